@@ -1,0 +1,14 @@
+//! The typed config tree; a file a section. The doc comment of a field is its documentation in the JSON schema and
+//! in `docs/configuration.md`; its `range` is checked at load. Free-standing rules over several keys are elsewhere.
+
+mod data;
+mod model;
+mod pools;
+mod run;
+mod train;
+
+pub use data::{BadSamples, Data, Format, ImageLimits, Pack, Template, TrainFile};
+pub use model::{Model, Part, Recompute, Weights};
+pub use pools::{ComputePool, DataPool, Edge, Edges, Placement, PoolName, Pools, Scheduler};
+pub use run::{Checkpoint, Eval, Level, Log, Run, RunConfig};
+pub use train::{NonFinite, Optimizer, OptimizerType, Precision, Schedule, Train};

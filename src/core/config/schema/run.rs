@@ -1,0 +1,213 @@
+//! The root of the tree, and what a run is called, where it writes and what it reports.
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Data, Edges, Model, Placement, PoolName, Pools, Scheduler, Train};
+use crate::config::{Device, Threads};
+
+/// Everything a run needs, checked. It travels between processes as JSON.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunConfig {
+    /// What the run is called, where it writes, what it guarantees.
+    pub run: Run,
+    /// Where tensors live: `cpu`, `cuda` (each actor takes the next GPU) or `cuda:N`.
+    #[serde(default)]
+    pub device: Device,
+    /// The model: a directory in Hugging Face layout.
+    pub model: Model,
+    /// How many actors of each kind.
+    #[serde(default)]
+    pub pools: Pools,
+    /// How many bytes may be in flight between pools.
+    #[serde(default)]
+    pub edges: Edges,
+    /// The scheduler actor.
+    #[serde(default)]
+    pub scheduler: Scheduler,
+    /// Samples, and how they are turned into model inputs.
+    pub data: Data,
+    /// Optimization.
+    pub train: Train,
+    /// Where and how often the run is saved.
+    #[serde(default)]
+    pub checkpoint: Checkpoint,
+    /// Greedy generation on held-out samples after the run; `null`: none.
+    #[serde(default)]
+    pub eval: Option<Eval>,
+    /// Metrics and logs.
+    #[serde(default)]
+    pub log: Log,
+}
+
+/// What the run is called, where it writes, what it guarantees.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Run {
+    /// Name of the run.
+    #[schemars(length(min = 1))]
+    pub name: String,
+    /// Seed of weights, shuffling and every other random choice.
+    #[serde(default = "seed")]
+    pub seed: u64,
+    /// Directory the run writes into.
+    #[serde(default = "run_dir")]
+    pub dir: PathBuf,
+    /// The same bits for any number of encoders: gradient sums belong to lanes, not to replicas.
+    #[serde(default)]
+    pub deterministic: bool,
+    /// Number of gradient lanes of the encoder pool under `run.deterministic`.
+    #[serde(default = "lanes")]
+    #[schemars(range(min = 1, max = 1024))]
+    pub lanes: usize,
+}
+
+/// Where and how often the run is saved.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Checkpoint {
+    /// Directory of the checkpoints.
+    pub dir: PathBuf,
+    /// Save every so many steps; 0: only at the end.
+    pub every_steps: u64,
+    /// How many of the newest checkpoints are kept.
+    #[schemars(range(min = 1))]
+    pub keep_last: usize,
+}
+
+/// Greedy generation on held-out samples after the run, scored by exact match.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Eval {
+    /// File of held-out samples, in the `messages` format.
+    pub path: PathBuf,
+    /// Longest answer generated, in tokens.
+    #[serde(default = "max_new_tokens")]
+    #[schemars(range(min = 1))]
+    pub max_new_tokens: usize,
+    /// How many samples are shown in the terminal.
+    #[serde(default = "show")]
+    pub show: usize,
+    /// How many samples go onto the PNG sheet.
+    #[serde(default = "sheet")]
+    pub sheet: usize,
+    /// Samples generated together.
+    #[serde(default = "batch_size")]
+    #[schemars(range(min = 1))]
+    pub batch_size: usize,
+}
+
+/// Metrics and logs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// Write metrics every so many steps.
+    #[schemars(range(min = 1))]
+    pub every_steps: u64,
+    /// Metrics as one JSON object a line.
+    pub jsonl: bool,
+    /// Metrics as TensorBoard event files.
+    pub tensorboard: bool,
+    /// Least severe log messages shown.
+    pub level: Level,
+}
+
+/// Severity of log messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Level {
+    Error,
+    Warn,
+    #[default]
+    Info,
+    Debug,
+    Trace,
+}
+
+impl RunConfig {
+    /// Number of gradient lanes of the encoder pool: fixed under `run.deterministic`, else one a replica.
+    pub fn num_lanes(&self) -> usize {
+        if self.run.deterministic {
+            self.run.lanes
+        } else {
+            self.pools.encoder.replicas
+        }
+    }
+
+    /// Intra-operation threads of one actor of `pool`. `auto` is 1 under `run.deterministic`, as the order of sums
+    /// must not depend on the machine, and else an even share of the cores.
+    pub fn threads_for(&self, pool: PoolName) -> usize {
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        self.threads_on(pool, cores)
+    }
+
+    fn threads_on(&self, pool: PoolName, cores: usize) -> usize {
+        let num_actors = match self.pools.placement {
+            Placement::Separate => self.pools.encoder.replicas + self.pools.foundation.replicas,
+            Placement::Colocated => self.pools.foundation.replicas,
+        };
+        let threads = match pool {
+            PoolName::Data => Threads::Count(1),
+            PoolName::Encoder => self.pools.encoder.threads,
+            PoolName::Foundation => self.pools.foundation.threads,
+        };
+        match threads {
+            Threads::Count(count) => count,
+            Threads::Auto if self.run.deterministic => 1,
+            Threads::Auto => (cores / num_actors.max(1)).max(1),
+        }
+    }
+}
+
+impl Default for Checkpoint {
+    fn default() -> Self {
+        Self {
+            dir: "${run.dir}/checkpoints".into(),
+            every_steps: 0,
+            keep_last: 3,
+        }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            every_steps: 1,
+            jsonl: true,
+            tensorboard: true,
+            level: Level::Info,
+        }
+    }
+}
+
+fn seed() -> u64 {
+    42
+}
+
+fn run_dir() -> PathBuf {
+    "runs/${run.name}".into()
+}
+
+fn lanes() -> usize {
+    4
+}
+
+fn max_new_tokens() -> usize {
+    32
+}
+
+fn show() -> usize {
+    6
+}
+
+fn sheet() -> usize {
+    36
+}
+
+fn batch_size() -> usize {
+    64
+}

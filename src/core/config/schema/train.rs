@@ -1,0 +1,122 @@
+//! Optimization.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Optimization.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Train {
+    /// Optimizer steps.
+    #[schemars(range(min = 1))]
+    pub steps: u64,
+    /// Samples a step, over all replicas.
+    #[schemars(range(min = 1))]
+    pub global_batch_size: usize,
+    /// Most samples in one pack; `null`: as many as `data.pack.max_tokens` holds.
+    #[serde(default)]
+    #[schemars(range(min = 1))]
+    pub micro_batch_size: Option<usize>,
+    /// Of the computation; master weights and the optimizer stay in float32.
+    #[serde(default)]
+    pub precision: Precision,
+    /// Peak learning rate.
+    #[schemars(range(max = 1e3), extend("exclusiveMinimum" = 0.0))]
+    pub lr: f64,
+    /// Learning rate at the end of the schedule.
+    #[serde(default)]
+    #[schemars(range(min = 0.0))]
+    pub min_lr: f64,
+    /// Course of the learning rate after the warm-up.
+    #[serde(default)]
+    pub schedule: Schedule,
+    /// Steps over which the learning rate rises linearly to its peak.
+    #[serde(default)]
+    pub warmup_steps: u64,
+    /// Largest gradient norm, over all pools together; 0: no clipping.
+    #[serde(default = "clip_grad")]
+    #[schemars(range(min = 0.0))]
+    pub clip_grad: f64,
+    /// The optimizer.
+    #[serde(default)]
+    pub optimizer: Optimizer,
+    /// When steps whose loss or gradient is not finite, which are skipped, end the run.
+    #[serde(default)]
+    pub on_nonfinite: NonFinite,
+}
+
+/// The optimizer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Optimizer {
+    /// Which one.
+    #[serde(rename = "type")]
+    pub kind: OptimizerType,
+    /// Decay of the running means of the gradient and of its square; each at least 0 and below 1.
+    pub betas: [f64; 2],
+    /// Added to the denominator.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
+    pub eps: f64,
+    /// Decoupled weight decay.
+    #[schemars(range(min = 0.0))]
+    pub weight_decay: f64,
+}
+
+/// When skipped steps end the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct NonFinite {
+    /// Most skipped steps in a row.
+    pub max_consecutive: usize,
+}
+
+/// Numbers the model computes with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Precision {
+    #[default]
+    Float32,
+    Bf16,
+}
+
+/// Course of the learning rate after the warm-up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Schedule {
+    #[default]
+    Cosine,
+    Constant,
+    Linear,
+}
+
+/// Which optimizer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum OptimizerType {
+    #[default]
+    Adamw,
+}
+
+impl Default for Optimizer {
+    fn default() -> Self {
+        Self {
+            kind: OptimizerType::Adamw,
+            betas: [0.9, 0.95],
+            eps: 1e-8,
+            weight_decay: 0.1,
+        }
+    }
+}
+
+impl Default for NonFinite {
+    fn default() -> Self {
+        Self { max_consecutive: 3 }
+    }
+}
+
+fn clip_grad() -> f64 {
+    1.0
+}
