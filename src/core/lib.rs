@@ -1,3 +1,10 @@
-//! What loongforge decides: configuration, data, schedule, messages, transport. No libtorch, no actors.
+//! loongforge-core: what is decided. Configuration, data, schedule, messages and transport.
+//!
+//! No libtorch, no actors, and no sockets in the decisions: everything here builds and tests in seconds.
+//! Rooms are ordered and imports only point down:
+//! `config`, `message` ← `data`, `schedule` ← `transport`, `engine`, `observe`.
 
 pub mod config;
+pub mod engine;
+pub mod message;
+pub mod transport;

@@ -1,0 +1,53 @@
+//! The contract between what runs ([`host`]) and what computes ([`Engine`]).
+//!
+//! An engine is a state machine on a thread of its own. It is told commands and given parcels, and does its work in
+//! bounded pieces between them, so that a gradient that arrives late is seen before the next forward is begun.
+//! It never blocks: what cannot be sent yet waits in [`Ports`].
+
+mod host;
+mod ports;
+
+pub use host::host;
+pub use ports::Ports;
+
+use crate::message::{ActorId, Command};
+use crate::transport::Parcel;
+
+/// An engine's own error; the chain is printed as the cause of the run's end.
+pub type EngineError = Box<dyn std::error::Error + Send + Sync>;
+
+/// What one call of [`Engine::work`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// A piece of work was done; there may be more.
+    Busy,
+    /// Nothing can be done until mail arrives.
+    Idle,
+}
+
+/// Computes one actor's share of every step. Not `Send`: it is built on the thread that it lives on.
+pub trait Engine {
+    /// Takes note of a command. `Stop` is the host's and never comes here.
+    fn command(&mut self, command: Command, ports: &mut Ports) -> Result<(), EngineError>;
+
+    /// Takes a parcel.
+    fn arrive(&mut self, from: ActorId, parcel: Parcel, ports: &mut Ports) -> Result<(), EngineError>;
+
+    /// Does one bounded piece of work.
+    fn work(&mut self, ports: &mut Ports) -> Result<Progress, EngineError>;
+}
+
+/// Engines behind a pointer are engines.
+impl Engine for Box<dyn Engine> {
+    fn command(&mut self, command: Command, ports: &mut Ports) -> Result<(), EngineError> {
+        (**self).command(command, ports)
+    }
+
+    fn arrive(&mut self, from: ActorId, parcel: Parcel, ports: &mut Ports) -> Result<(), EngineError> {
+        (**self).arrive(from, parcel, ports)
+    }
+
+    fn work(&mut self, ports: &mut Ports) -> Result<Progress, EngineError> {
+        (**self).work(ports)
+    }
+}

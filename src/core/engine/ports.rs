@@ -1,0 +1,74 @@
+//! An engine's connections: events up to its actor, parcels out over its edges.
+
+use super::EngineError;
+use crate::message::{ActorId, Event, Timings};
+use crate::transport::{Edge, Parcel, Refusal};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Owned by the host, lent to the engine at every call.
+pub struct Ports {
+    me: ActorId,
+    events: flume::Sender<Event>,
+    edges: BTreeMap<ActorId, Box<dyn Edge>>,
+    unsent: BTreeMap<ActorId, VecDeque<Parcel>>,
+    /// Reset by the engine at the end of each step.
+    pub timings: Timings,
+}
+
+impl Ports {
+    /// `events` goes to the actor of `me`; `edges` by the peer that they lead to.
+    pub fn new(me: ActorId, events: flume::Sender<Event>, edges: BTreeMap<ActorId, Box<dyn Edge>>) -> Self {
+        Self { me, events, edges, unsent: BTreeMap::new(), timings: Timings::default() }
+    }
+
+    pub fn me(&self) -> ActorId {
+        self.me
+    }
+
+    /// Tells the scheduler. Waits where its queue is full; an actor that is gone needs no events.
+    pub fn emit(&self, event: Event) {
+        let _ = self.events.send(event);
+    }
+
+    /// Sends now, or as soon as the edge has credit, in order.
+    ///
+    /// # Errors
+    /// There is no such edge, its receiver is gone, or the parcel exceeds the edge's whole credit.
+    pub fn send(&mut self, to: ActorId, parcel: Parcel) -> Result<(), EngineError> {
+        self.unsent.entry(to).or_default().push_back(parcel);
+        self.flush_to(to)
+    }
+
+    /// Tries what waits for credit.
+    ///
+    /// # Errors
+    /// As [`Ports::send`].
+    pub fn flush(&mut self) -> Result<(), EngineError> {
+        let waiting: Vec<ActorId> =
+            self.unsent.iter().filter(|(_, queue)| !queue.is_empty()).map(|(&to, _)| to).collect();
+        waiting.into_iter().try_for_each(|to| self.flush_to(to))
+    }
+
+    /// Parcels that wait for credit.
+    pub fn num_unsent(&self) -> usize {
+        self.unsent.values().map(VecDeque::len).sum()
+    }
+
+    fn flush_to(&mut self, to: ActorId) -> Result<(), EngineError> {
+        let me = self.me;
+        let edge = self.edges.get_mut(&to).ok_or_else(|| format!("{me} has no edge to {to}"))?;
+        let queue = self.unsent.entry(to).or_default();
+        while let Some(parcel) = queue.pop_front() {
+            if let Err(refused) = edge.try_send(parcel) {
+                match refused.why {
+                    Refusal::NoCredit => {
+                        queue.push_front(refused.parcel);
+                        return Ok(());
+                    }
+                    why => return Err(format!("edge {me} → {to}, {:?}: {why}", refused.parcel.header.kind).into()),
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,93 @@
+//! Control messages between the scheduler and the engines: commands down, events up.
+
+use super::ids::{SampleId, StepId};
+use super::plan::{SampleMeta, StepPlan};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// From the scheduler to an engine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Command {
+    /// To data engines: read and measure your share of the positions `from..until`; answered by [`Event::Measured`].
+    Read { from: SampleId, until: SampleId },
+    /// A step to compute. Steps are planned in order and may be planned ahead.
+    Plan(Arc<StepPlan>),
+    /// Every pool has reduced its gradients: apply the optimizer; answered by [`Event::Applied`].
+    Commit(Commit),
+    /// Drop the gradients of this step and keep the parameters; answered by [`Event::Applied`] as well.
+    Abort { step: StepId },
+    /// Write your part of a checkpoint into `dir` after `step` was applied; answered by [`Event::Saved`].
+    Save { step: StepId, dir: PathBuf },
+    /// Drop what is in flight and end; answered by [`Event::Stopped`].
+    Stop,
+}
+
+/// The second half of a step's transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Commit {
+    pub step: StepId,
+    /// Factor for the gradients: 1, or `clip_grad / norm` over both pools.
+    pub clip_scale: f64,
+    pub learning_rate: f64,
+}
+
+/// From an engine to the scheduler.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Event {
+    /// The engine is built: weights are loaded, edges are connected.
+    Ready,
+    /// Answer to [`Command::Read`]: every position of the engine's share is in one of the two.
+    Measured { samples: Vec<SampleMeta>, bad: Vec<BadSample> },
+    /// All work of a step is done and its gradients are reduced over the pool.
+    Reduced(StepReport),
+    /// The step was applied or aborted; parameters are ready for the next.
+    Applied { step: StepId },
+    /// Answer to [`Command::Save`]; engines other than the first of a pool list nothing.
+    Saved { step: StepId, files: Vec<SavedFile> },
+    /// The engine cannot go on. Its last message.
+    Failed { error: String },
+    /// The engine has ended in order. Its last message.
+    Stopped,
+}
+
+/// A sample that cannot be used; it is skipped, counted and listed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BadSample {
+    pub id: SampleId,
+    /// File and line of the sample.
+    pub source: String,
+    pub reason: String,
+}
+
+/// What one engine did in a step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepReport {
+    pub step: StepId,
+    /// Foundation: sum of the losses of this replica's tokens, over `StepPlan::num_targets`; encoders: 0.
+    pub loss: f64,
+    /// Sum of squares of the pool's reduced gradient, the same from each replica; 0 where frozen.
+    pub grad_square_sum: f64,
+    pub timings: Timings,
+}
+
+/// Where an engine's time went in a step, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Timings {
+    /// Computing.
+    pub busy: f64,
+    /// Waiting for parcels or commands.
+    pub idle: f64,
+}
+
+/// A file that an engine wrote into a checkpoint folder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedFile {
+    /// Name inside the folder.
+    pub name: String,
+    pub bytes: u64,
+    /// Lower-case hexadecimal SHA-256 of the contents.
+    pub sha256: String,
+    /// Names of the model's tensors in it; empty for files that are not model weights.
+    pub tensors: Vec<String>,
+}

@@ -1,0 +1,147 @@
+//! Identifiers as newtypes, so that a step is never taken for a sample.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub $inner);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+id!(
+    /// A global optimizer step, counted from 0. Step `s` turns version `s` of the parameters into version `s + 1`.
+    StepId(u64)
+);
+id!(
+    /// Position of a sample in the run's data stream, counted from 0 over all epochs.
+    SampleId(u64)
+);
+id!(
+    /// Number of optimizer steps that made these parameters.
+    Version(u64)
+);
+id!(
+    /// A fixed share of a pool's gradient sum. Lanes are summed in order, whoever computed them.
+    Lane(u32)
+);
+
+/// One media item (image) of a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ItemId {
+    pub sample: SampleId,
+    /// Order among the sample's items.
+    pub index: u32,
+}
+
+/// One packed micro-batch of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PackId {
+    pub step: StepId,
+    pub index: u32,
+}
+
+/// One fixed piece of encoder work: some media items of one pack, encoded as one batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct UnitId {
+    pub step: StepId,
+    pub index: u32,
+}
+
+impl fmt::Display for PackId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pack {}.{}", self.step, self.index)
+    }
+}
+
+impl fmt::Display for UnitId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unit {}.{}", self.step, self.index)
+    }
+}
+
+/// What an actor does in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    Scheduler,
+    Data,
+    Encoder,
+    Foundation,
+}
+
+impl Role {
+    /// Every role, in the order in which actors are started.
+    pub const ALL: [Role; 4] = [Role::Scheduler, Role::Data, Role::Encoder, Role::Foundation];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Scheduler => "scheduler",
+            Role::Data => "data",
+            Role::Encoder => "encoder",
+            Role::Foundation => "foundation",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// No role has this name.
+#[derive(Debug, thiserror::Error)]
+#[error("unknown role `{0}`; a role is one of scheduler, data, encoder, foundation")]
+pub struct UnknownRole(pub String);
+
+impl FromStr for Role {
+    type Err = UnknownRole;
+
+    fn from_str(name: &str) -> Result<Self, UnknownRole> {
+        Role::ALL.into_iter().find(|role| role.name() == name).ok_or_else(|| UnknownRole(name.to_owned()))
+    }
+}
+
+/// One actor of a run: `encoder/1` is the second encoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ActorId {
+    pub role: Role,
+    pub index: u32,
+}
+
+impl ActorId {
+    pub const SCHEDULER: ActorId = ActorId::new(Role::Scheduler, 0);
+
+    pub const fn new(role: Role, index: u32) -> Self {
+        Self { role, index }
+    }
+
+    pub const fn data(index: u32) -> Self {
+        Self::new(Role::Data, index)
+    }
+
+    pub const fn encoder(index: u32) -> Self {
+        Self::new(Role::Encoder, index)
+    }
+
+    pub const fn foundation(index: u32) -> Self {
+        Self::new(Role::Foundation, index)
+    }
+}
+
+impl fmt::Display for ActorId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.role, self.index)
+    }
+}

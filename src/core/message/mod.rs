@@ -1,0 +1,14 @@
+//! What actors and engines say to each other: ids, the step plan, control messages and the codec.
+//!
+//! Tensors are not messages: they travel as [`crate::transport::Parcel`]s over edges. Everything here is small,
+//! serializable and compares by value.
+
+mod codec;
+mod control;
+mod ids;
+mod plan;
+
+pub use codec::{CodecError, decode, encode};
+pub use control::{BadSample, Command, Commit, Event, SavedFile, StepReport, Timings};
+pub use ids::{ActorId, ItemId, Lane, PackId, Role, SampleId, StepId, UnitId, UnknownRole, Version};
+pub use plan::{Grid, ItemMeta, Pack, SampleMeta, StepPlan, Unit, UnitItem};

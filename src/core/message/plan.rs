@@ -1,0 +1,136 @@
+//! The step plan: one global batch as packs and units, with every placement decided.
+
+use super::ids::{ItemId, Lane, PackId, SampleId, StepId, UnitId};
+use serde::{Deserialize, Serialize};
+
+/// Size of a media item in patches: frames, rows, columns (`image_grid_thw` of Hugging Face's Qwen-VL processors).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Grid {
+    pub t: u32,
+    pub h: u32,
+    pub w: u32,
+}
+
+impl Grid {
+    pub fn num_patches(self) -> usize {
+        self.t as usize * self.h as usize * self.w as usize
+    }
+}
+
+/// What the scheduler knows of a media item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ItemMeta {
+    pub grid: Grid,
+    /// Rows that the encoder makes of it, and placeholder tokens that it fills.
+    pub num_features: u32,
+}
+
+/// What the scheduler knows of a sample.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SampleMeta {
+    pub id: SampleId,
+    /// Index of the data actor that holds it.
+    pub owner: u32,
+    /// Length in tokens, placeholders of media items included.
+    pub num_tokens: u32,
+    /// Tokens that count in the loss.
+    pub num_targets: u32,
+    pub items: Vec<ItemMeta>,
+}
+
+/// Samples end to end in one row, without padding: one micro-batch of one foundation replica.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pack {
+    pub id: PackId,
+    /// Foundation replica that computes it.
+    pub replica: u32,
+    pub samples: Vec<SampleMeta>,
+}
+
+impl Pack {
+    pub fn num_tokens(&self) -> usize {
+        self.samples.iter().map(|sample| sample.num_tokens as usize).sum()
+    }
+
+    /// Media items in the order in which their placeholders stand in the row.
+    pub fn items(&self) -> impl Iterator<Item = UnitItem> + '_ {
+        self.samples.iter().flat_map(|sample| {
+            sample.items.iter().enumerate().map(|(index, &meta)| UnitItem {
+                id: ItemId { sample: sample.id, index: index as u32 },
+                owner: sample.owner,
+                meta,
+            })
+        })
+    }
+}
+
+/// A media item in a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnitItem {
+    pub id: ItemId,
+    /// Index of the data actor that holds its pixels.
+    pub owner: u32,
+    pub meta: ItemMeta,
+}
+
+/// A fixed piece of encoder work. Its items are consecutive items of one pack, in the pack's order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unit {
+    pub id: UnitId,
+    /// Where its parameter gradients are summed, in the order of the units of the lane.
+    pub lane: Lane,
+    /// Encoder replica that computes it.
+    pub encoder: u32,
+    /// Pack that reads its features.
+    pub pack: PackId,
+    /// Foundation replica of that pack.
+    pub replica: u32,
+    pub items: Vec<UnitItem>,
+}
+
+impl Unit {
+    /// Rows of features that it makes.
+    pub fn num_features(&self) -> usize {
+        self.items.iter().map(|item| item.meta.num_features as usize).sum()
+    }
+
+    pub fn num_patches(&self) -> usize {
+        self.items.iter().map(|item| item.meta.grid.num_patches()).sum()
+    }
+}
+
+/// One global batch with everything decided. A pure function of the configuration, the step and the samples: it
+/// does not depend on timing, nor (but for `Unit::encoder`) on the number of encoders.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepPlan {
+    pub step: StepId,
+    /// First position of the data stream that this step has not read.
+    pub cursor: SampleId,
+    pub learning_rate: f64,
+    /// Tokens that count in the loss, over all packs: the denominator of the mean.
+    pub num_targets: u64,
+    /// In the order in which replicas compute them.
+    pub packs: Vec<Pack>,
+    /// In deadline order: a unit that an earlier micro-batch reads comes first.
+    pub units: Vec<Unit>,
+}
+
+impl StepPlan {
+    pub fn num_tokens(&self) -> usize {
+        self.packs.iter().map(Pack::num_tokens).sum()
+    }
+
+    pub fn num_items(&self) -> usize {
+        self.units.iter().map(|unit| unit.items.len()).sum()
+    }
+
+    /// The packs of one foundation replica, in order.
+    pub fn packs_of(&self, replica: u32) -> impl Iterator<Item = &Pack> {
+        self.packs.iter().filter(move |pack| pack.replica == replica)
+    }
+
+    /// The units whose features one pack reads, in placeholder order.
+    pub fn units_of(&self, pack: PackId) -> impl Iterator<Item = &Unit> {
+        self.units.iter().filter(move |unit| unit.pack == pack)
+    }
+}

@@ -1,0 +1,79 @@
+//! Credit of one edge: bytes and parcels in flight, given back when the receiver drops a parcel.
+
+use super::mailbox::MailSender;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+
+/// Parcels that may be in flight on one edge, whatever their size: bounds the mailbox.
+pub(super) const MAX_PARCELS: usize = 256;
+
+/// Credit of one edge, shared by its two ends.
+#[derive(Clone)]
+pub struct Credit(Arc<State>);
+
+struct State {
+    capacity: usize,
+    bytes: AtomicUsize,
+    parcels: AtomicUsize,
+    /// The sender was refused and wants to be woken.
+    starved: AtomicBool,
+    sender: MailSender,
+}
+
+impl Credit {
+    /// `capacity` in bytes; `sender` is woken when credit comes back after a refusal.
+    pub fn new(capacity: usize, sender: MailSender) -> Self {
+        let state = State {
+            capacity,
+            bytes: AtomicUsize::new(0),
+            parcels: AtomicUsize::new(0),
+            starved: AtomicBool::new(false),
+            sender,
+        };
+        Self(Arc::new(state))
+    }
+
+    pub fn capacity(&self) -> usize {
+        self.0.capacity
+    }
+
+    /// Bytes of parcels sent and not yet dropped.
+    pub fn in_flight(&self) -> usize {
+        self.0.bytes.load(SeqCst)
+    }
+
+    /// Takes credit for one parcel of `bytes`. There is one sender, so a refusal can only turn stale in its favour.
+    pub fn take(&self, bytes: usize) -> Option<CreditGuard> {
+        self.try_take(bytes).or_else(|| {
+            // Announce first, then look again: credit that came back in between is not missed.
+            self.0.starved.store(true, SeqCst);
+            self.try_take(bytes).inspect(|_| self.0.starved.store(false, SeqCst))
+        })
+    }
+
+    fn try_take(&self, bytes: usize) -> Option<CreditGuard> {
+        let fits = self.0.bytes.load(SeqCst) + bytes <= self.0.capacity && self.0.parcels.load(SeqCst) < MAX_PARCELS;
+        fits.then(|| {
+            self.0.bytes.fetch_add(bytes, SeqCst);
+            self.0.parcels.fetch_add(1, SeqCst);
+            CreditGuard { credit: self.clone(), bytes }
+        })
+    }
+}
+
+/// Credit taken for one parcel; comes back on drop.
+pub struct CreditGuard {
+    credit: Credit,
+    bytes: usize,
+}
+
+impl Drop for CreditGuard {
+    fn drop(&mut self) {
+        let state = &self.credit.0;
+        state.bytes.fetch_sub(self.bytes, SeqCst);
+        state.parcels.fetch_sub(1, SeqCst);
+        if state.starved.swap(false, SeqCst) {
+            state.sender.wake();
+        }
+    }
+}

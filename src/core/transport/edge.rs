@@ -1,0 +1,31 @@
+//! The trait behind which the carriers stand.
+
+use super::Parcel;
+
+/// The sending end of an edge.
+pub trait Edge: Send {
+    /// Sends, or gives the parcel back.
+    ///
+    /// # Errors
+    /// See [`Refusal`]; after `NoCredit` the sender's mailbox gets a [`super::Mail::Credit`] when some has come back.
+    fn try_send(&mut self, parcel: Parcel) -> Result<(), Refused>;
+}
+
+/// A parcel that was not sent, and why.
+#[derive(Debug)]
+pub struct Refused {
+    pub parcel: Parcel,
+    pub why: Refusal,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("no credit left")]
+    NoCredit,
+    #[error("the receiver is gone")]
+    Closed,
+    #[error(
+        "{bytes} bytes exceed the edge's whole credit of {credit}; raise its `credit` or lower `data.pack.max_tokens`"
+    )]
+    TooLarge { bytes: usize, credit: usize },
+}

@@ -1,0 +1,19 @@
+//! Edges: how tensors go from one engine to another, without passing through an actor.
+//!
+//! An edge carries [`Parcel`]s in one direction under a credit in bytes. Whoever receives a parcel returns its
+//! credit by dropping it. No credit, no send: memory in flight is bounded by one config value per edge.
+//!
+//! Invariants: the bytes of parcels sent and not yet dropped never exceed the credit; parcels of one edge arrive in
+//! the order in which they were sent, each once; when a peer is gone the receiver is told by [`Mail::Gone`].
+
+mod credit;
+mod edge;
+mod local;
+mod mailbox;
+mod parcel;
+
+pub use credit::{Credit, CreditGuard};
+pub use edge::{Edge, Refusal, Refused};
+pub use local::LocalEdge;
+pub use mailbox::{Mail, MailSender, Mailbox};
+pub use parcel::{Buffer, Dtype, Header, HostTensor, Parcel, ParcelKind, TensorMeta};

@@ -1,0 +1,147 @@
+//! What an edge carries: a header and the tensors that belong together (features and their DeepStack levels).
+
+use super::credit::CreditGuard;
+use crate::message::{PackId, UnitId, Version};
+use serde::{Deserialize, Serialize};
+use std::any::Any;
+use std::fmt;
+
+/// Element type of a tensor in a parcel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum Dtype {
+    F32 = 0,
+    Bf16 = 1,
+    I64 = 2,
+}
+
+impl Dtype {
+    /// Bytes of one element.
+    pub fn size(self) -> usize {
+        match self {
+            Dtype::F32 => 4,
+            Dtype::Bf16 => 2,
+            Dtype::I64 => 8,
+        }
+    }
+}
+
+/// Element type and shape. Tensors in parcels are contiguous, row-major.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TensorMeta {
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+}
+
+impl TensorMeta {
+    pub fn num_bytes(&self) -> usize {
+        self.shape.iter().product::<usize>() * self.dtype.size()
+    }
+}
+
+/// Tensor memory that an edge can carry without knowing whose it is.
+///
+/// Inside a process the box itself moves and the receiver gets back its own type through [`Buffer::into_any`];
+/// across processes the edge copies the bytes once, into the slab.
+pub trait Buffer: Send {
+    fn meta(&self) -> TensorMeta;
+    /// Copies the contents to `out`, which has exactly `meta().num_bytes()` bytes.
+    fn copy_to(&self, out: &mut [u8]);
+    /// The contents where they lie in host memory; `None` on a device.
+    fn bytes(&self) -> Option<&[u8]>;
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;
+}
+
+/// A tensor in ordinary memory: what data engines send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostTensor {
+    meta: TensorMeta,
+    bytes: Vec<u8>,
+}
+
+impl HostTensor {
+    /// # Panics
+    /// The number of bytes does not fit the shape.
+    pub fn new(dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> Self {
+        let meta = TensorMeta { dtype, shape: shape.to_vec() };
+        assert_eq!(meta.num_bytes(), bytes.len(), "bytes of a tensor of shape {shape:?}");
+        Self { meta, bytes }
+    }
+
+    /// # Panics
+    /// The number of values does not fit the shape.
+    pub fn from_f32(values: &[f32], shape: &[usize]) -> Self {
+        Self::new(Dtype::F32, shape, values.iter().flat_map(|value| value.to_ne_bytes()).collect())
+    }
+
+    /// # Panics
+    /// The number of values does not fit the shape.
+    pub fn from_i64(values: &[i64], shape: &[usize]) -> Self {
+        Self::new(Dtype::I64, shape, values.iter().flat_map(|value| value.to_ne_bytes()).collect())
+    }
+}
+
+impl Buffer for HostTensor {
+    fn meta(&self) -> TensorMeta {
+        self.meta.clone()
+    }
+
+    fn copy_to(&self, out: &mut [u8]) {
+        out.copy_from_slice(&self.bytes);
+    }
+
+    fn bytes(&self) -> Option<&[u8]> {
+        Some(&self.bytes)
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}
+
+/// What the tensors of a parcel are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ParcelKind {
+    /// `input_ids [T]`, `position_ids [3, T]`, `targets [T]` (i64) of the sender's samples of a pack, end to end.
+    Tokens(PackId),
+    /// `pixels [patches, patch_dim]` (f32) of the sender's items of a unit, end to end.
+    Pixels(UnitId),
+    /// The encoder's outputs for a unit: `features [N, dim]`, then one such tensor per DeepStack level.
+    Activation(UnitId),
+    /// Gradients of an activation, tensor by tensor.
+    Gradient(UnitId),
+    /// The activation was consumed and gets no gradient. Carries no tensors.
+    NoGradient(UnitId),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    pub kind: ParcelKind,
+    /// Version of the parameters that made the tensors; of no meaning for tokens and pixels.
+    pub version: Version,
+}
+
+/// Tensors on an edge. Dropping the credit of a received parcel returns it: hold it as long as the memory is in use.
+pub struct Parcel {
+    pub header: Header,
+    pub tensors: Vec<Box<dyn Buffer>>,
+    /// Set by the edge.
+    pub credit: Option<CreditGuard>,
+}
+
+impl Parcel {
+    pub fn new(header: Header, tensors: Vec<Box<dyn Buffer>>) -> Self {
+        Self { header, tensors, credit: None }
+    }
+
+    /// What it counts against an edge's credit.
+    pub fn num_bytes(&self) -> usize {
+        self.tensors.iter().map(|tensor| tensor.meta().num_bytes()).sum()
+    }
+}
+
+impl fmt::Debug for Parcel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parcel").field("header", &self.header).field("num_bytes", &self.num_bytes()).finish()
+    }
+}
