@@ -1,1 +1,59 @@
-fn main() {}
+//! `cargo xtask …`: everything a new clone needs, in one small program that compiles in seconds.
+//!
+//! Set-up, tests and the quick start. Not for training itself: that is the `loongforge` binary, which
+//! never calls this one.
+
+mod args;
+mod fetch;
+mod house;
+mod libtorch;
+mod setup;
+mod source;
+mod stamp;
+mod tasks;
+mod tools;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use args::Task;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let task = match args::parse(&args) {
+        Ok(task) => task,
+        Err(message) => {
+            eprintln!("error: {message}\n       `cargo xtask --help` lists what there is.");
+            return ExitCode::from(2);
+        }
+    };
+    match run(task, &root()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task, root: &Path) -> anyhow::Result<ExitCode> {
+    match task {
+        Task::Help => print!("{}", args::HELP),
+        Task::Setup { force } => setup::setup(root, force)?,
+        Task::CheckHouse => return house::report(root),
+        Task::Fixtures => print!("{}", tasks::FIXTURES),
+        Task::Quickstart(overrides) => return tasks::quickstart(root, &overrides),
+        Task::Test(args) => return tasks::test(root, &args),
+        Task::Parity(folders) => return tasks::parity(root, &folders),
+        Task::Ci => return tasks::ci(root),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The repository root. Cargo says at run time where this package is, so that a moved clone works.
+fn root() -> PathBuf {
+    let package = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map(PathBuf::from)
+        .unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")));
+    package.parent().map(Path::to_path_buf).unwrap_or(package)
+}

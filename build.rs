@@ -1,0 +1,13 @@
+//! Lets the binary, tests and examples of this package find libtorch by themselves: the folder it was linked from
+//! becomes their run path, so that no `LD_LIBRARY_PATH` is needed.
+
+fn main() {
+    // Handed on by loongforge-torch, which knows where torch-sys found its libraries.
+    println!("cargo::rerun-if-env-changed=DEP_LOONGFORGE_NATIVE_LIB_DIR");
+    println!("cargo::rerun-if-changed=build.rs");
+    if let Some(folder) = std::env::var_os("DEP_LOONGFORGE_NATIVE_LIB_DIR") {
+        let folder = std::path::PathBuf::from(folder);
+        let folder = folder.canonicalize().unwrap_or(folder);
+        println!("cargo::rustc-link-arg=-Wl,-rpath,{}", folder.display());
+    }
+}

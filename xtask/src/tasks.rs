@@ -1,0 +1,207 @@
+//! The tasks after set-up: each is one or two cargo commands, printed before they run.
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result};
+
+use crate::libtorch::Libtorch;
+use crate::{setup, tools};
+
+/// Where the quick start keeps its data; its results go beside it.
+const QUICKSTART_DATA: &str = "runs/quickstart/data";
+
+pub const FIXTURES: &str = "\
+Parity fixtures are small folders made once with Python transformers and committed; no test needs Python.
+Each has config.json, model.safetensors, inputs.safetensors and expected.safetensors with the reference's
+logits, loss, gradients and AdamW steps. `cargo xtask parity DIR…` compares our numbers with them.
+To make one anew, run the generator that docs/development.md names in a Python environment with
+torch 2.11.0 and transformers 5.17.
+";
+
+/// Trains the small model that reads handwritten numbers; `overrides` are `key=value`.
+pub fn quickstart(root: &Path, overrides: &[String]) -> Result<ExitCode> {
+    setup::setup(root, false)?;
+    if !root.join(QUICKSTART_DATA).exists() {
+        let code =
+            run(loongforge(root, ["data", "digits", "--out", QUICKSTART_DATA]).current_dir(root))?;
+        if code != 0 {
+            return Ok(ExitCode::from(code));
+        }
+    }
+    let code = run(loongforge(root, ["run", "configs/quickstart.yaml"])
+        .args(overrides)
+        .current_dir(root))?;
+    Ok(ExitCode::from(code))
+}
+
+/// Runs every test of the workspace, or what `args` select.
+pub fn test(root: &Path, args: &[String]) -> Result<ExitCode> {
+    setup::setup(root, false)?;
+    let mut commands = vec![tests(root, args)];
+    if args.is_empty() {
+        // The packages without libtorch: a doc test gets no library path of ours.
+        let mut docs = cargo(root);
+        docs.args([
+            "test",
+            "--doc",
+            "-p",
+            "loongforge-core",
+            "-p",
+            "loongforge-actors",
+        ]);
+        commands.push(docs);
+    }
+    let mut ran = Vec::new();
+    for mut command in commands {
+        quiet_openmp(&mut command);
+        ran.push(shown(&command));
+        let code = run(&mut command)?;
+        if code != 0 {
+            eprintln!("failed: {}", ran.join(" && "));
+            return Ok(ExitCode::from(code));
+        }
+    }
+    eprintln!("ran: {}", ran.join(" && "));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Compares our numbers with the fixtures in `folders`.
+pub fn parity(root: &Path, folders: &[String]) -> Result<ExitCode> {
+    setup::setup(root, false)?;
+    let code = run(loongforge(root, ["parity"]).args(folders))?;
+    Ok(ExitCode::from(code))
+}
+
+/// What must hold before a change lands.
+pub fn ci(root: &Path) -> Result<ExitCode> {
+    setup::setup(root, false)?;
+    let checks: [&[&str]; 2] = [
+        &["fmt", "--all", "--check"],
+        &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ],
+    ];
+    for args in checks {
+        let code = run(cargo(root).args(args).current_dir(root))?;
+        if code != 0 {
+            return Ok(ExitCode::from(code));
+        }
+    }
+    test(root, &[])
+}
+
+/// nextest where it is installed: it runs each test in its own process, as `.config/nextest.toml` says.
+fn tests(root: &Path, args: &[String]) -> Command {
+    let has_nextest = tools::find("cargo-nextest").is_some();
+    let mut command = cargo(root);
+    command.args(if has_nextest {
+        &["nextest", "run"][..]
+    } else {
+        &["test"]
+    });
+    let chooses = |arg: &String| {
+        arg.starts_with("-p") || arg.starts_with("--package") || arg == "--workspace"
+    };
+    if !args.iter().take_while(|arg| *arg != "--").any(chooses) {
+        command.arg("--workspace");
+    }
+    if !has_nextest {
+        if args.is_empty() {
+            command.args(["--lib", "--bins", "--tests", "--examples"]);
+        }
+        if std::env::var_os("RUST_TEST_THREADS").is_none() {
+            command.env("RUST_TEST_THREADS", "2");
+        }
+    }
+    command.args(args);
+    command
+}
+
+/// Test processes share the cores: an OpenMP team that spins while it waits slows its neighbours tenfold.
+fn quiet_openmp(command: &mut Command) {
+    command
+        .env("OMP_WAIT_POLICY", "PASSIVE")
+        .env("GOMP_SPINCOUNT", "0");
+}
+
+fn loongforge<const N: usize>(root: &Path, args: [&str; N]) -> Command {
+    let mut command = cargo(root);
+    command
+        .args([
+            "run",
+            "--release",
+            "--package",
+            "loongforge",
+            "--bin",
+            "loongforge",
+            "--",
+        ])
+        .args(args);
+    command
+}
+
+/// Cargo as the user would have called it: what cargo told *us* about xtask is taken out of its environment,
+/// and our own `LIBTORCH` is left to `.cargo/config.toml`, so that nothing is rebuilt when plain cargo follows.
+fn cargo(root: &Path) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&*name);
+        }
+    }
+    if Libtorch::from_env(root) == Libtorch::Ours {
+        command.env_remove("LIBTORCH");
+    }
+    command
+}
+
+/// Runs a command that shares our terminal; returns its exit status, 1 where a signal ended it.
+fn run(command: &mut Command) -> Result<u8> {
+    let line = shown(command);
+    eprintln!("$ {line}");
+    let status = command
+        .status()
+        .with_context(|| format!("cannot start `{line}`"))?;
+    Ok(status
+        .code()
+        .map_or(1, |code| u8::try_from(code).unwrap_or(1)))
+}
+
+fn shown(command: &Command) -> String {
+    let args = command.get_args().map(|arg| arg.to_string_lossy());
+    std::iter::once("cargo".into())
+        .chain(args)
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(args: &[&str]) -> String {
+        let args: Vec<String> = args.iter().map(|arg| arg.to_string()).collect();
+        shown(&super::tests(Path::new("/nowhere"), &args))
+    }
+
+    #[test]
+    fn the_whole_workspace_is_tested_unless_a_package_is_named() {
+        assert!(line(&[]).contains(" --workspace"));
+        assert!(line(&["pack", "--", "--package"]).contains(" --workspace pack"));
+        assert!(!line(&["-p", "loongforge-core"]).contains("--workspace"));
+        assert!(!line(&["--package=xtask"]).contains("--workspace"));
+    }
+
+    #[test]
+    fn arguments_of_the_binary_follow_the_double_dash() {
+        let command = loongforge(Path::new("/nowhere"), ["parity"]);
+        assert!(shown(&command).ends_with("--bin loongforge -- parity"));
+    }
+}
