@@ -8,12 +8,16 @@
 
 mod credit;
 mod edge;
+mod frame;
+mod link;
 mod local;
 mod mailbox;
 mod parcel;
 
 pub use credit::{Credit, CreditGuard};
 pub use edge::{Edge, Refusal, Refused};
+pub use frame::{FrameError, MAX_FRAME, PROTOCOL_VERSION};
+pub use link::{LinkError, LinkReceiver, LinkSender, link};
 pub use local::LocalEdge;
 pub use mailbox::{Mail, MailSender, Mailbox};
 pub use parcel::{Buffer, Dtype, Header, HostTensor, Parcel, ParcelKind, TensorMeta};
