@@ -34,16 +34,7 @@ Set-up honours LIBTORCH (an unpacked libtorch 2.11.0 used instead of the fetched
 PYTHON (the interpreter whose pip fetches it).
 ";
 
-const TASKS: [&str; 8] = [
-    "quickstart",
-    "test",
-    "setup",
-    "parity",
-    "ci",
-    "check-house",
-    "fixtures",
-    "help",
-];
+const TASKS: [&str; 8] = ["quickstart", "test", "setup", "parity", "ci", "check-house", "fixtures", "help"];
 
 /// Reads the arguments after `cargo xtask`; an error is one line for the user.
 pub fn parse(args: &[String]) -> Result<Task, String> {
@@ -87,11 +78,7 @@ fn alone(name: &str, rest: &[String], task: Task) -> Result<Task, String> {
 
 fn nearest(word: &str) -> Option<&'static str> {
     let near = |task: &&&str| task.starts_with(word) || distance(task, word) <= 2;
-    TASKS
-        .iter()
-        .filter(near)
-        .min_by_key(|task| distance(task, word))
-        .copied()
+    TASKS.iter().filter(near).min_by_key(|task| distance(task, word)).copied()
 }
 
 /// Levenshtein distance in characters.
@@ -115,12 +102,7 @@ mod tests {
     use super::*;
 
     fn parse_line(line: &str) -> Result<Task, String> {
-        parse(
-            &line
-                .split_whitespace()
-                .map(String::from)
-                .collect::<Vec<_>>(),
-        )
+        parse(&line.split_whitespace().map(String::from).collect::<Vec<_>>())
     }
 
     #[test]
@@ -131,10 +113,7 @@ mod tests {
         assert_eq!(parse_line("setup --force"), Ok(Task::Setup { force: true }));
         let expected = Task::Quickstart(vec!["train.steps=5".into(), "seed=1".into()]);
         assert_eq!(parse_line("quickstart train.steps=5 seed=1"), Ok(expected));
-        assert_eq!(
-            parse_line("parity a b"),
-            Ok(Task::Parity(vec!["a".into(), "b".into()]))
-        );
+        assert_eq!(parse_line("parity a b"), Ok(Task::Parity(vec!["a".into(), "b".into()])));
     }
 
     #[test]
@@ -145,20 +124,9 @@ mod tests {
 
     #[test]
     fn mistakes_are_named() {
-        assert!(
-            parse_line("quikstart")
-                .unwrap_err()
-                .contains("did you mean `quickstart`?")
-        );
-        assert!(
-            parse_line("check")
-                .unwrap_err()
-                .contains("did you mean `check-house`?")
-        );
-        assert_eq!(
-            parse_line("frobnicate").unwrap_err(),
-            "no task `frobnicate`"
-        );
+        assert!(parse_line("quikstart").unwrap_err().contains("did you mean `quickstart`?"));
+        assert!(parse_line("check").unwrap_err().contains("did you mean `check-house`?"));
+        assert_eq!(parse_line("frobnicate").unwrap_err(), "no task `frobnicate`");
         assert!(parse_line("setup --farce").unwrap_err().contains("--farce"));
         assert!(parse_line("parity").unwrap_err().contains("fixture folder"));
         assert!(parse_line("ci now").unwrap_err().contains("now"));
@@ -167,10 +135,7 @@ mod tests {
     #[test]
     fn every_task_is_in_the_help() {
         for task in TASKS.iter().filter(|task| **task != "help") {
-            assert!(
-                HELP.contains(&format!("\n  {task} ")),
-                "{task} is not in the help"
-            );
+            assert!(HELP.contains(&format!("\n  {task} ")), "{task} is not in the help");
         }
     }
 }

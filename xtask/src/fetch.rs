@@ -46,24 +46,12 @@ impl Wheel {
         let log = scratch.join(format!("{}.log", self.package));
         let requirements = scratch.join(format!("{}.txt", self.package));
         fs::create_dir_all(&temporary)?;
-        fs::write(
-            &requirements,
-            format!(
-                "{}=={} --hash=sha256:{}\n",
-                self.package, self.version, self.sha256
-            ),
-        )?;
+        fs::write(&requirements, format!("{}=={} --hash=sha256:{}\n", self.package, self.version, self.sha256))?;
         let mut child = Command::new(python)
             .args(["-m", "pip", "download", "--no-deps", "--only-binary=:all:"])
             .args(["--python-version", "3.11", "--implementation", "cp"])
             .args(platforms())
-            .args([
-                "--quiet",
-                "--progress-bar",
-                "off",
-                "--no-input",
-                "--disable-pip-version-check",
-            ])
+            .args(["--quiet", "--progress-bar", "off", "--no-input", "--disable-pip-version-check"])
             .args(["--require-hashes", "--requirement"])
             .arg(&requirements)
             .arg("--dest")
@@ -95,12 +83,8 @@ impl Wheel {
                 python.display()
             );
         }
-        let found = fs::read_dir(&arrived)?
-            .filter_map(Result::ok)
-            .map(|entry| entry.path());
-        let found = found
-            .into_iter()
-            .find(|path| path.extension().is_some_and(|ext| ext == "whl"));
+        let found = fs::read_dir(&arrived)?.filter_map(Result::ok).map(|entry| entry.path());
+        let found = found.into_iter().find(|path| path.extension().is_some_and(|ext| ext == "whl"));
         let found = found.with_context(|| format!("pip left no wheel of {}", self.package))?;
         fs::rename(found, &wheel)?;
         eprintln!(
@@ -137,32 +121,16 @@ impl Wheel {
 
 /// pip takes a wheel only for a platform that is named: the newest we run on, and its older siblings.
 fn platforms() -> Vec<String> {
-    let mut names: Vec<String> = (17..=28)
-        .rev()
-        .map(|minor| format!("manylinux_2_{minor}_x86_64"))
-        .collect();
+    let mut names: Vec<String> = (17..=28).rev().map(|minor| format!("manylinux_2_{minor}_x86_64")).collect();
     names.push("manylinux2014_x86_64".into());
-    names
-        .into_iter()
-        .flat_map(|name| ["--platform".to_string(), name])
-        .collect()
+    names.into_iter().flat_map(|name| ["--platform".to_string(), name]).collect()
 }
 
 /// The line of pip's output that says why it failed.
 fn complaint(log: &str) -> String {
-    let unreachable = log
-        .lines()
-        .any(|line| line.contains("connection broken by"));
-    let error = log
-        .lines()
-        .rev()
-        .find_map(|line| line.trim().strip_prefix("ERROR: "));
-    let error = error.or_else(|| {
-        log.lines()
-            .rev()
-            .map(str::trim)
-            .find(|line| !line.is_empty())
-    });
+    let unreachable = log.lines().any(|line| line.contains("connection broken by"));
+    let error = log.lines().rev().find_map(|line| line.trim().strip_prefix("ERROR: "));
+    let error = error.or_else(|| log.lines().rev().map(str::trim).find(|line| !line.is_empty()));
     match (error, unreachable) {
         (Some(error), true) => format!("the package index does not answer (pip says: {error})"),
         (Some(error), false) => format!("pip says: {error}"),
@@ -193,12 +161,7 @@ struct Progress<'a> {
 impl<'a> Progress<'a> {
     fn new(wheel: &'a Wheel) -> Self {
         let terminal = std::io::stderr().is_terminal();
-        Self {
-            wheel,
-            started: Instant::now(),
-            shown: None,
-            terminal,
-        }
+        Self { wheel, started: Instant::now(), shown: None, terminal }
     }
 
     fn show(&mut self, bytes: u64) {
@@ -227,23 +190,14 @@ fn progress_line(wheel: &Wheel, bytes: u64, elapsed: Duration) -> String {
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
     let (done, total) = (megabytes(bytes.min(wheel.bytes)), megabytes(wheel.bytes));
     let rate = done / elapsed.as_secs_f64().max(1e-3);
-    format!(
-        "  {} {}: {done:.0} of {total:.0} MB, {rate:.1} MB/s",
-        wheel.package, wheel.version
-    )
+    format!("  {} {}: {done:.0} of {total:.0} MB, {rate:.1} MB/s", wheel.package, wheel.version)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const WHEEL: Wheel = Wheel {
-        package: "torch",
-        version: "2.11.0",
-        sha256: "",
-        bytes: 530_600_000,
-        members: &[],
-    };
+    const WHEEL: Wheel = Wheel { package: "torch", version: "2.11.0", sha256: "", bytes: 530_600_000, members: &[] };
 
     #[test]
     fn the_line_that_matters_is_taken_from_pips_output() {
@@ -251,15 +205,9 @@ mod tests {
                        ERROR: Could not find a version that satisfies the requirement torch\n\
                        ERROR: No matching distribution found for torch==2.11.0\n";
         let said = complaint(refused);
-        assert!(
-            said.starts_with("the package index does not answer"),
-            "{said}"
-        );
+        assert!(said.starts_with("the package index does not answer"), "{said}");
         assert!(said.contains("No matching distribution found"), "{said}");
-        assert_eq!(
-            complaint("Traceback\nMemoryError\n\n"),
-            "pip says: MemoryError"
-        );
+        assert_eq!(complaint("Traceback\nMemoryError\n\n"), "pip says: MemoryError");
         assert_eq!(complaint(""), "pip was stopped");
     }
 

@@ -33,11 +33,7 @@ impl Libtorch {
 
 fn is_ours(root: &Path, path: &Path) -> bool {
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-    path.ends_with(".libtorch/torch")
-        && path
-            .ancestors()
-            .nth(2)
-            .is_some_and(|holder| real(holder) == real(root))
+    path.ends_with(".libtorch/torch") && path.ancestors().nth(2).is_some_and(|holder| real(holder) == real(root))
 }
 
 /// Checks a libtorch that the user brings: complete, and the version that we need.
@@ -51,16 +47,12 @@ pub fn check_given(path: &Path) -> Result<()> {
     }
     for part in ["lib/libtorch_cpu.so", "lib/libc10.so", "include/torch"] {
         if !path.join(part).exists() {
-            bail!(
-                "LIBTORCH={shown} has no {part}: point it at an unpacked libtorch {VERSION}, or {advice}"
-            );
+            bail!("LIBTORCH={shown} has no {part}: point it at an unpacked libtorch {VERSION}, or {advice}");
         }
     }
     match version(path) {
         Some(found) if found != VERSION => {
-            bail!(
-                "LIBTORCH={shown} is libtorch {found}, and {VERSION} is needed: point it at that one, or {advice}"
-            )
+            bail!("LIBTORCH={shown} is libtorch {found}, and {VERSION} is needed: point it at that one, or {advice}")
         }
         _ => Ok(()),
     }
@@ -71,30 +63,19 @@ fn version(path: &Path) -> Option<String> {
     if let Ok(text) = std::fs::read_to_string(path.join("build-version")) {
         return text.trim().split('+').next().map(String::from);
     }
-    [
-        "include/torch/headeronly/version.h",
-        "include/torch/version.h",
-    ]
-    .iter()
-    .filter_map(|header| std::fs::read_to_string(path.join(header)).ok())
-    .find_map(|header| version_in_header(&header))
+    ["include/torch/headeronly/version.h", "include/torch/version.h"]
+        .iter()
+        .filter_map(|header| std::fs::read_to_string(path.join(header)).ok())
+        .find_map(|header| version_in_header(&header))
 }
 
 fn version_in_header(header: &str) -> Option<String> {
     let number = |name: &str| {
-        let line = header
-            .lines()
-            .find(|line| line.starts_with(&format!("#define {name} ")))?;
+        let line = header.lines().find(|line| line.starts_with(&format!("#define {name} ")))?;
         line.split_whitespace().nth(2)?.parse::<u32>().ok()
     };
-    let (major, minor) = (
-        number("TORCH_VERSION_MAJOR")?,
-        number("TORCH_VERSION_MINOR")?,
-    );
-    Some(format!(
-        "{major}.{minor}.{}",
-        number("TORCH_VERSION_PATCH")?
-    ))
+    let (major, minor) = (number("TORCH_VERSION_MAJOR")?, number("TORCH_VERSION_MINOR")?);
+    Some(format!("{major}.{minor}.{}", number("TORCH_VERSION_PATCH")?))
 }
 
 #[cfg(test)]
@@ -107,10 +88,7 @@ mod tests {
         let choose = |path: &str| Libtorch::choose(root, Some(OsStr::new(path)));
         assert_eq!(Libtorch::choose(root, None), Libtorch::Ours);
         assert_eq!(choose(""), Libtorch::Ours);
-        assert_eq!(
-            choose("/somewhere/loongforge/.libtorch/torch"),
-            Libtorch::Ours
-        );
+        assert_eq!(choose("/somewhere/loongforge/.libtorch/torch"), Libtorch::Ours);
         let other = "/elsewhere/.libtorch/torch";
         assert_eq!(choose(other), Libtorch::Given(other.into()));
     }
@@ -125,13 +103,8 @@ mod tests {
 
     #[test]
     fn a_bogus_libtorch_is_one_clear_line() {
-        let error = check_given(Path::new("/nonexistent/libtorch"))
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("/nonexistent/libtorch has no lib/libtorch_cpu.so"),
-            "{error}"
-        );
+        let error = check_given(Path::new("/nonexistent/libtorch")).unwrap_err().to_string();
+        assert!(error.contains("/nonexistent/libtorch has no lib/libtorch_cpu.so"), "{error}");
         assert!(!error.contains('\n'));
         let error = check_given(Path::new("libtorch")).unwrap_err().to_string();
         assert!(error.contains("relative"), "{error}");

@@ -99,11 +99,7 @@ fn install(home: &Path, force: bool) -> Result<()> {
     fs::create_dir_all(&scratch)?;
 
     let megabytes = WHEELS.iter().map(|wheel| wheel.bytes).sum::<u64>() / 1_000_000;
-    eprintln!(
-        "Fetching libtorch {} once, about {megabytes} MB, into {}",
-        libtorch::VERSION,
-        home.display()
-    );
+    eprintln!("Fetching libtorch {} once, about {megabytes} MB, into {}", libtorch::VERSION, home.display());
     let tree = scratch.join("tree");
     for wheel in &WHEELS {
         fetch_and_unpack(wheel, &python, &downloads, &scratch, &tree)?;
@@ -116,13 +112,7 @@ fn install(home: &Path, force: bool) -> Result<()> {
 }
 
 /// A damaged wheel (a disk that filled up, a power cut) is fetched once more.
-fn fetch_and_unpack(
-    wheel: &Wheel,
-    python: &Path,
-    downloads: &Path,
-    scratch: &Path,
-    tree: &Path,
-) -> Result<()> {
+fn fetch_and_unpack(wheel: &Wheel, python: &Path, downloads: &Path, scratch: &Path, tree: &Path) -> Result<()> {
     for _ in 0..2 {
         let file = wheel.fetch(python, downloads, scratch)?;
         eprintln!("  {} {}: unpacking", wheel.package, wheel.version);
@@ -131,11 +121,7 @@ fn fetch_and_unpack(
             Unpacked::Damaged => fs::remove_file(&file)?,
         }
     }
-    bail!(
-        "the wheel of {} {} arrives damaged; check the disk and run again",
-        wheel.package,
-        wheel.version
-    )
+    bail!("the wheel of {} {} arrives damaged; check the disk and run again", wheel.package, wheel.version)
 }
 
 /// Moves the finished tree into place; only then is the stamp written.
@@ -145,10 +131,7 @@ fn publish(tree: &Path, home: &Path, scratch: &Path) -> Result<()> {
     std::os::unix::fs::symlink("libtorch_cpu.so", torch.join("lib/libtorch.so"))?;
     std::os::unix::fs::symlink("libgomp.so.1", torch.join("lib/libgomp.so"))?;
     fs::write(torch.join("build-version"), libtorch::VERSION)?;
-    fs::rename(
-        tree.join(format!("torch-{}.dist-info/licenses", libtorch::VERSION)),
-        torch.join("licenses"),
-    )?;
+    fs::rename(tree.join(format!("torch-{}.dist-info/licenses", libtorch::VERSION)), torch.join("licenses"))?;
     libtorch::check_given(&torch)?;
 
     stamp::remove(home)?;
@@ -179,8 +162,7 @@ fn lock(home: &Path) -> Result<File> {
 /// Removes what interrupted set-ups left. A pip that outlived its set-up loses its folder and gives up.
 fn sweep(home: &Path) -> Result<()> {
     let entries = fs::read_dir(home)?.filter_map(Result::ok);
-    let partial =
-        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("partial-"));
+    let partial = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("partial-"));
     for folder in partial.map(|entry| entry.path()).collect::<Vec<PathBuf>>() {
         remove_tree(&folder)?;
     }
@@ -222,10 +204,7 @@ mod tests {
             fs::create_dir_all(home.join(folder)).unwrap();
         }
         sweep(&home).unwrap();
-        let mut left: Vec<_> = fs::read_dir(&home)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name())
-            .collect();
+        let mut left: Vec<_> = fs::read_dir(&home).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
         assert_eq!(left, ["download", "torch"]);
         fs::remove_dir_all(home).unwrap();

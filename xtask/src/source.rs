@@ -23,11 +23,7 @@ fn literal_or_comment_end(bytes: &[u8], at: usize) -> usize {
     let rest = &bytes[at..];
     let after_word = at > 0 && is_word(bytes[at - 1]);
     if rest.starts_with(b"//") {
-        return at
-            + rest
-                .iter()
-                .position(|byte| *byte == b'\n')
-                .unwrap_or(rest.len());
+        return at + rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
     }
     if rest.starts_with(b"/*") {
         return block_comment_end(bytes, at);
@@ -38,12 +34,9 @@ fn literal_or_comment_end(bytes: &[u8], at: usize) -> usize {
     if rest[0] == b'r' && (!after_word || matches!(bytes[at - 1], b'b' | b'c')) {
         let hashes = rest[1..].iter().take_while(|byte| **byte == b'#').count();
         if rest.get(1 + hashes) == Some(&b'"') {
-            let close: Vec<u8> = std::iter::once(b'"')
-                .chain(std::iter::repeat_n(b'#', hashes))
-                .collect();
+            let close: Vec<u8> = std::iter::once(b'"').chain(std::iter::repeat_n(b'#', hashes)).collect();
             let body = at + 2 + hashes;
-            return find(&bytes[body..], &close)
-                .map_or(bytes.len(), |end| body + end + close.len());
+            return find(&bytes[body..], &close).map_or(bytes.len(), |end| body + end + close.len());
         }
     }
     // 'x' and '\n' are characters; 'a without a closing quote is a lifetime.
@@ -96,9 +89,7 @@ fn quoted_end(bytes: &[u8], at: usize, quote: u8) -> usize {
 }
 
 fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
-    haystack
-        .windows(needle.len())
-        .position(|window| window == needle)
+    haystack.windows(needle.len()).position(|window| window == needle)
 }
 
 fn is_word(byte: u8) -> bool {
@@ -108,17 +99,10 @@ fn is_word(byte: u8) -> bool {
 /// Offsets of `word` as a whole word.
 pub fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let bytes = code.as_bytes();
-    code.match_indices(word)
-        .map(|(at, _)| at)
-        .filter(move |at| {
-            let before = at
-                .checked_sub(1)
-                .is_some_and(|before| is_word(bytes[before]));
-            !before
-                && !bytes
-                    .get(at + word.len())
-                    .is_some_and(|after| is_word(*after))
-        })
+    code.match_indices(word).map(|(at, _)| at).filter(move |at| {
+        let before = at.checked_sub(1).is_some_and(|before| is_word(bytes[before]));
+        !before && !bytes.get(at + word.len()).is_some_and(|after| is_word(*after))
+    })
 }
 
 /// Offsets where the crate `name` starts a path (`use name…`, `name::…`, `extern crate name`).
@@ -126,9 +110,7 @@ pub fn crate_uses<'a>(code: &'a str, name: &'a str) -> impl Iterator<Item = usiz
     words(code, name).filter(move |at| {
         let before = code[..*at].trim_end();
         let after = code[at + name.len()..].trim_start();
-        let imported = ["use", "extern crate", "use ::"]
-            .iter()
-            .any(|word| before.ends_with(word));
+        let imported = ["use", "extern crate", "use ::"].iter().any(|word| before.ends_with(word));
         imported || (after.starts_with("::") && !is_inner(before))
     })
 }
@@ -138,10 +120,7 @@ fn is_inner(before: &str) -> bool {
     let Some(outer) = before.strip_suffix("::") else {
         return false;
     };
-    outer
-        .as_bytes()
-        .last()
-        .is_some_and(|byte| is_word(*byte) || *byte == b'>')
+    outer.as_bytes().last().is_some_and(|byte| is_word(*byte) || *byte == b'>')
 }
 
 /// The first element after every `crate::`, with its offset; `crate::{a::X, b}` gives `a` and `b`.
@@ -179,8 +158,7 @@ fn group_heads(code: &str, at: usize) -> Vec<(usize, String)> {
 /// The offset after `token`, if that comes next after white space.
 fn skip(code: &str, at: usize, token: &str) -> Option<usize> {
     let rest = code[at..].trim_start();
-    rest.starts_with(token)
-        .then(|| code.len() - rest.len() + token.len())
+    rest.starts_with(token).then(|| code.len() - rest.len() + token.len())
 }
 
 fn word_at(code: &str, at: usize) -> Option<(usize, String)> {
@@ -194,10 +172,7 @@ mod tests {
     use super::*;
 
     fn rooms(text: &str) -> Vec<String> {
-        crate_rooms(&code_only(text))
-            .into_iter()
-            .map(|(_, room)| room)
-            .collect()
+        crate_rooms(&code_only(text)).into_iter().map(|(_, room)| room).collect()
     }
 
     #[test]
@@ -214,19 +189,11 @@ mod tests {
     fn rooms_of_plain_grouped_and_inline_paths() {
         assert_eq!(rooms("use crate::config::Run;"), ["config"]);
         assert_eq!(
-            rooms(
-                "use crate::{\n  config::{Run, load}, // crate::no\n  data,\n  message::Id as I,\n};"
-            ),
+            rooms("use crate::{\n  config::{Run, load}, // crate::no\n  data,\n  message::Id as I,\n};"),
             ["config", "data", "message"]
         );
-        assert_eq!(
-            rooms("pub(crate) fn f(x: crate :: data::X) { crate::engine::go() }"),
-            ["data", "engine"]
-        );
-        assert_eq!(
-            rooms("let s = \"crate::data\"; my_crate::data::x()"),
-            Vec::<String>::new()
-        );
+        assert_eq!(rooms("pub(crate) fn f(x: crate :: data::X) { crate::engine::go() }"), ["data", "engine"]);
+        assert_eq!(rooms("let s = \"crate::data\"; my_crate::data::x()"), Vec::<String>::new());
     }
 
     #[test]
@@ -237,9 +204,6 @@ mod tests {
         assert_eq!(uses("use ::actix::Actor;"), 1);
         assert_eq!(uses("extern crate actix;"), 1);
         assert_eq!(uses("fn f() -> actix::Addr<A> { todo!() }"), 1);
-        assert_eq!(
-            uses("use crate::actix::X; mod actix; actix_rt::spawn(); let actix = 1;"),
-            0
-        );
+        assert_eq!(uses("use crate::actix::X; mod actix; actix_rt::spawn(); let actix = 1;"), 0);
     }
 }

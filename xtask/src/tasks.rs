@@ -23,15 +23,12 @@ torch 2.11.0 and transformers 5.17.
 pub fn quickstart(root: &Path, overrides: &[String]) -> Result<ExitCode> {
     setup::setup(root, false)?;
     if !root.join(QUICKSTART_DATA).exists() {
-        let code =
-            run(loongforge(root, ["data", "digits", "--out", QUICKSTART_DATA]).current_dir(root))?;
+        let code = run(loongforge(root, ["data", "digits", "--out", QUICKSTART_DATA]).current_dir(root))?;
         if code != 0 {
             return Ok(ExitCode::from(code));
         }
     }
-    let code = run(loongforge(root, ["run", "configs/quickstart.yaml"])
-        .args(overrides)
-        .current_dir(root))?;
+    let code = run(loongforge(root, ["run", "configs/quickstart.yaml"]).args(overrides).current_dir(root))?;
     Ok(ExitCode::from(code))
 }
 
@@ -42,14 +39,7 @@ pub fn test(root: &Path, args: &[String]) -> Result<ExitCode> {
     if args.is_empty() {
         // The packages without libtorch: a doc test gets no library path of ours.
         let mut docs = cargo(root);
-        docs.args([
-            "test",
-            "--doc",
-            "-p",
-            "loongforge-core",
-            "-p",
-            "loongforge-actors",
-        ]);
+        docs.args(["test", "--doc", "-p", "loongforge-core", "-p", "loongforge-actors"]);
         commands.push(docs);
     }
     let mut ran = Vec::new();
@@ -76,17 +66,8 @@ pub fn parity(root: &Path, folders: &[String]) -> Result<ExitCode> {
 /// What must hold before a change lands.
 pub fn ci(root: &Path) -> Result<ExitCode> {
     setup::setup(root, false)?;
-    let checks: [&[&str]; 2] = [
-        &["fmt", "--all", "--check"],
-        &[
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--",
-            "-D",
-            "warnings",
-        ],
-    ];
+    let checks: [&[&str]; 2] =
+        [&["fmt", "--all", "--check"], &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]];
     for args in checks {
         let code = run(cargo(root).args(args).current_dir(root))?;
         if code != 0 {
@@ -100,14 +81,8 @@ pub fn ci(root: &Path) -> Result<ExitCode> {
 fn tests(root: &Path, args: &[String]) -> Command {
     let has_nextest = tools::find("cargo-nextest").is_some();
     let mut command = cargo(root);
-    command.args(if has_nextest {
-        &["nextest", "run"][..]
-    } else {
-        &["test"]
-    });
-    let chooses = |arg: &String| {
-        arg.starts_with("-p") || arg.starts_with("--package") || arg == "--workspace"
-    };
+    command.args(if has_nextest { &["nextest", "run"][..] } else { &["test"] });
+    let chooses = |arg: &String| arg.starts_with("-p") || arg.starts_with("--package") || arg == "--workspace";
     if !args.iter().take_while(|arg| *arg != "--").any(chooses) {
         command.arg("--workspace");
     }
@@ -125,24 +100,12 @@ fn tests(root: &Path, args: &[String]) -> Command {
 
 /// Test processes share the cores: an OpenMP team that spins while it waits slows its neighbours tenfold.
 fn quiet_openmp(command: &mut Command) {
-    command
-        .env("OMP_WAIT_POLICY", "PASSIVE")
-        .env("GOMP_SPINCOUNT", "0");
+    command.env("OMP_WAIT_POLICY", "PASSIVE").env("GOMP_SPINCOUNT", "0");
 }
 
 fn loongforge<const N: usize>(root: &Path, args: [&str; N]) -> Command {
     let mut command = cargo(root);
-    command
-        .args([
-            "run",
-            "--release",
-            "--package",
-            "loongforge",
-            "--bin",
-            "loongforge",
-            "--",
-        ])
-        .args(args);
+    command.args(["run", "--release", "--package", "loongforge", "--bin", "loongforge", "--"]).args(args);
     command
 }
 
@@ -166,20 +129,13 @@ fn cargo(root: &Path) -> Command {
 fn run(command: &mut Command) -> Result<u8> {
     let line = shown(command);
     eprintln!("$ {line}");
-    let status = command
-        .status()
-        .with_context(|| format!("cannot start `{line}`"))?;
-    Ok(status
-        .code()
-        .map_or(1, |code| u8::try_from(code).unwrap_or(1)))
+    let status = command.status().with_context(|| format!("cannot start `{line}`"))?;
+    Ok(status.code().map_or(1, |code| u8::try_from(code).unwrap_or(1)))
 }
 
 fn shown(command: &Command) -> String {
     let args = command.get_args().map(|arg| arg.to_string_lossy());
-    std::iter::once("cargo".into())
-        .chain(args)
-        .collect::<Vec<_>>()
-        .join(" ")
+    std::iter::once("cargo".into()).chain(args).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

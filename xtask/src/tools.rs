@@ -9,9 +9,7 @@ use anyhow::{Result, bail};
 
 /// Checks for the C and C++ compilers: rustc links with `cc`, torch-sys and our own shim need C++.
 pub fn require_compilers() -> Result<()> {
-    let cxx = std::env::var("CXX")
-        .ok()
-        .filter(|cxx| !cxx.trim().is_empty());
+    let cxx = std::env::var("CXX").ok().filter(|cxx| !cxx.trim().is_empty());
     let cxx = cxx.as_deref().unwrap_or("c++");
     // CXX may carry arguments or a wrapper ("ccache g++"): its first word is what is started.
     let program = cxx.split_whitespace().next().unwrap_or(cxx);
@@ -32,16 +30,10 @@ pub fn require_compilers() -> Result<()> {
 
 /// The Python 3 interpreter that has pip: `PYTHON` if set, else `python3`.
 pub fn require_python() -> Result<PathBuf> {
-    let chosen = std::env::var("PYTHON")
-        .ok()
-        .filter(|python| !python.is_empty());
+    let chosen = std::env::var("PYTHON").ok().filter(|python| !python.is_empty());
     let name = chosen.as_deref().unwrap_or("python3");
     let Some(python) = find(name) else {
-        let where_from = if chosen.is_some() {
-            " (from PYTHON)"
-        } else {
-            ""
-        };
+        let where_from = if chosen.is_some() { " (from PYTHON)" } else { "" };
         bail!(
             "`{name}`{where_from} is not on PATH, and set-up fetches libtorch through pip; install Python 3 with \
              pip (Debian, Ubuntu: `apt install python3 python3-pip`; Fedora: `dnf install python3-pip`), \
@@ -72,14 +64,11 @@ fn find_in(name: &str, path: &OsStr) -> Option<PathBuf> {
     if name.contains('/') {
         return is_executable(Path::new(name)).then(|| PathBuf::from(name));
     }
-    std::env::split_paths(path)
-        .map(|folder| folder.join(name))
-        .find(|file| is_executable(file))
+    std::env::split_paths(path).map(|folder| folder.join(name)).find(|file| is_executable(file))
 }
 
 fn is_executable(file: &Path) -> bool {
-    file.metadata()
-        .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
 #[cfg(test)]
@@ -88,19 +77,9 @@ mod tests {
 
     #[test]
     fn finds_only_executables() {
-        assert_eq!(
-            find_in("sh", OsStr::new("/nonexistent:/bin")),
-            Some(PathBuf::from("/bin/sh"))
-        );
+        assert_eq!(find_in("sh", OsStr::new("/nonexistent:/bin")), Some(PathBuf::from("/bin/sh")));
         assert_eq!(find_in("sh", OsStr::new("/nonexistent")), None);
-        assert_eq!(
-            find_in("passwd", OsStr::new("/etc")),
-            None,
-            "a plain file is no program"
-        );
-        assert_eq!(
-            find_in("/bin/sh", OsStr::new("")),
-            Some(PathBuf::from("/bin/sh"))
-        );
+        assert_eq!(find_in("passwd", OsStr::new("/etc")), None, "a plain file is no program");
+        assert_eq!(find_in("/bin/sh", OsStr::new("")), Some(PathBuf::from("/bin/sh")));
     }
 }
