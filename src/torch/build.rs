@@ -1,1 +1,74 @@
-fn main() {}
+//! Compiles the C++ shim against the libtorch that torch-sys found, and hands its library folder on.
+//!
+//! `cargo:lib_dir` reaches packages that depend on this one as `DEP_LOONGFORGE_NATIVE_LIB_DIR`: each package with
+//! binaries or tests adds its own run path, since link arguments do not pass from a library to its dependents.
+
+use std::path::{Path, PathBuf};
+
+const SUPPORTED: &str = "2.11";
+
+fn main() {
+    println!("cargo:rerun-if-env-changed=LIBTORCH");
+    println!("cargo:rerun-if-env-changed=LIBTORCH_INCLUDE");
+    println!("cargo:rerun-if-changed=native/cpp");
+    let Some(lib) = std::env::var_os("DEP_TCH_LIBTORCH_LIB") else {
+        fail("torch-sys gave no library folder (DEP_TCH_LIBTORCH_LIB)");
+    };
+    let lib = std::path::absolute(lib).expect("a library folder has an absolute path");
+    let root = match std::env::var_os("LIBTORCH_INCLUDE") {
+        Some(root) => PathBuf::from(root),
+        None => lib.parent().map(Path::to_path_buf).unwrap_or_default(),
+    };
+    let include = root.join("include");
+    check_version(&include);
+
+    cc::Build::new()
+        .cpp(true)
+        .std("c++17")
+        .pic(true)
+        .warnings(false)
+        .include("native/cpp/stubs")
+        .include(&include)
+        .include(include.join("torch/csrc/api/include"))
+        .define("USE_DISTRIBUTED", None)
+        .define("USE_C10D_GLOO", None)
+        .define("_GLIBCXX_USE_CXX11_ABI", "1")
+        .flag("-fvisibility=hidden")
+        .files(["native/cpp/shim.cpp", "native/cpp/c10d.cpp"])
+        .compile("loongforge_native");
+    println!("cargo:rustc-link-search=native={}", lib.display());
+    println!("cargo:rustc-link-lib=torch_cpu");
+    println!("cargo:rustc-link-lib=c10");
+    println!("cargo:rustc-link-arg=-Wl,-rpath,{}", lib.display());
+    println!("cargo:lib_dir={}", lib.display());
+}
+
+/// torch-sys does not check the version of libtorch where it comes from a Python wheel.
+fn check_version(include: &Path) {
+    let header = include.join("torch/headeronly/version.h");
+    let Ok(text) = std::fs::read_to_string(&header) else {
+        fail(&format!(
+            "no libtorch headers at {}: run `cargo xtask setup`, or set LIBTORCH to libtorch {SUPPORTED}",
+            include.display()
+        ));
+    };
+    let number = |name: &str| {
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("#define TORCH_VERSION_{name} ")));
+        line.map(|value| value.trim().to_string())
+            .unwrap_or_default()
+    };
+    let found = format!("{}.{}", number("MAJOR"), number("MINOR"));
+    if found != SUPPORTED {
+        fail(&format!(
+            "libtorch {found} found at {}, but {SUPPORTED} is needed: run `cargo xtask setup`",
+            include.display()
+        ));
+    }
+}
+
+fn fail(message: &str) -> ! {
+    println!("cargo::error={message}");
+    std::process::exit(1)
+}

@@ -1,1 +1,11 @@
-//! placeholder
+//! What loongforge computes: models, the tape, training and engines, on libtorch.
+//!
+//! Rooms import downwards only: `native`, `comm`, `device` ← `nn` ← `tape` ← `model` ← `train` ← `engine`.
+
+pub mod comm;
+#[allow(unsafe_code)]
+pub mod device;
+#[allow(unsafe_code)]
+pub mod native;
+pub mod nn;
+pub mod tape;

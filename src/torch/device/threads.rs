@@ -1,0 +1,39 @@
+//! Intra-op threads per actor, and the environment without which libgomp's waiting threads fight over few cores.
+
+/// What the environment must say before libtorch is loaded: its OpenMP workers spin while they wait, and two actors'
+/// pools on two cores then run many times slower than one. A launcher starts the program again with these set.
+pub const QUIET_OPENMP: [(&str, &str); 2] =
+    [("OMP_WAIT_POLICY", "PASSIVE"), ("GOMP_SPINCOUNT", "0")];
+
+/// Whether the environment lacks one of `QUIET_OPENMP`. A value that the user has set is left alone.
+pub fn needs_relaunch() -> bool {
+    QUIET_OPENMP
+        .iter()
+        .any(|(name, _)| std::env::var_os(name).is_none())
+}
+
+/// Sets how many threads one operator called from this thread may use.
+pub fn set_intra_op_threads(count: usize) {
+    // The first use of a thread overwrites its setting with the process's: let that happen before.
+    let _ = tch::get_num_threads();
+    tch::set_num_threads(count.max(1) as i32);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::set_intra_op_threads;
+
+    #[test]
+    fn the_setting_is_of_one_thread() {
+        let count_of = |count: usize| {
+            std::thread::spawn(move || {
+                set_intra_op_threads(count);
+                let x = tch::Tensor::ones([256, 256], (tch::Kind::Float, tch::Device::Cpu));
+                let _ = x.matmul(&x);
+                tch::get_num_threads()
+            })
+        };
+        let (one, two) = (count_of(1), count_of(2));
+        assert_eq!((one.join().unwrap(), two.join().unwrap()), (1, 2));
+    }
+}

@@ -1,0 +1,123 @@
+// What stock tch lacks: gradients for given output gradients, any operator by its schema name,
+// and a count of the bytes that this thread's tensors hold.
+// Every function returns a negative number or null on failure and leaves the message in lf_last_error.
+#include "common.h"
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <torch/csrc/autograd/autograd.h>
+
+using at::Tensor;
+thread_local std::string lf_error;
+
+LF_API const char* lf_last_error() { return lf_error.c_str(); }
+
+// ---- autograd ------------------------------------------------------------------------------------
+
+// Gradients of `inputs` for given gradients of `outputs`. `found[i]` is a new tensor, or null where
+// input i does not take part. The graph is freed.
+LF_API int lf_grad(Tensor* const* outputs, Tensor* const* grads, int num_outputs,
+                   Tensor* const* inputs, int num_inputs, Tensor** found) {
+  return lf_guard(-1, [&] {
+    torch::autograd::variable_list y, dy, x;
+    for (int i = 0; i < num_outputs; i++) {
+      y.push_back(*outputs[i]);
+      dy.push_back(*grads[i]);
+    }
+    for (int i = 0; i < num_inputs; i++) x.push_back(*inputs[i]);
+    auto dx = torch::autograd::grad(y, x, dy, /*retain_graph=*/false, /*create_graph=*/false,
+                                    /*allow_unused=*/true);
+    for (int i = 0; i < num_inputs; i++) found[i] = dx[i].defined() ? new Tensor(dx[i]) : nullptr;
+    return 0;
+  });
+}
+
+// ---- operators by name -----------------------------------------------------------------------------
+
+enum class Tag : int32_t { None, Tensor, Int, Double, Bool, Ints, Tensors };
+struct Arg {
+  Tag tag;
+  int64_t integer; // Int, Bool; length of Ints and Tensors
+  double real;
+  const void* pointer;
+};
+
+static c10::IValue to_ivalue(const Arg& arg) {
+  switch (arg.tag) {
+    case Tag::None: return c10::IValue();
+    case Tag::Tensor: return *static_cast<const Tensor*>(arg.pointer);
+    case Tag::Int: return arg.integer;
+    case Tag::Double: return arg.real;
+    case Tag::Bool: return arg.integer != 0;
+    case Tag::Ints:
+      return c10::List<int64_t>(at::IntArrayRef(static_cast<const int64_t*>(arg.pointer), arg.integer));
+    case Tag::Tensors: {
+      c10::List<Tensor> list;
+      auto tensors = static_cast<Tensor* const*>(arg.pointer);
+      for (int64_t i = 0; i < arg.integer; i++) list.push_back(*tensors[i]);
+      return list;
+    }
+  }
+  TORCH_CHECK(false, "unknown argument tag");
+}
+
+// Null where libtorch has no such operator. The handle lives as long as the process.
+LF_API void* lf_find_op(const char* name, const char* overload) {
+  return lf_guard<void*>(nullptr, [&] {
+    return new c10::OperatorHandle(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload));
+  });
+}
+
+// Calls an operator through the dispatcher; missing trailing arguments take the schema's defaults.
+// Returns the number of tensors written to `outputs`; results that are not tensors are dropped.
+LF_API int lf_call_op(void* handle, const Arg* args, int num_args, Tensor** outputs, int max_outputs) {
+  return lf_guard(-1, [&] {
+    auto* op = static_cast<c10::OperatorHandle*>(handle);
+    const auto& arguments = op->schema().arguments();
+    torch::jit::Stack stack;
+    for (int i = 0; i < num_args; i++) stack.push_back(to_ivalue(args[i]));
+    for (size_t i = num_args; i < arguments.size(); i++) {
+      TORCH_CHECK(arguments[i].default_value(), "missing argument ", arguments[i].name());
+      stack.push_back(*arguments[i].default_value());
+    }
+    op->callBoxed(&stack);
+    std::vector<Tensor> found;
+    for (auto& value : stack) {
+      if (value.isTensor()) found.push_back(value.toTensor());
+      if (value.isTensorList()) for (const Tensor& t : value.toTensorList()) found.push_back(t);
+    }
+    TORCH_CHECK(static_cast<int>(found.size()) <= max_outputs, "more than ", max_outputs, " outputs");
+    int count = 0;
+    for (auto& tensor : found) outputs[count++] = new Tensor(tensor);
+    return count;
+  });
+}
+
+// ---- memory ------------------------------------------------------------------------------------------
+
+// Counts what this thread allocates and frees on the CPU while it is installed.
+struct MemoryWatch : c10::MemoryReportingInfoBase {
+  int64_t current = 0, peak = 0;
+  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device device) override {
+    if (!device.is_cpu()) return;
+    current += bytes;
+    peak = std::max(peak, current);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+};
+struct WatchScope {
+  std::shared_ptr<MemoryWatch> watch = std::make_shared<MemoryWatch>();
+  c10::DebugInfoGuard guard{c10::DebugInfoKind::PROFILER_STATE, watch};
+};
+
+LF_API void* lf_memory_watch_start() {
+  return lf_guard<void*>(nullptr, [] { return new WatchScope(); });
+}
+LF_API int64_t lf_memory_watch_current(void* scope) { return static_cast<WatchScope*>(scope)->watch->current; }
+LF_API int64_t lf_memory_watch_peak(void* scope) { return static_cast<WatchScope*>(scope)->watch->peak; }
+LF_API void lf_memory_watch_reset_peak(void* scope) {
+  auto& watch = *static_cast<WatchScope*>(scope)->watch;
+  watch.peak = watch.current;
+}
+LF_API void lf_memory_watch_stop(void* scope) { delete static_cast<WatchScope*>(scope); }

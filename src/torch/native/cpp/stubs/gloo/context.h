@@ -1,0 +1,4 @@
+// Stub: libtorch ships without Gloo's headers; only these names are needed, no object is ever made here.
+#pragma once
+#include <chrono>
+namespace gloo { class Context { public: void setTimeout(std::chrono::milliseconds timeout); }; }

@@ -1,0 +1,6 @@
+// Stub: libtorch ships without Gloo's headers; only these names are needed, no object is ever made here.
+#pragma once
+namespace gloo { namespace transport {
+class Device;
+class UnboundBuffer { public: virtual ~UnboundBuffer() = 0; };
+} }

@@ -1,0 +1,64 @@
+//! The C functions of `cpp/`, declared and nothing more.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use tch::Tensor;
+use torch_sys::C_tensor;
+
+/// One operator argument, laid out as `Arg` in `cpp/shim.cpp`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct RawArg {
+    pub tag: i32,
+    pub integer: i64,
+    pub real: f64,
+    pub pointer: *const c_void,
+}
+
+#[allow(unsafe_code)]
+unsafe extern "C" {
+    pub(super) fn lf_last_error() -> *const c_char;
+    pub(super) fn lf_grad(
+        outputs: *const *mut C_tensor,
+        grads: *const *mut C_tensor,
+        num_outputs: c_int,
+        inputs: *const *mut C_tensor,
+        num_inputs: c_int,
+        found: *mut *mut C_tensor,
+    ) -> c_int;
+    pub(super) fn lf_find_op(name: *const c_char, overload: *const c_char) -> *mut c_void;
+    pub(super) fn lf_call_op(
+        op: *mut c_void,
+        args: *const RawArg,
+        num_args: c_int,
+        outputs: *mut *mut C_tensor,
+        max_outputs: c_int,
+    ) -> c_int;
+    pub(super) fn lf_memory_watch_start() -> *mut c_void;
+    pub(super) fn lf_memory_watch_current(scope: *mut c_void) -> i64;
+    pub(super) fn lf_memory_watch_peak(scope: *mut c_void) -> i64;
+    pub(super) fn lf_memory_watch_reset_peak(scope: *mut c_void);
+    pub(super) fn lf_memory_watch_stop(scope: *mut c_void);
+    pub(super) fn lf_gloo_new(
+        path: *const c_char,
+        name: *const c_char,
+        host: *const c_char,
+        rank: c_int,
+        world: c_int,
+        timeout_ms: i64,
+    ) -> *mut c_void;
+    pub(super) fn lf_gloo_free(group: *mut c_void);
+    pub(super) fn lf_all_reduce_sum(group: *mut c_void, tensor: *mut C_tensor) -> c_int;
+    pub(super) fn lf_all_gather(
+        group: *mut c_void,
+        output: *mut C_tensor,
+        input: *mut C_tensor,
+    ) -> c_int;
+    pub(super) fn lf_broadcast(group: *mut c_void, tensor: *mut C_tensor, root: c_int) -> c_int;
+    pub(super) fn lf_barrier(group: *mut c_void) -> c_int;
+}
+
+/// The C++ tensor behind a `Tensor`. It is not changed through the pointer's constness: the shim copies handles.
+pub(super) fn raw(tensor: &Tensor) -> *mut C_tensor {
+    tensor.as_ptr().cast_mut()
+}

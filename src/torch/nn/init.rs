@@ -1,0 +1,80 @@
+//! Random initial values that depend on the seed and the parameter's name alone, not on order, sharding or device.
+
+use sha2::{Digest, Sha256};
+
+/// How a parameter starts when it is not loaded.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Init {
+    /// Mean 0 and this standard deviation.
+    Normal(f64),
+    Zeros,
+    Ones,
+    /// Between minus and plus this bound.
+    Uniform(f64),
+}
+
+/// The values of parameter `name`, `len` of them.
+pub(super) fn values(init: Init, seed: u64, name: &str, len: usize) -> Vec<f32> {
+    let key = key_of(seed, name);
+    match init {
+        Init::Zeros => vec![0.0; len],
+        Init::Ones => vec![1.0; len],
+        Init::Uniform(bound) => (0..len as u64)
+            .map(|i| ((2.0 * uniform(key, i) - 1.0) * bound) as f32)
+            .collect(),
+        Init::Normal(std) => (0..len as u64)
+            .map(|i| (normal(key, i) * std) as f32)
+            .collect(),
+    }
+}
+
+fn key_of(seed: u64, name: &str) -> u64 {
+    let digest = Sha256::new()
+        .chain_update(seed.to_le_bytes())
+        .chain_update(name)
+        .finalize();
+    u64::from_le_bytes(digest[..8].try_into().expect("a digest has 32 bytes"))
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014) at counter `i`: a value depends on its own index only.
+fn bits(key: u64, i: u64) -> u64 {
+    let z = key.wrapping_add(i.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+/// In (0, 1), 53 bits.
+fn uniform(key: u64, i: u64) -> f64 {
+    ((bits(key, i) >> 11) as f64 + 0.5) / (1u64 << 53) as f64
+}
+
+/// Box-Muller, one value of each pair.
+fn normal(key: u64, i: u64) -> f64 {
+    let radius = (-2.0 * uniform(key, 2 * i).ln()).sqrt();
+    radius * (std::f64::consts::TAU * uniform(key, 2 * i + 1)).cos()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Init, values};
+
+    #[test]
+    fn normal_values_have_their_mean_and_deviation() {
+        let drawn = values(Init::Normal(0.5), 7, "w", 40_000);
+        let mean = drawn.iter().sum::<f32>() / 40_000.0;
+        let variance = drawn.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / 40_000.0;
+        assert!(
+            mean.abs() < 0.01 && (variance.sqrt() - 0.5).abs() < 0.01,
+            "{mean} {variance}"
+        );
+    }
+
+    #[test]
+    fn seed_and_name_decide_and_a_prefix_is_a_prefix() {
+        let values = |seed, name, len| values(Init::Uniform(1.0), seed, name, len);
+        assert_eq!(values(1, "a", 4), values(1, "a", 9)[..4]);
+        assert_ne!(values(1, "a", 4), values(2, "a", 4));
+        assert_ne!(values(1, "a", 4), values(1, "b", 4));
+    }
+}

@@ -1,0 +1,293 @@
+//! The parameters of one pool in one flat buffer, and a buffer like it for their gradients.
+//!
+//! One buffer makes the optimizer one fused operator, a reduction one collective and a checkpoint one slice a name.
+//! The order is fixed: first the parameters that decay (two or more dimensions), then the others, each part as
+//! declared. Every parameter starts at a multiple of `ALIGN` elements; the gaps stay zero.
+
+use std::collections::HashMap;
+
+use tch::{Device, Kind, Tensor};
+
+use super::init::{Init, values};
+
+/// Elements: 64 bytes of float32, a cache line and every vector width.
+const ALIGN: i64 = 16;
+
+/// A parameter as its model declares it. Weight decay is for those of two or more dimensions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParamSpec {
+    /// The name in Hugging Face's `model.safetensors`.
+    pub name: String,
+    pub shape: Vec<i64>,
+    pub init: Init,
+}
+
+impl ParamSpec {
+    pub fn new(name: impl Into<String>, shape: &[i64], init: Init) -> ParamSpec {
+        ParamSpec {
+            name: name.into(),
+            shape: shape.to_vec(),
+            init,
+        }
+    }
+}
+
+/// The index of a parameter in its store's order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ParamId(u32);
+
+struct Param {
+    spec: ParamSpec,
+    offset: i64,
+    len: i64,
+    leaf: Tensor,
+}
+
+/// Parameters of one pool. A leaf is a view of the flat buffer, so changing the buffer changes every model built on it.
+pub struct ParamStore {
+    flat: Tensor,
+    params: Vec<Param>,
+    by_name: HashMap<String, ParamId>,
+    num_decay: i64,
+}
+
+impl ParamStore {
+    /// All zeros. Panics when two specs share a name.
+    pub fn new(specs: Vec<ParamSpec>, kind: Kind, device: Device) -> ParamStore {
+        let (decayed, others): (Vec<_>, Vec<_>) =
+            specs.into_iter().partition(|spec| spec.shape.len() >= 2);
+        let mut end = 0;
+        let mut place = |spec: ParamSpec| {
+            let (offset, len) = (end, spec.shape.iter().product::<i64>());
+            end = (offset + len + ALIGN - 1) / ALIGN * ALIGN;
+            (spec, offset, len)
+        };
+        let mut placed: Vec<_> = decayed.into_iter().map(&mut place).collect();
+        let num_decay_params = placed.len();
+        placed.extend(others.into_iter().map(&mut place));
+        let num_decay = placed
+            .get(num_decay_params)
+            .map_or(end, |(_, offset, _)| *offset);
+
+        let flat = Tensor::zeros([end], (kind, device));
+        let params: Vec<Param> = placed
+            .into_iter()
+            .map(|(spec, offset, len)| {
+                let leaf = flat
+                    .narrow(0, offset, len)
+                    .view(spec.shape.as_slice())
+                    .set_requires_grad(true);
+                Param {
+                    spec,
+                    offset,
+                    len,
+                    leaf,
+                }
+            })
+            .collect();
+        let mut by_name = HashMap::new();
+        for (index, param) in params.iter().enumerate() {
+            let former = by_name.insert(param.spec.name.clone(), ParamId(index as u32));
+            assert!(
+                former.is_none(),
+                "parameter {} is declared twice",
+                param.spec.name
+            );
+        }
+        ParamStore {
+            flat,
+            params,
+            by_name,
+            num_decay,
+        }
+    }
+
+    /// The leaf of parameter `name`. Panics where the model did not declare it.
+    pub fn get(&self, name: &str) -> Tensor {
+        self.leaf(self.id(name)).shallow_clone()
+    }
+
+    pub fn id(&self, name: &str) -> ParamId {
+        self.find(name)
+            .unwrap_or_else(|| panic!("no parameter {name}"))
+    }
+
+    pub fn find(&self, name: &str) -> Option<ParamId> {
+        self.by_name.get(name).copied()
+    }
+
+    pub fn ids(&self) -> impl Iterator<Item = ParamId> + use<> {
+        (0..self.params.len() as u32).map(ParamId)
+    }
+
+    /// In the order of the buffer.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.params.iter().map(|param| param.spec.name.as_str())
+    }
+
+    pub fn spec(&self, id: ParamId) -> &ParamSpec {
+        &self.params[id.0 as usize].spec
+    }
+
+    pub fn leaf(&self, id: ParamId) -> &Tensor {
+        &self.params[id.0 as usize].leaf
+    }
+
+    /// Offset and length in the flat buffer, in elements.
+    pub fn range(&self, id: ParamId) -> (i64, i64) {
+        let param = &self.params[id.0 as usize];
+        (param.offset, param.len)
+    }
+
+    pub fn flat(&self) -> &Tensor {
+        &self.flat
+    }
+
+    /// The elements at the front of the buffer to which weight decay applies.
+    pub fn num_decay(&self) -> i64 {
+        self.num_decay
+    }
+
+    /// The number of parameters' elements, without the gaps.
+    pub fn num_elements(&self) -> i64 {
+        self.params.iter().map(|param| param.len).sum()
+    }
+
+    /// Whether gradients of the parameters are computed; a frozen pool's are not. Call it before a tape runs.
+    pub fn set_trainable(&self, trainable: bool) {
+        for param in &self.params {
+            let _ = param.leaf.set_requires_grad(trainable);
+        }
+    }
+
+    /// Overwrites a parameter. Panics when the shape differs; converts kind and device.
+    pub fn set(&self, id: ParamId, values: &Tensor) {
+        let param = &self.params[id.0 as usize];
+        assert_eq!(
+            values.size(),
+            param.spec.shape,
+            "shape of {}",
+            param.spec.name
+        );
+        self.flat
+            .narrow(0, param.offset, param.len)
+            .copy_(&values.reshape([-1]));
+    }
+
+    /// Draws every parameter from its `Init`; what a parameter gets depends on `seed` and its name alone.
+    pub fn init_random(&self, seed: u64) {
+        for id in self.ids() {
+            let param = &self.params[id.0 as usize];
+            let drawn = values(param.spec.init, seed, &param.spec.name, param.len as usize);
+            self.set(
+                id,
+                &Tensor::from_slice(&drawn).view(param.spec.shape.as_slice()),
+            );
+        }
+    }
+
+    /// Zero gradients, float32 whatever the parameters are.
+    pub fn new_grad(&self) -> GradBuffer {
+        let flat = Tensor::zeros(self.flat.size(), (Kind::Float, self.flat.device()));
+        let view = |param: &Param| {
+            flat.narrow(0, param.offset, param.len)
+                .view(param.spec.shape.as_slice())
+        };
+        GradBuffer {
+            views: self.params.iter().map(view).collect(),
+            flat,
+        }
+    }
+}
+
+/// Gradients of one `ParamStore`, in its order, float32.
+pub struct GradBuffer {
+    flat: Tensor,
+    views: Vec<Tensor>,
+}
+
+impl GradBuffer {
+    /// Adds to a parameter's gradient.
+    pub fn add(&mut self, id: ParamId, grad: &Tensor) {
+        let _ = self.views[id.0 as usize].g_add_(grad);
+    }
+
+    pub fn view(&self, id: ParamId) -> &Tensor {
+        &self.views[id.0 as usize]
+    }
+
+    pub fn flat(&self) -> &Tensor {
+        &self.flat
+    }
+
+    pub fn zero(&mut self) {
+        let _ = self.flat.zero_();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, Kind, Tensor};
+
+    use super::{Init, ParamSpec, ParamStore};
+
+    fn store(kind: Kind) -> ParamStore {
+        let specs = vec![
+            ParamSpec::new("norm", &[5], Init::Ones),
+            ParamSpec::new("w1", &[3, 5], Init::Normal(1.0)),
+            ParamSpec::new("bias", &[17], Init::Zeros),
+            ParamSpec::new("w2", &[2, 2], Init::Uniform(1.0)),
+        ];
+        ParamStore::new(specs, kind, Device::Cpu)
+    }
+
+    #[test]
+    fn decayed_parameters_come_first_and_start_aligned() {
+        let store = store(Kind::Float);
+        assert_eq!(
+            store.names().collect::<Vec<_>>(),
+            ["w1", "w2", "norm", "bias"]
+        );
+        let ranges: Vec<_> = store.ids().map(|id| store.range(id)).collect();
+        assert_eq!(ranges, [(0, 15), (16, 4), (32, 5), (48, 17)]);
+        assert_eq!(
+            (
+                store.num_decay(),
+                store.flat().size()[0],
+                store.num_elements()
+            ),
+            (32, 80, 41)
+        );
+    }
+
+    #[test]
+    fn leaves_are_views_of_the_buffer() {
+        let store = store(Kind::BFloat16);
+        store.init_random(3);
+        let bias = store.get("bias");
+        let _ = store.flat().shallow_clone().g_add_scalar_(1.0);
+        assert!(bias.is_leaf() && bias.requires_grad());
+        assert_eq!(bias.double_value(&[16]), 1.0);
+        assert_eq!(store.get("norm").double_value(&[0]), 2.0);
+    }
+
+    #[test]
+    fn gradients_are_summed_in_float32() {
+        let store = store(Kind::BFloat16);
+        let mut grads = store.new_grad();
+        let id = store.id("w2");
+        for _ in 0..2 {
+            grads.add(
+                id,
+                &Tensor::full([2, 2], 1.00390625, (Kind::BFloat16, Device::Cpu)),
+            );
+            grads.add(
+                id,
+                &Tensor::full([2, 2], 0.0001, (Kind::Float, Device::Cpu)),
+            );
+        }
+        assert!((grads.flat().double_value(&[19]) - 2.0002).abs() < 1e-5);
+        grads.zero();
+        assert_eq!(grads.view(id).double_value(&[1, 1]), 0.0);
+    }
+}

@@ -1,0 +1,201 @@
+//! Defining a tape. Nothing is computed here.
+
+use std::rc::Rc;
+
+use tch::Tensor;
+
+use crate::nn::ParamId;
+
+/// A value on the tape: written once, by an operation or as an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Slot(pub(super) u32);
+
+impl Slot {
+    pub(super) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What a segment leaves for its backward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Policy {
+    /// Its autograd graph.
+    #[default]
+    Keep,
+    /// Its inputs; the forward runs again.
+    Recompute,
+}
+
+/// Which gradients a custom operation must give.
+pub struct Needs {
+    /// One for each slot read.
+    pub reads: Vec<bool>,
+    /// For the parameters, all or none.
+    pub params: bool,
+}
+
+/// An operation with its own backward. Both functions run without autograd.
+pub trait Custom {
+    /// Returns the outputs, and what `backward` is to be given. `needs` is `None` when no backward follows.
+    fn forward(&self, reads: &[Tensor], needs: Option<&Needs>) -> (Vec<Tensor>, Vec<Tensor>);
+
+    /// Gradients of the slots read and of the parameters, for those of the outputs (`None`: an output had no reader).
+    fn backward(&self, saved: Vec<Tensor>, grads: &[Option<Tensor>], needs: &Needs) -> CustomGrads;
+}
+
+/// One entry for each slot read, one for each parameter.
+pub type CustomGrads = (Vec<Option<Tensor>>, Vec<Option<Tensor>>);
+
+pub(super) enum Action {
+    Segment {
+        forward: Box<dyn Fn(&[Tensor]) -> Vec<Tensor>>,
+        policy: Policy,
+    },
+    Custom(Box<dyn Custom>),
+    Add,
+    AddRows(Rc<Tensor>),
+    PutRows(Rc<Tensor>),
+}
+
+pub(super) struct Operation {
+    pub name: String,
+    pub params: Vec<ParamId>,
+    pub reads: Vec<Slot>,
+    pub writes: Vec<Slot>,
+    pub action: Action,
+}
+
+/// A list of operations, built for one micro-batch by a model.
+#[derive(Default)]
+pub struct Tape {
+    pub(super) operations: Vec<Operation>,
+    pub(super) num_slots: u32,
+    pub(super) inputs: Vec<(Slot, bool)>,
+    pub(super) kept: Vec<Slot>,
+}
+
+impl Tape {
+    pub fn new() -> Tape {
+        Tape::default()
+    }
+
+    /// A value that whoever executes the tape supplies. Where `requires_grad`, its gradient can be read afterwards.
+    pub fn input(&mut self, requires_grad: bool) -> Slot {
+        let slot = self.new_slots(1)[0];
+        self.inputs.push((slot, requires_grad));
+        slot
+    }
+
+    /// A segment: `forward` maps the values of `reads` to those of the new slots, by operations with autograd, using
+    /// no parameters but `params`.
+    pub fn run(
+        &mut self,
+        name: impl Into<String>,
+        params: &[ParamId],
+        policy: Policy,
+        reads: &[Slot],
+        writes: usize,
+        forward: impl Fn(&[Tensor]) -> Vec<Tensor> + 'static,
+    ) -> Vec<Slot> {
+        self.push(
+            name.into(),
+            params,
+            reads,
+            writes,
+            Action::Segment {
+                forward: Box::new(forward),
+                policy,
+            },
+        )
+    }
+
+    /// An operation with its own backward, such as a fused loss.
+    pub fn custom(
+        &mut self,
+        name: impl Into<String>,
+        params: &[ParamId],
+        reads: &[Slot],
+        writes: usize,
+        custom: Box<dyn Custom>,
+    ) -> Vec<Slot> {
+        self.push(name.into(), params, reads, writes, Action::Custom(custom))
+    }
+
+    /// The residual: `a + b`, of one shape.
+    pub fn add(&mut self, a: Slot, b: Slot) -> Slot {
+        self.push("add".into(), &[], &[a, b], 1, Action::Add)[0]
+    }
+
+    /// `base` `[T, …]` with `values` `[N, …]` added to the rows `rows` `[N]` (int64, each at most once).
+    pub fn add_rows(&mut self, base: Slot, rows: Rc<Tensor>, values: Slot) -> Slot {
+        self.push(
+            "add_rows".into(),
+            &[],
+            &[base, values],
+            1,
+            Action::AddRows(rows),
+        )[0]
+    }
+
+    /// `base` `[T, …]` with its rows `rows` `[N]` (int64, each at most once) replaced by `values` `[N, …]`.
+    pub fn put_rows(&mut self, base: Slot, rows: Rc<Tensor>, values: Slot) -> Slot {
+        self.push(
+            "put_rows".into(),
+            &[],
+            &[base, values],
+            1,
+            Action::PutRows(rows),
+        )[0]
+    }
+
+    /// Keeps a slot's value to the end although something reads it. A slot that nothing reads is kept anyway.
+    pub fn keep(&mut self, slot: Slot) {
+        self.kept.push(slot);
+    }
+
+    /// The number of operations.
+    pub fn len(&self) -> usize {
+        self.operations.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.operations.is_empty()
+    }
+
+    /// The operations' names in order, for traces and plans.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.operations
+            .iter()
+            .map(|operation| operation.name.as_str())
+    }
+
+    fn push(
+        &mut self,
+        name: String,
+        params: &[ParamId],
+        reads: &[Slot],
+        writes: usize,
+        action: Action,
+    ) -> Vec<Slot> {
+        assert!(
+            reads.iter().all(|slot| slot.0 < self.num_slots),
+            "{name} reads a slot of another tape"
+        );
+        let written = self.new_slots(writes);
+        let operation = Operation {
+            name,
+            params: params.to_vec(),
+            reads: reads.to_vec(),
+            writes: written.clone(),
+            action,
+        };
+        self.operations.push(operation);
+        written
+    }
+
+    fn new_slots(&mut self, count: usize) -> Vec<Slot> {
+        let first = self.num_slots;
+        self.num_slots += count as u32;
+        (first..self.num_slots).map(Slot).collect()
+    }
+}
