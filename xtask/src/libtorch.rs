@@ -42,7 +42,7 @@ pub fn check_given(path: &Path) -> Result<()> {
     let advice = "unset LIBTORCH to have set-up fetch one";
     if path.is_relative() {
         bail!(
-            "LIBTORCH={shown} is a relative path, which the build does not see from where you stand; make it absolute, or {advice}"
+            "LIBTORCH={shown} is a relative path, and the build runs in other folders: make it absolute, or {advice}"
         );
     }
     for part in ["lib/libtorch_cpu.so", "lib/libc10.so", "include/torch"] {

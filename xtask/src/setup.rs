@@ -118,7 +118,10 @@ fn fetch_and_unpack(wheel: &Wheel, python: &Path, downloads: &Path, scratch: &Pa
         eprintln!("  {} {}: unpacking", wheel.package, wheel.version);
         match wheel.unpack(python, &file, tree)? {
             Unpacked::Done => return Ok(()),
-            Unpacked::Damaged => fs::remove_file(&file)?,
+            Unpacked::Damaged => {
+                eprintln!("  {} {}: the downloaded file is damaged; fetching it again", wheel.package, wheel.version);
+                fs::remove_file(&file)?;
+            }
         }
     }
     bail!("the wheel of {} {} arrives damaged; check the disk and run again", wheel.package, wheel.version)

@@ -13,10 +13,14 @@ const QUICKSTART_DATA: &str = "runs/quickstart/data";
 
 pub const FIXTURES: &str = "\
 Parity fixtures are small folders made once with Python transformers and committed; no test needs Python.
-Each has config.json, model.safetensors, inputs.safetensors and expected.safetensors with the reference's
-logits, loss, gradients and AdamW steps. `cargo xtask parity DIR…` compares our numbers with them.
-To make one anew, run the generator that docs/development.md names in a Python environment with
-torch 2.11.0 and transformers 5.17.
+One folder a fixture:
+  config.json, model.safetensors  the model as transformers' save_pretrained writes it
+  inputs.safetensors              input_ids, attention_mask, labels, position_ids, pixel_values, image_grid_thw;
+                                  packed.* is the same batch end to end in one row
+  expected.safetensors            logits, loss, grad/NAME, grad_norm/NAME, packed.*, adamw.*
+  fixture.json                    family, seed, reference class, hyper-parameters, versions
+A new one is made with torch 2.11.0 and transformers 5.17, one thread, float32, eager attention.
+`cargo xtask parity DIR…` compares our numbers with it.
 ";
 
 /// Trains the small model that reads handwritten numbers; `overrides` are `key=value`.
