@@ -7,4 +7,5 @@
 pub mod config;
 pub mod engine;
 pub mod message;
+pub mod schedule;
 pub mod transport;

@@ -1,6 +1,6 @@
 //! The loop of an engine thread: mail in, work, sleep. Stops when told to; any error ends it with `Event::Failed`.
 
-use super::{Engine, EngineError, Ports, Progress};
+use super::{Engine, EngineError, PeerLost, Ports, Progress};
 use crate::message::{Command, Event};
 use crate::transport::{Mail, Mailbox};
 use std::time::{Duration, Instant};
@@ -19,7 +19,10 @@ pub fn host<E: Engine>(build: impl FnOnce() -> Result<E, EngineError>, mailbox: 
     });
     match result {
         Ok(()) => ports.emit(Event::Stopped),
-        Err(error) => ports.emit(Event::Failed { error: chain(&*error) }),
+        Err(error) => {
+            let lost = error.downcast_ref::<PeerLost>().map(|lost| lost.peer);
+            ports.emit(Event::Failed { error: chain(&*error), lost });
+        }
     }
 }
 
@@ -52,7 +55,7 @@ fn deliver(engine: &mut impl Engine, mail: Mail, ports: &mut Ports) -> Result<st
         Mail::Command(command) => engine.command(command, ports)?,
         Mail::Parcel { from, parcel } => engine.arrive(from, parcel, ports)?,
         Mail::Credit => ports.flush()?,
-        Mail::Gone { peer, reason } => return Err(format!("lost {peer}: {reason}").into()),
+        Mail::Gone { peer, reason } => return Err(PeerLost { peer, reason }.into()),
     }
     Ok(std::ops::ControlFlow::Continue(()))
 }

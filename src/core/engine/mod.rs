@@ -16,6 +16,14 @@ use crate::transport::Parcel;
 /// An engine's own error; the chain is printed as the cause of the run's end.
 pub type EngineError = Box<dyn std::error::Error + Send + Sync>;
 
+/// A peer that the engine needs has ended.
+#[derive(Debug, thiserror::Error)]
+#[error("lost {peer}: {reason}")]
+pub struct PeerLost {
+    pub peer: ActorId,
+    pub reason: String,
+}
+
 /// What one call of [`Engine::work`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {

@@ -1,6 +1,6 @@
 //! An engine's connections: events up to its actor, parcels out over its edges.
 
-use super::EngineError;
+use super::{EngineError, PeerLost};
 use crate::message::{ActorId, Event, Timings};
 use crate::transport::{Edge, Parcel, Refusal};
 use std::collections::{BTreeMap, VecDeque};
@@ -64,6 +64,10 @@ impl Ports {
                     Refusal::NoCredit => {
                         queue.push_front(refused.parcel);
                         return Ok(());
+                    }
+                    Refusal::Closed => {
+                        let reason = format!("it takes no {:?}", refused.parcel.header.kind);
+                        return Err(PeerLost { peer: to, reason }.into());
                     }
                     why => return Err(format!("edge {me} → {to}, {:?}: {why}", refused.parcel.header.kind).into()),
                 }

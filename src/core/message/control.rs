@@ -1,6 +1,6 @@
 //! Control messages between the scheduler and the engines: commands down, events up.
 
-use super::ids::{SampleId, StepId};
+use super::ids::{ActorId, SampleId, StepId};
 use super::plan::{SampleMeta, StepPlan};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -45,8 +45,9 @@ pub enum Event {
     Applied { step: StepId },
     /// Answer to [`Command::Save`]; engines other than the first of a pool list nothing.
     Saved { step: StepId, files: Vec<SavedFile> },
-    /// The engine cannot go on. Its last message.
-    Failed { error: String },
+    /// The engine cannot go on. Its last message. `lost` is the peer without which it cannot, if that is the cause:
+    /// then the cause of the run's end is the peer's.
+    Failed { error: String, lost: Option<ActorId> },
     /// The engine has ended in order. Its last message.
     Stopped,
 }

@@ -1,0 +1,135 @@
+//! One global batch as a step plan.
+
+use super::balance::{Room, longest_first};
+use super::pack::pack;
+use super::units::cut_units;
+use super::{PlanError, PlanSpec};
+use crate::message::{ActorId, Pack, PackId, SampleId, SampleMeta, StepId, StepPlan, Unit};
+use std::collections::BTreeMap;
+
+/// Bytes of one token in a `Tokens` parcel: id, three positions and target, each an i64.
+const BYTES_PER_TOKEN: u64 = 5 * 8;
+
+/// Plans `step` over `samples`, which are in position order; `cursor` is the first position not read.
+///
+/// A pure function: equal arguments give equal plans, and but for `Unit::encoder` the plan does not depend on
+/// `spec.encoder_replicas`.
+///
+/// # Errors
+/// A sample longer than a pack, a batch without targets, or an edge whose credit one pack exceeds.
+pub fn plan_step(
+    spec: &PlanSpec,
+    step: StepId,
+    samples: &[SampleMeta],
+    cursor: SampleId,
+) -> Result<StepPlan, PlanError> {
+    let max_tokens = spec.pack.max_tokens;
+    if let Some(sample) = samples.iter().find(|sample| sample.num_tokens as usize > max_tokens) {
+        return Err(PlanError::SampleTooLong { sample: sample.id, num_tokens: sample.num_tokens, max_tokens });
+    }
+    let num_targets = samples.iter().map(|sample| u64::from(sample.num_targets)).sum();
+    if num_targets == 0 {
+        let ids = || samples.iter().map(|sample| sample.id);
+        let (first, last) = (ids().min().unwrap_or(cursor), ids().max().unwrap_or(cursor));
+        return Err(PlanError::NoTargets { step, first, last });
+    }
+    let packs = place(spec, step, samples);
+    let units = cut_units(spec, step, &packs);
+    check_credits(spec, &packs, &units)?;
+    Ok(StepPlan { step, cursor, learning_rate: spec.learning_rate.at(step.0), num_targets, packs, units })
+}
+
+/// Packs on replicas, in the order in which the replicas compute them.
+fn place(spec: &PlanSpec, step: StepId, samples: &[SampleMeta]) -> Vec<Pack> {
+    let num_replicas = spec.foundation_replicas.max(1) as usize;
+    let packs = pack(samples, spec.pack, spec.cost, num_replicas);
+    let price = |pack: &Vec<usize>| pack.iter().map(|&item| spec.cost.sample(samples[item].num_tokens)).sum::<u64>();
+    let costs: Vec<u64> = packs.iter().map(price).collect();
+    let room = Room { weight: 0, count: packs.len().div_ceil(num_replicas) };
+    let replica_of =
+        longest_first(&costs, &vec![0; packs.len()], num_replicas, room).expect("replicas have room for all packs");
+
+    let mut queues = vec![Vec::new(); num_replicas];
+    for (pack, replica) in packs.into_iter().zip(replica_of) {
+        queues[replica].push(pack);
+    }
+    queues.iter_mut().for_each(|queue| hide_encoders(queue, samples));
+
+    let mut placed = Vec::new();
+    let longest = queues.iter().map(Vec::len).max().unwrap_or(0);
+    for slot in 0..longest {
+        for (replica, queue) in queues.iter().enumerate() {
+            if let Some(pack) = queue.get(slot) {
+                let id = PackId { step, index: placed.len() as u32 };
+                let samples = pack.iter().map(|&item| samples[item].clone()).collect();
+                placed.push(Pack { id, replica: replica as u32, samples });
+            }
+        }
+    }
+    placed
+}
+
+/// Text-only packs first, while the encoders begin, and last, while their backward ends; the others in between.
+fn hide_encoders(queue: &mut Vec<Vec<usize>>, samples: &[SampleMeta]) {
+    let is_text = |pack: &Vec<usize>| pack.iter().all(|&item| samples[item].items.is_empty());
+    let (mut first, media): (Vec<_>, Vec<_>) = std::mem::take(queue).into_iter().partition(is_text);
+    let last = first.split_off(first.len().div_ceil(2));
+    queue.extend(first.into_iter().chain(media).chain(last));
+}
+
+/// All that a replica needs for one pack must be able to lie on its edges at once, or the step would never end.
+fn check_credits(spec: &PlanSpec, packs: &[Pack], units: &[Unit]) -> Result<(), PlanError> {
+    let encoder = |index| if spec.colocated { ActorId::foundation(index) } else { ActorId::encoder(index) };
+    let mut units = units.iter().peekable();
+    for pack in packs {
+        let replica = ActorId::foundation(pack.replica);
+        let (mut tokens, mut pixels, mut features) = (Load::default(), Load::default(), Load::default());
+        for sample in &pack.samples {
+            let bytes = u64::from(sample.num_tokens) * BYTES_PER_TOKEN;
+            tokens.add((ActorId::data(sample.owner), replica), sample.id, bytes);
+        }
+        while let Some(unit) = units.next_if(|unit| unit.pack == pack.id) {
+            let encoder = encoder(unit.encoder);
+            for item in &unit.items {
+                let bytes = item.meta.grid.num_patches() as u64 * spec.shape.bytes_per_patch;
+                pixels.add((ActorId::data(item.owner), encoder), item.id.sample, bytes);
+                // A colocated encoder hands over inside its actor.
+                if encoder != replica {
+                    let bytes = u64::from(item.meta.num_features) * spec.shape.bytes_per_feature;
+                    features.add((encoder, replica), item.id.sample, bytes);
+                }
+            }
+        }
+        tokens.check("edges.tokens.credit", spec.credits.tokens)?;
+        pixels.check("edges.pixels.credit", spec.credits.pixels)?;
+        features.check("edges.features.credit", spec.credits.features)?;
+    }
+    Ok(())
+}
+
+/// Bytes of one pack by edge, and the samples that they belong to.
+#[derive(Default)]
+struct Load(BTreeMap<(ActorId, ActorId), (u64, Vec<SampleId>)>);
+
+impl Load {
+    fn add(&mut self, edge: (ActorId, ActorId), sample: SampleId, more: u64) {
+        let (bytes, samples) = self.0.entry(edge).or_default();
+        *bytes += more;
+        if samples.last() != Some(&sample) {
+            samples.push(sample);
+        }
+    }
+
+    fn check(self, key: &'static str, credit: u64) -> Result<(), PlanError> {
+        match self.0.into_iter().find(|(_, (bytes, _))| *bytes > credit) {
+            Some(((from, to), (bytes, samples))) => {
+                Err(PlanError::CreditTooSmall { key, from, to, samples, bytes, credit })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

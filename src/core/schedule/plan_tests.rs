@@ -1,0 +1,145 @@
+//! Properties of whole plans.
+
+use super::*;
+use crate::config::Schedule;
+use crate::message::{Grid, ItemId, ItemMeta};
+use crate::schedule::{CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits};
+use proptest::prelude::*;
+
+fn spec() -> PlanSpec {
+    PlanSpec {
+        pack: PackLimits { max_tokens: 64, max_samples: usize::MAX },
+        cost: CostModel { hidden_size: 8 },
+        learning_rate: LearningRate { peak: 1e-3, min: 0.0, schedule: Schedule::Cosine, warmup_steps: 2, steps: 10 },
+        foundation_replicas: 1,
+        encoder_replicas: 1,
+        num_lanes: 4,
+        colocated: false,
+        shape: ModelShape { hidden_size: 8, bytes_per_patch: 16, bytes_per_feature: 32 },
+        credits: EdgeCredits { pixels: 1 << 30, tokens: 1 << 30, features: 1 << 30 },
+    }
+}
+
+fn sample(id: u64, num_tokens: u32, grids: &[(u32, u32)]) -> SampleMeta {
+    let item = |&(h, w)| ItemMeta { grid: Grid { t: 1, h, w }, num_features: (h * w).div_ceil(4) };
+    let items = grids.iter().map(item).collect();
+    SampleMeta { id: SampleId(id), owner: (id % 2) as u32, num_tokens, num_targets: num_tokens / 2, items }
+}
+
+fn samples() -> impl Strategy<Value = Vec<SampleMeta>> {
+    let grids = prop::collection::vec((1_u32..5, 1_u32..5), 0..4);
+    prop::collection::vec((2_u32..=64, grids), 1..20).prop_map(|rows| {
+        rows.iter().enumerate().map(|(index, (tokens, grids))| sample(3 * index as u64, *tokens, grids)).collect()
+    })
+}
+
+proptest! {
+    #[test]
+    fn everything_is_planned_once_in_order(
+        samples in samples(),
+        foundation_replicas in 1_u32..4,
+        num_lanes in 1_u32..6,
+    ) {
+        let spec = PlanSpec { foundation_replicas, num_lanes, ..spec() };
+        let plan = plan_step(&spec, StepId(3), &samples, SampleId(99)).unwrap();
+
+        let mut ids: Vec<SampleId> = plan.packs.iter().flat_map(|pack| pack.samples.iter().map(|s| s.id)).collect();
+        for pack in &plan.packs {
+            prop_assert!(pack.samples.is_sorted_by_key(|sample| sample.id));
+            prop_assert!(pack.num_tokens() <= 64 && pack.replica < foundation_replicas);
+            let units: Vec<_> = plan.units_of(pack.id).collect();
+            let from_units: Vec<_> = units.iter().flat_map(|unit| unit.items.iter().copied()).collect();
+            prop_assert_eq!(from_units, pack.items().collect::<Vec<_>>());
+            prop_assert!(units.len() <= num_lanes as usize);
+            prop_assert!(units.iter().all(|unit| !unit.items.is_empty() && unit.replica == pack.replica));
+            let lanes: std::collections::BTreeSet<_> = units.iter().map(|unit| unit.lane).collect();
+            prop_assert_eq!(lanes.len(), units.len());
+        }
+        ids.sort_unstable();
+        prop_assert_eq!(ids, samples.iter().map(|sample| sample.id).collect::<Vec<_>>());
+        prop_assert!(plan.packs.iter().enumerate().all(|(index, pack)| pack.id.index as usize == index));
+        prop_assert!(plan.units.iter().enumerate().all(|(index, unit)| unit.id.index as usize == index));
+        prop_assert!(plan.units.is_sorted_by_key(|unit| unit.pack));
+        prop_assert_eq!(plan.num_items(), samples.iter().map(|sample| sample.items.len()).sum::<usize>());
+        let counts: Vec<usize> = (0..foundation_replicas).map(|replica| plan.packs_of(replica).count()).collect();
+        prop_assert!(counts.iter().max().unwrap() - counts.iter().min().unwrap() <= plan.packs.len().div_ceil(foundation_replicas as usize));
+    }
+
+    #[test]
+    fn the_number_of_encoders_changes_nothing_but_who_encodes(samples in samples(), encoders in 1_u32..6) {
+        let one = plan_step(&spec(), StepId(0), &samples, SampleId(99)).unwrap();
+        let many = PlanSpec { encoder_replicas: encoders, ..spec() };
+        let mut plan = plan_step(&many, StepId(0), &samples, SampleId(99)).unwrap();
+        for unit in &mut plan.units {
+            prop_assert_eq!(unit.encoder, unit.lane.0 % encoders);
+            unit.encoder = 0;
+        }
+        prop_assert_eq!(plan, one);
+    }
+
+    #[test]
+    fn lanes_carry_alike(samples in samples()) {
+        let plan = plan_step(&spec(), StepId(0), &samples, SampleId(99)).unwrap();
+        let mut patches = [0; 4];
+        let mut heaviest = 0;
+        for unit in &plan.units {
+            patches[unit.lane.0 as usize] += unit.num_patches();
+            heaviest = heaviest.max(unit.num_patches());
+        }
+        // A unit goes to the lightest lane that its pack has not used, so lanes drift apart by a few units at most.
+        prop_assert!(patches.iter().max().unwrap() - patches.iter().min().unwrap() <= 3 * heaviest, "{patches:?}");
+    }
+}
+
+#[test]
+fn text_comes_first_and_last() {
+    let samples = [sample(0, 60, &[(2, 2)]), sample(1, 60, &[]), sample(2, 60, &[(2, 2)]), sample(3, 60, &[])];
+    let plan = plan_step(&spec(), StepId(0), &samples, SampleId(4)).unwrap();
+    let order: Vec<u64> = plan.packs.iter().map(|pack| pack.samples[0].id.0).collect();
+    assert_eq!(order, [1, 0, 2, 3]);
+}
+
+#[test]
+fn replicas_take_turns_and_cost_alike() {
+    let samples: Vec<_> = [60, 40, 60, 40].iter().zip(0..).map(|(&tokens, id)| sample(id, tokens, &[])).collect();
+    let plan = plan_step(&PlanSpec { foundation_replicas: 2, ..spec() }, StepId(0), &samples, SampleId(4)).unwrap();
+    let replicas: Vec<u32> = plan.packs.iter().map(|pack| pack.replica).collect();
+    assert_eq!(replicas, [0, 1, 0, 1]);
+    let tokens = |replica| plan.packs_of(replica).map(Pack::num_tokens).sum::<usize>();
+    assert_eq!((tokens(0), tokens(1)), (100, 100));
+}
+
+#[test]
+fn what_does_not_fit_is_named() {
+    let text = |spec: &PlanSpec, samples: &[SampleMeta]| {
+        plan_step(spec, StepId(0), samples, SampleId(9)).unwrap_err().to_string()
+    };
+    assert!(text(&spec(), &[sample(7, 65, &[])]).contains("sample 7 has 65 tokens"));
+    assert!(text(&spec(), &[sample(7, 1, &[])]).contains("samples 7 to 7"));
+
+    let mut small = spec();
+    small.credits.features = 100;
+    let error = text(&small, &[sample(5, 20, &[(4, 4)])]);
+    assert_eq!(
+        error,
+        "128 bytes must be in flight at once from encoder/0 to foundation/0 for sample(s) 5, but the edge's credit is 100; \
+         raise `edges.features.credit` or lower `data.pack.max_tokens`"
+    );
+    // Inside one actor nothing is sent.
+    small.colocated = true;
+    assert!(plan_step(&small, StepId(0), &[sample(5, 20, &[(4, 4)])], SampleId(9)).is_ok());
+    let mut small = spec();
+    small.credits.pixels = 100;
+    assert!(text(&small, &[sample(5, 20, &[(4, 4)])]).contains("`edges.pixels.credit`"));
+    small = spec();
+    small.credits.tokens = 100;
+    assert!(text(&small, &[sample(5, 20, &[])]).contains("`edges.tokens.credit`"));
+}
+
+#[test]
+fn items_keep_their_owner_and_place() {
+    let plan = plan_step(&spec(), StepId(0), &[sample(5, 20, &[(2, 2), (4, 4)])], SampleId(9)).unwrap();
+    let items: Vec<_> = plan.units.iter().flat_map(|unit| &unit.items).map(|item| (item.id, item.owner)).collect();
+    let id = |index| ItemId { sample: SampleId(5), index };
+    assert_eq!(items, [(id(0), 1), (id(1), 1)]);
+}

@@ -1,0 +1,67 @@
+//! What planning needs to know of a run.
+
+use super::{CostModel, LearningRate, PackLimits};
+use crate::config::{Placement, RunConfig};
+
+/// Everything that a step plan depends on, but for the samples.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlanSpec {
+    pub pack: PackLimits,
+    pub cost: CostModel,
+    pub learning_rate: LearningRate,
+    pub foundation_replicas: u32,
+    /// Decides `Unit::encoder` and nothing else.
+    pub encoder_replicas: u32,
+    /// Shares of the encoder pool's gradient sum.
+    pub num_lanes: u32,
+    /// Encoder `i` lives in the actor `foundation/i`.
+    pub colocated: bool,
+    pub shape: ModelShape,
+    pub credits: EdgeCredits,
+}
+
+/// The sizes of a model that planning needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelShape {
+    /// Width of the foundation's residual stream: weighs attention against matrices in the cost of a sample.
+    pub hidden_size: u64,
+    /// Of one patch of pixels.
+    pub bytes_per_patch: u64,
+    /// Of one row of features, all DeepStack levels together.
+    pub bytes_per_feature: u64,
+}
+
+/// Credits of the edges, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EdgeCredits {
+    pub pixels: u64,
+    pub tokens: u64,
+    pub features: u64,
+}
+
+impl PlanSpec {
+    pub fn new(config: &RunConfig, shape: ModelShape) -> Self {
+        let foundation = config.pools.foundation.replicas as u32;
+        let colocated = config.pools.placement == Placement::Colocated;
+        let encoder = if colocated { foundation } else { config.pools.encoder.replicas as u32 };
+        let num_lanes = if config.run.deterministic { config.num_lanes() as u32 } else { encoder };
+        Self {
+            pack: PackLimits {
+                max_tokens: config.data.pack.max_tokens,
+                max_samples: config.train.micro_batch_size.unwrap_or(usize::MAX),
+            },
+            cost: CostModel { hidden_size: shape.hidden_size },
+            learning_rate: LearningRate::new(&config.train),
+            foundation_replicas: foundation,
+            encoder_replicas: encoder,
+            num_lanes,
+            colocated,
+            shape,
+            credits: EdgeCredits {
+                pixels: config.edges.pixels.credit.bytes(),
+                tokens: config.edges.tokens.credit.bytes(),
+                features: config.edges.features.credit.bytes(),
+            },
+        }
+    }
+}
