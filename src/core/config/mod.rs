@@ -1,10 +1,30 @@
 //! A run as data: one YAML file, composed, checked and typed.
 //!
 //! Precedence, lowest first: schema default, `defaults` list, file, `LOONGFORGE__A__B` environment variables,
-//! command-line overrides. Every mistake is reported at once, with its place and a suggestion.
+//! command-line overrides. Every mistake is reported at once, with its place and a suggestion. `docs/configuration.md`
+//! lists every key.
 
+mod check;
+mod compose;
+#[cfg(test)]
+mod docs;
+mod error;
+mod interpolate;
+mod load;
+mod node;
+mod origin;
+mod overrides;
 mod schema;
+mod suggest;
 mod units;
+mod validate;
+mod yaml;
 
+#[cfg(test)]
+mod tests;
+
+pub use error::{ConfigError, Origin, Report, Snippet, code};
+pub use load::{Loaded, load, schema_json};
+pub use origin::KeyOrigin;
 pub use schema::*;
 pub use units::{Device, Size, Threads, TimeSpan};

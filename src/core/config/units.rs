@@ -133,7 +133,8 @@ impl fmt::Display for Size {
 
 impl fmt::Display for TimeSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_with_unit(f, self.0.as_micros() as u64, &TIME_UNITS, "s")
+        // Not above seconds: `60s` is what people write and compare.
+        write_with_unit(f, self.0.as_micros() as u64, &TIME_UNITS[2..], "s")
     }
 }
 
@@ -196,17 +197,17 @@ fn parse_with_unit(text: &str, units: &[(&str, u64)], wanted: &str) -> Result<u6
     }
 }
 
-/// Writes the largest unit that divides the value, so that it reads back the same.
+/// Writes the unit that gives the smallest whole number, so that it reads back the same.
 fn write_with_unit(
     f: &mut fmt::Formatter<'_>,
     value: u64,
     units: &[(&str, u64)],
     zero: &str,
 ) -> fmt::Result {
-    match units
+    let exact = units
         .iter()
-        .find(|(_, scale)| value != 0 && value % scale == 0)
-    {
+        .filter(|(_, scale)| value != 0 && value.is_multiple_of(*scale));
+    match exact.min_by_key(|(_, scale)| value / scale) {
         Some((unit, scale)) => write!(f, "{}{unit}", value / scale),
         None => write!(f, "0{zero}"),
     }
@@ -288,11 +289,11 @@ mod tests {
         for text in ["64MiB", "1GiB", "500kB", "7B", "0B", "3TB"] {
             assert_eq!(text.parse::<Size>().unwrap().to_string(), text);
         }
-        for text in ["60ms", "1h", "90s", "250us", "0s"] {
+        for text in ["60ms", "60s", "90s", "250us", "0s"] {
             assert_eq!(text.parse::<TimeSpan>().unwrap().to_string(), text);
         }
         assert_eq!("1.5KiB".parse::<Size>().unwrap().bytes(), 1536);
-        assert_eq!("60s".parse::<TimeSpan>().unwrap().to_string(), "1m");
+        assert_eq!("1h".parse::<TimeSpan>().unwrap().to_string(), "3600s");
     }
 
     #[test]

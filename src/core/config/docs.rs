@@ -1,0 +1,117 @@
+//! The text of `docs/configuration.md`, made from the schema.
+
+use serde_json::Value;
+
+use super::check::{self, SCHEMA};
+use super::node::float;
+
+const INTRODUCTION: &str = "\
+# Configuration
+
+A run is one YAML file: `loongforge run FILE [key=value ...]`. `loongforge check FILE` reports every mistake at once, with
+file, line and suggestion; `--show-origin` says where each value comes from.
+
+Sources, lowest first: the defaults below, the `defaults` list, the file, `LOONGFORGE__TRAIN__LR=1e-4` environment variables,
+command-line overrides. In keys `-` and `_` are the same. Sizes and time spans have units (`64MiB`, `60s`). Relative paths
+start at the directory the program runs in.
+
+| on the command line | |
+| --- | --- |
+| `train.lr=2e-5` | sets a key; `data.train.0.path=x` one in a list; values that start with `[`, `{` or a quote are YAML |
+| `+a.b=1`, `++a.b=1`, `~a.b` | adds a key no file sets, sets in any case, drops what files say |
+| `group=option`, `group@package=option` | another option of an entry of the `defaults` list; `+` adds an entry, `~` drops one |
+
+| in a file | |
+| --- | --- |
+| `defaults: [base, group@package: option, _self_]` | lays `base.yaml` and `group/option.yaml`, beside the file, under the file's own keys; `optional`, `override`, lists of options and `# @package` headers as in Hydra |
+| `${a.b}`, `${.b}` | the value of another key; `.b` is a sibling |
+| `${oc.env:NAME,default}` | an environment variable |
+
+Nothing in a config runs code: `_target_` and `${eval:...}` are refused.
+
+## Keys
+";
+
+const CODES: &str = "
+## Error codes
+
+| code | meaning |
+| --- | --- |
+| LF0101 | a config file is missing, unreadable or not YAML |
+| LF0102 | unknown key |
+| LF0103 | wrong type, or not one of the choices |
+| LF0104 | value out of range |
+| LF0105 | missing required key |
+| LF0106 | the `defaults` list cannot be composed |
+| LF0107 | an override or environment variable cannot be applied |
+| LF0108 | an interpolation cannot be resolved |
+| LF0109 | refused, because it would run code |
+| LF0111 | values that do not go together |
+| LF0112 | no such file or directory |
+";
+
+pub(super) fn markdown() -> String {
+    let mut out = INTRODUCTION.to_owned();
+    check::walk(&SCHEMA, "", &mut |path, schema| {
+        let description = schema["description"].as_str().unwrap_or_default();
+        let is_section = !path.contains('.') && is_map(schema);
+        if is_section {
+            out += &format!(
+                "\n### `{path}`\n\n{description}\n\n| key | default | meaning |\n| --- | --- | --- |\n"
+            );
+        } else if path == "device" {
+            out += &format!("\n### `{path}`\n\n{description} Default: `cpu`.\n");
+        } else if !is_map(schema) || schema["additionalProperties"] == true {
+            let default = match schema.get("default").or_else(|| section_default(path)) {
+                Some(default) => format!("`{}`", inline(default)),
+                None => "required".to_owned(),
+            };
+            let shown = path.replace(".0.", "[].");
+            out += &format!(
+                "| `{shown}` | {default} | {}{} |\n",
+                choices(schema),
+                description.replace('|', "\\|")
+            );
+        }
+    });
+    out + CODES
+}
+
+/// The default of a key that only its section's default gives.
+fn section_default(path: &str) -> Option<&'static Value> {
+    let (section, rest) = path.split_once('.')?;
+    SCHEMA["properties"][section]
+        .get("default")?
+        .pointer(&format!("/{}", rest.replace('.', "/")))
+}
+
+fn is_map(schema: &Value) -> bool {
+    let references = [&schema["$ref"], &schema["anyOf"][0]["$ref"]];
+    references.iter().any(|reference| reference.is_string())
+}
+
+fn choices(schema: &Value) -> String {
+    let names = schema["enum"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str);
+    let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
+    if names.is_empty() {
+        String::new()
+    } else {
+        format!("{}. ", names.join(", "))
+    }
+}
+
+fn inline(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Number(number) if number.is_f64() => float(number.as_f64().unwrap_or_default()),
+        Value::Array(items) => format!(
+            "[{}]",
+            items.iter().map(inline).collect::<Vec<_>>().join(", ")
+        ),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,367 @@
+//! `${a.b}` and `${oc.env:NAME,default}` in values.
+//!
+//! The list of resolvers is fixed: nothing is evaluated or imported. `${.b}` is a sibling, `${..b}` a sibling of the
+//! parent, as in OmegaConf; `\${` is a literal `${`. A value that is one interpolation keeps the type of what it names.
+
+use std::collections::BTreeSet;
+
+use super::error::{Problem, code};
+use super::node::{Entry, Kind, Node, canonical, join};
+use super::overrides::scalar;
+
+/// References that name references that name ...
+const MAX_DEPTH: usize = 16;
+/// Interpolations of one config, copies included.
+const MAX_STEPS: usize = 10_000;
+/// The longest text that may come out, in bytes.
+const MAX_TEXT: usize = 64 << 10;
+
+struct Resolver<'a> {
+    root: &'a Node,
+    env: &'a dyn Fn(&str) -> Option<String>,
+    /// Paths being resolved, to find circles.
+    open: Vec<String>,
+    steps: usize,
+}
+
+/// What went wrong, and how to mend it.
+struct Failure {
+    code: &'static str,
+    message: String,
+    help: Option<String>,
+}
+
+impl Failure {
+    fn new(message: impl Into<String>) -> Self {
+        Self {
+            code: code::INTERPOLATION,
+            message: message.into(),
+            help: None,
+        }
+    }
+
+    fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+}
+
+/// Resolves every interpolation. Paths of values that could not be resolved go into `failed`.
+pub(super) fn resolve(
+    root: &mut Node,
+    env: &dyn Fn(&str) -> Option<String>,
+    problems: &mut Vec<Problem>,
+    failed: &mut BTreeSet<String>,
+) {
+    let mut found = Vec::new();
+    root.leaves("", &mut |path, node| {
+        if matches!(&node.kind, Kind::Text(text) if text.contains("${")) {
+            found.push(path.to_owned());
+        }
+    });
+    let mut resolver = Resolver {
+        root,
+        env,
+        open: Vec::new(),
+        steps: 0,
+    };
+    let mut resolved = Vec::new();
+    for path in found {
+        let Some(node) = resolver.root.get(&path) else {
+            continue;
+        };
+        match resolver.node(node, &path) {
+            Ok(kind) => resolved.push((path, kind)),
+            Err(failure) => {
+                // A schema default that cannot be resolved refers to a missing key, which is reported as such.
+                if let Some(pos) = node.pos {
+                    let problem = Problem::new(failure.code, Some(pos), failure.message);
+                    problems.push(failure.help.into_iter().fold(problem, Problem::help));
+                }
+                failed.insert(path);
+            }
+        }
+    }
+    for (path, kind) in resolved {
+        if let Some(node) = get_mut(root, &path) {
+            node.kind = kind;
+        }
+    }
+}
+
+fn get_mut<'a>(root: &'a mut Node, path: &str) -> Option<&'a mut Node> {
+    path.split('.')
+        .try_fold(root, |node, segment| match &mut node.kind {
+            Kind::Map(map) => map.get_mut(segment).map(|entry| &mut entry.node),
+            Kind::Seq(items) => items.get_mut(segment.parse::<usize>().ok()?),
+            _ => None,
+        })
+}
+
+impl Resolver<'_> {
+    /// The value of a node at `path` with all interpolations below it resolved.
+    fn node(&mut self, node: &Node, path: &str) -> Result<Kind, Failure> {
+        self.steps += 1;
+        if self.steps > MAX_STEPS {
+            return Err(Failure::new("too many interpolations"));
+        }
+        Ok(match &node.kind {
+            Kind::Text(text) if text.contains("${") => {
+                if self.open.iter().any(|open| open == path) {
+                    let chain = [self.open.join("` -> `"), path.to_owned()].join("` -> `");
+                    return Err(Failure::new(format!(
+                        "the interpolation goes in a circle: `{chain}`"
+                    )));
+                }
+                if self.open.len() >= MAX_DEPTH {
+                    return Err(Failure::new(format!(
+                        "interpolations nested deeper than {MAX_DEPTH}"
+                    )));
+                }
+                self.open.push(path.to_owned());
+                let value = self.text(text, path, 0);
+                self.open.pop();
+                value?
+            }
+            Kind::Seq(items) => {
+                let items = items.iter().enumerate();
+                let resolved = items.map(|(i, item)| {
+                    Ok(Node {
+                        kind: self.node(item, &join(path, &i.to_string()))?,
+                        ..item.clone()
+                    })
+                });
+                Kind::Seq(resolved.collect::<Result<_, Failure>>()?)
+            }
+            Kind::Map(map) => {
+                let mut resolved = std::collections::BTreeMap::new();
+                for (name, entry) in map {
+                    let kind = self.node(&entry.node, &join(path, name))?;
+                    resolved.insert(
+                        name.clone(),
+                        Entry {
+                            key: entry.key,
+                            node: Node {
+                                kind,
+                                ..entry.node.clone()
+                            },
+                        },
+                    );
+                }
+                Kind::Map(resolved)
+            }
+            scalar => scalar.clone(),
+        })
+    }
+
+    /// The value of a text at `path`.
+    fn text(&mut self, text: &str, path: &str, depth: usize) -> Result<Kind, Failure> {
+        if depth > MAX_DEPTH {
+            return Err(Failure::new(format!(
+                "interpolations nested deeper than {MAX_DEPTH}"
+            )));
+        }
+        let mut out = String::new();
+        let mut rest = text;
+        while let Some(start) = rest.find("${") {
+            if let Some(literal) = rest[..start].strip_suffix('\\') {
+                out += literal;
+                out += "${";
+                rest = &rest[start + 2..];
+                continue;
+            }
+            out += &rest[..start];
+            let body = &rest[start + 2..];
+            let end = closing(body)
+                .ok_or_else(|| Failure::new(format!("`{}` has no closing `}}`", &rest[start..])))?;
+            let value = self.expression(&body[..end], path, depth)?;
+            rest = &body[end + 1..];
+            if out.is_empty() && rest.is_empty() {
+                return Ok(value);
+            }
+            match value {
+                Kind::Seq(_) | Kind::Map(_) => {
+                    return Err(Failure::new(format!(
+                        "`${{{}}}` is a list or map and cannot be part of a text",
+                        &body[..end]
+                    )));
+                }
+                scalar => out += &Node::new(scalar, None).to_text(),
+            }
+            if out.len() > MAX_TEXT {
+                return Err(Failure::new("the text grows too long"));
+            }
+        }
+        out += rest;
+        Ok(Kind::Text(out))
+    }
+
+    /// The value of what stands between `${` and `}`.
+    fn expression(&mut self, body: &str, path: &str, depth: usize) -> Result<Kind, Failure> {
+        let (resolver, arguments) = match body.split_once(':') {
+            Some((resolver, arguments)) if !resolver.contains("${") => (resolver.trim(), arguments),
+            _ => return self.reference(body, path, depth),
+        };
+        if resolver != "oc.env" {
+            let refused = matches!(resolver, "eval" | "oc.eval" | "python" | "exec");
+            let failure = Failure::new(format!(
+                "`${{{resolver}:...}}` is {}",
+                if refused {
+                    "refused: a config runs no code"
+                } else {
+                    "not a resolver"
+                }
+            ));
+            let code = if refused {
+                code::REFUSED
+            } else {
+                code::INTERPOLATION
+            };
+            return Err(Failure {
+                code,
+                ..failure.help("resolvers are `${key}` and `${oc.env:NAME,default}`")
+            });
+        }
+        let (name, default) = match arguments.split_once(',') {
+            Some((name, default)) => (name.trim(), Some(default.trim())),
+            None => (arguments.trim(), None),
+        };
+        match ((self.env)(name), default) {
+            (Some(value), _) => Ok(scalar(&value)),
+            (None, Some(default)) if default.contains("${") => self.text(default, path, depth + 1),
+            (None, Some(default)) => Ok(scalar(default.trim_matches(['"', '\'']))),
+            (None, None) => Err(Failure::new(format!(
+                "the environment variable `{name}` is not set"
+            ))
+            .help(format!(
+                "set it, or give a default: `${{oc.env:{name},default}}`"
+            ))),
+        }
+    }
+
+    fn reference(&mut self, body: &str, path: &str, depth: usize) -> Result<Kind, Failure> {
+        let key = match self.text(body, path, depth + 1)? {
+            Kind::Text(key) => key,
+            other => Node::new(other, None).to_text(),
+        };
+        let key = key.trim();
+        let relative = key.len() - key.trim_start_matches('.').len();
+        let mut parents: Vec<&str> = path.split('.').collect();
+        parents.truncate(if relative == 0 {
+            0
+        } else {
+            parents.len().saturating_sub(relative)
+        });
+        let base = parents.join(".");
+        let target = key[relative..]
+            .split('.')
+            .fold(base, |at, name| join(&at, &canonical(&at, name)));
+        let root = self.root;
+        match root.get(&target) {
+            Some(node) => self.node(node, &target),
+            None => {
+                let mut names = Vec::new();
+                root.leaves("", &mut |path, _| names.push(path.to_owned()));
+                let near = super::suggest::nearest(&target, names.iter().map(String::as_str));
+                let failure = Failure::new(format!("`${{{body}}}`: there is no key `{target}`"));
+                Err(near.into_iter().fold(failure, |f, near| {
+                    f.help(format!("did you mean `${{{near}}}`?"))
+                }))
+            }
+        }
+    }
+}
+
+/// The index of the brace that closes `body`.
+fn closing(body: &str) -> Option<usize> {
+    let mut depth = 0_usize;
+    for (i, byte) in body.bytes().enumerate() {
+        match byte {
+            b'{' => depth += 1,
+            b'}' if depth == 0 => return Some(i),
+            b'}' => depth -= 1,
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::yaml;
+
+    fn resolved(text: &str) -> (String, Vec<Problem>) {
+        let mut root = yaml::parse(text, 0, 0).unwrap();
+        let (mut problems, mut failed) = (Vec::new(), BTreeSet::new());
+        let env = |name: &str| (name == "SET").then(|| "7".to_owned());
+        resolve(&mut root, &env, &mut problems, &mut failed);
+        assert_eq!(problems.len(), failed.len());
+        (root.to_json().to_string(), problems)
+    }
+
+    #[test]
+    fn references_and_environment() {
+        let cases = [
+            (
+                "a: {b: 1}\nc: ${a.b}\nd: x${a.b}y\n",
+                r#"{"a":{"b":1},"c":1,"d":"x1y"}"#,
+            ),
+            (
+                "a: {b: '${.c}', c: '${..d}'}\nd: 2e-5\n",
+                r#"{"a":{"b":0.00002,"c":0.00002},"d":0.00002}"#,
+            ),
+            (
+                "a: '${oc.env:SET}'\nb: '${oc.env:UNSET,null}'\n",
+                r#"{"a":7,"b":null}"#,
+            ),
+            ("a: '${oc.env:UNSET,${b}}'\nb: x\n", r#"{"a":"x","b":"x"}"#),
+            ("a: {x: 1}\nb: '${a}'\n", r#"{"a":{"x":1},"b":{"x":1}}"#),
+            ("a_b: 1\nc: '${a-b}'\n", r#"{"a_b":1,"c":1}"#),
+            (
+                "a: \\${b}\nk: b\nb: 3\nd: '${${k}}'\n",
+                r#"{"a":"${b}","b":3,"d":3,"k":"b"}"#,
+            ),
+        ];
+        for (yaml, wanted) in cases {
+            let (got, problems) = resolved(yaml);
+            assert!(problems.is_empty(), "{yaml}: {problems:?}");
+            assert_eq!(got, wanted, "{yaml}");
+        }
+    }
+
+    #[test]
+    fn failures_say_why() {
+        let cases = [
+            ("a: ${b}\nb: ${a}\n", "goes in a circle: `a` -> `b` -> `a`"),
+            ("a: ${nope}\n", "there is no key `nope`"),
+            ("a: ${oc.env:UNSET}\n", "`UNSET` is not set"),
+            ("a: ${eval:1+1}\n", "refused: a config runs no code"),
+            ("a: ${now:%Y}\n", "not a resolver"),
+            ("a: ${b\n", "no closing `}`"),
+            ("a: x${b}\nb: [1]\n", "a list or map"),
+        ];
+        for (yaml, message) in cases {
+            let (_, problems) = resolved(yaml);
+            assert!(
+                problems.iter().any(|p| p.message.contains(message)),
+                "{yaml}: {problems:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn copies_are_bounded() {
+        let mut yaml = "a0: [1, 1, 1, 1, 1, 1, 1, 1]\n".to_owned();
+        for i in 1..12 {
+            let last = format!("'${{a{}}}'", i - 1);
+            yaml += &format!("a{i}: [{}]\n", vec![last; 8].join(", "));
+        }
+        let (_, problems) = resolved(&yaml);
+        assert!(
+            problems
+                .iter()
+                .any(|p| p.message.contains("too many") || p.message.contains("deeper"))
+        );
+    }
+}
