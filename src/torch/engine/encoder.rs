@@ -1,0 +1,155 @@
+//! The encoder's part of a step: units forward in deadline order, backward in lane order as gradients come back.
+
+use super::buffer::TorchBuffer;
+use super::model::EncoderModel;
+use super::parts::Parts;
+use crate::tape::{Execution, Slot};
+use crate::train::Pool;
+use loongforge_core::engine::{EngineError, Ports, Progress};
+use loongforge_core::message::{ActorId, Grid, StepId, StepPlan, Unit, UnitId, Version};
+use loongforge_core::transport::{Buffer, Header, Parcel, ParcelKind};
+use std::collections::VecDeque;
+use tch::Tensor;
+
+/// Encodes the units of one encoder replica.
+///
+/// A trained encoder works on one step at a time, since the next needs its new parameters; a frozen one runs ahead
+/// over every step that is planned.
+pub struct EncoderPart {
+    index: u32,
+    model: Box<dyn EncoderModel>,
+    pub(super) pool: Pool,
+    steps: VecDeque<Step>,
+}
+
+struct Step {
+    id: StepId,
+    units: Vec<UnitWork>,
+}
+
+struct UnitWork {
+    unit: Unit,
+    pixels: Parts,
+    phase: Phase,
+}
+
+enum Phase {
+    Waiting,
+    /// Sent; `run` is what a backward needs, `None` where frozen.
+    Sent { run: Option<(Execution, Vec<Slot>)> },
+    Returned { run: (Execution, Vec<Slot>), grads: Vec<Tensor> },
+    Done,
+}
+
+impl EncoderPart {
+    /// Encoder `index` of the run.
+    pub fn new(index: u32, model: Box<dyn EncoderModel>, pool: Pool) -> Self {
+        Self { index, model, pool, steps: VecDeque::new() }
+    }
+
+    pub(super) fn plan(&mut self, plan: &StepPlan) {
+        let mine = plan.units.iter().filter(|unit| unit.encoder == self.index);
+        let units = mine.map(|unit| UnitWork {
+            pixels: Parts::new(unit.items.iter().map(|item| item.owner)),
+            unit: unit.clone(),
+            phase: Phase::Waiting,
+        });
+        self.steps.push_back(Step { id: plan.step, units: units.collect() });
+    }
+
+    /// Takes pixels or what the foundation returns.
+    pub(super) fn arrive(&mut self, from: ActorId, parcel: Parcel) -> Result<(), EngineError> {
+        let (id, kind) = match parcel.header.kind {
+            ParcelKind::Pixels(id) | ParcelKind::Gradient(id) | ParcelKind::NoGradient(id) => (id, parcel.header.kind),
+            other => return Err(format!("{other:?} from {from} is nothing for an encoder").into()),
+        };
+        let device = self.pool.params().flat().device();
+        let work = self.find(id).ok_or_else(|| format!("{from} sent {kind:?}, which is not planned here"))?;
+        let tensors = parcel.tensors.into_iter().map(|buffer| TorchBuffer::into_tensor(buffer, device)).collect();
+        match (kind, std::mem::replace(&mut work.phase, Phase::Done)) {
+            (ParcelKind::Pixels(_), Phase::Waiting) => {
+                work.phase = Phase::Waiting;
+                work.pixels.insert(from.index, tensors).map_err(|error| format!("pixels of {id}: {error}").into())
+            }
+            (ParcelKind::Gradient(_), Phase::Sent { run: Some(run) }) => {
+                work.phase = Phase::Returned { run, grads: tensors };
+                Ok(())
+            }
+            (ParcelKind::NoGradient(_), Phase::Sent { .. }) => Ok(()),
+            _ => Err(format!("{from} sent {kind:?} out of turn").into()),
+        }
+    }
+
+    fn find(&mut self, id: UnitId) -> Option<&mut UnitWork> {
+        let step = self.steps.iter_mut().find(|step| step.id == id.step)?;
+        step.units.iter_mut().find(|work| work.unit.id == id)
+    }
+
+    /// Encodes one unit, or else runs one backward. `version` is the number of steps that were applied.
+    pub(super) fn work(&mut self, version: Version, ports: &mut Ports) -> Result<Progress, EngineError> {
+        if self.encode_next(version, ports)? || self.backward_next()? { Ok(Progress::Busy) } else { Ok(Progress::Idle) }
+    }
+
+    fn encode_next(&mut self, version: Version, ports: &mut Ports) -> Result<bool, EngineError> {
+        let trained = self.pool.is_trained();
+        let steps = self.steps.iter_mut().filter(|step| !trained || step.id.0 == version.0);
+        let ready = |work: &&mut UnitWork| matches!(work.phase, Phase::Waiting) && work.pixels.is_complete();
+        let Some(work) = steps.flat_map(|step| &mut step.units).find(ready) else { return Ok(false) };
+
+        let patches: Vec<(u32, i64)> =
+            work.unit.items.iter().map(|item| (item.owner, item.meta.grid.num_patches() as i64)).collect();
+        let pixels = work.pixels.assemble(0, 0, &patches)?;
+        work.pixels = Parts::new(std::iter::empty());
+        let grids: Vec<Grid> = work.unit.items.iter().map(|item| item.meta.grid).collect();
+        let record = self.model.record(&grids);
+        let params = self.pool.params().clone();
+        let inputs = vec![(record.pixels, pixels.to_kind(params.flat().kind()))];
+        let mut run = match trained {
+            true => Execution::new(record.tape, params, inputs),
+            false => Execution::forward_only(record.tape, params, inputs),
+        };
+        run.forward();
+        let outputs = record.outputs.iter().map(|&slot| Box::new(TorchBuffer::new(run.value(slot))) as Box<dyn Buffer>);
+        let header = Header { kind: ParcelKind::Activation(work.unit.id), version };
+        ports.send(ActorId::foundation(work.unit.replica), Parcel::new(header, outputs.collect()))?;
+        work.phase = Phase::Sent { run: trained.then_some((run, record.outputs)) };
+        Ok(true)
+    }
+
+    /// In each lane strictly in the order of its units, so that a sum does not depend on who was faster.
+    fn backward_next(&mut self) -> Result<bool, EngineError> {
+        let Some(step) = self.steps.front_mut() else { return Ok(false) };
+        let mut blocked = Vec::new();
+        for work in &mut step.units {
+            let lane = work.unit.lane;
+            if matches!(work.phase, Phase::Done) || blocked.contains(&lane) {
+                continue;
+            }
+            if !matches!(work.phase, Phase::Returned { .. }) {
+                blocked.push(lane);
+                continue;
+            }
+            let Phase::Returned { run: (mut run, outputs), grads } = std::mem::replace(&mut work.phase, Phase::Done)
+            else {
+                unreachable!("matched above")
+            };
+            if outputs.len() != grads.len() {
+                return Err(format!("{} has {} outputs and got {} gradients", work.unit.id, outputs.len(), grads.len()).into());
+            }
+            outputs.iter().zip(grads).for_each(|(&slot, grad)| run.seed(slot, grad));
+            run.backward(self.pool.lane(lane))?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Whether every unit of the first step has come back.
+    pub(super) fn is_finished(&self) -> bool {
+        self.steps.front().is_none_or(|step| step.units.iter().all(|work| matches!(work.phase, Phase::Done)))
+    }
+
+    /// Forgets the first step, which was applied or aborted.
+    pub(super) fn finish_step(&mut self) {
+        self.steps.pop_front();
+    }
+}

@@ -1,0 +1,17 @@
+//! Engines on libtorch: what encoder and foundation actors run on their threads.
+//!
+//! One engine type, [`TorchEngine`], holds an encoder part, a foundation part, or both (colocated). The parts do the
+//! computing and know nothing of commands; the engine orders their steps.
+
+mod buffer;
+mod encoder;
+mod foundation;
+mod model;
+mod parts;
+mod torch_engine;
+
+pub use buffer::TorchBuffer;
+pub use encoder::EncoderPart;
+pub use foundation::FoundationPart;
+pub use model::{EncoderModel, EncoderTape, FoundationModel, FoundationTape, MicroBatch};
+pub use torch_engine::{TorchEngine, WeightFiles};

@@ -1,0 +1,57 @@
+//! What an engine asks of a model: to record a tape for a batch. Implement these to train a model of your own.
+
+use crate::tape::{Slot, Tape};
+use loongforge_core::message::Grid;
+use std::rc::Rc;
+use tch::Tensor;
+
+/// A model that turns media items into features.
+pub trait EncoderModel {
+    /// Records the encoding of items of these sizes, all in one batch.
+    fn record(&self, grids: &[Grid]) -> EncoderTape;
+}
+
+/// A recorded encoder batch.
+pub struct EncoderTape {
+    pub tape: Rc<Tape>,
+    /// Input `[patches, patch_dim]`, items end to end.
+    pub pixels: Slot,
+    /// `features [N, dim]`, then one such slot per DeepStack level. Kept slots.
+    pub outputs: Vec<Slot>,
+}
+
+/// A model that turns tokens and features into a loss.
+pub trait FoundationModel {
+    /// Tensors in an activation: 1 + the number of DeepStack levels; 0 for a model without encoder.
+    fn num_feature_tensors(&self) -> usize;
+
+    /// Records forward and loss of one micro-batch.
+    fn record(&self, batch: &MicroBatch) -> FoundationTape;
+}
+
+/// Packed samples of one micro-batch, `T` tokens in all.
+pub struct MicroBatch {
+    /// `[T]`, i64.
+    pub input_ids: Tensor,
+    /// `[3, T]`, i64; restart with each sample.
+    pub position_ids: Tensor,
+    /// `[T]`, i64: the token to predict at each position, or -100.
+    pub targets: Tensor,
+    /// Where samples begin, and `T` at the end.
+    pub cu_seqlens: Vec<i64>,
+    /// Factor of the summed loss: one over the target tokens of the whole step.
+    pub loss_scale: f64,
+    /// Rows of features, over all items.
+    pub num_features: i64,
+    /// Whether the encoder wants gradients.
+    pub feature_grads: bool,
+}
+
+/// A recorded micro-batch.
+pub struct FoundationTape {
+    pub tape: Rc<Tape>,
+    /// Inputs `[num_features, dim]`, one per feature tensor; empty where the batch has no items.
+    pub features: Vec<Slot>,
+    /// Scalar: the sum of the token losses times `loss_scale`. A kept slot.
+    pub loss: Slot,
+}

@@ -1,0 +1,163 @@
+//! Commands, parcels and steps of an actor that computes with libtorch.
+
+use super::encoder::EncoderPart;
+use super::foundation::FoundationPart;
+use crate::train::{Pool, save_state};
+use loongforge_core::engine::{Engine, EngineError, Ports, Progress};
+use loongforge_core::message::{ActorId, Command, Event, SavedFile, StepId, StepReport, Version};
+use loongforge_core::transport::{Parcel, ParcelKind};
+use std::collections::VecDeque;
+use std::path::Path;
+
+/// Names of the model's weight files in a checkpoint.
+#[derive(Clone, Debug)]
+pub struct WeightFiles {
+    pub encoder: String,
+    pub foundation: String,
+}
+
+impl Default for WeightFiles {
+    /// Two shards in Hugging Face's naming, one a pool.
+    fn default() -> Self {
+        Self { encoder: "model-00001-of-00002.safetensors".into(), foundation: "model-00002-of-00002.safetensors".into() }
+    }
+}
+
+/// An encoder, a foundation, or both in one actor.
+///
+/// Stop: drops everything at once, since a step that was not applied leaves no trace. A peer that is gone is an error.
+pub struct TorchEngine {
+    encoder: Option<EncoderPart>,
+    foundation: Option<FoundationPart>,
+    files: WeightFiles,
+    /// Steps that were applied or aborted: the step that is computed now.
+    version: Version,
+    planned: VecDeque<StepId>,
+    /// The first planned step is reduced and waits for its commit.
+    reduced: bool,
+}
+
+impl TorchEngine {
+    /// `first_step` is 0, or where a checkpoint was taken.
+    pub fn new(encoder: Option<EncoderPart>, foundation: Option<FoundationPart>, files: WeightFiles, first_step: StepId) -> Self {
+        let version = Version(first_step.0);
+        Self { encoder, foundation, files, version, planned: VecDeque::new(), reduced: false }
+    }
+
+    fn pools(&mut self) -> impl Iterator<Item = &mut Pool> {
+        let encoder = self.encoder.iter_mut().map(|part| &mut part.pool);
+        encoder.chain(self.foundation.iter_mut().map(|part| &mut part.pool))
+    }
+
+    fn is_finished(&self) -> bool {
+        self.encoder.as_ref().is_none_or(EncoderPart::is_finished)
+            && self.foundation.as_ref().is_none_or(FoundationPart::is_finished)
+    }
+
+    fn reduce(&mut self, step: StepId, ports: &mut Ports) -> Result<(), EngineError> {
+        let mut grad_square_sum = 0.0;
+        // Encoder first on every replica: collectives of two groups in two orders would wait for each other.
+        for pool in self.pools() {
+            grad_square_sum += pool.reduce()?;
+        }
+        self.reduced = true;
+        let loss = self.foundation.as_ref().map_or(0.0, FoundationPart::loss);
+        let timings = std::mem::take(&mut ports.timings);
+        ports.emit(Event::Reduced(StepReport { step, loss, grad_square_sum, timings }));
+        Ok(())
+    }
+
+    fn finish_step(&mut self, step: StepId, ports: &mut Ports) -> Result<(), EngineError> {
+        if self.planned.pop_front() != Some(step) {
+            return Err(format!("step {step} was ended out of turn").into());
+        }
+        if let Some(part) = &mut self.encoder {
+            part.finish_step();
+        }
+        if let Some(part) = &mut self.foundation {
+            part.finish_step();
+        }
+        self.reduced = false;
+        self.version = Version(step.0 + 1);
+        ports.emit(Event::Applied { step });
+        Ok(())
+    }
+
+    fn save(&self, dir: &Path) -> Result<Vec<SavedFile>, EngineError> {
+        let mut files = Vec::new();
+        let encoder = self.encoder.as_ref().map(|part| (&part.pool, &self.files.encoder, "encoder"));
+        let foundation = self.foundation.as_ref().map(|part| (&part.pool, &self.files.foundation, "foundation"));
+        for (pool, weights, name) in encoder.into_iter().chain(foundation) {
+            // Replicas are equal: the first writes.
+            if pool.rank() == 0 {
+                files.extend(save_state(pool, dir, weights, name)?);
+            }
+        }
+        Ok(files)
+    }
+}
+
+impl Engine for TorchEngine {
+    fn command(&mut self, command: Command, ports: &mut Ports) -> Result<(), EngineError> {
+        match command {
+            Command::Plan(plan) => {
+                self.planned.push_back(plan.step);
+                if let Some(part) = &mut self.encoder {
+                    part.plan(&plan);
+                }
+                if let Some(part) = &mut self.foundation {
+                    part.plan(&plan);
+                }
+                Ok(())
+            }
+            Command::Commit(commit) => {
+                for pool in self.pools() {
+                    pool.commit(commit.clip_scale, commit.learning_rate)?;
+                }
+                self.finish_step(commit.step, ports)
+            }
+            Command::Abort { step } => {
+                self.pools().for_each(Pool::abort);
+                self.finish_step(step, ports)
+            }
+            Command::Save { step, dir } => {
+                let files = self.save(&dir)?;
+                ports.emit(Event::Saved { step, files });
+                Ok(())
+            }
+            Command::Read { .. } | Command::Stop => Err(format!("{command:?} is nothing for {}", ports.me()).into()),
+        }
+    }
+
+    fn arrive(&mut self, from: ActorId, parcel: Parcel, _ports: &mut Ports) -> Result<(), EngineError> {
+        let kind = parcel.header.kind;
+        let for_encoder = matches!(kind, ParcelKind::Pixels(_) | ParcelKind::Gradient(_) | ParcelKind::NoGradient(_));
+        match (&mut self.encoder, &mut self.foundation) {
+            (Some(part), _) if for_encoder => part.arrive(from, parcel),
+            (_, Some(part)) if !for_encoder => part.arrive(from, parcel),
+            _ => Err(format!("{from} sent {kind:?} to the wrong actor").into()),
+        }
+    }
+
+    fn work(&mut self, ports: &mut Ports) -> Result<Progress, EngineError> {
+        let version = self.version;
+        if let Some(part) = &mut self.encoder
+            && part.work(version, ports)? == Progress::Busy
+        {
+            return Ok(Progress::Busy);
+        }
+        if let Some(part) = &mut self.foundation
+            && part.work(version, ports)? == Progress::Busy
+        {
+            return Ok(Progress::Busy);
+        }
+        match self.planned.front() {
+            // A collective blocks this thread: whatever peers wait for must be on its way first.
+            Some(&step) if !self.reduced && self.is_finished() && ports.num_unsent() == 0 => {
+                self.reduce(step, ports)?;
+                Ok(Progress::Busy)
+            }
+            _ => Ok(Progress::Idle),
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! What turns gradients into better parameters and keeps them: optimizer, pool state, Hugging Face weights.
+
+mod adamw;
+mod pool;
+mod state;
+mod tensor_file;
+mod weights;
+
+pub use adamw::{AdamW, AdamWConfig};
+pub use pool::{Lanes, Pool};
+pub use state::{StateError, load_state, save_state};
+pub use tensor_file::TensorFileError;
+pub use weights::{WeightsError, load_weights, save_weights};

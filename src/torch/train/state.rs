@@ -1,0 +1,88 @@
+//! A pool's part of a checkpoint: weights, and optimizer state under Hugging Face names, so that any layout reads it.
+//!
+//! `NAME.exp_avg`, `NAME.exp_avg_sq` and, where parameters are bf16, `NAME.master`; the step count is a header note.
+
+use super::adamw::AdamW;
+use super::pool::Pool;
+use super::tensor_file::{TensorFile, TensorFileError, write_tensor_file};
+use super::weights::{WeightsError, load_weights, save_weights};
+use loongforge_core::message::SavedFile;
+use std::path::{Path, PathBuf};
+use tch::Tensor;
+
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    #[error(transparent)]
+    File(#[from] TensorFileError),
+    #[error("{path} lacks {name}: the checkpoint is of another model or precision")]
+    Missing { path: PathBuf, name: String },
+    #[error("{path}: {name} has {found} elements where the parameter has {wanted}")]
+    Shape { path: PathBuf, name: String, found: usize, wanted: usize },
+}
+
+/// Writes the pool's weights as `weights` and its optimizer state as `optimizer-POOL.safetensors`.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn save_state(pool: &Pool, folder: &Path, weights: &str, pool_name: &str) -> Result<Vec<SavedFile>, StateError> {
+    let params = pool.params();
+    let mut files = vec![save_weights(params, folder, weights)?];
+    let Some(optimizer) = pool.optimizer() else { return Ok(files) };
+    let mut tensors = Vec::new();
+    for id in params.ids() {
+        let (spec, (offset, len)) = (params.spec(id), params.range(id));
+        for (suffix, flat) in parts(optimizer) {
+            let tensor = flat.narrow(0, offset, len).view(spec.shape.as_slice());
+            tensors.push((format!("{}.{suffix}", spec.name), tensor));
+        }
+    }
+    let num_steps = optimizer.num_steps.to_string();
+    let mut file = write_tensor_file(tensors, &[("num_steps", &num_steps)], folder, &file_name(pool_name))?;
+    // They are not the model's: the model's index does not list them.
+    file.tensors.clear();
+    files.push(file);
+    Ok(files)
+}
+
+/// Reads back what [`save_state`] wrote: weights and optimizer, bit for bit.
+///
+/// # Errors
+/// Files are missing, torn or of another model.
+pub fn load_state(pool: &mut Pool, folder: &Path, pool_name: &str) -> Result<(), StateError> {
+    let params = pool.params().clone();
+    load_weights(&params, folder)?;
+    let Some(optimizer) = pool.optimizer_mut() else { return Ok(()) };
+    let file = TensorFile::open(&folder.join(file_name(pool_name)))?;
+    let missing = |name: &str| StateError::Missing { path: file.path().to_owned(), name: name.to_owned() };
+    let num_steps = file.note("num_steps").and_then(|steps| steps.parse().ok());
+    optimizer.num_steps = num_steps.ok_or_else(|| missing("num_steps"))?;
+    let _no_grad = tch::no_grad_guard();
+    for id in params.ids() {
+        let (offset, len) = params.range(id);
+        for (suffix, flat) in parts(optimizer) {
+            let name = format!("{}.{suffix}", params.spec(id).name);
+            let tensor = file.read(&name)?.ok_or_else(|| missing(&name))?;
+            let (found, wanted) = (tensor.numel(), len as usize);
+            if found != wanted {
+                return Err(StateError::Shape { path: file.path().to_owned(), name, found, wanted });
+            }
+            flat.narrow(0, offset, len).copy_(&tensor.view([-1]));
+        }
+    }
+    Ok(())
+}
+
+fn parts(optimizer: &AdamW) -> impl Iterator<Item = (&'static str, &Tensor)> {
+    let parts = [
+        ("exp_avg", Some(&optimizer.exp_avg)),
+        ("exp_avg_sq", Some(&optimizer.exp_avg_sq)),
+        ("master", optimizer.master.as_ref()),
+    ];
+    parts.into_iter().filter_map(|(name, tensor)| Some((name, tensor?)))
+}
+
+fn file_name(pool_name: &str) -> String {
+    format!("optimizer-{pool_name}.safetensors")
+}
