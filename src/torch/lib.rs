@@ -5,7 +5,9 @@
 pub mod comm;
 #[allow(unsafe_code)]
 pub mod device;
+pub mod engine;
 #[allow(unsafe_code)]
 pub mod native;
 pub mod nn;
 pub mod tape;
+pub mod train;

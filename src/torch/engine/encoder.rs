@@ -36,8 +36,13 @@ struct UnitWork {
 enum Phase {
     Waiting,
     /// Sent; `run` is what a backward needs, `None` where frozen.
-    Sent { run: Option<(Execution, Vec<Slot>)> },
-    Returned { run: (Execution, Vec<Slot>), grads: Vec<Tensor> },
+    Sent {
+        run: Option<(Execution, Vec<Slot>)>,
+    },
+    Returned {
+        run: (Execution, Vec<Slot>),
+        grads: Vec<Tensor>,
+    },
     Done,
 }
 
@@ -134,7 +139,13 @@ impl EncoderPart {
                 unreachable!("matched above")
             };
             if outputs.len() != grads.len() {
-                return Err(format!("{} has {} outputs and got {} gradients", work.unit.id, outputs.len(), grads.len()).into());
+                return Err(format!(
+                    "{} has {} outputs and got {} gradients",
+                    work.unit.id,
+                    outputs.len(),
+                    grads.len()
+                )
+                .into());
             }
             outputs.iter().zip(grads).for_each(|(&slot, grad)| run.seed(slot, grad));
             run.backward(self.pool.lane(lane))?;

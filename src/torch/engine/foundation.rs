@@ -89,7 +89,11 @@ impl FoundationPart {
             return Err(format!("{from} sent {kind:?} twice").into());
         }
         if trained && version != Version(step.id.0) {
-            return Err(format!("{from} made {kind:?} with parameters of version {version}, step {} needs its own", step.id).into());
+            return Err(format!(
+                "{from} made {kind:?} with parameters of version {version}, step {} needs its own",
+                step.id
+            )
+            .into());
         }
         let tensors: Vec<Tensor> = parcel.tensors.into_iter().map(into_tensor).collect();
         if tensors.len() != num_tensors || tensors.iter().any(|tensor| tensor.size()[0] != unit.num_features) {
@@ -103,10 +107,11 @@ impl FoundationPart {
 
     /// Computes the next pack of the step of this `version`, if it is whole.
     pub(super) fn work(&mut self, version: Version, ports: &mut Ports) -> Result<Progress, EngineError> {
-        let Some(step) = self.steps.front_mut().filter(|step| step.id.0 == version.0) else { return Ok(Progress::Idle) };
-        let whole = |work: &mut PackWork| {
-            work.tokens.is_complete() && work.units.iter().all(|unit| unit.features.is_some())
+        let Some(step) = self.steps.front_mut().filter(|step| step.id.0 == version.0) else {
+            return Ok(Progress::Idle);
         };
+        let whole =
+            |work: &mut PackWork| work.tokens.is_complete() && work.units.iter().all(|unit| unit.features.is_some());
         let Some(work) = step.packs.pop_front_if(whole) else { return Ok(Progress::Idle) };
         let loss_scale = 1.0 / step.num_targets.max(1) as f64;
         let loss = self.compute(work, loss_scale, version, ports)?;
@@ -114,7 +119,13 @@ impl FoundationPart {
         Ok(Progress::Busy)
     }
 
-    fn compute(&mut self, work: PackWork, loss_scale: f64, version: Version, ports: &mut Ports) -> Result<f64, EngineError> {
+    fn compute(
+        &mut self,
+        work: PackWork,
+        loss_scale: f64,
+        version: Version,
+        ports: &mut Ports,
+    ) -> Result<f64, EngineError> {
         let pieces: Vec<(u32, i64)> =
             work.pack.samples.iter().map(|sample| (sample.owner, i64::from(sample.num_tokens))).collect();
         let mut cu_seqlens = vec![0];
@@ -133,7 +144,8 @@ impl FoundationPart {
         let params = self.pool.params().clone();
         let kind = params.flat().kind();
         let level = |index: usize| {
-            let of_units = work.units.iter().map(|unit| &unit.features.as_ref().expect("the pack is whole").1.tensors[index]);
+            let of_units =
+                work.units.iter().map(|unit| &unit.features.as_ref().expect("the pack is whole").1.tensors[index]);
             Tensor::cat(&of_units.collect::<Vec<_>>(), 0).to_kind(kind)
         };
         let inputs = record.features.iter().enumerate().map(|(index, &slot)| (slot, level(index))).collect();
@@ -154,7 +166,8 @@ impl FoundationPart {
                 tensors.push(Box::new(TorchBuffer::new(&grad.narrow(0, row, unit.num_features))));
             }
             row += unit.num_features;
-            let kind = if self.encoder_trained { ParcelKind::Gradient(unit.id) } else { ParcelKind::NoGradient(unit.id) };
+            let kind =
+                if self.encoder_trained { ParcelKind::Gradient(unit.id) } else { ParcelKind::NoGradient(unit.id) };
             ports.send(from, Parcel::new(Header { kind, version }, tensors))?;
         }
         Ok(loss)

@@ -19,7 +19,10 @@ pub struct WeightFiles {
 impl Default for WeightFiles {
     /// Two shards in Hugging Face's naming, one a pool.
     fn default() -> Self {
-        Self { encoder: "model-00001-of-00002.safetensors".into(), foundation: "model-00002-of-00002.safetensors".into() }
+        Self {
+            encoder: "model-00001-of-00002.safetensors".into(),
+            foundation: "model-00002-of-00002.safetensors".into(),
+        }
     }
 }
 
@@ -39,7 +42,12 @@ pub struct TorchEngine {
 
 impl TorchEngine {
     /// `first_step` is 0, or where a checkpoint was taken.
-    pub fn new(encoder: Option<EncoderPart>, foundation: Option<FoundationPart>, files: WeightFiles, first_step: StepId) -> Self {
+    pub fn new(
+        encoder: Option<EncoderPart>,
+        foundation: Option<FoundationPart>,
+        files: WeightFiles,
+        first_step: StepId,
+    ) -> Self {
         let version = Version(first_step.0);
         Self { encoder, foundation, files, version, planned: VecDeque::new(), reduced: false }
     }

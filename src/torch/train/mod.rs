@@ -6,6 +6,9 @@ mod state;
 mod tensor_file;
 mod weights;
 
+#[cfg(test)]
+mod tests;
+
 pub use adamw::{AdamW, AdamWConfig};
 pub use pool::{Lanes, Pool};
 pub use state::{StateError, load_state, save_state};

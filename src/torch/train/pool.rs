@@ -107,8 +107,7 @@ impl Pool {
             }
             Lanes::Fixed(count) => self.gather_lanes(count)?,
         };
-        let norm = sum.f_linalg_vector_norm(2, None::<&[i64]>, false, Kind::Double);
-        let norm = norm.expect("the norm of a flat buffer").double_value(&[]);
+        let norm = sum.norm_scalaropt_dtype(2.0, Kind::Double).double_value(&[]);
         self.reduced = Some(sum);
         Ok(norm * norm)
     }

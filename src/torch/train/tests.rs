@@ -1,0 +1,175 @@
+//! The optimizer against its formula, lanes against one replica, state against itself.
+
+use super::{AdamWConfig, Lanes, Pool, WeightsError, load_state, load_weights, save_state, save_weights};
+use crate::comm::ProcessGroup;
+use crate::nn::{Init, ParamSpec, ParamStore};
+use loongforge_core::message::Lane;
+use std::rc::Rc;
+use std::time::Duration;
+use tch::{Device, Kind, Tensor};
+
+const CONFIG: AdamWConfig = AdamWConfig { betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1 };
+
+fn store(kind: Kind) -> Rc<ParamStore> {
+    let specs = vec![ParamSpec::new("norm", &[3], Init::Ones), ParamSpec::new("weight", &[4, 3], Init::Normal(0.5))];
+    let store = ParamStore::new(specs, kind, Device::Cpu);
+    store.init_random(11);
+    Rc::new(store)
+}
+
+fn pool(kind: Kind, group: ProcessGroup, lanes: Lanes) -> Pool {
+    Pool::new(store(kind), group, lanes, Some(CONFIG)).unwrap()
+}
+
+/// Adds a gradient that depends on the lane and the round.
+fn add_grads(pool: &mut Pool, lane: u32, round: u32) {
+    let params = pool.params().clone();
+    for id in params.ids() {
+        let shape = params.spec(id).shape.clone();
+        let count: i64 = shape.iter().product();
+        let grad = (Tensor::arange(count, (Kind::Float, Device::Cpu)) * 0.37 + f64::from(lane * 7 + round)).sin();
+        pool.lane(Lane(lane)).unwrap().add(id, &grad.view(shape.as_slice()));
+    }
+}
+
+fn bits(pool: &Pool) -> Vec<f64> {
+    Vec::<f64>::try_from(pool.params().flat().detach().to_kind(Kind::Double)).unwrap()
+}
+
+#[test]
+fn adamw_is_its_formula() {
+    let mut pool = pool(Kind::Float, ProcessGroup::single(), Lanes::PerReplica);
+    let params = pool.params().clone();
+    let values = |name: &str| Vec::<f64>::try_from(params.get(name).detach().view([-1]).to_kind(Kind::Double)).unwrap();
+    for name in ["weight", "norm"] {
+        assert!(values(name).iter().any(|value| *value != 0.0));
+    }
+    let (lr, decay, beta1, beta2): (f64, f64, f64, f64) = (1e-2, 0.1, 0.9, 0.95);
+    let mut want: Vec<Vec<f64>> = ["weight", "norm"].map(values).to_vec();
+    let mut moments = want.iter().map(|part| vec![(0.0, 0.0); part.len()]).collect::<Vec<_>>();
+    for step in 1..=3 {
+        add_grads(&mut pool, 0, step);
+        pool.reduce().unwrap();
+        pool.commit(0.5, lr).unwrap();
+        for (part, decays) in [(0, true), (1, false)] {
+            for (index, value) in want[part].iter_mut().enumerate() {
+                let grad = 0.5 * (index as f64 * 0.37 + f64::from(step)).sin();
+                let (m, v) = &mut moments[part][index];
+                *m = beta1 * *m + (1.0 - beta1) * grad;
+                *v = beta2 * *v + (1.0 - beta2) * grad * grad;
+                if decays {
+                    *value -= lr * decay * *value;
+                }
+                let (m, v) = (*m / (1.0 - beta1.powi(step as i32)), *v / (1.0 - beta2.powi(step as i32)));
+                *value -= lr * m / (v.sqrt() + 1e-8);
+            }
+        }
+    }
+    for (name, want) in ["weight", "norm"].into_iter().zip(want) {
+        for (found, want) in values(name).into_iter().zip(want) {
+            // Float32 against float64 over three steps.
+            assert!((found - want).abs() < 2e-6, "{name}: {found} and {want}");
+        }
+    }
+}
+
+#[test]
+fn fixed_lanes_give_the_same_bits_on_any_number_of_replicas() {
+    let alone = |lanes: u32| {
+        let mut pool = pool(Kind::Float, ProcessGroup::single(), Lanes::Fixed(lanes));
+        for round in 0..2 {
+            (0..lanes).for_each(|lane| add_grads(&mut pool, lane, round));
+            pool.reduce().unwrap();
+            pool.commit(0.9, 1e-2).unwrap();
+        }
+        bits(&pool)
+    };
+    for (lanes, world) in [(4, 2), (3, 2), (4, 4), (2, 3)] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store");
+        let replica = |rank: usize, path: std::path::PathBuf| {
+            let group = ProcessGroup::gloo(&path, "pool", rank, world, Duration::from_secs(60)).unwrap();
+            let mut pool = pool(Kind::Float, group, Lanes::Fixed(lanes));
+            for round in 0..2 {
+                (rank as u32..lanes).step_by(world).for_each(|lane| add_grads(&mut pool, lane, round));
+                pool.reduce().unwrap();
+                pool.commit(0.9, 1e-2).unwrap();
+            }
+            bits(&pool)
+        };
+        let found: Vec<Vec<f64>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..world).map(|rank| (rank, path.clone())).collect();
+            let threads = threads.into_iter().map(|(rank, path)| scope.spawn(move || replica(rank, path)));
+            threads.collect::<Vec<_>>().into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let want = alone(lanes);
+        assert!(found.iter().all(|replica| *replica == want), "{lanes} lanes on {world} replicas");
+    }
+}
+
+#[test]
+fn an_aborted_step_leaves_nothing() {
+    let mut pool = pool(Kind::Float, ProcessGroup::single(), Lanes::PerReplica);
+    let before = bits(&pool);
+    add_grads(&mut pool, 0, 1);
+    assert!(pool.reduce().unwrap() > 0.0);
+    pool.abort();
+    assert_eq!(bits(&pool), before);
+    assert_eq!(pool.reduce().unwrap(), 0.0);
+}
+
+#[test]
+fn state_comes_back_bit_for_bit() {
+    for kind in [Kind::Float, Kind::BFloat16] {
+        let step = |pool: &mut Pool, round| {
+            add_grads(pool, 0, round);
+            pool.reduce().unwrap();
+            pool.commit(1.0, 1e-2).unwrap();
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let mut first = pool(kind, ProcessGroup::single(), Lanes::PerReplica);
+        step(&mut first, 1);
+        let files = save_state(&first, folder.path(), "model.safetensors", "encoder").unwrap();
+        assert_eq!(files[0].tensors, ["weight", "norm"]);
+        step(&mut first, 2);
+
+        let mut second = pool(kind, ProcessGroup::single(), Lanes::PerReplica);
+        load_state(&mut second, folder.path(), "encoder").unwrap();
+        step(&mut second, 2);
+        assert_eq!(bits(&first), bits(&second), "{kind:?}");
+    }
+}
+
+#[test]
+fn weights_of_another_model_are_refused_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    save_weights(&store(Kind::Float), folder.path(), "model.safetensors").unwrap();
+    let specs = vec![
+        ParamSpec::new("norm", &[3], Init::Ones),
+        ParamSpec::new("weight", &[3, 4], Init::Zeros),
+        ParamSpec::new("bias", &[4], Init::Zeros),
+    ];
+    let other = ParamStore::new(specs, Kind::Float, Device::Cpu);
+    let error = load_weights(&other, folder.path()).unwrap_err().to_string();
+    assert!(error.contains("weight is [4, 3] there and [3, 4] by config.json"), "{error}");
+    assert!(error.contains("bias is missing"), "{error}");
+    assert_eq!(other.flat().abs().sum(Kind::Float).double_value(&[]), 0.0);
+}
+
+#[test]
+fn a_torn_file_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    let params = store(Kind::Float);
+    assert!(matches!(load_weights(&params, folder.path()), Err(WeightsError::NoWeights { .. })));
+    save_weights(&params, folder.path(), "model.safetensors").unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    for len in [0, 7, 8, 30, whole.len() - 1] {
+        std::fs::write(&path, &whole[..len]).unwrap();
+        let error = load_weights(&params, folder.path()).unwrap_err().to_string();
+        assert!(
+            error.contains("model.safetensors") && error.contains("not a whole safetensors file"),
+            "{len}: {error}"
+        );
+    }
+}
