@@ -56,18 +56,29 @@ impl Credit {
         fits.then(|| {
             self.0.bytes.fetch_add(bytes, SeqCst);
             self.0.parcels.fetch_add(1, SeqCst);
-            CreditGuard { credit: self.clone(), bytes }
+            CreditGuard::new(Loan { credit: self.clone(), bytes })
         })
     }
 }
 
 /// Credit taken for one parcel; comes back on drop.
 pub struct CreditGuard {
+    _loan: Box<dyn Send>,
+}
+
+impl CreditGuard {
+    /// Whatever gives the credit back when it is dropped.
+    pub(super) fn new(loan: impl Send + 'static) -> Self {
+        Self { _loan: Box::new(loan) }
+    }
+}
+
+struct Loan {
     credit: Credit,
     bytes: usize,
 }
 
-impl Drop for CreditGuard {
+impl Drop for Loan {
     fn drop(&mut self) {
         let state = &self.credit.0;
         state.bytes.fetch_sub(self.bytes, SeqCst);

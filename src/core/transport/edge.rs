@@ -1,6 +1,7 @@
 //! The trait behind which the carriers stand.
 
 use super::Parcel;
+use super::slab::{MAX_DIMS, MAX_TENSORS};
 
 /// The sending end of an edge.
 pub trait Edge: Send {
@@ -28,4 +29,8 @@ pub enum Refusal {
         "{bytes} bytes exceed the edge's whole credit of {credit}; raise its `credit` or lower `data.pack.max_tokens`"
     )]
     TooLarge { bytes: usize, credit: usize },
+    #[error(
+        "{num_tensors} tensors; between processes a parcel has at most {MAX_TENSORS}, each of at most {MAX_DIMS} dimensions"
+    )]
+    Unfit { num_tensors: usize },
 }

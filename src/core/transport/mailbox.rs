@@ -1,14 +1,21 @@
 //! The one queue of an engine thread: commands, parcels, returned credit and lost peers.
 //!
-//! One queue, so that the thread can sleep on one thing. It is bounded and never full: each edge into it may have
-//! `MAX_PARCELS` in flight, and the scheduler keeps the number of unanswered commands below `scheduler.queue`.
+//! The thread sleeps on one thing, its bell: local senders queue and ring; peers in other processes write into their
+//! slab and ring, and the engine looks there itself ([`Source`]), without a thread in between. The queue is bounded and
+//! never full: each edge into it may have `MAX_PARCELS` in flight, and the scheduler keeps the number of unanswered
+//! commands below `scheduler.queue`.
 
 use super::credit::MAX_PARCELS;
 use super::parcel::Parcel;
+use super::slab::Bell;
 use crate::message::{ActorId, Command};
-use std::sync::Arc;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often a sleeping engine looks whether its peers still live.
+const PULSE: Duration = Duration::from_millis(100);
 
 /// What wakes an engine.
 #[derive(Debug)]
@@ -31,13 +38,39 @@ pub enum Mail {
 pub struct Mailbox {
     receiver: flume::Receiver<Mail>,
     sender: MailSender,
+    /// When the peers' lives were last looked at.
+    checked: Cell<Instant>,
 }
 
 /// The sending end: cloned to the actor shell, to edges and to their pumps.
 #[derive(Clone)]
 pub struct MailSender {
     queue: flume::Sender<Mail>,
-    credit_waiting: Arc<AtomicBool>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    bell: Bell,
+    credit_waiting: AtomicBool,
+    sources: Mutex<Sources>,
+}
+
+#[derive(Default)]
+struct Sources {
+    all: Vec<Box<dyn Source>>,
+    /// Where to look first, so that none waits behind another.
+    next: usize,
+    /// The mailbox is gone.
+    closed: bool,
+}
+
+/// An end of an edge that rings the bell and is then looked at.
+pub(super) trait Source: Send {
+    fn poll(&mut self) -> Option<Mail>;
+    /// Looks whether the peer lives.
+    fn check(&mut self);
+    /// Nothing comes any more.
+    fn is_over(&self) -> bool;
 }
 
 impl Mailbox {
@@ -45,7 +78,10 @@ impl Mailbox {
     pub fn new(num_edges: usize, queue: usize) -> Self {
         // Each edge may bring its parcels and one `Gone`; one `Credit` is ever queued at a time.
         let (queue, receiver) = flume::bounded(num_edges * (MAX_PARCELS + 1) + queue + 1);
-        Self { receiver, sender: MailSender { queue, credit_waiting: Arc::default() } }
+        let sources = Mutex::default();
+        let shared = Shared { bell: Bell::new(), credit_waiting: AtomicBool::new(false), sources };
+        let sender = MailSender { queue, shared: Arc::new(shared) };
+        Self { receiver, sender, checked: Cell::new(Instant::now()) }
     }
 
     pub fn sender(&self) -> MailSender {
@@ -53,17 +89,35 @@ impl Mailbox {
     }
 
     pub fn try_recv(&self) -> Option<Mail> {
-        self.receiver.try_recv().ok().inspect(|mail| self.taken(mail))
+        self.receiver.try_recv().ok().inspect(|mail| self.taken(mail)).or_else(|| self.sender.shared.sources().poll())
     }
 
     /// Waits for mail; `None` after `timeout`.
     pub fn recv_timeout(&self, timeout: Duration) -> Option<Mail> {
-        self.receiver.recv_timeout(timeout).ok().inspect(|mail| self.taken(mail))
+        let deadline = Instant::now() + timeout;
+        let shared = &self.sender.shared;
+        loop {
+            let seen = shared.bell.seen();
+            if let Some(mail) = self.try_recv() {
+                return Some(mail);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            let pulse = PULSE.saturating_sub(self.checked.get().elapsed());
+            if pulse.is_zero() {
+                self.checked.set(Instant::now());
+                shared.sources().all.iter_mut().for_each(|source| source.check());
+            } else {
+                shared.bell.wait(seen, left.min(pulse));
+            }
+        }
     }
 
     fn taken(&self, mail: &Mail) {
         if matches!(mail, Mail::Credit) {
-            self.sender.credit_waiting.store(false, SeqCst);
+            self.sender.shared.credit_waiting.store(false, SeqCst);
         }
     }
 }
@@ -72,6 +126,11 @@ impl Drop for Mailbox {
     /// flume keeps queued messages until every sender is gone: drop them now, so that their credit returns.
     fn drop(&mut self) {
         self.receiver.drain();
+        let mut sources = self.sender.shared.sources();
+        sources.closed = true;
+        let all = std::mem::take(&mut sources.all);
+        drop(sources);
+        drop(all);
     }
 }
 
@@ -83,7 +142,10 @@ impl MailSender {
     #[allow(clippy::result_large_err, reason = "the mail itself comes back")]
     pub fn send(&self, mail: Mail) -> Result<(), Mail> {
         match self.queue.try_send(mail) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.shared.bell.ring();
+                Ok(())
+            }
             Err(flume::TrySendError::Disconnected(mail)) => Err(mail),
             Err(flume::TrySendError::Full(mail)) => panic!("mailbox overrun by {mail:?}"),
         }
@@ -91,9 +153,43 @@ impl MailSender {
 
     /// Queues a [`Mail::Credit`] unless one is waiting.
     pub fn wake(&self) {
-        if !self.credit_waiting.swap(true, SeqCst) {
+        if !self.shared.credit_waiting.swap(true, SeqCst) {
             // A gone engine needs no credit.
             let _ = self.send(Mail::Credit);
         }
+    }
+    /// What a peer rings when it has put something where a source looks.
+    pub(super) fn bell(&self) -> &Bell {
+        &self.shared.bell
+    }
+
+    /// Has the engine look at `source` from now on; it is dropped where the engine is gone.
+    pub(super) fn attach(&self, source: Box<dyn Source>) {
+        let mut sources = self.shared.sources();
+        if !sources.closed {
+            sources.all.push(source);
+        }
+        drop(sources);
+        self.shared.bell.ring();
+    }
+}
+
+impl Shared {
+    fn sources(&self) -> std::sync::MutexGuard<'_, Sources> {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sources {
+    fn poll(&mut self) -> Option<Mail> {
+        for _ in 0..self.all.len() {
+            let index = self.next % self.all.len();
+            self.next = index + 1;
+            if let Some(mail) = self.all[index].poll() {
+                return Some(mail);
+            }
+        }
+        self.all.retain(|source| !source.is_over());
+        None
     }
 }

@@ -13,6 +13,7 @@ mod link;
 mod local;
 mod mailbox;
 mod parcel;
+mod slab;
 
 pub use credit::{Credit, CreditGuard};
 pub use edge::{Edge, Refusal, Refused};
@@ -21,3 +22,4 @@ pub use link::{LinkError, LinkReceiver, LinkSender, link};
 pub use local::LocalEdge;
 pub use mailbox::{Mail, MailSender, Mailbox};
 pub use parcel::{Buffer, Dtype, Header, HostTensor, Parcel, ParcelKind, TensorMeta};
+pub use slab::{MAX_DIMS, MAX_TENSORS, SlabEdge, SlabError, SlabListener, SlotTensor};

@@ -1,0 +1,272 @@
+//! How two processes come to share a slab: a Unix socket, one hello with file descriptors, and then a life line.
+//!
+//! The producer connects and says [`Hello`] with its slab and its bell; the consumer accepts and answers with its
+//! bell. `connect` waits for nobody, so actors may connect in any order before they accept.
+
+use super::bell::Bell;
+use super::consumer::Receiver;
+use super::control::Layout;
+use super::map::Memory;
+use super::producer::SlabEdge;
+use crate::message::ActorId;
+use crate::transport::MailSender;
+use crate::transport::frame::{FrameError, Unframer, frame};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+use serde::{Deserialize, Serialize};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// An edge over shared memory could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SlabError {
+    #[error("socket {path}: {error}{}", hint(.error))]
+    Socket { path: PathBuf, error: io::Error },
+    #[error("{peer}: {error}")]
+    Hello { peer: String, error: FrameError },
+    #[error("{peer}: {what}")]
+    Refused { peer: String, what: String },
+    #[error("shared memory for an edge of {credit} bytes: {error}")]
+    Memory { credit: usize, error: io::Error },
+    #[error("no connection from {missing} after {seconds} s")]
+    Late { missing: String, seconds: u64 },
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "; another run uses it, or a killed one left it behind: remove the file",
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => "; its actor has ended or was never started",
+        _ => "",
+    }
+}
+
+/// What a producer says first.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Hello {
+    from: ActorId,
+    to: ActorId,
+    credit: u64,
+}
+
+/// Where an engine's producers connect to.
+pub struct SlabListener {
+    me: ActorId,
+    path: PathBuf,
+    socket: UnixListener,
+}
+
+impl SlabListener {
+    /// Listens at `path`, open to this user only.
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub fn bind(path: &Path, me: ActorId) -> Result<Self, SlabError> {
+        let error = |error| SlabError::Socket { path: path.to_owned(), error };
+        let socket = UnixListener::bind(path).map_err(error)?;
+        let listener = Self { me, path: path.to_owned(), socket };
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(error)?;
+        listener.socket.set_nonblocking(true).map_err(error)?;
+        Ok(listener)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Waits until every actor of `producers` has connected; their parcels come to the mailbox of `mail`.
+    ///
+    /// # Errors
+    /// One of them is late, somebody else connected, or shared memory failed.
+    pub fn accept(&self, producers: &[ActorId], mail: &MailSender, patience: Duration) -> Result<(), SlabError> {
+        let error = |error| SlabError::Socket { path: self.path.clone(), error };
+        let deadline = Instant::now() + patience;
+        let mut missing = producers.to_vec();
+        while !missing.is_empty() {
+            let late = || {
+                let missing = missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+                SlabError::Late { missing, seconds: patience.as_secs() }
+            };
+            wait_readable(&self.socket, deadline).map_err(error)?.then_some(()).ok_or_else(late)?;
+            let stream = match self.socket.accept() {
+                Ok((stream, _)) => stream,
+                Err(why) if why.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(why) => return Err(error(why)),
+            };
+            let from = self.welcome(stream, &missing, mail, deadline)?;
+            missing.retain(|&actor| actor != from);
+        }
+        Ok(())
+    }
+
+    fn welcome(
+        &self,
+        stream: UnixStream,
+        expected: &[ActorId],
+        mail: &MailSender,
+        deadline: Instant,
+    ) -> Result<ActorId, SlabError> {
+        let socket_error = |error| SlabError::Socket { path: self.path.clone(), error };
+        let (hello, fds) = hear(&stream, deadline).map_err(|error| match error {
+            Deaf::Io(error) => socket_error(error),
+            Deaf::Frame(error) => SlabError::Hello { peer: self.path.display().to_string(), error },
+        })?;
+        let refused = |what: String| SlabError::Refused { peer: hello.from.to_string(), what };
+        if hello.to != self.me || !expected.contains(&hello.from) {
+            return Err(refused(format!("connected for an edge to {}, which {} does not expect", hello.to, self.me)));
+        }
+        let Ok([slab, bell]) = <[OwnedFd; 2]>::try_from(fds) else {
+            return Err(refused("said hello without its shared memory".to_owned()));
+        };
+        let credit = usize::try_from(hello.credit).ok().filter(|&credit| credit > 0);
+        let layout = credit.and_then(|credit| Some((credit, Layout::new(credit)?)));
+        let (credit, layout) = layout.ok_or_else(|| refused(format!("asked for a credit of {}", hello.credit)))?;
+        let memory_error = |error| SlabError::Memory { credit, error };
+        let memory = Memory::adopt(slab, layout.len()).map_err(memory_error)?;
+        let bell = Bell::adopt(bell).map_err(memory_error)?;
+        let mine = mail.bell().fd().ok_or_else(|| memory_error(private_bell()))?;
+        say(&stream, &[0], &[mine]).map_err(socket_error)?;
+        let lifeline = Lifeline::new(stream).map_err(socket_error)?;
+        let receiver = Receiver::new(hello.from, &memory, layout, credit, bell, lifeline).map_err(memory_error)?;
+        mail.attach(Box::new(receiver));
+        Ok(hello.from)
+    }
+}
+
+impl Drop for SlabListener {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl SlabEdge {
+    /// An edge of `credit` bytes from `from`, whose mailbox is `mail`, to `to`, who listens at `path`.
+    ///
+    /// Does not wait for `to` to accept; what is sent before is there when it does.
+    ///
+    /// # Errors
+    /// Nobody listens, or shared memory failed.
+    pub fn connect(
+        path: &Path,
+        from: ActorId,
+        to: ActorId,
+        credit: usize,
+        mail: &MailSender,
+    ) -> Result<SlabEdge, SlabError> {
+        let socket_error = |error| SlabError::Socket { path: path.to_owned(), error };
+        let memory_error = |error| SlabError::Memory { credit, error };
+        let too_large = || memory_error(io::Error::other("a credit is from 1 byte to 256 GiB"));
+        let layout = Layout::new(credit).filter(|_| credit > 0).ok_or_else(too_large)?;
+        let memory = Memory::create("loongforge-slab", layout.len()).map_err(memory_error)?;
+        let bell = mail.bell().fd().ok_or_else(|| memory_error(private_bell()))?;
+        let stream = UnixStream::connect(path).map_err(socket_error)?;
+        let hello = frame(&Hello { from, to, credit: credit as u64 })
+            .map_err(|error| SlabError::Hello { peer: to.to_string(), error })?;
+        say(&stream, &hello, &[memory.fd(), bell]).map_err(socket_error)?;
+        let lifeline = Lifeline::new(stream).map_err(socket_error)?;
+        let (edge, lookout) = SlabEdge::new(memory, layout, credit, to, lifeline).map_err(memory_error)?;
+        mail.attach(lookout);
+        Ok(edge)
+    }
+}
+
+fn private_bell() -> io::Error {
+    io::Error::other("the system gave none for this engine's bell")
+}
+
+/// The socket of an edge after the handshake.
+pub(super) struct Lifeline(UnixStream);
+
+impl Lifeline {
+    fn new(stream: UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self(stream))
+    }
+
+    /// What came since the last look. A consumer says one thing, its bell; a producer nothing.
+    pub(super) fn look(&self) -> Life {
+        let mut fds = Vec::new();
+        match receive(&self.0, &mut [0], &mut fds) {
+            Ok(0) => Life::Ended,
+            Ok(_) => fds.pop().and_then(|fd| Bell::adopt(fd).ok()).map_or(Life::Ended, Life::Bell),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Life::Quiet,
+            Err(_) => Life::Ended,
+        }
+    }
+
+    pub(super) fn cut(&self) {
+        let _ = self.0.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+pub(super) enum Life {
+    Quiet,
+    Bell(Bell),
+    /// The peer's process ended, it closed its end, or it broke the protocol.
+    Ended,
+}
+
+enum Deaf {
+    Io(io::Error),
+    Frame(FrameError),
+}
+
+/// Hears a producer's hello.
+fn hear(stream: &UnixStream, deadline: Instant) -> Result<(Hello, Vec<OwnedFd>), Deaf> {
+    let (mut unframer, mut fds) = (Unframer::default(), Vec::new());
+    loop {
+        if let Some(hello) = unframer.next().map_err(Deaf::Frame)? {
+            return Ok((hello, fds));
+        }
+        if !wait_readable(stream, deadline).map_err(Deaf::Io)? {
+            return Err(Deaf::Io(io::ErrorKind::TimedOut.into()));
+        }
+        let mut bytes = [0; 256];
+        let got = receive(stream, &mut bytes, &mut fds).map_err(Deaf::Io)?;
+        if got == 0 {
+            return Err(Deaf::Frame(FrameError::Torn { got: unframer.buffer.len() }));
+        }
+        unframer.buffer.extend_from_slice(&bytes[..got]);
+    }
+}
+
+/// Sends `bytes`, which are short, and file descriptors.
+fn say(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)), "room for two descriptors");
+    let sent = rustix::net::sendmsg(stream, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+fn receive(stream: &UnixStream, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let got = rustix::net::recvmsg(stream, &mut [IoSliceMut::new(bytes)], &mut ancillary, flags)?;
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    Ok(got.bytes)
+}
+
+/// False where nothing came before the deadline.
+fn wait_readable(socket: &impl std::os::fd::AsFd, deadline: Instant) -> io::Result<bool> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = left.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
+        match poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&timeout)) {
+            Ok(ready) => return Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What lies in a slab: the control record with its two rings, then the arena. And what a header must satisfy.
+
+use super::map::{Shared, pages};
+use crate::message::{PackId, StepId, UnitId, Version};
+use crate::transport::{Dtype, Header, ParcelKind, TensorMeta};
+use rkyv::rancor::Error;
+use rkyv::util::AlignedVec;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// Tensors of a parcel: features and their DeepStack levels.
+pub const MAX_TENSORS: usize = 8;
+/// Dimensions of a tensor.
+pub const MAX_DIMS: usize = 4;
+/// Slots of an arena, entries of a ring: the number of parcels that may be in flight.
+pub(super) const SLOTS: usize = crate::transport::credit::MAX_PARCELS;
+/// Tensors in a slot start at multiples of it.
+const ALIGN: usize = 64;
+
+type Line<T> = [T; 16];
+
+/// Start of a slab. Counters wrap; the entry of count `n` is `n % SLOTS`. Each counter has a cache line of its own.
+#[repr(C)]
+pub(super) struct Control {
+    /// Parcels sent, by the producer.
+    pub(super) sent: Line<AtomicU32>,
+    /// Slots returned, by the consumer.
+    pub(super) freed: Line<AtomicU32>,
+    /// 1 where the producer waits for credit.
+    pub(super) starved: Line<AtomicU32>,
+    /// `[0]`: the producer has left in order; `[1]`: the consumer has.
+    pub(super) left: Line<AtomicU32>,
+    pub(super) freed_slots: [AtomicU32; SLOTS],
+    pub(super) headers: [[AtomicU64; WORDS]; SLOTS],
+}
+
+// SAFETY: atomics only, repr(C); 1280 bytes of u32 lie before the u64s, so there is no padding.
+unsafe impl Shared for Control {}
+const _: () = assert!(size_of::<Control>() == 4 * 64 + SLOTS * 4 + SLOTS * WORDS * 8);
+
+/// Where things are in a slab for an edge of `credit` bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Layout {
+    pub(super) slot: usize,
+    pub(super) arena: usize,
+}
+
+impl Layout {
+    /// `None` where the arena does not fit the address space.
+    pub(super) fn new(credit: usize) -> Option<Self> {
+        let slot = pages(credit.checked_add(MAX_TENSORS * ALIGN).filter(|&slot| slot < 1 << 38)?);
+        Some(Self { slot, arena: pages(size_of::<Control>()) })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.arena + SLOTS * self.slot
+    }
+
+    pub(super) fn arena(&self) -> Range<usize> {
+        self.arena..self.len()
+    }
+}
+
+/// A header as it lies in the ring. Plain integers of fixed size: any bytes are one, [`check`] says whether it is valid.
+#[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
+struct Wire {
+    step: u64,
+    index: u32,
+    kind: u32,
+    version: u64,
+    slot: u32,
+    num_tensors: u32,
+    tensors: [WireTensor; MAX_TENSORS],
+}
+
+#[derive(Clone, Copy, Default, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
+struct WireTensor {
+    shape: [u64; MAX_DIMS],
+    num_dims: u32,
+    dtype: u32,
+}
+
+const WIRE: usize = size_of::<ArchivedWire>();
+pub(super) const WORDS: usize = WIRE.div_ceil(8);
+
+/// What a slot holds: the header, and per tensor its place in the slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Contents {
+    pub(super) header: Header,
+    pub(super) slot: usize,
+    pub(super) tensors: Vec<(TensorMeta, Range<usize>)>,
+}
+
+impl Contents {
+    /// Bytes that count against the credit.
+    pub(super) fn num_bytes(&self) -> usize {
+        self.tensors.iter().map(|(_, place)| place.len()).sum()
+    }
+
+    /// Bytes of the slot that are in use.
+    pub(super) fn room(&self) -> usize {
+        self.tensors.last().map_or(0, |(_, place)| place.end)
+    }
+
+    pub(super) fn write(&self, words: &[AtomicU64; WORDS]) {
+        let (kind, step, index) = match self.header.kind {
+            ParcelKind::Tokens(pack) => (0, pack.step, pack.index),
+            ParcelKind::Pixels(unit) => (1, unit.step, unit.index),
+            ParcelKind::Activation(unit) => (2, unit.step, unit.index),
+            ParcelKind::Gradient(unit) => (3, unit.step, unit.index),
+            ParcelKind::NoGradient(unit) => (4, unit.step, unit.index),
+        };
+        let mut tensors = [WireTensor::default(); MAX_TENSORS];
+        for (wire, (meta, _)) in tensors.iter_mut().zip(&self.tensors) {
+            wire.num_dims = meta.shape.len() as u32;
+            wire.dtype = meta.dtype as u32;
+            wire.shape.iter_mut().zip(&meta.shape).for_each(|(wire, &size)| *wire = size as u64);
+        }
+        let (slot, num_tensors, version) = (self.slot as u32, self.tensors.len() as u32, self.header.version.0);
+        let wire = Wire { step: step.0, index, kind, version, slot, num_tensors, tensors };
+        let bytes = rkyv::to_bytes::<Error>(&wire).expect("plain integers can be written");
+        for (word, bytes) in words.iter().zip(bytes.chunks(8)) {
+            let mut full = [0; 8];
+            full[..bytes.len()].copy_from_slice(bytes);
+            word.store(u64::from_ne_bytes(full), Relaxed);
+        }
+    }
+
+    /// Copies a header out of shared memory, then looks at it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn read(words: &[AtomicU64; WORDS], credit: usize) -> Result<Self, String> {
+        let mut bytes = AlignedVec::<16>::with_capacity(WORDS * 8);
+        words.iter().for_each(|word| bytes.extend_from_slice(&word.load(Relaxed).to_ne_bytes()));
+        let wire = rkyv::access::<ArchivedWire, Error>(&bytes[..WIRE]).map_err(|error| error.to_string())?;
+        let wire = rkyv::deserialize::<Wire, Error>(wire).map_err(|error| error.to_string())?;
+        check(wire, credit)
+    }
+}
+
+fn check(wire: Wire, credit: usize) -> Result<Contents, String> {
+    let (step, index) = (StepId(wire.step), wire.index);
+    let kind = match wire.kind {
+        0 => ParcelKind::Tokens(PackId { step, index }),
+        1 => ParcelKind::Pixels(UnitId { step, index }),
+        2 => ParcelKind::Activation(UnitId { step, index }),
+        3 => ParcelKind::Gradient(UnitId { step, index }),
+        4 => ParcelKind::NoGradient(UnitId { step, index }),
+        kind => return Err(format!("parcel kind {kind}")),
+    };
+    if wire.slot as usize >= SLOTS {
+        return Err(format!("slot {} of {SLOTS}", wire.slot));
+    }
+    let tensors = wire.tensors.get(..wire.num_tensors as usize);
+    let tensors = tensors.ok_or_else(|| format!("{} tensors, at most {MAX_TENSORS}", wire.num_tensors))?;
+    let metas: Vec<TensorMeta> = tensors.iter().map(check_tensor).collect::<Result<_, _>>()?;
+    let places = places(&metas).filter(|places| places.iter().map(Range::len).sum::<usize>() <= credit);
+    let places = places.ok_or_else(|| format!("tensors {metas:?} beyond the credit of {credit} bytes"))?;
+    let header = Header { kind, version: Version(wire.version) };
+    Ok(Contents { header, slot: wire.slot as usize, tensors: metas.into_iter().zip(places).collect() })
+}
+
+fn check_tensor(wire: &WireTensor) -> Result<TensorMeta, String> {
+    let dtype = match wire.dtype {
+        0 => Dtype::F32,
+        1 => Dtype::Bf16,
+        2 => Dtype::I64,
+        dtype => return Err(format!("dtype {dtype}")),
+    };
+    let shape = wire.shape.get(..wire.num_dims as usize);
+    let shape = shape.ok_or_else(|| format!("{} dimensions, at most {MAX_DIMS}", wire.num_dims))?;
+    let shape = shape.iter().map(|&size| usize::try_from(size)).collect::<Result<_, _>>();
+    Ok(TensorMeta { dtype, shape: shape.map_err(|_| format!("shape {:?}", wire.shape))? })
+}
+
+/// Where tensors lie in a slot: in order, each aligned. `None` where there are too many tensors, dimensions or bytes.
+pub(super) fn places(metas: &[TensorMeta]) -> Option<Vec<Range<usize>>> {
+    let mut end = 0usize;
+    let place = |meta: &TensorMeta| {
+        let elements = meta.shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size))?;
+        let start = end.checked_next_multiple_of(ALIGN)?;
+        end = start.checked_add(elements.checked_mul(meta.dtype.size())?)?;
+        (meta.shape.len() <= MAX_DIMS).then_some(start..end)
+    };
+    if metas.len() > MAX_TENSORS { None } else { metas.iter().map(place).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn words(values: impl IntoIterator<Item = u64>) -> [AtomicU64; WORDS] {
+        let mut values = values.into_iter();
+        std::array::from_fn(|_| AtomicU64::new(values.next().unwrap_or(0)))
+    }
+
+    fn metas() -> impl Strategy<Value = Vec<TensorMeta>> {
+        let dtype = prop_oneof![Just(Dtype::F32), Just(Dtype::Bf16), Just(Dtype::I64)];
+        let meta = (dtype, prop::collection::vec(0usize..20, 0..=MAX_DIMS));
+        prop::collection::vec(meta.prop_map(|(dtype, shape)| TensorMeta { dtype, shape }), 0..=MAX_TENSORS)
+    }
+
+    proptest! {
+        #[test]
+        fn headers_come_back(metas in metas(), step: u64, index: u32, version: u64, kind in 0u8..5, slot in 0..SLOTS) {
+            let unit = UnitId { step: StepId(step), index };
+            let kind = match kind {
+                0 => ParcelKind::Tokens(PackId { step: StepId(step), index }),
+                1 => ParcelKind::Pixels(unit),
+                2 => ParcelKind::Activation(unit),
+                3 => ParcelKind::Gradient(unit),
+                _ => ParcelKind::NoGradient(unit),
+            };
+            let tensors = metas.iter().cloned().zip(places(&metas).unwrap()).collect();
+            let contents = Contents { header: Header { kind, version: Version(version) }, slot, tensors };
+            let words = words([]);
+            contents.write(&words);
+            let bytes = contents.num_bytes();
+            prop_assert!(bytes == 0 || Contents::read(&words, bytes - 1).is_err());
+            prop_assert_eq!(Contents::read(&words, bytes), Ok(contents));
+        }
+
+        /// Whatever a peer writes: a header whose tensors lie inside the slot, or an error.
+        #[test]
+        fn nonsense_is_refused(values in prop::collection::vec(prop_oneof![0u64..9, any::<u64>()], WORDS)) {
+            let credit = 1 << 20;
+            if let Ok(contents) = Contents::read(&words(values), credit) {
+                prop_assert!(contents.room() <= Layout::new(credit).unwrap().slot && contents.slot < SLOTS);
+                for (meta, place) in &contents.tensors {
+                    prop_assert_eq!(meta.num_bytes(), place.len());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_shape_whose_product_overflows_is_refused() {
+        let meta = TensorMeta { dtype: Dtype::F32, shape: vec![1 << 33, 1 << 33] };
+        assert_eq!(places(&[meta]), None);
+        let zero = TensorMeta { dtype: Dtype::F32, shape: vec![0, usize::MAX] };
+        assert_eq!(places(&[zero]), Some(vec![0..0]));
+    }
+}
