@@ -1,10 +1,12 @@
-//! What is decided about a run: packs, units and the learning rate of every step.
+//! What is decided about a run: packs, units, learning rate, and the course of every step.
 //!
-//! Pure: no I/O, no clocks, no threads. [`plan_step`] makes one global batch into a [`StepPlan`].
+//! Pure: no I/O, no clocks, no threads. [`plan_step`] makes one global batch into a [`StepPlan`]; [`Coordinator`]
+//! carries the run from step to step as a state machine of inputs and outputs.
 //!
 //! [`StepPlan`]: crate::message::StepPlan
 
 mod balance;
+mod coordinator;
 mod cost;
 mod error;
 mod learning_rate;
@@ -13,6 +15,9 @@ mod plan;
 mod spec;
 mod units;
 
+pub use coordinator::{
+    CheckpointDraft, Coordinator, CoordinatorSpec, Failure, Input, Outcome, Output, PoolSizes, StepSummary,
+};
 pub use cost::CostModel;
 pub use error::PlanError;
 pub use learning_rate::LearningRate;

@@ -1,0 +1,93 @@
+//! The end of a run: everyone is told to stop and waited for, and the first cause is found.
+
+use super::{Failure, Outcome, PoolSizes};
+use crate::message::ActorId;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Who has ended, and why the run does.
+#[derive(Default)]
+pub(super) struct Drain {
+    /// Set when everyone is told to stop: how the run ends, or who failed first.
+    result: Option<Result<Outcome, ActorId>>,
+    /// The first that is known of each actor's failure.
+    failures: BTreeMap<ActorId, Cause>,
+    ended: BTreeSet<ActorId>,
+}
+
+struct Cause {
+    text: String,
+    /// The peer whose end is the deeper cause.
+    lost: Option<ActorId>,
+}
+
+impl Drain {
+    pub fn has_begun(&self) -> bool {
+        self.result.is_some()
+    }
+
+    pub fn begin(&mut self, outcome: Outcome) {
+        self.result.get_or_insert(Ok(outcome));
+    }
+
+    /// Takes note of a failure, which ends the run. One that comes later may be a consequence: it counts only where
+    /// the first one points to it.
+    pub fn fail(&mut self, actor: ActorId, text: String, lost: Option<ActorId>) {
+        self.failures.entry(actor).or_insert(Cause { text, lost });
+        self.result.get_or_insert(Err(actor));
+    }
+
+    pub fn end(&mut self, actor: ActorId) {
+        self.ended.insert(actor);
+    }
+
+    pub fn has_ended(&self, actor: ActorId) -> bool {
+        self.ended.contains(&actor)
+    }
+
+    /// How the run ended, once all actors have.
+    pub fn finished(&self, pools: PoolSizes) -> Option<Result<Outcome, Failure>> {
+        let result = self.result?;
+        pools.actors().all(|actor| self.has_ended(actor)).then(|| result.map_err(|first| self.first_cause(first)))
+    }
+
+    /// Follows "I lost X" to X, where X failed by itself: the news may have come in any order.
+    fn first_cause(&self, first: ActorId) -> Failure {
+        let (mut actor, mut seen) = (first, BTreeSet::from([first]));
+        while let Some(lost) = self.failures[&actor].lost
+            && self.failures.contains_key(&lost)
+            && seen.insert(lost)
+        {
+            actor = lost;
+        }
+        Failure { actor, cause: self.failures[&actor].text.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peer_that_was_lost_is_the_cause_even_when_it_is_heard_of_later() {
+        let pools = PoolSizes { data: 1, encoder: 2, foundation: 1 };
+        let mut drain = Drain::default();
+        drain.fail(ActorId::foundation(0), "lost encoder/1".into(), Some(ActorId::encoder(1)));
+        drain.fail(ActorId::encoder(0), "lost foundation/0".into(), Some(ActorId::foundation(0)));
+        drain.fail(ActorId::encoder(1), "out of memory".into(), None);
+        drain.fail(ActorId::encoder(1), "connection closed".into(), None);
+        assert!(drain.finished(pools).is_none());
+        pools.actors().for_each(|actor| drain.end(actor));
+        let failure = drain.finished(pools).unwrap().unwrap_err();
+        assert_eq!(failure.to_string(), "encoder/1: out of memory");
+    }
+
+    #[test]
+    fn peers_that_lost_each_other_are_no_endless_hunt() {
+        let pools = PoolSizes { data: 0, encoder: 1, foundation: 1 };
+        let mut drain = Drain::default();
+        drain.fail(ActorId::foundation(0), "lost encoder/0".into(), Some(ActorId::encoder(0)));
+        drain.fail(ActorId::encoder(0), "lost foundation/0".into(), Some(ActorId::foundation(0)));
+        pools.actors().for_each(|actor| drain.end(actor));
+        assert_eq!(drain.finished(pools).unwrap().unwrap_err().actor, ActorId::encoder(0));
+    }
+}

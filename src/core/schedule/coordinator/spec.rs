@@ -1,0 +1,95 @@
+//! What a coordinator is told before it begins.
+
+use crate::config::{BadSamples, Placement, RunConfig};
+use crate::message::{ActorId, SampleId, StepId};
+use crate::schedule::{ModelShape, PlanSpec};
+use std::path::PathBuf;
+
+/// Number of actors of each role.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct PoolSizes {
+    pub data: u32,
+    /// 0 where encoders live in the foundation's actors.
+    pub encoder: u32,
+    pub foundation: u32,
+}
+
+impl PoolSizes {
+    pub fn new(config: &RunConfig) -> Self {
+        let pools = &config.pools;
+        Self {
+            data: pools.data.replicas as u32,
+            encoder: if pools.placement == Placement::Colocated { 0 } else { pools.encoder.replicas as u32 },
+            foundation: pools.foundation.replicas as u32,
+        }
+    }
+
+    pub fn data_actors(self) -> impl Iterator<Item = ActorId> {
+        (0..self.data).map(ActorId::data)
+    }
+
+    /// Actors that take part in the transaction of a step.
+    pub fn compute_actors(self) -> impl Iterator<Item = ActorId> {
+        (0..self.encoder).map(ActorId::encoder).chain((0..self.foundation).map(ActorId::foundation))
+    }
+
+    /// Everybody but the scheduler.
+    pub fn actors(self) -> impl Iterator<Item = ActorId> {
+        self.data_actors().chain(self.compute_actors())
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct CoordinatorSpec {
+    pub pools: PoolSizes,
+    pub plan: PlanSpec,
+    /// First step to compute; 0 unless resumed.
+    pub first_step: StepId,
+    /// First position of the data stream to read.
+    pub cursor: SampleId,
+    /// Steps of the whole run, those before `first_step` included.
+    pub steps: u64,
+    pub global_batch_size: usize,
+    /// Steps planned ahead of the one being computed.
+    pub prefetch_steps: usize,
+    /// Largest gradient norm; 0: no clipping.
+    pub clip_grad: f64,
+    /// Most steps in a row that may be skipped.
+    pub max_nonfinite: usize,
+    pub bad_samples: BadSamples,
+    pub checkpoint_dir: PathBuf,
+    /// 0: only at the end.
+    pub checkpoint_every: u64,
+}
+
+impl CoordinatorSpec {
+    /// `resume`: the first step to compute and the first position to read.
+    pub fn new(config: &RunConfig, shape: ModelShape, resume: Option<(StepId, SampleId)>) -> Self {
+        let (first_step, cursor) = resume.unwrap_or_default();
+        Self {
+            pools: PoolSizes::new(config),
+            plan: PlanSpec::new(config, shape),
+            first_step,
+            cursor,
+            steps: config.train.steps,
+            global_batch_size: config.train.global_batch_size,
+            prefetch_steps: config.scheduler.prefetch_steps,
+            clip_grad: config.train.clip_grad,
+            max_nonfinite: config.train.on_nonfinite.max_consecutive,
+            bad_samples: config.data.on_bad_sample,
+            checkpoint_dir: config.checkpoint.dir.clone(),
+            checkpoint_every: config.checkpoint.every_steps,
+        }
+    }
+
+    /// Windows of positions that data actors may be reading at once.
+    pub(super) fn max_windows(&self) -> usize {
+        self.prefetch_steps + 2
+    }
+
+    /// Most commands that an engine may not have taken yet: windows to read, plans ahead, `Commit`, `Save`, `Stop`.
+    pub fn max_unanswered(&self) -> usize {
+        let plans = self.prefetch_steps + 1 + self.max_windows();
+        self.max_windows() + plans + 4
+    }
+}
