@@ -53,11 +53,8 @@ fn check_version(include: &Path) {
         ));
     };
     let number = |name: &str| {
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix(&format!("#define TORCH_VERSION_{name} ")));
-        line.map(|value| value.trim().to_string())
-            .unwrap_or_default()
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("#define TORCH_VERSION_{name} ")));
+        line.map(|value| value.trim().to_string()).unwrap_or_default()
     };
     let found = format!("{}.{}", number("MAJOR"), number("MINOR"));
     if found != SUPPORTED {

@@ -6,8 +6,11 @@ pub mod comm;
 #[allow(unsafe_code)]
 pub mod device;
 pub mod engine;
+#[allow(non_snake_case)]
+pub mod model;
 #[allow(unsafe_code)]
 pub mod native;
+#[allow(non_snake_case)]
 pub mod nn;
 pub mod tape;
 pub mod train;

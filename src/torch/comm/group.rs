@@ -18,11 +18,7 @@ pub struct ProcessGroup {
 impl ProcessGroup {
     /// The group of one: every collective is the identity.
     pub fn single() -> ProcessGroup {
-        ProcessGroup {
-            rank: 0,
-            world: 1,
-            gloo: None,
-        }
+        ProcessGroup { rank: 0, world: 1, gloo: None }
     }
 
     /// Joins `world` ranks of this machine that name the same `store_path` (a file of this run, made by the first to
@@ -39,11 +35,7 @@ impl ProcessGroup {
             return Ok(ProcessGroup::single());
         }
         let gloo = Gloo::join(store_path, name, "127.0.0.1", rank, world, timeout)?;
-        Ok(ProcessGroup {
-            rank,
-            world,
-            gloo: Some(gloo),
-        })
+        Ok(ProcessGroup { rank, world, gloo: Some(gloo) })
     }
 
     pub fn rank(&self) -> usize {
@@ -56,9 +48,7 @@ impl ProcessGroup {
 
     /// In place: the sum over ranks of a contiguous tensor.
     pub fn all_reduce_sum(&self, tensor: &Tensor) -> Result<(), NativeError> {
-        self.gloo
-            .as_ref()
-            .map_or(Ok(()), |gloo| gloo.all_reduce_sum(tensor))
+        self.gloo.as_ref().map_or(Ok(()), |gloo| gloo.all_reduce_sum(tensor))
     }
 
     /// The ranks' tensors, all of one shape, in the order of the ranks.
@@ -80,9 +70,7 @@ impl ProcessGroup {
 
     /// In place: the values of rank `root`.
     pub fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<(), NativeError> {
-        self.gloo
-            .as_ref()
-            .map_or(Ok(()), |gloo| gloo.broadcast(tensor, root))
+        self.gloo.as_ref().map_or(Ok(()), |gloo| gloo.broadcast(tensor, root))
     }
 
     /// Returns when every rank has called it.
@@ -101,19 +89,12 @@ mod tests {
     use super::ProcessGroup;
 
     /// Runs one thread a rank: a group does not mind whether ranks are threads or processes.
-    fn on_ranks<T: Send>(
-        world: usize,
-        path: &Path,
-        body: impl Fn(ProcessGroup) -> T + Sync,
-    ) -> Vec<T> {
+    fn on_ranks<T: Send>(world: usize, path: &Path, body: impl Fn(ProcessGroup) -> T + Sync) -> Vec<T> {
         std::thread::scope(|scope| {
             let ranks: Vec<_> = (0..world)
                 .map(|rank| {
                     let body = &body;
-                    let join = move || {
-                        ProcessGroup::gloo(path, "pool", rank, world, Duration::from_secs(30))
-                            .unwrap()
-                    };
+                    let join = move || ProcessGroup::gloo(path, "pool", rank, world, Duration::from_secs(30)).unwrap();
                     scope.spawn(move || body(join()))
                 })
                 .collect();
@@ -142,37 +123,15 @@ mod tests {
     #[test]
     fn a_rank_that_never_comes_is_an_error_in_time() {
         let folder = tempfile::tempdir().unwrap();
-        let joined = ProcessGroup::gloo(
-            &folder.path().join("store"),
-            "pool",
-            0,
-            2,
-            Duration::from_millis(300),
-        );
-        assert!(
-            joined
-                .err()
-                .unwrap()
-                .to_string()
-                .contains("rank 0 of 2 could not join")
-        );
+        let joined = ProcessGroup::gloo(&folder.path().join("store"), "pool", 0, 2, Duration::from_millis(300));
+        assert!(joined.err().unwrap().to_string().contains("rank 0 of 2 could not join"));
     }
 
     #[test]
     fn one_rank_needs_nobody() {
-        let group = ProcessGroup::gloo(
-            Path::new("/nonexistent/store"),
-            "pool",
-            0,
-            1,
-            Duration::ZERO,
-        )
-        .unwrap();
+        let group = ProcessGroup::gloo(Path::new("/nonexistent/store"), "pool", 0, 1, Duration::ZERO).unwrap();
         let tensor = Tensor::from_slice(&[1f32, 2.0]);
         group.all_reduce_sum(&tensor).unwrap();
-        assert_eq!(
-            group.all_gather(&tensor).unwrap()[0],
-            Tensor::from_slice(&[1f32, 2.0])
-        );
+        assert_eq!(group.all_gather(&tensor).unwrap()[0], Tensor::from_slice(&[1f32, 2.0]));
     }
 }

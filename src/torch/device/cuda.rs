@@ -33,20 +33,12 @@ pub fn load_cuda() -> Result<(), CudaError> {
         return Err(CudaError::Absent { path });
     }
     open(&path)?;
-    if tch::Cuda::is_available() {
-        Ok(())
-    } else {
-        Err(CudaError::NoDevice)
-    }
+    if tch::Cuda::is_available() { Ok(()) } else { Err(CudaError::NoDevice) }
 }
 
 fn open(path: &Path) -> Result<(), CudaError> {
-    let load = |message: String| CudaError::Load {
-        path: path.to_path_buf(),
-        message,
-    };
-    let c_path = CString::new(path.as_os_str().as_bytes())
-        .map_err(|_| load("its path contains a NUL byte".into()))?;
+    let load = |message: String| CudaError::Load { path: path.to_path_buf(), message };
+    let c_path = CString::new(path.as_os_str().as_bytes()).map_err(|_| load("its path contains a NUL byte".into()))?;
     // SAFETY: the path is NUL-terminated. The library's initialisers register operators, which libtorch expects at
     // any time; it is never closed.
     let handle = unsafe { libc::dlopen(c_path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
@@ -61,13 +53,8 @@ fn open(path: &Path) -> Result<(), CudaError> {
 /// The folder that a library of this process was loaded from.
 fn folder_of(library: &str) -> Option<PathBuf> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-    let path = maps
-        .lines()
-        .filter_map(|line| line.find('/').map(|start| Path::new(&line[start..])));
-    path.into_iter()
-        .find(|path| path.file_name().is_some_and(|name| name == library))?
-        .parent()
-        .map(Path::to_path_buf)
+    let path = maps.lines().filter_map(|line| line.find('/').map(|start| Path::new(&line[start..])));
+    path.into_iter().find(|path| path.file_name().is_some_and(|name| name == library))?.parent().map(Path::to_path_buf)
 }
 
 #[cfg(test)]
@@ -77,12 +64,7 @@ mod tests {
     #[test]
     fn the_folder_of_libtorch_is_found() {
         let _ = tch::Tensor::from_slice(&[1f32]);
-        assert!(
-            folder_of("libtorch_cpu.so")
-                .unwrap()
-                .join("libtorch_cpu.so")
-                .exists()
-        );
+        assert!(folder_of("libtorch_cpu.so").unwrap().join("libtorch_cpu.so").exists());
     }
 
     #[test]

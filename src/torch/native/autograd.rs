@@ -7,11 +7,7 @@ use super::ffi::{self, raw};
 
 /// Gradients of `inputs` when `outputs` have the gradients `grads` (same shapes and kinds), `None` for an input that
 /// does not take part. Frees the graph; touches no `.grad`. Every input must require a gradient.
-pub fn grad(
-    outputs: &[&Tensor],
-    grads: &[&Tensor],
-    inputs: &[&Tensor],
-) -> Result<Vec<Option<Tensor>>, NativeError> {
+pub fn grad(outputs: &[&Tensor], grads: &[&Tensor], inputs: &[&Tensor]) -> Result<Vec<Option<Tensor>>, NativeError> {
     assert_eq!(outputs.len(), grads.len(), "one gradient for each output");
     let y: Vec<_> = outputs.iter().map(|t| raw(t)).collect();
     let dy: Vec<_> = grads.iter().map(|t| raw(t)).collect();
@@ -20,25 +16,13 @@ pub fn grad(
     // SAFETY: the arrays outlive the call and have the stated lengths; the tensors are alive; `found` has room for
     // one pointer an input.
     let status = unsafe {
-        ffi::lf_grad(
-            y.as_ptr(),
-            dy.as_ptr(),
-            y.len() as i32,
-            x.as_ptr(),
-            x.len() as i32,
-            found.as_mut_ptr(),
-        )
+        ffi::lf_grad(y.as_ptr(), dy.as_ptr(), y.len() as i32, x.as_ptr(), x.len() as i32, found.as_mut_ptr())
     };
     if status < 0 {
-        return Err(NativeError::Grad {
-            message: last_error(),
-        });
+        return Err(NativeError::Grad { message: last_error() });
     }
     // SAFETY: each pointer is null or a new tensor that nobody else owns.
-    Ok(found
-        .into_iter()
-        .map(|t| (!t.is_null()).then(|| unsafe { Tensor::from_ptr(t) }))
-        .collect())
+    Ok(found.into_iter().map(|t| (!t.is_null()).then(|| unsafe { Tensor::from_ptr(t) })).collect())
 }
 
 #[cfg(test)]
@@ -54,10 +38,7 @@ mod tests {
         let y = &x * &x;
         let dy = Tensor::from_slice(&[1f32, 10.0, 100.0]);
         let found = grad(&[&y], &[&dy], &[&x, &unused]).unwrap();
-        assert_eq!(
-            found[0].as_ref().unwrap(),
-            &Tensor::from_slice(&[2f32, 40.0, 600.0])
-        );
+        assert_eq!(found[0].as_ref().unwrap(), &Tensor::from_slice(&[2f32, 40.0, 600.0]));
         assert!(found[1].is_none());
     }
 

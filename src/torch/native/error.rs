@@ -13,21 +13,9 @@ pub enum NativeError {
     #[error("computing gradients failed: {message}")]
     Grad { message: String },
     #[error("process group {group:?}: rank {rank} of {world} could not join: {message}")]
-    Join {
-        group: String,
-        rank: usize,
-        world: usize,
-        message: String,
-    },
-    #[error(
-        "process group {group:?}: {operation} failed on rank {rank} (has another process ended?): {message}"
-    )]
-    Collective {
-        group: String,
-        rank: usize,
-        operation: &'static str,
-        message: String,
-    },
+    Join { group: String, rank: usize, world: usize, message: String },
+    #[error("process group {group:?}: {operation} failed on rank {rank} (has another process ended?): {message}")]
+    Collective { group: String, rank: usize, operation: &'static str, message: String },
     #[error("{what} contains a NUL byte")]
     Nul { what: &'static str },
 }

@@ -49,11 +49,7 @@ unsafe extern "C" {
     ) -> *mut c_void;
     pub(super) fn lf_gloo_free(group: *mut c_void);
     pub(super) fn lf_all_reduce_sum(group: *mut c_void, tensor: *mut C_tensor) -> c_int;
-    pub(super) fn lf_all_gather(
-        group: *mut c_void,
-        output: *mut C_tensor,
-        input: *mut C_tensor,
-    ) -> c_int;
+    pub(super) fn lf_all_gather(group: *mut c_void, output: *mut C_tensor, input: *mut C_tensor) -> c_int;
     pub(super) fn lf_broadcast(group: *mut c_void, tensor: *mut C_tensor, root: c_int) -> c_int;
     pub(super) fn lf_barrier(group: *mut c_void) -> c_int;
 }

@@ -31,64 +31,37 @@ impl Gloo {
         world: usize,
         timeout: Duration,
     ) -> Result<Gloo, NativeError> {
-        let c_path = CString::new(path.as_os_str().as_bytes()).map_err(|_| NativeError::Nul {
-            what: "the store's path",
-        })?;
-        let c_name = CString::new(name).map_err(|_| NativeError::Nul {
-            what: "a process group's name",
-        })?;
-        let c_host = CString::new(host).map_err(|_| NativeError::Nul {
-            what: "a host name",
-        })?;
+        let c_path =
+            CString::new(path.as_os_str().as_bytes()).map_err(|_| NativeError::Nul { what: "the store's path" })?;
+        let c_name = CString::new(name).map_err(|_| NativeError::Nul { what: "a process group's name" })?;
+        let c_host = CString::new(host).map_err(|_| NativeError::Nul { what: "a host name" })?;
         // SAFETY: the strings are NUL-terminated and outlive the call.
         let group = unsafe {
             let (rank, world, timeout) = (rank as i32, world as i32, timeout.as_millis() as i64);
-            ffi::lf_gloo_new(
-                c_path.as_ptr(),
-                c_name.as_ptr(),
-                c_host.as_ptr(),
-                rank,
-                world,
-                timeout,
-            )
+            ffi::lf_gloo_new(c_path.as_ptr(), c_name.as_ptr(), c_host.as_ptr(), rank, world, timeout)
         };
         if group.is_null() {
-            return Err(NativeError::Join {
-                group: name.to_string(),
-                rank,
-                world,
-                message: last_error(),
-            });
+            return Err(NativeError::Join { group: name.to_string(), rank, world, message: last_error() });
         }
-        Ok(Gloo {
-            name: name.to_string(),
-            rank,
-            group,
-        })
+        Ok(Gloo { name: name.to_string(), rank, group })
     }
 
     /// In place: the sum over ranks. The tensor is contiguous.
     pub fn all_reduce_sum(&self, tensor: &Tensor) -> Result<(), NativeError> {
         // SAFETY: the group and the tensor are alive; the call returns when the collective has ended.
-        self.check("all_reduce", unsafe {
-            ffi::lf_all_reduce_sum(self.group, raw(tensor))
-        })
+        self.check("all_reduce", unsafe { ffi::lf_all_reduce_sum(self.group, raw(tensor)) })
     }
 
     /// `output` takes the ranks' inputs one after the other: `world` times the elements of `input`, both contiguous.
     pub fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<(), NativeError> {
         // SAFETY: as above.
-        self.check("all_gather", unsafe {
-            ffi::lf_all_gather(self.group, raw(output), raw(input))
-        })
+        self.check("all_gather", unsafe { ffi::lf_all_gather(self.group, raw(output), raw(input)) })
     }
 
     /// In place: the values of rank `root`.
     pub fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<(), NativeError> {
         // SAFETY: as above.
-        self.check("broadcast", unsafe {
-            ffi::lf_broadcast(self.group, raw(tensor), root as i32)
-        })
+        self.check("broadcast", unsafe { ffi::lf_broadcast(self.group, raw(tensor), root as i32) })
     }
 
     pub fn barrier(&self) -> Result<(), NativeError> {
@@ -100,12 +73,7 @@ impl Gloo {
         if status == 0 {
             return Ok(());
         }
-        Err(NativeError::Collective {
-            group: self.name.clone(),
-            rank: self.rank,
-            operation,
-            message: last_error(),
-        })
+        Err(NativeError::Collective { group: self.name.clone(), rank: self.rank, operation, message: last_error() })
     }
 }
 

@@ -17,10 +17,7 @@ impl MemoryWatch {
         // SAFETY: no arguments; null only if memory for a few words is lacking.
         let scope = unsafe { ffi::lf_memory_watch_start() };
         assert!(!scope.is_null(), "no memory for a memory watch");
-        MemoryWatch {
-            scope,
-            not_send: PhantomData,
-        }
+        MemoryWatch { scope, not_send: PhantomData }
     }
 
     /// Bytes held now.

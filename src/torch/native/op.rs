@@ -35,24 +35,14 @@ unsafe impl Sync for Op {}
 impl Op {
     /// Finds `name`, for example `aten::_fused_adamw_`, and its overload, empty for the plain one.
     pub fn find(name: &str, overload: &str) -> Result<Op, NativeError> {
-        let c_name = CString::new(name).map_err(|_| NativeError::Nul {
-            what: "an operator's name",
-        })?;
-        let c_overload = CString::new(overload).map_err(|_| NativeError::Nul {
-            what: "an operator's overload",
-        })?;
+        let c_name = CString::new(name).map_err(|_| NativeError::Nul { what: "an operator's name" })?;
+        let c_overload = CString::new(overload).map_err(|_| NativeError::Nul { what: "an operator's overload" })?;
         // SAFETY: both strings are NUL-terminated and outlive the call.
         let handle = unsafe { ffi::lf_find_op(c_name.as_ptr(), c_overload.as_ptr()) };
         if handle.is_null() {
-            return Err(NativeError::UnknownOp {
-                name: name.to_string(),
-                message: last_error(),
-            });
+            return Err(NativeError::UnknownOp { name: name.to_string(), message: last_error() });
         }
-        Ok(Op {
-            name: name.to_string(),
-            handle,
-        })
+        Ok(Op { name: name.to_string(), handle })
     }
 
     /// Calls the operator; trailing arguments that are left out take the schema's defaults. Returns its tensors, a
@@ -60,86 +50,33 @@ impl Op {
     pub fn call(&self, args: &[Arg<'_>]) -> Result<Vec<Tensor>, NativeError> {
         let lists: Vec<Vec<_>> = args
             .iter()
-            .map(|arg| {
-                if let Arg::Tensors(list) = arg {
-                    list.iter().map(|t| raw(t)).collect()
-                } else {
-                    Vec::new()
-                }
-            })
+            .map(|arg| if let Arg::Tensors(list) = arg { list.iter().map(|t| raw(t)).collect() } else { Vec::new() })
             .collect();
-        let raw_args: Vec<RawArg> = args
-            .iter()
-            .zip(&lists)
-            .map(|(arg, list)| lower(arg, list))
-            .collect();
+        let raw_args: Vec<RawArg> = args.iter().zip(&lists).map(|(arg, list)| lower(arg, list)).collect();
         let mut outputs = [std::ptr::null_mut(); MAX_OUTPUTS];
         // SAFETY: the arguments and the lists they point into outlive the call; `outputs` has room for MAX_OUTPUTS.
         let count = unsafe {
             let (args, num_args) = (raw_args.as_ptr(), raw_args.len() as i32);
-            ffi::lf_call_op(
-                self.handle,
-                args,
-                num_args,
-                outputs.as_mut_ptr(),
-                MAX_OUTPUTS as i32,
-            )
+            ffi::lf_call_op(self.handle, args, num_args, outputs.as_mut_ptr(), MAX_OUTPUTS as i32)
         };
         if count < 0 {
-            return Err(NativeError::Op {
-                name: self.name.clone(),
-                message: last_error(),
-            });
+            return Err(NativeError::Op { name: self.name.clone(), message: last_error() });
         }
         // SAFETY: the first `count` pointers are new tensors that nobody else owns.
-        Ok(outputs[..count as usize]
-            .iter()
-            .map(|t| unsafe { Tensor::from_ptr(*t) })
-            .collect())
+        Ok(outputs[..count as usize].iter().map(|t| unsafe { Tensor::from_ptr(*t) }).collect())
     }
 }
 
 fn lower(arg: &Arg<'_>, list: &[*mut torch_sys::C_tensor]) -> RawArg {
-    let none = RawArg {
-        tag: 0,
-        integer: 0,
-        real: 0.0,
-        pointer: std::ptr::null(),
-    };
+    let none = RawArg { tag: 0, integer: 0, real: 0.0, pointer: std::ptr::null() };
     match *arg {
         Arg::None => none,
-        Arg::Tensor(tensor) => RawArg {
-            tag: 1,
-            pointer: raw(tensor) as *const c_void,
-            ..none
-        },
-        Arg::Int(value) => RawArg {
-            tag: 2,
-            integer: value,
-            ..none
-        },
-        Arg::Double(value) => RawArg {
-            tag: 3,
-            real: value,
-            ..none
-        },
-        Arg::Bool(value) => RawArg {
-            tag: 4,
-            integer: value.into(),
-            ..none
-        },
-        Arg::Ints(values) => RawArg {
-            tag: 5,
-            integer: values.len() as i64,
-            pointer: values.as_ptr().cast(),
-            ..none
-        },
-        Arg::Tensors(_) => RawArg {
-            tag: 6,
-            integer: list.len() as i64,
-            pointer: list.as_ptr().cast(),
-            ..none
-        },
+        Arg::Tensor(tensor) => RawArg { tag: 1, pointer: raw(tensor) as *const c_void, ..none },
+        Arg::Int(value) => RawArg { tag: 2, integer: value, ..none },
+        Arg::Double(value) => RawArg { tag: 3, real: value, ..none },
+        Arg::Bool(value) => RawArg { tag: 4, integer: value.into(), ..none },
+        Arg::Ints(values) => RawArg { tag: 5, integer: values.len() as i64, pointer: values.as_ptr().cast(), ..none },
+        Arg::Tensors(_) => RawArg { tag: 6, integer: list.len() as i64, pointer: list.as_ptr().cast(), ..none },
     }
 }
 
@@ -153,12 +90,8 @@ mod tests {
     fn fused_adamw_changes_its_parameters_in_place() {
         let cpu = (Kind::Float, tch::Device::Cpu);
         let op = Op::find("aten::_fused_adamw_", "").unwrap();
-        let (p, g, m, v) = (
-            Tensor::ones([4], cpu),
-            Tensor::ones([4], cpu),
-            Tensor::zeros([4], cpu),
-            Tensor::zeros([4], cpu),
-        );
+        let (p, g, m, v) =
+            (Tensor::ones([4], cpu), Tensor::ones([4], cpu), Tensor::zeros([4], cpu), Tensor::zeros([4], cpu));
         let step = Tensor::from(1f32);
         op.call(&[
             Arg::Tensors(&[&p]),
@@ -176,25 +109,13 @@ mod tests {
             Arg::Bool(false),
         ])
         .unwrap();
-        assert!(
-            (p.double_value(&[0]) - 0.9).abs() < 1e-6,
-            "the first step moves by the learning rate"
-        );
+        assert!((p.double_value(&[0]) - 0.9).abs() < 1e-6, "the first step moves by the learning rate");
     }
 
     #[test]
     fn errors_name_the_operator() {
-        assert!(
-            Op::find("aten::no_such_op", "")
-                .err()
-                .unwrap()
-                .to_string()
-                .contains("no_such_op")
-        );
+        assert!(Op::find("aten::no_such_op", "").err().unwrap().to_string().contains("no_such_op"));
         let error = Op::find("aten::relu", "").unwrap().call(&[]).unwrap_err();
-        assert!(
-            error.to_string().contains("aten::relu") && error.to_string().contains("self"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("aten::relu") && error.to_string().contains("self"), "{error}");
     }
 }

@@ -19,20 +19,13 @@ pub(super) fn values(init: Init, seed: u64, name: &str, len: usize) -> Vec<f32> 
     match init {
         Init::Zeros => vec![0.0; len],
         Init::Ones => vec![1.0; len],
-        Init::Uniform(bound) => (0..len as u64)
-            .map(|i| ((2.0 * uniform(key, i) - 1.0) * bound) as f32)
-            .collect(),
-        Init::Normal(std) => (0..len as u64)
-            .map(|i| (normal(key, i) * std) as f32)
-            .collect(),
+        Init::Uniform(bound) => (0..len as u64).map(|i| ((2.0 * uniform(key, i) - 1.0) * bound) as f32).collect(),
+        Init::Normal(std) => (0..len as u64).map(|i| (normal(key, i) * std) as f32).collect(),
     }
 }
 
 fn key_of(seed: u64, name: &str) -> u64 {
-    let digest = Sha256::new()
-        .chain_update(seed.to_le_bytes())
-        .chain_update(name)
-        .finalize();
+    let digest = Sha256::new().chain_update(seed.to_le_bytes()).chain_update(name).finalize();
     u64::from_le_bytes(digest[..8].try_into().expect("a digest has 32 bytes"))
 }
 
@@ -64,10 +57,7 @@ mod tests {
         let drawn = values(Init::Normal(0.5), 7, "w", 40_000);
         let mean = drawn.iter().sum::<f32>() / 40_000.0;
         let variance = drawn.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / 40_000.0;
-        assert!(
-            mean.abs() < 0.01 && (variance.sqrt() - 0.5).abs() < 0.01,
-            "{mean} {variance}"
-        );
+        assert!(mean.abs() < 0.01 && (variance.sqrt() - 0.5).abs() < 0.01, "{mean} {variance}");
     }
 
     #[test]

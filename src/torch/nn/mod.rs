@@ -1,8 +1,22 @@
 //! Shared blocks of models, on one device: parameters, norms, rotary embeddings, attention, MLPs, patches.
 //! No communicator comes in here.
 
+mod attention;
 mod init;
+mod linear;
+mod mlp;
+mod norm;
 mod params;
+mod patch;
+mod rope;
+mod scope;
 
+pub use attention::PackedAttention;
 pub use init::Init;
+pub use linear::Linear;
+pub use mlp::{Gelu, GeluMlp, SwiGlu};
+pub use norm::{LayerNorm, RmsNorm};
 pub use params::{GradBuffer, ParamId, ParamSpec, ParamStore};
+pub use patch::{frame_cu_seqlens, interpolation, patch_positions};
+pub use rope::Rope;
+pub use scope::Scope;

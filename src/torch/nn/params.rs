@@ -24,11 +24,7 @@ pub struct ParamSpec {
 
 impl ParamSpec {
     pub fn new(name: impl Into<String>, shape: &[i64], init: Init) -> ParamSpec {
-        ParamSpec {
-            name: name.into(),
-            shape: shape.to_vec(),
-            init,
-        }
+        ParamSpec { name: name.into(), shape: shape.to_vec(), init }
     }
 }
 
@@ -54,8 +50,7 @@ pub struct ParamStore {
 impl ParamStore {
     /// All zeros. Panics when two specs share a name.
     pub fn new(specs: Vec<ParamSpec>, kind: Kind, device: Device) -> ParamStore {
-        let (decayed, others): (Vec<_>, Vec<_>) =
-            specs.into_iter().partition(|spec| spec.shape.len() >= 2);
+        let (decayed, others): (Vec<_>, Vec<_>) = specs.into_iter().partition(|spec| spec.shape.len() >= 2);
         let mut end = 0;
         let mut place = |spec: ParamSpec| {
             let (offset, len) = (end, spec.shape.iter().product::<i64>());
@@ -65,41 +60,22 @@ impl ParamStore {
         let mut placed: Vec<_> = decayed.into_iter().map(&mut place).collect();
         let num_decay_params = placed.len();
         placed.extend(others.into_iter().map(&mut place));
-        let num_decay = placed
-            .get(num_decay_params)
-            .map_or(end, |(_, offset, _)| *offset);
+        let num_decay = placed.get(num_decay_params).map_or(end, |(_, offset, _)| *offset);
 
         let flat = Tensor::zeros([end], (kind, device));
         let params: Vec<Param> = placed
             .into_iter()
             .map(|(spec, offset, len)| {
-                let leaf = flat
-                    .narrow(0, offset, len)
-                    .view(spec.shape.as_slice())
-                    .set_requires_grad(true);
-                Param {
-                    spec,
-                    offset,
-                    len,
-                    leaf,
-                }
+                let leaf = flat.narrow(0, offset, len).view(spec.shape.as_slice()).set_requires_grad(true);
+                Param { spec, offset, len, leaf }
             })
             .collect();
         let mut by_name = HashMap::new();
         for (index, param) in params.iter().enumerate() {
             let former = by_name.insert(param.spec.name.clone(), ParamId(index as u32));
-            assert!(
-                former.is_none(),
-                "parameter {} is declared twice",
-                param.spec.name
-            );
+            assert!(former.is_none(), "parameter {} is declared twice", param.spec.name);
         }
-        ParamStore {
-            flat,
-            params,
-            by_name,
-            num_decay,
-        }
+        ParamStore { flat, params, by_name, num_decay }
     }
 
     /// The leaf of parameter `name`. Panics where the model did not declare it.
@@ -108,8 +84,7 @@ impl ParamStore {
     }
 
     pub fn id(&self, name: &str) -> ParamId {
-        self.find(name)
-            .unwrap_or_else(|| panic!("no parameter {name}"))
+        self.find(name).unwrap_or_else(|| panic!("no parameter {name}"))
     }
 
     pub fn find(&self, name: &str) -> Option<ParamId> {
@@ -163,15 +138,8 @@ impl ParamStore {
     /// Overwrites a parameter. Panics when the shape differs; converts kind and device.
     pub fn set(&self, id: ParamId, values: &Tensor) {
         let param = &self.params[id.0 as usize];
-        assert_eq!(
-            values.size(),
-            param.spec.shape,
-            "shape of {}",
-            param.spec.name
-        );
-        self.flat
-            .narrow(0, param.offset, param.len)
-            .copy_(&values.reshape([-1]));
+        assert_eq!(values.size(), param.spec.shape, "shape of {}", param.spec.name);
+        self.flat.narrow(0, param.offset, param.len).copy_(&values.reshape([-1]));
     }
 
     /// Draws every parameter from its `Init`; what a parameter gets depends on `seed` and its name alone.
@@ -179,24 +147,15 @@ impl ParamStore {
         for id in self.ids() {
             let param = &self.params[id.0 as usize];
             let drawn = values(param.spec.init, seed, &param.spec.name, param.len as usize);
-            self.set(
-                id,
-                &Tensor::from_slice(&drawn).view(param.spec.shape.as_slice()),
-            );
+            self.set(id, &Tensor::from_slice(&drawn).view(param.spec.shape.as_slice()));
         }
     }
 
     /// Zero gradients, float32 whatever the parameters are.
     pub fn new_grad(&self) -> GradBuffer {
         let flat = Tensor::zeros(self.flat.size(), (Kind::Float, self.flat.device()));
-        let view = |param: &Param| {
-            flat.narrow(0, param.offset, param.len)
-                .view(param.spec.shape.as_slice())
-        };
-        GradBuffer {
-            views: self.params.iter().map(view).collect(),
-            flat,
-        }
+        let view = |param: &Param| flat.narrow(0, param.offset, param.len).view(param.spec.shape.as_slice());
+        GradBuffer { views: self.params.iter().map(view).collect(), flat }
     }
 }
 
@@ -244,20 +203,10 @@ mod tests {
     #[test]
     fn decayed_parameters_come_first_and_start_aligned() {
         let store = store(Kind::Float);
-        assert_eq!(
-            store.names().collect::<Vec<_>>(),
-            ["w1", "w2", "norm", "bias"]
-        );
+        assert_eq!(store.names().collect::<Vec<_>>(), ["w1", "w2", "norm", "bias"]);
         let ranges: Vec<_> = store.ids().map(|id| store.range(id)).collect();
         assert_eq!(ranges, [(0, 15), (16, 4), (32, 5), (48, 17)]);
-        assert_eq!(
-            (
-                store.num_decay(),
-                store.flat().size()[0],
-                store.num_elements()
-            ),
-            (32, 80, 41)
-        );
+        assert_eq!((store.num_decay(), store.flat().size()[0], store.num_elements()), (32, 80, 41));
     }
 
     #[test]
@@ -277,14 +226,8 @@ mod tests {
         let mut grads = store.new_grad();
         let id = store.id("w2");
         for _ in 0..2 {
-            grads.add(
-                id,
-                &Tensor::full([2, 2], 1.00390625, (Kind::BFloat16, Device::Cpu)),
-            );
-            grads.add(
-                id,
-                &Tensor::full([2, 2], 0.0001, (Kind::Float, Device::Cpu)),
-            );
+            grads.add(id, &Tensor::full([2, 2], 1.00390625, (Kind::BFloat16, Device::Cpu)));
+            grads.add(id, &Tensor::full([2, 2], 0.0001, (Kind::Float, Device::Cpu)));
         }
         assert!((grads.flat().double_value(&[19]) - 2.0002).abs() < 1e-5);
         grads.zero();

@@ -16,6 +16,8 @@ enum Saved {
     },
     Inputs(Vec<Tensor>),
     Custom(Vec<Tensor>),
+    /// The shape of the rows that some were taken from.
+    Shape(Vec<i64>),
     Nothing,
 }
 
@@ -46,38 +48,23 @@ impl Execution {
             needs_grad[slot.index()] = requires_grad;
         }
         for operation in &tape.operations {
-            let needed = trains(&params, &operation.params)
-                || operation.reads.iter().any(|slot| needs_grad[slot.index()]);
-            operation
-                .writes
-                .iter()
-                .for_each(|slot| needs_grad[slot.index()] = needed);
+            let needed =
+                trains(&params, &operation.params) || operation.reads.iter().any(|slot| needs_grad[slot.index()]);
+            operation.writes.iter().for_each(|slot| needs_grad[slot.index()] = needed);
         }
         Execution::with(tape, params, needs_grad, inputs)
     }
 
     /// For evaluation and frozen pools: nothing is kept for a backward, and there is none.
-    pub fn forward_only(
-        tape: Rc<Tape>,
-        params: Rc<ParamStore>,
-        inputs: Vec<(Slot, Tensor)>,
-    ) -> Execution {
+    pub fn forward_only(tape: Rc<Tape>, params: Rc<ParamStore>, inputs: Vec<(Slot, Tensor)>) -> Execution {
         let needs_grad = vec![false; tape.num_slots as usize];
         Execution::with(tape, params, needs_grad, inputs)
     }
 
-    fn with(
-        tape: Rc<Tape>,
-        params: Rc<ParamStore>,
-        needs_grad: Vec<bool>,
-        inputs: Vec<(Slot, Tensor)>,
-    ) -> Execution {
+    fn with(tape: Rc<Tape>, params: Rc<ParamStore>, needs_grad: Vec<bool>, inputs: Vec<(Slot, Tensor)>) -> Execution {
         let num_slots = needs_grad.len();
         let mut readers = vec![0; num_slots];
-        tape.operations
-            .iter()
-            .flat_map(|operation| &operation.reads)
-            .for_each(|slot| readers[slot.index()] += 1);
+        tape.operations.iter().flat_map(|operation| &operation.reads).for_each(|slot| readers[slot.index()] += 1);
         tape.kept.iter().for_each(|slot| readers[slot.index()] += 1);
         let mut execution = Execution {
             values: (0..num_slots).map(|_| None).collect(),
@@ -90,17 +77,12 @@ impl Execution {
             next_forward: 0,
             next_backward: 0,
         };
-        inputs
-            .into_iter()
-            .for_each(|(slot, value)| execution.set_input(slot, value));
+        inputs.into_iter().for_each(|(slot, value)| execution.set_input(slot, value));
         execution
     }
 
     pub fn set_input(&mut self, slot: Slot, value: Tensor) {
-        assert!(
-            self.tape.inputs.iter().any(|(input, _)| *input == slot),
-            "{slot:?} is not an input"
-        );
+        assert!(self.tape.inputs.iter().any(|(input, _)| *input == slot), "{slot:?} is not an input");
         self.values[slot.index()] = Some(value.detach());
     }
 
@@ -110,28 +92,16 @@ impl Execution {
         let Some(operation) = tape.operations.get(self.next_forward) else {
             return false;
         };
-        let reads: Vec<Tensor> = operation
-            .reads
-            .iter()
-            .map(|slot| self.value(*slot).shallow_clone())
-            .collect();
+        let reads: Vec<Tensor> = operation.reads.iter().map(|slot| self.value(*slot).shallow_clone()).collect();
         for slot in &operation.reads {
             self.readers[slot.index()] -= 1;
             if self.readers[slot.index()] == 0 {
                 self.values[slot.index()] = None;
             }
         }
-        let backward = operation
-            .writes
-            .iter()
-            .any(|slot| self.needs_grad[slot.index()]);
+        let backward = operation.writes.iter().any(|slot| self.needs_grad[slot.index()]);
         let (outputs, saved) = self.compute(operation, reads, backward);
-        assert_eq!(
-            outputs.len(),
-            operation.writes.len(),
-            "outputs of {}",
-            operation.name
-        );
+        assert_eq!(outputs.len(), operation.writes.len(), "outputs of {}", operation.name);
         for (slot, output) in operation.writes.iter().zip(outputs) {
             self.values[slot.index()] = Some(output);
         }
@@ -148,9 +118,7 @@ impl Execution {
 
     /// The value of an input, of a slot that is still to be read, or of one that is kept. Panics otherwise.
     pub fn value(&self, slot: Slot) -> &Tensor {
-        self.values[slot.index()]
-            .as_ref()
-            .unwrap_or_else(|| panic!("{slot:?} has no value now"))
+        self.values[slot.index()].as_ref().unwrap_or_else(|| panic!("{slot:?} has no value now"))
     }
 
     /// Gives a gradient to an output (or to any slot); several add up.
@@ -167,18 +135,11 @@ impl Execution {
         self.next_backward = index;
         let tape = self.tape.clone();
         let operation = &tape.operations[index];
-        let received: Vec<Option<Tensor>> = operation
-            .writes
-            .iter()
-            .map(|slot| self.grads[slot.index()].take())
-            .collect();
+        let received: Vec<Option<Tensor>> =
+            operation.writes.iter().map(|slot| self.grads[slot.index()].take()).collect();
         let saved = self.saved[index].take();
         let wanted = grads.is_some() && trains(&self.params, &operation.params);
-        let flows = wanted
-            || operation
-                .reads
-                .iter()
-                .any(|slot| self.needs_grad[slot.index()]);
+        let flows = wanted || operation.reads.iter().any(|slot| self.needs_grad[slot.index()]);
         let Some(saved) = saved.filter(|_| flows && received.iter().any(Option::is_some)) else {
             return Ok(true);
         };
@@ -209,39 +170,17 @@ impl Execution {
         self.grads[slot.index()].as_ref().map(Tensor::shallow_clone)
     }
 
-    fn compute(
-        &self,
-        operation: &Operation,
-        reads: Vec<Tensor>,
-        backward: bool,
-    ) -> (Vec<Tensor>, Saved) {
-        if let (
-            Action::Segment {
-                forward,
-                policy: Policy::Keep,
-            },
-            true,
-        ) = (&operation.action, backward)
-        {
+    fn compute(&self, operation: &Operation, reads: Vec<Tensor>, backward: bool) -> (Vec<Tensor>, Saved) {
+        if let (Action::Segment { forward, policy: Policy::Keep }, true) = (&operation.action, backward) {
             let inputs = self.leaves(operation, &reads);
             let outputs = forward(&inputs);
-            return (
-                outputs.iter().map(Tensor::detach).collect(),
-                Saved::Graph { inputs, outputs },
-            );
+            return (outputs.iter().map(Tensor::detach).collect(), Saved::Graph { inputs, outputs });
         }
         let _guard = tch::no_grad_guard();
         match &operation.action {
             Action::Segment { forward, .. } => {
                 let outputs = forward(&reads);
-                (
-                    outputs,
-                    if backward {
-                        Saved::Inputs(reads)
-                    } else {
-                        Saved::Nothing
-                    },
-                )
+                (outputs, if backward { Saved::Inputs(reads) } else { Saved::Nothing })
             }
             Action::Custom(custom) => {
                 let needs = backward.then(|| self.needs(operation, true));
@@ -250,10 +189,8 @@ impl Execution {
             }
             Action::Add => (vec![&reads[0] + &reads[1]], Saved::Nothing),
             Action::AddRows(rows) => (vec![reads[0].index_add(0, rows, &reads[1])], Saved::Nothing),
-            Action::PutRows(rows) => (
-                vec![reads[0].index_copy(0, rows, &reads[1])],
-                Saved::Nothing,
-            ),
+            Action::PutRows(rows) => (vec![reads[0].index_copy(0, rows, &reads[1])], Saved::Nothing),
+            Action::TakeRows(rows) => (vec![reads[0].index_select(0, rows)], Saved::Shape(reads[0].size())),
         }
     }
 
@@ -277,9 +214,9 @@ impl Execution {
                 let _guard = tch::no_grad_guard();
                 return Ok(custom.backward(saved, &received, &self.needs(operation, wanted)));
             }
-            (action, _) => {
+            (action, saved) => {
                 let _guard = tch::no_grad_guard();
-                return Ok((between(action, received), Vec::new()));
+                return Ok((between(action, saved, received), Vec::new()));
             }
         };
         let (mut y, mut dy) = (Vec::new(), Vec::new());
@@ -289,51 +226,22 @@ impl Execution {
                 dy.push(gradient);
             }
         }
-        let leaves: Vec<&Tensor> = operation
-            .params
-            .iter()
-            .map(|id| self.params.leaf(*id))
-            .filter(|_| wanted)
-            .collect();
-        let x: Vec<&Tensor> = inputs
-            .iter()
-            .filter(|input| input.requires_grad())
-            .chain(leaves)
-            .collect();
+        let leaves: Vec<&Tensor> = operation.params.iter().map(|id| self.params.leaf(*id)).filter(|_| wanted).collect();
+        let x: Vec<&Tensor> = inputs.iter().filter(|input| input.requires_grad()).chain(leaves).collect();
         let mut found = grad(&y, &dy, &x)?.into_iter();
-        let of_reads = inputs.iter().map(|input| {
-            if input.requires_grad() {
-                found.next().flatten()
-            } else {
-                None
-            }
-        });
+        let of_reads = inputs.iter().map(|input| if input.requires_grad() { found.next().flatten() } else { None });
         Ok((of_reads.collect(), found.collect()))
     }
 
     /// The values as leaves of a new graph.
     fn leaves(&self, operation: &Operation, values: &[Tensor]) -> Vec<Tensor> {
-        let needed = operation
-            .reads
-            .iter()
-            .map(|slot| self.needs_grad[slot.index()]);
-        values
-            .iter()
-            .zip(needed)
-            .map(|(value, needed)| value.detach().set_requires_grad(needed))
-            .collect()
+        let needed = operation.reads.iter().map(|slot| self.needs_grad[slot.index()]);
+        values.iter().zip(needed).map(|(value, needed)| value.detach().set_requires_grad(needed)).collect()
     }
 
     fn needs(&self, operation: &Operation, wanted: bool) -> Needs {
-        let reads = operation
-            .reads
-            .iter()
-            .map(|slot| self.needs_grad[slot.index()])
-            .collect();
-        Needs {
-            reads,
-            params: wanted && trains(&self.params, &operation.params),
-        }
+        let reads = operation.reads.iter().map(|slot| self.needs_grad[slot.index()]).collect();
+        Needs { reads, params: wanted && trains(&self.params, &operation.params) }
     }
 
     fn accumulate(&mut self, slot: Slot, gradient: Tensor) {
@@ -352,18 +260,22 @@ fn trains(params: &ParamStore, ids: &[ParamId]) -> bool {
 }
 
 /// Gradients of what the tape itself does between segments.
-fn between(action: &Action, mut received: Vec<Option<Tensor>>) -> Vec<Option<Tensor>> {
+fn between(action: &Action, saved: Saved, mut received: Vec<Option<Tensor>>) -> Vec<Option<Tensor>> {
     let Some(gradient) = received.pop().flatten() else {
         return vec![None, None];
     };
-    match action {
-        Action::AddRows(rows) => {
+    match (action, saved) {
+        (Action::AddRows(rows), _) => {
             let of_values = gradient.index_select(0, rows);
             vec![Some(gradient), Some(of_values)]
         }
-        Action::PutRows(rows) => {
+        (Action::PutRows(rows), _) => {
             let of_values = gradient.index_select(0, rows);
             vec![Some(gradient.index_fill(0, rows, 0.0)), Some(of_values)]
+        }
+        (Action::TakeRows(rows), Saved::Shape(shape)) => {
+            let zeros = Tensor::zeros(shape, (gradient.kind(), gradient.device()));
+            vec![Some(zeros.index_copy(0, rows, &gradient))]
         }
         _ => vec![Some(gradient.shallow_clone()), Some(gradient)],
     }

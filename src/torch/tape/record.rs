@@ -47,14 +47,12 @@ pub trait Custom {
 pub type CustomGrads = (Vec<Option<Tensor>>, Vec<Option<Tensor>>);
 
 pub(super) enum Action {
-    Segment {
-        forward: Box<dyn Fn(&[Tensor]) -> Vec<Tensor>>,
-        policy: Policy,
-    },
+    Segment { forward: Box<dyn Fn(&[Tensor]) -> Vec<Tensor>>, policy: Policy },
     Custom(Box<dyn Custom>),
     Add,
     AddRows(Rc<Tensor>),
     PutRows(Rc<Tensor>),
+    TakeRows(Rc<Tensor>),
 }
 
 pub(super) struct Operation {
@@ -97,16 +95,7 @@ impl Tape {
         writes: usize,
         forward: impl Fn(&[Tensor]) -> Vec<Tensor> + 'static,
     ) -> Vec<Slot> {
-        self.push(
-            name.into(),
-            params,
-            reads,
-            writes,
-            Action::Segment {
-                forward: Box::new(forward),
-                policy,
-            },
-        )
+        self.push(name.into(), params, reads, writes, Action::Segment { forward: Box::new(forward), policy })
     }
 
     /// An operation with its own backward, such as a fused loss.
@@ -128,24 +117,17 @@ impl Tape {
 
     /// `base` `[T, …]` with `values` `[N, …]` added to the rows `rows` `[N]` (int64, each at most once).
     pub fn add_rows(&mut self, base: Slot, rows: Rc<Tensor>, values: Slot) -> Slot {
-        self.push(
-            "add_rows".into(),
-            &[],
-            &[base, values],
-            1,
-            Action::AddRows(rows),
-        )[0]
+        self.push("add_rows".into(), &[], &[base, values], 1, Action::AddRows(rows))[0]
     }
 
     /// `base` `[T, …]` with its rows `rows` `[N]` (int64, each at most once) replaced by `values` `[N, …]`.
     pub fn put_rows(&mut self, base: Slot, rows: Rc<Tensor>, values: Slot) -> Slot {
-        self.push(
-            "put_rows".into(),
-            &[],
-            &[base, values],
-            1,
-            Action::PutRows(rows),
-        )[0]
+        self.push("put_rows".into(), &[], &[base, values], 1, Action::PutRows(rows))[0]
+    }
+
+    /// The rows `rows` `[N]` (int64, each at most once) of `base` `[T, …]`.
+    pub fn take_rows(&mut self, base: Slot, rows: Rc<Tensor>) -> Slot {
+        self.push("take_rows".into(), &[], &[base], 1, Action::TakeRows(rows))[0]
     }
 
     /// Keeps a slot's value to the end although something reads it. A slot that nothing reads is kept anyway.
@@ -164,31 +146,14 @@ impl Tape {
 
     /// The operations' names in order, for traces and plans.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.operations
-            .iter()
-            .map(|operation| operation.name.as_str())
+        self.operations.iter().map(|operation| operation.name.as_str())
     }
 
-    fn push(
-        &mut self,
-        name: String,
-        params: &[ParamId],
-        reads: &[Slot],
-        writes: usize,
-        action: Action,
-    ) -> Vec<Slot> {
-        assert!(
-            reads.iter().all(|slot| slot.0 < self.num_slots),
-            "{name} reads a slot of another tape"
-        );
+    fn push(&mut self, name: String, params: &[ParamId], reads: &[Slot], writes: usize, action: Action) -> Vec<Slot> {
+        assert!(reads.iter().all(|slot| slot.0 < self.num_slots), "{name} reads a slot of another tape");
         let written = self.new_slots(writes);
-        let operation = Operation {
-            name,
-            params: params.to_vec(),
-            reads: reads.to_vec(),
-            writes: written.clone(),
-            action,
-        };
+        let operation =
+            Operation { name, params: params.to_vec(), reads: reads.to_vec(), writes: written.clone(), action };
         self.operations.push(operation);
         written
     }

@@ -1,0 +1,116 @@
+//! Reading Hugging Face's `config.json`, with errors that name the key.
+
+use serde_json::Value;
+
+/// What is wrong with a model's `config.json`. Keys are dotted paths.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum ModelConfigError {
+    #[error("model config: {key} is missing")]
+    Missing { key: String },
+    #[error("model config: {key} must be {expected}, not {found}")]
+    WrongType { key: String, expected: &'static str, found: String },
+    #[error("model config: {key} is {found}; supported: {supported}")]
+    Unsupported { key: String, found: String, supported: String },
+    #[error("model config: {key} is {found}, but {must}")]
+    Inconsistent { key: String, found: String, must: String },
+}
+
+type Result<T> = std::result::Result<T, ModelConfigError>;
+
+/// An object of the config, with the path that leads to it. A key whose value is null counts as absent.
+#[derive(Clone)]
+pub(super) struct Keys<'a> {
+    object: &'a Value,
+    path: String,
+}
+
+impl<'a> Keys<'a> {
+    pub fn new(object: &'a Value) -> Keys<'a> {
+        Keys { object, path: String::new() }
+    }
+
+    pub fn path(&self, key: &str) -> String {
+        format!("{}{key}", self.path)
+    }
+
+    pub fn value(&self, key: &str) -> Option<&'a Value> {
+        self.object.get(key).filter(|value| !value.is_null())
+    }
+
+    pub fn section(&self, key: &str) -> Result<Keys<'a>> {
+        self.section_or(key)?.ok_or_else(|| self.missing(key))
+    }
+
+    pub fn section_or(&self, key: &str) -> Result<Option<Keys<'a>>> {
+        let Some(object) = self.value(key) else { return Ok(None) };
+        if !object.is_object() {
+            return Err(self.wrong(key, "an object", object));
+        }
+        Ok(Some(Keys { object, path: format!("{}{key}.", self.path) }))
+    }
+
+    /// A positive integer.
+    pub fn size(&self, key: &str) -> Result<i64> {
+        self.size_or(key)?.ok_or_else(|| self.missing(key))
+    }
+
+    pub fn size_or(&self, key: &str) -> Result<Option<i64>> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        let size = value.as_i64().filter(|size| *size > 0);
+        size.map(Some).ok_or_else(|| self.wrong(key, "a positive integer", value))
+    }
+
+    pub fn index_or(&self, key: &str) -> Result<Option<i64>> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        let index = value.as_i64().filter(|index| *index >= 0);
+        index.map(Some).ok_or_else(|| self.wrong(key, "an integer of at least 0", value))
+    }
+
+    pub fn number_or(&self, key: &str) -> Result<Option<f64>> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        value.as_f64().map(Some).ok_or_else(|| self.wrong(key, "a number", value))
+    }
+
+    pub fn flag_or(&self, key: &str) -> Result<Option<bool>> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        value.as_bool().map(Some).ok_or_else(|| self.wrong(key, "true or false", value))
+    }
+
+    pub fn text_or(&self, key: &str) -> Result<Option<&'a str>> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        value.as_str().map(Some).ok_or_else(|| self.wrong(key, "a string", value))
+    }
+
+    /// Integers of at least 0.
+    pub fn indices(&self, key: &str) -> Result<Vec<i64>> {
+        let value = self.value(key).ok_or_else(|| self.missing(key))?;
+        let integer = |value: &Value| value.as_i64().filter(|index| *index >= 0);
+        let found: Option<Vec<i64>> = value.as_array().and_then(|list| list.iter().map(integer).collect());
+        found.ok_or_else(|| self.wrong(key, "a list of integers of at least 0", value))
+    }
+
+    /// Refuses a key that has a value other than those the model implements.
+    pub fn only(&self, key: &str, supported: &[Value]) -> Result<()> {
+        match self.value(key) {
+            Some(value) if !supported.contains(value) => Err(self.unsupported(key, value, supported)),
+            _ => Ok(()),
+        }
+    }
+
+    pub fn unsupported(&self, key: &str, found: &Value, supported: &[Value]) -> ModelConfigError {
+        let supported = supported.iter().map(Value::to_string).collect::<Vec<_>>().join(", ");
+        ModelConfigError::Unsupported { key: self.path(key), found: found.to_string(), supported }
+    }
+
+    pub fn inconsistent(&self, key: &str, found: impl ToString, must: impl Into<String>) -> ModelConfigError {
+        ModelConfigError::Inconsistent { key: self.path(key), found: found.to_string(), must: must.into() }
+    }
+
+    pub fn missing(&self, key: &str) -> ModelConfigError {
+        ModelConfigError::Missing { key: self.path(key) }
+    }
+
+    fn wrong(&self, key: &str, expected: &'static str, found: &Value) -> ModelConfigError {
+        ModelConfigError::WrongType { key: self.path(key), expected, found: found.to_string() }
+    }
+}

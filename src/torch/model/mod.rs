@@ -1,0 +1,16 @@
+//! Models: single-device code, one file a family, cut into the segments of a tape. No communicator comes in here.
+
+mod keys;
+mod loss;
+mod qwen3;
+mod qwen3_vl;
+mod registry;
+mod text_config;
+mod vision_config;
+
+pub use keys::ModelConfigError;
+pub use qwen3::{Targets, TextBatch, TextModel, TextOptions, TextTape};
+pub use qwen3_vl::{EncoderTape, VisionEncoder};
+pub use registry::ModelConfig;
+pub use text_config::TextConfig;
+pub use vision_config::VisionConfig;

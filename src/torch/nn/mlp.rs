@@ -1,0 +1,68 @@
+//! Feed-forward blocks.
+
+use tch::Tensor;
+
+use super::params::ParamSpec;
+use super::{Linear, Scope};
+
+/// `down(silu(gate(x)) · up(x))` (Shazeer 2020), without biases, as `Qwen3MLP`.
+pub struct SwiGlu {
+    gate: Linear,
+    up: Linear,
+    down: Linear,
+}
+
+impl SwiGlu {
+    pub fn specs(prefix: &str, width: i64, inner: i64, std: f64) -> Vec<ParamSpec> {
+        let mut specs = Linear::specs(prefix, "gate_proj", width, inner, false, std);
+        specs.extend(Linear::specs(prefix, "up_proj", width, inner, false, std));
+        specs.extend(Linear::specs(prefix, "down_proj", inner, width, false, std));
+        specs
+    }
+
+    pub fn new(scope: &Scope<'_>, prefix: &str) -> SwiGlu {
+        let linear = |name: &str| Linear::new(scope, &format!("{prefix}{name}"));
+        SwiGlu { gate: linear("gate_proj"), up: linear("up_proj"), down: linear("down_proj") }
+    }
+
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        self.down.forward(&(self.gate.forward(x).silu() * self.up.forward(x)))
+    }
+}
+
+/// The form of the GELU (Hendrycks and Gimpel 2016).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gelu {
+    Exact,
+    Tanh,
+}
+
+impl Gelu {
+    pub fn forward(self, x: &Tensor) -> Tensor {
+        x.gelu(if self == Gelu::Tanh { "tanh" } else { "none" })
+    }
+}
+
+/// `fc2(gelu(fc1(x)))` with biases, as `Qwen3VLVisionMLP`.
+pub struct GeluMlp {
+    fc1: Linear,
+    fc2: Linear,
+    gelu: Gelu,
+}
+
+impl GeluMlp {
+    pub fn specs(prefix: &str, inputs: i64, inner: i64, outputs: i64, std: f64) -> Vec<ParamSpec> {
+        let mut specs = Linear::specs(prefix, "linear_fc1", inputs, inner, true, std);
+        specs.extend(Linear::specs(prefix, "linear_fc2", inner, outputs, true, std));
+        specs
+    }
+
+    pub fn new(scope: &Scope<'_>, prefix: &str, gelu: Gelu) -> GeluMlp {
+        let linear = |name: &str| Linear::new(scope, &format!("{prefix}{name}"));
+        GeluMlp { fc1: linear("linear_fc1"), fc2: linear("linear_fc2"), gelu }
+    }
+
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        self.fc2.forward(&self.gelu.forward(&self.fc1.forward(x)))
+    }
+}

@@ -1,0 +1,37 @@
+//! Looking parameters up by name while a layer is built, and noting which ones it took.
+
+use std::cell::RefCell;
+
+use tch::Tensor;
+
+use super::params::{ParamId, ParamStore};
+
+/// A store seen from a prefix. What is taken is noted: it is what a segment that runs the layer differentiates by.
+pub struct Scope<'a> {
+    store: &'a ParamStore,
+    prefix: String,
+    taken: RefCell<Vec<ParamId>>,
+}
+
+impl<'a> Scope<'a> {
+    pub fn new(store: &'a ParamStore, prefix: impl Into<String>) -> Scope<'a> {
+        Scope { store, prefix: prefix.into(), taken: RefCell::default() }
+    }
+
+    /// The leaf of `prefix + name`.
+    pub fn take(&self, name: &str) -> Tensor {
+        let id = self.store.id(&format!("{}{name}", self.prefix));
+        self.taken.borrow_mut().push(id);
+        self.store.leaf(id).shallow_clone()
+    }
+
+    /// As `take`, where the model may have been declared without it.
+    pub fn take_if(&self, name: &str) -> Option<Tensor> {
+        self.store.find(&format!("{}{name}", self.prefix)).map(|_| self.take(name))
+    }
+
+    /// What has been taken, in order.
+    pub fn into_ids(self) -> Vec<ParamId> {
+        self.taken.into_inner()
+    }
+}
