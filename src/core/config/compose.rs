@@ -8,11 +8,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::error::{Origin, Problem, Sources, code};
-use super::node::{Entry, Kind, Node, Pos, join};
-use super::overrides::{Choice, Op, normalize};
+use super::defaults::{ENTRY_HELP, Item, final_package, header_package, split_package};
+use super::edit::{Op, normalize};
+use super::error::{Problem, Sources, code};
+use super::node::{Entry, Kind, Node};
+use super::overrides::Choice;
+use super::read::read;
 use super::suggest;
-use super::yaml;
 
 /// Files included from files included ...
 const MAX_DEPTH: usize = 16;
@@ -32,17 +34,6 @@ pub(super) struct Composer<'a> {
     num_files: usize,
 }
 
-/// One entry of a `defaults` list.
-struct Item {
-    /// As written; empty for a plain file.
-    group: String,
-    package: Option<String>,
-    options: Vec<String>,
-    optional: bool,
-    is_override: bool,
-    pos: Option<Pos>,
-}
-
 /// Where an included file belongs.
 struct Context<'a> {
     /// Group of the including file, `models/parts`.
@@ -51,97 +42,25 @@ struct Context<'a> {
     package: &'a str,
 }
 
-/// Reads and parses one file; the tree is a map.
-pub(super) fn read(path: &Path, sources: &mut Sources) -> Result<Node, Problem> {
-    let failed = |message: String| Problem::new(code::FILE, None, message);
-    let bytes = std::fs::read(path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => {
-            let problem = failed(format!("no such config file `{}`", path.display()));
-            suggest::path(path).into_iter().fold(problem, Problem::help)
-        }
-        _ => failed(format!(
-            "cannot read the config file `{}`: {error}",
-            path.display()
-        )),
-    })?;
-    let Ok(text) = String::from_utf8(bytes) else {
-        return Err(failed(format!(
-            "the config file `{}` is not UTF-8 text",
-            path.display()
-        )));
-    };
-    let text = text.trim_start_matches('\u{feff}').to_owned();
-    let parsed = yaml::parse(&text, sources.len(), 0);
-    let source = sources.add(Origin::File(path.to_owned()), text);
-    let node = parsed.map_err(|error| {
-        let line = error
-            .pos
-            .and_then(|pos| sources.text(source).lines().nth(pos.line - 1))
-            .unwrap_or_default();
-        let help = line
-            .contains("${")
-            .then_some("inside `{ }` and `[ ]` text with `${...}` must be quoted");
-        let start = Pos {
-            source,
-            line: 1,
-            column: 1,
-            len: 1,
-        };
-        let problem = Problem::new(
-            code::FILE,
-            error.pos.or(Some(start)),
-            format!("not valid YAML: {}", error.message),
-        );
-        help.into_iter().fold(problem, Problem::help)
-    })?;
-    match node.kind {
-        Kind::Map(_) => Ok(node),
-        Kind::Null => Ok(Node::empty_map(node.pos)),
-        _ => {
-            let message = format!("a config is a map of keys, this is {}", node.describe());
-            Err(Problem::new(code::FILE, node.pos, message))
-        }
-    }
-}
-
 /// Groups named in a file's `defaults` list, as an override would name them.
 pub(super) fn groups(file: &Node) -> Vec<String> {
     let Some(Kind::Seq(items)) = file.get("defaults").map(|defaults| &defaults.kind) else {
         return Vec::new();
     };
     let parsed = items.iter().filter_map(|item| Item::parse(item).ok());
-    parsed
-        .map(|item| item.group.trim_start_matches('/').to_owned())
-        .filter(|group| !group.is_empty())
-        .collect()
+    parsed.map(|item| item.group.trim_start_matches('/').to_owned()).filter(|group| !group.is_empty()).collect()
 }
 
 impl<'a> Composer<'a> {
-    pub fn new(
-        file: &Path,
-        choices: Vec<Choice>,
-        sources: &'a mut Sources,
-        problems: &'a mut Vec<Problem>,
-    ) -> Self {
+    pub fn new(file: &Path, choices: Vec<Choice>, sources: &'a mut Sources, problems: &'a mut Vec<Problem>) -> Self {
         let dir = file.parent().map(Path::to_owned).unwrap_or_default();
-        Self {
-            dir,
-            sources,
-            problems,
-            choices,
-            groups: Vec::new(),
-            open: vec![file.to_owned()],
-            num_files: 1,
-        }
+        Self { dir, sources, problems, choices, groups: Vec::new(), open: vec![file.to_owned()], num_files: 1 }
     }
 
     /// Composes the run's file, already read, with all it includes.
     pub fn compose(mut self, file: Node) -> Node {
         let mut root = Node::empty_map(file.pos);
-        let top = Context {
-            group: "",
-            package: "",
-        };
+        let top = Context { group: "", package: "" };
         self.expand(file, &top, &mut root);
         for i in 0..self.choices.len() {
             let choice = &mut self.choices[i];
@@ -149,14 +68,7 @@ impl<'a> Composer<'a> {
                 choice.used = true;
                 let (group, package) = split_package(&choice.group);
                 let options = choice.option.iter().cloned().collect();
-                let item = Item {
-                    group,
-                    package,
-                    options,
-                    optional: false,
-                    is_override: false,
-                    pos: Some(choice.pos),
-                };
+                let item = Item { group, package, options, optional: false, is_override: false, pos: Some(choice.pos) };
                 self.include(item, &top, &mut root);
             }
         }
@@ -169,15 +81,11 @@ impl<'a> Composer<'a> {
         let defaults = file.map_mut().and_then(|map| map.remove("defaults"));
         let mut own = Some(file);
         let items = match defaults.map(|entry| entry.node) {
-            Some(Node {
-                kind: Kind::Seq(items),
-                ..
-            }) => items,
+            Some(Node { kind: Kind::Seq(items), .. }) => items,
             None => Vec::new(),
             Some(other) => {
                 let message = format!("`defaults` is a list, this is {}", other.describe());
-                self.problems
-                    .push(Problem::new(code::DEFAULTS, other.pos, message).help(ENTRY_HELP));
+                self.problems.push(Problem::new(code::DEFAULTS, other.pos, message).help(ENTRY_HELP));
                 Vec::new()
             }
         };
@@ -214,23 +122,12 @@ impl<'a> Composer<'a> {
                 Some(package) => format!("{group}@{package}"),
                 None => group.clone(),
             });
-            let package = item
-                .package
-                .as_deref()
-                .map(|p| final_package(p, &group, context.package));
+            let package = item.package.as_deref().map(|p| final_package(p, &group, context.package));
             let fits = |choice: &&mut Choice| match choice.group.split_once('@') {
-                Some((g, p)) => {
-                    g == group
-                        && (item.package.as_deref() == Some(p) || package.as_deref() == Some(p))
-                }
+                Some((g, p)) => g == group && (item.package.as_deref() == Some(p) || package.as_deref() == Some(p)),
                 None => choice.group == group,
             };
-            if let Some(choice) = self
-                .choices
-                .iter_mut()
-                .filter(|c| c.op != Op::Add)
-                .find(fits)
-            {
+            if let Some(choice) = self.choices.iter_mut().filter(|c| c.op != Op::Add).find(fits) {
                 choice.used = true;
                 item.options = choice.option.iter().cloned().collect();
                 item.pos = Some(choice.pos);
@@ -241,44 +138,26 @@ impl<'a> Composer<'a> {
         }
     }
 
-    fn include_file(
-        &mut self,
-        item: &Item,
-        group: &str,
-        option: &str,
-        context: &Context<'_>,
-        root: &mut Node,
-    ) {
+    fn include_file(&mut self, item: &Item, group: &str, option: &str, context: &Context<'_>, root: &mut Node) {
         let name = option.strip_suffix(".yaml").unwrap_or(option);
         let path = match name.strip_prefix('/') {
             Some(absolute) if item.group.is_empty() => self.dir.join(format!("{absolute}.yaml")),
-            _ => self
-                .dir
-                .join(group)
-                .join(format!("{}.yaml", name.trim_start_matches('/'))),
+            _ => self.dir.join(group).join(format!("{}.yaml", name.trim_start_matches('/'))),
         };
         let problem = |message: String| Problem::new(code::DEFAULTS, item.pos, message);
         if name.contains("${") {
-            return self.problems.push(problem(format!(
-                "`{option}`: no interpolation inside the `defaults` list"
-            )));
+            return self.problems.push(problem(format!("`{option}`: no interpolation inside the `defaults` list")));
         }
         if self.open.contains(&path) {
-            let chain: Vec<_> = self
-                .open
-                .iter()
-                .chain([&path])
-                .map(|p| p.display().to_string())
-                .collect();
-            return self.problems.push(problem(format!(
-                "the `defaults` list goes in a circle: {}",
-                chain.join(" -> ")
-            )));
+            let chain: Vec<_> = self.open.iter().chain([&path]).map(|p| p.display().to_string()).collect();
+            return self
+                .problems
+                .push(problem(format!("the `defaults` list goes in a circle: {}", chain.join(" -> "))));
         }
         if self.open.len() > MAX_DEPTH || self.num_files >= MAX_FILES {
-            return self.problems.push(problem(format!(
-                "more than {MAX_FILES} files, or nested deeper than {MAX_DEPTH}"
-            )));
+            return self
+                .problems
+                .push(problem(format!("more than {MAX_FILES} files, or nested deeper than {MAX_DEPTH}")));
         }
         if !path.is_file() {
             if !item.optional {
@@ -292,32 +171,15 @@ impl<'a> Composer<'a> {
             Ok(node) => node,
             Err(problem) => return self.problems.push(problem),
         };
-        let header = header_package(self.sources.text(source));
+        let header = header_package(self.sources.lines(source));
         let written = item.package.clone().or(header);
-        let default = if item.group.is_empty() {
-            "_here_"
-        } else {
-            item.group.trim_start_matches('/')
-        };
-        let package = final_package(
-            written.as_deref().unwrap_or(default),
-            group,
-            context.package,
-        );
+        let default = if item.group.is_empty() { "_here_" } else { item.group.trim_start_matches('/') };
+        let package = final_package(written.as_deref().unwrap_or(default), group, context.package);
         // A group option in a sub-directory makes that directory its group.
-        let inner_group = name
-            .rsplit_once('/')
-            .map_or(group.to_owned(), |(dir, _)| join_group(group, dir));
+        let inner_group = name.rsplit_once('/').map_or(group.to_owned(), |(dir, _)| join_group(group, dir));
         self.open.push(path);
         self.num_files += 1;
-        self.expand(
-            node,
-            &Context {
-                group: &inner_group,
-                package: &package,
-            },
-            root,
-        );
+        self.expand(node, &Context { group: &inner_group, package: &package }, root);
         self.open.pop();
     }
 
@@ -328,10 +190,7 @@ impl<'a> Composer<'a> {
         }
         for name in package.rsplit('.').filter(|name| !name.is_empty()) {
             let pos = own.pos;
-            let entry = Entry {
-                key: pos,
-                node: own,
-            };
+            let entry = Entry { key: pos, node: own };
             own = Node::new(Kind::Map(BTreeMap::from([(name.to_owned(), entry)])), pos);
         }
         root.merge(own);
@@ -342,193 +201,56 @@ impl<'a> Composer<'a> {
             Some(absolute) => absolute.to_owned(),
             None => join_group(context.group, &item.group),
         };
-        let group = item
-            .package
-            .map_or(group.clone(), |package| format!("{group}@{package}"));
+        let group = item.package.map_or(group.clone(), |package| format!("{group}@{package}"));
         let Some(pos) = item.pos else { return };
         let option = item.options.into_iter().next();
-        self.choices.push(Choice {
-            op: Op::Set,
-            group,
-            option,
-            pos,
-            used: false,
-        });
+        self.choices.push(Choice { op: Op::Set, group, option, pos, used: false });
     }
 
     fn report_unused(&mut self) {
         self.groups.sort();
         self.groups.dedup();
-        for choice in self
-            .choices
-            .iter()
-            .filter(|choice| !choice.used && choice.op != Op::Force)
-        {
+        for choice in self.choices.iter().filter(|choice| !choice.used && choice.op != Op::Force) {
             let message = format!("no group `{}` in the `defaults` list", choice.group);
             let problem = Problem::new(code::DEFAULTS, Some(choice.pos), message);
             let near = suggest::nearest(&choice.group, self.groups.iter().map(String::as_str));
-            let problem = near.into_iter().fold(problem, |p, near| {
-                p.label(format!("did you mean `{near}`?"))
-            });
+            let problem = near.into_iter().fold(problem, |p, near| p.label(format!("did you mean `{near}`?")));
             let groups = if self.groups.is_empty() {
                 "it is empty".to_owned()
             } else {
                 format!("it has {}", self.groups.join(", "))
             };
             let option = choice.option.as_deref().unwrap_or("option");
-            self.problems
-                .push(problem.help(format!("{groups}; `+{}={option}` adds one", choice.group)));
+            self.problems.push(problem.help(format!("{groups}; `+{}={option}` adds one", choice.group)));
         }
-    }
-}
-
-const ENTRY_HELP: &str =
-    "entries are `group: option`, `group@package: option`, a file name, or `_self_`";
-
-impl Item {
-    fn parse(node: &Node) -> Result<Self, Problem> {
-        let problem =
-            |message: &str| Problem::new(code::DEFAULTS, node.pos, message).help(ENTRY_HELP);
-        let text = |node: &Node| match &node.kind {
-            Kind::Text(text) if !text.is_empty() => Ok(text.clone()),
-            Kind::Number(_) | Kind::Bool(_) => Ok(node.brief()),
-            _ => Err(problem("an option is the name of a file, without `.yaml`")),
-        };
-        let (key, options, pos) = match &node.kind {
-            Kind::Text(name) if !name.is_empty() => {
-                let (name, package) = split_package(name);
-                return Ok(Self {
-                    group: String::new(),
-                    package,
-                    options: vec![name],
-                    optional: false,
-                    is_override: false,
-                    pos: node.pos,
-                });
-            }
-            Kind::Map(map) if map.len() == 1 => {
-                let (key, entry) = map.iter().next().expect("one entry");
-                let options = match &entry.node.kind {
-                    Kind::Null => Vec::new(),
-                    Kind::Seq(items) => items.iter().map(text).collect::<Result<_, _>>()?,
-                    _ => vec![text(&entry.node)?],
-                };
-                (key.as_str(), options, entry.node.pos)
-            }
-            _ => return Err(problem("not an entry of a `defaults` list")),
-        };
-        let mut words: Vec<&str> = key.split_whitespace().collect();
-        let group = words
-            .pop()
-            .ok_or_else(|| problem("an entry without a group"))?;
-        if let Some(word) = words
-            .iter()
-            .find(|word| !matches!(**word, "optional" | "override"))
-        {
-            return Err(problem(&format!(
-                "`{word}` is neither `optional` nor `override`"
-            )));
-        }
-        let (group, package) = split_package(group);
-        let (optional, is_override) = (words.contains(&"optional"), words.contains(&"override"));
-        Ok(Self {
-            group,
-            package,
-            options,
-            optional,
-            is_override,
-            pos,
-        })
-    }
-}
-
-fn split_package(text: &str) -> (String, Option<String>) {
-    match text.split_once('@') {
-        Some((group, package)) => (group.to_owned(), Some(package.to_owned())),
-        None => (text.to_owned(), None),
     }
 }
 
 fn join_group(parent: &str, name: &str) -> String {
-    if parent.is_empty() || name.is_empty() {
-        format!("{parent}{name}")
-    } else {
-        format!("{parent}/{name}")
-    }
-}
-
-/// The dotted path a file's keys go to.
-fn final_package(written: &str, group: &str, parent: &str) -> String {
-    let written = written.replace('/', ".");
-    match written.as_str() {
-        "_group_" => group.replace('/', "."),
-        "_here_" | "" => parent.to_owned(),
-        "_global_" => String::new(),
-        other => match other.strip_prefix("_global_.") {
-            Some(path) => path.to_owned(),
-            None => join(parent, other),
-        },
-    }
-}
-
-/// The package in a `# @package NAME` header, among the comments at the start of a file.
-fn header_package(text: &str) -> Option<String> {
-    let comments = text
-        .lines()
-        .map(str::trim)
-        .take_while(|line| line.is_empty() || line.starts_with('#'));
-    let mut headers = comments.filter_map(|line| {
-        line.trim_start_matches('#')
-            .trim_start()
-            .strip_prefix("@package")
-    });
-    headers.next().map(|package| package.trim().to_owned())
+    if parent.is_empty() || name.is_empty() { format!("{parent}{name}") } else { format!("{parent}/{name}") }
 }
 
 fn no_option(problem: impl Fn(String) -> Problem, group: &str, name: &str, dir: &Path) -> Problem {
     let folder = dir.join(group);
-    let shown = if folder.as_os_str().is_empty() {
-        PathBuf::from(".")
-    } else {
-        folder.clone()
-    };
+    let shown = if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder.clone() };
     let mut names: Vec<String> = std::fs::read_dir(&shown)
         .into_iter()
         .flatten()
         .flatten()
-        .filter_map(|entry| {
-            Some(
-                entry
-                    .file_name()
-                    .to_str()?
-                    .strip_suffix(".yaml")?
-                    .to_owned(),
-            )
-        })
+        .filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".yaml")?.to_owned()))
         .collect();
     names.sort();
     if !folder.as_os_str().is_empty() && !folder.is_dir() {
-        return problem(format!(
-            "no group `{group}`: there is no directory `{}`",
-            folder.display()
-        ))
-        .help(format!(
-            "groups are directories beside the run's file, in `{}`",
-            dir.display()
-        ));
+        return problem(format!("no group `{group}`: there is no directory `{}`", folder.display()))
+            .help(format!("groups are directories beside the run's file, in `{}`", dir.display()));
     }
     let message = if group.is_empty() {
         format!("no config `{name}`")
     } else {
         format!("no option `{name}` in the group `{group}`")
     };
-    let near = suggest::nearest(name, names.iter().map(String::as_str))
-        .map(|near| format!("did you mean `{near}`?"));
-    let listed = if names.is_empty() {
-        "none".to_owned()
-    } else {
-        names.join(", ")
-    };
+    let near = suggest::nearest(name, names.iter().map(String::as_str)).map(|near| format!("did you mean `{near}`?"));
+    let listed = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     let problem = problem(message).help(format!("`{}` has {listed}", shown.display()));
     near.into_iter().fold(problem, Problem::label)
 }

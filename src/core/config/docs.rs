@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::check::{self, SCHEMA};
 use super::node::float;
+use super::shape::{self, SCHEMA};
 
 const INTRODUCTION: &str = "\
 # Configuration
@@ -52,13 +52,11 @@ const CODES: &str = "
 
 pub(super) fn markdown() -> String {
     let mut out = INTRODUCTION.to_owned();
-    check::walk(&SCHEMA, "", &mut |path, schema| {
+    shape::walk(&SCHEMA, "", &mut |path, schema| {
         let description = schema["description"].as_str().unwrap_or_default();
         let is_section = !path.contains('.') && is_map(schema);
         if is_section {
-            out += &format!(
-                "\n### `{path}`\n\n{description}\n\n| key | default | meaning |\n| --- | --- | --- |\n"
-            );
+            out += &format!("\n### `{path}`\n\n{description}\n\n| key | default | meaning |\n| --- | --- | --- |\n");
         } else if path == "device" {
             out += &format!("\n### `{path}`\n\n{description} Default: `cpu`.\n");
         } else if !is_map(schema) || schema["additionalProperties"] == true {
@@ -67,11 +65,7 @@ pub(super) fn markdown() -> String {
                 None => "required".to_owned(),
             };
             let shown = path.replace(".0.", "[].");
-            out += &format!(
-                "| `{shown}` | {default} | {}{} |\n",
-                choices(schema),
-                description.replace('|', "\\|")
-            );
+            out += &format!("| `{shown}` | {default} | {}{} |\n", choices(schema), description.replace('|', "\\|"));
         }
     });
     out + CODES
@@ -80,9 +74,7 @@ pub(super) fn markdown() -> String {
 /// The default of a key that only its section's default gives.
 fn section_default(path: &str) -> Option<&'static Value> {
     let (section, rest) = path.split_once('.')?;
-    SCHEMA["properties"][section]
-        .get("default")?
-        .pointer(&format!("/{}", rest.replace('.', "/")))
+    SCHEMA["properties"][section].get("default")?.pointer(&format!("/{}", rest.replace('.', "/")))
 }
 
 fn is_map(schema: &Value) -> bool {
@@ -91,27 +83,16 @@ fn is_map(schema: &Value) -> bool {
 }
 
 fn choices(schema: &Value) -> String {
-    let names = schema["enum"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str);
+    let names = schema["enum"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
-    if names.is_empty() {
-        String::new()
-    } else {
-        format!("{}. ", names.join(", "))
-    }
+    if names.is_empty() { String::new() } else { format!("{}. ", names.join(", ")) }
 }
 
 fn inline(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Number(number) if number.is_f64() => float(number.as_f64().unwrap_or_default()),
-        Value::Array(items) => format!(
-            "[{}]",
-            items.iter().map(inline).collect::<Vec<_>>().join(", ")
-        ),
+        Value::Array(items) => format!("[{}]", items.iter().map(inline).collect::<Vec<_>>().join(", ")),
         other => other.to_string(),
     }
 }

@@ -80,9 +80,9 @@ pub struct Report {
     pub errors: Vec<ConfigError>,
 }
 
-/// The texts that positions point into.
+/// The texts that positions point into, as lines.
 #[derive(Debug, Default)]
-pub(super) struct Sources(Vec<(Origin, String)>);
+pub(super) struct Sources(Vec<(Origin, Vec<String>)>);
 
 /// A mistake before its place is turned into text.
 #[derive(Clone, Debug)]
@@ -96,13 +96,7 @@ pub(super) struct Problem {
 
 impl Problem {
     pub fn new(code: &'static str, pos: Option<Pos>, message: impl Into<String>) -> Self {
-        Self {
-            code,
-            pos,
-            message: message.into(),
-            label: String::new(),
-            help: None,
-        }
+        Self { code, pos, message: message.into(), label: String::new(), help: None }
     }
 
     pub fn label(mut self, label: impl Into<String>) -> Self {
@@ -117,8 +111,8 @@ impl Problem {
 }
 
 impl Sources {
-    pub fn add(&mut self, origin: Origin, text: String) -> usize {
-        self.0.push((origin, text));
+    pub fn add(&mut self, origin: Origin, text: &str) -> usize {
+        self.0.push((origin, text.lines().map(str::to_owned).collect()));
         self.0.len() - 1
     }
 
@@ -127,8 +121,13 @@ impl Sources {
         self.0.len()
     }
 
-    pub fn text(&self, source: usize) -> &str {
+    pub fn lines(&self, source: usize) -> &[String] {
         &self.0[source].1
+    }
+
+    /// The line of a place; empty where the place is past the end.
+    pub fn line(&self, pos: Pos) -> &str {
+        self.lines(pos.source).get(pos.line - 1).map_or("", String::as_str)
     }
 
     pub fn origin(&self, pos: Pos) -> &Origin {
@@ -137,8 +136,7 @@ impl Sources {
 
     /// The characters at `pos`, if they are on one line.
     pub fn slice(&self, pos: Pos) -> Option<String> {
-        let line = self.text(pos.source).lines().nth(pos.line - 1)?;
-        let slice: String = line.chars().skip(pos.column - 1).take(pos.len).collect();
+        let slice: String = self.line(pos).chars().skip(pos.column - 1).take(pos.len).collect();
         (slice.chars().count() == pos.len).then_some(slice)
     }
 
@@ -152,24 +150,12 @@ impl Sources {
                 line: pos.line,
                 column: pos.column,
                 len: pos.len,
-                text: self
-                    .text(pos.source)
-                    .lines()
-                    .nth(pos.line - 1)
-                    .unwrap_or_default()
-                    .to_owned(),
+                text: self.line(pos).to_owned(),
                 label: problem.label,
             });
-            ConfigError {
-                code: problem.code,
-                message: problem.message,
-                snippet,
-                help: problem.help,
-            }
+            ConfigError { code: problem.code, message: problem.message, snippet, help: problem.help }
         });
-        Report {
-            errors: errors.collect(),
-        }
+        Report { errors: errors.collect() }
     }
 }
 
@@ -213,29 +199,17 @@ impl fmt::Display for Snippet {
             _ => writeln!(f, "  ╭─ {}", self.origin)?,
         }
         let total = self.text.chars().count();
-        let start = if total > WIDTH {
-            (self.column - 1).saturating_sub(WIDTH / 4)
-        } else {
-            0
-        };
+        let start = if total > WIDTH { (self.column - 1).saturating_sub(WIDTH / 4) } else { 0 };
         let shown: String = self.text.chars().skip(start).take(WIDTH).collect();
         writeln!(f, "  │  {}", printable(&shown).trim_end())?;
         let before = (self.column - 1).saturating_sub(start).min(WIDTH);
         // A place may point past the end of its line, as for an empty value.
-        let len = self
-            .len
-            .min(shown.chars().count().saturating_sub(before))
-            .max(1);
+        let len = self.len.min(shown.chars().count().saturating_sub(before)).max(1);
         let mark = match self.label.as_str() {
             "" => "─".repeat(len),
             label => {
                 let left = (len - 1) / 2;
-                format!(
-                    "{}┬{}  {}",
-                    "─".repeat(left),
-                    "─".repeat(len - 1 - left),
-                    printable(label)
-                )
+                format!("{}┬{}  {}", "─".repeat(left), "─".repeat(len - 1 - left), printable(label))
             }
         };
         writeln!(f, "  │  {}{mark}", " ".repeat(before))
@@ -254,9 +228,7 @@ impl fmt::Display for Origin {
 
 /// Control characters would act on the terminal.
 fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect()
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -264,25 +236,16 @@ mod tests {
     use super::*;
 
     fn pos(line: usize, column: usize, len: usize) -> Pos {
-        Pos {
-            source: 0,
-            line,
-            column,
-            len,
-        }
+        Pos { source: 0, line, column, len }
     }
 
     #[test]
     fn an_error_reads_as_documented() {
         let mut sources = Sources::default();
-        sources.add(Origin::Override(1), "train.micro_batchsize=1".to_owned());
-        let problem = Problem::new(
-            code::UNKNOWN_KEY,
-            Some(pos(1, 7, 15)),
-            "unknown key `train.micro_batchsize`",
-        )
-        .label("did you mean `micro_batch_size`?")
-        .help("keys of `train`: ...");
+        sources.add(Origin::Override(1), "train.micro_batchsize=1");
+        let problem = Problem::new(code::UNKNOWN_KEY, Some(pos(1, 7, 15)), "unknown key `train.micro_batchsize`")
+            .label("did you mean `micro_batch_size`?")
+            .help("keys of `train`: ...");
         let wanted = "\
 error[LF0102]: unknown key `train.micro_batchsize`
   ╭─ command line, override #1
@@ -298,16 +261,12 @@ error[LF0102]: unknown key `train.micro_batchsize`
     fn long_lines_are_cut_and_many_errors_are_counted() {
         let mut sources = Sources::default();
         let text = format!("{}KEY{}\u{1b}[31m", "x".repeat(500), "y".repeat(500));
-        sources.add(Origin::File("a.yaml".into()), text);
-        let problems =
-            (0..30).map(|i| Problem::new(code::FILE, Some(pos(1, 501, 3)), format!("m{i}")));
+        sources.add(Origin::File("a.yaml".into()), &text);
+        let problems = (0..30).map(|i| Problem::new(code::FILE, Some(pos(1, 501, 3)), format!("m{i}")));
         let text = sources.report(problems.collect()).to_string();
         assert!(text.contains("a.yaml:1:501") && text.contains("KEY") && !text.contains('\u{1b}'));
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH + 8));
-        assert!(
-            text.ends_with("30 errors in the config; the first 20 are shown"),
-            "{text}"
-        );
+        assert!(text.ends_with("30 errors in the config; the first 20 are shown"), "{text}");
         assert!(text.contains("m19") && !text.contains("m20"));
     }
 }

@@ -11,6 +11,8 @@ use super::overrides::scalar;
 
 /// References that name references that name ...
 const MAX_DEPTH: usize = 16;
+/// Mistakes that get a suggestion; no more are shown.
+const MAX_SUGGESTED: usize = 20;
 /// Interpolations of one config, copies included.
 const MAX_STEPS: usize = 10_000;
 /// The longest text that may come out, in bytes.
@@ -22,6 +24,8 @@ struct Resolver<'a> {
     /// Paths being resolved, to find circles.
     open: Vec<String>,
     steps: usize,
+    /// Suggestions made; each looks at every key.
+    suggested: usize,
 }
 
 /// What went wrong, and how to mend it.
@@ -33,11 +37,7 @@ struct Failure {
 
 impl Failure {
     fn new(message: impl Into<String>) -> Self {
-        Self {
-            code: code::INTERPOLATION,
-            message: message.into(),
-            help: None,
-        }
+        Self { code: code::INTERPOLATION, message: message.into(), help: None }
     }
 
     fn help(mut self, help: impl Into<String>) -> Self {
@@ -59,12 +59,7 @@ pub(super) fn resolve(
             found.push(path.to_owned());
         }
     });
-    let mut resolver = Resolver {
-        root,
-        env,
-        open: Vec::new(),
-        steps: 0,
-    };
+    let mut resolver = Resolver { root, env, open: Vec::new(), steps: 0, suggested: 0 };
     let mut resolved = Vec::new();
     for path in found {
         let Some(node) = resolver.root.get(&path) else {
@@ -90,12 +85,11 @@ pub(super) fn resolve(
 }
 
 fn get_mut<'a>(root: &'a mut Node, path: &str) -> Option<&'a mut Node> {
-    path.split('.')
-        .try_fold(root, |node, segment| match &mut node.kind {
-            Kind::Map(map) => map.get_mut(segment).map(|entry| &mut entry.node),
-            Kind::Seq(items) => items.get_mut(segment.parse::<usize>().ok()?),
-            _ => None,
-        })
+    path.split('.').try_fold(root, |node, segment| match &mut node.kind {
+        Kind::Map(map) => map.get_mut(segment).map(|entry| &mut entry.node),
+        Kind::Seq(items) => items.get_mut(segment.parse::<usize>().ok()?),
+        _ => None,
+    })
 }
 
 impl Resolver<'_> {
@@ -109,14 +103,10 @@ impl Resolver<'_> {
             Kind::Text(text) if text.contains("${") => {
                 if self.open.iter().any(|open| open == path) {
                     let chain = [self.open.join("` -> `"), path.to_owned()].join("` -> `");
-                    return Err(Failure::new(format!(
-                        "the interpolation goes in a circle: `{chain}`"
-                    )));
+                    return Err(Failure::new(format!("the interpolation goes in a circle: `{chain}`")));
                 }
                 if self.open.len() >= MAX_DEPTH {
-                    return Err(Failure::new(format!(
-                        "interpolations nested deeper than {MAX_DEPTH}"
-                    )));
+                    return Err(Failure::new(format!("interpolations nested deeper than {MAX_DEPTH}")));
                 }
                 self.open.push(path.to_owned());
                 let value = self.text(text, path, 0);
@@ -125,28 +115,15 @@ impl Resolver<'_> {
             }
             Kind::Seq(items) => {
                 let items = items.iter().enumerate();
-                let resolved = items.map(|(i, item)| {
-                    Ok(Node {
-                        kind: self.node(item, &join(path, &i.to_string()))?,
-                        ..item.clone()
-                    })
-                });
+                let resolved = items
+                    .map(|(i, item)| Ok(Node { kind: self.node(item, &join(path, &i.to_string()))?, ..item.clone() }));
                 Kind::Seq(resolved.collect::<Result<_, Failure>>()?)
             }
             Kind::Map(map) => {
                 let mut resolved = std::collections::BTreeMap::new();
                 for (name, entry) in map {
                     let kind = self.node(&entry.node, &join(path, name))?;
-                    resolved.insert(
-                        name.clone(),
-                        Entry {
-                            key: entry.key,
-                            node: Node {
-                                kind,
-                                ..entry.node.clone()
-                            },
-                        },
-                    );
+                    resolved.insert(name.clone(), Entry { key: entry.key, node: Node { kind, ..entry.node.clone() } });
                 }
                 Kind::Map(resolved)
             }
@@ -157,9 +134,7 @@ impl Resolver<'_> {
     /// The value of a text at `path`.
     fn text(&mut self, text: &str, path: &str, depth: usize) -> Result<Kind, Failure> {
         if depth > MAX_DEPTH {
-            return Err(Failure::new(format!(
-                "interpolations nested deeper than {MAX_DEPTH}"
-            )));
+            return Err(Failure::new(format!("interpolations nested deeper than {MAX_DEPTH}")));
         }
         let mut out = String::new();
         let mut rest = text;
@@ -172,8 +147,7 @@ impl Resolver<'_> {
             }
             out += &rest[..start];
             let body = &rest[start + 2..];
-            let end = closing(body)
-                .ok_or_else(|| Failure::new(format!("`{}` has no closing `}}`", &rest[start..])))?;
+            let end = closing(body).ok_or_else(|| Failure::new(format!("`{}` has no closing `}}`", &rest[start..])))?;
             let value = self.expression(&body[..end], path, depth)?;
             rest = &body[end + 1..];
             if out.is_empty() && rest.is_empty() {
@@ -206,21 +180,10 @@ impl Resolver<'_> {
             let refused = matches!(resolver, "eval" | "oc.eval" | "python" | "exec");
             let failure = Failure::new(format!(
                 "`${{{resolver}:...}}` is {}",
-                if refused {
-                    "refused: a config runs no code"
-                } else {
-                    "not a resolver"
-                }
+                if refused { "refused: a config runs no code" } else { "not a resolver" }
             ));
-            let code = if refused {
-                code::REFUSED
-            } else {
-                code::INTERPOLATION
-            };
-            return Err(Failure {
-                code,
-                ..failure.help("resolvers are `${key}` and `${oc.env:NAME,default}`")
-            });
+            let code = if refused { code::REFUSED } else { code::INTERPOLATION };
+            return Err(Failure { code, ..failure.help("resolvers are `${key}` and `${oc.env:NAME,default}`") });
         }
         let (name, default) = match arguments.split_once(',') {
             Some((name, default)) => (name.trim(), Some(default.trim())),
@@ -230,12 +193,8 @@ impl Resolver<'_> {
             (Some(value), _) => Ok(scalar(&value)),
             (None, Some(default)) if default.contains("${") => self.text(default, path, depth + 1),
             (None, Some(default)) => Ok(scalar(default.trim_matches(['"', '\'']))),
-            (None, None) => Err(Failure::new(format!(
-                "the environment variable `{name}` is not set"
-            ))
-            .help(format!(
-                "set it, or give a default: `${{oc.env:{name},default}}`"
-            ))),
+            (None, None) => Err(Failure::new(format!("the environment variable `{name}` is not set"))
+                .help(format!("set it, or give a default: `${{oc.env:{name},default}}`"))),
         }
     }
 
@@ -247,26 +206,21 @@ impl Resolver<'_> {
         let key = key.trim();
         let relative = key.len() - key.trim_start_matches('.').len();
         let mut parents: Vec<&str> = path.split('.').collect();
-        parents.truncate(if relative == 0 {
-            0
-        } else {
-            parents.len().saturating_sub(relative)
-        });
+        parents.truncate(if relative == 0 { 0 } else { parents.len().saturating_sub(relative) });
         let base = parents.join(".");
-        let target = key[relative..]
-            .split('.')
-            .fold(base, |at, name| join(&at, &canonical(&at, name)));
+        let target = key[relative..].split('.').fold(base, |at, name| join(&at, &canonical(&at, name)));
         let root = self.root;
         match root.get(&target) {
             Some(node) => self.node(node, &target),
             None => {
                 let mut names = Vec::new();
-                root.leaves("", &mut |path, _| names.push(path.to_owned()));
+                if self.suggested < MAX_SUGGESTED {
+                    root.leaves("", &mut |path, _| names.push(path.to_owned()));
+                    self.suggested += 1;
+                }
                 let near = super::suggest::nearest(&target, names.iter().map(String::as_str));
                 let failure = Failure::new(format!("`${{{body}}}`: there is no key `{target}`"));
-                Err(near.into_iter().fold(failure, |f, near| {
-                    f.help(format!("did you mean `${{{near}}}`?"))
-                }))
+                Err(near.into_iter().fold(failure, |f, near| f.help(format!("did you mean `${{{near}}}`?"))))
             }
         }
     }
@@ -303,25 +257,13 @@ mod tests {
     #[test]
     fn references_and_environment() {
         let cases = [
-            (
-                "a: {b: 1}\nc: ${a.b}\nd: x${a.b}y\n",
-                r#"{"a":{"b":1},"c":1,"d":"x1y"}"#,
-            ),
-            (
-                "a: {b: '${.c}', c: '${..d}'}\nd: 2e-5\n",
-                r#"{"a":{"b":0.00002,"c":0.00002},"d":0.00002}"#,
-            ),
-            (
-                "a: '${oc.env:SET}'\nb: '${oc.env:UNSET,null}'\n",
-                r#"{"a":7,"b":null}"#,
-            ),
+            ("a: {b: 1}\nc: ${a.b}\nd: x${a.b}y\n", r#"{"a":{"b":1},"c":1,"d":"x1y"}"#),
+            ("a: {b: '${.c}', c: '${..d}'}\nd: 2e-5\n", r#"{"a":{"b":0.00002,"c":0.00002},"d":0.00002}"#),
+            ("a: '${oc.env:SET}'\nb: '${oc.env:UNSET,null}'\n", r#"{"a":7,"b":null}"#),
             ("a: '${oc.env:UNSET,${b}}'\nb: x\n", r#"{"a":"x","b":"x"}"#),
             ("a: {x: 1}\nb: '${a}'\n", r#"{"a":{"x":1},"b":{"x":1}}"#),
             ("a_b: 1\nc: '${a-b}'\n", r#"{"a_b":1,"c":1}"#),
-            (
-                "a: \\${b}\nk: b\nb: 3\nd: '${${k}}'\n",
-                r#"{"a":"${b}","b":3,"d":3,"k":"b"}"#,
-            ),
+            ("a: \\${b}\nk: b\nb: 3\nd: '${${k}}'\n", r#"{"a":"${b}","b":3,"d":3,"k":"b"}"#),
         ];
         for (yaml, wanted) in cases {
             let (got, problems) = resolved(yaml);
@@ -343,10 +285,7 @@ mod tests {
         ];
         for (yaml, message) in cases {
             let (_, problems) = resolved(yaml);
-            assert!(
-                problems.iter().any(|p| p.message.contains(message)),
-                "{yaml}: {problems:?}"
-            );
+            assert!(problems.iter().any(|p| p.message.contains(message)), "{yaml}: {problems:?}");
         }
     }
 
@@ -358,10 +297,6 @@ mod tests {
             yaml += &format!("a{i}: [{}]\n", vec![last; 8].join(", "));
         }
         let (_, problems) = resolved(&yaml);
-        assert!(
-            problems
-                .iter()
-                .any(|p| p.message.contains("too many") || p.message.contains("deeper"))
-        );
+        assert!(problems.iter().any(|p| p.message.contains("too many") || p.message.contains("deeper")));
     }
 }

@@ -7,11 +7,14 @@ use serde_json::Value;
 
 use super::check::{self, Checker};
 use super::compose::{self, Composer};
+use super::edit::Op;
 use super::error::{Problem, Report, Sources, code};
 use super::interpolate;
 use super::node::Node;
 use super::origin::{self, KeyOrigin};
-use super::overrides::{self, Op, Override};
+use super::overrides::{self, Override};
+use super::read::read;
+use super::shape::{self, SCHEMA};
 use super::validate;
 use super::{RunConfig, yaml};
 
@@ -47,17 +50,12 @@ impl Loaded {
 ///
 /// # Errors
 /// Every mistake found, as a [`Report`] whose `Display` is for the user.
-pub fn load(
-    file: &Path,
-    overrides: &[String],
-    env: impl Iterator<Item = (String, String)>,
-) -> Result<Loaded, Report> {
+pub fn load(file: &Path, overrides: &[String], env: impl Iterator<Item = (String, String)>) -> Result<Loaded, Report> {
     let env: BTreeMap<String, String> = env.collect();
     let mut sources = Sources::default();
     let mut problems = Vec::new();
     let assembled = assemble(file, overrides, &env, &mut sources, &mut problems);
-    let loaded = assembled
-        .and_then(|(tree, is_whole)| finish(tree, is_whole, &env, &sources, &mut problems));
+    let loaded = assembled.and_then(|(tree, is_whole)| finish(tree, is_whole, &env, &sources, &mut problems));
     loaded.ok_or_else(|| sources.report(problems))
 }
 
@@ -69,15 +67,11 @@ fn assemble(
     sources: &mut Sources,
     problems: &mut Vec<Problem>,
 ) -> Option<(Node, bool)> {
-    let root = compose::read(file, sources)
-        .map_err(|problem| problems.push(problem))
-        .ok();
+    let root = read(file, sources).map_err(|problem| problems.push(problem)).ok();
     let groups = root.as_ref().map(compose::groups).unwrap_or_default();
     let (mut choices, mut edits) = (Vec::new(), Vec::new());
     for (i, text) in overrides.iter().enumerate() {
-        match overrides::parse(text, i + 1, sources, |name| {
-            groups.iter().any(|group| group == name)
-        }) {
+        match overrides::parse(text, i + 1, sources, |name| groups.iter().any(|group| group == name)) {
             Ok(Override::Group(choice)) => choices.push(choice),
             Ok(Override::Key(edit)) => edits.push(edit),
             Err(problem) => problems.push(problem),
@@ -93,10 +87,7 @@ fn assemble(
     let mut tree = Composer::new(file, choices, sources, &mut composition).compose(root);
     let is_whole = composition.is_empty();
     problems.append(&mut composition);
-    let from_env: Vec<_> = env
-        .iter()
-        .filter_map(|(name, value)| overrides::parse_env(name, value, sources))
-        .collect();
+    let from_env: Vec<_> = env.iter().filter_map(|(name, value)| overrides::parse_env(name, value, sources)).collect();
     for edit in from_env.into_iter().chain(edits.into_iter().map(Ok)) {
         if let Err(problem) = edit.and_then(|edit| edit.apply(&mut tree)) {
             problems.push(problem);
@@ -116,19 +107,9 @@ fn finish(
     let mut failed = BTreeSet::new();
     let mut found = Vec::new();
     check::refuse_code(&mut tree, "", &mut found);
-    check::fill_defaults(&mut tree, &check::SCHEMA);
-    interpolate::resolve(
-        &mut tree,
-        &|name| env.get(name).cloned(),
-        &mut found,
-        &mut failed,
-    );
-    Checker {
-        sources,
-        problems: &mut found,
-        failed: &mut failed,
-    }
-    .check(&mut tree, &check::SCHEMA, "");
+    shape::fill_defaults(&mut tree, &SCHEMA);
+    interpolate::resolve(&mut tree, &|name| env.get(name).cloned(), &mut found, &mut failed);
+    Checker { sources, problems: &mut found, failed: &mut failed }.check(&mut tree, &SCHEMA, "");
     // With a file missing from the defaults list, everything it would have said is missing, too.
     found.retain(|p| is_whole || !matches!(p.code, code::MISSING_KEY | code::INTERPOLATION));
     problems.append(&mut found);
@@ -145,14 +126,10 @@ fn finish(
     }
     let composed = serde_json::to_value(&config).ok()?;
     let origins = origin::origins(&tree, &composed, sources);
-    Some(Loaded {
-        config,
-        composed,
-        origins,
-    })
+    Some(Loaded { config, composed, origins })
 }
 
 /// The JSON schema of a config file, for editors.
 pub fn schema_json() -> Value {
-    check::SCHEMA.clone()
+    SCHEMA.clone()
 }

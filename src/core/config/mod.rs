@@ -6,15 +6,20 @@
 
 mod check;
 mod compose;
+mod defaults;
 #[cfg(test)]
 mod docs;
+mod edit;
 mod error;
 mod interpolate;
 mod load;
 mod node;
 mod origin;
 mod overrides;
+mod read;
+mod scalar;
 mod schema;
+mod shape;
 mod suggest;
 mod units;
 mod validate;

@@ -43,11 +43,7 @@ pub(super) struct Node {
 
 impl Node {
     pub fn new(kind: Kind, pos: Option<Pos>) -> Self {
-        Self {
-            kind,
-            pos,
-            replaced: Vec::new(),
-        }
+        Self { kind, pos, replaced: Vec::new() }
     }
 
     pub fn empty_map(pos: Option<Pos>) -> Self {
@@ -60,14 +56,9 @@ impl Node {
             Value::Bool(b) => Kind::Bool(*b),
             Value::Number(n) => Kind::Number(n.clone()),
             Value::String(s) => Kind::Text(s.clone()),
-            Value::Array(items) => {
-                Kind::Seq(items.iter().map(|v| Self::from_json(v, pos)).collect())
-            }
+            Value::Array(items) => Kind::Seq(items.iter().map(|v| Self::from_json(v, pos)).collect()),
             Value::Object(map) => {
-                let entry = |v| Entry {
-                    key: pos,
-                    node: Self::from_json(v, pos),
-                };
+                let entry = |v| Entry { key: pos, node: Self::from_json(v, pos) };
                 Kind::Map(map.iter().map(|(k, v)| (k.clone(), entry(v))).collect())
             }
         };
@@ -81,48 +72,24 @@ impl Node {
             Kind::Number(n) => Value::Number(n.clone()),
             Kind::Text(s) => Value::String(s.clone()),
             Kind::Seq(items) => Value::Array(items.iter().map(Self::to_json).collect()),
-            Kind::Map(map) => Value::Object(
-                map.iter()
-                    .map(|(k, e)| (k.clone(), e.node.to_json()))
-                    .collect(),
-            ),
+            Kind::Map(map) => Value::Object(map.iter().map(|(k, e)| (k.clone(), e.node.to_json())).collect()),
         }
     }
 
     pub fn map(&self) -> Option<&BTreeMap<String, Entry>> {
-        if let Kind::Map(map) = &self.kind {
-            Some(map)
-        } else {
-            None
-        }
+        if let Kind::Map(map) = &self.kind { Some(map) } else { None }
     }
 
     pub fn map_mut(&mut self) -> Option<&mut BTreeMap<String, Entry>> {
-        if let Kind::Map(map) = &mut self.kind {
-            Some(map)
-        } else {
-            None
-        }
+        if let Kind::Map(map) = &mut self.kind { Some(map) } else { None }
     }
 
     pub fn get(&self, path: &str) -> Option<&Node> {
-        path.split('.')
-            .try_fold(self, |node, segment| match &node.kind {
-                Kind::Map(map) => map.get(segment).map(|entry| &entry.node),
-                Kind::Seq(items) => items.get(segment.parse::<usize>().ok()?),
-                _ => None,
-            })
-    }
-
-    /// Where the key of `path` stands, or failing that its value.
-    pub fn key_pos(&self, path: &str) -> Option<Pos> {
-        let (parent, last) = path
-            .rsplit_once('.')
-            .map_or((Some(self), path), |(p, l)| (self.get(p), l));
-        match &parent?.kind {
-            Kind::Map(map) => map.get(last).and_then(|entry| entry.key.or(entry.node.pos)),
-            _ => self.get(path)?.pos,
-        }
+        path.split('.').try_fold(self, |node, segment| match &node.kind {
+            Kind::Map(map) => map.get(segment).map(|entry| &entry.node),
+            Kind::Seq(items) => items.get(segment.parse::<usize>().ok()?),
+            _ => None,
+        })
     }
 
     /// What the value is, in words for a message.
@@ -147,25 +114,17 @@ impl Node {
     /// The value on one line, cut where it is long.
     pub fn brief(&self) -> String {
         let text = self.to_text();
-        if text.chars().count() <= 60 {
-            text
-        } else {
-            text.chars().take(57).chain("...".chars()).collect()
-        }
+        if text.chars().count() <= 60 { text } else { text.chars().take(57).chain("...".chars()).collect() }
     }
 
     /// Every scalar, empty list and empty map below this value, with its path.
     pub fn leaves<'a>(&'a self, path: &str, visit: &mut impl FnMut(&str, &'a Node)) {
         match &self.kind {
             Kind::Map(map) if !map.is_empty() => {
-                map.iter()
-                    .for_each(|(name, entry)| entry.node.leaves(&join(path, name), visit));
+                map.iter().for_each(|(name, entry)| entry.node.leaves(&join(path, name), visit));
             }
             Kind::Seq(items) if !items.is_empty() => {
-                items
-                    .iter()
-                    .enumerate()
-                    .for_each(|(i, item)| item.leaves(&join(path, &i.to_string()), visit));
+                items.iter().enumerate().for_each(|(i, item)| item.leaves(&join(path, &i.to_string()), visit));
             }
             _ => visit(path, self),
         }
@@ -178,23 +137,13 @@ impl Node {
             replaced.push((pos, self.brief()));
         }
         replaced.extend(new.replaced);
-        *self = Node {
-            kind: new.kind,
-            pos: new.pos,
-            replaced,
-        };
+        *self = Node { kind: new.kind, pos: new.pos, replaced };
     }
 
     /// Lays `over` onto this value: maps are merged key by key, everything else is replaced.
     pub fn merge(&mut self, over: Node) {
         match (&mut self.kind, over) {
-            (
-                Kind::Map(base),
-                Node {
-                    kind: Kind::Map(over),
-                    ..
-                },
-            ) => {
+            (Kind::Map(base), Node { kind: Kind::Map(over), .. }) => {
                 for (name, entry) in over {
                     match base.get_mut(&name) {
                         Some(old) => {
@@ -217,19 +166,11 @@ pub(super) fn is_free_form(path: &str) -> bool {
 
 /// `-` and `_` are the same in keys, except in what is handed on as it is.
 pub(super) fn canonical(parent: &str, name: &str) -> String {
-    if is_free_form(parent) {
-        name.to_owned()
-    } else {
-        name.replace('-', "_")
-    }
+    if is_free_form(parent) { name.to_owned() } else { name.replace('-', "_") }
 }
 
 pub(super) fn join(parent: &str, name: &str) -> String {
-    if parent.is_empty() {
-        name.to_owned()
-    } else {
-        format!("{parent}.{name}")
-    }
+    if parent.is_empty() { name.to_owned() } else { format!("{parent}.{name}") }
 }
 
 /// A float as Python prints it, which is how people write learning rates: `2e-05`.

@@ -24,42 +24,20 @@ pub(super) fn origins(tree: &Node, order: &serde_json::Value, sources: &Sources)
             Some(pos) => from(sources, pos),
             None => "schema default".to_owned(),
         };
-        let replaced = node.map(|node| {
-            node.replaced
-                .iter()
-                .rev()
-                .map(|(pos, value)| said(sources, *pos, value))
-                .collect()
-        });
-        found.push(KeyOrigin {
-            path: path.to_owned(),
-            value,
-            from,
-            replaced: replaced.unwrap_or_default(),
-        });
+        let replaced =
+            node.map(|node| node.replaced.iter().rev().map(|(pos, value)| said(sources, *pos, value)).collect());
+        found.push(KeyOrigin { path: path.to_owned(), value, from, replaced: replaced.unwrap_or_default() });
     });
     found
 }
 
 /// One line a value, aligned.
 pub(super) fn render(origins: &[KeyOrigin]) -> String {
-    let assigned: Vec<String> = origins
-        .iter()
-        .map(|o| format!("{} = {}", o.path, o.value))
-        .collect();
-    let width = assigned
-        .iter()
-        .map(|text| text.chars().count())
-        .filter(|len| *len <= 60)
-        .max()
-        .unwrap_or(0);
+    let assigned: Vec<String> = origins.iter().map(|o| format!("{} = {}", o.path, o.value)).collect();
+    let width = assigned.iter().map(|text| text.chars().count()).filter(|len| *len <= 60).max().unwrap_or(0);
     let mut out = String::new();
     for (assigned, origin) in assigned.iter().zip(origins) {
-        let history: String = origin
-            .replaced
-            .iter()
-            .map(|said| format!("; {said}"))
-            .collect();
+        let history: String = origin.replaced.iter().map(|said| format!("; {said}")).collect();
         out += &format!("{assigned:<width$}   from {}{history}\n", origin.from);
     }
     out
@@ -69,18 +47,12 @@ pub(super) fn render(origins: &[KeyOrigin]) -> String {
 fn visit(value: &serde_json::Value, path: &str, leaf: &mut dyn FnMut(&str, String)) {
     match value {
         serde_json::Value::Object(map) if !map.is_empty() => {
-            map.iter()
-                .for_each(|(name, child)| visit(child, &join(path, name), leaf));
+            map.iter().for_each(|(name, child)| visit(child, &join(path, name), leaf));
         }
         serde_json::Value::Array(items) if !items.is_empty() => {
-            items
-                .iter()
-                .enumerate()
-                .for_each(|(i, child)| visit(child, &join(path, &i.to_string()), leaf));
+            items.iter().enumerate().for_each(|(i, child)| visit(child, &join(path, &i.to_string()), leaf));
         }
-        serde_json::Value::Number(number) if number.is_f64() => {
-            leaf(path, float(number.as_f64().unwrap_or(0.0)))
-        }
+        serde_json::Value::Number(number) if number.is_f64() => leaf(path, float(number.as_f64().unwrap_or(0.0))),
         serde_json::Value::String(text) => leaf(path, text.clone()),
         other => leaf(path, other.to_string()),
     }

@@ -5,29 +5,13 @@
 
 use serde_json::Number;
 
+use super::edit::{Edit, Op};
 use super::error::{Origin, Problem, Sources, code};
-use super::node::{Entry, Kind, Node, Pos, canonical, join};
+use super::node::{Kind, Node, Pos};
 use super::yaml;
 
 /// Deeper trees are mistakes, and a danger to recursion.
 const MAX_DEPTH: usize = 32;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Op {
-    Set,
-    Add,
-    Force,
-    Drop,
-}
-
-/// One edit of a key.
-#[derive(Debug)]
-pub(super) struct Edit {
-    op: Op,
-    /// Names along the path, with the place of each.
-    path: Vec<(String, Pos)>,
-    value: Option<Node>,
-}
 
 /// One edit of the `defaults` list.
 #[derive(Debug)]
@@ -54,13 +38,8 @@ pub(super) fn parse(
     sources: &mut Sources,
     is_group: impl Fn(&str) -> bool,
 ) -> Result<Override, Problem> {
-    let source = sources.add(Origin::Override(number), text.to_owned());
-    let whole = Pos {
-        source,
-        line: 1,
-        column: 1,
-        len: text.chars().count().max(1),
-    };
+    let source = sources.add(Origin::Override(number), text);
+    let whole = Pos { source, line: 1, column: 1, len: text.chars().count().max(1) };
     let bad = |message: &str| {
         Problem::new(code::OVERRIDE, Some(whole), message)
             .help("write `key=value`, `+key=value`, `++key=value`, `~key` or `group=option`")
@@ -86,66 +65,37 @@ pub(super) fn parse(
     }
     let start = text.len() - rest.len();
     if key.contains(['/', '@']) || is_group(key) {
-        let option = value
-            .filter(|v| op != Op::Drop && *v != "null")
-            .map(str::to_owned);
-        return Ok(Override::Group(Choice {
-            op,
-            group: key.to_owned(),
-            option,
-            pos: whole,
-            used: false,
-        }));
+        let option = value.filter(|v| op != Op::Drop && *v != "null").map(str::to_owned);
+        return Ok(Override::Group(Choice { op, group: key.to_owned(), option, pos: whole, used: false }));
     }
     let path = segments(key, start, source)?;
     let value = match value {
-        Some(value) if op != Op::Drop => Some(parse_value(
-            value,
-            source,
-            text.chars().count() - value.chars().count(),
-        )?),
+        Some(value) if op != Op::Drop => {
+            Some(parse_value(value, source, text.chars().count() - value.chars().count())?)
+        }
         _ => None,
     };
     Ok(Override::Key(Edit { op, path, value }))
 }
 
 /// Parses `LOONGFORGE__A__B`; `None` for any other variable.
-pub(super) fn parse_env(
-    name: &str,
-    value: &str,
-    sources: &mut Sources,
-) -> Option<Result<Edit, Problem>> {
+pub(super) fn parse_env(name: &str, value: &str, sources: &mut Sources) -> Option<Result<Edit, Problem>> {
     let key = name.strip_prefix("LOONGFORGE__")?;
-    let source = sources.add(Origin::Env(name.to_owned()), format!("{name}={value}"));
+    let source = sources.add(Origin::Env(name.to_owned()), &format!("{name}={value}"));
     let mut column = "LOONGFORGE__".len() + 1;
     let mut path = Vec::new();
     for part in key.split("__") {
         let len = part.chars().count();
-        let pos = Pos {
-            source,
-            line: 1,
-            column,
-            len: len.max(1),
-        };
+        let pos = Pos { source, line: 1, column, len: len.max(1) };
         if part.is_empty() || path.len() >= MAX_DEPTH {
-            let help =
-                "write the key in capitals with `__` for each dot, as in `LOONGFORGE__TRAIN__LR`";
-            return Some(Err(Problem::new(
-                code::OVERRIDE,
-                Some(pos),
-                format!("`{name}` names no key"),
-            )
-            .help(help)));
+            let help = "write the key in capitals with `__` for each dot, as in `LOONGFORGE__TRAIN__LR`";
+            return Some(Err(Problem::new(code::OVERRIDE, Some(pos), format!("`{name}` names no key")).help(help)));
         }
         path.push((part.to_lowercase(), pos));
         column += len + 2;
     }
     let value = parse_value(value, source, name.chars().count() + 1);
-    Some(value.map(|value| Edit {
-        op: Op::Set,
-        path,
-        value: Some(value),
-    }))
+    Some(value.map(|value| Edit { op: Op::Set, path, value: Some(value) }))
 }
 
 /// Splits `a.b[0].c` at its dots; `start` is the number of characters before it.
@@ -154,24 +104,11 @@ fn segments(key: &str, start: usize, source: usize) -> Result<Vec<(String, Pos)>
     let mut column = start + 1;
     for part in key.split(['.', '[']) {
         let len = part.chars().count();
-        let pos = Pos {
-            source,
-            line: 1,
-            column,
-            len: len.max(1),
-        };
+        let pos = Pos { source, line: 1, column, len: len.max(1) };
         let name = part.strip_suffix(']').unwrap_or(part);
         if name.is_empty() || path.len() >= MAX_DEPTH {
-            let message = if name.is_empty() {
-                "a name is missing"
-            } else {
-                "too many names"
-            };
-            return Err(Problem::new(
-                code::OVERRIDE,
-                Some(pos),
-                format!("{message} in the key `{key}`"),
-            ));
+            let message = if name.is_empty() { "a name is missing" } else { "too many names" };
+            return Err(Problem::new(code::OVERRIDE, Some(pos), format!("{message} in the key `{key}`")));
         }
         path.push((name.to_owned(), pos));
         column += len + 1;
@@ -181,18 +118,12 @@ fn segments(key: &str, start: usize, source: usize) -> Result<Vec<(String, Pos)>
 
 /// A value: YAML where it starts like a list, map or quoted text, else a plain scalar.
 fn parse_value(text: &str, source: usize, column: usize) -> Result<Node, Problem> {
-    let pos = Pos {
-        source,
-        line: 1,
-        column: column + 1,
-        len: text.chars().count().max(1),
-    };
+    let pos = Pos { source, line: 1, column: column + 1, len: text.chars().count().max(1) };
     if text.starts_with(['[', '{', '"', '\'']) {
         return yaml::parse(text, source, column).map_err(|error| {
             let message = format!("the value is not YAML: {}", error.message);
-            Problem::new(code::OVERRIDE, error.pos.or(Some(pos)), message).help(
-                "quote the whole override for the shell, and text inside lists and maps for YAML",
-            )
+            Problem::new(code::OVERRIDE, error.pos.or(Some(pos)), message)
+                .help("quote the whole override for the shell, and text inside lists and maps for YAML")
         });
     }
     Ok(Node::new(scalar(text), Some(pos)))
@@ -210,158 +141,14 @@ pub(super) fn scalar(text: &str) -> Kind {
     let numeric = text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.'))
         && !text.contains(|c: char| c.is_ascii_alphabetic() && !matches!(c, 'e' | 'E'));
     let number = || {
-        let integer = text
-            .parse::<i64>()
-            .map(Number::from)
-            .or_else(|_| text.parse::<u64>().map(Number::from));
-        integer
-            .ok()
-            .or_else(|| Number::from_f64(text.parse().ok()?))
+        let integer = text.parse::<i64>().map(Number::from).or_else(|_| text.parse::<u64>().map(Number::from));
+        integer.ok().or_else(|| Number::from_f64(text.parse().ok()?))
     };
-    match numeric.then(number).flatten() {
+    // `007` is a name, not a count.
+    let is_padded = text.starts_with('0') && text[1..].starts_with(|c: char| c.is_ascii_digit());
+    match (numeric && !is_padded).then(number).flatten() {
         Some(number) => Kind::Number(number),
         None => Kind::Text(text.to_owned()),
-    }
-}
-
-impl Edit {
-    /// Changes the tree.
-    pub fn apply(self, root: &mut Node) -> Result<(), Problem> {
-        let mut node = root;
-        let mut at = String::new();
-        let (last, parents) = self
-            .path
-            .split_last()
-            .expect("a path has at least one name");
-        for (name, pos) in parents {
-            if node.kind == Kind::Null && self.op != Op::Drop {
-                node.replace(Node::empty_map(Some(*pos)));
-            }
-            let name = canonical(&at, name);
-            node = child(node, &at, &name, *pos, self.op)?;
-            at = join(&at, &name);
-        }
-        let (name, pos) = (canonical(&at, &last.0), last.1);
-        let path = join(&at, &name);
-        if node.kind == Kind::Null && self.op != Op::Drop {
-            node.replace(Node::empty_map(Some(pos)));
-        }
-        match (&mut node.kind, self.value) {
-            (Kind::Map(map), None) => match map.remove(&name) {
-                Some(_) => Ok(()),
-                None => Err(nothing_to_drop(&path, pos)),
-            },
-            (Kind::Map(map), Some(mut value)) => {
-                normalize(&mut value, &path)?;
-                if self.op == Op::Add && map.contains_key(&name) {
-                    let message = format!("`+{path}`: the key is already there");
-                    let help =
-                        format!("`{path}=...` changes it, `++{path}=...` sets it in any case");
-                    return Err(Problem::new(code::OVERRIDE, Some(pos), message).help(help));
-                }
-                match map.get_mut(&name) {
-                    Some(entry) => entry.node.merge(value),
-                    None => drop(map.insert(
-                        name,
-                        Entry {
-                            key: Some(pos),
-                            node: value,
-                        },
-                    )),
-                }
-                Ok(())
-            }
-            (Kind::Seq(items), value) => {
-                let old = item(items, &at, &name, pos)?;
-                match value {
-                    Some(mut value) => {
-                        normalize(&mut value, &path)?;
-                        old.merge(value);
-                    }
-                    None => drop(items.remove(name.parse().expect("item() has read the index"))),
-                }
-                Ok(())
-            }
-            _ => Err(no_keys(&at, &name, pos)),
-        }
-    }
-}
-
-/// The node one name further down; made where it is missing, unless something is to be dropped.
-fn child<'a>(
-    node: &'a mut Node,
-    at: &str,
-    name: &str,
-    pos: Pos,
-    op: Op,
-) -> Result<&'a mut Node, Problem> {
-    match &mut node.kind {
-        Kind::Map(map) if op == Op::Drop && !map.contains_key(name) => {
-            Err(nothing_to_drop(&join(at, name), pos))
-        }
-        Kind::Map(map) => {
-            let new = || Entry {
-                key: Some(pos),
-                node: Node::empty_map(Some(pos)),
-            };
-            Ok(&mut map.entry(name.to_owned()).or_insert_with(new).node)
-        }
-        Kind::Seq(items) => item(items, at, name, pos),
-        _ => Err(no_keys(at, name, pos)),
-    }
-}
-
-fn item<'a>(
-    items: &'a mut [Node],
-    at: &str,
-    name: &str,
-    pos: Pos,
-) -> Result<&'a mut Node, Problem> {
-    let len = items.len();
-    name.parse::<usize>()
-        .ok()
-        .and_then(|index| items.get_mut(index))
-        .ok_or_else(|| {
-            let message = format!("`{at}` is a list of {len}; `{name}` is none of its indices");
-            Problem::new(code::OVERRIDE, Some(pos), message).help("indices count from 0")
-        })
-}
-
-fn nothing_to_drop(path: &str, pos: Pos) -> Problem {
-    Problem::new(
-        code::OVERRIDE,
-        Some(pos),
-        format!("`~{path}`: no file sets this key, so there is nothing to drop"),
-    )
-}
-
-fn no_keys(at: &str, name: &str, pos: Pos) -> Problem {
-    let message = format!("`{at}` is a single value and has no key `{name}`");
-    Problem::new(code::OVERRIDE, Some(pos), message)
-}
-
-/// Makes `-` and `_` the same in every key below `path`.
-pub(super) fn normalize(node: &mut Node, path: &str) -> Result<(), Problem> {
-    match &mut node.kind {
-        Kind::Map(map) => {
-            for (name, mut entry) in std::mem::take(map) {
-                let name = canonical(path, &name);
-                let child = join(path, &name);
-                normalize(&mut entry.node, &child)?;
-                let pos = entry.key;
-                if map.insert(name, entry).is_some() {
-                    let message =
-                        format!("duplicate key `{child}`: `-` and `_` are the same in keys");
-                    return Err(Problem::new(code::FILE, pos, message));
-                }
-            }
-            Ok(())
-        }
-        Kind::Seq(items) => items
-            .iter_mut()
-            .enumerate()
-            .try_for_each(|(i, item)| normalize(item, &join(path, &i.to_string()))),
-        _ => Ok(()),
     }
 }
 
@@ -391,29 +178,13 @@ mod tests {
             (&["++a.b=x=y"], r#"{"a":{"b":"x=y","c":[1,2]}}"#),
             (&["a.c.1=7", "a.c[0]=8"], r#"{"a":{"b":1,"c":[8,7]}}"#),
             (&["~a.c.0"], r#"{"a":{"b":1,"c":[2]}}"#),
-            (
-                &["a.c=[3, 'x y']", "a.b="],
-                r#"{"a":{"b":"","c":[3,"x y"]}}"#,
-            ),
-            (
-                &["a={b: 5}", "d-e.f=null"],
-                r#"{"a":{"b":5,"c":[1,2]},"d_e":{"f":null}}"#,
-            ),
-            (
-                &["model.overrides.x-y=1"],
-                r#"{"a":{"b":1,"c":[1,2]},"model":{"overrides":{"x-y":1}}}"#,
-            ),
-            (
-                &["a.b=64MiB", "a.c=nan"],
-                r#"{"a":{"b":"64MiB","c":"nan"}}"#,
-            ),
+            (&["a.c=[3, 'x y']", "a.b="], r#"{"a":{"b":"","c":[3,"x y"]}}"#),
+            (&["a={b: 5}", "d-e.f=null"], r#"{"a":{"b":5,"c":[1,2]},"d_e":{"f":null}}"#),
+            (&["model.overrides.x-y=1"], r#"{"a":{"b":1,"c":[1,2]},"model":{"overrides":{"x-y":1}}}"#),
+            (&["a.b=64MiB", "a.c=nan"], r#"{"a":{"b":"64MiB","c":"nan"}}"#),
         ];
         for (overrides, wanted) in cases {
-            assert_eq!(
-                edited(yaml, overrides).as_deref(),
-                Ok(wanted),
-                "{overrides:?}"
-            );
+            assert_eq!(edited(yaml, overrides).as_deref(), Ok(wanted), "{overrides:?}");
         }
     }
 
@@ -436,21 +207,15 @@ mod tests {
             let error = edited(yaml, &[text]).unwrap_err();
             assert!(error.contains(message), "{text}: {error}");
         }
-        assert!(
-            edited(yaml, &[&format!("{}b=1", "a.".repeat(100_000))])
-                .unwrap_err()
-                .contains("too many names")
-        );
+        assert!(edited(yaml, &[&format!("{}b=1", "a.".repeat(100_000))]).unwrap_err().contains("too many names"));
     }
 
     #[test]
     fn groups_and_environment() {
         let mut sources = Sources::default();
-        for (text, group, option) in [
-            ("models/q@m.f=x", "models/q@m.f", Some("x")),
-            ("db=my", "db", Some("my")),
-            ("~db", "db", None),
-        ] {
+        for (text, group, option) in
+            [("models/q@m.f=x", "models/q@m.f", Some("x")), ("db=my", "db", Some("my")), ("~db", "db", None)]
+        {
             match parse(text, 1, &mut sources, |name| name == "db") {
                 Ok(Override::Group(c)) => {
                     assert_eq!((c.group.as_str(), c.option.as_deref()), (group, option))
@@ -458,22 +223,10 @@ mod tests {
                 other => panic!("{text}: {other:?}"),
             }
         }
-        let edit = parse_env("LOONGFORGE__TRAIN__MIN_LR", "1e-5", &mut sources)
-            .unwrap()
-            .unwrap();
-        assert_eq!(
-            edit.path
-                .iter()
-                .map(|(name, _)| name.as_str())
-                .collect::<Vec<_>>(),
-            ["train", "min_lr"]
-        );
+        let edit = parse_env("LOONGFORGE__TRAIN__MIN_LR", "1e-5", &mut sources).unwrap().unwrap();
+        assert_eq!(edit.path.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["train", "min_lr"]);
         assert_eq!(edit.path[1].1.column, 20);
         assert!(parse_env("HOME", "/", &mut sources).is_none());
-        assert!(
-            parse_env("LOONGFORGE__", "1", &mut sources)
-                .unwrap()
-                .is_err()
-        );
+        assert!(parse_env("LOONGFORGE__", "1", &mut sources).unwrap().is_err());
     }
 }

@@ -3,45 +3,24 @@
 use std::path::Path;
 
 /// The candidate nearest to `name`, if one is near enough to be what was meant.
-pub(super) fn nearest<'a>(
-    name: &str,
-    candidates: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
+pub(super) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wanted = fold(name);
     let limit = (wanted.len() / 3).max(1);
-    let scored = candidates
-        .into_iter()
-        .map(|candidate| (distance(&wanted, &fold(candidate)), candidate));
-    scored
-        .filter(|(distance, _)| *distance <= limit)
-        .min()
-        .map(|(_, candidate)| candidate)
+    let scored = candidates.into_iter().map(|candidate| (distance(&wanted, &fold(candidate)), candidate));
+    scored.filter(|(distance, _)| *distance <= limit).min().map(|(_, candidate)| candidate)
 }
 
 /// What to say about a path that does not exist: a neighbour of a like name, or how much of it there is.
 pub(super) fn path(missing: &Path) -> Option<String> {
-    let parent = missing
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
+    let parent = missing.parent().filter(|parent| !parent.as_os_str().is_empty());
     let folder = parent.unwrap_or(Path::new("."));
     if !folder.is_dir() {
-        let existing = folder
-            .ancestors()
-            .skip(1)
-            .find(|p| !p.as_os_str().is_empty() && p.is_dir());
+        let existing = folder.ancestors().skip(1).find(|p| !p.as_os_str().is_empty() && p.is_dir());
         return Some(match existing {
-            Some(existing) => format!(
-                "`{}` exists, `{}` does not",
-                existing.display(),
-                folder.display()
-            ),
+            Some(existing) => format!("`{}` exists, `{}` does not", existing.display(), folder.display()),
             None => {
-                let here = std::env::current_dir()
-                    .map_or_else(|_| ".".to_owned(), |dir| dir.display().to_string());
-                format!(
-                    "there is no directory `{}`; paths start at `{here}`",
-                    folder.display()
-                )
+                let here = std::env::current_dir().map_or_else(|_| ".".to_owned(), |dir| dir.display().to_string());
+                format!("there is no directory `{}`; paths start at `{here}`", folder.display())
             }
         });
     }
@@ -52,23 +31,13 @@ pub(super) fn path(missing: &Path) -> Option<String> {
         .filter_map(|entry| entry.file_name().into_string().ok())
         .collect();
     names.sort();
-    let near = nearest(
-        missing.file_name()?.to_str()?,
-        names.iter().map(String::as_str),
-    )?;
-    Some(format!(
-        "did you mean `{}`?",
-        missing.with_file_name(near).display()
-    ))
+    let near = nearest(missing.file_name()?.to_str()?, names.iter().map(String::as_str))?;
+    Some(format!("did you mean `{}`?", missing.with_file_name(near).display()))
 }
 
 /// Case and separators are what people get wrong most; they count for nothing.
 fn fold(name: &str) -> Vec<char> {
-    name.chars()
-        .filter(|c| !matches!(c, '_' | '-'))
-        .flat_map(char::to_lowercase)
-        .take(64)
-        .collect()
+    name.chars().filter(|c| !matches!(c, '_' | '-')).flat_map(char::to_lowercase).take(64).collect()
 }
 
 /// Edits (insert, delete, replace, swap of neighbours) between two names.
@@ -78,9 +47,7 @@ fn distance(a: &[char], b: &[char]) -> usize {
     for (i, &x) in a.iter().enumerate() {
         let mut row = vec![i + 1];
         for (j, &y) in b.iter().enumerate() {
-            let mut cost = (last[j] + usize::from(x != y))
-                .min(last[j + 1] + 1)
-                .min(row[j] + 1);
+            let mut cost = (last[j] + usize::from(x != y)).min(last[j + 1] + 1).min(row[j] + 1);
             if i > 0 && j > 0 && x == b[j - 1] && a[i - 1] == y {
                 cost = cost.min(before[j - 1] + 1);
             }
@@ -97,19 +64,9 @@ mod tests {
 
     #[test]
     fn finds_what_was_meant_and_nothing_else() {
-        let keys = [
-            "steps",
-            "global_batch_size",
-            "micro_batch_size",
-            "lr",
-            "min_lr",
-            "schedule",
-        ];
+        let keys = ["steps", "global_batch_size", "micro_batch_size", "lr", "min_lr", "schedule"];
         assert_eq!(nearest("micro_batchsize", keys), Some("micro_batch_size"));
-        assert_eq!(
-            nearest("Global-Batch-Size", keys),
-            Some("global_batch_size")
-        );
+        assert_eq!(nearest("Global-Batch-Size", keys), Some("global_batch_size"));
         assert_eq!(nearest("setps", keys), Some("steps"));
         assert_eq!(nearest("l", keys), Some("lr"));
         assert_eq!(nearest("tensor_parallel", keys), None);

@@ -48,13 +48,8 @@ const SIZE_UNITS: [(&str, u64); 9] = [
 ];
 
 /// Units in microseconds, the finest step a time span keeps.
-const TIME_UNITS: [(&str, u64); 5] = [
-    ("h", 3_600_000_000),
-    ("m", 60_000_000),
-    ("s", 1_000_000),
-    ("ms", 1_000),
-    ("us", 1),
-];
+const TIME_UNITS: [(&str, u64); 5] =
+    [("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1_000), ("us", 1)];
 
 impl Size {
     pub const fn from_bytes(bytes: u64) -> Self {
@@ -101,9 +96,7 @@ impl FromStr for Device {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let index = text
-            .strip_prefix("cuda:")
-            .filter(|n| n.bytes().all(|b| b.is_ascii_digit()));
+        let index = text.strip_prefix("cuda:").filter(|n| n.bytes().all(|b| b.is_ascii_digit()));
         match (text, index.and_then(|n| n.parse().ok())) {
             ("cpu", _) => Ok(Self::Cpu),
             ("cuda", _) => Ok(Self::Cuda(None)),
@@ -159,24 +152,14 @@ impl fmt::Display for Threads {
 
 fn parse_with_unit(text: &str, units: &[(&str, u64)], wanted: &str) -> Result<u64, String> {
     let text = text.trim();
-    let split = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = (&text[..split], text[split..].trim_start());
-    let names = || {
-        units
-            .iter()
-            .map(|(name, _)| *name)
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
+    let names = || units.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
     if number.is_empty() {
         return Err(format!("expected {wanted}"));
     }
     if unit.is_empty() {
-        return Err(format!(
-            "a bare number needs a unit here; expected {wanted}"
-        ));
+        return Err(format!("a bare number needs a unit here; expected {wanted}"));
     }
     let Some((_, scale)) = units.iter().find(|(name, _)| *name == unit) else {
         return Err(format!("unknown unit `{unit}`; units are {}", names()));
@@ -185,28 +168,14 @@ fn parse_with_unit(text: &str, units: &[(&str, u64)], wanted: &str) -> Result<u6
     if let Ok(whole) = number.parse::<u64>() {
         return whole.checked_mul(*scale).ok_or_else(too_large);
     }
-    let value = number
-        .parse::<f64>()
-        .map_err(|_| format!("expected {wanted}"))?
-        * *scale as f64;
+    let value = number.parse::<f64>().map_err(|_| format!("expected {wanted}"))? * *scale as f64;
     // Above 2^53 a fraction cannot be represented exactly any more.
-    if value <= 9_007_199_254_740_992.0 {
-        Ok(value.round() as u64)
-    } else {
-        Err(too_large())
-    }
+    if value <= 9_007_199_254_740_992.0 { Ok(value.round() as u64) } else { Err(too_large()) }
 }
 
 /// Writes the unit that gives the smallest whole number, so that it reads back the same.
-fn write_with_unit(
-    f: &mut fmt::Formatter<'_>,
-    value: u64,
-    units: &[(&str, u64)],
-    zero: &str,
-) -> fmt::Result {
-    let exact = units
-        .iter()
-        .filter(|(_, scale)| value != 0 && value.is_multiple_of(*scale));
+fn write_with_unit(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)], zero: &str) -> fmt::Result {
+    let exact = units.iter().filter(|(_, scale)| value != 0 && value.is_multiple_of(*scale));
     match exact.min_by_key(|(_, scale)| value / scale) {
         Some((unit, scale)) => write!(f, "{}{unit}", value / scale),
         None => write!(f, "0{zero}"),
@@ -259,9 +228,7 @@ impl Serialize for Threads {
 impl<'de> Deserialize<'de> for Threads {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = serde_json::Value::deserialize(deserializer)?;
-        let text = value
-            .as_str()
-            .map_or_else(|| value.to_string(), str::to_owned);
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         text.parse().map_err(de::Error::custom)
     }
 }
@@ -299,24 +266,9 @@ mod tests {
     #[test]
     fn units_are_required_and_known() {
         assert!("64".parse::<Size>().unwrap_err().contains("needs a unit"));
-        assert!(
-            "64mb"
-                .parse::<Size>()
-                .unwrap_err()
-                .contains("unknown unit `mb`")
-        );
-        assert!(
-            "-1s"
-                .parse::<TimeSpan>()
-                .unwrap_err()
-                .contains("such as `60s`")
-        );
-        assert!(
-            "99999999999TiB"
-                .parse::<Size>()
-                .unwrap_err()
-                .contains("too large")
-        );
+        assert!("64mb".parse::<Size>().unwrap_err().contains("unknown unit `mb`"));
+        assert!("-1s".parse::<TimeSpan>().unwrap_err().contains("such as `60s`"));
+        assert!("99999999999TiB".parse::<Size>().unwrap_err().contains("too large"));
         assert!("1.2.3MiB".parse::<Size>().is_err());
     }
 
@@ -326,10 +278,7 @@ mod tests {
         assert!("cuda:".parse::<Device>().is_err());
         assert!("gpu".parse::<Device>().is_err());
         assert_eq!("auto".parse(), Ok(Threads::Auto));
-        assert_eq!(
-            serde_json::from_str::<Threads>("2").unwrap(),
-            Threads::Count(2)
-        );
+        assert_eq!(serde_json::from_str::<Threads>("2").unwrap(), Threads::Count(2));
         assert!("0".parse::<Threads>().is_err());
     }
 }

@@ -9,17 +9,8 @@ use super::suggest;
 use super::{Placement, RunConfig, Weights};
 
 /// Reports broken rules. A rule over a key in `failed` is not asked: its value is not the user's.
-pub(super) fn validate(
-    config: &RunConfig,
-    tree: &Node,
-    failed: &BTreeSet<String>,
-    problems: &mut Vec<Problem>,
-) {
-    let mut rules = Rules {
-        tree,
-        failed,
-        problems,
-    };
+pub(super) fn validate(config: &RunConfig, tree: &Node, failed: &BTreeSet<String>, problems: &mut Vec<Problem>) {
+    let mut rules = Rules { tree, failed, problems };
     rules.train(config);
     rules.pools(config);
     rules.limits(config);
@@ -35,46 +26,27 @@ struct Rules<'a> {
 impl Rules<'_> {
     fn train(&mut self, config: &RunConfig) {
         let train = &config.train;
-        self.broken(
-            train.min_lr > train.lr,
-            code::COMBINATION,
-            &["train.min_lr", "train.lr"],
-            || {
-                (
-                    format!(
-                        "`train.min_lr` {} is above `train.lr` {}",
-                        float(train.min_lr),
-                        float(train.lr)
-                    ),
-                    "the schedule falls from `lr` to `min_lr`",
-                )
-            },
-        );
+        self.broken(train.min_lr > train.lr, code::COMBINATION, &["train.min_lr", "train.lr"], || {
+            (
+                format!("`train.min_lr` {} is above `train.lr` {}", float(train.min_lr), float(train.lr)),
+                "the schedule falls from `lr` to `min_lr`",
+            )
+        });
         self.broken(
             train.warmup_steps > train.steps,
             code::COMBINATION,
             &["train.warmup_steps", "train.steps"],
             || {
-                let message = format!(
-                    "`train.warmup_steps` {} is more than `train.steps` {}",
-                    train.warmup_steps, train.steps
-                );
+                let message =
+                    format!("`train.warmup_steps` {} is more than `train.steps` {}", train.warmup_steps, train.steps);
                 (message, "the learning rate would never reach its peak")
             },
         );
         for (i, beta) in train.optimizer.betas.into_iter().enumerate() {
             let key = format!("train.optimizer.betas.{i}");
-            self.broken(
-                !(0.0..1.0).contains(&beta),
-                code::OUT_OF_RANGE,
-                &[&key],
-                || {
-                    (
-                        format!("`{key}`: must be at least 0 and below 1, found `{beta}`"),
-                        "the usual values are [0.9, 0.95]",
-                    )
-                },
-            );
+            self.broken(!(0.0..1.0).contains(&beta), code::OUT_OF_RANGE, &[&key], || {
+                (format!("`{key}`: must be at least 0 and below 1, found `{beta}`"), "the usual values are [0.9, 0.95]")
+            });
         }
         let frozen = config.model.image_encoder.freeze && config.model.foundation.freeze;
         let keys = ["model.image_encoder.freeze", "model.foundation.freeze"];
@@ -87,15 +59,8 @@ impl Rules<'_> {
     }
 
     fn pools(&mut self, config: &RunConfig) {
-        let (encoder, foundation) = (
-            config.pools.encoder.replicas,
-            config.pools.foundation.replicas,
-        );
-        let keys = [
-            "pools.encoder.replicas",
-            "pools.foundation.replicas",
-            "pools.placement",
-        ];
+        let (encoder, foundation) = (config.pools.encoder.replicas, config.pools.foundation.replicas);
+        let keys = ["pools.encoder.replicas", "pools.foundation.replicas", "pools.placement"];
         let colocated = config.pools.placement == Placement::Colocated;
         self.broken(colocated && encoder != foundation, code::COMBINATION, &keys, || {
             let message = format!("colocated pools with {encoder} encoder and {foundation} foundation replicas");
@@ -104,63 +69,43 @@ impl Rules<'_> {
         let too_few = config.run.deterministic && config.run.lanes < encoder;
         self.broken(too_few, code::COMBINATION, &["run.lanes", "pools.encoder.replicas", "run.deterministic"], || {
             let message = format!("`run.lanes` {} is less than `pools.encoder.replicas` {encoder}", config.run.lanes);
-            (message, "under `run.deterministic` each encoder needs a lane of its own; more lanes change the sums' order")
+            (
+                message,
+                "under `run.deterministic` each encoder needs a lane of its own; more lanes change the sums' order",
+            )
         });
         let batch = config.train.global_batch_size;
-        self.broken(batch < foundation, code::COMBINATION, &["train.global_batch_size", "pools.foundation.replicas"], || {
-            let message = format!("`train.global_batch_size` {batch} is less than `pools.foundation.replicas` {foundation}");
-            (message, "each foundation replica needs at least one sample a step")
-        });
+        self.broken(
+            batch < foundation,
+            code::COMBINATION,
+            &["train.global_batch_size", "pools.foundation.replicas"],
+            || {
+                let message =
+                    format!("`train.global_batch_size` {batch} is less than `pools.foundation.replicas` {foundation}");
+                (message, "each foundation replica needs at least one sample a step")
+            },
+        );
     }
 
     fn limits(&mut self, config: &RunConfig) {
         let image = &config.data.image;
         if let (Some(min), Some(max)) = (image.min_pixels, image.max_pixels) {
-            self.broken(
-                min > max,
-                code::COMBINATION,
-                &["data.image.min_pixels", "data.image.max_pixels"],
-                || {
-                    (
-                        format!(
-                            "`data.image.min_pixels` {min} is above `data.image.max_pixels` {max}"
-                        ),
-                        "swap them",
-                    )
-                },
-            );
+            self.broken(min > max, code::COMBINATION, &["data.image.min_pixels", "data.image.max_pixels"], || {
+                (format!("`data.image.min_pixels` {min} is above `data.image.max_pixels` {max}"), "swap them")
+            });
         }
-        let edges = [
-            ("pixels", config.edges.pixels),
-            ("tokens", config.edges.tokens),
-            ("features", config.edges.features),
-        ];
+        let edges =
+            [("pixels", config.edges.pixels), ("tokens", config.edges.tokens), ("features", config.edges.features)];
         for (name, edge) in edges {
             let key = format!("edges.{name}.credit");
-            self.broken(
-                edge.credit.bytes() == 0,
-                code::OUT_OF_RANGE,
-                &[&key],
-                || {
-                    (
-                        format!("`{key}`: must be above 0, found `{}`", edge.credit),
-                        "without credit nothing is ever sent",
-                    )
-                },
-            );
+            self.broken(edge.credit.bytes() == 0, code::OUT_OF_RANGE, &[&key], || {
+                (format!("`{key}`: must be above 0, found `{}`", edge.credit), "without credit nothing is ever sent")
+            });
         }
         let timeout = config.scheduler.join_timeout;
-        self.broken(
-            timeout.duration().is_zero(),
-            code::OUT_OF_RANGE,
-            &["scheduler.join_timeout"],
-            || {
-                (
-                    format!("`scheduler.join_timeout`: must be above 0, found `{timeout}`"),
-                    "actors need time to start",
-                )
-            },
-        );
+        self.broken(timeout.duration().is_zero(), code::OUT_OF_RANGE, &["scheduler.join_timeout"], || {
+            (format!("`scheduler.join_timeout`: must be above 0, found `{timeout}`"), "actors need time to start")
+        });
     }
 
     fn files(&mut self, config: &RunConfig) {
@@ -171,66 +116,39 @@ impl Rules<'_> {
         if let Some(eval) = &config.eval {
             self.file("eval.path", &eval.path);
         }
-        for (key, dir) in [
-            ("run.dir", &config.run.dir),
-            ("checkpoint.dir", &config.checkpoint.dir),
-        ] {
-            self.broken(
-                dir.exists() && !dir.is_dir(),
-                code::NO_SUCH_FILE,
-                &[key],
-                || {
-                    (
-                        format!("`{key}`: `{}` is not a directory", dir.display()),
-                        "name a directory; it is made where there is none",
-                    )
-                },
-            );
+        for (key, dir) in [("run.dir", &config.run.dir), ("checkpoint.dir", &config.checkpoint.dir)] {
+            self.broken(dir.exists() && !dir.is_dir(), code::NO_SUCH_FILE, &[key], || {
+                (
+                    format!("`{key}`: `{}` is not a directory", dir.display()),
+                    "name a directory; it is made where there is none",
+                )
+            });
         }
     }
 
     fn model_directory(&mut self, dir: &Path, weights: Weights) {
         let key = ["model.path"];
         if !dir.is_dir() {
-            let what = if dir.exists() {
-                "is not a directory"
-            } else {
-                "no such directory"
-            };
+            let what = if dir.exists() { "is not a directory" } else { "no such directory" };
             return self.missing(key[0], dir, what);
         }
         for name in ["config.json", "tokenizer.json"] {
             self.broken(!dir.join(name).is_file(), code::NO_SUCH_FILE, &key, || {
                 let message = format!("`model.path`: no `{name}` in `{}`", dir.display());
-                (
-                    message,
-                    "a model directory has the files of a Hugging Face repository",
-                )
+                (message, "a model directory has the files of a Hugging Face repository")
             });
         }
         let has_weights = || {
-            let names = std::fs::read_dir(dir)
-                .into_iter()
-                .flatten()
-                .flatten()
-                .map(|entry| entry.file_name());
-            names
-                .filter_map(|name| name.into_string().ok())
-                .any(|name| name.ends_with(".safetensors"))
+            let names = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
+            names.filter_map(|name| name.into_string().ok()).any(|name| name.ends_with(".safetensors"))
         };
         self.broken(
             weights == Weights::Load && !has_weights(),
             code::NO_SUCH_FILE,
             &["model.path", "model.weights"],
             || {
-                let message = format!(
-                    "`model.path`: no `.safetensors` weights in `{}`",
-                    dir.display()
-                );
-                (
-                    message,
-                    "set `model.weights: random` to start from random weights",
-                )
+                let message = format!("`model.path`: no `.safetensors` weights in `{}`", dir.display());
+                (message, "set `model.weights: random` to start from random weights")
             },
         );
     }
@@ -244,40 +162,22 @@ impl Rules<'_> {
     }
 
     fn missing(&mut self, key: &str, path: &Path, what: &str) {
-        let help = if path.exists() {
-            None
-        } else {
-            suggest::path(path)
-        };
-        let help = help.unwrap_or_else(|| {
-            "relative paths start at the directory the program runs in".to_owned()
-        });
-        self.broken(true, code::NO_SUCH_FILE, &[key], || {
-            (format!("`{key}`: {what}: `{}`", path.display()), &help)
-        });
+        let help = if path.exists() { None } else { suggest::path(path) };
+        let help = help.unwrap_or_else(|| "relative paths start at the directory the program runs in".to_owned());
+        self.broken(true, code::NO_SUCH_FILE, &[key], || (format!("`{key}`: {what}: `{}`", path.display()), &help));
     }
 
     /// Adds a problem at the first of `keys` that was written anywhere.
-    fn broken<'h>(
-        &mut self,
-        is: bool,
-        code: &'static str,
-        keys: &[&str],
-        say: impl FnOnce() -> (String, &'h str),
-    ) {
+    fn broken<'h>(&mut self, is: bool, code: &'static str, keys: &[&str], say: impl FnOnce() -> (String, &'h str)) {
         let covers = |key: &str| {
-            self.failed
-                .iter()
-                .any(|f| key == f || key.starts_with(&format!("{f}.")))
+            let ends = key.match_indices('.').map(|(end, _)| end).chain([key.len()]);
+            ends.map(|end| &key[..end]).any(|ancestor| self.failed.contains(ancestor))
         };
         if !is || keys.iter().any(|key| covers(key)) {
             return;
         }
-        let pos = keys
-            .iter()
-            .find_map(|key| self.tree.get(key).and_then(|node| node.pos));
+        let pos = keys.iter().find_map(|key| self.tree.get(key).and_then(|node| node.pos));
         let (message, help) = say();
-        self.problems
-            .push(Problem::new(code, pos, message).help(help));
+        self.problems.push(Problem::new(code, pos, message).help(help));
     }
 }

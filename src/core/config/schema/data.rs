@@ -107,20 +107,13 @@ impl Default for Pack {
 
 impl Default for ImageLimits {
     fn default() -> Self {
-        Self {
-            min_pixels: None,
-            max_pixels: None,
-            max_side: 16384,
-        }
+        Self { min_pixels: None, max_pixels: None, max_side: 16384 }
     }
 }
 
 impl Default for BadSamples {
     fn default() -> Self {
-        Self {
-            max_fraction: 0.01,
-            max_consecutive: 100,
-        }
+        Self { max_fraction: 0.01, max_consecutive: 100 }
     }
 }
 

@@ -100,32 +100,19 @@ impl Default for DataPool {
 
 impl Default for ComputePool {
     fn default() -> Self {
-        Self {
-            replicas: 1,
-            threads: Threads::Auto,
-        }
+        Self { replicas: 1, threads: Threads::Auto }
     }
 }
 
 impl Default for Edges {
     fn default() -> Self {
-        let edge = |mib| Edge {
-            credit: Size::from_mib(mib),
-        };
-        Self {
-            pixels: edge(64),
-            tokens: edge(16),
-            features: edge(64),
-        }
+        let edge = |mib| Edge { credit: Size::from_mib(mib) };
+        Self { pixels: edge(64), tokens: edge(16), features: edge(64) }
     }
 }
 
 impl Default for Scheduler {
     fn default() -> Self {
-        Self {
-            prefetch_steps: 2,
-            queue: 64,
-            join_timeout: TimeSpan::from_secs(60),
-        }
+        Self { prefetch_steps: 2, queue: 64, join_timeout: TimeSpan::from_secs(60) }
     }
 }

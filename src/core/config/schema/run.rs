@@ -131,11 +131,7 @@ pub enum Level {
 impl RunConfig {
     /// Number of gradient lanes of the encoder pool: fixed under `run.deterministic`, else one a replica.
     pub fn num_lanes(&self) -> usize {
-        if self.run.deterministic {
-            self.run.lanes
-        } else {
-            self.pools.encoder.replicas
-        }
+        if self.run.deterministic { self.run.lanes } else { self.pools.encoder.replicas }
     }
 
     /// Intra-operation threads of one actor of `pool`. `auto` is 1 under `run.deterministic`, as the order of sums
@@ -165,22 +161,13 @@ impl RunConfig {
 
 impl Default for Checkpoint {
     fn default() -> Self {
-        Self {
-            dir: "${run.dir}/checkpoints".into(),
-            every_steps: 0,
-            keep_last: 3,
-        }
+        Self { dir: "${run.dir}/checkpoints".into(), every_steps: 0, keep_last: 3 }
     }
 }
 
 impl Default for Log {
     fn default() -> Self {
-        Self {
-            every_steps: 1,
-            jsonl: true,
-            tensorboard: true,
-            level: Level::Info,
-        }
+        Self { every_steps: 1, jsonl: true, tensorboard: true, level: Level::Info }
     }
 }
 

@@ -102,12 +102,7 @@ pub enum OptimizerType {
 
 impl Default for Optimizer {
     fn default() -> Self {
-        Self {
-            kind: OptimizerType::Adamw,
-            betas: [0.9, 0.95],
-            eps: 1e-8,
-            weight_decay: 0.1,
-        }
+        Self { kind: OptimizerType::Adamw, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1 }
     }
 }
 

@@ -1,0 +1,41 @@
+//! A config file on disk → its tree.
+
+use std::path::Path;
+
+use super::error::{Origin, Problem, Sources, code};
+use super::node::{Kind, Node, Pos};
+use super::suggest;
+use super::yaml;
+
+/// Reads and parses one file; the tree is a map.
+pub(super) fn read(path: &Path, sources: &mut Sources) -> Result<Node, Problem> {
+    let failed = |message: String| Problem::new(code::FILE, None, message);
+    let bytes = std::fs::read(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            let problem = failed(format!("no such config file `{}`", path.display()));
+            suggest::path(path).into_iter().fold(problem, Problem::help)
+        }
+        _ => failed(format!("cannot read the config file `{}`: {error}", path.display())),
+    })?;
+    let Ok(text) = String::from_utf8(bytes) else {
+        return Err(failed(format!("the config file `{}` is not UTF-8 text", path.display())));
+    };
+    let text = text.trim_start_matches('\u{feff}').to_owned();
+    let parsed = yaml::parse(&text, sources.len(), 0);
+    let source = sources.add(Origin::File(path.to_owned()), &text);
+    let node = parsed.map_err(|error| {
+        let line = error.pos.map_or("", |pos| sources.line(pos));
+        let help = line.contains("${").then_some("inside `{ }` and `[ ]` text with `${...}` must be quoted");
+        let start = Pos { source, line: 1, column: 1, len: 1 };
+        let problem = Problem::new(code::FILE, error.pos.or(Some(start)), format!("not valid YAML: {}", error.message));
+        help.into_iter().fold(problem, Problem::help)
+    })?;
+    match node.kind {
+        Kind::Map(_) => Ok(node),
+        Kind::Null => Ok(Node::empty_map(node.pos)),
+        _ => {
+            let message = format!("a config is a map of keys, this is {}", node.describe());
+            Err(Problem::new(code::FILE, node.pos, message))
+        }
+    }
+}
