@@ -73,7 +73,7 @@ impl Checker<'_> {
             problem.pos = node.pos;
             problem.message = format!("`{path}`: {}", problem.message);
             if problem.help.is_none() {
-                problem.help = schema["description"].as_str().map(str::to_owned);
+                problem.help = schema["description"].as_str().map(Box::from);
             }
             self.problems.push(problem);
             self.failed.insert(path.to_owned());

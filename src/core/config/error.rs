@@ -90,21 +90,21 @@ pub(super) struct Problem {
     pub code: &'static str,
     pub pos: Option<Pos>,
     pub message: String,
-    pub label: String,
-    pub help: Option<String>,
+    pub label: Box<str>,
+    pub help: Option<Box<str>>,
 }
 
 impl Problem {
     pub fn new(code: &'static str, pos: Option<Pos>, message: impl Into<String>) -> Self {
-        Self { code, pos, message: message.into(), label: String::new(), help: None }
+        Self { code, pos, message: message.into(), label: "".into(), help: None }
     }
 
-    pub fn label(mut self, label: impl Into<String>) -> Self {
+    pub fn label(mut self, label: impl Into<Box<str>>) -> Self {
         self.label = label.into();
         self
     }
 
-    pub fn help(mut self, help: impl Into<String>) -> Self {
+    pub fn help(mut self, help: impl Into<Box<str>>) -> Self {
         self.help = Some(help.into());
         self
     }
@@ -151,9 +151,9 @@ impl Sources {
                 column: pos.column,
                 len: pos.len,
                 text: self.line(pos).to_owned(),
-                label: problem.label,
+                label: problem.label.into(),
             });
-            ConfigError { code: problem.code, message: problem.message, snippet, help: problem.help }
+            ConfigError { code: problem.code, message: problem.message, snippet, help: problem.help.map(String::from) }
         });
         Report { errors: errors.collect() }
     }
