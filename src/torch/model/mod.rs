@@ -1,5 +1,6 @@
 //! Models: single-device code, one file a family, cut into the segments of a tape. No communicator comes in here.
 
+mod generate;
 mod keys;
 mod loss;
 mod qwen3;
@@ -8,6 +9,7 @@ mod registry;
 mod text_config;
 mod vision_config;
 
+pub use generate::{Prompt, generate};
 pub use keys::ModelConfigError;
 pub use qwen3::{Targets, TextBatch, TextModel, TextOptions, TextTape};
 pub use qwen3_vl::{EncoderTape, VisionEncoder};

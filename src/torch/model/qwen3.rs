@@ -53,36 +53,36 @@ pub struct TextOptions {
     pub policy: Policy,
 }
 
-struct Attention {
+pub(super) struct Attention {
     q: Linear,
     k: Linear,
     v: Linear,
-    o: Linear,
+    pub(super) o: Linear,
     q_norm: RmsNorm,
     k_norm: RmsNorm,
     norm: RmsNorm,
     head_dim: i64,
 }
 
-struct Mlp {
+pub(super) struct Mlp {
     norm: RmsNorm,
     mlp: SwiGlu,
 }
 
-struct Layer {
-    attention: Rc<Attention>,
+pub(super) struct Layer {
+    pub(super) attention: Rc<Attention>,
     attention_ids: Vec<ParamId>,
-    mlp: Rc<Mlp>,
+    pub(super) mlp: Rc<Mlp>,
     mlp_ids: Vec<ParamId>,
 }
 
 /// The decoder, on the parameters of a store.
 pub struct TextModel {
     config: TextConfig,
-    embed: Tensor,
+    pub(super) embed: Tensor,
     embed_id: ParamId,
-    layers: Vec<Layer>,
-    norm: Rc<RmsNorm>,
+    pub(super) layers: Vec<Layer>,
+    pub(super) norm: Rc<RmsNorm>,
     norm_ids: Vec<ParamId>,
     head: Tensor,
     head_id: ParamId,
@@ -235,7 +235,7 @@ impl TextModel {
         hidden.linear(&self.head, None::<Tensor>)
     }
 
-    fn rope(&self, position_ids: &Tensor) -> Rope {
+    pub(super) fn rope(&self, position_ids: &Tensor) -> Rope {
         let (kind, positions) = (self.embed.kind(), position_ids.to_device(self.embed.device()));
         let (head_dim, theta) = (self.config.head_dim, self.config.rope_theta);
         match self.config.mrope_section {
@@ -248,18 +248,23 @@ impl TextModel {
 impl Attention {
     /// The attention branch, without the residual: `[T, D]` to `[T, D]`.
     fn forward(&self, x_TD: &Tensor, rope: &Rope, documents: &PackedAttention) -> Tensor {
+        let [q_THC, k_TKC, v_TKC] = self.heads(x_TD, rope);
+        self.o.forward(&documents.forward(&q_THC, &k_TKC, &v_TKC))
+    }
+
+    /// Queries `[T, H, C]`, keys and values `[T, K, C]`.
+    pub(super) fn heads(&self, x_TD: &Tensor, rope: &Rope) -> [Tensor; 3] {
         let x_TD = self.norm.forward(x_TD);
         let heads = |y: Tensor| y.unflatten(-1, [-1, self.head_dim]);
         let q_THC = rope.apply(&self.q_norm.forward(&heads(self.q.forward(&x_TD))));
         let k_TKC = rope.apply(&self.k_norm.forward(&heads(self.k.forward(&x_TD))));
-        let v_TKC = heads(self.v.forward(&x_TD));
-        self.o.forward(&documents.forward(&q_THC, &k_TKC, &v_TKC))
+        [q_THC, k_TKC, heads(self.v.forward(&x_TD))]
     }
 }
 
 impl Mlp {
     /// The feed-forward branch, without the residual: `[T, D]` to `[T, D]`.
-    fn forward(&self, x_TD: &Tensor) -> Tensor {
+    pub(super) fn forward(&self, x_TD: &Tensor) -> Tensor {
         self.mlp.forward(&self.norm.forward(x_TD))
     }
 }

@@ -1,6 +1,7 @@
 //! What turns gradients into better parameters and keeps them: optimizer, pool state, Hugging Face weights.
 
 mod adamw;
+pub mod parity;
 mod pool;
 mod state;
 mod tensor_file;

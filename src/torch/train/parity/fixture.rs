@@ -1,0 +1,156 @@
+//! Reading a fixture folder: the model's config, and the batch as one packed row.
+
+use crate::model::{ModelConfig, ModelConfigError};
+use crate::train::AdamWConfig;
+use loongforge_core::message::Grid;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use tch::{Kind, Tensor};
+
+#[derive(Debug, thiserror::Error)]
+pub enum FixtureError {
+    #[error("{path}: {source}")]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("{path}: {source}")]
+    Json { path: PathBuf, source: serde_json::Error },
+    #[error("{path}: {source}")]
+    Tensors { path: PathBuf, source: tch::TchError },
+    #[error("{folder}: {source}")]
+    Config { folder: PathBuf, source: ModelConfigError },
+    #[error("{file} has no {key}: is it a fixture of a language or vision-language model?")]
+    Missing { file: &'static str, key: String },
+}
+
+/// One sequence of the batch.
+pub(super) struct Document {
+    pub input_ids: Vec<i64>,
+    /// Shifted: at each token the one to predict, or -100.
+    pub targets: Vec<i64>,
+    /// `[T]` or `[3, T]`.
+    pub position_ids: Tensor,
+    pub grids: Vec<Grid>,
+    /// `[P, X]`, the patches of this sequence's pictures.
+    pub pixels: Option<Tensor>,
+}
+
+pub(super) struct Fixture {
+    pub config: ModelConfig,
+    pub documents: Vec<Document>,
+    pub expected: BTreeMap<String, Tensor>,
+    /// 1 where the padded batch has a token, `[sequences, longest]`.
+    pub attention_mask: Tensor,
+    pub adamw: AdamWConfig,
+    pub learning_rate: f64,
+    pub clip_norm: f64,
+    pub num_steps: i64,
+    /// The reference's greedy continuation of each document, from `generated.json` where there is one.
+    pub generated: Option<Vec<Vec<i64>>>,
+}
+
+impl Fixture {
+    pub fn read(folder: &Path) -> Result<Fixture, FixtureError> {
+        let config = ModelConfig::from_hf(&json(&folder.join("config.json"))?);
+        let config = config.map_err(|source| FixtureError::Config { folder: folder.to_owned(), source })?;
+        let inputs = tensors(&folder.join("inputs.safetensors"))?;
+        let expected = tensors(&folder.join("expected.safetensors"))?;
+        let summary = json(&folder.join("fixture.json"))?;
+        let adamw = &summary["adamw"];
+        let number = |value: &Value, key: &str| {
+            value.as_f64().ok_or_else(|| FixtureError::Missing { file: "fixture.json", key: format!("adamw.{key}") })
+        };
+        let setting = |key: &str| number(&adamw[key], key);
+        Ok(Fixture {
+            documents: documents(&config, &inputs)?,
+            attention_mask: get(&inputs, "attention_mask")?.to_kind(Kind::Bool),
+            config,
+            expected,
+            adamw: AdamWConfig {
+                betas: [number(&adamw["betas"][0], "betas")?, number(&adamw["betas"][1], "betas")?],
+                eps: setting("eps")?,
+                weight_decay: setting("weight_decay")?,
+            },
+            learning_rate: setting("lr")?,
+            clip_norm: setting("clip_norm")?,
+            num_steps: setting("steps")? as i64,
+            generated: generated(folder)?,
+        })
+    }
+
+    /// Targets that the loss counts.
+    pub fn num_targets(&self) -> usize {
+        self.documents.iter().flat_map(|document| &document.targets).filter(|target| **target >= 0).count()
+    }
+}
+
+fn documents(config: &ModelConfig, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Document>, FixtureError> {
+    let list = |key: &str| get(inputs, key).map(|tensor| integers(tensor));
+    let (input_ids, labels, ends) = (list("packed.input_ids")?, list("packed.labels")?, list("packed.cu_seqlens")?);
+    let three_axes = config.text.mrope_section.is_some();
+    let positions = get(inputs, if three_axes { "packed.mrope_position_ids" } else { "packed.position_ids" })?;
+    let mut grids = match inputs.get("image_grid_thw") {
+        Some(table) => integers(table)
+            .chunks(3)
+            .map(|side| Grid { t: side[0] as u32, h: side[1] as u32, w: side[2] as u32 })
+            .collect(),
+        None => Vec::new(),
+    }
+    .into_iter();
+    let merge = config.vision.as_ref().map_or(1, |vision| vision.spatial_merge_size.pow(2)) as usize;
+    let mut patch = 0;
+    let mut documents = Vec::new();
+    for ends in ends.windows(2) {
+        let (start, end) = (ends[0] as usize, ends[1] as usize);
+        let ids = &input_ids[start..end];
+        let mut placeholders = ids.iter().filter(|id| Some(**id) == config.image_token_id).count();
+        let mut own = Vec::new();
+        while placeholders > 0 {
+            let missing =
+                || FixtureError::Missing { file: "inputs.safetensors", key: "image_grid_thw for every picture".into() };
+            let grid = grids.next().ok_or_else(missing)?;
+            placeholders = placeholders.saturating_sub(grid.num_patches() / merge);
+            own.push(grid);
+        }
+        let num_patches = own.iter().map(|grid| grid.num_patches() as i64).sum::<i64>();
+        let pixels =
+            if own.is_empty() { None } else { Some(get(inputs, "pixel_values")?.narrow(0, patch, num_patches)) };
+        patch += num_patches;
+        let mut targets = labels[start + 1..end].to_vec();
+        targets.push(-100);
+        documents.push(Document {
+            input_ids: ids.to_vec(),
+            targets,
+            position_ids: positions.narrow(-1, ends[0], ends[1] - ends[0]),
+            grids: own,
+            pixels,
+        });
+    }
+    Ok(documents)
+}
+
+fn generated(folder: &Path) -> Result<Option<Vec<Vec<i64>>>, FixtureError> {
+    let path = folder.join("generated.json");
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let tokens = serde_json::from_value(json(&path)?["tokens"].take());
+    tokens.map(Some).map_err(|source| FixtureError::Json { path, source })
+}
+
+fn get<'a>(tensors: &'a BTreeMap<String, Tensor>, key: &str) -> Result<&'a Tensor, FixtureError> {
+    tensors.get(key).ok_or_else(|| FixtureError::Missing { file: "inputs.safetensors", key: key.to_owned() })
+}
+
+fn integers(tensor: &Tensor) -> Vec<i64> {
+    Vec::try_from(tensor.to_kind(Kind::Int64).flatten(0, -1)).expect("a flat tensor of int64 is a list")
+}
+
+fn json(path: &Path) -> Result<Value, FixtureError> {
+    let text = std::fs::read_to_string(path).map_err(|source| FixtureError::Read { path: path.to_owned(), source })?;
+    serde_json::from_str(&text).map_err(|source| FixtureError::Json { path: path.to_owned(), source })
+}
+
+fn tensors(path: &Path) -> Result<BTreeMap<String, Tensor>, FixtureError> {
+    let found = Tensor::read_safetensors(path);
+    Ok(found.map_err(|source| FixtureError::Tensors { path: path.to_owned(), source })?.into_iter().collect())
+}

@@ -1,0 +1,13 @@
+//! Parity with the reference: a fixture folder holds a tiny model, one batch and what transformers makes of them;
+//! this runs the batch through our models and tells how far the numbers are apart.
+//!
+//! The folder's format is that of the oracle: `config.json`, `model.safetensors`, `inputs.safetensors`,
+//! `expected.safetensors` and `fixture.json`.
+
+mod fixture;
+mod report;
+mod run;
+
+pub use fixture::FixtureError;
+pub use report::{ParityReport, Row};
+pub use run::{ParityError, parity};

@@ -1,0 +1,108 @@
+//! How far our numbers are from the reference's, by quantity.
+
+use std::fmt;
+use tch::{Kind, Tensor};
+
+/// Of each value of the reference.
+const RELATIVE: f64 = 1e-4;
+/// Of the largest value of the reference's tensor.
+const ABSOLUTE: f64 = 1e-5;
+
+/// One quantity: logits, all gradients, …
+#[derive(Debug)]
+pub struct Row {
+    pub quantity: &'static str,
+    /// Tensors compared.
+    pub count: usize,
+    /// Largest difference, relative to the largest value of its tensor.
+    pub error: f64,
+    /// Largest difference as a part of what is tolerated: above 1 fails.
+    pub excess: f64,
+    /// The tensor of the largest excess.
+    pub worst: String,
+}
+
+/// The result of a fixture.
+#[derive(Debug, Default)]
+pub struct ParityReport {
+    pub rows: Vec<Row>,
+    /// What could not be compared, such as names that only one side has.
+    pub problems: Vec<String>,
+}
+
+impl ParityReport {
+    /// Whether all is within the tolerance, and something was compared.
+    pub fn is_ok(&self) -> bool {
+        self.problems.is_empty() && !self.rows.is_empty() && self.rows.iter().all(|row| row.excess <= 1.0)
+    }
+
+    /// Compares one tensor of a quantity. A value that is not a number fails.
+    pub(super) fn compare(&mut self, quantity: &'static str, name: &str, found: &Tensor, expected: &Tensor) {
+        if found.size() != expected.size() {
+            let (found, expected) = (found.size(), expected.size());
+            self.problems.push(format!("{quantity} {name}: shape {found:?}, and the reference has {expected:?}"));
+            return;
+        }
+        let (found, expected) = (found.to_kind(Kind::Double), expected.to_kind(Kind::Double));
+        let largest = expected.abs().max().double_value(&[]);
+        let difference = (found - &expected).abs();
+        let tolerated = (expected.abs() * RELATIVE + largest * ABSOLUTE).clamp_min(f64::MIN_POSITIVE);
+        let whole = |x: f64| if x.is_nan() { f64::INFINITY } else { x };
+        let error = whole(difference.max().double_value(&[]) / largest.max(f64::MIN_POSITIVE));
+        let excess = whole((difference / tolerated).max().double_value(&[]));
+        let new = Row { quantity, count: 1, error, excess, worst: name.to_owned() };
+        match self.rows.iter_mut().find(|row| row.quantity == quantity) {
+            None => self.rows.push(new),
+            Some(row) => {
+                row.count += 1;
+                row.error = row.error.max(error);
+                if excess > row.excess {
+                    (row.excess, row.worst) = (excess, new.worst);
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for ParityReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "  {:<18} {:>7} {:>10} {:>10}  worst", "quantity", "tensors", "error", "tolerated")?;
+        for row in &self.rows {
+            let verdict = if row.excess <= 1.0 { "" } else { "  FAILED" };
+            let used = format!("{:.1} %", 100.0 * row.excess);
+            writeln!(
+                f,
+                "  {:<18} {:>7} {:>10.1e} {used:>10}  {}{verdict}",
+                row.quantity, row.count, row.error, row.worst
+            )?;
+        }
+        self.problems.iter().try_for_each(|problem| writeln!(f, "  FAILED {problem}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ParityReport;
+    use tch::Tensor;
+
+    #[test]
+    fn the_tolerance_is_relative_and_of_the_largest_value() {
+        let excess = |found: [f64; 2]| {
+            let mut report = ParityReport::default();
+            report.compare("logits", "x", &Tensor::from_slice(&found), &Tensor::from_slice(&[0.0, 10.0]));
+            (report.rows[0].excess, report.is_ok())
+        };
+        assert_eq!(excess([0.0, 10.0]), (0.0, true));
+        assert!(excess([0.9e-4, 10.0]).1 && !excess([1.1e-4, 10.0]).1);
+        assert!(excess([0.0, 10.001]).1 && !excess([0.0, 10.0012]).1);
+        assert!(!excess([f64::NAN, 10.0]).1);
+    }
+
+    #[test]
+    fn nothing_compared_or_another_shape_is_no_success() {
+        let mut report = ParityReport::default();
+        assert!(!report.is_ok());
+        report.compare("logits", "x", &Tensor::from_slice(&[1f32]), &Tensor::from_slice(&[1f32, 2.0]));
+        assert!(!report.is_ok() && report.to_string().contains("FAILED logits x"));
+    }
+}

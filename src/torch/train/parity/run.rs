@@ -1,0 +1,280 @@
+//! Running a fixture's batch: as one packed row, each sequence alone, and through steps of AdamW.
+
+use super::fixture::{Document, Fixture, FixtureError};
+use super::report::ParityReport;
+use crate::model::{Prompt, Targets, TextBatch, TextModel, TextOptions, VisionEncoder, generate};
+use crate::native::NativeError;
+use crate::nn::{GradBuffer, ParamStore};
+use crate::tape::{Execution, Policy, Slot};
+use crate::train::{AdamW, WeightsError, load_weights};
+use loongforge_core::message::Grid;
+use std::path::Path;
+use std::rc::Rc;
+use tch::{Device, Kind, Tensor};
+
+#[derive(Debug, thiserror::Error)]
+pub enum ParityError {
+    #[error(transparent)]
+    Fixture(#[from] FixtureError),
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    #[error(transparent)]
+    Native(#[from] NativeError),
+}
+
+/// A part of the model with its parameters and their gradients.
+struct Pool<M> {
+    model: M,
+    params: Rc<ParamStore>,
+    grads: GradBuffer,
+    adamw: AdamW,
+}
+
+struct Models {
+    text: Pool<TextModel>,
+    vision: Option<Pool<VisionEncoder>>,
+    image_token_id: Option<i64>,
+}
+
+/// Runs the fixture in `folder`, float32 on the CPU.
+pub fn parity(folder: &Path) -> Result<ParityReport, ParityError> {
+    let fixture = Fixture::read(folder)?;
+    let mut models = Models::load(&fixture, folder)?;
+    let mut report = ParityReport::default();
+    let documents: Vec<&Document> = fixture.documents.iter().collect();
+
+    let logits = models.logits(&documents);
+    let of_tokens = |name: &str| fixture.expected.get(name);
+    if let Some(expected) = of_tokens("logits") {
+        let (rows, width) = (fixture.attention_mask.flatten(0, -1).nonzero().flatten(0, -1), logits.size()[1]);
+        report.compare("logits", "logits", &logits, &expected.reshape([-1, width]).index_select(0, &rows));
+    }
+    if let Some(expected) = of_tokens("packed.logits") {
+        report.compare("packed.logits", "packed.logits", &logits, expected);
+        let alone: Vec<Tensor> = documents.iter().map(|document| models.logits(&[document])).collect();
+        report.compare("single logits", "packed.logits", &Tensor::cat(&alone, 0), expected);
+    }
+
+    if let Some(expected) = &fixture.generated {
+        models.compare_generated(&documents, expected, &mut report);
+    }
+
+    let scale = 1.0 / fixture.num_targets() as f64;
+    let loss = models.step(&documents, scale)?;
+    for quantity in ["loss", "packed.loss"] {
+        if let Some(expected) = fixture.expected.get(quantity) {
+            report.compare(quantity, quantity, &Tensor::from(loss), expected);
+        }
+    }
+    models.compare_gradients(&fixture, &mut report);
+    models.train(&fixture, &documents, scale, &mut report)?;
+    let wanted = ["logits", "packed.logits", "loss", "adamw.loss", "adamw.grad_norm"];
+    let absent = wanted.iter().filter(|key| !fixture.expected.contains_key(**key));
+    report.problems.extend(absent.map(|key| format!("expected.safetensors has no {key}")));
+    Ok(report)
+}
+
+impl<M> Pool<M> {
+    fn new(
+        params: ParamStore,
+        fixture: &Fixture,
+        folder: &Path,
+        model: impl FnOnce(&ParamStore) -> M,
+    ) -> Result<Self, ParityError> {
+        load_weights(&params, folder)?;
+        let (grads, adamw) = (params.new_grad(), AdamW::new(&params, fixture.adamw)?);
+        Ok(Pool { model: model(&params), params: Rc::new(params), grads, adamw })
+    }
+}
+
+impl Models {
+    fn load(fixture: &Fixture, folder: &Path) -> Result<Models, ParityError> {
+        let config = &fixture.config;
+        let store = |specs| ParamStore::new(specs, Kind::Float, Device::Cpu);
+        let text = Pool::new(store(TextModel::specs(&config.text)), fixture, folder, |params| {
+            TextModel::new(&config.text, params)
+        })?;
+        let vision = config.vision.as_ref().map(|vision| {
+            Pool::new(store(VisionEncoder::specs(vision)), fixture, folder, |params| VisionEncoder::new(vision, params))
+        });
+        Ok(Models { text, vision: vision.transpose()?, image_token_id: config.image_token_id })
+    }
+
+    /// The encoder's execution over the documents' pictures, after its forward. `None` where there are none.
+    fn encode(&self, documents: &[&Document], train: bool) -> Option<(Execution, Vec<Slot>)> {
+        let vision = self.vision.as_ref()?;
+        let grids: Vec<Grid> = documents.iter().flat_map(|document| document.grids.clone()).collect();
+        let pixels: Vec<&Tensor> = documents.iter().filter_map(|document| document.pixels.as_ref()).collect();
+        if pixels.is_empty() {
+            return None;
+        }
+        let made = vision.model.tape(&grids, Policy::Keep);
+        let inputs = vec![(made.pixels, Tensor::cat(&pixels, 0))];
+        let begin = if train { Execution::new } else { Execution::forward_only };
+        let mut execution = begin(Rc::new(made.tape), vision.params.clone(), inputs);
+        execution.forward();
+        Some((execution, made.outputs))
+    }
+
+    fn batch(&self, documents: &[&Document]) -> TextBatch {
+        let input_ids: Vec<i64> = documents.iter().flat_map(|document| document.input_ids.clone()).collect();
+        let positions: Vec<&Tensor> = documents.iter().map(|document| &document.position_ids).collect();
+        let mut cu_seqlens = vec![0];
+        documents
+            .iter()
+            .for_each(|document| cu_seqlens.push(cu_seqlens[cu_seqlens.len() - 1] + document.input_ids.len()));
+        let placeholder = |(_, id): &(i64, &i64)| Some(**id) == self.image_token_id;
+        TextBatch {
+            feature_rows: (0..).zip(&input_ids).filter(placeholder).map(|(row, _)| row).collect(),
+            input_ids: Tensor::from_slice(&input_ids),
+            position_ids: Tensor::cat(&positions, -1),
+            cu_seqlens,
+        }
+    }
+
+    /// `[T, V]` for the documents as one packed row.
+    fn logits(&self, documents: &[&Document]) -> Tensor {
+        let _no_grad = tch::no_grad_guard();
+        let options = TextOptions {
+            num_feature_tensors: self.num_feature_tensors(),
+            train_features: false,
+            policy: Policy::Keep,
+        };
+        let made = self.text.model.tape(&self.batch(documents), None, &options);
+        let inputs = self.encode(documents, false).map_or(Vec::new(), |(encoder, outputs)| {
+            made.features
+                .iter()
+                .zip(outputs)
+                .map(|(slot, output)| (*slot, encoder.value(output).shallow_clone()))
+                .collect()
+        });
+        let mut execution = Execution::forward_only(Rc::new(made.tape), self.text.params.clone(), inputs);
+        execution.forward();
+        self.text.model.logits(execution.value(made.hidden))
+    }
+
+    /// Greedy continuations, all documents as one batch of prompts: not one token may differ.
+    fn compare_generated(&self, documents: &[&Document], expected: &[Vec<i64>], report: &mut ParityReport) {
+        let prompts: Vec<Prompt> = documents
+            .iter()
+            .map(|document| {
+                let encoded = self.encode(&[document], false);
+                let features = encoded.map_or(Vec::new(), |(encoder, outputs)| {
+                    outputs.iter().map(|output| encoder.value(*output).shallow_clone()).collect()
+                });
+                let feature_rows = self.batch(&[document]).feature_rows;
+                let position_ids = document.position_ids.shallow_clone();
+                Prompt { input_ids: document.input_ids.clone(), position_ids, feature_rows, features }
+            })
+            .collect();
+        let longest = expected.iter().map(Vec::len).max().unwrap_or(0);
+        for (number, (found, expected)) in
+            generate(&self.text.model, &prompts, longest, &[]).iter().zip(expected).enumerate()
+        {
+            report.compare(
+                "generated tokens",
+                &format!("document {number}"),
+                &Tensor::from_slice(found),
+                &Tensor::from_slice(expected),
+            );
+        }
+    }
+
+    /// The loss, and all gradients into the pools' buffers.
+    fn step(&mut self, documents: &[&Document], scale: f64) -> Result<f64, ParityError> {
+        let encoder = self.encode(documents, true);
+        let targets =
+            Targets { labels: documents.iter().flat_map(|document| document.targets.clone()).collect(), scale };
+        let options =
+            TextOptions { num_feature_tensors: self.num_feature_tensors(), train_features: true, policy: Policy::Keep };
+        let made = self.text.model.tape(&self.batch(documents), Some(&targets), &options);
+        let inputs = encoder.iter().flat_map(|(encoder, outputs)| {
+            made.features.iter().zip(outputs).map(|(slot, output)| (*slot, encoder.value(*output).shallow_clone()))
+        });
+        let inputs = inputs.collect();
+        let mut execution = Execution::new(Rc::new(made.tape), self.text.params.clone(), inputs);
+        execution.forward();
+        let loss_slot = made.loss.expect("targets were given");
+        let loss = execution.value(loss_slot).double_value(&[]);
+        execution.seed(loss_slot, Tensor::from(1.0));
+        self.text.grads.zero();
+        execution.backward(Some(&mut self.text.grads))?;
+        if let (Some((mut encoder, outputs)), Some(vision)) = (encoder, &mut self.vision) {
+            for (slot, output) in made.features.iter().zip(outputs) {
+                execution.input_grad(*slot).into_iter().for_each(|grad| encoder.seed(output, grad));
+            }
+            vision.grads.zero();
+            encoder.backward(Some(&mut vision.grads))?;
+        }
+        Ok(loss)
+    }
+
+    fn compare_gradients(&self, fixture: &Fixture, report: &mut ParityReport) {
+        let mut known = 0;
+        for (params, grads) in self.pools() {
+            for id in params.ids() {
+                let (name, found) = (&params.spec(id).name, grads.view(id));
+                let Some(norm) = fixture.expected.get(&format!("grad_norm/{name}")) else {
+                    report.problems.push(format!("the reference has no gradient of {name}"));
+                    continue;
+                };
+                known += 1;
+                report.compare("gradient norms", name, &found.norm(), norm);
+                if let Some(expected) = fixture.expected.get(&format!("grad/{name}")) {
+                    report.compare("gradients", name, found, expected);
+                }
+            }
+        }
+        let theirs = fixture.expected.keys().filter(|key| key.starts_with("grad_norm/")).count();
+        if theirs != known {
+            report.problems.push(format!("the reference has {theirs} gradients, and {known} of them are known here"));
+        }
+    }
+
+    /// The fixture's steps of AdamW, with the norm clipped over both pools.
+    fn train(
+        &mut self,
+        fixture: &Fixture,
+        documents: &[&Document],
+        scale: f64,
+        report: &mut ParityReport,
+    ) -> Result<(), ParityError> {
+        let (mut losses, mut norms) = (Vec::new(), Vec::new());
+        for _ in 0..fixture.num_steps {
+            losses.push(self.step(documents, scale)?);
+            let squares = self.pools().map(|(_, grads)| grads.flat().square().sum(Kind::Double).double_value(&[]));
+            let norm = squares.sum::<f64>().sqrt();
+            norms.push(norm);
+            let clip = (fixture.clip_norm / (norm + 1e-6)).min(1.0);
+            let text = &mut self.text;
+            text.adamw.step(&text.params, &(text.grads.flat() * clip), fixture.learning_rate)?;
+            if let Some(vision) = &mut self.vision {
+                vision.adamw.step(&vision.params, &(vision.grads.flat() * clip), fixture.learning_rate)?;
+            }
+        }
+        losses.push(self.step(documents, scale)?);
+        for (quantity, found) in [("adamw.loss", losses), ("adamw.grad_norm", norms)] {
+            if let Some(expected) = fixture.expected.get(quantity) {
+                report.compare(quantity, quantity, &Tensor::from_slice(&found), expected);
+            }
+        }
+        for (params, _) in self.pools() {
+            for id in params.ids() {
+                let name = &params.spec(id).name;
+                if let Some(expected) = fixture.expected.get(&format!("adamw.weight_norm/{name}")) {
+                    report.compare("adamw.weight_norm", name, &params.leaf(id).detach().norm(), expected);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn pools(&self) -> impl Iterator<Item = (&Rc<ParamStore>, &GradBuffer)> {
+        let vision = self.vision.as_ref().map(|vision| (&vision.params, &vision.grads));
+        std::iter::once((&self.text.params, &self.text.grads)).chain(vision)
+    }
+
+    fn num_feature_tensors(&self) -> usize {
+        self.vision.as_ref().map_or(0, |vision| vision.model.num_outputs())
+    }
+}
