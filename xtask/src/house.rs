@@ -33,7 +33,15 @@ const PACKAGES: [Package; 2] = [
     },
     Package {
         folder: "src/torch/",
-        floors: &[&["native", "comm", "device"], &["nn"], &["tape"], &["model"], &["parallel"], &["train"], &["engine"]],
+        floors: &[
+            &["native", "comm", "device"],
+            &["nn"],
+            &["tape"],
+            &["model"],
+            &["parallel"],
+            &["train"],
+            &["engine"],
+        ],
     },
 ];
 
