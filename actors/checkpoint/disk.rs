@@ -1,0 +1,41 @@
+//! What publishing does to a disk, one operation a method: tests let it crash at each.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+
+pub(super) trait Disk {
+    /// Creates or replaces a file. It is on the disk only after [`Disk::sync`].
+    fn write(&self, path: &Path, contents: &[u8]) -> io::Result<()>;
+    /// Forces a file or a folder's entries to the disk.
+    fn sync(&self, path: &Path) -> io::Result<()>;
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Exchanges two folders as one operation.
+    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()>;
+    fn remove_dir(&self, path: &Path) -> io::Result<()>;
+}
+
+pub(super) struct RealDisk;
+
+impl Disk for RealDisk {
+    fn write(&self, path: &Path, contents: &[u8]) -> io::Result<()> {
+        fs::write(path, contents)
+    }
+
+    fn sync(&self, path: &Path) -> io::Result<()> {
+        File::open(path)?.sync_all()
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        Ok(renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)?)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        fs::remove_dir_all(path)
+    }
+}

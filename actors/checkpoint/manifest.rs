@@ -1,0 +1,139 @@
+//! `MANIFEST.json`: what a checkpoint is of, and what its files must be.
+
+use super::error::CheckpointError;
+use loongforge_core::message::SampleId;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// Name of the manifest in a checkpoint's folder.
+pub const MANIFEST: &str = "MANIFEST.json";
+
+/// Version of the manifest and of what engines write besides weights.
+pub const FORMAT_VERSION: u64 = 1;
+
+/// Written last into a checkpoint; a folder without it is none.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    pub format_version: u64,
+    /// Optimizer steps that are in it: the index of the first step of a resumed run.
+    pub num_steps: u64,
+    /// First position of the data stream that a resumed run reads.
+    pub cursor: SampleId,
+    /// Type of the weights in the model's files.
+    pub precision: String,
+    /// The run's configuration, composed.
+    pub config: serde_json::Value,
+    /// Every other file of the folder.
+    pub files: BTreeMap<String, FileEntry>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntry {
+    pub bytes: u64,
+    /// Lower-case hexadecimal SHA-256 of the contents.
+    pub sha256: String,
+}
+
+impl Manifest {
+    /// Reads the manifest of the checkpoint `dir` and checks that every file is there with its length.
+    ///
+    /// # Errors
+    /// No checkpoint, a damaged one, or one of another format version.
+    pub fn read(dir: &Path) -> Result<Self, CheckpointError> {
+        let path = dir.join(MANIFEST);
+        let text = match std::fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Err(CheckpointError::Missing { path: dir.to_owned() });
+            }
+            Err(error) => return Err(CheckpointError::read(&path)(error)),
+        };
+        let torn = |what: String| CheckpointError::torn(dir, format!("{MANIFEST}: {what}"));
+        let json: serde_json::Value = serde_json::from_slice(&text).map_err(|error| torn(error.to_string()))?;
+        let found = json["format_version"].as_u64().ok_or_else(|| torn("it has no format_version".to_owned()))?;
+        if found != FORMAT_VERSION {
+            return Err(CheckpointError::OtherVersion { path: dir.to_owned(), found });
+        }
+        let manifest: Self = serde_json::from_value(json).map_err(|error| torn(error.to_string()))?;
+        manifest.check_sizes(dir)?;
+        Ok(manifest)
+    }
+
+    fn check_sizes(&self, dir: &Path) -> Result<(), CheckpointError> {
+        for (name, entry) in &self.files {
+            if Path::new(name).file_name() != Some(name.as_ref()) {
+                return Err(CheckpointError::torn(dir, format!("{MANIFEST} names a file {name:?}")));
+            }
+            match std::fs::metadata(dir.join(name)) {
+                Ok(found) if found.len() == entry.bytes => {}
+                Ok(found) => {
+                    let what = format!("{name} has {} bytes, should have {}", found.len(), entry.bytes);
+                    return Err(CheckpointError::torn(dir, what));
+                }
+                Err(error) => return Err(CheckpointError::torn(dir, format!("{name}: {error}"))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads every file and compares its SHA-256.
+    ///
+    /// # Errors
+    /// A file cannot be read or is not what was written.
+    pub fn verify(&self, dir: &Path) -> Result<(), CheckpointError> {
+        for (name, entry) in &self.files {
+            let path = dir.join(name);
+            let found = sha256(&path).map_err(CheckpointError::read(&path))?;
+            if found != entry.sha256 {
+                return Err(CheckpointError::torn(dir, format!("the contents of {name} are not what was written")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Lower-case hexadecimal SHA-256 of a file.
+pub(super) fn sha256(path: &Path) -> io::Result<String> {
+    let (mut file, mut hash) = (std::fs::File::open(path)?, Sha256::new());
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => break,
+            got => hash.update(&buffer[..got]),
+        }
+    }
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// The published checkpoint of `dir` with most steps; `None` where there is none, or no such folder.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn latest(dir: &Path) -> Result<Option<PathBuf>, CheckpointError> {
+    Ok(published(dir)?.pop().map(|(_, path)| path))
+}
+
+/// Published checkpoints by their number of steps.
+pub(super) fn published(dir: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
+    let number = |name: &str| name.strip_prefix("step-")?.parse().ok();
+    let mut found: Vec<(u64, PathBuf)> =
+        entries(dir)?.into_iter().filter_map(|(name, path)| Some((number(&name)?, path))).collect();
+    found.sort();
+    Ok(found)
+}
+
+/// Names and paths in a folder; none where the folder is not there.
+pub(super) fn entries(dir: &Path) -> Result<Vec<(String, PathBuf)>, CheckpointError> {
+    let listing = match std::fs::read_dir(dir) {
+        Ok(listing) => listing,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(CheckpointError::read(dir)(error)),
+    };
+    listing
+        .map(|entry| entry.map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.path())))
+        .collect::<io::Result<_>>()
+        .map_err(CheckpointError::read(dir))
+}

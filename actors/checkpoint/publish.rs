@@ -1,0 +1,219 @@
+//! From a folder that engines wrote into to a checkpoint that everybody may see.
+//!
+//! Order: the files that no engine writes; the manifest; every file forced to the disk; the folder's entries; the
+//! rename; the parent's entries. Only then are older checkpoints removed, each first renamed so that no half of it
+//! is ever visible.
+
+use super::disk::{Disk, RealDisk};
+use super::error::CheckpointError;
+use super::manifest::{FORMAT_VERSION, FileEntry, MANIFEST, Manifest, entries, published, sha256};
+use loongforge_core::message::SavedFile;
+use loongforge_core::schedule::CheckpointDraft;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// Files of a Hugging Face folder that training does not change.
+const CARRIED: [&str; 13] = [
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+    "merges.txt",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "video_preprocessor_config.json",
+    "vocab.json",
+];
+
+/// What a checkpoint takes from outside the engines; the same for all of a run.
+#[derive(Clone, Debug)]
+pub struct Publication {
+    /// Folder of the model that the run began with (`model.path`): tokenizer and processor files come from it.
+    pub model_dir: PathBuf,
+    /// The model's `config.json`, with overrides.
+    pub model_config: Value,
+    /// The run's configuration, composed.
+    pub config: Value,
+    /// Type of the weights, as in `train.precision`.
+    pub precision: String,
+    /// Checkpoints to keep, the new one included; at least 1.
+    pub keep_last: usize,
+}
+
+/// Makes an empty folder for a draft.
+///
+/// # Errors
+/// The folder cannot be made.
+pub fn prepare(dir: &Path) -> Result<(), CheckpointError> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(CheckpointError::write(dir)(error)),
+        _ => {}
+    }
+    fs::create_dir_all(dir).map_err(CheckpointError::write(dir))
+}
+
+/// Removes what crashed runs left in the folder of checkpoints. To be called when a run starts, before any draft.
+///
+/// # Errors
+/// Something cannot be removed.
+pub fn clean(dir: &Path) -> Result<(), CheckpointError> {
+    for (name, path) in entries(dir)? {
+        if name.starts_with(".step-") && name.ends_with(".tmp") {
+            fs::remove_dir_all(&path).map_err(CheckpointError::write(&path))?;
+        }
+    }
+    Ok(())
+}
+
+/// Publishes a draft as `step-N` beside it; returns its path. Older checkpoints that cannot be removed are warned of.
+///
+/// # Errors
+/// A file cannot be written, or an engine's file is not what the engine said. Nothing is visible then.
+pub fn publish(draft: &CheckpointDraft, with: &Publication) -> Result<PathBuf, CheckpointError> {
+    publish_on(&RealDisk, draft, with)
+}
+
+pub(super) fn publish_on(
+    disk: &dyn Disk,
+    draft: &CheckpointDraft,
+    with: &Publication,
+) -> Result<PathBuf, CheckpointError> {
+    let parent = draft.dir.parent().unwrap_or(Path::new("."));
+    let num_steps = draft.step.0 + 1;
+    let files = complete(disk, draft, with)?;
+    let manifest = Manifest {
+        format_version: FORMAT_VERSION,
+        num_steps,
+        cursor: draft.cursor,
+        precision: with.precision.clone(),
+        config: with.config.clone(),
+        files,
+    };
+    let sync = |path: &Path| disk.sync(path).map_err(CheckpointError::write(path));
+    write_json(disk, &draft.dir.join(MANIFEST), &manifest)?;
+    for name in manifest.files.keys().map(String::as_str).chain([MANIFEST]) {
+        sync(&draft.dir.join(name))?;
+    }
+    sync(&draft.dir)?;
+    let to = parent.join(format!("step-{num_steps:08}"));
+    let replaces = to.exists();
+    let moved = if replaces { disk.exchange(&draft.dir, &to) } else { disk.rename(&draft.dir, &to) };
+    moved.map_err(CheckpointError::write(&to))?;
+    sync(parent)?;
+    if replaces {
+        // A run that was resumed from an earlier step has come by again.
+        remove(disk, &draft.dir);
+    }
+    prune(disk, parent, with.keep_last)?;
+    Ok(to)
+}
+
+/// Writes the files that engines do not; the entries of all.
+fn complete(
+    disk: &dyn Disk,
+    draft: &CheckpointDraft,
+    with: &Publication,
+) -> Result<BTreeMap<String, FileEntry>, CheckpointError> {
+    let mut files = BTreeMap::new();
+    for SavedFile { name, bytes, sha256, .. } in &draft.files {
+        let path = draft.dir.join(name);
+        let found = fs::metadata(&path).map_err(CheckpointError::read(&path))?.len();
+        if found != *bytes {
+            let what = format!("{name} has {found} bytes, its engine wrote {bytes}");
+            return Err(CheckpointError::torn(&draft.dir, what));
+        }
+        files.insert(name.clone(), FileEntry { bytes: *bytes, sha256: sha256.clone() });
+    }
+    let mut written = vec!["config.json"];
+    write_json(disk, &draft.dir.join("config.json"), &with.model_config)?;
+    if let Some(index) = weight_index(draft)? {
+        written.push(INDEX);
+        write_json(disk, &draft.dir.join(INDEX), &index)?;
+    }
+    for name in CARRIED {
+        let from = with.model_dir.join(name);
+        match fs::read(&from) {
+            Ok(contents) => {
+                let to = draft.dir.join(name);
+                disk.write(&to, &contents).map_err(CheckpointError::write(&to))?;
+                written.push(name);
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(CheckpointError::read(&from)(error)),
+        }
+    }
+    for name in written {
+        let path = draft.dir.join(name);
+        let entry = || Ok(FileEntry { bytes: fs::metadata(&path)?.len(), sha256: sha256(&path)? });
+        files.insert(name.to_owned(), entry().map_err(CheckpointError::read(&path))?);
+    }
+    Ok(files)
+}
+
+const INDEX: &str = "model.safetensors.index.json";
+
+/// `model.safetensors.index.json` as transformers writes it; none for a single file of weights.
+fn weight_index(draft: &CheckpointDraft) -> Result<Option<Value>, CheckpointError> {
+    let weights: Vec<&SavedFile> = draft.files.iter().filter(|file| !file.tensors.is_empty()).collect();
+    if weights.len() < 2 {
+        return Ok(None);
+    }
+    let mut map = BTreeMap::new();
+    let mut total_size = 0;
+    for file in weights {
+        let path = draft.dir.join(&file.name);
+        total_size += data_bytes(&path, file.bytes).map_err(CheckpointError::read(&path))?;
+        for tensor in &file.tensors {
+            if let Some(other) = map.insert(tensor, &file.name) {
+                let what = format!("{tensor} is in {other} and in {}", file.name);
+                return Err(CheckpointError::torn(&draft.dir, what));
+            }
+        }
+    }
+    let map: Map<String, Value> = map.into_iter().map(|(tensor, file)| (tensor.clone(), json!(file))).collect();
+    Ok(Some(json!({ "metadata": { "total_size": total_size }, "weight_map": map })))
+}
+
+/// Bytes of a safetensors file after its header.
+fn data_bytes(path: &Path, bytes: u64) -> io::Result<u64> {
+    let mut header = [0; 8];
+    File::open(path)?.read_exact(&mut header)?;
+    let header = u64::from_le_bytes(header).saturating_add(8);
+    bytes.checked_sub(header).ok_or_else(|| io::Error::other("not a safetensors file: its header is longer than it"))
+}
+
+fn write_json(disk: &dyn Disk, path: &Path, value: &impl serde::Serialize) -> Result<(), CheckpointError> {
+    let mut text = serde_json::to_vec_pretty(value).expect("JSON values can be written");
+    text.push(b'\n');
+    disk.write(path, &text).map_err(CheckpointError::write(path))
+}
+
+fn prune(disk: &dyn Disk, parent: &Path, keep_last: usize) -> Result<(), CheckpointError> {
+    let mut found = published(parent)?;
+    found.truncate(found.len().saturating_sub(keep_last.max(1)));
+    for (number, path) in found {
+        let hidden = parent.join(format!(".step-{number:08}.old.tmp"));
+        match disk.rename(&path, &hidden) {
+            Ok(()) => remove(disk, &hidden),
+            Err(error) => tracing::warn!("cannot remove the old checkpoint {}: {error}", path.display()),
+        }
+    }
+    Ok(())
+}
+
+fn remove(disk: &dyn Disk, path: &Path) {
+    if let Err(error) = disk.remove_dir(path) {
+        tracing::warn!("cannot remove {}: {error}", path.display());
+    }
+}
+
+#[cfg(test)]
+#[path = "publish_tests.rs"]
+mod tests;

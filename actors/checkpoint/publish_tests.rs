@@ -1,0 +1,296 @@
+//! A crash at every operation, and what users can do wrong.
+
+use super::super::latest;
+use super::*;
+use loongforge_core::message::{SampleId, StepId};
+use sha2::{Digest, Sha256};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use tempfile::TempDir;
+
+/// Does `budget` operations, half of one more, and nothing from then on.
+struct Crashing {
+    budget: Cell<usize>,
+    synced: RefCell<BTreeSet<PathBuf>>,
+}
+
+impl Crashing {
+    fn after(budget: usize) -> Self {
+        Self { budget: Cell::new(budget), synced: RefCell::default() }
+    }
+
+    /// A folder may be shown only when it and all in it are on the disk.
+    fn assert_synced(&self, dir: &Path) {
+        let synced = self.synced.borrow();
+        assert!(synced.contains(dir) && entries(dir).unwrap().iter().all(|(_, path)| synced.contains(path)));
+    }
+
+    fn live(&self) -> io::Result<()> {
+        match self.budget.get() {
+            0 => Err(io::Error::other("crashed")),
+            left => {
+                self.budget.set(left - 1);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Disk for Crashing {
+    fn write(&self, path: &Path, contents: &[u8]) -> io::Result<()> {
+        if self.budget.get() == 1 {
+            RealDisk.write(path, &contents[..contents.len() / 2])?;
+            self.budget.set(0);
+            return Err(io::Error::other("crashed"));
+        }
+        self.live()?;
+        RealDisk.write(path, contents)
+    }
+
+    fn sync(&self, path: &Path) -> io::Result<()> {
+        self.live()?;
+        self.synced.borrow_mut().insert(path.to_owned());
+        Ok(())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.live()?;
+        if from.to_string_lossy().ends_with("3.tmp") {
+            self.assert_synced(from);
+        }
+        RealDisk.rename(from, to)
+    }
+
+    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
+        self.live()?;
+        self.assert_synced(one);
+        RealDisk.exchange(one, other)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        if self.budget.get() == 1
+            && let Some(entry) = fs::read_dir(path)?.next()
+        {
+            fs::remove_file(entry?.path())?;
+        }
+        self.live()?;
+        RealDisk.remove_dir(path)
+    }
+}
+
+struct Run {
+    folder: TempDir,
+    publication: Publication,
+}
+
+impl Run {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let model_dir = folder.path().join("model");
+        fs::create_dir(&model_dir).unwrap();
+        fs::write(model_dir.join("tokenizer.json"), "{}").unwrap();
+        fs::write(model_dir.join("preprocessor_config.json"), "{\"patch_size\": 4}").unwrap();
+        fs::write(model_dir.join("model.safetensors"), "the weights before").unwrap();
+        let publication = Publication {
+            model_dir,
+            model_config: json!({ "model_type": "qwen3_vl" }),
+            config: json!({ "run": { "name": "digits" } }),
+            precision: "float32".to_owned(),
+            keep_last: 2,
+        };
+        Self { folder, publication }
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.folder.path().join("checkpoints")
+    }
+
+    /// What two engines would have written.
+    fn draft(&self, step: u64) -> CheckpointDraft {
+        let dir = self.dir().join(format!(".step-{:08}.tmp", step + 1));
+        prepare(&dir).unwrap();
+        let weights = |name: &str, tensor: &str| {
+            let header = format!("{{\"{tensor}\":{{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}}}");
+            let mut contents = (header.len() as u64).to_le_bytes().to_vec();
+            contents.extend(header.bytes());
+            contents.extend([step as u8; 8]);
+            fs::write(dir.join(name), &contents).unwrap();
+            let sha256 = Sha256::digest(&contents).iter().map(|byte| format!("{byte:02x}")).collect();
+            SavedFile { name: name.to_owned(), bytes: contents.len() as u64, sha256, tensors: vec![tensor.to_owned()] }
+        };
+        let files = vec![
+            weights("model-00001-of-00002.safetensors", "model.visual.a"),
+            weights("model-00002-of-00002.safetensors", "lm_head.weight"),
+        ];
+        CheckpointDraft { step: StepId(step), dir: dir.clone(), cursor: SampleId(100 * step), files }
+    }
+
+    fn publish(&self, step: u64) -> PathBuf {
+        publish_on(&Crashing::after(usize::MAX), &self.draft(step), &self.publication).unwrap()
+    }
+
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = entries(&self.dir()).unwrap().into_iter().map(|(name, _)| name).collect();
+        names.sort();
+        names
+    }
+
+    /// Every checkpoint that can be seen is whole; the steps of the newest.
+    fn newest(&self) -> Option<u64> {
+        for (number, path) in published(&self.dir()).unwrap() {
+            let manifest = Manifest::read(&path).unwrap();
+            manifest.verify(&path).unwrap();
+            assert_eq!(manifest.num_steps, number);
+        }
+        latest(&self.dir()).unwrap().map(|path| Manifest::read(&path).unwrap().num_steps)
+    }
+}
+
+#[test]
+fn a_checkpoint_is_a_whole_hugging_face_folder() {
+    let run = Run::new();
+    let path = publish(&run.draft(6), &run.publication).unwrap();
+    assert_eq!(path, run.dir().join("step-00000007"));
+    let manifest = Manifest::read(&path).unwrap();
+    manifest.verify(&path).unwrap();
+    assert_eq!((manifest.num_steps, manifest.cursor), (7, SampleId(600)));
+    assert_eq!(manifest.config["run"]["name"], "digits");
+    let names: Vec<&str> = manifest.files.keys().map(String::as_str).collect();
+    let expected = [
+        "config.json",
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+        "model.safetensors.index.json",
+        "preprocessor_config.json",
+        "tokenizer.json",
+    ];
+    assert_eq!(names, expected);
+    let index: Value = serde_json::from_slice(&fs::read(path.join(INDEX)).unwrap()).unwrap();
+    assert_eq!(index["metadata"]["total_size"], 16);
+    assert_eq!(index["weight_map"]["lm_head.weight"], "model-00002-of-00002.safetensors");
+    assert_eq!(run.names(), ["step-00000007"]);
+}
+
+#[test]
+fn a_single_file_of_weights_has_no_index() {
+    let run = Run::new();
+    let mut draft = run.draft(0);
+    draft.files[1].tensors.clear();
+    let path = publish(&draft, &run.publication).unwrap();
+    assert!(!path.join(INDEX).exists());
+}
+
+#[test]
+fn a_crash_at_any_operation_leaves_the_one_before_and_nothing_torn() {
+    let mut published_at = None;
+    for budget in 0.. {
+        let run = Run::new();
+        run.publish(0);
+        run.publish(1);
+        let disk = Crashing::after(budget);
+        let result = publish_on(&disk, &run.draft(2), &run.publication);
+        let newest = run.newest().unwrap();
+        match (newest, published_at) {
+            (3, None) => published_at = Some(budget),
+            (newest, seen) => assert_eq!(newest, if seen.is_some() { 3 } else { 2 }, "after {budget} operations"),
+        }
+        let finished = disk.budget.get() > 0;
+        assert!(result.is_ok() || !finished);
+        // The next run starts.
+        clean(&run.dir()).unwrap();
+        assert!(run.names().iter().all(|name| !name.starts_with('.')));
+        assert_eq!(run.newest(), Some(newest));
+        run.publish(3);
+        assert_eq!(run.newest(), Some(4));
+        if finished {
+            assert!(budget > 15 && published_at < Some(budget), "{budget}");
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_step_that_is_saved_again_replaces_the_old_one_at_every_moment() {
+    for budget in 0.. {
+        let run = Run::new();
+        run.publish(4);
+        let mut again = run.draft(4);
+        again.cursor = SampleId(7);
+        let disk = Crashing::after(budget);
+        let _ = publish_on(&disk, &again, &run.publication);
+        assert_eq!(run.newest(), Some(5), "after {budget} operations");
+        if disk.budget.get() > 0 {
+            let path = latest(&run.dir()).unwrap().unwrap();
+            assert_eq!(Manifest::read(&path).unwrap().cursor, SampleId(7));
+            assert_eq!(run.names(), ["step-00000005"]);
+            break;
+        }
+    }
+}
+
+#[test]
+fn only_the_last_ones_are_kept() {
+    let run = Run::new();
+    for step in 0..5 {
+        run.publish(step);
+    }
+    assert_eq!(run.names(), ["step-00000004", "step-00000005"]);
+    assert_eq!(run.newest(), Some(5));
+}
+
+#[test]
+fn what_is_no_checkpoint_is_named() {
+    let run = Run::new();
+    assert_eq!(latest(&run.dir()).unwrap(), None);
+    let read = |path: &Path| Manifest::read(path).unwrap_err().to_string();
+    assert!(read(&run.publication.model_dir).contains("model is no checkpoint: it has no MANIFEST.json"));
+    assert!(read(&run.dir().join("gone")).contains("is no checkpoint"));
+
+    let path = run.publish(0);
+    let weights = path.join("model-00002-of-00002.safetensors");
+    let whole = fs::read(&weights).unwrap();
+    fs::write(&weights, &whole[1..]).unwrap();
+    assert!(read(&path).contains("model-00002-of-00002.safetensors has"), "{}", read(&path));
+    let flipped: Vec<u8> = whole.iter().map(|byte| byte ^ 1).collect();
+    fs::write(&weights, flipped).unwrap();
+    let error = Manifest::read(&path).unwrap().verify(&path).unwrap_err().to_string();
+    assert!(error.contains("the contents of model-00002-of-00002.safetensors"), "{error}");
+    fs::remove_file(&weights).unwrap();
+    assert!(read(&path).contains("model-00002-of-00002.safetensors: No such file"), "{}", read(&path));
+
+    let text = fs::read_to_string(path.join(MANIFEST)).unwrap();
+    fs::write(path.join(MANIFEST), text.replace("\"format_version\": 1", "\"format_version\": 9")).unwrap();
+    assert!(read(&path).contains("has format version 9, this loongforge reads 1"));
+    fs::write(path.join(MANIFEST), text.replace("tokenizer.json", "../tokenizer.json")).unwrap();
+    assert!(read(&path).contains("names a file"), "{}", read(&path));
+    for end in 0..text.len() - 1 {
+        fs::write(path.join(MANIFEST), &text[..end]).unwrap();
+        assert!(read(&path).contains("is damaged"));
+    }
+}
+
+#[test]
+fn folders_that_cannot_be_written_are_named() {
+    let run = Run::new();
+    let file = run.folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let error = prepare(&file.join(".step-00000001.tmp")).unwrap_err().to_string();
+    assert!(error.contains("cannot write") && error.contains(".step-00000001.tmp"), "{error}");
+    let draft = run.draft(0);
+    fs::create_dir(draft.dir.join("config.json")).unwrap();
+    let error = publish(&draft, &run.publication).unwrap_err().to_string();
+    assert!(error.contains("config.json") && error.contains("is the folder writable"), "{error}");
+    assert_eq!(run.newest(), None);
+}
+
+#[test]
+fn an_engines_file_that_is_not_what_it_said_is_not_published() {
+    let run = Run::new();
+    let mut draft = run.draft(0);
+    draft.files[0].bytes += 1;
+    assert!(publish(&draft, &run.publication).unwrap_err().to_string().contains("its engine wrote"));
+    draft.files[0].bytes -= 1;
+    draft.files[1].tensors = draft.files[0].tensors.clone();
+    assert!(publish(&draft, &run.publication).unwrap_err().to_string().contains("model.visual.a is in"));
+    assert_eq!(run.newest(), None);
+}
