@@ -5,7 +5,9 @@
 //! `config`, `message` ← `data`, `schedule` ← `transport`, `engine`, `observe`.
 
 pub mod config;
+pub mod data;
 pub mod engine;
 pub mod message;
+pub mod observe;
 pub mod schedule;
 pub mod transport;

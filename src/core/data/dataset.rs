@@ -1,0 +1,201 @@
+//! The run's stream of samples by position. Reads files when asked; holds offsets only.
+
+use std::path::Path;
+
+use super::error::{BadSample, DataError};
+use super::lines::Lines;
+use super::messages::Conversation;
+use super::mixture::Mixture;
+use super::processor::Processor;
+use super::sample::Sample;
+use crate::config::{Data, Format};
+use crate::message::{self, SampleId};
+
+/// An endless stream: position → sample, always the same for the same files, configuration and seed.
+/// It may be shared by threads.
+pub struct Dataset {
+    processor: Processor,
+    sources: Vec<Lines>,
+    mixture: Mixture,
+}
+
+impl Dataset {
+    /// Opens and indexes the files of `data.train`.
+    pub fn open(data: &Data, model_dir: &Path, seed: u64) -> Result<Self, DataError> {
+        let mut sources = Vec::new();
+        for file in &data.train {
+            let Format::Messages = file.format;
+            if !(file.weight.is_finite() && file.weight > 0.0) {
+                return Err(DataError::Weight { path: file.path.clone(), weight: file.weight });
+            }
+            sources.push(Lines::open(&file.path)?);
+        }
+        if sources.is_empty() {
+            return Err(DataError::NoSource);
+        }
+        let shares: Vec<_> = sources.iter().zip(&data.train).map(|(lines, file)| (lines.len(), file.weight)).collect();
+        Ok(Self {
+            processor: Processor::open(model_dir, data.template, &data.image, data.pack.max_tokens)?,
+            mixture: Mixture::new(&shares, seed, data.shuffle),
+            sources,
+        })
+    }
+
+    pub fn processor(&self) -> &Processor {
+        &self.processor
+    }
+
+    /// Samples in all files together: one epoch, when there is one file.
+    pub fn len(&self) -> usize {
+        self.sources.iter().map(Lines::len).sum()
+    }
+
+    /// Always false: empty files are refused.
+    pub fn is_empty(&self) -> bool {
+        self.sources.is_empty()
+    }
+
+    /// The sample at a position, counted over all epochs.
+    pub fn sample(&self, position: u64) -> Result<Sample, BadSample> {
+        let place = self.mixture.place(position);
+        let lines = &self.sources[place.source];
+        let index = place.index as usize;
+        let line = lines.read(index)?;
+        let base = lines.path().parent().unwrap_or(Path::new(""));
+        Conversation::parse(&line)
+            .and_then(|conversation| self.processor.training_sample(SampleId(position), &conversation, base))
+            .map_err(|error| lines.bad(index, error.to_string()))
+    }
+}
+
+/// A question of a file in the `messages` format, with the answer that is expected.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// What generation starts from.
+    pub prompt: Sample,
+    pub answer: String,
+    /// Picture files, resolved.
+    pub images: Vec<std::path::PathBuf>,
+}
+
+/// The questions of a file, in its order: what a model is evaluated on.
+pub struct Questions {
+    lines: Lines,
+}
+
+impl Questions {
+    pub fn open(path: &Path) -> Result<Self, DataError> {
+        Ok(Self { lines: Lines::open(path)? })
+    }
+
+    pub fn len(&self) -> usize {
+        self.lines.len()
+    }
+
+    /// Always false: an empty file is refused.
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    /// The question `index`: the turns before the last assistant turn.
+    pub fn read(&self, index: usize, processor: &Processor) -> Result<Question, BadSample> {
+        let line = self.lines.read(index)?;
+        let base = self.lines.path().parent().unwrap_or(Path::new(""));
+        let ask = || {
+            let (question, answer) = Conversation::parse(&line)?
+                .split_answer()
+                .ok_or_else(|| DataError::Line("no assistant turn: no answer to compare with".to_owned()))?;
+            let prompt = processor.prompt(SampleId(index as u64), &question, base)?;
+            let images = question.images.iter().map(|name| base.join(name)).collect();
+            Ok(Question { prompt, answer, images })
+        };
+        ask().map_err(|error: DataError| self.lines.bad(index, error.to_string()))
+    }
+}
+
+impl BadSample {
+    /// As it is told to the scheduler.
+    pub fn into_message(self, id: SampleId) -> message::BadSample {
+        message::BadSample { id, source: format!("{}:{}", self.file.display(), self.line), reason: self.reason }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::config::{ImageLimits, Pack, Template, TrainFile};
+    use crate::data::digits::{Digits, MODEL, compose, write_model};
+
+    fn data(files: &[(PathBuf, f64)]) -> Data {
+        let train = files.iter().map(|(path, weight)| TrainFile {
+            path: path.clone(),
+            format: Format::Messages,
+            weight: *weight,
+        });
+        Data {
+            train: train.collect(),
+            shuffle: true,
+            pack: Pack { max_tokens: 200 },
+            image: ImageLimits::default(),
+            template: Template::FromModel,
+            on_bad_sample: Default::default(),
+        }
+    }
+
+    #[test]
+    fn a_position_is_always_the_same_sample_and_bad_lines_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let (model, digits) = (folder.path().join("model"), folder.path().join("digits"));
+        write_model(&model, &MODEL).unwrap();
+        compose(&digits, &Digits { seed: 2, num_train: 6, num_held_out: 3 }).unwrap();
+        let text = folder.path().join("text.jsonl");
+        let good = r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}"#;
+        std::fs::write(&text, format!("{good}\nno json\n{good}\n")).unwrap();
+        std::fs::write(digits.join("images/train/000/000004.png"), b"\x89PNG\r\n\x1a\nbroken").unwrap();
+
+        let config = data(&[(digits.join("train.jsonl"), 3.0), (text.clone(), 1.0)]);
+        let dataset = Dataset::open(&config, &model, 5).unwrap();
+        let again = Dataset::open(&config, &model, 5).unwrap();
+        assert_eq!(dataset.len(), 9);
+        let mut bad = BTreeMap::new();
+        let mut with_images = 0;
+        for position in (0..200).rev() {
+            let sample = dataset.sample(position);
+            assert_eq!(sample, again.sample(position));
+            match sample {
+                Ok(sample) => {
+                    assert_eq!(sample.meta.id, SampleId(position));
+                    assert_eq!(sample.meta.items.len(), sample.images.len());
+                    with_images += sample.images.len();
+                }
+                Err(error) => *bad.entry((error.file.clone(), error.line)).or_insert(0) += 1,
+            }
+        }
+        assert!((100..160).contains(&with_images), "{with_images}");
+        assert_eq!(bad.keys().cloned().collect::<Vec<_>>(), [(digits.join("train.jsonl"), 5), (text, 2)]);
+        assert_ne!(
+            (0..20).map(|p| Dataset::open(&config, &model, 6).unwrap().sample(p).ok()).collect::<Vec<_>>(),
+            (0..20).map(|p| dataset.sample(p).ok()).collect::<Vec<_>>()
+        );
+
+        let questions = Questions::open(&digits.join("held_out.jsonl")).unwrap();
+        let question = questions.read(2, dataset.processor()).unwrap();
+        assert!(question.images[0].exists() && question.answer.chars().all(|c| c.is_ascii_digit()));
+        assert_eq!(question.prompt.meta.num_targets, 0);
+    }
+
+    #[test]
+    fn wrong_sources_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = |config: &Data| Dataset::open(config, folder.path(), 0).err().unwrap().to_string();
+        assert!(error(&data(&[])).contains("no data source"));
+        assert!(error(&data(&[("gone.jsonl".into(), 1.0)])).contains("gone.jsonl"));
+        assert!(error(&data(&[("a.jsonl".into(), 0.0)])).contains("weight 0"));
+        let error = BadSample { file: "a.jsonl".into(), line: 3, reason: "x".into() };
+        assert_eq!(error.to_string(), "a.jsonl:3: x");
+        assert_eq!(error.into_message(SampleId(1)).source, "a.jsonl:3");
+    }
+}

@@ -1,0 +1,204 @@
+//! Picture files to RGB, with bounds on what a file may ask for. Not for resizing or normalizing.
+
+use std::io::Cursor;
+use std::path::Path;
+
+use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbImage};
+
+use super::error::DataError;
+
+/// Memory that one picture may take while it is decoded.
+const MAX_DECODED_BYTES: u64 = 512 << 20;
+const MAX_FILE_BYTES: u64 = 256 << 20;
+/// As Hugging Face's `smart_resize`.
+pub const MAX_ASPECT_RATIO: f64 = 200.0;
+
+/// Decodes as `PIL.Image.open(…)`, `exif_transpose` and `convert("RGB")` do: palettes are looked up, gray is
+/// repeated, transparency is dropped, the first frame of an animation is taken.
+///
+/// # Errors
+/// Named by `path`: missing, no picture, corrupt, truncated, a side of 0 or above `max_side`, too elongated.
+pub fn open_rgb(path: &Path, max_side: usize) -> Result<RgbImage, DataError> {
+    let fail = |reason: String| DataError::image(path, reason);
+    let size = std::fs::metadata(path).map_err(|error| fail(error.to_string()))?.len();
+    if size > MAX_FILE_BYTES {
+        return Err(fail(format!("file of {size} bytes, more than {MAX_FILE_BYTES}")));
+    }
+    let bytes = std::fs::read(path).map_err(|error| fail(error.to_string()))?;
+    decode_rgb(&bytes, max_side).map_err(fail)
+}
+
+/// [`open_rgb`] of bytes; the error is the reason.
+pub fn decode_rgb(bytes: &[u8], max_side: usize) -> Result<RgbImage, String> {
+    if bytes.is_empty() {
+        return Err("empty file".to_owned());
+    }
+    let mut limits = Limits::default();
+    limits.max_alloc = Some(MAX_DECODED_BYTES);
+    limits.max_image_width = u32::try_from(max_side).ok();
+    limits.max_image_height = limits.max_image_width;
+
+    let mut reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(|e| e.to_string())?;
+    let format = reader.format().ok_or("not a picture in PNG, JPEG, WebP or GIF format")?;
+    // Checked below with our own words; the decoder's own limit bounds what it allocates before that.
+    reader.limits(limits);
+    let mut decoder = reader.into_decoder().map_err(|error| describe(&error, max_side))?;
+    let (width, height) = decoder.dimensions();
+    if width == 0 || height == 0 {
+        return Err(format!("is {width}×{height} pixels"));
+    }
+    if width.max(height) as usize > max_side {
+        return Err(format!("is {width}×{height} pixels, more than data.image.max_side = {max_side}"));
+    }
+    let ratio = f64::from(width.max(height)) / f64::from(width.min(height));
+    if ratio > MAX_ASPECT_RATIO {
+        return Err(format!("is {width}×{height} pixels, an aspect ratio above {MAX_ASPECT_RATIO}"));
+    }
+    if decoder.total_bytes() > MAX_DECODED_BYTES {
+        return Err(format!("is {width}×{height} pixels, more than {} MiB", MAX_DECODED_BYTES >> 20));
+    }
+    if format == ImageFormat::Jpeg && !jpeg_is_whole(bytes) {
+        return Err("truncated or corrupt JPEG".to_owned());
+    }
+    let orientation = decoder.orientation().map_err(|error| describe(&error, max_side))?;
+    let mut picture = DynamicImage::from_decoder(decoder).map_err(|error| describe(&error, max_side))?;
+    picture.apply_orientation(orientation);
+    Ok(picture.into_rgb8())
+}
+
+fn describe(error: &image::ImageError, max_side: usize) -> String {
+    match error {
+        image::ImageError::Limits(_) => format!("{error} (data.image.max_side = {max_side})"),
+        image::ImageError::IoError(_) => format!("truncated or corrupt: {error}"),
+        _ => format!("corrupt: {error}"),
+    }
+}
+
+/// Whether the end marker follows the data: the decoder would fill a truncated picture with gray.
+fn jpeg_is_whole(bytes: &[u8]) -> bool {
+    let mut at = 2;
+    let mut in_scan = false;
+    while at + 1 < bytes.len() {
+        if bytes[at] != 0xff {
+            if !in_scan {
+                return false;
+            }
+            at += 1;
+            continue;
+        }
+        match bytes[at + 1] {
+            0xd9 => return in_scan,
+            // Padding, a data byte of ff, a restart marker: they have no length.
+            0xff => at += 1,
+            0x00 | 0x01 | 0xd0..=0xd8 => at += 2,
+            marker => {
+                let Some(length) = bytes.get(at + 2..at + 4) else { return false };
+                at += 2 + usize::from(u16::from_be_bytes([length[0], length[1]]));
+                in_scan |= marker == 0xda;
+            }
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use image::{GrayImage, Rgb, RgbaImage};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn picture(width: u32, height: u32) -> RgbImage {
+        RgbImage::from_fn(width, height, |x, y| Rgb([(x * 7) as u8, (y * 5) as u8, (x * y) as u8]))
+    }
+
+    fn encode(picture: impl Into<DynamicImage>, format: ImageFormat) -> Vec<u8> {
+        let mut bytes = Cursor::new(Vec::new());
+        picture.into().write_to(&mut bytes, format).unwrap();
+        bytes.into_inner()
+    }
+
+    #[test]
+    fn gray_is_repeated_and_transparency_dropped() {
+        let gray = encode(GrayImage::from_fn(3, 2, |x, _| image::Luma([x as u8 * 9])), ImageFormat::Png);
+        assert_eq!(decode_rgb(&gray, 100).unwrap().get_pixel(2, 1).0, [18, 18, 18]);
+        let rgba = encode(RgbaImage::from_fn(3, 2, |_, _| image::Rgba([10, 20, 30, 0])), ImageFormat::Png);
+        assert_eq!(decode_rgb(&rgba, 100).unwrap().get_pixel(0, 0).0, [10, 20, 30]);
+        let rgb = picture(20, 10);
+        assert_eq!(decode_rgb(&encode(rgb.clone(), ImageFormat::WebP), 100).unwrap(), rgb);
+        assert_eq!(decode_rgb(&encode(rgb, ImageFormat::Jpeg), 100).unwrap().dimensions(), (20, 10));
+    }
+
+    #[test]
+    fn size_and_shape_are_checked_before_decoding() {
+        let reason = |width, height| decode_rgb(&encode(picture(width, height), ImageFormat::Png), 300).unwrap_err();
+        assert!(reason(301, 4).contains("max_side = 300"), "{}", reason(301, 4));
+        assert!(reason(201, 1).contains("aspect ratio"));
+        // A header that claims 60000×60000: refused without an attempt to allocate.
+        let mut huge = encode(picture(4, 4), ImageFormat::Png);
+        huge[16..24].copy_from_slice(&[0, 0, 0xea, 0x60, 0, 0, 0xea, 0x60]);
+        let crc = png_crc(&huge[12..29]);
+        huge[29..33].copy_from_slice(&crc.to_be_bytes());
+        assert!(decode_rgb(&huge, 16384).unwrap_err().contains("max_side"));
+        let mut zero = encode(picture(4, 4), ImageFormat::Png);
+        zero[16..20].fill(0);
+        let crc = png_crc(&zero[12..29]);
+        zero[29..33].copy_from_slice(&crc.to_be_bytes());
+        assert!(decode_rgb(&zero, 16384).is_err());
+    }
+
+    #[test]
+    fn every_truncation_is_an_error() {
+        for format in [ImageFormat::Png, ImageFormat::Jpeg] {
+            let bytes = encode(picture(40, 30), format);
+            // A PNG's last 12 bytes are its end chunk, which decoders do not need.
+            let end = bytes.len() - if format == ImageFormat::Png { 13 } else { 1 };
+            for len in (0..end).step_by(3) {
+                assert!(decode_rgb(&bytes[..len], 100).is_err(), "{format:?} cut to {len} of {}", bytes.len());
+            }
+        }
+        assert!(decode_rgb(b"hello, world", 100).unwrap_err().contains("not a picture"));
+        assert!(open_rgb(Path::new("no/such.png"), 100).unwrap_err().to_string().contains("no/such.png"));
+    }
+
+    #[test]
+    fn a_thumbnail_does_not_hide_a_truncation() {
+        let whole = encode(picture(40, 30), ImageFormat::Jpeg);
+        let mut nested = vec![0xff, 0xd8, 0xff, 0xe1];
+        nested.extend(((whole.len() + 2) as u16).to_be_bytes());
+        nested.extend(&whole);
+        nested.extend(&whole[2..]);
+        assert!(jpeg_is_whole(&nested));
+        nested.truncate(nested.len() - 20);
+        assert!(!jpeg_is_whole(&nested));
+    }
+
+    fn png_crc(bytes: &[u8]) -> u32 {
+        let mut crc = flate2::Crc::new();
+        crc.update(bytes);
+        crc.sum()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+        #[test]
+        fn mutated_files_never_panic(
+            format in prop_oneof![Just(ImageFormat::Png), Just(ImageFormat::Jpeg), Just(ImageFormat::WebP), Just(ImageFormat::Gif)],
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let mut bytes = encode(picture(24, 16), format);
+            for (at, value) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = value;
+            }
+            let _ = decode_rgb(&bytes, 256);
+            let _ = decode_rgb(&bytes[..cut.index(bytes.len())], 256);
+        }
+
+        #[test]
+        fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = decode_rgb(&bytes, 256);
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! The quick start's task: read a handwritten number from a picture of varying size. The pictures are composed from
+//! real scans (see `ATTRIBUTION.md`), and the model that learns it is a tiny Qwen3-VL in Hugging Face layout.
+
+mod compose;
+mod model;
+mod scans;
+
+pub use compose::{Digits, PROMPT, compose};
+pub use model::{MODEL, ModelSize, write_model};

@@ -1,0 +1,61 @@
+//! What can go wrong with data: errors that end a run before it starts, and samples that are skipped.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// An error of the data room. `Sample…`-like variants become the reason of a [`BadSample`] when they
+/// happen to one sample of a run; the others end the run before it starts.
+#[derive(Debug, thiserror::Error)]
+pub enum DataError {
+    #[error("cannot read {path}: {source}")]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("cannot write {path}: {source}")]
+    Write { path: PathBuf, source: std::io::Error },
+    #[error("{path} has no samples: expected one JSON object a line")]
+    Empty { path: PathBuf },
+    #[error("{path}: {reason}")]
+    File { path: PathBuf, reason: String },
+    #[error("no data source: name at least one file")]
+    NoSource,
+    #[error("{path}: weight {weight} of a data source must be a finite number above 0")]
+    Weight { path: PathBuf, weight: f64 },
+    #[error("chat template: {0}")]
+    Template(String),
+    #[error("tokenizer: {0}")]
+    Tokenizer(String),
+    #[error("not a sample: {0}")]
+    Line(String),
+    #[error("image {path}: {reason}")]
+    Image { path: PathBuf, reason: String },
+    #[error("{num_tokens} tokens ({num_image_tokens} of images), more than pack.max_tokens = {max_tokens}")]
+    TooLong { num_tokens: usize, num_image_tokens: usize, max_tokens: usize },
+}
+
+impl DataError {
+    pub(super) fn read(path: &Path, source: std::io::Error) -> Self {
+        Self::Read { path: path.to_path_buf(), source }
+    }
+
+    pub(super) fn write(path: &Path, source: std::io::Error) -> Self {
+        Self::Write { path: path.to_path_buf(), source }
+    }
+
+    pub(super) fn file(path: &Path, reason: impl ToString) -> Self {
+        Self::File { path: path.to_path_buf(), reason: reason.to_string() }
+    }
+
+    pub(super) fn image(path: &Path, reason: impl ToString) -> Self {
+        Self::Image { path: path.to_path_buf(), reason: reason.to_string() }
+    }
+}
+
+/// A sample that cannot be used: the run skips it, counts it and lists it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{file}:{line}: {reason}", file = file.display())]
+pub struct BadSample {
+    pub file: PathBuf,
+    /// Counted from 1.
+    pub line: u64,
+    pub reason: String,
+}

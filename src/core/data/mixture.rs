@@ -1,0 +1,137 @@
+//! Which sample stands at a position of the stream: several files mixed by weight, each shuffled anew every epoch.
+//! A pure function of files' lengths, weights, seed and position, so a run goes on from a position alone.
+
+use super::rng::{Rng, permute};
+
+/// Positions after which every source has had its exact share.
+const BLOCK: usize = 1000;
+
+/// The order of samples over all sources.
+#[derive(Clone, Debug)]
+pub struct Mixture {
+    seed: u64,
+    shuffle: bool,
+    sources: Vec<Source>,
+    /// For each place in a block its source and how many of that source stand before it in the block.
+    block: Vec<(u32, u32)>,
+}
+
+#[derive(Clone, Debug)]
+struct Source {
+    len: u64,
+    per_block: u64,
+}
+
+/// Where a sample is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub source: usize,
+    /// How many times the source was gone through before.
+    pub epoch: u64,
+    /// Index of the sample in its source.
+    pub index: u64,
+}
+
+impl Mixture {
+    /// `sources` are (number of samples, weight): a share of positions proportional to the weight, rounded to a
+    /// thousandth, at least one. Lengths and weights are above 0.
+    pub fn new(sources: &[(usize, f64)], seed: u64, shuffle: bool) -> Self {
+        let shares = shares(&sources.iter().map(|source| source.1).collect::<Vec<_>>());
+        let mut order: Vec<u32> = shares.iter().zip(0..).flat_map(|(&n, i)| std::iter::repeat_n(i, n)).collect();
+        let mut rng = Rng::new(&[seed, 0x6d69_7874]);
+        for last in (1..order.len()).rev() {
+            order.swap(last, rng.below(last as u64 + 1) as usize);
+        }
+        let mut counts = vec![0; shares.len()];
+        let block = order.into_iter().map(|source| {
+            counts[source as usize] += 1;
+            (source, counts[source as usize] - 1)
+        });
+        Self {
+            seed,
+            shuffle,
+            block: block.collect(),
+            sources: sources
+                .iter()
+                .zip(shares)
+                .map(|(source, share)| Source { len: source.0 as u64, per_block: share as u64 })
+                .collect(),
+        }
+    }
+
+    pub fn place(&self, position: u64) -> Place {
+        let (block, within) = (position / self.block.len() as u64, position % self.block.len() as u64);
+        let (source, rank) = self.block[within as usize];
+        let Source { len, per_block } = self.sources[source as usize];
+        let draw = block * per_block + u64::from(rank);
+        let (epoch, index) = (draw / len, draw % len);
+        let index = if self.shuffle { permute(index, len, &[self.seed, u64::from(source), epoch]) } else { index };
+        Place { source: source as usize, epoch, index }
+    }
+}
+
+/// Shares of a block, by largest remainder, none 0.
+fn shares(weights: &[f64]) -> Vec<usize> {
+    if weights.len() == 1 {
+        return vec![1];
+    }
+    let size = BLOCK.max(weights.len());
+    let total: f64 = weights.iter().sum();
+    let free = (size - weights.len()) as f64;
+    let exact: Vec<f64> = weights.iter().map(|weight| (weight / total * size as f64 - 1.0).max(0.0)).collect();
+    let scale = free / exact.iter().sum::<f64>().max(f64::MIN_POSITIVE);
+    let exact: Vec<f64> = exact.into_iter().map(|share| share * scale).collect();
+    let mut shares: Vec<usize> = exact.iter().map(|share| share.floor() as usize + 1).collect();
+    let mut by_remainder: Vec<usize> = (0..weights.len()).collect();
+    by_remainder.sort_by(|&a, &b| exact[b].fract().total_cmp(&exact[a].fract()));
+    let missing = size - shares.iter().sum::<usize>();
+    for &index in by_remainder.iter().cycle().take(missing) {
+        shares[index] += 1;
+    }
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn an_epoch_has_every_sample_once_and_epochs_differ() {
+        let mixture = Mixture::new(&[(97, 1.0)], 3, true);
+        let epoch = |e: u64| (0..97).map(|i| mixture.place(e * 97 + i)).collect::<Vec<_>>();
+        for e in [0, 1, 5] {
+            let mut seen: Vec<u64> = epoch(e).iter().map(|place| place.index).collect();
+            assert!(epoch(e).iter().all(|place| place.epoch == e));
+            seen.sort_unstable();
+            assert_eq!(seen, (0..97).collect::<Vec<_>>());
+        }
+        assert_ne!(
+            epoch(0).iter().map(|p| p.index).collect::<Vec<_>>(),
+            epoch(1).iter().map(|p| p.index).collect::<Vec<_>>()
+        );
+        let in_order = Mixture::new(&[(5, 1.0)], 3, false);
+        assert_eq!((0..6).map(|p| in_order.place(p).index).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn shares_follow_the_weights_and_no_sample_is_left_out(
+            sources in prop::collection::vec((1usize..40, 0.01f64..10.0), 2..6), seed: u64,
+        ) {
+            let mixture = Mixture::new(&sources, seed, true);
+            let total: f64 = sources.iter().map(|s| s.1).sum();
+            let mut seen = vec![std::collections::BTreeMap::<(u64, u64), u32>::new(); sources.len()];
+            for position in 0..3000 {
+                let place = mixture.place(position);
+                *seen[place.source].entry((place.epoch, place.index)).or_default() += 1;
+            }
+            for (source, seen) in sources.iter().zip(seen) {
+                prop_assert!(seen.values().all(|&times| times == 1));
+                let share = seen.len() as f64 / 3000.0;
+                prop_assert!((share - source.1 / total).abs() < 0.01, "{share} {}", source.1 / total);
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! `metrics.jsonl`: one JSON object a step.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value as Json;
+
+use super::error::ObserveError;
+use super::metrics::StepMetrics;
+
+/// Appends a line a step; each line is in the file when [`MetricsFile::write`] returns.
+pub struct MetricsFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl MetricsFile {
+    /// Keeps the lines of steps before `first_step`, which the run is about to compute, and drops the others:
+    /// those of a run that got further before it was stopped, and half a line at the end.
+    pub fn open(path: &Path, first_step: u64) -> Result<Self, ObserveError> {
+        let write = |error| ObserveError::write(path, error);
+        let old = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+            Err(source) => return Err(ObserveError::Read { path: path.to_path_buf(), source }),
+        };
+        let keep = |line: &&str| {
+            serde_json::from_str::<Json>(line).is_ok_and(|json| json["step"].as_u64().is_some_and(|s| s < first_step))
+        };
+        let kept: String = old.lines().filter(keep).flat_map(|line| [line, "\n"]).collect();
+        if kept != old {
+            let part = path.with_extension("jsonl.part");
+            fs::write(&part, kept).and_then(|()| fs::rename(&part, path)).map_err(write)?;
+        }
+        let file = File::options().append(true).create(true).open(path).map_err(write)?;
+        Ok(Self { path: path.to_path_buf(), file })
+    }
+
+    pub fn write(&mut self, metrics: &StepMetrics) -> Result<(), ObserveError> {
+        let mut line = serde_json::to_vec(metrics).expect("numbers");
+        line.push(b'\n');
+        self.file.write_all(&line).map_err(|error| ObserveError::write(&self.path, error))
+    }
+}
+
+/// The steps in a metrics file, in order; lines that are not metrics are left out.
+pub fn read_metrics(path: &Path) -> Result<Vec<StepMetrics>, ObserveError> {
+    let text = fs::read_to_string(path).map_err(|source| ObserveError::Read { path: path.to_path_buf(), source })?;
+    Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metrics(step: u64) -> StepMetrics {
+        StepMetrics { step, loss: 1.5 / (step + 1) as f64, ..Default::default() }
+    }
+
+    #[test]
+    fn a_resumed_run_overwrites_what_it_computes_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let mut file = MetricsFile::open(&path, 0).unwrap();
+        (0..5).for_each(|step| file.write(&metrics(step)).unwrap());
+        file.file.write_all(b"{\"step\":5,\"lo").unwrap();
+        let mut file = MetricsFile::open(&path, 3).unwrap();
+        file.write(&metrics(3)).unwrap();
+        assert_eq!(read_metrics(&path).unwrap(), (0..4).map(metrics).collect::<Vec<_>>());
+        MetricsFile::open(&path, 0).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "");
+    }
+
+    #[test]
+    fn not_a_number_stays_a_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let mut file = MetricsFile::open(&path, 0).unwrap();
+        file.write(&StepMetrics { loss: f64::NAN, ..metrics(0) }).unwrap();
+        assert!(fs::read_to_string(&path).unwrap().contains("\"loss\":null"));
+        let error = MetricsFile::open(Path::new("/no/such/metrics.jsonl"), 0).err().unwrap();
+        assert!(error.to_string().contains("/no/such/metrics.jsonl"));
+    }
+}

@@ -1,0 +1,24 @@
+//! Seeing what happens: metrics files, TensorBoard, progress, logs, and pictures of results. Nothing here decides.
+
+mod canvas;
+mod console;
+mod error;
+mod jsonl;
+mod logging;
+mod metrics;
+mod plot;
+mod progress;
+mod sheet;
+mod tensorboard;
+mod terminal;
+
+pub use console::{Console, ConsoleWriter};
+pub use error::ObserveError;
+pub use jsonl::{MetricsFile, read_metrics};
+pub use logging::init_logging;
+pub use metrics::StepMetrics;
+pub use plot::{Curve, plot};
+pub use progress::Progress;
+pub use sheet::{Reading, sheet};
+pub use tensorboard::TensorBoard;
+pub use terminal::{Style, beside, render};

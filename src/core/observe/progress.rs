@@ -1,0 +1,164 @@
+//! How far a run is: a bar in a terminal, plain lines elsewhere.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::console::Console;
+use super::metrics::StepMetrics;
+
+/// Figures are means over this many steps.
+const WINDOW: usize = 20;
+/// Plain lines come no more often.
+const LINE_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Shows steps as they are done.
+pub struct Progress {
+    console: Console,
+    bar: Option<ProgressBar>,
+    recent: Recent,
+    every_steps: u64,
+    last_line: Option<Instant>,
+}
+
+impl Progress {
+    /// `first_step` of `num_steps` is the next; plain lines come every `every_steps` at most.
+    pub fn start(console: &Console, first_step: u64, num_steps: u64, every_steps: u64) -> Self {
+        let bar = console.is_terminal().then(|| {
+            let style = ProgressStyle::with_template("{bar:24.green/black.bright} {wide_msg}")
+                .expect("the template is ours")
+                .progress_chars("━╸━");
+            let bar = console.bars().add(ProgressBar::new(num_steps).with_style(style));
+            bar.set_position(first_step);
+            bar
+        });
+        let recent = Recent { num_steps, steps: VecDeque::with_capacity(WINDOW) };
+        Self { console: console.clone(), bar, recent, every_steps: every_steps.max(1), last_line: None }
+    }
+
+    /// A step is done.
+    pub fn step(&mut self, metrics: &StepMetrics) {
+        let done = metrics.step + 1;
+        self.recent.push(metrics.clone());
+        match &self.bar {
+            Some(bar) => {
+                bar.set_message(self.recent.describe());
+                bar.set_position(done);
+            }
+            None => {
+                let due = self.last_line.is_none_or(|last| last.elapsed() >= LINE_INTERVAL);
+                if done == self.recent.num_steps || (done.is_multiple_of(self.every_steps) && due) {
+                    self.console.line(&self.recent.describe());
+                    self.last_line = Some(Instant::now());
+                }
+            }
+        }
+    }
+
+    /// Leaves the last figures on the screen.
+    pub fn finish(self) {
+        if let Some(bar) = self.bar {
+            bar.abandon();
+        }
+    }
+}
+
+/// The last steps, and what is said of them.
+struct Recent {
+    num_steps: u64,
+    steps: VecDeque<StepMetrics>,
+}
+
+impl Recent {
+    fn push(&mut self, metrics: StepMetrics) {
+        if self.steps.len() == WINDOW {
+            self.steps.pop_front();
+        }
+        self.steps.push_back(metrics);
+    }
+
+    fn mean(&self, value: impl Fn(&StepMetrics) -> f64) -> f64 {
+        let finite = || self.steps.iter().map(&value).filter(|value| value.is_finite());
+        finite().sum::<f64>() / finite().count().max(1) as f64
+    }
+
+    fn describe(&self) -> String {
+        let Some(last) = self.steps.back() else { return String::new() };
+        let done = last.step + 1;
+        let step_s = self.mean(|step| step.step_ms) / 1e3;
+        let rate = |count: f64| if step_s > 0.0 { count / step_s } else { 0.0 };
+        let percent = |share: f64| format!("{:.0}%", share * 100.0);
+        let mut parts = vec![
+            format!("step {done}/{}", self.num_steps),
+            format!("loss {:.4}", self.mean(|step| step.loss)),
+            format!("{} tokens/s", short(rate(self.mean(|step| step.tokens as f64)))),
+            format!("{} images/s", short(rate(self.mean(|step| step.images as f64)))),
+            format!("encoder {}", percent(self.mean(|step| step.encoder_busy))),
+            format!("foundation {}", percent(self.mean(|step| step.foundation_busy))),
+        ];
+        parts.extend(last.mfu.map(|_| format!("MFU {}", percent(self.mean(|step| step.mfu.unwrap_or(f64::NAN))))));
+        if last.bad_samples > 0 {
+            parts.push(format!("bad samples {}", last.bad_samples));
+        }
+        parts.push(format!("ETA {}", clock(self.num_steps.saturating_sub(done) as f64 * step_s)));
+        parts.join("  ")
+    }
+}
+
+/// 950, 12.3k, 4.56M.
+fn short(value: f64) -> String {
+    match value {
+        v if v >= 1e6 => format!("{:.2}M", v / 1e6),
+        v if v >= 1e4 => format!("{:.1}k", v / 1e3),
+        v => format!("{v:.0}"),
+    }
+}
+
+/// 0:07, 12:34, 3:00:00.
+fn clock(seconds: f64) -> String {
+    let seconds = seconds.round() as u64;
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    if hours > 0 { format!("{hours}:{minutes:02}:{seconds:02}") } else { format!("{minutes}:{seconds:02}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_means_over_the_last_steps() {
+        let mut recent = Recent { num_steps: 500, steps: VecDeque::new() };
+        assert_eq!(recent.describe(), "");
+        for step in 0..100 {
+            let (loss, step_ms) = if step < 80 { (100.0, 9000.0) } else { (0.5, 100.0) };
+            recent.push(StepMetrics {
+                step,
+                loss: if step == 99 { f64::NAN } else { loss },
+                step_ms,
+                tokens: 1234,
+                images: 64,
+                encoder_busy: 0.71,
+                foundation_busy: 0.88,
+                ..Default::default()
+            });
+        }
+        assert_eq!(
+            recent.describe(),
+            "step 100/500  loss 0.5000  12.3k tokens/s  640 images/s  encoder 71%  foundation 88%  ETA 0:40"
+        );
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!([short(0.0), short(9999.0), short(12_345.0), short(4_560_000.0)], ["0", "9999", "12.3k", "4.56M"]);
+        assert_eq!([clock(7.2), clock(754.0), clock(10_800.0)], ["0:07", "12:34", "3:00:00"]);
+    }
+
+    #[test]
+    fn steps_without_a_terminal_do_not_fail() {
+        let mut progress = Progress::start(&Console::stderr(), 0, 3, 1);
+        (0..3).for_each(|step| progress.step(&StepMetrics { step, step_ms: 1.0, ..Default::default() }));
+        progress.finish();
+    }
+}

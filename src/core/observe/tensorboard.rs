@@ -1,0 +1,191 @@
+//! TensorBoard event files: TFRecord frames around hand-written protobuf (`event.proto`, `summary.proto`).
+//! Scalars, text and pictures; not a general protobuf writer.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::error::ObserveError;
+use super::metrics::StepMetrics;
+
+/// One event file of a run.
+pub struct TensorBoard {
+    path: PathBuf,
+    file: File,
+}
+
+impl TensorBoard {
+    /// A new file in `dir`. TensorBoard joins the files of a folder, and drops what earlier ones hold from
+    /// `first_step` on.
+    pub fn create(dir: &Path, first_step: u64) -> Result<Self, ObserveError> {
+        fs::create_dir_all(dir).map_err(|error| ObserveError::write(dir, error))?;
+        let now = now();
+        let name =
+            format!("events.out.tfevents.{:010}.{:09}.{}", now as u64, (now.fract() * 1e9) as u64, std::process::id());
+        let path = dir.join(name);
+        let file = File::options().append(true).create_new(true).open(&path);
+        let mut writer = Self { file: file.map_err(|error| ObserveError::write(&path, error))?, path };
+        writer.event(now, 0, |event| string(event, 3, b"brain.Event:2"))?;
+        if first_step > 0 {
+            // SessionLog with status START.
+            writer.event(now, first_step, |event| message(event, 7, |log| int(log, 1, 1)))?;
+        }
+        Ok(writer)
+    }
+
+    /// All curves of a step.
+    pub fn step(&mut self, metrics: &StepMetrics) -> Result<(), ObserveError> {
+        self.summary(metrics.step, |summary| {
+            for (tag, value) in metrics.scalars() {
+                scalar_value(summary, tag, value);
+            }
+        })
+    }
+
+    pub fn scalar(&mut self, step: u64, tag: &str, value: f64) -> Result<(), ObserveError> {
+        self.summary(step, |summary| scalar_value(summary, tag, value))
+    }
+
+    /// Shown as Markdown.
+    pub fn text(&mut self, step: u64, tag: &str, text: &str) -> Result<(), ObserveError> {
+        self.summary(step, |summary| {
+            message(summary, 1, |value| {
+                string(value, 1, tag.as_bytes());
+                message(value, 8, |tensor| {
+                    int(tensor, 1, 7); // DT_STRING
+                    message(tensor, 2, |_scalar_shape| ());
+                    string(tensor, 8, text.as_bytes());
+                });
+                message(value, 9, |metadata| message(metadata, 1, |plugin| string(plugin, 1, b"text")));
+            });
+        })
+    }
+
+    /// `png`: an encoded picture of these sizes.
+    pub fn image(&mut self, step: u64, tag: &str, width: u32, height: u32, png: &[u8]) -> Result<(), ObserveError> {
+        self.summary(step, |summary| {
+            message(summary, 1, |value| {
+                string(value, 1, tag.as_bytes());
+                message(value, 4, |image| {
+                    int(image, 1, u64::from(height));
+                    int(image, 2, u64::from(width));
+                    int(image, 3, 3); // RGB
+                    string(image, 4, png);
+                });
+            });
+        })
+    }
+
+    fn summary(&mut self, step: u64, fill: impl FnOnce(&mut Vec<u8>)) -> Result<(), ObserveError> {
+        self.event(now(), step, |event| message(event, 5, fill))
+    }
+
+    fn event(&mut self, wall_time: f64, step: u64, fill: impl FnOnce(&mut Vec<u8>)) -> Result<(), ObserveError> {
+        let record = frame(&encode_event(wall_time, step, fill));
+        self.file.write_all(&record).map_err(|error| ObserveError::write(&self.path, error))
+    }
+}
+
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
+fn encode_event(wall_time: f64, step: u64, fill: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut event = vec![1 << 3 | 1];
+    event.extend(wall_time.to_le_bytes());
+    int(&mut event, 2, step);
+    fill(&mut event);
+    event
+}
+
+fn scalar_value(summary: &mut Vec<u8>, tag: &str, number: f64) {
+    message(summary, 1, |value| {
+        string(value, 1, tag.as_bytes());
+        value.push(2 << 3 | 5);
+        value.extend((number as f32).to_le_bytes());
+    });
+}
+
+/// A TFRecord: length, its checksum, bytes, their checksum.
+fn frame(bytes: &[u8]) -> Vec<u8> {
+    let length = (bytes.len() as u64).to_le_bytes();
+    let mut record = Vec::with_capacity(bytes.len() + 16);
+    record.extend(length);
+    record.extend(masked_crc(&length).to_le_bytes());
+    record.extend(bytes);
+    record.extend(masked_crc(bytes).to_le_bytes());
+    record
+}
+
+fn masked_crc(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
+}
+
+fn varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+fn int(out: &mut Vec<u8>, field: u64, value: u64) {
+    varint(out, field << 3);
+    varint(out, value);
+}
+
+fn string(out: &mut Vec<u8>, field: u64, bytes: &[u8]) {
+    varint(out, field << 3 | 2);
+    varint(out, bytes.len() as u64);
+    out.extend(bytes);
+}
+
+fn message(out: &mut Vec<u8>, field: u64, fill: impl FnOnce(&mut Vec<u8>)) {
+    let mut inner = Vec::new();
+    fill(&mut inner);
+    string(out, field, &inner);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `tensorboard.compat.proto` 2.21 serializes the same event.
+    #[test]
+    fn a_scalar_has_the_bytes_of_protobuf() {
+        let event =
+            encode_event(1.5, 300, |event| message(event, 5, |summary| scalar_value(summary, "train/loss", 0.25)));
+        assert_eq!(hex(&event), GOLDEN_EVENT);
+    }
+
+    /// As `tensorboard.summary.writer.record_writer` 2.21 frames the same bytes.
+    #[test]
+    fn a_record_has_the_checksums_of_tfrecord() {
+        assert_eq!(hex(&frame(b"loongforge")), GOLDEN_RECORD);
+    }
+
+    #[test]
+    fn files_are_whole_records() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut board = TensorBoard::create(folder.path(), 4).unwrap();
+        board.step(&StepMetrics { step: 4, mfu: Some(0.4), ..Default::default() }).unwrap();
+        board.text(4, "config", "seed: 1").unwrap();
+        board.image(4, "sheet", 2, 1, b"png").unwrap();
+        let bytes = fs::read(&board.path).unwrap();
+        let (mut rest, mut count) = (&bytes[..], 0);
+        while !rest.is_empty() {
+            let len = u64::from_le_bytes(rest[..8].try_into().unwrap()) as usize;
+            assert_eq!(frame(&rest[12..12 + len]), rest[..16 + len]);
+            (rest, count) = (&rest[16 + len..], count + 1);
+        }
+        assert_eq!(count, 5);
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    const GOLDEN_EVENT: &str = "09000000000000f83f10ac022a130a110a0a747261696e2f6c6f7373150000803e";
+    const GOLDEN_RECORD: &str = "0a00000000000000aea3bf3a6c6f6f6e67666f7267652f3a1835";
+}
