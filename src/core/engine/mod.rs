@@ -4,9 +4,11 @@
 //! bounded pieces between them, so that a gradient that arrives late is seen before the next forward is begun.
 //! It never blocks: what cannot be sent yet waits in [`Ports`].
 
+mod data;
 mod host;
 mod ports;
 
+pub use data::{DataEngine, Samples};
 pub use host::host;
 pub use ports::Ports;
 

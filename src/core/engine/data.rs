@@ -1,0 +1,237 @@
+//! The data actor's engine: reads and measures samples ahead, and sends what a plan asks for.
+//!
+//! Stop: drops what was read ahead. Samples are kept from `Read` until the plan that names them, so their number is
+//! bounded by the windows that the scheduler keeps open.
+
+use super::{Engine, EngineError, Ports, Progress};
+use crate::data::{Dataset, Sample};
+use crate::message::{ActorId, BadSample, Command, Event, Pack, SampleId, SampleMeta, StepPlan, Unit, Version};
+use crate::transport::{Buffer, Header, HostTensor, Parcel, ParcelKind};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Where samples come from: a pure function of the position.
+pub trait Samples {
+    /// Reads, tokenizes and decodes one sample.
+    ///
+    /// # Errors
+    /// The sample is unusable; the run skips it.
+    fn sample(&mut self, position: SampleId) -> Result<Sample, BadSample>;
+}
+
+impl Samples for Dataset {
+    fn sample(&mut self, position: SampleId) -> Result<Sample, BadSample> {
+        Dataset::sample(self, position.0).map_err(|bad| bad.into_message(position))
+    }
+}
+
+/// Serves the positions `p` with `p % num_data == index`.
+pub struct DataEngine {
+    index: u32,
+    num_data: u32,
+    /// Encoder `i` lives in the actor `foundation/i`.
+    colocated: bool,
+    samples: Box<dyn Samples>,
+    windows: VecDeque<Window>,
+    held: BTreeMap<SampleId, Sample>,
+}
+
+/// A `Read` command in progress.
+struct Window {
+    next: u64,
+    until: u64,
+    measured: Vec<SampleMeta>,
+    bad: Vec<BadSample>,
+}
+
+impl DataEngine {
+    pub fn new(index: u32, num_data: u32, colocated: bool, samples: Box<dyn Samples>) -> Self {
+        Self { index, num_data, colocated, samples, windows: VecDeque::new(), held: BTreeMap::new() }
+    }
+
+    fn send_plan(&mut self, plan: &StepPlan, ports: &mut Ports) -> Result<(), EngineError> {
+        for pack in &plan.packs {
+            // Pixels first: the encoder works on them while the foundation is busy with the pack before.
+            for unit in plan.units_of(pack.id) {
+                self.send_pixels(unit, ports)?;
+            }
+            self.send_tokens(pack, ports)?;
+        }
+        for sample in plan.packs.iter().flat_map(|pack| &pack.samples) {
+            self.held.remove(&sample.id);
+        }
+        Ok(())
+    }
+
+    fn send_pixels(&self, unit: &Unit, ports: &mut Ports) -> Result<(), EngineError> {
+        let (mut pixels, mut num_patches) = (Vec::new(), 0);
+        for item in unit.items.iter().filter(|item| item.owner == self.index) {
+            let image = &self.held(item.id.sample)?.images[item.id.index as usize];
+            pixels.extend_from_slice(&image.pixels);
+            num_patches += image.grid.num_patches();
+        }
+        if num_patches == 0 {
+            return Ok(());
+        }
+        let tensor = HostTensor::from_f32(&pixels, &[num_patches, pixels.len() / num_patches]);
+        let encoder = if self.colocated { ActorId::foundation(unit.encoder) } else { ActorId::encoder(unit.encoder) };
+        ports.send(encoder, parcel(ParcelKind::Pixels(unit.id), vec![Box::new(tensor)]))
+    }
+
+    fn send_tokens(&self, pack: &Pack, ports: &mut Ports) -> Result<(), EngineError> {
+        let mine: Vec<&Sample> = pack
+            .samples
+            .iter()
+            .filter(|sample| sample.owner == self.index)
+            .map(|sample| self.held(sample.id))
+            .collect::<Result<_, _>>()?;
+        let num_tokens = mine.iter().map(|sample| sample.input_ids.len()).sum();
+        if num_tokens == 0 {
+            return Ok(());
+        }
+        let joined =
+            |part: fn(&Sample) -> &[i64]| mine.iter().flat_map(|&sample| part(sample)).copied().collect::<Vec<i64>>();
+        let axis = |axis: usize| {
+            mine.iter().flat_map(move |sample| {
+                let len = sample.input_ids.len();
+                &sample.position_ids[axis * len..(axis + 1) * len]
+            })
+        };
+        let positions: Vec<i64> = (0..3).flat_map(axis).copied().collect();
+        let tensors: Vec<Box<dyn Buffer>> = vec![
+            Box::new(HostTensor::from_i64(&joined(|sample| &sample.input_ids), &[num_tokens])),
+            Box::new(HostTensor::from_i64(&positions, &[3, num_tokens])),
+            Box::new(HostTensor::from_i64(&joined(|sample| &sample.targets), &[num_tokens])),
+        ];
+        ports.send(ActorId::foundation(pack.replica), parcel(ParcelKind::Tokens(pack.id), tensors))
+    }
+
+    fn held(&self, id: SampleId) -> Result<&Sample, EngineError> {
+        self.held.get(&id).ok_or_else(|| format!("sample {id} was planned and is not held here").into())
+    }
+}
+
+fn parcel(kind: ParcelKind, tensors: Vec<Box<dyn Buffer>>) -> Parcel {
+    Parcel::new(Header { kind, version: Version(0) }, tensors)
+}
+
+impl Engine for DataEngine {
+    fn command(&mut self, command: Command, ports: &mut Ports) -> Result<(), EngineError> {
+        match command {
+            Command::Read { from, until } => {
+                let window = Window { next: from.0, until: until.0, measured: Vec::new(), bad: Vec::new() };
+                self.windows.push_back(window);
+                Ok(())
+            }
+            Command::Plan(plan) => self.send_plan(&plan, ports),
+            other => Err(format!("{other:?} is nothing for a data engine").into()),
+        }
+    }
+
+    fn arrive(&mut self, from: ActorId, parcel: Parcel, _ports: &mut Ports) -> Result<(), EngineError> {
+        Err(format!("{from} sent {parcel:?} to a data engine").into())
+    }
+
+    /// Reads one sample.
+    fn work(&mut self, ports: &mut Ports) -> Result<Progress, EngineError> {
+        let Some(window) = self.windows.front_mut() else { return Ok(Progress::Idle) };
+        if window.next < window.until {
+            let position = SampleId(window.next);
+            window.next += 1;
+            if position.0 % u64::from(self.num_data) == u64::from(self.index) {
+                match self.samples.sample(position) {
+                    Ok(mut sample) => {
+                        sample.meta.owner = self.index;
+                        window.measured.push(sample.meta.clone());
+                        self.held.insert(position, sample);
+                    }
+                    Err(bad) => window.bad.push(bad),
+                }
+            }
+            return Ok(Progress::Busy);
+        }
+        let window = self.windows.pop_front().expect("it is the first");
+        ports.emit(Event::Measured { samples: window.measured, bad: window.bad });
+        Ok(Progress::Busy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::Image;
+    use crate::message::{Grid, ItemId, ItemMeta, Lane, PackId, StepId, UnitId, UnitItem};
+    use crate::transport::{Edge, LocalEdge, Mail, Mailbox};
+
+    struct Fake;
+
+    impl Samples for Fake {
+        fn sample(&mut self, position: SampleId) -> Result<Sample, BadSample> {
+            if position.0 == 3 {
+                return Err(BadSample { id: position, source: "a.jsonl:4".into(), reason: "no picture".into() });
+            }
+            let grid = Grid { t: 1, h: 2, w: 2 };
+            let items = vec![ItemMeta { grid, num_features: 1 }];
+            let meta = SampleMeta { id: position, owner: 0, num_tokens: 2, num_targets: 1, items };
+            let value = position.0 as i64;
+            Ok(Sample {
+                meta,
+                input_ids: vec![value, value + 100],
+                position_ids: vec![0, 1, 10, 11, 20, 21],
+                targets: vec![-100, value],
+                images: vec![Image { grid, pixels: vec![value as f32; 12] }],
+            })
+        }
+    }
+
+    fn tensor(parcel: Parcel, index: usize) -> (Vec<usize>, Vec<u8>) {
+        let buffer = &parcel.tensors[index];
+        (buffer.meta().shape, buffer.bytes().unwrap().to_vec())
+    }
+
+    #[test]
+    fn its_share_is_measured_and_sent_as_planned() {
+        let (data, encoder, foundation) = (Mailbox::new(0, 1), Mailbox::new(1, 1), Mailbox::new(1, 1));
+        let edge = |to: &Mailbox| {
+            Box::new(LocalEdge::new(ActorId::data(1), data.sender(), to.sender(), 4096)) as Box<dyn Edge>
+        };
+        let edges =
+            BTreeMap::from([(ActorId::encoder(2), edge(&encoder)), (ActorId::foundation(0), edge(&foundation))]);
+        let (events, told) = flume::bounded(8);
+        let mut ports = Ports::new(ActorId::data(1), events, edges);
+        let mut engine = DataEngine::new(1, 2, false, Box::new(Fake));
+        engine.command(Command::Read { from: SampleId(0), until: SampleId(6) }, &mut ports).unwrap();
+        while engine.work(&mut ports).unwrap() == Progress::Busy {}
+        let Event::Measured { samples, bad } = told.try_recv().unwrap() else { panic!("measured") };
+        assert_eq!(samples.iter().map(|sample| (sample.id.0, sample.owner)).collect::<Vec<_>>(), [(1, 1), (5, 1)]);
+        assert_eq!(bad[0].id, SampleId(3));
+
+        let (pack, unit) = (PackId { step: StepId(0), index: 0 }, UnitId { step: StepId(0), index: 0 });
+        let other = SampleMeta { id: SampleId(0), owner: 0, ..samples[0].clone() };
+        let planned = vec![samples[1].clone(), other, samples[0].clone()];
+        let item = |sample: &SampleMeta| UnitItem {
+            id: ItemId { sample: sample.id, index: 0 },
+            owner: sample.owner,
+            meta: sample.items[0],
+        };
+        let items = planned.iter().map(item).collect();
+        let plan = StepPlan {
+            step: StepId(0),
+            cursor: SampleId(6),
+            learning_rate: 0.1,
+            num_targets: 3,
+            packs: vec![Pack { id: pack, replica: 0, samples: planned }],
+            units: vec![Unit { id: unit, lane: Lane(0), encoder: 2, pack, replica: 0, items }],
+        };
+        engine.command(Command::Plan(plan.into()), &mut ports).unwrap();
+        let Some(Mail::Parcel { parcel, .. }) = encoder.try_recv() else { panic!("pixels") };
+        let (shape, bytes) = tensor(parcel, 0);
+        assert_eq!(shape, [8, 3]);
+        assert_eq!((&bytes[..4], &bytes[48..52]), (&5f32.to_ne_bytes()[..], &1f32.to_ne_bytes()[..]));
+        let Some(Mail::Parcel { parcel, .. }) = foundation.try_recv() else { panic!("tokens") };
+        let (shape, bytes) = tensor(parcel, 1);
+        assert_eq!(shape, [3, 4]);
+        let positions: Vec<i64> = bytes.chunks(8).map(|value| i64::from_ne_bytes(value.try_into().unwrap())).collect();
+        assert_eq!(positions, [0, 1, 0, 1, 10, 11, 10, 11, 20, 21, 20, 21]);
+        assert!(engine.held.is_empty());
+    }
+}
