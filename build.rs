@@ -3,7 +3,6 @@
 
 fn main() {
     // Handed on by loongforge-torch, which knows where torch-sys found its libraries.
-    println!("cargo::rerun-if-env-changed=DEP_LOONGFORGE_NATIVE_LIB_DIR");
     println!("cargo::rerun-if-changed=build.rs");
     if let Some(folder) = std::env::var_os("DEP_LOONGFORGE_NATIVE_LIB_DIR") {
         let folder = std::path::PathBuf::from(folder);

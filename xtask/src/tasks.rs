@@ -26,11 +26,10 @@ A new one is made with torch 2.11.0 and transformers 5.17, one thread, float32, 
 /// Trains the small model that reads handwritten numbers; `overrides` are `key=value`.
 pub fn quickstart(root: &Path, overrides: &[String]) -> Result<ExitCode> {
     setup::setup(root, false)?;
-    if !root.join(QUICKSTART_DATA).exists() {
-        let code = run(loongforge(root, ["data", "digits", "--out", QUICKSTART_DATA]).current_dir(root))?;
-        if code != 0 {
-            return Ok(ExitCode::from(code));
-        }
+    // Does nothing where the data is already there and whole.
+    let code = run(loongforge(root, ["data", "digits", "--out", QUICKSTART_DATA]).current_dir(root))?;
+    if code != 0 {
+        return Ok(ExitCode::from(code));
     }
     let code = run(loongforge(root, ["run", "configs/quickstart.yaml"]).args(overrides).current_dir(root))?;
     Ok(ExitCode::from(code))
