@@ -40,9 +40,10 @@ pub fn test(root: &Path, args: &[String]) -> Result<ExitCode> {
     setup::setup(root, false)?;
     let mut commands = vec![tests(root, args)];
     if args.is_empty() {
-        // The packages without libtorch: a doc test gets no library path of ours.
+        // The whole workspace, so that features and with them every build are those of the first command. Packages
+        // that link libtorch have `doctest = false`: a doc test is linked without our run path.
         let mut docs = cargo(root);
-        docs.args(["test", "--doc", "-p", "loongforge-core", "-p", "loongforge-actors"]);
+        docs.args(["test", "--doc", "--workspace"]);
         commands.push(docs);
     }
     let mut ran = Vec::new();
