@@ -28,6 +28,16 @@ pub fn open_rgb(path: &Path, max_side: usize) -> Result<RgbImage, DataError> {
     decode_rgb(&bytes, max_side).map_err(fail)
 }
 
+/// Width and height as the file's header says, not turned upright; the rest of the file is not looked at.
+pub fn header_size(path: &Path) -> Result<(u32, u32), DataError> {
+    let fail = |reason: String| DataError::image(path, reason);
+    let reader = ImageReader::open(path).and_then(ImageReader::with_guessed_format);
+    reader
+        .map_err(|error| fail(error.to_string()))?
+        .into_dimensions()
+        .map_err(|error| fail(format!("corrupt: {error}")))
+}
+
 /// [`open_rgb`] of bytes; the error is the reason.
 pub fn decode_rgb(bytes: &[u8], max_side: usize) -> Result<RgbImage, String> {
     if bytes.is_empty() {

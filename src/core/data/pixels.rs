@@ -72,7 +72,7 @@ impl Default for Raw {
             min_pixels: None,
             max_pixels: None,
             image_mean: [0.481_454_66, 0.457_827_5, 0.408_210_73],
-            image_std: [0.268_629_54, 0.261_302_58, 0.275_777_11],
+            image_std: [0.268_629_54, 0.261_302_6, 0.275_777_1],
             rescale_factor: 1.0 / 255.0,
             resample: BICUBIC,
             do_resize: true,
@@ -120,6 +120,18 @@ impl ImageProcessor {
     /// Tokens that a picture of this grid takes.
     pub fn num_tokens(&self, grid: Grid) -> usize {
         grid.num_patches() / (self.merge_size * self.merge_size)
+    }
+
+    /// Tokens that a picture of this size takes.
+    pub fn num_tokens_of_size(&self, width: usize, height: usize) -> Result<usize, String> {
+        let factor = self.patch_size * self.merge_size;
+        let (height, width) = smart_resize(height, width, factor, self.min_pixels, self.max_pixels)?;
+        Ok(height * width / (factor * factor))
+    }
+
+    /// The most tokens that one picture can take, but for elongated ones.
+    pub fn max_image_tokens(&self) -> usize {
+        self.max_pixels / (self.patch_size * self.merge_size).pow(2)
     }
 
     /// Resizes, normalizes and cuts into patches, in the order in which the model merges them.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
-use super::decode::open_rgb;
+use super::decode::{header_size, open_rgb};
 use super::error::DataError;
 use super::messages::{Conversation, Turn};
 use super::pixels::ImageProcessor;
@@ -135,13 +135,11 @@ impl Processor {
                 conversation.images.len()
             )));
         }
-        let (images, merge_size) = self.load(conversation, base)?;
+        let num_text_tokens = tokens.len() - num_placeholders;
+        let (images, merge_size) = self.load(conversation, base, num_text_tokens)?;
         let mut counts = images.iter().map(|image| image.grid.num_patches() / (merge_size * merge_size));
         let num_image_tokens: usize = counts.clone().sum();
-        let num_tokens = tokens.len() - images.len() + num_image_tokens;
-        if num_tokens > self.max_tokens {
-            return Err(DataError::TooLong { num_tokens, num_image_tokens, max_tokens: self.max_tokens });
-        }
+        let num_tokens = self.check_length(num_text_tokens, num_image_tokens)?;
 
         let mut input_ids = Vec::with_capacity(num_tokens);
         let mut counted = Vec::with_capacity(num_tokens);
@@ -159,13 +157,38 @@ impl Processor {
         Ok(Sample::new(id, input_ids, position_ids, targets, images, merge_size))
     }
 
-    fn load(&self, conversation: &Conversation, base: &Path) -> Result<(Vec<Image>, usize), DataError> {
+    fn check_length(&self, num_text_tokens: usize, num_image_tokens: usize) -> Result<usize, DataError> {
+        let num_tokens = num_text_tokens + num_image_tokens;
+        if num_tokens > self.max_tokens {
+            return Err(DataError::TooLong { num_tokens, num_image_tokens, max_tokens: self.max_tokens });
+        }
+        Ok(num_tokens)
+    }
+
+    fn load(
+        &self,
+        conversation: &Conversation,
+        base: &Path,
+        num_text_tokens: usize,
+    ) -> Result<(Vec<Image>, usize), DataError> {
         let Some(processor) = &self.images else {
             return match conversation.images.first() {
                 None => Ok((Vec::new(), 1)),
                 Some(path) => Err(DataError::image(Path::new(path), "this model takes no pictures")),
             };
         };
+        // Many large pictures would take much memory before their sample turned out to be too long.
+        let num_images = conversation.images.len();
+        if num_text_tokens + num_images * processor.max_image_tokens() > self.max_tokens {
+            let mut num_image_tokens = 0;
+            for name in &conversation.images {
+                let path = base.join(name);
+                let (width, height) = header_size(&path)?;
+                let num_tokens = processor.num_tokens_of_size(width as usize, height as usize);
+                num_image_tokens += num_tokens.map_err(|reason| DataError::image(&path, reason))?;
+            }
+            self.check_length(num_text_tokens, num_image_tokens)?;
+        }
         let load = |name: &String| {
             let path: PathBuf = base.join(name);
             let picture = open_rgb(&path, self.max_side)?;
@@ -326,7 +349,9 @@ mod tests {
         };
         let text = |text: &str| Part::Text { text: text.into() };
         let long = reason(vec![Part::Image], &"1".repeat(60), &["a.png"]);
-        assert!(long.contains("of images") && long.contains("pack.max_tokens = 60"), "{long}");
+        assert!(long.contains("(12 of images)") && long.contains("pack.max_tokens = 60"), "{long}");
+        std::fs::write(folder.path().join("c.png"), b"").unwrap();
+        assert!(reason(vec![Part::Image], &"1".repeat(60), &["c.png"]).contains("c.png"));
         assert!(reason(vec![Part::Image], "1", &["b.png"]).contains("b.png"));
         let forged = reason(vec![text("<|image_pad|>")], "1", &[]);
         assert!(forged.contains("0 pictures") && forged.contains("1 placeholder"), "{forged}");
