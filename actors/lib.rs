@@ -1,2 +1,23 @@
-//! placeholder
-pub mod checkpoint;
+//! loongforge-actors: who runs where, and what happens when it dies.
+//!
+//! Actors are thin: the scheduler actor carries the state machine of `core::schedule`, and one shell an engine carries
+//! its commands and events. Tensors never pass through an actor. Nothing here knows libtorch: an engine is anything
+//! that implements `core::engine::Engine`.
+//!
+//! | actor | stop | drain | peer gone |
+//! | --- | --- | --- | --- |
+//! | [`scheduler`] | on request: after the step in progress and its checkpoint | waits for every actor's end | stops everyone, names the first cause |
+//! | [`data`] | at once | drops samples read ahead | ends with the run |
+//! | [`encoder`] | between two units | drops activations and gradients in flight | ends with the run |
+//! | [`foundation`] | between two packs | drops activations and gradients in flight | ends with the run |
+
+pub mod data;
+pub mod encoder;
+pub mod foundation;
+mod kernel;
+pub mod launch;
+pub mod scheduler;
+
+pub use kernel::StopOn;
+pub use launch::{Assignment, EngineFactory, RunError, RunSpec, run_in_process};
+pub use scheduler::Observer;

@@ -1,0 +1,16 @@
+//! Actors as such, and the only place that knows actix.
+//!
+//! A [`Link`] is one engine as the scheduler sees it: where commands go, where events come from, how it ended. Whether
+//! the engine is a thread or a process makes no difference beyond it. Supervision is ours: actix neither restarts nor
+//! reports a panic, so an engine's end is always learnt from the end of its link.
+
+mod conduct;
+mod link;
+mod shell;
+mod stop;
+mod thread;
+
+pub use conduct::{Conduct, conduct, in_system};
+pub use link::{Commands, Link};
+pub use stop::StopOn;
+pub use thread::spawn;

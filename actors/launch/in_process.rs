@@ -1,0 +1,54 @@
+//! All actors in this process: an engine is a thread, an edge is a move.
+
+use super::topology::topology;
+use super::{Assignment, EngineFactory, RunError, RunSpec};
+use crate::kernel::{Conduct, Link, conduct, in_system, spawn};
+use crate::scheduler::{Observer, Scheduler};
+use loongforge_core::message::{ActorId, Command};
+use loongforge_core::schedule::{Coordinator, Outcome};
+use loongforge_core::transport::{Edge, LocalEdge, Mailbox};
+use std::collections::BTreeMap;
+
+/// Runs until the end; every engine thread has then been joined, but for one that did not stop in time.
+/// The observer is called on this thread.
+///
+/// # Errors
+/// The first cause of the run's end, or a thread or folder that could not be had.
+pub fn run_in_process(
+    spec: RunSpec,
+    make_engine: impl Fn(Assignment) -> EngineFactory,
+    observer: Box<dyn Observer>,
+) -> Result<Outcome, RunError> {
+    let queue = spec.queue();
+    let pools = spec.coordinator.pools;
+    let rendezvous = tempfile::Builder::new().prefix("loongforge-").tempdir();
+    let rendezvous = rendezvous.map_err(|source| RunError::Start { what: "a folder for the run".into(), source })?;
+
+    let mut edges: BTreeMap<ActorId, BTreeMap<ActorId, Box<dyn Edge>>> = BTreeMap::new();
+    let topology = topology(pools, spec.coordinator.plan.credits);
+    let num_incoming = |actor| topology.iter().filter(|edge| edge.to == actor).count();
+    let mailboxes: BTreeMap<ActorId, Mailbox> =
+        pools.actors().map(|actor| (actor, Mailbox::new(num_incoming(actor), queue))).collect();
+    for edge in &topology {
+        let (sender, receiver) = (mailboxes[&edge.from].sender(), mailboxes[&edge.to].sender());
+        let local = LocalEdge::new(edge.from, sender, receiver, edge.credit as usize);
+        edges.entry(edge.from).or_default().insert(edge.to, Box::new(local));
+    }
+
+    let mut links: BTreeMap<ActorId, Link> = BTreeMap::new();
+    for (me, mailbox) in mailboxes {
+        let resume = spec.resume.clone();
+        let build = make_engine(Assignment { me, pools, resume, rendezvous: rendezvous.path().into() });
+        let link = spawn(me, build, mailbox, edges.remove(&me).unwrap_or_default(), queue);
+        match link {
+            Ok(link) => drop(links.insert(me, link)),
+            Err(source) => {
+                links.values().for_each(|link| link.commands.send(Command::Stop));
+                return Err(RunError::Start { what: format!("the thread of {me}"), source });
+            }
+        }
+    }
+    let scheduler = Scheduler::new(Coordinator::new(spec.coordinator), observer);
+    let how = Conduct { stop: spec.stop, stop_grace: spec.stop_grace, queue };
+    Ok(in_system(conduct(scheduler, links, how))?)
+}

@@ -1,0 +1,51 @@
+//! What a run needs to be started, and how it may end.
+
+use crate::StopOn;
+use loongforge_core::engine::{Engine, EngineError};
+use loongforge_core::message::ActorId;
+use loongforge_core::schedule::{CoordinatorSpec, Failure, PoolSizes};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Builds an engine on the thread that it will live on.
+pub type EngineFactory = Box<dyn FnOnce() -> Result<Box<dyn Engine>, EngineError> + Send>;
+
+/// One actor's place in a run.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Assignment {
+    pub me: ActorId,
+    pub pools: PoolSizes,
+    /// Checkpoint to begin from.
+    pub resume: Option<PathBuf>,
+    /// Folder through which the members of a pool find each other; empty at the start of a run and gone after it.
+    pub rendezvous: PathBuf,
+}
+
+/// Everything about a run but its engines.
+pub struct RunSpec {
+    pub coordinator: CoordinatorSpec,
+    /// Checkpoint to begin from; `coordinator` must agree.
+    pub resume: Option<PathBuf>,
+    /// `scheduler.queue`.
+    pub queue: usize,
+    pub stop: StopOn,
+    /// How long an engine may take to stop before it is given up.
+    pub stop_grace: Duration,
+}
+
+impl RunSpec {
+    /// Length of every queue: as configured, and never less than what the scheduler may leave unanswered.
+    pub(super) fn queue(&self) -> usize {
+        self.queue.max(self.coordinator.max_unanswered())
+    }
+}
+
+/// Why a run did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The first cause.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+    #[error("cannot start {what}: {source}")]
+    Start { what: String, source: std::io::Error },
+}

@@ -1,0 +1,71 @@
+//! Who is connected with whom.
+
+use crate::{data, encoder, foundation};
+use loongforge_core::message::{ActorId, Role};
+use loongforge_core::schedule::{EdgeCredits, PoolSizes};
+
+/// One edge, in one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct EdgeSpec {
+    pub from: ActorId,
+    pub to: ActorId,
+    /// Bytes that may be in flight.
+    pub credit: u64,
+}
+
+impl EdgeSpec {
+    pub fn new(from: ActorId, to: ActorId, credit: u64) -> Self {
+        Self { from, to, credit }
+    }
+}
+
+/// Every edge of a run, by sender. There is at most one from one actor to another.
+pub fn topology(pools: PoolSizes, credits: EdgeCredits) -> Vec<EdgeSpec> {
+    pools.actors().flat_map(|actor| edges_from(actor, pools, credits)).collect()
+}
+
+/// The edges that one actor sends over.
+pub fn edges_from(actor: ActorId, pools: PoolSizes, credits: EdgeCredits) -> Vec<EdgeSpec> {
+    match actor.role {
+        Role::Scheduler => Vec::new(),
+        Role::Data => data::edges(actor, pools, credits),
+        Role::Encoder => encoder::edges(actor, pools, credits),
+        Role::Foundation => foundation::edges(actor, pools, credits),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CREDITS: EdgeCredits = EdgeCredits { pixels: 1, tokens: 10, features: 100 };
+
+    fn names(pools: PoolSizes) -> Vec<String> {
+        topology(pools, CREDITS).iter().map(|edge| format!("{} {} {}", edge.from, edge.to, edge.credit)).collect()
+    }
+
+    #[test]
+    fn separate_pools_meet_in_both_directions() {
+        let edges = [
+            "data/0 encoder/0 1",
+            "data/0 encoder/1 1",
+            "data/0 foundation/0 10",
+            "encoder/0 foundation/0 100",
+            "encoder/1 foundation/0 100",
+            "foundation/0 encoder/0 100",
+            "foundation/0 encoder/1 100",
+        ];
+        assert_eq!(names(PoolSizes { data: 1, encoder: 2, foundation: 1 }), edges);
+    }
+
+    #[test]
+    fn colocated_actors_exchange_among_themselves() {
+        let edges = [
+            "data/0 foundation/0 11",
+            "data/0 foundation/1 11",
+            "foundation/0 foundation/1 100",
+            "foundation/1 foundation/0 100",
+        ];
+        assert_eq!(names(PoolSizes { data: 1, encoder: 0, foundation: 2 }), edges);
+    }
+}

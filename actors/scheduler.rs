@@ -1,0 +1,84 @@
+//! The scheduler: the run's state machine, and what it makes visible to the outside.
+//!
+//! Stop: on request (SIGINT, SIGTERM) after the step in progress, with a checkpoint; a second request stops at once.
+//! Drain: every actor is told to stop and waited for. Peer gone: everyone is stopped and the first cause is named.
+
+use loongforge_core::message::{ActorId, BadSample, Command, StepId};
+use loongforge_core::schedule::{CheckpointDraft, Coordinator, Failure, Input, Outcome, Output, StepSummary};
+use std::collections::VecDeque;
+use std::error::Error;
+use std::path::Path;
+
+/// Sees what a run does. Called on the scheduler's thread, in the order of steps.
+pub trait Observer {
+    /// A step was applied or skipped.
+    fn step(&mut self, summary: &StepSummary);
+
+    /// Samples were skipped.
+    fn bad(&mut self, samples: &[BadSample]);
+
+    /// Writes the manifest and gives the folder of a checkpoint its final name.
+    ///
+    /// # Errors
+    /// End the run, naming the checkpoint.
+    fn publish(&mut self, draft: &CheckpointDraft) -> Result<(), Box<dyn Error>>;
+}
+
+/// A coordinator and its observer: what is left for the actor is to deliver.
+pub struct Scheduler {
+    coordinator: Coordinator,
+    observer: Box<dyn Observer>,
+}
+
+/// What is left to do after an input.
+#[derive(Debug)]
+pub enum Effect {
+    Send(ActorId, Command),
+    Finished(Result<Outcome, Failure>),
+}
+
+impl Scheduler {
+    pub fn new(coordinator: Coordinator, observer: Box<dyn Observer>) -> Self {
+        Self { coordinator, observer }
+    }
+
+    pub fn on(&mut self, input: Input) -> Vec<Effect> {
+        let (mut effects, mut inputs) = (Vec::new(), VecDeque::from([input]));
+        while let Some(input) = inputs.pop_front() {
+            for output in self.coordinator.on(input) {
+                match output {
+                    Output::Send(actor, command) => effects.push(Effect::Send(actor, command)),
+                    Output::Finished(result) => effects.push(Effect::Finished(result)),
+                    Output::Step(summary) => self.observer.step(&summary),
+                    Output::Bad(samples) => self.observer.bad(&samples),
+                    Output::Prepare(step, dir) => {
+                        inputs.extend(prepare(&dir).err().map(|error| failed(step, &*error)));
+                    }
+                    Output::Publish(draft) => inputs.push_back(match self.observer.publish(&draft) {
+                        Ok(()) => Input::Published(draft.step),
+                        Err(error) => failed(draft.step, &*error),
+                    }),
+                }
+            }
+        }
+        effects
+    }
+}
+
+/// Makes the folder, empty: an earlier run may have died while it wrote there.
+fn prepare(dir: &Path) -> Result<(), Box<dyn Error>> {
+    let named = |error: std::io::Error| format!("{}: {error}", dir.display());
+    if dir.exists() {
+        std::fs::remove_dir_all(dir).map_err(named)?;
+    }
+    Ok(std::fs::create_dir_all(dir).map_err(named)?)
+}
+
+fn failed(step: StepId, error: &dyn Error) -> Input {
+    let (mut text, mut source) = (error.to_string(), error.source());
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    Input::PublishFailed(step, text)
+}

@@ -1,0 +1,129 @@
+//! A data engine over an endless stream of invented samples.
+
+use super::{Fuse, Script, mix};
+use loongforge_core::engine::{Engine, EngineError, Ports, Progress};
+use loongforge_core::message::*;
+use loongforge_core::transport::{Dtype, Header, HostTensor, Parcel, ParcelKind};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+pub struct FakeData {
+    me: u32,
+    num_data: u32,
+    reads: VecDeque<(u64, u64)>,
+    plans: VecDeque<Arc<StepPlan>>,
+    /// Samples measured and not sent yet.
+    held: BTreeSet<SampleId>,
+    fuse: Fuse,
+}
+
+/// About one sample in nine is bad.
+pub fn is_bad(position: u64) -> bool {
+    mix(position, 1) % 9 == 0
+}
+
+/// The sample at a position; about a third have no images.
+pub fn sample(position: u64, num_data: u32) -> SampleMeta {
+    let item = |index| {
+        let grid =
+            Grid { t: 1, h: 1 + (mix(position, index) % 4) as u32, w: 1 + (mix(position, index + 99) % 6) as u32 };
+        ItemMeta { grid, num_features: grid.num_patches().div_ceil(4) as u32 }
+    };
+    let items: Vec<ItemMeta> = (0..mix(position, 2) % 4).map(|index| item(10 + index)).collect();
+    let text = 2 + (mix(position, 3) % 8) as u32;
+    let num_tokens = text + items.iter().map(|item| item.num_features).sum::<u32>();
+    SampleMeta {
+        id: SampleId(position),
+        owner: (position % u64::from(num_data)) as u32,
+        num_tokens,
+        num_targets: text / 2,
+        items,
+    }
+}
+
+impl FakeData {
+    pub fn new(me: ActorId, num_data: u32, script: Script) -> Self {
+        let fuse = Fuse::new(me, &script);
+        Self { me: me.index, num_data, reads: VecDeque::new(), plans: VecDeque::new(), held: BTreeSet::new(), fuse }
+    }
+
+    fn measure(&mut self, from: u64, until: u64) -> Event {
+        let (mut samples, mut bad) = (Vec::new(), Vec::new());
+        for position in (from..until).filter(|position| position % u64::from(self.num_data) == u64::from(self.me)) {
+            let id = SampleId(position);
+            if is_bad(position) {
+                bad.push(BadSample { id, source: format!("train.jsonl:{position}"), reason: "not an image".into() });
+            } else {
+                assert!(self.held.insert(id), "read twice");
+                samples.push(sample(position, self.num_data));
+            }
+        }
+        Event::Measured { samples, bad }
+    }
+
+    fn send(&mut self, plan: &StepPlan, ports: &mut Ports) -> Result<(), EngineError> {
+        for unit in &plan.units {
+            let mine = unit.items.iter().filter(|item| item.owner == self.me);
+            let patches: Vec<u8> = mine.flat_map(|item| pixels(item)).collect();
+            if !patches.is_empty() {
+                let tensor = HostTensor::new(Dtype::F32, &[patches.len() / 4, 1], patches);
+                let header = Header { kind: ParcelKind::Pixels(unit.id), version: Version(0) };
+                ports.send(ActorId::encoder(unit.encoder), Parcel::new(header, vec![Box::new(tensor)]))?;
+            }
+        }
+        for pack in &plan.packs {
+            let mine: Vec<_> = pack.samples.iter().filter(|sample| sample.owner == self.me).collect();
+            for sample in &mine {
+                assert!(self.held.remove(&sample.id), "sample {} is planned twice or was never measured", sample.id);
+            }
+            let num_tokens: usize = mine.iter().map(|sample| sample.num_tokens as usize).sum();
+            if num_tokens > 0 {
+                let ids: Vec<i64> =
+                    mine.iter().flat_map(|s| (0..s.num_tokens).map(|i| mix(s.id.0, i.into()) as i64)).collect();
+                let tensors: Vec<Box<dyn loongforge_core::transport::Buffer>> = vec![
+                    Box::new(HostTensor::from_i64(&ids, &[num_tokens])),
+                    Box::new(HostTensor::from_i64(&vec![0; 3 * num_tokens], &[3, num_tokens])),
+                    Box::new(HostTensor::from_i64(&vec![0; num_tokens], &[num_tokens])),
+                ];
+                let header = Header { kind: ParcelKind::Tokens(pack.id), version: Version(0) };
+                ports.send(ActorId::foundation(pack.replica), Parcel::new(header, tensors))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Four bytes a patch, a function of the item.
+fn pixels(item: &UnitItem) -> Vec<u8> {
+    (0..item.meta.grid.num_patches() as u64)
+        .flat_map(|patch| (mix(item.id.sample.0 ^ u64::from(item.id.index) << 40, patch) as u32).to_ne_bytes())
+        .collect()
+}
+
+impl Engine for FakeData {
+    fn command(&mut self, command: Command, _: &mut Ports) -> Result<(), EngineError> {
+        match command {
+            Command::Read { from, until } => self.reads.push_back((from.0, until.0)),
+            Command::Plan(plan) => self.plans.push_back(plan),
+            other => return Err(format!("a data engine is not told {other:?}").into()),
+        }
+        Ok(())
+    }
+
+    fn arrive(&mut self, from: ActorId, parcel: Parcel, _: &mut Ports) -> Result<(), EngineError> {
+        Err(format!("{from} sent {parcel:?} to a data engine").into())
+    }
+
+    fn work(&mut self, ports: &mut Ports) -> Result<Progress, EngineError> {
+        self.fuse.burn()?;
+        if let Some(plan) = self.plans.pop_front() {
+            self.send(&plan, ports)?;
+        } else if let Some((from, until)) = self.reads.pop_front() {
+            let event = self.measure(from, until);
+            ports.emit(event);
+        } else {
+            return Ok(Progress::Idle);
+        }
+        Ok(Progress::Busy)
+    }
+}

@@ -1,0 +1,128 @@
+//! Engines without models: they keep the contract of `core::engine` and check that everybody else does.
+//!
+//! The "loss" is a function of samples, pixels and parameter versions alone, so two runs that report the same losses
+//! computed the same things, whatever the order and the number of encoders.
+#![allow(dead_code, unused_imports, reason = "each test takes what it needs")]
+
+mod data;
+mod encoder;
+mod foundation;
+
+pub use data::{FakeData, is_bad};
+pub use encoder::FakeEncoder;
+pub use foundation::FakeFoundation;
+
+use loongforge_core::config::{BadSamples, Schedule};
+use loongforge_core::engine::Engine;
+use loongforge_core::message::{ActorId, Role, SampleId, StepId};
+use loongforge_core::schedule::{
+    CoordinatorSpec, CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits, PlanSpec, PoolSizes,
+};
+use loongforge_core::transport::Parcel;
+
+/// How the engines of a run behave, and what goes wrong.
+#[derive(Clone, Debug, Default)]
+pub struct Script {
+    /// The encoders are not trained.
+    pub frozen: bool,
+    /// Steps that were computed before the run was resumed.
+    pub first_step: u64,
+    /// Steps whose loss is not a number.
+    pub nan_loss: Vec<u64>,
+    /// Steps whose gradient is infinite.
+    pub infinite_gradient: Vec<u64>,
+    /// The engine that fails, and after how many calls of `work`.
+    pub failure: Option<(ActorId, usize)>,
+    /// The failure is a panic.
+    pub panics: bool,
+}
+
+pub const BYTES_PER_PATCH: u64 = 4;
+pub const BYTES_PER_FEATURE: u64 = 8;
+
+/// A run of small batches with credits that just suffice.
+pub fn spec(pools: PoolSizes, steps: u64) -> CoordinatorSpec {
+    CoordinatorSpec {
+        pools,
+        plan: PlanSpec {
+            pack: PackLimits { max_tokens: 32, max_samples: usize::MAX },
+            cost: CostModel { hidden_size: 8 },
+            learning_rate: LearningRate {
+                peak: 0.1,
+                min: 0.0,
+                schedule: Schedule::Linear,
+                warmup_steps: 2,
+                steps: steps,
+            },
+            foundation_replicas: pools.foundation,
+            encoder_replicas: if pools.encoder == 0 { pools.foundation } else { pools.encoder },
+            num_lanes: 4,
+            colocated: pools.encoder == 0,
+            shape: ModelShape {
+                hidden_size: 8,
+                bytes_per_patch: BYTES_PER_PATCH,
+                bytes_per_feature: BYTES_PER_FEATURE,
+            },
+            credits: EdgeCredits { pixels: 600, tokens: 1400, features: 400 },
+        },
+        first_step: StepId(0),
+        cursor: SampleId(0),
+        steps: steps,
+        global_batch_size: 5,
+        prefetch_steps: 2,
+        clip_grad: 1.0,
+        max_nonfinite: 3,
+        bad_samples: BadSamples { max_fraction: 0.5, max_consecutive: 20 },
+        checkpoint_dir: "checkpoints".into(),
+        checkpoint_every: 3,
+    }
+}
+
+/// The engine of `me`.
+pub fn engine(me: ActorId, num_data: u32, script: &Script) -> Box<dyn Engine> {
+    let script = script.clone();
+    match me.role {
+        Role::Data => Box::new(FakeData::new(me, num_data, script)),
+        Role::Encoder => Box::new(FakeEncoder::new(me, script)),
+        Role::Foundation => Box::new(FakeFoundation::new(me, script)),
+        Role::Scheduler => unreachable!("the scheduler has no engine"),
+    }
+}
+
+/// Counts down to an injected failure.
+pub struct Fuse(Option<usize>, bool);
+
+impl Fuse {
+    pub fn new(me: ActorId, script: &Script) -> Self {
+        Self(script.failure.filter(|(actor, _)| *actor == me).map(|(_, after)| after), script.panics)
+    }
+
+    pub fn burn(&mut self) -> Result<(), String> {
+        match &mut self.0 {
+            Some(0) if self.1 => panic!("injected panic"),
+            Some(0) => Err("injected failure".into()),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// A mixing of two numbers (splitmix64).
+pub fn mix(a: u64, b: u64) -> u64 {
+    let mut x = a.rotate_left(23) ^ b.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// All bytes of a parcel as one number.
+pub fn digest(parcel: &Parcel) -> u64 {
+    parcel.tensors.iter().fold(7, |sum, tensor| {
+        let mut bytes = vec![0; tensor.meta().num_bytes()];
+        tensor.copy_to(&mut bytes);
+        bytes.iter().fold(sum, |sum, &byte| mix(sum, byte.into()))
+    })
+}

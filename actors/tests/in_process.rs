@@ -1,0 +1,128 @@
+//! Whole runs with real threads and actors, and fake engines.
+
+mod fake;
+
+use fake::{Script, engine, spec};
+use loongforge_actors::{Assignment, EngineFactory, Observer, RunError, RunSpec, StopOn, run_in_process};
+use loongforge_core::message::*;
+use loongforge_core::schedule::*;
+use std::error::Error;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+#[derive(Default)]
+struct Seen {
+    losses: Vec<f64>,
+    num_bad: usize,
+    published: Vec<u64>,
+}
+
+/// Notes what it sees; asks for a stop after some step; may be unable to publish.
+struct Witness {
+    seen: Arc<Mutex<Seen>>,
+    stop_after: Option<(u64, flume::Sender<()>)>,
+    can_publish: bool,
+}
+
+impl Observer for Witness {
+    fn step(&mut self, summary: &StepSummary) {
+        self.seen.lock().unwrap().losses.push(summary.loss);
+        if let Some((step, stop)) = &self.stop_after
+            && summary.step.0 == *step
+        {
+            stop.send(()).unwrap();
+        }
+    }
+
+    fn bad(&mut self, samples: &[BadSample]) {
+        self.seen.lock().unwrap().num_bad += samples.len();
+    }
+
+    fn publish(&mut self, draft: &CheckpointDraft) -> Result<(), Box<dyn Error>> {
+        assert!(draft.dir.is_dir(), "the folder is made");
+        if !self.can_publish {
+            return Err("disk full".into());
+        }
+        self.seen.lock().unwrap().published.push(draft.step.0);
+        Ok(())
+    }
+}
+
+fn run(
+    pools: PoolSizes,
+    script: &Script,
+    stop_after: Option<u64>,
+    can_publish: bool,
+) -> (Seen, Result<Outcome, RunError>) {
+    let dir = tempfile::tempdir().unwrap();
+    let coordinator = CoordinatorSpec { checkpoint_dir: dir.path().join("checkpoints"), ..spec(pools, 12) };
+    let (sender, requests) = flume::bounded(1);
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let observer =
+        Witness { seen: seen.clone(), stop_after: stop_after.map(|step| (step, sender.clone())), can_publish };
+    let spec = RunSpec {
+        coordinator,
+        resume: None,
+        queue: 1,
+        stop: StopOn::Channel(requests),
+        stop_grace: Duration::from_secs(60),
+    };
+    let make_engine = |assignment: Assignment| -> EngineFactory {
+        let script = script.clone();
+        Box::new(move || {
+            assert_eq!(std::thread::current().name(), Some(assignment.me.to_string().as_str()));
+            assert!(assignment.rendezvous.is_dir());
+            Ok(engine(assignment.me, assignment.pools.data, &script))
+        })
+    };
+    let result = run_in_process(spec, make_engine, Box::new(observer));
+    let seen = Arc::into_inner(seen).expect("the observer is gone").into_inner().unwrap();
+    (seen, result)
+}
+
+fn pools(encoder: u32) -> PoolSizes {
+    PoolSizes { data: 2, encoder, foundation: 1 }
+}
+
+#[test]
+fn one_two_and_four_encoders_give_the_same_losses() {
+    for frozen in [false, true] {
+        let script = Script { frozen, ..Script::default() };
+        let (one, result) = run(pools(1), &script, None, true);
+        assert_eq!(result.unwrap(), Outcome::Completed);
+        assert_eq!(one.losses.len(), 12);
+        assert!(one.num_bad > 0);
+        assert_eq!(one.published, [2, 5, 8, 11]);
+        for encoders in [2, 4] {
+            let (many, result) = run(pools(encoders), &script, None, true);
+            assert_eq!(result.unwrap(), Outcome::Completed);
+            assert_eq!(many.losses, one.losses);
+        }
+    }
+}
+
+#[test]
+fn a_panic_and_a_failure_end_the_run_and_are_named() {
+    for (panics, cause) in [(true, "panicked: injected panic"), (false, "injected failure")] {
+        for actor in pools(2).actors() {
+            let script = Script { failure: Some((actor, 9)), panics, ..Script::default() };
+            let (_, result) = run(pools(2), &script, None, true);
+            assert_eq!(result.unwrap_err().to_string(), format!("{actor}: {cause}"));
+        }
+    }
+}
+
+#[test]
+fn a_stop_ends_after_a_checkpoint() {
+    let (seen, result) = run(pools(2), &Script::default(), Some(3), true);
+    assert_eq!(result.unwrap(), Outcome::Preempted);
+    assert!((4..=8).contains(&seen.losses.len()), "{} steps", seen.losses.len());
+    assert_eq!(seen.published.last().map(|step| step + 1), Some(seen.losses.len() as u64));
+}
+
+#[test]
+fn a_checkpoint_that_cannot_be_published_ends_the_run() {
+    let (seen, result) = run(pools(2), &Script::default(), None, false);
+    assert!(seen.losses.len() >= 3);
+    assert_eq!(result.unwrap_err().to_string(), "checkpoint after step 2: disk full");
+}

@@ -1,0 +1,320 @@
+//! The whole control plane with fake engines on one thread, under every order of events that chance finds.
+
+mod fake;
+
+use fake::{Script, engine, spec};
+use loongforge_actors::launch::topology;
+use loongforge_core::engine::{Engine, EngineError, PeerLost, Ports, Progress};
+use loongforge_core::message::*;
+use loongforge_core::schedule::*;
+use loongforge_core::transport::{Credit, Edge, LocalEdge, Mail, Mailbox};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+struct Node {
+    engine: Box<dyn Engine>,
+    mailbox: Mailbox,
+    ports: Ports,
+}
+
+/// What is seen of a run from outside, without what may differ between orders.
+#[derive(Debug, Default, PartialEq)]
+struct Log {
+    plans: Vec<StepPlan>,
+    steps: Vec<StepSummary>,
+    bad: Vec<BadSample>,
+    published: Vec<(StepId, SampleId, Vec<String>)>,
+}
+
+struct World {
+    coordinator: Coordinator,
+    nodes: BTreeMap<ActorId, Node>,
+    events: BTreeMap<ActorId, flume::Receiver<Event>>,
+    credits: Vec<Credit>,
+    publishing: Vec<StepId>,
+    log: Log,
+    result: Option<Result<Outcome, Failure>>,
+    chance: u64,
+}
+
+impl World {
+    fn new(spec: CoordinatorSpec, script: &Script, seed: u64) -> Self {
+        let pools = spec.pools;
+        let topology = topology(pools, spec.plan.credits);
+        let mailboxes: BTreeMap<_, _> = pools.actors().map(|me| (me, Mailbox::new(8, spec.max_unanswered()))).collect();
+        let mut edges: BTreeMap<ActorId, BTreeMap<ActorId, Box<dyn Edge>>> = BTreeMap::new();
+        let mut credits = Vec::new();
+        for edge in topology {
+            let (sender, receiver) = (mailboxes[&edge.from].sender(), mailboxes[&edge.to].sender());
+            let local = LocalEdge::new(edge.from, sender, receiver, edge.credit as usize);
+            credits.push(local.credit());
+            edges.entry(edge.from).or_default().insert(edge.to, Box::new(local));
+        }
+        let (mut nodes, mut events) = (BTreeMap::new(), BTreeMap::new());
+        for (me, mailbox) in mailboxes {
+            let (sender, receiver) = flume::bounded(1000);
+            let ports = Ports::new(me, sender, edges.remove(&me).unwrap_or_default());
+            ports.emit(Event::Ready);
+            nodes.insert(me, Node { engine: engine(me, pools.data, script), mailbox, ports });
+            events.insert(me, receiver);
+        }
+        let coordinator = Coordinator::new(spec);
+        Self {
+            coordinator,
+            nodes,
+            events,
+            credits,
+            publishing: vec![],
+            log: Log::default(),
+            result: None,
+            chance: seed,
+        }
+    }
+
+    fn random(&mut self, below: usize) -> usize {
+        self.chance = fake::mix(self.chance, 5);
+        self.chance as usize % below
+    }
+
+    /// Does things in a random order until the run has ended. `stop_at`: events after which a stop is requested.
+    fn run(mut self, mut stop_at: Option<usize>) -> (Log, Result<Outcome, Failure>) {
+        let mut num_events = 0;
+        while self.result.is_none() {
+            if stop_at == Some(num_events) {
+                stop_at = None;
+                self.input(Input::StopRequested);
+            }
+            num_events += usize::from(self.something());
+            assert!(self.credits.iter().all(|credit| credit.in_flight() <= credit.capacity()), "more than the credit");
+        }
+        assert!(self.nodes.is_empty(), "everyone has ended");
+        assert!(self.credits.iter().all(|credit| credit.in_flight() == 0), "all credit came back");
+        assert!(self.coordinator.on(Input::StopRequested).is_empty(), "nothing follows the end");
+        (self.log, self.result.expect("the loop has ended"))
+    }
+
+    /// Does one of the things that can be done; true if it was an event to the coordinator.
+    fn something(&mut self) -> bool {
+        let actors: Vec<ActorId> = self.events.keys().copied().collect();
+        let first = self.random(4 * actors.len());
+        for choice in 0..4 * actors.len() {
+            let choice = (first + choice) % (4 * actors.len());
+            let actor = actors[choice / 4];
+            let done = match choice % 4 {
+                0 => self.mail(actor),
+                1 => self.work(actor),
+                2 => match self.events[&actor].try_recv() {
+                    Ok(event) => {
+                        self.input(Input::Event(actor, event));
+                        return true;
+                    }
+                    Err(_) => false,
+                },
+                _ => match self.publishing.pop() {
+                    Some(step) => {
+                        self.input(Input::Published(step));
+                        return true;
+                    }
+                    None => false,
+                },
+            };
+            if done {
+                return false;
+            }
+        }
+        let unsent: Vec<_> = self.nodes.iter().map(|(actor, node)| (actor, node.ports.num_unsent())).collect();
+        panic!("deadlock after {} steps; parcels without credit: {unsent:?}", self.log.steps.len());
+    }
+
+    fn mail(&mut self, actor: ActorId) -> bool {
+        let Some(node) = self.nodes.get_mut(&actor) else { return false };
+        let Some(mail) = node.mailbox.try_recv() else { return false };
+        let result = match mail {
+            Mail::Command(Command::Stop) => {
+                node.ports.emit(Event::Stopped);
+                self.nodes.remove(&actor);
+                Ok(())
+            }
+            Mail::Command(command) => node.engine.command(command, &mut node.ports),
+            Mail::Parcel { from, parcel } => node.engine.arrive(from, parcel, &mut node.ports),
+            Mail::Credit => node.ports.flush(),
+            Mail::Gone { .. } => unreachable!("local edges do not close"),
+        };
+        self.check(actor, result);
+        true
+    }
+
+    fn work(&mut self, actor: ActorId) -> bool {
+        let Some(node) = self.nodes.get_mut(&actor) else { return false };
+        let result = node.engine.work(&mut node.ports);
+        let busy = !matches!(result, Ok(Progress::Idle));
+        self.check(actor, result.map(drop));
+        busy
+    }
+
+    fn check(&mut self, actor: ActorId, result: Result<(), EngineError>) {
+        if let Err(error) = result {
+            let lost = error.downcast_ref::<PeerLost>().map(|lost| lost.peer);
+            let node = self.nodes.remove(&actor).expect("it has just failed");
+            node.ports.emit(Event::Failed { error: error.to_string(), lost });
+        }
+    }
+
+    fn input(&mut self, input: Input) {
+        for output in self.coordinator.on(input) {
+            assert!(self.result.is_none(), "{output:?} follows the end");
+            match output {
+                Output::Send(actor, command) => {
+                    if let (Command::Plan(plan), true) = (&command, actor == ActorId::data(0)) {
+                        let mut plan = (**plan).clone();
+                        plan.units.iter_mut().for_each(|unit| unit.encoder = 0);
+                        self.log.plans.push(plan);
+                    }
+                    if let Some(node) = self.nodes.get(&actor) {
+                        node.mailbox.sender().send(Mail::Command(command)).expect("its mailbox is here");
+                    }
+                }
+                Output::Step(summary) => self.log.steps.push(StepSummary { timings: vec![], ..summary }),
+                Output::Bad(samples) => self.log.bad.extend(samples),
+                Output::Prepare(..) => {}
+                Output::Publish(draft) => {
+                    let files = draft.files.into_iter().map(|file| file.name).collect();
+                    self.log.published.push((draft.step, draft.cursor, files));
+                    self.publishing.push(draft.step);
+                }
+                Output::Finished(result) => self.result = Some(result),
+            }
+        }
+    }
+}
+
+const STEPS: u64 = 8;
+
+fn pools(data: u32, encoder: u32, foundation: u32) -> PoolSizes {
+    PoolSizes { data, encoder, foundation }
+}
+
+/// The order-free reference: one encoder, one order.
+fn reference(pools: PoolSizes, script: &Script) -> Log {
+    let (log, result) = World::new(spec(PoolSizes { encoder: 1, ..pools }, STEPS), script, 1).run(None);
+    assert_eq!(result, Ok(Outcome::Completed));
+    log
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn any_order_and_any_number_of_encoders_give_the_same_run(
+        seed: u64,
+        encoders in prop::sample::select(vec![1_u32, 2, 4]),
+        data in 1_u32..3,
+        foundation in 1_u32..3,
+        frozen: bool,
+    ) {
+        let pools = pools(data, encoders, foundation);
+        let script = Script { frozen, ..Script::default() };
+        let (log, result) = World::new(spec(pools, STEPS), &script, seed).run(None);
+        prop_assert_eq!(result, Ok(Outcome::Completed));
+        prop_assert_eq!(&log, &reference(pools, &script));
+
+        let steps: Vec<u64> = log.steps.iter().map(|summary| summary.step.0).collect();
+        prop_assert_eq!(steps, (0..STEPS).collect::<Vec<_>>());
+        prop_assert!(log.steps.iter().all(|summary| summary.applied && summary.num_samples == 5));
+        let norm: f64 = if frozen { 4.0 } else { 5.0 };
+        prop_assert!(log.steps.iter().all(|summary| summary.grad_norm == norm));
+        let published: Vec<u64> = log.published.iter().map(|(step, ..)| step.0).collect();
+        prop_assert_eq!(published, [2, 5, 7]);
+        let read: Vec<u64> = log.plans.iter().flat_map(|plan| &plan.packs).flat_map(|pack| &pack.samples).map(|s| s.id.0).collect();
+        let good = (0..).filter(|&position| !fake::is_bad(position)).take(5 * STEPS as usize);
+        let mut sorted = read.clone();
+        sorted.sort_unstable();
+        prop_assert_eq!(sorted, good.collect::<Vec<_>>());
+        let bad: Vec<u64> = log.bad.iter().map(|bad| bad.id.0).collect();
+        prop_assert!(!bad.is_empty() && bad.is_sorted() && bad.iter().all(|&position| fake::is_bad(position)));
+    }
+
+    #[test]
+    fn what_is_not_finite_is_skipped_by_all(seed: u64, loss in 0..STEPS, gradient in 0..STEPS) {
+        let script = Script { nan_loss: vec![loss], infinite_gradient: vec![gradient], ..Script::default() };
+        let (log, result) = World::new(spec(pools(1, 2, 1), STEPS), &script, seed).run(None);
+        prop_assert_eq!(result, Ok(Outcome::Completed));
+        let skipped: Vec<u64> = log.steps.iter().filter(|summary| !summary.applied).map(|summary| summary.step.0).collect();
+        let mut wanted = vec![loss, gradient];
+        wanted.sort_unstable();
+        wanted.dedup();
+        prop_assert_eq!(skipped, wanted);
+        prop_assert_eq!(log.steps.len() as u64, STEPS);
+    }
+
+    #[test]
+    fn a_failing_engine_ends_the_run_and_is_named(
+        seed: u64,
+        who in 0_usize..5,
+        after in 0_usize..120,
+        frozen: bool,
+    ) {
+        let pools = pools(1, 2, 2);
+        let actor = pools.actors().nth(who).unwrap();
+        let script = Script { frozen, failure: Some((actor, after)), ..Script::default() };
+        let (_, result) = World::new(spec(pools, STEPS), &script, seed).run(None);
+        match result {
+            Err(failure) => prop_assert_eq!(failure.to_string(), format!("{actor}: injected failure")),
+            Ok(outcome) => prop_assert_eq!(outcome, Outcome::Completed),
+        }
+    }
+
+    #[test]
+    fn a_stop_ends_with_a_checkpoint_from_which_the_rest_follows(seed: u64, stop_at in 0_usize..150, frozen: bool) {
+        let script = Script { frozen, ..Script::default() };
+        let pools = pools(2, 2, 1);
+        let (log, result) = World::new(spec(pools, STEPS), &script, seed).run(Some(stop_at));
+        let done = log.steps.len() as u64;
+        prop_assert_eq!(result, Ok(if done < STEPS { Outcome::Preempted } else { Outcome::Completed }));
+        let last = log.published.last().map(|(step, cursor, _)| (step.0 + 1, *cursor));
+        let whole = reference(pools, &script);
+        prop_assert_eq!(&log.steps[..], &whole.steps[..done as usize]);
+
+        let (first, cursor) = last.unwrap_or_default();
+        prop_assert_eq!(first, done);
+        let rest = CoordinatorSpec { first_step: StepId(first), cursor, ..spec(pools, STEPS) };
+        let script = Script { first_step: first, ..script };
+        let (log, result) = World::new(rest, &script, seed).run(None);
+        prop_assert_eq!(result, Ok(Outcome::Completed));
+        prop_assert_eq!(&log.steps[..], &whole.steps[done as usize..]);
+        prop_assert_eq!(&log.plans[..], &whole.plans[done as usize..]);
+    }
+}
+
+#[test]
+fn too_many_skipped_steps_in_a_row_end_the_run() {
+    let script = Script { nan_loss: vec![1, 2, 3, 4, 5], ..Script::default() };
+    let (log, result) = World::new(spec(pools(1, 1, 1), STEPS), &script, 3).run(None);
+    assert_eq!(log.steps.len(), 4);
+    let cause = result.unwrap_err().to_string();
+    assert!(
+        cause.contains("step 4: loss NaN") && cause.contains("`train.on_nonfinite.max_consecutive` = 3"),
+        "{cause}"
+    );
+    let samples: Vec<u64> = (0..).filter(|&position| !fake::is_bad(position)).skip(20).take(5).collect();
+    assert!(cause.ends_with(&format!("samples {samples:?}")), "{cause}");
+}
+
+#[test]
+fn too_many_bad_samples_end_the_run() {
+    let mut strict = spec(pools(1, 1, 1), 100);
+    strict.bad_samples.max_fraction = 0.01;
+    let (log, result) = World::new(strict, &Script::default(), 3).run(None);
+    let cause = result.unwrap_err().to_string();
+    assert!(cause.contains("`data.on_bad_sample.max_fraction` = 0.01"), "{cause}");
+    assert!(cause.contains(&log.bad.last().unwrap().source), "{cause}");
+}
+
+#[test]
+fn a_pack_beyond_a_credit_is_named_before_it_is_sent() {
+    let mut small = spec(pools(1, 1, 1), 4);
+    small.plan.credits.features = 8;
+    let (_, result) = World::new(small, &Script::default(), 3).run(None);
+    let cause = result.unwrap_err().to_string();
+    assert!(cause.contains("step 0") && cause.contains("`edges.features.credit`"), "{cause}");
+}
