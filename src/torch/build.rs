@@ -27,6 +27,11 @@ fn main() {
         .std("c++17")
         .pic(true)
         .warnings(false)
+        // Loops over tensors are worth it in every profile.
+        .opt_level(3)
+        .flag("-fno-math-errno")
+        .flag("-fno-trapping-math")
+        .flag("-fopenmp-simd")
         .include("native/cpp/stubs")
         .include(&include)
         .include(include.join("torch/csrc/api/include"))
@@ -34,7 +39,7 @@ fn main() {
         .define("USE_C10D_GLOO", None)
         .define("_GLIBCXX_USE_CXX11_ABI", "1")
         .flag("-fvisibility=hidden")
-        .files(["native/cpp/shim.cpp", "native/cpp/c10d.cpp"])
+        .files(["native/cpp/shim.cpp", "native/cpp/c10d.cpp", "native/cpp/fused.cpp"])
         .compile("loongforge_native");
     println!("cargo:rustc-link-search=native={}", lib.display());
     println!("cargo:rustc-link-lib=torch_cpu");

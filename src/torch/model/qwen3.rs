@@ -256,8 +256,8 @@ impl Attention {
     pub(super) fn heads(&self, x_TD: &Tensor, rope: &Rope) -> [Tensor; 3] {
         let x_TD = self.norm.forward(x_TD);
         let heads = |y: Tensor| y.unflatten(-1, [-1, self.head_dim]);
-        let q_THC = rope.apply(&self.q_norm.forward(&heads(self.q.forward(&x_TD))));
-        let k_TKC = rope.apply(&self.k_norm.forward(&heads(self.k.forward(&x_TD))));
+        let q_THC = self.q_norm.forward_rotated(&heads(self.q.forward(&x_TD)), rope);
+        let k_TKC = self.k_norm.forward_rotated(&heads(self.k.forward(&x_TD)), rope);
         [q_THC, k_TKC, heads(self.v.forward(&x_TD))]
     }
 }

@@ -51,6 +51,14 @@ unsafe extern "C" {
     pub(super) fn lf_all_reduce_sum(group: *mut c_void, tensor: *mut C_tensor) -> c_int;
     pub(super) fn lf_all_gather(group: *mut c_void, output: *mut C_tensor, input: *mut C_tensor) -> c_int;
     pub(super) fn lf_broadcast(group: *mut c_void, tensor: *mut C_tensor, root: c_int) -> c_int;
+    pub(super) fn lf_norm_rope(
+        x: *mut C_tensor,
+        weight: *mut C_tensor,
+        cos: *mut C_tensor,
+        sin: *mut C_tensor,
+        eps: f64,
+    ) -> *mut C_tensor;
+    pub(super) fn lf_swiglu(gate: *mut C_tensor, up: *mut C_tensor) -> *mut C_tensor;
     pub(super) fn lf_barrier(group: *mut c_void) -> c_int;
 }
 

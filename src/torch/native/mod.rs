@@ -5,12 +5,14 @@
 mod autograd;
 mod error;
 mod ffi;
+mod fused;
 mod gloo;
 mod memory;
 mod op;
 
 pub use autograd::grad;
 pub use error::NativeError;
+pub use fused::{can_fuse, norm_rope, swiglu};
 pub use gloo::Gloo;
 pub use memory::MemoryWatch;
 pub use op::{Arg, Op};

@@ -4,6 +4,7 @@ use tch::Tensor;
 
 use super::params::ParamSpec;
 use super::{Linear, Scope};
+use crate::native::{can_fuse, swiglu};
 
 /// `down(silu(gate(x)) · up(x))` (Shazeer 2020), without biases, as `Qwen3MLP`.
 pub struct SwiGlu {
@@ -26,7 +27,8 @@ impl SwiGlu {
     }
 
     pub fn forward(&self, x: &Tensor) -> Tensor {
-        self.down.forward(&(self.gate.forward(x).silu() * self.up.forward(x)))
+        let (gate, up) = (self.gate.forward(x), self.up.forward(x));
+        self.down.forward(&if can_fuse(&gate) { swiglu(&gate, &up) } else { gate.silu() * up })
     }
 }
 

@@ -3,7 +3,8 @@
 use tch::Tensor;
 
 use super::params::ParamSpec;
-use super::{Init, Scope};
+use super::{Init, Rope, Scope};
+use crate::native::{can_fuse, norm_rope};
 
 /// Root mean square norm (Zhang and Sennrich 2019), as `Qwen3RMSNorm`: computed in float32.
 pub struct RmsNorm {
@@ -21,7 +22,18 @@ impl RmsNorm {
     }
 
     pub fn forward(&self, x: &Tensor) -> Tensor {
+        if can_fuse(x) && x.dim() == 2 {
+            return norm_rope(&x.unsqueeze(1), Some((&self.weight, self.eps)), None).squeeze_dim(1);
+        }
         x.rms_norm(self.weight.size(), Some(&self.weight), self.eps)
+    }
+
+    /// The norm of every head of `x_THC`, and then the rotation.
+    pub fn forward_rotated(&self, x_THC: &Tensor, rope: &Rope) -> Tensor {
+        match rope.tables().filter(|_| can_fuse(x_THC)) {
+            Some(tables) => norm_rope(x_THC, Some((&self.weight, self.eps)), Some(tables)),
+            None => rope.apply(&self.forward(x_THC)),
+        }
     }
 }
 

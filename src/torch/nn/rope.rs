@@ -4,10 +4,12 @@
 
 use tch::{Device, Kind, Tensor};
 
-/// The cosine and sine of every token's angles, `[T, 1, C]`, made once a micro-batch.
+use crate::native::{can_fuse, norm_rope};
+
+/// The cosine and sine of every token's angles, `[T, C]`, made once a micro-batch.
 pub struct Rope {
-    cos_T1C: Tensor,
-    sin_T1C: Tensor,
+    cos_TC: Tensor,
+    sin_TC: Tensor,
 }
 
 impl Rope {
@@ -43,15 +45,25 @@ impl Rope {
 
     /// Angles `[T, C/2]`, used for both halves of a head.
     fn from_halves(angles: &Tensor, kind: Kind) -> Rope {
-        let angles = Tensor::cat(&[angles, angles], -1).unsqueeze(1);
-        Rope { cos_T1C: angles.cos().to_kind(kind), sin_T1C: angles.sin().to_kind(kind) }
+        let angles = Tensor::cat(&[angles, angles], -1);
+        Rope { cos_TC: angles.cos().to_kind(kind), sin_TC: angles.sin().to_kind(kind) }
     }
 
     /// Turns the heads of `x_THC`. Computed in the tables' kind where that is wider, returned in that of `x_THC`.
     pub fn apply(&self, x_THC: &Tensor) -> Tensor {
+        if let Some(tables) = self.tables().filter(|_| can_fuse(x_THC)) {
+            return norm_rope(x_THC, None, Some(tables));
+        }
         let halves = x_THC.chunk(2, -1);
         let turned = Tensor::cat(&[halves[1].neg(), halves[0].shallow_clone()], -1);
-        (x_THC * &self.cos_T1C + turned * &self.sin_T1C).to_kind(x_THC.kind())
+        (x_THC * self.cos_TC.unsqueeze(1) + turned * self.sin_TC.unsqueeze(1)).to_kind(x_THC.kind())
+    }
+}
+
+impl Rope {
+    /// For the fused operator: the tables, where they are of a kind that it takes.
+    pub(super) fn tables(&self) -> Option<(&Tensor, &Tensor)> {
+        can_fuse(&self.cos_TC).then_some((&self.cos_TC, &self.sin_TC))
     }
 }
 
@@ -73,8 +85,8 @@ mod tests {
         let three = positions.unsqueeze(0).expand([3, 4], false);
         let plain = Rope::plain(&positions, 24, 1e6, Kind::Float);
         let interleaved = Rope::interleaved(&three, 24, 1e6, [4, 4, 4], Kind::Float);
-        assert_eq!(plain.cos_T1C, interleaved.cos_T1C);
-        assert_eq!(plain.sin_T1C, interleaved.sin_T1C);
+        assert_eq!(plain.cos_TC, interleaved.cos_TC);
+        assert_eq!(plain.sin_TC, interleaved.sin_TC);
     }
 
     #[test]
