@@ -11,6 +11,7 @@
 //! | [`encoder`] | between two units | drops activations and gradients in flight | ends with the run |
 //! | [`foundation`] | between two packs | drops activations and gradients in flight | ends with the run |
 
+pub mod checkpoint;
 pub mod data;
 pub mod encoder;
 pub mod foundation;
@@ -19,5 +20,7 @@ pub mod launch;
 pub mod scheduler;
 
 pub use kernel::StopOn;
-pub use launch::{Assignment, EngineFactory, RunError, RunSpec, run_in_process};
+pub use launch::{
+    Assignment, EngineFactory, Meeting, RunError, RunSpec, Start, run_in_process, serve_role, serve_scheduler,
+};
 pub use scheduler::Observer;

@@ -8,6 +8,7 @@ use loongforge_core::message::{ActorId, Command};
 use loongforge_core::schedule::{Coordinator, Outcome};
 use loongforge_core::transport::{Edge, LocalEdge, Mailbox};
 use std::collections::BTreeMap;
+use tempfile::TempDir;
 
 /// Runs until the end; every engine thread has then been joined, but for one that did not stop in time.
 /// The observer is called on this thread.
@@ -21,8 +22,7 @@ pub fn run_in_process(
 ) -> Result<Outcome, RunError> {
     let queue = spec.queue();
     let pools = spec.coordinator.pools;
-    let rendezvous = tempfile::Builder::new().prefix("loongforge-").tempdir();
-    let rendezvous = rendezvous.map_err(|source| RunError::Start { what: "a folder for the run".into(), source })?;
+    let rendezvous = rendezvous()?;
 
     let mut edges: BTreeMap<ActorId, BTreeMap<ActorId, Box<dyn Edge>>> = BTreeMap::new();
     let topology = topology(pools, spec.coordinator.plan.credits);
@@ -51,4 +51,10 @@ pub fn run_in_process(
     let scheduler = Scheduler::new(Coordinator::new(spec.coordinator), observer);
     let how = Conduct { stop: spec.stop, stop_grace: spec.stop_grace, queue };
     Ok(in_system(conduct(scheduler, links, how))?)
+}
+
+/// A folder of this run alone, open to this user only, and gone after it.
+pub(super) fn rendezvous() -> Result<TempDir, RunError> {
+    let folder = tempfile::Builder::new().prefix("loongforge-").tempdir();
+    folder.map_err(|source| RunError::Start { what: "a folder for the run".into(), source })
 }

@@ -1,9 +1,14 @@
 //! Starting a run: who is connected with whom, threads or processes, and what the caller gets back.
 
+mod children;
 mod in_process;
+pub mod join;
+mod serve;
 mod spec;
 mod topology;
 
+pub use children::Start;
 pub use in_process::run_in_process;
+pub use serve::{Meeting, serve_role, serve_scheduler};
 pub use spec::{Assignment, EngineFactory, RunError, RunSpec};
 pub use topology::{EdgeSpec, topology};

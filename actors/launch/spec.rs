@@ -1,5 +1,6 @@
 //! What a run needs to be started, and how it may end.
 
+use super::join::JoinError;
 use crate::StopOn;
 use loongforge_core::engine::{Engine, EngineError};
 use loongforge_core::message::ActorId;
@@ -46,6 +47,8 @@ pub enum RunError {
     /// The first cause.
     #[error(transparent)]
     Failed(#[from] Failure),
+    #[error(transparent)]
+    Join(#[from] JoinError),
     #[error("cannot start {what}: {source}")]
     Start { what: String, source: std::io::Error },
 }

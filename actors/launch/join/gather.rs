@@ -1,0 +1,143 @@
+//! The scheduler's side: waits until every actor of the run has a connection and a place.
+
+use super::{Down, JoinError, Up, Welcome};
+use crate::launch::{Assignment, EdgeSpec, topology};
+use loongforge_core::message::ActorId;
+use loongforge_core::schedule::{EdgeCredits, PoolSizes};
+use loongforge_core::transport::{LinkError, LinkReceiver, LinkSender, link};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, interval_at, sleep_until};
+
+/// How often missing actors are named.
+const REMIND: Duration = Duration::from_secs(5);
+
+/// Who is expected, and what they are told.
+pub struct Roster {
+    /// Where actors join, for messages.
+    pub address: String,
+    pub config: String,
+    pub pools: PoolSizes,
+    pub credits: EdgeCredits,
+    pub resume: Option<PathBuf>,
+    pub rendezvous: PathBuf,
+    pub queue: usize,
+    pub timeout: Duration,
+}
+
+/// A connected actor.
+pub struct Member {
+    pub sender: LinkSender<Down>,
+    pub receiver: LinkReceiver<Up>,
+    /// Where its edges come in.
+    pub edges: PathBuf,
+}
+
+type Heard = Result<(Option<ActorId>, Member, Option<Up>), LinkError>;
+
+/// Accepts connections until every actor has joined, then welcomes them all.
+///
+/// # Errors
+/// Somebody is missing when time is up, or no connection can be accepted any more.
+pub async fn gather<S>(
+    mut accept: impl AsyncFnMut() -> io::Result<S>,
+    roster: &Roster,
+) -> Result<BTreeMap<ActorId, Member>, JoinError>
+where
+    S: AsyncRead + AsyncWrite + Send + 'static,
+{
+    let mut places: BTreeMap<ActorId, Option<Member>> = roster.pools.actors().map(|actor| (actor, None)).collect();
+    let mut taken: Vec<ActorId> = Vec::new();
+    let mut hearing: JoinSet<Heard> = JoinSet::new();
+    let deadline = Instant::now() + roster.timeout;
+    let mut remind = interval_at(Instant::now() + REMIND, REMIND);
+    while let Some(missing) = missing(&places) {
+        tokio::select! {
+            stream = accept() => {
+                let stream = stream.map_err(|source| JoinError::Listen { address: roster.address.clone(), source })?;
+                let (sender, receiver) = link(stream);
+                hearing.spawn(hear(None, Member { sender, receiver, edges: PathBuf::new() }));
+            }
+            Some(heard) = hearing.join_next() => match heard {
+                Ok(Ok((None, mut member, Some(Up::Hello { config, role, index })))) => {
+                    let wanted = |actor: &ActorId| actor.role == role && index.is_none_or(|index| index == actor.index);
+                    let place = roster.pools.actors().filter(wanted).find(|actor| !taken.contains(actor));
+                    let answer = match place {
+                        _ if config != roster.config => refused("its configuration is not this run's; give all processes the same file and overrides"),
+                        None => refused(&format!("this run has no place left for another {role} actor")),
+                        Some(actor) => Down::Assigned(actor),
+                    };
+                    // An actor that is gone already is missed below.
+                    let sent = member.sender.send(&answer).await;
+                    if let (Ok(()), Down::Assigned(actor)) = (sent, answer) {
+                        taken.push(actor);
+                        hearing.spawn(hear(Some(actor), member));
+                    }
+                }
+                Ok(Ok((Some(actor), mut member, Some(Up::Listening { edges })))) => {
+                    tracing::info!("{actor} has joined");
+                    member.edges = edges;
+                    places.insert(actor, Some(member));
+                }
+                Ok(Ok((place, ..))) => give_up(&mut taken, place, "it did not say what is said when one joins"),
+                Ok(Err(error)) => tracing::warn!("a connection to {} is refused: {error}", roster.address),
+                Err(error) => std::panic::resume_unwind(error.into_panic()),
+            },
+            _ = remind.tick() => tracing::info!("waiting for {missing} to join at {}", roster.address),
+            () = sleep_until(deadline) => {
+                let seconds = roster.timeout.as_secs();
+                return Err(JoinError::Missing { missing, address: roster.address.clone(), seconds });
+            }
+        }
+    }
+    let mut members: BTreeMap<ActorId, Member> =
+        places.into_iter().filter_map(|(actor, member)| Some((actor, member?))).collect();
+    welcome(&mut members, roster).await;
+    Ok(members)
+}
+
+async fn hear(place: Option<ActorId>, mut member: Member) -> Heard {
+    let said = member.receiver.recv().await?;
+    Ok((place, member, said))
+}
+
+fn refused(reason: &str) -> Down {
+    Down::Refused { reason: reason.to_owned() }
+}
+
+fn give_up(taken: &mut Vec<ActorId>, place: Option<ActorId>, why: &str) {
+    tracing::warn!("a connection is dropped: {why}");
+    taken.retain(|&actor| Some(actor) != place);
+}
+
+fn missing(places: &BTreeMap<ActorId, Option<Member>>) -> Option<String> {
+    let missing: Vec<_> =
+        places.iter().filter(|(_, member)| member.is_none()).map(|(actor, _)| actor.to_string()).collect();
+    (!missing.is_empty()).then(|| missing.join(", "))
+}
+
+async fn welcome(members: &mut BTreeMap<ActorId, Member>, roster: &Roster) {
+    let topology = topology(roster.pools, roster.credits);
+    let paths: BTreeMap<ActorId, PathBuf> =
+        members.iter().map(|(&actor, member)| (actor, member.edges.clone())).collect();
+    for (&me, member) in members {
+        let outgoing = |edge: &&EdgeSpec| edge.from == me;
+        let welcome = Welcome {
+            assignment: Assignment {
+                me,
+                pools: roster.pools,
+                resume: roster.resume.clone(),
+                rendezvous: roster.rendezvous.clone(),
+            },
+            edges: topology.iter().filter(outgoing).map(|edge| (*edge, paths[&edge.to].clone())).collect(),
+            producers: topology.iter().filter(|edge| edge.to == me).map(|edge| edge.from).collect(),
+            queue: roster.queue,
+        };
+        // A member that is gone by now is learnt from its connection.
+        let _ = member.sender.send(&Down::Welcome(welcome)).await;
+    }
+}

@@ -1,0 +1,24 @@
+//! How processes become a run: each says hello to the scheduler, gets its place, listens for its edges, and begins
+//! when all do. Afterwards the same connection carries commands and events.
+//!
+//! ```text
+//! actor                                scheduler
+//! Hello { config, role }           →             or Refused { reason } and the end of the connection
+//!                                  ←   Assigned(actor)
+//! Listening { edges }              →
+//!                                  ←   Welcome(…)   once every actor of the run is listening
+//! Event …                          ↔   Command …
+//! ```
+//!
+//! Stop and drain are the engines'. Peer gone: the end of a connection is the end of the actor, named at the scheduler;
+//! an actor without scheduler ends. Generic over the stream, so that the protocol is tested on a simulated network.
+
+mod gather;
+mod member;
+mod protocol;
+mod remote;
+
+pub use gather::{Member, Roster, gather};
+pub use member::{Joined, join};
+pub use protocol::{Down, JoinError, Up, Welcome};
+pub use remote::remote_link;

@@ -1,0 +1,68 @@
+//! What is said on the connection between an actor's process and the scheduler.
+
+use crate::launch::{Assignment, EdgeSpec};
+use loongforge_core::message::{ActorId, Command, Event, Role};
+use loongforge_core::transport::LinkError;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// From an actor.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Up {
+    Hello {
+        /// Hash of the run's configuration: all processes must have the same.
+        config: String,
+        role: Role,
+        /// The place that it was started for, if it knows.
+        index: Option<u32>,
+    },
+    /// Its edges come in at this socket.
+    Listening {
+        edges: PathBuf,
+    },
+    Event(Event),
+}
+
+/// To an actor.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Down {
+    Refused { reason: String },
+    Assigned(ActorId),
+    Welcome(Welcome),
+    Command(Command),
+}
+
+/// Everyone is there.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Welcome {
+    pub assignment: Assignment,
+    /// The edges that the actor sends over, and where their receivers listen.
+    pub edges: Vec<(EdgeSpec, PathBuf)>,
+    /// Whose edges come in.
+    pub producers: Vec<ActorId>,
+    /// Length of its queues.
+    pub queue: usize,
+}
+
+/// The processes of a run did not come together.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    #[error("no scheduler listens at {address} after {seconds} s; start one with `--role scheduler --join {address}`")]
+    NoScheduler { address: String, seconds: u64 },
+    #[error("{missing} did not join at {address} within {seconds} s (`scheduler.join_timeout`)")]
+    Missing { missing: String, address: String, seconds: u64 },
+    #[error("the scheduler at {address} refuses this process: {reason}")]
+    Refused { address: String, reason: String },
+    #[error("another scheduler listens at {address}; end that run or choose another address with `--join`")]
+    AddressInUse { address: String },
+    #[error("cannot listen at {address}: {source}")]
+    Listen { address: String, source: std::io::Error },
+    #[error("scheduler at {address}: {source}")]
+    Connection { address: String, source: LinkError },
+    #[error("the scheduler at {address} ended before the run began")]
+    SchedulerGone { address: String },
+    #[error("the scheduler at {address} said {said}, which was not its turn")]
+    OutOfTurn { address: String, said: String },
+    #[error("{actor} ended before it joined: {reason}")]
+    ChildEnded { actor: ActorId, reason: String },
+}
