@@ -129,7 +129,7 @@ impl FoundationPart {
         let pieces: Vec<(u32, i64)> =
             work.pack.samples.iter().map(|sample| (sample.owner, i64::from(sample.num_tokens))).collect();
         let mut cu_seqlens = vec![0];
-        pieces.iter().for_each(|(_, len)| cu_seqlens.push(cu_seqlens[cu_seqlens.len() - 1] + len));
+        pieces.iter().for_each(|&(_, len)| cu_seqlens.push(cu_seqlens[cu_seqlens.len() - 1] + len as usize));
         let num_features = work.units.iter().map(|unit| unit.num_features).sum();
         let batch = MicroBatch {
             input_ids: work.tokens.assemble(0, 0, &pieces)?,

@@ -4,14 +4,18 @@
 //! computing and know nothing of commands; the engine orders their steps.
 
 mod buffer;
+mod build;
 mod encoder;
+mod family;
 mod foundation;
 mod model;
 mod parts;
 mod torch_engine;
 
 pub use buffer::TorchBuffer;
+pub use build::{EngineSpec, build_engine, open_device};
 pub use encoder::EncoderPart;
+pub use family::{EncoderFamily, Families, FoundationFamily};
 pub use foundation::FoundationPart;
 pub use model::{EncoderModel, EncoderTape, FoundationModel, FoundationTape, MicroBatch};
 pub use torch_engine::{TorchEngine, WeightFiles};

@@ -38,13 +38,29 @@ pub struct MicroBatch {
     /// `[T]`, i64: the token to predict at each position, or -100.
     pub targets: Tensor,
     /// Where samples begin, and `T` at the end.
-    pub cu_seqlens: Vec<i64>,
+    pub cu_seqlens: Vec<usize>,
     /// Factor of the summed loss: one over the target tokens of the whole step.
     pub loss_scale: f64,
     /// Rows of features, over all items.
     pub num_features: i64,
     /// Whether the encoder wants gradients.
     pub feature_grads: bool,
+}
+
+impl MicroBatch {
+    /// The tokens on the host.
+    pub fn input_ids(&self) -> Vec<i64> {
+        host(&self.input_ids)
+    }
+
+    /// The targets on the host.
+    pub fn targets(&self) -> Vec<i64> {
+        host(&self.targets)
+    }
+}
+
+fn host(tensor: &Tensor) -> Vec<i64> {
+    Vec::try_from(tensor).expect("a row of integers")
 }
 
 /// A recorded micro-batch.

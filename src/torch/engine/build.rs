@@ -1,0 +1,145 @@
+//! An actor's engine from the run's configuration: device, groups, weights or checkpoint, parts.
+
+use super::encoder::EncoderPart;
+use super::family::Families;
+use super::foundation::FoundationPart;
+use super::torch_engine::{TorchEngine, WeightFiles};
+use crate::comm::ProcessGroup;
+use crate::device::{load_cuda, set_intra_op_threads};
+use crate::nn::{ParamSpec, ParamStore};
+use crate::tape::Policy;
+use crate::train::{AdamWConfig, Lanes, Pool, load_state, load_weights};
+use loongforge_core::config::{Device, Part, Placement, PoolName, Precision, Recompute, RunConfig, Weights};
+use loongforge_core::engine::EngineError;
+use loongforge_core::message::{ActorId, Role, StepId};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+use tch::Kind;
+
+/// How long a collective waits for a replica that does not come.
+const COLLECTIVE_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// What an actor's engine is made from.
+pub struct EngineSpec {
+    pub config: RunConfig,
+    pub families: Families,
+    pub me: ActorId,
+    /// Folder in which the pools' replicas find each other, made for this run.
+    pub rendezvous: PathBuf,
+    /// Checkpoint to go on from, and the step that comes next.
+    pub resume: Option<(PathBuf, StepId)>,
+}
+
+/// Builds the engine of an encoder or foundation actor on the thread that will run it.
+///
+/// # Errors
+/// The device is absent, a replica does not come, or weights or checkpoint are missing, torn or of another model.
+pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
+    let pools = &spec.config.pools;
+    let pool = if spec.me.role == Role::Encoder { PoolName::Encoder } else { PoolName::Foundation };
+    let device = open_device(&spec.config.device)?;
+    set_intra_op_threads(spec.config.threads_for(pool));
+    if device.is_cuda() && pools.encoder.replicas.max(pools.foundation.replicas) > 1 {
+        return Err("device: cuda takes one replica a pool until NCCL groups are there; set replicas: 1".into());
+    }
+    let colocated = pools.placement == Placement::Colocated;
+    let (num_encoders, encodes) = match colocated {
+        true => (pools.foundation.replicas, spec.me.role == Role::Foundation),
+        false => (pools.encoder.replicas, spec.me.role == Role::Encoder),
+    };
+    let files = match &spec.families.encoder {
+        Some(_) => WeightFiles::default(),
+        None => WeightFiles { foundation: "model.safetensors".into(), ..WeightFiles::default() },
+    };
+    let (encoder_part, foundation_part) = (&spec.config.model.image_encoder, &spec.config.model.foundation);
+    let encoder = match &spec.families.encoder {
+        Some(family) if encodes => {
+            let lanes = match spec.config.run.deterministic {
+                true => Lanes::Fixed(spec.config.num_lanes() as u32),
+                false => Lanes::PerReplica,
+            };
+            let pool = build_pool(spec, device, "encoder", family.specs(), encoder_part, lanes, num_encoders)?;
+            let model = family.build(pool.params(), policy(encoder_part));
+            Some(EncoderPart::new(spec.me.index, model, pool))
+        }
+        _ => None,
+    };
+    let foundation = match spec.me.role {
+        Role::Foundation => {
+            let (family, replicas) = (&spec.families.foundation, pools.foundation.replicas);
+            let pool = build_pool(spec, device, "foundation", family.specs(), foundation_part, Lanes::PerReplica, replicas)?;
+            let model = family.build(pool.params(), policy(foundation_part));
+            let encoder_trained = spec.families.encoder.is_some() && !encoder_part.freeze;
+            Some(FoundationPart::new(spec.me.index, model, pool, encoder_trained))
+        }
+        _ => None,
+    };
+    let first_step = spec.resume.as_ref().map_or(StepId(0), |(_, step)| *step);
+    Ok(TorchEngine::new(encoder, foundation, files, first_step))
+}
+
+fn build_pool(
+    spec: &EngineSpec,
+    device: tch::Device,
+    name: &str,
+    params: Vec<ParamSpec>,
+    part: &Part,
+    lanes: Lanes,
+    replicas: usize,
+) -> Result<Pool, EngineError> {
+    let train = &spec.config.train;
+    let kind = match train.precision {
+        Precision::Float32 => Kind::Float,
+        Precision::Bf16 => Kind::BFloat16,
+    };
+    let params = Rc::new(ParamStore::new(params, kind, device));
+    if spec.resume.is_none() {
+        initialize(&spec.config, &params)?;
+    }
+    let store = spec.rendezvous.join(name);
+    let group = ProcessGroup::gloo(&store, name, spec.me.index as usize, replicas, COLLECTIVE_TIMEOUT)?;
+    let optimizer = AdamWConfig {
+        betas: train.optimizer.betas,
+        eps: train.optimizer.eps,
+        weight_decay: train.optimizer.weight_decay,
+    };
+    let mut pool = Pool::new(params, group, lanes, (!part.freeze).then_some(optimizer))?;
+    if let Some((folder, _)) = &spec.resume {
+        load_state(&mut pool, folder, name)?;
+    }
+    Ok(pool)
+}
+
+fn initialize(config: &RunConfig, params: &ParamStore) -> Result<(), EngineError> {
+    match config.model.weights {
+        Weights::Random => params.init_random(config.run.seed),
+        Weights::Load => load_weights(params, Path::new(&config.model.path))?,
+    }
+    Ok(())
+}
+
+fn policy(part: &Part) -> Policy {
+    match part.recompute {
+        Recompute::None => Policy::Keep,
+        Recompute::All => Policy::Recompute,
+    }
+}
+
+/// The device of the configuration; loads the CUDA libraries when they are asked for.
+///
+/// # Errors
+/// There is no such device on this machine.
+pub fn open_device(device: &Device) -> Result<tch::Device, EngineError> {
+    match *device {
+        Device::Cpu => Ok(tch::Device::Cpu),
+        Device::Cuda(index) => {
+            load_cuda()?;
+            let count = tch::Cuda::device_count();
+            if i64::from(index) >= count {
+                return Err(format!("device: cuda:{index} was asked for and there are {count} CUDA devices").into());
+            }
+            Ok(tch::Device::Cuda(index as usize))
+        }
+    }
+}
