@@ -135,7 +135,7 @@ pub fn open_device(device: &Device) -> Result<tch::Device, EngineError> {
         Device::Cpu => Ok(tch::Device::Cpu),
         Device::Cuda(index) => {
             load_cuda()?;
-            let count = tch::Cuda::device_count();
+            let (index, count) = (index.unwrap_or(0), tch::Cuda::device_count());
             if i64::from(index) >= count {
                 return Err(format!("device: cuda:{index} was asked for and there are {count} CUDA devices").into());
             }

@@ -1,0 +1,70 @@
+//! The command line: one file a command. Arguments are parsed here and resolved by the commands.
+
+mod check;
+mod data;
+mod generate;
+mod parity;
+mod run;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// What a process tells the launcher that started it.
+pub mod exit {
+    /// Bad configuration or usage: never retry.
+    pub const USAGE: u8 = 2;
+    /// Stopped on request after a checkpoint: resume.
+    pub const PREEMPTED: u8 = 3;
+    /// The run failed; the first cause was printed.
+    pub const FAILED: u8 = 1;
+}
+
+/// Trains omni-modal models as pools of actors.
+#[derive(Parser)]
+#[command(name = "loongforge", version, about, arg_required_else_help = true, after_help = EXAMPLES)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  loongforge run configs/quickstart.yaml                         train on this machine, all actors in one process
+  loongforge run configs/quickstart.yaml train.lr=1e-3           change a value
+  loongforge run configs/quickstart.yaml --processes             one process per actor
+  loongforge run configs/quickstart.yaml --resume                go on from the last checkpoint
+  loongforge check configs/quickstart.yaml --show-origin         what is set, and by whom
+  loongforge generate runs/quickstart/checkpoints/step-400 --image 4071.png --prompt \"Read the number.\"";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Train: the whole run on this machine, or one role of it
+    Run(run::RunArgs),
+    /// Check a config and show what it comes to
+    Check(check::CheckArgs),
+    /// Ask a trained model about a picture
+    Generate(generate::GenerateArgs),
+    /// Make data sets
+    Data(data::DataArgs),
+    /// Compare our numbers with a fixture of reference numbers
+    #[command(hide = true)]
+    Parity(parity::ParityArgs),
+}
+
+impl Cli {
+    /// Runs the command.
+    pub fn dispatch(self) -> anyhow::Result<ExitCode> {
+        match self.command {
+            Command::Run(args) => run::run(args),
+            Command::Check(args) => check::check(args),
+            Command::Generate(args) => generate::generate(args),
+            Command::Data(args) => data::data(args),
+            Command::Parity(args) => parity::parity(args),
+        }
+    }
+
+    /// Whether libtorch will compute in this process.
+    pub fn computes(&self) -> bool {
+        !matches!(self.command, Command::Check(_) | Command::Data(_))
+    }
+}

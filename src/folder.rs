@@ -1,0 +1,109 @@
+//! The Hugging Face folder of a model: its `config.json` under the run's overrides, read before anything is built.
+
+use loongforge_core::config::Model;
+use loongforge_core::schedule::ModelShape;
+use loongforge_torch::model::{ModelConfig, ModelConfigError};
+use serde_json::Value;
+use std::io;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    #[error("model.path: {path}: {source}")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("model.path: {path} is not JSON: {source}")]
+    Json { path: PathBuf, source: serde_json::Error },
+    #[error("model.overrides.{key}: config.json has no such key")]
+    UnknownOverride { key: String },
+    #[error("model.path: {path}: {source}")]
+    Model { path: PathBuf, source: ModelConfigError },
+}
+
+/// A model folder whose configuration was understood.
+#[derive(Clone, Debug)]
+pub struct ModelFolder {
+    pub path: PathBuf,
+    /// `config.json` with the overrides applied, as a checkpoint will hold it.
+    pub json: Value,
+    pub config: ModelConfig,
+}
+
+impl ModelFolder {
+    /// Reads `model.path` and applies `model.overrides`, whose keys may be dotted.
+    ///
+    /// # Errors
+    /// The file is missing or not JSON, an override names no key, or the model is not one we train.
+    pub fn open(model: &Model) -> Result<Self, FolderError> {
+        let mut json = read(&model.path)?;
+        for (key, value) in &model.overrides {
+            apply(&mut json, key, value)?;
+        }
+        Self::understand(&model.path, json)
+    }
+
+    /// Reads a checkpoint or any other model folder as it is.
+    ///
+    /// # Errors
+    /// As [`ModelFolder::open`].
+    pub fn open_plain(path: &Path) -> Result<Self, FolderError> {
+        Self::understand(path, read(path)?)
+    }
+
+    fn understand(path: &Path, json: Value) -> Result<Self, FolderError> {
+        let wrong = |source| FolderError::Model { path: path.join("config.json"), source };
+        let config = ModelConfig::from_hf(&json).map_err(wrong)?;
+        Ok(Self { path: path.to_owned(), json, config })
+    }
+
+    /// What planning needs to know of the model; features and pixels are float32 or narrower on the wire.
+    pub fn shape(&self) -> ModelShape {
+        let hidden_size = self.config.text.hidden_size as u64;
+        let patch_dim = self.config.vision.as_ref().map_or(0, |vision| vision.patch_dim() as u64);
+        let bytes = size_of::<f32>() as u64;
+        ModelShape {
+            hidden_size,
+            bytes_per_patch: patch_dim * bytes,
+            bytes_per_feature: self.config.num_feature_tensors() as u64 * hidden_size * bytes,
+        }
+    }
+}
+
+fn read(folder: &Path) -> Result<Value, FolderError> {
+    let path = folder.join("config.json");
+    let text = std::fs::read_to_string(&path).map_err(|source| FolderError::Read { path: path.clone(), source })?;
+    serde_json::from_str(&text).map_err(|source| FolderError::Json { path, source })
+}
+
+/// Sets `key`, which must exist, or merges an object into the one there.
+fn apply(json: &mut Value, key: &str, value: &Value) -> Result<(), FolderError> {
+    let unknown = || FolderError::UnknownOverride { key: key.to_owned() };
+    let mut place = &mut *json;
+    for part in key.split('.') {
+        place = place.get_mut(part).ok_or_else(unknown)?;
+    }
+    match (place, value) {
+        (place @ Value::Object(_), Value::Object(entries)) => {
+            for (inner, value) in entries {
+                apply(place, inner, value).map_err(|_| FolderError::UnknownOverride { key: format!("{key}.{inner}") })?;
+            }
+        }
+        (place, value) => *place = value.clone(),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn overrides_reach_nested_keys_and_refuse_unknown_ones() {
+        let mut config = json!({"a": 1, "text": {"layers": 2, "width": 8}});
+        apply(&mut config, "text.layers", &json!(3)).unwrap();
+        apply(&mut config, "text", &json!({"width": 16})).unwrap();
+        assert_eq!(config, json!({"a": 1, "text": {"layers": 3, "width": 16}}));
+        let error = apply(&mut config, "text", &json!({"depth": 1})).unwrap_err();
+        assert_eq!(error.to_string(), "model.overrides.text.depth: config.json has no such key");
+    }
+}
