@@ -1,1 +1,16 @@
-//! loongforge
+//! loongforge: training of omni-modal models as pools of actors.
+//!
+//! Three packages and a thin root: [`core`] decides, [`torch`] computes, [`actors`] run. The root puts engines into
+//! actors ([`roles`]), lets programs compose runs of their own ([`compose`]) and is the command line ([`cli`]).
+
+pub mod cli;
+pub mod compose;
+pub mod evaluate;
+mod folder;
+mod report;
+pub mod roles;
+
+pub use folder::{FolderError, ModelFolder};
+pub use loongforge_actors as actors;
+pub use loongforge_core as core;
+pub use loongforge_torch as torch;

@@ -35,6 +35,9 @@ fn run(mut engine: impl Engine, mailbox: &Mailbox, ports: &mut Ports) -> Result<
         }
         let start = Instant::now();
         let progress = engine.work(ports)?;
+        while let Some(parcel) = ports.take_own() {
+            engine.arrive(ports.me(), parcel, ports)?;
+        }
         ports.timings.busy += start.elapsed().as_secs_f64();
         if progress == Progress::Idle {
             let start = Instant::now();
@@ -52,7 +55,11 @@ fn run(mut engine: impl Engine, mailbox: &Mailbox, ports: &mut Ports) -> Result<
 fn deliver(engine: &mut impl Engine, mail: Mail, ports: &mut Ports) -> Result<std::ops::ControlFlow<()>, EngineError> {
     match mail {
         Mail::Command(Command::Stop) => return Ok(std::ops::ControlFlow::Break(())),
-        Mail::Command(command) => engine.command(command, ports)?,
+        Mail::Command(command) => {
+            let start = Instant::now();
+            engine.command(command, ports)?;
+            ports.timings.busy += start.elapsed().as_secs_f64();
+        }
         Mail::Parcel { from, parcel } => engine.arrive(from, parcel, ports)?,
         Mail::Credit => ports.flush()?,
         Mail::Gone { peer, reason } => return Err(PeerLost { peer, reason }.into()),

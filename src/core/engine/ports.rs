@@ -11,6 +11,8 @@ pub struct Ports {
     events: flume::Sender<Event>,
     edges: BTreeMap<ActorId, Box<dyn Edge>>,
     unsent: BTreeMap<ActorId, VecDeque<Parcel>>,
+    /// Parcels from an engine's one part to its other part: no edge, no credit.
+    own: VecDeque<Parcel>,
     /// Reset by the engine at the end of each step.
     pub timings: Timings,
 }
@@ -18,7 +20,7 @@ pub struct Ports {
 impl Ports {
     /// `events` goes to the actor of `me`; `edges` by the peer that they lead to.
     pub fn new(me: ActorId, events: flume::Sender<Event>, edges: BTreeMap<ActorId, Box<dyn Edge>>) -> Self {
-        Self { me, events, edges, unsent: BTreeMap::new(), timings: Timings::default() }
+        Self { me, events, edges, unsent: BTreeMap::new(), own: VecDeque::new(), timings: Timings::default() }
     }
 
     pub fn me(&self) -> ActorId {
@@ -30,13 +32,22 @@ impl Ports {
         let _ = self.events.send(event);
     }
 
-    /// Sends now, or as soon as the edge has credit, in order.
+    /// Sends now, or as soon as the edge has credit, in order. What an engine sends to itself comes back at once.
     ///
     /// # Errors
     /// There is no such edge, its receiver is gone, or the parcel exceeds the edge's whole credit.
     pub fn send(&mut self, to: ActorId, parcel: Parcel) -> Result<(), EngineError> {
+        if to == self.me {
+            self.own.push_back(parcel);
+            return Ok(());
+        }
         self.unsent.entry(to).or_default().push_back(parcel);
         self.flush_to(to)
+    }
+
+    /// The next parcel that the engine has sent to itself.
+    pub fn take_own(&mut self) -> Option<Parcel> {
+        self.own.pop_front()
     }
 
     /// Tries what waits for credit.

@@ -68,7 +68,8 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
     let foundation = match spec.me.role {
         Role::Foundation => {
             let (family, replicas) = (&spec.families.foundation, pools.foundation.replicas);
-            let pool = build_pool(spec, device, "foundation", family.specs(), foundation_part, Lanes::PerReplica, replicas)?;
+            let pool =
+                build_pool(spec, device, "foundation", family.specs(), foundation_part, Lanes::PerReplica, replicas)?;
             let model = family.build(pool.params(), policy(foundation_part));
             let encoder_trained = spec.families.encoder.is_some() && !encoder_part.freeze;
             Some(FoundationPart::new(spec.me.index, model, pool, encoder_trained))

@@ -81,7 +81,12 @@ impl FoundationFamily for QwenText {
 
     fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn FoundationModel> {
         let &Self { image_token_id, num_feature_tensors, .. } = self;
-        Box::new(QwenTextModel { model: TextModel::new(&self.config, params), image_token_id, num_feature_tensors, policy })
+        Box::new(QwenTextModel {
+            model: TextModel::new(&self.config, params),
+            image_token_id,
+            num_feature_tensors,
+            policy,
+        })
     }
 }
 
@@ -101,7 +106,11 @@ impl FoundationModel for QwenTextModel {
         let ids = batch.input_ids();
         let placeholder = |(row, id): (usize, &i64)| (Some(*id) == self.image_token_id).then_some(row as i64);
         // Qwen3's positions have one axis, of which the three are copies for text.
-        let axes = if self.model.config().mrope_section.is_some() { batch.position_ids.shallow_clone() } else { batch.position_ids.get(0) };
+        let axes = if self.model.config().mrope_section.is_some() {
+            batch.position_ids.shallow_clone()
+        } else {
+            batch.position_ids.get(0)
+        };
         let text = TextBatch {
             input_ids: batch.input_ids.shallow_clone(),
             position_ids: axes,

@@ -1,0 +1,35 @@
+//! `loongforge data`: data sets made here.
+
+use clap::{Args, Subcommand};
+use loongforge_core::data::digits;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(Args)]
+pub struct DataArgs {
+    #[command(subcommand)]
+    set: Set,
+}
+
+#[derive(Subcommand)]
+enum Set {
+    /// Pictures of handwritten numbers and a tiny Qwen3-VL to read them: the quick start
+    Digits {
+        /// Folder to write; what is complete there already is kept
+        #[arg(long, value_name = "FOLDER")]
+        out: PathBuf,
+    },
+}
+
+pub fn data(args: DataArgs) -> anyhow::Result<ExitCode> {
+    let Set::Digits { out } = args.set;
+    let digits = digits::Digits::default();
+    let made = digits::compose(&out, &digits)?;
+    let model = out.join("model");
+    digits::write_model(&model, &digits::MODEL)?;
+    let (train, held_out) = (digits.num_train, digits.num_held_out);
+    let what = if made { "made" } else { "found" };
+    println!("{what} {train} training and {held_out} held-out pictures in {}", out.display());
+    println!("model folder, without weights: {}", model.display());
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,132 @@
+//! `loongforge run`: a whole run on this machine, or one role of it.
+
+use super::exit;
+use crate::compose::{Composition, Resume};
+use crate::report::Report;
+use crate::{evaluate, folder};
+use anyhow::{Context, bail};
+use clap::Args;
+use loongforge_actors::StopOn;
+use loongforge_actors::checkpoint::{Manifest, latest};
+use loongforge_core::config::{self, Loaded, RunConfig};
+use loongforge_core::message::{Role, StepId};
+use loongforge_core::observe::{Console, init_logging};
+use loongforge_core::schedule::Outcome;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+#[derive(Args)]
+pub struct RunArgs {
+    /// Config of the run
+    file: PathBuf,
+    /// Overrides: key=value, +new=value, ~key, group=option
+    #[arg(value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    /// Go on from the last checkpoint of the run, or from this one
+    #[arg(long, value_name = "CHECKPOINT", num_args = 0..=1, default_missing_value = "auto", require_equals = true)]
+    resume: Option<String>,
+    /// Begin anew where a former run left checkpoints, which are removed
+    #[arg(long, conflicts_with = "resume")]
+    overwrite: bool,
+    /// One process per actor instead of one thread
+    #[arg(long, conflicts_with_all = ["role", "join"])]
+    processes: bool,
+    /// Be one actor of a run: scheduler, data, encoder or foundation
+    #[arg(long, requires = "join", value_name = "ROLE")]
+    role: Option<String>,
+    /// Unix socket of the run's scheduler
+    #[arg(long, requires = "role", value_name = "SOCKET")]
+    join: Option<PathBuf>,
+}
+
+pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
+    let role = match args.role.as_deref().map(str::parse::<Role>).transpose() {
+        Ok(role) => role,
+        Err(error) => return Ok(usage(&error)),
+    };
+    let loaded = match config::load(&args.file, &args.overrides, std::env::vars()) {
+        Ok(loaded) => loaded,
+        Err(report) => {
+            eprintln!("{report}");
+            return Ok(ExitCode::from(exit::USAGE));
+        }
+    };
+    let console = Console::stderr();
+    init_logging(loaded.config.log.level, &console)?;
+    let composition = match Composition::new(loaded.config.clone()) {
+        Ok(composition) => composition,
+        Err(error @ (folder::FolderError::Read { .. } | folder::FolderError::Json { .. })) => return Ok(usage(&error)),
+        Err(error) => return Ok(usage(&error)),
+    };
+    let leads = role.is_none_or(|role| role == Role::Scheduler);
+    let resume = find_resume(&args, &loaded.config)?;
+    if leads {
+        prepare_folder(&loaded.config, resume.is_some(), args.overwrite)?;
+    }
+    let composition = composition.resume(resume).stop_on(StopOn::Signals);
+    match (role, args.processes) {
+        (None, false) => whole_run(composition, &loaded, console),
+        _ => bail!("processes are not wired yet"),
+    }
+}
+
+fn whole_run(composition: Composition, loaded: &Loaded, console: Console) -> anyhow::Result<ExitCode> {
+    let config = composition.config().clone();
+    let report = Report::new(&config, loaded.composed.clone(), composition.folder(), composition.first_step().0, console.clone())?;
+    match composition.run(Box::new(report))? {
+        Outcome::Completed => {
+            evaluate::after_run(&config, &console)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Outcome::Preempted => {
+            console.line("stopped on request; go on with --resume");
+            Ok(ExitCode::from(exit::PREEMPTED))
+        }
+    }
+}
+
+fn usage(error: &dyn std::error::Error) -> ExitCode {
+    eprintln!("error: {error}");
+    ExitCode::from(exit::USAGE)
+}
+
+/// The checkpoint that `--resume` means.
+fn find_resume(args: &RunArgs, config: &RunConfig) -> anyhow::Result<Option<Resume>> {
+    let Some(wanted) = &args.resume else { return Ok(None) };
+    let checkpoint = match wanted.as_str() {
+        "auto" => match latest(&config.checkpoint.dir)? {
+            Some(checkpoint) => checkpoint,
+            // A launcher may pass --resume from the first start on.
+            None => return Ok(None),
+        },
+        path => PathBuf::from(path),
+    };
+    let manifest = Manifest::read(&checkpoint)?;
+    let first_step = StepId(manifest.step.0 + 1);
+    if first_step.0 >= config.train.steps {
+        let (done, path) = (first_step, checkpoint.display());
+        bail!("{path} has all {done} steps of the run already; raise train.steps to train on");
+    }
+    Ok(Some(Resume { checkpoint, first_step, cursor: manifest.cursor }))
+}
+
+/// Makes the run's folder, and sees to it that no former run is lost by mistake.
+fn prepare_folder(config: &RunConfig, resumes: bool, overwrite: bool) -> anyhow::Result<()> {
+    let (dir, checkpoints) = (&config.run.dir, &config.checkpoint.dir);
+    if !resumes && let Some(former) = latest(checkpoints)? {
+        if !overwrite {
+            let former = former.display();
+            bail!("run.dir already holds a run ({former}): go on with --resume, begin anew with --overwrite, or set run.name");
+        }
+        std::fs::remove_dir_all(checkpoints).with_context(|| format!("checkpoint.dir: {}", checkpoints.display()))?;
+    }
+    writable(dir, "run.dir")?;
+    writable(checkpoints, "checkpoint.dir")
+}
+
+fn writable(dir: &Path, key: &str) -> anyhow::Result<()> {
+    let named = || format!("{key}: cannot write into {}", dir.display());
+    std::fs::create_dir_all(dir).with_context(named)?;
+    tempfile::tempfile_in(dir).with_context(named)?;
+    Ok(())
+}

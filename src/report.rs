@@ -1,0 +1,172 @@
+//! What a run shows and writes while it goes on: progress, metrics, TensorBoard, bad samples, checkpoints.
+
+use crate::folder::ModelFolder;
+use loongforge_actors::Observer;
+use loongforge_actors::checkpoint::{Publication, publish};
+use loongforge_core::config::RunConfig;
+use loongforge_core::data::BadSampleList;
+use loongforge_core::message::{BadSample, Role, Timings};
+use loongforge_core::observe::{Console, MetricsFile, ObserveError, Progress, StepMetrics, TensorBoard};
+use loongforge_core::schedule::{CheckpointDraft, StepSummary};
+use serde_json::Value;
+use std::error::Error;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// Bad samples that are shown; the others are only listed in `bad.jsonl`.
+const MAX_SHOWN_BAD: u64 = 5;
+
+/// The observer of a run on a user's machine.
+pub struct Report {
+    console: Console,
+    progress: Option<Progress>,
+    metrics: Option<MetricsFile>,
+    tensorboard: Option<TensorBoard>,
+    bad: BadSampleList,
+    num_bad: u64,
+    last_step: Instant,
+    every_steps: u64,
+    checkpoint: CheckpointPlan,
+}
+
+/// What a checkpoint holds besides the engines' files.
+struct CheckpointPlan {
+    model_path: PathBuf,
+    model_config: Value,
+    run_config: Value,
+    keep_last: usize,
+}
+
+impl Report {
+    /// `composed` is the whole config, for the manifests.
+    ///
+    /// # Errors
+    /// The run's folder cannot be written.
+    pub fn new(
+        config: &RunConfig,
+        composed: Value,
+        folder: &ModelFolder,
+        first_step: u64,
+        console: Console,
+    ) -> Result<Self, ObserveError> {
+        let dir = &config.run.dir;
+        let metrics = config.log.jsonl.then(|| MetricsFile::open(&dir.join("metrics.jsonl"), first_step)).transpose()?;
+        let tensorboard =
+            config.log.tensorboard.then(|| TensorBoard::create(&dir.join("tensorboard"), first_step)).transpose()?;
+        Ok(Self {
+            progress: Some(Progress::start(&console, first_step, config.train.steps, config.log.every_steps)),
+            console,
+            metrics,
+            tensorboard,
+            bad: BadSampleList::new(&dir.join("bad.jsonl")),
+            num_bad: 0,
+            last_step: Instant::now(),
+            every_steps: config.log.every_steps,
+            checkpoint: CheckpointPlan {
+                model_path: folder.path.clone(),
+                model_config: folder.json.clone(),
+                run_config: composed,
+                keep_last: config.checkpoint.keep_last,
+            },
+        })
+    }
+
+    fn measure(&mut self, summary: &StepSummary) -> StepMetrics {
+        let seconds = self.last_step.elapsed().as_secs_f64();
+        self.last_step = Instant::now();
+        StepMetrics {
+            step: summary.step.0,
+            loss: summary.loss,
+            grad_norm: summary.grad_norm,
+            learning_rate: summary.learning_rate,
+            tokens: summary.num_tokens as u64,
+            images: summary.num_items as u64,
+            tokens_per_s: summary.num_tokens as f64 / seconds,
+            images_per_s: summary.num_items as f64 / seconds,
+            step_ms: seconds * 1e3,
+            encoder_busy: busy(summary, Role::Encoder),
+            foundation_busy: busy(summary, Role::Foundation),
+            data_wait: 0.0,
+            mfu: None,
+            skipped: !summary.applied,
+            bad_samples: self.num_bad,
+        }
+    }
+
+    fn write(&mut self, metrics: &StepMetrics) -> Result<(), ObserveError> {
+        if let Some(file) = &mut self.metrics {
+            file.write(metrics)?;
+        }
+        if let Some(tensorboard) = self.tensorboard.as_mut().filter(|_| metrics.step.is_multiple_of(self.every_steps)) {
+            tensorboard.step(metrics)?;
+        }
+        Ok(())
+    }
+
+    fn show_bad(&mut self, sample: &BadSample) {
+        self.num_bad += 1;
+        if self.num_bad <= MAX_SHOWN_BAD {
+            self.console.line(&format!("skipped {}: {}", sample.source, sample.reason));
+        } else if self.num_bad == MAX_SHOWN_BAD + 1 {
+            self.console.line("more samples were skipped: see bad.jsonl");
+        }
+    }
+}
+
+/// Share of the time in which the engines of a role computed.
+fn busy(summary: &StepSummary, role: Role) -> f64 {
+    let of_role = summary.timings.iter().filter(|(actor, _)| actor.role == role);
+    let (busy, whole) = of_role.fold((0.0, 0.0), |(busy, whole), (_, timings): &(_, Timings)| {
+        (busy + timings.busy, whole + timings.busy + timings.idle)
+    });
+    if whole > 0.0 { busy / whole } else { 0.0 }
+}
+
+impl Observer for Report {
+    fn step(&mut self, summary: &StepSummary) {
+        let metrics = self.measure(summary);
+        if let Err(error) = self.write(&metrics) {
+            // A full disk must not end a run that computes.
+            self.console.line(&format!("warning: {error}"));
+        }
+        if !summary.applied {
+            self.console.line(&format!("step {} skipped: loss {} or its gradient is not finite", summary.step, summary.loss));
+        }
+        if let Some(progress) = &mut self.progress {
+            progress.step(&metrics);
+        }
+    }
+
+    fn bad(&mut self, samples: &[BadSample]) {
+        for sample in samples {
+            self.show_bad(sample);
+            if let Err(error) = self.bad.append(sample) {
+                self.console.line(&format!("warning: {error}"));
+            }
+        }
+    }
+
+    fn publish(&mut self, draft: &CheckpointDraft) -> Result<(), Box<dyn Error>> {
+        let plan = &self.checkpoint;
+        let publication = Publication {
+            step: draft.step,
+            cursor: draft.cursor,
+            files: &draft.files,
+            model_path: &plan.model_path,
+            model_config: &plan.model_config,
+            run_config: &plan.run_config,
+            keep_last: plan.keep_last,
+        };
+        let dir = publish(&draft.dir, &publication)?;
+        self.console.line(&format!("checkpoint {}", dir.display()));
+        Ok(())
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        if let Some(progress) = self.progress.take() {
+            progress.finish();
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Role name → engine: the only file that sees data, models and actors together.
+
+use crate::folder::ModelFolder;
+use loongforge_actors::{Assignment, EngineFactory};
+use loongforge_core::config::{Placement, RunConfig};
+use loongforge_core::data::Dataset;
+use loongforge_core::engine::{DataEngine, Engine, EngineError};
+use loongforge_core::message::{Role, StepId};
+use loongforge_torch::engine::{EngineSpec, Families, build_engine};
+use std::sync::Arc;
+
+/// What every engine of a run is made from.
+#[derive(Clone)]
+pub struct Recipe {
+    pub config: RunConfig,
+    pub folder: ModelFolder,
+    /// The models of the two pools; built-in ones unless a program puts in its own.
+    pub families: Families,
+    /// Step that comes next; 0 unless resumed.
+    pub first_step: StepId,
+}
+
+/// The maker of one actor's engine, to be called on the thread that will run it.
+pub fn engine(recipe: Arc<Recipe>, assignment: Assignment) -> EngineFactory {
+    Box::new(move || build(&recipe, assignment))
+}
+
+fn build(recipe: &Recipe, assignment: Assignment) -> Result<Box<dyn Engine>, EngineError> {
+    let Recipe { config, folder, families, first_step } = recipe;
+    match assignment.me.role {
+        Role::Scheduler => Err("the scheduler has no engine".into()),
+        Role::Data => {
+            let dataset = Dataset::open(&config.data, &folder.path, config.run.seed)?;
+            let colocated = config.pools.placement == Placement::Colocated;
+            Ok(Box::new(DataEngine::new(assignment.me.index, assignment.pools.data, colocated, Box::new(dataset))))
+        }
+        Role::Encoder | Role::Foundation => {
+            let spec = EngineSpec {
+                config: config.clone(),
+                families: families.clone(),
+                me: assignment.me,
+                rendezvous: assignment.rendezvous,
+                resume: assignment.resume.map(|checkpoint| (checkpoint, *first_step)),
+            };
+            Ok(Box::new(build_engine(&spec)?))
+        }
+    }
+}

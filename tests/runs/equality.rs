@@ -1,0 +1,115 @@
+//! Decoupled equals single: the same losses, bit for bit, whoever computes what.
+
+use crate::fixture::{Fixture, Pictures};
+
+const COLOCATED: &str = "pools.placement=colocated";
+const DETERMINISTIC: &str = "run.deterministic=true";
+
+fn bits(losses: &[f64]) -> Vec<u64> {
+    losses.iter().map(|loss| loss.to_bits()).collect()
+}
+
+/// Largest relative difference.
+fn distance(left: &[f64], right: &[f64]) -> f64 {
+    assert_eq!(left.len(), right.len());
+    left.iter().zip(right).map(|(left, right)| (left - right).abs() / left.abs()).fold(0.0, f64::max)
+}
+
+fn assert_learns(losses: &[f64]) {
+    assert_eq!(losses.len(), 20);
+    assert!(losses[19] < 0.8 * losses[0], "{losses:?}");
+}
+
+#[test]
+fn one_actor_equals_two_pools() {
+    for pictures in [Pictures::All, Pictures::Some, Pictures::None] {
+        let fixture = Fixture::new(pictures);
+        let single = fixture.losses(&[COLOCATED]);
+        assert_learns(&single);
+        let pools = fixture.losses(&[]);
+        assert_eq!(bits(&single), bits(&pools), "{pictures:?}: {single:?} and {pools:?}");
+    }
+}
+
+#[test]
+fn a_frozen_encoder_runs_ahead_and_changes_nothing() {
+    let fixture = Fixture::new(Pictures::Some);
+    let freeze = "model.image_encoder.freeze=true";
+    let single = fixture.losses(&[COLOCATED, freeze]);
+    assert_learns(&single);
+    for others in [&[][..], &["pools.encoder.replicas=3"], &["scheduler.prefetch_steps=5"], &["pools.data.replicas=3"]] {
+        let pools = fixture.losses(&[&[freeze], others].concat());
+        assert_eq!(bits(&single), bits(&pools), "{others:?}");
+    }
+    let trained = fixture.losses(&[]);
+    assert_ne!(bits(&single), bits(&trained), "freezing made no difference");
+}
+
+#[test]
+fn a_frozen_foundation_trains_the_encoder() {
+    let fixture = Fixture::new(Pictures::All);
+    let freeze = "model.foundation.freeze=true";
+    let single = fixture.losses(&[COLOCATED, freeze]);
+    assert!(single[19] < single[0], "{single:?}");
+    assert_eq!(bits(&single), bits(&fixture.losses(&[freeze])));
+}
+
+#[test]
+fn any_number_of_encoders_gives_the_same_bits_under_deterministic() {
+    for pictures in [Pictures::All, Pictures::Some, Pictures::None] {
+        let fixture = Fixture::new(pictures);
+        let single = fixture.losses(&[DETERMINISTIC, COLOCATED]);
+        assert_learns(&single);
+        for encoders in ["pools.encoder.replicas=1", "pools.encoder.replicas=2", "pools.encoder.replicas=4"] {
+            let pools = fixture.losses(&[DETERMINISTIC, encoders]);
+            assert_eq!(bits(&single), bits(&pools), "{pictures:?}, {encoders}");
+        }
+    }
+}
+
+/// Sums in another order: float32 rounding over 20 steps of training.
+const ROUNDING: f64 = 1e-6;
+
+#[test]
+fn replicas_differ_by_rounding_only() {
+    let fixture = Fixture::new(Pictures::Some);
+    let single = fixture.losses(&[]);
+    let others: [&[&str]; 4] = [
+        &["pools.encoder.replicas=2"],
+        &["pools.encoder.replicas=4"],
+        &["pools.foundation.replicas=2"],
+        &["pools.foundation.replicas=2", "pools.encoder.replicas=2", "pools.data.replicas=2"],
+    ];
+    for overrides in others {
+        let pools = fixture.losses(overrides);
+        assert!(distance(&single, &pools) < ROUNDING, "{overrides:?}: {}", distance(&single, &pools));
+    }
+    let colocated = fixture.losses(&[COLOCATED, "pools.foundation.replicas=2", "pools.encoder.replicas=2"]);
+    assert!(distance(&single, &colocated) < ROUNDING, "colocated: {}", distance(&single, &colocated));
+}
+
+#[test]
+fn recompute_changes_no_bit() {
+    let fixture = Fixture::new(Pictures::Some);
+    let keep = fixture.losses(&[]);
+    let recompute = fixture.losses(&["model.foundation.recompute=all", "model.image_encoder.recompute=all"]);
+    assert_eq!(bits(&keep), bits(&recompute));
+}
+
+#[test]
+fn small_credits_cost_time_and_no_bits() {
+    let fixture = Fixture::new(Pictures::All);
+    let narrow = ["edges.features.credit=16KiB", "edges.pixels.credit=128KiB", "edges.tokens.credit=8KiB"];
+    assert_eq!(bits(&fixture.losses(&[])), bits(&fixture.losses(&narrow)));
+}
+
+#[test]
+fn bf16_learns_and_is_its_own_twin() {
+    let fixture = Fixture::new(Pictures::Some);
+    let (single, pools) = (fixture.losses(&["train.precision=bf16", COLOCATED]), fixture.losses(&["train.precision=bf16"]));
+    assert_learns(&single);
+    assert_eq!(bits(&single), bits(&pools));
+    let float32 = fixture.losses(&[]);
+    // Eight bits of mantissa, over 20 steps that halve the loss.
+    assert!(distance(&float32, &single) < 0.1, "{}", distance(&float32, &single));
+}

@@ -1,0 +1,143 @@
+//! A tiny model, a few pictures, and runs of them whose losses are kept.
+
+use loongforge::actors::Observer;
+use loongforge::actors::checkpoint::{Publication, publish};
+use loongforge::compose::{Composition, Resume};
+use loongforge::core::config::{self, Loaded};
+use loongforge::core::data::digits::{Digits, ModelSize, compose, write_model};
+use loongforge::core::message::BadSample;
+use loongforge::core::schedule::{CheckpointDraft, StepSummary};
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use tempfile::TempDir;
+
+/// Which samples have pictures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pictures {
+    All,
+    Some,
+    None,
+}
+
+/// A folder with data and a model folder without weights.
+pub struct Fixture {
+    dir: TempDir,
+}
+
+const SIZE: ModelSize = ModelSize {
+    hidden_size: 48,
+    intermediate_size: 64,
+    num_hidden_layers: 3,
+    num_attention_heads: 2,
+    num_key_value_heads: 1,
+    head_dim: 24,
+    vision_depth: 2,
+    vision_hidden_size: 32,
+    vision_intermediate_size: 48,
+    vision_num_heads: 2,
+    deepstack_visual_indexes: &[0],
+    ..loongforge::core::data::digits::MODEL
+};
+
+impl Fixture {
+    pub fn new(pictures: Pictures) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        compose(&data, &Digits { seed: 3, num_train: 96, num_held_out: 8 }).unwrap();
+        write_model(&dir.path().join("model"), &SIZE).unwrap();
+        let lines = fs::read_to_string(data.join("train.jsonl")).unwrap();
+        let text = |index: usize| {
+            let answer = "abcdefgh".repeat(index % 3 + 1);
+            format!(r#"{{"messages":[{{"role":"user","content":"Say {index}."}},{{"role":"assistant","content":"{answer}"}}]}}"#)
+        };
+        let keep = |index: usize| match pictures {
+            Pictures::All => true,
+            Pictures::Some => index % 3 != 0,
+            Pictures::None => false,
+        };
+        let mixed = lines.lines().enumerate();
+        let mixed: Vec<String> = mixed.map(|(index, line)| if keep(index) { line.to_owned() } else { text(index) }).collect();
+        fs::write(data.join("train.jsonl"), mixed.join("\n")).unwrap();
+        let config = format!(
+            "run: {{ name: test, dir: {root}/run, seed: 5 }}
+model: {{ path: {root}/model, weights: random }}
+pools: {{ encoder: {{ threads: 1 }}, foundation: {{ threads: 1 }} }}
+data: {{ train: [{{ path: {root}/data/train.jsonl }}], pack: {{ max_tokens: 128 }} }}
+train: {{ steps: 20, global_batch_size: 8, lr: 2e-3, warmup_steps: 3 }}
+log: {{ tensorboard: false }}
+",
+            root = dir.path().display()
+        );
+        fs::write(dir.path().join("run.yaml"), config).unwrap();
+        Self { dir }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn config_file(&self) -> PathBuf {
+        self.path().join("run.yaml")
+    }
+
+    pub fn load(&self, overrides: &[&str]) -> Loaded {
+        let overrides: Vec<String> = overrides.iter().map(|text| text.to_string()).collect();
+        config::load(&self.config_file(), &overrides, std::iter::empty()).unwrap_or_else(|report| panic!("{report}"))
+    }
+
+    /// The losses of a run's steps.
+    pub fn losses(&self, overrides: &[&str]) -> Vec<f64> {
+        self.run(overrides, None).into_iter().map(|summary| summary.loss).collect()
+    }
+
+    /// Runs in this process.
+    pub fn run(&self, overrides: &[&str], resume: Option<Resume>) -> Vec<StepSummary> {
+        let loaded = self.load(overrides);
+        let composition = Composition::new(loaded.config.clone()).unwrap().resume(resume);
+        let steps = Arc::new(Mutex::new(Vec::new()));
+        let recorder = Recorder {
+            steps: steps.clone(),
+            model_path: composition.folder().path.clone(),
+            model_config: composition.folder().json.clone(),
+            run_config: loaded.composed,
+            keep_last: loaded.config.checkpoint.keep_last,
+        };
+        composition.run(Box::new(recorder)).unwrap();
+        std::mem::take(&mut *steps.lock().unwrap())
+    }
+}
+
+struct Recorder {
+    steps: Arc<Mutex<Vec<StepSummary>>>,
+    model_path: PathBuf,
+    model_config: serde_json::Value,
+    run_config: serde_json::Value,
+    keep_last: usize,
+}
+
+impl Observer for Recorder {
+    fn step(&mut self, summary: &StepSummary) {
+        assert!(summary.applied, "step {} was skipped", summary.step);
+        self.steps.lock().unwrap().push(summary.clone());
+    }
+
+    fn bad(&mut self, samples: &[BadSample]) {
+        panic!("bad samples: {samples:?}");
+    }
+
+    fn publish(&mut self, draft: &CheckpointDraft) -> Result<(), Box<dyn Error>> {
+        let publication = Publication {
+            step: draft.step,
+            cursor: draft.cursor,
+            files: &draft.files,
+            model_path: &self.model_path,
+            model_config: &self.model_config,
+            run_config: &self.run_config,
+            keep_last: self.keep_last,
+        };
+        publish(&draft.dir, &publication)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,5 @@
+//! Whole runs of a tiny model: one binary, so that libtorch is linked once.
+
+mod equality;
+mod fixture;
+mod resume;

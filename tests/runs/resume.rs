@@ -1,0 +1,63 @@
+//! A run that was stopped anywhere and resumed is the run that was not stopped.
+
+use crate::fixture::{Fixture, Pictures};
+use loongforge::actors::checkpoint::Manifest;
+use loongforge::compose::Resume;
+use loongforge::core::message::StepId;
+use std::path::{Path, PathBuf};
+
+const STEPS: u64 = 20;
+
+fn resume(checkpoint: PathBuf) -> Resume {
+    let manifest = Manifest::read(&checkpoint).unwrap();
+    Resume { checkpoint, first_step: StepId(manifest.step.0 + 1), cursor: manifest.cursor }
+}
+
+/// What a checkpoint weighs: every file's hash but those that name the run.
+fn hashes(checkpoint: &Path) -> Vec<(String, String)> {
+    let manifest = Manifest::read(checkpoint).unwrap();
+    let files = manifest.files.into_iter().filter(|(name, _)| name.ends_with(".safetensors"));
+    files.map(|(name, file)| (name, file.sha256)).collect()
+}
+
+fn every_split(overrides: &[&str], resumed_overrides: &[&str]) {
+    let fixture = Fixture::new(Pictures::Some);
+    let checkpoints = fixture.path().join("run/checkpoints");
+    let mut whole_run = overrides.to_vec();
+    whole_run.extend(["checkpoint.every_steps=1", "checkpoint.keep_last=100"]);
+    let whole = fixture.run(&whole_run, None);
+    assert_eq!(whole.len() as u64, STEPS);
+    let name = |step: u64| format!("step-{step}");
+    let want = hashes(&checkpoints.join(name(STEPS)));
+    assert!(want.len() >= 4, "{want:?}");
+    for split in 1..STEPS {
+        let other = fixture.path().join(format!("resumed-{split}"));
+        let dir = format!("checkpoint.dir={}", other.display());
+        let mut resumed_run = resumed_overrides.to_vec();
+        resumed_run.push(&dir);
+        let rest = fixture.run(&resumed_run, Some(resume(checkpoints.join(name(split)))));
+        assert_eq!(rest.len() as u64, STEPS - split);
+        for (resumed, original) in rest.iter().zip(&whole[split as usize..]) {
+            assert_eq!(resumed.loss.to_bits(), original.loss.to_bits(), "split {split}, step {}", original.step);
+            assert_eq!(resumed.grad_norm.to_bits(), original.grad_norm.to_bits());
+        }
+        assert_eq!(hashes(&other.join(name(STEPS))), want, "split {split}");
+    }
+}
+
+#[test]
+fn every_split_point_is_bit_exact() {
+    every_split(&[], &[]);
+}
+
+#[test]
+fn with_another_number_of_encoders_too() {
+    let many = ["run.deterministic=true", "pools.encoder.replicas=3"];
+    every_split(&["run.deterministic=true"], &many);
+}
+
+#[test]
+fn in_bf16_with_a_frozen_encoder() {
+    let overrides = ["train.precision=bf16", "model.image_encoder.freeze=true"];
+    every_split(&overrides, &overrides);
+}
