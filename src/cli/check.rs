@@ -28,7 +28,7 @@ enum Format {
 }
 
 pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
-    let loaded = match config::load(&args.file, &args.overrides, std::env::vars()) {
+    let loaded = match config::load(&args.file, &args.overrides, super::environment()) {
         Ok(loaded) => loaded,
         Err(report) => {
             eprintln!("{report}");

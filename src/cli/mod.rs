@@ -68,3 +68,8 @@ impl Cli {
         !matches!(self.command, Command::Check(_) | Command::Data(_))
     }
 }
+
+/// The environment's variables that are text.
+fn environment() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+}

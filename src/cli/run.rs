@@ -44,7 +44,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         Ok(role) => role,
         Err(error) => return Ok(usage(&error)),
     };
-    let loaded = match config::load(&args.file, &args.overrides, std::env::vars()) {
+    let loaded = match config::load(&args.file, &args.overrides, super::environment()) {
         Ok(loaded) => loaded,
         Err(report) => {
             eprintln!("{report}");

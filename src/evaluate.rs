@@ -1,0 +1,103 @@
+//! After a run: held-out questions answered greedily, a few of them in the terminal, and pictures of the results.
+
+use crate::reader::Reader;
+use anyhow::{Context, Result, ensure};
+use loongforge_actors::checkpoint::latest;
+use loongforge_core::config::{Eval, PoolName, RunConfig};
+use loongforge_core::data::{Question, Questions, open_rgb};
+use loongforge_core::observe::{Console, Curve, Reading, Style, beside, plot, read_metrics, render, sheet};
+use loongforge_torch::device::set_intra_op_threads;
+use loongforge_torch::engine::open_device;
+use std::path::{Path, PathBuf};
+
+/// Columns that a picture may take in the terminal.
+const PICTURE_COLUMNS: u32 = 48;
+/// Steps over which the loss curve is smoothed.
+const SMOOTHING: usize = 20;
+
+/// Draws the loss curve and, where `eval` is set, measures how many held-out answers are exactly right.
+///
+/// # Errors
+/// A file cannot be read or written.
+pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
+    let dir = &config.run.dir;
+    let mut files = Vec::new();
+    if config.log.jsonl {
+        files.push(("loss curve", loss_curve(config)?));
+    }
+    let checkpoint = latest(&config.checkpoint.dir)?.context("the run left no checkpoint")?;
+    if let Some(eval) = &config.eval {
+        // The actors have ended: all cores are ours.
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        set_intra_op_threads(if config.run.deterministic { config.threads_for(PoolName::Foundation) } else { cores });
+        let device = open_device(&config.device).map_err(|error| anyhow::anyhow!("{error}"))?;
+        let reader = Reader::open(&checkpoint, device)?;
+        files.push(("held-out pictures", held_out(eval, &reader, dir, console)?));
+    }
+    files.push(("trained model (a Hugging Face folder)", checkpoint.clone()));
+    console.line("");
+    for (what, path) in &files {
+        console.line(&format!("{what:<38} {}", path.display()));
+    }
+    if config.log.tensorboard {
+        console.line(&format!("{:<38} tensorboard --logdir {}", "all curves", dir.join("tensorboard").display()));
+    }
+    Ok(())
+}
+
+fn loss_curve(config: &RunConfig) -> Result<PathBuf> {
+    let metrics = read_metrics(&config.run.dir.join("metrics.jsonl"))?;
+    let points: Vec<(f64, f64)> = metrics.iter().map(|step| (step.step as f64, step.loss)).collect();
+    let mean = |end: usize| {
+        let window = &points[(end + 1).saturating_sub(SMOOTHING)..=end];
+        (points[end].0, window.iter().map(|point| point.1).sum::<f64>() / window.len() as f64)
+    };
+    let smooth: Vec<(f64, f64)> = (0..points.len()).map(mean).collect();
+    let path = config.run.dir.join("loss.png");
+    let curves = [Curve { label: "loss", points: &points }, Curve { label: "mean of 20", points: &smooth }];
+    plot(&path, &format!("{}: training loss", config.run.name), "step", &curves)?;
+    Ok(path)
+}
+
+/// Answers every question of the file; returns the path of the sheet.
+fn held_out(eval: &Eval, reader: &Reader, dir: &Path, console: &Console) -> Result<PathBuf> {
+    let questions = Questions::open(&eval.path)?;
+    let read = |index| questions.read(index, reader.processor()).map_err(|bad| anyhow::anyhow!("{bad:?}"));
+    let questions: Vec<Question> = (0..questions.len()).map(read).collect::<Result<_>>()?;
+    ensure!(!questions.is_empty(), "eval.path: {} has no questions", eval.path.display());
+    let mut answers = Vec::new();
+    for batch in questions.chunks(eval.batch_size.max(1)) {
+        let prompts: Vec<_> = batch.iter().map(|question| &question.prompt).collect();
+        answers.extend(reader.answer(&prompts, eval.max_new_tokens)?);
+    }
+    let right = questions.iter().zip(&answers).filter(|(question, answer)| question.answer == **answer).count();
+    console.line("");
+    for (question, answer) in questions.iter().zip(&answers).take(eval.show) {
+        show(question, answer, console)?;
+    }
+    let accuracy = 100.0 * right as f64 / questions.len() as f64;
+    console.line(&format!("held out: {right} of {} answers exactly right ({accuracy:.1} %)", questions.len()));
+    let path = dir.join("held_out.png");
+    let mut readings = Vec::new();
+    for (question, answer) in questions.iter().zip(&answers).take(eval.sheet) {
+        if let Some(picture) = question.images.first() {
+            let picture = open_rgb(picture, usize::MAX)?;
+            readings.push(Reading { picture, read: answer.clone(), truth: question.answer.clone() });
+        }
+    }
+    sheet(&path, &format!("held out: {right} of {} exactly right", questions.len()), &readings)?;
+    Ok(path)
+}
+
+fn show(question: &Question, answer: &str, console: &Console) -> Result<()> {
+    let verdict = if question.answer == answer { "right".to_owned() } else { format!("wrong: it says {}", question.answer) };
+    let text = [format!("read {answer}"), verdict];
+    match question.images.first() {
+        Some(path) => {
+            let picture = render(&open_rgb(path, usize::MAX)?, PICTURE_COLUMNS, Style::detect());
+            console.line(&beside(&picture, &text));
+        }
+        None => console.line(&text.join(", ")),
+    }
+    Ok(())
+}

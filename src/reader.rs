@@ -1,0 +1,111 @@
+//! A trained model that answers questions about pictures: a checkpoint's folder, encoder and decoder in one thread.
+
+use crate::folder::ModelFolder;
+use anyhow::{Context, Result};
+use loongforge_core::config::{ImageLimits, Template};
+use loongforge_core::data::{Conversation, Part, Processor, Sample, Turn};
+use loongforge_core::message::{Grid, SampleId};
+use loongforge_torch::model::{Prompt, TextModel, VisionEncoder, generate};
+use loongforge_torch::nn::ParamStore;
+use loongforge_torch::tape::{Execution, Policy};
+use loongforge_torch::train::load_weights;
+use std::path::Path;
+use std::rc::Rc;
+use tch::{Device, Kind, Tensor};
+
+/// Answers greedily, many questions at a time.
+pub struct Reader {
+    encoder: Option<(VisionEncoder, Rc<ParamStore>)>,
+    text: TextModel,
+    processor: Processor,
+    image_token_id: Option<i64>,
+    stop_token_ids: Vec<i64>,
+}
+
+impl Reader {
+    /// Loads a Hugging Face folder, for example a checkpoint of a run, in float32.
+    ///
+    /// # Errors
+    /// The folder lacks a file, or it is torn or of a model that is not built in.
+    pub fn open(folder: &Path, device: Device) -> Result<Self> {
+        let model = ModelFolder::open_plain(folder)?;
+        let load = |specs| -> Result<Rc<ParamStore>> {
+            let params = ParamStore::new(specs, Kind::Float, device);
+            load_weights(&params, folder)?;
+            params.set_trainable(false);
+            Ok(Rc::new(params))
+        };
+        let encoder = match &model.config.vision {
+            Some(config) => {
+                let params = load(VisionEncoder::specs(config))?;
+                Some((VisionEncoder::new(config, &params), params))
+            }
+            None => None,
+        };
+        let params = load(TextModel::specs(&model.config.text))?;
+        let processor = Processor::open(folder, Template::FromModel, &ImageLimits::default(), usize::MAX)?;
+        Ok(Self {
+            encoder,
+            text: TextModel::new(&model.config.text, &params),
+            image_token_id: model.config.image_token_id,
+            stop_token_ids: processor.tokenizer().special().end.iter().copied().collect(),
+            processor,
+        })
+    }
+
+    pub fn processor(&self) -> &Processor {
+        &self.processor
+    }
+
+    /// What `text` about these pictures becomes before an answer: pictures first, as Qwen-VL's examples have them.
+    ///
+    /// # Errors
+    /// A picture is missing or unusable.
+    pub fn question(&self, text: &str, images: &[impl AsRef<Path>]) -> Result<Sample> {
+        let mut turn = Turn::text("user", text);
+        turn.parts.splice(0..0, images.iter().map(|_| Part::Image));
+        let images = images.iter().map(|path| path.as_ref().display().to_string()).collect();
+        let conversation = Conversation { turns: vec![turn], images };
+        Ok(self.processor.prompt(SampleId(0), &conversation, Path::new(""))?)
+    }
+
+    /// The most likely answers of at most `max_new_tokens` tokens.
+    ///
+    /// # Errors
+    /// The model made tokens that are no text.
+    pub fn answer(&self, questions: &[&Sample], max_new_tokens: usize) -> Result<Vec<String>> {
+        let prompts: Vec<Prompt> = questions.iter().map(|question| self.prompt(question)).collect();
+        let answers = generate(&self.text, &prompts, max_new_tokens, &self.stop_token_ids);
+        let decode = |ids: &Vec<i64>| self.processor.tokenizer().decode(ids).context("decoding an answer");
+        answers.iter().map(decode).collect()
+    }
+
+    fn prompt(&self, question: &Sample) -> Prompt {
+        let len = question.input_ids.len() as i64;
+        let positions = Tensor::from_slice(&question.position_ids).view([3, len]);
+        let rows = question.input_ids.iter().enumerate().filter(|(_, id)| Some(**id) == self.image_token_id);
+        Prompt {
+            input_ids: question.input_ids.clone(),
+            position_ids: if self.text.config().mrope_section.is_some() { positions } else { positions.get(0) },
+            feature_rows: rows.map(|(row, _)| row as i64).collect(),
+            features: self.features(question),
+        }
+    }
+
+    fn features(&self, question: &Sample) -> Vec<Tensor> {
+        let Some((encoder, params)) = self.encoder.as_ref().filter(|_| !question.images.is_empty()) else {
+            return Vec::new();
+        };
+        let grids: Vec<Grid> = question.images.iter().map(|image| image.grid).collect();
+        let pixels: Vec<Tensor> = question
+            .images
+            .iter()
+            .map(|image| Tensor::from_slice(&image.pixels).view([image.grid.num_patches() as i64, -1]))
+            .collect();
+        let recorded = encoder.tape(&grids, Policy::Keep);
+        let pixels = Tensor::cat(&pixels, 0).to_device(params.flat().device());
+        let mut run = Execution::forward_only(Rc::new(recorded.tape), params.clone(), vec![(recorded.pixels, pixels)]);
+        run.forward();
+        recorded.outputs.iter().map(|&slot| run.value(slot).shallow_clone()).collect()
+    }
+}
