@@ -4,11 +4,13 @@
 
 use crate::folder::{FolderError, ModelFolder};
 use crate::roles::{self, Recipe};
+use loongforge_actors::checkpoint::Publication;
 use loongforge_actors::{Observer, RunError, RunSpec, StopOn, run_in_process};
-use loongforge_core::config::RunConfig;
+use loongforge_core::config::{Precision, RunConfig};
 use loongforge_core::message::{SampleId, StepId};
 use loongforge_core::schedule::{CoordinatorSpec, Outcome};
 use loongforge_torch::engine::{EncoderFamily, Families, FoundationFamily};
+use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,5 +108,20 @@ impl Composition {
     pub fn run(self, observer: Box<dyn Observer>) -> Result<Outcome, RunError> {
         let (recipe, spec) = self.into_parts();
         run_in_process(spec, move |assignment| roles::engine(recipe.clone(), assignment), observer)
+    }
+}
+
+/// What every checkpoint of a run holds besides its engines' files.
+pub fn publication(config: &RunConfig, composed: Value, folder: &ModelFolder) -> Publication {
+    let precision = match config.train.precision {
+        Precision::Float32 => "float32",
+        Precision::Bf16 => "bf16",
+    };
+    Publication {
+        model_dir: folder.path.clone(),
+        model_config: folder.json.clone(),
+        config: composed,
+        precision: precision.to_owned(),
+        keep_last: config.checkpoint.keep_last,
     }
 }

@@ -10,7 +10,8 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     if cli.computes() && needs_relaunch() {
         // OpenMP reads its environment when libtorch is loaded, which was before `main`.
-        let error = Command::new("/proc/self/exe").args(std::env::args_os().skip(1)).envs(QUIET_OPENMP).exec();
+        let missing = QUIET_OPENMP.into_iter().filter(|(name, _)| std::env::var_os(name).is_none());
+        let error = Command::new("/proc/self/exe").args(std::env::args_os().skip(1)).envs(missing).exec();
         eprintln!("error: cannot start again with a quiet OpenMP: {error}");
         return ExitCode::from(exit::FAILED);
     }

@@ -1,5 +1,6 @@
 //! What a run shows and writes while it goes on: progress, metrics, TensorBoard, bad samples, checkpoints.
 
+use crate::compose::publication;
 use crate::folder::ModelFolder;
 use loongforge_actors::Observer;
 use loongforge_actors::checkpoint::{Publication, publish};
@@ -10,7 +11,6 @@ use loongforge_core::observe::{Console, MetricsFile, ObserveError, Progress, Ste
 use loongforge_core::schedule::{CheckpointDraft, StepSummary};
 use serde_json::Value;
 use std::error::Error;
-use std::path::PathBuf;
 use std::time::Instant;
 
 /// Bad samples that are shown; the others are only listed in `bad.jsonl`.
@@ -26,15 +26,8 @@ pub struct Report {
     num_bad: u64,
     last_step: Instant,
     every_steps: u64,
-    checkpoint: CheckpointPlan,
-}
-
-/// What a checkpoint holds besides the engines' files.
-struct CheckpointPlan {
-    model_path: PathBuf,
-    model_config: Value,
-    run_config: Value,
-    keep_last: usize,
+    /// What a checkpoint holds besides the engines' files.
+    publication: Publication,
 }
 
 impl Report {
@@ -62,12 +55,7 @@ impl Report {
             num_bad: 0,
             last_step: Instant::now(),
             every_steps: config.log.every_steps,
-            checkpoint: CheckpointPlan {
-                model_path: folder.path.clone(),
-                model_config: folder.json.clone(),
-                run_config: composed,
-                keep_last: config.checkpoint.keep_last,
-            },
+            publication: publication(config, composed, folder),
         })
     }
 
@@ -147,17 +135,7 @@ impl Observer for Report {
     }
 
     fn publish(&mut self, draft: &CheckpointDraft) -> Result<(), Box<dyn Error>> {
-        let plan = &self.checkpoint;
-        let publication = Publication {
-            step: draft.step,
-            cursor: draft.cursor,
-            files: &draft.files,
-            model_path: &plan.model_path,
-            model_config: &plan.model_config,
-            run_config: &plan.run_config,
-            keep_last: plan.keep_last,
-        };
-        let dir = publish(&draft.dir, &publication)?;
+        let dir = publish(draft, &self.publication)?;
         self.console.line(&format!("checkpoint {}", dir.display()));
         Ok(())
     }

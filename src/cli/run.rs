@@ -3,11 +3,11 @@
 use super::exit;
 use crate::compose::{Composition, Resume};
 use crate::report::Report;
-use crate::{evaluate, folder};
+use crate::evaluate;
 use anyhow::{Context, bail};
 use clap::Args;
 use loongforge_actors::StopOn;
-use loongforge_actors::checkpoint::{Manifest, latest};
+use loongforge_actors::checkpoint::{Manifest, clean, latest};
 use loongforge_core::config::{self, Loaded, RunConfig};
 use loongforge_core::message::{Role, StepId};
 use loongforge_core::observe::{Console, init_logging};
@@ -55,7 +55,6 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     init_logging(loaded.config.log.level, &console)?;
     let composition = match Composition::new(loaded.config.clone()) {
         Ok(composition) => composition,
-        Err(error @ (folder::FolderError::Read { .. } | folder::FolderError::Json { .. })) => return Ok(usage(&error)),
         Err(error) => return Ok(usage(&error)),
     };
     let leads = role.is_none_or(|role| role == Role::Scheduler);
@@ -102,7 +101,7 @@ fn find_resume(args: &RunArgs, config: &RunConfig) -> anyhow::Result<Option<Resu
         path => PathBuf::from(path),
     };
     let manifest = Manifest::read(&checkpoint)?;
-    let first_step = StepId(manifest.step.0 + 1);
+    let first_step = StepId(manifest.num_steps);
     if first_step.0 >= config.train.steps {
         let (done, path) = (first_step, checkpoint.display());
         bail!("{path} has all {done} steps of the run already; raise train.steps to train on");
@@ -121,7 +120,8 @@ fn prepare_folder(config: &RunConfig, resumes: bool, overwrite: bool) -> anyhow:
         std::fs::remove_dir_all(checkpoints).with_context(|| format!("checkpoint.dir: {}", checkpoints.display()))?;
     }
     writable(dir, "run.dir")?;
-    writable(checkpoints, "checkpoint.dir")
+    writable(checkpoints, "checkpoint.dir")?;
+    Ok(clean(checkpoints)?)
 }
 
 fn writable(dir: &Path, key: &str) -> anyhow::Result<()> {

@@ -2,7 +2,7 @@
 
 use loongforge::actors::Observer;
 use loongforge::actors::checkpoint::{Publication, publish};
-use loongforge::compose::{Composition, Resume};
+use loongforge::compose::{Composition, Resume, publication};
 use loongforge::core::config::{self, Loaded};
 use loongforge::core::data::digits::{Digits, ModelSize, compose, write_model};
 use loongforge::core::message::BadSample;
@@ -97,13 +97,8 @@ log: {{ tensorboard: false }}
         let loaded = self.load(overrides);
         let composition = Composition::new(loaded.config.clone()).unwrap().resume(resume);
         let steps = Arc::new(Mutex::new(Vec::new()));
-        let recorder = Recorder {
-            steps: steps.clone(),
-            model_path: composition.folder().path.clone(),
-            model_config: composition.folder().json.clone(),
-            run_config: loaded.composed,
-            keep_last: loaded.config.checkpoint.keep_last,
-        };
+        let publication = publication(&loaded.config, loaded.composed, composition.folder());
+        let recorder = Recorder { steps: steps.clone(), publication };
         composition.run(Box::new(recorder)).unwrap();
         std::mem::take(&mut *steps.lock().unwrap())
     }
@@ -111,10 +106,7 @@ log: {{ tensorboard: false }}
 
 struct Recorder {
     steps: Arc<Mutex<Vec<StepSummary>>>,
-    model_path: PathBuf,
-    model_config: serde_json::Value,
-    run_config: serde_json::Value,
-    keep_last: usize,
+    publication: Publication,
 }
 
 impl Observer for Recorder {
@@ -128,16 +120,7 @@ impl Observer for Recorder {
     }
 
     fn publish(&mut self, draft: &CheckpointDraft) -> Result<(), Box<dyn Error>> {
-        let publication = Publication {
-            step: draft.step,
-            cursor: draft.cursor,
-            files: &draft.files,
-            model_path: &self.model_path,
-            model_config: &self.model_config,
-            run_config: &self.run_config,
-            keep_last: self.keep_last,
-        };
-        publish(&draft.dir, &publication)?;
+        publish(draft, &self.publication)?;
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ const STEPS: u64 = 20;
 
 fn resume(checkpoint: PathBuf) -> Resume {
     let manifest = Manifest::read(&checkpoint).unwrap();
-    Resume { checkpoint, first_step: StepId(manifest.step.0 + 1), cursor: manifest.cursor }
+    Resume { checkpoint, first_step: StepId(manifest.num_steps), cursor: manifest.cursor }
 }
 
 /// What a checkpoint weighs: every file's hash but those that name the run.
@@ -27,7 +27,7 @@ fn every_split(overrides: &[&str], resumed_overrides: &[&str]) {
     whole_run.extend(["checkpoint.every_steps=1", "checkpoint.keep_last=100"]);
     let whole = fixture.run(&whole_run, None);
     assert_eq!(whole.len() as u64, STEPS);
-    let name = |step: u64| format!("step-{step}");
+    let name = |step: u64| format!("step-{step:08}");
     let want = hashes(&checkpoints.join(name(STEPS)));
     assert!(want.len() >= 4, "{want:?}");
     for split in 1..STEPS {
