@@ -23,7 +23,7 @@ enum Place {
 impl Bell {
     /// In shared memory; where the system gives none, in private memory: then no other process can ring it.
     pub(in super::super) fn new() -> Self {
-        let shared = Memory::create("loongforge-bell", PAGE).and_then(|memory| Self::map(memory));
+        let shared = Memory::create("loongforge-bell", PAGE).and_then(Self::map);
         shared.unwrap_or_else(|_| Self(Arc::new(Place::Private(Words::default()))))
     }
 

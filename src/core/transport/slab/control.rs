@@ -240,6 +240,6 @@ mod tests {
         let meta = TensorMeta { dtype: Dtype::F32, shape: vec![1 << 33, 1 << 33] };
         assert_eq!(places(&[meta]), None);
         let zero = TensorMeta { dtype: Dtype::F32, shape: vec![0, usize::MAX] };
-        assert_eq!(places(&[zero]), Some(vec![0..0]));
+        assert_eq!(places(&[zero]).map(|places| places[0].len()), Some(0));
     }
 }

@@ -1,4 +1,4 @@
-//! Shared memory: sealed memfds and their mappings. The only file of core with unsafe code.
+//! Shared memory: sealed memfds and their mappings. All unsafe operations of core are here.
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};

@@ -74,7 +74,7 @@ fn a_parcel_of_many_levels_is_read_in_place() {
     pair.edge.try_send(parcel(3, &sizes)).unwrap();
     let got = arrived(&pair.consumer);
     assert_is(&got, 3, &sizes);
-    assert!(got.tensors.iter().all(|tensor| tensor.bytes().unwrap().as_ptr() as usize % 64 == 0));
+    assert!(got.tensors.iter().all(|tensor| (tensor.bytes().unwrap().as_ptr() as usize).is_multiple_of(64)));
     pair.edge.try_send(Parcel::new(header(4), vec![])).unwrap();
     assert_is(&arrived(&pair.consumer), 4, &[]);
     let tensor = got.tensors.into_iter().next().unwrap().into_any();
