@@ -277,6 +277,42 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// Whatever is written into shared memory, by whichever side: no panic, nothing outside the slab, credit kept.
+    #[test]
+    fn any_shared_memory_at_all(writes in prop::collection::vec(
+        (0..8, any::<prop::sample::Index>(), any::<prop::sample::Index>(), prop_oneof![0u64..12, any::<u64>()]), 1..60,
+    )) {
+        use std::sync::atomic::Ordering::SeqCst;
+        let credit = 4000;
+        let mut pair = pair(credit);
+        let mut held = Vec::new();
+        for (what, entry, word, value) in writes {
+            pair.edge.corrupt(|control| match what {
+                0 => control.sent[0].store(value as u32, SeqCst),
+                1 => control.freed[0].store(value as u32, SeqCst),
+                2 => control.freed_slots[entry.index(12)].store(value as u32, SeqCst),
+                3 => control.starved[0].store(value as u32, SeqCst),
+                _ => control.headers[entry.index(12)][word.index(super::control::WORDS)].store(value, SeqCst),
+            });
+            let _ = pair.edge.try_send(parcel(0, &[entry.index(300), word.index(300)]));
+            while let Some(mail) = pair.consumer.try_recv() {
+                if let Mail::Parcel { parcel, .. } = mail {
+                    parcel.tensors.iter().for_each(|tensor| assert_eq!(tensor.bytes().unwrap().len(), tensor.meta().num_bytes()));
+                    held.push(parcel);
+                }
+            }
+            prop_assert!(held.iter().map(Parcel::num_bytes).sum::<usize>() <= credit);
+            while pair.producer.try_recv().is_some() {}
+            if word.index(3) == 0 {
+                held.clear();
+            }
+        }
+    }
+}
+
 #[test]
 fn threads_at_both_ends() {
     let Pair { mut edge, producer, consumer, _folder } = pair(200_000);
