@@ -1,7 +1,7 @@
 //! What an edge carries: a header and the tensors that belong together (features and their DeepStack levels).
 
 use super::credit::CreditGuard;
-use crate::message::{PackId, UnitId, Version};
+use crate::message::{PackId, StepId, UnitId, Version};
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::fmt;
@@ -112,6 +112,19 @@ pub enum ParcelKind {
     Gradient(UnitId),
     /// The activation was consumed and gets no gradient. Carries no tensors.
     NoGradient(UnitId),
+}
+
+impl ParcelKind {
+    /// The step that the parcel belongs to.
+    pub fn step(self) -> StepId {
+        match self {
+            ParcelKind::Tokens(pack) => pack.step,
+            ParcelKind::Pixels(unit)
+            | ParcelKind::Activation(unit)
+            | ParcelKind::Gradient(unit)
+            | ParcelKind::NoGradient(unit) => unit.step,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

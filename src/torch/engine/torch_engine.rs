@@ -36,6 +36,8 @@ pub struct TorchEngine {
     /// Steps that were applied or aborted: the step that is computed now.
     version: Version,
     planned: VecDeque<StepId>,
+    /// Parcels of steps whose plan is still on its way here: peers may have had theirs earlier. Their credit bounds them.
+    early: Vec<(ActorId, Parcel)>,
     /// The first planned step is reduced and waits for its commit.
     reduced: bool,
 }
@@ -49,7 +51,7 @@ impl TorchEngine {
         first_step: StepId,
     ) -> Self {
         let version = Version(first_step.0);
-        Self { encoder, foundation, files, version, planned: VecDeque::new(), reduced: false }
+        Self { encoder, foundation, files, version, planned: VecDeque::new(), early: Vec::new(), reduced: false }
     }
 
     fn pools(&mut self) -> impl Iterator<Item = &mut Pool> {
@@ -116,7 +118,8 @@ impl Engine for TorchEngine {
                 if let Some(part) = &mut self.foundation {
                     part.plan(&plan);
                 }
-                Ok(())
+                let early = std::mem::take(&mut self.early);
+                early.into_iter().try_for_each(|(from, parcel)| self.arrive(from, parcel, ports))
             }
             Command::Commit(commit) => {
                 for pool in self.pools() {
@@ -139,6 +142,11 @@ impl Engine for TorchEngine {
 
     fn arrive(&mut self, from: ActorId, parcel: Parcel, _ports: &mut Ports) -> Result<(), EngineError> {
         let kind = parcel.header.kind;
+        let next_plan = self.planned.back().map_or(self.version.0, |step| step.0 + 1);
+        if kind.step().0 >= next_plan {
+            self.early.push((from, parcel));
+            return Ok(());
+        }
         let for_encoder = matches!(kind, ParcelKind::Pixels(_) | ParcelKind::Gradient(_) | ParcelKind::NoGradient(_));
         match (&mut self.encoder, &mut self.foundation) {
             (Some(part), _) if for_encoder => part.arrive(from, parcel),
