@@ -1,52 +1,14 @@
 //! Whole runs with real threads and actors, and fake engines.
 
 mod fake;
+mod witness;
 
 use fake::{Script, engine, spec};
-use loongforge_actors::{Assignment, EngineFactory, Observer, RunError, RunSpec, StopOn, run_in_process};
-use loongforge_core::message::*;
+use loongforge_actors::{Assignment, EngineFactory, RunError, RunSpec, StopOn, run_in_process};
 use loongforge_core::schedule::*;
-use std::error::Error;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-#[derive(Default)]
-struct Seen {
-    losses: Vec<f64>,
-    num_bad: usize,
-    published: Vec<u64>,
-}
-
-/// Notes what it sees; asks for a stop after some step; may be unable to publish.
-struct Witness {
-    seen: Arc<Mutex<Seen>>,
-    stop_after: Option<(u64, flume::Sender<()>)>,
-    can_publish: bool,
-}
-
-impl Observer for Witness {
-    fn step(&mut self, summary: &StepSummary) {
-        self.seen.lock().unwrap().losses.push(summary.loss);
-        if let Some((step, stop)) = &self.stop_after
-            && summary.step.0 == *step
-        {
-            stop.send(()).unwrap();
-        }
-    }
-
-    fn bad(&mut self, samples: &[BadSample]) {
-        self.seen.lock().unwrap().num_bad += samples.len();
-    }
-
-    fn publish(&mut self, draft: &CheckpointDraft) -> Result<(), Box<dyn Error>> {
-        assert!(draft.dir.is_dir(), "the folder is made");
-        if !self.can_publish {
-            return Err("disk full".into());
-        }
-        self.seen.lock().unwrap().published.push(draft.step.0);
-        Ok(())
-    }
-}
+use witness::{Seen, Witness};
 
 fn run(
     pools: PoolSizes,

@@ -8,7 +8,7 @@ mod data;
 mod encoder;
 mod foundation;
 
-pub use data::{FakeData, is_bad};
+pub use data::{FakeData, is_bad, sample};
 pub use encoder::FakeEncoder;
 pub use foundation::FakeFoundation;
 

@@ -1,0 +1,141 @@
+//! One process per actor: real processes of this test binary, Unix sockets and shared memory, with fake engines.
+
+mod fake;
+mod witness;
+
+use fake::{Script, engine, spec};
+use loongforge_actors::{
+    Assignment, EngineFactory, Meeting, RunError, RunSpec, Start, StopOn, run_in_process, serve_role, serve_scheduler,
+};
+use loongforge_core::message::*;
+use loongforge_core::schedule::*;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use witness::{Seen, Witness};
+
+const POOLS: PoolSizes = PoolSizes { data: 2, encoder: 2, foundation: 1 };
+
+/// What a child is to do, in its environment.
+const ROLE: &str = "LOONGFORGE_TEST_ROLE";
+const ADDRESS: &str = "LOONGFORGE_TEST_ADDRESS";
+const FAULT: &str = "LOONGFORGE_TEST_FAULT";
+
+fn meeting(address: &Path, seconds: u64) -> Meeting {
+    Meeting { address: address.to_owned(), config: "abc".into(), timeout: Duration::from_secs(seconds) }
+}
+
+fn script(fault: &str) -> Script {
+    match fault {
+        "fails" => Script { failure: Some((ActorId::encoder(1), 20)), ..Script::default() },
+        "panics" => Script { failure: Some((ActorId::encoder(1), 20)), panics: true, ..Script::default() },
+        _ => Script::default(),
+    }
+}
+
+fn factory(assignment: Assignment, fault: String) -> EngineFactory {
+    Box::new(move || {
+        if fault == "killed" && assignment.me == ActorId::encoder(1) {
+            let me = rustix::process::getpid();
+            rustix::process::kill_process(me, rustix::process::Signal::KILL)?;
+        }
+        if fault == "no weights" && assignment.me == ActorId::foundation(0) {
+            return Err("model.safetensors is truncated".into());
+        }
+        Ok(engine(assignment.me, assignment.pools.data, &script(&fault)))
+    })
+}
+
+/// The process of one actor; nothing when run as a test.
+#[test]
+fn child() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let (address, fault) = (std::env::var(ADDRESS).unwrap(), std::env::var(FAULT).unwrap());
+    let result = serve_role(role.parse().unwrap(), meeting(Path::new(&address), 20), |it| factory(it, fault));
+    if let Err(error) = result {
+        eprintln!("{error}");
+        std::process::exit(1);
+    }
+}
+
+fn run_spec(dir: &Path) -> RunSpec {
+    RunSpec {
+        coordinator: CoordinatorSpec { checkpoint_dir: dir.join("checkpoints"), ..spec(POOLS, 12) },
+        resume: None,
+        queue: 1,
+        stop: StopOn::Nothing,
+        stop_grace: Duration::from_secs(60),
+    }
+}
+
+fn witness() -> (Arc<Mutex<Seen>>, Box<Witness>) {
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    (seen.clone(), Box::new(Witness { seen, stop_after: None, can_publish: true }))
+}
+
+/// A run with a child process an actor.
+fn run(fault: &'static str) -> (Vec<f64>, Result<Outcome, RunError>) {
+    let dir = tempfile::tempdir().unwrap();
+    let start: Start = Box::new(move |actor, address| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "child", "--nocapture"]);
+        command.env(ROLE, actor.role.name()).env(ADDRESS, address).env(FAULT, fault);
+        command
+    });
+    let (seen, observer) = witness();
+    let result = serve_scheduler(run_spec(dir.path()), meeting(&dir.path().join("join"), 60), Some(start), observer);
+    (std::mem::take(&mut seen.lock().unwrap().losses), result)
+}
+
+#[test]
+fn processes_give_the_losses_of_threads() {
+    let dir = tempfile::tempdir().unwrap();
+    let (seen, observer) = witness();
+    run_in_process(run_spec(dir.path()), |it| factory(it, String::new()), observer).unwrap();
+    let (losses, result) = run("");
+    assert_eq!(result.unwrap(), Outcome::Completed);
+    assert_eq!(losses, seen.lock().unwrap().losses);
+}
+
+#[test]
+fn whatever_ends_a_process_is_named() {
+    for (fault, cause) in [
+        ("fails", "encoder/1: injected failure"),
+        ("panics", "encoder/1: panicked: injected panic"),
+        ("killed", "encoder/1: its process ended: signal: 9 (SIGKILL)"),
+        ("no weights", "foundation/0: model.safetensors is truncated"),
+    ] {
+        let (_, result) = run(fault);
+        assert_eq!(result.unwrap_err().to_string(), cause);
+    }
+}
+
+#[test]
+fn a_scheduler_that_is_absent_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = serve_role(Role::Data, meeting(&dir.path().join("join"), 0), |it| factory(it, String::new()));
+    assert!(error.unwrap_err().to_string().starts_with("no scheduler listens at"));
+}
+
+#[test]
+fn missing_actors_are_named_and_a_dead_scheduler_s_socket_is_no_obstacle() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = dir.path().join("join");
+    drop(std::os::unix::net::UnixListener::bind(&address).unwrap());
+    assert!(address.exists());
+    let error = serve_scheduler(run_spec(dir.path()), meeting(&address, 0), None, witness().1).unwrap_err();
+    let wanted = "data/0, data/1, encoder/0, encoder/1, foundation/0 did not join";
+    assert!(error.to_string().starts_with(wanted), "{error}");
+    assert!(!address.exists());
+}
+
+#[test]
+fn an_address_in_use_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = dir.path().join("join");
+    let _other = std::os::unix::net::UnixListener::bind(&address).unwrap();
+    let error = serve_scheduler(run_spec(dir.path()), meeting(&address, 0), None, witness().1).unwrap_err();
+    assert!(error.to_string().starts_with("another scheduler listens at"), "{error}");
+    assert!(address.exists());
+}

@@ -1,0 +1,203 @@
+//! Joining, commands and events over a simulated network: slow, torn, and with a peer that dies.
+
+mod fake;
+
+use fake::{sample, spec};
+use loongforge_actors::launch::join::{Down, Joined, Roster, Up, gather, join, remote_link};
+use loongforge_core::message::*;
+use loongforge_core::schedule::*;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+use turmoil::net::{TcpListener, TcpStream};
+
+const POOLS: PoolSizes = PoolSizes { data: 1, encoder: 2, foundation: 1 };
+const STEPS: u64 = 6;
+
+type Done = turmoil::Result;
+
+/// Joins and answers every command at once, as an engine without work would.
+async fn member(role: Role, config: &'static str, steps_done: Rc<Cell<u64>>) -> Done {
+    let connect = async || TcpStream::connect("scheduler:700").await;
+    let hello = (config.to_owned(), role, None);
+    let joined = join(connect, "scheduler:700", hello, Duration::from_secs(20), |me| Ok(((), me.to_string().into())));
+    let Joined { welcome, mut sender, mut receiver, .. } = joined.await?;
+    let paths = welcome.edges.iter().all(|(edge, path)| *path == std::path::Path::new(&edge.to.to_string()));
+    assert!(paths, "edges lead to where their receivers listen");
+    sender.send(&Up::Event(Event::Ready)).await?;
+    while let Some(Down::Command(command)) = receiver.recv().await? {
+        let event = match command {
+            Command::Read { from, until } if role == Role::Data => {
+                let samples = (from.0..until.0).map(|position| sample(position, 1)).collect();
+                Event::Measured { samples, bad: vec![] }
+            }
+            Command::Plan(plan) if role != Role::Data => {
+                let (loss, timings) = (plan.step.0 as f64, Timings::default());
+                Event::Reduced(StepReport { step: plan.step, loss, grad_square_sum: 1.0, timings })
+            }
+            Command::Commit(Commit { step, .. }) | Command::Abort { step } => {
+                steps_done.set(steps_done.get() + 1);
+                Event::Applied { step }
+            }
+            Command::Save { step, .. } => Event::Saved { step, files: vec![] },
+            Command::Stop => {
+                sender.send(&Up::Event(Event::Stopped)).await?;
+                break;
+            }
+            _ => continue,
+        };
+        sender.send(&Up::Event(event)).await?;
+    }
+    Ok(())
+}
+
+/// Gathers the members and conducts a run without actors.
+async fn scheduler(timeout: Duration) -> Result<(usize, Result<Outcome, Failure>), Box<dyn std::error::Error>> {
+    let listener = TcpListener::bind("0.0.0.0:700").await?;
+    let spec = spec(POOLS, STEPS);
+    let roster = Roster {
+        address: "scheduler:700".into(),
+        config: "abc".into(),
+        pools: POOLS,
+        credits: spec.plan.credits,
+        resume: None,
+        rendezvous: "rendezvous".into(),
+        queue: spec.max_unanswered(),
+        timeout,
+    };
+    let accept = async || listener.accept().await.map(|(stream, _)| stream);
+    let members = gather(accept, &roster).await?;
+    let (inputs, input) = flume::bounded(100);
+    let mut commands = std::collections::BTreeMap::new();
+    for (actor, member) in members {
+        let link = remote_link(member, roster.queue, async { None });
+        commands.insert(actor, link.commands);
+        let inputs = inputs.clone();
+        tokio::task::spawn_local(async move {
+            while let Ok(event) = link.events.recv_async().await {
+                inputs.send_async(Input::Event(actor, event)).await.unwrap();
+            }
+            let _ = inputs.send_async(Input::Gone(actor, (link.end)())).await;
+        });
+    }
+    let mut coordinator = Coordinator::new(spec);
+    let mut num_steps = 0;
+    loop {
+        let mut outputs = coordinator.on(input.recv_async().await?);
+        while !outputs.is_empty() {
+            let mut next = Vec::new();
+            for output in outputs {
+                match output {
+                    Output::Send(actor, command) => commands[&actor].send(command),
+                    Output::Step(_) => num_steps += 1,
+                    Output::Publish(draft) => next.extend(coordinator.on(Input::Published(draft.step))),
+                    Output::Finished(result) => return Ok((num_steps, result)),
+                    Output::Bad(_) | Output::Prepare(..) => {}
+                }
+            }
+            outputs = next;
+        }
+    }
+}
+
+fn simulation(seed: u64) -> turmoil::Sim<'static> {
+    turmoil::Builder::new()
+        .simulation_duration(Duration::from_secs(120))
+        .min_message_latency(Duration::from_millis(1))
+        .max_message_latency(Duration::from_millis(300))
+        .rng_seed(seed)
+        .build()
+}
+
+const MEMBERS: [(&str, Role); 4] = [
+    ("data", Role::Data),
+    ("encoder-a", Role::Encoder),
+    ("encoder-b", Role::Encoder),
+    ("foundation", Role::Foundation),
+];
+
+#[test]
+fn a_slow_network_changes_nothing() {
+    for seed in 0..10 {
+        let mut sim = simulation(seed);
+        for (name, role) in MEMBERS {
+            sim.client(name, member(role, "abc", Rc::default()));
+        }
+        sim.client("scheduler", async {
+            // Members try again until somebody listens.
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let (num_steps, result) = scheduler(Duration::from_secs(30)).await?;
+            assert_eq!((num_steps as u64, result), (STEPS, Ok(Outcome::Completed)));
+            Ok(())
+        });
+        sim.run().unwrap();
+    }
+}
+
+#[test]
+fn a_peer_that_dies_is_named_and_the_others_are_stopped() {
+    for seed in 0..5 {
+        let mut sim = simulation(seed);
+        let done: Rc<Cell<u64>> = Rc::default();
+        for (name, role) in MEMBERS {
+            if name != "foundation" {
+                sim.client(name, member(role, "abc", Rc::default()));
+            }
+        }
+        let seen = done.clone();
+        sim.host("foundation", move || member(Role::Foundation, "abc", seen.clone()));
+        sim.client("scheduler", async {
+            let (num_steps, result) = scheduler(Duration::from_secs(30)).await?;
+            assert!((num_steps as u64) < STEPS);
+            assert_eq!(result.unwrap_err().actor, ActorId::foundation(0));
+            Ok(())
+        });
+        while done.get() < 2 {
+            sim.step().unwrap();
+        }
+        sim.crash("foundation");
+        sim.run().unwrap();
+    }
+}
+
+#[test]
+fn another_configuration_and_one_too_many_are_refused() {
+    let mut sim = simulation(3);
+    for (name, role) in MEMBERS {
+        sim.client(name, member(role, "abc", Rc::default()));
+    }
+    sim.client("stranger", async {
+        let error = member(Role::Encoder, "xyz", Rc::default()).await.unwrap_err().to_string();
+        assert!(error.contains("its configuration is not this run's"), "{error}");
+        Ok(())
+    });
+    sim.client("late", async {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let error = member(Role::Scheduler, "abc", Rc::default()).await.unwrap_err().to_string();
+        assert!(error.contains("no place left for another scheduler actor"), "{error}");
+        Ok(())
+    });
+    sim.client("scheduler", async {
+        let (_, result) = scheduler(Duration::from_secs(30)).await?;
+        assert_eq!(result, Ok(Outcome::Completed));
+        Ok(())
+    });
+    sim.run().unwrap();
+}
+
+#[test]
+fn who_is_missing_is_named() {
+    let mut sim = simulation(4);
+    sim.client("data", async {
+        let error = member(Role::Data, "abc", Rc::default()).await.unwrap_err().to_string();
+        assert!(error.contains("ended before the run began") || error.contains("connection"), "{error}");
+        Ok(())
+    });
+    sim.client("scheduler", async {
+        let error = scheduler(Duration::from_secs(9)).await.unwrap_err().to_string();
+        let wanted = "encoder/0, encoder/1, foundation/0 did not join at scheduler:700 within 9 s";
+        assert!(error.starts_with(wanted), "{error}");
+        Ok(())
+    });
+    sim.run().unwrap();
+}

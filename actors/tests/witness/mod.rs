@@ -1,0 +1,46 @@
+//! An observer for tests.
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+use loongforge_actors::Observer;
+use loongforge_core::message::*;
+use loongforge_core::schedule::*;
+use std::error::Error;
+use std::sync::{Arc, Mutex};
+
+#[derive(Default)]
+pub struct Seen {
+    pub losses: Vec<f64>,
+    pub num_bad: usize,
+    pub published: Vec<u64>,
+}
+
+/// Notes what it sees; asks for a stop after some step; may be unable to publish.
+pub struct Witness {
+    pub seen: Arc<Mutex<Seen>>,
+    pub stop_after: Option<(u64, flume::Sender<()>)>,
+    pub can_publish: bool,
+}
+
+impl Observer for Witness {
+    fn step(&mut self, summary: &StepSummary) {
+        self.seen.lock().unwrap().losses.push(summary.loss);
+        if let Some((step, stop)) = &self.stop_after
+            && summary.step.0 == *step
+        {
+            stop.send(()).unwrap();
+        }
+    }
+
+    fn bad(&mut self, samples: &[BadSample]) {
+        self.seen.lock().unwrap().num_bad += samples.len();
+    }
+
+    fn publish(&mut self, draft: &CheckpointDraft) -> Result<(), Box<dyn Error>> {
+        assert!(draft.dir.is_dir(), "the folder is made");
+        if !self.can_publish {
+            return Err("disk full".into());
+        }
+        self.seen.lock().unwrap().published.push(draft.step.0);
+        Ok(())
+    }
+}
