@@ -1,7 +1,7 @@
 //! One process per actor on one host: the scheduler's process and an engine's process.
 
 use super::children::{Children, Start};
-use super::join::{Down, JoinError, Joined, Roster, Up, gather, join, remote_link};
+use super::join::{Down, JoinError, Joined, Roster, Up, gather, join, remote_link, turn_away};
 use super::{Assignment, EngineFactory, RunError, RunSpec};
 use crate::kernel::{Conduct, Link, conduct, in_system, spawn};
 use crate::scheduler::{Observer, Scheduler};
@@ -56,13 +56,17 @@ pub fn serve_scheduler(
         };
         let accept = async || listener.accept().await.map(|(stream, _)| stream);
         let members = tokio::select! {
-            members = gather(accept, &roster) => members?,
+            members = gather(&accept, &roster) => members?,
             ended = children.first_end() => return Err(ended.into()),
         };
         let link = |(actor, member)| (actor, remote_link(member, queue, children.exit(actor)));
         let links: BTreeMap<ActorId, Link> = members.into_iter().map(link).collect();
         let scheduler = Scheduler::new(Coordinator::new(spec.coordinator), observer);
-        let result = conduct(scheduler, links, Conduct { stop: spec.stop, stop_grace: spec.stop_grace, queue }).await;
+        let how = Conduct { stop: spec.stop, stop_grace: spec.stop_grace, queue };
+        let result = tokio::select! {
+            result = conduct(scheduler, links, how) => result,
+            () = turn_away(accept) => unreachable!("it never ends"),
+        };
         children.finish().await;
         Ok(result?)
     })

@@ -3,10 +3,11 @@
 mod fake;
 
 use fake::{sample, spec};
-use loongforge_actors::launch::join::{Down, Joined, Roster, Up, gather, join, remote_link};
+use loongforge_actors::launch::join::{Down, Joined, Member, Roster, Up, gather, join, remote_link, turn_away};
 use loongforge_core::message::*;
 use loongforge_core::schedule::*;
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 use turmoil::net::{TcpListener, TcpStream};
@@ -52,7 +53,7 @@ async fn member(role: Role, config: &'static str, steps_done: Rc<Cell<u64>>) -> 
 }
 
 /// Gathers the members and conducts a run without actors.
-async fn scheduler(timeout: Duration) -> Result<(usize, Result<Outcome, Failure>), Box<dyn std::error::Error>> {
+async fn scheduler(timeout: Duration) -> Ended {
     let listener = TcpListener::bind("0.0.0.0:700").await?;
     let spec = spec(POOLS, STEPS);
     let roster = Roster {
@@ -66,11 +67,20 @@ async fn scheduler(timeout: Duration) -> Result<(usize, Result<Outcome, Failure>
         timeout,
     };
     let accept = async || listener.accept().await.map(|(stream, _)| stream);
-    let members = gather(accept, &roster).await?;
+    let members = gather(&accept, &roster).await?;
+    tokio::select! {
+        result = conduct(members, spec) => result,
+        () = turn_away(accept) => unreachable!("it never ends"),
+    }
+}
+
+type Ended = Result<(usize, Result<Outcome, Failure>), Box<dyn std::error::Error>>;
+
+async fn conduct(members: BTreeMap<ActorId, Member>, spec: CoordinatorSpec) -> Ended {
     let (inputs, input) = flume::bounded(100);
-    let mut commands = std::collections::BTreeMap::new();
+    let mut commands = BTreeMap::new();
     for (actor, member) in members {
-        let link = remote_link(member, roster.queue, async { None });
+        let link = remote_link(member, spec.max_unanswered(), async { None });
         commands.insert(actor, link.commands);
         let inputs = inputs.clone();
         tokio::task::spawn_local(async move {
@@ -166,17 +176,17 @@ fn another_configuration_and_one_too_many_are_refused() {
     for (name, role) in MEMBERS {
         sim.client(name, member(role, "abc", Rc::default()));
     }
-    sim.client("stranger", async {
-        let error = member(Role::Encoder, "xyz", Rc::default()).await.unwrap_err().to_string();
-        assert!(error.contains("its configuration is not this run's"), "{error}");
-        Ok(())
-    });
-    sim.client("late", async {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        let error = member(Role::Scheduler, "abc", Rc::default()).await.unwrap_err().to_string();
-        assert!(error.contains("no place left for another scheduler actor"), "{error}");
-        Ok(())
-    });
+    for (name, role, config, reason) in [
+        ("stranger", Role::Encoder, "xyz", "its configuration is not this run's"),
+        ("fifth", Role::Scheduler, "abc", "no place left for another scheduler actor"),
+    ] {
+        sim.client(name, async move {
+            let error = member(role, config, Rc::default()).await.unwrap_err().to_string();
+            // Whoever comes after the last member is told so.
+            assert!(error.contains(reason) || error.contains("the run has begun"), "{error}");
+            Ok(())
+        });
+    }
     sim.client("scheduler", async {
         let (_, result) = scheduler(Duration::from_secs(30)).await?;
         assert_eq!(result, Ok(Outcome::Completed));

@@ -97,7 +97,31 @@ where
     let mut members: BTreeMap<ActorId, Member> =
         places.into_iter().filter_map(|(actor, member)| Some((actor, member?))).collect();
     welcome(&mut members, roster).await;
+    tokio::spawn(refuse(hearing));
     Ok(members)
+}
+
+/// Tells everyone who comes after [`gather`] that there is no place left, for ever.
+pub async fn turn_away<S>(mut accept: impl AsyncFnMut() -> io::Result<S>)
+where
+    S: AsyncRead + AsyncWrite + Send + 'static,
+{
+    while let Ok(stream) = accept().await {
+        let (sender, receiver) = link(stream);
+        let mut hearing = JoinSet::new();
+        hearing.spawn(hear(None, Member { sender, receiver, edges: PathBuf::new() }));
+        tokio::spawn(refuse(hearing));
+    }
+    std::future::pending().await
+}
+
+/// Answers only what was said: a connection that closes on unread words would take the answer with it.
+async fn refuse(mut hearing: JoinSet<Heard>) {
+    while let Some(heard) = hearing.join_next().await {
+        if let Ok(Ok((_, mut member, Some(_)))) = heard {
+            let _ = member.sender.send(&refused("the run has begun, with all its actors")).await;
+        }
+    }
 }
 
 async fn hear(place: Option<ActorId>, mut member: Member) -> Heard {

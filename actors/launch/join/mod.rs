@@ -18,7 +18,7 @@ mod member;
 mod protocol;
 mod remote;
 
-pub use gather::{Member, Roster, gather};
+pub use gather::{Member, Roster, gather, turn_away};
 pub use member::{Joined, join};
 pub use protocol::{Down, JoinError, Up, Welcome};
 pub use remote::remote_link;
