@@ -95,6 +95,7 @@ fn processes_give_the_losses_of_threads() {
     run_in_process(run_spec(dir.path()), |it| factory(it, String::new()), observer).unwrap();
     let (losses, result) = run("");
     assert_eq!(result.unwrap(), Outcome::Completed);
+    assert_eq!(losses.len(), 12);
     assert_eq!(losses, seen.lock().unwrap().losses);
 }
 

@@ -19,7 +19,7 @@ pub struct FakeData {
 
 /// About one sample in nine is bad.
 pub fn is_bad(position: u64) -> bool {
-    mix(position, 1) % 9 == 0
+    mix(position, 1).is_multiple_of(9)
 }
 
 /// The sample at a position; about a third have no images.
@@ -64,7 +64,7 @@ impl FakeData {
     fn send(&mut self, plan: &StepPlan, ports: &mut Ports) -> Result<(), EngineError> {
         for unit in &plan.units {
             let mine = unit.items.iter().filter(|item| item.owner == self.me);
-            let patches: Vec<u8> = mine.flat_map(|item| pixels(item)).collect();
+            let patches: Vec<u8> = mine.flat_map(pixels).collect();
             if !patches.is_empty() {
                 let tensor = HostTensor::new(Dtype::F32, &[patches.len() / 4, 1], patches);
                 let header = Header { kind: ParcelKind::Pixels(unit.id), version: Version(0) };

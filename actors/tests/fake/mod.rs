@@ -47,13 +47,7 @@ pub fn spec(pools: PoolSizes, steps: u64) -> CoordinatorSpec {
         plan: PlanSpec {
             pack: PackLimits { max_tokens: 32, max_samples: usize::MAX },
             cost: CostModel { hidden_size: 8 },
-            learning_rate: LearningRate {
-                peak: 0.1,
-                min: 0.0,
-                schedule: Schedule::Linear,
-                warmup_steps: 2,
-                steps: steps,
-            },
+            learning_rate: LearningRate { peak: 0.1, min: 0.0, schedule: Schedule::Linear, warmup_steps: 2, steps },
             foundation_replicas: pools.foundation,
             encoder_replicas: if pools.encoder == 0 { pools.foundation } else { pools.encoder },
             num_lanes: 4,
@@ -67,7 +61,7 @@ pub fn spec(pools: PoolSizes, steps: u64) -> CoordinatorSpec {
         },
         first_step: StepId(0),
         cursor: SampleId(0),
-        steps: steps,
+        steps,
         global_batch_size: 5,
         prefetch_steps: 2,
         clip_grad: 1.0,
