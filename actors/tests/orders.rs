@@ -202,7 +202,7 @@ fn reference(pools: PoolSizes, script: &Script) -> Log {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
     fn any_order_and_any_number_of_encoders_give_the_same_run(

@@ -231,7 +231,8 @@ impl Coordinator {
 
     fn decide(&mut self) -> Result<(), Broken> {
         let step = self.current;
-        let Some(in_flight) = self.in_flight.get_mut(&step) else { return Ok(()) };
+        // Engines may have reduced a step beyond a requested end: it is dropped with them.
+        let Some(in_flight) = self.in_flight.get_mut(&step).filter(|_| step < self.end) else { return Ok(()) };
         let Some(decision) = in_flight.decide(self.spec.pools, self.spec.clip_grad) else { return Ok(()) };
         let cursor = in_flight.plan.cursor;
         match decision.commit {
