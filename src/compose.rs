@@ -88,7 +88,6 @@ impl Composition {
 
     /// What engines are made from, and what the scheduler begins with.
     pub fn into_parts(self) -> (Arc<Recipe>, RunSpec) {
-        let first_step = self.first_step();
         let begin = self.resume.as_ref().map(|resume| (resume.first_step, resume.cursor));
         let spec = RunSpec {
             coordinator: CoordinatorSpec::new(&self.config, self.folder.shape(), begin),
@@ -97,7 +96,7 @@ impl Composition {
             stop: self.stop,
             stop_grace: STOP_GRACE,
         };
-        let recipe = Recipe { config: self.config, folder: self.folder, families: self.families, first_step };
+        let recipe = Recipe { config: self.config, folder: self.folder, families: self.families };
         (Arc::new(recipe), spec)
     }
 

@@ -1,6 +1,7 @@
 //! Role name → engine: the only file that sees data, models and actors together.
 
 use crate::folder::ModelFolder;
+use loongforge_actors::checkpoint::Manifest;
 use loongforge_actors::{Assignment, EngineFactory};
 use loongforge_core::config::{Placement, RunConfig};
 use loongforge_core::data::Dataset;
@@ -16,8 +17,6 @@ pub struct Recipe {
     pub folder: ModelFolder,
     /// The models of the two pools; built-in ones unless a program puts in its own.
     pub families: Families,
-    /// Step that comes next; 0 unless resumed.
-    pub first_step: StepId,
 }
 
 /// The maker of one actor's engine, to be called on the thread that will run it.
@@ -26,7 +25,7 @@ pub fn engine(recipe: Arc<Recipe>, assignment: Assignment) -> EngineFactory {
 }
 
 fn build(recipe: &Recipe, assignment: Assignment) -> Result<Box<dyn Engine>, EngineError> {
-    let Recipe { config, folder, families, first_step } = recipe;
+    let Recipe { config, folder, families } = recipe;
     match assignment.me.role {
         Role::Scheduler => Err("the scheduler has no engine".into()),
         Role::Data => {
@@ -35,12 +34,19 @@ fn build(recipe: &Recipe, assignment: Assignment) -> Result<Box<dyn Engine>, Eng
             Ok(Box::new(DataEngine::new(assignment.me.index, assignment.pools.data, colocated, Box::new(dataset))))
         }
         Role::Encoder | Role::Foundation => {
+            let resume = match assignment.resume {
+                Some(checkpoint) => {
+                    let first_step = StepId(Manifest::read(&checkpoint)?.num_steps);
+                    Some((checkpoint, first_step))
+                }
+                None => None,
+            };
             let spec = EngineSpec {
                 config: config.clone(),
                 families: families.clone(),
                 me: assignment.me,
                 rendezvous: assignment.rendezvous,
-                resume: assignment.resume.map(|checkpoint| (checkpoint, *first_step)),
+                resume,
             };
             Ok(Box::new(build_engine(&spec)?))
         }

@@ -4,16 +4,18 @@ use super::exit;
 use crate::compose::{Composition, Resume};
 use crate::report::Report;
 use crate::evaluate;
+use crate::roles;
 use anyhow::{Context, bail};
 use clap::Args;
-use loongforge_actors::StopOn;
+use loongforge_actors::{Meeting, Start, StopOn, serve_role, serve_scheduler};
 use loongforge_actors::checkpoint::{Manifest, clean, latest};
 use loongforge_core::config::{self, Loaded, RunConfig};
 use loongforge_core::message::{Role, StepId};
 use loongforge_core::observe::{Console, init_logging};
 use loongforge_core::schedule::Outcome;
+use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 #[derive(Args)]
 pub struct RunArgs {
@@ -57,22 +59,35 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         Ok(composition) => composition,
         Err(error) => return Ok(usage(&error)),
     };
-    let leads = role.is_none_or(|role| role == Role::Scheduler);
+    let meeting = |address: PathBuf| Meeting {
+        address,
+        config: fingerprint(&loaded),
+        timeout: loaded.config.scheduler.join_timeout.duration(),
+    };
+    if let (Some(role @ (Role::Data | Role::Encoder | Role::Foundation)), Some(address)) = (role, &args.join) {
+        let (recipe, _) = composition.into_parts();
+        serve_role(role, meeting(address.clone()), |assignment| roles::engine(recipe, assignment))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let resume = find_resume(&args, &loaded.config)?;
-    if leads {
-        prepare_folder(&loaded.config, resume.is_some(), args.overwrite)?;
-    }
+    prepare_folder(&loaded.config, resume.is_some(), args.overwrite)?;
     let composition = composition.resume(resume).stop_on(StopOn::Signals);
-    match (role, args.processes) {
-        (None, false) => whole_run(composition, &loaded, console),
-        _ => bail!("processes are not wired yet"),
-    }
-}
-
-fn whole_run(composition: Composition, loaded: &Loaded, console: Console) -> anyhow::Result<ExitCode> {
     let config = composition.config().clone();
-    let report = Report::new(&config, loaded.composed.clone(), composition.folder(), composition.first_step().0, console.clone())?;
-    match composition.run(Box::new(report))? {
+    let first_step = composition.first_step().0;
+    let report = Report::new(&config, loaded.composed.clone(), composition.folder(), first_step, console.clone())?;
+    let outcome = match args.join.clone() {
+        Some(address) => {
+            let (_, spec) = composition.into_parts();
+            serve_scheduler(spec, meeting(address), None, Box::new(report))?
+        }
+        None if args.processes => {
+            let folder = tempfile::Builder::new().prefix("loongforge-").tempdir()?;
+            let (_, spec) = composition.into_parts();
+            serve_scheduler(spec, meeting(folder.path().join("run.sock")), Some(child(&args)?), Box::new(report))?
+        }
+        None => composition.run(Box::new(report))?,
+    };
+    match outcome {
         Outcome::Completed => {
             evaluate::after_run(&config, &console)?;
             Ok(ExitCode::SUCCESS)
@@ -82,6 +97,22 @@ fn whole_run(composition: Composition, loaded: &Loaded, console: Console) -> any
             Ok(ExitCode::from(exit::PREEMPTED))
         }
     }
+}
+
+/// The command that makes a process of one actor of this run.
+fn child(args: &RunArgs) -> anyhow::Result<Start> {
+    let (program, file, overrides) = (std::env::current_exe()?, args.file.clone(), args.overrides.clone());
+    Ok(Box::new(move |actor, address| {
+        let mut command = Command::new(&program);
+        command.arg("run").arg(&file).args(&overrides).args(["--role", actor.role.name()]).arg("--join").arg(address);
+        command
+    }))
+}
+
+/// Processes whose configs differ must not train together.
+fn fingerprint(loaded: &Loaded) -> String {
+    let hash = Sha256::digest(loaded.composed.to_string());
+    hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn usage(error: &dyn std::error::Error) -> ExitCode {
