@@ -3,6 +3,7 @@
 //! Stop: on request (SIGINT, SIGTERM) after the step in progress, with a checkpoint; a second request stops at once.
 //! Drain: every actor is told to stop and waited for. Peer gone: everyone is stopped and the first cause is named.
 
+use loongforge_core::engine::error_chain;
 use loongforge_core::message::{ActorId, BadSample, Command, StepId};
 use loongforge_core::schedule::{CheckpointDraft, Coordinator, Failure, Input, Outcome, Output, StepSummary};
 use std::collections::VecDeque;
@@ -74,11 +75,6 @@ fn prepare(dir: &Path) -> Result<(), Box<dyn Error>> {
     Ok(std::fs::create_dir_all(dir).map_err(named)?)
 }
 
-fn failed(step: StepId, error: &dyn Error) -> Input {
-    let (mut text, mut source) = (error.to_string(), error.source());
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    Input::PublishFailed(step, text)
+fn failed(step: StepId, error: &(dyn Error + 'static)) -> Input {
+    Input::PublishFailed(step, error_chain(error))
 }

@@ -1,19 +1,28 @@
 //! A run composed in code: a config, its model, and the pools' models, built in or your own.
 //!
-//! `loongforge run` is this with nothing replaced. `examples/` shows the rest.
+//! `loongforge run` is this with nothing replaced. `examples/` shows the rest. What a model of one's own is made from is
+//! named here again, so that one `use` is enough.
 
 use crate::folder::{FolderError, ModelFolder};
 use crate::roles::{self, Recipe};
-use loongforge_actors::checkpoint::Publication;
+use loongforge_actors::checkpoint::{Publication, publish};
 use loongforge_actors::{Observer, RunError, RunSpec, StopOn, run_in_process};
-use loongforge_core::config::{Precision, RunConfig};
-use loongforge_core::message::{SampleId, StepId};
-use loongforge_core::schedule::{CoordinatorSpec, Outcome};
-use loongforge_torch::engine::{EncoderFamily, Families, FoundationFamily};
+use loongforge_core::config::{Precision, Report, RunConfig, load_text};
+use loongforge_core::message::{BadSample, SampleId, StepId};
+use loongforge_core::schedule::{CheckpointDraft, CoordinatorSpec, Outcome, StepSummary};
+use loongforge_torch::engine::Families;
 use serde_json::Value;
+use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+
+pub use loongforge_core::message::Grid;
+pub use loongforge_torch::engine::{EncoderFamily, EncoderModel, EncoderTape};
+pub use loongforge_torch::engine::{FoundationFamily, FoundationModel, FoundationTape, MicroBatch};
+pub use loongforge_torch::nn::{Init, ParamId, ParamSpec, ParamStore};
+pub use loongforge_torch::tape::{Policy, Slot, Tape};
+pub use tch::Tensor;
 
 /// How long an engine may take to stop before it is given up.
 const STOP_GRACE: Duration = Duration::from_secs(30);
@@ -27,6 +36,16 @@ pub struct Resume {
     pub first_step: StepId,
     /// The first position of the data stream to read.
     pub cursor: SampleId,
+}
+
+/// Why there is no run to start.
+#[derive(Debug, thiserror::Error)]
+pub enum ComposeError {
+    /// Everything that is wrong with the config.
+    #[error("{0}")]
+    Config(Report),
+    #[error(transparent)]
+    Folder(#[from] FolderError),
 }
 
 /// A run that is ready to be started.
@@ -47,6 +66,15 @@ impl Composition {
         let folder = ModelFolder::open(&config.model)?;
         let families = Families::of(&folder.config);
         Ok(Self { config, folder, families, resume: None, stop: StopOn::Nothing })
+    }
+
+    /// The run of a config's text.
+    ///
+    /// # Errors
+    /// Every mistake in the config; otherwise as [`Composition::new`].
+    pub fn from_yaml(text: &str) -> Result<Self, ComposeError> {
+        let loaded = load_text(text).map_err(ComposeError::Config)?;
+        Ok(Self::new(loaded.config)?)
     }
 
     /// Puts another encoder in. Its features must be as wide as the foundation expects.
@@ -81,6 +109,11 @@ impl Composition {
         &self.folder
     }
 
+    /// First position of the data stream that the run reads.
+    pub fn cursor(&self) -> SampleId {
+        self.resume.as_ref().map_or(SampleId(0), |resume| resume.cursor)
+    }
+
     /// The run's first step.
     pub fn first_step(&self) -> StepId {
         self.resume.as_ref().map_or(StepId(0), |resume| resume.first_step)
@@ -108,19 +141,55 @@ impl Composition {
         let (recipe, spec) = self.into_parts();
         run_in_process(spec, move |assignment| roles::engine(recipe.clone(), assignment), observer)
     }
+
+    /// As [`Composition::run`], calling `each_step` after every step. Checkpoints are written as the config says, and
+    /// skipped samples named on the error stream.
+    ///
+    /// # Errors
+    /// As [`Composition::run`].
+    pub fn run_with(self, each_step: impl FnMut(&StepSummary) + 'static) -> Result<Outcome, RunError> {
+        let composed = serde_json::to_value(&self.config).expect("a config is JSON");
+        let publication = publication(&self.config, composed, &self.folder);
+        self.run(Box::new(EachStep { each_step, publication }))
+    }
+}
+
+/// The observer of [`Composition::run_with`].
+struct EachStep<F> {
+    each_step: F,
+    publication: Publication,
+}
+
+impl<F: FnMut(&StepSummary)> Observer for EachStep<F> {
+    fn step(&mut self, summary: &StepSummary) {
+        (self.each_step)(summary);
+    }
+
+    fn bad(&mut self, samples: &[BadSample]) {
+        samples.iter().for_each(|sample| eprintln!("skipped {}: {}", sample.source, sample.reason));
+    }
+
+    fn publish(&mut self, draft: &CheckpointDraft) -> Result<(), Box<dyn Error>> {
+        publish(draft, &self.publication)?;
+        Ok(())
+    }
+}
+
+/// A precision as a config and a manifest write it.
+pub(crate) fn precision_name(precision: Precision) -> &'static str {
+    match precision {
+        Precision::Float32 => "float32",
+        Precision::Bf16 => "bf16",
+    }
 }
 
 /// What every checkpoint of a run holds besides its engines' files.
 pub fn publication(config: &RunConfig, composed: Value, folder: &ModelFolder) -> Publication {
-    let precision = match config.train.precision {
-        Precision::Float32 => "float32",
-        Precision::Bf16 => "bf16",
-    };
     Publication {
         model_dir: folder.path.clone(),
         model_config: folder.json.clone(),
         config: composed,
-        precision: precision.to_owned(),
+        precision: precision_name(config.train.precision).to_owned(),
         keep_last: config.checkpoint.keep_last,
     }
 }

@@ -15,6 +15,17 @@ const PICTURE_COLUMNS: u32 = 48;
 /// Steps over which the loss curve is smoothed.
 const SMOOTHING: usize = 20;
 
+/// Whether the questions of `eval` are there, before a run ends with them.
+///
+/// # Errors
+/// `eval.path` cannot be read or has no lines.
+pub fn check(config: &RunConfig) -> Result<()> {
+    if let Some(eval) = &config.eval {
+        Questions::open(&eval.path).context("eval.path")?;
+    }
+    Ok(())
+}
+
 /// Draws the loss curve and, where `eval` is set, measures how many held-out answers are exactly right.
 ///
 /// # Errors
@@ -26,13 +37,17 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
         files.push(("loss curve", loss_curve(config)?));
     }
     let checkpoint = latest(&config.checkpoint.dir)?.context("the run left no checkpoint")?;
+    let mut evaluated = Ok(());
     if let Some(eval) = &config.eval {
         // The actors have ended: all cores are ours.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         set_intra_op_threads(if config.run.deterministic { config.threads_for(PoolName::Foundation) } else { cores });
         let device = open_device(&config.device).map_err(|error| anyhow::anyhow!("{error}"))?;
         let reader = Reader::open(&checkpoint, device)?;
-        files.push(("held-out pictures", held_out(eval, &reader, dir, console)?));
+        match held_out(eval, &reader, dir, console) {
+            Ok(sheet) => files.push(("held-out pictures", sheet)),
+            Err(error) => evaluated = Err(error.context("the model is trained and saved, but not evaluated")),
+        }
     }
     files.push(("trained model (a Hugging Face folder)", checkpoint.clone()));
     console.line("");
@@ -42,7 +57,7 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
     if config.log.tensorboard {
         console.line(&format!("{:<38} tensorboard --logdir {}", "all curves", dir.join("tensorboard").display()));
     }
-    Ok(())
+    evaluated
 }
 
 fn loss_curve(config: &RunConfig) -> Result<PathBuf> {
@@ -62,9 +77,13 @@ fn loss_curve(config: &RunConfig) -> Result<PathBuf> {
 /// Answers every question of the file; returns the path of the sheet.
 fn held_out(eval: &Eval, reader: &Reader, dir: &Path, console: &Console) -> Result<PathBuf> {
     let questions = Questions::open(&eval.path)?;
-    let read = |index| questions.read(index, reader.processor()).map_err(|bad| anyhow::anyhow!("{bad:?}"));
-    let questions: Vec<Question> = (0..questions.len()).map(read).collect::<Result<_>>()?;
-    ensure!(!questions.is_empty(), "eval.path: {} has no questions", eval.path.display());
+    let (questions, bad): (Vec<_>, Vec<_>) =
+        (0..questions.len()).map(|index| questions.read(index, reader.processor())).partition(Result::is_ok);
+    let questions: Vec<Question> = questions.into_iter().flatten().collect();
+    if let Some(first) = bad.iter().find_map(|bad| bad.as_ref().err()) {
+        console.line(&format!("{} held-out questions cannot be used; the first: {first}", bad.len()));
+    }
+    ensure!(!questions.is_empty(), "eval.path: no line of {} can be used as a question", eval.path.display());
     let mut answers = Vec::new();
     for batch in questions.chunks(eval.batch_size.max(1)) {
         let prompts: Vec<_> = batch.iter().map(|question| &question.prompt).collect();
@@ -90,7 +109,8 @@ fn held_out(eval: &Eval, reader: &Reader, dir: &Path, console: &Console) -> Resu
 }
 
 fn show(question: &Question, answer: &str, console: &Console) -> Result<()> {
-    let verdict = if question.answer == answer { "right".to_owned() } else { format!("wrong: it says {}", question.answer) };
+    let verdict =
+        if question.answer == answer { "right".to_owned() } else { format!("wrong: it says {}", question.answer) };
     let text = [format!("read {answer}"), verdict];
     match question.images.first() {
         Some(path) => {

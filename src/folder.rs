@@ -9,15 +9,20 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    #[error("model.path: {path}: {source}")]
+    #[error("{path}: {source}")]
     Read { path: PathBuf, source: io::Error },
-    #[error("model.path: {path} is not JSON: {source}")]
+    #[error("{path} is not JSON: {source}")]
     Json { path: PathBuf, source: serde_json::Error },
     #[error("model.overrides.{key}: config.json has no such key")]
     UnknownOverride { key: String },
-    #[error("model.path: {path}: {source}")]
+    #[error("{path}: {source}")]
     Model { path: PathBuf, source: ModelConfigError },
+    #[error("{path} is of another model than model.path and model.overrides: {}", differences.join(", "))]
+    OtherModel { path: PathBuf, differences: Vec<String> },
 }
+
+/// Differences that one error names.
+const MAX_DIFFERENCES: usize = 4;
 
 /// A model folder whose configuration was understood.
 #[derive(Clone, Debug)]
@@ -39,6 +44,24 @@ impl ModelFolder {
             apply(&mut json, key, value)?;
         }
         Self::understand(&model.path, json)
+    }
+
+    /// Sees to it that a checkpoint is of this model.
+    ///
+    /// # Errors
+    /// It is of another: the keys of `config.json` that differ.
+    pub fn expect_same(&self, checkpoint: &Self) -> Result<(), FolderError> {
+        if checkpoint.config == self.config {
+            return Ok(());
+        }
+        let mut differences = Vec::new();
+        compare("", &checkpoint.json, &self.json, &mut differences);
+        if differences.len() > MAX_DIFFERENCES {
+            let more = differences.len() - MAX_DIFFERENCES;
+            differences.truncate(MAX_DIFFERENCES);
+            differences.push(format!("and {more} more"));
+        }
+        Err(FolderError::OtherModel { path: checkpoint.path.clone(), differences })
     }
 
     /// Reads a checkpoint or any other model folder as it is.
@@ -84,12 +107,28 @@ fn apply(json: &mut Value, key: &str, value: &Value) -> Result<(), FolderError> 
     match (place, value) {
         (place @ Value::Object(_), Value::Object(entries)) => {
             for (inner, value) in entries {
-                apply(place, inner, value).map_err(|_| FolderError::UnknownOverride { key: format!("{key}.{inner}") })?;
+                apply(place, inner, value)
+                    .map_err(|_| FolderError::UnknownOverride { key: format!("{key}.{inner}") })?;
             }
         }
         (place, value) => *place = value.clone(),
     }
     Ok(())
+}
+
+/// Names the keys whose values differ.
+fn compare(key: &str, theirs: &Value, ours: &Value, differences: &mut Vec<String>) {
+    match (theirs, ours) {
+        (Value::Object(left), Value::Object(right)) => {
+            let only_right = right.keys().filter(|name| !left.contains_key(*name));
+            for name in left.keys().chain(only_right) {
+                let inner = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
+                compare(&inner, &theirs[name], &ours[name], differences);
+            }
+        }
+        _ if theirs == ours => {}
+        _ => differences.push(format!("{key} is {theirs} there and {ours} here")),
+    }
 }
 
 #[cfg(test)]
@@ -105,5 +144,13 @@ mod tests {
         assert_eq!(config, json!({"a": 1, "text": {"layers": 3, "width": 16}}));
         let error = apply(&mut config, "text", &json!({"depth": 1})).unwrap_err();
         assert_eq!(error.to_string(), "model.overrides.text.depth: config.json has no such key");
+    }
+
+    #[test]
+    fn differences_are_named_by_key() {
+        let mut differences = Vec::new();
+        let (theirs, ours) = (json!({"a": 1, "text": {"layers": 2, "w": 8}}), json!({"a": 1, "text": {"layers": 3}}));
+        compare("", &theirs, &ours, &mut differences);
+        assert_eq!(differences, ["text.layers is 2 there and 3 here", "text.w is 8 there and null here"]);
     }
 }

@@ -1,7 +1,8 @@
 //! The `loongforge` program: parse, prepare the process, dispatch.
 
 use clap::Parser;
-use loongforge::cli::{Cli, exit};
+use loongforge::cli::{Cli, UsageError, exit};
+use loongforge_core::engine::error_chain;
 use loongforge_torch::device::{QUIET_OPENMP, needs_relaunch};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -18,8 +19,8 @@ fn main() -> ExitCode {
     match cli.dispatch() {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::from(exit::FAILED)
+            eprintln!("error: {}", error_chain(error.as_ref()));
+            ExitCode::from(if error.is::<UsageError>() { exit::USAGE } else { exit::FAILED })
         }
     }
 }

@@ -1,10 +1,8 @@
 //! What a run shows and writes while it goes on: progress, metrics, TensorBoard, bad samples, checkpoints.
 
-use crate::compose::publication;
-use crate::folder::ModelFolder;
+use crate::compose::{Composition, publication};
 use loongforge_actors::Observer;
 use loongforge_actors::checkpoint::{Publication, publish};
-use loongforge_core::config::RunConfig;
 use loongforge_core::data::BadSampleList;
 use loongforge_core::message::{BadSample, Role, Timings};
 use loongforge_core::observe::{Console, MetricsFile, ObserveError, Progress, StepMetrics, TensorBoard};
@@ -23,7 +21,7 @@ pub struct Report {
     metrics: Option<MetricsFile>,
     tensorboard: Option<TensorBoard>,
     bad: BadSampleList,
-    num_bad: u64,
+    num_shown_bad: u64,
     last_step: Instant,
     every_steps: u64,
     /// What a checkpoint holds besides the engines' files.
@@ -35,15 +33,11 @@ impl Report {
     ///
     /// # Errors
     /// The run's folder cannot be written.
-    pub fn new(
-        config: &RunConfig,
-        composed: Value,
-        folder: &ModelFolder,
-        first_step: u64,
-        console: Console,
-    ) -> Result<Self, ObserveError> {
+    pub fn new(composition: &Composition, composed: Value, console: Console) -> anyhow::Result<Self> {
+        let (config, folder, first_step) = (composition.config(), composition.folder(), composition.first_step().0);
         let dir = &config.run.dir;
-        let metrics = config.log.jsonl.then(|| MetricsFile::open(&dir.join("metrics.jsonl"), first_step)).transpose()?;
+        let metrics =
+            config.log.jsonl.then(|| MetricsFile::open(&dir.join("metrics.jsonl"), first_step)).transpose()?;
         let tensorboard =
             config.log.tensorboard.then(|| TensorBoard::create(&dir.join("tensorboard"), first_step)).transpose()?;
         Ok(Self {
@@ -51,8 +45,8 @@ impl Report {
             console,
             metrics,
             tensorboard,
-            bad: BadSampleList::new(&dir.join("bad.jsonl")),
-            num_bad: 0,
+            bad: BadSampleList::open(&dir.join("bad.jsonl"), composition.cursor())?,
+            num_shown_bad: 0,
             last_step: Instant::now(),
             every_steps: config.log.every_steps,
             publication: publication(config, composed, folder),
@@ -77,7 +71,7 @@ impl Report {
             data_wait: 0.0,
             mfu: None,
             skipped: !summary.applied,
-            bad_samples: self.num_bad,
+            bad_samples: self.bad.len(),
         }
     }
 
@@ -92,11 +86,11 @@ impl Report {
     }
 
     fn show_bad(&mut self, sample: &BadSample) {
-        self.num_bad += 1;
-        if self.num_bad <= MAX_SHOWN_BAD {
+        self.num_shown_bad += 1;
+        if self.num_shown_bad <= MAX_SHOWN_BAD {
             self.console.line(&format!("skipped {}: {}", sample.source, sample.reason));
-        } else if self.num_bad == MAX_SHOWN_BAD + 1 {
-            self.console.line("more samples were skipped: see bad.jsonl");
+        } else if self.num_shown_bad == MAX_SHOWN_BAD + 1 {
+            self.console.line(&format!("more samples are skipped: see {}", self.bad.path().display()));
         }
     }
 }
@@ -118,7 +112,8 @@ impl Observer for Report {
             self.console.line(&format!("warning: {error}"));
         }
         if !summary.applied {
-            self.console.line(&format!("step {} skipped: loss {} or its gradient is not finite", summary.step, summary.loss));
+            self.console
+                .line(&format!("step {} skipped: loss {} or its gradient is not finite", summary.step, summary.loss));
         }
         if let Some(progress) = &mut self.progress {
             progress.step(&metrics);

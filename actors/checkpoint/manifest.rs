@@ -129,7 +129,9 @@ pub(super) fn published(dir: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointErr
 pub(super) fn entries(dir: &Path) -> Result<Vec<(String, PathBuf)>, CheckpointError> {
     let listing = match std::fs::read_dir(dir) {
         Ok(listing) => listing,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
+        }
         Err(error) => return Err(CheckpointError::read(dir)(error)),
     };
     listing

@@ -1,12 +1,22 @@
 //! `loongforge check`: everything that is wrong with a config, or what it comes to.
 
-use super::exit;
+use super::{UsageError, exit};
+use crate::evaluate;
+use crate::folder::ModelFolder;
 use clap::{Args, ValueEnum};
-use loongforge_core::config;
+use loongforge_core::config::{self, RunConfig};
+use loongforge_core::data::Processor;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+const EXAMPLES: &str = "\
+Examples:
+  loongforge check my.yaml                                every mistake at once; exit code 2 where there is one
+  loongforge check my.yaml train.lr=1e-5 --show-origin    what is set, and where
+  loongforge check my.yaml --format yaml > whole.yaml     everything in one file, defaults included";
+
 #[derive(Args)]
+#[command(after_help = EXAMPLES)]
 pub struct CheckArgs {
     /// Config of the run
     file: PathBuf,
@@ -17,7 +27,7 @@ pub struct CheckArgs {
     #[arg(long)]
     show_origin: bool,
     /// Print the composed config
-    #[arg(long, value_name = "FORMAT", num_args = 0..=1, default_missing_value = "yaml")]
+    #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
 }
 
@@ -35,11 +45,8 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(exit::USAGE));
         }
     };
-    // The model's own config is part of the run's: the same mistakes stop both commands.
-    if let Err(error) = crate::folder::ModelFolder::open(&loaded.config.model) {
-        eprintln!("error: {error}");
-        return Ok(ExitCode::from(exit::USAGE));
-    }
+    // What the config leads to is opened as a run would open it.
+    open(&loaded.config).map_err(|error| UsageError::of(error.as_ref()))?;
     match args.format {
         Some(Format::Yaml) => print!("{}", loaded.to_yaml()),
         Some(Format::Json) => println!("{}", loaded.to_json()),
@@ -47,4 +54,10 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
         None => println!("{} is a valid config of run `{}`", args.file.display(), loaded.config.run.name),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn open(config: &RunConfig) -> anyhow::Result<()> {
+    ModelFolder::open(&config.model)?;
+    Processor::open(&config.model.path, config.data.template, &config.data.image, config.data.pack.max_tokens)?;
+    evaluate::check(config)
 }

@@ -1,7 +1,6 @@
 //! `loongforge generate`: ask a trained model.
 
 use crate::reader::Reader;
-use anyhow::Context;
 use clap::Args;
 use loongforge_core::config::Device;
 use loongforge_torch::device::set_intra_op_threads;
@@ -34,7 +33,7 @@ pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     set_intra_op_threads(std::thread::available_parallelism().map_or(1, usize::from));
     let device = if args.cuda { Device::Cuda(None) } else { Device::Cpu };
     let device = open_device(&device).map_err(|error| anyhow::anyhow!("{error}"))?;
-    let reader = Reader::open(&args.checkpoint, device).with_context(|| format!("{}", args.checkpoint.display()))?;
+    let reader = Reader::open(&args.checkpoint, device)?;
     let question = reader.question(&args.prompt, &args.image)?;
     let answers = reader.answer(&[&question], args.max_new_tokens)?;
     println!("{}", answers[0]);

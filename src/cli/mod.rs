@@ -7,6 +7,7 @@ mod parity;
 mod run;
 
 use clap::{Parser, Subcommand};
+use loongforge_core::engine::error_chain;
 use std::process::ExitCode;
 
 /// What a process tells the launcher that started it.
@@ -19,6 +20,18 @@ pub mod exit {
     pub const FAILED: u8 = 1;
 }
 
+/// Something that the user has to change before a second try makes sense.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(String);
+
+impl UsageError {
+    /// Of an error, with its causes.
+    pub fn of(error: &(dyn std::error::Error + 'static)) -> Self {
+        Self(error_chain(error))
+    }
+}
+
 /// Trains omni-modal models as pools of actors.
 #[derive(Parser)]
 #[command(name = "loongforge", version, about, arg_required_else_help = true, after_help = EXAMPLES)]
@@ -29,12 +42,13 @@ pub struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
+  loongforge data digits --out runs/quickstart/data              make the quick start's data and model folder
   loongforge run configs/quickstart.yaml                         train on this machine, all actors in one process
   loongforge run configs/quickstart.yaml train.lr=1e-3           change a value
   loongforge run configs/quickstart.yaml --processes             one process per actor
   loongforge run configs/quickstart.yaml --resume                go on from the last checkpoint
   loongforge check configs/quickstart.yaml --show-origin         what is set, and by whom
-  loongforge generate runs/quickstart/checkpoints/step-400 --image 4071.png --prompt \"Read the number.\"";
+  loongforge generate runs/quickstart/checkpoints/step-00000500 --image 4071.png --prompt \"Read the number.\"";
 
 #[derive(Subcommand)]
 enum Command {

@@ -1,14 +1,15 @@
 //! `loongforge run`: a whole run on this machine, or one role of it.
 
-use super::exit;
-use crate::compose::{Composition, Resume};
-use crate::report::Report;
+use super::{UsageError, exit};
+use crate::compose::{Composition, Resume, precision_name};
 use crate::evaluate;
+use crate::folder::ModelFolder;
+use crate::report::Report;
 use crate::roles;
 use anyhow::{Context, bail};
 use clap::Args;
+use loongforge_actors::checkpoint::{MANIFEST, Manifest, clean, latest};
 use loongforge_actors::{Meeting, Start, StopOn, serve_role, serve_scheduler};
-use loongforge_actors::checkpoint::{Manifest, clean, latest};
 use loongforge_core::config::{self, Loaded, RunConfig};
 use loongforge_core::message::{Role, StepId};
 use loongforge_core::observe::{Console, init_logging};
@@ -17,7 +18,19 @@ use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+const EXAMPLES: &str = "\
+Examples:
+  loongforge run my.yaml                                  train, every actor a thread of this process
+  loongforge run my.yaml train.lr=1e-5 run.name=second    change values
+  loongforge run my.yaml --resume                         go on from the last checkpoint, or begin
+  loongforge run my.yaml --resume=runs/my/checkpoints/step-00000500
+  loongforge run my.yaml --processes                      one process per actor
+  loongforge run my.yaml --role encoder --join /tmp/run.sock
+
+Exit codes: 0 done; 1 failed; 2 wrong config or usage; 3 stopped on request, go on with --resume";
+
 #[derive(Args)]
+#[command(after_help = EXAMPLES)]
 pub struct RunArgs {
     /// Config of the run
     file: PathBuf,
@@ -44,8 +57,9 @@ pub struct RunArgs {
 pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     let role = match args.role.as_deref().map(str::parse::<Role>).transpose() {
         Ok(role) => role,
-        Err(error) => return Ok(usage(&error)),
+        Err(error) => return Err(UsageError::of(&error).into()),
     };
+    expect_equals_sign(&args)?;
     let loaded = match config::load(&args.file, &args.overrides, super::environment()) {
         Ok(loaded) => loaded,
         Err(report) => {
@@ -57,7 +71,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     init_logging(loaded.config.log.level, &console)?;
     let composition = match Composition::new(loaded.config.clone()) {
         Ok(composition) => composition,
-        Err(error) => return Ok(usage(&error)),
+        Err(error) => return Err(UsageError::of(&error).into()),
     };
     let meeting = |address: PathBuf| Meeting {
         address,
@@ -69,12 +83,12 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         serve_role(role, meeting(address.clone()), |assignment| roles::engine(recipe, assignment))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let resume = find_resume(&args, &loaded.config)?;
+    let resume = find_resume(&args, &composition)?;
+    evaluate::check(&loaded.config).map_err(|error| UsageError::of(error.as_ref()))?;
     prepare_folder(&loaded.config, resume.is_some(), args.overwrite)?;
     let composition = composition.resume(resume).stop_on(StopOn::Signals);
     let config = composition.config().clone();
-    let first_step = composition.first_step().0;
-    let report = Report::new(&config, loaded.composed.clone(), composition.folder(), first_step, console.clone())?;
+    let report = Report::new(&composition, loaded.composed.clone(), console.clone())?;
     let outcome = match args.join.clone() {
         Some(address) => {
             let (_, spec) = composition.into_parts();
@@ -115,14 +129,19 @@ fn fingerprint(loaded: &Loaded) -> String {
     hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn usage(error: &dyn std::error::Error) -> ExitCode {
-    eprintln!("error: {error}");
-    ExitCode::from(exit::USAGE)
+/// `--resume PATH` reads as `--resume` and an override.
+fn expect_equals_sign(args: &RunArgs) -> anyhow::Result<()> {
+    let is_checkpoint = |word: &&String| Path::new(word).join(MANIFEST).is_file();
+    match args.overrides.iter().find(is_checkpoint).filter(|_| args.resume.is_some()) {
+        Some(path) => Err(UsageError(format!("write --resume={path}, with `=`")).into()),
+        None => Ok(()),
+    }
 }
 
 /// The checkpoint that `--resume` means.
-fn find_resume(args: &RunArgs, config: &RunConfig) -> anyhow::Result<Option<Resume>> {
+fn find_resume(args: &RunArgs, composition: &Composition) -> anyhow::Result<Option<Resume>> {
     let Some(wanted) = &args.resume else { return Ok(None) };
+    let config = composition.config();
     let checkpoint = match wanted.as_str() {
         "auto" => match latest(&config.checkpoint.dir)? {
             Some(checkpoint) => checkpoint,
@@ -132,6 +151,12 @@ fn find_resume(args: &RunArgs, config: &RunConfig) -> anyhow::Result<Option<Resu
         path => PathBuf::from(path),
     };
     let manifest = Manifest::read(&checkpoint)?;
+    composition.folder().expect_same(&ModelFolder::open_plain(&checkpoint)?)?;
+    let (theirs, ours) = (manifest.precision.as_str(), precision_name(config.train.precision));
+    if theirs != ours {
+        let path = checkpoint.display();
+        bail!("{path} has train.precision {theirs}, this run {ours}: resume with train.precision={theirs}");
+    }
     let first_step = StepId(manifest.num_steps);
     if first_step.0 >= config.train.steps {
         let (done, path) = (first_step, checkpoint.display());
@@ -146,7 +171,10 @@ fn prepare_folder(config: &RunConfig, resumes: bool, overwrite: bool) -> anyhow:
     if !resumes && let Some(former) = latest(checkpoints)? {
         if !overwrite {
             let former = former.display();
-            bail!("run.dir already holds a run ({former}): go on with --resume, begin anew with --overwrite, or set run.name");
+            let what = format!(
+                "run.dir already holds a run ({former}): go on with --resume, begin anew with --overwrite, or set run.name"
+            );
+            return Err(UsageError(what).into());
         }
         std::fs::remove_dir_all(checkpoints).with_context(|| format!("checkpoint.dir: {}", checkpoints.display()))?;
     }

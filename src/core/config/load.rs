@@ -13,7 +13,7 @@ use super::interpolate;
 use super::node::Node;
 use super::origin::{self, KeyOrigin};
 use super::overrides::{self, Override};
-use super::read::read;
+use super::read::{parse, read};
 use super::shape::{self, SCHEMA};
 use super::validate;
 use super::{RunConfig, yaml};
@@ -51,23 +51,45 @@ impl Loaded {
 /// # Errors
 /// Every mistake found, as a [`Report`] whose `Display` is for the user.
 pub fn load(file: &Path, overrides: &[String], env: impl Iterator<Item = (String, String)>) -> Result<Loaded, Report> {
-    let env: BTreeMap<String, String> = env.collect();
     let mut sources = Sources::default();
+    let root = read(file, &mut sources);
+    load_root(file, root, overrides, &env.collect(), sources)
+}
+
+/// Loads a config from its text: no file, no overrides, no environment. Relative paths are the process's.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_text(text: &str) -> Result<Loaded, Report> {
+    let file = Path::new("config text");
+    let mut sources = Sources::default();
+    let root = parse(file, text, &mut sources);
+    load_root(file, root, &[], &BTreeMap::new(), sources)
+}
+
+fn load_root(
+    file: &Path,
+    root: Result<Node, Problem>,
+    overrides: &[String],
+    env: &BTreeMap<String, String>,
+    mut sources: Sources,
+) -> Result<Loaded, Report> {
     let mut problems = Vec::new();
-    let assembled = assemble(file, overrides, &env, &mut sources, &mut problems);
-    let loaded = assembled.and_then(|(tree, is_whole)| finish(tree, is_whole, &env, &sources, &mut problems));
+    let assembled = assemble(file, root, overrides, env, &mut sources, &mut problems);
+    let loaded = assembled.and_then(|(tree, is_whole)| finish(tree, is_whole, env, &sources, &mut problems));
     loaded.ok_or_else(|| sources.report(problems))
 }
 
 /// Composes the files and applies environment and command line. False with the tree: parts of it are missing.
 fn assemble(
     file: &Path,
+    root: Result<Node, Problem>,
     overrides: &[String],
     env: &BTreeMap<String, String>,
     sources: &mut Sources,
     problems: &mut Vec<Problem>,
 ) -> Option<(Node, bool)> {
-    let root = read(file, sources).map_err(|problem| problems.push(problem)).ok();
+    let root = root.map_err(|problem| problems.push(problem)).ok();
     let groups = root.as_ref().map(compose::groups).unwrap_or_default();
     let (mut choices, mut edits) = (Vec::new(), Vec::new());
     for (i, text) in overrides.iter().enumerate() {

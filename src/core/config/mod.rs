@@ -29,7 +29,7 @@ mod yaml;
 mod tests;
 
 pub use error::{ConfigError, Origin, Report, Snippet, code};
-pub use load::{Loaded, load, schema_json};
+pub use load::{Loaded, load, load_text, schema_json};
 pub use origin::KeyOrigin;
 pub use schema::*;
 pub use units::{Device, Size, Threads, TimeSpan};

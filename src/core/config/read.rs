@@ -1,4 +1,4 @@
-//! A config file on disk → its tree.
+//! The text of a config → its tree.
 
 use std::path::Path;
 
@@ -20,9 +20,13 @@ pub(super) fn read(path: &Path, sources: &mut Sources) -> Result<Node, Problem> 
     let Ok(text) = String::from_utf8(bytes) else {
         return Err(failed(format!("the config file `{}` is not UTF-8 text", path.display())));
     };
-    let text = text.trim_start_matches('\u{feff}').to_owned();
-    let parsed = yaml::parse(&text, sources.len(), 0);
-    let source = sources.add(Origin::File(path.to_owned()), &text);
+    parse(path, text.trim_start_matches('\u{feff}'), sources)
+}
+
+/// Parses the text of the file `path`; the tree is a map.
+pub(super) fn parse(path: &Path, text: &str, sources: &mut Sources) -> Result<Node, Problem> {
+    let parsed = yaml::parse(text, sources.len(), 0);
+    let source = sources.add(Origin::File(path.to_owned()), text);
     let node = parsed.map_err(|error| {
         let line = error.pos.map_or("", |pos| sources.line(pos));
         let help = line.contains("${").then_some("inside `{ }` and `[ ]` text with `${...}` must be quoted");

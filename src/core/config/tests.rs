@@ -383,6 +383,16 @@ fn names_that_look_like_numbers_stay_as_written() {
     assert_eq!(Bench::new(GOOD).load(&["run.name=1e5"]).config.run.name, "1e5");
 }
 
+#[test]
+fn a_text_is_a_config_too() {
+    let bench = Bench::new(GOOD);
+    let text = fs::read_to_string(bench.dir.path().join("vlm.yaml")).unwrap();
+    let loaded = load_text(&text).unwrap();
+    assert_eq!(loaded.config, bench.load(&[]).config);
+    let report = load_text(&text.replace("steps", "stepz")).unwrap_err().to_string();
+    assert!(report.contains("unknown key `train.stepz`") && report.contains("did you mean `steps`?"), "{report}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 

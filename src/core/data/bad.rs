@@ -1,73 +1,62 @@
-//! When bad samples end a run, and where they are listed.
+//! Where bad samples are listed.
 
-use std::fs::File;
-use std::io::Write;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-
 use super::error::DataError;
-use crate::config;
-use crate::message::BadSample;
-
-/// A few bad samples at the start are no fraction yet.
-const MIN_SAMPLES: u64 = 100;
-
-/// Counts samples and decides; it is part of a checkpoint.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BadSampleCounts {
-    pub seen: u64,
-    pub bad: u64,
-    pub consecutive: u64,
-}
-
-/// Why the run ends.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum TooManyBad {
-    #[error(
-        "{bad} of {seen} samples are bad, above data.on_bad_sample.max_fraction = {max_fraction}; the last: {last}"
-    )]
-    Fraction { bad: u64, seen: u64, max_fraction: f64, last: String },
-    #[error("{count} bad samples in a row: data.on_bad_sample.max_consecutive; the last: {last}")]
-    Consecutive { count: u64, last: String },
-}
-
-impl BadSampleCounts {
-    pub fn good(&mut self) {
-        self.seen += 1;
-        self.consecutive = 0;
-    }
-
-    /// The fraction is judged from 100 samples on.
-    pub fn bad(&mut self, sample: &BadSample, policy: &config::BadSamples) -> Result<(), TooManyBad> {
-        self.seen += 1;
-        self.bad += 1;
-        self.consecutive += 1;
-        let last = || format!("{}: {}", sample.source, sample.reason);
-        if self.consecutive >= policy.max_consecutive as u64 {
-            return Err(TooManyBad::Consecutive { count: self.consecutive, last: last() });
-        }
-        if self.seen >= MIN_SAMPLES && self.bad as f64 > policy.max_fraction * self.seen as f64 {
-            let (bad, seen, max_fraction) = (self.bad, self.seen, policy.max_fraction);
-            return Err(TooManyBad::Fraction { bad, seen, max_fraction, last: last() });
-        }
-        Ok(())
-    }
-}
+use crate::message::{BadSample, SampleId};
 
 /// `bad.jsonl`: one bad sample a line, appended.
 pub struct BadSampleList {
     path: PathBuf,
     file: Option<File>,
+    len: u64,
 }
 
 impl BadSampleList {
-    /// The file appears with the first bad sample.
-    pub fn new(path: &Path) -> Self {
-        Self { path: path.to_path_buf(), file: None }
+    /// Keeps the samples before `cursor`, where the run goes on reading, and drops the others: those of a run that got
+    /// further before it was stopped, and half a line at the end. Where there is none, the file appears with the
+    /// first bad sample.
+    ///
+    /// # Errors
+    /// The file is there and cannot be read or written.
+    pub fn open(path: &Path, cursor: SampleId) -> Result<Self, DataError> {
+        let write = |error| DataError::write(path, error);
+        let old = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(DataError::read(path, error)),
+        };
+        let is_before = |line: &&str| serde_json::from_str(line).is_ok_and(|sample: BadSample| sample.id < cursor);
+        let kept: Vec<&str> = old.lines().filter(is_before).collect();
+        let len = kept.len() as u64;
+        let kept: String = kept.into_iter().flat_map(|line| [line, "\n"]).collect();
+        if kept.is_empty() && !old.is_empty() {
+            fs::remove_file(path).map_err(write)?;
+        } else if kept != old {
+            let part = path.with_extension("jsonl.part");
+            fs::write(&part, kept).and_then(|()| fs::rename(&part, path)).map_err(write)?;
+        }
+        Ok(Self { path: path.to_path_buf(), file: None, len })
     }
 
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bad samples of the run so far.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Counts the sample, also where it cannot be written.
     pub fn append(&mut self, sample: &BadSample) -> Result<(), DataError> {
+        self.len += 1;
         let write = |error| DataError::write(&self.path, error);
         let file = match &mut self.file {
             Some(file) => file,
@@ -85,43 +74,37 @@ impl BadSampleList {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::SampleId;
 
-    fn sample() -> BadSample {
-        BadSample { id: SampleId(7), source: "a.jsonl:3".into(), reason: "empty file".into() }
+    fn sample(id: u64) -> BadSample {
+        BadSample { id: SampleId(id), source: "a.jsonl:3".into(), reason: "empty file".into() }
+    }
+
+    fn ids(path: &Path) -> Vec<u64> {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        text.lines().map(|line| serde_json::from_str::<BadSample>(line).unwrap().id.0).collect()
     }
 
     #[test]
-    fn stops_at_the_limits_and_not_before() {
-        let policy = config::BadSamples { max_fraction: 0.1, max_consecutive: 3 };
-        let mut counts = BadSampleCounts::default();
-        for _ in 0..10 {
-            counts.bad(&sample(), &policy).unwrap();
-            (0..9).for_each(|_| counts.good());
-        }
-        assert_eq!((counts.seen, counts.bad), (100, 10));
-        let error = counts.bad(&sample(), &policy).unwrap_err();
-        assert!(error.to_string().contains("11 of 101") && error.to_string().contains("a.jsonl:3"), "{error}");
-
-        let mut counts = BadSampleCounts::default();
-        assert!(counts.bad(&sample(), &policy).is_ok() && counts.bad(&sample(), &policy).is_ok());
-        assert_eq!(
-            counts.bad(&sample(), &policy),
-            Err(TooManyBad::Consecutive { count: 3, last: "a.jsonl:3: empty file".into() })
-        );
-    }
-
-    #[test]
-    fn the_list_is_appended_to() {
+    fn a_resumed_run_lists_a_sample_once_and_a_new_one_begins_anew() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("bad.jsonl");
-        for _ in 0..2 {
-            BadSampleList::new(&path).append(&sample()).unwrap();
-        }
-        let text = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(text.lines().count(), 2);
-        assert_eq!(serde_json::from_str::<BadSample>(text.lines().next().unwrap()).unwrap(), sample());
-        let error = BadSampleList::new(Path::new("/no/such/bad.jsonl")).append(&sample()).unwrap_err();
+        let mut list = BadSampleList::open(&path, SampleId(0)).unwrap();
+        assert!(!path.exists());
+        [3, 7, 9].into_iter().for_each(|id| list.append(&sample(id)).unwrap());
+        assert_eq!((list.len(), ids(&path)), (3, vec![3, 7, 9]));
+        File::options().append(true).open(&path).unwrap().write_all(b"{\"id\":1,\"sou").unwrap();
+
+        let mut list = BadSampleList::open(&path, SampleId(8)).unwrap();
+        list.append(&sample(9)).unwrap();
+        assert_eq!((list.len(), ids(&path)), (3, vec![3, 7, 9]));
+        assert!(BadSampleList::open(&path, SampleId(0)).unwrap().is_empty() && !path.exists());
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_written_is_named() {
+        let mut list = BadSampleList::open(Path::new("/no/such/bad.jsonl"), SampleId(0)).unwrap();
+        let error = list.append(&sample(1)).unwrap_err();
         assert!(error.to_string().contains("/no/such/bad.jsonl"));
+        assert_eq!(list.len(), 1);
     }
 }

@@ -1,6 +1,7 @@
 //! Picture files to RGB, with bounds on what a file may ask for. Not for resizing or normalizing.
 
-use std::io::Cursor;
+use std::fs::File;
+use std::io::{Cursor, Read};
 use std::path::Path;
 
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbImage};
@@ -10,6 +11,10 @@ use super::error::DataError;
 /// Memory that one picture may take while it is decoded.
 const MAX_DECODED_BYTES: u64 = 512 << 20;
 const MAX_FILE_BYTES: u64 = 256 << 20;
+/// Bytes of a PNG up to the end of its size.
+const PNG_HEAD: usize = 24;
+const EMPTY: &str = "empty file";
+const UNKNOWN: &str = "not a picture in PNG, JPEG, WebP or GIF format";
 /// As Hugging Face's `smart_resize`.
 pub const MAX_ASPECT_RATIO: f64 = 200.0;
 
@@ -29,19 +34,34 @@ pub fn open_rgb(path: &Path, max_side: usize) -> Result<RgbImage, DataError> {
 }
 
 /// Width and height as the file's header says, not turned upright; the rest of the file is not looked at.
-pub fn header_size(path: &Path) -> Result<(u32, u32), DataError> {
+///
+/// # Errors
+/// As [`open_rgb`], as far as the header tells.
+pub fn header_size(path: &Path, max_side: usize) -> Result<(u32, u32), DataError> {
     let fail = |reason: String| DataError::image(path, reason);
-    let reader = ImageReader::open(path).and_then(ImageReader::with_guessed_format);
-    reader
-        .map_err(|error| fail(error.to_string()))?
-        .into_dimensions()
-        .map_err(|error| fail(format!("corrupt: {error}")))
+    let mut file = File::open(path).map_err(|error| fail(error.to_string()))?;
+    let mut head = Vec::new();
+    file.by_ref().take(PNG_HEAD as u64).read_to_end(&mut head).map_err(|error| fail(error.to_string()))?;
+    if head.is_empty() {
+        return Err(fail(EMPTY.to_owned()));
+    }
+    let (width, height) = match png_size(&head) {
+        Some(size) => size,
+        None => {
+            let reader = ImageReader::open(path).and_then(ImageReader::with_guessed_format);
+            let reader = reader.map_err(|error| fail(error.to_string()))?;
+            reader.format().ok_or_else(|| fail(UNKNOWN.to_owned()))?;
+            reader.into_dimensions().map_err(|error| fail(format!("corrupt: {error}")))?
+        }
+    };
+    check_size(width, height, max_side).map_err(fail)?;
+    Ok((width, height))
 }
 
 /// [`open_rgb`] of bytes; the error is the reason.
 pub fn decode_rgb(bytes: &[u8], max_side: usize) -> Result<RgbImage, String> {
     if bytes.is_empty() {
-        return Err("empty file".to_owned());
+        return Err(EMPTY.to_owned());
     }
     let mut limits = Limits::default();
     limits.max_alloc = Some(MAX_DECODED_BYTES);
@@ -49,21 +69,15 @@ pub fn decode_rgb(bytes: &[u8], max_side: usize) -> Result<RgbImage, String> {
     limits.max_image_height = limits.max_image_width;
 
     let mut reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(|e| e.to_string())?;
-    let format = reader.format().ok_or("not a picture in PNG, JPEG, WebP or GIF format")?;
+    let format = reader.format().ok_or(UNKNOWN)?;
+    if let Some((width, height)) = png_size(bytes) {
+        check_size(width, height, max_side)?;
+    }
     // Checked below with our own words; the decoder's own limit bounds what it allocates before that.
     reader.limits(limits);
     let mut decoder = reader.into_decoder().map_err(|error| describe(&error, max_side))?;
     let (width, height) = decoder.dimensions();
-    if width == 0 || height == 0 {
-        return Err(format!("is {width}×{height} pixels"));
-    }
-    if width.max(height) as usize > max_side {
-        return Err(format!("is {width}×{height} pixels, more than data.image.max_side = {max_side}"));
-    }
-    let ratio = f64::from(width.max(height)) / f64::from(width.min(height));
-    if ratio > MAX_ASPECT_RATIO {
-        return Err(format!("is {width}×{height} pixels, an aspect ratio above {MAX_ASPECT_RATIO}"));
-    }
+    check_size(width, height, max_side)?;
     if decoder.total_bytes() > MAX_DECODED_BYTES {
         return Err(format!("is {width}×{height} pixels, more than {} MiB", MAX_DECODED_BYTES >> 20));
     }
@@ -74,6 +88,27 @@ pub fn decode_rgb(bytes: &[u8], max_side: usize) -> Result<RgbImage, String> {
     let mut picture = DynamicImage::from_decoder(decoder).map_err(|error| describe(&error, max_side))?;
     picture.apply_orientation(orientation);
     Ok(picture.into_rgb8())
+}
+
+fn check_size(width: u32, height: u32, max_side: usize) -> Result<(), String> {
+    if width == 0 || height == 0 {
+        return Err(format!("is {width}×{height} pixels"));
+    }
+    if width.max(height) as usize > max_side {
+        return Err(format!("is {width}×{height} pixels, more than data.image.max_side = {max_side}"));
+    }
+    let ratio = f64::from(width.max(height)) / f64::from(width.min(height));
+    if ratio > MAX_ASPECT_RATIO {
+        return Err(format!("is {width}×{height} pixels, an aspect ratio above {MAX_ASPECT_RATIO}"));
+    }
+    Ok(())
+}
+
+/// Width and height in a PNG's header: its decoder refuses absurd ones without naming them.
+fn png_size(bytes: &[u8]) -> Option<(u32, u32)> {
+    let head = bytes.first_chunk::<PNG_HEAD>().filter(|head| head.starts_with(b"\x89PNG\r\n\x1a\n"))?;
+    let number = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    (&head[12..16] == b"IHDR").then(|| (number(16), number(20)))
 }
 
 fn describe(error: &image::ImageError, max_side: usize) -> String {
@@ -149,12 +184,12 @@ mod tests {
         huge[16..24].copy_from_slice(&[0, 0, 0xea, 0x60, 0, 0, 0xea, 0x60]);
         let crc = png_crc(&huge[12..29]);
         huge[29..33].copy_from_slice(&crc.to_be_bytes());
-        assert!(decode_rgb(&huge, 16384).unwrap_err().contains("max_side"));
+        assert!(decode_rgb(&huge, 16384).unwrap_err().starts_with("is 60000×60000 pixels, more than data.image.max_side"));
         let mut zero = encode(picture(4, 4), ImageFormat::Png);
         zero[16..20].fill(0);
         let crc = png_crc(&zero[12..29]);
         zero[29..33].copy_from_slice(&crc.to_be_bytes());
-        assert!(decode_rgb(&zero, 16384).is_err());
+        assert_eq!(decode_rgb(&zero, 16384).unwrap_err(), "is 0×4 pixels");
     }
 
     #[test]

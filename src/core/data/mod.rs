@@ -23,7 +23,7 @@ mod sample;
 mod template;
 mod tokenizer;
 
-pub use bad::{BadSampleCounts, BadSampleList, TooManyBad};
+pub use bad::BadSampleList;
 pub use dataset::{Dataset, Question, Questions};
 pub use decode::open_rgb;
 pub use error::{BadSample, DataError};

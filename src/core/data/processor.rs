@@ -183,7 +183,7 @@ impl Processor {
             let mut num_image_tokens = 0;
             for name in &conversation.images {
                 let path = base.join(name);
-                let (width, height) = header_size(&path)?;
+                let (width, height) = header_size(&path, self.max_side)?;
                 let num_tokens = processor.num_tokens_of_size(width as usize, height as usize);
                 num_image_tokens += num_tokens.map_err(|reason| DataError::image(&path, reason))?;
             }

@@ -1,6 +1,6 @@
 //! The loop of an engine thread: mail in, work, sleep. Stops when told to; any error ends it with `Event::Failed`.
 
-use super::{Engine, EngineError, PeerLost, Ports, Progress};
+use super::{Engine, EngineError, PeerLost, Ports, Progress, error_chain};
 use crate::message::{Command, Event};
 use crate::transport::{Mail, Mailbox};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ pub fn host<E: Engine>(build: impl FnOnce() -> Result<E, EngineError>, mailbox: 
         Ok(()) => ports.emit(Event::Stopped),
         Err(error) => {
             let lost = error.downcast_ref::<PeerLost>().map(|lost| lost.peer);
-            ports.emit(Event::Failed { error: chain(&*error), lost });
+            ports.emit(Event::Failed { error: error_chain(&*error), lost });
         }
     }
 }
@@ -65,15 +65,4 @@ fn deliver(engine: &mut impl Engine, mail: Mail, ports: &mut Ports) -> Result<st
         Mail::Gone { peer, reason } => return Err(PeerLost { peer, reason }.into()),
     }
     Ok(std::ops::ControlFlow::Continue(()))
-}
-
-/// An error with its sources, outermost first.
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
 }

@@ -4,10 +4,12 @@
 //! bounded pieces between them, so that a gradient that arrives late is seen before the next forward is begun.
 //! It never blocks: what cannot be sent yet waits in [`Ports`].
 
+mod chain;
 mod data;
 mod host;
 mod ports;
 
+pub use chain::error_chain;
 pub use data::{DataEngine, Samples};
 pub use host::host;
 pub use ports::Ports;

@@ -11,6 +11,13 @@ pub trait EncoderModel {
     fn record(&self, grids: &[Grid]) -> EncoderTape;
 }
 
+/// A function that records is a model.
+impl<F: Fn(&[Grid]) -> EncoderTape> EncoderModel for F {
+    fn record(&self, grids: &[Grid]) -> EncoderTape {
+        self(grids)
+    }
+}
+
 /// A recorded encoder batch.
 pub struct EncoderTape {
     pub tape: Rc<Tape>,

@@ -1,0 +1,39 @@
+//! An error with its causes on one line.
+
+use std::error::Error;
+
+/// The error and its sources, outermost first. A source that the message before it already names is not repeated.
+pub fn error_chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let cause = error.to_string();
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+        source = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[derive(Debug, thiserror::Error)]
+    enum Outer {
+        #[error("cannot read a.txt: {source}")]
+        Named { source: io::Error },
+        #[error("cannot read a.txt")]
+        Plain { source: io::Error },
+    }
+
+    #[test]
+    fn every_cause_is_named_once() {
+        let cause = || io::Error::other("the disk is gone");
+        for error in [Outer::Named { source: cause() }, Outer::Plain { source: cause() }] {
+            assert_eq!(error_chain(&error), "cannot read a.txt: the disk is gone");
+        }
+    }
+}
