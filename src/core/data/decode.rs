@@ -1,7 +1,7 @@
 //! Picture files to RGB, with bounds on what a file may ask for. Not for resizing or normalizing.
 
 use std::fs::File;
-use std::io::{Cursor, Read};
+use std::io::{BufReader, Cursor, Read, Seek};
 use std::path::Path;
 
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbImage};
@@ -48,8 +48,9 @@ pub fn header_size(path: &Path, max_side: usize) -> Result<(u32, u32), DataError
     let (width, height) = match png_size(&head) {
         Some(size) => size,
         None => {
-            let reader = ImageReader::open(path).and_then(ImageReader::with_guessed_format);
-            let reader = reader.map_err(|error| fail(error.to_string()))?;
+            // By its contents, whatever its name says.
+            let begin = file.rewind().map(|()| ImageReader::new(BufReader::new(file)));
+            let reader = begin.and_then(ImageReader::with_guessed_format).map_err(|error| fail(error.to_string()))?;
             reader.format().ok_or_else(|| fail(UNKNOWN.to_owned()))?;
             reader.into_dimensions().map_err(|error| fail(format!("corrupt: {error}")))?
         }

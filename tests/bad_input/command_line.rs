@@ -1,0 +1,114 @@
+//! The command line and the config: usage errors, and what `check` prints.
+
+use crate::fixture::Fixture;
+use std::fs;
+use std::path::Path;
+
+#[test]
+fn every_mistake_of_a_config_is_reported_at_once() {
+    let fixture = Fixture::new();
+    fixture.edit("run.yaml", "shuffle: false", "shufle: false");
+    fixture.edit("run.yaml", "steps: 2", "steps: two, min_lr: 1, warmup_steps: -1");
+    let overrides = ["run.lanes=0", "train.precision=fp8", "model.image_encoder.freeze=maybe", "tran.lr=1"];
+    let words = [
+        "unknown key `data.shufle`",
+        "did you mean `shuffle`?",
+        "run.yaml:4:",
+        "`train.steps`",
+        "`train.min_lr` 1.0 is above `train.lr` 0.002",
+        "`train.warmup_steps`",
+        "`run.lanes`",
+        "`train.precision`",
+        "`model.image_encoder.freeze`",
+        "unknown key `tran`",
+        "command line, override #4",
+        "8 errors in the config",
+    ];
+    for command in ["run", "check"] {
+        fixture.fails(&[&[command, "run.yaml"], &overrides[..]].concat(), 2, &words);
+    }
+    assert!(!fixture.path("run").exists());
+}
+
+#[test]
+fn combinations_that_cannot_be_are_reported() {
+    let fixture = Fixture::new();
+    let frozen = ["model.image_encoder.freeze=true", "model.foundation.freeze=true"];
+    let overrides = [&frozen[..], &["pools.placement=colocated", "pools.encoder.replicas=3"]].concat();
+    let words = ["both frozen", "colocated pools with 3 encoder and 1 foundation replicas", "2 errors"];
+    fixture.fails(&[&["check", "run.yaml"], &overrides[..]].concat(), 2, &words);
+}
+
+#[test]
+fn what_is_not_there_is_named() {
+    let fixture = Fixture::new();
+    fixture.fails(&["run", "rnu.yaml"], 2, &["no such config file `rnu.yaml`", "did you mean `run.yaml`?"]);
+    fixture.write("binary.yaml", [0xff, 0xfe, 0]);
+    fixture.fails(&["check", "binary.yaml"], 2, &["binary.yaml", "not UTF-8"]);
+    fixture.fails(&["run", "run.yaml", "--role", "cook", "--join", "s"], 2, &["unknown role `cook`", "foundation"]);
+    fixture.fails(&["run", "run.yaml", "--role", "encoder"], 2, &["--join"]);
+    fixture.fails(&["rnu", "run.yaml"], 2, &["unrecognized subcommand", "rnu"]);
+    fixture.fails(&["check", "run.yaml", "--format", "xml"], 2, &["xml", "yaml, json"]);
+    fixture.fails(&["data", "digits", "--out", "model"], 1, &["model", "holds other files"]);
+}
+
+#[test]
+fn cuda_without_a_gpu_is_one_clear_line() {
+    let fixture = Fixture::trained();
+    let said = fixture.start(&["run", "run.yaml", "device=cuda", "run.dir=other"]);
+    assert_eq!(said.code, 1);
+    assert_eq!(said.err.lines().count(), 1, "{}", said.err);
+    assert!(said.err.starts_with("error: ") && said.err.contains("device cuda was asked for"), "{}", said.err);
+    fixture.fails(&["generate", super::fixture::CHECKPOINT, "--prompt", "hi", "--cuda"], 1, &["device cuda"]);
+}
+
+#[test]
+fn check_shows_where_values_come_from() {
+    let fixture = Fixture::new();
+    let said = fixture.succeeds(&["check", "run.yaml", "train.lr=1e-4", "--show-origin"]);
+    let line = |key: &str| said.out.lines().find(|line| line.starts_with(&format!("{key} = "))).unwrap();
+    assert!(line("train.lr").contains("override #1") && line("train.lr").contains("run.yaml:5"), "{}", said.out);
+    assert!(line("run.seed").contains("run.yaml:1"), "{}", said.out);
+    assert!(line("train.clip_grad").contains("schema default"), "{}", said.out);
+}
+
+#[test]
+fn what_check_prints_is_a_config() {
+    let fixture = Fixture::new();
+    let yaml = fixture.succeeds(&["check", "run.yaml", "train.lr=1e-4", "--format", "yaml"]).out;
+    let json = fixture.succeeds(&["check", "run.yaml", "train.lr=1e-4", "--format", "json"]).out;
+    let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(value["train"]["lr"], 1e-4);
+    assert_eq!(value["checkpoint"]["dir"], "run/checkpoints");
+    for (name, text) in [("whole.yaml", yaml), ("whole.json", json.clone())] {
+        fixture.write(name, text);
+        assert_eq!(fixture.succeeds(&["check", name, "--format", "json"]).out, json, "{name}");
+    }
+}
+
+#[test]
+fn the_configs_of_this_repository_are_valid() {
+    let fixture = Fixture::new();
+    let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
+    fixture.succeeds(&["data", "digits", "--out", "runs/quickstart/data"]);
+    let again = fixture.succeeds(&["data", "digits", "--out", "runs/quickstart/data"]).out;
+    assert!(again.starts_with("found 16000 training and 512 held-out pictures"), "{again}");
+    let mut num_checked = 0;
+    for entry in fs::read_dir(configs).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "yaml") {
+            fixture.succeeds(&["check", path.to_str().unwrap()]);
+            num_checked += 1;
+        }
+    }
+    assert!(num_checked > 0);
+}
+
+#[test]
+fn help_shows_examples() {
+    let fixture = Fixture::new();
+    for command in [&["--help"][..], &["run", "--help"], &["check", "--help"], &["generate", "--help"]] {
+        let said = fixture.succeeds(command);
+        assert!(said.out.contains("Example") && said.out.contains("  loongforge "), "{command:?}:\n{}", said.out);
+    }
+}

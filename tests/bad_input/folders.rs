@@ -1,0 +1,87 @@
+//! Where a run writes, what it finds there, and what it is to go on from.
+
+use crate::fixture::{CHECKPOINT, Fixture};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+#[test]
+fn a_file_in_the_way_is_named() {
+    let fixture = Fixture::new();
+    fixture.write("file", "mine");
+    fixture.fails(&["run", "run.yaml", "run.dir=file"], 2, &["`run.dir`: `file` is not a directory"]);
+    fixture.fails(&["run", "run.yaml", "run.dir=file/below"], 1, &["run.dir: cannot write into file/below"]);
+    let checkpoints = ["run", "run.yaml", "checkpoint.dir=file/below"];
+    fixture.fails(&checkpoints, 1, &["checkpoint.dir: cannot write into file/below"]);
+    assert_eq!(fixture.read("file"), "mine");
+}
+
+#[test]
+fn a_folder_that_may_not_be_written_is_named() {
+    if rustix::process::geteuid().is_root() {
+        println!("skipped: root may write everywhere; `a_file_in_the_way_is_named` shows the same error");
+        return;
+    }
+    let fixture = Fixture::new();
+    fs::create_dir(fixture.path("locked")).unwrap();
+    fs::set_permissions(fixture.path("locked"), fs::Permissions::from_mode(0o555)).unwrap();
+    for dir in ["run.dir=locked", "run.dir=locked/below"] {
+        fixture.fails(&["run", "run.yaml", dir], 1, &["run.dir: cannot write into locked", "Permission denied"]);
+    }
+}
+
+#[test]
+fn a_former_run_is_not_lost() {
+    let fixture = Fixture::trained();
+    let before = fixture.contents("run");
+    let words = [CHECKPOINT, "--resume", "--overwrite", "run.name"];
+    fixture.fails(&["run", "run.yaml"], 2, &words);
+    assert!(fixture.contents("run") == before);
+    fixture.fails(&["run", "run.yaml", "--resume"], 1, &[CHECKPOINT, "has all 2 steps", "train.steps"]);
+    assert!(fixture.contents("run") == before);
+    fixture.succeeds(&["run", "run.yaml", "--resume", "train.steps=3"]);
+    assert!(fixture.path(CHECKPOINT).exists() && fixture.path("run/checkpoints/step-00000003").exists());
+    fixture.succeeds(&["run", "run.yaml", "--overwrite", "train.steps=1"]);
+    assert!(!fixture.path(CHECKPOINT).exists() && fixture.path("run/checkpoints/step-00000001").exists());
+}
+
+#[test]
+fn resume_refuses_what_is_no_whole_checkpoint() {
+    let fixture = Fixture::trained();
+    fixture.fails(&["run", "run.yaml", "--resume=gone"], 1, &["gone is no checkpoint", "MANIFEST.json"]);
+    fixture.fails(&["run", "run.yaml", "--resume=model"], 1, &["model is no checkpoint", "MANIFEST.json"]);
+    fixture.fails(&["run", "run.yaml", "--resume", CHECKPOINT], 2, &[&format!("--resume={CHECKPOINT}")]);
+
+    let more = ["run", "run.yaml", "--resume", "train.steps=4"];
+    for file in ["optimizer-encoder.safetensors", "model-00001-of-00002.safetensors", "tokenizer.json"] {
+        let path = format!("{CHECKPOINT}/{file}");
+        let whole = fs::read(fixture.path(&path)).unwrap();
+        fixture.cut(&path, 100);
+        fixture.fails(&more, 1, &["is damaged", CHECKPOINT, file, "has 100 bytes"]);
+        fs::remove_file(fixture.path(&path)).unwrap();
+        fixture.fails(&more, 1, &["is damaged", CHECKPOINT, file]);
+        fixture.write(&path, whole);
+    }
+    let manifest = format!("{CHECKPOINT}/MANIFEST.json");
+    let whole = fixture.read(&manifest);
+    for torn in ["", "{", "{}", &whole.replace("\"format_version\": 1", "\"format_version\": 99")] {
+        fixture.write(&manifest, torn);
+        fixture.fails(&more, 1, &[CHECKPOINT]);
+    }
+    fixture.write(&manifest, whole);
+    fixture.succeeds(&more);
+}
+
+#[test]
+fn resume_refuses_another_model() {
+    let fixture = Fixture::trained();
+    let before = fixture.contents(CHECKPOINT);
+    let resume = |change| ["run", "run.yaml", "--resume", "train.steps=4", change];
+    let layers = "text_config.num_hidden_layers is 2 there and 1 here";
+    fixture.fails(
+        &resume("model.overrides.text_config.num_hidden_layers=1"),
+        1,
+        &[CHECKPOINT, "another model", layers],
+    );
+    fixture.fails(&resume("train.precision=bf16"), 1, &[CHECKPOINT, "train.precision float32", "this run bf16"]);
+    assert!(fixture.contents(CHECKPOINT) == before);
+}

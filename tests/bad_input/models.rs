@@ -1,0 +1,111 @@
+//! Model folders: weights, config and tokenizer that are torn or do not fit.
+
+use crate::fixture::{CHECKPOINT, Fixture};
+
+const ENCODER: &str = "model-00001-of-00002.safetensors";
+const FOUNDATION: &str = "model-00002-of-00002.safetensors";
+
+/// A run that loads the weights of the folder `broken`.
+const LOAD: [&str; 5] = ["run", "run.yaml", "model.path=broken", "model.weights=load", "run.dir=other"];
+
+/// A trained model's copy in `broken`.
+fn broken() -> Fixture {
+    let fixture = Fixture::trained();
+    fixture.copy(CHECKPOINT, "broken");
+    fixture
+}
+
+fn never_began(fixture: &Fixture) {
+    let metrics = fixture.path("other/metrics.jsonl");
+    assert!(!metrics.exists() || fixture.read("other/metrics.jsonl").is_empty());
+    assert!(!fixture.path("other/checkpoints/step-00000002").exists());
+}
+
+#[test]
+fn torn_weights_are_named() {
+    let fixture = broken();
+    let (encoder, foundation) = (format!("broken/{ENCODER}"), format!("broken/{FOUNDATION}"));
+    fixture.cut(&foundation, 20_000);
+    let words = [foundation.as_str(), "is not a whole safetensors file", "20000 bytes"];
+    fixture.fails(&LOAD, 1, &words);
+    never_began(&fixture);
+    fixture.fails(&["generate", "broken", "--prompt", "hi"], 1, &words);
+
+    for junk in [&b""[..], b"junk", &[0xff; 64], b"\x02\0\0\0\0\0\0\0{}"] {
+        fixture.write(&encoder, junk);
+        fixture.fails(&["generate", "broken", "--prompt", "hi"], 1, &["broken"]);
+    }
+    std::fs::remove_file(fixture.path(&encoder)).unwrap();
+    fixture.fails(&LOAD, 1, &[&encoder, "No such file"]);
+    std::fs::remove_file(fixture.path("broken/model.safetensors.index.json")).unwrap();
+    fixture.fails(&LOAD, 1, &["broken has no model.safetensors", "model.weights=random"]);
+}
+
+#[test]
+fn weights_of_other_shapes_or_vocabulary_are_named() {
+    let fixture = broken();
+    let narrower = [&LOAD[..], &["model.overrides.text_config.intermediate_size=32"]].concat();
+    let words = ["mlp.gate_proj.weight is [64, 48] there and [32, 48] by config.json"];
+    fixture.fails(&narrower, 1, &words);
+    let deeper = [&LOAD[..], &["model.overrides.text_config.num_hidden_layers=3"]].concat();
+    fixture.fails(&deeper, 1, &["model.language_model.layers.2.", "is missing", "more"]);
+    let wider = [&LOAD[..], &["model.overrides.text_config.vocab_size=300"]].concat();
+    fixture.fails(&wider, 1, &["model.language_model.embed_tokens.weight is [264, 48] there and [300, 48]"]);
+    never_began(&fixture);
+}
+
+#[test]
+fn a_tokenizer_beyond_the_vocabulary_is_refused_before_the_first_step() {
+    let fixture = Fixture::new();
+    fixture.copy("model", "broken");
+    fixture.edit("broken/tokenizer.json", "\"ÿ\": 255", "\"ÿ\": 999");
+    let words = ["broken/tokenizer.json", "token id 999", "vocab_size 264"];
+    let args = ["run.yaml", "model.path=broken", "run.dir=other"];
+    fixture.fails(&[&["run"], &args[..]].concat(), 1, &words);
+    never_began(&fixture);
+    fixture.fails(&[&["check"], &args[..]].concat(), 2, &words);
+
+    let image_token = ["image_token_id is 262, but must be below text_config.vocab_size (262)"];
+    fixture.fails(&["run", "run.yaml", "model.overrides.text_config.vocab_size=262"], 2, &image_token);
+    fixture.fails(
+        &["check", "run.yaml", "model.overrides.text_config.vocab_siz=262"],
+        2,
+        &["vocab_siz", "no such key"],
+    );
+}
+
+#[test]
+fn torn_files_of_a_model_folder_are_named() {
+    let fixture = Fixture::new();
+    let run = ["run", "run.yaml", "model.path=broken", "run.dir=other"];
+    for (file, code) in
+        [("config.json", 2), ("tokenizer.json", 1), ("tokenizer_config.json", 1), ("preprocessor_config.json", 1)]
+    {
+        fixture.copy("model", "broken");
+        fixture.cut(&format!("broken/{file}"), 40);
+        let path = format!("broken/{file}");
+        fixture.fails(&run, code, &[&path]);
+        fixture.fails(&["check", "run.yaml", "model.path=broken"], 2, &[&path]);
+    }
+    fixture.copy("model", "broken");
+    std::fs::remove_file(fixture.path("broken/chat_template.jinja")).unwrap();
+    fixture.fails(&run, 1, &["no chat template", "data.template"]);
+    never_began(&fixture);
+}
+
+#[test]
+fn folders_that_are_no_model_are_named() {
+    let fixture = Fixture::new();
+    std::fs::create_dir(fixture.path("empty")).unwrap();
+    fixture.fails(&["run", "run.yaml", "model.path=empty"], 2, &["`model.path`: no `config.json` in `empty`"]);
+    fixture.fails(&["run", "run.yaml", "model.path=modle"], 2, &["`model.path`: no such directory", "did you mean"]);
+    fixture.fails(&["generate", "empty", "--prompt", "hi"], 1, &["empty/config.json: No such file"]);
+    fixture.fails(
+        &["run", "run.yaml", "model.weights=load"],
+        2,
+        &["no `.safetensors` weights", "model.weights: random"],
+    );
+    fixture.edit("model/config.json", "\"model_type\": \"qwen3_vl\",", "\"model_type\": \"bert\",");
+    let words = ["model/config.json", "model_type is \"bert\"; supported: \"qwen3\", \"qwen3_vl\""];
+    fixture.fails(&["run", "run.yaml"], 2, &words);
+}

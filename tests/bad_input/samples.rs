@@ -1,0 +1,141 @@
+//! Samples and pictures that cannot be used.
+
+use crate::fixture::Fixture;
+use image::{GrayImage, ImageFormat};
+use serde_json::Value;
+use std::fs;
+use std::io::Cursor;
+
+/// A PNG whose header claims another size.
+fn png(width: u32, height: u32) -> Vec<u8> {
+    let mut bytes = Cursor::new(Vec::new());
+    GrayImage::new(16, 16).write_to(&mut bytes, ImageFormat::Png).unwrap();
+    let mut bytes = bytes.into_inner();
+    bytes[16..20].copy_from_slice(&width.to_be_bytes());
+    bytes[20..24].copy_from_slice(&height.to_be_bytes());
+    bytes
+}
+
+fn picture(index: usize) -> String {
+    format!("data/images/train/000/{index:06}.png")
+}
+
+fn json_lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Damages the first samples; the reason that each is to be skipped for.
+fn damage(fixture: &Fixture) -> Vec<&'static str> {
+    fs::remove_file(fixture.path(picture(0))).unwrap();
+    fixture.write(&picture(1), "no picture at all");
+    fixture.write(&picture(2), "");
+    fixture.cut(&picture(3), 60);
+    fixture.write(&picture(4), png(0, 0));
+    fixture.write(&picture(5), png(u32::MAX / 2, u32::MAX / 2));
+    fixture.write(&picture(6), png(16000, 20));
+    let lines = fixture.read("data/train.jsonl");
+    let mut lines: Vec<String> = lines.lines().map(str::to_owned).collect();
+    lines[7] = "{\"messages\": [".to_owned();
+    lines[8] = r#"{"messages": [{"role": "user", "content": "<image>Two?"}], "images": []}"#.to_owned();
+    lines[9] = lines[9].replace("Read the number.", &"Read. ".repeat(100));
+    fixture.write("data/train.jsonl", lines.join("\n"));
+    vec![
+        "000000.png: No such file",
+        "000001.png: not a picture in PNG, JPEG, WebP or GIF format",
+        "000002.png: empty file",
+        "000003.png: truncated or corrupt",
+        "000004.png: is 0×0 pixels",
+        "000005.png: is 2147483647×2147483647 pixels, more than data.image.max_side = 16384",
+        "000006.png: is 16000×20 pixels, an aspect ratio above 200",
+        "not a sample",
+        "not a sample",
+        "more than pack.max_tokens = 128",
+    ]
+}
+
+#[test]
+fn bad_samples_are_skipped_counted_and_listed() {
+    let fixture = Fixture::new();
+    let reasons = damage(&fixture);
+    let said = fixture.succeeds(&["run", "run.yaml", "data.on_bad_sample.max_fraction=0.5", "train.steps=3"]);
+    assert!(said.err.contains("skipped data/train.jsonl:1: image data/images/train/000/000000.png"), "{}", said.err);
+    assert!(said.err.contains("run/bad.jsonl"), "{}", said.err);
+
+    let listed = json_lines(&fixture.read("run/bad.jsonl"));
+    assert_eq!(listed.len(), reasons.len());
+    for (index, (bad, reason)) in listed.iter().zip(reasons).enumerate() {
+        assert_eq!(bad["source"], format!("data/train.jsonl:{}", index + 1));
+        assert!(bad["reason"].as_str().unwrap().contains(reason), "{bad} is not {reason:?}");
+    }
+    // Every step is whole, and the last says how many were skipped.
+    let steps = json_lines(&fixture.read("run/metrics.jsonl"));
+    let pictures: Vec<u64> = steps.iter().map(|step| step["images"].as_u64().unwrap()).collect();
+    assert_eq!(pictures, [8, 8, 8]);
+    assert_eq!(steps[2]["bad_samples"], 10);
+    assert!(fixture.path("run/checkpoints/step-00000003/MANIFEST.json").exists());
+
+    // A run that goes on goes on counting.
+    let more = ["run", "run.yaml", "--resume", "data.on_bad_sample.max_fraction=0.5", "train.steps=4"];
+    fixture.succeeds(&more);
+    let steps = json_lines(&fixture.read("run/metrics.jsonl"));
+    assert_eq!(steps[3]["bad_samples"].as_u64().unwrap() as usize, json_lines(&fixture.read("run/bad.jsonl")).len());
+}
+
+#[test]
+fn too_many_bad_samples_end_the_run() {
+    let fixture = Fixture::new();
+    damage(&fixture);
+    let last = "data/train.jsonl:4: image data/images/train/000/000003.png";
+    let in_a_row = ["4 bad samples in a row", "`data.on_bad_sample.max_consecutive` = 3", last];
+    fixture.fails(&["run", "run.yaml", "data.on_bad_sample.max_consecutive=3"], 1, &in_a_row);
+    assert_eq!(fixture.read("run/metrics.jsonl"), "");
+    assert_eq!(json_lines(&fixture.read("run/bad.jsonl")).len(), 4);
+
+    let share = ["samples are bad, more than `data.on_bad_sample.max_fraction` = 0.1", "data/train.jsonl:"];
+    fixture.fails(&["run", "run.yaml", "data.on_bad_sample.max_fraction=0.1", "train.steps=99"], 1, &share);
+}
+
+#[test]
+fn a_file_without_samples_is_named_before_the_first_step() {
+    let fixture = Fixture::new();
+    fixture.write("data/train.jsonl", "\n\n");
+    fixture.fails(&["run", "run.yaml"], 1, &["data/train.jsonl has no samples"]);
+    fixture.fails(&["run", "run.yaml", "data.train.0.path=data/images"], 2, &["`data.train.0.path`", "is a directory"]);
+    fixture.fails(&["run", "run.yaml", "data.train.0.path=data/trian.jsonl"], 2, &["did you mean", "data/train.jsonl"]);
+    assert!(!fixture.path("run/checkpoints/step-00000002").exists());
+}
+
+#[test]
+fn held_out_questions_are_looked_at_before_a_run() {
+    let fixture = Fixture::new();
+    fixture.write("none.jsonl", "\n");
+    fixture.fails(&["run", "run.yaml", "+eval.path=none.jsonl"], 2, &["eval.path: none.jsonl has no samples"]);
+    fixture.fails(&["check", "run.yaml", "+eval.path=none.jsonl"], 2, &["eval.path: none.jsonl has no samples"]);
+    assert!(!fixture.path("run").exists());
+}
+
+#[test]
+fn a_question_that_cannot_be_used_does_not_spoil_the_others() {
+    let fixture = Fixture::new();
+    let held_out = fixture.read("data/held_out.jsonl");
+    fixture
+        .write("data/some.jsonl", format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"hi\"}}]}}\n{held_out}"));
+    let said = fixture.succeeds(&["run", "run.yaml", "+eval.path=data/some.jsonl", "eval.max_new_tokens=2"]);
+    assert!(said.err.contains("1 held-out questions cannot be used; the first: data/some.jsonl:1"), "{}", said.err);
+    assert!(said.err.contains("of 4 answers exactly right"), "{}", said.err);
+
+    fixture.write("data/bad.jsonl", "{}\n");
+    let words = ["the model is trained and saved, but not evaluated: eval.path", "data/bad.jsonl", "step-00000002"];
+    fixture.fails(&["run", "run.yaml", "--overwrite", "+eval.path=data/bad.jsonl"], 1, &words);
+    assert!(fixture.path("run/checkpoints/step-00000002/MANIFEST.json").exists());
+}
+
+#[test]
+fn generate_names_a_picture_that_is_missing() {
+    let fixture = Fixture::trained();
+    let ask = |image| ["generate", super::fixture::CHECKPOINT, "--prompt", "Read the number.", "--image", image];
+    fixture.fails(&ask("gone.png"), 1, &["image gone.png: No such file"]);
+    fixture.write("torn.png", "");
+    fixture.fails(&ask("torn.png"), 1, &["image torn.png: empty file"]);
+    fixture.succeeds(&[&ask("data/images/train/000/000000.png")[..], &["--max-new-tokens", "2"]].concat());
+}
