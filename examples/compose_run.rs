@@ -35,7 +35,7 @@ impl EncoderFamily for Blocks {
     }
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
     let root = dir.path().display();
     digits::compose(&dir.path().join("data"), &Digits { seed: 0, num_train: 256, num_held_out: 8 })?;
@@ -49,7 +49,7 @@ data: {{ train: [{{ path: {root}/data/train.jsonl }}] }}
 train: {{ steps: 20, global_batch_size: 16, lr: 3e-3 }}"
     ))?;
     let model = &run.folder().config;
-    let patch_dim = model.vision.as_ref().ok_or("the model takes no pictures")?.patch_dim();
+    let patch_dim = model.vision.as_ref().expect("a Qwen3-VL has an encoder").patch_dim();
     let num_outputs = model.num_feature_tensors() as i64;
     let blocks = Blocks { block_dim: 4 * patch_dim, width: model.text.hidden_size, num_outputs };
     run.encoder(blocks).run_with(|step| println!("step {:2}  loss {:.3}", step.step.0, step.loss))?;

@@ -35,7 +35,7 @@ fn record(params: &ParamStore) -> EncoderTape {
     EncoderTape { tape: Rc::new(tape), pixels, outputs }
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> anyhow::Result<()> {
     let params = Rc::new(ParamStore::new(specs(), Kind::Float, Device::Cpu));
     params.init_random(1);
     let mut optimizer = AdamW::new(&params, AdamWConfig { betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.0 })?;

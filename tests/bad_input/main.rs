@@ -5,4 +5,5 @@ mod command_line;
 mod fixture;
 mod folders;
 mod models;
+mod own_encoder;
 mod samples;

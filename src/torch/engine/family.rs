@@ -102,6 +102,10 @@ impl FoundationModel for QwenTextModel {
         self.num_feature_tensors
     }
 
+    fn feature_dim(&self) -> i64 {
+        self.model.config().hidden_size
+    }
+
     fn record(&self, batch: &MicroBatch) -> FoundationTape {
         let ids = batch.input_ids();
         let placeholder = |(row, id): (usize, &i64)| (Some(*id) == self.image_token_id).then_some(row as i64);

@@ -96,9 +96,11 @@ impl FoundationPart {
             .into());
         }
         let tensors: Vec<Tensor> = parcel.tensors.into_iter().map(into_tensor).collect();
-        if tensors.len() != num_tensors || tensors.iter().any(|tensor| tensor.size()[0] != unit.num_features) {
+        if tensors.len() != num_tensors
+            || tensors.iter().any(|tensor| tensor.size() != [unit.num_features, self.model.feature_dim()])
+        {
             let shapes: Vec<_> = tensors.iter().map(Tensor::size).collect();
-            let want = format!("{num_tensors} tensors of {} rows", unit.num_features);
+            let want = format!("{num_tensors} tensors of [{}, {}]", unit.num_features, self.model.feature_dim());
             return Err(format!("{from} sent {kind:?} with shapes {shapes:?}; expected {want}").into());
         }
         unit.features = Some((from, Features { tensors, _credit: parcel.credit }));

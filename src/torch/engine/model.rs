@@ -32,6 +32,9 @@ pub trait FoundationModel {
     /// Tensors in an activation: 1 + the number of DeepStack levels; 0 for a model without encoder.
     fn num_feature_tensors(&self) -> usize;
 
+    /// Columns of each of these tensors.
+    fn feature_dim(&self) -> i64;
+
     /// Records forward and loss of one micro-batch.
     fn record(&self, batch: &MicroBatch) -> FoundationTape;
 }
