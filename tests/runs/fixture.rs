@@ -50,7 +50,9 @@ impl Fixture {
         let lines = fs::read_to_string(data.join("train.jsonl")).unwrap();
         let text = |index: usize| {
             let answer = "abcdefgh".repeat(index % 3 + 1);
-            format!(r#"{{"messages":[{{"role":"user","content":"Say {index}."}},{{"role":"assistant","content":"{answer}"}}]}}"#)
+            format!(
+                r#"{{"messages":[{{"role":"user","content":"Say {index}."}},{{"role":"assistant","content":"{answer}"}}]}}"#
+            )
         };
         let keep = |index: usize| match pictures {
             Pictures::All => true,
@@ -58,7 +60,8 @@ impl Fixture {
             Pictures::None => false,
         };
         let mixed = lines.lines().enumerate();
-        let mixed: Vec<String> = mixed.map(|(index, line)| if keep(index) { line.to_owned() } else { text(index) }).collect();
+        let mixed: Vec<String> =
+            mixed.map(|(index, line)| if keep(index) { line.to_owned() } else { text(index) }).collect();
         fs::write(data.join("train.jsonl"), mixed.join("\n")).unwrap();
         let config = format!(
             "run: {{ name: test, dir: {root}/run, seed: 5 }}

@@ -29,7 +29,7 @@ fn every_split(overrides: &[&str], resumed_overrides: &[&str]) {
     assert_eq!(whole.len() as u64, STEPS);
     let name = |step: u64| format!("step-{step:08}");
     let want = hashes(&checkpoints.join(name(STEPS)));
-    assert!(want.len() >= 4, "{want:?}");
+    assert!(want.len() >= 3, "weights of two pools and an optimizer: {want:?}");
     for split in 1..STEPS {
         let other = fixture.path().join(format!("resumed-{split}"));
         let dir = format!("checkpoint.dir={}", other.display());

@@ -16,7 +16,7 @@ use crate::data::rng::Rng;
 pub const PROMPT: &str = "Read the number.";
 
 /// Part of the stamp: another number where the pictures change.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const STAMP: &str = "digits.json";
 const MAX_DIGITS: u64 = 6;
 /// Scans are shown at this many pixels a value.
@@ -113,29 +113,23 @@ fn write_part(dir: &Path, name: &str, scans: &[Vec<Scan>; 10], key: [u64; 2], co
     lines.flush()
 }
 
-/// Dark ink on light, slightly noisy paper: 1 to [`MAX_DIGITS`] digits roughly on one line.
+/// Dark ink on light, slightly noisy paper: 1 to [`MAX_DIGITS`] digits roughly on one line of a canvas that is one or
+/// two lines higher and up to two digits wider.
 fn picture(rng: &mut Rng, scans: &[Vec<Scan>; 10]) -> (GrayImage, String) {
-    let digit_side = (SIDE * SCALE) as i64;
-    let num_digits = 1 + rng.below(MAX_DIGITS) as usize;
-    let gaps: Vec<i64> = (0..num_digits).map(|_| rng.between(0, 2)).collect();
-    let (left, right) = (rng.between(2, 6), rng.between(2, 14));
-    let width = left + right + num_digits as i64 * digit_side + gaps[1..].iter().sum::<i64>();
-    let height = rng.between(24, 44);
-    let middle = rng.between(2, height - digit_side - 2);
+    let side = (SIDE * SCALE) as i64;
+    let num_digits = 1 + rng.below(MAX_DIGITS) as i64;
+    let (width, height) = (side * (num_digits + rng.between(0, 2)), side * rng.between(2, 3));
+    let left = rng.between(0, 3.min(width - side * num_digits));
+    let line = side * rng.between(0, height / side - 1);
 
     let mut canvas = GrayImage::from_fn(width as u32, height as u32, |_, _| Luma([255 - rng.below(14) as u8]));
-    let mut number = String::with_capacity(num_digits);
-    let mut x = left;
-    for gap in &gaps {
-        if !number.is_empty() {
-            x += gap;
-        }
+    let mut number = String::with_capacity(num_digits as usize);
+    for place in 0..num_digits {
         let digit = rng.below(10) as usize;
         let scan = &scans[digit][rng.below(scans[digit].len() as u64) as usize];
-        let y = (middle + rng.between(-1, 1)).clamp(0, height - digit_side);
-        stamp_scan(&mut canvas, scan, x as u32, y as u32);
+        let y = (line + rng.between(-2, 2)).clamp(0, height - side);
+        stamp_scan(&mut canvas, scan, (left + place * side) as u32, y as u32);
         number.push(char::from(b'0' + digit as u8));
-        x += digit_side;
     }
     (canvas, number)
 }
@@ -190,7 +184,7 @@ mod tests {
         for conversation in &train {
             let picture = image::open(dir.join(&conversation.images[0])).unwrap();
             let num_digits = conversation.turns[1].joined_text().len();
-            assert!(picture.width() as usize >= 16 * num_digits + 4 && (24..=44).contains(&picture.height()));
+            assert!(picture.width() as usize >= 16 * num_digits && (32..=48).contains(&picture.height()));
             lengths[num_digits] += 1;
         }
         assert!(lengths[1..].iter().all(|&count| count > 100), "{lengths:?}");
