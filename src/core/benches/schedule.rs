@@ -1,0 +1,136 @@
+//! What deciding costs: planning alone, and the whole coordinator driven by events as fast as it takes them.
+//! `cargo bench -p loongforge-core --bench schedule -- [STEP_MS]`; shares are of a step of STEP_MS milliseconds.
+
+use loongforge_core::config::{self, RunConfig};
+use loongforge_core::data::Dataset;
+use loongforge_core::data::digits::{Digits, MODEL, compose, write_model};
+use loongforge_core::message::{ActorId, Command, Event, SampleId, SampleMeta, StepId, StepReport, Timings};
+use loongforge_core::schedule::{Coordinator, CoordinatorSpec, Input, ModelShape, Output, PlanSpec, plan_step};
+use std::collections::VecDeque;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// A quick-start step on two cores, roughly; `benches/step_time.py` measures it.
+const STEP_MS: f64 = 70.0;
+/// Samples, and replicas of each of the two pools.
+const SIZES: [(usize, u32); 3] = [(32, 1), (512, 8), (8192, 64)];
+const ROUNDS: usize = 5;
+const PLANS: u64 = 40;
+const STEPS: u64 = 500;
+
+fn main() {
+    // Cargo adds `--bench`.
+    let step_ms = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(STEP_MS);
+    let show = |what: &str, mut rounds: Vec<f64>| {
+        rounds.sort_by(f64::total_cmp);
+        let [least, median, most] = [0, rounds.len() / 2, rounds.len() - 1].map(|at| rounds[at]);
+        let share = median / (step_ms * 1e3) * 100.0;
+        println!("{what:36} {median:8.1} µs ({least:.1} to {most:.1})  {share:7.3} % of {step_ms} ms");
+    };
+    let num_samples = SIZES.iter().map(|(samples, _)| *samples).max().unwrap_or(0);
+    let folder = tempfile::tempdir().expect("a folder");
+    write_model(&folder.path().join("model"), &MODEL).expect("the quick start's model");
+    compose(&folder.path().join("digits"), &Digits { seed: 1, num_train: num_samples, num_held_out: 1 })
+        .expect("pictures");
+    let mut config = quick_start(folder.path());
+    let samples = measure(&config, num_samples);
+    let spec = CoordinatorSpec::new(&config, shape(), None);
+    let what = format!("coordinator, {} samples, 1 + 1", spec.global_batch_size);
+    show(&what, (0..ROUNDS).map(|_| coordinate(&spec, &samples)).collect());
+    for (num_samples, replicas) in SIZES {
+        config.pools.encoder.replicas = replicas as usize;
+        config.pools.foundation.replicas = replicas as usize;
+        let spec = PlanSpec::new(&config, shape());
+        let what = format!("plan_step, {num_samples} samples, {replicas} + {replicas}");
+        show(&what, (0..ROUNDS).map(|_| plan(&spec, &samples[..num_samples])).collect());
+    }
+}
+
+/// Microseconds of one plan.
+fn plan(spec: &PlanSpec, samples: &[SampleMeta]) -> f64 {
+    let start = Instant::now();
+    for step in 0..PLANS {
+        let plan = plan_step(spec, StepId(step), samples, SampleId(samples.len() as u64)).expect("a plan");
+        assert_eq!(plan.num_items(), samples.len());
+    }
+    start.elapsed().as_secs_f64() * 1e6 / PLANS as f64
+}
+
+/// Microseconds a step inside `Coordinator::on`, everything included: intake, plans, decisions, summaries.
+fn coordinate(spec: &CoordinatorSpec, samples: &[SampleMeta]) -> f64 {
+    let spec = CoordinatorSpec { steps: STEPS, ..spec.clone() };
+    let mut inputs: VecDeque<Input> = spec.pools.actors().map(|actor| Input::Event(actor, Event::Ready)).collect();
+    let mut coordinator = Coordinator::new(spec);
+    let (mut inside, mut num_steps) = (Duration::ZERO, 0);
+    while let Some(input) = inputs.pop_front() {
+        let start = Instant::now();
+        let outputs = coordinator.on(input);
+        inside += start.elapsed();
+        for output in outputs {
+            match output {
+                Output::Send(actor, command) => {
+                    let events = answers(actor, command, samples);
+                    inputs.extend(events.into_iter().map(|event| Input::Event(actor, event)));
+                }
+                Output::Step(_) => num_steps += 1,
+                Output::Publish(draft) => inputs.push_back(Input::Published(draft.step)),
+                Output::Finished(result) => drop(result.expect("a run without failures")),
+                Output::Bad(_) | Output::Prepare(..) => {}
+            }
+        }
+    }
+    assert_eq!(num_steps, STEPS, "every step is summed up");
+    inside.as_secs_f64() * 1e6 / STEPS as f64
+}
+
+/// What an engine says to a command, at once.
+fn answers(actor: ActorId, command: Command, samples: &[SampleMeta]) -> Option<Event> {
+    let measure =
+        |position: u64| SampleMeta { id: SampleId(position), ..samples[position as usize % samples.len()].clone() };
+    match command {
+        Command::Read { from, until } => {
+            Some(Event::Measured { samples: (from.0..until.0).map(measure).collect(), bad: Vec::new() })
+        }
+        Command::Plan(plan) => (!is_data(actor)).then(|| {
+            let timings = Timings { busy: 0.05, idle: 0.02 };
+            Event::Reduced(StepReport { step: plan.step, loss: 1.0, grad_square_sum: 1.0, timings })
+        }),
+        Command::Commit(commit) => Some(Event::Applied { step: commit.step }),
+        Command::Abort { step } => Some(Event::Applied { step }),
+        Command::Save { step, .. } => Some(Event::Saved { step, files: Vec::new() }),
+        Command::Stop => Some(Event::Stopped),
+    }
+}
+
+fn is_data(actor: ActorId) -> bool {
+    actor == ActorId::data(actor.index)
+}
+
+/// The quick start's settings over data in `folder`.
+fn quick_start(folder: &Path) -> RunConfig {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/quickstart.yaml");
+    let at = |name| folder.join(name).display().to_string();
+    let overrides = [
+        format!("model.path={}", at("model")),
+        format!("data.train.0.path={}", at("digits/train.jsonl")),
+        "eval=null".to_owned(),
+    ];
+    config::load(&file, &overrides, std::iter::empty()).expect("the quick start's file").config
+}
+
+/// Of the quick start's model, in float32: patches hold two equal frames, features the levels of DeepStack.
+fn shape() -> ModelShape {
+    let values_per_patch = 3 * 2 * MODEL.patch_size * MODEL.patch_size;
+    let levels = 1 + MODEL.deepstack_visual_indexes.len();
+    ModelShape {
+        hidden_size: MODEL.hidden_size as u64,
+        bytes_per_patch: 4 * values_per_patch as u64,
+        bytes_per_feature: (4 * levels * MODEL.hidden_size) as u64,
+    }
+}
+
+/// Measures of the quick start's pictures, in the order in which a run reads them.
+fn measure(config: &RunConfig, num_samples: usize) -> Vec<SampleMeta> {
+    let dataset = Dataset::open(&config.data, Path::new(&config.model.path), 1).expect("the pictures just made");
+    (0..num_samples as u64).map(|position| dataset.sample(position).expect("good samples").meta).collect()
+}
