@@ -153,7 +153,7 @@ def collate(samples):
 
 
 def plan(samples, steps, batch_size, micro):
-    """Micro-batches of every step. `micro` of None: the whole batch at once; else groups of like length of that size."""
+    """Micro-batches of every step: the whole batch at once, or `micro` samples of like length at a time."""
     planned = []
     for step in range(steps):
         batch = samples[step * batch_size : (step + 1) * batch_size]
@@ -172,13 +172,13 @@ def round_theirs(args, checkpoint, planned, attention, learning_rates):
         checkpoint, attn_implementation=attention, dtype=torch.float32
     )
     model.train()
+    matrices = [parameter for parameter in model.parameters() if parameter.dim() >= 2]
+    others = [parameter for parameter in model.parameters() if parameter.dim() < 2]
+    settings = train["optimizer"]
     optimizer = torch.optim.AdamW(
-        [
-            {"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": train["optimizer"]["weight_decay"]},
-            {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
-        ],
-        betas=tuple(train["optimizer"]["betas"]),
-        eps=train["optimizer"]["eps"],
+        [{"params": matrices, "weight_decay": settings["weight_decay"]}, {"params": others, "weight_decay": 0.0}],
+        betas=tuple(settings["betas"]),
+        eps=settings["eps"],
         fused=True,
     )
     losses, seconds = [], []
@@ -224,12 +224,14 @@ def arguments():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of torch, for transformers")
     parser.add_argument("--attention", nargs="+", default=["sdpa", "eager"], help="of transformers, to try")
-    parser.add_argument("--micro", nargs="*", type=int, default=[16], help="sizes of length-grouped micro-batches, to try")
-    parser.add_argument("--trial", type=int, default=10, help="timed steps of each of transformers' variants; the best plays")
-    parser.add_argument("--passive", action="store_true", help="transformers' threads sleep while they wait: for busy machines")
+    parser.add_argument("--micro", nargs="*", type=int, default=[16], help="length-grouped micro-batches, to try")
+    parser.add_argument("--trial", type=int, default=10, help="timed steps of each variant; the best plays")
+    parser.add_argument("--passive", action="store_true", help="waiting threads of transformers sleep")
     args = parser.parse_args()
     if not args.steps > args.skip:
         parser.error("--steps must be more than --skip")
+    if not args.binary.is_file():
+        parser.error(f"no program at {args.binary}: cargo build --release, or name another with --binary")
     return args
 
 
