@@ -25,16 +25,20 @@ fn never_began(fixture: &Fixture) {
 fn torn_weights_are_named() {
     let fixture = broken();
     let (encoder, foundation) = (format!("broken/{ENCODER}"), format!("broken/{FOUNDATION}"));
+    let whole = std::fs::read(fixture.path(&foundation)).unwrap();
     fixture.cut(&foundation, 20_000);
     let words = [foundation.as_str(), "is not a whole safetensors file", "20000 bytes"];
     fixture.fails(&LOAD, 1, &words);
     never_began(&fixture);
     fixture.fails(&["generate", "broken", "--prompt", "hi"], 1, &words);
 
-    for junk in [&b""[..], b"junk", &[0xff; 64], b"\x02\0\0\0\0\0\0\0{}"] {
+    fixture.write(&foundation, whole);
+    for junk in [&b""[..], b"junk", &[0xff; 64]] {
         fixture.write(&encoder, junk);
-        fixture.fails(&["generate", "broken", "--prompt", "hi"], 1, &["broken"]);
+        fixture.fails(&["generate", "broken", "--prompt", "hi"], 1, &[&encoder]);
     }
+    fixture.write(&encoder, b"\x02\0\0\0\0\0\0\0{}");
+    fixture.fails(&LOAD, 1, &["weights in broken are not of the model", "model.visual.pos_embed.weight is missing"]);
     std::fs::remove_file(fixture.path(&encoder)).unwrap();
     fixture.fails(&LOAD, 1, &[&encoder, "No such file"]);
     std::fs::remove_file(fixture.path("broken/model.safetensors.index.json")).unwrap();
