@@ -102,7 +102,7 @@ fn recompute_changes_no_bit() {
 #[test]
 fn small_credits_cost_time_and_no_bits() {
     let fixture = Fixture::new(Pictures::All);
-    let narrow = ["edges.features.credit=16KiB", "edges.pixels.credit=160KiB", "edges.tokens.credit=8KiB"];
+    let narrow = ["edges.features.credit=16KiB", "edges.pixels.credit=256KiB", "edges.tokens.credit=8KiB"];
     assert_eq!(bits(&fixture.losses(&[])), bits(&fixture.losses(&narrow)));
 }
 

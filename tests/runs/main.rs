@@ -2,4 +2,5 @@
 
 mod equality;
 mod fixture;
+mod processes;
 mod resume;

@@ -1,0 +1,110 @@
+//! The same program as processes: the same bits as in one process, and clear words where somebody is missing.
+
+use crate::fixture::{Fixture, Pictures};
+use std::os::unix::net::UnixListener;
+use std::process::{Child, Command, Output, Stdio};
+
+fn program(fixture: &Fixture, name: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_loongforge"));
+    command.arg("run").arg(fixture.config_file());
+    // Tensors, sockets and losses must not depend on where a run writes.
+    command.arg(format!("checkpoint.dir={}/{name}/checkpoints", fixture.path().display()));
+    command.arg(format!("run.dir={}/{name}", fixture.path().display())).args(arguments);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn run(fixture: &Fixture, name: &str, arguments: &[&str]) {
+    let output = program(fixture, name, arguments).output().unwrap();
+    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Every step's loss as it was written: shortest decimals that read back to the same bits.
+fn losses(fixture: &Fixture, name: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(fixture.path().join(name).join("metrics.jsonl")).unwrap();
+    let loss = |line: &str| line.split("\"loss\":").nth(1).unwrap().split(',').next().unwrap().to_owned();
+    text.lines().map(loss).collect()
+}
+
+#[test]
+fn processes_equal_threads() {
+    let fixture = Fixture::new(Pictures::Some);
+    let cases: [(&str, &[&str]); 3] = [
+        ("plain", &[]),
+        ("frozen", &["model.image_encoder.freeze=true"]),
+        ("many", &["run.deterministic=true", "pools.encoder.replicas=2", "pools.data.replicas=2"]),
+    ];
+    for (name, overrides) in cases {
+        run(&fixture, name, overrides);
+        let apart = format!("{name}-processes");
+        run(&fixture, &apart, &[overrides, &["--processes"]].concat());
+        let want = losses(&fixture, name);
+        assert_eq!(want.len(), 20);
+        assert_eq!(losses(&fixture, &apart), want, "{name}");
+    }
+    let single = ["run.deterministic=true", "pools.placement=colocated"];
+    run(&fixture, "single", &single);
+    assert_eq!(losses(&fixture, "single"), losses(&fixture, "many"));
+}
+
+#[test]
+fn roles_started_by_hand_make_a_run() {
+    let fixture = Fixture::new(Pictures::Some);
+    let socket = fixture.path().join("run.sock");
+    let start = |role: &str| -> Child {
+        program(&fixture, "by-hand", &["--role", role, "--join", socket.to_str().unwrap()]).spawn().unwrap()
+    };
+    // In any order: whoever comes before the scheduler waits for it.
+    let others: Vec<Child> = ["foundation", "data"].map(start).into_iter().collect();
+    let scheduler = start("scheduler");
+    let last = start("encoder");
+    for child in others.into_iter().chain([last, scheduler]) {
+        let Output { status, stderr, .. } = child.wait_with_output().unwrap();
+        assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+    }
+    run(&fixture, "plain", &[]);
+    assert_eq!(losses(&fixture, "by-hand"), losses(&fixture, "plain"));
+}
+
+fn fails(fixture: &Fixture, name: &str, arguments: &[&str], words: &[&str]) {
+    let output = program(fixture, name, arguments).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && !text.contains("panicked"), "{text}");
+    for word in words {
+        assert!(text.contains(word), "{word:?} is not in: {text}");
+    }
+}
+
+#[test]
+fn a_missing_or_doubled_scheduler_is_named() {
+    let fixture = Fixture::new(Pictures::None);
+    let socket = fixture.path().join("run.sock");
+    let join = ["scheduler.join_timeout=1s", "--join", socket.to_str().unwrap(), "--role"];
+    fails(&fixture, "a", &[&join[..], &["encoder"]].concat(), &["run.sock"]);
+    fails(&fixture, "b", &[&join[..], &["scheduler"]].concat(), &["data", "encoder", "foundation"]);
+    let _taken = UnixListener::bind(&socket).unwrap();
+    fails(&fixture, "c", &[&join[..], &["scheduler"]].concat(), &["run.sock", "another scheduler listens"]);
+}
+
+#[test]
+fn a_killed_actor_ends_the_run_by_name() {
+    let fixture = Fixture::new(Pictures::All);
+    let socket = fixture.path().join("run.sock");
+    let start = |role: &str| -> Child {
+        let arguments = ["train.steps=100000", "--role", role, "--join", socket.to_str().unwrap()];
+        program(&fixture, "killed", &arguments).spawn().unwrap()
+    };
+    let scheduler = start("scheduler");
+    let mut others = ["foundation", "data", "encoder"].map(start);
+    let metrics = fixture.path().join("killed/metrics.jsonl");
+    while !std::fs::metadata(&metrics).is_ok_and(|file| file.len() > 0) {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    others[2].kill().unwrap();
+    let output = scheduler.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && text.contains("encoder/0"), "{text}");
+    for child in &mut others {
+        child.wait().unwrap();
+    }
+}
