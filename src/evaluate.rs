@@ -12,8 +12,6 @@ use std::path::{Path, PathBuf};
 
 /// Columns that a picture may take in the terminal.
 const PICTURE_COLUMNS: u32 = 48;
-/// Steps over which the loss curve is smoothed.
-const SMOOTHING: usize = 20;
 
 /// Whether the questions of `eval` are there, before a run ends with them.
 ///
@@ -63,14 +61,9 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
 fn loss_curve(config: &RunConfig) -> Result<PathBuf> {
     let metrics = read_metrics(&config.run.dir.join("metrics.jsonl"))?;
     let points: Vec<(f64, f64)> = metrics.iter().map(|step| (step.step as f64, step.loss)).collect();
-    let mean = |end: usize| {
-        let window = &points[(end + 1).saturating_sub(SMOOTHING)..=end];
-        (points[end].0, window.iter().map(|point| point.1).sum::<f64>() / window.len() as f64)
-    };
-    let smooth: Vec<(f64, f64)> = (0..points.len()).map(mean).collect();
     let path = config.run.dir.join("loss.png");
-    let curves = [Curve { label: "loss", points: &points }, Curve { label: "mean of 20", points: &smooth }];
-    plot(&path, &format!("{}: training loss", config.run.name), "step", &curves)?;
+    let curve = Curve { label: "loss", points: &points };
+    plot(&path, &format!("{}: training loss", config.run.name), "step", &[curve])?;
     Ok(path)
 }
 

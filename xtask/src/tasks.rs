@@ -11,6 +11,15 @@ use crate::{setup, tools};
 /// Where the quick start keeps its data; its results go beside it.
 const QUICKSTART_DATA: &str = "runs/quickstart/data";
 
+const NEXT: &str = "
+Try next (loongforge is target/release/loongforge):
+  loongforge generate runs/quickstart/checkpoints/step-00000900 \\
+      --image runs/quickstart/data/images/held_out/000/000001.png --prompt \"Read the number.\"
+  loongforge run configs/quickstart.yaml --overwrite pools.encoder.replicas=2     two encoders
+  loongforge run configs/quickstart.yaml --overwrite --processes                 a process for each actor
+  loongforge check configs/quickstart.yaml --show-origin                         every key and where it is set
+  cargo xtask test";
+
 pub const FIXTURES: &str = "\
 Parity fixtures are small folders made once with Python transformers and committed; no test needs Python.
 One folder a fixture:
@@ -31,7 +40,14 @@ pub fn quickstart(root: &Path, overrides: &[String]) -> Result<ExitCode> {
     if code != 0 {
         return Ok(ExitCode::from(code));
     }
-    let code = run(loongforge(root, ["run", "configs/quickstart.yaml"]).args(overrides).current_dir(root))?;
+    // A former quick start is made anew, unless told to go on with it.
+    let resumes = overrides.iter().any(|word| word.starts_with("--resume"));
+    let anew = if resumes { None } else { Some("--overwrite") };
+    let mut train = loongforge(root, ["run", "configs/quickstart.yaml"]);
+    let code = run(train.args(overrides).args(anew).current_dir(root))?;
+    if code == 0 {
+        println!("{NEXT}");
+    }
     Ok(ExitCode::from(code))
 }
 
