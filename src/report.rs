@@ -68,7 +68,6 @@ impl Report {
             step_ms: seconds * 1e3,
             encoder_busy: busy(summary, Role::Encoder),
             foundation_busy: busy(summary, Role::Foundation),
-            data_wait: 0.0,
             mfu: None,
             skipped: !summary.applied,
             bad_samples: self.bad.len(),

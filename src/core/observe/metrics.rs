@@ -22,8 +22,6 @@ pub struct StepMetrics {
     /// Share of the step in which the pool's engines computed, 0 to 1, the mean over the pool.
     pub encoder_busy: f64,
     pub foundation_busy: f64,
-    /// Share of the step in which it waited for samples.
-    pub data_wait: f64,
     /// Model FLOPs utilization, 0 to 1, where the device's peak is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mfu: Option<f64>,
@@ -49,7 +47,6 @@ impl StepMetrics {
             ("speed/step_ms", self.step_ms),
             ("busy/encoder", self.encoder_busy),
             ("busy/foundation", self.foundation_busy),
-            ("busy/data_wait", self.data_wait),
         ];
         scalars.extend(self.mfu.map(|mfu| ("speed/mfu", mfu)));
         scalars

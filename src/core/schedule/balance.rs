@@ -1,6 +1,7 @@
 //! Sharing work out: to bins by longest processing time first, and to consecutive chunks.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// What a bin may hold.
@@ -15,15 +16,16 @@ pub(super) struct Room {
 pub(super) fn longest_first(costs: &[u64], weights: &[u64], num_bins: usize, room: Room) -> Option<Vec<usize>> {
     let mut order: Vec<usize> = (0..costs.len()).collect();
     order.sort_by_key(|&item| (Reverse(costs[item]), item));
-    let mut bins = vec![(0_u64, Room { weight: 0, count: 0 }); num_bins];
+    let mut used = vec![Room { weight: 0, count: 0 }; num_bins];
+    let mut by_cost: BTreeSet<(u64, usize)> = (0..num_bins).map(|bin| (0, bin)).collect();
     let mut bin_of = vec![0; costs.len()];
     for item in order {
         let fits = |used: &Room| used.weight + weights[item] <= room.weight && used.count < room.count;
-        let (bin, (cost, used)) =
-            bins.iter_mut().enumerate().filter(|(_, (_, used))| fits(used)).min_by_key(|(_, (cost, _))| *cost)?;
-        *cost += costs[item];
-        used.weight += weights[item];
-        used.count += 1;
+        let &(cost, bin) = by_cost.iter().find(|(_, bin)| fits(&used[*bin]))?;
+        by_cost.remove(&(cost, bin));
+        by_cost.insert((cost + costs[item], bin));
+        used[bin].weight += weights[item];
+        used[bin].count += 1;
         bin_of[item] = bin;
     }
     Some(bin_of)

@@ -12,6 +12,9 @@ pub struct PackLimits {
     pub max_samples: usize,
 }
 
+/// Numbers of packs that are tried below first fit's: each costs a pass over the samples.
+const MAX_TRIALS: usize = 4;
+
 /// Packs as ascending indices into `samples`, by their first sample. Every sample must fit a pack by itself.
 ///
 /// Their number is the smallest found (first fit decreasing, at most 11/9 of the best plus one), rounded up to a
@@ -25,7 +28,8 @@ pub(super) fn pack(samples: &[SampleMeta], limits: PackLimits, cost: CostModel, 
     let total: u64 = weights.iter().sum();
     let least = (total.div_ceil(room.weight.max(1)) as usize).max(samples.len().div_ceil(room.count)).max(1);
     let balanced = |num_packs| longest_first(&costs, &weights, num_packs, room);
-    let found = (least..first_fit.len()).find_map(|num_packs| Some((num_packs, balanced(num_packs)?)));
+    let fewest = least.max(first_fit.len().saturating_sub(MAX_TRIALS));
+    let found = (fewest..first_fit.len()).find_map(|num_packs| Some((num_packs, balanced(num_packs)?)));
     let smallest = found.as_ref().map_or(first_fit.len(), |(num_packs, _)| *num_packs);
 
     let rounded = smallest.next_multiple_of(replicas.max(1));
