@@ -17,8 +17,8 @@ const MAX_TRIALS: usize = 4;
 
 /// Packs as ascending indices into `samples`, by their first sample. Every sample must fit a pack by itself.
 ///
-/// Their number is the smallest found (first fit decreasing, at most 11/9 of the best plus one), rounded up to a
-/// multiple of `replicas` where there are enough samples, so that no replica waits for another's last pack.
+/// Their number is first fit decreasing's (at most 11/9 of the best plus one), less what a few trials save, rounded up
+/// to a multiple of `replicas` where there are enough samples, so that no replica waits for another's last pack.
 pub(super) fn pack(samples: &[SampleMeta], limits: PackLimits, cost: CostModel, replicas: usize) -> Vec<Vec<usize>> {
     let costs: Vec<u64> = samples.iter().map(|sample| cost.sample(sample.num_tokens)).collect();
     let weights: Vec<u64> = samples.iter().map(|sample| u64::from(sample.num_tokens)).collect();
