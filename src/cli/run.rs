@@ -168,7 +168,8 @@ fn find_resume(args: &RunArgs, composition: &Composition) -> anyhow::Result<Opti
 /// Makes the run's folder, and sees to it that no former run is lost by mistake.
 fn prepare_folder(config: &RunConfig, resumes: bool, overwrite: bool) -> anyhow::Result<()> {
     let (dir, checkpoints) = (&config.run.dir, &config.checkpoint.dir);
-    if !resumes && let Some(former) = latest(checkpoints)? {
+    // Only checkpoints are removed: the folder may hold what is not ours.
+    while !resumes && let Some(former) = latest(checkpoints)? {
         if !overwrite {
             let former = former.display();
             let what = format!(
@@ -176,7 +177,7 @@ fn prepare_folder(config: &RunConfig, resumes: bool, overwrite: bool) -> anyhow:
             );
             return Err(UsageError(what).into());
         }
-        std::fs::remove_dir_all(checkpoints).with_context(|| format!("checkpoint.dir: {}", checkpoints.display()))?;
+        std::fs::remove_dir_all(&former).with_context(|| format!("checkpoint.dir: {}", former.display()))?;
     }
     writable(dir, "run.dir")?;
     writable(checkpoints, "checkpoint.dir")?;
