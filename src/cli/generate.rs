@@ -11,7 +11,7 @@ use std::process::ExitCode;
 #[derive(Args)]
 #[command(after_help = "\
 Example:
-  loongforge generate runs/quickstart/checkpoints/step-00000500 --image 4071.png --prompt \"Read the number.\"")]
+  loongforge generate runs/quickstart/checkpoints/step-00000750 --image 4071.png --prompt \"Read the number.\"")]
 pub struct GenerateArgs {
     /// Checkpoint of a run, or any Hugging Face folder of a model that is built in
     checkpoint: PathBuf,

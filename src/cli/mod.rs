@@ -48,7 +48,7 @@ Examples:
   loongforge run configs/quickstart.yaml --processes             one process per actor
   loongforge run configs/quickstart.yaml --resume                go on from the last checkpoint
   loongforge check configs/quickstart.yaml --show-origin         what is set, and by whom
-  loongforge generate runs/quickstart/checkpoints/step-00000500 --image 4071.png --prompt \"Read the number.\"";
+  loongforge generate runs/quickstart/checkpoints/step-00000750 --image 4071.png --prompt \"Read the number.\"";
 
 #[derive(Subcommand)]
 enum Command {

@@ -13,7 +13,7 @@ const QUICKSTART_DATA: &str = "runs/quickstart/data";
 
 const NEXT: &str = "
 Try next (loongforge is target/release/loongforge):
-  loongforge generate runs/quickstart/checkpoints/step-00000900 \\
+  loongforge generate runs/quickstart/checkpoints/step-00000750 \\
       --image runs/quickstart/data/images/held_out/000/000001.png --prompt \"Read the number.\"
   loongforge run configs/quickstart.yaml --overwrite pools.encoder.replicas=2     two encoders
   loongforge run configs/quickstart.yaml --overwrite --processes                 a process for each actor
