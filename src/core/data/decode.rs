@@ -185,7 +185,9 @@ mod tests {
         huge[16..24].copy_from_slice(&[0, 0, 0xea, 0x60, 0, 0, 0xea, 0x60]);
         let crc = png_crc(&huge[12..29]);
         huge[29..33].copy_from_slice(&crc.to_be_bytes());
-        assert!(decode_rgb(&huge, 16384).unwrap_err().starts_with("is 60000×60000 pixels, more than data.image.max_side"));
+        assert!(
+            decode_rgb(&huge, 16384).unwrap_err().starts_with("is 60000×60000 pixels, more than data.image.max_side")
+        );
         let mut zero = encode(picture(4, 4), ImageFormat::Png);
         zero[16..20].fill(0);
         let crc = png_crc(&zero[12..29]);
