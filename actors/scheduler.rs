@@ -3,12 +3,12 @@
 //! Stop: on request (SIGINT, SIGTERM) after the step in progress, with a checkpoint; a second request stops at once.
 //! Drain: every actor is told to stop and waited for. Peer gone: everyone is stopped and the first cause is named.
 
+use crate::checkpoint::prepare;
 use loongforge_core::engine::error_chain;
 use loongforge_core::message::{ActorId, BadSample, Command, StepId};
 use loongforge_core::schedule::{CheckpointDraft, Coordinator, Failure, Input, Outcome, Output, StepSummary};
 use std::collections::VecDeque;
 use std::error::Error;
-use std::path::Path;
 
 /// Sees what a run does. Called on the scheduler's thread, in the order of steps.
 pub trait Observer {
@@ -53,7 +53,7 @@ impl Scheduler {
                     Output::Step(summary) => self.observer.step(&summary),
                     Output::Bad(samples) => self.observer.bad(&samples),
                     Output::Prepare(step, dir) => {
-                        inputs.extend(prepare(&dir).err().map(|error| failed(step, &*error)));
+                        inputs.extend(prepare(&dir).err().map(|error| failed(step, &error)));
                     }
                     Output::Publish(draft) => inputs.push_back(match self.observer.publish(&draft) {
                         Ok(()) => Input::Published(draft.step),
@@ -64,15 +64,6 @@ impl Scheduler {
         }
         effects
     }
-}
-
-/// Makes the folder, empty: an earlier run may have died while it wrote there.
-fn prepare(dir: &Path) -> Result<(), Box<dyn Error>> {
-    let named = |error: std::io::Error| format!("{}: {error}", dir.display());
-    if dir.exists() {
-        std::fs::remove_dir_all(dir).map_err(named)?;
-    }
-    Ok(std::fs::create_dir_all(dir).map_err(named)?)
 }
 
 fn failed(step: StepId, error: &(dyn Error + 'static)) -> Input {

@@ -47,7 +47,7 @@ pub struct Publication {
     pub keep_last: usize,
 }
 
-/// Makes an empty folder for a draft.
+/// Makes an empty folder for a draft: an earlier run may have died while it wrote there.
 ///
 /// # Errors
 /// The folder cannot be made.
