@@ -8,6 +8,7 @@ mod mlp;
 mod norm;
 mod params;
 mod patch;
+mod piece;
 mod rope;
 mod scope;
 
@@ -16,7 +17,8 @@ pub use init::Init;
 pub use linear::Linear;
 pub use mlp::{Gelu, GeluMlp, SwiGlu};
 pub use norm::{LayerNorm, RmsNorm};
-pub use params::{GradBuffer, ParamId, ParamSpec, ParamStore};
+pub use params::{GradBuffer, ParamId, ParamSpec, ParamStore, Role};
 pub use patch::{frame_cu_seqlens, interpolation, patch_positions};
+pub use piece::Piece;
 pub use rope::Rope;
 pub use scope::Scope;

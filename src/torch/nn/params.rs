@@ -1,30 +1,62 @@
 //! The parameters of one pool in one flat buffer, and a buffer like it for their gradients.
 //!
 //! One buffer makes the optimizer one fused operator, a reduction one collective and a checkpoint one slice a name.
-//! The order is fixed: first the parameters that decay (two or more dimensions), then the others, each part as
-//! declared. Every parameter starts at a multiple of `ALIGN` elements; the gaps stay zero.
+//! The order is fixed: first the trained parameters that decay (two or more dimensions), then the other trained ones,
+//! then the frozen ones, each part as declared. Gradients and the optimizer's state cover the trained front alone.
+//! Every parameter starts at a multiple of `ALIGN` elements; the gaps stay zero. What the loss has no gradient of, such
+//! as a router's balancing bias, is a buffer: float32 and on its own.
 
 use std::collections::HashMap;
 
 use tch::{Device, Kind, Tensor};
 
 use super::init::{Init, values};
+use super::piece::Piece;
 
 /// Elements: 64 bytes of float32, a cache line and every vector width.
 const ALIGN: i64 = 16;
 
+/// What becomes of a parameter in training.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    #[default]
+    Trained,
+    /// Kept as it is.
+    Frozen,
+    /// Changed by other rules than gradients; always float32.
+    Buffer,
+}
+
 /// A parameter as its model declares it. Weight decay is for those of two or more dimensions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParamSpec {
-    /// The name in Hugging Face's `model.safetensors`.
+    /// The name in Hugging Face's `model.safetensors`, or of our own where the checkpoint has it in several pieces.
     pub name: String,
     pub shape: Vec<i64>,
     pub init: Init,
+    pub role: Role,
+    /// The checkpoint's tensors that it is made of.
+    pub pieces: Vec<Piece>,
 }
 
 impl ParamSpec {
     pub fn new(name: impl Into<String>, shape: &[i64], init: Init) -> ParamSpec {
-        ParamSpec { name: name.into(), shape: shape.to_vec(), init }
+        let name = name.into();
+        let pieces = vec![Piece::whole(&name, shape)];
+        ParamSpec { name, shape: shape.to_vec(), init, role: Role::Trained, pieces }
+    }
+
+    /// The same parameter, stored as `pieces`.
+    pub fn stored_as(self, pieces: Vec<Piece>) -> ParamSpec {
+        ParamSpec { pieces, ..self }
+    }
+
+    pub fn with_role(self, role: Role) -> ParamSpec {
+        ParamSpec { role, ..self }
+    }
+
+    pub fn num_elements(&self) -> i64 {
+        self.shape.iter().product()
     }
 }
 
@@ -34,6 +66,7 @@ pub struct ParamId(u32);
 
 struct Param {
     spec: ParamSpec,
+    /// Of the flat buffer; a buffer has none.
     offset: i64,
     len: i64,
     leaf: Tensor,
@@ -45,37 +78,47 @@ pub struct ParamStore {
     params: Vec<Param>,
     by_name: HashMap<String, ParamId>,
     num_decay: i64,
+    num_trained: i64,
+    /// The number of trained parameters, which come first.
+    trained: usize,
 }
 
 impl ParamStore {
     /// All zeros. Panics when two specs share a name.
     pub fn new(specs: Vec<ParamSpec>, kind: Kind, device: Device) -> ParamStore {
-        let (decayed, others): (Vec<_>, Vec<_>) = specs.into_iter().partition(|spec| spec.shape.len() >= 2);
+        let (trained, others): (Vec<_>, Vec<_>) = specs.into_iter().partition(|spec| spec.role == Role::Trained);
+        let (decayed, undecayed): (Vec<_>, Vec<_>) = trained.into_iter().partition(|spec| spec.shape.len() >= 2);
+        let (frozen, buffers): (Vec<_>, Vec<_>) = others.into_iter().partition(|spec| spec.role == Role::Frozen);
         let mut end = 0;
-        let mut place = |spec: ParamSpec| {
-            let (offset, len) = (end, spec.shape.iter().product::<i64>());
-            end = (offset + len + ALIGN - 1) / ALIGN * ALIGN;
-            (spec, offset, len)
+        let mut placed = Vec::new();
+        let mut place = |specs: Vec<ParamSpec>| {
+            for spec in specs {
+                placed.push((end, spec));
+                end = (end + placed[placed.len() - 1].1.num_elements() + ALIGN - 1) / ALIGN * ALIGN;
+            }
+            (end, placed.len())
         };
-        let mut placed: Vec<_> = decayed.into_iter().map(&mut place).collect();
-        let num_decay_params = placed.len();
-        placed.extend(others.into_iter().map(&mut place));
-        let num_decay = placed.get(num_decay_params).map_or(end, |(_, offset, _)| *offset);
+        let (num_decay, _) = place(decayed);
+        let (num_trained, trained) = place(undecayed);
+        let (len, _) = place(frozen);
 
-        let flat = Tensor::zeros([end], (kind, device));
-        let params: Vec<Param> = placed
-            .into_iter()
-            .map(|(spec, offset, len)| {
-                let leaf = flat.narrow(0, offset, len).view(spec.shape.as_slice()).set_requires_grad(true);
-                Param { spec, offset, len, leaf }
-            })
-            .collect();
+        let flat = Tensor::zeros([len], (kind, device));
+        let mut params: Vec<Param> = Vec::with_capacity(placed.len() + buffers.len());
+        for (offset, spec) in placed {
+            let len = spec.num_elements();
+            let leaf = flat.narrow(0, offset, len).view(spec.shape.as_slice());
+            params.push(Param { leaf: leaf.set_requires_grad(spec.role == Role::Trained), spec, offset, len });
+        }
+        for spec in buffers {
+            let leaf = Tensor::zeros(spec.shape.as_slice(), (Kind::Float, device));
+            params.push(Param { len: spec.num_elements(), spec, offset: -1, leaf });
+        }
         let mut by_name = HashMap::new();
         for (index, param) in params.iter().enumerate() {
             let former = by_name.insert(param.spec.name.clone(), ParamId(index as u32));
             assert!(former.is_none(), "parameter {} is declared twice", param.spec.name);
         }
-        ParamStore { flat, params, by_name, num_decay }
+        ParamStore { flat, params, by_name, num_decay, num_trained, trained }
     }
 
     /// The leaf of parameter `name`. Panics where the model did not declare it.
@@ -95,6 +138,11 @@ impl ParamStore {
         (0..self.params.len() as u32).map(ParamId)
     }
 
+    /// The trained parameters, which are the first.
+    pub fn trained_ids(&self) -> impl Iterator<Item = ParamId> + use<> {
+        (0..self.trained as u32).map(ParamId)
+    }
+
     /// In the order of the buffer.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.params.iter().map(|param| param.spec.name.as_str())
@@ -108,9 +156,10 @@ impl ParamStore {
         &self.params[id.0 as usize].leaf
     }
 
-    /// Offset and length in the flat buffer, in elements.
+    /// Offset and length in the flat buffer, in elements. Panics for a buffer.
     pub fn range(&self, id: ParamId) -> (i64, i64) {
         let param = &self.params[id.0 as usize];
+        assert!(param.offset >= 0, "{} is a buffer", param.spec.name);
         (param.offset, param.len)
     }
 
@@ -123,14 +172,19 @@ impl ParamStore {
         self.num_decay
     }
 
+    /// The trained elements at the front of the buffer, with their gaps.
+    pub fn num_trained(&self) -> i64 {
+        self.num_trained
+    }
+
     /// The number of parameters' elements, without the gaps.
     pub fn num_elements(&self) -> i64 {
         self.params.iter().map(|param| param.len).sum()
     }
 
-    /// Whether gradients of the parameters are computed; a frozen pool's are not. Call it before a tape runs.
+    /// Whether gradients of the trained parameters are computed; a frozen pool's are not. Call it before a tape runs.
     pub fn set_trainable(&self, trainable: bool) {
-        for param in &self.params {
+        for param in &self.params[..self.trained] {
             let _ = param.leaf.set_requires_grad(trainable);
         }
     }
@@ -139,7 +193,7 @@ impl ParamStore {
     pub fn set(&self, id: ParamId, values: &Tensor) {
         let param = &self.params[id.0 as usize];
         assert_eq!(values.size(), param.spec.shape, "shape of {}", param.spec.name);
-        self.flat.narrow(0, param.offset, param.len).copy_(&values.reshape([-1]));
+        param.leaf.detach().copy_(values);
     }
 
     /// Draws every parameter from its `Init`; what a parameter gets depends on `seed` and its name alone.
@@ -151,15 +205,15 @@ impl ParamStore {
         }
     }
 
-    /// Zero gradients, float32 whatever the parameters are.
+    /// Zero gradients of the trained parameters, float32 whatever the parameters are.
     pub fn new_grad(&self) -> GradBuffer {
-        let flat = Tensor::zeros(self.flat.size(), (Kind::Float, self.flat.device()));
+        let flat = Tensor::zeros([self.num_trained], (Kind::Float, self.flat.device()));
         let view = |param: &Param| flat.narrow(0, param.offset, param.len).view(param.spec.shape.as_slice());
-        GradBuffer { views: self.params.iter().map(view).collect(), flat }
+        GradBuffer { views: self.params[..self.trained].iter().map(view).collect(), flat }
     }
 }
 
-/// Gradients of one `ParamStore`, in its order, float32.
+/// Gradients of the trained parameters of one `ParamStore`, in its order, float32.
 pub struct GradBuffer {
     flat: Tensor,
     views: Vec<Tensor>,
@@ -188,7 +242,7 @@ impl GradBuffer {
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::{Init, ParamSpec, ParamStore};
+    use super::{Init, ParamSpec, ParamStore, Role};
 
     fn store(kind: Kind) -> ParamStore {
         let specs = vec![
@@ -218,6 +272,26 @@ mod tests {
         assert!(bias.is_leaf() && bias.requires_grad());
         assert_eq!(bias.double_value(&[16]), 1.0);
         assert_eq!(store.get("norm").double_value(&[0]), 2.0);
+    }
+
+    #[test]
+    fn what_is_not_trained_lies_behind_and_has_no_gradient() {
+        let specs = vec![
+            ParamSpec::new("bias", &[3], Init::Zeros).with_role(Role::Buffer),
+            ParamSpec::new("base", &[4, 4], Init::Ones).with_role(Role::Frozen),
+            ParamSpec::new("norm", &[5], Init::Ones),
+            ParamSpec::new("w", &[2, 2], Init::Ones),
+        ];
+        let store = ParamStore::new(specs, Kind::BFloat16, Device::Cpu);
+        assert_eq!(store.names().collect::<Vec<_>>(), ["w", "norm", "base", "bias"]);
+        assert_eq!((store.num_decay(), store.num_trained(), store.flat().size()[0]), (16, 32, 48));
+        assert_eq!(store.new_grad().flat().size(), [32]);
+        store.set_trainable(true);
+        let trained = |name: &str| store.get(name).requires_grad();
+        assert!(trained("w") && trained("norm") && !trained("base") && !trained("bias"));
+        assert_eq!((store.get("bias").kind(), store.trained_ids().count()), (Kind::Float, 2));
+        store.set(store.id("bias"), &Tensor::from_slice(&[1f32, 2.0, 3.0]));
+        assert_eq!(store.get("bias").double_value(&[2]), 3.0);
     }
 
     #[test]

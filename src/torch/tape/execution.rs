@@ -226,11 +226,17 @@ impl Execution {
                 dy.push(gradient);
             }
         }
-        let leaves: Vec<&Tensor> = operation.params.iter().map(|id| self.params.leaf(*id)).filter(|_| wanted).collect();
+        let leaves = operation.params.iter().map(|id| self.params.leaf(*id));
+        let leaves: Vec<&Tensor> = leaves.filter(|leaf| wanted && leaf.requires_grad()).collect();
         let x: Vec<&Tensor> = inputs.iter().filter(|input| input.requires_grad()).chain(leaves).collect();
         let mut found = grad(&y, &dy, &x)?.into_iter();
         let of_reads = inputs.iter().map(|input| if input.requires_grad() { found.next().flatten() } else { None });
-        Ok((of_reads.collect(), found.collect()))
+        let of_reads = of_reads.collect();
+        let of_params = operation
+            .params
+            .iter()
+            .map(|id| if wanted && self.params.leaf(*id).requires_grad() { found.next().flatten() } else { None });
+        Ok((of_reads, of_params.collect()))
     }
 
     /// The values as leaves of a new graph.

@@ -31,14 +31,14 @@ impl AdamW {
     /// # Errors
     /// libtorch lacks the fused operator.
     pub fn new(params: &ParamStore, config: AdamWConfig) -> Result<Self, NativeError> {
-        let flat = params.flat();
+        let flat = trained(params);
         let zeros = || Tensor::zeros(flat.size(), (Kind::Float, flat.device()));
         Ok(Self {
             config,
             fused: Op::find("aten::_fused_adamw_", "")?,
             exp_avg: zeros(),
             exp_avg_sq: zeros(),
-            master: (flat.kind() != Kind::Float).then(|| flat.detach().to_kind(Kind::Float)),
+            master: (flat.kind() != Kind::Float).then(|| flat.to_kind(Kind::Float)),
             num_steps: 0,
         })
     }
@@ -46,7 +46,7 @@ impl AdamW {
     /// Takes the parameters' present values as the master copy, after they were set from outside.
     pub fn refresh_master(&mut self, params: &ParamStore) {
         if let Some(master) = &mut self.master {
-            master.copy_(&params.flat().detach());
+            master.copy_(&trained(params));
         }
     }
 
@@ -56,7 +56,7 @@ impl AdamW {
     /// The operator failed.
     pub fn step(&mut self, params: &ParamStore, grad: &Tensor, learning_rate: f64) -> Result<(), NativeError> {
         let _no_grad = tch::no_grad_guard();
-        let flat = params.flat().detach();
+        let flat = trained(params);
         let target = self.master.as_ref().unwrap_or(&flat);
         self.num_steps += 1;
         let steps = Tensor::from(self.num_steps as f32).to_device(target.device());
@@ -83,8 +83,13 @@ impl AdamW {
             ])?;
         }
         if let Some(master) = &self.master {
-            params.flat().detach().copy_(master);
+            trained(params).copy_(master);
         }
         Ok(())
     }
+}
+
+/// The part of the flat buffer that the optimizer changes.
+fn trained(params: &ParamStore) -> Tensor {
+    params.flat().detach().narrow(0, 0, params.num_trained())
 }

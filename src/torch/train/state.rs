@@ -31,7 +31,7 @@ pub fn save_state(pool: &Pool, folder: &Path, weights: &str, pool_name: &str) ->
     let mut files = vec![save_weights(params, folder, weights)?];
     let Some(optimizer) = pool.optimizer() else { return Ok(files) };
     let mut tensors = Vec::new();
-    for id in params.ids() {
+    for id in params.trained_ids() {
         let (spec, (offset, len)) = (params.spec(id), params.range(id));
         for (suffix, flat) in parts(optimizer) {
             let tensor = flat.narrow(0, offset, len).view(spec.shape.as_slice());
@@ -59,7 +59,7 @@ pub fn load_state(pool: &mut Pool, folder: &Path, pool_name: &str) -> Result<(),
     let num_steps = file.note("num_steps").and_then(|steps| steps.parse().ok());
     optimizer.num_steps = num_steps.ok_or_else(|| missing("num_steps"))?;
     let _no_grad = tch::no_grad_guard();
-    for id in params.ids() {
+    for id in params.trained_ids() {
         let (offset, len) = params.range(id);
         for (suffix, flat) in parts(optimizer) {
             let name = format!("{}.{suffix}", params.spec(id).name);

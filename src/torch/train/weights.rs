@@ -31,13 +31,12 @@ pub fn load_weights(params: &ParamStore, folder: &Path) -> Result<(), WeightsErr
     let files = weight_files(folder, params)?;
     let files = files.iter().map(|path| TensorFile::open(path)).collect::<Result<Vec<_>, _>>()?;
     let mut problems = Vec::new();
-    for id in params.ids() {
-        let spec = params.spec(id);
-        let want: Vec<usize> = spec.shape.iter().map(|&dim| dim as usize).collect();
-        match files.iter().find_map(|file| file.shape(&spec.name)) {
-            None => problems.push(format!("{} is missing", spec.name)),
+    for piece in params.ids().flat_map(|id| &params.spec(id).pieces) {
+        let want: Vec<usize> = piece.shape.iter().map(|&dim| dim as usize).collect();
+        match files.iter().find_map(|file| file.shape(&piece.name)) {
+            None => problems.push(format!("{} is missing", piece.name)),
             Some(shape) if shape != want => {
-                problems.push(format!("{} is {shape:?} there and {want:?} by config.json", spec.name));
+                problems.push(format!("{} is {shape:?} there and {want:?} by config.json", piece.name));
             }
             Some(_) => {}
         }
@@ -52,9 +51,11 @@ pub fn load_weights(params: &ParamStore, folder: &Path) -> Result<(), WeightsErr
     }
     let _no_grad = tch::no_grad_guard();
     for id in params.ids() {
-        for file in &files {
-            if let Some(tensor) = file.read(&params.spec(id).name)? {
-                params.set(id, &tensor);
+        let leaf = params.leaf(id).detach();
+        for (piece, file) in params.spec(id).pieces.iter().flat_map(|piece| files.iter().map(move |file| (piece, file)))
+        {
+            if let Some(tensor) = file.read(&piece.name)? {
+                piece.view(&leaf).copy_(&tensor);
             }
         }
     }
@@ -66,7 +67,8 @@ pub fn load_weights(params: &ParamStore, folder: &Path) -> Result<(), WeightsErr
 /// # Errors
 /// The file cannot be written.
 pub fn save_weights(params: &ParamStore, folder: &Path, file: &str) -> Result<SavedFile, WeightsError> {
-    let tensors = params.ids().map(|id| (params.spec(id).name.clone(), params.leaf(id).detach())).collect();
+    let pieces = params.ids().flat_map(|id| params.spec(id).pieces.iter().map(move |piece| (id, piece)));
+    let tensors = pieces.map(|(id, piece)| (piece.name.clone(), piece.view(&params.leaf(id).detach()))).collect();
     // transformers refuses a file without this note.
     Ok(write_tensor_file(tensors, &[("format", "pt")], folder, file)?)
 }
@@ -84,7 +86,7 @@ fn weight_files(folder: &Path, params: &ParamStore) -> Result<Vec<PathBuf>, Weig
     let json: serde_json::Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
     let places = json["weight_map"].as_object().ok_or_else(|| wrong("has no object `weight_map`".into()))?;
     let mut files = BTreeSet::new();
-    for name in params.names() {
+    for name in params.ids().flat_map(|id| &params.spec(id).pieces).map(|piece| piece.name.as_str()) {
         // A name that is missing here is reported with the others.
         let Some(file) = places.get(name) else { continue };
         let file = file.as_str().ok_or_else(|| wrong(format!("weight_map.{name} is not a file name")))?;

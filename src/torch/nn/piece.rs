@@ -1,0 +1,70 @@
+//! How a parameter is stored in a Hugging Face checkpoint when it is not one tensor of the same shape.
+
+use tch::Tensor;
+
+/// A tensor of the checkpoint, and the part of the parameter that it holds: experts of a stacked weight, one of several
+/// projections that are computed as one, a transposed matrix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The name in the checkpoint.
+    pub name: String,
+    /// The shape in the checkpoint.
+    pub shape: Vec<i64>,
+    /// The part of the parameter at this index of its first dimension.
+    pub index: Option<i64>,
+    /// Of that part, start and length along its first dimension.
+    pub rows: Option<(i64, i64)>,
+    /// Whether the checkpoint has the last two dimensions the other way round.
+    pub transposed: bool,
+}
+
+impl Piece {
+    /// The parameter itself.
+    pub fn whole(name: &str, shape: &[i64]) -> Piece {
+        Piece { name: name.to_owned(), shape: shape.to_vec(), index: None, rows: None, transposed: false }
+    }
+
+    /// The part of `param` (or of a tensor of its shape, such as its gradient) that the checkpoint's tensor holds, in
+    /// the checkpoint's shape: a view. Panics where the piece is not of this parameter.
+    pub fn view(&self, param: &Tensor) -> Tensor {
+        let mut view = param.shallow_clone();
+        if let Some(index) = self.index {
+            view = view.get(index);
+        }
+        if let Some((start, len)) = self.rows {
+            view = view.narrow(0, start, len);
+        }
+        if self.transposed {
+            view = view.transpose(-1, -2);
+        }
+        assert_eq!(view.size(), self.shape, "piece {}", self.name);
+        view
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, Kind, Tensor};
+
+    use super::Piece;
+
+    #[test]
+    fn pieces_are_views_in_the_files_shape() {
+        let param = Tensor::zeros([2, 6, 3], (Kind::Float, Device::Cpu));
+        let piece = |index, rows, transposed, shape: &[i64]| Piece {
+            name: "x".into(),
+            shape: shape.to_vec(),
+            index,
+            rows,
+            transposed,
+        };
+        let _ = piece(Some(1), Some((4, 2)), true, &[3, 2]).view(&param).fill_(1.0);
+        let filled = param.sum_dim_intlist([2i64].as_slice(), false, Kind::Float);
+        assert_eq!(
+            Vec::<f32>::try_from(filled.flatten(0, -1)).unwrap(),
+            [0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 3., 3.]
+        );
+        assert_eq!(Piece::whole("x", &[2, 6, 3]).view(&param), param);
+        assert_eq!(piece(None, None, true, &[2, 3, 6]).view(&param).size(), [2, 3, 6]);
+    }
+}
