@@ -110,7 +110,7 @@ impl FoundationModel for QwenTextModel {
         let ids = batch.input_ids();
         let placeholder = |(row, id): (usize, &i64)| (Some(*id) == self.image_token_id).then_some(row as i64);
         // Qwen3's positions have one axis, of which the three are copies for text.
-        let axes = if self.model.config().mrope_section.is_some() {
+        let axes = if self.model.config().rope.axes.count() == 3 {
             batch.position_ids.shallow_clone()
         } else {
             batch.position_ids.get(0)

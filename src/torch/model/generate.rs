@@ -9,7 +9,7 @@
 use tch::{Kind, Tensor};
 
 use super::qwen3::TextModel;
-use crate::nn::PackedAttention;
+use crate::nn::{PackedAttention, RopeAxes};
 
 /// What a continuation starts from.
 pub struct Prompt {
@@ -123,9 +123,9 @@ impl Cache {
     /// Appends a token `[B]` to each sequence; scores `[B, V]` of the next.
     fn step(&mut self, model: &TextModel, tokens: &Tensor) -> Tensor {
         let (config, num_prompts) = (model.config(), tokens.size()[0]);
-        let rope = match config.mrope_section {
-            Some(_) => model.rope(&self.positions.unsqueeze(0).expand([3, num_prompts], false)),
-            None => model.rope(&self.positions),
+        let rope = match config.rope.axes {
+            RopeAxes::Three(_) => model.rope(&self.positions.unsqueeze(0).expand([3, num_prompts], false)),
+            RopeAxes::One => model.rope(&self.positions),
         };
         self.positions += 1;
         let column = self.used;

@@ -49,6 +49,11 @@ impl<'a> Keys<'a> {
         Ok(Some(Keys { object, path: format!("{}{key}.", self.path) }))
     }
 
+    /// The first key whose value is an object.
+    pub fn first_object(&self) -> Option<String> {
+        self.object.as_object()?.iter().find(|(_, value)| value.is_object()).map(|(key, _)| key.clone())
+    }
+
     /// A positive integer.
     pub fn size(&self, key: &str) -> Result<i64> {
         self.size_or(key)?.ok_or_else(|| self.missing(key))

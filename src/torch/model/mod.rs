@@ -6,6 +6,7 @@ mod loss;
 mod qwen3;
 mod qwen3_vl;
 mod registry;
+mod rope_config;
 mod text_config;
 mod vision_config;
 

@@ -90,7 +90,7 @@ pub struct TextModel {
 
 /// The prefix of a decoder's names; the head stands outside of it.
 fn prefix(config: &TextConfig) -> &'static str {
-    if config.mrope_section.is_some() { "model.language_model." } else { "model." }
+    if config.rope.axes.count() == 3 { "model.language_model." } else { "model." }
 }
 
 impl TextModel {
@@ -236,12 +236,7 @@ impl TextModel {
     }
 
     pub(super) fn rope(&self, position_ids: &Tensor) -> Rope {
-        let (kind, positions) = (self.embed.kind(), position_ids.to_device(self.embed.device()));
-        let (head_dim, theta) = (self.config.head_dim, self.config.rope_theta);
-        match self.config.mrope_section {
-            Some(sections) => Rope::interleaved(&positions, head_dim, theta, sections, kind),
-            None => Rope::plain(&positions, head_dim, theta, kind),
-        }
+        Rope::new(&self.config.rope, &position_ids.to_device(self.embed.device()), self.embed.kind())
     }
 }
 

@@ -88,6 +88,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::ModelConfig;
+    use crate::nn::RopeAxes;
 
     fn qwen3_vl() -> Value {
         json!({
@@ -116,7 +117,7 @@ mod tests {
     #[test]
     fn a_config_of_transformers_4_is_read() {
         let config = ModelConfig::from_hf(&qwen3_vl()).unwrap();
-        assert_eq!((config.text.rope_theta, config.text.mrope_section), (5e6, Some([4, 4, 4])));
+        assert_eq!((config.text.rope.theta, &config.text.rope.axes), (5e6, &RopeAxes::interleaved([4, 4, 4])));
         assert!(config.text.tie_word_embeddings && config.text.pad_token_id.is_none());
         assert_eq!(config.num_feature_tensors(), 3);
     }
@@ -127,8 +128,8 @@ mod tests {
             ("/model_type", json!("llama"), r#"model_type is "llama"; supported: "qwen3", "qwen3_vl""#),
             ("/text_config/hidden_size", json!(null), "text_config.hidden_size is missing"),
             ("/text_config/hidden_size", json!("64"), "text_config.hidden_size must be a positive integer, not \"64\""),
-            ("/text_config/rope_scaling/rope_type", json!("yarn"), "text_config.rope_scaling.rope_type is \"yarn\""),
-            ("/text_config/rope_scaling/mrope_section", json!([4, 4]), "with the sum head_dim / 2 (12)"),
+            ("/text_config/rope_scaling/rope_type", json!("su"), "text_config.rope_scaling.rope_type is \"su\""),
+            ("/text_config/rope_scaling/mrope_section", json!([4, 4]), "with the sum 12"),
             ("/text_config/num_key_value_heads", json!(3), "must divide num_attention_heads (4)"),
             ("/vision_config/out_hidden_size", json!(65), "must equal text_config.hidden_size (64)"),
             ("/vision_config/deepstack_visual_indexes", json!([0, 3]), "must be different blocks below depth (3)"),

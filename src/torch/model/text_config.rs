@@ -3,6 +3,8 @@
 use serde_json::json;
 
 use super::keys::{Keys, ModelConfigError};
+use super::rope_config::{read_mrope, read_rope};
+use crate::nn::RopeConfig;
 
 /// `Qwen3Config`, or `Qwen3VLTextConfig`. Names are Hugging Face's.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,9 +22,7 @@ pub struct TextConfig {
     /// The token whose embedding gets no gradient.
     pub pad_token_id: Option<i64>,
     pub initializer_range: f64,
-    pub rope_theta: f64,
-    /// Frequencies of frames, rows and columns, interleaved; `None` for one position a token.
-    pub mrope_section: Option<[i64; 3]>,
+    pub rope: RopeConfig,
 }
 
 impl TextConfig {
@@ -53,7 +53,10 @@ impl TextConfig {
         if let Some(pad) = pad_token_id.filter(|pad| *pad >= vocab_size) {
             return Err(keys.inconsistent("pad_token_id", pad, format!("must be below vocab_size ({vocab_size})")));
         }
-        let (rope_theta, mrope_section) = read_rope(keys, head_dim, multimodal)?;
+        let mut rope = read_rope(keys, head_dim, if multimodal { 500_000.0 } else { 10_000.0 })?;
+        if multimodal {
+            rope.axes = read_mrope(keys, &rope, true)?;
+        }
         Ok(TextConfig {
             vocab_size,
             hidden_size,
@@ -67,38 +70,7 @@ impl TextConfig {
             tie_word_embeddings: tie.or(keys.flag_or("tie_word_embeddings")?).unwrap_or(false),
             pad_token_id,
             initializer_range: keys.number_or("initializer_range")?.unwrap_or(0.02),
-            rope_theta,
-            mrope_section,
+            rope,
         })
-    }
-}
-
-/// transformers 5 writes `rope_parameters`; before it was `rope_theta` beside `rope_scaling`.
-fn read_rope(keys: &Keys<'_>, head_dim: i64, multimodal: bool) -> Result<(f64, Option<[i64; 3]>), ModelConfigError> {
-    let section = match keys.section_or("rope_parameters")? {
-        Some(section) => Some(section),
-        None => keys.section_or("rope_scaling")?,
-    };
-    let mut theta = keys.number_or("rope_theta")?;
-    if let Some(section) = &section {
-        for key in ["rope_type", "type"] {
-            section.only(key, &[json!("default"), json!("mrope")])?;
-        }
-        section.only("mrope_interleaved", &[json!(true)])?;
-        theta = section.number_or("rope_theta")?.or(theta);
-    }
-    let theta = theta.ok_or_else(|| ModelConfigError::Missing { key: keys.path("rope_parameters.rope_theta") })?;
-    if !multimodal {
-        return Ok((theta, None));
-    }
-    let missing = || ModelConfigError::Missing { key: keys.path("rope_parameters.mrope_section") };
-    let section = section.ok_or_else(missing)?;
-    let found = section.indices("mrope_section")?;
-    match <[i64; 3]>::try_from(found.as_slice()) {
-        Ok(sections) if sections.iter().sum::<i64>() == head_dim / 2 => Ok((theta, Some(sections))),
-        _ => {
-            let must = format!("must be three numbers with the sum head_dim / 2 ({})", head_dim / 2);
-            Err(section.inconsistent("mrope_section", format!("{found:?}"), must))
-        }
     }
 }

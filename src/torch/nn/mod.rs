@@ -10,6 +10,7 @@ mod params;
 mod patch;
 mod piece;
 mod rope;
+mod rope_config;
 mod scope;
 
 pub use attention::PackedAttention;
@@ -21,4 +22,5 @@ pub use params::{GradBuffer, ParamId, ParamSpec, ParamStore, Role};
 pub use patch::{frame_cu_seqlens, interpolation, patch_positions};
 pub use piece::Piece;
 pub use rope::Rope;
+pub use rope_config::{RopeAxes, RopeConfig, RopeLayout, RopeScaling, Yarn};
 pub use scope::Scope;

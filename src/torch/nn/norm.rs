@@ -30,7 +30,7 @@ impl RmsNorm {
 
     /// The norm of every head of `x_THC`, and then the rotation.
     pub fn forward_rotated(&self, x_THC: &Tensor, rope: &Rope) -> Tensor {
-        match rope.tables().filter(|_| can_fuse(x_THC)) {
+        match rope.tables(x_THC.size()[2]).filter(|_| can_fuse(x_THC)) {
             Some(tables) => norm_rope(x_THC, Some((&self.weight, self.eps)), Some(tables)),
             None => rope.apply(&self.forward(x_THC)),
         }

@@ -1,102 +1,137 @@
-//! Rotary position embeddings (Su et al. 2021), in the half-split form of Hugging Face's models.
+//! Rotary position embeddings (Su et al. 2021): the tables of a micro-batch, and turning heads by them. Which
+//! frequencies there are is `rope_config.rs`'s.
 //!
-//! Shapes: T tokens, H heads, C width of a head.
+//! Shapes: T tokens, H heads, C width of a head, R channels of a head that turn.
 
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
+use super::rope_config::{RopeAxes, RopeConfig, RopeLayout, frequencies};
 use crate::native::{can_fuse, norm_rope};
 
-/// The cosine and sine of every token's angles, `[T, C]`, made once a micro-batch.
+/// The cosine and sine of every token's angles, `[T, R]`, both halves alike; made once a micro-batch.
 pub struct Rope {
-    cos_TC: Tensor,
-    sin_TC: Tensor,
+    cos_TR: Tensor,
+    sin_TR: Tensor,
+    layout: RopeLayout,
 }
 
 impl Rope {
-    /// One position for each token: `position_ids` `[T]`, int64 (`Qwen3RotaryEmbedding`). The tables have the kind of
-    /// the model.
-    pub fn plain(position_ids: &Tensor, head_dim: i64, theta: f64, kind: Kind) -> Rope {
-        let angles =
-            position_ids.to_kind(Kind::Float).unsqueeze(-1) * frequencies(head_dim, theta, position_ids.device());
-        Rope::from_halves(&angles, kind)
-    }
-
-    /// Three positions for each token: `position_ids` `[3, T]`, int64, over frames, rows and columns, interleaved over
-    /// the frequencies as t h w t h w … (`Qwen3VLTextRotaryEmbedding`). `sections` tells how many frequencies each has.
-    pub fn interleaved(position_ids: &Tensor, head_dim: i64, theta: f64, sections: [i64; 3], kind: Kind) -> Rope {
-        let axis_of: Vec<i64> = (0..head_dim / 2)
-            .map(|frequency| {
-                let axis = frequency % 3;
-                if axis > 0 && frequency < 3 * sections[axis as usize] { axis } else { 0 }
-            })
-            .collect();
-        let axis_of = Tensor::from_slice(&axis_of).to_device(position_ids.device());
-        let positions = position_ids.to_kind(Kind::Float).index_select(0, &axis_of).tr();
-        Rope::from_halves(&(positions * frequencies(head_dim, theta, position_ids.device())), kind)
+    /// `position_ids` `[T]`, or `[3, T]` where the axes are three; int64. The tables have the kind of the model and are
+    /// where `position_ids` is; with `RopeScaling::Dynamic`, have that on the CPU. Panics where the axes do not fit.
+    pub fn new(config: &RopeConfig, position_ids: &Tensor, kind: Kind) -> Rope {
+        let seq_len = match config.scaling {
+            super::RopeScaling::Dynamic { .. } if position_ids.numel() > 0 => position_ids.max().int64_value(&[]) + 1,
+            _ => 0,
+        };
+        let (frequencies, scale) = config.frequencies(seq_len);
+        let positions = position_ids.to_kind(Kind::Float);
+        let positions = match &config.axes {
+            RopeAxes::One => {
+                assert_eq!(positions.dim(), 1, "one position a token");
+                positions.unsqueeze(-1)
+            }
+            RopeAxes::Three(axis_of) => {
+                assert_eq!(positions.size()[0], 3, "three positions a token");
+                positions.index_select(0, &Tensor::from_slice(axis_of).to_device(positions.device())).tr()
+            }
+        };
+        let angles = positions * frequencies.to_device(position_ids.device());
+        Rope::from_halves(&angles, scale, config.layout, kind)
     }
 
     /// A row and a column for each patch: `position_ids` `[T, 2]`; half of the frequencies each
     /// (`Qwen3VLVisionRotaryEmbedding`). Always float32.
     pub fn axial(position_ids: &Tensor, head_dim: i64, theta: f64) -> Rope {
-        let axis = frequencies(head_dim / 2, theta, position_ids.device());
+        let axis = frequencies(head_dim / 2, theta).to_device(position_ids.device());
         let angles = position_ids.to_kind(Kind::Float).unsqueeze(-1) * axis;
-        Rope::from_halves(&angles.flatten(1, 2), Kind::Float)
+        Rope::from_halves(&angles.flatten(1, 2), 1.0, RopeLayout::HalfSplit, Kind::Float)
     }
 
-    /// Angles `[T, C/2]`, used for both halves of a head.
-    fn from_halves(angles: &Tensor, kind: Kind) -> Rope {
+    /// Angles `[T, R/2]`, used for both halves.
+    fn from_halves(angles: &Tensor, scale: f64, layout: RopeLayout, kind: Kind) -> Rope {
         let angles = Tensor::cat(&[angles, angles], -1);
-        Rope { cos_TC: angles.cos().to_kind(kind), sin_TC: angles.sin().to_kind(kind) }
+        let table = |x: Tensor| if scale == 1.0 { x.to_kind(kind) } else { (x * scale).to_kind(kind) };
+        Rope { cos_TR: table(angles.cos()), sin_TR: table(angles.sin()), layout }
     }
 
-    /// Turns the heads of `x_THC`. Computed in the tables' kind where that is wider, returned in that of `x_THC`.
+    /// Turns the first R channels of every head of `x_THC`. Computed in the tables' kind where that is wider, returned
+    /// in that of `x_THC`.
     pub fn apply(&self, x_THC: &Tensor) -> Tensor {
-        if let Some(tables) = self.tables().filter(|_| can_fuse(x_THC)) {
-            return norm_rope(x_THC, None, Some(tables));
+        self.apply_as(x_THC, self.layout)
+    }
+
+    /// As `apply`, with another layout than the config's.
+    pub fn apply_as(&self, x_THC: &Tensor, layout: RopeLayout) -> Tensor {
+        let (width, turning) = (x_THC.size()[2], self.cos_TR.size()[1]);
+        if turning < width {
+            let turned = self.apply_as(&x_THC.narrow(2, 0, turning), layout);
+            return Tensor::cat(&[turned, x_THC.narrow(2, turning, width - turning)], -1);
+        }
+        if layout == RopeLayout::Interleaved {
+            let split = x_THC.unflatten(-1, [-1, 2]).transpose(-1, -2).flatten(-2, -1);
+            return self.apply_as(&split, RopeLayout::HalfSplit);
+        }
+        if can_fuse(&self.cos_TR) && can_fuse(x_THC) {
+            return norm_rope(x_THC, None, Some((&self.cos_TR, &self.sin_TR)));
         }
         let halves = x_THC.chunk(2, -1);
         let turned = Tensor::cat(&[halves[1].neg(), halves[0].shallow_clone()], -1);
-        (x_THC * self.cos_TC.unsqueeze(1) + turned * self.sin_TC.unsqueeze(1)).to_kind(x_THC.kind())
+        (x_THC * self.cos_TR.unsqueeze(1) + turned * self.sin_TR.unsqueeze(1)).to_kind(x_THC.kind())
     }
-}
 
-impl Rope {
-    /// For the fused operator: the tables, where they are of a kind that it takes.
-    pub(super) fn tables(&self) -> Option<(&Tensor, &Tensor)> {
-        can_fuse(&self.cos_TC).then_some((&self.cos_TC, &self.sin_TC))
+    /// For the fused operator: the tables, where they are of a kind that it takes and turn heads of `width` whole.
+    pub(super) fn tables(&self, width: i64) -> Option<(&Tensor, &Tensor)> {
+        let fits = self.layout == RopeLayout::HalfSplit && self.cos_TR.size()[1] == width;
+        (fits && can_fuse(&self.cos_TR)).then_some((&self.cos_TR, &self.sin_TR))
     }
-}
-
-/// `theta^(-2i/width)`, float32, computed as transformers does.
-fn frequencies(width: i64, theta: f64, device: Device) -> Tensor {
-    let exponents = Tensor::arange_start_step(0, width, 2, (Kind::Float, Device::Cpu)) / width as f64;
-    Tensor::from(theta as f32).pow(&exponents).reciprocal().to_device(device)
 }
 
 #[cfg(test)]
 mod tests {
-    use tch::{Kind, Tensor};
+    use tch::{Device, Kind, Tensor};
 
     use super::Rope;
+    use crate::nn::{RopeAxes, RopeConfig, RopeLayout};
 
     #[test]
     fn equal_positions_on_three_axes_are_plain_positions() {
         let positions = Tensor::from_slice(&[0i64, 1, 7, 300]);
         let three = positions.unsqueeze(0).expand([3, 4], false);
-        let plain = Rope::plain(&positions, 24, 1e6, Kind::Float);
-        let interleaved = Rope::interleaved(&three, 24, 1e6, [4, 4, 4], Kind::Float);
-        assert_eq!(plain.cos_TC, interleaved.cos_TC);
-        assert_eq!(plain.sin_TC, interleaved.sin_TC);
+        let config = RopeConfig::plain(24, 1e6);
+        let plain = Rope::new(&config, &positions, Kind::Float);
+        for axes in [RopeAxes::interleaved([4, 4, 4]), RopeAxes::contiguous([6, 3, 3])] {
+            let rope = Rope::new(&RopeConfig { axes, ..config.clone() }, &three, Kind::Float);
+            assert_eq!((&plain.cos_TR, &plain.sin_TR), (&rope.cos_TR, &rope.sin_TR));
+        }
     }
 
     #[test]
     fn scores_depend_on_distance_only() {
-        let rope = |at: i64| Rope::plain(&Tensor::from_slice(&[at, at + 3]), 8, 100.0, Kind::Float);
-        let x = Tensor::arange(16, (Kind::Float, tch::Device::Cpu)).view([2, 1, 8]) / 16.0;
-        let score = |at: i64| {
-            let turned = rope(at).apply(&x);
-            (turned.get(0) * turned.get(1)).sum(Kind::Float).double_value(&[])
-        };
-        assert!((score(0) - score(50)).abs() < 1e-4 && (score(0) - 1.0).abs() > 1e-2);
+        for layout in [RopeLayout::HalfSplit, RopeLayout::Interleaved] {
+            let config = RopeConfig { layout, ..RopeConfig::plain(8, 100.0) };
+            let rope = |at: i64| Rope::new(&config, &Tensor::from_slice(&[at, at + 3]), Kind::Float);
+            let x = Tensor::arange(16, (Kind::Float, Device::Cpu)).view([2, 1, 8]) / 16.0;
+            let score = |at: i64| {
+                let turned = rope(at).apply(&x);
+                (turned.get(0) * turned.get(1)).sum(Kind::Float).double_value(&[])
+            };
+            assert!((score(0) - score(50)).abs() < 1e-4 && (score(0) - 1.0).abs() > 1e-2);
+        }
+    }
+
+    /// Channels 2i and 2i + 1 as a complex number, and the channels past R untouched.
+    #[test]
+    fn a_pair_is_turned_by_its_angle() {
+        let config = RopeConfig { layout: RopeLayout::Interleaved, ..RopeConfig::plain(4, 100.0) };
+        let x = Tensor::from_slice(&[1f32, 2.0, 3.0, 4.0, 5.0, 6.0]).view([1, 1, 6]);
+        let found = Rope::new(&config, &Tensor::from_slice(&[2i64]), Kind::Float).apply(&x);
+        let turned =
+            |a: f32, b: f32, angle: f32| [a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()];
+        let ([a, b], [c, d]) = (turned(1.0, 2.0, 2.0), turned(3.0, 4.0, 0.2));
+        assert!(found.allclose(&Tensor::from_slice(&[a, c, b, d, 5.0, 6.0]).view([1, 1, 6]), 1e-5, 1e-6, false));
+        let half = Rope::new(&RopeConfig::plain(4, 100.0), &Tensor::from_slice(&[2i64]), Kind::Float);
+        let ([a, b], [c, d]) = (turned(1.0, 3.0, 2.0), turned(2.0, 4.0, 0.2));
+        let expected = Tensor::from_slice(&[a, c, b, d, 5.0, 6.0]).view([1, 1, 6]);
+        assert!(half.apply(&x).allclose(&expected, 1e-5, 1e-6, false));
     }
 }

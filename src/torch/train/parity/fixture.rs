@@ -86,7 +86,7 @@ impl Fixture {
 fn documents(config: &ModelConfig, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Document>, FixtureError> {
     let list = |key: &str| get(inputs, key).map(|tensor| integers(tensor));
     let (input_ids, labels, ends) = (list("packed.input_ids")?, list("packed.labels")?, list("packed.cu_seqlens")?);
-    let three_axes = config.text.mrope_section.is_some();
+    let three_axes = config.text.rope.axes.count() == 3;
     let positions = get(inputs, if three_axes { "packed.mrope_position_ids" } else { "packed.position_ids" })?;
     let mut grids = match inputs.get("image_grid_thw") {
         Some(table) => integers(table)
