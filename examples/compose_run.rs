@@ -10,19 +10,21 @@ use loongforge::core::data::digits::{self, Digits};
 use std::rc::Rc;
 
 /// One linear map from a block of 2 × 2 patches to one feature, and to one more for each DeepStack level.
+#[derive(Debug)]
 struct Blocks {
-    block_dim: i64,
+    /// Values of a patch.
+    patch_dim: i64,
     width: i64,
     num_outputs: i64,
 }
 
 impl EncoderFamily for Blocks {
     fn specs(&self) -> Vec<ParamSpec> {
-        vec![ParamSpec::new("blocks.weight", &[self.num_outputs * self.width, self.block_dim], Init::Normal(0.05))]
+        vec![ParamSpec::new("blocks.weight", &[self.num_outputs * self.width, 4 * self.patch_dim], Init::Normal(0.05))]
     }
 
     fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn EncoderModel> {
-        let (id, block_dim, num_outputs) = (params.id("blocks.weight"), self.block_dim, self.num_outputs);
+        let (id, block_dim, num_outputs) = (params.id("blocks.weight"), 4 * self.patch_dim, self.num_outputs);
         let weight = params.get("blocks.weight");
         Box::new(move |_: &[Grid]| {
             let (mut tape, weight) = (Tape::new(), weight.shallow_clone());
@@ -32,6 +34,18 @@ impl EncoderFamily for Blocks {
             });
             EncoderTape { tape: Rc::new(tape), pixels, outputs }
         })
+    }
+
+    fn num_outputs(&self) -> usize {
+        self.num_outputs as usize
+    }
+
+    fn patch_dim(&self) -> i64 {
+        self.patch_dim
+    }
+
+    fn num_features(&self, grid: Grid) -> usize {
+        grid.num_patches() / 4
     }
 }
 
@@ -49,9 +63,9 @@ data: {{ train: [{{ path: {root}/data/train.jsonl }}] }}
 train: {{ steps: 20, global_batch_size: 16, lr: 3e-3 }}"
     ))?;
     let model = &run.folder().config;
-    let patch_dim = model.vision.as_ref().expect("a Qwen3-VL has an encoder").patch_dim();
+    let patch_dim = model.encoder.as_ref().expect("a Qwen3-VL has an encoder").patch_dim();
     let num_outputs = model.num_feature_tensors() as i64;
-    let blocks = Blocks { block_dim: 4 * patch_dim, width: model.text.hidden_size, num_outputs };
+    let blocks = Blocks { patch_dim, width: model.decoder.hidden_size, num_outputs };
     run.encoder(blocks).run_with(|step| println!("step {:2}  loss {:.3}", step.step.0, step.loss))?;
     Ok(())
 }

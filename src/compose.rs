@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use loongforge_core::message::Grid;
-pub use loongforge_torch::engine::{EncoderFamily, EncoderModel, EncoderTape};
-pub use loongforge_torch::engine::{FoundationFamily, FoundationModel, FoundationTape, MicroBatch};
+pub use loongforge_torch::model::{EncoderFamily, EncoderModel, EncoderTape};
+pub use loongforge_torch::model::{FoundationFamily, FoundationModel, FoundationTape, MicroBatch};
 pub use loongforge_torch::nn::{Init, ParamId, ParamSpec, ParamStore};
 pub use loongforge_torch::tape::{Policy, Slot, Tape};
 pub use tch::Tensor;

@@ -51,11 +51,11 @@ impl ModelFolder {
     /// # Errors
     /// It is of another: the keys of `config.json` that differ.
     pub fn expect_same(&self, checkpoint: &Self) -> Result<(), FolderError> {
-        if checkpoint.config == self.config {
-            return Ok(());
-        }
         let mut differences = Vec::new();
         compare("", &checkpoint.json, &self.json, &mut differences);
+        if differences.is_empty() {
+            return Ok(());
+        }
         if differences.len() > MAX_DIFFERENCES {
             let more = differences.len() - MAX_DIFFERENCES;
             differences.truncate(MAX_DIFFERENCES);
@@ -80,8 +80,8 @@ impl ModelFolder {
 
     /// What planning needs to know of the model; features and pixels are float32 or narrower on the wire.
     pub fn shape(&self) -> ModelShape {
-        let hidden_size = self.config.text.hidden_size as u64;
-        let patch_dim = self.config.vision.as_ref().map_or(0, |vision| vision.patch_dim() as u64);
+        let hidden_size = self.config.decoder.hidden_size as u64;
+        let patch_dim = self.config.encoder.as_ref().map_or(0, |encoder| encoder.patch_dim() as u64);
         let bytes = size_of::<f32>() as u64;
         ModelShape {
             hidden_size,

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use loongforge_core::config::{ImageLimits, Template};
 use loongforge_core::data::{Conversation, Part, Processor, Sample, Turn};
 use loongforge_core::message::{Grid, SampleId};
-use loongforge_torch::model::{Prompt, TextModel, VisionEncoder, generate};
+use loongforge_torch::model::{Decoder, EncoderModel, Prompt, generate};
 use loongforge_torch::nn::ParamStore;
 use loongforge_torch::tape::{Execution, Policy};
 use loongforge_torch::train::load_weights;
@@ -15,10 +15,10 @@ use tch::{Device, Kind, Tensor};
 
 /// Answers greedily, many questions at a time.
 pub struct Reader {
-    encoder: Option<(VisionEncoder, Rc<ParamStore>)>,
-    text: TextModel,
+    encoder: Option<(Box<dyn EncoderModel>, Rc<ParamStore>)>,
+    decoder: Decoder,
     processor: Processor,
-    image_token_id: Option<i64>,
+    placeholders: Vec<i64>,
     stop_token_ids: Vec<i64>,
 }
 
@@ -35,19 +35,19 @@ impl Reader {
             params.set_trainable(false);
             Ok(Rc::new(params))
         };
-        let encoder = match &model.config.vision {
-            Some(config) => {
-                let params = load(VisionEncoder::specs(config))?;
-                Some((VisionEncoder::new(config, &params), params))
+        let encoder = match &model.config.encoder {
+            Some(family) => {
+                let params = load(family.specs())?;
+                Some((family.build(&params, Policy::Keep), params))
             }
             None => None,
         };
-        let params = load(TextModel::specs(&model.config.text))?;
+        let params = load(Decoder::specs(&model.config.decoder))?;
         let processor = Processor::open(folder, Template::FromModel, &ImageLimits::default(), usize::MAX)?;
         Ok(Self {
             encoder,
-            text: TextModel::new(&model.config.text, &params),
-            image_token_id: model.config.image_token_id,
+            decoder: Decoder::new(&model.config.decoder, &params),
+            placeholders: model.config.placeholders(),
             stop_token_ids: processor.tokenizer().special().end.iter().copied().collect(),
             processor,
         })
@@ -75,7 +75,7 @@ impl Reader {
     /// The model made tokens that are no text.
     pub fn answer(&self, questions: &[&Sample], max_new_tokens: usize) -> Result<Vec<String>> {
         let prompts: Vec<Prompt> = questions.iter().map(|question| self.prompt(question)).collect();
-        let answers = generate(&self.text, &prompts, max_new_tokens, &self.stop_token_ids);
+        let answers = generate(&self.decoder, &prompts, max_new_tokens, &self.stop_token_ids);
         let decode = |ids: &Vec<i64>| self.processor.tokenizer().decode(ids).context("decoding an answer");
         answers.iter().map(decode).collect()
     }
@@ -83,10 +83,10 @@ impl Reader {
     fn prompt(&self, question: &Sample) -> Prompt {
         let len = question.input_ids.len() as i64;
         let positions = Tensor::from_slice(&question.position_ids).view([3, len]);
-        let rows = question.input_ids.iter().enumerate().filter(|(_, id)| Some(**id) == self.image_token_id);
+        let rows = question.input_ids.iter().enumerate().filter(|(_, id)| self.placeholders.contains(id));
         Prompt {
             input_ids: question.input_ids.clone(),
-            position_ids: if self.text.config().mrope_section.is_some() { positions } else { positions.get(0) },
+            position_ids: if self.decoder.config().has_three_axes() { positions } else { positions.get(0) },
             feature_rows: rows.map(|(row, _)| row as i64).collect(),
             features: self.features(question),
         }
@@ -102,9 +102,9 @@ impl Reader {
             .iter()
             .map(|image| Tensor::from_slice(&image.pixels).view([image.grid.num_patches() as i64, -1]))
             .collect();
-        let recorded = encoder.tape(&grids, Policy::Keep);
+        let recorded = encoder.record(&grids);
         let pixels = Tensor::cat(&pixels, 0).to_device(params.flat().device());
-        let mut run = Execution::forward_only(Rc::new(recorded.tape), params.clone(), vec![(recorded.pixels, pixels)]);
+        let mut run = Execution::forward_only(recorded.tape, params.clone(), vec![(recorded.pixels, pixels)]);
         run.forward();
         recorded.outputs.iter().map(|&slot| run.value(slot).shallow_clone()).collect()
     }

@@ -1,7 +1,7 @@
 //! The encoder's part of a step: units forward in deadline order, backward in lane order as gradients come back.
 
 use super::buffer::TorchBuffer;
-use super::model::EncoderModel;
+use crate::model::EncoderModel;
 use super::parts::Parts;
 use crate::tape::{Execution, Slot};
 use crate::train::Pool;

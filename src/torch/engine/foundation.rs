@@ -1,7 +1,7 @@
 //! The foundation's part of a step: its packs in order, each as soon as its tokens and features are there.
 
 use super::buffer::TorchBuffer;
-use super::model::{FoundationModel, MicroBatch};
+use crate::model::{FoundationModel, MicroBatch};
 use super::parts::Parts;
 use crate::tape::Execution;
 use crate::train::Pool;

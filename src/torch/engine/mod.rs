@@ -8,14 +8,12 @@ mod build;
 mod encoder;
 mod family;
 mod foundation;
-mod model;
 mod parts;
 mod torch_engine;
 
 pub use buffer::TorchBuffer;
 pub use build::{EngineSpec, build_engine, open_device};
 pub use encoder::EncoderPart;
-pub use family::{EncoderFamily, Families, FoundationFamily};
+pub use family::Families;
 pub use foundation::FoundationPart;
-pub use model::{EncoderModel, EncoderTape, FoundationModel, FoundationTape, MicroBatch};
 pub use torch_engine::{TorchEngine, WeightFiles};

@@ -1,19 +1,23 @@
-//! Models: single-device code, one file a family, cut into the segments of a tape. No communicator comes in here.
+//! Models: single-device code, cut into the segments of a tape. No communicator comes in here.
+//!
+//! `family/` has one short file a family, which reads its `config.json`; `decoder/` is what all language models share.
 
-mod generate;
+mod decoder;
+mod family;
+mod interface;
 mod keys;
 mod loss;
-mod qwen3;
 mod qwen3_vl;
 mod registry;
 mod rope_config;
-mod text_config;
 mod vision_config;
 
-pub use generate::{Prompt, generate};
+pub use decoder::{
+    Decoder, DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig, Names, Prompt, Targets, TextBatch,
+    TextOptions, TextTape, generate,
+};
+pub use interface::{
+    EncoderFamily, EncoderModel, EncoderTape, FoundationFamily, FoundationModel, FoundationTape, MicroBatch,
+};
 pub use keys::ModelConfigError;
-pub use qwen3::{Targets, TextBatch, TextModel, TextOptions, TextTape};
-pub use qwen3_vl::{EncoderTape, VisionEncoder};
 pub use registry::ModelConfig;
-pub use text_config::TextConfig;
-pub use vision_config::VisionConfig;

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use loongforge_core::message::Grid;
 use tch::{Kind, Tensor};
 
+use super::interface::{EncoderFamily, EncoderModel, EncoderTape};
 use super::vision_config::VisionConfig;
 use crate::nn::{
     Gelu, GeluMlp, Init, LayerNorm, Linear, PackedAttention, ParamId, ParamSpec, ParamStore, Rope, Scope,
@@ -18,15 +19,6 @@ use crate::tape::{Policy, Slot, Tape};
 const PREFIX: &str = "model.visual.";
 /// Fixed in the reference, not configured.
 const LAYER_NORM_EPS: f64 = 1e-6;
-
-/// An encoder's tape and the slots of interest.
-pub struct EncoderTape {
-    pub tape: Tape,
-    /// Input: `[P, X]`, the pictures' patches one after the other.
-    pub pixels: Slot,
-    /// The merged features and one tensor for each DeepStack layer, `[N, D of the decoder]` each.
-    pub outputs: Vec<Slot>,
-}
 
 struct Embed {
     weight_DX: Tensor,
@@ -141,25 +133,6 @@ impl VisionEncoder {
         }
     }
 
-    pub fn config(&self) -> &VisionConfig {
-        &self.config
-    }
-
-    /// How many tensors of features a picture becomes.
-    pub fn num_outputs(&self) -> usize {
-        1 + self.deepstack.len()
-    }
-
-    /// Width of a feature.
-    pub fn feature_dim(&self) -> i64 {
-        self.config.out_hidden_size
-    }
-
-    /// Features of a picture of this size.
-    pub fn num_features(&self, grid: Grid) -> usize {
-        grid.num_patches() / self.config.spatial_merge_size.pow(2) as usize
-    }
-
     /// The tape for pictures of these sizes, each a multiple of the merge size in height and width.
     pub fn tape(&self, grids: &[Grid], policy: Policy) -> EncoderTape {
         let (merge, device) = (self.config.spatial_merge_size as u32, self.embed.part.bias.device());
@@ -191,7 +164,7 @@ impl VisionEncoder {
         }
         let mut outputs = vec![self.merger.merge(&mut tape, x, "merger".into(), policy)];
         outputs.extend(deep);
-        EncoderTape { tape, pixels, outputs }
+        EncoderTape { tape: Rc::new(tape), pixels, outputs }
     }
 }
 
@@ -234,5 +207,28 @@ impl Merger {
         let merged = |x: &Tensor| x.view([-1, self.inner]);
         let x = if self.norm_merged { self.norm.forward(&merged(x_PD)) } else { merged(&self.norm.forward(x_PD)) };
         self.mlp.forward(&x)
+    }
+}
+
+impl EncoderFamily for VisionConfig {
+    fn specs(&self) -> Vec<ParamSpec> {
+        VisionEncoder::specs(self)
+    }
+
+    fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn EncoderModel> {
+        let encoder = VisionEncoder::new(self, params);
+        Box::new(move |grids: &[Grid]| encoder.tape(grids, policy))
+    }
+
+    fn num_outputs(&self) -> usize {
+        1 + self.deepstack_visual_indexes.len()
+    }
+
+    fn patch_dim(&self) -> i64 {
+        VisionConfig::patch_dim(self)
+    }
+
+    fn num_features(&self, grid: Grid) -> usize {
+        grid.num_patches() / self.spatial_merge_size.pow(2) as usize
     }
 }

@@ -1,86 +1,111 @@
 //! Which model a `config.json` describes.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
+use super::decoder::DecoderConfig;
+use super::family::{Place, llama, qwen2, qwen3, qwen3_vl};
+use super::interface::EncoderFamily;
 use super::keys::{Keys, ModelConfigError};
-use super::text_config::TextConfig;
-use super::vision_config::VisionConfig;
+
+type ReadDecoder = fn(&Keys<'_>, &Place) -> Result<DecoderConfig, ModelConfigError>;
+type ReadModel = fn(&Keys<'_>) -> Result<ModelConfig, ModelConfigError>;
+
+/// Language models, alone or as a part of another model, by `model_type`.
+const DECODERS: &[(&str, ReadDecoder)] = &[
+    ("llama", llama::read),
+    ("qwen2", qwen2::read),
+    ("qwen3", qwen3::read),
+    ("qwen3_vl_text", qwen3_vl::read_text),
+];
+
+/// Models with an encoder, by `model_type`.
+const MODELS: &[(&str, ReadModel)] = &[("qwen3_vl", qwen3_vl::read)];
 
 /// A model as its parts: each part may be a pool of its own.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct ModelConfig {
     /// Hugging Face's `model_type`.
     pub model_type: String,
-    pub text: TextConfig,
+    pub decoder: DecoderConfig,
     /// `None` for a language model.
-    pub vision: Option<VisionConfig>,
-    /// The tokens that stand for pictures; of a language model none.
-    pub image_token_id: Option<i64>,
-    pub vision_start_token_id: Option<i64>,
-    pub vision_end_token_id: Option<i64>,
+    pub encoder: Option<Arc<dyn EncoderFamily>>,
+    pub tokens: Tokens,
+}
+
+/// The tokens of a multimodal model that stand for something else than text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tokens {
+    /// Replaced by the features of pictures.
+    pub image: Option<i64>,
+    /// Replaced by the features of videos.
+    pub video: Option<i64>,
+    pub vision_start: Option<i64>,
+    pub vision_end: Option<i64>,
 }
 
 impl ModelConfig {
     /// Reads a parsed `config.json`, as transformers 4 and 5 write it.
     pub fn from_hf(config: &Value) -> Result<ModelConfig, ModelConfigError> {
         let keys = Keys::new(config);
-        match keys.text_or("model_type")? {
-            Some("qwen3") => Ok(ModelConfig {
-                model_type: "qwen3".into(),
-                text: TextConfig::read(&keys, None, false)?,
-                vision: None,
-                image_token_id: None,
-                vision_start_token_id: None,
-                vision_end_token_id: None,
-            }),
-            Some("qwen3_vl") => qwen3_vl(&keys),
-            Some(_) => {
-                let found = keys.value("model_type").expect("it is a string");
-                Err(keys.unsupported("model_type", found, &[json!("qwen3"), json!("qwen3_vl")]))
-            }
-            None => Err(keys.missing("model_type")),
+        let model_type = keys.text_or("model_type")?.ok_or_else(|| keys.missing("model_type"))?;
+        if let Some((_, read)) = MODELS.iter().find(|(name, _)| *name == model_type) {
+            return read(&keys);
         }
+        if DECODERS.iter().all(|(name, _)| *name != model_type) {
+            let supported: Vec<Value> = Self::supported().map(|name| json!(name)).collect();
+            return Err(keys.unsupported("model_type", &json!(model_type), &supported));
+        }
+        let decoder = read_decoder(&keys, &Place::alone())?;
+        Ok(ModelConfig { model_type: model_type.to_owned(), decoder, encoder: None, tokens: Tokens::default() })
+    }
+
+    /// Every `model_type` that is built in.
+    pub fn supported() -> impl Iterator<Item = &'static str> {
+        DECODERS.iter().map(|(name, _)| *name).chain(MODELS.iter().map(|(name, _)| *name))
     }
 
     /// How many tensors of features the decoder takes for each picture: one, and one for each DeepStack layer.
     pub fn num_feature_tensors(&self) -> usize {
-        self.vision.as_ref().map_or(0, |vision| 1 + vision.deepstack_visual_indexes.len())
+        self.encoder.as_ref().map_or(0, |encoder| encoder.num_outputs())
+    }
+
+    /// The tokens that features replace.
+    pub fn placeholders(&self) -> Vec<i64> {
+        self.tokens.image.into_iter().chain(self.tokens.video).collect()
     }
 }
 
-fn qwen3_vl(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
-    let text_keys = keys.section("text_config")?;
-    let vision_keys = keys.section("vision_config")?;
-    let text = TextConfig::read(&text_keys, keys.flag_or("tie_word_embeddings")?, true)?;
-    let vision = VisionConfig::read(&vision_keys)?;
-    if vision.out_hidden_size != text.hidden_size {
-        let must = format!("must equal text_config.hidden_size ({})", text.hidden_size);
-        return Err(vision_keys.inconsistent("out_hidden_size", vision.out_hidden_size, must));
-    }
-    if vision.deepstack_visual_indexes.len() as i64 > text.num_hidden_layers {
-        let found = format!("{:?}", vision.deepstack_visual_indexes);
-        let must = format!("the decoder has only {} layers to add them to", text.num_hidden_layers);
-        return Err(vision_keys.inconsistent("deepstack_visual_indexes", found, must));
-    }
-    let token = |key: &str| match keys.index_or(key)? {
-        Some(id) if id >= text.vocab_size => {
-            let must = format!("must be below text_config.vocab_size ({})", text.vocab_size);
-            Err(keys.inconsistent(key, id, must))
+/// The decoder that `keys` describe, by their `model_type`.
+pub(super) fn read_decoder(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
+    let model_type = keys.text_or("model_type")?.ok_or_else(|| keys.missing("model_type"))?;
+    match DECODERS.iter().find(|(name, _)| *name == model_type) {
+        Some((_, read)) => read(keys, place),
+        None => {
+            let supported: Vec<Value> = DECODERS.iter().map(|(name, _)| json!(name)).collect();
+            Err(keys.unsupported("model_type", &json!(model_type), &supported))
         }
-        id => Ok(id),
-    };
-    let image_token_id = token("image_token_id")?;
-    if image_token_id.is_none() {
-        return Err(keys.missing("image_token_id"));
     }
-    Ok(ModelConfig {
-        model_type: "qwen3_vl".into(),
-        image_token_id,
-        vision_start_token_id: token("vision_start_token_id")?,
-        vision_end_token_id: token("vision_end_token_id")?,
-        vision: Some(vision),
-        text,
-    })
+}
+
+impl Tokens {
+    /// Qwen-VL's keys: `image_token_id`, `video_token_id`, `vision_start_token_id`, `vision_end_token_id`.
+    pub(super) fn read(keys: &Keys<'_>, vocab_size: i64) -> Result<Tokens, ModelConfigError> {
+        let token = |key: &str| match keys.index_or(key)? {
+            Some(id) if id >= vocab_size => {
+                let must = format!("must be below text_config.vocab_size ({vocab_size})");
+                Err(keys.inconsistent(key, id, must))
+            }
+            id => Ok(id),
+        };
+        Ok(Tokens {
+            image: Some(token("image_token_id")?.ok_or_else(|| keys.missing("image_token_id"))?),
+            video: token("video_token_id")?,
+            vision_start: token("vision_start_token_id")?,
+            vision_end: token("vision_end_token_id")?,
+        })
+    }
 }
 
 #[cfg(test)]
@@ -117,15 +142,15 @@ mod tests {
     #[test]
     fn a_config_of_transformers_4_is_read() {
         let config = ModelConfig::from_hf(&qwen3_vl()).unwrap();
-        assert_eq!((config.text.rope.theta, &config.text.rope.axes), (5e6, &RopeAxes::interleaved([4, 4, 4])));
-        assert!(config.text.tie_word_embeddings && config.text.pad_token_id.is_none());
+        assert_eq!((config.decoder.rope.theta, &config.decoder.rope.axes), (5e6, &RopeAxes::interleaved([4, 4, 4])));
+        assert!(config.decoder.tie_word_embeddings && config.decoder.pad_token_id.is_none());
         assert_eq!(config.num_feature_tensors(), 3);
     }
 
     #[test]
     fn errors_name_the_key_and_what_it_must_be() {
         let cases = [
-            ("/model_type", json!("llama"), r#"model_type is "llama"; supported: "qwen3", "qwen3_vl""#),
+            ("/model_type", json!("gpt2"), r#"model_type is "gpt2"; supported: "llama", "qwen2""#),
             ("/text_config/hidden_size", json!(null), "text_config.hidden_size is missing"),
             ("/text_config/hidden_size", json!("64"), "text_config.hidden_size must be a positive integer, not \"64\""),
             ("/text_config/rope_scaling/rope_type", json!("su"), "text_config.rope_scaling.rope_type is \"su\""),

@@ -6,7 +6,7 @@ use super::params::ParamSpec;
 use super::{Linear, Scope};
 use crate::native::{can_fuse, swiglu};
 
-/// `down(silu(gate(x)) · up(x))` (Shazeer 2020), without biases, as `Qwen3MLP`.
+/// `down(silu(gate(x)) · up(x))` (Shazeer 2020), as `LlamaMLP`.
 pub struct SwiGlu {
     gate: Linear,
     up: Linear,
@@ -14,16 +14,18 @@ pub struct SwiGlu {
 }
 
 impl SwiGlu {
-    pub fn specs(prefix: &str, width: i64, inner: i64, std: f64) -> Vec<ParamSpec> {
-        let mut specs = Linear::specs(prefix, "gate_proj", width, inner, false, std);
-        specs.extend(Linear::specs(prefix, "up_proj", width, inner, false, std));
-        specs.extend(Linear::specs(prefix, "down_proj", inner, width, false, std));
+    /// `names` of gate, up and down.
+    pub fn specs(prefix: &str, names: [&str; 3], width: i64, inner: i64, bias: bool, std: f64) -> Vec<ParamSpec> {
+        let [gate, up, down] = names;
+        let mut specs = Linear::specs(prefix, gate, width, inner, bias, std);
+        specs.extend(Linear::specs(prefix, up, width, inner, bias, std));
+        specs.extend(Linear::specs(prefix, down, inner, width, bias, std));
         specs
     }
 
-    pub fn new(scope: &Scope<'_>, prefix: &str) -> SwiGlu {
-        let linear = |name: &str| Linear::new(scope, &format!("{prefix}{name}"));
-        SwiGlu { gate: linear("gate_proj"), up: linear("up_proj"), down: linear("down_proj") }
+    pub fn new(scope: &Scope<'_>, names: [&str; 3]) -> SwiGlu {
+        let [gate, up, down] = names.map(|name| Linear::new(scope, name));
+        SwiGlu { gate, up, down }
     }
 
     pub fn forward(&self, x: &Tensor) -> Tensor {

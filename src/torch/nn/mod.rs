@@ -4,6 +4,7 @@
 mod attention;
 mod init;
 mod linear;
+mod mixer;
 mod mlp;
 mod norm;
 mod params;
@@ -12,15 +13,18 @@ mod piece;
 mod rope;
 mod rope_config;
 mod scope;
+mod self_attention;
 
 pub use attention::PackedAttention;
 pub use init::Init;
 pub use linear::Linear;
+pub use mixer::{Columns, Context, Mixer, State};
 pub use mlp::{Gelu, GeluMlp, SwiGlu};
-pub use norm::{LayerNorm, RmsNorm};
+pub use norm::{LayerNorm, NormConfig, RmsNorm};
 pub use params::{GradBuffer, ParamId, ParamSpec, ParamStore, Role};
 pub use patch::{frame_cu_seqlens, interpolation, patch_positions};
 pub use piece::Piece;
 pub use rope::Rope;
 pub use rope_config::{RopeAxes, RopeConfig, RopeLayout, RopeScaling, Yarn};
 pub use scope::Scope;
+pub use self_attention::{AttentionConfig, QkNorm, Qkv, SelfAttention};

@@ -10,6 +10,7 @@ use crate::native::{can_fuse, norm_rope};
 pub struct RmsNorm {
     weight: Tensor,
     eps: f64,
+    zero_centred: bool,
 }
 
 impl RmsNorm {
@@ -18,22 +19,46 @@ impl RmsNorm {
     }
 
     pub fn new(scope: &Scope<'_>, name: &str, eps: f64) -> RmsNorm {
-        RmsNorm { weight: scope.take(&format!("{name}.weight")), eps }
+        RmsNorm { weight: scope.take(&format!("{name}.weight")), eps, zero_centred: false }
     }
 
     pub fn forward(&self, x: &Tensor) -> Tensor {
+        let weight = self.factor();
         if can_fuse(x) && x.dim() == 2 {
-            return norm_rope(&x.unsqueeze(1), Some((&self.weight, self.eps)), None).squeeze_dim(1);
+            return norm_rope(&x.unsqueeze(1), Some((&weight, self.eps)), None).squeeze_dim(1);
         }
-        x.rms_norm(self.weight.size(), Some(&self.weight), self.eps)
+        x.rms_norm(weight.size(), Some(&weight), self.eps)
     }
 
     /// The norm of every head of `x_THC`, and then the rotation.
     pub fn forward_rotated(&self, x_THC: &Tensor, rope: &Rope) -> Tensor {
         match rope.tables(x_THC.size()[2]).filter(|_| can_fuse(x_THC)) {
-            Some(tables) => norm_rope(x_THC, Some((&self.weight, self.eps)), Some(tables)),
+            Some(tables) => norm_rope(x_THC, Some((&self.factor(), self.eps)), Some(tables)),
             None => rope.apply(&self.forward(x_THC)),
         }
+    }
+
+    fn factor(&self) -> Tensor {
+        if self.zero_centred { &self.weight + 1.0 } else { self.weight.shallow_clone() }
+    }
+}
+
+/// The norms of a decoder.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NormConfig {
+    pub eps: f64,
+    /// Whether the factor is one plus the weight (Gemma, Qwen3-Next).
+    pub zero_centred: bool,
+}
+
+impl NormConfig {
+    pub fn specs(&self, prefix: &str, name: &str, width: i64) -> Vec<ParamSpec> {
+        let init = if self.zero_centred { Init::Zeros } else { Init::Ones };
+        vec![ParamSpec::new(format!("{prefix}{name}.weight"), &[width], init)]
+    }
+
+    pub fn build(&self, scope: &Scope<'_>, name: &str) -> RmsNorm {
+        RmsNorm { zero_centred: self.zero_centred, ..RmsNorm::new(scope, name, self.eps) }
     }
 }
 

@@ -27,6 +27,13 @@ impl RopeConfig {
     }
 }
 
+impl RopeConfig {
+    /// Whether a token's position has three axes: frame, row and column.
+    pub fn has_three_axes(&self) -> bool {
+        matches!(self.axes, RopeAxes::Three(_))
+    }
+}
+
 /// Which two channels make a pair that is turned by one angle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopeLayout {
@@ -46,14 +53,6 @@ pub enum RopeAxes {
 }
 
 impl RopeAxes {
-    /// How many positions a token has: 1 or 3.
-    pub fn count(&self) -> usize {
-        match self {
-            RopeAxes::One => 1,
-            RopeAxes::Three(_) => 3,
-        }
-    }
-
     /// So many frequencies of frames, then of rows, then of columns (`Qwen2_5_VLRotaryEmbedding`).
     pub fn contiguous(sections: [i64; 3]) -> RopeAxes {
         let axes = (0..3).flat_map(|axis| std::iter::repeat_n(axis, sections[axis as usize] as usize));

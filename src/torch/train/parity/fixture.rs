@@ -86,7 +86,8 @@ impl Fixture {
 fn documents(config: &ModelConfig, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Document>, FixtureError> {
     let list = |key: &str| get(inputs, key).map(|tensor| integers(tensor));
     let (input_ids, labels, ends) = (list("packed.input_ids")?, list("packed.labels")?, list("packed.cu_seqlens")?);
-    let three_axes = config.text.rope.axes.count() == 3;
+    let three_axes = config.decoder.has_three_axes();
+    let placeholders = config.placeholders();
     let positions = get(inputs, if three_axes { "packed.mrope_position_ids" } else { "packed.position_ids" })?;
     let mut grids = match inputs.get("image_grid_thw") {
         Some(table) => integers(table)
@@ -96,19 +97,19 @@ fn documents(config: &ModelConfig, inputs: &BTreeMap<String, Tensor>) -> Result<
         None => Vec::new(),
     }
     .into_iter();
-    let merge = config.vision.as_ref().map_or(1, |vision| vision.spatial_merge_size.pow(2)) as usize;
+    let num_features = |grid| config.encoder.as_ref().map_or(0, |encoder| encoder.num_features(grid));
     let mut patch = 0;
     let mut documents = Vec::new();
     for ends in ends.windows(2) {
         let (start, end) = (ends[0] as usize, ends[1] as usize);
         let ids = &input_ids[start..end];
-        let mut placeholders = ids.iter().filter(|id| Some(**id) == config.image_token_id).count();
+        let mut open = ids.iter().filter(|id| placeholders.contains(id)).count();
         let mut own = Vec::new();
-        while placeholders > 0 {
+        while open > 0 {
             let missing =
                 || FixtureError::Missing { file: "inputs.safetensors", key: "image_grid_thw for every picture".into() };
             let grid = grids.next().ok_or_else(missing)?;
-            placeholders = placeholders.saturating_sub(grid.num_patches() / merge);
+            open = open.saturating_sub(num_features(grid));
             own.push(grid);
         }
         let num_patches = own.iter().map(|grid| grid.num_patches() as i64).sum::<i64>();

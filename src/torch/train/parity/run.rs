@@ -2,7 +2,7 @@
 
 use super::fixture::{Document, Fixture, FixtureError};
 use super::report::ParityReport;
-use crate::model::{Prompt, Targets, TextBatch, TextModel, TextOptions, VisionEncoder, generate};
+use crate::model::{Decoder, EncoderModel, Prompt, Targets, TextBatch, TextOptions, generate};
 use crate::native::NativeError;
 use crate::nn::{GradBuffer, ParamStore};
 use crate::tape::{Execution, Policy, Slot};
@@ -31,9 +31,10 @@ struct Pool<M> {
 }
 
 struct Models {
-    text: Pool<TextModel>,
-    vision: Option<Pool<VisionEncoder>>,
-    image_token_id: Option<i64>,
+    text: Pool<Decoder>,
+    vision: Option<Pool<Box<dyn EncoderModel>>>,
+    placeholders: Vec<i64>,
+    num_feature_tensors: usize,
 }
 
 /// Runs the fixture in `folder`, float32 on the CPU.
@@ -91,13 +92,18 @@ impl Models {
     fn load(fixture: &Fixture, folder: &Path) -> Result<Models, ParityError> {
         let config = &fixture.config;
         let store = |specs| ParamStore::new(specs, Kind::Float, Device::Cpu);
-        let text = Pool::new(store(TextModel::specs(&config.text)), fixture, folder, |params| {
-            TextModel::new(&config.text, params)
+        let text = Pool::new(store(Decoder::specs(&config.decoder)), fixture, folder, |params| {
+            Decoder::new(&config.decoder, params)
         })?;
-        let vision = config.vision.as_ref().map(|vision| {
-            Pool::new(store(VisionEncoder::specs(vision)), fixture, folder, |params| VisionEncoder::new(vision, params))
+        let vision = config.encoder.as_ref().map(|family| {
+            Pool::new(store(family.specs()), fixture, folder, |params| family.build(params, Policy::Keep))
         });
-        Ok(Models { text, vision: vision.transpose()?, image_token_id: config.image_token_id })
+        Ok(Models {
+            text,
+            vision: vision.transpose()?,
+            placeholders: config.placeholders(),
+            num_feature_tensors: config.num_feature_tensors(),
+        })
     }
 
     /// The encoder's execution over the documents' pictures, after its forward. `None` where there are none.
@@ -108,10 +114,10 @@ impl Models {
         if pixels.is_empty() {
             return None;
         }
-        let made = vision.model.tape(&grids, Policy::Keep);
+        let made = vision.model.record(&grids);
         let inputs = vec![(made.pixels, Tensor::cat(&pixels, 0))];
         let begin = if train { Execution::new } else { Execution::forward_only };
-        let mut execution = begin(Rc::new(made.tape), vision.params.clone(), inputs);
+        let mut execution = begin(made.tape, vision.params.clone(), inputs);
         execution.forward();
         Some((execution, made.outputs))
     }
@@ -123,7 +129,7 @@ impl Models {
         documents
             .iter()
             .for_each(|document| cu_seqlens.push(cu_seqlens[cu_seqlens.len() - 1] + document.input_ids.len()));
-        let placeholder = |(_, id): &(i64, &i64)| Some(**id) == self.image_token_id;
+        let placeholder = |(_, id): &(i64, &i64)| self.placeholders.contains(id);
         TextBatch {
             feature_rows: (0..).zip(&input_ids).filter(placeholder).map(|(row, _)| row).collect(),
             input_ids: Tensor::from_slice(&input_ids),
@@ -136,7 +142,7 @@ impl Models {
     fn logits(&self, documents: &[&Document]) -> Tensor {
         let _no_grad = tch::no_grad_guard();
         let options = TextOptions {
-            num_feature_tensors: self.num_feature_tensors(),
+            num_feature_tensors: self.num_feature_tensors,
             train_features: false,
             policy: Policy::Keep,
         };
@@ -186,7 +192,7 @@ impl Models {
         let targets =
             Targets { labels: documents.iter().flat_map(|document| document.targets.clone()).collect(), scale };
         let options =
-            TextOptions { num_feature_tensors: self.num_feature_tensors(), train_features: true, policy: Policy::Keep };
+            TextOptions { num_feature_tensors: self.num_feature_tensors, train_features: true, policy: Policy::Keep };
         let made = self.text.model.tape(&self.batch(documents), Some(&targets), &options);
         let inputs = encoder.iter().flat_map(|(encoder, outputs)| {
             made.features.iter().zip(outputs).map(|(slot, output)| (*slot, encoder.value(*output).shallow_clone()))
@@ -209,11 +215,13 @@ impl Models {
         Ok(loss)
     }
 
+    /// Piece by piece, as the reference names them. What is no parameter there (a buffer) has no gradient.
     fn compare_gradients(&self, fixture: &Fixture, report: &mut ParityReport) {
         let mut known = 0;
         for (params, grads) in self.pools() {
-            for id in params.ids() {
-                let (name, found) = (&params.spec(id).name, grads.view(id));
+            let pieces = params.trained_ids().flat_map(|id| params.spec(id).pieces.iter().map(move |piece| (id, piece)));
+            for (id, piece) in pieces {
+                let (name, found) = (&piece.name, piece.view(grads.view(id)));
                 let Some(norm) = fixture.expected.get(&format!("grad_norm/{name}")) else {
                     report.problems.push(format!("the reference has no gradient of {name}"));
                     continue;
@@ -221,7 +229,7 @@ impl Models {
                 known += 1;
                 report.compare("gradient norms", name, &found.norm(), norm);
                 if let Some(expected) = fixture.expected.get(&format!("grad/{name}")) {
-                    report.compare("gradients", name, found, expected);
+                    report.compare("gradients", name, &found, expected);
                 }
             }
         }
@@ -259,10 +267,12 @@ impl Models {
             }
         }
         for (params, _) in self.pools() {
-            for id in params.ids() {
-                let name = &params.spec(id).name;
+            let pieces = params.trained_ids().flat_map(|id| params.spec(id).pieces.iter().map(move |piece| (id, piece)));
+            for (id, piece) in pieces {
+                let name = &piece.name;
                 if let Some(expected) = fixture.expected.get(&format!("adamw.weight_norm/{name}")) {
-                    report.compare("adamw.weight_norm", name, &params.leaf(id).detach().norm(), expected);
+                    let found = piece.view(&params.leaf(id).detach()).norm();
+                    report.compare("adamw.weight_norm", name, &found, expected);
                 }
             }
         }
@@ -272,9 +282,5 @@ impl Models {
     fn pools(&self) -> impl Iterator<Item = (&Rc<ParamStore>, &GradBuffer)> {
         let vision = self.vision.as_ref().map(|vision| (&vision.params, &vision.grads));
         std::iter::once((&self.text.params, &self.text.grads)).chain(vision)
-    }
-
-    fn num_feature_tensors(&self) -> usize {
-        self.vision.as_ref().map_or(0, |vision| vision.model.num_outputs())
     }
 }

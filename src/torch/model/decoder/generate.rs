@@ -3,13 +3,12 @@
 //! The prompts are read as one packed row, without padding. In the cache they end at the same column, so that every
 //! step writes one column; what lies before a prompt is masked.
 //!
-//! Shapes: T tokens of all prompts, B prompts, S columns of the cache, D hidden size, H query heads, K key and value
-//! heads, C head size.
+//! Shapes: T tokens of all prompts, B prompts, S columns of the cache, D hidden size.
 
 use tch::{Kind, Tensor};
 
-use super::qwen3::TextModel;
-use crate::nn::{PackedAttention, RopeAxes};
+use super::transformer::Decoder;
+use crate::nn::{Columns, State};
 
 /// What a continuation starts from.
 pub struct Prompt {
@@ -24,7 +23,7 @@ pub struct Prompt {
 
 /// The most likely continuation of each prompt, token by token: up to `max_new_tokens`, or to the first of
 /// `stop_token_ids`, which is left out. Panics where there is no prompt or an empty one.
-pub fn generate(model: &TextModel, prompts: &[Prompt], max_new_tokens: usize, stop_token_ids: &[i64]) -> Vec<Vec<i64>> {
+pub fn generate(model: &Decoder, prompts: &[Prompt], max_new_tokens: usize, stop_token_ids: &[i64]) -> Vec<Vec<i64>> {
     let _no_grad = tch::no_grad_guard();
     assert!(prompts.iter().all(|prompt| !prompt.input_ids.is_empty()), "a prompt needs a token");
     let mut cache = Cache::new(model, prompts, max_new_tokens);
@@ -48,70 +47,58 @@ pub fn generate(model: &TextModel, prompts: &[Prompt], max_new_tokens: usize, st
 }
 
 struct Cache {
-    /// Keys and values of each layer, `[B·S, K·C]`.
-    layers: Vec<(Tensor, Tensor)>,
-    /// Which columns hold something, `[B, 1, 1, S]`.
-    filled: Tensor,
+    layers: Vec<State>,
+    columns: Columns,
     /// The next position of each prompt, `[B]`.
     positions: Tensor,
-    num_columns: i64,
-    /// Columns in use.
-    used: i64,
 }
 
 impl Cache {
-    fn new(model: &TextModel, prompts: &[Prompt], max_new_tokens: usize) -> Cache {
-        let (config, options) = (model.config(), (model.embed.kind(), model.embed.device()));
+    fn new(model: &Decoder, prompts: &[Prompt], max_new_tokens: usize) -> Cache {
+        let index = |values: &[i64]| Tensor::from_slice(values).to_device(model.embed.device());
         let longest = prompts.iter().map(|prompt| prompt.input_ids.len()).max().unwrap_or(0) as i64;
-        let (num_prompts, num_columns) = (prompts.len() as i64, longest + max_new_tokens as i64);
-        let width = config.num_key_value_heads * config.head_dim;
-        let empty = || Tensor::zeros([num_prompts * num_columns, width], options);
+        let (num_sequences, num_columns) = (prompts.len() as i64, longest + max_new_tokens as i64);
         let starts: Vec<i64> = prompts.iter().map(|prompt| longest - prompt.input_ids.len() as i64).collect();
-        let columns = Tensor::arange(num_columns, (Kind::Int64, options.1)).view([1, 1, 1, -1]);
-        let filled = columns.ge_tensor(&Tensor::from_slice(&starts).to_device(options.1).view([-1, 1, 1, 1]));
+        let places: Vec<i64> =
+            (0..).zip(&starts).flat_map(|(b, start)| (*start..longest).map(move |at| b * num_columns + at)).collect();
+        let all = Tensor::arange(num_columns, (Kind::Int64, model.embed.device())).view([1, 1, 1, -1]);
         let next: Vec<i64> = prompts.iter().map(|prompt| prompt.position_ids.max().int64_value(&[]) + 1).collect();
-        Cache {
-            layers: (0..model.layers.len()).map(|_| (empty(), empty())).collect(),
-            filled,
-            positions: Tensor::from_slice(&next).to_device(options.1),
+        let columns = Columns {
+            num_sequences,
             num_columns,
             used: longest,
-        }
+            places_T: index(&places),
+            filled_B11S: all.ge_tensor(&index(&starts).view([-1, 1, 1, 1])),
+        };
+        Cache { layers: model.layers.iter().map(|_| State::new()).collect(), columns, positions: index(&next) }
     }
 
     /// Fills the cache with the prompts; scores `[B, V]` of the tokens that follow them.
-    fn read_prompts(&mut self, model: &TextModel, prompts: &[Prompt]) -> Tensor {
+    fn read_prompts(&mut self, model: &Decoder, prompts: &[Prompt]) -> Tensor {
         let device = model.embed.device();
         let index = |values: &[i64]| Tensor::from_slice(values).to_device(device);
-        let (mut input_ids, mut places, mut rows, mut ends) = (Vec::new(), Vec::new(), Vec::new(), vec![0]);
-        for (number, prompt) in (0..).zip(prompts) {
-            let len = prompt.input_ids.len() as i64;
-            let first = number * self.num_columns + self.used - len;
-            places.extend(first..first + len);
+        let (mut input_ids, mut rows, mut ends) = (Vec::new(), Vec::new(), vec![0]);
+        for prompt in prompts {
             rows.extend(prompt.feature_rows.iter().map(|row| row + input_ids.len() as i64));
             input_ids.extend(&prompt.input_ids);
             ends.push(input_ids.len());
         }
-        let (places, rows) = (index(&places), index(&rows));
+        let rows = index(&rows);
         let num_tensors = prompts.iter().map(|prompt| prompt.features.len()).max().unwrap_or(0);
         let features = |number: usize| {
             let of_prompts: Vec<&Tensor> = prompts.iter().filter_map(|prompt| prompt.features.get(number)).collect();
             Tensor::cat(&of_prompts, 0).to_device(device).to_kind(model.embed.kind())
         };
         let position_ids: Vec<&Tensor> = prompts.iter().map(|prompt| &prompt.position_ids).collect();
-        let rope = model.rope(&Tensor::cat(&position_ids, -1));
-        let documents = PackedAttention::new(&ends, true, device);
+        let context = model.context(&Tensor::cat(&position_ids, -1), &ends);
         let mut x_TD = model.embed.index_select(0, &index(&input_ids));
         if num_tensors > 0 {
             x_TD = x_TD.index_copy(0, &rows, &features(0));
         }
-        for (number, layer) in model.layers.iter().enumerate() {
-            let [q_THC, k_TKC, v_TKC] = layer.attention.heads(&x_TD, &rope);
-            let (keys, values) = &mut self.layers[number];
-            let _ = keys.index_copy_(0, &places, &k_TKC.flatten(1, 2));
-            let _ = values.index_copy_(0, &places, &v_TKC.flatten(1, 2));
-            x_TD += layer.attention.o.forward(&documents.forward(&q_THC, &k_TKC, &v_TKC));
-            x_TD += layer.mlp.forward(&x_TD);
+        for (number, (layer, state)) in model.layers.iter().zip(&mut self.layers).enumerate() {
+            let mixer = &layer.mixer;
+            x_TD += mixer.module.prefill(&mixer.norm.forward(&x_TD), &context, &self.columns, state);
+            x_TD += layer.feed_forward.forward(&x_TD);
             if number + 1 < num_tensors {
                 x_TD = x_TD.index_add(0, &rows, &features(number + 1));
             }
@@ -121,30 +108,18 @@ impl Cache {
     }
 
     /// Appends a token `[B]` to each sequence; scores `[B, V]` of the next.
-    fn step(&mut self, model: &TextModel, tokens: &Tensor) -> Tensor {
-        let (config, num_prompts) = (model.config(), tokens.size()[0]);
-        let rope = match config.rope.axes {
-            RopeAxes::Three(_) => model.rope(&self.positions.unsqueeze(0).expand([3, num_prompts], false)),
-            RopeAxes::One => model.rope(&self.positions),
+    fn step(&mut self, model: &Decoder, tokens: &Tensor) -> Tensor {
+        let rope = match model.config().has_three_axes() {
+            true => model.rope(&self.positions.unsqueeze(0).expand([3, -1], false)),
+            false => model.rope(&self.positions),
         };
         self.positions += 1;
-        let column = self.used;
-        self.used += 1;
-        let mask = self.filled.narrow(3, 0, self.used);
-        let grouped = config.num_attention_heads != config.num_key_value_heads;
+        self.columns.used += 1;
         let mut x_BD = model.embed.index_select(0, tokens);
-        for (layer, (keys, values)) in model.layers.iter().zip(&self.layers) {
-            let [q_BHC, k_BKC, v_BKC] = layer.attention.heads(&x_BD, &rope);
-            let appended = |cache: &Tensor, new: &Tensor| {
-                let cache_BSKC = cache.view([num_prompts, self.num_columns, -1, config.head_dim]);
-                cache_BSKC.select(1, column).copy_(new);
-                cache_BSKC.narrow(1, 0, self.used).transpose(1, 2)
-            };
-            let (k, v) = (appended(keys, &k_BKC), appended(values, &v_BKC));
-            let q = q_BHC.unsqueeze(2);
-            let y = Tensor::scaled_dot_product_attention(&q, &k, &v, Some(&mask), 0.0, false, None, grouped);
-            x_BD += layer.attention.o.forward(&y.flatten(1, 3));
-            x_BD += layer.mlp.forward(&x_BD);
+        for (layer, state) in model.layers.iter().zip(&mut self.layers) {
+            let mixer = &layer.mixer;
+            x_BD += mixer.module.step(&mixer.norm.forward(&x_BD), &rope, &self.columns, state);
+            x_BD += layer.feed_forward.forward(&x_BD);
         }
         model.logits(&model.norm.forward(&x_BD))
     }

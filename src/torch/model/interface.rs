@@ -1,9 +1,43 @@
-//! What an engine asks of a model: to record a tape for a batch. Implement these to train a model of your own.
+//! What an engine asks of a model: its parameters, and to record a tape for a batch. Implement these to train a model
+//! of your own.
 
-use crate::tape::{Slot, Tape};
-use loongforge_core::message::Grid;
+use std::fmt::Debug;
 use std::rc::Rc;
+
+use loongforge_core::message::Grid;
 use tch::Tensor;
+
+use crate::nn::{ParamSpec, ParamStore};
+use crate::tape::{Policy, Slot, Tape};
+
+/// A kind of encoder.
+pub trait EncoderFamily: Debug + Send + Sync {
+    /// Its parameters, under their names in `model.safetensors`.
+    fn specs(&self) -> Vec<ParamSpec>;
+
+    /// The model on parameters made from [`EncoderFamily::specs`].
+    fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn EncoderModel>;
+
+    /// Tensors of features for an item: one, and one for each DeepStack level.
+    fn num_outputs(&self) -> usize {
+        1
+    }
+
+    /// Values of a patch: columns of the encoder's input.
+    fn patch_dim(&self) -> i64;
+
+    /// Features that an item of this size becomes, which is how many placeholders it has among the tokens.
+    fn num_features(&self, grid: Grid) -> usize;
+}
+
+/// A kind of foundation.
+pub trait FoundationFamily: Send + Sync {
+    /// Its parameters, under their names in `model.safetensors`.
+    fn specs(&self) -> Vec<ParamSpec>;
+
+    /// The model on parameters made from [`FoundationFamily::specs`].
+    fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn FoundationModel>;
+}
 
 /// A model that turns media items into features.
 pub trait EncoderModel {

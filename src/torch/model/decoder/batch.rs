@@ -1,0 +1,47 @@
+//! What a decoder is given, and the tape it gives back.
+//!
+//! Shapes: T tokens of one packed row, N features, D hidden size, L counted targets.
+
+use tch::Tensor;
+
+use crate::tape::{Policy, Slot, Tape};
+
+/// One packed row of documents.
+pub struct TextBatch {
+    /// `[T]`, int64.
+    pub input_ids: Tensor,
+    /// Restarting with every document: `[T]`, or `[3, T]` where the model's positions have three axes; int64.
+    pub position_ids: Tensor,
+    /// Where documents end: `[0, …, T]`.
+    pub cu_seqlens: Vec<usize>,
+    /// The tokens that features replace, in the features' order.
+    pub feature_rows: Vec<i64>,
+}
+
+/// What the loss counts.
+pub struct Targets {
+    /// For each token the one to predict (already shifted), or -100: `[T]`.
+    pub labels: Vec<i64>,
+    /// Multiplies the sum of the counted tokens' losses; for a mean, one over the number of targets of the whole step.
+    pub scale: f64,
+}
+
+/// A decoder's tape and the slots of interest.
+pub struct TextTape {
+    pub tape: Tape,
+    /// Inputs, in the order of the encoder's outputs, `[N, D]` each. Empty where the batch has no features.
+    pub features: Vec<Slot>,
+    /// The hidden states after the last norm: `[T, D]`, or `[L, D]`, those of counted targets, where there is a loss.
+    pub hidden: Slot,
+    /// A scalar, float64.
+    pub loss: Option<Slot>,
+}
+
+/// How a decoder's tape is laid out.
+pub struct TextOptions {
+    /// How many tensors of features there are: one, and one more for each DeepStack layer.
+    pub num_feature_tensors: usize,
+    /// Whether gradients of the features are wanted.
+    pub train_features: bool,
+    pub policy: Policy,
+}

@@ -1,0 +1,59 @@
+//! A decoder as data.
+
+use super::names::Names;
+use crate::nn::{AttentionConfig, NormConfig, RopeConfig};
+
+/// Every number and choice of a decoder, whatever its family.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecoderConfig {
+    pub vocab_size: i64,
+    pub hidden_size: i64,
+    pub norm: NormConfig,
+    pub rope: RopeConfig,
+    pub layers: Vec<LayerConfig>,
+    pub tie_word_embeddings: bool,
+    /// The token whose embedding gets no gradient.
+    pub pad_token_id: Option<i64>,
+    pub initializer_range: f64,
+    pub names: Names,
+}
+
+/// One layer: a mixer and a feed-forward, each behind a norm and beside a residual.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerConfig {
+    pub mixer: MixerConfig,
+    pub feed_forward: FeedForwardConfig,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum MixerConfig {
+    Attention(AttentionConfig),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum FeedForwardConfig {
+    /// A SwiGLU of this inner width, with biases or not.
+    Dense { intermediate_size: i64, bias: bool },
+}
+
+impl DecoderConfig {
+    /// Whether a token's position has three axes: frame, row and column.
+    pub fn has_three_axes(&self) -> bool {
+        self.rope.has_three_axes()
+    }
+
+    pub fn num_layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// The prefix of layer `number`'s names.
+    pub(super) fn layer_prefix(&self, number: usize) -> String {
+        format!("{}.{number}.", self.names.layers)
+    }
+
+    /// The name of the head's weight, which is the embedding's where they are tied.
+    pub(super) fn head_weight(&self) -> String {
+        let module = if self.tie_word_embeddings { &self.names.embed } else { &self.names.head };
+        format!("{module}.weight")
+    }
+}

@@ -1,0 +1,116 @@
+//! One layer on its parameters, and how it lies on the tape.
+
+use std::rc::Rc;
+
+use tch::Tensor;
+
+use super::config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
+use crate::nn::{Context, Mixer, ParamId, ParamSpec, ParamStore, RmsNorm, Scope, SelfAttention, SwiGlu};
+use crate::tape::{Policy, Slot, Tape};
+
+/// A branch's module with its norm and the parameters that a segment running them differentiates by.
+pub(super) struct Branch<T: ?Sized> {
+    pub ids: Vec<ParamId>,
+    pub norm: RmsNorm,
+    pub module: Box<T>,
+}
+
+pub(super) struct Layer {
+    pub mixer: Rc<Branch<dyn Mixer>>,
+    pub feed_forward: FeedForward,
+}
+
+#[derive(Clone)]
+pub(super) enum FeedForward {
+    Dense(Rc<Branch<SwiGlu>>),
+}
+
+impl Layer {
+    pub fn specs(config: &DecoderConfig, number: usize) -> Vec<ParamSpec> {
+        let (names, prefix, width) = (&config.names, config.layer_prefix(number), config.hidden_size);
+        let std = config.initializer_range;
+        let mut specs = config.norm.specs(&prefix, names.input_norm, width);
+        match &config.layers[number].mixer {
+            MixerConfig::Attention(attention) => {
+                let prefix = format!("{prefix}{}.", names.attention);
+                specs.extend(SelfAttention::specs(&prefix, width, attention, &config.norm, std));
+            }
+        }
+        specs.extend(config.norm.specs(&prefix, names.post_norm, width));
+        let prefix = format!("{prefix}{}.", names.mlp);
+        match config.layers[number].feed_forward {
+            FeedForwardConfig::Dense { intermediate_size, bias } => {
+                specs.extend(SwiGlu::specs(&prefix, names.gate_up_down, width, intermediate_size, bias, std));
+            }
+        }
+        specs
+    }
+
+    pub fn new(config: &DecoderConfig, number: usize, params: &ParamStore) -> Layer {
+        let (names, prefix) = (&config.names, config.layer_prefix(number));
+        let LayerConfig { mixer, feed_forward } = &config.layers[number];
+        let mixer = match mixer {
+            MixerConfig::Attention(attention) => {
+                branch(config, params, &prefix, names.input_norm, names.attention, |scope| {
+                    Box::new(SelfAttention::new(scope, attention, &config.norm)) as Box<dyn Mixer>
+                })
+            }
+        };
+        let feed_forward = match feed_forward {
+            FeedForwardConfig::Dense { .. } => {
+                FeedForward::Dense(branch(config, params, &prefix, names.post_norm, names.mlp, |scope| {
+                    Box::new(SwiGlu::new(scope, names.gate_up_down))
+                }))
+            }
+        };
+        Layer { mixer, feed_forward }
+    }
+
+    /// Both branches with their residuals: the slot of the layer's output.
+    pub fn record(&self, tape: &mut Tape, number: usize, x: Slot, context: &Rc<Context>, policy: Policy) -> Slot {
+        let (mixer, context) = (self.mixer.clone(), context.clone());
+        let ids = &self.mixer.ids;
+        let forward = move |reads: &[Tensor]| vec![mixer.module.forward(&mixer.norm.forward(&reads[0]), &context)];
+        let y = tape.run(format!("layer {number} mixer"), ids, policy, &[x], 1, forward)[0];
+        let x = tape.add(x, y);
+        let y = self.feed_forward.record(tape, number, x, policy);
+        tape.add(x, y)
+    }
+}
+
+impl FeedForward {
+    fn record(&self, tape: &mut Tape, number: usize, x: Slot, policy: Policy) -> Slot {
+        match self {
+            FeedForward::Dense(dense) => {
+                let branch = dense.clone();
+                let forward = move |reads: &[Tensor]| vec![branch.module.forward(&branch.norm.forward(&reads[0]))];
+                tape.run(format!("layer {number} mlp"), &dense.ids, policy, &[x], 1, forward)[0]
+            }
+        }
+    }
+
+    /// The branch without a tape, its norm included and the residual not: `[T, D]` to `[T, D]`.
+    pub fn forward(&self, x_TD: &Tensor) -> Tensor {
+        match self {
+            FeedForward::Dense(branch) => branch.module.forward(&branch.norm.forward(x_TD)),
+        }
+    }
+}
+
+/// Takes the norm `norm` and what `build` makes of the parameters under `module`.
+fn branch<T: ?Sized>(
+    config: &DecoderConfig,
+    params: &ParamStore,
+    prefix: &str,
+    norm: &str,
+    module: &str,
+    build: impl FnOnce(&Scope<'_>) -> Box<T>,
+) -> Rc<Branch<T>> {
+    let outer = Scope::new(params, prefix);
+    let norm = config.norm.build(&outer, norm);
+    let inner = Scope::new(params, format!("{prefix}{module}."));
+    let module = build(&inner);
+    let mut ids = outer.into_ids();
+    ids.extend(inner.into_ids());
+    Rc::new(Branch { ids, norm, module })
+}

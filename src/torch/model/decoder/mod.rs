@@ -1,0 +1,17 @@
+//! The decoder-only transformer that all language models here are: what differs between families is data.
+//!
+//! A family's file in `family/` reads its `config.json` into a [`DecoderConfig`]; everything else is here.
+
+mod batch;
+mod config;
+mod generate;
+mod layer;
+mod names;
+mod record;
+mod transformer;
+
+pub use batch::{Targets, TextBatch, TextOptions, TextTape};
+pub use config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
+pub use generate::{Prompt, generate};
+pub use names::Names;
+pub use transformer::Decoder;

@@ -1,0 +1,45 @@
+//! What a checkpoint calls a decoder's tensors.
+
+/// Names under which the parts of a decoder are stored; paths are whole, modules are within a layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Names {
+    /// `model.embed_tokens`
+    pub embed: String,
+    /// `model.layers`, before the layer's number.
+    pub layers: String,
+    /// `model.norm`
+    pub norm: String,
+    /// `lm_head`
+    pub head: String,
+    pub input_norm: &'static str,
+    pub post_norm: &'static str,
+    /// The module of the mixer where it is attention.
+    pub attention: &'static str,
+    pub mlp: &'static str,
+    /// Gate, up and down of a dense feed-forward.
+    pub gate_up_down: [&'static str; 3],
+}
+
+impl Names {
+    /// As LLaMA and most others: `{prefix}embed_tokens`, …, and the head under `head`.
+    pub fn llama(prefix: &str, head: &str) -> Names {
+        let named = |name: &str| format!("{prefix}{name}");
+        Names {
+            embed: named("embed_tokens"),
+            layers: named("layers"),
+            norm: named("norm"),
+            head: head.to_owned(),
+            input_norm: "input_layernorm",
+            post_norm: "post_attention_layernorm",
+            attention: "self_attn",
+            mlp: "mlp",
+            gate_up_down: ["gate_proj", "up_proj", "down_proj"],
+        }
+    }
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Names::llama("model.", "lm_head")
+    }
+}

@@ -1,0 +1,77 @@
+//! The decoder on the parameters of a store.
+
+use std::rc::Rc;
+
+use tch::Tensor;
+
+use super::config::DecoderConfig;
+use super::layer::Layer;
+use crate::nn::{Context, Init, PackedAttention, ParamId, ParamSpec, ParamStore, RmsNorm, Rope, Scope};
+
+/// A decoder-only transformer.
+pub struct Decoder {
+    pub(super) config: DecoderConfig,
+    pub(super) embed: Tensor,
+    pub(super) embed_id: ParamId,
+    pub(super) layers: Vec<Layer>,
+    pub(super) norm: Rc<RmsNorm>,
+    pub(super) norm_ids: Vec<ParamId>,
+    pub(super) head: Tensor,
+    pub(super) head_id: ParamId,
+}
+
+impl Decoder {
+    /// The parameters, under their names in `model.safetensors`.
+    pub fn specs(config: &DecoderConfig) -> Vec<ParamSpec> {
+        let table = |name: String| {
+            let shape = [config.vocab_size, config.hidden_size];
+            ParamSpec::new(name, &shape, Init::Normal(config.initializer_range))
+        };
+        let mut specs = vec![table(format!("{}.weight", config.names.embed))];
+        (0..config.num_layers()).for_each(|number| specs.extend(Layer::specs(config, number)));
+        specs.extend(config.norm.specs("", &config.names.norm, config.hidden_size));
+        if !config.tie_word_embeddings {
+            specs.push(table(config.head_weight()));
+        }
+        specs
+    }
+
+    /// Panics where the store was not made from this config's `specs`.
+    pub fn new(config: &DecoderConfig, params: &ParamStore) -> Decoder {
+        let scope = Scope::new(params, "");
+        let norm = Rc::new(config.norm.build(&scope, &config.names.norm));
+        let (embed, head) = (format!("{}.weight", config.names.embed), config.head_weight());
+        Decoder {
+            embed: params.get(&embed),
+            embed_id: params.id(&embed),
+            layers: (0..config.num_layers()).map(|number| Layer::new(config, number, params)).collect(),
+            norm,
+            norm_ids: scope.into_ids(),
+            head: params.get(&head),
+            head_id: params.id(&head),
+            config: config.clone(),
+        }
+    }
+
+    pub fn config(&self) -> &DecoderConfig {
+        &self.config
+    }
+
+    /// Scores `[…, V]` of the next token, for hidden states `[…, D]` after the last norm.
+    pub fn logits(&self, hidden: &Tensor) -> Tensor {
+        hidden.linear(&self.head, None::<Tensor>)
+    }
+
+    /// What the layers share of a packed row whose documents end at `cu_seqlens`.
+    pub(super) fn context(&self, position_ids: &Tensor, cu_seqlens: &[usize]) -> Context {
+        Context {
+            rope: self.rope(position_ids),
+            documents: PackedAttention::new(cu_seqlens, true, self.embed.device()),
+            cu_seqlens: cu_seqlens.to_vec(),
+        }
+    }
+
+    pub(super) fn rope(&self, position_ids: &Tensor) -> Rope {
+        Rope::new(&self.config.rope, &position_ids.to_device(self.embed.device()), self.embed.kind())
+    }
+}

@@ -1,0 +1,65 @@
+//! What a decoder layer mixes tokens with: attention of some kind, or a recurrence.
+//!
+//! Shapes: T tokens of a packed row, D hidden size, B sequences of a generation, S columns of its cache.
+
+use tch::Tensor;
+
+use super::{PackedAttention, Rope};
+
+/// What all layers share of one packed row; made once a micro-batch.
+pub struct Context {
+    pub rope: Rope,
+    /// Causal, within documents.
+    pub documents: PackedAttention,
+    /// Where documents end: `[0, …, T]`.
+    pub cu_seqlens: Vec<usize>,
+}
+
+/// The token-mixing branch of a layer: its input is normed, the residual is the layer's.
+pub trait Mixer {
+    /// `[T, D]` to `[T, D]`.
+    fn forward(&self, x_TD: &Tensor, context: &Context) -> Tensor;
+
+    /// As `forward` on the prompts of a generation, and fills `state` with what [`Mixer::step`] needs of them.
+    fn prefill(&self, x_TD: &Tensor, context: &Context, columns: &Columns, state: &mut State) -> Tensor;
+
+    /// One more token of each sequence, `[B, D]` to `[B, D]`; it goes to column `columns.used - 1`.
+    fn step(&self, x_BD: &Tensor, rope: &Rope, columns: &Columns, state: &mut State) -> Tensor;
+}
+
+/// What one layer remembers of a generation; its mixer knows what the tensors are.
+pub type State = Vec<Tensor>;
+
+/// Where a generation keeps its tokens: the prompts end at the same column, and every step fills one more.
+pub struct Columns {
+    pub num_sequences: i64,
+    pub num_columns: i64,
+    /// Columns in use, the present one included.
+    pub used: i64,
+    /// For each prompt token its row in `[B·S]`, `[T]`, int64.
+    pub places_T: Tensor,
+    /// Which columns hold something, `[B, 1, 1, S]`.
+    pub filled_B11S: Tensor,
+}
+
+impl Columns {
+    /// Values `[T, …]` of the prompts' tokens in a cache `[B, S, …]`; zeros elsewhere.
+    pub fn store(&self, values: &Tensor) -> Tensor {
+        let mut shape = values.size();
+        shape.splice(0..1, [self.num_sequences * self.num_columns]);
+        let cache = Tensor::zeros(&shape, (values.kind(), values.device())).index_copy(0, &self.places_T, values);
+        shape.splice(0..1, [self.num_sequences, self.num_columns]);
+        cache.view(shape.as_slice())
+    }
+
+    /// Writes `[B, …]` of the present column into a cache `[B, S, …]`; returns the columns in use `[B, used, …]`.
+    pub fn append(&self, cache: &Tensor, values: &Tensor) -> Tensor {
+        cache.select(1, self.used - 1).copy_(values);
+        cache.narrow(1, 0, self.used)
+    }
+
+    /// Which of the columns in use hold something, `[B, 1, 1, used]`.
+    pub fn mask(&self) -> Tensor {
+        self.filled_B11S.narrow(3, 0, self.used)
+    }
+}

@@ -1,0 +1,180 @@
+//! Multi-head and grouped-query self-attention (Vaswani et al. 2017; Ainslie et al. 2023), as LLaMA, Qwen and those
+//! that followed have it.
+//!
+//! Shapes: T tokens, B sequences, S columns, D hidden size, H query heads, K key and value heads, C head size.
+
+use tch::Tensor;
+
+use super::mixer::{Columns, Context, Mixer, State};
+use super::norm::{NormConfig, RmsNorm};
+use super::{Linear, ParamSpec, Rope, Scope};
+
+/// Norms of queries and keys before the rotation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    None,
+    /// Of every head, with one weight for all (Qwen3).
+    Head,
+    /// Of all heads together (MiniMax-M2).
+    Full,
+}
+
+/// How a checkpoint stores the projections of queries, keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Qkv {
+    Separate([&'static str; 3]),
+    /// Queries, then keys, then values (Qwen 1).
+    Joint(&'static str),
+    /// For each key head its queries, its key and its value (InternLM2).
+    Grouped(&'static str),
+}
+
+/// An attention block.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttentionConfig {
+    pub num_heads: i64,
+    pub num_kv_heads: i64,
+    pub head_dim: i64,
+    pub qkv: Qkv,
+    pub qkv_bias: bool,
+    pub o: &'static str,
+    pub o_bias: bool,
+    pub qk_norm: QkNorm,
+    /// Whether the output is multiplied by the sigmoid of a gate that the query projection makes as well
+    /// (Qwen3-Next).
+    pub output_gate: bool,
+}
+
+impl AttentionConfig {
+    /// Projections `q_proj`, `k_proj`, `v_proj` and `o_proj` without biases, as most have them.
+    pub fn new(num_heads: i64, num_kv_heads: i64, head_dim: i64) -> AttentionConfig {
+        AttentionConfig {
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            qkv: Qkv::Separate(["q_proj", "k_proj", "v_proj"]),
+            qkv_bias: false,
+            o: "o_proj",
+            o_bias: false,
+            qk_norm: QkNorm::None,
+            output_gate: false,
+        }
+    }
+}
+
+/// The block on its parameters.
+pub struct SelfAttention {
+    config: AttentionConfig,
+    /// One, or one for each of queries, keys and values.
+    projections: Vec<Linear>,
+    o: Linear,
+    norms: Option<[RmsNorm; 2]>,
+}
+
+impl SelfAttention {
+    pub fn specs(prefix: &str, width: i64, config: &AttentionConfig, norm: &NormConfig, std: f64) -> Vec<ParamSpec> {
+        let (queries, keys) = (config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim);
+        let first = if config.output_gate { 2 * queries } else { queries };
+        let outputs: Vec<(&str, i64)> = match config.qkv {
+            Qkv::Separate([q, k, v]) => vec![(q, first), (k, keys), (v, keys)],
+            Qkv::Joint(name) | Qkv::Grouped(name) => vec![(name, first + 2 * keys)],
+        };
+        let linear = |(name, outputs): (&str, i64)| Linear::specs(prefix, name, width, outputs, config.qkv_bias, std);
+        let mut specs: Vec<ParamSpec> = outputs.into_iter().flat_map(linear).collect();
+        specs.extend(Linear::specs(prefix, config.o, queries, width, config.o_bias, std));
+        let widths = match config.qk_norm {
+            QkNorm::None => return specs,
+            QkNorm::Head => [config.head_dim; 2],
+            QkNorm::Full => [queries, keys],
+        };
+        for (name, width) in ["q_norm", "k_norm"].into_iter().zip(widths) {
+            specs.extend(norm.specs(prefix, name, width));
+        }
+        specs
+    }
+
+    pub fn new(scope: &Scope<'_>, config: &AttentionConfig, norm: &NormConfig) -> SelfAttention {
+        let projections = match config.qkv {
+            Qkv::Separate(names) => names.iter().map(|name| Linear::new(scope, name)).collect(),
+            Qkv::Joint(name) | Qkv::Grouped(name) => vec![Linear::new(scope, name)],
+        };
+        let norms = || ["q_norm", "k_norm"].map(|name| norm.build(scope, name));
+        SelfAttention {
+            projections,
+            o: Linear::new(scope, config.o),
+            norms: (config.qk_norm != QkNorm::None).then(norms),
+            config: config.clone(),
+        }
+    }
+
+    /// Queries `[T, H, C]`, keys and values `[T, K, C]`, and the gate `[T, H·C]` where there is one.
+    fn heads(&self, x_TD: &Tensor, rope: &Rope) -> ([Tensor; 3], Option<Tensor>) {
+        let config = &self.config;
+        let by_head = |y: &Tensor| y.unflatten(-1, [-1, config.head_dim]);
+        let (num_heads, num_kv_heads) = (config.num_heads, config.num_kv_heads);
+        let mut projected = self.projections.iter().map(|projection| projection.forward(x_TD));
+        let first = projected.next().expect("at least one projection");
+        let [mut q, k, v] = match config.qkv {
+            Qkv::Separate(_) => {
+                let mut other = || by_head(&projected.next().expect("three projections"));
+                let (k, v) = (other(), other());
+                let q = if config.output_gate { first.unflatten(-1, [num_heads, -1]) } else { by_head(&first) };
+                [q, k, v]
+            }
+            Qkv::Joint(_) => {
+                let parts = by_head(&first).split_with_sizes([num_heads, num_kv_heads, num_kv_heads], 1);
+                <[Tensor; 3]>::try_from(parts).expect("three parts")
+            }
+            Qkv::Grouped(_) => {
+                let queries = num_heads / num_kv_heads;
+                let groups = first.unflatten(-1, [num_kv_heads, queries + 2, config.head_dim]);
+                let q = groups.narrow(2, 0, queries).flatten(1, 2);
+                [q, groups.select(2, queries), groups.select(2, queries + 1)]
+            }
+        };
+        let mut gate = None;
+        if config.output_gate {
+            let halves = q.chunk(2, -1);
+            gate = Some(halves[1].flatten(1, 2));
+            q = halves[0].shallow_clone();
+        }
+        let rotated = |x: &Tensor, index: usize| match (&self.norms, config.qk_norm) {
+            (Some(norms), QkNorm::Head) => norms[index].forward_rotated(x, rope),
+            (Some(norms), _) => rope.apply(&by_head(&norms[index].forward(&x.flatten(1, 2)))),
+            (None, _) => rope.apply(x),
+        };
+        ([rotated(&q, 0), rotated(&k, 1), v], gate)
+    }
+
+    /// Attended values `[…, H·C]` to the branch's output.
+    fn output(&self, y: &Tensor, gate: Option<&Tensor>) -> Tensor {
+        match gate {
+            Some(gate) => self.o.forward(&(y * gate.sigmoid())),
+            None => self.o.forward(y),
+        }
+    }
+}
+
+impl Mixer for SelfAttention {
+    fn forward(&self, x_TD: &Tensor, context: &Context) -> Tensor {
+        let ([q_THC, k_TKC, v_TKC], gate) = self.heads(x_TD, &context.rope);
+        self.output(&context.documents.forward(&q_THC, &k_TKC, &v_TKC), gate.as_ref())
+    }
+
+    fn prefill(&self, x_TD: &Tensor, context: &Context, columns: &Columns, state: &mut State) -> Tensor {
+        let ([q_THC, k_TKC, v_TKC], gate) = self.heads(x_TD, &context.rope);
+        *state = vec![columns.store(&k_TKC), columns.store(&v_TKC)];
+        self.output(&context.documents.forward(&q_THC, &k_TKC, &v_TKC), gate.as_ref())
+    }
+
+    fn step(&self, x_BD: &Tensor, rope: &Rope, columns: &Columns, state: &mut State) -> Tensor {
+        let ([q_BHC, k_BKC, v_BKC], gate) = self.heads(x_BD, rope);
+        let k_BKSC = columns.append(&state[0], &k_BKC).transpose(1, 2);
+        let v_BKSC = columns.append(&state[1], &v_BKC).transpose(1, 2);
+        let grouped = self.config.num_heads != self.config.num_kv_heads;
+        let mask = Some(columns.mask());
+        let q = q_BHC.unsqueeze(2);
+        let y = Tensor::scaled_dot_product_attention(&q, &k_BKSC, &v_BKSC, mask, 0.0, false, None, grouped);
+        self.output(&y.flatten(1, 3), gate.as_ref())
+    }
+}
