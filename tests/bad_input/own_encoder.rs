@@ -7,6 +7,7 @@ use loongforge::compose::{
 use std::rc::Rc;
 
 /// A linear map from a block of patches to `outputs` features of this width.
+#[derive(Debug)]
 struct Linear {
     width: i64,
     outputs: usize,
@@ -28,6 +29,18 @@ impl EncoderFamily for Linear {
             });
             EncoderTape { tape: Rc::new(tape), pixels, outputs }
         })
+    }
+
+    fn num_outputs(&self) -> usize {
+        self.outputs
+    }
+
+    fn patch_dim(&self) -> i64 {
+        3 * 2 * 8 * 8
+    }
+
+    fn num_features(&self, grid: Grid) -> usize {
+        grid.num_patches() / 4
     }
 }
 
