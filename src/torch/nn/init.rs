@@ -24,7 +24,8 @@ pub(super) fn values(init: Init, seed: u64, name: &str, len: usize) -> Vec<f32> 
     }
 }
 
-fn key_of(seed: u64, name: &str) -> u64 {
+/// What tells parameter `name` from others under `seed`.
+pub(super) fn key_of(seed: u64, name: &str) -> u64 {
     let digest = Sha256::new().chain_update(seed.to_le_bytes()).chain_update(name).finalize();
     u64::from_le_bytes(digest[..8].try_into().expect("a digest has 32 bytes"))
 }

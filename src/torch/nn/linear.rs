@@ -2,18 +2,21 @@
 
 use tch::Tensor;
 
+use super::lora::Adapter;
 use super::params::ParamSpec;
 use super::{Init, Scope};
 
-/// `y = x Wᵀ + b`, `weight` `[out, in]` (torch's `nn.Linear`).
+/// `y = x Wᵀ + b`, `weight` `[out, in]` (torch's `nn.Linear`), and an adapter's share where the store has one.
 pub struct Linear {
     weight: Tensor,
     bias: Option<Tensor>,
+    adapter: Option<Adapter>,
 }
 
 impl Linear {
     pub fn specs(prefix: &str, name: &str, inputs: i64, outputs: i64, bias: bool, std: f64) -> Vec<ParamSpec> {
-        let mut specs = vec![ParamSpec::new(format!("{prefix}{name}.weight"), &[outputs, inputs], Init::Normal(std))];
+        let weight = ParamSpec::new(format!("{prefix}{name}.weight"), &[outputs, inputs], Init::Normal(std));
+        let mut specs = vec![ParamSpec { is_linear: true, ..weight }];
         if bias {
             specs.push(ParamSpec::new(format!("{prefix}{name}.bias"), &[outputs], Init::Zeros));
         }
@@ -22,10 +25,14 @@ impl Linear {
 
     pub fn new(scope: &Scope<'_>, name: &str) -> Linear {
         let weight = scope.take(&format!("{name}.weight"));
-        Linear { weight, bias: scope.take_if(&format!("{name}.bias")) }
+        Linear { weight, bias: scope.take_if(&format!("{name}.bias")), adapter: scope.take_adapter(name) }
     }
 
     pub fn forward(&self, x: &Tensor) -> Tensor {
-        x.linear(&self.weight, self.bias.as_ref())
+        let y = x.linear(&self.weight, self.bias.as_ref());
+        match &self.adapter {
+            Some(adapter) => y + adapter.forward(x),
+            None => y,
+        }
     }
 }

@@ -4,6 +4,7 @@
 mod attention;
 mod init;
 mod linear;
+mod lora;
 mod mixer;
 mod mlp;
 mod norm;
@@ -18,6 +19,7 @@ mod self_attention;
 pub use attention::PackedAttention;
 pub use init::Init;
 pub use linear::Linear;
+pub use lora::{LoraConfig, LoraError, LoraTargets};
 pub use mixer::{Columns, Context, Mixer, State};
 pub use mlp::{Gelu, GeluMlp, SwiGlu};
 pub use norm::{LayerNorm, NormConfig, RmsNorm};

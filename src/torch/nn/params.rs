@@ -7,10 +7,12 @@
 //! as a router's balancing bias, is a buffer: float32 and on its own.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use tch::{Device, Kind, Tensor};
 
 use super::init::{Init, values};
+use super::lora::{LoraConfig, LoraShared};
 use super::piece::Piece;
 
 /// Elements: 64 bytes of float32, a cache line and every vector width.
@@ -37,13 +39,15 @@ pub struct ParamSpec {
     pub role: Role,
     /// The checkpoint's tensors that it is made of.
     pub pieces: Vec<Piece>,
+    /// Whether it is the weight of a linear map, which may have an adapter.
+    pub is_linear: bool,
 }
 
 impl ParamSpec {
     pub fn new(name: impl Into<String>, shape: &[i64], init: Init) -> ParamSpec {
         let name = name.into();
         let pieces = vec![Piece::whole(&name, shape)];
-        ParamSpec { name, shape: shape.to_vec(), init, role: Role::Trained, pieces }
+        ParamSpec { name, shape: shape.to_vec(), init, role: Role::Trained, pieces, is_linear: false }
     }
 
     /// The same parameter, stored as `pieces`.
@@ -81,6 +85,7 @@ pub struct ParamStore {
     num_trained: i64,
     /// The number of trained parameters, which come first.
     trained: usize,
+    lora: Option<LoraShared>,
 }
 
 impl ParamStore {
@@ -118,7 +123,7 @@ impl ParamStore {
             let former = by_name.insert(param.spec.name.clone(), ParamId(index as u32));
             assert!(former.is_none(), "parameter {} is declared twice", param.spec.name);
         }
-        ParamStore { flat, params, by_name, num_decay, num_trained, trained }
+        ParamStore { flat, params, by_name, num_decay, num_trained, trained, lora: None }
     }
 
     /// The leaf of parameter `name`. Panics where the model did not declare it.
@@ -186,6 +191,22 @@ impl ParamStore {
     pub fn set_trainable(&self, trainable: bool) {
         for param in &self.params[..self.trained] {
             let _ = param.leaf.set_requires_grad(trainable);
+        }
+    }
+
+    /// Tells the models that are built on this store afterwards how its adapters are scaled.
+    pub fn set_lora(&mut self, config: &LoraConfig) {
+        self.lora = Some(LoraShared { scale: config.scale(), dropout: config.dropout, seed: Rc::default() });
+    }
+
+    pub(super) fn lora(&self) -> Option<&LoraShared> {
+        self.lora.as_ref()
+    }
+
+    /// Adapters' dropout: on with the masks of `seed`, which is to be another for every micro-batch, or off.
+    pub fn set_dropout(&self, seed: Option<u64>) {
+        if let Some(lora) = &self.lora {
+            lora.seed.set(seed);
         }
     }
 

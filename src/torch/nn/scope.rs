@@ -4,6 +4,8 @@ use std::cell::RefCell;
 
 use tch::Tensor;
 
+use super::init::key_of;
+use super::lora::Adapter;
 use super::params::{ParamId, ParamStore};
 
 /// A store seen from a prefix. What is taken is noted: it is what a segment that runs the layer differentiates by.
@@ -28,6 +30,15 @@ impl<'a> Scope<'a> {
     /// As `take`, where the model may have been declared without it.
     pub fn take_if(&self, name: &str) -> Option<Tensor> {
         self.store.find(&format!("{}{name}", self.prefix)).map(|_| self.take(name))
+    }
+
+    /// The adapter of the linear map `prefix + name`, where the store has one.
+    pub(super) fn take_adapter(&self, name: &str) -> Option<Adapter> {
+        let a = self.take_if(&format!("{name}.lora_A.weight"))?;
+        let b = self.take(&format!("{name}.lora_B.weight"));
+        let shared = self.store.lora().expect("a store with adapters was told their scale");
+        let key = key_of(0, &format!("{}{name}", self.prefix));
+        Some(Adapter { a, b, scale: shared.scale, dropout: shared.dropout, seed: shared.seed.clone(), key })
     }
 
     /// What has been taken, in order.
