@@ -1,5 +1,6 @@
 //! A decoder as data.
 
+use super::mtp::{MtpConfig, MtpNames, MtpPlace};
 use super::names::Names;
 use crate::nn::{AttentionConfig, NormConfig, RopeConfig};
 
@@ -16,6 +17,10 @@ pub struct DecoderConfig {
     pub pad_token_id: Option<i64>,
     pub initializer_range: f64,
     pub names: Names,
+    /// How the family's checkpoints store prediction heads; `None` where they have none.
+    pub mtp_names: Option<MtpNames>,
+    /// The heads that are trained; the readers of configs leave them out.
+    pub mtp: Option<MtpConfig>,
 }
 
 /// One layer: a mixer and a feed-forward, each behind a norm and beside a residual.
@@ -44,6 +49,17 @@ impl DecoderConfig {
 
     pub fn num_layers(&self) -> usize {
         self.layers.len()
+    }
+
+    /// Trains `num_heads` prediction heads as well, each as the last layer. False where the family has none.
+    #[must_use]
+    pub fn enable_mtp(&mut self, num_heads: usize, loss_weight: f64) -> bool {
+        let (Some(names), Some(layer)) = (self.mtp_names.clone(), self.layers.last().cloned()) else { return false };
+        if num_heads > 1 && matches!(names.heads, MtpPlace::Single(_)) {
+            return false;
+        }
+        self.mtp = (num_heads > 0).then_some(MtpConfig { names, layer, num_heads, loss_weight });
+        true
     }
 
     /// The prefix of layer `number`'s names.

@@ -26,19 +26,19 @@ pub(super) enum FeedForward {
 }
 
 impl Layer {
-    pub fn specs(config: &DecoderConfig, number: usize) -> Vec<ParamSpec> {
-        let (names, prefix, width) = (&config.names, config.layer_prefix(number), config.hidden_size);
-        let std = config.initializer_range;
-        let mut specs = config.norm.specs(&prefix, names.input_norm, width);
-        match &config.layers[number].mixer {
+    /// The parameters of a layer whose names begin with `prefix`.
+    pub fn specs(config: &DecoderConfig, layer: &LayerConfig, prefix: &str) -> Vec<ParamSpec> {
+        let (names, width, std) = (&config.names, config.hidden_size, config.initializer_range);
+        let mut specs = config.norm.specs(prefix, names.input_norm, width);
+        match &layer.mixer {
             MixerConfig::Attention(attention) => {
                 let prefix = format!("{prefix}{}.", names.attention);
                 specs.extend(SelfAttention::specs(&prefix, width, attention, &config.norm, std));
             }
         }
-        specs.extend(config.norm.specs(&prefix, names.post_norm, width));
+        specs.extend(config.norm.specs(prefix, names.post_norm, width));
         let prefix = format!("{prefix}{}.", names.mlp);
-        match config.layers[number].feed_forward {
+        match layer.feed_forward {
             FeedForwardConfig::Dense { intermediate_size, bias } => {
                 specs.extend(SwiGlu::specs(&prefix, names.gate_up_down, width, intermediate_size, bias, std));
             }
@@ -46,19 +46,19 @@ impl Layer {
         specs
     }
 
-    pub fn new(config: &DecoderConfig, number: usize, params: &ParamStore) -> Layer {
-        let (names, prefix) = (&config.names, config.layer_prefix(number));
-        let LayerConfig { mixer, feed_forward } = &config.layers[number];
+    pub fn new(config: &DecoderConfig, layer: &LayerConfig, prefix: &str, params: &ParamStore) -> Layer {
+        let names = &config.names;
+        let LayerConfig { mixer, feed_forward } = layer;
         let mixer = match mixer {
             MixerConfig::Attention(attention) => {
-                branch(config, params, &prefix, names.input_norm, names.attention, |scope| {
+                branch(config, params, prefix, names.input_norm, names.attention, |scope| {
                     Box::new(SelfAttention::new(scope, attention, &config.norm)) as Box<dyn Mixer>
                 })
             }
         };
         let feed_forward = match feed_forward {
             FeedForwardConfig::Dense { .. } => {
-                FeedForward::Dense(branch(config, params, &prefix, names.post_norm, names.mlp, |scope| {
+                FeedForward::Dense(branch(config, params, prefix, names.post_norm, names.mlp, |scope| {
                     Box::new(SwiGlu::new(scope, names.gate_up_down))
                 }))
             }
@@ -66,25 +66,25 @@ impl Layer {
         Layer { mixer, feed_forward }
     }
 
-    /// Both branches with their residuals: the slot of the layer's output.
-    pub fn record(&self, tape: &mut Tape, number: usize, x: Slot, context: &Rc<Context>, policy: Policy) -> Slot {
+    /// Both branches with their residuals: the slot of the layer's output. `name` begins those of its segments.
+    pub fn record(&self, tape: &mut Tape, name: &str, x: Slot, context: &Rc<Context>, policy: Policy) -> Slot {
         let (mixer, context) = (self.mixer.clone(), context.clone());
         let ids = &self.mixer.ids;
         let forward = move |reads: &[Tensor]| vec![mixer.module.forward(&mixer.norm.forward(&reads[0]), &context)];
-        let y = tape.run(format!("layer {number} mixer"), ids, policy, &[x], 1, forward)[0];
+        let y = tape.run(format!("{name} mixer"), ids, policy, &[x], 1, forward)[0];
         let x = tape.add(x, y);
-        let y = self.feed_forward.record(tape, number, x, policy);
+        let y = self.feed_forward.record(tape, name, x, policy);
         tape.add(x, y)
     }
 }
 
 impl FeedForward {
-    fn record(&self, tape: &mut Tape, number: usize, x: Slot, policy: Policy) -> Slot {
+    fn record(&self, tape: &mut Tape, name: &str, x: Slot, policy: Policy) -> Slot {
         match self {
             FeedForward::Dense(dense) => {
                 let branch = dense.clone();
                 let forward = move |reads: &[Tensor]| vec![branch.module.forward(&branch.norm.forward(&reads[0]))];
-                tape.run(format!("layer {number} mlp"), &dense.ids, policy, &[x], 1, forward)[0]
+                tape.run(format!("{name} mlp"), &dense.ids, policy, &[x], 1, forward)[0]
             }
         }
     }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use tch::{Kind, Tensor};
 
 use super::batch::{Targets, TextBatch, TextOptions, TextTape};
+use super::mtp::counted;
 use super::transformer::Decoder;
 use crate::model::loss::LinearCrossEntropy;
 use crate::tape::{Policy, Slot, Tape};
@@ -27,41 +28,52 @@ impl Decoder {
         }
         let context = Rc::new(self.context(&batch.position_ids, &batch.cu_seqlens));
         for (number, layer) in self.layers.iter().enumerate() {
-            x = layer.record(&mut tape, number, x, &context, policy);
+            x = layer.record(&mut tape, &format!("layer {number}"), x, &context, policy);
             if let Some(&deep) = features.get(1 + number) {
                 x = tape.add_rows(x, rows.clone(), deep);
             }
         }
-        self.finish(tape, x, features, targets, policy)
-    }
-
-    /// The last norm and the loss.
-    fn finish(
-        &self,
-        mut tape: Tape,
-        x: Slot,
-        features: Vec<Slot>,
-        targets: Option<&Targets>,
-        policy: Policy,
-    ) -> TextTape {
-        let norm = self.norm.clone();
-        let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
         let Some(targets) = targets else {
+            let norm = self.norm.clone();
+            let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
             let hidden = tape.run("norm", &self.norm_ids, policy, &[x], 1, forward)[0];
             return TextTape { tape, features, hidden, loss: None };
         };
-        let counted: Vec<i64> =
-            (0..).zip(&targets.labels).filter(|(_, label)| **label >= 0).map(|(at, _)| at).collect();
-        let labels: Vec<i64> = targets.labels.iter().copied().filter(|label| *label >= 0).collect();
-        let taken = tape.take_rows(x, index(&counted, self.embed.device()));
+        let (hidden, loss) = self.record_loss(&mut tape, x, targets, policy);
+        let others = self.record_mtp(&mut tape, x, batch, targets, &context, policy);
+        let loss = Some(total(&mut tape, loss, &others));
+        TextTape { tape, features, hidden, loss }
+    }
+
+    /// The last norm and the loss, of counted tokens only.
+    fn record_loss(&self, tape: &mut Tape, x: Slot, targets: &Targets, policy: Policy) -> (Slot, Slot) {
+        let (rows, labels) = counted(&targets.labels);
+        let taken = tape.take_rows(x, index(&rows, self.embed.device()));
+        let norm = self.norm.clone();
+        let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
         let hidden = tape.run("norm", &self.norm_ids, policy, &[taken], 1, forward)[0];
-        let labels = Tensor::from_slice(&labels).to_device(self.embed.device());
+        let labels = Tensor::from_slice(&labels).to_kind(Kind::Int64).to_device(self.embed.device());
         let loss = LinearCrossEntropy::new(self.head.shallow_clone(), labels, targets.scale);
-        let loss = tape.custom("loss", &[self.head_id], &[hidden], 1, Box::new(loss))[0];
-        TextTape { tape, features, hidden, loss: Some(loss) }
+        (hidden, tape.custom("loss", &[self.head_id], &[hidden], 1, Box::new(loss))[0])
     }
 }
 
-fn index(rows: &[i64], device: tch::Device) -> Rc<Tensor> {
+/// The loss with others added, each times its weight.
+fn total(tape: &mut Tape, loss: Slot, others: &[(Slot, f64)]) -> Slot {
+    if others.is_empty() {
+        return loss;
+    }
+    let (mut reads, weights) = (vec![loss], others.iter().map(|(_, weight)| *weight).collect::<Vec<_>>());
+    reads.extend(others.iter().map(|(slot, _)| *slot));
+    let sum = move |reads: &[Tensor]| {
+        let mut sum = reads[0].shallow_clone();
+        reads[1..].iter().zip(&weights).for_each(|(other, weight)| sum = &sum + other * *weight);
+        vec![sum]
+    };
+    tape.run("total loss", &[], Policy::Keep, &reads, 1, sum)[0]
+}
+
+/// Rows as an index.
+pub(super) fn index(rows: &[i64], device: tch::Device) -> Rc<Tensor> {
     Rc::new(Tensor::from_slice(rows).to_kind(Kind::Int64).to_device(device))
 }

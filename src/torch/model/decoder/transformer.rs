@@ -6,6 +6,7 @@ use tch::Tensor;
 
 use super::config::DecoderConfig;
 use super::layer::Layer;
+use super::mtp::MtpHead;
 use crate::nn::{Context, Init, PackedAttention, ParamId, ParamSpec, ParamStore, RmsNorm, Rope, Scope};
 
 /// A decoder-only transformer.
@@ -18,6 +19,7 @@ pub struct Decoder {
     pub(super) norm_ids: Vec<ParamId>,
     pub(super) head: Tensor,
     pub(super) head_id: ParamId,
+    pub(super) mtp: Vec<MtpHead>,
 }
 
 impl Decoder {
@@ -28,11 +30,14 @@ impl Decoder {
             ParamSpec::new(name, &shape, Init::Normal(config.initializer_range))
         };
         let mut specs = vec![table(format!("{}.weight", config.names.embed))];
-        (0..config.num_layers()).for_each(|number| specs.extend(Layer::specs(config, number)));
+        for (number, layer) in config.layers.iter().enumerate() {
+            specs.extend(Layer::specs(config, layer, &config.layer_prefix(number)));
+        }
         specs.extend(config.norm.specs("", &config.names.norm, config.hidden_size));
         if !config.tie_word_embeddings {
             specs.push(table(config.head_weight()));
         }
+        specs.extend(config.mtp.iter().flat_map(|mtp| mtp.specs(config)));
         specs
     }
 
@@ -44,11 +49,15 @@ impl Decoder {
         Decoder {
             embed: params.get(&embed),
             embed_id: params.id(&embed),
-            layers: (0..config.num_layers()).map(|number| Layer::new(config, number, params)).collect(),
+            layers: (0..)
+                .zip(&config.layers)
+                .map(|(number, layer)| Layer::new(config, layer, &config.layer_prefix(number), params))
+                .collect(),
             norm,
             norm_ids: scope.into_ids(),
             head: params.get(&head),
             head_id: params.id(&head),
+            mtp: MtpHead::all(config, params),
             config: config.clone(),
         }
     }

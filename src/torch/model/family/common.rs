@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::model::decoder::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig, Names};
+use crate::model::decoder::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig, MtpNames, MtpPlace, Names};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::nn::{AttentionConfig, NormConfig, RopeConfig};
 
@@ -103,5 +103,20 @@ pub(super) fn layered(
         pad_token_id,
         initializer_range: keys.number_or("initializer_range")?.unwrap_or(0.02),
         names: place.names(),
+        mtp_names: None,
+        mtp: None,
     })
+}
+
+/// DeepSeek-V3's prediction heads: layers after the last one, with norms and a projection beside them. What the
+/// checkpoint repeats there, embedding and head, is shared.
+pub(super) fn deepseek_mtp(num_layers: usize, layers: &str) -> MtpNames {
+    MtpNames {
+        heads: MtpPlace::Numbered(layers.to_owned(), num_layers),
+        embedding_norm: "enorm",
+        hidden_norm: "hnorm",
+        project: "eh_proj",
+        last_norm: "shared_head.norm",
+        hidden_first: false,
+    }
 }

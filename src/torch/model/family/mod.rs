@@ -1,7 +1,10 @@
 //! One file a family: its `config.json` into the data of a decoder and an encoder. The registry names them.
 
 mod common;
+pub(super) mod internlm2;
 pub(super) mod llama;
+pub(super) mod mimo;
+pub(super) mod qwen;
 pub(super) mod qwen2;
 pub(super) mod qwen3;
 pub(super) mod qwen3_vl;

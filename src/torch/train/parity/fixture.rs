@@ -51,17 +51,26 @@ pub(super) struct Fixture {
 impl Fixture {
     pub fn read(folder: &Path) -> Result<Fixture, FixtureError> {
         let config = ModelConfig::from_hf(&json(&folder.join("config.json"))?);
-        let config = config.map_err(|source| FixtureError::Config { folder: folder.to_owned(), source })?;
+        let mut config = config.map_err(|source| FixtureError::Config { folder: folder.to_owned(), source })?;
         let inputs = tensors(&folder.join("inputs.safetensors"))?;
         let expected = tensors(&folder.join("expected.safetensors"))?;
         let summary = json(&folder.join("fixture.json"))?;
+        let documents = documents(&config, &inputs)?;
+        if let Some(weight) = summary["mtp_loss_weight"].as_f64() {
+            // The reference takes the mean over the head's own targets, of which each document has one less.
+            let missing = || FixtureError::Missing { file: "config.json", key: "a family with prediction heads".into() };
+            let weight = weight * num_targets(&documents, 0) as f64 / num_targets(&documents, 1) as f64;
+            if !config.decoder.enable_mtp(1, weight) {
+                return Err(missing());
+            }
+        }
         let adamw = &summary["adamw"];
         let number = |value: &Value, key: &str| {
             value.as_f64().ok_or_else(|| FixtureError::Missing { file: "fixture.json", key: format!("adamw.{key}") })
         };
         let setting = |key: &str| number(&adamw[key], key);
         Ok(Fixture {
-            documents: documents(&config, &inputs)?,
+            documents,
             attention_mask: get(&inputs, "attention_mask")?.to_kind(Kind::Bool),
             config,
             expected,
@@ -79,8 +88,13 @@ impl Fixture {
 
     /// Targets that the loss counts.
     pub fn num_targets(&self) -> usize {
-        self.documents.iter().flat_map(|document| &document.targets).filter(|target| **target >= 0).count()
+        num_targets(&self.documents, 0)
     }
+}
+
+/// Targets from the `first` of each document on.
+fn num_targets(documents: &[Document], first: usize) -> usize {
+    documents.iter().flat_map(|document| &document.targets[first..]).filter(|target| **target >= 0).count()
 }
 
 fn documents(config: &ModelConfig, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Document>, FixtureError> {

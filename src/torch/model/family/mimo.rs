@@ -1,0 +1,18 @@
+//! MiMo-7B (`MiMoForCausalLM` of its repository): Qwen2's decoder with one prediction head.
+
+use super::common::Place;
+use super::qwen2;
+use crate::model::decoder::{DecoderConfig, MtpNames, MtpPlace};
+use crate::model::keys::{Keys, ModelConfigError};
+
+pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
+    let mtp = MtpNames {
+        heads: MtpPlace::Numbered(format!("{}mtp_layers", place.base), 0),
+        embedding_norm: "token_layernorm",
+        hidden_norm: "hidden_layernorm",
+        project: "input_proj",
+        last_norm: "final_layernorm",
+        hidden_first: true,
+    };
+    Ok(DecoderConfig { mtp_names: Some(mtp), ..qwen2::read(keys, place)? })
+}

@@ -1,0 +1,47 @@
+//! Qwen, the first generation (`QWenLMHeadModel` of its repository): Qwen2's computation under names of its own.
+//!
+//! Beyond `seq_length` the published code stretches frequencies and scales queries (`use_dynamic_ntk`,
+//! `use_logn_attn`), in inference only; training does neither.
+
+use serde_json::json;
+
+use super::common::{Place, uniform};
+use crate::model::decoder::{DecoderConfig, FeedForwardConfig, MixerConfig, Names};
+use crate::model::keys::{Keys, ModelConfigError};
+use crate::nn::{AttentionConfig, Qkv, RopeConfig};
+
+pub(in crate::model) fn read(keys: &Keys<'_>, _: &Place) -> Result<DecoderConfig, ModelConfigError> {
+    keys.only("rotary_pct", &[json!(1.0), json!(1)])?;
+    keys.only("attn_dropout_prob", &[json!(0.0), json!(0)])?;
+    keys.only("emb_dropout_prob", &[json!(0.0), json!(0)])?;
+    let (num_heads, head_dim) = (keys.size("num_attention_heads")?, keys.size("kv_channels")?);
+    let bias = !keys.flag_or("no_bias")?.unwrap_or(true);
+    let attention = AttentionConfig {
+        qkv: Qkv::Joint("c_attn"),
+        qkv_bias: true,
+        o: "c_proj",
+        o_bias: bias,
+        ..AttentionConfig::new(num_heads, num_heads, head_dim)
+    };
+    // The published number counts both halves of the gated product.
+    let both = keys.size("intermediate_size")?;
+    if both % 2 != 0 {
+        return Err(keys.inconsistent("intermediate_size", both, "it counts gate and up together and must be even"));
+    }
+    let feed_forward = FeedForwardConfig::Dense { intermediate_size: both / 2, bias };
+    let rope = RopeConfig::plain(head_dim, keys.number_or("rotary_emb_base")?.unwrap_or(10_000.0));
+    let mut config = uniform(keys, &Place::alone(), MixerConfig::Attention(attention), feed_forward, rope)?;
+    config.norm.eps = keys.number_or("layer_norm_epsilon")?.unwrap_or(1e-6);
+    config.names = Names {
+        embed: "transformer.wte".into(),
+        layers: "transformer.h".into(),
+        norm: "transformer.ln_f".into(),
+        head: "lm_head".into(),
+        input_norm: "ln_1",
+        post_norm: "ln_2",
+        attention: "attn",
+        mlp: "mlp",
+        gate_up_down: ["w2", "w1", "c_proj"],
+    };
+    Ok(config)
+}
