@@ -70,6 +70,10 @@ impl TensorFile {
         Some(&self.metadata.info(name)?.shape)
     }
 
+    pub(super) fn names(&self) -> impl Iterator<Item = String> {
+        self.metadata.offset_keys().into_iter()
+    }
+
     /// Reads one tensor onto the CPU; `None` where the file has no such name.
     pub(super) fn read(&self, name: &str) -> Result<Option<Tensor>, TensorFileError> {
         let Some(info) = self.metadata.info(name) else { return Ok(None) };

@@ -9,13 +9,8 @@ use crate::nn::{AttentionConfig, Qkv};
 
 pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
     let bias = keys.flag_or("bias")?.unwrap_or(true);
-    let attention = AttentionConfig {
-        qkv: Qkv::Grouped("wqkv"),
-        qkv_bias: bias,
-        o: "wo",
-        o_bias: bias,
-        ..attention(keys)?
-    };
+    let attention =
+        AttentionConfig { qkv: Qkv::Grouped("wqkv"), qkv_bias: bias, o: "wo", o_bias: bias, ..attention(keys)? };
     let rope = read_rope(keys, attention.head_dim, 10_000.0)?;
     let mut config = uniform(keys, place, MixerConfig::Attention(attention), dense(keys)?, rope)?;
     config.names = Names {

@@ -1,0 +1,249 @@
+//! Adapters in and out in PEFT's format: `adapter_config.json` beside `adapter_model.safetensors`, whose names are the
+//! model's with `base_model.model.` before them.
+
+use super::tensor_file::{TensorFile, TensorFileError, write_tensor_file};
+use crate::nn::{LoraConfig, LoraTargets, ParamId, ParamStore};
+use loongforge_core::message::SavedFile;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use tch::Kind;
+
+const PREFIX: &str = "base_model.model.";
+const CONFIG: &str = "adapter_config.json";
+const TENSORS: &str = "adapter_model.safetensors";
+
+#[derive(Debug, thiserror::Error)]
+pub enum AdapterError {
+    #[error(transparent)]
+    File(#[from] TensorFileError),
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: std::io::Error },
+    #[error("{path} is not the config of a LoRA adapter: {reason}")]
+    Config { path: PathBuf, reason: String },
+    #[error("{path} and this run's lora do not fit: {}", problems.join("; "))]
+    Mismatch { path: PathBuf, problems: Vec<String> },
+}
+
+/// Reads what an adapter's folder says of it, to train on from it.
+///
+/// # Errors
+/// The file is missing, of another method than LoRA, or asks for what is not implemented.
+pub fn read_adapter_config(folder: &Path) -> Result<LoraConfig, AdapterError> {
+    let path = folder.join(CONFIG);
+    let text = std::fs::read_to_string(&path).map_err(|source| AdapterError::Io { path: path.clone(), source })?;
+    let wrong = |reason: String| AdapterError::Config { path: path.clone(), reason };
+    let json: Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    if json["peft_type"] != "LORA" {
+        return Err(wrong(format!("peft_type is {}", json["peft_type"])));
+    }
+    let is_unset = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    };
+    for key in [
+        "use_dora",
+        "rank_pattern",
+        "alpha_pattern",
+        "modules_to_save",
+        "layers_to_transform",
+        "layer_replication",
+        "target_parameters",
+        "fan_in_fan_out",
+        "lora_bias",
+    ] {
+        if !is_unset(&json[key]) {
+            return Err(wrong(format!("{key} is {}, which is not implemented", json[key])));
+        }
+    }
+    if json["bias"].as_str().is_some_and(|bias| bias != "none") {
+        return Err(wrong(format!("bias is {}; supported: \"none\"", json["bias"])));
+    }
+    let r = json["r"].as_i64().filter(|r| *r > 0).ok_or_else(|| wrong("r is not a positive integer".into()))?;
+    let names = |key: &str| -> Result<Vec<String>, AdapterError> {
+        let list = json[key].as_array().map(|list| list.iter().filter_map(|name| name.as_str().map(str::to_owned)));
+        list.map(Iterator::collect).ok_or_else(|| wrong(format!("{key} is not a list of names")))
+    };
+    let targets = match &json["target_modules"] {
+        Value::String(all) if all == "all-linear" => LoraTargets::AllLinear,
+        _ => LoraTargets::Modules(names("target_modules")?),
+    };
+    Ok(LoraConfig {
+        r,
+        alpha: json["lora_alpha"].as_f64().unwrap_or(8.0),
+        dropout: json["lora_dropout"].as_f64().unwrap_or(0.0),
+        use_rslora: json["use_rslora"].as_bool().unwrap_or(false),
+        targets,
+        exclude_modules: if json["exclude_modules"].is_null() { Vec::new() } else { names("exclude_modules")? },
+    })
+}
+
+/// Writes the adapters of `params` into `folder`; `base_model` is where their base came from.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn save_adapter(
+    params: &ParamStore,
+    config: &LoraConfig,
+    base_model: &str,
+    folder: &Path,
+) -> Result<Vec<SavedFile>, AdapterError> {
+    let mut modules: Vec<String> = adapters(params).map(|(module, _)| module.to_owned()).collect();
+    modules.sort();
+    modules.dedup();
+    let json = json!({
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base_model,
+        "r": config.r,
+        "lora_alpha": config.alpha,
+        "lora_dropout": config.dropout,
+        "use_rslora": config.use_rslora,
+        "target_modules": modules,
+        "exclude_modules": null,
+        "bias": "none",
+        "fan_in_fan_out": false,
+        "inference_mode": true,
+        "init_lora_weights": true,
+        "modules_to_save": null,
+    });
+    let path = folder.join(CONFIG);
+    let text = serde_json::to_string_pretty(&json).expect("JSON of plain values");
+    std::fs::write(&path, text).map_err(|source| AdapterError::Io { path, source })?;
+    let tensors = adapters(params).map(|(_, id)| {
+        let name = format!("{PREFIX}{}", params.spec(id).name);
+        (name, params.leaf(id).detach())
+    });
+    let mut file = write_tensor_file(tensors.collect(), &[("format", "pt")], folder, TENSORS)?;
+    // They are not the model's: the model's index does not list them.
+    file.tensors.clear();
+    Ok(vec![file])
+}
+
+/// Fills the adapters of `params` from `folder`. All or nothing.
+///
+/// # Errors
+/// The file is torn, or it and the parameters do not have the same adapters: all differences.
+pub fn load_adapter(params: &ParamStore, folder: &Path) -> Result<(), AdapterError> {
+    let path = folder.join(TENSORS);
+    let file = TensorFile::open(&path)?;
+    let mut problems = Vec::new();
+    let known: Vec<(String, ParamId)> =
+        adapters(params).map(|(_, id)| (format!("{PREFIX}{}", params.spec(id).name), id)).collect();
+    for (name, id) in &known {
+        let want: Vec<usize> = params.spec(*id).shape.iter().map(|dim| *dim as usize).collect();
+        match file.shape(name) {
+            None => problems.push(format!("{name} is missing")),
+            Some(shape) if shape != want => problems.push(format!("{name} is {shape:?} there and {want:?} here")),
+            Some(_) => {}
+        }
+    }
+    let extra = file.names().filter(|name| !known.iter().any(|(known, _)| known == name));
+    problems.extend(extra.map(|name| format!("{name} has no place here")));
+    if !problems.is_empty() {
+        return Err(AdapterError::Mismatch { path, problems });
+    }
+    for (name, id) in known {
+        params.set(id, &file.read(&name)?.expect("its shape was found"));
+    }
+    Ok(())
+}
+
+/// Adds the adapters' products to their base, in float32, and sets the adapters to nothing.
+pub fn merge_adapter(params: &ParamStore, config: &LoraConfig) {
+    let _no_grad = tch::no_grad_guard();
+    let float = |name: String| params.get(&name).detach().to_kind(Kind::Float);
+    let modules: Vec<String> = adapters(params)
+        .filter_map(|(_, id)| params.spec(id).name.strip_suffix(".lora_A.weight").map(str::to_owned))
+        .collect();
+    for module in modules {
+        let (a, b) = (float(format!("{module}.lora_A.weight")), float(format!("{module}.lora_B.weight")));
+        let base = params.id(&format!("{module}.weight"));
+        params.set(base, &(float(format!("{module}.weight")) + b.matmul(&a) * config.scale()));
+        let _ = params.get(&format!("{module}.lora_B.weight")).detach().zero_();
+    }
+}
+
+/// The adapters' parameters, with the paths of the maps they stand beside.
+fn adapters(params: &ParamStore) -> impl Iterator<Item = (&str, ParamId)> {
+    params.ids().filter_map(|id| {
+        let name = &params.spec(id).name;
+        let module = name.strip_suffix(".lora_A.weight").or_else(|| name.strip_suffix(".lora_B.weight"))?;
+        Some((module, id))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AdapterError, load_adapter, merge_adapter, read_adapter_config, save_adapter};
+    use crate::nn::{Linear, LoraConfig, LoraTargets, ParamStore, Scope};
+    use tch::{Device, Kind, Tensor};
+
+    fn config(r: i64) -> LoraConfig {
+        LoraConfig {
+            r,
+            alpha: 4.0,
+            dropout: 0.1,
+            use_rslora: true,
+            targets: LoraTargets::AllLinear,
+            exclude_modules: Vec::new(),
+        }
+    }
+
+    fn store(config: &LoraConfig, seed: u64) -> ParamStore {
+        let specs = Linear::specs("model.", "up_proj", 5, 7, true, 0.5);
+        let mut params = ParamStore::new(config.adapt(specs).unwrap(), Kind::Float, Device::Cpu);
+        params.set_lora(config);
+        params.init_random(seed);
+        let b = params.id("model.up_proj.lora_B.weight");
+        tch::manual_seed(seed as i64);
+        params.set(b, &Tensor::randn([7, config.r], (Kind::Float, Device::Cpu)));
+        params
+    }
+
+    #[test]
+    fn an_adapter_comes_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let (saved, other) = (store(&config(2), 1), store(&config(2), 2));
+        save_adapter(&saved, &config(2), "org/base", dir.path()).unwrap();
+        let read = read_adapter_config(dir.path()).unwrap();
+        assert_eq!(read.targets, LoraTargets::Modules(vec!["model.up_proj".into()]));
+        assert_eq!((read.r, read.scale(), read.dropout), (2, config(2).scale(), 0.1));
+        load_adapter(&other, dir.path()).unwrap();
+        for name in ["lora_A", "lora_B"] {
+            let name = format!("model.up_proj.{name}.weight");
+            assert_eq!(saved.get(&name), other.get(&name));
+        }
+        let error = load_adapter(&store(&config(3), 1), dir.path()).unwrap_err();
+        assert!(matches!(&error, AdapterError::Mismatch { problems, .. } if problems.len() == 2), "{error}");
+    }
+
+    #[test]
+    fn a_merged_model_computes_the_same() {
+        let params = store(&config(2), 3);
+        let linear = Linear::new(&Scope::new(&params, "model."), "up_proj");
+        let x = Tensor::randn([4, 5], (Kind::Float, Device::Cpu));
+        let before = linear.forward(&x);
+        merge_adapter(&params, &config(2));
+        assert!(linear.forward(&x).allclose(&before, 1e-5, 1e-5, false));
+        let bias = Some(params.get("model.up_proj.bias"));
+        assert!(x.linear(&params.get("model.up_proj.weight"), bias).allclose(&before, 1e-5, 1e-5, false));
+    }
+
+    #[test]
+    fn what_is_not_implemented_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |text: &str| std::fs::write(dir.path().join("adapter_config.json"), text).unwrap();
+        for (text, expected) in [
+            (r#"{"peft_type": "IA3"}"#, "peft_type is \"IA3\""),
+            (r#"{"peft_type": "LORA", "r": 4, "target_modules": ["q"], "use_dora": true}"#, "use_dora is true"),
+            (r#"{"peft_type": "LORA", "r": 0, "target_modules": ["q"]}"#, "r is not a positive integer"),
+            (r#"{"peft_type": "LORA", "r": 4, "target_modules": "q.*"}"#, "target_modules is not a list of names"),
+        ] {
+            write(text);
+            let message = read_adapter_config(dir.path()).unwrap_err().to_string();
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+}
