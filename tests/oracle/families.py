@@ -1,0 +1,285 @@
+"""The families that fixtures are made of: a tiny config, a reference class and changes of the config for each.
+
+Widths are small but distinct (hidden 24, feed-forward 36, experts 12, ...), so that a swapped or transposed tensor
+shows. A change maps dotted paths of the config to values; `--set` takes the same paths.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+VOCAB = 64
+LAST_WORD = 56  # tokens 3..55 are words; the special ones of images follow
+IMAGE, VIDEO, VISION_START, VISION_END = 58, 59, 60, 61
+
+
+@dataclass(frozen=True)
+class Family:
+    name: str
+    model: str  # a class of transformers, or of references.py
+    covers: str
+    config: dict
+    variants: dict = field(default_factory=dict)
+    kind: str = "text"  # how inputs are made, see batches.py
+    mtp: str = ""  # layout of the multi-token prediction head, see references.py
+    published: dict = field(default_factory=dict)  # entries of config.json that differ from what transformers writes
+    renames: dict = field(default_factory=dict)  # pattern to replacement, where transformers saves a wrong name
+
+    @property
+    def plain(self) -> bool:
+        """Whether the reference is a module of ours, not a class of transformers."""
+        return self.model in ("Qwen1", "InternLM2", "InternVLChat", "LlavaOneVision15")
+
+
+FAMILIES: dict[str, Family] = {}
+
+
+def add(name, model, covers, config, **more):
+    FAMILIES[name] = Family(name, model, covers, config, **more)
+
+
+def text(**over) -> dict:
+    base = dict(
+        vocab_size=VOCAB, hidden_size=24, intermediate_size=36, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=512, rms_norm_eps=1e-6, bos_token_id=1, eos_token_id=2,
+        pad_token_id=0, tie_word_embeddings=False, use_cache=False,
+    )
+    return {**base, **over}
+
+
+def rope(theta, **more) -> dict:
+    return {"rope_type": "default", "rope_theta": theta, **more}
+
+
+def scaled(kind, theta, factor, **more) -> dict:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": theta, "factor": factor, **more}}
+
+
+# Sequences of equal length: the frequencies of transformers' dynamic scaling depend on the longest of the batch.
+DYNAMIC = {"max_position_embeddings": 16, "fixture.equal_lengths": True}
+TIED, UNTIED = {"tie_word_embeddings": True}, {"tie_word_embeddings": False}
+LAYERS3, MQA = {"num_hidden_layers": 3}, {"num_key_value_heads": 1}
+
+# ------------------------------------------------------------------------------------ dense decoders
+
+add("llama2", "LlamaForCausalLM", "LLaMA 2",
+    text(num_key_value_heads=4, rms_norm_eps=1e-5, rope_parameters=rope(10000.0)),
+    variants={"gqa": {"num_key_value_heads": 2}, "linear-rope": scaled("linear", 10000.0, 2.0),
+              "dynamic-rope": {**scaled("dynamic", 10000.0, 2.0), **DYNAMIC}})
+add("llama3", "LlamaForCausalLM", "LLaMA 3", text(rms_norm_eps=1e-5, rope_parameters=rope(500000.0)),
+    variants={"biases": {"attention_bias": True, "mlp_bias": True}, "tied-3layers": {**TIED, **LAYERS3},
+              "yarn": scaled("yarn", 500000.0, 4.0, original_max_position_embeddings=16)})
+LLAMA31 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+               original_max_position_embeddings=32)
+add("llama3.1", "LlamaForCausalLM", "LLaMA 3.1, 3.2, 3.3 (rope of type llama3)",
+    text(rms_norm_eps=1e-5, rope_parameters=LLAMA31),
+    variants={"tied-factor32": {**TIED, "rope_parameters.factor": 32.0}, "mqa-headdim8": {**MQA, "head_dim": 8}})
+add("qwen1.5", "Qwen2ForCausalLM", "Qwen1.5", text(num_key_value_heads=4, rope_parameters=rope(1e6)),
+    variants={"gqa": {"num_key_value_heads": 2}, "tied-theta": {**TIED, "rope_parameters.rope_theta": 10000.0}})
+add("qwen2", "Qwen2ForCausalLM", "Qwen2 (tied, as 0.5B and 1.5B)", text(tie_word_embeddings=True, rope_parameters=rope(1e6)),
+    variants={"untied-mqa": {**UNTIED, **MQA}, "dynamic-rope": {**scaled("dynamic", 10000.0, 2.0), **DYNAMIC}})
+add("qwen2.5", "Qwen2ForCausalLM", "Qwen2.5", text(rope_parameters=rope(1e6)),
+    variants={"yarn": scaled("yarn", 1e6, 4.0, original_max_position_embeddings=16), "tied-3layers": {**TIED, **LAYERS3}})
+add("qwen3", "Qwen3ForCausalLM", "Qwen3 dense (tied)",
+    text(head_dim=8, tie_word_embeddings=True, rope_parameters=rope(1e6)),
+    variants={"yarn-bias": {**scaled("yarn", 1e6, 4.0, original_max_position_embeddings=16), "attention_bias": True},
+              "untied-mqa-3layers": {**UNTIED, **MQA, **LAYERS3}})
+add("ernie4.5", "Ernie4_5ForCausalLM", "ERNIE-4.5 0.3B",
+    text(head_dim=8, rms_norm_eps=1e-5, tie_word_embeddings=True, rope_parameters=rope(500000.0)),
+    variants={"bias": {"use_bias": True}, "untied-mqa-3layers": {**UNTIED, **MQA, **LAYERS3}})
+
+# --------------------------------------------------------------------------------- mixtures of experts
+
+MOE = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=12)
+AUX = dict(output_router_logits=True, router_aux_loss_coef=0.01)
+add("qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3-MoE, Qwen3-Coder",
+    text(head_dim=8, rope_parameters=rope(1e6), **MOE, **AUX, norm_topk_prob=True, decoder_sparse_step=1,
+         mlp_only_layers=[]),
+    variants={"sparse-step": {**LAYERS3, "decoder_sparse_step": 2, "norm_topk_prob": False},
+              "mlp-only": {**LAYERS3, "mlp_only_layers": [1], "num_experts_per_tok": 3, "output_router_logits": False},
+              "bias-yarn-tied": {**scaled("yarn", 1e6, 4.0, original_max_position_embeddings=16), **TIED,
+                                 "attention_bias": True}})
+add("ernie4.5_moe", "Ernie4_5_MoeForCausalLM", "ERNIE-4.5 21B-A3B and 300B-A47B",
+    text(num_hidden_layers=3, rms_norm_eps=1e-5, tie_word_embeddings=True, rope_parameters=rope(500000.0),
+         moe_num_experts=6, moe_k=2, moe_intermediate_size=12, moe_num_shared_experts=2, moe_layer_start_index=1,
+         moe_layer_interval=1, **AUX),
+    variants={"untied-no-shared": {**UNTIED, "moe_num_shared_experts": 0},
+              "interval2-bias": {"moe_layer_interval": 2, "use_bias": True, "moe_k": 3}})
+add("minimax_m2", "MiniMaxM2ForCausalLM", "MiniMax-M2, M2.1, M2.5",
+    text(intermediate_size=12, head_dim=8, num_local_experts=6, num_experts_per_tok=2, **AUX,
+         rope_parameters=rope(5e6, partial_rotary_factor=0.5)),
+    variants={"top3-full-rotary": {"num_experts_per_tok": 3, "rope_parameters.partial_rotary_factor": 1.0},
+              "mqa-tied-3layers": {**MQA, **TIED, **LAYERS3, "output_router_logits": False}})
+
+LINEAR = dict(num_hidden_layers=3, head_dim=16, linear_conv_kernel_dim=4, linear_key_head_dim=8,
+              linear_value_head_dim=12, linear_num_key_heads=2, linear_num_value_heads=4,
+              layer_types=["linear_attention", "linear_attention", "full_attention"])
+FULL_FIRST = {"num_hidden_layers": 2, "layer_types": ["full_attention", "linear_attention"]}
+QWEN3_NEXT = text(**LINEAR, rope_parameters=rope(1e7, partial_rotary_factor=0.25), **MOE, **AUX,
+                  shared_expert_intermediate_size=20, norm_topk_prob=True)
+add("qwen3_next", "Qwen3NextForCausalLM", "Qwen3-Next", QWEN3_NEXT,
+    variants={"equal-heads": {"linear_num_value_heads": 2, "norm_topk_prob": False, "linear_conv_kernel_dim": 3},
+              "full-first-dense": {**FULL_FIRST, "mlp_only_layers": [0], "num_experts_per_tok": 3}})
+add("qwen3_next_mtp", "Qwen3NextForCausalLM", "Qwen3-Next with its prediction head", QWEN3_NEXT, mtp="qwen3_next",
+    published={"num_nextn_predict_layers": 1},
+    variants={"tied": TIED, "no-aux": {"output_router_logits": False, "linear_num_value_heads": 2}})
+
+MLA = dict(num_key_value_heads=4, q_lora_rank=20, kv_lora_rank=24, qk_rope_head_dim=8, qk_nope_head_dim=12,
+           v_head_dim=10, first_k_dense_replace=1, n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=2,
+           moe_intermediate_size=12)
+YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=16, beta_fast=32,
+            beta_slow=1, mscale=1.0, mscale_all_dim=1.0)
+V2_YARN = {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707}
+PLAIN_ROPE = {"rope_parameters": rope(10000.0)}
+V2 = text(**{**MLA, "n_shared_experts": 2}, norm_topk_prob=False)
+add("deepseek_v2_lite", "DeepseekV2ForCausalLM", "DeepSeek-V2-Lite (no query compression, greedy top-k)",
+    {**V2, "q_lora_rank": None, "topk_method": "greedy", "routed_scaling_factor": 1.0, "rope_parameters": rope(10000.0)},
+    variants={"yarn-scaling": {"rope_parameters": V2_YARN, "routed_scaling_factor": 1.5},
+              "all-sparse-tied": {**TIED, "first_k_dense_replace": 0, "num_experts_per_tok": 3, "attention_bias": True}})
+add("deepseek_v2", "DeepseekV2ForCausalLM", "DeepSeek-V2 (group-limited top-k)",
+    {**V2, "topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2, "routed_scaling_factor": 16.0,
+     "rope_parameters": rope(10000.0)},
+    variants={"yarn": {"rope_parameters": V2_YARN}, "groups2-3layers": {**LAYERS3, "n_group": 2, "topk_group": 1}})
+NOAUX = dict(n_group=4, topk_group=2, norm_topk_prob=True, routed_scaling_factor=2.5)
+V3 = text(**MLA, **NOAUX, rope_parameters=YARN)
+add("deepseek_v3", "DeepseekV3ForCausalLM", "DeepSeek-V3, Kimi-K2", V3,
+    variants={"no-norm-one-group": {"norm_topk_prob": False, "n_group": 1, "topk_group": 1, **LAYERS3},
+              "no-query-lora": {"q_lora_rank": None, **PLAIN_ROPE, "attention_bias": True},
+              "half-rotation": {"rope_interleave": False, "n_shared_experts": 2}})
+add("deepseek_v3_mtp", "DeepseekV3ForCausalLM", "DeepSeek-V3 with its prediction head", V3, mtp="deepseek",
+    published={"num_nextn_predict_layers": 1},
+    variants={"plain-rope": PLAIN_ROPE, "one-group": {"n_group": 1, "topk_group": 1, "num_experts_per_tok": 3}})
+# With few heads many scores are exactly zero (ReLU), and a tie leaves the choice of keys open.
+INDEXER = dict(index_topk=8, index_head_dim=12, index_n_heads=16, head_dim=8)
+add("deepseek_v3.2", "DeepseekV32ForCausalLM", "DeepSeek-V3.2 (sparse attention by indexer)", {**V3, **INDEXER},
+    variants={"top5-3layers": {"index_topk": 5, **LAYERS3}, "plain-rope-one-group": {**PLAIN_ROPE, "n_group": 1, "topk_group": 1}})
+GLM5 = text(**MLA, **{**NOAUX, "n_group": 1, "topk_group": 1}, rms_norm_eps=1e-5, rope_parameters=rope(1e6), **INDEXER)
+add("glm5", "GlmMoeDsaForCausalLM", "GLM-5", GLM5,
+    variants={"shared-indexer": {**LAYERS3, "indexer_types": ["full", "shared", "full"]},
+              "top5-no-norm": {"index_topk": 5, "norm_topk_prob": False, "num_experts_per_tok": 3}})
+add("glm5_mtp", "GlmMoeDsaForCausalLM", "GLM-5 with its prediction head", GLM5, mtp="deepseek",
+    published={"num_nextn_predict_layers": 1}, variants={"top5": {"index_topk": 5}, "no-norm": {"norm_topk_prob": False}})
+
+# ------------------------------------------------------------------------- no reference in transformers
+
+add("mimo", "Qwen2ForCausalLM", "MiMo-7B (Qwen2.5's trunk, with its prediction head)", text(rope_parameters=rope(640000.0)),
+    mtp="mimo", published={"model_type": "mimo", "architectures": ["MiMoForCausalLM"], "num_nextn_predict_layers": 1},
+    variants={"mqa-3layers": {**MQA, **LAYERS3}, "tied-theta": {**TIED, "rope_parameters.rope_theta": 10000.0}})
+add("qwen1", "Qwen1", "Qwen (1)",
+    dict(model_type="qwen", architectures=["QWenLMHeadModel"], vocab_size=VOCAB, hidden_size=24, intermediate_size=72,
+         num_hidden_layers=2, num_attention_heads=4, kv_channels=6, rotary_emb_base=10000, rotary_pct=1.0,
+         layer_norm_epsilon=1e-6, no_bias=True, seq_length=512, max_position_embeddings=512, scale_attn_weights=True,
+         use_dynamic_ntk=True, use_logn_attn=True, emb_dropout_prob=0.0, attn_dropout_prob=0.0, bf16=False, fp16=False,
+         fp32=True, tie_word_embeddings=False, use_cache=False),
+    variants={"biases-kv10": {"no_bias": False, "kv_channels": 10}, "tied-theta-3layers": {**TIED, **LAYERS3, "rotary_emb_base": 1000000}})
+INTERNLM2 = dict(model_type="internlm2", architectures=["InternLM2ForCausalLM"], vocab_size=VOCAB, hidden_size=24,
+                 intermediate_size=36, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, bias=False,
+                 hidden_act="silu", max_position_embeddings=512, rms_norm_eps=1e-5, rope_theta=1000000,
+                 rope_scaling={"type": "dynamic", "factor": 2.0}, bos_token_id=1, eos_token_id=2, pad_token_id=2,
+                 tie_word_embeddings=False, use_cache=False)
+add("internlm2.5", "InternLM2", "InternLM2, InternLM2.5", INTERNLM2,
+    variants={"dynamic-beyond": DYNAMIC, "bias-mha": {"bias": True, "num_key_value_heads": 4},
+              "linear-mqa-tied": {"rope_scaling": {"type": "linear", "factor": 2.0}, **MQA, **TIED}})
+add("internvl2.5_chat", "InternVLChat", "InternVL2.5 in its original layout (InternViT, InternLM2.5)",
+    dict(model_type="internvl_chat", architectures=["InternVLChatModel"], downsample_ratio=0.5, ps_version="v2",
+         select_layer=-1, force_image_size=16, image_token_id=IMAGE, tie_word_embeddings=False, llm_config=INTERNLM2,
+         vision_config=dict(model_type="intern_vit_6b", architectures=["InternVisionModel"], hidden_size=16,
+                            intermediate_size=28, num_hidden_layers=2, num_attention_heads=2, image_size=16,
+                            patch_size=4, num_channels=3, qkv_bias=True, qk_normalization=False,
+                            norm_type="layer_norm", hidden_act="gelu", initializer_factor=0.1, layer_norm_eps=1e-6,
+                            drop_path_rate=0.0)),
+    kind="intern_chat",
+    variants={"6b-vit": {"vision_config.qk_normalization": True, "vision_config.norm_type": "rms_norm",
+                         "vision_config.qkv_bias": False},
+              "bias-3layers": {"llm_config.bias": True, "llm_config.num_hidden_layers": 3}})
+add("llava_onevision1.5", "LlavaOneVision15", "LLaVA-OneVision-1.5 (Rice ViT on a Qwen3 decoder)",
+    dict(model_type="llavaonevision1_5", architectures=["LLaVAOneVision1_5_ForConditionalGeneration"],
+         image_token_id=IMAGE, video_token_id=VIDEO, vision_start_token_id=VISION_START,
+         vision_end_token_id=VISION_END, tie_word_embeddings=False, vocab_size=VOCAB,
+         text_config={**text(head_dim=8, attention_bias=False, hidden_act="silu", rope_theta=1e6),
+                      "model_type": "LLaVAOneVision1_5_text"},
+         vision_config=dict(model_type="rice_vit", depth=2, hidden_size=16, embed_dim=16, intermediate_size=28,
+                            num_heads=2, in_channels=3, patch_size=4, spatial_merge_size=2, temporal_patch_size=1,
+                            text_hidden_size=24, hidden_act="gelu", layer_norm_eps=1e-5)),
+    kind="rice",
+    variants={"mqa-depth3": {"text_config.num_key_value_heads": 1, "vision_config.depth": 3},
+              "bias-heads1": {"text_config.attention_bias": True, "vision_config.num_heads": 1}})
+
+# ------------------------------------------------------------------------------ vision-language models
+
+SPECIAL = dict(image_token_id=IMAGE, video_token_id=VIDEO)
+STARTS = dict(vision_start_token_id=VISION_START, vision_end_token_id=VISION_END)
+
+
+def vlm(name, model, covers, text_config, vision_config, kind="qwen", variants=None, renames=None, **config):
+    config = {"text_config": text_config, "vision_config": vision_config, "tie_word_embeddings": False, **config}
+    add(name, f"{model}ForConditionalGeneration", covers, config, kind=kind, variants=variants, renames=renames or {})
+
+
+def in_text(**changes) -> dict:
+    return {f"text_config.{key}": value for key, value in changes.items()}
+
+
+def in_vision(**changes) -> dict:
+    return {f"vision_config.{key}": value for key, value in changes.items()}
+
+
+TIED_VLM = {**TIED, "text_config.tie_word_embeddings": True}
+vlm("qwen2.5_vl", "Qwen2_5_VL", "Qwen2.5-VL (windowed vision attention)",
+    text(hidden_size=32, rope_parameters=rope(1e6, mrope_section=[1, 1, 2])),
+    dict(depth=3, hidden_size=16, intermediate_size=28, num_heads=2, patch_size=4, spatial_merge_size=2,
+         temporal_patch_size=2, window_size=16, fullatt_block_indexes=[1], out_hidden_size=32),
+    **SPECIAL, **STARTS,
+    variants={"tied-window24": {**TIED_VLM, **in_vision(window_size=24, fullatt_block_indexes=[2])},
+              "mqa-sections": {**in_text(num_key_value_heads=1), "text_config.rope_parameters.mrope_section": [2, 1, 1]}})
+VISION3 = dict(depth=3, hidden_size=16, intermediate_size=28, num_heads=2, patch_size=4, spatial_merge_size=2,
+               temporal_patch_size=2, out_hidden_size=24, num_position_embeddings=36)
+DEEPSTACK = {**VISION3, "deepstack_visual_indexes": [0, 1]}
+QWEN3_VL = text(head_dim=8, rope_parameters=rope(5e6, mrope_section=[2, 1, 1], mrope_interleaved=True))
+vlm("qwen3_vl", "Qwen3VL", "Qwen3-VL dense", QWEN3_VL, DEEPSTACK, **SPECIAL, **STARTS,
+    variants={"tied-deepstack1": {**TIED_VLM, **in_vision(deepstack_visual_indexes=[1])},
+              "bias-layers3": in_text(attention_bias=True, num_hidden_layers=3)})
+vlm("qwen3_vl_moe", "Qwen3VLMoe", "Qwen3-VL MoE", {**QWEN3_VL, **MOE, "decoder_sparse_step": 1, "mlp_only_layers": []},
+    DEEPSTACK, **SPECIAL, **STARTS,
+    variants={"mlp-only-top3": in_text(mlp_only_layers=[0], num_experts_per_tok=3, num_hidden_layers=3),
+              "bias-deepstack1": {**in_text(attention_bias=True), **in_vision(deepstack_visual_indexes=[0])}})
+QWEN3_5 = text(**{**LINEAR, "head_dim": 32}, rope_parameters=rope(1e7, mrope_section=[2, 1, 1], mrope_interleaved=True,
+                                                                  partial_rotary_factor=0.25))
+QWEN3_5_CHANGES = {"equal-heads-tied": {**TIED_VLM, **in_text(linear_num_value_heads=2, linear_conv_kernel_dim=3)},
+                   "full-first": {**in_text(**FULL_FIRST), **in_vision(depth=2)}}
+vlm("qwen3.5", "Qwen3_5", "Qwen3.5 and Qwen3.6 dense", QWEN3_5, VISION3, **SPECIAL, **STARTS, variants=QWEN3_5_CHANGES)
+vlm("qwen3.5_moe", "Qwen3_5Moe", "Qwen3.5 and Qwen3.6 MoE",
+    {**QWEN3_5, **MOE, "shared_expert_intermediate_size": 20}, VISION3, **SPECIAL, **STARTS, variants=QWEN3_5_CHANGES)
+vlm("kimi_k2.5", "Kimi_K25", "Kimi-K2.5, K2.6 (MoonViT-3d on a DeepSeek-V3 decoder)",
+    {**V3, "n_group": 1, "topk_group": 1, "model_type": "deepseek_v3"},
+    dict(hidden_size=16, intermediate_size=28, num_attention_heads=2, num_hidden_layers=2, patch_size=4,
+         pos_emb_height=6, pos_emb_width=6, pos_emb_time=2),
+    kind="kimi", **SPECIAL, **STARTS, projection_hidden_size=16,
+    variants={"no-norm-top3": in_text(norm_topk_prob=False, num_experts_per_tok=3),
+              "plain-rope-layers3": {**in_text(**PLAIN_ROPE), **in_vision(num_hidden_layers=3, pos_emb_height=8, pos_emb_width=8)}},
+    # transformers 5.17 saves the decoder's layers under the vision tower's name, and one norm under its own prefix.
+    renames={r"^language_model\.model\.blocks\.": "language_model.model.layers.", r"^model\.mm_projector\.": "mm_projector."})
+vlm("ernie4.5_vl", "Ernie4_5_VLMoe", "ERNIE-4.5-VL 28B-A3B (text and vision experts)",
+    text(hidden_size=32, num_hidden_layers=3, moe_intermediate_size=[12, 8], moe_k=2, moe_num_experts=6, moe_num_shared_experts=1,
+         router_aux_loss_coef=0.01, mlp_layer_types=["dense", "sparse", "sparse"], rms_norm_eps=1e-5,
+         rope_parameters=rope(500000.0, mrope_section=[1, 1, 2])),
+    dict(depth=2, hidden_size=16, intermediate_size=32, num_heads=2, patch_size=4, spatial_merge_size=2,
+         temporal_merge_size=2),
+    kind="ernie", **SPECIAL, image_start_token_id=VISION_START, image_end_token_id=VISION_END,
+    video_start_token_id=62, video_end_token_id=63, **{"tie_word_embeddings": True},
+    variants={"bias-top3": in_text(use_bias=True, moe_k=3), "shared2-depth3": {**in_text(moe_num_shared_experts=2), **in_vision(depth=3)}})
+INTERN_VISION = dict(hidden_size=16, intermediate_size=28, num_hidden_layers=2, num_attention_heads=2,
+                     image_size=[16, 16], patch_size=[4, 4], layer_scale_init_value=0.1, attention_bias=True,
+                     use_qk_norm=False, norm_type="layer_norm")
+RMS_VISION = {"vision_config.use_qk_norm": True, "vision_config.norm_type": "rms_norm", "vision_config.attention_bias": False}
+INTERN = dict(kind="intern", image_token_id=IMAGE, image_seq_length=4, downsample_ratio=0.5)
+vlm("internvl2.5", "InternVL", "InternVL2.5 on a Qwen2.5 decoder",
+    {**text(rope_parameters=rope(1e6)), "model_type": "qwen2"}, INTERN_VISION, **INTERN,
+    variants={"6b-vit": RMS_VISION, "mqa-layers3": {**in_text(num_key_value_heads=1, num_hidden_layers=3), **in_vision(num_hidden_layers=3)}})
+vlm("internvl3.5", "InternVL", "InternVL3.5 on a Qwen3 decoder",
+    {**text(head_dim=8, rope_parameters=rope(1e6)), "model_type": "qwen3"}, INTERN_VISION, **INTERN,
+    variants={"6b-vit": RMS_VISION, "bias-tied": {**TIED_VLM, **in_text(attention_bias=True)}})
+vlm("internvl3.5_moe", "InternVL", "InternVL3.5 on a Qwen3-MoE decoder",
+    {**text(head_dim=8, rope_parameters=rope(1e6), **MOE, norm_topk_prob=True, decoder_sparse_step=1,
+            mlp_only_layers=[]), "model_type": "qwen3_moe"}, INTERN_VISION, **INTERN,
+    variants={"6b-vit": RMS_VISION, "sparse-step": in_text(decoder_sparse_step=2, num_hidden_layers=3, norm_topk_prob=False)})

@@ -1,0 +1,96 @@
+"""Whether transformers reads an exported folder and computes the logits that we computed.
+
+    python roundtrip.py FOLDER... [--tolerance 1e-4]
+
+A folder is a checkpoint in Hugging Face format with `logits.safetensors` beside the weights: `input_ids` [B, S] int64,
+`logits` [B, S, V] of ours, and where the model takes them `attention_mask` [B, S], `pixel_values`, `image_grid_thw`, or
+any other argument of the model under its name. Without `logits.safetensors` a parity fixture's own
+`inputs.safetensors` and `expected.safetensors` are taken. Families that only references.py has are loaded with it.
+The tolerance is of the largest logit. Exits 1 where a folder is outside it or does not load whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+import transformers
+from safetensors.torch import load_file
+
+import references
+from families import FAMILIES
+
+PLAIN = {family.config["model_type"]: family.model for family in FAMILIES.values() if family.plain}
+ALIASES = {"mimo": "Qwen2ForCausalLM"}  # its trunk
+# What transformers has no class for and leaves out: prediction heads.
+LEFT_OUT = ("mtp", ".enorm", ".hnorm", ".eh_proj", ".shared_head", "model.layers.")
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    found = {}
+    for part in sorted(folder.glob("model*.safetensors")):
+        found.update(load_file(part))
+    return found
+
+
+def load(folder: Path):
+    config = json.loads((folder / "config.json").read_text())
+    kind = config["model_type"]
+    if kind in PLAIN:
+        model = getattr(references, PLAIN[kind])(config)
+        left = model.load_state_dict(weights(folder), strict=False)
+        tied = {"lm_head.weight", "output.weight"} if config.get("tie_word_embeddings") else set()
+        return model, set(left.missing_keys) - tied, set(left.unexpected_keys)
+    name = ALIASES.get(kind) or config["architectures"][0]
+    model, info = getattr(transformers, name).from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    unexpected = {key for key in info["unexpected_keys"] if not any(part in key for part in LEFT_OUT)}
+    return model, set(info["missing_keys"]) | {str(key) for key in info["mismatched_keys"]}, unexpected
+
+
+def tensors(folder: Path) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    if (folder / "logits.safetensors").is_file():
+        inputs = load_file(folder / "logits.safetensors")
+        return inputs, inputs.pop("logits")
+    inputs = load_file(folder / "inputs.safetensors")
+    unused = [key for key in inputs if key.startswith("packed.") or key in ("labels", "position_ids")]
+    return {key: value for key, value in inputs.items() if key not in unused}, load_file(folder / "expected.safetensors")["logits"]
+
+
+def check(folder: Path, tolerance: float) -> bool:
+    model, missing, unexpected = load(folder)
+    inputs, ours = tensors(folder)
+    inputs = {key: value.float() if value.is_floating_point() else value for key, value in inputs.items()}
+    with torch.no_grad():
+        theirs = model.eval()(**inputs).logits
+    if "attention_mask" in inputs:
+        real = inputs["attention_mask"].bool()
+        ours, theirs = ours[real], theirs[real]
+    error = ((ours.float() - theirs).abs().max() / theirs.abs().max()).item()
+    fine = error <= tolerance and not missing and not unexpected
+    print(f"{'ok' if fine else 'FAILED':7} {folder.name:40} {type(model).__name__}: logits within {error:.1e} of the largest"
+          + (f"; missing {sorted(missing)[:5]}" if missing else "") + (f"; unexpected {sorted(unexpected)[:5]}" if unexpected else ""))
+    return fine
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folders", type=Path, nargs="+")
+    parser.add_argument("--tolerance", type=float, default=1e-4)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    results = [check(folder, args.tolerance) for folder in args.folders]
+    print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
