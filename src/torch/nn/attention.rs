@@ -4,7 +4,8 @@
 //! costs more than its arithmetic where documents are short. A causal batch may be padded at its end, since no real
 //! token attends to what comes after it.
 //!
-//! Shapes: T tokens, H query heads, K key and value heads, C width of a head, B documents of a batch, L its length.
+//! Shapes: T tokens, H query heads, K key and value heads, C width of a head's queries and keys, V of
+//! its values, B documents of a batch, L the longest's length, S keys.
 
 use tch::{Device, Tensor};
 
@@ -13,15 +14,17 @@ fn longest_beside(shortest: usize) -> usize {
     shortest * 5 / 4 + 4
 }
 
-struct Batch {
-    num_docs: i64,
-    len: i64,
+/// Documents of like length, padded at the end to that of the longest.
+pub struct DocumentBatch {
+    /// Of each document.
+    pub lens: Vec<i64>,
+    pub longest: i64,
 }
 
 /// How the documents of one packed row are batched; made once a micro-batch, for all layers.
 pub struct PackedAttention {
     causal: bool,
-    batches: Vec<Batch>,
+    batches: Vec<DocumentBatch>,
     /// `None` where the batches are the row itself, one after the other.
     order: Option<Order>,
 }
@@ -57,7 +60,8 @@ impl PackedAttention {
                     tokens.push(token as i64);
                 }
             }
-            batches.push(Batch { num_docs: batch.len() as i64, len: len as i64 });
+            let lens = batch.iter().map(|(len, _)| *len as i64).collect();
+            batches.push(DocumentBatch { lens, longest: len as i64 });
             rest = others;
         }
         let in_order = tokens.iter().enumerate().all(|(row, token)| row as i64 == *token);
@@ -66,43 +70,79 @@ impl PackedAttention {
         PackedAttention { causal, batches, order }
     }
 
-    /// `q_THC`, `k_TKC`, `v_TKC` with H a multiple of K (grouped queries); returns `[T, H·C]`.
-    pub fn forward(&self, q_THC: &Tensor, k_TKC: &Tensor, v_TKC: &Tensor) -> Tensor {
-        let (q, k, v) = (self.batched(q_THC), self.batched(k_TKC), self.batched(v_TKC));
-        let grouped = q_THC.size()[1] != k_TKC.size()[1];
-        let mut start = 0;
-        let mut outputs = Vec::with_capacity(self.batches.len());
-        for batch in &self.batches {
-            let heads = |x: &Tensor| {
-                let size = x.size();
-                let rows = x.narrow(0, start, batch.num_docs * batch.len);
-                rows.view([batch.num_docs, batch.len, size[1], size[2]]).transpose(1, 2)
-            };
-            let (q, k, v) = (heads(&q), heads(&k), heads(&v));
-            let y = Tensor::scaled_dot_product_attention(&q, &k, &v, None::<Tensor>, 0.0, self.causal, None, grouped);
-            outputs.push(y.transpose(1, 2).flatten(2, 3).flatten(0, 1));
-            start += batch.num_docs * batch.len;
+    /// `q_THC`, `k_TKC`, `v_TKV` with H a multiple of K (grouped queries); returns `[T, H·V]`. Scores are divided by √C.
+    pub fn forward(&self, q_THC: &Tensor, k_TKC: &Tensor, v_TKV: &Tensor) -> Tensor {
+        self.forward_scaled(q_THC, k_TKC, v_TKV, None)
+    }
+
+    /// As `forward`, with scores multiplied by `scale`.
+    pub fn forward_scaled(&self, q_THC: &Tensor, k_TKC: &Tensor, v_TKV: &Tensor, scale: Option<f64>) -> Tensor {
+        let (q, k, v) = (self.split(q_THC), self.split(k_TKC), self.split(v_TKV));
+        if self.batches.is_empty() {
+            return v_TKV.new_zeros([0, q_THC.size()[1] * v_TKV.size()[2]], (v_TKV.kind(), v_TKV.device()));
         }
-        let y = match outputs.len() {
-            0 => q.flatten(1, 2),
-            1 => outputs.remove(0),
-            _ => Tensor::cat(&outputs, 0),
+        let outputs = q.iter().zip(&k).zip(&v);
+        self.join(outputs.map(|((q, k), v)| attend(q, k, v, None, self.causal, scale)).collect())
+    }
+
+    /// The batches of [`PackedAttention::split`].
+    pub fn batches(&self) -> &[DocumentBatch] {
+        &self.batches
+    }
+
+    /// The rows of `x` `[T, …]` by batches of documents, `[B, L, …]` each.
+    pub fn split(&self, x: &Tensor) -> Vec<Tensor> {
+        let size = x.size();
+        let shape = |first: &[i64]| [first, &size[1..]].concat();
+        let rows = match &self.order {
+            Some(order) => take_rows(&x.flatten(1, -1), &order.tokens).view(shape(&[-1]).as_slice()),
+            None => x.contiguous(),
         };
+        let mut start = 0;
+        let part = |batch: &DocumentBatch| {
+            let (num_docs, len) = (batch.lens.len() as i64, batch.longest);
+            start += num_docs * len;
+            rows.narrow(0, start - num_docs * len, num_docs * len).view(shape(&[num_docs, len]).as_slice())
+        };
+        self.batches.iter().map(part).collect()
+    }
+
+    /// Batches `[B, L, C]` back to `[T, C]`. Panics where there are none.
+    pub fn join(&self, batches: Vec<Tensor>) -> Tensor {
+        let flat: Vec<Tensor> = batches.iter().map(|batch| batch.flatten(0, 1)).collect();
+        let y = if flat.len() == 1 { flat[0].shallow_clone() } else { Tensor::cat(&flat, 0) };
         match &self.order {
             Some(order) => take_rows(&y, &order.rows),
             None => y,
         }
     }
+}
 
-    fn batched(&self, x: &Tensor) -> Tensor {
-        match &self.order {
-            Some(order) => {
-                let size = x.size();
-                take_rows(&x.flatten(1, 2), &order.tokens).view([-1, size[1], size[2]])
-            }
-            None => x.contiguous(),
-        }
-    }
+/// Attention of `q_BLHC` to `k_BSKC` and `v_BSKV`, `[B, L, H·V]`. `mask` `[B, 1, L, S]`, bool: true where a query sees
+/// a key. `scale` multiplies scores; `None`: 1 / √C.
+pub(super) fn attend(
+    q_BLHC: &Tensor,
+    k_BSKC: &Tensor,
+    v_BSKV: &Tensor,
+    mask: Option<&Tensor>,
+    causal: bool,
+    scale: Option<f64>,
+) -> Tensor {
+    let (width, values) = (q_BLHC.size()[3], v_BSKV.size()[3]);
+    let grouped = q_BLHC.size()[2] != k_BSKC.size()[2];
+    // The CPU's fused operator takes one width only: without it, heads of 192 and values of 128 take three times as
+    // long, and the scores lie in memory whole.
+    let pad = width != values && q_BLHC.device() == Device::Cpu;
+    let heads = |x: &Tensor| {
+        let missing = if pad { width.max(values) - x.size()[3] } else { 0 };
+        let x = x.transpose(1, 2);
+        if missing > 0 { x.constant_pad_nd([0, missing]) } else { x }
+    };
+    let scale = scale.or_else(|| (pad && width < values).then(|| (width as f64).powf(-0.5)));
+    let (q, k, v) = (heads(q_BLHC), heads(k_BSKC), heads(v_BSKV));
+    let y = Tensor::scaled_dot_product_attention(&q, &k, &v, mask, 0.0, causal, scale, grouped);
+    let y = if pad { y.narrow(3, 0, values) } else { y };
+    y.transpose(1, 2).flatten(2, 3)
 }
 
 /// `x[index]`. An embedding look-up computes the same as `index_select`, and its backward on a CPU is many times
@@ -135,28 +175,33 @@ mod tests {
         Tensor::cat(&docs.collect::<Vec<_>>(), 0)
     }
 
-    fn check(cu_seqlens: &[usize], causal: bool, kv_heads: i64) {
+    fn check(cu_seqlens: &[usize], causal: bool, kv_heads: i64, values: i64) {
         tch::manual_seed(5);
         let tokens = *cu_seqlens.last().unwrap() as i64;
-        let random = |heads: i64| Tensor::randn([tokens, heads, 8], (Kind::Float, Device::Cpu)).set_requires_grad(true);
-        let (q, k, v) = (random(4), random(kv_heads), random(kv_heads));
+        let random = |heads: i64, width: i64| {
+            Tensor::randn([tokens, heads, width], (Kind::Float, Device::Cpu)).set_requires_grad(true)
+        };
+        let (q, k, v) = (random(4, 8), random(kv_heads, 8), random(kv_heads, values));
         let expected = reference(&q, &k, &v, cu_seqlens, causal);
-        let found = PackedAttention::new(cu_seqlens, causal, Device::Cpu).forward(&q, &k, &v);
-        let seed = Tensor::randn([tokens, 32], (Kind::Float, Device::Cpu));
+        let documents = PackedAttention::new(cu_seqlens, causal, Device::Cpu);
+        let found = documents.forward(&q, &k, &v);
+        let seed = Tensor::randn([tokens, 4 * values], (Kind::Float, Device::Cpu));
         let gradients = |y: &Tensor| grad(&[y], &[&seed], &[&q, &k, &v]).unwrap().into_iter().flatten();
         assert!(found.allclose(&expected, 1e-4, 1e-5, false));
         for (found, expected) in gradients(&found).zip(gradients(&expected)) {
             assert!(found.allclose(&expected, 1e-4, 1e-5, false));
         }
+        let scaled = documents.forward_scaled(&(&q * 2.0), &k, &v, Some(0.5 / 8f64.sqrt()));
+        assert!(scaled.allclose(&expected, 1e-4, 1e-5, false));
     }
 
     #[test]
     fn documents_of_any_length_equal_the_definition() {
         for causal in [true, false] {
-            check(&[0, 7], causal, 4);
-            check(&[0, 5, 10, 15], causal, 2);
-            check(&[0, 1, 31, 33, 62, 90, 93], causal, 1);
-            check(&[0, 12, 12, 40], causal, 2);
+            check(&[0, 7], causal, 4, 8);
+            check(&[0, 5, 10, 15], causal, 2, 5);
+            check(&[0, 1, 31, 33, 62, 90, 93], causal, 1, 8);
+            check(&[0, 12, 12, 40], causal, 4, 11);
         }
     }
 }

@@ -28,6 +28,14 @@ impl Linear {
         Linear { weight, bias: scope.take_if(&format!("{name}.bias")), adapter: scope.take_adapter(name) }
     }
 
+    /// `[out, in]`, the adapter's share included.
+    pub fn merged_weight(&self) -> Tensor {
+        match &self.adapter {
+            Some(adapter) => &self.weight + adapter.b.matmul(&adapter.a) * adapter.scale,
+            None => self.weight.shallow_clone(),
+        }
+    }
+
     pub fn forward(&self, x: &Tensor) -> Tensor {
         let y = x.linear(&self.weight, self.bias.as_ref());
         match &self.adapter {

@@ -2,8 +2,13 @@
 //!
 //! Shapes: T tokens of a packed row, D hidden size, B sequences of a generation, S columns of its cache.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
 use tch::Tensor;
 
+use super::sparse_attention::ChosenKeys;
 use super::{PackedAttention, Rope};
 
 /// What all layers share of one packed row; made once a micro-batch.
@@ -13,6 +18,30 @@ pub struct Context {
     pub documents: PackedAttention,
     /// Where documents end: `[0, …, T]`.
     pub cu_seqlens: Vec<usize>,
+    /// Keys that indexers chose, for layers that take another layer's choice.
+    pub chosen: Shelf<Vec<Vec<ChosenKeys>>>,
+}
+
+/// What layers of one pass leave for later ones, by their number. A layer that is computed again leaves the same.
+pub struct Shelf<T>(RefCell<BTreeMap<usize, Rc<T>>>);
+
+impl<T> Default for Shelf<T> {
+    fn default() -> Self {
+        Shelf(RefCell::default())
+    }
+}
+
+impl<T> Shelf<T> {
+    pub fn put(&self, layer: usize, value: T) -> Rc<T> {
+        let value = Rc::new(value);
+        self.0.borrow_mut().insert(layer, value.clone());
+        value
+    }
+
+    /// Panics where layer `layer` has left nothing.
+    pub fn take(&self, layer: usize) -> Rc<T> {
+        self.0.borrow().get(&layer).unwrap_or_else(|| panic!("layer {layer} has not run")).clone()
+    }
 }
 
 /// The token-mixing branch of a layer: its input is normed, the residual is the layer's.
@@ -40,6 +69,8 @@ pub struct Columns {
     pub places_T: Tensor,
     /// Which columns hold something, `[B, 1, 1, S]`.
     pub filled_B11S: Tensor,
+    /// The keys `[B, 1, 1, used]` that indexers chose for the present column, as [`Context::chosen`]; `None`: all.
+    pub chosen: Shelf<Option<Tensor>>,
 }
 
 impl Columns {

@@ -2,10 +2,13 @@
 //! No communicator comes in here.
 
 mod attention;
+mod indexer;
+mod indexer_loss;
 mod init;
 mod linear;
 mod lora;
 mod mixer;
+mod mla;
 mod mlp;
 mod norm;
 mod params;
@@ -15,12 +18,16 @@ mod rope;
 mod rope_config;
 mod scope;
 mod self_attention;
+mod sparse_attention;
 
-pub use attention::PackedAttention;
+pub use attention::{DocumentBatch, PackedAttention};
+pub use indexer::{Indexer, IndexerConfig, IndexerLoss};
+pub use indexer_loss::indexer_loss;
 pub use init::Init;
 pub use linear::Linear;
 pub use lora::{LoraConfig, LoraError, LoraTargets};
-pub use mixer::{Columns, Context, Mixer, State};
+pub use mixer::{Columns, Context, Mixer, Shelf, State};
+pub use mla::{KeyChoice, Mla, MlaConfig};
 pub use mlp::{Gelu, GeluMlp, SwiGlu};
 pub use norm::{LayerNorm, NormConfig, RmsNorm};
 pub use params::{GradBuffer, ParamId, ParamSpec, ParamStore, Role};
@@ -30,3 +37,4 @@ pub use rope::Rope;
 pub use rope_config::{RopeAxes, RopeConfig, RopeLayout, RopeScaling, Yarn};
 pub use scope::Scope;
 pub use self_attention::{AttentionConfig, QkNorm, Qkv, SelfAttention};
+pub use sparse_attention::{ChosenKeys, IndexRows, attend_chosen, choose};

@@ -2,7 +2,7 @@
 
 use super::mtp::{MtpConfig, MtpNames, MtpPlace};
 use super::names::Names;
-use crate::nn::{AttentionConfig, NormConfig, RopeConfig};
+use crate::nn::{AttentionConfig, MlaConfig, NormConfig, RopeConfig};
 
 /// Every number and choice of a decoder, whatever its family.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +33,7 @@ pub struct LayerConfig {
 #[derive(Clone, Debug, PartialEq)]
 pub enum MixerConfig {
     Attention(AttentionConfig),
+    Mla(MlaConfig),
 }
 
 #[derive(Clone, Debug, PartialEq)]

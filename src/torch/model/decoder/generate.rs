@@ -8,7 +8,7 @@
 use tch::{Kind, Tensor};
 
 use super::transformer::Decoder;
-use crate::nn::{Columns, State};
+use crate::nn::{Columns, Shelf, State};
 
 /// What a continuation starts from.
 pub struct Prompt {
@@ -69,6 +69,7 @@ impl Cache {
             used: longest,
             places_T: index(&places),
             filled_B11S: all.ge_tensor(&index(&starts).view([-1, 1, 1, 1])),
+            chosen: Shelf::default(),
         };
         Cache { layers: model.layers.iter().map(|_| State::new()).collect(), columns, positions: index(&next) }
     }

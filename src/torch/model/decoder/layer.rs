@@ -5,7 +5,7 @@ use std::rc::Rc;
 use tch::Tensor;
 
 use super::config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
-use crate::nn::{Context, Mixer, ParamId, ParamSpec, ParamStore, RmsNorm, Scope, SelfAttention, SwiGlu};
+use crate::nn::{Context, Mixer, Mla, ParamId, ParamSpec, ParamStore, RmsNorm, Scope, SelfAttention, SwiGlu};
 use crate::tape::{Policy, Slot, Tape};
 
 /// A branch's module with its norm and the parameters that a segment running them differentiates by.
@@ -35,6 +35,7 @@ impl Layer {
                 let prefix = format!("{prefix}{}.", names.attention);
                 specs.extend(SelfAttention::specs(&prefix, width, attention, &config.norm, std));
             }
+            MixerConfig::Mla(mla) => specs.extend(Mla::specs(&format!("{prefix}{}.", names.attention), width, mla, std)),
         }
         specs.extend(config.norm.specs(prefix, names.post_norm, width));
         let prefix = format!("{prefix}{}.", names.mlp);
@@ -55,6 +56,9 @@ impl Layer {
                     Box::new(SelfAttention::new(scope, attention, &config.norm)) as Box<dyn Mixer>
                 })
             }
+            MixerConfig::Mla(mla) => branch(config, params, prefix, names.input_norm, names.attention, |scope| {
+                Box::new(Mla::new(scope, mla)) as Box<dyn Mixer>
+            }),
         };
         let feed_forward = match feed_forward {
             FeedForwardConfig::Dense { .. } => {

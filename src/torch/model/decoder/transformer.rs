@@ -7,7 +7,7 @@ use tch::Tensor;
 use super::config::DecoderConfig;
 use super::layer::Layer;
 use super::mtp::MtpHead;
-use crate::nn::{Context, Init, PackedAttention, ParamId, ParamSpec, ParamStore, RmsNorm, Rope, Scope};
+use crate::nn::{Context, Init, PackedAttention, ParamId, ParamSpec, ParamStore, RmsNorm, Rope, Scope, Shelf};
 
 /// A decoder-only transformer.
 pub struct Decoder {
@@ -77,6 +77,7 @@ impl Decoder {
             rope: self.rope(position_ids),
             documents: PackedAttention::new(cu_seqlens, true, self.embed.device()),
             cu_seqlens: cu_seqlens.to_vec(),
+            chosen: Shelf::default(),
         }
     }
 
