@@ -80,7 +80,7 @@ fn held_out(eval: &Eval, reader: &Reader, dir: &Path, console: &Console) -> Resu
     let mut answers = Vec::new();
     for batch in questions.chunks(eval.batch_size.max(1)) {
         let prompts: Vec<_> = batch.iter().map(|question| &question.prompt).collect();
-        answers.extend(reader.answer(&prompts, eval.max_new_tokens)?);
+        answers.extend(reader.answer(&prompts, eval.max_new_tokens, None)?);
     }
     let right = questions.iter().zip(&answers).filter(|(question, answer)| question.answer == **answer).count();
     console.line("");

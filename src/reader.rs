@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use loongforge_core::config::{ImageLimits, Template};
 use loongforge_core::data::{Conversation, Part, Processor, Sample, Turn};
 use loongforge_core::message::{Grid, SampleId};
-use loongforge_torch::model::{Decoder, EncoderModel, Prompt, generate};
+use loongforge_torch::model::{Decoder, Decoding, EncoderModel, Prompt, Sampling, generate};
 use loongforge_torch::nn::ParamStore;
 use loongforge_torch::tape::{Execution, Policy};
 use loongforge_torch::train::load_weights;
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::rc::Rc;
 use tch::{Device, Kind, Tensor};
 
-/// Answers greedily, many questions at a time.
+/// Answers many questions at a time.
 pub struct Reader {
     encoder: Option<(Box<dyn EncoderModel>, Rc<ParamStore>)>,
     decoder: Decoder,
@@ -69,13 +69,19 @@ impl Reader {
         Ok(self.processor.prompt(SampleId(0), &conversation, Path::new(""))?)
     }
 
-    /// The most likely answers of at most `max_new_tokens` tokens.
+    /// Answers of at most `max_new_tokens` tokens: the most likely ones, or by chance.
     ///
     /// # Errors
     /// The model made tokens that are no text.
-    pub fn answer(&self, questions: &[&Sample], max_new_tokens: usize) -> Result<Vec<String>> {
+    pub fn answer(
+        &self,
+        questions: &[&Sample],
+        max_new_tokens: usize,
+        sampling: Option<Sampling>,
+    ) -> Result<Vec<String>> {
         let prompts: Vec<Prompt> = questions.iter().map(|question| self.prompt(question)).collect();
-        let answers = generate(&self.decoder, &prompts, max_new_tokens, &self.stop_token_ids);
+        let decoding = Decoding { max_new_tokens, stop_token_ids: self.stop_token_ids.clone(), sampling };
+        let answers = generate(&self.decoder, &prompts, &decoding);
         let decode = |ids: &Vec<i64>| self.processor.tokenizer().decode(ids).context("decoding an answer");
         answers.iter().map(decode).collect()
     }

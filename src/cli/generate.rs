@@ -5,13 +5,15 @@ use clap::Args;
 use loongforge_core::config::Device;
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::engine::open_device;
+use loongforge_torch::model::Sampling;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[derive(Args)]
 #[command(after_help = "\
 Example:
-  loongforge generate runs/quickstart/checkpoints/step-00000750 --image 4071.png --prompt \"Read the number.\"")]
+  loongforge generate runs/quickstart/checkpoints/step-00000750 --image 4071.png --prompt \"Read the number.\"
+  loongforge generate Qwen3-0.6B --prompt \"A story of a fox:\" --temperature 0.7 --top-p 0.8 --seed 1")]
 pub struct GenerateArgs {
     /// Checkpoint of a run, or any Hugging Face folder of a model that is built in
     checkpoint: PathBuf,
@@ -24,6 +26,18 @@ pub struct GenerateArgs {
     /// Length of the answer at most
     #[arg(long, default_value_t = 128)]
     max_new_tokens: usize,
+    /// Draw tokens by chance at this temperature instead of taking the most likely ones
+    #[arg(long, value_parser = positive)]
+    temperature: Option<f64>,
+    /// Draw from so many of the most likely tokens only; 0: all
+    #[arg(long, default_value_t = 0, requires = "temperature", value_parser = clap::value_parser!(i64).range(0..))]
+    top_k: i64,
+    /// Draw from the most likely tokens only whose probabilities add up to this
+    #[arg(long, default_value_t = 1.0, requires = "temperature", value_parser = positive)]
+    top_p: f64,
+    /// The same seed draws the same tokens
+    #[arg(long, default_value_t = 0, requires = "temperature")]
+    seed: u64,
     /// Use the first CUDA device
     #[arg(long)]
     cuda: bool,
@@ -35,7 +49,14 @@ pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     let device = open_device(&device).map_err(|error| anyhow::anyhow!("{error}"))?;
     let reader = Reader::open(&args.checkpoint, device)?;
     let question = reader.question(&args.prompt, &args.image)?;
-    let answers = reader.answer(&[&question], args.max_new_tokens)?;
+    let GenerateArgs { top_k, top_p, seed, .. } = args;
+    let sampling = args.temperature.map(|temperature| Sampling { temperature, top_k, top_p, seed });
+    let answers = reader.answer(&[&question], args.max_new_tokens, sampling)?;
     println!("{}", answers[0]);
     Ok(ExitCode::SUCCESS)
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if number > 0.0 && number.is_finite() { Ok(number) } else { Err("must be above 0".into()) }
 }

@@ -13,7 +13,7 @@ mod rope_config;
 mod vision_config;
 
 pub use decoder::{
-    Decoder, DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig, MtpConfig, MtpNames, MtpPlace, Names, Prompt, Targets, TextBatch,
+    Decoder, DecoderConfig, Decoding, FeedForwardConfig, LayerConfig, MixerConfig, MtpConfig, MtpNames, MtpPlace, Names, Prompt, Sampling, Targets, TextBatch,
     TextOptions, TextTape, generate,
 };
 pub use interface::{

@@ -19,9 +19,14 @@ pub(super) fn values(init: Init, seed: u64, name: &str, len: usize) -> Vec<f32> 
     match init {
         Init::Zeros => vec![0.0; len],
         Init::Ones => vec![1.0; len],
-        Init::Uniform(bound) => (0..len as u64).map(|i| ((2.0 * uniform(key, i) - 1.0) * bound) as f32).collect(),
+        Init::Uniform(bound) => (0..len as u64).map(|i| ((2.0 * unit(key, i) - 1.0) * bound) as f32).collect(),
         Init::Normal(std) => (0..len as u64).map(|i| (normal(key, i) * std) as f32).collect(),
     }
+}
+
+/// Draw number `i` of the stream `name` under `seed`: between 0 and 1.
+pub fn uniform(seed: u64, name: &str, i: u64) -> f64 {
+    unit(key_of(seed, name), i)
 }
 
 /// What tells parameter `name` from others under `seed`.
@@ -39,14 +44,14 @@ fn bits(key: u64, i: u64) -> u64 {
 }
 
 /// In (0, 1), 53 bits.
-fn uniform(key: u64, i: u64) -> f64 {
+fn unit(key: u64, i: u64) -> f64 {
     ((bits(key, i) >> 11) as f64 + 0.5) / (1u64 << 53) as f64
 }
 
 /// Box-Muller, one value of each pair.
 fn normal(key: u64, i: u64) -> f64 {
-    let radius = (-2.0 * uniform(key, 2 * i).ln()).sqrt();
-    radius * (std::f64::consts::TAU * uniform(key, 2 * i + 1)).cos()
+    let radius = (-2.0 * unit(key, 2 * i).ln()).sqrt();
+    radius * (std::f64::consts::TAU * unit(key, 2 * i + 1)).cos()
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ mod sparse_attention;
 pub use attention::{DocumentBatch, PackedAttention};
 pub use indexer::{Indexer, IndexerConfig, IndexerLoss};
 pub use indexer_loss::indexer_loss;
-pub use init::Init;
+pub use init::{Init, uniform};
 pub use linear::Linear;
 pub use lora::{LoraConfig, LoraError, LoraTargets};
 pub use mixer::{Columns, Context, Mixer, Shelf, State};

@@ -1,4 +1,4 @@
-//! Greedy decoding for a batch of prompts of different lengths, with a cache of keys and values.
+//! Decoding for a batch of prompts of different lengths, greedy or sampled, with a cache of what the mixers keep.
 //!
 //! The prompts are read as one packed row, without padding. In the cache they end at the same column, so that every
 //! step writes one column; what lies before a prompt is masked.
@@ -7,6 +7,7 @@
 
 use tch::{Kind, Tensor};
 
+use super::sampling::Sampling;
 use super::transformer::Decoder;
 use crate::nn::{Columns, Shelf, State};
 
@@ -21,24 +22,36 @@ pub struct Prompt {
     pub features: Vec<Tensor>,
 }
 
-/// The most likely continuation of each prompt, token by token: up to `max_new_tokens`, or to the first of
-/// `stop_token_ids`, which is left out. Panics where there is no prompt or an empty one.
-pub fn generate(model: &Decoder, prompts: &[Prompt], max_new_tokens: usize, stop_token_ids: &[i64]) -> Vec<Vec<i64>> {
+/// How long continuations get, and how their tokens are chosen.
+#[derive(Clone, Debug, Default)]
+pub struct Decoding {
+    pub max_new_tokens: usize,
+    /// The first of these ends a continuation and is left out.
+    pub stop_token_ids: Vec<i64>,
+    /// `None`: always the most likely token.
+    pub sampling: Option<Sampling>,
+}
+
+/// A continuation of each prompt, token by token. Panics where there is no prompt or an empty one.
+pub fn generate(model: &Decoder, prompts: &[Prompt], decoding: &Decoding) -> Vec<Vec<i64>> {
     let _no_grad = tch::no_grad_guard();
     assert!(prompts.iter().all(|prompt| !prompt.input_ids.is_empty()), "a prompt needs a token");
-    let mut cache = Cache::new(model, prompts, max_new_tokens);
+    let mut cache = Cache::new(model, prompts, decoding.max_new_tokens);
     let mut scores = cache.read_prompts(model, prompts);
     let mut outputs = vec![Vec::new(); prompts.len()];
     let mut running = vec![true; prompts.len()];
-    for step in 0..max_new_tokens {
-        let next = scores.argmax(-1, false);
+    for step in 0..decoding.max_new_tokens {
+        let next = match &decoding.sampling {
+            Some(sampling) => sampling.choose(&scores, step),
+            None => scores.argmax(-1, false),
+        };
         for (index, token) in Vec::<i64>::try_from(&next).expect("one token a prompt").into_iter().enumerate() {
-            running[index] &= !stop_token_ids.contains(&token);
+            running[index] &= !decoding.stop_token_ids.contains(&token);
             if running[index] {
                 outputs[index].push(token);
             }
         }
-        if step + 1 == max_new_tokens || !running.contains(&true) {
+        if step + 1 == decoding.max_new_tokens || !running.contains(&true) {
             break;
         }
         scores = cache.step(model, &next);

@@ -9,11 +9,13 @@ mod layer;
 mod mtp;
 mod names;
 mod record;
+mod sampling;
 mod transformer;
 
 pub use batch::{Targets, TextBatch, TextOptions, TextTape};
 pub use config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
-pub use generate::{Prompt, generate};
+pub use generate::{Decoding, Prompt, generate};
 pub use mtp::{MtpConfig, MtpNames, MtpPlace};
 pub use names::Names;
+pub use sampling::Sampling;
 pub use transformer::Decoder;

@@ -2,7 +2,7 @@
 
 use super::fixture::{Document, Fixture, FixtureError};
 use super::report::ParityReport;
-use crate::model::{Decoder, EncoderModel, Prompt, Targets, TextBatch, TextOptions, generate};
+use crate::model::{Decoder, Decoding, EncoderModel, Prompt, Targets, TextBatch, TextOptions, generate};
 use crate::native::NativeError;
 use crate::nn::{GradBuffer, ParamStore};
 use crate::tape::{Execution, Policy, Slot};
@@ -143,11 +143,8 @@ impl Models {
     /// `[T, V]` for the documents as one packed row.
     fn logits(&self, documents: &[&Document]) -> Tensor {
         let _no_grad = tch::no_grad_guard();
-        let options = TextOptions {
-            num_feature_tensors: self.num_feature_tensors,
-            train_features: false,
-            policy: Policy::Keep,
-        };
+        let options =
+            TextOptions { num_feature_tensors: self.num_feature_tensors, train_features: false, policy: Policy::Keep };
         let made = self.text.model.tape(&self.batch(documents), None, &options);
         let inputs = self.encode(documents, false).map_or(Vec::new(), |(encoder, outputs)| {
             made.features
@@ -175,9 +172,10 @@ impl Models {
                 Prompt { input_ids: document.input_ids.clone(), position_ids, feature_rows, features }
             })
             .collect();
-        let longest = expected.iter().map(Vec::len).max().unwrap_or(0);
+        let max_new_tokens = expected.iter().map(Vec::len).max().unwrap_or(0);
+        let decoding = Decoding { max_new_tokens, ..Decoding::default() };
         for (number, (found, expected)) in
-            generate(&self.text.model, &prompts, longest, &[]).iter().zip(expected).enumerate()
+            generate(&self.text.model, &prompts, &decoding).iter().zip(expected).enumerate()
         {
             report.compare(
                 "generated tokens",
@@ -221,7 +219,8 @@ impl Models {
     fn compare_gradients(&self, fixture: &Fixture, report: &mut ParityReport) {
         let mut known = 0;
         for (params, grads) in self.pools() {
-            let pieces = params.trained_ids().flat_map(|id| params.spec(id).pieces.iter().map(move |piece| (id, piece)));
+            let pieces =
+                params.trained_ids().flat_map(|id| params.spec(id).pieces.iter().map(move |piece| (id, piece)));
             for (id, piece) in pieces {
                 let (name, found) = (&piece.name, piece.view(grads.view(id)));
                 let Some(norm) = fixture.expected.get(&format!("grad_norm/{name}")) else {
@@ -269,7 +268,8 @@ impl Models {
             }
         }
         for (params, _) in self.pools() {
-            let pieces = params.trained_ids().flat_map(|id| params.spec(id).pieces.iter().map(move |piece| (id, piece)));
+            let pieces =
+                params.trained_ids().flat_map(|id| params.spec(id).pieces.iter().map(move |piece| (id, piece)));
             for (id, piece) in pieces {
                 let name = &piece.name;
                 if let Some(expected) = fixture.expected.get(&format!("adamw.weight_norm/{name}")) {

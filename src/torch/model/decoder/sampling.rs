@@ -1,0 +1,70 @@
+//! Choosing a token by chance, as transformers' `TemperatureLogitsWarper`, `TopKLogitsWarper` and `TopPLogitsWarper`, in
+//! this order, and a draw from what is left.
+//!
+//! Shapes: B sequences, V vocabulary.
+
+use tch::{Kind, Tensor};
+
+use crate::nn::uniform;
+
+/// Which tokens may come, and from where the draw begins.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// Above 0; small ones come near the most likely token.
+    pub temperature: f64,
+    /// Only so many of the most likely tokens; 0: all.
+    pub top_k: i64,
+    /// Only the most likely tokens whose probabilities add up to this; 1: all.
+    pub top_p: f64,
+    pub seed: u64,
+}
+
+impl Sampling {
+    /// A token for each row of `scores` `[B, V]`: `[B]`, int64. Sequence, `step` and seed decide the draw.
+    pub fn choose(&self, scores: &Tensor, step: usize) -> Tensor {
+        let (num_sequences, vocab_size) = (scores.size()[0], scores.size()[1]);
+        let kept = if self.top_k > 0 { self.top_k.min(vocab_size) } else { vocab_size };
+        let (best_BK, tokens_BK) = (scores.to_kind(Kind::Float) / self.temperature).topk(kept, -1, true, true);
+        let probabilities_BK = best_BK.softmax(-1, Kind::Double);
+        // A token stays while those before it have not reached top_p, so the first one always does.
+        let before_BK = probabilities_BK.cumsum(-1, Kind::Double) - &probabilities_BK;
+        let probabilities_BK = probabilities_BK * before_BK.lt(self.top_p.max(f64::MIN_POSITIVE));
+        let sums_BK = probabilities_BK.cumsum(-1, Kind::Double);
+        let drawn: Vec<f64> =
+            (0..num_sequences as u64).map(|sequence| uniform(self.seed, &format!("{step}"), sequence)).collect();
+        let total_B1 = sums_BK.narrow(1, kept - 1, 1);
+        let drawn_B1 = Tensor::from_slice(&drawn).to_device(scores.device()).unsqueeze(1) * total_B1;
+        let chosen_B1 = sums_BK.ge_tensor(&drawn_B1).to_kind(Kind::Int64).argmax(-1, true);
+        tokens_BK.gather(1, &chosen_B1, false).squeeze_dim(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::Tensor;
+
+    use super::Sampling;
+
+    fn counts(sampling: Sampling) -> [usize; 4] {
+        let scores = Tensor::from_slice(&[0.4f32, 0.1, 0.3, 0.2]).log().view([1, 4]);
+        let mut counts = [0; 4];
+        for step in 0..4000 {
+            counts[sampling.choose(&scores, step).int64_value(&[0]) as usize] += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn tokens_come_as_often_as_they_are_likely() {
+        let all = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, seed: 3 };
+        for (count, expected) in counts(all.clone()).into_iter().zip([1600, 400, 1200, 800]) {
+            assert!((count as i64 - expected).abs() < 150, "{count} of {expected}");
+        }
+        let two = counts(Sampling { top_k: 2, ..all.clone() });
+        assert!(two[1] + two[3] == 0 && two[0].abs_diff(4000 * 4 / 7) < 150, "{two:?}");
+        // 0.4 and 0.3 do not reach 0.75: the third is in as well.
+        let three = counts(Sampling { top_p: 0.75, ..all.clone() });
+        assert!(three[1] == 0 && three[3].abs_diff(4000 * 2 / 9) < 150, "{three:?}");
+        assert_eq!(counts(Sampling { temperature: 0.01, ..all })[0], 4000);
+    }
+}
