@@ -18,6 +18,7 @@ import torch
 import transformers
 from torch import Tensor
 
+import references
 from batches import make_batch
 from families import FAMILIES
 from losses import index_scores
@@ -73,10 +74,13 @@ def as_llama(c: dict, state: dict[str, Tensor]):
 
 def as_internvl(c: dict, state: dict[str, Tensor]):
     language = {key.removeprefix("language_model."): value for key, value in state.items() if key.startswith("language_model.")}
-    llama, language = as_llama(c["llm_config"], language)
+    text = references.decoder(c["llm_config"]).config if c["llm_config"]["model_type"] != "internlm2" else None
+    if text is None:
+        llama, language = as_llama(c["llm_config"], language)
+        text = llama.config
     v = c["vision_config"]
     config = transformers.InternVLConfig(
-        text_config=llama.config, image_token_id=c["image_token_id"], downsample_ratio=c["downsample_ratio"], tie_word_embeddings=False,
+        text_config=text, image_token_id=c["image_token_id"], downsample_ratio=c["downsample_ratio"], tie_word_embeddings=False,
         vision_config=dict(hidden_size=v["hidden_size"], intermediate_size=v["intermediate_size"], num_hidden_layers=v["num_hidden_layers"],
                            num_attention_heads=v["num_attention_heads"], image_size=[v["image_size"]] * 2, patch_size=[v["patch_size"]] * 2,
                            attention_bias=v["qkv_bias"], use_qk_norm=v["qk_normalization"], norm_type=v["norm_type"]))

@@ -180,7 +180,7 @@ INTERNLM2 = dict(model_type="internlm2", architectures=["InternLM2ForCausalLM"],
 add("internlm2.5", "InternLM2", "InternLM2, InternLM2.5", INTERNLM2,
     variants={"dynamic-beyond": DYNAMIC, "bias-mha": {"bias": True, "num_key_value_heads": 4},
               "linear-mqa-tied": {"rope_scaling": {"type": "linear", "factor": 2.0}, **MQA, **TIED}})
-add("internvl2.5_chat", "InternVLChat", "InternVL2.5 in its original layout (InternViT, InternLM2.5)",
+add("internvl2.5_chat", "InternVLChat", "InternVL2.5 and 3.5 in their original layout (InternViT; InternLM2.5, Qwen2.5 or Qwen3)",
     dict(model_type="internvl_chat", architectures=["InternVLChatModel"], downsample_ratio=0.5, ps_version="v2",
          select_layer=-1, force_image_size=16, image_token_id=IMAGE, tie_word_embeddings=False, llm_config=INTERNLM2,
          vision_config=dict(model_type="intern_vit_6b", architectures=["InternVisionModel"], hidden_size=16,
@@ -191,7 +191,10 @@ add("internvl2.5_chat", "InternVLChat", "InternVL2.5 in its original layout (Int
     kind="intern_chat",
     variants={"6b-vit": {"vision_config.qk_normalization": True, "vision_config.norm_type": "rms_norm",
                          "vision_config.qkv_bias": False},
-              "bias-3layers": {"llm_config.bias": True, "llm_config.num_hidden_layers": 3}})
+              "bias-3layers": {"llm_config.bias": True, "llm_config.num_hidden_layers": 3},
+              "qwen2": {"llm_config": {**text(rope_parameters=rope(1e6)), "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}},
+              "qwen3": {"llm_config": {**text(head_dim=8, rope_parameters=rope(1e6)), "model_type": "qwen3",
+                                       "architectures": ["Qwen3ForCausalLM"]}}})
 add("llava_onevision1.5", "LlavaOneVision15", "LLaVA-OneVision-1.5 (Rice ViT on a Qwen3 decoder)",
     dict(model_type="llavaonevision1_5", architectures=["LLaVAOneVision1_5_ForConditionalGeneration"],
          image_token_id=IMAGE, video_token_id=VIDEO, vision_start_token_id=VISION_START,

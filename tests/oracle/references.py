@@ -148,6 +148,9 @@ class InternLM2(nn.Module):
         if c["tie_word_embeddings"]:
             self.output.weight = self.model["tok_embeddings"].weight
 
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.model["tok_embeddings"]
+
     def angles(self, length: int) -> Tensor:
         c, scaling = self.c, self.c.get("rope_scaling") or {"type": "none", "factor": 1.0}
         width, base, longest = c["hidden_size"] // c["num_attention_heads"], c["rope_theta"], c["max_position_embeddings"]
@@ -218,6 +221,17 @@ def pixel_shuffle(x: Tensor, ratio: float) -> Tensor:
     return x.transpose(1, 2)
 
 
+def decoder(c: dict) -> nn.Module:
+    """The language model of an InternVL checkpoint: InternLM2, or a family of transformers."""
+    name = c["architectures"][0]
+    if name == "InternLM2ForCausalLM":
+        return InternLM2(c)
+    model_class = getattr(__import__("transformers"), name)
+    config = model_class.config_class(**c)
+    config._attn_implementation = "eager"
+    return model_class(config)
+
+
 class InternVLChat(nn.Module):
     def __init__(self, c: dict):
         super().__init__()
@@ -225,15 +239,15 @@ class InternVLChat(nn.Module):
         merged = int(width / c["downsample_ratio"] ** 2)
         self.vision_model = InternVit(c["vision_config"])
         self.mlp1 = nn.Sequential(nn.LayerNorm(merged), nn.Linear(merged, text), nn.GELU(), nn.Linear(text, text))
-        self.language_model = InternLM2(c["llm_config"])
+        self.language_model = decoder(c["llm_config"])
 
     def forward(self, input_ids: Tensor, pixel_values: Tensor, attention_mask=None, labels=None):
         patches = self.vision_model(pixel_values)
         side = int(patches.shape[1] ** 0.5)
         images = pixel_shuffle(patches.unflatten(1, (side, side)), self.c["downsample_ratio"])
         images = self.mlp1(images.flatten(1, 2)).flatten(0, 1)
-        embeds = self.language_model.model["tok_embeddings"](input_ids)
-        return self.language_model(inputs_embeds=put_images(embeds, input_ids, self.c["image_token_id"], images), labels=labels)
+        embeds = put_images(self.language_model.get_input_embeddings()(input_ids), input_ids, self.c["image_token_id"], images)
+        return self.language_model(inputs_embeds=embeds, attention_mask=attention_mask, labels=labels)
 
 
 # ----------------------------------------------------------------------------------- LLaVA-OneVision-1.5

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -28,8 +29,12 @@ from families import FAMILIES
 
 PLAIN = {family.config["model_type"]: family.model for family in FAMILIES.values() if family.plain}
 ALIASES = {"mimo": "Qwen2ForCausalLM"}  # its trunk
-# What transformers has no class for and leaves out: prediction heads.
-LEFT_OUT = ("mtp", ".enorm", ".hnorm", ".eh_proj", ".shared_head", "model.layers.")
+
+
+def of_prediction_head(name: str, config: dict) -> bool:
+    """What transformers has no class for and leaves out."""
+    layer = re.match(r"model\.layers\.(\d+)\.", name)
+    return "mtp" in name or layer is not None and int(layer[1]) >= config["num_hidden_layers"]
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -50,7 +55,7 @@ def load(folder: Path):
     name = ALIASES.get(kind) or config["architectures"][0]
     model, info = getattr(transformers, name).from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
-    unexpected = {key for key in info["unexpected_keys"] if not any(part in key for part in LEFT_OUT)}
+    unexpected = {key for key in info["unexpected_keys"] if not of_prediction_head(key, config)}
     return model, set(info["missing_keys"]) | {str(key) for key in info["mismatched_keys"]}, unexpected
 
 
