@@ -50,7 +50,7 @@ def run(command):
 
 def paths(args, model):
     """Overrides that point the quick start's file at a model and at our copy of the data."""
-    return [f"model.path={model}", f"data.train.0.path={args.data / 'train.jsonl'}", "eval=null"]
+    return [f"model.load={model}", f"data.train.0.path={args.data / 'train.jsonl'}", "eval=null"]
 
 
 def train_ours(args, folder, model, steps, *overrides):

@@ -56,7 +56,7 @@ fn main() -> anyhow::Result<()> {
     digits::write_model(&dir.path().join("model"), &digits::MODEL)?;
     let run = Composition::from_yaml(&format!(
         "run: {{ name: composed, dir: {root}/run }}
-model: {{ path: {root}/model, weights: random }}
+model: {{ load: {root}/model, weights: random }}
 pools: {{ encoder: {{ replicas: 2, threads: 1 }}, foundation: {{ threads: 1 }} }}
 edges: {{ features: {{ credit: 1MiB }} }}
 data: {{ train: [{{ path: {root}/data/train.jsonl }}] }}

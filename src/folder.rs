@@ -1,6 +1,6 @@
 //! The Hugging Face folder of a model: its `config.json` under the run's overrides, read before anything is built.
 
-use loongforge_core::config::Model;
+use loongforge_core::config::{Model, Source};
 use loongforge_core::schedule::ModelShape;
 use loongforge_torch::model::{ModelConfig, ModelConfigError};
 use serde_json::Value;
@@ -13,11 +13,15 @@ pub enum FolderError {
     Read { path: PathBuf, source: io::Error },
     #[error("{path} is not JSON: {source}")]
     Json { path: PathBuf, source: serde_json::Error },
+    #[error("{key}: {id} is a hub id; download it and name its directory")]
+    HubId { key: &'static str, id: String },
+    #[error("{key} is missing")]
+    Missing { key: &'static str },
     #[error("model.overrides.{key}: config.json has no such key")]
     UnknownOverride { key: String },
     #[error("{path}: {source}")]
     Model { path: PathBuf, source: ModelConfigError },
-    #[error("{path} is of another model than model.path and model.overrides: {}", differences.join(", "))]
+    #[error("{path} is of another model than this run's: {}", differences.join(", "))]
     OtherModel { path: PathBuf, differences: Vec<String> },
 }
 
@@ -27,6 +31,7 @@ const MAX_DIFFERENCES: usize = 4;
 /// A model folder whose configuration was understood.
 #[derive(Clone, Debug)]
 pub struct ModelFolder {
+    /// Tokenizer, chat template and preprocessor config are here.
     pub path: PathBuf,
     /// `config.json` with the overrides applied, as a checkpoint will hold it.
     pub json: Value,
@@ -34,16 +39,25 @@ pub struct ModelFolder {
 }
 
 impl ModelFolder {
-    /// Reads `model.path` and applies `model.overrides`, whose keys may be dotted.
+    /// Reads `model.config` or the `config.json` of `model.load` and applies `model.overrides`, whose keys may be dotted.
     ///
     /// # Errors
     /// The file is missing or not JSON, an override names no key, or the model is not one we train.
     pub fn open(model: &Model) -> Result<Self, FolderError> {
-        let mut json = read(&model.path)?;
+        let load = model.load.as_ref().map(|source| locate("model.load", source)).transpose()?;
+        let mut json = match (&load, model.config.is_empty()) {
+            (_, false) => Value::Object(model.config.clone()),
+            (Some(folder), true) => read(folder)?,
+            (None, true) => return Err(FolderError::Missing { key: "model.load" }),
+        };
+        let path = match &model.tokenizer {
+            Some(source) => locate("model.tokenizer", source)?,
+            None => load.ok_or(FolderError::Missing { key: "model.tokenizer" })?,
+        };
         for (key, value) in &model.overrides {
             apply(&mut json, key, value)?;
         }
-        Self::understand(&model.path, json)
+        Self::understand(&path, json)
     }
 
     /// Sees to it that a checkpoint is of this model.
@@ -88,6 +102,14 @@ impl ModelFolder {
             bytes_per_patch: patch_dim * bytes,
             bytes_per_feature: self.config.num_feature_tensors() as u64 * hidden_size * bytes,
         }
+    }
+}
+
+/// The directory that a key names.
+fn locate(key: &'static str, source: &Source) -> Result<PathBuf, FolderError> {
+    match source.hub_id() {
+        Some(id) => Err(FolderError::HubId { key, id: id.to_string() }),
+        None => Ok(source.as_path().to_owned()),
     }
 }
 

@@ -35,7 +35,7 @@ const CARRIED: [&str; 13] = [
 /// What a checkpoint takes from outside the engines; the same for all of a run.
 #[derive(Clone, Debug)]
 pub struct Publication {
-    /// Folder of the model that the run began with (`model.path`): tokenizer and processor files come from it.
+    /// Folder of the model that the run began with (`model.load`): tokenizer and processor files come from it.
     pub model_dir: PathBuf,
     /// The model's `config.json`, with overrides.
     pub model_config: Value,

@@ -57,7 +57,7 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn open(config: &RunConfig) -> anyhow::Result<()> {
-    ModelFolder::open(&config.model)?;
-    Processor::open(&config.model.path, config.data.template, &config.data.image, config.data.pack.max_tokens)?;
+    let folder = ModelFolder::open(&config.model)?;
+    Processor::open(&folder.path, config.data.template, &config.data.image, config.data.pack.max_tokens)?;
     evaluate::check(config)
 }

@@ -46,7 +46,7 @@ impl Fixture {
         write_model(&dir.path().join("model"), &SIZE).unwrap();
         let config = "\
 run: { name: test, dir: run, seed: 5 }
-model: { path: model, weights: random }
+model: { load: model, weights: random }
 pools: { encoder: { threads: 1 }, foundation: { threads: 1 } }
 data: { train: [{ path: data/train.jsonl }], shuffle: false, pack: { max_tokens: 128 } }
 train: { steps: 2, global_batch_size: 8, lr: 2e-3 }

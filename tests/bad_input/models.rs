@@ -6,7 +6,7 @@ const ENCODER: &str = "model-00001-of-00002.safetensors";
 const FOUNDATION: &str = "model-00002-of-00002.safetensors";
 
 /// A run that loads the weights of the folder `broken`.
-const LOAD: [&str; 5] = ["run", "run.yaml", "model.path=broken", "model.weights=load", "run.dir=other"];
+const LOAD: [&str; 5] = ["run", "run.yaml", "model.load=broken", "model.weights=load", "run.dir=other"];
 
 /// A trained model's copy in `broken`.
 fn broken() -> Fixture {
@@ -64,7 +64,7 @@ fn a_tokenizer_beyond_the_vocabulary_is_refused_before_the_first_step() {
     fixture.copy("model", "broken");
     fixture.edit("broken/tokenizer.json", "\"ÿ\": 255", "\"ÿ\": 999");
     let words = ["broken/tokenizer.json", "token id 999", "vocab_size 264"];
-    let args = ["run.yaml", "model.path=broken", "run.dir=other"];
+    let args = ["run.yaml", "model.load=broken", "run.dir=other"];
     fixture.fails(&[&["run"], &args[..]].concat(), 1, &words);
     never_began(&fixture);
     fixture.fails(&[&["check"], &args[..]].concat(), 2, &words);
@@ -81,7 +81,7 @@ fn a_tokenizer_beyond_the_vocabulary_is_refused_before_the_first_step() {
 #[test]
 fn torn_files_of_a_model_folder_are_named() {
     let fixture = Fixture::new();
-    let run = ["run", "run.yaml", "model.path=broken", "run.dir=other"];
+    let run = ["run", "run.yaml", "model.load=broken", "run.dir=other"];
     for (file, code) in
         [("config.json", 2), ("tokenizer.json", 1), ("tokenizer_config.json", 1), ("preprocessor_config.json", 1)]
     {
@@ -89,7 +89,7 @@ fn torn_files_of_a_model_folder_are_named() {
         fixture.cut(&format!("broken/{file}"), 40);
         let path = format!("broken/{file}");
         fixture.fails(&run, code, &[&path]);
-        fixture.fails(&["check", "run.yaml", "model.path=broken"], 2, &[&path]);
+        fixture.fails(&["check", "run.yaml", "model.load=broken"], 2, &[&path]);
     }
     fixture.copy("model", "broken");
     std::fs::remove_file(fixture.path("broken/chat_template.jinja")).unwrap();
@@ -101,8 +101,8 @@ fn torn_files_of_a_model_folder_are_named() {
 fn folders_that_are_no_model_are_named() {
     let fixture = Fixture::new();
     std::fs::create_dir(fixture.path("empty")).unwrap();
-    fixture.fails(&["run", "run.yaml", "model.path=empty"], 2, &["`model.path`: no `config.json` in `empty`"]);
-    fixture.fails(&["run", "run.yaml", "model.path=modle"], 2, &["`model.path`: no such directory", "did you mean"]);
+    fixture.fails(&["run", "run.yaml", "model.load=empty"], 2, &["`model.load`: no `config.json` in `empty`"]);
+    fixture.fails(&["run", "run.yaml", "model.load=modle"], 2, &["`model.load`: no such directory", "did you mean"]);
     fixture.fails(&["generate", "empty", "--prompt", "hi"], 1, &["empty/config.json: No such file"]);
     fixture.fails(
         &["run", "run.yaml", "model.weights=load"],

@@ -65,7 +65,7 @@ impl Fixture {
         fs::write(data.join("train.jsonl"), mixed.join("\n")).unwrap();
         let config = format!(
             "run: {{ name: test, dir: {root}/run, seed: 5 }}
-model: {{ path: {root}/model, weights: random }}
+model: {{ load: {root}/model, weights: random }}
 pools: {{ encoder: {{ threads: 1 }}, foundation: {{ threads: 1 }} }}
 data: {{ train: [{{ path: {root}/data/train.jsonl }}], pack: {{ max_tokens: 128 }} }}
 train: {{ steps: 20, global_batch_size: 8, lr: 2e-3, warmup_steps: 3 }}

@@ -111,7 +111,7 @@ fn quick_start(folder: &Path) -> RunConfig {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/quickstart.yaml");
     let at = |name| folder.join(name).display().to_string();
     let overrides = [
-        format!("model.path={}", at("model")),
+        format!("model.load={}", at("model")),
         format!("data.train.0.path={}", at("digits/train.jsonl")),
         "eval=null".to_owned(),
     ];
@@ -131,6 +131,6 @@ fn shape() -> ModelShape {
 
 /// Measures of the quick start's pictures, in the order in which a run reads them.
 fn measure(config: &RunConfig, num_samples: usize) -> Vec<SampleMeta> {
-    let dataset = Dataset::open(&config.data, Path::new(&config.model.path), 1).expect("the pictures just made");
+    let dataset = Dataset::open(&config.data, config.model.load.as_ref().expect("it is set").as_path(), 1).expect("the pictures just made");
     (0..num_samples as u64).map(|position| dataset.sample(position).expect("good samples").meta).collect()
 }

@@ -15,6 +15,9 @@ use super::suggest;
 /// Keys by which other tools name code to run.
 const CODE_KEYS: [&str; 4] = ["_target_", "_args_", "_partial_", "_convert_"];
 
+/// Keys of earlier versions, and what they are called now.
+const MOVED: [(&str, &str); 1] = [("model.path", "model.load")];
+
 /// After this many mistakes no more suggestions are made.
 const MAX_SUGGESTED: usize = 200;
 
@@ -57,6 +60,9 @@ impl Checker<'_> {
             return;
         }
         let inner = target(schema);
+        if inner["x-one-or-more"] == true && matches!(node.kind, Kind::Text(_)) {
+            node.kind = Kind::Seq(vec![node.clone()]);
+        }
         let wrong = if inner["properties"].is_object() {
             self.check_map(node, inner, path)
         } else {
@@ -95,7 +101,15 @@ impl Checker<'_> {
                 // A file of another kind has thousands of unknown keys; nobody reads that many suggestions.
                 let is_shown = self.problems.len() < MAX_SUGGESTED;
                 meant.extend(is_shown.then(|| suggest::nearest(&name, keys.clone())).flatten());
-                let problem = unknown_key(&name, path, keys, is_shown);
+                let problem = match MOVED.iter().find(|(old, _)| *old == join(path, &name)) {
+                    Some((old, new)) => {
+                        // Its new place is not missing as well.
+                        self.failed.insert((*new).to_owned());
+                        let problem = Problem::new(code::UNKNOWN_KEY, None, format!("`{old}` is now `{new}`"));
+                        problem.label(format!("write `{}`", new.rsplit('.').next().unwrap_or(new)))
+                    }
+                    None => unknown_key(&name, path, keys, is_shown),
+                };
                 self.problems.push(Problem { pos: entry.key.or(entry.node.pos), ..problem });
             }
         }

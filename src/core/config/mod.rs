@@ -16,13 +16,16 @@ mod load;
 mod node;
 mod origin;
 mod overrides;
+mod pattern;
 mod read;
 mod scalar;
 mod schema;
 mod shape;
+mod source;
 mod suggest;
 mod units;
 mod validate;
+mod validate_model;
 mod yaml;
 
 #[cfg(test)]
@@ -31,5 +34,7 @@ mod tests;
 pub use error::{ConfigError, Origin, Report, Snippet, code};
 pub use load::{Loaded, load, load_text, schema_json};
 pub use origin::KeyOrigin;
+pub use pattern::glob;
 pub use schema::*;
+pub use source::{HubId, Source};
 pub use units::{Device, Size, Threads, TimeSpan};

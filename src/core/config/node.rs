@@ -159,9 +159,18 @@ impl Node {
     }
 }
 
+/// Where the keys of a `config.json` stand.
+const FREE_FORM: [&str; 5] = [
+    "model.overrides",
+    "model.config",
+    "model.image_encoder.config",
+    "model.image_projector.config",
+    "model.foundation.config",
+];
+
 /// Whether `path` lies inside a part of the tree whose keys are not ours to know.
 pub(super) fn is_free_form(path: &str) -> bool {
-    path == "model.overrides" || path.starts_with("model.overrides.")
+    FREE_FORM.iter().any(|free| path.strip_prefix(free).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
 }
 
 /// `-` and `_` are the same in keys, except in what is handed on as it is.

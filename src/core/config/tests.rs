@@ -10,7 +10,7 @@ use super::*;
 
 const GOOD: &str = "\
 run: { name: t }
-model: { path: MODEL, weights: random }
+model: { load: MODEL, weights: random }
 data:
   train: [{ path: DATA }]
 train:
@@ -91,6 +91,29 @@ fn what_is_loaded_travels_as_json_and_yaml() {
     let again = load(&bench.dir.path().join("again.yaml"), &[], std::iter::empty()).unwrap();
     assert_eq!(again.config, loaded.config);
     assert_eq!(loaded.config.model.overrides["vision_config"]["depth"], 2);
+}
+
+#[test]
+fn a_model_may_be_given_inline_or_by_hub_id() {
+    let bench = Bench::new(GOOD);
+    let config =
+        bench.load(&["model.load=null", "model.config={model_type: x, top-k: 2}", "model.tokenizer=a/b@v1"]).config;
+    assert_eq!(config.model.config["top-k"], 2);
+    assert_eq!(config.model.tokenizer_source().and_then(Source::hub_id).unwrap().to_string(), "a/b@v1");
+    let config = bench.load(&["model.load=Qwen/Qwen3-0.6B", "model.weights=load"]).config;
+    assert_eq!(config.model.tokenizer_source().unwrap().as_str(), "Qwen/Qwen3-0.6B");
+    let text = bench.errors(&["model.load=null", "model.weights=load", "model.config={model_type: x}"]);
+    assert!(text.contains("LF0105") && text.contains("no weights") && text.contains("model.weights: random"), "{text}");
+}
+
+#[test]
+fn adapters_take_one_target_or_more() {
+    let bench = Bench::new(GOOD);
+    let lora = |text: &str| bench.load(&[text]).config.model.foundation.lora.unwrap();
+    assert_eq!((lora("model.foundation.lora={}").r, lora("model.foundation.lora={}").all_linear()), (16, true));
+    assert_eq!(lora("model.foundation.lora.target_modules=q_proj").target_modules, ["q_proj"]);
+    assert_eq!(lora("model.foundation.lora={target-modules: [a, b], alpha: 8}").target_modules, ["a", "b"]);
+    assert!(bench.load(&[]).config.model.foundation.lora.is_none());
 }
 
 #[test]
@@ -213,8 +236,17 @@ fn one_mistake_at_a_time() {
         ("eval: {}\n", &["LF0105", "missing required key `eval.path`", "vlm.yaml:9:7"]),
         // files
         ("$ data.train.0.path=nowhere/x.json", &["LF0112", "no such file: `nowhere/x.json`", "no directory `nowhere`"]),
-        ("$ model.path=nowhere", &["LF0112", "`model.path`: no such directory"]),
-        ("$ model.weights=load", &["LF0112", "no `.safetensors` weights", "model.weights: random"]),
+        ("$ model.load=nowhere", &["LF0112", "`model.load`: no such directory"]),
+        ("$ model.weights=load", &["LF0112", "`model.load`: no `.safetensors` weights", "model.weights: random"]),
+        ("$ ~model.load", &["LF0105", "no model: `model.load` is missing", "vlm.yaml:2", "`loongforge models`"]),
+        ("$ model={load: null, config: {model_type: x}}", &["LF0105", "no tokenizer", "`model.tokenizer` is missing"]),
+        ("$ +model.path=x", &["LF0102", "`model.path` is now `model.load`", "write `load`"]),
+        ("$ model.foundation.load=m/weights", &["LF0112", "`model.foundation.load`: no such directory"]),
+        ("$ model.foundation.lora={adapter: gone}", &["LF0112", "`model.foundation.lora.adapter`: no such directory"]),
+        ("$ model.foundation.lora={r: 0}", &["LF0104", "`model.foundation.lora.r`: must be at least 1"]),
+        ("$ model.foundation.lora={target_module: x}", &["LF0102", "did you mean `target_modules`?"]),
+        ("$ checkpoint.merge_lora=true", &["LF0111", "`checkpoint.merge_lora` without adapters"]),
+        ("$ model.mtp.loss_weight=-1", &["LF0104", "`model.mtp.loss_weight`"]),
         // the command line itself
         ("$ train.lr", &["LF0107", "has no `=`", "write `key=value`"]),
         ("$ train.lr.x=1", &["LF0107", "`train.lr` is a single value"]),
@@ -250,7 +282,7 @@ fn all_mistakes_at_once_in_the_order_of_the_file() {
     let yaml = "\
 run: { nmae: t, lanes: 1, deterministic: true }
 pools: { encoder: { replicas: 2 } }
-model: { path: nowhere, image_encoder: { freeze: true }, foundation: { freeze: true } }
+model: { load: nowhere, image_encoder: { freeze: true }, image_projector: { freeze: true }, foundation: { freeze: true } }
 data: { train: [{ path: gone.json, weight: -1 }] }
 train: { steps: 0, lr: 1e-5, min_lr: 1, precision: bf-16 }
 ";
@@ -261,7 +293,7 @@ train: { steps: 0, lr: 1e-5, min_lr: 1, precision: bf-16 }
     let wanted = [
         (code::UNKNOWN_KEY, 1),  // run.nmae
         (code::COMBINATION, 1),  // lanes < encoder replicas
-        (code::NO_SUCH_FILE, 3), // model.path
+        (code::NO_SUCH_FILE, 3), // model.load
         (code::COMBINATION, 3),  // both frozen
         (code::NO_SUCH_FILE, 4), // data file
         (code::OUT_OF_RANGE, 4), // weight

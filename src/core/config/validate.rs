@@ -6,18 +6,19 @@ use std::path::Path;
 use super::error::{Problem, code};
 use super::node::{Node, float};
 use super::suggest;
-use super::{Placement, RunConfig, Weights};
+use super::{Placement, RunConfig};
 
 /// Reports broken rules. A rule over a key in `failed` is not asked: its value is not the user's.
 pub(super) fn validate(config: &RunConfig, tree: &Node, failed: &BTreeSet<String>, problems: &mut Vec<Problem>) {
     let mut rules = Rules { tree, failed, problems };
     rules.train(config);
+    rules.model(config);
     rules.pools(config);
     rules.limits(config);
     rules.files(config);
 }
 
-struct Rules<'a> {
+pub(super) struct Rules<'a> {
     tree: &'a Node,
     failed: &'a BTreeSet<String>,
     problems: &'a mut Vec<Problem>,
@@ -48,14 +49,6 @@ impl Rules<'_> {
                 (format!("`{key}`: must be at least 0 and below 1, found `{beta}`"), "the usual values are [0.9, 0.95]")
             });
         }
-        let frozen = config.model.image_encoder.freeze && config.model.foundation.freeze;
-        let keys = ["model.image_encoder.freeze", "model.foundation.freeze"];
-        self.broken(frozen, code::COMBINATION, &keys, || {
-            (
-                "image encoder and foundation are both frozen".to_owned(),
-                "nothing would be trained: set one `freeze` to false",
-            )
-        });
     }
 
     fn pools(&mut self, config: &RunConfig) {
@@ -109,7 +102,6 @@ impl Rules<'_> {
     }
 
     fn files(&mut self, config: &RunConfig) {
-        self.model_directory(&config.model.path, config.model.weights);
         for (i, file) in config.data.train.iter().enumerate() {
             self.file(&format!("data.train.{i}.path"), &file.path);
         }
@@ -126,33 +118,6 @@ impl Rules<'_> {
         }
     }
 
-    fn model_directory(&mut self, dir: &Path, weights: Weights) {
-        let key = ["model.path"];
-        if !dir.is_dir() {
-            let what = if dir.exists() { "is not a directory" } else { "no such directory" };
-            return self.missing(key[0], dir, what);
-        }
-        for name in ["config.json", "tokenizer.json"] {
-            self.broken(!dir.join(name).is_file(), code::NO_SUCH_FILE, &key, || {
-                let message = format!("`model.path`: no `{name}` in `{}`", dir.display());
-                (message, "a model directory has the files of a Hugging Face repository")
-            });
-        }
-        let has_weights = || {
-            let names = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
-            names.filter_map(|name| name.into_string().ok()).any(|name| name.ends_with(".safetensors"))
-        };
-        self.broken(
-            weights == Weights::Load && !has_weights(),
-            code::NO_SUCH_FILE,
-            &["model.path", "model.weights"],
-            || {
-                let message = format!("`model.path`: no `.safetensors` weights in `{}`", dir.display());
-                (message, "set `model.weights: random` to start from random weights")
-            },
-        );
-    }
-
     fn file(&mut self, key: &str, path: &Path) {
         if path.is_dir() {
             self.missing(key, path, "is a directory, not a file");
@@ -161,14 +126,20 @@ impl Rules<'_> {
         }
     }
 
-    fn missing(&mut self, key: &str, path: &Path, what: &str) {
+    pub(super) fn missing(&mut self, key: &str, path: &Path, what: &str) {
         let help = if path.exists() { None } else { suggest::path(path) };
         let help = help.unwrap_or_else(|| "relative paths start at the directory the program runs in".to_owned());
         self.broken(true, code::NO_SUCH_FILE, &[key], || (format!("`{key}`: {what}: `{}`", path.display()), &help));
     }
 
     /// Adds a problem at the first of `keys` that was written anywhere.
-    fn broken<'h>(&mut self, is: bool, code: &'static str, keys: &[&str], say: impl FnOnce() -> (String, &'h str)) {
+    pub(super) fn broken<'h>(
+        &mut self,
+        is: bool,
+        code: &'static str,
+        keys: &[&str],
+        say: impl FnOnce() -> (String, &'h str),
+    ) {
         let covers = |key: &str| {
             let ends = key.match_indices('.').map(|(end, _)| end).chain([key.len()]);
             ends.map(|end| &key[..end]).any(|ancestor| self.failed.contains(ancestor))

@@ -12,7 +12,7 @@ use crate::train::{AdamWConfig, Lanes, Pool, load_state, load_weights};
 use loongforge_core::config::{Device, Part, Placement, PoolName, Precision, Recompute, RunConfig, Weights};
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{ActorId, Role, StepId};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 use tch::Kind;
@@ -115,7 +115,10 @@ fn build_pool(
 fn initialize(config: &RunConfig, params: &ParamStore) -> Result<(), EngineError> {
     match config.model.weights {
         Weights::Random => params.init_random(config.run.seed),
-        Weights::Load => load_weights(params, Path::new(&config.model.path))?,
+        Weights::Load => match &config.model.load {
+            Some(folder) => load_weights(params, folder.as_path())?,
+            None => return Err("model.load is missing: there are no weights to begin with".into()),
+        },
     }
     Ok(())
 }

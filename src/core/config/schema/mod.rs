@@ -2,13 +2,15 @@
 //! in `docs/configuration.md`; its `range` is checked at load. Free-standing rules over several keys are elsewhere.
 
 mod data;
+mod lora;
 mod model;
 mod pools;
 mod run;
 mod train;
 
 pub use data::{BadSamples, Data, Format, ImageLimits, Pack, Template, TrainFile};
-pub use model::{Model, Part, Recompute, Weights};
+pub use lora::Lora;
+pub use model::{JsonMap, Model, Moe, Mtp, Part, Recompute, Weights};
 pub use pools::{ComputePool, DataPool, Edge, Edges, Placement, PoolName, Pools, Scheduler};
 pub use run::{Checkpoint, Eval, Level, Log, Run, RunConfig};
 pub use train::{NonFinite, Optimizer, OptimizerType, Precision, Schedule, Train};

@@ -1,38 +1,94 @@
 //! Which model is trained, from which weights, and which parts of it.
-
-use std::path::PathBuf;
+//!
+//! What the keys come to (one `config.json`, one folder a part) is resolved where files are read, not here.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The model: a directory in Hugging Face layout.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+use super::Lora;
+use crate::config::Source;
+use crate::config::pattern::glob;
+
+/// Keys of a `config.json`.
+pub type JsonMap = serde_json::Map<String, serde_json::Value>;
+
+/// The model: a Hugging Face directory or hub id, a `config.json` of its own, or parts put together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct Model {
-    /// Directory with `config.json`, `tokenizer.json`, chat template, preprocessor config and weights.
-    pub path: PathBuf,
-    /// `load` the directory's weights, or start from `random` ones.
-    #[serde(default)]
+    /// Directory in Hugging Face layout (`config.json`, tokenizer, chat template, preprocessor config, weights), or hub
+    /// id `org/name[@revision]`.
+    pub load: Option<Source>,
+    /// `load` the weights of `model.load` and of the parts' `load`, or start from `random` ones; a part's own `load` is
+    /// always loaded.
     pub weights: Weights,
+    /// The keys of a `config.json`, instead of the one in `model.load`.
+    pub config: JsonMap,
     /// Any keys of the model's `config.json`, replaced.
-    #[serde(default)]
-    pub overrides: serde_json::Map<String, serde_json::Value>,
+    pub overrides: JsonMap,
+    /// Directory or hub id of tokenizer, chat template and preprocessor config; `null`: `model.load`, else
+    /// `model.foundation.load`.
+    pub tokenizer: Option<Source>,
+    /// Grow the token embeddings where the tokenizer has more tokens.
+    pub resize_embeddings: bool,
     /// The vision tower.
-    #[serde(default)]
     pub image_encoder: Part,
+    /// What brings the vision tower's features to the width of the language model.
+    pub image_projector: Part,
     /// The language model.
-    #[serde(default)]
     pub foundation: Part,
+    /// Multi-token prediction.
+    pub mtp: Mtp,
+    /// Mixture of experts.
+    pub moe: Moe,
 }
 
-/// How one part of the model is trained.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// What one part of the model is, where its weights come from and how it is trained.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Part {
-    /// Keep this part's weights as they are; no gradient is computed for it.
+    /// The keys of this part's `config.json`, instead of those in the model's.
+    pub config: JsonMap,
+    /// Directory or hub id with the weights of this part.
+    pub load: Option<Source>,
+    /// Keep this part's weights as they are; no gradient is computed for them.
     pub freeze: bool,
+    /// Parameters that are frozen as well, by name as in the checkpoint; `*` stands for anything.
+    pub freeze_patterns: Vec<String>,
+    /// Parameters that are trained though `freeze` or `freeze_patterns` name them.
+    pub train_patterns: Vec<String>,
     /// Which segments' activations are dropped after the forward pass and computed again for the backward pass.
     pub recompute: Recompute,
+    /// Train low-rank adapters in place of this part's weights; `null`: none.
+    pub lora: Option<Lora>,
+}
+
+/// Multi-token prediction: layers that predict tokens further ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Mtp {
+    /// How many such layers are trained; `null`: as many as the model's `config.json` says.
+    #[schemars(range(max = 16))]
+    pub num_layers: Option<usize>,
+    /// Weight of their mean loss beside the main one.
+    #[schemars(range(min = 0.0))]
+    pub loss_weight: f64,
+}
+
+/// How the routers of a mixture of experts are kept balanced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Moe {
+    /// Weight of the load-balancing loss; `null`: as the model's `config.json` says.
+    #[schemars(range(min = 0.0))]
+    pub aux_loss_coef: Option<f64>,
+    /// Weight of the loss on the size of the routers' logits; `null`: as the model's `config.json` says.
+    #[schemars(range(min = 0.0))]
+    pub z_loss_coef: Option<f64>,
+    /// Step by which the routers' biases follow the load, in models that have them; `null`: as the model's
+    /// `config.json` says, else 0.
+    #[schemars(range(min = 0.0))]
+    pub bias_update_rate: Option<f64>,
 }
 
 /// Where the first weights come from.
@@ -53,4 +109,57 @@ pub enum Recompute {
     #[default]
     None,
     All,
+}
+
+impl Model {
+    /// Where tokenizer, chat template and preprocessor config come from.
+    pub fn tokenizer_source(&self) -> Option<&Source> {
+        self.tokenizer.as_ref().or(self.load.as_ref()).or(self.foundation.load.as_ref())
+    }
+
+    /// The parts with their keys.
+    pub fn parts(&self) -> [(&'static str, &Part); 3] {
+        [
+            ("model.image_encoder", &self.image_encoder),
+            ("model.image_projector", &self.image_projector),
+            ("model.foundation", &self.foundation),
+        ]
+    }
+}
+
+impl Part {
+    /// Whether parameter `name` (as in the checkpoint) is trained itself, adapters aside.
+    pub fn trains(&self, name: &str) -> bool {
+        let any = |patterns: &[String]| patterns.iter().any(|pattern| glob(pattern, name));
+        let frozen = self.freeze || self.lora.is_some() || any(&self.freeze_patterns);
+        !frozen || any(&self.train_patterns)
+    }
+
+    /// Whether nothing of this part can be trained, whatever its parameters are.
+    pub fn is_frozen(&self) -> bool {
+        let all = self.freeze || self.freeze_patterns.iter().any(|pattern| pattern == "*");
+        all && self.lora.is_none() && self.train_patterns.is_empty()
+    }
+}
+
+impl Default for Mtp {
+    fn default() -> Self {
+        Self { num_layers: None, loss_weight: 0.1 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_choose_parameters() {
+        let mut part = Part { freeze_patterns: vec!["*.embed_tokens.*".into()], ..Part::default() };
+        assert!(part.trains("model.layers.0.mlp.up_proj.weight") && !part.trains("model.embed_tokens.weight"));
+        part.freeze = true;
+        assert!(part.is_frozen() && !part.trains("model.layers.0.mlp.up_proj.weight"));
+        part.train_patterns = vec!["model.layers.1?.*".into()];
+        assert!(part.trains("model.layers.12.mlp.up_proj.weight") && !part.trains("model.layers.1.mlp.up_proj.weight"));
+        assert!(!part.is_frozen());
+    }
 }

@@ -17,7 +17,7 @@ pub struct RunConfig {
     /// Where tensors live: `cpu`, `cuda` (each actor takes the next GPU) or `cuda:N`.
     #[serde(default)]
     pub device: Device,
-    /// The model: a directory in Hugging Face layout.
+    /// The model: a Hugging Face directory or hub id, a `config.json` of its own, or parts put together.
     pub model: Model,
     /// How many actors of each kind.
     #[serde(default)]
@@ -76,6 +76,10 @@ pub struct Checkpoint {
     /// How many of the newest checkpoints are kept.
     #[schemars(range(min = 1))]
     pub keep_last: usize,
+    /// With `lora`: write the adapters only, in PEFT's layout, and not the weights they belong to.
+    pub save_adapter_only: bool,
+    /// With `lora`: add the adapters to the weights that are written, so that a checkpoint is a plain model.
+    pub merge_lora: bool,
 }
 
 /// Greedy generation on held-out samples after the run, scored by exact match.
@@ -161,7 +165,13 @@ impl RunConfig {
 
 impl Default for Checkpoint {
     fn default() -> Self {
-        Self { dir: "${run.dir}/checkpoints".into(), every_steps: 0, keep_last: 3 }
+        Self {
+            dir: "${run.dir}/checkpoints".into(),
+            every_steps: 0,
+            keep_last: 3,
+            save_adapter_only: false,
+            merge_lora: false,
+        }
     }
 }
 

@@ -1,0 +1,138 @@
+//! Rules over the keys that say which model is trained. Whether a hub id exists is not asked here: no network.
+
+use super::error::code;
+use super::validate::Rules;
+use super::{RunConfig, Source, Weights};
+
+impl Rules<'_> {
+    pub(super) fn model(&mut self, config: &RunConfig) {
+        self.named(config);
+        self.trained(config);
+        self.directories(config);
+    }
+
+    /// There is a model, its weights and its tokenizer have a source.
+    fn named(&mut self, config: &RunConfig) {
+        let model = &config.model;
+        let foundation = &model.foundation;
+        let described = model.load.is_some()
+            || !model.config.is_empty()
+            || !foundation.config.is_empty()
+            || foundation.load.is_some();
+        let keys = ["model.load", "model"];
+        self.broken(!described, code::MISSING_KEY, &keys, || {
+            let help = "name a Hugging Face directory or hub id, give a `model.config`, or lay a built-in config, as in \
+                        `defaults: [models/qwen3@model: qwen3_0_6b]` (`loongforge models` lists them)";
+            ("no model: `model.load` is missing".to_owned(), help)
+        });
+        let no_weights =
+            described && model.weights == Weights::Load && model.load.is_none() && model.foundation.load.is_none();
+        self.broken(no_weights, code::MISSING_KEY, &["model.weights", "model.load", "model"], || {
+            let help = "name a directory or hub id with weights in `model.load` or `model.foundation.load`, or set \
+                        `model.weights: random`";
+            ("no weights: `model.load` is missing".to_owned(), help)
+        });
+        let no_tokenizer = described && !no_weights && model.tokenizer_source().is_none();
+        self.broken(no_tokenizer, code::MISSING_KEY, &["model.tokenizer", "model.load", "model"], || {
+            let help = "name a directory or hub id with `tokenizer.json` in `model.tokenizer`";
+            ("no tokenizer: `model.tokenizer` is missing".to_owned(), help)
+        });
+    }
+
+    /// Something is trained, and adapters are saved only where there are some.
+    fn trained(&mut self, config: &RunConfig) {
+        let model = &config.model;
+        let all_frozen = model.parts().iter().all(|(_, part)| part.is_frozen());
+        let keys = ["model.foundation.freeze", "model.image_encoder.freeze", "model.image_projector.freeze"];
+        self.broken(all_frozen, code::COMBINATION, &keys, || {
+            (
+                "image encoder, image projector and foundation are all frozen".to_owned(),
+                "nothing would be trained: set one `freeze` to false, or give it a `lora` or `train_patterns`",
+            )
+        });
+        let no_adapters = model.parts().iter().all(|(_, part)| part.lora.is_none());
+        let save = &config.checkpoint;
+        for (key, is_set) in
+            [("checkpoint.save_adapter_only", save.save_adapter_only), ("checkpoint.merge_lora", save.merge_lora)]
+        {
+            self.broken(is_set && no_adapters, code::COMBINATION, &[key], || {
+                (format!("`{key}` without adapters"), "no part of the model has a `lora`: add one, or leave this out")
+            });
+        }
+        self.broken(
+            save.save_adapter_only && save.merge_lora,
+            code::COMBINATION,
+            &["checkpoint.merge_lora", "checkpoint.save_adapter_only"],
+            || {
+                (
+                    "`checkpoint.save_adapter_only` and `checkpoint.merge_lora` together".to_owned(),
+                    "adapters are either written alone or added to the weights: keep one of the two",
+                )
+            },
+        );
+    }
+
+    /// Directories that are named are there and hold what is read from them.
+    fn directories(&mut self, config: &RunConfig) {
+        let model = &config.model;
+        let loads = model.weights == Weights::Load;
+        if let Some(source) = &model.load {
+            let needs_config = model.config.is_empty().then_some("config.json");
+            self.directory("model.load", source, needs_config, loads);
+        }
+        match &model.tokenizer {
+            Some(source) => self.directory("model.tokenizer", source, Some("tokenizer.json"), false),
+            None => {
+                let from_load = model.load.as_ref().map(|source| ("model.load", source));
+                let from_part = model.foundation.load.as_ref().map(|source| ("model.foundation.load", source));
+                if let Some((key, source)) = from_load.or(from_part)
+                    && source.as_path().is_dir()
+                {
+                    self.holds(key, source, "tokenizer.json");
+                }
+            }
+        }
+        for (key, part) in model.parts() {
+            if let Some(source) = &part.load {
+                let needs_config = (part.config.is_empty() && model.config.is_empty() && model.load.is_none())
+                    .then_some("config.json");
+                self.directory(&format!("{key}.load"), source, needs_config, true);
+            }
+            if let Some(source) = part.lora.as_ref().and_then(|lora| lora.adapter.as_ref()) {
+                self.directory(&format!("{key}.lora.adapter"), source, Some("adapter_config.json"), true);
+            }
+        }
+    }
+
+    fn directory(&mut self, key: &str, source: &Source, needs: Option<&str>, weights: bool) {
+        if source.hub_id().is_some() {
+            return;
+        }
+        let dir = source.as_path();
+        if !dir.is_dir() {
+            let what = if dir.exists() { "is not a directory" } else { "no such directory" };
+            return self.missing(key, dir, what);
+        }
+        if let Some(name) = needs {
+            self.holds(key, source, name);
+        }
+        let has_weights = || {
+            let names = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
+            names.filter_map(|name| name.into_string().ok()).any(|name| name.ends_with(".safetensors"))
+        };
+        self.broken(weights && !has_weights(), code::NO_SUCH_FILE, &[key], || {
+            let help = match key {
+                "model.load" => "set `model.weights: random` to start from random weights",
+                _ => "weights are read from `.safetensors` files, never from pickle",
+            };
+            (format!("`{key}`: no `.safetensors` weights in `{}`", dir.display()), help)
+        });
+    }
+
+    fn holds(&mut self, key: &str, source: &Source, name: &str) {
+        self.broken(!source.as_path().join(name).is_file(), code::NO_SUCH_FILE, &[key], || {
+            let message = format!("`{key}`: no `{name}` in `{source}`");
+            (message, "a model directory has the files of a Hugging Face repository")
+        });
+    }
+}
