@@ -241,7 +241,7 @@ fn one_mistake_at_a_time() {
         ("$ ~model.load", &["LF0105", "no model: `model.load` is missing", "vlm.yaml:2", "`loongforge models`"]),
         ("$ model={load: null, config: {model_type: x}}", &["LF0105", "no tokenizer", "`model.tokenizer` is missing"]),
         ("$ +model.path=x", &["LF0102", "`model.path` is now `model.load`", "write `load`"]),
-        ("$ model.foundation.load=m/weights", &["LF0112", "`model.foundation.load`: no such directory"]),
+        ("$ model.foundation.load=./m/weights", &["LF0112", "`model.foundation.load`: no such directory"]),
         ("$ model.foundation.lora={adapter: gone}", &["LF0112", "`model.foundation.lora.adapter`: no such directory"]),
         ("$ model.foundation.lora={r: 0}", &["LF0104", "`model.foundation.lora.r`: must be at least 1"]),
         ("$ model.foundation.lora={target_module: x}", &["LF0102", "did you mean `target_modules`?"]),
