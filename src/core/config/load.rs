@@ -132,20 +132,15 @@ fn finish(
     shape::fill_defaults(&mut tree, &SCHEMA);
     interpolate::resolve(&mut tree, &|name| env.get(name).cloned(), &mut found, &mut failed);
     Checker { sources, problems: &mut found, failed: &mut failed }.check(&mut tree, &SCHEMA, "");
+    let config = serde_json::from_value::<RunConfig>(tree.to_json());
+    match &config {
+        Ok(config) => validate::validate(config, &tree, &failed, &mut found),
+        Err(error) => found.push(Problem::new(code::WRONG_TYPE, None, error.to_string())),
+    }
     // With a file missing from the defaults list, everything it would have said is missing, too.
     found.retain(|p| is_whole || !matches!(p.code, code::MISSING_KEY | code::INTERPOLATION));
     problems.append(&mut found);
-    let config = match serde_json::from_value::<RunConfig>(tree.to_json()) {
-        Ok(config) => config,
-        Err(error) => {
-            problems.push(Problem::new(code::WRONG_TYPE, None, error.to_string()));
-            return None;
-        }
-    };
-    validate::validate(&config, &tree, &failed, problems);
-    if !problems.is_empty() {
-        return None;
-    }
+    let config = config.ok().filter(|_| problems.is_empty())?;
     let composed = serde_json::to_value(&config).ok()?;
     let origins = origin::origins(&tree, &composed, sources);
     Some(Loaded { config, composed, origins })
