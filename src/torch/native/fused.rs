@@ -10,19 +10,34 @@ pub fn can_fuse(x: &Tensor) -> bool {
     x.kind() == Kind::Float && x.device() == Device::Cpu
 }
 
-/// An RMS norm by `weight` `[C]` and a rotation by `cos` and `sin` `[T, C]` (contiguous, half-split), either or both, of
-/// `x` `[T, H, C]`. Panics where the shapes do not fit or `can_fuse` is false.
-pub fn norm_rope(x: &Tensor, norm: Option<(&Tensor, f64)>, rope: Option<(&Tensor, &Tensor)>) -> Tensor {
+/// A rotation of the first R channels of every head.
+#[derive(Clone, Copy)]
+pub struct Turn<'a> {
+    /// `[T, R]`, contiguous.
+    pub cos: &'a Tensor,
+    pub sin: &'a Tensor,
+    /// Whether channels 2i and 2i + 1 are a pair, and come out half-split; else i and i + R/2.
+    pub neighbours: bool,
+}
+
+/// An RMS norm by `weight` `[C]` and a rotation, either or both, of `x` `[T, H, C]`. Panics where the shapes do not fit,
+/// `can_fuse` is false, or neighbours are to be turned after a norm.
+pub fn norm_rope(x: &Tensor, norm: Option<(&Tensor, f64)>, turn: Option<Turn<'_>>) -> Tensor {
     let size = x.size();
     assert!(can_fuse(x) && size.len() == 3, "norm_rope of {x:?}");
     assert!(norm.is_none_or(|(weight, _)| can_fuse(weight) && weight.size() == size[2..]), "weight of a norm_rope");
-    let fits = |table: &Tensor| can_fuse(table) && table.is_contiguous() && table.size() == [size[0], size[2]];
-    assert!(rope.is_none_or(|(cos, sin)| size[2] % 2 == 0 && fits(cos) && fits(sin)), "tables of a norm_rope");
+    let neighbours = turn.is_some_and(|turn| turn.neighbours);
+    if let Some(Turn { cos, sin, .. }) = turn {
+        let turning = cos.size().last().copied().unwrap_or(0);
+        let fits = |table: &Tensor| can_fuse(table) && table.is_contiguous() && table.size() == [size[0], turning];
+        assert!(turning % 2 == 0 && turning <= size[2] && fits(cos) && fits(sin), "tables of a norm_rope");
+        assert!(norm.is_none() || !neighbours, "neighbours are not turned after a norm");
+    }
     let null = std::ptr::null_mut();
     let (weight, eps) = norm.map_or((null, 0.0), |(weight, eps)| (raw(weight), eps));
-    let (cos, sin) = rope.map_or((null, null), |(cos, sin)| (raw(cos), raw(sin)));
+    let (cos, sin) = turn.map_or((null, null), |turn| (raw(turn.cos), raw(turn.sin)));
     // SAFETY: the tensors are alive, and kinds, devices and shapes were checked; the result is new and nobody else's.
-    let y = unsafe { ffi::lf_norm_rope(raw(x), weight, cos, sin, eps) };
+    let y = unsafe { ffi::lf_norm_rope(raw(x), weight, cos, sin, neighbours, eps) };
     assert!(!y.is_null(), "norm_rope: {}", last_error());
     // SAFETY: as above.
     unsafe { Tensor::from_ptr(y) }
@@ -42,7 +57,7 @@ pub fn swiglu(gate: &Tensor, up: &Tensor) -> Tensor {
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::{norm_rope, swiglu};
+    use super::{Turn, norm_rope, swiglu};
     use crate::native::grad;
 
     fn random(shape: &[i64]) -> Tensor {
@@ -61,20 +76,29 @@ mod tests {
     #[test]
     fn norm_and_rotation_equal_the_chain_of_operators() {
         tch::manual_seed(3);
-        for (heads, width) in [(3, 24), (1, 10), (4, 64)] {
+        for (heads, width, turning) in [(3, 24, 24), (1, 10, 10), (4, 64, 64), (2, 24, 6)] {
             // 70 tokens: more than one block of rows. The heads are a strided slice, as of a joint projection.
             let (joint, weight) = (random(&[70, heads + 2, width]), random(&[width]));
             let x = joint.narrow(1, 1, heads);
-            let angles = random(&[70, width]).detach();
+            let angles = random(&[70, turning]).detach();
             let (cos, sin) = (angles.cos(), angles.sin());
-            let rotated = |x: &Tensor| {
-                let halves = x.chunk(2, -1);
-                x * cos.unsqueeze(1) + Tensor::cat(&[-&halves[1], halves[0].shallow_clone()], -1) * sin.unsqueeze(1)
+            let rotated = |x: &Tensor, neighbours: bool| {
+                let (x, rest) = (x.narrow(2, 0, turning), x.narrow(2, turning, width - turning));
+                let halves = match neighbours {
+                    true => [x.slice(2, 0, None, 2), x.slice(2, 1, None, 2)],
+                    false => [x.narrow(2, 0, turning / 2), x.narrow(2, turning / 2, turning / 2)],
+                };
+                let crossed = Tensor::cat(&[-&halves[1], halves[0].shallow_clone()], -1);
+                let turned = Tensor::cat(&halves, -1) * cos.unsqueeze(1) + crossed * sin.unsqueeze(1);
+                Tensor::cat(&[turned, rest], -1)
             };
+            let turn = |neighbours: bool| Some(Turn { cos: &cos, sin: &sin, neighbours });
+            let norm = Some((&weight, 1e-6));
             let normed = || x.rms_norm([width], Some(&weight), 1e-6);
-            same(&norm_rope(&x, Some((&weight, 1e-6)), Some((&cos, &sin))), &rotated(&normed()), &[&joint, &weight]);
-            same(&norm_rope(&x, Some((&weight, 1e-6)), None), &normed(), &[&joint, &weight]);
-            same(&norm_rope(&x, None, Some((&cos, &sin))), &rotated(&x), &[&joint]);
+            same(&norm_rope(&x, norm, turn(false)), &rotated(&normed(), false), &[&joint, &weight]);
+            same(&norm_rope(&x, norm, None), &normed(), &[&joint, &weight]);
+            same(&norm_rope(&x, None, turn(false)), &rotated(&x, false), &[&joint]);
+            same(&norm_rope(&x, None, turn(true)), &rotated(&x, true), &[&joint]);
         }
     }
 

@@ -12,7 +12,7 @@ mod op;
 
 pub use autograd::grad;
 pub use error::NativeError;
-pub use fused::{can_fuse, norm_rope, swiglu};
+pub use fused::{Turn, can_fuse, norm_rope, swiglu};
 pub use gloo::Gloo;
 pub use memory::MemoryWatch;
 pub use op::{Arg, Op};

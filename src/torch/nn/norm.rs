@@ -32,8 +32,8 @@ impl RmsNorm {
 
     /// The norm of every head of `x_THC`, and then the rotation.
     pub fn forward_rotated(&self, x_THC: &Tensor, rope: &Rope) -> Tensor {
-        match rope.tables(x_THC.size()[2]).filter(|_| can_fuse(x_THC)) {
-            Some(tables) => norm_rope(x_THC, Some((&self.factor(), self.eps)), Some(tables)),
+        match rope.turn().filter(|_| can_fuse(x_THC)) {
+            Some(turn) => norm_rope(x_THC, Some((&self.factor(), self.eps)), Some(turn)),
             None => rope.apply(&self.forward(x_THC)),
         }
     }

@@ -6,7 +6,7 @@
 use tch::{Kind, Tensor};
 
 use super::rope_config::{RopeAxes, RopeConfig, RopeLayout, frequencies};
-use crate::native::{can_fuse, norm_rope};
+use crate::native::{Turn, can_fuse, norm_rope};
 
 /// The cosine and sine of every token's angles, `[T, R]`, both halves alike; made once a micro-batch.
 pub struct Rope {
@@ -62,6 +62,10 @@ impl Rope {
 
     /// As `apply`, with another layout than the config's.
     pub fn apply_as(&self, x_THC: &Tensor, layout: RopeLayout) -> Tensor {
+        if can_fuse(&self.cos_TR) && can_fuse(x_THC) {
+            let neighbours = layout == RopeLayout::Interleaved;
+            return norm_rope(x_THC, None, Some(Turn { cos: &self.cos_TR, sin: &self.sin_TR, neighbours }));
+        }
         let (width, turning) = (x_THC.size()[2], self.cos_TR.size()[1]);
         if turning < width {
             let turned = self.apply_as(&x_THC.narrow(2, 0, turning), layout);
@@ -71,18 +75,15 @@ impl Rope {
             let split = x_THC.unflatten(-1, [-1, 2]).transpose(-1, -2).flatten(-2, -1);
             return self.apply_as(&split, RopeLayout::HalfSplit);
         }
-        if can_fuse(&self.cos_TR) && can_fuse(x_THC) {
-            return norm_rope(x_THC, None, Some((&self.cos_TR, &self.sin_TR)));
-        }
         let halves = x_THC.chunk(2, -1);
         let turned = Tensor::cat(&[halves[1].neg(), halves[0].shallow_clone()], -1);
         (x_THC * self.cos_TR.unsqueeze(1) + turned * self.sin_TR.unsqueeze(1)).to_kind(x_THC.kind())
     }
 
-    /// For the fused operator: the tables, where they are of a kind that it takes and turn heads of `width` whole.
-    pub(super) fn tables(&self, width: i64) -> Option<(&Tensor, &Tensor)> {
-        let fits = self.layout == RopeLayout::HalfSplit && self.cos_TR.size()[1] == width;
-        (fits && can_fuse(&self.cos_TR)).then_some((&self.cos_TR, &self.sin_TR))
+    /// For the fused operator behind a norm, where it takes the tables.
+    pub(super) fn turn(&self) -> Option<Turn<'_>> {
+        let fits = self.layout == RopeLayout::HalfSplit && can_fuse(&self.cos_TR);
+        fits.then_some(Turn { cos: &self.cos_TR, sin: &self.sin_TR, neighbours: false })
     }
 }
 
@@ -119,19 +120,21 @@ mod tests {
         }
     }
 
-    /// Channels 2i and 2i + 1 as a complex number, and the channels past R untouched.
+    /// Channels 2i and 2i + 1 as a complex number, and the channels past R untouched; fused and by plain operators.
     #[test]
     fn a_pair_is_turned_by_its_angle() {
-        let config = RopeConfig { layout: RopeLayout::Interleaved, ..RopeConfig::plain(4, 100.0) };
-        let x = Tensor::from_slice(&[1f32, 2.0, 3.0, 4.0, 5.0, 6.0]).view([1, 1, 6]);
-        let found = Rope::new(&config, &Tensor::from_slice(&[2i64]), Kind::Float).apply(&x);
         let turned =
-            |a: f32, b: f32, angle: f32| [a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()];
-        let ([a, b], [c, d]) = (turned(1.0, 2.0, 2.0), turned(3.0, 4.0, 0.2));
-        assert!(found.allclose(&Tensor::from_slice(&[a, c, b, d, 5.0, 6.0]).view([1, 1, 6]), 1e-5, 1e-6, false));
-        let half = Rope::new(&RopeConfig::plain(4, 100.0), &Tensor::from_slice(&[2i64]), Kind::Float);
-        let ([a, b], [c, d]) = (turned(1.0, 3.0, 2.0), turned(2.0, 4.0, 0.2));
-        let expected = Tensor::from_slice(&[a, c, b, d, 5.0, 6.0]).view([1, 1, 6]);
-        assert!(half.apply(&x).allclose(&expected, 1e-5, 1e-6, false));
+            |a: f64, b: f64, angle: f64| [a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()];
+        let neighbours = (turned(1.0, 2.0, 2.0), turned(3.0, 4.0, 0.2));
+        let halves = (turned(1.0, 3.0, 2.0), turned(2.0, 4.0, 0.2));
+        for kind in [Kind::Float, Kind::Double] {
+            let x = Tensor::from_slice(&[1f64, 2.0, 3.0, 4.0, 5.0, 6.0]).view([1, 1, 6]).to_kind(kind);
+            for (layout, ([a, b], [c, d])) in [(RopeLayout::Interleaved, neighbours), (RopeLayout::HalfSplit, halves)] {
+                let config = RopeConfig { layout, ..RopeConfig::plain(4, 100.0) };
+                let found = Rope::new(&config, &Tensor::from_slice(&[2i64]), kind).apply(&x);
+                let expected = Tensor::from_slice(&[a, c, b, d, 5.0, 6.0]).view([1, 1, 6]).to_kind(kind);
+                assert!(found.allclose(&expected, 1e-5, 1e-6, false), "{layout:?} {kind:?}");
+            }
+        }
     }
 }

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <optional>
@@ -24,16 +25,18 @@ using torch::autograd::variable_list;
 static constexpr int64_t BLOCK = 64; // rows
 
 // Rows are (token, head); x may be strided over both. `weight` null: no norm. `cos` null: no rotation; its rows and
-// those of `sin` belong to tokens.
+// those of `sin` belong to tokens and turn the first `turning` channels. A pair is channels i and i + turning / 2, or
+// `neighbours` 2i and 2i + 1, which come out half-split; these only without a norm.
 struct Rows {
-  int64_t tokens, heads, width, token_stride, head_stride;
+  int64_t tokens, heads, width, turning, token_stride, head_stride;
+  bool neighbours;
   double eps;
   const float *weight, *cos, *sin;
   const float* at(const float* x, int64_t row) const { return x + row / heads * token_stride + row % heads * head_stride; }
 };
 
 LF_CLONES static void norm_rope_forward(const Rows& r, const float* x, float* rstd, float* y, int64_t begin, int64_t end) {
-  const int64_t half = r.width / 2;
+  const int64_t half = r.turning / 2;
   for (int64_t row = begin; row < end; row++) {
     const float* in = r.at(x, row);
     float* out = y + row * r.width;
@@ -47,8 +50,17 @@ LF_CLONES static void norm_rope_forward(const Rows& r, const float* x, float* rs
       for (int64_t i = 0; i < r.width; i++) out[i] = in[i] * scale * r.weight[i];
       in = out;
     }
-    if (r.cos) {
-      const float *c = r.cos + row / r.heads * r.width, *s = r.sin + row / r.heads * r.width;
+    if (!r.cos) continue;
+    const float *c = r.cos + row / r.heads * r.turning, *s = r.sin + row / r.heads * r.turning;
+    if (in != out) std::copy(in + r.turning, in + r.width, out + r.turning);
+    if (r.neighbours) {
+#pragma omp simd
+      for (int64_t i = 0; i < half; i++) {
+        const float a = in[2 * i], b = in[2 * i + 1];
+        out[i] = a * c[i] - b * s[i];
+        out[i + half] = b * c[i + half] + a * s[i + half];
+      }
+    } else {
 #pragma omp simd
       for (int64_t i = 0; i < half; i++) {
         const float a = in[i], b = in[i + half];
@@ -62,18 +74,28 @@ LF_CLONES static void norm_rope_forward(const Rows& r, const float* x, float* rs
 // Adds the weight's gradient of these rows to `dweight`. `scratch` has the width of a row.
 LF_CLONES static void norm_rope_backward(const Rows& r, const float* x, const float* rstd, const float* dy, float* dx,
                                          float* dweight, float* scratch, int64_t begin, int64_t end) {
-  const int64_t half = r.width / 2;
+  const int64_t half = r.turning / 2;
   for (int64_t row = begin; row < end; row++) {
     const float* dn = dy + row * r.width;
     float* out = dx + row * r.width;
     if (r.cos) {
-      const float *c = r.cos + row / r.heads * r.width, *s = r.sin + row / r.heads * r.width;
+      const float *c = r.cos + row / r.heads * r.turning, *s = r.sin + row / r.heads * r.turning;
       float* turned = r.weight ? scratch : out;
+      std::copy(dn + r.turning, dn + r.width, turned + r.turning);
+      if (r.neighbours) {
 #pragma omp simd
-      for (int64_t i = 0; i < half; i++) {
-        const float a = dn[i], b = dn[i + half];
-        turned[i] = a * c[i] + b * s[i + half];
-        turned[i + half] = b * c[i + half] - a * s[i];
+        for (int64_t i = 0; i < half; i++) {
+          const float a = dn[i], b = dn[i + half];
+          turned[2 * i] = a * c[i] + b * s[i + half];
+          turned[2 * i + 1] = b * c[i + half] - a * s[i];
+        }
+      } else {
+#pragma omp simd
+        for (int64_t i = 0; i < half; i++) {
+          const float a = dn[i], b = dn[i + half];
+          turned[i] = a * c[i] + b * s[i + half];
+          turned[i + half] = b * c[i + half] - a * s[i];
+        }
       }
       dn = turned;
     }
@@ -125,16 +147,17 @@ LF_CLONES static void swiglu_backward(const float* gate, const float* up, const 
 }
 
 static const float* data_or_null(const Tensor& t) { return t.defined() ? t.const_data_ptr<float>() : nullptr; }
-static Rows rows_of(const Tensor& x, const Tensor& weight, const Tensor& cos, const Tensor& sin, double eps) {
-  return {x.size(0), x.size(1), x.size(2), x.stride(0), x.stride(1), eps, data_or_null(weight), data_or_null(cos), data_or_null(sin)};
+static Rows rows_of(const Tensor& x, const Tensor& weight, const Tensor& cos, const Tensor& sin, bool neighbours, double eps) {
+  const int64_t turning = cos.defined() ? cos.size(1) : 0;
+  return {x.size(0), x.size(1), x.size(2), turning, x.stride(0), x.stride(1), neighbours, eps, data_or_null(weight), data_or_null(cos), data_or_null(sin)};
 }
 
 struct NormRope : torch::autograd::Function<NormRope> {
   static Tensor forward(AutogradContext* ctx, Tensor x, std::optional<Tensor> norm_weight, std::optional<Tensor> cosines,
-                        std::optional<Tensor> sines, double eps) {
+                        std::optional<Tensor> sines, bool neighbours, double eps) {
     const auto weight = norm_weight.value_or(Tensor()), cos = cosines.value_or(Tensor()), sin = sines.value_or(Tensor());
     if (x.stride(2) != 1) x = x.contiguous();
-    const auto r = rows_of(x, weight, cos, sin, eps);
+    const auto r = rows_of(x, weight, cos, sin, neighbours, eps);
     const int64_t n = r.tokens * r.heads;
     auto y = at::empty({r.tokens, r.heads, r.width}, x.options());
     auto rstd = at::empty({r.weight ? n : 0}, x.options());
@@ -143,13 +166,14 @@ struct NormRope : torch::autograd::Function<NormRope> {
     at::parallel_for(0, n, 2048, [&](int64_t a, int64_t b) { norm_rope_forward(r, in, scale, out, a, b); });
     ctx->save_for_backward({r.weight ? x : Tensor(), weight, cos, sin, rstd});
     ctx->saved_data["eps"] = eps;
+    ctx->saved_data["neighbours"] = neighbours;
     return y;
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
     const auto dy = grads[0].contiguous();
     const Tensor &x = saved[0].defined() ? saved[0] : dy, &rstd = saved[4];
-    const auto r = rows_of(x, saved[1], saved[2], saved[3], ctx->saved_data["eps"].toDouble());
+    const auto r = rows_of(x, saved[1], saved[2], saved[3], ctx->saved_data["neighbours"].toBool(), ctx->saved_data["eps"].toDouble());
     const int64_t n = r.tokens * r.heads, blocks = (n + BLOCK - 1) / BLOCK;
     auto dx = at::empty({r.tokens, r.heads, r.width}, dy.options());
     auto partial = at::zeros({r.weight ? blocks : 0, r.width}, dy.options());
@@ -160,7 +184,7 @@ struct NormRope : torch::autograd::Function<NormRope> {
       for (int64_t b = first; b < last; b++)
         norm_rope_backward(r, in, scale, d, out, sums + (r.weight ? b * r.width : 0), scratch.data(), b * BLOCK, std::min(n, (b + 1) * BLOCK));
     });
-    return {dx, r.weight ? partial.sum(0) : Tensor(), Tensor(), Tensor(), Tensor()};
+    return {dx, r.weight ? partial.sum(0) : Tensor(), Tensor(), Tensor(), Tensor(), Tensor()};
   }
 };
 
@@ -185,11 +209,11 @@ struct SwiGlu : torch::autograd::Function<SwiGlu> {
   }
 };
 
-// x [T, H, C] float32 on the CPU; weight [C] or null; cos and sin [T, C], contiguous, or null. Null on failure.
-LF_API void* lf_norm_rope(Tensor* x, Tensor* weight, Tensor* cos, Tensor* sin, double eps) {
+// x [T, H, C] float32 on the CPU; weight [C] or null; cos and sin [T, R], contiguous, R <= C, or null. Null on failure.
+LF_API void* lf_norm_rope(Tensor* x, Tensor* weight, Tensor* cos, Tensor* sin, bool neighbours, double eps) {
   return lf_guard<void*>(nullptr, [&] {
     auto or_none = [](Tensor* t) { return t ? std::optional<Tensor>(*t) : std::nullopt; };
-    return new Tensor(NormRope::apply(*x, or_none(weight), or_none(cos), or_none(sin), eps));
+    return new Tensor(NormRope::apply(*x, or_none(weight), or_none(cos), or_none(sin), neighbours, eps));
   });
 }
 // silu(gate) · up, of one shape, float32 on the CPU. Null on failure.
