@@ -17,6 +17,8 @@ pub enum FolderError {
     HubId { key: &'static str, id: String },
     #[error("{key} is missing")]
     Missing { key: &'static str },
+    #[error("model.mtp.num_layers is {num_heads}, and there is no such place in the checkpoints of {model_type}")]
+    NoMtp { num_heads: usize, model_type: String },
     #[error("model.overrides.{key}: config.json has no such key")]
     UnknownOverride { key: String },
     #[error("{path}: {source}")]
@@ -57,7 +59,13 @@ impl ModelFolder {
         for (key, value) in &model.overrides {
             apply(&mut json, key, value)?;
         }
-        Self::understand(&path, json)
+        let mut folder = Self::understand(&path, json)?;
+        // Most published configs name heads whose weights a checkpoint may lack: they are trained where a run asks.
+        let num_heads = model.mtp.num_layers.unwrap_or(0);
+        if num_heads > 0 && !folder.config.decoder.enable_mtp(num_heads, model.mtp.loss_weight) {
+            return Err(FolderError::NoMtp { num_heads, model_type: folder.config.model_type });
+        }
+        Ok(folder)
     }
 
     /// Sees to it that a checkpoint is of this model.

@@ -58,6 +58,20 @@ pub struct UnitId {
     pub index: u32,
 }
 
+impl PackId {
+    /// Of what is drawn while the pack is computed: another for every pack of a run.
+    pub fn seed(self) -> u64 {
+        self.step.0 << 32 | u64::from(self.index)
+    }
+}
+
+impl UnitId {
+    /// Of what is drawn while the unit is computed: another for every unit of a run.
+    pub fn seed(self) -> u64 {
+        self.step.0 << 32 | u64::from(self.index)
+    }
+}
+
 impl fmt::Display for PackId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "pack {}.{}", self.step, self.index)

@@ -4,9 +4,11 @@ use super::encoder::EncoderPart;
 use super::family::Families;
 use super::foundation::FoundationPart;
 use super::torch_engine::{TorchEngine, WeightFiles};
+use super::trained::trained;
 use crate::comm::ProcessGroup;
 use crate::device::{load_cuda, set_intra_op_threads};
-use crate::nn::{ParamSpec, ParamStore};
+use crate::model::EncoderFamily;
+use crate::nn::{self, ParamSpec, ParamStore};
 use crate::tape::Policy;
 use crate::train::{AdamWConfig, Lanes, Pool, load_state, load_weights};
 use loongforge_core::config::{Device, Part, Placement, PoolName, Precision, Recompute, RunConfig, Weights};
@@ -59,7 +61,8 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
                 true => Lanes::Fixed(spec.config.num_lanes() as u32),
                 false => Lanes::PerReplica,
             };
-            let pool = build_pool(spec, device, "encoder", family.specs(), encoder_part, lanes, num_encoders)?;
+            let params = encoder_specs(&spec.config, family.as_ref())?;
+            let pool = build_pool(spec, device, "encoder", params, lanes, num_encoders)?;
             let model = family.build(pool.params(), policy(encoder_part));
             Some(EncoderPart::new(spec.me.index, model, pool))
         }
@@ -68,10 +71,13 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
     let foundation = match spec.me.role {
         Role::Foundation => {
             let (family, replicas) = (&spec.families.foundation, pools.foundation.replicas);
-            let pool =
-                build_pool(spec, device, "foundation", family.specs(), foundation_part, Lanes::PerReplica, replicas)?;
+            let params = trained(family.specs(), |_| ("model.foundation", foundation_part))?;
+            let pool = build_pool(spec, device, "foundation", params, Lanes::PerReplica, replicas)?;
             let model = family.build(pool.params(), policy(foundation_part));
-            let encoder_trained = spec.families.encoder.is_some() && !encoder_part.freeze;
+            let encoder_trained = match &spec.families.encoder {
+                Some(family) => is_trained(&encoder_specs(&spec.config, family.as_ref())?),
+                None => false,
+            };
             Some(FoundationPart::new(spec.me.index, model, pool, encoder_trained))
         }
         _ => None,
@@ -80,15 +86,28 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
     Ok(TorchEngine::new(encoder, foundation, files, first_step))
 }
 
+/// The encoder pool's parameters: the tower is one part of the config, the projector another.
+fn encoder_specs(config: &RunConfig, family: &dyn EncoderFamily) -> Result<Vec<ParamSpec>, EngineError> {
+    let part_of = |name: &str| match family.is_projector(name) {
+        true => ("model.image_projector", &config.model.image_projector),
+        false => ("model.image_encoder", &config.model.image_encoder),
+    };
+    Ok(trained(family.specs(), part_of)?)
+}
+
+fn is_trained(specs: &[ParamSpec]) -> bool {
+    specs.iter().any(|spec| spec.role == nn::Role::Trained)
+}
+
 fn build_pool(
     spec: &EngineSpec,
     device: tch::Device,
     name: &str,
     params: Vec<ParamSpec>,
-    part: &Part,
     lanes: Lanes,
     replicas: usize,
 ) -> Result<Pool, EngineError> {
+    let is_trained = is_trained(&params);
     let train = &spec.config.train;
     let kind = match train.precision {
         Precision::Float32 => Kind::Float,
@@ -105,7 +124,7 @@ fn build_pool(
         eps: train.optimizer.eps,
         weight_decay: train.optimizer.weight_decay,
     };
-    let mut pool = Pool::new(params, group, lanes, (!part.freeze).then_some(optimizer))?;
+    let mut pool = Pool::new(params, group, lanes, is_trained.then_some(optimizer))?;
     if let Some((folder, _)) = &spec.resume {
         load_state(&mut pool, folder, name)?;
     }

@@ -108,6 +108,7 @@ impl EncoderPart {
         let grids: Vec<Grid> = work.unit.items.iter().map(|item| item.meta.grid).collect();
         let record = self.model.record(&grids);
         let params = self.pool.params().clone();
+        params.set_dropout(Some(work.unit.id.seed()));
         let inputs = vec![(record.pixels, pixels.to_kind(params.flat().kind()))];
         let mut run = match trained {
             true => Execution::new(record.tape, params, inputs),
@@ -148,6 +149,7 @@ impl EncoderPart {
                 .into());
             }
             outputs.iter().zip(grads).for_each(|(&slot, grad)| run.seed(slot, grad));
+            self.pool.params().set_dropout(Some(work.unit.id.seed()));
             run.backward(self.pool.lane(lane))?;
             return Ok(true);
         }

@@ -144,6 +144,7 @@ impl FoundationPart {
         };
         let record = self.model.record(&batch);
         let params = self.pool.params().clone();
+        params.set_dropout(Some(work.pack.id.seed()));
         let kind = params.flat().kind();
         let level = |index: usize| {
             let of_units =

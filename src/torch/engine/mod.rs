@@ -10,6 +10,7 @@ mod family;
 mod foundation;
 mod parts;
 mod torch_engine;
+mod trained;
 
 pub use buffer::TorchBuffer;
 pub use build::{EngineSpec, build_engine, open_device};
@@ -17,3 +18,4 @@ pub use encoder::EncoderPart;
 pub use family::Families;
 pub use foundation::FoundationPart;
 pub use torch_engine::{TorchEngine, WeightFiles};
+pub use trained::{TrainedError, lora_config, trained};

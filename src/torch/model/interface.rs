@@ -23,6 +23,12 @@ pub trait EncoderFamily: Debug + Send + Sync {
         1
     }
 
+    /// Whether this parameter, by its name in the checkpoint, is of what brings features to the width of the decoder
+    /// (`model.image_projector` in a run's config) and not of the tower.
+    fn is_projector(&self, _name: &str) -> bool {
+        false
+    }
+
     /// Values of a patch: columns of the encoder's input.
     fn patch_dim(&self) -> i64;
 

@@ -31,7 +31,7 @@ impl Linear {
     /// `[out, in]`, the adapter's share included.
     pub fn merged_weight(&self) -> Tensor {
         match &self.adapter {
-            Some(adapter) => &self.weight + adapter.b.matmul(&adapter.a) * adapter.scale,
+            Some(adapter) => &self.weight + adapter.b.matmul(&adapter.a) * adapter.spec.scale,
             None => self.weight.shallow_clone(),
         }
     }

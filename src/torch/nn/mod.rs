@@ -25,7 +25,7 @@ pub use indexer::{Indexer, IndexerConfig, IndexerLoss};
 pub use indexer_loss::indexer_loss;
 pub use init::{Init, uniform};
 pub use linear::Linear;
-pub use lora::{LoraConfig, LoraError, LoraTargets};
+pub use lora::{AdapterSpec, LinearModule, LoraConfig};
 pub use mixer::{Columns, Context, Mixer, Shelf, State};
 pub use mla::{KeyChoice, Mla, MlaConfig};
 pub use mlp::{Gelu, GeluMlp, SwiGlu};

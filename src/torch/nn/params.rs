@@ -7,12 +7,11 @@
 //! as a router's balancing bias, is a buffer: float32 and on its own.
 
 use std::collections::HashMap;
-use std::rc::Rc;
 
 use tch::{Device, Kind, Tensor};
 
 use super::init::{Init, values};
-use super::lora::{LoraConfig, LoraShared};
+use super::lora::{AdapterSpec, DropoutSeed};
 use super::piece::Piece;
 
 /// Elements: 64 bytes of float32, a cache line and every vector width.
@@ -41,13 +40,15 @@ pub struct ParamSpec {
     pub pieces: Vec<Piece>,
     /// Whether it is the weight of a linear map, which may have an adapter.
     pub is_linear: bool,
+    /// Of the first parameter of an adapter.
+    pub adapter: Option<AdapterSpec>,
 }
 
 impl ParamSpec {
     pub fn new(name: impl Into<String>, shape: &[i64], init: Init) -> ParamSpec {
         let name = name.into();
         let pieces = vec![Piece::whole(&name, shape)];
-        ParamSpec { name, shape: shape.to_vec(), init, role: Role::Trained, pieces, is_linear: false }
+        ParamSpec { name, shape: shape.to_vec(), init, role: Role::Trained, pieces, is_linear: false, adapter: None }
     }
 
     /// The same parameter, stored as `pieces`.
@@ -85,7 +86,7 @@ pub struct ParamStore {
     num_trained: i64,
     /// The number of trained parameters, which come first.
     trained: usize,
-    lora: Option<LoraShared>,
+    dropout_seed: DropoutSeed,
 }
 
 impl ParamStore {
@@ -123,7 +124,7 @@ impl ParamStore {
             let former = by_name.insert(param.spec.name.clone(), ParamId(index as u32));
             assert!(former.is_none(), "parameter {} is declared twice", param.spec.name);
         }
-        ParamStore { flat, params, by_name, num_decay, num_trained, trained, lora: None }
+        ParamStore { flat, params, by_name, num_decay, num_trained, trained, dropout_seed: DropoutSeed::default() }
     }
 
     /// The leaf of parameter `name`. Panics where the model did not declare it.
@@ -194,20 +195,13 @@ impl ParamStore {
         }
     }
 
-    /// Tells the models that are built on this store afterwards how its adapters are scaled.
-    pub fn set_lora(&mut self, config: &LoraConfig) {
-        self.lora = Some(LoraShared { scale: config.scale(), dropout: config.dropout, seed: Rc::default() });
-    }
-
-    pub(super) fn lora(&self) -> Option<&LoraShared> {
-        self.lora.as_ref()
-    }
-
     /// Adapters' dropout: on with the masks of `seed`, which is to be another for every micro-batch, or off.
     pub fn set_dropout(&self, seed: Option<u64>) {
-        if let Some(lora) = &self.lora {
-            lora.seed.set(seed);
-        }
+        self.dropout_seed.set(seed);
+    }
+
+    pub(super) fn dropout_seed(&self) -> DropoutSeed {
+        self.dropout_seed.clone()
     }
 
     /// Overwrites a parameter. Panics when the shape differs; converts kind and device.

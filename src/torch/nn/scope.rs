@@ -34,11 +34,11 @@ impl<'a> Scope<'a> {
 
     /// The adapter of the linear map `prefix + name`, where the store has one.
     pub(super) fn take_adapter(&self, name: &str) -> Option<Adapter> {
-        let a = self.take_if(&format!("{name}.lora_A.weight"))?;
-        let b = self.take(&format!("{name}.lora_B.weight"));
-        let shared = self.store.lora().expect("a store with adapters was told their scale");
-        let key = key_of(0, &format!("{}{name}", self.prefix));
-        Some(Adapter { a, b, scale: shared.scale, dropout: shared.dropout, seed: shared.seed.clone(), key })
+        let path = format!("{}{name}", self.prefix);
+        let spec = self.store.spec(self.store.find(&format!("{path}.lora_A.weight"))?).adapter;
+        let [a, b] = ["lora_A", "lora_B"].map(|part| self.take(&format!("{name}.{part}.weight")));
+        let spec = spec.expect("an adapter's first parameter tells its scale");
+        Some(Adapter { a, b, spec, seed: self.store.dropout_seed(), key: key_of(0, &path) })
     }
 
     /// What has been taken, in order.

@@ -2,7 +2,7 @@
 //! model's with `base_model.model.` before them.
 
 use super::tensor_file::{TensorFile, TensorFileError, write_tensor_file};
-use crate::nn::{LoraConfig, LoraTargets, ParamId, ParamStore};
+use crate::nn::{LoraConfig, ParamId, ParamStore};
 use loongforge_core::message::SavedFile;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ pub enum AdapterError {
     Mismatch { path: PathBuf, problems: Vec<String> },
 }
 
-/// Reads what an adapter's folder says of it, to train on from it.
+/// Reads what an adapter's folder says of it. Which modules it adapts its tensors tell.
 ///
 /// # Errors
 /// The file is missing, of another method than LoRA, or asks for what is not implemented.
@@ -61,21 +61,11 @@ pub fn read_adapter_config(folder: &Path) -> Result<LoraConfig, AdapterError> {
         return Err(wrong(format!("bias is {}; supported: \"none\"", json["bias"])));
     }
     let r = json["r"].as_i64().filter(|r| *r > 0).ok_or_else(|| wrong("r is not a positive integer".into()))?;
-    let names = |key: &str| -> Result<Vec<String>, AdapterError> {
-        let list = json[key].as_array().map(|list| list.iter().filter_map(|name| name.as_str().map(str::to_owned)));
-        list.map(Iterator::collect).ok_or_else(|| wrong(format!("{key} is not a list of names")))
-    };
-    let targets = match &json["target_modules"] {
-        Value::String(all) if all == "all-linear" => LoraTargets::AllLinear,
-        _ => LoraTargets::Modules(names("target_modules")?),
-    };
     Ok(LoraConfig {
         r,
         alpha: json["lora_alpha"].as_f64().unwrap_or(8.0),
         dropout: json["lora_dropout"].as_f64().unwrap_or(0.0),
         use_rslora: json["use_rslora"].as_bool().unwrap_or(false),
-        targets,
-        exclude_modules: if json["exclude_modules"].is_null() { Vec::new() } else { names("exclude_modules")? },
     })
 }
 
@@ -151,16 +141,14 @@ pub fn load_adapter(params: &ParamStore, folder: &Path) -> Result<(), AdapterErr
 }
 
 /// Adds the adapters' products to their base, in float32, and sets the adapters to nothing.
-pub fn merge_adapter(params: &ParamStore, config: &LoraConfig) {
+pub fn merge_adapter(params: &ParamStore) {
     let _no_grad = tch::no_grad_guard();
     let float = |name: String| params.get(&name).detach().to_kind(Kind::Float);
-    let modules: Vec<String> = adapters(params)
-        .filter_map(|(_, id)| params.spec(id).name.strip_suffix(".lora_A.weight").map(str::to_owned))
-        .collect();
-    for module in modules {
+    for (module, id) in adapters(params) {
+        let Some(adapter) = params.spec(id).adapter else { continue };
         let (a, b) = (float(format!("{module}.lora_A.weight")), float(format!("{module}.lora_B.weight")));
         let base = params.id(&format!("{module}.weight"));
-        params.set(base, &(float(format!("{module}.weight")) + b.matmul(&a) * config.scale()));
+        params.set(base, &(float(format!("{module}.weight")) + b.matmul(&a) * adapter.scale));
         let _ = params.get(&format!("{module}.lora_B.weight")).detach().zero_();
     }
 }
@@ -177,24 +165,17 @@ fn adapters(params: &ParamStore) -> impl Iterator<Item = (&str, ParamId)> {
 #[cfg(test)]
 mod tests {
     use super::{AdapterError, load_adapter, merge_adapter, read_adapter_config, save_adapter};
-    use crate::nn::{Linear, LoraConfig, LoraTargets, ParamStore, Scope};
+    use crate::nn::{Linear, LinearModule, LoraConfig, ParamStore, Scope};
     use tch::{Device, Kind, Tensor};
 
     fn config(r: i64) -> LoraConfig {
-        LoraConfig {
-            r,
-            alpha: 4.0,
-            dropout: 0.1,
-            use_rslora: true,
-            targets: LoraTargets::AllLinear,
-            exclude_modules: Vec::new(),
-        }
+        LoraConfig { r, alpha: 4.0, dropout: 0.1, use_rslora: true }
     }
 
     fn store(config: &LoraConfig, seed: u64) -> ParamStore {
-        let specs = Linear::specs("model.", "up_proj", 5, 7, true, 0.5);
-        let mut params = ParamStore::new(config.adapt(specs).unwrap(), Kind::Float, Device::Cpu);
-        params.set_lora(config);
+        let mut specs = Linear::specs("model.", "up_proj", 5, 7, true, 0.5);
+        specs.extend(config.specs(&LinearModule::of(&specs[0]).unwrap()));
+        let params = ParamStore::new(specs, Kind::Float, Device::Cpu);
         params.init_random(seed);
         let b = params.id("model.up_proj.lora_B.weight");
         tch::manual_seed(seed as i64);
@@ -208,8 +189,7 @@ mod tests {
         let (saved, other) = (store(&config(2), 1), store(&config(2), 2));
         save_adapter(&saved, &config(2), "org/base", dir.path()).unwrap();
         let read = read_adapter_config(dir.path()).unwrap();
-        assert_eq!(read.targets, LoraTargets::Modules(vec!["model.up_proj".into()]));
-        assert_eq!((read.r, read.scale(), read.dropout), (2, config(2).scale(), 0.1));
+        assert_eq!(read, config(2));
         load_adapter(&other, dir.path()).unwrap();
         for name in ["lora_A", "lora_B"] {
             let name = format!("model.up_proj.{name}.weight");
@@ -225,7 +205,7 @@ mod tests {
         let linear = Linear::new(&Scope::new(&params, "model."), "up_proj");
         let x = Tensor::randn([4, 5], (Kind::Float, Device::Cpu));
         let before = linear.forward(&x);
-        merge_adapter(&params, &config(2));
+        merge_adapter(&params);
         assert!(linear.forward(&x).allclose(&before, 1e-5, 1e-5, false));
         let bias = Some(params.get("model.up_proj.bias"));
         assert!(x.linear(&params.get("model.up_proj.weight"), bias).allclose(&before, 1e-5, 1e-5, false));
@@ -239,7 +219,6 @@ mod tests {
             (r#"{"peft_type": "IA3"}"#, "peft_type is \"IA3\""),
             (r#"{"peft_type": "LORA", "r": 4, "target_modules": ["q"], "use_dora": true}"#, "use_dora is true"),
             (r#"{"peft_type": "LORA", "r": 0, "target_modules": ["q"]}"#, "r is not a positive integer"),
-            (r#"{"peft_type": "LORA", "r": 4, "target_modules": "q.*"}"#, "target_modules is not a list of names"),
         ] {
             write(text);
             let message = read_adapter_config(dir.path()).unwrap_err().to_string();

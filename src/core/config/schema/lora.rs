@@ -43,6 +43,17 @@ impl Lora {
         (all || self.target_modules.iter().any(is)) && !self.exclude_modules.iter().any(is)
     }
 
+    /// The first of `target_modules` that names none of these.
+    pub fn target_without_module<'a>(&self, modules: impl Iterator<Item = &'a str> + Clone) -> Option<&str> {
+        let alone = |target: &String| Self {
+            target_modules: vec![target.clone()],
+            exclude_modules: Vec::new(),
+            ..self.clone()
+        };
+        let absent = |target: &&String| !modules.clone().any(|module| alone(target).targets(module));
+        self.target_modules.iter().find(absent).map(String::as_str)
+    }
+
     /// Whether every linear module but the output layer is meant.
     pub fn all_linear(&self) -> bool {
         self.target_modules.iter().any(|name| name == ALL_LINEAR)

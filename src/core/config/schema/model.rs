@@ -67,7 +67,7 @@ pub struct Part {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Mtp {
-    /// How many such layers are trained; `null`: as many as the model's `config.json` says.
+    /// How many such layers are trained; `null`: none, whatever the model's `config.json` says.
     #[schemars(range(max = 16))]
     pub num_layers: Option<usize>,
     /// Weight of their mean loss beside the main one.
