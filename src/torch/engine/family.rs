@@ -84,6 +84,7 @@ impl FoundationModel for DecoderModel {
             num_feature_tensors: self.num_feature_tensors,
             train_features: batch.feature_grads,
             policy: self.policy,
+            keep_routing: false,
         };
         let recorded = self.decoder.tape(&text, Some(&targets), &options);
         FoundationTape {

@@ -13,8 +13,8 @@ mod rope_config;
 mod vision_config;
 
 pub use decoder::{
-    Decoder, DecoderConfig, Decoding, FeedForwardConfig, LayerConfig, MixerConfig, MtpConfig, MtpNames, MtpPlace, Names, Prompt, Sampling, Targets, TextBatch,
-    TextOptions, TextTape, generate,
+    Balance, Decoder, DecoderConfig, Decoding, FeedForwardConfig, LayerConfig, MixerConfig, MtpConfig, MtpNames, MtpPlace,
+    Names, Prompt, RoutedExperts, RouterLosses, Routing, Sampling, Targets, TextBatch, TextOptions, TextTape, generate,
 };
 pub use interface::{
     EncoderFamily, EncoderModel, EncoderTape, FoundationFamily, FoundationModel, FoundationTape, MicroBatch,

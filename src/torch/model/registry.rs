@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::decoder::DecoderConfig;
-use super::family::{Place, internlm2, llama, mimo, qwen, qwen2, qwen3, qwen3_vl};
+use super::family::{Place, internlm2, llama, mimo, minimax_m2, qwen, qwen2, qwen3, qwen3_moe, qwen3_vl};
 use super::interface::EncoderFamily;
 use super::keys::{Keys, ModelConfigError};
 
@@ -17,9 +17,11 @@ const DECODERS: &[(&str, ReadDecoder)] = &[
     ("internlm2", internlm2::read),
     ("llama", llama::read),
     ("mimo", mimo::read),
+    ("minimax_m2", minimax_m2::read),
     ("qwen", qwen::read),
     ("qwen2", qwen2::read),
     ("qwen3", qwen3::read),
+    ("qwen3_moe", qwen3_moe::read),
     ("qwen3_vl_text", qwen3_vl::read_text),
 ];
 

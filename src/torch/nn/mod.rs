@@ -9,6 +9,7 @@ mod linear;
 mod lora;
 mod mixer;
 mod mla;
+pub mod moe;
 mod mlp;
 mod norm;
 mod params;

@@ -221,7 +221,8 @@ impl Execution {
         };
         let (mut y, mut dy) = (Vec::new(), Vec::new());
         for (output, gradient) in outputs.iter().zip(&received) {
-            if let Some(gradient) = gradient {
+            // Integers, and what was computed without autograd, pass no gradient on.
+            if let Some(gradient) = gradient.as_ref().filter(|_| output.requires_grad()) {
                 y.push(output);
                 dy.push(gradient);
             }
@@ -229,7 +230,7 @@ impl Execution {
         let leaves = operation.params.iter().map(|id| self.params.leaf(*id));
         let leaves: Vec<&Tensor> = leaves.filter(|leaf| wanted && leaf.requires_grad()).collect();
         let x: Vec<&Tensor> = inputs.iter().filter(|input| input.requires_grad()).chain(leaves).collect();
-        let mut found = grad(&y, &dy, &x)?.into_iter();
+        let mut found = if y.is_empty() { vec![] } else { grad(&y, &dy, &x)? }.into_iter();
         let of_reads = inputs.iter().map(|input| if input.requires_grad() { found.next().flatten() } else { None });
         let of_reads = of_reads.collect();
         let of_params = operation
@@ -239,10 +240,10 @@ impl Execution {
         Ok((of_reads, of_params.collect()))
     }
 
-    /// The values as leaves of a new graph.
+    /// The values as leaves of a new graph; integers have no gradients.
     fn leaves(&self, operation: &Operation, values: &[Tensor]) -> Vec<Tensor> {
         let needed = operation.reads.iter().map(|slot| self.needs_grad[slot.index()]);
-        values.iter().zip(needed).map(|(value, needed)| value.detach().set_requires_grad(needed)).collect()
+        values.iter().zip(needed).map(|(value, needed)| leaf(value, needed)).collect()
     }
 
     fn needs(&self, operation: &Operation, wanted: bool) -> Needs {
@@ -258,6 +259,10 @@ impl Execution {
         };
         self.grads[slot.index()] = Some(sum);
     }
+}
+
+fn leaf(value: &Tensor, needed: bool) -> Tensor {
+    value.detach().set_requires_grad(needed && value.is_floating_point())
 }
 
 /// Whether a gradient of some of these parameters is to be computed.

@@ -6,7 +6,7 @@ use tch::Tensor;
 
 use crate::nn::ParamId;
 
-/// A value on the tape: written once, by an operation or as an input.
+/// A value on the tape: written once, by an operation or as an input. Integers have no gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(pub(super) u32);
 

@@ -26,6 +26,13 @@ pub struct Targets {
     pub scale: f64,
 }
 
+impl Targets {
+    /// The part of the step's targets that these are.
+    pub(super) fn share(&self) -> f64 {
+        self.scale * self.labels.iter().filter(|label| **label >= 0).count() as f64
+    }
+}
+
 /// A decoder's tape and the slots of interest.
 pub struct TextTape {
     pub tape: Tape,
@@ -33,8 +40,42 @@ pub struct TextTape {
     pub features: Vec<Slot>,
     /// The hidden states after the last norm: `[T, D]`, or `[L, D]`, those of counted targets, where there is a loss.
     pub hidden: Slot,
-    /// A scalar, float64.
+    /// A scalar, float64: what to differentiate.
     pub loss: Option<Slot>,
+    /// The part of the loss that is of the next tokens, a kept slot: without prediction heads and routers.
+    pub token_loss: Option<Slot>,
+    /// Of a mixture of experts.
+    pub routing: Option<Routing>,
+}
+
+/// What routers leave on a tape, all in kept slots.
+#[derive(Clone, Debug, Default)]
+pub struct Routing {
+    pub losses: RouterLosses,
+    /// One for each set of experts in the order of the layers, those of prediction heads last.
+    pub experts: Vec<RoutedExperts>,
+}
+
+/// Losses of all routers together, unweighted scalars, where they are wanted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RouterLosses {
+    /// The load-balancing loss.
+    pub aux: Option<Slot>,
+    /// The sum over layers of the mean z-loss.
+    pub z: Option<Slot>,
+}
+
+/// The routing to one set of experts.
+#[derive(Clone, Debug)]
+pub struct RoutedExperts {
+    /// As segments are named: `layer 3`, `mtp 0`.
+    pub layer: String,
+    /// Whether these are the experts of pictures and videos alone.
+    pub media: bool,
+    /// How many rows each expert got: `[E]`, int64.
+    pub counts: Slot,
+    /// Logits `[T, E]`, weights `[T, K]` and chosen experts `[T, K]` of the tokens routed here, where asked for.
+    pub outputs: Option<[Slot; 3]>,
 }
 
 /// How a decoder's tape is laid out.
@@ -44,4 +85,6 @@ pub struct TextOptions {
     /// Whether gradients of the features are wanted.
     pub train_features: bool,
     pub policy: Policy,
+    /// Whether the routers' outputs are kept.
+    pub keep_routing: bool,
 }

@@ -2,6 +2,7 @@
 
 use super::mtp::{MtpConfig, MtpNames, MtpPlace};
 use super::names::Names;
+use crate::nn::moe::MoeConfig;
 use crate::nn::{AttentionConfig, MlaConfig, NormConfig, RopeConfig};
 
 /// Every number and choice of a decoder, whatever its family.
@@ -16,6 +17,7 @@ pub struct DecoderConfig {
     /// The token whose embedding gets no gradient.
     pub pad_token_id: Option<i64>,
     pub initializer_range: f64,
+    pub balance: Balance,
     pub names: Names,
     /// How the family's checkpoints store prediction heads; `None` where they have none.
     pub mtp_names: Option<MtpNames>,
@@ -39,7 +41,22 @@ pub enum MixerConfig {
 #[derive(Clone, Debug, PartialEq)]
 pub enum FeedForwardConfig {
     /// A SwiGLU of this inner width, with biases or not.
-    Dense { intermediate_size: i64, bias: bool },
+    Dense {
+        intermediate_size: i64,
+        bias: bool,
+    },
+    Moe(MoeConfig),
+}
+
+/// What keeps the loads of experts even; nothing where all are 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Balance {
+    /// Weight of the load-balancing loss over all layers (`router_aux_loss_coef`).
+    pub aux_loss_coef: f64,
+    /// Weight of the sum over layers of the router z-losses.
+    pub z_loss_coef: f64,
+    /// What a step adds to or takes from the balancing bias of an expert.
+    pub bias_update_rate: f64,
 }
 
 impl DecoderConfig {

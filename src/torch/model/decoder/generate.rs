@@ -109,10 +109,11 @@ impl Cache {
         if num_tensors > 0 {
             x_TD = x_TD.index_copy(0, &rows, &features(0));
         }
+        let split = model.split(&Tensor::from_slice(&input_ids));
         for (number, (layer, state)) in model.layers.iter().zip(&mut self.layers).enumerate() {
             let mixer = &layer.mixer;
             x_TD += mixer.module.prefill(&mixer.norm.forward(&x_TD), &context, &self.columns, state);
-            x_TD += layer.feed_forward.forward(&x_TD);
+            x_TD += layer.feed_forward.forward(&x_TD, split.as_ref());
             if number + 1 < num_tensors {
                 x_TD = x_TD.index_add(0, &rows, &features(number + 1));
             }
@@ -133,7 +134,7 @@ impl Cache {
         for (layer, state) in model.layers.iter().zip(&mut self.layers) {
             let mixer = &layer.mixer;
             x_BD += mixer.module.step(&mixer.norm.forward(&x_BD), &rope, &self.columns, state);
-            x_BD += layer.feed_forward.forward(&x_BD);
+            x_BD += layer.feed_forward.forward(&x_BD, None);
         }
         model.logits(&model.norm.forward(&x_BD))
     }

@@ -5,8 +5,9 @@ use std::rc::Rc;
 use tch::Tensor;
 
 use super::config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
+use super::moe::{Moe, Recording, Split};
 use crate::nn::{Context, Mixer, Mla, ParamId, ParamSpec, ParamStore, RmsNorm, Scope, SelfAttention, SwiGlu};
-use crate::tape::{Policy, Slot, Tape};
+use crate::tape::{Slot, Tape};
 
 /// A branch's module with its norm and the parameters that a segment running them differentiates by.
 pub(super) struct Branch<T: ?Sized> {
@@ -23,6 +24,7 @@ pub(super) struct Layer {
 #[derive(Clone)]
 pub(super) enum FeedForward {
     Dense(Rc<Branch<SwiGlu>>),
+    Moe(Rc<Moe>),
 }
 
 impl Layer {
@@ -35,14 +37,17 @@ impl Layer {
                 let prefix = format!("{prefix}{}.", names.attention);
                 specs.extend(SelfAttention::specs(&prefix, width, attention, &config.norm, std));
             }
-            MixerConfig::Mla(mla) => specs.extend(Mla::specs(&format!("{prefix}{}.", names.attention), width, mla, std)),
+            MixerConfig::Mla(mla) => {
+                specs.extend(Mla::specs(&format!("{prefix}{}.", names.attention), width, mla, std))
+            }
         }
         specs.extend(config.norm.specs(prefix, names.post_norm, width));
         let prefix = format!("{prefix}{}.", names.mlp);
-        match layer.feed_forward {
+        match &layer.feed_forward {
             FeedForwardConfig::Dense { intermediate_size, bias } => {
-                specs.extend(SwiGlu::specs(&prefix, names.gate_up_down, width, intermediate_size, bias, std));
+                specs.extend(SwiGlu::specs(&prefix, names.gate_up_down, width, *intermediate_size, *bias, std));
             }
+            FeedForwardConfig::Moe(moe) => specs.extend(Moe::specs(&prefix, width, moe, std)),
         }
         specs
     }
@@ -66,37 +71,47 @@ impl Layer {
                     Box::new(SwiGlu::new(scope, names.gate_up_down))
                 }))
             }
+            FeedForwardConfig::Moe(moe) => FeedForward::Moe(Rc::new(Moe::new(config, params, prefix, moe))),
         };
         Layer { mixer, feed_forward }
     }
 
     /// Both branches with their residuals: the slot of the layer's output. `name` begins those of its segments.
-    pub fn record(&self, tape: &mut Tape, name: &str, x: Slot, context: &Rc<Context>, policy: Policy) -> Slot {
+    pub fn record(
+        &self,
+        tape: &mut Tape,
+        name: &str,
+        x: Slot,
+        context: &Rc<Context>,
+        recording: &mut Recording,
+    ) -> Slot {
         let (mixer, context) = (self.mixer.clone(), context.clone());
-        let ids = &self.mixer.ids;
+        let (ids, policy) = (&self.mixer.ids, recording.policy);
         let forward = move |reads: &[Tensor]| vec![mixer.module.forward(&mixer.norm.forward(&reads[0]), &context)];
         let y = tape.run(format!("{name} mixer"), ids, policy, &[x], 1, forward)[0];
         let x = tape.add(x, y);
-        let y = self.feed_forward.record(tape, name, x, policy);
+        let y = self.feed_forward.record(tape, name, x, recording);
         tape.add(x, y)
     }
 }
 
 impl FeedForward {
-    fn record(&self, tape: &mut Tape, name: &str, x: Slot, policy: Policy) -> Slot {
+    fn record(&self, tape: &mut Tape, name: &str, x: Slot, recording: &mut Recording) -> Slot {
         match self {
             FeedForward::Dense(dense) => {
                 let branch = dense.clone();
                 let forward = move |reads: &[Tensor]| vec![branch.module.forward(&branch.norm.forward(&reads[0]))];
-                tape.run(format!("{name} mlp"), &dense.ids, policy, &[x], 1, forward)[0]
+                tape.run(format!("{name} mlp"), &dense.ids, recording.policy, &[x], 1, forward)[0]
             }
+            FeedForward::Moe(moe) => moe.record(tape, name, x, recording),
         }
     }
 
     /// The branch without a tape, its norm included and the residual not: `[T, D]` to `[T, D]`.
-    pub fn forward(&self, x_TD: &Tensor) -> Tensor {
+    pub fn forward(&self, x_TD: &Tensor, split: Option<&Split>) -> Tensor {
         match self {
             FeedForward::Dense(branch) => branch.module.forward(&branch.norm.forward(x_TD)),
+            FeedForward::Moe(moe) => moe.forward(x_TD, split),
         }
     }
 }

@@ -6,14 +6,16 @@ mod batch;
 mod config;
 mod generate;
 mod layer;
+mod moe;
 mod mtp;
 mod names;
 mod record;
+mod router_losses;
 mod sampling;
 mod transformer;
 
-pub use batch::{Targets, TextBatch, TextOptions, TextTape};
-pub use config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
+pub use batch::{RoutedExperts, RouterLosses, Routing, Targets, TextBatch, TextOptions, TextTape};
+pub use config::{Balance, DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
 pub use generate::{Decoding, Prompt, generate};
 pub use mtp::{MtpConfig, MtpNames, MtpPlace};
 pub use names::Names;

@@ -10,11 +10,12 @@ use tch::{Kind, Tensor};
 use super::batch::{Targets, TextBatch};
 use super::config::{DecoderConfig, LayerConfig};
 use super::layer::Layer;
+use super::moe::Recording;
 use super::record::index;
 use super::transformer::Decoder;
 use crate::model::loss::LinearCrossEntropy;
 use crate::nn::{Context, Linear, ParamId, ParamSpec, ParamStore, RmsNorm, Scope};
-use crate::tape::{Policy, Slot, Tape};
+use crate::tape::{Slot, Tape};
 
 /// How a checkpoint stores its prediction heads. Names are within a head, but the layer's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,10 +136,10 @@ impl Decoder {
         batch: &TextBatch,
         targets: &Targets,
         context: &Rc<Context>,
-        policy: Policy,
+        recording: &mut Recording,
     ) -> Vec<(Slot, f64)> {
         let Some(config) = self.config.mtp.as_ref().filter(|_| !self.mtp.is_empty()) else { return Vec::new() };
-        let norm = self.norm.clone();
+        let (policy, norm) = (recording.policy, self.norm.clone());
         let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
         let mut hidden = tape.run("mtp norm", &self.norm_ids, policy, &[x], 1, forward)[0];
         let (mut ids, mut labels) = (batch.input_ids.shallow_clone(), targets.labels.clone());
@@ -156,7 +157,7 @@ impl Decoder {
             let mut params = vec![self.embed_id];
             params.extend(&head.join_ids);
             let joined = tape.run(format!("mtp {number} join"), &params, policy, &[hidden], 1, forward)[0];
-            let y = head.layer.record(tape, &format!("mtp {number}"), joined, context, policy);
+            let y = head.layer.record(tape, &format!("mtp {number}"), joined, context, recording);
             let norm = head.last_norm.clone();
             let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
             hidden = tape.run(format!("mtp {number} norm"), &head.last_norm_ids, policy, &[y], 1, forward)[0];

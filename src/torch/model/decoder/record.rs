@@ -4,8 +4,10 @@ use std::rc::Rc;
 
 use tch::{Kind, Tensor};
 
-use super::batch::{Targets, TextBatch, TextOptions, TextTape};
+use super::batch::{Routing, Targets, TextBatch, TextOptions, TextTape};
+use super::moe::Recording;
 use super::mtp::counted;
+use super::router_losses::Wanted;
 use super::transformer::Decoder;
 use crate::model::loss::LinearCrossEntropy;
 use crate::tape::{Policy, Slot, Tape};
@@ -27,8 +29,16 @@ impl Decoder {
             x = tape.put_rows(x, rows.clone(), merged);
         }
         let context = Rc::new(self.context(&batch.position_ids, &batch.cu_seqlens));
+        let mut recording = Recording {
+            policy,
+            wanted: targets.map_or(Wanted::default(), |_| Wanted::new(&self.config.balance)),
+            keep_routing: options.keep_routing,
+            split: self.split(&batch.input_ids),
+            routed: Vec::new(),
+            losses: Vec::new(),
+        };
         for (number, layer) in self.layers.iter().enumerate() {
-            x = layer.record(&mut tape, &format!("layer {number}"), x, &context, policy);
+            x = layer.record(&mut tape, &format!("layer {number}"), x, &context, &mut recording);
             if let Some(&deep) = features.get(1 + number) {
                 x = tape.add_rows(x, rows.clone(), deep);
             }
@@ -37,12 +47,16 @@ impl Decoder {
             let norm = self.norm.clone();
             let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
             let hidden = tape.run("norm", &self.norm_ids, policy, &[x], 1, forward)[0];
-            return TextTape { tape, features, hidden, loss: None };
+            return TextTape { tape, features, hidden, loss: None, token_loss: None, routing: recording.finish() };
         };
         let (hidden, loss) = self.record_loss(&mut tape, x, targets, policy);
-        let others = self.record_mtp(&mut tape, x, batch, targets, &context, policy);
-        let loss = Some(total(&mut tape, loss, &others));
-        TextTape { tape, features, hidden, loss }
+        let mut others = self.record_mtp(&mut tape, x, batch, targets, &context, &mut recording);
+        let (num_tokens, share) = (batch.input_ids.numel() as i64, targets.share());
+        let losses = recording.record_losses(&mut tape, num_tokens);
+        others.extend(losses.weighted(&self.config.balance, share));
+        let routing = recording.finish().map(|routing| Routing { losses, ..routing });
+        let total = total(&mut tape, loss, &others);
+        TextTape { tape, features, hidden, loss: Some(total), token_loss: Some(loss), routing }
     }
 
     /// The last norm and the loss, of counted tokens only.
@@ -63,6 +77,7 @@ fn total(tape: &mut Tape, loss: Slot, others: &[(Slot, f64)]) -> Slot {
     if others.is_empty() {
         return loss;
     }
+    tape.keep(loss);
     let (mut reads, weights) = (vec![loss], others.iter().map(|(_, weight)| *weight).collect::<Vec<_>>());
     reads.extend(others.iter().map(|(slot, _)| *slot));
     let sum = move |reads: &[Tensor]| {

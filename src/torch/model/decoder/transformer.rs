@@ -5,7 +5,8 @@ use std::rc::Rc;
 use tch::Tensor;
 
 use super::config::DecoderConfig;
-use super::layer::Layer;
+use super::layer::{FeedForward, Layer};
+use super::moe::Split;
 use super::mtp::MtpHead;
 use crate::nn::{Context, Init, PackedAttention, ParamId, ParamSpec, ParamStore, RmsNorm, Rope, Scope, Shelf};
 
@@ -79,6 +80,25 @@ impl Decoder {
             cu_seqlens: cu_seqlens.to_vec(),
             chosen: Shelf::default(),
         }
+    }
+
+    /// The balancing biases, in the order of [`Routing::experts`](super::Routing): `None` where a router has none.
+    pub fn router_biases(&self) -> Vec<Option<Tensor>> {
+        let layers = self.layers.iter().filter_map(|layer| match &layer.feed_forward {
+            FeedForward::Moe(moe) => Some(moe),
+            FeedForward::Dense(_) => None,
+        });
+        layers.flat_map(|moe| moe.routers()).map(|router| router.bias().map(Tensor::shallow_clone)).collect()
+    }
+
+    /// Which tokens of a row have experts of their own; `None` where no layer has such.
+    pub(super) fn split(&self, input_ids: &Tensor) -> Option<Split> {
+        let token_ids = self.layers.iter().find_map(|layer| match &layer.feed_forward {
+            FeedForward::Moe(moe) => moe.media_token_ids(),
+            FeedForward::Dense(_) => None,
+        })?;
+        let input_ids = Vec::<i64>::try_from(input_ids).expect("a row of integers");
+        Split::new(&input_ids, token_ids, self.embed.device())
     }
 
     pub(super) fn rope(&self, position_ids: &Tensor) -> Rope {

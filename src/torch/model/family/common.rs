@@ -2,7 +2,9 @@
 
 use serde_json::json;
 
-use crate::model::decoder::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig, MtpNames, MtpPlace, Names};
+use crate::model::decoder::{
+    Balance, DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig, MtpNames, MtpPlace, Names,
+};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::nn::{AttentionConfig, NormConfig, RopeConfig};
 
@@ -102,6 +104,7 @@ pub(super) fn layered(
         tie_word_embeddings: keys.flag_or("tie_word_embeddings")?.unwrap_or(false),
         pad_token_id,
         initializer_range: keys.number_or("initializer_range")?.unwrap_or(0.02),
+        balance: Balance::default(),
         names: place.names(),
         mtp_names: None,
         mtp: None,

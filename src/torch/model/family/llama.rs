@@ -1,6 +1,6 @@
 //! LLaMA 2, 3 and 3.1 (`LlamaForCausalLM`).
 
-use super::common::{Place, attention, dense, uniform};
+use super::common::{Place, attention, uniform};
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig, MixerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope;
@@ -10,10 +10,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderCo
     let bias = keys.flag_or("attention_bias")?.unwrap_or(false);
     (attention.qkv_bias, attention.o_bias) = (bias, bias);
     let rope = read_rope(keys, attention.head_dim, 10_000.0)?;
-    let feed_forward = match dense(keys)? {
-        FeedForwardConfig::Dense { intermediate_size, .. } => {
-            FeedForwardConfig::Dense { intermediate_size, bias: keys.flag_or("mlp_bias")?.unwrap_or(false) }
-        }
-    };
+    let bias = keys.flag_or("mlp_bias")?.unwrap_or(false);
+    let feed_forward = FeedForwardConfig::Dense { intermediate_size: keys.size("intermediate_size")?, bias };
     uniform(keys, place, MixerConfig::Attention(attention), feed_forward, rope)
 }

@@ -44,7 +44,8 @@ pub fn parity(folder: &Path) -> Result<ParityReport, ParityError> {
     let mut report = ParityReport::default();
     let documents: Vec<&Document> = fixture.documents.iter().collect();
 
-    let logits = models.logits(&documents);
+    let (logits, routed) = models.logits(&documents);
+    models.compare_routers(&fixture, routed, &mut report);
     let of_tokens = |name: &str| fixture.expected.get(name);
     if let Some(expected) = of_tokens("logits") {
         let (rows, width) = (fixture.attention_mask.flatten(0, -1).nonzero().flatten(0, -1), logits.size()[1]);
@@ -52,7 +53,7 @@ pub fn parity(folder: &Path) -> Result<ParityReport, ParityError> {
     }
     if let Some(expected) = of_tokens("packed.logits") {
         report.compare("packed.logits", "packed.logits", &logits, expected);
-        let alone: Vec<Tensor> = documents.iter().map(|document| models.logits(&[document])).collect();
+        let alone: Vec<Tensor> = documents.iter().map(|document| models.logits(&[document]).0).collect();
         report.compare("single logits", "packed.logits", &Tensor::cat(&alone, 0), expected);
     }
 
@@ -140,11 +141,16 @@ impl Models {
         }
     }
 
-    /// `[T, V]` for the documents as one packed row.
-    fn logits(&self, documents: &[&Document]) -> Tensor {
+    /// `[T, V]` for the documents as one packed row, and what each router gave: its layer's name in the reference, and
+    /// logits, weights and experts.
+    fn logits(&self, documents: &[&Document]) -> (Tensor, Vec<(String, [Tensor; 3])>) {
         let _no_grad = tch::no_grad_guard();
-        let options =
-            TextOptions { num_feature_tensors: self.num_feature_tensors, train_features: false, policy: Policy::Keep };
+        let options = TextOptions {
+            num_feature_tensors: self.num_feature_tensors,
+            train_features: false,
+            policy: Policy::Keep,
+            keep_routing: true,
+        };
         let made = self.text.model.tape(&self.batch(documents), None, &options);
         let inputs = self.encode(documents, false).map_or(Vec::new(), |(encoder, outputs)| {
             made.features
@@ -155,7 +161,34 @@ impl Models {
         });
         let mut execution = Execution::forward_only(Rc::new(made.tape), self.text.params.clone(), inputs);
         execution.forward();
-        self.text.model.logits(execution.value(made.hidden))
+        let routed = made.routing.iter().flat_map(|routing| &routing.experts).filter_map(|routed| {
+            let outputs = routed.outputs?.map(|slot| execution.value(slot).shallow_clone());
+            Some((routed.layer.trim_start_matches("layer ").to_owned(), routed.media, outputs))
+        });
+        let routed: Vec<_> = routed.collect();
+        let by_media = routed.iter().any(|(_, media, _)| *media);
+        let named = |(layer, media, outputs)| match (by_media, media) {
+            (false, _) => (layer, outputs),
+            (true, false) => (format!("{layer}/text_moe"), outputs),
+            (true, true) => (format!("{layer}/vision_moe"), outputs),
+        };
+        (self.text.model.logits(execution.value(made.hidden)), routed.into_iter().map(named).collect())
+    }
+
+    /// Logits, chosen experts and weights of every router, where the fixture has them.
+    fn compare_routers(&self, fixture: &Fixture, routed: Vec<(String, [Tensor; 3])>, report: &mut ParityReport) {
+        for (layer, [logits, weights, experts]) in routed {
+            // A token's experts in ascending order.
+            let (experts, order) = experts.sort(-1, false);
+            let weights = weights.gather(-1, &order, false);
+            let found = [("router logits", logits), ("router experts", experts), ("router weights", weights)];
+            for (quantity, found) in found {
+                let key = format!("{}/{layer}", quantity.replace(' ', "_"));
+                if let Some(expected) = fixture.expected.get(&key) {
+                    report.compare(quantity, &key, &found, expected);
+                }
+            }
+        }
     }
 
     /// Greedy continuations, all documents as one batch of prompts: not one token may differ.
@@ -191,8 +224,12 @@ impl Models {
         let encoder = self.encode(documents, true);
         let targets =
             Targets { labels: documents.iter().flat_map(|document| document.targets.clone()).collect(), scale };
-        let options =
-            TextOptions { num_feature_tensors: self.num_feature_tensors, train_features: true, policy: Policy::Keep };
+        let options = TextOptions {
+            num_feature_tensors: self.num_feature_tensors,
+            train_features: true,
+            policy: Policy::Keep,
+            keep_routing: false,
+        };
         let made = self.text.model.tape(&self.batch(documents), Some(&targets), &options);
         let inputs = encoder.iter().flat_map(|(encoder, outputs)| {
             made.features.iter().zip(outputs).map(|(slot, output)| (*slot, encoder.value(*output).shallow_clone()))

@@ -1,0 +1,281 @@
+//! A mixture of experts on the tape. Every step is an operation of its own, so that a collective fits between any two:
+//! norm, route, dispatch, experts, combine, and the shared experts beside them.
+//!
+//! Shapes: T tokens, D hidden size, E experts, K experts a token, N = T·K rows sorted by expert.
+
+use std::rc::Rc;
+
+use tch::Tensor;
+
+use super::batch::RoutedExperts;
+use super::config::DecoderConfig;
+use super::router_losses::{LayerLosses, Wanted};
+use crate::nn::moe::{Experts, MoeConfig, Order, Router, SharedExperts, choices_by_softmax, z_loss};
+use crate::nn::{ParamId, ParamSpec, ParamStore, RmsNorm, Scope};
+use crate::tape::{Custom, CustomGrads, Needs, Policy, Slot, Tape};
+
+/// The feed-forward branch of a layer.
+pub(super) struct Moe {
+    norm: Rc<RmsNorm>,
+    norm_ids: Vec<ParamId>,
+    experts: ExpertSet,
+    /// Those of the tokens of pictures and videos, and which tokens these are.
+    media: Option<(ExpertSet, Vec<i64>)>,
+    shared: Option<(Rc<SharedExperts>, Vec<ParamId>)>,
+}
+
+struct ExpertSet {
+    router: Rc<Router>,
+    router_ids: Vec<ParamId>,
+    experts: Rc<Experts>,
+    experts_ids: Vec<ParamId>,
+}
+
+/// The rows of a batch that are tokens of pictures and videos, and the others; int64.
+#[derive(Clone)]
+pub(super) struct Split {
+    media: Rc<Tensor>,
+    others: Rc<Tensor>,
+}
+
+/// What the layers of one tape share, and what they leave for its end.
+pub(super) struct Recording {
+    pub policy: Policy,
+    pub wanted: Wanted,
+    pub keep_routing: bool,
+    /// `None` where there are no tokens of pictures or videos, or all experts are for all tokens.
+    pub split: Option<Split>,
+    pub routed: Vec<RoutedExperts>,
+    pub losses: Vec<LayerLosses>,
+}
+
+impl Split {
+    /// `None` where no token of the row is one of `token_ids`.
+    pub fn new(input_ids: &[i64], token_ids: &[i64], device: tch::Device) -> Option<Split> {
+        let rows = |of_media: bool| {
+            let rows = (0..).zip(input_ids).filter(|(_, id)| token_ids.contains(id) == of_media);
+            Tensor::from_slice(&rows.map(|(row, _)| row).collect::<Vec<i64>>())
+        };
+        let (media, others) = (rows(true), rows(false));
+        let on_device = |rows: Tensor| Rc::new(rows.to_device(device));
+        (media.numel() > 0).then(|| Split { media: on_device(media), others: on_device(others) })
+    }
+}
+
+impl Moe {
+    /// Of the module alone; its norm is the layer's.
+    pub fn specs(prefix: &str, width: i64, config: &MoeConfig, std: f64) -> Vec<ParamSpec> {
+        let mut specs = Router::specs(prefix, width, config, false, std);
+        specs.extend(Experts::specs(prefix, width, config, std));
+        if let Some(media) = &config.media {
+            // One tensor holds the biases of both sets.
+            let shares_bias = media.experts.names.bias.name == config.names.bias.name;
+            specs.extend(Router::specs(prefix, width, &media.experts, shares_bias, std));
+            specs.extend(Experts::specs(prefix, width, &media.experts, std));
+        }
+        if let Some(shared) = &config.shared {
+            specs.extend(SharedExperts::specs(prefix, width, config, shared, std));
+        }
+        specs
+    }
+
+    /// `prefix` is the layer's.
+    pub fn new(decoder: &DecoderConfig, params: &ParamStore, prefix: &str, config: &MoeConfig) -> Moe {
+        let outer = Scope::new(params, prefix);
+        let norm = Rc::new(decoder.norm.build(&outer, decoder.names.post_norm));
+        let module = format!("{prefix}{}.", decoder.names.mlp);
+        let set = |config: &MoeConfig| {
+            let (router, experts) = (Scope::new(params, module.clone()), Scope::new(params, module.clone()));
+            ExpertSet {
+                router: Rc::new(Router::new(&router, config)),
+                router_ids: router.into_ids(),
+                experts: Rc::new(Experts::new(&experts, config)),
+                experts_ids: experts.into_ids(),
+            }
+        };
+        let shared = config.shared.as_ref().map(|shared| {
+            let scope = Scope::new(params, module.clone());
+            let experts = SharedExperts::new(&scope, config, shared);
+            (Rc::new(experts), scope.into_ids())
+        });
+        Moe {
+            norm,
+            norm_ids: outer.into_ids(),
+            experts: set(config),
+            media: config.media.as_ref().map(|media| (set(&media.experts), media.token_ids.clone())),
+            shared,
+        }
+    }
+
+    /// The routers of this layer, in the order of its sets of experts.
+    pub fn routers(&self) -> impl Iterator<Item = &Router> {
+        std::iter::once(&self.experts).chain(self.media.as_ref().map(|(set, _)| set)).map(|set| &*set.router)
+    }
+
+    /// The tokens for which there are experts of their own.
+    pub fn media_token_ids(&self) -> Option<&[i64]> {
+        self.media.as_ref().map(|(_, ids)| ids.as_slice())
+    }
+
+    /// The branch without its residual.
+    pub fn record(&self, tape: &mut Tape, layer: &str, x: Slot, recording: &mut Recording) -> Slot {
+        let (norm, policy) = (self.norm.clone(), recording.policy);
+        let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
+        let h = tape.run(format!("{layer} norm"), &self.norm_ids, policy, &[x], 1, forward)[0];
+        let shared = self.shared.as_ref().map(|(shared, ids)| {
+            let shared = shared.clone();
+            let forward = move |reads: &[Tensor]| vec![shared.forward(&reads[0])];
+            tape.run(format!("{layer} shared experts"), ids, policy, &[h], 1, forward)[0]
+        });
+        let (Some((media, _)), Some(split)) = (&self.media, recording.split.clone()) else {
+            let routed = self.experts.record(tape, layer, false, h, recording);
+            return shared.map_or(routed, |shared| tape.add(routed, shared));
+        };
+        let mut y = shared.unwrap_or_else(|| {
+            tape.run(format!("{layer} zeros"), &[], policy, &[h], 1, |reads| vec![reads[0].zeros_like()])[0]
+        });
+        for (set, is_media, rows) in [(&self.experts, false, &split.others), (media, true, &split.media)] {
+            let tokens = tape.take_rows(h, rows.clone());
+            let routed = set.record(tape, layer, is_media, tokens, recording);
+            y = tape.add_rows(y, rows.clone(), routed);
+        }
+        y
+    }
+
+    /// The branch without a tape, its norm included and the residual not: `[T, D]` to `[T, D]`.
+    pub fn forward(&self, x_TD: &Tensor, split: Option<&Split>) -> Tensor {
+        let h_TD = self.norm.forward(x_TD);
+        let y_TD = match (&self.media, split) {
+            (Some((media, _)), Some(split)) => {
+                let mut y_TD = h_TD.zeros_like();
+                for (set, rows) in [(&self.experts, &split.others), (media, &split.media)] {
+                    y_TD = y_TD.index_add(0, rows, &set.forward(&h_TD.index_select(0, rows)));
+                }
+                y_TD
+            }
+            _ => self.experts.forward(&h_TD),
+        };
+        match &self.shared {
+            Some((shared, _)) => y_TD + shared.forward(&h_TD),
+            None => y_TD,
+        }
+    }
+}
+
+impl ExpertSet {
+    fn forward(&self, h_TD: &Tensor) -> Tensor {
+        let config = self.router.config();
+        let routing = self.router.forward(h_TD);
+        let order = Order::new(&routing.experts_TK, config.num_experts);
+        let rows_ND = Order::dispatch(h_TD, &order.sources_N, config.top_k);
+        let (y_ND, _) = self.experts.forward(&rows_ND, &order.counts_E);
+        Order::combine(&y_ND, &routing.weights_TK, &order.rows_N)
+    }
+
+    fn record(&self, tape: &mut Tape, layer: &str, media: bool, h: Slot, recording: &mut Recording) -> Slot {
+        let Recording { policy, wanted, keep_routing, .. } = *recording;
+        let (num_experts, top_k) = (self.router.config().num_experts, self.router.config().top_k);
+        let router = self.router.clone();
+        let route = move |reads: &[Tensor]| {
+            let routing = router.forward(&reads[0]);
+            let order = Order::new(&routing.experts_TK, num_experts);
+            let mut outputs = vec![routing.weights_TK, order.sources_N, order.rows_N, order.counts_E];
+            if wanted.aux {
+                let (choices_E, probabilities_E) = choices_by_softmax(&routing.logits_TE, top_k);
+                outputs.extend([choices_E, probabilities_E]);
+            }
+            if wanted.z {
+                outputs.push(z_loss(&routing.logits_TE));
+            }
+            if keep_routing {
+                outputs.extend([routing.logits_TE, routing.experts_TK]);
+            }
+            outputs
+        };
+        let kind = if media { "media " } else { "" };
+        let name = |step: &str| format!("{layer} {kind}{step}");
+        let num_outputs = 4 + 2 * usize::from(wanted.aux) + usize::from(wanted.z) + 2 * usize::from(keep_routing);
+        let outputs = tape.run(name("route"), &self.router_ids, policy, &[h], num_outputs, route);
+        let [weights, sources, rows, counts] = outputs[..4] else { unreachable!("four at least") };
+        let mut others = outputs[4..].iter().copied();
+        let mut next = || others.next().expect("as many as were counted");
+        let choices = wanted.aux.then(|| [next(), next()]);
+        recording.losses.push(LayerLosses { choices, z: wanted.z.then(&mut next) });
+        let outputs = keep_routing.then(|| [next(), weights, next()]);
+        recording.routed.push(RoutedExperts { layer: layer.to_owned(), media, counts, outputs });
+        tape.keep(counts);
+        outputs.into_iter().flatten().for_each(|slot| tape.keep(slot));
+
+        let dispatched = tape.custom(name("dispatch"), &[], &[h, sources, rows], 1, Box::new(Dispatch { top_k }))[0];
+        let keep = policy == Policy::Keep;
+        let experts = Box::new(RunExperts { experts: self.experts.clone(), keep });
+        let done = tape.custom(name("experts"), &self.experts_ids, &[dispatched, counts], 1, experts)[0];
+        tape.custom(name("combine"), &[], &[done, weights, sources, rows], 1, Box::new(Combine))[0]
+    }
+}
+
+/// Tokens `[T, D]`, sources and rows `[N]` → rows `[N, D]`.
+struct Dispatch {
+    top_k: i64,
+}
+
+impl Custom for Dispatch {
+    fn forward(&self, reads: &[Tensor], needs: Option<&Needs>) -> (Vec<Tensor>, Vec<Tensor>) {
+        let saved = needs.map_or(Vec::new(), |_| vec![reads[2].shallow_clone()]);
+        (vec![Order::dispatch(&reads[0], &reads[1], self.top_k)], saved)
+    }
+
+    fn backward(&self, saved: Vec<Tensor>, grads: &[Option<Tensor>], _: &Needs) -> CustomGrads {
+        let found = grads[0].as_ref().map(|grad| Order::dispatch_backward(grad, &saved[0], self.top_k));
+        (vec![found, None, None], Vec::new())
+    }
+}
+
+/// Rows `[N, D]` and counts `[E]` → rows `[N, D]`.
+struct RunExperts {
+    experts: Rc<Experts>,
+    /// Whether what is between the two products is kept for the backward, or computed again.
+    keep: bool,
+}
+
+impl Custom for RunExperts {
+    fn forward(&self, reads: &[Tensor], needs: Option<&Needs>) -> (Vec<Tensor>, Vec<Tensor>) {
+        let (y_ND, hidden) = self.experts.forward(&reads[0], &reads[1]);
+        let mut saved = Vec::new();
+        if needs.is_some() {
+            saved.extend(reads.iter().map(Tensor::shallow_clone));
+            saved.extend(hidden.into_iter().filter(|_| self.keep));
+        }
+        (vec![y_ND], saved)
+    }
+
+    fn backward(&self, saved: Vec<Tensor>, grads: &[Option<Tensor>], needs: &Needs) -> CustomGrads {
+        let Some(of_output) = &grads[0] else { return (vec![None, None], vec![None, None]) };
+        let mut saved = saved.into_iter();
+        let mut next = || saved.next().expect("rows and counts");
+        let (rows_ND, counts_E) = (next(), next());
+        let hidden = match self.keep {
+            true => [next(), next()],
+            false => self.experts.hidden(&rows_ND, &counts_E),
+        };
+        let found = self.experts.backward(of_output, &rows_ND, &counts_E, hidden, [needs.reads[0], needs.params]);
+        let of_params = found.params.map_or(vec![None, None], |params| params.map(Some).into());
+        (vec![found.rows, None], of_params)
+    }
+}
+
+/// Rows `[N, D]`, weights `[T, K]`, sources and rows `[N]` → tokens `[T, D]`.
+struct Combine;
+
+impl Custom for Combine {
+    fn forward(&self, reads: &[Tensor], needs: Option<&Needs>) -> (Vec<Tensor>, Vec<Tensor>) {
+        let saved = needs.map_or(Vec::new(), |_| reads[..3].iter().map(Tensor::shallow_clone).collect());
+        (vec![Order::combine(&reads[0], &reads[1], &reads[3])], saved)
+    }
+
+    fn backward(&self, saved: Vec<Tensor>, grads: &[Option<Tensor>], _: &Needs) -> CustomGrads {
+        let Some(of_sum) = &grads[0] else { return (vec![None, None, None, None], Vec::new()) };
+        let (of_rows, of_weights) = Order::combine_backward(of_sum, &saved[0], &saved[1], &saved[2]);
+        (vec![Some(of_rows), Some(of_weights), None, None], Vec::new())
+    }
+}

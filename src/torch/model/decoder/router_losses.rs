@@ -1,0 +1,71 @@
+//! The routers' part of a micro-batch's loss.
+//!
+//! A micro-batch has its own load-balancing loss, over all its tokens and layers. In the loss of a step it has the
+//! weight that the micro-batch's targets have among those of the step, as its tokens' losses do.
+
+use tch::{Kind, Tensor};
+
+use super::batch::{RouterLosses, Routing};
+use super::config::Balance;
+use super::moe::Recording;
+use crate::nn::moe::aux_loss;
+use crate::tape::{Policy, Slot, Tape};
+
+/// Which losses a step has besides that of its tokens.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wanted {
+    pub aux: bool,
+    pub z: bool,
+}
+
+/// What one set of experts gives to the losses.
+pub(super) struct LayerLosses {
+    /// How often experts are the best by softmax `[E]`, and the sum of their probabilities `[E]`.
+    pub choices: Option<[Slot; 2]>,
+    /// The sum over its tokens, a scalar.
+    pub z: Option<Slot>,
+}
+
+impl Wanted {
+    pub fn new(balance: &Balance) -> Wanted {
+        Wanted { aux: balance.aux_loss_coef != 0.0, z: balance.z_loss_coef != 0.0 }
+    }
+}
+
+impl Recording {
+    /// The losses of all routers so far; a layer routes `num_tokens`.
+    pub fn record_losses(&self, tape: &mut Tape, num_tokens: i64) -> RouterLosses {
+        let mut layers: Vec<&str> = self.routed.iter().map(|routed| routed.layer.as_str()).collect();
+        layers.dedup();
+        let num_rows = num_tokens * layers.len() as i64;
+        let choices: Vec<Slot> = self.losses.iter().filter_map(|of_layer| of_layer.choices).flatten().collect();
+        let z: Vec<Slot> = self.losses.iter().filter_map(|of_layer| of_layer.z).collect();
+        let mut one = |name: &str, reads: &[Slot], forward: Box<dyn Fn(&[Tensor]) -> Tensor>| {
+            let forward = move |reads: &[Tensor]| vec![forward(reads)];
+            let slot = (!reads.is_empty()).then(|| tape.run(name, &[], Policy::Keep, reads, 1, forward)[0]);
+            slot.inspect(|slot| tape.keep(*slot))
+        };
+        let aux = move |reads: &[Tensor]| {
+            let (counts, probabilities): (Vec<_>, Vec<_>) = reads.chunks(2).map(|pair| (&pair[0], &pair[1])).unzip();
+            aux_loss(&counts, &probabilities, num_rows)
+        };
+        let mean = move |reads: &[Tensor]| Tensor::stack(reads, 0).sum(Kind::Float) / num_tokens.max(1) as f64;
+        RouterLosses {
+            aux: one("load balancing loss", &choices, Box::new(aux)),
+            z: one("router z-loss", &z, Box::new(mean)),
+        }
+    }
+
+    /// What the routers left; `None` of a model without.
+    pub fn finish(self) -> Option<Routing> {
+        (!self.routed.is_empty()).then(|| Routing { losses: RouterLosses::default(), experts: self.routed })
+    }
+}
+
+impl RouterLosses {
+    /// Each loss with its weight in a micro-batch that has this share of the step's targets.
+    pub(super) fn weighted(self, balance: &Balance, share: f64) -> impl Iterator<Item = (Slot, f64)> {
+        let of_coefs = [(self.aux, balance.aux_loss_coef), (self.z, balance.z_loss_coef)];
+        of_coefs.into_iter().filter_map(move |(slot, coef)| Some((slot?, coef * share)))
+    }
+}

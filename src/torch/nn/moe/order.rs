@@ -1,0 +1,106 @@
+//! Tokens sorted by expert: the rows of the grouped products, and their way back. The gradients of both are gathers
+//! as well, so nothing is added up in an order that could change.
+
+use tch::{Kind, Tensor};
+
+/// The order of the rows.
+pub struct Order {
+    /// For each row of the sorted ones where it stands in `[T, K]`, `[N]` int64; a token's rows keep its order.
+    pub sources_N: Tensor,
+    /// The inverse: for each place in `[T, K]` its row, `[N]` int64.
+    pub rows_N: Tensor,
+    /// Rows of each expert, `[E]` int64.
+    pub counts_E: Tensor,
+}
+
+impl Order {
+    pub fn new(experts_TK: &Tensor, num_experts: i64) -> Order {
+        let _no_grad = tch::no_grad_guard();
+        let experts_N = experts_TK.flatten(0, -1);
+        let sources_N = experts_N.argsort_stable(true, 0, false);
+        let places_N = Tensor::arange(sources_N.size()[0], (Kind::Int64, sources_N.device()));
+        let rows_N = sources_N.empty_like().scatter(0, &sources_N, &places_N);
+        let counts_E = Order::count(experts_TK, num_experts);
+        Order { sources_N, rows_N, counts_E }
+    }
+
+    /// How often each expert was chosen, `[E]` int64.
+    pub fn count(experts_TK: &Tensor, num_experts: i64) -> Tensor {
+        let experts_N = experts_TK.flatten(0, -1);
+        let zeros = Tensor::zeros([num_experts], (Kind::Int64, experts_N.device()));
+        zeros.scatter_add(0, &experts_N, &experts_N.ones_like())
+    }
+
+    /// The tokens that the rows are of, `[N]`.
+    fn tokens(sources_N: &Tensor, top_k: i64) -> Tensor {
+        sources_N.divide_scalar_mode(top_k, "floor")
+    }
+
+    /// The rows `[N, D]` of the tokens `[T, D]`.
+    pub fn dispatch(x_TD: &Tensor, sources_N: &Tensor, top_k: i64) -> Tensor {
+        x_TD.index_select(0, &Order::tokens(sources_N, top_k))
+    }
+
+    /// The gradient of the tokens for that of the rows.
+    pub fn dispatch_backward(of_rows_ND: &Tensor, rows_N: &Tensor, top_k: i64) -> Tensor {
+        let of_places_TKD = of_rows_ND.index_select(0, rows_N).unflatten(0, [-1, top_k]);
+        of_places_TKD.sum_dim_intlist([1i64].as_slice(), false, of_rows_ND.kind())
+    }
+
+    /// The weighted sum of each token's rows: `[T, D]` of the rows `[N, D]`, in their kind.
+    pub fn combine(y_ND: &Tensor, weights_TK: &Tensor, rows_N: &Tensor) -> Tensor {
+        let y_TKD = y_ND.index_select(0, rows_N).view([weights_TK.size()[0], weights_TK.size()[1], -1]);
+        weights_TK.to_kind(y_ND.kind()).unsqueeze(1).bmm(&y_TKD).squeeze_dim(1)
+    }
+
+    /// The gradients of the rows and of the weights for that of the sum.
+    pub fn combine_backward(
+        of_sum_TD: &Tensor,
+        y_ND: &Tensor,
+        weights_TK: &Tensor,
+        sources_N: &Tensor,
+    ) -> (Tensor, Tensor) {
+        let top_k = weights_TK.size()[1];
+        let of_token_ND = of_sum_TD.index_select(0, &Order::tokens(sources_N, top_k));
+        let weights_N1 = weights_TK.flatten(0, -1).index_select(0, sources_N).unsqueeze(-1).to_kind(y_ND.kind());
+        let products_N = (&of_token_ND * y_ND).sum_dim_intlist([-1i64].as_slice(), false, Kind::Float);
+        let of_weights_N = products_N.empty_like().scatter(0, sources_N, &products_N);
+        (of_token_ND * weights_N1, of_weights_N.view_as(weights_TK).to_kind(weights_TK.kind()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, Kind, Tensor};
+
+    use super::Order;
+    use crate::native::grad;
+
+    #[test]
+    fn sums_and_gradients_equal_those_of_plain_indexing() {
+        tch::manual_seed(5);
+        let cpu = (Kind::Float, Device::Cpu);
+        let x = Tensor::randn([3, 4], cpu).set_requires_grad(true);
+        let weights = Tensor::rand([3, 2], cpu).set_requires_grad(true);
+        let experts = Tensor::from_slice(&[4i64, 0, 1, 4, 0, 4]).view([3, 2]);
+        let order = Order::new(&experts, 5);
+        assert_eq!(Vec::<i64>::try_from(&order.counts_E).unwrap(), [2, 1, 0, 0, 3]);
+        assert_eq!(Vec::<i64>::try_from(&order.sources_N).unwrap(), [1, 4, 2, 0, 3, 5]);
+
+        // Expert e multiplies by e + 1.
+        let factors = (&experts + 1).to_kind(Kind::Float);
+        let plain = x.unsqueeze(1) * (&factors * &weights).unsqueeze(-1);
+        let plain = plain.sum_dim_intlist([1i64].as_slice(), false, Kind::Float);
+        let seed = Tensor::randn([3, 4], cpu);
+        let expected = grad(&[&plain], &[&seed], &[&x, &weights]).unwrap();
+
+        let _no_grad = tch::no_grad_guard();
+        let of_rows = factors.flatten(0, -1).index_select(0, &order.sources_N).unsqueeze(-1);
+        let y = Order::dispatch(&x, &order.sources_N, 2) * &of_rows;
+        assert!(Order::combine(&y, &weights, &order.rows_N).allclose(&plain, 1e-6, 1e-6, false));
+        let (of_y, of_weights) = Order::combine_backward(&seed, &y, &weights, &order.sources_N);
+        let of_x = Order::dispatch_backward(&(of_y * of_rows), &order.rows_N, 2);
+        assert!(of_x.allclose(expected[0].as_ref().unwrap(), 1e-5, 1e-6, false));
+        assert!(of_weights.allclose(expected[1].as_ref().unwrap(), 1e-5, 1e-6, false));
+    }
+}
