@@ -23,6 +23,7 @@ class Family:
     kind: str = "text"  # how inputs are made, see batches.py
     mtp: str = ""  # layout of the multi-token prediction head, see references.py
     published: dict = field(default_factory=dict)  # entries of config.json that differ from what transformers writes
+    lora: dict = field(default_factory=dict)  # of PEFT's LoraConfig: the base is frozen, and an adapter trained
     renames: dict = field(default_factory=dict)  # pattern to replacement, where transformers saves a wrong name
 
     @property
@@ -84,6 +85,11 @@ add("qwen3", "Qwen3ForCausalLM", "Qwen3 dense (tied)",
     text(head_dim=8, tie_word_embeddings=True, rope_parameters=rope(1e6)),
     variants={"yarn-bias": {**scaled("yarn", 1e6, 4.0, original_max_position_embeddings=16), "attention_bias": True},
               "untied-mqa-3layers": {**UNTIED, **MQA, **LAYERS3}})
+add("qwen3_lora", "Qwen3ForCausalLM", "An adapter of PEFT on Qwen3",
+    text(head_dim=8, tie_word_embeddings=True, rope_parameters=rope(1e6)),
+    lora={"r": 3, "lora_alpha": 7, "target_modules": "all-linear"},
+    variants={"attention-only": {"lora.target_modules": ["q_proj", "v_proj"], "lora.r": 2},
+              "rslora": {"lora.use_rslora": True, "lora.exclude_modules": ["down_proj"]}})
 add("ernie4.5", "Ernie4_5ForCausalLM", "ERNIE-4.5 0.3B",
     text(head_dim=8, rms_norm_eps=1e-5, tie_word_embeddings=True, rope_parameters=rope(500000.0)),
     variants={"bias": {"use_bias": True}, "untied-mqa-3layers": {**UNTIED, **MQA, **LAYERS3}})

@@ -62,6 +62,20 @@ class Reference:
         randomize(self.model, seed)
         self.model.to(dtype).eval()  # no dropout; routers and losses are as in training
 
+    def adapt(self, changes: dict, seed: int, out: Path) -> None:
+        """Puts PEFT's adapters in, no longer neutral, and saves them beside the base."""
+        from peft import LoraConfig, get_peft_model
+
+        torch.manual_seed(seed)
+        lora = {**self.family.lora, **{k.removeprefix("lora."): v for k, v in changes.items() if k.startswith("lora.")}}
+        adapted = get_peft_model(self.model, LoraConfig(task_type="CAUSAL_LM", **lora))
+        with torch.no_grad():
+            for name, tensor in adapted.named_parameters():
+                if "lora_B" in name:
+                    tensor.copy_(0.3 * torch.randn(tensor.shape))
+        adapted.save_pretrained(out)
+        (out / "README.md").unlink(missing_ok=True)
+
     def run(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         with self.mtp.listening() if self.mtp else contextlib.nullcontext({}) as caught:
             out = self.model(**inputs)
@@ -75,6 +89,8 @@ class Reference:
 
     def stored(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Tensors by parameter name, under the names and in the pieces that model.safetensors has."""
+        if self.family.lora:
+            return {name.replace(".default.", "."): tensor for name, tensor in tensors.items() if ".lora_" in name}
         if not self.family.plain:
             from transformers.core_model_loading import revert_weight_conversion
 
@@ -110,6 +126,10 @@ class Reference:
         else:
             model_class = getattr(transformers, self.family.model)
             model = model_class.from_pretrained(out, dtype=logits.dtype, attn_implementation="eager")
+            if self.family.lora:
+                from peft import PeftModel
+
+                model = PeftModel.from_pretrained(model, out)
         with torch.no_grad():
             return (model.eval()(**inputs).logits - logits).abs().max().item()
 
@@ -195,7 +215,7 @@ def packed_pass(reference: Reference, batch: Batch) -> tuple[dict[str, Tensor], 
 
 def adamw_pass(reference: Reference, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Steps on the one batch: decay on matrices only, the norm of the gradients clipped."""
-    parameters, margins = list(reference.model.parameters()), []
+    parameters, margins = [p for p in reference.model.parameters() if p.requires_grad], []
     groups = [{"params": [p for p in parameters if p.dim() >= 2]},
               {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, **ADAMW)
@@ -227,7 +247,7 @@ def tidy(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def changed(config: dict, changes: dict) -> dict:
     config = copy.deepcopy(config)
     for path, value in changes.items():
-        if not path.startswith("fixture."):
+        if not path.startswith(("fixture.", "lora.")):
             *parents, last = path.split(".")
             functools.reduce(lambda inner, key: inner[key], parents, config)[last] = value
     return config
@@ -244,6 +264,8 @@ def make(family: Family, seed: int, out: Path, changes: dict, dtype=torch.float3
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     reference.save(out, config)
+    if family.lora:
+        reference.adapt(changes, seed, out)
     expected = first_pass(reference, batch.padded)
     packed_inputs, packed_expected = packed_pass(reference, batch)
     inputs = {**batch.padded, **packed_inputs}

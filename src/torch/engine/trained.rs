@@ -1,6 +1,6 @@
 //! Which of a pool's parameters a run trains: what is frozen by part or by name, and adapters beside what is.
 
-use crate::nn::{LinearModule, LoraConfig, ParamSpec, Role};
+use crate::nn::{LinearModule, LoraConfig, ParamSpec};
 use loongforge_core::config::{Lora, Part};
 
 #[derive(Debug, PartialEq, thiserror::Error)]
@@ -51,7 +51,7 @@ fn with_role<'a>(spec: ParamSpec, part_of: &impl Fn(&str) -> (&'static str, &'a 
     // Names as in the checkpoint: a parameter of several pieces is frozen where the first one is.
     let name = spec.pieces.first().map_or(spec.name.as_str(), |piece| piece.name.as_str());
     let is_trained = part_of(name).1.trains(name);
-    if spec.role == Role::Trained && !is_trained { spec.with_role(Role::Frozen) } else { spec }
+    if is_trained { spec } else { spec.frozen() }
 }
 
 #[cfg(test)]

@@ -37,7 +37,8 @@ impl LoraConfig {
         let a = ParamSpec::new(format!("{path}.lora_A.weight"), &[self.r, module.inputs], init);
         let b = ParamSpec::new(format!("{path}.lora_B.weight"), &[module.outputs, self.r], Init::Zeros);
         let adapter = Some(AdapterSpec { scale: self.scale(), dropout: self.dropout });
-        [ParamSpec { adapter, ..a }, b]
+        // The model's own files do not have them: adapters are stored apart.
+        [ParamSpec { adapter, ..a }, b].map(|spec| spec.stored_as(Vec::new()))
     }
 }
 

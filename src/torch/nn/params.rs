@@ -36,7 +36,7 @@ pub struct ParamSpec {
     pub shape: Vec<i64>,
     pub init: Init,
     pub role: Role,
-    /// The checkpoint's tensors that it is made of.
+    /// The checkpoint's tensors that it is made of; none for what is stored apart.
     pub pieces: Vec<Piece>,
     /// Whether it is the weight of a linear map, which may have an adapter.
     pub is_linear: bool,
@@ -60,8 +60,21 @@ impl ParamSpec {
         ParamSpec { role, ..self }
     }
 
+    /// Not trained; a buffer stays one.
+    pub fn frozen(self) -> ParamSpec {
+        if self.role == Role::Trained { self.with_role(Role::Frozen) } else { self }
+    }
+
     pub fn num_elements(&self) -> i64 {
         self.shape.iter().product()
+    }
+
+    /// `tensor`, of the parameter's shape, as the checkpoint's tensors with their names; whole where it is stored apart.
+    pub fn parts<'a>(&'a self, tensor: &Tensor) -> Vec<(&'a str, Tensor)> {
+        if self.pieces.is_empty() {
+            return vec![(&self.name, tensor.shallow_clone())];
+        }
+        self.pieces.iter().map(|piece| (piece.name.as_str(), piece.view(tensor))).collect()
     }
 }
 

@@ -12,7 +12,7 @@ mod weights;
 mod tests;
 
 pub use adamw::{AdamW, AdamWConfig};
-pub use peft::{AdapterError, load_adapter, merge_adapter, read_adapter_config, save_adapter};
+pub use peft::{AdapterError, adapted, load_adapter, merge_adapter, read_adapter_config, save_adapter};
 pub use pool::{Lanes, Pool};
 pub use state::{StateError, load_state, save_state};
 pub use tensor_file::TensorFileError;

@@ -2,7 +2,7 @@
 //! model's with `base_model.model.` before them.
 
 use super::tensor_file::{TensorFile, TensorFileError, write_tensor_file};
-use crate::nn::{LoraConfig, ParamId, ParamStore};
+use crate::nn::{LinearModule, LoraConfig, ParamId, ParamSpec, ParamStore};
 use loongforge_core::message::SavedFile;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -67,6 +67,28 @@ pub fn read_adapter_config(folder: &Path) -> Result<LoraConfig, AdapterError> {
         dropout: json["lora_dropout"].as_f64().unwrap_or(0.0),
         use_rslora: json["use_rslora"].as_bool().unwrap_or(false),
     })
+}
+
+/// The parameters with all of `specs` frozen, and those of the adapters in `folder` beside them.
+///
+/// # Errors
+/// As [`read_adapter_config`], and where an adapter has no linear map to stand beside.
+pub fn adapted(specs: Vec<ParamSpec>, folder: &Path) -> Result<Vec<ParamSpec>, AdapterError> {
+    let config = read_adapter_config(folder)?;
+    let path = folder.join(TENSORS);
+    let file = TensorFile::open(&path)?;
+    let modules: Vec<LinearModule> = specs.iter().filter_map(LinearModule::of).collect();
+    let mut all: Vec<ParamSpec> = specs.into_iter().map(ParamSpec::frozen).collect();
+    let mut problems = Vec::new();
+    for name in file.names() {
+        let module = name.strip_prefix(PREFIX).and_then(|name| name.strip_suffix(".lora_A.weight"));
+        match module.map(|path| modules.iter().find(|module| module.path == path)) {
+            Some(Some(module)) => all.extend(config.specs(module)),
+            Some(None) => problems.push(format!("{name} has no place here")),
+            None => {}
+        }
+    }
+    if problems.is_empty() { Ok(all) } else { Err(AdapterError::Mismatch { path, problems }) }
 }
 
 /// Writes the adapters of `params` into `folder`; `base_model` is where their base came from.

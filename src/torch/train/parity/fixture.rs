@@ -44,6 +44,8 @@ pub(super) struct Fixture {
     pub learning_rate: f64,
     pub clip_norm: f64,
     pub num_steps: i64,
+    /// Whether it has adapters of PEFT: they alone are trained then.
+    pub has_adapter: bool,
     /// The reference's greedy continuation of each document, from `generated.json` where there is one.
     pub generated: Option<Vec<Vec<i64>>>,
 }
@@ -82,6 +84,7 @@ impl Fixture {
             learning_rate: setting("lr")?,
             clip_norm: setting("clip_norm")?,
             num_steps: setting("steps")? as i64,
+            has_adapter: folder.join("adapter_config.json").is_file(),
             generated: generated(folder)?,
         })
     }

@@ -4,9 +4,9 @@ use super::fixture::{Document, Fixture, FixtureError};
 use super::report::ParityReport;
 use crate::model::{Decoder, Decoding, EncoderModel, Prompt, Targets, TextBatch, TextOptions, generate};
 use crate::native::NativeError;
-use crate::nn::{GradBuffer, ParamStore};
+use crate::nn::{GradBuffer, ParamSpec, ParamStore};
 use crate::tape::{Execution, Policy, Slot};
-use crate::train::{AdamW, WeightsError, load_weights};
+use crate::train::{AdamW, AdapterError, WeightsError, adapted, load_adapter, load_weights, merge_adapter};
 use loongforge_core::message::Grid;
 use std::path::Path;
 use std::rc::Rc;
@@ -18,6 +18,8 @@ pub enum ParityError {
     Fixture(#[from] FixtureError),
     #[error(transparent)]
     Weights(#[from] WeightsError),
+    #[error(transparent)]
+    Adapter(#[from] AdapterError),
     #[error(transparent)]
     Native(#[from] NativeError),
 }
@@ -72,6 +74,11 @@ pub fn parity(folder: &Path) -> Result<ParityReport, ParityError> {
     }
     models.compare_gradients(&fixture, &mut report);
     models.train(&fixture, &documents, scale, &mut report)?;
+    if fixture.has_adapter {
+        let before = models.logits(&documents);
+        merge_adapter(&models.text.params);
+        report.compare("merged logits", "logits", &models.logits(&documents), &before);
+    }
     let wanted = ["logits", "packed.logits", "loss", "adamw.loss", "adamw.grad_norm"];
     let absent = wanted.iter().filter(|key| !fixture.expected.contains_key(**key));
     report.problems.extend(absent.map(|key| format!("expected.safetensors has no {key}")));
@@ -80,12 +87,17 @@ pub fn parity(folder: &Path) -> Result<ParityReport, ParityError> {
 
 impl<M> Pool<M> {
     fn new(
-        params: ParamStore,
+        specs: Vec<ParamSpec>,
         fixture: &Fixture,
         folder: &Path,
         model: impl FnOnce(&ParamStore) -> M,
     ) -> Result<Self, ParityError> {
+        let specs = if fixture.has_adapter { adapted(specs, folder)? } else { specs };
+        let params = ParamStore::new(specs, Kind::Float, Device::Cpu);
         load_weights(&params, folder)?;
+        if fixture.has_adapter {
+            load_adapter(&params, folder)?;
+        }
         let (grads, adamw) = (params.new_grad(), AdamW::new(&params, fixture.adamw)?);
         Ok(Pool { model: model(&params), params: Rc::new(params), grads, adamw })
     }
@@ -94,13 +106,13 @@ impl<M> Pool<M> {
 impl Models {
     fn load(fixture: &Fixture, folder: &Path) -> Result<Models, ParityError> {
         let config = &fixture.config;
-        let store = |specs| ParamStore::new(specs, Kind::Float, Device::Cpu);
-        let text = Pool::new(store(Decoder::specs(&config.decoder)), fixture, folder, |params| {
+        let text = Pool::new(Decoder::specs(&config.decoder), fixture, folder, |params| {
             Decoder::new(&config.decoder, params)
         })?;
-        let vision = config.encoder.as_ref().map(|family| {
-            Pool::new(store(family.specs()), fixture, folder, |params| family.build(params, Policy::Keep))
-        });
+        let vision = config
+            .encoder
+            .as_ref()
+            .map(|family| Pool::new(family.specs(), fixture, folder, |params| family.build(params, Policy::Keep)));
         Ok(Models {
             text,
             vision: vision.transpose()?,
@@ -256,10 +268,7 @@ impl Models {
     fn compare_gradients(&self, fixture: &Fixture, report: &mut ParityReport) {
         let mut known = 0;
         for (params, grads) in self.pools() {
-            let pieces =
-                params.trained_ids().flat_map(|id| params.spec(id).pieces.iter().map(move |piece| (id, piece)));
-            for (id, piece) in pieces {
-                let (name, found) = (&piece.name, piece.view(grads.view(id)));
+            for (name, found) in params.trained_ids().flat_map(|id| params.spec(id).parts(grads.view(id))) {
                 let Some(norm) = fixture.expected.get(&format!("grad_norm/{name}")) else {
                     report.problems.push(format!("the reference has no gradient of {name}"));
                     continue;
@@ -305,13 +314,10 @@ impl Models {
             }
         }
         for (params, _) in self.pools() {
-            let pieces =
-                params.trained_ids().flat_map(|id| params.spec(id).pieces.iter().map(move |piece| (id, piece)));
-            for (id, piece) in pieces {
-                let name = &piece.name;
+            let parts = params.trained_ids().flat_map(|id| params.spec(id).parts(&params.leaf(id).detach()));
+            for (name, found) in parts {
                 if let Some(expected) = fixture.expected.get(&format!("adamw.weight_norm/{name}")) {
-                    let found = piece.view(&params.leaf(id).detach()).norm();
-                    report.compare("adamw.weight_norm", name, &found, expected);
+                    report.compare("adamw.weight_norm", name, &found.norm(), expected);
                 }
             }
         }
