@@ -8,6 +8,7 @@ use super::messages::Conversation;
 use super::mixture::Mixture;
 use super::processor::Processor;
 use super::sample::Sample;
+use super::source::{Content, Source};
 use crate::config::{Data, Format};
 use crate::message::{self, SampleId};
 
@@ -15,30 +16,24 @@ use crate::message::{self, SampleId};
 /// It may be shared by threads.
 pub struct Dataset {
     processor: Processor,
-    sources: Vec<Lines>,
+    sources: Vec<Source>,
     mixture: Mixture,
 }
 
 impl Dataset {
     /// Opens and indexes the files of `data.train`.
-    pub fn open(data: &Data, model_dir: &Path, seed: u64) -> Result<Self, DataError> {
-        let mut sources = Vec::new();
-        for file in &data.train {
-            let Format::Messages = file.format;
-            if !(file.weight.is_finite() && file.weight > 0.0) {
-                return Err(DataError::Weight { path: file.path.clone(), weight: file.weight });
-            }
-            sources.push(Lines::open(&file.path)?);
-        }
+    pub fn open(data: &Data, processor: Processor, seed: u64) -> Result<Self, DataError> {
+        let open = |file| Source::open(file, processor.phase(), data.pack.max_tokens);
+        let sources: Vec<Source> = data.train.iter().map(open).collect::<Result<_, _>>()?;
         if sources.is_empty() {
             return Err(DataError::NoSource);
         }
-        let shares: Vec<_> = sources.iter().zip(&data.train).map(|(lines, file)| (lines.len(), file.weight)).collect();
-        Ok(Self {
-            processor: Processor::open(model_dir, data.template, &data.image, data.pack.max_tokens)?,
-            mixture: Mixture::new(&shares, seed, data.shuffle),
-            sources,
-        })
+        if data.train.iter().any(|file| file.format == Format::Messages) {
+            processor.expect_template()?;
+        }
+        let shares: Vec<_> =
+            sources.iter().zip(&data.train).map(|(source, file)| (source.len(), file.weight)).collect();
+        Ok(Self { mixture: Mixture::new(&shares, seed, data.shuffle), processor, sources })
     }
 
     pub fn processor(&self) -> &Processor {
@@ -47,7 +42,7 @@ impl Dataset {
 
     /// Samples in all files together: one epoch, when there is one file.
     pub fn len(&self) -> usize {
-        self.sources.iter().map(Lines::len).sum()
+        self.sources.iter().map(Source::len).sum()
     }
 
     /// Always false: empty files are refused.
@@ -58,13 +53,13 @@ impl Dataset {
     /// The sample at a position, counted over all epochs.
     pub fn sample(&self, position: u64) -> Result<Sample, BadSample> {
         let place = self.mixture.place(position);
-        let lines = &self.sources[place.source];
-        let index = place.index as usize;
-        let line = lines.read(index)?;
-        let base = lines.path().parent().unwrap_or(Path::new(""));
-        Conversation::parse(&line)
-            .and_then(|conversation| self.processor.training_sample(SampleId(position), &conversation, base))
-            .map_err(|error| lines.bad(index, error.to_string()))
+        let source = &self.sources[place.source];
+        let (id, index) = (SampleId(position), place.index as usize);
+        let sample = match source.read(index)? {
+            Content::Messages(conversation) => self.processor.training_sample(id, &conversation, source.base()),
+            Content::Text(piece) => self.processor.text_sample(id, &piece),
+        };
+        sample.map_err(|error| source.bad(index, error.to_string()))
     }
 }
 
@@ -106,7 +101,7 @@ impl Questions {
                 .split_answer()
                 .ok_or_else(|| DataError::Line("no assistant turn: no answer to compare with".to_owned()))?;
             let prompt = processor.prompt(SampleId(index as u64), &question, base)?;
-            let images = question.images.iter().map(|name| base.join(name)).collect();
+            let images = question.images().map(|name| base.join(name)).collect();
             Ok(Question { prompt, answer, images })
         };
         ask().map_err(|error: DataError| self.lines.bad(index, error.to_string()))
@@ -126,8 +121,10 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::config::{ImageLimits, Pack, Template, TrainFile};
+    use crate::config::{ImageLimits, Pack, Phase, Template, TrainFile};
     use crate::data::digits::{Digits, MODEL, compose, write_model};
+    use crate::data::processor::ProcessorOptions;
+    use crate::data::tokenizer::read_json;
 
     fn data(files: &[(PathBuf, f64)]) -> Data {
         let train = files.iter().map(|(path, weight)| TrainFile {
@@ -140,9 +137,15 @@ mod tests {
             shuffle: true,
             pack: Pack { max_tokens: 200 },
             image: ImageLimits::default(),
+            video: Default::default(),
             template: Template::FromModel,
             on_bad_sample: Default::default(),
         }
+    }
+
+    fn open(data: &Data, phase: Phase, model: &Path, seed: u64) -> Result<Dataset, DataError> {
+        let config = read_json(&model.join("config.json"))?;
+        Dataset::open(data, Processor::open(model, &config, &ProcessorOptions::new(data, phase))?, seed)
     }
 
     #[test]
@@ -157,8 +160,8 @@ mod tests {
         std::fs::write(digits.join("images/train/000/000004.png"), b"\x89PNG\r\n\x1a\nbroken").unwrap();
 
         let config = data(&[(digits.join("train.jsonl"), 3.0), (text.clone(), 1.0)]);
-        let dataset = Dataset::open(&config, &model, 5).unwrap();
-        let again = Dataset::open(&config, &model, 5).unwrap();
+        let dataset = open(&config, Phase::Sft, &model, 5).unwrap();
+        let again = open(&config, Phase::Sft, &model, 5).unwrap();
         assert_eq!(dataset.len(), 9);
         let mut bad = BTreeMap::new();
         let mut with_images = 0;
@@ -168,8 +171,8 @@ mod tests {
             match sample {
                 Ok(sample) => {
                     assert_eq!(sample.meta.id, SampleId(position));
-                    assert_eq!(sample.meta.items.len(), sample.images.len());
-                    with_images += sample.images.len();
+                    assert_eq!(sample.meta.items.len(), sample.media.len());
+                    with_images += sample.media.len();
                 }
                 Err(error) => *bad.entry((error.file.clone(), error.line)).or_insert(0) += 1,
             }
@@ -177,7 +180,7 @@ mod tests {
         assert!((100..160).contains(&with_images), "{with_images}");
         assert_eq!(bad.keys().cloned().collect::<Vec<_>>(), [(digits.join("train.jsonl"), 5), (text, 2)]);
         assert_ne!(
-            (0..20).map(|p| Dataset::open(&config, &model, 6).unwrap().sample(p).ok()).collect::<Vec<_>>(),
+            (0..20).map(|p| open(&config, Phase::Sft, &model, 6).unwrap().sample(p).ok()).collect::<Vec<_>>(),
             (0..20).map(|p| dataset.sample(p).ok()).collect::<Vec<_>>()
         );
 
@@ -190,12 +193,32 @@ mod tests {
     #[test]
     fn wrong_sources_are_named() {
         let folder = tempfile::tempdir().unwrap();
-        let error = |config: &Data| Dataset::open(config, folder.path(), 0).err().unwrap().to_string();
+        write_model(folder.path(), &MODEL).unwrap();
+        let error = |config: &Data| open(config, Phase::Sft, folder.path(), 0).err().unwrap().to_string();
         assert!(error(&data(&[])).contains("no data source"));
         assert!(error(&data(&[("gone.jsonl".into(), 1.0)])).contains("gone.jsonl"));
         assert!(error(&data(&[("a.jsonl".into(), 0.0)])).contains("weight 0"));
         let error = BadSample { file: "a.jsonl".into(), line: 3, reason: "x".into() };
         assert_eq!(error.to_string(), "a.jsonl:3: x");
         assert_eq!(error.into_message(SampleId(1)).source, "a.jsonl:3");
+    }
+
+    #[test]
+    fn texts_are_learnt_whole_and_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let model = folder.path().join("model");
+        write_model(&model, &MODEL).unwrap();
+        std::fs::remove_file(model.join("chat_template.jinja")).unwrap();
+        let path = folder.path().join("a.jsonl");
+        std::fs::write(&path, "{\"text\": \"hello\"}\n").unwrap();
+        let mut config = data(&[(path.clone(), 1.0)]);
+        config.train[0].format = Format::Text;
+        assert!(open(&config, Phase::Sft, &model, 0).err().unwrap().to_string().contains("data.template"));
+        let sample = open(&config, Phase::Pretrain, &model, 0).unwrap().sample(0).unwrap();
+        let eos = 256 + 2;
+        assert_eq!(sample.input_ids, [104, 101, 108, 108, 111, eos]);
+        assert_eq!(sample.targets, [101, 108, 108, 111, eos, -100]);
+        config.train[0].format = Format::Messages;
+        assert!(open(&config, Phase::Midtrain, &model, 0).err().unwrap().to_string().contains("data.template"));
     }
 }

@@ -4,13 +4,16 @@ use std::fs::File;
 use std::io::{BufReader, Cursor, Read, Seek};
 use std::path::Path;
 
-use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbImage};
+use image::codecs::gif::GifDecoder;
+use image::{AnimationDecoder, DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbImage};
 
 use super::error::DataError;
 
 /// Memory that one picture may take while it is decoded.
 const MAX_DECODED_BYTES: u64 = 512 << 20;
 const MAX_FILE_BYTES: u64 = 256 << 20;
+/// Of an animation that does not say: what browsers show.
+const DEFAULT_GIF_FPS: f64 = 10.0;
 /// Bytes of a PNG up to the end of its size.
 const PNG_HEAD: usize = 24;
 const EMPTY: &str = "empty file";
@@ -24,13 +27,45 @@ pub const MAX_ASPECT_RATIO: f64 = 200.0;
 /// # Errors
 /// Named by `path`: missing, no picture, corrupt, truncated, a side of 0 or above `max_side`, too elongated.
 pub fn open_rgb(path: &Path, max_side: usize) -> Result<RgbImage, DataError> {
-    let fail = |reason: String| DataError::image(path, reason);
-    let size = std::fs::metadata(path).map_err(|error| fail(error.to_string()))?.len();
+    let bytes = read_bytes(path)?;
+    decode_rgb(&bytes, max_side).map_err(|reason| DataError::image(path, reason))
+}
+
+/// A picture file as it is.
+pub fn read_bytes(path: &Path) -> Result<Vec<u8>, DataError> {
+    let size = std::fs::metadata(path).map_err(|error| DataError::image(path, error))?.len();
     if size > MAX_FILE_BYTES {
-        return Err(fail(format!("file of {size} bytes, more than {MAX_FILE_BYTES}")));
+        return Err(DataError::image(path, format!("file of {size} bytes, more than {MAX_FILE_BYTES}")));
     }
-    let bytes = std::fs::read(path).map_err(|error| fail(error.to_string()))?;
-    decode_rgb(&bytes, max_side).map_err(fail)
+    std::fs::read(path).map_err(|error| DataError::image(path, error))
+}
+
+/// The frames of an animated GIF and how many there are a second.
+///
+/// # Errors
+/// The reason: no GIF, corrupt, a frame that is too large, more than half a GiB of frames.
+pub fn decode_animation(bytes: &[u8], max_side: usize) -> Result<(Vec<RgbImage>, f64), String> {
+    let mut decoder = GifDecoder::new(Cursor::new(bytes)).map_err(|error| describe(&error, max_side))?;
+    let (width, height) = decoder.dimensions();
+    check_size(width, height, max_side)?;
+    let mut limits = Limits::default();
+    limits.max_alloc = Some(MAX_DECODED_BYTES);
+    decoder.set_limits(limits).map_err(|error| describe(&error, max_side))?;
+    let (mut frames, mut seconds) = (Vec::new(), 0.0);
+    for frame in decoder.into_frames() {
+        let frame = frame.map_err(|error| describe(&error, max_side))?;
+        let (numerator, denominator) = frame.delay().numer_denom_ms();
+        seconds += f64::from(numerator) / f64::from(denominator.max(1)) / 1000.0;
+        frames.push(DynamicImage::ImageRgba8(frame.into_buffer()).into_rgb8());
+        if frames.len() as u64 * u64::from(width) * u64::from(height) * 3 > MAX_DECODED_BYTES {
+            return Err(format!("its frames take more than {} MiB", MAX_DECODED_BYTES >> 20));
+        }
+    }
+    if frames.is_empty() {
+        return Err("an animation without frames".to_owned());
+    }
+    let fps = if seconds > 0.0 { frames.len() as f64 / seconds } else { DEFAULT_GIF_FPS };
+    Ok((frames, fps))
 }
 
 /// Width and height as the file's header says, not turned upright; the rest of the file is not looked at.

@@ -67,6 +67,11 @@ impl Lines {
         self.entries.is_empty()
     }
 
+    /// Bytes of the line `index`, its end included.
+    pub fn num_bytes(&self, index: usize) -> u64 {
+        self.entries[index].len
+    }
+
     /// The line `index` and its number, counted from 1.
     pub fn read(&self, index: usize) -> Result<String, BadSample> {
         let entry = self.entries[index];

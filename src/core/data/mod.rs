@@ -1,8 +1,8 @@
 //! Samples: read, rendered, tokenized, cut into patches — plain buffers, no tensors.
 //!
 //! ```text
-//! files ─ lines ─ messages ─ template ─ tokenizer ─┐
-//!                          └ decode ── pixels ─────┴ processor ─ sample        dataset: position → sample
+//! files ─ lines ─ messages ─ template ── expand ─ tokenizer ─┐
+//!                          └ media ──────┘───────────────────┴ processor ─ sample     dataset: position → sample
 //! ```
 //!
 //! A sample that cannot be used is a [`BadSample`], never the end of a run by itself.
@@ -12,27 +12,30 @@ mod dataset;
 mod decode;
 pub mod digits;
 mod error;
+mod expand;
+mod learnt;
 mod lines;
+pub mod media;
 mod messages;
 mod mixture;
-mod pixels;
 mod positions;
 mod processor;
 mod rng;
 mod sample;
+mod source;
 mod template;
+mod tiktoken;
 mod tokenizer;
 
 pub use bad::BadSampleList;
 pub use dataset::{Dataset, Question, Questions};
 pub use decode::open_rgb;
 pub use error::{BadSample, DataError};
-pub use messages::{Conversation, IMAGE_PLACEHOLDER, Part, Turn};
+pub use messages::{Conversation, IMAGE_PLACEHOLDER, MediaSource, Part, Turn};
 pub use mixture::{Mixture, Place};
-pub use pixels::{ImageProcessor, smart_resize};
-pub use positions::mrope_position_ids;
-pub use processor::Processor;
+pub use positions::{PositionKind, Span};
+pub use processor::{Processor, ProcessorOptions};
 pub use rng::{Rng, permute};
-pub use sample::{IGNORE_INDEX, Image, Sample};
+pub use sample::{IGNORE_INDEX, Media, Sample};
 pub use template::ChatTemplate;
 pub use tokenizer::{SpecialTokens, Token, Tokenizer};

@@ -1,71 +1,131 @@
-//! Position ids for multimodal RoPE. Not for RoPE itself, which is the model's.
+//! Position ids of a sample. Not for RoPE itself, which is the model's.
 
-use crate::message::Grid;
+use serde_json::Value as Json;
 
-/// Position ids of one sequence, [3, num_tokens]: rows of frames, rows and columns, from 0, as `get_rope_index` of
-/// Qwen3-VL (transformers 5). Text advances all three by one a token; a picture spans a box that begins where the
-/// text before it ended, and the text after it goes on behind the box's longer side.
-///
-/// `grids` are those of the pictures in order, whose placeholders stand in `input_ids` as runs of `image_token`.
-/// Two pictures are never next to each other: every picture is framed by vision tokens.
-pub fn mrope_position_ids(input_ids: &[i64], image_token: Option<i64>, grids: &[Grid], merge_size: usize) -> Vec<i64> {
-    let len = input_ids.len();
-    let mut ids = vec![0; 3 * len];
-    let (frames, rest) = ids.split_at_mut(len);
-    let (rows, columns) = rest.split_at_mut(len);
-    let mut grids = grids.iter();
-    let (mut at, mut next) = (0, 0i64);
-    while at < len {
-        if Some(input_ids[at]) != image_token {
-            (frames[at], rows[at], columns[at]) = (next, next, next);
-            (at, next) = (at + 1, next + 1);
-            continue;
-        }
-        let Some(grid) = grids.next() else {
-            debug_assert!(false, "more runs of placeholders than pictures");
-            break;
-        };
-        let (t, h, w) =
-            (i64::from(grid.t), i64::from(grid.h) / merge_size as i64, i64::from(grid.w) / merge_size as i64);
-        for index in 0..t * h * w {
-            frames[at] = next + index / (h * w);
-            rows[at] = next + index / w % h;
-            columns[at] = next + index % w;
-            at += 1;
-        }
-        next += h.max(w);
+use super::media::Run;
+
+/// How a model counts positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PositionKind {
+    /// One by one, whatever a token stands for; the three rows are equal.
+    Sequential,
+    /// Frames, rows and columns apart (M-RoPE): `get_rope_index` of Qwen2-VL and its successors and of ERNIE-4.5-VL in
+    /// transformers 5.17. Text advances all three by one a token; features span a box that begins where the text before
+    /// it ended, and the text after it goes on behind the longer of the box's sides.
+    Multimodal,
+}
+
+impl PositionKind {
+    /// From a model's `config.json`.
+    pub fn of(config: &Json) -> Self {
+        let text = if config["text_config"].is_null() { config } else { &config["text_config"] };
+        let has_sections = ["rope_parameters", "rope_scaling"].iter().any(|key| !text[key]["mrope_section"].is_null());
+        let axes = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "ernie4_5_vl_moe", "ernie4_5_moe_vl"];
+        let model_type = text["model_type"].as_str().or(config["model_type"].as_str()).unwrap_or_default();
+        let is_family = axes.iter().any(|family| model_type.starts_with(family));
+        if has_sections || is_family { Self::Multimodal } else { Self::Sequential }
     }
-    ids
+
+    /// Position ids of one sequence, [3, tokens]: rows of frames, rows and columns, from 0.
+    pub fn ids(self, spans: &[Span]) -> Vec<i64> {
+        let len = spans.iter().map(|span| span.len()).sum();
+        if self == Self::Sequential {
+            return (0..3).flat_map(|_| 0..len as i64).collect();
+        }
+        let mut ids = vec![0; 3 * len];
+        let (frames, rest) = ids.split_at_mut(len);
+        let (rows, columns) = rest.split_at_mut(len);
+        let (mut at, mut next) = (0, 0i64);
+        for span in spans {
+            match *span {
+                Span::Text(num_tokens) => {
+                    for _ in 0..num_tokens {
+                        (frames[at], rows[at], columns[at]) = (next, next, next);
+                        (at, next) = (at + 1, next + 1);
+                    }
+                }
+                Span::Run(run) => {
+                    let (h, w) = (i64::from(run.h), i64::from(run.w));
+                    for index in 0..run.len() as i64 {
+                        frames[at] = next + index / (h * w) * run.interval;
+                        rows[at] = next + index / w % h;
+                        columns[at] = next + index % w;
+                        at += 1;
+                    }
+                    next += h.max(w);
+                }
+            }
+        }
+        ids
+    }
+}
+
+/// Neighbouring tokens of one nature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Span {
+    Text(usize),
+    Run(Run),
+}
+
+impl Span {
+    fn len(self) -> usize {
+        match self {
+            Span::Text(num_tokens) => num_tokens,
+            Span::Run(run) => run.len(),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use serde::Deserialize;
+    use serde_json::json;
 
     use super::*;
 
     #[derive(Deserialize)]
-    struct Golden {
-        image_token: i64,
-        merge_size: usize,
-        cases: Vec<Case>,
-    }
-
-    #[derive(Deserialize)]
     struct Case {
-        input_ids: Vec<i64>,
-        grids: Vec<[u32; 3]>,
+        family: String,
+        /// A number: so many tokens of text; frames, rows, columns, interval: a run.
+        spans: Vec<Json>,
         position_ids: [Vec<i64>; 3],
     }
 
     #[test]
     fn equal_to_transformers() {
-        let golden: Golden = serde_json::from_str(include_str!("goldens/positions.json")).unwrap();
-        assert!(golden.cases.len() >= 8);
-        for case in golden.cases {
-            let grids: Vec<Grid> = case.grids.iter().map(|&[t, h, w]| Grid { t, h, w }).collect();
-            let ids = mrope_position_ids(&case.input_ids, Some(golden.image_token), &grids, golden.merge_size);
-            assert_eq!(ids, case.position_ids.concat(), "{grids:?}");
+        let cases: Vec<Case> = serde_json::from_str(include_str!("goldens/positions.json")).unwrap();
+        assert!(cases.len() >= 40);
+        for case in cases {
+            let number = |value: &Json| value.as_u64().unwrap() as usize;
+            let parse = |span: &Json| match span.as_array() {
+                None => Span::Text(number(span)),
+                Some(run) => {
+                    let interval = run[3].as_i64().unwrap();
+                    Span::Run(Run { interval, ..Run::new(number(&run[0]), number(&run[1]), number(&run[2])) })
+                }
+            };
+            let spans: Vec<Span> = case.spans.iter().map(parse).collect();
+            assert_eq!(PositionKind::Multimodal.ids(&spans), case.position_ids.concat(), "{} {spans:?}", case.family);
         }
+    }
+
+    #[test]
+    fn which_models_count_on_three_axes() {
+        for (config, kind) in [
+            (json!({"model_type": "qwen2_5_vl"}), PositionKind::Multimodal),
+            (
+                json!({"model_type": "qwen3_5_moe", "text_config": {"model_type": "qwen3_5_moe_text"}}),
+                PositionKind::Multimodal,
+            ),
+            (
+                json!({"model_type": "x", "text_config": {"rope_scaling": {"mrope_section": [1, 2, 3]}}}),
+                PositionKind::Multimodal,
+            ),
+            (json!({"model_type": "internvl", "text_config": {"model_type": "qwen3"}}), PositionKind::Sequential),
+            (json!({"model_type": "qwen3"}), PositionKind::Sequential),
+        ] {
+            assert_eq!(PositionKind::of(&config), kind, "{config}");
+        }
+        assert_eq!(PositionKind::Sequential.ids(&[Span::Text(1), Span::Run(Run::new(1, 1, 2))]), [0, 1, 2].repeat(3));
     }
 }

@@ -1,60 +1,104 @@
-//! Conversations to samples: chat template, tokenizer and image processor of one model folder together, the
+//! Conversations and texts to samples: chat template, tokenizer and media processor of one model folder together, the
 //! counterpart of Hugging Face's `AutoProcessor`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value as Json;
 
 use super::decode::{header_size, open_rgb};
 use super::error::DataError;
-use super::messages::{Conversation, Turn};
-use super::pixels::ImageProcessor;
-use super::positions::mrope_position_ids;
-use super::sample::{IGNORE_INDEX, Image, Sample};
-use super::template::{ChatTemplate, QWEN};
-use super::tokenizer::{Token, Tokenizer, read_json, read_json_if_exists, token_text};
-use crate::config::{ImageLimits, Template};
+use super::expand::{Expanded, Place, check, find};
+use super::learnt::{ASSISTANT, answers, mask};
+use super::media::{self, Expansion, Kind, MediaProcessor};
+use super::messages::{Conversation, MediaSource, Part, Turn};
+use super::positions::{PositionKind, Span};
+use super::sample::{IGNORE_INDEX, Sample};
+use super::source::Piece;
+use super::template::{ChatTemplate, built_in};
+use super::tokenizer::{Token, Tokenizer, read_json_if_exists};
+use crate::config::{Data, ImageLimits, Phase, Template, VideoLimits};
 use crate::message::SampleId;
 
-const ASSISTANT: &str = "assistant";
+/// What a run says of samples.
+#[derive(Clone, Debug)]
+pub struct ProcessorOptions {
+    pub template: Template,
+    pub image: ImageLimits,
+    pub video: VideoLimits,
+    /// A longer sample is refused.
+    pub max_tokens: usize,
+    pub phase: Phase,
+}
+
+impl ProcessorOptions {
+    pub fn new(data: &Data, phase: Phase) -> Self {
+        let Data { template, image, video, pack, .. } = *data;
+        Self { template, image, video, max_tokens: pack.max_tokens, phase }
+    }
+}
+
+impl Default for ProcessorOptions {
+    /// As the model's files say, of any length; a chat template is not needed until it is used.
+    fn default() -> Self {
+        Self {
+            template: Template::FromModel,
+            image: ImageLimits::default(),
+            video: VideoLimits::default(),
+            max_tokens: usize::MAX,
+            phase: Phase::Pretrain,
+        }
+    }
+}
 
 pub struct Processor {
     tokenizer: Tokenizer,
-    template: ChatTemplate,
+    /// `None` where the model has none, which base models do not need.
+    template: Option<ChatTemplate>,
     /// `None` for text models.
-    images: Option<ImageProcessor>,
+    media: Option<Box<dyn MediaProcessor>>,
+    /// Whether the template writes pictures and videos itself.
+    writes: [bool; 2],
+    /// The token that features replace, as text; empty for text models.
+    placeholder: String,
+    positions: PositionKind,
+    phase: Phase,
     max_side: usize,
     max_tokens: usize,
 }
 
 impl Processor {
-    /// From the files of a model folder: `config.json`, `tokenizer.json`, `tokenizer_config.json`, the chat template,
-    /// `preprocessor_config.json`. Samples of more than `max_tokens` are refused.
-    pub fn open(
-        model_dir: &Path,
-        template: Template,
-        limits: &ImageLimits,
-        max_tokens: usize,
-    ) -> Result<Self, DataError> {
-        let config = read_json(&model_dir.join("config.json"))?;
+    /// From the files of a model folder: the tokenizer, `tokenizer_config.json`, the chat template and, where `config`
+    /// has a vision tower, `preprocessor_config.json` and `video_preprocessor_config.json`. `config` is the model's
+    /// `config.json`.
+    ///
+    /// # Errors
+    /// A file is missing, wrong or of another model; for `sft`, also the chat template.
+    pub fn open(model_dir: &Path, config: &Json, options: &ProcessorOptions) -> Result<Self, DataError> {
         let tokenizer_config = read_json_if_exists(&model_dir.join("tokenizer_config.json"))?;
-        let tokenizer = Tokenizer::open(model_dir, &config, &tokenizer_config)?;
-        let source = match template {
-            Template::Qwen => QWEN.to_owned(),
-            Template::FromModel => ChatTemplate::find(model_dir, &tokenizer_config)?.ok_or_else(|| {
-                DataError::file(
-                    model_dir,
-                    "no chat template (chat_template.jinja); set data.template to a built-in one",
-                )
-            })?,
+        let tokenizer = Tokenizer::open(model_dir, config, &tokenizer_config)?;
+        let source = match built_in(options.template) {
+            Some(source) => Some(source.to_owned()),
+            None => ChatTemplate::find(model_dir, &tokenizer_config)?,
         };
-        let text = |key: &str| token_text(&tokenizer_config[key]).unwrap_or_default();
-        let template = ChatTemplate::new(&source, text("bos_token"), text("eos_token"))?;
-        let images = match config["vision_config"] {
-            Json::Null => None,
-            ref vision => Some(image_processor(model_dir, vision, limits)?),
+        let template = source.map(|source| ChatTemplate::new(&source, &tokenizer_config)).transpose()?;
+        if template.is_none() && options.phase == Phase::Sft {
+            return Err(no_template(model_dir));
+        }
+        let media = media::open(model_dir, config, &tokenizer, (&options.image, &options.video))?;
+        let image_token = tokenizer.special().image.and_then(|id| tokenizer.token(id));
+        let mut processor = Self {
+            placeholder: image_token.unwrap_or_default(),
+            positions: PositionKind::of(config),
+            tokenizer,
+            template,
+            media,
+            writes: [true; 2],
+            phase: options.phase,
+            max_side: options.image.max_side,
+            max_tokens: options.max_tokens,
         };
-        Ok(Self { tokenizer, template, images, max_side: limits.max_side, max_tokens })
+        processor.writes = [Part::Image, Part::Video].map(|part| processor.template_writes(part));
+        Ok(processor)
     }
 
     pub fn tokenizer(&self) -> &Tokenizer {
@@ -62,140 +106,222 @@ impl Processor {
     }
 
     /// `None` for text models.
-    pub fn image_processor(&self) -> Option<&ImageProcessor> {
-        self.images.as_ref()
+    pub fn media_processor(&self) -> Option<&dyn MediaProcessor> {
+        self.media.as_deref()
     }
 
-    /// A training sample: assistant turns count in the loss, from behind the turn's header to its closing token.
-    /// Picture files are relative to `base`.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// # Errors
+    /// The model has no chat template, and none was chosen.
+    pub fn expect_template(&self) -> Result<&ChatTemplate, DataError> {
+        self.template.as_ref().ok_or_else(|| no_template(Path::new("the model")))
+    }
+
+    /// A training sample of a conversation. Files are relative to `base`. In `sft` the assistant's turns count in the
+    /// loss, from behind a turn's header to its closing token; else everything but pictures and videos.
     pub fn training_sample(&self, id: SampleId, conversation: &Conversation, base: &Path) -> Result<Sample, DataError> {
-        let text = self.template.render(&conversation.turns, false)?;
-        let tokens = self.tokenizer.encode(&text)?;
-        let learnt = self.learnt(conversation, &text, &tokens)?;
-        if !learnt.contains(&true) {
-            return Err(DataError::Line("no assistant turn to learn from".to_owned()));
+        let template = self.expect_template()?;
+        let turns = self.written(&conversation.turns);
+        let text = template.render(&turns, false)?;
+        let (expanded, expansions) = self.expand(&text, conversation, base)?;
+        let mut tokens = self.tokenizer.encode(&expanded.text)?;
+        let learnt = match self.phase {
+            Phase::Sft => {
+                let answers = answers(template, &turns, &text)?;
+                let learnt = mask(&answers, &tokens, &self.tokenizer, |at| expanded.place(at));
+                if !learnt.contains(&true) {
+                    return Err(DataError::Line("no assistant turn to learn from".to_owned()));
+                }
+                learnt
+            }
+            Phase::Pretrain | Phase::Midtrain => {
+                self.end(&mut tokens, expanded.text.len())?;
+                vec![true; tokens.len()]
+            }
+        };
+        self.assemble(id, &tokens, &learnt, &expanded.runs, expansions)
+    }
+
+    /// A training sample of a text, all of which counts in the loss.
+    pub(super) fn text_sample(&self, id: SampleId, piece: &Piece) -> Result<Sample, DataError> {
+        let text = &piece.text;
+        let mut tokens = match piece.begins {
+            true => self.tokenizer.encode_document(text)?,
+            false => self.tokenizer.encode(text)?,
+        };
+        if piece.ends {
+            self.end(&mut tokens, text.len())?;
         }
-        self.assemble(id, conversation, base, &tokens, &learnt)
+        let learnt = vec![true; tokens.len()];
+        self.assemble(id, &tokens, &learnt, &[], Vec::new())
     }
 
     /// The turns up to where the assistant is to speak: what generation starts from; nothing counts in the loss.
     pub fn prompt(&self, id: SampleId, conversation: &Conversation, base: &Path) -> Result<Sample, DataError> {
-        let text = self.template.render(&conversation.turns, true)?;
-        let tokens = self.tokenizer.encode(&text)?;
-        self.assemble(id, conversation, base, &tokens, &vec![false; tokens.len()])
+        let text = self.expect_template()?.render(&self.written(&conversation.turns), true)?;
+        let (expanded, expansions) = self.expand(&text, conversation, base)?;
+        let tokens = self.tokenizer.encode(&expanded.text)?;
+        self.assemble(id, &tokens, &vec![false; tokens.len()], &expanded.runs, expansions)
     }
 
-    /// For each token whether it is the assistant's.
-    fn learnt(&self, conversation: &Conversation, text: &str, tokens: &[Token]) -> Result<Vec<bool>, DataError> {
-        let mut learnt = vec![false; tokens.len()];
-        for (index, _) in conversation.turns.iter().enumerate().filter(|(_, turn)| turn.role == ASSISTANT) {
-            // What stands before the turn, header included, is what one would generate from. Not asking for the
-            // header serves templates that know no generation prompt; the header is then learnt as well.
-            let before = &conversation.turns[..index];
-            let begin = [true, false]
-                .into_iter()
-                .filter_map(|header| self.template.render(before, header).ok())
-                .find(|prefix| text.starts_with(prefix.as_str()))
-                .ok_or_else(|| {
-                    DataError::Template(format!(
-                        "turn {index} does not begin with the rendering of the turns before it"
-                    ))
-                })?
-                .len();
-            let first = tokens.partition_point(|token| token.start < begin);
-            let end_token = tokens[first..].iter().position(|token| self.tokenizer.special().end.contains(&token.id));
-            let end = match end_token {
-                Some(offset) => first + offset + 1,
-                // A template without an end token: up to where the rendering of the turns so far ends.
-                None => {
-                    let prefix = self.template.render(&conversation.turns[..=index], false)?;
-                    let end = if text.starts_with(&prefix) { prefix.len() } else { text.len() };
-                    tokens.partition_point(|token| token.start < end)
+    /// A text to be continued as it is.
+    pub fn text_prompt(&self, id: SampleId, text: &str) -> Result<Sample, DataError> {
+        let tokens = self.tokenizer.encode_document(text)?;
+        self.assemble(id, &tokens, &vec![false; tokens.len()], &[], Vec::new())
+    }
+
+    /// Ends a document.
+    fn end(&self, tokens: &mut Vec<Token>, start: usize) -> Result<(), DataError> {
+        let eos = self.tokenizer.special().eos.ok_or_else(|| {
+            DataError::Tokenizer("no eos_token in tokenizer_config.json and no eos_token_id in config.json".to_owned())
+        })?;
+        if tokens.last().is_none_or(|token| token.id != eos) {
+            tokens.push(Token { id: eos, start });
+        }
+        Ok(())
+    }
+
+    /// Whether a turn with such a part is rendered with a marker.
+    fn template_writes(&self, part: Part) -> bool {
+        let (Some(template), Some(media)) = (&self.template, &self.media) else { return true };
+        let markers = media.markers();
+        let text = Part::Text { text: "?".to_owned() };
+        let turn = Turn { role: "user".to_owned(), parts: vec![part, text] };
+        template.render(&[turn], false).is_ok_and(|text| find(&text, markers).len() == 1)
+    }
+
+    /// The turns with pictures and videos as text where the template knows none.
+    fn written(&self, turns: &[Turn]) -> Vec<Turn> {
+        let mut turns = turns.to_vec();
+        let Some(media) = &self.media else { return turns };
+        for part in turns.iter_mut().flat_map(|turn| &mut turn.parts) {
+            let inline = match part {
+                Part::Image if !self.writes[0] => &media.markers().inline_image,
+                Part::Video if !self.writes[1] => &media.markers().inline_video,
+                _ => continue,
+            };
+            *part = Part::Text { text: inline.clone() };
+        }
+        turns
+    }
+
+    /// Loads pictures and videos and puts them in place of their markers.
+    fn expand(
+        &self,
+        text: &str,
+        conversation: &Conversation,
+        base: &Path,
+    ) -> Result<(Expanded, Vec<Expansion>), DataError> {
+        let Some(media) = &self.media else {
+            return match conversation.media.first() {
+                None => Ok((Expanded::new(text, &[], &[], ""), Vec::new())),
+                Some(source) => {
+                    let reason = format!("this model takes no {}", source.kind().name());
+                    Err(DataError::image(Path::new(source.path()), reason))
                 }
             };
-            learnt[first..end].fill(true);
-        }
-        Ok(learnt)
+        };
+        let places = find(text, media.markers());
+        check(&places, conversation.media.iter().map(MediaSource::kind))?;
+        self.check_images(text, &places, conversation, base)?;
+        let load = |source: &MediaSource| {
+            let (path, expansion) = match source {
+                MediaSource::Image(name) => {
+                    let path = base.join(name);
+                    let expansion = media.image(&open_rgb(&path, self.max_side)?);
+                    (path, expansion)
+                }
+                MediaSource::Video(video) => {
+                    let frames = media::load(video, base, self.max_side, media.sampling())?;
+                    (base.join(source.path()), media.video(&frames))
+                }
+            };
+            expansion.map_err(|reason| DataError::image(&path, reason))
+        };
+        let expansions: Vec<Expansion> = conversation.media.iter().map(load).collect::<Result<_, _>>()?;
+        Ok((Expanded::new(text, &places, &expansions, &self.placeholder), expansions))
     }
 
-    /// Loads the pictures, repeats their placeholders and numbers the positions.
+    /// Many large pictures would take much memory before their sample turned out to be too long: their headers say so.
+    fn check_images(
+        &self,
+        text: &str,
+        places: &[Place],
+        conversation: &Conversation,
+        base: &Path,
+    ) -> Result<(), DataError> {
+        let Some(media) = &self.media else { return Ok(()) };
+        let num_images = places.iter().filter(|place| place.kind == Kind::Image).count();
+        if num_images == 0 || num_images.saturating_mul(media.max_image_features()) <= self.max_tokens {
+            return Ok(());
+        }
+        let mut num_image_tokens = 0;
+        for name in conversation.images() {
+            let path = base.join(name);
+            let (width, height) = header_size(&path, self.max_side)?;
+            let num_features = media.num_image_features(width as usize, height as usize);
+            num_image_tokens += num_features.map_err(|reason| DataError::image(&path, reason))?;
+        }
+        let num_text_tokens = self.tokenizer.encode(text)?.len().saturating_sub(places.len());
+        self.check_length(num_text_tokens, num_image_tokens)
+    }
+
+    fn check_length(&self, num_text_tokens: usize, num_image_tokens: usize) -> Result<(), DataError> {
+        let (num_tokens, max_tokens) = (num_text_tokens + num_image_tokens, self.max_tokens);
+        match num_tokens > max_tokens {
+            true => Err(DataError::TooLong { num_tokens, num_image_tokens, max_tokens }),
+            false => Ok(()),
+        }
+    }
+
+    /// Repeats the placeholders, one token of each run, and numbers the positions.
     fn assemble(
         &self,
         id: SampleId,
-        conversation: &Conversation,
-        base: &Path,
         tokens: &[Token],
         learnt: &[bool],
+        runs: &[media::Run],
+        expansions: Vec<Expansion>,
     ) -> Result<Sample, DataError> {
-        let image_token = self.tokenizer.special().image;
+        let image_token = self.tokenizer.special().image.filter(|_| self.media.is_some());
         let num_placeholders = tokens.iter().filter(|token| Some(token.id) == image_token).count();
-        if num_placeholders != conversation.images.len() {
+        if num_placeholders != runs.len() {
+            let (made, expected) = (num_placeholders, runs.len());
             return Err(DataError::Line(format!(
-                "{} pictures, but the chat template made {num_placeholders} placeholder tokens",
-                conversation.images.len()
+                "the text became {made} placeholder tokens, but pictures and videos take {expected}"
             )));
         }
-        let num_text_tokens = tokens.len() - num_placeholders;
-        let (images, merge_size) = self.load(conversation, base, num_text_tokens)?;
-        let mut counts = images.iter().map(|image| image.grid.num_patches() / (merge_size * merge_size));
-        let num_image_tokens: usize = counts.clone().sum();
-        let num_tokens = self.check_length(num_text_tokens, num_image_tokens)?;
+        let num_features = expansions.iter().map(Expansion::num_features).sum();
+        debug_assert_eq!(runs.iter().map(|run| run.len()).sum::<usize>(), num_features);
+        self.check_length(tokens.len() - runs.len(), num_features)?;
 
-        let mut input_ids = Vec::with_capacity(num_tokens);
-        let mut counted = Vec::with_capacity(num_tokens);
+        let num_tokens = tokens.len() - runs.len() + num_features;
+        let (mut input_ids, mut counted) = (Vec::with_capacity(num_tokens), Vec::with_capacity(num_tokens));
+        let (mut spans, mut runs, mut num_text) = (Vec::new(), runs.iter(), 0);
         for (token, &learnt) in tokens.iter().zip(learnt) {
-            let is_image = Some(token.id) == image_token;
-            let count = if is_image { counts.next().unwrap_or(0) } else { 1 };
+            let run = if Some(token.id) == image_token { runs.next() } else { None };
+            let count = run.map_or(1, |run| run.len());
             input_ids.extend(std::iter::repeat_n(token.id, count));
-            counted.extend(std::iter::repeat_n(learnt && !is_image, count));
+            counted.extend(std::iter::repeat_n(learnt && run.is_none(), count));
+            match run {
+                None => num_text += 1,
+                Some(&run) => spans.extend([Span::Text(std::mem::take(&mut num_text)), Span::Run(run)]),
+            }
         }
+        spans.push(Span::Text(num_text));
         let next = (1..=num_tokens)
             .map(|next| if next < num_tokens && counted[next] { input_ids[next] } else { IGNORE_INDEX });
         let targets = next.collect();
-        let grids: Vec<_> = images.iter().map(|image| image.grid).collect();
-        let position_ids = mrope_position_ids(&input_ids, image_token, &grids, merge_size);
-        Ok(Sample::new(id, input_ids, position_ids, targets, images, merge_size))
+        let media = expansions.into_iter().flat_map(|expansion| expansion.media).collect();
+        Ok(Sample::new(id, input_ids, self.positions.ids(&spans), targets, media))
     }
+}
 
-    fn check_length(&self, num_text_tokens: usize, num_image_tokens: usize) -> Result<usize, DataError> {
-        let num_tokens = num_text_tokens + num_image_tokens;
-        if num_tokens > self.max_tokens {
-            return Err(DataError::TooLong { num_tokens, num_image_tokens, max_tokens: self.max_tokens });
-        }
-        Ok(num_tokens)
-    }
-
-    fn load(
-        &self,
-        conversation: &Conversation,
-        base: &Path,
-        num_text_tokens: usize,
-    ) -> Result<(Vec<Image>, usize), DataError> {
-        let Some(processor) = &self.images else {
-            return match conversation.images.first() {
-                None => Ok((Vec::new(), 1)),
-                Some(path) => Err(DataError::image(Path::new(path), "this model takes no pictures")),
-            };
-        };
-        // Many large pictures would take much memory before their sample turned out to be too long.
-        let num_images = conversation.images.len();
-        if num_text_tokens + num_images * processor.max_image_tokens() > self.max_tokens {
-            let mut num_image_tokens = 0;
-            for name in &conversation.images {
-                let path = base.join(name);
-                let (width, height) = header_size(&path, self.max_side)?;
-                let num_tokens = processor.num_tokens_of_size(width as usize, height as usize);
-                num_image_tokens += num_tokens.map_err(|reason| DataError::image(&path, reason))?;
-            }
-            self.check_length(num_text_tokens, num_image_tokens)?;
-        }
-        let load = |name: &String| {
-            let path: PathBuf = base.join(name);
-            let picture = open_rgb(&path, self.max_side)?;
-            processor.process(&picture).map_err(|reason| DataError::image(&path, reason))
-        };
-        Ok((conversation.images.iter().map(load).collect::<Result<_, _>>()?, processor.merge_size))
-    }
+fn no_template(model_dir: &Path) -> DataError {
+    DataError::file(model_dir, "no chat template (chat_template.jinja); set data.template to a built-in one")
 }
 
 impl Conversation {
@@ -203,29 +329,10 @@ impl Conversation {
     pub fn split_answer(&self) -> Option<(Conversation, String)> {
         let at = self.turns.iter().rposition(|turn| turn.role == ASSISTANT)?;
         let turns: Vec<Turn> = self.turns[..at].to_vec();
-        let num_images =
-            turns.iter().flat_map(|turn| &turn.parts).filter(|part| **part == super::messages::Part::Image).count();
-        let images = self.images[..num_images].to_vec();
-        Some((Conversation { turns, images }, self.turns[at].joined_text()))
+        let num_media = turns.iter().map(Turn::num_media).sum();
+        let media = self.media[..num_media].to_vec();
+        Some((Conversation { turns, media }, self.turns[at].joined_text()))
     }
-}
-
-/// The folder's `preprocessor_config.json`, which must agree with the vision tower of `config.json`.
-fn image_processor(model_dir: &Path, vision: &Json, limits: &ImageLimits) -> Result<ImageProcessor, DataError> {
-    let path = model_dir.join("preprocessor_config.json");
-    let processor = ImageProcessor::open(&path, limits)?;
-    for (key, value) in [
-        ("patch_size", processor.patch_size),
-        ("spatial_merge_size", processor.merge_size),
-        ("temporal_patch_size", processor.temporal_patch_size),
-    ] {
-        if let Some(expected) = vision[key].as_u64()
-            && expected != value as u64
-        {
-            return Err(DataError::file(&path, format!("{key} is {value}, but config.json says {expected}")));
-        }
-    }
-    Ok(processor)
 }
 
 #[cfg(test)]
@@ -234,7 +341,7 @@ mod tests {
 
     use super::*;
     use crate::data::digits::{Digits, MODEL, compose, write_model};
-    use crate::data::messages::Part;
+    use crate::data::tokenizer::read_json;
 
     #[derive(Deserialize)]
     struct Golden {
@@ -253,7 +360,13 @@ mod tests {
 
     fn open(dir: &Path, max_tokens: usize) -> Processor {
         write_model(dir, &MODEL).unwrap();
-        Processor::open(dir, Template::FromModel, &ImageLimits::default(), max_tokens).unwrap()
+        reopen(dir, Template::FromModel, max_tokens).unwrap()
+    }
+
+    fn reopen(dir: &Path, template: Template, max_tokens: usize) -> Result<Processor, DataError> {
+        let config = read_json(&dir.join("config.json"))?;
+        let options = ProcessorOptions { template, max_tokens, phase: Phase::Sft, ..Default::default() };
+        Processor::open(dir, &config, &options)
     }
 
     fn read_targets(processor: &Processor, sample: &Sample) -> String {
@@ -281,7 +394,7 @@ mod tests {
             let conversation = Conversation::parse(line).unwrap();
             let sample = processor.training_sample(SampleId(0), &conversation, &data).unwrap();
             assert_eq!(sample.input_ids, golden.input_ids);
-            let image = &sample.images[0];
+            let image = &sample.media[0];
             assert_eq!([image.grid.t, image.grid.h, image.grid.w], golden.grid);
             let sum: f64 = image.pixels.iter().map(|&value| f64::from(value)).sum();
             assert!((sum - golden.pixel_sum).abs() / image.pixels.len() as f64 <= 1e-4);
@@ -310,7 +423,7 @@ mod tests {
             Turn::text("user", "é"),
             Turn::text("assistant", ""),
         ];
-        let conversation = Conversation { turns, images: vec![] };
+        let conversation = Conversation::text(turns);
         let sample = processor.training_sample(SampleId(9), &conversation, folder.path()).unwrap();
         assert_eq!(read_targets(&processor, &sample), "yes+2");
         for (at, &target) in sample.targets.iter().enumerate().filter(|(_, target)| **target != IGNORE_INDEX) {
@@ -330,10 +443,10 @@ mod tests {
             <think></think>{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}\
             {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
         std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
-        let processor = Processor::open(folder.path(), Template::FromModel, &ImageLimits::default(), 99).unwrap();
+        let processor = reopen(folder.path(), Template::FromModel, 99).unwrap();
         let turn = |role: &str, text: &str| Turn::text(role, text);
         let turns = vec![turn("user", "a"), turn("assistant", "b"), turn("user", "c"), turn("assistant", "d")];
-        let sample = processor.training_sample(SampleId(0), &Conversation { turns, images: vec![] }, folder.path());
+        let sample = processor.training_sample(SampleId(0), &Conversation::text(turns), folder.path());
         assert_eq!(read_targets(&processor, &sample.unwrap()), "b<think></think>d+2");
     }
 
@@ -344,7 +457,8 @@ mod tests {
         image::RgbImage::new(100, 40).save(folder.path().join("a.png")).unwrap();
         let reason = |parts: Vec<Part>, answer: &str, images: &[&str]| {
             let turns = vec![Turn { role: "user".into(), parts }, Turn::text("assistant", answer)];
-            let conversation = Conversation { turns, images: images.iter().map(|name| name.to_string()).collect() };
+            let media = images.iter().map(|name| MediaSource::Image(name.to_string())).collect();
+            let conversation = Conversation { turns, media };
             processor.training_sample(SampleId(0), &conversation, folder.path()).unwrap_err().to_string()
         };
         let text = |text: &str| Part::Text { text: text.into() };
@@ -354,9 +468,9 @@ mod tests {
         assert!(reason(vec![Part::Image], &"1".repeat(60), &["c.png"]).contains("c.png"));
         assert!(reason(vec![Part::Image], "1", &["b.png"]).contains("b.png"));
         let forged = reason(vec![text("<|image_pad|>")], "1", &[]);
-        assert!(forged.contains("0 pictures") && forged.contains("1 placeholder"), "{forged}");
+        assert!(forged.contains("0 pictures") && forged.contains("of 1 pictures"), "{forged}");
         let turns = vec![Turn::text("user", "hello")];
-        let conversation = Conversation { turns, images: vec![] };
+        let conversation = Conversation::text(turns);
         let error = processor.training_sample(SampleId(0), &conversation, folder.path()).unwrap_err();
         assert!(error.to_string().contains("no assistant turn"));
     }
@@ -365,7 +479,7 @@ mod tests {
     fn what_is_wrong_with_a_model_folder_is_said() {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path();
-        let error = |template| Processor::open(dir, template, &ImageLimits::default(), 60).err().unwrap().to_string();
+        let error = |template| reopen(dir, template, 60).err().unwrap().to_string();
         assert!(error(Template::FromModel).contains("config.json"));
         write_model(dir, &MODEL).unwrap();
         std::fs::remove_file(dir.join("chat_template.jinja")).unwrap();

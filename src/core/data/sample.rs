@@ -5,24 +5,27 @@ use crate::message::{Grid, ItemMeta, SampleId, SampleMeta};
 /// Target of a position that does not count in the loss: the `ignore_index` of cross entropy.
 pub const IGNORE_INDEX: i64 = -100;
 
-/// One sample, pictures included. `num_tokens` is `meta.num_tokens`.
+/// One sample, pictures and videos included. `num_tokens` is `meta.num_tokens`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     pub meta: SampleMeta,
-    /// [num_tokens]; a picture's placeholders are repeated, one for each of its features.
+    /// [num_tokens]; the model's image token stands for every feature, of pictures and of videos.
     pub input_ids: Vec<i64>,
-    /// [3, num_tokens], rows of frames, rows, columns, as Qwen3-VL's `get_rope_index`; they begin at 0.
+    /// [3, num_tokens], rows of frames, rows, columns, from 0; equal rows where positions have one axis.
     pub position_ids: Vec<i64>,
     /// [num_tokens]; the next token where it counts, [`IGNORE_INDEX`] elsewhere.
     pub targets: Vec<i64>,
-    pub images: Vec<Image>,
+    /// Pictures and videos in the order of their placeholders.
+    pub media: Vec<Media>,
 }
 
-/// One picture, ready for the encoder.
+/// A picture, a video or a part of one: what the encoder takes at once.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Image {
+pub struct Media {
     pub grid: Grid,
-    /// [patches, patch_dim], patches in the order in which the model merges them.
+    /// Rows that the encoder makes of it.
+    pub num_features: usize,
+    /// [patches, patch_dim], patches in the order in which the model takes them.
     pub pixels: Vec<f32>,
 }
 
@@ -32,18 +35,12 @@ impl Sample {
         input_ids: Vec<i64>,
         position_ids: Vec<i64>,
         targets: Vec<i64>,
-        images: Vec<Image>,
-        merge_size: usize,
+        media: Vec<Media>,
     ) -> Self {
-        let items = images
-            .iter()
-            .map(|image| ItemMeta {
-                grid: image.grid,
-                num_features: (image.grid.num_patches() / (merge_size * merge_size)) as u32,
-            })
-            .collect();
+        let meta = |item: &Media| ItemMeta { grid: item.grid, num_features: item.num_features as u32 };
+        let items = media.iter().map(meta).collect();
         let num_targets = targets.iter().filter(|&&target| target != IGNORE_INDEX).count() as u32;
         let meta = SampleMeta { id, owner: 0, num_tokens: input_ids.len() as u32, num_targets, items };
-        Self { meta, input_ids, position_ids, targets, images }
+        Self { meta, input_ids, position_ids, targets, media }
     }
 }

@@ -1,11 +1,12 @@
-//! `tokenizer.json` and the special tokens of a model folder.
+//! The tokenizer of a model folder and its special tokens.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
 use super::error::DataError;
+use super::tiktoken;
 
 /// Text to ids and back.
 pub struct Tokenizer {
@@ -16,8 +17,10 @@ pub struct Tokenizer {
 /// Ids that mean something to the model or the run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpecialTokens {
-    /// Placeholder that a picture's features replace; `None` for text models.
+    /// Placeholder that the features of pictures and videos replace; `None` for text models.
     pub image: Option<i64>,
+    /// Ends a document.
+    pub eos: Option<i64>,
     /// Tokens that end a turn or a text.
     pub end: BTreeSet<i64>,
 }
@@ -29,19 +32,30 @@ pub struct Token {
     pub start: usize,
 }
 
+/// Keys under which models' `config.json` holds the placeholder's id.
+const IMAGE_KEYS: [&str; 5] =
+    ["image_token_id", "media_placeholder_token_id", "im_patch_id", "image_token_index", "img_context_token_id"];
+/// The placeholder where no key says: InternVL's own layout.
+const IMAGE_TOKEN: &str = "<IMG_CONTEXT>";
+
 impl Tokenizer {
     /// `config` is the model's `config.json`, `tokenizer_config` that of the tokenizer.
+    ///
+    /// # Errors
+    /// No tokenizer that can be read, or one with more tokens than the model.
     pub fn open(model_dir: &Path, config: &Json, tokenizer_config: &Json) -> Result<Self, DataError> {
-        let path = model_dir.join("tokenizer.json");
-        let bytes = std::fs::read(&path).map_err(|error| DataError::read(&path, error))?;
-        let mut inner = tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| DataError::file(&path, error))?;
+        let (mut inner, path) = read(model_dir, tokenizer_config)?;
         // Some files on the hub ask for padding or truncation: a training sample must be as it is.
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|error| DataError::file(&path, error))?;
         let id = |token: &str| inner.token_to_id(token).map(i64::from);
 
-        let image = config["image_token_id"].as_i64();
-        let vocab_size = config["text_config"]["vocab_size"].as_i64().or(config["vocab_size"].as_i64());
+        let has_vision = !config["vision_config"].is_null();
+        let image = IMAGE_KEYS.iter().find_map(|key| config[*key].as_i64());
+        let image = image.or_else(|| id(IMAGE_TOKEN).filter(|_| has_vision));
+        let text_config = ["text_config", "llm_config"].map(|key| &config[key]).into_iter().find(|c| c.is_object());
+        let text_config = text_config.unwrap_or(config);
+        let vocab_size = text_config["vocab_size"].as_i64().or(config["vocab_size"].as_i64());
         let largest = inner.get_vocab(true).into_values().max().map_or(0, i64::from);
         if let Some(vocab_size) = vocab_size
             && largest >= vocab_size
@@ -51,24 +65,45 @@ impl Tokenizer {
                 format!("has token id {largest}, but the model's config.json says vocab_size {vocab_size}"),
             ));
         }
+        let named_eos = token_text(&tokenizer_config["eos_token"]).and_then(id);
         let mut end: BTreeSet<i64> = ["<|im_end|>"].into_iter().filter_map(id).collect();
-        end.extend(token_text(&tokenizer_config["eos_token"]).and_then(id));
-        for holder in [config, &config["text_config"]] {
-            match &holder["eos_token_id"] {
-                Json::Array(ids) => end.extend(ids.iter().filter_map(Json::as_i64)),
-                one => end.extend(one.as_i64()),
-            }
+        end.extend(named_eos);
+        let mut first_eos = None;
+        for holder in [config, text_config] {
+            let ids: Vec<i64> = match &holder["eos_token_id"] {
+                Json::Array(ids) => ids.iter().filter_map(Json::as_i64).collect(),
+                one => one.as_i64().into_iter().collect(),
+            };
+            first_eos = first_eos.or(ids.first().copied());
+            end.extend(ids);
         }
-        Ok(Self { inner, special: SpecialTokens { image, end } })
+        Ok(Self { inner, special: SpecialTokens { image, eos: named_eos.or(first_eos), end } })
     }
 
     pub fn special(&self) -> &SpecialTokens {
         &self.special
     }
 
+    pub fn id(&self, token: &str) -> Option<i64> {
+        self.inner.token_to_id(token).map(i64::from)
+    }
+
+    pub fn token(&self, id: i64) -> Option<String> {
+        self.inner.id_to_token(u32::try_from(id).ok()?)
+    }
+
     /// Special tokens in the text count as such; none are added.
     pub fn encode(&self, text: &str) -> Result<Vec<Token>, DataError> {
-        let encoding = self.inner.encode(text, false).map_err(|error| DataError::Tokenizer(error.to_string()))?;
+        self.run(text, false)
+    }
+
+    /// As [`Tokenizer::encode`] with what the tokenizer puts around a document: often a token that begins it.
+    pub fn encode_document(&self, text: &str) -> Result<Vec<Token>, DataError> {
+        self.run(text, true)
+    }
+
+    fn run(&self, text: &str, add_special: bool) -> Result<Vec<Token>, DataError> {
+        let encoding = self.inner.encode(text, add_special).map_err(|error| DataError::Tokenizer(error.to_string()))?;
         let starts = encoding.get_offsets().iter().map(|offset| offset.0);
         Ok(encoding.get_ids().iter().zip(starts).map(|(&id, start)| Token { id: i64::from(id), start }).collect())
     }
@@ -78,6 +113,35 @@ impl Tokenizer {
         let ids: Vec<u32> = ids.iter().filter_map(|&id| u32::try_from(id).ok()).collect();
         self.inner.decode(&ids, true).map_err(|error| DataError::Tokenizer(error.to_string()))
     }
+}
+
+/// The folder's tokenizer and the file that it is in.
+fn read(model_dir: &Path, tokenizer_config: &Json) -> Result<(tokenizers::Tokenizer, PathBuf), DataError> {
+    let path = model_dir.join("tokenizer.json");
+    if path.exists() {
+        let bytes = std::fs::read(&path).map_err(|error| DataError::read(&path, error))?;
+        let inner = tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| DataError::file(&path, error))?;
+        return Ok((inner, path));
+    }
+    if let Some(found) = tiktoken::read(model_dir, tokenizer_config)? {
+        return Ok(found);
+    }
+    let other =
+        ["tokenizer.model", "vocab.json", "spiece.model"].into_iter().find(|name| model_dir.join(name).exists());
+    let Some(other) = other else {
+        // The error of a file that is not there.
+        return match std::fs::read(&path) {
+            Err(error) => Err(DataError::read(&path, error)),
+            Ok(_) => Err(DataError::file(&path, "appeared just now")),
+        };
+    };
+    Err(DataError::file(
+        &path,
+        format!(
+            "is missing, and {other} is of a kind that is not read: write it once with transformers, \
+             AutoTokenizer.from_pretrained(FOLDER, trust_remote_code=True, use_fast=True).save_pretrained(FOLDER)"
+        ),
+    ))
 }
 
 /// A special token in `tokenizer_config.json`: a string, or an object with `content`.

@@ -65,7 +65,7 @@ impl DataEngine {
     fn send_pixels(&self, unit: &Unit, ports: &mut Ports) -> Result<(), EngineError> {
         let (mut pixels, mut num_patches) = (Vec::new(), 0);
         for item in unit.items.iter().filter(|item| item.owner == self.index) {
-            let image = &self.held(item.id.sample)?.images[item.id.index as usize];
+            let image = &self.held(item.id.sample)?.media[item.id.index as usize];
             pixels.extend_from_slice(&image.pixels);
             num_patches += image.grid.num_patches();
         }
@@ -158,7 +158,7 @@ impl Engine for DataEngine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::Image;
+    use crate::data::Media;
     use crate::message::{Grid, ItemId, ItemMeta, Lane, PackId, StepId, UnitId, UnitItem};
     use crate::transport::{Edge, LocalEdge, Mail, Mailbox};
 
@@ -178,7 +178,7 @@ mod tests {
                 input_ids: vec![value, value + 100],
                 position_ids: vec![0, 1, 10, 11, 20, 21],
                 targets: vec![-100, value],
-                images: vec![Image { grid, pixels: vec![value as f32; 12] }],
+                media: vec![Media { grid, num_features: 1, pixels: vec![value as f32; 12] }],
             })
         }
     }

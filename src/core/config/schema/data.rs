@@ -21,6 +21,9 @@ pub struct Data {
     /// Size of images; overrides the model's preprocessor config.
     #[serde(default)]
     pub image: ImageLimits,
+    /// Size and number of the frames of videos; overrides the model's video preprocessor config.
+    #[serde(default)]
+    pub video: VideoLimits,
     /// Chat template: the model directory's own, or a built-in one.
     #[serde(default)]
     pub template: Template,
@@ -49,8 +52,13 @@ pub struct TrainFile {
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum Format {
+    // One JSON object a line: `{"messages": […], "images": […], "videos": […]}`.
     #[default]
     Messages,
+    // One JSON object a line: `{"text": …}`; not for `train.phase: sft`.
+    Text,
+    // A document a line, as it is; not for `train.phase: sft`.
+    Plain,
 }
 
 /// How samples are packed into sequences.
@@ -77,14 +85,51 @@ pub struct ImageLimits {
     pub max_side: usize,
 }
 
+/// Frames of videos; `null`: as the model's video preprocessor config says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct VideoLimits {
+    /// Frames a second that are taken of a video.
+    #[schemars(range(max = 1000.0), extend("exclusiveMinimum" = 0.0))]
+    pub fps: Option<f64>,
+    /// Fewest frames of a video, if it has as many.
+    #[schemars(range(min = 1))]
+    pub min_frames: Option<usize>,
+    /// Most frames of a video.
+    #[schemars(range(min = 1))]
+    pub max_frames: Option<usize>,
+    /// Smaller frames are enlarged to this many pixels; of all frames together in Qwen3-VL and later.
+    #[schemars(range(min = 1))]
+    pub min_pixels: Option<usize>,
+    /// Larger frames are reduced to this many pixels; of all frames together in Qwen3-VL and later.
+    #[schemars(range(min = 1))]
+    pub max_pixels: Option<usize>,
+}
+
 /// Which chat template renders messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum Template {
+    // The model directory's own.
     #[default]
     FromModel,
+    // ChatML with Qwen-VL's pictures and videos.
     Qwen,
+    Chatml,
+    Llama2,
+    Llama3,
+    // DeepSeek-V2.
+    DeepseekV2,
+    // DeepSeek-V3 and later.
+    Deepseek,
+    Kimi,
+    // InternLM2 and 2.5, InternVL2.5.
+    Internlm2,
+    Ernie,
+    Minimax,
+    // GLM-4.5 and later.
+    Glm,
 }
 
 /// When bad samples end the run.

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Train {
+    /// Which tokens are learnt: all of a text, or the assistant's.
+    #[serde(default)]
+    pub phase: Phase,
     /// Optimizer steps.
     #[schemars(range(min = 1))]
     pub steps: u64,
@@ -68,6 +71,20 @@ pub struct Optimizer {
 pub struct NonFinite {
     /// Most skipped steps in a row.
     pub max_consecutive: usize,
+}
+
+/// What a run trains for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Phase {
+    // Every token of texts and of rendered messages.
+    Pretrain,
+    // As `pretrain`, from weights that were trained before.
+    Midtrain,
+    // What the assistant says in messages.
+    #[default]
+    Sft,
 }
 
 /// Numbers the model computes with.

@@ -1,22 +1,43 @@
-"""Writes the files beside it, from transformers 5.17 and torchvision 0.26: python make.py MODEL_DIR DIGITS_DIR
+"""Writes the files beside it, from transformers 5.17 and torchvision 0.26: python make.py [MODEL_DIR DIGITS_DIR]
 
-MODEL_DIR and DIGITS_DIR are what `write_model` and `compose` write (the test `write_for_goldens`).
+MODEL_DIR and DIGITS_DIR are what `write_model` and `compose` write (the test `write_for_goldens`); without them
+processor.json stays as it is.
 """
 
 import json
 import random
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 from PIL import Image
-from transformers import AutoConfig, AutoProcessor, AutoTokenizer
+from transformers import AutoProcessor, AutoTokenizer
+from transformers.models.ernie4_5_vl_moe.image_processing_ernie4_5_vl_moe import Ernie4_5_VLMoeImageProcessor
+from transformers.models.ernie4_5_vl_moe.modeling_ernie4_5_vl_moe import Ernie4_5_VLMoeModel
+from transformers.models.ernie4_5_vl_moe.video_processing_ernie4_5_vl_moe import Ernie4_5_VLMoeVideoProcessor
+from transformers.models.got_ocr2.image_processing_got_ocr2 import GotOcr2ImageProcessor
+from transformers.models.internvl.processing_internvl import InternVLProcessor
+from transformers.models.internvl.video_processing_internvl import InternVLVideoProcessor
+from transformers.models.kimi_k25.image_processing_kimi_k25 import Kimi_K25ImageProcessor
+from transformers.models.kimi_k25.processing_kimi_k25 import Kimi_K25Processor
+from transformers.models.kimi_k25.video_processing_kimi_k25 import Kimi_K25VideoProcessor
+from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor, smart_resize
+from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLModel
+from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
+from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5Model
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLModel
+from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
+from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
+from transformers.video_utils import VideoMetadata
 
 here = Path(__file__).parent
-model_dir, digits_dir = Path(sys.argv[1]), Path(sys.argv[2])
+
+
+def write(name, value):
+    (here / name).write_text(json.dumps(value, separators=(",", ":")))
 
 
 def noise_picture(width, height, seed):
@@ -27,29 +48,208 @@ def noise_picture(width, height, seed):
     ).astype(np.uint8)
 
 
+def clip(frames, width, height, seed):
+    return np.stack([noise_picture(width, height, seed + index) for index in range(frames)])
+
+
+def thinned(values):
+    """Whole patches would be large: a fixed stride through them, and their sum."""
+    values = values.flatten()
+    stride = max(37, values.numel() // 150)
+    return {"len": values.numel(), "sum": values.double().sum().item(), "stride": stride,
+            "values": [round(v, 5) for v in values[::stride].tolist()]}
+
+
+def patches(tiles, size):
+    """Tiles as rows of patches, as our encoders take them: [tiles, 3, height, width] to [patches, 3 * size * size]."""
+    n, c, h, w = tiles.shape
+    tiles = tiles.reshape(n, c, h // size, size, w // size, size)
+    return tiles.permute(0, 2, 4, 1, 3, 5).reshape(-1, c * size * size)
+
+
+def bare(cls, **attributes):
+    """A processor for the sake of its methods, without a tokenizer."""
+    processor = cls.__new__(cls)
+    for name, value in attributes.items():
+        object.__setattr__(processor, name, value)
+    return processor
+
+
+SMALL = {"patch_size": 8, "merge_size": 2}
+PIXELS = {"shortest_edge": 256, "longest_edge": 4096}
+QWEN2 = {"model_type": "qwen2_5_vl", "vision_config": {"tokens_per_second": 2}}
+QWEN3 = {"model_type": "qwen3_vl", "vision_config": {}}
+ERNIE = {"model_type": "ernie4_5_vl_moe", "vision_config": {}}
+INTERN = {"model_type": "internvl", "downsample_ratio": 0.5, "vision_config": {"patch_size": [8, 8], "image_size": [32, 32]}}
+KIMI = {"model_type": "kimi_k25", "vision_config": {}}
+SIZES = [(48, 32, 1), (45, 27, 2), (100, 90, 3), (9, 13, 4), (37, 111, 5)]
+
+
+def image_cases():
+    qwen = {**SMALL, "temporal_patch_size": 2, "size": PIXELS}
+    ernie = {**SMALL, "size": PIXELS}
+    intern = {"size": {"height": 32, "width": 32}, "min_patches": 1, "max_patches": 6}
+    kimi = {**SMALL, "max_patches": 60, "size": {"max_height": 12, "max_width": 12}}
+    for width, height, seed in SIZES:
+        for config, settings, make in [
+            (QWEN2, qwen, Qwen2VLImageProcessor),
+            (ERNIE, ernie, Ernie4_5_VLMoeImageProcessor),
+            (INTERN, intern, lambda **kw: GotOcr2ImageProcessor(**kw, crop_to_patches=True)),
+            (KIMI, kimi, Kimi_K25ImageProcessor),
+        ]:
+            out = make(**settings)(images=[Image.fromarray(noise_picture(width, height, seed))], return_tensors="pt")
+            values = out["pixel_values"]
+            if config is INTERN:
+                grid = [len(values), 4, 4]
+                values = patches(values, 8)
+                features = 4 * grid[0]
+                text = f"<img>{'<p>' * features}</img>"
+            else:
+                grid = out["image_grid_thw"][0].tolist()
+                features = grid[1] * grid[2] // 4
+                text = "<p>" * features
+            yield {"config": config, "image": settings, "video": {}, "width": width, "height": height, "seed": seed,
+                   "frames": 0, "fps": None, "text": text,
+                   "media": [{"grid": grid, "features": features, **thinned(values)}]}
+
+
+def video_cases():
+    two = {**SMALL, "temporal_patch_size": 2, "min_frames": 4, "max_frames": 8}
+    for frames, fps, width, height, seed in [(9, 4, 45, 27, 2), (6, 3, 100, 90, 3), (24, 8, 20, 14, 4), (5, 2, 64, 48, 5)]:
+        shape = {"width": width, "height": height, "seed": seed, "frames": frames, "fps": fps}
+        video = clip(frames, width, height, seed)
+
+        def run(processor, **kwargs):
+            metadata = VideoMetadata(total_num_frames=frames, fps=fps)
+            return processor(videos=[video], video_metadata=[metadata], return_tensors="pt", do_sample_frames=True,
+                             return_metadata=True, **kwargs)
+
+        for cap in [False, True]:
+            settings = {**two, "size": PIXELS, "cap_pixels_per_frame": cap, "max_video_tokens": 20}
+            out = run(Qwen2VLVideoProcessor(**settings), fps=2)
+            grid = out["video_grid_thw"][0].tolist()
+            features = grid[0] * grid[1] * grid[2] // 4
+            seconds = 2 / out["video_metadata"][0].sampled_fps
+            yield {"config": QWEN2, "image": {**SMALL, "size": PIXELS}, "video": settings, **shape,
+                   "interval": 2 * int(seconds), "text": "<p>" * features,
+                   "media": [{"grid": grid, "features": features, **thinned(out["pixel_values_videos"])}]}
+
+            settings = {**settings, "size": {"shortest_edge": 1024, "longest_edge": 8192}}
+            processor = Qwen3VLVideoProcessor(**settings)
+            out = run(processor)
+            grid = out["video_grid_thw"][0].tolist()
+            whole = bare(Qwen3VLProcessor, video_processor=processor, video_token="<p>",
+                         vision_start_token="<|vision_start|>", vision_end_token="<|vision_end|>")
+            yield {"config": QWEN3, "image": {**SMALL, "size": PIXELS}, "video": settings, **shape, "interval": 1,
+                   "text": whole.replace_video_token(out, 0),
+                   "media": [{"grid": grid, "features": grid[0] * grid[1] * grid[2] // 4,
+                              **thinned(out["pixel_values_videos"])}]}
+
+        settings = {**SMALL, "size": PIXELS, "min_frames": 4, "max_frames": 8, "draw_on_frames": False, "fps": 2}
+        out = run(Ernie4_5_VLMoeVideoProcessor(**settings))
+        grid = out["video_grid_thw"][0].tolist()
+        features = grid[0] * grid[1] * grid[2] // 8
+        yield {"config": ERNIE, "image": {**SMALL, "size": PIXELS}, "video": settings, **shape, "interval": 1,
+               "text": "<p>" * features,
+               "media": [{"grid": grid, "features": features, **thinned(out["pixel_values_videos"])}]}
+
+        settings = {"size": {"height": 32, "width": 32}, "num_frames": 4}
+        out = run(InternVLVideoProcessor(**settings))
+        tiles = out["pixel_values_videos"][0]
+        whole = bare(InternVLProcessor, start_image_token="<img>", end_image_token="</img>", image_token="<p>",
+                     image_seq_length=4)
+        yield {"config": INTERN, "image": {"size": 32}, "video": settings, **shape, "interval": 1,
+               "text": whole.replace_video_token(out, 0),
+               "media": [{"grid": [len(tiles), 4, 4], "features": 4 * len(tiles), **thinned(patches(tiles, 8))}]}
+
+        settings = {**SMALL, "temporal_patch_size": 4, "max_patches": 60, "size": {"max_height": 12, "max_width": 12}}
+        processor = Kimi_K25VideoProcessor(**settings)
+        out = run(processor)
+        whole = bare(Kimi_K25Processor, video_processor=processor, video_token="<p>")
+        media, at = [], 0
+        for grid in out["video_grid_thw"].tolist():
+            count = grid[0] * grid[1] * grid[2]
+            media.append({"grid": grid, "features": grid[1] * grid[2] // 4,
+                          **thinned(out["pixel_values_videos"][at:at + count])})
+            at += count
+        yield {"config": KIMI, "image": {**SMALL}, "video": settings, **shape, "interval": 1,
+               "text": whole.replace_video_token(out, 0), "media": media}
+
+
+def sampling():
+    rng = random.Random(4)
+    cases = []
+    qwen2, qwen3 = Qwen2VLVideoProcessor(), Qwen3VLVideoProcessor()
+    ernie, intern, kimi = Ernie4_5_VLMoeVideoProcessor(), InternVLVideoProcessor(), Kimi_K25VideoProcessor()
+    for _ in range(120):
+        total, source = rng.randrange(4, 400), rng.choice([1, 2, 5, 10, 23.976, 24, 25, 29.97, 30, 60])
+        fps, low, high = rng.choice([0.5, 1, 2, 3.3]), rng.choice([2, 4, 16]), rng.choice([16, 31, 180])
+        metadata = VideoMetadata(total_num_frames=total, fps=source)
+        for kind, sample in [
+            ("parts", lambda: qwen2.sample_frames(metadata, fps=fps, min_frames=low, max_frames=high)),
+            ("fractional", lambda: ernie.sample_frames(metadata, fps=fps, min_frames=low, max_frames=high)),
+            ("ends", lambda: Qwen3VLVideoProcessor(min_frames=low, max_frames=high).sample_frames(metadata, fps=fps)),
+            ("middle", lambda: intern.sample_frames(metadata, fps=fps)),
+            ("whole", lambda: kimi.sample_frames(metadata, fps=fps)),
+        ]:
+            whole = kind in ("middle", "whole")
+            num = int(total / source * fps)
+            if whole and not 1 <= num <= min(total, high):
+                continue
+            indices = sample().tolist()
+            cases.append([kind, total, source, fps, low, high, len(indices), *indices[:: max(1, len(indices) // 12)]])
+    write("sampling.json", cases)
+
+
 def positions():
-    config = AutoConfig.from_pretrained(model_dir)
-    image_token, merge = config.image_token_id, config.vision_config.spatial_merge_size
-    start, end = config.vision_start_token_id, config.vision_end_token_id
-    model = Qwen3VLModel(config)
     rng = random.Random(0)
     cases = []
-    for num_images in [0, 1, 2, 3] * 3:
-        ids, grids = [rng.randrange(256) for _ in range(rng.randrange(1, 9))], []
-        for _ in range(num_images):
-            grid = [1, merge * rng.randrange(1, 5), merge * rng.randrange(1, 6)]
-            grids.append(grid)
-            ids += [start] + [image_token] * (grid[1] * grid[2] // merge**2) + [end]
-            ids += [rng.randrange(256) for _ in range(rng.randrange(0, 6))]
-        input_ids = torch.tensor([ids])
-        types = (input_ids == image_token).int()
-        position_ids, _ = model.get_rope_index(
-            input_ids, types, torch.tensor(grids) if grids else None, attention_mask=torch.ones_like(input_ids)
-        )
-        cases.append({"input_ids": ids, "grids": grids, "position_ids": position_ids[:, 0].tolist()})
-    (here / "positions.json").write_text(
-        json.dumps({"image_token": image_token, "merge_size": merge, "cases": cases}, separators=(",", ":"))
-    )
+    for family, cls in [("qwen2_vl", Qwen2VLModel), ("qwen2_5_vl", Qwen2_5_VLModel), ("qwen3_vl", Qwen3VLModel),
+                        ("qwen3_5", Qwen3_5Model), ("ernie4_5_vl_moe", Ernie4_5_VLMoeModel)]:
+        model = cls.__new__(cls)
+        torch.nn.Module.__init__(model)
+        vision = SimpleNamespace(spatial_merge_size=2, tokens_per_second=2, temporal_merge_size=2)
+        object.__setattr__(model, "config", SimpleNamespace(vision_config=vision))
+        for kinds in ["", "i", "ii", "v", "iv", "vi", "iiv", "vv", "ivvi", "iii"]:
+            spans, types, images, videos, seconds = [], [], [], [], []
+
+            def text(low):
+                count = rng.randrange(low, 8)
+                spans.append(count)
+                types.extend([0] * count)
+
+            text(1)
+            for kind in kinds:
+                h, w = rng.randrange(1, 5), rng.randrange(1, 6)
+                if kind == "i":
+                    images.append([1, 2 * h, 2 * w])
+                    spans.append([1, h, w, 1])
+                    types += [1] * (h * w)
+                elif family in ("qwen3_vl", "qwen3_5"):
+                    t = rng.randrange(1, 5)
+                    videos.append([t, 2 * h, 2 * w])
+                    for frame in range(t):
+                        if frame:
+                            text(1)
+                        spans.append([1, h, w, 1])
+                        types += [2] * (h * w)
+                else:
+                    t = rng.randrange(1, 5)
+                    ernie = family == "ernie4_5_vl_moe"
+                    videos.append([2 * t if ernie else t, 2 * h, 2 * w])
+                    seconds.append(rng.choice([0.5, 1.0, 2.0, 3.7]))
+                    interval = 2 * int(seconds[-1]) if family == "qwen2_5_vl" else 1
+                    spans.append([t, h, w, interval])
+                    types += [2] * (t * h * w)
+                text(1)
+            ids = torch.zeros(1, len(types), dtype=torch.long)
+            kwargs = {"second_per_grid_ts": seconds} if family == "qwen2_5_vl" and seconds else {}
+            position_ids, _ = cls.get_rope_index(
+                model, ids, torch.tensor([types]), torch.tensor(images) if images else None,
+                torch.tensor(videos) if videos else None, attention_mask=torch.ones_like(ids), **kwargs,
+            )
+            cases.append({"family": family, "spans": spans, "position_ids": position_ids[:, 0].tolist()})
+    write("positions.json", cases)
 
 
 def resizes():
@@ -65,25 +265,9 @@ def resizes():
     (here / "smart_resize.json").write_text(json.dumps(cases, separators=(",", ":")))
 
 
-def patches():
-    processor = Qwen2VLImageProcessor(
-        patch_size=8, merge_size=2, temporal_patch_size=2, size={"shortest_edge": 256, "longest_edge": 4096}
-    )
-    cases = []
-    for width, height, seed in [(48, 32, 1), (45, 27, 2), (100, 90, 3), (9, 13, 4), (37, 111, 5)]:
-        out = processor(images=[Image.fromarray(noise_picture(width, height, seed))], return_tensors="pt")
-        values = out["pixel_values"].flatten()
-        # Whole patches would be large: a fixed stride through them, and their sum.
-        cases.append({
-            "width": width, "height": height, "seed": seed, "grid": out["image_grid_thw"][0].tolist(),
-            "len": values.numel(), "sum": values.double().sum().item(), "stride": 37,
-            "values": [round(v, 6) for v in values[::37].tolist()],
-        })
-    (here / "pixels.json").write_text(json.dumps(cases, separators=(",", ":")))
-
-
 def processor():
     """The quick start's model: ids and pixels of the whole processor."""
+    model_dir, digits_dir = Path(sys.argv[1]), Path(sys.argv[2])
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
     processor = AutoProcessor.from_pretrained(model_dir)
     texts = ["Read the number.", "naïve 数字 <|im_end|>\n\t", "0123 a  b"]
@@ -108,6 +292,8 @@ def processor():
 
 
 resizes()
-patches()
+write("media.json", [*image_cases(), *video_cases()])
+sampling()
 positions()
-processor()
+if len(sys.argv) > 1:
+    processor()

@@ -1,0 +1,136 @@
+//! A rendered conversation with its pictures and videos put in place of their markers.
+
+use super::error::DataError;
+use super::media::{Expansion, Kind, Markers, Piece, Run};
+
+/// A marker in a rendered text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub start: usize,
+    pub end: usize,
+    pub kind: Kind,
+}
+
+/// The markers in a text, in order.
+pub fn find(text: &str, markers: &Markers) -> Vec<Place> {
+    let mut places = Vec::new();
+    let mut at = 0;
+    while let Some(place) = next(text, at, markers) {
+        at = place.end;
+        places.push(place);
+    }
+    places
+}
+
+fn next(text: &str, from: usize, markers: &Markers) -> Option<Place> {
+    let candidates = |kind: Kind| {
+        let words = if kind == Kind::Image { &markers.image } else { &markers.video };
+        words.iter().filter(|word| !word.is_empty()).filter_map(move |word| {
+            let start = from + text[from..].find(word.as_str())?;
+            Some(Place { start, end: start + word.len(), kind })
+        })
+    };
+    // The longest of those that begin first.
+    candidates(Kind::Image).chain(candidates(Kind::Video)).min_by_key(|place| (place.start, usize::MAX - place.end))
+}
+
+/// Sees to it that a text has a marker for each picture and video, in their order.
+///
+/// # Errors
+/// It has others: the template lost one, or a text forged one.
+pub fn check(places: &[Place], expected: impl Iterator<Item = Kind> + Clone) -> Result<(), DataError> {
+    if places.iter().map(|place| place.kind).eq(expected.clone()) {
+        return Ok(());
+    }
+    let count = |kinds: &mut dyn Iterator<Item = Kind>| {
+        let (mut images, mut videos) = (0, 0);
+        kinds.for_each(|kind| *(if kind == Kind::Image { &mut images } else { &mut videos }) += 1);
+        format!("{images} {} and {videos} {}", Kind::Image.name(), Kind::Video.name())
+    };
+    let (given, made) = (count(&mut expected.clone()), count(&mut places.iter().map(|place| place.kind)));
+    Err(DataError::Line(format!("{given}, but the chat template made placeholders of {made}")))
+}
+
+/// A text with each marker replaced, in which one placeholder token stands for a whole run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Expanded {
+    pub text: String,
+    /// The runs in order, one for each placeholder token.
+    pub runs: Vec<Run>,
+    /// For each marker: where it ended in the old text, and where what replaced it ends in the new one.
+    ends: Vec<(usize, usize)>,
+}
+
+impl Expanded {
+    pub fn new(text: &str, places: &[Place], expansions: &[Expansion], placeholder: &str) -> Self {
+        let mut expanded = Self { text: String::with_capacity(text.len()), runs: Vec::new(), ends: Vec::new() };
+        let mut at = 0;
+        for (place, expansion) in places.iter().zip(expansions) {
+            expanded.text.push_str(&text[at..place.start]);
+            for piece in &expansion.pieces {
+                match piece {
+                    Piece::Text(piece) => expanded.text.push_str(piece),
+                    Piece::Run(run) => {
+                        expanded.text.push_str(placeholder);
+                        expanded.runs.push(*run);
+                    }
+                }
+            }
+            at = place.end;
+            expanded.ends.push((at, expanded.text.len()));
+        }
+        expanded.text.push_str(&text[at..]);
+        expanded
+    }
+
+    /// Where a place of the old text outside of markers is in the new one.
+    pub fn place(&self, old: usize) -> usize {
+        let before = self.ends.partition_point(|(end, _)| *end <= old);
+        let (end, new_end) = before.checked_sub(1).map_or((0, 0), |index| self.ends[index]);
+        new_end + old - end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn markers() -> Markers {
+        Markers {
+            image: vec!["<i>".into()],
+            video: vec!["[<v>]".into(), "<v>".into()],
+            inline_image: String::new(),
+            inline_video: String::new(),
+        }
+    }
+
+    #[test]
+    fn markers_become_runs_and_places_move_with_them() {
+        let text = "a<i>b[<v>]c<v>";
+        let places = find(text, &markers());
+        assert_eq!(
+            places.iter().map(|place| &text[place.start..place.end]).collect::<Vec<_>>(),
+            ["<i>", "[<v>]", "<v>"]
+        );
+        check(&places, [Kind::Image, Kind::Video, Kind::Video].into_iter()).unwrap();
+        let run = |len: usize| Piece::Run(Run::new(1, 1, len));
+        let expansion = |pieces| Expansion { media: vec![], pieces };
+        let expansions = [
+            expansion(vec![run(2)]),
+            expansion(vec![Piece::Text("1:".into()), run(3), Piece::Text("2:".into()), run(4)]),
+            expansion(vec![run(5)]),
+        ];
+        let expanded = Expanded::new(text, &places, &expansions, "<i>");
+        assert_eq!(expanded.text, "a<i>b1:<i>2:<i>c<i>");
+        assert_eq!(expanded.runs.iter().map(|run| run.len()).collect::<Vec<_>>(), [2, 3, 4, 5]);
+        for (old, new) in [(0, 0), (1, 1), (4, 4), (5, 5), (10, 15), (11, 16), (14, 19)] {
+            assert_eq!(expanded.place(old), new, "{old}");
+        }
+    }
+
+    #[test]
+    fn missing_and_forged_markers_are_counted() {
+        let error = check(&find("<i>", &markers()), [Kind::Video].into_iter()).unwrap_err().to_string();
+        assert!(error.contains("0 pictures and 1 videos") && error.contains("of 1 pictures and 0 videos"), "{error}");
+    }
+}

@@ -1,0 +1,31 @@
+//! Pictures and videos: files to patches, and the placeholders that stand for them in a text.
+//!
+//! ```text
+//! file ─ decode ─ RGB frames ─ a family's processor ─┬ patches: what the encoder takes
+//!        video ───┘                                  └ pieces:  what stands in the text
+//! ```
+//!
+//! A family's processor equals the one of Hugging Face (transformers 5.17); [`open`](open::open) chooses it. Not for
+//! the encoders themselves.
+
+mod ernie;
+mod kimi;
+mod open;
+mod patches;
+mod processor;
+mod qwen;
+mod resize;
+mod sampling;
+mod settings;
+mod smart_resize;
+#[cfg(test)]
+mod tests;
+mod tiles;
+mod video;
+
+pub(super) use open::open;
+pub use processor::{Expansion, Kind, Markers, MediaProcessor, Piece, Run};
+pub use sampling::{Sampling, Spread};
+pub use smart_resize::smart_resize;
+pub use video::Video;
+pub(super) use video::{VideoSource, load};

@@ -1,0 +1,147 @@
+//! Which processor a model folder asks for.
+
+use std::path::Path;
+
+use serde_json::Value as Json;
+
+use super::ernie::Ernie;
+use super::kimi::Kimi;
+use super::processor::MediaProcessor;
+use super::qwen::{Qwen, Time};
+use super::settings::{HALF, Settings};
+use super::tiles::{TileConfig, Tiles};
+use crate::config::{ImageLimits, VideoLimits};
+use crate::data::error::DataError;
+use crate::data::tokenizer::Tokenizer;
+
+/// What special tokens are called.
+pub struct Words<'a> {
+    pub config: &'a Json,
+    pub tokenizer: &'a Tokenizer,
+    placeholder: String,
+}
+
+impl Words<'_> {
+    /// The token that a feature replaces.
+    pub fn placeholder(&self) -> String {
+        self.placeholder.clone()
+    }
+
+    /// The token whose id `config.json` holds under `key`.
+    pub fn token(&self, key: &str, default: &str) -> String {
+        let named = self.config[key].as_i64().and_then(|id| self.tokenizer.token(id));
+        named.unwrap_or_else(|| default.to_owned())
+    }
+
+    /// The token where the tokenizer has it; nothing where it has not.
+    pub fn known(&self, token: &str) -> String {
+        self.tokenizer.id(token).map(|_| token.to_owned()).unwrap_or_default()
+    }
+}
+
+/// The processor of the vision tower of `config`, a `config.json`; `None` for a text model.
+///
+/// # Errors
+/// A file is missing or wrong, it disagrees with `config`, or the model is of an unknown family.
+pub fn open(
+    model_dir: &Path,
+    config: &Json,
+    tokenizer: &Tokenizer,
+    limits: (&ImageLimits, &VideoLimits),
+) -> Result<Option<Box<dyn MediaProcessor>>, DataError> {
+    let vision = &config["vision_config"];
+    if vision.is_null() {
+        return Ok(None);
+    }
+    let placeholder = tokenizer.special().image.and_then(|id| tokenizer.token(id)).ok_or_else(|| {
+        let tokenizer = "tokenizer.json has no token of the id image_token_id of config.json";
+        DataError::file(model_dir, tokenizer)
+    })?;
+    let words = Words { config, tokenizer, placeholder };
+    let (image, video) = Settings::read(model_dir)?;
+    // A model put together from parts is cut as its vision tower was trained.
+    let model_type = config["model_type"].as_str().unwrap_or_default();
+    let tower = vision["model_type"].as_str().unwrap_or(model_type);
+    let tower = if tower.is_empty() { model_type } else { tower };
+    let processor: Box<dyn MediaProcessor> = match family(tower).or_else(|| family(model_type)) {
+        Some(Family::Qwen2) => {
+            let per_second = vision["tokens_per_second"].as_i64();
+            let per_second = if tower.contains("2_5") { Some(per_second.unwrap_or(4)) } else { per_second };
+            check(&image, vision, true)?;
+            Box::new(Qwen::open((image, video), limits, Time::Positions(per_second), &words)?)
+        }
+        Some(Family::Qwen3) => {
+            check(&image, vision, true)?;
+            Box::new(Qwen::open((image, video.or_color(HALF)), limits, Time::Text, &words)?)
+        }
+        Some(Family::Ernie) => {
+            check(&image, vision, false)?;
+            Box::new(Ernie::open((image, video), limits, &words)?)
+        }
+        Some(Family::InternVl) => Box::new(Tiles::open((image, video), limits, &tile_config(config, vision), &words)?),
+        Some(Family::Kimi) => {
+            check(&image, vision, false)?;
+            Box::new(Kimi::open((image.or_color(HALF), video.or_color(HALF)), limits, &words)?)
+        }
+        None => {
+            return Err(DataError::file(
+                &model_dir.join("config.json"),
+                format!("vision_config.model_type is {tower:?}: how its pictures are processed is not known"),
+            ));
+        }
+    };
+    Ok(Some(processor))
+}
+
+enum Family {
+    Qwen2,
+    Qwen3,
+    Ernie,
+    InternVl,
+    Kimi,
+}
+
+/// By the `model_type` of a model or of its vision tower.
+fn family(model_type: &str) -> Option<Family> {
+    Some(match model_type.trim_end_matches("_vision") {
+        "qwen2_vl" | "qwen2_5_vl" | "llava_onevision1_5" | "llavaonevision1_5" | "rice_vit" => Family::Qwen2,
+        "qwen3_vl" | "qwen3_vl_moe" | "qwen3_5" | "qwen3_5_moe" => Family::Qwen3,
+        "ernie4_5_vl_moe" | "ernie4_5_moe_vl" | "DFNRope_vision_transformer" => Family::Ernie,
+        "internvl" | "internvl_chat" | "intern_vit_6b" => Family::InternVl,
+        "kimi_k25" => Family::Kimi,
+        _ => return None,
+    })
+}
+
+/// Sees to it that the files agree with the vision tower.
+fn check(image: &Settings, vision: &Json, temporal: bool) -> Result<(), DataError> {
+    let number = |value: &Json| value.as_u64().or_else(|| value[0].as_u64());
+    for (key, value, expected) in [
+        ("patch_size", image.patch_size, &vision["patch_size"]),
+        ("merge_size", image.merge_size, &vision["spatial_merge_size"]),
+        ("merge_size", image.merge_size, &vision["merge_kernel_size"]),
+        ("temporal_patch_size", image.temporal_patch_size, &vision["temporal_patch_size"]),
+    ] {
+        if key == "temporal_patch_size" && !temporal {
+            continue;
+        }
+        if let (Some(value), Some(expected)) = (value, number(expected))
+            && expected != value as u64
+        {
+            return Err(image.wrong(format!("{key} is {value}, but config.json says {expected}")));
+        }
+    }
+    Ok(())
+}
+
+/// Of InternVL's own layout and of the one in transformers.
+fn tile_config(config: &Json, vision: &Json) -> TileConfig {
+    let number = |value: &Json| value.as_u64().or_else(|| value[0].as_u64()).map(|number| number as usize);
+    TileConfig {
+        side: number(&config["force_image_size"]).or(number(&vision["image_size"])),
+        patch_size: number(&vision["patch_size"]).unwrap_or(14),
+        downsample_ratio: config["downsample_ratio"].as_f64().unwrap_or(0.5),
+        min_tiles: number(&config["min_dynamic_patch"]),
+        max_tiles: number(&config["max_dynamic_patch"]),
+    }
+}

@@ -1,0 +1,112 @@
+//! Which frames of a video are taken. Equal to `sample_frames` of the families' video processors in transformers.
+
+use super::settings::Settings;
+use crate::config::VideoLimits;
+use crate::data::error::DataError;
+
+/// How many frames are taken, and where.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// Frames a second; for frames whose rate is not known it is taken to be this one.
+    pub fps: f64,
+    /// A fixed number of frames, whatever the length.
+    pub num_frames: Option<usize>,
+    pub min_frames: usize,
+    pub max_frames: usize,
+    pub spread: Spread,
+}
+
+/// Where the frames lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// The first frame of each of as many equal parts, a whole number of which fills a patch (Qwen2-VL).
+    Parts { multiple: usize },
+    /// The same with parts that need not be whole in number (ERNIE).
+    Fractional,
+    /// The same (Kimi), or the middle frame of each part (InternVL).
+    Whole { middle: bool },
+    /// From the first frame to the last (Qwen3-VL).
+    Ends,
+}
+
+/// The keys' values where a file has none.
+pub struct Defaults {
+    pub fps: f64,
+    pub num_frames: Option<usize>,
+    pub min_frames: usize,
+    pub max_frames: usize,
+}
+
+impl Sampling {
+    /// From a processor's file and the run's own limits, which come first.
+    pub fn new(
+        settings: &Settings,
+        limits: &VideoLimits,
+        spread: Spread,
+        defaults: Defaults,
+    ) -> Result<Self, DataError> {
+        let fps = limits.fps.or(settings.fps);
+        let sampling = Self {
+            fps: fps.unwrap_or(defaults.fps),
+            num_frames: if fps.is_some() { None } else { settings.num_frames.or(defaults.num_frames) },
+            min_frames: limits.min_frames.or(settings.min_frames).unwrap_or(defaults.min_frames),
+            max_frames: limits.max_frames.or(settings.max_frames).unwrap_or(defaults.max_frames),
+            spread,
+        };
+        let Self { fps, min_frames, max_frames, .. } = sampling;
+        if !(fps.is_finite() && fps > 0.0) {
+            return Err(settings.wrong(format!("fps is {fps}")));
+        }
+        if max_frames == 0 || min_frames > max_frames {
+            return Err(settings.wrong(format!("min_frames {min_frames}, max_frames {max_frames}")));
+        }
+        Ok(sampling)
+    }
+
+    /// Indices of the frames to take of `total`, which were filmed at `source_fps`; where that is not known they are
+    /// taken as they are, if they are not too many. Never empty unless `total` is 0.
+    pub fn indices(&self, total: usize, source_fps: Option<f64>) -> Vec<usize> {
+        let Some(source_fps) = source_fps else {
+            return if total <= self.max_frames { (0..total).collect() } else { ends(total, self.max_frames) };
+        };
+        let wanted = total as f64 / source_fps * self.fps;
+        let clamped = |wanted: f64, max: usize| wanted.max(self.min_frames as f64).min(max as f64).min(total as f64);
+        let (num, shift) = match self.spread {
+            Spread::Parts { multiple } => {
+                let whole = |frames: f64| (frames / multiple as f64).floor() * multiple as f64;
+                let max = whole(self.max_frames.min(total) as f64);
+                let num = match self.num_frames {
+                    Some(num) => (num as f64 / multiple as f64).round_ties_even() * multiple as f64,
+                    None => whole(wanted.max(self.min_frames as f64).min(max)),
+                };
+                (num.min(total as f64), 0.0)
+            }
+            Spread::Fractional => {
+                (self.num_frames.map_or(clamped(wanted, self.max_frames), |num| num.min(total) as f64), 0.0)
+            }
+            Spread::Whole { middle } => {
+                let num = self.num_frames.map_or(wanted.floor(), |num| num as f64);
+                let num = num.max(1.0).min(self.max_frames as f64).min(total as f64);
+                (num, if middle { total as f64 / num / 2.0 } else { 0.0 })
+            }
+            Spread::Ends => {
+                let num = self.num_frames.map_or(clamped(wanted.floor(), self.max_frames), |num| num.min(total) as f64);
+                return ends(total, num as usize);
+            }
+        };
+        if num < 1.0 { (0..total).collect() } else { steps(shift, total, total as f64 / num) }
+    }
+}
+
+/// `torch.arange(from, total, step).int()`, which computes in float32.
+fn steps(from: f64, total: usize, step: f64) -> Vec<usize> {
+    let len = ((total as f64 - from) / step).ceil() as usize;
+    (0..len).map(|index| ((from + step * index as f64) as f32 as usize).min(total - 1)).collect()
+}
+
+/// `numpy.linspace(0, total - 1, num).round()`.
+fn ends(total: usize, num: usize) -> Vec<usize> {
+    let last = total.saturating_sub(1) as f64;
+    let step = last / num.saturating_sub(1).max(1) as f64;
+    (0..num).map(|index| (index as f64 * step).round_ties_even().min(last) as usize).collect()
+}

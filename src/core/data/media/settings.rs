@@ -1,0 +1,224 @@
+//! The keys of `preprocessor_config.json` and `video_preprocessor_config.json` that processors read.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::Value as Json;
+
+use crate::data::error::DataError;
+use crate::data::tokenizer::{read_json, read_json_if_exists};
+
+/// PIL's number for bicubic, the only filter these models are trained with.
+const BICUBIC: u8 = 3;
+
+pub const CLIP: ([f32; 3], [f32; 3]) =
+    ([0.481_454_66, 0.457_827_5, 0.408_210_73], [0.268_629_54, 0.261_302_6, 0.275_777_1]);
+pub const HALF: ([f32; 3], [f32; 3]) = ([0.5; 3], [0.5; 3]);
+
+/// One of the two files, under Hugging Face's names; what is absent is the family's default.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Settings {
+    #[serde(skip)]
+    path: PathBuf,
+    /// Mean and standard deviation where the file has none.
+    #[serde(skip)]
+    default_color: Option<([f32; 3], [f32; 3])>,
+    pub patch_size: Option<usize>,
+    #[serde(alias = "merge_kernel_size")]
+    pub merge_size: Option<usize>,
+    #[serde(alias = "temporal_merge_kernel_size")]
+    pub temporal_patch_size: Option<usize>,
+    size: Option<Size>,
+    min_pixels: Option<usize>,
+    max_pixels: Option<usize>,
+    image_mean: Option<[f32; 3]>,
+    image_std: Option<[f32; 3]>,
+    rescale_factor: Option<f32>,
+    resample: Option<u8>,
+    do_resize: Option<bool>,
+    do_rescale: Option<bool>,
+    do_normalize: Option<bool>,
+    pub min_patches: Option<usize>,
+    /// Tiles of a picture (InternVL), patches of a picture (Kimi).
+    #[serde(alias = "in_patch_limit")]
+    pub max_patches: Option<usize>,
+    pub in_patch_limit_each_frame: Option<usize>,
+    pub patch_limit_on_one_side: Option<usize>,
+    #[serde(alias = "sample_fps")]
+    pub fps: Option<f64>,
+    pub num_frames: Option<usize>,
+    pub min_frames: Option<usize>,
+    #[serde(alias = "max_num_frames_each_video")]
+    pub max_frames: Option<usize>,
+    pub cap_pixels_per_frame: Option<bool>,
+    pub max_video_tokens: Option<usize>,
+    pub draw_on_frames: Option<bool>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+enum Size {
+    Side(usize),
+    Sides(Sides),
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Sides {
+    shortest_edge: Option<usize>,
+    longest_edge: Option<usize>,
+    min_pixels: Option<usize>,
+    max_pixels: Option<usize>,
+    height: Option<usize>,
+    width: Option<usize>,
+    max_height: Option<usize>,
+}
+
+impl Settings {
+    /// Those of pictures and those of videos, which are the pictures' where a folder has no others.
+    ///
+    /// # Errors
+    /// A file is missing or of another form, or asks for what is not known.
+    pub fn read(model_dir: &Path) -> Result<(Self, Self), DataError> {
+        let both = model_dir.join("processor_config.json");
+        let nested = read_json_if_exists(&both)?;
+        let image_path = model_dir.join("preprocessor_config.json");
+        let (image, image_path) = match &nested["image_processor"] {
+            Json::Object(_) => (nested["image_processor"].clone(), both.clone()),
+            _ => (read_json(&image_path)?, image_path),
+        };
+        let video_path = model_dir.join("video_preprocessor_config.json");
+        let (video, video_path) = match &nested["video_processor"] {
+            Json::Object(_) => (nested["video_processor"].clone(), both),
+            _ if video_path.exists() => (read_json(&video_path)?, video_path),
+            _ => (image.clone(), image_path.clone()),
+        };
+        Ok((Self::parse(image, image_path)?, Self::parse(video, video_path)?))
+    }
+
+    pub fn parse(json: Json, path: PathBuf) -> Result<Self, DataError> {
+        // Kimi's own files nest them.
+        let json = match &json["media_proc_cfg"] {
+            Json::Object(_) => json["media_proc_cfg"].clone(),
+            _ => json,
+        };
+        let settings: Self = serde_json::from_value(json).map_err(|error| DataError::file(&path, error))?;
+        let all = settings.do_resize != Some(false)
+            && settings.do_rescale != Some(false)
+            && settings.do_normalize != Some(false);
+        if settings.resample.is_some_and(|filter| filter != BICUBIC) || !all {
+            return Err(DataError::file(
+                &path,
+                "only do_resize, do_rescale, do_normalize and resample: 3 (bicubic) are known",
+            ));
+        }
+        Ok(Self { path, ..settings })
+    }
+
+    /// With the family's colors where the file has none.
+    pub fn or_color(self, color: ([f32; 3], [f32; 3])) -> Self {
+        Self { default_color: Some(color), ..self }
+    }
+
+    pub fn mean(&self) -> [f32; 3] {
+        self.image_mean.or(self.default_color.map(|color| color.0)).unwrap_or(CLIP.0)
+    }
+
+    pub fn std(&self) -> [f32; 3] {
+        self.image_std.or(self.default_color.map(|color| color.1)).unwrap_or(CLIP.1)
+    }
+
+    /// Factor before normalization.
+    pub fn rescale_factor(&self) -> f32 {
+        self.rescale_factor.unwrap_or(1.0 / 255.0)
+    }
+
+    /// The range of pixels; `limits` are the run's, which come first.
+    pub fn pixels(
+        &self,
+        limits: (Option<usize>, Option<usize>),
+        default: (usize, usize),
+    ) -> Result<(usize, usize), DataError> {
+        let sides = self.sides();
+        let min = limits.0.or(self.min_pixels).or(sides.shortest_edge).or(sides.min_pixels).unwrap_or(default.0);
+        let max = limits.1.or(self.max_pixels).or(sides.longest_edge).or(sides.max_pixels).unwrap_or(default.1);
+        if min > max {
+            return Err(self.wrong(format!("min_pixels {min} above max_pixels {max}")));
+        }
+        Ok((self.positive("min_pixels", Some(min), min)?, max))
+    }
+
+    /// The side of a square to which everything is resized.
+    pub fn side(&self) -> Result<Option<usize>, DataError> {
+        match (&self.size, self.sides()) {
+            (Some(Size::Side(side)), _) => Ok(Some(*side)),
+            (_, Sides { height: Some(height), width: Some(width), .. }) if height == width => Ok(Some(height)),
+            (_, Sides { height: Some(height), width: Some(width), .. }) => {
+                Err(self.wrong(format!("size is {width}×{height}; only square tiles are known")))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Most patches on one side of a picture.
+    pub fn max_side_patches(&self) -> Option<usize> {
+        self.sides().max_height.or(self.patch_limit_on_one_side)
+    }
+
+    /// A key that must be above 0.
+    pub fn positive(&self, key: &str, value: Option<usize>, default: usize) -> Result<usize, DataError> {
+        match value.unwrap_or(default) {
+            0 => Err(self.wrong(format!("{key} is 0"))),
+            value => Ok(value),
+        }
+    }
+
+    pub fn wrong(&self, reason: String) -> DataError {
+        DataError::file(&self.path, reason)
+    }
+
+    fn sides(&self) -> Sides {
+        match &self.size {
+            Some(Size::Sides(sides)) => sides.clone(),
+            _ => Sides::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mistakes_name_the_file() {
+        let error = |json: &str| {
+            let json = serde_json::from_str(json).unwrap();
+            let settings = Settings::parse(json, "dir/preprocessor_config.json".into());
+            let error = settings.and_then(|settings| {
+                settings.positive("patch_size", settings.patch_size, 14)?;
+                settings.pixels((None, None), (1, 2))?;
+                settings.side()
+            });
+            error.unwrap_err().to_string()
+        };
+        for (json, part) in [
+            (r#"{"patch_size": 0}"#, "patch_size is 0"),
+            (r#"{"resample": 2}"#, "resample: 3"),
+            (r#"{"size": {"shortest_edge": 9, "longest_edge": 3}}"#, "above max_pixels 3"),
+            (r#"{"size": {"height": 9, "width": 3}}"#, "only square"),
+            (r#"{"patch_size": "x"}"#, "invalid type"),
+        ] {
+            let error = error(json);
+            assert!(error.contains(part) && error.contains("preprocessor_config.json"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_runs_limits_come_first() {
+        let json = serde_json::json!({"min_pixels": 5, "max_pixels": 9, "size": {"shortest_edge": 2}});
+        let settings = Settings::parse(json, "a".into()).unwrap();
+        assert_eq!(settings.pixels((None, Some(7)), (1, 2)).unwrap(), (5, 7));
+        assert_eq!(settings.rescale_factor(), 1.0 / 255.0);
+    }
+}

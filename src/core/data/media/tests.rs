@@ -1,0 +1,189 @@
+//! Each family's processor against the one of transformers.
+
+use image::{Rgb, RgbImage};
+use serde::Deserialize;
+use serde_json::{Value as Json, json};
+
+use super::*;
+use crate::config::{ImageLimits, VideoLimits};
+use crate::data::error::DataError;
+use crate::data::tokenizer::Tokenizer;
+
+const PLACEHOLDER: &str = "<p>";
+
+#[derive(Deserialize)]
+struct Case {
+    config: Json,
+    image: Json,
+    video: Json,
+    width: u32,
+    height: u32,
+    seed: u32,
+    /// 0: a picture.
+    frames: usize,
+    fps: Option<f64>,
+    #[serde(default)]
+    interval: Option<i64>,
+    text: String,
+    media: Vec<Item>,
+}
+
+#[derive(Deserialize)]
+struct Item {
+    grid: [u32; 3],
+    features: usize,
+    len: usize,
+    sum: f64,
+    stride: usize,
+    values: Vec<f32>,
+}
+
+/// A model folder with these files and a tokenizer of one token a byte.
+fn folder(image: &Json, video: &Json) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, json: &Json| std::fs::write(folder.path().join(name), json.to_string()).unwrap();
+    let special = [PLACEHOLDER, "<img>", "</img>", "<|vision_start|>", "<|vision_end|>"];
+    let added = special.iter().zip(0..).map(|(token, id)| {
+        let flags = json!({"single_word": false, "lstrip": false, "rstrip": false, "normalized": false});
+        let mut token = json!({"id": id, "content": token, "special": true});
+        token.as_object_mut().unwrap().extend(flags.as_object().unwrap().clone());
+        token
+    });
+    let model = json!({"type": "WordLevel", "vocab": {}, "unk_token": "<p>"});
+    write("tokenizer.json", &json!({"version": "1.0", "added_tokens": added.collect::<Vec<_>>(), "model": model}));
+    write("preprocessor_config.json", image);
+    if video.as_object().is_some_and(|video| !video.is_empty()) {
+        write("video_preprocessor_config.json", video);
+    }
+    folder
+}
+
+fn open_with(config: &Json, image: &Json, video: &Json) -> Result<Option<Box<dyn MediaProcessor>>, DataError> {
+    let folder = folder(image, video);
+    let mut config = config.clone();
+    config["image_token_id"] = json!(0);
+    let tokenizer = Tokenizer::open(folder.path(), &config, &Json::Null).unwrap();
+    open(folder.path(), &config, &tokenizer, (&ImageLimits::default(), &VideoLimits::default()))
+}
+
+fn noise(width: u32, height: u32, seed: u32) -> RgbImage {
+    RgbImage::from_fn(width, height, |x, y| {
+        Rgb([(x * 7 + y * seed) as u8, (x * y + 31 * seed) as u8, (((x / 5 + y / 3) % 2) * 200 + 20) as u8])
+    })
+}
+
+fn text(expansion: &Expansion) -> String {
+    let spell = |piece: &Piece| match piece {
+        Piece::Text(text) => text.clone(),
+        Piece::Run(run) => PLACEHOLDER.repeat(run.len()),
+    };
+    expansion.pieces.iter().map(spell).collect()
+}
+
+#[test]
+fn equal_to_transformers() {
+    let cases: Vec<Case> = serde_json::from_str(include_str!("../goldens/media.json")).unwrap();
+    assert!(cases.len() >= 40);
+    let (mut differ, mut num_values) = (0, 0);
+    for case in cases {
+        let name = format!("{} {}×{} {} frames", case.config["model_type"], case.width, case.height, case.frames);
+        let processor = open_with(&case.config, &case.image, &case.video).unwrap().unwrap();
+        let expansion = if case.frames == 0 {
+            let picture = noise(case.width, case.height, case.seed);
+            let num_features = processor.num_image_features(case.width as usize, case.height as usize).unwrap();
+            assert_eq!(num_features, case.media[0].features, "{name}");
+            processor.image(&picture).unwrap()
+        } else {
+            let taken = processor.sampling().indices(case.frames, case.fps);
+            let frames = taken.iter().map(|&index| noise(case.width, case.height, case.seed + index as u32)).collect();
+            processor.video(&Video::new(frames, &taken, case.frames, case.fps.unwrap())).unwrap()
+        };
+        assert_eq!(text(&expansion), case.text, "{name}");
+        if let Some(interval) = case.interval {
+            let runs =
+                expansion.pieces.iter().filter_map(|piece| if let Piece::Run(run) = piece { Some(run) } else { None });
+            assert!(runs.clone().count() > 0 && runs.into_iter().all(|run| run.interval == interval), "{name}");
+        }
+        assert_eq!(expansion.media.len(), case.media.len(), "{name}");
+        for (ours, theirs) in expansion.media.iter().zip(&case.media) {
+            assert_eq!([ours.grid.t, ours.grid.h, ours.grid.w], theirs.grid, "{name}");
+            assert_eq!((ours.num_features, ours.pixels.len()), (theirs.features, theirs.len), "{name}");
+            assert_eq!(ours.pixels.len(), ours.grid.num_patches() * processor.patch_dim(), "{name}");
+            // One step of a byte is at least 1/255/0.26: rounding in the two resizers may differ by one, seldom.
+            let step = 1.0 / 255.0 / 0.26;
+            for (ours, theirs) in ours.pixels.iter().step_by(theirs.stride).zip(&theirs.values) {
+                let error = (ours - theirs).abs();
+                assert!(error < step * 1.1, "{name}: {ours} {theirs}");
+                differ += usize::from(error > 1e-4);
+                num_values += 1;
+            }
+            let sum: f64 = ours.pixels.iter().map(|&value| f64::from(value)).sum();
+            assert!((sum - theirs.sum).abs() / theirs.len as f64 <= 2e-4, "{name}: {sum} {}", theirs.sum);
+        }
+    }
+    assert!(differ * 100 <= num_values, "{differ} of {num_values}");
+}
+
+#[test]
+fn frames_are_sampled_as_transformers_does() {
+    let cases: Vec<Json> = serde_json::from_str(include_str!("../goldens/sampling.json")).unwrap();
+    assert!(cases.len() > 300);
+    for case in cases {
+        let number = |index: usize| case[index].as_f64().unwrap();
+        let spread = match case[0].as_str().unwrap() {
+            "parts" => Spread::Parts { multiple: 2 },
+            "fractional" => Spread::Fractional,
+            "ends" => Spread::Ends,
+            kind => Spread::Whole { middle: kind == "middle" },
+        };
+        let (min_frames, max_frames) = (number(4) as usize, number(5) as usize);
+        let sampling = Sampling { fps: number(3), num_frames: None, min_frames, max_frames, spread };
+        let indices = sampling.indices(number(1) as usize, Some(number(2)));
+        let step = (indices.len() / 12).max(1);
+        let shown: Vec<usize> = indices.iter().copied().step_by(step).collect();
+        // Rounding up in float32 leads transformers behind the last frame, where it fails.
+        let index = |index: &Json| (index.as_u64().unwrap() as usize).min(number(1) as usize - 1);
+        let expected: Vec<usize> = case.as_array().unwrap()[7..].iter().map(index).collect();
+        assert_eq!((indices.len(), shown), (number(6) as usize, expected), "{case}");
+    }
+    let all =
+        Sampling { fps: 2.0, num_frames: None, min_frames: 4, max_frames: 8, spread: Spread::Parts { multiple: 2 } };
+    assert_eq!(all.indices(1, Some(30.0)), [0]);
+    assert_eq!(all.indices(7, None).len(), 7);
+    assert_eq!(all.indices(80, None).len(), 8);
+}
+
+#[test]
+fn what_does_not_go_together_is_said() {
+    let error = |config: Json, image: Json| open_with(&config, &image, &json!({})).err().unwrap().to_string();
+    for (config, image, part) in [
+        (
+            json!({"vision_config": {"model_type": "qwen3_vl", "patch_size": 16}}),
+            json!({"patch_size": 14}),
+            "patch_size is 14, but config.json says 16",
+        ),
+        (
+            json!({"vision_config": {"model_type": "x"}}),
+            json!({}),
+            "\"x\": how its pictures are processed is not known",
+        ),
+        (
+            json!({"model_type": "internvl", "vision_config": {"patch_size": 14, "image_size": 30}}),
+            json!({}),
+            "tiles of 30 pixels",
+        ),
+        (
+            json!({"model_type": "kimi_k25", "vision_config": {"merge_kernel_size": [2, 2]}}),
+            json!({"merge_size": 4}),
+            "merge_size is 4",
+        ),
+    ] {
+        let error = error(config, image);
+        assert!(error.contains(part), "{error}");
+    }
+    let draws =
+        open_with(&json!({"model_type": "ernie4_5_vl_moe", "vision_config": {}}), &json!({}), &json!({})).unwrap();
+    let video = Video::new(vec![noise(30, 30, 1)], &[0], 1, 2.0);
+    assert!(draws.unwrap().video(&video).unwrap_err().contains("draw_on_frames"));
+    assert!(open_with(&json!({"model_type": "qwen3"}), &json!({}), &json!({})).unwrap().is_none());
+}

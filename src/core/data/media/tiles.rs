@@ -1,0 +1,171 @@
+//! InternVL: a picture is cut into square tiles, as many as fit its shape best, with a small copy of the whole.
+//! Transformers' `GotOcr2ImageProcessor`, `InternVLVideoProcessor` and `InternVLProcessor`, and `dynamic_preprocess` of
+//! the original. A tile is one frame of the item's grid.
+
+use image::RgbImage;
+
+use super::open::Words;
+use super::patches::{CHANNELS, Cut, Frame};
+use super::processor::{Expansion, Markers, MediaProcessor, Piece, Run};
+use super::qwen::resize_all;
+use super::resize::resize_bicubic;
+use super::sampling::{Defaults, Sampling, Spread};
+use super::settings::Settings;
+use super::video::Video;
+use crate::config::{ImageLimits, VideoLimits};
+use crate::data::error::DataError;
+use crate::data::sample::Media;
+
+pub struct Tiles {
+    cut: Cut,
+    /// Side of a tile, in pixels.
+    side: usize,
+    min_tiles: usize,
+    max_tiles: usize,
+    /// Side of the square of features that a tile becomes.
+    features_side: usize,
+    sampling: Sampling,
+    markers: Markers,
+    begin: String,
+    end: String,
+}
+
+/// What `config.json` says of tiles.
+pub struct TileConfig {
+    pub side: Option<usize>,
+    pub patch_size: usize,
+    /// Factor by which a tile's side in patches shrinks.
+    pub downsample_ratio: f64,
+    pub min_tiles: Option<usize>,
+    pub max_tiles: Option<usize>,
+}
+
+impl Tiles {
+    pub fn open(
+        (image, video): (Settings, Settings),
+        limits: (&ImageLimits, &VideoLimits),
+        config: &TileConfig,
+        words: &Words<'_>,
+    ) -> Result<Self, DataError> {
+        let side = image.positive("size", config.side.or(image.side()?), 448)?;
+        let patch = config.patch_size.max(1);
+        let features_side = (side / patch) as f64 * config.downsample_ratio;
+        if !side.is_multiple_of(patch) || features_side < 1.0 || features_side.fract() != 0.0 {
+            let ratio = config.downsample_ratio;
+            return Err(image.wrong(format!("tiles of {side} pixels, patches of {patch}, downsample_ratio {ratio}")));
+        }
+        let min_tiles = image.positive("min_patches", image.min_patches.or(config.min_tiles), 1)?;
+        let mut max_tiles = image.positive("max_patches", image.max_patches.or(config.max_tiles), 12)?;
+        if let Some(max_pixels) = limits.0.max_pixels {
+            max_tiles = max_tiles.min((max_pixels / (side * side)).max(1));
+        }
+        if min_tiles > max_tiles {
+            return Err(image.wrong(format!("min_patches {min_tiles} above max_patches {max_tiles}")));
+        }
+        let defaults = Defaults { fps: 2.0, num_frames: Some(8), min_frames: 1, max_frames: 64 };
+        let placeholder = words.placeholder();
+        let markers = Markers {
+            image: vec![placeholder.clone()],
+            video: vec!["<video>".to_owned()],
+            inline_image: format!("{placeholder}\n"),
+            inline_video: "<video>\n".to_owned(),
+        };
+        Ok(Self {
+            cut: Cut::new(&image, patch, 1, 1),
+            side,
+            min_tiles,
+            max_tiles,
+            features_side: features_side as usize,
+            sampling: Sampling::new(&video, limits.1, Spread::Whole { middle: true }, defaults)?,
+            markers,
+            begin: words.known("<img>"),
+            end: words.known("</img>"),
+        })
+    }
+
+    /// Columns and rows of tiles whose shape is nearest to the picture's; among equals the most tiles that the picture
+    /// fills half at least.
+    fn canvas(&self, width: usize, height: usize) -> (usize, usize) {
+        let (shape, area) = (width as f64 / height as f64, (width * height) as f64);
+        let max = self.max_tiles;
+        let mut grids: Vec<(usize, usize)> = (1..=max).flat_map(|w| (1..=max).map(move |h| (w, h))).collect();
+        grids.retain(|(w, h)| (self.min_tiles..=max).contains(&(w * h)));
+        grids.sort_by_key(|(w, h)| w * h);
+        let (mut best, mut best_difference) = ((1, 1), f64::INFINITY);
+        for (w, h) in grids {
+            let difference = (shape - w as f64 / h as f64).abs();
+            if difference < best_difference {
+                (best, best_difference) = ((w, h), difference);
+            } else if difference == best_difference && area > 0.5 * (self.side * self.side) as f64 * (w * h) as f64 {
+                best = (w, h);
+            }
+        }
+        best
+    }
+
+    fn num_tiles(&self, width: usize, height: usize) -> usize {
+        let (columns, rows) = self.canvas(width, height);
+        columns * rows + usize::from(columns * rows > 1)
+    }
+
+    fn media(&self, tiles: &[Vec<u8>]) -> Media {
+        let side = self.side;
+        let frames: Vec<Frame<'_>> = tiles.iter().map(|rgb| Frame { rgb, width: side, height: side }).collect();
+        let (grid, pixels) = self.cut.cut(&frames);
+        Media { grid, num_features: tiles.len() * self.features_side.pow(2), pixels }
+    }
+}
+
+impl MediaProcessor for Tiles {
+    fn patch_dim(&self) -> usize {
+        self.cut.patch_dim()
+    }
+
+    fn num_image_features(&self, width: usize, height: usize) -> Result<usize, String> {
+        Ok(self.num_tiles(width, height) * self.features_side.pow(2))
+    }
+
+    fn max_image_features(&self) -> usize {
+        (self.max_tiles + 1) * self.features_side.pow(2)
+    }
+
+    fn image(&self, picture: &RgbImage) -> Result<Expansion, String> {
+        let (width, height) = (picture.width() as usize, picture.height() as usize);
+        let (columns, rows) = self.canvas(width, height);
+        let canvas = resize_bicubic(picture, columns * self.side, rows * self.side)?;
+        let line = self.side * CHANNELS;
+        let tile = |row: usize, column: usize| {
+            let lines = (row * self.side..(row + 1) * self.side).map(|y| (y * columns + column) * line);
+            lines.flat_map(|begin| canvas[begin..begin + line].iter().copied()).collect::<Vec<u8>>()
+        };
+        let mut tiles: Vec<Vec<u8>> =
+            (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))).map(|(r, c)| tile(r, c)).collect();
+        if tiles.len() > 1 {
+            tiles.push(resize_bicubic(picture, self.side, self.side)?);
+        }
+        let run = Run::new(tiles.len(), self.features_side, self.features_side);
+        let pieces = vec![Piece::Text(self.begin.clone()), Piece::Run(run), Piece::Text(self.end.clone())];
+        Ok(Expansion { media: vec![self.media(&tiles)], pieces })
+    }
+
+    fn sampling(&self) -> &Sampling {
+        &self.sampling
+    }
+
+    /// A frame is one tile.
+    fn video(&self, video: &Video) -> Result<Expansion, String> {
+        let tiles = resize_all(&video.frames, self.side, self.side)?;
+        let mut pieces = Vec::with_capacity(3 * tiles.len());
+        for number in 1..=tiles.len() {
+            let line = if number > 1 { "\n" } else { "" };
+            pieces.push(Piece::Text(format!("{line}Frame{number}: {}", self.begin)));
+            pieces.push(Piece::Run(Run::new(1, self.features_side, self.features_side)));
+            pieces.push(Piece::Text(self.end.clone()));
+        }
+        Ok(Expansion { media: vec![self.media(&tiles)], pieces })
+    }
+
+    fn markers(&self) -> &Markers {
+        &self.markers
+    }
+}

@@ -1,0 +1,232 @@
+//! The frames of a video: a folder or a list of pictures, or an animated GIF. Not for compressed video files.
+
+use std::cmp::Ordering;
+use std::path::{Path, PathBuf};
+
+use image::RgbImage;
+
+use super::sampling::Sampling;
+use crate::data::decode::{decode_animation, open_rgb, read_bytes};
+use crate::data::error::DataError;
+
+const PICTURES: [&str; 5] = ["png", "jpg", "jpeg", "webp", "bmp"];
+const VIDEOS: [&str; 8] = ["mp4", "mkv", "webm", "avi", "mov", "m4v", "mpg", "flv"];
+
+/// A video in a sample: where its frames are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VideoSource {
+    /// One path: a folder of pictures or an animated GIF. Several: the frames themselves.
+    pub paths: Vec<String>,
+    /// Frames a second of these frames. `None`: a GIF's own; frames are taken as they are, at the processor's rate.
+    pub fps: Option<f64>,
+}
+
+/// Frames of one size, sampled.
+#[derive(Clone, Debug)]
+pub struct Video {
+    /// At least one.
+    pub frames: Vec<RgbImage>,
+    /// When each frame is seen, in seconds.
+    pub times: Vec<f64>,
+    /// Frames a second of those that were taken.
+    pub fps: f64,
+}
+
+/// Reads the frames that `sampling` takes. Paths are relative to `base`.
+///
+/// # Errors
+/// Named by its path: nothing there, a video file that has to be decoded, no frames, frames of several sizes.
+pub fn load(source: &VideoSource, base: &Path, max_side: usize, sampling: &Sampling) -> Result<Video, DataError> {
+    if let [one] = source.paths.as_slice() {
+        let path = base.join(one);
+        let extension = extension(&path);
+        if path.is_dir() {
+            return pictures(&path, &in_folder(&path)?, source.fps, max_side, sampling);
+        }
+        if extension == "gif" {
+            let animation = decode_animation(&read_bytes(&path)?, max_side);
+            let (frames, own_fps) = animation.map_err(|reason| DataError::image(&path, reason))?;
+            let fps = source.fps.unwrap_or(own_fps);
+            let taken = sampling.indices(frames.len(), Some(fps));
+            let frames_taken = taken.iter().map(|&index| frames[index].clone()).collect();
+            return Ok(Video::new(frames_taken, &taken, frames.len(), fps));
+        }
+        if VIDEOS.contains(&extension.as_str()) {
+            let reason = "video files are not decoded: extract the frames (ffmpeg -i FILE -r 2 FOLDER/%06d.jpg) and name \
+                          the folder, with \"fps\"";
+            return Err(DataError::image(&path, reason));
+        }
+    }
+    let paths: Vec<PathBuf> = source.paths.iter().map(|name| base.join(name)).collect();
+    pictures(base, &paths, source.fps, max_side, sampling)
+}
+
+/// `named` is what an empty list is blamed on.
+fn pictures(
+    named: &Path,
+    paths: &[PathBuf],
+    fps: Option<f64>,
+    max_side: usize,
+    sampling: &Sampling,
+) -> Result<Video, DataError> {
+    if paths.is_empty() {
+        return Err(DataError::image(named, "a video without frames"));
+    }
+    let taken = sampling.indices(paths.len(), fps);
+    let mut frames: Vec<RgbImage> = Vec::with_capacity(taken.len());
+    for &index in &taken {
+        let frame = open_rgb(&paths[index], max_side)?;
+        if let Some(first) = frames.first()
+            && first.dimensions() != frame.dimensions()
+        {
+            let ((w, h), (first_w, first_h)) = (frame.dimensions(), first.dimensions());
+            let reason = format!("is {w}×{h} pixels, but the video's first frame is {first_w}×{first_h}");
+            return Err(DataError::image(&paths[index], reason));
+        }
+        frames.push(frame);
+    }
+    Ok(Video::new(frames, &taken, paths.len(), fps.unwrap_or(sampling.fps)))
+}
+
+impl Video {
+    /// `taken` of `total` frames that were filmed at `fps`.
+    pub fn new(frames: Vec<RgbImage>, taken: &[usize], total: usize, fps: f64) -> Self {
+        let times = taken.iter().map(|&index| index as f64 / fps).collect();
+        Self { frames, times, fps: taken.len() as f64 / total as f64 * fps }
+    }
+
+    /// When each group of `size` frames is seen, in seconds: the mean of its first and its last frame.
+    pub fn mean_times(&self, size: usize) -> impl Iterator<Item = f64> + '_ {
+        self.times.chunks(size).map(|group| {
+            // A last group that is not full is filled with its last frame.
+            (group[0] + group[group.len() - 1]) / 2.0
+        })
+    }
+
+    pub fn dimensions(&self) -> (usize, usize) {
+        (self.frames[0].width() as usize, self.frames[0].height() as usize)
+    }
+}
+
+fn extension(path: &Path) -> String {
+    path.extension().map(|extension| extension.to_string_lossy().to_lowercase()).unwrap_or_default()
+}
+
+/// The pictures of a folder in the order of their names, numbers by value.
+fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
+    let read = |error: std::io::Error| DataError::image(folder, error);
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(read)? {
+        let path = entry.map_err(read)?.path();
+        if PICTURES.contains(&extension(&path).as_str()) {
+            paths.push(path);
+        }
+    }
+    paths.sort_by(|a, b| natural(&a.to_string_lossy(), &b.to_string_lossy()));
+    Ok(paths)
+}
+
+/// `frame2` before `frame10`.
+fn natural(left: &str, right: &str) -> Ordering {
+    let digits = |text: &str| text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (mut a, mut b) = (left, right);
+    loop {
+        let (num_a, num_b) = (digits(a), digits(b));
+        let order = if num_a > 0 && num_b > 0 {
+            let value = |text: &str| text.trim_start_matches('0').to_owned();
+            let (left, right) = (value(&a[..num_a]), value(&b[..num_b]));
+            (a, b) = (&a[num_a..], &b[num_b..]);
+            left.len().cmp(&right.len()).then(left.cmp(&right))
+        } else {
+            match (a.chars().next(), b.chars().next()) {
+                (Some(left), Some(right)) => {
+                    (a, b) = (&a[left.len_utf8()..], &b[right.len_utf8()..]);
+                    left.cmp(&right)
+                }
+                (left, right) => return left.cmp(&right).then_with(|| a.cmp(b)),
+            }
+        };
+        if order != Ordering::Equal {
+            return order;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use image::codecs::gif::GifEncoder;
+    use image::{Delay, Frame, Rgb, RgbaImage};
+
+    use super::*;
+    use crate::data::media::Spread;
+
+    fn sampling(max_frames: usize) -> Sampling {
+        Sampling { fps: 2.0, num_frames: None, min_frames: 1, max_frames, spread: Spread::Ends }
+    }
+
+    fn source(paths: &[&str], fps: Option<f64>) -> VideoSource {
+        VideoSource { paths: paths.iter().map(|path| path.to_string()).collect(), fps }
+    }
+
+    /// Frame number `i` is all of brightness `20 i`.
+    fn shades(video: &Video) -> Vec<u8> {
+        video.frames.iter().map(|frame| frame.get_pixel(0, 0).0[0] / 20).collect()
+    }
+
+    #[test]
+    fn folders_lists_and_animations_are_videos() {
+        let folder = tempfile::tempdir().unwrap();
+        let frames = folder.path().join("clip");
+        std::fs::create_dir(&frames).unwrap();
+        for index in 0..12u8 {
+            RgbImage::from_pixel(8, 6, Rgb([index * 20; 3])).save(frames.join(format!("f{index}.png"))).unwrap();
+        }
+        std::fs::write(frames.join("notes.txt"), "x").unwrap();
+        let load = |source: &VideoSource, max| load(source, folder.path(), 100, &sampling(max));
+        let all = load(&source(&["clip"], None), 99).unwrap();
+        assert_eq!(shades(&all), (0..12).collect::<Vec<_>>());
+        assert_eq!((all.times[3], all.fps), (1.5, 2.0));
+        // Filmed at 4 frames a second: every other frame.
+        let half = load(&source(&["clip"], Some(4.0)), 99).unwrap();
+        assert_eq!((shades(&half), half.fps), (vec![0, 2, 4, 7, 9, 11], 2.0));
+        assert_eq!(shades(&load(&source(&["clip"], None), 3).unwrap()), [0, 6, 11]);
+        let listed = load(&source(&["clip/f3.png", "clip/f1.png"], None), 99).unwrap();
+        assert_eq!(shades(&listed), [3, 1]);
+
+        let gif = std::fs::File::create(folder.path().join("a.gif")).unwrap();
+        let mut encoder = GifEncoder::new(gif);
+        for index in 0..5u8 {
+            let picture = RgbaImage::from_pixel(8, 6, image::Rgba([index * 20, index * 20, index * 20, 255]));
+            encoder.encode_frame(Frame::from_parts(picture, 0, 0, Delay::from_numer_denom_ms(500, 1))).unwrap();
+        }
+        drop(encoder);
+        let animation = load(&source(&["a.gif"], None), 99).unwrap();
+        assert_eq!((shades(&animation), animation.times[4]), (vec![0, 1, 2, 3, 4], 2.0));
+    }
+
+    #[test]
+    fn what_is_no_video_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("empty")).unwrap();
+        RgbImage::new(8, 6).save(folder.path().join("a.png")).unwrap();
+        RgbImage::new(8, 7).save(folder.path().join("b.png")).unwrap();
+        std::fs::write(folder.path().join("c.gif"), "GIF89a").unwrap();
+        for (paths, part) in [
+            (&["gone"][..], "gone"),
+            (&["empty"], "without frames"),
+            (&["x.mp4"], "extract the frames"),
+            (&["a.png", "b.png"], "8×7 pixels, but the video's first frame is 8×6"),
+            (&["c.gif"], "c.gif"),
+        ] {
+            let error = load(&source(paths, None), folder.path(), 100, &sampling(9)).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn names_are_ordered_by_their_numbers() {
+        let mut names = ["f10.png", "f2.png", "f002b.png", "e11.png", "f1.png"];
+        names.sort_by(|a, b| natural(a, b));
+        assert_eq!(names, ["e11.png", "f1.png", "f2.png", "f002b.png", "f10.png"]);
+    }
+}
