@@ -2,8 +2,7 @@
 
 use crate::folder::ModelFolder;
 use anyhow::{Context, Result};
-use loongforge_core::config::{ImageLimits, Template};
-use loongforge_core::data::{Conversation, Part, Processor, Sample, Turn};
+use loongforge_core::data::{Conversation, MediaSource, Part, Processor, ProcessorOptions, Sample, Turn};
 use loongforge_core::message::{Grid, SampleId};
 use loongforge_torch::model::{Decoder, Decoding, EncoderModel, Prompt, Sampling, generate};
 use loongforge_torch::nn::ParamStore;
@@ -43,7 +42,7 @@ impl Reader {
             None => None,
         };
         let params = load(Decoder::specs(&model.config.decoder))?;
-        let processor = Processor::open(folder, Template::FromModel, &ImageLimits::default(), usize::MAX)?;
+        let processor = Processor::open(folder, &model.json, &ProcessorOptions::default())?;
         Ok(Self {
             encoder,
             decoder: Decoder::new(&model.config.decoder, &params),
@@ -64,8 +63,8 @@ impl Reader {
     pub fn question(&self, text: &str, images: &[impl AsRef<Path>]) -> Result<Sample> {
         let mut turn = Turn::text("user", text);
         turn.parts.splice(0..0, images.iter().map(|_| Part::Image));
-        let images = images.iter().map(|path| path.as_ref().display().to_string()).collect();
-        let conversation = Conversation { turns: vec![turn], images };
+        let media = images.iter().map(|path| MediaSource::Image(path.as_ref().display().to_string())).collect();
+        let conversation = Conversation { turns: vec![turn], media };
         Ok(self.processor.prompt(SampleId(0), &conversation, Path::new(""))?)
     }
 
@@ -99,14 +98,14 @@ impl Reader {
     }
 
     fn features(&self, question: &Sample) -> Vec<Tensor> {
-        let Some((encoder, params)) = self.encoder.as_ref().filter(|_| !question.images.is_empty()) else {
+        let Some((encoder, params)) = self.encoder.as_ref().filter(|_| !question.media.is_empty()) else {
             return Vec::new();
         };
-        let grids: Vec<Grid> = question.images.iter().map(|image| image.grid).collect();
+        let grids: Vec<Grid> = question.media.iter().map(|item| item.grid).collect();
         let pixels: Vec<Tensor> = question
-            .images
+            .media
             .iter()
-            .map(|image| Tensor::from_slice(&image.pixels).view([image.grid.num_patches() as i64, -1]))
+            .map(|item| Tensor::from_slice(&item.pixels).view([item.grid.num_patches() as i64, -1]))
             .collect();
         let recorded = encoder.record(&grids);
         let pixels = Tensor::cat(&pixels, 0).to_device(params.flat().device());

@@ -4,7 +4,7 @@ use crate::folder::ModelFolder;
 use loongforge_actors::checkpoint::Manifest;
 use loongforge_actors::{Assignment, EngineFactory};
 use loongforge_core::config::{Placement, RunConfig};
-use loongforge_core::data::Dataset;
+use loongforge_core::data::{Dataset, Processor, ProcessorOptions};
 use loongforge_core::engine::{DataEngine, Engine, EngineError};
 use loongforge_core::message::{Role, StepId};
 use loongforge_torch::engine::{EngineSpec, Families, build_engine};
@@ -29,7 +29,9 @@ fn build(recipe: &Recipe, assignment: Assignment) -> Result<Box<dyn Engine>, Eng
     match assignment.me.role {
         Role::Scheduler => Err("the scheduler has no engine".into()),
         Role::Data => {
-            let dataset = Dataset::open(&config.data, &folder.path, config.run.seed)?;
+            let options = ProcessorOptions::new(&config.data, config.train.phase);
+            let processor = Processor::open(&folder.path, &folder.json, &options)?;
+            let dataset = Dataset::open(&config.data, processor, config.run.seed)?;
             let colocated = config.pools.placement == Placement::Colocated;
             Ok(Box::new(DataEngine::new(assignment.me.index, assignment.pools.data, colocated, Box::new(dataset))))
         }

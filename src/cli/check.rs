@@ -5,7 +5,7 @@ use crate::evaluate;
 use crate::folder::ModelFolder;
 use clap::{Args, ValueEnum};
 use loongforge_core::config::{self, RunConfig};
-use loongforge_core::data::Processor;
+use loongforge_core::data::{Processor, ProcessorOptions};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -58,6 +58,6 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
 
 fn open(config: &RunConfig) -> anyhow::Result<()> {
     let folder = ModelFolder::open(&config.model)?;
-    Processor::open(&folder.path, config.data.template, &config.data.image, config.data.pack.max_tokens)?;
+    Processor::open(&folder.path, &folder.json, &ProcessorOptions::new(&config.data, config.train.phase))?;
     evaluate::check(config)
 }

@@ -1,9 +1,9 @@
 //! What one data actor delivers: small PNGs read, decoded, cut into patches and tokenized on one thread.
 //! `cargo bench -p loongforge-core --bench samples`
 
-use loongforge_core::config::Data;
-use loongforge_core::data::Dataset;
+use loongforge_core::config::{Data, Phase};
 use loongforge_core::data::digits::{Digits, MODEL, compose, write_model};
+use loongforge_core::data::{Dataset, Processor, ProcessorOptions};
 use std::time::{Duration, Instant};
 
 const NUM_TRAIN: usize = 2000;
@@ -17,13 +17,16 @@ fn main() {
     let file = serde_json::json!({ "path": digits.join("train.jsonl"), "format": "messages" });
     let data = serde_json::json!({ "train": [file], "shuffle": true, "pack": { "max_tokens": 2048 } });
     let data: Data = serde_json::from_value(data).expect("a data section");
-    let dataset = Dataset::open(&data, &model, 3).expect("the pictures just made");
+    let config = std::fs::read_to_string(model.join("config.json")).expect("it was written");
+    let config = serde_json::from_str(&config).expect("JSON");
+    let processor = Processor::open(&model, &config, &ProcessorOptions::new(&data, Phase::Sft)).expect("a processor");
+    let dataset = Dataset::open(&data, processor, 3).expect("the pictures just made");
     for _ in 0..3 {
         let (start, mut samples, mut tokens, mut patches) = (Instant::now(), 0u64, 0, 0);
         while start.elapsed() < SPELL {
             let sample = dataset.sample(samples).expect("good samples");
             tokens += sample.input_ids.len();
-            patches += sample.images.iter().map(|image| image.grid.num_patches()).sum::<usize>();
+            patches += sample.media.iter().map(|item| item.grid.num_patches()).sum::<usize>();
             samples += 1;
         }
         let seconds = start.elapsed().as_secs_f64();

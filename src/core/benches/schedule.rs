@@ -2,8 +2,8 @@
 //! `cargo bench -p loongforge-core --bench schedule -- [STEP_MS]`; shares are of a step of STEP_MS milliseconds.
 
 use loongforge_core::config::{self, RunConfig};
-use loongforge_core::data::Dataset;
 use loongforge_core::data::digits::{Digits, MODEL, compose, write_model};
+use loongforge_core::data::{Dataset, Processor, ProcessorOptions};
 use loongforge_core::message::{ActorId, Command, Event, SampleId, SampleMeta, StepId, StepReport, Timings};
 use loongforge_core::schedule::{Coordinator, CoordinatorSpec, Input, ModelShape, Output, PlanSpec, plan_step};
 use std::collections::VecDeque;
@@ -131,6 +131,11 @@ fn shape() -> ModelShape {
 
 /// Measures of the quick start's pictures, in the order in which a run reads them.
 fn measure(config: &RunConfig, num_samples: usize) -> Vec<SampleMeta> {
-    let dataset = Dataset::open(&config.data, config.model.load.as_ref().expect("it is set").as_path(), 1).expect("the pictures just made");
+    let model = config.model.load.as_ref().expect("it is set").as_path();
+    let json = std::fs::read_to_string(model.join("config.json")).expect("it was written");
+    let json = serde_json::from_str(&json).expect("JSON");
+    let options = ProcessorOptions::new(&config.data, config.train.phase);
+    let processor = Processor::open(model, &json, &options).expect("a processor");
+    let dataset = Dataset::open(&config.data, processor, 1).expect("the pictures just made");
     (0..num_samples as u64).map(|position| dataset.sample(position).expect("good samples").meta).collect()
 }
