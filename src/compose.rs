@@ -122,14 +122,19 @@ impl Composition {
     /// What engines are made from, and what the scheduler begins with.
     pub fn into_parts(self) -> (Arc<Recipe>, RunSpec) {
         let begin = self.resume.as_ref().map(|resume| (resume.first_step, resume.cursor));
+        let mut config = self.config;
+        if self.families.encoder.is_none() {
+            // A text model: no actors wait for pictures, and all cores are the foundation's.
+            config.pools.encoder.replicas = 0;
+        }
         let spec = RunSpec {
-            coordinator: CoordinatorSpec::new(&self.config, self.folder.shape(), begin),
+            coordinator: CoordinatorSpec::new(&config, self.folder.shape(), begin),
             resume: self.resume.map(|resume| resume.checkpoint),
-            queue: self.config.scheduler.queue,
+            queue: config.scheduler.queue,
             stop: self.stop,
             stop_grace: STOP_GRACE,
         };
-        let recipe = Recipe { config: self.config, folder: self.folder, families: self.families };
+        let recipe = Recipe { config, folder: self.folder, families: self.families };
         (Arc::new(recipe), spec)
     }
 

@@ -2,5 +2,6 @@
 
 mod equality;
 mod fixture;
+mod kinds;
 mod processes;
 mod resume;

@@ -494,4 +494,80 @@ mod tests {
         std::fs::write(dir.join("tokenizer.json"), "{}").unwrap();
         assert!(error(Template::Qwen).contains("tokenizer.json"));
     }
+    /// A picture of one feature and a video of 2 × 1 × 1 between texts, in the model of the digits.
+    #[test]
+    fn pictures_and_videos_become_placeholders_positions_and_media() {
+        let folder = tempfile::tempdir().unwrap();
+        let processor = open(folder.path(), 200);
+        for index in 0..3 {
+            image::RgbImage::new(16, 16).save(folder.path().join(format!("{index}.png"))).unwrap();
+        }
+        let line = r#"{"messages":[{"role":"user","content":"a<image>b<video>"},{"role":"assistant","content":"c"}],
+            "images":["0.png"],"videos":[{"video":["0.png","1.png","2.png"],"fps":2}]}"#;
+        let conversation = Conversation::parse(line).unwrap();
+        let sample = processor.training_sample(SampleId(0), &conversation, folder.path()).unwrap();
+        let grids: Vec<_> = sample.media.iter().map(|item| (item.grid.t, item.grid.h, item.grid.w)).collect();
+        assert_eq!(grids, [(1, 2, 2), (2, 2, 2)]);
+        let text: String = sample
+            .input_ids
+            .iter()
+            .map(|&id| match processor.tokenizer.token(id).unwrap() {
+                token if token == "Ċ" => "\n".to_owned(),
+                token => token.replace('Ġ', " "),
+            })
+            .collect();
+        assert_eq!(
+            text,
+            "<|im_start|>user\na<|vision_start|><|image_pad|><|vision_end|>b\
+             <0.2 seconds><|vision_start|><|image_pad|><|vision_end|>\
+             <1.0 seconds><|vision_start|><|image_pad|><|vision_end|><|im_end|>\n\
+             <|im_start|>assistant\nc<|im_end|>\n"
+        );
+        // Every box is of one place, so that positions count on.
+        let len = sample.input_ids.len() as i64;
+        assert_eq!(sample.position_ids, [0..len, 0..len, 0..len].into_iter().flatten().collect::<Vec<_>>());
+        assert_eq!(read_targets(&processor, &sample), "c+1");
+
+        let whole = ProcessorOptions { phase: Phase::Pretrain, ..Default::default() };
+        let config = read_json(&folder.path().join("config.json")).unwrap();
+        let whole = Processor::open(folder.path(), &config, &whole).unwrap();
+        let sample = whole.training_sample(SampleId(0), &conversation, folder.path()).unwrap();
+        // All but the first token and the placeholders, and the end of the document.
+        assert_eq!(sample.meta.num_targets as usize, sample.input_ids.len() - 4);
+        assert_eq!(sample.input_ids.last(), whole.tokenizer.special().eos.as_ref());
+        let error = whole.text_prompt(SampleId(0), "<|image_pad|>").unwrap_err().to_string();
+        assert!(error.contains("1 placeholder"), "{error}");
+    }
+
+    /// DeepSeek-R1 and others end the header in a thought that training turns may lack.
+    #[test]
+    fn only_what_is_generated_is_learnt_whatever_the_header() {
+        let folder = tempfile::tempdir().unwrap();
+        write_model(folder.path(), &MODEL).unwrap();
+        let turns = |answer: &str| {
+            let turn = |role: &str, text: &str| Turn::text(role, text);
+            Conversation::text(vec![
+                turn("user", "a"),
+                turn("assistant", answer),
+                turn("user", "b"),
+                turn("assistant", "<t>"),
+            ])
+        };
+        let learnt = |template: &str, answer: &str| {
+            std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+            let processor = reopen(folder.path(), Template::FromModel, 99).unwrap();
+            let sample = processor.training_sample(SampleId(0), &turns(answer), folder.path()).unwrap();
+            read_targets(&processor, &sample)
+        };
+        let body = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}";
+        let think = format!("{body}{{% if add_generation_prompt %}}<|im_start|>assistant\n<think>\n{{% endif %}}");
+        assert_eq!(learnt(&think, "x"), "x<t>+2");
+        assert_eq!(learnt(&think, "<think>\nx"), "x<t>+2");
+        // No generation prompt at all: the content is found by itself.
+        assert_eq!(learnt(body, "x"), "x<t>+2");
+        // No closing token that the tokenizer knows: up to the end of the turn.
+        let plain = "{% for m in messages %}{{ m.role }}: {{ m.content }};\n{% endfor %}\
+            {% if add_generation_prompt %}assistant: {% endif %}";
+        assert_eq!(learnt(plain, "x"), "x;\n<t>;\n+0");
+    }
 }

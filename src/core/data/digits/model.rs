@@ -7,6 +7,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::data::error::DataError;
 use crate::data::template::QWEN;
+use crate::data::tiktoken::byte_letters;
 
 /// Every size of the model, in one place.
 #[derive(Clone, Debug, PartialEq)]
@@ -172,7 +173,8 @@ fn generation_config() -> Json {
 
 /// Byte-level BPE without merges: a byte is a token, its value the id.
 fn tokenizer() -> Json {
-    let vocab: Map<String, Json> = byte_chars().zip(0..).map(|(c, id)| (c.to_string(), json!(id))).collect();
+    let vocab: Map<String, Json> =
+        byte_letters().into_iter().zip(0..).map(|(c, id): (char, u32)| (c.to_string(), json!(id))).collect();
     let added: Vec<Json> = SPECIAL_TOKENS
         .iter()
         .map(|&token| {
@@ -229,18 +231,6 @@ fn preprocessor_config(size: &ModelSize, class: &str) -> Json {
         "size": {"shortest_edge": size.min_pixels, "longest_edge": size.max_pixels},
         "image_mean": vec![size.image_mean; 3],
         "image_std": vec![size.image_std; 3],
-    })
-}
-
-/// The printable characters by which byte-level BPE writes the 256 bytes (GPT-2's `bytes_to_unicode`).
-fn byte_chars() -> impl Iterator<Item = char> {
-    let mut next = 256;
-    (0..=255u32).map(move |byte| {
-        let printable = matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
-        if !printable {
-            next += 1;
-        }
-        char::from_u32(if printable { byte } else { next - 1 }).expect("far below the surrogates")
     })
 }
 
