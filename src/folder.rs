@@ -1,5 +1,6 @@
 //! The Hugging Face folder of a model: its `config.json` under the run's overrides, read before anything is built.
 
+use crate::parts::{has_parts, put_image_token, put_parts};
 use loongforge_core::config::{Model, Source};
 use loongforge_core::schedule::ModelShape;
 use loongforge_torch::model::{ModelConfig, ModelConfigError};
@@ -23,6 +24,11 @@ pub enum FolderError {
     UnknownOverride { key: String },
     #[error("{path}: {source}")]
     Model { path: PathBuf, source: ModelConfigError },
+    #[error(
+        "model.{key}.config: {model_type} models are not put together from parts; change them by model.overrides, or \
+         leave out model.load"
+    )]
+    NoParts { key: &'static str, model_type: String },
     #[error("{path} is of another model than this run's: {}", differences.join(", "))]
     OtherModel { path: PathBuf, differences: Vec<String> },
 }
@@ -41,7 +47,8 @@ pub struct ModelFolder {
 }
 
 impl ModelFolder {
-    /// Reads `model.config` or the `config.json` of `model.load` and applies `model.overrides`, whose keys may be dotted.
+    /// Reads `model.config` or the `config.json` of `model.load`, puts the parts' configs into it, and applies
+    /// `model.overrides`, whose keys may be dotted.
     ///
     /// # Errors
     /// The file is missing or not JSON, an override names no key, or the model is not one we train.
@@ -50,11 +57,18 @@ impl ModelFolder {
         let mut json = match (&load, model.config.is_empty()) {
             (_, false) => Value::Object(model.config.clone()),
             (Some(folder), true) => read(folder)?,
+            (None, true) if has_parts(model) => Value::Object(serde_json::Map::new()),
             (None, true) => return Err(FolderError::Missing { key: "model.load" }),
         };
-        let path = match &model.tokenizer {
+        if has_parts(model) {
+            put_parts(&mut json, model, |key, part| match &part.load {
+                Some(source) => read(&locate(key, source)?),
+                None => Err(FolderError::Missing { key }),
+            })?;
+        }
+        let path = match model.tokenizer_source() {
             Some(source) => locate("model.tokenizer", source)?,
-            None => load.ok_or(FolderError::Missing { key: "model.tokenizer" })?,
+            None => return Err(FolderError::Missing { key: "model.tokenizer" }),
         };
         for (key, value) in &model.overrides {
             apply(&mut json, key, value)?;
@@ -94,7 +108,8 @@ impl ModelFolder {
         Self::understand(path, read(path)?)
     }
 
-    fn understand(path: &Path, json: Value) -> Result<Self, FolderError> {
+    fn understand(path: &Path, mut json: Value) -> Result<Self, FolderError> {
+        put_image_token(&mut json, path);
         let wrong = |source| FolderError::Model { path: path.join("config.json"), source };
         let config = ModelConfig::from_hf(&json).map_err(wrong)?;
         Ok(Self { path: path.to_owned(), json, config })

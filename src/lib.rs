@@ -7,6 +7,7 @@ pub mod cli;
 pub mod compose;
 pub mod evaluate;
 mod folder;
+mod parts;
 mod reader;
 mod report;
 pub mod roles;

@@ -32,6 +32,12 @@ pub trait EncoderFamily: Debug + Send + Sync {
     /// Values of a patch: columns of the encoder's input.
     fn patch_dim(&self) -> i64;
 
+    /// What the names of the tower's parameters begin with, and those of the projector's: what is left of a name is the
+    /// same in every checkpoint that has this tower.
+    fn prefixes(&self) -> [&str; 2] {
+        ["", ""]
+    }
+
     /// Features that an item of this size becomes, which is how many placeholders it has among the tokens.
     fn num_features(&self, grid: Grid) -> usize;
 }

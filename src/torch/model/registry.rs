@@ -5,7 +5,10 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::decoder::DecoderConfig;
-use super::family::{Place, internlm2, llama, mimo, minimax_m2, qwen, qwen2, qwen3, qwen3_moe, qwen3_vl};
+use super::family::{
+    Place, custom, ernie4_5_vl, internlm2, internvl, kimi_k25, llama, llava_onevision1_5, mimo, minimax_m2, qwen,
+    qwen2, qwen2_5_vl, qwen3, qwen3_moe, qwen3_vl,
+};
 use super::interface::EncoderFamily;
 use super::keys::{Keys, ModelConfigError};
 
@@ -20,13 +23,24 @@ const DECODERS: &[(&str, ReadDecoder)] = &[
     ("minimax_m2", minimax_m2::read),
     ("qwen", qwen::read),
     ("qwen2", qwen2::read),
+    ("qwen2_5_vl_text", qwen2_5_vl::read_text),
     ("qwen3", qwen3::read),
     ("qwen3_moe", qwen3_moe::read),
     ("qwen3_vl_text", qwen3_vl::read_text),
 ];
 
 /// Models with an encoder, by `model_type`.
-const MODELS: &[(&str, ReadModel)] = &[("qwen3_vl", qwen3_vl::read)];
+const MODELS: &[(&str, ReadModel)] = &[
+    ("ernie4_5_moe_vl", ernie4_5_vl::read),
+    ("ernie4_5_vl_moe", ernie4_5_vl::read),
+    ("internvl", internvl::read),
+    ("internvl_chat", internvl::read_original),
+    ("kimi_k25", kimi_k25::read),
+    ("llavaonevision1_5", llava_onevision1_5::read),
+    ("loongforge_vlm", custom::read),
+    ("qwen2_5_vl", qwen2_5_vl::read),
+    ("qwen3_vl", qwen3_vl::read),
+];
 
 /// A model as its parts: each part may be a pool of its own.
 #[derive(Clone, Debug)]
@@ -85,6 +99,15 @@ impl ModelConfig {
 /// The decoder that `keys` describe, by their `model_type`.
 pub(super) fn read_decoder(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
     let model_type = keys.text_or("model_type")?.ok_or_else(|| keys.missing("model_type"))?;
+    read_decoder_as(model_type, keys, place)
+}
+
+/// The decoder that `keys` describe, which is a `model_type` whatever they say.
+pub(super) fn read_decoder_as(
+    model_type: &str,
+    keys: &Keys<'_>,
+    place: &Place,
+) -> Result<DecoderConfig, ModelConfigError> {
     match DECODERS.iter().find(|(name, _)| *name == model_type) {
         Some((_, read)) => read(keys, place),
         None => {
@@ -97,15 +120,20 @@ pub(super) fn read_decoder(keys: &Keys<'_>, place: &Place) -> Result<DecoderConf
 impl Tokens {
     /// Qwen-VL's keys: `image_token_id`, `video_token_id`, `vision_start_token_id`, `vision_end_token_id`.
     pub(super) fn read(keys: &Keys<'_>, vocab_size: i64) -> Result<Tokens, ModelConfigError> {
+        Tokens::with_image(keys, "image_token_id", vocab_size)
+    }
+
+    /// As `read`, with another key for the pictures' token.
+    pub(super) fn with_image(keys: &Keys<'_>, image: &str, vocab_size: i64) -> Result<Tokens, ModelConfigError> {
         let token = |key: &str| match keys.index_or(key)? {
             Some(id) if id >= vocab_size => {
-                let must = format!("must be below text_config.vocab_size ({vocab_size})");
+                let must = format!("must be below the decoder's vocab_size ({vocab_size})");
                 Err(keys.inconsistent(key, id, must))
             }
             id => Ok(id),
         };
         Ok(Tokens {
-            image: Some(token("image_token_id")?.ok_or_else(|| keys.missing("image_token_id"))?),
+            image: Some(token(image)?.ok_or_else(|| keys.missing(image))?),
             video: token("video_token_id")?,
             vision_start: token("vision_start_token_id")?,
             vision_end: token("vision_end_token_id")?,
@@ -164,7 +192,7 @@ mod tests {
             ("/vision_config/out_hidden_size", json!(65), "must equal text_config.hidden_size (64)"),
             ("/vision_config/deepstack_visual_indexes", json!([0, 3]), "must be different blocks below depth (3)"),
             ("/vision_config/num_position_embeddings", json!(63), "must be a square"),
-            ("/image_token_id", json!(320), "must be below text_config.vocab_size (320)"),
+            ("/image_token_id", json!(320), "must be below the decoder's vocab_size (320)"),
         ];
         for (pointer, value, expected) in cases {
             let message = error(pointer, value);

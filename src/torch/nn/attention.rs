@@ -147,7 +147,7 @@ pub(super) fn attend(
 
 /// `x[index]`. An embedding look-up computes the same as `index_select`, and its backward on a CPU is many times
 /// faster: it adds rows, where `index_add` sets up an operator for each.
-fn take_rows(x: &Tensor, index: &Tensor) -> Tensor {
+pub fn take_rows(x: &Tensor, index: &Tensor) -> Tensor {
     if x.device() == Device::Cpu { Tensor::embedding(x, index, -1, false, false) } else { x.index_select(0, index) }
 }
 

@@ -9,6 +9,7 @@ pub enum Init {
     Normal(f64),
     Zeros,
     Ones,
+    Constant(f64),
     /// Between minus and plus this bound.
     Uniform(f64),
 }
@@ -20,6 +21,7 @@ pub(super) fn values(init: Init, seed: u64, name: &str, len: usize) -> Vec<f32> 
         Init::Zeros => vec![0.0; len],
         Init::Ones => vec![1.0; len],
         Init::Uniform(bound) => (0..len as u64).map(|i| ((2.0 * unit(key, i) - 1.0) * bound) as f32).collect(),
+        Init::Constant(value) => vec![value as f32; len],
         Init::Normal(std) => (0..len as u64).map(|i| (normal(key, i) * std) as f32).collect(),
     }
 }

@@ -1,6 +1,7 @@
 //! Shared blocks of models, on one device: parameters, norms, rotary embeddings, attention, MLPs, patches.
 //! No communicator comes in here.
 
+mod activation;
 mod attention;
 mod indexer;
 mod indexer_loss;
@@ -21,7 +22,8 @@ mod scope;
 mod self_attention;
 mod sparse_attention;
 
-pub use attention::{DocumentBatch, PackedAttention};
+pub use activation::Activation;
+pub use attention::{DocumentBatch, PackedAttention, take_rows};
 pub use indexer::{Indexer, IndexerConfig, IndexerLoss};
 pub use indexer_loss::indexer_loss;
 pub use init::{Init, uniform};
@@ -29,10 +31,10 @@ pub use linear::Linear;
 pub use lora::{AdapterSpec, LinearModule, LoraConfig};
 pub use mixer::{Columns, Context, Mixer, Shelf, State};
 pub use mla::{KeyChoice, Mla, MlaConfig};
-pub use mlp::{Gelu, GeluMlp, SwiGlu};
+pub use mlp::SwiGlu;
 pub use norm::{LayerNorm, NormConfig, RmsNorm};
 pub use params::{GradBuffer, ParamId, ParamSpec, ParamStore, Role};
-pub use patch::{frame_cu_seqlens, interpolation, patch_positions};
+pub use patch::{Resampled, Resampling, coordinates};
 pub use piece::Piece;
 pub use rope::Rope;
 pub use rope_config::{RopeAxes, RopeConfig, RopeLayout, RopeScaling, Yarn};

@@ -1,94 +1,130 @@
 //! What a vision transformer of native resolution needs to know of its patches.
 //!
 //! Patches of a picture come in blocks of `merge` × `merge`, block by block, because a block becomes one feature:
-//! a row of features is `merge²` consecutive rows of patches.
+//! a row of features is `merge²` consecutive rows of patches. With a `merge` of 1 they come row by row.
+//!
+//! Shapes: P patches, N entries of a table around a patch, E entries of the table, D their width.
 
 use loongforge_core::message::Grid;
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 /// Row and column of every patch of one frame, in the patches' order.
-fn coordinates(grid: Grid, merge: u32) -> impl Iterator<Item = (u32, u32)> {
+pub fn coordinates(grid: Grid, merge: u32) -> impl Iterator<Item = (u32, u32)> {
     let blocks = (0..grid.h / merge).flat_map(move |row| (0..grid.w / merge).map(move |column| (row, column)));
     blocks.flat_map(move |(row, column)| {
         (0..merge).flat_map(move |y| (0..merge).map(move |x| (row * merge + y, column * merge + x)))
     })
 }
 
-fn all_coordinates(grids: &[Grid], merge: u32) -> impl Iterator<Item = (Grid, u32, u32)> {
-    grids.iter().flat_map(move |&grid| {
-        (0..grid.t).flat_map(move |_| coordinates(grid, merge).map(move |(row, column)| (grid, row, column)))
-    })
+/// How a table of positions is fitted to a picture. As transformers' `get_vision_interpolation_indices_and_weights`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resampling {
+    /// Between two entries on each axis, corners on corners (Qwen3-VL).
+    Bilinear,
+    /// Among four on each axis, by Keys' kernel with `a = -0.75`, centres half an entry in (`F.interpolate`).
+    Bicubic,
 }
 
-/// Row and column of every patch, `[P, 2]`, int64.
-pub fn patch_positions(grids: &[Grid], merge: u32, device: Device) -> Tensor {
-    let values: Vec<i64> =
-        all_coordinates(grids, merge).flat_map(|(_, row, column)| [i64::from(row), i64::from(column)]).collect();
-    Tensor::from_slice(&values).view([-1, 2]).to_device(device)
+/// A learned table of `side` × `side` positions, fitted to the pictures of a batch: for every patch the entries around
+/// it and their weights. The same for every frame.
+pub struct Resampled {
+    /// `[P·N]`, int64.
+    entries: Tensor,
+    /// `[P·N]`, float32.
+    weights: Tensor,
+    /// Where each patch's entries begin, `[P]`, int64.
+    starts: Tensor,
 }
 
-/// Where documents of attention end: every frame attends to itself.
-pub fn frame_cu_seqlens(grids: &[Grid]) -> Vec<usize> {
-    let frames = grids.iter().flat_map(|grid| (0..grid.t).map(|_| grid.h as usize * grid.w as usize));
-    std::iter::once(0)
-        .chain(frames.scan(0, |end, len| {
-            *end += len;
-            Some(*end)
-        }))
-        .collect()
-}
-
-/// Bilinear interpolation of a learned table of `side` × `side` positions to each picture's grid, corners on corners:
-/// for every patch the four entries `[P, 4]` (int64) and their weights `[P, 4]` (float32). As transformers'
-/// `get_vision_interpolation_indices_and_weights`.
-pub fn interpolation(grids: &[Grid], merge: u32, side: u32, device: Device) -> (Tensor, Tensor) {
-    let (mut entries, mut weights) = (Vec::new(), Vec::new());
-    for (grid, row, column) in all_coordinates(grids, merge) {
-        let (rows, columns) = (neighbours(row, grid.h, side), neighbours(column, grid.w, side));
-        for (y, of_y) in rows {
-            for (x, of_x) in columns {
-                entries.push(y * i64::from(side) + x);
-                weights.push(of_y * of_x);
+impl Resampled {
+    pub fn new(grids: &[Grid], merge: u32, side: u32, resampling: Resampling, device: Device) -> Resampled {
+        let (mut entries, mut weights, mut starts) = (Vec::new(), Vec::new(), Vec::new());
+        for grid in grids {
+            let axis = |size: u32| (0..size).map(|at| resampling.neighbours(at, size, side)).collect::<Vec<_>>();
+            let (rows, columns) = (axis(grid.h), axis(grid.w));
+            for (row, column) in (0..grid.t).flat_map(|_| coordinates(*grid, merge)) {
+                starts.push(entries.len() as i64);
+                for &(y, of_y) in &rows[row as usize] {
+                    for &(x, of_x) in &columns[column as usize] {
+                        entries.push(y * i64::from(side) + x);
+                        weights.push(of_y * of_x);
+                    }
+                }
             }
         }
+        let starts = Tensor::from_slice(&starts).to_device(device);
+        let (entries, weights) = (Tensor::from_slice(&entries), Tensor::from_slice(&weights));
+        Resampled { entries: entries.to_device(device), weights: weights.to_device(device), starts }
     }
-    let table = |tensor: Tensor| tensor.view([-1, 4]).to_device(device);
-    (table(Tensor::from_slice(&entries)), table(Tensor::from_slice(&weights)))
+
+    /// `[E, D]` to `[P, D]`, float32.
+    pub fn forward(&self, table_ED: &Tensor) -> Tensor {
+        let (table, sum) = (table_ED.to_kind(Kind::Float), 0);
+        Tensor::embedding_bag(&table, &self.entries, &self.starts, false, sum, false, Some(&self.weights), false).0
+    }
 }
 
-/// The two entries of an axis of `side` around position `at` of `size`, with their weights.
-fn neighbours(at: u32, size: u32, side: u32) -> [(i64, f32); 2] {
-    let source = at as f32 * (side - 1) as f32 / (size.max(2) - 1) as f32;
-    let floor = source.floor();
-    [0.0, 1.0].map(|offset| {
-        let entry = (floor + offset).clamp(0.0, (side - 1) as f32) as i64;
-        (entry, (1.0 - (source - floor - offset).abs()).max(0.0))
-    })
+impl Resampling {
+    /// The entries of an axis of `side` around position `at` of `size`, with their weights.
+    fn neighbours(self, at: u32, size: u32, side: u32) -> Vec<(i64, f32)> {
+        let (source, offsets) = match self {
+            Resampling::Bilinear => (at as f32 * (side - 1) as f32 / (size.max(2) - 1) as f32, 0..2),
+            Resampling::Bicubic => ((at as f32 + 0.5) * side as f32 / size as f32 - 0.5, -1..3),
+        };
+        let floor = source.floor();
+        let entry = |offset: i32| (floor as i64 + i64::from(offset)).clamp(0, i64::from(side) - 1);
+        offsets.map(|offset| (entry(offset), self.weight((source - floor - offset as f32).abs()))).collect()
+    }
+
+    /// Of an entry at this distance.
+    fn weight(self, distance: f32) -> f32 {
+        const A: f32 = -0.75;
+        match self {
+            Resampling::Bilinear => (1.0 - distance).max(0.0),
+            Resampling::Bicubic if distance <= 1.0 => ((A + 2.0) * distance - (A + 3.0)) * distance * distance + 1.0,
+            Resampling::Bicubic => ((A * distance - 5.0 * A) * distance + 8.0 * A) * distance - 4.0 * A,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use loongforge_core::message::Grid;
-    use tch::{Device, Tensor};
+    use tch::{Device, Kind, Tensor};
 
-    use super::{frame_cu_seqlens, interpolation, patch_positions};
+    use super::{Resampled, Resampling, coordinates};
 
-    #[test]
-    fn patches_come_block_by_block() {
-        let positions = patch_positions(&[Grid { t: 1, h: 2, w: 4 }], 2, Device::Cpu);
-        let expected: [i64; 16] = [0, 0, 0, 1, 1, 0, 1, 1, 0, 2, 0, 3, 1, 2, 1, 3];
-        assert_eq!(positions, Tensor::from_slice(&expected).view([8, 2]));
+    fn grid(h: u32, w: u32) -> Grid {
+        Grid { t: 1, h, w }
     }
 
     #[test]
-    fn frames_are_documents() {
-        assert_eq!(frame_cu_seqlens(&[Grid { t: 2, h: 2, w: 4 }, Grid { t: 1, h: 2, w: 2 }]), [0, 8, 16, 20]);
+    fn patches_come_block_by_block() {
+        let found: Vec<_> = coordinates(grid(2, 4), 2).collect();
+        assert_eq!(found, [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3), (1, 2), (1, 3)]);
+        assert_eq!(coordinates(grid(2, 2), 1).collect::<Vec<_>>(), [(0, 0), (0, 1), (1, 0), (1, 1)]);
     }
 
     #[test]
     fn a_grid_of_the_tables_size_takes_its_entries() {
-        let (entries, weights) = interpolation(&[Grid { t: 1, h: 4, w: 4 }], 2, 4, Device::Cpu);
-        let taken = (entries * weights.to_kind(tch::Kind::Int64)).sum_dim_intlist(1i64, false, None);
-        assert_eq!(Vec::<i64>::try_from(taken).unwrap(), [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15]);
+        let table = Tensor::arange(16, (Kind::Float, Device::Cpu)).view([16, 1]);
+        for resampling in [Resampling::Bilinear, Resampling::Bicubic] {
+            let taken = Resampled::new(&[grid(4, 4)], 2, 4, resampling, Device::Cpu).forward(&table);
+            let expected = [0f32, 1., 4., 5., 2., 3., 6., 7., 8., 9., 12., 13., 10., 11., 14., 15.];
+            assert!(taken.allclose(&Tensor::from_slice(&expected).view([16, 1]), 0.0, 1e-6, false), "{resampling:?}");
+        }
+    }
+
+    #[test]
+    fn bicubic_is_that_of_libtorch() {
+        tch::manual_seed(2);
+        let table = Tensor::randn([1, 3, 8, 8], (Kind::Float, Device::Cpu));
+        for (h, w) in [(4, 6), (16, 8), (12, 20), (1, 3)] {
+            let size: &[i64] = &[i64::from(h), i64::from(w)];
+            let expected = table.upsample_bicubic2d(size, false, None, None).squeeze_dim(0).flatten(1, 2).tr();
+            let found = Resampled::new(&[grid(h, w)], 1, 8, Resampling::Bicubic, Device::Cpu);
+            let found = found.forward(&table.view([3, 64]).tr().contiguous());
+            assert!(found.allclose(&expected, 1e-4, 1e-5, false), "{h} x {w}");
+        }
     }
 }

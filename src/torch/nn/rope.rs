@@ -5,7 +5,7 @@
 
 use tch::{Kind, Tensor};
 
-use super::rope_config::{RopeAxes, RopeConfig, RopeLayout, frequencies};
+use super::rope_config::{RopeAxes, RopeConfig, RopeLayout};
 use crate::native::{Turn, can_fuse, norm_rope};
 
 /// The cosine and sine of every token's angles, `[T, R]`, both halves alike; made once a micro-batch.
@@ -37,14 +37,6 @@ impl Rope {
         };
         let angles = positions * frequencies.to_device(position_ids.device());
         Rope::from_halves(&angles, scale, config.layout, kind)
-    }
-
-    /// A row and a column for each patch: `position_ids` `[T, 2]`; half of the frequencies each
-    /// (`Qwen3VLVisionRotaryEmbedding`). Always float32.
-    pub fn axial(position_ids: &Tensor, head_dim: i64, theta: f64) -> Rope {
-        let axis = frequencies(head_dim / 2, theta).to_device(position_ids.device());
-        let angles = position_ids.to_kind(Kind::Float).unsqueeze(-1) * axis;
-        Rope::from_halves(&angles.flatten(1, 2), 1.0, RopeLayout::HalfSplit, Kind::Float)
     }
 
     /// Angles `[T, R/2]`, used for both halves.

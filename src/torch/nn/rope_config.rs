@@ -191,7 +191,7 @@ impl Yarn {
 }
 
 /// `theta^(-2i/width)`, float32, computed as transformers does.
-pub(super) fn frequencies(width: i64, theta: f64) -> Tensor {
+fn frequencies(width: i64, theta: f64) -> Tensor {
     let exponents = Tensor::arange_start_step(0, width, 2, (Kind::Float, Device::Cpu)) / width as f64;
     Tensor::from(theta as f32).pow(&exponents).reciprocal()
 }

@@ -1,15 +1,22 @@
 //! One file a family: its `config.json` into the data of a decoder and an encoder. The registry names them.
 
 mod common;
+pub(super) mod custom;
+pub(super) mod ernie4_5_vl;
 mod experts;
 pub(super) mod internlm2;
+pub(super) mod internvl;
+pub(super) mod kimi_k25;
 pub(super) mod llama;
+pub(super) mod llava_onevision1_5;
 pub(super) mod mimo;
 pub(super) mod minimax_m2;
 pub(super) mod qwen;
 pub(super) mod qwen2;
+pub(super) mod qwen2_5_vl;
 pub(super) mod qwen3;
 pub(super) mod qwen3_moe;
 pub(super) mod qwen3_vl;
+mod vision;
 
 pub(super) use common::Place;

@@ -10,7 +10,7 @@ use crate::model::decoder::{DecoderConfig, FeedForwardConfig, MixerConfig, Names
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::nn::{AttentionConfig, Qkv, RopeConfig};
 
-pub(in crate::model) fn read(keys: &Keys<'_>, _: &Place) -> Result<DecoderConfig, ModelConfigError> {
+pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
     keys.only("rotary_pct", &[json!(1.0), json!(1)])?;
     keys.only("attn_dropout_prob", &[json!(0.0), json!(0)])?;
     keys.only("emb_dropout_prob", &[json!(0.0), json!(0)])?;
@@ -30,13 +30,13 @@ pub(in crate::model) fn read(keys: &Keys<'_>, _: &Place) -> Result<DecoderConfig
     }
     let feed_forward = FeedForwardConfig::Dense { intermediate_size: both / 2, bias };
     let rope = RopeConfig::plain(head_dim, keys.number_or("rotary_emb_base")?.unwrap_or(10_000.0));
-    let mut config = uniform(keys, &Place::alone(), MixerConfig::Attention(attention), feed_forward, rope)?;
+    let mut config = uniform(keys, place, MixerConfig::Attention(attention), feed_forward, rope)?;
     config.norm.eps = keys.number_or("layer_norm_epsilon")?.unwrap_or(1e-6);
     config.names = Names {
-        embed: "transformer.wte".into(),
-        layers: "transformer.h".into(),
-        norm: "transformer.ln_f".into(),
-        head: "lm_head".into(),
+        embed: format!("{}transformer.wte", place.head),
+        layers: format!("{}transformer.h", place.head),
+        norm: format!("{}transformer.ln_f", place.head),
+        head: format!("{}lm_head", place.head),
         input_norm: "ln_1",
         post_norm: "ln_2",
         attention: "attn",

@@ -1,36 +1,32 @@
 //! Qwen3-VL, dense (`Qwen3VLForConditionalGeneration`): a vision transformer with DeepStack before a Qwen3 decoder whose
 //! positions have three axes.
 
-use std::sync::Arc;
-
 use super::common::{Place, dense, uniform};
 use super::qwen3::heads;
+use super::vision;
 use crate::model::decoder::{DecoderConfig, MixerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::registry::{ModelConfig, Tokens};
 use crate::model::rope_config::{read_mrope, read_rope};
-use crate::model::vision_config::VisionConfig;
+use crate::model::vision::qwen3;
 
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
-    let (text_keys, vision_keys) = (keys.section("text_config")?, keys.section("vision_config")?);
-    let mut decoder = read_text(&text_keys, &Place::new("model.language_model.", ""))?;
-    decoder.tie_word_embeddings = keys.flag_or("tie_word_embeddings")?.unwrap_or(decoder.tie_word_embeddings);
-    let vision = VisionConfig::read(&vision_keys)?;
-    if vision.out_hidden_size != decoder.hidden_size {
-        let must = format!("must equal text_config.hidden_size ({})", decoder.hidden_size);
-        return Err(vision_keys.inconsistent("out_hidden_size", vision.out_hidden_size, must));
-    }
-    if vision.deepstack_visual_indexes.len() > decoder.num_layers() {
-        let found = format!("{:?}", vision.deepstack_visual_indexes);
-        let must = format!("the decoder has only {} layers to add them to", decoder.num_layers());
-        return Err(vision_keys.inconsistent("deepstack_visual_indexes", found, must));
-    }
-    Ok(ModelConfig {
-        model_type: "qwen3_vl".into(),
-        tokens: Tokens::read(keys, decoder.vocab_size)?,
-        encoder: Some(Arc::new(vision)),
-        decoder,
-    })
+    let decoder = read_text(&keys.section("text_config")?, &Place::new("model.language_model.", ""))?;
+    with_tower("qwen3_vl", keys, decoder)
+}
+
+/// The model of a decoder and the tower that Qwen3-VL, dense or not, and Qwen3.5 have before it.
+pub(super) fn with_tower(
+    model_type: &str,
+    keys: &Keys<'_>,
+    decoder: DecoderConfig,
+) -> Result<ModelConfig, ModelConfigError> {
+    let vision_keys = keys.section("vision_config")?;
+    let decoder = vision::tied(keys, decoder)?;
+    vision::check_width(&vision_keys, "out_hidden_size", &decoder)?;
+    let encoder = qwen3::read(&vision_keys, "model.visual.", "model.visual.merger.", decoder.hidden_size)?;
+    let tokens = Tokens::read(keys, decoder.vocab_size)?;
+    vision::model(model_type, keys, decoder, encoder, tokens)
 }
 
 /// The decoder (`Qwen3VLTextModel`).

@@ -106,14 +106,11 @@ fn documents(config: &ModelConfig, inputs: &BTreeMap<String, Tensor>) -> Result<
     let three_axes = config.decoder.has_three_axes();
     let placeholders = config.placeholders();
     let positions = get(inputs, if three_axes { "packed.mrope_position_ids" } else { "packed.position_ids" })?;
-    let mut grids = match inputs.get("image_grid_thw") {
-        Some(table) => integers(table)
-            .chunks(3)
-            .map(|side| Grid { t: side[0] as u32, h: side[1] as u32, w: side[2] as u32 })
-            .collect(),
-        None => Vec::new(),
-    }
-    .into_iter();
+    let (patches, grids) = match &config.encoder {
+        Some(encoder) => pictures(inputs, encoder.patch_dim())?,
+        None => (None, Vec::new()),
+    };
+    let mut grids = grids.into_iter();
     let num_features = |grid| config.encoder.as_ref().map_or(0, |encoder| encoder.num_features(grid));
     let mut patch = 0;
     let mut documents = Vec::new();
@@ -130,8 +127,8 @@ fn documents(config: &ModelConfig, inputs: &BTreeMap<String, Tensor>) -> Result<
             own.push(grid);
         }
         let num_patches = own.iter().map(|grid| grid.num_patches() as i64).sum::<i64>();
-        let pixels =
-            if own.is_empty() { None } else { Some(get(inputs, "pixel_values")?.narrow(0, patch, num_patches)) };
+        let own_patches = patches.as_ref().filter(|_| !own.is_empty());
+        let pixels = own_patches.map(|patches| patches.narrow(0, patch, num_patches));
         patch += num_patches;
         let mut targets = labels[start + 1..end].to_vec();
         targets.push(-100);
@@ -144,6 +141,25 @@ fn documents(config: &ModelConfig, inputs: &BTreeMap<String, Tensor>) -> Result<
         });
     }
     Ok(documents)
+}
+
+/// All pictures' patches `[P, X]` and their sizes. Without a table of sizes pictures are tiles `[tiles, 3, H, W]`, each
+/// an item of its own, to be cut into patches row by row.
+fn pictures(inputs: &BTreeMap<String, Tensor>, patch_dim: i64) -> Result<(Option<Tensor>, Vec<Grid>), FixtureError> {
+    let Some(pixels) = inputs.get("pixel_values") else { return Ok((None, Vec::new())) };
+    if let Some(table) = inputs.get("image_grid_thw") {
+        let grid = |side: &[i64]| Grid { t: side[0] as u32, h: side[1] as u32, w: side[2] as u32 };
+        return Ok((Some(pixels.flatten(1, -1)), integers(table).chunks(3).map(grid).collect()));
+    }
+    let [tiles, channels, height, width] = pixels
+        .size4()
+        .map(|(t, c, h, w)| [t, c, h, w])
+        .map_err(|_| FixtureError::Missing { file: "inputs.safetensors", key: "image_grid_thw".into() })?;
+    let side = ((patch_dim / channels) as f64).sqrt() as i64;
+    let (rows, columns) = (height / side, width / side);
+    let patches = pixels.view([tiles, channels, rows, side, columns, side]).permute([0, 2, 4, 1, 3, 5]);
+    let grid = Grid { t: 1, h: rows as u32, w: columns as u32 };
+    Ok((Some(patches.reshape([-1, patch_dim])), vec![grid; tiles as usize]))
 }
 
 fn generated(folder: &Path) -> Result<Option<Vec<Vec<i64>>>, FixtureError> {

@@ -1,0 +1,149 @@
+//! Models put together: any tower, any projector and any language model, in a `config.json` of our own.
+//!
+//! Names begin with `image_encoder.`, `image_projector.` and `foundation.`, and go on as in each part's own checkpoint.
+//! The language model's positions have three axes where its own have, and the tokens count on as text elsewhere.
+
+use serde_json::{Value, json};
+
+use super::common::Place;
+use super::vision;
+use crate::model::keys::{Keys, ModelConfigError};
+use crate::model::registry::{ModelConfig, Tokens, read_decoder};
+use crate::model::vision::parts;
+
+/// The `model_type` of a model that was put together.
+const MODEL_TYPE: &str = "loongforge_vlm";
+
+impl ModelConfig {
+    /// The model of these parts, each as its `config.json` or, of the tower, its `vision_config` has it.
+    ///
+    /// # Errors
+    /// A part is not known, or the parts do not fit; the key is named, `foundation.hidden_size`.
+    pub fn from_parts(
+        image_encoder: &Value,
+        image_projector: &Value,
+        foundation: &Value,
+        tokens: Tokens,
+    ) -> Result<ModelConfig, ModelConfigError> {
+        ModelConfig::from_hf(&parts_config(image_encoder, image_projector, foundation, tokens))
+    }
+}
+
+/// The `config.json` of a model of these parts, which [`ModelConfig::from_hf`] reads.
+pub fn parts_config(image_encoder: &Value, image_projector: &Value, foundation: &Value, tokens: Tokens) -> Value {
+    json!({
+        "model_type": MODEL_TYPE,
+        "image_encoder": image_encoder,
+        "image_projector": image_projector,
+        "foundation": foundation,
+        "image_token_id": tokens.image,
+        "video_token_id": tokens.video,
+        "vision_start_token_id": tokens.vision_start,
+        "vision_end_token_id": tokens.vision_end,
+    })
+}
+
+pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
+    let place = Place::new("foundation.model.", "foundation.");
+    let decoder = read_decoder(&keys.section("foundation")?, &place)?;
+    let projector = keys.section_or("image_projector")?;
+    let encoder = parts::read(&keys.section("image_encoder")?, projector.as_ref(), decoder.hidden_size)?;
+    let tokens = Tokens::read(keys, decoder.vocab_size)?;
+    vision::model(MODEL_TYPE, keys, decoder, encoder, tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::parts_config;
+    use crate::model::decoder::Decoder;
+    use crate::model::registry::{ModelConfig, Tokens};
+
+    const TOKENS: Tokens = Tokens { image: Some(301), video: None, vision_start: None, vision_end: None };
+
+    fn towers() -> Vec<Value> {
+        vec![
+            json!({"model_type": "qwen2_5_vl", "depth": 2, "hidden_size": 48, "intermediate_size": 80, "num_heads": 3,
+                   "patch_size": 14, "fullatt_block_indexes": [1], "window_size": 56, "out_hidden_size": 3584}),
+            json!({"model_type": "qwen3_vl_vision", "depth": 2, "hidden_size": 48, "intermediate_size": 80,
+                   "num_heads": 3, "patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2,
+                   "num_position_embeddings": 64, "deepstack_visual_indexes": [0]}),
+            json!({"model_type": "internvl_vision", "hidden_size": 48, "num_hidden_layers": 2, "image_size": [56, 56],
+                   "num_attention_heads": 3, "intermediate_size": 80}),
+            json!({"model_type": "intern_vit_6b", "hidden_size": 48, "num_hidden_layers": 2, "image_size": 56,
+                   "num_attention_heads": 3, "intermediate_size": 80, "patch_size": 14}),
+            json!({"model_type": "rice_vit", "depth": 2, "hidden_size": 48, "intermediate_size": 80, "num_heads": 3,
+                   "patch_size": 14}),
+            json!({"model_type": "kimi_k25_vision", "hidden_size": 48, "num_hidden_layers": 2, "pos_emb_height": 8,
+                   "pos_emb_width": 8, "num_attention_heads": 3, "intermediate_size": 80}),
+            json!({"model_type": "ernie4_5_vl_moe_vision", "depth": 2, "hidden_size": 48, "num_heads": 3}),
+        ]
+    }
+
+    fn foundations() -> Vec<Value> {
+        let sizes = json!({"vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": true});
+        let of = |model_type: &str| {
+            let mut config = sizes.clone();
+            config["model_type"] = json!(model_type);
+            config
+        };
+        ["llama", "qwen2", "qwen3", "internlm2"].map(of).to_vec()
+    }
+
+    #[test]
+    fn every_tower_and_projector_goes_with_every_language_model() {
+        let projectors = [
+            json!({}),
+            json!({"model_type": "linear", "input_size": 192, "output_size": 64}),
+            json!({"model_type": "mlp", "hidden_size": 40, "hidden_act": "silu", "norm_type": "rms_norm",
+                   "norm_after_merge": true}),
+            json!({"model_type": "resampler"}),
+        ];
+        for (encoder, foundation) in
+            towers().iter().flat_map(|tower| foundations().into_iter().map(move |f| (tower, f)))
+        {
+            for projector in &projectors {
+                let config = ModelConfig::from_parts(encoder, projector, &foundation, TOKENS).unwrap();
+                let family = config.encoder.as_ref().unwrap();
+                let names: Vec<String> = family.specs().into_iter().map(|spec| spec.name).collect();
+                let known = |name: &String| name.starts_with("image_encoder.") || name.starts_with("image_projector.");
+                assert!(names.iter().all(known), "{names:?}");
+                let text = Decoder::specs(&config.decoder);
+                assert!(text.iter().all(|spec| spec.name.starts_with("foundation.")));
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        let error = |projector: Value| {
+            ModelConfig::from_parts(&towers()[0], &projector, &foundations()[0], TOKENS).unwrap_err().to_string()
+        };
+        let cases = [
+            (
+                json!({"model_type": "qformer"}),
+                r#"image_projector.model_type is "qformer"; supported: "mlp", "linear""#,
+            ),
+            (
+                json!({"output_size": 4096}),
+                "image_projector.output_size is 4096, but must equal foundation.hidden_size (64)",
+            ),
+            (json!({"input_size": 48}), "image_projector.input_size is 48, but must equal image_encoder.hidden_size"),
+            (json!({"spatial_merge_size": 4}), "image_projector.spatial_merge_size is 4"),
+        ];
+        for (projector, expected) in cases {
+            let message = error(projector);
+            assert!(message.contains(expected), "{message:?} lacks {expected:?}");
+        }
+        let mut config = parts_config(&towers()[0], &json!({}), &foundations()[0], TOKENS);
+        config["image_encoder"]["model_type"] = json!("clip");
+        let message = ModelConfig::from_hf(&config).unwrap_err().to_string();
+        assert!(message.contains(r#"image_encoder.model_type is "clip""#), "{message}");
+        config["image_encoder"] = towers()[0].clone();
+        config["image_token_id"] = json!(320);
+        let message = ModelConfig::from_hf(&config).unwrap_err().to_string();
+        assert!(message.contains("image_token_id is 320"), "{message}");
+    }
+}

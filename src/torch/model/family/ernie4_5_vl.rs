@@ -1,0 +1,25 @@
+//! ERNIE-4.5-VL (`Ernie4_5_VLMoeForConditionalGeneration`): a tower and a resampler before a decoder with experts of its
+//! own for the tokens of pictures.
+
+use super::common::Place;
+use super::vision;
+use crate::model::keys::{Keys, ModelConfigError};
+use crate::model::registry::{ModelConfig, Tokens, read_decoder_as};
+use crate::model::vision::ernie;
+
+/// Published configs have the decoder's keys beside the others, not in `text_config`, and their tower elsewhere.
+pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
+    let vision_keys = keys.section("vision_config")?;
+    let (text_keys, tower, image) = match keys.section_or("text_config")? {
+        Some(text_keys) => (text_keys, "model.vision_model.", "image_token_id"),
+        None => (keys.clone(), "vision_model.", "im_patch_id"),
+    };
+    let decoder = vision::tied(keys, read_decoder_as("ernie4_5_vl_moe_text", &text_keys, &Place::alone())?)?;
+    let encoder = ernie::read(&vision_keys, tower, "model.resampler_model.", decoder.norm.eps, decoder.hidden_size)?;
+    let tokens = Tokens {
+        vision_start: keys.index_or("image_start_token_id")?,
+        vision_end: keys.index_or("image_end_token_id")?,
+        ..Tokens::with_image(keys, image, decoder.vocab_size)?
+    };
+    vision::model("ernie4_5_vl_moe", keys, decoder, encoder, tokens)
+}

@@ -1,0 +1,55 @@
+//! InternVL 2.5, 3 and 3.5: tiles through InternViT and a pixel shuffle before any language model, as transformers
+//! stores it (`InternVLForConditionalGeneration`) and as the original checkpoints do (`InternVLChatModel`).
+
+use serde_json::json;
+
+use super::common::Place;
+use super::vision;
+use crate::model::keys::{Keys, ModelConfigError};
+use crate::model::registry::{ModelConfig, Tokens};
+use crate::model::vision::intern::{self, InternNames, PixelShuffle};
+use crate::nn::Activation;
+
+type Result<T> = std::result::Result<T, ModelConfigError>;
+
+/// `InternVLConfig`.
+pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
+    keys.only("vision_feature_layer", &[json!(-1)])?;
+    keys.only("vision_feature_select_strategy", &[json!("default")])?;
+    let place = Place::new("language_model.model.", "language_model.");
+    let decoder = vision::text(keys, &keys.section("text_config")?, &place, "qwen2")?;
+    let shuffle = PixelShuffle {
+        merge: merge(keys)?,
+        activation: intern::projector_activation(keys)?,
+        outputs: decoder.hidden_size,
+    };
+    let (tower, projector) = ("vision_tower.", "multi_modal_projector.");
+    let names = InternNames::Transformers;
+    let encoder = intern::read(&keys.section("vision_config")?, names, tower, projector, &shuffle)?;
+    let tokens = Tokens::read(keys, decoder.vocab_size)?;
+    vision::model("internvl", keys, decoder, encoder, tokens)
+}
+
+/// `InternVLChatConfig`. It does not say which token stands for pictures: `image_token_id` must be added, the id of
+/// `<IMG_CONTEXT>`.
+pub(in crate::model) fn read_original(keys: &Keys<'_>) -> Result<ModelConfig> {
+    keys.only("select_layer", &[json!(-1)])?;
+    keys.only("ps_version", &[json!("v2")])?;
+    let place = Place::new("language_model.model.", "language_model.");
+    let decoder = vision::text(keys, &keys.section("llm_config")?, &place, "qwen2")?;
+    let shuffle = PixelShuffle { merge: merge(keys)?, activation: Activation::Gelu, outputs: decoder.hidden_size };
+    let names = InternNames::Original;
+    let encoder = intern::read(&keys.section("vision_config")?, names, "vision_model.", "mlp1.", &shuffle)?;
+    let tokens = Tokens::read(keys, decoder.vocab_size)?;
+    vision::model("internvl_chat", keys, decoder, encoder, tokens)
+}
+
+/// How many patches a side become one feature: the inverse of `downsample_ratio`.
+fn merge(keys: &Keys<'_>) -> Result<i64> {
+    let ratio = keys.number_or("downsample_ratio")?.unwrap_or(0.5);
+    let merge = (1.0 / ratio).round();
+    if !(1.0..=64.0).contains(&merge) || (merge * ratio - 1.0).abs() > 1e-9 {
+        return Err(keys.inconsistent("downsample_ratio", ratio, "must be one over a whole number"));
+    }
+    Ok(merge as i64)
+}

@@ -1,0 +1,160 @@
+//! A pre-norm transformer block of a vision tower: attention among the patches of a picture, then an MLP, each with
+//! the config's names. The residual is the tape's.
+//!
+//! Shapes: S rows of a tower's sequence, D hidden size, H heads, C head size.
+
+use tch::Tensor;
+
+use super::norm::{Norm, VisionNorm};
+use super::rope::Rotation;
+use crate::nn::{Activation, Init, Linear, PackedAttention, ParamSpec, Scope};
+
+/// A block. Names are relative to the block's prefix.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BlockConfig {
+    pub width: i64,
+    pub num_heads: i64,
+    /// Width inside of the MLP.
+    pub inner: i64,
+    pub norm: VisionNorm,
+    /// Before the attention and before the MLP.
+    pub norms: [&'static str; 2],
+    /// One name where the checkpoint has queries, keys and values as one matrix, else three.
+    pub qkv: Vec<&'static str>,
+    pub qkv_bias: bool,
+    pub o: &'static str,
+    /// Names and epsilon of the norms of queries and keys, over all heads together (InternViT-6B).
+    pub qk_norm: Option<([&'static str; 2], f64)>,
+    pub mlp: MlpNames,
+    pub activation: Activation,
+    /// Names of what the branches are multiplied by, and where it starts (Touvron et al. 2021, LayerScale).
+    pub scales: Option<([&'static str; 2], f64)>,
+    pub initializer_range: f64,
+}
+
+/// The linear maps of an MLP, all with biases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MlpNames {
+    /// `down(act(up(x)))`.
+    Plain([&'static str; 2]),
+    /// Gate, up and down: `down(act(gate(x)) · up(x))`.
+    Gated([&'static str; 3]),
+}
+
+/// The attention branch.
+pub(super) struct Attention {
+    norm: Norm,
+    qkv: Vec<Linear>,
+    qk_norm: Option<[Norm; 2]>,
+    o: Linear,
+    scale: Option<Tensor>,
+    head_dim: i64,
+}
+
+/// The MLP branch.
+pub(super) struct Mlp {
+    norm: Norm,
+    /// One, or gate and up.
+    up: Vec<Linear>,
+    down: Linear,
+    activation: Activation,
+    scale: Option<Tensor>,
+}
+
+impl BlockConfig {
+    pub(super) fn head_dim(&self) -> i64 {
+        self.width / self.num_heads
+    }
+
+    pub(super) fn specs(&self, prefix: &str) -> Vec<ParamSpec> {
+        let (width, std) = (self.width, self.initializer_range);
+        let mut specs: Vec<ParamSpec> =
+            self.norms.iter().flat_map(|name| self.norm.specs(prefix, name, width)).collect();
+        let each = 3 * width / self.qkv.len() as i64;
+        for name in &self.qkv {
+            specs.extend(Linear::specs(prefix, name, width, each, self.qkv_bias, std));
+        }
+        if let Some((names, eps)) = self.qk_norm {
+            specs.extend(names.iter().flat_map(|name| VisionNorm::Rms(eps).specs(prefix, name, width)));
+        }
+        specs.extend(Linear::specs(prefix, self.o, width, width, true, std));
+        let (ups, down) = self.mlp.split();
+        ups.iter().for_each(|name| specs.extend(Linear::specs(prefix, name, width, self.inner, true, std)));
+        specs.extend(Linear::specs(prefix, down, self.inner, width, true, std));
+        if let Some((names, start)) = self.scales {
+            let scale = |name| ParamSpec::new(format!("{prefix}{name}"), &[width], Init::Constant(start));
+            specs.extend(names.iter().map(scale));
+        }
+        specs
+    }
+
+    pub(super) fn attention(&self, scope: &Scope<'_>) -> Attention {
+        Attention {
+            norm: self.norm.build(scope, self.norms[0]),
+            qkv: self.qkv.iter().map(|name| Linear::new(scope, name)).collect(),
+            qk_norm: self.qk_norm.map(|(names, eps)| names.map(|name| VisionNorm::Rms(eps).build(scope, name))),
+            o: Linear::new(scope, self.o),
+            scale: self.scales.map(|(names, _)| scope.take(names[0])),
+            head_dim: self.head_dim(),
+        }
+    }
+
+    pub(super) fn mlp(&self, scope: &Scope<'_>) -> Mlp {
+        let (ups, down) = self.mlp.split();
+        Mlp {
+            norm: self.norm.build(scope, self.norms[1]),
+            up: ups.iter().map(|name| Linear::new(scope, name)).collect(),
+            down: Linear::new(scope, down),
+            activation: self.activation,
+            scale: self.scales.map(|(names, _)| scope.take(names[1])),
+        }
+    }
+}
+
+impl MlpNames {
+    fn split(&self) -> (&[&'static str], &'static str) {
+        match self {
+            MlpNames::Plain([up, down]) => (std::slice::from_ref(up), down),
+            MlpNames::Gated([ups @ .., down]) => (ups, down),
+        }
+    }
+}
+
+impl Attention {
+    /// `[S, D]` to `[S, D]`. `documents` says which rows attend to each other.
+    pub fn forward(&self, x_SD: &Tensor, turn: Option<&Rotation>, documents: &PackedAttention) -> Tensor {
+        let normed = self.norm.forward(x_SD);
+        let mut heads: Vec<Tensor> = match self.qkv.as_slice() {
+            [joint] => joint.forward(&normed).unflatten(-1, [3, -1]).unbind(1),
+            separate => separate.iter().map(|linear| linear.forward(&normed)).collect(),
+        };
+        if let Some(norms) = &self.qk_norm {
+            for (head, norm) in heads.iter_mut().zip(norms) {
+                *head = norm.forward(&head.contiguous());
+            }
+        }
+        let [q, k, v] = [0, 1, 2].map(|which| heads[which].unflatten(-1, [-1, self.head_dim]));
+        let turned = |x: &Tensor| turn.map_or_else(|| x.shallow_clone(), |turn| turn.apply(x));
+        scaled(self.o.forward(&documents.forward(&turned(&q), &turned(&k), &v)), self.scale.as_ref())
+    }
+}
+
+impl Mlp {
+    /// `[S, D]` to `[S, D]`.
+    pub fn forward(&self, x_SD: &Tensor) -> Tensor {
+        let normed = self.norm.forward(x_SD);
+        let inner = match self.up.as_slice() {
+            [gate, up] => self.activation.gated(&gate.forward(&normed), &up.forward(&normed)),
+            [up, ..] => self.activation.forward(&up.forward(&normed)),
+            [] => unreachable!("an MLP has a map"),
+        };
+        scaled(self.down.forward(&inner), self.scale.as_ref())
+    }
+}
+
+fn scaled(branch: Tensor, scale: Option<&Tensor>) -> Tensor {
+    match scale {
+        Some(scale) => branch * scale,
+        None => branch,
+    }
+}

@@ -1,0 +1,112 @@
+//! The first step of a tower: patches through a linear map, with positions, sinusoids of frames and class tokens.
+//!
+//! Shapes: P patches, X values of a patch, S rows of the sequence, E entries of the position table, N of them around a
+//! patch, D hidden size.
+
+use loongforge_core::message::Grid;
+use tch::{Device, Kind, Tensor};
+
+use super::layout::{Layout, PatchOrder};
+use super::norm::Norm;
+use super::tower_config::TowerConfig;
+use crate::nn::{Resampled, Scope, take_rows};
+
+pub(super) struct Embed {
+    weight: Tensor,
+    bias: Option<Tensor>,
+    positions: Option<Tensor>,
+    /// `[1, D]`.
+    class: Option<Tensor>,
+    /// Whether the table's first entry is the class token's.
+    with_class: bool,
+    pre_norm: Option<Norm>,
+}
+
+/// What depends on the pictures' sizes.
+pub(super) struct EmbedInputs {
+    resampled: Option<Resampled>,
+    /// `[P, D]`, float32.
+    sinusoids: Option<Tensor>,
+    /// For each row of the sequence its row in the patches, behind the class token where there is one; `None` where
+    /// the sequence is the patches.
+    rows: Option<Tensor>,
+}
+
+impl Embed {
+    pub fn new(config: &TowerConfig, scope: &Scope<'_>) -> Embed {
+        let width = config.width();
+        let table = |shape_width: i64, tensor: Tensor| tensor.reshape([-1, shape_width]);
+        Embed {
+            weight: scope.take(&format!("{}.weight", config.embed.name)),
+            bias: config.embed.bias.then(|| scope.take(&format!("{}.bias", config.embed.name))),
+            positions: config.positions.as_ref().map(|positions| table(width, scope.take(positions.name))),
+            class: config.class.as_ref().map(|class| table(width, scope.take(class.name))),
+            with_class: config.positions.as_ref().is_some_and(|positions| positions.with_class),
+            pre_norm: config.pre_norm.map(|(name, norm)| norm.build(scope, name)),
+        }
+    }
+
+    /// `[P, X]` to `[S, D]`. The reference's convolution steps by its own size: it is a linear map.
+    pub fn forward(&self, pixels_PX: &Tensor, inputs: &EmbedInputs) -> Tensor {
+        let kind = self.weight.kind();
+        let mut x = pixels_PX.to_kind(kind).linear(&self.weight.flatten(1, -1), self.bias.as_ref());
+        let mut class = self.class.as_ref().map(Tensor::shallow_clone);
+        if let (Some(table_ED), Some(resampled)) = (&self.positions, &inputs.resampled) {
+            let first = i64::from(self.with_class);
+            let entries = table_ED.narrow(0, first, table_ED.size()[0] - first);
+            x = x + resampled.forward(&entries).to_kind(kind);
+            if self.with_class {
+                class = class.map(|class| class + table_ED.narrow(0, 0, 1));
+            }
+        }
+        if let Some(sinusoids) = &inputs.sinusoids {
+            x = x + sinusoids.to_kind(kind);
+        }
+        if let Some(class) = class {
+            x = Tensor::cat(&[class, x], 0);
+        }
+        if let Some(rows) = &inputs.rows {
+            x = take_rows(&x, rows);
+        }
+        match &self.pre_norm {
+            Some(norm) => norm.forward(&x),
+            None => x,
+        }
+    }
+}
+
+impl EmbedInputs {
+    pub fn new(config: &TowerConfig, grids: &[Grid], layout: &Layout, device: Device) -> EmbedInputs {
+        let merge = if config.order == PatchOrder::Merge { config.merge as u32 } else { 1 };
+        let resampled = config
+            .positions
+            .as_ref()
+            .map(|positions| Resampled::new(grids, merge, positions.side as u32, positions.resampling, device));
+        let behind = usize::from(config.class.is_some());
+        let rows = layout.rows.iter().map(|patch| patch.map_or(0, |patch| (patch + behind) as i64));
+        let rows = (!layout.is_plain()).then(|| Tensor::from_slice(&rows.collect::<Vec<_>>()).to_device(device));
+        let several = config.frame_sinusoids && grids.iter().any(|grid| grid.t > 1);
+        let sinusoids = several.then(|| sinusoids(grids, config.width()).to_device(device));
+        EmbedInputs { resampled, sinusoids, rows }
+    }
+}
+
+/// For every patch the sines and cosines of its frame's number, zeros in an item of one frame: `[P, D]`, float32.
+fn sinusoids(grids: &[Grid], width: i64) -> Tensor {
+    let exponents = Tensor::arange_start_step(0, width, 2, (Kind::Float, Device::Cpu)) / width as f64;
+    let frequencies = Tensor::from(10_000f32).pow(&exponents).reciprocal();
+    let frames: Vec<Tensor> = grids
+        .iter()
+        .map(|grid| {
+            let patches = i64::from(grid.h * grid.w);
+            if grid.t == 1 {
+                return Tensor::zeros([patches, width], (Kind::Float, Device::Cpu));
+            }
+            let frames = Tensor::arange(i64::from(grid.t), (Kind::Float, Device::Cpu));
+            let angles = frames.unsqueeze(-1) * &frequencies;
+            let table = Tensor::cat(&[angles.sin(), angles.cos()], 1);
+            table.repeat_interleave_self_int(patches, 0, None)
+        })
+        .collect();
+    Tensor::cat(&frames, 0)
+}

@@ -1,0 +1,81 @@
+//! A tower and its projectors: pictures to features for the decoder.
+
+use std::rc::Rc;
+
+use loongforge_core::message::Grid;
+
+use super::projector::{Projector, ProjectorConfig};
+use super::tower::Tower;
+use super::tower_config::TowerConfig;
+use crate::model::interface::{EncoderFamily, EncoderModel, EncoderTape};
+use crate::nn::{ParamSpec, ParamStore};
+use crate::tape::{Policy, Tape};
+
+/// An encoder as data.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VisionConfig {
+    pub tower: TowerConfig,
+    pub projector: ProjectorConfig,
+    /// One for each of the tower's DeepStack blocks, in their order.
+    pub deepstack: Vec<ProjectorConfig>,
+}
+
+/// The encoder on the parameters of a store.
+struct VisionEncoder {
+    tower: Tower,
+    projector: Projector,
+    deepstack: Vec<Projector>,
+    policy: Policy,
+}
+
+impl EncoderFamily for VisionConfig {
+    fn specs(&self) -> Vec<ParamSpec> {
+        let projectors = std::iter::once(&self.projector).chain(&self.deepstack);
+        self.tower.specs().into_iter().chain(projectors.flat_map(ProjectorConfig::specs)).collect()
+    }
+
+    fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn EncoderModel> {
+        Box::new(VisionEncoder {
+            tower: Tower::new(&self.tower, params),
+            projector: Projector::new(&self.projector, params),
+            deepstack: self.deepstack.iter().map(|config| Projector::new(config, params)).collect(),
+            policy,
+        })
+    }
+
+    fn num_outputs(&self) -> usize {
+        1 + self.deepstack.len()
+    }
+
+    fn patch_dim(&self) -> i64 {
+        self.tower.patch_dim()
+    }
+
+    fn prefixes(&self) -> [&str; 2] {
+        [&self.tower.prefix, &self.projector.prefix]
+    }
+
+    fn is_projector(&self, name: &str) -> bool {
+        std::iter::once(&self.projector).chain(&self.deepstack).any(|projector| name.starts_with(&projector.prefix))
+    }
+
+    fn num_features(&self, grid: Grid) -> usize {
+        self.projector.num_features(self.tower.grid_out(grid))
+    }
+}
+
+impl EncoderModel for VisionEncoder {
+    /// Items' heights and widths are multiples of the merge size.
+    fn record(&self, grids: &[Grid]) -> EncoderTape {
+        let policy = self.policy;
+        let mut tape = Tape::new();
+        let pixels = tape.input(false);
+        let states = self.tower.record(&mut tape, grids, pixels, policy);
+        let grids: Vec<Grid> = grids.iter().map(|grid| self.tower.config().grid_out(*grid)).collect();
+        let mut outputs = vec![self.projector.record(&mut tape, "projector".into(), &grids, states.last, policy)];
+        for (number, (projector, states)) in self.deepstack.iter().zip(states.deepstack).enumerate() {
+            outputs.push(projector.record(&mut tape, format!("deepstack {number}"), &grids, states, policy));
+        }
+        EncoderTape { tape: Rc::new(tape), pixels, outputs }
+    }
+}

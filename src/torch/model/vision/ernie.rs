@@ -1,0 +1,76 @@
+//! ERNIE-4.5-VL's tower and resampler (`Ernie4_5_VLMoeVisionTransformerPretrainedModel`).
+
+use serde_json::json;
+
+use super::block::{BlockConfig, MlpNames};
+use super::encoder::VisionConfig;
+use super::keys::{activation, axial_theta, check_heads, square};
+use super::layout::{PatchOrder, Span};
+use super::norm::VisionNorm;
+use super::projector::{ProjectorConfig, ProjectorKind};
+use super::rope::{AxialOrder, AxialRope};
+use super::tower_config::{PatchEmbed, TowerConfig};
+use crate::model::keys::{Keys, ModelConfigError};
+use crate::nn::Activation;
+
+/// The encoder of `Ernie4_5_VLMoeVisionConfig` or the published `DFNRopeVisionTransformerConfig`, its names under
+/// `prefix` and `resampler`; `after_eps` is of the resampler's last norm.
+pub(in crate::model) fn read(
+    keys: &Keys<'_>,
+    prefix: &str,
+    resampler: &str,
+    after_eps: f64,
+    outputs: i64,
+) -> Result<VisionConfig, ModelConfigError> {
+    let (width, num_heads) = (keys.size("hidden_size")?, keys.size("num_heads")?);
+    check_heads(keys, width, "num_heads", num_heads, true)?;
+    keys.only("temporal_merge_size", &[json!(2)])?;
+    let patch_size = square(keys, "patch_size")?.unwrap_or(14);
+    let merge = keys.size_or("spatial_merge_size")?.unwrap_or(2);
+    let eps = keys.number_or("rms_norm_eps")?.unwrap_or(1e-6);
+    let initializer_range = keys.number_or("initializer_range")?.unwrap_or(0.02);
+    let ratio = keys.number_or("mlp_ratio")?.unwrap_or(4.0);
+    let channels = keys.size_or("in_channels")?.or(keys.size_or("in_chans")?).unwrap_or(3);
+    let tower = TowerConfig {
+        prefix: prefix.into(),
+        embed: PatchEmbed { name: "patch_embed.proj", kernel: vec![channels * patch_size * patch_size], bias: false },
+        order: PatchOrder::Merge,
+        merge,
+        positions: None,
+        frame_sinusoids: false,
+        class: None,
+        pre_norm: None,
+        block_prefix: "blocks.",
+        num_blocks: keys.size("depth")?,
+        block: BlockConfig {
+            width,
+            num_heads,
+            inner: keys.size_or("intermediate_size")?.unwrap_or((width as f64 * ratio) as i64),
+            norm: VisionNorm::Layer(eps),
+            norms: ["norm1", "norm2"],
+            qkv: vec!["attn.qkv"],
+            qkv_bias: true,
+            o: "attn.proj",
+            qk_norm: None,
+            mlp: MlpNames::Plain(["mlp.fc1", "mlp.fc2"]),
+            activation: activation(keys, "hidden_act", Activation::QuickGelu)?,
+            scales: None,
+            initializer_range,
+        },
+        rope: Some(AxialRope { theta: axial_theta(keys)?, order: AxialOrder::Halves }),
+        span: Span::Frame,
+        windows: None,
+        final_norm: Some(("ln", VisionNorm::Layer(eps))),
+        frame_mean: false,
+        deepstack: Vec::new(),
+    };
+    let projector = ProjectorConfig {
+        prefix: resampler.into(),
+        inputs: width,
+        merge,
+        outputs,
+        kind: ProjectorKind::Resampler { eps, after_eps },
+        initializer_range,
+    };
+    Ok(VisionConfig { tower, projector, deepstack: Vec::new() })
+}

@@ -1,0 +1,52 @@
+//! What the towers' configs have in common.
+
+use serde_json::json;
+
+use crate::model::keys::{Keys, ModelConfigError};
+use crate::nn::Activation;
+
+/// The activation of `key`, or `default`.
+pub(super) fn activation(keys: &Keys<'_>, key: &str, default: Activation) -> Result<Activation, ModelConfigError> {
+    let Some(name) = keys.text_or(key)? else { return Ok(default) };
+    let known: Vec<_> = Activation::NAMES.iter().map(|name| json!(name)).collect();
+    Activation::from_name(name).ok_or_else(|| keys.unsupported(key, &json!(name), &known))
+}
+
+/// `rope_parameters.rope_theta`, 10 000 where there is none.
+pub(super) fn axial_theta(keys: &Keys<'_>) -> Result<f64, ModelConfigError> {
+    let Some(rope) = keys.section_or("rope_parameters")? else { return Ok(10_000.0) };
+    rope.only("rope_type", &[json!("axial")])?;
+    Ok(rope.number_or("rope_theta")?.unwrap_or(10_000.0))
+}
+
+/// Heads must share the width; with a rotary embedding of two axes each needs channels for both.
+pub(super) fn check_heads(
+    keys: &Keys<'_>,
+    width: i64,
+    key: &str,
+    heads: i64,
+    rope: bool,
+) -> Result<(), ModelConfigError> {
+    let unit = if rope { 4 * heads } else { heads };
+    if width % unit == 0 {
+        return Ok(());
+    }
+    let factor = if rope { "4 x " } else { "" };
+    Err(keys.inconsistent("hidden_size", width, format!("must be a multiple of {factor}{key} ({unit})")))
+}
+
+/// The side of a square, of one number or of two equal ones.
+pub(super) fn square(keys: &Keys<'_>, key: &str) -> Result<Option<i64>, ModelConfigError> {
+    if !keys.value(key).is_some_and(|value| value.is_array()) {
+        return keys.size_or(key);
+    }
+    match keys.indices(key)?.as_slice() {
+        [height, width] if height == width && *height > 0 => Ok(Some(*height)),
+        other => Err(keys.inconsistent(key, format!("{other:?}"), "must be two equal sizes")),
+    }
+}
+
+/// Refuses dropout.
+pub(super) fn no_dropout(keys: &Keys<'_>, names: &[&str]) -> Result<(), ModelConfigError> {
+    names.iter().try_for_each(|name| keys.only(name, &[json!(0.0), json!(0)]))
+}

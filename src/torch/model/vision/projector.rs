@@ -1,0 +1,137 @@
+//! From a tower's states to features of the decoder's width. Any projector goes with any tower.
+//!
+//! Shapes: P states in merge order, D their width, B values of a block (`merge² · D`), N features, E width of the
+//! decoder.
+
+use std::rc::Rc;
+
+use loongforge_core::message::Grid;
+use tch::Tensor;
+
+use super::norm::{Norm, VisionNorm};
+use super::part::Part;
+use super::resampler::Resampler;
+use crate::nn::{Activation, Linear, ParamSpec, ParamStore, Scope};
+use crate::tape::{Policy, Slot, Tape};
+
+/// A projector. Names are relative to `prefix`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProjectorConfig {
+    pub prefix: String,
+    /// Width of a state.
+    pub inputs: i64,
+    /// Side of the block of states that becomes one feature.
+    pub merge: i64,
+    /// Width of a feature.
+    pub outputs: i64,
+    pub kind: ProjectorKind,
+    pub initializer_range: f64,
+}
+
+/// What a projector computes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ProjectorKind {
+    /// Two linear maps of a whole block. With the norm before the merge it is Qwen's and Kimi's patch merger, with the
+    /// norm after it DeepStack's and, since states come in merge order, InternVL's pixel shuffle.
+    Mlp { norm: Option<MergeNorm>, linears: [&'static str; 2], inner: i64, activation: Activation },
+    /// One linear map of a whole block.
+    Linear { name: &'static str, bias: bool },
+    /// ERNIE's resampler: a stack over blocks, one over pairs of frames, and a linear map.
+    Resampler { eps: f64, after_eps: f64 },
+}
+
+/// A projector's norm.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MergeNorm {
+    pub name: &'static str,
+    pub norm: VisionNorm,
+    /// Whether it is over whole blocks, not over single states.
+    pub merged: bool,
+}
+
+enum Kind {
+    Mlp { norm: Option<(Norm, bool)>, linears: [Linear; 2], activation: Activation },
+    Linear(Linear),
+    Resampler(Resampler),
+}
+
+/// The projector of a config, on its parameters.
+pub struct Projector {
+    block: i64,
+    merge: i64,
+    part: Part<Kind>,
+}
+
+impl ProjectorConfig {
+    /// Values of a block.
+    pub fn block(&self) -> i64 {
+        self.inputs * self.merge.pow(2)
+    }
+
+    /// Features of an item whose states have this size.
+    pub fn num_features(&self, grid: Grid) -> usize {
+        let pairs = if let ProjectorKind::Resampler { .. } = self.kind { (grid.t / 2).max(1) } else { grid.t };
+        (pairs as usize) * (grid.h * grid.w) as usize / self.merge.pow(2) as usize
+    }
+
+    /// The parameters, under their names in the checkpoint.
+    pub fn specs(&self) -> Vec<ParamSpec> {
+        let (prefix, block, std) = (self.prefix.as_str(), self.block(), self.initializer_range);
+        match &self.kind {
+            ProjectorKind::Mlp { norm, linears: [first, second], inner, .. } => {
+                let width = |norm: &MergeNorm| if norm.merged { block } else { self.inputs };
+                let mut specs = norm.map_or(Vec::new(), |norm| norm.norm.specs(prefix, norm.name, width(&norm)));
+                specs.extend(Linear::specs(prefix, first, block, *inner, true, std));
+                specs.extend(Linear::specs(prefix, second, *inner, self.outputs, true, std));
+                specs
+            }
+            ProjectorKind::Linear { name, bias } => Linear::specs(prefix, name, block, self.outputs, *bias, std),
+            ProjectorKind::Resampler { .. } => Resampler::specs(prefix, block, self.outputs, std),
+        }
+    }
+}
+
+impl Projector {
+    /// Panics where the store was not made from this config's `specs`.
+    pub fn new(config: &ProjectorConfig, params: &ParamStore) -> Projector {
+        let build = |scope: &Scope<'_>| match &config.kind {
+            ProjectorKind::Mlp { norm, linears, activation, .. } => Kind::Mlp {
+                norm: norm.map(|norm| (norm.norm.build(scope, norm.name), norm.merged)),
+                linears: linears.map(|name| Linear::new(scope, name)),
+                activation: *activation,
+            },
+            ProjectorKind::Linear { name, .. } => Kind::Linear(Linear::new(scope, name)),
+            ProjectorKind::Resampler { eps, after_eps } => Kind::Resampler(Resampler::new(scope, *eps, *after_eps)),
+        };
+        let part = Part::new(params, config.prefix.as_str(), build);
+        Projector { block: config.block(), merge: config.merge, part }
+    }
+
+    /// Records the projection of the states of items of these sizes.
+    pub fn record(&self, tape: &mut Tape, name: String, grids: &[Grid], states: Slot, policy: Policy) -> Slot {
+        let (kind, block) = (self.part.part.clone(), self.block);
+        let frames: Rc<[[i64; 2]]> =
+            grids.iter().map(|grid| [grid.t.into(), i64::from(grid.h * grid.w) / self.merge.pow(2)]).collect();
+        let forward = move |reads: &[Tensor]| vec![kind.forward(&reads[0], block, &frames)];
+        tape.run(name, &self.part.ids, policy, &[states], 1, forward)[0]
+    }
+}
+
+impl Kind {
+    /// `[P, D]` to `[N, E]`; `frames` are the frames of each item and the blocks of a frame.
+    fn forward(&self, x_PD: &Tensor, block: i64, frames: &[[i64; 2]]) -> Tensor {
+        let merged = |x: &Tensor| x.reshape([-1, block]);
+        match self {
+            Kind::Mlp { norm, linears: [first, second], activation } => {
+                let x_NB = match norm {
+                    Some((norm, true)) => norm.forward(&merged(x_PD)),
+                    Some((norm, false)) => merged(&norm.forward(x_PD)),
+                    None => merged(x_PD),
+                };
+                second.forward(&activation.forward(&first.forward(&x_NB)))
+            }
+            Kind::Linear(linear) => linear.forward(&merged(x_PD)),
+            Kind::Resampler(resampler) => resampler.forward(&merged(x_PD), frames),
+        }
+    }
+}

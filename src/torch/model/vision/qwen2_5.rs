@@ -1,0 +1,89 @@
+//! Qwen2.5-VL's tower and merger (`Qwen2_5_VisionTransformerPretrainedModel`): attention in windows but for some
+//! blocks, root mean square norms, gated MLPs.
+
+use super::block::{BlockConfig, MlpNames};
+use super::encoder::VisionConfig;
+use super::keys::{activation, axial_theta, check_heads};
+use super::layout::{PatchOrder, Span};
+use super::norm::VisionNorm;
+use super::projector::{MergeNorm, ProjectorConfig, ProjectorKind};
+use super::rope::{AxialOrder, AxialRope};
+use super::tower_config::{PatchEmbed, TowerConfig, Windows};
+use crate::model::keys::{Keys, ModelConfigError};
+use crate::nn::Activation;
+
+/// Fixed in the reference, not configured.
+const NORM: VisionNorm = VisionNorm::Rms(1e-6);
+
+/// The encoder of `Qwen2_5_VLVisionConfig`, its names under `prefix` and `merger`.
+pub(in crate::model) fn read(
+    keys: &Keys<'_>,
+    prefix: &str,
+    merger: &str,
+    outputs: i64,
+) -> Result<VisionConfig, ModelConfigError> {
+    let (width, num_heads) = (keys.size("hidden_size")?, keys.size("num_heads")?);
+    check_heads(keys, width, "num_heads", num_heads, true)?;
+    let patch_size = keys.size("patch_size")?;
+    let merge = keys.size_or("spatial_merge_size")?.unwrap_or(2);
+    let window_size = keys.size_or("window_size")?.unwrap_or(112);
+    let side = window_size / merge / patch_size;
+    if side == 0 {
+        let must = format!("must be at least spatial_merge_size x patch_size ({})", merge * patch_size);
+        return Err(keys.inconsistent("window_size", window_size, must));
+    }
+    let channels = keys.size_or("in_channels")?.or(keys.size_or("in_chans")?).unwrap_or(3);
+    let frames = keys.size_or("temporal_patch_size")?.unwrap_or(2);
+    let initializer_range = keys.number_or("initializer_range")?.unwrap_or(0.02);
+    let tower = TowerConfig {
+        prefix: prefix.into(),
+        embed: PatchEmbed {
+            name: "patch_embed.proj",
+            kernel: vec![channels, frames, patch_size, patch_size],
+            bias: false,
+        },
+        order: PatchOrder::Merge,
+        merge,
+        positions: None,
+        frame_sinusoids: false,
+        class: None,
+        pre_norm: None,
+        block_prefix: "blocks.",
+        num_blocks: keys.size("depth")?,
+        block: BlockConfig {
+            width,
+            num_heads,
+            inner: keys.size("intermediate_size")?,
+            norm: NORM,
+            norms: ["norm1", "norm2"],
+            qkv: vec!["attn.qkv"],
+            qkv_bias: true,
+            o: "attn.proj",
+            qk_norm: None,
+            mlp: MlpNames::Gated(["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]),
+            activation: activation(keys, "hidden_act", Activation::Silu)?,
+            scales: None,
+            initializer_range,
+        },
+        rope: Some(AxialRope { theta: axial_theta(keys)?, order: AxialOrder::Halves }),
+        span: Span::Frame,
+        windows: Some(Windows { side, full_blocks: keys.indices("fullatt_block_indexes")? }),
+        final_norm: None,
+        frame_mean: false,
+        deepstack: Vec::new(),
+    };
+    let projector = ProjectorConfig {
+        prefix: merger.into(),
+        inputs: width,
+        merge,
+        outputs,
+        kind: ProjectorKind::Mlp {
+            norm: Some(MergeNorm { name: "ln_q", norm: NORM, merged: false }),
+            linears: ["mlp.0", "mlp.2"],
+            inner: width * merge.pow(2),
+            activation: Activation::Gelu,
+        },
+        initializer_range,
+    };
+    Ok(VisionConfig { tower, projector, deepstack: Vec::new() })
+}

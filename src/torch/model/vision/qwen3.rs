@@ -1,0 +1,117 @@
+//! Qwen3-VL's tower and mergers (`Qwen3VLVisionModel`), which are Qwen3.5's as well: learned positions beside the rotary
+//! ones, and DeepStack mergers after some blocks.
+
+use super::block::{BlockConfig, MlpNames};
+use super::encoder::VisionConfig;
+use super::keys::{activation, axial_theta, check_heads};
+use super::layout::{PatchOrder, Span};
+use super::norm::VisionNorm;
+use super::projector::{MergeNorm, ProjectorConfig, ProjectorKind};
+use super::rope::{AxialOrder, AxialRope};
+use super::tower_config::{PatchEmbed, PositionTable, TowerConfig};
+use crate::model::keys::{Keys, ModelConfigError};
+use crate::nn::{Activation, Resampling};
+
+/// Fixed in the reference, not configured.
+const NORM: VisionNorm = VisionNorm::Layer(1e-6);
+
+/// The encoder of `Qwen3VLVisionConfig`, its names under `prefix` and `merger`.
+pub(in crate::model) fn read(
+    keys: &Keys<'_>,
+    prefix: &str,
+    merger: &str,
+    outputs: i64,
+) -> Result<VisionConfig, ModelConfigError> {
+    let (width, num_heads) = (keys.size("hidden_size")?, keys.size("num_heads")?);
+    check_heads(keys, width, "num_heads", num_heads, true)?;
+    let (patch_size, merge) = (keys.size("patch_size")?, keys.size("spatial_merge_size")?);
+    let channels = keys.size_or("in_channels")?.unwrap_or(3);
+    let initializer_range = keys.number_or("initializer_range")?.unwrap_or(0.02);
+    let num_blocks = keys.size("depth")?;
+    let deepstack = deepstack(keys, num_blocks)?;
+    let tower = TowerConfig {
+        prefix: prefix.into(),
+        embed: PatchEmbed {
+            name: "patch_embed.proj",
+            kernel: vec![channels, keys.size("temporal_patch_size")?, patch_size, patch_size],
+            bias: true,
+        },
+        order: PatchOrder::Merge,
+        merge,
+        positions: Some(positions(keys, width)?),
+        frame_sinusoids: false,
+        class: None,
+        pre_norm: None,
+        block_prefix: "blocks.",
+        num_blocks,
+        block: BlockConfig {
+            width,
+            num_heads,
+            inner: keys.size("intermediate_size")?,
+            norm: NORM,
+            norms: ["norm1", "norm2"],
+            qkv: vec!["attn.qkv"],
+            qkv_bias: true,
+            o: "attn.proj",
+            qk_norm: None,
+            mlp: MlpNames::Plain(["mlp.linear_fc1", "mlp.linear_fc2"]),
+            activation: activation(keys, "hidden_act", Activation::GeluTanh)?,
+            scales: None,
+            initializer_range,
+        },
+        rope: Some(AxialRope { theta: axial_theta(keys)?, order: AxialOrder::Halves }),
+        span: Span::Frame,
+        windows: None,
+        final_norm: None,
+        frame_mean: false,
+        deepstack: deepstack.iter().map(|(block, _)| *block).collect(),
+    };
+    let projector = |prefix: String, merged: bool| ProjectorConfig {
+        prefix,
+        inputs: width,
+        merge,
+        outputs,
+        kind: ProjectorKind::Mlp {
+            norm: Some(MergeNorm { name: "norm", norm: NORM, merged }),
+            linears: ["linear_fc1", "linear_fc2"],
+            inner: width * merge.pow(2),
+            activation: Activation::Gelu,
+        },
+        initializer_range,
+    };
+    let deepstack = deepstack
+        .iter()
+        .map(|(_, number)| projector(format!("{prefix}deepstack_merger_list.{number}."), true))
+        .collect();
+    Ok(VisionConfig { projector: projector(merger.into(), false), deepstack, tower })
+}
+
+fn positions(keys: &Keys<'_>, width: i64) -> Result<PositionTable, ModelConfigError> {
+    let entries = keys.size("num_position_embeddings")?;
+    let side = (entries as f64).sqrt().round() as i64;
+    if side * side != entries {
+        return Err(keys.inconsistent("num_position_embeddings", entries, "must be a square"));
+    }
+    Ok(PositionTable {
+        name: "pos_embed.weight",
+        shape: vec![entries, width],
+        side,
+        with_class: false,
+        resampling: Resampling::Bilinear,
+    })
+}
+
+/// The blocks after which states are taken, in rising order, and the number of each one's merger: mergers are numbered
+/// as the config lists the blocks.
+fn deepstack(keys: &Keys<'_>, depth: i64) -> Result<Vec<(i64, usize)>, ModelConfigError> {
+    let key = "deepstack_visual_indexes";
+    let indexes = if keys.value(key).is_some() { keys.indices(key)? } else { Vec::new() };
+    let mut sorted: Vec<(i64, usize)> = indexes.iter().enumerate().map(|(number, block)| (*block, number)).collect();
+    sorted.sort_unstable();
+    let different = sorted.windows(2).all(|pair| pair[0].0 < pair[1].0);
+    if different && sorted.last().is_none_or(|(last, _)| *last < depth) {
+        return Ok(sorted);
+    }
+    let must = format!("must be different blocks below depth ({depth})");
+    Err(keys.inconsistent(key, format!("{indexes:?}"), must))
+}

@@ -1,0 +1,81 @@
+//! Rice ViT and its merger (LLaVA-OneVision-1.5's `RiceTransformerPretrainedModel`): a class token before each frame,
+//! with learned angles, and a norm before the blocks.
+
+use super::block::{BlockConfig, MlpNames};
+use super::encoder::VisionConfig;
+use super::keys::{activation, axial_theta, check_heads};
+use super::layout::{PatchOrder, Span};
+use super::norm::VisionNorm;
+use super::projector::{MergeNorm, ProjectorConfig, ProjectorKind};
+use super::rope::{AxialOrder, AxialRope};
+use super::tower_config::{ClassToken, PatchEmbed, TowerConfig};
+use crate::model::keys::{Keys, ModelConfigError};
+use crate::nn::Activation;
+use serde_json::json;
+
+/// The encoder of `RiceConfig`, its names under `prefix` and `merger`.
+pub(in crate::model) fn read(
+    keys: &Keys<'_>,
+    prefix: &str,
+    merger: &str,
+    outputs: i64,
+) -> Result<VisionConfig, ModelConfigError> {
+    let (width, num_heads) = (keys.size("hidden_size")?, keys.size("num_heads")?);
+    check_heads(keys, width, "num_heads", num_heads, true)?;
+    keys.only("temporal_patch_size", &[json!(1)])?;
+    let patch_size = keys.size("patch_size")?;
+    let merge = keys.size_or("spatial_merge_size")?.unwrap_or(2);
+    let norm = VisionNorm::Layer(keys.number_or("layer_norm_eps")?.unwrap_or(1e-5));
+    let initializer_range = keys.number_or("initializer_range")?.unwrap_or(0.02);
+    let tower = TowerConfig {
+        prefix: prefix.into(),
+        embed: PatchEmbed {
+            name: "patch_embed.proj",
+            kernel: vec![keys.size_or("in_channels")?.unwrap_or(3), patch_size, patch_size],
+            bias: false,
+        },
+        order: PatchOrder::Merge,
+        merge,
+        positions: None,
+        frame_sinusoids: false,
+        class: Some(ClassToken { name: "class_embedding", shape: vec![width], angles: Some("class_pos_emb") }),
+        pre_norm: Some(("pre_layernorm", norm)),
+        block_prefix: "blocks.",
+        num_blocks: keys.size("depth")?,
+        block: BlockConfig {
+            width,
+            num_heads,
+            inner: keys.size("intermediate_size")?,
+            norm,
+            norms: ["norm1", "norm2"],
+            qkv: vec!["attn.qkv"],
+            qkv_bias: true,
+            o: "attn.proj",
+            qk_norm: None,
+            mlp: MlpNames::Plain(["mlp.fc1", "mlp.fc2"]),
+            activation: activation(keys, "hidden_act", Activation::Gelu)?,
+            scales: None,
+            initializer_range,
+        },
+        rope: Some(AxialRope { theta: axial_theta(keys)?, order: AxialOrder::Halves }),
+        span: Span::Frame,
+        windows: None,
+        final_norm: None,
+        frame_mean: false,
+        deepstack: Vec::new(),
+    };
+    let projector = ProjectorConfig {
+        prefix: merger.into(),
+        inputs: width,
+        merge,
+        outputs,
+        kind: ProjectorKind::Mlp {
+            norm: Some(MergeNorm { name: "ln_q", norm, merged: false }),
+            linears: ["mlp.0", "mlp.2"],
+            inner: width * merge.pow(2),
+            activation: Activation::Gelu,
+        },
+        initializer_range,
+    };
+    Ok(VisionConfig { tower, projector, deepstack: Vec::new() })
+}

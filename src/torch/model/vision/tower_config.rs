@@ -1,0 +1,130 @@
+//! A vision tower as data: every tower that is built in is the same computation with other choices. How a family's
+//! `config.json` gives them is read in `qwen.rs`, `intern.rs`, `rice.rs`, `moon.rs` and `ernie.rs`.
+
+use loongforge_core::message::Grid;
+
+use super::block::BlockConfig;
+use super::layout::{LayoutConfig, PatchOrder, Span};
+use super::norm::VisionNorm;
+use super::rope::AxialRope;
+use crate::nn::{Init, ParamSpec, Resampling};
+
+/// A tower: patches in, their states in merge order out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TowerConfig {
+    /// Of all names.
+    pub prefix: String,
+    pub embed: PatchEmbed,
+    /// The order in which patches come.
+    pub order: PatchOrder,
+    /// Side of the block of patches that becomes one feature.
+    pub merge: i64,
+    pub positions: Option<PositionTable>,
+    /// Whether frames of an item of several get fixed sinusoids of their number.
+    pub frame_sinusoids: bool,
+    pub class: Option<ClassToken>,
+    pub pre_norm: Option<(&'static str, VisionNorm)>,
+    /// `{prefix}{block_prefix}{number}.`
+    pub block_prefix: &'static str,
+    pub num_blocks: i64,
+    pub block: BlockConfig,
+    pub rope: Option<AxialRope>,
+    pub span: Span,
+    pub windows: Option<Windows>,
+    pub final_norm: Option<(&'static str, VisionNorm)>,
+    /// Whether an item's states are averaged over its frames.
+    pub frame_mean: bool,
+    /// After these blocks states are taken for the decoder's first layers (DeepStack).
+    pub deepstack: Vec<i64>,
+}
+
+/// A linear map of a flattened patch, stored as the convolution that it is in the reference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PatchEmbed {
+    pub name: &'static str,
+    /// The dimensions of the weight after the first.
+    pub kernel: Vec<i64>,
+    pub bias: bool,
+}
+
+/// A learned square table of positions, fitted to each picture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PositionTable {
+    pub name: &'static str,
+    pub shape: Vec<i64>,
+    /// Entries on each side.
+    pub side: i64,
+    /// Whether an entry for the class token comes first.
+    pub with_class: bool,
+    pub resampling: Resampling,
+}
+
+/// A learned token before each frame, dropped at the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassToken {
+    pub name: &'static str,
+    pub shape: Vec<i64>,
+    /// The name of its learned angles, where there is a rotary embedding.
+    pub angles: Option<&'static str>,
+}
+
+/// Attention in windows, but for some blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Windows {
+    /// Side in blocks of patches.
+    pub side: i64,
+    pub full_blocks: Vec<i64>,
+}
+
+impl TowerConfig {
+    /// Width of a patch's state.
+    pub fn width(&self) -> i64 {
+        self.block.width
+    }
+
+    /// Values of one patch.
+    pub fn patch_dim(&self) -> i64 {
+        self.embed.kernel.iter().product()
+    }
+
+    /// The size of an item as it leaves: one frame where frames are averaged.
+    pub fn grid_out(&self, grid: Grid) -> Grid {
+        if self.frame_mean { Grid { t: 1, ..grid } } else { grid }
+    }
+
+    /// The parameters, under their names in the checkpoint.
+    pub fn specs(&self) -> Vec<ParamSpec> {
+        let (width, prefix) = (self.width(), self.prefix.as_str());
+        let normal = Init::Normal(self.block.initializer_range);
+        let named = |name: &str, shape: &[i64], init| ParamSpec::new(format!("{prefix}{name}"), shape, init);
+        let kernel: Vec<i64> = std::iter::once(width).chain(self.embed.kernel.iter().copied()).collect();
+        let mut specs = vec![named(&format!("{}.weight", self.embed.name), &kernel, normal)];
+        if self.embed.bias {
+            specs.push(named(&format!("{}.bias", self.embed.name), &[width], Init::Zeros));
+        }
+        if let Some(table) = &self.positions {
+            specs.push(named(table.name, &table.shape, normal));
+        }
+        if let Some(class) = &self.class {
+            specs.push(named(class.name, &class.shape, normal));
+            specs.extend(class.angles.map(|name| named(name, &[1, self.block.head_dim() / 2], Init::Normal(1.0))));
+        }
+        for (name, norm) in self.pre_norm.iter().chain(&self.final_norm) {
+            specs.extend(norm.specs(prefix, name, width));
+        }
+        for number in 0..self.num_blocks {
+            specs.extend(self.block.specs(&format!("{prefix}{}{number}.", self.block_prefix)));
+        }
+        specs
+    }
+
+    pub(super) fn layout(&self) -> LayoutConfig {
+        LayoutConfig {
+            order: self.order,
+            merge: self.merge as u32,
+            span: self.span,
+            class: self.class.is_some(),
+            window: self.windows.as_ref().map(|windows| windows.side as u32),
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Activation functions, by Hugging Face's names.
+
+use tch::Tensor;
+
+use crate::native::{can_fuse, swiglu};
+
+/// What a linear map's output goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// Hendrycks and Gimpel 2016.
+    Gelu,
+    /// The same by a tanh.
+    GeluTanh,
+    /// `x · sigmoid(1.702 x)`.
+    QuickGelu,
+    Silu,
+    Relu,
+}
+
+impl Activation {
+    /// The names of `hidden_act` that are known.
+    pub const NAMES: [&'static str; 7] =
+        ["gelu", "gelu_pytorch_tanh", "gelu_new", "quick_gelu", "silu", "swish", "relu"];
+
+    /// `None` for a name that is not known.
+    pub fn from_name(name: &str) -> Option<Activation> {
+        match name {
+            "gelu" => Some(Activation::Gelu),
+            "gelu_pytorch_tanh" | "gelu_new" => Some(Activation::GeluTanh),
+            "quick_gelu" => Some(Activation::QuickGelu),
+            "silu" | "swish" => Some(Activation::Silu),
+            "relu" => Some(Activation::Relu),
+            _ => None,
+        }
+    }
+
+    pub fn forward(self, x: &Tensor) -> Tensor {
+        match self {
+            Activation::Gelu => x.gelu("none"),
+            Activation::GeluTanh => x.gelu("tanh"),
+            Activation::QuickGelu => x * (x * 1.702).sigmoid(),
+            Activation::Silu => x.silu(),
+            Activation::Relu => x.relu(),
+        }
+    }
+
+    /// `act(gate) · up`.
+    pub fn gated(self, gate: &Tensor, up: &Tensor) -> Tensor {
+        if self == Activation::Silu && can_fuse(gate) && can_fuse(up) {
+            return swiglu(gate, up);
+        }
+        self.forward(gate) * up
+    }
+}
