@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::decoder::DecoderConfig;
 use super::family::{
-    Place, custom, ernie4_5_vl, internlm2, internvl, kimi_k25, llama, llava_onevision1_5, mimo, minimax_m2, qwen,
-    qwen2, qwen2_5_vl, qwen3, qwen3_moe, qwen3_vl,
+    Place, custom, deepseek_v2, deepseek_v3, deepseek_v32, ernie4_5_vl, glm_moe_dsa, internlm2, internvl, kimi_k25,
+    llama, llava_onevision1_5, mimo, minimax_m2, qwen, qwen2, qwen2_5_vl, qwen3, qwen3_moe, qwen3_vl,
 };
 use super::interface::EncoderFamily;
 use super::keys::{Keys, ModelConfigError};
@@ -17,7 +17,12 @@ type ReadModel = fn(&Keys<'_>) -> Result<ModelConfig, ModelConfigError>;
 
 /// Language models, alone or as a part of another model, by `model_type`.
 const DECODERS: &[(&str, ReadDecoder)] = &[
+    ("deepseek_v2", deepseek_v2::read),
+    ("deepseek_v3", deepseek_v3::read),
+    ("deepseek_v32", deepseek_v32::read),
+    ("glm_moe_dsa", glm_moe_dsa::read),
     ("internlm2", internlm2::read),
+    ("kimi_k2", deepseek_v3::read),
     ("llama", llama::read),
     ("mimo", mimo::read),
     ("minimax_m2", minimax_m2::read),

@@ -18,17 +18,26 @@ pub struct IndexerConfig {
     pub topk: i64,
     /// Of its own pairs: half-split in DeepSeek-V3.2, interleaved in GLM-5.
     pub layout: RopeLayout,
-    /// `None`: the indexer is frozen.
-    pub loss: Option<IndexerLoss>,
+    pub training: IndexerTraining,
 }
 
 /// How the indexer learns.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct IndexerLoss {
-    /// Of its divergence from the attention, averaged over the tokens of the step.
-    pub coefficient: f64,
-    /// Warm-up: attention and divergence are over all keys, not over the chosen.
-    pub dense: bool,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IndexerTraining {
+    /// Not at all.
+    #[default]
+    Frozen,
+    /// From the attention to the keys that it chose.
+    Sparse,
+    /// Warm-up: it chooses nothing, and learns from the attention to all keys.
+    Dense,
+}
+
+impl IndexerConfig {
+    /// The most keys that a query attends to.
+    pub fn num_keys(&self) -> i64 {
+        if self.training == IndexerTraining::Dense { i64::MAX } else { self.topk }
+    }
 }
 
 /// `k_norm`'s, whatever the decoder's is.
@@ -51,7 +60,7 @@ impl Indexer {
         specs.extend(Linear::specs(prefix, "wk", width, head_dim, false, std));
         specs.extend(LayerNorm::specs(prefix, "k_norm", head_dim));
         specs.extend(Linear::specs(prefix, "weights_proj", width, num_heads, false, std));
-        let role = if config.loss.is_some() { Role::Trained } else { Role::Frozen };
+        let role = if config.training == IndexerTraining::Frozen { Role::Frozen } else { Role::Trained };
         specs.into_iter().map(|spec| spec.with_role(role)).collect()
     }
 

@@ -49,6 +49,16 @@ pub trait Mixer {
     /// `[T, D]` to `[T, D]`.
     fn forward(&self, x_TD: &Tensor, context: &Context) -> Tensor;
 
+    /// Whether the mixer learns from a loss of its own as well.
+    fn has_loss(&self) -> bool {
+        false
+    }
+
+    /// As `forward`, and the sum over tokens of the mixer's own loss, a float32 scalar, where it has one.
+    fn forward_with_loss(&self, x_TD: &Tensor, context: &Context) -> (Tensor, Option<Tensor>) {
+        (self.forward(x_TD, context), None)
+    }
+
     /// As `forward` on the prompts of a generation, and fills `state` with what [`Mixer::step`] needs of them.
     fn prefill(&self, x_TD: &Tensor, context: &Context, columns: &Columns, state: &mut State) -> Tensor;
 

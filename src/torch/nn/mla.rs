@@ -7,7 +7,7 @@
 
 use tch::Tensor;
 
-use super::indexer::{Indexer, IndexerConfig};
+use super::indexer::{Indexer, IndexerConfig, IndexerTraining};
 use super::indexer_loss::indexer_loss;
 use super::mixer::{Columns, Context, Mixer, State};
 use super::norm::{NormConfig, RmsNorm};
@@ -160,8 +160,14 @@ impl Mla {
         indexer.rows(x_TD, rows.q_latent.as_ref().expect("an indexer comes with a latent"), rope)
     }
 
-    /// The attended values `[T, H·V]`, and the indexer's loss where it learns.
-    fn attend(&self, rows: &Rows, index: Option<IndexRows>, context: &Context) -> (Tensor, Option<Tensor>) {
+    /// The attended values `[T, H·V]`, and the indexer's loss where it is wanted.
+    fn attend(
+        &self,
+        rows: &Rows,
+        index: Option<IndexRows>,
+        context: &Context,
+        want_loss: bool,
+    ) -> (Tensor, Option<Tensor>) {
         let ((k_THC, v_THV), scale) = (self.expand(rows), self.config.softmax_scale);
         let (q_THC, documents) = (&rows.q_THC, &context.documents);
         match &self.config.keys {
@@ -172,14 +178,10 @@ impl Mla {
             }
             KeyChoice::Indexed { indexer, layer } => {
                 let index = index.expect("the layer has an indexer");
-                let dense = indexer.loss.is_some_and(|loss| loss.dense);
-                let topk = if dense { i64::MAX } else { indexer.topk };
-                let chosen = context.chosen.put(*layer, choose(documents, &index, topk));
+                let chosen = context.chosen.put(*layer, choose(documents, &index, indexer.num_keys()));
                 let y = attend_chosen(documents, [q_THC, &k_THC, &v_THV], &chosen, scale);
-                let loss = indexer
-                    .loss
-                    .map(|loss| indexer_loss(documents, &index, [q_THC, &k_THC], &chosen, scale) * loss.coefficient);
-                (y, loss)
+                let loss = || indexer_loss(documents, &index, [q_THC, &k_THC], &chosen, scale);
+                (y, want_loss.then(loss))
             }
         }
     }
@@ -189,7 +191,19 @@ impl Mixer for Mla {
     fn forward(&self, x_TD: &Tensor, context: &Context) -> Tensor {
         let rows = self.rows(x_TD, &context.rope);
         let index = self.indexer.as_ref().map(|indexer| self.index_rows(indexer, x_TD, &rows, &context.rope));
-        self.o.forward(&self.attend(&rows, index, context).0)
+        self.o.forward(&self.attend(&rows, index, context, false).0)
+    }
+
+    fn has_loss(&self) -> bool {
+        self.indexer.as_ref().is_some_and(|indexer| indexer.config().training != IndexerTraining::Frozen)
+    }
+
+    /// The indexer's.
+    fn forward_with_loss(&self, x_TD: &Tensor, context: &Context) -> (Tensor, Option<Tensor>) {
+        let rows = self.rows(x_TD, &context.rope);
+        let index = self.indexer.as_ref().map(|indexer| self.index_rows(indexer, x_TD, &rows, &context.rope));
+        let (y, loss) = self.attend(&rows, index, context, self.has_loss());
+        (self.o.forward(&y), loss)
     }
 
     /// The state is the latents with the turned channels, `[B, S, L]`, and the indexer's keys.
@@ -198,7 +212,7 @@ impl Mixer for Mla {
         let index = self.indexer.as_ref().map(|indexer| self.index_rows(indexer, x_TD, &rows, &context.rope));
         *state = vec![columns.store(&Tensor::cat(&[&rows.latent_TR, &rows.turned_T1P.squeeze_dim(1)], -1))];
         state.extend(index.as_ref().map(|index| columns.store(&index.k_TC)));
-        self.o.forward(&self.attend(&rows, index, context).0)
+        self.o.forward(&self.attend(&rows, index, context, false).0)
     }
 
     /// Keys and values are not made: queries go to the latent's space and come back from it.
@@ -210,7 +224,7 @@ impl Mixer for Mla {
             (Some(indexer), KeyChoice::Indexed { layer, .. }) => {
                 let index = self.index_rows(indexer, x_BD, &rows, rope);
                 let keys_BSC = columns.append(&state[1], &index.k_TC);
-                Some(columns.chosen.put(*layer, best_columns(&index, &keys_BSC, indexer.config().topk, columns)))
+                Some(columns.chosen.put(*layer, best_columns(&index, &keys_BSC, indexer.config().num_keys(), columns)))
             }
             (_, KeyChoice::Shared { layer }) => Some(columns.chosen.take(*layer)),
             _ => None,
@@ -253,8 +267,8 @@ mod tests {
 
     use super::{KeyChoice, Mla, MlaConfig};
     use crate::nn::{
-        Columns, Context, IndexerConfig, Mixer, PackedAttention, ParamStore, Rope, RopeConfig, RopeLayout, Scope,
-        Shelf, State,
+        Columns, Context, IndexerConfig, IndexerTraining, Mixer, PackedAttention, ParamStore, Rope, RopeConfig,
+        RopeLayout, Scope, Shelf, State,
     };
 
     const WIDTH: i64 = 24;
@@ -274,7 +288,8 @@ mod tests {
     }
 
     fn layers(topk: i64) -> Vec<Mla> {
-        let indexer = IndexerConfig { num_heads: 5, head_dim: 8, topk, layout: RopeLayout::HalfSplit, loss: None };
+        let training = IndexerTraining::Frozen;
+        let indexer = IndexerConfig { num_heads: 5, head_dim: 8, topk, layout: RopeLayout::HalfSplit, training };
         let configs = [
             config(KeyChoice::Indexed { indexer, layer: 0 }, Some(9)),
             config(KeyChoice::Shared { layer: 0 }, Some(9)),

@@ -24,7 +24,7 @@ mod sparse_attention;
 
 pub use activation::Activation;
 pub use attention::{DocumentBatch, PackedAttention, take_rows};
-pub use indexer::{Indexer, IndexerConfig, IndexerLoss};
+pub use indexer::{Indexer, IndexerConfig, IndexerTraining};
 pub use indexer_loss::indexer_loss;
 pub use init::{Init, uniform};
 pub use linear::Linear;

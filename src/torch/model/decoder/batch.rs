@@ -44,6 +44,8 @@ pub struct TextTape {
     pub loss: Option<Slot>,
     /// The part of the loss that is of the next tokens, a kept slot: without prediction heads and routers.
     pub token_loss: Option<Slot>,
+    /// For each mixer with a loss of its own, such as an indexer's, the sum over tokens, unweighted; kept slots.
+    pub mixer_losses: Vec<Slot>,
     /// Of a mixture of experts.
     pub routing: Option<Routing>,
 }

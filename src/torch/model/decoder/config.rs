@@ -3,7 +3,7 @@
 use super::mtp::{MtpConfig, MtpNames, MtpPlace};
 use super::names::Names;
 use crate::nn::moe::MoeConfig;
-use crate::nn::{AttentionConfig, MlaConfig, NormConfig, RopeConfig};
+use crate::nn::{AttentionConfig, IndexerTraining, KeyChoice, MlaConfig, NormConfig, RopeConfig};
 
 /// Every number and choice of a decoder, whatever its family.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,6 +18,8 @@ pub struct DecoderConfig {
     pub pad_token_id: Option<i64>,
     pub initializer_range: f64,
     pub balance: Balance,
+    /// Weight of the mean over tokens of the indexers' losses, summed over layers.
+    pub indexer_loss_coef: f64,
     pub names: Names,
     /// How the family's checkpoints store prediction heads; `None` where they have none.
     pub mtp_names: Option<MtpNames>,
@@ -78,6 +80,22 @@ impl DecoderConfig {
         }
         self.mtp = (num_heads > 0).then_some(MtpConfig { names, layer, num_heads, loss_weight });
         true
+    }
+
+    /// Trains the indexers of sparse attention, from the keys that they choose or, `dense`, from all keys, which they
+    /// then do not choose from; their losses have this weight. False where there are none.
+    #[must_use]
+    pub fn train_indexers(&mut self, loss_coef: f64, dense: bool) -> bool {
+        let training = if dense { IndexerTraining::Dense } else { IndexerTraining::Sparse };
+        let mut found = false;
+        let heads = self.mtp.iter_mut().map(|mtp| &mut mtp.layer);
+        for layer in self.layers.iter_mut().chain(heads) {
+            if let MixerConfig::Mla(MlaConfig { keys: KeyChoice::Indexed { indexer, .. }, .. }) = &mut layer.mixer {
+                (indexer.training, found) = (training, true);
+            }
+        }
+        self.indexer_loss_coef = loss_coef;
+        found
     }
 
     /// The prefix of layer `number`'s names.

@@ -87,8 +87,22 @@ impl Layer {
     ) -> Slot {
         let (mixer, context) = (self.mixer.clone(), context.clone());
         let (ids, policy) = (&self.mixer.ids, recording.policy);
-        let forward = move |reads: &[Tensor]| vec![mixer.module.forward(&mixer.norm.forward(&reads[0]), &context)];
-        let y = tape.run(format!("{name} mixer"), ids, policy, &[x], 1, forward)[0];
+        let losses = recording.mixer_losses.as_mut().filter(|_| mixer.module.has_loss());
+        let with_loss = losses.is_some();
+        let forward = move |reads: &[Tensor]| {
+            let x = mixer.norm.forward(&reads[0]);
+            if !with_loss {
+                return vec![mixer.module.forward(&x, &context)];
+            }
+            let (y, loss) = mixer.module.forward_with_loss(&x, &context);
+            vec![y, loss.expect("a mixer that has a loss")]
+        };
+        let written = tape.run(format!("{name} mixer"), ids, policy, &[x], 1 + usize::from(with_loss), forward);
+        if let Some(losses) = losses {
+            losses.push(written[1]);
+            tape.keep(written[1]);
+        }
+        let y = written[0];
         let x = tape.add(x, y);
         let y = self.feed_forward.record(tape, name, x, recording);
         tape.add(x, y)

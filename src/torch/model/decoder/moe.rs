@@ -47,6 +47,8 @@ pub(super) struct Recording {
     pub split: Option<Split>,
     pub routed: Vec<RoutedExperts>,
     pub losses: Vec<LayerLosses>,
+    /// `None` where the mixers' losses are not wanted.
+    pub mixer_losses: Option<Vec<Slot>>,
 }
 
 impl Split {

@@ -36,6 +36,7 @@ impl Decoder {
             split: self.split(&batch.input_ids),
             routed: Vec::new(),
             losses: Vec::new(),
+            mixer_losses: targets.map(|_| Vec::new()),
         };
         for (number, layer) in self.layers.iter().enumerate() {
             x = layer.record(&mut tape, &format!("layer {number}"), x, &context, &mut recording);
@@ -47,16 +48,20 @@ impl Decoder {
             let norm = self.norm.clone();
             let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
             let hidden = tape.run("norm", &self.norm_ids, policy, &[x], 1, forward)[0];
-            return TextTape { tape, features, hidden, loss: None, token_loss: None, routing: recording.finish() };
+            let (mixer_losses, routing) = (Vec::new(), recording.finish());
+            return TextTape { tape, features, hidden, loss: None, token_loss: None, mixer_losses, routing };
         };
         let (hidden, loss) = self.record_loss(&mut tape, x, targets, policy);
         let mut others = self.record_mtp(&mut tape, x, batch, targets, &context, &mut recording);
         let (num_tokens, share) = (batch.input_ids.numel() as i64, targets.share());
         let losses = recording.record_losses(&mut tape, num_tokens);
         others.extend(losses.weighted(&self.config.balance, share));
+        let mixer_losses = recording.mixer_losses.take().unwrap_or_default();
+        let weight = self.config.indexer_loss_coef * share / num_tokens.max(1) as f64;
+        others.extend(mixer_losses.iter().map(|slot| (*slot, weight)));
         let routing = recording.finish().map(|routing| Routing { losses, ..routing });
         let total = total(&mut tape, loss, &others);
-        TextTape { tape, features, hidden, loss: Some(total), token_loss: Some(loss), routing }
+        TextTape { tape, features, hidden, loss: Some(total), token_loss: Some(loss), mixer_losses, routing }
     }
 
     /// The last norm and the loss, of counted tokens only.

@@ -105,6 +105,7 @@ pub(super) fn layered(
         pad_token_id,
         initializer_range: keys.number_or("initializer_range")?.unwrap_or(0.02),
         balance: Balance::default(),
+        indexer_loss_coef: 0.0,
         names: place.names(),
         mtp_names: None,
         mtp: None,

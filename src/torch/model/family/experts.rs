@@ -50,7 +50,6 @@ pub(super) fn qwen_layers(
 }
 
 /// Which layers have experts by `mlp_layer_types`, which transformers 5 writes; `None` where the key is not there.
-#[expect(dead_code, reason = "for the families that follow")]
 pub(super) fn sparse_layers(keys: &Keys<'_>) -> Result<Option<Vec<bool>>> {
     let Some(types) = keys.value("mlp_layer_types") else { return Ok(None) };
     let sparse = |kind: &Value| match kind.as_str() {

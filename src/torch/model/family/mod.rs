@@ -2,8 +2,13 @@
 
 mod common;
 pub(super) mod custom;
+mod deepseek;
+pub(super) mod deepseek_v2;
+pub(super) mod deepseek_v3;
+pub(super) mod deepseek_v32;
 pub(super) mod ernie4_5_vl;
 mod experts;
+pub(super) mod glm_moe_dsa;
 pub(super) mod internlm2;
 pub(super) mod internvl;
 pub(super) mod kimi_k25;

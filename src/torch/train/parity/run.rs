@@ -2,7 +2,7 @@
 
 use super::fixture::{Document, Fixture, FixtureError};
 use super::report::ParityReport;
-use crate::model::{Decoder, Decoding, EncoderModel, Prompt, Targets, TextBatch, TextOptions, generate};
+use crate::model::{Decoder, Decoding, EncoderModel, ModelConfig, Prompt, Targets, TextBatch, TextOptions, generate};
 use crate::native::NativeError;
 use crate::nn::{GradBuffer, ParamSpec, ParamStore};
 use crate::tape::{Execution, Policy, Slot};
@@ -37,12 +37,14 @@ struct Models {
     vision: Option<Pool<Box<dyn EncoderModel>>>,
     placeholders: Vec<i64>,
     num_feature_tensors: usize,
+    /// Of the last step.
+    mixer_losses: Vec<f64>,
 }
 
 /// Runs the fixture in `folder`, float32 on the CPU.
 pub fn parity(folder: &Path) -> Result<ParityReport, ParityError> {
     let fixture = Fixture::read(folder)?;
-    let mut models = Models::load(&fixture, folder)?;
+    let mut models = Models::load(&fixture, &fixture.config, folder)?;
     let mut report = ParityReport::default();
     let documents: Vec<&Document> = fixture.documents.iter().collect();
 
@@ -73,6 +75,7 @@ pub fn parity(folder: &Path) -> Result<ParityReport, ParityError> {
         }
     }
     models.compare_gradients(&fixture, &mut report);
+    compare_indexers(&fixture, folder, &documents, &mut report)?;
     models.train(&fixture, &documents, scale, &mut report)?;
     if fixture.has_adapter {
         let (before, _) = models.logits(&documents);
@@ -83,6 +86,38 @@ pub fn parity(folder: &Path) -> Result<ParityReport, ParityError> {
     let absent = wanted.iter().filter(|key| !fixture.expected.contains_key(**key));
     report.problems.extend(absent.map(|key| format!("expected.safetensors has no {key}")));
     Ok(report)
+}
+
+/// The indexers' losses and gradients, where the fixture has them.
+fn compare_indexers(
+    fixture: &Fixture,
+    folder: &Path,
+    documents: &[&Document],
+    report: &mut ParityReport,
+) -> Result<(), ParityError> {
+    let num_tokens: usize = documents.iter().map(|document| document.input_ids.len()).sum();
+    for (stage, dense) in [("sparse", false), ("dense", true)] {
+        let Some(expected) = fixture.expected.get(&format!("indexer_loss/{stage}")) else { continue };
+        let mut config = fixture.config.clone();
+        if !config.decoder.train_indexers(1.0, dense) {
+            report.problems.push("the model has no indexer".to_owned());
+            break;
+        }
+        let mut models = Models::load(fixture, &config, folder)?;
+        models.step(documents, 1.0 / fixture.num_targets() as f64)?;
+        // A prediction head's indexer is not among the reference's.
+        let found: Vec<f64> = models.mixer_losses.iter().map(|loss| loss / num_tokens as f64).collect();
+        let found = &found[..found.len().min(expected.numel())];
+        report.compare("indexer losses", stage, &Tensor::from_slice(found), expected);
+        let prefix = format!("indexer_grad/{stage}/");
+        for (key, expected) in fixture.expected.iter().filter(|(key, _)| key.starts_with(&prefix)) {
+            match models.text.params.find(&key[prefix.len()..]) {
+                Some(id) => report.compare("indexer gradients", key, models.text.grads.view(id), expected),
+                None => report.problems.push(format!("there is no parameter of {key}")),
+            }
+        }
+    }
+    Ok(())
 }
 
 impl<M> Pool<M> {
@@ -104,8 +139,7 @@ impl<M> Pool<M> {
 }
 
 impl Models {
-    fn load(fixture: &Fixture, folder: &Path) -> Result<Models, ParityError> {
-        let config = &fixture.config;
+    fn load(fixture: &Fixture, config: &ModelConfig, folder: &Path) -> Result<Models, ParityError> {
         let text = Pool::new(Decoder::specs(&config.decoder), fixture, folder, |params| {
             Decoder::new(&config.decoder, params)
         })?;
@@ -118,6 +152,7 @@ impl Models {
             vision: vision.transpose()?,
             placeholders: config.placeholders(),
             num_feature_tensors: config.num_feature_tensors(),
+            mixer_losses: Vec::new(),
         })
     }
 
@@ -251,6 +286,7 @@ impl Models {
         execution.forward();
         let loss_slot = made.loss.expect("targets were given");
         let loss = execution.value(loss_slot).double_value(&[]);
+        self.mixer_losses = made.mixer_losses.iter().map(|slot| execution.value(*slot).double_value(&[])).collect();
         execution.seed(loss_slot, Tensor::from(1.0));
         self.text.grads.zero();
         execution.backward(Some(&mut self.text.grads))?;

@@ -1,0 +1,122 @@
+//! What the families that follow DeepSeek-V2 have in common: latent attention, and experts in all but the first layers.
+
+use serde_json::json;
+
+use super::common::{Place, deepseek_mtp, layered};
+use super::experts::{checked, num_experts, sparse_layers};
+use crate::model::decoder::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
+use crate::model::keys::{Keys, ModelConfigError};
+use crate::model::rope_config::read_rope;
+use crate::nn::moe::{GroupScore, Groups, MoeConfig, MoeNames, Normalize, RouterConfig, SharedExpertsConfig};
+use crate::nn::{IndexerConfig, IndexerTraining, KeyChoice, MlaConfig, RopeConfig, RopeLayout};
+
+type Result<T> = std::result::Result<T, ModelConfigError>;
+
+/// Rotary embeddings of the channels with positions.
+pub(super) fn rope(keys: &Keys<'_>, layout: RopeLayout) -> Result<RopeConfig> {
+    let rope = RopeConfig { layout, ..read_rope(keys, keys.size("qk_rope_head_dim")?, 10_000.0)? };
+    if rope.rotary_dim != keys.size("qk_rope_head_dim")? {
+        let must = "all of qk_rope_head_dim turn in these families";
+        return Err(keys.inconsistent("partial_rotary_factor", "not 1", must));
+    }
+    Ok(rope)
+}
+
+/// Attention to all keys.
+pub(super) fn attention(keys: &Keys<'_>, rope: &RopeConfig) -> Result<MlaConfig> {
+    keys.only("attention_dropout", &[json!(0.0), json!(0)])?;
+    let num_heads = keys.size("num_attention_heads")?;
+    keys.only("num_key_value_heads", &[json!(num_heads)])?;
+    let (qk_nope_head_dim, qk_rope_head_dim) = (keys.size("qk_nope_head_dim")?, keys.size("qk_rope_head_dim")?);
+    Ok(MlaConfig {
+        num_heads,
+        q_lora_rank: keys.size_or("q_lora_rank")?,
+        kv_lora_rank: keys.size("kv_lora_rank")?,
+        qk_nope_head_dim,
+        qk_rope_head_dim,
+        v_head_dim: keys.size("v_head_dim")?,
+        attention_bias: keys.flag_or("attention_bias")?.unwrap_or(false),
+        softmax_scale: ((qk_nope_head_dim + qk_rope_head_dim) as f64).powf(-0.5) * rope.scaling.softmax_scale(),
+        keys: KeyChoice::All,
+    })
+}
+
+/// The indexer of sparse attention, whose own pairs are laid out as `layout`.
+pub(super) fn indexer(keys: &Keys<'_>, layout: RopeLayout) -> Result<IndexerConfig> {
+    keys.only("indexer_rope_interleave", &[json!(layout == RopeLayout::Interleaved)])?;
+    if keys.size_or("q_lora_rank")?.is_none() {
+        return Err(keys.missing("q_lora_rank"));
+    }
+    let head_dim = keys.size("index_head_dim")?;
+    let turning = keys.size("qk_rope_head_dim")?;
+    if head_dim < turning {
+        return Err(keys.inconsistent("index_head_dim", head_dim, format!("must hold qk_rope_head_dim ({turning})")));
+    }
+    let (num_heads, topk) = (keys.size("index_n_heads")?, keys.size("index_topk")?);
+    Ok(IndexerConfig { num_heads, head_dim, topk, layout, training: IndexerTraining::Frozen })
+}
+
+/// The feed-forward of the first layers, and experts behind this router with shared ones for the others. `bias`: of the
+/// former and of shared experts.
+pub(super) fn feed_forwards(keys: &Keys<'_>, router: RouterConfig, bias: bool) -> Result<[FeedForwardConfig; 2]> {
+    keys.only("moe_layer_freq", &[json!(1)])?;
+    let intermediate_size = keys.size("moe_intermediate_size")?;
+    let shared = keys.index_or("n_shared_experts")?.filter(|num| *num > 0);
+    let shared = shared.map(|num| num * intermediate_size);
+    let experts = MoeConfig {
+        router: checked(keys, router)?,
+        intermediate_size,
+        shared: shared.map(|intermediate_size| SharedExpertsConfig { intermediate_size, bias, gated: false }),
+        names: MoeNames::default(),
+        media: None,
+    };
+    let dense = FeedForwardConfig::Dense { intermediate_size: keys.size("intermediate_size")?, bias };
+    Ok([dense, FeedForwardConfig::Moe(experts)])
+}
+
+/// DeepSeek-V3's router: sigmoids with a balancing bias, and the two best experts of a group for its score.
+pub(super) fn biased_router(keys: &Keys<'_>) -> Result<RouterConfig> {
+    keys.only("scoring_func", &[json!("sigmoid")])?;
+    keys.only("topk_method", &[json!("noaux_tc")])?;
+    let router = RouterConfig::sigmoid(num_experts(keys, &["n_routed_experts"])?, keys.size("num_experts_per_tok")?);
+    let normalized = keys.flag_or("norm_topk_prob")?.unwrap_or(true);
+    Ok(RouterConfig {
+        groups: groups(keys, GroupScore::BestTwo)?,
+        normalize: if normalized { Normalize::Sum(1e-20) } else { Normalize::No },
+        scaling_factor: keys.number_or("routed_scaling_factor")?.unwrap_or(1.0),
+        ..router
+    })
+}
+
+/// `None` of one group.
+pub(super) fn groups(keys: &Keys<'_>, score: GroupScore) -> Result<Option<Groups>> {
+    match keys.size_or("n_group")? {
+        None | Some(1) => Ok(None),
+        Some(num) => Ok(Some(Groups { num, kept: keys.size("topk_group")?, score })),
+    }
+}
+
+/// The decoder: one layer for each of `mixers`, the first `first_k_dense_replace` without experts.
+pub(super) fn decoder(
+    keys: &Keys<'_>,
+    place: &Place,
+    mixers: Vec<MlaConfig>,
+    [dense, experts]: [FeedForwardConfig; 2],
+    rope: RopeConfig,
+) -> Result<DecoderConfig> {
+    let num_layers = mixers.len();
+    let sparse = match sparse_layers(keys)? {
+        Some(sparse) => sparse,
+        None => {
+            let num_dense = keys.index_or("first_k_dense_replace")?.unwrap_or(0) as usize;
+            (0..num_layers).map(|layer| layer >= num_dense).collect()
+        }
+    };
+    let layer = |(mixer, sparse): (MlaConfig, bool)| LayerConfig {
+        mixer: MixerConfig::Mla(mixer),
+        feed_forward: if sparse { experts.clone() } else { dense.clone() },
+    };
+    let layers = mixers.into_iter().zip(sparse).map(layer).collect();
+    let mtp_names = Some(deepseek_mtp(num_layers, &format!("{}layers", place.base)));
+    Ok(DecoderConfig { mtp_names, ..layered(keys, place, layers, rope)? })
+}

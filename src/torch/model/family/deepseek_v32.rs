@@ -1,0 +1,18 @@
+//! DeepSeek-V3.2 (`DeepseekV32ForCausalLM`): DeepSeek-V3 with an indexer in every layer.
+
+use super::common::Place;
+use super::deepseek::{attention, biased_router, decoder, feed_forwards, indexer, rope};
+use crate::model::decoder::DecoderConfig;
+use crate::model::keys::{Keys, ModelConfigError};
+use crate::nn::{KeyChoice, MlaConfig, RopeLayout};
+
+pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
+    let rope = rope(keys, RopeLayout::Interleaved)?;
+    let (attention, indexer) = (attention(keys, &rope)?, indexer(keys, RopeLayout::HalfSplit)?);
+    let mixer = |layer| {
+        let keys = KeyChoice::Indexed { indexer: indexer.clone(), layer };
+        MlaConfig { keys, ..attention.clone() }
+    };
+    let mixers = (0..keys.size("num_hidden_layers")? as usize).map(mixer).collect();
+    decoder(keys, place, mixers, feed_forwards(keys, biased_router(keys)?, false)?, rope)
+}
