@@ -93,10 +93,13 @@ impl Recent {
             format!("step {done}/{}", self.num_steps),
             format!("loss {:.4}", self.mean(|step| step.loss)),
             format!("{} tokens/s", short(rate(self.mean(|step| step.tokens as f64)))),
-            format!("{} images/s", short(rate(self.mean(|step| step.images as f64)))),
-            format!("encoder {}", percent(self.mean(|step| step.encoder_busy))),
-            format!("foundation {}", percent(self.mean(|step| step.foundation_busy))),
         ];
+        // A language model has neither.
+        if self.steps.iter().any(|step| step.images > 0 || step.encoder_busy > 0.0) {
+            parts.push(format!("{} images/s", short(rate(self.mean(|step| step.images as f64)))));
+            parts.push(format!("encoder {}", percent(self.mean(|step| step.encoder_busy))));
+        }
+        parts.push(format!("foundation {}", percent(self.mean(|step| step.foundation_busy))));
         parts.extend(last.mfu.map(|_| format!("MFU {}", percent(self.mean(|step| step.mfu.unwrap_or(f64::NAN))))));
         if last.bad_samples > 0 {
             parts.push(format!("bad samples {}", last.bad_samples));
