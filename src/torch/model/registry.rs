@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use super::decoder::DecoderConfig;
 use super::family::{
     Place, custom, deepseek_v2, deepseek_v3, deepseek_v32, ernie4_5_vl, glm_moe_dsa, internlm2, internvl, kimi_k25,
-    llama, llava_onevision1_5, mimo, minimax_m2, qwen, qwen2, qwen2_5_vl, qwen3, qwen3_moe, qwen3_vl,
+    llama, llava_onevision1_5, mimo, minimax_m2, qwen, qwen2, qwen2_5_vl, qwen3, qwen3_5, qwen3_5_moe, qwen3_moe,
+    qwen3_next, qwen3_vl,
 };
 use super::interface::EncoderFamily;
 use super::keys::{Keys, ModelConfigError};
@@ -30,7 +31,10 @@ const DECODERS: &[(&str, ReadDecoder)] = &[
     ("qwen2", qwen2::read),
     ("qwen2_5_vl_text", qwen2_5_vl::read_text),
     ("qwen3", qwen3::read),
+    ("qwen3_5_moe_text", qwen3_5_moe::read_text),
+    ("qwen3_5_text", qwen3_5::read_text),
     ("qwen3_moe", qwen3_moe::read),
+    ("qwen3_next", qwen3_next::read),
     ("qwen3_vl_text", qwen3_vl::read_text),
 ];
 
@@ -44,6 +48,8 @@ const MODELS: &[(&str, ReadModel)] = &[
     ("llavaonevision1_5", llava_onevision1_5::read),
     ("loongforge_vlm", custom::read),
     ("qwen2_5_vl", qwen2_5_vl::read),
+    ("qwen3_5", qwen3_5::read),
+    ("qwen3_5_moe", qwen3_5_moe::read),
     ("qwen3_vl", qwen3_vl::read),
 ];
 

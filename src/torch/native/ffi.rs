@@ -60,6 +60,16 @@ unsafe extern "C" {
         eps: f64,
     ) -> *mut C_tensor;
     pub(super) fn lf_swiglu(gate: *mut C_tensor, up: *mut C_tensor) -> *mut C_tensor;
+    pub(super) fn lf_delta_scan(
+        u: *mut C_tensor,
+        w: *mut C_tensor,
+        keys: *mut C_tensor,
+        decay: *mut C_tensor,
+        last: *mut C_tensor,
+        counts: *const i64,
+        num_steps: c_int,
+        outputs: *mut *mut C_tensor,
+    ) -> c_int;
     pub(super) fn lf_barrier(group: *mut c_void) -> c_int;
 }
 

@@ -3,6 +3,7 @@
 //! that may be unsafe.
 
 mod autograd;
+mod delta;
 mod error;
 mod ffi;
 mod fused;
@@ -11,6 +12,7 @@ mod memory;
 mod op;
 
 pub use autograd::grad;
+pub use delta::delta_scan;
 pub use error::NativeError;
 pub use fused::{Turn, can_fuse, norm_rope, swiglu};
 pub use gloo::Gloo;

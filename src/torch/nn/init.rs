@@ -12,6 +12,8 @@ pub enum Init {
     Constant(f64),
     /// Between minus and plus this bound.
     Uniform(f64),
+    /// The logarithm of a number between these two.
+    LogUniform(f64, f64),
 }
 
 /// The values of parameter `name`, `len` of them.
@@ -22,6 +24,9 @@ pub(super) fn values(init: Init, seed: u64, name: &str, len: usize) -> Vec<f32> 
         Init::Ones => vec![1.0; len],
         Init::Uniform(bound) => (0..len as u64).map(|i| ((2.0 * unit(key, i) - 1.0) * bound) as f32).collect(),
         Init::Constant(value) => vec![value as f32; len],
+        Init::LogUniform(low, high) => {
+            (0..len as u64).map(|i| (low + (high - low) * unit(key, i)).ln() as f32).collect()
+        }
         Init::Normal(std) => (0..len as u64).map(|i| (normal(key, i) * std) as f32).collect(),
     }
 }

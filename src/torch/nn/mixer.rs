@@ -9,7 +9,7 @@ use std::rc::Rc;
 use tch::Tensor;
 
 use super::sparse_attention::ChosenKeys;
-use super::{PackedAttention, Rope};
+use super::{DeltaDocuments, PackedAttention, Rope};
 
 /// What all layers share of one packed row; made once a micro-batch.
 pub struct Context {
@@ -20,6 +20,14 @@ pub struct Context {
     pub cu_seqlens: Vec<usize>,
     /// Keys that indexers chose, for layers that take another layer's choice.
     pub chosen: Shelf<Vec<Vec<ChosenKeys>>>,
+    /// For gated delta nets, where a decoder has some.
+    pub gated_delta: Option<DeltaDocuments>,
+}
+
+impl Context {
+    pub(super) fn delta_documents(&self) -> &DeltaDocuments {
+        self.gated_delta.as_ref().expect("a decoder with gated delta nets prepares their documents")
+    }
 }
 
 /// What layers of one pass leave for later ones, by their number. A layer that is computed again leaves the same.

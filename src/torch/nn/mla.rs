@@ -317,6 +317,7 @@ mod tests {
             documents: PackedAttention::new(&cu_seqlens, true, Device::Cpu),
             cu_seqlens,
             chosen: Shelf::default(),
+            gated_delta: None,
         }
     }
 

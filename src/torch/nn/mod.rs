@@ -3,6 +3,7 @@
 
 mod activation;
 mod attention;
+mod gated_delta;
 mod indexer;
 mod indexer_loss;
 mod init;
@@ -24,6 +25,7 @@ mod sparse_attention;
 
 pub use activation::Activation;
 pub use attention::{DocumentBatch, PackedAttention, take_rows};
+pub use gated_delta::{DeltaDocuments, GatedDelta, GatedDeltaConfig, GatedDeltaLayout};
 pub use indexer::{Indexer, IndexerConfig, IndexerTraining};
 pub use indexer_loss::indexer_loss;
 pub use init::{Init, uniform};

@@ -3,7 +3,9 @@
 use super::mtp::{MtpConfig, MtpNames, MtpPlace};
 use super::names::Names;
 use crate::nn::moe::MoeConfig;
-use crate::nn::{AttentionConfig, IndexerTraining, KeyChoice, MlaConfig, NormConfig, RopeConfig};
+use crate::nn::{
+    AttentionConfig, GatedDeltaConfig, IndexerTraining, KeyChoice, MlaConfig, NormConfig, RopeConfig,
+};
 
 /// Every number and choice of a decoder, whatever its family.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +40,7 @@ pub struct LayerConfig {
 pub enum MixerConfig {
     Attention(AttentionConfig),
     Mla(MlaConfig),
+    GatedDelta(GatedDeltaConfig),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -65,6 +68,14 @@ impl DecoderConfig {
     /// Whether a token's position has three axes: frame, row and column.
     pub fn has_three_axes(&self) -> bool {
         self.rope.has_three_axes()
+    }
+
+    /// The gated delta nets of its layers, which are all alike.
+    pub(super) fn gated_delta(&self) -> Option<&GatedDeltaConfig> {
+        self.layers.iter().find_map(|layer| match &layer.mixer {
+            MixerConfig::GatedDelta(config) => Some(config),
+            _ => None,
+        })
     }
 
     pub fn num_layers(&self) -> usize {

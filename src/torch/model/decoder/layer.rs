@@ -6,8 +6,13 @@ use tch::Tensor;
 
 use super::config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
 use super::moe::{Moe, Recording, Split};
-use crate::nn::{Context, Mixer, Mla, ParamId, ParamSpec, ParamStore, RmsNorm, Scope, SelfAttention, SwiGlu};
+use crate::nn::{
+    Context, GatedDelta, Mixer, Mla, ParamId, ParamSpec, ParamStore, RmsNorm, Scope, SelfAttention, SwiGlu,
+};
 use crate::tape::{Slot, Tape};
+
+/// The module of the mixer where it is a gated delta net.
+const GATED_DELTA: &str = "linear_attn";
 
 /// A branch's module with its norm and the parameters that a segment running them differentiates by.
 pub(super) struct Branch<T: ?Sized> {
@@ -40,6 +45,7 @@ impl Layer {
             MixerConfig::Mla(mla) => {
                 specs.extend(Mla::specs(&format!("{prefix}{}.", names.attention), width, mla, std))
             }
+            MixerConfig::GatedDelta(delta) => specs.extend(delta.specs(&format!("{prefix}{GATED_DELTA}."), std)),
         }
         specs.extend(config.norm.specs(prefix, names.post_norm, width));
         let prefix = format!("{prefix}{}.", names.mlp);
@@ -63,6 +69,9 @@ impl Layer {
             }
             MixerConfig::Mla(mla) => branch(config, params, prefix, names.input_norm, names.attention, |scope| {
                 Box::new(Mla::new(scope, mla)) as Box<dyn Mixer>
+            }),
+            MixerConfig::GatedDelta(delta) => branch(config, params, prefix, names.input_norm, GATED_DELTA, |scope| {
+                Box::new(GatedDelta::new(scope, delta)) as Box<dyn Mixer>
             }),
         };
         let feed_forward = match feed_forward {

@@ -8,7 +8,9 @@ use super::config::DecoderConfig;
 use super::layer::{FeedForward, Layer};
 use super::moe::Split;
 use super::mtp::MtpHead;
-use crate::nn::{Context, Init, PackedAttention, ParamId, ParamSpec, ParamStore, RmsNorm, Rope, Scope, Shelf};
+use crate::nn::{
+    Context, DeltaDocuments, Init, PackedAttention, ParamId, ParamSpec, ParamStore, RmsNorm, Rope, Scope, Shelf,
+};
 
 /// A decoder-only transformer.
 pub struct Decoder {
@@ -74,11 +76,13 @@ impl Decoder {
 
     /// What the layers share of a packed row whose documents end at `cu_seqlens`.
     pub(super) fn context(&self, position_ids: &Tensor, cu_seqlens: &[usize]) -> Context {
+        let device = self.embed.device();
         Context {
             rope: self.rope(position_ids),
-            documents: PackedAttention::new(cu_seqlens, true, self.embed.device()),
+            documents: PackedAttention::new(cu_seqlens, true, device),
             cu_seqlens: cu_seqlens.to_vec(),
             chosen: Shelf::default(),
+            gated_delta: self.config.gated_delta().map(|delta| DeltaDocuments::new(cu_seqlens, delta, device)),
         }
     }
 

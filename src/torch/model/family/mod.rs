@@ -20,7 +20,10 @@ pub(super) mod qwen;
 pub(super) mod qwen2;
 pub(super) mod qwen2_5_vl;
 pub(super) mod qwen3;
+pub(super) mod qwen3_5;
+pub(super) mod qwen3_5_moe;
 pub(super) mod qwen3_moe;
+pub(super) mod qwen3_next;
 pub(super) mod qwen3_vl;
 mod vision;
 

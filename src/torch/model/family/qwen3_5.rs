@@ -1,0 +1,33 @@
+//! Qwen3.5 and Qwen3.6, dense (`Qwen3_5ForConditionalGeneration`): Qwen3-VL's vision transformer without DeepStack before
+//! a decoder of gated delta nets and gated attention, whose positions have three axes; and the decoder alone.
+
+use super::common::{Place, dense};
+use super::qwen3_next::hybrid;
+use super::qwen3_vl::with_tower;
+use crate::model::decoder::DecoderConfig;
+use crate::model::keys::{Keys, ModelConfigError};
+use crate::model::registry::ModelConfig;
+use crate::model::rope_config::read_mrope;
+use crate::nn::GatedDeltaLayout;
+
+type Result<T> = std::result::Result<T, ModelConfigError>;
+
+pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
+    with_tower("qwen3_5", keys, with_axes(&keys.section("text_config")?, read_text)?)
+}
+
+/// The decoder alone (`Qwen3_5ForCausalLM`), where a token has one position.
+pub(in crate::model) fn read_text(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig> {
+    let feed_forwards = vec![dense(keys)?; keys.size("num_hidden_layers")? as usize];
+    hybrid(keys, place, GatedDeltaLayout::Separate, feed_forwards)
+}
+
+/// A decoder that `read` reads, inside of a model with pictures: a token has three positions.
+pub(super) fn with_axes(
+    keys: &Keys<'_>,
+    read: fn(&Keys<'_>, &Place) -> Result<DecoderConfig>,
+) -> Result<DecoderConfig> {
+    let mut decoder = read(keys, &Place::new("model.language_model.", ""))?;
+    decoder.rope.axes = read_mrope(keys, &decoder.rope, true)?;
+    Ok(decoder)
+}
