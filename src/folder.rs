@@ -79,6 +79,14 @@ impl ModelFolder {
         if num_heads > 0 && !folder.config.decoder.enable_mtp(num_heads, model.mtp.loss_weight) {
             return Err(FolderError::NoMtp { num_heads, model_type: folder.config.model_type });
         }
+        let (balance, moe) = (&mut folder.config.decoder.balance, &model.moe);
+        for (value, wanted) in [
+            (&mut balance.aux_loss_coef, moe.aux_loss_coef),
+            (&mut balance.z_loss_coef, moe.z_loss_coef),
+            (&mut balance.bias_update_rate, moe.bias_update_rate),
+        ] {
+            *value = wanted.unwrap_or(*value);
+        }
         Ok(folder)
     }
 

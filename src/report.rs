@@ -69,6 +69,9 @@ impl Report {
             encoder_busy: busy(summary, Role::Encoder),
             foundation_busy: busy(summary, Role::Foundation),
             mfu: None,
+            aux_loss: summary.routing.as_ref().and_then(|routing| routing.aux_loss),
+            z_loss: summary.routing.as_ref().and_then(|routing| routing.z_loss),
+            expert_loads: summary.routing.as_ref().map_or(Vec::new(), |routing| routing.loads.clone()),
             skipped: !summary.applied,
             bad_samples: self.bad.len(),
         }

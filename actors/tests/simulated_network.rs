@@ -34,7 +34,7 @@ async fn member(role: Role, config: &'static str, steps_done: Rc<Cell<u64>>) -> 
             }
             Command::Plan(plan) if role != Role::Data => {
                 let (loss, timings) = (plan.step.0 as f64, Timings::default());
-                Event::Reduced(StepReport { step: plan.step, loss, grad_square_sum: 1.0, timings })
+                Event::Reduced(StepReport { step: plan.step, loss, grad_square_sum: 1.0, routing: None, timings })
             }
             Command::Commit(Commit { step, .. }) | Command::Abort { step } => {
                 steps_done.set(steps_done.get() + 1);

@@ -93,7 +93,7 @@ fn answers(actor: ActorId, command: Command, samples: &[SampleMeta]) -> Option<E
         }
         Command::Plan(plan) => (!is_data(actor)).then(|| {
             let timings = Timings { busy: 0.05, idle: 0.02 };
-            Event::Reduced(StepReport { step: plan.step, loss: 1.0, grad_square_sum: 1.0, timings })
+            Event::Reduced(StepReport { step: plan.step, loss: 1.0, grad_square_sum: 1.0, routing: None, timings })
         }),
         Command::Commit(commit) => Some(Event::Applied { step: commit.step }),
         Command::Abort { step } => Some(Event::Applied { step }),

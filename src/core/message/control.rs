@@ -69,7 +69,37 @@ pub struct StepReport {
     pub loss: f64,
     /// Sum of squares of the pool's reduced gradient, the same from each replica; 0 where frozen.
     pub grad_square_sum: f64,
+    /// Of a foundation with experts.
+    pub routing: Option<RoutingReport>,
     pub timings: Timings,
+}
+
+/// What the routers of a mixture of experts did in a step.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RoutingReport {
+    /// Load-balancing loss, unweighted: this replica's share of the mean over the step's targets. `None` where it is
+    /// not computed.
+    pub aux_loss: Option<f64>,
+    /// Router z-loss, in the same way.
+    pub z_loss: Option<f64>,
+    /// For each set of experts, in the order of the layers; over the whole pool, the same from each replica.
+    pub loads: Vec<ExpertLoads>,
+}
+
+/// How many tokens each expert of a layer got.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExpertLoads {
+    /// `layer 3`, `layer 3 media`
+    pub layer: String,
+    pub tokens: Vec<u64>,
+}
+
+impl ExpertLoads {
+    /// The largest load over the mean: 1 where all are even; 0 where there were no tokens.
+    pub fn imbalance(&self) -> f64 {
+        let (sum, max) = (self.tokens.iter().sum::<u64>(), self.tokens.iter().max().copied().unwrap_or(0));
+        if sum == 0 { 0.0 } else { max as f64 * self.tokens.len() as f64 / sum as f64 }
+    }
 }
 
 /// Where an engine's time went in a step, in seconds.

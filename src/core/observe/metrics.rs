@@ -1,6 +1,8 @@
 //! What is measured of a step. Not how it is shown.
 
+use crate::message::ExpertLoads;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// One step's measurements: a line of `metrics.jsonl`, a point of every TensorBoard curve.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -25,6 +27,14 @@ pub struct StepMetrics {
     /// Model FLOPs utilization, 0 to 1, where the device's peak is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mfu: Option<f64>,
+    /// Load-balancing loss of a mixture of experts and its router z-loss, unweighted, where they are computed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aux_loss: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub z_loss: Option<f64>,
+    /// Tokens of each expert, layer by layer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub expert_loads: Vec<ExpertLoads>,
     /// The step's gradient was dropped.
     pub skipped: bool,
     /// Bad samples so far.
@@ -32,9 +42,10 @@ pub struct StepMetrics {
 }
 
 impl StepMetrics {
-    /// Name and value of every curve; the names follow Megatron's groups.
-    pub fn scalars(&self) -> Vec<(&'static str, f64)> {
-        let mut scalars = vec![
+    /// Name and value of every curve; the names follow Megatron's groups. Of experts: the largest load of a layer over
+    /// the mean.
+    pub fn scalars(&self) -> Vec<(Cow<'static, str>, f64)> {
+        let mut scalars: Vec<(Cow<'static, str>, f64)> = [
             ("train/loss", self.loss),
             ("train/grad_norm", self.grad_norm),
             ("train/learning_rate", self.learning_rate),
@@ -47,8 +58,15 @@ impl StepMetrics {
             ("speed/step_ms", self.step_ms),
             ("busy/encoder", self.encoder_busy),
             ("busy/foundation", self.foundation_busy),
-        ];
-        scalars.extend(self.mfu.map(|mfu| ("speed/mfu", mfu)));
+        ]
+        .map(|(name, value)| (name.into(), value))
+        .into();
+        let some = [("speed/mfu", self.mfu), ("moe/aux_loss", self.aux_loss), ("moe/z_loss", self.z_loss)];
+        scalars.extend(some.into_iter().filter_map(|(name, value)| Some((name.into(), value?))));
+        let of_layer = |loads: &ExpertLoads| {
+            (format!("moe/imbalance/{}", loads.layer.replace(' ', "_")).into(), loads.imbalance())
+        };
+        scalars.extend(self.expert_loads.iter().map(of_layer));
         scalars
     }
 }

@@ -38,7 +38,7 @@ impl TensorBoard {
     pub fn step(&mut self, metrics: &StepMetrics) -> Result<(), ObserveError> {
         self.summary(metrics.step, |summary| {
             for (tag, value) in metrics.scalars() {
-                scalar_value(summary, tag, value);
+                scalar_value(summary, &tag, value);
             }
         })
     }

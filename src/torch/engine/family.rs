@@ -1,7 +1,7 @@
 //! The two pools of a model, each of its family; a decoder as a foundation.
 
 use crate::model::{
-    Decoder, DecoderConfig, EncoderFamily, FoundationFamily, FoundationModel, FoundationTape, MicroBatch, ModelConfig,
+    Decoder, DecoderConfig, EncoderFamily, ExpertSet, FoundationFamily, FoundationModel, FoundationTape, MicroBatch, ModelConfig,
     Targets, TextBatch, TextOptions,
 };
 use crate::nn::{ParamSpec, ParamStore};
@@ -91,6 +91,15 @@ impl FoundationModel for DecoderModel {
             tape: Rc::new(recorded.tape),
             features: recorded.features,
             loss: recorded.loss.expect("there are targets"),
+            routing: recorded.routing,
         }
+    }
+
+    fn expert_sets(&self) -> Vec<ExpertSet> {
+        self.decoder.expert_sets()
+    }
+
+    fn bias_update_rate(&self) -> f64 {
+        self.decoder.config().balance.bias_update_rate
     }
 }

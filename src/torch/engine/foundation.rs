@@ -1,12 +1,14 @@
 //! The foundation's part of a step: its packs in order, each as soon as its tokens and features are there.
 
 use super::buffer::TorchBuffer;
-use crate::model::{FoundationModel, MicroBatch};
+use crate::model::{ExpertSet, FoundationModel, MicroBatch};
 use super::parts::Parts;
+use super::routing::StepRouting;
+use crate::native::NativeError;
 use crate::tape::Execution;
 use crate::train::Pool;
 use loongforge_core::engine::{EngineError, Ports, Progress};
-use loongforge_core::message::{ActorId, Pack, StepId, StepPlan, UnitId, Version};
+use loongforge_core::message::{ActorId, Pack, RoutingReport, StepId, StepPlan, UnitId, Version};
 use loongforge_core::transport::{Buffer, CreditGuard, Header, Parcel, ParcelKind};
 use std::collections::VecDeque;
 use tch::Tensor;
@@ -15,6 +17,7 @@ use tch::Tensor;
 pub struct FoundationPart {
     index: u32,
     model: Box<dyn FoundationModel>,
+    expert_sets: Vec<ExpertSet>,
     pub(super) pool: Pool,
     encoder_trained: bool,
     steps: VecDeque<Step>,
@@ -25,6 +28,7 @@ struct Step {
     num_targets: u64,
     packs: VecDeque<PackWork>,
     loss: f64,
+    routing: StepRouting,
 }
 
 struct PackWork {
@@ -50,7 +54,8 @@ struct Features {
 impl FoundationPart {
     /// Foundation replica `index`; with `encoder_trained` it returns gradients of the features.
     pub fn new(index: u32, model: Box<dyn FoundationModel>, pool: Pool, encoder_trained: bool) -> Self {
-        Self { index, model, pool, encoder_trained, steps: VecDeque::new() }
+        let expert_sets = model.expert_sets();
+        Self { index, model, expert_sets, pool, encoder_trained, steps: VecDeque::new() }
     }
 
     pub(super) fn plan(&mut self, plan: &StepPlan) {
@@ -62,7 +67,13 @@ impl FoundationPart {
                 .collect(),
             pack: pack.clone(),
         });
-        self.steps.push_back(Step { id: plan.step, num_targets: plan.num_targets, packs: packs.collect(), loss: 0.0 });
+        self.steps.push_back(Step {
+            id: plan.step,
+            num_targets: plan.num_targets,
+            packs: packs.collect(),
+            loss: 0.0,
+            routing: StepRouting::default(),
+        });
     }
 
     /// Takes tokens or features.
@@ -155,6 +166,9 @@ impl FoundationPart {
         let mut run = Execution::new(record.tape, params, inputs);
         run.forward();
         let loss = run.value(record.loss).double_value(&[]);
+        if let Some(routing) = &record.routing {
+            self.steps[0].routing.add(&self.expert_sets, routing, &run);
+        }
         run.seed(record.loss, Tensor::ones_like(run.value(record.loss)));
         let lane = self.pool.own_lane();
         run.backward(self.pool.lane(lane))?;
@@ -184,6 +198,27 @@ impl FoundationPart {
     /// Summed loss of the first step.
     pub(super) fn loss(&self) -> f64 {
         self.steps.front().map_or(0.0, |step| step.loss)
+    }
+
+    /// Sums the first step's loads over the pool; `None` of a model without experts. Every replica calls it once a step.
+    ///
+    /// # Errors
+    /// A replica is gone or did not come in time.
+    pub(super) fn reduce_routing(&mut self) -> Result<Option<RoutingReport>, NativeError> {
+        // A replica without a pack in this step has loads of zero and yet takes part.
+        let device = self.pool.params().flat().device();
+        match self.steps.front_mut().filter(|_| !self.expert_sets.is_empty()) {
+            Some(step) => step.routing.reduce(&self.expert_sets, &self.pool, device).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Moves the routers' biases against the loads of the first step, which is applied.
+    pub(super) fn balance(&self) {
+        let rate = self.model.bias_update_rate();
+        if let Some(step) = self.steps.front().filter(|_| rate > 0.0 && self.pool.is_trained()) {
+            step.routing.balance(&self.expert_sets, rate);
+        }
     }
 
     /// Forgets the first step, which was applied or aborted.

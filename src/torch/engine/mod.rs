@@ -9,6 +9,7 @@ mod encoder;
 mod family;
 mod foundation;
 mod parts;
+mod routing;
 mod torch_engine;
 mod trained;
 

@@ -73,7 +73,8 @@ impl TorchEngine {
         self.reduced = true;
         let loss = self.foundation.as_ref().map_or(0.0, FoundationPart::loss);
         let timings = std::mem::take(&mut ports.timings);
-        ports.emit(Event::Reduced(StepReport { step, loss, grad_square_sum, timings }));
+        let routing = self.foundation.as_mut().map_or(Ok(None), FoundationPart::reduce_routing)?;
+        ports.emit(Event::Reduced(StepReport { step, loss, grad_square_sum, routing, timings }));
         Ok(())
     }
 
@@ -125,6 +126,7 @@ impl Engine for TorchEngine {
                 for pool in self.pools() {
                     pool.commit(commit.clip_scale, commit.learning_rate)?;
                 }
+                self.foundation.iter().for_each(FoundationPart::balance);
                 self.finish_step(commit.step, ports)
             }
             Command::Abort { step } => {

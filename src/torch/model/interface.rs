@@ -7,6 +7,7 @@ use std::rc::Rc;
 use loongforge_core::message::Grid;
 use tch::Tensor;
 
+use super::decoder::{ExpertSet, Routing};
 use crate::nn::{ParamSpec, ParamStore};
 use crate::tape::{Policy, Slot, Tape};
 
@@ -83,6 +84,16 @@ pub trait FoundationModel {
 
     /// Records forward and loss of one micro-batch.
     fn record(&self, batch: &MicroBatch) -> FoundationTape;
+
+    /// The sets of experts, of which a tape's [`Routing`] may have some or all.
+    fn expert_sets(&self) -> Vec<ExpertSet> {
+        Vec::new()
+    }
+
+    /// By how much a step moves the balancing biases of routers; 0: they stay.
+    fn bias_update_rate(&self) -> f64 {
+        0.0
+    }
 }
 
 /// Packed samples of one micro-batch, `T` tokens in all.
@@ -124,6 +135,8 @@ pub struct FoundationTape {
     pub tape: Rc<Tape>,
     /// Inputs `[num_features, dim]`, one per feature tensor; empty where the batch has no items.
     pub features: Vec<Slot>,
-    /// Scalar: the sum of the token losses times `loss_scale`. A kept slot.
+    /// Scalar: the sum of the token losses times `loss_scale`, and other losses where the model has such. A kept slot.
     pub loss: Slot,
+    /// Of a mixture of experts.
+    pub routing: Option<Routing>,
 }

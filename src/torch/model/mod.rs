@@ -13,8 +13,9 @@ mod rope_config;
 mod vision;
 
 pub use decoder::{
-    Balance, Decoder, DecoderConfig, Decoding, FeedForwardConfig, LayerConfig, MixerConfig, MtpConfig, MtpNames, MtpPlace,
-    Names, Prompt, RoutedExperts, RouterLosses, Routing, Sampling, Targets, TextBatch, TextOptions, TextTape, generate,
+    Balance, Decoder, DecoderConfig, Decoding, ExpertSet, FeedForwardConfig, LayerConfig, MixerConfig, MtpConfig,
+    MtpNames, MtpPlace, Names, Prompt, RoutedExperts, RouterLosses, Routing, Sampling, Targets, TextBatch, TextOptions,
+    TextTape, generate,
 };
 pub use family::custom::parts_config;
 pub use interface::{

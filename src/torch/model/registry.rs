@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use super::decoder::DecoderConfig;
 use super::family::{
-    Place, custom, deepseek_v2, deepseek_v3, deepseek_v32, ernie4_5_vl, glm_moe_dsa, internlm2, internvl, kimi_k25,
-    llama, llava_onevision1_5, mimo, minimax_m2, qwen, qwen2, qwen2_5_vl, qwen3, qwen3_5, qwen3_5_moe, qwen3_moe,
-    qwen3_next, qwen3_vl,
+    Place, custom, deepseek_v2, deepseek_v3, deepseek_v32, ernie4_5, ernie4_5_moe, ernie4_5_vl, ernie4_5_vl_text,
+    glm_moe_dsa, internlm2, internvl, kimi_k25, llama, llava_onevision1_5, mimo, minimax_m2, qwen, qwen2, qwen2_5_vl,
+    qwen3, qwen3_5, qwen3_5_moe, qwen3_moe, qwen3_next, qwen3_vl, qwen3_vl_moe,
 };
 use super::interface::EncoderFamily;
 use super::keys::{Keys, ModelConfigError};
@@ -21,6 +21,9 @@ const DECODERS: &[(&str, ReadDecoder)] = &[
     ("deepseek_v2", deepseek_v2::read),
     ("deepseek_v3", deepseek_v3::read),
     ("deepseek_v32", deepseek_v32::read),
+    ("ernie4_5", ernie4_5::read),
+    ("ernie4_5_moe", ernie4_5_moe::read),
+    ("ernie4_5_vl_moe_text", ernie4_5_vl_text::read),
     ("glm_moe_dsa", glm_moe_dsa::read),
     ("internlm2", internlm2::read),
     ("kimi_k2", deepseek_v3::read),
@@ -35,6 +38,7 @@ const DECODERS: &[(&str, ReadDecoder)] = &[
     ("qwen3_5_text", qwen3_5::read_text),
     ("qwen3_moe", qwen3_moe::read),
     ("qwen3_next", qwen3_next::read),
+    ("qwen3_vl_moe_text", qwen3_vl_moe::read_text),
     ("qwen3_vl_text", qwen3_vl::read_text),
 ];
 
@@ -51,6 +55,7 @@ const MODELS: &[(&str, ReadModel)] = &[
     ("qwen3_5", qwen3_5::read),
     ("qwen3_5_moe", qwen3_5_moe::read),
     ("qwen3_vl", qwen3_vl::read),
+    ("qwen3_vl_moe", qwen3_vl_moe::read),
 ];
 
 /// A model as its parts: each part may be a pool of its own.

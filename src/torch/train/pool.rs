@@ -112,6 +112,14 @@ impl Pool {
         Ok(norm * norm)
     }
 
+    /// In place: the sum over the pool's replicas of a contiguous tensor, which each of them gives.
+    ///
+    /// # Errors
+    /// A replica is gone or did not come in time.
+    pub fn all_reduce_sum(&self, tensor: &Tensor) -> Result<(), NativeError> {
+        self.group.all_reduce_sum(tensor)
+    }
+
     fn gather_lanes(&self, count: u32) -> Result<Tensor, NativeError> {
         let world = self.group.world() as u32;
         let mut sum: Option<Tensor> = None;

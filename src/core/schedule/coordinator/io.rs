@@ -1,6 +1,6 @@
 //! What goes into a coordinator and what comes out.
 
-use crate::message::{ActorId, BadSample, Command, Event, SampleId, SavedFile, StepId, Timings};
+use crate::message::{ActorId, BadSample, Command, Event, RoutingReport, SampleId, SavedFile, StepId, Timings};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -39,6 +39,8 @@ pub struct StepSummary {
     pub loss: f64,
     /// Over both pools, before clipping.
     pub grad_norm: f64,
+    /// Of a foundation with experts.
+    pub routing: Option<RoutingReport>,
     pub learning_rate: f64,
     pub num_samples: usize,
     pub num_tokens: usize,

@@ -1,7 +1,7 @@
 //! One step in flight: who has reduced it, what was decided, who has applied that.
 
 use super::{PoolSizes, StepSummary};
-use crate::message::{ActorId, Commit, SampleId, StepPlan, StepReport};
+use crate::message::{ActorId, Commit, Role, RoutingReport, SampleId, StepPlan, StepReport};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -79,6 +79,19 @@ impl InFlight {
         ids
     }
 
+    /// The losses are sums over foundation replicas in their order; the loads are the pool's, from its first one.
+    fn routing(&self) -> Option<RoutingReport> {
+        let of_pool = self.reports.iter().filter(|(actor, _)| actor.role == Role::Foundation);
+        let mut reports = of_pool.filter_map(|(_, report)| report.routing.clone());
+        let mut whole = reports.next()?;
+        for other in reports {
+            for (sum, part) in [(&mut whole.aux_loss, other.aux_loss), (&mut whole.z_loss, other.z_loss)] {
+                *sum = sum.zip(part).map(|(sum, part)| sum + part);
+            }
+        }
+        Some(whole)
+    }
+
     /// # Panics
     /// It was not decided.
     pub fn summary(&self) -> StepSummary {
@@ -87,6 +100,7 @@ impl InFlight {
             step: self.plan.step,
             loss,
             grad_norm,
+            routing: self.routing(),
             learning_rate: self.plan.learning_rate,
             num_samples: self.plan.packs.iter().map(|pack| pack.samples.len()).sum(),
             num_tokens: self.plan.num_tokens(),

@@ -42,8 +42,6 @@ pub struct TextTape {
     pub hidden: Slot,
     /// A scalar, float64: what to differentiate.
     pub loss: Option<Slot>,
-    /// The part of the loss that is of the next tokens, a kept slot: without prediction heads and routers.
-    pub token_loss: Option<Slot>,
     /// For each mixer with a loss of its own, such as an indexer's, the sum over tokens, unweighted; kept slots.
     pub mixer_losses: Vec<Slot>,
     /// Of a mixture of experts.
@@ -65,6 +63,18 @@ pub struct RouterLosses {
     pub aux: Option<Slot>,
     /// The sum over layers of the mean z-loss.
     pub z: Option<Slot>,
+    /// The part of the step's targets that the micro-batch has, by which its losses count in the step's.
+    pub share: f64,
+}
+
+/// A set of experts of a model.
+pub struct ExpertSet {
+    /// As [`RoutedExperts::layer`].
+    pub layer: String,
+    pub media: bool,
+    pub num_experts: i64,
+    /// The balancing bias, `[E]`: the parameter itself.
+    pub bias: Option<Tensor>,
 }
 
 /// The routing to one set of experts.

@@ -14,7 +14,7 @@ mod router_losses;
 mod sampling;
 mod transformer;
 
-pub use batch::{RoutedExperts, RouterLosses, Routing, Targets, TextBatch, TextOptions, TextTape};
+pub use batch::{ExpertSet, RoutedExperts, RouterLosses, Routing, Targets, TextBatch, TextOptions, TextTape};
 pub use config::{Balance, DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
 pub use generate::{Decoding, Prompt, generate};
 pub use mtp::{MtpConfig, MtpNames, MtpPlace};

@@ -109,9 +109,10 @@ impl Moe {
         }
     }
 
-    /// The routers of this layer, in the order of its sets of experts.
-    pub fn routers(&self) -> impl Iterator<Item = &Router> {
-        std::iter::once(&self.experts).chain(self.media.as_ref().map(|(set, _)| set)).map(|set| &*set.router)
+    /// The routers of this layer, and whether they are of the tokens of pictures and videos alone.
+    pub fn routers(&self) -> impl Iterator<Item = (bool, &Router)> {
+        let media = self.media.as_ref().map(|(set, _)| (true, &*set.router));
+        std::iter::once((false, &*self.experts.router)).chain(media)
     }
 
     /// The tokens for which there are experts of their own.

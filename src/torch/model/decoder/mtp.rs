@@ -117,6 +117,12 @@ impl MtpHead {
     }
 }
 
+impl MtpHead {
+    pub fn layer(&self) -> &Layer {
+        &self.layer
+    }
+}
+
 impl Join {
     fn forward(&self, embedding_TD: &Tensor, hidden_TD: &Tensor) -> Tensor {
         let embedding = self.embedding_norm.forward(embedding_TD);

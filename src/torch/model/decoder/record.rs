@@ -49,19 +49,19 @@ impl Decoder {
             let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
             let hidden = tape.run("norm", &self.norm_ids, policy, &[x], 1, forward)[0];
             let (mixer_losses, routing) = (Vec::new(), recording.finish());
-            return TextTape { tape, features, hidden, loss: None, token_loss: None, mixer_losses, routing };
+            return TextTape { tape, features, hidden, loss: None, mixer_losses, routing };
         };
         let (hidden, loss) = self.record_loss(&mut tape, x, targets, policy);
         let mut others = self.record_mtp(&mut tape, x, batch, targets, &context, &mut recording);
         let (num_tokens, share) = (batch.input_ids.numel() as i64, targets.share());
-        let losses = recording.record_losses(&mut tape, num_tokens);
-        others.extend(losses.weighted(&self.config.balance, share));
+        let losses = recording.record_losses(&mut tape, num_tokens, share);
+        others.extend(losses.weighted(&self.config.balance));
         let mixer_losses = recording.mixer_losses.take().unwrap_or_default();
         let weight = self.config.indexer_loss_coef * share / num_tokens.max(1) as f64;
         others.extend(mixer_losses.iter().map(|slot| (*slot, weight)));
         let routing = recording.finish().map(|routing| Routing { losses, ..routing });
         let total = total(&mut tape, loss, &others);
-        TextTape { tape, features, hidden, loss: Some(total), token_loss: Some(loss), mixer_losses, routing }
+        TextTape { tape, features, hidden, loss: Some(total), mixer_losses, routing }
     }
 
     /// The last norm and the loss, of counted tokens only.
@@ -82,7 +82,6 @@ fn total(tape: &mut Tape, loss: Slot, others: &[(Slot, f64)]) -> Slot {
     if others.is_empty() {
         return loss;
     }
-    tape.keep(loss);
     let (mut reads, weights) = (vec![loss], others.iter().map(|(_, weight)| *weight).collect::<Vec<_>>());
     reads.extend(others.iter().map(|(slot, _)| *slot));
     let sum = move |reads: &[Tensor]| {

@@ -33,8 +33,8 @@ impl Wanted {
 }
 
 impl Recording {
-    /// The losses of all routers so far; a layer routes `num_tokens`.
-    pub fn record_losses(&self, tape: &mut Tape, num_tokens: i64) -> RouterLosses {
+    /// The losses of all routers so far; a layer routes `num_tokens`, and `share` is as in [`RouterLosses`].
+    pub fn record_losses(&self, tape: &mut Tape, num_tokens: i64, share: f64) -> RouterLosses {
         let mut layers: Vec<&str> = self.routed.iter().map(|routed| routed.layer.as_str()).collect();
         layers.dedup();
         let num_rows = num_tokens * layers.len() as i64;
@@ -53,6 +53,7 @@ impl Recording {
         RouterLosses {
             aux: one("load balancing loss", &choices, Box::new(aux)),
             z: one("router z-loss", &z, Box::new(mean)),
+            share,
         }
     }
 
@@ -63,9 +64,9 @@ impl Recording {
 }
 
 impl RouterLosses {
-    /// Each loss with its weight in a micro-batch that has this share of the step's targets.
-    pub(super) fn weighted(self, balance: &Balance, share: f64) -> impl Iterator<Item = (Slot, f64)> {
+    /// Each loss with its weight in the loss of the step.
+    pub fn weighted(self, balance: &Balance) -> impl Iterator<Item = (Slot, f64)> {
         let of_coefs = [(self.aux, balance.aux_loss_coef), (self.z, balance.z_loss_coef)];
-        of_coefs.into_iter().filter_map(move |(slot, coef)| Some((slot?, coef * share)))
+        of_coefs.into_iter().filter_map(move |(slot, coef)| Some((slot?, coef * self.share)))
     }
 }

@@ -4,10 +4,12 @@ use std::rc::Rc;
 
 use tch::Tensor;
 
+use super::batch::ExpertSet;
 use super::config::DecoderConfig;
 use super::layer::{FeedForward, Layer};
 use super::moe::Split;
 use super::mtp::MtpHead;
+use crate::nn::moe::Router;
 use crate::nn::{
     Context, DeltaDocuments, Init, PackedAttention, ParamId, ParamSpec, ParamStore, RmsNorm, Rope, Scope, Shelf,
 };
@@ -86,13 +88,24 @@ impl Decoder {
         }
     }
 
-    /// The balancing biases, in the order of [`Routing::experts`](super::Routing): `None` where a router has none.
-    pub fn router_biases(&self) -> Vec<Option<Tensor>> {
-        let layers = self.layers.iter().filter_map(|layer| match &layer.feed_forward {
-            FeedForward::Moe(moe) => Some(moe),
-            FeedForward::Dense(_) => None,
+    /// Its sets of experts in the order of the layers, those of prediction heads last.
+    pub fn expert_sets(&self) -> Vec<ExpertSet> {
+        let layers = self.layers.iter().enumerate().map(|(number, layer)| (format!("layer {number}"), layer));
+        let heads = self.mtp.iter().enumerate().map(|(number, head)| (format!("mtp {number}"), head.layer()));
+        let sets = layers.chain(heads).flat_map(|(name, layer)| {
+            let moe = match &layer.feed_forward {
+                FeedForward::Moe(moe) => Some(moe),
+                FeedForward::Dense(_) => None,
+            };
+            let set = move |(media, router): (bool, &Router)| ExpertSet {
+                layer: name.clone(),
+                media,
+                num_experts: router.config().num_experts,
+                bias: router.bias().map(Tensor::shallow_clone),
+            };
+            moe.into_iter().flat_map(|moe| moe.routers()).map(set)
         });
-        layers.flat_map(|moe| moe.routers()).map(|router| router.bias().map(Tensor::shallow_clone)).collect()
+        sets.collect()
     }
 
     /// Which tokens of a row have experts of their own; `None` where no layer has such.

@@ -2,6 +2,7 @@
 //! own for the tokens of pictures.
 
 use super::common::Place;
+use super::ernie4_5_vl_text::{media_tokens, set_media_tokens};
 use super::vision;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::registry::{ModelConfig, Tokens, read_decoder_as};
@@ -14,7 +15,8 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfig
         Some(text_keys) => (text_keys, "model.vision_model.", "image_token_id"),
         None => (keys.clone(), "vision_model.", "im_patch_id"),
     };
-    let decoder = vision::tied(keys, read_decoder_as("ernie4_5_vl_moe_text", &text_keys, &Place::alone())?)?;
+    let mut decoder = vision::tied(keys, read_decoder_as("ernie4_5_vl_moe_text", &text_keys, &Place::alone())?)?;
+    set_media_tokens(&mut decoder, &media_tokens(keys, image)?);
     let encoder = ernie::read(&vision_keys, tower, "model.resampler_model.", decoder.norm.eps, decoder.hidden_size)?;
     let tokens = Tokens {
         vision_start: keys.index_or("image_start_token_id")?,

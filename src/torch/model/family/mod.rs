@@ -6,7 +6,10 @@ mod deepseek;
 pub(super) mod deepseek_v2;
 pub(super) mod deepseek_v3;
 pub(super) mod deepseek_v32;
+pub(super) mod ernie4_5;
+pub(super) mod ernie4_5_moe;
 pub(super) mod ernie4_5_vl;
+pub(super) mod ernie4_5_vl_text;
 mod experts;
 pub(super) mod glm_moe_dsa;
 pub(super) mod internlm2;
@@ -25,6 +28,7 @@ pub(super) mod qwen3_5_moe;
 pub(super) mod qwen3_moe;
 pub(super) mod qwen3_next;
 pub(super) mod qwen3_vl;
+pub(super) mod qwen3_vl_moe;
 mod vision;
 
 pub(super) use common::Place;

@@ -24,6 +24,15 @@ pub enum ParityError {
     Native(#[from] NativeError),
 }
 
+/// What a step's loss is made of.
+struct Loss {
+    total: f64,
+    /// The routers' weighted part of it.
+    of_routers: f64,
+    /// The load-balancing loss, unweighted.
+    aux: Option<f64>,
+}
+
 /// A part of the model with its parameters and their gradients.
 struct Pool<M> {
     model: M,
@@ -68,11 +77,11 @@ pub fn parity(folder: &Path) -> Result<ParityReport, ParityError> {
     let scale = 1.0 / fixture.num_targets() as f64;
     let loss = models.step(&documents, scale)?;
     // The packed reference has the cross-entropy alone.
-    let decoder = &fixture.config.decoder;
-    let alone = decoder.mtp.is_none() && decoder.balance.aux_loss_coef == 0.0;
-    for (quantity, same) in [("loss", true), ("packed.loss", alone)] {
-        if let Some(expected) = fixture.expected.get(quantity).filter(|_| same) {
-            report.compare(quantity, quantity, &Tensor::from(loss), expected);
+    let alone = fixture.config.decoder.mtp.is_none();
+    let packed = alone.then_some(loss.total - loss.of_routers);
+    for (quantity, found) in [("loss", Some(loss.total)), ("packed.loss", packed), ("aux_loss", loss.aux)] {
+        if let Some((expected, found)) = fixture.expected.get(quantity).zip(found) {
+            report.compare(quantity, quantity, &Tensor::from(found), expected);
         }
     }
     models.compare_gradients(&fixture, &mut report);
@@ -268,7 +277,7 @@ impl Models {
     }
 
     /// The loss, and all gradients into the pools' buffers.
-    fn step(&mut self, documents: &[&Document], scale: f64) -> Result<f64, ParityError> {
+    fn step(&mut self, documents: &[&Document], scale: f64) -> Result<Loss, ParityError> {
         let encoder = self.encode(documents, true);
         let targets =
             Targets { labels: documents.iter().flat_map(|document| document.targets.clone()).collect(), scale };
@@ -286,7 +295,10 @@ impl Models {
         let mut execution = Execution::new(Rc::new(made.tape), self.text.params.clone(), inputs);
         execution.forward();
         let loss_slot = made.loss.expect("targets were given");
-        let loss = execution.value(loss_slot).double_value(&[]);
+        let value = |slot: Slot| execution.value(slot).double_value(&[]);
+        let routers = made.routing.map(|routing| routing.losses).unwrap_or_default();
+        let of_routers = routers.weighted(&self.text.model.config().balance).map(|(slot, weight)| weight * value(slot));
+        let loss = Loss { total: value(loss_slot), of_routers: of_routers.sum(), aux: routers.aux.map(value) };
         self.mixer_losses = made.mixer_losses.iter().map(|slot| execution.value(*slot).double_value(&[])).collect();
         execution.seed(loss_slot, Tensor::from(1.0));
         self.text.grads.zero();
@@ -340,7 +352,7 @@ impl Models {
     ) -> Result<(), ParityError> {
         let (mut losses, mut norms) = (Vec::new(), Vec::new());
         for _ in 0..fixture.num_steps {
-            losses.push(self.step(documents, scale)?);
+            losses.push(self.step(documents, scale)?.total);
             let squares = self.pools().map(|(_, grads)| grads.flat().square().sum(Kind::Double).double_value(&[]));
             let norm = squares.sum::<f64>().sqrt();
             norms.push(norm);
@@ -351,7 +363,7 @@ impl Models {
                 vision.adamw.step(&vision.params, &(vision.grads.flat() * clip), fixture.learning_rate)?;
             }
         }
-        losses.push(self.step(documents, scale)?);
+        losses.push(self.step(documents, scale)?.total);
         for (quantity, found) in [("adamw.loss", losses), ("adamw.grad_norm", norms)] {
             if let Some(expected) = fixture.expected.get(quantity) {
                 report.compare(quantity, quantity, &Tensor::from_slice(&found), expected);

@@ -1,0 +1,45 @@
+//! ERNIE-4.5, dense (`Ernie4_5ForCausalLM`): LLaMA whose rotary embeddings turn neighbouring channels, with biases in
+//! all projections or in none.
+
+use serde_json::json;
+
+use super::common::{Place, attention, layered, only_full_attention};
+use crate::model::decoder::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
+use crate::model::keys::{Keys, ModelConfigError};
+use crate::model::rope_config::read_rope;
+use crate::nn::{AttentionConfig, NormConfig, RopeLayout};
+
+pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
+    let num_layers = keys.size("num_hidden_layers")? as usize;
+    let head_dim = keys.size_or("head_dim")?.unwrap_or(128);
+    decoder(keys, place, Some(head_dim), vec![dense(keys)?; num_layers])
+}
+
+/// ERNIE with these feed-forwards; `head_dim` is `None` where it is the hidden size over the heads.
+pub(super) fn decoder(
+    keys: &Keys<'_>,
+    place: &Place,
+    head_dim: Option<i64>,
+    feed_forwards: Vec<FeedForwardConfig>,
+) -> Result<DecoderConfig, ModelConfigError> {
+    only_full_attention(keys)?;
+    keys.only("compression_ratio", &[json!(1.0), json!(1)])?;
+    let bias = keys.flag_or("use_bias")?.unwrap_or(false);
+    let heads = AttentionConfig { qkv_bias: bias, o_bias: bias, ..attention(keys)? };
+    let heads = AttentionConfig { head_dim: head_dim.unwrap_or(heads.head_dim), ..heads };
+    let mut rope = read_rope(keys, heads.head_dim, 500_000.0)?;
+    rope.layout = RopeLayout::Interleaved;
+    let mixer = MixerConfig::Attention(heads);
+    let layer = |feed_forward| LayerConfig { mixer: mixer.clone(), feed_forward };
+    let decoder = layered(keys, place, feed_forwards.into_iter().map(layer).collect(), rope)?;
+    Ok(DecoderConfig {
+        norm: NormConfig { eps: keys.number_or("rms_norm_eps")?.unwrap_or(1e-5), ..decoder.norm },
+        tie_word_embeddings: keys.flag_or("tie_word_embeddings")?.unwrap_or(true),
+        ..decoder
+    })
+}
+
+pub(super) fn dense(keys: &Keys<'_>) -> Result<FeedForwardConfig, ModelConfigError> {
+    let bias = keys.flag_or("use_bias")?.unwrap_or(false);
+    Ok(FeedForwardConfig::Dense { intermediate_size: keys.size("intermediate_size")?, bias })
+}
