@@ -23,7 +23,8 @@ pub struct Dataset {
 impl Dataset {
     /// Opens and indexes the files of `data.train`.
     pub fn open(data: &Data, processor: Processor, seed: u64) -> Result<Self, DataError> {
-        let open = |file| Source::open(file, processor.phase(), data.pack.max_tokens);
+        let num_tokens = |text: &str| processor.tokenizer().encode(text).map_or(text.len(), |tokens| tokens.len());
+        let open = |file| Source::open(file, processor.phase(), data.pack.max_tokens, num_tokens);
         let sources: Vec<Source> = data.train.iter().map(open).collect::<Result<_, _>>()?;
         if sources.is_empty() {
             return Err(DataError::NoSource);

@@ -22,6 +22,7 @@ mod positions;
 mod processor;
 mod rng;
 mod sample;
+mod sections;
 mod source;
 mod template;
 mod tiktoken;

@@ -3,6 +3,7 @@
 use serde_json::Value as Json;
 
 use super::media::Run;
+use super::sections;
 
 /// How a model counts positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +19,7 @@ pub enum PositionKind {
 impl PositionKind {
     /// From a model's `config.json`.
     pub fn of(config: &Json) -> Self {
-        let text = if config["text_config"].is_null() { config } else { &config["text_config"] };
+        let text = sections::text(config);
         let has_sections = ["rope_parameters", "rope_scaling"].iter().any(|key| !text[key]["mrope_section"].is_null());
         let axes = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "ernie4_5_vl_moe", "ernie4_5_moe_vl"];
         let model_type = text["model_type"].as_str().or(config["model_type"].as_str()).unwrap_or_default();
@@ -123,6 +124,10 @@ mod tests {
             ),
             (json!({"model_type": "internvl", "text_config": {"model_type": "qwen3"}}), PositionKind::Sequential),
             (json!({"model_type": "qwen3"}), PositionKind::Sequential),
+            (
+                json!({"foundation": {"model_type": "qwen3_5_text"}, "image_encoder": {"model_type": "intern_vit_6b"}}),
+                PositionKind::Multimodal,
+            ),
         ] {
             assert_eq!(PositionKind::of(&config), kind, "{config}");
         }

@@ -9,9 +9,14 @@ use super::lines::Lines;
 use super::messages::Conversation;
 use crate::config::{Format, Phase, TrainFile};
 
-/// Bytes of a piece for each token that a sequence may have: hardly any text has fewer bytes a token.
-const BYTES_PER_TOKEN: usize = 2;
-/// How far a cut moves to lie between words.
+/// Places of a file at which its bytes a token are measured, and bytes that are looked at there.
+const NUM_PROBES: usize = 32;
+const PROBE_BYTES: usize = 2048;
+/// A shorter text says little.
+const MIN_PROBE_BYTES: usize = 64;
+/// Tokens that may stand around a text.
+const MARGIN: usize = 2;
+/// How far back a cut moves to lie between words, in bytes; a quarter of a piece at most.
 const SEARCH: usize = 64;
 
 /// One file, opened.
@@ -47,9 +52,16 @@ struct RawText {
 }
 
 impl Source {
+    /// `num_tokens` counts the tokens of a text.
+    ///
     /// # Errors
     /// The file cannot be read or has no samples, its weight is none, or its format does not go with the phase.
-    pub fn open(file: &TrainFile, phase: Phase, max_tokens: usize) -> Result<Self, DataError> {
+    pub fn open(
+        file: &TrainFile,
+        phase: Phase,
+        max_tokens: usize,
+        num_tokens: impl Fn(&str) -> usize,
+    ) -> Result<Self, DataError> {
         if !(file.weight.is_finite() && file.weight > 0.0) {
             return Err(DataError::Weight { path: file.path.clone(), weight: file.weight });
         }
@@ -59,10 +71,14 @@ impl Source {
             return Err(DataError::file(&file.path, reason));
         }
         let lines = Lines::open(&file.path)?;
-        let piece_bytes = max_tokens.saturating_mul(BYTES_PER_TOKEN).max(1);
-        let mut source = Self { len: lines.len(), lines, format: file.format, before: Vec::new(), piece_bytes };
-        let is_long = |line: usize| source.lines.num_bytes(line) > piece_bytes as u64;
-        if source.format != Format::Messages && (0..source.lines.len()).any(is_long) {
+        let len = lines.len();
+        let mut source = Self { lines, format: file.format, before: Vec::new(), len, piece_bytes: usize::MAX };
+        if source.format == Format::Messages {
+            return Ok(source);
+        }
+        let room = max_tokens.saturating_sub(MARGIN).max(1);
+        source.piece_bytes = (room as f64 * source.bytes_per_token(num_tokens)) as usize;
+        if (0..len).any(|line| source.lines.num_bytes(line) > source.piece_bytes as u64) {
             let mut sum = 0;
             for line in 0..source.lines.len() {
                 source.before.push(sum);
@@ -85,16 +101,11 @@ impl Source {
 
     pub fn read(&self, index: usize) -> Result<Content, BadSample> {
         let (line, piece) = self.place(index);
-        let text = self.lines.read(line)?;
         let bad = |error: DataError| self.lines.bad(line, error.to_string());
-        let text = match self.format {
-            Format::Messages => return Conversation::parse(&text).map(Content::Messages).map_err(bad),
-            Format::Text => {
-                let raw: Result<RawText, _> = serde_json::from_str(&text);
-                raw.map_err(|error| bad(DataError::Line(error.to_string())))?.text
-            }
-            Format::Plain => text.trim_end_matches(['\r', '\n']).to_owned(),
-        };
+        if self.format == Format::Messages {
+            return Conversation::parse(&self.lines.read(line)?).map(Content::Messages).map_err(bad);
+        }
+        let text = self.text(line)?;
         let num_pieces = self.num_pieces(line);
         let (from, to) = (cut(&text, piece, num_pieces), cut(&text, piece + 1, num_pieces));
         let piece = Piece { text: text[from..to].to_owned(), begins: piece == 0, ends: piece + 1 == num_pieces };
@@ -102,6 +113,29 @@ impl Source {
             return Err(bad(DataError::Line("an empty text".to_owned())));
         }
         Ok(Content::Text(piece))
+    }
+
+    /// The text of a line.
+    fn text(&self, line: usize) -> Result<String, BadSample> {
+        let text = self.lines.read(line)?;
+        if self.format == Format::Plain {
+            return Ok(text.trim_end_matches(['\r', '\n']).to_owned());
+        }
+        let raw: Result<RawText, _> = serde_json::from_str(&text);
+        raw.map(|raw| raw.text).map_err(|error| self.lines.bad(line, DataError::Line(error.to_string()).to_string()))
+    }
+
+    /// The fewest bytes a token of texts all over the file, at least 1: as many fit surely.
+    fn bytes_per_token(&self, num_tokens: impl Fn(&str) -> usize) -> f64 {
+        let step = self.lines.len().div_ceil(NUM_PROBES);
+        let texts = (0..self.lines.len()).step_by(step).filter_map(|line| self.text(line).ok());
+        let ratios = texts.filter(|text| text.len() >= MIN_PROBE_BYTES).map(|text| {
+            let probe = &text[..text.floor_char_boundary(PROBE_BYTES)];
+            probe.len() as f64 / num_tokens(probe).max(1) as f64
+        });
+        let least = ratios.fold(f64::INFINITY, f64::min);
+        // Other places may have a few more tokens.
+        if least.is_finite() { (least * 0.9).max(1.0) } else { 1.0 }
     }
 
     /// A bad sample of this file.
@@ -119,23 +153,22 @@ impl Source {
     }
 
     fn num_pieces(&self, line: usize) -> usize {
-        (self.lines.num_bytes(line) as usize).div_ceil(self.piece_bytes).max(1)
+        let num_bytes = self.lines.num_bytes(line) as usize;
+        // A cut between words makes a piece longer by a quarter at most.
+        if num_bytes <= self.piece_bytes { 1 } else { num_bytes.div_ceil((self.piece_bytes / 5 * 4).max(1)) }
     }
 }
 
-/// Where piece `index` of `num` begins: at an equal share, moved to the next gap between words if that is near.
+/// Where piece `index` of `num` begins: at an equal share, moved back to a gap between words if one is near.
 fn cut(text: &str, index: usize, num: usize) -> usize {
     if index == 0 || index >= num {
         return if index == 0 { 0 } else { text.len() };
     }
-    let mut at = text.len() / num * index + text.len() % num * index / num;
-    while !text.is_char_boundary(at) {
-        at += 1;
-    }
-    let gap = text[at..].char_indices().take(SEARCH).find(|(_, letter)| letter.is_whitespace());
-    // A piece is far longer than the search, unless a test makes it short.
-    let furthest = text.len() / num * (index + 1);
-    gap.map(|(offset, _)| at + offset).filter(|&at| at < furthest).unwrap_or(at)
+    let at = text.floor_char_boundary(text.len() / num * index + text.len() % num * index / num);
+    // Only as far back as the piece that begins there may grow.
+    let search = SEARCH.min((text.len() / num / 4).saturating_sub(4));
+    let from = text.floor_char_boundary(at - search);
+    text[from..at].rfind(char::is_whitespace).map_or(at, |offset| from + offset)
 }
 
 #[cfg(test)]
@@ -146,7 +179,8 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
         let train = TrainFile { path: file.path().to_owned(), format, weight: 1.0 };
-        (Source::open(&train, Phase::Pretrain, max_tokens).unwrap(), file)
+        // Two bytes a token, at most.
+        (Source::open(&train, Phase::Pretrain, max_tokens, |text| text.len().div_ceil(2)).unwrap(), file)
     }
 
     #[test]
@@ -161,7 +195,7 @@ mod tests {
                     other => panic!("{other:?}"),
                 })
                 .collect();
-            assert!(pieces.len() > 5 && pieces.iter().all(|piece| piece.text.len() <= 64 + SEARCH), "{pieces:?}");
+            assert!(pieces.len() > 5 && pieces.iter().all(|piece| piece.text.len() <= 54), "{pieces:?}");
             let mut documents = vec![String::new()];
             for piece in &pieces {
                 assert_eq!(piece.begins, documents.last().unwrap().is_empty());
@@ -185,7 +219,7 @@ mod tests {
         assert_eq!(source.read(0).unwrap_err().reason, "not a sample: an empty text");
         assert!(source.read(1).unwrap_err().reason.contains("text"));
         let train = TrainFile { path: "a.txt".into(), format: Format::Plain, weight: 1.0 };
-        let error = Source::open(&train, Phase::Sft, 9).err().unwrap().to_string();
+        let error = Source::open(&train, Phase::Sft, 9, str::len).err().unwrap().to_string();
         assert!(error.contains("train.phase") && error.contains("a.txt"), "{error}");
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value as Json;
 
 use super::error::DataError;
-use super::tiktoken;
+use super::{sections, tiktoken};
 
 /// Text to ids and back.
 pub struct Tokenizer {
@@ -50,11 +50,10 @@ impl Tokenizer {
         inner.with_truncation(None).map_err(|error| DataError::file(&path, error))?;
         let id = |token: &str| inner.token_to_id(token).map(i64::from);
 
-        let has_vision = !config["vision_config"].is_null();
+        let has_vision = !sections::vision(config).is_null();
         let image = IMAGE_KEYS.iter().find_map(|key| config[*key].as_i64());
         let image = image.or_else(|| id(IMAGE_TOKEN).filter(|_| has_vision));
-        let text_config = ["text_config", "llm_config"].map(|key| &config[key]).into_iter().find(|c| c.is_object());
-        let text_config = text_config.unwrap_or(config);
+        let text_config = sections::text(config);
         let vocab_size = text_config["vocab_size"].as_i64().or(config["vocab_size"].as_i64());
         let largest = inner.get_vocab(true).into_values().max().map_or(0, i64::from);
         if let Some(vocab_size) = vocab_size

@@ -12,6 +12,7 @@ use super::settings::{HALF, Settings};
 use super::tiles::{TileConfig, Tiles};
 use crate::config::{ImageLimits, VideoLimits};
 use crate::data::error::DataError;
+use crate::data::sections;
 use crate::data::tokenizer::Tokenizer;
 
 /// What special tokens are called.
@@ -49,7 +50,7 @@ pub fn open(
     tokenizer: &Tokenizer,
     limits: (&ImageLimits, &VideoLimits),
 ) -> Result<Option<Box<dyn MediaProcessor>>, DataError> {
-    let vision = &config["vision_config"];
+    let vision = sections::vision(config);
     if vision.is_null() {
         return Ok(None);
     }
@@ -137,10 +138,12 @@ fn check(image: &Settings, vision: &Json, temporal: bool) -> Result<(), DataErro
 /// Of InternVL's own layout and of the one in transformers.
 fn tile_config(config: &Json, vision: &Json) -> TileConfig {
     let number = |value: &Json| value.as_u64().or_else(|| value[0].as_u64()).map(|number| number as usize);
+    let ratios = [&config["downsample_ratio"], &config["image_projector"]["downsample_ratio"]];
+    let ratio = ratios.into_iter().find(|ratio| !ratio.is_null()).unwrap_or(&Json::Null);
     TileConfig {
         side: number(&config["force_image_size"]).or(number(&vision["image_size"])),
         patch_size: number(&vision["patch_size"]).unwrap_or(14),
-        downsample_ratio: config["downsample_ratio"].as_f64().unwrap_or(0.5),
+        downsample_ratio: ratio.as_f64().unwrap_or(0.5),
         min_tiles: number(&config["min_dynamic_patch"]),
         max_tiles: number(&config["max_dynamic_patch"]),
     }
