@@ -1,0 +1,119 @@
+"""Writes what vision towers and projectors make of videos and of pictures of other sizes than their own: features, and
+gradients of all their parameters. The fixtures of whole models have pictures of one frame only.
+
+    python make_towers.py ../../src/torch/tests/towers
+
+A folder holds the config of a model put together from parts, the weights under its names, inputs and what is expected.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from families import FAMILIES
+from make_fixture import GRADIENT_LIMIT, Reference, changed, tidy
+
+VIDEOS = [(2, 4, 6), (1, 4, 4), (4, 2, 8)]  # frames, rows and columns of patches
+
+# Prefixes of tower and projector, changes of the config, sizes.
+TOWERS = {
+    "qwen2.5_vl": (("visual.", "visual.merger."), {"vision_config.window_size": 24}, VIDEOS),
+    "qwen3_vl": (("model.visual.", "model.visual.merger."), {}, VIDEOS),
+    "kimi_k2.5": (("vision_tower.", "mm_projector."), {"vision_config.pos_emb_time": 4}, [(3, 4, 6), (1, 8, 4), (2, 6, 6)]),
+    "ernie4.5_vl": (("model.vision_model.", "model.resampler_model."), {"text_config.rms_norm_eps": 1e-6}, VIDEOS),
+    "llava_onevision1.5": (("visual.", "visual.merger."), {}, VIDEOS),
+    "internvl2.5": (("vision_tower.", "multi_modal_projector."), {}, [(1, 6, 6), (1, 6, 6)]),
+    "internvl3.5_moe": (("vision_tower.", "multi_modal_projector."), {}, [(1, 2, 2)]),
+}
+
+
+def features(name: str, model, pixels: Tensor, sizes: Tensor) -> list[Tensor]:
+    if name == "llava_onevision1.5":
+        return [model.visual(pixels, sizes)]
+    base = model.model
+    if name == "qwen2.5_vl":
+        return [base.visual(pixels, grid_thw=sizes).pooler_output]
+    if name == "qwen3_vl":
+        out = base.visual(pixels, grid_thw=sizes)
+        return [out.pooler_output, *out.deepstack_features]
+    if name == "kimi_k2.5":
+        # One item at a time: the reference takes items of equally many frames only.
+        items = zip(pixels.split(sizes.prod(1).tolist()), sizes.split(1))
+        pooled = [base.vision_tower(item, grid_thw=size).pooler_output for item, size in items]
+        return [base.mm_projector(torch.cat(pooled)).squeeze(1)]
+    if name == "ernie4.5_vl":
+        return [base.resampler_model(base.vision_tower(pixels, sizes).last_hidden_state, sizes)]
+    out = base.get_image_features(pixels, vision_feature_layer=-1, vision_feature_select_strategy="default")
+    return [out.pooler_output.flatten(0, 1)]
+
+
+def make(name: str, out: Path) -> None:
+    prefixes, changes, sizes = TOWERS[name]
+    family = FAMILIES[name]
+    config = changed(family.config, changes)
+    reference = Reference(family, config, seed=3, dtype=torch.float32)
+    model, vision = reference.model, config["vision_config"]
+    rng = torch.Generator().manual_seed(4)
+    side = vision["patch_size"] if isinstance(vision["patch_size"], int) else vision["patch_size"][0]
+    depth = 3 * vision.get("temporal_patch_size", 1)
+    if name.startswith("internvl"):
+        _, rows, columns = sizes[0]
+        pixels = torch.randn(len(sizes), 3, rows * side, columns * side, generator=rng)
+        # Patches row by row.
+        patches = pixels.unfold(2, side, side).unfold(3, side, side).permute(0, 2, 3, 1, 4, 5).flatten(0, 2).flatten(1)
+    else:
+        pixels = torch.randn(sum(t * h * w for t, h, w in sizes), depth * side * side, generator=rng)
+        patches = pixels
+        if name == "kimi_k2.5":
+            pixels = pixels.view(-1, 3, side, side)
+    found = features(name, model, pixels, torch.tensor(sizes))
+    seeds = [torch.randn(f.shape, generator=rng) for f in found]
+    sum((f * s).sum() for f, s in zip(found, seeds)).backward()
+
+    def ours(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        renamed = {}
+        for key, tensor in reference.stored(tensors).items():
+            for prefix, new in zip(reversed(prefixes), ("image_projector.", "image_encoder.")):
+                if key.startswith(prefix):
+                    renamed[new + key.removeprefix(prefix)] = tensor
+                    break
+        return renamed
+
+    weights = ours({key: p.detach() for key, p in model.named_parameters()})
+    gradients = ours({key: p.grad for key, p in model.named_parameters() if p.grad is not None})
+    assert weights.keys() == gradients.keys(), weights.keys() ^ gradients.keys()
+    expected = {f"features/{number}": f for number, f in enumerate(found)}
+    expected |= {f"grad/{key}": g for key, g in gradients.items() if g.numel() <= GRADIENT_LIMIT}
+    expected |= {f"grad_norm/{key}": g.norm() for key, g in gradients.items()}
+    inputs = {"patches": patches, "sizes": torch.tensor(sizes)} | {f"seeds/{n}": s for n, s in enumerate(seeds)}
+    types = {"kimi_k2.5": "kimi_k25_vision", "ernie4.5_vl": "ernie4_5_vl_moe_vision", "qwen2.5_vl": "qwen2_5_vl_vision",
+             "qwen3_vl": "qwen3_vl_vision", "llava_onevision1.5": "rice_vit"}
+    foundation = dict(model_type="llama", vocab_size=64, hidden_size=config["text_config"]["hidden_size"],
+                      intermediate_size=32, num_hidden_layers=3, num_attention_heads=4)
+    whole = dict(model_type="loongforge_vlm", foundation=foundation, image_token_id=1, image_projector={},
+                 image_encoder={**vision, "model_type": types.get(name, "internvl_vision")})
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "config.json").write_text(json.dumps(whole, indent=2, sort_keys=True) + "\n")
+    for file, tensors in (("model", weights), ("inputs", inputs), ("expected", expected)):
+        save_file(tidy(tensors), out / f"{file}.safetensors")
+
+
+def main() -> int:
+    if len(sys.argv) < 2:
+        print(__doc__)
+        return 1
+    torch.set_num_threads(1)
+    for name in sys.argv[2:] or TOWERS:
+        make(name, Path(sys.argv[1]) / name)
+        print(name)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
