@@ -35,7 +35,9 @@ TOWERS = {
 
 def features(name: str, model, pixels: Tensor, sizes: Tensor) -> list[Tensor]:
     if name == "llava_onevision1.5":
-        return [model.visual(pixels, sizes)]
+        # Every frame is a picture of its own there.
+        frames = torch.tensor([[1, h, w] for t, h, w in sizes.tolist() for _ in range(t)])
+        return [model.visual(pixels, frames)]
     base = model.model
     if name == "qwen2.5_vl":
         return [base.visual(pixels, grid_thw=sizes).pooler_output]
