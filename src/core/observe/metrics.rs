@@ -70,3 +70,19 @@ impl StepMetrics {
         scalars
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loads_of_experts_are_a_curve_a_layer() {
+        let loads = |layer: &str, tokens: &[u64]| ExpertLoads { layer: layer.into(), tokens: tokens.to_vec() };
+        let expert_loads = vec![loads("layer 3", &[6, 2, 1, 3]), loads("layer 3 media", &[0, 0])];
+        let metrics = StepMetrics { expert_loads, aux_loss: Some(1.25), ..Default::default() };
+        let scalars = metrics.scalars();
+        let value = |name: &str| scalars.iter().find(|(found, _)| found == name).map(|(_, value)| *value);
+        assert_eq!((value("moe/imbalance/layer_3"), value("moe/imbalance/layer_3_media")), (Some(2.0), Some(0.0)));
+        assert_eq!((value("moe/aux_loss"), value("moe/z_loss")), (Some(1.25), None));
+    }
+}

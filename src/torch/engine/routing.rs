@@ -76,3 +76,58 @@ fn add(sum: &mut Option<Tensor>, part: &Tensor) {
         None => part,
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::StepRouting;
+    use crate::comm::ProcessGroup;
+    use crate::model::{ExpertSet, RoutedExperts, RouterLosses, Routing};
+    use crate::nn::ParamStore;
+    use crate::tape::{Execution, Tape};
+    use crate::train::{Lanes, Pool};
+    use std::rc::Rc;
+    use tch::{Device, Kind, Tensor};
+
+    #[test]
+    fn micro_batches_add_up_and_their_loads_move_the_biases() {
+        let bias = Tensor::zeros([3], (Kind::Float, Device::Cpu));
+        let set = |media: bool, bias: Option<&Tensor>| ExpertSet {
+            layer: "layer 1".to_owned(),
+            media,
+            num_experts: 3,
+            bias: bias.map(Tensor::shallow_clone),
+        };
+        let sets = [set(false, Some(&bias)), set(true, None)];
+        let params = Rc::new(ParamStore::new(vec![], Kind::Float, Device::Cpu));
+        let mut step = StepRouting::default();
+        // The second micro-batch alone has a picture.
+        for (text, media, share) in [([4i64, 0, 2], None, 0.25), ([4, 1, 1], Some([0i64, 5, 0]), 0.75)] {
+            let mut tape = Tape::new();
+            let (counts, of_media, aux) = (tape.input(false), tape.input(false), tape.input(false));
+            let routed = |media, counts| RoutedExperts { layer: "layer 1".to_owned(), media, counts, outputs: None };
+            let mut experts = vec![routed(false, counts)];
+            experts.extend(media.map(|_| routed(true, of_media)));
+            let mut inputs = vec![(counts, Tensor::from_slice(&text)), (aux, Tensor::from(2f32))];
+            inputs.extend(media.map(|media| (of_media, Tensor::from_slice(&media))));
+            let run = Execution::forward_only(Rc::new(tape), params.clone(), inputs);
+            let losses = RouterLosses { aux: Some(aux), z: None, share };
+            step.add(&sets, &Routing { losses, experts }, &run);
+        }
+        let pool = Pool::new(params, ProcessGroup::single(), Lanes::PerReplica, None).unwrap();
+        let report = step.reduce(&sets, &pool, Device::Cpu).unwrap();
+        let loads: Vec<_> = report.loads.iter().map(|loads| (loads.layer.as_str(), loads.tokens.clone())).collect();
+        assert_eq!(loads, [("layer 1", vec![8, 1, 3]), ("layer 1 media", vec![0, 5, 0])]);
+        assert_eq!((report.aux_loss, report.z_loss), (Some(2.0), None));
+        step.balance(&sets, 0.5);
+        assert_eq!(Vec::<f32>::try_from(&bias).unwrap(), [-0.5, 0.5, 0.5]);
+    }
+
+    #[test]
+    fn a_replica_without_micro_batches_reports_the_pools_loads() {
+        let params = Rc::new(ParamStore::new(vec![], Kind::Float, Device::Cpu));
+        let pool = Pool::new(params, ProcessGroup::single(), Lanes::PerReplica, None).unwrap();
+        let sets = [ExpertSet { layer: "layer 0".to_owned(), media: false, num_experts: 2, bias: None }];
+        let report = StepRouting::default().reduce(&sets, &pool, Device::Cpu).unwrap();
+        assert_eq!(report.loads[0].tokens, [0, 0]);
+    }
+}

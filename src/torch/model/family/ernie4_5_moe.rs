@@ -1,5 +1,7 @@
 //! ERNIE-4.5 with experts (`Ernie4_5_MoeForCausalLM`): softmax routers with a balancing bias, and shared experts.
 
+use serde_json::json;
+
 use super::common::Place;
 use super::ernie4_5::{decoder, dense};
 use super::experts::{balance, checked, num_experts};
@@ -8,6 +10,8 @@ use crate::model::keys::{Keys, ModelConfigError};
 use crate::nn::moe::{BiasName, MoeConfig, MoeNames, Normalize, RouterConfig, SharedExpertsConfig};
 
 pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
+    // With biases this class, unlike ERNIE's others, has one in its head as well; no published model does.
+    keys.only("use_bias", &[json!(false)])?;
     let num_layers = keys.size("num_hidden_layers")?;
     let first = keys.index_or("moe_layer_start_index")?.unwrap_or(1);
     // transformers takes -1 for the last one.
