@@ -3,11 +3,12 @@
 //! `loongforge run` is this with nothing replaced. `examples/` shows the rest. What a model of one's own is made from is
 //! named here again, so that one `use` is enough.
 
-use crate::folder::{FolderError, ModelFolder};
+use crate::checkpoint::{FitError, expect_fit, load_options, saved_config};
+use crate::folder::{FolderError, ModelFolder, fetch};
 use crate::roles::{self, Recipe};
 use loongforge_actors::checkpoint::{Publication, publish};
 use loongforge_actors::{Observer, RunError, RunSpec, StopOn, run_in_process};
-use loongforge_core::config::{Precision, Report, RunConfig, load_text};
+use loongforge_core::config::{Precision, Report, RunConfig, Weights, load_text};
 use loongforge_core::message::{BadSample, SampleId, StepId};
 use loongforge_core::schedule::{CheckpointDraft, CoordinatorSpec, Outcome, StepSummary};
 use loongforge_torch::engine::Families;
@@ -62,7 +63,8 @@ impl Composition {
     ///
     /// # Errors
     /// The model folder is missing or of a model that is not built in.
-    pub fn new(config: RunConfig) -> Result<Self, FolderError> {
+    pub fn new(mut config: RunConfig) -> Result<Self, FolderError> {
+        fetch(&mut config.model)?;
         let folder = ModelFolder::open(&config.model)?;
         let families = Families::of(&folder.config);
         Ok(Self { config, folder, families, resume: None, stop: StopOn::Nothing })
@@ -99,6 +101,28 @@ impl Composition {
     pub fn stop_on(mut self, stop: StopOn) -> Self {
         self.stop = stop;
         self
+    }
+
+    /// Whether it goes on from a checkpoint.
+    pub fn resumes(&self) -> bool {
+        self.resume.is_some()
+    }
+
+    /// Sees to it that the weights that a fresh run begins with are those of its model, before anything is built.
+    ///
+    /// # Errors
+    /// All that does not fit, in one table, or the file that is torn.
+    pub fn expect_weights(&self) -> Result<(), FitError> {
+        let model = &self.config.model;
+        let parts_of_their_own = model.parts().iter().any(|(_, part)| part.load.is_some());
+        match &model.load {
+            // Parts that come from several folders are compared as they are loaded.
+            Some(load) if self.resume.is_none() && model.weights == Weights::Load && !parts_of_their_own => {
+                let options = load_options(&self.folder.json, model.resize_embeddings);
+                expect_fit(load.as_path(), &self.families, &options)
+            }
+            _ => Ok(()),
+        }
     }
 
     pub fn config(&self) -> &RunConfig {
@@ -188,11 +212,19 @@ pub(crate) fn precision_name(precision: Precision) -> &'static str {
     }
 }
 
+/// A precision as a `config.json` writes it.
+fn dtype_name(precision: Precision) -> &'static str {
+    match precision {
+        Precision::Float32 => "float32",
+        Precision::Bf16 => "bfloat16",
+    }
+}
+
 /// What every checkpoint of a run holds besides its engines' files.
 pub fn publication(config: &RunConfig, composed: Value, folder: &ModelFolder) -> Publication {
     Publication {
         model_dir: folder.path.clone(),
-        model_config: folder.json.clone(),
+        model_config: saved_config(&folder.json, Some(dtype_name(config.train.precision))),
         config: composed,
         precision: precision_name(config.train.precision).to_owned(),
         keep_last: config.checkpoint.keep_last,

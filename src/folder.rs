@@ -1,7 +1,8 @@
 //! The Hugging Face folder of a model: its `config.json` under the run's overrides, read before anything is built.
 
+use crate::hub::{HubError, resolve_config, resolve_model};
 use crate::parts::{has_parts, put_image_token, put_parts};
-use loongforge_core::config::{Model, Source};
+use loongforge_core::config::{Model, Source, Weights};
 use loongforge_core::schedule::ModelShape;
 use loongforge_torch::model::{ModelConfig, ModelConfigError};
 use serde_json::Value;
@@ -14,8 +15,8 @@ pub enum FolderError {
     Read { path: PathBuf, source: io::Error },
     #[error("{path} is not JSON: {source}")]
     Json { path: PathBuf, source: serde_json::Error },
-    #[error("{key}: {id} is a hub id; download it and name its directory")]
-    HubId { key: &'static str, id: String },
+    #[error("{key}: {source}")]
+    Hub { key: &'static str, source: HubError },
     #[error("{key} is missing")]
     Missing { key: &'static str },
     #[error("model.mtp.num_layers is {num_heads}, and there is no such place in the checkpoints of {model_type}")]
@@ -136,12 +137,31 @@ impl ModelFolder {
     }
 }
 
+/// Fetches whatever of the model is on the hub, weights included where they are loaded: every source becomes a directory.
+///
+/// # Errors
+/// The hub has no such model, or it cannot be fetched.
+pub fn fetch(model: &mut Model) -> Result<(), FolderError> {
+    let weights = model.weights == Weights::Load;
+    let sources = [
+        ("model.load", &mut model.load, weights),
+        ("model.tokenizer", &mut model.tokenizer, false),
+        ("model.image_encoder.load", &mut model.image_encoder.load, true),
+        ("model.image_projector.load", &mut model.image_projector.load, true),
+        ("model.foundation.load", &mut model.foundation.load, true),
+    ];
+    for (key, source, weights) in sources {
+        let Some(named) = source.as_ref().filter(|source| source.hub_id().is_some()) else { continue };
+        let resolve = if weights { resolve_model } else { resolve_config };
+        let folder = resolve(named.as_str()).map_err(|source| FolderError::Hub { key, source })?;
+        *source = Some(Source::new(folder.display().to_string()));
+    }
+    Ok(())
+}
+
 /// The directory that a key names.
 fn locate(key: &'static str, source: &Source) -> Result<PathBuf, FolderError> {
-    match source.hub_id() {
-        Some(id) => Err(FolderError::HubId { key, id: id.to_string() }),
-        None => Ok(source.as_path().to_owned()),
-    }
+    resolve_config(source.as_str()).map_err(|source| FolderError::Hub { key, source })
 }
 
 fn read(folder: &Path) -> Result<Value, FolderError> {
@@ -174,7 +194,9 @@ fn compare(key: &str, theirs: &Value, ours: &Value, differences: &mut Vec<String
     match (theirs, ours) {
         (Value::Object(left), Value::Object(right)) => {
             let only_right = right.keys().filter(|name| !left.contains_key(*name));
-            for name in left.keys().chain(only_right) {
+            // How weights are stored does not make another model.
+            let is_storage = |name: &&String| ["dtype", "torch_dtype", "quantization_config"].contains(&name.as_str());
+            for name in left.keys().chain(only_right).filter(|name| !is_storage(name)) {
                 let inner = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
                 compare(&inner, &theirs[name], &ours[name], differences);
             }

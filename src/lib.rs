@@ -3,10 +3,12 @@
 //! Three packages and a thin root: [`core`] decides, [`torch`] computes, [`actors`] run. The root puts engines into
 //! actors ([`roles`]), lets programs compose runs of their own ([`compose`]) and is the command line ([`cli`]).
 
+pub mod checkpoint;
 pub mod cli;
 pub mod compose;
 pub mod evaluate;
 mod folder;
+pub mod hub;
 mod parts;
 mod reader;
 mod report;

@@ -9,11 +9,13 @@
 //! the checkpoints before it as they were and the new one invisible ([`publish`]). What is in the engines' files is
 //! theirs.
 
+mod carried;
 mod disk;
 mod error;
 mod manifest;
 mod publish;
 
+pub use carried::carried;
 pub use error::CheckpointError;
 pub use manifest::{FORMAT_VERSION, FileEntry, MANIFEST, Manifest, latest};
 pub use publish::{Publication, clean, prepare, publish};

@@ -4,6 +4,7 @@
 //! rename; the parent's entries. Only then are older checkpoints removed, each first renamed so that no half of it
 //! is ever visible.
 
+use super::carried::carried;
 use super::disk::{Disk, RealDisk};
 use super::error::CheckpointError;
 use super::manifest::{FORMAT_VERSION, FileEntry, MANIFEST, Manifest, entries, published, sha256};
@@ -14,23 +15,6 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-
-/// Files of a Hugging Face folder that training does not change.
-const CARRIED: [&str; 13] = [
-    "added_tokens.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "generation_config.json",
-    "merges.txt",
-    "preprocessor_config.json",
-    "processor_config.json",
-    "special_tokens_map.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "video_preprocessor_config.json",
-    "vocab.json",
-];
 
 /// What a checkpoint takes from outside the engines; the same for all of a run.
 #[derive(Clone, Debug)]
@@ -131,28 +115,22 @@ fn complete(
         }
         files.insert(name.clone(), FileEntry { bytes: *bytes, sha256: sha256.clone() });
     }
-    let mut written = vec!["config.json"];
+    let mut written = vec!["config.json".to_owned()];
     write_json(disk, &draft.dir.join("config.json"), &with.model_config)?;
     if let Some(index) = weight_index(draft)? {
-        written.push(INDEX);
+        written.push(INDEX.to_owned());
         write_json(disk, &draft.dir.join(INDEX), &index)?;
     }
-    for name in CARRIED {
-        let from = with.model_dir.join(name);
-        match fs::read(&from) {
-            Ok(contents) => {
-                let to = draft.dir.join(name);
-                disk.write(&to, &contents).map_err(CheckpointError::write(&to))?;
-                written.push(name);
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(CheckpointError::read(&from)(error)),
-        }
+    for name in carried(&with.model_dir)? {
+        let (from, to) = (with.model_dir.join(&name), draft.dir.join(&name));
+        let contents = fs::read(&from).map_err(CheckpointError::read(&from))?;
+        disk.write(&to, &contents).map_err(CheckpointError::write(&to))?;
+        written.push(name);
     }
     for name in written {
-        let path = draft.dir.join(name);
+        let path = draft.dir.join(&name);
         let entry = || Ok(FileEntry { bytes: fs::metadata(&path)?.len(), sha256: sha256(&path)? });
-        files.insert(name.to_owned(), entry().map_err(CheckpointError::read(&path))?);
+        files.insert(name, entry().map_err(CheckpointError::read(&path))?);
     }
     Ok(files)
 }

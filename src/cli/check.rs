@@ -56,7 +56,8 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn open(config: &RunConfig) -> anyhow::Result<()> {
+/// Opens what the config leads to.
+pub(super) fn open(config: &RunConfig) -> anyhow::Result<()> {
     let folder = ModelFolder::open(&config.model)?;
     Processor::open(&folder.path, &folder.json, &ProcessorOptions::new(&config.data, config.train.phase))?;
     evaluate::check(config)

@@ -1,5 +1,7 @@
 //! `loongforge generate`: ask a trained model.
 
+use super::UsageError;
+use crate::hub::resolve_model;
 use crate::reader::Reader;
 use clap::Args;
 use loongforge_core::config::Device;
@@ -15,8 +17,8 @@ Example:
   loongforge generate runs/quickstart/checkpoints/step-00000750 --image 4071.png --prompt \"Read the number.\"
   loongforge generate Qwen3-0.6B --prompt \"A story of a fox:\" --temperature 0.7 --top-p 0.8 --seed 1")]
 pub struct GenerateArgs {
-    /// Checkpoint of a run, or any Hugging Face folder of a model that is built in
-    checkpoint: PathBuf,
+    /// Checkpoint of a run, or any Hugging Face folder or hub id of a model that is built in
+    checkpoint: String,
     /// A picture; may be repeated
     #[arg(long, value_name = "FILE")]
     image: Vec<PathBuf>,
@@ -47,7 +49,9 @@ pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     set_intra_op_threads(std::thread::available_parallelism().map_or(1, usize::from));
     let device = if args.cuda { Device::Cuda(None) } else { Device::Cpu };
     let device = open_device(&device).map_err(|error| anyhow::anyhow!("{error}"))?;
-    let reader = Reader::open(&args.checkpoint, device)?;
+    let folder = resolve_model(&args.checkpoint).map_err(|error| UsageError::of(&error))?;
+    // A folder that is not what it should be is for the user to change.
+    let reader = Reader::open(&folder, device).map_err(|error| UsageError::of(error.as_ref()))?;
     let question = reader.question(&args.prompt, &args.image)?;
     let GenerateArgs { top_k, top_p, seed, .. } = args;
     let sampling = args.temperature.map(|temperature| Sampling { temperature, top_k, top_p, seed });

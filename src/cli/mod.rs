@@ -1,6 +1,7 @@
 //! The command line: one file a command. Arguments are parsed here and resolved by the commands.
 
 mod check;
+mod checkpoint;
 mod data;
 mod generate;
 mod parity;
@@ -48,6 +49,7 @@ Examples:
   loongforge run configs/quickstart.yaml --processes             one process per actor
   loongforge run configs/quickstart.yaml --resume                go on from the last checkpoint
   loongforge check configs/quickstart.yaml --show-origin         what is set, and by whom
+  loongforge checkpoint inspect runs/quickstart/checkpoints/step-00000750
   loongforge generate runs/quickstart/checkpoints/step-00000750 --image 4071.png --prompt \"Read the number.\"";
 
 #[derive(Subcommand)]
@@ -56,6 +58,8 @@ enum Command {
     Run(run::RunArgs),
     /// Check a config and show what it comes to
     Check(check::CheckArgs),
+    /// Look into checkpoints and model folders, compare and convert them
+    Checkpoint(checkpoint::CheckpointArgs),
     /// Ask a trained model about a picture
     Generate(generate::GenerateArgs),
     /// Make data sets
@@ -71,6 +75,7 @@ impl Cli {
         match self.command {
             Command::Run(args) => run::run(args),
             Command::Check(args) => check::check(args),
+            Command::Checkpoint(args) => checkpoint::checkpoint(args),
             Command::Generate(args) => generate::generate(args),
             Command::Data(args) => data::data(args),
             Command::Parity(args) => parity::parity(args),
@@ -79,7 +84,7 @@ impl Cli {
 
     /// Whether libtorch will compute in this process.
     pub fn computes(&self) -> bool {
-        !matches!(self.command, Command::Check(_) | Command::Data(_))
+        !matches!(self.command, Command::Check(_) | Command::Checkpoint(_) | Command::Data(_))
     }
 }
 

@@ -84,9 +84,10 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let resume = find_resume(&args, &composition)?;
-    evaluate::check(&loaded.config).map_err(|error| UsageError::of(error.as_ref()))?;
-    prepare_folder(&loaded.config, resume.is_some(), args.overwrite)?;
     let composition = composition.resume(resume).stop_on(StopOn::Signals);
+    composition.expect_weights().map_err(|error| UsageError::of(&error))?;
+    super::check::open(composition.config()).map_err(|error| UsageError::of(error.as_ref()))?;
+    prepare_folder(&loaded.config, composition.resumes(), args.overwrite)?;
     let config = composition.config().clone();
     let report = Report::new(&composition, loaded.composed.clone(), console.clone())?;
     let outcome = match args.join.clone() {

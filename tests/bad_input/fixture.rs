@@ -117,6 +117,11 @@ train: { steps: 2, global_batch_size: 8, lr: 2e-3 }
 
     /// Starts the program and waits for its end.
     pub fn start(&self, args: &[&str]) -> Said {
+        self.start_in(args, &[])
+    }
+
+    /// As [`Fixture::start`], with variables of the environment.
+    pub fn start_in(&self, args: &[&str], environment: &[(&str, &str)]) -> Said {
         let file = |name: &str| fs::File::create(self.path(name)).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_loongforge"))
             .args(args)
@@ -124,6 +129,7 @@ train: { steps: 2, global_batch_size: 8, lr: 2e-3 }
             .env("OMP_NUM_THREADS", "1")
             // GPUs are hidden: every machine is one without.
             .env("CUDA_VISIBLE_DEVICES", "")
+            .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(file("stdout"))
             .stderr(file("stderr"))

@@ -1,9 +1,11 @@
 //! What a user does wrong, or a disk: the real program on damaged inputs. Every mistake ends with its exit code and a
 //! message that names the key, file or sample; samples that cannot be used are skipped; and nothing is lost.
 
+mod checkpoints;
 mod command_line;
 mod fixture;
 mod folders;
+mod hub;
 mod models;
 mod own_encoder;
 mod samples;

@@ -120,8 +120,14 @@ impl Rules<'_> {
             let names = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
             names.filter_map(|name| name.into_string().ok()).any(|name| name.ends_with(".safetensors"))
         };
+        let pickle =
+            ["pytorch_model.bin", "pytorch_model.bin.index.json"].map(|name| dir.join(name)).iter().any(|p| p.exists());
         self.broken(weights && !has_weights(), code::NO_SUCH_FILE, &[key], || {
             let help = match key {
+                _ if pickle => {
+                    "its weights are pickle files (pytorch_model.bin), which run code when they are opened and are never \
+                     read: convert it once where you trust it, with transformers' `save_pretrained`"
+                }
                 "model.load" => "set `model.weights: random` to start from random weights",
                 _ => "weights are read from `.safetensors` files, never from pickle",
             };

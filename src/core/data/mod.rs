@@ -27,6 +27,7 @@ mod source;
 mod template;
 mod tiktoken;
 mod tokenizer;
+mod tokenizer_file;
 
 pub use bad::BadSampleList;
 pub use dataset::{Dataset, Question, Questions};

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value as Json;
 
 use super::error::DataError;
+use super::tokenizer_file::read_tokenizer;
 use super::{sections, tiktoken};
 
 /// Text to ids and back.
@@ -118,9 +119,7 @@ impl Tokenizer {
 fn read(model_dir: &Path, tokenizer_config: &Json) -> Result<(tokenizers::Tokenizer, PathBuf), DataError> {
     let path = model_dir.join("tokenizer.json");
     if path.exists() {
-        let bytes = std::fs::read(&path).map_err(|error| DataError::read(&path, error))?;
-        let inner = tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| DataError::file(&path, error))?;
-        return Ok((inner, path));
+        return Ok((read_tokenizer(&path)?, path));
     }
     if let Some(found) = tiktoken::read(model_dir, tokenizer_config)? {
         return Ok(found);

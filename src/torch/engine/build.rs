@@ -10,6 +10,7 @@ use crate::device::{load_cuda, set_intra_op_threads};
 use crate::model::EncoderFamily;
 use crate::nn::{self, ParamSpec, ParamStore};
 use crate::tape::Policy;
+use crate::train::hf::{MAX_SHARD_SIZE, num_shards};
 use crate::train::{AdamWConfig, Lanes, Pool, load_state, load_weights};
 use loongforge_core::config::{Device, Part, Placement, PoolName, Precision, Recompute, RunConfig, Weights};
 use loongforge_core::engine::EngineError;
@@ -50,10 +51,9 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
         true => (pools.foundation.replicas, spec.me.role == Role::Foundation),
         false => (pools.encoder.replicas, spec.me.role == Role::Encoder),
     };
-    let files = match &spec.families.encoder {
-        Some(_) => WeightFiles::default(),
-        None => WeightFiles { foundation: "model.safetensors".into(), ..WeightFiles::default() },
-    };
+    let num_files = |specs: Vec<ParamSpec>| num_files(&specs, spec.config.train.precision);
+    let encoder_files = spec.families.encoder.as_ref().map_or(0, |family| num_files(family.specs()));
+    let files = WeightFiles::new(encoder_files, num_files(spec.families.foundation.specs()));
     let (encoder_part, foundation_part) = (&spec.config.model.image_encoder, &spec.config.model.foundation);
     let encoder = match &spec.families.encoder {
         Some(family) if encodes => {
@@ -109,11 +109,7 @@ fn build_pool(
 ) -> Result<Pool, EngineError> {
     let is_trained = is_trained(&params);
     let train = &spec.config.train;
-    let kind = match train.precision {
-        Precision::Float32 => Kind::Float,
-        Precision::Bf16 => Kind::BFloat16,
-    };
-    let params = Rc::new(ParamStore::new(params, kind, device));
+    let params = Rc::new(ParamStore::new(params, kind(train.precision), device));
     if spec.resume.is_none() {
         initialize(&spec.config, &params)?;
     }
@@ -140,6 +136,21 @@ fn initialize(config: &RunConfig, params: &ParamStore) -> Result<(), EngineError
         },
     }
     Ok(())
+}
+
+/// The type of parameters.
+fn kind(precision: Precision) -> Kind {
+    match precision {
+        Precision::Float32 => Kind::Float,
+        Precision::Bf16 => Kind::BFloat16,
+    }
+}
+
+/// Files that a pool with these parameters writes.
+fn num_files(specs: &[ParamSpec], precision: Precision) -> usize {
+    let kind = |role| if role == nn::Role::Buffer { Kind::Float } else { kind(precision) };
+    let pieces = specs.iter().flat_map(|spec| spec.pieces.iter().map(|piece| (piece, kind(spec.role))));
+    num_shards(pieces, MAX_SHARD_SIZE)
 }
 
 fn policy(part: &Part) -> Policy {

@@ -2,6 +2,7 @@
 
 use super::encoder::EncoderPart;
 use super::foundation::FoundationPart;
+use crate::train::hf::{MAX_SHARD_SIZE, Shards};
 use crate::train::{Pool, save_state};
 use loongforge_core::engine::{Engine, EngineError, Ports, Progress};
 use loongforge_core::message::{ActorId, Command, Event, SavedFile, StepId, StepReport, Version};
@@ -9,20 +10,19 @@ use loongforge_core::transport::{Parcel, ParcelKind};
 use std::collections::VecDeque;
 use std::path::Path;
 
-/// Names of the model's weight files in a checkpoint.
-#[derive(Clone, Debug)]
+/// The model's weight files in a checkpoint.
+#[derive(Clone, Copy, Debug)]
 pub struct WeightFiles {
-    pub encoder: String,
-    pub foundation: String,
+    pub encoder: Shards,
+    pub foundation: Shards,
 }
 
-impl Default for WeightFiles {
-    /// Two shards in Hugging Face's naming, one a pool.
-    fn default() -> Self {
-        Self {
-            encoder: "model-00001-of-00002.safetensors".into(),
-            foundation: "model-00002-of-00002.safetensors".into(),
-        }
+impl WeightFiles {
+    /// Hugging Face's shards, first the encoder's, for pools that need so many files.
+    pub fn new(encoder: usize, foundation: usize) -> Self {
+        let total = encoder + foundation;
+        let shards = |first, count| Shards { first, count, total, max_size: MAX_SHARD_SIZE };
+        Self { encoder: shards(1, encoder), foundation: shards(1 + encoder, foundation) }
     }
 }
 

@@ -3,6 +3,7 @@
 //! that may be unsafe.
 
 mod autograd;
+mod bytes;
 mod delta;
 mod error;
 mod ffi;
@@ -12,6 +13,7 @@ mod memory;
 mod op;
 
 pub use autograd::grad;
+pub use bytes::{bytes, bytes_mut};
 pub use delta::delta_scan;
 pub use error::NativeError;
 pub use fused::{Turn, can_fuse, norm_rope, swiglu};

@@ -1,7 +1,7 @@
 //! Adapters in and out in PEFT's format: `adapter_config.json` beside `adapter_model.safetensors`, whose names are the
 //! model's with `base_model.model.` before them.
 
-use super::tensor_file::{TensorFile, TensorFileError, write_tensor_file};
+use super::hf::{TensorFile, TensorFileError, WeightsError, write_tensor_file};
 use crate::nn::{LinearModule, LoraConfig, ParamId, ParamSpec, ParamStore};
 use loongforge_core::message::SavedFile;
 use serde_json::{Value, json};
@@ -16,6 +16,8 @@ const TENSORS: &str = "adapter_model.safetensors";
 pub enum AdapterError {
     #[error(transparent)]
     File(#[from] TensorFileError),
+    #[error(transparent)]
+    Write(#[from] WeightsError),
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: std::io::Error },
     #[error("{path} is not the config of a LoRA adapter: {reason}")]
@@ -127,7 +129,7 @@ pub fn save_adapter(
         let name = format!("{PREFIX}{}", params.spec(id).name);
         (name, params.leaf(id).detach())
     });
-    let mut file = write_tensor_file(tensors.collect(), &[("format", "pt")], folder, TENSORS)?;
+    let mut file = write_tensor_file(&tensors.collect::<Vec<_>>(), &[("format", "pt")], folder, TENSORS)?;
     // They are not the model's: the model's index does not list them.
     file.tensors.clear();
     Ok(vec![file])
@@ -144,14 +146,14 @@ pub fn load_adapter(params: &ParamStore, folder: &Path) -> Result<(), AdapterErr
     let known: Vec<(String, ParamId)> =
         adapters(params).map(|(_, id)| (format!("{PREFIX}{}", params.spec(id).name), id)).collect();
     for (name, id) in &known {
-        let want: Vec<usize> = params.spec(*id).shape.iter().map(|dim| *dim as usize).collect();
-        match file.shape(name) {
+        let want = &params.spec(*id).shape;
+        match file.tensors().get(name).map(|info| &info.shape) {
             None => problems.push(format!("{name} is missing")),
             Some(shape) if shape != want => problems.push(format!("{name} is {shape:?} there and {want:?} here")),
             Some(_) => {}
         }
     }
-    let extra = file.names().filter(|name| !known.iter().any(|(known, _)| known == name));
+    let extra = file.tensors().keys().filter(|name| !known.iter().any(|(known, _)| known == *name));
     problems.extend(extra.map(|name| format!("{name} has no place here")));
     if !problems.is_empty() {
         return Err(AdapterError::Mismatch { path, problems });

@@ -3,9 +3,8 @@
 //! `NAME.exp_avg`, `NAME.exp_avg_sq` and, where parameters are bf16, `NAME.master`; the step count is a header note.
 
 use super::adamw::AdamW;
+use super::hf::{Shards, TensorFile, TensorFileError, WeightsError, load_weights, save_weights, write_tensor_file};
 use super::pool::Pool;
-use super::tensor_file::{TensorFile, TensorFileError, write_tensor_file};
-use super::weights::{WeightsError, load_weights, save_weights};
 use loongforge_core::message::SavedFile;
 use std::path::{Path, PathBuf};
 use tch::Tensor;
@@ -22,13 +21,13 @@ pub enum StateError {
     Shape { path: PathBuf, name: String, found: usize, wanted: usize },
 }
 
-/// Writes the pool's weights as `weights` and its optimizer state as `optimizer-POOL.safetensors`.
+/// Writes the pool's weights as `shards` says and its optimizer state as `optimizer-POOL.safetensors`.
 ///
 /// # Errors
 /// A file cannot be written.
-pub fn save_state(pool: &Pool, folder: &Path, weights: &str, pool_name: &str) -> Result<Vec<SavedFile>, StateError> {
+pub fn save_state(pool: &Pool, folder: &Path, shards: &Shards, pool_name: &str) -> Result<Vec<SavedFile>, StateError> {
     let params = pool.params();
-    let mut files = vec![save_weights(params, folder, weights)?];
+    let mut files = save_weights(params, folder, shards)?;
     let Some(optimizer) = pool.optimizer() else { return Ok(files) };
     let mut tensors = Vec::new();
     for id in params.trained_ids() {
@@ -39,7 +38,7 @@ pub fn save_state(pool: &Pool, folder: &Path, weights: &str, pool_name: &str) ->
         }
     }
     let num_steps = optimizer.num_steps.to_string();
-    let mut file = write_tensor_file(tensors, &[("num_steps", &num_steps)], folder, &file_name(pool_name))?;
+    let mut file = write_tensor_file(&tensors, &[("num_steps", &num_steps)], folder, &file_name(pool_name))?;
     // They are not the model's: the model's index does not list them.
     file.tensors.clear();
     files.push(file);

@@ -1,5 +1,6 @@
 //! The optimizer against its formula, lanes against one replica, state against itself.
 
+use super::hf::Shards;
 use super::{AdamWConfig, Lanes, Pool, WeightsError, load_state, load_weights, save_state, save_weights};
 use crate::comm::ProcessGroup;
 use crate::nn::{Init, ParamSpec, ParamStore};
@@ -129,8 +130,8 @@ fn state_comes_back_bit_for_bit() {
         let folder = tempfile::tempdir().unwrap();
         let mut first = pool(kind, ProcessGroup::single(), Lanes::PerReplica);
         step(&mut first, 1);
-        let files = save_state(&first, folder.path(), "model.safetensors", "encoder").unwrap();
-        assert_eq!(files[0].tensors, ["weight", "norm"]);
+        let files = save_state(&first, folder.path(), &Shards::single(), "encoder").unwrap();
+        assert_eq!(files[0].tensors, ["norm", "weight"]);
         step(&mut first, 2);
 
         let mut second = pool(kind, ProcessGroup::single(), Lanes::PerReplica);
@@ -143,7 +144,7 @@ fn state_comes_back_bit_for_bit() {
 #[test]
 fn weights_of_another_model_are_refused_whole() {
     let folder = tempfile::tempdir().unwrap();
-    save_weights(&store(Kind::Float), folder.path(), "model.safetensors").unwrap();
+    save_weights(&store(Kind::Float), folder.path(), &Shards::single()).unwrap();
     let specs = vec![
         ParamSpec::new("norm", &[3], Init::Ones),
         ParamSpec::new("weight", &[3, 4], Init::Zeros),
@@ -151,8 +152,8 @@ fn weights_of_another_model_are_refused_whole() {
     ];
     let other = ParamStore::new(specs, Kind::Float, Device::Cpu);
     let error = load_weights(&other, folder.path()).unwrap_err().to_string();
-    assert!(error.contains("weight is [4, 3] there and [3, 4] by config.json"), "{error}");
-    assert!(error.contains("bias is missing"), "{error}");
+    assert!(error.contains("weight  is [4, 3] there and [3, 4] by config.json"), "{error}");
+    assert!(error.contains("missing (1):\n    bias  [4] by config.json"), "{error}");
     assert_eq!(other.flat().abs().sum(Kind::Float).double_value(&[]), 0.0);
 }
 
@@ -162,7 +163,7 @@ fn a_torn_file_is_named() {
     let path = folder.path().join("model.safetensors");
     let params = store(Kind::Float);
     assert!(matches!(load_weights(&params, folder.path()), Err(WeightsError::NoWeights { .. })));
-    save_weights(&params, folder.path(), "model.safetensors").unwrap();
+    save_weights(&params, folder.path(), &Shards::single()).unwrap();
     let whole = std::fs::read(&path).unwrap();
     for len in [0, 7, 8, 30, whole.len() - 1] {
         std::fs::write(&path, &whole[..len]).unwrap();

@@ -1,0 +1,58 @@
+//! Which files of a model's folder training does not change: a checkpoint takes them along.
+
+use super::error::CheckpointError;
+use super::manifest::entries;
+use std::path::Path;
+
+/// Tokenizer, processor and generation config of all families.
+const NAMES: [&str; 16] = [
+    "added_tokens.json",
+    "chat_template.json",
+    "generation_config.json",
+    "image_processor_config.json",
+    "merges.txt",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "video_preprocessor.json",
+    "video_preprocessor_config.json",
+    "vocab.json",
+    "vocab.txt",
+    "vocab_file.txt",
+    "bpe.codes",
+];
+
+/// Templates, vocabularies, and the code that a family's `auto_map` names; it is carried, never run.
+const ENDINGS: [&str; 4] = [".jinja", ".model", ".tiktoken", ".py"];
+
+/// Names of the files of `folder` that belong into every copy of its model, in order. `config.json` and weights do not:
+/// they are written anew.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn carried(folder: &Path) -> Result<Vec<String>, CheckpointError> {
+    let is_carried = |name: &str| NAMES.contains(&name) || ENDINGS.iter().any(|ending| name.ends_with(ending));
+    let found = entries(folder)?.into_iter().filter(|(name, path)| is_carried(name) && path.is_file());
+    let mut names: Vec<String> = found.map(|(name, _)| name).collect();
+    names.sort();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokenizers_are_carried_and_weights_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in
+            ["tokenizer.json", "chat_template.jinja", "config.json", "model.safetensors", "qwen.tiktoken", "data.json"]
+        {
+            std::fs::write(folder.path().join(name), "{}").unwrap();
+        }
+        std::fs::create_dir(folder.path().join("old.model")).unwrap();
+        assert_eq!(carried(folder.path()).unwrap(), ["chat_template.jinja", "qwen.tiktoken", "tokenizer.json"]);
+    }
+}

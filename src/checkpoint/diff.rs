@@ -1,0 +1,121 @@
+//! How two folders' weights differ: names, shapes, types, values.
+
+use loongforge_torch::train::WeightsError;
+use loongforge_torch::train::hf::{Checkpoint, Stored};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use tch::Kind;
+
+/// Elements of each side in memory at once.
+const BLOCK: i64 = 8 << 20;
+
+/// A tensor's difference.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TensorDiff {
+    OnlyLeft,
+    OnlyRight,
+    Shapes(Vec<i64>, Vec<i64>),
+    /// The largest absolute difference, and the largest absolute value on the left; NaN where only one side is.
+    Values {
+        max_abs: f64,
+        max_left: f64,
+    },
+    Exact,
+}
+
+/// A tensor that both or one of the folders have.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Difference {
+    pub name: String,
+    pub types: (Option<String>, Option<String>),
+    pub diff: TensorDiff,
+}
+
+impl Difference {
+    /// Whether values differ by at most `tolerance` times the tensor's largest.
+    pub fn is_close(&self, tolerance: f64) -> bool {
+        match self.diff {
+            TensorDiff::Exact => true,
+            TensorDiff::Values { max_abs, max_left } => max_abs <= tolerance * max_left,
+            _ => false,
+        }
+    }
+
+    /// `exact`, `close`, `different` or why there is nothing to compare.
+    pub fn verdict(&self, tolerance: f64) -> &'static str {
+        match self.diff {
+            TensorDiff::Exact => "exact",
+            TensorDiff::OnlyLeft => "only left",
+            TensorDiff::OnlyRight => "only right",
+            TensorDiff::Shapes(..) => "other shape",
+            TensorDiff::Values { .. } if self.is_close(tolerance) => "close",
+            TensorDiff::Values { .. } => "different",
+        }
+    }
+
+    pub fn to_json(&self, tolerance: f64) -> Value {
+        let mut entry =
+            json!({ "name": self.name, "verdict": self.verdict(tolerance), "types": [self.types.0, self.types.1] });
+        match &self.diff {
+            TensorDiff::Shapes(left, right) => entry["shapes"] = json!([left, right]),
+            TensorDiff::Values { max_abs, max_left } => {
+                (entry["max_abs"], entry["max_left"]) = (json!(max_abs), json!(max_left));
+            }
+            _ => {}
+        }
+        entry
+    }
+}
+
+/// Every tensor of either folder, by name. Values are compared as float32, so types may differ.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn diff(left: &Checkpoint, right: &Checkpoint) -> Result<Vec<Difference>, WeightsError> {
+    let names: BTreeSet<&str> = left.tensors().chain(right.tensors()).map(|(name, _)| name).collect();
+    let _no_grad = tch::no_grad_guard();
+    let one = |name: &str| {
+        let (a, b) = (left.get(name), right.get(name));
+        let diff = match (a, b) {
+            (Some(a), Some(b)) if a.shape != b.shape => TensorDiff::Shapes(a.shape.clone(), b.shape.clone()),
+            (Some(a), Some(b)) => values((left, a), (right, b))?,
+            (Some(_), None) => TensorDiff::OnlyLeft,
+            _ => TensorDiff::OnlyRight,
+        };
+        Ok(Difference { name: name.to_owned(), types: (a.map(Stored::format), b.map(Stored::format)), diff })
+    };
+    names.into_iter().map(one).collect()
+}
+
+fn values(left: (&Checkpoint, &Stored), right: (&Checkpoint, &Stored)) -> Result<TensorDiff, WeightsError> {
+    // Integers are compared as they are.
+    let kind = |stored: &Stored| if stored.dtype.is_plain_float() { Some(Kind::Float) } else { stored.dtype.kind() };
+    let (Some(left_kind), Some(right_kind)) = (kind(left.1), kind(right.1)) else {
+        return Ok(TensorDiff::Values { max_abs: f64::NAN, max_left: f64::NAN });
+    };
+    let shape = &left.1.shape;
+    let rows = shape.first().copied().unwrap_or(1);
+    let step = (BLOCK / shape.iter().skip(1).product::<i64>().max(1)).max(1);
+    let (mut max_abs, mut max_left, mut start) = (0f64, 0f64, 0);
+    while start < rows {
+        let len = step.min(rows - start);
+        let read = |(checkpoint, stored): (&Checkpoint, &Stored), kind| match shape.is_empty() {
+            true => checkpoint.read(stored, kind),
+            false => checkpoint.read_rows(stored, start, len, kind),
+        };
+        let (a, b) = (read(left, left_kind)?.to_kind(Kind::Double), read(right, right_kind)?.to_kind(Kind::Double));
+        if a.numel() > 0 {
+            let both_nan = a.isnan().logical_and(&b.isnan());
+            // Infinities of one sign are equal; their difference is not a number.
+            let same = a.eq_tensor(&b).logical_or(&both_nan);
+            let distance = (&a - &b).abs().masked_fill(&same, 0.0).max().double_value(&[]);
+            max_abs = if distance.is_nan() { f64::NAN } else { max_abs.max(distance) };
+            max_left = max_left.max(a.nan_to_num(0.0, None, None).abs().max().double_value(&[]));
+        }
+        if max_abs.is_nan() {
+            break;
+        }
+        start += len;
+    }
+    Ok(if max_abs == 0.0 { TensorDiff::Exact } else { TensorDiff::Values { max_abs, max_left } })
+}

@@ -1,0 +1,92 @@
+//! A folder's model once more: weights in another type or other shards, `config.json` to match, the rest carried.
+//! Seen whole or not at all.
+
+use super::saved_config::saved_config;
+use loongforge_actors::checkpoint::{CheckpointError, carried};
+use loongforge_torch::train::WeightsError;
+use loongforge_torch::train::hf::{Checkpoint, Dtype, Rewrite, rewrite};
+use serde_json::Value;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    #[error(transparent)]
+    Carried(#[from] CheckpointError),
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{path} is not JSON: {source}")]
+    Json { path: PathBuf, source: serde_json::Error },
+    #[error("{out} is there already and is not empty: name another folder")]
+    Exists { out: PathBuf },
+    #[error("the weights in {folder} are packed ({format}): add --dequantize")]
+    Packed { folder: PathBuf, format: String },
+}
+
+/// How a folder is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Export {
+    /// F32, BF16 or F16; `None` keeps every tensor's own.
+    pub dtype: Option<Dtype>,
+    pub max_shard_size: u64,
+    /// Whether packed weights may be unpacked; they cannot be written packed.
+    pub dequantize: bool,
+}
+
+/// Writes the model in `folder` into `out`; how many files of weights, and their bytes.
+///
+/// # Errors
+/// `folder` has no whole model, `out` holds something, or a file cannot be written. `out` is not there then.
+pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<(usize, u64), ExportError> {
+    let io = |path: &Path| {
+        let path = path.to_owned();
+        |source| ExportError::Io { path, source }
+    };
+    let checkpoint = Checkpoint::open(folder)?;
+    if let Some((_, packed)) = checkpoint.tensors().find(|(_, stored)| stored.is_packed() && !how.dequantize) {
+        return Err(ExportError::Packed { folder: folder.to_owned(), format: packed.format() });
+    }
+    let path = folder.join("config.json");
+    let text = fs::read(&path).map_err(io(&path))?;
+    let config: Value = serde_json::from_slice(&text).map_err(|source| ExportError::Json { path, source })?;
+    if out.exists() && fs::read_dir(out).map_err(io(out))?.next().is_some() {
+        return Err(ExportError::Exists { out: out.to_owned() });
+    }
+    let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::create_dir_all(parent).map_err(io(parent))?;
+    // Beside it, so that the rename stays on one disk; removed where anything fails.
+    let draft = tempfile::Builder::new().prefix(".loongforge-").tempdir_in(parent).map_err(io(parent))?;
+    let to = draft.path();
+    let how = Rewrite { dtype: how.dtype, max_shard_size: how.max_shard_size };
+    let files = rewrite(&checkpoint, to, &how)?;
+    let dtype = match how.dtype {
+        Some(dtype) => Some(dtype),
+        None => checkpoint.is_quantized().then_some(Dtype::BF16),
+    };
+    let name = |dtype: Dtype| match dtype {
+        Dtype::BF16 => "bfloat16",
+        Dtype::F16 => "float16",
+        Dtype::F64 => "float64",
+        _ => "float32",
+    };
+    let mut text = serde_json::to_vec_pretty(&saved_config(&config, dtype.map(name))).expect("JSON can be written");
+    text.push(b'\n');
+    fs::write(to.join("config.json"), text).map_err(io(to))?;
+    for name in carried(folder)? {
+        fs::copy(folder.join(&name), to.join(&name)).map_err(io(&folder.join(&name)))?;
+    }
+    let draft = draft.keep();
+    let moved = fs::rename(&draft, out).and_then(|()| {
+        use std::os::unix::fs::PermissionsExt;
+        // A temporary folder is its owner's alone.
+        fs::set_permissions(out, fs::Permissions::from_mode(0o755))
+    });
+    if let Err(source) = moved {
+        let _ = fs::remove_dir_all(&draft);
+        return Err(ExportError::Io { path: out.to_owned(), source });
+    }
+    Ok((files.len(), files.iter().map(|file| file.bytes).sum()))
+}

@@ -1,0 +1,72 @@
+//! What is in a folder: tensors by pattern, types, sizes.
+
+use super::{grouped, human};
+use loongforge_actors::checkpoint::{MANIFEST, Manifest};
+use loongforge_torch::train::hf::{Checkpoint, Stored, TensorFile, collapse};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+/// A page about the folder; with `all` every tensor is a line of its own.
+///
+/// # Errors
+/// There are no weights in it, or they are torn.
+pub fn inspect(folder: &Path, all: bool) -> anyhow::Result<String> {
+    let checkpoint = Checkpoint::open(folder)?;
+    let mut page = String::new();
+    let config = std::fs::read(folder.join("config.json")).ok();
+    let config = config.and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok());
+    let model = config.as_ref().and_then(|config| config["model_type"].as_str()).unwrap_or("no config.json");
+    writeln!(page, "{}: {model}", folder.display())?;
+    if folder.join(MANIFEST).is_file() {
+        let manifest = Manifest::read(folder)?;
+        writeln!(page, "checkpoint of a run after {} steps, {}", manifest.num_steps, manifest.precision)?;
+    }
+    let tensors: Vec<(&str, &Stored)> = checkpoint.tensors().collect();
+    let elements = |stored: &Stored| stored.shape.iter().product::<i64>() as u64;
+    let (mut parameters, mut bytes, mut types) = (0, 0, BTreeMap::<String, u64>::new());
+    for (_, stored) in &tensors {
+        parameters += elements(stored);
+        bytes += stored.bytes;
+        *types.entry(stored.format()).or_default() += elements(stored);
+    }
+    let types: Vec<String> = types.into_iter().map(|(name, count)| format!("{name} {}", grouped(count))).collect();
+    let (num_tensors, num_files) = (tensors.len(), checkpoint.files().len());
+    writeln!(
+        page,
+        "{} parameters in {num_tensors} tensors, {} in {num_files} files",
+        grouped(parameters),
+        human(bytes)
+    )?;
+    writeln!(page, "types: {}\n", types.join(", "))?;
+    let rows = tensors.iter().map(|(name, stored)| (*name, (stored.format(), stored.shape.clone(), stored.bytes)));
+    let rows = match all {
+        true => rows.map(|(name, key)| (name.escape_debug().to_string(), key, 1)).collect(),
+        false => collapse(rows),
+    };
+    let width = rows.iter().map(|(name, ..)| name.chars().count()).max().unwrap_or(0);
+    for (name, (format, shape, bytes), count) in rows {
+        let times = if count > 1 { format!(" x {count}") } else { String::new() };
+        writeln!(page, "{name:width$}  {format:<6} {shape:?}{times}  {}", human(bytes * count as u64))?;
+    }
+    for entry in optimizer_files(folder)? {
+        let file = TensorFile::open(&folder.join(&entry))?;
+        let bytes = file.tensors().values().map(|info| info.len).sum();
+        let steps = file.note("num_steps").unwrap_or("unknown");
+        writeln!(page, "\n{entry}: {} tensors, {}, step {steps}", file.tensors().len(), human(bytes))?;
+    }
+    Ok(page)
+}
+
+/// The optimizer states of a run's checkpoint.
+pub(super) fn optimizer_files(folder: &Path) -> std::io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name.starts_with("optimizer-") && name.ends_with(".safetensors") {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}

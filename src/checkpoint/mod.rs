@@ -1,0 +1,47 @@
+//! Checkpoints and model folders as such, without a run: what is in them, whether they are whole, how they differ, and
+//! the same weights in another form.
+
+mod diff;
+mod export;
+mod fit;
+mod inspect;
+mod saved_config;
+mod verify;
+
+pub use diff::{Difference, TensorDiff, diff};
+pub use export::{Export, ExportError, export};
+pub use fit::{FitError, expect_fit, load_options};
+pub use inspect::inspect;
+pub use saved_config::saved_config;
+pub use verify::verify;
+
+/// Bytes as people read them.
+fn human(bytes: u64) -> String {
+    let units = ["B", "kB", "MB", "GB", "TB"];
+    let (mut value, mut unit) = (bytes as f64, 0);
+    while value >= 1000.0 && unit + 1 < units.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.2} {}", units[unit]) }
+}
+
+/// Whole numbers in groups of three.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let lead = digits.len() % 3;
+    let groups = digits.as_bytes()[lead..].chunks(3).map(|group| String::from_utf8_lossy(group).into_owned());
+    let first = (lead > 0).then(|| digits[..lead].to_owned());
+    first.into_iter().chain(groups).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_readable() {
+        assert_eq!([human(0), human(999), human(1_234_567)], ["0 B", "999 B", "1.23 MB"]);
+        assert_eq!([grouped(7), grouped(1000), grouped(1_234_567)], ["7", "1 000", "1 234 567"]);
+    }
+}

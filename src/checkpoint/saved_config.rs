@@ -1,0 +1,48 @@
+//! The `config.json` of what is saved: plain weights of one type, whatever they came from.
+
+use serde_json::{Value, json};
+
+/// Without packing, and with `dtype` (`"bfloat16"`, `"float32"`) wherever the original names a type; transformers 4 calls
+/// it `torch_dtype`. `None` leaves types as they are.
+pub fn saved_config(config: &Value, dtype: Option<&str>) -> Value {
+    let mut saved = config.clone();
+    let Some(map) = saved.as_object_mut() else { return saved };
+    let named = plain(map, dtype);
+    if let (false, Some(dtype)) = (named, dtype) {
+        map.insert("dtype".to_owned(), json!(dtype));
+    }
+    saved
+}
+
+/// Whether this level named a type.
+fn plain(map: &mut serde_json::Map<String, Value>, dtype: Option<&str>) -> bool {
+    map.shift_remove("quantization_config");
+    let mut named = false;
+    for (key, value) in map.iter_mut() {
+        if key == "dtype" || key == "torch_dtype" {
+            named = true;
+            if let Some(dtype) = dtype {
+                *value = json!(dtype);
+            }
+        } else if let Some(inner) = value.as_object_mut().filter(|_| key.ends_with("_config")) {
+            plain(inner, dtype);
+        }
+    }
+    named
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packing_goes_and_the_type_is_ours() {
+        let config = json!({"a": 1, "quantization_config": {"x": 1}, "torch_dtype": "float16",
+            "text_config": {"dtype": "float8", "quantization_config": {}, "rope": {"dtype": "kept"}}});
+        let want =
+            json!({"a": 1, "torch_dtype": "bfloat16", "text_config": {"dtype": "bfloat16", "rope": {"dtype": "kept"}}});
+        assert_eq!(saved_config(&config, Some("bfloat16")), want);
+        assert_eq!(saved_config(&json!({"a": 1}), Some("float32")), json!({"a": 1, "dtype": "float32"}));
+        assert_eq!(saved_config(&json!({"a": 1}), None), json!({"a": 1}));
+    }
+}

@@ -1,0 +1,194 @@
+//! `loongforge checkpoint`: checkpoints and model folders without a run.
+
+use super::{UsageError, exit};
+use crate::checkpoint::{self, Difference, Export, TensorDiff};
+use crate::hub::resolve_model;
+use clap::{Args, Subcommand, ValueEnum};
+use loongforge_core::config::Size;
+use loongforge_torch::train::hf::{Checkpoint, Dtype, collapse};
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  loongforge checkpoint inspect Qwen/Qwen3-0.6B                          what a model is made of; fetched once
+  loongforge checkpoint verify runs/my/checkpoints/step-00000500         hashes, headers, index, config; exit code 2 if damaged
+  loongforge checkpoint diff before after                                which weights changed, and how much
+  loongforge checkpoint export-hf runs/my/checkpoints/step-00000500 out  the model alone, for transformers
+  loongforge checkpoint convert deepseek-fp8 plain --dtype bf16 --dequantize
+
+A folder is a checkpoint of a run, any Hugging Face folder, or a hub id org/name[@revision].";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct CheckpointArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Show tensors, types and sizes
+    #[command(after_help = "Example:\n  loongforge checkpoint inspect runs/my/checkpoints/step-00000500 --all")]
+    Inspect {
+        #[arg(value_name = "FOLDER")]
+        folder: String,
+        /// Every tensor on a line of its own
+        #[arg(long)]
+        all: bool,
+    },
+    /// Check that a folder is whole; exit code 2 where it is not
+    #[command(after_help = "Example:\n  loongforge checkpoint verify runs/my/checkpoints/step-00000500")]
+    Verify {
+        #[arg(value_name = "FOLDER")]
+        folder: String,
+    },
+    /// Compare two folders' weights; exit code 1 where they differ
+    #[command(after_help = "Example:\n  loongforge checkpoint diff before after --json")]
+    Diff {
+        #[arg(value_name = "LEFT")]
+        left: String,
+        #[arg(value_name = "RIGHT")]
+        right: String,
+        /// Difference that still counts as close, relative to a tensor's largest value
+        #[arg(long, default_value_t = 1e-5)]
+        tolerance: f64,
+        /// One JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write the model of a run's checkpoint as a Hugging Face folder
+    #[command(
+        after_help = "Example:\n  loongforge checkpoint export-hf runs/my/checkpoints/step-00000500 my-model --dtype bf16"
+    )]
+    ExportHf {
+        #[arg(value_name = "CHECKPOINT")]
+        folder: String,
+        #[arg(value_name = "OUT")]
+        out: PathBuf,
+        /// Type of the weights; the checkpoint's unless given
+        #[arg(long)]
+        dtype: Option<Type>,
+        /// Bytes of one file at most
+        #[arg(long, value_name = "SIZE", default_value = "5GB")]
+        max_shard_size: Size,
+    },
+    /// Write a folder's weights in another type
+    #[command(after_help = "Example:\n  loongforge checkpoint convert org/name-FP8 plain --dtype bf16 --dequantize")]
+    Convert {
+        #[arg(value_name = "IN")]
+        folder: String,
+        #[arg(value_name = "OUT")]
+        out: PathBuf,
+        /// Type of the weights
+        #[arg(long)]
+        dtype: Type,
+        /// Unpack FP8, INT4 or MXFP4 weights
+        #[arg(long)]
+        dequantize: bool,
+        /// Bytes of one file at most
+        #[arg(long, value_name = "SIZE", default_value = "5GB")]
+        max_shard_size: Size,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Type {
+    Bf16,
+    F16,
+    F32,
+}
+
+impl Type {
+    fn dtype(self) -> Dtype {
+        match self {
+            Self::Bf16 => Dtype::BF16,
+            Self::F16 => Dtype::F16,
+            Self::F32 => Dtype::F32,
+        }
+    }
+}
+
+pub fn checkpoint(args: CheckpointArgs) -> anyhow::Result<ExitCode> {
+    // A folder that is not what it should be is for the user to change.
+    act(args.action).map_err(|error| UsageError::of(error.as_ref()).into())
+}
+
+fn act(action: Action) -> anyhow::Result<ExitCode> {
+    match action {
+        Action::Inspect { folder, all } => {
+            print!("{}", checkpoint::inspect(&resolve_model(&folder)?, all)?);
+            Ok(ExitCode::SUCCESS)
+        }
+        Action::Verify { folder } => verify(&resolve_model(&folder)?),
+        Action::Diff { left, right, tolerance, json } => {
+            let (a, b) = (Checkpoint::open(&resolve_model(&left)?)?, Checkpoint::open(&resolve_model(&right)?)?);
+            let found = checkpoint::diff(&a, &b)?;
+            if json {
+                show_json(&found, tolerance);
+            } else {
+                show(&found, tolerance);
+            }
+            let equal = found.iter().all(|difference| difference.is_close(tolerance));
+            Ok(if equal { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
+        }
+        Action::ExportHf { folder, out, dtype, max_shard_size } => {
+            let how =
+                Export { dtype: dtype.map(Type::dtype), max_shard_size: max_shard_size.bytes(), dequantize: false };
+            export(&folder, &out, &how)
+        }
+        Action::Convert { folder, out, dtype, dequantize, max_shard_size } => {
+            let how = Export { dtype: Some(dtype.dtype()), max_shard_size: max_shard_size.bytes(), dequantize };
+            export(&folder, &out, &how)
+        }
+    }
+}
+
+fn export(folder: &str, out: &std::path::Path, how: &Export) -> anyhow::Result<ExitCode> {
+    let (files, bytes) = checkpoint::export(&resolve_model(folder)?, out, how)?;
+    println!("{}: {bytes} bytes of weights in {files} files", out.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn verify(folder: &std::path::Path) -> anyhow::Result<ExitCode> {
+    let checks = checkpoint::verify(folder);
+    for (name, result) in &checks {
+        match result {
+            Ok(what) => println!("ok     {name}: {what}"),
+            Err(what) => eprintln!("error: {name}: {}", what.trim_end()),
+        }
+    }
+    let whole = checks.iter().all(|(_, result)| result.is_ok());
+    Ok(if whole { ExitCode::SUCCESS } else { ExitCode::from(exit::USAGE) })
+}
+
+fn show(found: &[Difference], tolerance: f64) {
+    let rows = found.iter().filter(|difference| difference.diff != TensorDiff::Exact).map(|difference| {
+        let what = match &difference.diff {
+            TensorDiff::Values { max_abs, max_left } => format!("max abs difference {max_abs:.3e} of {max_left:.3e}"),
+            TensorDiff::Shapes(left, right) => format!("{left:?} and {right:?}"),
+            _ => String::new(),
+        };
+        (difference.name.as_str(), (difference.verdict(tolerance), what))
+    });
+    for (name, (verdict, what), count) in collapse(rows) {
+        let count = if count > 1 { format!("  ({count} tensors)") } else { String::new() };
+        println!("{verdict:<11}  {name}  {what}{count}");
+    }
+    let count = |verdict: &str| found.iter().filter(|difference| difference.verdict(tolerance) == verdict).count();
+    let other = found.len() - count("exact") - count("close") - count("different");
+    println!(
+        "{} tensors: {} exact, {} close, {} different, {other} missing or of another shape",
+        found.len(),
+        count("exact"),
+        count("close"),
+        count("different")
+    );
+}
+
+fn show_json(found: &[Difference], tolerance: f64) {
+    let tensors: Vec<_> = found.iter().map(|difference| difference.to_json(tolerance)).collect();
+    let equal = found.iter().all(|difference| difference.is_close(tolerance));
+    println!("{}", json!({ "equal": equal, "tolerance": tolerance, "tensors": tensors }));
+}

@@ -1,0 +1,267 @@
+//! Models of the Hugging Face hub: a hub id to a folder of the shared cache, in which Python's tools find them, too.
+//!
+//! `HF_HOME` (or `HF_HUB_CACHE`) says where the cache is, `HF_HUB_OFFLINE=1` forbids the network, `HF_TOKEN` opens gated
+//! repositories, `HF_ENDPOINT` names a mirror. Fetched are safetensors, JSON, text, templates and tokenizer models of
+//! the repository's top folder. Never pickles, never code.
+
+use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
+use hf_hub::{Cache, Repo, RepoType};
+use loongforge_core::config::{HubId, Source};
+use loongforge_torch::train::hf::INDEX_FILE;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, thiserror::Error)]
+pub enum HubError {
+    #[error("{id} is not in {cache}, and HF_HUB_OFFLINE is set: {what} is missing; fetch it once without")]
+    Offline { id: String, cache: PathBuf, what: String },
+    #[error("{id}: the hub says {status}: {hint}")]
+    Refused { id: String, status: &'static str, hint: &'static str },
+    #[error("{id} cannot be fetched from {endpoint}: {reason}")]
+    Network { id: String, endpoint: String, reason: String },
+    #[error(
+        "{id} has its weights in pickle files only ({file}), which run code when they are opened and are never read"
+    )]
+    Pickle { id: String, file: String },
+    #[error("{id}: {file} came with another SHA-256 than the hub promised; it was removed, try again")]
+    Corrupt { id: String, file: String },
+    #[error("{id}: the hub's answer is not to be trusted: {what}")]
+    Hostile { id: String, what: String },
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+}
+
+/// The directory of a model: `load` itself, or where the hub's model of this id is after all of it was fetched.
+///
+/// # Errors
+/// The hub has no such model, or it cannot be fetched.
+pub fn resolve_model(load: &str) -> Result<PathBuf, HubError> {
+    resolve(load, true)
+}
+
+/// As [`resolve_model`], without fetching weights: for what only reads the config or the tokenizer.
+///
+/// # Errors
+/// As [`resolve_model`].
+pub fn resolve_config(load: &str) -> Result<PathBuf, HubError> {
+    resolve(load, false)
+}
+
+fn resolve(load: &str, weights: bool) -> Result<PathBuf, HubError> {
+    match Source::new(load).hub_id() {
+        Some(id) => Hub::from_env().snapshot(&id, weights),
+        None => Ok(PathBuf::from(load)),
+    }
+}
+
+/// The cache and the endpoint that the environment names.
+struct Hub {
+    cache: Cache,
+    endpoint: String,
+    offline: bool,
+    token: Option<String>,
+}
+
+impl Hub {
+    fn from_env() -> Self {
+        let text = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let cache = match text("HF_HUB_CACHE") {
+            Some(dir) => Cache::new(dir.into()),
+            None => Cache::from_env(),
+        };
+        let offline = ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"].into_iter().filter_map(text).any(|value| {
+            let value = value.to_ascii_lowercase();
+            ["1", "true", "yes", "on"].contains(&value.as_str())
+        });
+        let endpoint = text("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".to_owned());
+        let token = text("HF_TOKEN").or_else(|| cache.token());
+        Self { cache, endpoint: endpoint.trim_end_matches('/').to_owned(), offline, token }
+    }
+
+    fn snapshot(&self, id: &HubId, weights: bool) -> Result<PathBuf, HubError> {
+        if !self.offline {
+            return self.fetch(id, weights);
+        }
+        let cache = self.cache.path().clone();
+        let offline = |what: &str| HubError::Offline { id: id.to_string(), cache, what: what.to_owned() };
+        let Some(folder) = self.cached(id) else { return Err(offline("the repository")) };
+        match missing(&folder, weights) {
+            None => Ok(folder),
+            Some(what) => Err(offline(&what)),
+        }
+    }
+
+    /// The snapshot of this revision that the cache has.
+    fn cached(&self, id: &HubId) -> Option<PathBuf> {
+        let revision = id.revision.as_deref().unwrap_or("main");
+        let repo = self.cache.path().join(self.repo(id, revision).folder_name());
+        let commit = match fs::read_to_string(repo.join("refs").join(revision)) {
+            Ok(commit) => commit.trim().to_owned(),
+            // The revision may be the commit itself.
+            Err(_) => revision.to_owned(),
+        };
+        is_plain(&commit).then(|| repo.join("snapshots").join(commit)).filter(|folder| folder.is_dir())
+    }
+
+    fn repo(&self, id: &HubId, revision: &str) -> Repo {
+        Repo::with_revision(id.repo.clone(), RepoType::Model, revision.to_owned())
+    }
+
+    fn fetch(&self, id: &HubId, weights: bool) -> Result<PathBuf, HubError> {
+        let failed = |error: ApiError| self.explain(id, &error);
+        let hostile = |what: String| HubError::Hostile { id: id.to_string(), what };
+        let api = ApiBuilder::new()
+            .with_endpoint(self.endpoint.clone())
+            .with_cache_dir(self.cache.path().clone())
+            .with_token(self.token.clone())
+            .with_retries(3)
+            .with_progress(weights)
+            .build()
+            .map_err(failed)?;
+        let revision = id.revision.as_deref().unwrap_or("main");
+        let info = match api.repo(self.repo(id, revision)).info() {
+            Ok(info) => info,
+            Err(error) => {
+                let error = self.explain(id, &error);
+                // What is there already serves while the hub cannot be reached.
+                let unreachable = matches!(error, HubError::Network { .. });
+                let cached = self.cached(id).filter(|folder| unreachable && missing(folder, weights).is_none());
+                return cached.ok_or(error);
+            }
+        };
+        if !is_plain(&info.sha) || !revision.split('/').all(is_plain) {
+            return Err(hostile(format!("a commit {:?} for {revision:?}", info.sha)));
+        }
+        // All files of one commit, whatever is pushed meanwhile.
+        let repo = api.repo(self.repo(id, &info.sha));
+        let folder = self.cache.repo(self.repo(id, revision)).pointer_path(&info.sha);
+        let mut names: Vec<String> = info.siblings.into_iter().map(|sibling| sibling.rfilename).collect();
+        names.sort();
+        let has_weights = names.iter().any(|name| name.ends_with(".safetensors"));
+        if weights && !has_weights {
+            let pickle =
+                names.iter().find(|name| name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth"));
+            if let Some(file) = pickle {
+                return Err(HubError::Pickle { id: id.to_string(), file: file.clone() });
+            }
+        }
+        // Weights last: what is small and wrong is found first.
+        let is_weight = |name: &&String| name.ends_with(".safetensors");
+        let (heavy, light): (Vec<_>, Vec<_>) = names.iter().filter(|name| is_wanted(name)).partition(is_weight);
+        for name in light.into_iter().chain(heavy.into_iter().filter(|_| weights)) {
+            if !folder.join(name).exists() {
+                self.download(&api, &repo, id, name)?;
+            }
+        }
+        let create = self.cache.repo(self.repo(id, revision)).create_ref(&info.sha);
+        create.map_err(|source| HubError::Io { path: self.cache.path().clone(), source })?;
+        Ok(folder)
+    }
+
+    fn download(&self, api: &Api, repo: &ApiRepo, id: &HubId, name: &str) -> Result<(), HubError> {
+        let failed = |error: ApiError| self.explain(id, &error);
+        // The library names files in the cache by these, unseen.
+        let metadata = api.metadata(&repo.url(name)).map_err(failed)?;
+        if !is_plain(metadata.etag()) || !is_plain(metadata.commit_hash()) {
+            let what = format!("{name} has the tag {:?} of commit {:?}", metadata.etag(), metadata.commit_hash());
+            return Err(HubError::Hostile { id: id.to_string(), what });
+        }
+        let path = repo.download(name).map_err(failed)?;
+        // Large files' tags are their hashes.
+        let blob = fs::canonicalize(&path).map_err(|source| HubError::Io { path: path.clone(), source })?;
+        let promised = metadata.etag();
+        if promised.len() == 64 && promised.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            let found = sha256(&blob).map_err(|source| HubError::Io { path: blob.clone(), source })?;
+            if found != promised.to_ascii_lowercase() {
+                let _ = fs::remove_file(&path);
+                let _ = fs::remove_file(&blob);
+                return Err(HubError::Corrupt { id: id.to_string(), file: name.to_owned() });
+            }
+        }
+        Ok(())
+    }
+
+    fn explain(&self, id: &HubId, error: &ApiError) -> HubError {
+        let (id, reason) = (id.to_string(), error.to_string());
+        let refused = |status, hint| HubError::Refused { id: id.clone(), status, hint };
+        match reason.rsplit("status: ").next().unwrap_or_default().trim() {
+            "401" | "403" => refused("no access", "is it private or gated? accept its terms, and set HF_TOKEN"),
+            "404" => refused("not found", "is the id right, and its revision (org/name@revision)?"),
+            _ => HubError::Network { id, endpoint: self.endpoint.clone(), reason },
+        }
+    }
+}
+
+/// What a complete snapshot would have besides.
+fn missing(folder: &Path, weights: bool) -> Option<String> {
+    let lacks = |name: &str| !folder.join(name).is_file();
+    if lacks("config.json") {
+        return Some("config.json".to_owned());
+    }
+    if !weights {
+        return None;
+    }
+    let index = match fs::read(folder.join(INDEX_FILE)) {
+        Ok(text) => serde_json::from_slice(&text).unwrap_or(Value::Null),
+        Err(_) => return lacks("model.safetensors").then(|| "model.safetensors".to_owned()),
+    };
+    let files = index["weight_map"].as_object().into_iter().flatten().filter_map(|(_, file)| file.as_str());
+    let mut files: Vec<&str> = files.collect();
+    files.sort_unstable();
+    files.dedup();
+    files.into_iter().find(|file| lacks(file)).map(str::to_owned)
+}
+
+/// Whether a file of a repository's listing is fetched: of the top folder, and of a kind that is read.
+fn is_wanted(name: &str) -> bool {
+    let endings = [".safetensors", ".json", ".txt", ".jinja", ".model", ".tiktoken"];
+    is_plain(name) && endings.iter().any(|ending| name.ends_with(ending))
+}
+
+/// Whether this is one harmless component of a path.
+fn is_plain(name: &str) -> bool {
+    let harmless = |byte: u8| byte.is_ascii_alphanumeric() || b"._-+=".contains(&byte);
+    !name.is_empty() && name.len() <= 200 && !name.starts_with('.') && name.bytes().all(harmless)
+}
+
+fn sha256(path: &Path) -> io::Result<String> {
+    let (mut file, mut hash, mut block) = (fs::File::open(path)?, Sha256::new(), vec![0; 1 << 20]);
+    loop {
+        match file.read(&mut block)? {
+            0 => break,
+            len => hash.update(&block[..len]),
+        }
+    }
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_harmless_files_are_wanted() {
+        for name in [
+            "config.json",
+            "model-00001-of-00002.safetensors",
+            "tokenizer.model",
+            "chat_template.jinja",
+            "qwen.tiktoken",
+        ] {
+            assert!(is_wanted(name), "{name}");
+        }
+        for name in
+            ["pytorch_model.bin", "modeling_x.py", "../x.json", "a/b.json", "/etc/x.txt", ".x.json", "x.json\n", ""]
+        {
+            assert!(!is_wanted(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_directory_is_itself() {
+        assert_eq!(resolve_model("./somewhere").unwrap(), Path::new("./somewhere"));
+    }
+}

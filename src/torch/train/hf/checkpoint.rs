@@ -1,0 +1,148 @@
+//! The weights in a Hugging Face folder: one file or shards with an index, and the tensors in them under the names that
+//! models use, whatever they are packed in.
+
+use super::dtype::Dtype;
+use super::error::WeightsError;
+use super::file::TensorFile;
+use super::header::TensorInfo;
+use super::stored::{Quantization, Stored, gather};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+pub const SINGLE_FILE: &str = "model.safetensors";
+pub const INDEX_FILE: &str = "model.safetensors.index.json";
+
+/// Bytes of `config.json` or an index at most.
+const MAX_JSON: u64 = 256 << 20;
+
+/// An open folder. Every header was read and checked; nothing of the data.
+pub struct Checkpoint {
+    folder: PathBuf,
+    files: Vec<TensorFile>,
+    tensors: BTreeMap<String, Stored>,
+}
+
+impl Checkpoint {
+    /// Opens the folder's index, or its one file.
+    ///
+    /// # Errors
+    /// There are no safetensors, a file is torn, the index does not fit the files, or the quantisation is unknown.
+    pub fn open(folder: &Path) -> Result<Self, WeightsError> {
+        let index = folder.join(INDEX_FILE);
+        let files = if index.is_file() { open_shards(folder, &index)? } else { vec![open_single(folder)?] };
+        let config = folder.join("config.json");
+        let config = if config.is_file() { read_json(&config)? } else { Value::Null };
+        let quantization = Quantization::read(&config)
+            .map_err(|reason| WeightsError::Quantization { folder: folder.to_owned(), reason })?;
+        let tensors = gather(&files, &quantization)
+            .map_err(|reason| WeightsError::Quantization { folder: folder.to_owned(), reason })?;
+        Ok(Self { folder: folder.to_owned(), files, tensors })
+    }
+
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    pub fn files(&self) -> &[TensorFile] {
+        &self.files
+    }
+
+    /// The tensors by the models' names: packed ones are one entry, with the shape that they unpack to.
+    pub fn tensors(&self) -> impl Iterator<Item = (&str, &Stored)> {
+        self.tensors.iter().map(|(name, stored)| (name.as_str(), stored))
+    }
+
+    pub fn get(&self, name: &str) -> Option<&Stored> {
+        self.tensors.get(name)
+    }
+
+    pub fn is_quantized(&self) -> bool {
+        self.tensors.values().any(Stored::is_packed)
+    }
+
+    pub(super) fn place(&self, at: &super::stored::Place) -> (&TensorFile, &TensorInfo) {
+        let file = &self.files[at.file];
+        (file, &file.tensors()[&at.name])
+    }
+}
+
+fn open_single(folder: &Path) -> Result<TensorFile, WeightsError> {
+    let single = folder.join(SINGLE_FILE);
+    if single.is_file() {
+        return Ok(TensorFile::open(&single)?);
+    }
+    if let Some(pickle) = find_pickle(folder) {
+        return Err(WeightsError::Pickle { folder: folder.to_owned(), file: pickle });
+    }
+    Err(WeightsError::NoWeights { folder: folder.to_owned() })
+}
+
+/// A file of the kind that runs code when it is opened.
+fn find_pickle(folder: &Path) -> Option<String> {
+    let names = fs::read_dir(folder).ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let mut found: Vec<String> = names
+        .filter(|name| [".bin", ".pt", ".pth", ".ckpt", ".pkl"].iter().any(|ending| name.ends_with(ending)))
+        .collect();
+    found.sort();
+    // The usual name first: a folder may hold other such files.
+    found.iter().find(|name| name.starts_with("pytorch_model")).or(found.first()).cloned()
+}
+
+fn open_shards(folder: &Path, index: &Path) -> Result<Vec<TensorFile>, WeightsError> {
+    let wrong = |reason: String| WeightsError::Index { path: index.to_owned(), reason };
+    let json = read_json(index)?;
+    let places = json["weight_map"].as_object().ok_or_else(|| wrong("it has no object `weight_map`".into()))?;
+    let mut names = BTreeSet::new();
+    for (tensor, file) in places {
+        let file = file.as_str().ok_or_else(|| wrong(format!("weight_map.{tensor} is not a file name")))?;
+        if Path::new(file).file_name().is_none_or(|last| last != file) {
+            return Err(wrong(format!("weight_map.{tensor} leads out of the folder: {file}")));
+        }
+        names.insert(file);
+    }
+    if names.is_empty() {
+        return Err(wrong("its `weight_map` is empty".into()));
+    }
+    let missing: Vec<&str> = names.iter().copied().filter(|name| !folder.join(name).is_file()).collect();
+    if let Some(first) = missing.first() {
+        let count = missing.len();
+        let others = if count > 1 { format!(", and {} more shards", count - 1) } else { String::new() };
+        return Err(wrong(format!("it names {first}, which is not in {}{others}", folder.display())));
+    }
+    let files = names.iter().map(|name| TensorFile::open(&folder.join(name))).collect::<Result<Vec<_>, _>>()?;
+    let by_name: BTreeMap<&str, &TensorFile> = names.iter().copied().zip(&files).collect();
+    for (tensor, file) in places {
+        let file = file.as_str().unwrap_or_default();
+        if !by_name[file].tensors().contains_key(tensor) {
+            return Err(wrong(format!("it says that {tensor} is in {file}, which has no such tensor")));
+        }
+    }
+    let mut seen: BTreeMap<&String, &TensorFile> = BTreeMap::new();
+    for file in &files {
+        for tensor in file.tensors().keys() {
+            if let Some(other) = seen.insert(tensor, file) {
+                let (left, right) = (other.path().display(), file.path().display());
+                return Err(wrong(format!("{tensor} is in {left} and in {right}")));
+            }
+        }
+    }
+    Ok(files)
+}
+
+/// Reads a file of bounded size as JSON.
+pub(super) fn read_json(path: &Path) -> Result<Value, WeightsError> {
+    let wrong = |reason: String| WeightsError::Index { path: path.to_owned(), reason };
+    let len = fs::metadata(path).map_err(|error| wrong(error.to_string()))?.len();
+    if len > MAX_JSON {
+        return Err(wrong(format!("it has {len} bytes, at most {MAX_JSON} are read")));
+    }
+    let text = fs::read(path).map_err(|error| wrong(error.to_string()))?;
+    serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))
+}
+
+/// Bytes of values of a type.
+pub(super) fn num_bytes(shape: &[i64], dtype: Dtype) -> u64 {
+    shape.iter().product::<i64>() as u64 * dtype.bits() / 8
+}

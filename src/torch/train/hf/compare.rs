@@ -1,0 +1,219 @@
+//! Headers against a model's parameters: everything that does not fit, in one table, before anything is allocated.
+
+use super::checkpoint::Checkpoint;
+use super::dtype::Dtype;
+use super::error::WeightsError;
+use super::pattern::{collapse, matches};
+use crate::nn::{ParamSpec, Piece};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// Lines of one cause that are shown.
+const MAX_LINES: usize = 12;
+
+/// Tensors that some publishers store and no model needs: they are computed.
+const NEVER_NEEDED: [&str; 4] = ["*.rotary_emb.inv_freq", "*.rope.inv_freq", "*.attn.masked_bias", "*.position_ids"];
+
+/// Tables with one row a token: by the last two segments of their names.
+const TOKEN_TABLES: [&str; 7] = [
+    "embed_tokens.weight",
+    "lm_head.weight",
+    "wte.weight",
+    "tok_embeddings.weight",
+    "output.weight",
+    "word_embeddings.weight",
+    "shared_head.head.weight",
+];
+
+/// How strictly a folder is compared and what is made of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// Tensors of the folder that the model leaves out on purpose; `*` stands for anything.
+    pub ignore: Vec<String>,
+    /// Parameters that keep their value where the folder has none, such as fresh adapters; `*` stands for anything.
+    pub optional: Vec<String>,
+    /// Token tables may have fewer rows in the folder; the rows that are new become the mean of the others.
+    pub resize_embeddings: bool,
+}
+
+/// What does not fit, by cause. Shapes and types are the folder's first, the model's second.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mismatches {
+    pub missing: Vec<(String, Vec<i64>)>,
+    pub misshaped: Vec<(String, Vec<i64>, Vec<i64>)>,
+    pub untyped: Vec<(String, Dtype)>,
+    pub extra: Vec<(String, Vec<i64>)>,
+    pub hints: Vec<String>,
+}
+
+/// Compares a folder with all parameters of a model, those of every pool: what is missing, misshaped, of a type that
+/// parameters cannot have, or too much.
+///
+/// # Errors
+/// [`WeightsError::Mismatch`] with all of it.
+pub fn compare_weights(
+    specs: &[ParamSpec],
+    checkpoint: &Checkpoint,
+    options: &LoadOptions,
+) -> Result<(), WeightsError> {
+    let mut mismatches = missing_or_wrong(specs.iter().flat_map(|spec| &spec.pieces), checkpoint, options);
+    let known: BTreeMap<&str, &Piece> =
+        specs.iter().flat_map(|spec| &spec.pieces).map(|piece| (piece.name.as_str(), piece)).collect();
+    let ignored = |name: &str| {
+        let patterns = NEVER_NEEDED.into_iter().chain(options.ignore.iter().map(String::as_str));
+        patterns.into_iter().any(|pattern| matches(pattern, name))
+    };
+    let extra = checkpoint.tensors().filter(|(name, _)| !known.contains_key(name) && !ignored(name));
+    mismatches.extra = extra
+        .filter(|(name, stored)| !is_tied_head(name, &stored.shape, &known))
+        .map(|(name, stored)| (name.to_owned(), stored.shape.clone()))
+        .collect();
+    mismatches.into_result(checkpoint)
+}
+
+/// As [`compare_weights`] for some of a model's parameters, so that what is too much cannot be known.
+pub(super) fn compare_part<'a>(
+    pieces: impl Iterator<Item = &'a Piece>,
+    checkpoint: &Checkpoint,
+    options: &LoadOptions,
+) -> Result<(), WeightsError> {
+    missing_or_wrong(pieces, checkpoint, options).into_result(checkpoint)
+}
+
+/// Whether a folder's table may be loaded into a larger one.
+pub(super) fn may_grow(piece: &Piece, found: &[i64], options: &LoadOptions) -> bool {
+    options.resize_embeddings
+        && is_token_table(&piece.name)
+        && !piece.transposed
+        && matches!((found, piece.shape.as_slice()), ([rows, cols], [more, same]) if rows < more && cols == same && *rows > 0)
+}
+
+pub(super) fn is_optional(name: &str, options: &LoadOptions) -> bool {
+    options.optional.iter().any(|pattern| matches(pattern, name))
+}
+
+fn is_token_table(name: &str) -> bool {
+    TOKEN_TABLES
+        .iter()
+        .any(|table| name.strip_suffix(table).is_some_and(|start| start.is_empty() || start.ends_with('.')))
+}
+
+/// A head that a folder stores although it is the embedding: the model has no head, and an embedding of its shape.
+fn is_tied_head(name: &str, shape: &[i64], known: &BTreeMap<&str, &Piece>) -> bool {
+    let heads = ["lm_head.weight", "output.weight"];
+    let is_head = |name: &str| heads.iter().any(|head| name.ends_with(head));
+    let ties = |piece: &&Piece| is_token_table(&piece.name) && piece.shape.get(1) == shape.get(1);
+    is_head(name) && known.keys().all(|name| !is_head(name)) && known.values().any(|piece| ties(&piece))
+}
+
+fn missing_or_wrong<'a>(
+    pieces: impl Iterator<Item = &'a Piece>,
+    checkpoint: &Checkpoint,
+    options: &LoadOptions,
+) -> Mismatches {
+    let mut mismatches = Mismatches::default();
+    for piece in pieces {
+        let name = || piece.name.clone();
+        match checkpoint.get(&piece.name) {
+            None if is_optional(&piece.name, options) => {}
+            None => mismatches.missing.push((name(), piece.shape.clone())),
+            Some(stored) if stored.shape != piece.shape && !may_grow(piece, &stored.shape, options) => {
+                mismatches.misshaped.push((name(), stored.shape.clone(), piece.shape.clone()));
+            }
+            Some(stored) if !stored.dtype.is_plain_float() => mismatches.untyped.push((name(), stored.dtype)),
+            Some(_) => {}
+        }
+    }
+    mismatches
+}
+
+impl Mismatches {
+    fn is_empty(&self) -> bool {
+        self.missing.is_empty() && self.misshaped.is_empty() && self.untyped.is_empty() && self.extra.is_empty()
+    }
+
+    fn into_result(mut self, checkpoint: &Checkpoint) -> Result<(), WeightsError> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        self.hints = self.find_hints(checkpoint);
+        Err(WeightsError::Mismatch { folder: checkpoint.folder().to_owned(), mismatches: Box::new(self) })
+    }
+
+    fn find_hints(&self, checkpoint: &Checkpoint) -> Vec<String> {
+        let mut hints = Vec::new();
+        let tables = self.misshaped.iter().filter(|(name, ..)| is_token_table(name));
+        if let Some((_, found, want)) = tables.into_iter().find(|(_, found, want)| found.get(1) == want.get(1)) {
+            hints.push(match found[0] < want[0] {
+                true => "the tokenizer grew? set model.resize_embeddings=true".to_owned(),
+                false => format!("the folder has {} tokens: set vocab_size so in model.overrides", found[0]),
+            });
+        }
+        if self.missing.iter().any(|(name, _)| name.ends_with("lm_head.weight")) {
+            hints.push("the head is the embedding? set model.overrides.tie_word_embeddings=true".to_owned());
+        }
+        let has = |part: &str| self.extra.iter().any(|(name, _)| name.contains(part));
+        if has("lora_") {
+            hints.push("the folder holds an adapter: merge it, or name it as the adapter to load".to_owned());
+        }
+        if has("mtp") || has("eh_proj") {
+            hints.push("the folder has multi-token prediction layers: set model.mtp.num_layers".to_owned());
+        }
+        let untyped = self.untyped.iter().any(|(_, dtype)| dtype.bits() < 16);
+        if untyped {
+            hints.push("packed weights without their scales: is quantization_config in config.json?".to_owned());
+        }
+        let (missing, extra): (BTreeSet<&str>, BTreeSet<&str>) = (
+            self.missing.iter().map(|(name, _)| name.as_str()).collect(),
+            checkpoint.tensors().map(|(name, _)| name).collect(),
+        );
+        // All of a model under another prefix, as after some wrapper's save.
+        for prefix in ["model.", "module.", "base_model.model.", "_orig_mod."] {
+            let longer = |name: &&str| extra.contains(format!("{prefix}{name}").as_str());
+            let shorter = |name: &&str| name.strip_prefix(prefix).is_some_and(|name| extra.contains(name));
+            let count = missing.iter().filter(|name| longer(name) || shorter(name)).count();
+            if count > 0 && count == missing.len() {
+                let how = if missing.iter().all(|name| longer(name)) { "with" } else { "without" };
+                hints.push(format!("what is missing is there {how} the prefix `{prefix}`: another class saved it"));
+            }
+        }
+        hints
+    }
+}
+
+impl fmt::Display for Mismatches {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let missing = self.missing.iter().map(|(name, shape)| (name.as_str(), format!("{shape:?} by config.json")));
+        section(f, "missing", missing)?;
+        let both = |found: &[i64], want: &[i64]| format!("is {found:?} there and {want:?} by config.json");
+        let misshaped = self.misshaped.iter().map(|(name, found, want)| (name.as_str(), both(found, want)));
+        section(f, "of another shape", misshaped)?;
+        let untyped = self.untyped.iter().map(|(name, dtype)| (name.as_str(), format!("is {dtype}, must be a float")));
+        section(f, "of another type", untyped)?;
+        let extra = self.extra.iter().map(|(name, shape)| (name.as_str(), format!("{shape:?} there")));
+        section(f, "not of the model", extra)?;
+        self.hints.iter().try_for_each(|hint| writeln!(f, "  hint: {hint}"))
+    }
+}
+
+fn section<'a>(
+    f: &mut fmt::Formatter<'_>,
+    title: &str,
+    entries: impl Iterator<Item = (&'a str, String)>,
+) -> fmt::Result {
+    let lines = collapse(entries);
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let total: usize = lines.iter().map(|(.., count)| count).sum();
+    writeln!(f, "  {title} ({total}):")?;
+    let width = lines.iter().take(MAX_LINES).map(|(name, ..)| name.chars().count()).max().unwrap_or(0);
+    for (name, what, count) in lines.iter().take(MAX_LINES) {
+        let count = if *count > 1 { format!("  ({count} tensors)") } else { String::new() };
+        writeln!(f, "    {name:width$}  {what}{count}")?;
+    }
+    match lines.len().saturating_sub(MAX_LINES) {
+        0 => Ok(()),
+        more => writeln!(f, "    and {more} more kinds"),
+    }
+}

@@ -1,0 +1,29 @@
+//! What can be wrong with the weights in a folder.
+
+use super::compare::Mismatches;
+use super::file::TensorFileError;
+use std::path::PathBuf;
+
+#[derive(Debug, thiserror::Error)]
+pub enum WeightsError {
+    #[error(transparent)]
+    File(#[from] TensorFileError),
+    #[error("{folder} has no model.safetensors (nor its .index.json); for random weights set model.weights=random")]
+    NoWeights { folder: PathBuf },
+    #[error(
+        "{folder} has its weights in pickle files ({file}), which run code when they are opened and are never read; \
+         convert it once where you trust it: python -c \"from transformers import AutoModel; \
+         AutoModel.from_pretrained('{folder}').save_pretrained('converted')\""
+    )]
+    Pickle { folder: PathBuf, file: String },
+    #[error("{path}: {reason}")]
+    Index { path: PathBuf, reason: String },
+    #[error("the quantised weights in {folder} cannot be read: {reason}")]
+    Quantization { folder: PathBuf, reason: String },
+    #[error("the weights in {folder} are not of the model in config.json:\n{mismatches}")]
+    Mismatch { folder: PathBuf, mismatches: Box<Mismatches> },
+    #[error("cannot write {path}: {source}; is the folder writable, and is there space on the disk?")]
+    Write { path: PathBuf, source: std::io::Error },
+    #[error("{folder}: {reason}")]
+    Convert { folder: PathBuf, reason: String },
+}

@@ -1,0 +1,92 @@
+//! One safetensors file: its header first, then only the bytes asked for, each read where it belongs.
+//!
+//! Not mapped: a file that is cut short under a mapping would be a SIGBUS, here it is an error.
+
+use super::dtype::Dtype;
+use super::header::{Header, MAX_HEADER, TensorInfo};
+use super::parallel::{Job, run};
+use crate::native::bytes_mut;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use tch::{Device, Tensor};
+
+#[derive(Debug, thiserror::Error)]
+pub enum TensorFileError {
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{path} is not a whole safetensors file ({reason}); was its copy or download cut short?")]
+    Torn { path: PathBuf, reason: String },
+    #[error("{path}: {name} has type {dtype}; supported are F32, BF16, F16 and F64")]
+    Dtype { path: PathBuf, name: String, dtype: Dtype },
+}
+
+/// An open file whose header was read and checked against its length.
+pub struct TensorFile {
+    path: PathBuf,
+    file: File,
+    header: Header,
+    data_start: u64,
+}
+
+impl TensorFile {
+    /// # Errors
+    /// The file is missing, or its header is not one of a whole file.
+    pub fn open(path: &Path) -> Result<Self, TensorFileError> {
+        let io = |source| TensorFileError::Io { path: path.to_owned(), source };
+        let torn = |reason: String| TensorFileError::Torn { path: path.to_owned(), reason };
+        let file = File::open(path).map_err(io)?;
+        let metadata = file.metadata().map_err(io)?;
+        if !metadata.is_file() {
+            return Err(torn("it is no file".to_owned()));
+        }
+        let len = metadata.len();
+        let mut prefix = [0; 8];
+        file.read_exact_at(&mut prefix, 0).map_err(|_| torn(format!("it has {len} bytes")))?;
+        let data_start = u64::from_le_bytes(prefix).saturating_add(8);
+        // The second bound is against a length that lies.
+        if data_start > len || data_start > MAX_HEADER {
+            return Err(torn(format!("its header ends at byte {data_start} of {len} bytes")));
+        }
+        let mut json = vec![0; data_start as usize - 8];
+        file.read_exact_at(&mut json, 8).map_err(io)?;
+        let header = Header::parse(&json, len - data_start).map_err(torn)?;
+        Ok(Self { path: path.to_owned(), file, header, data_start })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn tensors(&self) -> &BTreeMap<String, TensorInfo> {
+        &self.header.tensors
+    }
+
+    /// An entry of the header's `__metadata__`.
+    pub fn note(&self, key: &str) -> Option<&str> {
+        Some(self.header.notes.get(key)?.as_str())
+    }
+
+    /// Reads bytes of a tensor's data, from `offset` on.
+    pub(super) fn read_at(&self, info: &TensorInfo, offset: u64, bytes: &mut [u8]) -> Result<(), TensorFileError> {
+        debug_assert!(offset + bytes.len() as u64 <= info.len, "bytes of the tensor");
+        let io = |source| TensorFileError::Io { path: self.path.clone(), source };
+        self.file.read_exact_at(bytes, self.data_start + info.start + offset).map_err(io)
+    }
+
+    /// Reads one tensor onto the CPU, in the file's type; `None` where the file has no such name.
+    ///
+    /// # Errors
+    /// It cannot be read, or libtorch has no such type.
+    pub fn read(&self, name: &str) -> Result<Option<Tensor>, TensorFileError> {
+        let Some(info) = self.header.tensors.get(name) else { return Ok(None) };
+        let wrong = || TensorFileError::Dtype { path: self.path.clone(), name: name.to_owned(), dtype: info.dtype };
+        let kind = info.dtype.kind().ok_or_else(wrong)?;
+        let mut tensor = Tensor::empty(info.shape.as_slice(), (kind, Device::Cpu));
+        let target = bytes_mut(&mut tensor);
+        run(vec![Job { file: self, info, offset: 0, to: info.dtype, target }])?;
+        Ok(Some(tensor))
+    }
+}

@@ -1,0 +1,190 @@
+//! The header of a safetensors file, read strictly: whatever a file says, it is checked before a byte is allocated for
+//! its tensors. Stricter than the format's own reader: a name that comes twice is an error, not the last one's.
+
+use super::dtype::Dtype;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Bytes of a header at most, as in the format's own reader; a model of a million tensors stays below.
+pub(super) const MAX_HEADER: u64 = 100_000_000;
+
+/// A tensor of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorInfo {
+    pub dtype: Dtype,
+    pub shape: Vec<i64>,
+    /// The first byte after the header, and how many there are.
+    pub start: u64,
+    pub len: u64,
+}
+
+/// What a file holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Header {
+    pub tensors: BTreeMap<String, TensorInfo>,
+    /// `__metadata__`.
+    pub notes: BTreeMap<String, String>,
+}
+
+impl Header {
+    /// Reads the JSON of a header whose file has `data_len` more bytes.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub fn parse(json: &[u8], data_len: u64) -> Result<Self, String> {
+        let raw: Raw = serde_json::from_slice(json).map_err(|error| format!("its header: {error}"))?;
+        let mut tensors = BTreeMap::new();
+        for (name, entry) in raw.tensors {
+            let info = entry.check().map_err(|reason| format!("{name}: {reason}"))?;
+            tensors.insert(name, info);
+        }
+        expect_cover(&tensors, data_len)?;
+        Ok(Self { tensors, notes: raw.notes })
+    }
+}
+
+/// The tensors must lie end to end: a gap could hide data, an overlap make it change twice.
+fn expect_cover(tensors: &BTreeMap<String, TensorInfo>, data_len: u64) -> Result<(), String> {
+    let mut order: Vec<(&String, &TensorInfo)> = tensors.iter().collect();
+    order.sort_by_key(|(_, info)| (info.start, info.len));
+    let mut end = 0;
+    for (name, info) in order {
+        if info.start < end {
+            return Err(format!("{name} overlaps the tensor before it: begins at {} and not at {end}", info.start));
+        }
+        if info.start > end {
+            return Err(format!("there are {} bytes of no tensor before {name}", info.start - end));
+        }
+        end += info.len;
+    }
+    if end == data_len {
+        return Ok(());
+    }
+    Err(format!("it has {data_len} bytes of data and its header promises {end}"))
+}
+
+struct Raw {
+    tensors: BTreeMap<String, RawInfo>,
+    notes: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawInfo {
+    dtype: String,
+    shape: Vec<u64>,
+    data_offsets: [u64; 2],
+}
+
+impl RawInfo {
+    fn check(self) -> Result<TensorInfo, String> {
+        let dtype = Dtype::from_name(&self.dtype).ok_or_else(|| format!("unknown type {:?}", self.dtype))?;
+        let shape: Vec<i64> = self.shape.iter().filter_map(|&dim| i64::try_from(dim).ok()).collect();
+        let elements = self.shape.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim));
+        let bits = elements.and_then(|elements| elements.checked_mul(dtype.bits()));
+        let bits = bits.filter(|_| shape.len() == self.shape.len());
+        let bits = bits.ok_or_else(|| format!("its shape {:?} is too large", self.shape))?;
+        let [start, end] = self.data_offsets;
+        let len = end.checked_sub(start).ok_or_else(|| format!("its data end at {end}, before {start}"))?;
+        if !bits.is_multiple_of(8) || bits / 8 != len {
+            let shape = &self.shape;
+            return Err(format!("{dtype} of shape {shape:?} takes {} bytes, its offsets say {len}", bits.div_ceil(8)));
+        }
+        Ok(TensorInfo { dtype, shape, start, len })
+    }
+}
+
+impl<'de> Deserialize<'de> for Raw {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(RawVisitor)
+    }
+}
+
+struct RawVisitor;
+
+impl<'de> Visitor<'de> for RawVisitor {
+    type Value = Raw;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of tensors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Raw, A::Error> {
+        let mut raw = Raw { tensors: BTreeMap::new(), notes: BTreeMap::new() };
+        let mut has_notes = false;
+        while let Some(name) = map.next_key::<String>()? {
+            let twice = if name == "__metadata__" {
+                raw.notes = map.next_value()?;
+                std::mem::replace(&mut has_notes, true)
+            } else {
+                let entry = map.next_value()?;
+                raw.tensors.insert(name.clone(), entry).is_some()
+            };
+            if twice {
+                return Err(A::Error::custom(format!("{name} comes twice")));
+            }
+        }
+        Ok(raw)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(json: &str, data_len: u64) -> Result<Header, String> {
+        Header::parse(json.as_bytes(), data_len)
+    }
+
+    #[test]
+    fn a_header_is_read() {
+        let json = r#"{"__metadata__":{"format":"pt"},"b":{"dtype":"BF16","shape":[2,3],"data_offsets":[4,16]},
+            "a":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"z":{"dtype":"F32","shape":[0,9],"data_offsets":[16,16]}}   "#;
+        let header = parse(json, 16).unwrap();
+        assert_eq!(header.notes["format"], "pt");
+        let want = TensorInfo { dtype: Dtype::BF16, shape: vec![2, 3], start: 4, len: 12 };
+        assert_eq!((&header.tensors["b"], header.tensors.len()), (&want, 3));
+        assert_eq!(parse("{}", 0).unwrap(), Header::default());
+    }
+
+    #[test]
+    fn every_lie_is_named() {
+        let cases = [
+            (r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#, 12, "promises 8"),
+            (r#"{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}"#, 8, "takes 12 bytes, its offsets say 8"),
+            (r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}}"#, 8, "before 8"),
+            (r#"{"a":{"dtype":"Q3","shape":[2],"data_offsets":[0,8]}}"#, 8, "unknown type \"Q3\""),
+            (r#"{"a":{"dtype":"F4","shape":[3],"data_offsets":[0,2]}}"#, 2, "takes 2 bytes"),
+            (
+                r#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}}"#,
+                6,
+                "b overlaps",
+            ),
+            (
+                r#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[5,9]}}"#,
+                9,
+                "1 bytes of no tensor before b",
+            ),
+            (
+                r#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"a":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}}"#,
+                8,
+                "a comes twice",
+            ),
+            (r#"{"a":{"dtype":"F32","shape":[4294967296,4294967296,4],"data_offsets":[0,0]}}"#, 0, "too large"),
+            (r#"{"a":{"dtype":"F32","shape":[18446744073709551615,0],"data_offsets":[0,0]}}"#, 0, "too large"),
+            (r#"{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}"#, 4, "its header"),
+            (r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,18446744073709551615]}}"#, 4, "its offsets say"),
+            (r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"code":"x"}}"#, 4, "unknown field"),
+            (r#"{"__metadata__":{"a":1}}"#, 0, "its header"),
+            ("[]", 0, "an object of tensors"),
+            ("", 0, "its header"),
+        ];
+        for (json, data_len, words) in cases {
+            let reason = parse(json, data_len).unwrap_err();
+            assert!(reason.contains(words), "{json}: {reason} lacks {words}");
+        }
+        assert!(parse(&"[".repeat(100_000), 0).is_err());
+    }
+}

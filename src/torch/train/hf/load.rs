@@ -1,0 +1,189 @@
+//! Weights into parameters, and tensors or rows of them on their own.
+//!
+//! Where memory and file agree in layout, bytes are read into the parameter itself, by several readers; a conversion
+//! goes through each reader's small buffer. Only parameters on a GPU, transposed pieces and packed tensors go through
+//! a tensor of at most `STAGE` bytes.
+
+use super::checkpoint::Checkpoint;
+use super::compare::{LoadOptions, compare_part, is_optional, may_grow};
+use super::dtype::{Dtype, to_f32};
+use super::error::WeightsError;
+use super::file::TensorFileError;
+use super::packed::{Fp8, Int4, unpack_mxfp4};
+use super::parallel::{Job, run};
+use super::stored::{Place, Source, Stored};
+use crate::native::bytes_mut;
+use crate::nn::ParamStore;
+use std::path::Path;
+use tch::{Device, Kind, Tensor};
+
+/// Bytes of a tensor that is read before it is copied to where it belongs.
+const STAGE: i64 = 64 << 20;
+
+/// Fills every parameter of `params` from the weights in `folder`.
+///
+/// # Errors
+/// As [`load_weights_from`], and what is wrong with the folder.
+pub fn load_weights(params: &ParamStore, folder: &Path) -> Result<(), WeightsError> {
+    load_weights_from(params, &Checkpoint::open(folder)?, &LoadOptions::default())
+}
+
+/// Fills every parameter of `params`, converting types, unpacking what is packed.
+///
+/// Headers are compared first: nothing is loaded unless every name and shape fits. What else is in the folder does not
+/// matter here, since other pools own it: see [`compare_weights`](super::compare_weights).
+///
+/// # Errors
+/// Everything that does not fit at once, or the file that cannot be read.
+pub fn load_weights_from(
+    params: &ParamStore,
+    checkpoint: &Checkpoint,
+    options: &LoadOptions,
+) -> Result<(), WeightsError> {
+    compare_part(params.ids().flat_map(|id| &params.spec(id).pieces), checkpoint, options)?;
+    let _no_grad = tch::no_grad_guard();
+    let mut direct: Vec<(Tensor, &Place)> = Vec::new();
+    let mut staged: Vec<(Tensor, &Stored)> = Vec::new();
+    let mut grown: Vec<(Tensor, i64)> = Vec::new();
+    for id in params.ids() {
+        let leaf = params.leaf(id).detach();
+        for piece in &params.spec(id).pieces {
+            let Some(stored) = checkpoint.get(&piece.name) else {
+                assert!(is_optional(&piece.name, options), "{} was compared", piece.name);
+                continue;
+            };
+            let mut view = piece.view(&leaf);
+            if stored.shape != piece.shape {
+                assert!(may_grow(piece, &stored.shape, options), "{} was compared", piece.name);
+                grown.push((view.shallow_clone(), stored.shape[0]));
+                view = view.narrow(0, 0, stored.shape[0]);
+            }
+            match &stored.source {
+                Source::Plain(place) if view.device() == Device::Cpu && view.is_contiguous() => {
+                    direct.push((view, place));
+                }
+                _ => staged.push((view, stored)),
+            }
+        }
+    }
+    let to = |tensor: &Tensor| Dtype::of(tensor.kind()).expect("a parameter's kind is a file's type");
+    let jobs = direct.iter_mut().map(|(view, place)| {
+        let (to, (file, info)) = (to(view), checkpoint.place(place));
+        Job { file, info, offset: 0, to, target: bytes_mut(view) }
+    });
+    run(jobs.collect())?;
+    for (view, stored) in staged {
+        checkpoint.copy_into(stored, &view)?;
+    }
+    for (table, rows) in grown {
+        let mean = table.narrow(0, 0, rows).mean_dim([0i64].as_slice(), false, Kind::Double);
+        let mut new = table.narrow(0, rows, table.size()[0] - rows);
+        new.copy_(&mean.expand_as(&new));
+    }
+    Ok(())
+}
+
+impl Checkpoint {
+    /// Reads rows `[start, start + len)` of a tensor's first dimension onto the CPU, and nothing else of the file. Plain
+    /// floats and packed values are converted to `kind`; other types must be asked for as they are.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    ///
+    /// # Panics
+    /// There are no such rows, or no such conversion.
+    pub fn read_rows(&self, stored: &Stored, start: i64, len: i64, kind: Kind) -> Result<Tensor, TensorFileError> {
+        let [rows, row_shape @ ..] = stored.shape.as_slice() else { panic!("rows of a scalar") };
+        assert!(start >= 0 && len >= 0 && start + len <= *rows, "rows {start}+{len} of {rows}");
+        let shape = [&[len], row_shape].concat();
+        self.read_part(stored, start, &shape, kind)
+    }
+
+    /// Reads a whole tensor, as [`Checkpoint::read_rows`].
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(&self, stored: &Stored, kind: Kind) -> Result<Tensor, TensorFileError> {
+        self.read_part(stored, 0, &stored.shape, kind)
+    }
+
+    fn read_part(&self, stored: &Stored, start: i64, shape: &[i64], kind: Kind) -> Result<Tensor, TensorFileError> {
+        let row: i64 = stored.shape.iter().skip(1).product();
+        if let Source::Plain(place) = &stored.source {
+            let (file, info) = self.place(place);
+            let to = Dtype::of(kind).expect("a file's type");
+            let mut tensor = Tensor::empty(shape, (kind, Device::Cpu));
+            let offset = (start * row) as u64 * info.dtype.bits() / 8;
+            run(vec![Job { file, info, offset, to, target: bytes_mut(&mut tensor) }])?;
+            return Ok(tensor);
+        }
+        let last = *stored.shape.last().expect("packed tensors have dimensions");
+        // Packed rows are those of the last dimension.
+        let rows_each = if last == 0 { 0 } else { row / last };
+        let (first, count) = match stored.shape.len() {
+            1 => (0, 1),
+            _ => ((start * rows_each) as usize, (shape[0] * rows_each) as usize),
+        };
+        let mut values = vec![0f32; shape.iter().product::<i64>() as usize];
+        self.unpack(stored, first, count, &mut values)?;
+        Ok(Tensor::from_slice(&values).view(shape).to_kind(kind))
+    }
+
+    /// Unpacks `count` rows of the last dimension, from `first` on.
+    fn unpack(&self, stored: &Stored, first: usize, count: usize, out: &mut [f32]) -> Result<(), TensorFileError> {
+        let cols = *stored.shape.last().expect("packed tensors have dimensions") as usize;
+        match &stored.source {
+            Source::Plain(_) => unreachable!("plain tensors are not unpacked"),
+            Source::Fp8 { weight, scale, block } => {
+                let rows = stored.shape[stored.shape.len() - 2] as usize;
+                let weight = self.bytes(weight, first * cols, count * cols)?;
+                let packing = Fp8 { matrix: [rows, cols], block: *block };
+                packing.unpack(&weight, &self.floats(scale)?, first, out);
+            }
+            Source::Int4 { packed, scale, zero_point } => {
+                let scale_cols = *self.place(scale).1.shape.last().expect("scales have two dimensions") as usize;
+                let packing = Int4 { num_cols: cols, group: cols / scale_cols };
+                let packed = self.bytes(packed, first * packing.row_bytes(), count * packing.row_bytes())?;
+                let zero_point = zero_point.as_ref().map(|place| self.all_bytes(place)).transpose()?;
+                packing.unpack(&packed, &self.floats(scale)?, zero_point.as_deref(), first, out);
+            }
+            Source::Mxfp4 { blocks, scales } => {
+                let scales = self.bytes(scales, first * cols / 32, count * cols / 32)?;
+                unpack_mxfp4(&self.bytes(blocks, first * cols / 2, count * cols / 2)?, &scales, out);
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills `view`, of the stored shape, by rows that fit into `STAGE`.
+    fn copy_into(&self, stored: &Stored, view: &Tensor) -> Result<(), TensorFileError> {
+        let bytes = |elements: i64| elements * view.kind().elt_size_in_bytes() as i64;
+        let Some(&rows) = stored.shape.first() else {
+            view.shallow_clone().copy_(&self.read(stored, view.kind())?);
+            return Ok(());
+        };
+        let step = (STAGE / bytes(stored.shape[1..].iter().product()).max(1)).max(1);
+        let mut start = 0;
+        while start < rows {
+            let len = step.min(rows - start);
+            view.narrow(0, start, len).copy_(&self.read_rows(stored, start, len, view.kind())?);
+            start += len;
+        }
+        Ok(())
+    }
+
+    fn bytes(&self, place: &Place, offset: usize, len: usize) -> Result<Vec<u8>, TensorFileError> {
+        let (file, info) = self.place(place);
+        let mut bytes = vec![0; len];
+        file.read_at(info, offset as u64, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn all_bytes(&self, place: &Place) -> Result<Vec<u8>, TensorFileError> {
+        self.bytes(place, 0, self.place(place).1.len as usize)
+    }
+
+    fn floats(&self, place: &Place) -> Result<Vec<f32>, TensorFileError> {
+        Ok(to_f32(self.place(place).1.dtype, &self.all_bytes(place)?))
+    }
+}

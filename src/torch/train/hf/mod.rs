@@ -1,0 +1,33 @@
+//! Weights in and out of Hugging Face folders: safetensors, single or sharded, plain or packed.
+//!
+//! Reading goes by slices: a [`Checkpoint`] reads headers only, [`compare_weights`] says what does not fit, and
+//! [`load_weights`] reads what a pool owns. What is written is always plain.
+
+mod checkpoint;
+mod compare;
+mod dtype;
+mod error;
+mod file;
+mod header;
+mod load;
+mod packed;
+mod parallel;
+mod pattern;
+mod rewrite;
+mod save;
+mod stored;
+
+#[cfg(test)]
+mod tests;
+
+pub use checkpoint::{Checkpoint, INDEX_FILE, SINGLE_FILE};
+pub use compare::{LoadOptions, Mismatches, compare_weights};
+pub use dtype::Dtype;
+pub use error::WeightsError;
+pub use file::{TensorFile, TensorFileError};
+pub use header::{Header, TensorInfo};
+pub use load::{load_weights, load_weights_from};
+pub use pattern::{collapse, matches};
+pub use rewrite::{Rewrite, index_of, rewrite};
+pub use save::{MAX_SHARD_SIZE, Shards, num_shards, save_weights, shard_name, write_tensor_file};
+pub use stored::Stored;

@@ -1,0 +1,82 @@
+//! Many reads at once: blocks of files into slices of memory, straight where the types are equal, through a small buffer
+//! of each reader where they are converted.
+
+use super::dtype::{Dtype, convert};
+use super::file::{TensorFile, TensorFileError};
+use super::header::TensorInfo;
+use std::sync::Mutex;
+
+/// Bytes of a read: enough to be one long transfer, little enough to stay in a core's cache while it is converted.
+const BLOCK: usize = 4 << 20;
+/// Bytes of a converted read.
+const CONVERTED_BLOCK: usize = 512 << 10;
+/// Readers: more do not help one disk.
+const MAX_READERS: usize = 8;
+
+/// A contiguous part of a stored tensor, and the memory that gets it.
+pub(super) struct Job<'a> {
+    pub file: &'a TensorFile,
+    pub info: &'a TensorInfo,
+    /// Bytes from the tensor's begin.
+    pub offset: u64,
+    /// The type of the target; conversion is between plain floats.
+    pub to: Dtype,
+    pub target: &'a mut [u8],
+}
+
+/// Does all jobs in the order of the files' bytes.
+///
+/// # Errors
+/// The first read that failed; the targets hold anything then.
+pub(super) fn run(jobs: Vec<Job<'_>>) -> Result<(), TensorFileError> {
+    let mut jobs: Vec<Job<'_>> = jobs.into_iter().flat_map(split).collect();
+    jobs.sort_by_key(|job| (job.file.path(), job.info.start + job.offset));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let num_readers = cores.min(MAX_READERS).min(jobs.len());
+    let queue = Mutex::new((jobs.into_iter(), Ok(())));
+    if num_readers <= 1 {
+        read(&queue);
+    } else {
+        std::thread::scope(|scope| (0..num_readers).for_each(|_| drop(scope.spawn(|| read(&queue)))));
+    }
+    queue.into_inner().expect("no reader panics").1
+}
+
+type Queue<'a> = Mutex<(std::vec::IntoIter<Job<'a>>, Result<(), TensorFileError>)>;
+
+fn read(queue: &Queue<'_>) {
+    let mut buffer = Vec::new();
+    let next = || {
+        let mut queue = queue.lock().expect("no reader panics");
+        if queue.1.is_ok() { queue.0.next() } else { None }
+    };
+    while let Some(job) = next() {
+        if let Err(error) = one(job, &mut buffer) {
+            queue.lock().expect("no reader panics").1 = Err(error);
+        }
+    }
+}
+
+fn one(job: Job<'_>, buffer: &mut Vec<u8>) -> Result<(), TensorFileError> {
+    let from = job.info.dtype;
+    if from == job.to {
+        return job.file.read_at(job.info, job.offset, job.target);
+    }
+    buffer.resize(job.target.len() / job.to.bytes() * from.bytes(), 0);
+    job.file.read_at(job.info, job.offset, buffer)?;
+    convert(from, job.to, buffer, job.target);
+    Ok(())
+}
+
+fn split(job: Job<'_>) -> Vec<Job<'_>> {
+    let Job { file, info, mut offset, to, target } = job;
+    let (same, from_bytes) = (info.dtype == to, info.dtype.bytes());
+    let block = if same { BLOCK } else { CONVERTED_BLOCK / from_bytes * to.bytes() };
+    let mut parts = Vec::new();
+    for target in target.chunks_mut(block) {
+        let read = if same { target.len() } else { target.len() / to.bytes() * from_bytes };
+        parts.push(Job { file, info, offset, to, target });
+        offset += read as u64;
+    }
+    parts
+}

@@ -1,0 +1,84 @@
+//! A folder's weights once more, in another type or other shards, without a model: one block of one tensor at a time.
+
+use super::checkpoint::{Checkpoint, INDEX_FILE, num_bytes};
+use super::dtype::Dtype;
+use super::error::WeightsError;
+use super::save::{Entry, Writer, deal, shard_name};
+use super::stored::Stored;
+use crate::native::bytes;
+use loongforge_core::message::SavedFile;
+use serde_json::{Map, Value, json};
+use std::path::Path;
+
+/// Elements that are in memory at once.
+const BLOCK: i64 = 16 << 20;
+
+/// What the new files are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rewrite {
+    /// Of floating-point tensors; `None` keeps what each has, and unpacks to bf16.
+    pub dtype: Option<Dtype>,
+    pub max_shard_size: u64,
+}
+
+/// Writes all tensors of `checkpoint` into `out`, which must be there, with an index where there are several files.
+/// Tensors that are no floats are copied.
+///
+/// # Errors
+/// A file cannot be read or written, or a tensor's type is one that cannot be converted.
+pub fn rewrite(checkpoint: &Checkpoint, out: &Path, how: &Rewrite) -> Result<Vec<SavedFile>, WeightsError> {
+    let tensors: Vec<(&str, &Stored)> = checkpoint.tensors().collect();
+    let entry = |(name, stored): &(&str, &Stored)| {
+        let dtype = match how.dtype {
+            Some(dtype) if stored.dtype.is_plain_float() => dtype,
+            None if stored.is_packed() => Dtype::BF16,
+            _ => stored.dtype,
+        };
+        dtype.kind().map(|_| Entry { name: (*name).to_owned(), dtype, shape: stored.shape.clone() }).ok_or_else(|| {
+            let (folder, name) = (checkpoint.folder().to_owned(), name.escape_debug());
+            WeightsError::Convert { folder, reason: format!("{name} is {dtype}, which cannot be copied on its own") }
+        })
+    };
+    let entries = tensors.iter().map(entry).collect::<Result<Vec<_>, _>>()?;
+    let sizes: Vec<u64> = entries.iter().map(|entry| num_bytes(&entry.shape, entry.dtype)).collect();
+    let files = deal(&sizes, how.max_shard_size);
+    let mut saved = Vec::new();
+    for (index, range) in files.iter().enumerate() {
+        let (entries, tensors) = (&entries[range.clone()], &tensors[range.clone()]);
+        let name = shard_name(index + 1, files.len());
+        let mut writer = Writer::create(entries, &[("format", "pt")], out, &name)?;
+        for index in writer.order().to_vec() {
+            copy(checkpoint, tensors[index].1, entries[index].dtype, &mut writer)?;
+        }
+        saved.push(writer.finish()?);
+    }
+    if saved.len() > 1 {
+        let mut text = serde_json::to_vec_pretty(&index_of(&saved, sizes.iter().sum())).expect("JSON can be written");
+        text.push(b'\n');
+        let path = out.join(INDEX_FILE);
+        std::fs::write(&path, text).map_err(|source| WeightsError::Write { path, source })?;
+    }
+    Ok(saved)
+}
+
+fn copy(checkpoint: &Checkpoint, stored: &Stored, to: Dtype, writer: &mut Writer) -> Result<(), WeightsError> {
+    let kind = to.kind().expect("only types that tensors have are written");
+    let Some(&rows) = stored.shape.first() else { return writer.write(bytes(&checkpoint.read(stored, kind)?)) };
+    let step = (BLOCK / stored.shape[1..].iter().product::<i64>().max(1)).max(1);
+    let mut start = 0;
+    while start < rows {
+        let len = step.min(rows - start);
+        writer.write(bytes(&checkpoint.read_rows(stored, start, len, kind)?))?;
+        start += len;
+    }
+    Ok(())
+}
+
+/// `model.safetensors.index.json` as transformers writes it.
+pub fn index_of(files: &[SavedFile], total_size: u64) -> Value {
+    let mut places: Vec<(&String, &String)> =
+        files.iter().flat_map(|file| file.tensors.iter().map(move |tensor| (tensor, &file.name))).collect();
+    places.sort();
+    let map: Map<String, Value> = places.into_iter().map(|(tensor, file)| (tensor.clone(), json!(file))).collect();
+    json!({ "metadata": { "total_size": total_size }, "weight_map": map })
+}

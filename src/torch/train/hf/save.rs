@@ -1,0 +1,212 @@
+//! Tensors into safetensors files: streamed, hashed on the way, durable at the end, in shards named as transformers does.
+
+use super::checkpoint::num_bytes;
+use super::dtype::Dtype;
+use super::error::WeightsError;
+use crate::native::bytes;
+use crate::nn::{ParamStore, Piece};
+use loongforge_core::message::SavedFile;
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use tch::{Device, Kind, Tensor};
+
+/// Bytes of weights in one file at most, unless one tensor alone has more: transformers' default was 5 GB for years.
+pub const MAX_SHARD_SIZE: u64 = 5_000_000_000;
+
+/// Which of a model's files a pool writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shards {
+    /// The number of the first, from 1.
+    pub first: usize,
+    /// How many there are.
+    pub count: usize,
+    /// Of the whole model; 1 is `model.safetensors`.
+    pub total: usize,
+    pub max_size: u64,
+}
+
+impl Shards {
+    /// A model in one file.
+    pub fn single() -> Self {
+        Self { first: 1, count: 1, total: 1, max_size: u64::MAX }
+    }
+
+    /// The name of the pool's `index`-th file.
+    pub fn name(&self, index: usize) -> String {
+        shard_name(self.first + index, self.total)
+    }
+}
+
+/// `model-00001-of-00002.safetensors`, or `model.safetensors` where that is all.
+pub fn shard_name(number: usize, total: usize) -> String {
+    if total == 1 { "model.safetensors".to_owned() } else { format!("model-{number:05}-of-{total:05}.safetensors") }
+}
+
+/// Sizes dealt in order to files of at most `max_size`; a larger one is alone. At least one file.
+pub(super) fn deal(sizes: &[u64], max_size: u64) -> Vec<std::ops::Range<usize>> {
+    let (mut files, mut start, mut sum) = (Vec::new(), 0, 0u64);
+    for (index, &size) in sizes.iter().enumerate() {
+        if index > start && sum.saturating_add(size) > max_size {
+            files.push(start..index);
+            (start, sum) = (index, 0);
+        }
+        sum = sum.saturating_add(size);
+    }
+    files.push(start..sizes.len());
+    files
+}
+
+/// The files that [`save_weights`] will make of parameters with these pieces.
+pub fn num_shards<'a>(pieces: impl Iterator<Item = (&'a Piece, Kind)>, max_size: u64) -> usize {
+    let dtype = |kind| Dtype::of(kind).expect("a parameter's kind is a file's type");
+    let mut sizes: Vec<(&str, u64)> =
+        pieces.map(|(piece, kind)| (piece.name.as_str(), num_bytes(&piece.shape, dtype(kind)))).collect();
+    sizes.sort_unstable();
+    deal(&sizes.into_iter().map(|(_, size)| size).collect::<Vec<_>>(), max_size).len()
+}
+
+/// Writes every parameter, in its own precision and the checkpoint's pieces, as the pool's files in `folder`.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn save_weights(params: &ParamStore, folder: &Path, shards: &Shards) -> Result<Vec<SavedFile>, WeightsError> {
+    let pieces = params.ids().flat_map(|id| params.spec(id).pieces.iter().map(move |piece| (id, piece)));
+    let mut tensors: Vec<(String, Tensor)> =
+        pieces.map(|(id, piece)| (piece.name.clone(), piece.view(&params.leaf(id).detach()))).collect();
+    // By name: whoever plans the files knows specs, not a store's order.
+    tensors.sort_by(|(left, _), (right, _)| left.cmp(right));
+    let size = |tensor: &Tensor| (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64;
+    let sizes: Vec<u64> = tensors.iter().map(|(_, tensor)| size(tensor)).collect();
+    let mut files = deal(&sizes, shards.max_size);
+    // Other files' names are fixed: what was not foreseen goes into the last.
+    files.truncate(shards.count.max(1));
+    if let Some(last) = files.last_mut() {
+        last.end = sizes.len();
+    }
+    files
+        .into_iter()
+        .enumerate()
+        .map(|(index, range)| {
+            // transformers refuses a file without this note.
+            write_tensor_file(&tensors[range], &[("format", "pt")], folder, &shards.name(index))
+        })
+        .collect()
+}
+
+/// Writes `folder/name`, makes it durable and hashes it. `notes` become the header's `__metadata__`.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_tensor_file(
+    tensors: &[(String, Tensor)],
+    notes: &[(&str, &str)],
+    folder: &Path,
+    name: &str,
+) -> Result<SavedFile, WeightsError> {
+    let entry = |(name, tensor): &(String, Tensor)| Entry {
+        name: name.clone(),
+        dtype: Dtype::of(tensor.kind()).unwrap_or_else(|| panic!("a tensor of kind {:?}", tensor.kind())),
+        shape: tensor.size(),
+    };
+    let mut writer = Writer::create(&tensors.iter().map(entry).collect::<Vec<_>>(), notes, folder, name)?;
+    for index in writer.order().to_vec() {
+        // One tensor at a time leaves the device or becomes contiguous.
+        let tensor = tensors[index].1.detach().to_device(Device::Cpu).contiguous();
+        writer.write(bytes(&tensor))?;
+    }
+    writer.finish()
+}
+
+/// A tensor that a file will hold.
+pub(super) struct Entry {
+    pub name: String,
+    pub dtype: Dtype,
+    pub shape: Vec<i64>,
+}
+
+/// A file of which the header is written; the tensors' bytes come in [`Writer::order`].
+pub(super) struct Writer {
+    path: std::path::PathBuf,
+    file: File,
+    hash: Sha256,
+    order: Vec<usize>,
+    written: u64,
+    end: u64,
+    saved: SavedFile,
+}
+
+impl Writer {
+    pub fn create(entries: &[Entry], notes: &[(&str, &str)], folder: &Path, name: &str) -> Result<Self, WeightsError> {
+        let mut order: Vec<usize> = (0..entries.len()).collect();
+        // The format's own order: wide types first, so that every tensor is aligned; then by name.
+        order.sort_by(|&left, &right| {
+            let key = |entry: &'_ Entry| std::cmp::Reverse(entry.dtype.bits());
+            let (left, right) = (&entries[left], &entries[right]);
+            key(left).cmp(&key(right)).then_with(|| left.name.cmp(&right.name))
+        });
+        let (mut header, mut end) = (Map::new(), 0);
+        if !notes.is_empty() {
+            let notes = notes.iter().map(|&(key, value)| (key.to_owned(), json!(value))).collect();
+            header.insert("__metadata__".to_owned(), Value::Object(notes));
+        }
+        for &index in &order {
+            let Entry { name, dtype, shape } = &entries[index];
+            let start = end;
+            end += num_bytes(shape, *dtype);
+            let entry = json!({ "dtype": dtype.name(), "shape": shape, "data_offsets": [start, end] });
+            assert!(header.insert(name.clone(), entry).is_none(), "{name} is written twice");
+        }
+        let mut text = serde_json::to_vec(&header).expect("JSON values can be written");
+        text.resize(text.len().next_multiple_of(8), b' ');
+        let path = folder.join(name);
+        let file = File::create(&path).map_err(|source| WeightsError::Write { path: path.clone(), source })?;
+        let tensors = entries.iter().map(|entry| entry.name.clone()).collect();
+        let saved = SavedFile { name: name.to_owned(), bytes: 0, sha256: String::new(), tensors };
+        let end = end + 8 + text.len() as u64;
+        let mut writer = Self { path, file, hash: Sha256::new(), order, written: 0, end, saved };
+        writer.write(&(text.len() as u64).to_le_bytes())?;
+        writer.write(&text)?;
+        Ok(writer)
+    }
+
+    /// Indices of the entries in the order in which their bytes are to be written.
+    pub fn order(&self) -> &[usize] {
+        &self.order
+    }
+
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), WeightsError> {
+        self.hash.update(bytes);
+        self.written += bytes.len() as u64;
+        let path = &self.path;
+        self.file.write_all(bytes).map_err(|source| WeightsError::Write { path: path.clone(), source })
+    }
+
+    /// # Panics
+    /// Not all tensors were written.
+    pub fn finish(self) -> Result<SavedFile, WeightsError> {
+        assert_eq!(self.written, self.end, "bytes of {}", self.path.display());
+        let wrong = |source: io::Error| WeightsError::Write { path: self.path.clone(), source };
+        self.file.sync_all().map_err(wrong)?;
+        let sha256 = self.hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(SavedFile { bytes: self.written, sha256, ..self.saved })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_dealt_in_order() {
+        assert_eq!(deal(&[], 10), [0..0]);
+        assert_eq!(deal(&[4, 6, 1, 20, 3, 7], 10), [0..2, 2..3, 3..4, 4..6]);
+        assert_eq!(deal(&[u64::MAX, u64::MAX], 10), [0..1, 1..2]);
+        assert_eq!(
+            (shard_name(1, 1), shard_name(2, 3)),
+            ("model.safetensors".into(), "model-00002-of-00003.safetensors".into())
+        );
+    }
+}

@@ -1,0 +1,249 @@
+//! Where a model's tensor lies in the files: as itself, or packed with its scales.
+
+use super::dtype::Dtype;
+use super::file::TensorFile;
+use super::packed::{INT4_A_WORD, MXFP4_BLOCK};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// A tensor of the model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// Of the values.
+    pub shape: Vec<i64>,
+    /// Of the values; packed ones are unpacked to float32.
+    pub dtype: Dtype,
+    /// Bytes in the files, with scales.
+    pub bytes: u64,
+    pub(super) source: Source,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    Plain(Place),
+    Fp8 { weight: Place, scale: Place, block: [usize; 2] },
+    Int4 { packed: Place, scale: Place, zero_point: Option<Place> },
+    Mxfp4 { blocks: Place, scales: Place },
+}
+
+/// A tensor of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub file: usize,
+    pub name: String,
+}
+
+impl Stored {
+    pub fn is_packed(&self) -> bool {
+        !matches!(self.source, Source::Plain(_))
+    }
+
+    /// As a person would call it.
+    pub fn format(&self) -> String {
+        match &self.source {
+            Source::Plain(_) => self.dtype.to_string(),
+            Source::Fp8 { block: [rows, cols], .. } => format!("F8_E4M3 {rows}x{cols}"),
+            Source::Int4 { .. } => "INT4".to_owned(),
+            Source::Mxfp4 { .. } => "MXFP4".to_owned(),
+        }
+    }
+}
+
+/// What `config.json` says of packing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Quantization {
+    fp8_block: [usize; 2],
+}
+
+impl Quantization {
+    /// # Errors
+    /// A scheme that is not read here.
+    pub fn read(config: &Value) -> Result<Self, String> {
+        let mut found = Self { fp8_block: [128, 128] };
+        let places = [&config["quantization_config"], &config["text_config"]["quantization_config"]];
+        let Some(scheme) = places.into_iter().find(|scheme| scheme.is_object()) else { return Ok(found) };
+        let method = scheme["quant_method"].as_str().unwrap_or("compressed-tensors");
+        match method {
+            "fp8" => {
+                let Some(block) = scheme["weight_block_size"].as_array() else {
+                    return Err("quantization_config.weight_block_size is missing: FP8 is read in blocks only".into());
+                };
+                let block: Vec<usize> =
+                    block.iter().filter_map(Value::as_u64).filter(|size| *size > 0).map(|size| size as usize).collect();
+                found.fp8_block = block.try_into().map_err(|_| {
+                    format!(
+                        "quantization_config.weight_block_size must be two sizes, not {}",
+                        scheme["weight_block_size"]
+                    )
+                })?;
+            }
+            "mxfp4" => {}
+            "compressed-tensors" => {
+                let format = scheme["format"].as_str().unwrap_or("pack-quantized");
+                if format != "pack-quantized" {
+                    return Err(format!("quantization_config.format is {format:?}; supported is \"pack-quantized\""));
+                }
+            }
+            other => {
+                return Err(format!(
+                    "quantization_config.quant_method is {other:?}; supported: \"fp8\", \"compressed-tensors\", \"mxfp4\""
+                ));
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// The model's tensors in these files.
+///
+/// # Errors
+/// Parts of a packed tensor are missing or do not fit each other.
+pub(super) fn gather(files: &[TensorFile], quantization: &Quantization) -> Result<BTreeMap<String, Stored>, String> {
+    let mut parts = Parts { files, places: BTreeMap::new() };
+    for (file, open) in files.iter().enumerate() {
+        for name in open.tensors().keys() {
+            parts.places.insert(name.clone(), Place { file, name: name.clone() });
+        }
+    }
+    let mut tensors = BTreeMap::new();
+    let names: Vec<String> = parts.places.keys().cloned().collect();
+    for name in &names {
+        let base = |ending: &str| name.strip_suffix(ending).map(str::to_owned);
+        let packed =
+            if let Some(weight) = base("_scale_inv").filter(|weight| parts.dtype(weight) == Some(Dtype::F8_E4M3)) {
+                Some((weight.clone(), parts.fp8(&weight, quantization.fp8_block)))
+            } else if let Some(weight) = base("_packed").filter(|_| parts.dtype(name) == Some(Dtype::I32)) {
+                Some((weight.clone(), parts.int4(&weight)))
+            } else if let Some(weight) = base("_blocks").filter(|_| parts.dtype(name) == Some(Dtype::U8)) {
+                Some((weight.clone(), parts.mxfp4(&weight)))
+            } else {
+                None
+            };
+        if let Some((weight, stored)) = packed {
+            tensors.insert(weight.clone(), stored.map_err(|reason| format!("{weight}: {reason}"))?);
+        }
+    }
+    for (name, place) in std::mem::take(&mut parts.places) {
+        let info = &files[place.file].tensors()[&name];
+        let stored =
+            Stored { shape: info.shape.clone(), dtype: info.dtype, bytes: info.len, source: Source::Plain(place) };
+        tensors.entry(name).or_insert(stored);
+    }
+    Ok(tensors)
+}
+
+/// The files' tensors that are not yet part of another one.
+struct Parts<'a> {
+    files: &'a [TensorFile],
+    places: BTreeMap<String, Place>,
+}
+
+impl Parts<'_> {
+    fn dtype(&self, name: &str) -> Option<Dtype> {
+        let place = self.places.get(name)?;
+        Some(self.files[place.file].tensors()[name].dtype)
+    }
+
+    /// Takes a part out; its shape and bytes.
+    fn take(&mut self, name: &str) -> Result<(Place, Vec<i64>, u64), String> {
+        let place = self.places.remove(name).ok_or_else(|| format!("{name} is missing"))?;
+        let info = &self.files[place.file].tensors()[name];
+        Ok((place, info.shape.clone(), info.len))
+    }
+
+    fn fp8(&mut self, weight: &str, block: [usize; 2]) -> Result<Stored, String> {
+        let (weight, shape, bytes) = self.take(weight)?;
+        let (scale, scale_shape, scale_bytes) = self.take_float(&format!("{}_scale_inv", weight.name))?;
+        let mut want = shape.clone();
+        let [.., rows, cols] = want.as_mut_slice() else { return Err(format!("FP8 of shape {shape:?} has no blocks")) };
+        *rows = rows.div_euclid_up(block[0]);
+        *cols = cols.div_euclid_up(block[1]);
+        if scale_shape != want {
+            return Err(format!("its scales are {scale_shape:?}, blocks of {block:?} need {want:?}"));
+        }
+        let source = Source::Fp8 { weight, scale, block };
+        Ok(Stored { shape, dtype: Dtype::F32, bytes: bytes + scale_bytes, source })
+    }
+
+    fn int4(&mut self, weight: &str) -> Result<Stored, String> {
+        let (packed, packed_shape, bytes) = self.take(&format!("{weight}_packed"))?;
+        let (scale, scale_shape, scale_bytes) = self.take_float(&format!("{weight}_scale"))?;
+        let (place, ..) = self.take(&format!("{weight}_shape"))?;
+        let shape = self.small_integers(&place)?;
+        let (&[rows, cols], &[scale_rows, groups]) = (shape.as_slice(), scale_shape.as_slice()) else {
+            return Err(format!("INT4 of shape {shape:?} with scales {scale_shape:?}: both must have two dimensions"));
+        };
+        let words = cols.div_euclid_up(INT4_A_WORD);
+        if rows <= 0 || cols <= 0 || packed_shape != [rows, words] {
+            return Err(format!("INT4 of shape {shape:?} is packed as [{rows}, {words}], not {packed_shape:?}"));
+        }
+        if scale_rows != rows || groups <= 0 || cols % groups != 0 {
+            return Err(format!("its scales are {scale_shape:?}, which do not divide {shape:?}"));
+        }
+        let mut bytes = bytes + scale_bytes;
+        let name = format!("{weight}_zero_point");
+        let zero_point = match self.dtype(&name) {
+            None => None,
+            Some(Dtype::I32) => {
+                let (place, found, more) = self.take(&name)?;
+                let want = [rows.div_euclid_up(INT4_A_WORD), groups];
+                if found != want {
+                    return Err(format!("its zero points are {found:?}, must be {want:?}"));
+                }
+                bytes += more;
+                Some(place)
+            }
+            Some(other) => return Err(format!("its zero points are {other}, must be I32")),
+        };
+        Ok(Stored { shape, dtype: Dtype::F32, bytes, source: Source::Int4 { packed, scale, zero_point } })
+    }
+
+    fn mxfp4(&mut self, weight: &str) -> Result<Stored, String> {
+        let (blocks, mut shape, bytes) = self.take(&format!("{weight}_blocks"))?;
+        let (scales, scale_shape, scale_bytes) = self.take(&format!("{weight}_scales"))?;
+        let half = MXFP4_BLOCK as i64 / 2;
+        let dtype = self.files[scales.file].tensors()[&scales.name].dtype;
+        if shape.len() < 3 || shape.pop() != Some(half) || shape != scale_shape {
+            return Err(format!("MXFP4 needs blocks [.., M, G, {half}] and scales [.., M, G], not {scale_shape:?}"));
+        }
+        if !matches!(dtype, Dtype::U8 | Dtype::F8_E8M0) {
+            return Err(format!("its scales are {dtype}, must be U8"));
+        }
+        let groups = shape.pop().unwrap_or_default();
+        shape.push(groups * MXFP4_BLOCK as i64);
+        let source = Source::Mxfp4 { blocks, scales };
+        Ok(Stored { shape, dtype: Dtype::F32, bytes: bytes + scale_bytes, source })
+    }
+
+    fn take_float(&mut self, name: &str) -> Result<(Place, Vec<i64>, u64), String> {
+        match self.dtype(name) {
+            Some(dtype) if !dtype.is_plain_float() => Err(format!("{name} is {dtype}, must be a float")),
+            _ => self.take(name),
+        }
+    }
+
+    /// The values of a tensor of a few integers.
+    fn small_integers(&self, place: &Place) -> Result<Vec<i64>, String> {
+        let (name, file) = (&place.name, &self.files[place.file]);
+        let info = &file.tensors()[name];
+        if info.shape != [2] || !matches!(info.dtype, Dtype::I32 | Dtype::I64) {
+            return Err(format!("{name} is {} {:?}, must be two integers", info.dtype, info.shape));
+        }
+        let mut bytes = vec![0; info.len as usize];
+        file.read_at(info, 0, &mut bytes).map_err(|error| error.to_string())?;
+        let wide = bytes.as_chunks::<8>().0.iter().map(|value| i64::from_le_bytes(*value));
+        let narrow = bytes.as_chunks::<4>().0.iter().map(|value| i64::from(i32::from_le_bytes(*value)));
+        Ok(if info.dtype == Dtype::I64 { wide.collect() } else { narrow.collect() })
+    }
+}
+
+trait CeilDivision {
+    fn div_euclid_up(self, by: usize) -> i64;
+}
+
+impl CeilDivision for i64 {
+    fn div_euclid_up(self, by: usize) -> i64 {
+        let by = by as i64;
+        self / by + i64::from(self % by != 0)
+    }
+}

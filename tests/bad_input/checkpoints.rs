@@ -1,0 +1,100 @@
+//! `loongforge checkpoint`: what it says of whole folders, and of every kind of damaged one.
+
+use crate::fixture::{CHECKPOINT, Fixture};
+use serde_json::Value;
+
+const FOUNDATION: &str = "model-00002-of-00002.safetensors";
+
+#[test]
+fn whole_checkpoints_are_shown_verified_and_exported() {
+    let fixture = Fixture::trained();
+    let said = fixture.succeeds(&["checkpoint", "inspect", CHECKPOINT]).out;
+    for words in
+        ["qwen3_vl", "after 2 steps, float32", "language_model.layers.{0..1}.mlp", "x 2", "optimizer-foundation"]
+    {
+        assert!(said.contains(words), "{words}:\n{said}");
+    }
+    let all = fixture.succeeds(&["checkpoint", "inspect", CHECKPOINT, "--all"]).out;
+    assert!(all.contains("language_model.layers.1.mlp.up_proj.weight"), "{all}");
+    let said = fixture.succeeds(&["checkpoint", "verify", CHECKPOINT]).out;
+    assert_eq!(said.lines().filter(|line| line.starts_with("ok ")).count(), 5, "{said}");
+
+    fixture.succeeds(&["checkpoint", "export-hf", CHECKPOINT, "out", "--dtype", "bf16", "--max-shard-size", "40kB"]);
+    let names: Vec<String> = fixture.contents("out").into_keys().map(|path| path.display().to_string()).collect();
+    let has = |ending: &str| names.iter().any(|name| name.ends_with(ending));
+    assert!(has("tokenizer.json") && has("chat_template.jinja") && has("model.safetensors.index.json"), "{names:?}");
+    assert!(!has("MANIFEST.json") && !names.iter().any(|name| name.contains("optimizer")), "{names:?}");
+    let config: Value = serde_json::from_str(&fixture.read("out/config.json")).unwrap();
+    assert_eq!(config["dtype"], "bfloat16");
+    fixture.succeeds(&["checkpoint", "verify", "out"]);
+    let rounded = fixture.start(&["checkpoint", "diff", CHECKPOINT, "out"]);
+    assert!(rounded.code == 1 && rounded.out.contains("different"), "{}", rounded.out);
+    fixture.succeeds(&["checkpoint", "diff", CHECKPOINT, "out", "--tolerance", "0.01"]);
+    fixture.fails(&["checkpoint", "export-hf", CHECKPOINT, "out"], 2, &["out is there already"]);
+
+    fixture.succeeds(&["checkpoint", "convert", CHECKPOINT, "same", "--dtype", "f32"]);
+    let json = fixture.succeeds(&["checkpoint", "diff", CHECKPOINT, "same", "--json"]).out;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["equal"], true);
+    assert!(json["tensors"].as_array().unwrap().iter().all(|tensor| tensor["verdict"] == "exact"));
+    fixture.succeeds(&["run", "run.yaml", "model.load=out", "model.weights=load", "run.dir=other"]);
+}
+
+#[test]
+fn damage_is_found() {
+    let fixture = Fixture::trained();
+    let verify = ["checkpoint", "verify", CHECKPOINT];
+    let path = |name: &str| format!("{CHECKPOINT}/{name}");
+    let contents = |name: &str| std::fs::read(fixture.path(path(name))).unwrap();
+
+    let whole = contents(FOUNDATION);
+    let mut flipped = whole.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    fixture.write(&path(FOUNDATION), flipped);
+    fixture.fails(&verify, 2, &["manifest", FOUNDATION, "not what was written"]);
+    fixture.write(&path(FOUNDATION), &whole[..whole.len() - 1]);
+    fixture.fails(&verify, 2, &["headers", FOUNDATION, "not a whole safetensors file"]);
+    fixture.write(&path(FOUNDATION), whole);
+
+    let index = String::from_utf8(contents("model.safetensors.index.json")).unwrap();
+    fixture
+        .write(&path("model.safetensors.index.json"), index.replace(FOUNDATION, "../model-00002-of-00002.safetensors"));
+    fixture.fails(&verify, 2, &["leads out of the folder"]);
+    let mut json: Value = serde_json::from_str(&index).unwrap();
+    json["metadata"]["total_size"] = 1.into();
+    fixture.write(&path("model.safetensors.index.json"), json.to_string());
+    fixture.fails(&verify, 2, &["promises 1 bytes"]);
+    fixture.write(&path("model.safetensors.index.json"), index);
+
+    let config = String::from_utf8(contents("config.json")).unwrap();
+    fixture.write(&path("config.json"), config.replace("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1"));
+    fixture.fails(&verify, 2, &["config and tensors", "not of the model", "language_model.layers.1."]);
+    fixture.write(&path("config.json"), config);
+    fixture.succeeds(&verify);
+    fixture.fails(&["checkpoint", "inspect", "model"], 2, &["model has no model.safetensors"]);
+    fixture.fails(&["checkpoint", "diff", CHECKPOINT, "gone"], 2, &["gone"]);
+}
+
+#[test]
+fn pickles_are_never_read() {
+    let fixture = Fixture::new();
+    fixture.write("model/pytorch_model.bin", b"\x80\x02cos\nsystem\n");
+    for args in [
+        &["checkpoint", "inspect", "model"][..],
+        &["generate", "model", "--prompt", "hi"],
+        &["run", "run.yaml", "model.weights=load"],
+    ] {
+        fixture.fails(args, 2, &["pickle", "pytorch_model.bin"]);
+    }
+}
+
+#[test]
+fn packed_weights_are_unpacked_only_when_asked() {
+    let fixture = Fixture::new();
+    let packed = concat!(env!("CARGO_MANIFEST_DIR"), "/src/torch/tests/fixtures/packed/fp8");
+    fixture.fails(&["checkpoint", "convert", packed, "out", "--dtype", "bf16"], 2, &["F8_E4M3 16x16", "--dequantize"]);
+    fixture.succeeds(&["checkpoint", "convert", packed, "out", "--dtype", "f32", "--dequantize"]);
+    let config: Value = serde_json::from_str(&fixture.read("out/config.json")).unwrap();
+    assert!(config["quantization_config"].is_null() && config["dtype"] == "float32");
+    fixture.succeeds(&["checkpoint", "diff", packed, "out"]);
+}

@@ -1,0 +1,169 @@
+//! Models of the hub, from a small server that speaks as much of its protocol as a download needs.
+
+use crate::fixture::{CHECKPOINT, Fixture, Said};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// What the server has, and what it was asked for.
+#[derive(Default)]
+struct Shelf {
+    files: BTreeMap<String, Vec<u8>>,
+    /// Instead of the true hash.
+    tags: BTreeMap<String, String>,
+    asked: Mutex<Vec<String>>,
+}
+
+/// Serves until the process ends.
+fn serve(shelf: Shelf) -> (String, Arc<Shelf>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, shelf) = (listener.local_addr().unwrap(), Arc::new(shelf));
+    let served = shelf.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let shelf = served.clone();
+            std::thread::spawn(move || while answer(&stream, &shelf).is_some() {});
+        }
+    });
+    (format!("http://{address}"), shelf)
+}
+
+/// One request; `None` where the connection ends.
+fn answer(stream: &TcpStream, shelf: &Shelf) -> Option<()> {
+    let mut lines = BufReader::new(stream).lines();
+    let request = lines.next()?.ok()?;
+    let (mut range, mut token) = (None, String::new());
+    for line in lines.map_while(Result::ok).take_while(|line| !line.is_empty()) {
+        let (name, value) = line.split_once(": ").unwrap_or((&line, ""));
+        match name.to_ascii_lowercase().as_str() {
+            "range" => range = value.strip_prefix("bytes=").map(str::to_owned),
+            "authorization" => token = value.to_owned(),
+            _ => {}
+        }
+    }
+    let path = request.split(' ').nth(1)?.to_owned();
+    shelf.asked.lock().unwrap().push(format!("{path} {token}"));
+    let respond = |status: &str, headers: &str, body: &[u8]| {
+        let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n{headers}\r\n", body.len());
+        let mut stream = stream;
+        stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body)).ok()
+    };
+    if path == "/api/models/org/tiny/revision/main" || path == "/api/models/org/tiny/revision/v1" {
+        let siblings: Vec<String> = shelf.files.keys().map(|name| format!("{{\"rfilename\": \"{name}\"}}")).collect();
+        let body = format!("{{\"sha\": \"{COMMIT}\", \"siblings\": [{}]}}", siblings.join(", "));
+        return respond("200 OK", "Content-Type: application/json\r\n", body.as_bytes());
+    }
+    if path.starts_with("/api/models/org/gated/") {
+        return respond("401 Unauthorized", "", b"");
+    }
+    let file =
+        path.strip_prefix(&format!("/org/tiny/resolve/{COMMIT}/")).and_then(|name| shelf.files.get_key_value(name));
+    let Some((name, contents)) = file else { return respond("404 Not Found", "", b"") };
+    let hash = Sha256::digest(contents).iter().map(|byte| format!("{byte:02x}")).collect();
+    let tag = shelf.tags.get(name).unwrap_or(&hash);
+    let range = range.unwrap_or_else(|| "0-".to_owned());
+    let (start, end) = range.split_once('-')?;
+    let start: usize = start.parse().ok()?;
+    let end = end.parse().map_or(contents.len(), |end: usize| (end + 1).min(contents.len()));
+    let (last, len) = (end.saturating_sub(1), contents.len());
+    let headers =
+        format!("ETag: \"{tag}\"\r\nX-Repo-Commit: {COMMIT}\r\nContent-Range: bytes {start}-{last}/{len}\r\n");
+    respond("206 Partial Content", &headers, &contents[start.min(end)..end])
+}
+
+/// A trained model's files, and some that must not be fetched.
+fn shelf(fixture: &Fixture) -> Shelf {
+    let mut files = BTreeMap::new();
+    for (path, contents) in fixture.contents(CHECKPOINT) {
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if !name.starts_with("optimizer") && name != "MANIFEST.json" {
+            files.insert(name, contents);
+        }
+    }
+    for name in ["pytorch_model.bin", "modeling_tiny.py", "onnx/model.json", "../../escape.json"] {
+        files.insert(name.to_owned(), b"never fetched".to_vec());
+    }
+    Shelf { files, ..Shelf::default() }
+}
+
+fn inspect(fixture: &Fixture, id: &str, environment: &[(&str, &str)]) -> Said {
+    let home = fixture.path("home").display().to_string();
+    let environment: Vec<(&str, &str)> = [("HF_HOME", home.as_str()), ("NO_PROXY", "127.0.0.1")]
+        .into_iter()
+        .chain(environment.iter().copied())
+        .collect();
+    fixture.start_in(&["checkpoint", "inspect", id], &environment)
+}
+
+#[test]
+fn a_model_is_fetched_once_and_serves_without_network() {
+    let fixture = Fixture::trained();
+    let (endpoint, shelf) = serve(shelf(&fixture));
+    let online = [("HF_ENDPOINT", endpoint.as_str()), ("HF_TOKEN", "secret")];
+    let said = inspect(&fixture, "org/tiny", &online);
+    assert!(said.code == 0 && said.out.contains("qwen3_vl"), "{}", said.err);
+    let asked = shelf.asked.lock().unwrap().clone();
+    assert!(asked.iter().all(|request| request.ends_with("Bearer secret")), "{asked:?}");
+    for name in ["pytorch_model.bin", "modeling_tiny.py", "onnx", "escape"] {
+        assert!(!asked.iter().any(|request| request.contains(name)), "{name} was asked for");
+    }
+    let snapshot = fixture.path("home/hub/models--org--tiny/snapshots").join(COMMIT);
+    assert!(snapshot.join("tokenizer.json").exists() && snapshot.join("chat_template.jinja").exists());
+
+    let before = shelf.asked.lock().unwrap().len();
+    for id in ["org/tiny@v1", "org/tiny"] {
+        assert_eq!(inspect(&fixture, id, &online).code, 0);
+    }
+    let again = shelf.asked.lock().unwrap()[before..].to_vec();
+    assert!(again.iter().all(|request| request.starts_with("/api/")), "{again:?}");
+    let offline = [("HF_HUB_OFFLINE", "1"), ("HF_ENDPOINT", "http://127.0.0.1:1")];
+    for id in ["org/tiny", "org/tiny@v1", &format!("org/tiny@{COMMIT}")] {
+        assert_eq!(inspect(&fixture, id, &offline).code, 0, "{id}");
+    }
+    // A hub that is away is no reason to stop where everything is here.
+    assert_eq!(inspect(&fixture, "org/tiny", &offline[1..]).code, 0);
+    fails(&fixture, "org/other", &offline, &["org/other is not in", "HF_HUB_OFFLINE"]);
+    std::fs::remove_file(snapshot.join("model-00002-of-00002.safetensors")).unwrap();
+    fails(&fixture, "org/tiny", &offline, &["model-00002-of-00002.safetensors is missing"]);
+}
+
+#[track_caller]
+fn fails(fixture: &Fixture, id: &str, environment: &[(&str, &str)], words: &[&str]) {
+    let said = inspect(fixture, id, environment);
+    assert_eq!(said.code, 2, "{}", said.err);
+    for word in words {
+        assert!(said.err.contains(word), "{word}:\n{}", said.err);
+    }
+}
+
+#[test]
+fn what_the_hub_refuses_or_gets_wrong_is_named() {
+    let fixture = Fixture::trained();
+    let mut wrong = shelf(&fixture);
+    wrong.tags.insert("tokenizer.json".into(), "ab".repeat(32));
+    let (endpoint, _) = serve(wrong);
+    let online = [("HF_ENDPOINT", endpoint.as_str())];
+    fails(&fixture, "org/gone", &online, &["org/gone: the hub says not found", "revision"]);
+    fails(&fixture, "org/tiny@nope", &online, &["org/tiny@nope: the hub says not found"]);
+    fails(&fixture, "org/gated", &online, &["no access", "HF_TOKEN"]);
+    fails(&fixture, "org/tiny", &online, &["tokenizer.json came with another SHA-256"]);
+    fails(
+        &fixture,
+        "org/tiny",
+        &[("HF_ENDPOINT", "http://127.0.0.1:1")],
+        &["cannot be fetched from http://127.0.0.1:1"],
+    );
+
+    let mut pickled = shelf(&fixture);
+    pickled.files.retain(|name, _| !name.contains("safetensors"));
+    fails(&fixture, "org/tiny", &[("HF_ENDPOINT", &serve(pickled).0)], &["pickle files only (pytorch_model.bin)"]);
+    let mut hostile = shelf(&fixture);
+    hostile.tags.insert("config.json".into(), "../../../escaped".into());
+    fails(&fixture, "org/tiny", &[("HF_ENDPOINT", &serve(hostile).0)], &["not to be trusted", "config.json"]);
+    assert!(!Path::new(&fixture.path("escaped")).exists());
+}
