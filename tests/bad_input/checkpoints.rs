@@ -91,7 +91,7 @@ fn pickles_are_never_read() {
 #[test]
 fn packed_weights_are_unpacked_only_when_asked() {
     let fixture = Fixture::new();
-    let packed = concat!(env!("CARGO_MANIFEST_DIR"), "/src/torch/tests/fixtures/packed/fp8");
+    let packed = concat!(env!("CARGO_MANIFEST_DIR"), "/src/torch/tests/packed/fp8");
     fixture.fails(&["checkpoint", "convert", packed, "out", "--dtype", "bf16"], 2, &["F8_E4M3 16x16", "--dequantize"]);
     fixture.succeeds(&["checkpoint", "convert", packed, "out", "--dtype", "f32", "--dequantize"]);
     let config: Value = serde_json::from_str(&fixture.read("out/config.json")).unwrap();

@@ -164,6 +164,7 @@ fn what_the_hub_refuses_or_gets_wrong_is_named() {
     fails(&fixture, "org/tiny", &[("HF_ENDPOINT", &serve(pickled).0)], &["pickle files only (pytorch_model.bin)"]);
     let mut hostile = shelf(&fixture);
     hostile.tags.insert("config.json".into(), "../../../escaped".into());
+    std::fs::remove_dir_all(fixture.path("home")).unwrap();
     fails(&fixture, "org/tiny", &[("HF_ENDPOINT", &serve(hostile).0)], &["not to be trusted", "config.json"]);
     assert!(!Path::new(&fixture.path("escaped")).exists());
 }

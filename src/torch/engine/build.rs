@@ -10,8 +10,8 @@ use crate::device::{load_cuda, set_intra_op_threads};
 use crate::model::EncoderFamily;
 use crate::nn::{self, ParamSpec, ParamStore};
 use crate::tape::Policy;
-use crate::train::hf::{MAX_SHARD_SIZE, num_shards};
-use crate::train::{AdamWConfig, Lanes, Pool, load_state, load_weights};
+use crate::train::hf::{Checkpoint, LoadOptions, MAX_SHARD_SIZE, load_weights_from, matches, num_shards};
+use crate::train::{AdamWConfig, Lanes, Pool, load_state};
 use loongforge_core::config::{Device, Part, Placement, PoolName, Precision, Recompute, RunConfig, Weights};
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{ActorId, Role, StepId};
@@ -127,11 +127,27 @@ fn build_pool(
     Ok(pool)
 }
 
+/// Parameters that no checkpoint of the base model has.
+const ADAPTERS: [&str; 2] = ["*.lora_A.weight", "*.lora_B.weight"];
+
+fn is_adapter(name: &str) -> bool {
+    ADAPTERS.iter().any(|pattern| matches(pattern, name))
+}
+
 fn initialize(config: &RunConfig, params: &ParamStore) -> Result<(), EngineError> {
     match config.model.weights {
         Weights::Random => params.init_random(config.run.seed),
         Weights::Load => match &config.model.load {
-            Some(folder) => load_weights(params, folder.as_path())?,
+            Some(folder) => {
+                // Adapters are new; the weights they stand beside are loaded.
+                params.init_where(config.run.seed, is_adapter);
+                let options = LoadOptions {
+                    optional: ADAPTERS.map(str::to_owned).to_vec(),
+                    resize_embeddings: config.model.resize_embeddings,
+                    ..LoadOptions::default()
+                };
+                load_weights_from(params, &Checkpoint::open(folder.as_path())?, &options)?;
+            }
             None => return Err("model.load is missing: there are no weights to begin with".into()),
         },
     }

@@ -226,7 +226,12 @@ impl ParamStore {
 
     /// Draws every parameter from its `Init`; what a parameter gets depends on `seed` and its name alone.
     pub fn init_random(&self, seed: u64) {
-        for id in self.ids() {
+        self.init_where(seed, |_| true);
+    }
+
+    /// As [`ParamStore::init_random`] for those whose name is wanted.
+    pub fn init_where(&self, seed: u64, wanted: impl Fn(&str) -> bool) {
+        for id in self.ids().filter(|id| wanted(&self.spec(*id).name)) {
             let param = &self.params[id.0 as usize];
             let drawn = values(param.spec.init, seed, &param.spec.name, param.len as usize);
             self.set(id, &Tensor::from_slice(&drawn).view(param.spec.shape.as_slice()));

@@ -52,7 +52,7 @@ impl TensorFile {
         }
         let mut json = vec![0; data_start as usize - 8];
         file.read_exact_at(&mut json, 8).map_err(io)?;
-        let header = Header::parse(&json, len - data_start).map_err(torn)?;
+        let header = Header::parse(&json, data_start, len).map_err(torn)?;
         Ok(Self { path: path.to_owned(), file, header, data_start })
     }
 

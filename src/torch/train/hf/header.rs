@@ -29,24 +29,27 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads the JSON of a header whose file has `data_len` more bytes.
+    /// Reads the JSON of a header that ends at byte `data_start` of a file of `len` bytes.
     ///
     /// # Errors
     /// What is wrong with it, in words.
-    pub fn parse(json: &[u8], data_len: u64) -> Result<Self, String> {
+    pub fn parse(json: &[u8], data_start: u64, len: u64) -> Result<Self, String> {
         let raw: Raw = serde_json::from_slice(json).map_err(|error| format!("its header: {error}"))?;
         let mut tensors = BTreeMap::new();
         for (name, entry) in raw.tensors {
             let info = entry.check().map_err(|reason| format!("{name}: {reason}"))?;
             tensors.insert(name, info);
         }
-        expect_cover(&tensors, data_len)?;
+        let end = data_start.saturating_add(expect_end_to_end(&tensors)?);
+        if end != len {
+            return Err(format!("it has {len} bytes and its header promises {end}"));
+        }
         Ok(Self { tensors, notes: raw.notes })
     }
 }
 
-/// The tensors must lie end to end: a gap could hide data, an overlap make it change twice.
-fn expect_cover(tensors: &BTreeMap<String, TensorInfo>, data_len: u64) -> Result<(), String> {
+/// The tensors must lie end to end, here is where: a gap could hide data, an overlap make it change twice.
+fn expect_end_to_end(tensors: &BTreeMap<String, TensorInfo>) -> Result<u64, String> {
     let mut order: Vec<(&String, &TensorInfo)> = tensors.iter().collect();
     order.sort_by_key(|(_, info)| (info.start, info.len));
     let mut end = 0;
@@ -59,10 +62,7 @@ fn expect_cover(tensors: &BTreeMap<String, TensorInfo>, data_len: u64) -> Result
         }
         end += info.len;
     }
-    if end == data_len {
-        return Ok(());
-    }
-    Err(format!("it has {data_len} bytes of data and its header promises {end}"))
+    Ok(end)
 }
 
 struct Raw {
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     fn parse(json: &str, data_len: u64) -> Result<Header, String> {
-        Header::parse(json.as_bytes(), data_len)
+        Header::parse(json.as_bytes(), 0, data_len)
     }
 
     #[test]

@@ -134,7 +134,7 @@ fn rows_are_read_alone() {
 
 #[test]
 fn packed_weights_are_those_of_the_published_code() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/packed");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/packed");
     for scheme in ["fp8", "int4", "mxfp4"] {
         let folder = folder.join(scheme);
         let expected = TensorFile::open(&folder.join("expected.safetensors")).unwrap();
