@@ -50,6 +50,7 @@ fn run(encoder: Linear) -> Result<(), String> {
     let root = fixture.path("").display().to_string();
     let yaml = fixture.read("run.yaml").replace("path: ", &format!("path: {root}/"));
     let yaml = yaml.replace("dir: run", &format!("dir: {root}/run"));
+    let yaml = yaml.replace("load: model", &format!("load: {root}/model"));
     let run = Composition::from_yaml(&yaml).unwrap().encoder(encoder);
     run.run_with(|_| {}).map(|_| ()).map_err(|error| error.to_string())
 }

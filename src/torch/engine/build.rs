@@ -10,7 +10,7 @@ use crate::device::{load_cuda, set_intra_op_threads};
 use crate::model::EncoderFamily;
 use crate::nn::{self, ParamSpec, ParamStore};
 use crate::tape::Policy;
-use crate::train::hf::{Checkpoint, LoadOptions, MAX_SHARD_SIZE, load_weights_from, matches, num_shards};
+use crate::train::hf::{Checkpoint, LoadOptions, MAX_SHARD_SIZE, Origin, load_weights_from, matches, num_shards};
 use crate::train::{AdamWConfig, Lanes, Pool, load_state};
 use loongforge_core::config::{Device, Part, Placement, PoolName, Precision, Recompute, RunConfig, Weights};
 use loongforge_core::engine::EngineError;
@@ -135,23 +135,32 @@ fn is_adapter(name: &str) -> bool {
 }
 
 fn initialize(config: &RunConfig, params: &ParamStore) -> Result<(), EngineError> {
-    match config.model.weights {
-        Weights::Random => params.init_random(config.run.seed),
-        Weights::Load => match &config.model.load {
-            Some(folder) => {
-                // Adapters are new; the weights they stand beside are loaded.
-                params.init_where(config.run.seed, is_adapter);
-                let options = LoadOptions {
-                    optional: ADAPTERS.map(str::to_owned).to_vec(),
-                    resize_embeddings: config.model.resize_embeddings,
-                    ..LoadOptions::default()
-                };
-                load_weights_from(params, &Checkpoint::open(folder.as_path())?, &options)?;
-            }
-            None => return Err("model.load is missing: there are no weights to begin with".into()),
-        },
+    let model = &config.model;
+    let names = || params.ids().flat_map(|id| &params.spec(id).pieces).map(|piece| piece.name.as_str());
+    let mut origin = match (model.weights, &model.load) {
+        (Weights::Load, Some(folder)) => Origin::whole(Checkpoint::open(folder.as_path())?),
+        _ => Origin::default(),
+    };
+    for (key, part) in model.parts() {
+        let Some(folder) = &part.load else { continue };
+        let prefix = format!("{}.", key.trim_start_matches("model."));
+        if names().any(|name| name.starts_with(&prefix)) {
+            origin = origin.with_part(&prefix, Checkpoint::open(folder.as_path())?, names());
+        }
     }
-    Ok(())
+    if let Some(name) = names().find(|name| model.weights == Weights::Load && !is_adapter(name) && !origin.covers(name))
+    {
+        let what = "set model.load, or the `load` of the part that it is of, or model.weights=random";
+        return Err(format!("there is no folder to load {name} from: {what}").into());
+    }
+    // What is not loaded is new: adapters, and parts of random weights.
+    params.init_where(config.run.seed, |name| is_adapter(name) || !origin.covers(name));
+    let options = LoadOptions {
+        optional: ADAPTERS.map(str::to_owned).to_vec(),
+        resize_embeddings: model.resize_embeddings,
+        ..LoadOptions::default()
+    };
+    Ok(load_weights_from(params, &origin, &options)?)
 }
 
 /// The type of parameters.

@@ -82,7 +82,7 @@ pub fn adapted(specs: Vec<ParamSpec>, folder: &Path) -> Result<Vec<ParamSpec>, A
     let modules: Vec<LinearModule> = specs.iter().filter_map(LinearModule::of).collect();
     let mut all: Vec<ParamSpec> = specs.into_iter().map(ParamSpec::frozen).collect();
     let mut problems = Vec::new();
-    for name in file.names() {
+    for name in file.tensors().keys() {
         let module = name.strip_prefix(PREFIX).and_then(|name| name.strip_suffix(".lora_A.weight"));
         match module.map(|path| modules.iter().find(|module| module.path == path)) {
             Some(Some(module)) => all.extend(config.specs(module)),

@@ -3,7 +3,9 @@
 use super::checkpoint::Checkpoint;
 use super::dtype::Dtype;
 use super::error::WeightsError;
+use super::origin::Origin;
 use super::pattern::{collapse, matches};
+use super::stored::Stored;
 use crate::nn::{ParamSpec, Piece};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -56,7 +58,8 @@ pub fn compare_weights(
     checkpoint: &Checkpoint,
     options: &LoadOptions,
 ) -> Result<(), WeightsError> {
-    let mut mismatches = missing_or_wrong(specs.iter().flat_map(|spec| &spec.pieces), checkpoint, options);
+    let find = |name: &str| checkpoint.get(name);
+    let mut mismatches = missing_or_wrong(specs.iter().flat_map(|spec| &spec.pieces), find, options);
     let known: BTreeMap<&str, &Piece> =
         specs.iter().flat_map(|spec| &spec.pieces).map(|piece| (piece.name.as_str(), piece)).collect();
     let ignored = |name: &str| {
@@ -68,16 +71,18 @@ pub fn compare_weights(
         .filter(|(name, stored)| !is_tied_head(name, &stored.shape, &known))
         .map(|(name, stored)| (name.to_owned(), stored.shape.clone()))
         .collect();
-    mismatches.into_result(checkpoint)
+    mismatches.into_result(&[checkpoint])
 }
 
 /// As [`compare_weights`] for some of a model's parameters, so that what is too much cannot be known.
 pub(super) fn compare_part<'a>(
     pieces: impl Iterator<Item = &'a Piece>,
-    checkpoint: &Checkpoint,
+    origin: &Origin,
     options: &LoadOptions,
 ) -> Result<(), WeightsError> {
-    missing_or_wrong(pieces, checkpoint, options).into_result(checkpoint)
+    let pieces = pieces.filter(|piece| origin.covers(&piece.name));
+    let find = |name: &str| origin.find(name).map(|(_, stored)| stored);
+    missing_or_wrong(pieces, find, options).into_result(&origin.checkpoints().collect::<Vec<_>>())
 }
 
 /// Whether a folder's table may be loaded into a larger one.
@@ -106,15 +111,15 @@ fn is_tied_head(name: &str, shape: &[i64], known: &BTreeMap<&str, &Piece>) -> bo
     is_head(name) && known.keys().all(|name| !is_head(name)) && known.values().any(|piece| ties(&piece))
 }
 
-fn missing_or_wrong<'a>(
+fn missing_or_wrong<'a, 'b>(
     pieces: impl Iterator<Item = &'a Piece>,
-    checkpoint: &Checkpoint,
+    find: impl Fn(&str) -> Option<&'b Stored>,
     options: &LoadOptions,
 ) -> Mismatches {
     let mut mismatches = Mismatches::default();
     for piece in pieces {
         let name = || piece.name.clone();
-        match checkpoint.get(&piece.name) {
+        match find(&piece.name) {
             None if is_optional(&piece.name, options) => {}
             None => mismatches.missing.push((name(), piece.shape.clone())),
             Some(stored) if stored.shape != piece.shape && !may_grow(piece, &stored.shape, options) => {
@@ -132,15 +137,17 @@ impl Mismatches {
         self.missing.is_empty() && self.misshaped.is_empty() && self.untyped.is_empty() && self.extra.is_empty()
     }
 
-    fn into_result(mut self, checkpoint: &Checkpoint) -> Result<(), WeightsError> {
+    fn into_result(mut self, checkpoints: &[&Checkpoint]) -> Result<(), WeightsError> {
         if self.is_empty() {
             return Ok(());
         }
-        self.hints = self.find_hints(checkpoint);
-        Err(WeightsError::Mismatch { folder: checkpoint.folder().to_owned(), mismatches: Box::new(self) })
+        self.hints = self.find_hints(checkpoints);
+        let folders: Vec<String> =
+            checkpoints.iter().map(|checkpoint| checkpoint.folder().display().to_string()).collect();
+        Err(WeightsError::Mismatch { folder: folders.join(", ").into(), mismatches: Box::new(self) })
     }
 
-    fn find_hints(&self, checkpoint: &Checkpoint) -> Vec<String> {
+    fn find_hints(&self, checkpoints: &[&Checkpoint]) -> Vec<String> {
         let mut hints = Vec::new();
         let tables = self.misshaped.iter().filter(|(name, ..)| is_token_table(name));
         if let Some((_, found, want)) = tables.into_iter().find(|(_, found, want)| found.get(1) == want.get(1)) {
@@ -165,7 +172,7 @@ impl Mismatches {
         }
         let (missing, extra): (BTreeSet<&str>, BTreeSet<&str>) = (
             self.missing.iter().map(|(name, _)| name.as_str()).collect(),
-            checkpoint.tensors().map(|(name, _)| name).collect(),
+            checkpoints.iter().flat_map(|checkpoint| checkpoint.tensors()).map(|(name, _)| name).collect(),
         );
         // All of a model under another prefix, as after some wrapper's save.
         for prefix in ["model.", "module.", "base_model.model.", "_orig_mod."] {

@@ -9,6 +9,7 @@ use super::compare::{LoadOptions, compare_part, is_optional, may_grow};
 use super::dtype::{Dtype, to_f32};
 use super::error::WeightsError;
 use super::file::TensorFileError;
+use super::origin::Origin;
 use super::packed::{Fp8, Int4, unpack_mxfp4};
 use super::parallel::{Job, run};
 use super::stored::{Place, Source, Stored};
@@ -25,31 +26,28 @@ const STAGE: i64 = 64 << 20;
 /// # Errors
 /// As [`load_weights_from`], and what is wrong with the folder.
 pub fn load_weights(params: &ParamStore, folder: &Path) -> Result<(), WeightsError> {
-    load_weights_from(params, &Checkpoint::open(folder)?, &LoadOptions::default())
+    load_weights_from(params, &Origin::whole(Checkpoint::open(folder)?), &LoadOptions::default())
 }
 
-/// Fills every parameter of `params`, converting types, unpacking what is packed.
+/// Fills every parameter of `params` for which there is a folder, converting types, unpacking what is packed.
 ///
 /// Headers are compared first: nothing is loaded unless every name and shape fits. What else is in the folder does not
 /// matter here, since other pools own it: see [`compare_weights`](super::compare_weights).
 ///
 /// # Errors
 /// Everything that does not fit at once, or the file that cannot be read.
-pub fn load_weights_from(
-    params: &ParamStore,
-    checkpoint: &Checkpoint,
-    options: &LoadOptions,
-) -> Result<(), WeightsError> {
-    compare_part(params.ids().flat_map(|id| &params.spec(id).pieces), checkpoint, options)?;
+pub fn load_weights_from(params: &ParamStore, origin: &Origin, options: &LoadOptions) -> Result<(), WeightsError> {
+    compare_part(params.ids().flat_map(|id| &params.spec(id).pieces), origin, options)?;
     let _no_grad = tch::no_grad_guard();
-    let mut direct: Vec<(Tensor, &Place)> = Vec::new();
-    let mut staged: Vec<(Tensor, &Stored)> = Vec::new();
+    let mut direct: Vec<(Tensor, &Checkpoint, &Place)> = Vec::new();
+    let mut staged: Vec<(Tensor, &Checkpoint, &Stored)> = Vec::new();
     let mut grown: Vec<(Tensor, i64)> = Vec::new();
     for id in params.ids() {
         let leaf = params.leaf(id).detach();
         for piece in &params.spec(id).pieces {
-            let Some(stored) = checkpoint.get(&piece.name) else {
-                assert!(is_optional(&piece.name, options), "{} was compared", piece.name);
+            let Some((checkpoint, stored)) = origin.find(&piece.name) else {
+                let left = is_optional(&piece.name, options) || !origin.covers(&piece.name);
+                assert!(left, "{} was compared", piece.name);
                 continue;
             };
             let mut view = piece.view(&leaf);
@@ -60,19 +58,19 @@ pub fn load_weights_from(
             }
             match &stored.source {
                 Source::Plain(place) if view.device() == Device::Cpu && view.is_contiguous() => {
-                    direct.push((view, place));
+                    direct.push((view, checkpoint, place));
                 }
-                _ => staged.push((view, stored)),
+                _ => staged.push((view, checkpoint, stored)),
             }
         }
     }
     let to = |tensor: &Tensor| Dtype::of(tensor.kind()).expect("a parameter's kind is a file's type");
-    let jobs = direct.iter_mut().map(|(view, place)| {
+    let jobs = direct.iter_mut().map(|(view, checkpoint, place)| {
         let (to, (file, info)) = (to(view), checkpoint.place(place));
         Job { file, info, offset: 0, to, target: bytes_mut(view) }
     });
     run(jobs.collect())?;
-    for (view, stored) in staged {
+    for (view, checkpoint, stored) in staged {
         checkpoint.copy_into(stored, &view)?;
     }
     for (table, rows) in grown {

@@ -284,7 +284,8 @@ fn tables_grow_by_the_mean_of_their_rows() {
     let options = LoadOptions { resize_embeddings: true, ..LoadOptions::default() };
     let params = store(grown("embed_tokens.weight"), Kind::Float);
     assert!(load_weights(&params, folder.path()).is_err());
-    load_weights_from(&params, &checkpoint, &options).unwrap();
+    let origin = Origin::whole(checkpoint);
+    load_weights_from(&params, &origin, &options).unwrap();
     let found = params.get("embed_tokens.weight").detach();
     assert_eq!(found.narrow(0, 0, 6), table);
     let mean = table.mean_dim([0i64].as_slice(), false, Kind::Double).to_kind(Kind::Float);
@@ -292,7 +293,7 @@ fn tables_grow_by_the_mean_of_their_rows() {
         assert_eq!(found.get(row), mean);
     }
     let other = store(grown("up.weight"), Kind::Float);
-    assert!(refused(load_weights_from(&other, &checkpoint, &options)).contains("is [6, 4] there and [9, 4]"));
+    assert!(refused(load_weights_from(&other, &origin, &options)).contains("is [6, 4] there and [9, 4]"));
 }
 
 #[test]
@@ -379,4 +380,55 @@ fn damaged_files_are_errors_and_never_panics() {
         fs::write(&path, [&len.to_le_bytes()[..], &whole[8..]].concat()).unwrap();
         assert!(refused(Checkpoint::open(folder.path())).contains("its header ends at byte"), "{len}");
     }
+}
+
+#[test]
+fn parts_come_from_folders_of_their_own() {
+    let (tower, language) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let float = |shape: &[i64], seed: i64| numbers(shape, Kind::Float) + seed;
+    write(
+        tower.path(),
+        SINGLE_FILE,
+        &[
+            ("model.visual.blocks.0.w", float(&[3], 1)),
+            ("model.visual.blocks.1.w", float(&[3], 2)),
+            ("x.blocks.0.w", float(&[3], 9)),
+        ],
+    );
+    write(
+        language.path(),
+        SINGLE_FILE,
+        &[("model.language_model.norm.w", float(&[2], 3)), ("lm_head.weight", float(&[2, 2], 4))],
+    );
+    let names = [
+        "image_encoder.blocks.0.w",
+        "image_encoder.blocks.1.w",
+        "image_projector.w",
+        "foundation.model.norm.w",
+        "foundation.lm_head.weight",
+    ];
+    let shapes: [&[i64]; 5] = [&[3], &[3], &[4], &[2], &[2, 2]];
+    let specs: Vec<ParamSpec> =
+        names.iter().zip(shapes).map(|(name, shape)| ParamSpec::new(*name, shape, Init::Ones)).collect();
+    let open = |folder: &tempfile::TempDir| Checkpoint::open(folder.path()).unwrap();
+    let origin = || {
+        let origin = Origin::default().with_part("image_encoder.", open(&tower), names.into_iter());
+        origin.with_part("foundation.", open(&language), names.into_iter())
+    };
+    let params = store(specs.clone(), Kind::Float);
+    params.init_random(1);
+    load_weights_from(&params, &origin(), &LoadOptions::default()).unwrap();
+    let want = [
+        float(&[3], 1),
+        float(&[3], 2),
+        Tensor::ones([4], (Kind::Float, Device::Cpu)),
+        float(&[2], 3),
+        float(&[2, 2], 4),
+    ];
+    for (name, want) in names.iter().zip(want) {
+        assert_eq!(params.get(name).detach(), want, "{name}");
+    }
+    let more = [specs, vec![ParamSpec::new("foundation.model.gone", &[2], Init::Ones)]].concat();
+    let error = refused(load_weights_from(&store(more, Kind::Float), &origin(), &LoadOptions::default()));
+    assert!(error.contains("missing (1):\n    foundation.model.gone"), "{error}");
 }
