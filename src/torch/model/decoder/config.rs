@@ -71,7 +71,7 @@ impl DecoderConfig {
     }
 
     /// The gated delta nets of its layers, which are all alike.
-    pub(super) fn gated_delta(&self) -> Option<&GatedDeltaConfig> {
+    pub fn gated_delta(&self) -> Option<&GatedDeltaConfig> {
         self.layers.iter().find_map(|layer| match &layer.mixer {
             MixerConfig::GatedDelta(config) => Some(config),
             _ => None,

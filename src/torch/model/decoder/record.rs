@@ -52,9 +52,11 @@ impl Decoder {
             return TextTape { tape, features, hidden, loss: None, mixer_losses, routing };
         };
         let (hidden, loss) = self.record_loss(&mut tape, x, targets, policy);
-        let mut others = self.record_mtp(&mut tape, x, batch, targets, &context, &mut recording);
         let (num_tokens, share) = (batch.input_ids.numel() as i64, targets.share());
+        // Of the layers' routers; those of prediction heads are not balanced.
         let losses = recording.record_losses(&mut tape, num_tokens, share);
+        recording.wanted = Wanted::default();
+        let mut others = self.record_mtp(&mut tape, x, batch, targets, &context, &mut recording);
         others.extend(losses.weighted(&self.config.balance));
         let mixer_losses = recording.mixer_losses.take().unwrap_or_default();
         let weight = self.config.indexer_loss_coef * share / num_tokens.max(1) as f64;

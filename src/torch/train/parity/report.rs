@@ -7,6 +7,10 @@ use tch::{Kind, Tensor};
 const RELATIVE: f64 = 1e-4;
 /// Of the largest value of the reference's tensor.
 const ABSOLUTE: f64 = 1e-5;
+/// So many times that is tolerated of an ill-conditioned model,
+const ILL_CONDITIONED: f64 = 10.0;
+/// and of its gradients' norms after steps of AdamW, which divides small gradients by their size, noise or not.
+const ILL_CONDITIONED_PATH: f64 = 500.0;
 
 /// One quantity: logits, all gradients, …
 #[derive(Debug)]
@@ -28,6 +32,9 @@ pub struct ParityReport {
     pub rows: Vec<Row>,
     /// What could not be compared, such as names that only one side has.
     pub problems: Vec<String>,
+    /// Set for gated delta nets: changing the weights of the fixtures' models by 1e-7 moves the reference's own
+    /// gradients by 6e-5 of the largest, and the norms of the steps' gradients by 2 %.
+    pub(super) ill_conditioned: bool,
 }
 
 impl ParityReport {
@@ -46,7 +53,12 @@ impl ParityReport {
         let (found, expected) = (found.to_kind(Kind::Double), expected.to_kind(Kind::Double));
         let largest = expected.abs().max().double_value(&[]);
         let difference = (found - &expected).abs();
-        let tolerated = (expected.abs() * RELATIVE + largest * ABSOLUTE).clamp_min(f64::MIN_POSITIVE);
+        let factor = match (self.ill_conditioned, quantity) {
+            (false, _) => 1.0,
+            (true, "adamw.grad_norm") => ILL_CONDITIONED_PATH,
+            (true, _) => ILL_CONDITIONED,
+        };
+        let tolerated = ((expected.abs() * RELATIVE + largest * ABSOLUTE) * factor).clamp_min(f64::MIN_POSITIVE);
         let whole = |x: f64| if x.is_nan() { f64::INFINITY } else { x };
         let error = whole(difference.max().double_value(&[]) / largest.max(f64::MIN_POSITIVE));
         let excess = whole((difference / tolerated).max().double_value(&[]));

@@ -54,7 +54,8 @@ struct Models {
 pub fn parity(folder: &Path) -> Result<ParityReport, ParityError> {
     let fixture = Fixture::read(folder)?;
     let mut models = Models::load(&fixture, &fixture.config, folder)?;
-    let mut report = ParityReport::default();
+    let ill_conditioned = fixture.config.decoder.gated_delta().is_some();
+    let mut report = ParityReport { ill_conditioned, ..ParityReport::default() };
     let documents: Vec<&Document> = fixture.documents.iter().collect();
 
     let (logits, routed) = models.logits(&documents);
