@@ -39,7 +39,10 @@ fn main() {
         .define("USE_C10D_GLOO", None)
         .define("_GLIBCXX_USE_CXX11_ABI", "1")
         .flag("-fvisibility=hidden")
-        .files(["native/cpp/shim.cpp", "native/cpp/c10d.cpp", "native/cpp/fused.cpp", "native/cpp/delta.cpp"])
+        .files(
+            ["shim", "c10d", "fused", "products", "cross_entropy", "adamw", "delta"]
+                .map(|name| format!("native/cpp/{name}.cpp")),
+        )
         .compile("loongforge_native");
     println!("cargo:rustc-link-search=native={}", lib.display());
     println!("cargo:rustc-link-lib=torch_cpu");

@@ -27,7 +27,8 @@ struct Step {
     id: StepId,
     num_targets: u64,
     packs: VecDeque<PackWork>,
-    loss: f64,
+    /// Summed on the device, and read once the step is done: reading waits for it.
+    loss: Option<Tensor>,
     routing: StepRouting,
 }
 
@@ -71,7 +72,7 @@ impl FoundationPart {
             id: plan.step,
             num_targets: plan.num_targets,
             packs: packs.collect(),
-            loss: 0.0,
+            loss: None,
             routing: StepRouting::default(),
         });
     }
@@ -128,7 +129,8 @@ impl FoundationPart {
         let Some(work) = step.packs.pop_front_if(whole) else { return Ok(Progress::Idle) };
         let loss_scale = 1.0 / step.num_targets.max(1) as f64;
         let loss = self.compute(work, loss_scale, version, ports)?;
-        self.steps[0].loss += loss;
+        let sum = self.steps[0].loss.take();
+        self.steps[0].loss = Some(sum.map_or(loss.shallow_clone(), |sum| sum + loss));
         Ok(Progress::Busy)
     }
 
@@ -138,7 +140,7 @@ impl FoundationPart {
         loss_scale: f64,
         version: Version,
         ports: &mut Ports,
-    ) -> Result<f64, EngineError> {
+    ) -> Result<Tensor, EngineError> {
         let pieces: Vec<(u32, i64)> =
             work.pack.samples.iter().map(|sample| (sample.owner, i64::from(sample.num_tokens))).collect();
         let mut cu_seqlens = vec![0];
@@ -165,7 +167,7 @@ impl FoundationPart {
         let inputs = record.features.iter().enumerate().map(|(index, &slot)| (slot, level(index))).collect();
         let mut run = Execution::new(record.tape, params, inputs);
         run.forward();
-        let loss = run.value(record.loss).double_value(&[]);
+        let loss = run.value(record.loss).shallow_clone();
         if let Some(routing) = &record.routing {
             self.steps[0].routing.add(&self.expert_sets, routing, &run);
         }
@@ -197,7 +199,8 @@ impl FoundationPart {
 
     /// Summed loss of the first step.
     pub(super) fn loss(&self) -> f64 {
-        self.steps.front().map_or(0.0, |step| step.loss)
+        let sum = self.steps.front().and_then(|step| step.loss.as_ref());
+        sum.map_or(0.0, |sum| sum.double_value(&[]))
     }
 
     /// Sums the first step's loads over the pool; `None` of a model without experts. Every replica calls it once a step.

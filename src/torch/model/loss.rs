@@ -1,120 +1,244 @@
-//! The head and the cross-entropy as one operation, in chunks: the scores of a chunk live only while its loss and its
-//! gradients are computed (as Liger's fused linear cross-entropy does), so `[tokens, vocabulary]` never exists.
+//! The head and the cross-entropy as one operation, in chunks of the vocabulary, so that the scores never lie in memory
+//! whole (the idea is Liger's fused linear cross-entropy; its chunks are of tokens, and sum a gradient of the head for
+//! each).
 //!
-//! Shapes: L counted targets, D hidden size, V vocabulary, c a chunk's targets.
+//! Shapes: L counted targets, D hidden size, V vocabulary, C a chunk's entries.
 
-use tch::{Kind, Tensor};
+use std::ops::Range;
 
-use crate::tape::{Custom, CustomGrads, Needs};
+use tch::{Device, Kind, Tensor};
 
-/// Scores held at once: 16 MiB of float32.
-const CHUNK_ELEMENTS: i64 = 1 << 22;
+use crate::native::{ScoreScan, add_product, scores_to_gradient};
+use crate::tape::{Custom, Needs, ParamGrads};
 
-/// Reads hidden states `[L, D]`, writes the sum of the cross-entropies times `scale`, a float64 scalar. Scores and
-/// probabilities are float32. The gradients are made in the forward, when one is to follow.
+/// Entries of a chunk.
+const CHUNK: i64 = 4096;
+/// Scores kept for the backward; those of further chunks are computed again.
+const KEPT_BYTES: usize = 256 << 20;
+
+/// Reads hidden states `[L, D]`, writes the sum of the cross-entropies times `scale`, a float64 scalar. Scores have the
+/// kind of the hidden states; what is computed of them is float32.
 pub struct LinearCrossEntropy {
     head_VD: Tensor,
     labels_L: Tensor,
     scale: f64,
     chunk: i64,
+    kept_bytes: usize,
 }
 
 impl LinearCrossEntropy {
-    /// `labels_L` are int64, all counted.
+    /// `labels_L` are int64, all counted. Panics where one is not of the vocabulary.
     pub fn new(head_VD: Tensor, labels_L: Tensor, scale: f64) -> LinearCrossEntropy {
-        let chunk = (CHUNK_ELEMENTS / head_VD.size()[0]).max(1);
-        LinearCrossEntropy { head_VD, labels_L, scale, chunk }
+        LinearCrossEntropy { head_VD: head_VD.detach(), labels_L, scale, chunk: CHUNK, kept_bytes: KEPT_BYTES }
+    }
+
+    fn chunks(&self) -> impl Iterator<Item = Range<i64>> + use<> {
+        let (entries, chunk) = (self.head_VD.size()[0], self.chunk);
+        (0..entries).step_by(chunk as usize).map(move |first| first..entries.min(first + chunk))
+    }
+
+    fn head(&self, chunk: &Range<i64>) -> Tensor {
+        self.head_VD.narrow(0, chunk.start, chunk.end - chunk.start)
+    }
+
+    fn scores(&self, hidden_LD: &Tensor, chunk: &Range<i64>) -> Tensor {
+        hidden_LD.linear(&self.head(chunk), None::<Tensor>)
     }
 }
 
 impl Custom for LinearCrossEntropy {
     fn forward(&self, reads: &[Tensor], needs: Option<&Needs>) -> (Vec<Tensor>, Vec<Tensor>) {
         let hidden_LD = &reads[0];
-        let wanted = |of: fn(&Needs) -> bool| needs.is_some_and(of);
-        let of_hidden = wanted(|needs| needs.reads[0]).then(|| hidden_LD.empty_like());
-        let of_head = wanted(|needs| needs.params).then(|| self.head_VD.zeros_like().to_kind(Kind::Float));
-        let mut loss = Tensor::zeros([], (Kind::Double, hidden_LD.device()));
-        let num_targets = self.labels_L.size()[0];
-        for start in (0..num_targets).step_by(self.chunk as usize) {
-            let len = self.chunk.min(num_targets - start);
-            let hidden_cD = hidden_LD.narrow(0, start, len);
-            let labels_c1 = self.labels_L.narrow(0, start, len).unsqueeze(1);
-            let mut scores_cV = hidden_cD.linear(&self.head_VD, None::<Tensor>).to_kind(Kind::Float);
-            let norm_c1 = scores_cV.logsumexp(1i64, true);
-            loss += (&norm_c1 - scores_cV.gather(1, &labels_c1, false)).sum(Kind::Double);
-            if of_hidden.is_none() && of_head.is_none() {
-                continue;
-            }
-            // The scores' gradient: probabilities, less one at the label.
-            scores_cV -= norm_c1;
-            let less_one = Tensor::full([len, 1], -1.0, (Kind::Float, hidden_LD.device()));
-            let scores_cV = scores_cV.exp_().scatter_add_(1, &labels_c1, &less_one).g_mul_scalar_(self.scale);
-            let scores_cV = scores_cV.to_kind(hidden_LD.kind());
-            if let Some(of_hidden) = &of_hidden {
-                of_hidden.narrow(0, start, len).copy_(&scores_cV.matmul(&self.head_VD));
-            }
-            if let Some(of_head) = &of_head {
-                let _ = of_head.shallow_clone().g_add_(&scores_cV.tr().matmul(&hidden_cD));
+        let mut scan = Scan::new(hidden_LD);
+        let mut kept = Vec::new();
+        let mut bytes = 0;
+        for chunk in self.chunks() {
+            let scores_LC = self.scores(hidden_LD, &chunk);
+            scan.add(&scores_LC, &self.labels_L, &chunk);
+            bytes += scores_LC.numel() * scores_LC.kind().elt_size_in_bytes();
+            if needs.is_some() && bytes <= self.kept_bytes {
+                kept.push(scores_LC);
             }
         }
-        let saved = needs.map_or(Vec::new(), |_| of_hidden.into_iter().chain(of_head).collect());
-        (vec![loss * self.scale], saved)
+        let (norm_L, label_score_L) = scan.finish();
+        let loss = (&norm_L - label_score_L).sum(Kind::Double) * self.scale;
+        let mut saved = Vec::new();
+        if needs.is_some() {
+            saved.extend([hidden_LD.shallow_clone(), norm_L]);
+            saved.extend(kept);
+        }
+        (vec![loss], saved)
     }
 
-    fn backward(&self, saved: Vec<Tensor>, grads: &[Option<Tensor>], needs: &Needs) -> CustomGrads {
-        let gradient = grads[0].as_ref().expect("a loss has one output").double_value(&[]);
+    fn backward(
+        &self,
+        saved: Vec<Tensor>,
+        grads: &[Option<Tensor>],
+        needs: &Needs,
+        params: Option<&ParamGrads<'_>>,
+    ) -> Vec<Option<Tensor>> {
+        let gradient = grads[0].as_ref().expect("a loss has one output");
         let mut saved = saved.into_iter();
-        let mut scaled = |wanted: bool| {
-            let tensor = saved.next().filter(|_| wanted);
-            tensor.map(|mut tensor| if gradient == 1.0 { tensor } else { tensor.g_mul_scalar_(gradient) })
-        };
-        let of_hidden = if needs.reads[0] { scaled(true) } else { None };
-        (vec![of_hidden], vec![scaled(needs.params)])
+        let [hidden_LD, norm_L] = [(); 2].map(|()| saved.next().expect("the forward saved hidden states and norms"));
+        let float = (Kind::Float, hidden_LD.device());
+        let of_hidden = needs.reads[0].then(|| Tensor::zeros(hidden_LD.size(), float));
+        for chunk in self.chunks() {
+            let scores_LC = saved.next().unwrap_or_else(|| self.scores(&hidden_LD, &chunk));
+            let of_scores_LC = to_gradient(scores_LC, &self.labels_L, &chunk, &norm_L, gradient, self.scale);
+            if let Some(of_hidden) = &of_hidden {
+                add_product(of_hidden, &of_scores_LC, false, &self.head(&chunk));
+            }
+            if let Some(params) = params {
+                let of_head = params.sum(0).narrow(0, chunk.start, chunk.end - chunk.start);
+                add_product(&of_head, &of_scores_LC, true, &hidden_LD);
+            }
+        }
+        vec![of_hidden.map(|of_hidden| of_hidden.to_kind(hidden_LD.kind()))]
     }
+}
+
+/// The sum of exponentials and the label's score of every target: by our own pass on a CPU, else by libtorch's.
+enum Scan {
+    Fused(ScoreScan),
+    Plain { norm_L: Tensor, label_score_L: Tensor },
+}
+
+impl Scan {
+    fn new(hidden_LD: &Tensor) -> Scan {
+        let num_targets = hidden_LD.size()[0];
+        if hidden_LD.device() == Device::Cpu {
+            return Scan::Fused(ScoreScan::new(num_targets));
+        }
+        let full = |value: f64| Tensor::full([num_targets], value, (Kind::Float, hidden_LD.device()));
+        Scan::Plain { norm_L: full(f64::NEG_INFINITY), label_score_L: full(0.0) }
+    }
+
+    fn add(&mut self, scores_LC: &Tensor, labels_L: &Tensor, chunk: &Range<i64>) {
+        match self {
+            Scan::Fused(scan) => scan.add(scores_LC, labels_L, chunk.start),
+            Scan::Plain { norm_L, label_score_L } => {
+                let scores_LC = scores_LC.to_kind(Kind::Float);
+                *norm_L = norm_L.logaddexp(&scores_LC.logsumexp(1i64, false));
+                let (at_L1, here_L1) = places(labels_L, chunk);
+                *label_score_L += (scores_LC.gather(1, &at_L1, false) * here_L1).squeeze_dim(1);
+            }
+        }
+    }
+
+    fn finish(self) -> (Tensor, Tensor) {
+        match self {
+            Scan::Fused(scan) => scan.finish(),
+            Scan::Plain { norm_L, label_score_L } => (norm_L, label_score_L),
+        }
+    }
+}
+
+/// The scores' gradient, in their place where they are on a CPU. The loss's own, `gradient`, is not read elsewhere,
+/// which would wait for the device.
+fn to_gradient(
+    scores_LC: Tensor,
+    labels_L: &Tensor,
+    chunk: &Range<i64>,
+    norm_L: &Tensor,
+    gradient: &Tensor,
+    scale: f64,
+) -> Tensor {
+    if scores_LC.device() == Device::Cpu {
+        scores_to_gradient(&scores_LC, labels_L, chunk.start, norm_L, scale * gradient.double_value(&[]));
+        return scores_LC;
+    }
+    let (at_L1, here_L1) = places(labels_L, chunk);
+    let mut probabilities = (scores_LC.to_kind(Kind::Float) - norm_L.unsqueeze(1)).exp_();
+    let factor = gradient.to_kind(Kind::Float) * scale;
+    (probabilities.scatter_add_(1, &at_L1, &-here_L1) * factor).to_kind(scores_LC.kind())
+}
+
+/// Where in the chunk each label is, and whether it is there: 1 or 0; `[L, 1]`.
+fn places(labels_L: &Tensor, chunk: &Range<i64>) -> (Tensor, Tensor) {
+    let at_L1 = (labels_L - chunk.start).unsqueeze(1);
+    let last = chunk.end - chunk.start - 1;
+    let here = at_L1.ge(0).logical_and(&at_L1.le(last));
+    (at_L1.clamp(0, last), here.to_kind(Kind::Float))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::rc::Rc;
+
     use tch::{Device, Kind, Tensor};
 
     use super::LinearCrossEntropy;
     use crate::native::grad;
-    use crate::tape::{Custom, Needs};
+    use crate::nn::{Init, ParamSpec, ParamStore};
+    use crate::tape::{Execution, Tape};
+
+    /// Loss, gradient of the hidden states, and of the head.
+    fn fused(
+        hidden: &Tensor,
+        head: &Tensor,
+        labels: &Tensor,
+        change: impl FnOnce(&mut LinearCrossEntropy),
+    ) -> (f64, Tensor, Tensor) {
+        let spec = ParamSpec::new("head", &head.size(), Init::Zeros);
+        let params = Rc::new(ParamStore::new(vec![spec], head.kind(), Device::Cpu));
+        let id = params.id("head");
+        params.set(id, head);
+        let mut loss = LinearCrossEntropy::new(params.get("head"), labels.shallow_clone(), 0.25);
+        change(&mut loss);
+        let mut tape = Tape::new();
+        let x = tape.input(true);
+        let y = tape.custom("loss", &[id], &[x], 1, Box::new(loss))[0];
+        let mut execution = Execution::new(Rc::new(tape), params.clone(), vec![(x, hidden.detach())]);
+        execution.forward();
+        execution.seed(y, Tensor::from(2.0));
+        let mut grads = params.new_grad();
+        execution.backward(Some(&mut grads)).unwrap();
+        let of_hidden = execution.input_grad(x).unwrap();
+        (execution.value(y).double_value(&[]), of_hidden, grads.view(id).copy())
+    }
 
     #[test]
     fn chunks_equal_the_plain_loss_and_its_gradients() {
         tch::manual_seed(1);
-        let random = |shape: [i64; 2]| Tensor::randn(shape, (Kind::Float, Device::Cpu));
-        let (hidden, head) = (random([7, 5]).set_requires_grad(true), random([11, 5]).set_requires_grad(true));
+        let random = |shape: [i64; 2]| Tensor::randn(shape, (Kind::Float, Device::Cpu)).to_kind(Kind::BFloat16);
+        let (hidden, head) = (random([7, 5]), random([11, 5]));
         let labels = Tensor::from_slice(&[0i64, 10, 3, 3, 7, 1, 2]);
-        let plain = hidden.linear(&head, None::<Tensor>).cross_entropy_loss::<Tensor>(
-            &labels,
-            None,
-            tch::Reduction::Sum,
-            -100,
-            0.0,
-        ) * 0.25;
-        let expected = grad(&[&plain], &[&Tensor::from(1f32)], &[&hidden, &head]).unwrap();
-        let _guard = tch::no_grad_guard();
-        for chunk in [1, 3, 7, 100] {
-            let mut fused = LinearCrossEntropy::new(head.detach(), labels.shallow_clone(), 0.25);
-            fused.chunk = chunk;
-            let needs = Needs { reads: vec![true], params: true };
-            let (outputs, saved) = fused.forward(&[hidden.detach()], Some(&needs));
-            assert!((outputs[0].double_value(&[]) - plain.double_value(&[])).abs() < 1e-5);
-            let (of_hidden, of_head) = fused.backward(saved, &[Some(Tensor::from(2.0))], &needs);
-            for (found, expected) in [&of_hidden[0], &of_head[0]].into_iter().zip(&expected) {
-                let expected = expected.as_ref().unwrap() * 2.0;
-                assert!(found.as_ref().unwrap().allclose(&expected, 1e-4, 1e-6, false));
+        // Scores of bfloat16 are rounded to its three digits.
+        for (kind, tolerance) in [(Kind::Float, 1e-5), (Kind::BFloat16, 2e-2)] {
+            let leaf = |x: &Tensor| x.to_kind(Kind::Float).set_requires_grad(true);
+            let (x, w) = (leaf(&hidden), leaf(&head));
+            let scores = x.linear(&w, None::<Tensor>);
+            let plain = scores.cross_entropy_loss::<Tensor>(&labels, None, tch::Reduction::Sum, -100, 0.0) * 0.25;
+            let expected = grad(&[&plain], &[&Tensor::from(2f32)], &[&x, &w]).unwrap();
+            for (chunk, kept_bytes) in [(1, 0), (3, usize::MAX), (3, 100), (11, 0), (100, 1 << 20)] {
+                let change = |loss: &mut LinearCrossEntropy| (loss.chunk, loss.kept_bytes) = (chunk, kept_bytes);
+                let (loss, of_hidden, of_head) = fused(&hidden.to_kind(kind), &head.to_kind(kind), &labels, change);
+                assert!((loss / plain.double_value(&[]) - 1.0).abs() < tolerance, "{kind:?}, chunks of {chunk}");
+                for (found, expected) in [of_hidden, of_head].iter().zip(&expected) {
+                    let found = found.to_kind(Kind::Float);
+                    assert!(found.allclose(expected.as_ref().unwrap(), tolerance, tolerance, false), "{kind:?}");
+                }
             }
         }
+    }
+
+    #[test]
+    fn scores_far_apart_stay_finite() {
+        let head = Tensor::from_slice(&[1f32, -1.0, 0.0, 2.0]).view([4, 1]);
+        let labels = Tensor::from_slice(&[3i64, 1]);
+        let hidden = Tensor::from_slice(&[900f32, 400.0]).view([2, 1]);
+        let change = |loss: &mut LinearCrossEntropy| loss.chunk = 2;
+        let (loss, of_hidden, of_head) = fused(&hidden, &head, &labels, change);
+        assert!((loss - 0.25 * 1200.0).abs() < 1e-3, "{loss}");
+        assert!(of_hidden.allclose(&Tensor::from_slice(&[0f32, 1.5]).view([2, 1]), 1e-5, 1e-5, false));
+        assert!(of_head.allclose(&Tensor::from_slice(&[0f32, -200.0, 0.0, 200.0]).view([4, 1]), 1e-5, 1e-5, false));
     }
 
     #[test]
     fn no_targets_is_no_loss() {
         let head = Tensor::ones([11, 5], (Kind::Float, Device::Cpu));
-        let fused = LinearCrossEntropy::new(head, Tensor::from_slice::<i64>(&[]), 1.0);
-        let (outputs, _) = fused.forward(&[Tensor::zeros([0, 5], (Kind::Float, Device::Cpu))], None);
-        assert_eq!(outputs[0].double_value(&[]), 0.0);
+        let hidden = Tensor::zeros([0, 5], (Kind::Float, Device::Cpu));
+        let (loss, of_hidden, of_head) = fused(&hidden, &head, &Tensor::from_slice::<i64>(&[]), |_| ());
+        assert_eq!((loss, of_hidden.size(), of_head.abs().max().double_value(&[])), (0.0, vec![0, 5], 0.0));
     }
 }

@@ -1,6 +1,6 @@
 //! Gradients of inputs for given gradients of outputs.
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::error::{NativeError, last_error};
 use super::ffi::{self, raw};
@@ -8,15 +8,30 @@ use super::ffi::{self, raw};
 /// Gradients of `inputs` when `outputs` have the gradients `grads` (same shapes and kinds), `None` for an input that
 /// does not take part. Frees the graph; touches no `.grad`. Every input must require a gradient.
 pub fn grad(outputs: &[&Tensor], grads: &[&Tensor], inputs: &[&Tensor]) -> Result<Vec<Option<Tensor>>, NativeError> {
+    let inputs: Vec<_> = inputs.iter().map(|input| (*input, None)).collect();
+    grad_into(outputs, grads, &inputs)
+}
+
+/// As [`grad`], where an input may come with a sum of its gradients, float32 of its shape: operators that can add to it
+/// in place do, and what is found is the rest, which the caller adds.
+pub fn grad_into(
+    outputs: &[&Tensor],
+    grads: &[&Tensor],
+    inputs: &[(&Tensor, Option<&Tensor>)],
+) -> Result<Vec<Option<Tensor>>, NativeError> {
     assert_eq!(outputs.len(), grads.len(), "one gradient for each output");
+    let is_sum = |x: &Tensor, sum: &Tensor| sum.kind() == Kind::Float && sum.size() == x.size() && sum.is_contiguous();
+    assert!(inputs.iter().all(|(x, sum)| sum.is_none_or(|sum| is_sum(x, sum))), "a sum of gradients");
     let y: Vec<_> = outputs.iter().map(|t| raw(t)).collect();
     let dy: Vec<_> = grads.iter().map(|t| raw(t)).collect();
-    let x: Vec<_> = inputs.iter().map(|t| raw(t)).collect();
+    let x: Vec<_> = inputs.iter().map(|(t, _)| raw(t)).collect();
+    let sums: Vec<_> = inputs.iter().map(|(_, sum)| sum.map_or(std::ptr::null_mut(), raw)).collect();
     let mut found = vec![std::ptr::null_mut(); x.len()];
-    // SAFETY: the arrays outlive the call and have the stated lengths; the tensors are alive; `found` has room for
-    // one pointer an input.
+    // SAFETY: the arrays outlive the call and have the stated lengths; the tensors are alive, and sums have the kind,
+    // shape and layout that operators write by; `found` has room for one pointer an input.
     let status = unsafe {
-        ffi::lf_grad(y.as_ptr(), dy.as_ptr(), y.len() as i32, x.as_ptr(), x.len() as i32, found.as_mut_ptr())
+        let (num_outputs, num_inputs) = (y.len() as i32, x.len() as i32);
+        ffi::lf_grad(y.as_ptr(), dy.as_ptr(), num_outputs, x.as_ptr(), sums.as_ptr(), num_inputs, found.as_mut_ptr())
     };
     if status < 0 {
         return Err(NativeError::Grad { message: last_error() });

@@ -23,6 +23,7 @@ unsafe extern "C" {
         grads: *const *mut C_tensor,
         num_outputs: c_int,
         inputs: *const *mut C_tensor,
+        sums: *const *mut C_tensor,
         num_inputs: c_int,
         found: *mut *mut C_tensor,
     ) -> c_int;
@@ -70,6 +71,40 @@ unsafe extern "C" {
         num_steps: c_int,
         outputs: *mut *mut C_tensor,
     ) -> c_int;
+    pub(super) fn lf_linear(x: *mut C_tensor, weight: *mut C_tensor, bias: *mut C_tensor) -> *mut C_tensor;
+    pub(super) fn lf_embedding(table: *mut C_tensor, ids: *mut C_tensor, padding: i64) -> *mut C_tensor;
+    pub(super) fn lf_add_product(sum: *mut C_tensor, a: *mut C_tensor, transpose: bool, b: *mut C_tensor) -> c_int;
+    pub(super) fn lf_scan_scores(
+        scores: *mut C_tensor,
+        labels: *mut C_tensor,
+        first: i64,
+        greatest: *mut C_tensor,
+        sum: *mut C_tensor,
+        label_score: *mut C_tensor,
+    ) -> c_int;
+    pub(super) fn lf_scores_to_gradient(
+        scores: *mut C_tensor,
+        labels: *mut C_tensor,
+        first: i64,
+        norm: *mut C_tensor,
+        scale: f64,
+    ) -> c_int;
+    pub(super) fn lf_adamw(
+        params: *mut C_tensor,
+        rounded: *mut C_tensor,
+        grad: *mut C_tensor,
+        exp_avg: *mut C_tensor,
+        exp_avg_sq: *mut C_tensor,
+        grad_scale: f64,
+        lr: f64,
+        beta1: f64,
+        beta2: f64,
+        eps: f64,
+        weight_decay: f64,
+        num_steps: f64,
+        zero: bool,
+    ) -> c_int;
+    pub(super) fn lf_sum_of_squares(x: *mut C_tensor) -> f64;
     pub(super) fn lf_barrier(group: *mut c_void) -> c_int;
 }
 

@@ -1,4 +1,4 @@
-//! Element-wise chains of a transformer as one pass each, with autograd: float32 on the CPU.
+//! Element-wise chains of a transformer as one pass each, with autograd: on the CPU, in float32 arithmetic.
 
 use tch::{Device, Kind, Tensor};
 
@@ -7,13 +7,18 @@ use super::ffi::{self, raw};
 
 /// Whether these operators take the tensor.
 pub fn can_fuse(x: &Tensor) -> bool {
+    matches!(x.kind(), Kind::Float | Kind::BFloat16) && x.device() == Device::Cpu
+}
+
+/// Whether they take it as the cosines or sines of a rotation.
+pub fn is_table(x: &Tensor) -> bool {
     x.kind() == Kind::Float && x.device() == Device::Cpu
 }
 
 /// A rotation of the first R channels of every head.
 #[derive(Clone, Copy)]
 pub struct Turn<'a> {
-    /// `[T, R]`, contiguous.
+    /// `[T, R]`, contiguous, float32.
     pub cos: &'a Tensor,
     pub sin: &'a Tensor,
     /// Whether channels 2i and 2i + 1 are a pair, and come out half-split; else i and i + R/2.
@@ -29,7 +34,7 @@ pub fn norm_rope(x: &Tensor, norm: Option<(&Tensor, f64)>, turn: Option<Turn<'_>
     let neighbours = turn.is_some_and(|turn| turn.neighbours);
     if let Some(Turn { cos, sin, .. }) = turn {
         let turning = cos.size().last().copied().unwrap_or(0);
-        let fits = |table: &Tensor| can_fuse(table) && table.is_contiguous() && table.size() == [size[0], turning];
+        let fits = |table: &Tensor| is_table(table) && table.is_contiguous() && table.size() == [size[0], turning];
         assert!(turning % 2 == 0 && turning <= size[2] && fits(cos) && fits(sin), "tables of a norm_rope");
         assert!(norm.is_none() || !neighbours, "neighbours are not turned after a norm");
     }
@@ -45,7 +50,10 @@ pub fn norm_rope(x: &Tensor, norm: Option<(&Tensor, f64)>, turn: Option<Turn<'_>
 
 /// `silu(gate) · up`. Panics where the shapes differ or `can_fuse` is false.
 pub fn swiglu(gate: &Tensor, up: &Tensor) -> Tensor {
-    assert!(can_fuse(gate) && can_fuse(up) && gate.size() == up.size(), "swiglu of {gate:?} and {up:?}");
+    assert!(
+        can_fuse(gate) && gate.kind() == up.kind() && can_fuse(up) && gate.size() == up.size(),
+        "swiglu of {gate:?} and {up:?}"
+    );
     // SAFETY: the tensors are alive, and kinds, devices and shapes were checked; the result is new and nobody else's.
     let y = unsafe { ffi::lf_swiglu(raw(gate), raw(up)) };
     assert!(!y.is_null(), "swiglu: {}", last_error());

@@ -2,8 +2,10 @@
 //! a count of the bytes that tensors hold, and c10d's Gloo groups. The only room of this package, with `device`,
 //! that may be unsafe.
 
+mod adamw;
 mod autograd;
 mod bytes;
+mod cross_entropy;
 mod delta;
 mod error;
 mod ffi;
@@ -11,12 +13,16 @@ mod fused;
 mod gloo;
 mod memory;
 mod op;
+mod products;
 
-pub use autograd::grad;
+pub use adamw::{AdamWStep, adamw, sum_of_squares};
+pub use autograd::{grad, grad_into};
 pub use bytes::{bytes, bytes_mut};
+pub use cross_entropy::{ScoreScan, scores_to_gradient};
 pub use delta::delta_scan;
 pub use error::NativeError;
-pub use fused::{Turn, can_fuse, norm_rope, swiglu};
+pub use fused::{Turn, can_fuse, is_table, norm_rope, swiglu};
 pub use gloo::Gloo;
 pub use memory::MemoryWatch;
 pub use op::{Arg, Op};
+pub use products::{add_product, embedding, linear};

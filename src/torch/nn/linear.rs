@@ -5,6 +5,7 @@ use tch::Tensor;
 use super::lora::Adapter;
 use super::params::ParamSpec;
 use super::{Init, Scope};
+use crate::native::linear;
 
 /// `y = x Wᵀ + b`, `weight` `[out, in]` (torch's `nn.Linear`), and an adapter's share where the store has one.
 pub struct Linear {
@@ -37,7 +38,7 @@ impl Linear {
     }
 
     pub fn forward(&self, x: &Tensor) -> Tensor {
-        let y = x.linear(&self.weight, self.bias.as_ref());
+        let y = linear(x, &self.weight, self.bias.as_ref());
         match &self.adapter {
             Some(adapter) => y + adapter.forward(x),
             None => y,

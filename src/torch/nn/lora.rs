@@ -11,6 +11,7 @@ use tch::{Kind, Tensor};
 
 use super::init::Init;
 use super::params::ParamSpec;
+use crate::native::linear;
 
 /// How the adapters of a part of the model are made.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,7 +88,7 @@ impl Adapter {
             Some(seed) => x * mask(x, self.spec.dropout, seed ^ self.key),
             None => x.shallow_clone(),
         };
-        x.linear(&self.a, None::<Tensor>).linear(&self.b, None::<Tensor>) * self.spec.scale
+        linear(&linear(&x, &self.a, None), &self.b, None) * self.spec.scale
     }
 }
 

@@ -3,10 +3,10 @@
 //!
 //! Shapes: T tokens, H heads, C width of a head, R channels of a head that turn.
 
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::rope_config::{RopeAxes, RopeConfig, RopeLayout};
-use crate::native::{Turn, can_fuse, norm_rope};
+use crate::native::{Turn, can_fuse, is_table, norm_rope};
 
 /// The cosine and sine of every token's angles, `[T, R]`, both halves alike; made once a micro-batch.
 pub struct Rope {
@@ -16,8 +16,9 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// `position_ids` `[T]`, or `[3, T]` where the axes are three; int64. The tables have the kind of the model and are
-    /// where `position_ids` is; with `RopeScaling::Dynamic`, have that on the CPU. Panics where the axes do not fit.
+    /// `position_ids` `[T]`, or `[3, T]` where the axes are three; int64. The tables have the kind of the model, but
+    /// float32 on a CPU where that is bfloat16: the fused operator reads them so. They are where `position_ids` is; with
+    /// `RopeScaling::Dynamic`, have that on the CPU. Panics where the axes do not fit.
     pub fn new(config: &RopeConfig, position_ids: &Tensor, kind: Kind) -> Rope {
         let seq_len = match config.scaling {
             super::RopeScaling::Dynamic { .. } if position_ids.numel() > 0 => position_ids.max().int64_value(&[]) + 1,
@@ -42,6 +43,7 @@ impl Rope {
     /// Angles `[T, R/2]`, used for both halves.
     fn from_halves(angles: &Tensor, scale: f64, layout: RopeLayout, kind: Kind) -> Rope {
         let angles = Tensor::cat(&[angles, angles], -1);
+        let kind = if kind == Kind::BFloat16 && angles.device() == Device::Cpu { Kind::Float } else { kind };
         let table = |x: Tensor| if scale == 1.0 { x.to_kind(kind) } else { (x * scale).to_kind(kind) };
         Rope { cos_TR: table(angles.cos()), sin_TR: table(angles.sin()), layout }
     }
@@ -54,7 +56,7 @@ impl Rope {
 
     /// As `apply`, with another layout than the config's.
     pub fn apply_as(&self, x_THC: &Tensor, layout: RopeLayout) -> Tensor {
-        if can_fuse(&self.cos_TR) && can_fuse(x_THC) {
+        if is_table(&self.cos_TR) && can_fuse(x_THC) {
             let neighbours = layout == RopeLayout::Interleaved;
             return norm_rope(x_THC, None, Some(Turn { cos: &self.cos_TR, sin: &self.sin_TR, neighbours }));
         }
@@ -74,7 +76,7 @@ impl Rope {
 
     /// For the fused operator behind a norm, where it takes the tables.
     pub(super) fn turn(&self) -> Option<Turn<'_>> {
-        let fits = self.layout == RopeLayout::HalfSplit && can_fuse(&self.cos_TR);
+        let fits = self.layout == RopeLayout::HalfSplit && is_table(&self.cos_TR);
         fits.then_some(Turn { cos: &self.cos_TR, sin: &self.sin_TR, neighbours: false })
     }
 }

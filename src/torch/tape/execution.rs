@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 use tch::Tensor;
 
-use super::record::{Action, Needs, Operation, Policy, Slot, Tape};
-use crate::native::{NativeError, grad};
+use super::record::{Action, Needs, Operation, ParamGrads, Policy, Slot, Tape};
+use crate::native::{NativeError, grad_into};
 use crate::nn::{GradBuffer, ParamId, ParamStore};
 
 /// What an operation has left for its backward.
@@ -143,7 +143,8 @@ impl Execution {
         let Some(saved) = saved.filter(|_| flows && received.iter().any(Option::is_some)) else {
             return Ok(true);
         };
-        let (of_reads, of_params) = self.differentiate(operation, saved, received, wanted)?;
+        let sums = grads.as_deref().filter(|_| wanted);
+        let (of_reads, of_params) = self.differentiate(operation, saved, received, sums)?;
         for (slot, found) in operation.reads.iter().zip(of_reads) {
             if let Some(found) = found.filter(|_| self.needs_grad[slot.index()]) {
                 self.accumulate(*slot, found);
@@ -194,13 +195,14 @@ impl Execution {
         }
     }
 
-    /// Gradients of an operation's reads and parameters.
+    /// Gradients of an operation's reads and parameters; of the latter, what was not added to `sums` at once. `sums` is
+    /// `None` where those of the parameters are not wanted.
     fn differentiate(
         &self,
         operation: &Operation,
         saved: Saved,
         received: Vec<Option<Tensor>>,
-        wanted: bool,
+        sums: Option<&GradBuffer>,
     ) -> Result<(Vec<Option<Tensor>>, Vec<Option<Tensor>>), NativeError> {
         let (inputs, outputs) = match (&operation.action, saved) {
             (Action::Segment { .. }, Saved::Graph { inputs, outputs }) => (inputs, outputs),
@@ -212,7 +214,9 @@ impl Execution {
             }
             (Action::Custom(custom), Saved::Custom(saved)) => {
                 let _guard = tch::no_grad_guard();
-                return Ok(custom.backward(saved, &received, &self.needs(operation, wanted)));
+                let needs = self.needs(operation, sums.is_some());
+                let params = sums.map(|buffer| ParamGrads { buffer, ids: &operation.params });
+                return Ok((custom.backward(saved, &received, &needs, params.as_ref()), Vec::new()));
             }
             (action, saved) => {
                 let _guard = tch::no_grad_guard();
@@ -227,17 +231,17 @@ impl Execution {
                 dy.push(gradient);
             }
         }
-        let leaves = operation.params.iter().map(|id| self.params.leaf(*id));
-        let leaves: Vec<&Tensor> = leaves.filter(|leaf| wanted && leaf.requires_grad()).collect();
-        let x: Vec<&Tensor> = inputs.iter().filter(|input| input.requires_grad()).chain(leaves).collect();
-        let mut found = if y.is_empty() { vec![] } else { grad(&y, &dy, &x)? }.into_iter();
+        let leaf = |id: &ParamId| {
+            let leaf = Some(self.params.leaf(*id)).filter(|leaf| leaf.requires_grad())?;
+            Some((leaf, Some(sums?.view(*id))))
+        };
+        let of_inputs = inputs.iter().filter(|input| input.requires_grad()).map(|input| (input, None));
+        let x: Vec<_> = of_inputs.chain(operation.params.iter().filter_map(leaf)).collect();
+        let mut found = if y.is_empty() { vec![] } else { grad_into(&y, &dy, &x)? }.into_iter();
         let of_reads = inputs.iter().map(|input| if input.requires_grad() { found.next().flatten() } else { None });
         let of_reads = of_reads.collect();
-        let of_params = operation
-            .params
-            .iter()
-            .map(|id| if wanted && self.params.leaf(*id).requires_grad() { found.next().flatten() } else { None });
-        Ok((of_reads, of_params.collect()))
+        let of_params = operation.params.iter().map(|id| leaf(id).and_then(|_| found.next().flatten())).collect();
+        Ok((of_reads, of_params))
     }
 
     /// The values as leaves of a new graph; integers have no gradients.

@@ -11,4 +11,4 @@ mod record;
 mod tests;
 
 pub use execution::Execution;
-pub use record::{Custom, CustomGrads, Needs, Policy, Slot, Tape};
+pub use record::{Custom, Needs, ParamGrads, Policy, Slot, Tape};

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use tch::Tensor;
 
-use crate::nn::ParamId;
+use crate::nn::{GradBuffer, ParamId};
 
 /// A value on the tape: written once, by an operation or as an input. Integers have no gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -39,12 +39,29 @@ pub trait Custom {
     /// Returns the outputs, and what `backward` is to be given. `needs` is `None` when no backward follows.
     fn forward(&self, reads: &[Tensor], needs: Option<&Needs>) -> (Vec<Tensor>, Vec<Tensor>);
 
-    /// Gradients of the slots read and of the parameters, for those of the outputs (`None`: an output had no reader).
-    fn backward(&self, saved: Vec<Tensor>, grads: &[Option<Tensor>], needs: &Needs) -> CustomGrads;
+    /// Gradients of the slots read, for those of the outputs (`None`: an output had no reader). Those of the parameters
+    /// are added to `params`, in place; there is none where they are not needed.
+    fn backward(
+        &self,
+        saved: Vec<Tensor>,
+        grads: &[Option<Tensor>],
+        needs: &Needs,
+        params: Option<&ParamGrads<'_>>,
+    ) -> Vec<Option<Tensor>>;
 }
 
-/// One entry for each slot read, one for each parameter.
-pub type CustomGrads = (Vec<Option<Tensor>>, Vec<Option<Tensor>>);
+/// The gradients of an operation's parameters, to be added to.
+pub struct ParamGrads<'a> {
+    pub(super) buffer: &'a GradBuffer,
+    pub(super) ids: &'a [ParamId],
+}
+
+impl ParamGrads<'_> {
+    /// The sum so far for the operation's parameter number `index`: a view of its shape, float32.
+    pub fn sum(&self, index: usize) -> &Tensor {
+        self.buffer.view(self.ids[index])
+    }
+}
 
 pub(super) enum Action {
     Segment { forward: Box<dyn Fn(&[Tensor]) -> Vec<Tensor>>, policy: Policy },

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use tch::{Device, Kind, Tensor};
 
-use super::{Custom, CustomGrads, Execution, Needs, Policy, Slot, Tape};
+use super::{Custom, Execution, Needs, ParamGrads, Policy, Slot, Tape};
 use crate::native::{MemoryWatch, grad};
 use crate::nn::{GradBuffer, Init, ParamId, ParamSpec, ParamStore};
 
@@ -190,10 +190,18 @@ impl Custom for SquareSum {
         (vec![sum * &self.weight], saved)
     }
 
-    fn backward(&self, saved: Vec<Tensor>, grads: &[Option<Tensor>], needs: &Needs) -> CustomGrads {
+    fn backward(
+        &self,
+        saved: Vec<Tensor>,
+        grads: &[Option<Tensor>],
+        needs: &Needs,
+        params: Option<&ParamGrads<'_>>,
+    ) -> Vec<Option<Tensor>> {
         let gradient = grads[0].as_ref().unwrap();
-        let of_x = needs.reads[0].then(|| &saved[0] * 2.0 * &self.weight * gradient);
-        (vec![of_x], vec![needs.params.then(|| &saved[1] * gradient)])
+        if let Some(params) = params {
+            let _ = params.sum(0).shallow_clone().g_add_(&(&saved[1] * gradient));
+        }
+        vec![needs.reads[0].then(|| &saved[0] * 2.0 * &self.weight * gradient)]
     }
 }
 

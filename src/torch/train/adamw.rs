@@ -1,10 +1,11 @@
-//! AdamW (Loshchilov and Hutter, 2019) over a pool's flat buffer: two calls of libtorch's fused operator a step.
+//! AdamW (Loshchilov and Hutter, 2019) over a pool's flat buffer: on the CPU one pass of our own, which scales the
+//! gradient, rounds the parameters and clears the gradient on its way; elsewhere libtorch's fused operator.
 //!
 //! Weight decay applies to parameters of two or more dimensions, as Megatron-LM and the parity oracle do it.
 
-use crate::native::{Arg, NativeError, Op};
+use crate::native::{AdamWStep, Arg, NativeError, Op, adamw};
 use crate::nn::ParamStore;
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 /// Constants of the optimizer; the learning rate comes with each step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,41 +51,78 @@ impl AdamW {
         }
     }
 
-    /// One step along `-grad`, a flat float32 gradient in the order of `params`.
+    /// One step along `-grad · grad_scale`, where `grad` is flat, float32 and in the order of `params`. Returns whether it
+    /// left `grad` zero, as it does with `may_zero` where that costs no pass of its own.
     ///
     /// # Errors
     /// The operator failed.
-    pub fn step(&mut self, params: &ParamStore, grad: &Tensor, learning_rate: f64) -> Result<(), NativeError> {
+    pub fn step(
+        &mut self,
+        params: &ParamStore,
+        grad: &Tensor,
+        grad_scale: f64,
+        learning_rate: f64,
+        may_zero: bool,
+    ) -> Result<bool, NativeError> {
         let _no_grad = tch::no_grad_guard();
-        let flat = trained(params);
-        let target = self.master.as_ref().unwrap_or(&flat);
         self.num_steps += 1;
-        let steps = Tensor::from(self.num_steps as f32).to_device(target.device());
-        let (decayed, end) = (params.num_decay(), target.size()[0]);
+        let flat = trained(params);
+        let on_cpu = flat.device() == Device::Cpu && matches!(flat.kind(), Kind::Float | Kind::BFloat16);
+        let (decayed, end) = (params.num_decay(), flat.size()[0]);
+        let scaled = if on_cpu || grad_scale == 1.0 { grad.shallow_clone() } else { grad * grad_scale };
         for (start, len, weight_decay) in [(0, decayed, self.config.weight_decay), (decayed, end - decayed, 0.0)] {
             if len == 0 {
                 continue;
             }
             let part = |tensor: &Tensor| tensor.narrow(0, start, len);
-            self.fused.call(&[
-                Arg::Tensors(&[&part(target)]),
-                Arg::Tensors(&[&part(grad)]),
-                Arg::Tensors(&[&part(&self.exp_avg)]),
-                Arg::Tensors(&[&part(&self.exp_avg_sq)]),
-                Arg::Tensors(&[]),
-                Arg::Tensors(&[&steps]),
-                Arg::Double(learning_rate),
-                Arg::Double(self.config.betas[0]),
-                Arg::Double(self.config.betas[1]),
-                Arg::Double(weight_decay),
-                Arg::Double(self.config.eps),
-                Arg::Bool(false),
-                Arg::Bool(false),
-            ])?;
+            let step = AdamWStep {
+                learning_rate,
+                betas: self.config.betas,
+                eps: self.config.eps,
+                weight_decay,
+                number: self.num_steps,
+                grad_scale,
+                zero_grad: may_zero,
+            };
+            let target = part(self.master.as_ref().unwrap_or(&flat));
+            let moments = [&part(&self.exp_avg), &part(&self.exp_avg_sq)];
+            if on_cpu {
+                let rounded = self.master.as_ref().map(|_| part(&flat));
+                adamw(&target, rounded.as_ref(), &part(grad), moments, &step);
+            } else {
+                self.step_fused(&target, &part(&scaled), moments, &step)?;
+            }
         }
-        if let Some(master) = &self.master {
+        if let Some(master) = self.master.as_ref().filter(|_| !on_cpu) {
             trained(params).copy_(master);
         }
+        Ok(on_cpu && may_zero)
+    }
+
+    /// By libtorch's fused operator; the gradient is scaled.
+    fn step_fused(
+        &self,
+        target: &Tensor,
+        grad: &Tensor,
+        moments: [&Tensor; 2],
+        step: &AdamWStep,
+    ) -> Result<(), NativeError> {
+        let steps = Tensor::from(step.number as f32).to_device(target.device());
+        self.fused.call(&[
+            Arg::Tensors(&[target]),
+            Arg::Tensors(&[grad]),
+            Arg::Tensors(&[moments[0]]),
+            Arg::Tensors(&[moments[1]]),
+            Arg::Tensors(&[]),
+            Arg::Tensors(&[&steps]),
+            Arg::Double(step.learning_rate),
+            Arg::Double(step.betas[0]),
+            Arg::Double(step.betas[1]),
+            Arg::Double(step.weight_decay),
+            Arg::Double(step.eps),
+            Arg::Bool(false),
+            Arg::Bool(false),
+        ])?;
         Ok(())
     }
 }

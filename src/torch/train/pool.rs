@@ -6,12 +6,12 @@
 
 use super::adamw::{AdamW, AdamWConfig};
 use crate::comm::ProcessGroup;
-use crate::native::NativeError;
+use crate::native::{NativeError, sum_of_squares};
 use crate::nn::{GradBuffer, ParamStore};
 use loongforge_core::message::Lane;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 /// How a pool's gradient sum is shared out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,9 +107,12 @@ impl Pool {
             }
             Lanes::Fixed(count) => self.gather_lanes(count)?,
         };
-        let norm = sum.norm_scalaropt_dtype(2.0, Kind::Double).double_value(&[]);
+        let squares = match sum.device() {
+            Device::Cpu => sum_of_squares(&sum),
+            _ => sum.norm_scalaropt_dtype(2.0, Kind::Double).double_value(&[]).powi(2),
+        };
         self.reduced = Some(sum);
-        Ok(norm * norm)
+        Ok(squares)
     }
 
     /// In place: the sum over the pool's replicas of a contiguous tensor, which each of them gives.
@@ -150,12 +153,12 @@ impl Pool {
     /// Nothing was reduced.
     pub fn commit(&mut self, clip_scale: f64, learning_rate: f64) -> Result<(), NativeError> {
         if let Some(optimizer) = &mut self.optimizer {
-            let mut grad = self.reduced.take().expect("a commit follows a reduction");
-            if clip_scale != 1.0 {
-                let _no_grad = tch::no_grad_guard();
-                let _ = grad.g_mul_scalar_(clip_scale);
+            let grad = self.reduced.take().expect("a commit follows a reduction");
+            // The sum of a replica's only lane is that lane's buffer.
+            let is_lane = self.lanes == Lanes::PerReplica;
+            if optimizer.step(&self.params, &grad, clip_scale, learning_rate, is_lane)? {
+                return Ok(());
             }
-            optimizer.step(&self.params, &grad, learning_rate)?;
         }
         self.abort();
         Ok(())

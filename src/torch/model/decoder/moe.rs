@@ -12,7 +12,7 @@ use super::config::DecoderConfig;
 use super::router_losses::{LayerLosses, Wanted};
 use crate::nn::moe::{Experts, MoeConfig, Order, Router, SharedExperts, choices_by_softmax, z_loss};
 use crate::nn::{ParamId, ParamSpec, ParamStore, RmsNorm, Scope};
-use crate::tape::{Custom, CustomGrads, Needs, Policy, Slot, Tape};
+use crate::tape::{Custom, Needs, ParamGrads, Policy, Slot, Tape};
 
 /// The feed-forward branch of a layer.
 pub(super) struct Moe {
@@ -228,9 +228,15 @@ impl Custom for Dispatch {
         (vec![Order::dispatch(&reads[0], &reads[1], self.top_k)], saved)
     }
 
-    fn backward(&self, saved: Vec<Tensor>, grads: &[Option<Tensor>], _: &Needs) -> CustomGrads {
+    fn backward(
+        &self,
+        saved: Vec<Tensor>,
+        grads: &[Option<Tensor>],
+        _: &Needs,
+        _: Option<&ParamGrads<'_>>,
+    ) -> Vec<Option<Tensor>> {
         let found = grads[0].as_ref().map(|grad| Order::dispatch_backward(grad, &saved[0], self.top_k));
-        (vec![found, None, None], Vec::new())
+        vec![found, None, None]
     }
 }
 
@@ -252,8 +258,14 @@ impl Custom for RunExperts {
         (vec![y_ND], saved)
     }
 
-    fn backward(&self, saved: Vec<Tensor>, grads: &[Option<Tensor>], needs: &Needs) -> CustomGrads {
-        let Some(of_output) = &grads[0] else { return (vec![None, None], vec![None, None]) };
+    fn backward(
+        &self,
+        saved: Vec<Tensor>,
+        grads: &[Option<Tensor>],
+        needs: &Needs,
+        params: Option<&ParamGrads<'_>>,
+    ) -> Vec<Option<Tensor>> {
+        let Some(of_output) = &grads[0] else { return vec![None, None] };
         let mut saved = saved.into_iter();
         let mut next = || saved.next().expect("rows and counts");
         let (rows_ND, counts_E) = (next(), next());
@@ -262,8 +274,11 @@ impl Custom for RunExperts {
             false => self.experts.hidden(&rows_ND, &counts_E),
         };
         let found = self.experts.backward(of_output, &rows_ND, &counts_E, hidden, [needs.reads[0], needs.params]);
-        let of_params = found.params.map_or(vec![None, None], |params| params.map(Some).into());
-        (vec![found.rows, None], of_params)
+        for (index, of_param) in found.params.into_iter().flatten().enumerate() {
+            let sum = params.expect("gradients of parameters were wanted").sum(index);
+            let _ = sum.shallow_clone().g_add_(&of_param);
+        }
+        vec![found.rows, None]
     }
 }
 
@@ -276,10 +291,16 @@ impl Custom for Combine {
         (vec![Order::combine(&reads[0], &reads[1], &reads[3])], saved)
     }
 
-    fn backward(&self, saved: Vec<Tensor>, grads: &[Option<Tensor>], _: &Needs) -> CustomGrads {
-        let Some(of_sum) = &grads[0] else { return (vec![None, None, None, None], Vec::new()) };
+    fn backward(
+        &self,
+        saved: Vec<Tensor>,
+        grads: &[Option<Tensor>],
+        _: &Needs,
+        _: Option<&ParamGrads<'_>>,
+    ) -> Vec<Option<Tensor>> {
+        let Some(of_sum) = &grads[0] else { return vec![None, None, None, None] };
         let (of_rows, of_weights) = Order::combine_backward(of_sum, &saved[0], &saved[1], &saved[2]);
-        (vec![Some(of_rows), Some(of_weights), None, None], Vec::new())
+        vec![Some(of_rows), Some(of_weights), None, None]
     }
 }
 

@@ -14,6 +14,7 @@ use super::moe::Recording;
 use super::record::index;
 use super::transformer::Decoder;
 use crate::model::loss::LinearCrossEntropy;
+use crate::native::embedding;
 use crate::nn::{Context, Linear, ParamId, ParamSpec, ParamStore, RmsNorm, Scope};
 use crate::tape::{Slot, Tape};
 
@@ -157,9 +158,7 @@ impl Decoder {
             let (embed, ahead) = (self.embed.shallow_clone(), ids.to_device(self.embed.device()));
             let padding = self.config.pad_token_id.unwrap_or(-1);
             let join = head.join.clone();
-            let forward = move |reads: &[Tensor]| {
-                vec![join.forward(&Tensor::embedding(&embed, &ahead, padding, false, false), &reads[0])]
-            };
+            let forward = move |reads: &[Tensor]| vec![join.forward(&embedding(&embed, &ahead, padding), &reads[0])];
             let mut params = vec![self.embed_id];
             params.extend(&head.join_ids);
             let joined = tape.run(format!("mtp {number} join"), &params, policy, &[hidden], 1, forward)[0];

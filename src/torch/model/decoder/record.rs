@@ -10,6 +10,7 @@ use super::mtp::counted;
 use super::router_losses::Wanted;
 use super::transformer::Decoder;
 use crate::model::loss::LinearCrossEntropy;
+use crate::native::embedding;
 use crate::tape::{Policy, Slot, Tape};
 
 impl Decoder {
@@ -23,7 +24,7 @@ impl Decoder {
 
         let (embed, input_ids) = (self.embed.shallow_clone(), batch.input_ids.to_device(self.embed.device()));
         let padding = self.config.pad_token_id.unwrap_or(-1);
-        let look_up = move |_: &[Tensor]| vec![Tensor::embedding(&embed, &input_ids, padding, false, false)];
+        let look_up = move |_: &[Tensor]| vec![embedding(&embed, &input_ids, padding)];
         let mut x = tape.run("embed", &[self.embed_id], policy, &[], 1, look_up)[0];
         if let Some(&merged) = features.first() {
             x = tape.put_rows(x, rows.clone(), merged);

@@ -4,7 +4,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use crate::native::{Turn, can_fuse, norm_rope};
+use crate::native::{Turn, can_fuse, is_table, norm_rope};
 
 /// How a tower turns its queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -54,7 +54,7 @@ impl Rotation {
     /// can tell.
     pub fn apply(&self, x_SHC: &Tensor) -> Tensor {
         // The fused operator has no gradient of the tables, which a learned angle needs.
-        if can_fuse(x_SHC) && can_fuse(&self.cos_SC) && !self.cos_SC.requires_grad() {
+        if can_fuse(x_SHC) && is_table(&self.cos_SC) && !self.cos_SC.requires_grad() {
             let neighbours = self.order == AxialOrder::Interleaved;
             return norm_rope(x_SHC, None, Some(Turn { cos: &self.cos_SC, sin: &self.sin_SC, neighbours }));
         }

@@ -1,5 +1,7 @@
-// What both halves of the shim share: the last error of this thread, and the frame around every entry point.
+// What the parts of the shim share: the last error of this thread, the frame around every entry point, and gradients
+// that are added in place.
 #pragma once
+#include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 #include <exception>
 #include <string>
@@ -21,3 +23,7 @@ template <typename T, typename F> T lf_guard(T fail, F body) {
 }
 
 #define LF_API extern "C" __attribute__((visibility("default")))
+
+// Where the backward that runs on this thread wants the gradient of `leaf` added, float32 of its shape; null where it
+// is to be returned as usual.
+const at::Tensor* lf_sink(const at::Tensor& leaf);

@@ -7,6 +7,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <unordered_map>
 
 using at::Tensor;
 thread_local std::string lf_error;
@@ -15,17 +16,36 @@ LF_API const char* lf_last_error() { return lf_error.c_str(); }
 
 // ---- autograd ------------------------------------------------------------------------------------
 
+// Where operators of this shim add the gradients of leaves in place, while a backward runs on this thread.
+static thread_local const std::unordered_map<c10::TensorImpl*, Tensor>* sinks = nullptr;
+
+const Tensor* lf_sink(const Tensor& leaf) {
+  if (!sinks) return nullptr;
+  const auto found = sinks->find(leaf.unsafeGetTensorImpl());
+  return found == sinks->end() ? nullptr : &found->second;
+}
+
 // Gradients of `inputs` for given gradients of `outputs`. `found[i]` is a new tensor, or null where
-// input i does not take part. The graph is freed.
-LF_API int lf_grad(Tensor* const* outputs, Tensor* const* grads, int num_outputs,
-                   Tensor* const* inputs, int num_inputs, Tensor** found) {
+// input i does not take part, or where all of its gradient was added to `sums[i]`: float32, shaped as
+// the input, or null where the gradient is to be returned. The graph is freed.
+LF_API int lf_grad(Tensor* const* outputs, Tensor* const* grads, int num_outputs, Tensor* const* inputs,
+                   Tensor* const* sums, int num_inputs, Tensor** found) {
   return lf_guard(-1, [&] {
     torch::autograd::variable_list y, dy, x;
     for (int i = 0; i < num_outputs; i++) {
       y.push_back(*outputs[i]);
       dy.push_back(*grads[i]);
     }
-    for (int i = 0; i < num_inputs; i++) x.push_back(*inputs[i]);
+    std::unordered_map<c10::TensorImpl*, Tensor> in_place;
+    for (int i = 0; i < num_inputs; i++) {
+      x.push_back(*inputs[i]);
+      if (sums[i]) in_place.emplace(inputs[i]->unsafeGetTensorImpl(), *sums[i]);
+    }
+    struct Installed {
+      const std::unordered_map<c10::TensorImpl*, Tensor>* former = sinks;
+      ~Installed() { sinks = former; }
+    } installed;
+    sinks = &in_place;
     auto dx = torch::autograd::grad(y, x, dy, /*retain_graph=*/false, /*create_graph=*/false,
                                     /*allow_unused=*/true);
     for (int i = 0; i < num_inputs; i++) found[i] = dx[i].defined() ? new Tensor(dx[i]) : nullptr;

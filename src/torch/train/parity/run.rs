@@ -359,9 +359,9 @@ impl Models {
             norms.push(norm);
             let clip = (fixture.clip_norm / (norm + 1e-6)).min(1.0);
             let text = &mut self.text;
-            text.adamw.step(&text.params, &(text.grads.flat() * clip), fixture.learning_rate)?;
+            text.adamw.step(&text.params, text.grads.flat(), clip, fixture.learning_rate, false)?;
             if let Some(vision) = &mut self.vision {
-                vision.adamw.step(&vision.params, &(vision.grads.flat() * clip), fixture.learning_rate)?;
+                vision.adamw.step(&vision.params, vision.grads.flat(), clip, fixture.learning_rate, false)?;
             }
         }
         losses.push(self.step(documents, scale)?.total);
