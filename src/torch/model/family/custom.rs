@@ -56,9 +56,16 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfig
 mod tests {
     use serde_json::{Value, json};
 
+    use std::rc::Rc;
+
+    use loongforge_core::message::Grid;
+    use tch::{Device, Kind, Tensor};
+
     use super::parts_config;
     use crate::model::decoder::Decoder;
     use crate::model::registry::{ModelConfig, Tokens};
+    use crate::nn::ParamStore;
+    use crate::tape::{Execution, Policy};
 
     const TOKENS: Tokens = Tokens { image: Some(301), video: None, vision_start: None, vision_end: None };
 
@@ -92,6 +99,11 @@ mod tests {
         ["llama", "qwen2", "qwen3", "internlm2"].map(of).to_vec()
     }
 
+    /// DeepStack has features of every frame, a resampler of pairs.
+    fn fits(encoder: &Value, projector: &Value) -> bool {
+        encoder.get("deepstack_visual_indexes").is_none() || projector["model_type"] != "resampler"
+    }
+
     #[test]
     fn every_tower_and_projector_goes_with_every_language_model() {
         let projectors = [
@@ -104,7 +116,7 @@ mod tests {
         for (encoder, foundation) in
             towers().iter().flat_map(|tower| foundations().into_iter().map(move |f| (tower, f)))
         {
-            for projector in &projectors {
+            for projector in projectors.iter().filter(|projector| fits(encoder, projector)) {
                 let config = ModelConfig::from_parts(encoder, projector, &foundation, TOKENS).unwrap();
                 let family = config.encoder.as_ref().unwrap();
                 let names: Vec<String> = family.specs().into_iter().map(|spec| spec.name).collect();
@@ -112,6 +124,24 @@ mod tests {
                 assert!(names.iter().all(known), "{names:?}");
                 let text = Decoder::specs(&config.decoder);
                 assert!(text.iter().all(|spec| spec.name.starts_with("foundation.")));
+            }
+        }
+        let grids = [Grid { t: 2, h: 4, w: 6 }, Grid { t: 1, h: 4, w: 4 }];
+        let pairs: Vec<(Value, &Value)> =
+            towers().into_iter().flat_map(|tower| projectors.iter().map(move |p| (tower.clone(), p))).collect();
+        for (encoder, projector) in pairs.iter().filter(|(encoder, projector)| fits(encoder, projector)) {
+            let config = ModelConfig::from_parts(encoder, projector, &foundations()[0], TOKENS).unwrap();
+            let family = config.encoder.unwrap();
+            let params = Rc::new(ParamStore::new(family.specs(), Kind::Float, Device::Cpu));
+            params.init_random(1);
+            let recorded = family.build(&params, Policy::Keep).record(&grids);
+            let pixels = Tensor::randn([2 * 24 + 16, family.patch_dim()], (Kind::Float, Device::Cpu));
+            let mut run = Execution::forward_only(recorded.tape, params, vec![(recorded.pixels, pixels)]);
+            run.forward();
+            let features: usize = grids.iter().map(|grid| family.num_features(*grid)).sum();
+            for output in recorded.outputs {
+                assert_eq!(run.value(output).size(), [features as i64, 64], "{encoder} {projector}");
+                assert!(run.value(output).isfinite().all().int64_value(&[]) == 1, "{encoder} {projector}");
             }
         }
     }
@@ -137,6 +167,9 @@ mod tests {
             let message = error(projector);
             assert!(message.contains(expected), "{message:?} lacks {expected:?}");
         }
+        let resampler = json!({"model_type": "resampler"});
+        let message = ModelConfig::from_parts(&towers()[1], &resampler, &foundations()[0], TOKENS).unwrap_err();
+        assert!(message.to_string().contains("image_encoder.deepstack_visual_indexes"), "{message}");
         let mut config = parts_config(&towers()[0], &json!({}), &foundations()[0], TOKENS);
         config["image_encoder"]["model_type"] = json!("clip");
         let message = ModelConfig::from_hf(&config).unwrap_err().to_string();

@@ -52,3 +52,56 @@ pub(super) fn model(
     }
     Ok(ModelConfig { model_type: model_type.into(), decoder, encoder: Some(Arc::new(vision)), tokens })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::model::registry::ModelConfig;
+
+    fn names(config: &Value) -> Vec<String> {
+        let config = ModelConfig::from_hf(config).unwrap();
+        config.encoder.unwrap().specs().into_iter().map(|spec| spec.name).collect()
+    }
+
+    /// As published by Moonshot: other keys than transformers', and the patch embedding elsewhere.
+    #[test]
+    fn published_kimi_configs_are_read() {
+        let config = json!({"model_type": "kimi_k25", "media_placeholder_token_id": 301, "text_config": {
+                "model_type": "llama", "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96,
+                "num_hidden_layers": 1, "num_attention_heads": 4},
+            "vision_config": {"vt_hidden_size": 48, "vt_intermediate_size": 80, "vt_num_attention_heads": 3,
+                "vt_num_hidden_layers": 1, "init_pos_emb_height": 8, "init_pos_emb_width": 8, "init_pos_emb_time": 4,
+                "merge_kernel_size": [2, 2], "merge_type": "sd2_tpool", "patch_size": 14, "text_hidden_size": 64,
+                "pos_emb_type": "divided_fixed", "projector_ln_eps": 1e-5, "video_attn_type": "spatial_temporal"}});
+        let names = names(&config);
+        for name in ["vision_tower.patch_embed.proj.weight", "vision_tower.encoder.blocks.0.wqkv.weight"] {
+            assert!(names.iter().any(|found| found == name), "{names:?}");
+        }
+        assert_eq!(ModelConfig::from_hf(&config).unwrap().tokens.image, Some(301));
+        let mut wrong = config.clone();
+        wrong["vision_config"]["text_hidden_size"] = json!(7168);
+        let message = ModelConfig::from_hf(&wrong).unwrap_err().to_string();
+        assert!(message.contains("text_hidden_size is 7168, but must equal text_config.hidden_size (64)"), "{message}");
+    }
+
+    /// As published by Qwen: the decoder's keys beside the others, `in_chans`.
+    #[test]
+    fn published_qwen2_5_vl_configs_are_read() {
+        let config = json!({"model_type": "qwen2_5_vl", "image_token_id": 301, "vocab_size": 320, "hidden_size": 64,
+            "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "rope_theta": 1e6, "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]},
+            "tie_word_embeddings": true,
+            "vision_config": {"depth": 1, "hidden_act": "silu", "hidden_size": 48, "intermediate_size": 80,
+                "num_heads": 3, "in_chans": 3, "out_hidden_size": 64, "patch_size": 14, "spatial_merge_size": 2,
+                "spatial_patch_size": 14, "window_size": 112, "fullatt_block_indexes": [0], "tokens_per_second": 2,
+                "temporal_patch_size": 2}});
+        assert!(names(&config).iter().any(|name| name == "visual.merger.ln_q.weight"));
+        let read = ModelConfig::from_hf(&config).unwrap();
+        assert!(read.decoder.tie_word_embeddings && read.decoder.has_three_axes());
+        let mut wrong = config.clone();
+        wrong["vision_config"]["window_size"] = json!(20);
+        let message = ModelConfig::from_hf(&wrong).unwrap_err().to_string();
+        assert!(message.contains("vision_config.window_size is 20, but must be at least"), "{message}");
+    }
+}

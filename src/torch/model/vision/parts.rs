@@ -43,10 +43,13 @@ pub(in crate::model) fn read(encoder: &Keys<'_>, projector: Option<&Keys<'_>>, w
         return Err(encoder.unsupported("model_type", &json!(model_type), &supported));
     };
     let vision = read(encoder, "image_encoder.", "image_projector.", width)?;
-    match projector {
-        Some(keys) => Ok(VisionConfig { projector: read_projector(keys, &vision.projector)?, ..vision }),
-        None => Ok(vision),
+    let Some(keys) = projector else { return Ok(vision) };
+    let chosen = read_projector(keys, &vision.projector)?;
+    if !vision.deepstack.is_empty() && matches!(chosen.kind, ProjectorKind::Resampler { .. }) {
+        let must = "it pairs frames, which image_encoder.deepstack_visual_indexes do not: leave them empty";
+        return Err(keys.inconsistent("model_type", "resampler", must));
     }
+    Ok(VisionConfig { projector: chosen, ..vision })
 }
 
 fn ernie(keys: &Keys<'_>, tower: &str, projector: &str, width: i64) -> Result<VisionConfig> {
