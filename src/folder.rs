@@ -21,6 +21,8 @@ pub enum FolderError {
     Missing { key: &'static str },
     #[error("model.mtp.num_layers is {num_heads}, and there is no such place in the checkpoints of {model_type}")]
     NoMtp { num_heads: usize, model_type: String },
+    #[error("model.indexer.loss_coef is set, and {model_type} has no indexer: leave it out")]
+    NoIndexer { model_type: String },
     #[error("model.overrides.{key}: config.json has no such key")]
     UnknownOverride { key: String },
     #[error("{path}: {source}")]
@@ -87,6 +89,11 @@ impl ModelFolder {
             (&mut balance.bias_update_rate, moe.bias_update_rate),
         ] {
             *value = wanted.unwrap_or(*value);
+        }
+        if let Some(coef) = model.indexer.loss_coef
+            && !folder.config.decoder.train_indexers(coef, model.indexer.warm_up)
+        {
+            return Err(FolderError::NoIndexer { model_type: folder.config.model_type });
         }
         Ok(folder)
     }

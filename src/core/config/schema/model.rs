@@ -41,6 +41,8 @@ pub struct Model {
     pub mtp: Mtp,
     /// Mixture of experts.
     pub moe: Moe,
+    /// The indexers of sparse attention.
+    pub indexer: Indexer,
 }
 
 /// What one part of the model is, where its weights come from and how it is trained.
@@ -89,6 +91,19 @@ pub struct Moe {
     /// `config.json` says, else 0.
     #[schemars(range(min = 0.0))]
     pub bias_update_rate: Option<f64>,
+}
+
+/// How the indexers of sparse attention (DeepSeek-V3.2, GLM-5) learn which keys to choose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Indexer {
+    /// Weight of the divergence of their scores from the attention, the mean over tokens; `null`: they are kept as they
+    /// are.
+    #[schemars(range(min = 0.0))]
+    pub loss_coef: Option<f64>,
+    /// Learn from the attention to all keys, not from that to the chosen ones; nothing is chosen meanwhile. Freeze the
+    /// other parameters with `model.foundation.freeze` and `train_patterns`.
+    pub warm_up: bool,
 }
 
 /// Where the first weights come from.

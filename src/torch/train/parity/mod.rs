@@ -5,6 +5,7 @@
 //! `expected.safetensors` and `fixture.json`.
 
 mod fixture;
+mod indexers;
 mod report;
 mod run;
 

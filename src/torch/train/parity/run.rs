@@ -1,6 +1,7 @@
 //! Running a fixture's batch: as one packed row, each sequence alone, and through steps of AdamW.
 
 use super::fixture::{Document, Fixture, FixtureError};
+use super::indexers::compare_indexers;
 use super::report::ParityReport;
 use crate::model::{Decoder, Decoding, EncoderModel, ModelConfig, Prompt, Targets, TextBatch, TextOptions, generate};
 use crate::native::NativeError;
@@ -25,7 +26,7 @@ pub enum ParityError {
 }
 
 /// What a step's loss is made of.
-struct Loss {
+pub(super) struct Loss {
     total: f64,
     /// The routers' weighted part of it.
     of_routers: f64,
@@ -34,20 +35,22 @@ struct Loss {
 }
 
 /// A part of the model with its parameters and their gradients.
-struct Pool<M> {
+pub(super) struct Pool<M> {
     model: M,
-    params: Rc<ParamStore>,
-    grads: GradBuffer,
+    pub params: Rc<ParamStore>,
+    pub grads: GradBuffer,
     adamw: AdamW,
 }
 
-struct Models {
-    text: Pool<Decoder>,
+pub(super) struct Models {
+    pub text: Pool<Decoder>,
     vision: Option<Pool<Box<dyn EncoderModel>>>,
     placeholders: Vec<i64>,
     num_feature_tensors: usize,
     /// Of the last step.
-    mixer_losses: Vec<f64>,
+    pub mixer_losses: Vec<f64>,
+    /// Of the decoder's segments.
+    policy: Policy,
 }
 
 /// Runs the fixture in `folder`, float32 on the CPU.
@@ -86,6 +89,7 @@ pub fn parity(folder: &Path) -> Result<ParityReport, ParityError> {
         }
     }
     models.compare_gradients(&fixture, &mut report);
+    models.compare_recomputed(&documents, scale, &mut report)?;
     compare_indexers(&fixture, folder, &documents, &mut report)?;
     models.train(&fixture, &documents, scale, &mut report)?;
     if fixture.has_adapter {
@@ -97,38 +101,6 @@ pub fn parity(folder: &Path) -> Result<ParityReport, ParityError> {
     let absent = wanted.iter().filter(|key| !fixture.expected.contains_key(**key));
     report.problems.extend(absent.map(|key| format!("expected.safetensors has no {key}")));
     Ok(report)
-}
-
-/// The indexers' losses and gradients, where the fixture has them.
-fn compare_indexers(
-    fixture: &Fixture,
-    folder: &Path,
-    documents: &[&Document],
-    report: &mut ParityReport,
-) -> Result<(), ParityError> {
-    let num_tokens: usize = documents.iter().map(|document| document.input_ids.len()).sum();
-    for (stage, dense) in [("sparse", false), ("dense", true)] {
-        let Some(expected) = fixture.expected.get(&format!("indexer_loss/{stage}")) else { continue };
-        let mut config = fixture.config.clone();
-        if !config.decoder.train_indexers(1.0, dense) {
-            report.problems.push("the model has no indexer".to_owned());
-            break;
-        }
-        let mut models = Models::load(fixture, &config, folder)?;
-        models.step(documents, 1.0 / fixture.num_targets() as f64)?;
-        // A prediction head's indexer is not among the reference's.
-        let found: Vec<f64> = models.mixer_losses.iter().map(|loss| loss / num_tokens as f64).collect();
-        let found = &found[..found.len().min(expected.numel())];
-        report.compare("indexer losses", stage, &Tensor::from_slice(found), expected);
-        let prefix = format!("indexer_grad/{stage}/");
-        for (key, expected) in fixture.expected.iter().filter(|(key, _)| key.starts_with(&prefix)) {
-            match models.text.params.find(&key[prefix.len()..]) {
-                Some(id) => report.compare("indexer gradients", key, models.text.grads.view(id), expected),
-                None => report.problems.push(format!("there is no parameter of {key}")),
-            }
-        }
-    }
-    Ok(())
 }
 
 impl<M> Pool<M> {
@@ -150,7 +122,7 @@ impl<M> Pool<M> {
 }
 
 impl Models {
-    fn load(fixture: &Fixture, config: &ModelConfig, folder: &Path) -> Result<Models, ParityError> {
+    pub fn load(fixture: &Fixture, config: &ModelConfig, folder: &Path) -> Result<Models, ParityError> {
         let text = Pool::new(Decoder::specs(&config.decoder), fixture, folder, |params| {
             Decoder::new(&config.decoder, params)
         })?;
@@ -164,6 +136,7 @@ impl Models {
             placeholders: config.placeholders(),
             num_feature_tensors: config.num_feature_tensors(),
             mixer_losses: Vec::new(),
+            policy: Policy::Keep,
         })
     }
 
@@ -278,14 +251,14 @@ impl Models {
     }
 
     /// The loss, and all gradients into the pools' buffers.
-    fn step(&mut self, documents: &[&Document], scale: f64) -> Result<Loss, ParityError> {
+    pub fn step(&mut self, documents: &[&Document], scale: f64) -> Result<Loss, ParityError> {
         let encoder = self.encode(documents, true);
         let targets =
             Targets { labels: documents.iter().flat_map(|document| document.targets.clone()).collect(), scale };
         let options = TextOptions {
             num_feature_tensors: self.num_feature_tensors,
             train_features: true,
-            policy: Policy::Keep,
+            policy: self.policy,
             keep_routing: false,
         };
         let made = self.text.model.tape(&self.batch(documents), Some(&targets), &options);
@@ -341,6 +314,24 @@ impl Models {
         if theirs != known {
             report.problems.push(format!("the reference has {theirs} gradients, and {known} of them are known here"));
         }
+    }
+
+    /// Gradients with activations computed again are the same as those of the last step, which kept them.
+    fn compare_recomputed(
+        &mut self,
+        documents: &[&Document],
+        scale: f64,
+        report: &mut ParityReport,
+    ) -> Result<(), ParityError> {
+        let gradients = |models: &Models| models.pools().map(|(_, grads)| grads.flat().copy()).collect::<Vec<_>>();
+        let kept = gradients(self);
+        self.policy = Policy::Recompute;
+        self.step(documents, scale)?;
+        self.policy = Policy::Keep;
+        for (kept, again) in kept.iter().zip(gradients(self)) {
+            report.compare("recomputed", "all gradients", &again, kept);
+        }
+        Ok(())
     }
 
     /// The fixture's steps of AdamW, with the norm clipped over both pools.
