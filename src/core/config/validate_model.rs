@@ -50,26 +50,12 @@ impl Rules<'_> {
                 "nothing would be trained: set one `freeze` to false, or give it a `lora` or `train_patterns`",
             )
         });
-        let no_adapters = model.parts().iter().all(|(_, part)| part.lora.is_none());
-        let save = &config.checkpoint;
-        for (key, is_set) in
-            [("checkpoint.save_adapter_only", save.save_adapter_only), ("checkpoint.merge_lora", save.merge_lora)]
-        {
-            self.broken(is_set && no_adapters, code::COMBINATION, &[key], || {
-                (format!("`{key}` without adapters"), "no part of the model has a `lora`: add one, or leave this out")
-            });
-        }
-        self.broken(
-            save.save_adapter_only && save.merge_lora,
-            code::COMBINATION,
-            &["checkpoint.merge_lora", "checkpoint.save_adapter_only"],
-            || {
-                (
-                    "`checkpoint.save_adapter_only` and `checkpoint.merge_lora` together".to_owned(),
-                    "adapters are either written alone or added to the weights: keep one of the two",
-                )
-            },
-        );
+        let merge = config.checkpoint.merge_lora;
+        let adapts = model.parts().iter().any(|(_, part)| part.lora.is_some());
+        self.broken(merge && !adapts, code::COMBINATION, &["checkpoint.merge_lora"], || {
+            let help = "no part of the model has a `lora`: add one, or leave this out";
+            ("`checkpoint.merge_lora` without adapters".to_owned(), help)
+        });
     }
 
     /// Directories that are named are there and hold what is read from them.

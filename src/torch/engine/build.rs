@@ -3,16 +3,16 @@
 use super::encoder::EncoderPart;
 use super::family::Families;
 use super::foundation::FoundationPart;
-use super::torch_engine::{TorchEngine, WeightFiles};
-use super::trained::trained;
+use super::torch_engine::{Exports, TorchEngine};
+use super::trained::{lora_config, trained};
 use crate::comm::ProcessGroup;
 use crate::device::{load_cuda, set_intra_op_threads};
 use crate::model::EncoderFamily;
 use crate::nn::{self, ParamSpec, ParamStore};
 use crate::tape::Policy;
 use crate::train::hf::{Checkpoint, LoadOptions, MAX_SHARD_SIZE, Origin, load_weights_from, matches, num_shards};
-use crate::train::{AdamWConfig, Lanes, Pool, load_state};
-use loongforge_core::config::{Device, Part, Placement, PoolName, Precision, Recompute, RunConfig, Weights};
+use crate::train::{AdamWConfig, AdapterFile, Export, Lanes, Pool, has_adapter, load_adapter, load_state, read_adapter_config};
+use loongforge_core::config::{Device, Lora, Part, Placement, PoolName, Precision, Recompute, RunConfig, Weights};
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{ActorId, Role, StepId};
 use std::path::PathBuf;
@@ -51,9 +51,7 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
         true => (pools.foundation.replicas, spec.me.role == Role::Foundation),
         false => (pools.encoder.replicas, spec.me.role == Role::Encoder),
     };
-    let num_files = |specs: Vec<ParamSpec>| num_files(&specs, spec.config.train.precision);
-    let encoder_files = spec.families.encoder.as_ref().map_or(0, |family| num_files(family.specs()));
-    let files = WeightFiles::new(encoder_files, num_files(spec.families.foundation.specs()));
+    let exports = exports(spec)?;
     let (encoder_part, foundation_part) = (&spec.config.model.image_encoder, &spec.config.model.foundation);
     let encoder = match &spec.families.encoder {
         Some(family) if encodes => {
@@ -83,7 +81,7 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
         _ => None,
     };
     let first_step = spec.resume.as_ref().map_or(StepId(0), |(_, step)| *step);
-    Ok(TorchEngine::new(encoder, foundation, files, first_step))
+    Ok(TorchEngine::new(encoder, foundation, exports, first_step))
 }
 
 /// The encoder pool's parameters: the tower is one part of the config, the projector another.
@@ -110,8 +108,13 @@ fn build_pool(
     let is_trained = is_trained(&params);
     let train = &spec.config.train;
     let params = Rc::new(ParamStore::new(params, kind(train.precision), device));
-    if spec.resume.is_none() {
+    // The base of adapters is no part of a checkpoint.
+    let from_base = has_adapter(&params) || spec.config.saves_adapters_only();
+    if spec.resume.is_none() || from_base {
         initialize(&spec.config, &params)?;
+    }
+    if spec.resume.is_none() {
+        continue_adapter(&spec.config, name, &params)?;
     }
     let store = spec.rendezvous.join(name);
     let group = ProcessGroup::gloo(&store, name, spec.me.index as usize, replicas, COLLECTIVE_TIMEOUT)?;
@@ -122,7 +125,7 @@ fn build_pool(
     };
     let mut pool = Pool::new(params, group, lanes, is_trained.then_some(optimizer))?;
     if let Some((folder, _)) = &spec.resume {
-        load_state(&mut pool, folder, name)?;
+        load_state(&mut pool, folder, name, !from_base)?;
     }
     Ok(pool)
 }
@@ -161,6 +164,50 @@ fn initialize(config: &RunConfig, params: &ParamStore) -> Result<(), EngineError
         ..LoadOptions::default()
     };
     Ok(load_weights_from(params, &origin, &options)?)
+}
+
+/// Fills a pool's adapters from the folder that `lora.adapter` names.
+fn continue_adapter(config: &RunConfig, pool: &str, params: &ParamStore) -> Result<(), EngineError> {
+    let Some(lora) = pool_lora(config, pool) else { return Ok(()) };
+    let Some(folder) = &lora.adapter else { return Ok(()) };
+    let (found, here) = (read_adapter_config(folder.as_path())?, lora_config(lora));
+    if (found.r, found.scale()) != (here.r, here.scale()) {
+        let what = format!("r {} and scale {}, and the run's lora r {} and {}", found.r, found.scale(), here.r, here.scale());
+        return Err(format!("the adapter in {folder} has {what}: set r and alpha to its own").into());
+    }
+    Ok(load_adapter(params, folder.as_path())?)
+}
+
+/// The adapters of a pool; the parts of one pool share them.
+fn pool_lora<'a>(config: &'a RunConfig, pool: &str) -> Option<&'a Lora> {
+    let model = &config.model;
+    match pool {
+        "foundation" => model.foundation.lora.as_ref(),
+        _ => model.image_encoder.lora.as_ref().or(model.image_projector.lora.as_ref()),
+    }
+}
+
+/// What the pools of this run write into checkpoints.
+fn exports(spec: &EngineSpec) -> Result<Exports, EngineError> {
+    let (config, families) = (&spec.config, &spec.families);
+    let encoder = families.encoder.as_ref().map(|family| encoder_specs(config, family.as_ref())).transpose()?;
+    let foundation = trained(families.foundation.specs(), |_| ("model.foundation", &config.model.foundation))?;
+    if !config.saves_adapters_only() {
+        let num_files = |specs: &[ParamSpec]| num_files(specs, config.train.precision);
+        return Ok(Exports::weights(encoder.as_deref().map_or(0, num_files), num_files(&foundation)));
+    }
+    let itself = |spec: &&ParamSpec| spec.role == nn::Role::Trained && !spec.pieces.is_empty();
+    if let Some(found) = encoder.iter().flatten().chain(&foundation).find(itself) {
+        let fix = "freeze its part, give it a lora, or set checkpoint.merge_lora=true to save whole models";
+        return Err(format!("{} is trained itself, which a checkpoint of adapters does not hold: {fix}", found.name).into());
+    }
+    let base_model = config.model.load.as_ref().or(config.model.foundation.load.as_ref()).map(ToString::to_string);
+    let export = |pool, prefix| {
+        let file = |lora| AdapterFile { config: lora_config(lora), base_model: base_model.clone(), prefix };
+        Export::Adapter(pool_lora(config, pool).map(file))
+    };
+    let prefix = if config.model.foundation.lora.is_some() { "encoder_" } else { "" };
+    Ok(Exports { encoder: export("encoder", prefix), foundation: export("foundation", "") })
 }
 
 /// The type of parameters.

@@ -18,5 +18,5 @@ pub use build::{EngineSpec, build_engine, open_device};
 pub use encoder::EncoderPart;
 pub use family::Families;
 pub use foundation::FoundationPart;
-pub use torch_engine::{TorchEngine, WeightFiles};
+pub use torch_engine::{Exports, TorchEngine};
 pub use trained::{TrainedError, lora_config, trained};

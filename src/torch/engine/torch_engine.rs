@@ -3,25 +3,25 @@
 use super::encoder::EncoderPart;
 use super::foundation::FoundationPart;
 use crate::train::hf::{MAX_SHARD_SIZE, Shards};
-use crate::train::{Pool, save_state};
+use crate::train::{Export, Pool, save_state};
 use loongforge_core::engine::{Engine, EngineError, Ports, Progress};
 use loongforge_core::message::{ActorId, Command, Event, SavedFile, StepId, StepReport, Version};
 use loongforge_core::transport::{Parcel, ParcelKind};
 use std::collections::VecDeque;
 use std::path::Path;
 
-/// The model's weight files in a checkpoint.
-#[derive(Clone, Copy, Debug)]
-pub struct WeightFiles {
-    pub encoder: Shards,
-    pub foundation: Shards,
+/// What the pools write into a checkpoint, besides their state.
+#[derive(Clone, Debug)]
+pub struct Exports {
+    pub encoder: Export,
+    pub foundation: Export,
 }
 
-impl WeightFiles {
-    /// Hugging Face's shards, first the encoder's, for pools that need so many files.
-    pub fn new(encoder: usize, foundation: usize) -> Self {
+impl Exports {
+    /// All weights, in Hugging Face's shards, first the encoder's, for pools that need so many files.
+    pub fn weights(encoder: usize, foundation: usize) -> Self {
         let total = encoder + foundation;
-        let shards = |first, count| Shards { first, count, total, max_size: MAX_SHARD_SIZE };
+        let shards = |first, count| Export::Weights(Shards { first, count, total, max_size: MAX_SHARD_SIZE });
         Self { encoder: shards(1, encoder), foundation: shards(1 + encoder, foundation) }
     }
 }
@@ -32,7 +32,7 @@ impl WeightFiles {
 pub struct TorchEngine {
     encoder: Option<EncoderPart>,
     foundation: Option<FoundationPart>,
-    files: WeightFiles,
+    exports: Exports,
     /// Steps that were applied or aborted: the step that is computed now.
     version: Version,
     planned: VecDeque<StepId>,
@@ -47,11 +47,11 @@ impl TorchEngine {
     pub fn new(
         encoder: Option<EncoderPart>,
         foundation: Option<FoundationPart>,
-        files: WeightFiles,
+        exports: Exports,
         first_step: StepId,
     ) -> Self {
         let version = Version(first_step.0);
-        Self { encoder, foundation, files, version, planned: VecDeque::new(), early: Vec::new(), reduced: false }
+        Self { encoder, foundation, exports, version, planned: VecDeque::new(), early: Vec::new(), reduced: false }
     }
 
     fn pools(&mut self) -> impl Iterator<Item = &mut Pool> {
@@ -96,12 +96,12 @@ impl TorchEngine {
 
     fn save(&self, dir: &Path) -> Result<Vec<SavedFile>, EngineError> {
         let mut files = Vec::new();
-        let encoder = self.encoder.as_ref().map(|part| (&part.pool, &self.files.encoder, "encoder"));
-        let foundation = self.foundation.as_ref().map(|part| (&part.pool, &self.files.foundation, "foundation"));
-        for (pool, weights, name) in encoder.into_iter().chain(foundation) {
+        let encoder = self.encoder.as_ref().map(|part| (&part.pool, &self.exports.encoder, "encoder"));
+        let foundation = self.foundation.as_ref().map(|part| (&part.pool, &self.exports.foundation, "foundation"));
+        for (pool, export, name) in encoder.into_iter().chain(foundation) {
             // Replicas are equal: the first writes.
             if pool.rank() == 0 {
-                files.extend(save_state(pool, dir, weights, name)?);
+                files.extend(save_state(pool, dir, export, name)?);
             }
         }
         Ok(files)

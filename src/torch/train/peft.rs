@@ -6,7 +6,7 @@ use crate::nn::{LinearModule, LoraConfig, ParamId, ParamSpec, ParamStore};
 use loongforge_core::message::SavedFile;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use tch::Kind;
+use tch::{Kind, Tensor};
 
 const PREFIX: &str = "base_model.model.";
 const CONFIG: &str = "adapter_config.json";
@@ -93,16 +93,22 @@ pub fn adapted(specs: Vec<ParamSpec>, folder: &Path) -> Result<Vec<ParamSpec>, A
     if problems.is_empty() { Ok(all) } else { Err(AdapterError::Mismatch { path, problems }) }
 }
 
-/// Writes the adapters of `params` into `folder`; `base_model` is where their base came from.
+/// What an adapter's files say beside its tensors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdapterFile {
+    pub config: LoraConfig,
+    /// Where the base came from; `None` where nothing was loaded.
+    pub base_model: Option<String>,
+    /// Before PEFT's names of the two files, where another pool writes those.
+    pub prefix: &'static str,
+}
+
+/// Writes the adapters of `params` into `folder`.
 ///
 /// # Errors
 /// A file cannot be written.
-pub fn save_adapter(
-    params: &ParamStore,
-    config: &LoraConfig,
-    base_model: &str,
-    folder: &Path,
-) -> Result<Vec<SavedFile>, AdapterError> {
+pub fn save_adapter(params: &ParamStore, file: &AdapterFile, folder: &Path) -> Result<Vec<SavedFile>, AdapterError> {
+    let AdapterFile { config, base_model, prefix } = file;
     let mut modules: Vec<String> = adapters(params).map(|(module, _)| module.to_owned()).collect();
     modules.sort();
     modules.dedup();
@@ -122,14 +128,14 @@ pub fn save_adapter(
         "init_lora_weights": true,
         "modules_to_save": null,
     });
-    let path = folder.join(CONFIG);
+    let path = folder.join(format!("{prefix}{CONFIG}"));
     let text = serde_json::to_string_pretty(&json).expect("JSON of plain values");
     std::fs::write(&path, text).map_err(|source| AdapterError::Io { path, source })?;
     let tensors = adapters(params).map(|(_, id)| {
         let name = format!("{PREFIX}{}", params.spec(id).name);
         (name, params.leaf(id).detach())
     });
-    let mut file = write_tensor_file(&tensors.collect::<Vec<_>>(), &[("format", "pt")], folder, TENSORS)?;
+    let mut file = write_tensor_file(&tensors.collect::<Vec<_>>(), &[("format", "pt")], folder, &format!("{prefix}{TENSORS}"))?;
     // They are not the model's: the model's index does not list them.
     file.tensors.clear();
     Ok(vec![file])
@@ -164,17 +170,33 @@ pub fn load_adapter(params: &ParamStore, folder: &Path) -> Result<(), AdapterErr
     Ok(())
 }
 
-/// Adds the adapters' products to their base, in float32, and sets the adapters to nothing.
+/// Adds the adapters' products to their base and sets the adapters to nothing.
 pub fn merge_adapter(params: &ParamStore) {
     let _no_grad = tch::no_grad_guard();
-    let float = |name: String| params.get(&name).detach().to_kind(Kind::Float);
-    for (module, id) in adapters(params) {
-        let Some(adapter) = params.spec(id).adapter else { continue };
-        let (a, b) = (float(format!("{module}.lora_A.weight")), float(format!("{module}.lora_B.weight")));
+    for (module, id) in adapters(params).filter(|(_, id)| params.spec(*id).adapter.is_some()) {
         let base = params.id(&format!("{module}.weight"));
-        params.set(base, &(float(format!("{module}.weight")) + b.matmul(&a) * adapter.scale));
-        let _ = params.get(&format!("{module}.lora_B.weight")).detach().zero_();
+        params.set(base, &merged(params, base));
+        let b = params.find(&params.spec(id).name.replace(".lora_A.", ".lora_B.")).expect("adapters come in twos");
+        let _ = params.leaf(b).detach().zero_();
     }
+}
+
+/// A parameter with the product of its adapter added, in float32, where it has one; else as it is.
+pub(super) fn merged(params: &ParamStore, id: ParamId) -> Tensor {
+    let value = params.leaf(id).detach();
+    let module = params.spec(id).name.strip_suffix(".weight");
+    let a = module.and_then(|module| params.find(&format!("{module}.lora_A.weight")));
+    let (Some(module), Some(a)) = (module, a) else { return value };
+    let _no_grad = tch::no_grad_guard();
+    let float = |id| params.leaf(id).detach().to_kind(Kind::Float);
+    let product = float(params.id(&format!("{module}.lora_B.weight"))).matmul(&float(a));
+    let scale = params.spec(a).adapter.expect("an adapter's first parameter tells its scale").scale;
+    (float(id) + product * scale).to_kind(value.kind())
+}
+
+/// Whether some of the parameters are adapters.
+pub fn has_adapter(params: &ParamStore) -> bool {
+    adapters(params).next().is_some()
 }
 
 /// The adapters' parameters, with the paths of the maps they stand beside.
@@ -188,7 +210,7 @@ fn adapters(params: &ParamStore) -> impl Iterator<Item = (&str, ParamId)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{AdapterError, load_adapter, merge_adapter, read_adapter_config, save_adapter};
+    use super::{AdapterError, AdapterFile, load_adapter, merge_adapter, read_adapter_config, save_adapter};
     use crate::nn::{Linear, LinearModule, LoraConfig, ParamStore, Scope};
     use tch::{Device, Kind, Tensor};
 
@@ -211,7 +233,8 @@ mod tests {
     fn an_adapter_comes_back() {
         let dir = tempfile::tempdir().unwrap();
         let (saved, other) = (store(&config(2), 1), store(&config(2), 2));
-        save_adapter(&saved, &config(2), "org/base", dir.path()).unwrap();
+        let file = AdapterFile { config: config(2), base_model: Some("org/base".into()), prefix: "" };
+        save_adapter(&saved, &file, dir.path()).unwrap();
         let read = read_adapter_config(dir.path()).unwrap();
         assert_eq!(read, config(2));
         load_adapter(&other, dir.path()).unwrap();

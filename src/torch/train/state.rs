@@ -1,9 +1,11 @@
 //! A pool's part of a checkpoint: weights, and optimizer state under Hugging Face names, so that any layout reads it.
 //!
 //! `NAME.exp_avg`, `NAME.exp_avg_sq` and, where parameters are bf16, `NAME.master`; the step count is a header note.
+//! Adapters are state as well, `NAME.value`: beside them a checkpoint has no weights, or those they were added to.
 
 use super::adamw::AdamW;
 use super::hf::{Shards, TensorFile, TensorFileError, WeightsError, load_weights, save_weights, write_tensor_file};
+use super::peft::{AdapterError, AdapterFile, save_adapter};
 use super::pool::Pool;
 use loongforge_core::message::SavedFile;
 use std::path::{Path, PathBuf};
@@ -15,19 +17,34 @@ pub enum StateError {
     Weights(#[from] WeightsError),
     #[error(transparent)]
     File(#[from] TensorFileError),
+    #[error(transparent)]
+    Adapter(#[from] AdapterError),
     #[error("{path} lacks {name}: the checkpoint is of another model or precision")]
     Missing { path: PathBuf, name: String },
     #[error("{path}: {name} has {found} elements where the parameter has {wanted}")]
     Shape { path: PathBuf, name: String, found: usize, wanted: usize },
 }
 
-/// Writes the pool's weights as `shards` says and its optimizer state as `optimizer-POOL.safetensors`.
+/// What a pool writes for others to read, besides its state.
+#[derive(Clone, Debug)]
+pub enum Export {
+    /// All weights, adapters added.
+    Weights(Shards),
+    /// Adapters alone; `None` for a pool that has none.
+    Adapter(Option<AdapterFile>),
+}
+
+/// Writes the pool's weights or adapters as `export` says and its state as `optimizer-POOL.safetensors`.
 ///
 /// # Errors
 /// A file cannot be written.
-pub fn save_state(pool: &Pool, folder: &Path, shards: &Shards, pool_name: &str) -> Result<Vec<SavedFile>, StateError> {
+pub fn save_state(pool: &Pool, folder: &Path, export: &Export, pool_name: &str) -> Result<Vec<SavedFile>, StateError> {
     let params = pool.params();
-    let mut files = save_weights(params, folder, shards)?;
+    let mut files = match export {
+        Export::Weights(shards) => save_weights(params, folder, shards)?,
+        Export::Adapter(Some(file)) => save_adapter(params, file, folder)?,
+        Export::Adapter(None) => Vec::new(),
+    };
     let Some(optimizer) = pool.optimizer() else { return Ok(files) };
     let mut tensors = Vec::new();
     for id in params.trained_ids() {
@@ -35,6 +52,9 @@ pub fn save_state(pool: &Pool, folder: &Path, shards: &Shards, pool_name: &str) 
         for (suffix, flat) in parts(optimizer) {
             let tensor = flat.narrow(0, offset, len).view(spec.shape.as_slice());
             tensors.push((format!("{}.{suffix}", spec.name), tensor));
+        }
+        if spec.pieces.is_empty() {
+            tensors.push((format!("{}.value", spec.name), params.leaf(id).detach()));
         }
     }
     let num_steps = optimizer.num_steps.to_string();
@@ -45,13 +65,16 @@ pub fn save_state(pool: &Pool, folder: &Path, shards: &Shards, pool_name: &str) 
     Ok(files)
 }
 
-/// Reads back what [`save_state`] wrote: weights and optimizer, bit for bit.
+/// Reads back what [`save_state`] wrote, bit for bit: the optimizer, adapters, and where `weights` says so the weights.
+/// Else the pool has them already: a checkpoint does not hold the base of adapters as it was.
 ///
 /// # Errors
 /// Files are missing, torn or of another model.
-pub fn load_state(pool: &mut Pool, folder: &Path, pool_name: &str) -> Result<(), StateError> {
+pub fn load_state(pool: &mut Pool, folder: &Path, pool_name: &str, weights: bool) -> Result<(), StateError> {
     let params = pool.params().clone();
-    load_weights(&params, folder)?;
+    if weights {
+        load_weights(&params, folder)?;
+    }
     let Some(optimizer) = pool.optimizer_mut() else { return Ok(()) };
     let file = TensorFile::open(&folder.join(file_name(pool_name)))?;
     let missing = |name: &str| StateError::Missing { path: file.path().to_owned(), name: name.to_owned() };
@@ -68,6 +91,10 @@ pub fn load_state(pool: &mut Pool, folder: &Path, pool_name: &str) -> Result<(),
                 return Err(StateError::Shape { path: file.path().to_owned(), name, found, wanted });
             }
             flat.narrow(0, offset, len).copy_(&tensor.view([-1]));
+        }
+        if params.spec(id).pieces.is_empty() {
+            let name = format!("{}.value", params.spec(id).name);
+            params.set(id, &file.read(&name)?.ok_or_else(|| missing(&name))?);
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! The optimizer against its formula, lanes against one replica, state against itself.
 
 use super::hf::Shards;
-use super::{AdamWConfig, Lanes, Pool, WeightsError, load_state, load_weights, save_state, save_weights};
+use super::{AdamWConfig, Export, Lanes, Pool, WeightsError, load_state, load_weights, save_state, save_weights};
 use crate::comm::ProcessGroup;
 use crate::nn::{Init, ParamSpec, ParamStore};
 use loongforge_core::message::Lane;
@@ -130,12 +130,12 @@ fn state_comes_back_bit_for_bit() {
         let folder = tempfile::tempdir().unwrap();
         let mut first = pool(kind, ProcessGroup::single(), Lanes::PerReplica);
         step(&mut first, 1);
-        let files = save_state(&first, folder.path(), &Shards::single(), "encoder").unwrap();
+        let files = save_state(&first, folder.path(), &Export::Weights(Shards::single()), "encoder").unwrap();
         assert_eq!(files[0].tensors, ["norm", "weight"]);
         step(&mut first, 2);
 
         let mut second = pool(kind, ProcessGroup::single(), Lanes::PerReplica);
-        load_state(&mut second, folder.path(), "encoder").unwrap();
+        load_state(&mut second, folder.path(), "encoder", true).unwrap();
         step(&mut second, 2);
         assert_eq!(bits(&first), bits(&second), "{kind:?}");
     }

@@ -76,9 +76,8 @@ pub struct Checkpoint {
     /// How many of the newest checkpoints are kept.
     #[schemars(range(min = 1))]
     pub keep_last: usize,
-    /// With `lora`: write the adapters only, in PEFT's layout, and not the weights they belong to.
-    pub save_adapter_only: bool,
-    /// With `lora`: add the adapters to the weights that are written, so that a checkpoint is a plain model.
+    /// With `lora`: write the model's weights with the adapters added, so that a checkpoint is a plain model; else the
+    /// adapters alone, in PEFT's layout.
     pub merge_lora: bool,
 }
 
@@ -138,6 +137,11 @@ impl RunConfig {
         if self.run.deterministic { self.run.lanes } else { self.pools.encoder.replicas }
     }
 
+    /// Whether checkpoints hold adapters and no other weights.
+    pub fn saves_adapters_only(&self) -> bool {
+        !self.checkpoint.merge_lora && self.model.parts().iter().any(|(_, part)| part.lora.is_some())
+    }
+
     /// Intra-operation threads of one actor of `pool`. `auto` is 1 under `run.deterministic`, as the order of sums
     /// must not depend on the machine, and else an even share of the cores.
     pub fn threads_for(&self, pool: PoolName) -> usize {
@@ -169,7 +173,7 @@ impl Default for Checkpoint {
             dir: "${run.dir}/checkpoints".into(),
             every_steps: 0,
             keep_last: 3,
-            save_adapter_only: false,
+            
             merge_lora: false,
         }
     }

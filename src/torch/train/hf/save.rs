@@ -5,6 +5,7 @@ use super::dtype::Dtype;
 use super::error::WeightsError;
 use crate::native::bytes;
 use crate::nn::{ParamStore, Piece};
+use crate::train::peft::merged;
 use loongforge_core::message::SavedFile;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -68,14 +69,17 @@ pub fn num_shards<'a>(pieces: impl Iterator<Item = (&'a Piece, Kind)>, max_size:
     deal(&sizes.into_iter().map(|(_, size)| size).collect::<Vec<_>>(), max_size).len()
 }
 
-/// Writes every parameter, in its own precision and the checkpoint's pieces, as the pool's files in `folder`.
+/// Writes every parameter, in its own precision and the checkpoint's pieces, as the pool's files in `folder`. What has an
+/// adapter is written with it added.
 ///
 /// # Errors
 /// A file cannot be written.
 pub fn save_weights(params: &ParamStore, folder: &Path, shards: &Shards) -> Result<Vec<SavedFile>, WeightsError> {
-    let pieces = params.ids().flat_map(|id| params.spec(id).pieces.iter().map(move |piece| (id, piece)));
-    let mut tensors: Vec<(String, Tensor)> =
-        pieces.map(|(id, piece)| (piece.name.clone(), piece.view(&params.leaf(id).detach()))).collect();
+    let pieces = |id| {
+        let value = merged(params, id);
+        params.spec(id).pieces.iter().map(move |piece| (piece.name.clone(), piece.view(&value)))
+    };
+    let mut tensors: Vec<(String, Tensor)> = params.ids().flat_map(pieces).collect();
     // By name: whoever plans the files knows specs, not a store's order.
     tensors.sort_by(|(left, _), (right, _)| left.cmp(right));
     let size = |tensor: &Tensor| (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64;
