@@ -7,7 +7,7 @@ use loongforge_core::message::{Grid, SampleId};
 use loongforge_torch::model::{Decoder, Decoding, EncoderModel, Prompt, Sampling, generate};
 use loongforge_torch::nn::ParamStore;
 use loongforge_torch::tape::{Execution, Policy};
-use loongforge_torch::train::load_weights;
+use loongforge_torch::train::{adapter_base, load_merged, load_weights};
 use std::path::Path;
 use std::rc::Rc;
 use tch::{Device, Kind, Tensor};
@@ -22,15 +22,23 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Loads a Hugging Face folder, for example a checkpoint of a run, in float32.
+    /// Loads a Hugging Face folder, for example a checkpoint of a run, in float32. Where it holds adapters alone, they are
+    /// added to their base.
     ///
     /// # Errors
     /// The folder lacks a file, or it is torn or of a model that is not built in.
     pub fn open(folder: &Path, device: Device) -> Result<Self> {
         let model = ModelFolder::open_plain(folder)?;
+        let base = adapter_base(folder)?;
         let load = |specs| -> Result<Rc<ParamStore>> {
-            let params = ParamStore::new(specs, Kind::Float, device);
-            load_weights(&params, folder)?;
+            let params = match &base {
+                Some(base) => load_merged(specs, base, folder, device)?,
+                None => {
+                    let params = ParamStore::new(specs, Kind::Float, device);
+                    load_weights(&params, folder)?;
+                    params
+                }
+            };
             params.set_trainable(false);
             Ok(Rc::new(params))
         };

@@ -11,7 +11,7 @@ use crate::model::EncoderFamily;
 use crate::nn::{self, ParamSpec, ParamStore};
 use crate::tape::Policy;
 use crate::train::hf::{Checkpoint, LoadOptions, MAX_SHARD_SIZE, Origin, load_weights_from, matches, num_shards};
-use crate::train::{AdamWConfig, AdapterFile, Export, Lanes, Pool, has_adapter, load_adapter, load_state, read_adapter_config};
+use crate::train::{AdamWConfig, AdapterFile, ENCODER_PREFIX, Export, Lanes, Pool, has_adapter, load_adapter, load_state, read_adapter_config};
 use loongforge_core::config::{Device, Lora, Part, Placement, PoolName, Precision, Recompute, RunConfig, Weights};
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{ActorId, Role, StepId};
@@ -206,7 +206,7 @@ fn exports(spec: &EngineSpec) -> Result<Exports, EngineError> {
         let file = |lora| AdapterFile { config: lora_config(lora), base_model: base_model.clone(), prefix };
         Export::Adapter(pool_lora(config, pool).map(file))
     };
-    let prefix = if config.model.foundation.lora.is_some() { "encoder_" } else { "" };
+    let prefix = if config.model.foundation.lora.is_some() { ENCODER_PREFIX } else { "" };
     Ok(Exports { encoder: export("encoder", prefix), foundation: export("foundation", "") })
 }
 

@@ -13,7 +13,8 @@ mod tests;
 pub use adamw::{AdamW, AdamWConfig};
 pub use hf::{TensorFileError, WeightsError, load_weights, save_weights};
 pub use peft::{
-    AdapterError, AdapterFile, adapted, has_adapter, load_adapter, merge_adapter, read_adapter_config, save_adapter,
+    AdapterError, AdapterFile, ENCODER_PREFIX, adapted, adapter_base, has_adapter, load_adapter, load_merged,
+    merge_adapter, read_adapter_config, save_adapter,
 };
 pub use pool::{Lanes, Pool};
 pub use state::{Export, StateError, load_state, save_state};

@@ -1,23 +1,25 @@
 //! Adapters in and out in PEFT's format: `adapter_config.json` beside `adapter_model.safetensors`, whose names are the
 //! model's with `base_model.model.` before them.
 
-use super::hf::{TensorFile, TensorFileError, WeightsError, write_tensor_file};
+use super::hf::{TensorFile, TensorFileError, WeightsError, load_weights, write_tensor_file};
 use crate::nn::{LinearModule, LoraConfig, ParamId, ParamSpec, ParamStore};
 use loongforge_core::message::SavedFile;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 const PREFIX: &str = "base_model.model.";
 const CONFIG: &str = "adapter_config.json";
 const TENSORS: &str = "adapter_model.safetensors";
+/// Before the two names where another pool has adapters as well.
+pub const ENCODER_PREFIX: &str = "encoder_";
 
 #[derive(Debug, thiserror::Error)]
 pub enum AdapterError {
     #[error(transparent)]
     File(#[from] TensorFileError),
     #[error(transparent)]
-    Write(#[from] WeightsError),
+    Weights(#[from] WeightsError),
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: std::io::Error },
     #[error("{path} is not the config of a LoRA adapter: {reason}")]
@@ -31,10 +33,18 @@ pub enum AdapterError {
 /// # Errors
 /// The file is missing, of another method than LoRA, or asks for what is not implemented.
 pub fn read_adapter_config(folder: &Path) -> Result<LoraConfig, AdapterError> {
-    let path = folder.join(CONFIG);
-    let text = std::fs::read_to_string(&path).map_err(|source| AdapterError::Io { path: path.clone(), source })?;
-    let wrong = |reason: String| AdapterError::Config { path: path.clone(), reason };
-    let json: Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    read_config(&folder.join(CONFIG))
+}
+
+fn read_json(path: &Path) -> Result<Value, AdapterError> {
+    let text = std::fs::read_to_string(path).map_err(|source| AdapterError::Io { path: path.to_owned(), source })?;
+    let wrong = |error: serde_json::Error| AdapterError::Config { path: path.to_owned(), reason: error.to_string() };
+    serde_json::from_str(&text).map_err(wrong)
+}
+
+fn read_config(path: &Path) -> Result<LoraConfig, AdapterError> {
+    let json = read_json(path)?;
+    let wrong = |reason: String| AdapterError::Config { path: path.to_owned(), reason };
     if json["peft_type"] != "LORA" {
         return Err(wrong(format!("peft_type is {}", json["peft_type"])));
     }
@@ -101,6 +111,53 @@ pub struct AdapterFile {
     pub base_model: Option<String>,
     /// Before PEFT's names of the two files, where another pool writes those.
     pub prefix: &'static str,
+}
+
+/// Parameters of `base` with those adapters of `folder` added that stand beside some of them.
+///
+/// # Errors
+/// As [`read_adapter_config`] and [`load_weights`].
+pub fn load_merged(
+    specs: Vec<ParamSpec>,
+    base: &Path,
+    folder: &Path,
+    device: Device,
+) -> Result<ParamStore, AdapterError> {
+    let modules: Vec<LinearModule> = specs.iter().filter_map(LinearModule::of).collect();
+    let (mut all, mut values) = (specs, Vec::new());
+    for prefix in ["", ENCODER_PREFIX] {
+        let (config, path) = (folder.join(format!("{prefix}{CONFIG}")), folder.join(format!("{prefix}{TENSORS}")));
+        if !config.is_file() {
+            continue;
+        }
+        let (config, file) = (read_config(&config)?, TensorFile::open(&path)?);
+        for spec in modules.iter().flat_map(|module| config.specs(module)) {
+            if let Some(value) = file.read(&format!("{PREFIX}{}", spec.name))? {
+                values.push((spec.name.clone(), value));
+                all.push(spec);
+            }
+        }
+    }
+    let params = ParamStore::new(all, Kind::Float, device);
+    load_weights(&params, base)?;
+    values.iter().for_each(|(name, value)| params.set(params.id(name), value));
+    merge_adapter(&params);
+    Ok(params)
+}
+
+/// Where the base of the adapters in `folder` is; `None` where it holds no adapters.
+///
+/// # Errors
+/// The config is there and says no base.
+pub fn adapter_base(folder: &Path) -> Result<Option<PathBuf>, AdapterError> {
+    let path = folder.join(CONFIG);
+    if !path.is_file() {
+        return Ok(None);
+    }
+    match read_json(&path)?["base_model_name_or_path"].as_str() {
+        Some(base) => Ok(Some(base.into())),
+        None => Err(AdapterError::Config { path, reason: "base_model_name_or_path is missing".into() }),
+    }
 }
 
 /// Writes the adapters of `params` into `folder`.
