@@ -20,7 +20,7 @@ fn hashes(checkpoint: &Path) -> Vec<(String, String)> {
     files.map(|(name, file)| (name, file.sha256)).collect()
 }
 
-fn every_split(overrides: &[&str], resumed_overrides: &[&str]) {
+fn every_split(overrides: &[&str], resumed_overrides: &[&str], num_files: usize) {
     let fixture = Fixture::new(Pictures::Some);
     let checkpoints = fixture.path().join("run/checkpoints");
     let mut whole_run = overrides.to_vec();
@@ -29,7 +29,7 @@ fn every_split(overrides: &[&str], resumed_overrides: &[&str]) {
     assert_eq!(whole.len() as u64, STEPS);
     let name = |step: u64| format!("step-{step:08}");
     let want = hashes(&checkpoints.join(name(STEPS)));
-    assert!(want.len() >= 3, "weights of two pools and an optimizer: {want:?}");
+    assert_eq!(want.len(), num_files, "{want:?}");
     for split in 1..STEPS {
         let other = fixture.path().join(format!("resumed-{split}"));
         let dir = format!("checkpoint.dir={}", other.display());
@@ -47,17 +47,36 @@ fn every_split(overrides: &[&str], resumed_overrides: &[&str]) {
 
 #[test]
 fn every_split_point_is_bit_exact() {
-    every_split(&[], &[]);
+    every_split(&[], &[], 4);
 }
 
 #[test]
 fn with_another_number_of_encoders_too() {
     let many = ["run.deterministic=true", "pools.encoder.replicas=3"];
-    every_split(&["run.deterministic=true"], &many);
+    every_split(&["run.deterministic=true"], &many, 4);
 }
 
 #[test]
 fn in_bf16_with_a_frozen_encoder() {
     let overrides = ["train.precision=bf16", "model.image_encoder.freeze=true"];
-    every_split(&overrides, &overrides);
+    every_split(&overrides, &overrides, 3);
+}
+
+const ADAPTERS: [&str; 2] =
+    ["model.image_encoder.freeze=true", "model.foundation.lora={r: 4, alpha: 8, dropout: 0.2, target_modules: all-linear}"];
+
+#[test]
+fn with_adapters_alone_in_the_checkpoint() {
+    every_split(&ADAPTERS, &ADAPTERS, 2);
+}
+
+#[test]
+fn with_adapters_of_both_pools_added_to_the_weights() {
+    let both = [
+        "model.foundation.lora={r: 4, target_modules: [q_proj, v_proj]}",
+        "model.image_encoder.lora={r: 2, dropout: 0.1}",
+        "model.image_encoder.recompute=all",
+        "checkpoint.merge_lora=true",
+    ];
+    every_split(&both, &both, 4);
 }
