@@ -34,16 +34,17 @@ fn one_actor_equals_two_pools() {
 #[test]
 fn a_frozen_encoder_runs_ahead_and_changes_nothing() {
     let fixture = Fixture::new(Pictures::Some);
-    let freeze = "model.image_encoder.freeze=true";
-    let single = fixture.losses(&[COLOCATED, freeze]);
+    let freeze = ["model.image_encoder.freeze=true", "model.image_projector.freeze=true"];
+    let frozen = |overrides: &[&str]| fixture.losses(&[&freeze, overrides].concat());
+    let single = frozen(&[COLOCATED]);
     assert_learns(&single);
     for others in [&[][..], &["scheduler.prefetch_steps=5"], &["pools.data.replicas=3"]] {
-        let pools = fixture.losses(&[&[freeze], others].concat());
+        let pools = frozen(others);
         assert_eq!(bits(&single), bits(&pools), "{others:?}");
     }
     // Lanes fix how pictures are batched, frozen or not.
-    let lanes = fixture.losses(&[freeze, DETERMINISTIC, COLOCATED]);
-    assert_eq!(bits(&lanes), bits(&fixture.losses(&[freeze, DETERMINISTIC, "pools.encoder.replicas=3"])));
+    let lanes = frozen(&[DETERMINISTIC, COLOCATED]);
+    assert_eq!(bits(&lanes), bits(&frozen(&[DETERMINISTIC, "pools.encoder.replicas=3"])));
     let trained = fixture.losses(&[]);
     assert_ne!(bits(&single), bits(&trained), "freezing made no difference");
 }

@@ -31,7 +31,7 @@ fn processes_equal_threads() {
     let fixture = Fixture::new(Pictures::Some);
     let cases: [(&str, &[&str]); 3] = [
         ("plain", &[]),
-        ("frozen", &["model.image_encoder.freeze=true"]),
+        ("frozen", &["model.image_encoder.freeze=true", "model.image_projector.freeze=true"]),
         ("many", &["run.deterministic=true", "pools.encoder.replicas=2", "pools.data.replicas=2"]),
     ];
     for (name, overrides) in cases {

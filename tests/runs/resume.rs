@@ -58,12 +58,16 @@ fn with_another_number_of_encoders_too() {
 
 #[test]
 fn in_bf16_with_a_frozen_encoder() {
-    let overrides = ["train.precision=bf16", "model.image_encoder.freeze=true"];
+    let overrides =
+        ["train.precision=bf16", "model.image_encoder.freeze=true", "model.image_projector.freeze=true"];
     every_split(&overrides, &overrides, 3);
 }
 
-const ADAPTERS: [&str; 2] =
-    ["model.image_encoder.freeze=true", "model.foundation.lora={r: 4, alpha: 8, dropout: 0.2, target_modules: all-linear}"];
+const ADAPTERS: [&str; 3] = [
+    "model.image_encoder.freeze=true",
+    "model.image_projector.freeze=true",
+    "model.foundation.lora={r: 4, alpha: 8, dropout: 0.2, target_modules: all-linear}",
+];
 
 #[test]
 fn with_adapters_alone_in_the_checkpoint() {

@@ -1,11 +1,12 @@
 //! A pool's part of a checkpoint: weights, and optimizer state under Hugging Face names, so that any layout reads it.
 //!
 //! `NAME.exp_avg`, `NAME.exp_avg_sq` and, where parameters are bf16, `NAME.master`; the step count is a header note.
-//! Adapters are state as well, `NAME.value`: beside them a checkpoint has no weights, or those they were added to.
+//! In a pool with adapters what is trained is state as well, `NAME.value`: a checkpoint has no weights then, or those that
+//! adapters were added to.
 
 use super::adamw::AdamW;
 use super::hf::{Shards, TensorFile, TensorFileError, WeightsError, load_weights, save_weights, write_tensor_file};
-use super::peft::{AdapterError, AdapterFile, save_adapter};
+use super::peft::{AdapterError, AdapterFile, has_adapter, save_adapter};
 use super::pool::Pool;
 use loongforge_core::message::SavedFile;
 use std::path::{Path, PathBuf};
@@ -53,7 +54,7 @@ pub fn save_state(pool: &Pool, folder: &Path, export: &Export, pool_name: &str) 
             let tensor = flat.narrow(0, offset, len).view(spec.shape.as_slice());
             tensors.push((format!("{}.{suffix}", spec.name), tensor));
         }
-        if spec.pieces.is_empty() {
+        if has_adapter(params) {
             tensors.push((format!("{}.value", spec.name), params.leaf(id).detach()));
         }
     }
@@ -92,7 +93,7 @@ pub fn load_state(pool: &mut Pool, folder: &Path, pool_name: &str, weights: bool
             }
             flat.narrow(0, offset, len).copy_(&tensor.view([-1]));
         }
-        if params.spec(id).pieces.is_empty() {
+        if has_adapter(&params) {
             let name = format!("{}.value", params.spec(id).name);
             params.set(id, &file.read(&name)?.ok_or_else(|| missing(&name))?);
         }
