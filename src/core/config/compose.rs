@@ -1,6 +1,7 @@
 //! Hydra's `defaults` list: one tree out of many files.
 //!
-//! An entry `group@package: option` lays `group/option.yaml` at `package`; groups lie beside the run's file. Entries
+//! An entry `group@package: option` lays `group/option.yaml` at `package`; groups lie beside the run's file, and those of
+//! `models/` also in the program, where a file beside the run's goes before a built-in one of the same name. Entries
 //! later in the list win, and the file itself comes last unless `_self_` says where. Also understood: a plain file name,
 //! `optional group: option`, `override group: option`, a list of options, `null` for none, a leading `/` for a group
 //! that is not relative to the including file's, the packages `_global_`, `_here_`, `_group_`, and `# @package` headers.
@@ -8,12 +9,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use super::builtin;
 use super::defaults::{ENTRY_HELP, Item, final_package, header_package, split_package};
 use super::edit::{Op, normalize};
 use super::error::{Problem, Sources, code};
 use super::node::{Entry, Kind, Node};
 use super::overrides::Choice;
-use super::read::read;
+use super::read::{parse, read};
 use super::suggest;
 
 /// Files included from files included ...
@@ -159,7 +161,13 @@ impl<'a> Composer<'a> {
                 .problems
                 .push(problem(format!("more than {MAX_FILES} files, or nested deeper than {MAX_DEPTH}")));
         }
-        if !path.is_file() {
+        let builtin = match path.is_file() {
+            true => None,
+            false => path.strip_prefix(&self.dir).ok().and_then(Path::to_str).and_then(|path| {
+                builtin::text(path.strip_suffix(".yaml")?)
+            }),
+        };
+        if builtin.is_none() && !path.is_file() {
             if !item.optional {
                 let problem = no_option(problem, group, name, &self.dir);
                 self.problems.push(problem);
@@ -167,7 +175,11 @@ impl<'a> Composer<'a> {
             return;
         }
         let source = self.sources.len();
-        let node = match read(&path, self.sources) {
+        let read = match builtin {
+            Some(text) => parse(&path, text, self.sources),
+            None => read(&path, self.sources),
+        };
+        let node = match read {
             Ok(node) => node,
             Err(problem) => return self.problems.push(problem),
         };
@@ -238,11 +250,15 @@ fn no_option(problem: impl Fn(String) -> Problem, group: &str, name: &str, dir: 
         .flatten()
         .flatten()
         .filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".yaml")?.to_owned()))
+        .chain(builtin::options(group).map(str::to_owned))
         .collect();
     names.sort();
-    if !folder.as_os_str().is_empty() && !folder.is_dir() {
-        return problem(format!("no group `{group}`: there is no directory `{}`", folder.display()))
-            .help(format!("groups are directories beside the run's file, in `{}`", dir.display()));
+    names.dedup();
+    if !folder.as_os_str().is_empty() && !folder.is_dir() && names.is_empty() {
+        let near = suggest::nearest(group, builtin::groups()).map(|near| format!("did you mean `{near}`?"));
+        let problem = problem(format!("no group `{group}`: there is no directory `{}`", folder.display()))
+            .help(format!("groups are directories beside the run's file, in `{}`, or built in", dir.display()));
+        return near.into_iter().fold(problem, Problem::label);
     }
     let message = if group.is_empty() {
         format!("no config `{name}`")
@@ -251,6 +267,7 @@ fn no_option(problem: impl Fn(String) -> Problem, group: &str, name: &str, dir: 
     };
     let near = suggest::nearest(name, names.iter().map(String::as_str)).map(|near| format!("did you mean `{near}`?"));
     let listed = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-    let problem = problem(message).help(format!("`{}` has {listed}", shown.display()));
+    let place = if folder.is_dir() || group.is_empty() { shown.display().to_string() } else { group.to_owned() };
+    let problem = problem(message).help(format!("`{place}` has {listed}"));
     near.into_iter().fold(problem, Problem::label)
 }

@@ -4,6 +4,7 @@
 //! command-line overrides. Every mistake is reported at once, with its place and a suggestion. `docs/configuration.md`
 //! lists every key.
 
+mod builtin;
 mod check;
 mod compose;
 mod defaults;
@@ -31,6 +32,7 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
+pub use builtin::{ModelFile, model_files};
 pub use error::{ConfigError, Origin, Report, Snippet, code};
 pub use load::{Loaded, load, load_text, schema_json};
 pub use origin::KeyOrigin;

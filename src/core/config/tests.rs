@@ -355,6 +355,48 @@ fn defaults_are_composed_and_chosen_from_the_command_line() {
     assert_eq!((config.model.image_encoder.recompute, config.model.foundation.freeze), (Recompute::All, false));
 }
 
+/// [`GOOD`] without a model of its own, under a `defaults` list.
+fn built_in(defaults: &str) -> Bench {
+    let text = GOOD.replace("{ load: MODEL, weights: random }", "{ tokenizer: MODEL, weights: random }");
+    Bench::new(&format!("defaults: [{defaults}, _self_]\n{text}"))
+}
+
+#[test]
+fn built_in_models_need_no_files() {
+    let config = built_in("models/qwen3: qwen3_0_6b").load(&["model.config.num_hidden_layers=2"]).config;
+    assert_eq!((&config.model.config["model_type"], &config.model.config["num_hidden_layers"]), (&"qwen3".into(), &2.into()));
+    let bench = built_in(
+        "models/image_encoder@model.image_encoder: qwen2_5_vit, models/image_projector@model.image_projector: mlp, \
+         models/llama3@model.foundation: llama3_8b",
+    );
+    let model = bench.load(&[]).config.model;
+    let types = model.parts().map(|(_, part)| part.config["model_type"].as_str().unwrap_or_default().to_owned());
+    assert_eq!(types, ["qwen2_5_vl", "mlp", "llama"]);
+    let model = bench.load(&["models/image_encoder@model.image_encoder=qwen3_vit"]).config.model;
+    assert_eq!(model.image_encoder.config["model_type"], "qwen3_vl");
+    assert!(!model.image_encoder.config.contains_key("window_size"));
+}
+
+#[test]
+fn a_file_of_the_users_goes_before_a_built_in_one() {
+    let bench = built_in("models/llama3@model.foundation: llama3_8b");
+    bench.file("models/llama3/llama3_8b.yaml", "config: { model_type: mine }\n");
+    assert_eq!(bench.load(&[]).config.model.foundation.config["model_type"], "mine");
+    bench.file("models/llama3/tiny.yaml", "defaults: [llama3_70b]\nconfig: { num_hidden_layers: 1 }\n");
+    let config = bench.load(&["models/llama3@model.foundation=tiny"]).config.model.foundation.config;
+    assert_eq!((&config["num_hidden_layers"], &config["hidden_size"]), (&1.into(), &8192.into()));
+}
+
+#[test]
+fn what_is_not_built_in_says_what_is() {
+    let text = built_in("models/llama3@model.foundation: llama3_9b").errors(&[]);
+    for part in ["no option `llama3_9b` in the group `models/llama3`", "did you mean `llama3_8b`?", "has llama3_70b, llama3_8b"] {
+        assert!(text.contains(part), "{text}");
+    }
+    let text = built_in("models/lama3@model.foundation: llama3_8b").errors(&[]);
+    assert!(text.contains("no group `models/lama3`") && text.contains("did you mean `models/llama3`?"), "{text}");
+}
+
 #[test]
 fn self_says_where_the_file_itself_comes() {
     let bench = Bench::new(&format!("defaults: [_self_, base, {{optional gone: x}}]\n{GOOD}"));
