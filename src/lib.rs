@@ -13,6 +13,7 @@ mod parts;
 mod reader;
 mod report;
 pub mod roles;
+pub mod size;
 
 pub use folder::{FolderError, ModelFolder};
 pub use loongforge_actors as actors;

@@ -1,11 +1,16 @@
 //! What a run shows and writes while it goes on: progress, metrics, TensorBoard, bad samples, checkpoints.
 
 use crate::compose::{Composition, publication};
+use crate::folder::ModelFolder;
+use crate::size::ModelSize;
 use loongforge_actors::Observer;
 use loongforge_actors::checkpoint::{Publication, publish};
+use loongforge_core::config::{Device, Placement, Precision, RunConfig};
 use loongforge_core::data::BadSampleList;
 use loongforge_core::message::{BadSample, Role, Timings};
-use loongforge_core::observe::{Console, MetricsFile, ObserveError, Progress, StepMetrics, TensorBoard};
+use loongforge_core::observe::{
+    Console, MetricsFile, ObserveError, Progress, StepMetrics, TensorBoard, gpu_name, peak_flops,
+};
 use loongforge_core::schedule::{CheckpointDraft, StepSummary};
 use serde_json::Value;
 use std::error::Error;
@@ -24,6 +29,7 @@ pub struct Report {
     num_shown_bad: u64,
     last_step: Instant,
     every_steps: u64,
+    utilization: Option<Utilization>,
     /// What a checkpoint holds besides the engines' files.
     publication: Publication,
 }
@@ -49,6 +55,7 @@ impl Report {
             num_shown_bad: 0,
             last_step: Instant::now(),
             every_steps: config.log.every_steps,
+            utilization: Utilization::of(config, folder),
             publication: publication(config, composed, folder),
         })
     }
@@ -68,7 +75,7 @@ impl Report {
             step_ms: seconds * 1e3,
             encoder_busy: busy(summary, Role::Encoder),
             foundation_busy: busy(summary, Role::Foundation),
-            mfu: None,
+            mfu: self.utilization.as_ref().map(|utilization| utilization.mfu(summary, seconds)),
             aux_loss: summary.routing.as_ref().and_then(|routing| routing.aux_loss),
             z_loss: summary.routing.as_ref().and_then(|routing| routing.z_loss),
             expert_loads: summary.routing.as_ref().map_or(Vec::new(), |routing| routing.loads.clone()),
@@ -94,6 +101,40 @@ impl Report {
         } else if self.num_shown_bad == MAX_SHOWN_BAD + 1 {
             self.console.line(&format!("more samples are skipped: see {}", self.bad.path().display()));
         }
+    }
+}
+
+/// What the model FLOPs utilization is computed from. Only the language model's FLOPs count, so that it is a lower bound
+/// where there is an encoder, and recomputation does not.
+struct Utilization {
+    size: ModelSize,
+    /// Of all devices together, FLOP/s.
+    peak: f64,
+}
+
+impl Utilization {
+    /// `None` where the device's peak is not known.
+    fn of(config: &RunConfig, folder: &ModelFolder) -> Option<Self> {
+        let is_bf16 = config.train.precision == Precision::Bf16;
+        let known = || match config.device {
+            Device::Cpu => None,
+            Device::Cuda(_) => peak_flops(&gpu_name()?, is_bf16),
+        };
+        let peak = config.log.peak_tflops.map(|tflops| tflops * 1e12).or_else(known)?;
+        let pools = &config.pools;
+        let num_devices = match (config.device, pools.placement, folder.config.encoder.is_some()) {
+            (Device::Cuda(None), Placement::Separate, true) => pools.foundation.replicas + pools.encoder.replicas,
+            (Device::Cuda(None), ..) => pools.foundation.replicas,
+            // One processor or one GPU, whoever shares it.
+            _ => 1,
+        };
+        Some(Self { size: ModelSize::of(&folder.config, &folder.json), peak: peak * num_devices as f64 })
+    }
+
+    fn mfu(&self, summary: &StepSummary, seconds: f64) -> f64 {
+        // Samples of a pack do not attend to each other.
+        let seq_len = summary.num_tokens / summary.num_samples.max(1);
+        summary.num_tokens as f64 * self.size.flops_per_token(seq_len) / (seconds * self.peak)
     }
 }
 

@@ -6,6 +6,8 @@ use crate::folder::ModelFolder;
 use clap::{Args, ValueEnum};
 use loongforge_core::config::{self, RunConfig};
 use loongforge_core::data::{Processor, ProcessorOptions};
+use loongforge_torch::engine::{Families, trained};
+use loongforge_torch::nn::Role;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -46,19 +48,57 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
         }
     };
     // What the config leads to is opened as a run would open it.
-    open(&loaded.config).map_err(|error| UsageError::of(error.as_ref()))?;
+    let folder = open(&loaded.config).map_err(|error| UsageError::of(error.as_ref()))?;
     match args.format {
         Some(Format::Yaml) => print!("{}", loaded.to_yaml()),
         Some(Format::Json) => println!("{}", loaded.to_json()),
         None if args.show_origin => print!("{}", loaded.show_origin()),
-        None => println!("{} is a valid config of run `{}`", args.file.display(), loaded.config.run.name),
+        None => {
+            println!("{} is a valid config of run `{}`", args.file.display(), loaded.config.run.name);
+            print!("{}", explain(&loaded.config, &folder)?);
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
 
+/// What the model is, and what of it is trained.
+fn explain(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<String> {
+    let families = Families::of(&folder.config);
+    let model = &config.model;
+    let foundation = trained(families.foundation.specs(), |_| ("model.foundation", &model.foundation))?;
+    let mut parts = vec![("foundation", foundation)];
+    if let Some(encoder) = &families.encoder {
+        let part_of = |name: &str| match encoder.is_projector(name) {
+            true => ("model.image_projector", &model.image_projector),
+            false => ("model.image_encoder", &model.image_encoder),
+        };
+        let (projector, tower) =
+            trained(encoder.specs(), part_of)?.into_iter().partition(|spec| encoder.is_projector(&spec.name));
+        parts.extend([("image_encoder", tower), ("image_projector", projector)]);
+    }
+    let mut text = format!("model: {}\n", folder.config.model_type);
+    for (name, specs) in parts.iter().filter(|(_, specs)| !specs.is_empty()) {
+        let count = |role: Role| {
+            let of_role = specs.iter().filter(|spec| spec.role == role);
+            grouped(of_role.map(|spec| spec.shape.iter().product::<i64>()).sum())
+        };
+        text += &format!("  {name}: {} parameters trained, {} frozen\n", count(Role::Trained), count(Role::Frozen));
+    }
+    Ok(text)
+}
+
+/// `8,030,261,248`.
+fn grouped(number: i64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap_or_default()).collect();
+    groups.join(",")
+}
+
 /// Opens what the config leads to.
-pub(super) fn open(config: &RunConfig) -> anyhow::Result<()> {
+pub(super) fn open(config: &RunConfig) -> anyhow::Result<ModelFolder> {
     let folder = ModelFolder::open(&config.model)?;
     Processor::open(&folder.path, &folder.json, &ProcessorOptions::new(&config.data, config.train.phase))?;
-    evaluate::check(config)
+    evaluate::check(config)?;
+    Ok(folder)
 }

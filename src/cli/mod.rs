@@ -4,6 +4,7 @@ mod check;
 mod checkpoint;
 mod data;
 mod generate;
+mod models;
 mod parity;
 mod run;
 
@@ -62,6 +63,8 @@ enum Command {
     Checkpoint(checkpoint::CheckpointArgs),
     /// Ask a trained model about a picture
     Generate(generate::GenerateArgs),
+    /// List the model configs that come with the program, and what each costs
+    Models(models::ModelsArgs),
     /// Make data sets
     Data(data::DataArgs),
     /// Compare our numbers with a fixture of reference numbers
@@ -77,6 +80,7 @@ impl Cli {
             Command::Check(args) => check::check(args),
             Command::Checkpoint(args) => checkpoint::checkpoint(args),
             Command::Generate(args) => generate::generate(args),
+            Command::Models(args) => models::models(args),
             Command::Data(args) => data::data(args),
             Command::Parity(args) => parity::parity(args),
         }
@@ -84,7 +88,10 @@ impl Cli {
 
     /// Whether libtorch will compute in this process.
     pub fn computes(&self) -> bool {
-        !matches!(self.command, Command::Check(_) | Command::Checkpoint(_) | Command::Data(_))
+        !matches!(
+            self.command,
+            Command::Check(_) | Command::Checkpoint(_) | Command::Data(_) | Command::Models(_)
+        )
     }
 }
 

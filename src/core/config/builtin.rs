@@ -48,7 +48,10 @@ pub(super) fn text(path: &str) -> Option<&'static str> {
 
 /// The options of a group.
 pub(super) fn options(group: &str) -> impl Iterator<Item = &'static str> {
-    FILES.iter().filter_map(move |(path, _)| path.strip_prefix(group)?.strip_prefix('/')).filter(|rest| !rest.contains('/'))
+    FILES
+        .iter()
+        .filter_map(move |(path, _)| path.strip_prefix(group)?.strip_prefix('/'))
+        .filter(|rest| !rest.contains('/'))
 }
 
 /// The groups there are.

@@ -1,7 +1,8 @@
 //! Hydra's `defaults` list: one tree out of many files.
 //!
 //! An entry `group@package: option` lays `group/option.yaml` at `package`; groups lie beside the run's file, and those of
-//! `models/` also in the program, where a file beside the run's goes before a built-in one of the same name. Entries
+//! `models/` also in the program, where a file beside the run's goes before a built-in one of the same name; what is in
+//! `models/` goes to the package `model`, or to that of its part, where none is named. Entries
 //! later in the list win, and the file itself comes last unless `_self_` says where. Also understood: a plain file name,
 //! `optional group: option`, `override group: option`, a list of options, `null` for none, a leading `/` for a group
 //! that is not relative to the including file's, the packages `_global_`, `_here_`, `_group_`, and `# @package` headers.
@@ -163,9 +164,11 @@ impl<'a> Composer<'a> {
         }
         let builtin = match path.is_file() {
             true => None,
-            false => path.strip_prefix(&self.dir).ok().and_then(Path::to_str).and_then(|path| {
-                builtin::text(path.strip_suffix(".yaml")?)
-            }),
+            false => path
+                .strip_prefix(&self.dir)
+                .ok()
+                .and_then(Path::to_str)
+                .and_then(|path| builtin::text(path.strip_suffix(".yaml")?)),
         };
         if builtin.is_none() && !path.is_file() {
             if !item.optional {
@@ -185,7 +188,13 @@ impl<'a> Composer<'a> {
         };
         let header = header_package(self.sources.lines(source));
         let written = item.package.clone().or(header);
-        let default = if item.group.is_empty() { "_here_" } else { item.group.trim_start_matches('/') };
+        let default = match group {
+            _ if item.group.is_empty() => "_here_",
+            "models/image_encoder" => "_global_.model.image_encoder",
+            "models/image_projector" => "_global_.model.image_projector",
+            _ if group.starts_with("models/") => "_global_.model",
+            _ => item.group.trim_start_matches('/'),
+        };
         let package = final_package(written.as_deref().unwrap_or(default), group, context.package);
         // A group option in a sub-directory makes that directory its group.
         let inner_group = name.rsplit_once('/').map_or(group.to_owned(), |(dir, _)| join_group(group, dir));

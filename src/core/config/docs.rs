@@ -23,9 +23,33 @@ start at the directory the program runs in.
 
 | in a file | |
 | --- | --- |
-| `defaults: [base, group@package: option, _self_]` | lays `base.yaml` and `group/option.yaml`, beside the file, under the file's own keys; `optional`, `override`, lists of options and `# @package` headers as in Hydra |
+| `defaults: [base, group@package: option, _self_]` | lays `base.yaml` and `group/option.yaml`, beside the file or built in, under the file's own keys; `optional`, `override`, lists of options and `# @package` headers as in Hydra |
 | `${a.b}`, `${.b}` | the value of another key; `.b` is a sibling |
 | `${oc.env:NAME,default}` | an environment variable |
+
+## Models
+
+`model.load` names a Hugging Face directory or hub id. Without it the program's own configs say what a model is, and
+`loongforge models` lists them; a file `models/GROUP/NAME.yaml` beside the run's goes before a built-in one of that name.
+
+```yaml
+defaults: [models/qwen3: qwen3_0_6b, _self_]     # a whole model; weights: random, or its hub id in model.load
+```
+
+```yaml
+defaults:                                        # any vision tower, projector and language model; one line changes a part
+  - models/image_encoder: qwen2_5_vit
+  - models/image_projector: mlp
+  - models/llama3@model.foundation: llama3_8b
+  - _self_
+model:
+  tokenizer: path/to/tokenizer
+  config: { image_token_id: 128256 }             # the token that stands for pictures
+  image_encoder: { load: path/to/tower }         # weights of one part; a projector without `load` starts random
+  foundation: { load: path/to/llama3 }
+```
+
+The widths of the projector follow from the two other parts. Parts that do not fit are reported by name.
 
 Nothing in a config runs code: `_target_` and `${eval:...}` are refused.
 
@@ -48,6 +72,7 @@ const CODES: &str = "
 | LF0109 | refused, because it would run code |
 | LF0111 | values that do not go together |
 | LF0112 | no such file or directory |
+| LF0113 | the parts of a model do not fit each other |
 ";
 
 pub(super) fn markdown() -> String {

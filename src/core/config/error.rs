@@ -27,6 +27,8 @@ pub mod code {
     pub const REFUSED: &str = "LF0109";
     /// Values that do not go together.
     pub const COMBINATION: &str = "LF0111";
+    /// Parts of a model that do not fit each other.
+    pub const MODEL_PARTS: &str = "LF0113";
     /// A file or directory that the config names does not exist.
     pub const NO_SUCH_FILE: &str = "LF0112";
 }

@@ -114,6 +114,9 @@ pub struct Log {
     pub jsonl: bool,
     /// Metrics as TensorBoard event files.
     pub tensorboard: bool,
+    /// Peak of one device in TFLOP/s at `train.precision`, for the model FLOPs utilization; `null`: known for some GPUs.
+    #[schemars(extend("exclusiveMinimum" = 0.0))]
+    pub peak_tflops: Option<f64>,
     /// Least severe log messages shown.
     pub level: Level,
 }
@@ -181,7 +184,7 @@ impl Default for Checkpoint {
 
 impl Default for Log {
     fn default() -> Self {
-        Self { every_steps: 1, jsonl: true, tensorboard: true, level: Level::Info }
+        Self { every_steps: 1, jsonl: true, tensorboard: true, peak_tflops: None, level: Level::Info }
     }
 }
 
