@@ -70,6 +70,11 @@ impl ModelSize {
         size
     }
 
+    /// Of a vision tower alone.
+    pub fn tower(parameters: u64) -> Self {
+        Self { parameters, active: parameters, encoder: parameters, ..Self::default() }
+    }
+
     /// FLOPs of one token of the language model, forward and backward, in sequences of `seq_len`.
     pub fn flops_per_token(&self, seq_len: usize) -> f64 {
         6.0 * self.multiplied + 3.0 * seq_len as f64 * self.attention

@@ -76,7 +76,7 @@ fn tower(config: &Value) -> Result<ModelSize, String> {
     let specs = model.encoder.iter().flat_map(|family| family.specs());
     let tower = specs.filter(|spec| spec.name.starts_with("image_encoder."));
     let parameters = tower.map(|spec| spec.shape.iter().product::<i64>() as u64).sum();
-    Ok(ModelSize { parameters, active: parameters, encoder: parameters, ..ModelSize::default() })
+    Ok(ModelSize::tower(parameters))
 }
 
 fn as_json(file: &ModelFile, size: &Result<ModelSize, String>, seq_len: usize) -> Value {
