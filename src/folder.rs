@@ -2,7 +2,7 @@
 
 use crate::hub::{HubError, resolve_config, resolve_model};
 use crate::parts::{has_parts, put_image_token, put_parts};
-use loongforge_core::config::{Model, Source, Weights};
+use loongforge_core::config::{Model, Source, Weights, code};
 use loongforge_core::schedule::ModelShape;
 use loongforge_torch::model::{ModelConfig, ModelConfigError};
 use serde_json::Value;
@@ -32,6 +32,8 @@ pub enum FolderError {
          leave out model.load"
     )]
     NoParts { key: &'static str, model_type: String },
+    #[error("error[{code}]: {source}")]
+    Parts { code: &'static str, source: ModelConfigError },
     #[error("{path} is of another model than this run's: {}", differences.join(", "))]
     OtherModel { path: PathBuf, differences: Vec<String> },
 }
@@ -126,7 +128,11 @@ impl ModelFolder {
 
     fn understand(path: &Path, mut json: Value) -> Result<Self, FolderError> {
         put_image_token(&mut json, path);
-        let wrong = |source| FolderError::Model { path: path.join("config.json"), source };
+        let is_composed = json.get("model_type").is_some_and(|name| name == "loongforge_vlm");
+        let wrong = |source| match is_composed {
+            true => FolderError::Parts { code: code::MODEL_PARTS, source },
+            false => FolderError::Model { path: path.join("config.json"), source },
+        };
         let config = ModelConfig::from_hf(&json).map_err(wrong)?;
         Ok(Self { path: path.to_owned(), json, config })
     }
