@@ -51,7 +51,7 @@ fn main() -> anyhow::Result<()> {
         run.seed(recorded.outputs[0], error * 2.0 / (16 * WIDTH) as f64);
         let mut grads = params.new_grad();
         run.backward(Some(&mut grads))?;
-        optimizer.step(&params, grads.flat(), 1e-2)?;
+        optimizer.step(&params, grads.flat(), 1.0, 1e-2, false)?;
     }
     Ok(())
 }
