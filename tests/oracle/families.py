@@ -110,7 +110,7 @@ add("ernie4.5_moe", "Ernie4_5_MoeForCausalLM", "ERNIE-4.5 21B-A3B and 300B-A47B"
          moe_num_experts=6, moe_k=2, moe_intermediate_size=12, moe_num_shared_experts=2, moe_layer_start_index=1,
          moe_layer_interval=1, **AUX),
     variants={"untied-no-shared": {**UNTIED, "moe_num_shared_experts": 0},
-              "interval2-bias": {"moe_layer_interval": 2, "use_bias": True, "moe_k": 3}})
+              "interval2": {"moe_layer_interval": 2, "moe_k": 3}})
 add("minimax_m2", "MiniMaxM2ForCausalLM", "MiniMax-M2, M2.1, M2.5",
     text(intermediate_size=12, head_dim=8, num_local_experts=6, num_experts_per_tok=2, **AUX,
          rope_parameters=rope(5e6, partial_rotary_factor=0.5)),

@@ -22,9 +22,12 @@ fn every_fixture_is_within_the_tolerance() {
     assert!(!fixtures.is_empty(), "no fixtures");
     let mut failed = Vec::new();
     for fixture in fixtures {
-        let report = parity(&fixture).unwrap_or_else(|error| panic!("{}: {error}", fixture.display()));
-        println!("{}\n{report}", fixture.display());
-        if !report.is_ok() {
+        let report = parity(&fixture);
+        match &report {
+            Ok(report) => println!("{}\n{report}", fixture.display()),
+            Err(error) => println!("{}\n  FAILED {error}", fixture.display()),
+        }
+        if !report.is_ok_and(|report| report.is_ok()) {
             failed.push(fixture);
         }
     }
