@@ -47,7 +47,9 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
             Err(error) => evaluated = Err(error.context("the model is trained and saved, but not evaluated")),
         }
     }
-    files.push(("trained model (a Hugging Face folder)", checkpoint.clone()));
+    let trained =
+        if config.saves_adapters_only() { "trained adapters (PEFT)" } else { "trained model (a Hugging Face folder)" };
+    files.push((trained, checkpoint.clone()));
     console.line("");
     for (what, path) in &files {
         console.line(&format!("{what:<38} {}", path.display()));

@@ -12,7 +12,7 @@ use std::path::Path;
 /// # Errors
 /// There are no weights in it, or they are torn.
 pub fn inspect(folder: &Path, all: bool) -> anyhow::Result<String> {
-    let checkpoint = Checkpoint::open(folder)?;
+    let checkpoint = Checkpoint::open_any(folder)?;
     let mut page = String::new();
     let config = std::fs::read(folder.join("config.json")).ok();
     let config = config.and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok());

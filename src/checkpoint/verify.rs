@@ -7,7 +7,8 @@ use loongforge_actors::checkpoint::{MANIFEST, Manifest};
 use loongforge_core::data::Tokenizer;
 use loongforge_core::engine::error_chain;
 use loongforge_torch::engine::Families;
-use loongforge_torch::train::hf::{Checkpoint, INDEX_FILE, TensorFile};
+use loongforge_torch::train::hf::{Checkpoint, INDEX_FILE, TensorFile, is_adapter};
+use loongforge_torch::train::{adapter_base, read_adapter_config};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -43,7 +44,7 @@ fn manifest(folder: &Path) -> Check {
 }
 
 fn headers(folder: &Path) -> Check {
-    let checkpoint = Checkpoint::open(folder)?;
+    let checkpoint = Checkpoint::open_any(folder)?;
     let states = optimizer_files(folder)?;
     for name in &states {
         let file = TensorFile::open(&folder.join(name))?;
@@ -81,6 +82,12 @@ fn index(folder: &Path) -> Check {
 }
 
 fn config(folder: &Path) -> Check {
+    if is_adapter(folder) {
+        let config = read_adapter_config(folder)?;
+        let base =
+            adapter_base(folder)?.map_or_else(|| "a base without a name".into(), |base| base.display().to_string());
+        return Ok(format!("adapters of rank {} for {base}", config.r));
+    }
     let model = ModelFolder::open_plain(folder)?;
     let mut options = load_options(&model.json, false);
     if folder.join(MANIFEST).is_file() {

@@ -123,7 +123,8 @@ fn act(action: Action) -> anyhow::Result<ExitCode> {
         }
         Action::Verify { folder } => verify(&resolve_model(&folder)?),
         Action::Diff { left, right, tolerance, json } => {
-            let (a, b) = (Checkpoint::open(&resolve_model(&left)?)?, Checkpoint::open(&resolve_model(&right)?)?);
+            let (a, b) =
+                (Checkpoint::open_any(&resolve_model(&left)?)?, Checkpoint::open_any(&resolve_model(&right)?)?);
             let found = checkpoint::diff(&a, &b)?;
             if json {
                 show_json(&found, tolerance);

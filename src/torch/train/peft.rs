@@ -10,7 +10,7 @@ use tch::{Device, Kind, Tensor};
 
 const PREFIX: &str = "base_model.model.";
 const CONFIG: &str = "adapter_config.json";
-const TENSORS: &str = "adapter_model.safetensors";
+pub(super) const TENSORS: &str = "adapter_model.safetensors";
 /// Before the two names where another pool has adapters as well.
 pub const ENCODER_PREFIX: &str = "encoder_";
 

@@ -11,6 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::train::peft::TENSORS;
+
 pub const SINGLE_FILE: &str = "model.safetensors";
 pub const INDEX_FILE: &str = "model.safetensors.index.json";
 
@@ -32,6 +34,22 @@ impl Checkpoint {
     pub fn open(folder: &Path) -> Result<Self, WeightsError> {
         let index = folder.join(INDEX_FILE);
         let files = if index.is_file() { open_shards(folder, &index)? } else { vec![open_single(folder)?] };
+        Self::of(folder, files)
+    }
+
+    /// As [`Checkpoint::open`], or the adapters of a folder that has no weights beside them.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn open_any(folder: &Path) -> Result<Self, WeightsError> {
+        if is_adapter(folder) {
+            Self::of(folder, vec![TensorFile::open(&folder.join(TENSORS))?])
+        } else {
+            Self::open(folder)
+        }
+    }
+
+    fn of(folder: &Path, files: Vec<TensorFile>) -> Result<Self, WeightsError> {
         let config = folder.join("config.json");
         let config = if config.is_file() { read_json(&config)? } else { Value::Null };
         let quantization = Quantization::read(&config)
@@ -145,4 +163,9 @@ pub(super) fn read_json(path: &Path) -> Result<Value, WeightsError> {
 /// Bytes of values of a type.
 pub(super) fn num_bytes(shape: &[i64], dtype: Dtype) -> u64 {
     shape.iter().product::<i64>() as u64 * dtype.bits() / 8
+}
+
+/// Whether a folder holds adapters and no weights.
+pub fn is_adapter(folder: &Path) -> bool {
+    folder.join(TENSORS).is_file() && !folder.join(INDEX_FILE).is_file() && !folder.join(SINGLE_FILE).is_file()
 }

@@ -21,7 +21,7 @@ mod stored;
 #[cfg(test)]
 mod tests;
 
-pub use checkpoint::{Checkpoint, INDEX_FILE, SINGLE_FILE};
+pub use checkpoint::{Checkpoint, INDEX_FILE, SINGLE_FILE, is_adapter};
 pub use compare::{LoadOptions, Mismatches, compare_weights};
 pub use dtype::Dtype;
 pub use error::WeightsError;
