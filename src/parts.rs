@@ -22,7 +22,7 @@ fn parts(model: &Model) -> [(&'static str, &Part); 3] {
 }
 
 /// Puts the parts' configs into `json`: those given, else those of the folders that the parts are loaded from.
-/// `read` gives a folder's `config.json`.
+/// `read` gives a folder's `config.json`. A language model alone is put together with nothing: `json` is its config.
 ///
 /// # Errors
 /// `json` is of a model that is not put together, or a folder is unreadable.
@@ -42,6 +42,10 @@ pub(crate) fn put_parts(
             (true, _) => continue,
         };
         json[key] = config;
+    }
+    if model.is_foundation_alone() {
+        *json = json["foundation"].take();
+        return Ok(());
     }
     json["model_type"] = json!(model_type);
     Ok(())
@@ -119,6 +123,21 @@ mod tests {
             "image_encoder": {"model_type": "rice_vit", "depth": 2},
             "foundation": {"model_type": "qwen2_5_vl", "hidden_size": 64}});
         assert_eq!(config, expected);
+    }
+
+    #[test]
+    fn a_language_model_alone_stays_one() {
+        let config = json!({"model_type": "qwen3", "hidden_size": 64});
+        let mut model = Model::default();
+        model.foundation.config = map(config.clone());
+        let mut json = json!({});
+        put_parts(&mut json, &model, |_, _| Ok(json!(null))).unwrap();
+        assert_eq!(json, config);
+        let mut model = Model::default();
+        model.foundation.load = Some(loongforge_core::config::Source::new("./llm"));
+        let mut json = json!({});
+        put_parts(&mut json, &model, |_, _| Ok(config.clone())).unwrap();
+        assert_eq!(json, config);
     }
 
     #[test]

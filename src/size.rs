@@ -155,6 +155,8 @@ mod tests {
             ("qwen3_32b", 32_762_123_264),
             ("internlm2_5_7b", 7_737_708_544),
             ("qwen3_vl_2b", 2_127_532_032),
+            // With the routers' biases, without the layer of multi-token prediction.
+            ("deepseek_v3", 671_026_419_200),
         ];
         for (name, parameters) in published {
             assert_eq!(size(name).parameters, parameters, "{name}");

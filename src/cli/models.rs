@@ -173,6 +173,47 @@ mod tests {
         assert!(["8.03B", "48.2G", "120 GiB", "135 GiB"].iter().all(|cell| line.contains(cell)), "{line}");
     }
 
+    /// What the comment at a file's head claims of its parameters.
+    fn claimed(file: &ModelFile) -> Option<u64> {
+        let (_, rest) = file.checked.split_once("parameter count is the published ")?;
+        let digits = rest.chars().take_while(|c| c.is_ascii_digit() || *c == ',').filter(char::is_ascii_digit);
+        Some(digits.collect::<String>().parse().unwrap())
+    }
+
+    #[test]
+    fn every_config_is_read_and_has_the_parameters_it_claims() {
+        let mut num_claims = 0;
+        for file in model_files().filter(|file| file.group != "models/image_projector") {
+            let size = size(&file).unwrap_or_else(|error| panic!("{}: {error}", file.name));
+            println!("{:24} {:>17}", file.name, size.parameters);
+            assert!(size.parameters > 100_000_000, "{}", file.name);
+            assert!(size.active <= size.parameters && size.encoder <= size.parameters, "{}", file.name);
+            if let Some(parameters) = claimed(&file) {
+                assert_eq!(size.parameters, parameters, "{}", file.name);
+                num_claims += 1;
+            }
+        }
+        assert!(num_claims > 40, "{num_claims}");
+    }
+
+    #[test]
+    fn every_tower_and_projector_goes_with_a_language_model() {
+        let of = |group: &'static str| model_files().filter(move |file| file.group == group);
+        let foundation = of("models/llama3").find(|file| file.name == "llama3_8b").unwrap().config;
+        for tower in of("models/image_encoder") {
+            let deepstack = tower.config.get("deepstack_visual_indexes").and_then(Value::as_array);
+            let has_deepstack = deepstack.is_some_and(|levels| !levels.is_empty());
+            for projector in of("models/image_projector") {
+                let json = json!({"model_type": "loongforge_vlm", "image_token_id": 1, "image_encoder": tower.config,
+                    "image_projector": projector.config, "foundation": foundation});
+                let read = ModelConfig::from_hf(&json);
+                // DeepStack has features of every frame, a resampler of pairs.
+                let fits = projector.name != "resampler" || !has_deepstack;
+                assert_eq!(read.is_ok(), fits, "{} with {}: {:?}", tower.name, projector.name, read.err());
+            }
+        }
+    }
+
     #[test]
     fn figures_have_three_digits() {
         let shown = [0.0, 999.0, 1234.0, 8.03e9, 999.6e6, 4.8e10, 4.06e11].map(short);

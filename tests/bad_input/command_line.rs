@@ -2,6 +2,7 @@
 
 use crate::fixture::Fixture;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
 #[test]
@@ -89,19 +90,36 @@ fn what_check_prints_is_a_config() {
 #[test]
 fn the_configs_of_this_repository_are_valid() {
     let fixture = Fixture::new();
-    let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
+    // Their paths are relative to the root of the repository.
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for name in ["configs", "README.md"] {
+        symlink(root.join(name), fixture.path(name)).unwrap();
+    }
     fixture.succeeds(&["data", "digits", "--out", "runs/quickstart/data"]);
     let again = fixture.succeeds(&["data", "digits", "--out", "runs/quickstart/data"]).out;
     assert!(again.starts_with("found 16000 training and 512 held-out pictures"), "{again}");
     let mut num_checked = 0;
-    for entry in fs::read_dir(configs).unwrap() {
+    for entry in fs::read_dir(root.join("configs")).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "yaml") {
-            fixture.succeeds(&["check", path.to_str().unwrap()]);
+            let name = path.strip_prefix(root).unwrap();
+            fixture.succeeds(&["check", name.to_str().unwrap()]);
             num_checked += 1;
         }
     }
     assert!(num_checked > 0);
+}
+
+#[test]
+fn a_foundation_alone_is_a_plain_language_model() {
+    let fixture = Fixture::new();
+    let alone = "defaults: [models/qwen3@model.foundation: qwen3_0_6b, base, _self_]\n";
+    let base = fixture.read("run.yaml").replace("load: model", "tokenizer: model");
+    fixture.write("base.yaml", base);
+    fixture.write("alone.yaml", alone);
+    let said = fixture.succeeds(&["check", "alone.yaml"]).out;
+    let lines = ["model: qwen3\n", "foundation: 596,049,920 parameters trained"];
+    assert!(lines.iter().all(|line| said.contains(line)) && !said.contains("image"), "{said}");
 }
 
 #[test]

@@ -152,7 +152,7 @@ mod tests {
             prop_assert!(packs.len() <= most.next_multiple_of(replicas), "{} packs, best {best}", packs.len());
             if replicas == 1 {
                 prop_assert!(packs.len() <= most);
-            } else if packs.len() % replicas != 0 {
+            } else if !packs.len().is_multiple_of(replicas) {
                 prop_assert!(packs.len().next_multiple_of(replicas) > lengths.len());
             }
         }

@@ -146,7 +146,10 @@ fn initialize(config: &RunConfig, params: &ParamStore) -> Result<(), EngineError
     };
     for (key, part) in model.parts() {
         let Some(folder) = &part.load else { continue };
-        let prefix = format!("{}.", key.trim_start_matches("model."));
+        let prefix = match model.is_foundation_alone() {
+            true => String::new(),
+            false => format!("{}.", key.trim_start_matches("model.")),
+        };
         if names().any(|name| name.starts_with(&prefix)) {
             origin = origin.with_part(&prefix, Checkpoint::open(folder.as_path())?, names());
         }

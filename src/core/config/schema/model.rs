@@ -140,6 +140,13 @@ impl Model {
             ("model.foundation", &self.foundation),
         ]
     }
+
+    /// Whether the language model is the only part, and nothing else says what the model is: a plain language model.
+    pub fn is_foundation_alone(&self) -> bool {
+        let given = |part: &Part| !part.config.is_empty() || part.load.is_some();
+        let whole = self.load.is_some() || !self.config.is_empty();
+        !whole && !given(&self.image_encoder) && !given(&self.image_projector) && given(&self.foundation)
+    }
 }
 
 impl Part {

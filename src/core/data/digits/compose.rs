@@ -182,7 +182,7 @@ mod tests {
         assert!(train[1004].media[0].path().contains("/001/"));
         let mut lengths = [0; 7];
         for conversation in &train {
-            let picture = image::open(dir.join(&conversation.media[0].path())).unwrap();
+            let picture = image::open(dir.join(conversation.media[0].path())).unwrap();
             let num_digits = conversation.turns[1].joined_text().len();
             assert!(picture.width() as usize >= 16 * num_digits && (32..=48).contains(&picture.height()));
             lengths[num_digits] += 1;
