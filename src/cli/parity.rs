@@ -1,8 +1,12 @@
-//! `loongforge parity`: reference numbers of fixtures against ours.
+//! `loongforge parity`: reference numbers of fixtures against ours, and what we write of a fixture's model against what
+//! the reference reads.
 
+use crate::checkpoint::saved_config;
+use anyhow::{Context, bail};
 use clap::Args;
-use loongforge_torch::train::parity::parity as compare;
-use std::path::PathBuf;
+use loongforge_torch::train::parity::{export, parity as compare};
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 #[derive(Args)]
@@ -10,21 +14,50 @@ pub struct ParityArgs {
     /// Fixture folders: config.json, model.safetensors, inputs.safetensors, expected.safetensors
     #[arg(required = true, value_name = "DIR")]
     folders: Vec<PathBuf>,
+    /// Instead of comparing, train each fixture's model and write it to OUT/NAME in Hugging Face format, with our
+    /// logits: for tests/oracle/roundtrip.py
+    #[arg(long, value_name = "OUT")]
+    export: Option<PathBuf>,
+    /// AdamW steps on the fixture's batch before the export
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "export")]
+    steps: usize,
 }
 
 pub fn parity(args: ParityArgs) -> anyhow::Result<ExitCode> {
     let mut ok = true;
     for folder in &args.folders {
-        match compare(folder) {
-            Ok(report) => {
+        let result = match &args.export {
+            Some(out) => write(folder, out, args.steps).map(|()| true),
+            None => compare(folder).map_err(anyhow::Error::from).map(|report| {
                 println!("{}\n{report}", folder.display());
-                ok &= report.is_ok();
-            }
+                report.is_ok()
+            }),
+        };
+        match result {
+            Ok(fine) => ok &= fine,
             Err(error) => {
-                eprintln!("error: {}: {error}", folder.display());
+                eprintln!("error: {}: {error:#}", folder.display());
                 ok = false;
             }
         }
     }
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::from(super::exit::FAILED) })
+}
+
+/// Exports one fixture to a new folder of its name in `out`.
+fn write(folder: &Path, out: &Path, num_steps: usize) -> anyhow::Result<()> {
+    let Some(name) = folder.file_name() else { bail!("a fixture's folder has a name") };
+    let out = out.join(name);
+    if out.exists() {
+        bail!("{} is there already: choose another --export", out.display());
+    }
+    fs::create_dir_all(&out).with_context(|| out.display().to_string())?;
+    export(folder, &out, num_steps)?;
+    let path = folder.join("config.json");
+    let text = fs::read(&path).with_context(|| path.display().to_string())?;
+    let config = saved_config(&serde_json::from_slice(&text)?, Some("float32"));
+    let path = out.join("config.json");
+    fs::write(&path, serde_json::to_vec_pretty(&config)?).with_context(|| path.display().to_string())?;
+    println!("{}", out.display());
+    Ok(())
 }

@@ -6,7 +6,8 @@ A folder is a checkpoint in Hugging Face format with `logits.safetensors` beside
 `logits` [B, S, V] of ours, and where the model takes them `attention_mask` [B, S], `pixel_values`, `image_grid_thw`, or
 any other argument of the model under its name. Without `logits.safetensors` a parity fixture's own
 `inputs.safetensors` and `expected.safetensors` are taken. Families that only references.py has are loaded with it.
-The tolerance is of the largest logit. Exits 1 where a folder is outside it or does not load whole.
+A folder with `adapter/` is the adapter's base with the adapter added: the base with that adapter of PEFT beside it must
+give the same logits. The tolerance is of the largest logit. Exits 1 where a folder is outside it or does not load whole.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import os
 import re
 import sys
+import tempfile
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -68,8 +70,32 @@ def tensors(folder: Path) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     return {key: value for key, value in inputs.items() if key not in unused}, load_file(folder / "expected.safetensors")["logits"]
 
 
+def with_adapter(folder: Path):
+    """The adapter of a folder beside its base."""
+    from peft import PeftModel
+
+    adapter = folder / "adapter"
+    base = Path(json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"])
+    with tempfile.TemporaryDirectory() as alone:
+        # A fixture has an adapter of its own beside its weights, which transformers would add.
+        for file in (base / "config.json", *base.glob("model*.safetensors*")):
+            (Path(alone) / file.name).symlink_to(file.resolve())
+        model, missing, unexpected = load(Path(alone))
+    adapted = PeftModel.from_pretrained(model, adapter)
+    trained = load_file(adapter / "adapter_model.safetensors")
+    names = {name.replace(".default.", ".") for name in adapted.state_dict() if ".lora_" in name}
+    return adapted, missing | (names - set(trained)), unexpected | (set(trained) - names)
+
+
 def check(folder: Path, tolerance: float) -> bool:
-    model, missing, unexpected = load(folder)
+    fine = compare(folder, folder.name, load(folder), tolerance)
+    if (folder / "adapter").is_dir():
+        fine &= compare(folder, f"{folder.name}/adapter", with_adapter(folder), tolerance)
+    return fine
+
+
+def compare(folder: Path, name: str, loaded: tuple, tolerance: float) -> bool:
+    model, missing, unexpected = loaded
     inputs, ours = tensors(folder)
     inputs = {key: value.float() if value.is_floating_point() else value for key, value in inputs.items()}
     with torch.no_grad():
@@ -79,8 +105,9 @@ def check(folder: Path, tolerance: float) -> bool:
         ours, theirs = ours[real], theirs[real]
     error = ((ours.float() - theirs).abs().max() / theirs.abs().max()).item()
     fine = error <= tolerance and not missing and not unexpected
-    print(f"{'ok' if fine else 'FAILED':7} {folder.name:40} {type(model).__name__}: logits within {error:.1e} of the largest"
-          + (f"; missing {sorted(missing)[:5]}" if missing else "") + (f"; unexpected {sorted(unexpected)[:5]}" if unexpected else ""))
+    print(f"{'ok' if fine else 'FAILED':7} {name:40} {type(model).__name__}: logits within {error:.1e} of the largest"
+          + (f"; missing {sorted(missing)[:5]}" if missing else "") + (f"; unexpected {sorted(unexpected)[:5]}" if unexpected else ""),
+          flush=True)
     return fine
 
 

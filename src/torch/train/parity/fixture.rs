@@ -184,7 +184,7 @@ fn json(path: &Path) -> Result<Value, FixtureError> {
     serde_json::from_str(&text).map_err(|source| FixtureError::Json { path: path.to_owned(), source })
 }
 
-fn tensors(path: &Path) -> Result<BTreeMap<String, Tensor>, FixtureError> {
+pub(super) fn tensors(path: &Path) -> Result<BTreeMap<String, Tensor>, FixtureError> {
     let found = Tensor::read_safetensors(path);
     Ok(found.map_err(|source| FixtureError::Tensors { path: path.to_owned(), source })?.into_iter().collect())
 }

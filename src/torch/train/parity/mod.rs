@@ -4,11 +4,13 @@
 //! The folder's format is that of the oracle: `config.json`, `model.safetensors`, `inputs.safetensors`,
 //! `expected.safetensors` and `fixture.json`.
 
+mod export;
 mod fixture;
 mod indexers;
 mod report;
 mod run;
 
+pub use export::export;
 pub use fixture::FixtureError;
 pub use report::{ParityReport, Row};
 pub use run::{ParityError, parity};

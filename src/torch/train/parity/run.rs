@@ -9,7 +9,7 @@ use crate::nn::{GradBuffer, ParamSpec, ParamStore};
 use crate::tape::{Execution, Policy, Slot};
 use crate::train::{AdamW, AdapterError, WeightsError, adapted, load_adapter, load_weights, merge_adapter};
 use loongforge_core::message::Grid;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use tch::{Device, Kind, Tensor};
 
@@ -23,6 +23,8 @@ pub enum ParityError {
     Adapter(#[from] AdapterError),
     #[error(transparent)]
     Native(#[from] NativeError),
+    #[error("{path}: {source}")]
+    Write { path: PathBuf, source: std::io::Error },
 }
 
 /// What a step's loss is made of.
@@ -91,7 +93,7 @@ pub fn parity(folder: &Path) -> Result<ParityReport, ParityError> {
     models.compare_gradients(&fixture, &mut report);
     models.compare_recomputed(&documents, scale, &mut report)?;
     compare_indexers(&fixture, folder, &documents, &mut report)?;
-    models.train(&fixture, &documents, scale, &mut report)?;
+    models.train(&fixture, &documents, &mut report)?;
     if fixture.has_adapter {
         let (before, _) = models.logits(&documents);
         merge_adapter(&models.text.params);
@@ -174,7 +176,7 @@ impl Models {
 
     /// `[T, V]` for the documents as one packed row, and what each router gave: its layer's name in the reference, and
     /// logits, weights and experts.
-    fn logits(&self, documents: &[&Document]) -> (Tensor, Vec<(String, [Tensor; 3])>) {
+    pub fn logits(&self, documents: &[&Document]) -> (Tensor, Vec<(String, [Tensor; 3])>) {
         let _no_grad = tch::no_grad_guard();
         let options = TextOptions {
             num_feature_tensors: self.num_feature_tensors,
@@ -334,28 +336,34 @@ impl Models {
         Ok(())
     }
 
-    /// The fixture's steps of AdamW, with the norm clipped over both pools.
+    /// One of the fixture's steps of AdamW, with the norm clipped over both pools: the loss and the norm before it.
+    pub fn update(&mut self, fixture: &Fixture, documents: &[&Document]) -> Result<(f64, f64), ParityError> {
+        let loss = self.step(documents, 1.0 / fixture.num_targets() as f64)?.total;
+        let squares = self.pools().map(|(_, grads)| grads.flat().square().sum(Kind::Double).double_value(&[]));
+        let norm = squares.sum::<f64>().sqrt();
+        let clip = (fixture.clip_norm / (norm + 1e-6)).min(1.0);
+        let text = &mut self.text;
+        text.adamw.step(&text.params, text.grads.flat(), clip, fixture.learning_rate, false)?;
+        if let Some(vision) = &mut self.vision {
+            vision.adamw.step(&vision.params, vision.grads.flat(), clip, fixture.learning_rate, false)?;
+        }
+        Ok((loss, norm))
+    }
+
+    /// The fixture's steps, and what they make of the weights.
     fn train(
         &mut self,
         fixture: &Fixture,
         documents: &[&Document],
-        scale: f64,
         report: &mut ParityReport,
     ) -> Result<(), ParityError> {
         let (mut losses, mut norms) = (Vec::new(), Vec::new());
         for _ in 0..fixture.num_steps {
-            losses.push(self.step(documents, scale)?.total);
-            let squares = self.pools().map(|(_, grads)| grads.flat().square().sum(Kind::Double).double_value(&[]));
-            let norm = squares.sum::<f64>().sqrt();
+            let (loss, norm) = self.update(fixture, documents)?;
+            losses.push(loss);
             norms.push(norm);
-            let clip = (fixture.clip_norm / (norm + 1e-6)).min(1.0);
-            let text = &mut self.text;
-            text.adamw.step(&text.params, text.grads.flat(), clip, fixture.learning_rate, false)?;
-            if let Some(vision) = &mut self.vision {
-                vision.adamw.step(&vision.params, vision.grads.flat(), clip, fixture.learning_rate, false)?;
-            }
         }
-        losses.push(self.step(documents, scale)?.total);
+        losses.push(self.step(documents, 1.0 / fixture.num_targets() as f64)?.total);
         for (quantity, found) in [("adamw.loss", losses), ("adamw.grad_norm", norms)] {
             if let Some(expected) = fixture.expected.get(quantity) {
                 report.compare(quantity, quantity, &Tensor::from_slice(&found), expected);
@@ -372,7 +380,7 @@ impl Models {
         Ok(())
     }
 
-    fn pools(&self) -> impl Iterator<Item = (&Rc<ParamStore>, &GradBuffer)> {
+    pub fn pools(&self) -> impl Iterator<Item = (&Rc<ParamStore>, &GradBuffer)> {
         let vision = self.vision.as_ref().map(|vision| (&vision.params, &vision.grads));
         std::iter::once((&self.text.params, &self.text.grads)).chain(vision)
     }
