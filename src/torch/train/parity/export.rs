@@ -119,7 +119,10 @@ mod tests {
     fn what_is_exported_reads_back_to_the_same_logits() {
         let mut folders: Vec<PathBuf> =
             std::fs::read_dir(fixtures()).unwrap().map(|entry| entry.unwrap().path()).collect();
-        folders.retain(|folder| folder.join("fixture.json").is_file() && !folder.join("adapter_config.json").is_file());
+        // Each family once.
+        folders.retain(|folder| {
+            folder.to_string_lossy().ends_with("-seed1") && !folder.join("adapter_config.json").is_file()
+        });
         assert!(!folders.is_empty());
         for folder in folders {
             let (name, out) = (folder.display(), tempfile::tempdir().unwrap());
