@@ -21,6 +21,9 @@ enum Saved {
     Nothing,
 }
 
+/// One for each of a list of values or parameters; `None` where there is none.
+type Gradients = Vec<Option<Tensor>>;
+
 /// One run of a tape over one micro-batch.
 ///
 /// Values and graphs are freed as soon as nothing on the tape needs them. Runs on the thread that made it, with
@@ -203,7 +206,7 @@ impl Execution {
         saved: Saved,
         received: Vec<Option<Tensor>>,
         sums: Option<&GradBuffer>,
-    ) -> Result<(Vec<Option<Tensor>>, Vec<Option<Tensor>>), NativeError> {
+    ) -> Result<(Gradients, Gradients), NativeError> {
         let (inputs, outputs) = match (&operation.action, saved) {
             (Action::Segment { .. }, Saved::Graph { inputs, outputs }) => (inputs, outputs),
             (Action::Segment { forward, .. }, Saved::Inputs(values)) => {

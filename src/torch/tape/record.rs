@@ -63,8 +63,10 @@ impl ParamGrads<'_> {
     }
 }
 
+type Forward = Box<dyn Fn(&[Tensor]) -> Vec<Tensor>>;
+
 pub(super) enum Action {
-    Segment { forward: Box<dyn Fn(&[Tensor]) -> Vec<Tensor>>, policy: Policy },
+    Segment { forward: Forward, policy: Policy },
     Custom(Box<dyn Custom>),
     Add,
     AddRows(Rc<Tensor>),

@@ -44,6 +44,7 @@ pub enum MixerConfig {
 }
 
 #[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::large_enum_variant, reason = "one a layer")]
 pub enum FeedForwardConfig {
     /// A SwiGLU of this inner width, with biases or not.
     Dense {

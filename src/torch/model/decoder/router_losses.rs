@@ -40,7 +40,8 @@ impl Recording {
         let num_rows = num_tokens * layers.len() as i64;
         let choices: Vec<Slot> = self.losses.iter().filter_map(|of_layer| of_layer.choices).flatten().collect();
         let z: Vec<Slot> = self.losses.iter().filter_map(|of_layer| of_layer.z).collect();
-        let mut one = |name: &str, reads: &[Slot], forward: Box<dyn Fn(&[Tensor]) -> Tensor>| {
+        type Forward = Box<dyn Fn(&[Tensor]) -> Tensor>;
+        let mut one = |name: &str, reads: &[Slot], forward: Forward| {
             let forward = move |reads: &[Tensor]| vec![forward(reads)];
             let slot = (!reads.is_empty()).then(|| tape.run(name, &[], Policy::Keep, reads, 1, forward)[0]);
             slot.inspect(|slot| tape.keep(*slot))

@@ -84,7 +84,7 @@ fn num_experts_of_both(keys: &Keys<'_>) -> Result<i64, ModelConfigError> {
 fn widths(text: &Keys<'_>) -> Result<[i64; 2], ModelConfigError> {
     let Some(found) = text.value("moe_intermediate_size") else { return Ok([1536, 512]) };
     let list = || -> Option<Vec<i64>> { found.as_array()?.iter().map(Value::as_i64).collect() };
-    match list().map(|list| <[i64; 2]>::try_from(list)) {
+    match list().map(<[i64; 2]>::try_from) {
         Some(Ok(widths)) if widths.iter().all(|width| *width > 0) => Ok(widths),
         _ => Err(text.inconsistent("moe_intermediate_size", found, "must be two widths, of text and of media experts")),
     }

@@ -49,6 +49,7 @@ pub struct MergeNorm {
     pub merged: bool,
 }
 
+#[allow(clippy::large_enum_variant, reason = "one a model")]
 enum Kind {
     Mlp { norm: Option<(Norm, bool)>, linears: [Linear; 2], activation: Activation },
     Linear(Linear),

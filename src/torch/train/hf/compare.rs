@@ -108,7 +108,7 @@ fn is_tied_head(name: &str, shape: &[i64], known: &BTreeMap<&str, &Piece>) -> bo
     let heads = ["lm_head.weight", "output.weight"];
     let is_head = |name: &str| heads.iter().any(|head| name.ends_with(head));
     let ties = |piece: &&Piece| is_token_table(&piece.name) && piece.shape.get(1) == shape.get(1);
-    is_head(name) && known.keys().all(|name| !is_head(name)) && known.values().any(|piece| ties(&piece))
+    is_head(name) && known.keys().all(|name| !is_head(name)) && known.values().any(ties)
 }
 
 fn missing_or_wrong<'a, 'b>(
@@ -180,7 +180,7 @@ impl Mismatches {
             let shorter = |name: &&str| name.strip_prefix(prefix).is_some_and(|name| extra.contains(name));
             let count = missing.iter().filter(|name| longer(name) || shorter(name)).count();
             if count > 0 && count == missing.len() {
-                let how = if missing.iter().all(|name| longer(name)) { "with" } else { "without" };
+                let how = if missing.iter().all(longer) { "with" } else { "without" };
                 hints.push(format!("what is missing is there {how} the prefix `{prefix}`: another class saved it"));
             }
         }

@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn sizes_are_dealt_in_order() {
-        assert_eq!(deal(&[], 10), [0..0]);
+        assert_eq!(deal(&[], 10), vec![0..0]);
         assert_eq!(deal(&[4, 6, 1, 20, 3, 7], 10), [0..2, 2..3, 3..4, 4..6]);
         assert_eq!(deal(&[u64::MAX, u64::MAX], 10), [0..1, 1..2]);
         assert_eq!(

@@ -114,10 +114,9 @@ pub(super) fn gather(files: &[TensorFile], quantization: &Quantization) -> Resul
                 Some((weight.clone(), parts.fp8(&weight, quantization.fp8_block)))
             } else if let Some(weight) = base("_packed").filter(|_| parts.dtype(name) == Some(Dtype::I32)) {
                 Some((weight.clone(), parts.int4(&weight)))
-            } else if let Some(weight) = base("_blocks").filter(|_| parts.dtype(name) == Some(Dtype::U8)) {
-                Some((weight.clone(), parts.mxfp4(&weight)))
             } else {
-                None
+                let weight = base("_blocks").filter(|_| parts.dtype(name) == Some(Dtype::U8));
+                weight.map(|weight| (weight.clone(), parts.mxfp4(&weight)))
             };
         if let Some((weight, stored)) = packed {
             tensors.insert(weight.clone(), stored.map_err(|reason| format!("{weight}: {reason}"))?);

@@ -101,7 +101,7 @@ fn num_targets(documents: &[Document], first: usize) -> usize {
 }
 
 fn documents(config: &ModelConfig, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Document>, FixtureError> {
-    let list = |key: &str| get(inputs, key).map(|tensor| integers(tensor));
+    let list = |key: &str| get(inputs, key).map(integers);
     let (input_ids, labels, ends) = (list("packed.input_ids")?, list("packed.labels")?, list("packed.cu_seqlens")?);
     let three_axes = config.decoder.has_three_axes();
     let placeholders = config.placeholders();
