@@ -88,10 +88,7 @@ impl Cli {
 
     /// Whether libtorch will compute in this process.
     pub fn computes(&self) -> bool {
-        !matches!(
-            self.command,
-            Command::Check(_) | Command::Checkpoint(_) | Command::Data(_) | Command::Models(_)
-        )
+        !matches!(self.command, Command::Check(_) | Command::Checkpoint(_) | Command::Data(_) | Command::Models(_))
     }
 }
 

@@ -34,7 +34,8 @@ fn every_mistake_of_a_config_is_reported_at_once() {
 #[test]
 fn combinations_that_cannot_be_are_reported() {
     let fixture = Fixture::new();
-    let frozen = ["model.image_encoder.freeze=true", "model.image_projector.freeze=true", "model.foundation.freeze=true"];
+    let frozen =
+        ["model.image_encoder.freeze=true", "model.image_projector.freeze=true", "model.foundation.freeze=true"];
     let overrides = [&frozen[..], &["pools.placement=colocated", "pools.encoder.replicas=3"]].concat();
     let words = ["all frozen", "colocated pools with 3 encoder and 1 foundation replicas", "2 errors"];
     fixture.fails(&[&["check", "run.yaml"], &overrides[..]].concat(), 2, &words);

@@ -58,8 +58,7 @@ fn with_another_number_of_encoders_too() {
 
 #[test]
 fn in_bf16_with_a_frozen_encoder() {
-    let overrides =
-        ["train.precision=bf16", "model.image_encoder.freeze=true", "model.image_projector.freeze=true"];
+    let overrides = ["train.precision=bf16", "model.image_encoder.freeze=true", "model.image_projector.freeze=true"];
     every_split(&overrides, &overrides, 3);
 }
 

@@ -69,7 +69,13 @@ impl FakeEncoder {
         }
         self.reported.insert(step);
         let grad_square_sum = if self.frozen { 0.0 } else { 9.0 };
-        ports.emit(Event::Reduced(StepReport { step, loss: 0.0, grad_square_sum, routing: None, timings: ports.timings }));
+        ports.emit(Event::Reduced(StepReport {
+            step,
+            loss: 0.0,
+            grad_square_sum,
+            routing: None,
+            timings: ports.timings,
+        }));
         true
     }
 

@@ -94,7 +94,13 @@ impl FakeFoundation {
         let step = plan.step;
         let loss = if self.script.nan_loss.contains(&step.0) { f64::NAN } else { self.loss };
         let grad_square_sum = if self.script.infinite_gradient.contains(&step.0) { f64::INFINITY } else { 16.0 };
-        ports.emit(Event::Reduced(StepReport { step, loss, grad_square_sum, routing: None, timings: Timings::default() }));
+        ports.emit(Event::Reduced(StepReport {
+            step,
+            loss,
+            grad_square_sum,
+            routing: None,
+            timings: Timings::default(),
+        }));
         true
     }
 

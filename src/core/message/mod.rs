@@ -9,8 +9,6 @@ mod ids;
 mod plan;
 
 pub use codec::{CodecError, decode, encode};
-pub use control::{
-    BadSample, Command, Commit, Event, ExpertLoads, RoutingReport, SavedFile, StepReport, Timings,
-};
+pub use control::{BadSample, Command, Commit, Event, ExpertLoads, RoutingReport, SavedFile, StepReport, Timings};
 pub use ids::{ActorId, ItemId, Lane, PackId, Role, SampleId, StepId, UnitId, UnknownRole, Version};
 pub use plan::{Grid, ItemMeta, Pack, SampleMeta, StepPlan, Unit, UnitItem};

@@ -11,7 +11,10 @@ use crate::model::EncoderFamily;
 use crate::nn::{self, ParamSpec, ParamStore};
 use crate::tape::Policy;
 use crate::train::hf::{Checkpoint, LoadOptions, MAX_SHARD_SIZE, Origin, load_weights_from, matches, num_shards};
-use crate::train::{AdamWConfig, AdapterFile, ENCODER_PREFIX, Export, Lanes, Pool, has_adapter, load_adapter, load_state, read_adapter_config};
+use crate::train::{
+    AdamWConfig, AdapterFile, ENCODER_PREFIX, Export, Lanes, Pool, has_adapter, load_adapter, load_state,
+    read_adapter_config,
+};
 use loongforge_core::config::{Device, Lora, Part, Placement, PoolName, Precision, Recompute, RunConfig, Weights};
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{ActorId, Role, StepId};
@@ -175,7 +178,8 @@ fn continue_adapter(config: &RunConfig, pool: &str, params: &ParamStore) -> Resu
     let Some(folder) = &lora.adapter else { return Ok(()) };
     let (found, here) = (read_adapter_config(folder.as_path())?, lora_config(lora));
     if (found.r, found.scale()) != (here.r, here.scale()) {
-        let what = format!("r {} and scale {}, and the run's lora r {} and {}", found.r, found.scale(), here.r, here.scale());
+        let what =
+            format!("r {} and scale {}, and the run's lora r {} and {}", found.r, found.scale(), here.r, here.scale());
         return Err(format!("the adapter in {folder} has {what}: set r and alpha to its own").into());
     }
     Ok(load_adapter(params, folder.as_path())?)
@@ -202,7 +206,9 @@ fn exports(spec: &EngineSpec) -> Result<Exports, EngineError> {
     let itself = |spec: &&ParamSpec| spec.role == nn::Role::Trained && !spec.pieces.is_empty();
     if let Some(found) = encoder.iter().flatten().chain(&foundation).find(itself) {
         let fix = "freeze its part, give it a lora, or set checkpoint.merge_lora=true to save whole models";
-        return Err(format!("{} is trained itself, which a checkpoint of adapters does not hold: {fix}", found.name).into());
+        return Err(
+            format!("{} is trained itself, which a checkpoint of adapters does not hold: {fix}", found.name).into()
+        );
     }
     let base_model = config.model.load.as_ref().or(config.model.foundation.load.as_ref()).map(ToString::to_string);
     let export = |pool, prefix| {

@@ -1,8 +1,8 @@
 //! The encoder's part of a step: units forward in deadline order, backward in lane order as gradients come back.
 
 use super::buffer::TorchBuffer;
-use crate::model::EncoderModel;
 use super::parts::Parts;
+use crate::model::EncoderModel;
 use crate::tape::{Execution, Slot};
 use crate::train::Pool;
 use loongforge_core::engine::{EngineError, Ports, Progress};

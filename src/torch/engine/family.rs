@@ -1,8 +1,8 @@
 //! The two pools of a model, each of its family; a decoder as a foundation.
 
 use crate::model::{
-    Decoder, DecoderConfig, EncoderFamily, ExpertSet, FoundationFamily, FoundationModel, FoundationTape, MicroBatch, ModelConfig,
-    Targets, TextBatch, TextOptions,
+    Decoder, DecoderConfig, EncoderFamily, ExpertSet, FoundationFamily, FoundationModel, FoundationTape, MicroBatch,
+    ModelConfig, Targets, TextBatch, TextOptions,
 };
 use crate::nn::{ParamSpec, ParamStore};
 use crate::tape::Policy;

@@ -1,9 +1,9 @@
 //! The foundation's part of a step: its packs in order, each as soon as its tokens and features are there.
 
 use super::buffer::TorchBuffer;
-use crate::model::{ExpertSet, FoundationModel, MicroBatch};
 use super::parts::Parts;
 use super::routing::StepRouting;
+use crate::model::{ExpertSet, FoundationModel, MicroBatch};
 use crate::native::NativeError;
 use crate::tape::Execution;
 use crate::train::Pool;

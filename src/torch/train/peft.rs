@@ -192,7 +192,8 @@ pub fn save_adapter(params: &ParamStore, file: &AdapterFile, folder: &Path) -> R
         let name = format!("{PREFIX}{}", params.spec(id).name);
         (name, params.leaf(id).detach())
     });
-    let mut file = write_tensor_file(&tensors.collect::<Vec<_>>(), &[("format", "pt")], folder, &format!("{prefix}{TENSORS}"))?;
+    let mut file =
+        write_tensor_file(&tensors.collect::<Vec<_>>(), &[("format", "pt")], folder, &format!("{prefix}{TENSORS}"))?;
     // They are not the model's: the model's index does not list them.
     file.tensors.clear();
     Ok(vec![file])

@@ -172,13 +172,7 @@ impl RunConfig {
 
 impl Default for Checkpoint {
     fn default() -> Self {
-        Self {
-            dir: "${run.dir}/checkpoints".into(),
-            every_steps: 0,
-            keep_last: 3,
-            
-            merge_lora: false,
-        }
+        Self { dir: "${run.dir}/checkpoints".into(), every_steps: 0, keep_last: 3, merge_lora: false }
     }
 }
 

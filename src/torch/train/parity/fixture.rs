@@ -60,7 +60,8 @@ impl Fixture {
         let documents = documents(&config, &inputs)?;
         if let Some(weight) = summary["mtp_loss_weight"].as_f64() {
             // The reference takes the mean over the head's own targets, of which each document has one less.
-            let missing = || FixtureError::Missing { file: "config.json", key: "a family with prediction heads".into() };
+            let missing =
+                || FixtureError::Missing { file: "config.json", key: "a family with prediction heads".into() };
             let weight = weight * num_targets(&documents, 0) as f64 / num_targets(&documents, 1) as f64;
             if !config.decoder.enable_mtp(1, weight) {
                 return Err(missing());
