@@ -21,7 +21,12 @@ pub(super) fn read_rope(keys: &Keys<'_>, head_dim: i64, default_theta: f64) -> R
     if theta <= 1.0 {
         return Err(keys.inconsistent("rope_theta", theta, "must be above 1"));
     }
-    let rotary_dim = (head_dim as f64 * number("partial_rotary_factor")?.unwrap_or(1.0)) as i64;
+    let rotary_dim = match (number("partial_rotary_factor")?, keys.size_or("rotary_dim")?) {
+        (Some(factor), _) => (head_dim as f64 * factor) as i64,
+        // As MiniMax-M2 is published.
+        (None, Some(rotary_dim)) => rotary_dim,
+        (None, None) => head_dim,
+    };
     if rotary_dim % 2 != 0 || rotary_dim < 2 || rotary_dim > head_dim {
         let must = format!("of a head's {head_dim} channels an even number must turn, not {rotary_dim}");
         return Err(keys.inconsistent("partial_rotary_factor", rotary_dim as f64 / head_dim as f64, must));

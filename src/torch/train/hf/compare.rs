@@ -3,6 +3,7 @@
 use super::checkpoint::Checkpoint;
 use super::dtype::Dtype;
 use super::error::WeightsError;
+use super::layout::pieces_in;
 use super::origin::Origin;
 use super::pattern::{collapse, matches};
 use super::stored::Stored;
@@ -59,9 +60,9 @@ pub fn compare_weights(
     options: &LoadOptions,
 ) -> Result<(), WeightsError> {
     let find = |name: &str| checkpoint.get(name);
-    let mut mismatches = missing_or_wrong(specs.iter().flat_map(|spec| &spec.pieces), find, options);
-    let known: BTreeMap<&str, &Piece> =
-        specs.iter().flat_map(|spec| &spec.pieces).map(|piece| (piece.name.as_str(), piece)).collect();
+    let pieces: Vec<Piece> = specs.iter().flat_map(|spec| pieces_in(spec, &find)).collect();
+    let mut mismatches = missing_or_wrong(pieces.iter(), find, options);
+    let known: BTreeMap<&str, &Piece> = pieces.iter().map(|piece| (piece.name.as_str(), piece)).collect();
     let ignored = |name: &str| {
         let patterns = NEVER_NEEDED.into_iter().chain(options.ignore.iter().map(String::as_str));
         patterns.into_iter().any(|pattern| matches(pattern, name))

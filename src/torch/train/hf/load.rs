@@ -9,6 +9,7 @@ use super::compare::{LoadOptions, compare_part, is_optional, may_grow};
 use super::dtype::{Dtype, to_f32};
 use super::error::WeightsError;
 use super::file::TensorFileError;
+use super::layout::pieces_in;
 use super::origin::Origin;
 use super::packed::{Fp8, Int4, unpack_mxfp4};
 use super::parallel::{Job, run};
@@ -37,14 +38,16 @@ pub fn load_weights(params: &ParamStore, folder: &Path) -> Result<(), WeightsErr
 /// # Errors
 /// Everything that does not fit at once, or the file that cannot be read.
 pub fn load_weights_from(params: &ParamStore, origin: &Origin, options: &LoadOptions) -> Result<(), WeightsError> {
-    compare_part(params.ids().flat_map(|id| &params.spec(id).pieces), origin, options)?;
+    let find = |name: &str| origin.find(name).map(|(_, stored)| stored);
+    let pieces: Vec<_> = params.ids().map(|id| (id, pieces_in(params.spec(id), &find))).collect();
+    compare_part(pieces.iter().flat_map(|(_, pieces)| pieces), origin, options)?;
     let _no_grad = tch::no_grad_guard();
     let mut direct: Vec<(Tensor, &Checkpoint, &Place)> = Vec::new();
     let mut staged: Vec<(Tensor, &Checkpoint, &Stored)> = Vec::new();
     let mut grown: Vec<(Tensor, i64)> = Vec::new();
-    for id in params.ids() {
-        let leaf = params.leaf(id).detach();
-        for piece in &params.spec(id).pieces {
+    for (id, pieces) in &pieces {
+        let leaf = params.leaf(*id).detach();
+        for piece in pieces {
             let Some((checkpoint, stored)) = origin.find(&piece.name) else {
                 let left = is_optional(&piece.name, options) || !origin.covers(&piece.name);
                 assert!(left, "{} was compared", piece.name);

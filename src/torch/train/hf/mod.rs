@@ -9,6 +9,7 @@ mod dtype;
 mod error;
 mod file;
 mod header;
+mod layout;
 mod load;
 mod origin;
 mod packed;

@@ -432,3 +432,62 @@ fn parts_come_from_folders_of_their_own() {
     let error = refused(load_weights_from(&store(more, Kind::Float), &origin(), &LoadOptions::default()));
     assert!(error.contains("missing (1):\n    foundation.model.gone"), "{error}");
 }
+
+#[test]
+fn experts_are_read_however_they_are_stored() {
+    // Widths at which one of the two weights is square, so that its shape tells nothing.
+    for [experts, width, inner] in [[3, 8, 6], [3, 8, 4], [2, 4, 4]] {
+        let gate_up = numbers(&[experts, 2 * inner, width], Kind::Float);
+        let down = numbers(&[experts, width, inner], Kind::Float) + 1000.0;
+        let turned = |tensor: &Tensor| tensor.transpose(1, 2).contiguous();
+        let stacked = |[gate_up, down]: [Tensor; 2]| {
+            vec![("mlp.experts.gate_up_proj".to_owned(), gate_up), ("mlp.experts.down_proj".to_owned(), down)]
+        };
+        let each = (0..experts).flat_map(|expert| {
+            let [both, down] = [&gate_up, &down].map(|tensor| tensor.get(expert));
+            let parts = [
+                ("gate_proj", both.narrow(0, 0, inner)),
+                ("up_proj", both.narrow(0, inner, inner)),
+                ("down_proj", down),
+            ];
+            parts.map(|(name, part)| (format!("mlp.experts.{expert}.{name}.weight"), part.contiguous()))
+        });
+        let each: Vec<(String, Tensor)> = each.collect();
+        let own = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"];
+        let whole =
+            || own.iter().zip([&gate_up, &down]).map(|(name, of)| ParamSpec::new(*name, &of.size(), Init::Zeros));
+        let split = || {
+            whole().map(|spec| {
+                let is_down = spec.name.ends_with("down_proj");
+                let piece = |(name, tensor): &(String, Tensor)| {
+                    let expert = name.split('.').nth(2).unwrap().parse().unwrap();
+                    let start = if name.contains("up_proj") { inner } else { 0 };
+                    let rows = (!is_down).then_some((start, inner));
+                    Piece { name: name.clone(), shape: tensor.size(), index: Some(expert), rows, transposed: false }
+                };
+                let pieces = each.iter().filter(|(name, _)| name.contains("down_proj") == is_down).map(piece).collect();
+                spec.stored_as(pieces)
+            })
+        };
+        let copies = |tensors: &[(String, Tensor)]| {
+            tensors.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect()
+        };
+        let layouts: [Vec<(String, Tensor)>; 3] = [
+            copies(&each),
+            stacked([gate_up.shallow_clone(), down.shallow_clone()]),
+            stacked([turned(&gate_up), turned(&down)]),
+        ];
+        for (layout, tensors) in layouts.iter().enumerate() {
+            let folder = tempfile::tempdir().unwrap();
+            write_tensor_file(tensors, &[], folder.path(), SINGLE_FILE).unwrap();
+            for specs in [whole().collect::<Vec<_>>(), split().collect()] {
+                let checkpoint = Checkpoint::open(folder.path()).unwrap();
+                compare_weights(&specs, &checkpoint, &LoadOptions::default()).unwrap();
+                let params = store(specs, Kind::Float);
+                load_weights(&params, folder.path()).unwrap();
+                assert_eq!(params.get(own[0]).detach(), gate_up, "layout {layout} of {experts}, {width}, {inner}");
+                assert_eq!(params.get(own[1]).detach(), down, "layout {layout} of {experts}, {width}, {inner}");
+            }
+        }
+    }
+}

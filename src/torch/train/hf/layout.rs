@@ -1,0 +1,55 @@
+//! Which way a folder stores the experts of a layer: publishers have one tensor an expert, or all of them stacked, as in
+//! the model or with rows and columns the other way round. What is in the folder decides, whatever is usual in the
+//! family; saving is always in the family's own way.
+
+use super::stored::Stored;
+use crate::nn::{ParamSpec, Piece};
+
+const GATE_UP: &str = "experts.gate_up_proj";
+const DOWN: &str = "experts.down_proj";
+
+/// The pieces of a parameter as the folder has them; the family's own where the folder has none of either kind.
+pub(super) fn pieces_in<'a>(spec: &ParamSpec, find: &impl Fn(&str) -> Option<&'a Stored>) -> Vec<Piece> {
+    let stem = [GATE_UP, DOWN].into_iter().find_map(|end| spec.name.strip_suffix(end).map(|base| (base, end)));
+    let (Some((base, end)), [experts, rows, cols]) = (stem, spec.shape.as_slice()) else { return spec.pieces.clone() };
+    let stacked = format!("{base}{end}");
+    if find(&stacked).is_some() && !spec.pieces.is_empty() {
+        return vec![as_stored(Piece::whole(&stacked, &spec.shape), base, find)];
+    }
+    let each = |expert: i64, name: &str, rows: Option<(i64, i64)>, shape: [i64; 2]| Piece {
+        name: format!("{base}experts.{expert}.{name}.weight"),
+        shape: shape.to_vec(),
+        index: Some(expert),
+        rows,
+        transposed: false,
+    };
+    let is_split = find(&format!("{base}experts.0.down_proj.weight")).is_some();
+    if !is_split || !matches!(spec.pieces.as_slice(), [only] if only.name == stacked) {
+        return spec.pieces.clone();
+    }
+    let of_expert = |expert| match end {
+        DOWN => vec![each(expert, "down_proj", None, [*rows, *cols])],
+        _ => {
+            let inner = rows / 2;
+            let half = |name, start| each(expert, name, Some((start, inner)), [inner, *cols]);
+            vec![half("gate_proj", 0), half("up_proj", inner)]
+        }
+    };
+    (0..*experts).flat_map(of_expert).collect()
+}
+
+/// Turns a stacked piece to how the folder has it. Of a square one the other weights of the same experts tell: gates and
+/// ups, and downs, are never both square.
+fn as_stored<'a>(piece: Piece, base: &str, find: &impl Fn(&str) -> Option<&'a Stored>) -> Piece {
+    let [experts, rows, cols] = piece.shape[..] else { unreachable!("stacked experts have three dimensions") };
+    let is = |name: &str, shape: [i64; 3]| find(name).is_some_and(|stored| stored.shape == shape);
+    let turned = match rows == cols {
+        false => is(&piece.name, [experts, cols, rows]),
+        true if piece.name.ends_with(DOWN) => is(&format!("{base}{GATE_UP}"), [experts, rows, 2 * cols]),
+        true => is(&format!("{base}{DOWN}"), [experts, rows / 2, cols]),
+    };
+    match turned {
+        true => Piece { shape: vec![experts, cols, rows], transposed: true, ..piece },
+        false => piece,
+    }
+}
