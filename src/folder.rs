@@ -3,6 +3,7 @@
 use crate::hub::{HubError, resolve_config, resolve_model};
 use crate::parts::{has_parts, put_image_token, put_parts};
 use loongforge_core::config::{Model, Source, Weights, code};
+use loongforge_core::data::{DataError, Tokenizer};
 use loongforge_core::schedule::ModelShape;
 use loongforge_torch::model::{ModelConfig, ModelConfigError};
 use serde_json::Value;
@@ -23,6 +24,8 @@ pub enum FolderError {
     NoMtp { num_heads: usize, model_type: String },
     #[error("model.indexer.loss_coef is set, and {model_type} has no indexer: leave it out")]
     NoIndexer { model_type: String },
+    #[error(transparent)]
+    Tokenizer(#[from] DataError),
     #[error("model.overrides.{key}: config.json has no such key")]
     UnknownOverride { key: String },
     #[error("{path}: {source}")]
@@ -77,6 +80,9 @@ impl ModelFolder {
         };
         for (key, value) in &model.overrides {
             apply(&mut json, key, value)?;
+        }
+        if model.resize_embeddings {
+            grow_vocabulary(&mut json, &path)?;
         }
         let mut folder = Self::understand(&path, json)?;
         // Most published configs name heads whose weights a checkpoint may lack: they are trained where a run asks.
@@ -177,8 +183,29 @@ fn locate(key: &'static str, source: &Source) -> Result<PathBuf, FolderError> {
     resolve_config(source.as_str()).map_err(|source| FolderError::Hub { key, source })
 }
 
+/// Raises `vocab_size` to what the tokenizer needs, wherever the model's config has it. It never falls: published tables
+/// often have rows to spare.
+fn grow_vocabulary(json: &mut Value, folder: &Path) -> Result<(), FolderError> {
+    let config = folder.join("tokenizer_config.json");
+    let config = if config.is_file() { read_json(&config)? } else { Value::Null };
+    // Without the model's config nothing bounds the ids.
+    let needed = Tokenizer::open(folder, &Value::Null, &config)?.num_rows();
+    for holder in ["", "/text_config", "/llm_config", "/foundation"] {
+        if let Some(size) = json.pointer_mut(&format!("{holder}/vocab_size"))
+            && size.as_i64().is_some_and(|size| size < needed)
+        {
+            *size = needed.into();
+        }
+    }
+    Ok(())
+}
+
 fn read(folder: &Path) -> Result<Value, FolderError> {
-    let path = folder.join("config.json");
+    read_json(&folder.join("config.json"))
+}
+
+fn read_json(path: &Path) -> Result<Value, FolderError> {
+    let path = path.to_owned();
     let text = std::fs::read_to_string(&path).map_err(|source| FolderError::Read { path: path.clone(), source })?;
     serde_json::from_str(&text).map_err(|source| FolderError::Json { path, source })
 }
@@ -223,6 +250,18 @@ fn compare(key: &str, theirs: &Value, ours: &Value, differences: &mut Vec<String
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_vocabulary_grows_to_its_tokenizer_and_never_shrinks() {
+        let dir = tempfile::tempdir().unwrap();
+        let vocabulary: serde_json::Map<String, Value> = (0..12).map(|id| (format!("w{id}"), json!(id))).collect();
+        let tokenizer =
+            json!({"version": "1.0", "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "w0"}});
+        std::fs::write(dir.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+        let mut config = json!({"vocab_size": 20, "text_config": {"vocab_size": 8}});
+        grow_vocabulary(&mut config, dir.path()).unwrap();
+        assert_eq!(config, json!({"vocab_size": 20, "text_config": {"vocab_size": 12}}));
+    }
 
     #[test]
     fn overrides_reach_nested_keys_and_refuse_unknown_ones() {

@@ -60,10 +60,10 @@ impl Tokenizer {
         if let Some(vocab_size) = vocab_size
             && largest >= vocab_size
         {
-            return Err(DataError::file(
-                &path,
-                format!("has token id {largest}, but the model's config.json says vocab_size {vocab_size}"),
-            ));
+            let grow = "with more tokens than the model was made for, set model.resize_embeddings=true";
+            let what =
+                format!("has token id {largest}, but the model's config.json says vocab_size {vocab_size}; {grow}");
+            return Err(DataError::file(&path, what));
         }
         let named_eos = token_text(&tokenizer_config["eos_token"]).and_then(id);
         let mut end: BTreeSet<i64> = ["<|im_end|>"].into_iter().filter_map(id).collect();
@@ -78,6 +78,11 @@ impl Tokenizer {
             end.extend(ids);
         }
         Ok(Self { inner, special: SpecialTokens { image, eos: named_eos.or(first_eos), end } })
+    }
+
+    /// Rows that a table of embeddings needs: one more than the largest id.
+    pub fn num_rows(&self) -> i64 {
+        self.inner.get_vocab(true).into_values().max().map_or(0, |largest| i64::from(largest) + 1)
     }
 
     pub fn special(&self) -> &SpecialTokens {
