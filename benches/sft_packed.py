@@ -1,7 +1,7 @@
 """Packed training of a small Qwen3 on a CPU (B1) against transformers: same weights, documents, order and AdamW.
 
 Sides take turns in one run: ours (`loongforge run`, packs of 1,024 tokens), P0 (a plain loop over `Qwen3ForCausalLM` in padded
-micro-batches of like length, the best of several sizes), P1 (P0 under `torch.compile`) and P2 (TRL's SFTTrainer with packing).
+micro-batches of like length, the best of several sizes), P1 (P0 under `torch.compile`) and P2 (TRL's SFTTrainer with packing). Name those you have with `--peers`.
 Documents have log-normal lengths (median 420) of at most 900 tokens; rates count real tokens, never padding.
 
     PYTHON benches/sft_packed.py [--binary target/release/loongforge] [--dtype float32|bf16] [--peers p0 p1 p2]
