@@ -33,4 +33,20 @@ mod tests {
         assert!(glob("*a*b", "xaaxab") && glob("layers.?", "layers.3") && glob("exact", "exact"));
         assert!(!glob("a*c", "abbcd") && !glob("layers.?", "layers.13") && !glob("", "x") && !glob("*.b", "a.c"));
     }
+
+    #[test]
+    fn stars_stand_for_anything() {
+        for (pattern, name, want) in [
+            ("a.b", "a.b", true),
+            ("a.b", "a.bc", false),
+            ("*.inv_freq", "model.rotary.inv_freq", true),
+            ("model.layers.61.*", "model.layers.61.x.y", true),
+            ("model.layers.61.*", "model.layers.6.x", false),
+            ("a*a", "a", false),
+            ("*b*c", "abxbc", true),
+            ("*", "", true),
+        ] {
+            assert_eq!(glob(pattern, name), want, "{pattern} {name}");
+        }
+    }
 }

@@ -10,7 +10,7 @@ use crate::device::{load_cuda, set_intra_op_threads};
 use crate::model::EncoderFamily;
 use crate::nn::{self, ParamSpec, ParamStore};
 use crate::tape::Policy;
-use crate::train::hf::{Checkpoint, LoadOptions, MAX_SHARD_SIZE, Origin, load_weights_from, matches, num_shards};
+use crate::train::hf::{Checkpoint, LoadOptions, MAX_SHARD_SIZE, Origin, load_weights_from, num_shards};
 use crate::train::{
     AdamWConfig, AdapterFile, ENCODER_PREFIX, Export, Lanes, Pool, has_adapter, load_adapter, load_state,
     read_adapter_config,
@@ -133,13 +133,6 @@ fn build_pool(
     Ok(pool)
 }
 
-/// Parameters that no checkpoint of the base model has.
-const ADAPTERS: [&str; 2] = ["*.lora_A.weight", "*.lora_B.weight"];
-
-fn is_adapter(name: &str) -> bool {
-    ADAPTERS.iter().any(|pattern| matches(pattern, name))
-}
-
 fn initialize(config: &RunConfig, params: &ParamStore) -> Result<(), EngineError> {
     let model = &config.model;
     let names = || params.ids().flat_map(|id| &params.spec(id).pieces).map(|piece| piece.name.as_str());
@@ -157,18 +150,13 @@ fn initialize(config: &RunConfig, params: &ParamStore) -> Result<(), EngineError
             origin = origin.with_part(&prefix, Checkpoint::open(folder.as_path())?, names());
         }
     }
-    if let Some(name) = names().find(|name| model.weights == Weights::Load && !is_adapter(name) && !origin.covers(name))
-    {
+    if let Some(name) = names().find(|name| model.weights == Weights::Load && !origin.covers(name)) {
         let what = "set model.load, or the `load` of the part that it is of, or model.weights=random";
         return Err(format!("there is no folder to load {name} from: {what}").into());
     }
     // What is not loaded is new: adapters, and parts of random weights.
-    params.init_where(config.run.seed, |name| is_adapter(name) || !origin.covers(name));
-    let options = LoadOptions {
-        optional: ADAPTERS.map(str::to_owned).to_vec(),
-        resize_embeddings: model.resize_embeddings,
-        ..LoadOptions::default()
-    };
+    params.init_where(config.run.seed, |spec| spec.pieces.is_empty() || !origin.covers(&spec.name));
+    let options = LoadOptions { resize_embeddings: model.resize_embeddings, ..LoadOptions::default() };
     Ok(load_weights_from(params, &origin, &options)?)
 }
 

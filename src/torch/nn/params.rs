@@ -230,8 +230,8 @@ impl ParamStore {
     }
 
     /// As [`ParamStore::init_random`] for those whose name is wanted.
-    pub fn init_where(&self, seed: u64, wanted: impl Fn(&str) -> bool) {
-        for id in self.ids().filter(|id| wanted(&self.spec(*id).name)) {
+    pub fn init_where(&self, seed: u64, wanted: impl Fn(&ParamSpec) -> bool) {
+        for id in self.ids().filter(|id| wanted(self.spec(*id))) {
             let param = &self.params[id.0 as usize];
             let drawn = values(param.spec.init, seed, &param.spec.name, param.len as usize);
             self.set(id, &Tensor::from_slice(&drawn).view(param.spec.shape.as_slice()));

@@ -5,9 +5,10 @@ use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::layout::pieces_in;
 use super::origin::Origin;
-use super::pattern::{collapse, matches};
+use super::pattern::collapse;
 use super::stored::Stored;
 use crate::nn::{ParamSpec, Piece};
+use loongforge_core::config::glob;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -65,7 +66,7 @@ pub fn compare_weights(
     let known: BTreeMap<&str, &Piece> = pieces.iter().map(|piece| (piece.name.as_str(), piece)).collect();
     let ignored = |name: &str| {
         let patterns = NEVER_NEEDED.into_iter().chain(options.ignore.iter().map(String::as_str));
-        patterns.into_iter().any(|pattern| matches(pattern, name))
+        patterns.into_iter().any(|pattern| glob(pattern, name))
     };
     let extra = checkpoint.tensors().filter(|(name, _)| !known.contains_key(name) && !ignored(name));
     mismatches.extra = extra
@@ -95,7 +96,7 @@ pub(super) fn may_grow(piece: &Piece, found: &[i64], options: &LoadOptions) -> b
 }
 
 pub(super) fn is_optional(name: &str, options: &LoadOptions) -> bool {
-    options.optional.iter().any(|pattern| matches(pattern, name))
+    options.optional.iter().any(|pattern| glob(pattern, name))
 }
 
 fn is_token_table(name: &str) -> bool {

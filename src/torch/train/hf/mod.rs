@@ -30,7 +30,7 @@ pub use file::{TensorFile, TensorFileError};
 pub use header::{Header, TensorInfo};
 pub use load::{load_weights, load_weights_from};
 pub use origin::Origin;
-pub use pattern::{collapse, matches};
+pub use pattern::collapse;
 pub use rewrite::{Rewrite, index_of, rewrite};
 pub use save::{MAX_SHARD_SIZE, Shards, num_shards, save_weights, shard_name, write_tensor_file};
 pub use stored::Stored;
