@@ -46,7 +46,7 @@ pub fn spec(pools: PoolSizes, steps: u64) -> CoordinatorSpec {
         pools,
         plan: PlanSpec {
             pack: PackLimits { max_tokens: 32, max_samples: usize::MAX },
-            cost: CostModel { hidden_size: 8 },
+            cost: CostModel::decoder(8),
             learning_rate: LearningRate { peak: 0.1, min: 0.0, schedule: Schedule::Linear, warmup_steps: 2, steps },
             foundation_replicas: pools.foundation,
             encoder_replicas: if pools.encoder == 0 { pools.foundation } else { pools.encoder },

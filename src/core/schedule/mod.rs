@@ -18,7 +18,7 @@ mod units;
 pub use coordinator::{
     CheckpointDraft, Coordinator, CoordinatorSpec, Failure, Input, Outcome, Output, PoolSizes, StepSummary,
 };
-pub use cost::CostModel;
+pub use cost::{CostModel, Fit, Work};
 pub use error::PlanError;
 pub use learning_rate::LearningRate;
 pub use pack::PackLimits;

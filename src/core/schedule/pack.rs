@@ -20,7 +20,7 @@ const MAX_TRIALS: usize = 4;
 /// Their number is first fit decreasing's (at most 11/9 of the best plus one), less what a few trials save, rounded up
 /// to a multiple of `replicas` where there are enough samples, so that no replica waits for another's last pack.
 pub(super) fn pack(samples: &[SampleMeta], limits: PackLimits, cost: CostModel, replicas: usize) -> Vec<Vec<usize>> {
-    let costs: Vec<u64> = samples.iter().map(|sample| cost.sample(sample.num_tokens)).collect();
+    let costs: Vec<u64> = samples.iter().map(|sample| cost.sample(sample)).collect();
     let weights: Vec<u64> = samples.iter().map(|sample| u64::from(sample.num_tokens)).collect();
     let room = Room { weight: limits.max_tokens as u64, count: limits.max_samples.max(1) };
 
@@ -94,7 +94,9 @@ mod tests {
     use crate::message::SampleId;
     use proptest::prelude::*;
 
-    const COST: CostModel = CostModel { hidden_size: 4 };
+    fn cost() -> CostModel {
+        CostModel::decoder(4)
+    }
 
     fn samples(lengths: &[u32]) -> Vec<SampleMeta> {
         let sample = |(index, &num_tokens)| SampleMeta {
@@ -137,7 +139,7 @@ mod tests {
             replicas in 1_usize..4,
         ) {
             let limits = PackLimits { max_tokens: 10, max_samples };
-            let packs = pack(&samples(&lengths), limits, COST, replicas);
+            let packs = pack(&samples(&lengths), limits, cost(), replicas);
             let mut all: Vec<usize> = packs.iter().flatten().copied().collect();
             prop_assert!(packs.iter().all(|pack| pack.is_sorted() && !pack.is_empty()));
             prop_assert!(packs.is_sorted());
@@ -161,7 +163,7 @@ mod tests {
     #[test]
     fn packs_cost_alike() {
         let lengths = [8, 8, 2, 2, 2, 2, 2, 2];
-        let packs = pack(&samples(&lengths), PackLimits { max_tokens: 20, max_samples: 99 }, COST, 1);
+        let packs = pack(&samples(&lengths), PackLimits { max_tokens: 20, max_samples: 99 }, cost(), 1);
         let tokens: Vec<u32> = packs.iter().map(|pack| pack.iter().map(|&item| lengths[item]).sum()).collect();
         assert_eq!(tokens, [14, 14]);
     }

@@ -43,7 +43,7 @@ pub fn plan_step(
 fn place(spec: &PlanSpec, step: StepId, samples: &[SampleMeta]) -> Vec<Pack> {
     let num_replicas = spec.foundation_replicas.max(1) as usize;
     let packs = pack(samples, spec.pack, spec.cost, num_replicas);
-    let price = |pack: &Vec<usize>| pack.iter().map(|&item| spec.cost.sample(samples[item].num_tokens)).sum::<u64>();
+    let price = |pack: &Vec<usize>| pack.iter().map(|&item| spec.cost.sample(&samples[item])).sum::<u64>();
     let costs: Vec<u64> = packs.iter().map(price).collect();
     let room = Room { weight: 0, count: packs.len().div_ceil(num_replicas) };
     let replica_of =

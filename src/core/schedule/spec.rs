@@ -50,7 +50,7 @@ impl PlanSpec {
                 max_tokens: config.data.pack.max_tokens,
                 max_samples: config.train.micro_batch_size.unwrap_or(usize::MAX),
             },
-            cost: CostModel { hidden_size: shape.hidden_size },
+            cost: CostModel::decoder(shape.hidden_size),
             learning_rate: LearningRate::new(&config.train),
             foundation_replicas: foundation,
             encoder_replicas: encoder,

@@ -1,0 +1,165 @@
+//! Cost of sequences and of media items: `a · Σ l² + b · Σ l + c · n`. Fixed point, so that sums do not depend on
+//! their order.
+
+use crate::message::{ItemMeta, SampleMeta};
+use serde::{Deserialize, Serialize};
+use std::iter::Sum;
+use std::ops::AddAssign;
+
+/// Bits after the point of a coefficient.
+const FRACTION: u32 = 16;
+/// Dearest piece of work: sums of many stay far from the end of a `u64`.
+const MOST: u128 = 1 << 56;
+
+/// Cost of `n` sequences of `l` tokens each: `a · Σ l · min(l, window) + b · Σ l + c · n`.
+///
+/// In relative units when made from a model's shape, in picoseconds when fitted: costs of two models do not compare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CostModel {
+    a: u64,
+    b: u64,
+    c: u64,
+    /// Tokens (patches of an item) that attend to each other at most; `None`: the whole sequence (frame).
+    pub window: Option<u32>,
+}
+
+/// What a cost is linear in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Work {
+    /// `Σ l · min(l, window)`: pairs that attend to each other, as a causal mask does not halve them.
+    pub pairs: u64,
+    /// `Σ l`.
+    pub tokens: u64,
+    /// Sequences; items of an encoder.
+    pub count: u64,
+}
+
+impl CostModel {
+    /// Of fitted models: units of cost in a second.
+    pub const PER_SECOND: f64 = 1e12;
+
+    /// Negative coefficients count as 0. The smallest step is 2⁻¹⁶.
+    pub fn new(a: f64, b: f64, c: f64) -> Self {
+        let fixed = |value: f64| (value * f64::from(1 << FRACTION)).round() as u64;
+        Self { a: fixed(a), b: fixed(b), c: fixed(c), window: None }
+    }
+
+    /// A decoder's samples by their shape: `n² + 12 · hidden_size · n`.
+    ///
+    /// A layer spends about `24 · hidden_size²` operations a token in its matrices and `2 · hidden_size · n` in causal
+    /// attention over a sample of `n` tokens (Kaplan et al. 2020, appendix B): their ratio is `n / (12 · hidden_size)`.
+    pub fn decoder(hidden_size: u64) -> Self {
+        Self::new(1.0, 12.0 * hidden_size as f64, 0.0)
+    }
+
+    /// An encoder's items by their patches alone.
+    pub fn patches() -> Self {
+        Self::new(0.0, 1.0, 0.0)
+    }
+
+    pub fn with_window(self, window: Option<u32>) -> Self {
+        Self { window, ..self }
+    }
+
+    /// `a`, `b` and `c`.
+    pub fn coefficients(self) -> [f64; 3] {
+        [self.a, self.b, self.c].map(|fixed| fixed as f64 / f64::from(1 << FRACTION))
+    }
+
+    pub fn cost(self, work: Work) -> u64 {
+        let terms = [(self.a, work.pairs), (self.b, work.tokens), (self.c, work.count)];
+        let sum: u128 = terms.iter().map(|&(factor, amount)| u128::from(factor) * u128::from(amount)).sum();
+        (sum >> FRACTION).min(MOST) as u64
+    }
+
+    /// Cost of one sample. Packing adds nothing: samples do not attend to each other.
+    pub fn sample(self, sample: &SampleMeta) -> u64 {
+        self.cost(self.sample_work(sample))
+    }
+
+    /// Cost of a sequence of that many tokens; an empty one costs as one of a token.
+    pub fn sequence(self, num_tokens: u32) -> u64 {
+        self.cost(self.sequence_work(num_tokens))
+    }
+
+    /// Cost of one media item: the frames of a video do not attend to each other, nor do an encoder's windows.
+    pub fn item(self, item: &ItemMeta) -> u64 {
+        self.cost(self.item_work(item))
+    }
+
+    pub fn sample_work(self, sample: &SampleMeta) -> Work {
+        self.sequence_work(sample.num_tokens)
+    }
+
+    pub fn item_work(self, item: &ItemMeta) -> Work {
+        let frame = u64::from(item.grid.h) * u64::from(item.grid.w);
+        let tokens = item.grid.num_patches() as u64;
+        Work { pairs: tokens.saturating_mul(self.reach(frame)), tokens, count: 1 }
+    }
+
+    fn sequence_work(self, num_tokens: u32) -> Work {
+        let tokens = u64::from(num_tokens.max(1));
+        Work { pairs: tokens * self.reach(tokens), tokens, count: 1 }
+    }
+
+    fn reach(self, length: u64) -> u64 {
+        self.window.map_or(length, |window| length.min(u64::from(window.max(1))))
+    }
+}
+
+impl AddAssign for Work {
+    fn add_assign(&mut self, other: Self) {
+        self.pairs = self.pairs.saturating_add(other.pairs);
+        self.tokens += other.tokens;
+        self.count += other.count;
+    }
+}
+
+impl Sum for Work {
+    fn sum<I: Iterator<Item = Self>>(works: I) -> Self {
+        works.fold(Self::default(), |mut sum, work| {
+            sum += work;
+            sum
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Grid;
+
+    #[test]
+    fn attention_makes_one_long_sample_dearer_than_two_halves() {
+        let cost = CostModel::decoder(64);
+        assert_eq!(cost.sequence(2000), 2000 * 2000 + 12 * 64 * 2000);
+        assert!(cost.sequence(2000) > 2 * cost.sequence(1000));
+        assert_eq!(cost.sequence(0), cost.sequence(1));
+        assert!(cost.sequence(u32::MAX) >= cost.sequence(1 << 20));
+    }
+
+    #[test]
+    fn beyond_the_window_cost_is_linear() {
+        let cost = CostModel::decoder(64).with_window(Some(100));
+        assert_eq!(cost.sequence(100), CostModel::decoder(64).sequence(100));
+        assert_eq!(cost.sequence(3000) - cost.sequence(2000), cost.sequence(2000) - cost.sequence(1000));
+    }
+
+    #[test]
+    fn frames_and_windows_do_not_attend_to_each_other() {
+        let item = |t, h, w| ItemMeta { grid: Grid { t, h, w }, num_features: 1 };
+        let cost = CostModel::new(1.0, 0.0, 0.0);
+        assert_eq!(cost.item(&item(1, 20, 10)), 200 * 200);
+        assert_eq!(cost.item(&item(3, 20, 10)), 3 * 200 * 200);
+        assert_eq!(cost.with_window(Some(64)).item(&item(3, 20, 10)), 3 * 200 * 64);
+        assert_eq!(CostModel::patches().item(&item(3, 20, 10)), 600);
+    }
+
+    #[test]
+    fn the_cost_of_a_sum_is_the_sum_of_costs() {
+        let cost = CostModel::new(0.5, 3.0, 7.0);
+        let work: Work = [10, 20, 30].map(|tokens| cost.sequence_work(tokens)).into_iter().sum();
+        assert_eq!(work, Work { pairs: 1400, tokens: 60, count: 3 });
+        assert_eq!(cost.cost(work), 700 + 180 + 21);
+    }
+}
