@@ -1,11 +1,11 @@
 //! Which part of a rendered conversation is the assistant's: from behind the turn's header to its closing token.
 
 use super::error::DataError;
-use super::messages::{Part, Turn};
+use super::messages::{Conversation, Part, Turn};
 use super::template::ChatTemplate;
 use super::tokenizer::{Token, Tokenizer};
 
-pub const ASSISTANT: &str = "assistant";
+const ASSISTANT: &str = "assistant";
 
 /// A content by which the place of a turn's own is found.
 const STAND_IN: &str = "loongforge-stand-in";
@@ -77,6 +77,17 @@ fn content_begin(template: &ChatTemplate, turns: &[Turn], index: usize, text: &s
 fn common_prefix(left: &str, right: &str) -> usize {
     let same = left.chars().zip(right.chars()).take_while(|(a, b)| a == b);
     same.map(|(letter, _)| letter.len_utf8()).sum()
+}
+
+impl Conversation {
+    /// The turns before the last assistant turn, and what that turn says: a question and its expected answer.
+    pub fn split_answer(&self) -> Option<(Conversation, String)> {
+        let at = self.turns.iter().rposition(|turn| turn.role == ASSISTANT)?;
+        let turns: Vec<Turn> = self.turns[..at].to_vec();
+        let num_media = turns.iter().map(Turn::num_media).sum();
+        let media = self.media[..num_media].to_vec();
+        Some((Conversation { turns, media }, self.turns[at].joined_text()))
+    }
 }
 
 /// For each token whether it is the assistant's. `place` says where a byte of the rendered text is in the text that

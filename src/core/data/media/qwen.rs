@@ -63,11 +63,7 @@ impl Qwen {
         let wrapped = |inner: &str| format!("{vision_start}{inner}{vision_end}");
         let markers = Markers {
             image: vec![placeholder.clone()],
-            // The frames of a video that is told in text are wrapped one by one instead.
-            video: match time {
-                Time::Text => vec![wrapped(&pad), pad.clone()],
-                Time::Positions(_) => vec![pad.clone()],
-            },
+            video: vec![pad.clone()],
             inline_image: wrapped(&placeholder),
             inline_video: wrapped(&pad),
         };

@@ -1,0 +1,63 @@
+//! Tokens, positions and targets of a sample, put together.
+
+use super::Processor;
+use crate::data::error::DataError;
+use crate::data::media::{Expansion, Run};
+use crate::data::positions::Span;
+use crate::data::sample::{IGNORE_INDEX, Sample};
+use crate::data::tokenizer::Token;
+use crate::message::SampleId;
+
+impl Processor {
+    /// Repeats the placeholders, one token of each run, and numbers the positions.
+    pub(super) fn assemble(
+        &self,
+        id: SampleId,
+        tokens: &[Token],
+        learnt: &[bool],
+        runs: &[Run],
+        expansions: Vec<Expansion>,
+    ) -> Result<Sample, DataError> {
+        let image_token = self.tokenizer.special().image.filter(|_| self.media.is_some());
+        let num_placeholders = tokens.iter().filter(|token| Some(token.id) == image_token).count();
+        if num_placeholders != runs.len() {
+            let (made, expected) = (num_placeholders, runs.len());
+            return Err(DataError::Line(format!(
+                "the text became {made} placeholder tokens, but pictures and videos take {expected}"
+            )));
+        }
+        let num_features = expansions.iter().map(Expansion::num_features).sum();
+        debug_assert_eq!(runs.iter().map(|run| run.len()).sum::<usize>(), num_features);
+        self.check_length(tokens.len() - runs.len(), num_features)?;
+
+        let num_tokens = tokens.len() - runs.len() + num_features;
+        let (mut input_ids, mut counted) = (Vec::with_capacity(num_tokens), Vec::with_capacity(num_tokens));
+        let (mut spans, mut runs, mut num_text) = (Vec::new(), runs.iter(), 0);
+        for (token, &learnt) in tokens.iter().zip(learnt) {
+            let run = if Some(token.id) == image_token { runs.next() } else { None };
+            let count = run.map_or(1, |run| run.len());
+            input_ids.extend(std::iter::repeat_n(token.id, count));
+            counted.extend(std::iter::repeat_n(learnt && run.is_none(), count));
+            match run {
+                None => num_text += 1,
+                Some(&run) => spans.extend([Span::Text(std::mem::take(&mut num_text)), Span::Run(run)]),
+            }
+        }
+        spans.push(Span::Text(num_text));
+        let next = (1..=num_tokens)
+            .map(|next| if next < num_tokens && counted[next] { input_ids[next] } else { IGNORE_INDEX });
+        let targets = next.collect();
+        let media = expansions.into_iter().flat_map(|expansion| expansion.media).collect();
+        Ok(Sample::new(id, input_ids, self.positions.ids(&spans), targets, media))
+    }
+
+    /// # Errors
+    /// The sample is longer than a pack.
+    pub(super) fn check_length(&self, num_text_tokens: usize, num_image_tokens: usize) -> Result<(), DataError> {
+        let (num_tokens, max_tokens) = (num_text_tokens + num_image_tokens, self.max_tokens);
+        match num_tokens > max_tokens {
+            true => Err(DataError::TooLong { num_tokens, num_image_tokens, max_tokens }),
+            false => Ok(()),
+        }
+    }
+}

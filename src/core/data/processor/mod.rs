@@ -1,0 +1,13 @@
+//! Conversations and texts to samples: chat template, tokenizer and media processor of one model folder together, the
+//! counterpart of Hugging Face's `AutoProcessor`.
+
+mod assemble;
+mod open;
+mod options;
+mod pictures;
+mod samples;
+#[cfg(test)]
+mod tests;
+
+pub use open::Processor;
+pub use options::ProcessorOptions;

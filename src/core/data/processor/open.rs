@@ -1,0 +1,90 @@
+//! A processor from the files of a model folder.
+
+use std::path::Path;
+
+use serde_json::Value as Json;
+
+use super::ProcessorOptions;
+use crate::config::Phase;
+use crate::data::error::DataError;
+use crate::data::media::{self, MediaProcessor};
+use crate::data::messages::Part;
+use crate::data::positions::PositionKind;
+use crate::data::template::{ChatTemplate, built_in};
+use crate::data::tokenizer::{Tokenizer, read_json_if_exists};
+
+/// Shared by the threads that make samples.
+pub struct Processor {
+    pub(super) tokenizer: Tokenizer,
+    /// `None` where the model has none, which base models do not need.
+    pub(super) template: Option<ChatTemplate>,
+    /// `None` for text models.
+    pub(super) media: Option<Box<dyn MediaProcessor>>,
+    /// Whether the template writes pictures and videos itself.
+    pub(super) writes: [bool; 2],
+    /// The token that features replace, as text; empty for text models.
+    pub(super) placeholder: String,
+    pub(super) positions: PositionKind,
+    pub(super) phase: Phase,
+    pub(super) max_side: usize,
+    pub(super) max_tokens: usize,
+}
+
+impl Processor {
+    /// From the files of a model folder: the tokenizer, `tokenizer_config.json`, the chat template and, where `config`
+    /// has a vision tower, `preprocessor_config.json` and `video_preprocessor_config.json`. `config` is the model's
+    /// `config.json`.
+    ///
+    /// # Errors
+    /// A file is missing, wrong or of another model; for `sft`, also the chat template.
+    pub fn open(model_dir: &Path, config: &Json, options: &ProcessorOptions) -> Result<Self, DataError> {
+        let tokenizer_config = read_json_if_exists(&model_dir.join("tokenizer_config.json"))?;
+        let tokenizer = Tokenizer::open(model_dir, config, &tokenizer_config)?;
+        let source = match built_in(options.template) {
+            Some(source) => Some(source.to_owned()),
+            None => ChatTemplate::find(model_dir, &tokenizer_config)?,
+        };
+        let template = source.map(|source| ChatTemplate::new(&source, &tokenizer_config)).transpose()?;
+        if template.is_none() && options.phase == Phase::Sft {
+            return Err(no_template(model_dir));
+        }
+        let media = media::open(model_dir, config, &tokenizer, (&options.image, &options.video))?;
+        let image_token = tokenizer.special().image.and_then(|id| tokenizer.token(id));
+        let mut processor = Self {
+            placeholder: image_token.unwrap_or_default(),
+            positions: PositionKind::of(config),
+            tokenizer,
+            template,
+            media,
+            writes: [true; 2],
+            phase: options.phase,
+            max_side: options.image.max_side,
+            max_tokens: options.max_tokens,
+        };
+        processor.writes = [Part::Image, Part::Video].map(|part| processor.template_writes(part));
+        Ok(processor)
+    }
+
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// `None` for text models.
+    pub fn media_processor(&self) -> Option<&dyn MediaProcessor> {
+        self.media.as_deref()
+    }
+
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// # Errors
+    /// The model has no chat template, and none was chosen.
+    pub fn expect_template(&self) -> Result<&ChatTemplate, DataError> {
+        self.template.as_ref().ok_or_else(|| no_template(Path::new("the model")))
+    }
+}
+
+fn no_template(model_dir: &Path) -> DataError {
+    DataError::file(model_dir, "no chat template (chat_template.jinja); set data.template to a built-in one")
+}

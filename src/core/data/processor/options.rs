@@ -1,0 +1,34 @@
+//! What a run says of samples.
+
+use crate::config::{Data, ImageLimits, Phase, Template, VideoLimits};
+
+/// How samples are made, whatever the model.
+#[derive(Clone, Debug)]
+pub struct ProcessorOptions {
+    pub template: Template,
+    pub image: ImageLimits,
+    pub video: VideoLimits,
+    /// A longer sample is refused.
+    pub max_tokens: usize,
+    pub phase: Phase,
+}
+
+impl ProcessorOptions {
+    pub fn new(data: &Data, phase: Phase) -> Self {
+        let Data { template, image, video, pack, .. } = *data;
+        Self { template, image, video, max_tokens: pack.max_tokens, phase }
+    }
+}
+
+impl Default for ProcessorOptions {
+    /// As the model's files say, of any length; a chat template is not needed until it is used.
+    fn default() -> Self {
+        Self {
+            template: Template::FromModel,
+            image: ImageLimits::default(),
+            video: VideoLimits::default(),
+            max_tokens: usize::MAX,
+            phase: Phase::Pretrain,
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Pictures and videos of a conversation: written into its text, loaded, and put in place of their markers.
+
+use std::path::Path;
+
+use super::Processor;
+use crate::data::decode::{header_size, open_rgb};
+use crate::data::error::DataError;
+use crate::data::expand::{Expanded, Place, check, find};
+use crate::data::media::{self, Expansion, Kind};
+use crate::data::messages::{Conversation, MediaSource, Part, Turn};
+
+impl Processor {
+    /// Whether a turn with such a part is rendered with a marker.
+    pub(super) fn template_writes(&self, part: Part) -> bool {
+        let (Some(template), Some(media)) = (&self.template, &self.media) else { return true };
+        let markers = media.markers();
+        let text = Part::Text { text: "?".to_owned() };
+        let turn = Turn { role: "user".to_owned(), parts: vec![part, text] };
+        template.render(&[turn], false).is_ok_and(|text| find(&text, markers).len() == 1)
+    }
+
+    /// The turns with pictures and videos as text where the template knows none.
+    pub(super) fn written(&self, turns: &[Turn]) -> Vec<Turn> {
+        let mut turns = turns.to_vec();
+        let Some(media) = &self.media else { return turns };
+        for part in turns.iter_mut().flat_map(|turn| &mut turn.parts) {
+            let inline = match part {
+                Part::Image if !self.writes[0] => &media.markers().inline_image,
+                Part::Video if !self.writes[1] => &media.markers().inline_video,
+                _ => continue,
+            };
+            *part = Part::Text { text: inline.clone() };
+        }
+        turns
+    }
+
+    /// Loads pictures and videos and puts them in place of their markers.
+    pub(super) fn expand(
+        &self,
+        text: &str,
+        conversation: &Conversation,
+        base: &Path,
+    ) -> Result<(Expanded, Vec<Expansion>), DataError> {
+        let Some(media) = &self.media else {
+            return match conversation.media.first() {
+                None => Ok((Expanded::new(text, &[], &[], ""), Vec::new())),
+                Some(source) => {
+                    let reason = format!("this model takes no {}", source.kind().name());
+                    Err(DataError::image(Path::new(source.path()), reason))
+                }
+            };
+        };
+        let places = find(text, media.markers());
+        check(&places, conversation.media.iter().map(MediaSource::kind))?;
+        self.check_images(text, &places, conversation, base)?;
+        let load = |source: &MediaSource| {
+            let (path, expansion) = match source {
+                MediaSource::Image(name) => {
+                    let path = base.join(name);
+                    let expansion = media.image(&open_rgb(&path, self.max_side)?);
+                    (path, expansion)
+                }
+                MediaSource::Video(video) => {
+                    let frames = media::load(video, base, self.max_side, media.sampling())?;
+                    (base.join(source.path()), media.video(&frames))
+                }
+            };
+            expansion.map_err(|reason| DataError::image(&path, reason))
+        };
+        let expansions: Vec<Expansion> = conversation.media.iter().map(load).collect::<Result<_, _>>()?;
+        Ok((Expanded::new(text, &places, &expansions, &self.placeholder), expansions))
+    }
+
+    /// Many large pictures would take much memory before their sample turned out to be too long: their headers say so.
+    fn check_images(
+        &self,
+        text: &str,
+        places: &[Place],
+        conversation: &Conversation,
+        base: &Path,
+    ) -> Result<(), DataError> {
+        let Some(media) = &self.media else { return Ok(()) };
+        let num_images = places.iter().filter(|place| place.kind == Kind::Image).count();
+        if num_images == 0 || num_images.saturating_mul(media.max_image_features()) <= self.max_tokens {
+            return Ok(());
+        }
+        let mut num_image_tokens = 0;
+        for name in conversation.images() {
+            let path = base.join(name);
+            let (width, height) = header_size(&path, self.max_side)?;
+            let num_features = media.num_image_features(width as usize, height as usize);
+            num_image_tokens += num_features.map_err(|reason| DataError::image(&path, reason))?;
+        }
+        let num_text_tokens = self.tokenizer.encode(text)?.len().saturating_sub(places.len());
+        self.check_length(num_text_tokens, num_image_tokens)
+    }
+}

@@ -1,0 +1,79 @@
+//! The kinds of samples: to learn from, to be continued, to be answered.
+
+use std::path::Path;
+
+use super::Processor;
+use crate::config::Phase;
+use crate::data::error::DataError;
+use crate::data::learnt::{answers, mask};
+use crate::data::messages::Conversation;
+use crate::data::sample::Sample;
+use crate::data::source::Piece;
+use crate::data::tokenizer::Token;
+use crate::message::SampleId;
+
+impl Processor {
+    /// A training sample of a conversation. Files are relative to `base`. In `sft` the assistant's turns count in the
+    /// loss, from behind a turn's header to its closing token; else everything but pictures and videos.
+    pub fn training_sample(&self, id: SampleId, conversation: &Conversation, base: &Path) -> Result<Sample, DataError> {
+        let template = self.expect_template()?;
+        let turns = self.written(&conversation.turns);
+        let text = template.render(&turns, false)?;
+        let (expanded, expansions) = self.expand(&text, conversation, base)?;
+        let mut tokens = self.tokenizer.encode(&expanded.text)?;
+        let learnt = match self.phase {
+            Phase::Sft => {
+                let answers = answers(template, &turns, &text)?;
+                let learnt = mask(&answers, &tokens, &self.tokenizer, |at| expanded.place(at));
+                if !learnt.contains(&true) {
+                    return Err(DataError::Line("no assistant turn to learn from".to_owned()));
+                }
+                learnt
+            }
+            Phase::Pretrain | Phase::Midtrain => {
+                self.end(&mut tokens, expanded.text.len())?;
+                vec![true; tokens.len()]
+            }
+        };
+        self.assemble(id, &tokens, &learnt, &expanded.runs, expansions)
+    }
+
+    /// A training sample of a text, all of which counts in the loss.
+    pub(in crate::data) fn text_sample(&self, id: SampleId, piece: &Piece) -> Result<Sample, DataError> {
+        let text = &piece.text;
+        let mut tokens = match piece.begins {
+            true => self.tokenizer.encode_document(text)?,
+            false => self.tokenizer.encode(text)?,
+        };
+        if piece.ends {
+            self.end(&mut tokens, text.len())?;
+        }
+        let learnt = vec![true; tokens.len()];
+        self.assemble(id, &tokens, &learnt, &[], Vec::new())
+    }
+
+    /// The turns up to where the assistant is to speak: what generation starts from; nothing counts in the loss.
+    pub fn prompt(&self, id: SampleId, conversation: &Conversation, base: &Path) -> Result<Sample, DataError> {
+        let text = self.expect_template()?.render(&self.written(&conversation.turns), true)?;
+        let (expanded, expansions) = self.expand(&text, conversation, base)?;
+        let tokens = self.tokenizer.encode(&expanded.text)?;
+        self.assemble(id, &tokens, &vec![false; tokens.len()], &expanded.runs, expansions)
+    }
+
+    /// A text to be continued as it is.
+    pub fn text_prompt(&self, id: SampleId, text: &str) -> Result<Sample, DataError> {
+        let tokens = self.tokenizer.encode_document(text)?;
+        self.assemble(id, &tokens, &vec![false; tokens.len()], &[], Vec::new())
+    }
+
+    /// Ends a document.
+    fn end(&self, tokens: &mut Vec<Token>, start: usize) -> Result<(), DataError> {
+        let eos = self.tokenizer.special().eos.ok_or_else(|| {
+            DataError::Tokenizer("no eos_token in tokenizer_config.json and no eos_token_id in config.json".to_owned())
+        })?;
+        if tokens.last().is_none_or(|token| token.id != eos) {
+            tokens.push(Token { id: eos, start });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,242 @@
+//! Of all parts of a processor together.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::{Processor, ProcessorOptions};
+use crate::config::{Phase, Template};
+use crate::data::digits::{Digits, MODEL, compose, write_model};
+use crate::data::error::DataError;
+use crate::data::messages::{Conversation, MediaSource, Part, Turn};
+use crate::data::sample::{IGNORE_INDEX, Sample};
+use crate::data::tokenizer::read_json;
+use crate::message::SampleId;
+
+#[derive(Deserialize)]
+struct Golden {
+    texts: Vec<(String, Vec<i64>)>,
+    samples: Vec<GoldenSample>,
+}
+
+#[derive(Deserialize)]
+struct GoldenSample {
+    input_ids: Vec<i64>,
+    grid: [u32; 3],
+    pixel_sum: f64,
+    stride: usize,
+    pixels: Vec<f32>,
+}
+
+fn open(dir: &Path, max_tokens: usize) -> Processor {
+    write_model(dir, &MODEL).unwrap();
+    reopen(dir, Template::FromModel, max_tokens).unwrap()
+}
+
+fn reopen(dir: &Path, template: Template, max_tokens: usize) -> Result<Processor, DataError> {
+    let config = read_json(&dir.join("config.json"))?;
+    let options = ProcessorOptions { template, max_tokens, phase: Phase::Sft, ..Default::default() };
+    Processor::open(dir, &config, &options)
+}
+
+fn read_targets(processor: &Processor, sample: &Sample) -> String {
+    let ids: Vec<i64> = sample.targets.iter().copied().filter(|&id| id != IGNORE_INDEX).collect();
+    let special = processor.tokenizer.special();
+    let ends = ids.iter().filter(|id| special.end.contains(id)).count();
+    format!("{}+{ends}", processor.tokenizer.decode(&ids).unwrap())
+}
+
+/// The digits of seed 3 through transformers' `AutoProcessor` and through ours.
+#[test]
+fn equal_to_transformers() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    compose(&data, &Digits { seed: 3, num_train: 8, num_held_out: 1 }).unwrap();
+    let processor = open(&folder.path().join("model"), 2048);
+    let golden: Golden = serde_json::from_str(include_str!("../goldens/processor.json")).unwrap();
+    for (text, ids) in golden.texts {
+        let ours: Vec<i64> = processor.tokenizer.encode(&text).unwrap().iter().map(|token| token.id).collect();
+        assert_eq!(ours, ids, "{text}");
+    }
+    let lines = std::fs::read_to_string(data.join("train.jsonl")).unwrap();
+    assert_eq!(golden.samples.len(), 4);
+    for (line, golden) in lines.lines().zip(golden.samples) {
+        let conversation = Conversation::parse(line).unwrap();
+        let sample = processor.training_sample(SampleId(0), &conversation, &data).unwrap();
+        assert_eq!(sample.input_ids, golden.input_ids);
+        let image = &sample.media[0];
+        assert_eq!([image.grid.t, image.grid.h, image.grid.w], golden.grid);
+        let sum: f64 = image.pixels.iter().map(|&value| f64::from(value)).sum();
+        assert!((sum - golden.pixel_sum).abs() / image.pixels.len() as f64 <= 1e-4);
+        for (ours, theirs) in image.pixels.iter().step_by(golden.stride).zip(golden.pixels) {
+            assert!((ours - theirs).abs() <= 2.1 / 255.0, "{ours} {theirs}");
+        }
+        let answer = conversation.turns[1].joined_text();
+        assert_eq!(read_targets(&processor, &sample), format!("{answer}+1"));
+        assert_eq!(sample.meta.num_targets as usize, answer.len() + 1);
+
+        let (question, expected) = conversation.split_answer().unwrap();
+        let prompt = processor.prompt(SampleId(0), &question, &data).unwrap();
+        assert_eq!((expected, prompt.meta.num_targets), (answer, 0));
+        assert_eq!(sample.input_ids[..prompt.input_ids.len()], prompt.input_ids);
+    }
+}
+
+#[test]
+fn every_assistant_turn_is_learnt_and_targets_are_the_next_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    let processor = open(folder.path(), 2048);
+    let turns = vec![
+        Turn::text("system", "Be brief."),
+        Turn::text("user", "assistant?"),
+        Turn::text("assistant", "yes"),
+        Turn::text("user", "é"),
+        Turn::text("assistant", ""),
+    ];
+    let conversation = Conversation::text(turns);
+    let sample = processor.training_sample(SampleId(9), &conversation, folder.path()).unwrap();
+    assert_eq!(read_targets(&processor, &sample), "yes+2");
+    for (at, &target) in sample.targets.iter().enumerate().filter(|(_, target)| **target != IGNORE_INDEX) {
+        assert_eq!(target, sample.input_ids[at + 1]);
+    }
+    let len = sample.input_ids.len() as i64;
+    assert_eq!(sample.position_ids, [0..len, 0..len, 0..len].into_iter().flatten().collect::<Vec<_>>());
+    assert_eq!((sample.meta.id, sample.meta.num_tokens as i64), (SampleId(9), len));
+}
+
+/// Qwen3 adds an empty thought to the last answer only, so rendering a part is no prefix of rendering all.
+#[test]
+fn templates_that_treat_the_last_turn_differently_are_understood() {
+    let folder = tempfile::tempdir().unwrap();
+    write_model(folder.path(), &MODEL).unwrap();
+    let template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if loop.last and m.role == 'assistant' %}\
+        <think></think>{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}\
+        {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+    let processor = reopen(folder.path(), Template::FromModel, 99).unwrap();
+    let turn = |role: &str, text: &str| Turn::text(role, text);
+    let turns = vec![turn("user", "a"), turn("assistant", "b"), turn("user", "c"), turn("assistant", "d")];
+    let sample = processor.training_sample(SampleId(0), &Conversation::text(turns), folder.path());
+    assert_eq!(read_targets(&processor, &sample.unwrap()), "b<think></think>d+2");
+}
+
+#[test]
+fn what_is_wrong_with_a_sample_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let processor = open(folder.path(), 60);
+    image::RgbImage::new(100, 40).save(folder.path().join("a.png")).unwrap();
+    let reason = |parts: Vec<Part>, answer: &str, images: &[&str]| {
+        let turns = vec![Turn { role: "user".into(), parts }, Turn::text("assistant", answer)];
+        let media = images.iter().map(|name| MediaSource::Image(name.to_string())).collect();
+        let conversation = Conversation { turns, media };
+        processor.training_sample(SampleId(0), &conversation, folder.path()).unwrap_err().to_string()
+    };
+    let text = |text: &str| Part::Text { text: text.into() };
+    let long = reason(vec![Part::Image], &"1".repeat(60), &["a.png"]);
+    assert!(long.contains("(12 of images)") && long.contains("pack.max_tokens = 60"), "{long}");
+    std::fs::write(folder.path().join("c.png"), b"").unwrap();
+    assert!(reason(vec![Part::Image], &"1".repeat(60), &["c.png"]).contains("c.png"));
+    assert!(reason(vec![Part::Image], "1", &["b.png"]).contains("b.png"));
+    let forged = reason(vec![text("<|image_pad|>")], "1", &[]);
+    assert!(forged.contains("0 pictures") && forged.contains("of 1 pictures"), "{forged}");
+    let turns = vec![Turn::text("user", "hello")];
+    let conversation = Conversation::text(turns);
+    let error = processor.training_sample(SampleId(0), &conversation, folder.path()).unwrap_err();
+    assert!(error.to_string().contains("no assistant turn"));
+}
+
+#[test]
+fn what_is_wrong_with_a_model_folder_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let error = |template| reopen(dir, template, 60).err().unwrap().to_string();
+    assert!(error(Template::FromModel).contains("config.json"));
+    write_model(dir, &MODEL).unwrap();
+    std::fs::remove_file(dir.join("chat_template.jinja")).unwrap();
+    assert!(error(Template::FromModel).contains("data.template"));
+    let mut json = read_json(&dir.join("preprocessor_config.json")).unwrap();
+    json["patch_size"] = 14.into();
+    std::fs::write(dir.join("preprocessor_config.json"), json.to_string()).unwrap();
+    assert!(error(Template::Qwen).contains("patch_size is 14, but config.json says 8"));
+    let config = std::fs::read_to_string(dir.join("config.json")).unwrap();
+    std::fs::write(dir.join("config.json"), config.replace("\"vocab_size\": 264", "\"vocab_size\": 100")).unwrap();
+    assert!(error(Template::Qwen).contains("vocab_size 100"));
+    std::fs::write(dir.join("tokenizer.json"), "{}").unwrap();
+    assert!(error(Template::Qwen).contains("tokenizer.json"));
+}
+/// A picture of one feature and a video of 2 × 1 × 1 between texts, in the model of the digits.
+#[test]
+fn pictures_and_videos_become_placeholders_positions_and_media() {
+    let folder = tempfile::tempdir().unwrap();
+    let processor = open(folder.path(), 200);
+    for index in 0..3 {
+        image::RgbImage::new(16, 16).save(folder.path().join(format!("{index}.png"))).unwrap();
+    }
+    let line = r#"{"messages":[{"role":"user","content":"a<image>b<video>"},{"role":"assistant","content":"c"}],
+        "images":["0.png"],"videos":[{"video":["0.png","1.png","2.png"],"fps":2}]}"#;
+    let conversation = Conversation::parse(line).unwrap();
+    let sample = processor.training_sample(SampleId(0), &conversation, folder.path()).unwrap();
+    let grids: Vec<_> = sample.media.iter().map(|item| (item.grid.t, item.grid.h, item.grid.w)).collect();
+    assert_eq!(grids, [(1, 2, 2), (2, 2, 2)]);
+    let text: String = sample
+        .input_ids
+        .iter()
+        .map(|&id| match processor.tokenizer.token(id).unwrap() {
+            token if token == "Ċ" => "\n".to_owned(),
+            token => token.replace('Ġ', " "),
+        })
+        .collect();
+    assert_eq!(
+        text,
+        "<|im_start|>user\na<|vision_start|><|image_pad|><|vision_end|>b\
+         <|vision_start|><0.2 seconds><|vision_start|><|image_pad|><|vision_end|>\
+         <1.0 seconds><|vision_start|><|image_pad|><|vision_end|><|vision_end|><|im_end|>\n\
+         <|im_start|>assistant\nc<|im_end|>\n"
+    );
+    // Every box is of one place, so that positions count on.
+    let len = sample.input_ids.len() as i64;
+    assert_eq!(sample.position_ids, [0..len, 0..len, 0..len].into_iter().flatten().collect::<Vec<_>>());
+    assert_eq!(read_targets(&processor, &sample), "c+1");
+
+    let whole = ProcessorOptions { phase: Phase::Pretrain, ..Default::default() };
+    let config = read_json(&folder.path().join("config.json")).unwrap();
+    let whole = Processor::open(folder.path(), &config, &whole).unwrap();
+    let sample = whole.training_sample(SampleId(0), &conversation, folder.path()).unwrap();
+    // All but the first token and the placeholders, and the end of the document.
+    assert_eq!(sample.meta.num_targets as usize, sample.input_ids.len() - 4);
+    assert_eq!(sample.input_ids.last(), whole.tokenizer.special().eos.as_ref());
+    let error = whole.text_prompt(SampleId(0), "<|image_pad|>").unwrap_err().to_string();
+    assert!(error.contains("1 placeholder"), "{error}");
+}
+
+/// DeepSeek-R1 and others end the header in a thought that training turns may lack.
+#[test]
+fn only_what_is_generated_is_learnt_whatever_the_header() {
+    let folder = tempfile::tempdir().unwrap();
+    write_model(folder.path(), &MODEL).unwrap();
+    let turns = |answer: &str| {
+        let turn = |role: &str, text: &str| Turn::text(role, text);
+        Conversation::text(vec![
+            turn("user", "a"),
+            turn("assistant", answer),
+            turn("user", "b"),
+            turn("assistant", "<t>"),
+        ])
+    };
+    let learnt = |template: &str, answer: &str| {
+        std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+        let processor = reopen(folder.path(), Template::FromModel, 99).unwrap();
+        let sample = processor.training_sample(SampleId(0), &turns(answer), folder.path()).unwrap();
+        read_targets(&processor, &sample)
+    };
+    let body = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}";
+    let think = format!("{body}{{% if add_generation_prompt %}}<|im_start|>assistant\n<think>\n{{% endif %}}");
+    assert_eq!(learnt(&think, "x"), "x<t>+2");
+    assert_eq!(learnt(&think, "<think>\nx"), "x<t>+2");
+    // No generation prompt at all: the content is found by itself.
+    assert_eq!(learnt(body, "x"), "x<t>+2");
+    // No closing token that the tokenizer knows: up to the end of the turn.
+    let plain = "{% for m in messages %}{{ m.role }}: {{ m.content }};\n{% endfor %}\
+        {% if add_generation_prompt %}assistant: {% endif %}";
+    assert_eq!(learnt(plain, "x"), "x;\n<t>;\n+0");
+}
