@@ -1,0 +1,292 @@
+//! Packs made ahead of time: samples end to end with templates, tokens, masks and lengths done; only pixels are decoded
+//! in training. Here is how one pack lies in a WebDataset shard; not who makes them (`tools::pack`).
+//!
+//! ```text
+//! KEY.json               {"ids": [..], "lens": [..], "samples": [..], "media": [{"kind", "fps", "files", "items"}]}
+//! KEY.input_ids.npy      [tokens], 32-bit
+//! KEY.targets.npy        [tokens]; -100 does not count in the loss
+//! KEY.position_ids.npy   [3, tokens]; only where they are not 0, 1, 2, … in each document
+//! KEY.0_name.jpg …       pictures and frames, as they were found
+//! ```
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::DataError;
+use super::npy::{read_npy, write_npy};
+use crate::message::{Grid, ItemMeta};
+
+const JSON: &str = "json";
+const INPUT_IDS: &str = "input_ids.npy";
+const TARGETS: &str = "targets.npy";
+const POSITION_IDS: &str = "position_ids.npy";
+
+/// One pack.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PackedSample {
+    /// Positions of its documents in the stream that was packed.
+    pub ids: Vec<u64>,
+    /// Tokens of each document, in order; at least one document.
+    pub lens: Vec<u32>,
+    /// Where each document came from: file and key.
+    pub samples: Vec<String>,
+    /// [tokens]
+    pub input_ids: Vec<i32>,
+    /// [tokens]
+    pub targets: Vec<i32>,
+    /// [3, tokens], each document from 0; `None` where every document counts 0, 1, 2, … on all axes.
+    pub position_ids: Option<Vec<i32>>,
+    /// Pictures and videos in the order of their placeholders.
+    pub media: Vec<PackedMedia>,
+}
+
+/// A picture or a video of a pack.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PackedMedia {
+    pub kind: PackedKind,
+    /// Name within the pack and bytes; several for a video of frames.
+    pub files: Vec<(String, Arc<[u8]>)>,
+    /// What the encoder will be given of it.
+    pub items: Vec<ItemMeta>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum PackedKind {
+    Image,
+    /// With the rate of its frames where that was said.
+    Video {
+        fps: Option<f64>,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct RawPack {
+    ids: Vec<u64>,
+    lens: Vec<u32>,
+    samples: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    media: Vec<RawMedia>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct RawMedia {
+    kind: RawKind,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fps: Option<f64>,
+    files: Vec<String>,
+    items: Vec<RawItem>,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum RawKind {
+    Image,
+    Video,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct RawItem {
+    grid: [u32; 3],
+    features: u32,
+}
+
+impl PackedSample {
+    /// Tokens in it.
+    pub fn num_tokens(&self) -> usize {
+        self.input_ids.len()
+    }
+
+    /// The members of its key in a shard: the name behind the key's dot, and the bytes.
+    pub fn members(&self) -> Vec<(String, Arc<[u8]>)> {
+        let media = self.media.iter().map(PackedMedia::raw).collect();
+        let raw = RawPack { ids: self.ids.clone(), lens: self.lens.clone(), samples: self.samples.clone(), media };
+        let json = serde_json::to_vec(&raw).expect("numbers and strings");
+        let num_tokens = self.input_ids.len();
+        let mut members = vec![
+            (JSON.to_owned(), Arc::from(json)),
+            (INPUT_IDS.to_owned(), write_npy(&[num_tokens], &self.input_ids).into()),
+            (TARGETS.to_owned(), write_npy(&[num_tokens], &self.targets).into()),
+        ];
+        let positions = self.position_ids.iter();
+        members.extend(positions.map(|ids| (POSITION_IDS.to_owned(), write_npy(&[3, num_tokens], ids).into())));
+        members.extend(self.media.iter().flat_map(|media| media.files.iter().cloned()));
+        members
+    }
+
+    /// A pack from the members of its key, in any order.
+    ///
+    /// # Errors
+    /// A member is missing or wrong, or they disagree with each other.
+    pub fn from_members(members: &[(String, Arc<[u8]>)]) -> Result<Self, DataError> {
+        let find = |name: &str| members.iter().find(|(other, _)| other == name).map(|(_, bytes)| bytes);
+        let expect = |name: &str| find(name).ok_or_else(|| wrong(format!("a pack without its member {name}")));
+        let raw: RawPack = serde_json::from_slice(expect(JSON)?).map_err(|error| wrong(error.to_string()))?;
+        let num_tokens: u64 = raw.lens.iter().map(|&len| u64::from(len)).sum();
+        if raw.lens.is_empty() || raw.lens.contains(&0) {
+            return Err(wrong("a pack without documents, or with an empty one".to_owned()));
+        }
+        if raw.ids.len() != raw.lens.len() || raw.samples.len() != raw.lens.len() {
+            let (ids, lens, samples) = (raw.ids.len(), raw.lens.len(), raw.samples.len());
+            return Err(wrong(format!("a pack of {ids} ids, {lens} lens and {samples} samples")));
+        }
+        let array = |name: &str, bytes: &[u8], rows: &[usize]| {
+            let (shape, values) = read_npy(bytes)?;
+            let fits = shape.split_last().is_some_and(|(&last, first)| last as u64 == num_tokens && first == rows);
+            if !fits {
+                return Err(wrong(format!("{name} is of shape {shape:?}, but lens add up to {num_tokens} tokens")));
+            }
+            Ok(values)
+        };
+        let input_ids = array(INPUT_IDS, expect(INPUT_IDS)?, &[])?;
+        let targets = array(TARGETS, expect(TARGETS)?, &[])?;
+        let position_ids = find(POSITION_IDS).map(|bytes| array(POSITION_IDS, bytes, &[3])).transpose()?;
+        let media = raw.media.into_iter().map(|media| media.open(&find)).collect::<Result<_, _>>()?;
+        Ok(Self { ids: raw.ids, lens: raw.lens, samples: raw.samples, input_ids, targets, position_ids, media })
+    }
+
+    /// [3, tokens]: those of the pack, or the plain ones.
+    pub fn all_position_ids(&self) -> Vec<i64> {
+        match &self.position_ids {
+            Some(ids) => ids.iter().map(|&id| i64::from(id)).collect(),
+            None => {
+                let row = self.lens.iter().flat_map(|&len| 0..i64::from(len));
+                let row: Vec<i64> = row.collect();
+                row.repeat(3)
+            }
+        }
+    }
+}
+
+impl PackedMedia {
+    fn raw(&self) -> RawMedia {
+        let (kind, fps) = match self.kind {
+            PackedKind::Image => (RawKind::Image, None),
+            PackedKind::Video { fps } => (RawKind::Video, fps),
+        };
+        let item =
+            |item: &ItemMeta| RawItem { grid: [item.grid.t, item.grid.h, item.grid.w], features: item.num_features };
+        let files = self.files.iter().map(|(name, _)| name.clone()).collect();
+        RawMedia { kind, fps, files, items: self.items.iter().map(item).collect() }
+    }
+}
+
+impl RawMedia {
+    fn open<'a>(self, find: &impl Fn(&str) -> Option<&'a Arc<[u8]>>) -> Result<PackedMedia, DataError> {
+        let kind = match (self.kind, self.fps) {
+            (RawKind::Image, _) if self.files.len() != 1 => {
+                return Err(wrong(format!("a picture of {} files", self.files.len())));
+            }
+            (RawKind::Image, _) => PackedKind::Image,
+            (RawKind::Video, Some(fps)) if !(fps.is_finite() && fps > 0.0) => {
+                return Err(wrong(format!("a video's fps is {fps}")));
+            }
+            (RawKind::Video, fps) => PackedKind::Video { fps },
+        };
+        let file = |name: String| match find(&name) {
+            Some(bytes) => Ok((name, bytes.clone())),
+            None => Err(wrong(format!("a pack without its member {name}"))),
+        };
+        let files = self.files.into_iter().map(file).collect::<Result<_, _>>()?;
+        let item = |RawItem { grid: [t, h, w], features }: RawItem| ItemMeta {
+            grid: Grid { t, h, w },
+            num_features: features,
+        };
+        Ok(PackedMedia { kind, files, items: self.items.into_iter().map(item).collect() })
+    }
+}
+
+fn wrong(reason: String) -> DataError {
+    DataError::Line(reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn pack() -> PackedSample {
+        let item = |t, h, w, num_features| ItemMeta { grid: Grid { t, h, w }, num_features };
+        let file = |name: &str, bytes: &[u8]| (name.to_owned(), Arc::from(bytes));
+        PackedSample {
+            ids: vec![7, 3],
+            lens: vec![2, 3],
+            samples: vec!["a.jsonl:8".into(), "ü.tar:key".into()],
+            input_ids: vec![1, 2, 3, 4, 5],
+            targets: vec![2, -100, 4, 5, -100],
+            position_ids: Some((0..15).collect()),
+            media: vec![
+                PackedMedia {
+                    kind: PackedKind::Image,
+                    files: vec![file("0_a.png", b"one")],
+                    items: vec![item(1, 2, 2, 1)],
+                },
+                PackedMedia {
+                    kind: PackedKind::Video { fps: Some(2.0) },
+                    files: vec![file("1_0_f.jpg", b"two"), file("1_1_f.jpg", b"")],
+                    items: vec![item(2, 2, 2, 2), item(1, 2, 4, 2)],
+                },
+            ],
+        }
+    }
+
+    #[test]
+    fn a_pack_is_read_as_it_was_written() {
+        let mut pack = pack();
+        let mut members = pack.members();
+        members.reverse();
+        assert_eq!(PackedSample::from_members(&members).unwrap(), pack);
+        assert_eq!(pack.all_position_ids(), (0..15).collect::<Vec<_>>());
+        (pack.position_ids, pack.media) = (None, Vec::new());
+        let members = pack.members();
+        let names: Vec<&str> = members.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["json", "input_ids.npy", "targets.npy"]);
+        assert_eq!(PackedSample::from_members(&members).unwrap(), pack);
+        assert_eq!(pack.all_position_ids(), [0, 1, 0, 1, 2].repeat(3));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let reason = |change: &dyn Fn(&mut Vec<(String, Arc<[u8]>)>)| {
+            let mut members = pack().members();
+            change(&mut members);
+            PackedSample::from_members(&members).unwrap_err().to_string()
+        };
+        let json = |text: &'static str| {
+            reason(&move |members: &mut Vec<(String, Arc<[u8]>)>| members[0].1 = Arc::from(text.as_bytes()))
+        };
+        assert!(reason(&|members| drop(members.remove(2))).contains("targets.npy"));
+        assert!(reason(&|members| drop(members.pop())).contains("1_1_f.jpg"));
+        assert!(reason(&|members| members[1].1 = write_npy(&[4], &[1, 2, 3, 4]).into()).contains("5 tokens"));
+        assert!(reason(&|members| members[3].1 = write_npy(&[5], &[0; 5]).into()).contains("position_ids"));
+        for (text, part) in [
+            ("[", "EOF"),
+            (r#"{"ids":[1],"lens":[2,3],"samples":["a","b"]}"#, "1 ids"),
+            (r#"{"ids":[1,2],"lens":[5,0],"samples":["a","b"]}"#, "empty one"),
+            (r#"{"ids":[1,2],"lens":[4294967295,4294967295],"samples":["a","b"]}"#, "8589934590"),
+            (r#"{"ids":[1],"lens":[5],"samples":["a"],"media":[{"kind":"image","files":[],"items":[]}]}"#, "0 files"),
+            (
+                r#"{"ids":[1],"lens":[5],"samples":["a"],"media":[{"kind":"video","fps":0,"files":[],"items":[]}]}"#,
+                "fps",
+            ),
+        ] {
+            assert!(json(text).contains(part), "{text}: {}", json(text));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn damage_never_panics(member in 0usize..7, at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+            let mut members = pack().members();
+            let member = member.min(members.len() - 1);
+            let mut bytes = members[member].1.to_vec();
+            if !bytes.is_empty() {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            members[member].1 = bytes.into();
+            let _ = PackedSample::from_members(&members);
+        }
+    }
+}
