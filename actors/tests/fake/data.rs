@@ -38,6 +38,7 @@ pub fn sample(position: u64, num_data: u32) -> SampleMeta {
         num_tokens,
         num_targets: text / 2,
         items,
+        documents: Vec::new(),
     }
 }
 

@@ -11,7 +11,8 @@ pub struct Sample {
     pub meta: SampleMeta,
     /// [num_tokens]; the model's image token stands for every feature, of pictures and of videos.
     pub input_ids: Vec<i64>,
-    /// [3, num_tokens], rows of frames, rows, columns, from 0; equal rows where positions have one axis.
+    /// [3, num_tokens], rows of frames, rows, columns, from 0 in each of `meta.document_lens()`; equal rows where
+    /// positions have one axis.
     pub position_ids: Vec<i64>,
     /// [num_tokens]; the next token where it counts, [`IGNORE_INDEX`] elsewhere.
     pub targets: Vec<i64>,
@@ -40,7 +41,8 @@ impl Sample {
         let meta = |item: &Media| ItemMeta { grid: item.grid, num_features: item.num_features as u32 };
         let items = media.iter().map(meta).collect();
         let num_targets = targets.iter().filter(|&&target| target != IGNORE_INDEX).count() as u32;
-        let meta = SampleMeta { id, owner: 0, num_tokens: input_ids.len() as u32, num_targets, items };
+        let num_tokens = input_ids.len() as u32;
+        let meta = SampleMeta { id, owner: 0, num_tokens, num_targets, items, documents: Vec::new() };
         Self { meta, input_ids, position_ids, targets, media }
     }
 }

@@ -171,7 +171,8 @@ mod tests {
             }
             let grid = Grid { t: 1, h: 2, w: 2 };
             let items = vec![ItemMeta { grid, num_features: 1 }];
-            let meta = SampleMeta { id: position, owner: 0, num_tokens: 2, num_targets: 1, items };
+            let meta =
+                SampleMeta { id: position, owner: 0, num_tokens: 2, num_targets: 1, items, documents: Vec::new() };
             let value = position.0 as i64;
             Ok(Sample {
                 meta,

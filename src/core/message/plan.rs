@@ -35,7 +35,18 @@ pub struct SampleMeta {
     pub num_tokens: u32,
     /// Tokens that count in the loss.
     pub num_targets: u32,
+    /// Media items, in the order of their placeholders.
     pub items: Vec<ItemMeta>,
+    /// Lengths of the documents that it is made of, end to end; empty: one document of `num_tokens`. Documents do not
+    /// attend to each other.
+    pub documents: Vec<u32>,
+}
+
+impl SampleMeta {
+    /// Lengths of its documents, at least one; they add up to `num_tokens`.
+    pub fn document_lens(&self) -> &[u32] {
+        if self.documents.is_empty() { std::slice::from_ref(&self.num_tokens) } else { &self.documents }
+    }
 }
 
 /// Samples end to end in one row, without padding: one micro-batch of one foundation replica.
@@ -50,6 +61,16 @@ pub struct Pack {
 impl Pack {
     pub fn num_tokens(&self) -> usize {
         self.samples.iter().map(|sample| sample.num_tokens as usize).sum()
+    }
+
+    /// Where its documents begin in the row, and the row's length (`cu_seqlens` of variable-length attention).
+    pub fn cu_seqlens(&self) -> Vec<usize> {
+        let lens = self.samples.iter().flat_map(SampleMeta::document_lens);
+        let ends = lens.scan(0, |end, &len| {
+            *end += len as usize;
+            Some(*end)
+        });
+        std::iter::once(0).chain(ends).collect()
     }
 
     /// Media items in the order in which their placeholders stand in the row.
@@ -132,5 +153,27 @@ impl StepPlan {
     /// The units whose features one pack reads, in placeholder order.
     pub fn units_of(&self, pack: PackId) -> impl Iterator<Item = &Unit> {
         self.units.iter().filter(move |unit| unit.pack == pack)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{decode, encode};
+
+    #[test]
+    fn documents_are_where_a_row_is_cut() {
+        let sample = |id, num_tokens, documents: &[u32]| SampleMeta {
+            id: SampleId(id),
+            owner: 0,
+            num_tokens,
+            num_targets: 1,
+            items: Vec::new(),
+            documents: documents.to_vec(),
+        };
+        let samples = vec![sample(0, 4, &[]), sample(1, 6, &[1, 2, 3])];
+        let pack = Pack { id: PackId { step: StepId(0), index: 0 }, replica: 0, samples };
+        assert_eq!(pack.cu_seqlens(), [0, 4, 5, 7, 10]);
+        assert_eq!(decode::<Pack>(&encode(&pack).unwrap()).unwrap(), pack);
     }
 }

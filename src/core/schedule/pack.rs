@@ -105,6 +105,7 @@ mod tests {
             num_tokens,
             num_targets: 1,
             items: vec![],
+            documents: vec![],
         };
         lengths.iter().enumerate().map(sample).collect()
     }

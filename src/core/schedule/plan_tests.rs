@@ -23,7 +23,8 @@ fn spec() -> PlanSpec {
 fn sample(id: u64, num_tokens: u32, grids: &[(u32, u32)]) -> SampleMeta {
     let item = |&(h, w)| ItemMeta { grid: Grid { t: 1, h, w }, num_features: (h * w).div_ceil(4) };
     let items = grids.iter().map(item).collect();
-    SampleMeta { id: SampleId(id), owner: (id % 2) as u32, num_tokens, num_targets: num_tokens / 2, items }
+    let (owner, num_targets) = ((id % 2) as u32, num_tokens / 2);
+    SampleMeta { id: SampleId(id), owner, num_tokens, num_targets, items, documents: Vec::new() }
 }
 
 fn samples() -> impl Strategy<Value = Vec<SampleMeta>> {

@@ -143,14 +143,12 @@ impl FoundationPart {
     ) -> Result<Tensor, EngineError> {
         let pieces: Vec<(u32, i64)> =
             work.pack.samples.iter().map(|sample| (sample.owner, i64::from(sample.num_tokens))).collect();
-        let mut cu_seqlens = vec![0];
-        pieces.iter().for_each(|&(_, len)| cu_seqlens.push(cu_seqlens[cu_seqlens.len() - 1] + len as usize));
         let num_features = work.units.iter().map(|unit| unit.num_features).sum();
         let batch = MicroBatch {
             input_ids: work.tokens.assemble(0, 0, &pieces)?,
             position_ids: work.tokens.assemble(1, 1, &pieces)?,
             targets: work.tokens.assemble(2, 0, &pieces)?,
-            cu_seqlens,
+            cu_seqlens: work.pack.cu_seqlens(),
             loss_scale,
             num_features,
             feature_grads: self.encoder_trained,

@@ -85,6 +85,12 @@ impl Intake {
         let mut num_answers = 0;
         for (SampleId(position), answer) in answers {
             let asked = window.contains(&position) && position % self.num_data == u64::from(index);
+            let whole = answer.as_ref().map_or(true, |sample: &SampleMeta| {
+                sample.document_lens().iter().map(|&len| u64::from(len)).sum::<u64>() == u64::from(sample.num_tokens)
+            });
+            if !whole {
+                return Err(format!("measured position {position}, whose documents are not as long as it is"));
+            }
             if !asked || self.answered.insert(position, answer).is_some() {
                 return Err(format!("measured position {position}, not once or not in its share of {window:?}"));
             }

@@ -72,7 +72,7 @@ impl CostModel {
         (sum >> FRACTION).min(MOST) as u64
     }
 
-    /// Cost of one sample. Packing adds nothing: samples do not attend to each other.
+    /// Cost of one sample, by its documents. Packing adds nothing: documents do not attend to each other.
     pub fn sample(self, sample: &SampleMeta) -> u64 {
         self.cost(self.sample_work(sample))
     }
@@ -88,7 +88,7 @@ impl CostModel {
     }
 
     pub fn sample_work(self, sample: &SampleMeta) -> Work {
-        self.sequence_work(sample.num_tokens)
+        sample.document_lens().iter().map(|&len| self.sequence_work(len)).sum()
     }
 
     pub fn item_work(self, item: &ItemMeta) -> Work {
@@ -127,7 +127,7 @@ impl Sum for Work {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::Grid;
+    use crate::message::{Grid, SampleId};
 
     #[test]
     fn attention_makes_one_long_sample_dearer_than_two_halves() {
@@ -153,6 +153,18 @@ mod tests {
         assert_eq!(cost.item(&item(3, 20, 10)), 3 * 200 * 200);
         assert_eq!(cost.with_window(Some(64)).item(&item(3, 20, 10)), 3 * 200 * 64);
         assert_eq!(CostModel::patches().item(&item(3, 20, 10)), 600);
+    }
+
+    #[test]
+    fn a_sample_costs_what_its_documents_cost() {
+        let cost = CostModel::new(0.5, 3.0, 7.0);
+        let sample = |documents: &[u32]| {
+            let num_tokens = documents.iter().sum();
+            let documents = if documents.len() > 1 { documents.to_vec() } else { Vec::new() };
+            SampleMeta { id: SampleId(0), owner: 0, num_tokens, num_targets: 1, items: Vec::new(), documents }
+        };
+        assert_eq!(cost.sample(&sample(&[30])), cost.sequence(30));
+        assert_eq!(cost.sample(&sample(&[10, 20])), cost.sequence(10) + cost.sequence(20));
     }
 
     #[test]
