@@ -45,7 +45,7 @@ pub fn spec(pools: PoolSizes, steps: u64) -> CoordinatorSpec {
     CoordinatorSpec {
         pools,
         plan: PlanSpec {
-            pack: PackLimits { max_tokens: 32, max_samples: usize::MAX },
+            pack: PackLimits::tokens(32),
             cost: CostModel::decoder(8),
             learning_rate: LearningRate { peak: 0.1, min: 0.0, schedule: Schedule::Linear, warmup_steps: 2, steps },
             foundation_replicas: pools.foundation,

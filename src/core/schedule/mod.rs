@@ -21,6 +21,6 @@ pub use coordinator::{
 pub use cost::{CostModel, Fit, Work};
 pub use error::PlanError;
 pub use learning_rate::LearningRate;
-pub use pack::PackLimits;
+pub use pack::{PackLimits, SampleSize, StreamPacker, TooLarge};
 pub use plan::plan_step;
 pub use spec::{EdgeCredits, ModelShape, PlanSpec};

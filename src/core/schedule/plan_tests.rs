@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 fn spec() -> PlanSpec {
     PlanSpec {
-        pack: PackLimits { max_tokens: 64, max_samples: usize::MAX },
+        pack: PackLimits::tokens(64),
         cost: CostModel::decoder(8),
         learning_rate: LearningRate { peak: 1e-3, min: 0.0, schedule: Schedule::Cosine, warmup_steps: 2, steps: 10 },
         foundation_replicas: 1,

@@ -47,8 +47,8 @@ impl PlanSpec {
         let num_lanes = if config.run.deterministic { config.num_lanes() as u32 } else { encoder };
         Self {
             pack: PackLimits {
-                max_tokens: config.data.pack.max_tokens,
                 max_samples: config.train.micro_batch_size.unwrap_or(usize::MAX),
+                ..PackLimits::tokens(config.data.pack.max_tokens)
             },
             cost: CostModel::decoder(shape.hidden_size),
             learning_rate: LearningRate::new(&config.train),

@@ -1,16 +1,10 @@
 //! Packing: samples into as few rows as hold them, and rows that cost alike.
 
-use super::CostModel;
-use super::balance::{Room, longest_first};
+use super::PackLimits;
 use crate::message::SampleMeta;
+use crate::schedule::CostModel;
+use crate::schedule::balance::{Room, longest_first};
 use std::cmp::Reverse;
-
-/// What one pack may hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PackLimits {
-    pub max_tokens: usize,
-    pub max_samples: usize,
-}
 
 /// Numbers of packs that are tried below first fit's: each costs a pass over the samples.
 const MAX_TRIALS: usize = 4;
@@ -19,7 +13,7 @@ const MAX_TRIALS: usize = 4;
 ///
 /// Their number is first fit decreasing's (at most 11/9 of the best plus one), less what a few trials save, rounded up
 /// to a multiple of `replicas` where there are enough samples, so that no replica waits for another's last pack.
-pub(super) fn pack(samples: &[SampleMeta], limits: PackLimits, cost: CostModel, replicas: usize) -> Vec<Vec<usize>> {
+pub(crate) fn pack(samples: &[SampleMeta], limits: PackLimits, cost: CostModel, replicas: usize) -> Vec<Vec<usize>> {
     let costs: Vec<u64> = samples.iter().map(|sample| cost.sample(sample)).collect();
     let weights: Vec<u64> = samples.iter().map(|sample| u64::from(sample.num_tokens)).collect();
     let room = Room { weight: limits.max_tokens as u64, count: limits.max_samples.max(1) };
@@ -139,7 +133,7 @@ mod tests {
             max_samples in 1_usize..5,
             replicas in 1_usize..4,
         ) {
-            let limits = PackLimits { max_tokens: 10, max_samples };
+            let limits = PackLimits { max_samples, ..PackLimits::tokens(10) };
             let packs = pack(&samples(&lengths), limits, cost(), replicas);
             let mut all: Vec<usize> = packs.iter().flatten().copied().collect();
             prop_assert!(packs.iter().all(|pack| pack.is_sorted() && !pack.is_empty()));
@@ -164,7 +158,7 @@ mod tests {
     #[test]
     fn packs_cost_alike() {
         let lengths = [8, 8, 2, 2, 2, 2, 2, 2];
-        let packs = pack(&samples(&lengths), PackLimits { max_tokens: 20, max_samples: 99 }, cost(), 1);
+        let packs = pack(&samples(&lengths), PackLimits::tokens(20), cost(), 1);
         let tokens: Vec<u32> = packs.iter().map(|pack| pack.iter().map(|&item| lengths[item]).sum()).collect();
         assert_eq!(tokens, [14, 14]);
     }

@@ -1,0 +1,89 @@
+//! What a pack may hold, and what a sample takes of it.
+
+use crate::message::{SampleId, SampleMeta};
+
+/// What one pack may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackLimits {
+    pub max_tokens: usize,
+    pub max_samples: usize,
+    /// Media items; the name is that of configurations, frames of a video are no images.
+    pub max_images: usize,
+    /// Tokens that media items fill, of `max_tokens`.
+    pub max_visual_tokens: usize,
+}
+
+/// What a sample takes of a pack, or samples together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SampleSize {
+    pub tokens: u32,
+    pub images: u32,
+    pub visual_tokens: u32,
+}
+
+/// A sample that fits no pack, even alone. It is never cut: whoever sent it decides what becomes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("sample {sample} has {amount} {what}, and a pack holds {limit}; raise `{key}`")]
+pub struct TooLarge {
+    pub sample: SampleId,
+    pub amount: u32,
+    pub limit: usize,
+    what: &'static str,
+    key: &'static str,
+}
+
+impl PackLimits {
+    /// Nothing but tokens is limited.
+    pub fn tokens(max_tokens: usize) -> Self {
+        let most = usize::MAX;
+        Self { max_tokens, max_samples: most, max_images: most, max_visual_tokens: most }
+    }
+
+    /// # Errors
+    /// The sample exceeds a limit by itself.
+    pub fn check(&self, sample: SampleId, size: SampleSize) -> Result<(), TooLarge> {
+        let of = [
+            (size.tokens, self.max_tokens, "tokens", "data.pack.max_tokens"),
+            (size.images, self.max_images, "images", "data.pack.max_images"),
+            (size.visual_tokens, self.max_visual_tokens, "visual tokens", "data.pack.max_visual_tokens"),
+        ];
+        match of.into_iter().find(|&(amount, limit, ..)| amount as usize > limit) {
+            Some((amount, limit, what, key)) => Err(TooLarge { sample, amount, limit, what, key }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl SampleSize {
+    pub fn of(sample: &SampleMeta) -> Self {
+        let visual_tokens = sample.items.iter().map(|item| item.num_features).sum();
+        Self { tokens: sample.num_tokens, images: sample.items.len() as u32, visual_tokens }
+    }
+}
+
+/// What lies in a pack already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Load {
+    pub tokens: usize,
+    pub images: usize,
+    pub visual_tokens: usize,
+    pub samples: usize,
+}
+
+impl Load {
+    pub fn with(self, size: SampleSize) -> Self {
+        Self {
+            tokens: self.tokens + size.tokens as usize,
+            images: self.images + size.images as usize,
+            visual_tokens: self.visual_tokens + size.visual_tokens as usize,
+            samples: self.samples + 1,
+        }
+    }
+
+    pub fn fits(&self, limits: &PackLimits) -> bool {
+        self.tokens <= limits.max_tokens
+            && self.images <= limits.max_images
+            && self.visual_tokens <= limits.max_visual_tokens
+            && self.samples <= limits.max_samples.max(1)
+    }
+}
