@@ -192,7 +192,7 @@ mod tests {
     fn sample(id: usize, num_tokens: u32, features: &[u32]) -> SampleMeta {
         let item = |&num_features: &u32| ItemMeta { grid: Grid { t: 1, h: 2, w: 2 }, num_features };
         let items = features.iter().map(item).collect();
-        SampleMeta { id: SampleId(id as u64), owner: 0, num_tokens, num_targets: 1, items }
+        SampleMeta { id: SampleId(id as u64), owner: 0, num_tokens, num_targets: 1, items, documents: Vec::new() }
     }
 
     fn samples() -> impl Strategy<Value = Vec<SampleMeta>> {
