@@ -2,7 +2,7 @@
 
 use crate::folder::ModelFolder;
 use anyhow::{Context, Result};
-use loongforge_core::data::{Conversation, MediaSource, Part, Processor, ProcessorOptions, Sample, Turn};
+use loongforge_core::data::{Conversation, Locator, MediaSource, Part, Processor, ProcessorOptions, Sample, Turn};
 use loongforge_core::message::{Grid, SampleId};
 use loongforge_torch::model::{Decoder, Decoding, EncoderModel, Prompt, Sampling, generate};
 use loongforge_torch::nn::ParamStore;
@@ -71,7 +71,7 @@ impl Reader {
     pub fn question(&self, text: &str, images: &[impl AsRef<Path>]) -> Result<Sample> {
         let mut turn = Turn::text("user", text);
         turn.parts.splice(0..0, images.iter().map(|_| Part::Image));
-        let media = images.iter().map(|path| MediaSource::Image(path.as_ref().display().to_string())).collect();
+        let media = images.iter().map(|path| MediaSource::Image(Locator::File(path.as_ref().display().to_string()))).collect();
         let conversation = Conversation { turns: vec![turn], media };
         Ok(self.processor.prompt(SampleId(0), &conversation, Path::new(""))?)
     }

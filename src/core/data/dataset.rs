@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::error::{BadSample, DataError};
 use super::lines::Lines;
+use super::locator::Locator;
 use super::messages::Conversation;
 use super::mixture::Mixture;
 use super::processor::Processor;
@@ -70,8 +71,8 @@ pub struct Question {
     /// What generation starts from.
     pub prompt: Sample,
     pub answer: String,
-    /// Picture files, resolved.
-    pub images: Vec<std::path::PathBuf>,
+    /// Its pictures; files are resolved.
+    pub images: Vec<Locator>,
 }
 
 /// The questions of a file, in its order: what a model is evaluated on.
@@ -102,7 +103,11 @@ impl Questions {
                 .split_answer()
                 .ok_or_else(|| DataError::Line("no assistant turn: no answer to compare with".to_owned()))?;
             let prompt = processor.prompt(SampleId(index as u64), &question, base)?;
-            let images = question.images().map(|name| base.join(name)).collect();
+            let resolve = |image: &Locator| match image {
+                Locator::File(_) => Locator::File(image.display(base)),
+                other => other.clone(),
+            };
+            let images = question.images().map(resolve).collect();
             Ok(Question { prompt, answer, images })
         };
         ask().map_err(|error: DataError| self.lines.bad(index, error.to_string()))
@@ -187,7 +192,7 @@ mod tests {
 
         let questions = Questions::open(&digits.join("held_out.jsonl")).unwrap();
         let question = questions.read(2, dataset.processor()).unwrap();
-        assert!(question.images[0].exists() && question.answer.chars().all(|c| c.is_ascii_digit()));
+        assert!(std::path::Path::new(question.images[0].name()).exists() && question.answer.chars().all(|c| c.is_ascii_digit()));
         assert_eq!(question.prompt.meta.num_targets, 0);
     }
 

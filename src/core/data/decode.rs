@@ -8,10 +8,10 @@ use image::codecs::gif::GifDecoder;
 use image::{AnimationDecoder, DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbImage};
 
 use super::error::DataError;
+use super::locator::Locator;
 
 /// Memory that one picture may take while it is decoded.
 const MAX_DECODED_BYTES: u64 = 512 << 20;
-const MAX_FILE_BYTES: u64 = 256 << 20;
 /// Of an animation that does not say: what browsers show.
 const DEFAULT_GIF_FPS: f64 = 10.0;
 /// Bytes of a PNG up to the end of its size.
@@ -27,17 +27,13 @@ pub const MAX_ASPECT_RATIO: f64 = 200.0;
 /// # Errors
 /// Named by `path`: missing, no picture, corrupt, truncated, a side of 0 or above `max_side`, too elongated.
 pub fn open_rgb(path: &Path, max_side: usize) -> Result<RgbImage, DataError> {
-    let bytes = read_bytes(path)?;
-    decode_rgb(&bytes, max_side).map_err(|reason| DataError::image(path, reason))
+    read_rgb(&Locator::File(path.display().to_string()), Path::new(""), max_side)
 }
 
-/// A picture file as it is.
-pub fn read_bytes(path: &Path) -> Result<Vec<u8>, DataError> {
-    let size = std::fs::metadata(path).map_err(|error| DataError::image(path, error))?.len();
-    if size > MAX_FILE_BYTES {
-        return Err(DataError::image(path, format!("file of {size} bytes, more than {MAX_FILE_BYTES}")));
-    }
-    std::fs::read(path).map_err(|error| DataError::image(path, error))
+/// [`open_rgb`] of a file relative to `base`, or of bytes.
+pub fn read_rgb(locator: &Locator, base: &Path, max_side: usize) -> Result<RgbImage, DataError> {
+    let bytes = locator.read(base)?;
+    decode_rgb(&bytes, max_side).map_err(|reason| DataError::image(Path::new(&locator.display(base)), reason))
 }
 
 /// The frames of an animated GIF and how many there are a second.
@@ -72,25 +68,34 @@ pub fn decode_animation(bytes: &[u8], max_side: usize) -> Result<(Vec<RgbImage>,
 ///
 /// # Errors
 /// As [`open_rgb`], as far as the header tells.
-pub fn header_size(path: &Path, max_side: usize) -> Result<(u32, u32), DataError> {
-    let fail = |reason: String| DataError::image(path, reason);
-    let mut file = File::open(path).map_err(|error| fail(error.to_string()))?;
+pub fn header_size(locator: &Locator, base: &Path, max_side: usize) -> Result<(u32, u32), DataError> {
+    let size = match locator {
+        Locator::File(name) => match File::open(base.join(name)) {
+            Ok(file) => size_in_header(file, max_side),
+            Err(error) => Err(error.to_string()),
+        },
+        _ => size_in_header(Cursor::new(locator.read(base)?), max_side),
+    };
+    size.map_err(|reason| DataError::image(Path::new(&locator.display(base)), reason))
+}
+
+fn size_in_header(mut file: impl Read + Seek, max_side: usize) -> Result<(u32, u32), String> {
     let mut head = Vec::new();
-    file.by_ref().take(PNG_HEAD as u64).read_to_end(&mut head).map_err(|error| fail(error.to_string()))?;
+    file.by_ref().take(PNG_HEAD as u64).read_to_end(&mut head).map_err(|error| error.to_string())?;
     if head.is_empty() {
-        return Err(fail(EMPTY.to_owned()));
+        return Err(EMPTY.to_owned());
     }
     let (width, height) = match png_size(&head) {
         Some(size) => size,
         None => {
             // By its contents, whatever its name says.
             let begin = file.rewind().map(|()| ImageReader::new(BufReader::new(file)));
-            let reader = begin.and_then(ImageReader::with_guessed_format).map_err(|error| fail(error.to_string()))?;
-            reader.format().ok_or_else(|| fail(UNKNOWN.to_owned()))?;
-            reader.into_dimensions().map_err(|error| fail(format!("corrupt: {error}")))?
+            let reader = begin.and_then(ImageReader::with_guessed_format).map_err(|error| error.to_string())?;
+            reader.format().ok_or(UNKNOWN)?;
+            reader.into_dimensions().map_err(|error| format!("corrupt: {error}"))?
         }
     };
-    check_size(width, height, max_side).map_err(fail)?;
+    check_size(width, height, max_side)?;
     Ok((width, height))
 }
 

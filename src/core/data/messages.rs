@@ -11,8 +11,10 @@
 //! `fps` is the rate of those pictures.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as Json};
 
 use super::error::DataError;
+use super::locator::Locator;
 use super::media::{Kind, VideoSource};
 
 /// Stands for a picture in a content string.
@@ -27,18 +29,23 @@ pub struct Conversation {
     pub media: Vec<MediaSource>,
 }
 
-/// Where a picture or a video is.
+/// Where a picture, a video or a recording is.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MediaSource {
-    Image(String),
+    Image(Locator),
     Video(VideoSource),
+    Audio(Locator),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
     /// `system`, `user`, `assistant` or `tool`; learnt when `assistant`.
     pub role: String,
     pub parts: Vec<Part>,
+    /// The message's other keys, as a chat template sees them: `tool_calls`, `name`, `reasoning_content`, …
+    pub fields: Map<String, Json>,
+    /// Descriptions of functions that may be called from here on; those of all turns are the template's `tools`.
+    pub tools: Vec<Json>,
 }
 
 /// A part of a turn, serialized as chat templates expect it.
@@ -48,6 +55,7 @@ pub enum Part {
     Text { text: String },
     Image,
     Video,
+    Audio,
 }
 
 #[derive(Deserialize)]
@@ -99,7 +107,10 @@ impl RawVideo {
         };
         match fps {
             Some(fps) if !(fps.is_finite() && fps > 0.0) => Err(DataError::Line(format!("a video's fps is {fps}"))),
-            _ => Ok(MediaSource::Video(VideoSource { paths, fps })),
+            _ => {
+                let locators = paths.iter().map(|path| Locator::parse(path)).collect::<Result<_, _>>()?;
+                Ok(MediaSource::Video(VideoSource { locators, fps }))
+            }
         }
     }
 }
@@ -115,7 +126,7 @@ struct Listed {
 impl Listed {
     fn image(&mut self, own: Option<String>) -> Result<Part, DataError> {
         let path = own.or_else(|| self.images.next()).ok_or_else(|| too_few(IMAGE_PLACEHOLDER, "images"))?;
-        self.media.push(MediaSource::Image(path));
+        self.media.push(MediaSource::Image(Locator::parse(&path)?));
         Ok(Part::Image)
     }
 
@@ -145,7 +156,7 @@ impl Listed {
                     parts.push(self.image(None)?);
                     rest = &after[IMAGE_PLACEHOLDER.len()..];
                 }
-                Some((_, Kind::Video)) => {
+                Some(_) => {
                     parts.push(self.video(None, None)?);
                     rest = &after[VIDEO_PLACEHOLDER.len()..];
                 }
@@ -173,7 +184,7 @@ impl Conversation {
                     raw_parts.into_iter().map(|part| parse_part(part, &mut listed)).collect::<Result<_, _>>()?
                 }
             };
-            turns.push(Turn { role: turn.role, parts });
+            turns.push(Turn::new(&turn.role, parts));
         }
         let Listed { images, videos, media, .. } = listed;
         let is_image = |source: &&MediaSource| matches!(source, MediaSource::Image(_));
@@ -199,11 +210,11 @@ impl Conversation {
         Self { turns, media: Vec::new() }
     }
 
-    /// The picture files, in order.
-    pub fn images(&self) -> impl Iterator<Item = &str> {
+    /// The pictures, in order.
+    pub fn images(&self) -> impl Iterator<Item = &Locator> {
         self.media.iter().filter_map(|source| match source {
-            MediaSource::Image(path) => Some(path.as_str()),
-            MediaSource::Video(_) => None,
+            MediaSource::Image(locator) => Some(locator),
+            MediaSource::Video(_) | MediaSource::Audio(_) => None,
         })
     }
 }
@@ -225,21 +236,26 @@ impl MediaSource {
         match self {
             MediaSource::Image(_) => Kind::Image,
             MediaSource::Video(_) => Kind::Video,
+            MediaSource::Audio(_) => Kind::Audio,
         }
     }
 
     /// What it is named by.
-    pub fn path(&self) -> &str {
+    pub fn name(&self) -> &str {
         match self {
-            MediaSource::Image(path) => path,
-            MediaSource::Video(video) => video.paths.first().map_or("", String::as_str),
+            MediaSource::Image(locator) | MediaSource::Audio(locator) => locator.name(),
+            MediaSource::Video(video) => video.locators.first().map_or("", Locator::name),
         }
     }
 }
 
 impl Turn {
+    pub fn new(role: &str, parts: Vec<Part>) -> Self {
+        Self { role: role.to_owned(), parts, ..Self::default() }
+    }
+
     pub fn text(role: &str, text: &str) -> Self {
-        Self { role: role.to_owned(), parts: vec![Part::Text { text: text.to_owned() }] }
+        Self::new(role, vec![Part::Text { text: text.to_owned() }])
     }
 
     /// The text parts in one string.
@@ -272,10 +288,10 @@ mod tests {
             {"role":"assistant","content":[{"type":"text","text":"1"}]}],"images":["a.png"]}"#;
         let conversation = Conversation::parse(string).unwrap();
         assert_eq!(conversation, Conversation::parse(parts).unwrap());
-        assert_eq!(conversation.images().collect::<Vec<_>>(), ["a.png"]);
+        assert_eq!(conversation.images().collect::<Vec<_>>(), [&Locator::from("a.png")]);
         assert_eq!((conversation.turns[0].joined_text().as_str(), conversation.turns[0].num_media()), ("Readit.", 2));
         let MediaSource::Video(video) = &conversation.media[1] else { panic!("a video") };
-        assert_eq!((video.paths.len(), video.fps), (2, Some(4.0)));
+        assert_eq!((video.locators.len(), video.fps), (2, Some(4.0)));
         // Without videos `<video>` is text.
         let html = r#"{"messages":[{"role":"user","content":"<video> is a tag"}]}"#;
         assert_eq!(Conversation::parse(html).unwrap().turns[0].joined_text(), "<video> is a tag");

@@ -9,7 +9,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde::Serialize;
-use serde_json::Value as Json;
+use serde_json::{Map, Value as Json};
 
 use super::error::DataError;
 use super::messages::{Part, Turn};
@@ -55,6 +55,8 @@ pub struct ChatTemplate {
 struct Message<'a> {
     role: &'a str,
     content: Content<'a>,
+    #[serde(flatten)]
+    fields: &'a Map<String, Json>,
 }
 
 /// Plain text goes as a string, since templates of text models know nothing else.
@@ -125,13 +127,17 @@ impl ChatTemplate {
                 } else {
                     Content::Text(turn.joined_text())
                 },
+                fields: &turn.fields,
             })
             .collect();
+        let tools: Vec<&Json> = turns.iter().flat_map(|turn| &turn.tools).collect();
+        let tools = if tools.is_empty() { Value::from(()) } else { Value::from(Serde(&tools)) };
         let template = self.environment.get_template("chat").map_err(describe)?;
         template
             .render(context! {
                 messages => Value::from(Serde(&messages)),
                 add_generation_prompt,
+                tools,
                 ..Value::from(Serde(&self.tokens))
             })
             .map_err(describe)
@@ -176,7 +182,7 @@ mod tests {
 
     fn turns() -> Vec<Turn> {
         vec![
-            Turn { role: "user".into(), parts: vec![Part::Image, Part::Text { text: "Read <b>.".into() }] },
+            Turn::new("user", vec![Part::Image, Part::Text { text: "Read <b>.".into() }]),
             Turn::text("assistant", "12"),
         ]
     }

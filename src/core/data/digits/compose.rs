@@ -179,10 +179,10 @@ mod tests {
         assert!(compose(&dir, &digits).unwrap());
         let train = lines(&dir, "train.jsonl");
         assert_eq!((train.len(), lines(&dir, "held_out.jsonl").len()), (1005, 20));
-        assert!(train[1004].media[0].path().contains("/001/"));
+        assert!(train[1004].media[0].name().contains("/001/"));
         let mut lengths = [0; 7];
         for conversation in &train {
-            let picture = image::open(dir.join(conversation.media[0].path())).unwrap();
+            let picture = image::open(dir.join(conversation.media[0].name())).unwrap();
             let num_digits = conversation.turns[1].joined_text().len();
             assert!(picture.width() as usize >= 16 * num_digits && (32..=48).contains(&picture.height()));
             lengths[num_digits] += 1;

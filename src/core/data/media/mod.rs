@@ -27,5 +27,5 @@ pub(super) use open::open;
 pub use processor::{Expansion, Kind, Markers, MediaProcessor, Piece, Run};
 pub use sampling::{Sampling, Spread};
 pub use smart_resize::smart_resize;
-pub use video::Video;
-pub(super) use video::{VideoSource, load};
+pub(super) use video::load;
+pub use video::{Video, VideoSource};

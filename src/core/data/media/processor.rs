@@ -50,6 +50,8 @@ pub struct Markers {
 pub enum Kind {
     Image,
     Video,
+    /// Kept in samples; no processor takes it.
+    Audio,
 }
 
 impl Kind {
@@ -58,6 +60,7 @@ impl Kind {
         match self {
             Kind::Image => "pictures",
             Kind::Video => "videos",
+            Kind::Audio => "audio",
         }
     }
 }

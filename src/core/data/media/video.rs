@@ -1,13 +1,14 @@
 //! The frames of a video: a folder or a list of pictures, or an animated GIF. Not for compressed video files.
 
 use std::cmp::Ordering;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use image::RgbImage;
 
 use super::sampling::Sampling;
-use crate::data::decode::{decode_animation, open_rgb, read_bytes};
+use crate::data::decode::{decode_animation, read_rgb};
 use crate::data::error::DataError;
+use crate::data::locator::Locator;
 
 const PICTURES: [&str; 5] = ["png", "jpg", "jpeg", "webp", "bmp"];
 const VIDEOS: [&str; 8] = ["mp4", "mkv", "webm", "avi", "mov", "m4v", "mpg", "flv"];
@@ -15,8 +16,8 @@ const VIDEOS: [&str; 8] = ["mp4", "mkv", "webm", "avi", "mov", "m4v", "mpg", "fl
 /// A video in a sample: where its frames are.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VideoSource {
-    /// One path: a folder of pictures or an animated GIF. Several: the frames themselves.
-    pub paths: Vec<String>,
+    /// One: a folder of pictures or an animated GIF. Several: the frames themselves.
+    pub locators: Vec<Locator>,
     /// Frames a second of these frames. `None`: a GIF's own; frames are taken as they are, at the processor's rate.
     pub fps: Option<f64>,
 }
@@ -37,15 +38,18 @@ pub struct Video {
 /// # Errors
 /// Named by its path: nothing there, a video file that has to be decoded, no frames, frames of several sizes.
 pub fn load(source: &VideoSource, base: &Path, max_side: usize, sampling: &Sampling) -> Result<Video, DataError> {
-    if let [one] = source.paths.as_slice() {
-        let path = base.join(one);
-        let extension = extension(&path);
-        if path.is_dir() {
-            return pictures(&path, &in_folder(&path)?, source.fps, max_side, sampling);
+    if let [one] = source.locators.as_slice() {
+        let fail = |reason: &str| DataError::image(Path::new(&one.display(base)), reason);
+        let extension = one.extension();
+        if let Locator::File(name) = one
+            && base.join(name).is_dir()
+        {
+            let folder = base.join(name);
+            return pictures(&folder, &in_folder(&folder)?, source.fps, max_side, sampling);
         }
         if extension == "gif" {
-            let animation = decode_animation(&read_bytes(&path)?, max_side);
-            let (frames, own_fps) = animation.map_err(|reason| DataError::image(&path, reason))?;
+            let animation = decode_animation(&one.read(base)?, max_side);
+            let (frames, own_fps) = animation.map_err(|reason| fail(&reason))?;
             let fps = source.fps.unwrap_or(own_fps);
             let taken = sampling.indices(frames.len(), Some(fps));
             let frames_taken = taken.iter().map(|&index| frames[index].clone()).collect();
@@ -54,34 +58,33 @@ pub fn load(source: &VideoSource, base: &Path, max_side: usize, sampling: &Sampl
         if VIDEOS.contains(&extension.as_str()) {
             let reason = "video files are not decoded: extract the frames (ffmpeg -i FILE -r 2 FOLDER/%06d.jpg) and name \
                           the folder, with \"fps\"";
-            return Err(DataError::image(&path, reason));
+            return Err(fail(reason));
         }
     }
-    let paths: Vec<PathBuf> = source.paths.iter().map(|name| base.join(name)).collect();
-    pictures(base, &paths, source.fps, max_side, sampling)
+    pictures(base, &source.locators, source.fps, max_side, sampling)
 }
 
-/// `named` is what an empty list is blamed on.
+/// An empty list is blamed on `base`.
 fn pictures(
-    named: &Path,
-    paths: &[PathBuf],
+    base: &Path,
+    paths: &[Locator],
     fps: Option<f64>,
     max_side: usize,
     sampling: &Sampling,
 ) -> Result<Video, DataError> {
     if paths.is_empty() {
-        return Err(DataError::image(named, "a video without frames"));
+        return Err(DataError::image(base, "a video without frames"));
     }
     let taken = sampling.indices(paths.len(), fps);
     let mut frames: Vec<RgbImage> = Vec::with_capacity(taken.len());
     for &index in &taken {
-        let frame = open_rgb(&paths[index], max_side)?;
+        let frame = read_rgb(&paths[index], base, max_side)?;
         if let Some(first) = frames.first()
             && first.dimensions() != frame.dimensions()
         {
             let ((w, h), (first_w, first_h)) = (frame.dimensions(), first.dimensions());
             let reason = format!("is {w}×{h} pixels, but the video's first frame is {first_w}×{first_h}");
-            return Err(DataError::image(&paths[index], reason));
+            return Err(DataError::image(Path::new(&paths[index].display(base)), reason));
         }
         frames.push(frame);
     }
@@ -108,26 +111,22 @@ impl Video {
     }
 }
 
-fn extension(path: &Path) -> String {
-    path.extension().map(|extension| extension.to_string_lossy().to_lowercase()).unwrap_or_default()
-}
-
 /// The pictures of a folder in the order of their names, numbers by value.
-fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
+fn in_folder(folder: &Path) -> Result<Vec<Locator>, DataError> {
     let read = |error: std::io::Error| DataError::image(folder, error);
-    let mut paths = Vec::new();
+    let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(read)? {
-        let path = entry.map_err(read)?.path();
-        if PICTURES.contains(&extension(&path).as_str()) {
-            paths.push(path);
+        let file = Locator::File(entry.map_err(read)?.file_name().to_string_lossy().into_owned());
+        if PICTURES.contains(&file.extension().as_str()) {
+            files.push(file);
         }
     }
-    paths.sort_by(|a, b| natural(&a.to_string_lossy(), &b.to_string_lossy()));
-    Ok(paths)
+    files.sort_by(|a, b| natural(a.name(), b.name()));
+    Ok(files)
 }
 
 /// `frame2` before `frame10`.
-fn natural(left: &str, right: &str) -> Ordering {
+pub fn natural(left: &str, right: &str) -> Ordering {
     let digits = |text: &str| text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (mut a, mut b) = (left, right);
     loop {
@@ -165,7 +164,7 @@ mod tests {
     }
 
     fn source(paths: &[&str], fps: Option<f64>) -> VideoSource {
-        VideoSource { paths: paths.iter().map(|path| path.to_string()).collect(), fps }
+        VideoSource { locators: paths.iter().map(|&path| path.into()).collect(), fps }
     }
 
     /// Frame number `i` is all of brightness `20 i`.

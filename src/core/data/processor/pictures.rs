@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Processor;
-use crate::data::decode::{header_size, open_rgb};
+use crate::data::decode::{header_size, read_rgb};
 use crate::data::error::DataError;
 use crate::data::expand::{Expanded, Place, check, find};
 use crate::data::media::{self, Expansion, Kind};
@@ -15,7 +15,7 @@ impl Processor {
         let (Some(template), Some(media)) = (&self.template, &self.media) else { return true };
         let markers = media.markers();
         let text = Part::Text { text: "?".to_owned() };
-        let turn = Turn { role: "user".to_owned(), parts: vec![part, text] };
+        let turn = Turn::new("user", vec![part, text]);
         template.render(&[turn], false).is_ok_and(|text| find(&text, markers).len() == 1)
     }
 
@@ -46,26 +46,27 @@ impl Processor {
                 None => Ok((Expanded::new(text, &[], &[], ""), Vec::new())),
                 Some(source) => {
                     let reason = format!("this model takes no {}", source.kind().name());
-                    Err(DataError::image(Path::new(source.path()), reason))
+                    Err(DataError::image(Path::new(source.name()), reason))
                 }
             };
         };
+        if let Some(source) = conversation.media.iter().find(|source| source.kind() == Kind::Audio) {
+            return Err(DataError::image(Path::new(source.name()), "this model takes no audio"));
+        }
         let places = find(text, media.markers());
         check(&places, conversation.media.iter().map(MediaSource::kind))?;
         self.check_images(text, &places, conversation, base)?;
         let load = |source: &MediaSource| {
-            let (path, expansion) = match source {
-                MediaSource::Image(name) => {
-                    let path = base.join(name);
-                    let expansion = media.image(&open_rgb(&path, self.max_side)?);
-                    (path, expansion)
+            let (named, expansion) = match source {
+                MediaSource::Image(locator) | MediaSource::Audio(locator) => {
+                    (locator.display(base), media.image(&read_rgb(locator, base, self.max_side)?))
                 }
                 MediaSource::Video(video) => {
                     let frames = media::load(video, base, self.max_side, media.sampling())?;
-                    (base.join(source.path()), media.video(&frames))
+                    (base.join(source.name()).display().to_string(), media.video(&frames))
                 }
             };
-            expansion.map_err(|reason| DataError::image(&path, reason))
+            expansion.map_err(|reason| DataError::image(Path::new(&named), reason))
         };
         let expansions: Vec<Expansion> = conversation.media.iter().map(load).collect::<Result<_, _>>()?;
         Ok((Expanded::new(text, &places, &expansions, &self.placeholder), expansions))
@@ -85,11 +86,11 @@ impl Processor {
             return Ok(());
         }
         let mut num_image_tokens = 0;
-        for name in conversation.images() {
-            let path = base.join(name);
-            let (width, height) = header_size(&path, self.max_side)?;
+        for locator in conversation.images() {
+            let (width, height) = header_size(locator, base, self.max_side)?;
             let num_features = media.num_image_features(width as usize, height as usize);
-            num_image_tokens += num_features.map_err(|reason| DataError::image(&path, reason))?;
+            let named = || locator.display(base);
+            num_image_tokens += num_features.map_err(|reason| DataError::image(Path::new(&named()), reason))?;
         }
         let num_text_tokens = self.tokenizer.encode(text)?.len().saturating_sub(places.len());
         self.check_length(num_text_tokens, num_image_tokens)

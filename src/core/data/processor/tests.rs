@@ -126,8 +126,8 @@ fn what_is_wrong_with_a_sample_is_said() {
     let processor = open(folder.path(), 60);
     image::RgbImage::new(100, 40).save(folder.path().join("a.png")).unwrap();
     let reason = |parts: Vec<Part>, answer: &str, images: &[&str]| {
-        let turns = vec![Turn { role: "user".into(), parts }, Turn::text("assistant", answer)];
-        let media = images.iter().map(|name| MediaSource::Image(name.to_string())).collect();
+        let turns = vec![Turn::new("user", parts), Turn::text("assistant", answer)];
+        let media = images.iter().map(|name| MediaSource::Image((*name).into())).collect();
         let conversation = Conversation { turns, media };
         processor.training_sample(SampleId(0), &conversation, folder.path()).unwrap_err().to_string()
     };
