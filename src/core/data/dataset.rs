@@ -192,7 +192,10 @@ mod tests {
 
         let questions = Questions::open(&digits.join("held_out.jsonl")).unwrap();
         let question = questions.read(2, dataset.processor()).unwrap();
-        assert!(std::path::Path::new(question.images[0].name()).exists() && question.answer.chars().all(|c| c.is_ascii_digit()));
+        assert!(
+            std::path::Path::new(question.images[0].name()).exists()
+                && question.answer.chars().all(|c| c.is_ascii_digit())
+        );
         assert_eq!(question.prompt.meta.num_targets, 0);
     }
 
