@@ -54,14 +54,28 @@ impl Dataset {
 
     /// The sample at a position, counted over all epochs.
     pub fn sample(&self, position: u64) -> Result<Sample, BadSample> {
+        let (content, base) = self.content(position)?;
+        let sample = self.processor.sample_of(SampleId(position), &content, base);
+        sample.map_err(|error| self.bad(position, error.to_string()))
+    }
+
+    /// What the sample at a position is made from, and what its files are relative to.
+    pub(super) fn content(&self, position: u64) -> Result<(Content, &Path), BadSample> {
         let place = self.mixture.place(position);
         let source = &self.sources[place.source];
-        let (id, index) = (SampleId(position), place.index as usize);
-        let sample = match source.read(index)? {
-            Content::Messages(conversation) => self.processor.training_sample(id, &conversation, source.base()),
-            Content::Text(piece) => self.processor.text_sample(id, &piece),
-        };
-        sample.map_err(|error| source.bad(index, error.to_string()))
+        Ok((source.read(place.index as usize)?, source.base()))
+    }
+
+    /// File and line of the sample at a position.
+    pub(super) fn place_name(&self, position: u64) -> String {
+        let place = self.bad(position, String::new());
+        format!("{}:{}", place.file.display(), place.line)
+    }
+
+    /// The sample at a position, and why it cannot be used.
+    pub(super) fn bad(&self, position: u64, reason: String) -> BadSample {
+        let place = self.mixture.place(position);
+        self.sources[place.source].bad(place.index as usize, reason)
     }
 }
 

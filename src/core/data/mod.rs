@@ -31,6 +31,7 @@ mod template;
 mod tiktoken;
 mod tokenizer;
 mod tokenizer_file;
+pub mod tools;
 
 pub use bad::BadSampleList;
 pub use dataset::{Dataset, Question, Questions};

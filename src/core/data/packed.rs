@@ -2,7 +2,7 @@
 //! in training. Here is how one pack lies in a WebDataset shard; not who makes them (`tools::pack`).
 //!
 //! ```text
-//! KEY.json               {"ids": [..], "lens": [..], "samples": [..], "media": [{"kind", "fps", "files", "items"}]}
+//! KEY.json               {"ids": [..], "lens": [..], "samples": [..], "media": [{"kind", "fps", "files"}], "items": [..]}
 //! KEY.input_ids.npy      [tokens], 32-bit
 //! KEY.targets.npy        [tokens]; -100 does not count in the loss
 //! KEY.position_ids.npy   [3, tokens]; only where they are not 0, 1, 2, … in each document
@@ -39,6 +39,8 @@ pub struct PackedSample {
     pub position_ids: Option<Vec<i32>>,
     /// Pictures and videos in the order of their placeholders.
     pub media: Vec<PackedMedia>,
+    /// What the encoder will be given of all of them.
+    pub items: Vec<ItemMeta>,
 }
 
 /// A picture or a video of a pack.
@@ -47,8 +49,6 @@ pub struct PackedMedia {
     pub kind: PackedKind,
     /// Name within the pack and bytes; several for a video of frames.
     pub files: Vec<(String, Arc<[u8]>)>,
-    /// What the encoder will be given of it.
-    pub items: Vec<ItemMeta>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -67,6 +67,8 @@ struct RawPack {
     samples: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     media: Vec<RawMedia>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    items: Vec<RawItem>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -75,7 +77,6 @@ struct RawMedia {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     fps: Option<f64>,
     files: Vec<String>,
-    items: Vec<RawItem>,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -99,8 +100,13 @@ impl PackedSample {
 
     /// The members of its key in a shard: the name behind the key's dot, and the bytes.
     pub fn members(&self) -> Vec<(String, Arc<[u8]>)> {
-        let media = self.media.iter().map(PackedMedia::raw).collect();
-        let raw = RawPack { ids: self.ids.clone(), lens: self.lens.clone(), samples: self.samples.clone(), media };
+        let raw = RawPack {
+            ids: self.ids.clone(),
+            lens: self.lens.clone(),
+            samples: self.samples.clone(),
+            media: self.media.iter().map(PackedMedia::raw).collect(),
+            items: self.items.iter().map(RawItem::of).collect(),
+        };
         let json = serde_json::to_vec(&raw).expect("numbers and strings");
         let num_tokens = self.input_ids.len();
         let mut members = vec![
@@ -142,7 +148,8 @@ impl PackedSample {
         let targets = array(TARGETS, expect(TARGETS)?, &[])?;
         let position_ids = find(POSITION_IDS).map(|bytes| array(POSITION_IDS, bytes, &[3])).transpose()?;
         let media = raw.media.into_iter().map(|media| media.open(&find)).collect::<Result<_, _>>()?;
-        Ok(Self { ids: raw.ids, lens: raw.lens, samples: raw.samples, input_ids, targets, position_ids, media })
+        let items = raw.items.into_iter().map(RawItem::open).collect();
+        Ok(Self { ids: raw.ids, lens: raw.lens, samples: raw.samples, input_ids, targets, position_ids, media, items })
     }
 
     /// [3, tokens]: those of the pack, or the plain ones.
@@ -164,10 +171,8 @@ impl PackedMedia {
             PackedKind::Image => (RawKind::Image, None),
             PackedKind::Video { fps } => (RawKind::Video, fps),
         };
-        let item =
-            |item: &ItemMeta| RawItem { grid: [item.grid.t, item.grid.h, item.grid.w], features: item.num_features };
         let files = self.files.iter().map(|(name, _)| name.clone()).collect();
-        RawMedia { kind, fps, files, items: self.items.iter().map(item).collect() }
+        RawMedia { kind, fps, files }
     }
 }
 
@@ -188,11 +193,18 @@ impl RawMedia {
             None => Err(wrong(format!("a pack without its member {name}"))),
         };
         let files = self.files.into_iter().map(file).collect::<Result<_, _>>()?;
-        let item = |RawItem { grid: [t, h, w], features }: RawItem| ItemMeta {
-            grid: Grid { t, h, w },
-            num_features: features,
-        };
-        Ok(PackedMedia { kind, files, items: self.items.into_iter().map(item).collect() })
+        Ok(PackedMedia { kind, files })
+    }
+}
+
+impl RawItem {
+    fn of(item: &ItemMeta) -> Self {
+        Self { grid: [item.grid.t, item.grid.h, item.grid.w], features: item.num_features }
+    }
+
+    fn open(self) -> ItemMeta {
+        let [t, h, w] = self.grid;
+        ItemMeta { grid: Grid { t, h, w }, num_features: self.features }
     }
 }
 
@@ -217,17 +229,13 @@ mod tests {
             targets: vec![2, -100, 4, 5, -100],
             position_ids: Some((0..15).collect()),
             media: vec![
-                PackedMedia {
-                    kind: PackedKind::Image,
-                    files: vec![file("0_a.png", b"one")],
-                    items: vec![item(1, 2, 2, 1)],
-                },
+                PackedMedia { kind: PackedKind::Image, files: vec![file("0_a.png", b"one")] },
                 PackedMedia {
                     kind: PackedKind::Video { fps: Some(2.0) },
                     files: vec![file("1_0_f.jpg", b"two"), file("1_1_f.jpg", b"")],
-                    items: vec![item(2, 2, 2, 2), item(1, 2, 4, 2)],
                 },
             ],
+            items: vec![item(1, 2, 2, 1), item(2, 2, 2, 2), item(1, 2, 4, 2)],
         }
     }
 
@@ -238,7 +246,7 @@ mod tests {
         members.reverse();
         assert_eq!(PackedSample::from_members(&members).unwrap(), pack);
         assert_eq!(pack.all_position_ids(), (0..15).collect::<Vec<_>>());
-        (pack.position_ids, pack.media) = (None, Vec::new());
+        (pack.position_ids, pack.media, pack.items) = (None, Vec::new(), Vec::new());
         let members = pack.members();
         let names: Vec<&str> = members.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["json", "input_ids.npy", "targets.npy"]);
@@ -265,11 +273,8 @@ mod tests {
             (r#"{"ids":[1],"lens":[2,3],"samples":["a","b"]}"#, "1 ids"),
             (r#"{"ids":[1,2],"lens":[5,0],"samples":["a","b"]}"#, "empty one"),
             (r#"{"ids":[1,2],"lens":[4294967295,4294967295],"samples":["a","b"]}"#, "8589934590"),
-            (r#"{"ids":[1],"lens":[5],"samples":["a"],"media":[{"kind":"image","files":[],"items":[]}]}"#, "0 files"),
-            (
-                r#"{"ids":[1],"lens":[5],"samples":["a"],"media":[{"kind":"video","fps":0,"files":[],"items":[]}]}"#,
-                "fps",
-            ),
+            (r#"{"ids":[1],"lens":[5],"samples":["a"],"media":[{"kind":"image","files":[]}]}"#, "0 files"),
+            (r#"{"ids":[1],"lens":[5],"samples":["a"],"media":[{"kind":"video","fps":0,"files":[]}]}"#, "fps"),
         ] {
             assert!(json(text).contains(part), "{text}: {}", json(text));
         }

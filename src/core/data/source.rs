@@ -7,6 +7,7 @@ use serde::Deserialize;
 use super::error::{BadSample, DataError};
 use super::lines::Lines;
 use super::messages::Conversation;
+use super::packed::PackedSample;
 use crate::config::{Format, Phase, TrainFile};
 
 /// Places of a file at which its bytes a token are measured, and bytes that are looked at there.
@@ -34,6 +35,8 @@ pub struct Source {
 pub enum Content {
     Messages(Conversation),
     Text(Piece),
+    /// Documents end to end, processed but for their pixels.
+    Packed(PackedSample),
 }
 
 /// A text or a piece of one.

@@ -115,8 +115,17 @@ impl Tokenizer {
 
     /// The text of ids, without special tokens.
     pub fn decode(&self, ids: &[i64]) -> Result<String, DataError> {
+        self.text(ids, true)
+    }
+
+    /// The text of ids, special tokens as they are written.
+    pub fn decode_all(&self, ids: &[i64]) -> Result<String, DataError> {
+        self.text(ids, false)
+    }
+
+    fn text(&self, ids: &[i64], skip_special: bool) -> Result<String, DataError> {
         let ids: Vec<u32> = ids.iter().filter_map(|&id| u32::try_from(id).ok()).collect();
-        self.inner.decode(&ids, true).map_err(|error| DataError::Tokenizer(error.to_string()))
+        self.inner.decode(&ids, skip_special).map_err(|error| DataError::Tokenizer(error.to_string()))
     }
 }
 

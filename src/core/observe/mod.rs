@@ -1,5 +1,6 @@
 //! Seeing what happens: metrics files, TensorBoard, progress, logs, and pictures of results. Nothing here decides.
 
+mod bar;
 mod canvas;
 mod console;
 mod error;
@@ -13,6 +14,7 @@ mod sheet;
 mod tensorboard;
 mod terminal;
 
+pub use bar::Bar;
 pub use console::{Console, ConsoleWriter};
 pub use error::ObserveError;
 pub use jsonl::{MetricsFile, read_metrics};

@@ -33,6 +33,12 @@ pub struct Video {
     pub fps: f64,
 }
 
+/// Whether a file holds a whole video, by its name.
+pub fn is_clip(locator: &Locator) -> bool {
+    let extension = locator.extension();
+    extension == "gif" || VIDEOS.contains(&extension.as_str())
+}
+
 /// Reads the frames that `sampling` takes. Paths are relative to `base`.
 ///
 /// # Errors
@@ -112,7 +118,7 @@ impl Video {
 }
 
 /// The pictures of a folder in the order of their names, numbers by value.
-fn in_folder(folder: &Path) -> Result<Vec<Locator>, DataError> {
+pub fn in_folder(folder: &Path) -> Result<Vec<Locator>, DataError> {
     let read = |error: std::io::Error| DataError::image(folder, error);
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(read)? {

@@ -4,6 +4,7 @@
 mod assemble;
 mod open;
 mod options;
+mod packed;
 mod pictures;
 mod samples;
 #[cfg(test)]

@@ -56,7 +56,17 @@ impl Processor {
         let places = find(text, media.markers());
         check(&places, conversation.media.iter().map(MediaSource::kind))?;
         self.check_images(text, &places, conversation, base)?;
+        let expansions = self.load(&conversation.media, base)?;
+        Ok((Expanded::new(text, &places, &expansions, &self.placeholder), expansions))
+    }
+
+    /// Pictures and videos, in order, as the model takes them.
+    pub(super) fn load(&self, sources: &[MediaSource], base: &Path) -> Result<Vec<Expansion>, DataError> {
         let load = |source: &MediaSource| {
+            let Some(media) = &self.media else {
+                let reason = format!("this model takes no {}", source.kind().name());
+                return Err(DataError::image(Path::new(source.name()), reason));
+            };
             let (named, expansion) = match source {
                 MediaSource::Image(locator) | MediaSource::Audio(locator) => {
                     (locator.display(base), media.image(&read_rgb(locator, base, self.max_side)?))
@@ -68,8 +78,7 @@ impl Processor {
             };
             expansion.map_err(|reason| DataError::image(Path::new(&named), reason))
         };
-        let expansions: Vec<Expansion> = conversation.media.iter().map(load).collect::<Result<_, _>>()?;
-        Ok((Expanded::new(text, &places, &expansions, &self.placeholder), expansions))
+        sources.iter().map(load).collect()
     }
 
     /// Many large pictures would take much memory before their sample turned out to be too long: their headers say so.

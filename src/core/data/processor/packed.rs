@@ -1,0 +1,66 @@
+//! Samples of whatever content; packs, of which only the pixels are left to do.
+
+use std::path::Path;
+
+use super::Processor;
+use crate::data::error::DataError;
+use crate::data::locator::Locator;
+use crate::data::media::VideoSource;
+use crate::data::messages::MediaSource;
+use crate::data::packed::{PackedKind, PackedMedia, PackedSample};
+use crate::data::sample::Sample;
+use crate::data::source::Content;
+use crate::message::SampleId;
+
+impl Processor {
+    /// A training sample. Files are relative to `base`.
+    pub(in crate::data) fn sample_of(&self, id: SampleId, content: &Content, base: &Path) -> Result<Sample, DataError> {
+        match content {
+            Content::Messages(conversation) => self.training_sample(id, conversation, base),
+            Content::Text(piece) => self.text_sample(id, piece),
+            Content::Packed(pack) => self.packed_sample(id, pack),
+        }
+    }
+
+    /// A pack as one sample of several documents.
+    ///
+    /// # Errors
+    /// It is longer than the run's packs, or was packed for another model or other limits of pictures.
+    pub fn packed_sample(&self, id: SampleId, pack: &PackedSample) -> Result<Sample, DataError> {
+        let num_features: usize = pack.items.iter().map(|item| item.num_features as usize).sum();
+        self.check_length(pack.num_tokens().saturating_sub(num_features), num_features)?;
+        let image_token = self.tokenizer.special().image.filter(|_| self.media.is_some());
+        let is_placeholder = |&&token: &&i32| Some(i64::from(token)) == image_token;
+        let num_placeholders = pack.input_ids.iter().filter(is_placeholder).count();
+        if num_placeholders != num_features {
+            return Err(DataError::Line(format!(
+                "a pack of {num_features} features and {num_placeholders} placeholders of this model: pack the data for it"
+            )));
+        }
+        let sources: Vec<MediaSource> = pack.media.iter().map(PackedMedia::source).collect();
+        let expansions = self.load(&sources, Path::new(""))?;
+        let media = expansions.into_iter().flat_map(|expansion| expansion.media).collect();
+        let widen = |ids: &[i32]| ids.iter().map(|&id| i64::from(id)).collect();
+        let mut sample = Sample::new(id, widen(&pack.input_ids), pack.all_position_ids(), widen(&pack.targets), media);
+        if sample.meta.items != pack.items {
+            return Err(DataError::Line(
+                "a pack whose pictures and videos have other sizes for this model and these limits: pack the data for them"
+                    .to_owned(),
+            ));
+        }
+        if pack.lens.len() > 1 {
+            sample.meta.documents.clone_from(&pack.lens);
+        }
+        Ok(sample)
+    }
+}
+
+impl PackedMedia {
+    fn source(&self) -> MediaSource {
+        let mut locators = self.files.iter().map(|(name, bytes)| Locator::bytes(name.clone(), bytes.clone()));
+        match self.kind {
+            PackedKind::Image => MediaSource::Image(locators.next().unwrap_or_else(|| Locator::bytes("", *b""))),
+            PackedKind::Video { fps } => MediaSource::Video(VideoSource { locators: locators.collect(), fps }),
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! What is in files: format, numbers, fields, and a few samples as a model would see them. Not how that is shown.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use image::RgbImage;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use serde_json::Value as Json;
+
+use super::input::Inputs;
+use super::record::MAX_SIDE;
+use crate::data::decode::{decode_animation, read_rgb};
+use crate::data::error::{BadSample, DataError};
+use crate::data::locator::Locator;
+use crate::data::media::{Kind, in_folder};
+use crate::data::messages::{MediaSource, Part};
+use crate::data::processor::Processor;
+use crate::data::sample::Sample;
+use crate::data::source::Content;
+use crate::message::SampleId;
+
+/// Records, or members of an archive, whose fields are looked at.
+const NUM_PROBED: usize = 200;
+/// Frames of a video that are shown.
+const MAX_FRAMES: usize = 4;
+
+/// One file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FileInfo {
+    pub path: PathBuf,
+    pub format: String,
+    pub samples: u64,
+    pub bytes: Option<u64>,
+    /// Name, types and how many of the records that were looked at have it.
+    pub fields: Vec<Field>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Field {
+    pub name: String,
+    pub types: String,
+    pub count: usize,
+}
+
+/// One sample.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    /// File and line.
+    pub place: String,
+    /// Role, and the text in which pictures stand as `<image>`.
+    pub turns: Vec<(String, String)>,
+    /// What the model reads, and whether it learns it; only with a model.
+    pub rendered: Option<Vec<(String, bool)>>,
+    pub num_tokens: Option<u32>,
+    pub media: Vec<ShownMedia>,
+}
+
+/// A picture, or the first frames of a video.
+#[derive(Clone, Debug)]
+pub struct ShownMedia {
+    pub name: String,
+    pub kind: Kind,
+    pub pictures: Vec<RgbImage>,
+}
+
+/// The files.
+pub fn describe(inputs: &Inputs) -> Vec<FileInfo> {
+    let describe = |(file, samples): (&crate::config::TrainFile, u64)| {
+        let format = serde_json::to_value(file.format).ok();
+        FileInfo {
+            path: file.path.clone(),
+            format: format.and_then(|format| format.as_str().map(str::to_owned)).unwrap_or_default(),
+            samples,
+            bytes: std::fs::metadata(&file.path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len()),
+            fields: fields(&file.path),
+        }
+    };
+    inputs.files().map(describe).collect()
+}
+
+/// Nothing where the file is none of those that have fields.
+fn fields(path: &Path) -> Vec<Field> {
+    let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
+    match extension.as_deref() {
+        Some("parquet") => columns(path).unwrap_or_default(),
+        Some("tar") => members(path).unwrap_or_default(),
+        _ => keys(path).unwrap_or_default(),
+    }
+}
+
+fn columns(path: &Path) -> Option<Vec<Field>> {
+    let reader = SerializedFileReader::new(File::open(path).ok()?).ok()?;
+    let rows = reader.metadata().file_metadata().num_rows();
+    let columns = reader.metadata().file_metadata().schema_descr().columns().to_vec();
+    let field = |column: &parquet::schema::types::ColumnDescPtr| Field {
+        name: column.path().string(),
+        types: format!("{:?}", column.physical_type()).to_lowercase(),
+        count: usize::try_from(rows).unwrap_or_default(),
+    };
+    Some(columns.iter().map(field).collect())
+}
+
+fn members(path: &Path) -> Option<Vec<Field>> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    let mut archive = tar::Archive::new(BufReader::new(File::open(path).ok()?));
+    for entry in archive.entries().ok()?.take(NUM_PROBED) {
+        let Ok(entry) = entry else { break };
+        let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        let extension = name.rsplit(['.', '/']).next().unwrap_or_default().to_owned();
+        *counts.entry(format!("*.{extension}")).or_default() += 1;
+    }
+    Some(counts.into_iter().map(|(name, count)| Field { name, types: "member".to_owned(), count }).collect())
+}
+
+fn keys(path: &Path) -> Option<Vec<Field>> {
+    let mut found: Vec<(String, Vec<&'static str>, usize)> = Vec::new();
+    let mut take = |record: &Json| {
+        for (key, value) in record.as_object().into_iter().flatten() {
+            let at = found.iter().position(|(name, ..)| name == key).unwrap_or_else(|| {
+                found.push((key.clone(), Vec::new(), 0));
+                found.len() - 1
+            });
+            let (_, types, count) = &mut found[at];
+            *count += 1;
+            let kind = type_of(value);
+            if !types.contains(&kind) {
+                types.push(kind);
+            }
+        }
+    };
+    let mut lines = BufReader::new(File::open(path).ok()?).lines().take(NUM_PROBED).map_while(Result::ok).peekable();
+    match lines.peek().is_some_and(|line| line.trim_start().starts_with('{')) {
+        true => lines.filter_map(|line| serde_json::from_str(&line).ok()).for_each(|record| take(&record)),
+        false => super::input::first_record(path).ok().flatten().iter().for_each(take),
+    }
+    Some(found.into_iter().map(|(name, types, count)| Field { name, types: types.join(" or "), count }).collect())
+}
+
+fn type_of(value: &Json) -> &'static str {
+    match value {
+        Json::Null => "null",
+        Json::Bool(_) => "boolean",
+        Json::Number(_) => "number",
+        Json::String(_) => "string",
+        Json::Array(_) => "list",
+        Json::Object(_) => "object",
+    }
+}
+
+/// Sample `index`, its pictures decoded; with a processor as the model reads it.
+///
+/// # Errors
+/// It cannot be used.
+pub fn show(inputs: &Inputs, index: u64, processor: Option<&Processor>) -> Result<Shown, BadSample> {
+    let (content, base) = inputs.read(index)?;
+    let wrong = |error: DataError| inputs.bad(index, error.to_string());
+    let place = inputs.bad(index, String::new());
+    let place = format!("{}:{}", place.file.display(), place.line);
+    let mut shown = Shown { place, turns: Vec::new(), rendered: None, num_tokens: None, media: Vec::new() };
+    match &content {
+        Content::Messages(conversation) => {
+            let text = |part: &Part| match part {
+                Part::Text { text } => text.clone(),
+                Part::Image => "<image>".to_owned(),
+                Part::Video => "<video>".to_owned(),
+                Part::Audio => "<audio>".to_owned(),
+            };
+            let turns = conversation.turns.iter();
+            shown.turns = turns.map(|turn| (turn.role.clone(), turn.parts.iter().map(text).collect())).collect();
+            let media = conversation.media.iter().map(|source| show_media(source, base));
+            shown.media = media.collect::<Result<_, _>>().map_err(wrong)?;
+        }
+        Content::Text(piece) => shown.turns = vec![("text".to_owned(), piece.text.clone())],
+        Content::Packed(pack) => {
+            let documents = pack.samples.iter().zip(&pack.lens);
+            shown.turns =
+                documents.map(|(name, len)| ("document".to_owned(), format!("{name}, {len} tokens"))).collect();
+        }
+    }
+    if let Some(processor) = processor {
+        let sample = processor.sample_of(SampleId(index), &content, base).map_err(wrong)?;
+        shown.num_tokens = Some(sample.meta.num_tokens);
+        shown.rendered = Some(render(&sample, processor).map_err(wrong)?);
+    }
+    Ok(shown)
+}
+
+fn show_media(source: &MediaSource, base: &Path) -> Result<ShownMedia, DataError> {
+    let pictures = match source {
+        MediaSource::Image(locator) => vec![read_rgb(locator, base, MAX_SIDE)?],
+        MediaSource::Audio(_) => Vec::new(),
+        MediaSource::Video(video) => match video.locators.as_slice() {
+            [Locator::File(name)] if base.join(name).is_dir() => {
+                let folder = base.join(name);
+                let frames = in_folder(&folder)?;
+                frames
+                    .iter()
+                    .take(MAX_FRAMES)
+                    .map(|frame| read_rgb(frame, &folder, MAX_SIDE))
+                    .collect::<Result<_, _>>()?
+            }
+            [one] if one.extension() == "gif" => {
+                let wrong = |reason: String| DataError::image(Path::new(&one.display(base)), reason);
+                let (mut frames, _) = decode_animation(&one.read(base)?, MAX_SIDE).map_err(wrong)?;
+                frames.truncate(MAX_FRAMES);
+                frames
+            }
+            [_] => Vec::new(),
+            frames => {
+                let frames = frames.iter().take(MAX_FRAMES);
+                frames.map(|frame| read_rgb(frame, base, MAX_SIDE)).collect::<Result<_, _>>()?
+            }
+        },
+    };
+    Ok(ShownMedia { name: source.name().to_owned(), kind: source.kind(), pictures })
+}
+
+/// The tokens as text, by whether they are learnt; a run of placeholders is written as one.
+fn render(sample: &Sample, processor: &Processor) -> Result<Vec<(String, bool)>, DataError> {
+    let tokenizer = processor.tokenizer();
+    let image = tokenizer.special().image;
+    let learnt = |at: usize| at > 0 && sample.targets[at - 1] == sample.input_ids[at];
+    let mut rendered: Vec<(String, bool)> = Vec::new();
+    let mut at = 0;
+    while at < sample.input_ids.len() {
+        let kind = |at: usize| (learnt(at), Some(sample.input_ids[at]) == image);
+        let end = (at..sample.input_ids.len()).find(|&next| kind(next) != kind(at)).unwrap_or(sample.input_ids.len());
+        let ids = &sample.input_ids[at..end];
+        let (is_learnt, is_image) = kind(at);
+        let text = match is_image {
+            true => format!("{}×{}", tokenizer.token(ids[0]).unwrap_or_default(), ids.len()),
+            false => tokenizer.decode_all(ids)?,
+        };
+        match rendered.last_mut().filter(|(_, last)| *last == is_learnt) {
+            Some((before, _)) => before.push_str(&text),
+            None => rendered.push((text, is_learnt)),
+        }
+        at = end;
+    }
+    Ok(rendered)
+}

@@ -1,0 +1,29 @@
+//! What `loongforge data` does with data sets: look into them, check them, measure them, write them as shards and pack
+//! them. Logic alone: nothing is printed here.
+
+mod convert;
+mod energon;
+mod html;
+mod input;
+mod inspect;
+mod job;
+mod measure;
+mod ordered;
+mod pack;
+mod record;
+mod shard;
+mod stats;
+#[cfg(test)]
+mod tests;
+mod verify;
+
+pub use convert::{Convert, convert, merge, num_samples};
+pub use html::page;
+pub use input::{Inputs, file};
+pub use inspect::{Field, FileInfo, Shown, ShownMedia, describe, show};
+pub use job::{Done, Job, Share};
+pub use ordered::{default_jobs, for_each_ordered};
+pub use pack::{Order, PackJob, PackProgress, PackStats, Packed};
+pub use record::Look;
+pub use stats::{Expected, Histogram, Stats, stats};
+pub use verify::verify;

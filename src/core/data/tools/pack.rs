@@ -1,0 +1,295 @@
+//! Packs made ahead of time: every sample is measured, packs are planned over all of them, and each is written with its
+//! tokens, targets, positions and pictures. Training on them decodes pixels and nothing else.
+//!
+//! Three stages, each of which may be killed and run again: measure (any number of processes), plan (a pure function of
+//! the measures, so every process makes the same), write (any number of processes).
+
+use std::path::Path;
+
+use serde_json::{Value as Json, json};
+
+use super::job::{Done, Job, Share};
+use super::measure::Measure;
+use super::shard::{Member, member_name};
+use crate::data::dataset::Dataset;
+use crate::data::error::{BadSample, DataError};
+use crate::data::locator::Locator;
+use crate::data::media::{in_folder, is_clip};
+use crate::data::messages::{Conversation, MediaSource};
+use crate::data::packed::{PackedKind, PackedMedia, PackedSample};
+use crate::data::processor::Processor;
+use crate::data::source::Content;
+use crate::message::{SampleId, SampleMeta};
+use crate::schedule::{PackLimits, SampleSize, StreamPacker};
+
+/// How packs are made and written.
+#[derive(Clone, Debug)]
+pub struct PackJob {
+    /// Decides what is packed: configuration and files of the model. Another one is another job.
+    pub spec: Json,
+    /// Samples of the stream that are packed, from its beginning.
+    pub num_samples: u64,
+    pub limits: PackLimits,
+    pub order: Order,
+    /// Packs of a shard.
+    pub max_packs: u64,
+    /// Bytes of a shard.
+    pub max_bytes: u64,
+}
+
+/// Which samples share a pack, and in which order packs come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// As a run with `data.pack.mode: stream` makes them from the same stream.
+    Stream { look_ahead: usize },
+    /// Best fit decreasing over everything; packs in the order of their first samples.
+    Offline,
+}
+
+/// What [`PackJob::run`] has come to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Packed {
+    /// This share is measured; so many blocks of other shares are not. Run the same again when they are.
+    Measured { missing: u64 },
+    /// The share's packs are written.
+    Written(Done, PackStats),
+}
+
+/// All packs of a job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PackStats {
+    pub packs: u64,
+    pub samples: u64,
+    pub bad: u64,
+    pub tokens: u64,
+    /// Tokens that the packs could hold.
+    pub room: u64,
+}
+
+impl PackStats {
+    /// Tokens of what packs hold, 0 to 1.
+    pub fn fill(&self) -> f64 {
+        if self.room == 0 { 0.0 } else { self.tokens as f64 / self.room as f64 }
+    }
+}
+
+/// What a caller is told while it runs.
+#[derive(Clone, Copy, Debug)]
+pub enum PackProgress<'a> {
+    /// So many samples will be measured.
+    Measures(u64),
+    Measured(Option<&'a BadSample>),
+    /// So many packs will be written.
+    Writes(u64),
+    Written(Option<&'a BadSample>),
+}
+
+impl PackJob {
+    /// Measures, plans and writes a share; with the whole, also the metadata.
+    ///
+    /// # Errors
+    /// `out` holds something else or cannot be written, or a sample fits no pack by one of the limits.
+    pub fn run(
+        &self,
+        dataset: &Dataset,
+        out: &Path,
+        share: Share,
+        jobs: usize,
+        mut progress: impl FnMut(PackProgress<'_>),
+    ) -> Result<Packed, DataError> {
+        let measure = Measure { spec: self.measured(), num_samples: self.num_samples };
+        measure.begin(out)?;
+        progress(PackProgress::Measures(measure.num_samples_of(share)));
+        measure.run(out, dataset, share, jobs, |bad| progress(PackProgress::Measured(bad)))?;
+        let missing = measure.num_missing(out)?;
+        if missing > 0 {
+            return Ok(Packed::Measured { missing });
+        }
+        let (packs, stats, bad) = self.plan(&measure, out, dataset)?;
+        let job = Job {
+            kind: "pack".to_owned(),
+            spec: self.planned(),
+            num_samples: packs.len() as u64,
+            group_samples: self.max_packs.max(1),
+            max_bytes: self.max_bytes,
+            sample_type: "loongforge_packed".to_owned(),
+        };
+        job.begin(out)?;
+        progress(PackProgress::Writes(job.num_samples_of(share)));
+        let work = |index: u64| members(dataset, &packs[index as usize]);
+        let mut done = job.write(out, share, jobs, work, |_, bad| progress(PackProgress::Written(bad)))?;
+        if share == Share::WHOLE {
+            job.merge(out)?;
+        }
+        done.bad.splice(0..0, bad);
+        Ok(Packed::Written(done, stats))
+    }
+
+    fn measured(&self) -> Json {
+        json!({ "data": self.spec, "samples": self.num_samples })
+    }
+
+    fn planned(&self) -> Json {
+        let PackLimits { max_tokens, max_samples, max_images, max_visual_tokens } = self.limits;
+        let order = match self.order {
+            Order::Stream { look_ahead } => json!({ "stream": look_ahead }),
+            Order::Offline => json!("offline"),
+        };
+        json!({ "data": self.spec, "order": order, "limits": [max_tokens, max_samples, max_images, max_visual_tokens] })
+    }
+
+    /// Positions of each pack's samples, and the samples that are left out.
+    fn plan(&self, measure: &Measure, out: &Path, dataset: &Dataset) -> Result<Plan, DataError> {
+        let (mut packs, mut stats, mut bad) = (Vec::new(), PackStats::default(), Vec::new());
+        let mut good = Vec::new();
+        let mut packer = StreamPacker::new(
+            self.limits,
+            match self.order {
+                Order::Stream { look_ahead } => look_ahead,
+                Order::Offline => usize::MAX,
+            },
+        );
+        let mut take = |stats: &mut PackStats, pack: Vec<SampleMeta>| {
+            stats.packs += 1;
+            stats.room += self.limits.max_tokens as u64;
+            packs.push(pack.iter().map(|sample| sample.id).collect::<Vec<_>>());
+        };
+        for sample in measure.samples(out) {
+            let sample = match sample? {
+                Ok(sample) => sample,
+                Err(sample) => {
+                    bad.push(sample);
+                    stats.bad += 1;
+                    continue;
+                }
+            };
+            let num_tokens = sample.num_tokens;
+            if let Err(error) = self.limits.check(sample.id, SampleSize::of(&sample)) {
+                bad.push(dataset.bad(sample.id.0, error.to_string()));
+                stats.bad += 1;
+                continue;
+            }
+            stats.samples += 1;
+            stats.tokens += u64::from(num_tokens);
+            match self.order {
+                Order::Stream { .. } => {
+                    packer.push(sample).expect("checked just now");
+                    while let Some(pack) = packer.pop() {
+                        take(&mut stats, pack);
+                    }
+                }
+                Order::Offline => good.push(sample),
+            }
+        }
+        packer.finish();
+        while let Some(pack) = packer.pop() {
+            take(&mut stats, pack);
+        }
+        for pack in offline(good, self.limits) {
+            take(&mut stats, pack);
+        }
+        Ok((packs, stats, bad))
+    }
+}
+
+/// The samples of each pack, all packs together, and the samples that are left out.
+type Plan = (Vec<Vec<SampleId>>, PackStats, Vec<BadSample>);
+
+fn offline(samples: Vec<SampleMeta>, limits: PackLimits) -> Vec<Vec<SampleMeta>> {
+    let mut packer = StreamPacker::new(limits, usize::MAX);
+    samples.into_iter().for_each(|sample| packer.push(sample).expect("checked before"));
+    packer.finish();
+    std::iter::from_fn(|| packer.pop()).collect()
+}
+
+/// The members of a pack.
+fn members(dataset: &Dataset, pack: &[SampleId]) -> Result<Vec<Member>, BadSample> {
+    let mut all = PackedSample {
+        ids: Vec::new(),
+        lens: Vec::new(),
+        samples: Vec::new(),
+        input_ids: Vec::new(),
+        targets: Vec::new(),
+        position_ids: None,
+        media: Vec::new(),
+        items: Vec::new(),
+    };
+    let mut rows = [const { Vec::new() }; 3];
+    for id in pack {
+        let (content, base) = dataset.content(id.0)?;
+        let wrong = |error: DataError| dataset.bad(id.0, error.to_string());
+        let processor = dataset.processor();
+        let sample = processor.sample_of(*id, &content, base).map_err(wrong)?;
+        let narrow = |ids: &[i64]| ids.iter().map(|&id| i32::try_from(id)).collect::<Result<Vec<i32>, _>>();
+        let (Ok(input_ids), Ok(targets), Ok(positions)) =
+            (narrow(&sample.input_ids), narrow(&sample.targets), narrow(&sample.position_ids))
+        else {
+            return Err(dataset.bad(id.0, "a token of an id above 2 147 483 647".to_owned()));
+        };
+        all.ids.push(id.0);
+        all.lens.push(sample.meta.num_tokens);
+        all.samples.push(dataset.place_name(id.0));
+        for (row, ids) in rows.iter_mut().zip(positions.chunks_exact(input_ids.len())) {
+            row.extend_from_slice(ids);
+        }
+        all.input_ids.extend(input_ids);
+        all.targets.extend(targets);
+        all.items.extend(sample.meta.items);
+        match content {
+            Content::Messages(conversation) => media(&conversation, base, processor, &mut all.media).map_err(wrong)?,
+            Content::Text(_) => {}
+            Content::Packed(_) => return Err(dataset.bad(id.0, "is packed already".to_owned())),
+        }
+    }
+    let rows = rows.concat();
+    let plain = all.all_position_ids();
+    if !rows.iter().map(|&id| i64::from(id)).eq(plain) {
+        all.position_ids = Some(rows);
+    }
+    Ok(all.members())
+}
+
+/// The files of a conversation's pictures and videos; of frames, those that the model is shown.
+fn media(
+    conversation: &Conversation,
+    base: &Path,
+    processor: &Processor,
+    into: &mut Vec<PackedMedia>,
+) -> Result<(), DataError> {
+    for source in &conversation.media {
+        let index = into.len();
+        let file = |frame, locator: &Locator, base: &Path| -> Result<_, DataError> {
+            let bytes = locator.read(base)?.into_owned();
+            Ok((member_name(index, frame, locator.name()), bytes.into()))
+        };
+        let packed = match source {
+            MediaSource::Image(locator) | MediaSource::Audio(locator) => {
+                PackedMedia { kind: PackedKind::Image, files: vec![file(None, locator, base)?] }
+            }
+            MediaSource::Video(video) => {
+                let folder;
+                let (frames, base) = match video.locators.as_slice() {
+                    [Locator::File(name)] if base.join(name).is_dir() => {
+                        folder = base.join(name);
+                        (in_folder(&folder)?, folder.as_path())
+                    }
+                    [one] if is_clip(one) => {
+                        let kind = PackedKind::Video { fps: video.fps };
+                        into.push(PackedMedia { kind, files: vec![file(None, one, base)?] });
+                        continue;
+                    }
+                    frames => (frames.to_vec(), base),
+                };
+                let taken = match processor.media_processor() {
+                    Some(media) => media.sampling().indices(frames.len(), video.fps),
+                    None => (0..frames.len()).collect(),
+                };
+                // Without a rate they are taken as they are.
+                let files = taken.iter().enumerate().map(|(at, &frame)| file(Some(at), &frames[frame], base));
+                PackedMedia { kind: PackedKind::Video { fps: None }, files: files.collect::<Result<_, _>>()? }
+            }
+        };
+        into.push(packed);
+    }
+    Ok(())
+}

@@ -1,0 +1,235 @@
+//! How long samples are and what is in them: histograms, quantiles, and how packs of several sizes would be filled.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Value as Json, json};
+
+use super::input::Inputs;
+use super::ordered::for_each_ordered;
+use crate::data::error::{BadSample, DataError};
+use crate::data::messages::{MediaSource, Part};
+use crate::data::processor::Processor;
+use crate::data::source::Content;
+use crate::message::{SampleId, SampleMeta};
+use crate::schedule::{PackLimits, StreamPacker};
+
+/// Numbers by how often they come: memory goes by how many different ones there are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Histogram(BTreeMap<u64, u64>);
+
+impl Histogram {
+    pub fn add(&mut self, value: u64) {
+        *self.0.entry(value).or_default() += 1;
+    }
+
+    /// Numbers that were added.
+    pub fn len(&self) -> u64 {
+        self.0.values().sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn sum(&self) -> u64 {
+        self.0.iter().map(|(value, count)| value * count).sum()
+    }
+
+    pub fn max(&self) -> u64 {
+        self.0.keys().next_back().copied().unwrap_or_default()
+    }
+
+    pub fn mean(&self) -> f64 {
+        self.sum() as f64 / self.len().max(1) as f64
+    }
+
+    /// The smallest number that at least this part of all do not exceed.
+    pub fn quantile(&self, part: f64) -> u64 {
+        let rank = ((part * self.len() as f64).ceil() as u64).max(1);
+        let mut seen = 0;
+        for (&value, &count) in &self.0 {
+            seen += count;
+            if seen >= rank {
+                return value;
+            }
+        }
+        0
+    }
+
+    /// Lowest number, highest number and count of up to `num` bins of equal width, from the smallest number to the largest.
+    pub fn bins(&self, num: u64) -> Vec<(u64, u64, u64)> {
+        let Some((&min, _)) = self.0.first_key_value() else { return Vec::new() };
+        let width = (self.max() - min + 1).div_ceil(num.max(1));
+        let num = (self.max() - min) / width + 1;
+        let bin = |index| {
+            let (low, high) = (min + index * width, min + (index + 1) * width - 1);
+            (low, high, self.0.range(low..=high).map(|(_, count)| count).sum())
+        };
+        (0..num).map(bin).collect()
+    }
+
+    fn to_json(&self) -> Json {
+        json!({
+            "count": self.len(), "sum": self.sum(), "min": self.quantile(0.0), "mean": self.mean(),
+            "p50": self.quantile(0.5), "p90": self.quantile(0.9), "p99": self.quantile(0.99), "max": self.max(),
+            "bins": self.bins(20),
+        })
+    }
+}
+
+/// What is counted of each sample.
+#[derive(Clone, Debug, Default)]
+pub struct Stats {
+    pub bad: Vec<BadSample>,
+    /// By name, in the order in which they are shown; those of tokens only with a model.
+    pub histograms: Vec<(&'static str, Histogram)>,
+}
+
+/// Packs of one size, as they would be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Expected {
+    pub max_tokens: usize,
+    pub packs: u64,
+    /// Part of the packs' room that holds tokens.
+    pub fill: f64,
+    /// Samples that are longer than such a pack.
+    pub too_long: u64,
+}
+
+const TOKENS: &str = "tokens";
+
+/// Counts every sample; `progress` is told of each, in order. With a processor samples are made as a run makes them.
+pub fn stats(
+    inputs: &Inputs,
+    processor: Option<&Processor>,
+    jobs: usize,
+    mut progress: impl FnMut(u64, Option<&BadSample>),
+) -> Stats {
+    let work = |index| {
+        let (content, base) = inputs.read(index)?;
+        count(&content, base, processor).map_err(|error| inputs.bad(index, error.to_string()))
+    };
+    let mut stats = Stats::default();
+    let taken: Result<(), std::convert::Infallible> =
+        for_each_ordered(jobs, 0..inputs.len(), work, |index, counts: Result<Vec<(&'static str, u64)>, BadSample>| {
+            progress(index, counts.as_ref().err());
+            match counts {
+                Ok(counts) => counts.into_iter().for_each(|(name, value)| stats.histogram(name).add(value)),
+                Err(bad) => stats.bad.push(bad),
+            }
+            Ok(())
+        });
+    let Ok(()) = taken;
+    stats
+}
+
+fn count(content: &Content, base: &Path, processor: Option<&Processor>) -> Result<Vec<(&'static str, u64)>, DataError> {
+    let mut counts = match content {
+        Content::Messages(conversation) => {
+            let media =
+                |wanted: fn(&MediaSource) -> bool| conversation.media.iter().filter(|item| wanted(item)).count();
+            let parts = conversation.turns.iter().flat_map(|turn| &turn.parts);
+            let characters = parts.map(|part| if let Part::Text { text } = part { text.chars().count() } else { 0 });
+            vec![
+                ("turns", conversation.turns.len()),
+                ("characters", characters.sum()),
+                ("images", media(|item| matches!(item, MediaSource::Image(_)))),
+                ("videos", media(|item| matches!(item, MediaSource::Video(_)))),
+            ]
+        }
+        Content::Text(piece) => vec![("characters", piece.text.chars().count())],
+        Content::Packed(pack) => vec![("documents", pack.lens.len()), (TOKENS, pack.num_tokens())],
+    };
+    if let Some(processor) = processor {
+        let meta = processor.sample_of(SampleId(0), content, base)?.meta;
+        let visual: usize = meta.items.iter().map(|item| item.num_features as usize).sum();
+        counts.retain(|(name, _)| *name != TOKENS);
+        counts.extend([
+            (TOKENS, meta.num_tokens as usize),
+            ("text tokens", meta.num_tokens as usize - visual),
+            ("visual tokens", visual),
+            ("learnt tokens", meta.num_targets as usize),
+        ]);
+    }
+    Ok(counts.into_iter().map(|(name, value)| (name, value as u64)).collect())
+}
+
+impl Stats {
+    fn histogram(&mut self, name: &'static str) -> &mut Histogram {
+        let at = self.histograms.iter().position(|(other, _)| *other == name).unwrap_or_else(|| {
+            self.histograms.push((name, Histogram::default()));
+            self.histograms.len() - 1
+        });
+        &mut self.histograms[at].1
+    }
+
+    /// Packs of these sizes, by the tokens of samples; nothing where tokens were not counted.
+    pub fn packs(&self, sizes: &[usize]) -> Vec<Expected> {
+        let Some((_, tokens)) = self.histograms.iter().find(|(name, _)| *name == TOKENS) else { return Vec::new() };
+        sizes.iter().map(|&max_tokens| expect(tokens, max_tokens)).collect()
+    }
+
+    pub fn to_json(&self, sizes: &[usize]) -> Json {
+        let histograms = self.histograms.iter().map(|(name, histogram)| (name.replace(' ', "_"), histogram.to_json()));
+        let packs = self.packs(sizes).into_iter().map(|Expected { max_tokens, packs, fill, too_long }| {
+            json!({ "max_tokens": max_tokens, "packs": packs, "fill": fill, "too_long": too_long })
+        });
+        json!({
+            "samples": self.histograms.first().map_or(0, |(_, histogram)| histogram.len()),
+            "bad": self.bad.len(),
+            "histograms": histograms.collect::<serde_json::Map<_, _>>(),
+            "packs": packs.collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn expect(tokens: &Histogram, max_tokens: usize) -> Expected {
+    let mut packer = StreamPacker::new(PackLimits::tokens(max_tokens), usize::MAX);
+    let (mut too_long, mut sum) = (0, 0);
+    for (&value, &count) in &tokens.0 {
+        if value > max_tokens as u64 {
+            too_long += count;
+            continue;
+        }
+        sum += value * count;
+        let num_tokens = value as u32;
+        let (items, documents) = (Vec::new(), Vec::new());
+        let sample = SampleMeta { id: SampleId(0), owner: 0, num_tokens, num_targets: 0, items, documents };
+        (0..count).for_each(|_| packer.push(sample.clone()).expect("no longer than a pack"));
+    }
+    packer.finish();
+    let packs = std::iter::from_fn(|| packer.pop()).count() as u64;
+    let fill = if packs == 0 { 0.0 } else { sum as f64 / (packs * max_tokens as u64) as f64 };
+    Expected { max_tokens, packs, fill, too_long }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_and_bins_are_of_the_numbers() {
+        let mut histogram = Histogram::default();
+        (1..=100).rev().for_each(|value| histogram.add(value));
+        let quantiles = [0.0, 0.5, 0.9, 0.99, 1.0].map(|part| histogram.quantile(part));
+        assert_eq!(quantiles, [1, 50, 90, 99, 100]);
+        assert_eq!((histogram.len(), histogram.sum(), histogram.max(), histogram.mean()), (100, 5050, 100, 50.5));
+        let bins = histogram.bins(10);
+        assert_eq!((bins.len(), bins[0], bins[9]), (10, (1, 10, 10), (91, 100, 10)));
+        histogram.add(1000);
+        assert_eq!(histogram.bins(7).iter().map(|bin| bin.2).sum::<u64>(), 101);
+        assert_eq!((Histogram::default().quantile(0.5), Histogram::default().bins(5)), (0, vec![]));
+    }
+
+    #[test]
+    fn packs_are_expected_of_what_fits() {
+        let mut tokens = Histogram::default();
+        [60, 60, 40, 40, 500].into_iter().for_each(|value| tokens.add(value));
+        let stats = Stats { bad: Vec::new(), histograms: vec![(TOKENS, tokens)] };
+        let expected = Expected { max_tokens: 100, packs: 2, fill: 1.0, too_long: 1 };
+        assert_eq!(stats.packs(&[100]), [expected]);
+        assert_eq!(stats.to_json(&[100])["packs"][0]["too_long"], 1);
+        assert_eq!(Stats::default().packs(&[100]), []);
+    }
+}

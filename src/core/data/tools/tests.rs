@@ -1,0 +1,240 @@
+//! The tools together, on the quick start's pictures.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value as Json;
+
+use super::*;
+use crate::config::{Data, Phase, Template, TrainFile};
+use crate::data::digits::{Digits, MODEL, compose, write_model};
+use crate::data::tokenizer::read_json;
+use crate::data::{
+    Conversation, Dataset, IGNORE_INDEX, Locator, MediaSource, PackedSample, Processor, ProcessorOptions, Sample,
+};
+use crate::message::SampleId;
+use crate::schedule::{PackLimits, StreamPacker};
+
+struct Fixture {
+    dir: tempfile::TempDir,
+}
+
+impl Fixture {
+    /// Twenty pictures with a question; the fourth is no picture, the seventh line no JSON.
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        compose(&dir.path().join("data"), &Digits { seed: 4, num_train: 20, num_held_out: 1 }).unwrap();
+        write_model(&dir.path().join("model"), &MODEL).unwrap();
+        let fixture = Self { dir };
+        fs::write(fixture.path("data/images/train/000/000003.png"), b"no picture").unwrap();
+        let lines = fs::read_to_string(fixture.path("data/train.jsonl")).unwrap();
+        let mut lines: Vec<&str> = lines.lines().collect();
+        lines[6] = "{\"messages\": [";
+        fs::write(fixture.path("data/train.jsonl"), lines.join("\n")).unwrap();
+        fixture
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn train(&self) -> TrainFile {
+        file(&self.path("data/train.jsonl"), None, &[]).unwrap()
+    }
+
+    fn inputs(&self) -> Inputs {
+        Inputs::open(vec![self.train()]).unwrap()
+    }
+
+    fn dataset(&self, max_tokens: usize) -> Dataset {
+        let data: Json = serde_json::json!({ "train": [self.train()], "pack": { "max_tokens": max_tokens } });
+        let data: Data = serde_json::from_value(data).unwrap();
+        let options = ProcessorOptions { template: Template::FromModel, ..ProcessorOptions::new(&data, Phase::Sft) };
+        let model = self.path("model");
+        let config = read_json(&model.join("config.json")).unwrap();
+        Dataset::open(&data, Processor::open(&model, &config, &options).unwrap(), 11).unwrap()
+    }
+}
+
+/// The samples of a folder of shards, in order: key to members.
+fn read_shards(out: &Path) -> BTreeMap<String, Vec<(String, Arc<[u8]>)>> {
+    let mut samples: BTreeMap<String, Vec<(String, Arc<[u8]>)>> = BTreeMap::new();
+    let mut shards: Vec<PathBuf> = fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path()).collect();
+    shards.retain(|path| path.extension().is_some_and(|extension| extension == "tar"));
+    shards.sort();
+    for shard in shards {
+        for entry in tar::Archive::new(fs::File::open(shard).unwrap()).entries().unwrap() {
+            let mut entry = entry.unwrap();
+            let name = entry.path().unwrap().display().to_string();
+            let (key, member) = name.split_once('.').unwrap();
+            let mut bytes = Vec::new();
+            entry.read_to_end(&mut bytes).unwrap();
+            samples.entry(key.to_owned()).or_default().push((member.to_owned(), bytes.into()));
+        }
+    }
+    samples
+}
+
+#[test]
+fn converted_conversations_come_back_with_their_bytes() {
+    let fixture = Fixture::new();
+    let (inputs, out) = (fixture.inputs(), fixture.path("shards"));
+    let how = Convert { max_samples: 8, ..Convert::default() };
+    let mut seen = 0;
+    let done = convert(&inputs, &out, &how, Share::WHOLE, 2, |_, _| seen += 1).unwrap();
+    assert_eq!((done.samples, done.shards, seen), (18, 3, 20));
+    let reasons: Vec<String> = done.bad.iter().map(ToString::to_string).collect();
+    assert!(reasons[0].contains("train.jsonl:4") && reasons[0].contains("000003.png"), "{reasons:?}");
+    assert!(reasons[1].contains("train.jsonl:7") && reasons.len() == 2, "{reasons:?}");
+
+    let samples = read_shards(&out);
+    assert_eq!(samples.len(), 18);
+    let lines = fs::read_to_string(fixture.path("data/train.jsonl")).unwrap();
+    for (index, line) in lines.lines().enumerate().filter(|(index, _)| ![3, 6].contains(index)) {
+        let members = &samples[&format!("{index:09}")];
+        let mut record: Json = serde_json::from_slice(&members[0].1).unwrap();
+        record["messages"] = record["texts"].take();
+        let (back, original) = (record.to_string(), Conversation::parse(line).unwrap());
+        let back = Conversation::parse(&back).unwrap();
+        assert_eq!(back.turns, original.turns);
+        let MediaSource::Image(image) = &original.media[0] else { panic!("a picture") };
+        assert_eq!(back.media[0], MediaSource::Image(Locator::File(members[1].0.clone())));
+        assert_eq!(members[1].1[..], image.read(&fixture.path("data")).unwrap()[..]);
+    }
+    let info = fs::read_to_string(out.join(".nv-meta/.info.json")).unwrap();
+    let info: Json = serde_json::from_str(&info).unwrap();
+    assert_eq!(
+        info["shard_counts"],
+        serde_json::json!({ "shard-000000.tar": 6, "shard-000001.tar": 8, "shard-000002.tar": 4 })
+    );
+    // Again: everything is kept.
+    let again = convert(&inputs, &out, &how, Share::WHOLE, 1, |_, _| ()).unwrap();
+    assert_eq!(again, Done { kept: 20, ..done });
+    // A file that changed is another job.
+    fs::write(fixture.path("data/train.jsonl"), lines + "\n{}").unwrap();
+    assert!(convert(&fixture.inputs(), &out, &how, Share::WHOLE, 1, |_, _| ()).is_err());
+}
+
+fn append(all: &mut Sample, next: &Sample) {
+    let (old, new) = (all.input_ids.len(), next.input_ids.len());
+    let rows = |sample: &Sample, len: usize| sample.position_ids.chunks(len).map(<[i64]>::to_vec).collect::<Vec<_>>();
+    let (first, second) = (rows(all, old), rows(next, new));
+    all.position_ids = first.into_iter().zip(second).flat_map(|(a, b)| [a, b].concat()).collect();
+    all.input_ids.extend(&next.input_ids);
+    all.targets.extend(&next.targets);
+    all.media.extend(next.media.iter().cloned());
+}
+
+#[test]
+fn packs_made_ahead_equal_those_of_a_run() {
+    let fixture = Fixture::new();
+    let dataset = fixture.dataset(120);
+    let (limits, look_ahead) = (PackLimits::tokens(120), 6);
+    let job = |order| PackJob { spec: "a".into(), num_samples: 20, limits, order, max_packs: 3, max_bytes: 1 << 20 };
+    let stream = job(Order::Stream { look_ahead });
+    let out = fixture.path("packs");
+    // Measured by two, written by one.
+    for index in [1, 0] {
+        let share = Share { index, num: 2 };
+        stream.run(&dataset, &out, share, 1, |_| ()).unwrap();
+    }
+    let Packed::Written(done, stats) = stream.run(&dataset, &out, Share::WHOLE, 2, |_| ()).unwrap() else {
+        panic!("everything is measured")
+    };
+    assert_eq!((stats.samples, stats.bad, done.samples, done.bad.len()), (18, 2, stats.packs, 2));
+    assert!(stats.fill() > 0.5 && stats.fill() <= 1.0, "{stats:?}");
+
+    let mut packer = StreamPacker::new(limits, look_ahead);
+    let mut expected = Vec::new();
+    for position in 0..20 {
+        let Ok(sample) = dataset.sample(position) else { continue };
+        packer.push(sample.meta).unwrap();
+        expected.extend(packer.pop());
+    }
+    packer.finish();
+    expected.extend(std::iter::from_fn(|| packer.pop()));
+    let packs = read_shards(&out);
+    assert_eq!(packs.len(), expected.len());
+    for ((key, members), expected) in packs.iter().zip(&expected) {
+        let pack = PackedSample::from_members(members).unwrap();
+        assert_eq!(pack.ids, expected.iter().map(|sample| sample.id.0).collect::<Vec<_>>(), "{key}");
+        let mut samples = expected.iter().map(|sample| dataset.sample(sample.id.0).unwrap());
+        let mut all = samples.next().unwrap();
+        samples.for_each(|next| append(&mut all, &next));
+        let sample = dataset.processor().packed_sample(SampleId(9), &pack).unwrap();
+        assert_eq!((&sample.input_ids, &sample.targets), (&all.input_ids, &all.targets));
+        assert_eq!((&sample.position_ids, &sample.media), (&all.position_ids, &all.media));
+        assert_eq!(sample.meta.document_lens(), pack.lens);
+        let num_targets = all.targets.iter().filter(|&&target| target != IGNORE_INDEX).count();
+        assert_eq!((sample.meta.id, sample.meta.num_targets as usize), (SampleId(9), num_targets));
+    }
+
+    let out = fixture.path("offline");
+    let Packed::Written(_, offline) = job(Order::Offline).run(&dataset, &out, Share::WHOLE, 1, |_| ()).unwrap() else {
+        panic!("everything is measured")
+    };
+    assert_eq!(offline.samples, 18);
+    let mut ids: Vec<u64> =
+        read_shards(&out).values().flat_map(|members| PackedSample::from_members(members).unwrap().ids).collect();
+    ids.sort_unstable();
+    let mut good: Vec<u64> = expected.iter().flatten().map(|sample| sample.id.0).collect();
+    good.sort_unstable();
+    assert_eq!(ids, good, "nothing is lost and nothing doubled");
+    // Another length of packs is refused, in the run and in the folder.
+    let short = fixture.dataset(40);
+    let members = packs.values().max_by_key(|members| members[1].1.len()).unwrap();
+    let error = short.processor().packed_sample(SampleId(0), &PackedSample::from_members(members).unwrap());
+    assert!(error.unwrap_err().to_string().contains("pack.max_tokens = 40"));
+    let other = PackJob { spec: "b".into(), ..stream };
+    assert!(other.run(&dataset, &out, Share::WHOLE, 1, |_| ()).unwrap_err().to_string().contains("other data"));
+}
+
+#[test]
+fn a_video_is_packed_with_the_frames_that_are_shown() {
+    let fixture = Fixture::new();
+    let clip = fixture.path("data/clip");
+    fs::create_dir(&clip).unwrap();
+    for index in 0..9u8 {
+        image::RgbImage::from_pixel(16, 16, image::Rgb([index * 25; 3]))
+            .save(clip.join(format!("{index}.png")))
+            .unwrap();
+    }
+    let line = r#"{"messages":[{"role":"user","content":"<video>a<image>"},{"role":"assistant","content":"b"}],
+        "videos":[{"video":"clip","fps":4}],"images":["clip/8.png"]}"#;
+    fs::write(fixture.path("data/train.jsonl"), line.replace('\n', " ")).unwrap();
+    let dataset = fixture.dataset(200);
+    let job = PackJob {
+        spec: Json::Null,
+        num_samples: 1,
+        limits: PackLimits::tokens(200),
+        order: Order::Stream { look_ahead: 1 },
+        max_packs: 1,
+        max_bytes: 1 << 20,
+    };
+    let out = fixture.path("packs");
+    job.run(&dataset, &out, Share::WHOLE, 1, |_| ()).unwrap();
+    let packs = read_shards(&out);
+    let pack = PackedSample::from_members(packs.values().next().unwrap()).unwrap();
+    assert!(pack.media[0].files.len() < 9, "{:?}", pack.media[0].files.len());
+    let (ours, online) = (dataset.processor().packed_sample(SampleId(0), &pack).unwrap(), dataset.sample(0).unwrap());
+    assert_eq!(ours, online);
+}
+
+#[test]
+fn everything_that_cannot_be_used_is_found() {
+    let fixture = Fixture::new();
+    let inputs = fixture.inputs();
+    for with_model in [false, true] {
+        let dataset = fixture.dataset(120);
+        let processor = with_model.then(|| dataset.processor());
+        let mut bad = Vec::new();
+        let all = verify(&inputs, processor, 2, |index, sample| {
+            bad.extend(sample.map(|sample| (index, sample.line)));
+            Ok::<(), ()>(())
+        });
+        assert_eq!((all, bad), (Ok(()), vec![(3, 4), (6, 7)]));
+    }
+}

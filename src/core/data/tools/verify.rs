@@ -1,0 +1,69 @@
+//! Reads everything and decodes everything, so that training finds nothing new.
+
+use std::path::Path;
+
+use super::input::Inputs;
+use super::ordered::for_each_ordered;
+use super::record::MAX_SIDE;
+use crate::data::decode::read_rgb;
+use crate::data::error::{BadSample, DataError};
+use crate::data::locator::Locator;
+use crate::data::media::{self, Sampling, Spread, VideoSource, in_folder, is_clip};
+use crate::data::messages::MediaSource;
+use crate::data::processor::Processor;
+use crate::data::source::Content;
+use crate::message::SampleId;
+
+/// Frames of a compressed clip that are decoded.
+const CLIP_FRAMES: usize = 16;
+
+/// Calls `bad` with every sample that cannot be used, in order, and `progress` after each sample. With a processor
+/// samples are made as a run makes them: template, tokens, lengths and pictures; without one, pictures are decoded.
+pub fn verify<E>(
+    inputs: &Inputs,
+    processor: Option<&Processor>,
+    jobs: usize,
+    mut take: impl FnMut(u64, Option<BadSample>) -> Result<(), E>,
+) -> Result<(), E> {
+    let work = |index| {
+        let (content, base) = inputs.read(index)?;
+        let checked = match processor {
+            Some(processor) => processor.sample_of(SampleId(index), &content, base).map(drop),
+            None => check(&content, base),
+        };
+        checked.map_err(|error| inputs.bad(index, error.to_string()))
+    };
+    for_each_ordered(jobs, 0..inputs.len(), work, |index, result: Result<(), BadSample>| take(index, result.err()))
+}
+
+fn check(content: &Content, base: &Path) -> Result<(), DataError> {
+    let Content::Messages(conversation) = content else { return Ok(()) };
+    for source in &conversation.media {
+        match source {
+            MediaSource::Image(locator) => drop(read_rgb(locator, base, MAX_SIDE)?),
+            MediaSource::Video(video) => check_video(video, base)?,
+            MediaSource::Audio(locator) => drop(locator.read(base)?),
+        }
+    }
+    Ok(())
+}
+
+/// One frame after the other: all of them together need not fit the memory.
+fn check_video(video: &VideoSource, base: &Path) -> Result<(), DataError> {
+    match video.locators.as_slice() {
+        [Locator::File(name)] if base.join(name).is_dir() => {
+            let folder = base.join(name);
+            let frames = in_folder(&folder)?;
+            if frames.is_empty() {
+                return Err(DataError::image(&folder, "a video without frames"));
+            }
+            frames.iter().try_for_each(|frame| read_rgb(frame, &folder, MAX_SIDE).map(drop))
+        }
+        [one] if is_clip(one) => {
+            let sampling =
+                Sampling { fps: 2.0, num_frames: None, min_frames: 1, max_frames: CLIP_FRAMES, spread: Spread::Ends };
+            media::load(video, base, MAX_SIDE, &sampling).map(drop)
+        }
+        frames => frames.iter().try_for_each(|frame| read_rgb(frame, base, MAX_SIDE).map(drop)),
+    }
+}
