@@ -15,12 +15,13 @@ mod plan;
 mod spec;
 mod units;
 
+pub use balance::{balance, loads_of, sorted_rows};
 pub use coordinator::{
     CheckpointDraft, Coordinator, CoordinatorSpec, Failure, Input, Outcome, Output, PoolSizes, StepSummary,
 };
 pub use cost::{CostModel, Fit, Work};
 pub use error::PlanError;
 pub use learning_rate::LearningRate;
-pub use pack::{PackLimits, SampleSize, StreamPacker, TooLarge};
+pub use pack::{PackLimits, OfflinePacks, SampleSize, StreamPacker, TooLarge, least_packs, pack_lengths, pack_offline};
 pub use plan::plan_step;
 pub use spec::{EdgeCredits, ModelShape, PlanSpec};

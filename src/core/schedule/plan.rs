@@ -1,6 +1,6 @@
 //! One global batch as a step plan.
 
-use super::balance::{Room, longest_first};
+use super::balance::{Room, longest_first, refine};
 use super::pack::pack;
 use super::units::cut_units;
 use super::{PlanError, PlanSpec};
@@ -46,8 +46,9 @@ fn place(spec: &PlanSpec, step: StepId, samples: &[SampleMeta]) -> Vec<Pack> {
     let price = |pack: &Vec<usize>| pack.iter().map(|&item| spec.cost.sample(&samples[item])).sum::<u64>();
     let costs: Vec<u64> = packs.iter().map(price).collect();
     let room = Room { weight: 0, count: packs.len().div_ceil(num_replicas) };
-    let replica_of =
-        longest_first(&costs, &vec![0; packs.len()], num_replicas, room).expect("replicas have room for all packs");
+    let free = vec![0; packs.len()];
+    let mut replica_of = longest_first(&costs, &free, num_replicas, room).expect("replicas have room for all packs");
+    refine(&costs, &free, num_replicas, room, &mut replica_of);
 
     let mut queues = vec![Vec::new(); num_replicas];
     for (pack, replica) in packs.into_iter().zip(replica_of) {

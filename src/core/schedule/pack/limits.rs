@@ -59,6 +59,11 @@ impl SampleSize {
         let visual_tokens = sample.items.iter().map(|item| item.num_features).sum();
         Self { tokens: sample.num_tokens, images: sample.items.len() as u32, visual_tokens }
     }
+
+    /// A pack holds it.
+    pub(super) fn fits(self, limits: &PackLimits) -> bool {
+        Load::default().with(self).fits(limits)
+    }
 }
 
 /// What lies in a pack already.
@@ -72,11 +77,15 @@ pub(super) struct Load {
 
 impl Load {
     pub fn with(self, size: SampleSize) -> Self {
+        self.with_copies(size, 1)
+    }
+
+    pub fn with_copies(self, size: SampleSize, copies: usize) -> Self {
         Self {
-            tokens: self.tokens + size.tokens as usize,
-            images: self.images + size.images as usize,
-            visual_tokens: self.visual_tokens + size.visual_tokens as usize,
-            samples: self.samples + 1,
+            tokens: self.tokens + copies * size.tokens as usize,
+            images: self.images + copies * size.images as usize,
+            visual_tokens: self.visual_tokens + copies * size.visual_tokens as usize,
+            samples: self.samples + copies,
         }
     }
 

@@ -1,27 +1,34 @@
 //! Packing: samples into as few rows as hold them, and rows that cost alike.
 
-use super::PackLimits;
+use super::limits::{Load, PackLimits, SampleSize};
+use super::offline::pack_offline;
 use crate::message::SampleMeta;
 use crate::schedule::CostModel;
-use crate::schedule::balance::{Room, longest_first};
-use std::cmp::Reverse;
+use crate::schedule::balance::{Room, by_falling, longest_first};
+use std::collections::BinaryHeap;
 
 /// Numbers of packs that are tried below first fit's: each costs a pass over the samples.
 const MAX_TRIALS: usize = 4;
 
 /// Packs as ascending indices into `samples`, by their first sample. Every sample must fit a pack by itself.
 ///
-/// Their number is first fit decreasing's (at most 11/9 of the best plus one), less what a few trials save, rounded up
-/// to a multiple of `replicas` where there are enough samples, so that no replica waits for another's last pack.
+/// Their number is first fit decreasing's (at most 11/9 of the best plus 6/9: Dósa 2007), less what a few trials save,
+/// rounded up to a multiple of `replicas` where there are enough samples, so that no replica waits for another's last
+/// pack. Where media items are limited too it is best fit decreasing's, of which no such bound is known.
 pub(crate) fn pack(samples: &[SampleMeta], limits: PackLimits, cost: CostModel, replicas: usize) -> Vec<Vec<usize>> {
+    let sizes: Vec<SampleSize> = samples.iter().map(SampleSize::of).collect();
     let costs: Vec<u64> = samples.iter().map(|sample| cost.sample(sample)).collect();
-    let weights: Vec<u64> = samples.iter().map(|sample| u64::from(sample.num_tokens)).collect();
+    let weights: Vec<u64> = sizes.iter().map(|size| u64::from(size.tokens)).collect();
     let room = Room { weight: limits.max_tokens as u64, count: limits.max_samples.max(1) };
+    let media_limited = limits.max_images < usize::MAX || limits.max_visual_tokens < usize::MAX;
 
-    let first_fit = first_fit_decreasing(&weights, room);
+    let first_fit = if media_limited { best_fit(&sizes, limits) } else { first_fit_decreasing(&weights, room) };
     let total: u64 = weights.iter().sum();
     let least = (total.div_ceil(room.weight.max(1)) as usize).max(samples.len().div_ceil(room.count)).max(1);
-    let balanced = |num_packs| longest_first(&costs, &weights, num_packs, room);
+    let balanced = |num_packs| {
+        let bin_of = longest_first(&costs, &weights, num_packs, room)?;
+        (!media_limited || within(&bin_of, num_packs, &sizes, &limits)).then_some(bin_of)
+    };
     let fewest = least.max(first_fit.len().saturating_sub(MAX_TRIALS));
     let found = (fewest..first_fit.len()).find_map(|num_packs| Some((num_packs, balanced(num_packs)?)));
     let smallest = found.as_ref().map_or(first_fit.len(), |(num_packs, _)| *num_packs);
@@ -41,6 +48,21 @@ pub(crate) fn pack(samples: &[SampleMeta], limits: PackLimits, cost: CostModel, 
     packs
 }
 
+/// Every bin keeps all limits.
+fn within(bin_of: &[usize], num_packs: usize, sizes: &[SampleSize], limits: &PackLimits) -> bool {
+    let mut loads = vec![Load::default(); num_packs];
+    bin_of.iter().zip(sizes).for_each(|(&bin, &size)| loads[bin] = loads[bin].with(size));
+    loads.iter().all(|load| load.fits(limits))
+}
+
+fn best_fit(sizes: &[SampleSize], limits: PackLimits) -> Vec<Vec<usize>> {
+    let packs = pack_offline(sizes, limits);
+    assert!(packs.too_large.is_empty(), "every sample fits a pack by itself");
+    let (samples, starts) = packs.by_pack();
+    let of = |range: &[u32]| samples[range[0] as usize..range[1] as usize].iter().map(|&at| at as usize).collect();
+    starts.windows(2).map(of).collect()
+}
+
 fn collect(bin_of: &[usize], num_packs: usize) -> Vec<Vec<usize>> {
     let mut packs = vec![Vec::new(); num_packs];
     for (item, &bin) in bin_of.iter().enumerate() {
@@ -52,32 +74,45 @@ fn collect(bin_of: &[usize], num_packs: usize) -> Vec<Vec<usize>> {
 
 /// Items by falling weight, each into the first bin that has room.
 fn first_fit_decreasing(weights: &[u64], room: Room) -> Vec<Vec<usize>> {
-    let mut order: Vec<usize> = (0..weights.len()).collect();
-    order.sort_by_key(|&item| (Reverse(weights[item]), item));
-    let mut bins: Vec<(u64, Vec<usize>)> = Vec::new();
-    for item in order {
-        let fits = |(weight, items): &&mut (u64, Vec<usize>)| {
-            *weight + weights[item] <= room.weight && items.len() < room.count
-        };
-        match bins.iter_mut().find(fits) {
-            Some((weight, items)) => {
-                *weight += weights[item];
-                items.push(item);
-            }
-            None => bins.push((weights[item], vec![item])),
+    // A tree of the most room among the bins of a range: 0 is a bin that is closed, `w + 1` one with room for `w`.
+    let num_leaves = weights.len().next_power_of_two();
+    let mut most = vec![room.weight + 1; 2 * num_leaves];
+    let mut bins: Vec<Vec<usize>> = Vec::new();
+    for item in by_falling(weights) {
+        let need = weights[item] + 1;
+        let mut node = 1;
+        while node < num_leaves {
+            node = if most[2 * node] >= need { 2 * node } else { 2 * node + 1 };
+        }
+        let bin = node - num_leaves;
+        if bin == bins.len() {
+            bins.push(Vec::new());
+        }
+        bins[bin].push(item);
+        most[node] = if bins[bin].len() < room.count { most[node] - weights[item] } else { 0 };
+        while node > 1 {
+            node /= 2;
+            most[node] = most[2 * node].max(most[2 * node + 1]);
         }
     }
-    bins.into_iter().map(|(_, items)| items).collect()
+    bins
 }
 
 /// Halves the dearest pack of several samples until there are `num_packs`: what fitted still fits.
 fn split_dearest(mut packs: Vec<Vec<usize>>, num_packs: usize, costs: &[u64]) -> Vec<Vec<usize>> {
+    let price = |pack: &Vec<usize>| pack.iter().map(|&item| costs[item]).sum::<u64>();
+    let mut dearest: BinaryHeap<(u64, usize)> =
+        packs.iter().zip(0..).filter(|(pack, _)| pack.len() > 1).map(|(pack, at)| (price(pack), at)).collect();
     while packs.len() < num_packs {
-        let price = |pack: &Vec<usize>| pack.iter().map(|&item| costs[item]).sum::<u64>();
-        let dearest = packs.iter_mut().filter(|pack| pack.len() > 1).max_by_key(|pack| price(pack));
-        let Some(pack) = dearest else { break };
-        let half = pack.split_off(pack.len() / 2);
+        let Some((_, at)) = dearest.pop() else { break };
+        let half = packs[at].len() / 2;
+        let half = packs[at].split_off(half);
         packs.push(half);
+        for at in [at, packs.len() - 1] {
+            if packs[at].len() > 1 {
+                dearest.push((price(&packs[at]), at));
+            }
+        }
     }
     packs
 }
@@ -85,7 +120,7 @@ fn split_dearest(mut packs: Vec<Vec<usize>>, num_packs: usize, costs: &[u64]) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::SampleId;
+    use crate::message::{Grid, ItemMeta, SampleId};
     use proptest::prelude::*;
 
     fn cost() -> CostModel {
@@ -151,6 +186,32 @@ mod tests {
                 prop_assert!(packs.len() <= most);
             } else if !packs.len().is_multiple_of(replicas) {
                 prop_assert!(packs.len().next_multiple_of(replicas) > lengths.len());
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn media_items_are_limited_too(
+            rows in prop::collection::vec((1_u32..30, prop::collection::vec(1_u32..9, 0..4)), 0..40),
+            max_images in 3_usize..7,
+            max_visual_tokens in 24_usize..40,
+            replicas in 1_usize..4,
+        ) {
+            let limits = PackLimits { max_images, max_visual_tokens, ..PackLimits::tokens(60) };
+            let lengths: Vec<u32> = rows.iter().map(|(length, _)| *length).collect();
+            let mut samples = samples(&lengths);
+            for (sample, (_, features)) in samples.iter_mut().zip(&rows) {
+                let item = |&num_features: &u32| ItemMeta { grid: Grid { t: 1, h: 1, w: 1 }, num_features };
+                sample.items = features.iter().map(item).collect();
+            }
+            let packs = pack(&samples, limits, cost(), replicas);
+            let mut all = packs.concat();
+            all.sort_unstable();
+            prop_assert_eq!(all, (0..rows.len()).collect::<Vec<_>>());
+            for pack in packs {
+                let sizes = pack.iter().map(|&at| SampleSize::of(&samples[at]));
+                prop_assert!(sizes.fold(Load::default(), Load::with).fits(&limits));
             }
         }
     }

@@ -1,0 +1,110 @@
+//! Items that are wanted group after group, shared out to lanes.
+
+use std::ops::Range;
+
+/// Consecutive items of one group, on one lane.
+#[allow(dead_code)] // Until units are cut by it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Chunk {
+    pub group: usize,
+    pub items: Range<usize>,
+    pub lane: usize,
+}
+
+/// Chunks in the order of the groups, which is that of their deadlines: each group in turn is cut so that its last chunk
+/// ends as early as it can, given what its lanes do before. A group has at most one chunk on a lane and `max_chunks` in
+/// all; each chunk costs `overhead` beside its items, so that little work is not cut into crumbs.
+///
+/// The lanes are taken by rising load, and the cuts are the best for that order. A group ends by
+/// `(load of all lanes + its cost) / lanes + its largest item + overhead`, rounded up, where `max_chunks` allows all lanes;
+/// no schedule ends all groups up to it before `(load + cost) / lanes`.
+#[allow(dead_code)]
+pub(crate) fn by_deadline(groups: &[Vec<u64>], num_lanes: usize, overhead: u64, max_chunks: usize) -> Vec<Chunk> {
+    let mut loads = vec![0_u64; num_lanes];
+    let mut chunks = Vec::new();
+    for (group, costs) in groups.iter().enumerate() {
+        let mut lanes: Vec<usize> = (0..num_lanes).collect();
+        lanes.sort_unstable_by_key(|&lane| (loads[lane], lane));
+        lanes.truncate(max_chunks.max(1));
+        let Some(&lightest) = lanes.first() else { return chunks };
+        let (mut low, mut high) = (loads[lightest], loads[lightest] + overhead + costs.iter().sum::<u64>());
+        while low < high {
+            let end = low + (high - low) / 2;
+            if cut(costs, &lanes, &loads, overhead, end).is_some() { high = end } else { low = end + 1 }
+        }
+        for (lane, items) in cut(costs, &lanes, &loads, overhead, low).expect("one lane can take all") {
+            loads[lane] += overhead + costs[items.clone()].iter().sum::<u64>();
+            chunks.push(Chunk { group, items, lane });
+        }
+    }
+    chunks
+}
+
+/// As much to each lane as it ends by `end`; `None`: that is not all.
+#[allow(dead_code)]
+fn cut(costs: &[u64], lanes: &[usize], loads: &[u64], overhead: u64, end: u64) -> Option<Vec<(usize, Range<usize>)>> {
+    let (mut start, mut pieces) = (0, Vec::new());
+    for &lane in lanes {
+        let mut load = loads[lane] + overhead;
+        let mut until = start;
+        while until < costs.len() && load + costs[until] <= end {
+            load += costs[until];
+            until += 1;
+        }
+        if until > start {
+            pieces.push((lane, start..until));
+            start = until;
+        }
+    }
+    (start == costs.len()).then_some(pieces)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    proptest! {
+        #[test]
+        fn every_item_once_in_order_and_each_group_in_time(
+            groups in prop::collection::vec(prop::collection::vec(0_u64..40, 0..9), 1..8),
+            num_lanes in 1_usize..6,
+            overhead in 0_u64..10,
+        ) {
+            let chunks = by_deadline(&groups, num_lanes, overhead, num_lanes);
+            let mut loads = vec![0; num_lanes];
+            for (group, costs) in groups.iter().enumerate() {
+                let of: Vec<&Chunk> = chunks.iter().filter(|chunk| chunk.group == group).collect();
+                let items: Vec<usize> = of.iter().flat_map(|chunk| chunk.items.clone()).collect();
+                prop_assert_eq!(items, (0..costs.len()).collect::<Vec<_>>());
+                let lanes: BTreeSet<usize> = of.iter().map(|chunk| chunk.lane).collect();
+                prop_assert_eq!(lanes.len(), of.len());
+                let work = loads.iter().sum::<u64>() + costs.iter().sum::<u64>();
+                let largest = costs.iter().copied().max().unwrap_or(0);
+                let bound = work.div_ceil(num_lanes as u64) + largest + overhead;
+                for chunk in of {
+                    loads[chunk.lane] += overhead + costs[chunk.items.clone()].iter().sum::<u64>();
+                    prop_assert!(loads[chunk.lane] <= bound, "{} > {bound}", loads[chunk.lane]);
+                }
+            }
+            prop_assert!(chunks.is_sorted_by_key(|chunk| chunk.group));
+        }
+
+        #[test]
+        fn a_first_group_ends_as_early_as_chunks_allow(costs in prop::collection::vec(0_u64..40, 1..8), num_lanes in 1_usize..4) {
+            let chunks = by_deadline(std::slice::from_ref(&costs), num_lanes, 0, num_lanes);
+            let heaviest = |ranges: Vec<Range<usize>>| ranges.into_iter().map(|at| costs[at].iter().sum::<u64>()).max();
+            let ours = heaviest(chunks.into_iter().map(|chunk| chunk.items).collect());
+            prop_assert_eq!(ours, heaviest(super::super::consecutive(&costs, num_lanes)));
+        }
+    }
+
+    #[test]
+    fn the_busy_lane_gets_less_and_crumbs_are_not_made() {
+        let chunks = by_deadline(&[vec![10], vec![4, 4, 4, 4]], 2, 0, 2);
+        let of = |group, items, lane| Chunk { group, items, lane };
+        assert_eq!(chunks, [of(0, 0..1, 0), of(1, 0..3, 1), of(1, 3..4, 0)]);
+        assert_eq!(by_deadline(&[vec![1, 1, 1]], 3, 100, 3), [of(0, 0..3, 0)]);
+    }
+}

@@ -1,0 +1,140 @@
+//! Items to bins by longest processing time first.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+
+/// What a bin may hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    pub weight: u64,
+    pub count: usize,
+}
+
+/// Bin of every item: items by falling cost, each into the cheapest bin that has room for it (Graham's LPT, within
+/// 4/3 − 1/(3 · bins) of the best makespan where room does not bind: "Bounds on multiprocessing timing anomalies",
+/// 1969). Ties go to the first. `None`: some item found no room.
+///
+/// `O(n log n)` where weights fall with costs, for then a bin that has no room waits until it has, and is asked again
+/// only once.
+pub(crate) fn longest_first(costs: &[u64], weights: &[u64], num_bins: usize, room: Room) -> Option<Vec<usize>> {
+    let mut used = vec![Room { weight: 0, count: 0 }; num_bins];
+    let mut loads = vec![0_u64; num_bins];
+    let mut cheapest: BinaryHeap<Reverse<(u64, usize)>> = (0..num_bins).map(|bin| Reverse((0, bin))).collect();
+    // Bins without room for the last item, the roomiest first.
+    let mut waiting: BinaryHeap<(u64, usize)> = BinaryHeap::new();
+    let mut bin_of = vec![0; costs.len()];
+    for item in by_falling(costs) {
+        let weight = weights[item];
+        while let Some(top) = waiting.peek_mut().filter(|top| top.0 >= weight) {
+            let (_, bin) = PeekMut::pop(top);
+            cheapest.push(Reverse((loads[bin], bin)));
+        }
+        let bin = loop {
+            let mut top = cheapest.peek_mut()?;
+            let Reverse((load, bin)) = *top;
+            if used[bin].count >= room.count {
+                PeekMut::pop(top);
+            } else if used[bin].weight + weight > room.weight {
+                PeekMut::pop(top);
+                waiting.push((room.weight - used[bin].weight, bin));
+            } else {
+                *top = Reverse((load + costs[item], bin));
+                break bin;
+            }
+        };
+        loads[bin] += costs[item];
+        used[bin].weight += weight;
+        used[bin].count += 1;
+        bin_of[item] = bin;
+    }
+    Some(bin_of)
+}
+
+/// Indices by falling value; equal ones ascend.
+pub(crate) fn by_falling(values: &[u64]) -> impl Iterator<Item = usize> {
+    let mut order: Vec<(u64, u32)> = values.iter().zip(0..).map(|(&value, index)| (!value, index)).collect();
+    order.sort_unstable();
+    order.into_iter().map(|(_, index)| index as usize)
+}
+
+/// Least makespan over every assignment.
+#[cfg(test)]
+pub(super) fn best_makespan(costs: &[u64], num_bins: usize) -> u64 {
+    (0..num_bins.pow(costs.len() as u32))
+        .map(|mut code| {
+            let mut loads = vec![0; num_bins];
+            for cost in costs {
+                loads[code % num_bins] += cost;
+                code /= num_bins;
+            }
+            loads.into_iter().max().unwrap()
+        })
+        .min()
+        .unwrap()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    /// The definition: every bin is asked, the cheapest first.
+    fn plainly(costs: &[u64], weights: &[u64], num_bins: usize, room: Room) -> Option<Vec<usize>> {
+        let mut order: Vec<usize> = (0..costs.len()).collect();
+        order.sort_by_key(|&item| (Reverse(costs[item]), item));
+        let mut used = vec![Room { weight: 0, count: 0 }; num_bins];
+        let mut by_cost: BTreeSet<(u64, usize)> = (0..num_bins).map(|bin| (0, bin)).collect();
+        let mut bin_of = vec![0; costs.len()];
+        for item in order {
+            let fits = |used: &Room| used.weight + weights[item] <= room.weight && used.count < room.count;
+            let &(cost, bin) = by_cost.iter().find(|(_, bin)| fits(&used[*bin]))?;
+            by_cost.remove(&(cost, bin));
+            by_cost.insert((cost + costs[item], bin));
+            used[bin].weight += weights[item];
+            used[bin].count += 1;
+            bin_of[item] = bin;
+        }
+        Some(bin_of)
+    }
+
+    proptest! {
+        #[test]
+        fn heaps_find_what_asking_every_bin_finds(
+            items in prop::collection::vec((0_u64..50, 0_u64..20), 0..60),
+            num_bins in 1_usize..12,
+            weight in 10_u64..80,
+            count in 0_usize..12,
+        ) {
+            let (costs, weights): (Vec<_>, Vec<_>) = items.into_iter().unzip();
+            let room = Room { weight, count };
+            let found = longest_first(&costs, &weights, num_bins, room);
+            prop_assert_eq!(found, plainly(&costs, &weights, num_bins, room));
+        }
+
+        #[test]
+        fn longest_first_is_within_grahams_bound(
+            costs in prop::collection::vec(1_u64..50, 1..7),
+            num_bins in 1_usize..4,
+        ) {
+            let free = Room { weight: 0, count: costs.len() };
+            let bin_of = longest_first(&costs, &vec![0; costs.len()], num_bins, free).unwrap();
+            let mut loads = vec![0; num_bins];
+            for (item, bin) in bin_of.into_iter().enumerate() {
+                loads[bin] += costs[item];
+            }
+            let best = best_makespan(&costs, num_bins);
+            let makespan = loads.into_iter().max().unwrap();
+            // (4/3 - 1/(3m)) · best
+            prop_assert!(makespan * 3 * num_bins as u64 <= best * (4 * num_bins as u64 - 1), "{makespan} > {best}");
+        }
+
+    }
+
+    #[test]
+    fn no_room_is_said() {
+        assert!(longest_first(&[1, 1, 1], &[6, 6, 6], 2, Room { weight: 10, count: 9 }).is_none());
+        assert!(longest_first(&[1, 1, 1], &[1, 1, 1], 2, Room { weight: 10, count: 1 }).is_none());
+    }
+}

@@ -1,0 +1,64 @@
+//! Micro-batches after each of which all replicas meet.
+
+use super::longest_first::by_falling;
+use std::cmp::Reverse;
+
+/// Micro-batch and replica of every pack, where replicas meet after every micro-batch and so wait for its dearest pack.
+///
+/// By falling cost, as many packs as there are replicas to a micro-batch: no other way of making rows of that many has a
+/// smaller sum of dearest packs, for the dearest pack of the i-th dearest row is at best the (i · replicas)-th of all.
+/// Within a row the dearest pack goes to the replica with the least so far, which levels their sums as well.
+///
+/// # Panics
+/// There is no replica.
+pub fn sorted_rows(costs: &[u64], num_replicas: usize) -> Vec<(usize, usize)> {
+    let mut places = vec![(0, 0); costs.len()];
+    let mut loads: Vec<(u64, usize)> = (0..num_replicas).map(|replica| (0, replica)).collect();
+    let order: Vec<usize> = by_falling(costs).collect();
+    for (row, items) in order.chunks(num_replicas).enumerate() {
+        debug_assert!(items.is_sorted_by_key(|&item| Reverse(costs[item])));
+        loads.sort_unstable();
+        for (&item, (load, replica)) in items.iter().zip(&mut loads) {
+            *load += costs[item];
+            places[item] = (row, *replica);
+        }
+    }
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Least sum of the dearest of each row over every way of making rows.
+    fn best(costs: &mut Vec<u64>, width: usize) -> u64 {
+        let Some(last) = costs.pop() else { return 0 };
+        let least = (0..1_u32 << costs.len())
+            .filter(|others| others.count_ones() as usize == (width - 1).min(costs.len()))
+            .map(|others| {
+                let (row, mut rest): (Vec<_>, Vec<_>) =
+                    costs.iter().enumerate().partition(|(at, _)| others >> at & 1 == 1);
+                let dearest = row.iter().map(|(_, cost)| **cost).max().unwrap_or(0).max(last);
+                dearest + best(&mut rest.drain(..).map(|(_, cost)| *cost).collect(), width)
+            })
+            .min();
+        costs.push(last);
+        least.expect("some row")
+    }
+
+    proptest! {
+        #[test]
+        fn no_rows_have_a_smaller_sum_of_dearest(rows in 1_usize..4, width in 1_usize..4, seed in prop::collection::vec(0_u64..50, 9)) {
+            let costs = &seed[..rows * width];
+            let places = sorted_rows(costs, width);
+            let mut dearest = vec![0; rows];
+            let mut seen = std::collections::BTreeSet::new();
+            for (&cost, &(row, replica)) in costs.iter().zip(&places) {
+                dearest[row] = cost.max(dearest[row]);
+                prop_assert!(replica < width && seen.insert((row, replica)));
+            }
+            prop_assert_eq!(dearest.iter().sum::<u64>(), best(&mut costs.to_vec(), width));
+        }
+    }
+}
