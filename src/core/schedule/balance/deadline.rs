@@ -13,10 +13,11 @@ pub(crate) struct Chunk {
 
 /// Chunks in the order of the groups, which is that of their deadlines: each group in turn is cut so that its last chunk
 /// ends as early as it can, given what its lanes do before. A group has at most one chunk on a lane and `max_chunks` in
-/// all; each chunk costs `overhead` beside its items, so that little work is not cut into crumbs.
+/// all; each chunk costs `overhead` beside its items. A group may end that much later where that
+/// saves chunks: little work is not cut into crumbs.
 ///
 /// The lanes are taken by rising load, and the cuts are the best for that order. A group ends by
-/// `(load of all lanes + its cost) / lanes + its largest item + overhead`, rounded up, where `max_chunks` allows all lanes;
+/// `(load of all lanes + its cost) / lanes + its largest item + 2 · overhead`, rounded up, where `max_chunks` allows all lanes;
 /// no schedule ends all groups up to it before `(load + cost) / lanes`.
 #[allow(dead_code)]
 pub(crate) fn by_deadline(groups: &[Vec<u64>], num_lanes: usize, overhead: u64, max_chunks: usize) -> Vec<Chunk> {
@@ -32,7 +33,7 @@ pub(crate) fn by_deadline(groups: &[Vec<u64>], num_lanes: usize, overhead: u64, 
             let end = low + (high - low) / 2;
             if cut(costs, &lanes, &loads, overhead, end).is_some() { high = end } else { low = end + 1 }
         }
-        for (lane, items) in cut(costs, &lanes, &loads, overhead, low).expect("one lane can take all") {
+        for (lane, items) in cut(costs, &lanes, &loads, overhead, low + overhead).expect("one lane can take all") {
             loads[lane] += overhead + costs[items.clone()].iter().sum::<u64>();
             chunks.push(Chunk { group, items, lane });
         }
@@ -82,7 +83,7 @@ mod tests {
                 prop_assert_eq!(lanes.len(), of.len());
                 let work = loads.iter().sum::<u64>() + costs.iter().sum::<u64>();
                 let largest = costs.iter().copied().max().unwrap_or(0);
-                let bound = work.div_ceil(num_lanes as u64) + largest + overhead;
+                let bound = work.div_ceil(num_lanes as u64) + largest + 2 * overhead;
                 for chunk in of {
                     loads[chunk.lane] += overhead + costs[chunk.items.clone()].iter().sum::<u64>();
                     prop_assert!(loads[chunk.lane] <= bound, "{} > {bound}", loads[chunk.lane]);
