@@ -75,7 +75,7 @@ fn a_minimal_config_has_the_documented_defaults() {
     assert_eq!(config.device, Device::Cpu);
     assert_eq!(config.edges.tokens.credit.bytes(), 16 << 20);
     assert_eq!(config.scheduler.join_timeout.duration().as_secs(), 60);
-    assert_eq!(config.data.train[0].format, Format::Messages);
+    assert_eq!(config.data.train[0].format, Format::Auto);
     assert_eq!(config.train.optimizer.betas, [0.9, 0.95]);
     assert_eq!(config.train.precision, Precision::Float32);
     assert!(config.eval.is_none() && config.log.jsonl && config.data.shuffle);

@@ -103,7 +103,18 @@ impl Rules<'_> {
 
     fn files(&mut self, config: &RunConfig) {
         for (i, file) in config.data.train.iter().enumerate() {
-            self.file(&format!("data.train.{i}.path"), &file.path);
+            let key = format!("data.train.{i}.path");
+            for path in &file.path.0 {
+                let is_pattern = path.contains(['*', '?', '[', '{']) || path.contains("://");
+                let path = Path::new(path);
+                let holds_files =
+                    || path.read_dir().is_ok_and(|mut dir| dir.any(|file| file.is_ok_and(|f| f.path().is_file())));
+                if path.is_dir() && !holds_files() && !path.join(".nv-meta").is_dir() {
+                    self.missing(&key, path, "is a directory without files");
+                } else if !is_pattern && !path.exists() {
+                    self.missing(&key, path, "no such file");
+                }
+            }
         }
         if let Some(eval) = &config.eval {
             self.file("eval.path", &eval.path);

@@ -3,14 +3,11 @@
 use std::path::Path;
 
 use super::error::{BadSample, DataError};
-use super::lines::Lines;
 use super::locator::Locator;
-use super::messages::Conversation;
-use super::mixture::Mixture;
 use super::processor::Processor;
 use super::sample::Sample;
-use super::source::{Content, Source};
-use crate::config::{Data, Format};
+use super::source::{Content, Mixture, Source};
+use crate::config::{Data, Phase, TrainFile};
 use crate::message::{self, SampleId};
 
 /// An endless stream: position → sample, always the same for the same files, configuration and seed.
@@ -25,17 +22,18 @@ impl Dataset {
     /// Opens and indexes the files of `data.train`.
     pub fn open(data: &Data, processor: Processor, seed: u64) -> Result<Self, DataError> {
         let num_tokens = |text: &str| processor.tokenizer().encode(text).map_or(text.len(), |tokens| tokens.len());
-        let open = |file| Source::open(file, processor.phase(), data.pack.max_tokens, num_tokens);
+        let (window, index_dir) = (data.shuffle_window, data.index_dir.as_deref());
+        let open =
+            |file| Source::open_with(file, processor.phase(), data.pack.max_tokens, &num_tokens, window, index_dir);
         let sources: Vec<Source> = data.train.iter().map(open).collect::<Result<_, _>>()?;
         if sources.is_empty() {
             return Err(DataError::NoSource);
         }
-        if data.train.iter().any(|file| file.format == Format::Messages) {
+        if sources.iter().any(Source::is_conversation) {
             processor.expect_template()?;
         }
-        let shares: Vec<_> =
-            sources.iter().zip(&data.train).map(|(source, file)| (source.len(), file.weight)).collect();
-        Ok(Self { mixture: Mixture::new(&shares, seed, data.shuffle), processor, sources })
+        let orders = sources.iter().zip(&data.train).map(|(source, file)| (source.order(), file.weight));
+        Ok(Self { mixture: Mixture::of_orders(orders.collect(), seed, data.shuffle), processor, sources })
     }
 
     pub fn processor(&self) -> &Processor {
@@ -69,7 +67,7 @@ impl Dataset {
     /// File and line of the sample at a position.
     pub(super) fn place_name(&self, position: u64) -> String {
         let place = self.bad(position, String::new());
-        format!("{}:{}", place.file.display(), place.line)
+        format!("{}:{}", place.file.display(), place.at)
     }
 
     /// The sample at a position, and why it cannot be used.
@@ -91,47 +89,45 @@ pub struct Question {
 
 /// The questions of a file, in its order: what a model is evaluated on.
 pub struct Questions {
-    lines: Lines,
+    source: Source,
 }
 
 impl Questions {
     pub fn open(path: &Path) -> Result<Self, DataError> {
-        Ok(Self { lines: Lines::open(path)? })
+        let file = TrainFile::new(path);
+        Ok(Self { source: Source::open(&file, Phase::Sft, usize::MAX, str::len)? })
     }
 
     pub fn len(&self) -> usize {
-        self.lines.len()
+        self.source.len()
     }
 
     /// Always false: an empty file is refused.
     pub fn is_empty(&self) -> bool {
-        self.lines.is_empty()
+        self.source.is_empty()
     }
 
     /// The question `index`: the turns before the last assistant turn.
     pub fn read(&self, index: usize, processor: &Processor) -> Result<Question, BadSample> {
-        let line = self.lines.read(index)?;
-        let base = self.lines.path().parent().unwrap_or(Path::new(""));
+        let Content::Messages(conversation) = self.source.read(index)? else {
+            return Err(self.source.bad(index, "is no conversation: there is no answer to compare with".to_owned()));
+        };
         let ask = || {
-            let (question, answer) = Conversation::parse(&line)?
+            let (question, answer) = conversation
                 .split_answer()
                 .ok_or_else(|| DataError::Line("no assistant turn: no answer to compare with".to_owned()))?;
-            let prompt = processor.prompt(SampleId(index as u64), &question, base)?;
-            let resolve = |image: &Locator| match image {
-                Locator::File(_) => Locator::File(image.display(base)),
-                other => other.clone(),
-            };
-            let images = question.images().map(resolve).collect();
+            let prompt = processor.prompt(SampleId(index as u64), &question, self.source.base())?;
+            let images = question.images().cloned().collect();
             Ok(Question { prompt, answer, images })
         };
-        ask().map_err(|error: DataError| self.lines.bad(index, error.to_string()))
+        ask().map_err(|error: DataError| self.source.bad(index, error.to_string()))
     }
 }
 
 impl BadSample {
     /// As it is told to the scheduler.
     pub fn into_message(self, id: SampleId) -> message::BadSample {
-        message::BadSample { id, source: format!("{}:{}", self.file.display(), self.line), reason: self.reason }
+        message::BadSample { id, source: format!("{}:{}", self.file.display(), self.at), reason: self.reason }
     }
 }
 
@@ -141,21 +137,20 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::config::{ImageLimits, Pack, Phase, Template, TrainFile};
+    use crate::config::{Format, ImageLimits, Pack, Template};
     use crate::data::digits::{Digits, MODEL, compose, write_model};
     use crate::data::processor::ProcessorOptions;
     use crate::data::tokenizer::read_json;
 
     fn data(files: &[(PathBuf, f64)]) -> Data {
-        let train = files.iter().map(|(path, weight)| TrainFile {
-            path: path.clone(),
-            format: Format::Messages,
-            weight: *weight,
-        });
+        let train = files.iter().map(|(path, weight)| TrainFile { weight: *weight, ..TrainFile::new(path.as_path()) });
         Data {
             train: train.collect(),
             shuffle: true,
-            pack: Pack { max_tokens: 200 },
+            shuffle_window: 16,
+            index_dir: None,
+            on_change: Default::default(),
+            pack: Pack { max_tokens: 200, ..Default::default() },
             image: ImageLimits::default(),
             video: Default::default(),
             template: Template::FromModel,
@@ -194,11 +189,14 @@ mod tests {
                     assert_eq!(sample.meta.items.len(), sample.media.len());
                     with_images += sample.media.len();
                 }
-                Err(error) => *bad.entry((error.file.clone(), error.line)).or_insert(0) += 1,
+                Err(error) => *bad.entry((error.file.clone(), error.at.clone())).or_insert(0) += 1,
             }
         }
         assert!((100..160).contains(&with_images), "{with_images}");
-        assert_eq!(bad.keys().cloned().collect::<Vec<_>>(), [(digits.join("train.jsonl"), 5), (text, 2)]);
+        assert_eq!(
+            bad.keys().cloned().collect::<Vec<_>>(),
+            [(digits.join("train.jsonl"), "5".to_owned()), (text, "2".to_owned())]
+        );
         assert_ne!(
             (0..20).map(|p| open(&config, Phase::Sft, &model, 6).unwrap().sample(p).ok()).collect::<Vec<_>>(),
             (0..20).map(|p| dataset.sample(p).ok()).collect::<Vec<_>>()
@@ -221,7 +219,7 @@ mod tests {
         assert!(error(&data(&[])).contains("no data source"));
         assert!(error(&data(&[("gone.jsonl".into(), 1.0)])).contains("gone.jsonl"));
         assert!(error(&data(&[("a.jsonl".into(), 0.0)])).contains("weight 0"));
-        let error = BadSample { file: "a.jsonl".into(), line: 3, reason: "x".into() };
+        let error = BadSample { file: "a.jsonl".into(), at: "3".into(), reason: "x".into() };
         assert_eq!(error.to_string(), "a.jsonl:3: x");
         assert_eq!(error.into_message(SampleId(1)).source, "a.jsonl:3");
     }

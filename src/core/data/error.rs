@@ -12,7 +12,7 @@ pub enum DataError {
     Read { path: PathBuf, source: std::io::Error },
     #[error("cannot write {path}: {source}")]
     Write { path: PathBuf, source: std::io::Error },
-    #[error("{path} has no samples: expected one JSON object a line")]
+    #[error("{path} has no samples")]
     Empty { path: PathBuf },
     #[error("{path}: {reason}")]
     File { path: PathBuf, reason: String },
@@ -52,10 +52,10 @@ impl DataError {
 
 /// A sample that cannot be used: the run skips it, counts it and lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("{file}:{line}: {reason}", file = file.display())]
+#[error("{file}:{at}: {reason}", file = file.display())]
 pub struct BadSample {
     pub file: PathBuf,
-    /// Counted from 1.
-    pub line: u64,
+    /// Where in it: the number of the line, the row or the element from 1, or the key in an archive.
+    pub at: String,
     pub reason: String,
 }

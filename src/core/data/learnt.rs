@@ -1,7 +1,7 @@
 //! Which part of a rendered conversation is the assistant's: from behind the turn's header to its closing token.
 
 use super::error::DataError;
-use super::messages::{Conversation, Part, Turn};
+use super::source::{Conversation, Part, Turn};
 use super::template::ChatTemplate;
 use super::tokenizer::{Token, Tokenizer};
 

@@ -14,11 +14,8 @@ pub mod digits;
 mod error;
 mod expand;
 mod learnt;
-mod lines;
 mod locator;
 pub mod media;
-mod messages;
-mod mixture;
 mod npy;
 mod packed;
 mod positions;
@@ -39,12 +36,14 @@ pub use decode::{open_rgb, read_rgb};
 pub use error::{BadSample, DataError};
 pub use locator::Locator;
 pub use media::VideoSource;
-pub use messages::{Conversation, IMAGE_PLACEHOLDER, MediaSource, Part, Turn};
-pub use mixture::{Mixture, Place};
 pub use packed::{PackedKind, PackedMedia, PackedSample};
 pub use positions::{PositionKind, Span};
 pub use processor::{Processor, ProcessorOptions};
 pub use rng::{Rng, permute};
 pub use sample::{IGNORE_INDEX, Media, Sample};
+pub use source::fingerprint;
+pub use source::{
+    Content, Conversation, Fingerprint, IMAGE_PLACEHOLDER, MediaSource, Mixture, Part, Piece, Place, Source, Turn,
+};
 pub use template::ChatTemplate;
 pub use tokenizer::{SpecialTokens, Token, Tokenizer};

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::{Map, Value as Json};
 
 use super::error::DataError;
-use super::messages::{Part, Turn};
+use super::source::{Part, Turn};
 use super::tokenizer::token_text;
 use crate::config::Template;
 

@@ -1,6 +1,7 @@
 //! Samples, and how they are turned into model inputs.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,18 @@ pub struct Data {
     /// Visit samples in a random order, another one each epoch.
     #[serde(default = "yes")]
     pub shuffle: bool,
+    /// Blocks (shards, row groups, whole files of lines) whose samples are mixed with each other; blocks follow in a random
+    /// order. As many are held open.
+    #[serde(default = "window")]
+    #[schemars(range(min = 1, max = 4096))]
+    pub shuffle_window: usize,
+    /// Folder of the counts of samples in shards, so that a set is counted once; `null`: the user's cache folder. A count is
+    /// used while the file's size and time of change are the same.
+    #[serde(default)]
+    pub index_dir: Option<PathBuf>,
+    /// When files are not those that a resumed run began with.
+    #[serde(default)]
+    pub on_change: OnChange,
     /// How samples are packed into sequences.
     #[serde(default)]
     pub pack: Pack,
@@ -32,15 +45,31 @@ pub struct Data {
     pub on_bad_sample: BadSamples,
 }
 
-/// One file of training samples.
+/// When files are not those that a resumed run began with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum OnChange {
+    // The run does not start, and the file is named.
+    #[default]
+    Refuse,
+    // The run goes on at its position in the new order.
+    Accept,
+}
+
+/// One data set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TrainFile {
-    /// The file.
-    pub path: PathBuf,
-    /// Layout of a sample.
+    /// Files of one kind: a file, a folder, a glob, names with `{000..099}`, a URL of an object store, or a list of these.
+    pub path: Paths,
+    /// Layout of a sample; `auto`: as the first sample shows. What holds the samples (JSON lines, a JSON array, Parquet,
+    /// WebDataset or Energon shards) is told by the file's name.
     #[serde(default)]
     pub format: Format,
+    /// Names of fields where they differ from the format's: `{messages: dialogue, images: picture}`.
+    #[serde(default)]
+    pub columns: BTreeMap<String, String>,
     /// Relative share of this file in the mixture.
     #[serde(default = "one")]
     #[schemars(range(max = 1e6), extend("exclusiveMinimum" = 0.0))]
@@ -52,10 +81,23 @@ pub struct TrainFile {
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum Format {
-    // One JSON object a line: `{"messages": […], "images": […], "videos": […]}`.
+    // As the first sample shows.
     #[default]
+    #[serde(alias = "webdataset", alias = "parquet")]
+    Auto,
+    // `{"messages": [{"role": …, "content": …}], "images": […], "videos": […], "tools": […]}`.
     Messages,
-    // One JSON object a line: `{"text": …}`; not for `train.phase: sft`.
+    // `{"conversations": [{"from": "human", "value": …}], "system": …, "tools": …}`.
+    Sharegpt,
+    // As `sharegpt`, with `image` or `video`.
+    Llava,
+    // `{"instruction": …, "input": …, "output": …, "system": …, "history": …}`.
+    Alpaca,
+    // Megatron-Energon's samples: `{"texts": …, "media": …, "name": …}`, or fields by `dataset.yaml`.
+    Energon,
+    // Packs that were made ahead of time.
+    Packed,
+    // `{"text": …}`; not for `train.phase: sft`.
     Text,
     // A document a line, as it is; not for `train.phase: sft`.
     Plain,
@@ -160,6 +202,73 @@ impl Default for BadSamples {
     fn default() -> Self {
         Self { max_fraction: 0.01, max_consecutive: 100 }
     }
+}
+
+/// Where a data set lies: one path or several.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(from = "OneOrMore")]
+#[schemars(inline, with = "Vec<String>", extend("x-one-or-more" = true, "minItems" = 1))]
+pub struct Paths(pub Vec<String>);
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMore {
+    One(String),
+    More(Vec<String>),
+}
+
+impl From<OneOrMore> for Paths {
+    fn from(paths: OneOrMore) -> Self {
+        match paths {
+            OneOrMore::One(path) => Self(vec![path]),
+            OneOrMore::More(paths) => Self(paths),
+        }
+    }
+}
+
+impl From<&Path> for Paths {
+    fn from(path: &Path) -> Self {
+        Self(vec![path.to_string_lossy().into_owned()])
+    }
+}
+
+impl From<PathBuf> for Paths {
+    fn from(path: PathBuf) -> Self {
+        path.as_path().into()
+    }
+}
+
+impl From<&str> for Paths {
+    fn from(path: &str) -> Self {
+        Self(vec![path.to_owned()])
+    }
+}
+
+impl AsRef<Path> for Paths {
+    /// The first.
+    fn as_ref(&self) -> &Path {
+        Path::new(self.0.first().map_or("", String::as_str))
+    }
+}
+
+impl TrainFile {
+    /// A data set whose layout is as its first sample shows.
+    pub fn new(path: impl Into<Paths>) -> Self {
+        Self { path: path.into(), format: Format::Auto, columns: BTreeMap::new(), weight: 1.0 }
+    }
+
+    /// What messages call it: the first path, and that there are more.
+    pub fn name(&self) -> PathBuf {
+        match self.path.0.as_slice() {
+            [] => PathBuf::from("(no path)"),
+            [one] => one.into(),
+            [first, more @ ..] => format!("{first} and {} more", more.len()).into(),
+        }
+    }
+}
+
+fn window() -> usize {
+    16
 }
 
 fn yes() -> bool {

@@ -164,7 +164,7 @@ fn png(picture: &GrayImage) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::messages::Conversation;
+    use crate::data::source::Conversation;
 
     fn lines(dir: &Path, name: &str) -> Vec<Conversation> {
         let text = fs::read_to_string(dir.join(name)).unwrap();

@@ -27,5 +27,5 @@ pub(super) use open::open;
 pub use processor::{Expansion, Kind, Markers, MediaProcessor, Piece, Run};
 pub use sampling::{Sampling, Spread};
 pub use smart_resize::smart_resize;
-pub(super) use video::{in_folder, is_clip, load};
 pub use video::{Video, VideoSource};
+pub(super) use video::{in_folder, is_clip, load, natural};

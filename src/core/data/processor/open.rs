@@ -8,8 +8,8 @@ use super::ProcessorOptions;
 use crate::config::Phase;
 use crate::data::error::DataError;
 use crate::data::media::{self, MediaProcessor};
-use crate::data::messages::Part;
 use crate::data::positions::PositionKind;
+use crate::data::source::Part;
 use crate::data::template::{ChatTemplate, built_in};
 use crate::data::tokenizer::{Tokenizer, read_json_if_exists};
 

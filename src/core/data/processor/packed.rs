@@ -6,10 +6,10 @@ use super::Processor;
 use crate::data::error::DataError;
 use crate::data::locator::Locator;
 use crate::data::media::VideoSource;
-use crate::data::messages::MediaSource;
 use crate::data::packed::{PackedKind, PackedMedia, PackedSample};
 use crate::data::sample::Sample;
 use crate::data::source::Content;
+use crate::data::source::MediaSource;
 use crate::message::SampleId;
 
 impl Processor {

@@ -7,7 +7,7 @@ use crate::data::decode::{header_size, read_rgb};
 use crate::data::error::DataError;
 use crate::data::expand::{Expanded, Place, check, find};
 use crate::data::media::{self, Expansion, Kind};
-use crate::data::messages::{Conversation, MediaSource, Part, Turn};
+use crate::data::source::{Conversation, MediaSource, Part, Turn};
 
 impl Processor {
     /// Whether a turn with such a part is rendered with a marker.

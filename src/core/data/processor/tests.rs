@@ -8,8 +8,8 @@ use super::{Processor, ProcessorOptions};
 use crate::config::{Phase, Template};
 use crate::data::digits::{Digits, MODEL, compose, write_model};
 use crate::data::error::DataError;
-use crate::data::messages::{Conversation, MediaSource, Part, Turn};
 use crate::data::sample::{IGNORE_INDEX, Sample};
+use crate::data::source::{Conversation, MediaSource, Part, Turn};
 use crate::data::tokenizer::read_json;
 use crate::message::SampleId;
 

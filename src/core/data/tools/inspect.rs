@@ -15,10 +15,10 @@ use crate::data::decode::{decode_animation, read_rgb};
 use crate::data::error::{BadSample, DataError};
 use crate::data::locator::Locator;
 use crate::data::media::{Kind, in_folder};
-use crate::data::messages::{MediaSource, Part};
 use crate::data::processor::Processor;
 use crate::data::sample::Sample;
 use crate::data::source::Content;
+use crate::data::source::{MediaSource, Part};
 use crate::message::SampleId;
 
 /// Records, or members of an archive, whose fields are looked at.
@@ -70,11 +70,11 @@ pub fn describe(inputs: &Inputs) -> Vec<FileInfo> {
     let describe = |(file, samples): (&crate::config::TrainFile, u64)| {
         let format = serde_json::to_value(file.format).ok();
         FileInfo {
-            path: file.path.clone(),
+            path: file.name(),
             format: format.and_then(|format| format.as_str().map(str::to_owned)).unwrap_or_default(),
             samples,
             bytes: std::fs::metadata(&file.path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len()),
-            fields: fields(&file.path),
+            fields: fields(file.path.as_ref()),
         }
     };
     inputs.files().map(describe).collect()
@@ -157,7 +157,7 @@ pub fn show(inputs: &Inputs, index: u64, processor: Option<&Processor>) -> Resul
     let (content, base) = inputs.read(index)?;
     let wrong = |error: DataError| inputs.bad(index, error.to_string());
     let place = inputs.bad(index, String::new());
-    let place = format!("{}:{}", place.file.display(), place.line);
+    let place = format!("{}:{}", place.file.display(), place.at);
     let mut shown = Shown { place, turns: Vec::new(), rendered: None, num_tokens: None, media: Vec::new() };
     match &content {
         Content::Messages(conversation) => {

@@ -15,10 +15,10 @@ use crate::data::dataset::Dataset;
 use crate::data::error::{BadSample, DataError};
 use crate::data::locator::Locator;
 use crate::data::media::{in_folder, is_clip};
-use crate::data::messages::{Conversation, MediaSource};
 use crate::data::packed::{PackedKind, PackedMedia, PackedSample};
 use crate::data::processor::Processor;
 use crate::data::source::Content;
+use crate::data::source::{Conversation, MediaSource};
 use crate::message::{SampleId, SampleMeta};
 use crate::schedule::{PackLimits, SampleSize, StreamPacker};
 

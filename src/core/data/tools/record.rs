@@ -18,8 +18,8 @@ use crate::data::decode::{decode_animation, decode_rgb, header_size};
 use crate::data::error::DataError;
 use crate::data::locator::Locator;
 use crate::data::media::{in_folder, is_clip};
-use crate::data::messages::{Conversation, IMAGE_PLACEHOLDER, MediaSource, Part, Turn, VIDEO_PLACEHOLDER};
 use crate::data::source::Content;
+use crate::data::source::{Conversation, IMAGE_PLACEHOLDER, MediaSource, Part, Turn, VIDEO_PLACEHOLDER};
 
 /// How closely pictures are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,7 +188,7 @@ impl Files<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::messages::Conversation;
+    use crate::data::source::Conversation;
 
     fn picture() -> Vec<u8> {
         let mut bytes = std::io::Cursor::new(Vec::new());

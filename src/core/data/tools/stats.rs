@@ -8,9 +8,9 @@ use serde_json::{Value as Json, json};
 use super::input::Inputs;
 use super::ordered::for_each_ordered;
 use crate::data::error::{BadSample, DataError};
-use crate::data::messages::{MediaSource, Part};
 use crate::data::processor::Processor;
 use crate::data::source::Content;
+use crate::data::source::{MediaSource, Part};
 use crate::message::{SampleId, SampleMeta};
 use crate::schedule::{PackLimits, StreamPacker};
 

@@ -232,9 +232,9 @@ fn everything_that_cannot_be_used_is_found() {
         let processor = with_model.then(|| dataset.processor());
         let mut bad = Vec::new();
         let all = verify(&inputs, processor, 2, |index, sample| {
-            bad.extend(sample.map(|sample| (index, sample.line)));
+            bad.extend(sample.map(|sample| (index, sample.at)));
             Ok::<(), ()>(())
         });
-        assert_eq!((all, bad), (Ok(()), vec![(3, 4), (6, 7)]));
+        assert_eq!((all, bad), (Ok(()), vec![(3, "4".to_owned()), (6, "7".to_owned())]));
     }
 }

@@ -9,9 +9,9 @@ use crate::data::decode::read_rgb;
 use crate::data::error::{BadSample, DataError};
 use crate::data::locator::Locator;
 use crate::data::media::{self, Sampling, Spread, VideoSource, in_folder, is_clip};
-use crate::data::messages::MediaSource;
 use crate::data::processor::Processor;
 use crate::data::source::Content;
+use crate::data::source::MediaSource;
 use crate::message::SampleId;
 
 /// Frames of a compressed clip that are decoded.

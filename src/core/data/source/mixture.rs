@@ -1,7 +1,8 @@
 //! Which sample stands at a position of the stream: several files mixed by weight, each shuffled anew every epoch.
 //! A pure function of files' lengths, weights, seed and position, so a run goes on from a position alone.
 
-use super::rng::{Rng, permute};
+use super::order::Order;
+use crate::data::rng::Rng;
 
 /// Positions after which every source has had its exact share.
 const BLOCK: usize = 1000;
@@ -18,7 +19,7 @@ pub struct Mixture {
 
 #[derive(Clone, Debug)]
 struct Source {
-    len: u64,
+    order: Order,
     per_block: u64,
 }
 
@@ -36,12 +37,15 @@ impl Mixture {
     /// `sources` are (number of samples, weight): a share of positions proportional to the weight, rounded to a
     /// thousandth, at least one. Lengths and weights are above 0.
     pub fn new(sources: &[(usize, f64)], seed: u64, shuffle: bool) -> Self {
+        let orders = sources.iter().map(|&(len, weight)| (Order::new(&[len as u64], 1), weight));
+        Self::of_orders(orders.collect(), seed, shuffle)
+    }
+
+    /// The same of sources of several blocks each.
+    pub fn of_orders(sources: Vec<(Order, f64)>, seed: u64, shuffle: bool) -> Self {
         let shares = shares(&sources.iter().map(|source| source.1).collect::<Vec<_>>());
         let mut order: Vec<u32> = shares.iter().zip(0..).flat_map(|(&n, i)| std::iter::repeat_n(i, n)).collect();
-        let mut rng = Rng::new(&[seed, 0x6d69_7874]);
-        for last in (1..order.len()).rev() {
-            order.swap(last, rng.below(last as u64 + 1) as usize);
-        }
+        shuffle_in_place(&mut order, &mut Rng::new(&[seed, 0x6d69_7874]));
         let mut counts = vec![0; shares.len()];
         let block = order.into_iter().map(|source| {
             counts[source as usize] += 1;
@@ -52,9 +56,9 @@ impl Mixture {
             shuffle,
             block: block.collect(),
             sources: sources
-                .iter()
+                .into_iter()
                 .zip(shares)
-                .map(|(source, share)| Source { len: source.0 as u64, per_block: share as u64 })
+                .map(|((order, _), share)| Source { order, per_block: share as u64 })
                 .collect(),
         }
     }
@@ -62,11 +66,25 @@ impl Mixture {
     pub fn place(&self, position: u64) -> Place {
         let (block, within) = (position / self.block.len() as u64, position % self.block.len() as u64);
         let (source, rank) = self.block[within as usize];
-        let Source { len, per_block } = self.sources[source as usize];
+        let Source { order, per_block } = &self.sources[source as usize];
         let draw = block * per_block + u64::from(rank);
-        let (epoch, index) = (draw / len, draw % len);
-        let index = if self.shuffle { permute(index, len, &[self.seed, u64::from(source), epoch]) } else { index };
+        let (epoch, index) = (draw / order.len(), draw % order.len());
+        let key = [self.seed, u64::from(source), epoch];
+        let index = if self.shuffle { order.index(index, &key) } else { index };
         Place { source: source as usize, epoch, index }
+    }
+}
+
+/// A random order of `0..len` that belongs to `key`.
+pub fn permute_all(len: usize, key: &[u64]) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..len as u32).collect();
+    shuffle_in_place(&mut order, &mut Rng::new(key));
+    order
+}
+
+fn shuffle_in_place(order: &mut [u32], rng: &mut Rng) {
+    for last in (1..order.len()).rev() {
+        order.swap(last, rng.below(last as u64 + 1) as usize);
     }
 }
 

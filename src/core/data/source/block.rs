@@ -1,0 +1,57 @@
+//! What is opened at once, and the records in it.
+
+use std::sync::Arc;
+
+use serde_json::Value as Json;
+
+/// A shard, a row group or a file of lines, opened.
+pub trait Block: Send + Sync {
+    /// Records in it.
+    fn len(&self) -> u64;
+
+    /// Bytes of a record's text: by these long texts are cut.
+    fn num_bytes(&self, index: u64) -> u64;
+
+    /// # Errors
+    /// Why the record cannot be used.
+    fn read(&self, index: u64) -> Result<Record, String>;
+
+    /// How a record is called in messages: the number of its line or row, or its key.
+    fn name(&self, index: u64) -> String;
+}
+
+/// A record as it lies in its file.
+#[derive(Debug, Default)]
+pub struct Record {
+    pub body: Body,
+    /// Files that came with it, by name.
+    pub members: Vec<(String, Arc<[u8]>)>,
+    /// The record's name in its archive.
+    pub key: String,
+    /// Of an archive: it names its own members alone.
+    pub is_closed: bool,
+}
+
+#[derive(Debug, Default)]
+pub enum Body {
+    /// Members alone.
+    #[default]
+    None,
+    Json(Json),
+    Text(String),
+}
+
+impl Record {
+    pub fn member(&self, name: &str) -> Option<&Arc<[u8]>> {
+        self.members.iter().find(|(member, _)| member == name).map(|(_, bytes)| bytes)
+    }
+
+    /// A field of a JSON object.
+    #[cfg(test)]
+    pub fn field(&self, name: &str) -> Option<&Json> {
+        match &self.body {
+            Body::Json(json) => json.get(name).filter(|value| !value.is_null()),
+            _ => None,
+        }
+    }
+}

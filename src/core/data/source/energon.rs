@@ -1,0 +1,107 @@
+//! A Megatron-Energon data set: the folder `.nv-meta` says which shards are for training, how many samples each has and
+//! what their fields are.
+
+use std::path::Path;
+
+use serde_json::Value as Json;
+
+use super::fields::{FieldMap, is_known};
+use super::layout::Layout;
+use super::paths::braces;
+use super::shard::Shard;
+use crate::data::error::DataError;
+use crate::data::locator::is_remote;
+
+/// What the folder says.
+pub struct Energon {
+    pub shards: Vec<Shard>,
+    /// Samples of each shard.
+    pub counts: Vec<u64>,
+    /// `None`: as the samples show.
+    pub layout: Option<Layout>,
+}
+
+const META: &str = ".nv-meta";
+#[cfg(feature = "cloud")]
+const MAX_META_BYTES: u64 = 64 << 20;
+
+/// Whether a path is such a folder.
+pub fn is_energon(path: &str) -> bool {
+    !is_remote(path) && Path::new(path).join(META).is_dir()
+}
+
+/// # Errors
+/// Named by the file: missing, no YAML, shards that it does not count.
+pub fn open(path: &str) -> Result<Energon, DataError> {
+    let folder = path.trim_end_matches('/');
+    let at = |name: &str| format!("{folder}/{META}/{name}");
+    let fail = |name: &str, reason: &str| DataError::file(Path::new(&at(name)), reason);
+    let info = match read(&at(".info.json"))? {
+        Some(info) => info,
+        None => read(&at(".info.yaml"))?.ok_or_else(|| fail(".info.yaml", "is missing: run `energon prepare`"))?,
+    };
+    let counts = info["shard_counts"].as_object().ok_or_else(|| fail(".info", "has no shard_counts"))?;
+    let split = read(&at("split.yaml"))?.unwrap_or_default();
+    let names: Vec<String> = match split["split_parts"]["train"].as_array() {
+        Some(parts) => {
+            let parts = parts.iter().filter_map(Json::as_str);
+            let parts: Result<Vec<_>, _> = parts.map(braces).collect();
+            parts.map_err(|reason| fail("split.yaml", &reason))?.concat()
+        }
+        None => counts.keys().cloned().collect(),
+    };
+    let excluded: Vec<&str> = split["exclude"].as_array().into_iter().flatten().filter_map(Json::as_str).collect();
+    let (mut shards, mut lens) = (Vec::new(), Vec::new());
+    for name in names.iter().filter(|name| !excluded.contains(&name.as_str())) {
+        let count = counts.get(name).and_then(Json::as_u64);
+        let count = count.ok_or_else(|| fail(".info", &format!("does not count {name} of split.yaml")))?;
+        shards.push(Shard::stat(&format!("{folder}/{name}"))?);
+        lens.push(count);
+    }
+    if shards.is_empty() {
+        return Err(fail("split.yaml", "has no shards for training"));
+    }
+    Ok(Energon { shards, counts: lens, layout: layout(&at("dataset.yaml"))? })
+}
+
+fn layout(path: &str) -> Result<Option<Layout>, DataError> {
+    let Some(dataset) = read(path)? else { return Ok(None) };
+    let Some(map) = dataset["field_map"].as_object() else { return Ok(None) };
+    let text = |(field, place): (&String, &Json)| Some((field.clone(), place.as_str()?.to_owned()));
+    let map: FieldMap = map.iter().filter_map(text).collect();
+    match is_known(&map) {
+        true => Ok(Some(Layout::Fields(map))),
+        false => {
+            let fields: Vec<&String> = map.keys().collect();
+            let reason = format!(
+                "maps {fields:?}: known are image and caption, image with context and answers, text, and crude samples"
+            );
+            Err(DataError::file(Path::new(path), reason))
+        }
+    }
+}
+
+/// A JSON or YAML file; `None` where there is none.
+fn read(path: &str) -> Result<Option<Json>, DataError> {
+    let fail = |reason: &dyn std::fmt::Display| DataError::file(Path::new(path), reason);
+    let bytes = if is_remote(path) {
+        #[cfg(feature = "cloud")]
+        match super::remote::get(path, MAX_META_BYTES) {
+            Ok(bytes) => bytes,
+            Err(_) => return Ok(None),
+        }
+        #[cfg(not(feature = "cloud"))]
+        return Ok(None);
+    } else {
+        match std::fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(DataError::read(Path::new(path), error)),
+        }
+    };
+    let text = String::from_utf8(bytes).map_err(|error| fail(&error))?;
+    match path.ends_with(".json") {
+        true => serde_json::from_str(&text).map(Some).map_err(|error| fail(&error)),
+        false => serde_saphyr::from_str(&text).map(Some).map_err(|error| fail(&error)),
+    }
+}

@@ -1,0 +1,101 @@
+//! What files a run's samples come from, so that a resumed run notices when they are others.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::open::find;
+use super::shard::Shard;
+use crate::config::Data;
+use crate::data::error::DataError;
+
+/// The files of every data set, in order. Pictures that records name are not among them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fingerprint {
+    pub sets: Vec<Vec<Stamp>>,
+}
+
+/// One file or object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamp {
+    pub name: String,
+    pub size: u64,
+    /// Time of change, or the store's ETag.
+    pub tag: String,
+}
+
+/// A file that is another than before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    pub name: String,
+    pub what: String,
+}
+
+/// Of the files that `data.train` names now.
+///
+/// # Errors
+/// A file is missing or cannot be reached.
+pub fn fingerprint(data: &Data) -> Result<Fingerprint, DataError> {
+    let stamp = |Shard { name, size, tag }: Shard| Stamp { name, size, tag };
+    let set = |file| Ok(find(file)?.shards.into_iter().map(stamp).collect());
+    Ok(Fingerprint { sets: data.train.iter().map(set).collect::<Result<_, _>>()? })
+}
+
+impl Fingerprint {
+    /// The first file in which `now` differs.
+    pub fn difference(&self, now: &Self) -> Option<Difference> {
+        let differs = |name: &str, what: String| Some(Difference { name: name.to_owned(), what });
+        for at in 0..self.sets.len().max(now.sets.len()) {
+            let (Some(old), Some(new)) = (self.sets.get(at), now.sets.get(at)) else {
+                let (old, new) = (self.sets.len(), now.sets.len());
+                return differs("data.train", format!("has {new} entries, but the run began with {old}"));
+            };
+            for at in 0..old.len().max(new.len()) {
+                match (old.get(at), new.get(at)) {
+                    (Some(old), Some(new)) if old == new => {}
+                    (Some(old), Some(new)) if old.name != new.name => {
+                        return differs(&new.name, format!("stands where the run had {}", old.name));
+                    }
+                    (Some(old), Some(new)) if old.size != new.size => {
+                        return differs(&new.name, format!("has {} bytes, but had {}", new.size, old.size));
+                    }
+                    (Some(_), Some(new)) => return differs(&new.name, "was written since".to_owned()),
+                    (None, Some(new)) => return differs(&new.name, "is new".to_owned()),
+                    (Some(old), None) => return differs(&old.name, "is gone".to_owned()),
+                    (None, None) => {}
+                }
+            }
+        }
+        None
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.name, self.what)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_other_file_is_named() {
+        let stamp = |name: &str, size, tag: &str| Stamp { name: name.into(), size, tag: tag.into() };
+        let of = |set: &[Stamp]| Fingerprint { sets: vec![set.to_vec()] };
+        let (a, b) = (stamp("a", 1, "x"), stamp("b", 2, "y"));
+        let old = of(&[a.clone(), b.clone()]);
+        assert_eq!(old.difference(&old), None);
+        for (new, text) in [
+            (of(&[a.clone(), stamp("b", 3, "y")]), "b has 3 bytes, but had 2"),
+            (of(&[a.clone(), stamp("b", 2, "z")]), "b was written since"),
+            (of(&[a.clone()]), "b is gone"),
+            (of(&[a.clone(), b.clone(), stamp("c", 1, "")]), "c is new"),
+            (of(&[b.clone(), a.clone()]), "b stands where the run had a"),
+            (Fingerprint::default(), "data.train has 0 entries, but the run began with 1"),
+        ] {
+            assert_eq!(old.difference(&new).unwrap().to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What the fields of a record mean: told by the config, or by the first record.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value as Json};
+
+use super::block::{Body, Record};
+use super::fields::{self, FieldMap};
+use super::locate::{Files, Kind, kind_of};
+use super::messages::Conversation;
+use super::{flat, sharegpt};
+use crate::config::Format;
+use crate::data::error::DataError;
+use crate::data::packed::PackedSample;
+
+/// The meaning of fields.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Layout {
+    Messages,
+    /// LLaVA's files too.
+    Sharegpt,
+    Alpaca,
+    Text,
+    Plain,
+    Crude,
+    Fields(FieldMap),
+    Packed,
+}
+
+/// What a record is before texts are cut.
+pub enum Whole {
+    Conversation(Conversation),
+    Text(String),
+    Packed(Box<PackedSample>),
+}
+
+impl Layout {
+    /// `None`: to be told by a record.
+    pub fn named(format: Format) -> Option<Self> {
+        Some(match format {
+            Format::Auto => return None,
+            Format::Messages => Self::Messages,
+            Format::Sharegpt | Format::Llava => Self::Sharegpt,
+            Format::Alpaca => Self::Alpaca,
+            Format::Energon => Self::Crude,
+            Format::Packed => Self::Packed,
+            Format::Text => Self::Text,
+            Format::Plain => Self::Plain,
+        })
+    }
+
+    /// # Errors
+    /// What the record has, where that is no known layout.
+    pub fn of(record: &Record, columns: &BTreeMap<String, String>) -> Result<Self, String> {
+        let Body::Json(json) = &record.body else { return Self::of_members(record) };
+        let has = |key: &str| {
+            let name = columns.get(key).map_or(key, String::as_str);
+            json.get(name).is_some_and(|value| !value.is_null())
+        };
+        let first =
+            |key: &str| json.get(columns.get(key).map_or(key, String::as_str)).map_or(&Json::Null, |list| &list[0]);
+        Ok(match () {
+            () if record.member("input_ids.npy").is_some() => Self::Packed,
+            () if has("texts") => Self::Crude,
+            () if has("messages") && first("messages").get("from").is_none() => Self::Messages,
+            () if has("conversations") || has("messages") => Self::Sharegpt,
+            () if has("instruction") && has("output") => Self::Alpaca,
+            () if has("text") && json["text"].is_string() || has("text") && columns.contains_key("text") => Self::Text,
+            () => {
+                let seen = match json.as_object() {
+                    Some(fields) => {
+                        let keys: Vec<&String> = fields.keys().take(12).collect();
+                        format!("its first sample has the fields {keys:?}")
+                    }
+                    None => format!("its first sample is {json:.60}"),
+                };
+                return Err(format!(
+                    "{seen}, of which none is messages, conversations, texts, instruction with output, or text: set \
+                     format, and columns if fields have other names"
+                ));
+            }
+        })
+    }
+
+    fn of_members(record: &Record) -> Result<Self, String> {
+        if let Body::Text(_) = record.body {
+            return Ok(Self::Plain);
+        }
+        let text = ["txt", "text"].into_iter().find(|name| record.member(name).is_some());
+        let picture = record.members.iter().find(|(name, _)| kind_of(name) == Some(Kind::Picture));
+        match (text, picture) {
+            (Some(text), Some((picture, _))) => {
+                let bare = !picture.contains('.');
+                let image = if bare { "jpg,jpeg,png,webp,gif" } else { picture.as_str() };
+                let map = [("image", image), ("caption", text)];
+                Ok(Self::Fields(map.map(|(field, place)| (field.to_owned(), place.to_owned())).into()))
+            }
+            (Some(text), None) => Ok(Self::Fields([("text".to_owned(), text.to_owned())].into())),
+            _ => {
+                let members: Vec<&str> = record.members.iter().map(|(name, _)| name.as_str()).take(12).collect();
+                Err(format!("its first sample has the files {members:?}: expected json, or a picture with txt"))
+            }
+        }
+    }
+
+    /// Texts of any length, which are cut.
+    pub fn is_text(&self) -> bool {
+        match self {
+            Self::Text | Self::Plain => true,
+            Self::Fields(map) => map.contains_key("text"),
+            _ => false,
+        }
+    }
+
+    /// Something that a chat template renders.
+    pub fn is_conversation(&self) -> bool {
+        !self.is_text() && *self != Self::Packed
+    }
+
+    /// # Errors
+    /// What is wrong with the record.
+    pub fn read(&self, record: Record, columns: &BTreeMap<String, String>, folder: &str) -> Result<Whole, DataError> {
+        if *self == Self::Packed {
+            return Ok(Whole::Packed(Box::new(PackedSample::from_members(&record.members)?)));
+        }
+        let mut record = record;
+        if let (Self::Plain, Body::Text(text)) = (self, &mut record.body) {
+            return Ok(Whole::Text(std::mem::take(text)));
+        }
+        let fields = match self {
+            Self::Fields(map) => fields::mapped(&record, map)?,
+            _ => {
+                let fields = renamed(std::mem::take(&mut record.body), columns)?;
+                self.canonical(fields, &record)?
+            }
+        };
+        if self.is_text() {
+            return match fields.get("text") {
+                Some(Json::String(text)) => Ok(Whole::Text(text.clone())),
+                Some(_) => Err(DataError::Line("`text` is no text".to_owned())),
+                None => Err(DataError::Line("missing field `text`".to_owned())),
+            };
+        }
+        let files = Files { record: &record, folder };
+        Conversation::from_json(Json::Object(fields), &files).map(Whole::Conversation)
+    }
+
+    fn canonical(&self, fields: Map<String, Json>, record: &Record) -> Result<Map<String, Json>, DataError> {
+        let mut fields = match self {
+            Self::Sharegpt => sharegpt::messages(fields)?,
+            Self::Alpaca => flat::messages(fields)?,
+            Self::Crude => fields::crude(fields)?,
+            _ => fields,
+        };
+        if record.is_closed && self.is_conversation() {
+            sharegpt::take_members(&mut fields, record.members.iter().map(|(name, _)| name.as_str()));
+        }
+        if matches!(self, Self::Sharegpt | Self::Alpaca) || record.is_closed {
+            sharegpt::place_files(&mut fields);
+        }
+        Ok(fields)
+    }
+}
+
+/// Fields under the format's own names.
+fn renamed(body: Body, columns: &BTreeMap<String, String>) -> Result<Map<String, Json>, DataError> {
+    let mut fields = match body {
+        Body::Json(Json::Object(fields)) => fields,
+        Body::Json(other) => {
+            return Err(DataError::Line(format!("invalid type: expected an object of fields, found {other:.40}")));
+        }
+        Body::Text(_) | Body::None => return Err(DataError::Line("has no fields".to_owned())),
+    };
+    for (name, theirs) in columns {
+        match fields.remove(theirs) {
+            Some(value) => drop(fields.insert(name.clone(), value)),
+            None if fields.contains_key(name) => {}
+            None => return Err(DataError::Line(format!("no field {theirs:?}, which `columns` has for {name}"))),
+        }
+    }
+    Ok(fields)
+}

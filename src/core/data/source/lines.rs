@@ -1,0 +1,222 @@
+//! A file of lines, or of one JSON array, read in any order: only where records begin is held, eight bytes each.
+
+use std::io::{BufRead, BufReader};
+use std::sync::Arc;
+
+use super::blob::Blob;
+use super::block::{Block, Body, Record};
+
+/// A longer record is a bad sample: pixels belong in files of their own.
+const MAX_RECORD_BYTES: u64 = 64 << 20;
+
+pub struct Lines {
+    blob: Arc<Blob>,
+    kind: Kind,
+    /// Where each record begins, and the end of the last.
+    begins: Vec<u64>,
+    /// Before which records how many lines were blank, in order; empty for an array.
+    blanks: Vec<(u64, u64)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Json,
+    Plain,
+    Array,
+}
+
+impl Lines {
+    /// JSON lines, or an array if the first letter is `[`.
+    pub fn json(blob: Arc<Blob>) -> Result<Self, String> {
+        let mut start = [0; 64];
+        let len = (blob.len() as usize).min(start.len());
+        start[..len].copy_from_slice(&blob.read_at(0, len).map_err(|error| error.to_string())?);
+        let text = start[..len].strip_prefix(b"\xef\xbb\xbf").unwrap_or(&start[..len]);
+        match text.trim_ascii_start().first() {
+            Some(b'[') => Self::array(blob),
+            _ => Self::lines(blob, Kind::Json),
+        }
+    }
+
+    /// A text a line.
+    pub fn plain(blob: Arc<Blob>) -> Result<Self, String> {
+        Self::lines(blob, Kind::Plain)
+    }
+
+    fn lines(blob: Arc<Blob>, kind: Kind) -> Result<Self, String> {
+        let mut reader = BufReader::with_capacity(1 << 20, blob.reader(0));
+        let (mut begins, mut blanks, mut num_blank, mut offset) = (Vec::new(), Vec::new(), 0, 0);
+        loop {
+            let fail = |error: std::io::Error| format!("cannot be read: {error}");
+            let first = reader.fill_buf().map_err(fail)?.first().copied();
+            let len = reader.skip_until(b'\n').map_err(fail)? as u64;
+            if len == 0 {
+                break;
+            }
+            if len == 1 && first == Some(b'\n') || len == 2 && first == Some(b'\r') {
+                num_blank += 1;
+                match blanks.last_mut() {
+                    Some((before, blank)) if *before == begins.len() as u64 => *blank = num_blank,
+                    _ => blanks.push((begins.len() as u64, num_blank)),
+                }
+            } else {
+                begins.push(offset);
+            }
+            offset += len;
+        }
+        begins.push(offset);
+        Ok(Self { blob, kind, begins, blanks })
+    }
+
+    /// The elements of an array: brackets are counted outside of strings, nothing is parsed.
+    fn array(blob: Arc<Blob>) -> Result<Self, String> {
+        let mut reader = BufReader::with_capacity(1 << 20, blob.reader(0));
+        let (mut begins, mut offset, mut depth) = (Vec::new(), 0u64, 0u64);
+        let (mut in_string, mut escaped, mut expects, mut is_closed) = (false, false, false, false);
+        while !is_closed {
+            let chunk = reader.fill_buf().map_err(|error| format!("cannot be read: {error}"))?;
+            if chunk.is_empty() {
+                break;
+            }
+            for (at, &byte) in chunk.iter().enumerate() {
+                if in_string {
+                    match byte {
+                        _ if escaped => escaped = false,
+                        b'\\' => escaped = true,
+                        b'"' => in_string = false,
+                        _ => {}
+                    }
+                    continue;
+                }
+                if depth == 1 && expects && !byte.is_ascii_whitespace() && byte != b']' {
+                    begins.push(offset + at as u64);
+                    expects = false;
+                }
+                match byte {
+                    b'"' => in_string = true,
+                    b'[' | b'{' => {
+                        expects |= depth == 0;
+                        depth += 1;
+                    }
+                    b']' | b'}' => {
+                        depth = depth.saturating_sub(1);
+                        if depth == 0 {
+                            offset += at as u64 + 1;
+                            is_closed = true;
+                            break;
+                        }
+                    }
+                    b',' if depth == 1 => expects = true,
+                    _ => {}
+                }
+            }
+            let len = chunk.len();
+            if !is_closed {
+                offset += len as u64;
+            }
+            reader.consume(len);
+        }
+        begins.push(offset);
+        Ok(Self { blob, kind: Kind::Array, begins, blanks: Vec::new() })
+    }
+}
+
+impl Block for Lines {
+    fn len(&self) -> u64 {
+        self.begins.len() as u64 - 1
+    }
+
+    fn num_bytes(&self, index: u64) -> u64 {
+        self.begins[index as usize + 1] - self.begins[index as usize]
+    }
+
+    fn read(&self, index: u64) -> Result<Record, String> {
+        let len = self.num_bytes(index);
+        if len > MAX_RECORD_BYTES {
+            return Err(format!("{len} bytes, more than {MAX_RECORD_BYTES}"));
+        }
+        let bytes = self.blob.read_at(self.begins[index as usize], len as usize);
+        let text = String::from_utf8(bytes.map_err(|error| format!("cannot be read: {error}"))?);
+        let text = text.map_err(|_| "is not UTF-8".to_owned())?;
+        let mut text = text.trim_end_matches(['\r', '\n']);
+        if self.kind == Kind::Plain {
+            return Ok(Record { body: Body::Text(text.to_owned()), ..Record::default() });
+        }
+        if self.kind == Kind::Array {
+            text = text.trim_end();
+            text = text.strip_suffix([',', ']']).unwrap_or(text);
+        }
+        let text = text.trim_start_matches('\u{feff}');
+        let json = serde_json::from_str(text).map_err(|error| format!("not a sample: {error}"))?;
+        Ok(Record { body: Body::Json(json), ..Record::default() })
+    }
+
+    fn name(&self, index: u64) -> String {
+        let before = self.blanks.partition_point(|(before, _)| *before <= index);
+        let num_blank = before.checked_sub(1).map_or(0, |at| self.blanks[at].1);
+        match self.kind {
+            Kind::Array => format!("element {}", index + 1),
+            _ => (index + num_blank + 1).to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value as Json, json};
+
+    use super::*;
+
+    fn blob(bytes: &[u8]) -> Arc<Blob> {
+        Arc::new(Blob::Memory(bytes.into()))
+    }
+
+    fn values(lines: &Lines) -> Vec<Json> {
+        let value = |index| match lines.read(index).unwrap().body {
+            Body::Json(json) => json,
+            other => panic!("{other:?}"),
+        };
+        (0..lines.len()).map(value).collect()
+    }
+
+    #[test]
+    fn reads_any_line_and_keeps_line_numbers_over_blank_ones() {
+        let lines = Lines::plain(blob("\n{\"a\":1}\r\n\n\r\nzwei\nlast".as_bytes())).unwrap();
+        let text = |index| format!("{:?}", lines.read(index).unwrap().body);
+        assert_eq!((lines.len(), text(2).as_str(), text(0).as_str()), (3, "Text(\"last\")", "Text(\"{\\\"a\\\":1}\")"));
+        assert_eq!([0, 1, 2].map(|index| lines.name(index)), ["2", "5", "6"]);
+        assert_eq!(Lines::json(blob(b"\n\n")).unwrap().len(), 0);
+        let lines = Lines::json(blob(b"{}\n\xff\xfe\nx\n")).unwrap();
+        assert_eq!(lines.read(1).unwrap_err(), "is not UTF-8");
+        assert!(lines.read(2).unwrap_err().contains("not a sample"));
+    }
+
+    #[test]
+    fn elements_of_an_array_are_found_without_parsing() {
+        let text = "\u{feff}[\n {\"a\": \"]},\\\"[\"} ,\n[1, [2]], \"x\\\\\", 3\n]\n";
+        let lines = Lines::json(blob(text.as_bytes())).unwrap();
+        assert_eq!(values(&lines), [json!({"a": "]},\"["}), json!([1, [2]]), json!("x\\"), json!(3)]);
+        assert_eq!(lines.name(1), "element 2");
+        assert_eq!(Lines::json(blob(b"[ ]")).unwrap().len(), 0);
+        // A file that was cut has a bad last element.
+        let torn = Lines::json(blob(b"[{\"a\": 1}, {\"a\": ")).unwrap();
+        assert!(torn.read(0).is_ok() && torn.read(1).is_err() && torn.len() == 2);
+    }
+
+    proptest! {
+        #[test]
+        fn arrays_read_as_they_are_parsed(texts in prop::collection::vec("[\\[\\]{},\"\\\\ a]{0,6}", 0..6), pretty: bool) {
+            let values_in: Vec<Json> = texts.iter().map(|text| json!({"t": text, "l": [text, {"x": text}]})).collect();
+            let text = if pretty { serde_json::to_string_pretty(&values_in) } else { serde_json::to_string(&values_in) };
+            prop_assert_eq!(values(&Lines::json(blob(text.unwrap().as_bytes())).unwrap()), values_in);
+        }
+
+        #[test]
+        fn nothing_panics(bytes in prop::collection::vec(any::<u8>(), 0..80), array: bool) {
+            let bytes = if array { [b"[", &bytes[..]].concat() } else { bytes };
+            let lines = Lines::json(blob(&bytes)).unwrap();
+            (0..lines.len()).for_each(|index| drop((lines.read(index), lines.name(index))));
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Data sets: from what a config names to the sample at a position.
+//!
+//! ```text
+//! path ── paths ── shard ─ blob ─┬ lines   ┐                 ┌ messages, sharegpt, alpaca, fields
+//!                  (remote)      ├ archive ├ block ─ record ─┤ text ─ cut
+//!                                └ table   ┘                 └ packed
+//! position ── mixture ── order ── (shard, block, index)           index: how many samples a shard has, remembered
+//! ```
+//!
+//! Names in archives are keys and nothing else: nothing of an archive is written to disk or opened. Sizes are limited
+//! before memory is taken. Not for pixels and tokens: that is the processor's.
+
+mod archive;
+mod blob;
+mod block;
+mod cut;
+mod energon;
+mod fields;
+mod fingerprint;
+mod flat;
+mod index;
+mod layout;
+mod lines;
+mod locate;
+mod messages;
+mod mixture;
+mod open;
+mod order;
+mod paths;
+#[cfg(feature = "cloud")]
+mod remote;
+mod shard;
+mod sharegpt;
+mod stream;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use cut::Piece;
+pub use fingerprint::{Fingerprint, fingerprint};
+pub use messages::{Conversation, IMAGE_PLACEHOLDER, MediaSource, Part, Turn, VIDEO_PLACEHOLDER};
+pub use mixture::{Mixture, Place};
+pub use stream::{Content, Source};

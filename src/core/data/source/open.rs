@@ -1,0 +1,160 @@
+//! Finds the shards of a data set, counts what is in them and tells their layout.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::Value as Json;
+
+use super::energon;
+use super::index::Index;
+use super::layout::Layout;
+use super::paths;
+use super::shard::{Container, Shard};
+use crate::config::{Paths, TrainFile};
+use crate::data::error::DataError;
+use crate::data::locator::is_remote;
+
+/// Shards counted at a time.
+const MAX_THREADS: usize = 16;
+/// Fewer are counted without a bar.
+const MANY: usize = 32;
+/// A larger JSON file is no index of shards.
+const MAX_WIDS_BYTES: u64 = 64 << 20;
+
+/// What a config's entry stands for.
+#[derive(Default)]
+pub struct Found {
+    pub shards: Vec<Shard>,
+    /// Samples of each shard, where the set says so itself.
+    pub counts: Vec<Option<u64>>,
+    pub layout: Option<Layout>,
+}
+
+/// # Errors
+/// Named by the path: nothing there, or it cannot be listed.
+pub fn find(file: &TrainFile) -> Result<Found, DataError> {
+    let mut found = Found::default();
+    for path in &file.path.0 {
+        if energon::is_energon(path)
+            || is_remote(path) && path.ends_with('/') && file.format == crate::config::Format::Energon
+        {
+            let set = energon::open(path)?;
+            found.shards.extend(set.shards);
+            found.counts.extend(set.counts.into_iter().map(Some));
+            found.layout = found.layout.or(set.layout);
+        } else if let Some((shards, counts)) = wids(path)? {
+            found.shards.extend(shards);
+            found.counts.extend(counts.into_iter().map(Some));
+        } else {
+            let shards = paths::expand(&Paths(vec![path.clone()]))?;
+            found.counts.extend(shards.iter().map(|_| None));
+            found.shards.extend(shards);
+        }
+    }
+    match found.shards.is_empty() {
+        true => Err(DataError::NoSource),
+        false => Ok(found),
+    }
+}
+
+/// The shards that an index of the `wids` library lists.
+fn wids(path: &str) -> Result<Option<(Vec<Shard>, Vec<u64>)>, DataError> {
+    let file = Path::new(path);
+    let is_small = || std::fs::metadata(file).is_ok_and(|file| file.is_file() && file.len() <= MAX_WIDS_BYTES);
+    if !path.ends_with(".json") || is_remote(path) || !is_small() {
+        return Ok(None);
+    }
+    let bytes = std::fs::read(file).map_err(|error| DataError::read(file, error))?;
+    let start = String::from_utf8_lossy(&bytes[..bytes.len().min(4096)]);
+    if !start.trim_start().starts_with('{') || !(start.contains("\"shardlist\"") || start.contains("wids")) {
+        return Ok(None);
+    }
+    let Ok(index) = serde_json::from_slice::<Json>(&bytes) else { return Ok(None) };
+    let Some(list) = index["shardlist"].as_array() else { return Ok(None) };
+    let base = index["base_path"].as_str().map(str::to_owned);
+    let folder = base.unwrap_or_else(|| path[..path.rfind('/').map_or(0, |slash| slash + 1)].to_owned());
+    let (mut shards, mut counts) = (Vec::new(), Vec::new());
+    for shard in list {
+        let (Some(url), Some(count)) = (shard["url"].as_str(), shard["nsamples"].as_u64()) else {
+            return Err(DataError::file(file, "has a shard without url or nsamples"));
+        };
+        let name = match is_remote(url) || url.starts_with('/') {
+            true => url.to_owned(),
+            false => Path::new(&folder).join(url).to_string_lossy().into_owned(),
+        };
+        shards.push(Shard::stat(&name)?);
+        counts.push(count);
+    }
+    Ok(Some((shards, counts)))
+}
+
+/// Records of each block of each shard. A shard that cannot be read has one, which is bad, if others can.
+///
+/// # Errors
+/// No shard can be read, or one that is far away.
+pub fn count(found: &Found, is_plain: bool, index: &mut Index) -> Result<Vec<Vec<u64>>, DataError> {
+    let what = if is_plain { "lines" } else { "records" };
+    let known = |at: usize, index: &Index| match (found.counts[at], found.shards[at].container()) {
+        (Some(count), Container::Tar) => Some(vec![count]),
+        _ => index.get(&found.shards[at], what).cloned(),
+    };
+    let mut lens: Vec<Option<Vec<u64>>> = (0..found.shards.len()).map(|at| known(at, index)).collect();
+    let missing: Vec<usize> = (0..lens.len()).filter(|&at| lens[at].is_none()).collect();
+    let counted = in_parallel(&missing, "counting samples", |&at| found.shards[at].count(is_plain));
+    let mut failed = None;
+    for (&at, counted) in missing.iter().zip(counted) {
+        let shard = &found.shards[at];
+        match counted {
+            Ok(counts) => {
+                index.put(shard, what, counts.clone());
+                lens[at] = Some(counts);
+            }
+            Err(reason) if is_remote(&shard.name) => return Err(DataError::file(Path::new(&shard.name), reason)),
+            Err(reason) => {
+                failed.get_or_insert_with(|| DataError::file(Path::new(&shard.name), reason));
+                lens[at] = Some(vec![1]);
+            }
+        }
+    }
+    let num_failed = missing.len();
+    match failed {
+        Some(error) if num_failed == found.shards.len() && lens.iter().flatten().flatten().all(|&len| len <= 1) => {
+            Err(error)
+        }
+        _ => Ok(lens.into_iter().map(Option::unwrap_or_default).collect()),
+    }
+}
+
+/// `work` of each item, in their order, by several threads; with a bar where there are many.
+pub fn in_parallel<T: Sync, R: Send>(items: &[T], what: &'static str, work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let bar = match items.len() >= MANY && std::io::stderr().is_terminal() {
+        true => ProgressBar::new(items.len() as u64).with_message(what),
+        false => ProgressBar::hidden(),
+    };
+    if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} shards, {eta} left") {
+        bar.set_style(style);
+    }
+    let num_threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS).min(items.len());
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(items.len())));
+    let run = || {
+        while let at = next.fetch_add(1, Ordering::Relaxed)
+            && let Some(item) = items.get(at)
+        {
+            let result = work(item);
+            bar.inc(1);
+            done.lock().expect("no thread panics with the lock").push((at, result));
+        }
+    };
+    match num_threads {
+        0 => {}
+        1 => run(),
+        _ => std::thread::scope(|scope| (0..num_threads).for_each(|_| drop(scope.spawn(run)))),
+    }
+    bar.finish_and_clear();
+    let mut done = done.into_inner().expect("no thread panics with the lock");
+    done.sort_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, result)| result).collect()
+}

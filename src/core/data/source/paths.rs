@@ -1,0 +1,232 @@
+//! What a path in a config stands for: a file, the files of a folder, a glob, `{000..099}`, a URL.
+
+use std::path::{Path, PathBuf};
+
+use globset::GlobBuilder;
+
+use super::shard::Shard;
+use crate::config::Paths;
+use crate::data::error::DataError;
+use crate::data::locator::is_remote;
+
+/// Names that braces may make.
+const MAX_NAMES: usize = 1_000_000;
+/// Extensions of data files, before that of a compression; others in a folder are passed over.
+const EXTENSIONS: [&str; 8] = ["jsonl", "ndjson", "json", "txt", "text", "parquet", "tar", "tgz"];
+
+/// The files, in order: as listed, those of a folder or glob by name.
+///
+/// # Errors
+/// Named by the path: nothing there, nothing matches, or it cannot be listed.
+pub fn expand(paths: &Paths) -> Result<Vec<Shard>, DataError> {
+    let mut shards = Vec::new();
+    for path in &paths.0 {
+        if !is_remote(path) && Path::new(path).exists() {
+            shards.extend(existing(Path::new(path))?);
+            continue;
+        }
+        for pattern in braces(path).map_err(|reason| DataError::file(Path::new(path), reason))? {
+            if is_remote(&pattern) {
+                shards.extend(remote(&pattern)?);
+            } else if has_glob(&pattern) {
+                shards.extend(glob(&pattern)?);
+            } else {
+                shards.extend(existing(Path::new(&pattern))?);
+            }
+        }
+    }
+    match shards.is_empty() {
+        true => Err(DataError::NoSource),
+        false => Ok(shards),
+    }
+}
+
+/// A file, or the data files of a folder.
+fn existing(path: &Path) -> Result<Vec<Shard>, DataError> {
+    if !path.is_dir() {
+        return Ok(vec![Shard::stat(&path.to_string_lossy())?]);
+    }
+    let read = |error| DataError::read(path, error);
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(read)? {
+        let path = entry.map_err(read)?.path();
+        if is_data(&path.to_string_lossy()) && path.is_file() {
+            names.push(path);
+        }
+    }
+    if names.is_empty() {
+        return Err(DataError::file(path, format!("is a folder without data files ({})", EXTENSIONS.join(", "))));
+    }
+    sorted(names)
+}
+
+fn glob(pattern: &str) -> Result<Vec<Shard>, DataError> {
+    let fail = |reason: String| DataError::file(Path::new(pattern), reason);
+    let glob = GlobBuilder::new(pattern).literal_separator(true).build().map_err(|error| fail(error.to_string()))?;
+    let matcher = glob.compile_matcher();
+    // Only folders that can hold a match are looked into.
+    let fixed: PathBuf =
+        Path::new(pattern).components().take_while(|part| !has_glob(&part.as_os_str().to_string_lossy())).collect();
+    let depth = Path::new(pattern).components().count() - fixed.components().count();
+    let depth = if pattern.contains("**") { 64 } else { depth };
+    let mut names = Vec::new();
+    let mut folders = vec![(fixed, 1)];
+    while let Some((folder, level)) = folders.pop() {
+        let listed = if folder.as_os_str().is_empty() { Path::new(".") } else { &folder };
+        for entry in std::fs::read_dir(listed).map_err(|error| DataError::read(listed, error))? {
+            let entry = entry.map_err(|error| DataError::read(listed, error))?;
+            let path = folder.join(entry.file_name());
+            let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            if is_dir && level < depth {
+                folders.push((path, level + 1));
+            } else if !is_dir && matcher.is_match(&path) {
+                names.push(path);
+            }
+        }
+    }
+    if names.is_empty() {
+        return Err(fail("no file matches".to_owned()));
+    }
+    sorted(names)
+}
+
+fn sorted(mut names: Vec<PathBuf>) -> Result<Vec<Shard>, DataError> {
+    names.sort();
+    names.iter().map(|name| Shard::stat(&name.to_string_lossy())).collect()
+}
+
+#[cfg(feature = "cloud")]
+fn remote(url: &str) -> Result<Vec<Shard>, DataError> {
+    if !url.ends_with('/') && !has_glob(url) {
+        return Ok(vec![Shard::stat(url)?]);
+    }
+    let fail = |reason: String| DataError::file(Path::new(url), reason);
+    let fixed = &url[..url.find(['*', '?', '[']).unwrap_or(url.len())];
+    let folder = &fixed[..=fixed.rfind('/').unwrap_or(0)];
+    let glob = GlobBuilder::new(&url[folder.len()..]).literal_separator(true).build();
+    let matcher = glob.map_err(|error| fail(error.to_string()))?.compile_matcher();
+    let fits = |name: &str| match url.ends_with('/') {
+        true => !name.contains('/') && is_data(name),
+        false => matcher.is_match(name),
+    };
+    let mut shards = super::remote::list(folder).map_err(fail)?;
+    shards.retain(|shard| shard.name.strip_prefix(folder).is_some_and(fits));
+    shards.sort_by(|a, b| a.name.cmp(&b.name));
+    match shards.is_empty() {
+        true => Err(fail("no object matches".to_owned())),
+        false => Ok(shards),
+    }
+}
+
+#[cfg(not(feature = "cloud"))]
+fn remote(url: &str) -> Result<Vec<Shard>, DataError> {
+    Ok(vec![Shard::stat(url)?])
+}
+
+fn has_glob(text: &str) -> bool {
+    text.contains(['*', '?', '['])
+}
+
+fn is_data(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    let name = lower.trim_end_matches(".gz").trim_end_matches(".zst");
+    let file_name = name.rsplit('/').next().unwrap_or(name);
+    !file_name.starts_with('.') && EXTENSIONS.iter().any(|extension| name.ends_with(&format!(".{extension}")))
+}
+
+/// `a-{00..02}.tar` and `{a,b}.tar` written out, as a shell does.
+pub fn braces(text: &str) -> Result<Vec<String>, String> {
+    let group = text.find('{').and_then(|open| Some((open, open + matching(&text[open..])?)));
+    let Some((open, close)) = group else { return Ok(vec![text.to_owned()]) };
+    let (before, inside, after) = (&text[..open], &text[open + 1..close], &text[close + 1..]);
+    let choices = match inside.split_once("..") {
+        Some((from, to)) if !inside.contains(',') => {
+            range(from, to).ok_or_else(|| format!("{{{inside}}} is no range"))?
+        }
+        _ => alternatives(inside).into_iter().map(|choice| braces(choice)).collect::<Result<Vec<_>, _>>()?.concat(),
+    };
+    let ends = braces(after)?;
+    if choices.len().saturating_mul(ends.len()) > MAX_NAMES {
+        return Err(format!("stands for more than {MAX_NAMES} names"));
+    }
+    Ok(choices.iter().flat_map(|choice| ends.iter().map(move |end| format!("{before}{choice}{end}"))).collect())
+}
+
+/// Where the brace that opens `text` is closed.
+fn matching(text: &str) -> Option<usize> {
+    let mut depth = 0usize;
+    text.char_indices().find_map(|(at, letter)| {
+        match letter {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+        (depth == 0).then_some(at)
+    })
+}
+
+fn alternatives(text: &str) -> Vec<&str> {
+    let (mut parts, mut begin, mut depth) = (Vec::new(), 0, 0i32);
+    for (at, letter) in text.char_indices() {
+        match letter {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(&text[begin..at]);
+                begin = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[begin..]);
+    parts
+}
+
+/// Numbers from one to another, as wide as the first is written.
+fn range(from: &str, to: &str) -> Option<Vec<String>> {
+    let (first, last): (u64, u64) = (from.parse().ok()?, to.parse().ok()?);
+    let width = if from.starts_with('0') || to.starts_with('0') { from.len().max(to.len()) } else { 0 };
+    (first <= last && last - first < MAX_NAMES as u64)
+        .then(|| (first..=last).map(|number| format!("{number:0width$}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn braces_are_written_out() {
+        let names = |text: &str| braces(text).unwrap().join(" ");
+        assert_eq!(names("s-{08..11}.tar"), "s-08.tar s-09.tar s-10.tar s-11.tar");
+        assert_eq!(names("{a,b{1..2}}-{0..1}"), "a-0 a-1 b1-0 b1-1 b2-0 b2-1");
+        assert_eq!(names("plain{"), "plain{");
+        assert!(braces("{5..1}").unwrap_err().contains("{5..1}") && braces("{a..b}").is_err());
+        assert!(braces("{0..99999}{0..99999}").unwrap_err().contains("more than"));
+    }
+
+    #[test]
+    fn folders_globs_and_lists_are_files_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+        std::fs::create_dir_all(at("d/e")).unwrap();
+        for name in ["d/b.jsonl", "d/a.jsonl.gz", "d/notes.md", "d/.hidden.json", "d/e/c.jsonl", "x[1].txt"] {
+            std::fs::write(at(name), "x").unwrap();
+        }
+        let names = |paths: &[&str]| -> Vec<String> {
+            let shards = expand(&Paths(paths.iter().map(|path| at(path)).collect())).unwrap();
+            shards.iter().map(|shard| shard.name[at("").len()..].to_owned()).collect()
+        };
+        assert_eq!(names(&["d"]), ["d/a.jsonl.gz", "d/b.jsonl"]);
+        assert_eq!(names(&["d/*.jsonl", "x[1].txt"]), ["d/b.jsonl", "x[1].txt"]);
+        assert_eq!(names(&["d/**/*.jsonl"]), ["d/b.jsonl", "d/e/c.jsonl"]);
+        assert_eq!(names(&["*/{e/c,b}.jsonl"]), ["d/e/c.jsonl", "d/b.jsonl"]);
+        for (path, part) in
+            [("gone.jsonl", "gone.jsonl"), ("d/*.tar", "no file matches"), ("d/e/../e/f-{0..1}.tar", "f-0")]
+        {
+            let error = expand(&at(path).as_str().into()).err().unwrap().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+        std::fs::remove_file(at("d/e/c.jsonl")).unwrap();
+        assert!(expand(&at("d/e").as_str().into()).err().unwrap().to_string().contains("without data files"));
+    }
+}

@@ -1,0 +1,177 @@
+//! ShareGPT's and LLaVA's conversations as messages: `from` and `value`, functions called in turns of their own.
+
+use serde_json::{Map, Value as Json, json};
+
+use super::locate::{Kind, kind_of};
+use super::messages::{AUDIO_PLACEHOLDER, IMAGE_PLACEHOLDER, VIDEO_PLACEHOLDER};
+use crate::data::error::DataError;
+
+/// The record in the layout of `messages`. `conversations` may also lie under `messages`, and turns may have `role` and
+/// `content`.
+///
+/// # Errors
+/// No turns, a turn without text, a role that is not known.
+pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, DataError> {
+    let wrong = |reason: String| DataError::Line(reason);
+    let turns = ["conversations", "conversation", "messages"].iter().find_map(|key| record.remove(*key));
+    let Some(Json::Array(turns)) = turns else {
+        return Err(wrong("missing field `conversations`, a list of {\"from\": …, \"value\": …}".to_owned()));
+    };
+    let mut messages = Vec::with_capacity(turns.len() + 1);
+    if let Some(Json::String(system)) = record.remove("system")
+        && !system.is_empty()
+    {
+        messages.push(json!({ "role": "system", "content": system }));
+    }
+    for turn in turns {
+        let Json::Object(mut turn) = turn else { return Err(wrong("a turn is no object".to_owned())) };
+        let role = turn.remove("from").or_else(|| turn.remove("role"));
+        let Some(Json::String(role)) = role else { return Err(wrong("a turn without `from`".to_owned())) };
+        let content = turn.remove("value").or_else(|| turn.remove("content")).unwrap_or_default();
+        turn.retain(|key, _| matches!(key.as_str(), "tool_calls" | "name" | "tool_call_id" | "reasoning_content"));
+        let (role, content) = match role.as_str() {
+            "human" | "user" => ("user", content),
+            "gpt" | "assistant" | "bot" | "chatgpt" | "model" => ("assistant", content),
+            "system" => ("system", content),
+            "observation" | "tool" | "function_response" | "function" => ("tool", content),
+            "function_call" | "tool_call" => match calls(&content) {
+                Some(calls) => {
+                    turn.insert("tool_calls".to_owned(), calls);
+                    ("assistant", "".into())
+                }
+                None => ("assistant", content),
+            },
+            other => {
+                return Err(wrong(format!(
+                    "a turn from {other:?}; known are human, gpt, system, function_call and observation"
+                )));
+            }
+        };
+        if content.is_null() && !turn.contains_key("tool_calls") {
+            return Err(wrong("a turn without `value`".to_owned()));
+        }
+        turn.insert("role".to_owned(), role.into());
+        turn.insert("content".to_owned(), content);
+        messages.push(Json::Object(turn));
+    }
+    for (one, many) in [("image", "images"), ("video", "videos"), ("audio", "audios")] {
+        let value = record.remove(many).filter(|value| !value.is_null()).or_else(|| record.remove(one));
+        record.insert(many.to_owned(), value.unwrap_or_default());
+    }
+    record.insert("messages".to_owned(), Json::Array(messages));
+    Ok(record)
+}
+
+/// `{"name": …, "arguments": …}` or a list of these, as text.
+fn calls(content: &Json) -> Option<Json> {
+    let value = match content {
+        Json::String(text) => serde_json::from_str(text).ok()?,
+        other => other.clone(),
+    };
+    let list = match value {
+        Json::Array(list) => list,
+        one => vec![one],
+    };
+    let call = |call: Json| call["name"].is_string().then(|| json!({ "type": "function", "function": call }));
+    list.into_iter().map(call).collect()
+}
+
+/// Where no turn says where the files stand, they stand before the first user's words.
+pub fn place_files(record: &mut Map<String, Json>) {
+    let count = |record: &Map<String, Json>, key: &str| match &record.get(key) {
+        Some(Json::Array(list)) => list.len(),
+        None | Some(Json::Null) => 0,
+        Some(_) => 1,
+    };
+    let mut prefix = String::new();
+    for (key, word) in [("images", IMAGE_PLACEHOLDER), ("videos", VIDEO_PLACEHOLDER), ("audios", AUDIO_PLACEHOLDER)] {
+        let turns = record.get("messages").and_then(Json::as_array);
+        let says = |turn: &Json| turn["content"].as_str().is_none_or(|text| text.contains(word));
+        if !turns.into_iter().flatten().any(says) {
+            prefix += &format!("{word}\n").repeat(count(record, key));
+        }
+    }
+    let turns = record.get_mut("messages").and_then(Json::as_array_mut).into_iter().flatten();
+    if let Some(user) = turns.into_iter().find(|turn| turn["role"] == "user")
+        && let Json::String(text) = &user["content"]
+    {
+        user["content"] = format!("{prefix}{text}").into();
+    }
+}
+
+/// A record in an archive that lists no files means those beside it, if its text has a place for each.
+pub fn take_members<'a>(record: &mut Map<String, Json>, members: impl Iterator<Item = &'a str>) {
+    let lists = |key: &str| record.get(key).is_some_and(|value| !value.is_null());
+    if ["images", "videos", "audios"].into_iter().any(lists) {
+        return;
+    }
+    let is_structured = |turn: &Json| turn["content"].is_array();
+    if record.get("messages").and_then(Json::as_array).into_iter().flatten().any(is_structured) {
+        return;
+    }
+    let mut found: [(&str, Vec<Json>); 3] = [("images", vec![]), ("videos", vec![]), ("audios", vec![])];
+    for member in members {
+        match kind_of(member) {
+            Some(Kind::Picture) => found[0].1.push(member.into()),
+            Some(Kind::Clip) => found[1].1.push(member.into()),
+            Some(Kind::Recording) => found[2].1.push(member.into()),
+            None => {}
+        }
+    }
+    for (key, members) in found.into_iter().filter(|(_, members)| !members.is_empty()) {
+        record.insert(key.to_owned(), Json::Array(members));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::source::locate::AsNamed;
+    use crate::data::source::messages::Conversation;
+
+    fn read(mut value: Json) -> Result<Conversation, DataError> {
+        let record = messages(value.as_object_mut().unwrap().clone())?;
+        Conversation::from_json(Json::Object(record), &AsNamed)
+    }
+
+    #[test]
+    fn turns_tools_and_pictures_are_those_of_messages() {
+        let ours = read(json!({"conversations": [
+            {"from": "human", "value": "<image>What?"},
+            {"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {\"a\": 1}}"},
+            {"from": "observation", "value": "2"}, {"from": "gpt", "value": "two"}],
+            "system": "Be brief.", "tools": "[{\"name\": \"f\"}]", "image": "a.jpg"}))
+        .unwrap();
+        let same = read(json!({"messages": [{"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "<image>What?"},
+            {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]},
+            {"role": "tool", "content": "2"}, {"role": "assistant", "content": "two"}],
+            "tools": [{"name": "f"}], "images": ["a.jpg"]})).unwrap();
+        assert_eq!(ours, same);
+        assert_eq!(
+            ours.turns.iter().map(|turn| turn.role.as_str()).collect::<Vec<_>>(),
+            ["system", "user", "assistant", "tool", "assistant"]
+        );
+        let roles = ours.turns.iter().filter(|turn| turn.fields.contains_key("tool_calls")).count();
+        assert_eq!((roles, ours.turns[0].tools.len()), (1, 1));
+        for (value, part) in [
+            (json!({"text": "x"}), "conversations"),
+            (json!({"conversations": [{"from": "alien", "value": "x"}]}), "\"alien\""),
+            (json!({"conversations": [{"from": "human"}]}), "without `value`"),
+            (json!({"conversations": ["x"]}), "no object"),
+        ] {
+            let error = read(value).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn files_without_a_place_stand_first() {
+        let mut record = json!({"messages": [{"role": "system", "content": ""}, {"role": "user", "content": "What?"}], "images": ["a", "b"]});
+        let record = record.as_object_mut().unwrap();
+        place_files(record);
+        assert_eq!(record["messages"][1]["content"], "<image>\n<image>\nWhat?");
+        place_files(record);
+        assert_eq!(record["messages"][1]["content"], "<image>\n<image>\nWhat?");
+    }
+}
