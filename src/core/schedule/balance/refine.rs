@@ -1,10 +1,10 @@
 //! Moves and swaps between the dearest bin and the cheapest ones.
 
-use super::longest_first::{Room, longest_first};
+use super::longest_first::{Room, longest_first_anywhere};
 use std::collections::BTreeSet;
 
-/// Shares of the least makespan by which an assignment may miss it: no reason to go on.
-const CLOSE_ENOUGH: u64 = 2048;
+/// An assignment within this share of the least there could be is good enough: work is not known better.
+const CLOSE_ENOUGH: u64 = 512;
 /// Cheapest bins that the dearest tries to pass work to, at a time.
 const MAX_PARTNERS: usize = 4;
 
@@ -14,10 +14,9 @@ const MAX_PARTNERS: usize = 4;
 /// # Panics
 /// There is no bin.
 pub fn balance(costs: &[u64], num_bins: usize) -> Vec<usize> {
-    let weights = vec![0; costs.len()];
-    let room = Room { weight: 0, count: costs.len().max(1) };
-    let mut bin_of = longest_first(costs, &weights, num_bins, room).expect("bins hold any number of items");
-    refine(costs, &weights, num_bins, room, &mut bin_of);
+    let mut bin_of = longest_first_anywhere(costs, num_bins);
+    let room = Room { weight: 0, count: costs.len() };
+    refine(costs, &vec![0; costs.len()], num_bins, room, &mut bin_of);
     bin_of
 }
 
@@ -31,12 +30,16 @@ pub fn loads_of(costs: &[u64], num_bins: usize, bin_of: &[usize]) -> Vec<u64> {
 /// Passes work from the dearest bin to one of the cheapest, by the move or the swap that levels the two best, as long as
 /// the dearest gets cheaper and is not as cheap as it could be. Room is kept.
 pub(crate) fn refine(costs: &[u64], weights: &[u64], num_bins: usize, room: Room, bin_of: &mut [usize]) {
-    let mut bins = Bins::new(costs, weights, num_bins, room, bin_of);
     let least =
         costs.iter().sum::<u64>().div_ceil(num_bins.max(1) as u64).max(costs.iter().copied().max().unwrap_or(0));
+    let close = least + least / CLOSE_ENOUGH;
+    if loads_of(costs, num_bins, bin_of).iter().all(|&load| load <= close) {
+        return;
+    }
+    let mut bins = Bins::new(costs, weights, num_bins, room, bin_of);
     for _ in 0..4 * num_bins {
         let Some(&(dearest, from)) = bins.by_load.last() else { return };
-        if dearest <= least + least / CLOSE_ENOUGH {
+        if dearest <= close {
             return;
         }
         let partners: Vec<usize> = bins.by_load.iter().take(MAX_PARTNERS).map(|&(_, bin)| bin).collect();
@@ -140,7 +143,7 @@ impl<'a> Bins<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::longest_first::best_makespan;
+    use super::super::longest_first::{best_makespan, longest_first};
     use super::*;
     use proptest::prelude::*;
 

@@ -14,7 +14,7 @@ use std::cmp::Reverse;
 pub fn sorted_rows(costs: &[u64], num_replicas: usize) -> Vec<(usize, usize)> {
     let mut places = vec![(0, 0); costs.len()];
     let mut loads: Vec<(u64, usize)> = (0..num_replicas).map(|replica| (0, replica)).collect();
-    let order: Vec<usize> = by_falling(costs).collect();
+    let order = by_falling(costs);
     for (row, items) in order.chunks(num_replicas).enumerate() {
         debug_assert!(items.is_sorted_by_key(|&item| Reverse(costs[item])));
         loads.sort_unstable();

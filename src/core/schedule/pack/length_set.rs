@@ -1,4 +1,4 @@
-//! A set of lengths with the nearest member above and below, in a few instructions.
+//! A set of lengths with the nearest member below a length, in a few instructions.
 
 /// Numbers below a bound as a tree of bitmaps, 64 to a node (a van Emde Boas tree's poor relation).
 #[derive(Clone, Debug)]
@@ -44,22 +44,6 @@ impl LengthSet {
         }
     }
 
-    /// Least member that is not below `value`.
-    pub fn at_least(&self, mut value: usize) -> Option<usize> {
-        for (height, level) in self.levels.iter().enumerate() {
-            let word = level.get(value / 64).map_or(0, |word| word & (!0 << (value % 64)));
-            if word != 0 {
-                let mut found = value / 64 * 64 + word.trailing_zeros() as usize;
-                for level in self.levels[..height].iter().rev() {
-                    found = found * 64 + level[found].trailing_zeros() as usize;
-                }
-                return Some(found);
-            }
-            value = value / 64 + 1;
-        }
-        None
-    }
-
     /// Greatest member that is not above `value`.
     pub fn at_most(&self, value: usize) -> Option<usize> {
         let mut value = value.min(self.levels[0].len() * 64 - 1);
@@ -101,7 +85,6 @@ mod tests {
                     sorted.remove(&value);
                 }
                 for near in [value.saturating_sub(1), value, value + 1, value / 2, most, 2 * most] {
-                    prop_assert_eq!(ours.at_least(near), sorted.range(near..).next().copied());
                     prop_assert_eq!(ours.at_most(near), sorted.range(..=near).next_back().copied());
                 }
             }
