@@ -9,6 +9,7 @@ use crate::roles::{self, Recipe};
 use loongforge_actors::checkpoint::{Publication, publish};
 use loongforge_actors::{Observer, RunError, RunSpec, StopOn, run_in_process};
 use loongforge_core::config::{Precision, Report, RunConfig, Weights, load_text};
+use loongforge_core::data::fingerprint;
 use loongforge_core::message::{BadSample, SampleId, StepId};
 use loongforge_core::schedule::{CheckpointDraft, CoordinatorSpec, Outcome, StepSummary};
 use loongforge_torch::engine::Families;
@@ -227,6 +228,7 @@ pub fn publication(config: &RunConfig, composed: Value, folder: &ModelFolder) ->
         model_config: saved_config(&folder.json, Some(dtype_name(config.train.precision))),
         config: composed,
         precision: precision_name(config.train.precision).to_owned(),
+        data: fingerprint(&config.data).ok(),
         keep_last: config.checkpoint.keep_last,
     }
 }

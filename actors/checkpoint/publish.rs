@@ -8,6 +8,7 @@ use super::carried::carried;
 use super::disk::{Disk, RealDisk};
 use super::error::CheckpointError;
 use super::manifest::{FORMAT_VERSION, FileEntry, MANIFEST, Manifest, entries, published, sha256};
+use loongforge_core::data::Fingerprint;
 use loongforge_core::message::SavedFile;
 use loongforge_core::schedule::CheckpointDraft;
 use serde_json::{Map, Value, json};
@@ -27,6 +28,8 @@ pub struct Publication {
     pub config: Value,
     /// Type of the weights, as in `train.precision`.
     pub precision: String,
+    /// The files that samples come from; `None` where they could not be looked at.
+    pub data: Option<Fingerprint>,
     /// Checkpoints to keep, the new one included; at least 1.
     pub keep_last: usize,
 }
@@ -117,6 +120,10 @@ fn complete(
     }
     let mut written = vec!["config.json".to_owned()];
     write_json(disk, &draft.dir.join("config.json"), &with.model_config)?;
+    if let Some(data) = &with.data {
+        written.push(DATA.to_owned());
+        write_json(disk, &draft.dir.join(DATA), data)?;
+    }
     if let Some(index) = weight_index(draft)? {
         written.push(INDEX.to_owned());
         write_json(disk, &draft.dir.join(INDEX), &index)?;
@@ -134,6 +141,9 @@ fn complete(
     }
     Ok(files)
 }
+
+/// The files that samples came from, with sizes and times of change.
+pub const DATA: &str = "data.json";
 
 const INDEX: &str = "model.safetensors.index.json";
 

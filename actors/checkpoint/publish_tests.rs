@@ -96,6 +96,7 @@ impl Run {
             model_config: json!({ "model_type": "qwen3_vl" }),
             config: json!({ "run": { "name": "digits" } }),
             precision: "float32".to_owned(),
+            data: None,
             keep_last: 2,
         };
         Self { folder, publication }

@@ -8,9 +8,10 @@ use crate::report::Report;
 use crate::roles;
 use anyhow::{Context, bail};
 use clap::Args;
-use loongforge_actors::checkpoint::{MANIFEST, Manifest, clean, latest};
+use loongforge_actors::checkpoint::{DATA, MANIFEST, Manifest, clean, latest};
 use loongforge_actors::{Meeting, Start, StopOn, serve_role, serve_scheduler};
-use loongforge_core::config::{self, Loaded, RunConfig};
+use loongforge_core::config::{self, Loaded, OnChange, RunConfig};
+use loongforge_core::data::{Fingerprint, fingerprint as data_fingerprint};
 use loongforge_core::message::{Role, StepId};
 use loongforge_core::observe::{Console, init_logging};
 use loongforge_core::schedule::Outcome;
@@ -158,12 +159,30 @@ fn find_resume(args: &RunArgs, composition: &Composition) -> anyhow::Result<Opti
         let path = checkpoint.display();
         bail!("{path} has train.precision {theirs}, this run {ours}: resume with train.precision={theirs}");
     }
+    expect_same_data(&checkpoint, config)?;
     let first_step = StepId(manifest.num_steps);
     if first_step.0 >= config.train.steps {
         let (done, path) = (first_step, checkpoint.display());
         bail!("{path} has all {done} steps of the run already; raise train.steps to train on");
     }
     Ok(Some(Resume { checkpoint, first_step, cursor: manifest.cursor }))
+}
+
+/// A position in the stream means the same sample only while the files are the same.
+fn expect_same_data(checkpoint: &Path, config: &RunConfig) -> anyhow::Result<()> {
+    let path = checkpoint.join(DATA);
+    if !path.exists() {
+        return Ok(());
+    }
+    let named = || path.display().to_string();
+    let then: Fingerprint = serde_json::from_slice(&std::fs::read(&path).with_context(named)?).with_context(named)?;
+    let Some(difference) = then.difference(&data_fingerprint(&config.data)?) else { return Ok(()) };
+    let what = format!("the data changed since {}: {difference}", checkpoint.display());
+    match config.data.on_change {
+        OnChange::Refuse => bail!("{what}; to go on at its place in the new order, set data.on_change=accept"),
+        OnChange::Accept => eprintln!("warning: {what}"),
+    }
+    Ok(())
 }
 
 /// Makes the run's folder, and sees to it that no former run is lost by mistake.

@@ -72,6 +72,17 @@ fn resume_refuses_what_is_no_whole_checkpoint() {
 }
 
 #[test]
+fn resume_refuses_data_that_changed() {
+    let fixture = Fixture::trained();
+    let lines = fixture.read("data/train.jsonl");
+    fixture.write("data/train.jsonl", format!("{lines}\n{}", lines.lines().next().unwrap()));
+    let more = ["run", "run.yaml", "--resume", "train.steps=3"];
+    fixture.fails(&more, 1, &["the data changed since", CHECKPOINT, "data/train.jsonl has", "data.on_change=accept"]);
+    let said = fixture.succeeds(&[&more[..], &["data.on_change=accept"]].concat());
+    assert!(said.err.contains("warning: the data changed since"), "{}", said.err);
+}
+
+#[test]
 fn resume_refuses_another_model() {
     let fixture = Fixture::trained();
     let before = fixture.contents(CHECKPOINT);

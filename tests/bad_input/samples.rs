@@ -124,7 +124,7 @@ fn a_question_that_cannot_be_used_does_not_spoil_the_others() {
     assert!(said.err.contains("1 held-out questions cannot be used; the first: data/some.jsonl:1"), "{}", said.err);
     assert!(said.err.contains("of 4 answers exactly right"), "{}", said.err);
 
-    fixture.write("data/bad.jsonl", "{}\n");
+    fixture.write("data/bad.jsonl", "{\"messages\": []}\n");
     let words = ["the model is trained and saved, but not evaluated: eval.path", "data/bad.jsonl", "step-00000002"];
     fixture.fails(&["run", "run.yaml", "--overwrite", "+eval.path=data/bad.jsonl"], 1, &words);
     assert!(fixture.path("run/checkpoints/step-00000002/MANIFEST.json").exists());

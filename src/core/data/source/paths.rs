@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use globset::GlobBuilder;
 
+use super::open::in_parallel;
 use super::shard::Shard;
 use crate::config::Paths;
 use crate::data::error::DataError;
@@ -25,7 +26,14 @@ pub fn expand(paths: &Paths) -> Result<Vec<Shard>, DataError> {
             shards.extend(existing(Path::new(path))?);
             continue;
         }
-        for pattern in braces(path).map_err(|reason| DataError::file(Path::new(path), reason))? {
+        let patterns = braces(path).map_err(|reason| DataError::file(Path::new(path), reason))?;
+        if patterns.iter().all(|pattern| is_remote(pattern) && !has_glob(pattern) && !pattern.ends_with('/')) {
+            // Each is a question over the network.
+            let found = in_parallel(&patterns, "looking at shards", |pattern| Shard::stat(pattern));
+            shards.extend(found.into_iter().collect::<Result<Vec<_>, _>>()?);
+            continue;
+        }
+        for pattern in patterns {
             if is_remote(&pattern) {
                 shards.extend(remote(&pattern)?);
             } else if has_glob(&pattern) {
@@ -97,9 +105,6 @@ fn sorted(mut names: Vec<PathBuf>) -> Result<Vec<Shard>, DataError> {
 
 #[cfg(feature = "cloud")]
 fn remote(url: &str) -> Result<Vec<Shard>, DataError> {
-    if !url.ends_with('/') && !has_glob(url) {
-        return Ok(vec![Shard::stat(url)?]);
-    }
     let fail = |reason: String| DataError::file(Path::new(url), reason);
     let fixed = &url[..url.find(['*', '?', '[']).unwrap_or(url.len())];
     let folder = &fixed[..=fixed.rfind('/').unwrap_or(0)];
