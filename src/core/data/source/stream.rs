@@ -185,6 +185,12 @@ impl Source {
         BadSample { file: self.shard(unit).name.clone().into(), at, reason }
     }
 
+    /// Blocks in it.
+    #[cfg(test)]
+    pub fn units(&self) -> usize {
+        self.units.len()
+    }
+
     fn shard(&self, unit: usize) -> &Shard {
         &self.shards[self.units[unit].shard]
     }

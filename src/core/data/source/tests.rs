@@ -279,6 +279,47 @@ fn row_groups_are_blocks_and_bytes_are_pictures() {
     }
 }
 
+/// What `goldens/peers.py` wrote with datasets, pyarrow, webdataset and megatron-energon.
+#[test]
+fn sets_of_other_libraries_are_read() {
+    let peers = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/goldens/peers");
+    let sample = |source: &Source, index| {
+        let conversation = conversation(source, index);
+        let image = conversation.images().next().unwrap().clone();
+        let picture = crate::data::read_rgb(&image, source.base(), 16).unwrap();
+        let turns = conversation.turns.iter().map(|turn| turn.joined_text().trim().to_owned()).collect::<Vec<_>>();
+        (turns.join(" "), picture.get_pixel(0, 0).0[0])
+    };
+    let table = of(peers.join("hf.parquet"));
+    assert_eq!((table.len(), table.units()), (5, 3));
+    assert_eq!(sample(&table, 4), ("What is 4? 4".to_owned(), 4));
+    let texts = of(peers.join("text.parquet"));
+    assert_eq!((texts.units(), shown(&texts, 5)), (2, "text 5".to_owned()));
+    let shard = of(peers.join("wds.tar.gz"));
+    assert_eq!((shard.len(), sample(&shard, 2)), (3, ("What? 2".to_owned(), 2)));
+    let energon = of(peers.join("energon"));
+    assert_eq!((energon.len(), sample(&energon, 2)), (3, ("What is 2? 2".to_owned(), 2)));
+}
+
+/// Counts of samples are kept, and made anew for a file that changed.
+#[test]
+fn counts_are_remembered() {
+    let folder = Folder::new();
+    let index_dir = folder.0.path().join("index");
+    let count = || {
+        let file = TrainFile::new(folder.path("n").as_str());
+        Source::open_with(&file, Phase::Pretrain, usize::MAX, &str::len, 2, Some(&index_dir)).unwrap().len()
+    };
+    numbered(&folder, &[2, 3]);
+    assert_eq!(count(), 5);
+    let index = std::fs::read_dir(&index_dir).unwrap().next().unwrap().unwrap().path();
+    let known = std::fs::read_to_string(&index).unwrap();
+    std::fs::write(&index, known.replace("[3]", "[2]")).unwrap();
+    assert_eq!(count(), 4, "the index is asked");
+    folder.write("n/001.tar", tar(&[("a.txt", b"a"), ("b.txt", b"b"), ("c.txt", b"c"), ("d.txt", b"d")]));
+    assert_eq!(count(), 6, "the file is another now");
+}
+
 /// Shards of unequal lengths, each sample a number.
 fn numbered(folder: &Folder, lens: &[usize]) -> (TrainFile, usize) {
     let mut next = 0..;
