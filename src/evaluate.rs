@@ -4,7 +4,7 @@ use crate::reader::Reader;
 use anyhow::{Context, Result, ensure};
 use loongforge_actors::checkpoint::latest;
 use loongforge_core::config::{Eval, PoolName, RunConfig};
-use loongforge_core::data::{Question, Questions, read_rgb};
+use loongforge_core::data::{Limits, Question, Questions, read_rgb};
 use loongforge_core::observe::{Console, Curve, Reading, Style, beside, plot, read_metrics, render, sheet};
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::engine::open_device;
@@ -95,7 +95,7 @@ fn held_out(eval: &Eval, reader: &Reader, dir: &Path, console: &Console) -> Resu
     let mut readings = Vec::new();
     for (question, answer) in questions.iter().zip(&answers).take(eval.sheet) {
         if let Some(picture) = question.images.first() {
-            let picture = read_rgb(picture, Path::new(""), usize::MAX)?;
+            let picture = read_rgb(picture, Path::new(""), &Limits::NONE)?;
             readings.push(Reading { picture, read: answer.clone(), truth: question.answer.clone() });
         }
     }
@@ -109,7 +109,7 @@ fn show(question: &Question, answer: &str, console: &Console) -> Result<()> {
     let text = [format!("read {answer}"), verdict];
     match question.images.first() {
         Some(path) => {
-            let picture = render(&read_rgb(path, Path::new(""), usize::MAX)?, PICTURE_COLUMNS, Style::detect());
+            let picture = render(&read_rgb(path, Path::new(""), &Limits::NONE)?, PICTURE_COLUMNS, Style::detect());
             console.line(&beside(&picture, &text));
         }
         None => console.line(&text.join(", ")),

@@ -7,6 +7,8 @@
 pub mod config;
 pub mod data;
 pub mod engine;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 pub mod message;
 pub mod observe;
 pub mod schedule;

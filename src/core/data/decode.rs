@@ -5,56 +5,58 @@ use std::io::{BufReader, Cursor, Read, Seek};
 use std::path::Path;
 
 use image::codecs::gif::GifDecoder;
-use image::{AnimationDecoder, DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbImage};
+use image::{AnimationDecoder, DynamicImage, ImageDecoder, ImageFormat, ImageReader, RgbImage};
 
 use super::error::DataError;
+use super::limits::{Limits, MAX_PICTURE_BYTES};
 use super::locator::Locator;
 
-/// Memory that one picture may take while it is decoded.
-const MAX_DECODED_BYTES: u64 = 512 << 20;
 /// Of an animation that does not say: what browsers show.
 const DEFAULT_GIF_FPS: f64 = 10.0;
 /// Bytes of a PNG up to the end of its size.
 const PNG_HEAD: usize = 24;
 const EMPTY: &str = "empty file";
 const UNKNOWN: &str = "not a picture in PNG, JPEG, WebP or GIF format";
-/// As Hugging Face's `smart_resize`.
-pub const MAX_ASPECT_RATIO: f64 = 200.0;
+/// Frames of an animation: an hour at 18 a second. A file of a few bytes a frame could hold millions.
+const MAX_GIF_FRAMES: usize = 1 << 16;
 
 /// Decodes as `PIL.Image.open(…)`, `exif_transpose` and `convert("RGB")` do: palettes are looked up, gray is
 /// repeated, transparency is dropped, the first frame of an animation is taken.
 ///
 /// # Errors
-/// Named by `path`: missing, no picture, corrupt, truncated, a side of 0 or above `max_side`, too elongated.
-pub fn open_rgb(path: &Path, max_side: usize) -> Result<RgbImage, DataError> {
-    read_rgb(&Locator::File(path.display().to_string()), Path::new(""), max_side)
+/// Named by `path`: missing, no picture, corrupt, truncated, larger than `limits`, too elongated.
+pub fn open_rgb(path: &Path, limits: &Limits) -> Result<RgbImage, DataError> {
+    read_rgb(&Locator::File(path.display().to_string()), Path::new(""), limits)
 }
 
 /// [`open_rgb`] of a file relative to `base`, or of bytes.
-pub fn read_rgb(locator: &Locator, base: &Path, max_side: usize) -> Result<RgbImage, DataError> {
+pub fn read_rgb(locator: &Locator, base: &Path, limits: &Limits) -> Result<RgbImage, DataError> {
     let bytes = locator.read(base)?;
-    decode_rgb(&bytes, max_side).map_err(|reason| DataError::image(Path::new(&locator.display(base)), reason))
+    decode_rgb(&bytes, limits).map_err(|reason| DataError::image(Path::new(&locator.display(base)), reason))
 }
 
 /// The frames of an animated GIF and how many there are a second.
 ///
 /// # Errors
 /// The reason: no GIF, corrupt, a frame that is too large, more than half a GiB of frames.
-pub fn decode_animation(bytes: &[u8], max_side: usize) -> Result<(Vec<RgbImage>, f64), String> {
-    let mut decoder = GifDecoder::new(Cursor::new(bytes)).map_err(|error| describe(&error, max_side))?;
+pub fn decode_animation(bytes: &[u8], limits: &Limits) -> Result<(Vec<RgbImage>, f64), String> {
+    let mut decoder = GifDecoder::new(Cursor::new(bytes)).map_err(|error| describe(&error, limits))?;
     let (width, height) = decoder.dimensions();
-    check_size(width, height, max_side)?;
-    let mut limits = Limits::default();
-    limits.max_alloc = Some(MAX_DECODED_BYTES);
-    decoder.set_limits(limits).map_err(|error| describe(&error, max_side))?;
+    limits.check_size(width, height)?;
+    let mut memory = image::Limits::default();
+    memory.max_alloc = Some(MAX_PICTURE_BYTES);
+    decoder.set_limits(memory).map_err(|error| describe(&error, limits))?;
     let (mut frames, mut seconds) = (Vec::new(), 0.0);
     for frame in decoder.into_frames() {
-        let frame = frame.map_err(|error| describe(&error, max_side))?;
+        let frame = frame.map_err(|error| describe(&error, limits))?;
         let (numerator, denominator) = frame.delay().numer_denom_ms();
         seconds += f64::from(numerator) / f64::from(denominator.max(1)) / 1000.0;
         frames.push(DynamicImage::ImageRgba8(frame.into_buffer()).into_rgb8());
-        if frames.len() as u64 * u64::from(width) * u64::from(height) * 3 > MAX_DECODED_BYTES {
-            return Err(format!("its frames take more than {} MiB", MAX_DECODED_BYTES >> 20));
+        if frames.len() > MAX_GIF_FRAMES {
+            return Err(format!("more than {MAX_GIF_FRAMES} frames"));
+        }
+        if frames.len() as u64 * u64::from(width) * u64::from(height) * 3 > MAX_PICTURE_BYTES {
+            return Err(format!("its frames take more than {} MiB", MAX_PICTURE_BYTES >> 20));
         }
     }
     if frames.is_empty() {
@@ -68,18 +70,18 @@ pub fn decode_animation(bytes: &[u8], max_side: usize) -> Result<(Vec<RgbImage>,
 ///
 /// # Errors
 /// As [`open_rgb`], as far as the header tells.
-pub fn header_size(locator: &Locator, base: &Path, max_side: usize) -> Result<(u32, u32), DataError> {
+pub fn header_size(locator: &Locator, base: &Path, limits: &Limits) -> Result<(u32, u32), DataError> {
     let size = match locator {
         Locator::File(name) => match File::open(base.join(name)) {
-            Ok(file) => size_in_header(file, max_side),
+            Ok(file) => size_in_header(file, limits),
             Err(error) => Err(error.to_string()),
         },
-        _ => size_in_header(Cursor::new(locator.read(base)?), max_side),
+        _ => size_in_header(Cursor::new(locator.read(base)?), limits),
     };
     size.map_err(|reason| DataError::image(Path::new(&locator.display(base)), reason))
 }
 
-fn size_in_header(mut file: impl Read + Seek, max_side: usize) -> Result<(u32, u32), String> {
+fn size_in_header(mut file: impl Read + Seek, limits: &Limits) -> Result<(u32, u32), String> {
     let mut head = Vec::new();
     file.by_ref().take(PNG_HEAD as u64).read_to_end(&mut head).map_err(|error| error.to_string())?;
     if head.is_empty() {
@@ -95,54 +97,52 @@ fn size_in_header(mut file: impl Read + Seek, max_side: usize) -> Result<(u32, u
             reader.into_dimensions().map_err(|error| format!("corrupt: {error}"))?
         }
     };
-    check_size(width, height, max_side)?;
+    limits.check_size(width, height)?;
     Ok((width, height))
 }
 
 /// [`open_rgb`] of bytes; the error is the reason.
-pub fn decode_rgb(bytes: &[u8], max_side: usize) -> Result<RgbImage, String> {
+pub fn decode_rgb(bytes: &[u8], limits: &Limits) -> Result<RgbImage, String> {
     if bytes.is_empty() {
         return Err(EMPTY.to_owned());
     }
-    let mut limits = Limits::default();
-    limits.max_alloc = Some(MAX_DECODED_BYTES);
-    limits.max_image_width = u32::try_from(max_side).ok();
-    limits.max_image_height = limits.max_image_width;
+    let mut memory = image::Limits::default();
+    memory.max_alloc = Some(MAX_PICTURE_BYTES);
+    memory.max_image_width = u32::try_from(limits.max_side).ok();
+    memory.max_image_height = memory.max_image_width;
 
     let mut reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(|e| e.to_string())?;
     let format = reader.format().ok_or(UNKNOWN)?;
     if let Some((width, height)) = png_size(bytes) {
-        check_size(width, height, max_side)?;
+        limits.check_size(width, height)?;
     }
     // Checked below with our own words; the decoder's own limit bounds what it allocates before that.
-    reader.limits(limits);
-    let mut decoder = reader.into_decoder().map_err(|error| describe(&error, max_side))?;
+    reader.limits(memory);
+    let mut decoder = reader.into_decoder().map_err(|error| describe(&error, limits))?;
     let (width, height) = decoder.dimensions();
-    check_size(width, height, max_side)?;
-    if decoder.total_bytes() > MAX_DECODED_BYTES {
-        return Err(format!("is {width}×{height} pixels, more than {} MiB", MAX_DECODED_BYTES >> 20));
+    limits.check_size(width, height)?;
+    if decoder.total_bytes() > MAX_PICTURE_BYTES {
+        return Err(format!("is {width}×{height} pixels, more than {} MiB", MAX_PICTURE_BYTES >> 20));
     }
     if format == ImageFormat::Jpeg && !jpeg_is_whole(bytes) {
         return Err("truncated or corrupt JPEG".to_owned());
     }
-    let orientation = decoder.orientation().map_err(|error| describe(&error, max_side))?;
-    let mut picture = DynamicImage::from_decoder(decoder).map_err(|error| describe(&error, max_side))?;
+    let orientation = decoder.orientation().map_err(|error| describe(&error, limits))?;
+    let mut picture = DynamicImage::from_decoder(decoder).map_err(|error| describe(&error, limits))?;
     picture.apply_orientation(orientation);
-    Ok(picture.into_rgb8())
+    Ok(match picture {
+        // As Pillow, which drops the lower byte; a conversion would round.
+        DynamicImage::ImageRgb16(_)
+        | DynamicImage::ImageRgba16(_)
+        | DynamicImage::ImageLuma16(_)
+        | DynamicImage::ImageLumaA16(_) => upper_bytes(&picture.into_rgb16()),
+        picture => picture.into_rgb8(),
+    })
 }
 
-fn check_size(width: u32, height: u32, max_side: usize) -> Result<(), String> {
-    if width == 0 || height == 0 {
-        return Err(format!("is {width}×{height} pixels"));
-    }
-    if width.max(height) as usize > max_side {
-        return Err(format!("is {width}×{height} pixels, more than data.image.max_side = {max_side}"));
-    }
-    let ratio = f64::from(width.max(height)) / f64::from(width.min(height));
-    if ratio > MAX_ASPECT_RATIO {
-        return Err(format!("is {width}×{height} pixels, an aspect ratio above {MAX_ASPECT_RATIO}"));
-    }
-    Ok(())
+fn upper_bytes(picture: &image::ImageBuffer<image::Rgb<u16>, Vec<u16>>) -> RgbImage {
+    let bytes = picture.as_raw().iter().map(|value| (value >> 8) as u8).collect();
+    RgbImage::from_raw(picture.width(), picture.height(), bytes).expect("as many values")
 }
 
 /// Width and height in a PNG's header: its decoder refuses absurd ones without naming them.
@@ -152,9 +152,9 @@ fn png_size(bytes: &[u8]) -> Option<(u32, u32)> {
     (&head[12..16] == b"IHDR").then(|| (number(16), number(20)))
 }
 
-fn describe(error: &image::ImageError, max_side: usize) -> String {
+fn describe(error: &image::ImageError, limits: &Limits) -> String {
     match error {
-        image::ImageError::Limits(_) => format!("{error} (data.image.max_side = {max_side})"),
+        image::ImageError::Limits(_) => format!("{error} (data.image.max_side = {})", limits.max_side),
         image::ImageError::IoError(_) => format!("truncated or corrupt: {error}"),
         _ => format!("corrupt: {error}"),
     }
@@ -189,10 +189,15 @@ fn jpeg_is_whole(bytes: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
     use image::{GrayImage, Rgb, RgbaImage};
     use proptest::prelude::*;
 
     use super::*;
+
+    fn side(max_side: usize) -> Limits {
+        Limits { max_side, max_pixels: 1 << 26 }
+    }
 
     fn picture(width: u32, height: u32) -> RgbImage {
         RgbImage::from_fn(width, height, |x, y| Rgb([(x * 7) as u8, (y * 5) as u8, (x * y) as u8]))
@@ -207,17 +212,18 @@ mod tests {
     #[test]
     fn gray_is_repeated_and_transparency_dropped() {
         let gray = encode(GrayImage::from_fn(3, 2, |x, _| image::Luma([x as u8 * 9])), ImageFormat::Png);
-        assert_eq!(decode_rgb(&gray, 100).unwrap().get_pixel(2, 1).0, [18, 18, 18]);
+        assert_eq!(decode_rgb(&gray, &side(100)).unwrap().get_pixel(2, 1).0, [18, 18, 18]);
         let rgba = encode(RgbaImage::from_fn(3, 2, |_, _| image::Rgba([10, 20, 30, 0])), ImageFormat::Png);
-        assert_eq!(decode_rgb(&rgba, 100).unwrap().get_pixel(0, 0).0, [10, 20, 30]);
+        assert_eq!(decode_rgb(&rgba, &side(100)).unwrap().get_pixel(0, 0).0, [10, 20, 30]);
         let rgb = picture(20, 10);
-        assert_eq!(decode_rgb(&encode(rgb.clone(), ImageFormat::WebP), 100).unwrap(), rgb);
-        assert_eq!(decode_rgb(&encode(rgb, ImageFormat::Jpeg), 100).unwrap().dimensions(), (20, 10));
+        assert_eq!(decode_rgb(&encode(rgb.clone(), ImageFormat::WebP), &side(100)).unwrap(), rgb);
+        assert_eq!(decode_rgb(&encode(rgb, ImageFormat::Jpeg), &side(100)).unwrap().dimensions(), (20, 10));
     }
 
     #[test]
     fn size_and_shape_are_checked_before_decoding() {
-        let reason = |width, height| decode_rgb(&encode(picture(width, height), ImageFormat::Png), 300).unwrap_err();
+        let reason =
+            |width, height| decode_rgb(&encode(picture(width, height), ImageFormat::Png), &side(300)).unwrap_err();
         assert!(reason(301, 4).contains("max_side = 300"), "{}", reason(301, 4));
         assert!(reason(201, 1).contains("aspect ratio"));
         // A header that claims 60000×60000: refused without an attempt to allocate.
@@ -226,13 +232,15 @@ mod tests {
         let crc = png_crc(&huge[12..29]);
         huge[29..33].copy_from_slice(&crc.to_be_bytes());
         assert!(
-            decode_rgb(&huge, 16384).unwrap_err().starts_with("is 60000×60000 pixels, more than data.image.max_side")
+            decode_rgb(&huge, &side(16384))
+                .unwrap_err()
+                .starts_with("is 60000×60000 pixels, more than data.image.max_side")
         );
         let mut zero = encode(picture(4, 4), ImageFormat::Png);
         zero[16..20].fill(0);
         let crc = png_crc(&zero[12..29]);
         zero[29..33].copy_from_slice(&crc.to_be_bytes());
-        assert_eq!(decode_rgb(&zero, 16384).unwrap_err(), "is 0×4 pixels");
+        assert_eq!(decode_rgb(&zero, &side(16384)).unwrap_err(), "is 0×4 pixels");
     }
 
     #[test]
@@ -242,11 +250,11 @@ mod tests {
             // A PNG's last 12 bytes are its end chunk, which decoders do not need.
             let end = bytes.len() - if format == ImageFormat::Png { 13 } else { 1 };
             for len in (0..end).step_by(3) {
-                assert!(decode_rgb(&bytes[..len], 100).is_err(), "{format:?} cut to {len} of {}", bytes.len());
+                assert!(decode_rgb(&bytes[..len], &side(100)).is_err(), "{format:?} cut to {len} of {}", bytes.len());
             }
         }
-        assert!(decode_rgb(b"hello, world", 100).unwrap_err().contains("not a picture"));
-        assert!(open_rgb(Path::new("no/such.png"), 100).unwrap_err().to_string().contains("no/such.png"));
+        assert!(decode_rgb(b"hello, world", &side(100)).unwrap_err().contains("not a picture"));
+        assert!(open_rgb(Path::new("no/such.png"), &side(100)).unwrap_err().to_string().contains("no/such.png"));
     }
 
     #[test]
@@ -267,6 +275,37 @@ mod tests {
         crc.sum()
     }
 
+    /// Every format through Pillow as transformers loads it, and through ours. What differs is how JPEG's
+    /// cosines are rounded and its chroma is enlarged.
+    #[test]
+    fn equal_to_pillow() {
+        #[derive(serde::Deserialize)]
+        struct Case {
+            name: String,
+            file: String,
+            size: (u32, u32),
+            stride: usize,
+            values: Vec<u8>,
+        }
+        let cases: Vec<Case> = serde_json::from_str(include_str!("goldens/formats.json")).unwrap();
+        assert!(cases.len() >= 20);
+        for Case { name, file, size, stride, values } in cases {
+            let file = base64::engine::general_purpose::STANDARD.decode(file).unwrap();
+            let ours = decode_rgb(&file, &side(100)).unwrap();
+            assert_eq!(ours.dimensions(), size, "{name}");
+            let ours: Vec<u8> = ours.as_raw().iter().copied().step_by(stride).collect();
+            let differences: Vec<u8> = ours.iter().zip(&values).map(|(a, b)| a.abs_diff(*b)).collect();
+            let most = differences.iter().copied().max().unwrap();
+            let mean = differences.iter().map(|&d| f64::from(d)).sum::<f64>() / differences.len() as f64;
+
+            let (max_most, max_mean) = match name.as_str() {
+                name if name.starts_with("jpeg") => (3, 0.5),
+                _ => (0, 0.0),
+            };
+            assert!(most <= max_most && mean <= max_mean, "{name}: {most} {mean}");
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(400))]
         #[test]
@@ -280,13 +319,13 @@ mod tests {
                 let at = at.index(bytes.len());
                 bytes[at] = value;
             }
-            let _ = decode_rgb(&bytes, 256);
-            let _ = decode_rgb(&bytes[..cut.index(bytes.len())], 256);
+            let _ = decode_rgb(&bytes, &side(256));
+            let _ = decode_rgb(&bytes[..cut.index(bytes.len())], &side(256));
         }
 
         #[test]
         fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = decode_rgb(&bytes, 256);
+            let _ = decode_rgb(&bytes, &side(256));
         }
     }
 }

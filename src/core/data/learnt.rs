@@ -1,5 +1,7 @@
 //! Which part of a rendered conversation is the assistant's: from behind the turn's header to its closing token.
 
+use std::ops::Range;
+
 use super::error::DataError;
 use super::source::{Conversation, Part, Turn};
 use super::template::ChatTemplate;
@@ -17,13 +19,24 @@ pub struct Answer {
     pub begin: usize,
     /// Where its turn ends at the latest.
     pub limit: usize,
+    /// The template says so: all up to `limit` is learnt.
+    pub exact: bool,
 }
 
-/// The assistant's turns in `text`, the rendering of `turns`.
+/// The assistant's turns in `text`, the rendering of `turns`; `marked` are those that the template marks itself.
 ///
 /// # Errors
 /// The template renders turns in a way in which their places cannot be told.
-pub fn answers(template: &ChatTemplate, turns: &[Turn], text: &str) -> Result<Vec<Answer>, DataError> {
+pub fn answers(
+    template: &ChatTemplate,
+    turns: &[Turn],
+    text: &str,
+    marked: Vec<Range<usize>>,
+) -> Result<Vec<Answer>, DataError> {
+    if template.marks_answers() {
+        let exact = |range: Range<usize>| Answer { begin: range.start, limit: range.end, exact: true };
+        return Ok(marked.into_iter().filter(|range| !range.is_empty()).map(exact).collect());
+    }
     let indices = (0..turns.len()).filter(|&index| turns[index].role == ASSISTANT);
     indices
         .map(|index| {
@@ -31,7 +44,8 @@ pub fn answers(template: &ChatTemplate, turns: &[Turn], text: &str) -> Result<Ve
             // A template may render the last turn in another way; then the closing token says where it ends.
             let until =
                 template.render(&turns[..=index], false).ok().filter(|prefix| text.starts_with(prefix.as_str()));
-            Ok(Answer { begin, limit: until.map_or(text.len(), |prefix| prefix.len()).max(begin) })
+            let limit = until.map_or(text.len(), |prefix| prefix.len()).max(begin);
+            Ok(Answer { begin, limit, exact: false })
         })
         .collect()
 }
@@ -96,7 +110,14 @@ pub fn mask(answers: &[Answer], tokens: &[Token], tokenizer: &Tokenizer, place: 
     let mut learnt = vec![false; tokens.len()];
     for answer in answers {
         let token_at = |at: usize| tokens.partition_point(|token| token.start < at);
-        let (first, limit) = (token_at(place(answer.begin)), token_at(place(answer.limit)));
+        let (mut first, limit) = (token_at(place(answer.begin)), token_at(place(answer.limit)));
+        if answer.exact {
+            // A token that begins before and reaches into it is its own, as transformers has it.
+            let reaches = tokens.get(first).is_none_or(|token| token.start > place(answer.begin));
+            first -= usize::from(reaches && first > 0);
+            learnt[first..limit.max(first)].fill(true);
+            continue;
+        }
         // One more: in some templates the next turn's first token is what ends this one.
         let within = &tokens[first..(limit + 1).min(tokens.len()).max(first)];
         let end = within.iter().position(|token| tokenizer.special().end.contains(&token.id));

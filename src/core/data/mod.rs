@@ -13,7 +13,10 @@ mod decode;
 pub mod digits;
 mod error;
 mod expand;
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) mod fuzz;
 mod learnt;
+mod limits;
 mod locator;
 pub mod media;
 mod npy;
@@ -34,6 +37,7 @@ pub use bad::BadSampleList;
 pub use dataset::{Dataset, Question, Questions};
 pub use decode::{open_rgb, read_rgb};
 pub use error::{BadSample, DataError};
+pub use limits::Limits;
 pub use locator::Locator;
 pub use media::VideoSource;
 pub use packed::{PackedKind, PackedMedia, PackedSample};

@@ -51,7 +51,7 @@ pub fn read(model_dir: &Path, tokenizer_config: &Json) -> Result<Option<(tokeniz
     Ok(Some((tokenizer, path)))
 }
 
-fn parse(text: &str) -> Result<Ranks, String> {
+pub(super) fn parse(text: &str) -> Result<Ranks, String> {
     let mut ranks = Ranks::new();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let wrong = || format!("line {}: expected a token in base64 and its rank", index + 1);

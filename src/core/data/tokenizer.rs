@@ -65,6 +65,7 @@ impl Tokenizer {
                 format!("has token id {largest}, but the model's config.json says vocab_size {vocab_size}; {grow}");
             return Err(DataError::file(&path, what));
         }
+        let rows = vocab_size.unwrap_or(largest + 1);
         let named_eos = token_text(&tokenizer_config["eos_token"]).and_then(id);
         let mut end: BTreeSet<i64> = ["<|im_end|>"].into_iter().filter_map(id).collect();
         end.extend(named_eos);
@@ -74,6 +75,10 @@ impl Tokenizer {
                 Json::Array(ids) => ids.iter().filter_map(Json::as_i64).collect(),
                 one => one.as_i64().into_iter().collect(),
             };
+            if let Some(id) = ids.iter().find(|id| !(0..rows.max(largest + 1)).contains(*id)) {
+                let config = model_dir.join("config.json");
+                return Err(DataError::file(&config, format!("eos_token_id is {id}, but the model has {rows} tokens")));
+            }
             first_eos = first_eos.or(ids.first().copied());
             end.extend(ids);
         }

@@ -8,7 +8,7 @@
 
 mod credit;
 mod edge;
-mod frame;
+pub(crate) mod frame;
 mod link;
 mod local;
 mod mailbox;

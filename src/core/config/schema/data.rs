@@ -125,6 +125,9 @@ pub struct ImageLimits {
     /// An image with a longer side, in pixels, is a bad sample.
     #[schemars(range(min = 1))]
     pub max_side: usize,
+    /// An image with more pixels, before it is reduced, is a bad sample; so is a video of such frames.
+    #[schemars(range(min = 1))]
+    pub max_decoded_pixels: usize,
 }
 
 /// Frames of videos; `null`: as the model's video preprocessor config says.
@@ -194,7 +197,7 @@ impl Default for Pack {
 
 impl Default for ImageLimits {
     fn default() -> Self {
-        Self { min_pixels: None, max_pixels: None, max_side: 16384 }
+        Self { min_pixels: None, max_pixels: None, max_side: 16384, max_decoded_pixels: 1 << 26 }
     }
 }
 

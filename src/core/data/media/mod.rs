@@ -10,6 +10,7 @@
 
 mod ernie;
 mod kimi;
+pub(super) mod mp4;
 mod open;
 mod patches;
 mod processor;

@@ -1,6 +1,8 @@
 //! Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5, LLaVA-OneVision-1.5: transformers' `Qwen2VLImageProcessor`,
 //! `Qwen2VLVideoProcessor` and `Qwen3VLVideoProcessor` with the text of the families' processors.
 
+use std::borrow::Cow;
+
 use image::RgbImage;
 
 use super::open::Words;
@@ -131,7 +133,7 @@ pub fn smart_features((width, height): (usize, usize), cut: &Cut, pixels: (usize
 }
 
 /// All frames resized to one size.
-pub fn resize_all(frames: &[RgbImage], width: usize, height: usize) -> Result<Vec<Vec<u8>>, String> {
+pub fn resize_all(frames: &[RgbImage], width: usize, height: usize) -> Result<Vec<Cow<'_, [u8]>>, String> {
     frames.iter().map(|frame| resize_bicubic(frame, width, height)).collect()
 }
 

@@ -1,22 +1,29 @@
 //! Bicubic resizing of bytes. Not for the choice of a size.
 
+use std::borrow::Cow;
+
 use fast_image_resize::images::{Image as Buffer, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use image::RgbImage;
 
-/// Bicubic with anti-aliasing, as Pillow and torchvision do for bytes. Returns [height, width, 3].
-pub fn resize_bicubic(picture: &RgbImage, width: usize, height: usize) -> Result<Vec<u8>, String> {
-    if (picture.width() as usize, picture.height() as usize) == (width, height) {
-        return Ok(picture.as_raw().clone());
-    }
+/// Bicubic with anti-aliasing, as Pillow and torchvision do for bytes. Returns [height, width, 3]: the picture itself
+/// where it has that size.
+pub fn resize_bicubic(picture: &RgbImage, width: usize, height: usize) -> Result<Cow<'_, [u8]>, String> {
+    let (old_width, old_height) = (picture.width(), picture.height());
     // Two calls, so that rows come first as there: each pass rounds and clips to bytes, so the order shows.
-    let rows = resize_once(picture.as_raw(), picture.width(), picture.height(), width as u32, picture.height())?;
-    resize_once(&rows, width as u32, picture.height(), width as u32, height as u32)
+    let rows = match old_width as usize == width {
+        true => Cow::Borrowed(picture.as_raw().as_slice()),
+        false => resize_once(picture.as_raw(), (old_width, old_height), (width as u32, old_height))?.into(),
+    };
+    match old_height as usize == height {
+        true => Ok(rows),
+        false => Ok(resize_once(&rows, (width as u32, old_height), (width as u32, height as u32))?.into()),
+    }
 }
 
-fn resize_once(rgb: &[u8], width: u32, height: u32, new_width: u32, new_height: u32) -> Result<Vec<u8>, String> {
-    let source = ImageRef::new(width, height, rgb, PixelType::U8x3).map_err(|error| error.to_string())?;
-    let mut target = Buffer::new(new_width, new_height, PixelType::U8x3);
+fn resize_once(rgb: &[u8], size: (u32, u32), new_size: (u32, u32)) -> Result<Vec<u8>, String> {
+    let source = ImageRef::new(size.0, size.1, rgb, PixelType::U8x3).map_err(|error| error.to_string())?;
+    let mut target = Buffer::new(new_size.0, new_size.1, PixelType::U8x3);
     let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::CatmullRom));
     Resizer::new().resize(&source, &mut target, &options).map_err(|error| error.to_string())?;
     Ok(target.into_vec())

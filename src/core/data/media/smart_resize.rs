@@ -1,7 +1,7 @@
 //! The sizes to which Qwen-VL's processors resize: sides that whole patches fill, a bounded number of pixels, nearly
 //! the same shape.
 
-use crate::data::decode::MAX_ASPECT_RATIO;
+use crate::data::limits::MAX_ASPECT_RATIO;
 
 /// Height and width that are multiples of `factor`, within the range of pixels, near the same shape.
 /// `smart_resize` of transformers' Qwen2-VL; Python rounds halves to even.

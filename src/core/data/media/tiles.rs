@@ -2,6 +2,8 @@
 //! Transformers' `GotOcr2ImageProcessor`, `InternVLVideoProcessor` and `InternVLProcessor`, and `dynamic_preprocess` of
 //! the original. A tile is one frame of the item's grid.
 
+use std::borrow::Cow;
+
 use image::RgbImage;
 
 use super::open::Words;
@@ -108,7 +110,7 @@ impl Tiles {
         columns * rows + usize::from(columns * rows > 1)
     }
 
-    fn media(&self, tiles: &[Vec<u8>]) -> Media {
+    fn media(&self, tiles: &[Cow<'_, [u8]>]) -> Media {
         let side = self.side;
         let frames: Vec<Frame<'_>> = tiles.iter().map(|rgb| Frame { rgb, width: side, height: side }).collect();
         let (grid, pixels) = self.cut.cut(&frames);
@@ -138,8 +140,10 @@ impl MediaProcessor for Tiles {
             let lines = (row * self.side..(row + 1) * self.side).map(|y| (y * columns + column) * line);
             lines.flat_map(|begin| canvas[begin..begin + line].iter().copied()).collect::<Vec<u8>>()
         };
-        let mut tiles: Vec<Vec<u8>> =
-            (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))).map(|(r, c)| tile(r, c)).collect();
+        let mut tiles: Vec<Cow<'_, [u8]>> = (0..rows)
+            .flat_map(|row| (0..columns).map(move |column| (row, column)))
+            .map(|(r, c)| tile(r, c).into())
+            .collect();
         if tiles.len() > 1 {
             tiles.push(resize_bicubic(picture, self.side, self.side)?);
         }

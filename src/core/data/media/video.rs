@@ -1,24 +1,32 @@
-//! The frames of a video: a folder or a list of pictures, or an animated GIF. Not for compressed video files.
+//! The frames of a video: a folder or a list of pictures, an animated GIF, or an MP4 file.
 
 use std::cmp::Ordering;
 use std::path::Path;
 
 use image::RgbImage;
 
+use super::mp4;
 use super::sampling::Sampling;
 use crate::data::decode::{decode_animation, read_rgb};
 use crate::data::error::DataError;
+use crate::data::limits::{Limits, MAX_VIDEO_BYTES};
 use crate::data::locator::Locator;
 
 const PICTURES: [&str; 5] = ["png", "jpg", "jpeg", "webp", "bmp"];
 const VIDEOS: [&str; 8] = ["mp4", "mkv", "webm", "avi", "mov", "m4v", "mpg", "flv"];
 
+/// What helps against too many frames.
+pub const FEWER: &str = "lower data.video.max_frames or data.video.fps";
+const OTHER_VIDEO: &str = "not an MP4 file: of video files only MP4 with H.264 is decoded; convert it (ffmpeg -i FILE -c:v \
+                           libx264 -pix_fmt yuv420p NEW.mp4), or extract the frames (ffmpeg -i FILE -r 2 \
+                           FOLDER/%06d.jpg) and name the folder, with \"fps\"";
+
 /// A video in a sample: where its frames are.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VideoSource {
-    /// One: a folder of pictures or an animated GIF. Several: the frames themselves.
+    /// One: a folder of pictures, an animated GIF or an MP4 file. Several: the frames themselves.
     pub locators: Vec<Locator>,
-    /// Frames a second of these frames. `None`: a GIF's own; frames are taken as they are, at the processor's rate.
+    /// Frames a second of these frames. `None`: a file's own; frames are taken as they are, at the processor's rate.
     pub fps: Option<f64>,
 }
 
@@ -43,7 +51,7 @@ pub fn is_clip(locator: &Locator) -> bool {
 ///
 /// # Errors
 /// Named by its path: nothing there, a video file that has to be decoded, no frames, frames of several sizes.
-pub fn load(source: &VideoSource, base: &Path, max_side: usize, sampling: &Sampling) -> Result<Video, DataError> {
+pub fn load(source: &VideoSource, base: &Path, limits: &Limits, sampling: &Sampling) -> Result<Video, DataError> {
     if let [one] = source.locators.as_slice() {
         let fail = |reason: &str| DataError::image(Path::new(&one.display(base)), reason);
         let extension = one.extension();
@@ -51,23 +59,27 @@ pub fn load(source: &VideoSource, base: &Path, max_side: usize, sampling: &Sampl
             && base.join(name).is_dir()
         {
             let folder = base.join(name);
-            return pictures(&folder, &in_folder(&folder)?, source.fps, max_side, sampling);
+            return pictures(&folder, &in_folder(&folder)?, source.fps, limits, sampling);
         }
-        if extension == "gif" {
-            let animation = decode_animation(&one.read(base)?, max_side);
-            let (frames, own_fps) = animation.map_err(|reason| fail(&reason))?;
-            let fps = source.fps.unwrap_or(own_fps);
-            let taken = sampling.indices(frames.len(), Some(fps));
-            let frames_taken = taken.iter().map(|&index| frames[index].clone()).collect();
-            return Ok(Video::new(frames_taken, &taken, frames.len(), fps));
-        }
-        if VIDEOS.contains(&extension.as_str()) {
-            let reason = "video files are not decoded: extract the frames (ffmpeg -i FILE -r 2 FOLDER/%06d.jpg) and name \
-                          the folder, with \"fps\"";
-            return Err(fail(reason));
+        if !PICTURES.contains(&extension.as_str()) {
+            // By its contents, whatever its name says.
+            let bytes = one.read(base)?;
+            if bytes.starts_with(b"GIF8") {
+                let (frames, own_fps) = decode_animation(&bytes, limits).map_err(|reason| fail(&reason))?;
+                let fps = source.fps.unwrap_or(own_fps);
+                let taken = sampling.indices(frames.len(), Some(fps));
+                let frames_taken = taken.iter().map(|&index| frames[index].clone()).collect();
+                return Ok(Video::new(frames_taken, &taken, frames.len(), fps));
+            }
+            if mp4::is_mp4(&bytes) {
+                return mp4::frames(&bytes, source.fps, limits, sampling).map_err(|reason| fail(&reason));
+            }
+            if VIDEOS.contains(&extension.as_str()) {
+                return Err(fail(OTHER_VIDEO));
+            }
         }
     }
-    pictures(base, &source.locators, source.fps, max_side, sampling)
+    pictures(base, &source.locators, source.fps, limits, sampling)
 }
 
 /// An empty list is blamed on `base`.
@@ -75,7 +87,7 @@ fn pictures(
     base: &Path,
     paths: &[Locator],
     fps: Option<f64>,
-    max_side: usize,
+    limits: &Limits,
     sampling: &Sampling,
 ) -> Result<Video, DataError> {
     if paths.is_empty() {
@@ -84,12 +96,16 @@ fn pictures(
     let taken = sampling.indices(paths.len(), fps);
     let mut frames: Vec<RgbImage> = Vec::with_capacity(taken.len());
     for &index in &taken {
-        let frame = read_rgb(&paths[index], base, max_side)?;
+        let frame = read_rgb(&paths[index], base, limits)?;
         if let Some(first) = frames.first()
             && first.dimensions() != frame.dimensions()
         {
             let ((w, h), (first_w, first_h)) = (frame.dimensions(), first.dimensions());
             let reason = format!("is {w}×{h} pixels, but the video's first frame is {first_w}×{first_h}");
+            return Err(DataError::image(Path::new(&paths[index].display(base)), reason));
+        }
+        if (frames.len() as u64 + 1) * frame.as_raw().len() as u64 > MAX_VIDEO_BYTES {
+            let reason = format!("the frames of its video take more than {} MiB; {FEWER}", MAX_VIDEO_BYTES >> 20);
             return Err(DataError::image(Path::new(&paths[index].display(base)), reason));
         }
         frames.push(frame);
@@ -165,6 +181,8 @@ mod tests {
     use super::*;
     use crate::data::media::Spread;
 
+    const LIMITS: Limits = Limits { max_side: 100, max_pixels: 1 << 20 };
+
     fn sampling(max_frames: usize) -> Sampling {
         Sampling { fps: 2.0, num_frames: None, min_frames: 1, max_frames, spread: Spread::Ends }
     }
@@ -187,7 +205,7 @@ mod tests {
             RgbImage::from_pixel(8, 6, Rgb([index * 20; 3])).save(frames.join(format!("f{index}.png"))).unwrap();
         }
         std::fs::write(frames.join("notes.txt"), "x").unwrap();
-        let load = |source: &VideoSource, max| load(source, folder.path(), 100, &sampling(max));
+        let load = |source: &VideoSource, max| load(source, folder.path(), &LIMITS, &sampling(max));
         let all = load(&source(&["clip"], None), 99).unwrap();
         assert_eq!(shades(&all), (0..12).collect::<Vec<_>>());
         assert_eq!((all.times[3], all.fps), (1.5, 2.0));
@@ -216,14 +234,17 @@ mod tests {
         RgbImage::new(8, 6).save(folder.path().join("a.png")).unwrap();
         RgbImage::new(8, 7).save(folder.path().join("b.png")).unwrap();
         std::fs::write(folder.path().join("c.gif"), "GIF89a").unwrap();
+        std::fs::write(folder.path().join("x.mkv"), "\x1aE").unwrap();
+        std::fs::write(folder.path().join("d.mp4"), "\0\0\0\x08ftyp").unwrap();
         for (paths, part) in [
             (&["gone"][..], "gone"),
             (&["empty"], "without frames"),
-            (&["x.mp4"], "extract the frames"),
+            (&["x.mkv"], "extract the frames"),
+            (&["d.mp4"], "no table of frames"),
             (&["a.png", "b.png"], "8×7 pixels, but the video's first frame is 8×6"),
             (&["c.gif"], "c.gif"),
         ] {
-            let error = load(&source(paths, None), folder.path(), 100, &sampling(9)).unwrap_err().to_string();
+            let error = load(&source(paths, None), folder.path(), &LIMITS, &sampling(9)).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
         }
     }

@@ -2,6 +2,7 @@
 //! counterpart of Hugging Face's `AutoProcessor`.
 
 mod assemble;
+mod guard;
 mod open;
 mod options;
 mod packed;
@@ -10,5 +11,7 @@ mod samples;
 #[cfg(test)]
 mod tests;
 
+#[cfg(any(test, feature = "fuzz"))]
+pub(super) use guard::guarded;
 pub use open::Processor;
 pub use options::ProcessorOptions;

@@ -7,6 +7,7 @@ use serde_json::Value as Json;
 use super::ProcessorOptions;
 use crate::config::Phase;
 use crate::data::error::DataError;
+use crate::data::limits::Limits;
 use crate::data::media::{self, MediaProcessor};
 use crate::data::positions::PositionKind;
 use crate::data::source::Part;
@@ -26,7 +27,7 @@ pub struct Processor {
     pub(super) placeholder: String,
     pub(super) positions: PositionKind,
     pub(super) phase: Phase,
-    pub(super) max_side: usize,
+    pub(super) limits: Limits,
     pub(super) max_tokens: usize,
 }
 
@@ -58,7 +59,7 @@ impl Processor {
             media,
             writes: [true; 2],
             phase: options.phase,
-            max_side: options.image.max_side,
+            limits: Limits::from(&options.image),
             max_tokens: options.max_tokens,
         };
         processor.writes = [Part::Image, Part::Video].map(|part| processor.template_writes(part));

@@ -69,10 +69,10 @@ impl Processor {
             };
             let (named, expansion) = match source {
                 MediaSource::Image(locator) | MediaSource::Audio(locator) => {
-                    (locator.display(base), media.image(&read_rgb(locator, base, self.max_side)?))
+                    (locator.display(base), media.image(&read_rgb(locator, base, &self.limits)?))
                 }
                 MediaSource::Video(video) => {
-                    let frames = media::load(video, base, self.max_side, media.sampling())?;
+                    let frames = media::load(video, base, &self.limits, media.sampling())?;
                     (base.join(source.name()).display().to_string(), media.video(&frames))
                 }
             };
@@ -96,7 +96,7 @@ impl Processor {
         }
         let mut num_image_tokens = 0;
         for locator in conversation.images() {
-            let (width, height) = header_size(locator, base, self.max_side)?;
+            let (width, height) = header_size(locator, base, &self.limits)?;
             let num_features = media.num_image_features(width as usize, height as usize);
             let named = || locator.display(base);
             num_image_tokens += num_features.map_err(|reason| DataError::image(Path::new(&named()), reason))?;

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::Processor;
+use super::guard::guarded;
 use crate::config::Phase;
 use crate::data::error::DataError;
 use crate::data::learnt::{answers, mask};
@@ -16,14 +17,18 @@ impl Processor {
     /// A training sample of a conversation. Files are relative to `base`. In `sft` the assistant's turns count in the
     /// loss, from behind a turn's header to its closing token; else everything but pictures and videos.
     pub fn training_sample(&self, id: SampleId, conversation: &Conversation, base: &Path) -> Result<Sample, DataError> {
+        guarded(|| self.learn(id, conversation, base))
+    }
+
+    fn learn(&self, id: SampleId, conversation: &Conversation, base: &Path) -> Result<Sample, DataError> {
         let template = self.expect_template()?;
         let turns = self.written(&conversation.turns);
-        let text = template.render(&turns, false)?;
+        let (text, marked) = template.render_marked(&turns, false)?;
         let (expanded, expansions) = self.expand(&text, conversation, base)?;
         let mut tokens = self.tokenizer.encode(&expanded.text)?;
         let learnt = match self.phase {
             Phase::Sft => {
-                let answers = answers(template, &turns, &text)?;
+                let answers = answers(template, &turns, &text, marked)?;
                 let learnt = mask(&answers, &tokens, &self.tokenizer, |at| expanded.place(at));
                 if !learnt.contains(&true) {
                     return Err(DataError::Line("no assistant turn to learn from".to_owned()));
@@ -40,6 +45,10 @@ impl Processor {
 
     /// A training sample of a text, all of which counts in the loss.
     pub(in crate::data) fn text_sample(&self, id: SampleId, piece: &Piece) -> Result<Sample, DataError> {
+        guarded(|| self.learn_text(id, piece))
+    }
+
+    fn learn_text(&self, id: SampleId, piece: &Piece) -> Result<Sample, DataError> {
         let text = &piece.text;
         let mut tokens = match piece.begins {
             true => self.tokenizer.encode_document(text)?,
@@ -54,6 +63,10 @@ impl Processor {
 
     /// The turns up to where the assistant is to speak: what generation starts from; nothing counts in the loss.
     pub fn prompt(&self, id: SampleId, conversation: &Conversation, base: &Path) -> Result<Sample, DataError> {
+        guarded(|| self.ask(id, conversation, base))
+    }
+
+    fn ask(&self, id: SampleId, conversation: &Conversation, base: &Path) -> Result<Sample, DataError> {
         let text = self.expect_template()?.render(&self.written(&conversation.turns), true)?;
         let (expanded, expansions) = self.expand(&text, conversation, base)?;
         let tokens = self.tokenizer.encode(&expanded.text)?;

@@ -240,3 +240,23 @@ fn only_what_is_generated_is_learnt_whatever_the_header() {
         {% if add_generation_prompt %}assistant: {% endif %}";
     assert_eq!(learnt(plain, "x"), "x;\n<t>;\n+0");
 }
+
+/// A template that marks answers itself: its words are learnt, and nothing of what the headers would say.
+#[test]
+fn what_a_template_marks_is_learnt() {
+    let folder = tempfile::tempdir().unwrap();
+    write_model(folder.path(), &MODEL).unwrap();
+    let template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}\
+        {{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}";
+    std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+    let processor = reopen(folder.path(), Template::FromModel, 99).unwrap();
+    let turns = vec![
+        Turn::text("user", "a"),
+        Turn::text("assistant", "數b"),
+        Turn::text("user", "c"),
+        Turn::text("assistant", ""),
+    ];
+    let sample = processor.training_sample(SampleId(0), &Conversation::text(turns), folder.path()).unwrap();
+    // The closing token lies outside; transformers' mask leaves it out as well.
+    assert_eq!(read_targets(&processor, &sample), "數b+0");
+}

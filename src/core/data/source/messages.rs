@@ -7,7 +7,7 @@
 //!
 //! Content is a string, in which `<image>` stands for the next of `images` and, where the line has `videos`, `<video>`
 //! for the next of them; or a list of parts `{"type": "text", "text": …}`, `{"type": "image", "image": …}` and
-//! `{"type": "video", "video": …, "fps": …}`. A video is a folder of pictures, a list of pictures or an animated GIF;
+//! `{"type": "video", "video": …, "fps": …}`. A video is a folder of pictures, a list of pictures, an animated GIF or an MP4 file;
 //! `fps` is the rate of those pictures.
 
 use serde::{Deserialize, Serialize};

@@ -10,7 +10,7 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use serde_json::Value as Json;
 
 use super::input::Inputs;
-use super::record::MAX_SIDE;
+use super::record::LIMITS;
 use crate::data::decode::{decode_animation, read_rgb};
 use crate::data::error::{BadSample, DataError};
 use crate::data::locator::Locator;
@@ -189,7 +189,7 @@ pub fn show(inputs: &Inputs, index: u64, processor: Option<&Processor>) -> Resul
 
 fn show_media(source: &MediaSource, base: &Path) -> Result<ShownMedia, DataError> {
     let pictures = match source {
-        MediaSource::Image(locator) => vec![read_rgb(locator, base, MAX_SIDE)?],
+        MediaSource::Image(locator) => vec![read_rgb(locator, base, LIMITS)?],
         MediaSource::Audio(_) => Vec::new(),
         MediaSource::Video(video) => match video.locators.as_slice() {
             [Locator::File(name)] if base.join(name).is_dir() => {
@@ -198,19 +198,19 @@ fn show_media(source: &MediaSource, base: &Path) -> Result<ShownMedia, DataError
                 frames
                     .iter()
                     .take(MAX_FRAMES)
-                    .map(|frame| read_rgb(frame, &folder, MAX_SIDE))
+                    .map(|frame| read_rgb(frame, &folder, LIMITS))
                     .collect::<Result<_, _>>()?
             }
             [one] if one.extension() == "gif" => {
                 let wrong = |reason: String| DataError::image(Path::new(&one.display(base)), reason);
-                let (mut frames, _) = decode_animation(&one.read(base)?, MAX_SIDE).map_err(wrong)?;
+                let (mut frames, _) = decode_animation(&one.read(base)?, LIMITS).map_err(wrong)?;
                 frames.truncate(MAX_FRAMES);
                 frames
             }
             [_] => Vec::new(),
             frames => {
                 let frames = frames.iter().take(MAX_FRAMES);
-                frames.map(|frame| read_rgb(frame, base, MAX_SIDE)).collect::<Result<_, _>>()?
+                frames.map(|frame| read_rgb(frame, base, LIMITS)).collect::<Result<_, _>>()?
             }
         },
     };

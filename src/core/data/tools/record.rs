@@ -16,6 +16,7 @@ use serde_json::{Map, Value as Json, json};
 use super::shard::{Member, member_name};
 use crate::data::decode::{decode_animation, decode_rgb, header_size};
 use crate::data::error::DataError;
+use crate::data::limits::Limits;
 use crate::data::locator::Locator;
 use crate::data::media::{in_folder, is_clip};
 use crate::data::source::Content;
@@ -31,7 +32,7 @@ pub enum Look {
 }
 
 /// A longer side is refused, here and in training.
-pub const MAX_SIDE: usize = 16384;
+pub const LIMITS: &Limits = &Limits { max_side: 16384, max_pixels: 1 << 26 };
 
 /// The members of a sample.
 ///
@@ -130,11 +131,11 @@ impl Files<'_> {
         let wrong = |reason: String| DataError::image(Path::new(&locator.display(base)), reason);
         let bytes = locator.read(base)?.into_owned();
         match self.look {
-            Look::Whole => drop(decode_rgb(&bytes, MAX_SIDE).map_err(wrong)?),
+            Look::Whole => drop(decode_rgb(&bytes, LIMITS).map_err(wrong)?),
             Look::Header => {
                 // Of the bytes that are written, not of a file that may change.
                 let bytes = Locator::bytes(locator.display(base), bytes.clone());
-                header_size(&bytes, Path::new(""), MAX_SIDE)?;
+                header_size(&bytes, Path::new(""), LIMITS)?;
             }
         }
         Ok(self.push(member_name(index, frame, locator.name()), bytes))
@@ -164,7 +165,7 @@ impl Files<'_> {
             [one] if is_clip(one) => {
                 if self.look == Look::Whole && one.extension() == "gif" {
                     let wrong = |reason: String| DataError::image(Path::new(&one.display(self.base)), reason);
-                    decode_animation(&one.read(self.base)?, MAX_SIDE).map_err(wrong)?;
+                    decode_animation(&one.read(self.base)?, LIMITS).map_err(wrong)?;
                 }
                 self.other(index, one)?
             }

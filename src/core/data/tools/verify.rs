@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::input::Inputs;
 use super::ordered::for_each_ordered;
-use super::record::MAX_SIDE;
+use super::record::LIMITS;
 use crate::data::decode::read_rgb;
 use crate::data::error::{BadSample, DataError};
 use crate::data::locator::Locator;
@@ -40,7 +40,7 @@ fn check(content: &Content, base: &Path) -> Result<(), DataError> {
     let Content::Messages(conversation) = content else { return Ok(()) };
     for source in &conversation.media {
         match source {
-            MediaSource::Image(locator) => drop(read_rgb(locator, base, MAX_SIDE)?),
+            MediaSource::Image(locator) => drop(read_rgb(locator, base, LIMITS)?),
             MediaSource::Video(video) => check_video(video, base)?,
             MediaSource::Audio(locator) => drop(locator.read(base)?),
         }
@@ -57,13 +57,13 @@ fn check_video(video: &VideoSource, base: &Path) -> Result<(), DataError> {
             if frames.is_empty() {
                 return Err(DataError::image(&folder, "a video without frames"));
             }
-            frames.iter().try_for_each(|frame| read_rgb(frame, &folder, MAX_SIDE).map(drop))
+            frames.iter().try_for_each(|frame| read_rgb(frame, &folder, LIMITS).map(drop))
         }
         [one] if is_clip(one) => {
             let sampling =
                 Sampling { fps: 2.0, num_frames: None, min_frames: 1, max_frames: CLIP_FRAMES, spread: Spread::Ends };
-            media::load(video, base, MAX_SIDE, &sampling).map(drop)
+            media::load(video, base, LIMITS, &sampling).map(drop)
         }
-        frames => frames.iter().try_for_each(|frame| read_rgb(frame, base, MAX_SIDE).map(drop)),
+        frames => frames.iter().try_for_each(|frame| read_rgb(frame, base, LIMITS).map(drop)),
     }
 }

@@ -1,0 +1,146 @@
+//! The data room's parsers for `crate::fuzz`: each takes any bytes. Not for use by anything else.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value as Json;
+
+use super::decode::{decode_animation, decode_rgb};
+use super::limits::Limits;
+use super::media::{Sampling, Spread, mp4};
+use super::source::{Conversation, Turn};
+use super::npy::{read_npy, write_npy};
+use super::packed::PackedSample;
+use super::template::ChatTemplate;
+use super::{tiktoken as ranks, tokenizer_file};
+
+/// Small, so that what is large is refused and the rest is quick.
+const LIMITS: Limits = Limits { max_side: 2048, max_pixels: 1 << 20 };
+
+pub fn image(bytes: &[u8]) {
+    if let Ok(picture) = decode_rgb(bytes, &LIMITS) {
+        assert!(picture.width() > 0 && u64::from(picture.width()) * u64::from(picture.height()) <= 1 << 20);
+    }
+}
+
+pub fn animation(bytes: &[u8]) {
+    if let Ok((frames, fps)) = decode_animation(bytes, &LIMITS) {
+        assert!(!frames.is_empty() && fps > 0.0);
+    }
+}
+
+pub fn video(bytes: &[u8]) {
+    let sampling = Sampling { fps: 2.0, num_frames: None, min_frames: 4, max_frames: 8, spread: Spread::Ends };
+    let _ = mp4::frames(bytes, None, &LIMITS, &sampling);
+}
+
+pub fn messages(bytes: &[u8]) {
+    let Ok(line) = std::str::from_utf8(bytes) else { return };
+    if let Ok(conversation) = Conversation::parse(line) {
+        let num_media = conversation.turns.iter().map(Turn::num_media).sum::<usize>();
+        assert_eq!(num_media, conversation.media.len());
+    }
+}
+
+pub fn template(bytes: &[u8]) {
+    let Ok(source) = std::str::from_utf8(bytes) else { return };
+    if let Ok(template) = ChatTemplate::new(source, &Json::Null) {
+        let turns = [Turn::text("user", "a <b> \"c\""), Turn::text("assistant", "d")];
+        let _ = template.render(&turns, true);
+    }
+}
+
+pub fn tokenizer(bytes: &[u8]) {
+    // As in a run: its panics spoil one file or one sample.
+    if let Ok(tokenizer) = tokenizer_file::parse(bytes.to_vec()) {
+        let _ = super::processor::guarded(|| Ok(tokenizer.encode("a bc\n数 <|x|>", true).is_ok()));
+    }
+}
+
+pub fn tiktoken(bytes: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        let _ = ranks::parse(text);
+    }
+}
+
+pub fn npy(bytes: &[u8]) {
+    if let Ok((shape, values)) = read_npy(bytes) {
+        assert_eq!(shape.iter().product::<usize>(), values.len());
+    }
+}
+
+/// The JSON of a pack, then the array of its ids, with a zero byte between them.
+pub fn packed(bytes: &[u8]) {
+    let mut parts = bytes.splitn(2, |&byte| byte == 0);
+    let (json, array) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let member = |name: &str, bytes: &[u8]| (name.to_owned(), bytes.into());
+    let members = PACK_ARRAYS.map(|name| member(name, array));
+    let members: Vec<_> = members.into_iter().chain([member("json", json)]).collect();
+    let _ = PackedSample::from_members(&members);
+}
+
+const PACK_ARRAYS: [&str; 3] = ["input_ids.npy", "targets.npy", "position_ids.npy"];
+
+/// The pictures of the tests whose names begin so.
+pub fn picture_files(kind: &str) -> Vec<Vec<u8>> {
+    let cases: Json = serde_json::from_str(include_str!("goldens/formats.json")).expect("JSON");
+    let cases = cases.as_array().into_iter().flatten();
+    let cases = cases.filter(|case| case["name"].as_str().is_some_and(|name| name.starts_with(kind)));
+    cases.map(|case| STANDARD.decode(case["file"].as_str().unwrap_or_default()).expect("base64")).collect()
+}
+
+pub fn video_files() -> Vec<Vec<u8>> {
+    vec![include_bytes!("goldens/clip.mp4").to_vec()]
+}
+
+pub fn lines() -> Vec<Vec<u8>> {
+    [
+        r#"{"messages":[{"role":"user","content":"<image>Read<video>é"},{"role":"assistant","content":"1"}],"images":["a.png"],"videos":[{"video":["1.png","2.png"],"fps":4}]}"#,
+        r#"{"messages":[{"role":"user","content":[{"type":"image","image":"data:image/png;base64,aGVsbG8="},{"type":"text","text":"Read"}]}]}"#,
+    ]
+    .map(|line| line.as_bytes().to_vec())
+    .into()
+}
+
+pub fn templates() -> Vec<Vec<u8>> {
+    let own = ["qwen", "llama3", "deepseek"].map(|name| match name {
+        "qwen" => include_str!("templates/qwen.jinja"),
+        "llama3" => include_str!("templates/llama3.jinja"),
+        _ => include_str!("templates/deepseek.jinja"),
+    });
+    let wild = "{%- set ns = namespace(n=0) -%}{% for m in messages %}{% generation %}{{ m.content.strip().split('.')[0] | \
+                tojson }}{% endgeneration %}{% endfor %}{{ messages[::-1][0].role | indent(2) }}{{ 2 * 'ab' }}";
+    own.into_iter().chain([wild]).map(|source| source.as_bytes().to_vec()).collect()
+}
+
+pub fn tokenizer_files() -> Vec<Vec<u8>> {
+    let regex = r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|\s+(?!\S)|\s+";
+    let bpe = serde_json::json!({
+        "version": "1.0", "added_tokens": [{"id": 5, "content": "<|x|>", "special": true, "single_word": false, "lstrip": false,
+        "rstrip": false, "normalized": false}], "normalizer": {"type": "NFC"},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false},
+            {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false}]},
+        "post_processor": null, "decoder": {"type": "ByteLevel"},
+        "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "c": 2, "bc": 3, "Ġ": 4}, "merges": [["b", "c"]]},
+    });
+    let unigram = serde_json::json!({
+        "version": "1.0", "added_tokens": [], "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+        "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true},
+        "model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["▁a", -1.5], ["b", -2.0], ["c", -2.5]]},
+    });
+    [bpe, unigram].map(|json| json.to_string().into_bytes()).into()
+}
+
+pub fn tiktoken_files() -> Vec<Vec<u8>> {
+    let lines = (0..=255u8).map(|byte| format!("{} {byte}\n", STANDARD.encode([byte])));
+    vec![lines.chain([format!("{} 256\n", STANDARD.encode("ab"))]).collect::<String>().into_bytes()]
+}
+
+pub fn npy_files() -> Vec<Vec<u8>> {
+    vec![write_npy(&[2, 3], &[1, -2, 3, 4, 5, i32::MAX]), write_npy(&[0], &[])]
+}
+
+pub fn packed_files() -> Vec<Vec<u8>> {
+    let json = br#"{"ids":[1,2],"lens":[2,1],"samples":["a","b"],"media":[]}"#;
+    vec![[&json[..], b"\0", &write_npy(&[3], &[7, 8, 9])].concat()]
+}

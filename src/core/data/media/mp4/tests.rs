@@ -1,0 +1,128 @@
+//! On a clip whose frames PyAV decoded too.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::data::limits::Limits;
+use crate::data::media::{Sampling, Spread};
+
+const CLIP: &[u8] = include_bytes!("../../goldens/clip.mp4");
+const LIMITS: Limits = Limits { max_side: 4096, max_pixels: 1 << 20 };
+
+fn sampling() -> Sampling {
+    Sampling { fps: 2.0, num_frames: None, min_frames: 4, max_frames: 8, spread: Spread::Ends }
+}
+
+/// The clip with one piece replaced by another of its length.
+fn edited(old: &[u8], new: &[u8]) -> Vec<u8> {
+    let at = CLIP.windows(old.len()).rposition(|window| window == old).unwrap();
+    let mut bytes = CLIP.to_vec();
+    bytes[at..at + new.len()].copy_from_slice(new);
+    bytes
+}
+
+fn reason(bytes: &[u8]) -> String {
+    Track::read(bytes, &LIMITS).unwrap_err()
+}
+
+#[test]
+fn frames_are_found_and_their_rate() {
+    let track = Track::read(CLIP, &LIMITS).unwrap();
+    assert_eq!((track.samples.len(), track.fps), (40, 24.0));
+    assert_eq!(h264::size(&track.parameters.sequence_sets[0]).unwrap(), (80, 64));
+    assert!(is_mp4(CLIP) && !is_mp4(b"GIF89a"));
+}
+
+#[cfg(feature = "mp4")]
+#[test]
+fn frames_equal_those_of_pyav() {
+    #[derive(serde::Deserialize)]
+    struct Golden {
+        fps: f64,
+        width: usize,
+        height: usize,
+        indices: Vec<usize>,
+        stride: usize,
+        values: Vec<Vec<u8>>,
+    }
+    let golden: Golden = serde_json::from_str(include_str!("../../goldens/clip.json")).unwrap();
+    let video = frames(CLIP, None, &LIMITS, &sampling()).unwrap();
+    assert_eq!(video.dimensions(), (golden.width, golden.height));
+    let times: Vec<f64> = golden.indices.iter().map(|&index| index as f64 / golden.fps).collect();
+    assert_eq!(video.times, times);
+    let mut most = 0;
+    for (frame, expected) in video.frames.iter().zip(&golden.values) {
+        let ours: Vec<u8> = frame.as_raw().iter().copied().step_by(golden.stride).collect();
+        assert_eq!(ours.len(), expected.len());
+        most = ours.iter().zip(expected).map(|(a, b)| a.abs_diff(*b)).fold(most, u8::max);
+    }
+    // H.264 is exact; the two differ in how they round colors.
+    assert!(most <= 2, "{most}");
+}
+
+#[cfg(feature = "mp4")]
+#[test]
+fn what_is_decoded_is_bounded() {
+    let small = Limits { max_pixels: 80 * 64 - 1, ..LIMITS };
+    let error = frames(CLIP, None, &small, &sampling()).unwrap_err();
+    assert_eq!(error, "is 80×64 pixels, more than data.image.max_decoded_pixels = 5119");
+    let mut torn = CLIP.to_vec();
+    let sample = Track::read(CLIP, &LIMITS).unwrap().samples[3].clone();
+    torn[sample.start..sample.start + 4].fill(0xff);
+    assert!(frames(&torn, None, &LIMITS, &sampling()).unwrap_err().contains("corrupt H.264"));
+}
+
+#[cfg(not(feature = "mp4"))]
+#[test]
+fn without_the_feature_it_is_said() {
+    let error = frames(CLIP, None, &LIMITS, &sampling()).unwrap_err();
+    assert!(error.contains("40 frames") && error.contains("--features mp4") && error.contains("ffmpeg"), "{error}");
+}
+
+#[test]
+fn what_is_not_decoded_is_named() {
+    for (codec, part) in [(b"hvc1", "HEVC"), (b"av01", "AV1"), (b"xyz1", "\"xyz1\"")] {
+        assert!(reason(&edited(b"avc1", codec)[..]).contains(part));
+    }
+    assert!(reason(&edited(b"vide", b"soun")).contains("without video"));
+    assert!(reason(&edited(b"moov", b"moof")).contains("fragmented"));
+    assert!(reason(&edited(b"stsz", b"free")).contains("a table is missing"));
+    assert!(reason(&CLIP[..100]).contains("no table of frames"));
+    // The table of frames after the frames, as it lies here: without its last bytes there is none.
+    assert!(reason(&CLIP[..CLIP.len() - 1]).contains("no table of frames"));
+}
+
+#[test]
+fn tables_that_lie_are_refused_before_anything_is_allocated() {
+    let at = CLIP.windows(4).position(|window| window == b"stsz").unwrap() + 4;
+    let with = |offset: usize, value: u32| {
+        let mut bytes = CLIP.to_vec();
+        bytes[at + offset..at + offset + 4].copy_from_slice(&value.to_be_bytes());
+        reason(&bytes)
+    };
+    // Four thousand million frames: by a table that is not there, and of one byte each without any table.
+    assert!(with(8, u32::MAX).contains("a table is missing"));
+    let mut constant = CLIP.to_vec();
+    constant[at + 4..at + 12].copy_from_slice(&[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff]);
+    assert!(reason(&constant).contains("more than 1048576"));
+    assert!(with(12, u32::MAX).contains("frame 0 is not in the file"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    #[test]
+    fn mutated_files_never_panic(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        // Tables are where the structure is: they lie behind the frames.
+        let moov = CLIP.windows(4).position(|window| window == b"moov").unwrap();
+        let mut bytes = CLIP.to_vec();
+        for (at, value) in changes {
+            let at = moov + at.index(bytes.len() - moov);
+            bytes[at] = value;
+        }
+        let _ = frames(&bytes, None, &LIMITS, &sampling());
+        let _ = frames(&bytes[..cut.index(bytes.len())], None, &LIMITS, &sampling());
+    }
+}

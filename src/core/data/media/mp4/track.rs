@@ -1,0 +1,187 @@
+//! The video track of a file: which bytes are which frame, and how many there are a second.
+
+use std::ops::Range;
+
+use super::boxes::{Boxes, Fields};
+use super::h264::{Parameters, size};
+use crate::data::limits::Limits;
+
+/// Ten hours at 29 frames a second.
+const MAX_SAMPLES: usize = 1 << 20;
+
+/// A file that begins as MP4 and QuickTime files do.
+pub fn is_mp4(bytes: &[u8]) -> bool {
+    bytes.get(4..8).is_some_and(|name| name == b"ftyp")
+}
+
+/// H.264 in an MP4 file.
+#[derive(Debug, PartialEq)]
+pub struct Track {
+    /// Where each coded frame lies in the file, in decoding order.
+    pub samples: Vec<Range<usize>>,
+    /// Frames a second, on average.
+    pub fps: f64,
+    pub parameters: Parameters,
+}
+
+impl Track {
+    /// # Errors
+    /// The reason: no video, another codec or kind of file, tables that lie, frames that are cut off or too large.
+    pub fn read(bytes: &[u8], limits: &Limits) -> Result<Self, String> {
+        let Some(moov) = Boxes(bytes).contents(b"moov") else {
+            let fragmented = Boxes(bytes).contents(b"moof").is_some();
+            return Err(if fragmented { FRAGMENTED } else { "no table of frames: truncated or corrupt MP4" }.to_owned());
+        };
+        let is_video = |track: &&[u8]| {
+            Boxes(track).path(&[b"mdia", b"hdlr"]).and_then(|handler| handler.get(8..12)) == Some(b"vide")
+        };
+        let tracks = Boxes(moov).filter(|(name, _)| name == b"trak").map(|(_, track)| track);
+        let track = tracks.into_iter().find(|track| is_video(track)).ok_or("an MP4 file without video")?;
+        let table = Boxes(track).path(&[b"mdia", b"minf", b"stbl"]).ok_or(WRONG)?;
+        let parameters = parameters(Boxes(table).contents(b"stsd").ok_or(WRONG)?)?;
+        for set in &parameters.sequence_sets {
+            let (width, height) = size(set)?;
+            limits.check_size(width, height)?;
+        }
+        let samples = samples(Boxes(table), bytes.len())?;
+        if samples.is_empty() {
+            return Err(
+                if Boxes(moov).contents(b"mvex").is_some() { FRAGMENTED } else { "a video without frames" }.to_owned()
+            );
+        }
+        let header = Boxes(track).path(&[b"mdia", b"mdhd"]).ok_or(WRONG)?;
+        let fps = rate(header, Boxes(table), samples.len()).ok_or("an MP4 file that says no frame rate")?;
+        Ok(Self { samples, fps, parameters })
+    }
+}
+
+const WRONG: &str = "corrupt MP4: a table is missing or cut off";
+const FRAGMENTED: &str = "a fragmented MP4 file, which is not read: rewrite it (ffmpeg -i FILE -c copy NEW.mp4)";
+
+/// The codec and its parameters, from a sample description.
+fn parameters(description: &[u8]) -> Result<Parameters, String> {
+    let (codec, entry) = Boxes(description.get(8..).ok_or(WRONG)?).next().ok_or(WRONG)?;
+    let name = match &codec {
+        b"avc1" | b"avc3" => {
+            // Behind the fields of every visual sample.
+            let config = entry.get(78..).and_then(|rest| Boxes(rest).contents(b"avcC"));
+            return Parameters::read(config.ok_or(WRONG)?).ok_or_else(|| WRONG.to_owned());
+        }
+        b"hvc1" | b"hev1" => "HEVC (H.265)",
+        b"vvc1" | b"vvi1" => "VVC (H.266)",
+        b"av01" => "AV1",
+        b"vp08" | b"vp09" => "VP9",
+        b"mp4v" => "MPEG-4 Part 2",
+        b"encv" => "encrypted video",
+        other => return Err(format!("video of the codec {:?}, {ONLY}", String::from_utf8_lossy(other))),
+    };
+    Err(format!("video in {name}, {ONLY}"))
+}
+
+const ONLY: &str = "but only H.264 is decoded: convert it (ffmpeg -i FILE -c:v libx264 -pix_fmt yuv420p NEW.mp4) or extract \
+                    the frames (ffmpeg -i FILE -r 2 FOLDER/%06d.jpg)";
+
+fn samples(table: Boxes<'_>, file_len: usize) -> Result<Vec<Range<usize>>, String> {
+    let sizes = Sizes::read(table.contents(b"stsz").ok_or(WRONG)?).ok_or(WRONG)?;
+    if sizes.len > MAX_SAMPLES {
+        return Err(format!("{} frames, more than {MAX_SAMPLES}", sizes.len));
+    }
+    let runs = Fields::table::<12>(table.contents(b"stsc").ok_or(WRONG)?).ok_or(WRONG)?;
+    let offsets = Offsets::read(table).ok_or(WRONG)?;
+    // Not by what the file says: constant sizes have no table that would bound their number.
+    let mut samples = Vec::new();
+    for (index, run) in runs.iter().enumerate() {
+        let mut run = Fields(run);
+        let (first, per_chunk) = (run.u32().ok_or(WRONG)? as usize, run.u32().ok_or(WRONG)?);
+        let next = runs.get(index + 1).and_then(|next| Fields(next).u32());
+        let end = next.map_or(offsets.len(), |next| (next as usize).saturating_sub(1)).min(offsets.len());
+        if per_chunk == 0 {
+            return Err(WRONG.to_owned());
+        }
+        for chunk in first.max(1) - 1..end {
+            let mut at = offsets.get(chunk).ok_or(WRONG)?;
+            for _ in 0..per_chunk {
+                let Some(len) = sizes.get(samples.len()) else { return Ok(samples) };
+                let range = at..at.checked_add(len).ok_or(WRONG)?;
+                if range.end > file_len {
+                    return Err(format!("truncated: frame {} is not in the file", samples.len()));
+                }
+                at = range.end;
+                samples.push(range);
+            }
+        }
+    }
+    match samples.len() == sizes.len {
+        true => Ok(samples),
+        false => Err(WRONG.to_owned()),
+    }
+}
+
+/// Bytes of each sample.
+struct Sizes<'a> {
+    len: usize,
+    /// Where all have one.
+    constant: usize,
+    each: &'a [[u8; 4]],
+}
+
+impl<'a> Sizes<'a> {
+    fn read(contents: &'a [u8]) -> Option<Self> {
+        let mut fields = Fields(contents);
+        fields.u32()?;
+        let (constant, len) = (fields.u32()? as usize, fields.u32()? as usize);
+        let each = if constant > 0 { &[] } else { fields.0.as_chunks().0.get(..len)? };
+        Some(Self { len, constant, each })
+    }
+
+    fn get(&self, index: usize) -> Option<usize> {
+        match self.constant {
+            0 => self.each.get(index).map(|bytes| u32::from_be_bytes(*bytes) as usize),
+            constant => (index < self.len).then_some(constant),
+        }
+    }
+}
+
+/// Where chunks of samples begin in the file.
+enum Offsets<'a> {
+    Short(&'a [[u8; 4]]),
+    Long(&'a [[u8; 8]]),
+}
+
+impl<'a> Offsets<'a> {
+    fn read(table: Boxes<'a>) -> Option<Self> {
+        match table.contents(b"stco") {
+            Some(contents) => Fields::table(contents).map(Self::Short),
+            None => Fields::table(table.contents(b"co64")?).map(Self::Long),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Short(offsets) => offsets.len(),
+            Self::Long(offsets) => offsets.len(),
+        }
+    }
+
+    fn get(&self, index: usize) -> Option<usize> {
+        match self {
+            Self::Short(offsets) => offsets.get(index).map(|bytes| u32::from_be_bytes(*bytes) as usize),
+            Self::Long(offsets) => usize::try_from(u64::from_be_bytes(*offsets.get(index)?)).ok(),
+        }
+    }
+}
+
+/// Frames a second: their number by the sum of their durations.
+fn rate(header: &[u8], table: Boxes<'_>, num_samples: usize) -> Option<f64> {
+    let mut fields = Fields(header);
+    let wide = fields.u32()? >> 24 == 1;
+    fields.take(if wide { 16 } else { 8 })?;
+    let per_second = fields.u32()?;
+    let mut ticks = 0u64;
+    for run in Fields::table::<8>(table.contents(b"stts")?)? {
+        let mut run = Fields(run);
+        ticks = ticks.checked_add(u64::from(run.u32()?) * u64::from(run.u32()?))?;
+    }
+    let fps = num_samples as f64 * f64::from(per_second) / ticks as f64;
+    (fps.is_finite() && fps > 0.0).then_some(fps)
+}
