@@ -7,11 +7,12 @@ use serde_json::Value as Json;
 use super::decode::{decode_animation, decode_rgb};
 use super::limits::Limits;
 use super::media::{Sampling, Spread, mp4};
-use super::source::{Conversation, Turn};
 use super::npy::{read_npy, write_npy};
 use super::packed::PackedSample;
+use super::source::{Conversation, Source, Turn};
 use super::template::ChatTemplate;
 use super::{tiktoken as ranks, tokenizer_file};
+use crate::config::Phase;
 
 /// Small, so that what is large is refused and the rest is quick.
 const LIMITS: Limits = Limits { max_side: 2048, max_pixels: 1 << 20 };
@@ -38,6 +39,17 @@ pub fn messages(bytes: &[u8]) {
     if let Ok(conversation) = Conversation::parse(line) {
         let num_media = conversation.turns.iter().map(Turn::num_media).sum::<usize>();
         assert_eq!(num_media, conversation.media.len());
+    }
+}
+
+/// A file of samples of that name, opened and read.
+pub fn source(name: &str, bytes: &[u8]) {
+    let folder = tempfile::tempdir().expect("a folder for temporary files");
+    let path = folder.path().join(name);
+    std::fs::write(&path, bytes).expect("a temporary file");
+    let file = serde_json::from_value(serde_json::json!({ "path": path })).expect("a source");
+    if let Ok(source) = Source::open(&file, Phase::Midtrain, 512, str::len) {
+        (0..source.len().min(64)).for_each(|index| drop(source.read(index)));
     }
 }
 
@@ -79,6 +91,24 @@ pub fn packed(bytes: &[u8]) {
 }
 
 const PACK_ARRAYS: [&str; 3] = ["input_ids.npy", "targets.npy", "position_ids.npy"];
+
+pub fn archives() -> Vec<Vec<u8>> {
+    vec![include_bytes!("../fuzz/seeds/chat.tar").to_vec()]
+}
+
+pub fn json_files() -> Vec<Vec<u8>> {
+    let lines = lines().join(&b'\n');
+    let array = [&b"["[..], &lines.split(|&byte| byte == b'\n').collect::<Vec<_>>().join(&b','), b"]"].concat();
+    let other =
+        br#"{"conversations":[{"from":"human","value":"<image>a"},{"from":"gpt","value":"b"}],"image":"a.png"}"#;
+    vec![lines, array, other.to_vec(), br#"{"instruction":"a","input":"","output":"b","history":[["c","d"]]}"#.to_vec()]
+}
+
+pub fn tables() -> Vec<Vec<u8>> {
+    let files: [&[u8]; 2] =
+        [include_bytes!("../fuzz/seeds/chat.parquet"), include_bytes!("../fuzz/seeds/text.parquet")];
+    files.map(<[u8]>::to_vec).into()
+}
 
 /// The pictures of the tests whose names begin so.
 pub fn picture_files(kind: &str) -> Vec<Vec<u8>> {

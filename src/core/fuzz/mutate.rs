@@ -43,6 +43,13 @@ fn packs() {
 }
 
 #[test]
+fn sources() {
+    try_out("archive");
+    try_out("json");
+    try_out("parquet");
+}
+
+#[test]
 fn templates() {
     try_out("template");
 }

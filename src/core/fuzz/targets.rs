@@ -16,12 +16,15 @@ pub struct Target {
 /// Every one of them, by name.
 pub const TARGETS: &[Target] = &[
     Target { name: "animation", run: data::animation, seeds: || data::picture_files("gif") },
+    Target { name: "archive", run: |bytes| data::source("a.tar", bytes), seeds: data::archives },
     Target { name: "config", run: config, seeds: config_files },
     Target { name: "frames", run: frames, seeds: messages },
     Target { name: "image", run: data::image, seeds: || data::picture_files("") },
+    Target { name: "json", run: |bytes| data::source("a.jsonl", bytes), seeds: data::json_files },
     Target { name: "messages", run: data::messages, seeds: data::lines },
     Target { name: "npy", run: data::npy, seeds: data::npy_files },
     Target { name: "packed", run: data::packed, seeds: data::packed_files },
+    Target { name: "parquet", run: |bytes| data::source("a.parquet", bytes), seeds: data::tables },
     Target { name: "template", run: data::template, seeds: data::templates },
     Target { name: "tiktoken", run: data::tiktoken, seeds: data::tiktoken_files },
     Target { name: "tokenizer", run: data::tokenizer, seeds: data::tokenizer_files },
