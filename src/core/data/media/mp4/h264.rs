@@ -3,6 +3,7 @@
 
 use super::boxes::Fields;
 
+#[cfg(feature = "mp4")]
 const SEQUENCE_SET: u8 = 7;
 /// Profiles whose sequence sets tell of chroma and bit depth.
 const HIGH: [u8; 13] = [100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135];
@@ -32,6 +33,7 @@ impl Parameters {
     ///
     /// # Errors
     /// A unit is longer than the sample, or a sequence set in it does not pass `check`.
+    #[cfg(feature = "mp4")]
     pub fn stream(
         &self,
         sample: &[u8],
