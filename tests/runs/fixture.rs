@@ -77,6 +77,15 @@ log: {{ tensorboard: false }}
         Self { dir }
     }
 
+    /// Puts a language model of this config in place of the one with eyes.
+    pub fn replace_model(&self, config: serde_json::Value) {
+        let model = self.path().join("model");
+        fs::write(model.join("config.json"), config.to_string()).unwrap();
+        for name in ["preprocessor_config.json", "video_preprocessor_config.json"] {
+            fs::remove_file(model.join(name)).unwrap();
+        }
+    }
+
     pub fn path(&self) -> &Path {
         self.dir.path()
     }

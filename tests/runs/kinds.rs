@@ -43,16 +43,13 @@ fn texts_pictures_and_videos_share_a_batch() {
 
 /// The fixture's model without its eyes.
 fn blind(fixture: &Fixture) {
-    let model = fixture.path().join("model");
-    let json: Value = serde_json::from_str(&fs::read_to_string(model.join("config.json")).unwrap()).unwrap();
+    let path = fixture.path().join("model/config.json");
+    let json: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
     let mut text = json["text_config"].clone();
     text["model_type"] = json!("qwen3");
     text["architectures"] = json!(["Qwen3ForCausalLM"]);
     text["rope_parameters"] = json!({"rope_type": "default", "rope_theta": 10000.0});
-    fs::write(model.join("config.json"), text.to_string()).unwrap();
-    for name in ["preprocessor_config.json", "video_preprocessor_config.json"] {
-        fs::remove_file(model.join(name)).unwrap();
-    }
+    fixture.replace_model(text);
 }
 
 #[test]

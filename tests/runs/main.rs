@@ -1,6 +1,7 @@
 //! Whole runs of a tiny model: one binary, so that libtorch is linked once.
 
 mod equality;
+mod experts;
 mod fixture;
 mod kinds;
 mod processes;
