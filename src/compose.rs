@@ -9,7 +9,7 @@ use crate::roles::{self, Recipe};
 use loongforge_actors::checkpoint::{Publication, publish};
 use loongforge_actors::{Observer, RunError, RunSpec, StopOn, run_in_process};
 use loongforge_core::config::{Precision, Report, RunConfig, Weights, load_text};
-use loongforge_core::data::fingerprint;
+use loongforge_core::data::{built_in, fingerprint};
 use loongforge_core::message::{BadSample, SampleId, StepId};
 use loongforge_core::schedule::{CheckpointDraft, CoordinatorSpec, Outcome, StepSummary};
 use loongforge_torch::engine::Families;
@@ -119,7 +119,8 @@ impl Composition {
         match &model.load {
             // Parts that come from several folders are compared as they are loaded.
             Some(load) if self.resume.is_none() && model.weights == Weights::Load && !parts_of_their_own => {
-                let options = load_options(&self.folder.json, model.resize_embeddings);
+                let mut options = load_options(&self.folder.json, model.resize_embeddings);
+                options.ignore.extend(model.load_ignore.iter().cloned());
                 expect_fit(load.as_path(), &self.families, &options)
             }
             _ => Ok(()),
@@ -226,6 +227,7 @@ pub fn publication(config: &RunConfig, composed: Value, folder: &ModelFolder) ->
     Publication {
         model_dir: folder.path.clone(),
         model_config: saved_config(&folder.json, Some(dtype_name(config.train.precision))),
+        chat_template: built_in(config.data.template).map(str::to_owned),
         config: composed,
         precision: precision_name(config.train.precision).to_owned(),
         data: fingerprint(&config.data).ok(),

@@ -24,6 +24,8 @@ pub struct Publication {
     pub model_dir: PathBuf,
     /// The model's `config.json`, with overrides.
     pub model_config: Value,
+    /// The chat template that the run learnt, in place of the one in `model_dir`; `None`: that one.
+    pub chat_template: Option<String>,
     /// The run's configuration, composed.
     pub config: Value,
     /// Type of the weights, as in `train.precision`.
@@ -128,7 +130,13 @@ fn complete(
         written.push(INDEX.to_owned());
         write_json(disk, &draft.dir.join(INDEX), &index)?;
     }
-    for name in carried(&with.model_dir)? {
+    if let Some(template) = &with.chat_template {
+        let path = draft.dir.join(TEMPLATE);
+        disk.write(&path, template.as_bytes()).map_err(CheckpointError::write(&path))?;
+        written.push(TEMPLATE.to_owned());
+    }
+    let replaced = |name: &String| with.chat_template.is_some() && (name == TEMPLATE || name == OLD_TEMPLATE);
+    for name in carried(&with.model_dir)?.into_iter().filter(|name| !replaced(name)) {
         let (from, to) = (with.model_dir.join(&name), draft.dir.join(&name));
         let contents = fs::read(&from).map_err(CheckpointError::read(&from))?;
         disk.write(&to, &contents).map_err(CheckpointError::write(&to))?;
@@ -146,6 +154,10 @@ fn complete(
 pub const DATA: &str = "data.json";
 
 const INDEX: &str = "model.safetensors.index.json";
+/// Goes before the key `chat_template` of `tokenizer_config.json`.
+const TEMPLATE: &str = "chat_template.jinja";
+/// As older processors store it.
+const OLD_TEMPLATE: &str = "chat_template.json";
 
 /// `model.safetensors.index.json` as transformers writes it; none for a single file of weights.
 fn weight_index(draft: &CheckpointDraft) -> Result<Option<Value>, CheckpointError> {

@@ -94,6 +94,7 @@ impl Run {
         let publication = Publication {
             model_dir,
             model_config: json!({ "model_type": "qwen3_vl" }),
+            chat_template: None,
             config: json!({ "run": { "name": "digits" } }),
             precision: "float32".to_owned(),
             data: None,
@@ -170,6 +171,22 @@ fn a_checkpoint_is_a_whole_hugging_face_folder() {
     assert_eq!(index["metadata"]["total_size"], 16);
     assert_eq!(index["weight_map"]["lm_head.weight"], "model-00002-of-00002.safetensors");
     assert_eq!(run.names(), ["step-00000007"]);
+}
+
+#[test]
+fn a_chosen_chat_template_takes_the_place_of_the_models() {
+    let mut run = Run::new();
+    for name in ["chat_template.jinja", "chat_template.json", "other.jinja"] {
+        fs::write(run.publication.model_dir.join(name), "the model's").unwrap();
+    }
+    let read = |path: &Path, name: &str| fs::read_to_string(path.join(name)).ok();
+    let path = run.publish(0);
+    assert_eq!(read(&path, "chat_template.jinja").as_deref(), Some("the model's"));
+    run.publication.chat_template = Some("{{ messages }}".to_owned());
+    let path = run.publish(1);
+    assert_eq!(read(&path, "chat_template.jinja").as_deref(), Some("{{ messages }}"));
+    assert_eq!((read(&path, "chat_template.json"), read(&path, "other.jinja")), (None, Some("the model's".to_owned())));
+    Manifest::read(&path).unwrap().verify(&path).unwrap();
 }
 
 #[test]

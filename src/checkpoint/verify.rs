@@ -89,12 +89,7 @@ fn config(folder: &Path) -> Check {
         return Ok(format!("adapters of rank {} for {base}", config.r));
     }
     let model = ModelFolder::open_plain(folder)?;
-    let mut options = load_options(&model.json, false);
-    if folder.join(MANIFEST).is_file() {
-        // A run's adapters are kept beside the base.
-        options.ignore.push("*.lora_*.weight".to_owned());
-    }
-    expect_fit(folder, &Families::of(&model.config), &options)?;
+    expect_fit(folder, &Families::of(&model.config), &load_options(&model.json, false))?;
     Ok(format!("the weights are those of a {}", model.config.model_type))
 }
 

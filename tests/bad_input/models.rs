@@ -55,6 +55,8 @@ fn weights_of_other_shapes_or_vocabulary_are_named() {
     fixture.fails(&deeper, 2, &["missing (11)", "model.language_model.layers.2."]);
     let shallower = [&LOAD[..], &["model.overrides.text_config.num_hidden_layers=1"]].concat();
     fixture.fails(&shallower, 2, &["not of the model (11)", "model.language_model.layers.1."]);
+    let ignored = ["run.dir=ignored", "model.load_ignore=[model.language_model.layers.1.*]"];
+    fixture.succeeds(&[&shallower[..], &ignored].concat());
     let wider = [&LOAD[..], &["model.overrides.text_config.vocab_size=300"]].concat();
     let words =
         ["language_model.embed_tokens.weight", "is [264, 48] there and [300, 48]", "model.resize_embeddings=true"];

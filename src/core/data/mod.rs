@@ -49,5 +49,5 @@ pub use source::fingerprint;
 pub use source::{
     Content, Conversation, Fingerprint, IMAGE_PLACEHOLDER, MediaSource, Mixture, Part, Piece, Place, Source, Turn,
 };
-pub use template::ChatTemplate;
+pub use template::{ChatTemplate, built_in};
 pub use tokenizer::{SpecialTokens, Token, Tokenizer};

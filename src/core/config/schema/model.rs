@@ -31,6 +31,9 @@ pub struct Model {
     pub tokenizer: Option<Source>,
     /// Grow the token embeddings where the tokenizer has more tokens.
     pub resize_embeddings: bool,
+    /// Tensors in `model.load` that are of no use here, by name; `*` stands for anything. Others that the model does not
+    /// have are an error.
+    pub load_ignore: Vec<String>,
     /// The vision tower.
     pub image_encoder: Part,
     /// What brings the vision tower's features to the width of the language model.

@@ -119,7 +119,7 @@ fn missing_or_wrong<'a, 'b>(
     options: &LoadOptions,
 ) -> Mismatches {
     let mut mismatches = Mismatches::default();
-    for piece in pieces {
+    for piece in pieces.filter(|piece| !piece.repeats) {
         let name = || piece.name.clone();
         match find(&piece.name) {
             None if is_optional(&piece.name, options) => {}
@@ -167,6 +167,12 @@ impl Mismatches {
         }
         if has("mtp") || has("eh_proj") {
             hints.push("the folder has multi-token prediction layers: set model.mtp.num_layers".to_owned());
+        }
+        if !self.extra.is_empty() && hints.is_empty() {
+            hints.push(
+                "the folder has more than the model needs? name it in model.load_ignore, with * for anything"
+                    .to_owned(),
+            );
         }
         let untyped = self.untyped.iter().any(|(_, dtype)| dtype.bits() < 16);
         if untyped {
