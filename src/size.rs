@@ -61,7 +61,7 @@ impl ModelSize {
             if spec.shape.len() >= 2 && spec.role != Role::Buffer && !is_lookup {
                 size.multiplied += met;
             }
-            if spec.is_linear && !spec.name.contains(&config.decoder.names.head) {
+            if spec.is_linear && spec.shape.len() == 2 && !spec.name.contains(&config.decoder.names.head) {
                 size.adapters += (LORA_RANK * spec.shape.iter().sum::<i64>()) as u64;
             }
         }

@@ -105,6 +105,11 @@ add("qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3-MoE, Qwen3-Coder",
               "mlp-only": {**LAYERS3, "mlp_only_layers": [1], "num_experts_per_tok": 3, "output_router_logits": False},
               "bias-yarn-tied": {**scaled("yarn", 1e6, 4.0, original_max_position_embeddings=16), **TIED,
                                  "attention_bias": True}})
+EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+add("qwen3_moe_lora", "Qwen3MoeForCausalLM", "An adapter of PEFT on Qwen3-MoE, experts included",
+    text(head_dim=8, rope_parameters=rope(1e6), **MOE, norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[]),
+    lora={"r": 3, "lora_alpha": 7, "target_modules": ["q_proj", "v_proj"], "target_parameters": EXPERTS},
+    variants={"down-only": {"lora.target_parameters": EXPERTS[1:], "lora.target_modules": [], "lora.use_rslora": True}})
 add("ernie4.5_moe", "Ernie4_5_MoeForCausalLM", "ERNIE-4.5 21B-A3B and 300B-A47B",
     text(num_hidden_layers=3, rms_norm_eps=1e-5, tie_word_embeddings=True, rope_parameters=rope(500000.0),
          moe_num_experts=6, moe_k=2, moe_intermediate_size=12, moe_num_shared_experts=2, moe_layer_start_index=1,

@@ -125,11 +125,8 @@ class Reference:
             model = model.to(logits.dtype)
         else:
             model_class = getattr(transformers, self.family.model)
+            # With the adapter that lies beside the weights.
             model = model_class.from_pretrained(out, dtype=logits.dtype, attn_implementation="eager")
-            if self.family.lora:
-                from peft import PeftModel
-
-                model = PeftModel.from_pretrained(model, out)
         with torch.no_grad():
             return (model.eval()(**inputs).logits - logits).abs().max().item()
 

@@ -50,6 +50,22 @@ impl Rules<'_> {
                 "nothing would be trained: set one `freeze` to false, or give it a `lora` or `train_patterns`",
             )
         });
+        for (key, part) in model.parts() {
+            let Some(lora) = &part.lora else { continue };
+            let [dropout, modules] = ["dropout", "target_modules"].map(|name| format!("{key}.lora.{name}"));
+            let dropped = lora.dropout > 0.0 && !lora.target_parameters.is_empty();
+            self.broken(dropped, code::COMBINATION, &[&dropout], || {
+                let help = "PEFT knows no dropout beside `target_parameters`: set it to 0, or leave those out";
+                (format!("`{dropout}` is {} beside `target_parameters`", lora.dropout), help)
+            });
+            let nothing = lora.target_modules.is_empty() && lora.target_parameters.is_empty();
+            self.broken(nothing, code::OUT_OF_RANGE, &[&modules], || {
+                (
+                    format!("`{modules}` and `target_parameters` are empty"),
+                    "name what gets adapters, or leave out `lora`",
+                )
+            });
+        }
         let merge = config.checkpoint.merge_lora;
         let adapts = model.parts().iter().any(|(_, part)| part.lora.is_some());
         self.broken(merge && !adapts, code::COMBINATION, &["checkpoint.merge_lora"], || {

@@ -7,6 +7,8 @@ use loongforge_core::config::{Lora, Part};
 pub enum TrainedError {
     #[error("{key}.lora.target_modules: no linear map of this part is called {target}; there are {known}")]
     NoTarget { key: &'static str, target: String, known: String },
+    #[error("{key}.lora.target_parameters: no stacked parameter of this part is called {target}; there are {known}")]
+    NoParameter { key: &'static str, target: String, known: String },
     #[error("{key}.lora: every linear map of this part is excluded")]
     NothingLeft { key: &'static str },
 }
@@ -27,19 +29,31 @@ pub fn trained<'a>(
     for (key, part) in parts {
         let Some(lora) = &part.lora else { continue };
         let own: Vec<&LinearModule> = modules.iter().filter(|module| part_of(&module.path).0 == key).collect();
-        if let Some(target) = lora.target_without_module(own.iter().map(|module| module.path.as_str())) {
-            let mut known: Vec<&str> = own.iter().filter_map(|module| module.path.rsplit('.').next()).collect();
-            known.sort_unstable();
-            known.dedup();
-            return Err(TrainedError::NoTarget { key, target: target.to_owned(), known: known.join(", ") });
+        let (stacked, plain): (Vec<_>, Vec<_>) = own.into_iter().partition(|module| module.stacked.is_some());
+        let paths = |modules: &[&'_ LinearModule]| modules.iter().map(|module| module.path.clone()).collect::<Vec<_>>();
+        let (stacks, maps) = (paths(&stacked), paths(&plain));
+        if let Some(target) = lora.target_without_module(maps.iter().map(String::as_str)) {
+            return Err(TrainedError::NoTarget { key, target: target.to_owned(), known: last_names(&maps) });
         }
-        let adapted: Vec<&LinearModule> = own.into_iter().filter(|module| lora.targets(&module.path)).collect();
+        if let Some(target) = lora.target_without_parameter(stacks.iter().map(String::as_str)) {
+            return Err(TrainedError::NoParameter { key, target: target.to_owned(), known: last_names(&stacks) });
+        }
+        let mut adapted: Vec<&LinearModule> = plain.into_iter().filter(|module| lora.targets(&module.path)).collect();
+        adapted.extend(stacked.into_iter().filter(|module| lora.targets_parameter(&module.path)));
         if adapted.is_empty() {
             return Err(TrainedError::NothingLeft { key });
         }
         all.extend(adapted.into_iter().flat_map(|module| lora_config(lora).specs(module)));
     }
     Ok(all)
+}
+
+/// The last parts of these names, each once.
+fn last_names(names: &[String]) -> String {
+    let mut known: Vec<&str> = names.iter().filter_map(|name| name.rsplit('.').next()).collect();
+    known.sort_unstable();
+    known.dedup();
+    if known.is_empty() { "none".to_owned() } else { known.join(", ") }
 }
 
 /// What PEFT calls the same.

@@ -2,7 +2,8 @@
 //! `y = W x + (alpha / r) B A x`. Names and defaults are PEFT's (`LoraConfig`).
 //!
 //! An adapter is two more parameters under the map's name, `lora_A.weight` `[r, in]` and `lora_B.weight` `[out, r]`;
-//! a model is built on a store that has them as on one that has not.
+//! a model is built on a store that has them as on one that has not. Those of stacked maps, such as experts, are stacked
+//! in the two dimensions of PEFT's (`target_parameters`): `[E·r, in]` and `[out, r·E]`.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -35,8 +36,9 @@ impl LoraConfig {
         let path = &module.path;
         // PEFT's: Kaiming uniform with a slope of sqrt(5).
         let init = Init::Uniform(1.0 / (module.inputs as f64).sqrt());
-        let a = ParamSpec::new(format!("{path}.lora_A.weight"), &[self.r, module.inputs], init);
-        let b = ParamSpec::new(format!("{path}.lora_B.weight"), &[module.outputs, self.r], Init::Zeros);
+        let rows = self.r * module.stacked.unwrap_or(1);
+        let a = ParamSpec::new(format!("{path}.lora_A.weight"), &[rows, module.inputs], init);
+        let b = ParamSpec::new(format!("{path}.lora_B.weight"), &[module.outputs, rows], Init::Zeros);
         let adapter = Some(AdapterSpec { scale: self.scale(), dropout: self.dropout });
         // The model's own files do not have them: adapters are stored apart.
         [ParamSpec { adapter, ..a }, b].map(|spec| spec.stored_as(Vec::new()))
@@ -50,20 +52,30 @@ pub struct AdapterSpec {
     pub dropout: f64,
 }
 
-/// A linear map that may get an adapter.
+/// A linear map that may get an adapter, or a stack of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinearModule {
-    /// The weight's name without `.weight`.
+    /// The weight's name without `.weight`; the parameter's name, where it is a stack.
     pub path: String,
     pub inputs: i64,
     pub outputs: i64,
+    /// How many maps one parameter holds; `None` where it is one map's weight.
+    pub stacked: Option<i64>,
 }
 
 impl LinearModule {
-    /// Of the weight of a linear map; the head is none.
+    /// Of the weight of a linear map `[out, in]`, the head being none, or of a stack `[E, out, in]`.
     pub fn of(spec: &ParamSpec) -> Option<LinearModule> {
-        let path = spec.name.strip_suffix(".weight").filter(|_| spec.is_linear)?;
-        Some(LinearModule { path: path.to_owned(), inputs: spec.shape[1], outputs: spec.shape[0] })
+        if !spec.is_linear {
+            return None;
+        }
+        let module =
+            |path: &str, outputs, inputs, stacked| LinearModule { path: path.to_owned(), inputs, outputs, stacked };
+        match *spec.shape.as_slice() {
+            [count, outputs, inputs] => Some(module(&spec.name, outputs, inputs, Some(count))),
+            [outputs, inputs] => Some(module(spec.name.strip_suffix(".weight")?, outputs, inputs, None)),
+            _ => None,
+        }
     }
 }
 

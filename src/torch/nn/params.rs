@@ -69,12 +69,14 @@ impl ParamSpec {
         self.shape.iter().product()
     }
 
-    /// `tensor`, of the parameter's shape, as the checkpoint's tensors with their names; whole where it is stored apart.
+    /// `tensor`, of the parameter's shape, as the checkpoint's tensors with their names, without those that repeat others;
+    /// whole where it is stored apart.
     pub fn parts<'a>(&'a self, tensor: &Tensor) -> Vec<(&'a str, Tensor)> {
         if self.pieces.is_empty() {
             return vec![(&self.name, tensor.shallow_clone())];
         }
-        self.pieces.iter().map(|piece| (piece.name.as_str(), piece.view(tensor))).collect()
+        let read = self.pieces.iter().filter(|piece| !piece.repeats);
+        read.map(|piece| (piece.name.as_str(), piece.view(tensor))).collect()
     }
 }
 

@@ -16,12 +16,20 @@ pub struct Piece {
     pub rows: Option<(i64, i64)>,
     /// Whether the checkpoint has the last two dimensions the other way round.
     pub transposed: bool,
+    /// Whether the checkpoint repeats what another of the parameter's pieces holds: it is written, and never read.
+    pub repeats: bool,
 }
 
 impl Piece {
     /// The parameter itself.
     pub fn whole(name: &str, shape: &[i64]) -> Piece {
-        Piece { name: name.to_owned(), shape: shape.to_vec(), index: None, rows: None, transposed: false }
+        let (name, shape) = (name.to_owned(), shape.to_vec());
+        Piece { name, shape, index: None, rows: None, transposed: false, repeats: false }
+    }
+
+    /// The parameter itself once more.
+    pub fn repeated(name: &str, shape: &[i64]) -> Piece {
+        Piece { repeats: true, ..Piece::whole(name, shape) }
     }
 
     /// The part of `param` (or of a tensor of its shape, such as its gradient) that the checkpoint's tensor holds, in
@@ -57,6 +65,7 @@ mod tests {
             index,
             rows,
             transposed,
+            repeats: false,
         };
         let _ = piece(Some(1), Some((4, 2)), true, &[3, 2]).view(&param).fill_(1.0);
         let filled = param.sum_dim_intlist([2i64].as_slice(), false, Kind::Float);

@@ -4,6 +4,7 @@ mod adamw;
 pub mod hf;
 pub mod parity;
 mod peft;
+mod peft_names;
 mod pool;
 mod state;
 

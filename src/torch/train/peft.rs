@@ -1,14 +1,16 @@
-//! Adapters in and out in PEFT's format: `adapter_config.json` beside `adapter_model.safetensors`, whose names are the
-//! model's with `base_model.model.` before them.
+//! Adapters in and out in PEFT's format: `adapter_config.json` beside `adapter_model.safetensors`, whose names are told in
+//! `peft_names.rs`.
 
 use super::hf::{TensorFile, TensorFileError, WeightsError, load_weights, write_tensor_file};
+use super::peft_names::{PREFIX, file_names};
+use crate::nn::moe::stacked_product;
 use crate::nn::{LinearModule, LoraConfig, ParamId, ParamSpec, ParamStore};
 use loongforge_core::message::SavedFile;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tch::{Device, Kind, Tensor};
 
-const PREFIX: &str = "base_model.model.";
 const CONFIG: &str = "adapter_config.json";
 pub(super) const TENSORS: &str = "adapter_model.safetensors";
 /// Before the two names where another pool has adapters as well.
@@ -33,7 +35,14 @@ pub enum AdapterError {
 /// # Errors
 /// The file is missing, of another method than LoRA, or asks for what is not implemented.
 pub fn read_adapter_config(folder: &Path) -> Result<LoraConfig, AdapterError> {
-    read_config(&folder.join(CONFIG))
+    Ok(read_config(&folder.join(CONFIG))?.lora)
+}
+
+/// What `adapter_config.json` says that matters here.
+struct AdapterConfig {
+    lora: LoraConfig,
+    /// Names or endings of the stacked parameters that have adapters.
+    target_parameters: Vec<String>,
 }
 
 fn read_json(path: &Path) -> Result<Value, AdapterError> {
@@ -42,7 +51,7 @@ fn read_json(path: &Path) -> Result<Value, AdapterError> {
     serde_json::from_str(&text).map_err(wrong)
 }
 
-fn read_config(path: &Path) -> Result<LoraConfig, AdapterError> {
+fn read_config(path: &Path) -> Result<AdapterConfig, AdapterError> {
     let json = read_json(path)?;
     let wrong = |reason: String| AdapterError::Config { path: path.to_owned(), reason };
     if json["peft_type"] != "LORA" {
@@ -61,7 +70,6 @@ fn read_config(path: &Path) -> Result<LoraConfig, AdapterError> {
         "modules_to_save",
         "layers_to_transform",
         "layer_replication",
-        "target_parameters",
         "fan_in_fan_out",
         "lora_bias",
     ] {
@@ -73,12 +81,35 @@ fn read_config(path: &Path) -> Result<LoraConfig, AdapterError> {
         return Err(wrong(format!("bias is {}; supported: \"none\"", json["bias"])));
     }
     let r = json["r"].as_i64().filter(|r| *r > 0).ok_or_else(|| wrong("r is not a positive integer".into()))?;
-    Ok(LoraConfig {
-        r,
-        alpha: json["lora_alpha"].as_f64().unwrap_or(8.0),
-        dropout: json["lora_dropout"].as_f64().unwrap_or(0.0),
-        use_rslora: json["use_rslora"].as_bool().unwrap_or(false),
+    let parameters = json["target_parameters"].as_array().into_iter().flatten();
+    Ok(AdapterConfig {
+        lora: LoraConfig {
+            r,
+            alpha: json["lora_alpha"].as_f64().unwrap_or(8.0),
+            dropout: json["lora_dropout"].as_f64().unwrap_or(0.0),
+            use_rslora: json["use_rslora"].as_bool().unwrap_or(false),
+        },
+        target_parameters: parameters.filter_map(|name| name.as_str().map(str::to_owned)).collect(),
     })
+}
+
+/// The parameters of the adapters in `file` that stand beside some of `specs`, with their names there.
+fn placed(specs: &[ParamSpec], config: &AdapterConfig, file: &TensorFile) -> Vec<(ParamSpec, String)> {
+    let is_target = |path: &str| {
+        let mut targets = config.target_parameters.iter();
+        targets.any(|name| path.strip_suffix(name.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.')))
+    };
+    let mut modules: Vec<LinearModule> = specs.iter().filter_map(LinearModule::of).collect();
+    modules.retain(|module| match module.stacked {
+        Some(_) => is_target(&module.path),
+        None => file.tensors().contains_key(&format!("{PREFIX}{}.lora_A.weight", module.path)),
+    });
+    let names = file_names(modules.iter().map(|module| (module.path.as_str(), module.stacked.is_some())));
+    let named = |spec: ParamSpec| {
+        let name = names[&spec.name].clone();
+        (spec, name)
+    };
+    modules.iter().flat_map(|module| config.lora.specs(module)).map(named).collect()
 }
 
 /// The parameters with all of `specs` frozen, and those of the adapters in `folder` beside them.
@@ -86,21 +117,15 @@ fn read_config(path: &Path) -> Result<LoraConfig, AdapterError> {
 /// # Errors
 /// As [`read_adapter_config`], and where an adapter has no linear map to stand beside.
 pub fn adapted(specs: Vec<ParamSpec>, folder: &Path) -> Result<Vec<ParamSpec>, AdapterError> {
-    let config = read_adapter_config(folder)?;
-    let path = folder.join(TENSORS);
+    let (config, path) = (read_config(&folder.join(CONFIG))?, folder.join(TENSORS));
     let file = TensorFile::open(&path)?;
-    let modules: Vec<LinearModule> = specs.iter().filter_map(LinearModule::of).collect();
-    let mut all: Vec<ParamSpec> = specs.into_iter().map(ParamSpec::frozen).collect();
-    let mut problems = Vec::new();
-    for name in file.tensors().keys() {
-        let module = name.strip_prefix(PREFIX).and_then(|name| name.strip_suffix(".lora_A.weight"));
-        match module.map(|path| modules.iter().find(|module| module.path == path)) {
-            Some(Some(module)) => all.extend(config.specs(module)),
-            Some(None) => problems.push(format!("{name} has no place here")),
-            None => {}
-        }
+    let (adapters, names): (Vec<_>, Vec<_>) = placed(&specs, &config, &file).into_iter().unzip();
+    let extra = file.tensors().keys().filter(|name| !names.contains(*name));
+    let problems: Vec<String> = extra.map(|name| format!("{name} has no place here")).collect();
+    if !problems.is_empty() {
+        return Err(AdapterError::Mismatch { path, problems });
     }
-    if problems.is_empty() { Ok(all) } else { Err(AdapterError::Mismatch { path, problems }) }
+    Ok(specs.into_iter().map(ParamSpec::frozen).chain(adapters).collect())
 }
 
 /// What an adapter's files say beside its tensors.
@@ -123,19 +148,18 @@ pub fn load_merged(
     folder: &Path,
     device: Device,
 ) -> Result<ParamStore, AdapterError> {
-    let modules: Vec<LinearModule> = specs.iter().filter_map(LinearModule::of).collect();
-    let (mut all, mut values) = (specs, Vec::new());
+    let (mut all, mut values) = (specs.clone(), Vec::new());
     for prefix in ["", ENCODER_PREFIX] {
         let (config, path) = (folder.join(format!("{prefix}{CONFIG}")), folder.join(format!("{prefix}{TENSORS}")));
         if !config.is_file() {
             continue;
         }
         let (config, file) = (read_config(&config)?, TensorFile::open(&path)?);
-        for spec in modules.iter().flat_map(|module| config.specs(module)) {
-            if let Some(value) = file.read(&format!("{PREFIX}{}", spec.name))? {
-                values.push((spec.name.clone(), value));
-                all.push(spec);
-            }
+        for (spec, name) in placed(&specs, &config, &file) {
+            let problems = vec![format!("{name} is missing")];
+            let value = file.read(&name)?.ok_or(AdapterError::Mismatch { path: path.clone(), problems })?;
+            values.push((spec.name.clone(), value));
+            all.push(spec);
         }
     }
     let params = ParamStore::new(all, Kind::Float, device);
@@ -166,9 +190,13 @@ pub fn adapter_base(folder: &Path) -> Result<Option<PathBuf>, AdapterError> {
 /// A file cannot be written.
 pub fn save_adapter(params: &ParamStore, file: &AdapterFile, folder: &Path) -> Result<Vec<SavedFile>, AdapterError> {
     let AdapterFile { config, base_model, prefix } = file;
-    let mut modules: Vec<String> = adapters(params).map(|(module, _)| module.to_owned()).collect();
-    modules.sort();
-    modules.dedup();
+    let paths = |stacked: bool| {
+        let found = adapters(params).filter(|(path, _)| is_stacked(params, path) == stacked);
+        let mut paths: Vec<&str> = found.map(|(path, _)| path).collect();
+        paths.sort_unstable();
+        paths.dedup();
+        paths
+    };
     let json = json!({
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -177,7 +205,8 @@ pub fn save_adapter(params: &ParamStore, file: &AdapterFile, folder: &Path) -> R
         "lora_alpha": config.alpha,
         "lora_dropout": config.dropout,
         "use_rslora": config.use_rslora,
-        "target_modules": modules,
+        "target_modules": paths(false),
+        "target_parameters": paths(true),
         "exclude_modules": null,
         "bias": "none",
         "fan_in_fan_out": false,
@@ -188,10 +217,8 @@ pub fn save_adapter(params: &ParamStore, file: &AdapterFile, folder: &Path) -> R
     let path = folder.join(format!("{prefix}{CONFIG}"));
     let text = serde_json::to_string_pretty(&json).expect("JSON of plain values");
     std::fs::write(&path, text).map_err(|source| AdapterError::Io { path, source })?;
-    let tensors = adapters(params).map(|(_, id)| {
-        let name = format!("{PREFIX}{}", params.spec(id).name);
-        (name, params.leaf(id).detach())
-    });
+    let names = names_in_file(params);
+    let tensors = adapters(params).map(|(_, id)| (names[&params.spec(id).name].clone(), params.leaf(id).detach()));
     let mut file =
         write_tensor_file(&tensors.collect::<Vec<_>>(), &[("format", "pt")], folder, &format!("{prefix}{TENSORS}"))?;
     // They are not the model's: the model's index does not list them.
@@ -207,8 +234,9 @@ pub fn load_adapter(params: &ParamStore, folder: &Path) -> Result<(), AdapterErr
     let path = folder.join(TENSORS);
     let file = TensorFile::open(&path)?;
     let mut problems = Vec::new();
+    let names = names_in_file(params);
     let known: Vec<(String, ParamId)> =
-        adapters(params).map(|(_, id)| (format!("{PREFIX}{}", params.spec(id).name), id)).collect();
+        adapters(params).map(|(_, id)| (names[&params.spec(id).name].clone(), id)).collect();
     for (name, id) in &known {
         let want = &params.spec(*id).shape;
         match file.tensors().get(name).map(|info| &info.shape) {
@@ -232,7 +260,7 @@ pub fn load_adapter(params: &ParamStore, folder: &Path) -> Result<(), AdapterErr
 pub fn merge_adapter(params: &ParamStore) {
     let _no_grad = tch::no_grad_guard();
     for (module, id) in adapters(params).filter(|(_, id)| params.spec(*id).adapter.is_some()) {
-        let base = params.id(&format!("{module}.weight"));
+        let base = base(params, module);
         params.set(base, &merged(params, base));
         let b = params.find(&params.spec(id).name.replace(".lora_A.", ".lora_B.")).expect("adapters come in twos");
         let _ = params.leaf(b).detach().zero_();
@@ -241,15 +269,33 @@ pub fn merge_adapter(params: &ParamStore) {
 
 /// A parameter with the product of its adapter added, in float32, where it has one; else as it is.
 pub(super) fn merged(params: &ParamStore, id: ParamId) -> Tensor {
-    let value = params.leaf(id).detach();
-    let module = params.spec(id).name.strip_suffix(".weight");
-    let a = module.and_then(|module| params.find(&format!("{module}.lora_A.weight")));
-    let (Some(module), Some(a)) = (module, a) else { return value };
+    let (value, spec) = (params.leaf(id).detach(), params.spec(id));
+    let Some(module) = LinearModule::of(spec) else { return value };
+    let Some(a) = params.find(&format!("{}.lora_A.weight", module.path)) else { return value };
     let _no_grad = tch::no_grad_guard();
     let float = |id| params.leaf(id).detach().to_kind(Kind::Float);
-    let product = float(params.id(&format!("{module}.lora_B.weight"))).matmul(&float(a));
+    let b = params.id(&format!("{}.lora_B.weight", module.path));
+    let product = match module.stacked {
+        Some(_) => stacked_product(&float(a), &float(b), spec),
+        None => float(b).matmul(&float(a)),
+    };
     let scale = params.spec(a).adapter.expect("an adapter's first parameter tells its scale").scale;
     (float(id) + product * scale).to_kind(value.kind())
+}
+
+/// The parameter that the adapter of `module` stands beside.
+fn base(params: &ParamStore, module: &str) -> ParamId {
+    params.find(module).unwrap_or_else(|| params.id(&format!("{module}.weight")))
+}
+
+/// Whether `module` is a stack of maps: the path of its adapter is then the parameter's name.
+fn is_stacked(params: &ParamStore, module: &str) -> bool {
+    params.find(module).is_some()
+}
+
+/// PEFT's names of the adapters' parameters, by our own.
+pub(super) fn names_in_file(params: &ParamStore) -> BTreeMap<String, String> {
+    file_names(adapters(params).map(|(path, _)| (path, is_stacked(params, path))))
 }
 
 /// Whether some of the parameters are adapters.

@@ -274,7 +274,7 @@ impl Custom for RunExperts {
             false => self.experts.hidden(&rows_ND, &counts_E),
         };
         let found = self.experts.backward(of_output, &rows_ND, &counts_E, hidden, [needs.reads[0], needs.params]);
-        for (index, of_param) in found.params.into_iter().flatten().enumerate() {
+        for (index, of_param) in found.params {
             let sum = params.expect("gradients of parameters were wanted").sum(index);
             let _ = sum.shallow_clone().g_add_(&of_param);
         }

@@ -15,7 +15,7 @@ use super::record::index;
 use super::transformer::Decoder;
 use crate::model::loss::LinearCrossEntropy;
 use crate::native::embedding;
-use crate::nn::{Context, Linear, ParamId, ParamSpec, ParamStore, RmsNorm, Scope};
+use crate::nn::{Context, Linear, ParamId, ParamSpec, ParamStore, Piece, RmsNorm, Scope};
 use crate::tape::{Slot, Tape};
 
 /// How a checkpoint stores its prediction heads. Names are within a head, but the layer's own.
@@ -29,6 +29,8 @@ pub struct MtpNames {
     pub last_norm: &'static str,
     /// Whether the state comes before the embedding in the joined vector.
     pub hidden_first: bool,
+    /// What checkpoints call the embedding and the head that every prediction head repeats, where they do.
+    pub repeats: Option<[&'static str; 2]>,
 }
 
 /// Where the heads stand.
@@ -61,6 +63,14 @@ impl MtpConfig {
             }
             MtpPlace::Single(path) => (format!("{path}."), format!("{path}.layers.0.")),
         }
+    }
+
+    /// What the heads repeat of the embedding, or of the model's head.
+    pub(super) fn repeated(&self, head: bool, shape: &[i64]) -> Vec<Piece> {
+        let Some(names) = self.names.repeats else { return Vec::new() };
+        let name = names[usize::from(head)];
+        let of_head = |number| Piece::repeated(&format!("{}{name}.weight", self.prefixes(number).0), shape);
+        (0..self.num_heads).map(of_head).collect()
     }
 
     pub(super) fn specs(&self, config: &DecoderConfig) -> Vec<ParamSpec> {

@@ -30,17 +30,24 @@ pub struct Decoder {
 impl Decoder {
     /// The parameters, under their names in `model.safetensors`.
     pub fn specs(config: &DecoderConfig) -> Vec<ParamSpec> {
-        let table = |name: String| {
+        let tied = config.tie_word_embeddings;
+        // Of the embedding, of the head, or of a table that is both.
+        let table = |name: String, is_head: &[bool]| {
             let shape = [config.vocab_size, config.hidden_size];
-            ParamSpec::new(name, &shape, Init::Normal(config.initializer_range))
+            let mut spec = ParamSpec::new(name, &shape, Init::Normal(config.initializer_range));
+            for &head in is_head {
+                spec.pieces.extend(config.mtp.iter().flat_map(|mtp| mtp.repeated(head, &shape)));
+            }
+            spec
         };
-        let mut specs = vec![table(format!("{}.weight", config.names.embed))];
+        let mut specs =
+            vec![table(format!("{}.weight", config.names.embed), if tied { &[false, true] } else { &[false] })];
         for (number, layer) in config.layers.iter().enumerate() {
             specs.extend(Layer::specs(config, layer, &config.layer_prefix(number)));
         }
         specs.extend(config.norm.specs("", &config.names.norm, config.hidden_size));
-        if !config.tie_word_embeddings {
-            specs.push(table(config.head_weight()));
+        if !tied {
+            specs.push(table(config.head_weight(), &[true]));
         }
         specs.extend(config.mtp.iter().flat_map(|mtp| mtp.specs(config)));
         specs

@@ -113,7 +113,7 @@ pub(super) fn layered(
 }
 
 /// DeepSeek-V3's prediction heads: layers after the last one, with norms and a projection beside them. What the
-/// checkpoint repeats there, embedding and head, is shared.
+/// checkpoint repeats there, embedding and head, is shared, and written as often.
 pub(super) fn deepseek_mtp(num_layers: usize, layers: &str) -> MtpNames {
     MtpNames {
         heads: MtpPlace::Numbered(layers.to_owned(), num_layers),
@@ -122,5 +122,6 @@ pub(super) fn deepseek_mtp(num_layers: usize, layers: &str) -> MtpNames {
         project: "eh_proj",
         last_norm: "shared_head.norm",
         hidden_first: false,
+        repeats: Some(["embed_tokens", "shared_head.head"]),
     }
 }

@@ -13,6 +13,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderCo
         project: "input_proj",
         last_norm: "final_layernorm",
         hidden_first: true,
+        repeats: None,
     };
     Ok(DecoderConfig { mtp_names: Some(mtp), ..qwen2::read(keys, place)? })
 }

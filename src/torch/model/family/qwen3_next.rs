@@ -43,6 +43,7 @@ pub(super) fn hybrid(
         project: "fc",
         last_norm: "norm",
         hidden_first: false,
+        repeats: None,
     });
     Ok(config)
 }

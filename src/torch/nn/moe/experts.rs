@@ -1,9 +1,11 @@
 //! The experts of a layer as grouped matrix products over rows that are sorted by expert, with a backward of their own:
 //! autograd would make a gradient of all experts' size for each expert.
 
-use tch::{Device, Kind, Tensor};
+use tch::Tensor;
 
+use super::adapter::StackedAdapter;
 use super::config::MoeConfig;
+use super::groups::Groups;
 use crate::native::{can_fuse, grad, swiglu};
 use crate::nn::{Init, ParamSpec, Scope};
 
@@ -13,13 +15,15 @@ pub struct Experts {
     gate_up: Tensor,
     /// `[E, D, F]`
     down: Tensor,
+    /// Of the two.
+    adapters: [Option<StackedAdapter>; 2],
 }
 
 /// Gradients of an expert layer's rows `[N, D]` and of its parameters.
 pub struct ExpertsGrads {
     pub rows: Option<Tensor>,
-    /// Of the gate and up weights, and of the down weights.
-    pub params: Option<[Tensor; 2]>,
+    /// With their places among the parameters that were taken. None of frozen ones.
+    pub params: Vec<(usize, Tensor)>,
 }
 
 impl Experts {
@@ -30,28 +34,45 @@ impl Experts {
         let pieces = names.pieces(prefix, [experts, width, inner]);
         let params = names.params().into_iter().zip(shapes).zip(pieces);
         let spec = |((name, shape), pieces): ((String, [i64; 3]), _)| {
-            ParamSpec::new(format!("{prefix}{name}"), &shape, Init::Normal(std)).stored_as(pieces)
+            let spec = ParamSpec::new(format!("{prefix}{name}"), &shape, Init::Normal(std)).stored_as(pieces);
+            ParamSpec { is_linear: true, ..spec }
         };
         params.map(spec).collect()
     }
 
     pub fn new(scope: &Scope<'_>, config: &MoeConfig) -> Experts {
-        let [gate_up, down] = config.names.experts.params();
-        Experts { gate_up: scope.take(&gate_up), down: scope.take(&down) }
+        let names = config.names.experts.params();
+        let [gate_up, down] = [0, 1].map(|index| scope.take(&names[index]));
+        let adapters = names.map(|name| StackedAdapter::new(scope, &name, config.router.num_experts));
+        Experts { gate_up, down, adapters }
     }
 
     /// `[N, D]` for the rows `[N, D]` of which the first `counts_E[0]` are the first expert's, and so on; and what
     /// `backward` needs besides the rows: gate and up `[N, F]`.
     pub fn forward(&self, rows_ND: &Tensor, counts_E: &Tensor) -> (Tensor, [Tensor; 2]) {
-        let hidden = self.hidden(rows_ND, counts_E);
-        let y_ND = Groups::new(counts_E).products(&activate(&hidden), &self.down.detach(), true);
+        let groups = Groups::new(counts_E);
+        let hidden = self.hidden_of(&groups, rows_ND);
+        let activated_NF = activate(&hidden);
+        let mut y_ND = groups.products(&activated_NF, &self.down.detach(), true);
+        if let Some(adapter) = &self.adapters[1] {
+            y_ND = y_ND.g_add_(&adapter.factors().forward(&groups, &activated_NF));
+        }
         (y_ND, hidden)
     }
 
     /// The second part of what `forward` gives.
     pub fn hidden(&self, rows_ND: &Tensor, counts_E: &Tensor) -> [Tensor; 2] {
-        let (groups, (gate, up)) = (Groups::new(counts_E), self.gate_and_up());
-        [groups.products(rows_ND, &gate, true), groups.products(rows_ND, &up, true)]
+        self.hidden_of(&Groups::new(counts_E), rows_ND)
+    }
+
+    fn hidden_of(&self, groups: &Groups, rows_ND: &Tensor) -> [Tensor; 2] {
+        let (gate, up) = self.gate_and_up();
+        let hidden = [groups.products(rows_ND, &gate, true), groups.products(rows_ND, &up, true)];
+        if let Some(adapter) = &self.adapters[0] {
+            let added = adapter.factors().forward(groups, rows_ND).chunk(2, -1);
+            hidden.iter().zip(&added).for_each(|(part, added)| drop(part.shallow_clone().g_add_(added)));
+        }
+        hidden
     }
 
     /// As asked by `rows` and `params`, for the gradient of what `forward` gave.
@@ -64,25 +85,47 @@ impl Experts {
         [rows, params]: [bool; 2],
     ) -> ExpertsGrads {
         let groups = Groups::new(counts_E);
-        let of_activated = groups.products(of_output, &self.down.detach(), false);
+        let mut of_activated = groups.products(of_output, &self.down.detach(), false);
+        if let Some(adapter) = &self.adapters[1] {
+            of_activated = adapter.factors().add_backward(&groups, of_output, of_activated);
+        }
         let (activated, [of_gate, of_up]) = activate_backward(hidden, &of_activated);
         drop(of_activated);
-        let params = params.then(|| {
+        let trains = |weight: &Tensor| params && weight.requires_grad();
+        let mut found = Vec::new();
+        if trains(&self.gate_up) {
             let of_gate_up = self.gate_up.detach().empty_like();
             let (gate, up) = halves(&of_gate_up);
             groups.outer_products(&of_gate, rows_ND, &gate);
             groups.outer_products(&of_up, rows_ND, &up);
+            found.push((0, of_gate_up));
+        }
+        if trains(&self.down) {
             let of_down = self.down.detach().empty_like();
             groups.outer_products(of_output, &activated, &of_down);
-            [of_gate_up, of_down]
-        });
-        drop(activated);
-        let rows = rows.then(|| {
+            found.push((1, of_down));
+        }
+        let mut of_rows = rows.then(|| {
             let (gate, up) = self.gate_and_up();
             let of_rows = groups.products(&of_gate, &gate, false);
             groups.add_products(of_rows, &of_up, &up)
         });
-        ExpertsGrads { rows, params }
+        // Their parameters were taken after the two weights, those of the gates and ups first.
+        let mut place = 2;
+        let mut adapted = |of_adapter: [Tensor; 2]| {
+            found.extend((place..).zip(of_adapter).filter(|_| params));
+            place += 2;
+        };
+        if let Some(adapter) = &self.adapters[0] {
+            let of_hidden = Tensor::cat(&[of_gate, of_up], -1);
+            let of_adapter;
+            (of_rows, of_adapter) = adapter.backward(&groups, &of_hidden, rows_ND, of_rows);
+            adapted(of_adapter);
+        }
+        if let Some(adapter) = &self.adapters[1] {
+            adapted(adapter.backward(&groups, of_output, &activated, None).1);
+        }
+        ExpertsGrads { rows: of_rows, params: found }
     }
 
     fn gate_and_up(&self) -> (Tensor, Tensor) {
@@ -111,95 +154,11 @@ fn activate_backward(hidden: [Tensor; 2], of_activated: &Tensor) -> (Tensor, [Te
     })
 }
 
-/// Consecutive rows of each expert. On a GPU the counts stay there; on the CPU plain products of slices are faster
-/// than libtorch's grouped one, by 10 % and more.
-enum Groups {
-    /// Start and length of each expert's rows.
-    Host(Vec<(i64, i64)>),
-    /// Ends of each expert's rows, int32.
-    Device(Tensor),
-}
-
-impl Groups {
-    fn new(counts_E: &Tensor) -> Groups {
-        if counts_E.device() != Device::Cpu {
-            return Groups::Device(counts_E.cumsum(0, Kind::Int64).to_kind(Kind::Int));
-        }
-        let counts = Vec::<i64>::try_from(counts_E).expect("counts are integers");
-        let starts = counts.iter().scan(0, |end, count| {
-            *end += count;
-            Some(*end - count)
-        });
-        Groups::Host(starts.zip(counts.iter().copied()).collect())
-    }
-
-    /// `[N, A]` rows times their experts' `[E, B, A]` transposed: `[N, B]`; or `[N, B]` rows times `[E, B, A]`.
-    fn products(&self, rows: &Tensor, weights: &Tensor, transposed: bool) -> Tensor {
-        let weights = if transposed { weights.transpose(1, 2) } else { weights.shallow_clone() };
-        match self {
-            Groups::Host(groups) => {
-                let out = Tensor::empty([rows.size()[0], weights.size()[2]], (rows.kind(), rows.device()));
-                for (weight, rows, out) in filled(groups, &weights, rows, &out) {
-                    let _ = rows.mm_out(&out, &weight);
-                }
-                out
-            }
-            Groups::Device(ends) => rows.internal_grouped_mm(&weights, Some(ends), None, None),
-        }
-    }
-
-    /// `sum` plus the products of `[N, B]` rows with their experts' `[E, B, A]`.
-    fn add_products(&self, sum: Tensor, rows: &Tensor, weights: &Tensor) -> Tensor {
-        match self {
-            Groups::Host(groups) => {
-                for (weight, rows, sum) in filled(groups, weights, rows, &sum) {
-                    let _ = sum.addmm_out(&sum, &rows, &weight);
-                }
-                sum
-            }
-            Groups::Device(_) => sum + self.products(rows, weights, false),
-        }
-    }
-
-    /// Each expert's `[N, B]` transposed times its `[N, A]`, into `out` `[E, B, A]`; zeros where it has no rows.
-    fn outer_products(&self, left: &Tensor, right: &Tensor, out: &Tensor) {
-        match self {
-            Groups::Host(groups) => {
-                for (expert, &(start, len)) in (0..).zip(groups) {
-                    let mut out = out.get(expert);
-                    if len == 0 {
-                        let _ = out.zero_();
-                    } else {
-                        let _ = left.narrow(0, start, len).tr().mm_out(&out, &right.narrow(0, start, len));
-                    }
-                }
-            }
-            Groups::Device(ends) => {
-                let found = left.tr().internal_grouped_mm(right, Some(ends), None, None);
-                out.shallow_clone().copy_(&found);
-            }
-        }
-    }
-}
-
-/// Weight, rows and output of every expert that has rows.
-fn filled<'a>(
-    groups: &'a [(i64, i64)],
-    weights: &'a Tensor,
-    rows: &'a Tensor,
-    out: &'a Tensor,
-) -> impl Iterator<Item = (Tensor, Tensor, Tensor)> + 'a {
-    let some = (0..).zip(groups).filter(|(_, (_, len))| *len > 0);
-    some.map(move |(expert, &(start, len))| {
-        (weights.get(expert), rows.narrow(0, start, len), out.narrow(0, start, len))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::{Experts, Groups};
+    use super::Experts;
     use crate::native::grad;
 
     fn random(shape: &[i64]) -> Tensor {
@@ -210,7 +169,11 @@ mod tests {
     fn products_and_gradients_equal_one_feed_forward_after_the_other() {
         tch::manual_seed(2);
         let (experts, width, inner) = (4, 6, 5);
-        let layer = Experts { gate_up: random(&[experts, 2 * inner, width]), down: random(&[experts, width, inner]) };
+        let layer = Experts {
+            gate_up: random(&[experts, 2 * inner, width]),
+            down: random(&[experts, width, inner]),
+            adapters: [None, None],
+        };
         let rows = random(&[9, width]);
         // The second expert has no rows.
         let counts = [3i64, 0, 5, 1];
@@ -230,33 +193,12 @@ mod tests {
         let (y, hidden) = layer.forward(&rows.detach(), &counts);
         assert!(y.allclose(&plain, 1e-4, 1e-4, false));
         let found = layer.backward(&seed, &rows.detach(), &counts, hidden, [true, true]);
-        let [of_gate_up, of_down] = found.params.unwrap();
-        for (found, expected) in [found.rows.unwrap(), of_gate_up, of_down].iter().zip(&expected) {
+        let (places, of_params): (Vec<usize>, Vec<Tensor>) = found.params.into_iter().unzip();
+        assert_eq!(places, [0, 1]);
+        for (found, expected) in std::iter::once(&found.rows.unwrap()).chain(&of_params).zip(&expected) {
             assert!(found.allclose(expected.as_ref().unwrap(), 1e-4, 1e-4, false));
         }
         let (y, hidden) = layer.forward(&rows.detach().narrow(0, 0, 0), &Tensor::from_slice(&[0i64; 4]));
         assert_eq!((y.size(), hidden[0].size()), (vec![0, width], vec![0, inner]));
-    }
-
-    #[test]
-    fn the_grouped_product_of_libtorch_is_the_same() {
-        let (rows, weights) = (random(&[7, 16]).detach(), random(&[3, 8, 16]).detach());
-        let counts = Tensor::from_slice(&[2i64, 0, 5]);
-        let device = Groups::Device(counts.cumsum(0, Kind::Int64).to_kind(Kind::Int));
-        let (host, left) = (Groups::new(&counts), random(&[7, 8]).detach());
-        assert!(host.products(&rows, &weights, true).allclose(
-            &device.products(&rows, &weights, true),
-            1e-5,
-            1e-6,
-            false
-        ));
-        let sum = |groups: &Groups| groups.add_products(rows.copy(), &left, &weights);
-        assert!(sum(&host).allclose(&sum(&device), 1e-5, 1e-6, false));
-        let outer = |groups: &Groups| {
-            let out = weights.empty_like();
-            groups.outer_products(&left, &rows, &out);
-            out
-        };
-        assert!(outer(&host).allclose(&outer(&device), 1e-5, 1e-6, false));
     }
 }

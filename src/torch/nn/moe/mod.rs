@@ -4,14 +4,17 @@
 //!
 //! Shapes: T tokens, D hidden size, E experts, K experts a token, N = T·K rows, F inner width of an expert.
 
+mod adapter;
 mod balance;
 mod config;
 mod experts;
+mod groups;
 mod names;
 mod order;
 mod router;
 mod shared;
 
+pub use adapter::stacked_product;
 pub use balance::{aux_loss, choices_by_softmax, update_bias, z_loss};
 pub use config::{GroupScore, Groups, MediaExperts, MoeConfig, Normalize, RouterConfig, Scores, SharedExpertsConfig};
 pub use experts::{Experts, ExpertsGrads};

@@ -67,6 +67,7 @@ impl ExpertNames {
                     index: Some(expert),
                     rows,
                     transposed: false,
+                    repeats: false,
                 };
                 let both = |expert| {
                     let half = |name, start| piece(expert, name, [inner, width], Some((start, inner)));

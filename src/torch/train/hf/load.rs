@@ -47,7 +47,7 @@ pub fn load_weights_from(params: &ParamStore, origin: &Origin, options: &LoadOpt
     let mut grown: Vec<(Tensor, i64)> = Vec::new();
     for (id, pieces) in &pieces {
         let leaf = params.leaf(*id).detach();
-        for piece in pieces {
+        for piece in pieces.iter().filter(|piece| !piece.repeats) {
             let Some((checkpoint, stored)) = origin.find(&piece.name) else {
                 let left = is_optional(&piece.name, options) || !origin.covers(&piece.name);
                 assert!(left, "{} was compared", piece.name);

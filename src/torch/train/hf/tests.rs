@@ -85,6 +85,7 @@ fn pieces_are_read_where_they_belong() {
         index,
         rows,
         transposed,
+        repeats: false,
     };
     let specs = vec![ParamSpec::new("stack", &[2, 4, 3], Init::Zeros).stored_as(vec![
         piece("up", Some((0, 2)), Some(1), false, &[2, 3]),
@@ -463,7 +464,7 @@ fn experts_are_read_however_they_are_stored() {
                     let expert = name.split('.').nth(2).unwrap().parse().unwrap();
                     let start = if name.contains("up_proj") { inner } else { 0 };
                     let rows = (!is_down).then_some((start, inner));
-                    Piece { name: name.clone(), shape: tensor.size(), index: Some(expert), rows, transposed: false }
+                    Piece { index: Some(expert), rows, ..Piece::whole(name, &tensor.size()) }
                 };
                 let pieces = each.iter().filter(|(name, _)| name.contains("down_proj") == is_down).map(piece).collect();
                 spec.stored_as(pieces)

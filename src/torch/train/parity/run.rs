@@ -5,8 +5,10 @@ use super::indexers::compare_indexers;
 use super::report::ParityReport;
 use crate::model::{Decoder, Decoding, EncoderModel, ModelConfig, Prompt, Targets, TextBatch, TextOptions, generate};
 use crate::native::NativeError;
-use crate::nn::{GradBuffer, ParamSpec, ParamStore};
+use crate::nn::{GradBuffer, ParamId, ParamSpec, ParamStore};
 use crate::tape::{Execution, Policy, Slot};
+use crate::train::peft::names_in_file;
+use crate::train::peft_names::PREFIX;
 use crate::train::{AdamW, AdapterError, WeightsError, adapted, load_adapter, load_weights, merge_adapter};
 use loongforge_core::message::Grid;
 use std::path::{Path, PathBuf};
@@ -297,7 +299,8 @@ impl Models {
         let rounding = 1e-8 * norms.iter().map(|norm| norm * norm).sum::<f64>().sqrt();
         let mut known = 0;
         for (params, grads) in self.pools() {
-            for (name, found) in params.trained_ids().flat_map(|id| params.spec(id).parts(grads.view(id))) {
+            for (name, found) in reference_parts(params, |id| grads.view(id).shallow_clone()) {
+                let name = name.as_str();
                 let Some(norm) = fixture.expected.get(&format!("grad_norm/{name}")) else {
                     report.problems.push(format!("the reference has no gradient of {name}"));
                     continue;
@@ -370,10 +373,9 @@ impl Models {
             }
         }
         for (params, _) in self.pools() {
-            let parts = params.trained_ids().flat_map(|id| params.spec(id).parts(&params.leaf(id).detach()));
-            for (name, found) in parts {
+            for (name, found) in reference_parts(params, |id| params.leaf(id).detach()) {
                 if let Some(expected) = fixture.expected.get(&format!("adamw.weight_norm/{name}")) {
-                    report.compare("adamw.weight_norm", name, &found.norm(), expected);
+                    report.compare("adamw.weight_norm", &name, &found.norm(), expected);
                 }
             }
         }
@@ -384,4 +386,18 @@ impl Models {
         let vision = self.vision.as_ref().map(|vision| (&vision.params, &vision.grads));
         std::iter::once((&self.text.params, &self.text.grads)).chain(vision)
     }
+}
+
+/// Tensors of the trained parameters' shapes as the reference names their parts.
+fn reference_parts(params: &ParamStore, tensor: impl Fn(ParamId) -> Tensor) -> Vec<(String, Tensor)> {
+    let adapters = names_in_file(params);
+    let named = |name: &str| {
+        let name = adapters.get(name).map_or(name, String::as_str);
+        name.strip_prefix(PREFIX).unwrap_or(name).to_owned()
+    };
+    let of_one = |id: ParamId| {
+        let tensor = tensor(id);
+        params.spec(id).parts(&tensor).into_iter().map(|(name, part)| (named(name), part)).collect::<Vec<_>>()
+    };
+    params.trained_ids().flat_map(of_one).collect()
 }

@@ -1,0 +1,88 @@
+//! Low-rank adapters of stacked maps, one for each expert, in PEFT's layout.
+//!
+//! Shapes: N rows sorted by expert, E experts, r rank, I and O the maps' inputs and outputs.
+
+use tch::Tensor;
+
+use super::groups::Groups;
+use crate::nn::lora::Adapter;
+use crate::nn::{ParamSpec, Scope};
+
+/// The adapters of one stacked parameter `[E, O, I]`. Their inputs are not dropped in training: PEFT cannot either.
+pub(super) struct StackedAdapter {
+    adapter: Adapter,
+    num_experts: i64,
+}
+
+/// What the rows of each expert are multiplied by: `scale · B_e A_e`.
+pub(super) struct Factors {
+    a_ERI: Tensor,
+    b_EOR: Tensor,
+    scale: f64,
+}
+
+impl StackedAdapter {
+    /// `None` where the store has none beside the parameter `name`.
+    pub fn new(scope: &Scope<'_>, name: &str, num_experts: i64) -> Option<StackedAdapter> {
+        scope.take_adapter(name).map(|adapter| StackedAdapter { adapter, num_experts })
+    }
+
+    pub fn factors(&self) -> Factors {
+        let (a, b) = (self.adapter.a.detach(), self.adapter.b.detach());
+        let [a_ERI, b_EOR] = unstack(&a, &b, self.num_experts);
+        Factors { a_ERI, b_EOR: b_EOR.contiguous(), scale: self.adapter.spec.scale }
+    }
+
+    /// Gradients of the factors as those of the two parameters.
+    fn stack(&self, of_a_ERI: Tensor, of_b_EOR: Tensor) -> [Tensor; 2] {
+        let of_b = of_b_EOR.permute([1, 2, 0]).reshape(self.adapter.b.size());
+        [of_a_ERI.reshape(self.adapter.a.size()), of_b]
+    }
+
+    /// What `Factors::forward` passes on: the gradient of the rows is added to `of_rows`, where there is one, and those
+    /// of the parameters are returned. `of_output` `[N, O]`, `rows` `[N, I]`.
+    pub fn backward(
+        &self,
+        groups: &Groups,
+        of_output: &Tensor,
+        rows: &Tensor,
+        of_rows: Option<Tensor>,
+    ) -> (Option<Tensor>, [Tensor; 2]) {
+        let factors = self.factors();
+        let low = groups.products(rows, &factors.a_ERI, true);
+        let of_low = factors.of_low(groups, of_output);
+        let (of_a, of_b) = (factors.a_ERI.empty_like(), factors.b_EOR.empty_like());
+        groups.outer_products(&of_low, rows, &of_a);
+        groups.outer_products(of_output, &low, &of_b);
+        let of_rows = of_rows.map(|of_rows| groups.add_products(of_rows, &of_low, &factors.a_ERI));
+        (of_rows, self.stack(of_a, of_b * factors.scale))
+    }
+}
+
+impl Factors {
+    /// `[N, I]` to `[N, O]`.
+    pub fn forward(&self, groups: &Groups, rows: &Tensor) -> Tensor {
+        groups.products(&groups.products(rows, &self.a_ERI, true), &self.b_EOR, true) * self.scale
+    }
+
+    /// Adds the rows' gradient to `of_rows`.
+    pub fn add_backward(&self, groups: &Groups, of_output: &Tensor, of_rows: Tensor) -> Tensor {
+        groups.add_products(of_rows, &self.of_low(groups, of_output), &self.a_ERI)
+    }
+
+    fn of_low(&self, groups: &Groups, of_output: &Tensor) -> Tensor {
+        groups.products(of_output, &self.b_EOR, false) * self.scale
+    }
+}
+
+/// `[E·r, I]` and `[O, r·E]` as views `[E, r, I]` and `[E, O, r]`.
+fn unstack(a: &Tensor, b: &Tensor, num_experts: i64) -> [Tensor; 2] {
+    let a_ERI = a.view([num_experts, -1, a.size()[1]]);
+    [a_ERI, b.view([b.size()[0], -1, num_experts]).permute([2, 0, 1])]
+}
+
+/// What the adapters of a stack add to it, `[E, O, I]`: `lora_A` `[E·r, I]`, `lora_B` `[O, r·E]`; `base` is its spec.
+pub fn stacked_product(a: &Tensor, b: &Tensor, base: &ParamSpec) -> Tensor {
+    let [a_ERI, b_EOR] = unstack(a, b, base.shape[0]);
+    b_EOR.matmul(&a_ERI)
+}
