@@ -286,7 +286,7 @@ fn sets_of_other_libraries_are_read() {
     let sample = |source: &Source, index| {
         let conversation = conversation(source, index);
         let image = conversation.images().next().unwrap().clone();
-        let picture = crate::data::read_rgb(&image, source.base(), 16).unwrap();
+        let picture = crate::data::read_rgb(&image, source.base(), &crate::data::Limits::NONE).unwrap();
         let turns = conversation.turns.iter().map(|turn| turn.joined_text().trim().to_owned()).collect::<Vec<_>>();
         (turns.join(" "), picture.get_pixel(0, 0).0[0])
     };
