@@ -47,7 +47,7 @@ impl Drain {
     /// How the run ended, once all actors have.
     pub fn finished(&self, pools: PoolSizes) -> Option<Result<Outcome, Failure>> {
         let result = self.result?;
-        pools.actors().all(|actor| self.has_ended(actor)).then(|| result.map_err(|first| self.first_cause(first)))
+        (self.ended.len() == pools.num_actors()).then(|| result.map_err(|first| self.first_cause(first)))
     }
 
     /// Follows "I lost X" to X, where X failed by itself: the news may have come in any order.

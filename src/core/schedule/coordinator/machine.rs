@@ -67,7 +67,7 @@ impl Coordinator {
                 Input::Event(actor, _) | Input::Gone(actor, _) => *actor,
                 _ => ActorId::SCHEDULER,
             };
-            let known = actor == ActorId::SCHEDULER || self.spec.pools.actors().any(|known| known == actor);
+            let known = actor == ActorId::SCHEDULER || self.spec.pools.contains(actor);
             assert!(known, "{actor} is not of this run");
             let draining = self.drain.has_begun();
             if let Err((actor, cause)) = self.take(input).and_then(|()| self.advance()) {

@@ -1,7 +1,7 @@
 //! What a coordinator is told before it begins.
 
 use crate::config::{BadSamples, Placement, RunConfig};
-use crate::message::{ActorId, SampleId, StepId};
+use crate::message::{ActorId, Role, SampleId, StepId};
 use crate::schedule::{ModelShape, PlanSpec};
 use std::path::PathBuf;
 
@@ -31,6 +31,27 @@ impl PoolSizes {
     /// Actors that take part in the transaction of a step.
     pub fn compute_actors(self) -> impl Iterator<Item = ActorId> {
         (0..self.encoder).map(ActorId::encoder).chain((0..self.foundation).map(ActorId::foundation))
+    }
+
+    /// Number of [`PoolSizes::compute_actors`].
+    pub fn num_compute(self) -> usize {
+        (self.encoder + self.foundation) as usize
+    }
+
+    /// Number of [`PoolSizes::actors`].
+    pub fn num_actors(self) -> usize {
+        self.data as usize + self.num_compute()
+    }
+
+    /// Whether the actor is one of [`PoolSizes::actors`].
+    pub fn contains(self, actor: ActorId) -> bool {
+        let len = match actor.role {
+            Role::Scheduler => 0,
+            Role::Data => self.data,
+            Role::Encoder => self.encoder,
+            Role::Foundation => self.foundation,
+        };
+        actor.index < len
     }
 
     /// Everybody but the scheduler.

@@ -45,7 +45,7 @@ impl InFlight {
     /// The loss is the sum over foundation replicas in their order. Replicas of a pool report the same norm; the
     /// pool's first one counts.
     pub fn decide(&mut self, pools: PoolSizes, clip_grad: f64) -> Option<Decision> {
-        if self.decision.is_some() || !pools.compute_actors().all(|actor| self.reports.contains_key(&actor)) {
+        if self.decision.is_some() || self.reports.len() < pools.num_compute() {
             return None;
         }
         let loss = (0..pools.foundation).map(|index| self.reports[&ActorId::foundation(index)].loss).sum::<f64>();
@@ -69,7 +69,7 @@ impl InFlight {
         if self.decision.is_none() || !self.applied_by.insert(actor) {
             return Err(format!("applied step {} twice or before it was decided", self.plan.step));
         }
-        Ok(pools.compute_actors().all(|actor| self.applied_by.contains(&actor)))
+        Ok(self.applied_by.len() == pools.num_compute())
     }
 
     pub fn samples(&self) -> Vec<SampleId> {
