@@ -1,7 +1,7 @@
 //! An engine's connections: events up to its actor, parcels out over its edges.
 
 use super::{EngineError, PeerLost};
-use crate::message::{ActorId, Event, Timings};
+use crate::message::{ActorId, Event, StepId, Timings};
 use crate::transport::{Edge, Parcel, Refusal};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -63,6 +63,11 @@ impl Ports {
     /// Parcels that wait for credit.
     pub fn num_unsent(&self) -> usize {
         self.unsent.values().map(VecDeque::len).sum()
+    }
+
+    /// Parcels of steps up to this one that wait for credit. Those that were sent ahead may wait until this step ends.
+    pub fn num_unsent_until(&self, step: StepId) -> usize {
+        self.unsent.values().flatten().filter(|parcel| parcel.header.kind.step() <= step).count()
     }
 
     fn flush_to(&mut self, to: ActorId) -> Result<(), EngineError> {

@@ -12,6 +12,7 @@ mod error;
 mod learning_rate;
 mod pack;
 mod plan;
+pub mod simulate;
 mod spec;
 mod units;
 

@@ -98,7 +98,15 @@ impl EncoderPart {
     fn encode_next(&mut self, version: Version, ports: &mut Ports) -> Result<bool, EngineError> {
         let trained = self.pool.is_trained();
         let steps = self.steps.iter_mut().filter(|step| !trained || step.id.0 == version.0);
-        let ready = |work: &&mut UnitWork| matches!(work.phase, Phase::Waiting) && work.pixels.is_complete();
+        // To each replica in order: the features of a later pack would take the credit that an earlier pack's need.
+        let mut blocked = Vec::new();
+        let ready = |work: &&mut UnitWork| {
+            let waits = matches!(work.phase, Phase::Waiting) && !blocked.contains(&work.unit.replica);
+            if waits && !work.pixels.is_complete() {
+                blocked.push(work.unit.replica);
+            }
+            waits && work.pixels.is_complete()
+        };
         let Some(work) = steps.flat_map(|step| &mut step.units).find(ready) else { return Ok(false) };
 
         let patches: Vec<(u32, i64)> =

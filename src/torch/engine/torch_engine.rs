@@ -170,8 +170,9 @@ impl Engine for TorchEngine {
             return Ok(Progress::Busy);
         }
         match self.planned.front() {
-            // A collective blocks this thread: whatever peers wait for must be on its way first.
-            Some(&step) if !self.reduced && self.is_finished() && ports.num_unsent() == 0 => {
+            // A collective blocks this thread: whatever peers wait for in this step must be on its way first. What a
+            // frozen encoder has made for later steps may wait: its credit comes back in those steps.
+            Some(&step) if !self.reduced && self.is_finished() && ports.num_unsent_until(step) == 0 => {
                 self.reduce(step, ports)?;
                 Ok(Progress::Busy)
             }

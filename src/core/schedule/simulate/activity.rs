@@ -1,0 +1,83 @@
+//! What a rank does with its time.
+
+/// One kind of work, or of waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activity {
+    Read,
+    Send,
+    Encode,
+    EncoderBackward,
+    /// Forward and backward of a pack in one, without pipeline stages.
+    Pack,
+    Forward,
+    Backward,
+    Reduce,
+    Optimizer,
+    /// For samples, that is for pixels or tokens from data actors, or for a plan.
+    WaitSamples,
+    /// For features from encoders.
+    WaitFeatures,
+    /// For gradients of features from the foundation.
+    WaitGradients,
+    /// For a neighbouring pipeline stage: the bubble.
+    WaitStage,
+    /// For credit of an edge.
+    WaitCredit,
+    /// For the other ranks of the pool, which still compute.
+    WaitPeers,
+    /// For the other pool, and the scheduler's word.
+    WaitCommit,
+}
+
+impl Activity {
+    pub const COUNT: usize = 16;
+
+    pub const ALL: [Self; Self::COUNT] = [
+        Self::Read,
+        Self::Send,
+        Self::Encode,
+        Self::EncoderBackward,
+        Self::Pack,
+        Self::Forward,
+        Self::Backward,
+        Self::Reduce,
+        Self::Optimizer,
+        Self::WaitSamples,
+        Self::WaitFeatures,
+        Self::WaitGradients,
+        Self::WaitStage,
+        Self::WaitCredit,
+        Self::WaitPeers,
+        Self::WaitCommit,
+    ];
+
+    /// Whether the rank computes.
+    pub fn is_busy(self) -> bool {
+        self < Self::WaitSamples
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Send => "send",
+            Self::Encode => "encode",
+            Self::EncoderBackward => "encoder backward",
+            Self::Pack => "forward + backward",
+            Self::Forward => "forward",
+            Self::Backward => "backward",
+            Self::Reduce => "reduce gradients",
+            Self::Optimizer => "optimizer",
+            Self::WaitSamples => "samples",
+            Self::WaitFeatures => "features",
+            Self::WaitGradients => "gradients",
+            Self::WaitStage => "pipeline stage",
+            Self::WaitCredit => "credit",
+            Self::WaitPeers => "peers",
+            Self::WaitCommit => "commit",
+        }
+    }
+}
+
+/// Seconds of each activity.
+pub(super) type Times = [f64; Activity::COUNT];

@@ -1,0 +1,85 @@
+//! What work costs, in seconds: the coefficients that a simulation turns packs and units into time with.
+
+use crate::message::{Pack, Unit};
+use serde::{Deserialize, Serialize};
+
+/// Seconds of every kind of work. A calibration file is this as JSON.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Costs {
+    pub data: DataCosts,
+    pub encoder: RoleCosts,
+    pub foundation: RoleCosts,
+}
+
+/// Of one data actor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DataCosts {
+    /// Reading and tokenizing one sample.
+    pub per_sample: f64,
+    /// Decoding and cutting one patch of pixels.
+    pub per_patch: f64,
+    /// Handing one byte to an edge.
+    pub per_byte: f64,
+}
+
+/// Of one rank of a pool: `per_square · Σl² + per_token · Σl + per_batch` for a batch, forward and backward together.
+/// A batch is a pack of the foundation, whose `l` are documents' tokens, or a unit of an encoder, whose `l` are frames'
+/// patches.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RoleCosts {
+    pub per_square: f64,
+    pub per_token: f64,
+    pub per_batch: f64,
+    /// Optimizer, and whatever else comes once a step.
+    pub per_step: f64,
+    /// The forward's share of a batch, 0 to 1.
+    pub forward: f64,
+    /// Bytes that a rank gives to the reduction of gradients.
+    pub gradient_bytes: f64,
+}
+
+impl Default for RoleCosts {
+    fn default() -> Self {
+        // A backward multiplies twice where a forward does once.
+        let forward = 1.0 / 3.0;
+        Self { per_square: 0.0, per_token: 0.0, per_batch: 0.0, per_step: 0.0, forward, gradient_bytes: 0.0 }
+    }
+}
+
+impl RoleCosts {
+    /// Of a batch with these `Σl²` and `Σl`.
+    pub fn batch(&self, squares: f64, tokens: f64) -> f64 {
+        self.per_square * squares + self.per_token * tokens + self.per_batch
+    }
+
+    pub(super) fn pack(&self, pack: &Pack) -> f64 {
+        let (squares, tokens) = pack_size(pack);
+        self.batch(squares, tokens)
+    }
+
+    pub(super) fn unit(&self, unit: &Unit) -> f64 {
+        let (squares, patches) = unit_size(unit);
+        self.batch(squares, patches)
+    }
+}
+
+/// `Σl²` and `Σl` over the documents of a pack.
+pub(super) fn pack_size(pack: &Pack) -> (f64, f64) {
+    let lens = pack.samples.iter().flat_map(|sample| sample.document_lens());
+    lens.fold((0.0, 0.0), |(squares, tokens), &len| {
+        let len = f64::from(len);
+        (squares + len * len, tokens + len)
+    })
+}
+
+/// `Σl²` and `Σl` over the frames of a unit: patches attend within their frame.
+pub(super) fn unit_size(unit: &Unit) -> (f64, f64) {
+    unit.items.iter().fold((0.0, 0.0), |(squares, patches), item| {
+        let grid = item.meta.grid;
+        let frame = f64::from(grid.h) * f64::from(grid.w);
+        (squares + f64::from(grid.t) * frame * frame, patches + f64::from(grid.t) * frame)
+    })
+}

@@ -1,0 +1,109 @@
+//! A data actor: reads windows of positions, and sends what plans ask for before it reads on.
+
+use super::activity::Activity;
+use super::edges::{Kind, Parcel};
+use super::world::{Job, World};
+use crate::message::{ActorId, Event, SampleId, SampleMeta};
+use std::collections::VecDeque;
+
+/// Jobs that a window or a plan is read or sent in: plans come in between.
+const PIECES: usize = 8;
+
+#[derive(Default)]
+pub(super) struct DataActor {
+    windows: VecDeque<(u64, u64)>,
+    /// Of the first window.
+    measured: Vec<SampleMeta>,
+    /// Next position of the first window.
+    next: Option<u64>,
+    /// Steps whose parcels are to be sent, and how many of them were.
+    plans: VecDeque<(u64, usize)>,
+}
+
+/// One parcel that a plan asks for.
+#[derive(Clone, Copy)]
+pub(super) struct Sending {
+    /// Pixels of a unit; otherwise tokens of a pack.
+    pub is_pixels: bool,
+    pub index: u32,
+    pub bytes: u64,
+}
+
+impl World<'_> {
+    pub(super) fn told_to_read(&mut self, index: u32, from: u64, until: u64) {
+        self.data[index as usize].windows.push_back((from, until));
+        self.choose(index);
+    }
+
+    pub(super) fn told_to_send(&mut self, index: u32, step: u64) {
+        self.data[index as usize].plans.push_back((step, 0));
+        self.choose(index);
+    }
+
+    /// Begins the next job of a data actor; false: there is none.
+    pub(super) fn choose_data(&mut self, index: u32) -> bool {
+        let costs = self.costs.data;
+        if let Some(&(step, sent)) = self.data[index as usize].plans.front() {
+            let sendings = &self.step(step).sendings[index as usize];
+            let pieces = if costs.per_byte > 0.0 { PIECES } else { 1 };
+            let count = sendings.len().div_ceil(pieces).min(sendings.len() - sent);
+            let bytes: u64 = sendings[sent..sent + count].iter().map(|sending| sending.bytes).sum();
+            self.start(index, Job::Send { step, count }, bytes as f64 * costs.per_byte);
+            return true;
+        }
+        let num_data = self.data.len() as u64;
+        let Some(&(from, until)) = self.data[index as usize].windows.front() else { return false };
+        let first = from.next_multiple_of(num_data) + u64::from(index);
+        let first = if first >= from + num_data { first - num_data } else { first };
+        let next = self.data[index as usize].next.unwrap_or(first);
+        let share = until.saturating_sub(first).div_ceil(num_data) as usize;
+        let mut seconds = 0.0;
+        let positions = (next..until).step_by(num_data as usize).take(share.div_ceil(PIECES));
+        for position in positions.clone() {
+            let sample = SampleMeta { id: SampleId(position), owner: index, ..self.samples.sample(position) };
+            let patches: usize = sample.items.iter().map(|item| item.grid.num_patches()).sum();
+            seconds += costs.per_sample + costs.per_patch * patches as f64;
+            self.data[index as usize].measured.push(sample);
+        }
+        let count = positions.count() as u64;
+        self.data[index as usize].next = Some(next + count * num_data);
+        self.start(index, Job::Read, seconds);
+        true
+    }
+
+    pub(super) fn has_read(&mut self, index: u32) {
+        let actor = &mut self.data[index as usize];
+        let until = actor.windows.front().map_or(0, |&(_, until)| until);
+        if actor.next.is_some_and(|next| next >= until) {
+            actor.next = None;
+            actor.windows.pop_front();
+            let samples = std::mem::take(&mut actor.measured);
+            self.tell(ActorId::data(index), Event::Measured { samples, bad: Vec::new() });
+        }
+    }
+
+    pub(super) fn has_sent(&mut self, index: u32, step: u64, count: usize) {
+        let now = self.clock.now();
+        let sent = self.data[index as usize].plans[0].1;
+        for at in sent..sent + count {
+            let planned = self.step(step);
+            let Sending { is_pixels, index: what, bytes } = planned.sendings[index as usize][at];
+            let (kind, to) = if is_pixels {
+                (Kind::Pixels, self.encoder_rank(planned.plan.units[what as usize].encoder))
+            } else {
+                (Kind::Tokens, self.stage_rank(planned.plan.packs[what as usize].replica, 0))
+            };
+            self.send(Parcel { kind, step, index: what, from: index, to, bytes, since: now });
+        }
+        let all = self.step(step).sendings[index as usize].len();
+        let plan = &mut self.data[index as usize].plans[0];
+        plan.1 += count;
+        if plan.1 == all {
+            self.data[index as usize].plans.pop_front();
+        }
+    }
+
+    pub(super) fn data_waits_for(&self, rank: u32) -> Activity {
+        if self.ranks[rank as usize].has_any_unsent() { Activity::WaitCredit } else { Activity::WaitCommit }
+    }
+}

@@ -1,0 +1,114 @@
+//! An encoder: units forward as their pixels come, those of one replica in deadline order, so that a pack's features
+//! never wait for credit that a later pack's hold; backward in each lane's order as gradients come.
+
+use super::activity::Activity;
+use super::edges::{Kind, Parcel};
+use super::step::{NONE, Step};
+use super::world::{Job, World};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+#[derive(Default)]
+pub(super) struct Encoder {
+    /// Units whose pixels are there and whose turn it is, by step.
+    ready: BinaryHeap<Reverse<(u64, u32)>>,
+    /// Units of the step being computed whose gradient is there and whose lane's turn it is.
+    returned: BinaryHeap<Reverse<u32>>,
+}
+
+impl World<'_> {
+    pub(super) fn pixels_arrive(&mut self, parcel: &Parcel) {
+        let planned = self.step_mut(parcel.step);
+        let missing = &mut planned.pixels_missing[parcel.index as usize];
+        *missing -= 1;
+        if *missing == 0 && planned.order_turn[parcel.index as usize] {
+            let encoder = planned.plan.units[parcel.index as usize].encoder;
+            self.encoders[encoder as usize].ready.push(Reverse((parcel.step, parcel.index)));
+        }
+    }
+
+    /// Begins the next job of an encoder; false: there is none.
+    pub(super) fn choose_encoder(&mut self, rank: u32, encoder: u32) -> bool {
+        let version = self.ranks[rank as usize].version;
+        let costs = self.costs.encoder;
+        // A trained encoder encodes a step with the parameters that all steps before have made; a frozen one goes on to
+        // the next step when it has encoded all of one.
+        let is_encoded = |step: &Step| step.units_to_encode[encoder as usize] == 0;
+        let is_due = |step: u64| match self.encoder_trained {
+            true => step == version,
+            false => (version..step).all(|before| self.find_step(before).is_none_or(is_encoded)),
+        };
+        if let Some(&Reverse((step, unit))) = self.encoders[encoder as usize].ready.peek().filter(|top| is_due(top.0.0))
+        {
+            self.encoders[encoder as usize].ready.pop();
+            let seconds = costs.unit(&self.step(step).plan.units[unit as usize]) * costs.forward;
+            self.start(rank, Job::Encode { step, unit }, seconds);
+            return true;
+        }
+        if let Some(Reverse(unit)) = self.encoders[encoder as usize].returned.pop() {
+            let seconds = costs.unit(&self.step(version).plan.units[unit as usize]) * (1.0 - costs.forward);
+            self.start(rank, Job::EncoderBackward { step: version, unit }, seconds);
+            return true;
+        }
+        false
+    }
+
+    pub(super) fn has_encoded(&mut self, rank: u32, step: u64, unit: u32) {
+        let planned = self.step_mut(step);
+        let features = planned.plan.units[unit as usize].num_features() as u64;
+        let (encoder, replica) = (planned.plan.units[unit as usize].encoder, planned.plan.units[unit as usize].replica);
+        planned.units_to_encode[encoder as usize] -= 1;
+        let next = planned.order_next[unit as usize];
+        if next != NONE {
+            planned.order_turn[next as usize] = true;
+            if planned.pixels_missing[next as usize] == 0 {
+                self.encoders[encoder as usize].ready.push(Reverse((step, next)));
+            }
+        }
+        let to = self.stage_rank(replica, 0);
+        if to == rank {
+            self.features_arrive(step, unit);
+        } else {
+            let (bytes, since) = (features * self.bytes.per_feature, self.clock.now());
+            self.send(Parcel { kind: Kind::Features, step, index: unit, from: rank, to, bytes, since });
+        }
+    }
+
+    /// The foundation is done with a unit's features.
+    pub(super) fn unit_returns(&mut self, step: u64, unit: u32) {
+        let is_trained = self.encoder_trained;
+        let planned = self.step_mut(step);
+        let encoder = planned.plan.units[unit as usize].encoder as usize;
+        if !is_trained {
+            planned.units_open[encoder] -= 1;
+            return;
+        }
+        planned.returned[unit as usize] = true;
+        if planned.lane_turn[unit as usize] {
+            self.encoders[encoder].returned.push(Reverse(unit));
+        }
+    }
+
+    pub(super) fn has_gone_back(&mut self, step: u64, unit: u32) {
+        let planned = self.step_mut(step);
+        let encoder = planned.plan.units[unit as usize].encoder as usize;
+        planned.units_open[encoder] -= 1;
+        let next = planned.lane_next[unit as usize];
+        if next != NONE {
+            planned.lane_turn[next as usize] = true;
+            if planned.returned[next as usize] {
+                self.encoders[encoder].returned.push(Reverse(next));
+            }
+        }
+    }
+
+    /// `None`: not for anything of its own.
+    pub(super) fn encoder_waits_for(&self, rank: u32, encoder: u32) -> Option<Activity> {
+        let planned = self.find_step(self.ranks[rank as usize].version)?;
+        if planned.units_to_encode[encoder as usize] > 0 {
+            Some(Activity::WaitSamples)
+        } else {
+            (planned.units_open[encoder as usize] > 0).then_some(Activity::WaitGradients)
+        }
+    }
+}

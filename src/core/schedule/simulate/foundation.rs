@@ -1,0 +1,186 @@
+//! A foundation replica: its packs in plan order, each as soon as it is whole, through pipeline stages in 1F1B order.
+//!
+//! A stage first computes as many forwards as there are stages after it, then one forward and one backward in turn,
+//! then the backwards that are left (PipeDream-Flush; Narayanan et al. 2021): `p` stages idle `(p − 1) / (m + p − 1)` of
+//! `m` equal packs' time.
+
+use super::activity::Activity;
+use super::edges::{Kind, Parcel};
+use super::world::{Happening, Job, World};
+
+/// One rank of a replica. Counts are over the whole run, as packs come in order.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Stage {
+    pub replica: u32,
+    pub stage: u32,
+    /// Packs of the steps before.
+    before: u64,
+    forwards: u64,
+    backwards: u64,
+    /// Packs that the stage before has passed on, and the stage after has given back.
+    passed_on: u64,
+    given_back: u64,
+}
+
+impl World<'_> {
+    pub(super) fn tokens_arrive(&mut self, parcel: &Parcel) {
+        self.step_mut(parcel.step).tokens_missing[parcel.index as usize] -= 1;
+    }
+
+    pub(super) fn features_arrive(&mut self, step: u64, unit: u32) {
+        let planned = self.step_mut(step);
+        let pack = planned.plan.units[unit as usize].pack.index;
+        planned.features_missing[pack as usize] -= 1;
+    }
+
+    /// Begins the next job of a stage; false: there is none, or not yet.
+    pub(super) fn choose_stage(&mut self, rank: u32, stage: u32) -> bool {
+        let step = self.ranks[rank as usize].version;
+        let Some(planned) = self.find_step(step) else { return false };
+        let state = self.stages[stage as usize];
+        let packs = planned.packs_of_replica.of(state.replica);
+        let costs = self.costs.foundation;
+        let pack_of = |count: u64| packs[(count - state.before) as usize];
+        let cost_of = |pack: u32| costs.pack(&planned.plan.packs[pack as usize]) / f64::from(self.num_stages);
+        let end = state.before + packs.len() as u64;
+        if self.num_stages == 1 {
+            if state.forwards == end || !planned.is_whole(pack_of(state.forwards)) {
+                return false;
+            }
+            let pack = pack_of(state.forwards);
+            let seconds = cost_of(pack);
+            self.start(rank, Job::Pack { step, pack }, seconds);
+            return true;
+        }
+        if state.goes_forward(end, self.num_stages) {
+            let pack = pack_of(state.forwards);
+            let is_there = if state.stage == 0 { planned.is_whole(pack) } else { state.passed_on > state.forwards };
+            let seconds = cost_of(pack) * costs.forward;
+            return is_there && self.start(rank, Job::Forward { step, pack }, seconds);
+        }
+        if state.backwards == end {
+            return false;
+        }
+        let pack = pack_of(state.backwards);
+        let is_last = state.stage + 1 == self.num_stages;
+        let is_there = if is_last { state.forwards > state.backwards } else { state.given_back > state.backwards };
+        let seconds = cost_of(pack) * (1.0 - costs.forward);
+        is_there && self.start(rank, Job::Backward { step, pack }, seconds)
+    }
+
+    pub(super) fn has_computed(&mut self, rank: u32, stage: u32, step: u64, pack: u32) {
+        let state = &mut self.stages[stage as usize];
+        (state.forwards, state.backwards) = (state.forwards + 1, state.backwards + 1);
+        self.let_go(rank, step, pack);
+        self.return_units(rank, step, pack);
+    }
+
+    pub(super) fn has_gone_forward(&mut self, rank: u32, stage: u32, step: u64, pack: u32) {
+        let state = &mut self.stages[stage as usize];
+        state.forwards += 1;
+        let (is_first, is_last) = (state.stage == 0, state.stage + 1 == self.num_stages);
+        if is_first {
+            self.let_go(rank, step, pack);
+        }
+        if !is_last {
+            self.pass(rank, rank + 1, step, pack, true);
+        }
+    }
+
+    pub(super) fn has_come_back(&mut self, rank: u32, stage: u32, step: u64, pack: u32) {
+        let state = &mut self.stages[stage as usize];
+        state.backwards += 1;
+        match state.stage {
+            0 => self.return_units(rank, step, pack),
+            _ => self.pass(rank, rank - 1, step, pack, false),
+        }
+    }
+
+    /// Hidden states or their gradients, to the stage beside.
+    fn pass(&mut self, from: u32, to: u32, step: u64, pack: u32, forward: bool) {
+        let tokens = self.step(step).plan.packs[pack as usize].num_tokens() as f64;
+        let time = self.transfer(from, tokens * self.bytes_per_hidden);
+        self.clock.at(time, Happening::Passed { rank: to, forward });
+    }
+
+    pub(super) fn passed(&mut self, rank: u32, forward: bool) {
+        let stage = self.ranks[rank as usize].stage.expect("a stage beside it sent this");
+        let state = &mut self.stages[stage as usize];
+        *(if forward { &mut state.passed_on } else { &mut state.given_back }) += 1;
+        self.choose(rank);
+    }
+
+    /// Gives the credit of a pack's features back. A replica in stages has them in its hidden states after the first
+    /// stage's forward: if they were held until its backward, 1F1B would need the credit of several packs.
+    fn let_go(&mut self, rank: u32, step: u64, pack: u32) {
+        for at in 0..self.step(step).units_of_pack.of(pack).len() {
+            let (_, encoder, bytes) = self.features_of(step, pack, at);
+            if encoder != rank {
+                self.give_back(Kind::Features, encoder, rank, bytes);
+            }
+        }
+    }
+
+    /// Sends gradients of a pack's features, or word that there are none.
+    fn return_units(&mut self, rank: u32, step: u64, pack: u32) {
+        let since = self.clock.now();
+        for at in 0..self.step(step).units_of_pack.of(pack).len() {
+            let (index, to, features) = self.features_of(step, pack, at);
+            if to == rank {
+                self.unit_returns(step, index);
+                continue;
+            }
+            let bytes = if self.encoder_trained { features } else { 0 };
+            self.send(Parcel { kind: Kind::Gradient, step, index, from: rank, to, bytes, since });
+        }
+    }
+
+    /// A unit of a pack, its encoder's rank, and its features' bytes.
+    fn features_of(&self, step: u64, pack: u32, at: usize) -> (u32, u32, u64) {
+        let planned = self.step(step);
+        let index = planned.units_of_pack.of(pack)[at];
+        let unit = &planned.plan.units[index as usize];
+        (index, self.encoder_rank(unit.encoder), unit.num_features() as u64 * self.bytes.per_feature)
+    }
+
+    /// Whether a stage has computed all packs of the step that it is in.
+    pub(super) fn stage_is_finished(&self, stage: u32, step: u64) -> bool {
+        let state = &self.stages[stage as usize];
+        let end = self.step(step).packs_of_replica.of(state.replica).len() as u64 + state.before;
+        state.backwards == end
+    }
+
+    pub(super) fn stage_ends_step(&mut self, stage: u32) {
+        let state = &mut self.stages[stage as usize];
+        state.before = state.backwards;
+    }
+
+    /// `None`: not for anything of its own.
+    pub(super) fn stage_waits_for(&self, rank: u32, stage: u32) -> Option<Activity> {
+        let planned = self.find_step(self.ranks[rank as usize].version)?;
+        let state = &self.stages[stage as usize];
+        let packs = planned.packs_of_replica.of(state.replica);
+        let end = state.before + packs.len() as u64;
+        if state.backwards == end {
+            return None;
+        }
+        if state.stage == 0 && state.goes_forward(end, self.num_stages) {
+            let pack = packs[(state.forwards - state.before) as usize] as usize;
+            let tokens = planned.tokens_missing[pack] > 0;
+            return Some(if tokens { Activity::WaitSamples } else { Activity::WaitFeatures });
+        }
+        Some(Activity::WaitStage)
+    }
+}
+
+impl Stage {
+    pub fn new(replica: u32, stage: u32) -> Self {
+        Self { replica, stage, ..Self::default() }
+    }
+
+    /// Whether 1F1B has a forward next.
+    fn goes_forward(&self, end: u64, num_stages: u32) -> bool {
+        let after = u64::from(num_stages - self.stage - 1);
+        self.forwards < end && self.forwards - self.backwards <= after
+    }
+}

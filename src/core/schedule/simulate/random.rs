@@ -1,0 +1,51 @@
+//! Random numbers of a simulation: the same for the same key, on any machine.
+
+/// SplitMix64 (Steele, Lea & Flood 2014).
+pub(super) struct Random(u64);
+
+impl Random {
+    /// A stream that belongs to these numbers alone.
+    pub fn new(key: &[u64]) -> Self {
+        Self(key.iter().fold(0x7369_6d75_6c61_7465, |state, word| mix(state ^ mix(*word))))
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    /// From 0 on, below 1.
+    pub fn uniform(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Uniform in `0..bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+    }
+
+    /// Of mean 0 and deviation 1 (Box and Muller).
+    pub fn normal(&mut self) -> f64 {
+        (-2.0 * (1.0 - self.uniform()).ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
+    }
+
+    pub fn log_normal(&mut self, median: f64, deviation: f64) -> f64 {
+        median * (deviation * self.normal()).exp()
+    }
+
+    /// One of the values by their weights; `None` of nothing.
+    pub fn weighted(&mut self, entries: &[(u32, f64)]) -> Option<u32> {
+        let mut left = self.uniform() * entries.iter().map(|&(_, weight)| weight).sum::<f64>();
+        let hit = entries.iter().find(|&&(_, weight)| {
+            left -= weight;
+            left < 0.0
+        });
+        hit.or(entries.last()).map(|&(value, _)| value)
+    }
+}
+
+fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}

@@ -1,0 +1,278 @@
+//! What a simulation found: step times, where each pool's time goes, and what bounds the step.
+
+use super::activity::{Activity, Times};
+use super::costs::unit_size;
+use super::step::Step;
+use super::world::Rank;
+use super::{Gantt, SimSpec};
+use crate::message::Role;
+use crate::schedule::StepSummary;
+use serde::Serialize;
+
+/// A simulated run, without its first steps.
+#[derive(Clone, Debug, Serialize)]
+pub struct SimReport {
+    /// Seconds of every step, from one step's end to the next one's.
+    pub steps: Vec<f64>,
+    pub tokens: u64,
+    pub samples: u64,
+    pub packs: u64,
+    pub units: u64,
+    pub patches: u64,
+    /// Data, encoder, foundation; those that have ranks.
+    pub pools: Vec<PoolReport>,
+    /// What a step would last if nothing but this took time; the longest first.
+    pub bounds: Vec<Bound>,
+    /// Seconds that parcels waited for credit in the mean step: pixels, tokens, features, gradients.
+    pub credit_waits: [f64; 4],
+    /// Share of a pipeline that `(p − 1) / (m + p − 1)` says is idle, for the mean number of packs; 0 without stages.
+    pub ideal_bubble: f64,
+    #[serde(skip)]
+    pub gantt: Gantt,
+}
+
+/// One pool's time.
+#[derive(Clone, Debug, Serialize)]
+pub struct PoolReport {
+    pub role: Role,
+    pub ranks: usize,
+    /// Share of the time in which its ranks compute, 0 to 1.
+    pub busy: f64,
+    /// Share of each activity that was met, the largest first.
+    pub shares: Vec<(Activity, f64)>,
+}
+
+/// What a step cannot be faster than.
+#[derive(Clone, Debug, Serialize)]
+pub struct Bound {
+    pub what: &'static str,
+    /// Of the mean step.
+    pub seconds: f64,
+}
+
+impl SimReport {
+    pub fn seconds(&self) -> f64 {
+        self.steps.iter().sum()
+    }
+
+    pub fn mean_step(&self) -> f64 {
+        self.seconds() / self.steps.len() as f64
+    }
+
+    /// The step time that this share of the steps does not exceed.
+    pub fn quantile(&self, share: f64) -> f64 {
+        let mut sorted = self.steps.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted[((sorted.len() - 1) as f64 * share).round() as usize]
+    }
+
+    pub fn tokens_per_second(&self) -> f64 {
+        self.tokens as f64 / self.seconds()
+    }
+
+    /// What limits the step most.
+    pub fn bound(&self) -> &Bound {
+        &self.bounds[0]
+    }
+
+    /// The pool of a role, if it has ranks of its own.
+    pub fn pool(&self, role: Role) -> Option<&PoolReport> {
+        self.pools.iter().find(|pool| pool.role == role)
+    }
+}
+
+impl PoolReport {
+    /// Share of one activity.
+    pub fn share(&self, activity: Activity) -> f64 {
+        self.shares.iter().find(|(what, _)| *what == activity).map_or(0.0, |&(_, share)| share)
+    }
+}
+
+/// Takes notes while a simulation runs.
+pub(super) struct Ledger {
+    first_step: u64,
+    last_step: u64,
+    /// At the end of the steps that are left out, and at the end of the last.
+    begin: Snapshot,
+    end: Snapshot,
+    ends: Vec<f64>,
+    work: Work,
+}
+
+#[derive(Default)]
+struct Snapshot {
+    time: f64,
+    times: Vec<Times>,
+    waited: [f64; 4],
+}
+
+/// Sums over steps.
+#[derive(Default)]
+struct Work {
+    tokens: u64,
+    samples: u64,
+    packs: u64,
+    units: u64,
+    patches: f64,
+    encoder: f64,
+    foundation: f64,
+    /// Of each step's dearest encoder and replica.
+    longest_encoder: f64,
+    longest_replica: f64,
+    data: f64,
+}
+
+impl Ledger {
+    pub fn new(spec: &SimSpec) -> Self {
+        let first = spec.coordinator.first_step.0;
+        Self {
+            first_step: first + spec.warm_up,
+            last_step: spec.coordinator.steps - 1,
+            begin: Snapshot::default(),
+            end: Snapshot::default(),
+            ends: Vec::new(),
+            work: Work::default(),
+        }
+    }
+
+    /// A step was applied.
+    pub fn step(
+        &mut self,
+        spec: &SimSpec,
+        summary: &StepSummary,
+        step: &Step,
+        now: f64,
+        ranks: &[Rank],
+        waited: [f64; 4],
+    ) {
+        let snapshot =
+            || Snapshot { time: now, times: ranks.iter().map(|rank| rank.times_until(now)).collect(), waited };
+        let number = summary.step.0;
+        if number + 1 == self.first_step {
+            self.begin = snapshot();
+        }
+        if number >= self.first_step {
+            self.ends.push(now);
+            self.work.add(spec, summary, step);
+        }
+        if number == self.last_step {
+            self.end = snapshot();
+        }
+    }
+
+    pub fn report(self, spec: &SimSpec, ranks: &[Rank], gantt: Gantt) -> SimReport {
+        let num_steps = self.ends.len() as f64;
+        let seconds = self.end.time - self.begin.time;
+        let starts = std::iter::once(self.begin.time).chain(self.ends.iter().copied());
+        let pool = |role: Role| {
+            let of_role = (0..ranks.len()).filter(|&rank| ranks[rank].actor.role == role);
+            let mut sums = Times::default();
+            let mut num_ranks = 0;
+            for rank in of_role {
+                num_ranks += 1;
+                for (what, sum) in sums.iter_mut().enumerate() {
+                    let before = self.begin.times.get(rank).map_or(0.0, |times| times[what]);
+                    *sum += self.end.times[rank][what] - before;
+                }
+            }
+            let whole = (seconds * f64::from(num_ranks)).max(f64::MIN_POSITIVE);
+            let mut shares: Vec<(Activity, f64)> =
+                Activity::ALL.into_iter().zip(sums.map(|sum| sum / whole)).filter(|(_, share)| *share > 0.0).collect();
+            shares.sort_by(|left, right| right.1.total_cmp(&left.1));
+            let busy = shares.iter().filter(|(what, _)| what.is_busy()).map(|(_, share)| share).sum();
+            (num_ranks > 0).then_some(PoolReport { role, ranks: num_ranks as usize, busy, shares })
+        };
+        let stages = f64::from(spec.cluster.stages.max(1));
+        let packs = self.work.packs as f64 / num_steps / f64::from(spec.coordinator.pools.foundation.max(1));
+        SimReport {
+            steps: starts.zip(&self.ends).map(|(start, end)| end - start).collect(),
+            tokens: self.work.tokens,
+            samples: self.work.samples,
+            packs: self.work.packs,
+            units: self.work.units,
+            patches: self.work.patches as u64,
+            pools: [Role::Data, Role::Encoder, Role::Foundation].into_iter().filter_map(pool).collect(),
+            bounds: self.work.bounds(spec, num_steps),
+            credit_waits: std::array::from_fn(|kind| (self.end.waited[kind] - self.begin.waited[kind]) / num_steps),
+            ideal_bubble: (stages - 1.0) / (packs + stages - 1.0),
+            gantt,
+        }
+    }
+}
+
+impl Work {
+    fn add(&mut self, spec: &SimSpec, summary: &StepSummary, step: &Step) {
+        let plan = &step.plan;
+        let costs = &spec.costs;
+        self.tokens += summary.num_tokens as u64;
+        self.samples += summary.num_samples as u64;
+        self.packs += plan.packs.len() as u64;
+        self.units += plan.units.len() as u64;
+        let share = if spec.encoder_trained { 1.0 } else { costs.encoder.forward };
+        let mut encoders = vec![0.0; step.units_open.len()];
+        let mut patches = 0.0;
+        for unit in &plan.units {
+            patches += unit_size(unit).1;
+            encoders[unit.encoder as usize] += costs.encoder.unit(unit) * share;
+        }
+        let mut replicas = vec![0.0; spec.coordinator.pools.foundation as usize];
+        for pack in &plan.packs {
+            replicas[pack.replica as usize] += costs.foundation.pack(pack);
+        }
+        self.patches += patches;
+        self.encoder += encoders.iter().sum::<f64>();
+        self.foundation += replicas.iter().sum::<f64>();
+        self.longest_encoder += encoders.iter().copied().fold(0.0, f64::max);
+        self.longest_replica += replicas.iter().copied().fold(0.0, f64::max);
+        let data = &costs.data;
+        let bytes = patches * spec.coordinator.plan.shape.bytes_per_patch as f64
+            + summary.num_tokens as f64 * super::world::BYTES_PER_TOKEN as f64;
+        self.data += data.per_sample * summary.num_samples as f64 + data.per_patch * patches + data.per_byte * bytes;
+    }
+
+    fn bounds(&self, spec: &SimSpec, num_steps: f64) -> Vec<Bound> {
+        let (pools, cluster, costs) = (spec.coordinator.pools, &spec.cluster, &spec.costs);
+        let stages = f64::from(cluster.stages.max(1));
+        let replicas = f64::from(pools.foundation.max(1));
+        let encoder_step = if spec.encoder_trained { costs.encoder.per_step } else { 0.0 };
+        let encoder_bytes = if spec.encoder_trained { costs.encoder.gradient_bytes } else { 0.0 };
+        let foundation_step = costs.foundation.per_step / stages;
+        let foundation_reduce = cluster.reduction(costs.foundation.gradient_bytes / stages, pools.foundation as usize);
+        let colocated = spec.coordinator.plan.colocated;
+        let num_encoders = f64::from(spec.coordinator.plan.encoder_replicas.max(1));
+        let encoder_reduce = cluster.reduction(encoder_bytes, num_encoders as usize);
+        let of = |seconds: f64| seconds / num_steps;
+        let mut bounds = Vec::new();
+        let mut add = |what, seconds| bounds.push(Bound { what, seconds });
+        if colocated {
+            let per_step = foundation_step + foundation_reduce + encoder_step + encoder_reduce;
+            let work = self.foundation / stages + self.encoder;
+            add("encoders and foundation on the same ranks", of(work) / replicas + per_step);
+            add(
+                "the dearest foundation replica",
+                of(self.longest_replica) / stages + foundation_step + foundation_reduce,
+            );
+        } else {
+            let encoders = of(self.encoder) / num_encoders;
+            if spec.coordinator.pools.encoder > 0 {
+                add("encoders", encoders + encoder_step + encoder_reduce);
+                add("the dearest encoder", of(self.longest_encoder) + encoder_step + encoder_reduce);
+            }
+            let per_step = foundation_step + foundation_reduce;
+            add("foundation", of(self.foundation) / (replicas * stages) + per_step);
+            add("the dearest foundation replica", of(self.longest_replica) / stages + per_step);
+        }
+        let data = of(self.data);
+        add("data actors", data / f64::from(pools.data.max(1)));
+        if let Some(cores) = cluster.cores {
+            let compute = of(self.encoder) * cluster.encoder_threads
+                + of(self.foundation) * cluster.foundation_threads
+                + encoder_step * num_encoders * cluster.encoder_threads
+                + costs.foundation.per_step * replicas * cluster.foundation_threads;
+            add("cores", (compute + data) / cores);
+        }
+        // A sum that equals the maximum names the pool, not its dearest rank.
+        bounds.sort_by(|left, right| right.seconds.total_cmp(&left.seconds));
+        bounds
+    }
+}

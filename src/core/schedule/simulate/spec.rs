@@ -1,0 +1,101 @@
+//! What a simulation is told.
+
+use super::Costs;
+use crate::config::Placement;
+use crate::schedule::{CoordinatorSpec, Failure};
+
+/// A run and where it runs.
+#[derive(Clone, Debug)]
+pub struct SimSpec {
+    /// The run; `steps` of it are simulated. Checkpoints take no time.
+    pub coordinator: CoordinatorSpec,
+    pub costs: Costs,
+    pub cluster: Cluster,
+    /// The encoders' weights are trained; otherwise they work ahead of the step.
+    pub encoder_trained: bool,
+    /// First steps that the report leaves out: the pipeline fills.
+    pub warm_up: u64,
+    /// Steps that the report draws, counted from the first that is not left out.
+    pub drawn_steps: u64,
+}
+
+/// The machines under a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cluster {
+    /// Cores that all actors share; `None`: every rank has its own device.
+    pub cores: Option<f64>,
+    /// Cores that one actor of each pool uses when it computes.
+    pub encoder_threads: f64,
+    pub foundation_threads: f64,
+    /// Seconds of a message between the scheduler and an engine, one way.
+    pub control_latency: f64,
+    /// Seconds from an engine to another, and bytes a second that one rank sends.
+    pub latency: f64,
+    pub bandwidth: f64,
+    /// Bytes a second of a rank in a reduction; its time is `2 (n - 1) / n · bytes / bandwidth` and a latency a round.
+    pub reduce_bandwidth: f64,
+    /// Pipeline stages of a foundation replica, each one rank; packs go through them in 1F1B order.
+    pub stages: u32,
+    /// Bytes of one token's hidden state, from stage to stage.
+    pub bytes_per_hidden: f64,
+    /// Standard deviation of the logarithm of every duration.
+    pub jitter: f64,
+    pub seed: u64,
+}
+
+impl Default for Cluster {
+    /// Every rank on its own device, links without delay.
+    fn default() -> Self {
+        Self {
+            cores: None,
+            encoder_threads: 1.0,
+            foundation_threads: 1.0,
+            control_latency: 0.0,
+            latency: 0.0,
+            bandwidth: f64::INFINITY,
+            reduce_bandwidth: f64::INFINITY,
+            stages: 1,
+            bytes_per_hidden: 0.0,
+            jitter: 0.0,
+            seed: 1,
+        }
+    }
+}
+
+impl Cluster {
+    /// Seconds of a reduction of `bytes` over `ranks`.
+    pub(super) fn reduction(&self, bytes: f64, ranks: usize) -> f64 {
+        if ranks < 2 || bytes == 0.0 {
+            return 0.0;
+        }
+        let ranks = ranks as f64;
+        2.0 * (ranks - 1.0) / ranks * bytes / self.reduce_bandwidth + self.latency * ranks.log2().ceil()
+    }
+}
+
+impl SimSpec {
+    /// The same run on other pools. Lanes follow the encoders unless `fixed_lanes` says how many there are.
+    pub fn with_pools(&self, placement: Placement, encoders: u32, foundations: u32, fixed_lanes: Option<u32>) -> Self {
+        let mut spec = self.clone();
+        let colocated = placement == Placement::Colocated;
+        let encoders = if colocated { foundations } else { encoders };
+        spec.coordinator.pools.encoder = if colocated { 0 } else { encoders };
+        spec.coordinator.pools.foundation = foundations;
+        let plan = &mut spec.coordinator.plan;
+        (plan.foundation_replicas, plan.encoder_replicas, plan.colocated) = (foundations, encoders, colocated);
+        plan.num_lanes = fixed_lanes.unwrap_or(encoders);
+        spec
+    }
+}
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum SimError {
+    /// The run ended as a real one would have.
+    #[error("the simulated run failed: {0}")]
+    Run(Failure),
+    #[error("the simulated run came to a stand in step {step}, with nothing on its way")]
+    Stuck { step: u64 },
+    #[error("a simulation of {steps} steps with {warm_up} left out has nothing to report")]
+    NoSteps { steps: u64, warm_up: u64 },
+}
