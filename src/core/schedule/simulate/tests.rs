@@ -11,7 +11,7 @@ use proptest::prelude::*;
 /// A run of `steps` of samples of which `per_pack` fill a pack of 100 tokens.
 fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: usize) -> SimSpec {
     let plan = PlanSpec {
-        pack: PackLimits { max_tokens: 100, max_samples: usize::MAX },
+        pack: PackLimits::tokens(100),
         cost: CostModel::decoder(64),
         learning_rate: LearningRate { peak: 0.1, min: 0.0, schedule: Schedule::Linear, warmup_steps: 2, steps },
         foundation_replicas: foundation,

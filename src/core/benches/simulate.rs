@@ -1,0 +1,102 @@
+//! How fast a run is simulated: many ranks, every step planned by the real coordinator.
+//! `cargo bench -p loongforge-core --bench simulate -- [STEPS]`
+
+use loongforge_core::config::{BadSamples, Schedule};
+use loongforge_core::message::{Role, SampleId, StepId};
+use loongforge_core::schedule::simulate::{Cluster, Costs, DataCosts, Law, Measured, RoleCosts, Samples, SimSpec, simulate};
+use loongforge_core::schedule::{
+    CoordinatorSpec, CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits, PlanSpec, PoolSizes,
+};
+use std::time::Instant;
+
+const STEPS: u64 = 1000;
+const WARM_UP: u64 = 2;
+/// Samples that are drawn; longer runs go round.
+const NUM_SAMPLES: u64 = 40_000;
+const MAX_TOKENS: usize = 8192;
+
+/// What is simulated: ranks of 4,096 in all.
+struct Shape {
+    name: &'static str,
+    encoders: u32,
+    replicas: u32,
+    stages: u32,
+    batch: usize,
+}
+
+const SHAPES: [Shape; 2] = [
+    Shape { name: "1,024 encoders + 3,072 replicas", encoders: 1024, replicas: 3072, stages: 1, batch: 12_288 },
+    Shape { name: "512 encoders + 448 replicas x 8 stages", encoders: 512, replicas: 448, stages: 8, batch: 14_336 },
+];
+
+fn main() {
+    // Cargo adds `--bench`.
+    let steps = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(STEPS);
+    let law = Law::Vlm.samples(1, MAX_TOKENS);
+    let samples = Measured::new((0..NUM_SAMPLES).map(|position| law.sample(position)).collect()).expect("samples");
+    for shape in &SHAPES {
+        let spec = spec(shape, steps);
+        let start = Instant::now();
+        let report = simulate(&spec, &samples).expect("a run without failures");
+        let seconds = start.elapsed().as_secs_f64();
+        let busy = |role| report.pool(role).map_or(0.0, |pool| pool.busy * 100.0);
+        let per_step = (steps - WARM_UP) as f64;
+        println!(
+            "{}: {steps} steps in {seconds:.2} s, {:.2} ms a step; {:.0} samples, {:.0} packs, {:.0} units a step; \
+             simulated step {:.3} s, encoders {:.0} % and foundation {:.0} % busy",
+            shape.name,
+            seconds * 1e3 / steps as f64,
+            report.samples as f64 / per_step,
+            report.packs as f64 / per_step,
+            report.units as f64 / per_step,
+            report.mean_step(),
+            busy(Role::Encoder),
+            busy(Role::Foundation),
+        );
+    }
+}
+
+fn spec(shape: &Shape, steps: u64) -> SimSpec {
+    let plan = PlanSpec {
+        pack: PackLimits::tokens(MAX_TOKENS),
+        cost: CostModel::decoder(4096),
+        learning_rate: LearningRate { peak: 1e-5, min: 0.0, schedule: Schedule::Cosine, warmup_steps: 10, steps },
+        foundation_replicas: shape.replicas,
+        encoder_replicas: shape.encoders,
+        num_lanes: shape.encoders,
+        colocated: false,
+        shape: ModelShape { hidden_size: 4096, bytes_per_patch: 6144, bytes_per_feature: 32_768 },
+        credits: EdgeCredits { pixels: 256 << 20, tokens: 16 << 20, features: 512 << 20 },
+    };
+    let coordinator = CoordinatorSpec {
+        pools: PoolSizes { data: 64, encoder: shape.encoders, foundation: shape.replicas },
+        plan,
+        first_step: StepId(0),
+        cursor: SampleId(0),
+        steps,
+        global_batch_size: shape.batch,
+        prefetch_steps: 2,
+        clip_grad: 1.0,
+        max_nonfinite: 3,
+        bad_samples: BadSamples { max_fraction: 0.01, max_consecutive: 100 },
+        checkpoint_dir: "checkpoints".into(),
+        checkpoint_every: 0,
+    };
+    // A tower of 0.6 B and a language model of 8 B parameters on devices of 4e14 FLOP/s.
+    let costs = Costs {
+        data: DataCosts { per_sample: 1e-4, per_patch: 1e-7, per_byte: 1e-11 },
+        encoder: RoleCosts { per_token: 9e-6, per_square: 1e-9, per_step: 0.002, gradient_bytes: 2.4e9, ..RoleCosts::default() },
+        foundation: RoleCosts { per_token: 1.2e-4, per_square: 2e-9, per_step: 0.02, gradient_bytes: 3.2e10, ..RoleCosts::default() },
+    };
+    let cluster = Cluster {
+        control_latency: 2e-4,
+        latency: 2e-5,
+        bandwidth: 4e10,
+        reduce_bandwidth: 2e11,
+        stages: shape.stages,
+        bytes_per_hidden: 8192.0,
+        jitter: 0.02,
+        ..Cluster::default()
+    };
+    SimSpec { coordinator, costs, cluster, encoder_trained: true, warm_up: WARM_UP, drawn_steps: 0 }
+}
