@@ -3,7 +3,9 @@
 
 use loongforge_core::config::{BadSamples, Schedule};
 use loongforge_core::message::{Role, SampleId, StepId};
-use loongforge_core::schedule::simulate::{Cluster, Costs, DataCosts, Law, Measured, RoleCosts, Samples, SimSpec, simulate};
+use loongforge_core::schedule::simulate::{
+    Cluster, Costs, DataCosts, Law, Measured, RoleCosts, Samples, SimSpec, simulate,
+};
 use loongforge_core::schedule::{
     CoordinatorSpec, CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits, PlanSpec, PoolSizes,
 };
@@ -84,9 +86,22 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
     };
     // A tower of 0.6 B and a language model of 8 B parameters on devices of 4e14 FLOP/s.
     let costs = Costs {
+        latency: 0.0,
         data: DataCosts { per_sample: 1e-4, per_patch: 1e-7, per_byte: 1e-11 },
-        encoder: RoleCosts { per_token: 9e-6, per_square: 1e-9, per_step: 0.002, gradient_bytes: 2.4e9, ..RoleCosts::default() },
-        foundation: RoleCosts { per_token: 1.2e-4, per_square: 2e-9, per_step: 0.02, gradient_bytes: 3.2e10, ..RoleCosts::default() },
+        encoder: RoleCosts {
+            per_token: 9e-6,
+            per_square: 1e-9,
+            per_step: 0.002,
+            gradient_bytes: 2.4e9,
+            ..RoleCosts::default()
+        },
+        foundation: RoleCosts {
+            per_token: 1.2e-4,
+            per_square: 2e-9,
+            per_step: 0.02,
+            gradient_bytes: 3.2e10,
+            ..RoleCosts::default()
+        },
     };
     let cluster = Cluster {
         control_latency: 2e-4,

@@ -10,6 +10,8 @@ pub struct Costs {
     pub data: DataCosts,
     pub encoder: RoleCosts,
     pub foundation: RoleCosts,
+    /// A message from an engine to the scheduler or to another engine, or back.
+    pub latency: f64,
 }
 
 /// Of one data actor.

@@ -31,35 +31,50 @@ pub(super) struct Parcel {
 
 /// All edges. One is remembered only while something is in flight on it: many thousands of ranks have many millions.
 pub(super) struct Edges {
-    open: HashMap<(u8, u32, u32), Edge, BuildHasherDefault<Mix>>,
+    open: HashMap<Key, Edge, BuildHasherDefault<Mix>>,
+    /// Parcels without credit, apart from what is looked at all the time.
+    waiting: HashMap<Key, VecDeque<Parcel>, BuildHasherDefault<Mix>>,
     /// By kind.
     credits: [u64; 4],
     /// Seconds that parcels waited for credit, by kind.
     pub waited: [f64; 4],
 }
 
+/// Kind and ranks.
+type Key = (u8, u32, u32);
+
+/// What is in flight.
 #[derive(Default)]
 struct Edge {
     bytes: u64,
     parcels: u32,
-    waiting: VecDeque<Parcel>,
+}
+
+impl Edge {
+    /// Takes credit, if there is enough.
+    fn take(&mut self, bytes: u64, credit: u64) -> bool {
+        let fits = self.bytes + bytes <= credit && self.parcels < MAX_PARCELS;
+        if fits {
+            self.bytes += bytes;
+            self.parcels += 1;
+        }
+        fits
+    }
 }
 
 impl Edges {
     pub fn new(credits: [u64; 4]) -> Self {
-        Self { open: HashMap::default(), credits, waited: [0.0; 4] }
+        Self { open: HashMap::default(), waiting: HashMap::default(), credits, waited: [0.0; 4] }
     }
 
     /// Takes credit for a parcel; false: it waits.
     pub fn send(&mut self, parcel: Parcel) -> bool {
+        let key = (parcel.kind as u8, parcel.from, parcel.to);
+        let is_next = self.waiting.is_empty() || !self.waiting.contains_key(&key);
         let credit = self.credits[parcel.kind as usize];
-        let edge = self.open.entry((parcel.kind as u8, parcel.from, parcel.to)).or_default();
-        let goes = edge.waiting.is_empty() && edge.bytes + parcel.bytes <= credit && edge.parcels < MAX_PARCELS;
-        if goes {
-            edge.bytes += parcel.bytes;
-            edge.parcels += 1;
-        } else {
-            edge.waiting.push_back(parcel);
+        let goes = is_next && self.open.entry(key).or_default().take(parcel.bytes, credit);
+        if !goes {
+            self.waiting.entry(key).or_default().push_back(parcel);
         }
         goes
     }
@@ -70,23 +85,25 @@ impl Edges {
         let edge = self.open.get_mut(&key).expect("credit that was taken");
         edge.bytes -= bytes;
         edge.parcels -= 1;
-        while let Some(parcel) = edge.waiting.front() {
-            if edge.bytes + parcel.bytes > self.credits[kind as usize] || edge.parcels >= MAX_PARCELS {
-                break;
+        if !self.waiting.is_empty()
+            && let Some(waiting) = self.waiting.get_mut(&key)
+        {
+            while let Some(parcel) = waiting.pop_front_if(|next| edge.take(next.bytes, self.credits[kind as usize])) {
+                self.waited[kind as usize] += now - parcel.since;
+                sent.push(parcel);
             }
-            edge.bytes += parcel.bytes;
-            edge.parcels += 1;
-            self.waited[kind as usize] += now - parcel.since;
-            sent.extend(edge.waiting.pop_front());
+            if waiting.is_empty() {
+                self.waiting.remove(&key);
+            }
         }
-        if edge.parcels == 0 && edge.waiting.is_empty() {
+        if edge.parcels == 0 {
             self.open.remove(&key);
         }
     }
 
     /// Whether anything is in flight or waits.
     pub fn is_empty(&self) -> bool {
-        self.open.is_empty()
+        self.open.is_empty() && self.waiting.is_empty()
     }
 }
 

@@ -41,12 +41,12 @@ impl World<'_> {
         if let Some(&Reverse((step, unit))) = self.encoders[encoder as usize].ready.peek().filter(|top| is_due(top.0.0))
         {
             self.encoders[encoder as usize].ready.pop();
-            let seconds = costs.unit(&self.step(step).plan.units[unit as usize]) * costs.forward;
+            let seconds = self.step(step).unit_seconds[unit as usize] * costs.forward;
             self.start(rank, Job::Encode { step, unit }, seconds);
             return true;
         }
         if let Some(Reverse(unit)) = self.encoders[encoder as usize].returned.pop() {
-            let seconds = costs.unit(&self.step(version).plan.units[unit as usize]) * (1.0 - costs.forward);
+            let seconds = self.step(version).unit_seconds[unit as usize] * (1.0 - costs.forward);
             self.start(rank, Job::EncoderBackward { step: version, unit }, seconds);
             return true;
         }
@@ -55,7 +55,7 @@ impl World<'_> {
 
     pub(super) fn has_encoded(&mut self, rank: u32, step: u64, unit: u32) {
         let planned = self.step_mut(step);
-        let features = planned.plan.units[unit as usize].num_features() as u64;
+        let bytes = planned.feature_bytes[unit as usize];
         let (encoder, replica) = (planned.plan.units[unit as usize].encoder, planned.plan.units[unit as usize].replica);
         planned.units_to_encode[encoder as usize] -= 1;
         let next = planned.order_next[unit as usize];
@@ -69,7 +69,7 @@ impl World<'_> {
         if to == rank {
             self.features_arrive(step, unit);
         } else {
-            let (bytes, since) = (features * self.bytes.per_feature, self.clock.now());
+            let since = self.clock.now();
             self.send(Parcel { kind: Kind::Features, step, index: unit, from: rank, to, bytes, since });
         }
     }

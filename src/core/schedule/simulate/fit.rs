@@ -1,6 +1,8 @@
 //! Costs of a pool from the steps of a real run: non-negative least squares of relative errors, twice, without outliers.
 
 use super::RoleCosts;
+use super::costs::{pack_size, unit_size};
+use crate::message::StepPlan;
 
 /// What a pool computed in one step, and how long all its ranks together were busy.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -11,6 +13,21 @@ pub struct Observation {
     /// Ranks of the pool: each pays once a step.
     pub ranks: f64,
     pub seconds: f64,
+}
+
+impl Observation {
+    /// What encoders and foundation compute in a step, without ranks and times.
+    pub fn of(plan: &StepPlan) -> [Self; 2] {
+        let sum = |sizes: &mut dyn Iterator<Item = (f64, f64)>| {
+            sizes.fold(Self::default(), |sum, (squares, tokens)| Self {
+                squares: sum.squares + squares,
+                tokens: sum.tokens + tokens,
+                batches: sum.batches + 1.0,
+                ..sum
+            })
+        };
+        [sum(&mut plan.units.iter().map(unit_size)), sum(&mut plan.packs.iter().map(pack_size))]
+    }
 }
 
 #[derive(Debug, thiserror::Error)]

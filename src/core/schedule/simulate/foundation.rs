@@ -41,7 +41,7 @@ impl World<'_> {
         let packs = planned.packs_of_replica.of(state.replica);
         let costs = self.costs.foundation;
         let pack_of = |count: u64| packs[(count - state.before) as usize];
-        let cost_of = |pack: u32| costs.pack(&planned.plan.packs[pack as usize]) / f64::from(self.num_stages);
+        let cost_of = |pack: u32| planned.pack_seconds[pack as usize] / f64::from(self.num_stages);
         let end = state.before + packs.len() as u64;
         if self.num_stages == 1 {
             if state.forwards == end || !planned.is_whole(pack_of(state.forwards)) {
@@ -139,8 +139,8 @@ impl World<'_> {
     fn features_of(&self, step: u64, pack: u32, at: usize) -> (u32, u32, u64) {
         let planned = self.step(step);
         let index = planned.units_of_pack.of(pack)[at];
-        let unit = &planned.plan.units[index as usize];
-        (index, self.encoder_rank(unit.encoder), unit.num_features() as u64 * self.bytes.per_feature)
+        let encoder = planned.plan.units[index as usize].encoder;
+        (index, self.encoder_rank(encoder), planned.feature_bytes[index as usize])
     }
 
     /// Whether a stage has computed all packs of the step that it is in.

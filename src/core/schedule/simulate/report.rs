@@ -211,13 +211,13 @@ impl Work {
         let share = if spec.encoder_trained { 1.0 } else { costs.encoder.forward };
         let mut encoders = vec![0.0; step.units_open.len()];
         let mut patches = 0.0;
-        for unit in &plan.units {
+        for (unit, seconds) in plan.units.iter().zip(&step.unit_seconds) {
             patches += unit_size(unit).1;
-            encoders[unit.encoder as usize] += costs.encoder.unit(unit) * share;
+            encoders[unit.encoder as usize] += seconds * share;
         }
         let mut replicas = vec![0.0; spec.coordinator.pools.foundation as usize];
-        for pack in &plan.packs {
-            replicas[pack.replica as usize] += costs.foundation.pack(pack);
+        for (pack, seconds) in plan.packs.iter().zip(&step.pack_seconds) {
+            replicas[pack.replica as usize] += seconds;
         }
         self.patches += patches;
         self.encoder += encoders.iter().sum::<f64>();

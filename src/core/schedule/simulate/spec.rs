@@ -27,9 +27,9 @@ pub struct Cluster {
     /// Cores that one actor of each pool uses when it computes.
     pub encoder_threads: f64,
     pub foundation_threads: f64,
-    /// Seconds of a message between the scheduler and an engine, one way.
+    /// Seconds of a message between the scheduler and an engine, one way, besides `Costs::latency`.
     pub control_latency: f64,
-    /// Seconds from an engine to another, and bytes a second that one rank sends.
+    /// Seconds from an engine to another besides `Costs::latency`, and bytes a second that one rank sends.
     pub latency: f64,
     pub bandwidth: f64,
     /// Bytes a second of a rank in a reduction; its time is `2 (n - 1) / n · bytes / bandwidth` and a latency a round.

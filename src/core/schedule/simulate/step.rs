@@ -1,5 +1,6 @@
 //! One planned step as indices: who computes what, and what each pack and unit still waits for.
 
+use super::Costs;
 use super::data::Sending;
 use crate::message::StepPlan;
 use std::collections::BTreeMap;
@@ -40,6 +41,10 @@ impl Lists {
 /// A step between its plan and its end.
 pub(super) struct Step {
     pub plan: Arc<StepPlan>,
+    /// Seconds of each unit and pack, forward and backward, and bytes of each unit's features.
+    pub unit_seconds: Vec<f64>,
+    pub pack_seconds: Vec<f64>,
+    pub feature_bytes: Vec<u64>,
     /// Parcels of tokens and units of features that have not come, by pack.
     pub tokens_missing: Vec<u32>,
     pub features_missing: Vec<u32>,
@@ -63,12 +68,22 @@ pub(super) struct Step {
 }
 
 impl Step {
-    pub fn new(plan: Arc<StepPlan>, num_data: usize, num_encoders: usize, num_replicas: usize, bytes: Bytes) -> Self {
+    pub fn new(
+        plan: Arc<StepPlan>,
+        num_data: usize,
+        num_encoders: usize,
+        num_replicas: usize,
+        bytes: Bytes,
+        costs: &Costs,
+    ) -> Self {
         let (num_packs, num_units) = (plan.packs.len(), plan.units.len());
         // Packs are numbered within their step in the order of the plan.
         let units_of_pack = Lists::new(num_packs, plan.units.iter().map(|unit| unit.pack.index));
         let packs_of_replica = Lists::new(num_replicas, plan.packs.iter().map(|pack| pack.replica));
         let mut step = Self {
+            unit_seconds: plan.units.iter().map(|unit| costs.encoder.unit(unit)).collect(),
+            pack_seconds: plan.packs.iter().map(|pack| costs.foundation.pack(pack)).collect(),
+            feature_bytes: plan.units.iter().map(|unit| unit.num_features() as u64 * bytes.per_feature).collect(),
             tokens_missing: vec![0; num_packs],
             features_missing: (0..num_packs as u32).map(|pack| units_of_pack.of(pack).len() as u32).collect(),
             pixels_missing: vec![0; num_units],

@@ -37,7 +37,8 @@ pub(super) enum Happening {
     Done(u32),
     /// Jobs on the shared cores may end.
     Cores(u32),
-    Arrive(Parcel),
+    /// The first parcel that a rank has sent is there.
+    Arrive(u32),
     /// Hidden states came from the stage before, or gradients from the one after.
     Passed {
         rank: u32,
@@ -84,6 +85,8 @@ pub(super) struct Rank {
     unsent: Vec<(u64, u32)>,
     /// Sending is free again at this time.
     egress: f64,
+    /// On their way, with the times at which they are there: one after the other, so that only the first is scheduled.
+    sent: VecDeque<(f64, Parcel)>,
     /// Credit of parcels that came while it computed: it looks at its mail afterwards.
     unread: Vec<(Kind, u32, u64)>,
 }
@@ -209,7 +212,7 @@ impl<'a> World<'a> {
         loop {
             if !self.outbox.is_empty() && self.clock.next_time().is_none_or(|time| time > self.clock.now()) {
                 let inputs = std::mem::take(&mut self.outbox);
-                let time = self.clock.now() + self.spec.cluster.control_latency;
+                let time = self.clock.now() + self.spec.cluster.control_latency + self.costs.latency;
                 self.clock.at(time, Happening::Inputs(inputs));
             }
             let Some(happening) = self.clock.next() else { break };
@@ -236,7 +239,14 @@ impl<'a> World<'a> {
                 }
                 ended.into_iter().for_each(|rank| self.finish(rank));
             }
-            Happening::Arrive(parcel) => self.arrive(parcel),
+            Happening::Arrive(from) => {
+                let sent = &mut self.ranks[from as usize].sent;
+                let (_, parcel) = sent.pop_front().expect("a parcel on its way");
+                if let Some(&(time, _)) = sent.front() {
+                    self.clock.at(time, Happening::Arrive(from));
+                }
+                self.arrive(parcel);
+            }
             Happening::Passed { rank, forward } => self.passed(rank, forward),
             Happening::Reduced(pool) => {
                 let ranks = std::mem::take(&mut self.pools[pool].ranks);
@@ -258,7 +268,7 @@ impl<'a> World<'a> {
                     self.coordinate(input, &mut outputs);
                 }
                 if !outputs.is_empty() {
-                    let time = self.clock.now() + self.spec.cluster.control_latency;
+                    let time = self.clock.now() + self.spec.cluster.control_latency + self.costs.latency;
                     self.clock.at(time, Happening::Outputs(outputs));
                 }
             }
@@ -300,7 +310,7 @@ impl<'a> World<'a> {
                 if step == self.first_step + self.steps.len() as u64 {
                     let (data, encoders) = (self.data.len(), self.encoders.len());
                     let replicas = self.spec.coordinator.pools.foundation as usize;
-                    self.steps.push_back(Step::new(plan, data, encoders, replicas, self.bytes));
+                    self.steps.push_back(Step::new(plan, data, encoders, replicas, self.bytes, &self.costs));
                 }
                 match actor.role {
                     Role::Data => self.told_to_send(actor.index, step),
@@ -536,14 +546,18 @@ impl<'a> World<'a> {
 
     fn depart(&mut self, parcel: Parcel) {
         let time = self.transfer(parcel.from, parcel.bytes as f64);
-        self.clock.at(time, Happening::Arrive(parcel));
+        let sent = &mut self.ranks[parcel.from as usize].sent;
+        sent.push_back((time, parcel));
+        if sent.len() == 1 {
+            self.clock.at(time, Happening::Arrive(parcel.from));
+        }
     }
 
     /// When something that leaves a rank now is there: parcels leave one after the other.
     pub(super) fn transfer(&mut self, from: u32, bytes: f64) -> f64 {
         let state = &mut self.ranks[from as usize];
         state.egress = state.egress.max(self.clock.now()) + bytes / self.spec.cluster.bandwidth;
-        state.egress + self.spec.cluster.latency
+        state.egress + self.spec.cluster.latency + self.costs.latency
     }
 
     fn arrive(&mut self, parcel: Parcel) {
@@ -617,6 +631,7 @@ impl Rank {
             commit: false,
             unsent: Vec::new(),
             egress: 0.0,
+            sent: VecDeque::new(),
             unread: Vec::new(),
         }
     }
