@@ -1,11 +1,14 @@
 //! Why a step cannot be planned. Always about the configuration or the samples: the operands name them.
 
+use super::TooLarge;
 use crate::message::{ActorId, SampleId, StepId};
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     #[error("sample {sample} has {num_tokens} tokens, and a pack holds {max_tokens}; raise `data.pack.max_tokens`")]
     SampleTooLong { sample: SampleId, num_tokens: u32, max_tokens: usize },
+    #[error(transparent)]
+    SampleTooLarge(#[from] TooLarge),
     #[error("no token of step {step} counts in the loss (samples {first} to {last}); does the data hold any answers?")]
     NoTargets { step: StepId, first: SampleId, last: SampleId },
     #[error(

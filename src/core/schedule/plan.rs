@@ -3,7 +3,7 @@
 use super::balance::{Room, longest_first, refine};
 use super::pack::pack;
 use super::units::cut_units;
-use super::{PlanError, PlanSpec};
+use super::{PlanError, PlanSpec, SampleSize};
 use crate::message::{ActorId, Pack, PackId, SampleId, SampleMeta, StepId, StepPlan, Unit};
 use std::collections::BTreeMap;
 
@@ -27,6 +27,7 @@ pub fn plan_step(
     if let Some(sample) = samples.iter().find(|sample| sample.num_tokens as usize > max_tokens) {
         return Err(PlanError::SampleTooLong { sample: sample.id, num_tokens: sample.num_tokens, max_tokens });
     }
+    samples.iter().try_for_each(|sample| spec.pack.check(sample.id, SampleSize::of(sample)))?;
     let num_targets = samples.iter().map(|sample| u64::from(sample.num_targets)).sum();
     if num_targets == 0 {
         let ids = || samples.iter().map(|sample| sample.id);

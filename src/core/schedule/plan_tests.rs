@@ -117,6 +117,8 @@ fn what_does_not_fit_is_named() {
     };
     assert!(text(&spec(), &[sample(7, 65, &[])]).contains("sample 7 has 65 tokens"));
     assert!(text(&spec(), &[sample(7, 1, &[])]).contains("samples 7 to 7"));
+    let few = PlanSpec { pack: PackLimits { max_images: 1, ..spec().pack }, ..spec() };
+    assert!(text(&few, &[sample(7, 20, &[(2, 2), (2, 2)])]).contains("sample 7 has 2 images, and a pack holds 1"));
 
     let mut small = spec();
     small.credits.features = 100;

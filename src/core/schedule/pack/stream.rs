@@ -196,9 +196,9 @@ mod tests {
     }
 
     fn samples() -> impl Strategy<Value = Vec<SampleMeta>> {
-        let row = (1_u32..=100, prop::collection::vec(1_u32..10, 0..4));
+        let row = (0_u32..=140, prop::collection::vec(1_u32..10, 0..4));
         prop::collection::vec(row, 0..200).prop_map(|rows| {
-            let of = |(id, (tokens, features)): (usize, &(u32, Vec<u32>))| sample(id, tokens + 40, features);
+            let of = |(id, (tokens, features)): (usize, &(u32, Vec<u32>))| sample(id, *tokens, features);
             rows.iter().enumerate().map(of).collect()
         })
     }
