@@ -11,7 +11,7 @@ use loongforge_actors::{Observer, RunError, RunSpec, StopOn, run_in_process};
 use loongforge_core::config::{Precision, Report, RunConfig, Weights, load_text};
 use loongforge_core::data::{built_in, fingerprint};
 use loongforge_core::message::{BadSample, SampleId, StepId};
-use loongforge_core::schedule::{CheckpointDraft, CoordinatorSpec, Outcome, StepSummary};
+use loongforge_core::schedule::{CheckpointDraft, CoordinatorSpec, Outcome, SchedulerState, StepSummary};
 use loongforge_torch::engine::Families;
 use serde_json::Value;
 use std::error::Error;
@@ -30,14 +30,14 @@ pub use tch::Tensor;
 const STOP_GRACE: Duration = Duration::from_secs(30);
 
 /// Where a resumed run begins.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Resume {
     /// The checkpoint's folder.
     pub checkpoint: PathBuf,
     /// The step that comes next.
     pub first_step: StepId,
-    /// The first position of the data stream to read.
-    pub cursor: SampleId,
+    /// Where the data stream stands, and what was fitted.
+    pub state: SchedulerState,
 }
 
 /// Why there is no run to start.
@@ -137,7 +137,7 @@ impl Composition {
 
     /// First position of the data stream that the run reads.
     pub fn cursor(&self) -> SampleId {
-        self.resume.as_ref().map_or(SampleId(0), |resume| resume.cursor)
+        self.resume.as_ref().map_or(SampleId(0), |resume| resume.state.cursor)
     }
 
     /// The run's first step.
@@ -147,7 +147,7 @@ impl Composition {
 
     /// What engines are made from, and what the scheduler begins with.
     pub fn into_parts(self) -> (Arc<Recipe>, RunSpec) {
-        let begin = self.resume.as_ref().map(|resume| (resume.first_step, resume.cursor));
+        let begin = self.resume.as_ref().map(|resume| (resume.first_step, resume.state.clone()));
         let mut config = self.config;
         if self.families.encoder.is_none() {
             // A text model: no actors wait for pictures, and all cores are the foundation's.

@@ -11,7 +11,7 @@ use loongforge_core::message::{BadSample, Role, Timings};
 use loongforge_core::observe::{
     Console, MetricsFile, ObserveError, Progress, StepMetrics, TensorBoard, gpu_name, peak_flops,
 };
-use loongforge_core::schedule::{CheckpointDraft, StepSummary};
+use loongforge_core::schedule::{CheckpointDraft, FittedCosts, StepSummary};
 use serde_json::Value;
 use std::error::Error;
 use std::time::Instant;
@@ -63,6 +63,7 @@ impl Report {
     fn measure(&mut self, summary: &StepSummary) -> StepMetrics {
         let seconds = self.last_step.elapsed().as_secs_f64();
         self.last_step = Instant::now();
+        let [encoder_cost, foundation_cost] = summary.costs.as_ref().map_or([None; 2], FittedCosts::seconds);
         StepMetrics {
             step: summary.step.0,
             loss: summary.loss,
@@ -75,6 +76,13 @@ impl Report {
             step_ms: seconds * 1e3,
             encoder_busy: busy(summary, Role::Encoder),
             foundation_busy: busy(summary, Role::Foundation),
+            pack_fill: summary.balance.fill,
+            encoder_imbalance: summary.balance.encoder.predicted,
+            foundation_imbalance: summary.balance.foundation.predicted,
+            encoder_imbalance_measured: summary.balance.encoder.measured,
+            foundation_imbalance_measured: summary.balance.foundation.measured,
+            encoder_cost,
+            foundation_cost,
             mfu: self.utilization.as_ref().map(|utilization| utilization.mfu(summary, seconds)),
             aux_loss: summary.routing.as_ref().and_then(|routing| routing.aux_loss),
             z_loss: summary.routing.as_ref().and_then(|routing| routing.z_loss),
@@ -175,6 +183,12 @@ impl Observer for Report {
     fn publish(&mut self, draft: &CheckpointDraft) -> Result<(), Box<dyn Error>> {
         let dir = publish(draft, &self.publication)?;
         self.console.line(&format!("checkpoint {}", dir.display()));
+        if let Some(costs) = &draft.state.costs {
+            for (pool, cost) in ["encoder", "foundation"].into_iter().zip(costs.seconds()) {
+                let [pair, token, one] = cost.unwrap_or_default().map(|seconds| seconds * 1e9);
+                self.console.line(&format!("costs of {pool}, ns: {pair:.4} a pair, {token:.1} a token, {one:.0} each"));
+            }
+        }
         Ok(())
     }
 }

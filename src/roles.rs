@@ -33,7 +33,9 @@ fn build(recipe: &Recipe, assignment: Assignment) -> Result<Box<dyn Engine>, Eng
             let processor = Processor::open(&folder.path, &folder.json, &options)?;
             let dataset = Dataset::open(&config.data, processor, config.run.seed)?;
             let colocated = config.pools.placement == Placement::Colocated;
-            Ok(Box::new(DataEngine::new(assignment.me.index, assignment.pools.data, colocated, Box::new(dataset))))
+            let memory = config.pools.data.memory.bytes();
+            let (index, num_data) = (assignment.me.index, assignment.pools.data);
+            Ok(Box::new(DataEngine::new(index, num_data, colocated, memory, Box::new(dataset))))
         }
         Role::Encoder | Role::Foundation => {
             let resume = match assignment.resume {

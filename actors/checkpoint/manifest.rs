@@ -1,7 +1,7 @@
 //! `MANIFEST.json`: what a checkpoint is of, and what its files must be.
 
 use super::error::CheckpointError;
-use loongforge_core::message::SampleId;
+use loongforge_core::schedule::SchedulerState;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -20,8 +20,9 @@ pub struct Manifest {
     pub format_version: u64,
     /// Optimizer steps that are in it: the index of the first step of a resumed run.
     pub num_steps: u64,
-    /// First position of the data stream that a resumed run reads.
-    pub cursor: SampleId,
+    /// What a resumed run's scheduler begins with.
+    #[serde(flatten)]
+    pub scheduler: SchedulerState,
     /// Type of the weights in the model's files.
     pub precision: String,
     /// The run's configuration, composed.

@@ -80,7 +80,7 @@ pub(super) fn publish_on(
     let manifest = Manifest {
         format_version: FORMAT_VERSION,
         num_steps,
-        cursor: draft.cursor,
+        scheduler: draft.state.clone(),
         precision: with.precision.clone(),
         config: with.config.clone(),
         files,

@@ -3,6 +3,7 @@
 use super::super::latest;
 use super::*;
 use loongforge_core::message::{SampleId, StepId};
+use loongforge_core::schedule::SchedulerState;
 use sha2::{Digest, Sha256};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -124,7 +125,8 @@ impl Run {
             weights("model-00001-of-00002.safetensors", "model.visual.a"),
             weights("model-00002-of-00002.safetensors", "lm_head.weight"),
         ];
-        CheckpointDraft { step: StepId(step), dir: dir.clone(), cursor: SampleId(100 * step), files }
+        let state = SchedulerState { held: vec![SampleId(3), SampleId(4)], ..SchedulerState::at(SampleId(100 * step)) };
+        CheckpointDraft { step: StepId(step), dir: dir.clone(), state, files }
     }
 
     fn publish(&self, step: u64) -> PathBuf {
@@ -155,7 +157,8 @@ fn a_checkpoint_is_a_whole_hugging_face_folder() {
     assert_eq!(path, run.dir().join("step-00000007"));
     let manifest = Manifest::read(&path).unwrap();
     manifest.verify(&path).unwrap();
-    assert_eq!((manifest.num_steps, manifest.cursor), (7, SampleId(600)));
+    assert_eq!((manifest.num_steps, manifest.scheduler.cursor), (7, SampleId(600)));
+    assert_eq!(manifest.scheduler.held, [SampleId(3), SampleId(4)]);
     assert_eq!(manifest.config["run"]["name"], "digits");
     let names: Vec<&str> = manifest.files.keys().map(String::as_str).collect();
     let expected = [
@@ -233,13 +236,13 @@ fn a_step_that_is_saved_again_replaces_the_old_one_at_every_moment() {
         let run = Run::new();
         run.publish(4);
         let mut again = run.draft(4);
-        again.cursor = SampleId(7);
+        again.state.cursor = SampleId(7);
         let disk = Crashing::after(budget);
         let _ = publish_on(&disk, &again, &run.publication);
         assert_eq!(run.newest(), Some(5), "after {budget} operations");
         if disk.budget.get() > 0 {
             let path = latest(&run.dir()).unwrap().unwrap();
-            assert_eq!(Manifest::read(&path).unwrap().cursor, SampleId(7));
+            assert_eq!(Manifest::read(&path).unwrap().scheduler.cursor, SampleId(7));
             assert_eq!(run.names(), ["step-00000005"]);
             break;
         }

@@ -23,7 +23,7 @@ struct Log {
     plans: Vec<StepPlan>,
     steps: Vec<StepSummary>,
     bad: Vec<BadSample>,
-    published: Vec<(StepId, SampleId, Vec<String>)>,
+    published: Vec<(StepId, SchedulerState, Vec<String>)>,
 }
 
 struct World {
@@ -179,7 +179,7 @@ impl World {
                 Output::Prepare(..) => {}
                 Output::Publish(draft) => {
                     let files = draft.files.into_iter().map(|file| file.name).collect();
-                    self.log.published.push((draft.step, draft.cursor, files));
+                    self.log.published.push((draft.step, draft.state, files));
                     self.publishing.push(draft.step);
                 }
                 Output::Finished(result) => self.result = Some(result),
@@ -196,7 +196,12 @@ fn pools(data: u32, encoder: u32, foundation: u32) -> PoolSizes {
 
 /// The order-free reference: one encoder, one order.
 fn reference(pools: PoolSizes, script: &Script) -> Log {
-    let (log, result) = World::new(spec(PoolSizes { encoder: 1, ..pools }, STEPS), script, 1).run(None);
+    reference_of(spec(pools, STEPS), script)
+}
+
+fn reference_of(mut spec: CoordinatorSpec, script: &Script) -> Log {
+    (spec.pools.encoder, spec.plan.encoder_replicas) = (1, 1);
+    let (log, result) = World::new(spec, script, 1).run(None);
     assert_eq!(result, Ok(Outcome::Completed));
     log
 }
@@ -265,25 +270,90 @@ proptest! {
     }
 
     #[test]
-    fn a_stop_ends_with_a_checkpoint_from_which_the_rest_follows(seed: u64, stop_at in 0_usize..150, frozen: bool) {
+    fn a_stop_ends_with_a_checkpoint_from_which_the_rest_follows(
+        seed: u64,
+        stop_at in 0_usize..150,
+        frozen: bool,
+        stream: bool,
+        data in 1_u32..4,
+    ) {
         let script = Script { frozen, ..Script::default() };
         let pools = pools(2, 2, 1);
-        let (log, result) = World::new(spec(pools, STEPS), &script, seed).run(Some(stop_at));
+        let spec = |pools| if stream { streamed(pools, STEPS) } else { spec(pools, STEPS) };
+        let (log, result) = World::new(spec(pools), &script, seed).run(Some(stop_at));
         let done = log.steps.len() as u64;
         prop_assert_eq!(result, Ok(if done < STEPS { Outcome::Preempted } else { Outcome::Completed }));
-        let last = log.published.last().map(|(step, cursor, _)| (step.0 + 1, *cursor));
-        let whole = reference(pools, &script);
+        let last = log.published.last().map(|(step, state, _)| (step.0 + 1, state.clone()));
+        let whole = reference_of(spec(pools), &script);
         prop_assert_eq!(&log.steps[..], &whole.steps[..done as usize]);
 
-        let (first, cursor) = last.unwrap_or_default();
+        let (first, state) = last.unwrap_or_default();
         prop_assert_eq!(first, done);
-        let rest = CoordinatorSpec { first_step: StepId(first), cursor, ..spec(pools, STEPS) };
+        let others = PoolSizes { data, ..pools };
+        let rest = CoordinatorSpec { first_step: StepId(first), state, ..spec(others) };
         let script = Script { first_step: first, ..script };
         let (log, result) = World::new(rest, &script, seed).run(None);
         prop_assert_eq!(result, Ok(Outcome::Completed));
-        prop_assert_eq!(&log.steps[..], &whole.steps[done as usize..]);
-        prop_assert_eq!(&log.plans[..], &whole.plans[done as usize..]);
+        // Who reads decides how parcels are put together, and nothing else.
+        let plain = |plans: &[StepPlan]| plans.iter().map(without_owners).collect::<Vec<_>>();
+        prop_assert_eq!(plain(&log.plans), plain(&whole.plans[done as usize..]));
+        if data == pools.data {
+            prop_assert_eq!(&log.steps[..], &whole.steps[done as usize..]);
+        }
     }
+
+    #[test]
+    fn a_packed_stream_is_the_same_for_any_order_and_any_readers(
+        seed: u64,
+        data in 1_u32..4,
+        encoder in 1_u32..4,
+        foundation in 1_u32..3,
+    ) {
+        let pools = pools(data, encoder, foundation);
+        let script = Script::default();
+        let (log, result) = World::new(streamed(pools, STEPS), &script, seed).run(None);
+        prop_assert_eq!(result, Ok(Outcome::Completed));
+        prop_assert_eq!(&log, &reference_of(streamed(pools, STEPS), &script));
+        let one = reference_of(streamed(PoolSizes { data: 1, ..pools }, STEPS), &script);
+        let plain = |plans: &[StepPlan]| plans.iter().map(without_owners).collect::<Vec<_>>();
+        prop_assert_eq!(plain(&log.plans), plain(&one.plans));
+        prop_assert!(log.plans.iter().all(|plan| plan.packs.len() == 5));
+
+        // The packs are those of the packer alone over the good samples.
+        let spec = streamed(pools, STEPS);
+        let mut packer = StreamPacker::new(spec.plan.pack, LOOK_AHEAD);
+        let mut wanted: Vec<Vec<u64>> = Vec::new();
+        for position in (0..).filter(|&position| !fake::is_bad(position)) {
+            packer.push(fake::sample(position, 1)).unwrap();
+            let packs = std::iter::from_fn(|| packer.pop());
+            wanted.extend(packs.map(|pack| pack.iter().map(|sample| sample.id.0).collect()));
+            if wanted.len() >= 5 * STEPS as usize {
+                break;
+            }
+        }
+        for (plan, wanted) in log.plans.iter().zip(wanted.chunks_mut(5)) {
+            let mut packs: Vec<Vec<u64>> =
+                plan.packs.iter().map(|pack| pack.samples.iter().map(|sample| sample.id.0).collect()).collect();
+            packs.sort_unstable();
+            wanted.sort_unstable();
+            prop_assert_eq!(packs, wanted);
+        }
+    }
+}
+
+/// Samples that the packer of a streamed run chooses from.
+const LOOK_AHEAD: usize = 17;
+
+fn streamed(pools: PoolSizes, steps: u64) -> CoordinatorSpec {
+    CoordinatorSpec { look_ahead: Some(LOOK_AHEAD), ..spec(pools, steps) }
+}
+
+/// As if one data actor had read everything.
+fn without_owners(plan: &StepPlan) -> StepPlan {
+    let mut plan = plan.clone();
+    plan.packs.iter_mut().flat_map(|pack| &mut pack.samples).for_each(|sample| sample.owner = 0);
+    plan.units.iter_mut().flat_map(|unit| &mut unit.items).for_each(|item| item.owner = 0);
+    plan
 }
 
 #[test]

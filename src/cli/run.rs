@@ -165,7 +165,7 @@ fn find_resume(args: &RunArgs, composition: &Composition) -> anyhow::Result<Opti
         let (done, path) = (first_step, checkpoint.display());
         bail!("{path} has all {done} steps of the run already; raise train.steps to train on");
     }
-    Ok(Some(Resume { checkpoint, first_step, cursor: manifest.cursor }))
+    Ok(Some(Resume { checkpoint, first_step, state: manifest.scheduler }))
 }
 
 /// A position in the stream means the same sample only while the files are the same.

@@ -10,7 +10,7 @@ const STEPS: u64 = 20;
 
 fn resume(checkpoint: PathBuf) -> Resume {
     let manifest = Manifest::read(&checkpoint).unwrap();
-    Resume { checkpoint, first_step: StepId(manifest.num_steps), cursor: manifest.cursor }
+    Resume { checkpoint, first_step: StepId(manifest.num_steps), state: manifest.scheduler }
 }
 
 /// What a checkpoint weighs: every file's hash but those that name the run.
@@ -82,4 +82,12 @@ fn with_adapters_of_both_pools_added_to_the_weights() {
         "checkpoint.merge_lora=true",
     ];
     every_split(&both, &both, 4);
+}
+
+/// The packer holds samples back over the end of every step, and readers keep no more than a few of them.
+#[test]
+fn a_packed_stream_goes_on_where_it_was_with_other_readers() {
+    let stream = ["data.pack.mode=stream", "data.pack.look_ahead=24", "train.global_batch_size=3"];
+    let others = [&stream[..], &["pools.data.replicas=3", "pools.data.memory=100kB"]].concat();
+    every_split(&stream, &others, 4);
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub struct FakeData {
     me: u32,
     num_data: u32,
-    reads: VecDeque<(u64, u64)>,
+    reads: VecDeque<Vec<u64>>,
     plans: VecDeque<Arc<StepPlan>>,
     /// Samples measured and not sent yet.
     held: BTreeSet<SampleId>,
@@ -48,9 +48,11 @@ impl FakeData {
         Self { me: me.index, num_data, reads: VecDeque::new(), plans: VecDeque::new(), held: BTreeSet::new(), fuse }
     }
 
-    fn measure(&mut self, from: u64, until: u64) -> Event {
+    fn measure(&mut self, positions: Vec<u64>) -> Event {
         let (mut samples, mut bad) = (Vec::new(), Vec::new());
-        for position in (from..until).filter(|position| position % u64::from(self.num_data) == u64::from(self.me)) {
+        for position in
+            positions.into_iter().filter(|position| position % u64::from(self.num_data) == u64::from(self.me))
+        {
             let id = SampleId(position);
             if is_bad(position) {
                 bad.push(BadSample { id, source: format!("train.jsonl:{position}"), reason: "not an image".into() });
@@ -104,7 +106,10 @@ fn pixels(item: &UnitItem) -> Vec<u8> {
 impl Engine for FakeData {
     fn command(&mut self, command: Command, _: &mut Ports) -> Result<(), EngineError> {
         match command {
-            Command::Read { from, until } => self.reads.push_back((from.0, until.0)),
+            Command::Read { from, until } => self.reads.push_back((from.0..until.0).collect()),
+            Command::ReadAgain { positions } => {
+                self.reads.push_back(positions.into_iter().map(|position| position.0).collect());
+            }
             Command::Plan(plan) => self.plans.push_back(plan),
             other => return Err(format!("a data engine is not told {other:?}").into()),
         }
@@ -119,8 +124,8 @@ impl Engine for FakeData {
         self.fuse.burn()?;
         if let Some(plan) = self.plans.pop_front() {
             self.send(&plan, ports)?;
-        } else if let Some((from, until)) = self.reads.pop_front() {
-            let event = self.measure(from, until);
+        } else if let Some(positions) = self.reads.pop_front() {
+            let event = self.measure(positions);
             ports.emit(event);
         } else {
             return Ok(Progress::Idle);

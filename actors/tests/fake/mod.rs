@@ -14,9 +14,9 @@ pub use foundation::FakeFoundation;
 
 use loongforge_core::config::{BadSamples, Schedule};
 use loongforge_core::engine::Engine;
-use loongforge_core::message::{ActorId, Role, SampleId, StepId};
+use loongforge_core::message::{ActorId, Role, StepId};
 use loongforge_core::schedule::{
-    CoordinatorSpec, CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits, PlanSpec, PoolSizes,
+    CoordinatorSpec, CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits, PlanSpec, PoolSizes, SchedulerState,
 };
 use loongforge_core::transport::Parcel;
 
@@ -47,6 +47,7 @@ pub fn spec(pools: PoolSizes, steps: u64) -> CoordinatorSpec {
         plan: PlanSpec {
             pack: PackLimits::tokens(32),
             cost: CostModel::decoder(8),
+            encoder_cost: CostModel::patches(),
             learning_rate: LearningRate { peak: 0.1, min: 0.0, schedule: Schedule::Linear, warmup_steps: 2, steps },
             foundation_replicas: pools.foundation,
             encoder_replicas: if pools.encoder == 0 { pools.foundation } else { pools.encoder },
@@ -60,7 +61,9 @@ pub fn spec(pools: PoolSizes, steps: u64) -> CoordinatorSpec {
             credits: EdgeCredits { pixels: 600, tokens: 1400, features: 400 },
         },
         first_step: StepId(0),
-        cursor: SampleId(0),
+        state: SchedulerState::default(),
+        look_ahead: None,
+        fitted: false,
         steps,
         global_batch_size: 5,
         prefetch_steps: 2,

@@ -5,7 +5,7 @@ use loongforge_core::config::{self, RunConfig};
 use loongforge_core::data::digits::{Digits, MODEL, compose, write_model};
 use loongforge_core::data::{Dataset, Processor, ProcessorOptions};
 use loongforge_core::message::{ActorId, Command, Event, SampleId, SampleMeta, StepId, StepReport, Timings};
-use loongforge_core::schedule::{Coordinator, CoordinatorSpec, Input, ModelShape, Output, PlanSpec, plan_step};
+use loongforge_core::schedule::{Batch, Coordinator, CoordinatorSpec, Input, ModelShape, Output, PlanSpec, plan_step};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -48,9 +48,10 @@ fn main() {
 
 /// Microseconds of one plan.
 fn plan(spec: &PlanSpec, samples: &[SampleMeta]) -> f64 {
+    let batch = Batch::Samples(samples.to_vec());
     let start = Instant::now();
     for step in 0..PLANS {
-        let plan = plan_step(spec, StepId(step), samples, SampleId(samples.len() as u64)).expect("a plan");
+        let plan = plan_step(spec, StepId(step), &batch, SampleId(samples.len() as u64)).expect("a plan");
         assert_eq!(plan.num_items(), samples.len());
     }
     start.elapsed().as_secs_f64() * 1e6 / PLANS as f64
@@ -92,7 +93,7 @@ fn answers(actor: ActorId, command: Command, samples: &[SampleMeta]) -> Option<E
             Some(Event::Measured { samples: (from.0..until.0).map(measure).collect(), bad: Vec::new() })
         }
         Command::Plan(plan) => (!is_data(actor)).then(|| {
-            let timings = Timings { busy: 0.05, idle: 0.02 };
+            let timings = Timings { busy: 0.05, idle: 0.02, ..Timings::default() };
             Event::Reduced(StepReport { step: plan.step, loss: 1.0, grad_square_sum: 1.0, routing: None, timings })
         }),
         Command::Commit(commit) => Some(Event::Applied { step: commit.step }),

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::error::{Problem, code};
 use super::node::{Node, float};
 use super::suggest;
-use super::{Placement, RunConfig};
+use super::{Balance, Placement, RunConfig};
 
 /// Reports broken rules. A rule over a key in `failed` is not asked: its value is not the user's.
 pub(super) fn validate(config: &RunConfig, tree: &Node, failed: &BTreeSet<String>, problems: &mut Vec<Problem>) {
@@ -95,6 +95,11 @@ impl Rules<'_> {
                 (format!("`{key}`: must be above 0, found `{}`", edge.credit), "without credit nothing is ever sent")
             });
         }
+        let fitted = config.scheduler.balance == Balance::Fitted && config.run.deterministic;
+        self.broken(fitted, code::COMBINATION, &["scheduler.balance", "run.deterministic"], || {
+            let message = "`scheduler.balance: fitted` follows the clock, `run.deterministic` must not".to_owned();
+            (message, "set `scheduler.balance` to static")
+        });
         let timeout = config.scheduler.join_timeout;
         self.broken(timeout.duration().is_zero(), code::OUT_OF_RANGE, &["scheduler.join_timeout"], || {
             (format!("`scheduler.join_timeout`: must be above 0, found `{timeout}`"), "actors need time to start")

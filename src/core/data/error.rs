@@ -30,6 +30,8 @@ pub enum DataError {
     Image { path: PathBuf, reason: String },
     #[error("{num_tokens} tokens ({num_image_tokens} of images), more than pack.max_tokens = {max_tokens}")]
     TooLong { num_tokens: usize, num_image_tokens: usize, max_tokens: usize },
+    #[error("{count} {what}, more than pack.{key} = {limit}")]
+    PackLimit { count: usize, what: &'static str, key: &'static str, limit: usize },
 }
 
 impl DataError {

@@ -45,4 +45,11 @@ impl Sample {
         let meta = SampleMeta { id, owner: 0, num_tokens, num_targets, items, documents: Vec::new() };
         Self { meta, input_ids, position_ids, targets, media }
     }
+
+    /// Bytes of its contents in memory.
+    pub fn num_bytes(&self) -> u64 {
+        let numbers = self.input_ids.len() + self.position_ids.len() + self.targets.len();
+        let pixels: usize = self.media.iter().map(|item| item.pixels.len()).sum();
+        (numbers * size_of::<i64>() + pixels * size_of::<f32>()) as u64
+    }
 }

@@ -1,13 +1,15 @@
 //! The data actor's engine: reads and measures samples ahead, and sends what a plan asks for.
 //!
-//! Stop: drops what was read ahead. Samples are kept from `Read` until the plan that names them, so their number is
-//! bounded by the windows that the scheduler keeps open.
+//! Stop: drops what was read ahead. Samples are known from `Read` until the plan that names them; their contents are kept
+//! as far as the memory goes, and read again when the plan comes where it does not: a sample is a function of its
+//! position.
 
 use super::{Engine, EngineError, Ports, Progress};
 use crate::data::{Dataset, Sample};
 use crate::message::{ActorId, BadSample, Command, Event, Pack, SampleId, SampleMeta, StepPlan, Unit, Version};
 use crate::transport::{Buffer, Header, HostTensor, Parcel, ParcelKind};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 /// Where samples come from: a pure function of the position.
 pub trait Samples {
@@ -32,40 +34,123 @@ pub struct DataEngine {
     colocated: bool,
     samples: Box<dyn Samples>,
     windows: VecDeque<Window>,
-    held: BTreeMap<SampleId, Sample>,
+    /// Plans that are not sent, and how many packs of the first one are.
+    plans: VecDeque<Arc<StepPlan>>,
+    num_sent: usize,
+    held: BTreeMap<SampleId, Held>,
+    /// Of the contents that are held, and the most that they may take.
+    num_bytes: u64,
+    max_bytes: u64,
+}
+
+/// A sample that is measured and not planned.
+enum Held {
+    Whole(Box<Sample>),
+    /// There was no memory for its contents.
+    Measured(SampleMeta),
 }
 
 /// A `Read` command in progress.
 struct Window {
-    next: u64,
-    until: u64,
+    /// Positions of this engine's share that are to be read.
+    positions: VecDeque<SampleId>,
     measured: Vec<SampleMeta>,
     bad: Vec<BadSample>,
 }
 
 impl DataEngine {
-    pub fn new(index: u32, num_data: u32, colocated: bool, samples: Box<dyn Samples>) -> Self {
-        Self { index, num_data, colocated, samples, windows: VecDeque::new(), held: BTreeMap::new() }
+    /// `max_bytes`: of samples that are kept in memory until they are planned (`pools.data.memory`).
+    pub fn new(index: u32, num_data: u32, colocated: bool, max_bytes: u64, samples: Box<dyn Samples>) -> Self {
+        Self {
+            index,
+            num_data,
+            colocated,
+            samples,
+            windows: VecDeque::new(),
+            plans: VecDeque::new(),
+            num_sent: 0,
+            held: BTreeMap::new(),
+            num_bytes: 0,
+            max_bytes,
+        }
     }
 
-    fn send_plan(&mut self, plan: &StepPlan, ports: &mut Ports) -> Result<(), EngineError> {
-        for pack in &plan.packs {
-            // Pixels first: the encoder works on them while the foundation is busy with the pack before.
-            for unit in plan.units_of(pack.id) {
-                self.send_pixels(unit, ports)?;
+    fn read(&mut self, positions: impl Iterator<Item = SampleId>) {
+        let (index, num_data) = (u64::from(self.index), u64::from(self.num_data));
+        let positions = positions.filter(|position| position.0 % num_data == index).collect();
+        self.windows.push_back(Window { positions, measured: Vec::new(), bad: Vec::new() });
+    }
+
+    fn hold(&mut self, sample: Sample) {
+        let num_bytes = sample.num_bytes();
+        let id = sample.meta.id;
+        let held = if self.num_bytes + num_bytes <= self.max_bytes {
+            self.num_bytes += num_bytes;
+            Held::Whole(Box::new(sample))
+        } else {
+            Held::Measured(sample.meta)
+        };
+        self.held.insert(id, held);
+    }
+
+    /// The contents of a sample whose plan has come.
+    fn take(&mut self, id: SampleId) -> Result<Sample, EngineError> {
+        match self.held.remove(&id) {
+            Some(Held::Whole(sample)) => {
+                self.num_bytes -= sample.num_bytes();
+                Ok(*sample)
             }
-            self.send_tokens(pack, ports)?;
+            Some(Held::Measured(meta)) => {
+                let sample = self.samples.sample(id).map(|mut sample| {
+                    sample.meta.owner = self.index;
+                    sample
+                });
+                match sample {
+                    Ok(sample) if sample.meta == meta => Ok(sample),
+                    Ok(_) => {
+                        Err(format!("sample {id} is not what it was when it was first read; has a file changed?")
+                            .into())
+                    }
+                    Err(BadSample { source, reason, .. }) => {
+                        Err(format!("{source} was good when it was first read, and is not any more: {reason}").into())
+                    }
+                }
+            }
+            None => Err(format!("sample {id} was planned and is not held here").into()),
         }
-        for sample in plan.packs.iter().flat_map(|pack| &pack.samples) {
-            self.held.remove(&sample.id);
-        }
-        Ok(())
     }
 
-    fn send_pixels(&self, unit: &Unit, ports: &mut Ports) -> Result<(), EngineError> {
+    /// Sends the next pack that is planned; whether there was one.
+    fn send_next(&mut self, ports: &mut Ports) -> Result<bool, EngineError> {
+        let Some(plan) = self.plans.front().cloned() else { return Ok(false) };
+        let Some(pack) = plan.packs.get(self.num_sent) else {
+            self.plans.pop_front();
+            self.num_sent = 0;
+            return Ok(true);
+        };
+        self.num_sent += 1;
+        let mut mine = BTreeMap::new();
+        let index = self.index;
+        for sample in pack.samples.iter().filter(|sample| sample.owner == index) {
+            mine.insert(sample.id, self.take(sample.id)?);
+        }
+        // Pixels first: the encoder works on them while the foundation is busy with the pack before.
+        for unit in plan.units_of(pack.id) {
+            self.send_pixels(unit, &mine, ports)?;
+        }
+        self.send_tokens(pack, &mine, ports)?;
+        Ok(true)
+    }
+
+    fn send_pixels(
+        &self,
+        unit: &Unit,
+        samples: &BTreeMap<SampleId, Sample>,
+        ports: &mut Ports,
+    ) -> Result<(), EngineError> {
         let (mut pixels, mut num_patches) = (Vec::new(), 0);
         for item in unit.items.iter().filter(|item| item.owner == self.index) {
-            let image = &self.held(item.id.sample)?.media[item.id.index as usize];
+            let image = &samples[&item.id.sample].media[item.id.index as usize];
             pixels.extend_from_slice(&image.pixels);
             num_patches += image.grid.num_patches();
         }
@@ -77,13 +162,13 @@ impl DataEngine {
         ports.send(encoder, parcel(ParcelKind::Pixels(unit.id), vec![Box::new(tensor)]))
     }
 
-    fn send_tokens(&self, pack: &Pack, ports: &mut Ports) -> Result<(), EngineError> {
-        let mine: Vec<&Sample> = pack
-            .samples
-            .iter()
-            .filter(|sample| sample.owner == self.index)
-            .map(|sample| self.held(sample.id))
-            .collect::<Result<_, _>>()?;
+    fn send_tokens(
+        &self,
+        pack: &Pack,
+        samples: &BTreeMap<SampleId, Sample>,
+        ports: &mut Ports,
+    ) -> Result<(), EngineError> {
+        let mine: Vec<&Sample> = pack.samples.iter().filter_map(|sample| samples.get(&sample.id)).collect();
         let num_tokens = mine.iter().map(|sample| sample.input_ids.len()).sum();
         if num_tokens == 0 {
             return Ok(());
@@ -104,10 +189,6 @@ impl DataEngine {
         ];
         ports.send(ActorId::foundation(pack.replica), parcel(ParcelKind::Tokens(pack.id), tensors))
     }
-
-    fn held(&self, id: SampleId) -> Result<&Sample, EngineError> {
-        self.held.get(&id).ok_or_else(|| format!("sample {id} was planned and is not held here").into())
-    }
 }
 
 fn parcel(kind: ParcelKind, tensors: Vec<Box<dyn Buffer>>) -> Parcel {
@@ -115,42 +196,39 @@ fn parcel(kind: ParcelKind, tensors: Vec<Box<dyn Buffer>>) -> Parcel {
 }
 
 impl Engine for DataEngine {
-    fn command(&mut self, command: Command, ports: &mut Ports) -> Result<(), EngineError> {
+    fn command(&mut self, command: Command, _ports: &mut Ports) -> Result<(), EngineError> {
         match command {
-            Command::Read { from, until } => {
-                let window = Window { next: from.0, until: until.0, measured: Vec::new(), bad: Vec::new() };
-                self.windows.push_back(window);
-                Ok(())
-            }
-            Command::Plan(plan) => self.send_plan(&plan, ports),
-            other => Err(format!("{other:?} is nothing for a data engine").into()),
+            Command::Read { from, until } => self.read((from.0..until.0).map(SampleId)),
+            Command::ReadAgain { positions } => self.read(positions.into_iter()),
+            Command::Plan(plan) => self.plans.push_back(plan),
+            other => return Err(format!("{other:?} is nothing for a data engine").into()),
         }
+        Ok(())
     }
 
     fn arrive(&mut self, from: ActorId, parcel: Parcel, _ports: &mut Ports) -> Result<(), EngineError> {
         Err(format!("{from} sent {parcel:?} to a data engine").into())
     }
 
-    /// Reads one sample.
+    /// Sends one pack, or else reads one sample.
     fn work(&mut self, ports: &mut Ports) -> Result<Progress, EngineError> {
-        let Some(window) = self.windows.front_mut() else { return Ok(Progress::Idle) };
-        if window.next < window.until {
-            let position = SampleId(window.next);
-            window.next += 1;
-            if position.0 % u64::from(self.num_data) == u64::from(self.index) {
-                match self.samples.sample(position) {
-                    Ok(mut sample) => {
-                        sample.meta.owner = self.index;
-                        window.measured.push(sample.meta.clone());
-                        self.held.insert(position, sample);
-                    }
-                    Err(bad) => window.bad.push(bad),
-                }
-            }
+        if self.send_next(ports)? {
             return Ok(Progress::Busy);
         }
-        let window = self.windows.pop_front().expect("it is the first");
-        ports.emit(Event::Measured { samples: window.measured, bad: window.bad });
+        let Some(window) = self.windows.front_mut() else { return Ok(Progress::Idle) };
+        let Some(position) = window.positions.pop_front() else {
+            let window = self.windows.pop_front().expect("it is the first");
+            ports.emit(Event::Measured { samples: window.measured, bad: window.bad });
+            return Ok(Progress::Busy);
+        };
+        match self.samples.sample(position) {
+            Ok(mut sample) => {
+                sample.meta.owner = self.index;
+                window.measured.push(sample.meta.clone());
+                self.hold(sample);
+            }
+            Err(bad) => window.bad.push(bad),
+        }
         Ok(Progress::Busy)
     }
 }
@@ -191,6 +269,13 @@ mod tests {
 
     #[test]
     fn its_share_is_measured_and_sent_as_planned() {
+        // One sample takes 136 bytes: all, one and none of two are kept.
+        for (max_bytes, num_kept) in [(1000, 2), (200, 1), (0, 0)] {
+            measured_and_sent(max_bytes, num_kept);
+        }
+    }
+
+    fn measured_and_sent(max_bytes: u64, num_kept: usize) {
         let (data, encoder, foundation) = (Mailbox::new(0, 1), Mailbox::new(1, 1), Mailbox::new(1, 1));
         let edge = |to: &Mailbox| {
             Box::new(LocalEdge::new(ActorId::data(1), data.sender(), to.sender(), 4096)) as Box<dyn Edge>
@@ -199,9 +284,11 @@ mod tests {
             BTreeMap::from([(ActorId::encoder(2), edge(&encoder)), (ActorId::foundation(0), edge(&foundation))]);
         let (events, told) = flume::bounded(8);
         let mut ports = Ports::new(ActorId::data(1), events, edges);
-        let mut engine = DataEngine::new(1, 2, false, Box::new(Fake));
+        let mut engine = DataEngine::new(1, 2, false, max_bytes, Box::new(Fake));
         engine.command(Command::Read { from: SampleId(0), until: SampleId(6) }, &mut ports).unwrap();
         while engine.work(&mut ports).unwrap() == Progress::Busy {}
+        let is_kept = |held: &&Held| matches!(held, Held::Whole(_));
+        assert_eq!((engine.held.len(), engine.held.values().filter(is_kept).count()), (2, num_kept));
         let Event::Measured { samples, bad } = told.try_recv().unwrap() else { panic!("measured") };
         assert_eq!(samples.iter().map(|sample| (sample.id.0, sample.owner)).collect::<Vec<_>>(), [(1, 1), (5, 1)]);
         assert_eq!(bad[0].id, SampleId(3));
@@ -224,6 +311,7 @@ mod tests {
             units: vec![Unit { id: unit, lane: Lane(0), encoder: 2, pack, replica: 0, items }],
         };
         engine.command(Command::Plan(plan.into()), &mut ports).unwrap();
+        while engine.work(&mut ports).unwrap() == Progress::Busy {}
         let Some(Mail::Parcel { parcel, .. }) = encoder.try_recv() else { panic!("pixels") };
         let (shape, bytes) = tensor(parcel, 0);
         assert_eq!(shape, [8, 3]);
@@ -233,6 +321,6 @@ mod tests {
         assert_eq!(shape, [3, 4]);
         let positions: Vec<i64> = bytes.chunks(8).map(|value| i64::from_ne_bytes(value.try_into().unwrap())).collect();
         assert_eq!(positions, [0, 1, 0, 1, 10, 11, 10, 11, 20, 21, 20, 21]);
-        assert!(engine.held.is_empty());
+        assert!(engine.held.is_empty() && engine.num_bytes == 0);
     }
 }

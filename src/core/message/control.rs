@@ -11,6 +11,9 @@ use std::sync::Arc;
 pub enum Command {
     /// To data engines: read and measure your share of the positions `from..until`; answered by [`Event::Measured`].
     Read { from: SampleId, until: SampleId },
+    /// To data engines: as `Read`, of positions that an earlier process had read and not used; ascending. Answered in
+    /// the same way.
+    ReadAgain { positions: Vec<SampleId> },
     /// A step to compute. Steps are planned in order and may be planned ahead.
     Plan(Arc<StepPlan>),
     /// Every pool has reduced its gradients: apply the optimizer; answered by [`Event::Applied`].
@@ -109,6 +112,10 @@ pub struct Timings {
     pub busy: f64,
     /// Waiting for parcels or commands.
     pub idle: f64,
+    /// Of `busy`: units forward and backward, on an actor that encodes.
+    pub units: f64,
+    /// Of `busy`: packs forward and backward, on an actor that has a foundation.
+    pub packs: f64,
 }
 
 /// A file that an engine wrote into a checkpoint folder.

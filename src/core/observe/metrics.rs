@@ -24,6 +24,20 @@ pub struct StepMetrics {
     /// Share of the step in which the pool's engines computed, 0 to 1, the mean over the pool.
     pub encoder_busy: f64,
     pub foundation_busy: f64,
+    /// Tokens of the packs over what they could hold.
+    pub pack_fill: f64,
+    /// The most that a replica of the pool had to do over the mean, by the cost that the plan goes by; and of the
+    /// seconds that it took. 1 where all had alike, 0 where there was nothing.
+    pub encoder_imbalance: f64,
+    pub foundation_imbalance: f64,
+    pub encoder_imbalance_measured: f64,
+    pub foundation_imbalance_measured: f64,
+    /// Fitted costs in seconds, with `scheduler.balance: fitted`: of a pair of tokens that attend to each other, of a
+    /// token, of a document (media item).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encoder_cost: Option<[f64; 3]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub foundation_cost: Option<[f64; 3]>,
     /// Model FLOPs utilization, 0 to 1, where the device's peak is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mfu: Option<f64>,
@@ -58,11 +72,20 @@ impl StepMetrics {
             ("speed/step_ms", self.step_ms),
             ("busy/encoder", self.encoder_busy),
             ("busy/foundation", self.foundation_busy),
+            ("balance/pack_fill", self.pack_fill),
+            ("balance/encoder", self.encoder_imbalance),
+            ("balance/foundation", self.foundation_imbalance),
+            ("balance/encoder_measured", self.encoder_imbalance_measured),
+            ("balance/foundation_measured", self.foundation_imbalance_measured),
         ]
         .map(|(name, value)| (name.into(), value))
         .into();
         let some = [("speed/mfu", self.mfu), ("moe/aux_loss", self.aux_loss), ("moe/z_loss", self.z_loss)];
         scalars.extend(some.into_iter().filter_map(|(name, value)| Some((name.into(), value?))));
+        for (pool, cost) in [("encoder", self.encoder_cost), ("foundation", self.foundation_cost)] {
+            let of = |(what, value)| (format!("cost/{pool}_{what}").into(), value);
+            scalars.extend(cost.into_iter().flat_map(|cost| ["pair", "token", "one"].into_iter().zip(cost)).map(of));
+        }
         let of_layer = |loads: &ExpertLoads| {
             (format!("moe/imbalance/{}", loads.layer.replace(' ', "_")).into(), loads.imbalance())
         };

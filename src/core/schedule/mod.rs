@@ -6,6 +6,7 @@
 //! [`StepPlan`]: crate::message::StepPlan
 
 mod balance;
+mod batch;
 mod coordinator;
 mod cost;
 mod error;
@@ -17,8 +18,10 @@ mod spec;
 mod units;
 
 pub use balance::{balance, loads_of, sorted_rows};
+pub use batch::Batch;
 pub use coordinator::{
-    CheckpointDraft, Coordinator, CoordinatorSpec, Failure, Input, Outcome, Output, PoolSizes, StepSummary,
+    CheckpointDraft, Coordinator, CoordinatorSpec, Failure, FittedCosts, Imbalance, Input, Outcome, Output,
+    PoolSizes, SchedulerState, StepBalance, StepSummary,
 };
 pub use cost::{CostModel, Fit, Work};
 pub use error::PlanError;

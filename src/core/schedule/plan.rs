@@ -3,48 +3,49 @@
 use super::balance::{Room, longest_first, refine};
 use super::pack::pack;
 use super::units::cut_units;
-use super::{PlanError, PlanSpec, SampleSize};
+use super::{Batch, PlanError, PlanSpec, SampleSize};
 use crate::message::{ActorId, Pack, PackId, SampleId, SampleMeta, StepId, StepPlan, Unit};
 use std::collections::BTreeMap;
 
 /// Bytes of one token in a `Tokens` parcel: id, three positions and target, each an i64.
 const BYTES_PER_TOKEN: u64 = 5 * 8;
 
-/// Plans `step` over `samples`, which are in position order; `cursor` is the first position not read.
+/// Plans `step` over a global batch; `cursor` is the first position that was not taken.
 ///
 /// A pure function: equal arguments give equal plans, and but for `Unit::encoder` the plan does not depend on
 /// `spec.encoder_replicas`.
 ///
 /// # Errors
 /// A sample longer than a pack, a batch without targets, or an edge whose credit one pack exceeds.
-pub fn plan_step(
-    spec: &PlanSpec,
-    step: StepId,
-    samples: &[SampleMeta],
-    cursor: SampleId,
-) -> Result<StepPlan, PlanError> {
+pub fn plan_step(spec: &PlanSpec, step: StepId, batch: &Batch, cursor: SampleId) -> Result<StepPlan, PlanError> {
     let max_tokens = spec.pack.max_tokens;
-    if let Some(sample) = samples.iter().find(|sample| sample.num_tokens as usize > max_tokens) {
+    if let Some(sample) = batch.samples().find(|sample| sample.num_tokens as usize > max_tokens) {
         return Err(PlanError::SampleTooLong { sample: sample.id, num_tokens: sample.num_tokens, max_tokens });
     }
-    samples.iter().try_for_each(|sample| spec.pack.check(sample.id, SampleSize::of(sample)))?;
-    let num_targets = samples.iter().map(|sample| u64::from(sample.num_targets)).sum();
+    batch.samples().try_for_each(|sample| spec.pack.check(sample.id, SampleSize::of(sample)))?;
+    let num_targets = batch.samples().map(|sample| u64::from(sample.num_targets)).sum();
     if num_targets == 0 {
-        let ids = || samples.iter().map(|sample| sample.id);
+        let ids = || batch.samples().map(|sample| sample.id);
         let (first, last) = (ids().min().unwrap_or(cursor), ids().max().unwrap_or(cursor));
         return Err(PlanError::NoTargets { step, first, last });
     }
-    let packs = place(spec, step, samples);
+    let packs = place(spec, step, batch);
     let units = cut_units(spec, step, &packs);
     check_credits(spec, &packs, &units)?;
     Ok(StepPlan { step, cursor, learning_rate: spec.learning_rate.at(step.0), num_targets, packs, units })
 }
 
 /// Packs on replicas, in the order in which the replicas compute them.
-fn place(spec: &PlanSpec, step: StepId, samples: &[SampleMeta]) -> Vec<Pack> {
+fn place(spec: &PlanSpec, step: StepId, batch: &Batch) -> Vec<Pack> {
     let num_replicas = spec.foundation_replicas.max(1) as usize;
-    let packs = pack(samples, spec.pack, spec.cost, num_replicas);
-    let price = |pack: &Vec<usize>| pack.iter().map(|&item| spec.cost.sample(&samples[item])).sum::<u64>();
+    let packs: Vec<Vec<&SampleMeta>> = match batch {
+        Batch::Samples(samples) => {
+            let packs = pack(samples, spec.pack, spec.cost, num_replicas);
+            packs.into_iter().map(|pack| pack.into_iter().map(|item| &samples[item]).collect()).collect()
+        }
+        Batch::Packs(packs) => packs.iter().map(|pack| pack.iter().collect()).collect(),
+    };
+    let price = |pack: &Vec<&SampleMeta>| pack.iter().map(|sample| spec.cost.sample(sample)).sum::<u64>();
     let costs: Vec<u64> = packs.iter().map(price).collect();
     let room = Room { weight: 0, count: packs.len().div_ceil(num_replicas) };
     let free = vec![0; packs.len()];
@@ -55,7 +56,7 @@ fn place(spec: &PlanSpec, step: StepId, samples: &[SampleMeta]) -> Vec<Pack> {
     for (pack, replica) in packs.into_iter().zip(replica_of) {
         queues[replica].push(pack);
     }
-    queues.iter_mut().for_each(|queue| hide_encoders(queue, samples));
+    queues.iter_mut().for_each(hide_encoders);
 
     let mut placed = Vec::new();
     let longest = queues.iter().map(Vec::len).max().unwrap_or(0);
@@ -63,7 +64,7 @@ fn place(spec: &PlanSpec, step: StepId, samples: &[SampleMeta]) -> Vec<Pack> {
         for (replica, queue) in queues.iter().enumerate() {
             if let Some(pack) = queue.get(slot) {
                 let id = PackId { step, index: placed.len() as u32 };
-                let samples = pack.iter().map(|&item| samples[item].clone()).collect();
+                let samples = pack.iter().map(|&sample| sample.clone()).collect();
                 placed.push(Pack { id, replica: replica as u32, samples });
             }
         }
@@ -72,8 +73,8 @@ fn place(spec: &PlanSpec, step: StepId, samples: &[SampleMeta]) -> Vec<Pack> {
 }
 
 /// Text-only packs first, while the encoders begin, and last, while their backward ends; the others in between.
-fn hide_encoders(queue: &mut Vec<Vec<usize>>, samples: &[SampleMeta]) {
-    let is_text = |pack: &Vec<usize>| pack.iter().all(|&item| samples[item].items.is_empty());
+fn hide_encoders(queue: &mut Vec<Vec<&SampleMeta>>) {
+    let is_text = |pack: &Vec<&SampleMeta>| pack.iter().all(|sample| sample.items.is_empty());
     let (mut first, media): (Vec<_>, Vec<_>) = std::mem::take(queue).into_iter().partition(is_text);
     let last = first.split_off(first.len().div_ceil(2));
     queue.extend(first.into_iter().chain(media).chain(last));

@@ -10,6 +10,7 @@ fn spec() -> PlanSpec {
     PlanSpec {
         pack: PackLimits::tokens(64),
         cost: CostModel::decoder(8),
+        encoder_cost: CostModel::patches(),
         learning_rate: LearningRate { peak: 1e-3, min: 0.0, schedule: Schedule::Cosine, warmup_steps: 2, steps: 10 },
         foundation_replicas: 1,
         encoder_replicas: 1,
@@ -18,6 +19,10 @@ fn spec() -> PlanSpec {
         shape: ModelShape { hidden_size: 8, bytes_per_patch: 16, bytes_per_feature: 32 },
         credits: EdgeCredits { pixels: 1 << 30, tokens: 1 << 30, features: 1 << 30 },
     }
+}
+
+fn plan(spec: &PlanSpec, step: StepId, samples: &[SampleMeta], cursor: SampleId) -> Result<StepPlan, PlanError> {
+    plan_step(spec, step, &Batch::Samples(samples.to_vec()), cursor)
 }
 
 fn sample(id: u64, num_tokens: u32, grids: &[(u32, u32)]) -> SampleMeta {
@@ -42,7 +47,7 @@ proptest! {
         num_lanes in 1_u32..6,
     ) {
         let spec = PlanSpec { foundation_replicas, num_lanes, ..spec() };
-        let plan = plan_step(&spec, StepId(3), &samples, SampleId(99)).unwrap();
+        let plan = super::tests::plan(&spec, StepId(3), &samples, SampleId(99)).unwrap();
 
         let mut ids: Vec<SampleId> = plan.packs.iter().flat_map(|pack| pack.samples.iter().map(|s| s.id)).collect();
         for pack in &plan.packs {
@@ -68,9 +73,9 @@ proptest! {
 
     #[test]
     fn the_number_of_encoders_changes_nothing_but_who_encodes(samples in samples(), encoders in 1_u32..6) {
-        let one = plan_step(&spec(), StepId(0), &samples, SampleId(99)).unwrap();
+        let one = plan(&spec(), StepId(0), &samples, SampleId(99)).unwrap();
         let many = PlanSpec { encoder_replicas: encoders, ..spec() };
-        let mut plan = plan_step(&many, StepId(0), &samples, SampleId(99)).unwrap();
+        let mut plan = super::tests::plan(&many, StepId(0), &samples, SampleId(99)).unwrap();
         for unit in &mut plan.units {
             prop_assert_eq!(unit.encoder, unit.lane.0 % encoders);
             unit.encoder = 0;
@@ -80,7 +85,7 @@ proptest! {
 
     #[test]
     fn lanes_carry_alike(samples in samples()) {
-        let plan = plan_step(&spec(), StepId(0), &samples, SampleId(99)).unwrap();
+        let plan = super::tests::plan(&spec(), StepId(0), &samples, SampleId(99)).unwrap();
         let mut patches = [0; 4];
         let mut heaviest = 0;
         for unit in &plan.units {
@@ -95,7 +100,7 @@ proptest! {
 #[test]
 fn text_comes_first_and_last() {
     let samples = [sample(0, 60, &[(2, 2)]), sample(1, 60, &[]), sample(2, 60, &[(2, 2)]), sample(3, 60, &[])];
-    let plan = plan_step(&spec(), StepId(0), &samples, SampleId(4)).unwrap();
+    let plan = super::tests::plan(&spec(), StepId(0), &samples, SampleId(4)).unwrap();
     let order: Vec<u64> = plan.packs.iter().map(|pack| pack.samples[0].id.0).collect();
     assert_eq!(order, [1, 0, 2, 3]);
 }
@@ -103,7 +108,8 @@ fn text_comes_first_and_last() {
 #[test]
 fn replicas_take_turns_and_cost_alike() {
     let samples: Vec<_> = [60, 40, 60, 40].iter().zip(0..).map(|(&tokens, id)| sample(id, tokens, &[])).collect();
-    let plan = plan_step(&PlanSpec { foundation_replicas: 2, ..spec() }, StepId(0), &samples, SampleId(4)).unwrap();
+    let plan =
+        super::tests::plan(&PlanSpec { foundation_replicas: 2, ..spec() }, StepId(0), &samples, SampleId(4)).unwrap();
     let replicas: Vec<u32> = plan.packs.iter().map(|pack| pack.replica).collect();
     assert_eq!(replicas, [0, 1, 0, 1]);
     let tokens = |replica| plan.packs_of(replica).map(Pack::num_tokens).sum::<usize>();
@@ -112,9 +118,8 @@ fn replicas_take_turns_and_cost_alike() {
 
 #[test]
 fn what_does_not_fit_is_named() {
-    let text = |spec: &PlanSpec, samples: &[SampleMeta]| {
-        plan_step(spec, StepId(0), samples, SampleId(9)).unwrap_err().to_string()
-    };
+    let text =
+        |spec: &PlanSpec, samples: &[SampleMeta]| plan(spec, StepId(0), samples, SampleId(9)).unwrap_err().to_string();
     assert!(text(&spec(), &[sample(7, 65, &[])]).contains("sample 7 has 65 tokens"));
     assert!(text(&spec(), &[sample(7, 1, &[])]).contains("samples 7 to 7"));
     let few = PlanSpec { pack: PackLimits { max_images: 1, ..spec().pack }, ..spec() };
@@ -130,7 +135,7 @@ fn what_does_not_fit_is_named() {
     );
     // Inside one actor nothing is sent.
     small.colocated = true;
-    assert!(plan_step(&small, StepId(0), &[sample(5, 20, &[(4, 4)])], SampleId(9)).is_ok());
+    assert!(plan(&small, StepId(0), &[sample(5, 20, &[(4, 4)])], SampleId(9)).is_ok());
     let mut small = spec();
     small.credits.pixels = 100;
     assert!(text(&small, &[sample(5, 20, &[(4, 4)])]).contains("`edges.pixels.credit`"));
@@ -141,7 +146,7 @@ fn what_does_not_fit_is_named() {
 
 #[test]
 fn items_keep_their_owner_and_place() {
-    let plan = plan_step(&spec(), StepId(0), &[sample(5, 20, &[(2, 2), (4, 4)])], SampleId(9)).unwrap();
+    let plan = super::tests::plan(&spec(), StepId(0), &[sample(5, 20, &[(2, 2), (4, 4)])], SampleId(9)).unwrap();
     let items: Vec<_> = plan.units.iter().flat_map(|unit| &unit.items).map(|item| (item.id, item.owner)).collect();
     let id = |index| ItemId { sample: SampleId(5), index };
     assert_eq!(items, [(id(0), 1), (id(1), 1)]);

@@ -7,7 +7,10 @@ use crate::config::{Placement, RunConfig};
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlanSpec {
     pub pack: PackLimits,
+    /// Of samples on a foundation replica.
     pub cost: CostModel,
+    /// Of media items on an encoder.
+    pub encoder_cost: CostModel,
     pub learning_rate: LearningRate,
     pub foundation_replicas: u32,
     /// Decides `Unit::encoder` and nothing else.
@@ -48,9 +51,12 @@ impl PlanSpec {
         Self {
             pack: PackLimits {
                 max_samples: config.train.micro_batch_size.unwrap_or(usize::MAX),
-                ..PackLimits::tokens(config.data.pack.max_tokens)
+                max_tokens: config.data.pack.max_tokens,
+                max_images: config.data.pack.max_images.unwrap_or(usize::MAX),
+                max_visual_tokens: config.data.pack.max_visual_tokens.unwrap_or(usize::MAX),
             },
             cost: CostModel::decoder(shape.hidden_size),
+            encoder_cost: CostModel::patches(),
             learning_rate: LearningRate::new(&config.train),
             foundation_replicas: foundation,
             encoder_replicas: encoder,

@@ -227,3 +227,7 @@ impl FoundationPart {
         self.steps.pop_front();
     }
 }
+
+#[cfg(test)]
+#[path = "foundation_tests.rs"]
+mod tests;

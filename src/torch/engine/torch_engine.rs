@@ -9,6 +9,7 @@ use loongforge_core::message::{ActorId, Command, Event, SavedFile, StepId, StepR
 use loongforge_core::transport::{Parcel, ParcelKind};
 use std::collections::VecDeque;
 use std::path::Path;
+use std::time::Instant;
 
 /// What the pools write into a checkpoint, besides their state.
 #[derive(Clone, Debug)]
@@ -65,13 +66,18 @@ impl TorchEngine {
     }
 
     fn reduce(&mut self, step: StepId, ports: &mut Ports) -> Result<(), EngineError> {
+        // The loss before the collectives: reading it waits for the device's packs, and for nobody else's.
+        let start = Instant::now();
+        let loss = self.foundation.as_ref().map_or(0.0, FoundationPart::loss);
+        if self.foundation.is_some() {
+            ports.timings.packs += start.elapsed().as_secs_f64();
+        }
         let mut grad_square_sum = 0.0;
         // Encoder first on every replica: collectives of two groups in two orders would wait for each other.
         for pool in self.pools() {
             grad_square_sum += pool.reduce()?;
         }
         self.reduced = true;
-        let loss = self.foundation.as_ref().map_or(0.0, FoundationPart::loss);
         let timings = std::mem::take(&mut ports.timings);
         let routing = self.foundation.as_mut().map_or(Ok(None), FoundationPart::reduce_routing)?;
         ports.emit(Event::Reduced(StepReport { step, loss, grad_square_sum, routing, timings }));
@@ -138,7 +144,7 @@ impl Engine for TorchEngine {
                 ports.emit(Event::Saved { step, files });
                 Ok(())
             }
-            Command::Read { .. } | Command::Stop => Err(format!("{command:?} is nothing for {}", ports.me()).into()),
+            Command::Read { .. } | Command::ReadAgain { .. } | Command::Stop => Err(format!("{command:?} is nothing for {}", ports.me()).into()),
         }
     }
 
@@ -159,14 +165,17 @@ impl Engine for TorchEngine {
 
     fn work(&mut self, ports: &mut Ports) -> Result<Progress, EngineError> {
         let version = self.version;
+        let start = Instant::now();
         if let Some(part) = &mut self.encoder
             && part.work(version, ports)? == Progress::Busy
         {
+            ports.timings.units += start.elapsed().as_secs_f64();
             return Ok(Progress::Busy);
         }
         if let Some(part) = &mut self.foundation
             && part.work(version, ports)? == Progress::Busy
         {
+            ports.timings.packs += start.elapsed().as_secs_f64();
             return Ok(Progress::Busy);
         }
         match self.planned.front() {

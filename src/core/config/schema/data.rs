@@ -110,6 +110,30 @@ pub struct Pack {
     /// Longest packed sequence, in tokens; a longer sample is a bad sample.
     #[schemars(range(min = 1))]
     pub max_tokens: usize,
+    /// When packs are made: of the samples of one `step`, or of a `stream`, from a window that reaches over steps; then
+    /// `train.global_batch_size` counts packs.
+    pub mode: PackMode,
+    /// Samples that `stream` chooses from, read before the first step. `pools.data.memory` bounds what they take.
+    #[schemars(range(min = 1, max = 1048576))]
+    pub look_ahead: usize,
+    /// Most pictures and videos of one pack; a sample with more is a bad sample; `null`: no limit.
+    #[schemars(range(min = 1))]
+    pub max_images: Option<usize>,
+    /// Most tokens of pictures and videos in one pack; a sample with more is a bad sample; `null`: no limit.
+    #[schemars(range(min = 1))]
+    pub max_visual_tokens: Option<usize>,
+}
+
+/// When packs are made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum PackMode {
+    // Of the samples of one step.
+    #[default]
+    Step,
+    // Of a window that moves over the stream.
+    Stream,
 }
 
 /// Size of images; `null`: as the model's preprocessor config says.
@@ -191,7 +215,13 @@ pub struct BadSamples {
 
 impl Default for Pack {
     fn default() -> Self {
-        Self { max_tokens: 2048 }
+        Self {
+            max_tokens: 2048,
+            mode: PackMode::Step,
+            look_ahead: 4096,
+            max_images: None,
+            max_visual_tokens: None,
+        }
     }
 }
 

@@ -8,9 +8,9 @@ mod pools;
 mod run;
 mod train;
 
-pub use data::{BadSamples, Data, Format, ImageLimits, OnChange, Pack, Paths, Template, TrainFile, VideoLimits};
+pub use data::{BadSamples, Data, Format, ImageLimits, OnChange, Pack, PackMode, Paths, Template, TrainFile, VideoLimits};
 pub use lora::Lora;
 pub use model::{JsonMap, Model, Moe, Mtp, Part, Recompute, Weights};
-pub use pools::{ComputePool, DataPool, Edge, Edges, Placement, PoolName, Pools, Scheduler};
+pub use pools::{Balance, ComputePool, DataPool, Edge, Edges, Placement, PoolName, Pools, Scheduler};
 pub use run::{Checkpoint, Eval, Level, Log, Run, RunConfig};
 pub use train::{NonFinite, Optimizer, OptimizerType, Phase, Precision, Schedule, Train};

@@ -26,6 +26,9 @@ pub struct DataPool {
     /// Number of actors.
     #[schemars(range(min = 1, max = 1024))]
     pub replicas: usize,
+    /// Bytes of samples that one actor keeps from reading to sending; what is read beyond is read again when its step
+    /// comes.
+    pub memory: Size,
 }
 
 /// Actors that compute.
@@ -88,13 +91,29 @@ pub struct Scheduler {
     /// Length of every mailbox and command queue.
     #[schemars(range(min = 1, max = 65536))]
     pub queue: usize,
+    /// What work costs when it is shared out: by the model's shape (`static`), or `fitted` to the times that actors
+    /// take. Fitted, two runs of one seed share out differently, so that sums differ in rounding; not for
+    /// `run.deterministic`.
+    pub balance: Balance,
     /// How long actors may take to join before the run is given up.
     pub join_timeout: TimeSpan,
 }
 
+/// What work costs when it is shared out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Balance {
+    // By the model's shape.
+    #[default]
+    Static,
+    // As measured while the run goes on.
+    Fitted,
+}
+
 impl Default for DataPool {
     fn default() -> Self {
-        Self { replicas: 1 }
+        Self { replicas: 1, memory: Size::from_mib(1024) }
     }
 }
 
@@ -113,6 +132,6 @@ impl Default for Edges {
 
 impl Default for Scheduler {
     fn default() -> Self {
-        Self { prefetch_steps: 2, queue: 64, join_timeout: TimeSpan::from_secs(60) }
+        Self { prefetch_steps: 2, queue: 64, balance: Balance::Static, join_timeout: TimeSpan::from_secs(60) }
     }
 }

@@ -30,6 +30,9 @@ impl Processor {
         debug_assert_eq!(runs.iter().map(|run| run.len()).sum::<usize>(), num_features);
         self.check_length(tokens.len() - runs.len(), num_features)?;
 
+        let num_images = expansions.iter().map(|expansion| expansion.media.len()).sum();
+        self.check_media(num_images, num_features)?;
+
         let num_tokens = tokens.len() - runs.len() + num_features;
         let (mut input_ids, mut counted) = (Vec::with_capacity(num_tokens), Vec::with_capacity(num_tokens));
         let (mut spans, mut runs, mut num_text) = (Vec::new(), runs.iter(), 0);
@@ -58,6 +61,19 @@ impl Processor {
         match num_tokens > max_tokens {
             true => Err(DataError::TooLong { num_tokens, num_image_tokens, max_tokens }),
             false => Ok(()),
+        }
+    }
+
+    /// # Errors
+    /// The sample has more media items, or more tokens of them, than a pack holds.
+    fn check_media(&self, num_images: usize, num_visual_tokens: usize) -> Result<(), DataError> {
+        let limits = [
+            (num_images, self.max_images, "pictures and videos", "max_images"),
+            (num_visual_tokens, self.max_visual_tokens, "tokens of images", "max_visual_tokens"),
+        ];
+        match limits.into_iter().find(|(count, limit, ..)| count > limit) {
+            Some((count, limit, what, key)) => Err(DataError::PackLimit { count, what, key, limit }),
+            None => Ok(()),
         }
     }
 }

@@ -29,6 +29,8 @@ pub struct Processor {
     pub(super) phase: Phase,
     pub(super) limits: Limits,
     pub(super) max_tokens: usize,
+    pub(super) max_images: usize,
+    pub(super) max_visual_tokens: usize,
 }
 
 impl Processor {
@@ -61,6 +63,8 @@ impl Processor {
             phase: options.phase,
             limits: Limits::from(&options.image),
             max_tokens: options.max_tokens,
+            max_images: options.max_images,
+            max_visual_tokens: options.max_visual_tokens,
         };
         processor.writes = [Part::Image, Part::Video].map(|part| processor.template_writes(part));
         Ok(processor)

@@ -10,13 +10,18 @@ pub struct ProcessorOptions {
     pub video: VideoLimits,
     /// A longer sample is refused.
     pub max_tokens: usize,
+    /// A sample with more pictures and videos, or more tokens of them, is refused.
+    pub max_images: usize,
+    pub max_visual_tokens: usize,
     pub phase: Phase,
 }
 
 impl ProcessorOptions {
     pub fn new(data: &Data, phase: Phase) -> Self {
         let Data { template, image, video, pack, .. } = *data;
-        Self { template, image, video, max_tokens: pack.max_tokens, phase }
+        let [max_images, max_visual_tokens] =
+            [pack.max_images, pack.max_visual_tokens].map(|limit| limit.unwrap_or(usize::MAX));
+        Self { template, image, video, max_tokens: pack.max_tokens, max_images, max_visual_tokens, phase }
     }
 }
 
@@ -28,6 +33,8 @@ impl Default for ProcessorOptions {
             image: ImageLimits::default(),
             video: VideoLimits::default(),
             max_tokens: usize::MAX,
+            max_images: usize::MAX,
+            max_visual_tokens: usize::MAX,
             phase: Phase::Pretrain,
         }
     }

@@ -1,9 +1,9 @@
 //! Items that are wanted group after group, shared out to lanes.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Consecutive items of one group, on one lane.
-#[allow(dead_code)] // Until units are cut by it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
     pub group: usize,
@@ -19,22 +19,24 @@ pub(crate) struct Chunk {
 /// The lanes are taken by rising load, and the cuts are the best for that order. A group ends by
 /// `(load of all lanes + its cost) / lanes + its largest item + 2 · overhead`, rounded up, where `max_chunks` allows all lanes;
 /// no schedule ends all groups up to it before `(load + cost) / lanes`.
-#[allow(dead_code)]
 pub(crate) fn by_deadline(groups: &[Vec<u64>], num_lanes: usize, overhead: u64, max_chunks: usize) -> Vec<Chunk> {
     let mut loads = vec![0_u64; num_lanes];
+    let mut by_load: BTreeSet<(u64, usize)> = (0..num_lanes).map(|lane| (0, lane)).collect();
     let mut chunks = Vec::new();
     for (group, costs) in groups.iter().enumerate() {
-        let mut lanes: Vec<usize> = (0..num_lanes).collect();
-        lanes.sort_unstable_by_key(|&lane| (loads[lane], lane));
-        lanes.truncate(max_chunks.max(1));
-        let Some(&lightest) = lanes.first() else { return chunks };
+        // What a lane cannot take in time no busier one can: as many lanes as items are enough.
+        let most = max_chunks.max(1).min(costs.len());
+        let lanes: Vec<usize> = by_load.iter().take(most).map(|&(_, lane)| lane).collect();
+        let Some(&lightest) = lanes.first() else { continue };
         let (mut low, mut high) = (loads[lightest], loads[lightest] + overhead + costs.iter().sum::<u64>());
         while low < high {
             let end = low + (high - low) / 2;
             if cut(costs, &lanes, &loads, overhead, end).is_some() { high = end } else { low = end + 1 }
         }
         for (lane, items) in cut(costs, &lanes, &loads, overhead, low + overhead).expect("one lane can take all") {
+            by_load.remove(&(loads[lane], lane));
             loads[lane] += overhead + costs[items.clone()].iter().sum::<u64>();
+            by_load.insert((loads[lane], lane));
             chunks.push(Chunk { group, items, lane });
         }
     }
@@ -42,7 +44,6 @@ pub(crate) fn by_deadline(groups: &[Vec<u64>], num_lanes: usize, overhead: u64, 
 }
 
 /// As much to each lane as it ends by `end`; `None`: that is not all.
-#[allow(dead_code)]
 fn cut(costs: &[u64], lanes: &[usize], loads: &[u64], overhead: u64, end: u64) -> Option<Vec<(usize, Range<usize>)>> {
     let (mut start, mut pieces) = (0, Vec::new());
     for &lane in lanes {
@@ -64,7 +65,6 @@ fn cut(costs: &[u64], lanes: &[usize], loads: &[u64], overhead: u64, end: u64) -
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::BTreeSet;
 
     proptest! {
         #[test]

@@ -1,55 +1,85 @@
-//! Samples on their way from data actors to global batches: windows asked for, answers put in position order.
+//! Samples on their way from data actors to global batches: windows asked for, answers put in stream order.
 
 use super::CoordinatorSpec;
+use super::batches::{Batches, Formed};
 use crate::config::BadSamples;
-use crate::message::{BadSample, SampleId, SampleMeta};
+use crate::message::{BadSample, Command, SampleId, SampleMeta};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 /// Samples after which the fraction of bad ones means something.
 const MIN_SEEN: u64 = 100;
+/// Most positions of a window that are read again.
+const MAX_AGAIN: usize = 512;
 
 pub(super) struct Intake {
     num_data: u64,
-    batch_size: usize,
     max_windows: usize,
     policy: BadSamples,
-    /// First position that is in no batch yet.
+    /// Positions before the first cursor that the checkpoint held back: the stream begins with them.
+    held: VecDeque<SampleId>,
+    /// Of those, the ones that nobody was asked for.
+    to_read_again: VecDeque<SampleId>,
+    /// First position that is not taken.
     cursor: u64,
     /// First position that nobody was asked for.
     requested: u64,
     /// Windows that each data actor has not answered, oldest first.
-    unanswered: Vec<VecDeque<Range<u64>>>,
-    /// Answers beyond the cursor.
+    unanswered: Vec<VecDeque<Window>>,
+    /// Answers that are not taken.
     answered: BTreeMap<u64, Result<SampleMeta, BadSample>>,
-    /// The batch being filled.
-    forming: Vec<SampleMeta>,
-    batches: VecDeque<Batch>,
+    batches: Batches,
     num_seen: u64,
     num_bad: u64,
     num_bad_in_row: usize,
 }
 
-/// Samples of one step, in position order.
-pub(super) struct Batch {
-    pub samples: Vec<SampleMeta>,
-    /// First position after it.
-    pub cursor: SampleId,
+/// Positions that all data actors are asked for, each for its share.
+#[derive(Clone, Debug)]
+pub(super) enum Window {
+    Next(Range<u64>),
+    /// Ascending.
+    Again(Vec<SampleId>),
+}
+
+impl Window {
+    pub fn command(&self) -> Command {
+        match self {
+            Self::Next(range) => Command::Read { from: SampleId(range.start), until: SampleId(range.end) },
+            Self::Again(positions) => Command::ReadAgain { positions: positions.clone() },
+        }
+    }
+
+    fn contains(&self, position: SampleId) -> bool {
+        match self {
+            Self::Next(range) => range.contains(&position.0),
+            Self::Again(positions) => positions.binary_search(&position).is_ok(),
+        }
+    }
+
+    fn share(&self, index: u64, num_data: u64) -> usize {
+        let is_share = |position: u64| position % num_data == index;
+        match self {
+            Self::Next(range) => range.clone().filter(|&position| is_share(position)).count(),
+            Self::Again(positions) => positions.iter().filter(|position| is_share(position.0)).count(),
+        }
+    }
 }
 
 impl Intake {
     pub fn new(spec: &CoordinatorSpec) -> Self {
+        let held: VecDeque<SampleId> = spec.state.held.iter().copied().collect();
         Self {
             num_data: u64::from(spec.pools.data),
-            batch_size: spec.global_batch_size,
             max_windows: spec.max_windows(),
             policy: spec.bad_samples,
-            cursor: spec.cursor.0,
-            requested: spec.cursor.0,
+            to_read_again: held.clone(),
+            held,
+            cursor: spec.state.cursor.0,
+            requested: spec.state.cursor.0,
             unanswered: vec![VecDeque::new(); spec.pools.data as usize],
             answered: BTreeMap::new(),
-            forming: Vec::new(),
-            batches: VecDeque::new(),
+            batches: Batches::new(spec),
             num_seen: 0,
             num_bad: 0,
             num_bad_in_row: 0,
@@ -57,16 +87,25 @@ impl Intake {
     }
 
     /// The next window to ask all data actors for, so that `num_batches` are at hand or on their way.
-    pub fn request(&mut self, num_batches: usize) -> Option<Range<u64>> {
-        let wanted = num_batches * self.batch_size;
-        let on_the_way = (self.requested - self.cursor) as usize;
-        let at_hand = self.batches.len() * self.batch_size + self.forming.len() + on_the_way;
+    pub fn request(&mut self, num_batches: usize) -> Option<Window> {
         let open = self.unanswered.iter().map(VecDeque::len).max().unwrap_or(0);
-        if at_hand >= wanted || open >= self.max_windows {
+        if open >= self.max_windows || num_batches == 0 {
             return None;
         }
-        let window = self.requested..self.requested + (wanted - at_hand).min(self.batch_size) as u64;
-        self.requested = window.end;
+        let window = if self.to_read_again.is_empty() {
+            let wanted = self.batches.num_missing(num_batches);
+            let on_the_way = (self.requested - self.cursor) as usize + self.held.len();
+            if on_the_way >= wanted {
+                return None;
+            }
+            let len = (wanted - on_the_way).min(self.batches.window_len());
+            let window = self.requested..self.requested + len as u64;
+            self.requested = window.end;
+            Window::Next(window)
+        } else {
+            let len = self.to_read_again.len().min(MAX_AGAIN);
+            Window::Again(self.to_read_again.drain(..len).collect())
+        };
         self.unanswered.iter_mut().for_each(|windows| windows.push_back(window.clone()));
         Some(window)
     }
@@ -77,21 +116,21 @@ impl Intake {
     /// It is not an answer to that.
     pub fn measured(&mut self, index: u32, samples: Vec<SampleMeta>, bad: Vec<BadSample>) -> Result<(), String> {
         let window = self.unanswered[index as usize].pop_front().ok_or("measured samples that nobody asked for")?;
-        let share = window.clone().filter(|position| position % self.num_data == u64::from(index)).count();
+        let share = window.share(u64::from(index), self.num_data);
         let answers = samples
             .into_iter()
             .map(|sample| (sample.id, Ok(sample)))
             .chain(bad.into_iter().map(|bad| (bad.id, Err(bad))));
         let mut num_answers = 0;
-        for (SampleId(position), answer) in answers {
-            let asked = window.contains(&position) && position % self.num_data == u64::from(index);
+        for (position, answer) in answers {
+            let asked = window.contains(position) && position.0 % self.num_data == u64::from(index);
             let whole = answer.as_ref().map_or(true, |sample: &SampleMeta| {
                 sample.document_lens().iter().map(|&len| u64::from(len)).sum::<u64>() == u64::from(sample.num_tokens)
             });
             if !whole {
                 return Err(format!("measured position {position}, whose documents are not as long as it is"));
             }
-            if !asked || self.answered.insert(position, answer).is_some() {
+            if !asked || self.answered.insert(position.0, answer).is_some() {
                 return Err(format!("measured position {position}, not once or not in its share of {window:?}"));
             }
             num_answers += 1;
@@ -102,40 +141,55 @@ impl Intake {
         Ok(())
     }
 
-    /// Moves what is complete in position order into batches; returns the bad samples met.
+    /// Moves what is complete in stream order into batches; returns the bad samples met.
     ///
     /// # Errors
-    /// Too many bad samples.
+    /// Too many bad samples, or one that was good before.
     pub fn consume(&mut self) -> (Vec<BadSample>, Result<(), String>) {
         let mut skipped = Vec::new();
-        while let Some(answer) = self.answered.remove(&self.cursor) {
-            self.cursor += 1;
-            self.num_seen += 1;
-            match answer {
-                Ok(sample) => {
-                    self.num_bad_in_row = 0;
-                    self.forming.push(sample);
-                }
-                Err(bad) => {
-                    self.num_bad_in_row += 1;
-                    self.num_bad += 1;
-                    let verdict = self.judge(&bad);
-                    skipped.push(bad);
-                    if verdict.is_err() {
-                        return (skipped, verdict);
-                    }
-                }
+        let verdict = loop {
+            match self.take_next(&mut skipped) {
+                Ok(true) => {}
+                Ok(false) => break Ok(()),
+                Err(error) => break Err(error),
             }
-            if self.forming.len() == self.batch_size {
-                let samples = std::mem::take(&mut self.forming);
-                self.batches.push_back(Batch { samples, cursor: SampleId(self.cursor) });
-            }
-        }
-        (skipped, Ok(()))
+        };
+        (skipped, verdict)
     }
 
-    pub fn next_batch(&mut self) -> Option<Batch> {
-        self.batches.pop_front()
+    /// Takes the next sample of the stream, if it is there.
+    fn take_next(&mut self, skipped: &mut Vec<BadSample>) -> Result<bool, String> {
+        if let Some(&position) = self.held.front() {
+            let Some(answer) = self.answered.remove(&position.0) else { return Ok(false) };
+            self.held.pop_front();
+            let sample = answer.map_err(|bad| {
+                let (source, reason) = (bad.source, bad.reason);
+                format!("{source} was good when the checkpoint was written, and is not any more: {reason}")
+            })?;
+            self.batches.push(sample, SampleId(self.cursor))?;
+            return Ok(true);
+        }
+        let Some(answer) = self.answered.remove(&self.cursor) else { return Ok(false) };
+        self.cursor += 1;
+        self.num_seen += 1;
+        match answer {
+            Ok(sample) => {
+                self.num_bad_in_row = 0;
+                self.batches.push(sample, SampleId(self.cursor))?;
+            }
+            Err(bad) => {
+                self.num_bad_in_row += 1;
+                self.num_bad += 1;
+                let verdict = self.judge(&bad);
+                skipped.push(bad);
+                verdict?;
+            }
+        }
+        Ok(true)
+    }
+
+    pub fn next_batch(&mut self) -> Option<Formed> {
+        self.batches.pop()
     }
 
     fn judge(&self, last: &BadSample) -> Result<(), String> {

@@ -1,6 +1,7 @@
 //! What goes into a coordinator and what comes out.
 
-use crate::message::{ActorId, BadSample, Command, Event, RoutingReport, SampleId, SavedFile, StepId, Timings};
+use super::{FittedCosts, SchedulerState, StepBalance};
+use crate::message::{ActorId, BadSample, Command, Event, RoutingReport, SavedFile, StepId, Timings};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -52,17 +53,20 @@ pub struct StepSummary {
     pub applied: bool,
     /// Of every encoder and foundation engine, in that order.
     pub timings: Vec<(ActorId, Timings)>,
+    pub balance: StepBalance,
+    /// What is fitted after the step, with `scheduler.balance: fitted`.
+    pub costs: Option<FittedCosts>,
 }
 
 /// A checkpoint whose files are written but which nobody may see yet.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct CheckpointDraft {
     /// The last step that is in it: a resumed run begins with the one after.
     pub step: StepId,
     /// The folder that the files are in, to be renamed.
     pub dir: PathBuf,
-    /// First position of the data stream that a resumed run reads.
-    pub cursor: SampleId,
+    /// What a resumed run's scheduler begins with.
+    pub state: SchedulerState,
     pub files: Vec<SavedFile>,
 }
 

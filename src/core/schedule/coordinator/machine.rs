@@ -1,12 +1,13 @@
 //! The state machine itself: what each input means in each phase.
 
+use super::costs::Costs;
 use super::drain::Drain;
 use super::intake::Intake;
 use super::save::Saves;
 use super::step::InFlight;
-use super::{CoordinatorSpec, Input, Outcome, Output};
+use super::{CoordinatorSpec, Input, Outcome, Output, SchedulerState, StepBalance};
 use crate::message::{ActorId, Command, Event, Role, SampleId, SavedFile, StepId, StepReport};
-use crate::schedule::plan_step;
+use crate::schedule::{Batch, plan_step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ pub struct Coordinator {
     /// Actors that are not ready yet.
     joining: BTreeSet<ActorId>,
     intake: Intake,
+    costs: Costs,
     /// The first step that not all engines have applied.
     current: StepId,
     /// The first step that is not planned.
@@ -25,8 +27,8 @@ pub struct Coordinator {
     stop_requested: bool,
     in_flight: BTreeMap<StepId, InFlight>,
     num_skipped_in_row: usize,
-    /// First position that no applied step has read.
-    cursor: SampleId,
+    /// Where the stream stands after the last applied step; what is fitted lies beside.
+    stream: SchedulerState,
     last_planned: Option<SampleId>,
     saves: Saves,
     last_saved: Option<StepId>,
@@ -39,17 +41,20 @@ pub struct Coordinator {
 type Broken = (ActorId, String);
 
 impl Coordinator {
-    pub fn new(spec: CoordinatorSpec) -> Self {
+    pub fn new(mut spec: CoordinatorSpec) -> Self {
+        let costs = Costs::new(&spec);
+        costs.apply(&mut spec.plan);
         Self {
             joining: spec.pools.actors().collect(),
             intake: Intake::new(&spec),
+            costs,
             current: spec.first_step,
             next_plan: spec.first_step,
             end: StepId(spec.steps.max(spec.first_step.0)),
             stop_requested: false,
             in_flight: BTreeMap::new(),
             num_skipped_in_row: 0,
-            cursor: spec.cursor,
+            stream: spec.state.clone(),
             last_planned: None,
             saves: Saves::default(),
             last_saved: None,
@@ -146,8 +151,9 @@ impl Coordinator {
         let in_flight = self.in_flight.get_mut(&step).filter(|_| step == self.current);
         let in_flight = in_flight.ok_or_else(|| (actor, format!("applied step {step} out of turn")))?;
         if in_flight.applied(actor, self.spec.pools).map_err(|error| (actor, error))? {
-            self.out.push(Output::Step(in_flight.summary()));
-            self.cursor = in_flight.plan.cursor;
+            let summary = in_flight.summary(self.spec.pools, self.costs.fitted());
+            self.stream = in_flight.state(summary.costs.clone());
+            self.out.push(Output::Step(summary));
             self.in_flight.remove(&step);
             self.current.0 += 1;
         }
@@ -204,15 +210,18 @@ impl Coordinator {
         while self.next_plan < self.end && self.next_plan.0 <= self.current.0 + self.spec.prefetch_steps as u64 {
             let Some(batch) = self.intake.next_batch() else { break };
             let step = self.next_plan;
-            for sample in &batch.samples {
-                assert!(self.last_planned < Some(sample.id), "sample {} is planned once", sample.id);
-                self.last_planned = Some(sample.id);
+            if let Batch::Samples(samples) = &batch.batch {
+                for sample in samples {
+                    assert!(self.last_planned < Some(sample.id), "sample {} is planned once", sample.id);
+                    self.last_planned = Some(sample.id);
+                }
             }
-            let plan = plan_step(&self.spec.plan, step, &batch.samples, batch.cursor)
+            let plan = plan_step(&self.spec.plan, step, &batch.batch, batch.cursor)
                 .map_err(|error| (ActorId::SCHEDULER, format!("step {step}: {error}")))?;
+            let balance = StepBalance::of(&self.spec.plan, &plan);
             let plan = Arc::new(plan);
             self.send_to_all(&Command::Plan(plan.clone()));
-            self.in_flight.insert(step, InFlight::new(plan));
+            self.in_flight.insert(step, InFlight::new(plan, batch.held, balance));
             self.next_plan.0 += 1;
         }
         Ok(())
@@ -223,8 +232,7 @@ impl Coordinator {
         let num_batches = to_plan.min(self.spec.prefetch_steps as u64 + 1) as usize;
         while let Some(window) = self.intake.request(num_batches) {
             for actor in self.spec.pools.data_actors() {
-                let command = Command::Read { from: SampleId(window.start), until: SampleId(window.end) };
-                self.out.push(Output::Send(actor, command));
+                self.out.push(Output::Send(actor, window.command()));
             }
         }
     }
@@ -234,7 +242,9 @@ impl Coordinator {
         // Engines may have reduced a step beyond a requested end: it is dropped with them.
         let Some(in_flight) = self.in_flight.get_mut(&step).filter(|_| step < self.end) else { return Ok(()) };
         let Some(decision) = in_flight.decide(self.spec.pools, self.spec.clip_grad) else { return Ok(()) };
-        let cursor = in_flight.plan.cursor;
+        self.costs.observe(&self.spec.plan, &in_flight.plan, &in_flight.timings());
+        self.costs.apply(&mut self.spec.plan);
+        let state = in_flight.state(self.costs.fitted());
         match decision.commit {
             Some(commit) => {
                 self.num_skipped_in_row = 0;
@@ -261,13 +271,13 @@ impl Coordinator {
         let every = self.spec.checkpoint_every;
         let done = step.0 + 1;
         if done == self.end.0 || (every > 0 && done.is_multiple_of(every)) {
-            self.save(step, cursor);
+            self.save(step, state);
         }
         Ok(())
     }
 
-    fn save(&mut self, step: StepId, cursor: SampleId) {
-        let dir = self.saves.begin(step, cursor, &self.spec.checkpoint_dir);
+    fn save(&mut self, step: StepId, state: SchedulerState) {
+        let dir = self.saves.begin(step, state, &self.spec.checkpoint_dir);
         self.out.push(Output::Prepare(step, dir.clone()));
         self.send_to_compute(&Command::Save { step, dir });
         self.last_saved = Some(step);
@@ -283,7 +293,7 @@ impl Coordinator {
             && self.current > self.spec.first_step
             && self.last_saved != Some(last)
         {
-            self.save(last, self.cursor);
+            self.save(last, self.stream.clone());
         }
         if self.saves.is_empty() {
             self.drain.begin(if self.current.0 < self.spec.steps { Outcome::Preempted } else { Outcome::Completed });

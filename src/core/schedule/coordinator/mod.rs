@@ -2,10 +2,12 @@
 //!
 //! 1. Every actor of the run says `Ready`.
 //! 2. Data actors measure windows of positions, position `p` by actor `p mod num_data`. Good samples form global
-//!    batches in position order; bad ones are skipped, counted and listed in that order.
+//!    batches in position order, or go through a streaming packer in that order, whose packs form global batches; bad
+//!    ones are skipped, counted and listed in that order. A resumed run first reads again what the packer had held.
 //! 3. Each batch is planned and sent to all actors, up to `prefetch_steps` ahead of the step being computed.
 //! 4. When every encoder and foundation engine has reduced a step, it is committed, or aborted where loss or gradient
 //!    is not finite. When all have applied that, the next step is decided.
+//!    Where costs are fitted, the step's times change what the next plan goes by.
 //! 5. `Save` follows `Commit` on the same queues, so every engine writes the same version. When all have written, the
 //!    checkpoint is published.
 //! 6. After the last step and the last publication, or after the first failure, everyone is stopped and waited for.
@@ -13,14 +15,19 @@
 //! Invariants, checked in release builds too: at most one `Reduced` and one `Applied` per engine and step (else that
 //! engine has failed); steps are decided one by one without a gap; a sample is planned once; a finished run says nothing.
 
+mod batches;
+mod costs;
 mod drain;
 mod intake;
 mod io;
 mod machine;
 mod save;
 mod spec;
+mod state;
 mod step;
 
+pub use costs::{Imbalance, StepBalance};
 pub use io::{CheckpointDraft, Failure, Input, Outcome, Output, StepSummary};
 pub use machine::Coordinator;
 pub use spec::{CoordinatorSpec, PoolSizes};
+pub use state::{FittedCosts, SchedulerState};

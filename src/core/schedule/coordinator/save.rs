@@ -1,7 +1,7 @@
 //! Checkpoints being written: which engines have, and what they wrote.
 
-use super::{CheckpointDraft, PoolSizes};
-use crate::message::{ActorId, SampleId, SavedFile, StepId};
+use super::{CheckpointDraft, PoolSizes, SchedulerState};
+use crate::message::{ActorId, SavedFile, StepId};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -11,16 +11,16 @@ pub(super) struct Saves(BTreeMap<StepId, Save>);
 
 struct Save {
     dir: PathBuf,
-    cursor: SampleId,
+    state: SchedulerState,
     files: BTreeMap<ActorId, Vec<SavedFile>>,
 }
 
 impl Saves {
     /// Begins one; returns the folder to write into.
-    pub fn begin(&mut self, step: StepId, cursor: SampleId, parent: &Path) -> PathBuf {
+    pub fn begin(&mut self, step: StepId, state: SchedulerState, parent: &Path) -> PathBuf {
         // Hidden and marked, so that nobody takes an unfinished checkpoint for one.
         let dir = parent.join(format!(".step-{:08}.tmp", step.0 + 1));
-        let before = self.0.insert(step, Save { dir: dir.clone(), cursor, files: BTreeMap::new() });
+        let before = self.0.insert(step, Save { dir: dir.clone(), state, files: BTreeMap::new() });
         assert!(before.is_none(), "step {step} is saved once");
         dir
     }
@@ -43,7 +43,7 @@ impl Saves {
         Ok(done.then(|| CheckpointDraft {
             step,
             dir: save.dir.clone(),
-            cursor: save.cursor,
+            state: std::mem::take(&mut save.state),
             files: std::mem::take(&mut save.files).into_values().flatten().collect(),
         }))
     }

@@ -1,7 +1,8 @@
 //! What a coordinator is told before it begins.
 
-use crate::config::{BadSamples, Placement, RunConfig};
-use crate::message::{ActorId, Role, SampleId, StepId};
+use super::SchedulerState;
+use crate::config::{BadSamples, Balance, PackMode, Placement, RunConfig};
+use crate::message::{ActorId, Role, StepId};
 use crate::schedule::{ModelShape, PlanSpec};
 use std::path::PathBuf;
 
@@ -66,11 +67,16 @@ pub struct CoordinatorSpec {
     pub plan: PlanSpec,
     /// First step to compute; 0 unless resumed.
     pub first_step: StepId,
-    /// First position of the data stream to read.
-    pub cursor: SampleId,
+    /// What the run begins with: all of it empty unless resumed.
+    pub state: SchedulerState,
     /// Steps of the whole run, those before `first_step` included.
     pub steps: u64,
+    /// Samples of a step; packs, where a stream is packed.
     pub global_batch_size: usize,
+    /// Samples that the packer of a stream chooses from; `None`: samples are packed within their step.
+    pub look_ahead: Option<usize>,
+    /// Plans go by costs that are fitted to the engines' times.
+    pub fitted: bool,
     /// Steps planned ahead of the one being computed.
     pub prefetch_steps: usize,
     /// Largest gradient norm; 0: no clipping.
@@ -84,16 +90,19 @@ pub struct CoordinatorSpec {
 }
 
 impl CoordinatorSpec {
-    /// `resume`: the first step to compute and the first position to read.
-    pub fn new(config: &RunConfig, shape: ModelShape, resume: Option<(StepId, SampleId)>) -> Self {
-        let (first_step, cursor) = resume.unwrap_or_default();
+    /// `resume`: the first step to compute, and what the checkpoint holds of the scheduler.
+    pub fn new(config: &RunConfig, shape: ModelShape, resume: Option<(StepId, SchedulerState)>) -> Self {
+        let (first_step, state) = resume.unwrap_or_default();
+        let pack = &config.data.pack;
         Self {
             pools: PoolSizes::new(config),
             plan: PlanSpec::new(config, shape),
             first_step,
-            cursor,
+            state,
             steps: config.train.steps,
             global_batch_size: config.train.global_batch_size,
+            look_ahead: (pack.mode == PackMode::Stream).then_some(pack.look_ahead),
+            fitted: config.scheduler.balance == Balance::Fitted,
             prefetch_steps: config.scheduler.prefetch_steps,
             clip_grad: config.train.clip_grad,
             max_nonfinite: config.train.on_nonfinite.max_consecutive,

@@ -1,12 +1,16 @@
 //! One step in flight: who has reduced it, what was decided, who has applied that.
 
-use super::{PoolSizes, StepSummary};
-use crate::message::{ActorId, Commit, Role, RoutingReport, SampleId, StepPlan, StepReport};
+use super::{FittedCosts, PoolSizes, SchedulerState, StepBalance, StepSummary};
+use crate::message::{ActorId, Commit, Role, RoutingReport, SampleId, StepPlan, StepReport, Timings};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub(super) struct InFlight {
     pub plan: Arc<StepPlan>,
+    /// Positions before the plan's cursor that are in no plan yet.
+    held: Vec<SampleId>,
+    /// As planned.
+    balance: StepBalance,
     reports: BTreeMap<ActorId, StepReport>,
     decision: Option<Decision>,
     applied_by: BTreeSet<ActorId>,
@@ -22,8 +26,17 @@ pub(super) struct Decision {
 }
 
 impl InFlight {
-    pub fn new(plan: Arc<StepPlan>) -> Self {
-        Self { plan, reports: BTreeMap::new(), decision: None, applied_by: BTreeSet::new() }
+    pub fn new(plan: Arc<StepPlan>, held: Vec<SampleId>, balance: StepBalance) -> Self {
+        Self { plan, held, balance, reports: BTreeMap::new(), decision: None, applied_by: BTreeSet::new() }
+    }
+
+    /// Where the stream stands after it, and what is fitted.
+    pub fn state(&self, costs: Option<FittedCosts>) -> SchedulerState {
+        SchedulerState { cursor: self.plan.cursor, held: self.held.clone(), costs }
+    }
+
+    pub fn timings(&self) -> Vec<(ActorId, Timings)> {
+        self.reports.iter().map(|(&actor, report)| (actor, report.timings)).collect()
     }
 
     pub fn is_decided(&self) -> bool {
@@ -94,8 +107,11 @@ impl InFlight {
 
     /// # Panics
     /// It was not decided.
-    pub fn summary(&self) -> StepSummary {
+    pub fn summary(&self, pools: PoolSizes, costs: Option<FittedCosts>) -> StepSummary {
         let Decision { loss, grad_norm, commit } = self.decision.expect("a step is decided before it is applied");
+        let timings = self.timings();
+        let mut balance = self.balance;
+        balance.measure(pools, &timings);
         StepSummary {
             step: self.plan.step,
             loss,
@@ -108,7 +124,9 @@ impl InFlight {
             num_items: self.plan.num_items(),
             num_packs: self.plan.packs.len(),
             applied: commit.is_some(),
-            timings: self.reports.iter().map(|(&actor, report)| (actor, report.timings)).collect(),
+            timings,
+            balance,
+            costs,
         }
     }
 }

@@ -1,0 +1,22 @@
+//! What one step is given to plan.
+
+use crate::message::SampleMeta;
+
+/// One global batch.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Batch {
+    /// To be packed within the step; in position order.
+    Samples(Vec<SampleMeta>),
+    /// Packs of a packed stream, in its order: each is one micro-batch as it is.
+    Packs(Vec<Vec<SampleMeta>>),
+}
+
+impl Batch {
+    pub fn samples(&self) -> impl Iterator<Item = &SampleMeta> {
+        let (samples, packs): (&[SampleMeta], &[Vec<SampleMeta>]) = match self {
+            Self::Samples(samples) => (samples, &[]),
+            Self::Packs(packs) => (&[], packs),
+        };
+        samples.iter().chain(packs.iter().flatten())
+    }
+}

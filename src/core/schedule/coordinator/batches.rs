@@ -1,0 +1,114 @@
+//! Global batches in the making: so many samples, or so many packs of a packed stream.
+
+use super::CoordinatorSpec;
+use crate::message::{SampleId, SampleMeta};
+use crate::schedule::{Batch, StreamPacker};
+use std::collections::VecDeque;
+
+/// Positions of a packed stream that are asked for at once.
+const WINDOW: std::ops::RangeInclusive<usize> = 64..=512;
+
+pub(super) struct Batches {
+    /// Samples, or packs, of a batch.
+    size: usize,
+    forming: Forming,
+    ready: VecDeque<Formed>,
+}
+
+/// One step's batch, and where the stream stands after it.
+pub(super) struct Formed {
+    pub batch: Batch,
+    /// First position that is not taken.
+    pub cursor: SampleId,
+    /// Positions before it that are in no batch yet, in the order in which they were taken.
+    pub held: Vec<SampleId>,
+}
+
+enum Forming {
+    Samples(Vec<SampleMeta>),
+    Packs {
+        packer: Box<StreamPacker>,
+        look_ahead: usize,
+        packs: Vec<Vec<SampleMeta>>,
+        num_packs: usize,
+        num_packed: usize,
+    },
+}
+
+impl Batches {
+    pub fn new(spec: &CoordinatorSpec) -> Self {
+        let forming = match spec.look_ahead {
+            None => Forming::Samples(Vec::new()),
+            Some(look_ahead) => Forming::Packs {
+                packer: Box::new(StreamPacker::new(spec.plan.pack, look_ahead)),
+                look_ahead,
+                packs: Vec::new(),
+                num_packs: 0,
+                num_packed: 0,
+            },
+        };
+        Self { size: spec.global_batch_size, forming, ready: VecDeque::new() }
+    }
+
+    /// Samples to be taken yet until `num_batches` are ready, as far as that is known.
+    pub fn num_missing(&self, num_batches: usize) -> usize {
+        let wanted = num_batches.saturating_sub(self.ready.len()) * self.size;
+        match &self.forming {
+            Forming::Samples(samples) => wanted.saturating_sub(samples.len()),
+            Forming::Packs { packer, look_ahead, packs, .. } => match wanted.saturating_sub(packs.len()) {
+                0 => 0,
+                missing => look_ahead.saturating_sub(packer.num_held()) + missing * self.samples_per_pack(),
+            },
+        }
+    }
+
+    /// Most positions of one window.
+    pub fn window_len(&self) -> usize {
+        match self.forming {
+            Forming::Samples(_) => self.size,
+            Forming::Packs { .. } => (self.size * self.samples_per_pack()).clamp(*WINDOW.start(), *WINDOW.end()),
+        }
+    }
+
+    /// Takes the next sample of the stream; `cursor` is the first position after it that is not taken.
+    ///
+    /// # Errors
+    /// The sample fits no pack.
+    pub fn push(&mut self, sample: SampleMeta, cursor: SampleId) -> Result<(), String> {
+        match &mut self.forming {
+            Forming::Samples(samples) => {
+                samples.push(sample);
+                if samples.len() == self.size {
+                    let batch = Batch::Samples(std::mem::take(samples));
+                    self.ready.push_back(Formed { batch, cursor, held: Vec::new() });
+                }
+            }
+            Forming::Packs { packer, packs, num_packs, num_packed, .. } => {
+                packer.push(sample).map_err(|error| error.to_string())?;
+                while let Some(pack) = packer.pop() {
+                    *num_packs += 1;
+                    *num_packed += pack.len();
+                    packs.push(pack);
+                    if packs.len() == self.size {
+                        let batch = Batch::Packs(std::mem::take(packs));
+                        let held = packer.held().map(|sample| sample.id).collect();
+                        self.ready.push_back(Formed { batch, cursor, held });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub fn pop(&mut self) -> Option<Formed> {
+        self.ready.pop_front()
+    }
+
+    /// As it was so far; only how far is read ahead depends on it.
+    fn samples_per_pack(&self) -> usize {
+        match self.forming {
+            Forming::Packs { num_packs, num_packed, .. } if num_packs > 0 => num_packed.div_ceil(num_packs),
+            _ => 1,
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! What of the scheduler is in a checkpoint.
+
+use crate::message::SampleId;
+use crate::schedule::Fit;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// Where the data stream stands, and what was learnt of costs. Written into the manifest of a checkpoint.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SchedulerState {
+    /// First position of the data stream that was not taken.
+    pub cursor: SampleId,
+    /// Positions before it that are in no step yet, ascending: `data.pack.mode: stream` holds samples back. Written as
+    /// ranges, `5 9-12`.
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        serialize_with = "to_ranges",
+        deserialize_with = "from_ranges"
+    )]
+    pub held: Vec<SampleId>,
+    /// With `scheduler.balance: fitted`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub costs: Option<FittedCosts>,
+}
+
+/// Cost models of the two pools, as they are fitted while the run goes on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FittedCosts {
+    pub encoder: Fit,
+    pub foundation: Fit,
+}
+
+impl SchedulerState {
+    /// At a position of the stream, with nothing held back and nothing fitted.
+    pub fn at(cursor: SampleId) -> Self {
+        Self { cursor, ..Self::default() }
+    }
+}
+
+fn to_ranges<S: Serializer>(ids: &[SampleId], serializer: S) -> Result<S::Ok, S::Error> {
+    let ranges = ids.chunk_by(|one, next| one.0 + 1 == next.0).map(|run| match run {
+        [only] => only.to_string(),
+        run => format!("{}-{}", run[0], run[run.len() - 1]),
+    });
+    serializer.serialize_str(&ranges.collect::<Vec<_>>().join(" "))
+}
+
+fn from_ranges<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SampleId>, D::Error> {
+    /// More than anybody holds back.
+    const MOST: usize = 1 << 24;
+    let text = String::deserialize(deserializer)?;
+    let mut ids: Vec<SampleId> = Vec::new();
+    for word in text.split_whitespace() {
+        let wrong = || de::Error::custom(format!("`{word}` is no position or range after those before it"));
+        let (first, last) = word.split_once('-').unwrap_or((word, word));
+        let first: u64 = first.parse().map_err(|_| wrong())?;
+        let last: u64 = last.parse().map_err(|_| wrong())?;
+        let ascends = first <= last && ids.last().is_none_or(|before| before.0 < first);
+        if !ascends || (last - first) as usize >= MOST - ids.len() {
+            return Err(wrong());
+        }
+        ids.extend((first..=last).map(SampleId));
+    }
+    Ok(ids)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn state(ids: &[u64]) -> SchedulerState {
+        SchedulerState { held: ids.iter().copied().map(SampleId).collect(), ..SchedulerState::at(SampleId(99)) }
+    }
+
+    #[test]
+    fn held_positions_are_written_short_and_wrong_ones_refused() {
+        let text = serde_json::to_string(&state(&[5, 9, 10, 11, 20])).unwrap();
+        assert_eq!(text, r#"{"cursor":99,"held":"5 9-11 20"}"#);
+        assert_eq!(serde_json::to_string(&state(&[])).unwrap(), r#"{"cursor":99}"#);
+        for held in ["a", "3-1", "5 5", "7 6", "1-", "-", "0-99999999999"] {
+            let text = format!(r#"{{"cursor":1,"held":"{held}"}}"#);
+            assert!(serde_json::from_str::<SchedulerState>(&text).is_err(), "{held}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_state_comes_back_as_it_was(ids in prop::collection::btree_set(0_u64..200, 0..100)) {
+            let state = state(&ids.into_iter().collect::<Vec<_>>());
+            let text = serde_json::to_string(&state).unwrap();
+            prop_assert_eq!(serde_json::from_str::<SchedulerState>(&text).unwrap(), state);
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! A sample of several documents against its documents apart.
+
+use super::super::Families;
+use super::*;
+use crate::comm::ProcessGroup;
+use crate::model::ModelConfig;
+use crate::nn::ParamStore;
+use crate::tape::Policy;
+use crate::train::{AdamWConfig, Lanes};
+use loongforge_core::message::{PackId, SampleId, SampleMeta};
+use loongforge_core::transport::HostTensor;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use tch::{Device, Kind};
+
+const CONFIG: &str = include_str!("../tests/fixtures/qwen3-seed1/config.json");
+/// Tokens of the documents.
+const LENS: [u32; 3] = [5, 9, 3];
+
+/// Ids, positions and targets of documents end to end; the last token of each has no target.
+fn tokens(documents: &[usize]) -> [Vec<i64>; 3] {
+    let (mut ids, mut positions, mut targets) = (Vec::new(), Vec::new(), Vec::new());
+    for &document in documents {
+        let len = i64::from(LENS[document]);
+        let id = |at: i64| (document as i64 * 31 + at * 7) % 50 + 1;
+        ids.extend((0..len).map(id));
+        positions.extend(0..len);
+        targets.extend((1..=len).map(|next| if next < len { id(next) } else { -100 }));
+    }
+    [ids, positions.repeat(3), targets]
+}
+
+/// Loss and gradient of a step whose packs are samples of documents.
+fn step(packs: &[&[&[usize]]]) -> (f64, Vec<f64>) {
+    let families = Families::of(&ModelConfig::from_hf(&serde_json::from_str(CONFIG).unwrap()).unwrap());
+    let params = ParamStore::new(families.foundation.specs(), Kind::Float, Device::Cpu);
+    params.init_random(3);
+    let optimizer = AdamWConfig { betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1 };
+    let pool = Pool::new(Rc::new(params), ProcessGroup::single(), Lanes::PerReplica, Some(optimizer)).unwrap();
+    let model = families.foundation.build(pool.params(), Policy::Keep);
+    let mut part = FoundationPart::new(0, model, pool, false);
+    let sample = |(id, &documents): (usize, &&[usize])| {
+        let lens: Vec<u32> = documents.iter().map(|&document| LENS[document]).collect();
+        SampleMeta {
+            id: SampleId(id as u64),
+            owner: 0,
+            num_tokens: lens.iter().sum(),
+            num_targets: lens.iter().map(|len| len - 1).sum(),
+            items: Vec::new(),
+            documents: if lens.len() > 1 { lens } else { Vec::new() },
+        }
+    };
+    let packs_of_plan = packs.iter().enumerate().map(|(index, samples)| Pack {
+        id: PackId { step: StepId(0), index: index as u32 },
+        replica: 0,
+        samples: samples.iter().enumerate().map(sample).collect(),
+    });
+    part.plan(&StepPlan {
+        step: StepId(0),
+        cursor: SampleId(9),
+        learning_rate: 0.1,
+        num_targets: LENS.iter().map(|len| u64::from(len - 1)).sum(),
+        packs: packs_of_plan.collect(),
+        units: Vec::new(),
+    });
+    let (events, _told) = flume::bounded(1);
+    let mut ports = Ports::new(ActorId::foundation(0), events, BTreeMap::new());
+    for (index, samples) in packs.iter().enumerate() {
+        let [ids, positions, targets] = tokens(&samples.concat());
+        let len = ids.len();
+        let tensors: Vec<Box<dyn Buffer>> = vec![
+            Box::new(HostTensor::from_i64(&ids, &[len])),
+            Box::new(HostTensor::from_i64(&positions, &[3, len])),
+            Box::new(HostTensor::from_i64(&targets, &[len])),
+        ];
+        let kind = ParcelKind::Tokens(PackId { step: StepId(0), index: index as u32 });
+        part.arrive(ActorId::data(0), Parcel::new(Header { kind, version: Version(0) }, tensors)).unwrap();
+        assert_eq!(part.work(Version(0), &mut ports).unwrap(), Progress::Busy);
+    }
+    assert!(part.is_finished());
+    let lane = part.pool.own_lane();
+    let grad = part.pool.lane(lane).unwrap().flat().to_kind(Kind::Double);
+    (part.loss(), Vec::try_from(grad).unwrap())
+}
+
+#[test]
+fn a_sample_of_documents_computes_what_its_documents_do() {
+    let together = step(&[&[&[0, 1, 2]]]);
+    // Packed by the step: the same row.
+    assert_eq!(together, step(&[&[&[0], &[1], &[2]]]));
+    assert_eq!(together, step(&[&[&[0, 1], &[2]]]));
+    // Each alone: other sums.
+    let apart = step(&[&[&[0]], &[&[1]], &[&[2]]]);
+    assert!((together.0 - apart.0).abs() < 1e-6 * together.0, "{} and {}", together.0, apart.0);
+    let norm = |grad: &[f64]| grad.iter().map(|value| value * value).sum::<f64>().sqrt();
+    let difference: Vec<f64> = together.1.iter().zip(&apart.1).map(|(left, right)| left - right).collect();
+    assert!(norm(&difference) < 1e-6 * norm(&together.1), "{} of {}", norm(&difference), norm(&together.1));
+}
