@@ -110,8 +110,7 @@ pub struct Pack {
     /// Longest packed sequence, in tokens; a longer sample is a bad sample.
     #[schemars(range(min = 1))]
     pub max_tokens: usize,
-    /// When packs are made: of the samples of one `step`, or of a `stream`, from a window that reaches over steps; then
-    /// `train.global_batch_size` counts packs.
+    /// Packs are made of the samples of one `step`, or of a `stream` over all steps, with a batch counted in packs.
     pub mode: PackMode,
     /// Samples that `stream` chooses from, read before the first step. `pools.data.memory` bounds what they take.
     #[schemars(range(min = 1, max = 1048576))]

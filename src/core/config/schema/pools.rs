@@ -26,8 +26,7 @@ pub struct DataPool {
     /// Number of actors.
     #[schemars(range(min = 1, max = 1024))]
     pub replicas: usize,
-    /// Bytes of samples that one actor keeps from reading to sending; what is read beyond is read again when its step
-    /// comes.
+    /// Bytes of samples that one actor keeps until their step; what is read beyond that is read again then.
     pub memory: Size,
 }
 
@@ -91,9 +90,7 @@ pub struct Scheduler {
     /// Length of every mailbox and command queue.
     #[schemars(range(min = 1, max = 65536))]
     pub queue: usize,
-    /// What work costs when it is shared out: by the model's shape (`static`), or `fitted` to the times that actors
-    /// take. Fitted, two runs of one seed share out differently, so that sums differ in rounding; not for
-    /// `run.deterministic`.
+    /// What work costs when it is shared out: by the model's shape, or `fitted` to the times that actors take.
     pub balance: Balance,
     /// How long actors may take to join before the run is given up.
     pub join_timeout: TimeSpan,

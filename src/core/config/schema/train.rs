@@ -13,7 +13,7 @@ pub struct Train {
     /// Optimizer steps.
     #[schemars(range(min = 1))]
     pub steps: u64,
-    /// Samples a step, over all replicas.
+    /// Samples a step, over all replicas; packs, with `data.pack.mode: stream`.
     #[schemars(range(min = 1))]
     pub global_batch_size: usize,
     /// Most samples in one pack; `null`: as many as `data.pack.max_tokens` holds.
