@@ -174,7 +174,11 @@ impl World {
                         node.mailbox.sender().send(Mail::Command(command)).expect("its mailbox is here");
                     }
                 }
-                Output::Step(summary) => self.log.steps.push(StepSummary { timings: vec![], ..summary }),
+                Output::Step(summary) => {
+                    // How encoders share work depends on their number.
+                    let balance = StepBalance { encoder: Imbalance::default(), ..summary.balance };
+                    self.log.steps.push(StepSummary { timings: vec![], balance, ..summary });
+                }
                 Output::Bad(samples) => self.log.bad.extend(samples),
                 Output::Prepare(..) => {}
                 Output::Publish(draft) => {
@@ -354,6 +358,35 @@ fn without_owners(plan: &StepPlan) -> StepPlan {
     plan.packs.iter_mut().flat_map(|pack| &mut pack.samples).for_each(|sample| sample.owner = 0);
     plan.units.iter_mut().flat_map(|unit| &mut unit.items).for_each(|item| item.owner = 0);
     plan
+}
+
+#[test]
+fn costs_are_fitted_to_what_engines_report() {
+    let pools = pools(1, 2, 2);
+    let fitted = CoordinatorSpec { fitted: true, ..spec(pools, 40) };
+    let (log, result) = World::new(fitted.clone(), &Script::default(), 7).run(None);
+    assert_eq!(result, Ok(Outcome::Completed));
+    let costs = log.steps.last().unwrap().costs.clone().unwrap();
+    let [_, foundation] = costs.seconds();
+    let [pair, token, one] = foundation.unwrap();
+    // A sample's cost, as the engines have it.
+    for tokens in [5.0, 15.0, 25.0] {
+        let (found, want) = (pair * tokens * tokens + token * tokens + one, fake::seconds(tokens));
+        assert!((found / want - 1.0).abs() < 0.05, "{tokens} tokens: {found} s, should be {want} s");
+    }
+    let (_, state, _) = log.published.last().unwrap();
+    assert_eq!(state.costs.as_ref(), Some(&costs));
+    // A resumed run goes by them from its first step.
+    let (step, state, _) = log.published[log.published.len() - 2].clone();
+    let first = step.0 + 1;
+    let rest = CoordinatorSpec { first_step: StepId(first), state: state.clone(), ..fitted };
+    let script = Script { first_step: first, ..Script::default() };
+    let (rest, result) = World::new(rest, &script, 7).run(None);
+    assert_eq!(result, Ok(Outcome::Completed));
+    let before = state.costs.unwrap().foundation.num_observations();
+    let after = rest.steps[0].costs.as_ref().unwrap().foundation.num_observations();
+    assert_eq!(after, before + 2, "one measurement a replica");
+    assert!(log.steps.iter().all(|step| step.balance.foundation.measured >= 1.0 && step.balance.fill > 0.3));
 }
 
 #[test]

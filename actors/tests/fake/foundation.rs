@@ -93,13 +93,15 @@ impl FakeFoundation {
         self.reported = true;
         let step = plan.step;
         let loss = if self.script.nan_loss.contains(&step.0) { f64::NAN } else { self.loss };
+        let samples = plan.packs_of(self.me).flat_map(|pack| &pack.samples);
+        let packs = samples.map(|sample| super::seconds(f64::from(sample.num_tokens))).sum();
         let grad_square_sum = if self.script.infinite_gradient.contains(&step.0) { f64::INFINITY } else { 16.0 };
         ports.emit(Event::Reduced(StepReport {
             step,
             loss,
             grad_square_sum,
             routing: None,
-            timings: Timings::default(),
+            timings: Timings { packs, ..Timings::default() },
         }));
         true
     }

@@ -107,6 +107,11 @@ impl Fuse {
     }
 }
 
+/// Seconds that a foundation engine says it computed a sample.
+pub fn seconds(num_tokens: f64) -> f64 {
+    3e-6 * num_tokens * num_tokens + 2e-5 * num_tokens
+}
+
 /// A mixing of two numbers (splitmix64).
 pub fn mix(a: u64, b: u64) -> u64 {
     let mut x = a.rotate_left(23) ^ b.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -259,4 +259,22 @@ fn what_a_template_marks_is_learnt() {
     let sample = processor.training_sample(SampleId(0), &Conversation::text(turns), folder.path()).unwrap();
     // The closing token lies outside; transformers' mask leaves it out as well.
     assert_eq!(read_targets(&processor, &sample), "數b+0");
+
+#[test]
+fn more_pictures_than_a_pack_holds_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    write_model(folder.path(), &MODEL).unwrap();
+    image::RgbImage::new(16, 16).save(folder.path().join("a.png")).unwrap();
+    let config = read_json(&folder.path().join("config.json")).unwrap();
+    let reason = |max_images: usize, max_visual_tokens: usize| {
+        let options = ProcessorOptions { max_images, max_visual_tokens, ..Default::default() };
+        let processor = Processor::open(folder.path(), &config, &options).unwrap();
+        let turns = vec![Turn::new("user", vec![Part::Image, Part::Image]), Turn::text("assistant", "b")];
+        let media = vec![MediaSource::Image("a.png".into()), MediaSource::Image("a.png".into())];
+        let sample = processor.training_sample(SampleId(0), &Conversation { turns, media }, folder.path());
+        sample.map(|sample| sample.media.len()).map_err(|error| error.to_string())
+    };
+    assert_eq!(reason(2, 2), Ok(2));
+    assert_eq!(reason(1, 2), Err("2 pictures and videos, more than pack.max_images = 1".to_owned()));
+    assert_eq!(reason(2, 1), Err("2 tokens of images, more than pack.max_visual_tokens = 1".to_owned()));
 }
