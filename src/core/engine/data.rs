@@ -11,6 +11,9 @@ use crate::transport::{Buffer, Header, HostTensor, Parcel, ParcelKind};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+/// Parcels that may wait for credit before another pack is put into parcels: they lie in memory twice.
+const MAX_UNSENT: usize = 64;
+
 /// Where samples come from: a pure function of the position.
 pub trait Samples {
     /// Reads, tokenizes and decodes one sample.
@@ -120,8 +123,12 @@ impl DataEngine {
         }
     }
 
-    /// Sends the next pack that is planned; whether there was one.
+    /// Sends the next pack that is planned; whether there was one, and room for it.
     fn send_next(&mut self, ports: &mut Ports) -> Result<bool, EngineError> {
+        // Whoever waits for a pack is sent it before any later one, so what waits for credit always moves on.
+        if ports.num_unsent() > MAX_UNSENT {
+            return Ok(false);
+        }
         let Some(plan) = self.plans.front().cloned() else { return Ok(false) };
         let Some(pack) = plan.packs.get(self.num_sent) else {
             self.plans.pop_front();
