@@ -259,6 +259,7 @@ fn what_a_template_marks_is_learnt() {
     let sample = processor.training_sample(SampleId(0), &Conversation::text(turns), folder.path()).unwrap();
     // The closing token lies outside; transformers' mask leaves it out as well.
     assert_eq!(read_targets(&processor, &sample), "數b+0");
+}
 
 #[test]
 fn more_pictures_than_a_pack_holds_are_refused() {
