@@ -4,7 +4,8 @@ use super::*;
 use crate::config::{BadSamples, Placement, Schedule};
 use crate::message::{Grid, ItemMeta, Role, SampleId, SampleMeta, StepId};
 use crate::schedule::{
-    CoordinatorSpec, CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits, PlanSpec, PoolSizes, plan_step,
+    Batch, CoordinatorSpec, CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits, PlanSpec, PoolSizes,
+    SchedulerState, plan_step,
 };
 use proptest::prelude::*;
 
@@ -13,6 +14,7 @@ fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: usize) -> S
     let plan = PlanSpec {
         pack: PackLimits::tokens(100),
         cost: CostModel::decoder(64),
+        encoder_cost: CostModel::patches(),
         learning_rate: LearningRate { peak: 0.1, min: 0.0, schedule: Schedule::Linear, warmup_steps: 2, steps },
         foundation_replicas: foundation,
         encoder_replicas: encoder.max(1),
@@ -25,9 +27,11 @@ fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: usize) -> S
         pools: PoolSizes { data, encoder, foundation },
         plan,
         first_step: StepId(0),
-        cursor: SampleId(0),
+        state: SchedulerState::default(),
         steps,
         global_batch_size: batch,
+        look_ahead: None,
+        fitted: false,
         prefetch_steps: 2,
         clip_grad: 1.0,
         max_nonfinite: 3,
@@ -200,6 +204,7 @@ fn it_is_the_coordinators_plan_that_runs() {
         let batch: Vec<SampleMeta> = (step * 12..(step + 1) * 12)
             .map(|position| SampleMeta { owner: (position % 2) as u32, ..samples.sample(position) })
             .collect();
+        let batch = Batch::Samples(batch);
         let plan = plan_step(&spec.coordinator.plan, StepId(step), &batch, SampleId((step + 1) * 12)).unwrap();
         packs += plan.packs.len() as u64;
         units += plan.units.len() as u64;
