@@ -4,10 +4,11 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::input::Inputs;
+use super::input::{Inputs, path_text};
 use super::job::{Done, Job, Share};
 use super::record::{self, Look};
 use crate::data::error::{BadSample, DataError};
+use crate::data::source::Content;
 
 /// How shards are cut and what is looked at.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +39,7 @@ impl Convert {
             group_samples: self.max_samples.max(1),
             max_bytes: self.max_bytes,
             sample_type: self.sample_type.clone(),
+            bad: Vec::new(),
         }
     }
 }
@@ -54,6 +56,7 @@ pub fn convert(
     jobs: usize,
     progress: impl FnMut(u64, Option<&BadSample>),
 ) -> Result<Done, DataError> {
+    one_kind(inputs)?;
     let job = how.job(inputs);
     job.begin(out)?;
     let work = |index| {
@@ -65,6 +68,31 @@ pub fn convert(
         job.merge(out)?;
     }
     Ok(done)
+}
+
+/// Shards hold conversations or texts: readers tell which by the first sample.
+fn one_kind(inputs: &Inputs) -> Result<(), DataError> {
+    let mut first = 0;
+    let mut kinds = [None, None];
+    for (file, samples) in inputs.files() {
+        // A file that begins with bad samples is known by its first good one, of a few.
+        let kind = (first..first + samples.min(16)).find_map(|index| match inputs.read(index).ok()?.0 {
+            Content::Text(_) => Some(1),
+            _ => Some(0),
+        });
+        if let Some(kind) = kind {
+            kinds[kind] = Some(file);
+        }
+        first += samples;
+    }
+    match kinds {
+        [Some(conversations), Some(texts)] => {
+            let other = serde_json::to_value(&conversations.path).unwrap_or_default();
+            let reason = format!("has texts, but {other} has conversations: convert them into folders of their own");
+            Err(DataError::file(Path::new(&path_text(texts)), reason))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Samples of a share, as `progress` will count them.

@@ -76,6 +76,11 @@ impl Inputs {
     }
 }
 
+/// How a file is called in messages.
+pub(super) fn path_text(file: &TrainFile) -> String {
+    file.path.display().to_string()
+}
+
 /// A file with the format that is named, or the one that its name and first bytes tell.
 ///
 /// # Errors

@@ -23,6 +23,8 @@ use super::shard::{Member, ShardWriter, write_whole};
 use crate::data::error::{BadSample, DataError};
 
 pub(super) const HOME: &str = ".loongforge";
+/// Where a merge lists what was left out.
+pub const BAD: &str = "bad.jsonl";
 
 /// What is made of what.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -39,6 +41,8 @@ pub struct Job {
     pub max_bytes: u64,
     /// `sample_type` of Megatron-Energon's crude samples: which cooker reads them.
     pub sample_type: String,
+    /// Samples that were left out before.
+    pub bad: Vec<BadSample>,
 }
 
 /// One process of several: `index` of `num`.
@@ -234,7 +238,7 @@ impl Job {
     /// # Errors
     /// A group is missing or damaged: says which shares of `num` processes are to be run again.
     pub fn merge(&self, out: &Path) -> Result<Done, DataError> {
-        let mut done = Done::default();
+        let mut done = Done { bad: self.bad.clone(), ..Done::default() };
         let mut missing = Vec::new();
         let mut shards = Vec::new();
         for index in 0..self.num_groups() {
@@ -258,9 +262,26 @@ impl Job {
             return Err(DataError::file(out, "every sample is bad: there is no shard"));
         }
         remove_strangers(out, &shards)?;
+        list_bad(&out.join(BAD), &done.bad)?;
         energon::write(out, &shards, &self.sample_type)?;
         Ok(done)
     }
+}
+
+/// One bad sample a line; no file where there is none.
+pub fn list_bad(path: &Path, bad: &[BadSample]) -> Result<(), DataError> {
+    if bad.is_empty() {
+        return match fs::remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(DataError::write(path, error)),
+            _ => Ok(()),
+        };
+    }
+    let mut lines = Vec::new();
+    for sample in bad {
+        serde_json::to_writer(&mut lines, sample).map_err(|error| DataError::file(path, error))?;
+        lines.push(b'\n');
+    }
+    write_whole(path, &lines)
 }
 
 /// Removes shards that a group has no more, from a run that was killed; never anything but `shard-….tar` and the like.
@@ -325,7 +346,7 @@ mod tests {
     fn job() -> Job {
         let kind = "convert".to_owned();
         let sample_type = "x".to_owned();
-        Job { kind, spec: 1.into(), num_samples: 25, group_samples: 4, max_bytes: 5000, sample_type }
+        Job { kind, spec: 1.into(), num_samples: 25, group_samples: 4, max_bytes: 5000, sample_type, bad: Vec::new() }
     }
 
     /// Sample 7 is bad, 5 is large.

@@ -113,15 +113,15 @@ impl PackJob {
             group_samples: self.max_packs.max(1),
             max_bytes: self.max_bytes,
             sample_type: "loongforge_packed".to_owned(),
+            bad,
         };
         job.begin(out)?;
         progress(PackProgress::Writes(job.num_samples_of(share)));
         let work = |index: u64| members(dataset, &packs[index as usize]);
-        let mut done = job.write(out, share, jobs, work, |_, bad| progress(PackProgress::Written(bad)))?;
+        let done = job.write(out, share, jobs, work, |_, bad| progress(PackProgress::Written(bad)))?;
         if share == Share::WHOLE {
             job.merge(out)?;
         }
-        done.bad.splice(0..0, bad);
         Ok(Packed::Written(done, stats))
     }
 
@@ -190,6 +190,29 @@ impl PackJob {
         }
         Ok((packs, stats, bad))
     }
+}
+
+/// Checksums of the files of a model's folder that samples depend on: tokenizer, chat template, processors.
+///
+/// # Errors
+/// The folder or a file cannot be read.
+pub fn model_spec(folder: &Path) -> Result<Json, DataError> {
+    let mut files = serde_json::Map::new();
+    let mut names: Vec<String> = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(|error| DataError::read(folder, error))? {
+        let name = entry.map_err(|error| DataError::read(folder, error))?.file_name().to_string_lossy().into_owned();
+        let is_one = ["tokenizer", "chat_template", "preprocessor", "processor", "video_", "qwen.tiktoken", "tiktoken"];
+        if is_one.iter().any(|start| name.starts_with(start)) {
+            names.push(name);
+        }
+    }
+    names.sort();
+    for name in names {
+        let path = folder.join(&name);
+        let bytes = std::fs::read(&path).map_err(|error| DataError::read(&path, error))?;
+        files.insert(name, crc32c::crc32c(&bytes).into());
+    }
+    Ok(Json::Object(files))
 }
 
 /// The samples of each pack, all packs together, and the samples that are left out.

@@ -1,28 +1,19 @@
-//! `loongforge data`: data sets made here.
+//! `loongforge data digits`: the quick start's pictures and model folder.
 
-use clap::{Args, Subcommand};
+use clap::Args;
 use loongforge_core::data::digits;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[derive(Args)]
-pub struct DataArgs {
-    #[command(subcommand)]
-    set: Set,
+pub struct DigitsArgs {
+    /// Folder to write; what is complete there already is kept
+    #[arg(long, value_name = "FOLDER")]
+    out: PathBuf,
 }
 
-#[derive(Subcommand)]
-enum Set {
-    /// Pictures of handwritten numbers and a tiny Qwen3-VL to read them: the quick start
-    Digits {
-        /// Folder to write; what is complete there already is kept
-        #[arg(long, value_name = "FOLDER")]
-        out: PathBuf,
-    },
-}
-
-pub fn data(args: DataArgs) -> anyhow::Result<ExitCode> {
-    let Set::Digits { out } = args.set;
+pub fn digits(args: DigitsArgs) -> anyhow::Result<ExitCode> {
+    let out = args.out;
     let digits = digits::Digits::default();
     let made = digits::compose(&out, &digits)?;
     let model = out.join("model");

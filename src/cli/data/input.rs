@@ -1,0 +1,86 @@
+//! The files that a command is about, and the model that is to read them.
+
+use super::{UsageError, environment};
+use crate::folder::ModelFolder;
+use crate::hub::resolve_model;
+use clap::Args;
+use loongforge_core::config::{self, Phase, Template, TrainFile};
+use loongforge_core::data::tools::{self, Inputs};
+use loongforge_core::data::{Processor, ProcessorOptions};
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub struct InputArgs {
+    /// Files of samples, or a run's config, of which the files in `data.train` are meant
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+    /// Format of the files, as in `data.train`; told by their contents unless given
+    #[arg(long)]
+    format: Option<String>,
+    /// Threads; as many as cores unless given
+    #[arg(long, value_name = "N")]
+    jobs: Option<usize>,
+}
+
+#[derive(Args)]
+pub struct ModelArgs {
+    /// Folder or hub id of the model that is to read the samples
+    #[arg(long, value_name = "MODEL")]
+    model: Option<String>,
+    /// Chat template, as in `data.template`; the model's own unless given
+    #[arg(long, requires = "model")]
+    template: Option<String>,
+    /// What is learnt, as in `train.phase`
+    #[arg(long, requires = "model", value_name = "PHASE", default_value = "sft")]
+    phase: String,
+    /// A longer sample is bad
+    #[arg(long, requires = "model", value_name = "TOKENS")]
+    max_tokens: Option<usize>,
+}
+
+impl InputArgs {
+    pub fn open(&self) -> anyhow::Result<Inputs> {
+        let mut files: Vec<TrainFile> = Vec::new();
+        for path in &self.paths {
+            let is_config = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
+            if is_config {
+                let loaded = config::load(path, &[], environment()).map_err(|report| UsageError(report.to_string()))?;
+                files.extend(loaded.config.data.train);
+            } else {
+                files.push(tools::file(path, self.format.as_deref(), &[])?);
+            }
+        }
+        Ok(Inputs::open(files)?)
+    }
+
+    pub fn jobs(&self) -> usize {
+        jobs(self.jobs)
+    }
+}
+
+pub fn jobs(jobs: Option<usize>) -> usize {
+    jobs.map_or_else(tools::default_jobs, |jobs| jobs.max(1))
+}
+
+impl ModelArgs {
+    /// `None` where no model was named.
+    pub fn open(&self) -> anyhow::Result<Option<Processor>> {
+        let Some(model) = &self.model else { return Ok(None) };
+        let folder = resolve_model(model).map_err(|error| UsageError::of(&error))?;
+        let json = ModelFolder::open_plain(&folder).map_err(|error| UsageError::of(&error))?.json;
+        let options = ProcessorOptions {
+            template: match &self.template {
+                Some(name) => {
+                    let known = serde_json::from_value::<Template>(name.as_str().into());
+                    known.map_err(|error| UsageError(format!("--template: {error}")))?
+                }
+                None => Template::FromModel,
+            },
+            phase: serde_json::from_value::<Phase>(self.phase.as_str().into())
+                .map_err(|error| UsageError(format!("--phase: {error}")))?,
+            max_tokens: self.max_tokens.unwrap_or(usize::MAX),
+            ..ProcessorOptions::default()
+        };
+        Ok(Some(Processor::open(&folder, &json, &options)?))
+    }
+}

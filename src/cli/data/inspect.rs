@@ -1,0 +1,97 @@
+//! `loongforge data inspect`: what files hold.
+
+use super::input::{InputArgs, ModelArgs};
+use super::{safe, size};
+use clap::Args;
+use loongforge_core::data::DataError;
+use loongforge_core::data::tools::{self, Shown, ShownMedia};
+use loongforge_core::observe::{Style, render};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Columns of a picture.
+const COLUMNS: u32 = 40;
+
+const EXAMPLES: &str = "\
+Examples:
+  loongforge data inspect train.jsonl                                       format, fields, the first samples
+  loongforge data inspect shards --from 5000 --samples 5
+  loongforge data inspect train.jsonl --model Qwen/Qwen3-VL-2B-Instruct     as the model reads it; what is learnt is marked
+  loongforge data inspect train.jsonl --samples 50 --html samples.html      a page with the pictures in it";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct InspectArgs {
+    #[command(flatten)]
+    input: InputArgs,
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Samples to show
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    samples: u64,
+    /// The first of them, from 0
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    from: u64,
+    /// Write a page instead of printing
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+pub fn inspect(args: InspectArgs) -> anyhow::Result<ExitCode> {
+    let (inputs, processor) = (args.input.open()?, args.model.open()?);
+    let files = tools::describe(&inputs);
+    let until = args.from.saturating_add(args.samples).min(inputs.len());
+    let samples = (args.from..until).map(|index| tools::show(&inputs, index, processor.as_ref()));
+    if let Some(path) = &args.html {
+        let samples: Vec<_> = samples.collect();
+        let write = |source| DataError::Write { path: path.clone(), source };
+        std::fs::write(path, tools::page(&files, &samples)).map_err(write)?;
+        println!("{}: {} samples", path.display(), samples.len());
+        return Ok(ExitCode::SUCCESS);
+    }
+    for file in &files {
+        let bytes = file.bytes.map(|bytes| format!(", {}", size(bytes))).unwrap_or_default();
+        println!("{}: {}, {} samples{bytes}", file.path.display(), file.format, file.samples);
+        for field in &file.fields {
+            println!("  {:<24} {:<18} {}", safe(&field.name), field.types, field.count);
+        }
+    }
+    let style = Style::detect();
+    for sample in samples {
+        match sample {
+            Ok(sample) => print!("{}", draw(&sample, style)),
+            Err(bad) => println!("\nbad sample: {}", safe(&bad.to_string())),
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn draw(sample: &Shown, style: Style) -> String {
+    let tokens = sample.num_tokens.map(|num| format!(", {num} tokens")).unwrap_or_default();
+    let mut text = format!("\n── {}{tokens}\n", safe(&sample.place));
+    for ShownMedia { name, pictures, kind } in &sample.media {
+        for picture in pictures {
+            let (width, height) = picture.dimensions();
+            text += &format!("  {}, {width}×{height}\n", safe(name));
+            for line in render(picture, COLUMNS, style) {
+                text += &format!("  {line}\n");
+            }
+        }
+        if pictures.is_empty() {
+            text += &format!("  {} ({})\n", safe(name), kind.name());
+        }
+    }
+    for (role, turn) in &sample.turns {
+        text += &format!("  {}: {}\n", safe(role), safe(turn));
+    }
+    if let Some(rendered) = &sample.rendered {
+        text += "  as the model reads it:\n";
+        let (begin, end) = if style == Style::Blocks { ("\x1b[32m", "\x1b[0m") } else { ("⟦", "⟧") };
+        for (part, learnt) in rendered {
+            let part = safe(part);
+            text += &if *learnt { format!("{begin}{part}{end}") } else { part };
+        }
+        text += "\n";
+    }
+    text
+}

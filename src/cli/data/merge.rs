@@ -1,0 +1,29 @@
+//! `loongforge data merge`: joins what several processes wrote.
+
+use super::size;
+use clap::Args;
+use loongforge_core::data::tools::{self, BAD};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Example:
+  loongforge data merge shards        exit code 2 and what is missing, where a part is not done; may be run twice";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct MergeArgs {
+    /// Folder that `data convert --shard` or `data pack --shard` wrote
+    #[arg(value_name = "FOLDER")]
+    out: PathBuf,
+}
+
+pub fn merge(args: MergeArgs) -> anyhow::Result<ExitCode> {
+    let done = tools::merge(&args.out)?;
+    let out = args.out.display();
+    println!("{out}: {} samples in {} shards, {}", done.samples, done.shards, size(done.bytes));
+    if !done.bad.is_empty() {
+        println!("{} bad samples were left out; {} lists them", done.bad.len(), args.out.join(BAD).display());
+    }
+    Ok(ExitCode::SUCCESS)
+}

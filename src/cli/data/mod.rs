@@ -1,0 +1,109 @@
+//! `loongforge data`: look into data sets, check and measure them, write them as shards, pack them ahead of time.
+
+mod convert;
+mod digits;
+mod input;
+mod inspect;
+mod merge;
+mod pack;
+mod share;
+mod stats;
+mod verify;
+
+use clap::{Args, Subcommand};
+use loongforge_core::data::DataError;
+use std::process::ExitCode;
+
+use super::{UsageError, environment, exit};
+
+const EXAMPLES: &str = "\
+Examples:
+  loongforge data inspect train.jsonl --model Qwen/Qwen3-VL-2B-Instruct     what is in it, as the model reads it
+  loongforge data verify train.jsonl --quarantine bad.jsonl                 reads and decodes everything
+  loongforge data stats train.jsonl --model Qwen/Qwen3-VL-2B-Instruct       lengths, and how packs would be filled
+  loongforge data convert --to webdataset train.jsonl --out shards          shards for this program and Megatron-Energon
+  loongforge data pack run.yaml --out packs                                 packs that train with no further work
+  loongforge data merge shards                                              joins what many processes wrote";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct DataArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Show what files hold: format, fields, samples with their pictures
+    Inspect(inspect::InspectArgs),
+    /// Read and decode everything; list what cannot be used
+    Verify(verify::VerifyArgs),
+    /// Histograms of lengths, and how packs would be filled
+    Stats(stats::StatsArgs),
+    /// Write any format as WebDataset shards
+    Convert(convert::ConvertArgs),
+    /// Pack a run's data ahead of time
+    Pack(pack::PackArgs),
+    /// Join the shards that several processes wrote
+    Merge(merge::MergeArgs),
+    /// Pictures of handwritten numbers and a tiny Qwen3-VL to read them: the quick start
+    Digits(digits::DigitsArgs),
+}
+
+pub fn data(args: DataArgs) -> anyhow::Result<ExitCode> {
+    let done = match args.action {
+        Action::Inspect(args) => inspect::inspect(args),
+        Action::Verify(args) => verify::verify(args),
+        Action::Stats(args) => stats::stats(args),
+        Action::Convert(args) => convert::convert(args),
+        Action::Pack(args) => pack::pack(args),
+        Action::Merge(args) => merge::merge(args),
+        Action::Digits(args) => digits::digits(args),
+    };
+    // Files that are not what they should be are for the user to change; a disk that is full is not.
+    done.map_err(|error| match error.downcast_ref::<DataError>() {
+        Some(DataError::Write { .. }) | None => error,
+        Some(wrong) => UsageError::of(wrong).into(),
+    })
+}
+
+/// `12.3 MB`.
+fn size(bytes: u64) -> String {
+    let units = ["B", "kB", "MB", "GB", "TB"];
+    let (mut value, mut unit) = (bytes as f64, 0);
+    while value >= 1000.0 && unit + 1 < units.len() {
+        (value, unit) = (value / 1000.0, unit + 1);
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
+}
+
+/// Text of a data set for a terminal: nothing in it moves the cursor or changes colours.
+fn safe(text: &str) -> String {
+    let plain = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c };
+    text.chars().map(plain).collect()
+}
+
+/// Whether too many samples are bad.
+fn verdict(bad: u64, of: u64, max_bad: f64) -> ExitCode {
+    if bad as f64 > max_bad * of as f64 { ExitCode::from(exit::FAILED) } else { ExitCode::SUCCESS }
+}
+
+/// A part of the whole, 0 to 1.
+fn fraction(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(part) if (0.0..=1.0).contains(&part) => Ok(part),
+        _ => Err("not a number from 0 to 1".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_data_do_nothing_to_a_terminal() {
+        assert_eq!(safe("a\x1b[31m\nb\u{9b}2J\t\r"), "a\u{fffd}[31m\nb\u{fffd}2J\t\u{fffd}");
+        assert_eq!([size(12), size(1500), size(2_000_000)], ["12 B", "1.5 kB", "2.0 MB"]);
+        assert!(fraction("1.5").is_err() && fraction("nan").is_err() && fraction("0.25") == Ok(0.25));
+    }
+}

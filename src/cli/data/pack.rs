@@ -1,0 +1,121 @@
+//! `loongforge data pack`: a run's data, packed ahead of time.
+
+use super::convert::listed;
+use super::input::jobs;
+use super::share::ShareArgs;
+use super::{UsageError, environment, fraction, size, verdict};
+use crate::folder::ModelFolder;
+use clap::Args;
+use loongforge_core::config::{self, Size};
+use loongforge_core::data::tools::{Order, PackJob, PackProgress, Packed, Share, model_spec};
+use loongforge_core::data::{Dataset, Processor, ProcessorOptions};
+use loongforge_core::observe::{Bar, Console};
+use loongforge_core::schedule::PackLimits;
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  loongforge data pack run.yaml --out packs                         packs as a run with data.pack.mode=stream makes them
+  loongforge data pack run.yaml --out packs --offline               fuller: best fit over all samples
+  loongforge data pack run.yaml --out packs data.pack.max_tokens=8192
+  srun --array 0-15 loongforge data pack run.yaml --out packs --shard auto     twice: to measure, then to write
+  loongforge data merge packs
+
+Then train on them: data.train: [{ path: packs, format: packed }], data.shuffle: false for the order of the packs.";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct PackArgs {
+    /// Config of the run
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Overrides: key=value, +new=value, ~key, group=option
+    #[arg(value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    /// Folder of the packs
+    #[arg(long, value_name = "FOLDER")]
+    out: PathBuf,
+    /// Best fit over all samples instead of a stream's order
+    #[arg(long)]
+    offline: bool,
+    /// Samples of the stream that are packed; one epoch unless given
+    #[arg(long, value_name = "N")]
+    samples: Option<u64>,
+    /// Packs of a shard at most
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    packs: u64,
+    /// Bytes of a shard at most, unless one pack is larger
+    #[arg(long, value_name = "SIZE", default_value = "1GB")]
+    bytes: Size,
+    /// Threads; as many as cores unless given
+    #[arg(long, value_name = "N")]
+    jobs: Option<usize>,
+    /// Bad samples, as a part of all, above which the exit code is 1
+    #[arg(long, value_name = "FRACTION", default_value = "0.01", value_parser = fraction)]
+    max_bad: f64,
+    #[command(flatten)]
+    share: ShareArgs,
+}
+
+/// Samples that a stream chooses from.
+const LOOK_AHEAD: usize = 4096;
+
+pub fn pack(args: PackArgs) -> anyhow::Result<ExitCode> {
+    let share = args.share.get()?;
+    let loaded =
+        config::load(&args.file, &args.overrides, environment()).map_err(|report| UsageError(report.to_string()))?;
+    let config = loaded.config;
+    let folder = ModelFolder::open(&config.model).map_err(|error| UsageError::of(&error))?;
+    let options = ProcessorOptions::new(&config.data, config.train.phase);
+    let processor = Processor::open(&folder.path, &folder.json, &options)?;
+    let dataset = Dataset::open(&config.data, processor, config.run.seed)?;
+    let spec = json!({
+        "data": loaded.composed["data"],
+        "phase": config.train.phase,
+        "seed": config.run.seed,
+        "model": model_spec(&folder.path)?,
+    });
+    let job = PackJob {
+        spec,
+        num_samples: args.samples.unwrap_or(dataset.len() as u64),
+        limits: PackLimits::tokens(config.data.pack.max_tokens),
+        order: if args.offline { Order::Offline } else { Order::Stream { look_ahead: LOOK_AHEAD } },
+        max_packs: args.packs,
+        max_bytes: args.bytes.bytes(),
+    };
+    let console = Console::stderr();
+    let mut bar: Option<Bar> = None;
+    let packed = job.run(&dataset, &args.out, share, jobs(args.jobs), |progress| match progress {
+        PackProgress::Measures(total) => bar = Some(Bar::start(&console, "measured", total)),
+        PackProgress::Writes(total) => bar = Some(Bar::start(&console, "packs", total)),
+        PackProgress::Measured(bad) | PackProgress::Written(bad) => {
+            if let Some(bar) = &bar {
+                bar.tick();
+                if let Some(bad) = bad {
+                    bar.say(format!("bad: {bad}"));
+                }
+            }
+        }
+    })?;
+    drop(bar);
+    let out = args.out.display();
+    let (done, stats) = match packed {
+        Packed::Measured { missing } => {
+            println!("{out}: this part is measured, {missing} blocks of the others are not: run all parts again then");
+            return Ok(ExitCode::SUCCESS);
+        }
+        Packed::Written(done, stats) => (done, stats),
+    };
+    println!("{out}: {} packs in {} shards, {}", done.samples, done.shards, size(done.bytes));
+    println!("all packs: {} of {} samples, filled to {:.4}", stats.packs, stats.samples, stats.fill());
+    let bad = stats.bad + done.bad.len() as u64;
+    if bad > 0 {
+        println!("{bad} bad samples were left out{}", listed(&args.out, share));
+    }
+    if share != Share::WHOLE {
+        println!("when all {} parts are done: loongforge data merge {out}", share.num);
+    }
+    Ok(verdict(bad, job.num_samples, args.max_bad))
+}

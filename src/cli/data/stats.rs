@@ -1,0 +1,81 @@
+//! `loongforge data stats`: how long samples are.
+
+use super::input::{InputArgs, ModelArgs};
+use clap::Args;
+use loongforge_core::data::tools::{self, Histogram};
+use loongforge_core::observe::{Bar, Console};
+use std::process::ExitCode;
+
+/// Lines and columns of a histogram.
+const BINS: u64 = 10;
+const WIDTH: u64 = 40;
+
+const EXAMPLES: &str = "\
+Examples:
+  loongforge data stats train.jsonl                                            turns, characters, pictures
+  loongforge data stats train.jsonl --model Qwen/Qwen3-VL-2B-Instruct          tokens too, and packs of several sizes
+  loongforge data stats run.yaml --model Qwen/Qwen3-0.6B --pack 8192,32768 --json > stats.json";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct StatsArgs {
+    #[command(flatten)]
+    input: InputArgs,
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Sizes of packs, in tokens
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "2048,4096,8192,16384,32768")]
+    pack: Vec<usize>,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn stats(args: StatsArgs) -> anyhow::Result<ExitCode> {
+    let (inputs, processor) = (args.input.open()?, args.model.open()?);
+    let console = Console::stderr();
+    let bar = Bar::start(&console, "samples", inputs.len());
+    let stats = tools::stats(&inputs, processor.as_ref(), args.input.jobs(), |_, _| bar.tick());
+    drop(bar);
+    let sizes: Vec<usize> = args.pack.iter().copied().filter(|&size| size > 0).collect();
+    if args.json {
+        println!("{:#}", stats.to_json(&sizes));
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("{} samples, {} of them bad", inputs.len(), stats.bad.len());
+    for (name, histogram) in &stats.histograms {
+        print!("{}", draw(name, histogram));
+    }
+    let packs = stats.packs(&sizes);
+    if !packs.is_empty() {
+        println!("\n{:>10}  {:>10}  {:>8}  {:>9}", "pack", "packs", "fill", "too long");
+    }
+    for pack in packs {
+        println!("{:>10}  {:>10}  {:>8.4}  {:>9}", pack.max_tokens, pack.packs, pack.fill, pack.too_long);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn draw(name: &str, histogram: &Histogram) -> String {
+    let quantile = |part| histogram.quantile(part);
+    let mut text = format!(
+        "\n{name}: sum {}, mean {:.1}, median {}, 90 % {}, 99 % {}, max {}\n",
+        histogram.sum(),
+        histogram.mean(),
+        quantile(0.5),
+        quantile(0.9),
+        quantile(0.99),
+        histogram.max()
+    );
+    let bins = histogram.bins(BINS);
+    if bins.len() < 2 {
+        return text;
+    }
+    let most = bins.iter().map(|bin| bin.2).max().unwrap_or(1).max(1);
+    for (low, high, count) in bins {
+        let bar = "█".repeat((count * WIDTH).div_ceil(most) as usize);
+        text +=
+            &format!("{:>21}  {bar} {count}\n", if low == high { low.to_string() } else { format!("{low} – {high}") });
+    }
+    text
+}

@@ -1,0 +1,62 @@
+//! `loongforge data verify`: everything is read and decoded.
+
+use super::input::{InputArgs, ModelArgs};
+use super::{fraction, safe, verdict};
+use clap::Args;
+use loongforge_core::data::tools::{self, list_bad};
+use loongforge_core::observe::{Bar, Console};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Bad samples that are printed.
+const SHOWN: usize = 20;
+
+const EXAMPLES: &str = "\
+Examples:
+  loongforge data verify train.jsonl                                        every picture is decoded
+  loongforge data verify train.jsonl --quarantine bad.jsonl --max-bad 0.01  exit code 1 above one in a hundred
+  loongforge data verify run.yaml --model Qwen/Qwen3-VL-2B-Instruct --max-tokens 8192";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct VerifyArgs {
+    #[command(flatten)]
+    input: InputArgs,
+    #[command(flatten)]
+    model: ModelArgs,
+    /// File that lists bad samples, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    quarantine: Option<PathBuf>,
+    /// Bad samples, as a part of all, above which the exit code is 1
+    #[arg(long, value_name = "FRACTION", default_value = "0", value_parser = fraction)]
+    max_bad: f64,
+}
+
+pub fn verify(args: VerifyArgs) -> anyhow::Result<ExitCode> {
+    let (inputs, processor) = (args.input.open()?, args.model.open()?);
+    let console = Console::stderr();
+    let bar = Bar::start(&console, "samples", inputs.len());
+    let mut all = Vec::new();
+    tools::verify(&inputs, processor.as_ref(), args.input.jobs(), |_, bad| {
+        bar.tick();
+        if let Some(bad) = bad {
+            if all.len() < SHOWN {
+                console.line(&safe(&bad.to_string()));
+            }
+            all.push(bad);
+        }
+        Ok::<(), anyhow::Error>(())
+    })?;
+    drop(bar);
+    if all.len() > SHOWN {
+        println!("… and {} more", all.len() - SHOWN);
+    }
+    println!("{} samples, {} of them bad", inputs.len(), all.len());
+    if let Some(path) = &args.quarantine {
+        list_bad(path, &all)?;
+        if !all.is_empty() {
+            println!("{} lists them", path.display());
+        }
+    }
+    Ok(verdict(all.len() as u64, inputs.len(), args.max_bad))
+}
