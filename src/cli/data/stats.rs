@@ -24,8 +24,9 @@ pub struct StatsArgs {
     #[command(flatten)]
     model: ModelArgs,
     /// Sizes of packs, in tokens
-    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "2048,4096,8192,16384,32768")]
-    pack: Vec<usize>,
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "2048,4096,8192,16384,32768",
+        value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    pack: Vec<u32>,
     /// One JSON object
     #[arg(long)]
     json: bool,
@@ -37,7 +38,7 @@ pub fn stats(args: StatsArgs) -> anyhow::Result<ExitCode> {
     let bar = Bar::start(&console, "samples", inputs.len());
     let stats = tools::stats(&inputs, processor.as_ref(), args.input.jobs(), |_, _| bar.tick());
     drop(bar);
-    let sizes: Vec<usize> = args.pack.iter().copied().filter(|&size| size > 0).collect();
+    let sizes: Vec<usize> = args.pack.iter().map(|&size| size as usize).collect();
     if args.json {
         println!("{:#}", stats.to_json(&sizes));
         return Ok(ExitCode::SUCCESS);

@@ -20,7 +20,7 @@ use crate::data::processor::Processor;
 use crate::data::source::Content;
 use crate::data::source::{Conversation, MediaSource};
 use crate::message::{SampleId, SampleMeta};
-use crate::schedule::{PackLimits, SampleSize, StreamPacker};
+use crate::schedule::{PackLimits, SampleSize, StreamPacker, pack_offline};
 
 /// How packs are made and written.
 #[derive(Clone, Debug)]
@@ -142,18 +142,11 @@ impl PackJob {
     fn plan(&self, measure: &Measure, out: &Path, dataset: &Dataset) -> Result<Plan, DataError> {
         let (mut packs, mut stats, mut bad) = (Vec::new(), PackStats::default(), Vec::new());
         let mut good = Vec::new();
-        let mut packer = StreamPacker::new(
-            self.limits,
-            match self.order {
-                Order::Stream { look_ahead } => look_ahead,
-                Order::Offline => usize::MAX,
-            },
-        );
-        let mut take = |stats: &mut PackStats, pack: Vec<SampleMeta>| {
-            stats.packs += 1;
-            stats.room += self.limits.max_tokens as u64;
-            packs.push(pack.iter().map(|sample| sample.id).collect::<Vec<_>>());
+        let mut packer = match self.order {
+            Order::Stream { look_ahead } => Some(StreamPacker::new(self.limits, look_ahead)),
+            Order::Offline => None,
         };
+        let ids = |pack: Vec<SampleMeta>| pack.iter().map(|sample| sample.id).collect::<Vec<_>>();
         for sample in measure.samples(out) {
             let sample = match sample? {
                 Ok(sample) => sample,
@@ -163,31 +156,31 @@ impl PackJob {
                     continue;
                 }
             };
-            let num_tokens = sample.num_tokens;
-            if let Err(error) = self.limits.check(sample.id, SampleSize::of(&sample)) {
+            let size = SampleSize::of(&sample);
+            if let Err(error) = self.limits.check(sample.id, size) {
                 bad.push(dataset.bad(sample.id.0, error.to_string()));
                 stats.bad += 1;
                 continue;
             }
             stats.samples += 1;
-            stats.tokens += u64::from(num_tokens);
-            match self.order {
-                Order::Stream { .. } => {
+            stats.tokens += u64::from(size.tokens);
+            match &mut packer {
+                Some(packer) => {
                     packer.push(sample).expect("checked just now");
-                    while let Some(pack) = packer.pop() {
-                        take(&mut stats, pack);
-                    }
+                    packs.extend(std::iter::from_fn(|| packer.pop()).map(ids));
                 }
-                Order::Offline => good.push(sample),
+                None => good.push((sample.id, size)),
             }
         }
-        packer.finish();
-        while let Some(pack) = packer.pop() {
-            take(&mut stats, pack);
+        match packer {
+            Some(mut packer) => {
+                packer.finish();
+                packs.extend(std::iter::from_fn(|| packer.pop()).map(ids));
+            }
+            None => packs = offline(&good, self.limits),
         }
-        for pack in offline(good, self.limits) {
-            take(&mut stats, pack);
-        }
+        stats.packs = packs.len() as u64;
+        stats.room = stats.packs * self.limits.max_tokens as u64;
         Ok((packs, stats, bad))
     }
 }
@@ -218,11 +211,12 @@ pub fn model_spec(folder: &Path) -> Result<Json, DataError> {
 /// The samples of each pack, all packs together, and the samples that are left out.
 type Plan = (Vec<Vec<SampleId>>, PackStats, Vec<BadSample>);
 
-fn offline(samples: Vec<SampleMeta>, limits: PackLimits) -> Vec<Vec<SampleMeta>> {
-    let mut packer = StreamPacker::new(limits, usize::MAX);
-    samples.into_iter().for_each(|sample| packer.push(sample).expect("checked before"));
-    packer.finish();
-    std::iter::from_fn(|| packer.pop()).collect()
+fn offline(samples: &[(SampleId, SampleSize)], limits: PackLimits) -> Vec<Vec<SampleId>> {
+    let sizes: Vec<SampleSize> = samples.iter().map(|(_, size)| *size).collect();
+    let (order, begins) = pack_offline(&sizes, limits).by_pack();
+    let pack =
+        |ends: &[u32]| order[ends[0] as usize..ends[1] as usize].iter().map(|&at| samples[at as usize].0).collect();
+    begins.windows(2).map(pack).collect()
 }
 
 /// The members of a pack.

@@ -11,8 +11,8 @@ use crate::data::error::{BadSample, DataError};
 use crate::data::processor::Processor;
 use crate::data::source::Content;
 use crate::data::source::{MediaSource, Part};
-use crate::message::{SampleId, SampleMeta};
-use crate::schedule::{PackLimits, StreamPacker};
+use crate::message::SampleId;
+use crate::schedule::{PackLimits, pack_lengths};
 
 /// Numbers by how often they come: memory goes by how many different ones there are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -185,23 +185,13 @@ impl Stats {
 }
 
 fn expect(tokens: &Histogram, max_tokens: usize) -> Expected {
-    let mut packer = StreamPacker::new(PackLimits::tokens(max_tokens), usize::MAX);
-    let (mut too_long, mut sum) = (0, 0);
-    for (&value, &count) in &tokens.0 {
-        if value > max_tokens as u64 {
-            too_long += count;
-            continue;
-        }
-        sum += value * count;
-        let num_tokens = value as u32;
-        let (items, documents) = (Vec::new(), Vec::new());
-        let sample = SampleMeta { id: SampleId(0), owner: 0, num_tokens, num_targets: 0, items, documents };
-        (0..count).for_each(|_| packer.push(sample.clone()).expect("no longer than a pack"));
-    }
-    packer.finish();
-    let packs = std::iter::from_fn(|| packer.pop()).count() as u64;
-    let fill = if packs == 0 { 0.0 } else { sum as f64 / (packs * max_tokens as u64) as f64 };
-    Expected { max_tokens, packs, fill, too_long }
+    let lengths = tokens.0.iter().flat_map(|(&value, &count)| (0..count).map(move |_| value as u32));
+    let lengths: Vec<u32> = lengths.collect();
+    let packs = pack_lengths(&lengths, PackLimits::tokens(max_tokens));
+    let sum: u64 = packs.num_tokens.iter().map(|&num| u64::from(num)).sum();
+    let (num_packs, too_long) = (packs.num_packs() as u64, packs.too_large.len() as u64);
+    let fill = if num_packs == 0 { 0.0 } else { sum as f64 / (num_packs * max_tokens as u64) as f64 };
+    Expected { max_tokens, packs: num_packs, fill, too_long }
 }
 
 #[cfg(test)]
