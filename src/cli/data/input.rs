@@ -47,7 +47,7 @@ impl InputArgs {
                 let loaded = config::load(path, &[], environment()).map_err(|report| UsageError(report.to_string()))?;
                 files.extend(loaded.config.data.train);
             } else {
-                files.push(tools::file(path, self.format.as_deref(), &[])?);
+                files.push(tools::file(path, self.format.as_deref())?);
             }
         }
         Ok(Inputs::open(files)?)

@@ -103,6 +103,21 @@ impl Layout {
         }
     }
 
+    /// What a configuration calls it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Messages => "messages",
+            Self::Sharegpt => "sharegpt",
+            Self::Alpaca => "alpaca",
+            Self::Text => "text",
+            Self::Plain => "plain",
+            Self::Crude => "energon",
+            Self::Fields(_) if self.is_text() => "text",
+            Self::Fields(_) => "energon fields",
+            Self::Packed => "packed",
+        }
+    }
+
     /// Texts of any length, which are cut.
     pub fn is_text(&self) -> bool {
         match self {

@@ -145,6 +145,11 @@ impl Source {
         self.len() == 0
     }
 
+    /// What its samples look like, as a configuration calls it.
+    pub fn format(&self) -> &'static str {
+        self.layout.name()
+    }
+
     /// Whether samples are rendered by a chat template.
     pub fn is_conversation(&self) -> bool {
         self.layout.is_conversation()

@@ -8,7 +8,6 @@ use super::input::{Inputs, path_text};
 use super::job::{Done, Job, Share};
 use super::record::{self, Look};
 use crate::data::error::{BadSample, DataError};
-use crate::data::source::Content;
 
 /// How shards are cut and what is looked at.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,22 +71,13 @@ pub fn convert(
 
 /// Shards hold conversations or texts: readers tell which by the first sample.
 fn one_kind(inputs: &Inputs) -> Result<(), DataError> {
-    let mut first = 0;
     let mut kinds = [None, None];
-    for (file, samples) in inputs.files() {
-        // A file that begins with bad samples is known by its first good one, of a few.
-        let kind = (first..first + samples.min(16)).find_map(|index| match inputs.read(index).ok()?.0 {
-            Content::Text(_) => Some(1),
-            _ => Some(0),
-        });
-        if let Some(kind) = kind {
-            kinds[kind] = Some(file);
-        }
-        first += samples;
+    for ((file, _), format) in inputs.files().zip(inputs.formats()) {
+        kinds[usize::from(matches!(format, "text" | "plain"))] = Some(file);
     }
     match kinds {
         [Some(conversations), Some(texts)] => {
-            let other = serde_json::to_value(&conversations.path).unwrap_or_default();
+            let other = path_text(conversations);
             let reason = format!("has texts, but {other} has conversations: convert them into folders of their own");
             Err(DataError::file(Path::new(&path_text(texts)), reason))
         }

@@ -1,6 +1,6 @@
 //! The samples of several files one after another, each sample under one number. No shuffling and no weights.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Value as Json, json};
 
@@ -66,63 +66,37 @@ impl Inputs {
         (&self.sources[file], (index - self.before[file]) as usize)
     }
 
+    /// What the samples of each file look like.
+    pub(super) fn formats(&self) -> impl Iterator<Item = &'static str> {
+        self.sources.iter().map(Source::format)
+    }
+
     /// The files as a job notes them: names, sizes and numbers of samples.
     pub fn spec(&self) -> Json {
         let of = |(file, samples): (&TrainFile, u64)| {
-            let bytes = std::fs::metadata(&file.path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len());
+            let size = |path: &String| std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file);
+            let bytes: u64 = file.path.0.iter().filter_map(size).map(|file| file.len()).sum();
             json!({ "file": file, "bytes": bytes, "samples": samples })
         };
         self.files().map(of).collect()
     }
 }
 
-/// How a file is called in messages.
+/// How a data set is called in messages.
 pub(super) fn path_text(file: &TrainFile) -> String {
-    file.path.display().to_string()
+    file.name().display().to_string()
 }
 
-/// A file with the format that is named, or the one that its name and first bytes tell.
+/// A data set, of the format that is named or the one that its first sample shows.
 ///
 /// # Errors
-/// No such format; the file cannot be read, or its format cannot be told.
-pub fn file(path: &Path, format: Option<&str>, options: &[(String, Json)]) -> Result<TrainFile, DataError> {
-    let format = match format {
-        Some(format) => format.to_owned(),
-        None => guess(path)?.to_owned(),
-    };
-    let mut value = json!({ "path": path, "format": format });
-    for (key, option) in options {
-        value[key] = option.clone();
+/// No such format.
+pub fn file(path: &Path, format: Option<&str>) -> Result<TrainFile, DataError> {
+    let mut value = json!({ "path": path });
+    if let Some(format) = format {
+        value["format"] = format.into();
     }
     serde_json::from_value(value).map_err(|error| DataError::file(path, error))
-}
-
-fn guess(path: &Path) -> Result<&'static str, DataError> {
-    let unknown = |what: &str| DataError::file(path, format!("{what}: name its format with --format"));
-    let name = path.to_string_lossy().to_lowercase();
-    let extension = PathBuf::from(&name).extension().map(|extension| extension.to_string_lossy().into_owned());
-    match extension.as_deref() {
-        Some("parquet") => return Ok("parquet"),
-        Some("tar") => return Ok("webdataset"),
-        Some("txt") => return Ok("plain"),
-        _ => {}
-    }
-    if path.is_dir() {
-        return Ok("webdataset");
-    }
-    let record = first_record(path)?.ok_or_else(|| unknown("begins with no JSON object"))?;
-    let has = |key: &str| record.get(key).is_some_and(|value| !value.is_null());
-    Ok(match () {
-        () if has("conversations") && (has("image") || has("id") && has("video")) => "llava",
-        () if has("conversations") => "sharegpt",
-        () if has("messages") => "messages",
-        () if has("instruction") && has("output") => "alpaca",
-        () if has("text") => "text",
-        () => {
-            let keys: Vec<&str> = record.as_object().into_iter().flatten().map(|(key, _)| key.as_str()).collect();
-            return Err(unknown(&format!("has records of keys {keys:?}")));
-        }
-    })
 }
 
 /// The first object of JSON lines or of a JSON array.
@@ -152,8 +126,9 @@ pub(super) fn first_record(path: &Path) -> Result<Option<Json>, DataError> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
-    use crate::config::Format;
 
     fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
         let path = folder.join(name);
@@ -167,37 +142,33 @@ mod tests {
         let line = |text: &str| format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"{text}\"}}]}}\n");
         let one = write(folder.path(), "1.jsonl", &(line("a") + &line("b")));
         let two = write(folder.path(), "2.txt", "c\nd\n");
-        let files = [one, two].map(|path| file(&path, None, &[]).unwrap());
-        assert_eq!([files[0].format, files[1].format], [Format::Messages, Format::Plain]);
-        let inputs = Inputs::open(files.to_vec()).unwrap();
+        let files = vec![file(&one, None).unwrap(), file(&two, Some("plain")).unwrap()];
+        let inputs = Inputs::open(files).unwrap();
         let texts: Vec<String> = (0..inputs.len())
             .map(|index| match inputs.read(index).unwrap().0 {
                 Content::Messages(conversation) => conversation.turns[0].joined_text(),
                 Content::Text(piece) => piece.text,
-                #[allow(unreachable_patterns)]
                 other => panic!("{other:?}"),
             })
             .collect();
         assert_eq!(texts, ["a", "b", "c", "d"]);
-        let bad = inputs.bad(3, "why".to_owned());
-        assert!(bad.to_string().contains("2.txt:2: why"), "{bad}");
-        assert_eq!(inputs.spec()[1]["samples"], 2);
+        let bad = inputs.bad(3, "why".to_owned()).to_string();
+        assert!(bad.contains("2.txt") && bad.contains("why"), "{bad}");
+        assert_eq!((&inputs.spec()[1]["samples"], &inputs.spec()[1]["bytes"]), (&2.into(), &4.into()));
+        let unknown = file(&one, Some("nonsense")).unwrap_err().to_string();
+        assert!(unknown.contains("1.jsonl") && unknown.contains("nonsense"), "{unknown}");
     }
 
     #[test]
-    fn formats_are_told_by_the_first_record() {
+    fn the_first_record_is_found_in_lines_and_arrays() {
         let folder = tempfile::tempdir().unwrap();
-        let guess = |name: &str, text: &str| guess(&write(folder.path(), name, text)).map_err(|e| e.to_string());
-        assert_eq!(guess("a.jsonl", "{\"messages\": []}\n{"), Ok("messages"));
-        assert_eq!(guess("b.json", "\u{feff}[\n {\"conversations\": [], \"id\": 1, \"image\": \"x\"}"), Ok("llava"));
-        assert_eq!(guess("c.json", "[{\"conversations\": [], \"images\": []}]"), Ok("sharegpt"));
-        assert_eq!(guess("d.jsonl", "{\"instruction\": \"\", \"output\": \"\"}"), Ok("alpaca"));
-        assert_eq!(guess("e.jsonl", &format!("{{\"text\": \"{}\"}}", "x".repeat(200_000))), Ok("text"));
-        assert_eq!(guess("f.parquet", ""), Ok("parquet"));
-        assert!(guess("g.jsonl", "{\"a\": 1}").unwrap_err().contains("\"a\""));
+        let first = |text: &str| first_record(&write(folder.path(), "a", text)).unwrap();
+        assert_eq!(first("{\"a\": 1}\n{"), Some(json!({"a": 1})));
+        assert_eq!(first("\u{feff}[\n {\"a\": 1}, x"), Some(json!({"a": 1})));
+        let long = "x".repeat(200_000);
+        assert_eq!(first(&format!("[{{\"a\": {long:?}}}]")), Some(json!({"a": long})));
         for text in ["", "[", "hello", "{\"a\": ", "[[{}]]x"] {
-            assert!(guess("h.jsonl", text).unwrap_err().contains("--format"), "{text}");
+            assert_eq!(first(text), None, "{text}");
         }
-        assert!(file(Path::new("a"), Some("nonsense"), &[]).unwrap_err().to_string().contains("nonsense"));
     }
 }

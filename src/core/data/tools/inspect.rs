@@ -11,6 +11,7 @@ use serde_json::Value as Json;
 
 use super::input::Inputs;
 use super::record::LIMITS;
+use crate::config::TrainFile;
 use crate::data::decode::{decode_animation, read_rgb};
 use crate::data::error::{BadSample, DataError};
 use crate::data::locator::Locator;
@@ -67,17 +68,14 @@ pub struct ShownMedia {
 
 /// The files.
 pub fn describe(inputs: &Inputs) -> Vec<FileInfo> {
-    let describe = |(file, samples): (&crate::config::TrainFile, u64)| {
-        let format = serde_json::to_value(file.format).ok();
-        FileInfo {
-            path: file.name(),
-            format: format.and_then(|format| format.as_str().map(str::to_owned)).unwrap_or_default(),
-            samples,
-            bytes: std::fs::metadata(&file.path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len()),
-            fields: fields(file.path.as_ref()),
-        }
+    let describe = |((file, samples), format): ((&TrainFile, u64), &str)| FileInfo {
+        path: file.name(),
+        format: format.to_owned(),
+        samples,
+        bytes: std::fs::metadata(&file.path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len()),
+        fields: fields(file.path.as_ref()),
     };
-    inputs.files().map(describe).collect()
+    inputs.files().zip(inputs.formats()).map(describe).collect()
 }
 
 /// Nothing where the file is none of those that have fields.

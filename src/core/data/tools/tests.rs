@@ -11,6 +11,7 @@ use serde_json::Value as Json;
 use super::*;
 use crate::config::{Data, Phase, Template, TrainFile};
 use crate::data::digits::{Digits, MODEL, compose, write_model};
+use crate::data::source::Content;
 use crate::data::tokenizer::read_json;
 use crate::data::{
     Conversation, Dataset, IGNORE_INDEX, Locator, MediaSource, PackedSample, Processor, ProcessorOptions, Sample,
@@ -42,7 +43,7 @@ impl Fixture {
     }
 
     fn train(&self) -> TrainFile {
-        file(&self.path("data/train.jsonl"), None, &[]).unwrap()
+        file(&self.path("data/train.jsonl"), None).unwrap()
     }
 
     fn inputs(&self) -> Inputs {
@@ -50,7 +51,12 @@ impl Fixture {
     }
 
     fn dataset(&self, max_tokens: usize) -> Dataset {
-        let data: Json = serde_json::json!({ "train": [self.train()], "pack": { "max_tokens": max_tokens } });
+        self.dataset_of(&self.train(), max_tokens, true)
+    }
+
+    fn dataset_of(&self, train: &TrainFile, max_tokens: usize, shuffle: bool) -> Dataset {
+        let pack = serde_json::json!({ "max_tokens": max_tokens });
+        let data: Json = serde_json::json!({ "train": [train], "pack": pack, "shuffle": shuffle });
         let data: Data = serde_json::from_value(data).unwrap();
         let options = ProcessorOptions { template: Template::FromModel, ..ProcessorOptions::new(&data, Phase::Sft) };
         let model = self.path("model");
@@ -103,6 +109,23 @@ fn converted_conversations_come_back_with_their_bytes() {
         let MediaSource::Image(image) = &original.media[0] else { panic!("a picture") };
         assert_eq!(back.media[0], MediaSource::Image(Locator::File(members[1].0.clone())));
         assert_eq!(members[1].1[..], image.read(&fixture.path("data")).unwrap()[..]);
+    }
+    // Through the reader of a run.
+    let back = Inputs::open(vec![file(&out, None).unwrap()]).unwrap();
+    assert_eq!(back.len(), 18);
+    let good = (0..20).filter(|index| ![3, 6].contains(index));
+    for (index, original) in good.enumerate() {
+        let (Content::Messages(ours), base) = back.read(index as u64).unwrap() else { panic!("a conversation") };
+        let (Content::Messages(theirs), old_base) = inputs.read(original).unwrap() else { panic!("a conversation") };
+        assert_eq!(ours.turns, theirs.turns);
+        let bytes = |media: &[MediaSource], base: &Path| -> Vec<Vec<u8>> {
+            let images = media.iter().map(|source| match source {
+                MediaSource::Image(image) => image.read(base).unwrap().into_owned(),
+                other => panic!("{other:?}"),
+            });
+            images.collect()
+        };
+        assert_eq!(bytes(&ours.media, base), bytes(&theirs.media, old_base));
     }
     let info = fs::read_to_string(out.join(".nv-meta/.info.json")).unwrap();
     let info: Json = serde_json::from_str(&info).unwrap();
@@ -171,6 +194,15 @@ fn packs_made_ahead_equal_those_of_a_run() {
         assert_eq!(sample.meta.document_lens(), pack.lens);
         let num_targets = all.targets.iter().filter(|&&target| target != IGNORE_INDEX).count();
         assert_eq!((sample.meta.id, sample.meta.num_targets as usize), (SampleId(9), num_targets));
+    }
+
+    // A run reads them as they are, in their order.
+    let run = fixture.dataset_of(&file(&fixture.path("packs"), Some("packed")).unwrap(), 120, false);
+    assert_eq!(run.len(), packs.len());
+    for (position, members) in packs.values().enumerate() {
+        let pack = PackedSample::from_members(members).unwrap();
+        let id = SampleId(position as u64);
+        assert_eq!(run.sample(position as u64).unwrap(), dataset.processor().packed_sample(id, &pack).unwrap());
     }
 
     let out = fixture.path("offline");
