@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(first("\u{feff}[\n {\"a\": 1}, x"), Some(json!({"a": 1})));
         let long = "x".repeat(200_000);
         assert_eq!(first(&format!("[{{\"a\": {long:?}}}]")), Some(json!({"a": long})));
-        for text in ["", "[", "hello", "{\"a\": ", "[[{}]]x"] {
+        for text in ["", "[", "hello", "{\"a\": ", "[[1]]x"] {
             assert_eq!(first(text), None, "{text}");
         }
     }
