@@ -59,14 +59,12 @@ pub struct PackArgs {
     share: ShareArgs,
 }
 
-/// Samples that a stream chooses from.
-const LOOK_AHEAD: usize = 4096;
-
 pub fn pack(args: PackArgs) -> anyhow::Result<ExitCode> {
     let share = args.share.get()?;
     let loaded =
         config::load(&args.file, &args.overrides, environment()).map_err(|report| UsageError(report.to_string()))?;
     let config = loaded.config;
+    let pack = &config.data.pack;
     let folder = ModelFolder::open(&config.model).map_err(|error| UsageError::of(&error))?;
     let options = ProcessorOptions::new(&config.data, config.train.phase);
     let processor = Processor::open(&folder.path, &folder.json, &options)?;
@@ -80,8 +78,13 @@ pub fn pack(args: PackArgs) -> anyhow::Result<ExitCode> {
     let job = PackJob {
         spec,
         num_samples: args.samples.unwrap_or(dataset.len() as u64),
-        limits: PackLimits::tokens(config.data.pack.max_tokens),
-        order: if args.offline { Order::Offline } else { Order::Stream { look_ahead: LOOK_AHEAD } },
+        limits: PackLimits {
+            max_images: pack.max_images.unwrap_or(usize::MAX),
+            max_visual_tokens: pack.max_visual_tokens.unwrap_or(usize::MAX),
+            max_samples: config.train.micro_batch_size.unwrap_or(usize::MAX),
+            ..PackLimits::tokens(pack.max_tokens)
+        },
+        order: if args.offline { Order::Offline } else { Order::Stream { look_ahead: pack.look_ahead } },
         max_packs: args.packs,
         max_bytes: args.bytes.bytes(),
     };
