@@ -10,11 +10,13 @@ mod h264;
 mod tests;
 mod track;
 
-pub use track::{Track, is_mp4};
+pub use track::is_mp4;
 
 #[cfg(feature = "mp4")]
 pub use decode::frames;
 
+#[cfg(not(feature = "mp4"))]
+use self::track::Track;
 #[cfg(not(feature = "mp4"))]
 use super::{Sampling, Video};
 #[cfg(not(feature = "mp4"))]

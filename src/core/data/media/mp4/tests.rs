@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::track::Track;
 use super::*;
 use crate::data::limits::Limits;
 use crate::data::media::{Sampling, Spread};
