@@ -3,9 +3,11 @@
 //! Three packages and a thin root: [`core`] decides, [`torch`] computes, [`actors`] run. The root puts engines into
 //! actors ([`roles`]), lets programs compose runs of their own ([`compose`]) and is the command line ([`cli`]).
 
+mod calibrate;
 pub mod checkpoint;
 pub mod cli;
 pub mod compose;
+mod estimate;
 pub mod evaluate;
 mod folder;
 pub mod hub;

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use loongforge_core::config::{self, RunConfig};
 use loongforge_core::data::{Processor, ProcessorOptions};
 use loongforge_torch::engine::{Families, trained};
-use loongforge_torch::nn::Role;
+use loongforge_torch::nn::{ParamSpec, Role};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -61,8 +61,8 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the model is, and what of it is trained.
-fn explain(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<String> {
+/// Parameters of the model's parts with their roles.
+pub(super) fn parts(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<Vec<(&'static str, Vec<ParamSpec>)>> {
     let families = Families::of(&folder.config);
     let model = &config.model;
     let foundation = trained(families.foundation.specs(), |_| ("model.foundation", &model.foundation))?;
@@ -76,6 +76,12 @@ fn explain(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<String> {
             trained(encoder.specs(), part_of)?.into_iter().partition(|spec| encoder.is_projector(&spec.name));
         parts.extend([("image_encoder", tower), ("image_projector", projector)]);
     }
+    Ok(parts)
+}
+
+/// What the model is, and what of it is trained.
+fn explain(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<String> {
+    let parts = parts(config, folder)?;
     let mut text = format!("model: {}\n", folder.config.model_type);
     for (name, specs) in parts.iter().filter(|(_, specs)| !specs.is_empty()) {
         let count = |role: Role| {
@@ -88,7 +94,7 @@ fn explain(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<String> {
 }
 
 /// `8,030,261,248`.
-fn grouped(number: i64) -> String {
+pub(super) fn grouped(number: i64) -> String {
     let digits = number.to_string();
     let groups: Vec<&str> =
         digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap_or_default()).collect();

@@ -6,6 +6,7 @@ mod data;
 mod generate;
 mod models;
 mod parity;
+mod plan;
 mod run;
 
 use clap::{Parser, Subcommand};
@@ -50,6 +51,7 @@ Examples:
   loongforge run configs/quickstart.yaml --processes             one process per actor
   loongforge run configs/quickstart.yaml --resume                go on from the last checkpoint
   loongforge check configs/quickstart.yaml --show-origin         what is set, and by whom
+  loongforge plan configs/quickstart.yaml --simulate             how long a step takes, and what limits it
   loongforge checkpoint inspect runs/quickstart/checkpoints/step-00000750
   loongforge generate runs/quickstart/checkpoints/step-00000750 --image 4071.png --prompt \"Read the number.\"";
 
@@ -59,6 +61,8 @@ enum Command {
     Run(run::RunArgs),
     /// Check a config and show what it comes to
     Check(check::CheckArgs),
+    /// Show the first steps' plan and the memory it takes, or simulate the run
+    Plan(plan::PlanArgs),
     /// Look into checkpoints and model folders, compare and convert them
     Checkpoint(checkpoint::CheckpointArgs),
     /// Ask a trained model about a picture
@@ -78,6 +82,7 @@ impl Cli {
         match self.command {
             Command::Run(args) => run::run(args),
             Command::Check(args) => check::check(args),
+            Command::Plan(args) => plan::plan(args),
             Command::Checkpoint(args) => checkpoint::checkpoint(args),
             Command::Generate(args) => generate::generate(args),
             Command::Models(args) => models::models(args),
@@ -88,7 +93,7 @@ impl Cli {
 
     /// Whether libtorch will compute in this process.
     pub fn computes(&self) -> bool {
-        !matches!(self.command, Command::Check(_) | Command::Checkpoint(_) | Command::Data(_) | Command::Models(_))
+        !matches!(self.command, Command::Check(_) | Command::Plan(_) | Command::Checkpoint(_) | Command::Data(_) | Command::Models(_))
     }
 }
 
