@@ -2,7 +2,8 @@
 
 use super::activity::Activity;
 use super::edges::{Kind, Parcel};
-use super::world::{Job, World};
+use super::rank::Job;
+use super::world::World;
 use crate::message::{ActorId, Event, SampleId, SampleMeta};
 use std::collections::VecDeque;
 
@@ -52,7 +53,9 @@ impl World<'_> {
             return true;
         }
         let num_data = self.data.len() as u64;
-        let Some(&(from, until)) = self.data[index as usize].windows.front() else { return false };
+        let Some(&(from, until)) = self.data[index as usize].windows.front() else {
+            return false;
+        };
         let first = from.next_multiple_of(num_data) + u64::from(index);
         let first = if first >= from + num_data { first - num_data } else { first };
         let next = self.data[index as usize].next.unwrap_or(first);

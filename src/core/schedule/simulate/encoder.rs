@@ -3,8 +3,9 @@
 
 use super::activity::Activity;
 use super::edges::{Kind, Parcel};
+use super::rank::Job;
 use super::step::{NONE, Step};
-use super::world::{Job, World};
+use super::world::World;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 

@@ -104,7 +104,9 @@ fn solve(seen: &[Observation]) -> Option<[f64; NUM_TERMS]> {
             line.push(rows.iter().map(|row| scaled(row, i)).sum::<f64>() / rows.len() as f64);
             square.push(line);
         }
-        let Some(found) = eliminate(square).filter(|found| found.iter().all(|&value| value >= 0.0)) else { continue };
+        let Some(found) = eliminate(square).filter(|found| found.iter().all(|&value| value >= 0.0)) else {
+            continue;
+        };
         let mut costs = [0.0; NUM_TERMS];
         terms.iter().zip(&found).for_each(|(&i, value)| costs[i] = value / scale[i]);
         let misfit: f64 = seen.iter().map(|one| error(&costs, one).powi(2)).sum::<f64>() / rows.len() as f64

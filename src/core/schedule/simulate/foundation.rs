@@ -6,7 +6,8 @@
 
 use super::activity::Activity;
 use super::edges::{Kind, Parcel};
-use super::world::{Happening, Job, World};
+use super::rank::Job;
+use super::world::{Happening, World};
 
 /// One rank of a replica. Counts are over the whole run, as packs come in order.
 #[derive(Clone, Copy, Default)]
@@ -36,7 +37,9 @@ impl World<'_> {
     /// Begins the next job of a stage; false: there is none, or not yet.
     pub(super) fn choose_stage(&mut self, rank: u32, stage: u32) -> bool {
         let step = self.ranks[rank as usize].version;
-        let Some(planned) = self.find_step(step) else { return false };
+        let Some(planned) = self.find_step(step) else {
+            return false;
+        };
         let state = self.stages[stage as usize];
         let packs = planned.packs_of_replica.of(state.replica);
         let costs = self.costs.foundation;

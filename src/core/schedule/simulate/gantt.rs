@@ -2,7 +2,7 @@
 
 use super::SimSpec;
 use super::activity::Activity;
-use super::world::Rank;
+use super::rank::Rank;
 use crate::message::Role;
 
 /// Rows that are drawn of each role.
@@ -57,7 +57,9 @@ impl Recorder {
             }
             let base = ranks.len() - spec.coordinator.pools.foundation as usize * stages as usize;
             gantt.rows.push(match rank.stage {
-                Some(_) if stages > 1 => format!("{} stage {}", rank.actor, (at - base) % stages as usize),
+                Some(_) if stages > 1 => {
+                    format!("{} stage {}", rank.actor, (at - base) % stages as usize)
+                }
                 _ => rank.actor.to_string(),
             });
             Some(gantt.rows.len() as u32 - 1)
@@ -68,7 +70,9 @@ impl Recorder {
 
     /// What a rank did until now.
     pub fn span(&mut self, rank: u32, state: &Rank, now: f64) {
-        let Some(row) = self.rows[rank as usize] else { return };
+        let Some(row) = self.rows[rank as usize] else {
+            return;
+        };
         let computes = state.actor.role != Role::Data;
         let drawn = self.steps.contains(&state.version);
         if computes {

@@ -2,8 +2,8 @@
 
 use super::activity::{Activity, Times};
 use super::costs::unit_size;
+use super::rank::Rank;
 use super::step::Step;
-use super::world::Rank;
 use super::{Gantt, SimSpec};
 use crate::message::Role;
 use crate::schedule::StepSummary;

@@ -1,0 +1,182 @@
+//! What ranks do: which job is next, how long it lasts, and where the time goes.
+
+use super::activity::Activity;
+use super::random::Random;
+use super::rank::{Job, Rank};
+use super::world::{Happening, Pool, World};
+use crate::message::{Event, StepId, StepReport, Timings};
+
+impl World<'_> {
+    /// Begins what a rank has to do next, if it is free; otherwise notes what it waits for.
+    pub(super) fn choose(&mut self, rank: u32) {
+        let state = &self.ranks[rank as usize];
+        if state.job.is_some() {
+            return;
+        }
+        let (encoder, stage) = (state.encoder, state.stage);
+        if encoder.is_none() && stage.is_none() {
+            if !self.choose_data(rank) {
+                self.account(rank, self.data_waits_for(rank));
+            }
+            return;
+        }
+        if state.commit {
+            let mut seconds = stage.map_or(0.0, |_| self.costs.foundation.per_step / f64::from(self.num_stages));
+            if encoder.is_some() && self.encoder_trained {
+                seconds += self.costs.encoder.per_step;
+            }
+            self.start(rank, Job::Optimizer, seconds);
+        } else if encoder.is_some_and(|encoder| self.choose_encoder(rank, encoder))
+            || stage.is_some_and(|stage| self.choose_stage(rank, stage))
+        {
+        } else if self.is_finished(rank) {
+            self.join(rank);
+        } else {
+            let state = &self.ranks[rank as usize];
+            let own = || {
+                let of_stage = stage.and_then(|stage| self.stage_waits_for(rank, stage));
+                of_stage.or_else(|| encoder.and_then(|encoder| self.encoder_waits_for(rank, encoder)))
+            };
+            let waits = match state {
+                Rank { reduced: true, .. } => Activity::WaitCommit,
+                Rank { joined: true, .. } => Activity::WaitPeers,
+                _ => match own() {
+                    Some(waits) => waits,
+                    None if state.has_unsent() => Activity::WaitCredit,
+                    None => Activity::WaitSamples,
+                },
+            };
+            self.account(rank, waits);
+        }
+    }
+
+    /// Whether a rank has nothing left of its step and has not said so.
+    pub(super) fn is_finished(&self, rank: u32) -> bool {
+        let state = &self.ranks[rank as usize];
+        let Some(step) = self.find_step(state.version).filter(|_| !state.joined && !state.has_unsent()) else {
+            return false;
+        };
+        state.encoder.is_none_or(|encoder| step.units_open[encoder as usize] == 0)
+            && state.stage.is_none_or(|stage| self.stage_is_finished(stage, state.version))
+    }
+
+    pub(super) fn join(&mut self, rank: u32) {
+        self.ranks[rank as usize].joined = true;
+        let pool = usize::from(self.ranks[rank as usize].stage.is_some());
+        if pool == 0 && !self.encoder_trained {
+            // Nothing to reduce, nobody to wait for.
+            self.ranks[rank as usize].reduced = true;
+            self.account(rank, Activity::WaitCommit);
+            self.report_reduced(rank);
+            return;
+        }
+        self.account(rank, Activity::WaitPeers);
+        let Pool { ranks, num_joined, seconds } = &mut self.pools[pool];
+        *num_joined += 1;
+        if *num_joined == ranks.len() {
+            *num_joined = 0;
+            let ranks = std::mem::take(ranks);
+            self.clock.at(self.clock.now() + *seconds, Happening::Reduced(pool));
+            for &rank in &ranks {
+                self.account(rank, Activity::Reduce);
+                self.ranks[rank as usize].job = Some(Job::Reduce);
+            }
+            self.pools[pool].ranks = ranks;
+        }
+    }
+
+    /// Tells the scheduler, once for each actor.
+    pub(super) fn report_reduced(&mut self, rank: u32) {
+        let Rank { actor, stage, version, times, .. } = &self.ranks[rank as usize];
+        if stage.is_some_and(|stage| self.stages[stage as usize].stage > 0) {
+            return;
+        }
+        let (actor, step) = (*actor, StepId(*version));
+        let sum = |counts: fn(Activity) -> bool| -> f64 {
+            Activity::ALL.into_iter().zip(times).filter(|&(what, _)| counts(what)).map(|(_, time)| time).sum()
+        };
+        let timings = Timings {
+            busy: sum(Activity::is_busy),
+            idle: 0.0,
+            units: sum(|what| matches!(what, Activity::Encode | Activity::EncoderBackward)),
+            packs: sum(|what| matches!(what, Activity::Pack | Activity::Forward | Activity::Backward)),
+        };
+        let report = StepReport { step, loss: 1.0, grad_square_sum: 1.0, routing: None, timings };
+        self.tell(actor, Event::Reduced(report));
+    }
+
+    /// Begins a job of so many seconds on a free rank. Always true.
+    pub(super) fn start(&mut self, rank: u32, job: Job, seconds: f64) -> bool {
+        let seconds = seconds * self.noise(rank);
+        self.account(rank, job.activity());
+        let now = self.clock.now();
+        let state = &mut self.ranks[rank as usize];
+        state.job = Some(job);
+        match &mut self.cores {
+            Some(cores) => {
+                let (time, stamp) = cores.start(now, rank, state.threads, seconds);
+                self.clock.at(time, Happening::Cores(stamp));
+            }
+            None => self.clock.at(now + seconds, Happening::Done(rank)),
+        }
+        true
+    }
+
+    /// Factor of a duration, of median 1.
+    pub(super) fn noise(&mut self, rank: u32) -> f64 {
+        let jitter = self.spec.cluster.jitter;
+        if jitter == 0.0 {
+            return 1.0;
+        }
+        self.num_jobs += 1;
+        let normal = Random::new(&[self.spec.cluster.seed, rank.into(), self.num_jobs]).normal();
+        (jitter * normal).exp()
+    }
+
+    pub(super) fn finish(&mut self, rank: u32) {
+        let state = &mut self.ranks[rank as usize];
+        let job = state.job.take().expect("only what began ends");
+        let stage = state.stage.unwrap_or(u32::MAX);
+        // The next activity overwrites this one at the same instant.
+        self.account(rank, Activity::WaitCommit);
+        match job {
+            Job::Read => self.has_read(rank),
+            Job::Send { step, count } => self.has_sent(rank, step, count),
+            Job::Encode { step, unit } => self.has_encoded(rank, step, unit),
+            Job::EncoderBackward { step, unit } => self.has_gone_back(step, unit),
+            Job::Pack { step, pack } => self.has_computed(rank, stage, step, pack),
+            Job::Forward { step, pack } => self.has_gone_forward(rank, stage, step, pack),
+            Job::Backward { step, pack } => self.has_come_back(rank, stage, step, pack),
+            Job::Reduce => unreachable!("a reduction ends for a whole pool"),
+            Job::Optimizer => self.has_applied(rank),
+        }
+        self.read_mail(rank);
+        self.choose(rank);
+    }
+
+    pub(super) fn has_applied(&mut self, rank: u32) {
+        let state = &mut self.ranks[rank as usize];
+        let step = StepId(state.version);
+        state.version += 1;
+        (state.joined, state.reduced, state.commit) = (false, false, false);
+        let (actor, stage) = (state.actor, state.stage);
+        if let Some(stage) = stage {
+            self.stage_ends_step(stage);
+        }
+        let (first, last) = self.ranks_of(actor);
+        if (first..last).all(|rank| self.ranks[rank as usize].version > step.0) {
+            self.tell(actor, Event::Applied { step });
+        }
+    }
+
+    /// Books the time of what a rank did until now and goes over to what it does next.
+    pub(super) fn account(&mut self, rank: u32, next: Activity) {
+        let now = self.clock.now();
+        let state = &mut self.ranks[rank as usize];
+        if now > state.since {
+            state.times[state.doing as usize] += now - state.since;
+            self.recorder.span(rank, state, now);
+        }
+        (state.doing, state.since) = (next, now);
+    }
+}

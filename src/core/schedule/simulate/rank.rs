@@ -1,0 +1,120 @@
+//! One rank: what it is, what it does, and what it has on its way.
+
+use super::activity::{Activity, Times};
+use super::edges::{Kind, Parcel};
+use crate::message::ActorId;
+use std::collections::VecDeque;
+
+/// What a rank computes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Job {
+    Read,
+    Send { step: u64, count: usize },
+    Encode { step: u64, unit: u32 },
+    EncoderBackward { step: u64, unit: u32 },
+    Pack { step: u64, pack: u32 },
+    Forward { step: u64, pack: u32 },
+    Backward { step: u64, pack: u32 },
+    Reduce,
+    Optimizer,
+}
+
+/// One device, or one thread of an actor: a data actor, an encoder, a stage of a foundation replica; a colocated
+/// encoder shares the rank of its replica's first stage.
+pub(super) struct Rank {
+    pub actor: ActorId,
+    pub encoder: Option<u32>,
+    pub stage: Option<u32>,
+    pub threads: f64,
+    pub job: Option<Job>,
+    /// What it does now, and since when.
+    pub doing: Activity,
+    pub since: f64,
+    pub times: Times,
+    /// The step that it computes next: those before are applied.
+    pub version: u64,
+    pub joined: bool,
+    pub reduced: bool,
+    pub commit: bool,
+    /// Parcels that wait for credit, by their step.
+    pub unsent: Vec<(u64, u32)>,
+    /// Sending is free again at this time.
+    pub egress: f64,
+    /// On their way, with the times at which they are there: one after the other, so that only the first is scheduled.
+    pub sent: VecDeque<(f64, Parcel)>,
+    /// Credit of parcels that came while it computed: it looks at its mail afterwards.
+    pub unread: Vec<(Kind, u32, u64)>,
+}
+
+impl Job {
+    pub fn activity(self) -> Activity {
+        match self {
+            Job::Read => Activity::Read,
+            Job::Send { .. } => Activity::Send,
+            Job::Encode { .. } => Activity::Encode,
+            Job::EncoderBackward { .. } => Activity::EncoderBackward,
+            Job::Pack { .. } => Activity::Pack,
+            Job::Forward { .. } => Activity::Forward,
+            Job::Backward { .. } => Activity::Backward,
+            Job::Reduce => Activity::Reduce,
+            Job::Optimizer => Activity::Optimizer,
+        }
+    }
+}
+
+impl Rank {
+    pub fn new(actor: ActorId, threads: f64) -> Self {
+        Self {
+            actor,
+            encoder: None,
+            stage: None,
+            threads,
+            job: None,
+            doing: Activity::WaitSamples,
+            since: 0.0,
+            times: Times::default(),
+            version: 0,
+            joined: false,
+            reduced: false,
+            commit: false,
+            unsent: Vec::new(),
+            egress: 0.0,
+            sent: VecDeque::new(),
+            unread: Vec::new(),
+        }
+    }
+
+    pub fn add_unsent(&mut self, step: u64) {
+        match self.unsent.iter_mut().find(|(known, _)| *known == step) {
+            Some((_, count)) => *count += 1,
+            None => self.unsent.push((step, 1)),
+        }
+    }
+
+    /// True where it was the last of its step.
+    pub fn take_unsent(&mut self, step: u64) -> bool {
+        let at = self.unsent.iter().position(|(known, _)| *known == step).expect("a parcel that waited");
+        self.unsent[at].1 -= 1;
+        let is_last = self.unsent[at].1 == 0;
+        if is_last {
+            self.unsent.swap_remove(at);
+        }
+        is_last
+    }
+
+    /// Whether peers may still wait for what it computed in its step: what it sends ahead does not count.
+    pub fn has_unsent(&self) -> bool {
+        self.unsent.iter().any(|&(step, _)| step <= self.version)
+    }
+
+    pub fn has_any_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// Its times, what it does now included.
+    pub fn times_until(&self, now: f64) -> Times {
+        let mut times = self.times;
+        times[self.doing as usize] += now - self.since;
+        times
+    }
+}
