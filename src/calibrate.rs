@@ -5,12 +5,12 @@ use crate::estimate::PoolSize;
 use crate::folder::ModelFolder;
 use anyhow::{Context, bail};
 use loongforge_actors::checkpoint::{Manifest, latest};
-use loongforge_core::config::{self, RunConfig};
+use loongforge_core::config::{self, PackMode, RunConfig};
 use loongforge_core::data::{Dataset, Processor, ProcessorOptions};
 use loongforge_core::message::{SampleId, SampleMeta, StepId};
 use loongforge_core::observe::read_metrics;
 use loongforge_core::schedule::simulate::{Costs, Observation, fit};
-use loongforge_core::schedule::{PlanSpec, plan_step};
+use loongforge_core::schedule::{Batch, PlanSpec, plan_step};
 use std::path::Path;
 use std::time::Instant;
 
@@ -37,6 +37,12 @@ pub fn calibrate(runs: &[std::path::PathBuf]) -> anyhow::Result<Calibration> {
     let mut first = None;
     for run in runs {
         let config = config_of(run)?;
+        if config.data.pack.mode == PackMode::Stream {
+            bail!(
+                "{}: a run of a packed stream cannot be planned again; take one with data.pack.mode: step",
+                run.display()
+            );
+        }
         let metrics = read_metrics(&run.join("metrics.jsonl"))?;
         let folder = ModelFolder::open(&config.model)?;
         let spec = PlanSpec::new(&config, folder.shape());
@@ -47,7 +53,7 @@ pub fn calibrate(runs: &[std::path::PathBuf]) -> anyhow::Result<Calibration> {
         for step in 0..metrics.last().map_or(0, |metrics| metrics.step + 1) {
             let (batch, cursor) = stream.batch(config.train.global_batch_size)?;
             let Some(metrics) = counted.iter().find(|metrics| metrics.step == step) else { continue };
-            let plan = plan_step(&spec, StepId(step), &batch, cursor)
+            let plan = plan_step(&spec, StepId(step), &Batch::Samples(batch), cursor)
                 .with_context(|| format!("{}: step {step}", run.display()))?;
             if plan.num_tokens() as u64 != metrics.tokens {
                 bail!(

@@ -93,7 +93,10 @@ impl Cli {
 
     /// Whether libtorch will compute in this process.
     pub fn computes(&self) -> bool {
-        !matches!(self.command, Command::Check(_) | Command::Plan(_) | Command::Checkpoint(_) | Command::Data(_) | Command::Models(_))
+        !matches!(
+            self.command,
+            Command::Check(_) | Command::Plan(_) | Command::Checkpoint(_) | Command::Data(_) | Command::Models(_)
+        )
     }
 }
 

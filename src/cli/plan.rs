@@ -8,13 +8,13 @@ use crate::folder::ModelFolder;
 use anyhow::Context;
 use clap::Args;
 use loongforge_core::config::{self, Device, PoolName, Precision, RunConfig};
-use loongforge_core::message::{Role, SampleId, SampleMeta, StepId, StepPlan};
+use loongforge_core::message::{Role, SampleMeta, StepId, StepPlan};
 use loongforge_core::observe::peak_flops;
 use loongforge_core::schedule::simulate::{
     Alternative, Cluster, Costs, Law, Measured, Samples, SimReport, SimSpec, alternatives, gantt_html, gantt_svg,
     simulate,
 };
-use loongforge_core::schedule::{CoordinatorSpec, plan_step};
+use loongforge_core::schedule::{Batch, CoordinatorSpec, SchedulerState, plan_step};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -146,11 +146,15 @@ impl Case {
     // ---- plan
 
     fn show(&self, args: &PlanArgs) -> anyhow::Result<()> {
+        if self.coordinator.look_ahead.is_some() {
+            let fix = "the packs of a stream (data.pack.mode: stream) are not listed; use --simulate";
+            return Err(UsageError(fix.to_owned()).into());
+        }
         let mut stream = Stream::open(&self.config, &self.folder)?;
         let mut plans = Vec::new();
         for step in 0..args.steps.unwrap_or(PLANNED_STEPS).min(self.coordinator.steps) {
             let (batch, cursor) = stream.batch(self.coordinator.global_batch_size)?;
-            plans.push(plan_step(&self.coordinator.plan, StepId(step), &batch, cursor)?);
+            plans.push(plan_step(&self.coordinator.plan, StepId(step), &Batch::Samples(batch), cursor)?);
         }
         print!("{}", self.pools());
         plans.iter().for_each(|plan| print!("{}", self.step(plan)));
@@ -285,7 +289,7 @@ impl Case {
             coordinator: CoordinatorSpec {
                 steps: args.steps.unwrap_or(STEPS),
                 first_step: StepId(0),
-                cursor: SampleId(0),
+                state: SchedulerState::default(),
                 ..self.coordinator.clone()
             },
             costs: Costs::default(),
