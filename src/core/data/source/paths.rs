@@ -12,8 +12,9 @@ use crate::data::locator::is_remote;
 
 /// Names that braces may make.
 const MAX_NAMES: usize = 1_000_000;
-/// Extensions of data files, before that of a compression; others in a folder are passed over.
-const EXTENSIONS: [&str; 8] = ["jsonl", "ndjson", "json", "txt", "text", "parquet", "tar", "tgz"];
+/// Extensions of data files, before that of a compression. In a folder the first kind that is there is taken: shards often
+/// have notes in JSON beside them.
+const KINDS: [&[&str]; 4] = [&["tar", "tgz"], &["parquet"], &["jsonl", "ndjson", "json"], &["txt", "text"]];
 
 /// The files, in order: as listed, those of a folder or glob by name.
 ///
@@ -58,14 +59,14 @@ fn existing(path: &Path) -> Result<Vec<Shard>, DataError> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(path).map_err(read)? {
         let path = entry.map_err(read)?.path();
-        if is_data(&path.to_string_lossy()) && path.is_file() {
-            names.push(path);
+        if let Some(kind) = kind(&path.to_string_lossy()).filter(|_| path.is_file()) {
+            names.push((kind, path));
         }
     }
-    if names.is_empty() {
-        return Err(DataError::file(path, format!("is a folder without data files ({})", EXTENSIONS.join(", "))));
-    }
-    sorted(names)
+    let Some(first) = names.iter().map(|(kind, _)| *kind).min() else {
+        return Err(DataError::file(path, format!("is a folder without data files ({})", KINDS.concat().join(", "))));
+    };
+    sorted(names.into_iter().filter(|(kind, _)| *kind == first).map(|(_, path)| path).collect())
 }
 
 fn glob(pattern: &str) -> Result<Vec<Shard>, DataError> {
@@ -77,12 +78,18 @@ fn glob(pattern: &str) -> Result<Vec<Shard>, DataError> {
         Path::new(pattern).components().take_while(|part| !has_glob(&part.as_os_str().to_string_lossy())).collect();
     let depth = Path::new(pattern).components().count() - fixed.components().count();
     let depth = if pattern.contains("**") { 64 } else { depth };
+    let shows_hidden =
+        Path::new(pattern).strip_prefix(&fixed).is_ok_and(|rest| format!("/{}", rest.display()).contains("/."));
     let mut names = Vec::new();
     let mut folders = vec![(fixed, 1)];
     while let Some((folder, level)) = folders.pop() {
         let listed = if folder.as_os_str().is_empty() { Path::new(".") } else { &folder };
         for entry in std::fs::read_dir(listed).map_err(|error| DataError::read(listed, error))? {
             let entry = entry.map_err(|error| DataError::read(listed, error))?;
+            // As a shell does.
+            if entry.file_name().to_string_lossy().starts_with('.') && !shows_hidden {
+                continue;
+            }
             let path = folder.join(entry.file_name());
             let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
             if is_dir && level < depth {
@@ -110,12 +117,15 @@ fn remote(url: &str) -> Result<Vec<Shard>, DataError> {
     let folder = &fixed[..=fixed.rfind('/').unwrap_or(0)];
     let glob = GlobBuilder::new(&url[folder.len()..]).literal_separator(true).build();
     let matcher = glob.map_err(|error| fail(error.to_string()))?.compile_matcher();
-    let fits = |name: &str| match url.ends_with('/') {
-        true => !name.contains('/') && is_data(name),
-        false => matcher.is_match(name),
-    };
     let mut shards = super::remote::list(folder).map_err(fail)?;
-    shards.retain(|shard| shard.name.strip_prefix(folder).is_some_and(fits));
+    let inner = |shard: &Shard| shard.name.strip_prefix(folder).unwrap_or("/").to_owned();
+    if url.ends_with('/') {
+        shards.retain(|shard| !inner(shard).contains('/') && kind(&shard.name).is_some());
+        let first = shards.iter().map(|shard| kind(&shard.name)).min();
+        shards.retain(|shard| Some(kind(&shard.name)) == first);
+    } else {
+        shards.retain(|shard| matcher.is_match(inner(shard)));
+    }
     shards.sort_by(|a, b| a.name.cmp(&b.name));
     match shards.is_empty() {
         true => Err(fail("no object matches".to_owned())),
@@ -132,11 +142,13 @@ fn has_glob(text: &str) -> bool {
     text.contains(['*', '?', '['])
 }
 
-fn is_data(name: &str) -> bool {
+/// Which of [`KINDS`] a file is.
+fn kind(name: &str) -> Option<usize> {
     let lower = name.to_ascii_lowercase();
     let name = lower.trim_end_matches(".gz").trim_end_matches(".zst");
     let file_name = name.rsplit('/').next().unwrap_or(name);
-    !file_name.starts_with('.') && EXTENSIONS.iter().any(|extension| name.ends_with(&format!(".{extension}")))
+    let is = |extension: &&str| file_name.ends_with(&format!(".{extension}"));
+    KINDS.iter().position(|kinds| !file_name.starts_with('.') && kinds.iter().any(|extension| is(extension)))
 }
 
 /// `a-{00..02}.tar` and `{a,b}.tar` written out, as a shell does.
@@ -214,7 +226,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
         std::fs::create_dir_all(at("d/e")).unwrap();
-        for name in ["d/b.jsonl", "d/a.jsonl.gz", "d/notes.md", "d/.hidden.json", "d/e/c.jsonl", "x[1].txt"] {
+        for name in ["d/b.jsonl", "d/a.jsonl.gz", "d/notes.txt", "d/.hidden.tar", "d/e/c.jsonl", "x[1].txt"] {
             std::fs::write(at(name), "x").unwrap();
         }
         let names = |paths: &[&str]| -> Vec<String> {

@@ -97,13 +97,18 @@ pub fn stat(url: &str) -> Result<Shard, String> {
     Ok(Shard { name: url.to_owned(), size: meta.size, tag: tag(&meta) })
 }
 
-/// A whole object of at most `max` bytes.
+/// A whole object of at most `max` bytes, which is seen before they are fetched.
 pub fn get(url: &str, max: u64) -> Result<Vec<u8>, String> {
-    let shard = stat(url)?;
-    if shard.size > max {
-        return Err(format!("{} bytes, more than {max}", shard.size));
+    let (store, path, _) = locate(url)?;
+    let fetched = wait(async move {
+        let object = store.get(&path).await?;
+        let size = object.meta.size;
+        if size > max { Ok(Err(size)) } else { object.bytes().await.map(Ok) }
+    });
+    match fetched.map_err(|error| describe(url, &error))? {
+        Ok(bytes) => Ok(bytes.to_vec()),
+        Err(size) => Err(format!("{size} bytes, more than {max}")),
     }
-    Object::open(&shard)?.read_at(0, shard.size as usize).map_err(|error| error.to_string())
 }
 
 /// All objects under a folder, which ends in a slash.

@@ -123,9 +123,10 @@ impl Source {
         if source.is_empty() {
             return Err(DataError::Empty { path: source.name });
         }
-        source.layout = match named.filter(|_| layout.is_none()).or(layout) {
-            Some(layout) => layout,
-            None => source.detect()?,
+        // What the set says of itself goes before `energon`, and not before another format.
+        source.layout = match (named, layout) {
+            (Some(Layout::Crude) | None, Some(layout)) | (Some(layout), _) => layout,
+            (None, None) => source.detect()?,
         };
         check_phase(&source.name, Some(&source.layout), phase)?;
         if source.layout.is_text() {

@@ -408,6 +408,7 @@ fn buckets_are_listed_and_read_by_ranges() {
     };
     assert_eq!(texts("s3://bucket/d/a-{0..1}.tar"), "zero one");
     assert_eq!(texts("s3://bucket/d/*.tar"), "zero one");
+    assert_eq!(texts("s3://bucket/d/"), "zero one");
     assert_eq!(texts("s3://bucket/d/**/*.tar"), "zero one two");
     assert_eq!(texts("s3://bucket/d/chat.jsonl"), "user: [P]");
     for (path, part) in [("s3://bucket/none.tar", "AWS_ACCESS_KEY_ID"), ("s3://bucket/e/*.tar", "no object matches")] {
