@@ -150,6 +150,7 @@ def check_energon(shards: Path, expected: list[dict], scratch: Path) -> None:
         shuffle_buffer_size=None,
         max_samples_per_sequence=None,
         shuffle_over_epochs_multiplier=None,
+        parallel_shard_iters=1,
         repeat=False,
         task_encoder=Encoder(),
     )

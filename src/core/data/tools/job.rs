@@ -2,7 +2,7 @@
 //! step that joins them. Safe to kill and to run again at any time.
 //!
 //! ```text
-//! OUT/shard-000003.tar, .tar.idx          the samples of group 3; shard-000003-01.tar … where they do not fit one file
+//! OUT/shard-000003.tar, .tar.idx          the samples of group 3; shard-000003_01.tar … where they do not fit one file
 //! OUT/.loongforge/job.json                what is made of what: the same in every process
 //! OUT/.loongforge/group-000003.json       its shards with their sizes, and its bad samples: group 3 is done
 //! OUT/.nv-meta/…                          written by the merge
@@ -294,7 +294,7 @@ fn remove_strangers(out: &Path, shards: &[Shard]) -> Result<(), DataError> {
         let stem = name.split('.').next().unwrap_or_default();
         let is_ours = stem
             .strip_prefix("shard-")
-            .is_some_and(|rest| rest.len() >= 6 && rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-'));
+            .is_some_and(|rest| rest.len() >= 6 && rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_'));
         if is_ours && !known.contains(format!("{stem}.tar").as_str()) {
             fs::remove_file(entry.path()).map_err(|error| DataError::write(&entry.path(), error))?;
         }
@@ -308,7 +308,7 @@ fn finish(name: String, shard: ShardWriter) -> Result<Shard, DataError> {
 }
 
 fn shard_name(group: u64, index: usize) -> String {
-    if index == 0 { format!("shard-{group:06}.tar") } else { format!("shard-{group:06}-{index:02}.tar") }
+    if index == 0 { format!("shard-{group:06}.tar") } else { format!("shard-{group:06}_{index:02}.tar") }
 }
 
 /// The key of a sample: unique in the data set, without a dot.
@@ -383,7 +383,7 @@ mod tests {
         assert_eq!(job().merge(&one).unwrap(), Done { kept: 0, ..done.clone() });
         let first = files(&one);
         assert!(
-            first.contains_key("shard-000001-01.tar") && first.contains_key("shard-000006.tar.idx"),
+            first.contains_key("shard-000001_01.tar") && first.contains_key("shard-000006.tar.idx"),
             "{:?}",
             first.keys()
         );
@@ -426,7 +426,7 @@ mod tests {
         assert!(out.join("shard-000002.tar.part").exists() && !out.join("shard-000002.tar").exists());
         // A finished shard that was cut since, and one that nobody knows.
         fs::write(out.join("shard-000000.tar"), b"short").unwrap();
-        fs::write(out.join("shard-000000-07.tar"), b"of an older run").unwrap();
+        fs::write(out.join("shard-000000_07.tar"), b"of an older run").unwrap();
         fs::write(out.join("notes.txt"), b"mine").unwrap();
         calls.store(0, Ordering::SeqCst);
         let done = job().write(out, Share::WHOLE, 1, counted, |_, _| ()).unwrap();
