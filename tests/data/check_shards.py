@@ -103,9 +103,12 @@ def check_energon(shards: Path, expected: list[dict], scratch: Path) -> None:
         from megatron.energon import (
             Cooker,
             DefaultTaskEncoder,
+            Sample,
             WorkerConfig,
+            edataclass,
             get_loader,
             get_train_dataset,
+            stateless,
         )
         from megatron.energon.epathlib import EPath
         from megatron.energon.flavors import BaseWebdatasetFactory
@@ -130,8 +133,13 @@ def check_energon(shards: Path, expected: list[dict], scratch: Path) -> None:
         assert ours == theirs, f"index of {name}"
     print(f"ok: counts and offsets of {len(names)} shards equal those of megatron-energon's own preparation")
 
+    @edataclass
+    class Raw(Sample):
+        raw: dict
+
+    @stateless
     def cook(sample):
-        return {**basic_sample_keys(sample), "raw": dict(sample)}
+        return Raw(**basic_sample_keys(sample), raw=dict(sample))
 
     class Encoder(DefaultTaskEncoder):
         decoder = None
@@ -154,7 +162,7 @@ def check_energon(shards: Path, expected: list[dict], scratch: Path) -> None:
         repeat=False,
         task_encoder=Encoder(),
     )
-    found = [batch[0]["raw"] for batch in get_loader(dataset)]
+    found = [batch[0].raw for batch in get_loader(dataset)]
     found.sort(key=lambda sample: sample["__key__"])
     compare("megatron-energon", found, expected)
 
