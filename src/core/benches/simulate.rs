@@ -2,12 +2,12 @@
 //! `cargo bench -p loongforge-core --bench simulate -- [STEPS]`
 
 use loongforge_core::config::{BadSamples, Schedule};
-use loongforge_core::message::{Role, SampleId, StepId};
+use loongforge_core::message::{Role, StepId};
 use loongforge_core::schedule::simulate::{
     Cluster, Costs, DataCosts, Law, Measured, RoleCosts, Samples, SimSpec, simulate,
 };
 use loongforge_core::schedule::{
-    CoordinatorSpec, CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits, PlanSpec, PoolSizes,
+    CoordinatorSpec, CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits, PlanSpec, PoolSizes, SchedulerState,
 };
 use std::time::Instant;
 
@@ -62,6 +62,7 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
     let plan = PlanSpec {
         pack: PackLimits::tokens(MAX_TOKENS),
         cost: CostModel::decoder(4096),
+        encoder_cost: CostModel::patches(),
         learning_rate: LearningRate { peak: 1e-5, min: 0.0, schedule: Schedule::Cosine, warmup_steps: 10, steps },
         foundation_replicas: shape.replicas,
         encoder_replicas: shape.encoders,
@@ -74,7 +75,9 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
         pools: PoolSizes { data: 64, encoder: shape.encoders, foundation: shape.replicas },
         plan,
         first_step: StepId(0),
-        cursor: SampleId(0),
+        state: SchedulerState::default(),
+        look_ahead: None,
+        fitted: false,
         steps,
         global_batch_size: shape.batch,
         prefetch_steps: 2,

@@ -144,7 +144,9 @@ impl Engine for TorchEngine {
                 ports.emit(Event::Saved { step, files });
                 Ok(())
             }
-            Command::Read { .. } | Command::ReadAgain { .. } | Command::Stop => Err(format!("{command:?} is nothing for {}", ports.me()).into()),
+            Command::Read { .. } | Command::ReadAgain { .. } | Command::Stop => {
+                Err(format!("{command:?} is nothing for {}", ports.me()).into())
+            }
         }
     }
 

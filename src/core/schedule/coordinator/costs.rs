@@ -26,12 +26,14 @@ impl Costs {
     /// Takes what the engines of one step computed, and how long.
     pub fn observe(&mut self, spec: &PlanSpec, plan: &StepPlan, timings: &[(ActorId, Timings)]) {
         let Some(FittedCosts { encoder, foundation }) = &mut self.0 else { return };
+        let (of_encoders, of_foundations) = (encoder_work(spec, plan), foundation_work(spec, plan));
         for &(actor, Timings { units, packs, .. }) in timings {
+            let index = actor.index as usize;
             if actor.role == Role::Foundation {
-                foundation.observe(foundation_work(spec, plan, actor.index), packs);
+                foundation.observe(of_foundations[index], packs);
             }
             if actor.role == Role::Encoder || spec.colocated {
-                encoder.observe(encoder_work(spec, plan, actor.index), units);
+                encoder.observe(of_encoders[index], units);
             }
         }
     }
@@ -64,13 +66,22 @@ impl FittedCosts {
     }
 }
 
-fn foundation_work(spec: &PlanSpec, plan: &StepPlan, replica: u32) -> Work {
-    plan.packs_of(replica).flat_map(|pack| &pack.samples).map(|sample| spec.cost.sample_work(sample)).sum()
+/// Of each foundation replica.
+fn foundation_work(spec: &PlanSpec, plan: &StepPlan) -> Vec<Work> {
+    let mut work = vec![Work::default(); spec.foundation_replicas as usize];
+    for pack in &plan.packs {
+        work[pack.replica as usize] += pack.samples.iter().map(|sample| spec.cost.sample_work(sample)).sum();
+    }
+    work
 }
 
-fn encoder_work(spec: &PlanSpec, plan: &StepPlan, encoder: u32) -> Work {
-    let units = plan.units.iter().filter(|unit| unit.encoder == encoder);
-    units.flat_map(|unit| &unit.items).map(|item| spec.encoder_cost.item_work(&item.meta)).sum()
+/// Of each encoder.
+fn encoder_work(spec: &PlanSpec, plan: &StepPlan) -> Vec<Work> {
+    let mut work = vec![Work::default(); spec.encoder_replicas as usize];
+    for unit in &plan.units {
+        work[unit.encoder as usize] += unit.items.iter().map(|item| spec.encoder_cost.item_work(&item.meta)).sum();
+    }
+    work
 }
 
 /// How evenly a step's work lies on the replicas of the two pools.
