@@ -92,6 +92,7 @@ fn answers(actor: ActorId, command: Command, samples: &[SampleMeta]) -> Option<E
         Command::Read { from, until } => {
             Some(Event::Measured { samples: (from.0..until.0).map(measure).collect(), bad: Vec::new() })
         }
+        Command::ReadAgain { .. } => unreachable!("nothing is resumed"),
         Command::Plan(plan) => (!is_data(actor)).then(|| {
             let timings = Timings { busy: 0.05, idle: 0.02, ..Timings::default() };
             Event::Reduced(StepReport { step: plan.step, loss: 1.0, grad_square_sum: 1.0, routing: None, timings })
