@@ -71,6 +71,16 @@ unsafe extern "C" {
         num_steps: c_int,
         outputs: *mut *mut C_tensor,
     ) -> c_int;
+    pub(super) fn lf_can_attend() -> bool;
+    pub(super) fn lf_attention(
+        q: *mut C_tensor,
+        k: *mut C_tensor,
+        v: *mut C_tensor,
+        ends: *const i64,
+        num_ends: i64,
+        causal: bool,
+        scale: f64,
+    ) -> *mut C_tensor;
     pub(super) fn lf_linear(x: *mut C_tensor, weight: *mut C_tensor, bias: *mut C_tensor) -> *mut C_tensor;
     pub(super) fn lf_embedding(table: *mut C_tensor, ids: *mut C_tensor, padding: i64) -> *mut C_tensor;
     pub(super) fn lf_add_product(sum: *mut C_tensor, a: *mut C_tensor, transpose: bool, b: *mut C_tensor) -> c_int;

@@ -3,6 +3,7 @@
 //! that may be unsafe.
 
 mod adamw;
+mod attention;
 mod autograd;
 mod bytes;
 mod cross_entropy;
@@ -16,6 +17,7 @@ mod op;
 mod products;
 
 pub use adamw::{AdamWStep, adamw, sum_of_squares};
+pub use attention::{can_attend, packed_attention};
 pub use autograd::{grad, grad_into};
 pub use bytes::{bytes, bytes_mut};
 pub use cross_entropy::{ScoreScan, scores_to_gradient};

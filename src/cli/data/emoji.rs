@@ -1,0 +1,35 @@
+//! `loongforge data emoji`: the example of real pictures with dialogues.
+
+use anyhow::Result;
+use clap::Args;
+use loongforge_core::data::emoji;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Packages (Apache-2.0 and CC-BY 4.0):
+  npm pack emoji-datasource-google@16.0.0 emoji-datasource-twitter@16.0.0
+Then:
+  loongforge data emoji emoji-datasource-*.tgz --out runs/emoji/data
+  loongforge run configs/emoji.yaml";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct EmojiArgs {
+    /// Packages emoji-datasource-* of npm, as they are
+    #[arg(required = true, value_name = "TGZ")]
+    packages: Vec<PathBuf>,
+    /// Folder to write
+    #[arg(long, value_name = "FOLDER")]
+    out: PathBuf,
+    /// Chooses what is held out, and the order
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+pub fn emoji(args: EmojiArgs) -> Result<ExitCode> {
+    let made = emoji::compose(&args.out, &args.packages, args.seed)?;
+    println!("{} dialogues and {} held-out questions in {}", made.num_train, made.num_held_out, args.out.display());
+    println!("model folder, without weights: {}", args.out.join("model").display());
+    Ok(ExitCode::SUCCESS)
+}
