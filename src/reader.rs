@@ -71,7 +71,8 @@ impl Reader {
     pub fn question(&self, text: &str, images: &[impl AsRef<Path>]) -> Result<Sample> {
         let mut turn = Turn::text("user", text);
         turn.parts.splice(0..0, images.iter().map(|_| Part::Image));
-        let media = images.iter().map(|path| MediaSource::Image(Locator::File(path.as_ref().display().to_string()))).collect();
+        let media =
+            images.iter().map(|path| MediaSource::Image(Locator::File(path.as_ref().display().to_string()))).collect();
         let conversation = Conversation { turns: vec![turn], media };
         Ok(self.processor.prompt(SampleId(0), &conversation, Path::new(""))?)
     }

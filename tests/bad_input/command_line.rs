@@ -51,7 +51,7 @@ fn what_is_not_there_is_named() {
     fixture.fails(&["run", "run.yaml", "--role", "encoder"], 2, &["--join"]);
     fixture.fails(&["rnu", "run.yaml"], 2, &["unrecognized subcommand", "rnu"]);
     fixture.fails(&["check", "run.yaml", "--format", "xml"], 2, &["xml", "yaml, json"]);
-    fixture.fails(&["data", "digits", "--out", "model"], 1, &["model", "holds other files"]);
+    fixture.fails(&["data", "digits", "--out", "model"], 2, &["model", "holds other files"]);
 }
 
 #[test]
@@ -99,6 +99,16 @@ fn the_configs_of_this_repository_are_valid() {
     fixture.succeeds(&["data", "digits", "--out", "runs/quickstart/data"]);
     let again = fixture.succeeds(&["data", "digits", "--out", "runs/quickstart/data"]).out;
     assert!(again.starts_with("found 16000 training and 512 held-out pictures"), "{again}");
+    // The emoji come from packages that are not here: a config is checked against any model and samples of its kind.
+    let emoji = fixture.path("runs/emoji/data");
+    fs::create_dir_all(&emoji).unwrap();
+    symlink(fixture.path("runs/quickstart/data/model"), emoji.join("model")).unwrap();
+    fs::write(
+        emoji.join("train.json"),
+        r#"[{"conversations": [{"from": "human", "value": "?"}, {"from": "gpt", "value": "!"}]}]"#,
+    )
+    .unwrap();
+    fs::copy(fixture.path("runs/quickstart/data/held_out.jsonl"), emoji.join("held_out.jsonl")).unwrap();
     let mut num_checked = 0;
     for entry in fs::read_dir(root.join("configs")).unwrap() {
         let path = entry.unwrap().path();

@@ -100,7 +100,11 @@ fn a_file_without_samples_is_named_before_the_first_step() {
     let fixture = Fixture::new();
     fixture.write("data/train.jsonl", "\n\n");
     fixture.fails(&["run", "run.yaml"], 1, &["data/train.jsonl has no samples"]);
-    fixture.fails(&["run", "run.yaml", "data.train.0.path=data/images"], 2, &["`data.train.0.path`", "is a directory without files"]);
+    fixture.fails(
+        &["run", "run.yaml", "data.train.0.path=data/images"],
+        2,
+        &["`data.train.0.path`", "is a directory without files"],
+    );
     fixture.fails(&["run", "run.yaml", "data.train.0.path=data/trian.jsonl"], 2, &["did you mean", "data/train.jsonl"]);
     assert!(!fixture.path("run/checkpoints/step-00000002").exists());
 }

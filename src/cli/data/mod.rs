@@ -2,6 +2,7 @@
 
 mod convert;
 mod digits;
+mod emoji;
 mod input;
 mod inspect;
 mod merge;
@@ -48,6 +49,8 @@ enum Action {
     Merge(merge::MergeArgs),
     /// Pictures of handwritten numbers and a tiny Qwen3-VL to read them: the quick start
     Digits(digits::DigitsArgs),
+    /// Pictures of emoji with dialogues, and a small Qwen3-VL to learn them
+    Emoji(emoji::EmojiArgs),
 }
 
 pub fn data(args: DataArgs) -> anyhow::Result<ExitCode> {
@@ -59,6 +62,7 @@ pub fn data(args: DataArgs) -> anyhow::Result<ExitCode> {
         Action::Pack(args) => pack::pack(args),
         Action::Merge(args) => merge::merge(args),
         Action::Digits(args) => digits::digits(args),
+        Action::Emoji(args) => emoji::emoji(args),
     };
     // Files that are not what they should be are for the user to change; a disk that is full is not.
     done.map_err(|error| match error.downcast_ref::<DataError>() {

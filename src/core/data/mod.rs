@@ -11,6 +11,7 @@ mod bad;
 mod dataset;
 mod decode;
 pub mod digits;
+pub mod emoji;
 mod error;
 mod expand;
 #[cfg(any(test, feature = "fuzz"))]

@@ -20,12 +20,12 @@ mod units;
 pub use balance::{balance, loads_of, sorted_rows};
 pub use batch::Batch;
 pub use coordinator::{
-    CheckpointDraft, Coordinator, CoordinatorSpec, Failure, FittedCosts, Imbalance, Input, Outcome, Output,
-    PoolSizes, SchedulerState, StepBalance, StepSummary,
+    CheckpointDraft, Coordinator, CoordinatorSpec, Failure, FittedCosts, Imbalance, Input, Outcome, Output, PoolSizes,
+    SchedulerState, StepBalance, StepSummary,
 };
 pub use cost::{CostModel, Fit, Work};
 pub use error::PlanError;
 pub use learning_rate::LearningRate;
-pub use pack::{PackLimits, OfflinePacks, SampleSize, StreamPacker, TooLarge, least_packs, pack_lengths, pack_offline};
+pub use pack::{OfflinePacks, PackLimits, SampleSize, StreamPacker, TooLarge, least_packs, pack_lengths, pack_offline};
 pub use plan::plan_step;
 pub use spec::{EdgeCredits, ModelShape, PlanSpec};

@@ -214,13 +214,7 @@ pub struct BadSamples {
 
 impl Default for Pack {
     fn default() -> Self {
-        Self {
-            max_tokens: 2048,
-            mode: PackMode::Step,
-            look_ahead: 4096,
-            max_images: None,
-            max_visual_tokens: None,
-        }
+        Self { max_tokens: 2048, mode: PackMode::Step, look_ahead: 4096, max_images: None, max_visual_tokens: None }
     }
 }
 

@@ -8,7 +8,9 @@ mod pools;
 mod run;
 mod train;
 
-pub use data::{BadSamples, Data, Format, ImageLimits, OnChange, Pack, PackMode, Paths, Template, TrainFile, VideoLimits};
+pub use data::{
+    BadSamples, Data, Format, ImageLimits, OnChange, Pack, PackMode, Paths, Template, TrainFile, VideoLimits,
+};
 pub use lora::Lora;
 pub use model::{JsonMap, Model, Moe, Mtp, Part, Recompute, Weights};
 pub use pools::{Balance, ComputePool, DataPool, Edge, Edges, Placement, PoolName, Pools, Scheduler};

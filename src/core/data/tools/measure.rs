@@ -11,7 +11,7 @@ use super::ordered::for_each_ordered;
 use super::shard::write_whole;
 use crate::data::dataset::Dataset;
 use crate::data::error::{BadSample, DataError};
-use crate::message::SampleMeta;
+use crate::message::{SampleMeta, decode, encode};
 
 /// Samples whose measures are one file.
 const BLOCK: u64 = 4096;
@@ -75,7 +75,7 @@ impl Measure {
                 measured.push(sample);
                 Ok::<(), DataError>(())
             })?;
-            let bytes = postcard::to_stdvec(&measured).map_err(|error| DataError::file(out, error))?;
+            let bytes = encode(&measured).map_err(|error| DataError::file(out, error))?;
             write_whole(&path(out, block), &bytes)?;
         }
         Ok(())
@@ -112,7 +112,7 @@ impl Measure {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(DataError::read(&path, error)),
         };
-        let measured: Option<Vec<Measured>> = postcard::from_bytes(&bytes).ok();
+        let measured: Option<Vec<Measured>> = decode(&bytes).ok();
         let range = self.range(block);
         Ok(measured.filter(|measured| measured.len() as u64 == range.end - range.start))
     }
