@@ -8,7 +8,7 @@ pub use compose::{Composed, compose};
 
 use super::digits::{MODEL, ModelSize};
 
-/// A Qwen3-VL of 1.2 M parameters, for pictures of 64 × 64.
+/// A Qwen3-VL of 1.5 M parameters, for pictures of 64 × 64.
 pub const EMOJI_MODEL: ModelSize = ModelSize {
     hidden_size: 128,
     intermediate_size: 384,
