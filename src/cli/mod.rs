@@ -3,6 +3,7 @@
 mod check;
 mod checkpoint;
 mod data;
+mod forecast;
 mod generate;
 mod models;
 mod parity;
