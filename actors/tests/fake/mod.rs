@@ -50,6 +50,7 @@ pub fn spec(pools: PoolSizes, steps: u64) -> CoordinatorSpec {
             encoder_cost: CostModel::patches(),
             learning_rate: LearningRate { peak: 0.1, min: 0.0, schedule: Schedule::Linear, warmup_steps: 2, steps },
             foundation_replicas: pools.foundation,
+            replica_ranks: 1,
             encoder_replicas: if pools.encoder == 0 { pools.foundation } else { pools.encoder },
             num_lanes: 4,
             colocated: pools.encoder == 0,

@@ -65,6 +65,7 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
         encoder_cost: CostModel::patches(),
         learning_rate: LearningRate { peak: 1e-5, min: 0.0, schedule: Schedule::Cosine, warmup_steps: 10, steps },
         foundation_replicas: shape.replicas,
+        replica_ranks: 1,
         encoder_replicas: shape.encoders,
         num_lanes: shape.encoders,
         colocated: false,

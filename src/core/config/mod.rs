@@ -13,6 +13,7 @@ mod docs;
 mod edit;
 mod error;
 mod interpolate;
+mod layout;
 mod load;
 mod node;
 mod origin;
@@ -34,6 +35,7 @@ mod tests;
 
 pub use builtin::{ModelFile, model_files};
 pub use error::{ConfigError, Origin, Report, Snippet, code};
+pub use layout::{Axis, Layout, Place};
 pub use load::{Loaded, load, load_text, schema_json};
 pub use origin::KeyOrigin;
 pub use pattern::glob;

@@ -53,12 +53,15 @@ impl Rules<'_> {
 
     fn pools(&mut self, config: &RunConfig) {
         let (encoder, foundation) = (config.pools.encoder.replicas, config.pools.foundation.replicas);
+        let (of_encoder, of_foundation) = (config.pools.encoder.layout(), config.pools.foundation.layout());
         let keys = ["pools.encoder.replicas", "pools.foundation.replicas", "pools.placement"];
         let colocated = config.pools.placement == Placement::Colocated;
-        self.broken(colocated && encoder != foundation, code::COMBINATION, &keys, || {
-            let message = format!("colocated pools with {encoder} encoder and {foundation} foundation replicas");
-            (message, "colocated, each foundation replica holds one encoder: make the two `replicas` equal")
+        self.broken(colocated && of_encoder.ranks() != of_foundation.ranks(), code::COMBINATION, &keys, || {
+            let (encoder, foundation) = (of_encoder.ranks(), of_foundation.ranks());
+            let message = format!("colocated pools with {encoder} encoder and {foundation} foundation actors");
+            (message, "colocated, each actor of the foundation encodes a share: make the two pools equally large")
         });
+        self.layouts(config);
         let too_few = config.run.deterministic && config.run.lanes < encoder;
         self.broken(too_few, code::COMBINATION, &["run.lanes", "pools.encoder.replicas", "run.deterministic"], || {
             let message = format!("`run.lanes` {} is less than `pools.encoder.replicas` {encoder}", config.run.lanes);
@@ -78,6 +81,30 @@ impl Rules<'_> {
                 (message, "each foundation replica needs at least one sample a step")
             },
         );
+    }
+
+    fn layouts(&mut self, config: &RunConfig) {
+        let pool = &config.pools.foundation;
+        let layout = pool.layout();
+        let keys =
+            ["pools.foundation.expert_parallel", "pools.foundation.replicas", "pools.foundation.context_parallel"];
+        let spread = layout.dp * layout.cp;
+        self.broken(!spread.is_multiple_of(layout.ep), code::COMBINATION, &keys, || {
+            let message = format!("{} expert-parallel actors among {spread} of replicas and context", layout.ep);
+            (message, "`expert_parallel` is to divide replicas x context_parallel")
+        });
+        let keys = ["pools.foundation.sequence_parallel", "pools.foundation.tensor_parallel"];
+        self.broken(pool.sequence_parallel && layout.tp == 1, code::COMBINATION, &keys, || {
+            ("`sequence_parallel` without tensor parallelism".into(), "set `tensor_parallel` above 1")
+        });
+        let keys = ["pools.foundation.virtual_stages", "pools.foundation.pipeline_parallel"];
+        self.broken(pool.virtual_stages > 1 && layout.pp == 1, code::COMBINATION, &keys, || {
+            ("`virtual_stages` without a pipeline".into(), "set `pipeline_parallel` above 1")
+        });
+        let keys = ["pools.foundation.chunk_tokens", "pools.foundation.virtual_stages"];
+        self.broken(pool.virtual_stages > 1 && pool.chunk_tokens > 0, code::COMBINATION, &keys, || {
+            ("chunks in an interleaved pipeline".into(), "set `virtual_stages` to 1, or `chunk_tokens` to 0")
+        });
     }
 
     fn limits(&mut self, config: &RunConfig) {

@@ -145,7 +145,7 @@ impl DataEngine {
         for unit in plan.units_of(pack.id) {
             self.send_pixels(unit, &mine, ports)?;
         }
-        self.send_tokens(pack, &mine, ports)?;
+        self.send_tokens(pack, plan.leader(pack.replica), &mine, ports)?;
         Ok(true)
     }
 
@@ -172,6 +172,7 @@ impl DataEngine {
     fn send_tokens(
         &self,
         pack: &Pack,
+        leader: ActorId,
         samples: &BTreeMap<SampleId, Sample>,
         ports: &mut Ports,
     ) -> Result<(), EngineError> {
@@ -194,7 +195,7 @@ impl DataEngine {
             Box::new(HostTensor::from_i64(&positions, &[3, num_tokens])),
             Box::new(HostTensor::from_i64(&joined(|sample| &sample.targets), &[num_tokens])),
         ];
-        ports.send(ActorId::foundation(pack.replica), parcel(ParcelKind::Tokens(pack.id), tensors))
+        ports.send(leader, parcel(ParcelKind::Tokens(pack.id), tensors))
     }
 }
 
@@ -314,6 +315,7 @@ mod tests {
             cursor: SampleId(6),
             learning_rate: 0.1,
             num_targets: 3,
+            replica_ranks: 1,
             packs: vec![Pack { id: pack, replica: 0, samples: planned }],
             units: vec![Unit { id: unit, lane: Lane(0), encoder: 2, pack, replica: 0, items }],
         };

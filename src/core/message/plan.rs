@@ -1,6 +1,6 @@
 //! The step plan: one global batch as packs and units, with every placement decided.
 
-use super::ids::{ItemId, Lane, PackId, SampleId, StepId, UnitId};
+use super::ids::{ActorId, ItemId, Lane, PackId, SampleId, StepId, UnitId};
 use serde::{Deserialize, Serialize};
 
 /// Size of a media item in patches: frames, rows, columns (`image_grid_thw` of Hugging Face's Qwen-VL processors).
@@ -130,6 +130,8 @@ pub struct StepPlan {
     pub learning_rate: f64,
     /// Tokens that count in the loss, over all packs: the denominator of the mean.
     pub num_targets: u64,
+    /// Actors of one foundation replica, numbered one after the other. The first leads: tokens and features go to it.
+    pub replica_ranks: u32,
     /// In the order in which replicas compute them.
     pub packs: Vec<Pack>,
     /// In deadline order: a unit that an earlier micro-batch reads comes first.
@@ -143,6 +145,11 @@ impl StepPlan {
 
     pub fn num_items(&self) -> usize {
         self.units.iter().map(|unit| unit.items.len()).sum()
+    }
+
+    /// The actor to which the tokens and features of a foundation replica go.
+    pub fn leader(&self, replica: u32) -> ActorId {
+        ActorId::foundation(replica * self.replica_ranks)
     }
 
     /// The packs of one foundation replica, in order.

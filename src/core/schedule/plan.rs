@@ -32,7 +32,15 @@ pub fn plan_step(spec: &PlanSpec, step: StepId, batch: &Batch, cursor: SampleId)
     let packs = place(spec, step, batch);
     let units = cut_units(spec, step, &packs);
     check_credits(spec, &packs, &units)?;
-    Ok(StepPlan { step, cursor, learning_rate: spec.learning_rate.at(step.0), num_targets, packs, units })
+    Ok(StepPlan {
+        step,
+        cursor,
+        learning_rate: spec.learning_rate.at(step.0),
+        num_targets,
+        replica_ranks: spec.replica_ranks,
+        packs,
+        units,
+    })
 }
 
 /// Packs on replicas, in the order in which the replicas compute them.
@@ -85,7 +93,7 @@ fn check_credits(spec: &PlanSpec, packs: &[Pack], units: &[Unit]) -> Result<(), 
     let encoder = |index| if spec.colocated { ActorId::foundation(index) } else { ActorId::encoder(index) };
     let mut units = units.iter().peekable();
     for pack in packs {
-        let replica = ActorId::foundation(pack.replica);
+        let replica = ActorId::foundation(pack.replica * spec.replica_ranks);
         let (mut tokens, mut pixels, mut features) = (Load::default(), Load::default(), Load::default());
         for sample in &pack.samples {
             let bytes = u64::from(sample.num_tokens) * BYTES_PER_TOKEN;

@@ -13,6 +13,7 @@ fn spec() -> PlanSpec {
         encoder_cost: CostModel::patches(),
         learning_rate: LearningRate { peak: 1e-3, min: 0.0, schedule: Schedule::Cosine, warmup_steps: 2, steps: 10 },
         foundation_replicas: 1,
+        replica_ranks: 1,
         encoder_replicas: 1,
         num_lanes: 4,
         colocated: false,

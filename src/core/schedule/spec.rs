@@ -13,6 +13,8 @@ pub struct PlanSpec {
     pub encoder_cost: CostModel,
     pub learning_rate: LearningRate,
     pub foundation_replicas: u32,
+    /// Actors of one foundation replica.
+    pub replica_ranks: u32,
     /// Decides `Unit::encoder` and nothing else.
     pub encoder_replicas: u32,
     /// Shares of the encoder pool's gradient sum.
@@ -44,9 +46,9 @@ pub struct EdgeCredits {
 
 impl PlanSpec {
     pub fn new(config: &RunConfig, shape: ModelShape) -> Self {
-        let foundation = config.pools.foundation.replicas as u32;
+        let layout = config.pools.foundation.layout();
         let colocated = config.pools.placement == Placement::Colocated;
-        let encoder = if colocated { foundation } else { config.pools.encoder.replicas as u32 };
+        let encoder = if colocated { layout.ranks() as u32 } else { config.pools.encoder.replicas as u32 };
         let num_lanes = if config.run.deterministic { config.num_lanes() as u32 } else { encoder };
         Self {
             pack: PackLimits {
@@ -58,7 +60,8 @@ impl PlanSpec {
             cost: CostModel::decoder(shape.hidden_size),
             encoder_cost: CostModel::patches(),
             learning_rate: LearningRate::new(&config.train),
-            foundation_replicas: foundation,
+            foundation_replicas: layout.dp as u32,
+            replica_ranks: layout.replica_ranks() as u32,
             encoder_replicas: encoder,
             num_lanes,
             colocated,

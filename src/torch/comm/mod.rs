@@ -1,5 +1,7 @@
 //! Communication between the ranks of one pool: process groups as values, never globals.
 
 mod group;
+mod mesh;
 
-pub use group::ProcessGroup;
+pub use group::{ProcessGroup, Started};
+pub use mesh::Mesh;

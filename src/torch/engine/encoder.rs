@@ -29,6 +29,8 @@ struct Step {
 
 struct UnitWork {
     unit: Unit,
+    /// Who reads its features.
+    reader: ActorId,
     pixels: Parts,
     phase: Phase,
 }
@@ -56,6 +58,7 @@ impl EncoderPart {
         let mine = plan.units.iter().filter(|unit| unit.encoder == self.index);
         let units = mine.map(|unit| UnitWork {
             pixels: Parts::new(unit.items.iter().map(|item| item.owner)),
+            reader: plan.leader(unit.replica),
             unit: unit.clone(),
             phase: Phase::Waiting,
         });
@@ -125,7 +128,7 @@ impl EncoderPart {
         run.forward();
         let outputs = record.outputs.iter().map(|&slot| Box::new(TorchBuffer::new(run.value(slot))) as Box<dyn Buffer>);
         let header = Header { kind: ParcelKind::Activation(work.unit.id), version };
-        ports.send(ActorId::foundation(work.unit.replica), Parcel::new(header, outputs.collect()))?;
+        ports.send(work.reader, Parcel::new(header, outputs.collect()))?;
         work.phase = Phase::Sent { run: trained.then_some((run, record.outputs)) };
         Ok(true)
     }

@@ -60,6 +60,7 @@ fn step(packs: &[&[&[usize]]]) -> (f64, Vec<f64>) {
         cursor: SampleId(9),
         learning_rate: 0.1,
         num_targets: LENS.iter().map(|len| u64::from(len - 1)).sum(),
+        replica_ranks: 1,
         packs: packs_of_plan.collect(),
         units: Vec::new(),
     });

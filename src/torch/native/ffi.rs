@@ -49,9 +49,23 @@ unsafe extern "C" {
         timeout_ms: i64,
     ) -> *mut c_void;
     pub(super) fn lf_gloo_free(group: *mut c_void);
-    pub(super) fn lf_all_reduce_sum(group: *mut c_void, tensor: *mut C_tensor) -> c_int;
-    pub(super) fn lf_all_gather(group: *mut c_void, output: *mut C_tensor, input: *mut C_tensor) -> c_int;
-    pub(super) fn lf_broadcast(group: *mut c_void, tensor: *mut C_tensor, root: c_int) -> c_int;
+    pub(super) fn lf_wait(pending: *mut c_void) -> c_int;
+    pub(super) fn lf_all_reduce_sum(group: *mut c_void, tensor: *mut C_tensor) -> *mut c_void;
+    pub(super) fn lf_all_reduce_max(group: *mut c_void, tensor: *mut C_tensor) -> *mut c_void;
+    pub(super) fn lf_all_gather(group: *mut c_void, output: *mut C_tensor, input: *mut C_tensor) -> *mut c_void;
+    pub(super) fn lf_reduce_scatter_sum(group: *mut c_void, output: *mut C_tensor, input: *mut C_tensor)
+    -> *mut c_void;
+    pub(super) fn lf_all_to_all(
+        group: *mut c_void,
+        output: *mut C_tensor,
+        input: *mut C_tensor,
+        taken: *const i64,
+        sent: *const i64,
+        world: c_int,
+    ) -> *mut c_void;
+    pub(super) fn lf_broadcast(group: *mut c_void, tensor: *mut C_tensor, root: c_int) -> *mut c_void;
+    pub(super) fn lf_send(group: *mut c_void, tensor: *mut C_tensor, to: c_int, tag: c_int) -> *mut c_void;
+    pub(super) fn lf_recv(group: *mut c_void, tensor: *mut C_tensor, from: c_int, tag: c_int) -> *mut c_void;
     pub(super) fn lf_norm_rope(
         x: *mut C_tensor,
         weight: *mut C_tensor,
@@ -115,7 +129,7 @@ unsafe extern "C" {
         zero: bool,
     ) -> c_int;
     pub(super) fn lf_sum_of_squares(x: *mut C_tensor) -> f64;
-    pub(super) fn lf_barrier(group: *mut c_void) -> c_int;
+    pub(super) fn lf_barrier(group: *mut c_void) -> *mut c_void;
 }
 
 /// The C++ tensor behind a `Tensor`. It is not changed through the pointer's constness: the shim copies handles.

@@ -3,6 +3,7 @@
 use std::ffi::{CString, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tch::Tensor;
@@ -12,8 +13,9 @@ use super::ffi::{self, raw};
 
 /// A member of a group of `world` processes (or threads). Every collective is called by every rank in the same order.
 pub struct Gloo {
-    name: String,
+    name: Arc<str>,
     rank: usize,
+    world: usize,
     group: *mut c_void,
 }
 
@@ -43,37 +45,114 @@ impl Gloo {
         if group.is_null() {
             return Err(NativeError::Join { group: name.to_string(), rank, world, message: last_error() });
         }
-        Ok(Gloo { name: name.to_string(), rank, group })
+        Ok(Gloo { name: name.into(), rank, world, group })
     }
 
-    /// In place: the sum over ranks. The tensor is contiguous.
-    pub fn all_reduce_sum(&self, tensor: &Tensor) -> Result<(), NativeError> {
-        // SAFETY: the group and the tensor are alive; the call returns when the collective has ended.
-        self.check("all_reduce", unsafe { ffi::lf_all_reduce_sum(self.group, raw(tensor)) })
+    /// In place: the sum over ranks.
+    pub fn all_reduce_sum(&self, tensor: &Tensor) -> Result<Pending, NativeError> {
+        // SAFETY: the group and the tensor are alive; the shim holds the tensor until the collective was waited for.
+        self.begin("all_reduce", unsafe { ffi::lf_all_reduce_sum(self.group, raw(tensor)) })
     }
 
-    /// `output` takes the ranks' inputs one after the other: `world` times the elements of `input`, both contiguous.
-    pub fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<(), NativeError> {
+    /// In place: the greatest over ranks.
+    pub fn all_reduce_max(&self, tensor: &Tensor) -> Result<Pending, NativeError> {
         // SAFETY: as above.
-        self.check("all_gather", unsafe { ffi::lf_all_gather(self.group, raw(output), raw(input)) })
+        self.begin("all_reduce", unsafe { ffi::lf_all_reduce_max(self.group, raw(tensor)) })
+    }
+
+    /// `output` takes the ranks' inputs one after the other: `world` times the elements of `input`.
+    pub fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Pending, NativeError> {
+        // SAFETY: as above.
+        self.begin("all_gather", unsafe { ffi::lf_all_gather(self.group, raw(output), raw(input)) })
+    }
+
+    /// `output` takes this rank's part of the sum of the ranks' inputs: `input` has `world` times its elements.
+    pub fn reduce_scatter_sum(&self, output: &Tensor, input: &Tensor) -> Result<Pending, NativeError> {
+        // SAFETY: as above.
+        self.begin("reduce_scatter", unsafe { ffi::lf_reduce_scatter_sum(self.group, raw(output), raw(input)) })
+    }
+
+    /// `sent[r]` rows of `input` go to rank `r`, and `taken[r]` rows of `output` come from it, in the order of the ranks.
+    /// Panics where there is not one count a rank.
+    pub fn all_to_all(
+        &self,
+        output: &Tensor,
+        input: &Tensor,
+        taken: &[i64],
+        sent: &[i64],
+    ) -> Result<Pending, NativeError> {
+        assert!(taken.len() == self.world && sent.len() == self.world, "a count for each of {} ranks", self.world);
+        // SAFETY: as above; the counts are copied before the call returns.
+        self.begin("all_to_all", unsafe {
+            let (taken, sent, world) = (taken.as_ptr(), sent.as_ptr(), self.world as i32);
+            ffi::lf_all_to_all(self.group, raw(output), raw(input), taken, sent, world)
+        })
     }
 
     /// In place: the values of rank `root`.
-    pub fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<(), NativeError> {
+    pub fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Pending, NativeError> {
         // SAFETY: as above.
-        self.check("broadcast", unsafe { ffi::lf_broadcast(self.group, raw(tensor), root as i32) })
+        self.begin("broadcast", unsafe { ffi::lf_broadcast(self.group, raw(tensor), root as i32) })
     }
 
-    pub fn barrier(&self) -> Result<(), NativeError> {
+    /// To one rank, which receives it under the same tag.
+    pub fn send(&self, tensor: &Tensor, to: usize, tag: i32) -> Result<Pending, NativeError> {
         // SAFETY: as above.
-        self.check("barrier", unsafe { ffi::lf_barrier(self.group) })
+        self.begin("send", unsafe { ffi::lf_send(self.group, raw(tensor), to as i32, tag) })
     }
 
-    fn check(&self, operation: &'static str, status: i32) -> Result<(), NativeError> {
-        if status == 0 {
-            return Ok(());
+    /// In place: what rank `from` sends under this tag, of the same size and kind.
+    pub fn recv(&self, tensor: &Tensor, from: usize, tag: i32) -> Result<Pending, NativeError> {
+        // SAFETY: as above.
+        self.begin("recv", unsafe { ffi::lf_recv(self.group, raw(tensor), from as i32, tag) })
+    }
+
+    pub fn barrier(&self) -> Result<Pending, NativeError> {
+        // SAFETY: as above.
+        self.begin("barrier", unsafe { ffi::lf_barrier(self.group) })
+    }
+
+    fn begin(&self, operation: &'static str, pending: *mut c_void) -> Result<Pending, NativeError> {
+        let pending = Pending { group: self.name.clone(), rank: self.rank, operation, pending };
+        if pending.pending.is_null() { Err(pending.error()) } else { Ok(pending) }
+    }
+}
+
+/// A collective on its way. Its tensors are not to be touched before it was waited for; one that is dropped is waited
+/// for as well.
+#[must_use]
+pub struct Pending {
+    group: Arc<str>,
+    rank: usize,
+    operation: &'static str,
+    pending: *mut c_void,
+}
+
+impl Pending {
+    /// # Errors
+    /// A rank is gone or did not come in time.
+    pub fn wait(mut self) -> Result<(), NativeError> {
+        if self.finish() == 0 { Ok(()) } else { Err(self.error()) }
+    }
+
+    fn finish(&mut self) -> i32 {
+        let pending = std::mem::replace(&mut self.pending, std::ptr::null_mut());
+        if pending.is_null() {
+            return 0;
         }
-        Err(NativeError::Collective { group: self.name.clone(), rank: self.rank, operation, message: last_error() })
+        // SAFETY: made by `begin` and waited for once, which frees it.
+        unsafe { ffi::lf_wait(pending) }
+    }
+
+    fn error(&self) -> NativeError {
+        let (group, operation, rank) = (self.group.to_string(), self.operation, self.rank);
+        NativeError::Collective { group, rank, operation, message: last_error() }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.finish();
     }
 }
 

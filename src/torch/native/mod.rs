@@ -24,7 +24,7 @@ pub use cross_entropy::{ScoreScan, scores_to_gradient};
 pub use delta::delta_scan;
 pub use error::NativeError;
 pub use fused::{Turn, can_fuse, is_table, norm_rope, swiglu};
-pub use gloo::Gloo;
+pub use gloo::{Gloo, Pending};
 pub use memory::MemoryWatch;
 pub use op::{Arg, Op};
 pub use products::{add_product, embedding, linear};

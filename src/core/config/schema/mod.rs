@@ -13,6 +13,6 @@ pub use data::{
 };
 pub use lora::Lora;
 pub use model::{JsonMap, Model, Moe, Mtp, Part, Recompute, Weights};
-pub use pools::{Balance, ComputePool, DataPool, Edge, Edges, Placement, PoolName, Pools, Scheduler};
+pub use pools::{Balance, ContextAttention, DataPool, Edge, Edges, EncoderPool, FoundationPool, Placement, PoolName, Pools, Scheduler};
 pub use run::{Checkpoint, Eval, Level, Log, Run, RunConfig};
 pub use train::{NonFinite, Optimizer, OptimizerType, Phase, Precision, Schedule, Train};

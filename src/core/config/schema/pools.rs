@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Size, Threads, TimeSpan};
+use crate::config::{Layout, Size, Threads, TimeSpan};
 
 /// How many actors of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -14,9 +14,9 @@ pub struct Pools {
     /// Actors that read, tokenize and measure samples.
     pub data: DataPool,
     /// Actors that run the vision tower.
-    pub encoder: ComputePool,
+    pub encoder: EncoderPool,
     /// Actors that run the language model.
-    pub foundation: ComputePool,
+    pub foundation: FoundationPool,
 }
 
 /// Actors that read, tokenize and measure samples.
@@ -30,15 +30,86 @@ pub struct DataPool {
     pub memory: Size,
 }
 
-/// Actors that compute.
+/// Actors that run the vision tower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct ComputePool {
-    /// Number of actors.
+pub struct EncoderPool {
+    /// Number of replicas; each is `tensor_parallel` actors.
     #[schemars(range(min = 1, max = 1024))]
     pub replicas: usize,
     /// Intra-operation threads of each actor; `auto`: an even share of the cores, 1 under `run.deterministic`.
     pub threads: Threads,
+    /// Actors among which every layer is split.
+    #[schemars(range(min = 1, max = 64))]
+    pub tensor_parallel: usize,
+    /// What replicas share out: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too.
+    #[schemars(range(max = 3))]
+    pub zero: usize,
+}
+
+/// Actors that run the language model. A replica is pipeline x context x tensor actors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct FoundationPool {
+    /// Number of replicas, each of which computes its own packs (data parallel).
+    #[schemars(range(min = 1, max = 1024))]
+    pub replicas: usize,
+    /// Intra-operation threads of each actor; `auto`: an even share of the cores, 1 under `run.deterministic`.
+    pub threads: Threads,
+    /// Actors among which every layer is split.
+    #[schemars(range(min = 1, max = 64))]
+    pub tensor_parallel: usize,
+    /// Among the tensor-parallel actors, what lies between layers is split along the sequence.
+    pub sequence_parallel: bool,
+    /// Stages of consecutive layers.
+    #[schemars(range(min = 1, max = 64))]
+    pub pipeline_parallel: usize,
+    /// Ranges of layers that one stage holds; more than 1 is the interleaved schedule.
+    #[schemars(range(min = 1, max = 64))]
+    pub virtual_stages: usize,
+    /// Tokens of a pipeline's micro-batches: longer packs go through in chunks (ChunkPipe). 0: whole packs.
+    pub chunk_tokens: usize,
+    /// Actors among which the tokens of a pack are split.
+    #[schemars(range(min = 1, max = 64))]
+    pub context_parallel: usize,
+    /// How tokens of several actors attend to each other.
+    pub context_attention: ContextAttention,
+    /// Actors, among those along replicas and context, over which the experts of a layer are spread.
+    #[schemars(range(min = 1, max = 1024))]
+    pub expert_parallel: usize,
+    /// What replicas share out: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too.
+    #[schemars(range(max = 3))]
+    pub zero: usize,
+}
+
+/// How tokens of several actors attend to each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum ContextAttention {
+    // Keys and values go round.
+    #[default]
+    Ring,
+    // Heads are exchanged for tokens and back.
+    Ulysses,
+}
+
+impl EncoderPool {
+    pub fn layout(&self) -> Layout {
+        Layout { tp: self.tensor_parallel, ..Layout::replicas(self.replicas) }
+    }
+}
+
+impl FoundationPool {
+    pub fn layout(&self) -> Layout {
+        Layout {
+            dp: self.replicas,
+            pp: self.pipeline_parallel,
+            cp: self.context_parallel,
+            tp: self.tensor_parallel,
+            ep: self.expert_parallel,
+        }
+    }
 }
 
 /// Where encoder and foundation run.
@@ -114,9 +185,27 @@ impl Default for DataPool {
     }
 }
 
-impl Default for ComputePool {
+impl Default for EncoderPool {
     fn default() -> Self {
-        Self { replicas: 1, threads: Threads::Auto }
+        Self { replicas: 1, threads: Threads::Auto, tensor_parallel: 1, zero: 0 }
+    }
+}
+
+impl Default for FoundationPool {
+    fn default() -> Self {
+        Self {
+            replicas: 1,
+            threads: Threads::Auto,
+            tensor_parallel: 1,
+            sequence_parallel: false,
+            pipeline_parallel: 1,
+            virtual_stages: 1,
+            chunk_tokens: 0,
+            context_parallel: 1,
+            context_attention: ContextAttention::Ring,
+            expert_parallel: 1,
+            zero: 0,
+        }
     }
 }
 

@@ -154,8 +154,8 @@ impl RunConfig {
 
     fn threads_on(&self, pool: PoolName, cores: usize) -> usize {
         let num_actors = match self.pools.placement {
-            Placement::Separate => self.pools.encoder.replicas + self.pools.foundation.replicas,
-            Placement::Colocated => self.pools.foundation.replicas,
+            Placement::Separate => self.pools.encoder.layout().ranks() + self.pools.foundation.layout().ranks(),
+            Placement::Colocated => self.pools.foundation.layout().ranks(),
         };
         let threads = match pool {
             PoolName::Data => Threads::Count(1),

@@ -20,8 +20,8 @@ impl PoolSizes {
         let pools = &config.pools;
         Self {
             data: pools.data.replicas as u32,
-            encoder: if pools.placement == Placement::Colocated { 0 } else { pools.encoder.replicas as u32 },
-            foundation: pools.foundation.replicas as u32,
+            encoder: if pools.placement == Placement::Colocated { 0 } else { pools.encoder.layout().ranks() as u32 },
+            foundation: pools.foundation.layout().ranks() as u32,
         }
     }
 

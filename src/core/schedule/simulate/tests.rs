@@ -17,6 +17,7 @@ fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: usize) -> S
         encoder_cost: CostModel::patches(),
         learning_rate: LearningRate { peak: 0.1, min: 0.0, schedule: Schedule::Linear, warmup_steps: 2, steps },
         foundation_replicas: foundation,
+        replica_ranks: 1,
         encoder_replicas: encoder.max(1),
         num_lanes: encoder.max(1),
         colocated: false,

@@ -3,6 +3,7 @@
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <memory>
 
 using at::Tensor;
 using namespace c10d;
@@ -28,32 +29,68 @@ LF_API void* lf_gloo_new(const char* path, const char* name, const char* host, i
 }
 LF_API void lf_gloo_free(void* group) { delete static_cast<Group*>(group); }
 
-template <typename F> static int run(void* group, F start) {
-  return lf_guard(-1, [&] {
+// A collective on its way. Holds what it reads and writes.
+struct Pending {
+  c10::intrusive_ptr<Work> work;
+  std::vector<Tensor> tensors;
+  milliseconds timeout;
+};
+
+template <typename F> static void* begin(void* group, std::vector<Tensor> tensors, F start) {
+  return lf_guard<void*>(nullptr, [&] {
     auto& g = *static_cast<Group*>(group);
-    start(*g.gloo)->wait(g.timeout);
+    auto pending = std::make_unique<Pending>(Pending{nullptr, std::move(tensors), g.timeout});
+    pending->work = start(*g.gloo, pending->tensors);
+    return pending.release();
+  });
+}
+// Waits for a collective and frees it.
+LF_API int lf_wait(void* pending) {
+  std::unique_ptr<Pending> p(static_cast<Pending*>(pending));
+  return lf_guard(-1, [&] {
+    p->work->wait(p->timeout);
     return 0;
   });
 }
 
-LF_API int lf_all_reduce_sum(void* group, Tensor* tensor) {
-  return run(group, [&](ProcessGroupGloo& gloo) {
-    std::vector<Tensor> tensors{*tensor};
-    return gloo.allreduce(tensors, AllreduceOptions());
+LF_API void* lf_all_reduce_sum(void* group, Tensor* tensor) {
+  return begin(group, {*tensor}, [](auto& gloo, auto& t) { return gloo.allreduce(t, AllreduceOptions()); });
+}
+LF_API void* lf_all_reduce_max(void* group, Tensor* tensor) {
+  return begin(group, {*tensor}, [](auto& gloo, auto& t) {
+    AllreduceOptions options;
+    options.reduceOp = ReduceOp::MAX;
+    return gloo.allreduce(t, options);
   });
 }
 // `output` is flat: the ranks' inputs one after the other.
-LF_API int lf_all_gather(void* group, Tensor* output, Tensor* input) {
-  return run(group, [&](ProcessGroupGloo& gloo) { return gloo._allgather_base(*output, *input); });
+LF_API void* lf_all_gather(void* group, Tensor* output, Tensor* input) {
+  return begin(group, {*output, *input}, [](auto& gloo, auto& t) { return gloo._allgather_base(t[0], t[1]); });
 }
-LF_API int lf_broadcast(void* group, Tensor* tensor, int root) {
-  return run(group, [&](ProcessGroupGloo& gloo) {
-    std::vector<Tensor> tensors{*tensor};
-    BroadcastOptions options;
-    options.rootRank = root;
-    return gloo.broadcast(tensors, options);
+// `input` is flat: one output after the other for each rank.
+LF_API void* lf_reduce_scatter_sum(void* group, Tensor* output, Tensor* input) {
+  return begin(group, {*output, *input}, [](auto& gloo, auto& t) { return gloo._reduce_scatter_base(t[0], t[1]); });
+}
+// Rows of the first dimension: `sent[r]` of the input go to rank r, `taken[r]` of the output come from it.
+LF_API void* lf_all_to_all(void* group, Tensor* output, Tensor* input, const int64_t* taken, const int64_t* sent, int world) {
+  return begin(group, {*output, *input}, [&](auto& gloo, auto& t) {
+    std::vector<int64_t> from(taken, taken + world), to(sent, sent + world);
+    return gloo.alltoall_base(t[0], t[1], from, to);
   });
 }
-LF_API int lf_barrier(void* group) {
-  return run(group, [&](ProcessGroupGloo& gloo) { return gloo.barrier(); });
+LF_API void* lf_broadcast(void* group, Tensor* tensor, int root) {
+  return begin(group, {*tensor}, [&](auto& gloo, auto& t) {
+    BroadcastOptions options;
+    options.rootRank = root;
+    return gloo.broadcast(t, options);
+  });
+}
+LF_API void* lf_send(void* group, Tensor* tensor, int to, int tag) {
+  return begin(group, {*tensor}, [&](auto& gloo, auto& t) { return gloo.send(t, to, tag); });
+}
+LF_API void* lf_recv(void* group, Tensor* tensor, int from, int tag) {
+  return begin(group, {*tensor}, [&](auto& gloo, auto& t) { return gloo.recv(t, from, tag); });
+}
+LF_API void* lf_barrier(void* group) {
+  return begin(group, {}, [](auto& gloo, auto&) { return gloo.barrier(); });
 }

@@ -1,0 +1,110 @@
+//! A rank's place in its pool, and the groups that it communicates in: values that the pool owns, never globals.
+
+use std::path::Path;
+use std::time::Duration;
+
+use loongforge_core::config::{Axis, Layout, Place};
+
+use super::ProcessGroup;
+use crate::native::NativeError;
+
+/// All groups of one rank. Along an axis of size 1 a group is of this rank alone, and its collectives do nothing.
+pub struct Mesh {
+    layout: Layout,
+    place: Place,
+    /// Ranks that split every layer.
+    pub tp: ProcessGroup,
+    /// Ranks that split a pack's tokens.
+    pub cp: ProcessGroup,
+    /// The stages of a replica, in order.
+    pub pp: ProcessGroup,
+    /// The same part of every replica.
+    pub dp: ProcessGroup,
+    /// Ranks with the same parameters, over replicas and context: gradients are summed here.
+    pub data: ProcessGroup,
+    /// Ranks over which experts are spread, out of `data`.
+    pub ep: ProcessGroup,
+    /// Ranks with the same experts, out of `data`.
+    pub expert_data: ProcessGroup,
+    /// Ranks that hold the parts of one copy of the model.
+    pub model: ProcessGroup,
+    /// All ranks of one replica; rank 0 is its leader.
+    pub replica: ProcessGroup,
+    /// All ranks of the pool.
+    pub world: ProcessGroup,
+}
+
+impl Mesh {
+    /// A pool of one rank.
+    pub fn single() -> Mesh {
+        let one = ProcessGroup::single;
+        Mesh {
+            layout: Layout::default(),
+            place: Layout::default().place(0),
+            tp: one(),
+            cp: one(),
+            pp: one(),
+            dp: one(),
+            data: one(),
+            ep: one(),
+            expert_data: one(),
+            model: one(),
+            replica: one(),
+            world: one(),
+        }
+    }
+
+    /// Joins the other ranks of pool `name` through the file `store`; see [`ProcessGroup::gloo`].
+    ///
+    /// # Errors
+    /// A rank does not come in time.
+    pub fn join(store: &Path, name: &str, layout: Layout, rank: usize, timeout: Duration) -> Result<Mesh, NativeError> {
+        let place = layout.place(rank);
+        // Groups of one kind are disjoint and every rank joins the kinds in the same order: nobody waits in a circle.
+        let join = |kind: &str, ranks: Vec<usize>| {
+            let index = ranks.iter().position(|&other| other == rank).expect("a rank is of its own group");
+            let name = format!("{name}.{kind}.{}", ranks[0]);
+            ProcessGroup::gloo(store, &name, index, ranks.len(), timeout)
+        };
+        let along = |axes: &[Axis]| layout.group(place, axes);
+        Ok(Mesh {
+            layout,
+            place,
+            tp: join("tp", along(&[Axis::Tp]))?,
+            cp: join("cp", along(&[Axis::Cp]))?,
+            pp: join("pp", along(&[Axis::Pp]))?,
+            dp: join("dp", along(&[Axis::Dp]))?,
+            data: join("data", along(&[Axis::Dp, Axis::Cp]))?,
+            ep: join("ep", layout.expert_group(place))?,
+            expert_data: join("expert_data", layout.expert_replicas(place))?,
+            model: join("model", along(&[Axis::Pp, Axis::Tp]))?,
+            replica: join("replica", along(&[Axis::Pp, Axis::Cp, Axis::Tp]))?,
+            world: join("world", (0..layout.ranks()).collect())?,
+        })
+    }
+
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    pub fn rank(&self) -> usize {
+        self.layout.rank(self.place)
+    }
+
+    /// Whether tokens and features come to this rank.
+    pub fn is_leader(&self) -> bool {
+        self.replica.rank() == 0
+    }
+
+    pub fn is_first_stage(&self) -> bool {
+        self.place.pp == 0
+    }
+
+    pub fn is_last_stage(&self) -> bool {
+        self.place.pp + 1 == self.layout.pp
+    }
+}
