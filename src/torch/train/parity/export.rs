@@ -97,7 +97,9 @@ fn create(folder: &Path) -> Result<(), ParityError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::train::hf::Checkpoint;
     use crate::train::load_adapter;
+    use std::collections::BTreeSet;
 
     fn fixtures() -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
@@ -115,6 +117,11 @@ mod tests {
         tensors(&out.join(LOGITS)).unwrap().remove("logits").unwrap()
     }
 
+    /// Of a folder's tensors.
+    fn names(folder: &Path) -> BTreeSet<String> {
+        Checkpoint::open(folder).unwrap().tensors().map(|(name, _)| name.to_owned()).collect()
+    }
+
     #[test]
     fn what_is_exported_reads_back_to_the_same_logits() {
         let mut folders: Vec<PathBuf> =
@@ -128,6 +135,8 @@ mod tests {
             let (name, out) = (folder.display(), tempfile::tempdir().unwrap());
             export(&folder, out.path(), 2).unwrap();
             assert_eq!(out.path().join(INDEX_FILE).is_file(), Fixture::read(&folder).unwrap().config.encoder.is_some());
+            // What prediction heads repeat of the embedding and the head included.
+            assert_eq!(names(out.path()), names(&folder), "{name}");
             let trained = exported(out.path());
             assert_eq!(logits(&folder, out.path()), trained, "{name}");
             assert!(

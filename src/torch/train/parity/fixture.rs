@@ -44,6 +44,8 @@ pub(super) struct Fixture {
     pub learning_rate: f64,
     pub clip_norm: f64,
     pub num_steps: i64,
+    /// Of the parameters.
+    pub kind: Kind,
     /// Whether it has adapters of PEFT: they alone are trained then.
     pub has_adapter: bool,
     /// The reference's greedy continuation of each document, from `generated.json` where there is one.
@@ -85,9 +87,16 @@ impl Fixture {
             learning_rate: setting("lr")?,
             clip_norm: setting("clip_norm")?,
             num_steps: setting("steps")? as i64,
+            kind: Kind::Float,
             has_adapter: folder.join("adapter_config.json").is_file(),
             generated: generated(folder)?,
         })
+    }
+
+    /// A tensor of the reference.
+    pub fn expect(&self, key: &str) -> Result<&Tensor, FixtureError> {
+        let missing = || FixtureError::Missing { file: "expected.safetensors", key: key.to_owned() };
+        self.expected.get(key).ok_or_else(missing)
     }
 
     /// Targets that the loss counts.

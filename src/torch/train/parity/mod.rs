@@ -4,12 +4,14 @@
 //! The folder's format is that of the oracle: `config.json`, `model.safetensors`, `inputs.safetensors`,
 //! `expected.safetensors` and `fixture.json`.
 
+mod drift;
 mod export;
 mod fixture;
 mod indexers;
 mod report;
 mod run;
 
+pub use drift::{Drift, drift};
 pub use export::export;
 pub use fixture::FixtureError;
 pub use report::{ParityReport, Row};

@@ -115,7 +115,7 @@ impl<M> Pool<M> {
         model: impl FnOnce(&ParamStore) -> M,
     ) -> Result<Self, ParityError> {
         let specs = if fixture.has_adapter { adapted(specs, folder)? } else { specs };
-        let params = ParamStore::new(specs, Kind::Float, Device::Cpu);
+        let params = ParamStore::new(specs, fixture.kind, Device::Cpu);
         load_weights(&params, folder)?;
         if fixture.has_adapter {
             load_adapter(&params, folder)?;
