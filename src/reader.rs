@@ -119,7 +119,7 @@ impl Reader {
         let recorded = encoder.record(&grids);
         let pixels = Tensor::cat(&pixels, 0).to_device(params.flat().device());
         let mut run = Execution::forward_only(recorded.tape, params.clone(), vec![(recorded.pixels, pixels)]);
-        run.forward();
+        run.forward().expect("there is no other rank");
         recorded.outputs.iter().map(|&slot| run.value(slot).shallow_clone()).collect()
     }
 }

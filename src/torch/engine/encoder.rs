@@ -125,7 +125,7 @@ impl EncoderPart {
             true => Execution::new(record.tape, params, inputs),
             false => Execution::forward_only(record.tape, params, inputs),
         };
-        run.forward();
+        run.forward()?;
         let outputs = record.outputs.iter().map(|&slot| Box::new(TorchBuffer::new(run.value(slot))) as Box<dyn Buffer>);
         let header = Header { kind: ParcelKind::Activation(work.unit.id), version };
         ports.send(work.reader, Parcel::new(header, outputs.collect()))?;

@@ -1,10 +1,10 @@
 //! The two pools of a model, each of its family; a decoder as a foundation.
 
 use crate::model::{
-    Decoder, DecoderConfig, EncoderFamily, ExpertSet, FoundationFamily, FoundationModel, FoundationTape, MicroBatch,
-    ModelConfig, Targets, TextBatch, TextOptions,
+    Decoder, DecoderConfig, DivisionError, EncoderFamily, ExpertSet, FoundationFamily, FoundationModel, FoundationTape,
+    MicroBatch, ModelConfig, Targets, TextBatch, TextOptions,
 };
-use crate::nn::{ParamSpec, ParamStore};
+use crate::nn::{Division, ParamSpec, ParamStore};
 use crate::tape::Policy;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ impl Families {
     /// The built-in families that a `config.json` describes.
     pub fn of(model: &ModelConfig) -> Self {
         let foundation = DecoderFamily {
+            whole: model.decoder.clone(),
             config: model.decoder.clone(),
             placeholders: model.placeholders(),
             num_feature_tensors: model.num_feature_tensors(),
@@ -29,6 +30,8 @@ impl Families {
 }
 
 struct DecoderFamily {
+    whole: DecoderConfig,
+    /// What this rank computes of it.
     config: DecoderConfig,
     placeholders: Vec<i64>,
     num_feature_tensors: usize,
@@ -36,7 +39,17 @@ struct DecoderFamily {
 
 impl FoundationFamily for DecoderFamily {
     fn specs(&self) -> Vec<ParamSpec> {
-        Decoder::specs(&self.config)
+        let place = &self.config.division;
+        match place.is_whole() {
+            true => Decoder::specs(&self.whole),
+            false => self.whole.divided_specs(place).expect("it was divided before"),
+        }
+    }
+
+    fn divided(&self, place: &Division) -> Result<Arc<dyn FoundationFamily>, DivisionError> {
+        let (whole, placeholders) = (self.whole.clone(), self.placeholders.clone());
+        let num_feature_tensors = self.num_feature_tensors;
+        Ok(Arc::new(DecoderFamily { config: whole.divided(place)?, whole, placeholders, num_feature_tensors }))
     }
 
     fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn FoundationModel> {

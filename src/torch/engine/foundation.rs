@@ -164,7 +164,7 @@ impl FoundationPart {
         };
         let inputs = record.features.iter().enumerate().map(|(index, &slot)| (slot, level(index))).collect();
         let mut run = Execution::new(record.tape, params, inputs);
-        run.forward();
+        run.forward()?;
         let loss = run.value(record.loss).shallow_clone();
         if let Some(routing) = &record.routing {
             self.steps[0].routing.add(&self.expert_sets, routing, &run);

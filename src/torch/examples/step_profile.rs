@@ -61,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut run = Execution::new(Rc::new(text.tape), params.clone(), Vec::new());
         for name in &names {
             let begin = Instant::now();
-            run.forward_step();
+            run.forward_step()?;
             spent.entry(name.clone()).or_default()[0] += begin.elapsed();
         }
         let forward = begin.elapsed();

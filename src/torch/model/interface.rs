@@ -3,12 +3,13 @@
 
 use std::fmt::Debug;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use loongforge_core::message::Grid;
 use tch::Tensor;
 
-use super::decoder::{ExpertSet, Routing};
-use crate::nn::{ParamSpec, ParamStore};
+use super::decoder::{DivisionError, ExpertSet, Routing};
+use crate::nn::{Division, ParamSpec, ParamStore};
 use crate::tape::{Policy, Slot, Tape};
 
 /// A kind of encoder.
@@ -39,6 +40,14 @@ pub trait EncoderFamily: Debug + Send + Sync {
         ["", ""]
     }
 
+    /// What the rank at `place` computes of it, as [`FoundationFamily::divided`].
+    ///
+    /// # Errors
+    /// It cannot be split so.
+    fn divided(&self, _place: &Division) -> Result<Arc<dyn EncoderFamily>, DivisionError> {
+        Err(DivisionError::Unsupported { what: "this encoder" })
+    }
+
     /// Features that an item of this size becomes, which is how many placeholders it has among the tokens.
     fn num_features(&self, grid: Grid) -> usize;
 }
@@ -50,6 +59,15 @@ pub trait FoundationFamily: Send + Sync {
 
     /// The model on parameters made from [`FoundationFamily::specs`].
     fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn FoundationModel>;
+
+    /// What the rank at `place` computes of it, where layers or experts are split among ranks: its specs are the rank's
+    /// parts of this one's.
+    ///
+    /// # Errors
+    /// It cannot be split so.
+    fn divided(&self, _place: &Division) -> Result<Arc<dyn FoundationFamily>, DivisionError> {
+        Err(DivisionError::Unsupported { what: "this model" })
+    }
 }
 
 /// A model that turns media items into features.

@@ -32,23 +32,26 @@ impl LinearCrossEntropy {
         LinearCrossEntropy { head_VD: head_VD.detach(), labels_L, scale, chunk: CHUNK, kept_bytes: KEPT_BYTES }
     }
 
-    fn chunks(&self) -> impl Iterator<Item = Range<i64>> + use<> {
+    pub(super) fn labels(&self) -> &Tensor {
+        &self.labels_L
+    }
+
+    pub(super) fn chunks(&self) -> impl Iterator<Item = Range<i64>> + use<> {
         let (entries, chunk) = (self.head_VD.size()[0], self.chunk);
         (0..entries).step_by(chunk as usize).map(move |first| first..entries.min(first + chunk))
     }
 
-    fn head(&self, chunk: &Range<i64>) -> Tensor {
+    pub(super) fn head(&self, chunk: &Range<i64>) -> Tensor {
         self.head_VD.narrow(0, chunk.start, chunk.end - chunk.start)
     }
 
-    fn scores(&self, hidden_LD: &Tensor, chunk: &Range<i64>) -> Tensor {
+    pub(super) fn scores(&self, hidden_LD: &Tensor, chunk: &Range<i64>) -> Tensor {
         hidden_LD.linear(&self.head(chunk), None::<Tensor>)
     }
-}
 
-impl Custom for LinearCrossEntropy {
-    fn forward(&self, reads: &[Tensor], needs: Option<&Needs>) -> (Vec<Tensor>, Vec<Tensor>) {
-        let hidden_LD = &reads[0];
+    /// Of every target the logarithm of its scores' sum of exponentials and its label's score, `[L]`, float32; and with
+    /// `keep` the scores of the first chunks.
+    pub(super) fn scan(&self, hidden_LD: &Tensor, keep: bool) -> (Tensor, Tensor, Vec<Tensor>) {
         let mut scan = Scan::new(hidden_LD);
         let mut kept = Vec::new();
         let mut bytes = 0;
@@ -56,11 +59,19 @@ impl Custom for LinearCrossEntropy {
             let scores_LC = self.scores(hidden_LD, &chunk);
             scan.add(&scores_LC, &self.labels_L, &chunk);
             bytes += scores_LC.numel() * scores_LC.kind().elt_size_in_bytes();
-            if needs.is_some() && bytes <= self.kept_bytes {
+            if keep && bytes <= self.kept_bytes {
                 kept.push(scores_LC);
             }
         }
         let (norm_L, label_score_L) = scan.finish();
+        (norm_L, label_score_L, kept)
+    }
+}
+
+impl Custom for LinearCrossEntropy {
+    fn forward(&self, reads: &[Tensor], needs: Option<&Needs>) -> (Vec<Tensor>, Vec<Tensor>) {
+        let hidden_LD = &reads[0];
+        let (norm_L, label_score_L, kept) = self.scan(hidden_LD, needs.is_some());
         let loss = (&norm_L - label_score_L).sum(Kind::Double) * self.scale;
         let mut saved = Vec::new();
         if needs.is_some() {
@@ -154,7 +165,7 @@ fn to_gradient(
 }
 
 /// Where in the chunk each label is, and whether it is there: 1 or 0; `[L, 1]`.
-fn places(labels_L: &Tensor, chunk: &Range<i64>) -> (Tensor, Tensor) {
+pub(super) fn places(labels_L: &Tensor, chunk: &Range<i64>) -> (Tensor, Tensor) {
     let at_L1 = (labels_L - chunk.start).unsqueeze(1);
     let last = chunk.end - chunk.start - 1;
     let here = at_L1.ge(0).logical_and(&at_L1.le(last));
@@ -189,7 +200,7 @@ mod tests {
         let x = tape.input(true);
         let y = tape.custom("loss", &[id], &[x], 1, Box::new(loss))[0];
         let mut execution = Execution::new(Rc::new(tape), params.clone(), vec![(x, hidden.detach())]);
-        execution.forward();
+        execution.forward().unwrap();
         execution.seed(y, Tensor::from(2.0));
         let mut grads = params.new_grad();
         execution.backward(Some(&mut grads)).unwrap();

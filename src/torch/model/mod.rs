@@ -11,9 +11,10 @@ mod loss;
 mod registry;
 mod rope_config;
 mod vision;
+mod vocab_scores;
 
 pub use decoder::{
-    Balance, Decoder, DecoderConfig, Decoding, ExpertSet, FeedForwardConfig, LayerConfig, MixerConfig, MtpConfig,
+    Balance, Decoder, DecoderConfig, Decoding, DivisionError, ExpertSet, FeedForwardConfig, LayerConfig, MixerConfig, MtpConfig,
     MtpNames, MtpPlace, Names, Prompt, RoutedExperts, RouterLosses, Routing, Sampling, Targets, TextBatch, TextOptions,
     TextTape, generate,
 };

@@ -26,7 +26,7 @@ impl Linear {
 
     pub fn new(scope: &Scope<'_>, name: &str) -> Linear {
         let weight = scope.take(&format!("{name}.weight"));
-        Linear { weight, bias: scope.take_if(&format!("{name}.bias")), adapter: scope.take_adapter(name) }
+        Linear { weight, bias: scope.take_bias(&format!("{name}.bias")), adapter: scope.take_adapter(name) }
     }
 
     /// `[out, in]`, the adapter's share included.

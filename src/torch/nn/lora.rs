@@ -12,6 +12,7 @@ use tch::{Kind, Tensor};
 
 use super::init::Init;
 use super::params::ParamSpec;
+use super::shard::{Cut, Shard};
 use crate::native::linear;
 
 /// How the adapters of a part of the model are made.
@@ -35,13 +36,34 @@ impl LoraConfig {
     pub fn specs(&self, module: &LinearModule) -> [ParamSpec; 2] {
         let path = &module.path;
         // PEFT's: Kaiming uniform with a slope of sqrt(5).
-        let init = Init::Uniform(1.0 / (module.inputs as f64).sqrt());
+        let shard = module.shard.as_ref();
+        let whole_inputs = shard.and_then(|shard| shard.shape.last()).copied().unwrap_or(module.inputs);
+        let init = Init::Uniform(1.0 / (whole_inputs as f64).sqrt());
         let rows = self.r * module.stacked.unwrap_or(1);
         let a = ParamSpec::new(format!("{path}.lora_A.weight"), &[rows, module.inputs], init);
         let b = ParamSpec::new(format!("{path}.lora_B.weight"), &[module.outputs, rows], Init::Zeros);
         let adapter = Some(AdapterSpec { scale: self.scale(), dropout: self.dropout });
         // The model's own files do not have them: adapters are stored apart.
-        [ParamSpec { adapter, ..a }, b].map(|spec| spec.stored_as(Vec::new()))
+        let [a_shard, b_shard] = shard.map_or([None, None], |shard| self.shards(shard).map(Some));
+        let (a, b) = (ParamSpec { adapter, shard: a_shard, ..a }, ParamSpec { shard: b_shard, ..b });
+        [a, b].map(|spec| spec.stored_as(Vec::new()))
+    }
+
+    /// Which parts of an adapter a rank holds that holds this part of the base.
+    fn shards(&self, base: &Shard) -> [Shard; 2] {
+        let (r, [.., outputs, inputs]) = (self.r, base.shape.as_slice()) else { unreachable!("a base is a matrix") };
+        let stacked = base.shape.len() == 3;
+        let experts = if stacked { base.shape[0] } else { 1 };
+        let last = base.shape.len() - 1;
+        let mut a = base.beside(&[r * experts, *inputs], 1, last);
+        let mut b = base.beside(&[*outputs, r * experts], 0, last - 1);
+        if let Some(held) = base.cuts.iter().find(|cut| stacked && cut.dim == 0) {
+            let ranges = &held.ranges;
+            let of_rank = |rank: i64| ranges.iter().map(move |&(start, len)| (rank * experts + start, len));
+            a.cuts.push(Cut { dim: 0, ranges: ranges.iter().map(|&(start, len)| (start * r, len * r)).collect() });
+            b.cuts.push(Cut { dim: 1, ranges: (0..r).flat_map(of_rank).collect() });
+        }
+        [a, b]
     }
 }
 
@@ -61,6 +83,8 @@ pub struct LinearModule {
     pub outputs: i64,
     /// How many maps one parameter holds; `None` where it is one map's weight.
     pub stacked: Option<i64>,
+    /// Of the weight; `inputs`, `outputs` and `stacked` are those of the part that is held here.
+    pub shard: Option<Shard>,
 }
 
 impl LinearModule {
@@ -69,8 +93,10 @@ impl LinearModule {
         if !spec.is_linear {
             return None;
         }
-        let module =
-            |path: &str, outputs, inputs, stacked| LinearModule { path: path.to_owned(), inputs, outputs, stacked };
+        let module = |path: &str, outputs, inputs, stacked| {
+            let (path, shard) = (path.to_owned(), spec.shard.clone());
+            LinearModule { path, inputs, outputs, stacked, shard }
+        };
         match *spec.shape.as_slice() {
             [count, outputs, inputs] => Some(module(&spec.name, outputs, inputs, Some(count))),
             [outputs, inputs] => Some(module(spec.name.strip_suffix(".weight")?, outputs, inputs, None)),

@@ -21,6 +21,7 @@ mod rope;
 mod rope_config;
 mod scope;
 mod self_attention;
+mod shard;
 mod sparse_attention;
 
 pub use activation::Activation;
@@ -42,4 +43,5 @@ pub use rope::Rope;
 pub use rope_config::{RopeAxes, RopeConfig, RopeLayout, RopeScaling, Yarn};
 pub use scope::Scope;
 pub use self_attention::{AttentionConfig, QkNorm, Qkv, SelfAttention};
+pub use shard::{Cut, Division, PiecePart, Region, Shard, divide, region, share};
 pub use sparse_attention::{ChosenKeys, IndexRows, attend_chosen, choose};

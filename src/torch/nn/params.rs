@@ -13,6 +13,7 @@ use tch::{Device, Kind, Tensor};
 use super::init::{Init, values};
 use super::lora::{AdapterSpec, DropoutSeed};
 use super::piece::Piece;
+use super::shard::Shard;
 
 /// Elements: 64 bytes of float32, a cache line and every vector width.
 const ALIGN: i64 = 16;
@@ -33,6 +34,7 @@ pub enum Role {
 pub struct ParamSpec {
     /// The name in Hugging Face's `model.safetensors`, or of our own where the checkpoint has it in several pieces.
     pub name: String,
+    /// Of the part that this rank holds.
     pub shape: Vec<i64>,
     pub init: Init,
     pub role: Role,
@@ -42,13 +44,32 @@ pub struct ParamSpec {
     pub is_linear: bool,
     /// Of the first parameter of an adapter.
     pub adapter: Option<AdapterSpec>,
+    /// A dimension along which several things lie one after the other, and their sizes.
+    pub sections: Option<(usize, Vec<i64>)>,
+    /// Which part this rank holds; `None` where it holds all and is alone.
+    pub shard: Option<Shard>,
 }
 
 impl ParamSpec {
     pub fn new(name: impl Into<String>, shape: &[i64], init: Init) -> ParamSpec {
         let name = name.into();
         let pieces = vec![Piece::whole(&name, shape)];
-        ParamSpec { name, shape: shape.to_vec(), init, role: Role::Trained, pieces, is_linear: false, adapter: None }
+        ParamSpec {
+            name,
+            shape: shape.to_vec(),
+            init,
+            role: Role::Trained,
+            pieces,
+            is_linear: false,
+            adapter: None,
+            sections: None,
+            shard: None,
+        }
+    }
+
+    /// Along dimension `dim` it is several things of these sizes: each is cut for itself where layers are split.
+    pub fn in_sections(self, dim: usize, sizes: &[i64]) -> ParamSpec {
+        ParamSpec { sections: Some((dim, sizes.to_vec())), ..self }
     }
 
     /// The same parameter, stored as `pieces`.
@@ -69,7 +90,7 @@ impl ParamSpec {
         self.shape.iter().product()
     }
 
-    /// `tensor`, of the parameter's shape, as the checkpoint's tensors with their names, without those that repeat others;
+    /// `tensor`, of the whole parameter's shape, as the checkpoint's tensors with their names, without those that repeat others;
     /// whole where it is stored apart.
     pub fn parts<'a>(&'a self, tensor: &Tensor) -> Vec<(&'a str, Tensor)> {
         if self.pieces.is_empty() {
@@ -226,6 +247,14 @@ impl ParamStore {
         param.leaf.detach().copy_(values);
     }
 
+    /// As [`ParamStore::set`], of what the rank holds of the whole parameter.
+    pub fn set_whole(&self, id: ParamId, values: &Tensor) {
+        match &self.spec(id).shard {
+            Some(shard) => self.set(id, &shard.take(values)),
+            None => self.set(id, values),
+        }
+    }
+
     /// Draws every parameter from its `Init`; what a parameter gets depends on `seed` and its name alone.
     pub fn init_random(&self, seed: u64) {
         self.init_where(seed, |_| true);
@@ -235,8 +264,9 @@ impl ParamStore {
     pub fn init_where(&self, seed: u64, wanted: impl Fn(&ParamSpec) -> bool) {
         for id in self.ids().filter(|id| wanted(self.spec(*id))) {
             let param = &self.params[id.0 as usize];
-            let drawn = values(param.spec.init, seed, &param.spec.name, param.len as usize);
-            self.set(id, &Tensor::from_slice(&drawn).view(param.spec.shape.as_slice()));
+            let shape = param.spec.whole_shape();
+            let drawn = values(param.spec.init, seed, &param.spec.name, shape.iter().product::<i64>() as usize);
+            self.set_whole(id, &Tensor::from_slice(&drawn).view(shape));
         }
     }
 

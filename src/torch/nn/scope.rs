@@ -7,6 +7,7 @@ use tch::Tensor;
 use super::init::key_of;
 use super::lora::Adapter;
 use super::params::{ParamId, ParamStore};
+use super::shard::Shard;
 
 /// A store seen from a prefix. What is taken is noted: it is what a segment that runs the layer differentiates by.
 pub struct Scope<'a> {
@@ -30,6 +31,13 @@ impl<'a> Scope<'a> {
     /// As `take`, where the model may have been declared without it.
     pub fn take_if(&self, name: &str) -> Option<Tensor> {
         self.store.find(&format!("{}{name}", self.prefix)).map(|_| self.take(name))
+    }
+
+    /// As `take_if`, of a bias: `None` as well where another rank adds it.
+    pub(super) fn take_bias(&self, name: &str) -> Option<Tensor> {
+        let id = self.store.find(&format!("{}{name}", self.prefix))?;
+        let adds = |shard: &Shard| !shard.after_sum || shard.is_first();
+        self.store.spec(id).shard.as_ref().is_none_or(adds).then(|| self.take(name))
     }
 
     /// The adapter of the linear map `prefix + name`, where the store has one.

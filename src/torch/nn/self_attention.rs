@@ -81,6 +81,9 @@ impl SelfAttention {
         };
         let linear = |(name, outputs): (&str, i64)| Linear::specs(prefix, name, width, outputs, config.qkv_bias, std);
         let mut specs: Vec<ParamSpec> = outputs.into_iter().flat_map(linear).collect();
+        if matches!(config.qkv, Qkv::Joint(_)) {
+            specs = specs.into_iter().map(|spec| spec.in_sections(0, &[first, keys, keys])).collect();
+        }
         specs.extend(Linear::specs(prefix, config.o, queries, width, config.o_bias, std));
         let widths = match config.qk_norm {
             QkNorm::None => return specs,

@@ -4,7 +4,9 @@ use std::rc::Rc;
 
 use tch::Tensor;
 
+use super::across;
 use super::record::{Action, Needs, Operation, ParamGrads, Policy, Slot, Tape};
+use crate::comm::Mesh;
 use crate::native::{NativeError, grad_into};
 use crate::nn::{GradBuffer, ParamId, ParamStore};
 
@@ -18,6 +20,7 @@ enum Saved {
     Custom(Vec<Tensor>),
     /// The shape of the rows that some were taken from.
     Shape(Vec<i64>),
+    Across(Vec<Tensor>),
     Nothing,
 }
 
@@ -38,6 +41,8 @@ pub struct Execution {
     /// Forward readers that are still to come, and one more for slots that are kept.
     readers: Vec<usize>,
     saved: Vec<Option<Saved>>,
+    /// The ranks with whom the layers are shared.
+    mesh: Rc<Mesh>,
     next_forward: usize,
     /// Operations before this one have not run backward.
     next_backward: usize,
@@ -77,11 +82,18 @@ impl Execution {
             params,
             needs_grad,
             readers,
+            mesh: Rc::new(Mesh::single()),
             next_forward: 0,
             next_backward: 0,
         };
         inputs.into_iter().for_each(|(slot, value)| execution.set_input(slot, value));
         execution
+    }
+
+    /// Among the ranks of this mesh; without it the rank is alone.
+    #[must_use]
+    pub fn with_mesh(self, mesh: Rc<Mesh>) -> Execution {
+        Execution { mesh, ..self }
     }
 
     pub fn set_input(&mut self, slot: Slot, value: Tensor) {
@@ -90,10 +102,13 @@ impl Execution {
     }
 
     /// Runs the next operation. False when none is left.
-    pub fn forward_step(&mut self) -> bool {
+    ///
+    /// # Errors
+    /// A collective failed: a rank is gone or did not come in time.
+    pub fn forward_step(&mut self) -> Result<bool, NativeError> {
         let tape = self.tape.clone();
         let Some(operation) = tape.operations.get(self.next_forward) else {
-            return false;
+            return Ok(false);
         };
         let reads: Vec<Tensor> = operation.reads.iter().map(|slot| self.value(*slot).shallow_clone()).collect();
         for slot in &operation.reads {
@@ -103,7 +118,7 @@ impl Execution {
             }
         }
         let backward = operation.writes.iter().any(|slot| self.needs_grad[slot.index()]);
-        let (outputs, saved) = self.compute(operation, reads, backward);
+        let (outputs, saved) = self.compute(operation, reads, backward)?;
         assert_eq!(outputs.len(), operation.writes.len(), "outputs of {}", operation.name);
         for (slot, output) in operation.writes.iter().zip(outputs) {
             self.values[slot.index()] = Some(output);
@@ -111,12 +126,16 @@ impl Execution {
         self.saved[self.next_forward] = Some(saved);
         self.next_forward += 1;
         self.next_backward = self.next_forward;
-        true
+        Ok(true)
     }
 
     /// Runs the operations that are left.
-    pub fn forward(&mut self) {
-        while self.forward_step() {}
+    ///
+    /// # Errors
+    /// As [`Execution::forward_step`].
+    pub fn forward(&mut self) -> Result<(), NativeError> {
+        while self.forward_step()? {}
+        Ok(())
     }
 
     /// The value of an input, of a slot that is still to be read, or of one that is kept. Panics otherwise.
@@ -141,7 +160,8 @@ impl Execution {
         let received: Vec<Option<Tensor>> =
             operation.writes.iter().map(|slot| self.grads[slot.index()].take()).collect();
         let saved = self.saved[index].take();
-        let wanted = grads.is_some() && trains(&self.params, &operation.params);
+        let counts = !operation.once || self.mesh.tp.rank() == 0;
+        let wanted = counts && grads.is_some() && trains(&self.params, &operation.params);
         let flows = wanted || operation.reads.iter().any(|slot| self.needs_grad[slot.index()]);
         let Some(saved) = saved.filter(|_| flows && received.iter().any(Option::is_some)) else {
             return Ok(true);
@@ -174,14 +194,19 @@ impl Execution {
         self.grads[slot.index()].as_ref().map(Tensor::shallow_clone)
     }
 
-    fn compute(&self, operation: &Operation, reads: Vec<Tensor>, backward: bool) -> (Vec<Tensor>, Saved) {
+    fn compute(
+        &self,
+        operation: &Operation,
+        reads: Vec<Tensor>,
+        backward: bool,
+    ) -> Result<(Vec<Tensor>, Saved), NativeError> {
         if let (Action::Segment { forward, policy: Policy::Keep }, true) = (&operation.action, backward) {
             let inputs = self.leaves(operation, &reads);
             let outputs = forward(&inputs);
-            return (outputs.iter().map(Tensor::detach).collect(), Saved::Graph { inputs, outputs });
+            return Ok((outputs.iter().map(Tensor::detach).collect(), Saved::Graph { inputs, outputs }));
         }
         let _guard = tch::no_grad_guard();
-        match &operation.action {
+        Ok(match &operation.action {
             Action::Segment { forward, .. } => {
                 let outputs = forward(&reads);
                 (outputs, if backward { Saved::Inputs(reads) } else { Saved::Nothing })
@@ -195,7 +220,11 @@ impl Execution {
             Action::AddRows(rows) => (vec![reads[0].index_add(0, rows, &reads[1])], Saved::Nothing),
             Action::PutRows(rows) => (vec![reads[0].index_copy(0, rows, &reads[1])], Saved::Nothing),
             Action::TakeRows(rows) => (vec![reads[0].index_select(0, rows)], Saved::Shape(reads[0].size())),
-        }
+            Action::Across(across) => {
+                let (values, saved) = across::forward(*across, &self.mesh, &reads)?;
+                (values, Saved::Across(saved))
+            }
+        })
     }
 
     /// Gradients of an operation's reads and parameters; of the latter, what was not added to `sums` at once. `sums` is
@@ -220,6 +249,10 @@ impl Execution {
                 let needs = self.needs(operation, sums.is_some());
                 let params = sums.map(|buffer| ParamGrads { buffer, ids: &operation.params });
                 return Ok((custom.backward(saved, &received, &needs, params.as_ref()), Vec::new()));
+            }
+            (Action::Across(across), Saved::Across(saved)) => {
+                let _guard = tch::no_grad_guard();
+                return Ok((across::backward(*across, &self.mesh, &saved, &received)?, Vec::new()));
             }
             (action, saved) => {
                 let _guard = tch::no_grad_guard();

@@ -5,6 +5,8 @@
 //! transfers and pipeline boundaries. A slot's gradient is the sum over its readers, in reverse order of the tape, so
 //! the same tape gives the same bits however its execution is cut up.
 
+mod across;
+mod exchange;
 mod execution;
 mod record;
 #[cfg(test)]

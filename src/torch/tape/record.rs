@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use tch::Tensor;
 
+use super::across::Across;
 use crate::nn::{GradBuffer, ParamId};
 
 /// A value on the tape: written once, by an operation or as an input. Integers have no gradient.
@@ -72,6 +73,7 @@ pub(super) enum Action {
     AddRows(Rc<Tensor>),
     PutRows(Rc<Tensor>),
     TakeRows(Rc<Tensor>),
+    Across(Across),
 }
 
 pub(super) struct Operation {
@@ -80,6 +82,8 @@ pub(super) struct Operation {
     pub reads: Vec<Slot>,
     pub writes: Vec<Slot>,
     pub action: Action,
+    /// Of what the tensor-parallel ranks compute alike, the first rank alone gives the parameters' gradients.
+    pub once: bool,
 }
 
 /// A list of operations, built for one micro-batch by a model.
@@ -89,6 +93,7 @@ pub struct Tape {
     pub(super) num_slots: u32,
     pub(super) inputs: Vec<(Slot, bool)>,
     pub(super) kept: Vec<Slot>,
+    once: bool,
 }
 
 impl Tape {
@@ -149,6 +154,73 @@ impl Tape {
         self.push("take_rows".into(), &[], &[base], 1, Action::TakeRows(rows))[0]
     }
 
+    /// Into a sharded region: what all tensor-parallel ranks have alike. Its gradient is the sum of theirs.
+    pub fn enter(&mut self, x: Slot) -> Slot {
+        self.across("enter", x, Across::Enter)
+    }
+
+    /// Out of a sharded region: the sum of what the ranks have.
+    pub fn leave(&mut self, x: Slot) -> Slot {
+        self.across("leave", x, Across::Leave)
+    }
+
+    /// Into a sharded region: all of the `rows` that are split among the ranks.
+    pub fn gather(&mut self, x: Slot, rows: i64) -> Slot {
+        self.across("gather", x, Across::Gather { rows })
+    }
+
+    /// Out of a sharded region: this rank's of the `rows` of the sum of what the ranks have.
+    pub fn scatter(&mut self, x: Slot, rows: i64) -> Slot {
+        self.across("scatter", x, Across::Scatter { rows })
+    }
+
+    /// All of the `rows` that are split among the ranks, for what all of them then compute alike, outside of a region.
+    pub fn collect(&mut self, x: Slot, rows: i64) -> Slot {
+        self.across("collect", x, Across::Collect { rows })
+    }
+
+    /// This rank's of the `rows` of what all ranks have alike.
+    pub fn part(&mut self, x: Slot, rows: i64) -> Slot {
+        self.across("part", x, Across::Part { rows })
+    }
+
+    /// Something that all ranks compute alike within a region, such as a loss of the routers: its gradient counts once.
+    pub fn once(&mut self, x: Slot) -> Slot {
+        self.across("once", x, Across::Once)
+    }
+
+    /// The logarithm of the sum over the ranks of exponentials.
+    pub fn log_sum_exp(&mut self, x: Slot) -> Slot {
+        self.across("log_sum_exp", x, Across::LogSumExp)
+    }
+
+    /// Whether the operations that follow are computed alike by all tensor-parallel ranks, outside of regions, so that
+    /// the gradients of their parameters are to be counted once.
+    pub fn set_alike(&mut self, alike: bool) {
+        self.once = alike;
+    }
+
+    /// Of the rows that this rank has for each expert `[E]` those of all expert-parallel ranks, `[ranks, E]`.
+    pub fn all_counts(&mut self, counts: Slot) -> Slot {
+        self.across("counts", counts, Across::Counts)
+    }
+
+    /// Rows sorted by expert to the ranks that have the experts; there they are sorted by expert, and counted. `counts` are
+    /// of [`Tape::all_counts`].
+    pub fn to_experts(&mut self, rows: Slot, counts: Slot) -> [Slot; 2] {
+        let written = self.push("to experts".into(), &[], &[rows, counts], 2, Action::Across(Across::ToExperts));
+        [written[0], written[1]]
+    }
+
+    /// The way back.
+    pub fn from_experts(&mut self, rows: Slot, counts: Slot) -> Slot {
+        self.push("from experts".into(), &[], &[rows, counts], 1, Action::Across(Across::FromExperts))[0]
+    }
+
+    fn across(&mut self, name: &str, x: Slot, across: Across) -> Slot {
+        self.push(name.into(), &[], &[x], 1, Action::Across(across))[0]
+    }
+
     /// Keeps a slot's value to the end although something reads it. A slot that nothing reads is kept anyway.
     pub fn keep(&mut self, slot: Slot) {
         self.kept.push(slot);
@@ -171,8 +243,9 @@ impl Tape {
     fn push(&mut self, name: String, params: &[ParamId], reads: &[Slot], writes: usize, action: Action) -> Vec<Slot> {
         assert!(reads.iter().all(|slot| slot.0 < self.num_slots), "{name} reads a slot of another tape");
         let written = self.new_slots(writes);
+        let once = self.once;
         let operation =
-            Operation { name, params: params.to_vec(), reads: reads.to_vec(), writes: written.clone(), action };
+            Operation { name, params: params.to_vec(), reads: reads.to_vec(), writes: written.clone(), action, once };
         self.operations.push(operation);
         written
     }

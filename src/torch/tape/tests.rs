@@ -87,7 +87,7 @@ fn on_tape(params: &Rc<ParamStore>, policy: Policy) -> Results {
     let (seed, mut grads) = (random(&[4, WIDTH], "seed"), params.new_grad());
     let watch = MemoryWatch::start();
     let mut execution = Execution::new(Rc::new(tape), params.clone(), values);
-    execution.forward();
+    execution.forward().unwrap();
     let held = watch.current();
     execution.seed(output, seed);
     execution.backward(Some(&mut grads)).unwrap();
@@ -148,7 +148,7 @@ fn forward_only_keeps_nothing_but_the_output() {
     let values = vec![(slots[0], random(&[TOKENS, WIDTH], "x")), (slots[1], random(&[2, WIDTH], "features"))];
     let watch = MemoryWatch::start();
     let mut execution = Execution::forward_only(Rc::new(tape), params.clone(), values);
-    execution.forward();
+    execution.forward().unwrap();
     assert_eq!(watch.current(), 4 * WIDTH * 4);
     assert_eq!(execution.value(output), &on_one_graph(&params).output);
 }
@@ -171,7 +171,7 @@ fn backward_frees_what_forward_kept() {
     let (seed, mut grads) = (random(&[4, WIDTH], "seed"), params.new_grad());
     let watch = MemoryWatch::start();
     let mut execution = Execution::new(Rc::new(tape), params.clone(), values);
-    execution.forward();
+    execution.forward().unwrap();
     execution.seed(output, seed);
     execution.backward(Some(&mut grads)).unwrap();
     // The output, and the gradients of the two inputs.
@@ -214,7 +214,7 @@ fn a_custom_operation_uses_its_own_backward() {
     let custom = Box::new(SquareSum { weight: params.get("w") });
     let y = tape.custom("square sum", &[params.id("w")], &[x], 1, custom)[0];
     let mut execution = Execution::new(Rc::new(tape), params.clone(), vec![(x, Tensor::from_slice(&[1f32, 2.0]))]);
-    execution.forward();
+    execution.forward().unwrap();
     assert_eq!(execution.value(y).double_value(&[]), 5.0);
     execution.seed(y, Tensor::from(3f32));
     let mut grads = params.new_grad();

@@ -49,7 +49,7 @@ fn check(folder: &Path, policy: Policy) {
         sizes.chunks(3).map(|side| Grid { t: side[0] as u32, h: side[1] as u32, w: side[2] as u32 }).collect();
     let tape = family.build(&params, policy).record(&grids);
     let mut run = Execution::new(tape.tape, params.clone(), vec![(tape.pixels, inputs["patches"].shallow_clone())]);
-    run.forward();
+    run.forward().unwrap();
     for (number, output) in tape.outputs.iter().enumerate() {
         let found = run.value(*output);
         assert!(error(found, &expected[&format!("features/{number}")]) < TOLERANCE, "features {number}");

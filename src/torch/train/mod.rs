@@ -6,6 +6,7 @@ pub mod parity;
 mod peft;
 mod peft_names;
 mod pool;
+mod shares;
 mod state;
 
 #[cfg(test)]
@@ -18,4 +19,5 @@ pub use peft::{
     merge_adapter, read_adapter_config, save_adapter,
 };
 pub use pool::{Lanes, Pool};
+pub use shares::{gather_piece, gather_whole, square_sum, sum_copies, sum_gradients};
 pub use state::{Export, StateError, load_state, save_state};

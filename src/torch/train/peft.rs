@@ -238,7 +238,7 @@ pub fn load_adapter(params: &ParamStore, folder: &Path) -> Result<(), AdapterErr
     let known: Vec<(String, ParamId)> =
         adapters(params).map(|(_, id)| (names[&params.spec(id).name].clone(), id)).collect();
     for (name, id) in &known {
-        let want = &params.spec(*id).shape;
+        let want = params.spec(*id).whole_shape();
         match file.tensors().get(name).map(|info| &info.shape) {
             None => problems.push(format!("{name} is missing")),
             Some(shape) if shape != want => problems.push(format!("{name} is {shape:?} there and {want:?} here")),
@@ -251,7 +251,7 @@ pub fn load_adapter(params: &ParamStore, folder: &Path) -> Result<(), AdapterErr
         return Err(AdapterError::Mismatch { path, problems });
     }
     for (name, id) in known {
-        params.set(id, &file.read(&name)?.expect("its shape was found"));
+        params.set_whole(id, &file.read(&name)?.expect("its shape was found"));
     }
     Ok(())
 }

@@ -3,12 +3,14 @@
 use super::mtp::{MtpConfig, MtpNames, MtpPlace};
 use super::names::Names;
 use crate::nn::moe::MoeConfig;
-use crate::nn::{AttentionConfig, GatedDeltaConfig, IndexerTraining, KeyChoice, MlaConfig, NormConfig, RopeConfig};
+use crate::nn::{AttentionConfig, Division, GatedDeltaConfig, IndexerTraining, KeyChoice, MlaConfig, NormConfig, RopeConfig};
 
 /// Every number and choice of a decoder, whatever its family.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecoderConfig {
+    /// Tokens of the vocabulary, of which the first is `first_token`: not 0 where ranks have parts of it.
     pub vocab_size: i64,
+    pub first_token: i64,
     pub hidden_size: i64,
     pub norm: NormConfig,
     pub rope: RopeConfig,
@@ -25,6 +27,8 @@ pub struct DecoderConfig {
     pub mtp_names: Option<MtpNames>,
     /// The heads that are trained; the readers of configs leave them out.
     pub mtp: Option<MtpConfig>,
+    /// Whose part of a decoder this is.
+    pub division: Division,
 }
 
 /// One layer: a mixer and a feed-forward, each behind a norm and beside a residual.

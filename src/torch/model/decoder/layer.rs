@@ -6,6 +6,7 @@ use tch::Tensor;
 
 use super::config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
 use super::moe::{Moe, Recording, Split};
+use super::regions::Entered;
 use crate::nn::{
     Context, GatedDelta, Mixer, Mla, ParamId, ParamSpec, ParamStore, RmsNorm, Scope, SelfAttention, SwiGlu,
 };
@@ -14,8 +15,9 @@ use crate::tape::{Slot, Tape};
 /// The module of the mixer where it is a gated delta net.
 const GATED_DELTA: &str = "linear_attn";
 
-/// A branch's module with its norm and the parameters that a segment running them differentiates by.
+/// A branch's module with its norm, and the parameters of both that a segment running them differentiates by.
 pub(super) struct Branch<T: ?Sized> {
+    pub norm_ids: Vec<ParamId>,
     pub ids: Vec<ParamId>,
     pub norm: RmsNorm,
     pub module: Box<T>,
@@ -23,6 +25,7 @@ pub(super) struct Branch<T: ?Sized> {
 
 pub(super) struct Layer {
     pub mixer: Rc<Branch<dyn Mixer>>,
+    splits: bool,
     pub feed_forward: FeedForward,
 }
 
@@ -61,6 +64,7 @@ impl Layer {
     pub fn new(config: &DecoderConfig, layer: &LayerConfig, prefix: &str, params: &ParamStore) -> Layer {
         let names = &config.names;
         let LayerConfig { mixer, feed_forward } = layer;
+        let splits = mixer.splits();
         let mixer = match mixer {
             MixerConfig::Attention(attention) => {
                 branch(config, params, prefix, names.input_norm, names.attention, |scope| {
@@ -82,7 +86,7 @@ impl Layer {
             }
             FeedForwardConfig::Moe(moe) => FeedForward::Moe(Rc::new(Moe::new(config, params, prefix, moe))),
         };
-        Layer { mixer, feed_forward }
+        Layer { mixer, splits, feed_forward }
     }
 
     /// Both branches with their residuals: the slot of the layer's output. `name` begins those of its segments.
@@ -95,23 +99,30 @@ impl Layer {
         recording: &mut Recording,
     ) -> Slot {
         let (mixer, context) = (self.mixer.clone(), context.clone());
-        let (ids, policy) = (&self.mixer.ids, recording.policy);
+        let policy = recording.policy;
+        let Entered { x: read, is_normed, ids } = match self.splits {
+            true => mixer.enter(tape, &format!("{name} mixer"), x, recording),
+            false => mixer.collect(tape, x, recording),
+        };
         let losses = recording.mixer_losses.as_mut().filter(|_| mixer.module.has_loss());
         let with_loss = losses.is_some();
         let forward = move |reads: &[Tensor]| {
-            let x = mixer.norm.forward(&reads[0]);
+            let x = mixer.normed(&reads[0], is_normed);
             if !with_loss {
                 return vec![mixer.module.forward(&x, &context)];
             }
             let (y, loss) = mixer.module.forward_with_loss(&x, &context);
             vec![y, loss.expect("a mixer that has a loss")]
         };
-        let written = tape.run(format!("{name} mixer"), ids, policy, &[x], 1 + usize::from(with_loss), forward);
+        let written = tape.run(format!("{name} mixer"), &ids, policy, &[read], 1 + usize::from(with_loss), forward);
         if let Some(losses) = losses {
             losses.push(written[1]);
             tape.keep(written[1]);
         }
-        let y = written[0];
+        let y = match self.splits {
+            true => recording.leave(tape, written[0]),
+            false => recording.part(tape, written[0]),
+        };
         let x = tape.add(x, y);
         let y = self.feed_forward.record(tape, name, x, recording);
         tape.add(x, y)
@@ -122,9 +133,11 @@ impl FeedForward {
     fn record(&self, tape: &mut Tape, name: &str, x: Slot, recording: &mut Recording) -> Slot {
         match self {
             FeedForward::Dense(dense) => {
+                let Entered { x, is_normed, ids } = dense.enter(tape, &format!("{name} mlp"), x, recording);
                 let branch = dense.clone();
-                let forward = move |reads: &[Tensor]| vec![branch.module.forward(&branch.norm.forward(&reads[0]))];
-                tape.run(format!("{name} mlp"), &dense.ids, recording.policy, &[x], 1, forward)[0]
+                let forward = move |reads: &[Tensor]| vec![branch.module.forward(&branch.normed(&reads[0], is_normed))];
+                let y = tape.run(format!("{name} mlp"), &ids, recording.policy, &[x], 1, forward)[0];
+                recording.leave(tape, y)
             }
             FeedForward::Moe(moe) => moe.record(tape, name, x, recording),
         }
@@ -152,7 +165,5 @@ fn branch<T: ?Sized>(
     let norm = config.norm.build(&outer, norm);
     let inner = Scope::new(params, format!("{prefix}{module}."));
     let module = build(&inner);
-    let mut ids = outer.into_ids();
-    ids.extend(inner.into_ids());
-    Rc::new(Branch { ids, norm, module })
+    Rc::new(Branch { norm_ids: outer.into_ids(), ids: inner.into_ids(), norm, module })
 }

@@ -4,12 +4,14 @@
 
 mod batch;
 mod config;
+mod divided;
 mod generate;
 mod layer;
 mod moe;
 mod mtp;
 mod names;
 mod record;
+mod regions;
 mod router_losses;
 mod sampling;
 mod transformer;
@@ -17,6 +19,7 @@ mod transformer;
 pub use batch::{ExpertSet, RoutedExperts, RouterLosses, Routing, Targets, TextBatch, TextOptions, TextTape};
 pub use config::{Balance, DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
 pub use generate::{Decoding, Prompt, generate};
+pub use divided::DivisionError;
 pub use mtp::{MtpConfig, MtpNames, MtpPlace};
 pub use names::Names;
 pub use sampling::Sampling;

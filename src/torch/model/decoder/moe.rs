@@ -11,7 +11,7 @@ use super::batch::RoutedExperts;
 use super::config::DecoderConfig;
 use super::router_losses::{LayerLosses, Wanted};
 use crate::nn::moe::{Experts, MoeConfig, Order, Router, SharedExperts, choices_by_softmax, z_loss};
-use crate::nn::{ParamId, ParamSpec, ParamStore, RmsNorm, Scope};
+use crate::nn::{Division, ParamId, ParamSpec, ParamStore, RmsNorm, Scope};
 use crate::tape::{Custom, Needs, ParamGrads, Policy, Slot, Tape};
 
 /// The feed-forward branch of a layer.
@@ -40,6 +40,9 @@ pub(super) struct Split {
 
 /// What the layers of one tape share, and what they leave for its end.
 pub(super) struct Recording {
+    pub division: Division,
+    /// Of the packed row.
+    pub num_tokens: i64,
     pub policy: Policy,
     pub wanted: Wanted,
     pub keep_routing: bool,
@@ -123,8 +126,19 @@ impl Moe {
     /// The branch without its residual.
     pub fn record(&self, tape: &mut Tape, layer: &str, x: Slot, recording: &mut Recording) -> Slot {
         let (norm, policy) = (self.norm.clone(), recording.policy);
+        // In sequence parallelism the norm is of the rank's own tokens.
+        let splits = recording.splits_tokens();
+        let x = if splits { x } else { recording.enter(tape, x) };
         let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
         let h = tape.run(format!("{layer} norm"), &self.norm_ids, policy, &[x], 1, forward)[0];
+        let h = if splits { recording.enter(tape, h) } else { h };
+        let y = self.record_experts(tape, layer, h, recording);
+        recording.leave(tape, y)
+    }
+
+    /// What lies within the region.
+    fn record_experts(&self, tape: &mut Tape, layer: &str, h: Slot, recording: &mut Recording) -> Slot {
+        let policy = recording.policy;
         let shared = self.shared.as_ref().map(|(shared, ids)| {
             let shared = shared.clone();
             let forward = move |reads: &[Tensor]| vec![shared.forward(&reads[0])];
@@ -211,8 +225,19 @@ impl ExpertSet {
 
         let dispatched = tape.custom(name("dispatch"), &[], &[h, sources, rows], 1, Box::new(Dispatch { top_k }))[0];
         let keep = policy == Policy::Keep;
-        let experts = Box::new(RunExperts { experts: self.experts.clone(), keep });
-        let done = tape.custom(name("experts"), &self.experts_ids, &[dispatched, counts], 1, experts)[0];
+        let run = |tape: &mut Tape, rows: Slot, counts: Slot| {
+            let experts = Box::new(RunExperts { experts: self.experts.clone(), keep });
+            tape.custom(name("experts"), &self.experts_ids, &[rows, counts], 1, experts)[0]
+        };
+        let done = match recording.division.ep {
+            1 => run(tape, dispatched, counts),
+            _ => {
+                let all = tape.all_counts(counts);
+                let [rows, own] = tape.to_experts(dispatched, all);
+                let done = run(tape, rows, own);
+                tape.from_experts(done, all)
+            }
+        };
         tape.custom(name("combine"), &[], &[done, weights, sources, rows], 1, Box::new(Combine))[0]
     }
 }
@@ -338,7 +363,7 @@ mod tests {
         let options = TextOptions { num_feature_tensors: 0, train_features: false, policy, keep_routing: false };
         let made = model.tape(&batch, Some(&targets), &options);
         let mut run = Execution::new(Rc::new(made.tape), params.clone(), vec![]);
-        run.forward();
+        run.forward().unwrap();
         let loss = made.loss.unwrap();
         run.seed(loss, Tensor::from(1.0));
         let mut grads = params.new_grad();

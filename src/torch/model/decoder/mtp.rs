@@ -5,7 +5,7 @@
 
 use std::rc::Rc;
 
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
 use super::batch::{Targets, TextBatch};
 use super::config::{DecoderConfig, LayerConfig};
@@ -13,8 +13,6 @@ use super::layer::Layer;
 use super::moe::Recording;
 use super::record::index;
 use super::transformer::Decoder;
-use crate::model::loss::LinearCrossEntropy;
-use crate::native::embedding;
 use crate::nn::{Context, Linear, ParamId, ParamSpec, ParamStore, Piece, RmsNorm, Scope};
 use crate::tape::{Slot, Tape};
 
@@ -158,32 +156,55 @@ impl Decoder {
         let Some(config) = self.config.mtp.as_ref().filter(|_| !self.mtp.is_empty()) else { return Vec::new() };
         let (policy, norm) = (recording.policy, self.norm.clone());
         let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
+        recording.set_alike(tape, true);
         let mut hidden = tape.run("mtp norm", &self.norm_ids, policy, &[x], 1, forward)[0];
+        recording.set_alike(tape, false);
         let (mut ids, mut labels) = (batch.input_ids.shallow_clone(), targets.labels.clone());
         let mut losses = Vec::new();
         for (number, head) in self.mtp.iter().enumerate() {
             // Across a document's end comes a token that no counted position sees.
             ids = ids.roll(-1, 0);
             labels = shifted(&labels, &batch.cu_seqlens);
-            let (embed, ahead) = (self.embed.shallow_clone(), ids.to_device(self.embed.device()));
-            let padding = self.config.pad_token_id.unwrap_or(-1);
-            let join = head.join.clone();
-            let forward = move |reads: &[Tensor]| vec![join.forward(&embedding(&embed, &ahead, padding), &reads[0])];
-            let mut params = vec![self.embed_id];
-            params.extend(&head.join_ids);
-            let joined = tape.run(format!("mtp {number} join"), &params, policy, &[hidden], 1, forward)[0];
+            let joined = self.record_join(tape, number, head, hidden, &ids, recording);
             let y = head.layer.record(tape, &format!("mtp {number}"), joined, context, recording);
             let norm = head.last_norm.clone();
             let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
+            recording.set_alike(tape, true);
             hidden = tape.run(format!("mtp {number} norm"), &head.last_norm_ids, policy, &[y], 1, forward)[0];
+            recording.set_alike(tape, false);
             let (rows, wanted) = counted(&labels);
-            let taken = tape.take_rows(hidden, index(&rows, self.embed.device()));
-            let wanted = Tensor::from_slice(&wanted).to_kind(Kind::Int64).to_device(self.embed.device());
-            let loss = LinearCrossEntropy::new(self.head.shallow_clone(), wanted, targets.scale);
-            let loss = tape.custom(format!("mtp {number} loss"), &[self.head_id], &[taken], 1, Box::new(loss))[0];
+            let entered = recording.enter(tape, hidden);
+            let taken = tape.take_rows(entered, index(&rows, self.embed.device()));
+            let loss = self.record_cross_entropy(tape, &format!("mtp {number} loss"), taken, &wanted, targets.scale);
             losses.push((loss, config.loss_weight / config.num_heads as f64));
         }
         losses
+    }
+
+    /// The state of every token joined with the embedding of the next one, `ids`.
+    fn record_join(
+        &self,
+        tape: &mut Tape,
+        number: usize,
+        head: &MtpHead,
+        hidden: Slot,
+        ids: &Tensor,
+        recording: &Recording,
+    ) -> Slot {
+        let (name, policy, join) = (format!("mtp {number} join"), recording.policy, head.join.clone());
+        if recording.division.tp == 1 {
+            let (table, ahead) = (self.token_table(), ids.to_device(self.embed.device()));
+            let forward = move |reads: &[Tensor]| vec![join.forward(&table.look_up(&ahead), &reads[0])];
+            let mut params = vec![self.embed_id];
+            params.extend(&head.join_ids);
+            return tape.run(name, &params, policy, &[hidden], 1, forward)[0];
+        }
+        let ahead = self.record_tokens(tape, &format!("mtp {number} embed"), ids, recording);
+        recording.set_alike(tape, true);
+        let forward = move |reads: &[Tensor]| vec![join.forward(&reads[1], &reads[0])];
+        let joined = tape.run(name, &head.join_ids, policy, &[hidden, ahead], 1, forward)[0];
+        recording.set_alike(tape, false);
+        joined
     }
 }
 

@@ -91,7 +91,11 @@ impl Decoder {
             documents: PackedAttention::new(cu_seqlens, true, device),
             cu_seqlens: cu_seqlens.to_vec(),
             chosen: Shelf::default(),
-            gated_delta: self.config.gated_delta().map(|delta| DeltaDocuments::new(cu_seqlens, delta, device)),
+            gated_delta: self
+                .config
+                .gated_delta()
+                .filter(|_| cu_seqlens.last().is_some_and(|tokens| *tokens > 0))
+                .map(|delta| DeltaDocuments::new(cu_seqlens, delta, device)),
         }
     }
 

@@ -6,7 +6,7 @@ use crate::model::decoder::{
     Balance, DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig, MtpNames, MtpPlace, Names,
 };
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::nn::{AttentionConfig, NormConfig, RopeConfig};
+use crate::nn::{AttentionConfig, Division, NormConfig, RopeConfig};
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
@@ -97,6 +97,7 @@ pub(super) fn layered(
     }
     Ok(DecoderConfig {
         vocab_size,
+        first_token: 0,
         hidden_size: keys.size("hidden_size")?,
         norm: NormConfig { eps: keys.number_or("rms_norm_eps")?.unwrap_or(1e-6), zero_centred: false },
         rope,
@@ -109,6 +110,7 @@ pub(super) fn layered(
         names: place.names(),
         mtp_names: None,
         mtp: None,
+        division: Division::default(),
     })
 }
 

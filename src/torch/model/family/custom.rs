@@ -137,7 +137,7 @@ mod tests {
             let recorded = family.build(&params, Policy::Keep).record(&grids);
             let pixels = Tensor::randn([2 * 24 + 16, family.patch_dim()], (Kind::Float, Device::Cpu));
             let mut run = Execution::forward_only(recorded.tape, params, vec![(recorded.pixels, pixels)]);
-            run.forward();
+            run.forward().unwrap();
             let features: usize = grids.iter().map(|grid| family.num_features(*grid)).sum();
             for output in recorded.outputs {
                 assert_eq!(run.value(output).size(), [features as i64, 64], "{encoder} {projector}");

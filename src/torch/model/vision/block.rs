@@ -7,15 +7,19 @@ use tch::Tensor;
 
 use super::norm::{Norm, VisionNorm};
 use super::rope::Rotation;
-use crate::nn::{Activation, Init, Linear, PackedAttention, ParamSpec, Scope};
+use crate::model::decoder::DivisionError;
+use crate::nn::{Activation, Division, Init, Linear, PackedAttention, ParamSpec, Scope};
 
 /// A block. Names are relative to the block's prefix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BlockConfig {
     pub width: i64,
+    /// Of the whole block.
     pub num_heads: i64,
-    /// Width inside of the MLP.
+    /// Width inside of the MLP; of the part that is held here.
     pub inner: i64,
+    /// Whose part of a block this is.
+    pub division: Division,
     pub norm: VisionNorm,
     /// Before the attention and before the MLP.
     pub norms: [&'static str; 2],
@@ -66,18 +70,37 @@ impl BlockConfig {
         self.width / self.num_heads
     }
 
+    /// What the rank at `place` computes of it.
+    ///
+    /// # Errors
+    /// It cannot be split into as many parts.
+    pub(super) fn divided(&self, place: &Division) -> Result<BlockConfig, DivisionError> {
+        let (size, ranks) = (self.num_heads, place.tp);
+        if size % ranks as i64 != 0 {
+            return Err(DivisionError::Tensor { key: "vision_config.num_heads", size, ranks });
+        }
+        if self.qk_norm.is_some() && ranks > 1 {
+            return Err(DivisionError::Unsupported { what: "norms over all heads of a tower together" });
+        }
+        let inner = place.part(self.inner);
+        Ok(BlockConfig { inner: inner.end - inner.start, division: *place, ..self.clone() })
+    }
+
     pub(super) fn specs(&self, prefix: &str) -> Vec<ParamSpec> {
         let (width, std) = (self.width, self.initializer_range);
+        let heads = width / self.division.tp as i64;
         let mut specs: Vec<ParamSpec> =
             self.norms.iter().flat_map(|name| self.norm.specs(prefix, name, width)).collect();
-        let each = 3 * width / self.qkv.len() as i64;
+        let each = 3 * heads / self.qkv.len() as i64;
         for name in &self.qkv {
-            specs.extend(Linear::specs(prefix, name, width, each, self.qkv_bias, std));
+            let linear = Linear::specs(prefix, name, width, each, self.qkv_bias, std).into_iter();
+            let joint = self.qkv.len() == 1;
+            specs.extend(linear.map(|spec| if joint { spec.in_sections(0, &[heads; 3]) } else { spec }));
         }
         if let Some((names, eps)) = self.qk_norm {
             specs.extend(names.iter().flat_map(|name| VisionNorm::Rms(eps).specs(prefix, name, width)));
         }
-        specs.extend(Linear::specs(prefix, self.o, width, width, true, std));
+        specs.extend(Linear::specs(prefix, self.o, heads, width, true, std));
         let (ups, down) = self.mlp.split();
         ups.iter().for_each(|name| specs.extend(Linear::specs(prefix, name, width, self.inner, true, std)));
         specs.extend(Linear::specs(prefix, down, self.inner, width, true, std));

@@ -1,14 +1,16 @@
 //! A tower and its projectors: pictures to features for the decoder.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use loongforge_core::message::Grid;
 
 use super::projector::{Projector, ProjectorConfig};
 use super::tower::Tower;
 use super::tower_config::TowerConfig;
+use crate::model::decoder::DivisionError;
 use crate::model::interface::{EncoderFamily, EncoderModel, EncoderTape};
-use crate::nn::{ParamSpec, ParamStore};
+use crate::nn::{Division, ParamSpec, ParamStore, divide};
 use crate::tape::{Policy, Tape};
 
 /// An encoder as data.
@@ -28,7 +30,49 @@ struct VisionEncoder {
     policy: Policy,
 }
 
+/// A rank's part of an encoder whose blocks are split.
+#[derive(Debug)]
+struct DividedVision {
+    whole: VisionConfig,
+    local: VisionConfig,
+}
+
+impl EncoderFamily for DividedVision {
+    fn specs(&self) -> Vec<ParamSpec> {
+        divide(self.whole.specs(), self.local.specs(), &self.local.tower.block.division)
+    }
+
+    fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn EncoderModel> {
+        self.local.build(params, policy)
+    }
+
+    fn num_outputs(&self) -> usize {
+        self.whole.num_outputs()
+    }
+
+    fn patch_dim(&self) -> i64 {
+        self.whole.patch_dim()
+    }
+
+    fn prefixes(&self) -> [&str; 2] {
+        self.whole.prefixes()
+    }
+
+    fn is_projector(&self, name: &str) -> bool {
+        self.whole.is_projector(name)
+    }
+
+    fn num_features(&self, grid: Grid) -> usize {
+        self.whole.num_features(grid)
+    }
+}
+
 impl EncoderFamily for VisionConfig {
+    fn divided(&self, place: &Division) -> Result<Arc<dyn EncoderFamily>, DivisionError> {
+        let tower = TowerConfig { block: self.tower.block.divided(place)?, ..self.tower.clone() };
+        Ok(Arc::new(DividedVision { local: VisionConfig { tower, ..self.clone() }, whole: self.clone() }))
+    }
+
     fn specs(&self) -> Vec<ParamSpec> {
         let projectors = std::iter::once(&self.projector).chain(&self.deepstack);
         self.tower.specs().into_iter().chain(projectors.flat_map(ProjectorConfig::specs)).collect()
@@ -72,6 +116,8 @@ impl EncoderModel for VisionEncoder {
         let pixels = tape.input(false);
         let states = self.tower.record(&mut tape, grids, pixels, policy);
         let grids: Vec<Grid> = grids.iter().map(|grid| self.tower.config().grid_out(*grid)).collect();
+        // Projectors are not split.
+        tape.set_alike(self.tower.config().block.division.tp > 1);
         let mut outputs = vec![self.projector.record(&mut tape, "projector".into(), &grids, states.last, policy)];
         for (number, (projector, states)) in self.deepstack.iter().zip(states.deepstack).enumerate() {
             outputs.push(projector.record(&mut tape, format!("deepstack {number}"), &grids, states, policy));

@@ -11,7 +11,7 @@ use super::projector::{ProjectorConfig, ProjectorKind};
 use super::rope::{AxialOrder, AxialRope};
 use super::tower_config::{PatchEmbed, TowerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::nn::Activation;
+use crate::nn::{Activation, Division};
 
 /// The encoder of `Ernie4_5_VLMoeVisionConfig` or the published `DFNRopeVisionTransformerConfig`, its names under
 /// `prefix` and `resampler`; `after_eps` is of the resampler's last norm.
@@ -49,6 +49,7 @@ pub(in crate::model) fn read(
             norm: VisionNorm::Layer(eps),
             norms: ["norm1", "norm2"],
             qkv: vec!["attn.qkv"],
+            division: Division::default(),
             qkv_bias: true,
             o: "attn.proj",
             qk_norm: None,

@@ -11,7 +11,7 @@ use super::norm::VisionNorm;
 use super::projector::{MergeNorm, ProjectorConfig, ProjectorKind};
 use super::tower_config::{ClassToken, PatchEmbed, PositionTable, TowerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::nn::{Activation, Resampling};
+use crate::nn::{Activation, Division, Resampling};
 
 /// torch's default, which the reference does not change.
 const PROJECTOR_NORM: VisionNorm = VisionNorm::Layer(1e-5);
@@ -81,6 +81,7 @@ pub(in crate::model) fn read(
         norm,
         norms: ["norm1", "norm2"],
         qkv: vec!["attn.qkv"],
+        division: Division::default(),
         qkv_bias: flag(if original { "qkv_bias" } else { "attention_bias" }, false)?,
         o: "attn.proj",
         qk_norm: flag(if original { "qk_normalization" } else { "use_qk_norm" }, original)?

@@ -10,7 +10,7 @@ use super::projector::{MergeNorm, ProjectorConfig, ProjectorKind};
 use super::rope::{AxialOrder, AxialRope};
 use super::tower_config::{PatchEmbed, PositionTable, TowerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::nn::{Activation, Resampling};
+use crate::nn::{Activation, Division, Resampling};
 use serde_json::json;
 
 /// Fixed in the reference, not configured.
@@ -78,6 +78,7 @@ pub(in crate::model) fn read(
             norm: NORM,
             norms: ["norm0", "norm1"],
             qkv: vec!["wqkv"],
+            division: Division::default(),
             qkv_bias: true,
             o: "wo",
             qk_norm: None,

@@ -10,7 +10,7 @@ use super::projector::{MergeNorm, ProjectorConfig, ProjectorKind};
 use super::rope::{AxialOrder, AxialRope};
 use super::tower_config::{PatchEmbed, TowerConfig, Windows};
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::nn::Activation;
+use crate::nn::{Activation, Division};
 
 /// Fixed in the reference, not configured.
 const NORM: VisionNorm = VisionNorm::Rms(1e-6);
@@ -57,6 +57,7 @@ pub(in crate::model) fn read(
             norm: NORM,
             norms: ["norm1", "norm2"],
             qkv: vec!["attn.qkv"],
+            division: Division::default(),
             qkv_bias: true,
             o: "attn.proj",
             qk_norm: None,

@@ -10,7 +10,7 @@ use super::projector::{MergeNorm, ProjectorConfig, ProjectorKind};
 use super::rope::{AxialOrder, AxialRope};
 use super::tower_config::{PatchEmbed, PositionTable, TowerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::nn::{Activation, Resampling};
+use crate::nn::{Activation, Division, Resampling};
 
 /// Fixed in the reference, not configured.
 const NORM: VisionNorm = VisionNorm::Layer(1e-6);
@@ -51,6 +51,7 @@ pub(in crate::model) fn read(
             norm: NORM,
             norms: ["norm1", "norm2"],
             qkv: vec!["attn.qkv"],
+            division: Division::default(),
             qkv_bias: true,
             o: "attn.proj",
             qk_norm: None,

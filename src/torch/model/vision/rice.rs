@@ -10,7 +10,7 @@ use super::projector::{MergeNorm, ProjectorConfig, ProjectorKind};
 use super::rope::{AxialOrder, AxialRope};
 use super::tower_config::{ClassToken, PatchEmbed, TowerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::nn::Activation;
+use crate::nn::{Activation, Division};
 use serde_json::json;
 
 /// The encoder of `RiceConfig`, its names under `prefix` and `merger`.
@@ -49,6 +49,7 @@ pub(in crate::model) fn read(
             norm,
             norms: ["norm1", "norm2"],
             qkv: vec!["attn.qkv"],
+            division: Division::default(),
             qkv_bias: true,
             o: "attn.proj",
             qk_norm: None,

@@ -82,6 +82,9 @@ impl Tower {
         let inputs = EmbedInputs::new(config, grids, &layout, self.device);
         let embed = self.embed.part.clone();
         let forward = move |reads: &[Tensor]| vec![embed.forward(&reads[0], &inputs)];
+        // What is not in a block all ranks compute alike.
+        let is_split = config.block.division.tp > 1;
+        tape.set_alike(is_split);
         let mut x = tape.run("embed", &self.embed.ids, policy, &[pixels], 1, forward)[0];
 
         let angles = self.angles(tape, &layout, policy);
@@ -90,12 +93,18 @@ impl Tower {
         for (number, (attention, mlp)) in self.blocks.iter().enumerate() {
             let full = config.windows.as_ref().is_none_or(|windows| windows.full_blocks.contains(&(number as i64)));
             let among = if full { documents.clone() } else { windows.clone() };
-            let y = self.attend(tape, x, (number, attention), &angles, among, policy);
+            tape.set_alike(false);
+            let entered = if is_split { tape.enter(x) } else { x };
+            let y = self.attend(tape, entered, (number, attention), &angles, among, policy);
+            let y = if is_split { tape.leave(y) } else { y };
             x = tape.add(x, y);
             let branch = mlp.part.clone();
             let forward = move |reads: &[Tensor]| vec![branch.forward(&reads[0])];
-            let y = tape.run(format!("block {number} mlp"), &mlp.ids, policy, &[x], 1, forward)[0];
+            let entered = if is_split { tape.enter(x) } else { x };
+            let y = tape.run(format!("block {number} mlp"), &mlp.ids, policy, &[entered], 1, forward)[0];
+            let y = if is_split { tape.leave(y) } else { y };
             x = tape.add(x, y);
+            tape.set_alike(is_split);
             if config.deepstack.contains(&(number as i64)) {
                 deepstack.push(collect.record(tape, x, None, policy));
             }
@@ -143,7 +152,8 @@ impl Tower {
         let is_class = Tensor::from_slice(&is_class).unsqueeze(-1).to_device(self.device);
         let class = learned.part.clone();
         let forward = move |_: &[Tensor]| vec![class.to_kind(fixed.kind()).where_self(&is_class, &fixed)];
-        Angles::Learned(tape.run("class angles", &learned.ids, policy, &[], 1, forward)[0])
+        let angles = tape.run("class angles", &learned.ids, policy, &[], 1, forward)[0];
+        Angles::Learned(if self.config.block.division.tp > 1 { tape.enter(angles) } else { angles })
     }
 
     fn collect(&self, grids: &[Grid], layout: &Layout) -> Collect {

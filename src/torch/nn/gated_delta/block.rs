@@ -116,6 +116,10 @@ impl GatedDelta {
 
 impl Mixer for GatedDelta {
     fn forward(&self, x_TD: &Tensor, context: &Context) -> Tensor {
+        // A micro-batch may be empty.
+        if x_TD.size()[0] == 0 {
+            return x_TD.zeros_like();
+        }
         let documents = context.delta_documents();
         let [qkv_TF, z, b_TV, a_TV] = self.project(x_TD);
         let qkv_TF = causal_conv(&qkv_TF, &self.conv_weight, documents);

@@ -62,8 +62,12 @@ impl GatedDeltaConfig {
             named("A_log", &[heads], Init::LogUniform(0.01, 16.0)),
             named("conv1d.weight", &[self.conv_width(), 1, self.conv_kernel_dim], Init::Uniform(conv_bound)),
         ];
+        let sections = [self.key_width(), self.key_width(), self.value_width()];
+        specs[2].sections = Some((0, sections.to_vec()));
         for (name, outputs) in projections {
-            specs.extend(Linear::specs(prefix, name, width, outputs, false, std));
+            let linear = Linear::specs(prefix, name, width, outputs, false, std).into_iter();
+            let joint = name == "in_proj_qkv";
+            specs.extend(linear.map(|spec| if joint { spec.in_sections(0, &sections) } else { spec }));
         }
         specs.extend(RmsNorm::specs(prefix, "norm", self.value_head_dim));
         specs.extend(Linear::specs(prefix, "out_proj", self.value_width(), width, false, std));

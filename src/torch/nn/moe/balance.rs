@@ -11,7 +11,8 @@ use super::order::Order;
 pub fn aux_loss(choices_E: &[&Tensor], probabilities_E: &[&Tensor], num_rows: i64) -> Tensor {
     let choices_E = Tensor::stack(choices_E, 0).sum_dim_intlist([0i64].as_slice(), false, Kind::Float);
     let probabilities_E = Tensor::stack(probabilities_E, 0).sum_dim_intlist([0i64].as_slice(), false, Kind::Float);
-    let (rows, experts) = (num_rows as f64, probabilities_E.size()[0] as f64);
+    // A micro-batch may be empty.
+    let (rows, experts) = (num_rows.max(1) as f64, probabilities_E.size()[0] as f64);
     (choices_E * probabilities_E).sum(Kind::Float) * (experts / (rows * rows))
 }
 

@@ -37,13 +37,15 @@ impl Experts {
             let spec = ParamSpec::new(format!("{prefix}{name}"), &shape, Init::Normal(std)).stored_as(pieces);
             ParamSpec { is_linear: true, ..spec }
         };
-        params.map(spec).collect()
+        let mut specs: Vec<ParamSpec> = params.map(spec).collect();
+        specs[0].sections = Some((1, vec![inner, inner]));
+        specs
     }
 
     pub fn new(scope: &Scope<'_>, config: &MoeConfig) -> Experts {
         let names = config.names.experts.params();
         let [gate_up, down] = [0, 1].map(|index| scope.take(&names[index]));
-        let adapters = names.map(|name| StackedAdapter::new(scope, &name, config.router.num_experts));
+        let adapters = names.map(|name| StackedAdapter::new(scope, &name, gate_up.size()[0]));
         Experts { gate_up, down, adapters }
     }
 

@@ -49,7 +49,7 @@ impl Order {
 
     /// The weighted sum of each token's rows: `[T, D]` of the rows `[N, D]`, in their kind.
     pub fn combine(y_ND: &Tensor, weights_TK: &Tensor, rows_N: &Tensor) -> Tensor {
-        let y_TKD = y_ND.index_select(0, rows_N).view([weights_TK.size()[0], weights_TK.size()[1], -1]);
+        let y_TKD = y_ND.index_select(0, rows_N).view([weights_TK.size()[0], weights_TK.size()[1], y_ND.size()[1]]);
         weights_TK.to_kind(y_ND.kind()).unsqueeze(1).bmm(&y_TKD).squeeze_dim(1)
     }
 

@@ -11,10 +11,10 @@ const DOWN: &str = "experts.down_proj";
 /// The pieces of a parameter as the folder has them; the family's own where the folder has none of either kind.
 pub(super) fn pieces_in<'a>(spec: &ParamSpec, find: &impl Fn(&str) -> Option<&'a Stored>) -> Vec<Piece> {
     let stem = [GATE_UP, DOWN].into_iter().find_map(|end| spec.name.strip_suffix(end).map(|base| (base, end)));
-    let (Some((base, end)), [experts, rows, cols]) = (stem, spec.shape.as_slice()) else { return spec.pieces.clone() };
+    let (Some((base, end)), [experts, rows, cols]) = (stem, spec.whole_shape()) else { return spec.pieces.clone() };
     let stacked = format!("{base}{end}");
     if find(&stacked).is_some() && !spec.pieces.is_empty() {
-        return vec![as_stored(Piece::whole(&stacked, &spec.shape), base, find)];
+        return vec![as_stored(Piece::whole(&stacked, spec.whole_shape()), base, find)];
     }
     let each = |expert: i64, name: &str, rows: Option<(i64, i64)>, shape: [i64; 2]| Piece {
         name: format!("{base}experts.{expert}.{name}.weight"),

@@ -15,7 +15,7 @@ use super::packed::{Fp8, Int4, unpack_mxfp4};
 use super::parallel::{Job, run};
 use super::stored::{Place, Source, Stored};
 use crate::native::bytes_mut;
-use crate::nn::ParamStore;
+use crate::nn::{ParamStore, Region};
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 
@@ -42,46 +42,59 @@ pub fn load_weights_from(params: &ParamStore, origin: &Origin, options: &LoadOpt
     let pieces: Vec<_> = params.ids().map(|id| (id, pieces_in(params.spec(id), &find))).collect();
     compare_part(pieces.iter().flat_map(|(_, pieces)| pieces), origin, options)?;
     let _no_grad = tch::no_grad_guard();
-    let mut direct: Vec<(Tensor, &Checkpoint, &Place)> = Vec::new();
-    let mut staged: Vec<(Tensor, &Checkpoint, &Stored)> = Vec::new();
-    let mut grown: Vec<(Tensor, i64)> = Vec::new();
+    let mut direct: Vec<(Tensor, &Checkpoint, &Place, i64)> = Vec::new();
+    let mut staged: Vec<(Tensor, &Checkpoint, &Stored, Region)> = Vec::new();
+    let mut grown: Vec<(Tensor, &Checkpoint, &Stored)> = Vec::new();
     for (id, pieces) in &pieces {
-        let leaf = params.leaf(*id).detach();
+        let (spec, leaf) = (params.spec(*id), params.leaf(*id).detach());
         for piece in pieces.iter().filter(|piece| !piece.repeats) {
             let Some((checkpoint, stored)) = origin.find(&piece.name) else {
                 let left = is_optional(&piece.name, options) || !origin.covers(&piece.name);
                 assert!(left, "{} was compared", piece.name);
                 continue;
             };
-            let mut view = piece.view(&leaf);
-            if stored.shape != piece.shape {
-                assert!(may_grow(piece, &stored.shape, options), "{} was compared", piece.name);
-                grown.push((view.shallow_clone(), stored.shape[0]));
-                view = view.narrow(0, 0, stored.shape[0]);
-            }
-            match &stored.source {
-                Source::Plain(place) if view.device() == Device::Cpu && view.is_contiguous() => {
-                    direct.push((view, checkpoint, place));
+            // What other ranks hold of the piece is not read here.
+            for mut part in spec.piece_parts(piece) {
+                let mut view = spec.part_view(piece, &part, &leaf);
+                if stored.shape != piece.shape {
+                    assert!(may_grow(piece, &stored.shape, options), "{} was compared", piece.name);
+                    let (start, len) = part.stored[0];
+                    let known = (stored.shape[0] - start).clamp(0, len);
+                    grown.push((view.narrow(0, known, len - known), checkpoint, stored));
+                    view = view.narrow(0, 0, known);
+                    part.stored[0].1 = known;
                 }
-                _ => staged.push((view, checkpoint, stored)),
+                match (&stored.source, first_element(&part.stored, &stored.shape)) {
+                    (Source::Plain(place), Some(first)) if view.device() == Device::Cpu && view.is_contiguous() => {
+                        direct.push((view, checkpoint, place, first));
+                    }
+                    _ => staged.push((view, checkpoint, stored, part.stored)),
+                }
             }
         }
     }
     let to = |tensor: &Tensor| Dtype::of(tensor.kind()).expect("a parameter's kind is a file's type");
-    let jobs = direct.iter_mut().map(|(view, checkpoint, place)| {
+    let jobs = direct.iter_mut().map(|(view, checkpoint, place, first)| {
         let (to, (file, info)) = (to(view), checkpoint.place(place));
-        Job { file, info, offset: 0, to, target: bytes_mut(view) }
+        let offset = *first as u64 * info.dtype.bits() / 8;
+        Job { file, info, offset, to, target: bytes_mut(view) }
     });
     run(jobs.collect())?;
-    for (view, checkpoint, stored) in staged {
-        checkpoint.copy_into(stored, &view)?;
+    for (view, checkpoint, stored, region) in staged {
+        checkpoint.copy_into(stored, &region, &view)?;
     }
-    for (table, rows) in grown {
-        let mean = table.narrow(0, 0, rows).mean_dim([0i64].as_slice(), false, Kind::Double);
-        let mut new = table.narrow(0, rows, table.size()[0] - rows);
+    for (mut new, checkpoint, stored) in grown.into_iter().filter(|(new, ..)| new.numel() > 0) {
+        let mean = checkpoint.read(stored, new.kind())?.mean_dim([0i64].as_slice(), false, Kind::Double);
         new.copy_(&mean.expand_as(&new));
     }
     Ok(())
+}
+
+/// Where a region begins in the elements of a tensor of this shape, if it lies in one run.
+fn first_element(region: &Region, shape: &[i64]) -> Option<i64> {
+    let whole_rows = region.iter().zip(shape).skip(1).all(|(&(start, len), size)| start == 0 && len == *size);
+    let row: i64 = shape.iter().skip(1).product();
+    whole_rows.then(|| region.first().map_or(0, |(start, _)| start * row))
 }
 
 impl Checkpoint {
@@ -156,10 +169,10 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Fills `view`, of the stored shape, by rows that fit into `STAGE`.
-    fn copy_into(&self, stored: &Stored, view: &Tensor) -> Result<(), TensorFileError> {
+    /// Fills `view` with a region of the stored tensor, by rows that fit into `STAGE`.
+    fn copy_into(&self, stored: &Stored, region: &Region, view: &Tensor) -> Result<(), TensorFileError> {
         let bytes = |elements: i64| elements * view.kind().elt_size_in_bytes() as i64;
-        let Some(&rows) = stored.shape.first() else {
+        let Some(&(first, rows)) = region.first() else {
             view.shallow_clone().copy_(&self.read(stored, view.kind())?);
             return Ok(());
         };
@@ -167,7 +180,10 @@ impl Checkpoint {
         let mut start = 0;
         while start < rows {
             let len = step.min(rows - start);
-            view.narrow(0, start, len).copy_(&self.read_rows(stored, start, len, view.kind())?);
+            let read = self.read_rows(stored, first + start, len, view.kind())?;
+            let columns = (1..).zip(&region[1..]);
+            let read = columns.fold(read, |read, (dim, &(start, len))| read.narrow(dim, start, len));
+            view.narrow(0, start, len).copy_(&read);
             start += len;
         }
         Ok(())

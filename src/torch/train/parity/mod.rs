@@ -8,11 +8,13 @@ mod drift;
 mod export;
 mod fixture;
 mod indexers;
+mod layout;
 mod report;
 mod run;
 
 pub use drift::{Drift, drift};
 pub use export::export;
 pub use fixture::FixtureError;
+pub use layout::{Steps, compare_steps, steps_on};
 pub use report::{ParityReport, Row};
 pub use run::{ParityError, parity};

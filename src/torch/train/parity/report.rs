@@ -7,6 +7,10 @@ use tch::{Kind, Tensor};
 const RELATIVE: f64 = 1e-4;
 /// Of the largest value of the reference's tensor.
 const ABSOLUTE: f64 = 1e-5;
+/// Of one process's values, and of the largest one of a tensor, for a layout of several ranks,
+const OF_LAYOUT: f64 = 1e-5;
+/// and of weights after steps of AdamW, which divides small gradients by their size, rounding or not.
+const OF_LAYOUT_WEIGHTS: f64 = 1e-3;
 /// So many times that is tolerated of an ill-conditioned model,
 const ILL_CONDITIONED: f64 = 10.0;
 /// and of its gradients' norms after steps of AdamW, which divides small gradients by their size, noise or not.
@@ -35,6 +39,8 @@ pub struct ParityReport {
     /// Set for gated delta nets: changing the weights of the fixtures' models by 1e-7 moves the reference's own
     /// gradients by 6e-5 of the largest, and the norms of the steps' gradients by 2 %.
     pub(super) ill_conditioned: bool,
+    /// Whether a layout is compared with one process.
+    pub(super) of_layout: bool,
 }
 
 impl ParityReport {
@@ -55,10 +61,15 @@ impl ParityReport {
         let difference = (found - &expected).abs();
         let factor = match (self.ill_conditioned, quantity) {
             (false, _) => 1.0,
-            (true, "adamw.grad_norm") => ILL_CONDITIONED_PATH,
+            (true, "adamw.grad_norm" | "grad_norms") => ILL_CONDITIONED_PATH,
             (true, _) => ILL_CONDITIONED,
         };
-        let tolerated = ((expected.abs() * RELATIVE + largest * ABSOLUTE) * factor).clamp_min(f64::MIN_POSITIVE);
+        let (relative, absolute) = match (self.of_layout, quantity) {
+            (false, _) => (RELATIVE, ABSOLUTE),
+            (true, "weights") => (OF_LAYOUT_WEIGHTS, OF_LAYOUT_WEIGHTS),
+            (true, _) => (OF_LAYOUT, OF_LAYOUT),
+        };
+        let tolerated = ((expected.abs() * relative + largest * absolute) * factor).clamp_min(f64::MIN_POSITIVE);
         let whole = |x: f64| if x.is_nan() { f64::INFINITY } else { x };
         let error = whole(difference.max().double_value(&[]) / largest.max(f64::MIN_POSITIVE));
         let excess = whole((difference / tolerated).max().double_value(&[]));

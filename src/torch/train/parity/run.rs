@@ -3,9 +3,12 @@
 use super::fixture::{Document, Fixture, FixtureError};
 use super::indexers::compare_indexers;
 use super::report::ParityReport;
-use crate::model::{Decoder, Decoding, EncoderModel, ModelConfig, Prompt, Targets, TextBatch, TextOptions, generate};
+use crate::comm::Mesh;
+use crate::model::{
+    Decoder, Decoding, DivisionError, EncoderModel, ModelConfig, Prompt, Targets, TextBatch, TextOptions, generate,
+};
 use crate::native::NativeError;
-use crate::nn::{GradBuffer, ParamId, ParamSpec, ParamStore};
+use crate::nn::{Division, GradBuffer, ParamId, ParamSpec, ParamStore};
 use crate::tape::{Execution, Policy, Slot};
 use crate::train::peft::names_in_file;
 use crate::train::peft_names::PREFIX;
@@ -25,13 +28,15 @@ pub enum ParityError {
     Adapter(#[from] AdapterError),
     #[error(transparent)]
     Native(#[from] NativeError),
+    #[error(transparent)]
+    Division(#[from] DivisionError),
     #[error("{path}: {source}")]
     Write { path: PathBuf, source: std::io::Error },
 }
 
 /// What a step's loss is made of.
 pub(super) struct Loss {
-    total: f64,
+    pub total: f64,
     /// The routers' weighted part of it.
     of_routers: f64,
     /// The load-balancing loss, unweighted.
@@ -40,21 +45,22 @@ pub(super) struct Loss {
 
 /// A part of the model with its parameters and their gradients.
 pub(super) struct Pool<M> {
-    model: M,
+    pub model: M,
     pub params: Rc<ParamStore>,
     pub grads: GradBuffer,
-    adamw: AdamW,
+    pub adamw: AdamW,
 }
 
 pub(super) struct Models {
     pub text: Pool<Decoder>,
-    vision: Option<Pool<Box<dyn EncoderModel>>>,
+    pub vision: Option<Pool<Box<dyn EncoderModel>>>,
     placeholders: Vec<i64>,
     num_feature_tensors: usize,
     /// Of the last step.
     pub mixer_losses: Vec<f64>,
     /// Of the decoder's segments.
     policy: Policy,
+    pub mesh: Rc<Mesh>,
 }
 
 /// Runs the fixture in `folder`, float32 on the CPU.
@@ -108,7 +114,7 @@ pub fn parity(folder: &Path) -> Result<ParityReport, ParityError> {
 }
 
 impl<M> Pool<M> {
-    fn new(
+    pub fn new(
         specs: Vec<ParamSpec>,
         fixture: &Fixture,
         folder: &Path,
@@ -127,11 +133,29 @@ impl<M> Pool<M> {
 
 impl Models {
     pub fn load(fixture: &Fixture, config: &ModelConfig, folder: &Path) -> Result<Models, ParityError> {
-        let text = Pool::new(Decoder::specs(&config.decoder), fixture, folder, |params| {
-            Decoder::new(&config.decoder, params)
-        })?;
-        let vision = config
-            .encoder
+        Models::load_on(fixture, config, folder, Rc::new(Mesh::single()), false)
+    }
+
+    /// As `load`, the parts that a rank of `mesh` holds; `sequence`: in sequence parallelism.
+    pub fn load_on(
+        fixture: &Fixture,
+        config: &ModelConfig,
+        folder: &Path,
+        mesh: Rc<Mesh>,
+        sequence: bool,
+    ) -> Result<Models, ParityError> {
+        let (tp, ep) = (&mesh.tp, &mesh.ep);
+        let division = Division { tp: tp.world(), tp_rank: tp.rank(), sequence, ep: ep.world(), ep_rank: ep.rank() };
+        let (decoder, specs) = match division.is_whole() {
+            true => (config.decoder.clone(), Decoder::specs(&config.decoder)),
+            false => (config.decoder.divided(&division)?, config.decoder.divided_specs(&division)?),
+        };
+        let text = Pool::new(specs, fixture, folder, |params| Decoder::new(&decoder, params))?;
+        let encoder = match (&config.encoder, division.tp) {
+            (Some(family), tp) if tp > 1 => Some(family.divided(&division)?),
+            (family, _) => family.clone(),
+        };
+        let vision = encoder
             .as_ref()
             .map(|family| Pool::new(family.specs(), fixture, folder, |params| family.build(params, Policy::Keep)));
         Ok(Models {
@@ -141,6 +165,7 @@ impl Models {
             num_feature_tensors: config.num_feature_tensors(),
             mixer_losses: Vec::new(),
             policy: Policy::Keep,
+            mesh,
         })
     }
 
@@ -155,8 +180,8 @@ impl Models {
         let made = vision.model.record(&grids);
         let inputs = vec![(made.pixels, Tensor::cat(&pixels, 0))];
         let begin = if train { Execution::new } else { Execution::forward_only };
-        let mut execution = begin(made.tape, vision.params.clone(), inputs);
-        execution.forward();
+        let mut execution = begin(made.tape, vision.params.clone(), inputs).with_mesh(self.mesh.clone());
+        execution.forward().expect("there is no other rank");
         Some((execution, made.outputs))
     }
 
@@ -167,11 +192,17 @@ impl Models {
         documents
             .iter()
             .for_each(|document| cu_seqlens.push(cu_seqlens[cu_seqlens.len() - 1] + document.input_ids.len()));
+        let no_positions = |shape: &[i64]| Tensor::zeros(shape, (Kind::Int64, Device::Cpu));
         let placeholder = |(_, id): &(i64, &i64)| self.placeholders.contains(id);
         TextBatch {
             feature_rows: (0..).zip(&input_ids).filter(placeholder).map(|(row, _)| row).collect(),
             input_ids: Tensor::from_slice(&input_ids),
-            position_ids: Tensor::cat(&positions, -1),
+            position_ids: match positions.is_empty() {
+                // An empty row.
+                true if self.text.model.config().has_three_axes() => no_positions(&[3, 0]),
+                true => no_positions(&[0]),
+                false => Tensor::cat(&positions, -1),
+            },
             cu_seqlens,
         }
     }
@@ -195,7 +226,7 @@ impl Models {
                 .collect()
         });
         let mut execution = Execution::forward_only(Rc::new(made.tape), self.text.params.clone(), inputs);
-        execution.forward();
+        execution.forward().expect("there is no other rank");
         let routed = made.routing.iter().flat_map(|routing| &routing.experts).filter_map(|routed| {
             let outputs = routed.outputs?.map(|slot| execution.value(slot).shallow_clone());
             Some((routed.layer.trim_start_matches("layer ").to_owned(), routed.media, outputs))
@@ -256,6 +287,17 @@ impl Models {
 
     /// The loss, and all gradients into the pools' buffers.
     pub fn step(&mut self, documents: &[&Document], scale: f64) -> Result<Loss, ParityError> {
+        self.zero_grads();
+        self.accumulate(documents, scale)
+    }
+
+    pub fn zero_grads(&mut self) {
+        self.text.grads.zero();
+        self.vision.iter_mut().for_each(|vision| vision.grads.zero());
+    }
+
+    /// As `step`, added to what the buffers hold.
+    pub fn accumulate(&mut self, documents: &[&Document], scale: f64) -> Result<Loss, ParityError> {
         let encoder = self.encode(documents, true);
         let targets =
             Targets { labels: documents.iter().flat_map(|document| document.targets.clone()).collect(), scale };
@@ -271,7 +313,8 @@ impl Models {
         });
         let inputs = inputs.collect();
         let mut execution = Execution::new(Rc::new(made.tape), self.text.params.clone(), inputs);
-        execution.forward();
+        execution = execution.with_mesh(self.mesh.clone());
+        execution.forward()?;
         let loss_slot = made.loss.expect("targets were given");
         let value = |slot: Slot| execution.value(slot).double_value(&[]);
         let routers = made.routing.map(|routing| routing.losses).unwrap_or_default();
@@ -279,13 +322,11 @@ impl Models {
         let loss = Loss { total: value(loss_slot), of_routers: of_routers.sum(), aux: routers.aux.map(value) };
         self.mixer_losses = made.mixer_losses.iter().map(|slot| execution.value(*slot).double_value(&[])).collect();
         execution.seed(loss_slot, Tensor::from(1.0));
-        self.text.grads.zero();
         execution.backward(Some(&mut self.text.grads))?;
         if let (Some((mut encoder, outputs)), Some(vision)) = (encoder, &mut self.vision) {
             for (slot, output) in made.features.iter().zip(outputs) {
                 execution.input_grad(*slot).into_iter().for_each(|grad| encoder.seed(output, grad));
             }
-            vision.grads.zero();
             encoder.backward(Some(&mut vision.grads))?;
         }
         Ok(loss)
@@ -389,7 +430,7 @@ impl Models {
 }
 
 /// Tensors of the trained parameters' shapes as the reference names their parts.
-fn reference_parts(params: &ParamStore, tensor: impl Fn(ParamId) -> Tensor) -> Vec<(String, Tensor)> {
+pub(super) fn reference_parts(params: &ParamStore, tensor: impl Fn(ParamId) -> Tensor) -> Vec<(String, Tensor)> {
     let adapters = names_in_file(params);
     let named = |name: &str| {
         let name = adapters.get(name).map_or(name, String::as_str);

@@ -1,0 +1,154 @@
+//! Where the layers of a decoder are shared among ranks: into and out of what is split.
+//!
+//! On one rank there are no regions, and nothing here records anything.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use tch::Tensor;
+
+use super::layer::Branch;
+use super::moe::Recording;
+use super::record::index;
+use crate::native::embedding;
+use crate::nn::{Division, ParamId};
+use crate::tape::{Slot, Tape};
+
+/// The region that a branch's segment runs in.
+pub(super) struct Entered {
+    pub x: Slot,
+    /// Whether the norm was recorded before it.
+    pub is_normed: bool,
+    /// Of the segment.
+    pub ids: Vec<ParamId>,
+}
+
+impl Recording {
+    /// Into a region: all tokens.
+    pub fn enter(&self, tape: &mut Tape, x: Slot) -> Slot {
+        match self.division {
+            Division { tp: 1, .. } => x,
+            Division { sequence: true, .. } => tape.gather(x, self.num_tokens),
+            _ => tape.enter(x),
+        }
+    }
+
+    /// Out of it: the ranks' sum.
+    pub fn leave(&self, tape: &mut Tape, y: Slot) -> Slot {
+        match self.division {
+            Division { tp: 1, .. } => y,
+            Division { sequence: true, .. } => tape.scatter(y, self.num_tokens),
+            _ => tape.leave(y),
+        }
+    }
+
+    /// After a branch that all ranks computed alike.
+    pub fn part(&self, tape: &mut Tape, y: Slot) -> Slot {
+        tape.set_alike(false);
+        if self.splits_tokens() { tape.part(y, self.num_tokens) } else { y }
+    }
+
+    /// Whether tokens are split among ranks outside of regions.
+    pub fn splits_tokens(&self) -> bool {
+        self.division.tp > 1 && self.division.sequence
+    }
+
+    /// The tokens that this rank has outside of regions.
+    pub fn tokens(&self) -> Range<i64> {
+        if self.splits_tokens() { self.division.part(self.num_tokens) } else { 0..self.num_tokens }
+    }
+
+    /// Records what follows as computed by all ranks alike, outside of regions, where it is.
+    pub fn set_alike(&self, tape: &mut Tape, alike: bool) {
+        tape.set_alike(alike && self.division.tp > 1 && !self.division.sequence);
+    }
+}
+
+impl<T: ?Sized + 'static> Branch<T> {
+    /// Enters a region with the branch's input; in sequence parallelism its norm comes first, on the rank's own tokens.
+    pub fn enter(self: &Rc<Self>, tape: &mut Tape, name: &str, x: Slot, recording: &Recording) -> Entered {
+        if !recording.splits_tokens() {
+            let ids = [self.norm_ids.as_slice(), &self.ids].concat();
+            return Entered { x: recording.enter(tape, x), is_normed: false, ids };
+        }
+        let branch = self.clone();
+        let forward = move |reads: &[Tensor]| vec![branch.norm.forward(&reads[0])];
+        let x = tape.run(format!("{name} norm"), &self.norm_ids, recording.policy, &[x], 1, forward)[0];
+        Entered { x: recording.enter(tape, x), is_normed: true, ids: self.ids.clone() }
+    }
+
+    /// For a branch that all ranks compute alike, on all tokens.
+    pub fn collect(&self, tape: &mut Tape, x: Slot, recording: &Recording) -> Entered {
+        let x = if recording.splits_tokens() { tape.collect(x, recording.num_tokens) } else { x };
+        tape.set_alike(recording.division.tp > 1);
+        Entered { x, is_normed: false, ids: [self.norm_ids.as_slice(), &self.ids].concat() }
+    }
+
+    /// What the module reads.
+    pub fn normed(&self, x: &Tensor, is_normed: bool) -> Tensor {
+        if is_normed { x.shallow_clone() } else { self.norm.forward(x) }
+    }
+}
+
+/// Which rows encoders' features replace, among the tokens that a rank has outside of regions.
+pub(super) struct FeatureRows {
+    rows: Rc<Tensor>,
+    /// Of the features, those of these rows; `None`: all.
+    chosen: Option<Rc<Tensor>>,
+}
+
+impl FeatureRows {
+    pub fn new(rows: &[i64], recording: &Recording, device: tch::Device) -> FeatureRows {
+        if !recording.splits_tokens() {
+            return FeatureRows { rows: index(rows, device), chosen: None };
+        }
+        let held = recording.tokens();
+        let (own, chosen): (Vec<i64>, Vec<i64>) =
+            rows.iter().zip(0..).filter(|(row, _)| held.contains(row)).map(|(row, at)| (row - held.start, at)).unzip();
+        FeatureRows { rows: index(&own, device), chosen: Some(index(&chosen, device)) }
+    }
+
+    pub fn put(&self, tape: &mut Tape, x: Slot, features: Slot) -> Slot {
+        let features = self.own(tape, features);
+        tape.put_rows(x, self.rows.clone(), features)
+    }
+
+    pub fn add(&self, tape: &mut Tape, x: Slot, features: Slot) -> Slot {
+        let features = self.own(tape, features);
+        tape.add_rows(x, self.rows.clone(), features)
+    }
+
+    fn own(&self, tape: &mut Tape, features: Slot) -> Slot {
+        match &self.chosen {
+            Some(chosen) => {
+                let features = tape.enter(features);
+                tape.take_rows(features, chosen.clone())
+            }
+            None => features,
+        }
+    }
+}
+
+/// A table of tokens, or a part of it.
+pub(super) struct TokenTable {
+    pub table: Tensor,
+    /// The token of its first row.
+    pub first: i64,
+    /// The token whose row gets no gradient, or -1.
+    pub padding: i64,
+    pub is_part: bool,
+}
+
+impl TokenTable {
+    /// The rows of these tokens; of a part, zeros for tokens that others have.
+    pub fn look_up(&self, ids: &Tensor) -> Tensor {
+        if !self.is_part {
+            return embedding(&self.table, ids, self.padding);
+        }
+        let last = self.table.size()[0] - 1;
+        let own = ids - self.first;
+        let is_own = own.ge(0).logical_and(&own.le(last)).unsqueeze(-1).to_kind(self.table.kind());
+        let padding = self.padding - self.first;
+        embedding(&self.table, &own.clamp(0, last), if (0..=last).contains(&padding) { padding } else { -1 }) * is_own
+    }
+}

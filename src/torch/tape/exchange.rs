@@ -1,0 +1,78 @@
+//! Rows on their way to experts that are spread over ranks, and back. Nothing is dropped and nothing padded: every rank
+//! knows how many rows every other has for each expert, and sends as many.
+
+use std::ops::Range;
+
+use tch::Tensor;
+
+use crate::comm::ProcessGroup;
+use crate::native::NativeError;
+use crate::nn::share;
+
+/// What goes where. Experts are dealt as [`share`] says.
+pub(super) struct Exchange {
+    /// Rows that this rank sends to each rank, and takes of each.
+    sent: Vec<i64>,
+    taken: Vec<i64>,
+    /// For each row here, sorted by expert and then by the rank that it came from, its place among those that were taken;
+    /// and the inverse.
+    order: Tensor,
+    places: Tensor,
+    counts: Tensor,
+}
+
+impl Exchange {
+    /// `counts` `[ranks, E]`: the rows that each rank has for each expert.
+    pub fn new(group: &ProcessGroup, counts: &Tensor) -> Exchange {
+        let (ranks, rank, device) = (group.world(), group.rank(), counts.device());
+        let num_experts = counts.size()[1] as usize;
+        let all = Vec::<i64>::try_from(counts.flatten(0, -1)).expect("counts are integers");
+        let experts = |rank: usize| -> Range<usize> {
+            let held = share(num_experts as i64, ranks, rank);
+            held.start as usize..held.end as usize
+        };
+        let of = |from: usize, experts: Range<usize>| &all[from * num_experts..][experts];
+        let sent = (0..ranks).map(|to| of(rank, experts(to)).iter().sum()).collect();
+        let taken: Vec<i64> = (0..ranks).map(|from| of(from, experts(rank)).iter().sum()).collect();
+        let own = experts(rank);
+        // Where the rows of each rank for each expert here begin.
+        let mut at = 0;
+        let starts: Vec<Vec<i64>> = (0..ranks)
+            .map(|from| {
+                let next = |count: &i64| {
+                    at += count;
+                    at - count
+                };
+                of(from, own.clone()).iter().map(next).collect()
+            })
+            .collect();
+        let mut order = Vec::with_capacity(at as usize);
+        let mut sums = Vec::with_capacity(own.len());
+        for (index, expert) in own.enumerate() {
+            let before = order.len();
+            for (from, starts) in starts.iter().enumerate() {
+                order.extend(starts[index]..starts[index] + all[from * num_experts + expert]);
+            }
+            sums.push((order.len() - before) as i64);
+        }
+        let mut places = vec![0i64; order.len()];
+        (0..).zip(&order).for_each(|(row, place)| places[*place as usize] = row);
+        let tensor = |values: &[i64]| Tensor::from_slice(values).to_device(device);
+        Exchange { sent, taken, order: tensor(&order), places: tensor(&places), counts: tensor(&sums) }
+    }
+
+    /// Rows of each expert here, `[experts of this rank]`.
+    pub fn counts(&self) -> Tensor {
+        self.counts.shallow_clone()
+    }
+
+    /// Rows sorted by expert to where the experts are, sorted so again.
+    pub fn to_experts(&self, group: &ProcessGroup, rows: &Tensor) -> Result<Tensor, NativeError> {
+        Ok(group.all_to_all(rows, &self.sent, &self.taken)?.index_select(0, &self.order))
+    }
+
+    /// Back to where the rows came from, in their order there.
+    pub fn from_experts(&self, group: &ProcessGroup, rows: &Tensor) -> Result<Tensor, NativeError> {
+        group.all_to_all(&rows.index_select(0, &self.places), &self.taken, &self.sent)
+    }
+}
