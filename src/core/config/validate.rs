@@ -6,7 +6,7 @@ use std::path::Path;
 use super::error::{Problem, code};
 use super::node::{Node, float};
 use super::suggest;
-use super::{Balance, Placement, RunConfig};
+use super::{Balance, Placement, Recompute, RunConfig};
 
 /// Reports broken rules. A rule over a key in `failed` is not asked: its value is not the user's.
 pub(super) fn validate(config: &RunConfig, tree: &Node, failed: &BTreeSet<String>, problems: &mut Vec<Problem>) {
@@ -15,6 +15,7 @@ pub(super) fn validate(config: &RunConfig, tree: &Node, failed: &BTreeSet<String
     rules.model(config);
     rules.pools(config);
     rules.limits(config);
+    rules.memory(config);
     rules.files(config);
 }
 
@@ -131,6 +132,35 @@ impl Rules<'_> {
         self.broken(timeout.duration().is_zero(), code::OUT_OF_RANGE, &["scheduler.join_timeout"], || {
             (format!("`scheduler.join_timeout`: must be above 0, found `{timeout}`"), "actors need time to start")
         });
+    }
+
+    fn memory(&mut self, config: &RunConfig) {
+        let (memory, model) = (&config.memory, &config.model);
+        let pools = [
+            ("foundation", memory.activation_budget.foundation, model.foundation.recompute),
+            ("encoder", memory.activation_budget.encoder, model.image_encoder.recompute),
+        ];
+        for (pool, budget, recompute) in pools {
+            let key = format!("memory.activation_budget.{pool}");
+            self.broken(budget.is_some_and(|budget| budget.bytes() == 0), code::OUT_OF_RANGE, &[&key], || {
+                (format!("`{key}`: must be above 0, found `0B`"), "null is no budget: all activations are kept")
+            });
+            let part = if pool == "encoder" { "model.image_encoder" } else { "model.foundation" };
+            let other = format!("{part}.recompute");
+            let both = budget.is_some() && recompute != Recompute::None;
+            self.broken(both, code::COMBINATION, &[&other, &key], || {
+                (
+                    format!("`{other}: all` beside `{key}`"),
+                    "under a budget the plan says what is computed again: drop one",
+                )
+            });
+        }
+        self.broken(
+            memory.throttle.is_some_and(|rate| rate.bytes() == 0),
+            code::OUT_OF_RANGE,
+            &["memory.throttle"],
+            || ("`memory.throttle`: must be above 0, found `0B`".to_owned(), "null is no throttle"),
+        );
     }
 
     fn files(&mut self, config: &RunConfig) {

@@ -7,6 +7,7 @@
 
 mod balance;
 mod batch;
+pub mod cct;
 mod coordinator;
 mod cost;
 mod error;

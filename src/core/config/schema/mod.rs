@@ -3,6 +3,7 @@
 
 mod data;
 mod lora;
+mod memory;
 mod model;
 mod pools;
 mod run;
@@ -12,6 +13,7 @@ pub use data::{
     BadSamples, Data, Format, ImageLimits, OnChange, Pack, PackMode, Paths, Template, TrainFile, VideoLimits,
 };
 pub use lora::Lora;
+pub use memory::{ActivationBudget, Memory};
 pub use model::{JsonMap, Model, Moe, Mtp, Part, Recompute, Weights};
 pub use pools::{Balance, ContextAttention, DataPool, Edge, Edges, EncoderPool, FoundationPool, Placement, PoolName, Pools, Scheduler};
 pub use run::{Checkpoint, Eval, Level, Log, Run, RunConfig};

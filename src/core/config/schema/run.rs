@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Data, Edges, Model, Placement, PoolName, Pools, Scheduler, Train};
+use super::{Data, Edges, Memory, Model, Placement, PoolName, Pools, Scheduler, Train};
 use crate::config::{Device, Threads};
 
 /// Everything a run needs, checked. It travels between processes as JSON.
@@ -25,6 +25,9 @@ pub struct RunConfig {
     /// How many bytes may be in flight between pools.
     #[serde(default)]
     pub edges: Edges,
+    /// What activations may take between forward and backward.
+    #[serde(default)]
+    pub memory: Memory,
     /// The scheduler actor.
     #[serde(default)]
     pub scheduler: Scheduler,
