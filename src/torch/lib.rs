@@ -12,5 +12,6 @@ pub mod model;
 pub mod native;
 #[allow(non_snake_case)]
 pub mod nn;
+#[allow(non_snake_case)]
 pub mod tape;
 pub mod train;

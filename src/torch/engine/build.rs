@@ -1,5 +1,6 @@
 //! An actor's engine from the run's configuration: device, groups, weights or checkpoint, parts.
 
+use super::activations::Activations;
 use super::encoder::EncoderPart;
 use super::family::Families;
 use super::foundation::FoundationPart;
@@ -65,7 +66,10 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
             let params = encoder_specs(&spec.config, family.as_ref())?;
             let pool = build_pool(spec, device, "encoder", params, lanes, num_encoders)?;
             let model = family.build(pool.params(), policy(encoder_part));
-            Some(EncoderPart::new(spec.me.index, model, pool))
+            let budget = spec.config.memory.activation_budget.encoder;
+            let key = "memory.activation_budget.encoder";
+            let activations = Activations::new(&spec.config.memory, key, budget, device)?;
+            Some(EncoderPart::new(spec.me.index, model, pool).with_activations(activations))
         }
         _ => None,
     };
@@ -79,7 +83,10 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
                 Some(family) => is_trained(&encoder_specs(&spec.config, family.as_ref())?),
                 None => false,
             };
-            Some(FoundationPart::new(spec.me.index, model, pool, encoder_trained))
+            let budget = spec.config.memory.activation_budget.foundation;
+            let key = "memory.activation_budget.foundation";
+            let activations = Activations::new(&spec.config.memory, key, budget, device)?;
+            Some(FoundationPart::new(spec.me.index, model, pool, encoder_trained).with_activations(activations))
         }
         _ => None,
     };

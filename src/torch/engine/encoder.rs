@@ -1,5 +1,6 @@
 //! The encoder's part of a step: units forward in deadline order, backward in lane order as gradients come back.
 
+use super::activations::Activations;
 use super::buffer::TorchBuffer;
 use super::parts::Parts;
 use crate::model::EncoderModel;
@@ -19,6 +20,7 @@ pub struct EncoderPart {
     index: u32,
     model: Box<dyn EncoderModel>,
     pub(super) pool: Pool,
+    activations: Activations,
     steps: VecDeque<Step>,
 }
 
@@ -51,7 +53,12 @@ enum Phase {
 impl EncoderPart {
     /// Encoder `index` of the run.
     pub fn new(index: u32, model: Box<dyn EncoderModel>, pool: Pool) -> Self {
-        Self { index, model, pool, steps: VecDeque::new() }
+        Self { index, model, pool, activations: Activations::default(), steps: VecDeque::new() }
+    }
+
+    /// Under a budget for activations.
+    pub fn with_activations(self, activations: Activations) -> Self {
+        Self { activations, ..self }
     }
 
     pub(super) fn plan(&mut self, plan: &StepPlan) {
@@ -100,6 +107,8 @@ impl EncoderPart {
 
     fn encode_next(&mut self, version: Version, ports: &mut Ports) -> Result<bool, EngineError> {
         let trained = self.pool.is_trained();
+        // Every unit of a step may be out before the first comes back.
+        let alive = self.steps.front().map_or(1, |step| step.units.len());
         let steps = self.steps.iter_mut().filter(|step| !trained || step.id.0 == version.0);
         // To each replica in order: the features of a later pack would take the credit that an earlier pack's need.
         let mut blocked = Vec::new();
@@ -120,9 +129,10 @@ impl EncoderPart {
         let record = self.model.record(&grids);
         let params = self.pool.params().clone();
         params.set_dropout(Some(work.unit.id.seed()));
+        let rows = pixels.size()[0];
         let inputs = vec![(record.pixels, pixels.to_kind(params.flat().kind()))];
         let mut run = match trained {
-            true => Execution::new(record.tape, params, inputs),
+            true => self.activations.begin(record.tape, params, inputs, rows, alive)?,
             false => Execution::forward_only(record.tape, params, inputs),
         };
         run.forward()?;
@@ -162,6 +172,8 @@ impl EncoderPart {
             outputs.iter().zip(grads).for_each(|(&slot, grad)| run.seed(slot, grad));
             self.pool.params().set_dropout(Some(work.unit.id.seed()));
             run.backward(self.pool.lane(lane))?;
+            let grids = work.unit.items.iter().map(|item| item.meta.grid.num_patches() as i64);
+            self.activations.learn(&run, grids.sum());
             return Ok(true);
         }
         Ok(false)

@@ -79,8 +79,6 @@ impl FoundationModel for DecoderModel {
     }
 
     fn record(&self, batch: &MicroBatch) -> FoundationTape {
-        let ids = batch.input_ids();
-        let placeholder = |(row, id): (i64, &i64)| self.placeholders.contains(id).then_some(row);
         // Positions come with three axes, of which a model of one axis takes the first.
         let axes = match self.decoder.config().has_three_axes() {
             true => batch.position_ids.shallow_clone(),
@@ -90,7 +88,8 @@ impl FoundationModel for DecoderModel {
             input_ids: batch.input_ids.shallow_clone(),
             position_ids: axes,
             cu_seqlens: batch.cu_seqlens.clone(),
-            feature_rows: (0..).zip(&ids).filter_map(placeholder).collect(),
+            feature_rows: self.feature_rows(batch),
+            row: batch.row.clone(),
         };
         let targets = Targets { labels: batch.targets(), scale: batch.loss_scale };
         let options = TextOptions {
@@ -106,6 +105,11 @@ impl FoundationModel for DecoderModel {
             loss: recorded.loss.expect("there are targets"),
             routing: recorded.routing,
         }
+    }
+
+    fn feature_rows(&self, batch: &MicroBatch) -> Vec<i64> {
+        let placeholder = |(row, id): (i64, &i64)| self.placeholders.contains(id).then_some(row);
+        (0..).zip(&batch.input_ids()).filter_map(placeholder).collect()
     }
 
     fn expert_sets(&self) -> Vec<ExpertSet> {

@@ -1,11 +1,11 @@
 //! The foundation's part of a step: its packs in order, each as soon as its tokens and features are there.
 
+use super::activations::Activations;
 use super::buffer::TorchBuffer;
 use super::parts::Parts;
 use super::routing::StepRouting;
 use crate::model::{ExpertSet, FoundationModel, MicroBatch};
 use crate::native::NativeError;
-use crate::tape::Execution;
 use crate::train::Pool;
 use loongforge_core::engine::{EngineError, Ports, Progress};
 use loongforge_core::message::{ActorId, Pack, RoutingReport, StepId, StepPlan, UnitId, Version};
@@ -20,6 +20,7 @@ pub struct FoundationPart {
     expert_sets: Vec<ExpertSet>,
     pub(super) pool: Pool,
     encoder_trained: bool,
+    activations: Activations,
     steps: VecDeque<Step>,
 }
 
@@ -56,7 +57,13 @@ impl FoundationPart {
     /// Foundation replica `index`; with `encoder_trained` it returns gradients of the features.
     pub fn new(index: u32, model: Box<dyn FoundationModel>, pool: Pool, encoder_trained: bool) -> Self {
         let expert_sets = model.expert_sets();
-        Self { index, model, expert_sets, pool, encoder_trained, steps: VecDeque::new() }
+        let activations = Activations::default();
+        Self { index, model, expert_sets, pool, encoder_trained, activations, steps: VecDeque::new() }
+    }
+
+    /// Under a budget for activations.
+    pub fn with_activations(self, activations: Activations) -> Self {
+        Self { activations, ..self }
     }
 
     pub(super) fn plan(&mut self, plan: &StepPlan) {
@@ -152,8 +159,10 @@ impl FoundationPart {
             loss_scale,
             num_features,
             feature_grads: self.encoder_trained,
+            row: None,
         };
         let record = self.model.record(&batch);
+        let rows = batch.input_ids.numel() as i64;
         let params = self.pool.params().clone();
         params.set_dropout(Some(work.pack.id.seed()));
         let kind = params.flat().kind();
@@ -163,7 +172,7 @@ impl FoundationPart {
             Tensor::cat(&of_units.collect::<Vec<_>>(), 0).to_kind(kind)
         };
         let inputs = record.features.iter().enumerate().map(|(index, &slot)| (slot, level(index))).collect();
-        let mut run = Execution::new(record.tape, params, inputs);
+        let mut run = self.activations.begin(record.tape, params, inputs, rows, 1)?;
         run.forward()?;
         let loss = run.value(record.loss).shallow_clone();
         if let Some(routing) = &record.routing {
@@ -172,6 +181,7 @@ impl FoundationPart {
         run.seed(record.loss, Tensor::ones_like(run.value(record.loss)));
         let lane = self.pool.own_lane();
         run.backward(self.pool.lane(lane))?;
+        self.activations.learn(&run, rows);
 
         let mut row = 0;
         for unit in work.units {

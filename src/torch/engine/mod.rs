@@ -3,8 +3,11 @@
 //! One engine type, [`TorchEngine`], holds an encoder part, a foundation part, or both (colocated). The parts do the
 //! computing and know nothing of commands; the engine orders their steps.
 
+mod activations;
 mod buffer;
 mod build;
+#[cfg(test)]
+mod context_tests;
 mod encoder;
 mod family;
 mod foundation;
@@ -13,6 +16,7 @@ mod routing;
 mod torch_engine;
 mod trained;
 
+pub use activations::Activations;
 pub use buffer::TorchBuffer;
 pub use build::{EngineSpec, build_engine, open_device};
 pub use encoder::EncoderPart;

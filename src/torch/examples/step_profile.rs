@@ -46,6 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         position_ids: Tensor::from_slice(&positions),
         cu_seqlens: std::iter::once(0).chain(ends).collect(),
         feature_rows: Vec::new(),
+        row: None,
     };
     let labels = Vec::<i64>::try_from(batch.input_ids.roll(-1, 0))?;
     let options =

@@ -10,7 +10,7 @@ use tch::Tensor;
 
 use super::decoder::{DivisionError, ExpertSet, Routing};
 use crate::nn::{Division, ParamSpec, ParamStore};
-use crate::tape::{Policy, Slot, Tape};
+use crate::tape::{Policy, RowShare, Slot, Tape};
 
 /// A kind of encoder.
 pub trait EncoderFamily: Debug + Send + Sync {
@@ -103,6 +103,11 @@ pub trait FoundationModel {
     /// Records forward and loss of one micro-batch.
     fn record(&self, batch: &MicroBatch) -> FoundationTape;
 
+    /// The tokens that features replace, in the features' order. Only a model whose rows ranks may share need say.
+    fn feature_rows(&self, _batch: &MicroBatch) -> Vec<i64> {
+        Vec::new()
+    }
+
     /// The sets of experts, of which a tape's [`Routing`] may have some or all.
     fn expert_sets(&self) -> Vec<ExpertSet> {
         Vec::new()
@@ -130,9 +135,26 @@ pub struct MicroBatch {
     pub num_features: i64,
     /// Whether the encoder wants gradients.
     pub feature_grads: bool,
+    /// Where these are some tokens of a row that other ranks share.
+    pub row: Option<Rc<RowShare>>,
 }
 
 impl MicroBatch {
+    /// This rank's tokens of a whole row, of which it has `num_features` features.
+    pub fn share(&self, row: Rc<RowShare>, num_features: i64) -> MicroBatch {
+        let rows = row.rows();
+        let take = |x: &Tensor| x.index_select(-1, &rows.to_device(x.device()));
+        MicroBatch {
+            input_ids: take(&self.input_ids),
+            position_ids: take(&self.position_ids),
+            targets: take(&self.targets),
+            cu_seqlens: row.split().cu_seqlens(row.rank()),
+            num_features,
+            row: Some(row),
+            ..*self
+        }
+    }
+
     /// The tokens on the host.
     pub fn input_ids(&self) -> Vec<i64> {
         host(&self.input_ids)

@@ -14,9 +14,9 @@ mod vision;
 mod vocab_scores;
 
 pub use decoder::{
-    Balance, Decoder, DecoderConfig, Decoding, DivisionError, ExpertSet, FeedForwardConfig, LayerConfig, MixerConfig, MtpConfig,
-    MtpNames, MtpPlace, Names, Prompt, RoutedExperts, RouterLosses, Routing, Sampling, Targets, TextBatch, TextOptions,
-    TextTape, generate,
+    Balance, Decoder, DecoderConfig, Decoding, DivisionError, ExpertSet, FeedForwardConfig, LayerConfig, MixerConfig,
+    MtpConfig, MtpNames, MtpPlace, Names, NotSplit, Prompt, RoutedExperts, RouterLosses, Routing, Sampling, Targets,
+    TextBatch, TextOptions, TextTape, generate,
 };
 pub use family::custom::parts_config;
 pub use interface::{

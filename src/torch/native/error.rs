@@ -16,6 +16,8 @@ pub enum NativeError {
     Join { group: String, rank: usize, world: usize, message: String },
     #[error("process group {group:?}: {operation} failed on rank {rank} (has another process ended?): {message}")]
     Collective { group: String, rank: usize, operation: &'static str, message: String },
+    #[error("a stream of the device failed: {message}")]
+    Stream { message: String },
     #[error("{what} contains a NUL byte")]
     Nul { what: &'static str },
 }

@@ -40,6 +40,24 @@ unsafe extern "C" {
     pub(super) fn lf_memory_watch_peak(scope: *mut c_void) -> i64;
     pub(super) fn lf_memory_watch_reset_peak(scope: *mut c_void);
     pub(super) fn lf_memory_watch_stop(scope: *mut c_void);
+    pub(super) fn lf_saved_open() -> *mut c_void;
+    pub(super) fn lf_saved_close();
+    pub(super) fn lf_saved_free(list: *mut c_void);
+    pub(super) fn lf_saved_len(list: *mut c_void) -> i64;
+    pub(super) fn lf_saved_get(list: *mut c_void, index: i64) -> *mut C_tensor;
+    pub(super) fn lf_saved_set(list: *mut c_void, index: i64, tensor: *mut C_tensor);
+    pub(super) fn lf_storage(
+        tensor: *mut C_tensor,
+        address: *mut i64,
+        bytes: *mut i64,
+        users: *mut i64,
+        offset: *mut i64,
+    );
+    pub(super) fn lf_stream_enter(like: *mut C_tensor) -> c_int;
+    pub(super) fn lf_stream_mark(like: *mut C_tensor) -> *mut c_void;
+    pub(super) fn lf_stream_await(mark: *mut c_void, like: *mut C_tensor) -> c_int;
+    pub(super) fn lf_mark_free(mark: *mut c_void);
+    pub(super) fn lf_stream_synchronize(like: *mut C_tensor) -> c_int;
     pub(super) fn lf_gloo_new(
         path: *const c_char,
         name: *const c_char,

@@ -1,5 +1,5 @@
 //! The C++ shim beside stock tch, in safe Rust: gradients for given output gradients, operators by schema name,
-//! a count of the bytes that tensors hold, and c10d's Gloo groups. The only room of this package, with `device`,
+//! a count of the bytes that tensors hold, what autograd saves, streams, and c10d's Gloo groups. The only room of this package, with `device`,
 //! that may be unsafe.
 
 mod adamw;
@@ -15,6 +15,8 @@ mod gloo;
 mod memory;
 mod op;
 mod products;
+mod saved;
+mod stream;
 
 pub use adamw::{AdamWStep, adamw, sum_of_squares};
 pub use attention::{can_attend, packed_attention};
@@ -28,3 +30,5 @@ pub use gloo::{Gloo, Pending};
 pub use memory::MemoryWatch;
 pub use op::{Arg, Op};
 pub use products::{add_product, embedding, linear};
+pub use saved::{SavedTensors, Storage, storage};
+pub use stream::{CopyStream, Mark};

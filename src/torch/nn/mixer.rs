@@ -67,11 +67,32 @@ pub trait Mixer {
         (self.forward(x_TD, context), None)
     }
 
+    /// The mixer cut at its attention, which is then an operation of its own: for rows that several ranks share. `None`
+    /// where it has no such place.
+    fn cut(&self) -> Option<&dyn CutMixer> {
+        None
+    }
+
     /// As `forward` on the prompts of a generation, and fills `state` with what [`Mixer::step`] needs of them.
     fn prefill(&self, x_TD: &Tensor, context: &Context, columns: &Columns, state: &mut State) -> Tensor;
 
     /// One more token of each sequence, `[B, D]` to `[B, D]`; it goes to column `columns.used - 1`.
     fn step(&self, x_BD: &Tensor, rope: &Rope, columns: &Columns, state: &mut State) -> Tensor;
+}
+
+/// What a mixer does before and after an attention to all earlier tokens of the document.
+pub trait CutMixer {
+    /// Queries `[T, H, C]`, keys `[T, K, C]` and values `[T, K, V]`, and what else `after` reads.
+    fn before(&self, x_TD: &Tensor, rope: &Rope) -> Vec<Tensor>;
+
+    /// How many `before` gives.
+    fn num_cut(&self) -> usize;
+
+    /// What scores are multiplied by.
+    fn scale(&self) -> f64;
+
+    /// Attended values `[T, H·V]`, and what followed the first three of `before`, to `[T, D]`.
+    fn after(&self, y: &Tensor, others: &[Tensor]) -> Tensor;
 }
 
 /// What one layer remembers of a generation; its mixer knows what the tensors are.

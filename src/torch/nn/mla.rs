@@ -9,7 +9,7 @@ use tch::Tensor;
 
 use super::indexer::{Indexer, IndexerConfig, IndexerTraining};
 use super::indexer_loss::indexer_loss;
-use super::mixer::{Columns, Context, Mixer, State};
+use super::mixer::{Columns, Context, CutMixer, Mixer, State};
 use super::norm::{NormConfig, RmsNorm};
 use super::sparse_attention::{IndexRows, attend_chosen, best, choose, index_scores};
 use super::{Linear, ParamSpec, Rope, Scope};
@@ -206,6 +206,11 @@ impl Mixer for Mla {
         (self.o.forward(&y), loss)
     }
 
+    /// Not with keys that an indexer chooses from the whole document.
+    fn cut(&self) -> Option<&dyn CutMixer> {
+        (self.config.keys == KeyChoice::All).then_some(self)
+    }
+
     /// The state is the latents with the turned channels, `[B, S, L]`, and the indexer's keys.
     fn prefill(&self, x_TD: &Tensor, context: &Context, columns: &Columns, state: &mut State) -> Tensor {
         let rows = self.rows(x_TD, &context.rope);
@@ -242,6 +247,26 @@ impl Mixer for Mla {
         let y = Tensor::scaled_dot_product_attention(&q_B1HL, &k_B1SL, &k_B1SL, Some(mask), 0.0, false, scale, false);
         let latent_HBR = y.squeeze_dim(1).narrow(2, 0, kv_lora_rank).transpose(0, 1);
         self.o.forward(&latent_HBR.matmul(&from_latent.transpose(1, 2)).transpose(0, 1).flatten(1, 2))
+    }
+}
+
+impl CutMixer for Mla {
+    fn before(&self, x_TD: &Tensor, rope: &Rope) -> Vec<Tensor> {
+        let rows = self.rows(x_TD, rope);
+        let (k_THC, v_THV) = self.expand(&rows);
+        vec![rows.q_THC, k_THC, v_THV]
+    }
+
+    fn num_cut(&self) -> usize {
+        3
+    }
+
+    fn scale(&self) -> f64 {
+        self.config.softmax_scale
+    }
+
+    fn after(&self, y: &Tensor, _: &[Tensor]) -> Tensor {
+        self.o.forward(y)
     }
 }
 

@@ -32,7 +32,7 @@ pub use indexer_loss::indexer_loss;
 pub use init::{Init, uniform};
 pub use linear::Linear;
 pub use lora::{AdapterSpec, LinearModule, LoraConfig};
-pub use mixer::{Columns, Context, Mixer, Shelf, State};
+pub use mixer::{Columns, Context, CutMixer, Mixer, Shelf, State};
 pub use mla::{KeyChoice, Mla, MlaConfig};
 pub use mlp::SwiGlu;
 pub use norm::{LayerNorm, NormConfig, RmsNorm};

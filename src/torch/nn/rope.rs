@@ -24,6 +24,11 @@ impl Rope {
             super::RopeScaling::Dynamic { .. } if position_ids.numel() > 0 => position_ids.max().int64_value(&[]) + 1,
             _ => 0,
         };
+        Rope::within(config, position_ids, seq_len, kind)
+    }
+
+    /// As [`Rope::new`] for some tokens of a row whose longest document has `seq_len` of them.
+    pub fn within(config: &RopeConfig, position_ids: &Tensor, seq_len: i64, kind: Kind) -> Rope {
         let (frequencies, scale) = config.frequencies(seq_len);
         let positions = position_ids.to_kind(Kind::Float);
         let positions = match &config.axes {

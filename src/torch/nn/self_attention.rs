@@ -5,7 +5,7 @@
 
 use tch::Tensor;
 
-use super::mixer::{Columns, Context, Mixer, State};
+use super::mixer::{Columns, Context, CutMixer, Mixer, State};
 use super::norm::{NormConfig, RmsNorm};
 use super::{Linear, ParamSpec, Rope, Scope};
 
@@ -164,6 +164,10 @@ impl Mixer for SelfAttention {
         self.output(&context.documents.forward(&q_THC, &k_TKC, &v_TKC), gate.as_ref())
     }
 
+    fn cut(&self) -> Option<&dyn CutMixer> {
+        Some(self)
+    }
+
     fn prefill(&self, x_TD: &Tensor, context: &Context, columns: &Columns, state: &mut State) -> Tensor {
         let ([q_THC, k_TKC, v_TKC], gate) = self.heads(x_TD, &context.rope);
         *state = vec![columns.store(&k_TKC), columns.store(&v_TKC)];
@@ -179,5 +183,24 @@ impl Mixer for SelfAttention {
         let q = q_BHC.unsqueeze(2);
         let y = Tensor::scaled_dot_product_attention(&q, &k_BKSC, &v_BKSC, mask, 0.0, false, None, grouped);
         self.output(&y.flatten(1, 3), gate.as_ref())
+    }
+}
+
+impl CutMixer for SelfAttention {
+    fn before(&self, x_TD: &Tensor, rope: &Rope) -> Vec<Tensor> {
+        let (parts, gate) = self.heads(x_TD, rope);
+        parts.into_iter().chain(gate).collect()
+    }
+
+    fn num_cut(&self) -> usize {
+        3 + usize::from(self.config.output_gate)
+    }
+
+    fn scale(&self) -> f64 {
+        (self.config.head_dim as f64).powf(-0.5)
+    }
+
+    fn after(&self, y: &Tensor, others: &[Tensor]) -> Tensor {
+        self.output(y, others.first())
     }
 }

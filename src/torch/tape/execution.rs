@@ -5,9 +5,12 @@ use std::rc::Rc;
 use tch::Tensor;
 
 use super::across;
+use super::held::Source;
+use super::memory::{Measured, Memory, TapePlan};
 use super::record::{Action, Needs, Operation, ParamGrads, Policy, Slot, Tape};
 use crate::comm::Mesh;
-use crate::native::{NativeError, grad_into};
+use crate::device::Transfers;
+use crate::native::{NativeError, SavedTensors, grad_into};
 use crate::nn::{GradBuffer, ParamId, ParamStore};
 
 /// What an operation has left for its backward.
@@ -22,6 +25,36 @@ enum Saved {
     Shape(Vec<i64>),
     Across(Vec<Tensor>),
     Nothing,
+}
+
+impl Saved {
+    /// What can be taken away: the tensors that `graph` saved, or those that are listed here.
+    fn take(&mut self, graph: Option<SavedTensors>) -> Option<Source> {
+        self.drop_values();
+        match self {
+            Saved::Graph { .. } => graph.map(Source::Graph),
+            Saved::Inputs(list) | Saved::Custom(list) | Saved::Across(list) => {
+                Some(Source::List(std::mem::take(list).into_iter().map(Some).collect()))
+            }
+            Saved::Shape(_) | Saved::Nothing => None,
+        }
+    }
+
+    fn put_back(&mut self, source: Source) {
+        if let (Saved::Inputs(to) | Saved::Custom(to) | Saved::Across(to), Source::List(list)) = (self, source) {
+            *to = list.into_iter().map(|tensor| tensor.expect("it is back")).collect();
+        }
+    }
+
+    /// Leaves of a graph its edges alone: the values that its backward reads are in its list.
+    fn drop_values(&mut self) {
+        let Saved::Graph { inputs, outputs } = self else { return };
+        let _guard = tch::no_grad_guard();
+        for tensor in inputs.iter_mut().chain(outputs) {
+            let nothing = Tensor::empty([0], (tensor.kind(), tensor.device()));
+            tensor.set_data(&nothing);
+        }
+    }
 }
 
 /// One for each of a list of values or parameters; `None` where there is none.
@@ -46,6 +79,8 @@ pub struct Execution {
     next_forward: usize,
     /// Operations before this one have not run backward.
     next_backward: usize,
+    /// Where a plan says what each operation leaves, instead of its policy.
+    memory: Option<Memory>,
 }
 
 impl Execution {
@@ -85,6 +120,7 @@ impl Execution {
             mesh: Rc::new(Mesh::single()),
             next_forward: 0,
             next_backward: 0,
+            memory: None,
         };
         inputs.into_iter().for_each(|(slot, value)| execution.set_input(slot, value));
         execution
@@ -96,6 +132,34 @@ impl Execution {
         Execution { mesh, ..self }
     }
 
+    /// Follows a plan. Call it before the forward.
+    pub fn planned(mut self, plan: Rc<TapePlan>, transfers: Option<Rc<Transfers>>) -> Execution {
+        assert_eq!(plan.operations.len(), self.tape.len(), "a plan of another tape");
+        self.memory = Some(Memory::planned(plan, transfers));
+        self
+    }
+
+    /// Holds as little as it can and measures what every operation takes. Call it before the forward.
+    pub fn measured_within(mut self, budget: u64, transfers: Option<Rc<Transfers>>) -> Execution {
+        self.memory = Some(Memory::measuring(self.tape.len(), budget, transfers));
+        self
+    }
+
+    /// Under a plan or measured: what every operation took, the most bytes that were held at once, and whether times
+    /// were taken.
+    pub fn memory(&self) -> Option<(&[Measured], u64, bool)> {
+        self.memory.as_ref().map(|memory| (memory.measured.as_slice(), memory.peak(), memory.is_measuring()))
+    }
+
+    /// Bytes of activations that are held now, under a plan.
+    pub fn held_bytes(&self) -> u64 {
+        self.memory.as_ref().map_or(0, Memory::bytes)
+    }
+
+    pub(super) fn tape(&self) -> &Tape {
+        &self.tape
+    }
+
     pub fn set_input(&mut self, slot: Slot, value: Tensor) {
         assert!(self.tape.inputs.iter().any(|(input, _)| *input == slot), "{slot:?} is not an input");
         self.values[slot.index()] = Some(value.detach());
@@ -104,7 +168,7 @@ impl Execution {
     /// Runs the next operation. False when none is left.
     ///
     /// # Errors
-    /// A collective failed: a rank is gone or did not come in time.
+    /// A collective or a transfer failed: a rank is gone or did not come in time.
     pub fn forward_step(&mut self) -> Result<bool, NativeError> {
         let tape = self.tape.clone();
         let Some(operation) = tape.operations.get(self.next_forward) else {
@@ -118,7 +182,14 @@ impl Execution {
             }
         }
         let backward = operation.writes.iter().any(|slot| self.needs_grad[slot.index()]);
-        let (outputs, saved) = self.compute(operation, reads, backward)?;
+        let (outputs, saved) = match self.memory.take() {
+            Some(mut memory) => {
+                let computed = self.compute_within(self.next_forward, operation, reads, backward, &mut memory);
+                self.memory = Some(memory);
+                computed?
+            }
+            None => self.compute(operation, operation.policy(), reads, backward)?,
+        };
         assert_eq!(outputs.len(), operation.writes.len(), "outputs of {}", operation.name);
         for (slot, output) in operation.writes.iter().zip(outputs) {
             self.values[slot.index()] = Some(output);
@@ -163,11 +234,25 @@ impl Execution {
         let counts = !operation.once || self.mesh.tp.rank() == 0;
         let wanted = counts && grads.is_some() && trains(&self.params, &operation.params);
         let flows = wanted || operation.reads.iter().any(|slot| self.needs_grad[slot.index()]);
-        let Some(saved) = saved.filter(|_| flows && received.iter().any(Option::is_some)) else {
+        let mut memory = self.memory.take();
+        let saved = saved.filter(|_| flows && received.iter().any(Option::is_some));
+        if let Some(memory) = &mut memory {
+            if saved.is_none() {
+                memory.drop_held(index)?;
+            }
+            memory.fetch(index)?;
+        }
+        let Some(saved) = saved else {
+            self.memory = memory;
             return Ok(true);
         };
         let sums = grads.as_deref().filter(|_| wanted);
-        let (of_reads, of_params) = self.differentiate(operation, saved, received, sums)?;
+        let found = match &mut memory {
+            Some(memory) => self.differentiate_within(index, saved, received, sums, memory),
+            None => self.differentiate(operation, saved, received, sums),
+        };
+        self.memory = memory;
+        let (of_reads, of_params) = found?;
         for (slot, found) in operation.reads.iter().zip(of_reads) {
             if let Some(found) = found.filter(|_| self.needs_grad[slot.index()]) {
                 self.accumulate(*slot, found);
@@ -194,13 +279,50 @@ impl Execution {
         self.grads[slot.index()].as_ref().map(Tensor::shallow_clone)
     }
 
-    fn compute(
+    /// As `compute`, with what is left in `memory`.
+    fn compute_within(
         &self,
+        index: usize,
         operation: &Operation,
         reads: Vec<Tensor>,
         backward: bool,
+        memory: &mut Memory,
     ) -> Result<(Vec<Tensor>, Saved), NativeError> {
-        if let (Action::Segment { forward, policy: Policy::Keep }, true) = (&operation.action, backward) {
+        let device = self.params.flat().device();
+        let is_segment = matches!(operation.action, Action::Segment { .. });
+        if !backward || !is_segment && !matches!(operation.action, Action::Custom(_)) {
+            memory.fix(index);
+        }
+        let policy = if memory.recomputes(index) { Policy::Recompute } else { Policy::Keep };
+        memory.prepare(index, &reads)?;
+        let start = memory.clock(device);
+        let mut slots: Vec<Tensor> = reads.iter().map(Tensor::shallow_clone).collect();
+        let compute = || self.compute(operation, policy, reads, backward);
+        let ((outputs, mut saved), graph) = match backward && is_segment && policy == Policy::Keep {
+            true => {
+                let (computed, graph) = SavedTensors::of(compute);
+                (computed?, Some(graph))
+            }
+            false => (compute()?, None),
+        };
+        if let (Some(start), Some(end)) = (start, memory.clock(device)) {
+            memory.measured[index].forward = (end - start).as_secs_f64();
+        }
+        slots.extend(outputs.iter().map(Tensor::shallow_clone));
+        if backward && let Some(source) = saved.take(graph) {
+            memory.hold(index, source, &slots)?;
+        }
+        Ok((outputs, saved))
+    }
+
+    fn compute(
+        &self,
+        operation: &Operation,
+        policy: Policy,
+        reads: Vec<Tensor>,
+        backward: bool,
+    ) -> Result<(Vec<Tensor>, Saved), NativeError> {
+        if let (Action::Segment { forward, .. }, Policy::Keep, true) = (&operation.action, policy, backward) {
             let inputs = self.leaves(operation, &reads);
             let outputs = forward(&inputs);
             return Ok((outputs.iter().map(Tensor::detach).collect(), Saved::Graph { inputs, outputs }));
@@ -211,6 +333,9 @@ impl Execution {
                 let outputs = forward(&reads);
                 (outputs, if backward { Saved::Inputs(reads) } else { Saved::Nothing })
             }
+            Action::Custom(custom) if backward && policy == Policy::Recompute => {
+                (custom.forward(&reads, None).0, Saved::Inputs(reads))
+            }
             Action::Custom(custom) => {
                 let needs = backward.then(|| self.needs(operation, true));
                 let (outputs, saved) = custom.forward(&reads, needs.as_ref());
@@ -220,6 +345,11 @@ impl Execution {
             Action::AddRows(rows) => (vec![reads[0].index_add(0, rows, &reads[1])], Saved::Nothing),
             Action::PutRows(rows) => (vec![reads[0].index_copy(0, rows, &reads[1])], Saved::Nothing),
             Action::TakeRows(rows) => (vec![reads[0].index_select(0, rows)], Saved::Shape(reads[0].size())),
+            Action::Exchange(exchange) => {
+                let needs = backward.then(|| self.needs(operation, false));
+                let (outputs, saved) = exchange.forward(&self.mesh, &reads, needs.as_ref())?;
+                (outputs, Saved::Custom(saved))
+            }
             Action::Across(across) => {
                 let (values, saved) = across::forward(*across, &self.mesh, &reads)?;
                 (values, Saved::Across(saved))
@@ -237,18 +367,20 @@ impl Execution {
         sums: Option<&GradBuffer>,
     ) -> Result<(Gradients, Gradients), NativeError> {
         let (inputs, outputs) = match (&operation.action, saved) {
-            (Action::Segment { .. }, Saved::Graph { inputs, outputs }) => (inputs, outputs),
-            (Action::Segment { forward, .. }, Saved::Inputs(values)) => {
-                let inputs = self.leaves(operation, &values);
-                drop(values);
-                let outputs = forward(&inputs);
-                (inputs, outputs)
+            (_, Saved::Inputs(values)) => {
+                return self.differentiate(operation, self.again(operation, values), received, sums);
             }
+            (Action::Segment { .. }, Saved::Graph { inputs, outputs }) => (inputs, outputs),
             (Action::Custom(custom), Saved::Custom(saved)) => {
                 let _guard = tch::no_grad_guard();
                 let needs = self.needs(operation, sums.is_some());
                 let params = sums.map(|buffer| ParamGrads { buffer, ids: &operation.params });
                 return Ok((custom.backward(saved, &received, &needs, params.as_ref()), Vec::new()));
+            }
+            (Action::Exchange(exchange), Saved::Custom(saved)) => {
+                let _guard = tch::no_grad_guard();
+                let needs = self.needs(operation, false);
+                return Ok((exchange.backward(&self.mesh, saved, &received, &needs)?, Vec::new()));
             }
             (Action::Across(across), Saved::Across(saved)) => {
                 let _guard = tch::no_grad_guard();
@@ -278,6 +410,66 @@ impl Execution {
         let of_reads = of_reads.collect();
         let of_params = operation.params.iter().map(|id| leaf(id).and_then(|_| found.next().flatten())).collect();
         Ok((of_reads, of_params))
+    }
+
+    /// As `differentiate`, with what was left in `memory`.
+    fn differentiate_within(
+        &self,
+        index: usize,
+        mut saved: Saved,
+        received: Vec<Option<Tensor>>,
+        sums: Option<&GradBuffer>,
+        memory: &mut Memory,
+    ) -> Result<(Gradients, Gradients), NativeError> {
+        let (operation, device) = (&self.tape.operations[index], self.params.flat().device());
+        if let Some(source) = memory.take(index)? {
+            saved.put_back(source);
+        }
+        let start = memory.clock(device);
+        let mut again = 0.0;
+        if let Saved::Inputs(values) = saved {
+            memory.prepare_again(index)?;
+            let slots: Vec<Tensor> = values.iter().map(Tensor::shallow_clone).collect();
+            let graph;
+            (saved, graph) = SavedTensors::of(|| self.again(operation, values));
+            match &mut saved {
+                Saved::Custom(list) => {
+                    let list = list.iter().map(|tensor| Some(tensor.shallow_clone())).collect();
+                    memory.recomputed(index, Source::List(list), &slots)
+                }
+                saved => {
+                    saved.drop_values();
+                    memory.recomputed(index, Source::Graph(graph), &slots)
+                }
+            }
+            again = match (start, memory.clock(device)) {
+                (Some(start), Some(end)) => (end - start).as_secs_f64(),
+                _ => 0.0,
+            };
+        }
+        let found = self.differentiate(operation, saved, received, sums);
+        if let (Some(start), Some(end)) = (start, memory.clock(device)) {
+            memory.measured[index].backward = (end - start).as_secs_f64() - again;
+        }
+        memory.release(index);
+        found
+    }
+
+    /// Computes an operation again from its inputs, now with what its backward reads.
+    fn again(&self, operation: &Operation, values: Vec<Tensor>) -> Saved {
+        match &operation.action {
+            Action::Segment { forward, .. } => {
+                let inputs = self.leaves(operation, &values);
+                drop(values);
+                let outputs = forward(&inputs);
+                Saved::Graph { inputs, outputs }
+            }
+            Action::Custom(custom) => {
+                let _guard = tch::no_grad_guard();
+                Saved::Custom(custom.forward(&values, Some(&self.needs(operation, true))).1)
+            }
+            _ => unreachable!("the tape's own operations keep no inputs"),
+        }
     }
 
     /// The values as leaves of a new graph; integers have no gradients.

@@ -6,11 +6,20 @@
 //! the same tape gives the same bits however its execution is cut up.
 
 mod across;
+mod context;
 mod exchange;
 mod execution;
+mod held;
+mod memory;
+#[cfg(test)]
+mod memory_tests;
+mod planner;
 mod record;
 #[cfg(test)]
 mod tests;
 
+pub use context::{Block, RowShare, RowSplit, SumOverContext};
 pub use execution::Execution;
-pub use record::{Custom, Needs, ParamGrads, Policy, Slot, Tape};
+pub use memory::{Measured, TapePlan};
+pub use planner::MemoryPlanner;
+pub use record::{Custom, Exchange, Needs, ParamGrads, Policy, Slot, Tape};

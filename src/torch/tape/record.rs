@@ -5,6 +5,8 @@ use std::rc::Rc;
 use tch::Tensor;
 
 use super::across::Across;
+use crate::comm::Mesh;
+use crate::native::NativeError;
 use crate::nn::{GradBuffer, ParamId};
 
 /// A value on the tape: written once, by an operation or as an input. Integers have no gradient.
@@ -51,6 +53,33 @@ pub trait Custom {
     ) -> Vec<Option<Tensor>>;
 }
 
+/// What happens among ranks between segments, with its own backward: collectives of the mesh of whoever executes the
+/// tape. Both functions run without autograd, once each: other ranks wait in them.
+pub trait Exchange {
+    /// As [`Custom::forward`].
+    ///
+    /// # Errors
+    /// A rank is gone or did not come in time.
+    fn forward(
+        &self,
+        mesh: &Mesh,
+        reads: &[Tensor],
+        needs: Option<&Needs>,
+    ) -> Result<(Vec<Tensor>, Vec<Tensor>), NativeError>;
+
+    /// As [`Custom::backward`].
+    ///
+    /// # Errors
+    /// A rank is gone or did not come in time.
+    fn backward(
+        &self,
+        mesh: &Mesh,
+        saved: Vec<Tensor>,
+        grads: &[Option<Tensor>],
+        needs: &Needs,
+    ) -> Result<Vec<Option<Tensor>>, NativeError>;
+}
+
 /// The gradients of an operation's parameters, to be added to.
 pub struct ParamGrads<'a> {
     pub(super) buffer: &'a GradBuffer,
@@ -69,6 +98,7 @@ type Forward = Box<dyn Fn(&[Tensor]) -> Vec<Tensor>>;
 pub(super) enum Action {
     Segment { forward: Forward, policy: Policy },
     Custom(Box<dyn Custom>),
+    Exchange(Box<dyn Exchange>),
     Add,
     AddRows(Rc<Tensor>),
     PutRows(Rc<Tensor>),
@@ -84,6 +114,16 @@ pub(super) struct Operation {
     pub action: Action,
     /// Of what the tensor-parallel ranks compute alike, the first rank alone gives the parameters' gradients.
     pub once: bool,
+}
+
+impl Operation {
+    /// What it leaves where no plan says otherwise.
+    pub fn policy(&self) -> Policy {
+        match &self.action {
+            Action::Segment { policy, .. } => *policy,
+            _ => Policy::Keep,
+        }
+    }
 }
 
 /// A list of operations, built for one micro-batch by a model.
@@ -132,6 +172,17 @@ impl Tape {
         custom: Box<dyn Custom>,
     ) -> Vec<Slot> {
         self.push(name.into(), params, reads, writes, Action::Custom(custom))
+    }
+
+    /// What happens among ranks.
+    pub fn exchange(
+        &mut self,
+        name: impl Into<String>,
+        reads: &[Slot],
+        writes: usize,
+        exchange: Box<dyn Exchange>,
+    ) -> Vec<Slot> {
+        self.push(name.into(), &[], reads, writes, Action::Exchange(exchange))
     }
 
     /// The residual: `a + b`, of one shape.

@@ -9,10 +9,10 @@ use crate::native::{MemoryWatch, grad};
 use crate::nn::{GradBuffer, Init, ParamId, ParamSpec, ParamStore};
 
 const LAYERS: usize = 12;
-const WIDTH: i64 = 32;
-const TOKENS: i64 = 64;
+pub(super) const WIDTH: i64 = 32;
+pub(super) const TOKENS: i64 = 64;
 
-fn params() -> Rc<ParamStore> {
+pub(super) fn params() -> Rc<ParamStore> {
     let mut specs = vec![ParamSpec::new("head", &[WIDTH, WIDTH], Init::Normal(0.2))];
     for layer in 0..LAYERS {
         specs.push(ParamSpec::new(format!("{layer}.norm"), &[WIDTH], Init::Ones));
@@ -38,7 +38,7 @@ fn rows() -> Rc<Tensor> {
 }
 
 /// The head is tied: it is read at both ends.
-fn tape(params: &Rc<ParamStore>, policy: Policy) -> (Tape, [Slot; 2], Slot) {
+pub(super) fn tape(params: &Rc<ParamStore>, policy: Policy) -> (Tape, [Slot; 2], Slot) {
     let mut tape = Tape::new();
     let (input, features) = (tape.input(true), tape.input(true));
     let head = params.get("head");
@@ -67,18 +67,18 @@ fn counted() -> Tensor {
     Tensor::from_slice(&[0i64, 3, 17, 63])
 }
 
-fn random(shape: &[i64], name: &str) -> Tensor {
+pub(super) fn random(shape: &[i64], name: &str) -> Tensor {
     let store = ParamStore::new(vec![ParamSpec::new(name, shape, Init::Normal(1.0))], Kind::Float, Device::Cpu);
     store.init_random(2);
     store.get(name).detach().copy()
 }
 
-struct Results {
-    output: Tensor,
-    inputs: Vec<Tensor>,
-    grads: GradBuffer,
-    held: i64,
-    peak: i64,
+pub(super) struct Results {
+    pub output: Tensor,
+    pub inputs: Vec<Tensor>,
+    pub grads: GradBuffer,
+    pub held: i64,
+    pub peak: i64,
 }
 
 fn on_tape(params: &Rc<ParamStore>, policy: Policy) -> Results {
@@ -95,7 +95,7 @@ fn on_tape(params: &Rc<ParamStore>, policy: Policy) -> Results {
     Results { output: execution.value(output).shallow_clone(), inputs, grads, held, peak: watch.peak() }
 }
 
-fn on_one_graph(params: &Rc<ParamStore>) -> Results {
+pub(super) fn on_one_graph(params: &Rc<ParamStore>) -> Results {
     let input = random(&[TOKENS, WIDTH], "x").set_requires_grad(true);
     let features = random(&[2, WIDTH], "features").set_requires_grad(true);
     let head = params.get("head");
@@ -118,7 +118,7 @@ fn on_one_graph(params: &Rc<ParamStore>) -> Results {
     Results { output: output.detach(), inputs, grads, held: 0, peak: 0 }
 }
 
-fn assert_bit_equal(a: &Results, b: &Results) {
+pub(super) fn assert_bit_equal(a: &Results, b: &Results) {
     assert_eq!(a.output, b.output);
     assert_eq!(a.inputs, b.inputs);
     assert_eq!(a.grads.flat(), b.grads.flat());

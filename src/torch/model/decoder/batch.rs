@@ -2,9 +2,11 @@
 //!
 //! Shapes: T tokens of one packed row, N features, D hidden size, L counted targets.
 
+use std::rc::Rc;
+
 use tch::Tensor;
 
-use crate::tape::{Policy, Slot, Tape};
+use crate::tape::{Policy, RowShare, Slot, Tape};
 
 /// One packed row of documents.
 pub struct TextBatch {
@@ -16,6 +18,8 @@ pub struct TextBatch {
     pub cu_seqlens: Vec<usize>,
     /// The tokens that features replace, in the features' order.
     pub feature_rows: Vec<i64>,
+    /// Where these are some tokens of a row that other ranks share; everything else is of these tokens alone.
+    pub row: Option<Rc<RowShare>>,
 }
 
 /// What the loss counts.

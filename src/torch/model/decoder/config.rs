@@ -3,7 +3,9 @@
 use super::mtp::{MtpConfig, MtpNames, MtpPlace};
 use super::names::Names;
 use crate::nn::moe::MoeConfig;
-use crate::nn::{AttentionConfig, Division, GatedDeltaConfig, IndexerTraining, KeyChoice, MlaConfig, NormConfig, RopeConfig};
+use crate::nn::{
+    AttentionConfig, Division, GatedDeltaConfig, IndexerTraining, KeyChoice, MlaConfig, NormConfig, RopeConfig,
+};
 
 /// Every number and choice of a decoder, whatever its family.
 #[derive(Clone, Debug, PartialEq)]

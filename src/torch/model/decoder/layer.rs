@@ -5,6 +5,7 @@ use std::rc::Rc;
 use tch::Tensor;
 
 use super::config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
+use super::cut;
 use super::moe::{Moe, Recording, Split};
 use super::regions::Entered;
 use crate::nn::{
@@ -104,24 +105,31 @@ impl Layer {
             true => mixer.enter(tape, &format!("{name} mixer"), x, recording),
             false => mixer.collect(tape, x, recording),
         };
-        let losses = recording.mixer_losses.as_mut().filter(|_| mixer.module.has_loss());
-        let with_loss = losses.is_some();
-        let forward = move |reads: &[Tensor]| {
-            let x = mixer.normed(&reads[0], is_normed);
-            if !with_loss {
-                return vec![mixer.module.forward(&x, &context)];
+        let y = match recording.row.clone() {
+            Some(row) => cut::record(&mixer, tape, name, Entered { x: read, is_normed, ids }, &context, &row, policy),
+            None => {
+                let losses = recording.mixer_losses.as_mut().filter(|_| mixer.module.has_loss());
+                let with_loss = losses.is_some();
+                let forward = move |reads: &[Tensor]| {
+                    let x = mixer.normed(&reads[0], is_normed);
+                    if !with_loss {
+                        return vec![mixer.module.forward(&x, &context)];
+                    }
+                    let (y, loss) = mixer.module.forward_with_loss(&x, &context);
+                    vec![y, loss.expect("a mixer that has a loss")]
+                };
+                let written =
+                    tape.run(format!("{name} mixer"), &ids, policy, &[read], 1 + usize::from(with_loss), forward);
+                if let Some(losses) = losses {
+                    losses.push(written[1]);
+                    tape.keep(written[1]);
+                }
+                written[0]
             }
-            let (y, loss) = mixer.module.forward_with_loss(&x, &context);
-            vec![y, loss.expect("a mixer that has a loss")]
         };
-        let written = tape.run(format!("{name} mixer"), &ids, policy, &[read], 1 + usize::from(with_loss), forward);
-        if let Some(losses) = losses {
-            losses.push(written[1]);
-            tape.keep(written[1]);
-        }
         let y = match self.splits {
-            true => recording.leave(tape, written[0]),
-            false => recording.part(tape, written[0]),
+            true => recording.leave(tape, y),
+            false => recording.part(tape, y),
         };
         let x = tape.add(x, y);
         let y = self.feed_forward.record(tape, name, x, recording);

@@ -4,9 +4,12 @@
 
 mod batch;
 mod config;
+mod cut;
 mod divided;
 mod generate;
 mod layer;
+#[cfg(test)]
+mod memory_tests;
 mod moe;
 mod mtp;
 mod names;
@@ -18,8 +21,9 @@ mod transformer;
 
 pub use batch::{ExpertSet, RoutedExperts, RouterLosses, Routing, Targets, TextBatch, TextOptions, TextTape};
 pub use config::{Balance, DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
-pub use generate::{Decoding, Prompt, generate};
+pub use cut::NotSplit;
 pub use divided::DivisionError;
+pub use generate::{Decoding, Prompt, generate};
 pub use mtp::{MtpConfig, MtpNames, MtpPlace};
 pub use names::Names;
 pub use sampling::Sampling;

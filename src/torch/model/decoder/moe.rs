@@ -12,7 +12,7 @@ use super::config::DecoderConfig;
 use super::router_losses::{LayerLosses, Wanted};
 use crate::nn::moe::{Experts, MoeConfig, Order, Router, SharedExperts, choices_by_softmax, z_loss};
 use crate::nn::{Division, ParamId, ParamSpec, ParamStore, RmsNorm, Scope};
-use crate::tape::{Custom, Needs, ParamGrads, Policy, Slot, Tape};
+use crate::tape::{Custom, Needs, ParamGrads, Policy, RowShare, Slot, Tape};
 
 /// The feed-forward branch of a layer.
 pub(super) struct Moe {
@@ -48,6 +48,8 @@ pub(super) struct Recording {
     pub keep_routing: bool,
     /// `None` where there are no tokens of pictures or videos, or all experts are for all tokens.
     pub split: Option<Split>,
+    /// Where ranks share a row.
+    pub row: Option<Rc<RowShare>>,
     pub routed: Vec<RoutedExperts>,
     pub losses: Vec<LayerLosses>,
     /// `None` where the mixers' losses are not wanted.
@@ -358,6 +360,7 @@ mod tests {
             position_ids: Tensor::arange(9, (Kind::Int64, Device::Cpu)),
             cu_seqlens: vec![0, 9],
             feature_rows: vec![],
+            row: None,
         };
         let targets = Targets { labels: ids.iter().map(|id| (id + 1) % 32).collect(), scale: 1.0 / 9.0 };
         let options = TextOptions { num_feature_tensors: 0, train_features: false, policy, keep_routing: false };

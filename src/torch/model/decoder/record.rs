@@ -19,7 +19,9 @@ impl Decoder {
     pub fn tape(&self, batch: &TextBatch, targets: Option<&Targets>, options: &TextOptions) -> TextTape {
         let policy = options.policy;
         let mut tape = Tape::new();
-        let num_features = if batch.feature_rows.is_empty() { 0 } else { options.num_feature_tensors };
+        // Of ranks that share a row all have features or none, so that gradients flow alike; some may have no rows of them.
+        let no_features = batch.feature_rows.is_empty() && batch.row.is_none();
+        let num_features = if no_features { 0 } else { options.num_feature_tensors };
         let features: Vec<Slot> = (0..num_features).map(|_| tape.input(options.train_features)).collect();
         let mut recording = Recording {
             division: self.config.division,
@@ -28,6 +30,7 @@ impl Decoder {
             wanted: targets.map_or(Wanted::default(), |_| Wanted::new(&self.config.balance)),
             keep_routing: options.keep_routing,
             split: self.split(&batch.input_ids),
+            row: batch.row.clone(),
             routed: Vec::new(),
             losses: Vec::new(),
             mixer_losses: targets.map(|_| Vec::new()),
@@ -37,7 +40,7 @@ impl Decoder {
         if let Some(&merged) = features.first() {
             x = rows.put(&mut tape, x, merged);
         }
-        let context = Rc::new(self.context(&batch.position_ids, &batch.cu_seqlens));
+        let context = Rc::new(self.context_of(batch));
         for (number, layer) in self.layers.iter().enumerate() {
             x = layer.record(&mut tape, &format!("layer {number}"), x, &context, &mut recording);
             if let Some(&deep) = features.get(1 + number) {
@@ -53,7 +56,9 @@ impl Decoder {
             return TextTape { tape, features, hidden, loss: None, mixer_losses, routing };
         };
         let (hidden, loss) = self.record_loss(&mut tape, x, targets, &recording);
-        let (num_tokens, share) = (batch.input_ids.numel() as i64, targets.share());
+        let num_tokens =
+            batch.row.as_ref().map_or(batch.input_ids.numel() as i64, |row| row.split().num_tokens() as i64);
+        let share = targets.share();
         // Of the layers' routers; those of prediction heads are not balanced.
         let losses = recording.record_losses(&mut tape, num_tokens, share);
         recording.wanted = Wanted::default();

@@ -9,7 +9,7 @@ use super::batch::{RouterLosses, Routing};
 use super::config::Balance;
 use super::moe::Recording;
 use crate::nn::moe::aux_loss;
-use crate::tape::{Policy, Slot, Tape};
+use crate::tape::{Policy, Slot, SumOverContext, Tape};
 
 /// Which losses a step has besides that of its tokens.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,6 +40,12 @@ impl Recording {
         let num_rows = num_tokens * layers.len() as i64;
         let choices: Vec<Slot> = self.losses.iter().filter_map(|of_layer| of_layer.choices).flatten().collect();
         let z: Vec<Slot> = self.losses.iter().filter_map(|of_layer| of_layer.z).collect();
+        // Where ranks share a row, of all its tokens; each rank counts the losses in its own share.
+        let mut of_row = |slots: Vec<Slot>| match self.row.is_some() && !slots.is_empty() {
+            true => tape.exchange("router sums", &slots, slots.len(), Box::new(SumOverContext)),
+            false => slots,
+        };
+        let (choices, z) = (of_row(choices), of_row(z));
         type Forward = Box<dyn Fn(&[Tensor]) -> Tensor>;
         let mut one = |name: &str, reads: &[Slot], forward: Forward| {
             let forward = move |reads: &[Tensor]| vec![forward(reads)];

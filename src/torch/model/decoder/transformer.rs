@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use tch::Tensor;
 
-use super::batch::ExpertSet;
+use super::batch::{ExpertSet, TextBatch};
 use super::config::DecoderConfig;
 use super::layer::{FeedForward, Layer};
 use super::moe::Split;
@@ -85,9 +85,21 @@ impl Decoder {
 
     /// What the layers share of a packed row whose documents end at `cu_seqlens`.
     pub(super) fn context(&self, position_ids: &Tensor, cu_seqlens: &[usize]) -> Context {
+        self.context_with(self.rope(position_ids), cu_seqlens)
+    }
+
+    /// As `context` for a batch, which may be some tokens of a row.
+    pub(super) fn context_of(&self, batch: &TextBatch) -> Context {
+        let Some(row) = &batch.row else { return self.context(&batch.position_ids, &batch.cu_seqlens) };
+        let position_ids = batch.position_ids.to_device(self.embed.device());
+        let seq_len = row.split().longest_document() as i64;
+        self.context_with(Rope::within(&self.config.rope, &position_ids, seq_len, self.embed.kind()), &batch.cu_seqlens)
+    }
+
+    fn context_with(&self, rope: Rope, cu_seqlens: &[usize]) -> Context {
         let device = self.embed.device();
         Context {
-            rope: self.rope(position_ids),
+            rope,
             documents: PackedAttention::new(cu_seqlens, true, device),
             cu_seqlens: cu_seqlens.to_vec(),
             chosen: Shelf::default(),

@@ -17,12 +17,13 @@ LF_API const char* lf_last_error() { return lf_error.c_str(); }
 // ---- autograd ------------------------------------------------------------------------------------
 
 // Where operators of this shim add the gradients of leaves in place, while a backward runs on this thread.
-static thread_local const std::unordered_map<c10::TensorImpl*, Tensor>* sinks = nullptr;
+// By the leaves' memory: a leaf that was saved through hooks comes back as another tensor on the same memory.
+static thread_local const std::unordered_map<const void*, Tensor>* sinks = nullptr;
 
 const Tensor* lf_sink(const Tensor& leaf) {
-  if (!sinks) return nullptr;
-  const auto found = sinks->find(leaf.unsafeGetTensorImpl());
-  return found == sinks->end() ? nullptr : &found->second;
+  if (!sinks || !leaf.is_leaf()) return nullptr;
+  const auto found = sinks->find(leaf.const_data_ptr());
+  return found == sinks->end() || found->second.sizes() != leaf.sizes() ? nullptr : &found->second;
 }
 
 // Gradients of `inputs` for given gradients of `outputs`. `found[i]` is a new tensor, or null where
@@ -36,13 +37,13 @@ LF_API int lf_grad(Tensor* const* outputs, Tensor* const* grads, int num_outputs
       y.push_back(*outputs[i]);
       dy.push_back(*grads[i]);
     }
-    std::unordered_map<c10::TensorImpl*, Tensor> in_place;
+    std::unordered_map<const void*, Tensor> in_place;
     for (int i = 0; i < num_inputs; i++) {
       x.push_back(*inputs[i]);
-      if (sums[i]) in_place.emplace(inputs[i]->unsafeGetTensorImpl(), *sums[i]);
+      if (sums[i] && inputs[i]->numel() > 0) in_place.emplace(inputs[i]->const_data_ptr(), *sums[i]);
     }
     struct Installed {
-      const std::unordered_map<c10::TensorImpl*, Tensor>* former = sinks;
+      const std::unordered_map<const void*, Tensor>* former = sinks;
       ~Installed() { sinks = former; }
     } installed;
     sinks = &in_place;

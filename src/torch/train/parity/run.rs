@@ -204,6 +204,7 @@ impl Models {
                 false => Tensor::cat(&positions, -1),
             },
             cu_seqlens,
+            row: None,
         }
     }
 

@@ -1,0 +1,139 @@
+//! Steps of decoders whose rows several ranks share against those of one process. One thread a rank, real groups.
+
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use loongforge_core::config::{ContextAttention, Layout};
+use serde_json::{Value, json};
+use tch::{Device, Kind, Tensor};
+
+use super::Families;
+use crate::comm::{Mesh, ProcessGroup};
+use crate::model::{MicroBatch, ModelConfig};
+use crate::nn::ParamStore;
+use crate::tape::{Execution, Policy, RowShare};
+use crate::train::{AdamWConfig, Lanes, Pool};
+
+const QWEN3: &str = include_str!("../tests/fixtures/qwen3-seed1/config.json");
+const DEEPSEEK: &str = include_str!("../tests/fixtures/deepseek_v2-seed1/config.json");
+const STEPS: usize = 5;
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Documents of uneven lengths in one row.
+fn batch(step: usize) -> MicroBatch {
+    let lens = [[19, 1, 44, 3, 61], [5, 90, 2, 2, 29], [128, 1, 1, 1, 1], [30, 31, 32, 33, 2], [7, 8, 64, 48, 1]][step];
+    let (mut ids, mut positions, mut targets, mut ends) = (Vec::new(), Vec::new(), Vec::new(), vec![0usize]);
+    for (document, len) in lens.into_iter().enumerate() {
+        let id = |at: i64| ((document + 5 * step) as i64 * 31 + at * at * 7) % 50 + 1;
+        ids.extend((0..len).map(id));
+        positions.extend(0..len);
+        targets.extend((1..=len).map(|next| if next < len && next % 5 > 0 { id(next) } else { -100 }));
+        ends.push(ids.len());
+    }
+    let num_targets = targets.iter().filter(|target| **target >= 0).count();
+    MicroBatch {
+        input_ids: Tensor::from_slice(&ids),
+        position_ids: Tensor::from_slice(&positions.repeat(3)).view([3, -1]),
+        targets: Tensor::from_slice(&targets),
+        cu_seqlens: ends,
+        loss_scale: 1.0 / num_targets as f64,
+        num_features: 0,
+        feature_grads: false,
+        row: None,
+    }
+}
+
+/// Of every step the rank's loss, and the pool's gradient.
+type Steps = Vec<(f64, Tensor)>;
+
+fn steps(config: &Value, mesh: Rc<Mesh>, group: ProcessGroup, attention: ContextAttention) -> Steps {
+    let families = Families::of(&ModelConfig::from_hf(config).unwrap());
+    let params = ParamStore::new(families.foundation.specs(), Kind::Float, Device::Cpu);
+    params.init_random(3);
+    let optimizer = AdamWConfig { betas: [0.9, 0.95], eps: 1e-3, weight_decay: 0.1 };
+    let mut pool = Pool::new(Rc::new(params), group, Lanes::PerReplica, Some(optimizer)).unwrap();
+    let model = families.foundation.build(pool.params(), Policy::Keep);
+    let step = |step: usize| {
+        let whole = batch(step);
+        let (ranks, rank) = (mesh.cp.world(), mesh.cp.rank());
+        let batch = match ranks {
+            1 => whole,
+            _ => {
+                let row = Rc::new(RowShare::new(&whole.cu_seqlens, ranks, rank, attention, Device::Cpu));
+                whole.share(row, 0)
+            }
+        };
+        let made = model.record(&batch);
+        let mut run = Execution::new(made.tape, pool.params().clone(), vec![]).with_mesh(mesh.clone());
+        run.forward().unwrap();
+        run.seed(made.loss, Tensor::ones_like(run.value(made.loss)));
+        let lane = pool.own_lane();
+        run.backward(pool.lane(lane)).unwrap();
+        pool.reduce().unwrap();
+        let grad = pool.lane(lane).unwrap().flat().copy();
+        pool.commit(1.0, 0.01).unwrap();
+        (run.value(made.loss).double_value(&[]), grad)
+    };
+    (0..STEPS).map(step).collect()
+}
+
+fn on_ranks(config: &Value, ranks: usize, attention: ContextAttention, store: &Path) -> Vec<Steps> {
+    let run = |rank: usize| {
+        let layout = Layout { cp: ranks, ..Layout::default() };
+        let mesh = Rc::new(Mesh::join(store, "pool", layout, rank, TIMEOUT).unwrap());
+        let group = ProcessGroup::gloo(store, "gradients", rank, ranks, TIMEOUT).unwrap();
+        steps(config, mesh, group, attention)
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || run(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn check(config: &Value, ranks: usize, attention: ContextAttention) {
+    let expected = steps(config, Rc::new(Mesh::single()), ProcessGroup::single(), attention);
+    let folder = tempfile::tempdir().unwrap();
+    let found = on_ranks(config, ranks, attention, &folder.path().join("store"));
+    for step in 0..STEPS {
+        let loss: f64 = found.iter().map(|rank| rank[step].0).sum();
+        let error = (loss / expected[step].0 - 1.0).abs();
+        assert!(error < 1e-5, "{attention:?} on {ranks} ranks: loss {loss} of step {step} is off by {error}");
+        let grad = &expected[step].1;
+        for rank in &found {
+            let error = ((&rank[step].1 - grad).norm() / grad.norm()).double_value(&[]);
+            assert!(error < 1e-5, "{attention:?} on {ranks} ranks: gradients of step {step} are off by {error}");
+        }
+    }
+}
+
+#[test]
+fn a_dense_decoder_steps_as_on_one_rank() {
+    let config = serde_json::from_str(QWEN3).unwrap();
+    check(&config, 2, ContextAttention::Ring);
+    check(&config, 4, ContextAttention::Ring);
+    check(&config, 2, ContextAttention::Ulysses);
+}
+
+#[test]
+fn experts_and_latent_attention_step_as_on_one_rank() {
+    let mut config: Value = serde_json::from_str(DEEPSEEK).unwrap();
+    config["aux_loss_alpha"] = json!(0.05);
+    check(&config, 2, ContextAttention::Ring);
+    check(&config, 2, ContextAttention::Ulysses);
+}
+
+#[test]
+fn what_cannot_be_split_says_why() {
+    let decoder = |config: &str| ModelConfig::from_hf(&serde_json::from_str(config).unwrap()).unwrap().decoder;
+    let qwen = decoder(QWEN3);
+    assert!(qwen.check_context(2, ContextAttention::Ring).is_ok());
+    let error = qwen.check_context(3, ContextAttention::Ulysses).unwrap_err().to_string();
+    assert!(error.contains("context_parallel=3") && error.contains("ring"), "{error}");
+    let sparse = decoder(include_str!("../tests/fixtures/deepseek_v3.2-seed1/config.json"));
+    let error = sparse.check_context(2, ContextAttention::Ring).unwrap_err().to_string();
+    assert!(error.contains("sparse attention"), "{error}");
+    let recurrent = decoder(include_str!("../tests/fixtures/qwen3_next-seed1/config.json"));
+    let error = recurrent.check_context(2, ContextAttention::Ring).unwrap_err().to_string();
+    assert!(error.contains("gated delta net") && error.contains("context_parallel"), "{error}");
+}

@@ -1,0 +1,63 @@
+//! A stream for the copies of one thread, where a device has streams; on a CPU nothing happens.
+
+use std::ffi::c_void;
+
+use tch::{Device, Kind, Tensor};
+
+use super::error::{NativeError, last_error};
+use super::ffi::{self, raw};
+
+/// A stream of its own for the thread that made it, which stays the thread's current one on this device.
+pub struct CopyStream {
+    /// Names the device.
+    like: Tensor,
+}
+
+/// A point in the work that a thread gave to a device.
+pub struct Mark {
+    mark: *mut c_void,
+}
+
+// SAFETY: an event may be waited for and freed on any thread.
+unsafe impl Send for Mark {}
+
+fn check(status: i32) -> Result<(), NativeError> {
+    if status == 0 { Ok(()) } else { Err(NativeError::Stream { message: last_error() }) }
+}
+
+impl CopyStream {
+    pub fn enter(device: Device) -> Result<CopyStream, NativeError> {
+        let like = Tensor::empty([0], (Kind::Uint8, device));
+        // SAFETY: the tensor is alive.
+        check(unsafe { ffi::lf_stream_enter(raw(&like)) })?;
+        Ok(CopyStream { like })
+    }
+
+    /// What is copied from now on comes after what the other thread did before its mark.
+    pub fn wait_for(&self, mark: &Mark) -> Result<(), NativeError> {
+        // SAFETY: both are alive.
+        check(unsafe { ffi::lf_stream_await(mark.mark, raw(&self.like)) })
+    }
+
+    /// Returns when all copies are done.
+    pub fn synchronize(&self) -> Result<(), NativeError> {
+        // SAFETY: the tensor is alive.
+        check(unsafe { ffi::lf_stream_synchronize(raw(&self.like)) })
+    }
+}
+
+impl Mark {
+    /// The end of what this thread has given to the device of `like`.
+    pub fn of(like: &Tensor) -> Result<Mark, NativeError> {
+        // SAFETY: the tensor is alive; null on failure.
+        let mark = unsafe { ffi::lf_stream_mark(raw(like)) };
+        if mark.is_null() { Err(NativeError::Stream { message: last_error() }) } else { Ok(Mark { mark }) }
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        // SAFETY: freed once.
+        unsafe { ffi::lf_mark_free(self.mark) }
+    }
+}

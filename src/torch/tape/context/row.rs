@@ -1,0 +1,177 @@
+//! A packed row of which this rank has a share, as all of its layers need it; and attention over it on the tape.
+
+use std::rc::Rc;
+
+use loongforge_core::config::ContextAttention;
+use tch::{Device, Tensor};
+
+use super::blocks::{Batch, batches};
+use super::heads::{ToHeads, ToTokens};
+use super::ring::Ring;
+use super::split::RowSplit;
+use crate::comm::{Mesh, ProcessGroup};
+use crate::native::NativeError;
+use crate::nn::PackedAttention;
+use crate::tape::record::{Exchange, Needs, Policy, Slot, Tape};
+
+/// Made once a micro-batch. Who executes the tape has as many ranks along cp.
+pub struct RowShare {
+    split: RowSplit,
+    rank: usize,
+    method: Method,
+    device: Device,
+}
+
+enum Method {
+    /// For each rank, what this rank's queries see of its keys.
+    Ring(Vec<Vec<Batch>>),
+    Heads {
+        /// Of the whole row.
+        documents: PackedAttention,
+        /// For each token its place among the ranks' tokens, one rank's after the other's, and the inverse.
+        places: Tensor,
+        tokens: Tensor,
+    },
+}
+
+impl RowShare {
+    /// The share of `rank` in a row whose documents end at `cu_seqlens` `[0, …, T]`.
+    pub fn new(
+        cu_seqlens: &[usize],
+        num_ranks: usize,
+        rank: usize,
+        method: ContextAttention,
+        device: Device,
+    ) -> RowShare {
+        let split = RowSplit::new(cu_seqlens, num_ranks);
+        let method = match method {
+            ContextAttention::Ring => {
+                Method::Ring((0..num_ranks).map(|keys| batches(&split.blocks(rank, keys), device)).collect())
+            }
+            ContextAttention::Ulysses => {
+                let tokens: Vec<i64> = (0..num_ranks).flat_map(|rank| split.rows(rank)).collect();
+                Method::Heads {
+                    documents: PackedAttention::new(cu_seqlens, true, device),
+                    places: Tensor::from_slice(&split.places()).to_device(device),
+                    tokens: Tensor::from_slice(&tokens).to_device(device),
+                }
+            }
+        };
+        RowShare { split, rank, method, device }
+    }
+
+    pub fn split(&self) -> &RowSplit {
+        &self.split
+    }
+
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// This rank's tokens as an index of the row's.
+    pub fn rows(&self) -> Tensor {
+        Tensor::from_slice(&self.split.rows(self.rank)).to_device(self.device)
+    }
+
+    /// Of the row's `feature_rows`, in the features' order, those that this rank holds: which features they are, in the
+    /// order of this rank's tokens.
+    pub fn features(&self, feature_rows: &[i64]) -> Vec<i64> {
+        let number: std::collections::BTreeMap<i64, i64> = feature_rows.iter().copied().zip(0..).collect();
+        self.split.rows(self.rank).iter().filter_map(|row| number.get(row).copied()).collect()
+    }
+
+    /// The gradients of all features `[N, D]` on every rank, from those `[n, D]` of `features`, which this rank holds.
+    ///
+    /// # Errors
+    /// A rank is gone or did not come in time.
+    pub fn gather_features(
+        &self,
+        group: &ProcessGroup,
+        grad: &Tensor,
+        features: &[i64],
+        num_features: i64,
+    ) -> Result<Tensor, NativeError> {
+        let all = Tensor::zeros([num_features, grad.size()[1]], (grad.kind(), grad.device()));
+        let index = Tensor::from_slice(features).to_device(grad.device());
+        let all = all.index_copy(0, &index, grad);
+        group.all_reduce_sum(&all)?;
+        Ok(all)
+    }
+
+    /// Tokens of a rank.
+    pub(super) fn num_rows(&self, rank: usize) -> i64 {
+        self.split.cu_seqlens(rank).last().copied().unwrap_or(0) as i64
+    }
+
+    /// Of a ring.
+    pub(super) fn batches(&self, keys: usize) -> &[Batch] {
+        match &self.method {
+            Method::Ring(batches) => &batches[keys],
+            Method::Heads { .. } => unreachable!("heads are exchanged"),
+        }
+    }
+
+    /// Of exchanged heads: the place of each token, and the token at each place.
+    pub(super) fn order(&self) -> [&Tensor; 2] {
+        match &self.method {
+            Method::Heads { places, tokens, .. } => [places, tokens],
+            Method::Ring(_) => unreachable!("keys go round"),
+        }
+    }
+
+    /// Causal attention within documents of this rank's queries `[T, H, C]` to all ranks' keys `[T, K, C]` and values
+    /// `[T, K, V]`, scores multiplied by `scale`: `[T, H·V]`. `H` is a multiple of the ranks where heads are exchanged.
+    pub fn attention(
+        self: &Rc<RowShare>,
+        tape: &mut Tape,
+        name: &str,
+        queries_keys_values: [Slot; 3],
+        scale: f64,
+        policy: Policy,
+    ) -> Slot {
+        let row = self.clone();
+        if let Method::Ring(_) = self.method {
+            let ring = Box::new(Ring { row, scale });
+            return tape.exchange(format!("{name} ring"), &queries_keys_values, 1, ring)[0];
+        }
+        let to_heads = Box::new(ToHeads { row: self.clone() });
+        let exchanged = tape.exchange(format!("{name} to heads"), &queries_keys_values, 3, to_heads);
+        let forward = move |reads: &[Tensor]| {
+            let Method::Heads { documents, .. } = &row.method else { unreachable!("looked at above") };
+            vec![documents.forward_scaled(&reads[0], &reads[1], &reads[2], Some(scale))]
+        };
+        let y = tape.run(format!("{name} attention"), &[], policy, &exchanged, 1, forward)[0];
+        let to_tokens = Box::new(ToTokens { row: self.clone() });
+        tape.exchange(format!("{name} to tokens"), &[y], 1, to_tokens)[0]
+    }
+}
+
+/// The sum over the ranks that share a row; so is the gradient, of what every rank then counts in its own share.
+pub struct SumOverContext;
+
+impl Exchange for SumOverContext {
+    fn forward(
+        &self,
+        mesh: &Mesh,
+        reads: &[Tensor],
+        _: Option<&Needs>,
+    ) -> Result<(Vec<Tensor>, Vec<Tensor>), NativeError> {
+        let sums = reads.iter().map(Tensor::copy).collect::<Vec<_>>();
+        sums.iter().try_for_each(|sum| mesh.cp.all_reduce_sum(sum))?;
+        Ok((sums, Vec::new()))
+    }
+
+    fn backward(
+        &self,
+        mesh: &Mesh,
+        _: Vec<Tensor>,
+        grads: &[Option<Tensor>],
+        _: &Needs,
+    ) -> Result<Vec<Option<Tensor>>, NativeError> {
+        let sum = |grad: &Option<Tensor>| {
+            let sum = grad.as_ref().map(|grad| grad.contiguous().copy());
+            sum.map(|sum| mesh.cp.all_reduce_sum(&sum).map(|()| sum)).transpose()
+        };
+        grads.iter().map(sum).collect()
+    }
+}

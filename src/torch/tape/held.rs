@@ -1,0 +1,174 @@
+//! What one operation holds for its backward, as blocks of memory that can go to the host and come back.
+
+use tch::{Device, Kind, Tensor};
+
+use crate::device::{Transfer, Transfers};
+use crate::native::{NativeError, SavedTensors, storage};
+
+/// Where the tensors are listed.
+pub(super) enum Source {
+    Graph(SavedTensors),
+    List(Vec<Option<Tensor>>),
+}
+
+/// Tensors and the memory of theirs that nobody else needs: what others share stays where it is and does not count.
+pub(super) struct Held {
+    source: Source,
+    blocks: Vec<Block>,
+}
+
+struct Block {
+    bytes: i64,
+    device: Device,
+    views: Vec<View>,
+    place: Place,
+}
+
+enum Place {
+    Here,
+    Leaving(Transfer),
+    There(Tensor),
+    Returning(Transfer),
+}
+
+/// How a tensor of the list lies in its block.
+struct View {
+    index: usize,
+    kind: Kind,
+    size: Vec<i64>,
+    stride: Vec<i64>,
+    offset: i64,
+}
+
+impl Source {
+    fn len(&self) -> usize {
+        match self {
+            Source::Graph(saved) => saved.len(),
+            Source::List(list) => list.len(),
+        }
+    }
+
+    fn get(&self, index: usize) -> Option<Tensor> {
+        match self {
+            Source::Graph(saved) => saved.get(index),
+            Source::List(list) => list[index].as_ref().map(Tensor::shallow_clone),
+        }
+    }
+
+    fn set(&mut self, index: usize, tensor: Option<Tensor>) {
+        match self {
+            Source::Graph(saved) => saved.set(index, tensor.as_ref()),
+            Source::List(list) => list[index] = tensor,
+        }
+    }
+}
+
+impl Held {
+    /// The slots in whose memory (`slots`, by its address) tensors lie are the operation's own: what else reads them has
+    /// done so by the time of the backward, or holds them for itself.
+    pub fn new(source: Source, slots: &[i64]) -> Held {
+        let mut found: Vec<(i64, i64, Block)> = Vec::new();
+        for index in 0..source.len() {
+            let Some(tensor) = source.get(index) else { continue };
+            let memory = storage(&tensor);
+            if memory.bytes == 0 {
+                continue;
+            }
+            let view = View {
+                index,
+                kind: tensor.kind(),
+                size: tensor.size(),
+                stride: tensor.stride(),
+                offset: memory.offset,
+            };
+            match found.iter_mut().find(|(address, ..)| *address == memory.address) {
+                Some((_, _, block)) => block.views.push(view),
+                None => {
+                    let device = tensor.device();
+                    let block = Block { bytes: memory.bytes, device, views: vec![view], place: Place::Here };
+                    found.push((memory.address, memory.users, block));
+                }
+            }
+        }
+        let own = found.into_iter().filter(|(address, users, block)| {
+            let whole = block.views.iter().all(|view| block.bytes % view.kind.elt_size_in_bytes() as i64 == 0);
+            whole && (slots.contains(address) || *users <= block.views.len() as i64)
+        });
+        Held { blocks: own.map(|(_, _, block)| block).collect(), source }
+    }
+
+    /// Of its own memory, wherever that is.
+    pub fn bytes(&self) -> u64 {
+        self.blocks.iter().map(|block| block.bytes as u64).sum()
+    }
+
+    /// Begins to move everything to the host.
+    pub fn leave(&mut self, transfers: &Transfers) -> Result<(), NativeError> {
+        let _guard = tch::no_grad_guard();
+        for block in &mut self.blocks {
+            let first = self.source.get(block.views[0].index).expect("it is here");
+            let width = first.kind().elt_size_in_bytes() as i64;
+            let flat = first.as_strided([block.bytes / width], [1], Some(0)).view_dtype(Kind::Uint8);
+            block.views.iter().for_each(|view| self.source.set(view.index, None));
+            block.place = Place::Leaving(transfers.to_host(flat)?);
+        }
+        Ok(())
+    }
+
+    /// Whether all that is leaving has left.
+    pub fn has_left(&self) -> bool {
+        self.blocks.iter().all(|block| match &block.place {
+            Place::Leaving(transfer) => transfer.is_done(),
+            _ => true,
+        })
+    }
+
+    /// Waits until all that is leaving has left, and frees its memory on the device.
+    pub fn wait_left(&mut self) -> Result<(), NativeError> {
+        for block in &mut self.blocks {
+            block.place = match std::mem::replace(&mut block.place, Place::Here) {
+                Place::Leaving(transfer) => Place::There(transfer.wait()?.1),
+                other => other,
+            };
+        }
+        Ok(())
+    }
+
+    /// Begins to bring back what has left.
+    pub fn come_back(&mut self, transfers: &Transfers) -> Result<(), NativeError> {
+        for block in &mut self.blocks {
+            block.place = match std::mem::replace(&mut block.place, Place::Here) {
+                Place::There(host) => Place::Returning(transfers.to_device(host)?),
+                other => other,
+            };
+        }
+        Ok(())
+    }
+
+    /// Waits until all is back, and puts it where it was.
+    pub fn wait_back(&mut self, transfers: &Transfers) -> Result<(), NativeError> {
+        let _guard = tch::no_grad_guard();
+        for block in &mut self.blocks {
+            match std::mem::replace(&mut block.place, Place::Here) {
+                Place::Returning(transfer) => {
+                    let (host, flat) = transfer.wait()?;
+                    debug_assert_eq!(flat.device(), block.device);
+                    transfers.give_back(host);
+                    for view in &block.views {
+                        let whole = flat.view_dtype(view.kind);
+                        let tensor = whole.as_strided(&view.size, &view.stride, Some(view.offset));
+                        self.source.set(view.index, Some(tensor));
+                    }
+                }
+                other => block.place = other,
+            }
+        }
+        Ok(())
+    }
+
+    /// The tensors. Panics where some are away.
+    pub fn into_source(self) -> Source {
+        assert!(self.blocks.iter().all(|block| matches!(block.place, Place::Here)), "tensors are away");
+        self.source
+    }
+}
