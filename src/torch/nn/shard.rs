@@ -10,6 +10,7 @@ use tch::Tensor;
 
 use super::params::ParamSpec;
 use super::piece::Piece;
+use crate::comm::Mesh;
 
 /// A rank's place among those that share the layers of a replica, and the experts of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,12 @@ impl Default for Division {
 }
 
 impl Division {
+    /// Of a rank of `mesh`.
+    pub fn of(mesh: &Mesh, sequence: bool) -> Division {
+        let (tp, ep) = (&mesh.tp, &mesh.ep);
+        Division { tp: tp.world(), tp_rank: tp.rank(), sequence, ep: ep.world(), ep_rank: ep.rank() }
+    }
+
     pub fn is_whole(&self) -> bool {
         self.tp == 1 && self.ep == 1
     }

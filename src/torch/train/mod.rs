@@ -10,6 +10,8 @@ mod shares;
 mod state;
 
 #[cfg(test)]
+mod layout_tests;
+#[cfg(test)]
 mod tests;
 
 pub use adamw::{AdamW, AdamWConfig};
@@ -19,5 +21,5 @@ pub use peft::{
     merge_adapter, read_adapter_config, save_adapter,
 };
 pub use pool::{Lanes, Pool};
-pub use shares::{gather_piece, gather_whole, square_sum, sum_copies, sum_gradients};
+pub use shares::{gather_piece, gather_whole, square_sum, sum_copies, sum_gradients, sum_replicas};
 pub use state::{Export, StateError, load_state, save_state};

@@ -3,6 +3,9 @@
 
 use super::hf::{TensorFile, TensorFileError, WeightsError, load_weights, write_tensor_file};
 use super::peft_names::{PREFIX, file_names};
+use super::shares::gather_whole;
+use crate::comm::Mesh;
+use crate::native::NativeError;
 use crate::nn::moe::stacked_product;
 use crate::nn::{LinearModule, LoraConfig, ParamId, ParamSpec, ParamStore};
 use loongforge_core::message::SavedFile;
@@ -189,6 +192,36 @@ pub fn adapter_base(folder: &Path) -> Result<Option<PathBuf>, AdapterError> {
 /// # Errors
 /// A file cannot be written.
 pub fn save_adapter(params: &ParamStore, file: &AdapterFile, folder: &Path) -> Result<Vec<SavedFile>, AdapterError> {
+    let names = names_in_file(params);
+    let tensors = adapters(params).map(|(_, id)| (names[&params.spec(id).name].clone(), params.leaf(id).detach()));
+    write_adapter(params, &tensors.collect::<Vec<_>>(), file, folder)
+}
+
+/// As [`save_adapter`] from the parts that ranks hold, each of which calls it; one of them has the folder and writes.
+///
+/// # Errors
+/// A file cannot be written, or a rank is gone.
+pub(super) fn save_adapter_among(
+    params: &ParamStore,
+    mesh: &Mesh,
+    file: &AdapterFile,
+    folder: Option<&Path>,
+) -> Result<Vec<SavedFile>, AdapterError> {
+    let names = names_in_file(params);
+    let whole = |(_, id): (&str, ParamId)| {
+        let spec = params.spec(id);
+        Ok((names[&spec.name].clone(), gather_whole(spec, &params.leaf(id).detach(), mesh)?))
+    };
+    let tensors = adapters(params).map(whole).collect::<Result<Vec<_>, NativeError>>().map_err(WeightsError::from)?;
+    folder.map_or(Ok(Vec::new()), |folder| write_adapter(params, &tensors, file, folder))
+}
+
+fn write_adapter(
+    params: &ParamStore,
+    tensors: &[(String, Tensor)],
+    file: &AdapterFile,
+    folder: &Path,
+) -> Result<Vec<SavedFile>, AdapterError> {
     let AdapterFile { config, base_model, prefix } = file;
     let paths = |stacked: bool| {
         let found = adapters(params).filter(|(path, _)| is_stacked(params, path) == stacked);
@@ -217,10 +250,7 @@ pub fn save_adapter(params: &ParamStore, file: &AdapterFile, folder: &Path) -> R
     let path = folder.join(format!("{prefix}{CONFIG}"));
     let text = serde_json::to_string_pretty(&json).expect("JSON of plain values");
     std::fs::write(&path, text).map_err(|source| AdapterError::Io { path, source })?;
-    let names = names_in_file(params);
-    let tensors = adapters(params).map(|(_, id)| (names[&params.spec(id).name].clone(), params.leaf(id).detach()));
-    let mut file =
-        write_tensor_file(&tensors.collect::<Vec<_>>(), &[("format", "pt")], folder, &format!("{prefix}{TENSORS}"))?;
+    let mut file = write_tensor_file(tensors, &[("format", "pt")], folder, &format!("{prefix}{TENSORS}"))?;
     // They are not the model's: the model's index does not list them.
     file.tensors.clear();
     Ok(vec![file])

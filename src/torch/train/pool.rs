@@ -5,7 +5,8 @@
 //! each replica is one lane and the sum is an all-reduce.
 
 use super::adamw::{AdamW, AdamWConfig};
-use crate::comm::ProcessGroup;
+use super::shares::{square_sum, sum_copies, sum_replicas};
+use crate::comm::{Mesh, ProcessGroup};
 use crate::native::{NativeError, sum_of_squares};
 use crate::nn::{GradBuffer, ParamStore};
 use loongforge_core::message::Lane;
@@ -31,6 +32,8 @@ pub struct Pool {
     optimizer: Option<AdamW>,
     /// The pool's gradient of the step that waits for its commit.
     reduced: Option<Tensor>,
+    /// The ranks among which parameters are split; `None` where every rank has all.
+    mesh: Option<Rc<Mesh>>,
 }
 
 impl Pool {
@@ -52,7 +55,19 @@ impl Pool {
         let trained = optimizer.is_some();
         let grads = own.into_iter().filter(|_| trained).map(|lane| (lane, params.new_grad())).collect();
         let optimizer = optimizer.map(|config| AdamW::new(&params, config)).transpose()?;
-        Ok(Self { params, group, lanes, grads, optimizer, reduced: None })
+        Ok(Self { params, group, lanes, grads, optimizer, reduced: None, mesh: None })
+    }
+
+    /// Of parameters that are split among ranks: the group of the pool is `mesh.data`.
+    #[must_use]
+    pub fn split_among(mut self, mesh: Rc<Mesh>) -> Self {
+        self.mesh = Some(mesh);
+        self
+    }
+
+    /// The ranks among which parameters are split; `None` where every rank has all.
+    pub fn mesh(&self) -> Option<&Mesh> {
+        self.mesh.as_deref()
     }
 
     pub fn params(&self) -> &Rc<ParamStore> {
@@ -102,11 +117,20 @@ impl Pool {
         let sum = match self.lanes {
             Lanes::PerReplica => {
                 let flat = self.grads[&self.own_lane()].flat().shallow_clone();
-                self.group.all_reduce_sum(&flat)?;
+                match self.mesh() {
+                    Some(mesh) => sum_replicas(&self.params, &flat, mesh)?,
+                    None => self.group.all_reduce_sum(&flat)?,
+                }
                 flat
             }
             Lanes::Fixed(count) => self.gather_lanes(count)?,
         };
+        if let Some(mesh) = self.mesh() {
+            sum_copies(&self.params, &sum, &mesh.tp)?;
+            let squares = square_sum(&self.params, &sum, mesh)?;
+            self.reduced = Some(sum);
+            return Ok(squares);
+        }
         let squares = match sum.device() {
             Device::Cpu => sum_of_squares(&sum),
             _ => sum.norm_scalaropt_dtype(2.0, Kind::Double).double_value(&[]).powi(2),

@@ -14,6 +14,14 @@ use crate::nn::{ParamId, ParamSpec, ParamStore, Piece, Shard, region};
 /// A rank is gone or did not come in time.
 pub fn sum_gradients(params: &ParamStore, grads: &Tensor, mesh: &Mesh) -> Result<(), NativeError> {
     sum_copies(params, grads, &mesh.tp)?;
+    sum_replicas(params, grads, mesh)
+}
+
+/// In place: the gradients become the sums over the replicas, those of experts over the ranks with the same ones.
+///
+/// # Errors
+/// As [`sum_gradients`].
+pub fn sum_replicas(params: &ParamStore, grads: &Tensor, mesh: &Mesh) -> Result<(), NativeError> {
     for (start, len) in ranges(params, |spec| !of_experts(spec)) {
         mesh.data.all_reduce_sum(&grads.narrow(0, start, len))?;
     }

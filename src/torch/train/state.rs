@@ -5,9 +5,14 @@
 //! adapters were added to.
 
 use super::adamw::AdamW;
-use super::hf::{Shards, TensorFile, TensorFileError, WeightsError, load_weights, save_weights, write_tensor_file};
-use super::peft::{AdapterError, AdapterFile, has_adapter, save_adapter};
+use super::hf::{
+    Dtype, Entry, Shards, TensorFile, TensorFileError, WeightsError, load_weights, save_weights, save_weights_among,
+    write_among, write_tensor_file, writer_of,
+};
+use super::peft::{AdapterError, AdapterFile, has_adapter, save_adapter, save_adapter_among};
 use super::pool::Pool;
+use super::shares::gather_whole;
+use crate::comm::Mesh;
 use loongforge_core::message::SavedFile;
 use std::path::{Path, PathBuf};
 use tch::Tensor;
@@ -41,6 +46,9 @@ pub enum Export {
 /// A file cannot be written.
 pub fn save_state(pool: &Pool, folder: &Path, export: &Export, pool_name: &str) -> Result<Vec<SavedFile>, StateError> {
     let params = pool.params();
+    if let Some(mesh) = pool.mesh() {
+        return save_parts(pool, mesh, folder, export, pool_name);
+    }
     let mut files = match export {
         Export::Weights(shards) => save_weights(params, folder, shards)?,
         Export::Adapter(Some(file)) => save_adapter(params, file, folder)?,
@@ -66,6 +74,50 @@ pub fn save_state(pool: &Pool, folder: &Path, export: &Export, pool_name: &str) 
     Ok(files)
 }
 
+/// As [`save_state`] of parameters that are split: every rank calls it, and gets the files that it has written.
+fn save_parts(
+    pool: &Pool,
+    mesh: &Mesh,
+    folder: &Path,
+    export: &Export,
+    pool_name: &str,
+) -> Result<Vec<SavedFile>, StateError> {
+    let Some((rank, _)) = writer_of(mesh) else { return Ok(Vec::new()) };
+    let params = pool.params();
+    let mut files = match export {
+        Export::Weights(shards) => save_weights_among(params, mesh, folder, shards)?,
+        Export::Adapter(Some(file)) => save_adapter_among(params, mesh, file, (rank == 0).then_some(folder))?,
+        Export::Adapter(None) => Vec::new(),
+    };
+    let Some(optimizer) = pool.optimizer() else { return Ok(files) };
+    let (mut entries, mut state) = (Vec::new(), Vec::new());
+    for id in params.trained_ids() {
+        let (spec, (offset, len)) = (params.spec(id), params.range(id));
+        let mut add = |suffix: &str, tensor: Tensor| {
+            let dtype = Dtype::of(tensor.kind()).expect("a type of files");
+            let shape = spec.whole_shape().to_vec();
+            entries.push(Entry { name: format!("{}.{suffix}", spec.name), dtype, shape });
+            state.push((id, tensor));
+        };
+        for (suffix, flat) in parts(optimizer) {
+            add(suffix, flat.narrow(0, offset, len).view(spec.shape.as_slice()));
+        }
+        if has_adapter(params) {
+            add("value", params.leaf(id).detach());
+        }
+    }
+    let num_steps = optimizer.num_steps.to_string();
+    let target = (rank == 0).then(|| (folder, file_name(pool_name)));
+    let mut tensor = |index: usize| {
+        let (id, part) = &state[index];
+        gather_whole(params.spec(*id), part, mesh)
+    };
+    let file = write_among(&entries, &[("num_steps", &num_steps)], target, &mut tensor)?;
+    // They are not the model's: the model's index does not list them.
+    files.extend(file.map(|file| SavedFile { tensors: Vec::new(), ..file }));
+    Ok(files)
+}
+
 /// Reads back what [`save_state`] wrote, bit for bit: the optimizer, adapters, and where `weights` says so the weights.
 /// Else the pool has them already: a checkpoint does not hold the base of adapters as it was.
 ///
@@ -86,7 +138,7 @@ pub fn load_state(pool: &mut Pool, folder: &Path, pool_name: &str, weights: bool
         let (offset, len) = params.range(id);
         for (suffix, flat) in parts(optimizer) {
             let name = format!("{}.{suffix}", params.spec(id).name);
-            let tensor = file.read(&name)?.ok_or_else(|| missing(&name))?;
+            let tensor = file.read_part(&name, params.spec(id).shard.as_ref())?.ok_or_else(|| missing(&name))?;
             let (found, wanted) = (tensor.numel(), len as usize);
             if found != wanted {
                 return Err(StateError::Shape { path: file.path().to_owned(), name, found, wanted });
@@ -95,7 +147,7 @@ pub fn load_state(pool: &mut Pool, folder: &Path, pool_name: &str, weights: bool
         }
         if has_adapter(&params) {
             let name = format!("{}.value", params.spec(id).name);
-            params.set(id, &file.read(&name)?.ok_or_else(|| missing(&name))?);
+            params.set_whole(id, &file.read(&name)?.ok_or_else(|| missing(&name))?);
         }
     }
     Ok(())

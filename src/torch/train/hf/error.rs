@@ -2,12 +2,15 @@
 
 use super::compare::Mismatches;
 use super::file::TensorFileError;
+use crate::native::NativeError;
 use std::path::PathBuf;
 
 #[derive(Debug, thiserror::Error)]
 pub enum WeightsError {
     #[error(transparent)]
     File(#[from] TensorFileError),
+    #[error(transparent)]
+    Native(#[from] NativeError),
     #[error("{folder} has no model.safetensors (nor its .index.json); for random weights set model.weights=random")]
     NoWeights { folder: PathBuf },
     #[error(

@@ -3,6 +3,7 @@
 //! Reading goes by slices: a [`Checkpoint`] reads headers only, [`compare_weights`] says what does not fit, and
 //! [`load_weights`] reads what a pool owns. What is written is always plain.
 
+mod among;
 mod checkpoint;
 mod compare;
 mod dtype;
@@ -22,6 +23,8 @@ mod stored;
 #[cfg(test)]
 mod tests;
 
+pub use among::save_weights_among;
+pub(crate) use among::{write_among, writer_of};
 pub use checkpoint::{Checkpoint, INDEX_FILE, SINGLE_FILE, is_adapter};
 pub use compare::{LoadOptions, Mismatches, compare_weights};
 pub use dtype::Dtype;
@@ -32,5 +35,6 @@ pub use load::{load_weights, load_weights_from};
 pub use origin::Origin;
 pub use pattern::collapse;
 pub use rewrite::{Rewrite, index_of, rewrite};
+pub(crate) use save::Entry;
 pub use save::{MAX_SHARD_SIZE, Shards, num_shards, save_weights, shard_name, write_tensor_file};
 pub use stored::Stored;

@@ -115,24 +115,34 @@ pub fn write_tensor_file(
         dtype: Dtype::of(tensor.kind()).unwrap_or_else(|| panic!("a tensor of kind {:?}", tensor.kind())),
         shape: tensor.size(),
     };
-    let mut writer = Writer::create(&tensors.iter().map(entry).collect::<Vec<_>>(), notes, folder, name)?;
-    for index in writer.order().to_vec() {
-        // One tensor at a time leaves the device or becomes contiguous.
-        let tensor = tensors[index].1.detach().to_device(Device::Cpu).contiguous();
-        writer.write(bytes(&tensor))?;
+    let entries: Vec<Entry> = tensors.iter().map(entry).collect();
+    let mut writer = Writer::create(&entries, notes, folder, name)?;
+    for index in order(&entries) {
+        writer.write_tensor(&tensors[index].1)?;
     }
     writer.finish()
 }
 
+/// The order of tensors in a file: wide types first, so that every tensor is aligned; then by name.
+pub(crate) fn order(entries: &[Entry]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..entries.len()).collect();
+    order.sort_by(|&left, &right| {
+        let key = |entry: &'_ Entry| std::cmp::Reverse(entry.dtype.bits());
+        let (left, right) = (&entries[left], &entries[right]);
+        key(left).cmp(&key(right)).then_with(|| left.name.cmp(&right.name))
+    });
+    order
+}
+
 /// A tensor that a file will hold.
-pub(super) struct Entry {
+pub(crate) struct Entry {
     pub name: String,
     pub dtype: Dtype,
     pub shape: Vec<i64>,
 }
 
 /// A file of which the header is written; the tensors' bytes come in [`Writer::order`].
-pub(super) struct Writer {
+pub(crate) struct Writer {
     path: std::path::PathBuf,
     file: File,
     hash: Sha256,
@@ -144,13 +154,7 @@ pub(super) struct Writer {
 
 impl Writer {
     pub fn create(entries: &[Entry], notes: &[(&str, &str)], folder: &Path, name: &str) -> Result<Self, WeightsError> {
-        let mut order: Vec<usize> = (0..entries.len()).collect();
-        // The format's own order: wide types first, so that every tensor is aligned; then by name.
-        order.sort_by(|&left, &right| {
-            let key = |entry: &'_ Entry| std::cmp::Reverse(entry.dtype.bits());
-            let (left, right) = (&entries[left], &entries[right]);
-            key(left).cmp(&key(right)).then_with(|| left.name.cmp(&right.name))
-        });
+        let order = order(entries);
         let (mut header, mut end) = (Map::new(), 0);
         if !notes.is_empty() {
             let notes = notes.iter().map(|&(key, value)| (key.to_owned(), json!(value))).collect();
@@ -179,6 +183,11 @@ impl Writer {
     /// Indices of the entries in the order in which their bytes are to be written.
     pub fn order(&self) -> &[usize] {
         &self.order
+    }
+
+    pub fn write_tensor(&mut self, tensor: &Tensor) -> Result<(), WeightsError> {
+        // One tensor at a time leaves the device or becomes contiguous.
+        self.write(bytes(&tensor.detach().to_device(Device::Cpu).contiguous()))
     }
 
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), WeightsError> {

@@ -144,8 +144,7 @@ impl Models {
         mesh: Rc<Mesh>,
         sequence: bool,
     ) -> Result<Models, ParityError> {
-        let (tp, ep) = (&mesh.tp, &mesh.ep);
-        let division = Division { tp: tp.world(), tp_rank: tp.rank(), sequence, ep: ep.world(), ep_rank: ep.rank() };
+        let division = Division::of(&mesh, sequence);
         let (decoder, specs) = match division.is_whole() {
             true => (config.decoder.clone(), Decoder::specs(&config.decoder)),
             false => (config.decoder.divided(&division)?, config.decoder.divided_specs(&division)?),

@@ -1,0 +1,98 @@
+//! Weights and other tensors of a pool whose parameters are split among ranks, into files of whole tensors: every rank
+//! gives its parts, one tensor at a time, and one rank writes.
+
+use super::dtype::Dtype;
+use super::error::WeightsError;
+use super::save::{Entry, Shards, Writer, deal, order};
+use crate::comm::Mesh;
+use crate::native::NativeError;
+use crate::nn::{ParamId, ParamStore, Piece};
+use crate::train::peft::merged;
+use crate::train::shares::gather_piece;
+use loongforge_core::message::SavedFile;
+use std::collections::BTreeMap;
+use std::path::Path;
+use tch::Tensor;
+
+/// This rank among those that hold the parts of one copy of the parameters, and how many they are; `None` of a rank with
+/// another copy. Experts are spread over several replicas, of which the first ones count.
+pub(crate) fn writer_of(mesh: &Mesh) -> Option<(usize, usize)> {
+    let (tp, ep) = (mesh.tp.world(), mesh.ep.world());
+    (mesh.data.rank() < ep).then(|| (mesh.data.rank() * tp + mesh.tp.rank(), ep * tp))
+}
+
+/// As [`save_weights`](super::save_weights) from the parts that the ranks of `mesh` hold, each of which calls it; they
+/// write the files in turns. The files that this rank has written.
+///
+/// # Errors
+/// A file cannot be written, or a rank is gone.
+pub fn save_weights_among(
+    params: &ParamStore,
+    mesh: &Mesh,
+    folder: &Path,
+    shards: &Shards,
+) -> Result<Vec<SavedFile>, WeightsError> {
+    let Some((rank, ranks)) = writer_of(mesh) else { return Ok(Vec::new()) };
+    let pieces = params.ids().flat_map(|id| params.spec(id).pieces.iter().map(move |piece| (id, piece)));
+    let mut pieces: Vec<(ParamId, &Piece)> = pieces.collect();
+    // By name: whoever plans the files knows specs, not a store's order.
+    pieces.sort_by(|(_, left), (_, right)| left.name.cmp(&right.name));
+    let entry = |(id, piece): &(ParamId, &Piece)| {
+        let dtype = Dtype::of(params.leaf(*id).kind()).expect("a parameter's kind is a file's type");
+        Entry { name: piece.name.clone(), dtype, shape: piece.shape.clone() }
+    };
+    let entries: Vec<Entry> = pieces.iter().map(entry).collect();
+    let size = |entry: &Entry| entry.shape.iter().product::<i64>() as u64 * entry.dtype.bits() / 8;
+    let mut files = deal(&entries.iter().map(size).collect::<Vec<_>>(), shards.max_size);
+    files.truncate(shards.count.max(1));
+    if let Some(last) = files.last_mut() {
+        last.end = entries.len();
+    }
+    let mut saved = Vec::new();
+    for (index, range) in files.into_iter().enumerate() {
+        let (pieces, entries) = (&pieces[range.clone()], &entries[range]);
+        // Pieces of one parameter come one after the other or in turns with few others.
+        let mut values: BTreeMap<ParamId, Tensor> = BTreeMap::new();
+        let mut tensor = |index: usize| {
+            let (id, piece) = pieces[index];
+            if values.len() > 4 && !values.contains_key(&id) {
+                values.clear();
+            }
+            let value = values.entry(id).or_insert_with(|| merged(params, id));
+            gather_piece(params.spec(id), piece, value, mesh)
+        };
+        let writes = index % ranks == rank;
+        let target = writes.then(|| (folder, shards.name(index)));
+        saved.extend(write_among(entries, &[("format", "pt")], target, &mut tensor)?);
+    }
+    Ok(saved)
+}
+
+/// Writes a file, where this rank has a folder and name for it, of tensors that all ranks make together.
+///
+/// # Errors
+/// As [`save_weights_among`].
+pub(crate) fn write_among(
+    entries: &[Entry],
+    notes: &[(&str, &str)],
+    target: Option<(&Path, String)>,
+    tensor: &mut dyn FnMut(usize) -> Result<Tensor, NativeError>,
+) -> Result<Option<SavedFile>, WeightsError> {
+    let writer = target.map(|(folder, name)| Writer::create(entries, notes, folder, &name));
+    // A rank that cannot write goes on to give its parts: others would wait for them.
+    let (mut writer, mut failed) = match writer {
+        Some(Ok(writer)) => (Some(writer), None),
+        Some(Err(error)) => (None, Some(error)),
+        None => (None, None),
+    };
+    for index in order(entries) {
+        let tensor = tensor(index)?;
+        if let Some(Err(error)) = writer.as_mut().map(|writer| writer.write_tensor(&tensor)) {
+            (writer, failed) = (None, Some(error));
+        }
+    }
+    match failed {
+        Some(error) => Err(error),
+        None => writer.map(Writer::finish).transpose(),
+    }
+}

@@ -1,0 +1,124 @@
+//! What ranks save of their parts any other layout continues, bit for bit.
+
+use super::hf::Shards;
+use super::{AdamWConfig, Export, Lanes, Pool, gather_whole, load_state, load_weights, save_state};
+use crate::comm::{Mesh, ProcessGroup};
+use crate::device::set_intra_op_threads;
+use crate::model::ModelConfig;
+use crate::nn::{Division, ParamStore};
+use loongforge_core::config::Layout;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+use tch::{Device, Kind, Tensor};
+
+const CONFIG: AdamWConfig = AdamWConfig { betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1 };
+
+fn fixture() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/qwen3_moe-bias-yarn-tied")
+}
+
+/// The fixture's model in bfloat16, with masters.
+fn pool(mesh: Rc<Mesh>) -> Pool {
+    let config = std::fs::read(fixture().join("config.json")).unwrap();
+    let config = ModelConfig::from_hf(&serde_json::from_slice(&config).unwrap()).unwrap().decoder;
+    let specs = config.divided_specs(&Division::of(&mesh, false)).unwrap();
+    let params = Rc::new(ParamStore::new(specs, Kind::BFloat16, Device::Cpu));
+    load_weights(&params, &fixture()).unwrap();
+    Pool::new(params, ProcessGroup::single(), Lanes::PerReplica, Some(CONFIG)).unwrap().split_among(mesh)
+}
+
+/// A step along gradients that depend on the round; each part comes from one of the ranks that hold it. Its norm.
+fn step(pool: &mut Pool, round: i64) -> f64 {
+    let (params, lane) = (pool.params().clone(), pool.own_lane());
+    let (first, first_of_experts) =
+        pool.mesh().map_or((true, true), |mesh| (mesh.data.rank() == 0, mesh.expert_data.rank() == 0));
+    for id in params.trained_ids() {
+        let shard = params.spec(id).shard.as_ref().unwrap();
+        if shard.is_first() && if shard.of_experts { first_of_experts } else { first } {
+            let count: i64 = shard.shape.iter().product();
+            let whole = (Tensor::arange(count, (Kind::Float, Device::Cpu)) * 0.37 + round).sin();
+            let part = shard.take(&whole.view(shard.shape.as_slice()));
+            pool.lane(lane).unwrap().add(id, &part);
+        }
+    }
+    let squares = pool.reduce().unwrap();
+    pool.commit(0.5, 1e-2).unwrap();
+    squares
+}
+
+/// Weights and the optimizer's state, whole.
+fn numbers(pool: &Pool) -> Vec<(String, Vec<f64>)> {
+    let (params, mesh, optimizer) = (pool.params(), pool.mesh().unwrap(), pool.optimizer().unwrap());
+    let states = [&optimizer.exp_avg, &optimizer.exp_avg_sq, optimizer.master.as_ref().unwrap()];
+    let of = |id| {
+        let (spec, (start, len)) = (params.spec(id), params.range(id));
+        let parts = states.map(|flat| flat.narrow(0, start, len).view(spec.shape.as_slice()));
+        let tensors = std::iter::once(params.leaf(id).detach()).chain(parts);
+        let whole = |part: Tensor| gather_whole(spec, &part, mesh).unwrap().to_kind(Kind::Double).view([-1]);
+        (spec.name.clone(), Vec::try_from(Tensor::cat(&tensors.map(whole).collect::<Vec<_>>(), 0)).unwrap())
+    };
+    let mut all: Vec<_> = params.trained_ids().map(of).collect();
+    all.sort_by(|(left, _), (right, _)| left.cmp(right));
+    all
+}
+
+/// What `body` gives on each rank, one thread each.
+fn on_ranks<T: Send>(layout: Layout, body: impl Fn(Rc<Mesh>) -> T + Sync) -> Vec<T> {
+    let place = tempfile::tempdir().unwrap();
+    let store = place.path().join("store");
+    std::thread::scope(|scope| {
+        let rank = |rank: usize| {
+            let (store, body) = (&store, &body);
+            scope.spawn(move || {
+                set_intra_op_threads(1);
+                body(Rc::new(Mesh::join(store, "pool", layout, rank, Duration::from_secs(60)).unwrap()))
+            })
+        };
+        let ranks: Vec<_> = (0..layout.ranks()).map(rank).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn what_a_layout_saves_every_other_continues() {
+    let mut alone = pool(Rc::new(Mesh::single()));
+    let norms = [step(&mut alone, 1), step(&mut alone, 2)];
+    let after_two = numbers(&alone);
+    step(&mut alone, 3);
+    let after_three = numbers(&alone);
+
+    let folder = tempfile::tempdir().unwrap();
+    // Two files, which two of the ranks write.
+    let shards = Shards { first: 1, count: 2, total: 2, max_size: 20_000 };
+    let layout = Layout { tp: 2, ep: 2, ..Layout::replicas(2) };
+    let saved = on_ranks(layout, |mesh| {
+        let mut pool = pool(mesh);
+        let found = [step(&mut pool, 1), step(&mut pool, 2)];
+        assert!(found.iter().zip(norms).all(|(found, norm)| (found / norm - 1.0).abs() < 1e-6), "{found:?} {norms:?}");
+        assert_eq!(numbers(&pool), after_two);
+        save_state(&pool, folder.path(), &Export::Weights(shards), "pool").unwrap()
+    });
+    let files: Vec<usize> = saved.iter().map(Vec::len).collect();
+    assert_eq!(files, [2, 1, 0, 0]);
+    let names = |files: &[loongforge_core::message::SavedFile]| {
+        files.iter().flat_map(|file| file.tensors.clone()).collect::<Vec<_>>()
+    };
+    let index: serde_json::Map<_, _> = saved
+        .iter()
+        .flatten()
+        .flat_map(|file| names(std::slice::from_ref(file)).into_iter().map(|name| (name, file.name.clone().into())))
+        .collect();
+    let index = serde_json::json!({ "metadata": {}, "weight_map": index });
+    std::fs::write(folder.path().join("model.safetensors.index.json"), index.to_string()).unwrap();
+
+    for layout in [Layout::default(), Layout { tp: 4, ..Layout::default() }, Layout { ep: 2, ..Layout::replicas(2) }] {
+        on_ranks(layout, |mesh| {
+            let mut pool = pool(mesh);
+            load_state(&mut pool, folder.path(), "pool", true).unwrap();
+            assert_eq!(numbers(&pool), after_two, "{layout}");
+            step(&mut pool, 3);
+            assert_eq!(numbers(&pool), after_three, "{layout}");
+        });
+    }
+}
