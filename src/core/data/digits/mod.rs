@@ -6,4 +6,4 @@ mod model;
 mod scans;
 
 pub use compose::{Digits, PROMPT, compose};
-pub use model::{MODEL, ModelSize, write_model};
+pub use model::{MODEL, ModelSize, write_model, write_model_with};

@@ -80,8 +80,14 @@ const SPECIAL_TOKENS: [&str; 8] = [
     "<|video_pad|>",
 ];
 
-/// Writes configuration, tokenizer and processor files into `dir`; files that are there are overwritten.
+/// Writes configuration, tokenizer and processor files into `dir`; files that are there are overwritten. A byte is a token.
 pub fn write_model(dir: &Path, size: &ModelSize) -> Result<(), DataError> {
+    write_model_with(dir, size, &[])
+}
+
+/// [`write_model`] with a tokenizer of these merges, in the letters of [`byte_letters`].
+pub fn write_model_with(dir: &Path, size: &ModelSize, merges: &[[String; 2]]) -> Result<(), DataError> {
+    let tokens = Tokens { merges };
     fs::create_dir_all(dir).map_err(|error| DataError::write(dir, error))?;
     let write = |name: &str, text: String| {
         let path = dir.join(name);
@@ -89,9 +95,9 @@ pub fn write_model(dir: &Path, size: &ModelSize) -> Result<(), DataError> {
     };
     write("chat_template.jinja", QWEN.to_owned())?;
     for (name, json) in [
-        ("config.json", config(size)),
-        ("generation_config.json", generation_config()),
-        ("tokenizer.json", tokenizer()),
+        ("config.json", config(size, &tokens)),
+        ("generation_config.json", generation_config(&tokens)),
+        ("tokenizer.json", tokenizer(&tokens)),
         ("tokenizer_config.json", tokenizer_config()),
         ("preprocessor_config.json", preprocessor_config(size, "Qwen2VLImageProcessor")),
         ("video_preprocessor_config.json", preprocessor_config(size, "Qwen3VLVideoProcessor")),
@@ -101,11 +107,25 @@ pub fn write_model(dir: &Path, size: &ModelSize) -> Result<(), DataError> {
     Ok(())
 }
 
-fn id(token: &str) -> usize {
-    256 + SPECIAL_TOKENS.iter().position(|&special| special == token).expect("one of ours")
+/// Bytes, what they are merged to, special tokens.
+struct Tokens<'a> {
+    merges: &'a [[String; 2]],
 }
 
-fn config(size: &ModelSize) -> Json {
+impl Tokens<'_> {
+    /// Of a special token.
+    fn id(&self, token: &str) -> usize {
+        let place = SPECIAL_TOKENS.iter().position(|&special| special == token).expect("one of ours");
+        256 + self.merges.len() + place
+    }
+
+    fn len(&self) -> usize {
+        256 + self.merges.len() + SPECIAL_TOKENS.len()
+    }
+}
+
+fn config(size: &ModelSize, tokens: &Tokens<'_>) -> Json {
+    let id = |token| tokens.id(token);
     json!({
         "architectures": ["Qwen3VLForConditionalGeneration"],
         "model_type": "qwen3_vl",
@@ -118,7 +138,7 @@ fn config(size: &ModelSize) -> Json {
         "text_config": {
             "model_type": "qwen3_vl_text",
             "dtype": "float32",
-            "vocab_size": 256 + SPECIAL_TOKENS.len(),
+            "vocab_size": tokens.len(),
             "hidden_size": size.hidden_size,
             "intermediate_size": size.intermediate_size,
             "num_hidden_layers": size.num_hidden_layers,
@@ -162,7 +182,8 @@ fn config(size: &ModelSize) -> Json {
     })
 }
 
-fn generation_config() -> Json {
+fn generation_config(tokens: &Tokens<'_>) -> Json {
+    let id = |token| tokens.id(token);
     json!({
         "bos_token_id": id("<|endoftext|>"),
         "eos_token_id": [id("<|im_end|>"), id("<|endoftext|>")],
@@ -171,20 +192,20 @@ fn generation_config() -> Json {
     })
 }
 
-/// Byte-level BPE without merges: a byte is a token, its value the id.
-fn tokenizer() -> Json {
-    let vocab: Map<String, Json> =
-        byte_letters().into_iter().zip(0..).map(|(c, id): (char, u32)| (c.to_string(), json!(id))).collect();
+/// Byte-level BPE: a byte's value is its id, merges follow in their order. Without merges words need not be told apart.
+fn tokenizer(tokens: &Tokens<'_>) -> Json {
+    let spelt = byte_letters().into_iter().map(String::from).chain(tokens.merges.iter().map(|pair| pair.concat()));
+    let vocab: Map<String, Json> = spelt.zip(0..).map(|(token, id): (String, u32)| (token, json!(id))).collect();
     let added: Vec<Json> = SPECIAL_TOKENS
         .iter()
         .map(|&token| {
             json!({
-                "id": id(token), "content": token, "special": true,
+                "id": tokens.id(token), "content": token, "special": true,
                 "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
             })
         })
         .collect();
-    let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false});
+    let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": !tokens.merges.is_empty()});
     json!({
         "version": "1.0",
         "truncation": null,
@@ -197,7 +218,7 @@ fn tokenizer() -> Json {
         "model": {
             "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": "",
             "end_of_word_suffix": "", "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
-            "vocab": vocab, "merges": [],
+            "vocab": vocab, "merges": tokens.merges,
         },
     })
 }

@@ -1,18 +1,22 @@
-//! Dialogues about the pictures of packages: what is shown, and what kind of thing it is.
+//! Dialogues about the pictures of packages: what is shown, and of some what kind of thing it is.
 
 use std::fs;
 use std::path::Path;
 
 use serde_json::{Value as Json, json};
 
-use super::EMOJI_MODEL;
+use super::merges::learn_merges;
 use super::package::{Emoji, Package};
-use crate::data::digits::write_model;
+use super::picture::on_white;
+use super::{EMOJI_MODEL, NUM_MERGES};
+use crate::data::digits::write_model_with;
 use crate::data::error::DataError;
 use crate::data::rng::{Rng, permute};
 
 pub const PROMPT: &str = "What is shown?";
 const KIND: &str = "What kind is it?";
+/// One dialogue in so many goes on with that.
+const KIND_EVERY: u64 = 8;
 /// One variant in so many is held out, in every package: its thing and its tone are learnt, but not together.
 const HELD_OUT: u64 = 10;
 const TONES: [(&str, &str); 5] =
@@ -39,18 +43,23 @@ pub fn compose(dir: &Path, packages: &[impl AsRef<Path>], seed: u64) -> Result<C
         let package = Package::read(path.as_ref())?;
         let folder = format!("images/{set}");
         fs::create_dir_all(dir.join(&folder)).map_err(|error| DataError::write(dir, error))?;
-        let mut num_written = 0;
+        let mut num_written: u64 = 0;
         for (row, emoji) in package.table.iter().enumerate() {
             for (image, caption, key) in variants(emoji) {
                 let Some(picture) = package.pictures.get(image) else { continue };
                 // A name of ours: those of the archive are keys alone.
                 let file = format!("{folder}/{num_written:05}.png");
                 num_written += 1;
+                let picture =
+                    on_white(picture).map_err(|reason| DataError::file(path.as_ref(), format!("{image}: {reason}")))?;
                 fs::write(dir.join(&file), picture).map_err(|error| DataError::write(&dir.join(&file), error))?;
                 let is_held_out = key.is_some_and(|tone| Rng::new(&[seed, row as u64, tone]).below(HELD_OUT) == 0);
                 match is_held_out {
                     true => held_out.push(question(&file, &caption)),
-                    false => train.push(dialogue(&file, &caption, &emoji.category)),
+                    false => {
+                        let goes_on = Rng::new(&[seed, set as u64, num_written]).below(KIND_EVERY) == 0;
+                        train.push(dialogue(&file, &caption, goes_on.then_some(&emoji.category)));
+                    }
                 }
             }
         }
@@ -63,7 +72,15 @@ pub fn compose(dir: &Path, packages: &[impl AsRef<Path>], seed: u64) -> Result<C
     {
         fs::write(dir.join(name), text).map_err(|error| DataError::write(&dir.join(name), error))?;
     }
-    write_model(&dir.join("model"), &EMOJI_MODEL)?;
+    let texts = |row: &Json| -> Vec<String> {
+        let turns = row["conversations"].as_array().into_iter().flatten();
+        turns.map(|turn| turn["value"].as_str().unwrap_or_default().replace("<image>", "")).collect()
+    };
+    let roles = ["user\n", "assistant\n"].map(str::to_owned);
+    let texts: Vec<String> =
+        train.iter().flat_map(texts).chain(roles.iter().cycle().take(2 * train.len()).cloned()).collect();
+    let merges = learn_merges(texts.iter().map(String::as_str), NUM_MERGES);
+    write_model_with(&dir.join("model"), &EMOJI_MODEL, &merges)?;
     Ok(Composed { num_train: train.len(), num_held_out: held_out.len() })
 }
 
@@ -82,10 +99,10 @@ fn variants(emoji: &Emoji) -> Vec<(&str, String, Option<u64>)> {
     found
 }
 
-fn dialogue(file: &str, caption: &str, category: &str) -> Json {
+fn dialogue(file: &str, caption: &str, category: Option<&String>) -> Json {
     let turn = |from: &str, value: &str| json!({ "from": from, "value": value });
-    let first = turn("human", &format!("<image>{PROMPT}"));
-    let turns = [first, turn("gpt", caption), turn("human", KIND), turn("gpt", &category.to_lowercase())];
+    let mut turns = vec![turn("human", &format!("<image>{PROMPT}")), turn("gpt", caption)];
+    turns.extend(category.into_iter().flat_map(|kind| [turn("human", KIND), turn("gpt", &kind.to_lowercase())]));
     json!({ "image": file, "conversations": turns })
 }
 
@@ -126,10 +143,13 @@ mod tests {
             })
             .collect();
         let table = format!("[{}]", rows.join(","));
+        let mut png = std::io::Cursor::new(Vec::new());
+        image::RgbaImage::new(4, 4).write_to(&mut png, image::ImageFormat::Png).unwrap();
+        let png = png.into_inner();
         let names: Vec<String> = TONES.iter().map(|(code, _)| format!("package/img/x/64/hand-{code}.png")).collect();
         let mut files: Vec<(&str, &[u8])> =
-            vec![("package/emoji.json", table.as_bytes()), ("package/img/x/64/hand.png", b"png")];
-        files.extend(names.iter().map(|name| (name.as_str(), &b"png"[..])));
+            vec![("package/emoji.json", table.as_bytes()), ("package/img/x/64/hand.png", &png)];
+        files.extend(names.iter().map(|name| (name.as_str(), &png[..])));
         let (package, dir) = (package(&files), tempfile::tempdir().unwrap());
         let made = compose(&dir.path().join("a"), &[package.path()], 1).unwrap();
         assert_eq!(made.num_train + made.num_held_out, 20 * 6);
