@@ -71,6 +71,7 @@ impl Report {
             learning_rate: summary.learning_rate,
             tokens: summary.num_tokens as u64,
             images: summary.num_items as u64,
+            cached_images: summary.timings.iter().map(|(_, timings)| u64::from(timings.cached_items)).sum(),
             tokens_per_s: summary.num_tokens as f64 / seconds,
             images_per_s: summary.num_items as f64 / seconds,
             step_ms: seconds * 1e3,

@@ -105,7 +105,7 @@ impl ExpertLoads {
     }
 }
 
-/// Where an engine's time went in a step, in seconds.
+/// Where an engine's time went in a step, in seconds, and what it was spared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timings {
     /// Computing.
@@ -116,6 +116,8 @@ pub struct Timings {
     pub units: f64,
     /// Of `busy`: packs forward and backward, on an actor that has a foundation.
     pub packs: f64,
+    /// Media items whose features came from the cache.
+    pub cached_items: u32,
 }
 
 /// A file that an engine wrote into a checkpoint folder.

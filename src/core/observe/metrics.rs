@@ -18,6 +18,8 @@ pub struct StepMetrics {
     /// Real tokens of the step; there is no padding.
     pub tokens: u64,
     pub images: u64,
+    /// Of `images`: those whose features came from the encoders' cache.
+    pub cached_images: u64,
     pub tokens_per_s: f64,
     pub images_per_s: f64,
     pub step_ms: f64,
@@ -66,6 +68,7 @@ impl StepMetrics {
             ("train/skipped", f64::from(u8::from(self.skipped))),
             ("data/tokens", self.tokens as f64),
             ("data/images", self.images as f64),
+            ("data/cached_images", self.cached_images as f64),
             ("data/bad_samples", self.bad_samples as f64),
             ("speed/tokens_per_s", self.tokens_per_s),
             ("speed/images_per_s", self.images_per_s),

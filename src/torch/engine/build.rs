@@ -69,7 +69,8 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
             let budget = spec.config.memory.activation_budget.encoder;
             let key = "memory.activation_budget.encoder";
             let activations = Activations::new(&spec.config.memory, key, budget, device)?;
-            Some(EncoderPart::new(spec.me.index, model, pool).with_activations(activations))
+            let part = EncoderPart::new(spec.me.index, model, pool).with_activations(activations);
+            Some(part.with_cache(pools.encoder.cache.bytes()))
         }
         _ => None,
     };

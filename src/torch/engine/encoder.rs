@@ -2,6 +2,7 @@
 
 use super::activations::Activations;
 use super::buffer::TorchBuffer;
+use super::cache::{FeatureCache, Key, stack};
 use super::parts::Parts;
 use crate::model::EncoderModel;
 use crate::tape::{Execution, Slot};
@@ -22,6 +23,7 @@ pub struct EncoderPart {
     pub(super) pool: Pool,
     activations: Activations,
     steps: VecDeque<Step>,
+    cache: Option<FeatureCache>,
 }
 
 struct Step {
@@ -53,12 +55,19 @@ enum Phase {
 impl EncoderPart {
     /// Encoder `index` of the run.
     pub fn new(index: u32, model: Box<dyn EncoderModel>, pool: Pool) -> Self {
-        Self { index, model, pool, activations: Activations::default(), steps: VecDeque::new() }
+        Self { index, model, pool, activations: Activations::default(), steps: VecDeque::new(), cache: None }
     }
 
     /// Under a budget for activations.
     pub fn with_activations(self, activations: Activations) -> Self {
         Self { activations, ..self }
+    }
+
+    /// Keeps so many bytes of features, where the encoder is frozen. Items are then encoded one by one, so that an item's
+    /// features have the same bits whatever else is in its unit, and whether they were kept or not.
+    pub fn with_cache(self, bytes: u64) -> Self {
+        let cache = (bytes > 0 && !self.pool.is_trained()).then(|| FeatureCache::new(bytes));
+        Self { cache, ..self }
     }
 
     pub(super) fn plan(&mut self, plan: &StepPlan) {
@@ -126,6 +135,15 @@ impl EncoderPart {
         let pixels = work.pixels.assemble(0, 0, &patches)?;
         work.pixels = Parts::new(std::iter::empty());
         let grids: Vec<Grid> = work.unit.items.iter().map(|item| item.meta.grid).collect();
+        let header = Header { kind: ParcelKind::Activation(work.unit.id), version };
+        if let Some(cache) = &mut self.cache {
+            let (features, num_cached) = encode_each(cache, &*self.model, &self.pool, &grids, &pixels)?;
+            ports.timings.cached_items += num_cached;
+            let buffers = features.iter().map(|level| Box::new(TorchBuffer::new(level)) as Box<dyn Buffer>);
+            ports.send(work.reader, Parcel::new(header, buffers.collect()))?;
+            work.phase = Phase::Sent { run: None };
+            return Ok(true);
+        }
         let record = self.model.record(&grids);
         let params = self.pool.params().clone();
         params.set_dropout(Some(work.unit.id.seed()));
@@ -137,7 +155,6 @@ impl EncoderPart {
         };
         run.forward()?;
         let outputs = record.outputs.iter().map(|&slot| Box::new(TorchBuffer::new(run.value(slot))) as Box<dyn Buffer>);
-        let header = Header { kind: ParcelKind::Activation(work.unit.id), version };
         ports.send(work.reader, Parcel::new(header, outputs.collect()))?;
         work.phase = Phase::Sent { run: trained.then_some((run, record.outputs)) };
         Ok(true)
@@ -189,3 +206,39 @@ impl EncoderPart {
         self.steps.pop_front();
     }
 }
+
+/// Features of items of a frozen encoder, level by level, and how many were kept: the others are encoded, each by itself.
+fn encode_each(
+    cache: &mut FeatureCache,
+    model: &dyn EncoderModel,
+    pool: &Pool,
+    grids: &[Grid],
+    pixels: &Tensor,
+) -> Result<(Vec<Tensor>, u32), EngineError> {
+    let params = pool.params();
+    let (kind, device) = (params.flat().kind(), params.flat().device());
+    let (mut start, mut num_cached) = (0, 0);
+    let mut features = |&grid: &Grid| -> Result<Vec<Tensor>, EngineError> {
+        let len = grid.num_patches() as i64;
+        let own = pixels.narrow(0, start, len);
+        start += len;
+        let key = Key::of(grid, &own);
+        if let Some(kept) = cache.get(&key) {
+            num_cached += 1;
+            return Ok(kept);
+        }
+        let record = model.record(&[grid]);
+        let mut run = Execution::forward_only(record.tape, params.clone(), vec![(record.pixels, own.to_kind(kind))]);
+        run.forward()?;
+        let made: Vec<Tensor> = record.outputs.iter().map(|&slot| run.value(slot).shallow_clone()).collect();
+        cache.insert(key, &made);
+        Ok(made)
+    };
+    let items: Vec<Vec<Tensor>> = grids.iter().map(&mut features).collect::<Result<_, _>>()?;
+    let num_levels = items.first().map_or(0, Vec::len);
+    Ok(((0..num_levels).map(|level| stack(&items, level, kind, device)).collect(), num_cached))
+}
+
+#[cfg(test)]
+#[path = "encoder_tests.rs"]
+mod tests;

@@ -6,6 +6,7 @@
 mod activations;
 mod buffer;
 mod build;
+mod cache;
 #[cfg(test)]
 mod context_tests;
 mod encoder;

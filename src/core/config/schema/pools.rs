@@ -45,6 +45,8 @@ pub struct EncoderPool {
     /// What replicas share out: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too.
     #[schemars(range(max = 3))]
     pub zero: usize,
+    /// Bytes of features that each actor keeps where the whole pool is frozen: a picture that comes again is not encoded again. 0: none.
+    pub cache: Size,
 }
 
 /// Actors that run the language model. A replica is pipeline x context x tensor actors.
@@ -187,7 +189,7 @@ impl Default for DataPool {
 
 impl Default for EncoderPool {
     fn default() -> Self {
-        Self { replicas: 1, threads: Threads::Auto, tensor_parallel: 1, zero: 0 }
+        Self { replicas: 1, threads: Threads::Auto, tensor_parallel: 1, zero: 0, cache: Size::from_mib(0) }
     }
 }
 

@@ -1,0 +1,120 @@
+//! Features that a frozen encoder has made, by the content of their media item: every epoch shows the same pictures again.
+//! Not for encoders that are trained, whose features change with every step.
+
+use loongforge_core::message::Grid;
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, HashMap};
+use tch::{Device, Kind, Tensor};
+
+/// SHA-256 of an item's pixels and grid. Parameters are no part of it: they never change while a cache lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key([u8; 32]);
+
+impl Key {
+    /// Of an item of `pixels`, `[patches, channels]`.
+    pub fn of(grid: Grid, pixels: &Tensor) -> Self {
+        let pixels = pixels.to_device(Device::Cpu).contiguous();
+        let mut bytes = vec![0; pixels.numel() * pixels.kind().elt_size_in_bytes()];
+        pixels.copy_data_u8(&mut bytes, pixels.numel());
+        let mut hash = Sha256::new();
+        for side in [grid.t, grid.h, grid.w] {
+            hash.update(side.to_le_bytes());
+        }
+        hash.update(&bytes);
+        Self(hash.finalize().into())
+    }
+}
+
+/// Features of the items that were used last, as many as `capacity` bytes hold, in host memory.
+pub(super) struct FeatureCache {
+    capacity: u64,
+    bytes: u64,
+    entries: HashMap<Key, Entry>,
+    /// The item used longest ago comes first.
+    order: BTreeMap<u64, Key>,
+    num_uses: u64,
+}
+
+struct Entry {
+    features: Vec<Tensor>,
+    bytes: u64,
+    used: u64,
+}
+
+impl FeatureCache {
+    pub fn new(capacity: u64) -> Self {
+        Self { capacity, bytes: 0, entries: HashMap::new(), order: BTreeMap::new(), num_uses: 0 }
+    }
+
+    /// All levels of an item's features, `[features, width]` each.
+    pub fn get(&mut self, key: &Key) -> Option<Vec<Tensor>> {
+        let entry = self.entries.get_mut(key)?;
+        self.num_uses += 1;
+        self.order.remove(&entry.used);
+        entry.used = self.num_uses;
+        self.order.insert(entry.used, *key);
+        Some(entry.features.iter().map(Tensor::shallow_clone).collect())
+    }
+
+    /// Keeps an item's features; what was used longest ago makes room. What is larger than the whole cache is not kept.
+    pub fn insert(&mut self, key: Key, features: &[Tensor]) {
+        let size = |tensor: &Tensor| (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64;
+        let bytes = features.iter().map(size).sum();
+        if bytes > self.capacity || self.entries.contains_key(&key) {
+            return;
+        }
+        while self.bytes + bytes > self.capacity {
+            let (_, oldest) = self.order.pop_first().expect("bytes are of entries");
+            let gone = self.entries.remove(&oldest).expect("what has an order has an entry");
+            self.bytes -= gone.bytes;
+        }
+        // A copy: a view would hold the whole unit's memory.
+        let features = features.iter().map(|tensor| tensor.detach().to_device(Device::Cpu).copy()).collect();
+        self.num_uses += 1;
+        self.bytes += bytes;
+        self.order.insert(self.num_uses, key);
+        self.entries.insert(key, Entry { features, bytes, used: self.num_uses });
+    }
+}
+
+/// One level of several items' features, one below the other.
+pub(super) fn stack(items: &[Vec<Tensor>], level: usize, kind: Kind, device: Device) -> Tensor {
+    let of_level: Vec<Tensor> = items.iter().map(|levels| levels[level].to_kind(kind).to_device(device)).collect();
+    Tensor::cat(&of_level, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(first: f32) -> Key {
+        Key::of(Grid { t: 1, h: 1, w: 2 }, &Tensor::from_slice(&[first, 1.0]).view([2, 1]))
+    }
+
+    #[test]
+    fn content_and_grid_are_the_key() {
+        assert_eq!(key(0.5), key(0.5));
+        assert_ne!(key(0.5), key(0.25));
+        let pixels = Tensor::from_slice(&[0.5_f32, 1.0]).view([2, 1]);
+        assert_ne!(key(0.5), Key::of(Grid { t: 1, h: 2, w: 1 }, &pixels));
+        // A view of a larger tensor has the content of its own rows.
+        let rows = Tensor::from_slice(&[9.0_f32, 0.5, 1.0]).view([3, 1]);
+        assert_eq!(key(0.5), Key::of(Grid { t: 1, h: 1, w: 2 }, &rows.narrow(0, 1, 2)));
+    }
+
+    #[test]
+    fn what_was_used_longest_ago_makes_room() {
+        let features = |value: f32| [Tensor::from_slice(&[value; 4])];
+        // Two entries of 16 bytes.
+        let mut cache = FeatureCache::new(40);
+        cache.insert(key(1.0), &features(1.0));
+        cache.insert(key(2.0), &features(2.0));
+        assert!(cache.get(&key(1.0)).is_some());
+        cache.insert(key(3.0), &features(3.0));
+        assert!(cache.get(&key(2.0)).is_none());
+        let kept = cache.get(&key(1.0)).unwrap();
+        assert_eq!(Vec::<f32>::try_from(&kept[0]).unwrap(), [1.0; 4]);
+        cache.insert(key(4.0), &[Tensor::zeros([11], (Kind::Float, Device::Cpu))]);
+        assert!(cache.get(&key(4.0)).is_none() && cache.get(&key(3.0)).is_some());
+    }
+}

@@ -1,0 +1,73 @@
+//! A frozen encoder with a cache against the same without.
+
+use super::super::Families;
+use super::*;
+use crate::comm::ProcessGroup;
+use crate::model::ModelConfig;
+use crate::nn::ParamStore;
+use crate::tape::Policy;
+use crate::train::Lanes;
+use std::rc::Rc;
+use tch::{Device, Kind};
+
+const CONFIG: &str = include_str!("../tests/fixtures/qwen3_vl-seed1/config.json");
+const GRIDS: [Grid; 3] = [Grid { t: 1, h: 4, w: 4 }, Grid { t: 1, h: 2, w: 6 }, Grid { t: 2, h: 2, w: 4 }];
+
+fn encoder() -> (Box<dyn EncoderModel>, Pool, i64) {
+    let json: serde_json::Value = serde_json::from_str(CONFIG).unwrap();
+    let vision = &json["vision_config"];
+    let of = |key: &str| vision[key].as_i64().unwrap();
+    let channels = of("in_channels") * of("temporal_patch_size") * of("patch_size").pow(2);
+    let family = Families::of(&ModelConfig::from_hf(&json).unwrap()).encoder.unwrap();
+    let params = ParamStore::new(family.specs(), Kind::Float, Device::Cpu);
+    params.init_random(3);
+    let pool = Pool::new(Rc::new(params), ProcessGroup::single(), Lanes::PerReplica, None).unwrap();
+    (family.build(pool.params(), Policy::Keep), pool, channels)
+}
+
+/// Pixels of an item, told apart by `seed`.
+fn pixels(grid: Grid, channels: i64, seed: i64) -> Tensor {
+    let len = grid.num_patches() as i64 * channels;
+    (Tensor::arange(len, (Kind::Float, Device::Cpu)) * (0.37 + seed as f64)).sin().view([-1, channels])
+}
+
+fn together(model: &dyn EncoderModel, pool: &Pool, grids: &[Grid], pixels: &Tensor) -> Vec<Tensor> {
+    let record = model.record(grids);
+    let mut run =
+        Execution::forward_only(record.tape, pool.params().clone(), vec![(record.pixels, pixels.shallow_clone())]);
+    run.forward().unwrap();
+    record.outputs.iter().map(|&slot| run.value(slot).copy()).collect()
+}
+
+#[test]
+fn kept_features_have_the_bits_of_those_that_were_made() {
+    let (model, pool, channels) = encoder();
+    let unit = |items: &[usize]| {
+        let grids: Vec<Grid> = items.iter().map(|&item| GRIDS[item]).collect();
+        let parts: Vec<Tensor> = items.iter().map(|&item| pixels(GRIDS[item], channels, item as i64)).collect();
+        (grids, Tensor::cat(&parts, 0))
+    };
+    let bits = |levels: &[Tensor]| -> Vec<u32> {
+        let values = levels.iter().flat_map(|level| Vec::<f32>::try_from(level.reshape([-1])).unwrap());
+        values.map(f32::to_bits).collect()
+    };
+    let mut cache = FeatureCache::new(1 << 20);
+    let (grids, all) = unit(&[0, 1, 2]);
+    let (made, hits) = encode_each(&mut cache, &*model, &pool, &grids, &all).unwrap();
+    assert_eq!(hits, 0);
+    for (ours, whole) in made.iter().zip(together(&*model, &pool, &grids, &all)) {
+        assert_eq!(ours.size(), whole.size());
+        assert!((ours - whole).abs().max().double_value(&[]) < 1e-5);
+    }
+    // Another unit of the same items and a new one: what is kept and what is made again are the same.
+    let (grids, some) = unit(&[2, 0]);
+    let (kept, hits) = encode_each(&mut cache, &*model, &pool, &grids, &some).unwrap();
+    let (again, misses) = encode_each(&mut FeatureCache::new(1), &*model, &pool, &grids, &some).unwrap();
+    assert_eq!((hits, misses), (2, 0));
+    assert_eq!(bits(&kept), bits(&again));
+    let features = |item: usize| {
+        GRIDS[item].num_patches() as i64 * made[0].size()[0]
+            / GRIDS.iter().map(|grid| grid.num_patches() as i64).sum::<i64>()
+    };
+    assert_eq!(bits(&kept)[..8], bits(&[made[0].narrow(0, features(0) + features(1), features(2))])[..8]);
+}
