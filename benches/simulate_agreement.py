@@ -1,7 +1,8 @@
 """Simulated against measured step times of the quick start at 1 to 4 encoders.
 
-Costs are calibrated from runs with one encoder: batches of several sizes, so that the fit tells a token from a batch. Then
-runs with 1, 2, 3 and 4 encoders are measured, in turns, and compared with `loongforge plan --simulate`.
+Costs are calibrated from runs with one encoder: batches of several sizes, so that the fit tells a token from a batch. Runs
+with 1, 2, 3 and 4 encoders are measured in turns with them, since a machine is not as fast at all times, and compared with
+`loongforge plan --simulate`.
 
     python3 benches/simulate_agreement.py [--binary target/release/loongforge] [--steps 60] [--rounds 2]
 """
@@ -57,25 +58,28 @@ def train(args, name, **settings):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", type=Path, default=Path("target/release/loongforge"))
+    parser.add_argument("--planner", type=Path, help="another binary that simulates")
     parser.add_argument("--steps", type=int, default=60, help="optimizer steps a run")
     parser.add_argument("--rounds", type=int, default=2, help="runs of each number of encoders")
+    parser.add_argument("--folder", type=Path, help="keep the runs there; a temporary folder unless given")
     args = parser.parse_args()
     if not args.binary.is_file():
         parser.error(f"no program at {args.binary}: cargo build --release, or name another with --binary")
     with tempfile.TemporaryDirectory() as folder:
-        args.folder = Path(folder)
+        args.folder = args.folder or Path(folder)
         args.data = args.folder / "data"
         run([args.binary, "data", "digits", "--out", args.data])
-        runs = [train(args, f"calibrate-{i}", batch=b, pack=p)[0] for i, (b, p) in enumerate(CALIBRATION)]
-        calibrate = [word for folder in runs for word in ("--calibrate", folder)]
         measured = {encoders: [] for encoders in range(1, 5)}
+        calibrate = []
         for at in range(args.rounds):
-            for encoders, times in measured.items():
-                times.append(train(args, f"run-{encoders}-{at}", encoders=encoders)[1])
+            for i, (batch, pack) in enumerate(CALIBRATION):
+                calibrate += ["--calibrate", train(args, f"calibrate-{i}-{at}", batch=batch, pack=pack)[0]]
+                if i + 1 in measured:
+                    measured[i + 1].append(train(args, f"run-{i + 1}-{at}", encoders=i + 1)[1])
         print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end; milliseconds a step")
         worst = 0.0
         for encoders, times in measured.items():
-            plan = [args.binary, "plan", CONFIG, *overrides(args, encoders=encoders), "--simulate", *calibrate, "--json"]
+            plan = [args.planner or args.binary, "plan", CONFIG, *overrides(args, encoders=encoders), "--simulate", *calibrate, "--json"]
             simulated = json.loads(run(plan))["mean_step"] * 1e3
             real = statistics.mean(times)
             worst = max(worst, abs(simulated / real - 1))
