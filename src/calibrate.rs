@@ -5,12 +5,12 @@ use crate::estimate::PoolSize;
 use crate::folder::ModelFolder;
 use anyhow::{Context, bail};
 use loongforge_actors::checkpoint::{Manifest, latest};
-use loongforge_core::config::{self, PackMode, RunConfig};
+use loongforge_core::config::{self, RunConfig};
 use loongforge_core::data::{Dataset, Processor, ProcessorOptions};
 use loongforge_core::message::{SampleId, SampleMeta, StepId};
 use loongforge_core::observe::read_metrics;
 use loongforge_core::schedule::simulate::{Costs, Observation, fit};
-use loongforge_core::schedule::{Batch, PlanSpec, plan_step};
+use loongforge_core::schedule::{Batches, CoordinatorSpec, Formed, plan_step};
 use std::path::Path;
 use std::time::Instant;
 
@@ -37,23 +37,19 @@ pub fn calibrate(runs: &[std::path::PathBuf]) -> anyhow::Result<Calibration> {
     let mut first = None;
     for run in runs {
         let config = config_of(run)?;
-        if config.data.pack.mode == PackMode::Stream {
-            bail!(
-                "{}: a run of a packed stream cannot be planned again; take one with data.pack.mode: step",
-                run.display()
-            );
-        }
         let metrics = read_metrics(&run.join("metrics.jsonl"))?;
         let folder = ModelFolder::open(&config.model)?;
-        let spec = PlanSpec::new(&config, folder.shape());
+        let coordinator = CoordinatorSpec::new(&config, folder.shape(), None);
+        let spec = &coordinator.plan;
+        let mut batches = Batches::new(&coordinator);
         let mut stream = Stream::open(&config, &folder)?;
         let counted: Vec<_> = metrics.iter().filter(|metrics| metrics.step >= SKIPPED).collect();
         let num_encoders = f64::from(spec.encoder_replicas);
         let num_replicas = f64::from(spec.foundation_replicas);
         for step in 0..metrics.last().map_or(0, |metrics| metrics.step + 1) {
-            let (batch, cursor) = stream.batch(config.train.global_batch_size)?;
+            let formed = stream.form(&mut batches)?;
             let Some(metrics) = counted.iter().find(|metrics| metrics.step == step) else { continue };
-            let plan = plan_step(&spec, StepId(step), &Batch::Samples(batch), cursor)
+            let plan = plan_step(spec, StepId(step), &formed.batch, formed.cursor)
                 .with_context(|| format!("{}: step {step}", run.display()))?;
             if plan.num_tokens() as u64 != metrics.tokens {
                 bail!(
@@ -123,7 +119,6 @@ pub struct Stream {
     dataset: Dataset,
     num_data: u64,
     next: u64,
-    num_bad: u64,
     /// Spent reading.
     seconds: f64,
     num_read: u32,
@@ -140,17 +135,33 @@ impl Stream {
         let processor = Processor::open(&folder.path, &folder.json, &options)?;
         let dataset = Dataset::open(&config.data, processor, config.run.seed)?;
         let num_data = config.pools.data.replicas as u64;
-        Ok(Self { dataset, num_data, next: 0, num_bad: 0, seconds: 0.0, num_read: 0 })
+        Ok(Self { dataset, num_data, next: 0, seconds: 0.0, num_read: 0 })
     }
 
-    /// The next good samples, and the first position after them.
+    /// The next good samples.
     ///
     /// # Errors
     /// Nothing but bad samples for long.
-    pub fn batch(&mut self, count: usize) -> anyhow::Result<(Vec<SampleMeta>, SampleId)> {
-        let mut batch = Vec::with_capacity(count);
-        let mut num_bad = 0;
-        while batch.len() < count {
+    pub fn samples(&mut self, count: usize) -> anyhow::Result<Vec<SampleMeta>> {
+        (0..count).map(|_| self.next()).collect()
+    }
+
+    /// The next global batch, as a run forms it: of a packed stream its whole window is read first.
+    ///
+    /// # Errors
+    /// Nothing but bad samples for long, or a sample that fits no pack.
+    pub fn form(&mut self, batches: &mut Batches) -> anyhow::Result<Formed> {
+        loop {
+            if let Some(formed) = batches.pop() {
+                return Ok(formed);
+            }
+            let sample = self.next()?;
+            batches.push(sample, SampleId(self.next)).map_err(anyhow::Error::msg)?;
+        }
+    }
+
+    fn next(&mut self) -> anyhow::Result<SampleMeta> {
+        for num_bad in 1.. {
             let position = self.next;
             self.next += 1;
             let start = Instant::now();
@@ -159,19 +170,16 @@ impl Stream {
             self.num_read += 1;
             match sample {
                 Ok(sample) => {
-                    num_bad = 0;
                     let owner = (position % self.num_data) as u32;
-                    batch.push(SampleMeta { id: SampleId(position), owner, ..sample.meta });
+                    return Ok(SampleMeta { id: SampleId(position), owner, ..sample.meta });
                 }
-                Err(bad) => {
-                    (num_bad, self.num_bad) = (num_bad + 1, self.num_bad + 1);
-                    if num_bad > MAX_BAD {
-                        let bad = bad.into_message(SampleId(position));
-                        bail!("{num_bad} bad samples in a row; the last: {}: {}", bad.source, bad.reason);
-                    }
+                Err(bad) if num_bad > MAX_BAD => {
+                    let bad = bad.into_message(SampleId(position));
+                    bail!("{num_bad} bad samples in a row; the last: {}: {}", bad.source, bad.reason);
                 }
+                Err(_) => {}
             }
         }
-        Ok((batch, SampleId(self.next)))
+        unreachable!("bad samples end")
     }
 }

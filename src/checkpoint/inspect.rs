@@ -1,7 +1,8 @@
 //! What is in a folder: tensors by pattern, types, sizes.
 
-use super::{grouped, human};
+use super::grouped;
 use loongforge_actors::checkpoint::{MANIFEST, Manifest};
+use loongforge_core::observe;
 use loongforge_torch::train::hf::{Checkpoint, Stored, TensorFile, collapse};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -36,7 +37,7 @@ pub fn inspect(folder: &Path, all: bool) -> anyhow::Result<String> {
         page,
         "{} parameters in {num_tensors} tensors, {} in {num_files} files",
         grouped(parameters),
-        human(bytes)
+        observe::bytes(bytes)
     )?;
     writeln!(page, "types: {}\n", types.join(", "))?;
     let rows = tensors.iter().map(|(name, stored)| (*name, (stored.format(), stored.shape.clone(), stored.bytes)));
@@ -47,13 +48,13 @@ pub fn inspect(folder: &Path, all: bool) -> anyhow::Result<String> {
     let width = rows.iter().map(|(name, ..)| name.chars().count()).max().unwrap_or(0);
     for (name, (format, shape, bytes), count) in rows {
         let times = if count > 1 { format!(" x {count}") } else { String::new() };
-        writeln!(page, "{name:width$}  {format:<6} {shape:?}{times}  {}", human(bytes * count as u64))?;
+        writeln!(page, "{name:width$}  {format:<6} {shape:?}{times}  {}", observe::bytes(bytes * count as u64))?;
     }
     for entry in optimizer_files(folder)? {
         let file = TensorFile::open(&folder.join(&entry))?;
         let bytes = file.tensors().values().map(|info| info.len).sum();
         let steps = file.note("num_steps").unwrap_or("unknown");
-        writeln!(page, "\n{entry}: {} tensors, {}, step {steps}", file.tensors().len(), human(bytes))?;
+        writeln!(page, "\n{entry}: {} tensors, {}, step {steps}", file.tensors().len(), observe::bytes(bytes))?;
     }
     Ok(page)
 }

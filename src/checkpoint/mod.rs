@@ -15,17 +15,6 @@ pub use inspect::inspect;
 pub use saved_config::saved_config;
 pub use verify::verify;
 
-/// Bytes as people read them.
-fn human(bytes: u64) -> String {
-    let units = ["B", "kB", "MB", "GB", "TB"];
-    let (mut value, mut unit) = (bytes as f64, 0);
-    while value >= 1000.0 && unit + 1 < units.len() {
-        value /= 1000.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.2} {}", units[unit]) }
-}
-
 /// Whole numbers in groups of three.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -41,7 +30,6 @@ mod tests {
 
     #[test]
     fn numbers_are_readable() {
-        assert_eq!([human(0), human(999), human(1_234_567)], ["0 B", "999 B", "1.23 MB"]);
         assert_eq!([grouped(7), grouped(1000), grouped(1_234_567)], ["7", "1 000", "1 234 567"]);
     }
 }

@@ -107,12 +107,3 @@ pub(super) fn seconds(seconds: f64) -> String {
         s => format!("{s:.2} s"),
     }
 }
-
-pub(super) fn human(bytes: u64) -> String {
-    let (value, unit) = match bytes as f64 {
-        b if b < 1e6 => (b / 1024.0, "KiB"),
-        b if b < 1e9 => (b / f64::from(1 << 20), "MiB"),
-        b => (b / f64::from(1 << 30), "GiB"),
-    };
-    format!("{value:.1} {unit}")
-}

@@ -3,6 +3,7 @@
 use crate::size::{ModelSize, Training};
 use clap::Args;
 use loongforge_core::config::{ModelFile, model_files};
+use loongforge_core::observe::{bytes, short};
 use loongforge_torch::model::ModelConfig;
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -136,30 +137,6 @@ fn table(found: &[(ModelFile, Result<ModelSize, String>)], seq_len: usize) -> St
     format!("{text}\n{FOOTER}\n")
 }
 
-/// `8.03B`: three digits and a unit of a thousand.
-fn short(value: f64) -> String {
-    let units = ["", "K", "M", "B", "T"];
-    let mut value = value;
-    let mut unit = 0;
-    while value >= 999.5 && unit + 1 < units.len() {
-        value /= 1000.0;
-        unit += 1;
-    }
-    let decimals = if value >= 99.95 || unit == 0 {
-        0
-    } else if value >= 9.995 {
-        1
-    } else {
-        2
-    };
-    format!("{value:.decimals$}{}", units[unit])
-}
-
-fn bytes(count: u64) -> String {
-    let gib = count as f64 / f64::from(1 << 30);
-    if gib >= 10.0 { format!("{gib:.0} GiB") } else { format!("{gib:.1} GiB") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,7 +147,7 @@ mod tests {
         let text = table(&found, 4096);
         assert_eq!(text.lines().take_while(|line| !line.is_empty()).count(), found.len() + 1);
         let line = text.lines().find(|line| line.contains(" llama3_8b ")).unwrap();
-        assert!(["8.03B", "48.2G", "120 GiB", "135 GiB"].iter().all(|cell| line.contains(cell)), "{line}");
+        assert!(["8.03B", "48.2G", "128 GB", "145 GB"].iter().all(|cell| line.contains(cell)), "{line}");
     }
 
     /// What the comment at a file's head claims of its parameters.

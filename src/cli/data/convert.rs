@@ -2,11 +2,11 @@
 
 use super::input::InputArgs;
 use super::share::ShareArgs;
-use super::{fraction, size, verdict};
+use super::{fraction, verdict};
 use clap::{Args, ValueEnum};
 use loongforge_core::config::Size;
 use loongforge_core::data::tools::{self, BAD, Convert, Look, Share};
-use loongforge_core::observe::{Bar, Console};
+use loongforge_core::observe::{Bar, Console, bytes};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -84,7 +84,7 @@ pub fn convert(args: ConvertArgs) -> anyhow::Result<ExitCode> {
     drop(bar);
     let kept = if done.kept > 0 { format!(", {} of them kept", done.kept) } else { String::new() };
     let out = args.out.display();
-    println!("{out}: {} samples in {} shards, {}{kept}", done.samples, done.shards, size(done.bytes));
+    println!("{out}: {} samples in {} shards, {}{kept}", done.samples, done.shards, bytes(done.bytes));
     if !done.bad.is_empty() {
         println!("{} bad samples were left out{}", done.bad.len(), listed(&args.out, share));
     }

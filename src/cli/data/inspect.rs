@@ -1,11 +1,11 @@
 //! `loongforge data inspect`: what files hold.
 
 use super::input::{InputArgs, ModelArgs};
-use super::{safe, size};
+use super::safe;
 use clap::Args;
 use loongforge_core::data::DataError;
 use loongforge_core::data::tools::{self, Shown, ShownMedia};
-use loongforge_core::observe::{Style, render};
+use loongforge_core::observe::{Style, bytes, render};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -50,7 +50,7 @@ pub fn inspect(args: InspectArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     for file in &files {
-        let bytes = file.bytes.map(|bytes| format!(", {}", size(bytes))).unwrap_or_default();
+        let bytes = file.bytes.map(|count| format!(", {}", bytes(count))).unwrap_or_default();
         println!("{}: {}, {} samples{bytes}", file.path.display(), file.format, file.samples);
         for field in &file.fields {
             println!("  {:<24} {:<18} {}", safe(&field.name), field.types, field.count);

@@ -1,8 +1,8 @@
 //! `loongforge data merge`: joins what several processes wrote.
 
-use super::size;
 use clap::Args;
 use loongforge_core::data::tools::{self, BAD};
+use loongforge_core::observe::bytes;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -21,7 +21,7 @@ pub struct MergeArgs {
 pub fn merge(args: MergeArgs) -> anyhow::Result<ExitCode> {
     let done = tools::merge(&args.out)?;
     let out = args.out.display();
-    println!("{out}: {} samples in {} shards, {}", done.samples, done.shards, size(done.bytes));
+    println!("{out}: {} samples in {} shards, {}", done.samples, done.shards, bytes(done.bytes));
     if !done.bad.is_empty() {
         println!("{} bad samples were left out; {} lists them", done.bad.len(), args.out.join(BAD).display());
     }

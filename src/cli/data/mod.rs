@@ -71,16 +71,6 @@ pub fn data(args: DataArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// `12.3 MB`.
-fn size(bytes: u64) -> String {
-    let units = ["B", "kB", "MB", "GB", "TB"];
-    let (mut value, mut unit) = (bytes as f64, 0);
-    while value >= 1000.0 && unit + 1 < units.len() {
-        (value, unit) = (value / 1000.0, unit + 1);
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
-}
-
 /// Text of a data set for a terminal: nothing in it moves the cursor or changes colours.
 fn safe(text: &str) -> String {
     let plain = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c };
@@ -107,7 +97,6 @@ mod tests {
     #[test]
     fn texts_of_data_do_nothing_to_a_terminal() {
         assert_eq!(safe("a\x1b[31m\nb\u{9b}2J\t\r"), "a\u{fffd}[31m\nb\u{fffd}2J\t\u{fffd}");
-        assert_eq!([size(12), size(1500), size(2_000_000)], ["12 B", "1.5 kB", "2.0 MB"]);
         assert!(fraction("1.5").is_err() && fraction("nan").is_err() && fraction("0.25") == Ok(0.25));
     }
 }

@@ -3,13 +3,13 @@
 use super::convert::listed;
 use super::input::jobs;
 use super::share::ShareArgs;
-use super::{UsageError, environment, fraction, size, verdict};
+use super::{UsageError, environment, fraction, verdict};
 use crate::folder::ModelFolder;
 use clap::Args;
 use loongforge_core::config::{self, Size};
 use loongforge_core::data::tools::{Order, PackJob, PackProgress, Packed, Share, model_spec};
 use loongforge_core::data::{Dataset, Processor, ProcessorOptions};
-use loongforge_core::observe::{Bar, Console};
+use loongforge_core::observe::{Bar, Console, bytes};
 use loongforge_core::schedule::PackLimits;
 use serde_json::json;
 use std::path::PathBuf;
@@ -111,7 +111,7 @@ pub fn pack(args: PackArgs) -> anyhow::Result<ExitCode> {
         }
         Packed::Written(done, stats) => (done, stats),
     };
-    println!("{out}: {} packs in {} shards, {}", done.samples, done.shards, size(done.bytes));
+    println!("{out}: {} packs in {} shards, {}", done.samples, done.shards, bytes(done.bytes));
     println!("all packs: {} of {} samples, filled to {:.4}", stats.packs, stats.samples, stats.fill());
     let bad = stats.bad + done.bad.len() as u64;
     if bad > 0 {

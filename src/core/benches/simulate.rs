@@ -17,7 +17,7 @@ const WARM_UP: u64 = 2;
 const NUM_SAMPLES: u64 = 40_000;
 const MAX_TOKENS: usize = 8192;
 
-/// What is simulated: ranks of 4,096 in all.
+/// What is simulated: 4,096 ranks in all. Ranks of a tensor-parallel group do the same at the same time: they are one.
 struct Shape {
     name: &'static str,
     encoders: u32,
@@ -26,7 +26,14 @@ struct Shape {
     batch: usize,
 }
 
-const SHAPES: [Shape; 2] = [
+const SHAPES: [Shape; 3] = [
+    Shape {
+        name: "512 encoders + 56 replicas x 8 stages x 8 tensor-parallel",
+        encoders: 512,
+        replicas: 56,
+        stages: 8,
+        batch: 4096,
+    },
     Shape { name: "1,024 encoders + 3,072 replicas", encoders: 1024, replicas: 3072, stages: 1, batch: 12_288 },
     Shape { name: "512 encoders + 448 replicas x 8 stages", encoders: 512, replicas: 448, stages: 8, batch: 14_336 },
 ];

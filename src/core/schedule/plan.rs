@@ -91,15 +91,25 @@ fn hide_encoders(queue: &mut Vec<Vec<&SampleMeta>>) {
 /// All that a replica needs for one pack must be able to lie on its edges at once, or the step would never end.
 fn check_credits(spec: &PlanSpec, packs: &[Pack], units: &[Unit]) -> Result<(), PlanError> {
     let encoder = |index| if spec.colocated { ActorId::foundation(index) } else { ActorId::encoder(index) };
-    let mut units = units.iter().peekable();
+    let mut units = units.chunk_by(|left, right| left.pack == right.pack).peekable();
     for pack in packs {
+        let units = units.next_if(|units| units[0].pack == pack.id).unwrap_or_default();
+        // What one edge could carry needs no look at who sends what.
+        let token_bytes = pack.num_tokens() as u64 * BYTES_PER_TOKEN;
+        let pixel_bytes = units.iter().map(|unit| unit.num_patches() as u64).sum::<u64>() * spec.shape.bytes_per_patch;
+        let feature_bytes =
+            units.iter().map(|unit| unit.num_features() as u64).sum::<u64>() * spec.shape.bytes_per_feature;
+        let credits = spec.credits;
+        if token_bytes <= credits.tokens && pixel_bytes <= credits.pixels && feature_bytes <= credits.features {
+            continue;
+        }
         let replica = ActorId::foundation(pack.replica * spec.replica_ranks);
         let (mut tokens, mut pixels, mut features) = (Load::default(), Load::default(), Load::default());
         for sample in &pack.samples {
             let bytes = u64::from(sample.num_tokens) * BYTES_PER_TOKEN;
             tokens.add((ActorId::data(sample.owner), replica), sample.id, bytes);
         }
-        while let Some(unit) = units.next_if(|unit| unit.pack == pack.id) {
+        for unit in units {
             let encoder = encoder(unit.encoder);
             for item in &unit.items {
                 let bytes = item.meta.grid.num_patches() as u64 * spec.shape.bytes_per_patch;

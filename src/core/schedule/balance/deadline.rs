@@ -22,7 +22,7 @@ pub(crate) struct Chunk {
 pub(crate) fn by_deadline(groups: &[Vec<u64>], num_lanes: usize, overhead: u64, max_chunks: usize) -> Vec<Chunk> {
     let mut loads = vec![0_u64; num_lanes];
     let mut by_load: BTreeSet<(u64, usize)> = (0..num_lanes).map(|lane| (0, lane)).collect();
-    let mut chunks = Vec::new();
+    let (mut chunks, mut pieces) = (Vec::new(), Vec::new());
     for (group, costs) in groups.iter().enumerate() {
         // What a lane cannot take in time no busier one can: as many lanes as items are enough.
         let most = max_chunks.max(1).min(costs.len());
@@ -31,9 +31,12 @@ pub(crate) fn by_deadline(groups: &[Vec<u64>], num_lanes: usize, overhead: u64, 
         let (mut low, mut high) = (loads[lightest], loads[lightest] + overhead + costs.iter().sum::<u64>());
         while low < high {
             let end = low + (high - low) / 2;
-            if cut(costs, &lanes, &loads, overhead, end).is_some() { high = end } else { low = end + 1 }
+            if cut(costs, &lanes, &loads, overhead, end, |_, _| {}) { high = end } else { low = end + 1 }
         }
-        for (lane, items) in cut(costs, &lanes, &loads, overhead, low + overhead).expect("one lane can take all") {
+        pieces.clear();
+        let all = cut(costs, &lanes, &loads, overhead, low + overhead, |lane, items| pieces.push((lane, items)));
+        assert!(all, "one lane can take all");
+        for (lane, items) in pieces.drain(..) {
             by_load.remove(&(loads[lane], lane));
             loads[lane] += overhead + costs[items.clone()].iter().sum::<u64>();
             by_load.insert((loads[lane], lane));
@@ -43,9 +46,16 @@ pub(crate) fn by_deadline(groups: &[Vec<u64>], num_lanes: usize, overhead: u64, 
     chunks
 }
 
-/// As much to each lane as it ends by `end`; `None`: that is not all.
-fn cut(costs: &[u64], lanes: &[usize], loads: &[u64], overhead: u64, end: u64) -> Option<Vec<(usize, Range<usize>)>> {
-    let (mut start, mut pieces) = (0, Vec::new());
+/// As much to each lane as it ends by `end`; false: that is not all.
+fn cut(
+    costs: &[u64],
+    lanes: &[usize],
+    loads: &[u64],
+    overhead: u64,
+    end: u64,
+    mut piece: impl FnMut(usize, Range<usize>),
+) -> bool {
+    let mut start = 0;
     for &lane in lanes {
         let mut load = loads[lane] + overhead;
         let mut until = start;
@@ -54,11 +64,11 @@ fn cut(costs: &[u64], lanes: &[usize], loads: &[u64], overhead: u64, end: u64) -
             until += 1;
         }
         if until > start {
-            pieces.push((lane, start..until));
+            piece(lane, start..until);
             start = until;
         }
     }
-    (start == costs.len()).then_some(pieces)
+    start == costs.len()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 /// Positions of a packed stream that are asked for at once.
 const WINDOW: std::ops::RangeInclusive<usize> = 64..=512;
 
-pub(super) struct Batches {
+pub struct Batches {
     /// Samples, or packs, of a batch.
     size: usize,
     forming: Forming,
@@ -16,7 +16,7 @@ pub(super) struct Batches {
 }
 
 /// One step's batch, and where the stream stands after it.
-pub(super) struct Formed {
+pub struct Formed {
     pub batch: Batch,
     /// First position that is not taken.
     pub cursor: SampleId,

@@ -58,10 +58,11 @@ impl Window {
     }
 
     fn share(&self, index: u64, num_data: u64) -> usize {
-        let is_share = |position: u64| position % num_data == index;
+        // Those of the share below a position.
+        let below = |position: u64| (position + num_data - 1 - index) / num_data;
         match self {
-            Self::Next(range) => range.clone().filter(|&position| is_share(position)).count(),
-            Self::Again(positions) => positions.iter().filter(|position| is_share(position.0)).count(),
+            Self::Next(range) => (below(range.end) - below(range.start)) as usize,
+            Self::Again(positions) => positions.iter().filter(|position| position.0 % num_data == index).count(),
         }
     }
 }

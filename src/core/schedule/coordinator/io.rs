@@ -21,7 +21,7 @@ pub enum Input {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Output {
     Send(ActorId, Command),
-    Step(StepSummary),
+    Step(Box<StepSummary>),
     /// Samples that were skipped, in the order of their positions.
     Bad(Vec<BadSample>),
     /// Make this folder, empty, before what follows is sent.

@@ -153,7 +153,7 @@ impl Coordinator {
         if in_flight.applied(actor, self.spec.pools).map_err(|error| (actor, error))? {
             let summary = in_flight.summary(self.spec.pools, self.costs.fitted());
             self.stream = in_flight.state(summary.costs.clone());
-            self.out.push(Output::Step(summary));
+            self.out.push(Output::Step(Box::new(summary)));
             self.in_flight.remove(&step);
             self.current.0 += 1;
         }

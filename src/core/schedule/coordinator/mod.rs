@@ -26,6 +26,7 @@ mod spec;
 mod state;
 mod step;
 
+pub use batches::{Batches, Formed};
 pub use costs::{Imbalance, StepBalance};
 pub use io::{CheckpointDraft, Failure, Input, Outcome, Output, StepSummary};
 pub use machine::Coordinator;

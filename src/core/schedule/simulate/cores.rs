@@ -1,8 +1,11 @@
-//! Cores that actors share: each runs at full speed while there are cores for all, otherwise all are slowed alike.
+//! Cores that actors share: each runs at full speed while there are cores for all, otherwise all are slowed alike, and
+//! somewhat more than that, since they take each other's caches.
 
 /// The jobs that run on one machine (egalitarian processor sharing, as a fair scheduler approximates it).
 pub(super) struct Cores {
     cores: f64,
+    /// Share of the speed that is lost for each job that a core has beyond one.
+    loss: f64,
     /// Rank, cores that it uses, seconds that its job still needs at full speed. In the order of their start.
     running: Vec<(u32, f64, f64)>,
     since: f64,
@@ -14,8 +17,8 @@ pub(super) struct Cores {
 const NOTHING: f64 = 1e-12;
 
 impl Cores {
-    pub fn new(cores: f64) -> Self {
-        Self { cores, running: Vec::new(), since: 0.0, stamp: 0 }
+    pub fn new(cores: f64, loss: f64) -> Self {
+        Self { cores, loss, running: Vec::new(), since: 0.0, stamp: 0 }
     }
 
     /// Begins a job; when to look again, with the stamp to pass to [`Cores::finished`].
@@ -43,7 +46,8 @@ impl Cores {
 
     fn speed(&self) -> f64 {
         let wanted: f64 = self.running.iter().map(|&(_, threads, _)| threads).sum();
-        if wanted > self.cores { self.cores / wanted } else { 1.0 }
+        let share = wanted / self.cores;
+        if share > 1.0 { 1.0 / share / (1.0 + self.loss * (share - 1.0)) } else { 1.0 }
     }
 
     fn settle(&mut self, now: f64) {
@@ -65,7 +69,7 @@ mod tests {
 
     #[test]
     fn three_jobs_on_two_cores_take_turns() {
-        let mut cores = Cores::new(2.0);
+        let mut cores = Cores::new(2.0, 0.0);
         cores.start(0.0, 7, 1.0, 2.0);
         cores.start(0.0, 8, 1.0, 1.0);
         let (time, stamp) = cores.start(0.0, 9, 1.0, 2.0);
@@ -79,8 +83,16 @@ mod tests {
     }
 
     #[test]
+    fn sharing_costs_something() {
+        let mut cores = Cores::new(1.0, 0.1);
+        cores.start(0.0, 1, 1.0, 1.0);
+        let (time, _) = cores.start(0.0, 2, 1.0, 1.0);
+        assert!((time - 2.0 * 1.1).abs() < 1e-9, "{time}");
+    }
+
+    #[test]
     fn a_void_wake_up_changes_nothing() {
-        let mut cores = Cores::new(1.0);
+        let mut cores = Cores::new(1.0, 0.0);
         let (_, void) = cores.start(0.0, 1, 1.0, 1.0);
         let (time, stamp) = cores.start(0.5, 2, 1.0, 0.25);
         let mut ended = Vec::new();

@@ -27,6 +27,8 @@ pub(super) struct Sending {
     /// Pixels of a unit; otherwise tokens of a pack.
     pub is_pixels: bool,
     pub index: u32,
+    /// Encoder; of tokens a replica.
+    pub to: u32,
     pub bytes: u64,
 }
 
@@ -89,12 +91,10 @@ impl World<'_> {
         let now = self.clock.now();
         let sent = self.data[index as usize].plans[0].1;
         for at in sent..sent + count {
-            let planned = self.step(step);
-            let Sending { is_pixels, index: what, bytes } = planned.sendings[index as usize][at];
-            let (kind, to) = if is_pixels {
-                (Kind::Pixels, self.encoder_rank(planned.plan.units[what as usize].encoder))
-            } else {
-                (Kind::Tokens, self.stage_rank(planned.plan.packs[what as usize].replica, 0))
+            let Sending { is_pixels, index: what, to, bytes } = self.step(step).sendings[index as usize][at];
+            let (kind, to) = match is_pixels {
+                true => (Kind::Pixels, self.encoder_rank(to)),
+                false => (Kind::Tokens, self.stage_rank(to, 0)),
             };
             self.send(Parcel { kind, step, index: what, from: index, to, bytes, since: now });
         }

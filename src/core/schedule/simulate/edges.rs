@@ -1,7 +1,7 @@
 //! Edges between engines: credit in bytes and parcels, and what waits for it.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Parcels that may be in flight on one edge (`transport::credit`).
 const MAX_PARCELS: u32 = 256;
@@ -29,25 +29,24 @@ pub(super) struct Parcel {
     pub since: f64,
 }
 
-/// All edges. One is remembered only while something is in flight on it: many thousands of ranks have many millions.
+/// All edges, of which only those are remembered on which something is in flight: many thousands of ranks have many millions.
 pub(super) struct Edges {
-    open: HashMap<Key, Edge, BuildHasherDefault<Mix>>,
-    /// Parcels without credit, apart from what is looked at all the time.
-    waiting: HashMap<Key, VecDeque<Parcel>, BuildHasherDefault<Mix>>,
+    /// By kind and receiving rank: senders that have something on the way there.
+    open: [Vec<Vec<Edge>>; 4],
+    /// Parcels without credit, by kind and ranks.
+    waiting: BTreeMap<(Kind, u32, u32), VecDeque<Parcel>>,
     /// By kind.
     credits: [u64; 4],
     /// Seconds that parcels waited for credit, by kind.
     pub waited: [f64; 4],
 }
 
-/// Kind and ranks.
-type Key = (u8, u32, u32);
-
 /// What is in flight.
 #[derive(Default)]
 struct Edge {
-    bytes: u64,
+    from: u32,
     parcels: u32,
+    bytes: u64,
 }
 
 impl Edge {
@@ -63,74 +62,62 @@ impl Edge {
 }
 
 impl Edges {
-    pub fn new(credits: [u64; 4]) -> Self {
-        Self { open: HashMap::default(), waiting: HashMap::default(), credits, waited: [0.0; 4] }
+    pub fn new(credits: [u64; 4], num_ranks: usize) -> Self {
+        let open = std::array::from_fn(|_| (0..num_ranks).map(|_| Vec::new()).collect());
+        Self { open, waiting: BTreeMap::new(), credits, waited: [0.0; 4] }
     }
 
     /// Takes credit for a parcel; false: it waits.
     pub fn send(&mut self, parcel: Parcel) -> bool {
-        let key = (parcel.kind as u8, parcel.from, parcel.to);
-        let is_next = self.waiting.is_empty() || !self.waiting.contains_key(&key);
-        let credit = self.credits[parcel.kind as usize];
-        let goes = is_next && self.open.entry(key).or_default().take(parcel.bytes, credit);
+        let Parcel { kind, from, to, bytes, .. } = parcel;
+        let is_next = self.waiting.is_empty() || !self.waiting.contains_key(&(kind, from, to));
+        let credit = self.credits[kind as usize];
+        let edges = &mut self.open[kind as usize][to as usize];
+        let goes = is_next
+            && match edges.iter_mut().find(|edge| edge.from == from) {
+                Some(edge) => edge.take(bytes, credit),
+                None => {
+                    let mut edge = Edge { from, ..Edge::default() };
+                    let goes = edge.take(bytes, credit);
+                    edges.extend(goes.then_some(edge));
+                    goes
+                }
+            };
         if !goes {
-            self.waiting.entry(key).or_default().push_back(parcel);
+            self.waiting.entry((kind, from, to)).or_default().push_back(parcel);
         }
         goes
     }
 
-    /// Gives a parcel's credit back; parcels that go now are added to `sent`.
-    pub fn give_back(&mut self, now: f64, kind: Kind, from: u32, to: u32, bytes: u64, sent: &mut Vec<Parcel>) {
-        let key = (kind as u8, from, to);
-        let edge = self.open.get_mut(&key).expect("credit that was taken");
+    /// Gives a parcel's credit back; the parcels that go now.
+    pub fn give_back(&mut self, now: f64, kind: Kind, from: u32, to: u32, bytes: u64) -> Vec<Parcel> {
+        let edges = &mut self.open[kind as usize][to as usize];
+        let at = edges.iter().position(|edge| edge.from == from).expect("credit that was taken");
+        let edge = &mut edges[at];
         edge.bytes -= bytes;
         edge.parcels -= 1;
+        let mut sent = Vec::new();
         if !self.waiting.is_empty()
-            && let Some(waiting) = self.waiting.get_mut(&key)
+            && let Entry::Occupied(mut entry) = self.waiting.entry((kind, from, to))
         {
+            let waiting = entry.get_mut();
             while let Some(parcel) = waiting.pop_front_if(|next| edge.take(next.bytes, self.credits[kind as usize])) {
                 self.waited[kind as usize] += now - parcel.since;
                 sent.push(parcel);
             }
             if waiting.is_empty() {
-                self.waiting.remove(&key);
+                entry.remove();
             }
         }
-        if edge.parcels == 0 {
-            self.open.remove(&key);
+        if edges[at].parcels == 0 {
+            edges.swap_remove(at);
         }
+        sent
     }
 
     /// Whether anything is in flight or waits.
     pub fn is_empty(&self) -> bool {
-        self.open.is_empty() && self.waiting.is_empty()
-    }
-}
-
-/// A quick hash of small numbers; nothing is ever listed in its order.
-#[derive(Default)]
-struct Mix(u64);
-
-impl Hasher for Mix {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
-    }
-
-    fn write_u8(&mut self, value: u8) {
-        self.write_u64(value.into());
-    }
-
-    fn write_u32(&mut self, value: u32) {
-        self.write_u64(value.into());
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 ^= self.0 >> 29;
+        self.open.iter().flatten().all(Vec::is_empty) && self.waiting.is_empty()
     }
 }
 
@@ -140,18 +127,17 @@ mod tests {
 
     #[test]
     fn credit_bounds_what_is_in_flight_and_order_is_kept() {
-        let mut edges = Edges::new([100, 0, 0, 0]);
+        let mut edges = Edges::new([100, 0, 0, 0], 3);
         let parcel = |bytes, since| Parcel { kind: Kind::Pixels, step: 0, index: 0, from: 1, to: 2, bytes, since };
         assert!(edges.send(parcel(60, 0.0)));
         assert!(!edges.send(parcel(50, 1.0)));
         // It would fit, and yet comes after the one that waits.
         assert!(!edges.send(parcel(10, 2.0)));
-        let mut sent = Vec::new();
-        edges.give_back(4.0, Kind::Pixels, 1, 2, 60, &mut sent);
+        let sent = edges.give_back(4.0, Kind::Pixels, 1, 2, 60);
         assert_eq!(sent.iter().map(|parcel| parcel.bytes).collect::<Vec<_>>(), [50, 10]);
         assert_eq!(edges.waited[0], 5.0);
-        edges.give_back(4.0, Kind::Pixels, 1, 2, 50, &mut sent);
-        edges.give_back(4.0, Kind::Pixels, 1, 2, 10, &mut sent);
-        assert!(edges.is_empty() && sent.len() == 2);
+        assert!(edges.give_back(4.0, Kind::Pixels, 1, 2, 50).is_empty());
+        assert!(edges.give_back(4.0, Kind::Pixels, 1, 2, 10).is_empty());
+        assert!(edges.is_empty());
     }
 }

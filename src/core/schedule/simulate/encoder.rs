@@ -4,7 +4,7 @@
 use super::activity::Activity;
 use super::edges::{Kind, Parcel};
 use super::rank::Job;
-use super::step::{NONE, Step};
+use super::step::{NONE, Step, UnitState};
 use super::world::World;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,10 +20,10 @@ pub(super) struct Encoder {
 impl World<'_> {
     pub(super) fn pixels_arrive(&mut self, parcel: &Parcel) {
         let planned = self.step_mut(parcel.step);
-        let missing = &mut planned.pixels_missing[parcel.index as usize];
-        *missing -= 1;
-        if *missing == 0 && planned.order_turn[parcel.index as usize] {
-            let encoder = planned.plan.units[parcel.index as usize].encoder;
+        let unit = &mut planned.units[parcel.index as usize];
+        unit.pixels_missing -= 1;
+        if unit.pixels_missing == 0 && unit.order_turn {
+            let encoder = unit.encoder;
             self.encoders[encoder as usize].ready.push(Reverse((parcel.step, parcel.index)));
         }
     }
@@ -42,12 +42,12 @@ impl World<'_> {
         if let Some(&Reverse((step, unit))) = self.encoders[encoder as usize].ready.peek().filter(|top| is_due(top.0.0))
         {
             self.encoders[encoder as usize].ready.pop();
-            let seconds = self.step(step).unit_seconds[unit as usize] * costs.forward;
+            let seconds = self.step(step).units[unit as usize].seconds * costs.forward;
             self.start(rank, Job::Encode { step, unit }, seconds);
             return true;
         }
         if let Some(Reverse(unit)) = self.encoders[encoder as usize].returned.pop() {
-            let seconds = self.step(version).unit_seconds[unit as usize] * (1.0 - costs.forward);
+            let seconds = self.step(version).units[unit as usize].seconds * (1.0 - costs.forward);
             self.start(rank, Job::EncoderBackward { step: version, unit }, seconds);
             return true;
         }
@@ -56,13 +56,12 @@ impl World<'_> {
 
     pub(super) fn has_encoded(&mut self, rank: u32, step: u64, unit: u32) {
         let planned = self.step_mut(step);
-        let bytes = planned.feature_bytes[unit as usize];
-        let (encoder, replica) = (planned.plan.units[unit as usize].encoder, planned.plan.units[unit as usize].replica);
+        let UnitState { feature_bytes: bytes, encoder, replica, order_next: next, .. } = planned.units[unit as usize];
         planned.units_to_encode[encoder as usize] -= 1;
-        let next = planned.order_next[unit as usize];
         if next != NONE {
-            planned.order_turn[next as usize] = true;
-            if planned.pixels_missing[next as usize] == 0 {
+            let after = &mut planned.units[next as usize];
+            after.order_turn = true;
+            if after.pixels_missing == 0 {
                 self.encoders[encoder as usize].ready.push(Reverse((step, next)));
             }
         }
@@ -79,25 +78,27 @@ impl World<'_> {
     pub(super) fn unit_returns(&mut self, step: u64, unit: u32) {
         let is_trained = self.encoder_trained;
         let planned = self.step_mut(step);
-        let encoder = planned.plan.units[unit as usize].encoder as usize;
+        let state = &mut planned.units[unit as usize];
+        let encoder = state.encoder as usize;
         if !is_trained {
             planned.units_open[encoder] -= 1;
             return;
         }
-        planned.returned[unit as usize] = true;
-        if planned.lane_turn[unit as usize] {
+        state.returned = true;
+        if state.lane_turn {
             self.encoders[encoder].returned.push(Reverse(unit));
         }
     }
 
     pub(super) fn has_gone_back(&mut self, step: u64, unit: u32) {
         let planned = self.step_mut(step);
-        let encoder = planned.plan.units[unit as usize].encoder as usize;
+        let UnitState { encoder, lane_next: next, .. } = planned.units[unit as usize];
+        let encoder = encoder as usize;
         planned.units_open[encoder] -= 1;
-        let next = planned.lane_next[unit as usize];
         if next != NONE {
-            planned.lane_turn[next as usize] = true;
-            if planned.returned[next as usize] {
+            let after = &mut planned.units[next as usize];
+            after.lane_turn = true;
+            if after.returned {
                 self.encoders[encoder].returned.push(Reverse(next));
             }
         }

@@ -25,13 +25,13 @@ pub(super) struct Stage {
 
 impl World<'_> {
     pub(super) fn tokens_arrive(&mut self, parcel: &Parcel) {
-        self.step_mut(parcel.step).tokens_missing[parcel.index as usize] -= 1;
+        self.step_mut(parcel.step).packs[parcel.index as usize].tokens_missing -= 1;
     }
 
     pub(super) fn features_arrive(&mut self, step: u64, unit: u32) {
         let planned = self.step_mut(step);
-        let pack = planned.plan.units[unit as usize].pack.index;
-        planned.features_missing[pack as usize] -= 1;
+        let pack = planned.units[unit as usize].pack;
+        planned.packs[pack as usize].features_missing -= 1;
     }
 
     /// Begins the next job of a stage; false: there is none, or not yet.
@@ -44,7 +44,7 @@ impl World<'_> {
         let packs = planned.packs_of_replica.of(state.replica);
         let costs = self.costs.foundation;
         let pack_of = |count: u64| packs[(count - state.before) as usize];
-        let cost_of = |pack: u32| planned.pack_seconds[pack as usize] / f64::from(self.num_stages);
+        let cost_of = |pack: u32| planned.packs[pack as usize].seconds / f64::from(self.num_stages);
         let end = state.before + packs.len() as u64;
         if self.num_stages == 1 {
             if state.forwards == end || !planned.is_whole(pack_of(state.forwards)) {
@@ -101,7 +101,7 @@ impl World<'_> {
 
     /// Hidden states or their gradients, to the stage beside.
     fn pass(&mut self, from: u32, to: u32, step: u64, pack: u32, forward: bool) {
-        let tokens = self.step(step).plan.packs[pack as usize].num_tokens() as f64;
+        let tokens = f64::from(self.step(step).packs[pack as usize].num_tokens);
         let time = self.transfer(from, tokens * self.bytes_per_hidden);
         self.clock.at(time, Happening::Passed { rank: to, forward });
     }
@@ -116,8 +116,8 @@ impl World<'_> {
     /// Gives the credit of a pack's features back. A replica in stages has them in its hidden states after the first
     /// stage's forward: if they were held until its backward, 1F1B would need the credit of several packs.
     fn let_go(&mut self, rank: u32, step: u64, pack: u32) {
-        for at in 0..self.step(step).units_of_pack.of(pack).len() {
-            let (_, encoder, bytes) = self.features_of(step, pack, at);
+        for unit in self.units_of(step, pack) {
+            let (encoder, bytes) = self.features_of(step, unit);
             if encoder != rank {
                 self.give_back(Kind::Features, encoder, rank, bytes);
             }
@@ -127,8 +127,8 @@ impl World<'_> {
     /// Sends gradients of a pack's features, or word that there are none.
     fn return_units(&mut self, rank: u32, step: u64, pack: u32) {
         let since = self.clock.now();
-        for at in 0..self.step(step).units_of_pack.of(pack).len() {
-            let (index, to, features) = self.features_of(step, pack, at);
+        for index in self.units_of(step, pack) {
+            let (to, features) = self.features_of(step, index);
             if to == rank {
                 self.unit_returns(step, index);
                 continue;
@@ -138,12 +138,15 @@ impl World<'_> {
         }
     }
 
-    /// A unit of a pack, its encoder's rank, and its features' bytes.
-    fn features_of(&self, step: u64, pack: u32, at: usize) -> (u32, u32, u64) {
-        let planned = self.step(step);
-        let index = planned.units_of_pack.of(pack)[at];
-        let encoder = planned.plan.units[index as usize].encoder;
-        (index, self.encoder_rank(encoder), planned.feature_bytes[index as usize])
+    fn units_of(&self, step: u64, pack: u32) -> std::ops::Range<u32> {
+        let pack = &self.step(step).packs[pack as usize];
+        pack.first_unit..pack.first_unit + pack.num_units
+    }
+
+    /// A unit's encoder's rank, and its features' bytes.
+    fn features_of(&self, step: u64, unit: u32) -> (u32, u64) {
+        let unit = &self.step(step).units[unit as usize];
+        (self.encoder_rank(unit.encoder), unit.feature_bytes)
     }
 
     /// Whether a stage has computed all packs of the step that it is in.
@@ -169,7 +172,7 @@ impl World<'_> {
         }
         if state.stage == 0 && state.goes_forward(end, self.num_stages) {
             let pack = packs[(state.forwards - state.before) as usize] as usize;
-            let tokens = planned.tokens_missing[pack] > 0;
+            let tokens = planned.packs[pack].tokens_missing > 0;
             return Some(if tokens { Activity::WaitSamples } else { Activity::WaitFeatures });
         }
         Some(Activity::WaitStage)

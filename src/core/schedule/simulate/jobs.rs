@@ -1,7 +1,6 @@
 //! What ranks do: which job is next, how long it lasts, and where the time goes.
 
 use super::activity::Activity;
-use super::random::Random;
 use super::rank::{Job, Rank};
 use super::world::{Happening, Pool, World};
 use crate::message::{Event, StepId, StepReport, Timings};
@@ -48,6 +47,7 @@ impl World<'_> {
             };
             self.account(rank, waits);
         }
+        self.wake(rank);
     }
 
     /// Whether a rank has nothing left of its step and has not said so.
@@ -76,7 +76,7 @@ impl World<'_> {
         if *num_joined == ranks.len() {
             *num_joined = 0;
             let ranks = std::mem::take(ranks);
-            self.clock.at(self.clock.now() + *seconds, Happening::Reduced(pool));
+            self.clock.at(self.clock.now() + *seconds, Happening::Reduced(pool as u32));
             for &rank in &ranks {
                 self.account(rank, Activity::Reduce);
                 self.ranks[rank as usize].job = Some(Job::Reduce);
@@ -100,6 +100,7 @@ impl World<'_> {
             idle: 0.0,
             units: sum(|what| matches!(what, Activity::Encode | Activity::EncoderBackward)),
             packs: sum(|what| matches!(what, Activity::Pack | Activity::Forward | Activity::Backward)),
+            cached_items: 0,
         };
         let report = StepReport { step, loss: 1.0, grad_square_sum: 1.0, routing: None, timings };
         self.tell(actor, Event::Reduced(report));
@@ -107,7 +108,7 @@ impl World<'_> {
 
     /// Begins a job of so many seconds on a free rank. Always true.
     pub(super) fn start(&mut self, rank: u32, job: Job, seconds: f64) -> bool {
-        let seconds = seconds * self.noise(rank);
+        let seconds = seconds * self.noise.factor();
         self.account(rank, job.activity());
         let now = self.clock.now();
         let state = &mut self.ranks[rank as usize];
@@ -120,17 +121,6 @@ impl World<'_> {
             None => self.clock.at(now + seconds, Happening::Done(rank)),
         }
         true
-    }
-
-    /// Factor of a duration, of median 1.
-    pub(super) fn noise(&mut self, rank: u32) -> f64 {
-        let jitter = self.spec.cluster.jitter;
-        if jitter == 0.0 {
-            return 1.0;
-        }
-        self.num_jobs += 1;
-        let normal = Random::new(&[self.spec.cluster.seed, rank.into(), self.num_jobs]).normal();
-        (jitter * normal).exp()
     }
 
     pub(super) fn finish(&mut self, rank: u32) {

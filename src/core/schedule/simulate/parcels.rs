@@ -15,10 +15,17 @@ impl World<'_> {
 
     pub(super) fn depart(&mut self, parcel: Parcel) {
         let time = self.transfer(parcel.from, parcel.bytes as f64);
-        let sent = &mut self.ranks[parcel.from as usize].sent;
-        sent.push_back((time, parcel));
-        if sent.len() == 1 {
-            self.clock.at(time, Happening::Arrive(parcel.from));
+        self.ranks[parcel.to as usize].post(time, parcel);
+        self.wake(parcel.to);
+    }
+
+    /// Has a rank that does nothing woken when the next parcel is there.
+    pub(super) fn wake(&mut self, rank: u32) {
+        let state = &mut self.ranks[rank as usize];
+        let Some(&(time, _)) = state.inbox.front() else { return };
+        if state.job.is_none() && time < state.wake {
+            state.wake = time;
+            self.clock.at(time, Happening::Mail(rank));
         }
     }
 
@@ -29,36 +36,37 @@ impl World<'_> {
         state.egress + self.spec.cluster.latency + self.costs.latency
     }
 
-    pub(super) fn arrive(&mut self, parcel: Parcel) {
-        match parcel.kind {
-            Kind::Pixels => self.pixels_arrive(&parcel),
-            Kind::Tokens => self.tokens_arrive(&parcel),
-            Kind::Features => self.features_arrive(parcel.step, parcel.index),
-            Kind::Gradient => self.unit_returns(parcel.step, parcel.index),
-        }
-        // The foundation holds features until it is done with them; everything else is copied out of the mail.
-        if parcel.kind != Kind::Features {
-            let state = &mut self.ranks[parcel.to as usize];
-            if state.job.is_some() {
-                state.unread.push((parcel.kind, parcel.from, parcel.bytes));
-            } else {
-                self.give_back(parcel.kind, parcel.from, parcel.to, parcel.bytes);
+    /// A rank is woken. One that has begun a job since looks at its mail afterwards.
+    pub(super) fn mail(&mut self, rank: u32) {
+        let state = &mut self.ranks[rank as usize];
+        if state.wake <= self.clock.now() {
+            state.wake = f64::INFINITY;
+            if state.job.is_none() {
+                self.read_mail(rank);
+                self.choose(rank);
             }
         }
-        self.choose(parcel.to);
     }
 
+    /// Takes what is there.
     pub(super) fn read_mail(&mut self, rank: u32) {
-        let unread = std::mem::take(&mut self.ranks[rank as usize].unread);
-        for (kind, from, bytes) in unread {
-            self.give_back(kind, from, rank, bytes);
+        let now = self.clock.now();
+        while let Some((_, parcel)) = self.ranks[rank as usize].inbox.pop_front_if(|(time, _)| *time <= now) {
+            match parcel.kind {
+                Kind::Pixels => self.pixels_arrive(&parcel),
+                Kind::Tokens => self.tokens_arrive(&parcel),
+                Kind::Features => self.features_arrive(parcel.step, parcel.index),
+                Kind::Gradient => self.unit_returns(parcel.step, parcel.index),
+            }
+            // The foundation holds features until it is done with them; everything else is copied out of the mail.
+            if parcel.kind != Kind::Features {
+                self.give_back(parcel.kind, parcel.from, parcel.to, parcel.bytes);
+            }
         }
     }
 
     pub(super) fn give_back(&mut self, kind: Kind, from: u32, to: u32, bytes: u64) {
-        let mut sent = Vec::new();
-        self.edges.give_back(self.clock.now(), kind, from, to, bytes, &mut sent);
-        for parcel in sent {
+        for parcel in self.edges.give_back(self.clock.now(), kind, from, to, bytes) {
             self.depart(parcel);
             if self.ranks[from as usize].take_unsent(parcel.step) {
                 self.choose(from);

@@ -44,6 +44,31 @@ impl Random {
     }
 }
 
+/// Factors of durations: e to the power of a normal number, of median 1. They are drawn once and dealt out at random.
+pub(super) struct Noise {
+    random: Random,
+    /// Empty: nothing varies.
+    factors: Vec<f64>,
+}
+
+impl Noise {
+    const HALF: u64 = 1 << 11;
+
+    pub fn new(deviation: f64, seed: u64) -> Self {
+        let mut random = Random::new(&[seed]);
+        let half = if deviation == 0.0 { 0 } else { Self::HALF };
+        let factors = (0..half).map(|_| deviation * random.normal()).flat_map(|x| [x.exp(), (-x).exp()]).collect();
+        Self { random, factors }
+    }
+
+    pub fn factor(&mut self) -> f64 {
+        match self.factors.len() {
+            0 => 1.0,
+            len => self.factors[self.random.below(len as u64) as usize],
+        }
+    }
+}
+
 fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

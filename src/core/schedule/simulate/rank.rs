@@ -1,7 +1,7 @@
 //! One rank: what it is, what it does, and what it has on its way.
 
 use super::activity::{Activity, Times};
-use super::edges::{Kind, Parcel};
+use super::edges::Parcel;
 use crate::message::ActorId;
 use std::collections::VecDeque;
 
@@ -40,10 +40,10 @@ pub(super) struct Rank {
     pub unsent: Vec<(u64, u32)>,
     /// Sending is free again at this time.
     pub egress: f64,
-    /// On their way, with the times at which they are there: one after the other, so that only the first is scheduled.
-    pub sent: VecDeque<(f64, Parcel)>,
-    /// Credit of parcels that came while it computed: it looks at its mail afterwards.
-    pub unread: Vec<(Kind, u32, u64)>,
+    /// Parcels on their way to it, by the time at which they are there. It looks at them when it is free.
+    pub inbox: VecDeque<(f64, Parcel)>,
+    /// When it is woken to look.
+    pub wake: f64,
 }
 
 impl Job {
@@ -79,9 +79,15 @@ impl Rank {
             commit: false,
             unsent: Vec::new(),
             egress: 0.0,
-            sent: VecDeque::new(),
-            unread: Vec::new(),
+            inbox: VecDeque::new(),
+            wake: f64::INFINITY,
         }
+    }
+
+    /// Puts a parcel behind those that are there no later.
+    pub fn post(&mut self, time: f64, parcel: Parcel) {
+        let later = self.inbox.iter().rev().take_while(|(other, _)| *other > time).count();
+        self.inbox.insert(self.inbox.len() - later, (time, parcel));
     }
 
     pub fn add_unsent(&mut self, step: u64) {

@@ -1,7 +1,6 @@
 //! What a simulation found: step times, where each pool's time goes, and what bounds the step.
 
 use super::activity::{Activity, Times};
-use super::costs::unit_size;
 use super::rank::Rank;
 use super::step::Step;
 use super::{Gantt, SimSpec};
@@ -202,22 +201,20 @@ impl Ledger {
 
 impl Work {
     fn add(&mut self, spec: &SimSpec, summary: &StepSummary, step: &Step) {
-        let plan = &step.plan;
         let costs = &spec.costs;
         self.tokens += summary.num_tokens as u64;
         self.samples += summary.num_samples as u64;
-        self.packs += plan.packs.len() as u64;
-        self.units += plan.units.len() as u64;
+        self.packs += step.packs.len() as u64;
+        self.units += step.units.len() as u64;
         let share = if spec.encoder_trained { 1.0 } else { costs.encoder.forward };
         let mut encoders = vec![0.0; step.units_open.len()];
-        let mut patches = 0.0;
-        for (unit, seconds) in plan.units.iter().zip(&step.unit_seconds) {
-            patches += unit_size(unit).1;
-            encoders[unit.encoder as usize] += seconds * share;
+        let patches = step.patches;
+        for unit in &step.units {
+            encoders[unit.encoder as usize] += unit.seconds * share;
         }
         let mut replicas = vec![0.0; spec.coordinator.pools.foundation as usize];
-        for (pack, seconds) in plan.packs.iter().zip(&step.pack_seconds) {
-            replicas[pack.replica as usize] += seconds;
+        for pack in &step.packs {
+            replicas[pack.replica as usize] += pack.seconds;
         }
         self.patches += patches;
         self.encoder += encoders.iter().sum::<f64>();

@@ -24,6 +24,8 @@ pub struct SimSpec {
 pub struct Cluster {
     /// Cores that all actors share; `None`: every rank has its own device.
     pub cores: Option<f64>,
+    /// Share of the speed that is lost for each job that a core has beyond one.
+    pub sharing_loss: f64,
     /// Cores that one actor of each pool uses when it computes.
     pub encoder_threads: f64,
     pub foundation_threads: f64,
@@ -48,6 +50,7 @@ impl Default for Cluster {
     fn default() -> Self {
         Self {
             cores: None,
+            sharing_loss: 0.0,
             encoder_threads: 1.0,
             foundation_threads: 1.0,
             control_latency: 0.0,
@@ -82,6 +85,7 @@ impl SimSpec {
         spec.coordinator.pools.encoder = if colocated { 0 } else { encoders };
         spec.coordinator.pools.foundation = foundations;
         let plan = &mut spec.coordinator.plan;
+        plan.replica_ranks = 1;
         (plan.foundation_replicas, plan.encoder_replicas, plan.colocated) = (foundations, encoders, colocated);
         plan.num_lanes = fixed_lanes.unwrap_or(encoders);
         spec

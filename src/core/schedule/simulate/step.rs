@@ -1,10 +1,9 @@
 //! One planned step as indices: who computes what, and what each pack and unit still waits for.
 
 use super::Costs;
+use super::costs::unit_size;
 use super::data::Sending;
-use crate::message::StepPlan;
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use crate::message::{StepPlan, Unit, UnitItem};
 
 /// No unit.
 pub(super) const NONE: u32 = u32::MAX;
@@ -38,119 +37,156 @@ impl Lists {
     }
 }
 
+/// What is known of a unit: all in one place, since there are tens of thousands of them.
+pub(super) struct UnitState {
+    /// Forward and backward.
+    pub seconds: f64,
+    pub feature_bytes: u64,
+    pub encoder: u32,
+    pub replica: u32,
+    pub pack: u32,
+    /// Parcels that have not come.
+    pub pixels_missing: u32,
+    /// The next unit of the same lane, and whether all before this one are done.
+    pub lane_next: u32,
+    /// The next unit that goes from the same encoder to the same replica.
+    pub order_next: u32,
+    pub lane_turn: bool,
+    /// Whether all before it are encoded.
+    pub order_turn: bool,
+    /// Whether its gradient has come.
+    pub returned: bool,
+}
+
+/// What is known of a pack.
+pub(super) struct PackState {
+    /// Forward and backward.
+    pub seconds: f64,
+    pub replica: u32,
+    pub num_tokens: u32,
+    /// Parcels of tokens and units of features that have not come.
+    pub tokens_missing: u32,
+    pub features_missing: u32,
+    /// Its units: they follow one another.
+    pub first_unit: u32,
+    pub num_units: u32,
+}
+
 /// A step between its plan and its end.
 pub(super) struct Step {
-    pub plan: Arc<StepPlan>,
-    /// Seconds of each unit and pack, forward and backward, and bytes of each unit's features.
-    pub unit_seconds: Vec<f64>,
-    pub pack_seconds: Vec<f64>,
-    pub feature_bytes: Vec<u64>,
-    /// Parcels of tokens and units of features that have not come, by pack.
-    pub tokens_missing: Vec<u32>,
-    pub features_missing: Vec<u32>,
-    /// Parcels of pixels that have not come, by unit.
-    pub pixels_missing: Vec<u32>,
-    pub units_of_pack: Lists,
+    pub units: Vec<UnitState>,
+    pub packs: Vec<PackState>,
     pub packs_of_replica: Lists,
     /// Units that are not encoded, and units that have not come back, by encoder.
     pub units_to_encode: Vec<u32>,
     pub units_open: Vec<u32>,
-    /// The next unit of the same lane, and whether all before it are done, by unit.
-    pub lane_next: Vec<u32>,
-    pub lane_turn: Vec<bool>,
-    /// The next unit that goes from the same encoder to the same replica, and whether all before it are encoded, by unit.
-    pub order_next: Vec<u32>,
-    pub order_turn: Vec<bool>,
-    /// Whether its gradient has come, by unit.
-    pub returned: Vec<bool>,
     /// What each data actor sends, in order.
     pub sendings: Vec<Vec<Sending>>,
+    /// Patches of all units.
+    pub patches: f64,
 }
 
 impl Step {
     pub fn new(
-        plan: Arc<StepPlan>,
+        plan: &StepPlan,
         num_data: usize,
         num_encoders: usize,
         num_replicas: usize,
         bytes: Bytes,
         costs: &Costs,
     ) -> Self {
-        let (num_packs, num_units) = (plan.packs.len(), plan.units.len());
-        // Packs are numbered within their step in the order of the plan.
-        let units_of_pack = Lists::new(num_packs, plan.units.iter().map(|unit| unit.pack.index));
-        let packs_of_replica = Lists::new(num_replicas, plan.packs.iter().map(|pack| pack.replica));
         let mut step = Self {
-            unit_seconds: plan.units.iter().map(|unit| costs.encoder.unit(unit)).collect(),
-            pack_seconds: plan.packs.iter().map(|pack| costs.foundation.pack(pack)).collect(),
-            feature_bytes: plan.units.iter().map(|unit| unit.num_features() as u64 * bytes.per_feature).collect(),
-            tokens_missing: vec![0; num_packs],
-            features_missing: (0..num_packs as u32).map(|pack| units_of_pack.of(pack).len() as u32).collect(),
-            pixels_missing: vec![0; num_units],
-            units_of_pack,
-            packs_of_replica,
+            units: Vec::with_capacity(plan.units.len()),
+            packs: Vec::with_capacity(plan.packs.len()),
+            packs_of_replica: Lists::new(num_replicas, plan.packs.iter().map(|pack| pack.replica)),
             units_to_encode: vec![0; num_encoders],
             units_open: vec![0; num_encoders],
-            lane_next: vec![NONE; num_units],
-            lane_turn: vec![false; num_units],
-            order_next: vec![NONE; num_units],
-            order_turn: vec![false; num_units],
-            returned: vec![false; num_units],
             sendings: vec![Vec::new(); num_data],
-            plan,
+            patches: 0.0,
         };
-        step.chain_units();
-        step.list_sendings(bytes);
-        step
-    }
-
-    fn chain_units(&mut self) {
-        let num_lanes = self.plan.units.iter().map(|unit| unit.lane.0 as usize + 1).max().unwrap_or(0);
-        let mut last = vec![NONE; num_lanes];
-        let mut last_between: BTreeMap<(u32, u32), u32> = BTreeMap::new();
-        for (index, unit) in self.plan.units.iter().enumerate() {
-            self.units_to_encode[unit.encoder as usize] += 1;
-            self.units_open[unit.encoder as usize] += 1;
-            let here = index as u32;
-            match std::mem::replace(&mut last[unit.lane.0 as usize], here) {
-                NONE => self.lane_turn[index] = true,
-                before => self.lane_next[before as usize] = here,
-            }
-            match last_between.insert((unit.encoder, unit.replica), here) {
-                None => self.order_turn[index] = true,
-                Some(before) => self.order_next[before as usize] = here,
-            }
-        }
-    }
-
-    /// As the data engine sends: pack by pack, pixels first, one parcel for each unit or pack and owner.
-    fn list_sendings(&mut self, bytes: Bytes) {
-        let plan = self.plan.clone();
+        let mut units = plan.units.iter().peekable();
         let mut owners: Vec<(u32, u64)> = Vec::new();
-        for (index, pack) in plan.packs.iter().enumerate() {
-            for &unit_index in self.units_of_pack.of(index as u32) {
-                let unit = &plan.units[unit_index as usize];
-                let items = unit.items.iter();
-                gather(
-                    &mut owners,
-                    items.map(|item| (item.owner, item.meta.grid.num_patches() as u64 * bytes.per_patch)),
-                );
-                self.pixels_missing[unit_index as usize] = owners.len() as u32;
-                for &(owner, bytes) in &owners {
-                    self.sendings[owner as usize].push(Sending { is_pixels: true, index: unit_index, bytes });
-                }
+        // Packs are numbered within their step in the order of the plan, and units follow in the order of their packs.
+        for (pack, index) in plan.packs.iter().zip(0..) {
+            let first_unit = step.units.len() as u32;
+            while let Some(unit) = units.next_if(|unit| unit.pack.index == index) {
+                step.add_unit(unit, bytes, costs, &mut owners);
             }
             let samples = pack.samples.iter();
             gather(&mut owners, samples.map(|sample| (sample.owner, u64::from(sample.num_tokens) * bytes.per_token)));
-            self.tokens_missing[index] = owners.len() as u32;
-            for &(owner, bytes) in &owners {
-                self.sendings[owner as usize].push(Sending { is_pixels: false, index: index as u32, bytes });
+            step.send(&owners, Sending { is_pixels: false, index, to: pack.replica, bytes: 0 });
+            let num_units = step.units.len() as u32 - first_unit;
+            step.packs.push(PackState {
+                seconds: costs.foundation.pack(pack),
+                replica: pack.replica,
+                num_tokens: pack.num_tokens() as u32,
+                tokens_missing: owners.len() as u32,
+                features_missing: num_units,
+                first_unit,
+                num_units,
+            });
+        }
+        step.chain_units(&plan.units);
+        step
+    }
+
+    /// As the data engine sends: pack by pack, pixels first, one parcel for each unit or pack and owner.
+    fn add_unit(&mut self, unit: &Unit, bytes: Bytes, costs: &Costs, owners: &mut Vec<(u32, u64)>) {
+        let patches = |item: &UnitItem| item.meta.grid.num_patches() as u64;
+        gather(owners, unit.items.iter().map(|item| (item.owner, patches(item) * bytes.per_patch)));
+        let index = self.units.len() as u32;
+        self.send(owners, Sending { is_pixels: true, index, to: unit.encoder, bytes: 0 });
+        self.patches += unit_size(unit).1;
+        self.units_to_encode[unit.encoder as usize] += 1;
+        self.units_open[unit.encoder as usize] += 1;
+        self.units.push(UnitState {
+            seconds: costs.encoder.unit(unit),
+            feature_bytes: unit.num_features() as u64 * bytes.per_feature,
+            encoder: unit.encoder,
+            replica: unit.replica,
+            pack: unit.pack.index,
+            pixels_missing: owners.len() as u32,
+            lane_next: NONE,
+            order_next: NONE,
+            lane_turn: false,
+            order_turn: false,
+            returned: false,
+        });
+    }
+
+    fn send(&mut self, owners: &[(u32, u64)], sending: Sending) {
+        for &(owner, bytes) in owners {
+            self.sendings[owner as usize].push(Sending { bytes, ..sending });
+        }
+    }
+
+    fn chain_units(&mut self, units: &[Unit]) {
+        let num_lanes = units.iter().map(|unit| unit.lane.0 as usize + 1).max().unwrap_or(0);
+        let mut last = vec![NONE; num_lanes];
+        // Of each encoder, the last unit to each replica: few, since a replica has few packs.
+        let mut last_between: Vec<Vec<(u32, u32)>> = vec![Vec::new(); self.units_open.len()];
+        for (unit, here) in units.iter().zip(0..) {
+            match std::mem::replace(&mut last[unit.lane.0 as usize], here) {
+                NONE => self.units[here as usize].lane_turn = true,
+                before => self.units[before as usize].lane_next = here,
+            }
+            let between = &mut last_between[unit.encoder as usize];
+            match between.iter_mut().find(|(replica, _)| *replica == unit.replica) {
+                None => {
+                    between.push((unit.replica, here));
+                    self.units[here as usize].order_turn = true;
+                }
+                Some((_, last)) => {
+                    let before = std::mem::replace(last, here);
+                    self.units[before as usize].order_next = here;
+                }
             }
         }
     }
 
     pub fn is_whole(&self, pack: u32) -> bool {
-        self.tokens_missing[pack as usize] == 0 && self.features_missing[pack as usize] == 0
+        let pack = &self.packs[pack as usize];
+        pack.tokens_missing == 0 && pack.features_missing == 0
     }
 }
 

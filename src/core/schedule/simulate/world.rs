@@ -8,6 +8,7 @@ use super::edges::Edges;
 use super::encoder::Encoder;
 use super::foundation::Stage;
 use super::gantt::Recorder;
+use super::random::Noise;
 use super::rank::Rank;
 use super::report::Ledger;
 use super::step::{Bytes, Step};
@@ -37,17 +38,16 @@ pub(super) enum Happening {
     Done(u32),
     /// Jobs on the shared cores may end.
     Cores(u32),
-    /// The first parcel that a rank has sent is there.
-    Arrive(u32),
+    /// A parcel for a rank that did nothing is there.
+    Mail(u32),
     /// Hidden states came from the stage before, or gradients from the one after.
-    Passed {
-        rank: u32,
-        forward: bool,
-    },
+    Passed { rank: u32, forward: bool },
     /// A pool's reduction ends.
-    Reduced(usize),
-    Outputs(Vec<Output>),
-    Inputs(Vec<Input>),
+    Reduced(u32),
+    /// Commands come from the scheduler: the next of [`World::outputs`].
+    Outputs,
+    /// Events come to it: the next of [`World::inputs`].
+    Inputs,
 }
 
 /// Ranks that reduce together.
@@ -78,9 +78,12 @@ pub(super) struct World<'a> {
     pub pools: [Pool; 2],
     pub steps: VecDeque<Step>,
     pub first_step: u64,
-    /// Events on their way to the scheduler, all of the present.
+    /// Events of the present, to the scheduler.
     pub outbox: Vec<Input>,
-    pub num_jobs: u64,
+    /// On their way, in the order in which they are there: all take equally long.
+    inputs: VecDeque<Vec<Input>>,
+    outputs: VecDeque<Vec<(ActorId, Command)>>,
+    pub noise: Noise,
     pub ledger: Ledger,
     pub recorder: Recorder,
     pub failure: Option<SimError>,
@@ -123,8 +126,8 @@ impl<'a> World<'a> {
             encoder_trained: spec.encoder_trained,
             num_stages,
             clock: Clock::new(),
-            cores: cluster.cores.map(Cores::new),
-            edges: Edges::new([credits.pixels, credits.tokens, credits.features, credits.features]),
+            cores: cluster.cores.map(|cores| Cores::new(cores, cluster.sharing_loss)),
+            edges: Edges::new([credits.pixels, credits.tokens, credits.features, credits.features], ranks.len()),
             data: (0..pools.data).map(|_| DataActor::default()).collect(),
             encoders: (0..plan.encoder_replicas).map(|_| Encoder::default()).collect(),
             stages,
@@ -132,7 +135,9 @@ impl<'a> World<'a> {
             steps: VecDeque::new(),
             first_step,
             outbox: Vec::new(),
-            num_jobs: 0,
+            noise: Noise::new(cluster.jitter, cluster.seed),
+            inputs: VecDeque::new(),
+            outputs: VecDeque::new(),
             ledger: Ledger::new(spec),
             recorder: Recorder::new(spec, &ranks),
             failure: None,
@@ -172,7 +177,8 @@ impl<'a> World<'a> {
             if !self.outbox.is_empty() && self.clock.next_time().is_none_or(|time| time > self.clock.now()) {
                 let inputs = std::mem::take(&mut self.outbox);
                 let time = self.clock.now() + self.spec.cluster.control_latency + self.costs.latency;
-                self.clock.at(time, Happening::Inputs(inputs));
+                self.inputs.push_back(inputs);
+                self.clock.at(time, Happening::Inputs);
             }
             let Some(happening) = self.clock.next() else {
                 break;
@@ -200,16 +206,10 @@ impl<'a> World<'a> {
                 }
                 ended.into_iter().for_each(|rank| self.finish(rank));
             }
-            Happening::Arrive(from) => {
-                let sent = &mut self.ranks[from as usize].sent;
-                let (_, parcel) = sent.pop_front().expect("a parcel on its way");
-                if let Some(&(time, _)) = sent.front() {
-                    self.clock.at(time, Happening::Arrive(from));
-                }
-                self.arrive(parcel);
-            }
+            Happening::Mail(rank) => self.mail(rank),
             Happening::Passed { rank, forward } => self.passed(rank, forward),
             Happening::Reduced(pool) => {
+                let pool = pool as usize;
                 let ranks = std::mem::take(&mut self.pools[pool].ranks);
                 for &rank in &ranks {
                     self.account(rank, Activity::WaitCommit);
@@ -223,31 +223,30 @@ impl<'a> World<'a> {
                 }
                 self.pools[pool].ranks = ranks;
             }
-            Happening::Inputs(inputs) => {
+            Happening::Inputs => {
                 let mut outputs = Vec::new();
-                for input in inputs {
+                for input in self.inputs.pop_front().expect("events on their way") {
                     self.coordinate(input, &mut outputs);
                 }
                 if !outputs.is_empty() {
                     let time = self.clock.now() + self.spec.cluster.control_latency + self.costs.latency;
-                    self.clock.at(time, Happening::Outputs(outputs));
+                    self.outputs.push_back(outputs);
+                    self.clock.at(time, Happening::Outputs);
                 }
             }
-            Happening::Outputs(outputs) => {
-                for output in outputs {
-                    if let Output::Send(actor, command) = output {
-                        self.command(actor, command);
-                    }
+            Happening::Outputs => {
+                for (actor, command) in self.outputs.pop_front().expect("commands on their way") {
+                    self.command(actor, command);
                 }
             }
         }
     }
 
     /// Lets the real coordinator decide; commands are added to `outputs`.
-    fn coordinate(&mut self, input: Input, outputs: &mut Vec<Output>) {
+    fn coordinate(&mut self, input: Input, outputs: &mut Vec<(ActorId, Command)>) {
         for output in self.coordinator.on(input) {
             match output {
-                Output::Send(..) => outputs.push(output),
+                Output::Send(actor, command) => outputs.push((actor, command)),
                 Output::Step(summary) => {
                     let step = self.steps.pop_front().expect("a step in flight ends");
                     let now = self.clock.now();
@@ -271,7 +270,7 @@ impl<'a> World<'a> {
                 if step == self.first_step + self.steps.len() as u64 {
                     let (data, encoders) = (self.data.len(), self.encoders.len());
                     let replicas = self.spec.coordinator.pools.foundation as usize;
-                    self.steps.push_back(Step::new(plan, data, encoders, replicas, self.bytes, &self.costs));
+                    self.steps.push_back(Step::new(&plan, data, encoders, replicas, self.bytes, &self.costs));
                 }
                 match actor.role {
                     Role::Data => self.told_to_send(actor.index, step),

@@ -1,0 +1,80 @@
+//! Arguments of `loongforge plan`.
+
+use clap::Args;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  loongforge plan my.yaml                                       packs of the first steps, memory of every actor
+  loongforge plan my.yaml --simulate --calibrate runs/my        a step's time, from what a run on this machine took
+  loongforge plan my.yaml --simulate --calibrate runs/my pools.encoder.replicas=4
+  loongforge plan my.yaml --simulate --device H200 --mfu 0.4 --devices 64     the best ratio and placement on 64 GPUs
+  loongforge plan my.yaml --simulate --device H200 --stages 4 --gantt step.html
+  loongforge plan my.yaml --simulate --law vlm                  without the data set: sft, vlm, longtail or a JSON file
+
+Costs come from one of --calibrate, --costs, --device. Runs to calibrate from should have batches of several sizes: one
+run whose steps are all alike does not tell what a token costs from what a batch costs.";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct PlanArgs {
+    /// Config of the run
+    pub(super) file: PathBuf,
+    /// Overrides: key=value, +new=value, ~key, group=option
+    #[arg(value_name = "KEY=VALUE")]
+    pub(super) overrides: Vec<String>,
+    /// Steps to plan, or to simulate
+    #[arg(long, value_name = "N")]
+    pub(super) steps: Option<u64>,
+    /// Run the real scheduler on a virtual clock
+    #[arg(long)]
+    pub(super) simulate: bool,
+    /// Take costs from finished runs on the machine that is meant
+    #[arg(long, value_name = "RUN_DIR", requires = "simulate", conflicts_with_all = ["costs", "device"])]
+    pub(super) calibrate: Vec<PathBuf>,
+    /// Take costs from a file that --save-costs wrote
+    #[arg(long, value_name = "FILE", requires = "simulate", conflicts_with = "device")]
+    pub(super) costs: Option<PathBuf>,
+    /// Write the costs as JSON
+    #[arg(long, value_name = "FILE", requires = "simulate")]
+    pub(super) save_costs: Option<PathBuf>,
+    /// Take costs from FLOPs on this GPU: H200, H100, A100 …
+    #[arg(long, value_name = "GPU", requires = "simulate")]
+    pub(super) device: Option<String>,
+    /// Share of the device's peak that a run gets
+    #[arg(long, default_value_t = 0.4, value_name = "SHARE", requires = "device")]
+    pub(super) mfu: f64,
+    /// Samples by a law instead of the config's data: sft, vlm, longtail, or a JSON histogram
+    #[arg(long, value_name = "LAW", requires = "simulate")]
+    pub(super) law: Option<String>,
+    /// Samples of the data set that are measured; a longer run goes round
+    #[arg(long, default_value_t = 2048, value_name = "N")]
+    pub(super) samples: usize,
+    /// Cores that all actors share; on the CPU those of this machine unless given
+    #[arg(long, value_name = "CORES", requires = "simulate")]
+    pub(super) cores: Option<f64>,
+    /// Pipeline stages of a foundation replica; those of the config unless given
+    #[arg(long, value_name = "P", requires = "simulate")]
+    pub(super) stages: Option<u32>,
+    /// Standard deviation of every duration, as a share of it
+    #[arg(long, default_value_t = 0.0, value_name = "SHARE", requires = "simulate")]
+    pub(super) jitter: f64,
+    /// Seed of jitter and law
+    #[arg(long, default_value_t = 1, value_name = "SEED", requires = "simulate")]
+    pub(super) seed: u64,
+    /// Microseconds of a message between actors, beyond what --calibrate found
+    #[arg(long, default_value_t = 0.0, value_name = "MICROSECONDS", requires = "simulate")]
+    pub(super) latency: f64,
+    /// Gigabytes a second that one device sends, and that it gets in a reduction
+    #[arg(long, value_name = "GB/S", requires = "simulate")]
+    pub(super) bandwidth: Option<f64>,
+    /// Try other ratios and placements on so many devices
+    #[arg(long, value_name = "N", requires = "simulate")]
+    pub(super) devices: Option<u32>,
+    /// Draw the steps after the warm-up: .svg or .html
+    #[arg(long, value_name = "FILE", requires = "simulate")]
+    pub(super) gantt: Option<PathBuf>,
+    /// Print the report as JSON
+    #[arg(long, requires = "simulate")]
+    pub(super) json: bool,
+}

@@ -1,0 +1,52 @@
+//! A run that is looked at: its config, its model's sizes, and what its coordinator would be told.
+
+use super::PlanArgs;
+use crate::cli::{UsageError, check, environment, exit};
+use crate::compose::Composition;
+use crate::estimate::PoolSize;
+use crate::folder::ModelFolder;
+use loongforge_core::config::{self, Precision, RunConfig};
+use loongforge_core::schedule::CoordinatorSpec;
+use std::process::ExitCode;
+
+pub fn plan(args: PlanArgs) -> anyhow::Result<ExitCode> {
+    let loaded = match config::load(&args.file, &args.overrides, environment()) {
+        Ok(loaded) => loaded,
+        Err(report) => {
+            eprintln!("{report}");
+            return Ok(ExitCode::from(exit::USAGE));
+        }
+    };
+    let composition = Composition::new(loaded.config).map_err(|error| UsageError::of(&error))?;
+    let folder = composition.folder().clone();
+    let (recipe, run) = composition.into_parts();
+    let case = Case::new(recipe.config.clone(), folder, run.coordinator)?;
+    if args.simulate {
+        case.simulate(&args)?
+    } else {
+        case.show(&args)?
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A run that is looked at.
+pub(super) struct Case {
+    pub config: RunConfig,
+    pub folder: ModelFolder,
+    pub coordinator: CoordinatorSpec,
+    pub encoder: PoolSize,
+    pub foundation: PoolSize,
+}
+
+impl Case {
+    fn new(config: RunConfig, folder: ModelFolder, coordinator: CoordinatorSpec) -> anyhow::Result<Self> {
+        let parts = check::parts(&config, &folder)?;
+        let (foundation, encoder): (Vec<_>, Vec<_>) = parts.iter().partition(|(name, _)| *name == "foundation");
+        let size = |parts: Vec<&(_, Vec<_>)>| PoolSize::of(parts.into_iter().flat_map(|(_, specs)| specs));
+        Ok(Self { encoder: size(encoder), foundation: size(foundation), config, folder, coordinator })
+    }
+
+    pub fn is_bf16(&self) -> bool {
+        self.config.train.precision == Precision::Bf16
+    }
+}

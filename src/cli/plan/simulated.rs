@@ -1,0 +1,200 @@
+//! `loongforge plan --simulate`: what costs, samples and machine are assumed, and what comes of them.
+
+use super::PlanArgs;
+use super::case::Case;
+use crate::calibrate::{Calibration, Stream, calibrate, set_gradients};
+use crate::cli::UsageError;
+use crate::cli::forecast::{as_json, seconds, table, text};
+use crate::estimate::{DeviceRate, costs, memory_bandwidth};
+use anyhow::Context;
+use loongforge_core::config::{Device, PoolName, RunConfig};
+use loongforge_core::message::{SampleMeta, StepId};
+use loongforge_core::observe::peak_flops;
+use loongforge_core::schedule::simulate::{
+    Cluster, Costs, Law, Measured, RoleCosts, Samples, SimSpec, alternatives, gantt_html, gantt_svg, simulate,
+};
+use loongforge_core::schedule::{CoordinatorSpec, SchedulerState};
+use std::path::Path;
+
+/// Simulated steps unless --steps says otherwise.
+const STEPS: u64 = 50;
+/// First of them that are left out.
+const WARM_UP: u64 = 5;
+const DRAWN_STEPS: u64 = 3;
+/// Of two actors on a core, as the quick start's with 1 to 4 encoders on two cores were measured.
+const SHARING_LOSS: f64 = 0.07;
+
+impl Case {
+    pub fn simulate(&self, args: &PlanArgs) -> anyhow::Result<()> {
+        let mut spec = SimSpec {
+            coordinator: CoordinatorSpec {
+                steps: args.steps.unwrap_or(STEPS),
+                first_step: StepId(0),
+                state: SchedulerState::default(),
+                ..in_groups(self.coordinator.clone())
+            },
+            costs: Costs::default(),
+            cluster: self.cluster(args, &self.config),
+            encoder_trained: self.encoder.trained > 0,
+            warm_up: WARM_UP.min(args.steps.unwrap_or(STEPS).saturating_sub(1)),
+            drawn_steps: if args.gantt.is_some() { DRAWN_STEPS } else { 0 },
+        };
+        let samples = self.samples(args)?;
+        spec.costs = self.costs(args, &spec, &*samples)?;
+        if let Some(path) = &args.save_costs {
+            let text = serde_json::to_string_pretty(&spec.costs)?;
+            std::fs::write(path, text + "\n").with_context(|| format!("--save-costs: {}", path.display()))?;
+        }
+        let report = simulate(&spec, &*samples)?;
+        if args.json {
+            println!("{}", serde_json::to_string_pretty(&as_json(&report))?);
+        } else {
+            print!("{}{}", self.pools(), text(&report, &spec));
+        }
+        if let Some(path) = &args.gantt {
+            let title = format!("{}: {} a step", self.config.run.name, seconds(report.mean_step()));
+            let is_page = path.extension().is_some_and(|extension| extension == "html");
+            let drawn = if is_page { gantt_html(&report, &title) } else { gantt_svg(&report.gantt, &title) };
+            std::fs::write(path, drawn).with_context(|| format!("--gantt: {}", path.display()))?;
+        }
+        if let Some(devices) = args.devices {
+            let lanes = self.config.run.deterministic.then(|| self.config.num_lanes() as u32);
+            print!("{}", table(devices, &alternatives(&spec, &*samples, devices, lanes)));
+        }
+        Ok(())
+    }
+
+    fn cluster(&self, args: &PlanArgs, config: &RunConfig) -> Cluster {
+        let on_cpu = config.device == Device::Cpu && args.device.is_none();
+        let here = || std::thread::available_parallelism().map_or(1.0, |count| count.get() as f64);
+        let threads = |pool| if on_cpu { config.threads_for(pool) as f64 } else { 1.0 };
+        let bandwidth = args.bandwidth.map_or(f64::INFINITY, |gigabytes| gigabytes * 1e9);
+        Cluster {
+            cores: args.cores.or_else(|| on_cpu.then(here)),
+            sharing_loss: SHARING_LOSS,
+            encoder_threads: threads(PoolName::Encoder),
+            foundation_threads: threads(PoolName::Foundation),
+            control_latency: args.latency * 1e-6,
+            latency: args.latency * 1e-6,
+            bandwidth,
+            reduce_bandwidth: bandwidth,
+            stages: args.stages.unwrap_or(config.pools.foundation.pipeline_parallel as u32).max(1),
+            bytes_per_hidden: self.coordinator.plan.shape.hidden_size as f64 * if self.is_bf16() { 2.0 } else { 4.0 },
+            jitter: args.jitter,
+            seed: args.seed,
+        }
+    }
+
+    fn samples(&self, args: &PlanArgs) -> anyhow::Result<Box<dyn Samples>> {
+        let max_tokens = self.coordinator.plan.pack.max_tokens;
+        if let Some(name) = &args.law {
+            let law = match Path::new(name).extension() {
+                Some(extension) if extension == "json" => {
+                    let text = std::fs::read_to_string(name).with_context(|| format!("--law: {name}"))?;
+                    Law::from_json(&text).with_context(|| format!("--law: {name}"))?
+                }
+                _ => name.parse().map_err(|error| UsageError::of(&error))?,
+            };
+            let samples = law.samples(args.seed, max_tokens);
+            let has_encoder = self.coordinator.plan.encoder_replicas > 0;
+            return Ok(if has_encoder { Box::new(samples) } else { Box::new(TextOnly(Box::new(samples))) });
+        }
+        let samples = Stream::open(&self.config, &self.folder)?.samples(args.samples.max(1))?;
+        Ok(Box::new(Measured::new(samples).context("--samples: no sample to go by")?))
+    }
+
+    fn costs(&self, args: &PlanArgs, spec: &SimSpec, samples: &dyn Samples) -> anyhow::Result<Costs> {
+        if let Some(path) = &args.costs {
+            let text = std::fs::read_to_string(path).with_context(|| format!("--costs: {}", path.display()))?;
+            return serde_json::from_str(&text).with_context(|| format!("--costs: {}", path.display()));
+        }
+        if let Some(name) = &args.device {
+            let Some(peak) = peak_flops(&name.to_uppercase(), self.is_bf16()) else {
+                return Err(
+                    UsageError(format!("--device: no peak is known of `{name}`; try H200, H100, A100, L40S")).into()
+                );
+            };
+            let rate = DeviceRate { flops: peak * args.mfu, memory_bandwidth: memory_bandwidth(&name.to_uppercase()) };
+            let costs = costs(&self.folder, self.encoder, self.foundation, rate, self.is_bf16());
+            let (encoder, foundation) = (self.config.pools.encoder.layout(), self.config.pools.foundation.layout());
+            return Ok(Costs {
+                encoder: shared(costs.encoder, encoder.tp),
+                foundation: shared(costs.foundation, foundation.tp * foundation.cp),
+                ..costs
+            });
+        }
+        if args.calibrate.is_empty() {
+            let fix = "--simulate needs costs: --calibrate RUN_DIR, --costs FILE or --device GPU";
+            return Err(UsageError(fix.to_owned()).into());
+        }
+        let mut calibration = calibrate(&args.calibrate)?;
+        set_gradients(&mut calibration.costs, self.encoder, self.foundation);
+        calibration.notes.iter().for_each(|note| eprintln!("calibrated {note}"));
+        self.find_latency(args, spec, samples, &mut calibration);
+        Ok(calibration.costs)
+    }
+
+    /// What the first run's steps took beyond what its work explains is taken for the way of its messages.
+    fn find_latency(&self, args: &PlanArgs, spec: &SimSpec, samples: &dyn Samples, calibration: &mut Calibration) {
+        let config = &calibration.config;
+        let mut past = spec.clone();
+        past.coordinator = CoordinatorSpec {
+            steps: spec.coordinator.steps,
+            ..in_groups(CoordinatorSpec::new(config, self.folder.shape(), None))
+        };
+        past.cluster = self.cluster(args, config);
+        past.drawn_steps = 0;
+        let mean = |latency: f64| {
+            let costs = Costs { latency, ..calibration.costs };
+            simulate(&SimSpec { costs, ..past.clone() }, samples).map(|report| report.mean_step())
+        };
+        // By the secant: a step grows as the latency does, so many messages one after the other.
+        let Ok(without) = mean(0.0) else { return };
+        let probe = 0.05 * calibration.mean_step;
+        let Ok(with) = mean(probe) else { return };
+        let messages = (with - without) / probe;
+        let latency = (calibration.mean_step - without) / messages;
+        eprintln!(
+            "calibrated steps: {} measured, {} from work alone",
+            seconds(calibration.mean_step),
+            seconds(without)
+        );
+        if latency > 0.0 && latency.is_finite() {
+            calibration.costs.latency = latency;
+        }
+    }
+}
+
+/// Tensor- and context-parallel ranks do the same at the same time: a replica's are one rank of the simulation, of each
+/// pipeline stage.
+fn in_groups(mut spec: CoordinatorSpec) -> CoordinatorSpec {
+    let plan = &mut spec.plan;
+    plan.replica_ranks = 1;
+    if plan.colocated {
+        plan.encoder_replicas = plan.foundation_replicas;
+    }
+    spec.pools.foundation = plan.foundation_replicas;
+    spec.pools.encoder = if plan.colocated { 0 } else { plan.encoder_replicas.min(spec.pools.encoder) };
+    spec
+}
+
+/// Costs of work that so many ranks share without a loss.
+fn shared(costs: RoleCosts, ranks: usize) -> RoleCosts {
+    let share = 1.0 / ranks as f64;
+    RoleCosts {
+        per_square: costs.per_square * share,
+        per_token: costs.per_token * share,
+        per_step: costs.per_step * share,
+        gradient_bytes: costs.gradient_bytes * share,
+        ..costs
+    }
+}
+
+/// A law's samples for a model without an encoder: their pictures become text.
+struct TextOnly(Box<dyn Samples>);
+
+impl Samples for TextOnly {
+    fn sample(&self, position: u64) -> SampleMeta {
+        SampleMeta { items: Vec::new(), ..self.0.sample(position) }
+    }
+}
