@@ -7,6 +7,7 @@ mod forecast;
 mod generate;
 mod models;
 mod parity;
+mod parity_layout;
 mod plan;
 mod run;
 

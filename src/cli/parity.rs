@@ -1,6 +1,7 @@
 //! `loongforge parity`: reference numbers of fixtures against ours, and what we write of a fixture's model against what
 //! the reference reads.
 
+use super::parity_layout::{self as layouts, PoolLayout};
 use crate::checkpoint::saved_config;
 use anyhow::{Context, bail};
 use clap::Args;
@@ -21,14 +22,31 @@ pub struct ParityArgs {
     /// AdamW steps on the fixture's batch before the export
     #[arg(long, value_name = "N", default_value_t = 3, requires = "export")]
     steps: usize,
+    /// Instead of comparing with the reference, run each fixture's steps on several processes and compare with one:
+    /// foundation.dp, .tp, .sp (sequence parallel, 0 or 1), .ep as in `foundation.tp=2,foundation.sp=1`
+    #[arg(long, value_name = "AXES", conflicts_with = "export")]
+    layout: Option<PoolLayout>,
+    /// Which of a layout's processes this is; the command starts them itself
+    #[arg(long, hide = true, requires = "store")]
+    rank: Option<usize>,
+    /// Where a layout's processes find each other
+    #[arg(long, hide = true)]
+    store: Option<PathBuf>,
 }
 
 pub fn parity(args: ParityArgs) -> anyhow::Result<ExitCode> {
     let mut ok = true;
+    if let (Some(layout), Some(rank), Some(store)) = (args.layout, args.rank, &args.store) {
+        for folder in &args.folders {
+            ok &= layouts::run_rank(folder, layout, rank, store)?;
+        }
+        return Ok(if ok { ExitCode::SUCCESS } else { ExitCode::from(super::exit::FAILED) });
+    }
     for folder in &args.folders {
-        let result = match &args.export {
-            Some(out) => write(folder, out, args.steps).map(|()| true),
-            None => compare(folder).map_err(anyhow::Error::from).map(|report| {
+        let result = match (&args.export, args.layout) {
+            (Some(out), _) => write(folder, out, args.steps).map(|()| true),
+            (None, Some(layout)) => layouts::run(folder, layout),
+            (None, None) => compare(folder).map_err(anyhow::Error::from).map(|report| {
                 println!("{}\n{report}", folder.display());
                 report.is_ok()
             }),
