@@ -7,6 +7,7 @@ use std::path::Path;
 use image::codecs::gif::GifDecoder;
 use image::{AnimationDecoder, DynamicImage, ImageDecoder, ImageFormat, ImageReader, RgbImage};
 
+use super::cpu::{CpuClock, MAX_DECODE_SECONDS};
 use super::error::DataError;
 use super::limits::{Limits, MAX_PICTURE_BYTES};
 use super::locator::Locator;
@@ -19,6 +20,8 @@ const EMPTY: &str = "empty file";
 const UNKNOWN: &str = "not a picture in PNG, JPEG, WebP or GIF format";
 /// Frames of an animation: an hour at 18 a second. A file of a few bytes a frame could hold millions.
 const MAX_GIF_FRAMES: usize = 1 << 16;
+/// Frames between two looks at the clock.
+const CLOCK_FRAMES: usize = 64;
 
 /// Decodes as `PIL.Image.open(…)`, `exif_transpose` and `convert("RGB")` do: palettes are looked up, gray is
 /// repeated, transparency is dropped, the first frame of an animation is taken.
@@ -46,12 +49,16 @@ pub fn decode_animation(bytes: &[u8], limits: &Limits) -> Result<(Vec<RgbImage>,
     let mut memory = image::Limits::default();
     memory.max_alloc = Some(MAX_PICTURE_BYTES);
     decoder.set_limits(memory).map_err(|error| describe(&error, limits))?;
+    let clock = CpuClock::start();
     let (mut frames, mut seconds) = (Vec::new(), 0.0);
     for frame in decoder.into_frames() {
         let frame = frame.map_err(|error| describe(&error, limits))?;
         let (numerator, denominator) = frame.delay().numer_denom_ms();
         seconds += f64::from(numerator) / f64::from(denominator.max(1)) / 1000.0;
         frames.push(DynamicImage::ImageRgba8(frame.into_buffer()).into_rgb8());
+        if frames.len().is_multiple_of(CLOCK_FRAMES) {
+            clock.check(MAX_DECODE_SECONDS)?;
+        }
         if frames.len() > MAX_GIF_FRAMES {
             return Err(format!("more than {MAX_GIF_FRAMES} frames"));
         }
@@ -128,7 +135,9 @@ pub fn decode_rgb(bytes: &[u8], limits: &Limits) -> Result<RgbImage, String> {
         return Err("truncated or corrupt JPEG".to_owned());
     }
     let orientation = decoder.orientation().map_err(|error| describe(&error, limits))?;
+    let clock = CpuClock::for_picture(width, height);
     let mut picture = DynamicImage::from_decoder(decoder).map_err(|error| describe(&error, limits))?;
+    clock.check(MAX_DECODE_SECONDS)?;
     picture.apply_orientation(orientation);
     Ok(match picture {
         // As Pillow, which drops the lower byte; a conversion would round.

@@ -8,6 +8,7 @@
 //! A sample that cannot be used is a [`BadSample`], never the end of a run by itself.
 
 mod bad;
+mod cpu;
 mod dataset;
 mod decode;
 pub mod digits;

@@ -138,6 +138,36 @@ mod tests {
         Header::parse(json.as_bytes(), 0, data_len)
     }
 
+    /// Some bytes are overwritten, left out or doubled, by the numbers of a generator.
+    #[test]
+    fn mutated_headers_are_refused_or_whole() {
+        let seed = br#"{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"b":{"dtype":"BF16","shape":[],"data_offsets":[24,26]}}"#;
+        assert!(Header::parse(seed, 0, 26).is_ok());
+        let mut state = 1u64;
+        let mut below = |bound: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % bound
+        };
+        let (mut num_whole, len) = (0, 26);
+        for _ in 0..20_000 {
+            let mut bytes = seed.to_vec();
+            for _ in 0..=below(3) {
+                let at = below(bytes.len());
+                match below(4) {
+                    0 => bytes[at] = below(256) as u8,
+                    1 => bytes[at] = b"0123456789[]{}\":,-eE"[below(20)],
+                    2 => drop(bytes.remove(at)),
+                    _ => bytes.insert(at, b"0123456789"[below(10)]),
+                }
+            }
+            if let Ok(header) = Header::parse(&bytes, 0, len) {
+                assert_eq!(header.tensors.values().map(|info| info.len).sum::<u64>(), len);
+                num_whole += 1;
+            }
+        }
+        assert!(num_whole > 0);
+    }
+
     #[test]
     fn a_header_is_read() {
         let json = r#"{"__metadata__":{"format":"pt"},"b":{"dtype":"BF16","shape":[2,3],"data_offsets":[4,16]},
