@@ -44,14 +44,14 @@ fn main() -> anyhow::Result<()> {
     for step in 0..20 {
         let recorded = record(&params);
         let mut run = Execution::new(recorded.tape, params.clone(), vec![(recorded.pixels, patches.shallow_clone())]);
-        run.forward();
+        run.forward()?;
         // The features are to become ones. In a run, the gradient comes back over the edge from the foundation.
         let error = run.value(recorded.outputs[0]) - 1.0;
         println!("step {step:2}  error {:.4}", error.square().mean(Kind::Float).double_value(&[]));
         run.seed(recorded.outputs[0], error * 2.0 / (16 * WIDTH) as f64);
         let mut grads = params.new_grad();
         run.backward(Some(&mut grads))?;
-        optimizer.step(&params, grads.flat(), 1.0, 1e-2, false)?;
+        optimizer.step(grads.flat(), 1.0, 1e-2, false)?;
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! What loongforge computes: models, the tape, training and engines, on libtorch.
 //!
-//! Rooms import downwards only: `native`, `comm`, `device` ← `nn` ← `tape` ← `model` ← `train` ← `engine`.
+//! Rooms import downwards only: `native`, `comm`, `device` ← `nn` ← `tape` ← `model` ← `parallel` ← `train` ← `engine`.
 
 pub mod comm;
 #[allow(unsafe_code)]
@@ -12,6 +12,7 @@ pub mod model;
 pub mod native;
 #[allow(non_snake_case)]
 pub mod nn;
+pub mod parallel;
 #[allow(non_snake_case)]
 pub mod tape;
 pub mod train;

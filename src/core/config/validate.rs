@@ -102,6 +102,18 @@ impl Rules<'_> {
         self.broken(pool.virtual_stages > 1 && layout.pp == 1, code::COMBINATION, &keys, || {
             ("`virtual_stages` without a pipeline".into(), "set `pipeline_parallel` above 1")
         });
+        let meets = (pool.zero > 1 && layout.dp * layout.cp > 1) || layout.ep > 1;
+        let keys = ["pools.foundation.chunk_tokens", "pools.foundation.zero", "pools.foundation.expert_parallel"];
+        self.broken(pool.chunk_tokens > 0 && meets, code::COMBINATION, &keys, || {
+            let message =
+                "chunks where replicas meet within a micro-batch: their rows have different numbers of chunks";
+            (message.into(), "take `zero` 0 or 1 and `expert_parallel` 1, or `chunk_tokens` 0")
+        });
+        self.broken(config.pools.encoder.zero > 1, code::COMBINATION, &["pools.encoder.zero"], || {
+            let message =
+                format!("`pools.encoder.zero` {}: encoders do not meet within a step", config.pools.encoder.zero);
+            (message, "take 1: moments and master weights are what is largest")
+        });
         let keys = ["pools.foundation.chunk_tokens", "pools.foundation.virtual_stages"];
         self.broken(pool.virtual_stages > 1 && pool.chunk_tokens > 0, code::COMBINATION, &keys, || {
             ("chunks in an interleaved pipeline".into(), "set `virtual_stages` to 1, or `chunk_tokens` to 0")

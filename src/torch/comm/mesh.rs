@@ -1,6 +1,7 @@
 //! A rank's place in its pool, and the groups that it communicates in: values that the pool owns, never globals.
 
 use std::path::Path;
+use std::rc::Rc;
 use std::time::Duration;
 
 use loongforge_core::config::{Axis, Layout, Place};
@@ -13,31 +14,31 @@ pub struct Mesh {
     layout: Layout,
     place: Place,
     /// Ranks that split every layer.
-    pub tp: ProcessGroup,
+    pub tp: Rc<ProcessGroup>,
     /// Ranks that split a pack's tokens.
-    pub cp: ProcessGroup,
+    pub cp: Rc<ProcessGroup>,
     /// The stages of a replica, in order.
-    pub pp: ProcessGroup,
+    pub pp: Rc<ProcessGroup>,
     /// The same part of every replica.
-    pub dp: ProcessGroup,
+    pub dp: Rc<ProcessGroup>,
     /// Ranks with the same parameters, over replicas and context: gradients are summed here.
-    pub data: ProcessGroup,
+    pub data: Rc<ProcessGroup>,
     /// Ranks over which experts are spread, out of `data`.
-    pub ep: ProcessGroup,
+    pub ep: Rc<ProcessGroup>,
     /// Ranks with the same experts, out of `data`.
-    pub expert_data: ProcessGroup,
+    pub expert_data: Rc<ProcessGroup>,
     /// Ranks that hold the parts of one copy of the model.
-    pub model: ProcessGroup,
+    pub model: Rc<ProcessGroup>,
     /// All ranks of one replica; rank 0 is its leader.
-    pub replica: ProcessGroup,
+    pub replica: Rc<ProcessGroup>,
     /// All ranks of the pool.
-    pub world: ProcessGroup,
+    pub world: Rc<ProcessGroup>,
 }
 
 impl Mesh {
     /// A pool of one rank.
     pub fn single() -> Mesh {
-        let one = ProcessGroup::single;
+        let one = || Rc::new(ProcessGroup::single());
         Mesh {
             layout: Layout::default(),
             place: Layout::default().place(0),
@@ -64,7 +65,7 @@ impl Mesh {
         let join = |kind: &str, ranks: Vec<usize>| {
             let index = ranks.iter().position(|&other| other == rank).expect("a rank is of its own group");
             let name = format!("{name}.{kind}.{}", ranks[0]);
-            ProcessGroup::gloo(store, &name, index, ranks.len(), timeout)
+            ProcessGroup::gloo(store, &name, index, ranks.len(), timeout).map(Rc::new)
         };
         let along = |axes: &[Axis]| layout.group(place, axes);
         Ok(Mesh {

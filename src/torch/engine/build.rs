@@ -4,12 +4,13 @@ use super::activations::Activations;
 use super::encoder::EncoderPart;
 use super::family::Families;
 use super::foundation::FoundationPart;
+use super::stages::Stages;
 use super::torch_engine::{Exports, TorchEngine};
 use super::trained::{lora_config, trained};
-use crate::comm::ProcessGroup;
+use crate::comm::{Mesh, ProcessGroup};
 use crate::device::{load_cuda, set_intra_op_threads};
-use crate::model::EncoderFamily;
-use crate::nn::{self, ParamSpec, ParamStore};
+use crate::model::{EncoderFamily, FoundationFamily, Stage};
+use crate::nn::{self, ParamSpec, ParamStore, Sharding, Shared};
 use crate::tape::Policy;
 use crate::train::hf::{Checkpoint, LoadOptions, MAX_SHARD_SIZE, Origin, load_weights_from, num_shards};
 use crate::train::{
@@ -19,6 +20,7 @@ use crate::train::{
 use loongforge_core::config::{Device, Lora, Part, Placement, PoolName, Precision, Recompute, RunConfig, Weights};
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{ActorId, Role, StepId};
+use loongforge_core::schedule::Pipeline;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
@@ -47,16 +49,17 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
     let pool = if spec.me.role == Role::Encoder { PoolName::Encoder } else { PoolName::Foundation };
     let device = open_device(&spec.config.device)?;
     set_intra_op_threads(spec.config.threads_for(pool));
-    if device.is_cuda() && pools.encoder.replicas.max(pools.foundation.replicas) > 1 {
+    if device.is_cuda() && pools.encoder.replicas.max(pools.foundation.layout().ranks()) > 1 {
         return Err("device: cuda takes one replica a pool until NCCL groups are there; set replicas: 1".into());
     }
     let colocated = pools.placement == Placement::Colocated;
+    let layout = pools.foundation.layout();
     let (num_encoders, encodes) = match colocated {
-        true => (pools.foundation.replicas, spec.me.role == Role::Foundation),
+        true => (layout.ranks(), spec.me.role == Role::Foundation),
         false => (pools.encoder.replicas, spec.me.role == Role::Encoder),
     };
     let exports = exports(spec)?;
-    let (encoder_part, foundation_part) = (&spec.config.model.image_encoder, &spec.config.model.foundation);
+    let encoder_part = &spec.config.model.image_encoder;
     let encoder = match &spec.families.encoder {
         Some(family) if encodes => {
             let lanes = match spec.config.run.deterministic {
@@ -64,7 +67,9 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
                 false => Lanes::PerReplica,
             };
             let params = encoder_specs(&spec.config, family.as_ref())?;
-            let pool = build_pool(spec, device, "encoder", params, lanes, num_encoders)?;
+            let (store, rank) = (spec.rendezvous.join("encoder"), spec.me.index as usize);
+            let group = ProcessGroup::gloo(&store, "encoder", rank, num_encoders, COLLECTIVE_TIMEOUT)?;
+            let pool = build_pool(spec, device, "encoder", params, lanes, Rc::new(group), pools.encoder.zero)?;
             let model = family.build(pool.params(), policy(encoder_part));
             let budget = spec.config.memory.activation_budget.encoder;
             let key = "memory.activation_budget.encoder";
@@ -74,25 +79,57 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
         }
         _ => None,
     };
-    let foundation = match spec.me.role {
-        Role::Foundation => {
-            let (family, replicas) = (&spec.families.foundation, pools.foundation.replicas);
-            let params = trained(family.specs(), |_| ("model.foundation", foundation_part))?;
-            let pool = build_pool(spec, device, "foundation", params, Lanes::PerReplica, replicas)?;
-            let model = family.build(pool.params(), policy(foundation_part));
-            let encoder_trained = match &spec.families.encoder {
-                Some(family) => is_trained(&encoder_specs(&spec.config, family.as_ref())?),
-                None => false,
-            };
-            let budget = spec.config.memory.activation_budget.foundation;
-            let key = "memory.activation_budget.foundation";
-            let activations = Activations::new(&spec.config.memory, key, budget, device)?;
-            Some(FoundationPart::new(spec.me.index, model, pool, encoder_trained).with_activations(activations))
-        }
-        _ => None,
-    };
+    let foundation = if spec.me.role == Role::Foundation { Some(build_foundation(spec, device)?) } else { None };
     let first_step = spec.resume.as_ref().map_or(StepId(0), |(_, step)| *step);
     Ok(TorchEngine::new(encoder, foundation, exports, first_step))
+}
+
+/// This rank's part of the foundation.
+fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<FoundationPart, EngineError> {
+    let (family, pool, part) =
+        (&spec.families.foundation, &spec.config.pools.foundation, &spec.config.model.foundation);
+    let (store, rank, layout) = (spec.rendezvous.join("foundation"), spec.me.index as usize, pool.layout());
+    if layout.tp * layout.cp * layout.ep > 1 {
+        return Err(format!("pools.foundation: {layout} is more than replicas and stages").into());
+    }
+    let mesh = Rc::new(Mesh::join(&store, "foundation", layout, rank, COLLECTIVE_TIMEOUT)?);
+    let pipeline = Pipeline { ranks: mesh.layout().pp, virtual_stages: pool.virtual_stages };
+    let stages = stages(&spec.config, family.as_ref())?;
+    let own: Vec<&Stage> = pipeline.stages_of(mesh.place().pp).map(|stage| &stages[stage]).collect();
+    let params = own.iter().flat_map(|stage| family.stage_specs(stage)).collect();
+    let params = trained(params, |_| ("model.foundation", part))?;
+    let of_pool = build_pool(spec, device, "foundation", params, Lanes::PerReplica, mesh.data.clone(), pool.zero)?;
+    let of_pool = of_pool.with_stages(mesh.pp.clone(), &family.shared_by_stages());
+    let build = |stage: &&Stage| family.build_stage(stage, of_pool.params(), policy(part));
+    let models = own.iter().map(build).collect();
+    let encoder_trained = match &spec.families.encoder {
+        Some(family) => is_trained(&encoder_specs(&spec.config, family.as_ref())?),
+        None => false,
+    };
+    let replica = mesh.place().dp as u32;
+    let stages = Stages::new(mesh, pipeline, models, pool.chunk_tokens);
+    let budget = spec.config.memory.activation_budget.foundation;
+    let key = "memory.activation_budget.foundation";
+    let activations = Activations::new(&spec.config.memory, key, budget, device)?;
+    Ok(FoundationPart::on(replica, stages, of_pool, encoder_trained).with_activations(activations))
+}
+
+/// The foundation's stages in order; one without a pipeline.
+fn stages(config: &RunConfig, family: &dyn FoundationFamily) -> Result<Vec<Stage>, EngineError> {
+    let pool = &config.pools.foundation;
+    let pipeline = Pipeline { ranks: pool.pipeline_parallel, virtual_stages: pool.virtual_stages };
+    let num_layers = family.num_layers();
+    if pipeline.stages() == 1 {
+        return Ok(vec![Stage::whole(num_layers)]);
+    }
+    let error = |what: String| format!("pools.foundation.pipeline_parallel: {what}");
+    let too_many = || match num_layers {
+        0 => error("this model cannot be cut into stages; set it to 1".into()),
+        _ => error(format!("{} stages of {num_layers} layers; take fewer", pipeline.stages())),
+    };
+    let stages = Stage::all(pipeline.layers(num_layers).ok_or_else(too_many)?);
+    stages.iter().try_for_each(|stage| family.check_stage(stage)).map_err(|found| error(found.to_string()))?;
+    Ok(stages)
 }
 
 /// The encoder pool's parameters: the tower is one part of the config, the projector another.
@@ -114,11 +151,13 @@ fn build_pool(
     name: &str,
     params: Vec<ParamSpec>,
     lanes: Lanes,
-    replicas: usize,
+    group: Rc<ProcessGroup>,
+    zero: usize,
 ) -> Result<Pool, EngineError> {
     let is_trained = is_trained(&params);
     let train = &spec.config.train;
-    let params = Rc::new(ParamStore::new(params, kind(train.precision), device));
+    let sharding = Sharding { shared: Shared::of_level(zero), rank: group.rank(), world: group.world() };
+    let params = Rc::new(ParamStore::shared_out(params, kind(train.precision), device, sharding));
     // The base of adapters is no part of a checkpoint.
     let from_base = has_adapter(&params) || spec.config.saves_adapters_only();
     if spec.resume.is_none() || from_base {
@@ -127,8 +166,6 @@ fn build_pool(
     if spec.resume.is_none() {
         continue_adapter(&spec.config, name, &params)?;
     }
-    let store = spec.rendezvous.join(name);
-    let group = ProcessGroup::gloo(&store, name, spec.me.index as usize, replicas, COLLECTIVE_TIMEOUT)?;
     let optimizer = AdamWConfig {
         betas: train.optimizer.betas,
         eps: train.optimizer.eps,
@@ -197,7 +234,17 @@ fn exports(spec: &EngineSpec) -> Result<Exports, EngineError> {
     let foundation = trained(families.foundation.specs(), |_| ("model.foundation", &config.model.foundation))?;
     if !config.saves_adapters_only() {
         let num_files = |specs: &[ParamSpec]| num_files(specs, config.train.precision);
-        return Ok(Exports::weights(encoder.as_deref().map_or(0, num_files), num_files(&foundation)));
+        let layout = config.pools.foundation.layout();
+        let stages = stages(config, families.foundation.as_ref())?;
+        let pipeline = Pipeline { ranks: layout.pp, virtual_stages: config.pools.foundation.virtual_stages };
+        let of_rank = |rank: usize| {
+            let specs = pipeline.stages_of(rank).flat_map(|stage| families.foundation.stage_specs(&stages[stage]));
+            let own: Vec<ParamSpec> = specs.filter(|spec| !spec.is_copy).collect();
+            Ok(num_files(&trained(own, |_| ("model.foundation", &config.model.foundation))?))
+        };
+        let of_ranks = (0..layout.pp).map(of_rank).collect::<Result<Vec<usize>, EngineError>>()?;
+        let part = layout.place(spec.me.index as usize % layout.ranks()).pp;
+        return Ok(Exports::weights(encoder.as_deref().map_or(0, num_files), &of_ranks, part));
     }
     let itself = |spec: &&ParamSpec| spec.role == nn::Role::Trained && !spec.pieces.is_empty();
     if let Some(found) = encoder.iter().flatten().chain(&foundation).find(itself) {
@@ -205,6 +252,10 @@ fn exports(spec: &EngineSpec) -> Result<Exports, EngineError> {
         return Err(
             format!("{} is trained itself, which a checkpoint of adapters does not hold: {fix}", found.name).into()
         );
+    }
+    if config.pools.foundation.pipeline_parallel > 1 {
+        let fix = "set checkpoint.merge_lora=true to save whole models, or pools.foundation.pipeline_parallel=1";
+        return Err(format!("stages of a pipeline do not save adapters apart: {fix}").into());
     }
     let base_model = config.model.load.as_ref().or(config.model.foundation.load.as_ref()).map(ToString::to_string);
     let export = |pool, prefix| {

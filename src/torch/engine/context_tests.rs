@@ -41,6 +41,7 @@ fn batch(step: usize) -> MicroBatch {
         num_features: 0,
         feature_grads: false,
         row: None,
+        past: None,
     }
 }
 
@@ -65,15 +66,16 @@ fn steps(config: &Value, mesh: Rc<Mesh>, group: ProcessGroup, attention: Context
             }
         };
         let made = model.record(&batch);
+        let loss = made.loss.unwrap();
         let mut run = Execution::new(made.tape, pool.params().clone(), vec![]).with_mesh(mesh.clone());
         run.forward().unwrap();
-        run.seed(made.loss, Tensor::ones_like(run.value(made.loss)));
+        run.seed(loss, Tensor::ones_like(run.value(loss)));
         let lane = pool.own_lane();
         run.backward(pool.lane(lane)).unwrap();
         pool.reduce().unwrap();
         let grad = pool.lane(lane).unwrap().flat().copy();
         pool.commit(1.0, 0.01).unwrap();
-        (run.value(made.loss).double_value(&[]), grad)
+        (run.value(loss).double_value(&[]), grad)
     };
     (0..STEPS).map(step).collect()
 }

@@ -114,6 +114,12 @@ impl EncoderPart {
         if self.encode_next(version, ports)? || self.backward_next()? { Ok(Progress::Busy) } else { Ok(Progress::Idle) }
     }
 
+    /// Whether all of the first step is encoded and sent.
+    pub(super) fn has_encoded(&self) -> bool {
+        let waits = |work: &UnitWork| matches!(work.phase, Phase::Waiting);
+        self.steps.front().is_none_or(|step| !step.units.iter().any(waits))
+    }
+
     fn encode_next(&mut self, version: Version, ports: &mut Ports) -> Result<bool, EngineError> {
         let trained = self.pool.is_trained();
         // Every unit of a step may be out before the first comes back.

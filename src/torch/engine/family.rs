@@ -2,9 +2,9 @@
 
 use crate::model::{
     Decoder, DecoderConfig, DivisionError, EncoderFamily, ExpertSet, FoundationFamily, FoundationModel, FoundationTape,
-    MicroBatch, ModelConfig, Targets, TextBatch, TextOptions,
+    MicroBatch, ModelConfig, Stage, StageError, Targets, TextBatch, TextOptions,
 };
-use crate::nn::{Division, ParamSpec, ParamStore};
+use crate::nn::{Division, ParamSpec, ParamStore, divide};
 use crate::tape::Policy;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -39,11 +39,7 @@ struct DecoderFamily {
 
 impl FoundationFamily for DecoderFamily {
     fn specs(&self) -> Vec<ParamSpec> {
-        let place = &self.config.division;
-        match place.is_whole() {
-            true => Decoder::specs(&self.whole),
-            false => self.whole.divided_specs(place).expect("it was divided before"),
-        }
+        self.stage_specs(&Stage::whole(self.config.num_layers()))
     }
 
     fn divided(&self, place: &Division) -> Result<Arc<dyn FoundationFamily>, DivisionError> {
@@ -53,8 +49,32 @@ impl FoundationFamily for DecoderFamily {
     }
 
     fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn FoundationModel> {
+        self.build_stage(&Stage::whole(self.config.num_layers()), params, policy)
+    }
+
+    fn num_layers(&self) -> usize {
+        self.config.num_layers()
+    }
+
+    fn check_stage(&self, stage: &Stage) -> Result<(), StageError> {
+        stage.check(&self.config)
+    }
+
+    fn stage_specs(&self, stage: &Stage) -> Vec<ParamSpec> {
+        let (place, whole) = (&self.config.division, Decoder::stage_specs(&self.whole, stage));
+        if place.is_whole() { whole } else { divide(whole, Decoder::stage_specs(&self.config, stage), place) }
+    }
+
+    fn shared_by_stages(&self) -> Vec<String> {
+        let [first, last] = [true, false]
+            .map(|is_first| Decoder::stage_specs(&self.config, &Stage { layers: 0..0, is_first, is_last: !is_first }));
+        let both = first.into_iter().filter(|spec| last.iter().any(|other| other.name == spec.name));
+        both.map(|spec| spec.name).collect()
+    }
+
+    fn build_stage(&self, stage: &Stage, params: &ParamStore, policy: Policy) -> Box<dyn FoundationModel> {
         Box::new(DecoderModel {
-            decoder: Decoder::new(&self.config, params),
+            decoder: Decoder::stage(&self.config, stage.clone(), params),
             placeholders: self.placeholders.clone(),
             num_feature_tensors: self.num_feature_tensors,
             policy,
@@ -90,6 +110,7 @@ impl FoundationModel for DecoderModel {
             cu_seqlens: batch.cu_seqlens.clone(),
             feature_rows: self.feature_rows(batch),
             row: batch.row.clone(),
+            past: batch.past,
         };
         let targets = Targets { labels: batch.targets(), scale: batch.loss_scale };
         let options = TextOptions {
@@ -102,7 +123,10 @@ impl FoundationModel for DecoderModel {
         FoundationTape {
             tape: Rc::new(recorded.tape),
             features: recorded.features,
-            loss: recorded.loss.expect("there are targets"),
+            loss: recorded.loss,
+            inbound: recorded.inbound,
+            outbound: recorded.outbound,
+            key_values: recorded.key_values,
             routing: recorded.routing,
         }
     }
@@ -110,6 +134,14 @@ impl FoundationModel for DecoderModel {
     fn feature_rows(&self, batch: &MicroBatch) -> Vec<i64> {
         let placeholder = |(row, id): (i64, &i64)| self.placeholders.contains(id).then_some(row);
         (0..).zip(&batch.input_ids()).filter_map(placeholder).collect()
+    }
+
+    fn pieces(&self, batch: &MicroBatch, chunk_tokens: usize) -> Result<Vec<MicroBatch>, &'static str> {
+        let counts = |ids: &[i64]| ids.iter().filter(|id| self.placeholders.contains(id)).count() as i64;
+        match self.decoder.config().needs_whole_rows() {
+            Some(what) => Err(what),
+            None => Ok(batch.pieces(chunk_tokens, counts)),
+        }
     }
 
     fn expert_sets(&self) -> Vec<ExpertSet> {

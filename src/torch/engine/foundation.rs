@@ -1,22 +1,30 @@
 //! The foundation's part of a step: its packs in order, each as soon as its tokens and features are there.
+//!
+//! A rank does the tasks of its schedule; without a pipeline these are a forward and a backward of every pack. What
+//! waits for tokens or features is the leader's first stage alone: other ranks wait for their neighbours.
 
 use super::activations::Activations;
 use super::buffer::TorchBuffer;
 use super::parts::Parts;
 use super::routing::StepRouting;
-use crate::model::{ExpertSet, FoundationModel, MicroBatch};
+use super::stages::{Filled, Stages};
+use crate::comm::Started;
+use crate::model::{ExpertSet, FoundationModel, FoundationTape, MicroBatch};
 use crate::native::NativeError;
+use crate::parallel::pipeline::{PipelineRun, Recorded};
+use crate::tape::Slot;
 use crate::train::Pool;
 use loongforge_core::engine::{EngineError, Ports, Progress};
 use loongforge_core::message::{ActorId, Pack, RoutingReport, StepId, StepPlan, UnitId, Version};
+use loongforge_core::schedule::{Pass, Task};
 use loongforge_core::transport::{Buffer, CreditGuard, Header, Parcel, ParcelKind};
 use std::collections::VecDeque;
 use tch::Tensor;
 
-/// Computes the packs of one foundation replica.
+/// Computes the packs of one foundation replica, or this rank's part of them.
 pub struct FoundationPart {
-    index: u32,
-    model: Box<dyn FoundationModel>,
+    replica: u32,
+    stages: Stages,
     expert_sets: Vec<ExpertSet>,
     pub(super) pool: Pool,
     encoder_trained: bool,
@@ -27,7 +35,11 @@ pub struct FoundationPart {
 struct Step {
     id: StepId,
     num_targets: u64,
-    packs: VecDeque<PackWork>,
+    packs: Vec<PackWork>,
+    run: PipelineRun,
+    /// The pack and the chunk of each micro-batch; a filler is behind the packs.
+    micro_batches: Vec<(usize, usize)>,
+    sent: Vec<Started>,
     /// Summed on the device, and read once the step is done: reading waits for it.
     loss: Option<Tensor>,
     routing: StepRouting,
@@ -38,6 +50,17 @@ struct PackWork {
     tokens: Parts,
     /// In placeholder order.
     units: Vec<UnitWork>,
+    chunks: Vec<Chunk>,
+}
+
+/// A part of a pack that goes through as one, or all of it.
+struct Chunk {
+    filled: Filled,
+    /// Slots of the features on the tape of the first stage.
+    slots: Vec<Slot>,
+    /// One for each level, after the backward.
+    grads: Vec<Tensor>,
+    is_done: bool,
 }
 
 struct UnitWork {
@@ -54,11 +77,16 @@ struct Features {
 }
 
 impl FoundationPart {
-    /// Foundation replica `index`; with `encoder_trained` it returns gradients of the features.
-    pub fn new(index: u32, model: Box<dyn FoundationModel>, pool: Pool, encoder_trained: bool) -> Self {
-        let expert_sets = model.expert_sets();
-        let activations = Activations::default();
-        Self { index, model, expert_sets, pool, encoder_trained, activations, steps: VecDeque::new() }
+    /// Foundation replica `replica` on one rank; with `encoder_trained` it returns gradients of the features.
+    pub fn new(replica: u32, model: Box<dyn FoundationModel>, pool: Pool, encoder_trained: bool) -> Self {
+        Self::on(replica, Stages::whole(model), pool, encoder_trained)
+    }
+
+    /// As `new`, one rank of several.
+    pub fn on(replica: u32, stages: Stages, pool: Pool, encoder_trained: bool) -> Self {
+        let expert_sets = stages.models.iter().flat_map(|model| model.expert_sets()).collect();
+        let (activations, steps) = (Activations::default(), VecDeque::new());
+        Self { replica, stages, expert_sets, pool, encoder_trained, activations, steps }
     }
 
     /// Under a budget for activations.
@@ -67,18 +95,31 @@ impl FoundationPart {
     }
 
     pub(super) fn plan(&mut self, plan: &StepPlan) {
-        let packs = plan.packs_of(self.index).map(|pack| PackWork {
+        let packs = plan.packs_of(self.replica).map(|pack| PackWork {
             tokens: Parts::new(pack.samples.iter().map(|sample| sample.owner)),
             units: plan
                 .units_of(pack.id)
                 .map(|unit| UnitWork { id: unit.id, num_features: unit.num_features() as i64, features: None })
                 .collect(),
             pack: pack.clone(),
+            chunks: Vec::new(),
         });
+        let packs: Vec<PackWork> = packs.collect();
+        let mut chunks: Vec<usize> = packs.iter().map(|work| self.stages.num_chunks(work.pack.num_tokens())).collect();
+        if self.stages.in_step(self.pool.params()) {
+            let of_replica = |pack: &Pack| plan.packs_of(pack.replica).count();
+            let most = plan.packs.iter().map(of_replica).max().unwrap_or(0);
+            chunks.resize(most, 1);
+        }
+        let numbered = chunks.iter().enumerate();
+        let micro_batches = numbered.flat_map(|(pack, count)| (0..*count).map(move |chunk| (pack, chunk))).collect();
         self.steps.push_back(Step {
             id: plan.step,
             num_targets: plan.num_targets,
-            packs: packs.collect(),
+            packs,
+            run: PipelineRun::new(self.stages.mesh.clone(), self.stages.pipeline, &chunks),
+            micro_batches,
+            sent: Vec::new(),
             loss: None,
             routing: StepRouting::default(),
         });
@@ -88,7 +129,8 @@ impl FoundationPart {
     pub(super) fn arrive(&mut self, from: ActorId, parcel: Parcel) -> Result<(), EngineError> {
         let Header { kind, version } = parcel.header;
         let device = self.pool.params().flat().device();
-        let (trained, num_tensors) = (self.encoder_trained, self.model.num_feature_tensors());
+        let (trained, num_tensors) = (self.encoder_trained, self.stages.any().num_feature_tensors());
+        let feature_dim = self.stages.any().feature_dim();
         let step = match kind {
             ParcelKind::Tokens(id) => id.step,
             ParcelKind::Activation(id) => id.step,
@@ -116,93 +158,152 @@ impl FoundationPart {
         }
         let tensors: Vec<Tensor> = parcel.tensors.into_iter().map(into_tensor).collect();
         if tensors.len() != num_tensors
-            || tensors.iter().any(|tensor| tensor.size() != [unit.num_features, self.model.feature_dim()])
+            || tensors.iter().any(|tensor| tensor.size() != [unit.num_features, feature_dim])
         {
             let shapes: Vec<_> = tensors.iter().map(Tensor::size).collect();
-            let want = format!("{num_tensors} tensors of [{}, {}]", unit.num_features, self.model.feature_dim());
+            let want = format!("{num_tensors} tensors of [{}, {}]", unit.num_features, feature_dim);
             return Err(format!("{from} sent {kind:?} with shapes {shapes:?}; expected {want}").into());
         }
         unit.features = Some((from, Features { tensors, _credit: parcel.credit }));
         Ok(())
     }
 
-    /// Computes the next pack of the step of this `version`, if it is whole.
+    /// Does the next task of the step of this `version`, if what it needs is here.
     pub(super) fn work(&mut self, version: Version, ports: &mut Ports) -> Result<Progress, EngineError> {
         let Some(step) = self.steps.front_mut().filter(|step| step.id.0 == version.0) else {
             return Ok(Progress::Idle);
         };
-        let whole =
-            |work: &mut PackWork| work.tokens.is_complete() && work.units.iter().all(|unit| unit.features.is_some());
-        let Some(work) = step.packs.pop_front_if(whole) else { return Ok(Progress::Idle) };
-        let loss_scale = 1.0 / step.num_targets.max(1) as f64;
-        let loss = self.compute(work, loss_scale, version, ports)?;
-        let sum = self.steps[0].loss.take();
-        self.steps[0].loss = Some(sum.map_or(loss.shallow_clone(), |sum| sum + loss));
+        let Some(task) = step.run.next() else { return Ok(Progress::Idle) };
+        let (pack, chunk) = step.micro_batches[task.micro_batch];
+        if pack < step.packs.len() && step.packs[pack].chunks.is_empty() && !self.fill(pack)? {
+            return Ok(Progress::Idle);
+        }
+        match task.pass {
+            Pass::Forward => self.forward(task, pack, chunk)?,
+            Pass::Backward => self.backward(task, pack, chunk, version, ports)?,
+        }
+        let step = &mut self.steps[0];
+        if step.run.next().is_none() {
+            step.run.finish()?;
+            step.sent.drain(..).try_for_each(Started::wait)?;
+        }
         Ok(Progress::Busy)
     }
 
-    fn compute(
-        &mut self,
-        work: PackWork,
-        loss_scale: f64,
-        version: Version,
-        ports: &mut Ports,
-    ) -> Result<Tensor, EngineError> {
-        let pieces: Vec<(u32, i64)> =
-            work.pack.samples.iter().map(|sample| (sample.owner, i64::from(sample.num_tokens))).collect();
+    /// Gets a pack's tokens and features. False where the leader does not have them yet.
+    fn fill(&mut self, number: usize) -> Result<bool, EngineError> {
+        let (params, step) = (self.pool.params().clone(), &mut self.steps[0]);
+        let work = &mut step.packs[number];
         let num_features = work.units.iter().map(|unit| unit.num_features).sum();
-        let batch = MicroBatch {
-            input_ids: work.tokens.assemble(0, 0, &pieces)?,
-            position_ids: work.tokens.assemble(1, 1, &pieces)?,
-            targets: work.tokens.assemble(2, 0, &pieces)?,
+        let sizes = |input_ids, position_ids, targets| MicroBatch {
+            input_ids,
+            position_ids,
+            targets,
             cu_seqlens: work.pack.cu_seqlens(),
-            loss_scale,
+            loss_scale: 1.0 / step.num_targets.max(1) as f64,
             num_features,
             feature_grads: self.encoder_trained,
             row: None,
+            past: None,
         };
-        let record = self.model.record(&batch);
-        let rows = batch.input_ids.numel() as i64;
-        let params = self.pool.params().clone();
-        params.set_dropout(Some(work.pack.id.seed()));
-        let kind = params.flat().kind();
-        let level = |index: usize| {
-            let of_units =
-                work.units.iter().map(|unit| &unit.features.as_ref().expect("the pack is whole").1.tensors[index]);
-            Tensor::cat(&of_units.collect::<Vec<_>>(), 0).to_kind(kind)
-        };
-        let inputs = record.features.iter().enumerate().map(|(index, &slot)| (slot, level(index))).collect();
-        let mut run = self.activations.begin(record.tape, params, inputs, rows, 1)?;
-        run.forward()?;
-        let loss = run.value(record.loss).shallow_clone();
-        if let Some(routing) = &record.routing {
-            self.steps[0].routing.add(&self.expert_sets, routing, &run);
-        }
-        run.seed(record.loss, Tensor::ones_like(run.value(record.loss)));
-        let lane = self.pool.own_lane();
-        run.backward(self.pool.lane(lane))?;
-        self.activations.learn(&run, rows);
-
-        let mut row = 0;
-        for unit in work.units {
-            let (from, features) = unit.features.expect("the pack is whole");
-            drop(features);
-            let mut tensors: Vec<Box<dyn Buffer>> = Vec::new();
-            for &slot in record.features.iter().filter(|_| self.encoder_trained) {
-                let grad = run.input_grad(slot).ok_or_else(|| format!("the model gave no gradient for {}", unit.id))?;
-                tensors.push(Box::new(TorchBuffer::new(&grad.narrow(0, row, unit.num_features))));
+        let filled = if self.stages.mesh.is_leader() {
+            if !work.tokens.is_complete() || work.units.iter().any(|unit| unit.features.is_none()) {
+                return Ok(false);
             }
-            row += unit.num_features;
-            let kind =
-                if self.encoder_trained { ParcelKind::Gradient(unit.id) } else { ParcelKind::NoGradient(unit.id) };
-            ports.send(from, Parcel::new(Header { kind, version }, tensors))?;
+            let samples = work.pack.samples.iter();
+            let pieces: Vec<(u32, i64)> = samples.map(|sample| (sample.owner, i64::from(sample.num_tokens))).collect();
+            let tokens = |index: usize, dim: i64| work.tokens.assemble(index, dim, &pieces);
+            let batch = sizes(tokens(0, 0)?, tokens(1, 1)?, tokens(2, 0)?);
+            let kind = params.flat().kind();
+            let level = |index: usize| {
+                let of_units =
+                    work.units.iter().map(|unit| &unit.features.as_ref().expect("the pack is whole").1.tensors[index]);
+                Tensor::cat(&of_units.collect::<Vec<_>>(), 0).to_kind(kind)
+            };
+            let levels = if work.units.is_empty() { 0 } else { self.stages.any().num_feature_tensors() };
+            let filled = Filled { batch, features: (0..levels).map(level).collect() };
+            step.sent.extend(self.stages.hand_out(number, &filled)?);
+            filled
+        } else {
+            self.stages.take(number, sizes(Tensor::new(), Tensor::new(), Tensor::new()), &params)?
+        };
+        work.chunks = self.stages.chunks(filled)?.into_iter().map(Chunk::new).collect();
+        Ok(true)
+    }
+
+    fn forward(&mut self, task: Task, pack: usize, chunk: usize) -> Result<(), EngineError> {
+        let (params, step) = (self.pool.params().clone(), &mut self.steps[0]);
+        let model = self.stages.model(task.stage);
+        let device = params.flat().device();
+        let filler;
+        let (batch, features, row_tokens, dropout) = match step.packs.get_mut(pack) {
+            Some(work) => {
+                let (row_tokens, seed) = (work.pack.num_tokens(), work.pack.id.seed());
+                let Filled { batch, features } = &work.chunks[chunk].filled;
+                (batch, &features[..], row_tokens, Some(seed))
+            }
+            None => {
+                filler = MicroBatch::filler(device);
+                (&filler, &[][..], 1, None)
+            }
+        };
+        let FoundationTape { tape, features: slots, loss, inbound, outbound, key_values, routing } =
+            model.record(batch);
+        let inputs = slots.iter().zip(features).map(|(slot, value)| (*slot, value.shallow_clone())).collect();
+        let recorded = Recorded { tape, inputs, inbound, outbound, loss, key_values, row_tokens, dropout };
+        let (mut found, counts) = (None, self.stages.counts_loss());
+        let (sums, activations) = (&mut step.routing, &mut self.activations);
+        let (rows, alive) = (batch.input_ids.numel() as i64, step.run.most_alive());
+        let begin = |tape, inputs| activations.begin(tape, params.clone(), inputs, rows, alive);
+        step.run.forward(&params, recorded, begin, |run| {
+            found = loss.filter(|_| counts).map(|loss| run.value(loss).shallow_clone());
+            if let Some(routing) = routing.as_ref().filter(|_| dropout.is_some()) {
+                sums.add(&self.expert_sets, routing, run);
+            }
+        })?;
+        if let Some(loss) = found {
+            step.loss = Some(step.loss.take().map_or(loss.shallow_clone(), |sum| sum + loss));
         }
-        Ok(loss)
+        if let Some(work) = step.packs.get_mut(pack).filter(|_| !slots.is_empty()) {
+            work.chunks[chunk].slots = slots;
+        }
+        Ok(())
+    }
+
+    fn backward(
+        &mut self,
+        task: Task,
+        pack: usize,
+        chunk: usize,
+        version: Version,
+        ports: &mut Ports,
+    ) -> Result<(), EngineError> {
+        let (params, lane, step) = (self.pool.params().clone(), self.pool.own_lane(), &mut self.steps[0]);
+        let run = step.run.backward(&params, self.pool.lane(lane))?;
+        if let Some(work) = step.packs.get(pack) {
+            self.activations.learn(&run, work.chunks[chunk].filled.batch.input_ids.numel() as i64);
+        }
+        let Some(work) = step.packs.get_mut(pack).filter(|_| task.stage == 0) else { return Ok(()) };
+        let done = &mut work.chunks[chunk];
+        if self.encoder_trained {
+            let grad = |slot: &Slot| run.input_grad(*slot).ok_or("the model gave no gradient of features");
+            done.grads = done.slots.iter().map(grad).collect::<Result<_, _>>()?;
+        }
+        done.is_done = true;
+        if self.stages.mesh.is_leader() && work.chunks.iter().all(|chunk| chunk.is_done) {
+            work.give_back(self.encoder_trained, version, ports)?;
+        }
+        Ok(())
+    }
+
+    /// Whether ranks of the pool wait for each other within a step.
+    pub(super) fn meets_others(&self) -> bool {
+        self.stages.mesh.replica.world() > 1 || self.stages.in_step(self.pool.params())
     }
 
     /// Whether every pack of the first step is done.
     pub(super) fn is_finished(&self) -> bool {
-        self.steps.front().is_none_or(|step| step.packs.is_empty())
+        self.steps.front().is_none_or(|step| step.run.next().is_none())
     }
 
     /// Summed loss of the first step.
@@ -226,7 +327,7 @@ impl FoundationPart {
 
     /// Moves the routers' biases against the loads of the first step, which is applied.
     pub(super) fn balance(&self) {
-        let rate = self.model.bias_update_rate();
+        let rate = self.stages.any().bias_update_rate();
         if let Some(step) = self.steps.front().filter(|_| rate > 0.0 && self.pool.is_trained()) {
             step.routing.balance(&self.expert_sets, rate);
         }
@@ -235,6 +336,33 @@ impl FoundationPart {
     /// Forgets the first step, which was applied or aborted.
     pub(super) fn finish_step(&mut self) {
         self.steps.pop_front();
+    }
+}
+
+impl Chunk {
+    fn new(filled: Filled) -> Chunk {
+        Chunk { filled, slots: Vec::new(), grads: Vec::new(), is_done: false }
+    }
+}
+
+impl PackWork {
+    /// Returns the features' gradients to those who sent them, and frees the features.
+    fn give_back(&mut self, trained: bool, version: Version, ports: &mut Ports) -> Result<(), EngineError> {
+        let chunks: Vec<Chunk> = self.chunks.drain(..).filter(|chunk| !chunk.grads.is_empty()).collect();
+        let num_levels = chunks.first().map_or(0, |chunk| chunk.grads.len());
+        let level = |index: usize| Tensor::cat(&chunks.iter().map(|chunk| &chunk.grads[index]).collect::<Vec<_>>(), 0);
+        let levels: Vec<Tensor> = (0..num_levels).map(level).collect();
+        let mut row = 0;
+        for unit in self.units.drain(..) {
+            let (from, features) = unit.features.expect("the pack is whole");
+            drop(features);
+            let rows = |grad: &Tensor| Box::new(TorchBuffer::new(&grad.narrow(0, row, unit.num_features)));
+            let tensors: Vec<Box<dyn Buffer>> = levels.iter().map(|grad| rows(grad) as Box<dyn Buffer>).collect();
+            row += unit.num_features;
+            let kind = if trained { ParcelKind::Gradient(unit.id) } else { ParcelKind::NoGradient(unit.id) };
+            ports.send(from, Parcel::new(Header { kind, version }, tensors))?;
+        }
+        Ok(())
     }
 }
 

@@ -1,13 +1,15 @@
 //! A sample of several documents against its documents apart.
 
 use super::super::Families;
+use super::super::layout_tests::{mesh, on_ranks};
 use super::*;
-use crate::comm::ProcessGroup;
-use crate::model::ModelConfig;
+use crate::comm::{Mesh, ProcessGroup};
+use crate::model::{ModelConfig, Stage};
 use crate::nn::ParamStore;
 use crate::tape::Policy;
 use crate::train::{AdamWConfig, Lanes};
 use loongforge_core::message::{PackId, SampleId, SampleMeta};
+use loongforge_core::schedule::Pipeline;
 use loongforge_core::transport::HostTensor;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -32,13 +34,24 @@ fn tokens(documents: &[usize]) -> [Vec<i64>; 3] {
 
 /// Loss and gradient of a step whose packs are samples of documents.
 fn step(packs: &[&[&[usize]]]) -> (f64, Vec<f64>) {
+    let (loss, grads) = step_on(packs, Rc::new(Mesh::single()), 0);
+    (loss, grads.into_values().flatten().collect())
+}
+
+/// Loss and gradients by name of one rank's stage.
+fn step_on(packs: &[&[&[usize]]], mesh: Rc<Mesh>, chunk_tokens: usize) -> (f64, BTreeMap<String, Vec<f64>>) {
     let families = Families::of(&ModelConfig::from_hf(&serde_json::from_str(CONFIG).unwrap()).unwrap());
-    let params = ParamStore::new(families.foundation.specs(), Kind::Float, Device::Cpu);
+    let pipeline = Pipeline { ranks: mesh.pp.world(), virtual_stages: 1 };
+    let family = families.foundation;
+    let stage = Stage::all(pipeline.layers(family.num_layers()).unwrap()).swap_remove(mesh.pp.rank());
+    let params = ParamStore::new(family.stage_specs(&stage), Kind::Float, Device::Cpu);
     params.init_random(3);
     let optimizer = AdamWConfig { betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1 };
     let pool = Pool::new(Rc::new(params), ProcessGroup::single(), Lanes::PerReplica, Some(optimizer)).unwrap();
-    let model = families.foundation.build(pool.params(), Policy::Keep);
-    let mut part = FoundationPart::new(0, model, pool, false);
+    let pool = pool.with_stages(mesh.pp.clone(), &family.shared_by_stages());
+    let model = family.build_stage(&stage, pool.params(), Policy::Keep);
+    let (leads, replica_ranks) = (mesh.is_leader(), mesh.replica.world() as u32);
+    let mut part = FoundationPart::on(0, Stages::new(mesh, pipeline, vec![model], chunk_tokens), pool, false);
     let sample = |(id, &documents): (usize, &&[usize])| {
         let lens: Vec<u32> = documents.iter().map(|&document| LENS[document]).collect();
         SampleMeta {
@@ -60,7 +73,7 @@ fn step(packs: &[&[&[usize]]]) -> (f64, Vec<f64>) {
         cursor: SampleId(9),
         learning_rate: 0.1,
         num_targets: LENS.iter().map(|len| u64::from(len - 1)).sum(),
-        replica_ranks: 1,
+        replica_ranks,
         packs: packs_of_plan.collect(),
         units: Vec::new(),
     });
@@ -75,13 +88,35 @@ fn step(packs: &[&[&[usize]]]) -> (f64, Vec<f64>) {
             Box::new(HostTensor::from_i64(&targets, &[len])),
         ];
         let kind = ParcelKind::Tokens(PackId { step: StepId(0), index: index as u32 });
-        part.arrive(ActorId::data(0), Parcel::new(Header { kind, version: Version(0) }, tensors)).unwrap();
-        assert_eq!(part.work(Version(0), &mut ports).unwrap(), Progress::Busy);
+        if leads {
+            part.arrive(ActorId::data(0), Parcel::new(Header { kind, version: Version(0) }, tensors)).unwrap();
+        }
     }
+    while part.work(Version(0), &mut ports).unwrap() == Progress::Busy {}
     assert!(part.is_finished());
-    let lane = part.pool.own_lane();
-    let grad = part.pool.lane(lane).unwrap().flat().to_kind(Kind::Double);
-    (part.loss(), Vec::try_from(grad).unwrap())
+    part.pool.reduce().unwrap();
+    let params = part.pool.params().clone();
+    let grad = |id| Vec::try_from(part.pool.reduced(id).unwrap().view([-1]).to_kind(Kind::Double)).unwrap();
+    let grads = params.trained_ids().map(|id| (params.spec(id).name.clone(), grad(id))).collect();
+    (part.loss(), grads)
+}
+
+#[test]
+fn a_replica_of_two_stages_computes_what_one_rank_does() {
+    let packs: &[&[&[usize]]] = &[&[&[0, 1]], &[&[2]]];
+    let (loss, expected) = step_on(packs, Rc::new(Mesh::single()), 0);
+    for chunk_tokens in [0, 4] {
+        let ranks = on_ranks(2, |path, rank| step_on(packs, mesh(path, 1, 2, rank), chunk_tokens));
+        assert_eq!(ranks[0].0, 0.0, "the first stage has no loss");
+        assert!((ranks[1].0 - loss).abs() < 1e-6 * loss, "{} and {loss}", ranks[1].0);
+        let found: BTreeMap<_, _> = ranks.into_iter().flat_map(|(_, grads)| grads).collect();
+        assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+        for (name, expected) in &expected {
+            let most = expected.iter().fold(0f64, |most, value| most.max(value.abs()));
+            let error = expected.iter().zip(&found[name]).fold(0f64, |most, (a, b)| most.max((a - b).abs()));
+            assert!(error <= 1e-5 * most, "{name}: {error} of {most}, chunks of {chunk_tokens}");
+        }
+    }
 }
 
 #[test]

@@ -14,8 +14,18 @@ mod family;
 mod foundation;
 mod parts;
 mod routing;
+mod stages;
 mod torch_engine;
 mod trained;
+
+#[cfg(test)]
+mod chunk_tests;
+#[cfg(test)]
+mod layout_tests;
+#[cfg(test)]
+mod pipeline_tests;
+#[cfg(test)]
+mod zero_tests;
 
 pub use activations::Activations;
 pub use buffer::TorchBuffer;
@@ -23,5 +33,6 @@ pub use build::{EngineSpec, build_engine, open_device};
 pub use encoder::EncoderPart;
 pub use family::Families;
 pub use foundation::FoundationPart;
+pub use stages::Stages;
 pub use torch_engine::{Exports, TorchEngine};
 pub use trained::{TrainedError, lora_config, trained};

@@ -19,11 +19,13 @@ pub struct Exports {
 }
 
 impl Exports {
-    /// All weights, in Hugging Face's shards, first the encoder's, for pools that need so many files.
-    pub fn weights(encoder: usize, foundation: usize) -> Self {
-        let total = encoder + foundation;
+    /// All weights, in Hugging Face's shards, first the encoder's, for pools that need so many files: the foundation so many
+    /// for each of its stages, of which this is `part`.
+    pub fn weights(encoder: usize, foundation: &[usize], part: usize) -> Self {
+        let total = encoder + foundation.iter().sum::<usize>();
         let shards = |first, count| Export::Weights(Shards { first, count, total, max_size: MAX_SHARD_SIZE });
-        Self { encoder: shards(1, encoder), foundation: shards(1 + encoder, foundation) }
+        let before = encoder + foundation[..part].iter().sum::<usize>();
+        Self { encoder: shards(1, encoder), foundation: shards(1 + before, foundation[part]) }
     }
 }
 
@@ -105,10 +107,7 @@ impl TorchEngine {
         let encoder = self.encoder.as_ref().map(|part| (&part.pool, &self.exports.encoder, "encoder"));
         let foundation = self.foundation.as_ref().map(|part| (&part.pool, &self.exports.foundation, "foundation"));
         for (pool, export, name) in encoder.into_iter().chain(foundation) {
-            // Replicas are equal: the first writes.
-            if pool.rank() == 0 {
-                files.extend(save_state(pool, dir, export, name)?);
-            }
+            files.extend(save_state(pool, dir, export, name)?);
         }
         Ok(files)
     }
@@ -174,7 +173,10 @@ impl Engine for TorchEngine {
             ports.timings.units += start.elapsed().as_secs_f64();
             return Ok(Progress::Busy);
         }
+        // Where ranks meet within a micro-batch, what others wait for is encoded before this thread waits for them.
+        let encoded = self.encoder.as_ref().is_none_or(EncoderPart::has_encoded);
         if let Some(part) = &mut self.foundation
+            && (encoded || !part.meets_others())
             && part.work(version, ports)? == Progress::Busy
         {
             ports.timings.packs += start.elapsed().as_secs_f64();

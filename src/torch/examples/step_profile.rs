@@ -47,6 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         cu_seqlens: std::iter::once(0).chain(ends).collect(),
         feature_rows: Vec::new(),
         row: None,
+        past: None,
     };
     let labels = Vec::<i64>::try_from(batch.input_ids.roll(-1, 0))?;
     let options =
@@ -76,7 +77,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let backward = begin.elapsed();
         let norm = sum_of_squares(grads.flat()).sqrt();
         let normed = begin.elapsed();
-        if !optimizer.step(&params, grads.flat(), (1.0 / norm).min(1.0), 1e-3, true)? {
+        if !optimizer.step(grads.flat(), (1.0 / norm).min(1.0), 1e-3, true)? {
             grads.zero();
         }
         let all = begin.elapsed();

@@ -6,11 +6,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use loongforge_core::message::Grid;
-use tch::Tensor;
+use tch::{Device, Kind, Tensor};
 
-use super::decoder::{DivisionError, ExpertSet, Routing};
+use super::decoder::{DivisionError, ExpertSet, Routing, Stage, StageError};
 use crate::nn::{Division, ParamSpec, ParamStore};
-use crate::tape::{Policy, RowShare, Slot, Tape};
+use crate::tape::{Boundary, KeyValues, Policy, RowShare, Slot, Tape};
 
 /// A kind of encoder.
 pub trait EncoderFamily: Debug + Send + Sync {
@@ -68,6 +68,34 @@ pub trait FoundationFamily: Send + Sync {
     fn divided(&self, _place: &Division) -> Result<Arc<dyn FoundationFamily>, DivisionError> {
         Err(DivisionError::Unsupported { what: "this model" })
     }
+
+    /// The layers that a pipeline may cut between; 0: it cannot be cut.
+    fn num_layers(&self) -> usize {
+        0
+    }
+
+    /// Whether a pipeline may have this stage.
+    ///
+    /// # Errors
+    /// Its layers need what others compute.
+    fn check_stage(&self, _stage: &Stage) -> Result<(), StageError> {
+        Ok(())
+    }
+
+    /// The parameters of a stage, under the same names.
+    fn stage_specs(&self, _stage: &Stage) -> Vec<ParamSpec> {
+        self.specs()
+    }
+
+    /// Parameters that both the first and the last stage have.
+    fn shared_by_stages(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// A stage on parameters made from [`FoundationFamily::stage_specs`], or more.
+    fn build_stage(&self, _stage: &Stage, params: &ParamStore, policy: Policy) -> Box<dyn FoundationModel> {
+        self.build(params, policy)
+    }
 }
 
 /// A model that turns media items into features.
@@ -108,6 +136,14 @@ pub trait FoundationModel {
         Vec::new()
     }
 
+    /// The pieces of a row, of `chunk_tokens` tokens each.
+    ///
+    /// # Errors
+    /// What of the model needs whole rows.
+    fn pieces(&self, _batch: &MicroBatch, _chunk_tokens: usize) -> Result<Vec<MicroBatch>, &'static str> {
+        Err("this model")
+    }
+
     /// The sets of experts, of which a tape's [`Routing`] may have some or all.
     fn expert_sets(&self) -> Vec<ExpertSet> {
         Vec::new()
@@ -137,6 +173,8 @@ pub struct MicroBatch {
     pub feature_grads: bool,
     /// Where these are some tokens of a row that other ranks share.
     pub row: Option<Rc<RowShare>>,
+    /// Of a piece of a longer row: how many tokens of its first document came in earlier pieces.
+    pub past: Option<usize>,
 }
 
 impl MicroBatch {
@@ -153,6 +191,45 @@ impl MicroBatch {
             row: Some(row),
             ..*self
         }
+    }
+
+    /// One token without a target: what a rank computes to take part where others have one micro-batch more.
+    pub fn filler(device: Device) -> MicroBatch {
+        let zeros = |shape: &[i64]| Tensor::zeros(shape, (Kind::Int64, device));
+        MicroBatch {
+            input_ids: zeros(&[1]),
+            position_ids: zeros(&[3, 1]),
+            targets: Tensor::full([1], -100, (Kind::Int64, device)),
+            cu_seqlens: vec![0, 1],
+            loss_scale: 0.0,
+            num_features: 0,
+            feature_grads: false,
+            row: None,
+            past: None,
+        }
+    }
+
+    /// The row cut after every `chunk_tokens` tokens. `counts` tells how many features lie in a range of tokens.
+    pub fn pieces(&self, chunk_tokens: usize, counts: impl Fn(&[i64]) -> i64) -> Vec<MicroBatch> {
+        let (len, ids) = (self.input_ids.numel(), self.input_ids());
+        let piece = |start: usize| {
+            let end = len.min(start + chunk_tokens);
+            // The last document that begins at or before the cut.
+            let first = self.cu_seqlens.iter().rposition(|begin| *begin <= start).unwrap_or(0);
+            let ends = self.cu_seqlens.iter().filter(|&&at| at > start && at < end).map(|at| at - start);
+            let cut = |x: &Tensor, dim: i64| x.narrow(dim, start as i64, (end - start) as i64);
+            MicroBatch {
+                input_ids: cut(&self.input_ids, 0),
+                position_ids: cut(&self.position_ids, 1),
+                targets: cut(&self.targets, 0),
+                cu_seqlens: std::iter::once(0).chain(ends).chain([end - start]).collect(),
+                num_features: counts(&ids[start..end]),
+                row: None,
+                past: Some(start - self.cu_seqlens[first]),
+                ..*self
+            }
+        };
+        (0..len).step_by(chunk_tokens).map(piece).collect()
     }
 
     /// The tokens on the host.
@@ -175,8 +252,15 @@ pub struct FoundationTape {
     pub tape: Rc<Tape>,
     /// Inputs `[num_features, dim]`, one per feature tensor; empty where the batch has no items.
     pub features: Vec<Slot>,
-    /// Scalar: the sum of the token losses times `loss_scale`, and other losses where the model has such. A kept slot.
-    pub loss: Slot,
+    /// Scalar: the sum of the token losses times `loss_scale`, and other losses where the model has such. A kept slot;
+    /// only of a stage of a pipeline that is not the last it is `None`.
+    pub loss: Option<Slot>,
+    /// What the stage before sends: inputs. Empty without a pipeline.
+    pub inbound: Vec<Boundary>,
+    /// What the stage behind takes, in kept slots.
+    pub outbound: Vec<Boundary>,
+    /// Of a piece of a row, one for each layer.
+    pub key_values: Vec<KeyValues>,
     /// Of a mixture of experts.
     pub routing: Option<Routing>,
 }

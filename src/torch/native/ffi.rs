@@ -147,6 +147,7 @@ unsafe extern "C" {
         zero: bool,
     ) -> c_int;
     pub(super) fn lf_sum_of_squares(x: *mut C_tensor) -> f64;
+    pub(super) fn lf_resize_storage(tensor: *mut C_tensor, bytes: i64) -> c_int;
     pub(super) fn lf_barrier(group: *mut c_void) -> *mut c_void;
 }
 

@@ -16,6 +16,7 @@ mod memory;
 mod op;
 mod products;
 mod saved;
+mod storage;
 mod stream;
 
 pub use adamw::{AdamWStep, adamw, sum_of_squares};
@@ -32,3 +33,4 @@ pub use op::{Arg, Op};
 pub use products::{add_product, embedding, linear};
 pub use saved::{SavedTensors, Storage, storage};
 pub use stream::{CopyStream, Mark};
+pub use storage::{allocate, release};

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use tch::Tensor;
 
 use super::sparse_attention::ChosenKeys;
-use super::{DeltaDocuments, PackedAttention, Rope};
+use super::{DeltaDocuments, PackedAttention, PieceAttention, Rope};
 
 /// What all layers share of one packed row; made once a micro-batch.
 pub struct Context {
@@ -71,6 +71,23 @@ pub trait Mixer {
     /// where it has no such place.
     fn cut(&self) -> Option<&dyn CutMixer> {
         None
+    }
+
+    /// Whether sequences may come in pieces.
+    fn takes_pieces(&self) -> bool {
+        false
+    }
+
+    /// As `forward` on a piece, which also attends to the keys and values `past` of its first document's earlier tokens;
+    /// returns the piece's own keys and values as well. Panics where the mixer takes no pieces.
+    fn forward_piece(
+        &self,
+        _x_TD: &Tensor,
+        _context: &Context,
+        _piece: &PieceAttention,
+        _past: Option<[&Tensor; 2]>,
+    ) -> [Tensor; 3] {
+        panic!("a mixer that takes no pieces")
     }
 
     /// As `forward` on the prompts of a generation, and fills `state` with what [`Mixer::step`] needs of them.

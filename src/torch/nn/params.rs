@@ -1,22 +1,28 @@
-//! The parameters of one pool in one flat buffer, and a buffer like it for their gradients.
+//! The parameters of one pool in one flat buffer, or a rank's share of them.
 //!
 //! One buffer makes the optimizer one fused operator, a reduction one collective and a checkpoint one slice a name.
 //! The order is fixed: first the trained parameters that decay (two or more dimensions), then the other trained ones,
 //! then the frozen ones, each part as declared. Gradients and the optimizer's state cover the trained front alone.
-//! Every parameter starts at a multiple of `ALIGN` elements; the gaps stay zero. What the loss has no gradient of, such
+//! Where replicas share them out, the same order holds within each unit. Every parameter starts at a multiple of `ALIGN`
+//! elements; the gaps stay zero. What the loss has no gradient of, such
 //! as a router's balancing bias, is a buffer: float32 and on its own.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use tch::{Device, Kind, Tensor};
 
+use super::grads::{GradBuffer, GradUnit};
 use super::init::{Init, values};
 use super::lora::{AdapterSpec, DropoutSeed};
 use super::piece::Piece;
 use super::shard::Shard;
+use super::sharding::{Keeper, Sharding, Shared, Unit};
+use crate::native::release;
 
 /// Elements: 64 bytes of float32, a cache line and every vector width.
-const ALIGN: i64 = 16;
+pub(super) const ALIGN: i64 = 16;
 
 /// What becomes of a parameter in training.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +54,8 @@ pub struct ParamSpec {
     pub sections: Option<(usize, Vec<i64>)>,
     /// Which part this rank holds; `None` where it holds all and is alone.
     pub shard: Option<Shard>,
+    /// Whether another stage of a pipeline has it as well, and is the one that saves it.
+    pub is_copy: bool,
 }
 
 impl ParamSpec {
@@ -64,6 +72,7 @@ impl ParamSpec {
             adapter: None,
             sections: None,
             shard: None,
+            is_copy: false,
         }
     }
 
@@ -105,29 +114,44 @@ impl ParamSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ParamId(u32);
 
-struct Param {
-    spec: ParamSpec,
-    /// Of the flat buffer; a buffer has none.
-    offset: i64,
-    len: i64,
-    leaf: Tensor,
+impl ParamId {
+    pub(super) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+pub(super) struct Param {
+    pub spec: ParamSpec,
+    /// In the store's order; a buffer has none.
+    pub offset: i64,
+    pub len: i64,
+    /// Where replicas share parameters out.
+    pub unit: Option<usize>,
+    pub leaf: Tensor,
 }
 
 /// Parameters of one pool. A leaf is a view of the flat buffer, so changing the buffer changes every model built on it.
 pub struct ParamStore {
-    flat: Tensor,
-    params: Vec<Param>,
+    pub(super) flat: Tensor,
+    pub(super) params: Vec<Param>,
     by_name: HashMap<String, ParamId>,
-    num_decay: i64,
-    num_trained: i64,
+    pub(super) num_decay: i64,
+    pub(super) num_trained: i64,
     /// The number of trained parameters, which come first.
-    trained: usize,
+    pub(super) trained: usize,
     dropout_seed: DropoutSeed,
+    pub(super) sharding: Sharding,
+    pub(super) units: Vec<Unit>,
+    pub(super) keeper: RefCell<Option<Rc<dyn Keeper>>>,
 }
 
 impl ParamStore {
     /// All zeros. Panics when two specs share a name.
     pub fn new(specs: Vec<ParamSpec>, kind: Kind, device: Device) -> ParamStore {
+        ParamStore::shared_out(specs, kind, device, Sharding::none())
+    }
+
+    pub(super) fn whole(specs: Vec<ParamSpec>, kind: Kind, device: Device) -> ParamStore {
         let (trained, others): (Vec<_>, Vec<_>) = specs.into_iter().partition(|spec| spec.role == Role::Trained);
         let (decayed, undecayed): (Vec<_>, Vec<_>) = trained.into_iter().partition(|spec| spec.shape.len() >= 2);
         let (frozen, buffers): (Vec<_>, Vec<_>) = others.into_iter().partition(|spec| spec.role == Role::Frozen);
@@ -149,18 +173,35 @@ impl ParamStore {
         for (offset, spec) in placed {
             let len = spec.num_elements();
             let leaf = flat.narrow(0, offset, len).view(spec.shape.as_slice());
-            params.push(Param { leaf: leaf.set_requires_grad(spec.role == Role::Trained), spec, offset, len });
+            let leaf = leaf.set_requires_grad(spec.role == Role::Trained);
+            params.push(Param { leaf, spec, offset, len, unit: None });
         }
+        ParamStore { num_decay, num_trained, trained, ..ParamStore::of(flat, params, buffers) }
+    }
+
+    /// With buffers behind; the numbers of what is trained are the caller's.
+    pub(super) fn of(flat: Tensor, mut params: Vec<Param>, buffers: Vec<ParamSpec>) -> ParamStore {
         for spec in buffers {
-            let leaf = Tensor::zeros(spec.shape.as_slice(), (Kind::Float, device));
-            params.push(Param { len: spec.num_elements(), spec, offset: -1, leaf });
+            let leaf = Tensor::zeros(spec.shape.as_slice(), (Kind::Float, flat.device()));
+            params.push(Param { len: spec.num_elements(), spec, offset: -1, unit: None, leaf });
         }
         let mut by_name = HashMap::new();
         for (index, param) in params.iter().enumerate() {
             let former = by_name.insert(param.spec.name.clone(), ParamId(index as u32));
             assert!(former.is_none(), "parameter {} is declared twice", param.spec.name);
         }
-        ParamStore { flat, params, by_name, num_decay, num_trained, trained, dropout_seed: DropoutSeed::default() }
+        ParamStore {
+            flat,
+            params,
+            by_name,
+            num_decay: 0,
+            num_trained: 0,
+            trained: 0,
+            dropout_seed: DropoutSeed::default(),
+            sharding: Sharding::none(),
+            units: Vec::new(),
+            keeper: RefCell::default(),
+        }
     }
 
     /// The leaf of parameter `name`. Panics where the model did not declare it.
@@ -205,16 +246,12 @@ impl ParamStore {
         (param.offset, param.len)
     }
 
+    /// All that this rank always has: the buffer, or where replicas share parameters out its slices.
     pub fn flat(&self) -> &Tensor {
         &self.flat
     }
 
-    /// The elements at the front of the buffer to which weight decay applies.
-    pub fn num_decay(&self) -> i64 {
-        self.num_decay
-    }
-
-    /// The trained elements at the front of the buffer, with their gaps.
+    /// The trained elements at the front of the store's order, with their gaps.
     pub fn num_trained(&self) -> i64 {
         self.num_trained
     }
@@ -240,11 +277,19 @@ impl ParamStore {
         self.dropout_seed.clone()
     }
 
-    /// Overwrites a parameter. Panics when the shape differs; converts kind and device.
+    /// Overwrites a parameter, or what this rank has of it. Panics when the shape differs; converts kind and device.
     pub fn set(&self, id: ParamId, values: &Tensor) {
         let param = &self.params[id.0 as usize];
         assert_eq!(values.size(), param.spec.shape, "shape of {}", param.spec.name);
-        param.leaf.detach().copy_(values);
+        if self.is_here(id) {
+            param.leaf.detach().copy_(values);
+            return;
+        }
+        let (part, at) = self.owned_range(id);
+        if !part.is_empty() {
+            let len = part.end - part.start;
+            self.flat.narrow(0, at, len).copy_(&values.reshape([-1]).narrow(0, part.start, len));
+        }
     }
 
     /// As [`ParamStore::set`], of what the rank holds of the whole parameter.
@@ -272,34 +317,24 @@ impl ParamStore {
 
     /// Zero gradients of the trained parameters, float32 whatever the parameters are.
     pub fn new_grad(&self) -> GradBuffer {
-        let flat = Tensor::zeros([self.num_trained], (Kind::Float, self.flat.device()));
-        let view = |param: &Param| flat.narrow(0, param.offset, param.len).view(param.spec.shape.as_slice());
-        GradBuffer { views: self.params[..self.trained].iter().map(view).collect(), flat }
-    }
-}
-
-/// Gradients of the trained parameters of one `ParamStore`, in its order, float32.
-pub struct GradBuffer {
-    flat: Tensor,
-    views: Vec<Tensor>,
-}
-
-impl GradBuffer {
-    /// Adds to a parameter's gradient.
-    pub fn add(&mut self, id: ParamId, grad: &Tensor) {
-        let _ = self.views[id.0 as usize].g_add_(grad);
-    }
-
-    pub fn view(&self, id: ParamId) -> &Tensor {
-        &self.views[id.0 as usize]
-    }
-
-    pub fn flat(&self) -> &Tensor {
-        &self.flat
-    }
-
-    pub fn zero(&mut self) {
-        let _ = self.flat.zero_();
+        let options = (Kind::Float, self.flat.device());
+        let trained = &self.params[..self.trained];
+        if self.sharding.shared < Shared::Gradients {
+            let flat = Tensor::zeros([self.num_trained], options);
+            let view = |param: &Param| flat.narrow(0, param.offset, param.len).view(param.spec.shape.as_slice());
+            return GradBuffer { views: trained.iter().map(view).collect(), flat, units: vec![], unit_of: [].into() };
+        }
+        let of_unit = |unit: &Unit| GradUnit { whole: Tensor::empty([unit.len], options), is_open: false };
+        let units: Vec<GradUnit> = self.units.iter().filter(|unit| unit.trained).map(of_unit).collect();
+        let unit_of: Vec<usize> = trained.iter().filter_map(|param| param.unit).collect();
+        let view = |param: &Param| {
+            let unit = param.unit.expect("a trained parameter has a unit where they are shared out");
+            let whole = units[unit].whole.narrow(0, param.offset - self.units[unit].start, param.len);
+            whole.view(param.spec.shape.as_slice())
+        };
+        let views = trained.iter().map(view).collect();
+        units.iter().for_each(|unit| release(&unit.whole));
+        GradBuffer { views, flat: Tensor::zeros([self.num_owned()], options), units, unit_of: unit_of.into() }
     }
 }
 
@@ -307,7 +342,7 @@ impl GradBuffer {
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::{Init, ParamSpec, ParamStore, Role};
+    use super::{Init, ParamSpec, ParamStore, Role, Sharding, Shared};
 
     fn store(kind: Kind) -> ParamStore {
         let specs = vec![
@@ -325,7 +360,7 @@ mod tests {
         assert_eq!(store.names().collect::<Vec<_>>(), ["w1", "w2", "norm", "bias"]);
         let ranges: Vec<_> = store.ids().map(|id| store.range(id)).collect();
         assert_eq!(ranges, [(0, 15), (16, 4), (32, 5), (48, 17)]);
-        assert_eq!((store.num_decay(), store.flat().size()[0], store.num_elements()), (32, 80, 41));
+        assert_eq!((store.num_decay, store.flat().size()[0], store.num_elements()), (32, 80, 41));
     }
 
     #[test]
@@ -349,7 +384,7 @@ mod tests {
         ];
         let store = ParamStore::new(specs, Kind::BFloat16, Device::Cpu);
         assert_eq!(store.names().collect::<Vec<_>>(), ["w", "norm", "base", "bias"]);
-        assert_eq!((store.num_decay(), store.num_trained(), store.flat().size()[0]), (16, 32, 48));
+        assert_eq!((store.num_decay, store.num_trained(), store.flat().size()[0]), (16, 32, 48));
         assert_eq!(store.new_grad().flat().size(), [32]);
         store.set_trainable(true);
         let trained = |name: &str| store.get(name).requires_grad();
@@ -357,6 +392,54 @@ mod tests {
         assert_eq!((store.get("bias").kind(), store.trained_ids().count()), (Kind::Float, 2));
         store.set(store.id("bias"), &Tensor::from_slice(&[1f32, 2.0, 3.0]));
         assert_eq!(store.get("bias").double_value(&[2]), 3.0);
+    }
+
+    #[test]
+    fn units_are_sliced_evenly_and_slices_make_the_whole() {
+        let specs = || {
+            vec![
+                ParamSpec::new("embed.weight", &[7, 5], Init::Normal(1.0)),
+                ParamSpec::new("layers.0.norm.weight", &[5], Init::Uniform(1.0)),
+                ParamSpec::new("layers.0.up.weight", &[9, 5], Init::Normal(1.0)),
+                ParamSpec::new("layers.0.base.weight", &[4, 5], Init::Normal(1.0)).frozen(),
+                ParamSpec::new("layers.0.bias", &[3], Init::Ones).with_role(Role::Buffer),
+                ParamSpec::new("layers.1.norm.weight", &[40], Init::Uniform(1.0)),
+            ]
+        };
+        let options = (Kind::Float, Device::Cpu);
+        let whole = ParamStore::new(specs(), options.0, options.1);
+        whole.init_random(1);
+        let stores = [0, 1, 2].map(|rank| {
+            let sharding = Sharding { shared: Shared::Parameters, rank, world: 3 };
+            let store = ParamStore::shared_out(specs(), options.0, options.1, sharding);
+            store.init_random(1);
+            store
+        });
+        let names: Vec<_> =
+            stores[0].units().iter().map(|unit| (unit.name(), unit.is_trained(), unit.range())).collect();
+        let expected = [("embed", true, (0, 48)), ("layers.0", true, (48, 96)), ("layers.1", true, (144, 48))];
+        assert_eq!(names[..3], expected);
+        assert_eq!(names[3], ("layers.0", false, (192, 48)));
+        assert_eq!((stores[0].num_trained(), stores[0].num_owned(), stores[0].flat().size()[0]), (192, 64, 80));
+        for id in whole.ids() {
+            let id = stores[0].id(&whole.spec(id).name);
+            let expected = whole.get(&stores[0].spec(id).name).detach().reshape([-1]);
+            if stores[0].is_here(id) {
+                assert_eq!(stores[0].leaf(id), &expected);
+                continue;
+            }
+            let parts = stores.iter().map(|store| {
+                let (part, at) = store.owned_range(id);
+                store.flat().narrow(0, at, part.end - part.start)
+            });
+            assert_eq!(Tensor::cat(&parts.collect::<Vec<_>>(), 0), expected, "{}", stores[0].spec(id).name);
+        }
+        // 48 of layer 0's 96 elements decay: all of the first rank's 32 and half of the second's.
+        let decays = |rank: usize| {
+            let owned = stores[rank].owned();
+            owned.iter().filter(|part| part.decays).map(|part| part.values.numel()).sum::<usize>()
+        };
+        assert_eq!([0, 1, 2].map(decays), [48, 32, 16]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use tch::Tensor;
 
 use super::mixer::{Columns, Context, CutMixer, Mixer, State};
 use super::norm::{NormConfig, RmsNorm};
-use super::{Linear, ParamSpec, Rope, Scope};
+use super::{Linear, ParamSpec, PieceAttention, Rope, Scope};
 
 /// Norms of queries and keys before the rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,6 +166,22 @@ impl Mixer for SelfAttention {
 
     fn cut(&self) -> Option<&dyn CutMixer> {
         Some(self)
+    }
+
+    fn takes_pieces(&self) -> bool {
+        true
+    }
+
+    fn forward_piece(
+        &self,
+        x_TD: &Tensor,
+        context: &Context,
+        piece: &PieceAttention,
+        past: Option<[&Tensor; 2]>,
+    ) -> [Tensor; 3] {
+        let ([q_THC, k_TKC, v_TKC], gate) = self.heads(x_TD, &context.rope);
+        let y = self.output(&piece.forward(&q_THC, &k_TKC, &v_TKC, past), gate.as_ref());
+        [y, k_TKC, v_TKC]
     }
 
     fn prefill(&self, x_TD: &Tensor, context: &Context, columns: &Columns, state: &mut State) -> Tensor {

@@ -81,6 +81,7 @@ pub struct Execution {
     next_backward: usize,
     /// Where a plan says what each operation leaves, instead of its policy.
     memory: Option<Memory>,
+    forward_only: bool,
 }
 
 impl Execution {
@@ -101,7 +102,7 @@ impl Execution {
     /// For evaluation and frozen pools: nothing is kept for a backward, and there is none.
     pub fn forward_only(tape: Rc<Tape>, params: Rc<ParamStore>, inputs: Vec<(Slot, Tensor)>) -> Execution {
         let needs_grad = vec![false; tape.num_slots as usize];
-        Execution::with(tape, params, needs_grad, inputs)
+        Execution { forward_only: true, ..Execution::with(tape, params, needs_grad, inputs) }
     }
 
     fn with(tape: Rc<Tape>, params: Rc<ParamStore>, needs_grad: Vec<bool>, inputs: Vec<(Slot, Tensor)>) -> Execution {
@@ -121,6 +122,7 @@ impl Execution {
             next_forward: 0,
             next_backward: 0,
             memory: None,
+            forward_only: false,
         };
         inputs.into_iter().for_each(|(slot, value)| execution.set_input(slot, value));
         execution
@@ -174,6 +176,10 @@ impl Execution {
         let Some(operation) = tape.operations.get(self.next_forward) else {
             return Ok(false);
         };
+        if let Some(keeper) = self.params.keeper().filter(|_| !operation.params.is_empty()) {
+            let next = tape.operations[self.next_forward + 1..].iter().find(|next| !next.params.is_empty());
+            keeper.enter(&self.params, &operation.params, next.map_or(&[], |next| &next.params), None)?;
+        }
         let reads: Vec<Tensor> = operation.reads.iter().map(|slot| self.value(*slot).shallow_clone()).collect();
         for slot in &operation.reads {
             self.readers[slot.index()] -= 1;
@@ -197,6 +203,10 @@ impl Execution {
         self.saved[self.next_forward] = Some(saved);
         self.next_forward += 1;
         self.next_backward = self.next_forward;
+        // Else the backward begins with what is there.
+        if self.forward_only && self.next_forward == tape.operations.len() {
+            self.params.keeper().map_or(Ok(()), |keeper| keeper.leave(&self.params, None))?;
+        }
         Ok(true)
     }
 
@@ -221,13 +231,35 @@ impl Execution {
 
     /// Runs the backward of the last operation that has not had it, adding parameters' gradients to `grads` (or
     /// computing only those of the inputs where it is `None`). False when none is left.
-    pub fn backward_step(&mut self, grads: Option<&mut GradBuffer>) -> Result<bool, NativeError> {
+    ///
+    /// # Errors
+    /// The backward failed, or another rank is gone or did not come in time.
+    pub fn backward_step(&mut self, mut grads: Option<&mut GradBuffer>) -> Result<bool, NativeError> {
         let Some(index) = self.next_backward.checked_sub(1) else {
             return Ok(false);
         };
         self.next_backward = index;
-        let tape = self.tape.clone();
+        let (tape, keeper) = (self.tape.clone(), self.params.keeper());
         let operation = &tape.operations[index];
+        // Whether a gradient flows here or not: the other ranks may have one.
+        if let Some(keeper) = keeper.as_ref().filter(|_| !operation.params.is_empty()) {
+            let next = tape.operations[..index].iter().rfind(|next| !next.params.is_empty());
+            let next = next.map_or(&[][..], |next| &next.params);
+            keeper.enter(&self.params, &operation.params, next, grads.as_deref_mut())?;
+        }
+        self.backward_of(operation, index, grads.as_deref_mut())?;
+        if let Some(keeper) = keeper.filter(|_| index == 0) {
+            keeper.leave(&self.params, grads)?;
+        }
+        Ok(true)
+    }
+
+    fn backward_of(
+        &mut self,
+        operation: &Operation,
+        index: usize,
+        grads: Option<&mut GradBuffer>,
+    ) -> Result<(), NativeError> {
         let received: Vec<Option<Tensor>> =
             operation.writes.iter().map(|slot| self.grads[slot.index()].take()).collect();
         let saved = self.saved[index].take();
@@ -244,7 +276,7 @@ impl Execution {
         }
         let Some(saved) = saved else {
             self.memory = memory;
-            return Ok(true);
+            return Ok(());
         };
         let sums = grads.as_deref().filter(|_| wanted);
         let found = match &mut memory {
@@ -265,7 +297,7 @@ impl Execution {
                 }
             }
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Runs the backward of every operation that has not had it.
@@ -277,6 +309,11 @@ impl Execution {
     /// The gradient of an input, after `backward`. `None` where nothing that was seeded depends on it.
     pub fn input_grad(&self, slot: Slot) -> Option<Tensor> {
         self.grads[slot.index()].as_ref().map(Tensor::shallow_clone)
+    }
+
+    /// As [`Execution::input_grad`], which is then no longer here.
+    pub fn take_grad(&mut self, slot: Slot) -> Option<Tensor> {
+        self.grads[slot.index()].take()
     }
 
     /// As `compute`, with what is left in `memory`.

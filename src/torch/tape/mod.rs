@@ -22,4 +22,4 @@ pub use context::{Block, RowShare, RowSplit, SumOverContext};
 pub use execution::Execution;
 pub use memory::{Measured, TapePlan};
 pub use planner::MemoryPlanner;
-pub use record::{Custom, Exchange, Needs, ParamGrads, Policy, Slot, Tape};
+pub use record::{Boundary, Custom, Exchange, KeyValues, Needs, ParamGrads, Policy, Slot, Tape};

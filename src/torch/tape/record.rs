@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::across::Across;
 use crate::comm::Mesh;
@@ -17,6 +17,27 @@ impl Slot {
     pub(super) fn index(self) -> usize {
         self.0 as usize
     }
+}
+
+/// A slot at an end of a tape that goes on on another rank: an input there, kept here.
+#[derive(Clone, Debug)]
+pub struct Boundary {
+    pub slot: Slot,
+    pub shape: Vec<i64>,
+    pub kind: Kind,
+    /// Whether its gradient comes back.
+    pub requires_grad: bool,
+}
+
+/// Keys and values of one layer on the tape of a piece of a sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyValues {
+    /// Of the earlier tokens of the piece's first document: inputs `[P, …]`, where there are such.
+    pub past: Option<[Slot; 2]>,
+    /// P.
+    pub num_past: i64,
+    /// Of the piece's own tokens: kept slots `[T, …]`.
+    pub own: [Slot; 2],
 }
 
 /// What a segment leaves for its backward.

@@ -4,7 +4,7 @@
 //! Weight decay applies to parameters of two or more dimensions, as Megatron-LM and the parity oracle do it.
 
 use crate::native::{AdamWStep, Arg, NativeError, Op, adamw};
-use crate::nn::ParamStore;
+use crate::nn::{OwnedPart, ParamStore};
 use tch::{Device, Kind, Tensor};
 
 /// Constants of the optimizer; the learning rate comes with each step.
@@ -15,7 +15,7 @@ pub struct AdamWConfig {
     pub weight_decay: f64,
 }
 
-/// Optimizer state of one pool, float32, laid out like its parameters.
+/// Optimizer state of one pool, float32, laid out like the parameters that this rank changes.
 pub struct AdamW {
     config: AdamWConfig,
     fused: Op,
@@ -24,6 +24,7 @@ pub struct AdamW {
     /// Float32 parameters, where the model's own are of lower precision.
     pub(super) master: Option<Tensor>,
     pub(super) num_steps: u64,
+    parts: Vec<OwnedPart>,
 }
 
 impl AdamW {
@@ -32,33 +33,38 @@ impl AdamW {
     /// # Errors
     /// libtorch lacks the fused operator.
     pub fn new(params: &ParamStore, config: AdamWConfig) -> Result<Self, NativeError> {
-        let flat = trained(params);
-        let zeros = || Tensor::zeros(flat.size(), (Kind::Float, flat.device()));
-        Ok(Self {
+        let parts = params.owned();
+        let options = (Kind::Float, params.flat().device());
+        let zeros = || Tensor::zeros([params.num_owned()], options);
+        let mut adamw = Self {
             config,
             fused: Op::find("aten::_fused_adamw_", "")?,
             exp_avg: zeros(),
             exp_avg_sq: zeros(),
-            master: (flat.kind() != Kind::Float).then(|| flat.to_kind(Kind::Float)),
+            master: (params.flat().kind() != Kind::Float).then(zeros),
             num_steps: 0,
-        })
+            parts,
+        };
+        adamw.refresh_master();
+        Ok(adamw)
     }
 
-    /// Takes the parameters' present values as the master copy, after they were set from outside.
-    pub fn refresh_master(&mut self, params: &ParamStore) {
-        if let Some(master) = &mut self.master {
-            master.copy_(&trained(params));
+    /// Takes the parameters' present values as the master copy.
+    fn refresh_master(&mut self) {
+        let _no_grad = tch::no_grad_guard();
+        for part in self.master.iter().flat_map(|master| self.parts.iter().map(move |part| (master, part))) {
+            let (master, OwnedPart { at, values, .. }) = part;
+            master.narrow(0, *at, values.numel() as i64).copy_(values);
         }
     }
 
-    /// One step along `-grad · grad_scale`, where `grad` is flat, float32 and in the order of `params`. Returns whether it
+    /// One step along `-grad · grad_scale`, where `grad` is flat, float32 and laid out as the state. Returns whether it
     /// left `grad` zero, as it does with `may_zero` where that costs no pass of its own.
     ///
     /// # Errors
     /// The operator failed.
     pub fn step(
         &mut self,
-        params: &ParamStore,
         grad: &Tensor,
         grad_scale: f64,
         learning_rate: f64,
@@ -66,35 +72,32 @@ impl AdamW {
     ) -> Result<bool, NativeError> {
         let _no_grad = tch::no_grad_guard();
         self.num_steps += 1;
-        let flat = trained(params);
-        let on_cpu = flat.device() == Device::Cpu && matches!(flat.kind(), Kind::Float | Kind::BFloat16);
-        let (decayed, end) = (params.num_decay(), flat.size()[0]);
+        let Some(first) = self.parts.first() else { return Ok(false) };
+        let kind = first.values.kind();
+        let on_cpu = first.values.device() == Device::Cpu && matches!(kind, Kind::Float | Kind::BFloat16);
         let scaled = if on_cpu || grad_scale == 1.0 { grad.shallow_clone() } else { grad * grad_scale };
-        for (start, len, weight_decay) in [(0, decayed, self.config.weight_decay), (decayed, end - decayed, 0.0)] {
-            if len == 0 {
-                continue;
-            }
-            let part = |tensor: &Tensor| tensor.narrow(0, start, len);
+        for OwnedPart { at, values, decays } in &self.parts {
+            let part = |tensor: &Tensor| tensor.narrow(0, *at, values.numel() as i64);
             let step = AdamWStep {
                 learning_rate,
                 betas: self.config.betas,
                 eps: self.config.eps,
-                weight_decay,
+                weight_decay: if *decays { self.config.weight_decay } else { 0.0 },
                 number: self.num_steps,
                 grad_scale,
                 zero_grad: may_zero,
             };
-            let target = part(self.master.as_ref().unwrap_or(&flat));
+            let master = self.master.as_ref().map(part);
             let moments = [&part(&self.exp_avg), &part(&self.exp_avg_sq)];
+            let target = master.as_ref().unwrap_or(values);
             if on_cpu {
-                let rounded = self.master.as_ref().map(|_| part(&flat));
-                adamw(&target, rounded.as_ref(), &part(grad), moments, &step);
-            } else {
-                self.step_fused(&target, &part(&scaled), moments, &step)?;
+                adamw(target, master.as_ref().map(|_| values), &part(grad), moments, &step);
+                continue;
             }
-        }
-        if let Some(master) = self.master.as_ref().filter(|_| !on_cpu) {
-            trained(params).copy_(master);
+            self.step_fused(target, &part(&scaled), moments, &step)?;
+            if let Some(master) = &master {
+                values.shallow_clone().copy_(master);
+            }
         }
         Ok(on_cpu && may_zero)
     }
@@ -125,9 +128,4 @@ impl AdamW {
         ])?;
         Ok(())
     }
-}
-
-/// The part of the flat buffer that the optimizer changes.
-fn trained(params: &ParamStore) -> Tensor {
-    params.flat().detach().narrow(0, 0, params.num_trained())
 }

@@ -62,7 +62,9 @@ pub fn sum_copies(params: &ParamStore, grads: &Tensor, tp: &ProcessGroup) -> Res
 /// As [`sum_gradients`].
 pub fn square_sum(params: &ParamStore, grads: &Tensor, mesh: &Mesh) -> Result<f64, NativeError> {
     let squares = |wanted: fn(&ParamSpec) -> bool| -> f64 {
-        let counts = |spec: &ParamSpec| wanted(spec) && spec.shard.as_ref().is_none_or(|shard| shard.is_first());
+        let counts = |spec: &ParamSpec| {
+            wanted(spec) && !spec.is_copy && spec.shard.as_ref().is_none_or(|shard| shard.is_first())
+        };
         ranges(params, counts).into_iter().map(|(start, len)| squares_of(&grads.narrow(0, start, len))).sum()
     };
     let of_experts = Tensor::from(squares(of_experts));

@@ -6,13 +6,15 @@
 
 use super::adamw::AdamW;
 use super::hf::{
-    Dtype, Entry, Shards, TensorFile, TensorFileError, WeightsError, load_weights, save_weights, save_weights_among,
-    write_among, write_tensor_file, writer_of,
+    Dtype, Entry, Shards, TensorFile, TensorFileError, WeightsError, Writer, load_weights, order, save_weights,
+    save_weights_among, write_among, writer_of,
 };
 use super::peft::{AdapterError, AdapterFile, has_adapter, save_adapter, save_adapter_among};
 use super::pool::Pool;
 use super::shares::gather_whole;
 use crate::comm::Mesh;
+use crate::native::NativeError;
+use crate::nn::{ParamId, Shard};
 use loongforge_core::message::SavedFile;
 use std::path::{Path, PathBuf};
 use tch::Tensor;
@@ -25,6 +27,8 @@ pub enum StateError {
     File(#[from] TensorFileError),
     #[error(transparent)]
     Adapter(#[from] AdapterError),
+    #[error(transparent)]
+    Native(#[from] NativeError),
     #[error("{path} lacks {name}: the checkpoint is of another model or precision")]
     Missing { path: PathBuf, name: String },
     #[error("{path}: {name} has {found} elements where the parameter has {wanted}")]
@@ -40,37 +44,50 @@ pub enum Export {
     Adapter(Option<AdapterFile>),
 }
 
-/// Writes the pool's weights or adapters as `export` says and its state as `optimizer-POOL.safetensors`.
+/// Writes the pool's weights or adapters as `export` says and its state as `optimizer-POOL.safetensors`, with a number
+/// behind for later stages of a pipeline. The first replica writes, since all are equal; where they share something out,
+/// every one has to call this.
 ///
 /// # Errors
-/// A file cannot be written.
+/// A file cannot be written, or a replica is gone.
 pub fn save_state(pool: &Pool, folder: &Path, export: &Export, pool_name: &str) -> Result<Vec<SavedFile>, StateError> {
-    let params = pool.params();
     if let Some(mesh) = pool.mesh() {
         return save_parts(pool, mesh, folder, export, pool_name);
     }
-    let mut files = match export {
-        Export::Weights(shards) => save_weights(params, folder, shards)?,
-        Export::Adapter(Some(file)) => save_adapter(params, file, folder)?,
-        Export::Adapter(None) => Vec::new(),
-    };
+    let (params, writes) = (pool.params(), pool.rank() == 0);
+    if !writes && params.sharding().is_none() {
+        return Ok(Vec::new());
+    }
+    let mut files = pool.with_whole(|| match export {
+        Export::Weights(shards) if writes => Ok(save_weights(params, folder, shards)?),
+        Export::Adapter(Some(file)) if writes => Ok(save_adapter(params, file, folder)?),
+        _ => Ok::<_, StateError>(Vec::new()),
+    })??;
     let Some(optimizer) = pool.optimizer() else { return Ok(files) };
-    let mut tensors = Vec::new();
-    for id in params.trained_ids() {
-        let (spec, (offset, len)) = (params.spec(id), params.range(id));
-        for (suffix, flat) in parts(optimizer) {
-            let tensor = flat.narrow(0, offset, len).view(spec.shape.as_slice());
-            tensors.push((format!("{}.{suffix}", spec.name), tensor));
-        }
-        if has_adapter(params) {
-            tensors.push((format!("{}.value", spec.name), params.leaf(id).detach()));
+    let values = pool.own_values();
+    let mut state: Vec<(ParamId, &Tensor)> = Vec::new();
+    let mut entries = Vec::new();
+    for id in params.trained_ids().filter(|id| !params.spec(*id).is_copy) {
+        let spec = params.spec(id);
+        let value = has_adapter(params).then_some(("value", &values));
+        for (suffix, flat) in parts(optimizer).chain(value) {
+            let dtype = Dtype::of(flat.kind()).expect("a type of files");
+            entries.push(Entry { name: format!("{}.{suffix}", spec.name), dtype, shape: spec.shape.clone() });
+            state.push((id, flat));
         }
     }
     let num_steps = optimizer.num_steps.to_string();
-    let mut file = write_tensor_file(&tensors, &[("num_steps", &num_steps)], folder, &file_name(pool_name))?;
-    // They are not the model's: the model's index does not list them.
-    file.tensors.clear();
-    files.push(file);
+    let (notes, name) = ([("num_steps", &*num_steps)], file_name(pool_name, pool.part()));
+    let mut writer = writes.then(|| Writer::create(&entries, &notes, folder, &name)).transpose()?;
+    for index in order(&entries) {
+        let (id, flat) = state[index];
+        let tensor = pool.gather_state(id, flat)?;
+        writer.as_mut().map_or(Ok(()), |writer| writer.write_tensor(&tensor))?;
+    }
+    if let Some(writer) = writer {
+        // They are not the model's: the model's index does not list them.
+        files.push(SavedFile { tensors: Vec::new(), ..writer.finish()? });
+    }
     Ok(files)
 }
 
@@ -91,7 +108,7 @@ fn save_parts(
     };
     let Some(optimizer) = pool.optimizer() else { return Ok(files) };
     let (mut entries, mut state) = (Vec::new(), Vec::new());
-    for id in params.trained_ids() {
+    for id in params.trained_ids().filter(|id| !params.spec(*id).is_copy) {
         let (spec, (offset, len)) = (params.spec(id), params.range(id));
         let mut add = |suffix: &str, tensor: Tensor| {
             let dtype = Dtype::of(tensor.kind()).expect("a type of files");
@@ -107,7 +124,7 @@ fn save_parts(
         }
     }
     let num_steps = optimizer.num_steps.to_string();
-    let target = (rank == 0).then(|| (folder, file_name(pool_name)));
+    let target = (rank == 0).then(|| (folder, file_name(pool_name, pool.part())));
     let mut tensor = |index: usize| {
         let (id, part) = &state[index];
         gather_whole(params.spec(*id), part, mesh)
@@ -129,25 +146,35 @@ pub fn load_state(pool: &mut Pool, folder: &Path, pool_name: &str, weights: bool
         load_weights(&params, folder)?;
     }
     let Some(optimizer) = pool.optimizer_mut() else { return Ok(()) };
-    let file = TensorFile::open(&folder.join(file_name(pool_name)))?;
-    let missing = |name: &str| StateError::Missing { path: file.path().to_owned(), name: name.to_owned() };
-    let num_steps = file.note("num_steps").and_then(|steps| steps.parse().ok());
+    let files = (0..).map(|part| folder.join(file_name(pool_name, part)));
+    let files = files.take_while(|path| path.exists() || path.ends_with(file_name(pool_name, 0)));
+    let files = files.map(|path| TensorFile::open(&path)).collect::<Result<Vec<_>, _>>()?;
+    let path = files[0].path();
+    let missing = |name: &str| StateError::Missing { path: path.to_owned(), name: name.to_owned() };
+    let read = |name: &str, shard: Option<&Shard>| -> Result<Tensor, StateError> {
+        let mut found = files.iter().filter_map(|file| file.read_part(name, shard).transpose());
+        Ok(found.next().ok_or_else(|| missing(name))??)
+    };
+    let num_steps = files[0].note("num_steps").and_then(|steps| steps.parse().ok());
     optimizer.num_steps = num_steps.ok_or_else(|| missing("num_steps"))?;
     let _no_grad = tch::no_grad_guard();
     for id in params.trained_ids() {
-        let (offset, len) = params.range(id);
+        let (part, at) = params.owned_range(id);
+        let (start, len) = (part.start, part.end - part.start);
         for (suffix, flat) in parts(optimizer) {
             let name = format!("{}.{suffix}", params.spec(id).name);
-            let tensor = file.read_part(&name, params.spec(id).shard.as_ref())?.ok_or_else(|| missing(&name))?;
-            let (found, wanted) = (tensor.numel(), len as usize);
+            let tensor = read(&name, params.spec(id).shard.as_ref())?;
+            let (found, wanted) = (tensor.numel(), params.spec(id).num_elements() as usize);
             if found != wanted {
-                return Err(StateError::Shape { path: file.path().to_owned(), name, found, wanted });
+                return Err(StateError::Shape { path: path.to_owned(), name, found, wanted });
             }
-            flat.narrow(0, offset, len).copy_(&tensor.view([-1]));
+            if len > 0 {
+                flat.narrow(0, at, len).copy_(&tensor.view([-1]).narrow(0, start, len));
+            }
         }
         if has_adapter(&params) {
             let name = format!("{}.value", params.spec(id).name);
-            params.set_whole(id, &file.read(&name)?.ok_or_else(|| missing(&name))?);
+            params.set_whole(id, &read(&name, None)?);
         }
     }
     Ok(())
@@ -162,6 +189,8 @@ fn parts(optimizer: &AdamW) -> impl Iterator<Item = (&'static str, &Tensor)> {
     parts.into_iter().filter_map(|(name, tensor)| Some((name, tensor?)))
 }
 
-fn file_name(pool_name: &str) -> String {
-    format!("optimizer-{pool_name}.safetensors")
+/// The first part has the plain name: a pool without stages has no other.
+fn file_name(pool_name: &str, part: usize) -> String {
+    let number = if part == 0 { String::new() } else { format!("-{:05}", part + 1) };
+    format!("optimizer-{pool_name}{number}.safetensors")
 }

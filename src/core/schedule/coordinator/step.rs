@@ -1,7 +1,7 @@
 //! One step in flight: who has reduced it, what was decided, who has applied that.
 
 use super::{FittedCosts, PoolSizes, SchedulerState, StepBalance, StepSummary};
-use crate::message::{ActorId, Commit, Role, RoutingReport, SampleId, StepPlan, StepReport, Timings};
+use crate::message::{ActorId, Commit, ExpertLoads, Role, RoutingReport, SampleId, StepPlan, StepReport, Timings};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -92,16 +92,29 @@ impl InFlight {
         ids
     }
 
-    /// The losses are sums over foundation replicas in their order; the loads are the pool's, from its first one.
+    /// The losses are sums over the foundation's ranks in their order; the loads are the pool's, those of each layer from the
+    /// first rank that has it.
     fn routing(&self) -> Option<RoutingReport> {
         let of_pool = self.reports.iter().filter(|(actor, _)| actor.role == Role::Foundation);
         let mut reports = of_pool.filter_map(|(_, report)| report.routing.clone());
         let mut whole = reports.next()?;
         for other in reports {
             for (sum, part) in [(&mut whole.aux_loss, other.aux_loss), (&mut whole.z_loss, other.z_loss)] {
-                *sum = sum.zip(part).map(|(sum, part)| sum + part);
+                *sum = sum.zip(part).map(|(sum, part)| sum + part).or(*sum).or(part);
+            }
+            for loads in other.loads {
+                if whole.loads.iter().all(|known| known.layer != loads.layer) {
+                    whole.loads.push(loads);
+                }
             }
         }
+        // As layers are numbered; prediction heads come last.
+        let place = |loads: &ExpertLoads| {
+            let mut words = loads.layer.split(' ');
+            let kind = words.next().map(str::to_owned);
+            (kind, words.next().and_then(|number| number.parse::<usize>().ok()))
+        };
+        whole.loads.sort_by_key(place);
         Some(whole)
     }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use tch::Tensor;
 
-use crate::tape::{Policy, RowShare, Slot, Tape};
+use crate::tape::{Boundary, KeyValues, Policy, RowShare, Slot, Tape};
 
 /// One packed row of documents.
 pub struct TextBatch {
@@ -20,6 +20,8 @@ pub struct TextBatch {
     pub feature_rows: Vec<i64>,
     /// Where these are some tokens of a row that other ranks share; everything else is of these tokens alone.
     pub row: Option<Rc<RowShare>>,
+    /// Of a piece of a longer row: how many tokens of its first document came in earlier pieces.
+    pub past: Option<usize>,
 }
 
 /// What the loss counts.
@@ -40,16 +42,23 @@ impl Targets {
 /// A decoder's tape and the slots of interest.
 pub struct TextTape {
     pub tape: Tape,
-    /// Inputs, in the order of the encoder's outputs, `[N, D]` each. Empty where the batch has no features.
+    /// Inputs, in the order of the encoder's outputs, `[N, D]` each. Empty where the batch has no features, and in stages
+    /// but the first.
     pub features: Vec<Slot>,
     /// The hidden states after the last norm: `[T, D]`, or `[L, D]`, those of counted targets, where there is a loss.
     pub hidden: Slot,
+    /// What the stage before sends; its slots are inputs.
+    pub inbound: Vec<Boundary>,
+    /// What the stage behind takes, in kept slots.
+    pub outbound: Vec<Boundary>,
     /// A scalar, float64: what to differentiate.
     pub loss: Option<Slot>,
     /// For each mixer with a loss of its own, such as an indexer's, the sum over tokens, unweighted; kept slots.
     pub mixer_losses: Vec<Slot>,
     /// Of a mixture of experts.
     pub routing: Option<Routing>,
+    /// Of a piece, one for each layer.
+    pub key_values: Vec<KeyValues>,
 }
 
 /// What routers leave on a tape, all in kept slots.

@@ -119,6 +119,11 @@ impl DecoderConfig {
         format!("{}.{number}.", self.names.layers)
     }
 
+    /// The name of the embedding's table.
+    pub(super) fn embedding_weight(&self) -> String {
+        format!("{}.weight", self.names.embed)
+    }
+
     /// The name of the head's weight, which is the embedding's where they are tied.
     pub(super) fn head_weight(&self) -> String {
         let module = if self.tie_word_embeddings { &self.names.embed } else { &self.names.head };

@@ -68,13 +68,13 @@ struct Cache {
 
 impl Cache {
     fn new(model: &Decoder, prompts: &[Prompt], max_new_tokens: usize) -> Cache {
-        let index = |values: &[i64]| Tensor::from_slice(values).to_device(model.embed.device());
+        let index = |values: &[i64]| Tensor::from_slice(values).to_device(model.device);
         let longest = prompts.iter().map(|prompt| prompt.input_ids.len()).max().unwrap_or(0) as i64;
         let (num_sequences, num_columns) = (prompts.len() as i64, longest + max_new_tokens as i64);
         let starts: Vec<i64> = prompts.iter().map(|prompt| longest - prompt.input_ids.len() as i64).collect();
         let places: Vec<i64> =
             (0..).zip(&starts).flat_map(|(b, start)| (*start..longest).map(move |at| b * num_columns + at)).collect();
-        let all = Tensor::arange(num_columns, (Kind::Int64, model.embed.device())).view([1, 1, 1, -1]);
+        let all = Tensor::arange(num_columns, (Kind::Int64, model.device)).view([1, 1, 1, -1]);
         let next: Vec<i64> = prompts.iter().map(|prompt| prompt.position_ids.max().int64_value(&[]) + 1).collect();
         let columns = Columns {
             num_sequences,
@@ -89,7 +89,7 @@ impl Cache {
 
     /// Fills the cache with the prompts; scores `[B, V]` of the tokens that follow them.
     fn read_prompts(&mut self, model: &Decoder, prompts: &[Prompt]) -> Tensor {
-        let device = model.embed.device();
+        let device = model.device;
         let index = |values: &[i64]| Tensor::from_slice(values).to_device(device);
         let (mut input_ids, mut rows, mut ends) = (Vec::new(), Vec::new(), vec![0]);
         for prompt in prompts {
@@ -101,11 +101,11 @@ impl Cache {
         let num_tensors = prompts.iter().map(|prompt| prompt.features.len()).max().unwrap_or(0);
         let features = |number: usize| {
             let of_prompts: Vec<&Tensor> = prompts.iter().filter_map(|prompt| prompt.features.get(number)).collect();
-            Tensor::cat(&of_prompts, 0).to_device(device).to_kind(model.embed.kind())
+            Tensor::cat(&of_prompts, 0).to_device(device).to_kind(model.kind)
         };
         let position_ids: Vec<&Tensor> = prompts.iter().map(|prompt| &prompt.position_ids).collect();
         let context = model.context(&Tensor::cat(&position_ids, -1), &ends);
-        let mut x_TD = model.embed.index_select(0, &index(&input_ids));
+        let mut x_TD = model.embedding().weight.index_select(0, &index(&input_ids));
         if num_tensors > 0 {
             x_TD = x_TD.index_copy(0, &rows, &features(0));
         }
@@ -119,7 +119,7 @@ impl Cache {
             }
         }
         let last: Vec<i64> = ends[1..].iter().map(|end| *end as i64 - 1).collect();
-        model.logits(&model.norm.forward(&x_TD.index_select(0, &index(&last))))
+        model.logits(&model.last().norm.forward(&x_TD.index_select(0, &index(&last))))
     }
 
     /// Appends a token `[B]` to each sequence; scores `[B, V]` of the next.
@@ -130,12 +130,12 @@ impl Cache {
         };
         self.positions += 1;
         self.columns.used += 1;
-        let mut x_BD = model.embed.index_select(0, tokens);
+        let mut x_BD = model.embedding().weight.index_select(0, tokens);
         for (layer, state) in model.layers.iter().zip(&mut self.layers) {
             let mixer = &layer.mixer;
             x_BD += mixer.module.step(&mixer.norm.forward(&x_BD), &rope, &self.columns, state);
             x_BD += layer.feed_forward.forward(&x_BD, None);
         }
-        model.logits(&model.norm.forward(&x_BD))
+        model.logits(&model.last().norm.forward(&x_BD))
     }
 }

@@ -9,9 +9,10 @@ use super::cut;
 use super::moe::{Moe, Recording, Split};
 use super::regions::Entered;
 use crate::nn::{
-    Context, GatedDelta, Mixer, Mla, ParamId, ParamSpec, ParamStore, RmsNorm, Scope, SelfAttention, SwiGlu,
+    Context, GatedDelta, Mixer, Mla, ParamId, ParamSpec, ParamStore, PieceAttention, RmsNorm, Scope, SelfAttention,
+    SwiGlu,
 };
-use crate::tape::{Slot, Tape};
+use crate::tape::{KeyValues, Slot, Tape};
 
 /// The module of the mixer where it is a gated delta net.
 const GATED_DELTA: &str = "linear_attn";
@@ -99,6 +100,49 @@ impl Layer {
         context: &Rc<Context>,
         recording: &mut Recording,
     ) -> Slot {
+        let y = match recording.piece.clone() {
+            Some(piece) => self.record_piece(tape, name, x, context, piece, recording),
+            None => self.record_mixer(tape, name, x, context, recording),
+        };
+        let x = tape.add(x, y);
+        let y = self.feed_forward.record(tape, name, x, recording);
+        tape.add(x, y)
+    }
+
+    /// The mixer of a piece of a sequence.
+    fn record_piece(
+        &self,
+        tape: &mut Tape,
+        name: &str,
+        x: Slot,
+        context: &Rc<Context>,
+        piece: Rc<PieceAttention>,
+        recording: &mut Recording,
+    ) -> Slot {
+        let (mixer, context) = (self.mixer.clone(), context.clone());
+        let Entered { x: read, is_normed, ids } = mixer.enter(tape, &format!("{name} mixer"), x, recording);
+        let num_past = piece.past();
+        let past = (num_past > 0).then(|| [tape.input(true), tape.input(true)]);
+        let reads: Vec<Slot> = std::iter::once(read).chain(past.into_iter().flatten()).collect();
+        let forward = move |reads: &[Tensor]| {
+            let past = (reads.len() > 1).then(|| [&reads[1], &reads[2]]);
+            mixer.module.forward_piece(&mixer.normed(&reads[0], is_normed), &context, &piece, past).into()
+        };
+        let written = tape.run(format!("{name} mixer"), &ids, recording.policy, &reads, 3, forward);
+        let own = [written[1], written[2]];
+        own.iter().for_each(|slot| tape.keep(*slot));
+        recording.key_values.push(KeyValues { past, num_past, own });
+        recording.leave(tape, written[0])
+    }
+
+    fn record_mixer(
+        &self,
+        tape: &mut Tape,
+        name: &str,
+        x: Slot,
+        context: &Rc<Context>,
+        recording: &mut Recording,
+    ) -> Slot {
         let (mixer, context) = (self.mixer.clone(), context.clone());
         let policy = recording.policy;
         let Entered { x: read, is_normed, ids } = match self.splits {
@@ -127,13 +171,10 @@ impl Layer {
                 written[0]
             }
         };
-        let y = match self.splits {
+        match self.splits {
             true => recording.leave(tape, y),
             false => recording.part(tape, y),
-        };
-        let x = tape.add(x, y);
-        let y = self.feed_forward.record(tape, name, x, recording);
-        tape.add(x, y)
+        }
     }
 }
 

@@ -29,6 +29,7 @@ fn step(model: &Decoder, params: &Rc<ParamStore>, planner: Option<&mut MemoryPla
         cu_seqlens: vec![0, 9, TOKENS as usize],
         feature_rows: vec![],
         row: None,
+        past: None,
     };
     let targets = Targets { labels: ids.iter().map(|id| (id + 1) % 32).collect(), scale: 1.0 / TOKENS as f64 };
     let (policy, keep_routing) = (Policy::Keep, false);

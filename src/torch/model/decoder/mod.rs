@@ -17,6 +17,7 @@ mod record;
 mod regions;
 mod router_losses;
 mod sampling;
+mod stage;
 mod transformer;
 
 pub use batch::{ExpertSet, RoutedExperts, RouterLosses, Routing, Targets, TextBatch, TextOptions, TextTape};
@@ -27,4 +28,5 @@ pub use generate::{Decoding, Prompt, generate};
 pub use mtp::{MtpConfig, MtpNames, MtpPlace};
 pub use names::Names;
 pub use sampling::Sampling;
+pub use stage::{Stage, StageError};
 pub use transformer::Decoder;

@@ -11,8 +11,8 @@ use super::batch::RoutedExperts;
 use super::config::DecoderConfig;
 use super::router_losses::{LayerLosses, Wanted};
 use crate::nn::moe::{Experts, MoeConfig, Order, Router, SharedExperts, choices_by_softmax, z_loss};
-use crate::nn::{Division, ParamId, ParamSpec, ParamStore, RmsNorm, Scope};
-use crate::tape::{Custom, Needs, ParamGrads, Policy, RowShare, Slot, Tape};
+use crate::nn::{Division, ParamId, ParamSpec, ParamStore, PieceAttention, RmsNorm, Scope};
+use crate::tape::{Custom, KeyValues, Needs, ParamGrads, Policy, RowShare, Slot, Tape};
 
 /// The feed-forward branch of a layer.
 pub(super) struct Moe {
@@ -54,6 +54,9 @@ pub(super) struct Recording {
     pub losses: Vec<LayerLosses>,
     /// `None` where the mixers' losses are not wanted.
     pub mixer_losses: Option<Vec<Slot>>,
+    /// Of a piece of a sequence, whose keys and values are kept.
+    pub piece: Option<Rc<PieceAttention>>,
+    pub key_values: Vec<KeyValues>,
 }
 
 impl Split {
@@ -361,6 +364,7 @@ mod tests {
             cu_seqlens: vec![0, 9],
             feature_rows: vec![],
             row: None,
+            past: None,
         };
         let targets = Targets { labels: ids.iter().map(|id| (id + 1) % 32).collect(), scale: 1.0 / 9.0 };
         let options = TextOptions { num_feature_tensors: 0, train_features: false, policy, keep_routing: false };

@@ -154,10 +154,11 @@ impl Decoder {
         recording: &mut Recording,
     ) -> Vec<(Slot, f64)> {
         let Some(config) = self.config.mtp.as_ref().filter(|_| !self.mtp.is_empty()) else { return Vec::new() };
-        let (policy, norm) = (recording.policy, self.norm.clone());
+        let (policy, last) = (recording.policy, self.last());
+        let norm = last.norm.clone();
         let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
         recording.set_alike(tape, true);
-        let mut hidden = tape.run("mtp norm", &self.norm_ids, policy, &[x], 1, forward)[0];
+        let mut hidden = tape.run("mtp norm", &last.norm_ids, policy, &[x], 1, forward)[0];
         recording.set_alike(tape, false);
         let (mut ids, mut labels) = (batch.input_ids.shallow_clone(), targets.labels.clone());
         let mut losses = Vec::new();
@@ -174,7 +175,7 @@ impl Decoder {
             recording.set_alike(tape, false);
             let (rows, wanted) = counted(&labels);
             let entered = recording.enter(tape, hidden);
-            let taken = tape.take_rows(entered, index(&rows, self.embed.device()));
+            let taken = tape.take_rows(entered, index(&rows, self.device));
             let loss = self.record_cross_entropy(tape, &format!("mtp {number} loss"), taken, &wanted, targets.scale);
             losses.push((loss, config.loss_weight / config.num_heads as f64));
         }
@@ -193,9 +194,9 @@ impl Decoder {
     ) -> Slot {
         let (name, policy, join) = (format!("mtp {number} join"), recording.policy, head.join.clone());
         if recording.division.tp == 1 {
-            let (table, ahead) = (self.token_table(), ids.to_device(self.embed.device()));
+            let (table, ahead) = (self.token_table(), ids.to_device(self.device));
             let forward = move |reads: &[Tensor]| vec![join.forward(&table.look_up(&ahead), &reads[0])];
-            let mut params = vec![self.embed_id];
+            let mut params = vec![self.embedding().id];
             params.extend(&head.join_ids);
             return tape.run(name, &params, policy, &[hidden], 1, forward)[0];
         }

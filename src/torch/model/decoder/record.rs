@@ -8,85 +8,145 @@ use super::batch::{Routing, Targets, TextBatch, TextOptions, TextTape};
 use super::moe::Recording;
 use super::mtp::counted;
 use super::regions::{FeatureRows, TokenTable};
-use super::router_losses::Wanted;
-use super::transformer::Decoder;
+use super::router_losses::{Wanted, carry_scalar};
+use super::stage::{Carried, Crossing, RouterSums};
+use super::transformer::{Decoder, Last};
 use crate::model::loss::LinearCrossEntropy;
 use crate::model::vocab_scores::VocabScores;
+use crate::nn::PieceAttention;
 use crate::tape::{Policy, Slot, Tape};
 
 impl Decoder {
-    /// The tape of one micro-batch; without `targets` it ends at the hidden states.
+    /// The tape of one micro-batch; without `targets` it ends at the hidden states, which a stage cannot.
     pub fn tape(&self, batch: &TextBatch, targets: Option<&Targets>, options: &TextOptions) -> TextTape {
-        let policy = options.policy;
+        let (policy, stage) = (options.policy, &self.stage);
         let mut tape = Tape::new();
         // Of ranks that share a row all have features or none, so that gradients flow alike; some may have no rows of them.
         let no_features = batch.feature_rows.is_empty() && batch.row.is_none();
-        let num_features = if no_features { 0 } else { options.num_feature_tensors };
-        let features: Vec<Slot> = (0..num_features).map(|_| tape.input(options.train_features)).collect();
+        let num_levels = if no_features { 0 } else { options.num_feature_tensors };
+        let wanted = targets.map_or(Wanted::default(), |_| Wanted::new(&self.config.balance));
         let mut recording = Recording {
             division: self.config.division,
             num_tokens: batch.input_ids.numel() as i64,
             policy,
-            wanted: targets.map_or(Wanted::default(), |_| Wanted::new(&self.config.balance)),
+            wanted,
             keep_routing: options.keep_routing,
             split: self.split(&batch.input_ids),
             row: batch.row.clone(),
             routed: Vec::new(),
             losses: Vec::new(),
             mixer_losses: targets.map(|_| Vec::new()),
+            piece: batch.past.map(|past| Rc::new(PieceAttention::new(&batch.cu_seqlens, past, self.device))),
+            key_values: Vec::new(),
         };
-        let rows = FeatureRows::new(&batch.feature_rows, &recording, self.embed.device());
-        let mut x = self.record_tokens(&mut tape, "embed", &batch.input_ids, &recording);
-        if let Some(&merged) = features.first() {
-            x = rows.put(&mut tape, x, merged);
-        }
+        let tokens = recording.tokens();
+        let crossing = |layer: usize| Crossing {
+            num_tokens: tokens.end - tokens.start,
+            num_features: batch.feature_rows.len() as i64,
+            num_deep: num_levels.saturating_sub(1 + layer),
+            train_features: options.train_features,
+            wanted,
+            kind: self.kind,
+        };
+        let rows = FeatureRows::new(&batch.feature_rows, &recording, self.device);
+        let (mut features, mut inbound) = (Vec::new(), Vec::new());
+        let (mut x, before) = if stage.is_first {
+            features.extend((0..num_levels).map(|_| tape.input(options.train_features)));
+            let mut x = self.record_tokens(&mut tape, "embed", &batch.input_ids, &recording);
+            if let Some(&merged) = features.first() {
+                x = rows.put(&mut tape, x, merged);
+            }
+            let deep = features.iter().skip(1).copied().collect();
+            (x, Carried { deep, routers: RouterSums::default(), mixers: None })
+        } else {
+            let crossing = crossing(stage.layers.start);
+            let slots = crossing.tensors(&self.config).into_iter().map(|(.., grad)| tape.input(grad));
+            let slots: Vec<Slot> = slots.collect();
+            inbound = crossing.boundaries(&self.config, &slots);
+            crossing.read(&self.config, &slots)
+        };
         let context = Rc::new(self.context_of(batch));
-        for (number, layer) in self.layers.iter().enumerate() {
+        let mut deep = before.deep.into_iter();
+        for (number, layer) in stage.layers.clone().zip(&self.layers) {
             x = layer.record(&mut tape, &format!("layer {number}"), x, &context, &mut recording);
-            if let Some(&deep) = features.get(1 + number) {
+            if let Some(deep) = deep.next() {
                 x = rows.add(&mut tape, x, deep);
             }
         }
-        let Some(targets) = targets else {
-            let norm = self.norm.clone();
-            let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
-            let hidden = tape.run("norm", &self.norm_ids, policy, &[x], 1, forward)[0];
-            let hidden = recording.enter(&mut tape, hidden);
-            let (mixer_losses, routing) = (Vec::new(), recording.finish());
-            return TextTape { tape, features, hidden, loss: None, mixer_losses, routing };
+        let key_values = std::mem::take(&mut recording.key_values);
+        let mut made = TextTape {
+            tape,
+            features,
+            hidden: x,
+            inbound,
+            outbound: Vec::new(),
+            loss: None,
+            mixer_losses: Vec::new(),
+            routing: None,
+            key_values,
         };
-        let (hidden, loss) = self.record_loss(&mut tape, x, targets, &recording);
+        let tape = &mut made.tape;
+        let Some(targets) = targets else {
+            let Last { norm, norm_ids, .. } = self.last();
+            let norm = norm.clone();
+            let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
+            let hidden = tape.run("norm", norm_ids, policy, &[x], 1, forward)[0];
+            made.hidden = recording.enter(tape, hidden);
+            made.routing = recording.finish();
+            return made;
+        };
+        let mixer_losses = recording.mixer_losses.replace(Vec::new()).unwrap_or_default();
+        if !stage.is_last {
+            let mut slots = vec![x];
+            slots.extend(deep);
+            if let Some(experts) = self.config.num_experts() {
+                let sums = recording.carry(tape, before.routers, experts, self.device);
+                slots.extend(sums.choices.into_iter().flatten().chain(sums.z));
+            }
+            if self.config.has_mixer_losses() {
+                let sums: Vec<Slot> = before.mixers.into_iter().chain(mixer_losses.iter().copied()).collect();
+                slots.push(carry_scalar(tape, "mixer losses", &sums, self.device));
+            }
+            slots.iter().for_each(|slot| tape.keep(*slot));
+            made.outbound = crossing(stage.layers.end).boundaries(&self.config, &slots);
+            (made.mixer_losses, made.routing) = (mixer_losses, recording.finish());
+            return made;
+        }
+        let (hidden, loss) = self.record_loss(tape, x, targets, &recording);
         let num_tokens =
             batch.row.as_ref().map_or(batch.input_ids.numel() as i64, |row| row.split().num_tokens() as i64);
         let share = targets.share();
         // Of the layers' routers; those of prediction heads are not balanced.
-        let losses = recording.record_losses(&mut tape, num_tokens, share);
+        let num_layers = self.config.num_routed_layers();
+        let losses = recording.record_losses(tape, before.routers, num_layers, num_tokens, share);
         recording.wanted = Wanted::default();
-        let heads = self.record_mtp(&mut tape, x, batch, targets, &context, &mut recording);
+        let heads = self.record_mtp(tape, x, batch, targets, &context, &mut recording);
         let mut others: Vec<(Slot, f64)> = losses.weighted(&self.config.balance).collect();
         if recording.division.tp > 1 {
             // All ranks compute these alike, in regions.
             others.iter_mut().for_each(|(slot, _)| *slot = tape.once(*slot));
         }
-        let mixer_losses = recording.mixer_losses.take().unwrap_or_default();
+        made.mixer_losses = mixer_losses;
+        made.mixer_losses.extend(recording.mixer_losses.take().unwrap_or_default());
         let weight = self.config.indexer_loss_coef * share / num_tokens.max(1) as f64;
-        others.extend(mixer_losses.iter().map(|slot| (*slot, weight)));
-        let routing = recording.finish().map(|routing| Routing { losses, ..routing });
-        let total = total(&mut tape, loss, &[heads, others].concat());
-        TextTape { tape, features, hidden, loss: Some(total), mixer_losses, routing }
+        others.extend(before.mixers.iter().chain(&made.mixer_losses).map(|slot| (*slot, weight)));
+        made.routing = recording.finish().map(|routing| Routing { losses, ..routing });
+        made.loss = Some(total(tape, loss, &[heads, others].concat()));
+        made.hidden = hidden;
+        made
     }
 
     /// The embeddings of tokens: of those that this rank has outside of regions.
     pub(super) fn record_tokens(&self, tape: &mut Tape, name: &str, ids: &Tensor, recording: &Recording) -> Slot {
-        let (table, ids) = (self.token_table(), ids.to_device(self.embed.device()));
+        let (table, ids) = (self.token_table(), ids.to_device(self.device));
         let look_up = move |_: &[Tensor]| vec![table.look_up(&ids)];
-        let x = tape.run(name, &[self.embed_id], recording.policy, &[], 1, look_up)[0];
+        let x = tape.run(name, &[self.embedding().id], recording.policy, &[], 1, look_up)[0];
         recording.leave(tape, x)
     }
 
     pub(super) fn token_table(&self) -> TokenTable {
         TokenTable {
-            table: self.embed.shallow_clone(),
+            table: self.embedding().weight.shallow_clone(),
             first: self.config.first_token,
             padding: self.config.pad_token_id.unwrap_or(-1),
             is_part: self.config.division.tp > 1,
@@ -97,10 +157,11 @@ impl Decoder {
     fn record_loss(&self, tape: &mut Tape, x: Slot, targets: &Targets, recording: &Recording) -> (Slot, Slot) {
         let (rows, labels) = counted(&targets.labels);
         let x = recording.enter(tape, x);
-        let taken = tape.take_rows(x, index(&rows, self.embed.device()));
-        let norm = self.norm.clone();
+        let taken = tape.take_rows(x, index(&rows, self.device));
+        let Last { norm, norm_ids, .. } = self.last();
+        let norm = norm.clone();
         let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
-        let hidden = tape.run("norm", &self.norm_ids, recording.policy, &[taken], 1, forward)[0];
+        let hidden = tape.run("norm", norm_ids, recording.policy, &[taken], 1, forward)[0];
         (hidden, self.record_cross_entropy(tape, "loss", hidden, &labels, targets.scale))
     }
 
@@ -113,14 +174,15 @@ impl Decoder {
         labels: &[i64],
         scale: f64,
     ) -> Slot {
-        let labels = Tensor::from_slice(labels).to_kind(Kind::Int64).to_device(self.embed.device());
-        let head = self.head.shallow_clone();
+        let labels = Tensor::from_slice(labels).to_kind(Kind::Int64).to_device(self.device);
+        let head = &self.last().head;
+        let weight = head.weight.shallow_clone();
         if self.config.division.tp == 1 {
-            let loss = LinearCrossEntropy::new(head, labels, scale);
-            return tape.custom(name, &[self.head_id], &[hidden], 1, Box::new(loss))[0];
+            let loss = LinearCrossEntropy::new(weight, labels, scale);
+            return tape.custom(name, &[head.id], &[hidden], 1, Box::new(loss))[0];
         }
-        let scores = VocabScores::new(head, &labels, self.config.first_token);
-        let scores = tape.custom(format!("{name} scores"), &[self.head_id], &[hidden], 2, Box::new(scores));
+        let scores = VocabScores::new(weight, &labels, self.config.first_token);
+        let scores = tape.custom(format!("{name} scores"), &[head.id], &[hidden], 2, Box::new(scores));
         let (norm, of_labels) = (tape.log_sum_exp(scores[0]), tape.leave(scores[1]));
         let sum = move |reads: &[Tensor]| vec![(&reads[0] - &reads[1]).sum(Kind::Double) * scale];
         tape.run(name, &[], Policy::Keep, &[norm, of_labels], 1, sum)[0]

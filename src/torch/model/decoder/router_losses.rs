@@ -3,11 +3,12 @@
 //! A micro-batch has its own load-balancing loss, over all its tokens and layers. In the loss of a step it has the
 //! weight that the micro-batch's targets have among those of the step, as its tokens' losses do.
 
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::batch::{RouterLosses, Routing};
 use super::config::Balance;
 use super::moe::Recording;
+use super::stage::RouterSums;
 use crate::nn::moe::aux_loss;
 use crate::tape::{Policy, Slot, SumOverContext, Tape};
 
@@ -33,13 +34,18 @@ impl Wanted {
 }
 
 impl Recording {
-    /// The losses of all routers so far; a layer routes `num_tokens`, and `share` is as in [`RouterLosses`].
-    pub fn record_losses(&self, tape: &mut Tape, num_tokens: i64, share: f64) -> RouterLosses {
-        let mut layers: Vec<&str> = self.routed.iter().map(|routed| routed.layer.as_str()).collect();
-        layers.dedup();
-        let num_rows = num_tokens * layers.len() as i64;
-        let choices: Vec<Slot> = self.losses.iter().filter_map(|of_layer| of_layer.choices).flatten().collect();
-        let z: Vec<Slot> = self.losses.iter().filter_map(|of_layer| of_layer.z).collect();
+    /// The losses of all routers: those so far, and of earlier stages `before`. `num_layers` have routers, each of which
+    /// routes `num_tokens`; `share` is as in [`RouterLosses`].
+    pub fn record_losses(
+        &self,
+        tape: &mut Tape,
+        before: RouterSums,
+        num_layers: usize,
+        num_tokens: i64,
+        share: f64,
+    ) -> RouterLosses {
+        let num_rows = num_tokens * num_layers as i64;
+        let (choices, z) = self.sums(before);
         // Where ranks share a row, of all its tokens; each rank counts the losses in its own share.
         let mut of_row = |slots: Vec<Slot>| match self.row.is_some() && !slots.is_empty() {
             true => tape.exchange("router sums", &slots, slots.len(), Box::new(SumOverContext)),
@@ -53,7 +59,7 @@ impl Recording {
             slot.inspect(|slot| tape.keep(*slot))
         };
         let aux = move |reads: &[Tensor]| {
-            let (counts, probabilities): (Vec<_>, Vec<_>) = reads.chunks(2).map(|pair| (&pair[0], &pair[1])).unzip();
+            let (counts, probabilities) = pairs(reads);
             aux_loss(&counts, &probabilities, num_rows)
         };
         let mean = move |reads: &[Tensor]| Tensor::stack(reads, 0).sum(Kind::Float) / num_tokens.max(1) as f64;
@@ -64,10 +70,46 @@ impl Recording {
         }
     }
 
+    /// What a later stage makes the losses of: sums over the layers so far, those `before` included.
+    pub fn carry(&self, tape: &mut Tape, before: RouterSums, num_experts: i64, device: Device) -> RouterSums {
+        let (choices, z) = self.sums(before);
+        let add = move |reads: &[Tensor]| {
+            let zeros = || Tensor::zeros([num_experts], (Kind::Float, device));
+            let sum =
+                |parts: Vec<&Tensor>| parts.into_iter().fold(zeros(), |sum, part| sum + part.to_kind(Kind::Float));
+            let (counts, probabilities) = pairs(reads);
+            vec![sum(counts), sum(probabilities)]
+        };
+        let choices = self.wanted.aux.then(|| tape.run("router sums", &[], Policy::Keep, &choices, 2, add));
+        RouterSums {
+            choices: choices.map(|slots| [slots[0], slots[1]]),
+            z: self.wanted.z.then(|| carry_scalar(tape, "router z sum", &z, device)),
+        }
+    }
+
+    /// Choices and probabilities in turns, and z.
+    fn sums(&self, before: RouterSums) -> (Vec<Slot>, Vec<Slot>) {
+        let own = self.losses.iter();
+        let choices = before.choices.into_iter().chain(own.clone().filter_map(|of_layer| of_layer.choices)).flatten();
+        (choices.collect(), before.z.into_iter().chain(own.filter_map(|of_layer| of_layer.z)).collect())
+    }
+
     /// What the routers left; `None` of a model without.
     pub fn finish(self) -> Option<Routing> {
         (!self.routed.is_empty()).then(|| Routing { losses: RouterLosses::default(), experts: self.routed })
     }
+}
+
+/// The sum of scalars for a later stage, zero of none.
+pub(super) fn carry_scalar(tape: &mut Tape, name: &str, reads: &[Slot], device: Device) -> Slot {
+    let add = move |reads: &[Tensor]| {
+        vec![reads.iter().fold(Tensor::zeros([0i64; 0], (Kind::Float, device)), |sum, part| sum + part)]
+    };
+    tape.run(name, &[], Policy::Keep, reads, 1, add)[0]
+}
+
+fn pairs(tensors: &[Tensor]) -> (Vec<&Tensor>, Vec<&Tensor>) {
+    tensors.chunks(2).map(|pair| (&pair[0], &pair[1])).unzip()
 }
 
 impl RouterLosses {

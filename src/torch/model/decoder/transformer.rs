@@ -2,34 +2,53 @@
 
 use std::rc::Rc;
 
-use tch::Tensor;
+use tch::{Device, Kind, Tensor};
 
 use super::batch::{ExpertSet, TextBatch};
 use super::config::DecoderConfig;
 use super::layer::{FeedForward, Layer};
 use super::moe::Split;
 use super::mtp::MtpHead;
+use super::stage::Stage;
 use crate::nn::moe::Router;
 use crate::nn::{
     Context, DeltaDocuments, Init, PackedAttention, ParamId, ParamSpec, ParamStore, RmsNorm, Rope, Scope, Shelf,
 };
 
-/// A decoder-only transformer.
+/// A decoder-only transformer, or a stage of one.
 pub struct Decoder {
     pub(super) config: DecoderConfig,
-    pub(super) embed: Tensor,
-    pub(super) embed_id: ParamId,
+    pub(super) stage: Stage,
+    pub(super) device: Device,
+    pub(super) kind: Kind,
+    embed: Option<Table>,
+    /// Of the stage.
     pub(super) layers: Vec<Layer>,
-    pub(super) norm: Rc<RmsNorm>,
-    pub(super) norm_ids: Vec<ParamId>,
-    pub(super) head: Tensor,
-    pub(super) head_id: ParamId,
+    last: Option<Last>,
     pub(super) mtp: Vec<MtpHead>,
+}
+
+/// The table of the embedding or of the head, `[V, D]`.
+pub(super) struct Table {
+    pub weight: Tensor,
+    pub id: ParamId,
+}
+
+/// What comes after the last layer.
+pub(super) struct Last {
+    pub norm: Rc<RmsNorm>,
+    pub norm_ids: Vec<ParamId>,
+    pub head: Table,
 }
 
 impl Decoder {
     /// The parameters, under their names in `model.safetensors`.
     pub fn specs(config: &DecoderConfig) -> Vec<ParamSpec> {
+        Decoder::stage_specs(config, &Stage::whole(config.num_layers()))
+    }
+
+    /// Those of a stage, under the same names.
+    pub fn stage_specs(config: &DecoderConfig, stage: &Stage) -> Vec<ParamSpec> {
         let tied = config.tie_word_embeddings;
         // Of the embedding, of the head, or of a table that is both.
         let table = |name: String, is_head: &[bool]| {
@@ -40,10 +59,16 @@ impl Decoder {
             }
             spec
         };
-        let mut specs =
-            vec![table(format!("{}.weight", config.names.embed), if tied { &[false, true] } else { &[false] })];
-        for (number, layer) in config.layers.iter().enumerate() {
-            specs.extend(Layer::specs(config, layer, &config.layer_prefix(number)));
+        let mut specs = Vec::new();
+        if stage.has_embedding(config) {
+            let table = table(config.embedding_weight(), if tied { &[false, true] } else { &[false] });
+            specs.push(ParamSpec { is_copy: !stage.is_first, ..table });
+        }
+        for number in stage.layers.clone() {
+            specs.extend(Layer::specs(config, &config.layers[number], &config.layer_prefix(number)));
+        }
+        if !stage.is_last {
+            return specs;
         }
         specs.extend(config.norm.specs("", &config.names.norm, config.hidden_size));
         if !tied {
@@ -55,21 +80,26 @@ impl Decoder {
 
     /// Panics where the store was not made from this config's `specs`.
     pub fn new(config: &DecoderConfig, params: &ParamStore) -> Decoder {
-        let scope = Scope::new(params, "");
-        let norm = Rc::new(config.norm.build(&scope, &config.names.norm));
-        let (embed, head) = (format!("{}.weight", config.names.embed), config.head_weight());
+        Decoder::stage(config, Stage::whole(config.num_layers()), params)
+    }
+
+    /// Panics where the store does not have what [`Decoder::stage_specs`] says.
+    pub fn stage(config: &DecoderConfig, stage: Stage, params: &ParamStore) -> Decoder {
+        let table = |name: String| Table { weight: params.get(&name), id: params.id(&name) };
+        let last = stage.is_last.then(|| {
+            let scope = Scope::new(params, "");
+            let norm = Rc::new(config.norm.build(&scope, &config.names.norm));
+            Last { norm, norm_ids: scope.into_ids(), head: table(config.head_weight()) }
+        });
+        let layer = |number: usize| Layer::new(config, &config.layers[number], &config.layer_prefix(number), params);
         Decoder {
-            embed: params.get(&embed),
-            embed_id: params.id(&embed),
-            layers: (0..)
-                .zip(&config.layers)
-                .map(|(number, layer)| Layer::new(config, layer, &config.layer_prefix(number), params))
-                .collect(),
-            norm,
-            norm_ids: scope.into_ids(),
-            head: params.get(&head),
-            head_id: params.id(&head),
-            mtp: MtpHead::all(config, params),
+            device: params.flat().device(),
+            kind: params.flat().kind(),
+            embed: stage.has_embedding(config).then(|| table(config.embedding_weight())),
+            layers: stage.layers.clone().map(layer).collect(),
+            mtp: if stage.is_last { MtpHead::all(config, params) } else { Vec::new() },
+            last,
+            stage,
             config: config.clone(),
         }
     }
@@ -78,9 +108,19 @@ impl Decoder {
         &self.config
     }
 
+    /// Panics where the stage does not have the embedding.
+    pub(super) fn embedding(&self) -> &Table {
+        self.embed.as_ref().expect("a stage with the embedding")
+    }
+
+    /// Panics where the stage is not the last.
+    pub(super) fn last(&self) -> &Last {
+        self.last.as_ref().expect("the last stage")
+    }
+
     /// Scores `[…, V]` of the next token, for hidden states `[…, D]` after the last norm.
     pub fn logits(&self, hidden: &Tensor) -> Tensor {
-        hidden.linear(&self.head, None::<Tensor>)
+        hidden.linear(&self.last().head.weight, None::<Tensor>)
     }
 
     /// What the layers share of a packed row whose documents end at `cu_seqlens`.
@@ -91,13 +131,13 @@ impl Decoder {
     /// As `context` for a batch, which may be some tokens of a row.
     pub(super) fn context_of(&self, batch: &TextBatch) -> Context {
         let Some(row) = &batch.row else { return self.context(&batch.position_ids, &batch.cu_seqlens) };
-        let position_ids = batch.position_ids.to_device(self.embed.device());
+        let position_ids = batch.position_ids.to_device(self.device);
         let seq_len = row.split().longest_document() as i64;
-        self.context_with(Rope::within(&self.config.rope, &position_ids, seq_len, self.embed.kind()), &batch.cu_seqlens)
+        self.context_with(Rope::within(&self.config.rope, &position_ids, seq_len, self.kind), &batch.cu_seqlens)
     }
 
     fn context_with(&self, rope: Rope, cu_seqlens: &[usize]) -> Context {
-        let device = self.embed.device();
+        let device = self.device;
         Context {
             rope,
             documents: PackedAttention::new(cu_seqlens, true, device),
@@ -113,7 +153,8 @@ impl Decoder {
 
     /// Its sets of experts in the order of the layers, those of prediction heads last.
     pub fn expert_sets(&self) -> Vec<ExpertSet> {
-        let layers = self.layers.iter().enumerate().map(|(number, layer)| (format!("layer {number}"), layer));
+        let layers =
+            self.stage.layers.clone().zip(&self.layers).map(|(number, layer)| (format!("layer {number}"), layer));
         let heads = self.mtp.iter().enumerate().map(|(number, head)| (format!("mtp {number}"), head.layer()));
         let sets = layers.chain(heads).flat_map(|(name, layer)| {
             let moe = match &layer.feed_forward {
@@ -138,10 +179,10 @@ impl Decoder {
             FeedForward::Dense(_) => None,
         })?;
         let input_ids = Vec::<i64>::try_from(input_ids).expect("a row of integers");
-        Split::new(&input_ids, token_ids, self.embed.device())
+        Split::new(&input_ids, token_ids, self.device)
     }
 
     pub(super) fn rope(&self, position_ids: &Tensor) -> Rope {
-        Rope::new(&self.config.rope, &position_ids.to_device(self.embed.device()), self.embed.kind())
+        Rope::new(&self.config.rope, &position_ids.to_device(self.device), self.kind)
     }
 }

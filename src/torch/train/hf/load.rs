@@ -15,7 +15,7 @@ use super::packed::{Fp8, Int4, unpack_mxfp4};
 use super::parallel::{Job, run};
 use super::stored::{Place, Source, Stored};
 use crate::native::bytes_mut;
-use crate::nn::{ParamStore, Region};
+use crate::nn::{ParamId, ParamStore, Piece, Region};
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 
@@ -42,11 +42,34 @@ pub fn load_weights_from(params: &ParamStore, origin: &Origin, options: &LoadOpt
     let pieces: Vec<_> = params.ids().map(|id| (id, pieces_in(params.spec(id), &find))).collect();
     compare_part(pieces.iter().flat_map(|(_, pieces)| pieces), origin, options)?;
     let _no_grad = tch::no_grad_guard();
+    // All at once, or a unit at a time where a rank keeps slices only.
+    let together = |left: ParamId, right: ParamId| {
+        let here = [left, right].map(|id| params.is_here(id));
+        here == [true; 2] || (here == [false; 2] && params.unit_of(left) == params.unit_of(right))
+    };
+    pieces.chunk_by(|left, right| together(left.0, right.0)).try_for_each(|part| load(params, part, origin, options))
+}
+
+/// Fills these parameters from their pieces.
+fn load(
+    params: &ParamStore,
+    pieces: &[(ParamId, Vec<Piece>)],
+    origin: &Origin,
+    options: &LoadOptions,
+) -> Result<(), WeightsError> {
     let mut direct: Vec<(Tensor, &Checkpoint, &Place, i64)> = Vec::new();
     let mut staged: Vec<(Tensor, &Checkpoint, &Stored, Region)> = Vec::new();
     let mut grown: Vec<(Tensor, &Checkpoint, &Stored)> = Vec::new();
-    for (id, pieces) in &pieces {
-        let (spec, leaf) = (params.spec(*id), params.leaf(*id).detach());
+    let mut landed: Vec<(ParamId, Tensor)> = Vec::new();
+    for (id, pieces) in pieces {
+        let (spec, mut leaf) = (params.spec(*id), params.leaf(*id).detach());
+        if !params.is_here(*id) {
+            if !pieces.iter().any(|piece| origin.find(&piece.name).is_some()) {
+                continue;
+            }
+            leaf = Tensor::zeros(leaf.size(), (leaf.kind(), leaf.device()));
+            landed.push((*id, leaf.shallow_clone()));
+        }
         for piece in pieces.iter().filter(|piece| !piece.repeats) {
             let Some((checkpoint, stored)) = origin.find(&piece.name) else {
                 let left = is_optional(&piece.name, options) || !origin.covers(&piece.name);
@@ -87,6 +110,7 @@ pub fn load_weights_from(params: &ParamStore, origin: &Origin, options: &LoadOpt
         let mean = checkpoint.read(stored, new.kind())?.mean_dim([0i64].as_slice(), false, Kind::Double);
         new.copy_(&mean.expand_as(&new));
     }
+    landed.iter().for_each(|(id, whole)| params.set(*id, whole));
     Ok(())
 }
 

@@ -35,6 +35,6 @@ pub use load::{load_weights, load_weights_from};
 pub use origin::Origin;
 pub use pattern::collapse;
 pub use rewrite::{Rewrite, index_of, rewrite};
-pub(crate) use save::Entry;
+pub(crate) use save::{Entry, Writer, order};
 pub use save::{MAX_SHARD_SIZE, Shards, num_shards, save_weights, shard_name, write_tensor_file};
 pub use stored::Stored;

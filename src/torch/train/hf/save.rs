@@ -79,7 +79,8 @@ pub fn save_weights(params: &ParamStore, folder: &Path, shards: &Shards) -> Resu
         let value = merged(params, id);
         params.spec(id).pieces.iter().map(move |piece| (piece.name.clone(), piece.view(&value)))
     };
-    let mut tensors: Vec<(String, Tensor)> = params.ids().flat_map(pieces).collect();
+    let own = params.ids().filter(|id| !params.spec(*id).is_copy);
+    let mut tensors: Vec<(String, Tensor)> = own.flat_map(pieces).collect();
     // By name: whoever plans the files knows specs, not a store's order.
     tensors.sort_by(|(left, _), (right, _)| left.cmp(right));
     let size = |tensor: &Tensor| (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64;

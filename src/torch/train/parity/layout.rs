@@ -57,9 +57,9 @@ pub fn steps_on(folder: &Path, mesh: Rc<Mesh>, sequence: bool, replicas: usize) 
         }
         let clip = (fixture.clip_norm / (norm + 1e-6)).min(1.0);
         let text = &mut models.text;
-        text.adamw.step(&text.params, text.grads.flat(), clip, fixture.learning_rate, false)?;
+        text.adamw.step(text.grads.flat(), clip, fixture.learning_rate, false)?;
         if let Some(vision) = &mut models.vision {
-            vision.adamw.step(&vision.params, vision.grads.flat(), clip, fixture.learning_rate, false)?;
+            vision.adamw.step(vision.grads.flat(), clip, fixture.learning_rate, false)?;
         }
     }
     steps.weights = whole(&models, false)?;

@@ -204,6 +204,7 @@ impl Models {
             },
             cu_seqlens,
             row: None,
+            past: None,
         }
     }
 
@@ -387,9 +388,9 @@ impl Models {
         let norm = squares.sum::<f64>().sqrt();
         let clip = (fixture.clip_norm / (norm + 1e-6)).min(1.0);
         let text = &mut self.text;
-        text.adamw.step(&text.params, text.grads.flat(), clip, fixture.learning_rate, false)?;
+        text.adamw.step(text.grads.flat(), clip, fixture.learning_rate, false)?;
         if let Some(vision) = &mut self.vision {
-            vision.adamw.step(&vision.params, vision.grads.flat(), clip, fixture.learning_rate, false)?;
+            vision.adamw.step(vision.grads.flat(), clip, fixture.learning_rate, false)?;
         }
         Ok((loss, norm))
     }

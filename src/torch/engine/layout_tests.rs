@@ -1,0 +1,155 @@
+//! What the tests of layouts share: micro-batches, a step of one rank, and the comparison with one process.
+
+use super::Families;
+use crate::comm::{Mesh, ProcessGroup};
+use crate::model::{FoundationModel, MicroBatch, ModelConfig};
+use crate::native::NativeError;
+use crate::nn::ParamStore;
+use crate::tape::{Execution, Slot, Tape};
+use crate::train::{AdamWConfig, Pool};
+use loongforge_core::config::Layout;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+use tch::{Device, Kind, Tensor};
+
+/// A large `eps`: rounding of a gradient near zero is not to become a whole step.
+pub const ADAMW: AdamWConfig = AdamWConfig { betas: [0.9, 0.95], eps: 1e-3, weight_decay: 0.1 };
+pub const CLIP: f64 = 0.5;
+pub const LEARNING_RATE: f64 = 1e-2;
+
+/// The families of a fixture's model.
+pub fn families(config: &str) -> Families {
+    Families::of(&ModelConfig::from_hf(&serde_json::from_str(config).unwrap()).unwrap())
+}
+
+/// Packed documents of these lengths, the tokens drawn by `seed`; `num_micro_batches` make a step.
+pub fn micro_batch(lens: &[usize], seed: i64, vocab: i64, num_micro_batches: usize) -> MicroBatch {
+    let (mut ids, mut positions, mut targets, mut cu_seqlens) = (Vec::new(), Vec::new(), Vec::new(), vec![0]);
+    for (document, &len) in (0i64..).zip(lens) {
+        let id = |at: i64| (seed * 977 + document * 131 + at * at * 7 + at * 13) % (vocab - 10) + 1;
+        ids.extend((0..len as i64).map(id));
+        positions.extend(0..len as i64);
+        targets.extend((1..=len as i64).map(|next| if next < len as i64 { id(next) } else { -100 }));
+        cu_seqlens.push(ids.len());
+    }
+    MicroBatch {
+        input_ids: Tensor::from_slice(&ids),
+        position_ids: Tensor::from_slice(&positions.repeat(3)).view([3, -1]),
+        targets: Tensor::from_slice(&targets),
+        cu_seqlens,
+        loss_scale: 1.0 / (50.0 * num_micro_batches as f64),
+        num_features: 0,
+        feature_grads: false,
+        row: None,
+        past: None,
+    }
+}
+
+/// Runs one thread a rank.
+pub fn on_ranks<T: Send>(world: usize, body: impl Fn(&Path, usize) -> T + Sync) -> Vec<T> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..world)
+            .map(|rank| {
+                let (body, path) = (&body, &path);
+                scope.spawn(move || body(path, rank))
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// The groups of a rank of `dp` replicas of `pp` stages.
+pub fn mesh(path: &Path, dp: usize, pp: usize, rank: usize) -> Rc<Mesh> {
+    let layout = Layout { pp, ..Layout::replicas(dp) };
+    Rc::new(Mesh::join(path, "pool", layout, rank, Duration::from_secs(60)).unwrap())
+}
+
+pub fn join(path: &Path, name: &str, rank: usize, world: usize) -> ProcessGroup {
+    ProcessGroup::gloo(path, name, rank, world, Duration::from_secs(60)).unwrap()
+}
+
+/// Executions that keep everything.
+pub fn begin(
+    params: &Rc<ParamStore>,
+) -> impl FnOnce(Rc<Tape>, Vec<(Slot, Tensor)>) -> Result<Execution, NativeError> + use<> {
+    let params = params.clone();
+    |tape, inputs| Ok(Execution::new(tape, params, inputs))
+}
+
+/// Forward and backward of one micro-batch; its loss.
+pub fn compute(model: &dyn FoundationModel, pool: &mut Pool, batch: &MicroBatch) -> f64 {
+    let record = model.record(batch);
+    let mut run = Execution::new(record.tape, pool.params().clone(), vec![]);
+    run.forward().unwrap();
+    let slot = record.loss.unwrap();
+    let loss = run.value(slot).double_value(&[]);
+    run.seed(slot, Tensor::from(1.0));
+    let lane = pool.own_lane();
+    run.backward(pool.lane(lane)).unwrap();
+    loss
+}
+
+/// What training did.
+#[derive(Default)]
+pub struct Course {
+    /// Of this rank's micro-batches.
+    pub losses: Vec<f64>,
+    pub norms: Vec<f64>,
+    /// Of the last step.
+    pub grads: BTreeMap<String, Tensor>,
+    pub weights: BTreeMap<String, Tensor>,
+}
+
+impl Course {
+    /// Reduces and applies a step of which the micro-batches are computed.
+    pub fn end_step(&mut self, pool: &mut Pool, loss: f64) {
+        self.losses.push(loss);
+        self.norms.push(pool.reduce().unwrap().sqrt());
+        let params = pool.params().clone();
+        let name = |id| params.spec(id).name.clone();
+        self.grads = params.trained_ids().map(|id| (name(id), pool.reduced(id).unwrap().copy())).collect();
+        pool.commit(CLIP, LEARNING_RATE).unwrap();
+        let weights = || params.ids().map(|id| (name(id), params.leaf(id).detach().copy())).collect();
+        self.weights = pool.with_whole(weights).unwrap();
+    }
+}
+
+/// Panics where two courses differ by more than `tolerance`, relative to the largest value of each tensor.
+pub fn assert_equal(found: &Course, expected: &Course, tolerance: f64, what: &str) {
+    assert_eq!(found.losses.len(), expected.losses.len());
+    let numbers = |pair: (&Vec<f64>, &Vec<f64>), name: &str| {
+        for (step, (found, expected)) in pair.0.iter().zip(pair.1).enumerate() {
+            let error = (found - expected).abs() / expected.abs();
+            // Norms are sums of other blocks.
+            assert!(error <= tolerance.max(1e-7), "{what}: {name} of step {step}: {found} and {expected}");
+        }
+    };
+    numbers((&found.losses, &expected.losses), "loss");
+    numbers((&found.norms, &expected.norms), "norm");
+    for (found, expected, kind) in
+        [(&found.grads, &expected.grads, "gradient"), (&found.weights, &expected.weights, "weight")]
+    {
+        assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{what}");
+        for (name, found) in found {
+            let most = |x: &Tensor| x.to_kind(Kind::Double).abs().max().double_value(&[]);
+            let (error, size) = (most(&(found - &expected[name])), most(&expected[name]));
+            assert!(error <= tolerance * size, "{what}: {kind} of {name}: {error} of {size}");
+        }
+    }
+}
+
+/// The sum over ranks of their losses, with what else the first has.
+pub fn together(courses: Vec<Course>) -> Course {
+    let mut courses = courses.into_iter();
+    let mut sum = courses.next().unwrap();
+    for course in courses {
+        sum.losses.iter_mut().zip(course.losses).for_each(|(sum, loss)| *sum += loss);
+    }
+    sum
+}
+
+pub const CPU: (Kind, Device) = (Kind::Float, Device::Cpu);

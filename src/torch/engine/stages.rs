@@ -1,0 +1,137 @@
+//! The stages of a model that a rank has, whom it computes them with, and how a replica's micro-batches get to its ranks.
+//!
+//! Tokens and features come to a replica's leader alone. Every rank knows the plan, and with it the size of everything,
+//! so what the leader hands out has no headers. It sends without waiting, in the order of the packs, when it is about to
+//! begin a pack itself: what a later stage waits for is on its way.
+
+use crate::comm::{Mesh, Started};
+use crate::model::{FoundationModel, MicroBatch};
+use crate::native::NativeError;
+use crate::nn::{ParamStore, Shared};
+use loongforge_core::engine::EngineError;
+use loongforge_core::schedule::Pipeline;
+use std::rc::Rc;
+use tch::{Kind, Tensor};
+
+/// Tensors of a micro-batch that are handed out at most.
+const MAX_TENSORS: usize = 64;
+
+/// This rank's stages.
+pub struct Stages {
+    pub(super) mesh: Rc<Mesh>,
+    pub(super) pipeline: Pipeline,
+    /// In the order of the layers.
+    pub(super) models: Vec<Box<dyn FoundationModel>>,
+    /// 0: rows are whole.
+    pub(super) chunk_tokens: usize,
+}
+
+/// A micro-batch with the features of its items, one tensor for each level; none where nobody here reads them.
+pub(super) struct Filled {
+    pub batch: MicroBatch,
+    pub features: Vec<Tensor>,
+}
+
+impl Stages {
+    /// A model that one rank has whole.
+    pub fn whole(model: Box<dyn FoundationModel>) -> Stages {
+        let pipeline = Pipeline { ranks: 1, virtual_stages: 1 };
+        Stages { mesh: Rc::new(Mesh::single()), pipeline, models: vec![model], chunk_tokens: 0 }
+    }
+
+    /// `models` are the stages that `pipeline` gives this rank of `mesh`; with `chunk_tokens` above 0 rows go through in
+    /// chunks of so many tokens.
+    pub fn new(
+        mesh: Rc<Mesh>,
+        pipeline: Pipeline,
+        models: Vec<Box<dyn FoundationModel>>,
+        chunk_tokens: usize,
+    ) -> Stages {
+        assert_eq!(models.len(), pipeline.virtual_stages, "a model for each stage");
+        Stages { mesh, pipeline, models, chunk_tokens }
+    }
+
+    pub(super) fn model(&self, stage: usize) -> &dyn FoundationModel {
+        self.models[stage / self.pipeline.ranks].as_ref()
+    }
+
+    /// Of any stage: what all have in common.
+    pub(super) fn any(&self) -> &dyn FoundationModel {
+        self.models[0].as_ref()
+    }
+
+    /// Whether replicas meet within a micro-batch, and therefore need as many each.
+    pub(super) fn in_step(&self, params: &ParamStore) -> bool {
+        (params.sharding().shared >= Shared::Gradients && params.sharding().world > 1) || self.mesh.ep.world() > 1
+    }
+
+    /// Whether this rank counts the loss of the last stage.
+    pub(super) fn counts_loss(&self) -> bool {
+        self.mesh.tp.rank() == 0
+    }
+
+    /// Chunks of a row.
+    pub(super) fn num_chunks(&self, num_tokens: usize) -> usize {
+        if self.chunk_tokens == 0 { 1 } else { num_tokens.div_ceil(self.chunk_tokens).max(1) }
+    }
+
+    /// A row with its features, cut.
+    ///
+    /// # Errors
+    /// The model needs whole rows.
+    pub(super) fn chunks(&self, filled: Filled) -> Result<Vec<Filled>, EngineError> {
+        if self.chunk_tokens == 0 {
+            return Ok(vec![filled]);
+        }
+        let pieces = self
+            .any()
+            .pieces(&filled.batch, self.chunk_tokens)
+            .map_err(|what| format!("pools.foundation.chunk_tokens: {what} needs whole rows; set it to 0"))?;
+        let mut row = 0;
+        let with_features = |batch: MicroBatch| {
+            let len = batch.num_features;
+            let features = filled.features.iter().filter(|_| len > 0).map(|level| level.narrow(0, row, len)).collect();
+            row += len;
+            Filled { batch, features }
+        };
+        Ok(pieces.into_iter().map(with_features).collect())
+    }
+
+    /// Sends pack `number` of a step from the leader to the other ranks of its replica.
+    pub(super) fn hand_out(&self, number: usize, filled: &Filled) -> Result<Vec<Started>, NativeError> {
+        let (group, layout) = (&self.mesh.replica, self.mesh.layout());
+        let tokens = [&filled.batch.input_ids, &filled.batch.position_ids, &filled.batch.targets];
+        let mut started = Vec::new();
+        for rank in 1..group.world() {
+            let features = filled.features.iter().filter(|_| layout.place(rank).pp == 0);
+            for (index, tensor) in tokens.into_iter().chain(features).enumerate() {
+                started.push(group.start_send(&tensor.contiguous(), rank, tag(number, index))?);
+            }
+        }
+        Ok(started)
+    }
+
+    /// Takes pack `number` from the leader; `like` has the sizes.
+    pub(super) fn take(&self, number: usize, like: MicroBatch, params: &ParamStore) -> Result<Filled, NativeError> {
+        let (flat, num_tokens) = (params.flat(), like.cu_seqlens.last().copied().unwrap_or(0) as i64);
+        let integers = |shape: &[i64]| Tensor::empty(shape, (Kind::Int64, flat.device()));
+        let mut tensors = vec![integers(&[num_tokens]), integers(&[3, num_tokens]), integers(&[num_tokens])];
+        if self.mesh.is_first_stage() && like.num_features > 0 {
+            let shape = [like.num_features, self.any().feature_dim()];
+            let levels = 0..self.any().num_feature_tensors();
+            tensors.extend(levels.map(|_| Tensor::empty(shape, (flat.kind(), flat.device()))));
+        }
+        let numbered = tensors.iter().enumerate();
+        let started = numbered.map(|(index, tensor)| self.mesh.replica.start_recv(tensor, 0, tag(number, index)));
+        started.collect::<Vec<_>>().into_iter().try_for_each(|started| started?.wait())?;
+        let mut tensors = tensors.into_iter();
+        let mut next = || tensors.next().expect("three tensors of tokens");
+        let batch = MicroBatch { input_ids: next(), position_ids: next(), targets: next(), ..like };
+        Ok(Filled { batch, features: tensors.collect() })
+    }
+}
+
+fn tag(number: usize, index: usize) -> i32 {
+    assert!(index < MAX_TENSORS, "tensors of a micro-batch");
+    (number * MAX_TENSORS + index) as i32
+}

@@ -1,0 +1,195 @@
+//! A range of a decoder's layers, as a stage of a pipeline has them, and what goes from one stage to the next.
+//!
+//! The first stage has the embedding and takes the features, the last one the norm, the head, the loss and the prediction
+//! heads. Where the table of the embedding is the head's too, or prediction heads look tokens up, the last stage has it as
+//! well, and whoever trains sums both gradients. Everything that a later stage needs goes through those between: the
+//! hidden states, features of DeepStack for later layers, and what the losses of routers and mixers are made of.
+
+use std::ops::Range;
+
+use tch::Kind;
+
+use super::config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
+use super::router_losses::Wanted;
+use crate::nn::{IndexerTraining, KeyChoice, MlaConfig};
+use crate::tape::{Boundary, Slot};
+
+/// Consecutive layers of a decoder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stage {
+    pub layers: Range<usize>,
+    pub is_first: bool,
+    pub is_last: bool,
+}
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StageError {
+    #[error("a pipeline of {stages} stages of {layers} layers: every stage needs one")]
+    TooMany { stages: usize, layers: usize },
+    #[error("layer {layer} takes the keys that layer {from} chose, of another stage: choose other pipeline stages")]
+    ChosenElsewhere { layer: usize, from: usize },
+}
+
+impl Stage {
+    /// All of a decoder.
+    pub fn whole(num_layers: usize) -> Stage {
+        Stage { layers: 0..num_layers, is_first: true, is_last: true }
+    }
+
+    pub fn is_whole(&self) -> bool {
+        self.is_first && self.is_last
+    }
+
+    /// The stages of these ranges of layers, in order.
+    pub fn all(layers: Vec<Range<usize>>) -> Vec<Stage> {
+        let last = layers.len() - 1;
+        let stage = |(number, layers)| Stage { layers, is_first: number == 0, is_last: number == last };
+        layers.into_iter().enumerate().map(stage).collect()
+    }
+
+    /// Whether the layers of this stage need what another stage's compute besides the hidden states.
+    ///
+    /// # Errors
+    /// One does.
+    pub fn check(&self, config: &DecoderConfig) -> Result<(), StageError> {
+        for layer in self.layers.clone() {
+            if let MixerConfig::Mla(MlaConfig { keys: KeyChoice::Shared { layer: from }, .. }) =
+                config.layers[layer].mixer
+                && !self.layers.contains(&from)
+            {
+                return Err(StageError::ChosenElsewhere { layer, from });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the stage has the embedding's table.
+    pub(super) fn has_embedding(&self, config: &DecoderConfig) -> bool {
+        self.is_first || (self.is_last && (config.tie_word_embeddings || config.mtp.is_some()))
+    }
+}
+
+/// What a stage hands on, or takes, besides the hidden states: which of them there are is the same on both sides.
+pub(super) struct Carried {
+    /// Levels of DeepStack for layers from this stage on.
+    pub deep: Vec<Slot>,
+    pub routers: RouterSums,
+    /// The sum of the mixers' losses.
+    pub mixers: Option<Slot>,
+}
+
+/// Sums over the layers so far.
+#[derive(Clone, Copy, Default)]
+pub(super) struct RouterSums {
+    /// Choices and probabilities `[E]`, float32.
+    pub choices: Option<[Slot; 2]>,
+    /// A scalar.
+    pub z: Option<Slot>,
+}
+
+/// The boundary before a layer, without its slots: the shape, kind and need of a gradient of each tensor.
+pub(super) struct Crossing {
+    pub num_tokens: i64,
+    pub num_features: i64,
+    /// Levels of DeepStack that layers from here on add.
+    pub num_deep: usize,
+    pub train_features: bool,
+    pub wanted: Wanted,
+    pub kind: Kind,
+}
+
+impl Crossing {
+    /// What crosses, in order: hidden states, DeepStack, choices, probabilities, z, mixers.
+    pub fn tensors(&self, config: &DecoderConfig) -> Vec<(Vec<i64>, Kind, bool)> {
+        let width = config.hidden_size;
+        let mut tensors = vec![(vec![self.num_tokens, width], self.kind, true)];
+        tensors.extend((0..self.num_deep).map(|_| (vec![self.num_features, width], self.kind, self.train_features)));
+        if let Some(experts) = config.num_experts().filter(|_| self.wanted.aux) {
+            tensors.push((vec![experts], Kind::Float, false));
+            tensors.push((vec![experts], Kind::Float, true));
+        }
+        if config.num_experts().is_some() && self.wanted.z {
+            tensors.push((vec![], Kind::Float, true));
+        }
+        if config.has_mixer_losses() {
+            tensors.push((vec![], Kind::Float, true));
+        }
+        tensors
+    }
+
+    /// Reads slots in the order of `tensors` back: hidden states, and the rest.
+    pub fn read(&self, config: &DecoderConfig, slots: &[Slot]) -> (Slot, Carried) {
+        let mut slots = slots.iter().copied();
+        let mut next = || slots.next().expect("a slot for each tensor");
+        let hidden = next();
+        let deep = (0..self.num_deep).map(|_| next()).collect();
+        let has_experts = config.num_experts().is_some();
+        let choices = (has_experts && self.wanted.aux).then(|| [next(), next()]);
+        let z = (has_experts && self.wanted.z).then(&mut next);
+        let mixers = config.has_mixer_losses().then(&mut next);
+        (hidden, Carried { deep, routers: RouterSums { choices, z }, mixers })
+    }
+
+    /// The slots of what crosses, with their shapes.
+    pub fn boundaries(&self, config: &DecoderConfig, slots: &[Slot]) -> Vec<Boundary> {
+        let tensors = self.tensors(config);
+        assert_eq!(tensors.len(), slots.len(), "a slot for each tensor that crosses");
+        let boundary = |((shape, kind, requires_grad), slot): ((Vec<i64>, Kind, bool), &Slot)| Boundary {
+            slot: *slot,
+            shape,
+            kind,
+            requires_grad,
+        };
+        tensors.into_iter().zip(slots).map(boundary).collect()
+    }
+}
+
+impl DecoderConfig {
+    /// What of this decoder cannot compute a row in pieces; `None`: it can.
+    pub fn needs_whole_rows(&self) -> Option<&'static str> {
+        let attends = |layer: &LayerConfig| matches!(layer.mixer, MixerConfig::Attention(_));
+        let balance = &self.balance;
+        match () {
+            () if !self.layers.iter().all(attends) => Some("layers that are not self-attention"),
+            () if self.mtp.is_some() => Some("prediction heads"),
+            () if balance.aux_loss_coef != 0.0 => Some("a load-balancing loss"),
+            () if balance.z_loss_coef != 0.0 => Some("a router z-loss"),
+            () => None,
+        }
+    }
+
+    /// Experts of its routers, which are as many in every layer; `None` of a dense model.
+    pub(super) fn num_experts(&self) -> Option<i64> {
+        self.layers.iter().find_map(|layer| match &layer.feed_forward {
+            FeedForwardConfig::Moe(moe) => Some(moe.router.num_experts),
+            FeedForwardConfig::Dense { .. } => None,
+        })
+    }
+
+    /// Layers with routers.
+    pub(super) fn num_routed_layers(&self) -> usize {
+        self.layers.iter().filter(|layer| matches!(layer.feed_forward, FeedForwardConfig::Moe(_))).count()
+    }
+
+    pub(super) fn has_mixer_losses(&self) -> bool {
+        self.layers.iter().any(|layer| match &layer.mixer {
+            MixerConfig::Mla(MlaConfig { keys: KeyChoice::Indexed { indexer, .. }, .. }) => {
+                indexer.training != IndexerTraining::Frozen
+            }
+            _ => false,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Stage;
+
+    #[test]
+    fn stages_of_ranges_know_their_ends() {
+        let stages = Stage::all(vec![0..2, 2..3, 3..5]);
+        assert_eq!(stages[0], Stage { layers: 0..2, is_first: true, is_last: false });
+        assert!(!stages[1].is_first && !stages[1].is_last && stages[2].is_last);
+        assert!(Stage::whole(5).is_whole() && Stage::all(vec![0..5]) == [Stage::whole(5)]);
+    }
+}

@@ -1,0 +1,74 @@
+//! Sums of gradients, float32.
+
+use std::rc::Rc;
+
+use tch::Tensor;
+
+use super::params::ParamId;
+use crate::native::{allocate, release};
+
+/// Gradients of the trained parameters of one `ParamStore`, in its order. Where replicas share gradients out, those of a
+/// unit are whole only while they are computed, and what is always there is this rank's slices.
+pub struct GradBuffer {
+    pub(super) flat: Tensor,
+    pub(super) views: Vec<Tensor>,
+    pub(super) units: Vec<GradUnit>,
+    /// Of every trained parameter, where there are units.
+    pub(super) unit_of: Rc<[usize]>,
+}
+
+/// The gradients of one unit, whole.
+pub(super) struct GradUnit {
+    pub whole: Tensor,
+    pub is_open: bool,
+}
+
+impl GradBuffer {
+    /// Adds to a parameter's gradient.
+    pub fn add(&mut self, id: ParamId, grad: &Tensor) {
+        let _ = self.view(id).shallow_clone().g_add_(grad);
+    }
+
+    /// Panics where it is shared out and not being computed.
+    pub fn view(&self, id: ParamId) -> &Tensor {
+        assert!(self.units.is_empty() || self.units[self.unit_of[id.index()]].is_open, "a gradient is elsewhere");
+        &self.views[id.index()]
+    }
+
+    /// All sums, or this rank's slices of them.
+    pub fn flat(&self) -> &Tensor {
+        &self.flat
+    }
+
+    pub fn zero(&mut self) {
+        let _ = self.flat.zero_();
+    }
+
+    /// Whether unit `unit` is being computed.
+    pub fn is_open(&self, unit: usize) -> bool {
+        self.units.get(unit).is_some_and(|unit| unit.is_open)
+    }
+
+    /// Begins to compute a unit: zeros.
+    pub fn open(&mut self, unit: usize) {
+        let unit = &mut self.units[unit];
+        assert!(!unit.is_open, "gradients are begun twice");
+        allocate(&unit.whole);
+        let _ = unit.whole.zero_();
+        unit.is_open = true;
+    }
+
+    /// The gradients of a unit that is open, `[len]`.
+    pub fn whole(&self, unit: usize) -> &Tensor {
+        assert!(self.units[unit].is_open, "gradients are elsewhere");
+        &self.units[unit].whole
+    }
+
+    /// Adds `sum` to this rank's slice `at`, and frees the unit.
+    pub fn close(&mut self, unit: usize, at: i64, sum: &Tensor) {
+        let _ = self.flat.narrow(0, at, sum.numel() as i64).g_add_(sum);
+        let unit = &mut self.units[unit];
+        release(&unit.whole);
+        unit.is_open = false;
+    }
+}

@@ -1,0 +1,82 @@
+//! Causal attention of a piece of a packed row, whose first document began in earlier pieces: its tokens also attend to
+//! those documents' keys and values, which come from outside.
+//!
+//! Shapes: T tokens of the piece, P earlier tokens of its first document, L tokens of that document in the piece, H query
+//! heads, K key and value heads, C width of a head.
+
+use tch::{Device, Kind, Tensor};
+
+use super::attention::{PackedAttention, attend};
+
+/// How a piece is attended; made once a piece, for all layers.
+pub struct PieceAttention {
+    /// Of the first document, here and before.
+    len: i64,
+    past: i64,
+    /// The other documents, or all where nothing came before.
+    rest: PackedAttention,
+}
+
+impl PieceAttention {
+    /// Documents end at `cu_seqlens` `[0, …, T]` within the piece; the first has `past` tokens before.
+    pub fn new(cu_seqlens: &[usize], past: usize, device: Device) -> PieceAttention {
+        if past == 0 {
+            let rest = PackedAttention::new(cu_seqlens, true, device);
+            return PieceAttention { len: 0, past: 0, rest };
+        }
+        let first = cu_seqlens.get(1).copied().unwrap_or(0);
+        let ends: Vec<usize> = cu_seqlens.iter().skip(1).map(|end| end - first).collect();
+        let rest = PackedAttention::new(&ends, true, device);
+        PieceAttention { len: first as i64, past: past as i64, rest }
+    }
+
+    /// Earlier tokens of the first document.
+    pub fn past(&self) -> i64 {
+        self.past
+    }
+
+    /// `q_THC`, `k_TKC`, `v_TKC` of the piece and keys and values `[P, K, C]` from before; returns `[T, H·C]`.
+    pub fn forward(&self, q_THC: &Tensor, k_TKC: &Tensor, v_TKC: &Tensor, past: Option<[&Tensor; 2]>) -> Tensor {
+        let Some([past_k, past_v]) = past else { return self.rest.forward(q_THC, k_TKC, v_TKC) };
+        // Not kept: over a row's pieces masks would grow with the square of its length.
+        let mask_LS = Tensor::ones([self.len, self.past + self.len], (Kind::Bool, q_THC.device())).tril(self.past);
+        let mask = mask_LS.view([1, 1, self.len, self.past + self.len]);
+        let after = |past: &Tensor, x: &Tensor| Tensor::cat(&[past, &x.narrow(0, 0, self.len)], 0).unsqueeze(0);
+        let (k, v) = (after(past_k, k_TKC), after(past_v, v_TKC));
+        let q = q_THC.narrow(0, 0, self.len).unsqueeze(0);
+        let first = attend(&q, &k, &v, Some(&mask), false, None).squeeze_dim(0);
+        let rest = q_THC.size()[0] - self.len;
+        if rest == 0 {
+            return first;
+        }
+        let behind = |x: &Tensor| x.narrow(0, self.len, rest);
+        Tensor::cat(&[first, self.rest.forward(&behind(q_THC), &behind(k_TKC), &behind(v_TKC))], 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, Kind, Tensor};
+
+    use super::PieceAttention;
+    use crate::nn::PackedAttention;
+
+    #[test]
+    fn pieces_equal_the_whole_row() {
+        tch::manual_seed(2);
+        let random = |heads: i64| Tensor::randn([30, heads, 8], (Kind::Float, Device::Cpu));
+        let (q, k, v) = (random(4), random(2), random(2));
+        let whole = PackedAttention::new(&[0, 3, 22, 30], true, Device::Cpu).forward(&q, &k, &v);
+        // Cuts at 10 and 20, within the second document, which begins at 3.
+        let pieces = [(0, 10, vec![0, 3, 10], 0), (10, 10, vec![0, 10], 7), (20, 10, vec![0, 2, 10], 17)];
+        for (start, len, cu_seqlens, past) in pieces {
+            let attention = PieceAttention::new(&cu_seqlens, past, Device::Cpu);
+            let here = |x: &Tensor| x.narrow(0, start, len);
+            let before = |x: &Tensor| x.narrow(0, start - past as i64, past as i64);
+            let (past_k, past_v) = (before(&k), before(&v));
+            let past = (past > 0).then_some([&past_k, &past_v]);
+            let found = attention.forward(&here(&q), &here(&k), &here(&v), past);
+            assert!(found.allclose(&here(&whole), 1e-5, 1e-6, false), "piece at {start}");
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! How a pool's work is spread over ranks: what is split, who keeps what, and what moves between tapes.
+
+pub mod pipeline;
+mod zero;
+
+pub use zero::Zero;

@@ -1,0 +1,147 @@
+//! Moving the slices of parameters and gradients that replicas share out (ZeRO; Rajbhandari et al. 2020).
+//!
+//! Parameters of the units that a tape is about to read are gathered, those of the next one while this one computes;
+//! they are freed when the tape has left them. Gradients of a unit are summed over the ranks when the backward has left
+//! it, while it computes the next; each rank keeps its slice of the sum. All of it is deterministic, and the same on
+//! every rank: the order of the units decides the order of the collectives.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use tch::Tensor;
+
+use crate::comm::{ProcessGroup, Started};
+use crate::native::NativeError;
+use crate::nn::{GradBuffer, Keeper, ParamId, ParamStore, Shared};
+
+/// The [`Keeper`] of a store that is shared out over a group.
+pub struct Zero {
+    group: Rc<ProcessGroup>,
+    state: RefCell<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Units whose parameters are here, or on their way.
+    here: BTreeMap<usize, Option<Started>>,
+    /// Units whose gradients are being computed.
+    open: Vec<usize>,
+    /// Those that are being summed, with this rank's slice of the sum to be.
+    summed: Vec<(usize, Tensor, Started)>,
+}
+
+impl Zero {
+    /// The ranks of `group` share out the store that this is the keeper of, in their order.
+    pub fn new(group: Rc<ProcessGroup>) -> Zero {
+        Zero { group, state: RefCell::default() }
+    }
+
+    fn bring(&self, params: &ParamStore, now: &[usize], next: &[usize], state: &mut State) -> Result<(), NativeError> {
+        for &unit in now {
+            self.start(params, unit, state)?;
+        }
+        for &unit in now {
+            if let Some(started) = state.here.get_mut(&unit).and_then(Option::take) {
+                started.wait()?;
+            }
+        }
+        for unit in state.here.keys().copied().collect::<Vec<_>>() {
+            if !now.contains(&unit) && !next.contains(&unit) {
+                state.here.remove(&unit).flatten().map_or(Ok(()), Started::wait)?;
+                params.units()[unit].release();
+            }
+        }
+        next.iter().try_for_each(|&unit| self.start(params, unit, state))
+    }
+
+    fn start(&self, params: &ParamStore, unit: usize, state: &mut State) -> Result<(), NativeError> {
+        if let std::collections::btree_map::Entry::Vacant(place) = state.here.entry(unit) {
+            let unit = &params.units()[unit];
+            unit.allocate();
+            place.insert(Some(self.group.start_all_gather_into(unit.whole(), unit.own())?));
+        }
+        Ok(())
+    }
+
+    /// Begins to sum the units that are open and not in `kept`, once those before are done.
+    fn sum(
+        &self,
+        params: &ParamStore,
+        kept: &[usize],
+        grads: &mut GradBuffer,
+        state: &mut State,
+    ) -> Result<(), NativeError> {
+        let (kept, left): (Vec<usize>, Vec<usize>) =
+            std::mem::take(&mut state.open).into_iter().partition(|unit| kept.contains(unit));
+        state.open = kept;
+        if left.is_empty() {
+            return Ok(());
+        }
+        settle(params, grads, state)?;
+        for unit in left {
+            let whole = grads.whole(unit);
+            let sum = whole.new_empty([params.units()[unit].own_range().1], (whole.kind(), whole.device()));
+            let started = self.group.start_reduce_scatter_sum_into(&sum, whole)?;
+            state.summed.push((unit, sum, started));
+        }
+        Ok(())
+    }
+}
+
+/// Waits for sums and keeps their slices.
+fn settle(params: &ParamStore, grads: &mut GradBuffer, state: &mut State) -> Result<(), NativeError> {
+    for (unit, sum, started) in state.summed.drain(..) {
+        started.wait()?;
+        grads.close(unit, params.units()[unit].own_range().0, &sum);
+    }
+    Ok(())
+}
+
+/// The units of these parameters, ascending.
+fn units(params: &ParamStore, ids: &[ParamId]) -> Vec<usize> {
+    let mut units: Vec<usize> = ids.iter().filter_map(|id| params.unit_of(*id)).collect();
+    units.sort_unstable();
+    units.dedup();
+    units
+}
+
+impl Keeper for Zero {
+    fn enter(
+        &self,
+        params: &ParamStore,
+        now: &[ParamId],
+        next: &[ParamId],
+        grads: Option<&mut GradBuffer>,
+    ) -> Result<(), NativeError> {
+        let _no_grad = tch::no_grad_guard();
+        let (shared, mut state) = (params.sharding().shared, self.state.borrow_mut());
+        let (now, next) = (units(params, now), units(params, next));
+        if shared == Shared::Parameters {
+            self.bring(params, &now, &next, &mut state)?;
+        }
+        let Some(grads) = grads.filter(|_| shared >= Shared::Gradients) else { return Ok(()) };
+        self.sum(params, &[&now[..], &next].concat(), grads, &mut state)?;
+        for unit in now.into_iter().filter(|unit| params.units()[*unit].is_trained()) {
+            if state.summed.iter().any(|(summed, ..)| *summed == unit) {
+                settle(params, grads, &mut state)?;
+            }
+            if !grads.is_open(unit) {
+                grads.open(unit);
+                state.open.push(unit);
+            }
+        }
+        Ok(())
+    }
+
+    fn leave(&self, params: &ParamStore, grads: Option<&mut GradBuffer>) -> Result<(), NativeError> {
+        let _no_grad = tch::no_grad_guard();
+        let (shared, mut state) = (params.sharding().shared, self.state.borrow_mut());
+        if shared == Shared::Parameters {
+            self.bring(params, &[], &[], &mut state)?;
+        }
+        let Some(grads) = grads.filter(|_| shared >= Shared::Gradients) else { return Ok(()) };
+        self.sum(params, &[], grads, &mut state)?;
+        settle(params, grads, &mut state)
+    }
+}
