@@ -32,6 +32,7 @@ impl Model {
             cu_seqlens: vec![0, self.tokens as usize],
             feature_rows: Vec::new(),
             row: None,
+            past: None,
         };
         let targets =
             Targets { labels: ids.iter().map(|id| (id + 1) % 1000).collect(), scale: 1.0 / self.tokens as f64 };

@@ -89,8 +89,13 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
     let (family, pool, part) =
         (&spec.families.foundation, &spec.config.pools.foundation, &spec.config.model.foundation);
     let (store, rank, layout) = (spec.rendezvous.join("foundation"), spec.me.index as usize, pool.layout());
-    if layout.tp * layout.cp * layout.ep > 1 {
-        return Err(format!("pools.foundation: {layout} is more than replicas and stages").into());
+    if layout.tp * layout.ep > 1 {
+        return Err(format!("pools.foundation: {layout} is more than replicas, stages and context").into());
+    }
+    let shares = family.check_context(layout.cp, pool.context_attention);
+    shares.map_err(|found| format!("pools.foundation.context_parallel: {found}"))?;
+    if layout.cp > 1 && pool.chunk_tokens > 0 {
+        return Err("pools.foundation: rows are cut by context_parallel or by chunk_tokens, not by both".into());
     }
     let mesh = Rc::new(Mesh::join(&store, "foundation", layout, rank, COLLECTIVE_TIMEOUT)?);
     let pipeline = Pipeline { ranks: mesh.layout().pp, virtual_stages: pool.virtual_stages };
@@ -107,7 +112,7 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
         None => false,
     };
     let replica = mesh.place().dp as u32;
-    let stages = Stages::new(mesh, pipeline, models, pool.chunk_tokens);
+    let stages = Stages::new(mesh, pipeline, models, pool.chunk_tokens).with_context(pool.context_attention);
     let budget = spec.config.memory.activation_budget.foundation;
     let key = "memory.activation_budget.foundation";
     let activations = Activations::new(&spec.config.memory, key, budget, device)?;

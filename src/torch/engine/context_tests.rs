@@ -41,6 +41,7 @@ fn batch(step: usize) -> MicroBatch {
         num_features: 0,
         feature_grads: false,
         row: None,
+        shared_features: Vec::new(),
         past: None,
     }
 }
@@ -62,7 +63,7 @@ fn steps(config: &Value, mesh: Rc<Mesh>, group: ProcessGroup, attention: Context
             1 => whole,
             _ => {
                 let row = Rc::new(RowShare::new(&whole.cu_seqlens, ranks, rank, attention, Device::Cpu));
-                whole.share(row, 0)
+                whole.share(row, Vec::new())
             }
         };
         let made = model.record(&batch);
@@ -123,6 +124,76 @@ fn experts_and_latent_attention_step_as_on_one_rank() {
     config["aux_loss_alpha"] = json!(0.05);
     check(&config, 2, ContextAttention::Ring);
     check(&config, 2, ContextAttention::Ulysses);
+}
+
+/// A row with pictures: the rank's loss, and the gradients of all features of every level.
+fn with_features(config: &Value, mesh: &Rc<Mesh>, attention: ContextAttention) -> (f64, Vec<Tensor>) {
+    let families = Families::of(&ModelConfig::from_hf(config).unwrap());
+    let params = Rc::new(ParamStore::new(families.foundation.specs(), Kind::Float, Device::Cpu));
+    params.init_random(3);
+    let model = families.foundation.build(&params, Policy::Keep);
+    let mut whole = batch(0);
+    // All pictures in the longest document, so that a rank may have few.
+    let picture = config["image_token_id"].as_i64().unwrap();
+    let _ = whole.input_ids.narrow(0, 70, 9).fill_(picture);
+    let _ = whole.input_ids.narrow(0, 100, 6).fill_(picture);
+    let rows = model.feature_rows(&whole);
+    assert_eq!(rows.len(), 15);
+    (whole.num_features, whole.feature_grads) = (15, true);
+    let level = |level: usize| {
+        let values = Tensor::arange(15 * model.feature_dim(), (Kind::Float, Device::Cpu)) * (0.3 + level as f64);
+        values.sin().view([15, -1])
+    };
+    let mut features: Vec<Tensor> = (0..model.num_feature_tensors()).map(level).collect();
+    let mut batch = whole;
+    if mesh.cp.world() > 1 {
+        let (ranks, rank) = (mesh.cp.world(), mesh.cp.rank());
+        let row = Rc::new(RowShare::new(&batch.cu_seqlens, ranks, rank, attention, Device::Cpu));
+        let own = row.features(&rows);
+        features = features.iter().map(|level| level.index_select(0, &Tensor::from_slice(&own))).collect();
+        batch = batch.share(row, own);
+    }
+    let made = model.record(&batch);
+    let inputs = made.features.iter().copied().zip(features).collect();
+    let mut run = Execution::new(made.tape, params, inputs).with_mesh(mesh.clone());
+    run.forward().unwrap();
+    let loss = made.loss.unwrap();
+    run.seed(loss, Tensor::ones_like(run.value(loss)));
+    run.backward(None).unwrap();
+    let grads = made.features.iter().map(|slot| run.input_grad(*slot).unwrap());
+    let grads = match &batch.row {
+        Some(row) => {
+            grads.map(|grad| row.gather_features(&mesh.cp, &grad, &batch.shared_features, 15).unwrap()).collect()
+        }
+        None => grads.collect(),
+    };
+    (run.value(loss).double_value(&[]), grads)
+}
+
+#[test]
+fn features_go_where_their_places_are() {
+    let config: Value = serde_json::from_str(include_str!("../tests/fixtures/qwen3_vl-seed1/config.json")).unwrap();
+    let (expected, of_features) = with_features(&config, &Rc::new(Mesh::single()), ContextAttention::Ring);
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    let run = |rank: usize| {
+        let layout = Layout { cp: 2, ..Layout::default() };
+        let mesh = Rc::new(Mesh::join(&store, "pool", layout, rank, TIMEOUT).unwrap());
+        with_features(&config, &mesh, ContextAttention::Ring)
+    };
+    let found: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..2).map(|rank| scope.spawn(move || run(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let loss = found[0].0 + found[1].0;
+    assert!((loss / expected - 1.0).abs() < 1e-5, "{loss} and {expected}");
+    for (_, grads) in &found {
+        assert_eq!(grads.len(), of_features.len());
+        for (grad, expected) in grads.iter().zip(&of_features) {
+            let error = ((grad - expected).norm() / expected.norm()).double_value(&[]);
+            assert!(error < 1e-5, "gradients of features are off by {error}");
+        }
+    }
 }
 
 #[test]

@@ -2,10 +2,11 @@
 
 use crate::model::{
     Decoder, DecoderConfig, DivisionError, EncoderFamily, ExpertSet, FoundationFamily, FoundationModel, FoundationTape,
-    MicroBatch, ModelConfig, Stage, StageError, Targets, TextBatch, TextOptions,
+    MicroBatch, ModelConfig, NotSplit, Stage, StageError, Targets, TextBatch, TextOptions,
 };
 use crate::nn::{Division, ParamSpec, ParamStore, divide};
 use crate::tape::Policy;
+use loongforge_core::config::ContextAttention;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -46,6 +47,10 @@ impl FoundationFamily for DecoderFamily {
         let (whole, placeholders) = (self.whole.clone(), self.placeholders.clone());
         let num_feature_tensors = self.num_feature_tensors;
         Ok(Arc::new(DecoderFamily { config: whole.divided(place)?, whole, placeholders, num_feature_tensors }))
+    }
+
+    fn check_context(&self, ranks: usize, attention: ContextAttention) -> Result<(), NotSplit> {
+        self.config.check_context(ranks, attention)
     }
 
     fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn FoundationModel> {

@@ -204,6 +204,7 @@ impl FoundationPart {
             num_features,
             feature_grads: self.encoder_trained,
             row: None,
+            shared_features: Vec::new(),
             past: None,
         };
         let filled = if self.stages.mesh.is_leader() {
@@ -227,7 +228,7 @@ impl FoundationPart {
         } else {
             self.stages.take(number, sizes(Tensor::new(), Tensor::new(), Tensor::new()), &params)?
         };
-        work.chunks = self.stages.chunks(filled)?.into_iter().map(Chunk::new).collect();
+        work.chunks = self.stages.chunks(filled, &params)?.into_iter().map(Chunk::new).collect();
         Ok(true)
     }
 
@@ -287,7 +288,9 @@ impl FoundationPart {
         let done = &mut work.chunks[chunk];
         if self.encoder_trained {
             let grad = |slot: &Slot| run.input_grad(*slot).ok_or("the model gave no gradient of features");
-            done.grads = done.slots.iter().map(grad).collect::<Result<_, _>>()?;
+            let grads = done.slots.iter().map(grad).collect::<Result<_, _>>()?;
+            let num_features = work.units.iter().map(|unit| unit.num_features).sum();
+            done.grads = self.stages.gather_features(&done.filled.batch, grads, num_features)?;
         }
         done.is_done = true;
         if self.stages.mesh.is_leader() && work.chunks.iter().all(|chunk| chunk.is_done) {

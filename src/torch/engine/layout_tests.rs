@@ -43,6 +43,7 @@ pub fn micro_batch(lens: &[usize], seed: i64, vocab: i64, num_micro_batches: usi
         num_features: 0,
         feature_grads: false,
         row: None,
+        shared_features: Vec::new(),
         past: None,
     }
 }

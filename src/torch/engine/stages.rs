@@ -8,6 +8,8 @@ use crate::comm::{Mesh, Started};
 use crate::model::{FoundationModel, MicroBatch};
 use crate::native::NativeError;
 use crate::nn::{ParamStore, Shared};
+use crate::tape::RowShare;
+use loongforge_core::config::ContextAttention;
 use loongforge_core::engine::EngineError;
 use loongforge_core::schedule::Pipeline;
 use std::rc::Rc;
@@ -24,6 +26,8 @@ pub struct Stages {
     pub(super) models: Vec<Box<dyn FoundationModel>>,
     /// 0: rows are whole.
     pub(super) chunk_tokens: usize,
+    /// How the tokens of ranks that share a row attend to each other.
+    pub(super) context: ContextAttention,
 }
 
 /// A micro-batch with the features of its items, one tensor for each level; none where nobody here reads them.
@@ -36,7 +40,13 @@ impl Stages {
     /// A model that one rank has whole.
     pub fn whole(model: Box<dyn FoundationModel>) -> Stages {
         let pipeline = Pipeline { ranks: 1, virtual_stages: 1 };
-        Stages { mesh: Rc::new(Mesh::single()), pipeline, models: vec![model], chunk_tokens: 0 }
+        Stages {
+            mesh: Rc::new(Mesh::single()),
+            pipeline,
+            models: vec![model],
+            chunk_tokens: 0,
+            context: ContextAttention::Ring,
+        }
     }
 
     /// `models` are the stages that `pipeline` gives this rank of `mesh`; with `chunk_tokens` above 0 rows go through in
@@ -48,7 +58,12 @@ impl Stages {
         chunk_tokens: usize,
     ) -> Stages {
         assert_eq!(models.len(), pipeline.virtual_stages, "a model for each stage");
-        Stages { mesh, pipeline, models, chunk_tokens }
+        Stages { mesh, pipeline, models, chunk_tokens, context: ContextAttention::Ring }
+    }
+
+    /// Where ranks share rows, attention among them goes so.
+    pub fn with_context(self, context: ContextAttention) -> Stages {
+        Stages { context, ..self }
     }
 
     pub(super) fn model(&self, stage: usize) -> &dyn FoundationModel {
@@ -79,7 +94,10 @@ impl Stages {
     ///
     /// # Errors
     /// The model needs whole rows.
-    pub(super) fn chunks(&self, filled: Filled) -> Result<Vec<Filled>, EngineError> {
+    pub(super) fn chunks(&self, filled: Filled, params: &ParamStore) -> Result<Vec<Filled>, EngineError> {
+        if self.mesh.cp.world() > 1 {
+            return Ok(vec![self.share(filled, params)]);
+        }
         if self.chunk_tokens == 0 {
             return Ok(vec![filled]);
         }
@@ -95,6 +113,42 @@ impl Stages {
             Filled { batch, features }
         };
         Ok(pieces.into_iter().map(with_features).collect())
+    }
+
+    /// This rank's tokens of a row, with the features that they have places for: maybe no row of them.
+    fn share(&self, filled: Filled, params: &ParamStore) -> Filled {
+        let Filled { batch, mut features } = filled;
+        let (group, device) = (&self.mesh.cp, batch.input_ids.device());
+        let row = Rc::new(RowShare::new(&batch.cu_seqlens, group.world(), group.rank(), self.context, device));
+        let own = if batch.num_features == 0 { Vec::new() } else { row.features(&self.any().feature_rows(&batch)) };
+        let index = Tensor::from_slice(&own).to_device(device);
+        if features.is_empty() && self.mesh.is_first_stage() {
+            let none = || Tensor::zeros([0, self.any().feature_dim()], (params.flat().kind(), device));
+            features = (0..self.any().num_feature_tensors()).map(|_| none()).collect();
+        }
+        let features = features.iter().map(|level| level.index_select(0, &index)).collect();
+        Filled { batch: batch.share(row, own), features }
+    }
+
+    /// The gradients of all of a row's features, on every rank that shares it, from those of this rank's.
+    ///
+    /// # Errors
+    /// A rank is gone or did not come in time.
+    pub(super) fn gather_features(
+        &self,
+        batch: &MicroBatch,
+        grads: Vec<Tensor>,
+        num_features: i64,
+    ) -> Result<Vec<Tensor>, NativeError> {
+        match &batch.row {
+            Some(row) if num_features > 0 => {
+                let gather =
+                    |grad: &Tensor| row.gather_features(&self.mesh.cp, grad, &batch.shared_features, num_features);
+                grads.iter().map(gather).collect()
+            }
+            Some(_) => Ok(Vec::new()),
+            None => Ok(grads),
+        }
     }
 
     /// Sends pack `number` of a step from the leader to the other ranks of its replica.

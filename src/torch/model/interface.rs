@@ -5,10 +5,11 @@ use std::fmt::Debug;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use loongforge_core::config::ContextAttention;
 use loongforge_core::message::Grid;
 use tch::{Device, Kind, Tensor};
 
-use super::decoder::{DivisionError, ExpertSet, Routing, Stage, StageError};
+use super::decoder::{DivisionError, ExpertSet, NotSplit, Routing, Stage, StageError};
 use crate::nn::{Division, ParamSpec, ParamStore};
 use crate::tape::{Boundary, KeyValues, Policy, RowShare, Slot, Tape};
 
@@ -96,6 +97,14 @@ pub trait FoundationFamily: Send + Sync {
     fn build_stage(&self, _stage: &Stage, params: &ParamStore, policy: Policy) -> Box<dyn FoundationModel> {
         self.build(params, policy)
     }
+
+    /// Whether `ranks` ranks can share the tokens of a row: micro-batches come with a [`MicroBatch::row`] then.
+    ///
+    /// # Errors
+    /// They cannot.
+    fn check_context(&self, ranks: usize, _attention: ContextAttention) -> Result<(), NotSplit> {
+        if ranks == 1 { Ok(()) } else { Err(NotSplit::Model) }
+    }
 }
 
 /// A model that turns media items into features.
@@ -173,13 +182,15 @@ pub struct MicroBatch {
     pub feature_grads: bool,
     /// Where these are some tokens of a row that other ranks share.
     pub row: Option<Rc<RowShare>>,
+    /// Of such tokens: which of the whole row's features are theirs, in their order.
+    pub shared_features: Vec<i64>,
     /// Of a piece of a longer row: how many tokens of its first document came in earlier pieces.
     pub past: Option<usize>,
 }
 
 impl MicroBatch {
-    /// This rank's tokens of a whole row, of which it has `num_features` features.
-    pub fn share(&self, row: Rc<RowShare>, num_features: i64) -> MicroBatch {
+    /// This rank's tokens of a whole row, with places for `features` of its features.
+    pub fn share(&self, row: Rc<RowShare>, features: Vec<i64>) -> MicroBatch {
         let rows = row.rows();
         let take = |x: &Tensor| x.index_select(-1, &rows.to_device(x.device()));
         MicroBatch {
@@ -187,8 +198,9 @@ impl MicroBatch {
             position_ids: take(&self.position_ids),
             targets: take(&self.targets),
             cu_seqlens: row.split().cu_seqlens(row.rank()),
-            num_features,
+            num_features: features.len() as i64,
             row: Some(row),
+            shared_features: features,
             ..*self
         }
     }
@@ -205,6 +217,7 @@ impl MicroBatch {
             num_features: 0,
             feature_grads: false,
             row: None,
+            shared_features: Vec::new(),
             past: None,
         }
     }
@@ -225,6 +238,7 @@ impl MicroBatch {
                 cu_seqlens: std::iter::once(0).chain(ends).chain([end - start]).collect(),
                 num_features: counts(&ids[start..end]),
                 row: None,
+                shared_features: Vec::new(),
                 past: Some(start - self.cu_seqlens[first]),
                 ..*self
             }

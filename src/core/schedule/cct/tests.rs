@@ -52,7 +52,7 @@ fn check(plan: &MemoryPlan, operations: &[Operation], budget: u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
     fn few_operations_are_planned_nearly_as_well_as_can_be(

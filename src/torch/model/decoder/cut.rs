@@ -40,6 +40,8 @@ pub(super) fn record(
 /// Why the tokens of a decoder's rows cannot be split among ranks. Keys are those of `config.json`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotSplit {
+    #[error("this model does not say how ranks share its rows: set context_parallel to 1")]
+    Model,
     #[error(
         "layer {layer} mixes tokens by {what}, which needs all tokens before its own on one rank: set context_parallel to 1"
     )]
