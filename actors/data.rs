@@ -1,7 +1,8 @@
 //! Data actors read, tokenize and measure samples ahead of time, and send tokens and pixels where a plan says.
 //!
 //! Stop: at once. Drain: samples read ahead are dropped; a resumed run reads them again from the checkpoint's cursor.
-//! Peer gone: its edges refuse parcels, the engine fails naming the peer, and the scheduler ends the run.
+//! Peer gone: an encoder's pixels are read again and sent to who takes its units; else its edges refuse parcels, the
+//! engine fails naming the peer, and the scheduler ends the run.
 
 use crate::launch::EdgeSpec;
 use loongforge_core::message::ActorId;

@@ -1,7 +1,8 @@
 //! Encoder actors turn pixels into features and, where they are trained, gradients of features into gradients of weights.
 //!
 //! Stop: between two units. Drain: activations and gradients in flight are dropped, the parameters stay as the last
-//! decided step made them. Peer gone: the engine fails naming the peer, and the scheduler ends the run.
+//! decided step made them. Peer gone: another encoder's units are given to the others, who take its place in the
+//! pool's sums; without a foundation the engine fails naming it, and the scheduler ends the run.
 
 use crate::launch::EdgeSpec;
 use loongforge_core::message::ActorId;

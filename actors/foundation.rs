@@ -1,7 +1,8 @@
 //! Foundation actors compute packs: forward, loss, backward; gradients of features go back to who made them.
 //!
 //! Stop: between two packs. Drain: activations and gradients in flight are dropped, the parameters stay as the last
-//! decided step made them. Peer gone: the engine fails naming the peer, and the scheduler ends the run.
+//! decided step made them. Peer gone: an encoder's features come again from another one, and the gradients that
+//! were returned are returned again; else the engine fails naming the peer, and the scheduler ends the run.
 
 use crate::launch::EdgeSpec;
 use loongforge_core::message::ActorId;

@@ -1,12 +1,15 @@
 //! The scheduler: the run's state machine, and what it makes visible to the outside.
 //!
 //! Stop: on request (SIGINT, SIGTERM) after the step in progress, with a checkpoint; a second request stops at once.
-//! Drain: every actor is told to stop and waited for. Peer gone: everyone is stopped and the first cause is named.
+//! Drain: every actor is told to stop and waited for. Peer gone: the run goes on without an encoder; else everyone is stopped
+//! and the first cause is named.
 
 use crate::checkpoint::prepare;
 use loongforge_core::engine::error_chain;
-use loongforge_core::message::{ActorId, BadSample, Command, StepId};
-use loongforge_core::schedule::{CheckpointDraft, Coordinator, Failure, Input, Outcome, Output, StepSummary};
+use loongforge_core::message::{ActorId, BadSample, Command, Epoch, StepId};
+use loongforge_core::schedule::{
+    CheckpointDraft, Coordinator, Failure, Input, Outcome, Output, PoolChange, StepSummary,
+};
 use std::collections::VecDeque;
 use std::error::Error;
 
@@ -14,6 +17,9 @@ use std::error::Error;
 pub trait Observer {
     /// A step was applied or skipped.
     fn step(&mut self, summary: &StepSummary);
+
+    /// The encoder pool has other members.
+    fn pool(&mut self, _change: &PoolChange) {}
 
     /// Samples were skipped.
     fn bad(&mut self, samples: &[BadSample]);
@@ -35,6 +41,9 @@ pub struct Scheduler {
 #[derive(Debug)]
 pub enum Effect {
     Send(ActorId, Command),
+    Evict(ActorId),
+    /// Say so when the grace is over.
+    Paused(Epoch),
     Finished(Result<Outcome, Failure>),
 }
 
@@ -49,6 +58,9 @@ impl Scheduler {
             for output in self.coordinator.on(input) {
                 match output {
                     Output::Send(actor, command) => effects.push(Effect::Send(actor, command)),
+                    Output::Evict(actor) => effects.push(Effect::Evict(actor)),
+                    Output::Paused(epoch) => effects.push(Effect::Paused(epoch)),
+                    Output::Pool(change) => self.observer.pool(&change),
                     Output::Finished(result) => effects.push(Effect::Finished(result)),
                     Output::Step(summary) => self.observer.step(&summary),
                     Output::Bad(samples) => self.observer.bad(&samples),

@@ -159,6 +159,8 @@ impl Composition {
             queue: config.scheduler.queue,
             stop: self.stop,
             stop_grace: STOP_GRACE,
+            grace: config.pools.encoder.grace.duration(),
+            lease: config.scheduler.lease.duration(),
         };
         let recipe = Recipe { config, folder: self.folder, families: self.families };
         (Arc::new(recipe), spec)

@@ -1,7 +1,7 @@
 //! The `loongforge` program: parse, prepare the process, dispatch.
 
 use clap::Parser;
-use loongforge::cli::{Cli, UsageError, exit};
+use loongforge::cli::{Cli, exit};
 use loongforge_core::engine::error_chain;
 use loongforge_torch::device::{QUIET_OPENMP, needs_relaunch};
 use std::os::unix::process::CommandExt;
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {}", error_chain(error.as_ref()));
-            ExitCode::from(if error.is::<UsageError>() { exit::USAGE } else { exit::FAILED })
+            ExitCode::from(exit::of(&error))
         }
     }
 }

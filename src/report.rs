@@ -7,11 +7,11 @@ use loongforge_actors::Observer;
 use loongforge_actors::checkpoint::{Publication, publish};
 use loongforge_core::config::{Device, Placement, Precision, RunConfig};
 use loongforge_core::data::BadSampleList;
-use loongforge_core::message::{BadSample, Role, Timings};
+use loongforge_core::message::{ActorId, BadSample, Role, Timings};
 use loongforge_core::observe::{
     Console, MetricsFile, ObserveError, Progress, StepMetrics, TensorBoard, gpu_name, peak_flops,
 };
-use loongforge_core::schedule::{CheckpointDraft, FittedCosts, StepSummary};
+use loongforge_core::schedule::{CheckpointDraft, FittedCosts, PoolChange, StepSummary};
 use serde_json::Value;
 use std::error::Error;
 use std::time::Instant;
@@ -28,6 +28,9 @@ pub struct Report {
     bad: BadSampleList,
     num_shown_bad: u64,
     last_step: Instant,
+    /// Seconds of every step but the first, which waits for the run's beginning.
+    step_seconds: Vec<f64>,
+    num_steps: usize,
     every_steps: u64,
     utilization: Option<Utilization>,
     /// What a checkpoint holds besides the engines' files.
@@ -54,6 +57,8 @@ impl Report {
             bad: BadSampleList::open(&dir.join("bad.jsonl"), composition.cursor())?,
             num_shown_bad: 0,
             last_step: Instant::now(),
+            step_seconds: Vec::new(),
+            num_steps: 0,
             every_steps: config.log.every_steps,
             utilization: Utilization::of(config, folder),
             publication: publication(config, composed, folder),
@@ -63,6 +68,10 @@ impl Report {
     fn measure(&mut self, summary: &StepSummary) -> StepMetrics {
         let seconds = self.last_step.elapsed().as_secs_f64();
         self.last_step = Instant::now();
+        if self.num_steps > 0 {
+            self.step_seconds.push(seconds);
+        }
+        self.num_steps += 1;
         let [encoder_cost, foundation_cost] = summary.costs.as_ref().map_or([None; 2], FittedCosts::seconds);
         StepMetrics {
             step: summary.step.0,
@@ -88,6 +97,7 @@ impl Report {
             aux_loss: summary.routing.as_ref().and_then(|routing| routing.aux_loss),
             z_loss: summary.routing.as_ref().and_then(|routing| routing.z_loss),
             expert_loads: summary.routing.as_ref().map_or(Vec::new(), |routing| routing.loads.clone()),
+            ledger: summary.ledger.to_string(),
             skipped: !summary.applied,
             bad_samples: self.bad.len(),
         }
@@ -147,6 +157,21 @@ impl Utilization {
     }
 }
 
+/// Fewer steps say nothing about what held them up.
+const MIN_STEPS: usize = 20;
+
+/// The time that steps take where nothing holds them up (the median) over the time that they took, and the median.
+fn goodput(seconds: &mut [f64]) -> Option<(f64, f64)> {
+    if seconds.len() < MIN_STEPS {
+        return None;
+    }
+    seconds.sort_by(f64::total_cmp);
+    let median = seconds[seconds.len() / 2];
+    // Steps that were faster than most are no gain.
+    let needed: f64 = seconds.iter().map(|&step| step.min(median)).sum();
+    Some((needed / seconds.iter().sum::<f64>(), median))
+}
+
 /// Share of the time in which the engines of a role computed.
 fn busy(summary: &StepSummary, role: Role) -> f64 {
     let of_role = summary.timings.iter().filter(|(actor, _)| actor.role == role);
@@ -170,6 +195,17 @@ impl Observer for Report {
         if let Some(progress) = &mut self.progress {
             progress.step(&metrics);
         }
+    }
+
+    fn pool(&mut self, change: &PoolChange) {
+        let names = |actors: &[ActorId]| actors.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        for (actor, reason) in &change.left {
+            self.console.line(&format!("{actor} has left: {reason}"));
+        }
+        if !change.joined.is_empty() {
+            self.console.line(&format!("{} joined", names(&change.joined)));
+        }
+        self.console.line(&format!("encoders: {}", names(&change.members)));
     }
 
     fn bad(&mut self, samples: &[BadSample]) {
@@ -199,5 +235,23 @@ impl Drop for Report {
         if let Some(progress) = self.progress.take() {
             progress.finish();
         }
+        if let Some((goodput, median)) = goodput(&mut self.step_seconds) {
+            let percent = 100.0 * goodput;
+            self.console.line(&format!("goodput {percent:.0} %: a step takes {median:.3} s where nothing holds it up"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_that_are_held_up_cost_goodput() {
+        assert_eq!(goodput(&mut [1.0; 5]), None);
+        assert_eq!(goodput(&mut [2.0; 20]), Some((1.0, 2.0)));
+        let mut held_up = [1.0; 40];
+        held_up[7] = 11.0;
+        assert_eq!(goodput(&mut held_up), Some((0.8, 1.0)));
     }
 }

@@ -38,7 +38,9 @@ fn build(recipe: &Recipe, assignment: Assignment) -> Result<Box<dyn Engine>, Eng
             Ok(Box::new(DataEngine::new(index, num_data, colocated, memory, Box::new(dataset))))
         }
         Role::Encoder | Role::Foundation => {
-            let resume = match assignment.resume {
+            // An encoder that joins takes what is trained from another one; the checkpoint may be gone by then.
+            let joins = assignment.me.role == Role::Encoder && assignment.me.index >= assignment.pools.encoder;
+            let resume = match assignment.resume.filter(|_| !joins) {
                 Some(checkpoint) => {
                     let first_step = StepId(Manifest::read(&checkpoint)?.num_steps);
                     Some((checkpoint, first_step))

@@ -1,6 +1,6 @@
 //! The scheduler's actor, and the life of a run once every engine has a link.
 
-use super::shell::{Deliver, Report, Shell};
+use super::shell::{Deliver, Evict, Report, Shell};
 use super::{Link, StopOn};
 use crate::scheduler::{Effect, Scheduler};
 use actix::prelude::*;
@@ -17,6 +17,20 @@ pub struct Conduct {
     pub stop_grace: Duration,
     /// Length of the actors' queues.
     pub queue: usize,
+    /// How long a run without encoders waits for one.
+    pub grace: Duration,
+    /// Who comes and goes while the run goes on.
+    pub changes: flume::Receiver<Change>,
+}
+
+/// A change of the encoder pool that is asked for.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub enum Change {
+    /// This encoder has come. Before it is admitted, others are told of their edges to it.
+    Join { actor: ActorId, link: Link, edges: Vec<(ActorId, Command)> },
+    /// Let this encoder go.
+    Retire(ActorId),
 }
 
 /// Runs a future where actors can live: on this thread, until it is done.
@@ -33,7 +47,7 @@ pub async fn conduct(
     links: BTreeMap<ActorId, Link>,
     conduct: Conduct,
 ) -> Result<Outcome, Failure> {
-    let Conduct { stop, stop_grace, queue } = conduct;
+    let Conduct { stop, stop_grace, queue, grace, changes } = conduct;
     let commands: Vec<_> = links.values().map(|link| link.commands.clone()).collect();
     let (done, result) = oneshot::channel();
     let address = SchedulerActor::create(|ctx| {
@@ -44,19 +58,30 @@ pub async fn conduct(
             scheduler,
             shells: links.into_iter().map(shell).collect(),
             stop_grace,
+            grace,
+            queue,
             stopping: false,
             done: Some(done),
         }
     });
+    let to_change = address.clone();
     // A full queue drops the request; whoever asked can ask again.
     let request = move || drop(address.try_send(Report(Input::StopRequested)));
     let watch = tokio::task::spawn_local(stop.watch(request));
+    let changing = tokio::task::spawn_local(async move {
+        while let Ok(change) = changes.recv_async().await {
+            // A scheduler that has ended takes no changes.
+            let _ = to_change.send(change).await;
+        }
+    });
     let result = result.await;
     watch.abort();
+    changing.abort();
     result.unwrap_or_else(|_| {
         // The actor is gone without a word: it has panicked. Nobody else would tell the engines.
         commands.iter().for_each(|commands| commands.send(Command::Stop));
-        Err(Failure { actor: ActorId::SCHEDULER, cause: "the scheduler panicked, which is a bug of loongforge".into() })
+        let cause = "the scheduler panicked, which is a bug of loongforge".into();
+        Err(Failure { actor: ActorId::SCHEDULER, cause, is_loss: false })
     })
 }
 
@@ -64,6 +89,8 @@ struct SchedulerActor {
     scheduler: Scheduler,
     shells: BTreeMap<ActorId, Addr<Shell>>,
     stop_grace: Duration,
+    grace: Duration,
+    queue: usize,
     stopping: bool,
     done: Option<oneshot::Sender<Result<Outcome, Failure>>>,
 }
@@ -79,12 +106,39 @@ impl Handler<Report> for SchedulerActor {
         for effect in self.scheduler.on(input) {
             match effect {
                 Effect::Send(actor, command) => self.send(actor, command, ctx),
+                Effect::Evict(actor) => {
+                    if let Some(shell) = self.shells.remove(&actor) {
+                        shell.do_send(Evict);
+                    }
+                }
+                Effect::Paused(epoch) => {
+                    tracing::warn!("no encoder is left: waiting {:?} for one", self.grace);
+                    ctx.run_later(self.grace, move |_, ctx| ctx.notify(Report(Input::GraceOver(epoch))));
+                }
                 Effect::Finished(result) => {
                     // A receiver that is gone wants no result.
                     let _ = self.done.take().map(|done| done.send(result));
                     ctx.stop();
                 }
             }
+        }
+    }
+}
+
+impl Handler<Change> for SchedulerActor {
+    type Result = ();
+
+    fn handle(&mut self, change: Change, ctx: &mut Self::Context) {
+        match change {
+            Change::Join { actor, link, edges } => {
+                for (peer, command) in edges {
+                    self.send(peer, command, ctx);
+                }
+                let shell = Shell::new(actor, link, ctx.address().recipient(), self.queue);
+                self.shells.insert(actor, shell.start());
+                self.handle(Report(Input::Joined(actor)), ctx);
+            }
+            Change::Retire(actor) => self.handle(Report(Input::Retire(actor)), ctx),
         }
     }
 }
@@ -100,7 +154,9 @@ impl SchedulerActor {
                 }
             });
         }
-        if let Err(SendError::Full(Deliver(command))) = self.shells[&actor].try_send(Deliver(command)) {
+        // Who was evicted needs no commands.
+        let Some(shell) = self.shells.get(&actor) else { return };
+        if let Err(SendError::Full(Deliver(command))) = shell.try_send(Deliver(command)) {
             panic!("the shell of {actor} is overrun by {command:?}");
         }
     }

@@ -8,7 +8,9 @@ pub struct Link {
     /// Ends when the engine has.
     pub events: flume::Receiver<Event>,
     /// Asked once events have ended: how the engine did. Must not wait for anything but that.
-    pub end: Box<dyn FnOnce() -> String>,
+    pub end: Box<dyn FnOnce() -> String + Send>,
+    /// Ends its process by force, where that can be done from here.
+    pub kill: Option<Box<dyn FnOnce() + Send>>,
 }
 
 /// Where commands go.

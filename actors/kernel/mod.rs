@@ -10,7 +10,7 @@ mod shell;
 mod stop;
 mod thread;
 
-pub use conduct::{Conduct, conduct, in_system};
+pub use conduct::{Change, Conduct, conduct, in_system};
 pub use link::{Commands, Link};
 pub use stop::StopOn;
 pub use thread::spawn;

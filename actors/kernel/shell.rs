@@ -19,6 +19,11 @@ pub(super) struct Shell {
 #[rtype(result = "()")]
 pub(super) struct Deliver(pub Command);
 
+/// From the scheduler: have nothing to do with the engine any more.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct Evict;
+
 /// To the scheduler: this happened.
 #[derive(Message)]
 #[rtype(result = "()")]
@@ -55,6 +60,18 @@ impl Handler<Deliver> for Shell {
         if let Some(link) = &self.link {
             link.commands.send(command);
         }
+    }
+}
+
+impl Handler<Evict> for Shell {
+    type Result = ();
+
+    /// Its connection closes with the link: an engine that lives learns that it is out.
+    fn handle(&mut self, Evict: Evict, ctx: &mut Self::Context) {
+        if let Some(kill) = self.link.take().and_then(|link| link.kill) {
+            kill();
+        }
+        ctx.stop();
     }
 }
 

@@ -6,14 +6,17 @@ use super::join::JoinError;
 use loongforge_core::message::ActorId;
 use loongforge_core::schedule::PoolSizes;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
 
 /// Makes the command of one actor's process, which is to join at the given address.
 pub type Start = Box<dyn Fn(ActorId, &Path) -> std::process::Command>;
@@ -25,49 +28,115 @@ const INDEX: &str = "LOONGFORGE_INDEX";
 /// How long children may take to end after their actors have.
 const GRACE: Duration = Duration::from_secs(10);
 
-type Exit = watch::Receiver<Option<String>>;
+/// Deaths of one place in the pool within `CRASH_WINDOW` after which it is given up.
+const MAX_DEATHS: usize = 3;
+const CRASH_WINDOW: Duration = Duration::from_secs(600);
+/// How long a dead encoder's place stays empty: a run that ends takes its processes with it.
+const RESTART_DELAY: Duration = Duration::from_millis(100);
 
-/// Children that are running, killed when this is dropped.
+/// Ends of children that nobody has heard of yet.
+const MAX_ENDS: usize = 4096;
+
+/// A handle on a child.
+#[derive(Clone)]
+pub struct Process {
+    exit: watch::Receiver<Option<String>>,
+    kill: Arc<Notify>,
+}
+
+impl Process {
+    /// How it ended, once it has; `None` where it does not.
+    pub async fn exit(mut self) -> Option<String> {
+        let ended = tokio::time::timeout(GRACE, self.exit.wait_for(Option::is_some)).await.ok()?.ok()?;
+        ended.clone()
+    }
+
+    pub fn kill(&self) {
+        self.kill.notify_one();
+    }
+}
+
+/// Children that are running, killed when this is dropped. Without a `start` there never are any.
 #[derive(Default)]
 pub(super) struct Children {
-    exits: BTreeMap<ActorId, Exit>,
-    waits: tokio::task::JoinSet<()>,
+    start: Option<Start>,
+    address: PathBuf,
+    processes: RefCell<BTreeMap<ActorId, Process>>,
+    waits: RefCell<JoinSet<()>>,
+    /// Places of the encoder pool: who has each, and when those who had it died.
+    places: RefCell<BTreeMap<u32, Place>>,
+    /// Who has ended, and whether in order.
+    ends: RefCell<Option<flume::Receiver<(ActorId, bool)>>>,
+    ended: Option<flume::Sender<(ActorId, bool)>>,
+}
+
+#[derive(Default)]
+struct Place {
+    holder: Option<ActorId>,
+    deaths: Vec<Instant>,
 }
 
 impl Children {
+    /// Starts the processes of all actors.
+    ///
+    /// # Errors
+    /// One cannot be started.
     pub fn start(start: Start, pools: PoolSizes, address: &Path) -> Result<Self, RunError> {
-        let mut children = Self::default();
-        for actor in pools.actors() {
-            let mut command = Command::from(start(actor, address));
-            command.env(PARENT, std::process::id().to_string()).env(INDEX, actor.index.to_string());
-            // Their own group: Ctrl-C is for the scheduler, which stops them in order.
-            command
-                .stdin(Stdio::null())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .process_group(0)
-                .kill_on_drop(true);
-            let named = |source| RunError::Start { what: format!("the process of {actor}"), source };
-            let mut child = command.spawn().map_err(named)?;
-            tokio::spawn(pass_on(actor, child.stdout.take()));
-            tokio::spawn(pass_on(actor, child.stderr.take()));
-            let (ended, exit) = watch::channel(None);
-            children.exits.insert(actor, exit);
-            children.waits.spawn(wait(child, ended));
+        let (ended, ends) = flume::bounded(MAX_ENDS);
+        let children = Self {
+            start: Some(start),
+            address: address.to_owned(),
+            ended: Some(ended),
+            ends: RefCell::new(Some(ends)),
+            ..Self::default()
+        };
+        pools.actors().try_for_each(|actor| children.spawn(actor))?;
+        for index in 0..pools.encoder {
+            let place = Place { holder: Some(ActorId::encoder(index)), deaths: Vec::new() };
+            children.places.borrow_mut().insert(index, place);
         }
         Ok(children)
     }
 
+    fn spawn(&self, actor: ActorId) -> Result<(), RunError> {
+        let Some(start) = &self.start else { return Ok(()) };
+        let mut command = Command::from(start(actor, &self.address));
+        command.env(PARENT, std::process::id().to_string()).env(INDEX, actor.index.to_string());
+        // Their own group: Ctrl-C is for the scheduler, which stops them in order.
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
+        let named = |source| RunError::Start { what: format!("the process of {actor}"), source };
+        let mut child = command.spawn().map_err(named)?;
+        tokio::spawn(pass_on(actor, child.stdout.take()));
+        tokio::spawn(pass_on(actor, child.stderr.take()));
+        let ((ended, exit), kill) = (watch::channel(None), Arc::new(Notify::new()));
+        let process = Process { exit, kill: kill.clone() };
+        self.processes.borrow_mut().insert(actor, process);
+        let ends = self.ended.clone();
+        self.waits.borrow_mut().spawn(async move {
+            let (reason, in_order) = wait(child, &kill).await;
+            let _ = ended.send(Some(reason));
+            if let Some(ends) = ends {
+                let _ = ends.send((actor, in_order));
+            }
+        });
+        Ok(())
+    }
+
     /// The first child that ends; for ever where there are none.
     pub async fn first_end(&self) -> JoinError {
-        let ends = self.exits.iter().map(|(&actor, exit)| {
-            let mut exit = exit.clone();
-            Box::pin(async move {
-                let reason = exit.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
-                JoinError::ChildEnded { actor, reason: reason.unwrap_or_default() }
+        let ends = self
+            .processes
+            .borrow()
+            .iter()
+            .map(|(&actor, process)| {
+                let mut exit = process.exit.clone();
+                Box::pin(async move {
+                    let reason = exit.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
+                    JoinError::ChildEnded { actor, reason: reason.unwrap_or_default() }
+                })
             })
-        });
-        let mut ends: Vec<_> = ends.collect();
+            .collect::<Vec<_>>();
+        let mut ends = ends;
         std::future::poll_fn(move |context| {
             ends.iter_mut()
                 .map(|end| end.as_mut().poll(context))
@@ -77,29 +146,89 @@ impl Children {
         .await
     }
 
-    /// How the process of `actor` ended, once it has; `None` where it is not a child.
-    pub fn exit(&self, actor: ActorId) -> impl Future<Output = Option<String>> + Send + 'static {
-        let exit = self.exits.get(&actor).cloned();
-        async move {
-            let mut exit = exit?;
-            let ended = tokio::time::timeout(GRACE, exit.wait_for(Option::is_some)).await.ok()?.ok()?;
-            ended.clone()
+    /// The process of `actor`, where it is a child.
+    pub fn process(&self, actor: ActorId) -> Option<Process> {
+        self.processes.borrow().get(&actor).cloned()
+    }
+
+    /// Starts another process in the place of each encoder that dies, for ever; not where they die too often.
+    pub async fn replace(&self, next_index: impl Fn() -> u32) {
+        let ends = self.ends.borrow_mut().take();
+        let Some(ends) = ends else { return std::future::pending().await };
+        while let Ok((actor, in_order)) = ends.recv_async().await {
+            let Some(number) = self.give_up(actor, in_order) else { continue };
+            tokio::time::sleep(RESTART_DELAY).await;
+            self.begin(number, ActorId::encoder(next_index()));
         }
     }
 
+    /// The place that `actor` had, if it is to be filled again.
+    fn give_up(&self, actor: ActorId, in_order: bool) -> Option<u32> {
+        let mut places = self.places.borrow_mut();
+        let (&number, place) = places.iter_mut().find(|(_, place)| place.holder == Some(actor))?;
+        place.holder = None;
+        if in_order {
+            places.remove(&number);
+            return None;
+        }
+        place.deaths.retain(|death| death.elapsed() < CRASH_WINDOW);
+        place.deaths.push(Instant::now());
+        if place.deaths.len() > MAX_DEATHS {
+            let deaths = place.deaths.len();
+            tracing::error!("{actor} is the last of {deaths} in its place that died within 10 minutes: none follows");
+            places.remove(&number);
+            return None;
+        }
+        Some(number)
+    }
+
+    fn begin(&self, place: u32, actor: ActorId) {
+        match self.spawn(actor) {
+            Ok(()) => self.places.borrow_mut().entry(place).or_default().holder = Some(actor),
+            Err(error) => tracing::error!("{error}"),
+        }
+    }
+
+    /// Sees to it that so many encoders are here or about to come; those of `members` beyond are returned, to be let go.
+    pub fn scale(&self, encoders: u32, members: &[ActorId], next_index: impl Fn() -> u32) -> Vec<ActorId> {
+        let here = self.places.borrow().len() as u32;
+        for _ in here..encoders {
+            let index = next_index();
+            self.begin(index, ActorId::encoder(index));
+        }
+        let num_over = here.saturating_sub(encoders) as usize;
+        members.iter().rev().take(num_over).copied().collect()
+    }
+
+    /// Encoders that have a place, in order.
+    pub fn encoders(&self) -> Vec<ActorId> {
+        let mut encoders: Vec<ActorId> = self.places.borrow().values().filter_map(|place| place.holder).collect();
+        encoders.sort();
+        encoders
+    }
+
     /// Waits for those that end by themselves and kills the others.
-    pub async fn finish(mut self) {
-        let all = async { while self.waits.join_next().await.is_some() {} };
+    pub async fn finish(&self) {
+        let mut waits = std::mem::take(&mut *self.waits.borrow_mut());
+        let all = async { while waits.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(GRACE, all).await;
     }
 }
 
-async fn wait(mut child: Child, ended: watch::Sender<Option<String>>) {
-    let reason = match child.wait().await {
-        Ok(status) => format!("its process ended: {status}"),
-        Err(error) => error.to_string(),
+/// How the child ended, and whether in order.
+async fn wait(mut child: Child, kill: &Notify) -> (String, bool) {
+    let status = tokio::select! {
+        status = child.wait() => status,
+        () = kill.notified() => {
+            // One that has ended by itself needs no killing.
+            let _ = child.start_kill();
+            child.wait().await
+        }
     };
-    let _ = ended.send(Some(reason));
+    match status {
+        Ok(status) => (format!("its process ended: {status}"), status.success()),
+        Err(error) => (error.to_string(), false),
+    }
 }
 
 async fn pass_on(actor: ActorId, output: Option<impl AsyncRead + Unpin>) {

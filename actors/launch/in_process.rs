@@ -49,7 +49,9 @@ pub fn run_in_process(
         }
     }
     let scheduler = Scheduler::new(Coordinator::new(spec.coordinator), observer);
-    let how = Conduct { stop: spec.stop, stop_grace: spec.stop_grace, queue };
+    // Nobody can come to a run in one process.
+    let (_, changes) = flume::bounded(1);
+    let how = Conduct { stop: spec.stop, stop_grace: spec.stop_grace, queue, grace: spec.grace, changes };
     Ok(in_system(conduct(scheduler, links, how))?)
 }
 

@@ -3,12 +3,14 @@
 mod children;
 mod in_process;
 pub mod join;
+mod scale;
 mod serve;
 mod spec;
 mod topology;
 
-pub use children::Start;
+pub use children::{Process, Start};
 pub use in_process::run_in_process;
+pub use scale::scale_run;
 pub use serve::{Meeting, serve_role, serve_scheduler};
 pub use spec::{Assignment, EngineFactory, RunError, RunSpec};
 pub use topology::{EdgeSpec, topology};

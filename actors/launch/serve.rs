@@ -1,18 +1,22 @@
 //! One process per actor on one host: the scheduler's process and an engine's process.
 
 use super::children::{Children, Start};
-use super::join::{Down, JoinError, Joined, Roster, Up, gather, join, remote_link, turn_away};
+use super::join::{Desk, Down, JoinError, Joined, Roster, Up, Wish, gather, join, remote_link};
 use super::{Assignment, EngineFactory, RunError, RunSpec};
-use crate::kernel::{Conduct, Link, conduct, in_system, spawn};
+use crate::kernel::{Change, Conduct, Link, conduct, in_system, spawn};
 use crate::scheduler::{Observer, Scheduler};
-use loongforge_core::message::{ActorId, Event, Role};
+use loongforge_core::message::{ActorId, Command, Event, Role};
 use loongforge_core::schedule::{Coordinator, Failure, Outcome};
-use loongforge_core::transport::{Edge, Mail, Mailbox, SlabEdge, SlabListener};
+use loongforge_core::transport::{Edge, Mail, MailSender, Mailbox, SlabEdge, SlabListener};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 use tokio::net::{UnixListener, UnixStream};
 
 /// How the processes of a run find each other.
@@ -47,6 +51,7 @@ pub fn serve_scheduler(
         rendezvous: rendezvous.path().into(),
         queue,
         timeout: meeting.timeout,
+        lease: spec.lease,
     };
     in_system(async move {
         let (listener, _socket) = listen(&meeting.address)?;
@@ -54,18 +59,47 @@ pub fn serve_scheduler(
             Some(start) => Children::start(start, roster.pools, &meeting.address)?,
             None => Children::default(),
         };
+        let children = Rc::new(children);
         let accept = async || listener.accept().await.map(|(stream, _)| stream);
         let members = tokio::select! {
             members = gather(&accept, &roster) => members?,
             ended = children.first_end() => return Err(ended.into()),
         };
-        let link = |(actor, member)| (actor, remote_link(member, queue, children.exit(actor)));
-        let links: BTreeMap<ActorId, Link> = members.into_iter().map(link).collect();
+        let is_elastic = spec.coordinator.elastic && spec.coordinator.pools.encoder > 0;
+        let desk = Desk::new(roster, &members, is_elastic);
+        let link = {
+            let children = children.clone();
+            move |actor: ActorId, member| {
+                // What a run cannot go on without is given more time.
+                let lease = if is_elastic && actor.role == Role::Encoder { spec.lease } else { 12 * spec.lease };
+                remote_link(member, queue, lease, children.process(actor))
+            }
+        };
+        let links = members.into_iter().map(|(actor, member)| (actor, link(actor, member)));
+        let links: BTreeMap<ActorId, Link> = links.collect();
         let scheduler = Scheduler::new(Coordinator::new(spec.coordinator), observer);
-        let how = Conduct { stop: spec.stop, stop_grace: spec.stop_grace, queue };
+        let (change, changes) = flume::bounded(queue);
+        let how = Conduct { stop: spec.stop, stop_grace: spec.stop_grace, queue, grace: spec.grace, changes };
+        let wish = {
+            let (children, desk) = (children.clone(), desk.clone());
+            let link = Rc::new(link);
+            move |wish| match wish {
+                Wish::Join { actor, member, edges } => {
+                    let _ = change.try_send(Change::Join { actor, link: link(actor, member), edges });
+                }
+                Wish::Scale { encoders, answer } => {
+                    let members = children.encoders();
+                    for actor in children.scale(encoders, &members, || desk.next_index()) {
+                        let _ = change.try_send(Change::Retire(actor));
+                    }
+                    answer(Down::Scaling { from: members.len() as u32 });
+                }
+            }
+        };
         let result = tokio::select! {
             result = conduct(scheduler, links, how) => result,
-            () = turn_away(accept) => unreachable!("it never ends"),
+            () = desk.clone().open(accept, wish) => unreachable!("it never ends"),
+            () = children.replace(|| desk.next_index()), if is_elastic => unreachable!("it never ends"),
         };
         children.finish().await;
         Ok(result?)
@@ -105,7 +139,7 @@ async fn serve(
 ) -> Result<(), RunError> {
     let Joined { welcome, listener, mut sender, mut receiver } = joined;
     let me = welcome.assignment.me;
-    let failed = |cause: String| RunError::Failed(Failure { actor: me, cause });
+    let failed = |cause: String| RunError::Failed(Failure { actor: me, cause, is_loss: false });
     let mailbox = Mailbox::new(welcome.producers.len(), welcome.queue);
     let mail = mailbox.sender();
     let mut edges: BTreeMap<ActorId, Box<dyn Edge>> = BTreeMap::new();
@@ -115,6 +149,9 @@ async fn serve(
     }
     // Everyone connects before accepting, and connecting waits for nobody.
     listener.accept(&welcome.producers, &mail, Duration::from_secs(60)).map_err(|error| failed(error.to_string()))?;
+    let _door = Door::open(listener, mail.clone())
+        .map_err(|source| RunError::Start { what: format!("the door of {me}"), source })?;
+    let lease = welcome.lease;
 
     let build = make_engine(welcome.assignment);
     let link = spawn(me, build, mailbox, edges, welcome.queue)
@@ -123,6 +160,13 @@ async fn serve(
     let listen = tokio::spawn(async move {
         let reason = loop {
             match receiver.recv().await {
+                Ok(Some(Down::Command(Command::Connect { to, credit, path }))) => {
+                    // One that is gone again is no loss: the scheduler knows.
+                    match SlabEdge::connect(&path, me, to, credit as usize, &mail) {
+                        Ok(edge) => drop(mail.send(Mail::Edge { to, edge: Box::new(edge) })),
+                        Err(error) => tracing::warn!("no edge to {to}: {error}"),
+                    }
+                }
                 Ok(Some(Down::Command(command))) => commands.send(command),
                 Ok(Some(other)) => break format!("it said {other:?}, which was not its turn"),
                 Ok(None) => break "its process ended".to_owned(),
@@ -133,7 +177,16 @@ async fn serve(
         drop(mail.send(Mail::Gone { peer: ActorId::SCHEDULER, reason }));
     });
     let mut last = None;
-    while let Ok(event) = link.events.recv_async().await {
+    let mut sign = tokio::time::interval(lease / 4);
+    loop {
+        let event = tokio::select! {
+            event = link.events.recv_async() => event,
+            _ = sign.tick() => {
+                let _ = sender.send(&Up::Alive).await;
+                continue;
+            }
+        };
+        let Ok(event) = event else { break };
         // A scheduler that is gone is learnt from the other half.
         let _ = sender.send(&Up::Event(event.clone())).await;
         last = Some(event);
@@ -150,6 +203,41 @@ async fn serve(
     let _ = sender.close().await;
     listen.abort();
     result
+}
+
+/// Lets encoders that join a run connect their edges, on a thread of its own that ends with it.
+struct Door {
+    closed: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Door {
+    /// How long it may take to close.
+    const PULSE: Duration = Duration::from_millis(100);
+
+    fn open(listener: SlabListener, mail: MailSender) -> io::Result<Self> {
+        let closed = Arc::new(AtomicBool::new(false));
+        let is_closed = closed.clone();
+        let body = move || {
+            while !is_closed.load(SeqCst) {
+                let is_encoder = |from: ActorId| from.role == Role::Encoder;
+                if let Err(error) = listener.accept_one(is_encoder, &mail, Instant::now() + Self::PULSE) {
+                    tracing::warn!("an edge is refused: {error}");
+                    std::thread::sleep(Self::PULSE);
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("door".into()).spawn(body)?;
+        Ok(Self { closed, thread: Some(thread) })
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.closed.store(true, SeqCst);
+        // It does not panic, and if it did there would be nothing left to do.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
 }
 
 /// Removes the socket's file.

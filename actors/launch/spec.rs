@@ -32,6 +32,10 @@ pub struct RunSpec {
     pub stop: StopOn,
     /// How long an engine may take to stop before it is given up.
     pub stop_grace: Duration,
+    /// How long a run without encoders waits for one.
+    pub grace: Duration,
+    /// An actor's process that gives no sign of life for so long is taken for dead.
+    pub lease: Duration,
 }
 
 impl RunSpec {

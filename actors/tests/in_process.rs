@@ -28,6 +28,8 @@ fn run(
         queue: 1,
         stop: StopOn::Channel(requests),
         stop_grace: Duration::from_secs(60),
+        grace: Duration::from_secs(60),
+        lease: Duration::from_secs(2),
     };
     let make_engine = |assignment: Assignment| -> EngineFactory {
         let script = script.clone();

@@ -32,6 +32,14 @@ struct World {
     events: BTreeMap<ActorId, flume::Receiver<Event>>,
     credits: Vec<Credit>,
     publishing: Vec<StepId>,
+    script: Script,
+    pools: PoolSizes,
+    plan_credits: EdgeCredits,
+    queue: usize,
+    num_encoders: u32,
+    /// Excluded, though they live: what they do must not count.
+    zombies: Vec<ActorId>,
+    num_changes: usize,
     log: Log,
     result: Option<Result<Outcome, Failure>>,
     chance: u64,
@@ -58,8 +66,16 @@ impl World {
             nodes.insert(me, Node { engine: engine(me, pools.data, script), mailbox, ports });
             events.insert(me, receiver);
         }
+        let (plan_credits, queue) = (spec.plan.credits, spec.max_unanswered());
         let coordinator = Coordinator::new(spec);
         Self {
+            script: script.clone(),
+            pools,
+            plan_credits,
+            queue,
+            num_encoders: pools.encoder,
+            zombies: vec![],
+            num_changes: 0,
             coordinator,
             nodes,
             events,
@@ -74,6 +90,83 @@ impl World {
     fn random(&mut self, below: usize) -> usize {
         self.chance = fake::mix(self.chance, 5);
         self.chance as usize % below
+    }
+
+    /// Changes the encoder pool: `what` is drawn. True if something changed.
+    fn change(&mut self, what: usize) {
+        let live: Vec<ActorId> = self
+            .nodes
+            .keys()
+            .copied()
+            .filter(|actor| actor.role == Role::Encoder && !self.zombies.contains(actor))
+            .collect();
+        if live.is_empty() || self.nodes.len() == live.len() + self.zombies.len() {
+            // The run is ending.
+            return;
+        }
+        let who = live[self.random(live.len())];
+        // The last one that has the parameters must stay: a joiner may not have them yet.
+        let last = live.len() == 1 || self.random(2) == 0 && live.len() < 3;
+        match what % 4 {
+            0 if !last => {
+                self.nodes.remove(&who);
+                self.input(Input::Gone(who, "killed".into()));
+            }
+            1 if !last => {
+                self.zombies.push(who);
+                self.input(Input::Gone(who, "no sign of life".into()));
+            }
+            2 if !last => self.input(Input::Retire(who)),
+            _ => self.join(),
+        }
+    }
+
+    fn join(&mut self) {
+        if !self.pools.actors().all(|actor| actor.role == Role::Encoder || self.nodes.contains_key(&actor)) {
+            return;
+        }
+        let me = ActorId::encoder(self.num_encoders);
+        self.num_encoders += 1;
+        let mailbox = Mailbox::new(8, self.queue);
+        let (sender, receiver) = flume::bounded(1000);
+        let pools = PoolSizes { encoder: self.num_encoders, ..self.pools };
+        let mut outgoing: BTreeMap<ActorId, Box<dyn Edge>> = BTreeMap::new();
+        for edge in topology(pools, self.plan_credits).into_iter().filter(|edge| edge.from == me || edge.to == me) {
+            let node =
+                |actor: &ActorId| if *actor == me { mailbox.sender() } else { self.nodes[actor].mailbox.sender() };
+            let local = LocalEdge::new(edge.from, node(&edge.from), node(&edge.to), edge.credit as usize);
+            self.credits.push(local.credit());
+            match edge.from == me {
+                true => drop(outgoing.insert(edge.to, Box::new(local))),
+                false => self.nodes.get_mut(&edge.from).expect("it lives").ports.connect(me, Box::new(local)),
+            }
+        }
+        let ports = Ports::new(me, sender, outgoing);
+        ports.emit(Event::Ready);
+        self.nodes.insert(me, Node { engine: engine(me, self.pools.data, &self.script), mailbox, ports });
+        self.events.insert(me, receiver);
+        self.input(Input::Joined(me));
+    }
+
+    /// As `run`, with a change of the pool after so many events, again and again.
+    fn run_changing(mut self, changes: &[(usize, usize)]) -> (Log, Result<Outcome, Failure>, usize) {
+        // A run that has not begun needs all that it begins with.
+        for (actor, events) in self.events.clone() {
+            self.input(Input::Event(actor, events.try_recv().expect("it is ready")));
+        }
+        let mut num_events = 0;
+        let mut changes = changes.iter().copied().peekable();
+        while self.result.is_none() {
+            if let Some((_, what)) = changes.next_if(|(at, _)| *at <= num_events) {
+                num_events = 0;
+                self.change(what);
+                continue;
+            }
+            num_events += usize::from(self.something());
+        }
+        self.nodes.retain(|actor, _| !self.zombies.contains(actor));
+        assert!(self.nodes.is_empty(), "everyone has ended");
+        (self.log, self.result.expect("the loop has ended"), self.num_changes)
     }
 
     /// Does things in a random order until the run has ended. `stop_at`: events after which a stop is requested.
@@ -135,10 +228,16 @@ impl World {
                 self.nodes.remove(&actor);
                 Ok(())
             }
-            Mail::Command(command) => node.engine.command(command, &mut node.ports),
+            Mail::Command(command) => {
+                if let Command::Regroup(regroup) = &command {
+                    regroup.left().for_each(|peer| node.ports.leave(peer));
+                }
+                node.engine.command(command, &mut node.ports)
+            }
+            Mail::Parcel { from, .. } if node.ports.is_gone(from) => Ok(()),
             Mail::Parcel { from, parcel } => node.engine.arrive(from, parcel, &mut node.ports),
             Mail::Credit => node.ports.flush(),
-            Mail::Gone { .. } => unreachable!("local edges do not close"),
+            Mail::Gone { .. } | Mail::Edge { .. } => unreachable!("local edges do not close"),
         };
         self.check(actor, result);
         true
@@ -170,17 +269,19 @@ impl World {
                         plan.units.iter_mut().for_each(|unit| unit.encoder = 0);
                         self.log.plans.push(plan);
                     }
-                    if let Some(node) = self.nodes.get(&actor) {
+                    if let Some(node) = self.nodes.get(&actor).filter(|_| !self.zombies.contains(&actor)) {
                         node.mailbox.sender().send(Mail::Command(command)).expect("its mailbox is here");
                     }
                 }
                 Output::Step(summary) => {
                     // How encoders share work depends on their number.
                     let balance = StepBalance { encoder: Imbalance::default(), ..summary.balance };
-                    self.log.steps.push(StepSummary { timings: vec![], balance, ..summary });
+                    self.log.steps.push(StepSummary { timings: vec![], balance, ..*summary });
                 }
                 Output::Bad(samples) => self.log.bad.extend(samples),
-                Output::Prepare(..) => {}
+                Output::Prepare(..) | Output::Paused(_) => {}
+                Output::Pool(_) => self.num_changes += 1,
+                Output::Evict(actor) => self.zombies.push(actor),
                 Output::Publish(draft) => {
                     let files = draft.files.into_iter().map(|file| file.name).collect();
                     self.log.published.push((draft.step, draft.state, files));
@@ -271,6 +372,29 @@ proptest! {
             Err(failure) => prop_assert_eq!(failure.to_string(), format!("{actor}: injected failure")),
             Ok(outcome) => prop_assert_eq!(outcome, Outcome::Completed),
         }
+    }
+
+    #[test]
+    fn encoders_that_die_hang_come_and_go_change_nothing(
+        seed: u64,
+        encoders in 1_u32..5,
+        foundation in 1_u32..3,
+        frozen: bool,
+        changes in prop::collection::vec((0_usize..40, 0_usize..4), 1..12),
+    ) {
+        let pools = pools(2, encoders, foundation);
+        let script = Script { frozen, ..Script::default() };
+        let elastic = CoordinatorSpec { elastic: true, encoder_trained: !frozen, ..spec(pools, STEPS) };
+        let (log, result, num_changes) = World::new(elastic, &script, seed).run_changing(&changes);
+        match result {
+            // The last one that had the parameters has died.
+            Err(failure) => prop_assert!(!frozen && failure.is_loss && failure.actor.role == Role::Encoder, "{failure}"),
+            Ok(outcome) => {
+                prop_assert_eq!(outcome, Outcome::Completed);
+                prop_assert_eq!(&log, &reference(pools, &script));
+            }
+        }
+        prop_assert!(num_changes <= 2 * changes.len());
     }
 
     #[test]

@@ -66,6 +66,8 @@ fn run_spec(dir: &Path) -> RunSpec {
         queue: 1,
         stop: StopOn::Nothing,
         stop_grace: Duration::from_secs(60),
+        grace: Duration::from_secs(60),
+        lease: Duration::from_secs(2),
     }
 }
 

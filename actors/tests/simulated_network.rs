@@ -3,7 +3,7 @@
 mod fake;
 
 use fake::{sample, spec};
-use loongforge_actors::launch::join::{Down, Joined, Member, Roster, Up, gather, join, remote_link, turn_away};
+use loongforge_actors::launch::join::{Desk, Down, Joined, Member, Roster, Up, gather, join, remote_link};
 use loongforge_core::message::*;
 use loongforge_core::schedule::*;
 use std::cell::Cell;
@@ -34,7 +34,14 @@ async fn member(role: Role, config: &'static str, steps_done: Rc<Cell<u64>>) -> 
             }
             Command::Plan(plan) if role != Role::Data => {
                 let (loss, timings) = (plan.step.0 as f64, Timings::default());
-                Event::Reduced(StepReport { step: plan.step, loss, grad_square_sum: 1.0, routing: None, timings })
+                Event::Reduced(StepReport {
+                    step: plan.step,
+                    epoch: Epoch(0),
+                    loss,
+                    grad_square_sum: 1.0,
+                    routing: None,
+                    timings,
+                })
             }
             Command::Commit(Commit { step, .. }) | Command::Abort { step } => {
                 steps_done.set(steps_done.get() + 1);
@@ -65,12 +72,14 @@ async fn scheduler(timeout: Duration) -> Ended {
         rendezvous: "rendezvous".into(),
         queue: spec.max_unanswered(),
         timeout,
+        lease: Duration::from_secs(60),
     };
     let accept = async || listener.accept().await.map(|(stream, _)| stream);
     let members = gather(&accept, &roster).await?;
+    let desk = Desk::new(roster, &members, false);
     tokio::select! {
         result = conduct(members, spec) => result,
-        () = turn_away(accept) => unreachable!("it never ends"),
+        () = desk.open(accept, |_| ()) => unreachable!("it never ends"),
     }
 }
 
@@ -80,7 +89,7 @@ async fn conduct(members: BTreeMap<ActorId, Member>, spec: CoordinatorSpec) -> E
     let (inputs, input) = flume::bounded(100);
     let mut commands = BTreeMap::new();
     for (actor, member) in members {
-        let link = remote_link(member, spec.max_unanswered(), async { None });
+        let link = remote_link(member, spec.max_unanswered(), Duration::from_secs(60), None);
         commands.insert(actor, link.commands);
         let inputs = inputs.clone();
         tokio::task::spawn_local(async move {
@@ -102,7 +111,7 @@ async fn conduct(members: BTreeMap<ActorId, Member>, spec: CoordinatorSpec) -> E
                     Output::Step(_) => num_steps += 1,
                     Output::Publish(draft) => next.extend(coordinator.on(Input::Published(draft.step))),
                     Output::Finished(result) => return Ok((num_steps, result)),
-                    Output::Bad(_) | Output::Prepare(..) => {}
+                    _ => {}
                 }
             }
             outputs = next;

@@ -10,6 +10,7 @@ mod parity;
 mod parity_layout;
 mod plan;
 mod run;
+mod scale;
 
 use clap::{Parser, Subcommand};
 use loongforge_core::engine::error_chain;
@@ -17,12 +18,29 @@ use std::process::ExitCode;
 
 /// What a process tells the launcher that started it.
 pub mod exit {
+    use super::UsageError;
+    use loongforge_actors::RunError;
+
     /// Bad configuration or usage: never retry.
     pub const USAGE: u8 = 2;
     /// Stopped on request after a checkpoint: resume.
     pub const PREEMPTED: u8 = 3;
+    /// A process that the run cannot go on without died, more often than the run may begin again: resume elsewhere.
+    pub const LOST: u8 = 4;
+    /// The run's processes did not come together: try again.
+    pub const TRANSIENT: u8 = 75;
     /// The run failed; the first cause was printed.
     pub const FAILED: u8 = 1;
+
+    /// What an error that ends the program means for who started it.
+    pub fn of(error: &anyhow::Error) -> u8 {
+        match error.downcast_ref::<RunError>() {
+            _ if error.is::<UsageError>() => USAGE,
+            Some(RunError::Failed(failure)) if failure.is_loss => LOST,
+            Some(RunError::Join(_)) => TRANSIENT,
+            _ => FAILED,
+        }
+    }
 }
 
 /// Something that the user has to change before a second try makes sense.
@@ -61,6 +79,8 @@ Examples:
 enum Command {
     /// Train: the whole run on this machine, or one role of it
     Run(run::RunArgs),
+    /// Change the number of encoders of a run that goes on
+    Scale(scale::ScaleArgs),
     /// Check a config and show what it comes to
     Check(check::CheckArgs),
     /// Show the first steps' plan and the memory it takes, or simulate the run
@@ -83,6 +103,7 @@ impl Cli {
     pub fn dispatch(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Command::Run(args) => run::run(args),
+            Command::Scale(args) => scale::scale(args),
             Command::Check(args) => check::check(args),
             Command::Plan(args) => plan::plan(args),
             Command::Checkpoint(args) => checkpoint::checkpoint(args),
@@ -97,7 +118,12 @@ impl Cli {
     pub fn computes(&self) -> bool {
         !matches!(
             self.command,
-            Command::Check(_) | Command::Plan(_) | Command::Checkpoint(_) | Command::Data(_) | Command::Models(_)
+            Command::Check(_)
+                | Command::Plan(_)
+                | Command::Checkpoint(_)
+                | Command::Data(_)
+                | Command::Models(_)
+                | Command::Scale(_)
         )
     }
 }

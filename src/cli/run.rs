@@ -1,5 +1,6 @@
 //! `loongforge run`: a whole run on this machine, or one role of it.
 
+use super::scale::SOCKET;
 use super::{UsageError, exit};
 use crate::compose::{Composition, Resume, precision_name};
 use crate::evaluate;
@@ -28,7 +29,8 @@ Examples:
   loongforge run my.yaml --processes                      one process per actor
   loongforge run my.yaml --role encoder --join /tmp/run.sock
 
-Exit codes: 0 done; 1 failed; 2 wrong config or usage; 3 stopped on request, go on with --resume";
+Exit codes: 0 done; 1 failed; 2 wrong config or usage; 3 stopped on request, go on with --resume;
+4 lost a process that the run cannot go on without, go on with --resume; 75 its processes did not come together";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -84,7 +86,42 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         serve_role(role, meeting(address.clone()), |assignment| roles::engine(recipe, assignment))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let resume = find_resume(&args, &composition)?;
+    supervise(&args, &loaded, &console, composition, meeting)
+}
+
+/// Runs, and begins again at the last checkpoint where a child that the run cannot go on without has died.
+fn supervise(
+    args: &RunArgs,
+    loaded: &Loaded,
+    console: &Console,
+    composition: Composition,
+    meeting: impl Fn(PathBuf) -> Meeting,
+) -> anyhow::Result<ExitCode> {
+    let (mut composition, mut resume) = (composition, args.resume.clone());
+    for restart in 0.. {
+        let error = match conduct(args, resume.as_deref(), loaded, console, composition, &meeting) {
+            Err(error) => error,
+            ended => return ended,
+        };
+        if !args.processes || exit::of(&error) != exit::LOST || restart >= loaded.config.run.max_restarts {
+            return Err(error);
+        }
+        console.line(&format!("{error}; beginning again at the last checkpoint"));
+        resume = Some("auto".to_owned());
+        composition = Composition::new(loaded.config.clone())?;
+    }
+    unreachable!("the loop ends with an error")
+}
+
+fn conduct(
+    args: &RunArgs,
+    resume: Option<&str>,
+    loaded: &Loaded,
+    console: &Console,
+    composition: Composition,
+    meeting: impl Fn(PathBuf) -> Meeting,
+) -> anyhow::Result<ExitCode> {
+    let resume = find_resume(args, resume, &composition)?;
     let composition = composition.resume(resume).stop_on(StopOn::Signals);
     composition.expect_weights().map_err(|error| UsageError::of(&error))?;
     super::check::open(composition.config()).map_err(|error| UsageError::of(error.as_ref()))?;
@@ -99,19 +136,40 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         None if args.processes => {
             let folder = tempfile::Builder::new().prefix("loongforge-").tempdir()?;
             let (_, spec) = composition.into_parts();
-            serve_scheduler(spec, meeting(folder.path().join("run.sock")), Some(child(&args)?), Box::new(report))?
+            let address = folder.path().join("run.sock");
+            let _sign = Sign::put_up(&config.run.dir, &address);
+            serve_scheduler(spec, meeting(address), Some(child(args)?), Box::new(report))?
         }
         None => composition.run(Box::new(report))?,
     };
     match outcome {
         Outcome::Completed => {
-            evaluate::after_run(&config, &console)?;
+            evaluate::after_run(&config, console)?;
             Ok(ExitCode::SUCCESS)
         }
         Outcome::Preempted => {
             console.line("stopped on request; go on with --resume");
             Ok(ExitCode::from(exit::PREEMPTED))
         }
+    }
+}
+
+/// A link in the run's folder to the scheduler's socket, for who looks for the run; gone with it.
+struct Sign(PathBuf);
+
+impl Sign {
+    /// A folder without links is no reason not to run.
+    fn put_up(dir: &Path, address: &Path) -> Self {
+        let link = dir.join(SOCKET);
+        let _ = std::fs::remove_file(&link);
+        let _ = std::os::unix::fs::symlink(address, &link);
+        Self(link)
+    }
+}
+
+impl Drop for Sign {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
     }
 }
 
@@ -141,10 +199,14 @@ fn expect_equals_sign(args: &RunArgs) -> anyhow::Result<()> {
 }
 
 /// The checkpoint that `--resume` means.
-fn find_resume(args: &RunArgs, composition: &Composition) -> anyhow::Result<Option<Resume>> {
-    let Some(wanted) = &args.resume else { return Ok(None) };
+fn find_resume(
+    args: &RunArgs,
+    wanted: Option<&str>,
+    composition: &Composition,
+) -> anyhow::Result<Option<Resume>> {
+    let Some(wanted) = wanted else { return Ok(None) };
     let config = composition.config();
-    let checkpoint = match wanted.as_str() {
+    let checkpoint = match wanted {
         "auto" => match latest(&config.checkpoint.dir)? {
             Some(checkpoint) => checkpoint,
             // A launcher may pass --resume from the first start on.

@@ -2,6 +2,7 @@
 
 mod equality;
 mod experts;
+mod faults;
 mod fixture;
 mod kinds;
 mod processes;

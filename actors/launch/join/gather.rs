@@ -27,6 +27,7 @@ pub struct Roster {
     pub rendezvous: PathBuf,
     pub queue: usize,
     pub timeout: Duration,
+    pub lease: Duration,
 }
 
 /// A connected actor.
@@ -36,6 +37,11 @@ pub struct Member {
     /// Where its edges come in.
     pub edges: PathBuf,
 }
+
+/// What who comes too late is told.
+pub(super) const BEGUN: &str = "the run has begun, with all its actors";
+pub(super) const OTHER_CONFIG: &str =
+    "its configuration is not this run's; give all processes the same file and overrides";
 
 type Heard = Result<(Option<ActorId>, Member, Option<Up>), LinkError>;
 
@@ -67,7 +73,7 @@ where
                     let wanted = |actor: &ActorId| actor.role == role && index.is_none_or(|index| index == actor.index);
                     let place = roster.pools.actors().filter(wanted).find(|actor| !taken.contains(actor));
                     let answer = match place {
-                        _ if config != roster.config => refused("its configuration is not this run's; give all processes the same file and overrides"),
+                        _ if config != roster.config => refused(OTHER_CONFIG),
                         None => refused(&format!("this run has no place left for another {role} actor")),
                         Some(actor) => Down::Assigned(actor),
                     };
@@ -101,25 +107,11 @@ where
     Ok(members)
 }
 
-/// Tells everyone who comes after [`gather`] that there is no place left, for ever.
-pub async fn turn_away<S>(mut accept: impl AsyncFnMut() -> io::Result<S>)
-where
-    S: AsyncRead + AsyncWrite + Send + 'static,
-{
-    while let Ok(stream) = accept().await {
-        let (sender, receiver) = link(stream);
-        let mut hearing = JoinSet::new();
-        hearing.spawn(hear(None, Member { sender, receiver, edges: PathBuf::new() }));
-        tokio::spawn(refuse(hearing));
-    }
-    std::future::pending().await
-}
-
 /// Answers only what was said: a connection that closes on unread words would take the answer with it.
 async fn refuse(mut hearing: JoinSet<Heard>) {
     while let Some(heard) = hearing.join_next().await {
         if let Ok(Ok((_, mut member, Some(_)))) = heard {
-            let _ = member.sender.send(&refused("the run has begun, with all its actors")).await;
+            let _ = member.sender.send(&refused(BEGUN)).await;
         }
     }
 }
@@ -129,7 +121,7 @@ async fn hear(place: Option<ActorId>, mut member: Member) -> Heard {
     Ok((place, member, said))
 }
 
-fn refused(reason: &str) -> Down {
+pub(super) fn refused(reason: &str) -> Down {
     Down::Refused { reason: reason.to_owned() }
 }
 
@@ -144,23 +136,31 @@ fn missing(places: &BTreeMap<ActorId, Option<Member>>) -> Option<String> {
     (!missing.is_empty()).then(|| missing.join(", "))
 }
 
+impl Roster {
+    /// What actor `me` is told once it is to begin. `paths`: where the actors of the run listen for edges.
+    pub fn welcome(&self, me: ActorId, topology: &[EdgeSpec], paths: &BTreeMap<ActorId, PathBuf>) -> Welcome {
+        let outgoing = |edge: &&EdgeSpec| edge.from == me;
+        Welcome {
+            assignment: Assignment {
+                me,
+                pools: self.pools,
+                resume: self.resume.clone(),
+                rendezvous: self.rendezvous.clone(),
+            },
+            edges: topology.iter().filter(outgoing).map(|edge| (*edge, paths[&edge.to].clone())).collect(),
+            producers: topology.iter().filter(|edge| edge.to == me).map(|edge| edge.from).collect(),
+            queue: self.queue,
+            lease: self.lease,
+        }
+    }
+}
+
 async fn welcome(members: &mut BTreeMap<ActorId, Member>, roster: &Roster) {
     let topology = topology(roster.pools, roster.credits);
     let paths: BTreeMap<ActorId, PathBuf> =
         members.iter().map(|(&actor, member)| (actor, member.edges.clone())).collect();
     for (&me, member) in members {
-        let outgoing = |edge: &&EdgeSpec| edge.from == me;
-        let welcome = Welcome {
-            assignment: Assignment {
-                me,
-                pools: roster.pools,
-                resume: roster.resume.clone(),
-                rendezvous: roster.rendezvous.clone(),
-            },
-            edges: topology.iter().filter(outgoing).map(|edge| (*edge, paths[&edge.to].clone())).collect(),
-            producers: topology.iter().filter(|edge| edge.to == me).map(|edge| edge.from).collect(),
-            queue: roster.queue,
-        };
+        let welcome = roster.welcome(me, &topology, &paths);
         // A member that is gone by now is learnt from its connection.
         let _ = member.sender.send(&Down::Welcome(welcome)).await;
     }

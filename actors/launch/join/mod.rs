@@ -10,15 +10,20 @@
 //! Event …                          ↔   Command …
 //! ```
 //!
+//! Encoders may come to a run that goes on: the same words, and the others are told to connect to them. Every actor's
+//! process gives a sign of life from time to time; one that gives none for the length of its lease is taken for dead.
+//!
 //! Stop and drain are the engines'. Peer gone: the end of a connection is the end of the actor, named at the scheduler;
 //! an actor without scheduler ends. Generic over the stream, so that the protocol is tested on a simulated network.
 
+mod desk;
 mod gather;
 mod member;
 mod protocol;
 mod remote;
 
-pub use gather::{Member, Roster, gather, turn_away};
+pub use desk::{Desk, Wish};
+pub use gather::{Member, Roster, gather};
 pub use member::{Joined, join};
 pub use protocol::{Down, JoinError, Up, Welcome};
 pub use remote::remote_link;

@@ -5,6 +5,7 @@ use loongforge_core::message::{ActorId, Command, Event, Role};
 use loongforge_core::transport::LinkError;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// From an actor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -21,12 +22,24 @@ pub enum Up {
         edges: PathBuf,
     },
     Event(Event),
+    /// It lives.
+    Alive,
+    /// From a user: let there be so many encoders.
+    Scale {
+        encoders: u32,
+    },
 }
 
 /// To an actor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Down {
-    Refused { reason: String },
+    Refused {
+        reason: String,
+    },
+    /// Answer to [`Up::Scale`]: how many there were.
+    Scaling {
+        from: u32,
+    },
     Assigned(ActorId),
     Welcome(Welcome),
     Command(Command),
@@ -42,6 +55,8 @@ pub struct Welcome {
     pub producers: Vec<ActorId>,
     /// Length of its queues.
     pub queue: usize,
+    /// It is to give a sign of life at least this often.
+    pub lease: Duration,
 }
 
 /// The processes of a run did not come together.

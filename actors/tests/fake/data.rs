@@ -12,6 +12,7 @@ pub struct FakeData {
     num_data: u32,
     reads: VecDeque<Vec<u64>>,
     plans: VecDeque<Arc<StepPlan>>,
+    again: VecDeque<Unit>,
     /// Samples measured and not sent yet.
     held: BTreeSet<SampleId>,
     fuse: Fuse,
@@ -45,7 +46,15 @@ pub fn sample(position: u64, num_data: u32) -> SampleMeta {
 impl FakeData {
     pub fn new(me: ActorId, num_data: u32, script: Script) -> Self {
         let fuse = Fuse::new(me, &script);
-        Self { me: me.index, num_data, reads: VecDeque::new(), plans: VecDeque::new(), held: BTreeSet::new(), fuse }
+        Self {
+            me: me.index,
+            num_data,
+            reads: VecDeque::new(),
+            plans: VecDeque::new(),
+            again: VecDeque::new(),
+            held: BTreeSet::new(),
+            fuse,
+        }
     }
 
     fn measure(&mut self, positions: Vec<u64>) -> Event {
@@ -65,15 +74,7 @@ impl FakeData {
     }
 
     fn send(&mut self, plan: &StepPlan, ports: &mut Ports) -> Result<(), EngineError> {
-        for unit in &plan.units {
-            let mine = unit.items.iter().filter(|item| item.owner == self.me);
-            let patches: Vec<u8> = mine.flat_map(pixels).collect();
-            if !patches.is_empty() {
-                let tensor = HostTensor::new(Dtype::F32, &[patches.len() / 4, 1], patches);
-                let header = Header { kind: ParcelKind::Pixels(unit.id), version: Version(0) };
-                ports.send(ActorId::encoder(unit.encoder), Parcel::new(header, vec![Box::new(tensor)]))?;
-            }
-        }
+        plan.units.iter().try_for_each(|unit| self.send_pixels(unit, ports))?;
         for pack in &plan.packs {
             let mine: Vec<_> = pack.samples.iter().filter(|sample| sample.owner == self.me).collect();
             for sample in &mine {
@@ -96,6 +97,31 @@ impl FakeData {
     }
 }
 
+impl FakeData {
+    fn send_pixels(&self, unit: &Unit, ports: &mut Ports) -> Result<(), EngineError> {
+        let mine = unit.items.iter().filter(|item| item.owner == self.me);
+        let patches: Vec<u8> = mine.flat_map(pixels).collect();
+        if patches.is_empty() {
+            return Ok(());
+        }
+        let tensor = HostTensor::new(Dtype::F32, &[patches.len() / 4, 1], patches);
+        let header = Header { kind: ParcelKind::Pixels(unit.id), version: Version(0) };
+        ports.send(ActorId::encoder(unit.encoder), Parcel::new(header, vec![Box::new(tensor)]))
+    }
+
+    fn regroup(&mut self, regroup: &Regroup) {
+        for plan in &regroup.plans {
+            match self.plans.iter_mut().find(|old| old.step == plan.step) {
+                Some(old) => *old = plan.clone(),
+                None => {
+                    let moved = |unit: &&Unit| regroup.moved.contains(&unit.id);
+                    self.again.extend(plan.units.iter().filter(moved).cloned());
+                }
+            }
+        }
+    }
+}
+
 /// Four bytes a patch, a function of the item.
 fn pixels(item: &UnitItem) -> Vec<u8> {
     (0..item.meta.grid.num_patches() as u64)
@@ -111,6 +137,7 @@ impl Engine for FakeData {
                 self.reads.push_back(positions.into_iter().map(|position| position.0).collect());
             }
             Command::Plan(plan) => self.plans.push_back(plan),
+            Command::Regroup(regroup) => self.regroup(&regroup),
             other => return Err(format!("a data engine is not told {other:?}").into()),
         }
         Ok(())
@@ -122,7 +149,9 @@ impl Engine for FakeData {
 
     fn work(&mut self, ports: &mut Ports) -> Result<Progress, EngineError> {
         self.fuse.burn()?;
-        if let Some(plan) = self.plans.pop_front() {
+        if let Some(unit) = self.again.pop_front() {
+            self.send_pixels(&unit, ports)?;
+        } else if let Some(plan) = self.plans.pop_front() {
             self.send(&plan, ports)?;
         } else if let Some(positions) = self.reads.pop_front() {
             let event = self.measure(positions);

@@ -17,7 +17,13 @@ pub struct FakeEncoder {
     pixels: BTreeMap<UnitId, BTreeMap<ActorId, Parcel>>,
     /// Encoded; waiting for a gradient, or for word that there is none.
     open: BTreeMap<UnitId, (u32, usize)>,
-    reported: BTreeSet<StepId>,
+    /// The step that was said to be finished, in this epoch, and whether it is reduced.
+    finished: Option<StepId>,
+    reduced: bool,
+    epoch: Epoch,
+    members: Vec<u32>,
+    /// Pixels of units that are not given here yet.
+    early: Vec<(ActorId, Parcel)>,
     fuse: Fuse,
 }
 
@@ -31,7 +37,11 @@ impl FakeEncoder {
             to_encode: VecDeque::new(),
             pixels: BTreeMap::new(),
             open: BTreeMap::new(),
-            reported: BTreeSet::new(),
+            finished: None,
+            reduced: false,
+            epoch: Epoch(0),
+            members: Vec::new(),
+            early: Vec::new(),
             fuse: Fuse::new(me, &script),
         }
     }
@@ -59,28 +69,62 @@ impl FakeEncoder {
         Ok(true)
     }
 
-    /// Reports the oldest step once nothing of it is open.
-    fn report(&mut self, ports: &mut Ports) -> bool {
-        let Some(plan) = self.plans.iter().find(|plan| !self.reported.contains(&plan.step)) else { return false };
-        let step = plan.step;
+    /// Says that the first step is finished once nothing of it is open.
+    fn finish(&mut self, ports: &mut Ports) -> bool {
+        let Some(step) = self.plans.front().map(|plan| plan.step) else { return false };
         let busy = self.open.keys().chain(self.to_encode.iter().map(|unit| &unit.id)).any(|unit| unit.step == step);
-        if busy || (!self.frozen && self.version != step.0) {
+        if busy || self.finished == Some(step) {
             return false;
         }
-        self.reported.insert(step);
+        self.finished = Some(step);
+        ports.emit(Event::Finished { step, epoch: self.epoch });
+        true
+    }
+
+    fn reduce(&mut self, step: StepId, epoch: Epoch, ports: &mut Ports) {
+        if epoch != self.epoch {
+            return;
+        }
+        assert!(self.finished == Some(step) && step.0 == self.version, "told to reduce {step} too early");
+        if self.reduced {
+            return;
+        }
+        self.reduced = true;
         let grad_square_sum = if self.frozen { 0.0 } else { 9.0 };
         ports.emit(Event::Reduced(StepReport {
             step,
+            epoch,
             loss: 0.0,
             grad_square_sum,
             routing: None,
             timings: ports.timings,
         }));
-        true
+    }
+
+    fn regroup(&mut self, regroup: &Regroup, ports: &mut Ports) -> Result<(), EngineError> {
+        assert!(regroup.epoch > self.epoch && regroup.members.contains(&self.me));
+        (self.epoch, self.finished, self.reduced) = (regroup.epoch, None, false);
+        self.members = regroup.members.clone();
+        if self.plans.is_empty() {
+            // One that has joined, or had nothing to do.
+            self.version = regroup.step.0;
+        }
+        for plan in &regroup.plans {
+            let known = self.plans.iter().any(|old| old.step == plan.step);
+            let mine = |unit: &&Unit| unit.encoder == self.me && (!known || regroup.moved.contains(&unit.id));
+            self.to_encode.extend(plan.units.iter().filter(mine).cloned());
+            if !known {
+                self.plans.push_back(plan.clone());
+            }
+        }
+        self.to_encode.make_contiguous().sort_by_key(|unit| unit.id);
+        let early = std::mem::take(&mut self.early);
+        early.into_iter().try_for_each(|(from, parcel)| self.arrive(from, parcel, ports))
     }
 
     fn close_step(&mut self, step: StepId, ports: &mut Ports) {
-        assert!(self.reported.remove(&step) && step.0 == self.version, "step {step} is decided in turn");
+        assert!(self.finished == Some(step) && step.0 == self.version, "step {step} is decided in turn");
+        (self.finished, self.reduced) = (None, false);
         self.plans.retain(|plan| plan.step != step);
         self.version += 1;
         ports.emit(Event::Applied { step });
@@ -93,7 +137,11 @@ impl Engine for FakeEncoder {
             Command::Plan(plan) => {
                 self.to_encode.extend(plan.units.iter().filter(|unit| unit.encoder == self.me).cloned());
                 self.plans.push_back(plan);
+                let early = std::mem::take(&mut self.early);
+                return early.into_iter().try_for_each(|(from, parcel)| self.arrive(from, parcel, ports));
             }
+            Command::Regroup(regroup) => return self.regroup(&regroup, ports),
+            Command::Reduce { step, epoch } => self.reduce(step, epoch, ports),
             Command::Commit(commit) => {
                 assert!(commit.clip_scale <= 1.0 && commit.clip_scale > 0.0);
                 self.close_step(commit.step, ports);
@@ -101,7 +149,10 @@ impl Engine for FakeEncoder {
             Command::Abort { step } => self.close_step(step, ports),
             Command::Save { step, .. } => {
                 assert_eq!(self.version, step.0 + 1, "saved right after its step");
-                ports.emit(Event::Saved { step, files: vec![] });
+                let is_first = self.members.first().map_or(self.me == 0, |&first| first == self.me);
+                let name = "encoder.safetensors".to_owned();
+                let file = SavedFile { name, bytes: 1, sha256: "00".into(), tensors: vec![] };
+                ports.emit(Event::Saved { step, files: if is_first { vec![file] } else { vec![] } });
             }
             other => return Err(format!("an encoder is not told {other:?}").into()),
         }
@@ -110,6 +161,9 @@ impl Engine for FakeEncoder {
 
     fn arrive(&mut self, from: ActorId, parcel: Parcel, _: &mut Ports) -> Result<(), EngineError> {
         match parcel.header.kind {
+            ParcelKind::Pixels(unit) if !self.to_encode.iter().any(|mine| mine.id == unit) => {
+                self.early.push((from, parcel));
+            }
             ParcelKind::Pixels(unit) => {
                 let before = self.pixels.entry(unit).or_default().insert(from, parcel);
                 assert!(before.is_none(), "pixels of {unit} came twice");
@@ -128,7 +182,7 @@ impl Engine for FakeEncoder {
 
     fn work(&mut self, ports: &mut Ports) -> Result<Progress, EngineError> {
         self.fuse.burn()?;
-        let worked = self.encode(ports)? || self.report(ports);
+        let worked = self.encode(ports)? || self.finish(ports);
         Ok(if worked { Progress::Busy } else { Progress::Idle })
     }
 }

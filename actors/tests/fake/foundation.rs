@@ -3,7 +3,7 @@
 use super::{Fuse, Script, digest, mix};
 use loongforge_core::engine::{Engine, EngineError, Ports, Progress};
 use loongforge_core::message::*;
-use loongforge_core::transport::{Header, HostTensor, Parcel, ParcelKind};
+use loongforge_core::transport::{Buffer, Header, HostTensor, Parcel, ParcelKind};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -20,6 +20,12 @@ pub struct FakeFoundation {
     tokens: BTreeMap<PackId, BTreeMap<ActorId, Parcel>>,
     features: BTreeMap<UnitId, Parcel>,
     consumed: BTreeSet<ItemId>,
+    /// Who made the features of a unit, as far as is known.
+    sent_by: BTreeMap<UnitId, ActorId>,
+    /// Steps before it were shared out anew: their features must not wait for each other's credit.
+    anew: StepId,
+    /// What was returned for the units of the first plan: it is returned again where features come again.
+    returned: BTreeMap<UnitId, (u64, Vec<HostTensor>)>,
     fuse: Fuse,
 }
 
@@ -36,6 +42,9 @@ impl FakeFoundation {
             tokens: BTreeMap::new(),
             features: BTreeMap::new(),
             consumed: BTreeSet::new(),
+            sent_by: BTreeMap::new(),
+            anew: StepId(0),
+            returned: BTreeMap::new(),
             fuse: Fuse::new(me, &script),
             script,
         }
@@ -51,6 +60,7 @@ impl FakeFoundation {
         if !whole {
             return Ok(false);
         }
+        std::thread::sleep(self.script.pause);
         let tokens = self.tokens.remove(&pack.id).unwrap_or_default();
         let num_tokens: usize = tokens.values().map(|parcel| parcel.num_bytes() / 40).sum();
         assert_eq!(num_tokens, pack.num_tokens());
@@ -63,27 +73,24 @@ impl FakeFoundation {
                 assert!(self.consumed.insert(item.id), "{:?} is consumed twice", item.id);
             }
             value = mix(value, digest(&features));
-            let (kind, tensors) = if self.frozen_encoder {
-                (ParcelKind::NoGradient(unit.id), vec![])
-            } else {
-                (ParcelKind::Gradient(unit.id), features.tensors)
-            };
+            let tensors = if self.frozen_encoder { vec![] } else { copies(&features) };
+            self.returned.insert(unit.id, (digest(&features), tensors));
+            let from = self.sent_by[&unit.id];
             // The activation's memory is free before its gradient is sent.
-            drop(features.credit);
-            let tensors = tensors.iter().map(|tensor| {
-                let mut bytes = vec![0; tensor.meta().num_bytes()];
-                tensor.copy_to(&mut bytes);
-                let tensor: Box<dyn loongforge_core::transport::Buffer> =
-                    Box::new(HostTensor::new(tensor.meta().dtype, &tensor.meta().shape, bytes));
-                tensor
-            });
-            let header = Header { kind, version: Version(version) };
-            ports.send(ActorId::encoder(unit.encoder), Parcel::new(header, tensors.collect()))?;
+            drop(features);
+            self.give_back(unit.id, from, ports)?;
         }
         // Whole numbers, so that the sum does not depend on the number of replicas.
         self.loss += (mix(value, self.version) % 1_000_000) as f64;
         self.num_done += 1;
         Ok(true)
+    }
+
+    fn give_back(&self, unit: UnitId, to: ActorId, ports: &mut Ports) -> Result<(), EngineError> {
+        let kind = if self.frozen_encoder { ParcelKind::NoGradient(unit) } else { ParcelKind::Gradient(unit) };
+        let header = Header { kind, version: Version(if self.frozen_encoder { 0 } else { self.version }) };
+        let tensors = self.returned[&unit].1.iter().map(|tensor| Box::new(tensor.clone()) as Box<dyn Buffer>);
+        ports.send(to, Parcel::new(header, tensors.collect()))
     }
 
     fn report(&mut self, plan: &StepPlan, ports: &mut Ports) -> bool {
@@ -100,6 +107,7 @@ impl FakeFoundation {
             step,
             loss,
             grad_square_sum,
+            epoch: Epoch(0),
             routing: None,
             timings: Timings { packs, ..Timings::default() },
         }));
@@ -109,16 +117,38 @@ impl FakeFoundation {
     fn close_step(&mut self, step: StepId, ports: &mut Ports) {
         assert!(self.reported && step.0 == self.version, "step {step} is decided in turn");
         self.plans.pop_front();
+        self.returned.retain(|unit, _| unit.step > step);
+        self.sent_by.retain(|unit, _| unit.step > step);
         (self.num_done, self.loss, self.reported) = (0, 0.0, false);
         self.version += 1;
         ports.emit(Event::Applied { step });
     }
 }
 
+fn copies(parcel: &Parcel) -> Vec<HostTensor> {
+    let copy = |tensor: &Box<dyn Buffer>| {
+        let mut bytes = vec![0; tensor.meta().num_bytes()];
+        tensor.copy_to(&mut bytes);
+        HostTensor::new(tensor.meta().dtype, &tensor.meta().shape, bytes)
+    };
+    parcel.tensors.iter().map(copy).collect()
+}
+
+/// The parcel without the memory and credit of its edge.
+fn take_out(parcel: Parcel) -> Parcel {
+    let tensors = copies(&parcel).into_iter().map(|tensor| Box::new(tensor) as Box<dyn Buffer>);
+    Parcel::new(parcel.header, tensors.collect())
+}
+
 impl Engine for FakeFoundation {
     fn command(&mut self, command: Command, ports: &mut Ports) -> Result<(), EngineError> {
         match command {
             Command::Plan(plan) => self.plans.push_back(plan),
+            Command::Regroup(regroup) => {
+                self.anew = regroup.plans.last().map_or(self.anew, |plan| StepId(plan.step.0 + 1));
+                let features = std::mem::take(&mut self.features);
+                self.features = features.into_iter().map(|(unit, parcel)| (unit, take_out(parcel))).collect();
+            }
             Command::Commit(commit) => self.close_step(commit.step, ports),
             Command::Abort { step } => self.close_step(step, ports),
             Command::Save { step, .. } => {
@@ -132,14 +162,22 @@ impl Engine for FakeFoundation {
         Ok(())
     }
 
-    fn arrive(&mut self, from: ActorId, parcel: Parcel, _: &mut Ports) -> Result<(), EngineError> {
+    fn arrive(&mut self, from: ActorId, parcel: Parcel, ports: &mut Ports) -> Result<(), EngineError> {
         match parcel.header.kind {
             ParcelKind::Tokens(pack) => {
                 let before = self.tokens.entry(pack).or_default().insert(from, parcel);
                 assert!(before.is_none(), "tokens of {pack} came twice");
             }
             ParcelKind::Activation(unit) => {
-                assert!(self.features.insert(unit, parcel).is_none(), "features of {unit} came twice");
+                assert!(unit.step.0 >= self.version, "{unit} of {from} is late");
+                let parcel = if unit.step < self.anew { take_out(parcel) } else { parcel };
+                let before = self.sent_by.insert(unit, from);
+                assert_ne!(before, Some(from), "features of {unit} came twice from one encoder");
+                if let Some((value, _)) = self.returned.get(&unit) {
+                    assert_eq!(*value, digest(&parcel), "the features of {unit} are others now");
+                    return self.give_back(unit, from, ports);
+                }
+                self.features.entry(unit).or_insert(parcel);
             }
             kind => return Err(format!("{kind:?} came to a foundation engine").into()),
         }

@@ -35,6 +35,8 @@ pub struct Script {
     pub failure: Option<(ActorId, usize)>,
     /// The failure is a panic.
     pub panics: bool,
+    /// How much longer a foundation takes for a pack.
+    pub pause: std::time::Duration,
 }
 
 pub const BYTES_PER_PATCH: u64 = 4;
@@ -73,6 +75,9 @@ pub fn spec(pools: PoolSizes, steps: u64) -> CoordinatorSpec {
         bad_samples: BadSamples { max_fraction: 0.5, max_consecutive: 20 },
         checkpoint_dir: "checkpoints".into(),
         checkpoint_every: 3,
+        elastic: false,
+        fixed_lanes: true,
+        encoder_trained: true,
     }
 }
 

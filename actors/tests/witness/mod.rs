@@ -12,6 +12,7 @@ pub struct Seen {
     pub losses: Vec<f64>,
     pub num_bad: usize,
     pub published: Vec<u64>,
+    pub changes: Vec<PoolChange>,
 }
 
 /// Notes what it sees; asks for a stop after some step; may be unable to publish.
@@ -29,6 +30,10 @@ impl Observer for Witness {
         {
             stop.send(()).unwrap();
         }
+    }
+
+    fn pool(&mut self, change: &PoolChange) {
+        self.seen.lock().unwrap().changes.push(change.clone());
     }
 
     fn bad(&mut self, samples: &[BadSample]) {

@@ -4,7 +4,7 @@
 use loongforge_core::config::{self, RunConfig};
 use loongforge_core::data::digits::{Digits, MODEL, compose, write_model};
 use loongforge_core::data::{Dataset, Processor, ProcessorOptions};
-use loongforge_core::message::{ActorId, Command, Event, SampleId, SampleMeta, StepId, StepReport, Timings};
+use loongforge_core::message::{ActorId, Command, Epoch, Event, SampleId, SampleMeta, StepId, StepReport, Timings};
 use loongforge_core::schedule::{Batch, Coordinator, CoordinatorSpec, Input, ModelShape, Output, PlanSpec, plan_step};
 use std::collections::VecDeque;
 use std::path::Path;
@@ -76,7 +76,7 @@ fn coordinate(spec: &CoordinatorSpec, samples: &[SampleMeta]) -> f64 {
                 Output::Step(_) => num_steps += 1,
                 Output::Publish(draft) => inputs.push_back(Input::Published(draft.step)),
                 Output::Finished(result) => drop(result.expect("a run without failures")),
-                Output::Bad(_) | Output::Prepare(..) => {}
+                _ => {}
             }
         }
     }
@@ -95,7 +95,14 @@ fn answers(actor: ActorId, command: Command, samples: &[SampleMeta]) -> Option<E
         Command::ReadAgain { .. } => unreachable!("nothing is resumed"),
         Command::Plan(plan) => (!is_data(actor)).then(|| {
             let timings = Timings { busy: 0.05, idle: 0.02, ..Timings::default() };
-            Event::Reduced(StepReport { step: plan.step, loss: 1.0, grad_square_sum: 1.0, routing: None, timings })
+            Event::Reduced(StepReport {
+                step: plan.step,
+                epoch: Epoch(0),
+                loss: 1.0,
+                grad_square_sum: 1.0,
+                routing: None,
+                timings,
+            })
         }),
         Command::Commit(commit) => Some(Event::Applied { step: commit.step }),
         Command::Abort { step } => Some(Event::Applied { step }),

@@ -94,6 +94,9 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
         bad_samples: BadSamples { max_fraction: 0.01, max_consecutive: 100 },
         checkpoint_dir: "checkpoints".into(),
         checkpoint_every: 0,
+        elastic: false,
+        fixed_lanes: true,
+        encoder_trained: true,
     };
     // A tower of 0.6 B and a language model of 8 B parameters on devices of 4e14 FLOP/s.
     let costs = Costs {

@@ -8,6 +8,9 @@ use super::node::{Node, float};
 use super::suggest;
 use super::{Balance, Placement, Recompute, RunConfig};
 
+/// Shorter, and a busy machine kills healthy processes.
+const MIN_LEASE: std::time::Duration = std::time::Duration::from_millis(100);
+
 /// Reports broken rules. A rule over a key in `failed` is not asked: its value is not the user's.
 pub(super) fn validate(config: &RunConfig, tree: &Node, failed: &BTreeSet<String>, problems: &mut Vec<Problem>) {
     let mut rules = Rules { tree, failed, problems };
@@ -143,6 +146,10 @@ impl Rules<'_> {
         let timeout = config.scheduler.join_timeout;
         self.broken(timeout.duration().is_zero(), code::OUT_OF_RANGE, &["scheduler.join_timeout"], || {
             (format!("`scheduler.join_timeout`: must be above 0, found `{timeout}`"), "actors need time to start")
+        });
+        let lease = config.scheduler.lease;
+        self.broken(lease.duration() < MIN_LEASE, code::OUT_OF_RANGE, &["scheduler.lease"], || {
+            (format!("`scheduler.lease`: must be at least 100ms, found `{lease}`"), "processes need time to be heard")
         });
     }
 

@@ -6,8 +6,10 @@
 
 use super::{Engine, EngineError, Ports, Progress};
 use crate::data::{Dataset, Sample};
-use crate::message::{ActorId, BadSample, Command, Event, Pack, SampleId, SampleMeta, StepPlan, Unit, Version};
+use crate::message::{ActorId, BadSample, Command, Event, Pack, Regroup, SampleId, SampleMeta, StepId};
+use crate::message::{StepPlan, Unit, Version};
 use crate::transport::{Buffer, Header, HostTensor, Parcel, ParcelKind};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -40,6 +42,8 @@ pub struct DataEngine {
     /// Plans that are not sent, and how many packs of the first one are.
     plans: VecDeque<Arc<StepPlan>>,
     num_sent: usize,
+    /// Units that were sent and have another encoder now.
+    again: VecDeque<Unit>,
     held: BTreeMap<SampleId, Held>,
     /// Of the contents that are held, and the most that they may take.
     num_bytes: u64,
@@ -72,6 +76,7 @@ impl DataEngine {
             windows: VecDeque::new(),
             plans: VecDeque::new(),
             num_sent: 0,
+            again: VecDeque::new(),
             held: BTreeMap::new(),
             num_bytes: 0,
             max_bytes,
@@ -104,23 +109,61 @@ impl DataEngine {
                 Ok(*sample)
             }
             Some(Held::Measured(meta)) => {
-                let sample = self.samples.sample(id).map(|mut sample| {
-                    sample.meta.owner = self.index;
-                    sample
-                });
-                match sample {
-                    Ok(sample) if sample.meta == meta => Ok(sample),
-                    Ok(_) => {
+                let sample = self.read_again(id)?;
+                match sample.meta == meta {
+                    true => Ok(sample),
+                    false => {
                         Err(format!("sample {id} is not what it was when it was first read; has a file changed?")
                             .into())
-                    }
-                    Err(BadSample { source, reason, .. }) => {
-                        Err(format!("{source} was good when it was first read, and is not any more: {reason}").into())
                     }
                 }
             }
             None => Err(format!("sample {id} was planned and is not held here").into()),
         }
+    }
+
+    fn read_again(&mut self, id: SampleId) -> Result<Sample, EngineError> {
+        let sample = self.samples.sample(id).map_err(|BadSample { source, reason, .. }| {
+            format!("{source} was good when it was first read, and is not any more: {reason}")
+        });
+        let mut sample = sample?;
+        sample.meta.owner = self.index;
+        Ok(sample)
+    }
+
+    /// Takes plans in which units have other encoders: what was sent to who has left is sent again.
+    fn regroup(&mut self, regroup: &Regroup) {
+        let num_sent = |step: StepId| match self.plans.iter().position(|plan| plan.step == step) {
+            Some(0) => self.num_sent,
+            Some(_) => 0,
+            None => usize::MAX,
+        };
+        let units = regroup.plans.iter().flat_map(|plan| &plan.units);
+        let was_sent = |unit: &&Unit| (unit.pack.index as usize) < num_sent(unit.id.step);
+        let again = units.filter(|unit| regroup.moved.contains(&unit.id)).filter(was_sent).cloned();
+        let again: Vec<Unit> = again.collect();
+        // A unit may move more than once.
+        self.again.retain(|unit| !again.iter().any(|newer| newer.id == unit.id));
+        self.again.extend(again);
+        for plan in &mut self.plans {
+            if let Some(newer) = regroup.plans.iter().find(|newer| newer.step == plan.step) {
+                *plan = newer.clone();
+            }
+        }
+    }
+
+    /// Sends the pixels of the next unit that has another encoder; whether there was one.
+    fn send_again(&mut self, ports: &mut Ports) -> Result<bool, EngineError> {
+        let Some(unit) = self.again.pop_front() else { return Ok(false) };
+        let index = self.index;
+        let mut mine = BTreeMap::new();
+        for item in unit.items.iter().filter(|item| item.owner == index) {
+            if let Entry::Vacant(entry) = mine.entry(item.id.sample) {
+                entry.insert(self.read_again(item.id.sample)?);
+            }
+        }
+        self.send_pixels(&unit, &mine, ports)?;
+        Ok(true)
     }
 
     /// Sends the next pack that is planned; whether there was one, and room for it.
@@ -209,6 +252,7 @@ impl Engine for DataEngine {
             Command::Read { from, until } => self.read((from.0..until.0).map(SampleId)),
             Command::ReadAgain { positions } => self.read(positions.into_iter()),
             Command::Plan(plan) => self.plans.push_back(plan),
+            Command::Regroup(regroup) => self.regroup(&regroup),
             other => return Err(format!("{other:?} is nothing for a data engine").into()),
         }
         Ok(())
@@ -220,7 +264,7 @@ impl Engine for DataEngine {
 
     /// Sends one pack, or else reads one sample.
     fn work(&mut self, ports: &mut Ports) -> Result<Progress, EngineError> {
-        if self.send_next(ports)? {
+        if self.send_again(ports)? || self.send_next(ports)? {
             return Ok(Progress::Busy);
         }
         let Some(window) = self.windows.front_mut() else { return Ok(Progress::Idle) };
@@ -245,7 +289,7 @@ impl Engine for DataEngine {
 mod tests {
     use super::*;
     use crate::data::Media;
-    use crate::message::{Grid, ItemId, ItemMeta, Lane, PackId, StepId, UnitId, UnitItem};
+    use crate::message::{Grid, ItemId, ItemMeta, Lane, PackId, UnitId, UnitItem};
     use crate::transport::{Edge, LocalEdge, Mail, Mailbox};
 
     struct Fake;

@@ -1,8 +1,9 @@
 //! The loop of an engine thread: mail in, work, sleep. Stops when told to; any error ends it with `Event::Failed`.
 
+use super::fault;
 use super::{Engine, EngineError, PeerLost, Ports, Progress, error_chain};
-use crate::message::{Command, Event};
-use crate::transport::{Mail, Mailbox};
+use crate::message::{Command, Event, Role};
+use crate::transport::{Mail, Mailbox, ParcelKind};
 use std::time::{Duration, Instant};
 
 /// How long an idle engine sleeps before it looks again; only a safety net, every cause of work sends mail.
@@ -34,7 +35,9 @@ fn run(mut engine: impl Engine, mailbox: &Mailbox, ports: &mut Ports) -> Result<
             }
         }
         let start = Instant::now();
+        fault::point(ports.me(), "before_work");
         let progress = engine.work(ports)?;
+        fault::point(ports.me(), "after_work");
         while let Some(parcel) = ports.take_own() {
             engine.arrive(ports.me(), parcel, ports)?;
         }
@@ -57,12 +60,42 @@ fn deliver(engine: &mut impl Engine, mail: Mail, ports: &mut Ports) -> Result<st
         Mail::Command(Command::Stop) => return Ok(std::ops::ControlFlow::Break(())),
         Mail::Command(command) => {
             let start = Instant::now();
+            if let Command::Regroup(regroup) = &command {
+                regroup.left().for_each(|peer| ports.leave(peer));
+            }
+            let (before, after) = points(&command);
+            before.into_iter().for_each(|name| fault::point(ports.me(), name));
             engine.command(command, ports)?;
+            after.into_iter().for_each(|name| fault::point(ports.me(), name));
             ports.timings.busy += start.elapsed().as_secs_f64();
         }
-        Mail::Parcel { from, parcel } => engine.arrive(from, parcel, ports)?,
+        // What comes from who has left is late.
+        Mail::Parcel { from, .. } if ports.is_gone(from) => {}
+        Mail::Parcel { from, parcel } => {
+            match parcel.header.kind {
+                ParcelKind::Pixels(_) | ParcelKind::Tokens(_) => fault::point(ports.me(), "recv_item"),
+                ParcelKind::Gradient(_) | ParcelKind::NoGradient(_) => fault::point(ports.me(), "before_backward"),
+                ParcelKind::Activation(_) => {}
+            }
+            engine.arrive(from, parcel, ports)?;
+        }
         Mail::Credit => ports.flush()?,
+        Mail::Edge { to, edge } => ports.connect(to, edge),
+        // Whether the run can go on without it is the scheduler's to say.
+        Mail::Gone { peer, reason } if peer.role == Role::Encoder => ports.lose(peer, reason),
         Mail::Gone { peer, reason } => return Err(PeerLost { peer, reason }.into()),
     }
     Ok(std::ops::ControlFlow::Continue(()))
+}
+
+/// Points before and after a command is taken.
+fn points(command: &Command) -> (Option<&'static str>, Option<&'static str>) {
+    let (before, after) = match command {
+        Command::Plan(_) => ("before_plan", "after_plan"),
+        Command::Reduce { .. } => ("before_reduce", "after_reduce"),
+        Command::Commit(_) => ("before_commit", "after_commit"),
+        Command::Save { .. } => ("before_save", "after_save"),
+        _ => return (None, None),
+    };
+    (Some(before), Some(after))
 }

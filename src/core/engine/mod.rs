@@ -6,6 +6,7 @@
 
 mod chain;
 mod data;
+pub mod fault;
 mod host;
 mod ports;
 

@@ -1,9 +1,9 @@
 //! An engine's connections: events up to its actor, parcels out over its edges.
 
-use super::{EngineError, PeerLost};
-use crate::message::{ActorId, Event, StepId, Timings};
+use super::{EngineError, PeerLost, fault};
+use crate::message::{ActorId, Event, Role, StepId, Timings};
 use crate::transport::{Edge, Parcel, Refusal};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Owned by the host, lent to the engine at every call.
 pub struct Ports {
@@ -11,6 +11,8 @@ pub struct Ports {
     events: flume::Sender<Event>,
     edges: BTreeMap<ActorId, Box<dyn Edge>>,
     unsent: BTreeMap<ActorId, VecDeque<Parcel>>,
+    /// Encoders that have left, or to which the edge is broken: nothing is sent to them, nothing taken from them.
+    gone: BTreeSet<ActorId>,
     /// Parcels from an engine's one part to its other part: no edge, no credit.
     own: VecDeque<Parcel>,
     /// Reset by the engine at the end of each step.
@@ -20,7 +22,15 @@ pub struct Ports {
 impl Ports {
     /// `events` goes to the actor of `me`; `edges` by the peer that they lead to.
     pub fn new(me: ActorId, events: flume::Sender<Event>, edges: BTreeMap<ActorId, Box<dyn Edge>>) -> Self {
-        Self { me, events, edges, unsent: BTreeMap::new(), own: VecDeque::new(), timings: Timings::default() }
+        Self {
+            me,
+            events,
+            edges,
+            unsent: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            own: VecDeque::new(),
+            timings: Timings::default(),
+        }
     }
 
     pub fn me(&self) -> ActorId {
@@ -41,8 +51,39 @@ impl Ports {
             self.own.push_back(parcel);
             return Ok(());
         }
+        if self.is_gone(to) {
+            return Ok(());
+        }
+        fault::point(self.me, "before_send");
         self.unsent.entry(to).or_default().push_back(parcel);
-        self.flush_to(to)
+        self.flush_to(to)?;
+        fault::point(self.me, "after_send");
+        Ok(())
+    }
+
+    /// From now on there is an edge to `to`, who has joined.
+    pub fn connect(&mut self, to: ActorId, edge: Box<dyn Edge>) {
+        self.edges.insert(to, edge);
+    }
+
+    /// Whether it is an encoder that has left or was lost.
+    pub fn is_gone(&self, peer: ActorId) -> bool {
+        self.gone.contains(&peer)
+    }
+
+    /// The edge to or from an encoder is broken: tells the scheduler, who decides what follows.
+    pub fn lose(&mut self, peer: ActorId, reason: String) {
+        if !self.is_gone(peer) {
+            self.leave(peer);
+            self.emit(Event::Lost { peer, reason });
+        }
+    }
+
+    /// An encoder is no member of its pool any more.
+    pub fn leave(&mut self, peer: ActorId) {
+        self.gone.insert(peer);
+        self.edges.remove(&peer);
+        self.unsent.remove(&peer);
     }
 
     /// The next parcel that the engine has sent to itself.
@@ -83,6 +124,10 @@ impl Ports {
                     }
                     Refusal::Closed => {
                         let reason = format!("it takes no {:?}", refused.parcel.header.kind);
+                        if to.role == Role::Encoder {
+                            self.lose(to, reason);
+                            return Ok(());
+                        }
                         return Err(PeerLost { peer: to, reason }.into());
                     }
                     why => return Err(format!("edge {me} → {to}, {:?}: {why}", refused.parcel.header.kind).into()),

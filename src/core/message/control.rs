@@ -1,7 +1,8 @@
 //! Control messages between the scheduler and the engines: commands down, events up.
 
-use super::ids::{ActorId, SampleId, StepId};
+use super::ids::{ActorId, Epoch, SampleId, StepId};
 use super::plan::{SampleMeta, StepPlan};
+use super::pool::Regroup;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,6 +17,14 @@ pub enum Command {
     ReadAgain { positions: Vec<SampleId> },
     /// A step to compute. Steps are planned in order and may be planned ahead.
     Plan(Arc<StepPlan>),
+    /// The encoder pool has other members. To all engines: data engines send pixels to who has none, foundations return
+    /// gradients again where features come again, encoders do what is theirs now.
+    Regroup(Arc<Regroup>),
+    /// To encoders: every member has answered [`Event::Finished`], reduce the step's gradients; answered by
+    /// [`Event::Reduced`] or [`Event::Broken`].
+    Reduce { step: StepId, epoch: Epoch },
+    /// To the process of an engine: send parcels for `to` from now on to the socket at `path`.
+    Connect { to: ActorId, credit: u64, path: PathBuf },
     /// Every pool has reduced its gradients: apply the optimizer; answered by [`Event::Applied`].
     Commit(Commit),
     /// Drop the gradients of this step and keep the parameters; answered by [`Event::Applied`] as well.
@@ -42,6 +51,12 @@ pub enum Event {
     Ready,
     /// Answer to [`Command::Read`]: every position of the engine's share is in one of the two.
     Measured { samples: Vec<SampleMeta>, bad: Vec<BadSample> },
+    /// An encoder's units of the step are done, as the epoch shares them out; it waits for [`Command::Reduce`].
+    Finished { step: StepId, epoch: Epoch },
+    /// The members of the epoch could not reduce the step. The engine keeps its sums and waits for another epoch.
+    Broken { step: StepId, epoch: Epoch, error: String },
+    /// An edge to or from an encoder is broken. The engine goes on without it.
+    Lost { peer: ActorId, reason: String },
     /// All work of a step is done and its gradients are reduced over the pool.
     Reduced(StepReport),
     /// The step was applied or aborted; parameters are ready for the next.
@@ -68,6 +83,8 @@ pub struct BadSample {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepReport {
     pub step: StepId,
+    /// Of the encoder pool; foundations leave it 0.
+    pub epoch: Epoch,
     /// Foundation: sum of the losses of this replica's tokens, over `StepPlan::num_targets`; encoders: 0.
     pub loss: f64,
     /// Sum of squares of the pool's reduced gradient, the same from each replica; 0 where frozen.

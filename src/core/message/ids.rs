@@ -32,6 +32,10 @@ id!(
     Version(u64)
 );
 id!(
+    /// Generation of the encoder pool: it grows by one whenever the pool's members change. Word of an older one is refused.
+    Epoch(u64)
+);
+id!(
     /// A fixed share of a pool's gradient sum. Lanes are summed in order, whoever computed them.
     Lane(u32)
 );

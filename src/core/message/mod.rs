@@ -7,8 +7,10 @@ mod codec;
 mod control;
 mod ids;
 mod plan;
+mod pool;
 
 pub use codec::{CodecError, decode, encode};
 pub use control::{BadSample, Command, Commit, Event, ExpertLoads, RoutingReport, SavedFile, StepReport, Timings};
-pub use ids::{ActorId, ItemId, Lane, PackId, Role, SampleId, StepId, UnitId, UnknownRole, Version};
+pub use ids::{ActorId, Epoch, ItemId, Lane, PackId, Role, SampleId, StepId, UnitId, UnknownRole, Version};
 pub use plan::{Grid, ItemMeta, Pack, SampleMeta, StepPlan, Unit, UnitItem};
+pub use pool::Regroup;

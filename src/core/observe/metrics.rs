@@ -51,6 +51,9 @@ pub struct StepMetrics {
     /// Tokens of each expert, layer by layer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub expert_loads: Vec<ExpertLoads>,
+    /// Hash chain over the steps so far and their samples: equal where no sample was lost or doubled.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub ledger: String,
     /// The step's gradient was dropped.
     pub skipped: bool,
     /// Bad samples so far.

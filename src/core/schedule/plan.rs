@@ -89,7 +89,7 @@ fn hide_encoders(queue: &mut Vec<Vec<&SampleMeta>>) {
 }
 
 /// All that a replica needs for one pack must be able to lie on its edges at once, or the step would never end.
-fn check_credits(spec: &PlanSpec, packs: &[Pack], units: &[Unit]) -> Result<(), PlanError> {
+pub(super) fn check_credits(spec: &PlanSpec, packs: &[Pack], units: &[Unit]) -> Result<(), PlanError> {
     let encoder = |index| if spec.colocated { ActorId::foundation(index) } else { ActorId::encoder(index) };
     let mut units = units.chunk_by(|left, right| left.pack == right.pack).peekable();
     for pack in packs {

@@ -5,11 +5,13 @@
 //! never full: each edge into it may have `MAX_PARCELS` in flight, and the scheduler keeps the number of unanswered
 //! commands below `scheduler.queue`.
 
+use super::Edge;
 use super::credit::MAX_PARCELS;
 use super::parcel::Parcel;
 use super::slab::Bell;
 use crate::message::{ActorId, Command};
 use std::cell::Cell;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,7 +20,6 @@ use std::time::{Duration, Instant};
 const PULSE: Duration = Duration::from_millis(100);
 
 /// What wakes an engine.
-#[derive(Debug)]
 pub enum Mail {
     Command(Command),
     Parcel {
@@ -27,11 +28,28 @@ pub enum Mail {
     },
     /// A refused send may be tried again.
     Credit,
+    /// An edge to a peer that has joined.
+    Edge {
+        to: ActorId,
+        edge: Box<dyn Edge>,
+    },
     /// A peer's end of an edge closed.
     Gone {
         peer: ActorId,
         reason: String,
     },
+}
+
+impl fmt::Debug for Mail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mail::Command(command) => write!(f, "{command:?}"),
+            Mail::Parcel { from, parcel } => write!(f, "{parcel:?} from {from}"),
+            Mail::Credit => f.write_str("credit"),
+            Mail::Edge { to, .. } => write!(f, "an edge to {to}"),
+            Mail::Gone { peer, reason } => write!(f, "{peer} gone: {reason}"),
+        }
+    }
 }
 
 /// The receiving end, owned by the engine's thread.

@@ -1,6 +1,7 @@
 //! An actor's engine from the run's configuration: device, groups, weights or checkpoint, parts.
 
 use super::activations::Activations;
+use super::elastic::Membership;
 use super::encoder::EncoderPart;
 use super::family::Families;
 use super::foundation::FoundationPart;
@@ -67,14 +68,24 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
                 false => Lanes::PerReplica,
             };
             let params = encoder_specs(&spec.config, family.as_ref())?;
+            // On actors of their own encoders come and go; those in the foundation's actors are of its gang.
+            let elastic = !colocated && pools.encoder.tensor_parallel == 1 && pools.encoder.zero == 0;
             let (store, rank) = (spec.rendezvous.join("encoder"), spec.me.index as usize);
-            let group = ProcessGroup::gloo(&store, "encoder", rank, num_encoders, COLLECTIVE_TIMEOUT)?;
-            let pool = build_pool(spec, device, "encoder", params, lanes, Rc::new(group), pools.encoder.zero)?;
+            let group = match elastic {
+                true => ProcessGroup::single(),
+                false => ProcessGroup::gloo(&store, "encoder", rank, num_encoders, COLLECTIVE_TIMEOUT)?,
+            };
+            let mut pool = build_pool(spec, device, "encoder", params, lanes, Rc::new(group), pools.encoder.zero)?;
+            let num_members = num_encoders as u32;
+            let membership = elastic.then(|| Membership::new(spec.me.index, num_members, spec.rendezvous.clone()));
+            if elastic {
+                pool = pool.elastic(rank);
+            }
             let model = family.build(pool.params(), policy(encoder_part));
             let budget = spec.config.memory.activation_budget.encoder;
             let key = "memory.activation_budget.encoder";
             let activations = Activations::new(&spec.config.memory, key, budget, device)?;
-            let part = EncoderPart::new(spec.me.index, model, pool).with_activations(activations);
+            let part = EncoderPart::new(spec.me.index, model, pool, membership).with_activations(activations);
             Some(part.with_cache(pools.encoder.cache.bytes()))
         }
         _ => None,

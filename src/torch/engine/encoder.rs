@@ -3,12 +3,13 @@
 use super::activations::Activations;
 use super::buffer::TorchBuffer;
 use super::cache::{FeatureCache, Key, stack};
+use super::elastic::Membership;
 use super::parts::Parts;
 use crate::model::EncoderModel;
 use crate::tape::{Execution, Slot};
 use crate::train::Pool;
 use loongforge_core::engine::{EngineError, Ports, Progress};
-use loongforge_core::message::{ActorId, Grid, StepId, StepPlan, Unit, UnitId, Version};
+use loongforge_core::message::{ActorId, Grid, Regroup, StepId, StepPlan, Unit, UnitId, Version};
 use loongforge_core::transport::{Buffer, Header, Parcel, ParcelKind};
 use std::collections::VecDeque;
 use tch::Tensor;
@@ -22,6 +23,8 @@ pub struct EncoderPart {
     model: Box<dyn EncoderModel>,
     pub(super) pool: Pool,
     activations: Activations,
+    /// `None`: the pool is what it is from the beginning to the end.
+    pub(super) membership: Option<Membership>,
     steps: VecDeque<Step>,
     cache: Option<FeatureCache>,
 }
@@ -39,6 +42,13 @@ struct UnitWork {
     phase: Phase,
 }
 
+impl UnitWork {
+    fn new(unit: &Unit, plan: &StepPlan) -> Self {
+        let pixels = Parts::new(unit.items.iter().map(|item| item.owner));
+        Self { pixels, reader: plan.leader(unit.replica), unit: unit.clone(), phase: Phase::Waiting }
+    }
+}
+
 enum Phase {
     Waiting,
     /// Sent; `run` is what a backward needs, `None` where frozen.
@@ -54,8 +64,16 @@ enum Phase {
 
 impl EncoderPart {
     /// Encoder `index` of the run.
-    pub fn new(index: u32, model: Box<dyn EncoderModel>, pool: Pool) -> Self {
-        Self { index, model, pool, activations: Activations::default(), steps: VecDeque::new(), cache: None }
+    pub fn new(index: u32, model: Box<dyn EncoderModel>, pool: Pool, membership: Option<Membership>) -> Self {
+        Self {
+            index,
+            model,
+            pool,
+            activations: Activations::default(),
+            membership,
+            steps: VecDeque::new(),
+            cache: None,
+        }
     }
 
     /// Under a budget for activations.
@@ -70,14 +88,32 @@ impl EncoderPart {
         Self { cache, ..self }
     }
 
+    /// Takes the units that were given to this encoder in place of who has left, and steps that it has not heard of.
+    pub(super) fn regroup(&mut self, regroup: &Regroup) {
+        for plan in &regroup.plans {
+            let Some(step) = self.steps.iter_mut().find(|step| step.id == plan.step) else {
+                self.plan(plan);
+                continue;
+            };
+            let moved = plan.units.iter().filter(|unit| unit.encoder == self.index && regroup.moved.contains(&unit.id));
+            step.units.extend(moved.map(|unit| UnitWork::new(unit, plan)));
+            step.units.sort_by_key(|work| work.unit.id);
+        }
+        if let Some(membership) = &mut self.membership {
+            membership.regroup(regroup);
+            self.pool.set_rank(membership.rank());
+        }
+    }
+
+    /// Whether a unit of a step that is known here is this encoder's.
+    pub(super) fn has(&self, id: UnitId) -> bool {
+        let mut units = self.steps.iter().filter(|step| step.id == id.step).flat_map(|step| &step.units);
+        units.any(|work| work.unit.id == id)
+    }
+
     pub(super) fn plan(&mut self, plan: &StepPlan) {
         let mine = plan.units.iter().filter(|unit| unit.encoder == self.index);
-        let units = mine.map(|unit| UnitWork {
-            pixels: Parts::new(unit.items.iter().map(|item| item.owner)),
-            reader: plan.leader(unit.replica),
-            unit: unit.clone(),
-            phase: Phase::Waiting,
-        });
+        let units = mine.map(|unit| UnitWork::new(unit, plan));
         self.steps.push_back(Step { id: plan.step, units: units.collect() });
     }
 
@@ -194,7 +230,10 @@ impl EncoderPart {
             }
             outputs.iter().zip(grads).for_each(|(&slot, grad)| run.seed(slot, grad));
             self.pool.params().set_dropout(Some(work.unit.id.seed()));
-            run.backward(self.pool.lane(lane))?;
+            run.backward(match self.membership {
+                Some(_) => self.pool.any_lane(lane),
+                None => self.pool.lane(lane),
+            })?;
             let grids = work.unit.items.iter().map(|item| item.meta.grid.num_patches() as i64);
             self.activations.learn(&run, grids.sum());
             return Ok(true);

@@ -15,10 +15,10 @@ use crate::parallel::pipeline::{PipelineRun, Recorded};
 use crate::tape::Slot;
 use crate::train::Pool;
 use loongforge_core::engine::{EngineError, Ports, Progress};
-use loongforge_core::message::{ActorId, Pack, RoutingReport, StepId, StepPlan, UnitId, Version};
+use loongforge_core::message::{ActorId, Pack, Regroup, RoutingReport, StepId, StepPlan, UnitId, Version};
 use loongforge_core::schedule::{Pass, Task};
 use loongforge_core::transport::{Buffer, CreditGuard, Header, Parcel, ParcelKind};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use tch::Tensor;
 
 /// Computes the packs of one foundation replica, or this rank's part of them.
@@ -43,6 +43,10 @@ struct Step {
     /// Summed on the device, and read once the step is done: reading waits for it.
     loss: Option<Tensor>,
     routing: StepRouting,
+    /// Gradients of the units that are done: an encoder in place of one that died needs them again.
+    returned: BTreeMap<UnitId, Vec<Tensor>>,
+    /// The step was shared out anew: features are taken out of their edges at once, so that none waits behind another.
+    anew: bool,
 }
 
 struct PackWork {
@@ -73,7 +77,7 @@ struct UnitWork {
 struct Features {
     tensors: Vec<Tensor>,
     /// Held until the micro-batch is done: the features are in use until then.
-    _credit: Option<CreditGuard>,
+    credit: Option<CreditGuard>,
 }
 
 impl FoundationPart {
@@ -122,11 +126,22 @@ impl FoundationPart {
             sent: Vec::new(),
             loss: None,
             routing: StepRouting::default(),
+            returned: BTreeMap::new(),
+            anew: false,
         });
     }
 
+    /// Other encoders compute units of these steps.
+    pub(super) fn regroup(&mut self, regroup: &Regroup) {
+        for step in self.steps.iter_mut().filter(|step| regroup.plans.iter().any(|plan| plan.step == step.id)) {
+            step.anew = true;
+            let units = step.packs.iter_mut().flat_map(|pack| &mut pack.units);
+            units.filter_map(|unit| unit.features.as_mut()).for_each(|(_, features)| features.credit = None);
+        }
+    }
+
     /// Takes tokens or features.
-    pub(super) fn arrive(&mut self, from: ActorId, parcel: Parcel) -> Result<(), EngineError> {
+    pub(super) fn arrive(&mut self, from: ActorId, parcel: Parcel, ports: &mut Ports) -> Result<(), EngineError> {
         let Header { kind, version } = parcel.header;
         let device = self.pool.params().flat().device();
         let (trained, num_tensors) = (self.encoder_trained, self.stages.any().num_feature_tensors());
@@ -144,10 +159,22 @@ impl FoundationPart {
             let tensors = parcel.tensors.into_iter().map(into_tensor).collect();
             return work.tokens.insert(from.index, tensors).map_err(|error| format!("tokens of {id}: {error}").into());
         }
+        if let ParcelKind::Activation(id) = kind
+            && let Some(grads) = step.returned.get(&id)
+        {
+            return give_back(id, from, grads, trained, version, ports);
+        }
+        let anew = step.anew;
         let mut units = step.packs.iter_mut().flat_map(|work| &mut work.units);
         let unit = units.find(|unit| kind == ParcelKind::Activation(unit.id)).ok_or_else(unplanned)?;
-        if unit.features.is_some() {
-            return Err(format!("{from} sent {kind:?} twice").into());
+        match &mut unit.features {
+            Some((sender, _)) if *sender == from => return Err(format!("{from} sent {kind:?} twice").into()),
+            // From one that has died since: the same, but it is the other one now who waits for the gradient.
+            Some((sender, _)) => {
+                *sender = from;
+                return Ok(());
+            }
+            None => {}
         }
         if trained && version != Version(step.id.0) {
             return Err(format!(
@@ -164,7 +191,8 @@ impl FoundationPart {
             let want = format!("{num_tensors} tensors of [{}, {}]", unit.num_features, feature_dim);
             return Err(format!("{from} sent {kind:?} with shapes {shapes:?}; expected {want}").into());
         }
-        unit.features = Some((from, Features { tensors, _credit: parcel.credit }));
+        let credit = parcel.credit.filter(|_| !anew);
+        unit.features = Some((from, Features { tensors, credit }));
         Ok(())
     }
 
@@ -294,7 +322,7 @@ impl FoundationPart {
         }
         done.is_done = true;
         if self.stages.mesh.is_leader() && work.chunks.iter().all(|chunk| chunk.is_done) {
-            work.give_back(self.encoder_trained, version, ports)?;
+            work.give_back(self.encoder_trained, version, &mut step.returned, ports)?;
         }
         Ok(())
     }
@@ -349,8 +377,14 @@ impl Chunk {
 }
 
 impl PackWork {
-    /// Returns the features' gradients to those who sent them, and frees the features.
-    fn give_back(&mut self, trained: bool, version: Version, ports: &mut Ports) -> Result<(), EngineError> {
+    /// Returns the features' gradients to those who sent them, keeps them in `returned`, and frees the features.
+    fn give_back(
+        &mut self,
+        trained: bool,
+        version: Version,
+        returned: &mut BTreeMap<UnitId, Vec<Tensor>>,
+        ports: &mut Ports,
+    ) -> Result<(), EngineError> {
         let chunks: Vec<Chunk> = self.chunks.drain(..).filter(|chunk| !chunk.grads.is_empty()).collect();
         let num_levels = chunks.first().map_or(0, |chunk| chunk.grads.len());
         let level = |index: usize| Tensor::cat(&chunks.iter().map(|chunk| &chunk.grads[index]).collect::<Vec<_>>(), 0);
@@ -359,14 +393,27 @@ impl PackWork {
         for unit in self.units.drain(..) {
             let (from, features) = unit.features.expect("the pack is whole");
             drop(features);
-            let rows = |grad: &Tensor| Box::new(TorchBuffer::new(&grad.narrow(0, row, unit.num_features)));
-            let tensors: Vec<Box<dyn Buffer>> = levels.iter().map(|grad| rows(grad) as Box<dyn Buffer>).collect();
+            let grads: Vec<Tensor> = levels.iter().map(|grad| grad.narrow(0, row, unit.num_features)).collect();
             row += unit.num_features;
-            let kind = if trained { ParcelKind::Gradient(unit.id) } else { ParcelKind::NoGradient(unit.id) };
-            ports.send(from, Parcel::new(Header { kind, version }, tensors))?;
+            give_back(unit.id, from, &grads, trained, version, ports)?;
+            returned.insert(unit.id, grads);
         }
         Ok(())
     }
+}
+
+/// Returns the gradients of a unit's features, or word that there are none.
+fn give_back(
+    id: UnitId,
+    to: ActorId,
+    grads: &[Tensor],
+    trained: bool,
+    version: Version,
+    ports: &mut Ports,
+) -> Result<(), EngineError> {
+    let kind = if trained { ParcelKind::Gradient(id) } else { ParcelKind::NoGradient(id) };
+    let tensors = grads.iter().map(|grad| Box::new(TorchBuffer::new(grad)) as Box<dyn Buffer>);
+    ports.send(to, Parcel::new(Header { kind, version }, tensors.collect()))
 }
 
 #[cfg(test)]

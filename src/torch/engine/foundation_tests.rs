@@ -89,7 +89,8 @@ fn step_on(packs: &[&[&[usize]]], mesh: Rc<Mesh>, chunk_tokens: usize) -> (f64, 
         ];
         let kind = ParcelKind::Tokens(PackId { step: StepId(0), index: index as u32 });
         if leads {
-            part.arrive(ActorId::data(0), Parcel::new(Header { kind, version: Version(0) }, tensors)).unwrap();
+            let parcel = Parcel::new(Header { kind, version: Version(0) }, tensors);
+            part.arrive(ActorId::data(0), parcel, &mut ports).unwrap();
         }
     }
     while part.work(Version(0), &mut ports).unwrap() == Progress::Busy {}

@@ -9,6 +9,7 @@ mod build;
 mod cache;
 #[cfg(test)]
 mod context_tests;
+mod elastic;
 mod encoder;
 mod family;
 mod foundation;

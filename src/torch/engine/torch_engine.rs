@@ -1,14 +1,18 @@
 //! Commands, parcels and steps of an actor that computes with libtorch.
 
+use super::elastic::Membership;
 use super::encoder::EncoderPart;
 use super::foundation::FoundationPart;
 use crate::train::hf::{MAX_SHARD_SIZE, Shards};
 use crate::train::{Export, Pool, save_state};
 use loongforge_core::engine::{Engine, EngineError, Ports, Progress};
-use loongforge_core::message::{ActorId, Command, Event, SavedFile, StepId, StepReport, Version};
+use loongforge_core::message::{
+    ActorId, Command, Epoch, Event, Regroup, SavedFile, StepId, StepPlan, StepReport, Version,
+};
 use loongforge_core::transport::{Parcel, ParcelKind};
 use std::collections::VecDeque;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// What the pools write into a checkpoint, besides their state.
@@ -38,10 +42,11 @@ pub struct TorchEngine {
     exports: Exports,
     /// Steps that were applied or aborted: the step that is computed now.
     version: Version,
-    planned: VecDeque<StepId>,
+    planned: VecDeque<Arc<StepPlan>>,
     /// Parcels of steps whose plan is still on its way here: peers may have had theirs earlier. Their credit bounds them.
     early: Vec<(ActorId, Parcel)>,
-    /// The first planned step is reduced and waits for its commit.
+    /// The first planned step is reduced and waits for its commit; or, where members come and go, it is finished and
+    /// waits to be told to reduce.
     reduced: bool,
 }
 
@@ -67,6 +72,61 @@ impl TorchEngine {
             && self.foundation.as_ref().is_none_or(FoundationPart::is_finished)
     }
 
+    fn membership(&mut self) -> Option<&mut Membership> {
+        self.encoder.as_mut()?.membership.as_mut()
+    }
+
+    /// Has done its units of the first step: tells so, or reduces at once.
+    fn finish(&mut self, step: StepId, ports: &mut Ports) -> Result<(), EngineError> {
+        match self.membership().map(|membership| membership.epoch()) {
+            Some(epoch) => {
+                self.reduced = true;
+                ports.emit(Event::Finished { step, epoch });
+                Ok(())
+            }
+            None => self.reduce(step, ports),
+        }
+    }
+
+    /// All members have done their units.
+    fn reduce_members(&mut self, step: StepId, epoch: Epoch, ports: &mut Ports) -> Result<(), EngineError> {
+        let plan = self.planned.front().filter(|plan| plan.step == step).cloned();
+        let (Some(plan), Some(part)) = (plan, &mut self.encoder) else {
+            return Err(format!("step {step} is not one to reduce").into());
+        };
+        let Some(membership) = part.membership.as_mut().filter(|membership| membership.epoch() == epoch) else {
+            return Ok(());
+        };
+        match membership.reduce(&mut part.pool, &plan) {
+            Ok(grad_square_sum) => {
+                let timings = std::mem::take(&mut ports.timings);
+                let report = StepReport { step, epoch, loss: 0.0, grad_square_sum, routing: None, timings };
+                ports.emit(Event::Reduced(report));
+            }
+            Err(error) => ports.emit(Event::Broken { step, epoch, error: error.to_string() }),
+        }
+        Ok(())
+    }
+
+    /// The encoder pool has other members.
+    fn regroup(&mut self, regroup: &Regroup, ports: &mut Ports) -> Result<(), EngineError> {
+        if let Some(part) = &mut self.foundation {
+            part.regroup(regroup);
+        }
+        if let Some(part) = &mut self.encoder {
+            if self.planned.is_empty() {
+                // One that has just joined: it takes the parameters of this version when the pool first reduces.
+                self.version = Version(regroup.step.0);
+            }
+            part.regroup(regroup);
+            self.reduced = false;
+            self.planned.retain(|plan| plan.step < regroup.step);
+            self.planned.extend(regroup.plans.iter().cloned());
+        }
+        let early = std::mem::take(&mut self.early);
+        early.into_iter().try_for_each(|(from, parcel)| self.arrive(from, parcel, ports))
+    }
+
     fn reduce(&mut self, step: StepId, ports: &mut Ports) -> Result<(), EngineError> {
         // The loss before the collectives: reading it waits for the device's packs, and for nobody else's.
         let start = Instant::now();
@@ -82,12 +142,13 @@ impl TorchEngine {
         self.reduced = true;
         let timings = std::mem::take(&mut ports.timings);
         let routing = self.foundation.as_mut().map_or(Ok(None), FoundationPart::reduce_routing)?;
-        ports.emit(Event::Reduced(StepReport { step, loss, grad_square_sum, routing, timings }));
+        let report = StepReport { step, epoch: Epoch(0), loss, grad_square_sum, routing, timings };
+        ports.emit(Event::Reduced(report));
         Ok(())
     }
 
     fn finish_step(&mut self, step: StepId, ports: &mut Ports) -> Result<(), EngineError> {
-        if self.planned.pop_front() != Some(step) {
+        if self.planned.pop_front().map(|plan| plan.step) != Some(step) {
             return Err(format!("step {step} was ended out of turn").into());
         }
         if let Some(part) = &mut self.encoder {
@@ -117,7 +178,7 @@ impl Engine for TorchEngine {
     fn command(&mut self, command: Command, ports: &mut Ports) -> Result<(), EngineError> {
         match command {
             Command::Plan(plan) => {
-                self.planned.push_back(plan.step);
+                self.planned.push_back(plan.clone());
                 if let Some(part) = &mut self.encoder {
                     part.plan(&plan);
                 }
@@ -143,23 +204,27 @@ impl Engine for TorchEngine {
                 ports.emit(Event::Saved { step, files });
                 Ok(())
             }
-            Command::Read { .. } | Command::ReadAgain { .. } | Command::Stop => {
+            Command::Regroup(regroup) => self.regroup(&regroup, ports),
+            Command::Reduce { step, epoch } => self.reduce_members(step, epoch, ports),
+            Command::Read { .. } | Command::ReadAgain { .. } | Command::Connect { .. } | Command::Stop => {
                 Err(format!("{command:?} is nothing for {}", ports.me()).into())
             }
         }
     }
 
-    fn arrive(&mut self, from: ActorId, parcel: Parcel, _ports: &mut Ports) -> Result<(), EngineError> {
+    fn arrive(&mut self, from: ActorId, parcel: Parcel, ports: &mut Ports) -> Result<(), EngineError> {
         let kind = parcel.header.kind;
-        let next_plan = self.planned.back().map_or(self.version.0, |step| step.0 + 1);
-        if kind.step().0 >= next_plan {
+        let next_plan = self.planned.back().map_or(self.version.0, |plan| plan.step.0 + 1);
+        // Pixels of a unit that is about to be given to this encoder may be here before the word of it.
+        let to_be_given = |part: &EncoderPart| matches!(kind, ParcelKind::Pixels(unit) if part.membership.is_some() && !part.has(unit));
+        if kind.step().0 >= next_plan || self.encoder.as_ref().is_some_and(to_be_given) {
             self.early.push((from, parcel));
             return Ok(());
         }
         let for_encoder = matches!(kind, ParcelKind::Pixels(_) | ParcelKind::Gradient(_) | ParcelKind::NoGradient(_));
         match (&mut self.encoder, &mut self.foundation) {
             (Some(part), _) if for_encoder => part.arrive(from, parcel),
-            (_, Some(part)) if !for_encoder => part.arrive(from, parcel),
+            (_, Some(part)) if !for_encoder => part.arrive(from, parcel, ports),
             _ => Err(format!("{from} sent {kind:?} to the wrong actor").into()),
         }
     }
@@ -182,11 +247,11 @@ impl Engine for TorchEngine {
             ports.timings.packs += start.elapsed().as_secs_f64();
             return Ok(Progress::Busy);
         }
-        match self.planned.front() {
+        match self.planned.front().map(|plan| plan.step).as_ref() {
             // A collective blocks this thread: whatever peers wait for in this step must be on its way first. What a
             // frozen encoder has made for later steps may wait: its credit comes back in those steps.
             Some(&step) if !self.reduced && self.is_finished() && ports.num_unsent_until(step) == 0 => {
-                self.reduce(step, ports)?;
+                self.finish(step, ports)?;
                 Ok(Progress::Busy)
             }
             _ => Ok(Progress::Idle),

@@ -1,6 +1,7 @@
 //! What turns gradients into better parameters and keeps them: optimizer, pool state, Hugging Face weights.
 
 mod adamw;
+mod elastic;
 pub mod hf;
 pub mod parity;
 mod peft;

@@ -30,16 +30,18 @@ pub enum Lanes {
 
 /// Parameters of a pool on one replica and what training adds to them. A frozen pool has no optimizer.
 pub struct Pool {
-    params: Rc<ParamStore>,
-    group: Rc<ProcessGroup>,
-    lanes: Lanes,
-    grads: BTreeMap<Lane, GradBuffer>,
-    optimizer: Option<AdamW>,
+    pub(super) params: Rc<ParamStore>,
+    pub(super) group: Rc<ProcessGroup>,
+    pub(super) lanes: Lanes,
+    pub(super) grads: BTreeMap<Lane, GradBuffer>,
+    pub(super) optimizer: Option<AdamW>,
     /// The pool's gradient of the step that waits for its commit.
-    reduced: Option<Tensor>,
+    pub(super) reduced: Option<Tensor>,
     /// The ranks among which parameters are split; `None` where every rank has all.
     mesh: Option<Rc<Mesh>>,
     stages: Option<Stages>,
+    /// This one's place among replicas that come and go; `None` where they do not.
+    pub(super) elastic_rank: Option<usize>,
 }
 
 /// A pool that has one stage of a pipeline here.
@@ -77,7 +79,7 @@ impl Pool {
         let trained = optimizer.is_some();
         let grads = own.into_iter().filter(|_| trained).map(|lane| (lane, params.new_grad())).collect();
         let optimizer = optimizer.map(|config| AdamW::new(&params, config)).transpose()?;
-        Ok(Self { params, group, lanes, grads, optimizer, reduced: None, mesh: None, stages: None })
+        Ok(Self { params, group, lanes, grads, optimizer, reduced: None, mesh: None, stages: None, elastic_rank: None })
     }
 
     /// Of parameters that are split among ranks: the group of the pool is `mesh.data`.
@@ -123,7 +125,7 @@ impl Pool {
     }
 
     pub fn rank(&self) -> usize {
-        self.group.rank()
+        self.elastic_rank.unwrap_or_else(|| self.group.rank())
     }
 
     /// Which of the pool's stages this is.
@@ -352,8 +354,10 @@ impl Pool {
     pub fn commit(&mut self, clip_scale: f64, learning_rate: f64) -> Result<(), NativeError> {
         if let Some(optimizer) = &mut self.optimizer {
             let grad = self.reduced.take().expect("a commit follows a reduction");
-            // The sum of a replica's only lane is that lane's buffer, but for slices that were summed apart from it.
-            let is_lane = self.lanes == Lanes::PerReplica && self.params.sharding().shared != Shared::State;
+            // The sum of a replica's only lane is that lane's buffer, but for slices that were summed apart from it, and
+            // where replicas come and go.
+            let apart = self.params.sharding().shared == Shared::State || self.elastic_rank.is_some();
+            let is_lane = self.lanes == Lanes::PerReplica && !apart;
             let is_zero = optimizer.step(&grad, clip_scale, learning_rate, is_lane)?;
             self.gather()?;
             if is_zero {
@@ -372,7 +376,7 @@ impl Pool {
 }
 
 /// The sum of squares of contiguous float32.
-fn squares(x: &Tensor) -> f64 {
+pub(super) fn squares(x: &Tensor) -> f64 {
     match x.device() {
         Device::Cpu => sum_of_squares(x),
         _ => x.norm_scalaropt_dtype(2.0, Kind::Double).double_value(&[]).powi(2),

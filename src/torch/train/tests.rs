@@ -28,9 +28,13 @@ fn add_grads(pool: &mut Pool, lane: u32, round: u32) {
     for id in params.ids() {
         let shape = params.spec(id).shape.clone();
         let count: i64 = shape.iter().product();
-        let grad = (Tensor::arange(count, (Kind::Float, Device::Cpu)) * 0.37 + f64::from(lane * 7 + round)).sin();
+        let grad = grad_of(count, lane, round);
         pool.lane(Lane(lane)).unwrap().add(id, &grad.view(shape.as_slice()));
     }
+}
+
+fn grad_of(count: i64, lane: u32, round: u32) -> Tensor {
+    (Tensor::arange(count, (Kind::Float, Device::Cpu)) * 0.37 + f64::from(lane * 7 + round)).sin()
 }
 
 fn bits(pool: &Pool) -> Vec<f64> {
@@ -106,6 +110,64 @@ fn fixed_lanes_give_the_same_bits_on_any_number_of_replicas() {
         let want = alone(lanes);
         assert!(found.iter().all(|replica| *replica == want), "{lanes} lanes on {world} replicas");
     }
+}
+
+/// Three rounds on replicas that change after each: who comes takes the state of the first, lanes belong to whom the round
+/// gives them, and a reduction that one misses leaves them as they were.
+#[test]
+fn replicas_that_come_and_go_give_the_bits_of_one() {
+    // Replicas of each round, in the order of their ranks, and whose the four lanes are.
+    const ROUNDS: [(&[usize], [usize; 4]); 3] =
+        [(&[0, 1, 2], [0, 1, 2, 0]), (&[2, 0], [2, 0, 2, 2]), (&[0, 3, 2], [3, 2, 2, 0])];
+    let alone = {
+        let mut pool = pool(Kind::BFloat16, ProcessGroup::single(), Lanes::Fixed(4));
+        for round in 0..3 {
+            (0..4).for_each(|lane| add_grads(&mut pool, lane, round));
+            pool.reduce().unwrap();
+            pool.commit(0.9, 1e-2).unwrap();
+        }
+        bits(&pool)
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let replica = |me: usize| {
+        let mut pool = pool(Kind::BFloat16, ProcessGroup::single(), Lanes::Fixed(4)).elastic(0);
+        let mut is_new = true;
+        for (round, (members, of)) in ROUNDS.into_iter().enumerate() {
+            let Some(rank) = members.iter().position(|&member| member == me) else { continue };
+            let store = folder.path().join(format!("store-{round}"));
+            let group = |name, timeout| ProcessGroup::gloo(&store, name, rank, members.len(), timeout);
+            pool.set_group(group("pool", Duration::from_secs(60)).unwrap());
+            if round > 0 {
+                // All but the first take what it has; for those that are not new it is what they have.
+                let before = bits(&pool);
+                pool.take_from_first().unwrap();
+                assert!(is_new || before == bits(&pool));
+            }
+            is_new = false;
+            for lane in (0..4).filter(|&lane| of[lane] == me) {
+                let params = pool.params().clone();
+                for id in params.ids() {
+                    let shape = params.spec(id).shape.clone();
+                    let grad = grad_of(shape.iter().product(), lane as u32, round as u32);
+                    pool.any_lane(Lane(lane as u32)).unwrap().add(id, &grad.view(shape.as_slice()));
+                }
+            }
+            let rank_of = |replica: usize| members.iter().position(|&member| member == replica).unwrap();
+            let owners = (0..4).map(|lane| (Lane(lane as u32), rank_of(of[lane]))).collect();
+            // Reduced once in vain, as where another one could not.
+            pool.reduce_among(&owners).unwrap();
+            pool.reduce_among(&owners).unwrap();
+            pool.commit(0.9, 1e-2).unwrap();
+        }
+        bits(&pool)
+    };
+    let found: Vec<Vec<f64>> = std::thread::scope(|scope| {
+        let replica = &replica;
+        let threads: Vec<_> = (0..4).map(|me| scope.spawn(move || replica(me))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    // Replica 1 was there in the first round alone.
+    assert!([0, 2, 3].into_iter().all(|me| found[me] == alone) && found[1] != alone);
 }
 
 #[test]

@@ -47,6 +47,11 @@ pub struct EncoderPool {
     pub zero: usize,
     /// Bytes of features that each actor keeps where the whole pool is frozen: a picture that comes again is not encoded again. 0: none.
     pub cache: Size,
+    /// Encoders may die, join and be let go while the run goes on; not where they are split or share out state.
+    pub elastic: bool,
+    /// How long a run whose last encoder has died waits for another one; frozen encoders only: what trained ones have
+    /// learnt is in the last checkpoint.
+    pub grace: TimeSpan,
 }
 
 /// Actors that run the language model. A replica is pipeline x context x tensor actors.
@@ -97,6 +102,11 @@ pub enum ContextAttention {
 }
 
 impl EncoderPool {
+    /// Whether encoders come and go: each has all there is to know.
+    pub fn is_elastic(&self) -> bool {
+        self.elastic && self.tensor_parallel == 1 && self.zero == 0
+    }
+
     pub fn layout(&self) -> Layout {
         Layout { tp: self.tensor_parallel, ..Layout::replicas(self.replicas) }
     }
@@ -167,6 +177,8 @@ pub struct Scheduler {
     pub balance: Balance,
     /// How long actors may take to join before the run is given up.
     pub join_timeout: TimeSpan,
+    /// An encoder's process that gives no sign of life for so long is taken for dead; others have twelve times as long.
+    pub lease: TimeSpan,
 }
 
 /// What work costs when it is shared out.
@@ -189,7 +201,15 @@ impl Default for DataPool {
 
 impl Default for EncoderPool {
     fn default() -> Self {
-        Self { replicas: 1, threads: Threads::Auto, tensor_parallel: 1, zero: 0, cache: Size::from_mib(0) }
+        Self {
+            replicas: 1,
+            threads: Threads::Auto,
+            tensor_parallel: 1,
+            zero: 0,
+            cache: Size::from_mib(0),
+            elastic: true,
+            grace: TimeSpan::from_secs(300),
+        }
     }
 }
 
@@ -220,6 +240,6 @@ impl Default for Edges {
 
 impl Default for Scheduler {
     fn default() -> Self {
-        Self { prefetch_steps: 2, queue: 64, balance: Balance::Static, join_timeout: TimeSpan::from_secs(60) }
+        Self { prefetch_steps: 2, queue: 64, balance: Balance::Static, join_timeout: TimeSpan::from_secs(60), lease: TimeSpan::from_secs(5) }
     }
 }

@@ -66,6 +66,10 @@ pub struct Run {
     #[serde(default = "lanes")]
     #[schemars(range(min = 1, max = 1024))]
     pub lanes: usize,
+    /// With `--processes`: how often the whole run is begun again at its last checkpoint after a process that it cannot go
+    /// on without has died.
+    #[serde(default = "max_restarts")]
+    pub max_restarts: usize,
 }
 
 /// Where and how often the run is saved.
@@ -195,6 +199,10 @@ fn run_dir() -> PathBuf {
 
 fn lanes() -> usize {
     4
+}
+
+fn max_restarts() -> usize {
+    3
 }
 
 fn max_new_tokens() -> usize {

@@ -3,6 +3,7 @@
 use super::{CoordinatorSpec, FittedCosts, PoolSizes};
 use crate::message::{ActorId, Role, StepPlan, Timings};
 use crate::schedule::{Fit, PlanSpec, Work};
+use std::collections::BTreeMap;
 
 /// Steps after which a measurement counts half.
 const HALF_LIFE_STEPS: f64 = 100.0;
@@ -33,7 +34,7 @@ impl Costs {
                 foundation.observe(of_foundations[index], packs);
             }
             if actor.role == Role::Encoder || spec.colocated {
-                encoder.observe(of_encoders[index], units);
+                encoder.observe(of_encoders.get(&actor.index).copied().unwrap_or_default(), units);
             }
         }
     }
@@ -76,10 +77,11 @@ fn foundation_work(spec: &PlanSpec, plan: &StepPlan) -> Vec<Work> {
 }
 
 /// Of each encoder.
-fn encoder_work(spec: &PlanSpec, plan: &StepPlan) -> Vec<Work> {
-    let mut work = vec![Work::default(); spec.encoder_replicas as usize];
+fn encoder_work(spec: &PlanSpec, plan: &StepPlan) -> BTreeMap<u32, Work> {
+    let mut work: BTreeMap<u32, Work> = BTreeMap::new();
     for unit in &plan.units {
-        work[unit.encoder as usize] += unit.items.iter().map(|item| spec.encoder_cost.item_work(&item.meta)).sum();
+        *work.entry(unit.encoder).or_default() +=
+            unit.items.iter().map(|item| spec.encoder_cost.item_work(&item.meta)).sum();
     }
     work
 }
@@ -106,11 +108,14 @@ impl StepBalance {
     /// As planned.
     pub fn of(spec: &PlanSpec, plan: &StepPlan) -> Self {
         let room = plan.packs.len() * spec.pack.max_tokens;
-        let mut encoders = vec![0; spec.encoder_replicas as usize];
+        let mut encoders: BTreeMap<u32, u128> = BTreeMap::new();
         for unit in &plan.units {
             let cost = unit.items.iter().map(|item| u128::from(spec.encoder_cost.item(&item.meta)));
-            encoders[unit.encoder as usize] += cost.sum::<u128>();
+            *encoders.entry(unit.encoder).or_default() += cost.sum::<u128>();
         }
+        // Who has nothing to do counts in the mean.
+        let mut encoders: Vec<u128> = encoders.into_values().collect();
+        encoders.resize(encoders.len().max(spec.encoder_replicas as usize), 0);
         let mut foundations = vec![0; spec.foundation_replicas as usize];
         for pack in &plan.packs {
             let cost = pack.samples.iter().map(|sample| u128::from(spec.cost.sample(sample)));

@@ -1,6 +1,6 @@
 //! The end of a run: everyone is told to stop and waited for, and the first cause is found.
 
-use super::{Failure, Outcome, PoolSizes};
+use super::{Failure, Outcome};
 use crate::message::ActorId;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,16 +11,27 @@ pub(super) struct Drain {
     result: Option<Result<Outcome, ActorId>>,
     /// The first that is known of each actor's failure.
     failures: BTreeMap<ActorId, Cause>,
-    ended: BTreeSet<ActorId>,
+    /// Who has not ended.
+    alive: BTreeSet<ActorId>,
 }
 
 struct Cause {
     text: String,
+    is_loss: bool,
     /// The peer whose end is the deeper cause.
     lost: Option<ActorId>,
 }
 
 impl Drain {
+    pub fn new(actors: impl Iterator<Item = ActorId>) -> Self {
+        Self { alive: actors.collect(), ..Self::default() }
+    }
+
+    /// One more actor.
+    pub fn join(&mut self, actor: ActorId) {
+        self.alive.insert(actor);
+    }
+
     pub fn has_begun(&self) -> bool {
         self.result.is_some()
     }
@@ -32,22 +43,33 @@ impl Drain {
     /// Takes note of a failure, which ends the run. One that comes later may be a consequence: it counts only where
     /// the first one points to it.
     pub fn fail(&mut self, actor: ActorId, text: String, lost: Option<ActorId>) {
-        self.failures.entry(actor).or_insert(Cause { text, lost });
+        self.failures.entry(actor).or_insert(Cause { text, is_loss: false, lost });
+        self.result.get_or_insert(Err(actor));
+    }
+
+    /// Takes note of an actor that has ended without a word.
+    pub fn lose(&mut self, actor: ActorId, text: String) {
+        self.end(actor);
+        self.failures.entry(actor).or_insert(Cause { text, is_loss: true, lost: None });
         self.result.get_or_insert(Err(actor));
     }
 
     pub fn end(&mut self, actor: ActorId) {
-        self.ended.insert(actor);
+        self.alive.remove(&actor);
     }
 
     pub fn has_ended(&self, actor: ActorId) -> bool {
-        self.ended.contains(&actor)
+        !self.alive.contains(&actor)
+    }
+
+    pub fn alive(&self) -> impl Iterator<Item = ActorId> + '_ {
+        self.alive.iter().copied()
     }
 
     /// How the run ended, once all actors have.
-    pub fn finished(&self, pools: PoolSizes) -> Option<Result<Outcome, Failure>> {
+    pub fn finished(&self) -> Option<Result<Outcome, Failure>> {
         let result = self.result?;
-        (self.ended.len() == pools.num_actors()).then(|| result.map_err(|first| self.first_cause(first)))
+        self.alive.is_empty().then(|| result.map_err(|first| self.first_cause(first)))
     }
 
     /// Follows "I lost X" to X, where X failed by itself: the news may have come in any order.
@@ -59,35 +81,37 @@ impl Drain {
         {
             actor = lost;
         }
-        Failure { actor, cause: self.failures[&actor].text.clone() }
+        let Cause { text, is_loss, .. } = &self.failures[&actor];
+        Failure { actor, cause: text.clone(), is_loss: *is_loss }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schedule::PoolSizes;
 
     #[test]
     fn the_peer_that_was_lost_is_the_cause_even_when_it_is_heard_of_later() {
         let pools = PoolSizes { data: 1, encoder: 2, foundation: 1 };
-        let mut drain = Drain::default();
+        let mut drain = Drain::new(pools.actors());
         drain.fail(ActorId::foundation(0), "lost encoder/1".into(), Some(ActorId::encoder(1)));
         drain.fail(ActorId::encoder(0), "lost foundation/0".into(), Some(ActorId::foundation(0)));
         drain.fail(ActorId::encoder(1), "out of memory".into(), None);
         drain.fail(ActorId::encoder(1), "connection closed".into(), None);
-        assert!(drain.finished(pools).is_none());
+        assert!(drain.finished().is_none());
         pools.actors().for_each(|actor| drain.end(actor));
-        let failure = drain.finished(pools).unwrap().unwrap_err();
+        let failure = drain.finished().unwrap().unwrap_err();
         assert_eq!(failure.to_string(), "encoder/1: out of memory");
     }
 
     #[test]
     fn peers_that_lost_each_other_are_no_endless_hunt() {
         let pools = PoolSizes { data: 0, encoder: 1, foundation: 1 };
-        let mut drain = Drain::default();
+        let mut drain = Drain::new(pools.actors());
         drain.fail(ActorId::foundation(0), "lost encoder/0".into(), Some(ActorId::encoder(0)));
         drain.fail(ActorId::encoder(0), "lost foundation/0".into(), Some(ActorId::foundation(0)));
         pools.actors().for_each(|actor| drain.end(actor));
-        assert_eq!(drain.finished(pools).unwrap().unwrap_err().actor, ActorId::encoder(0));
+        assert_eq!(drain.finished().unwrap().unwrap_err().actor, ActorId::encoder(0));
     }
 }

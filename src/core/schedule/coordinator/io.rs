@@ -1,7 +1,7 @@
 //! What goes into a coordinator and what comes out.
 
-use super::{FittedCosts, SchedulerState, StepBalance};
-use crate::message::{ActorId, BadSample, Command, Event, RoutingReport, SavedFile, StepId, Timings};
+use super::{FittedCosts, Ledger, SchedulerState, StepBalance};
+use crate::message::{ActorId, BadSample, Command, Epoch, Event, RoutingReport, SavedFile, StepId, Timings};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -10,6 +10,12 @@ pub enum Input {
     Event(ActorId, Event),
     /// The actor's thread or process has ended, or is given up. Needs no `Failed` before it, nor forbids one.
     Gone(ActorId, String),
+    /// This encoder's process has come to a run that goes on; once it is `Ready` it becomes a member of its pool.
+    Joined(ActorId),
+    /// Let this encoder go when it suits.
+    Retire(ActorId),
+    /// The pause that began with this epoch has lasted as long as it may.
+    GraceOver(Epoch),
     /// Finish the step in progress, save and stop. A second one stops at once.
     StopRequested,
     /// Answer to [`Output::Publish`].
@@ -21,6 +27,12 @@ pub enum Input {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Output {
     Send(ActorId, Command),
+    /// The encoder pool has changed.
+    Pool(PoolChange),
+    /// Have nothing to do with this actor any more; it may not know that yet.
+    Evict(ActorId),
+    /// There is no encoder left to go on with: the run waits for one.
+    Paused(Epoch),
     Step(Box<StepSummary>),
     /// Samples that were skipped, in the order of their positions.
     Bad(Vec<BadSample>),
@@ -30,6 +42,17 @@ pub enum Output {
     Publish(CheckpointDraft),
     /// Every actor has ended. Nothing follows.
     Finished(Result<Outcome, Failure>),
+}
+
+/// Other members of the encoder pool.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PoolChange {
+    pub epoch: Epoch,
+    /// In the order of ranks.
+    pub members: Vec<ActorId>,
+    pub joined: Vec<ActorId>,
+    /// Who has left, and why.
+    pub left: Vec<(ActorId, String)>,
 }
 
 /// A step that every engine has applied or skipped.
@@ -54,6 +77,8 @@ pub struct StepSummary {
     /// Of every encoder and foundation engine, in that order.
     pub timings: Vec<(ActorId, Timings)>,
     pub balance: StepBalance,
+    /// Of the steps up to this one.
+    pub ledger: Ledger,
     /// What is fitted after the step, with `scheduler.balance: fitted`.
     pub costs: Option<FittedCosts>,
 }
@@ -83,6 +108,8 @@ pub enum Outcome {
 pub struct Failure {
     pub actor: ActorId,
     pub cause: String,
+    /// The actor was lost, by no fault of the run that is known: beginning again at the last checkpoint may go well.
+    pub is_loss: bool,
 }
 
 impl fmt::Display for Failure {

@@ -2,11 +2,13 @@
 
 use super::costs::Costs;
 use super::drain::Drain;
+use super::encoders::Encoders;
 use super::intake::Intake;
 use super::save::Saves;
 use super::step::InFlight;
-use super::{CoordinatorSpec, Input, Outcome, Output, SchedulerState, StepBalance};
-use crate::message::{ActorId, Command, Event, Role, SampleId, SavedFile, StepId, StepReport};
+use super::{CoordinatorSpec, Input, Outcome, Output, PoolChange, SchedulerState, StepBalance};
+use crate::message::{ActorId, Command, Epoch, Event, Regroup, Role, SampleId, SavedFile, StepId, StepReport};
+use crate::schedule::plan::check_credits;
 use crate::schedule::{Batch, plan_step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,6 +20,11 @@ pub struct Coordinator {
     joining: BTreeSet<ActorId>,
     intake: Intake,
     costs: Costs,
+    encoders: Encoders,
+    /// Encoders that have left and of which the others are not told, with the reason.
+    lost: Vec<(ActorId, String)>,
+    /// `Output::Paused` was said.
+    paused: Option<Epoch>,
     /// The first step that not all engines have applied.
     current: StepId,
     /// The first step that is not planned.
@@ -48,6 +55,9 @@ impl Coordinator {
             joining: spec.pools.actors().collect(),
             intake: Intake::new(&spec),
             costs,
+            encoders: Encoders::new(&spec),
+            lost: Vec::new(),
+            paused: None,
             current: spec.first_step,
             next_plan: spec.first_step,
             end: StepId(spec.steps.max(spec.first_step.0)),
@@ -58,7 +68,7 @@ impl Coordinator {
             last_planned: None,
             saves: Saves::default(),
             last_saved: None,
-            drain: Drain::default(),
+            drain: Drain::new(spec.pools.actors()),
             finished: false,
             out: Vec::new(),
             spec,
@@ -72,8 +82,12 @@ impl Coordinator {
                 Input::Event(actor, _) | Input::Gone(actor, _) => *actor,
                 _ => ActorId::SCHEDULER,
             };
-            let known = actor == ActorId::SCHEDULER || self.spec.pools.contains(actor);
+            let known = [Role::Scheduler, Role::Encoder].contains(&actor.role) || self.spec.pools.contains(actor);
             assert!(known, "{actor} is not of this run");
+            if actor.role == Role::Encoder && self.drain.has_ended(actor) {
+                // Excluded: what it says is late.
+                return Vec::new();
+            }
             let draining = self.drain.has_begun();
             if let Err((actor, cause)) = self.take(input).and_then(|()| self.advance()) {
                 self.drain.fail(actor, cause, None);
@@ -81,7 +95,7 @@ impl Coordinator {
             if self.drain.has_begun() && !draining {
                 self.send_to_all(&Command::Stop);
             }
-            if let Some(result) = self.drain.finished(self.spec.pools) {
+            if let Some(result) = self.drain.finished() {
                 self.finished = true;
                 self.out.push(Output::Finished(result));
             }
@@ -93,11 +107,29 @@ impl Coordinator {
         match input {
             Input::Event(actor, event) => self.event(actor, event),
             Input::Gone(actor, _) if self.drain.has_ended(actor) => Ok(()),
+            Input::Gone(actor, reason) if self.may_lose(actor) => self.lose(actor, reason),
             Input::Gone(actor, reason) => {
-                self.drain.end(actor);
-                self.drain.fail(actor, reason, None);
+                self.drain.lose(actor, reason);
                 Ok(())
             }
+            Input::Joined(actor) => {
+                self.drain.join(actor);
+                if self.drain.has_begun() {
+                    self.out.push(Output::Send(actor, Command::Stop));
+                }
+                Ok(())
+            }
+            Input::Retire(actor) => {
+                self.encoders.retire(actor.index);
+                Ok(())
+            }
+            Input::GraceOver(epoch) if self.paused == Some(epoch) && !self.drain.has_begun() => {
+                let (actor, reason) = self.lost.last().cloned().unwrap_or((ActorId::SCHEDULER, String::new()));
+                let cause = format!("{reason}; no encoder is left, and none has come");
+                self.drain.lose(actor, cause);
+                Ok(())
+            }
+            Input::GraceOver(_) => Ok(()),
             Input::StopRequested => self.stop(),
             Input::Published(step) => {
                 self.saves.published(step);
@@ -111,6 +143,9 @@ impl Coordinator {
 
     fn event(&mut self, actor: ActorId, event: Event) -> Result<(), Broken> {
         match event {
+            Event::Failed { error, lost } if self.may_lose(actor) && lost.is_none_or(|peer| self.may_lose(peer)) => {
+                return self.lose(actor, error);
+            }
             Event::Failed { error, lost } => {
                 self.drain.end(actor);
                 self.drain.fail(actor, error, lost);
@@ -118,7 +153,8 @@ impl Coordinator {
             }
             Event::Stopped => {
                 self.drain.end(actor);
-                if !self.drain.has_begun() {
+                let was_let_go = actor.role == Role::Encoder && !self.encoders.members().contains(&actor.index);
+                if !self.drain.has_begun() && !was_let_go {
                     return Err((actor, "stopped without being told to".into()));
                 }
                 return Ok(());
@@ -127,9 +163,38 @@ impl Coordinator {
             _ if self.drain.has_begun() => return Ok(()),
             _ => {}
         }
-        let computes = actor.role == Role::Encoder || actor.role == Role::Foundation;
+        let is_member = actor.role == Role::Encoder && self.encoders.members().contains(&actor.index);
+        let computes = is_member || actor.role == Role::Foundation;
+        let epoch = self.encoders.epoch();
         match event {
             Event::Ready if self.joining.remove(&actor) => Ok(()),
+            Event::Ready if actor.role == Role::Encoder && !is_member => {
+                self.encoders.ready(actor.index);
+                Ok(())
+            }
+            Event::Lost { peer, reason } => self.lost_by(actor, peer, reason),
+            Event::Saved { step, files } if actor.role == Role::Encoder => self.saved(actor, step, files),
+            // One that is let go ends what it had begun.
+            Event::Applied { .. } if actor.role == Role::Encoder && !is_member => {
+                if self.in_flight.get_mut(&self.current).is_some_and(|in_flight| in_flight.lose(actor)) {
+                    self.close_step();
+                }
+                Ok(())
+            }
+            _ if actor.role == Role::Encoder && !is_member => Ok(()),
+            Event::Finished { step, epoch: of } | Event::Broken { step, epoch: of, .. }
+                if actor.role == Role::Encoder && (of != epoch || !self.in_flight.contains_key(&step)) =>
+            {
+                Ok(())
+            }
+            Event::Reduced(report) if actor.role == Role::Encoder && report.epoch != epoch => Ok(()),
+            Event::Finished { step, .. } if is_member => {
+                self.in_flight.get_mut(&step).expect("looked at above").finished(actor.index);
+                Ok(())
+            }
+            Event::Broken { error, .. } if is_member => {
+                self.encoders.broke(actor.index, &error).map_err(|error| (actor, error))
+            }
             Event::Measured { samples, bad } if actor.role == Role::Data => {
                 self.intake.measured(actor.index, samples, bad).map_err(|error| (actor, error))
             }
@@ -150,18 +215,122 @@ impl Coordinator {
     fn applied(&mut self, actor: ActorId, step: StepId) -> Result<(), Broken> {
         let in_flight = self.in_flight.get_mut(&step).filter(|_| step == self.current);
         let in_flight = in_flight.ok_or_else(|| (actor, format!("applied step {step} out of turn")))?;
-        if in_flight.applied(actor, self.spec.pools).map_err(|error| (actor, error))? {
-            let summary = in_flight.summary(self.spec.pools, self.costs.fitted());
-            self.stream = in_flight.state(summary.costs.clone());
-            self.out.push(Output::Step(Box::new(summary)));
-            self.in_flight.remove(&step);
-            self.current.0 += 1;
+        if in_flight.applied(actor).map_err(|error| (actor, error))? {
+            self.close_step();
         }
         Ok(())
     }
 
+    /// All engines have applied the current step.
+    fn close_step(&mut self) {
+        let in_flight = self.in_flight.remove(&self.current).expect("the current step is in flight");
+        let summary = in_flight.summary(self.spec.pools, self.stream.ledger, self.costs.fitted());
+        self.stream = in_flight.state(self.stream.ledger, summary.costs.clone());
+        self.out.push(Output::Step(Box::new(summary)));
+        self.current.0 += 1;
+    }
+
+    /// Whether the run can go on without this actor.
+    fn may_lose(&self, actor: ActorId) -> bool {
+        let begun = !self.joining.contains(&actor) && !self.drain.has_begun();
+        actor.role == Role::Encoder && self.encoders.is_elastic() && begun
+    }
+
+    /// An encoder is gone.
+    fn lose(&mut self, actor: ActorId, reason: String) -> Result<(), Broken> {
+        self.drain.end(actor);
+        let was_member = self.encoders.lose(actor.index);
+        if was_member {
+            self.lost.push((actor, reason.clone()));
+        }
+        if was_member && self.encoders.is_lost() {
+            self.drain.lose(actor, reason);
+            return Ok(());
+        }
+        if self.in_flight.get_mut(&self.current).is_some_and(|in_flight| in_flight.lose(actor)) {
+            self.close_step();
+        }
+        let writer = self.encoders.members().first().map(|&index| ActorId::encoder(index));
+        let (again, drafts) = self.saves.lose(actor, writer);
+        self.out.extend(drafts.into_iter().map(Output::Publish));
+        // After the epoch's beginning, by which the writer knows that it is the first.
+        self.advance_epoch()?;
+        let again = again.into_iter().map(|(step, dir)| (writer, Command::Save { step, dir }));
+        self.out.extend(again.filter_map(|(writer, save)| Some(Output::Send(writer?, save))));
+        Ok(())
+    }
+
+    /// An actor has no edge to `peer` any more.
+    fn lost_by(&mut self, actor: ActorId, peer: ActorId, reason: String) -> Result<(), Broken> {
+        if self.drain.has_ended(peer) {
+            return Ok(());
+        }
+        if !self.may_lose(peer) {
+            self.drain.fail(actor, format!("lost {peer}: {reason}"), Some(peer));
+            return Ok(());
+        }
+        self.out.push(Output::Evict(peer));
+        self.lose(peer, format!("{actor} has lost it: {reason}"))
+    }
+
+    /// Begins another epoch where there must be one, or may be.
+    fn advance_epoch(&mut self) -> Result<(), Broken> {
+        let in_flight = self.in_flight.get(&self.current);
+        let answered = |index: &u32| {
+            let reduced = in_flight.is_some_and(|in_flight| in_flight.has_reduced(ActorId::encoder(*index)));
+            reduced || self.encoders.is_broken(*index)
+        };
+        let all_answered = self.encoders.members().iter().all(answered);
+        if !self.joining.is_empty() || !self.encoders.is_elastic() || !self.encoders.is_due(all_answered) {
+            return Ok(());
+        }
+        let step = StepId(self.current.0 + u64::from(in_flight.is_some_and(InFlight::is_decided)));
+        let new = self.encoders.begin_epoch();
+        if self.encoders.is_paused() {
+            // Who comes is told then; and who has left till then.
+            self.encoders.postpone(new.left);
+            if self.paused.is_none() {
+                self.paused = Some(self.encoders.epoch());
+                self.out.push(Output::Paused(self.encoders.epoch()));
+            }
+            return Ok(());
+        }
+        self.paused = None;
+        self.spec.plan.encoder_replicas = self.encoders.workers().len() as u32;
+        let (mut plans, mut moved) = (Vec::new(), BTreeSet::new());
+        for (_, in_flight) in self.in_flight.range_mut(step..) {
+            moved.extend(in_flight.share_out(&new.left, self.encoders.workers()));
+            let plan = &in_flight.plan;
+            check_credits(&self.spec.plan, &plan.packs, &plan.units)
+                .map_err(|error| (ActorId::SCHEDULER, format!("step {}: {error}", plan.step)))?;
+            plans.push(plan.clone());
+        }
+        let regroup = Regroup {
+            epoch: self.encoders.epoch(),
+            members: self.encoders.members().to_vec(),
+            num_current: self.encoders.num_current() as u32,
+            left: new.left,
+            moved,
+            step,
+            plans,
+        };
+        self.send_to_all(&Command::Regroup(Arc::new(regroup)));
+        let actors = |indices: &[u32]| indices.iter().map(|&index| ActorId::encoder(index)).collect::<Vec<_>>();
+        for actor in actors(&new.retired) {
+            self.out.push(Output::Send(actor, Command::Stop));
+            self.lost.push((actor, "let go".to_owned()));
+        }
+        self.out.push(Output::Pool(PoolChange {
+            epoch: self.encoders.epoch(),
+            members: actors(self.encoders.members()),
+            joined: actors(&new.joined),
+            left: std::mem::take(&mut self.lost),
+        }));
+        Ok(())
+    }
+
     fn saved(&mut self, actor: ActorId, step: StepId, files: Vec<SavedFile>) -> Result<(), Broken> {
-        let draft = self.saves.saved(step, actor, files, self.spec.pools).map_err(|error| (actor, error))?;
+        let draft = self.saves.saved(step, actor, files).map_err(|error| (actor, error))?;
         self.out.extend(draft.map(Output::Publish));
         Ok(())
     }
@@ -199,14 +368,29 @@ impl Coordinator {
             }
             return Ok(());
         }
+        self.advance_epoch()?;
+        if self.encoders.is_paused() {
+            if self.stop_requested {
+                self.drain.begin(Outcome::Preempted);
+            }
+            return Ok(());
+        }
         self.plan()?;
         self.read();
+        self.reduce();
         self.decide()?;
         self.finish();
         Ok(())
     }
 
     fn plan(&mut self) -> Result<(), Broken> {
+        let num_workers = self.encoders.workers().len() as u32;
+        if num_workers > 0 {
+            self.spec.plan.encoder_replicas = num_workers;
+            if !self.spec.fixed_lanes {
+                self.spec.plan.num_lanes = num_workers;
+            }
+        }
         while self.next_plan < self.end && self.next_plan.0 <= self.current.0 + self.spec.prefetch_steps as u64 {
             let Some(batch) = self.intake.next_batch() else { break };
             let step = self.next_plan;
@@ -216,8 +400,11 @@ impl Coordinator {
                     self.last_planned = Some(sample.id);
                 }
             }
-            let plan = plan_step(&self.spec.plan, step, &batch.batch, batch.cursor)
+            let mut plan = plan_step(&self.spec.plan, step, &batch.batch, batch.cursor)
                 .map_err(|error| (ActorId::SCHEDULER, format!("step {step}: {error}")))?;
+            if let workers @ [_, ..] = self.encoders.workers() {
+                plan.units.iter_mut().for_each(|unit| unit.encoder = workers[unit.encoder as usize]);
+            }
             let balance = StepBalance::of(&self.spec.plan, &plan);
             let plan = Arc::new(plan);
             self.send_to_all(&Command::Plan(plan.clone()));
@@ -237,14 +424,29 @@ impl Coordinator {
         }
     }
 
+    /// Has the encoders reduce once all of them have finished.
+    fn reduce(&mut self) {
+        let step = self.current;
+        let Some(in_flight) = self.in_flight.get(&step).filter(|_| step < self.end) else { return };
+        let members = self.encoders.members();
+        let finished = !members.is_empty() && in_flight.is_finished_by(members);
+        if finished && !in_flight.is_decided() && !self.encoders.is_reducing() {
+            let command = Command::Reduce { step, epoch: self.encoders.epoch() };
+            self.out.extend(members.iter().map(|&index| Output::Send(ActorId::encoder(index), command.clone())));
+            self.encoders.begin_reducing();
+        }
+    }
+
     fn decide(&mut self) -> Result<(), Broken> {
         let step = self.current;
         // Engines may have reduced a step beyond a requested end: it is dropped with them.
+        let engines = self.compute_actors();
         let Some(in_flight) = self.in_flight.get_mut(&step).filter(|_| step < self.end) else { return Ok(()) };
-        let Some(decision) = in_flight.decide(self.spec.pools, self.spec.clip_grad) else { return Ok(()) };
+        let Some(decision) = in_flight.decide(&engines, self.spec.pools, self.spec.clip_grad) else { return Ok(()) };
+        self.encoders.decided();
         self.costs.observe(&self.spec.plan, &in_flight.plan, &in_flight.timings());
         self.costs.apply(&mut self.spec.plan);
-        let state = in_flight.state(self.costs.fitted());
+        let state = in_flight.state(self.stream.ledger, self.costs.fitted());
         match decision.commit {
             Some(commit) => {
                 self.num_skipped_in_row = 0;
@@ -277,7 +479,9 @@ impl Coordinator {
     }
 
     fn save(&mut self, step: StepId, state: SchedulerState) {
-        let dir = self.saves.begin(step, state, &self.spec.checkpoint_dir);
+        let awaited = self.compute_actors();
+        let writer = self.encoders.members().first().map(|&index| ActorId::encoder(index));
+        let dir = self.saves.begin(step, state, &self.spec.checkpoint_dir, awaited, writer);
         self.out.push(Output::Prepare(step, dir.clone()));
         self.send_to_compute(&Command::Save { step, dir });
         self.last_saved = Some(step);
@@ -300,13 +504,23 @@ impl Coordinator {
         }
     }
 
+    /// Encoders that are members, in the order of their ranks, and foundations.
+    fn compute_actors(&self) -> Vec<ActorId> {
+        let members = self.encoders.members().iter().map(|&index| ActorId::encoder(index));
+        members.chain((0..self.spec.pools.foundation).map(ActorId::foundation)).collect()
+    }
+
+    /// To everybody who takes part; the last command to all who live.
     fn send_to_all(&mut self, command: &Command) {
+        let takes_part = |actor: &ActorId| {
+            let is_member = actor.role != Role::Encoder || self.encoders.members().contains(&actor.index);
+            is_member || *command == Command::Stop
+        };
         let send = |actor| Output::Send(actor, command.clone());
-        let live = self.spec.pools.actors().filter(|&actor| !self.drain.has_ended(actor));
-        self.out.extend(live.map(send));
+        self.out.extend(self.drain.alive().filter(takes_part).map(send));
     }
 
     fn send_to_compute(&mut self, command: &Command) {
-        self.out.extend(self.spec.pools.compute_actors().map(|actor| Output::Send(actor, command.clone())));
+        self.out.extend(self.compute_actors().into_iter().map(|actor| Output::Send(actor, command.clone())));
     }
 }

@@ -10,16 +10,23 @@
 //!    Where costs are fitted, the step's times change what the next plan goes by.
 //! 5. `Save` follows `Commit` on the same queues, so every engine writes the same version. When all have written, the
 //!    checkpoint is published.
-//! 6. After the last step and the last publication, or after the first failure, everyone is stopped and waited for.
+//! 6. An encoder that dies, hangs, joins or is let go begins an epoch: the units of the steps in flight that were those
+//!    of who has left are given to who is left, and nothing else of a plan changes. What is done stays done: foundations
+//!    keep the gradients that they have returned until the step is decided, and return them again.
+//! 7. Encoders reduce when all of them have finished, so that who dies before keeps nobody waiting in a collective. A
+//!    reduction that fails is tried again in another epoch. Once a step is decided, the survivors apply it.
+//! 8. After the last step and the last publication, or after the first failure, everyone is stopped and waited for.
 //!
 //! Invariants, checked in release builds too: at most one `Reduced` and one `Applied` per engine and step (else that
-//! engine has failed); steps are decided one by one without a gap; a sample is planned once; a finished run says nothing.
+//! engine has failed); words of an older epoch, and of who is no member, are not heard; steps are decided one by one without a gap; a sample is planned once; a finished run says nothing.
 
 mod batches;
 mod costs;
 mod drain;
+mod encoders;
 mod intake;
 mod io;
+mod ledger;
 mod machine;
 mod save;
 mod spec;
@@ -28,7 +35,8 @@ mod step;
 
 pub use batches::{Batches, Formed};
 pub use costs::{Imbalance, StepBalance};
-pub use io::{CheckpointDraft, Failure, Input, Outcome, Output, StepSummary};
+pub use io::{CheckpointDraft, Failure, Input, Outcome, Output, PoolChange, StepSummary};
+pub use ledger::Ledger;
 pub use machine::Coordinator;
 pub use spec::{CoordinatorSpec, PoolSizes};
 pub use state::{FittedCosts, SchedulerState};

@@ -6,6 +6,9 @@ use crate::message::{ActorId, Role, StepId};
 use crate::schedule::{ModelShape, PlanSpec};
 use std::path::PathBuf;
 
+/// Commands about changes of the encoder pool that an engine may not have taken yet.
+const MAX_CHANGES: usize = 64;
+
 /// Number of actors of each role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PoolSizes {
@@ -87,6 +90,12 @@ pub struct CoordinatorSpec {
     pub checkpoint_dir: PathBuf,
     /// 0: only at the end.
     pub checkpoint_every: u64,
+    /// Encoders may come and go while the run goes on.
+    pub elastic: bool,
+    /// The number of lanes is the plan's, whatever the number of encoders.
+    pub fixed_lanes: bool,
+    /// The encoders' parameters change.
+    pub encoder_trained: bool,
 }
 
 impl CoordinatorSpec {
@@ -109,6 +118,9 @@ impl CoordinatorSpec {
             bad_samples: config.data.on_bad_sample,
             checkpoint_dir: config.checkpoint.dir.clone(),
             checkpoint_every: config.checkpoint.every_steps,
+            elastic: config.pools.encoder.is_elastic(),
+            fixed_lanes: config.run.deterministic,
+            encoder_trained: !(config.model.image_encoder.is_frozen() && config.model.image_projector.is_frozen()),
         }
     }
 
@@ -117,9 +129,10 @@ impl CoordinatorSpec {
         self.prefetch_steps + 2
     }
 
-    /// Most commands that an engine may not have taken yet: windows to read, plans ahead, `Commit`, `Save`, `Stop`.
+    /// Most commands that an engine may not have taken yet: windows to read, plans ahead, `Commit`, `Save`, `Stop`, and
+    /// what changes in the encoder pool while an engine is busy.
     pub fn max_unanswered(&self) -> usize {
         let plans = self.prefetch_steps + 1 + self.max_windows();
-        self.max_windows() + plans + 4
+        self.max_windows() + plans + 4 + MAX_CHANGES
     }
 }

@@ -1,5 +1,6 @@
 //! What of the scheduler is in a checkpoint.
 
+use super::Ledger;
 use crate::message::SampleId;
 use crate::schedule::Fit;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -18,6 +19,9 @@ pub struct SchedulerState {
         deserialize_with = "from_ranges"
     )]
     pub held: Vec<SampleId>,
+    /// Of the steps before.
+    #[serde(default, skip_serializing_if = "Ledger::is_empty")]
+    pub ledger: Ledger,
     /// With `scheduler.balance: fitted`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub costs: Option<FittedCosts>,

@@ -1,7 +1,8 @@
 //! One step in flight: who has reduced it, what was decided, who has applied that.
 
-use super::{FittedCosts, PoolSizes, SchedulerState, StepBalance, StepSummary};
+use super::{FittedCosts, Ledger, PoolSizes, SchedulerState, StepBalance, StepSummary};
 use crate::message::{ActorId, Commit, ExpertLoads, Role, RoutingReport, SampleId, StepPlan, StepReport, Timings};
+use crate::message::{Unit, UnitId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -12,8 +13,11 @@ pub(super) struct InFlight {
     /// As planned.
     balance: StepBalance,
     reports: BTreeMap<ActorId, StepReport>,
+    /// Encoders that have done their units, as the epoch shares them out.
+    finished_by: BTreeSet<u32>,
     decision: Option<Decision>,
-    applied_by: BTreeSet<ActorId>,
+    /// Once it is decided: who has not applied that yet.
+    awaited: BTreeSet<ActorId>,
 }
 
 /// Both pools together.
@@ -27,12 +31,22 @@ pub(super) struct Decision {
 
 impl InFlight {
     pub fn new(plan: Arc<StepPlan>, held: Vec<SampleId>, balance: StepBalance) -> Self {
-        Self { plan, held, balance, reports: BTreeMap::new(), decision: None, applied_by: BTreeSet::new() }
+        Self {
+            plan,
+            held,
+            balance,
+            reports: BTreeMap::new(),
+            finished_by: BTreeSet::new(),
+            decision: None,
+            awaited: BTreeSet::new(),
+        }
     }
 
     /// Where the stream stands after it, and what is fitted.
-    pub fn state(&self, costs: Option<FittedCosts>) -> SchedulerState {
-        SchedulerState { cursor: self.plan.cursor, held: self.held.clone(), costs }
+    /// `before`: the steps before it.
+    pub fn state(&self, before: Ledger, costs: Option<FittedCosts>) -> SchedulerState {
+        let ledger = before.after(self.plan.step, &self.samples());
+        SchedulerState { cursor: self.plan.cursor, held: self.held.clone(), ledger, costs }
     }
 
     pub fn timings(&self) -> Vec<(ActorId, Timings)> {
@@ -41,6 +55,35 @@ impl InFlight {
 
     pub fn is_decided(&self) -> bool {
         self.decision.is_some()
+    }
+
+    /// Another epoch: units of who has left are given to `workers`, and encoders report anew. Returns
+    /// these units.
+    pub fn share_out(&mut self, left: &[u32], workers: &[u32]) -> Vec<UnitId> {
+        let mut moved = Vec::new();
+        let gone = |unit: &Unit| left.contains(&unit.encoder);
+        if self.plan.units.iter().any(gone) {
+            let plan = Arc::make_mut(&mut self.plan);
+            for unit in plan.units.iter_mut().filter(|unit| gone(unit)) {
+                unit.encoder = workers[unit.lane.0 as usize % workers.len()];
+                moved.push(unit.id);
+            }
+        }
+        self.reports.retain(|actor, _| actor.role != Role::Encoder);
+        self.finished_by.clear();
+        moved
+    }
+
+    pub fn finished(&mut self, encoder: u32) {
+        self.finished_by.insert(encoder);
+    }
+
+    pub fn is_finished_by(&self, encoders: &[u32]) -> bool {
+        encoders.iter().all(|encoder| self.finished_by.contains(encoder))
+    }
+
+    pub fn has_reduced(&self, actor: ActorId) -> bool {
+        self.reports.contains_key(&actor)
     }
 
     /// # Errors
@@ -56,14 +99,18 @@ impl InFlight {
     /// Decides once all engines have reported; `None` before, and afterwards.
     ///
     /// The loss is the sum over foundation replicas in their order. Replicas of a pool report the same norm; the
-    /// pool's first one counts.
-    pub fn decide(&mut self, pools: PoolSizes, clip_grad: f64) -> Option<Decision> {
-        if self.decision.is_some() || self.reports.len() < pools.num_compute() {
+    /// pool's first one counts. `engines`: those that take part, encoders in the order of their ranks.
+    pub fn decide(&mut self, engines: &[ActorId], pools: PoolSizes, clip_grad: f64) -> Option<Decision> {
+        if self.decision.is_some() || !engines.iter().all(|engine| self.reports.contains_key(engine)) {
             return None;
         }
         let loss = (0..pools.foundation).map(|index| self.reports[&ActorId::foundation(index)].loss).sum::<f64>();
-        let first = [ActorId::encoder(0), ActorId::foundation(0)];
-        let squares = first.iter().filter_map(|actor| Some(self.reports.get(actor)?.grad_square_sum)).sum::<f64>();
+        let encoder = engines.iter().find(|engine| engine.role == Role::Encoder);
+        let squares = encoder
+            .into_iter()
+            .chain(&[ActorId::foundation(0)])
+            .filter_map(|actor| Some(self.reports.get(actor)?.grad_square_sum))
+            .sum::<f64>();
         let grad_norm = squares.sqrt();
         let commit = (loss.is_finite() && grad_norm.is_finite()).then(|| Commit {
             step: self.plan.step,
@@ -71,6 +118,7 @@ impl InFlight {
             learning_rate: self.plan.learning_rate,
         });
         self.decision = Some(Decision { loss, grad_norm, commit });
+        self.awaited = engines.iter().copied().collect();
         self.decision
     }
 
@@ -78,11 +126,16 @@ impl InFlight {
     ///
     /// # Errors
     /// Nothing was decided yet, or the engine says so for the second time.
-    pub fn applied(&mut self, actor: ActorId, pools: PoolSizes) -> Result<bool, String> {
-        if self.decision.is_none() || !self.applied_by.insert(actor) {
+    pub fn applied(&mut self, actor: ActorId) -> Result<bool, String> {
+        if !self.awaited.remove(&actor) {
             return Err(format!("applied step {} twice or before it was decided", self.plan.step));
         }
-        Ok(self.applied_by.len() == pools.num_compute())
+        Ok(self.awaited.is_empty())
+    }
+
+    /// Who is gone needs not apply what was decided; true if all others have.
+    pub fn lose(&mut self, actor: ActorId) -> bool {
+        self.awaited.remove(&actor) && self.awaited.is_empty()
     }
 
     pub fn samples(&self) -> Vec<SampleId> {
@@ -120,7 +173,7 @@ impl InFlight {
 
     /// # Panics
     /// It was not decided.
-    pub fn summary(&self, pools: PoolSizes, costs: Option<FittedCosts>) -> StepSummary {
+    pub fn summary(&self, pools: PoolSizes, before: Ledger, costs: Option<FittedCosts>) -> StepSummary {
         let Decision { loss, grad_norm, commit } = self.decision.expect("a step is decided before it is applied");
         let timings = self.timings();
         let mut balance = self.balance;
@@ -139,6 +192,7 @@ impl InFlight {
             applied: commit.is_some(),
             timings,
             balance,
+            ledger: before.after(self.plan.step, &self.samples()),
             costs,
         }
     }

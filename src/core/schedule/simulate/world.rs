@@ -256,7 +256,7 @@ impl<'a> World<'a> {
                 Output::Publish(draft) => self.coordinate(Input::Published(draft.step), outputs),
                 Output::Finished(Ok(_)) => self.finished = true,
                 Output::Finished(Err(failure)) => self.failure = Some(SimError::Run(failure)),
-                Output::Prepare(..) | Output::Bad(_) => {}
+                Output::Prepare(..) | Output::Bad(_) | Output::Pool(_) | Output::Evict(_) | Output::Paused(_) => {}
             }
         }
     }
@@ -285,6 +285,9 @@ impl<'a> World<'a> {
             }
             Command::Save { step, .. } => self.tell(actor, Event::Saved { step, files: Vec::new() }),
             Command::ReadAgain { .. } => unreachable!("a simulated run holds nothing back from an earlier one"),
+            Command::Regroup(_) | Command::Reduce { .. } | Command::Connect { .. } => {
+                unreachable!("nobody dies in a simulated run, and its pools reduce by themselves")
+            }
             Command::Stop => self.tell(actor, Event::Stopped),
         }
     }

@@ -85,7 +85,6 @@ impl SlabListener {
     /// # Errors
     /// One of them is late, somebody else connected, or shared memory failed.
     pub fn accept(&self, producers: &[ActorId], mail: &MailSender, patience: Duration) -> Result<(), SlabError> {
-        let error = |error| SlabError::Socket { path: self.path.clone(), error };
         let deadline = Instant::now() + patience;
         let mut missing = producers.to_vec();
         while !missing.is_empty() {
@@ -93,22 +92,40 @@ impl SlabListener {
                 let missing = missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
                 SlabError::Late { missing, seconds: patience.as_secs() }
             };
-            wait_readable(&self.socket, deadline).map_err(error)?.then_some(()).ok_or_else(late)?;
-            let stream = match self.socket.accept() {
-                Ok((stream, _)) => stream,
-                Err(why) if why.kind() == io::ErrorKind::WouldBlock => continue,
-                Err(why) => return Err(error(why)),
-            };
-            let from = self.welcome(stream, &missing, mail, deadline)?;
+            let expected = |from| missing.contains(&from);
+            let from = self.accept_one(expected, mail, deadline)?.ok_or_else(late)?;
             missing.retain(|&actor| actor != from);
         }
         Ok(())
     }
 
+    /// Waits for one of the actors that are `expected` to connect; `None` where none has before `deadline`.
+    ///
+    /// # Errors
+    /// Somebody else connected, or shared memory failed.
+    pub fn accept_one(
+        &self,
+        expected: impl Fn(ActorId) -> bool,
+        mail: &MailSender,
+        deadline: Instant,
+    ) -> Result<Option<ActorId>, SlabError> {
+        let error = |error| SlabError::Socket { path: self.path.clone(), error };
+        loop {
+            if !wait_readable(&self.socket, deadline).map_err(error)? {
+                return Ok(None);
+            }
+            match self.socket.accept() {
+                Ok((stream, _)) => return self.welcome(stream, expected, mail, deadline).map(Some),
+                Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
+                Err(why) => return Err(error(why)),
+            }
+        }
+    }
+
     fn welcome(
         &self,
         stream: UnixStream,
-        expected: &[ActorId],
+        expected: impl Fn(ActorId) -> bool,
         mail: &MailSender,
         deadline: Instant,
     ) -> Result<ActorId, SlabError> {
@@ -118,7 +135,7 @@ impl SlabListener {
             Deaf::Frame(error) => SlabError::Hello { peer: self.path.display().to_string(), error },
         })?;
         let refused = |what: String| SlabError::Refused { peer: hello.from.to_string(), what };
-        if hello.to != self.me || !expected.contains(&hello.from) {
+        if hello.to != self.me || !expected(hello.from) {
             return Err(refused(format!("connected for an edge to {}, which {} does not expect", hello.to, self.me)));
         }
         let Ok([slab, bell]) = <[OwnedFd; 2]>::try_from(fds) else {

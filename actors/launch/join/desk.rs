@@ -1,0 +1,121 @@
+//! Who comes to a run that goes on: encoders get a place, users who want another number of them are heard, everyone
+//! else is turned away.
+
+use super::gather::{BEGUN, OTHER_CONFIG, refused};
+use super::{Down, Member, Roster, Up};
+use crate::launch::{EdgeSpec, topology};
+use loongforge_core::message::{ActorId, Command, Role};
+use loongforge_core::schedule::PoolSizes;
+use loongforge_core::transport::link;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::spawn_local;
+use tokio::time::timeout;
+
+/// How long somebody who connects may take to say what he wants.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What is needed to let encoders in.
+pub struct Desk {
+    roster: Roster,
+    /// Where the actors of the run listen for edges.
+    paths: BTreeMap<ActorId, PathBuf>,
+    /// The index that no encoder has had.
+    next: Cell<u32>,
+    is_elastic: bool,
+}
+
+/// What somebody at the desk wants.
+pub enum Wish {
+    /// An encoder has come: who it is, its connection, and what others are to be told first.
+    Join {
+        actor: ActorId,
+        member: Member,
+        edges: Vec<(ActorId, Command)>,
+    },
+    Scale {
+        encoders: u32,
+        answer: Box<dyn FnOnce(Down)>,
+    },
+}
+
+impl Desk {
+    /// `members`: everyone who was there when the run began.
+    pub fn new(roster: Roster, members: &BTreeMap<ActorId, Member>, is_elastic: bool) -> Rc<Self> {
+        let paths = members.iter().map(|(&actor, member)| (actor, member.edges.clone())).collect();
+        let next = Cell::new(roster.pools.encoder);
+        Rc::new(Self { roster, paths, next, is_elastic })
+    }
+
+    /// An index for an encoder that is about to come.
+    pub fn next_index(&self) -> u32 {
+        self.next.replace(self.next.get() + 1)
+    }
+
+    /// Hears everyone who connects, for ever. `wish` is called with what they want.
+    pub async fn open<S>(
+        self: Rc<Self>,
+        mut accept: impl AsyncFnMut() -> io::Result<S>,
+        wish: impl Fn(Wish) + Clone + 'static,
+    ) where
+        S: AsyncRead + AsyncWrite + Send + 'static,
+    {
+        while let Ok(stream) = accept().await {
+            let (desk, wish) = (self.clone(), wish.clone());
+            let (sender, receiver) = link(stream);
+            let member = Member { sender, receiver, edges: PathBuf::new() };
+            spawn_local(async move {
+                match timeout(PATIENCE, desk.hear(member)).await {
+                    Ok(Some(wanted)) => wish(wanted),
+                    Ok(None) | Err(_) => {}
+                }
+            });
+        }
+        std::future::pending().await
+    }
+
+    async fn hear(&self, mut member: Member) -> Option<Wish> {
+        match member.receiver.recv().await.ok()?? {
+            Up::Hello { config, .. } if config != self.roster.config => self.refuse(member, OTHER_CONFIG).await,
+            Up::Hello { role: Role::Encoder, index, .. } if self.is_elastic => self.admit(member, index).await,
+            Up::Hello { .. } => self.refuse(member, BEGUN).await,
+            Up::Scale { .. } if !self.is_elastic => self.refuse(member, "its encoders do not come and go").await,
+            Up::Scale { encoders } => {
+                let answer = Box::new(move |down| {
+                    spawn_local(async move { member.sender.send(&down).await });
+                });
+                Some(Wish::Scale { encoders, answer })
+            }
+            _ => self.refuse(member, "it did not say what is said when one joins").await,
+        }
+    }
+
+    async fn refuse(&self, mut member: Member, reason: &str) -> Option<Wish> {
+        let _ = member.sender.send(&refused(reason)).await;
+        None
+    }
+
+    /// `index`: what its parent has taken from [`Desk::next_index`] for it.
+    async fn admit(&self, mut member: Member, index: Option<u32>) -> Option<Wish> {
+        let began_with = 0..self.roster.pools.encoder;
+        let index = index.filter(|index| !began_with.contains(index) && *index < self.next.get());
+        let me = ActorId::encoder(index.unwrap_or_else(|| self.next_index()));
+        member.sender.send(&Down::Assigned(me)).await.ok()?;
+        let Up::Listening { edges } = member.receiver.recv().await.ok()?? else { return None };
+        let pools = PoolSizes { encoder: me.index + 1, ..self.roster.pools };
+        let all = topology(pools, self.roster.credits);
+        let mine: Vec<EdgeSpec> = all.into_iter().filter(|edge| edge.from == me || edge.to == me).collect();
+        let incoming = mine.iter().filter(|edge| edge.to == me);
+        let connect = |edge: &EdgeSpec| Command::Connect { to: me, credit: edge.credit, path: edges.clone() };
+        let told = incoming.map(|edge| (edge.from, connect(edge))).collect();
+        let welcome = self.roster.welcome(me, &mine, &self.paths);
+        member.sender.send(&Down::Welcome(welcome)).await.ok()?;
+        tracing::info!("{me} joins");
+        Some(Wish::Join { actor: me, member, edges: told })
+    }
+}

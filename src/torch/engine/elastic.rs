@@ -1,0 +1,81 @@
+//! An encoder's membership in a pool whose members come and go: a process group for each epoch, made when it is needed.
+
+use crate::comm::ProcessGroup;
+use crate::native::NativeError;
+use crate::train::Pool;
+use loongforge_core::message::{Epoch, Lane, Regroup, StepPlan};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long a member waits for another one, which is known to be about to come: longer, and it is gone or hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Who the members of the encoder pool are, as this one knows.
+pub struct Membership {
+    me: u32,
+    /// Folder in which members find each other.
+    rendezvous: PathBuf,
+    epoch: Epoch,
+    /// In the order of ranks.
+    members: Vec<u32>,
+    /// So many of them, the first ones, have the pool's parameters; the others take them.
+    num_current: usize,
+    /// The pool has the group of this epoch.
+    formed: bool,
+}
+
+impl Membership {
+    /// Encoder `me`, before the first change of a pool that begins with encoders `0..num_members`.
+    pub fn new(me: u32, num_members: u32, rendezvous: PathBuf) -> Self {
+        let members: Vec<u32> = (0..num_members).collect();
+        Self { me, rendezvous, epoch: Epoch(0), num_current: members.len(), members, formed: false }
+    }
+
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    pub fn rank(&self) -> usize {
+        self.rank_of(self.me).expect("an encoder is told of the epochs that it is a member of")
+    }
+
+    fn rank_of(&self, encoder: u32) -> Option<usize> {
+        self.members.iter().position(|&member| member == encoder)
+    }
+
+    pub fn regroup(&mut self, regroup: &Regroup) {
+        self.epoch = regroup.epoch;
+        self.members.clone_from(&regroup.members);
+        self.num_current = regroup.num_current as usize;
+        self.formed = false;
+    }
+
+    /// Sums the step's gradients over the members; as [`Pool::reduce_among`]. All members call it.
+    ///
+    /// # Errors
+    /// A member is gone or did not come in time. The pool's own sums are as before.
+    pub fn reduce(&mut self, pool: &mut Pool, plan: &StepPlan) -> Result<f64, NativeError> {
+        if !pool.is_trained() {
+            return Ok(0.0);
+        }
+        self.form(pool)?;
+        let owners: BTreeMap<Lane, usize> =
+            plan.units.iter().filter_map(|unit| Some((unit.lane, self.rank_of(unit.encoder)?))).collect();
+        pool.reduce_among(&owners)
+    }
+
+    /// Makes the epoch's group, and gives the parameters to who has joined.
+    fn form(&mut self, pool: &mut Pool) -> Result<(), NativeError> {
+        if self.formed {
+            return Ok(());
+        }
+        let store = self.rendezvous.join(format!("encoder-{}", self.epoch));
+        pool.set_group(ProcessGroup::gloo(&store, "encoder", self.rank(), self.members.len(), PATIENCE)?);
+        if self.num_current < self.members.len() {
+            pool.take_from_first()?;
+        }
+        self.formed = true;
+        Ok(())
+    }
+}

@@ -1,0 +1,64 @@
+//! Encoders of real models that die while a run goes on: the same losses and the same weights, to the last bit.
+
+use crate::fixture::{Fixture, Pictures};
+use crate::processes::{losses, program};
+use std::collections::BTreeMap;
+use std::process::Output;
+
+const STEPS: usize = 8;
+
+fn run(fixture: &Fixture, name: &str, faults: &str, arguments: &[&str]) -> Output {
+    let mut command = program(fixture, name, arguments);
+    command.args(["train.steps=8", "run.deterministic=true", "pools.encoder.replicas=2", "--processes"]);
+    command.env("LOONGFORGE_FAULTS", faults).output().unwrap()
+}
+
+fn succeeds(fixture: &Fixture, name: &str, faults: &str, arguments: &[&str]) -> String {
+    let output = run(fixture, name, faults, arguments);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{name}: {text}");
+    text
+}
+
+/// Files of the last checkpoint with the hashes of their contents: weights and optimizer state.
+fn hashes(fixture: &Fixture, name: &str) -> BTreeMap<String, String> {
+    let manifest = format!("{name}/checkpoints/step-{STEPS:08}/MANIFEST.json");
+    let manifest = std::fs::read(fixture.path().join(manifest)).unwrap();
+    let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
+    let files = manifest["files"].as_object().unwrap().iter();
+    let tensors = files.filter(|(name, _)| name.ends_with(".safetensors"));
+    tensors.map(|(name, entry)| (name.clone(), entry["sha256"].as_str().unwrap().to_owned())).collect()
+}
+
+#[test]
+fn killed_encoders_change_no_bit_of_losses_and_weights() {
+    let fixture = Fixture::new(Pictures::All);
+    succeeds(&fixture, "twin", "", &[]);
+    assert_eq!((losses(&fixture, "twin").len(), hashes(&fixture, "twin").len() > 2), (STEPS, true));
+    for (name, faults) in [
+        ("in-the-forward", "encoder/1@after_send:3=kill"),
+        ("before-reducing", "encoder/0@before_reduce:2=kill"),
+        ("after-the-commit", "encoder/0@before_commit:3=kill"),
+    ] {
+        let text = succeeds(&fixture, name, faults, &[]);
+        assert!(text.contains("has left"), "{name}: {text}");
+        assert_eq!(losses(&fixture, name), losses(&fixture, "twin"), "{name}");
+        assert_eq!(hashes(&fixture, name), hashes(&fixture, "twin"), "{name}");
+    }
+}
+
+#[test]
+fn the_run_begins_again_at_its_last_checkpoint_where_the_foundation_dies() {
+    let fixture = Fixture::new(Pictures::Some);
+    let every = ["checkpoint.every_steps=2"];
+    succeeds(&fixture, "twin", "", &every);
+    // In the second attempt it is one step further when it comes to the point for the fifth time, and so on.
+    let text = succeeds(&fixture, "killed", "foundation/0@before_commit:5=kill", &every);
+    assert!(text.contains("beginning again"), "{text}");
+    assert_eq!(losses(&fixture, "killed"), losses(&fixture, "twin"));
+    assert_eq!(hashes(&fixture, "killed"), hashes(&fixture, "twin"));
+
+    let output = run(&fixture, "given-up", "foundation/0@before_commit:1=kill", &["run.max_restarts=1"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(4) && text.contains("foundation/0"), "{text}");
+}
