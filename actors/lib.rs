@@ -18,6 +18,7 @@ pub mod foundation;
 mod kernel;
 pub mod launch;
 pub mod scheduler;
+pub mod watch;
 
 pub use kernel::StopOn;
 pub use launch::{

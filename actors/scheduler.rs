@@ -6,7 +6,7 @@
 
 use crate::checkpoint::prepare;
 use loongforge_core::engine::error_chain;
-use loongforge_core::message::{ActorId, BadSample, Command, Epoch, StepId};
+use loongforge_core::message::{ActorId, BadSample, Command, Epoch, Event, StepId, Trace};
 use loongforge_core::schedule::{
     CheckpointDraft, Coordinator, Failure, Input, Outcome, Output, PoolChange, StepSummary,
 };
@@ -23,6 +23,12 @@ pub trait Observer {
 
     /// Samples were skipped.
     fn bad(&mut self, samples: &[BadSample]);
+
+    /// An engine tells of its time. Of interest to whoever watches.
+    fn trace(&mut self, _actor: ActorId, _trace: Trace) {}
+
+    /// The run has ended.
+    fn finished(&mut self, _result: &Result<Outcome, Failure>) {}
 
     /// Writes the manifest and gives the folder of a checkpoint its final name.
     ///
@@ -53,6 +59,10 @@ impl Scheduler {
     }
 
     pub fn on(&mut self, input: Input) -> Vec<Effect> {
+        if let Input::Event(actor, Event::Trace(trace)) = input {
+            self.observer.trace(actor, trace);
+            return Vec::new();
+        }
         let (mut effects, mut inputs) = (Vec::new(), VecDeque::from([input]));
         while let Some(input) = inputs.pop_front() {
             for output in self.coordinator.on(input) {
@@ -61,7 +71,10 @@ impl Scheduler {
                     Output::Evict(actor) => effects.push(Effect::Evict(actor)),
                     Output::Paused(epoch) => effects.push(Effect::Paused(epoch)),
                     Output::Pool(change) => self.observer.pool(&change),
-                    Output::Finished(result) => effects.push(Effect::Finished(result)),
+                    Output::Finished(result) => {
+                        self.observer.finished(&result);
+                        effects.push(Effect::Finished(result));
+                    }
                     Output::Step(summary) => self.observer.step(&summary),
                     Output::Bad(samples) => self.observer.bad(&samples),
                     Output::Prepare(step, dir) => {

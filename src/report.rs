@@ -5,13 +5,14 @@ use crate::folder::ModelFolder;
 use crate::size::ModelSize;
 use loongforge_actors::Observer;
 use loongforge_actors::checkpoint::{Publication, publish};
+use loongforge_actors::watch::Watch;
 use loongforge_core::config::{Device, Placement, Precision, RunConfig};
 use loongforge_core::data::BadSampleList;
-use loongforge_core::message::{ActorId, BadSample, Role, Timings};
+use loongforge_core::message::{ActorId, BadSample, Role, Timings, Trace};
 use loongforge_core::observe::{
-    Console, MetricsFile, ObserveError, Progress, StepMetrics, TensorBoard, gpu_name, peak_flops,
+    Board, Console, MetricsFile, News, ObserveError, Progress, RunInfo, StepMetrics, TensorBoard, gpu_name, peak_flops,
 };
-use loongforge_core::schedule::{CheckpointDraft, FittedCosts, PoolChange, StepSummary};
+use loongforge_core::schedule::{CheckpointDraft, Failure, FittedCosts, Outcome, PoolChange, PoolSizes, StepSummary};
 use serde_json::Value;
 use std::error::Error;
 use std::time::Instant;
@@ -33,6 +34,7 @@ pub struct Report {
     num_steps: usize,
     every_steps: u64,
     utilization: Option<Utilization>,
+    watch: Option<Watch>,
     /// What a checkpoint holds besides the engines' files.
     publication: Publication,
 }
@@ -51,6 +53,7 @@ impl Report {
             config.log.tensorboard.then(|| TensorBoard::create(&dir.join("tensorboard"), first_step)).transpose()?;
         Ok(Self {
             progress: Some(Progress::start(&console, first_step, config.train.steps, config.log.every_steps)),
+            watch: watch(config, folder, first_step, &console),
             console,
             metrics,
             tensorboard,
@@ -113,12 +116,45 @@ impl Report {
         Ok(())
     }
 
+    fn tell(&self, news: impl FnOnce() -> News) {
+        if let Some(watch) = &self.watch {
+            watch.tell(news());
+        }
+    }
+
     fn show_bad(&mut self, sample: &BadSample) {
         self.num_shown_bad += 1;
         if self.num_shown_bad <= MAX_SHOWN_BAD {
             self.console.line(&format!("skipped {}: {}", sample.source, sample.reason));
         } else if self.num_shown_bad == MAX_SHOWN_BAD + 1 {
             self.console.line(&format!("more samples are skipped: see {}", self.bad.path().display()));
+        }
+    }
+}
+
+/// The page of the run; without it the run goes on as well.
+fn watch(config: &RunConfig, folder: &ModelFolder, first_step: u64, console: &Console) -> Option<Watch> {
+    let mut pools = PoolSizes::new(config);
+    if folder.config.encoder.is_none() {
+        pools.encoder = 0;
+    }
+    let info = RunInfo {
+        name: config.run.name.clone(),
+        dir: config.run.dir.display().to_string(),
+        actors: pools.actors().collect(),
+        first_step,
+        num_steps: config.train.steps,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let board = Board::new(info, config.watch.history, config.watch.trace_steps);
+    match Watch::start(config.watch.listen.as_ref()?, &config.run.dir, board) {
+        Ok(watch) => {
+            console.line(&format!("watch: {}", watch.url()));
+            Some(watch)
+        }
+        Err(error) => {
+            console.line(&format!("warning: {error}; the run goes on without a page"));
+            None
         }
     }
 }
@@ -195,11 +231,16 @@ impl Observer for Report {
         if let Some(progress) = &mut self.progress {
             progress.step(&metrics);
         }
+        self.tell(|| News::Step(Box::new(metrics), summary.timings.clone()));
     }
 
     fn pool(&mut self, change: &PoolChange) {
         let names = |actors: &[ActorId]| actors.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        for &actor in &change.joined {
+            self.tell(|| News::Actor(actor, String::new()));
+        }
         for (actor, reason) in &change.left {
+            self.tell(|| News::Actor(*actor, format!("has left: {reason}")));
             self.console.line(&format!("{actor} has left: {reason}"));
         }
         if !change.joined.is_empty() {
@@ -217,8 +258,24 @@ impl Observer for Report {
         }
     }
 
+    fn trace(&mut self, actor: ActorId, trace: Trace) {
+        self.tell(|| News::Trace(actor, trace));
+    }
+
+    fn finished(&mut self, result: &Result<Outcome, Failure>) {
+        self.tell(|| {
+            News::Ended(match result {
+                Ok(Outcome::Completed) => "done".into(),
+                Ok(Outcome::Preempted) => "stopped on request".into(),
+                Err(failure) => format!("failed: {failure}"),
+            })
+        });
+    }
+
     fn publish(&mut self, draft: &CheckpointDraft) -> Result<(), Box<dyn Error>> {
+        let begin = Instant::now();
         let dir = publish(draft, &self.publication)?;
+        self.tell(|| News::Checkpoint { step: draft.step.0 + 1, took: begin.elapsed() });
         self.console.line(&format!("checkpoint {}", dir.display()));
         if let Some(costs) = &draft.state.costs {
             for (pool, cost) in ["encoder", "foundation"].into_iter().zip(costs.seconds()) {

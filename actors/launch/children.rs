@@ -3,13 +3,13 @@
 
 use super::RunError;
 use super::join::JoinError;
+use loongforge_core::config::Address;
 use loongforge_core::message::ActorId;
 use loongforge_core::schedule::PoolSizes;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 /// Makes the command of one actor's process, which is to join at the given address.
-pub type Start = Box<dyn Fn(ActorId, &Path) -> std::process::Command>;
+pub type Start = Box<dyn Fn(ActorId, &Address) -> std::process::Command>;
 
 /// Set for children: the parent's process id and the actor's index.
 const PARENT: &str = "LOONGFORGE_PARENT";
@@ -60,7 +60,7 @@ impl Process {
 #[derive(Default)]
 pub(super) struct Children {
     start: Option<Start>,
-    address: PathBuf,
+    address: Option<Address>,
     processes: RefCell<BTreeMap<ActorId, Process>>,
     waits: RefCell<JoinSet<()>>,
     /// Places of the encoder pool: who has each, and when those who had it died.
@@ -81,11 +81,11 @@ impl Children {
     ///
     /// # Errors
     /// One cannot be started.
-    pub fn start(start: Start, pools: PoolSizes, address: &Path) -> Result<Self, RunError> {
+    pub fn start(start: Start, pools: PoolSizes, address: &Address) -> Result<Self, RunError> {
         let (ended, ends) = flume::bounded(MAX_ENDS);
         let children = Self {
             start: Some(start),
-            address: address.to_owned(),
+            address: Some(address.clone()),
             ended: Some(ended),
             ends: RefCell::new(Some(ends)),
             ..Self::default()
@@ -99,8 +99,8 @@ impl Children {
     }
 
     fn spawn(&self, actor: ActorId) -> Result<(), RunError> {
-        let Some(start) = &self.start else { return Ok(()) };
-        let mut command = Command::from(start(actor, &self.address));
+        let (Some(start), Some(address)) = (&self.start, &self.address) else { return Ok(()) };
+        let mut command = Command::from(start(actor, address));
         command.env(PARENT, std::process::id().to_string()).env(INDEX, actor.index.to_string());
         // Their own group: Ctrl-C is for the scheduler, which stops them in order.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
@@ -237,6 +237,15 @@ async fn pass_on(actor: ActorId, output: Option<impl AsyncRead + Unpin>) {
     while let Ok(Some(line)) = lines.next_line().await {
         eprintln!("{actor} | {line}");
     }
+}
+
+/// Makes a child of `command`: it dies with this process, and takes the place `index` of its pool.
+pub fn beside(command: &mut std::process::Command, index: Option<u32>) {
+    command.env(PARENT, std::process::id().to_string());
+    match index {
+        Some(index) => command.env(INDEX, index.to_string()),
+        None => command.env_remove(INDEX),
+    };
 }
 
 /// In a child: dies with its parent, and learns the index that it was started for. Elsewhere: nothing.

@@ -1,14 +1,19 @@
 //! Starting a run: who is connected with whom, threads or processes, and what the caller gets back.
 
 mod children;
+mod edges;
+mod environment;
 mod in_process;
+pub mod jobs;
 pub mod join;
+pub mod net;
 mod scale;
 mod serve;
 mod spec;
 mod topology;
 
-pub use children::{Process, Start};
+pub use children::{Process, Start, beside};
+pub use environment::{JOIN_PORT, Launcher, Place, PlaceError, place};
 pub use in_process::run_in_process;
 pub use scale::scale_run;
 pub use serve::{Meeting, serve_role, serve_scheduler};

@@ -1,33 +1,35 @@
-//! One process per actor on one host: the scheduler's process and an engine's process.
+//! One process per actor: the scheduler's process and an engine's process.
 
 use super::children::{Children, Start};
+use super::edges::{Carriers, Door, Inlet, connect_edge};
 use super::join::{Desk, Down, JoinError, Joined, Roster, Up, Wish, gather, join, remote_link};
-use super::{Assignment, EngineFactory, RunError, RunSpec};
+use super::net::{Listener, Security, connect};
+use super::{Assignment, EdgeSpec, EngineFactory, RunError, RunSpec};
 use crate::kernel::{Change, Conduct, Link, conduct, in_system, spawn};
 use crate::scheduler::{Observer, Scheduler};
+use loongforge_core::config::Address;
 use loongforge_core::message::{ActorId, Command, Event, Role};
 use loongforge_core::schedule::{Coordinator, Failure, Outcome};
-use loongforge_core::transport::{Edge, Mail, MailSender, Mailbox, SlabEdge, SlabListener};
+use loongforge_core::transport::{Edge, Mail, Mailbox};
 use std::collections::BTreeMap;
-use std::io;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-use tokio::net::{UnixListener, UnixStream};
+use std::time::Duration;
 
 /// How the processes of a run find each other.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Meeting {
-    /// The scheduler's Unix socket.
-    pub address: PathBuf,
+    /// Where the scheduler listens.
+    pub address: Address,
+    /// How the processes log in with each other.
+    pub security: Security,
     /// Hash of the run's configuration: all processes must have the same.
     pub config: String,
     /// `scheduler.join_timeout`.
     pub timeout: Duration,
+    /// Whether processes may share memory: they are on one host.
+    pub shared_memory: bool,
+    /// The place in its pool that an actor is meant for, if that matters.
+    pub index: Option<u32>,
 }
 
 /// Listens, waits for every actor of the run, and conducts it. With `children`, starts their processes too.
@@ -43,7 +45,7 @@ pub fn serve_scheduler(
     let queue = spec.queue();
     let rendezvous = super::in_process::rendezvous()?;
     let roster = Roster {
-        address: meeting.address.display().to_string(),
+        address: meeting.address.to_string(),
         config: meeting.config,
         pools: spec.coordinator.pools,
         credits: spec.coordinator.plan.credits,
@@ -54,13 +56,13 @@ pub fn serve_scheduler(
         lease: spec.lease,
     };
     in_system(async move {
-        let (listener, _socket) = listen(&meeting.address)?;
+        let listener = Listener::bind(&meeting.address, &meeting.security).await.map_err(JoinError::from)?;
         let children = match children {
-            Some(start) => Children::start(start, roster.pools, &meeting.address)?,
+            Some(start) => Children::start(start, roster.pools, listener.address())?,
             None => Children::default(),
         };
         let children = Rc::new(children);
-        let accept = async || listener.accept().await.map(|(stream, _)| stream);
+        let accept = async || listener.accept().await;
         let members = tokio::select! {
             members = gather(&accept, &roster) => members?,
             ended = children.first_end() => return Err(ended.into()),
@@ -115,26 +117,23 @@ pub fn serve_role(
     meeting: Meeting,
     make_engine: impl FnOnce(Assignment) -> EngineFactory,
 ) -> Result<(), RunError> {
-    let index = super::children::bind_to_parent()?;
+    let index = super::children::bind_to_parent()?.or(meeting.index);
     let folder = super::in_process::rendezvous()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|source| RunError::Start { what: "the runtime".into(), source })?;
     runtime.block_on(async {
-        let address = meeting.address.display().to_string();
-        let connect = async || UnixStream::connect(&meeting.address).await;
-        let listen = |me| {
-            let path = folder.path().join("edges");
-            let bound = SlabListener::bind(&path, me).map_err(|error| io::Error::other(error.to_string()));
-            let address = path.display().to_string();
-            bound.map(|bound| (bound, path)).map_err(|source| JoinError::Listen { address, source })
-        };
-        let joined = join(connect, &address, (meeting.config, role, index), meeting.timeout, listen).await?;
-        serve(joined, make_engine).await
+        let address = meeting.address.to_string();
+        let connect = async || connect(&meeting.address, &meeting.security, Some(Role::Scheduler)).await;
+        let inlet = Inlet::new(&meeting, folder.path()).await?;
+        let listen = |me| inlet.open(me);
+        let joined = join(connect, &address, (meeting.config.clone(), role, index), meeting.timeout, listen).await?;
+        serve(joined, &meeting.security, make_engine).await
     })
 }
 
 async fn serve(
-    joined: Joined<SlabListener>,
+    joined: Joined<Door>,
+    security: &Security,
     make_engine: impl FnOnce(Assignment) -> EngineFactory,
 ) -> Result<(), RunError> {
     let Joined { welcome, listener, mut sender, mut receiver } = joined;
@@ -143,14 +142,17 @@ async fn serve(
     let mailbox = Mailbox::new(welcome.producers.len(), welcome.queue);
     let mail = mailbox.sender();
     let mut edges: BTreeMap<ActorId, Box<dyn Edge>> = BTreeMap::new();
+    let mut carriers = Carriers::new(me, mail.clone());
     for (edge, path) in &welcome.edges {
-        let slab = SlabEdge::connect(path, me, edge.to, edge.credit as usize, &mail);
-        edges.insert(edge.to, Box::new(slab.map_err(|error| failed(error.to_string()))?));
+        let (made, carrier) = connect_edge(path, me, *edge, security, &mail).await.map_err(failed)?;
+        edges.insert(edge.to, made);
+        carriers.carry(carrier);
     }
     // Everyone connects before accepting, and connecting waits for nobody.
-    listener.accept(&welcome.producers, &mail, Duration::from_secs(60)).map_err(|error| failed(error.to_string()))?;
-    let _door = Door::open(listener, mail.clone())
-        .map_err(|source| RunError::Start { what: format!("the door of {me}"), source })?;
+    carriers.accept(&listener, &welcome.producers, Duration::from_secs(60)).await.map_err(failed)?;
+    let _door =
+        carriers.keep_open(listener).map_err(|source| RunError::Start { what: format!("the door of {me}"), source })?;
+    let security = security.clone();
     let lease = welcome.lease;
 
     let build = make_engine(welcome.assignment);
@@ -162,8 +164,11 @@ async fn serve(
             match receiver.recv().await {
                 Ok(Some(Down::Command(Command::Connect { to, credit, path }))) => {
                     // One that is gone again is no loss: the scheduler knows.
-                    match SlabEdge::connect(&path, me, to, credit as usize, &mail) {
-                        Ok(edge) => drop(mail.send(Mail::Edge { to, edge: Box::new(edge) })),
+                    match connect_edge(&path, me, EdgeSpec::new(me, to, credit), &security, &mail).await {
+                        Ok((edge, carrier)) => {
+                            carrier.map(tokio::spawn);
+                            drop(mail.send(Mail::Edge { to, edge }));
+                        }
                         Err(error) => tracing::warn!("no edge to {to}: {error}"),
                     }
                 }
@@ -192,6 +197,7 @@ async fn serve(
         last = Some(event);
     }
     let end = (link.end)();
+    carriers.finish().await;
     let result = match last {
         Some(Event::Stopped) => Ok(()),
         Some(Event::Failed { error, .. }) => Err(failed(error)),
@@ -203,65 +209,4 @@ async fn serve(
     let _ = sender.close().await;
     listen.abort();
     result
-}
-
-/// Lets encoders that join a run connect their edges, on a thread of its own that ends with it.
-struct Door {
-    closed: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Door {
-    /// How long it may take to close.
-    const PULSE: Duration = Duration::from_millis(100);
-
-    fn open(listener: SlabListener, mail: MailSender) -> io::Result<Self> {
-        let closed = Arc::new(AtomicBool::new(false));
-        let is_closed = closed.clone();
-        let body = move || {
-            while !is_closed.load(SeqCst) {
-                let is_encoder = |from: ActorId| from.role == Role::Encoder;
-                if let Err(error) = listener.accept_one(is_encoder, &mail, Instant::now() + Self::PULSE) {
-                    tracing::warn!("an edge is refused: {error}");
-                    std::thread::sleep(Self::PULSE);
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("door".into()).spawn(body)?;
-        Ok(Self { closed, thread: Some(thread) })
-    }
-}
-
-impl Drop for Door {
-    fn drop(&mut self) {
-        self.closed.store(true, SeqCst);
-        // It does not panic, and if it did there would be nothing left to do.
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
-}
-
-/// Removes the socket's file.
-struct SocketFile(PathBuf);
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-/// Listens at `path`, open to this user only. A file that a killed scheduler left behind is replaced.
-fn listen(path: &Path) -> Result<(UnixListener, SocketFile), JoinError> {
-    let address = path.display().to_string();
-    match std::os::unix::net::UnixStream::connect(path) {
-        Ok(_) => return Err(JoinError::AddressInUse { address }),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => drop(std::fs::remove_file(path)),
-        Err(_) => {}
-    }
-    let bind = || {
-        let listener = UnixListener::bind(path)?;
-        let file = SocketFile(path.to_owned());
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        Ok((listener, file))
-    };
-    bind().map_err(|source| JoinError::Listen { address, source })
 }

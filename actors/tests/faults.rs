@@ -5,10 +5,12 @@ mod fake;
 mod witness;
 
 use fake::{Script, engine, spec};
+use loongforge_actors::launch::net::Security;
 use loongforge_actors::launch::scale_run;
 use loongforge_actors::{
     Assignment, EngineFactory, Meeting, RunError, RunSpec, Start, StopOn, run_in_process, serve_role, serve_scheduler,
 };
+use loongforge_core::config::Address;
 use loongforge_core::engine::fault::{FAULTS, POINTS};
 use loongforge_core::message::*;
 use loongforge_core::schedule::*;
@@ -24,7 +26,14 @@ const PAUSE: &str = "LOONGFORGE_TEST_PAUSE";
 const FROZEN: &str = "LOONGFORGE_TEST_FROZEN";
 
 fn meeting(address: &Path) -> Meeting {
-    Meeting { address: address.to_owned(), config: "abc".into(), timeout: Duration::from_secs(60) }
+    Meeting {
+        address: Address::Unix(address.to_owned()),
+        security: Security::plain("a", false),
+        config: "abc".into(),
+        timeout: Duration::from_secs(60),
+        shared_memory: true,
+        index: None,
+    }
 }
 
 /// The process of one actor; nothing when run as a test.
@@ -116,7 +125,7 @@ impl Case {
         let dir = tempfile::tempdir().unwrap();
         let faults = faults.to_owned();
         let start: Start = Box::new(move |actor, address| {
-            let mut command = program(actor.role, address);
+            let mut command = program(actor.role, Path::new(&address.to_string()));
             command.env(FAULTS, &faults).env(PAUSE, self.pause.to_string());
             command.env(FROZEN, u8::from(self.frozen).to_string());
             command

@@ -4,9 +4,11 @@ mod fake;
 mod witness;
 
 use fake::{Script, engine, spec};
+use loongforge_actors::launch::net::{Party, Security, issue, new_authority};
 use loongforge_actors::{
     Assignment, EngineFactory, Meeting, RunError, RunSpec, Start, StopOn, run_in_process, serve_role, serve_scheduler,
 };
+use loongforge_core::config::Address;
 use loongforge_core::message::*;
 use loongforge_core::schedule::*;
 use std::path::Path;
@@ -21,9 +23,18 @@ const POOLS: PoolSizes = PoolSizes { data: 2, encoder: 2, foundation: 1 };
 const ROLE: &str = "LOONGFORGE_TEST_ROLE";
 const ADDRESS: &str = "LOONGFORGE_TEST_ADDRESS";
 const FAULT: &str = "LOONGFORGE_TEST_FAULT";
+/// Set for runs without shared memory: a folder with certificates, or nothing.
+const TLS: &str = "LOONGFORGE_TEST_TLS";
 
 fn meeting(address: &Path, seconds: u64) -> Meeting {
-    Meeting { address: address.to_owned(), config: "abc".into(), timeout: Duration::from_secs(seconds) }
+    Meeting {
+        address: Address::Unix(address.to_owned()),
+        security: Security::plain("a", false),
+        config: "abc".into(),
+        timeout: Duration::from_secs(seconds),
+        shared_memory: true,
+        index: None,
+    }
 }
 
 fn script(fault: &str) -> Script {
@@ -52,7 +63,15 @@ fn factory(assignment: Assignment, fault: String) -> EngineFactory {
 fn child() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let (address, fault) = (std::env::var(ADDRESS).unwrap(), std::env::var(FAULT).unwrap());
-    let result = serve_role(role.parse().unwrap(), meeting(Path::new(&address), 20), |it| factory(it, fault));
+    let role: Role = role.parse().unwrap();
+    let mut meeting = Meeting { address: address.parse().unwrap(), ..meeting(Path::new("unused"), 20) };
+    if let Ok(dir) = std::env::var(TLS) {
+        meeting.shared_memory = false;
+        if !dir.is_empty() {
+            meeting.security = Security::with_certificates("a", Party::Actor(role), Path::new(&dir)).unwrap();
+        }
+    }
+    let result = serve_role(role, meeting, |it| factory(it, fault));
     if let Err(error) = result {
         eprintln!("{error}");
         std::process::exit(1);
@@ -82,7 +101,7 @@ fn run(fault: &'static str) -> (Vec<f64>, Result<Outcome, RunError>) {
     let start: Start = Box::new(move |actor, address| {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "child", "--nocapture"]);
-        command.env(ROLE, actor.role.name()).env(ADDRESS, address).env(FAULT, fault);
+        command.env(ROLE, actor.role.name()).env(ADDRESS, address.to_string()).env(FAULT, fault);
         command
     });
     let (seen, observer) = witness();
@@ -99,6 +118,43 @@ fn processes_give_the_losses_of_threads() {
     assert_eq!(result.unwrap(), Outcome::Completed);
     assert_eq!(losses.len(), 12);
     assert_eq!(losses, seen.lock().unwrap().losses);
+}
+
+/// As between hosts: sockets on loopback, and tensors over them; in plain text, and by TLS with certificates.
+#[test]
+fn processes_without_shared_memory_give_the_losses_of_threads() {
+    let dir = tempfile::tempdir().unwrap();
+    let (seen, observer) = witness();
+    run_in_process(run_spec(dir.path()), |it| factory(it, String::new()), observer).unwrap();
+    let certs = dir.path().join("certs");
+    let day = Duration::from_secs(24 * 3600);
+    new_authority(&certs, "a", day).unwrap();
+    Party::ALL.into_iter().for_each(|party| issue(&certs, "a", party, day).unwrap());
+    for (tls, fault) in [(false, ""), (true, ""), (true, "killed")] {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = if tls { certs.display().to_string() } else { String::new() };
+        let start: Start = Box::new(move |actor, address| {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", "child", "--nocapture"]).env(TLS, &folder);
+            command.env(ROLE, actor.role.name()).env(ADDRESS, address.to_string()).env(FAULT, fault);
+            command
+        });
+        let scheduler = Party::Actor(Role::Scheduler);
+        let security = match tls {
+            true => Security::with_certificates("a", scheduler, &certs).unwrap(),
+            false => Security::plain("a", false),
+        };
+        let address = "127.0.0.1:0".parse().unwrap();
+        let meeting = Meeting { address, security, shared_memory: false, ..meeting(Path::new("unused"), 60) };
+        let (over_sockets, observer) = witness();
+        let result = serve_scheduler(run_spec(dir.path()), meeting, Some(start), observer);
+        if fault.is_empty() {
+            assert_eq!(result.unwrap(), Outcome::Completed);
+            assert_eq!(over_sockets.lock().unwrap().losses, seen.lock().unwrap().losses);
+        } else {
+            assert_eq!(result.unwrap_err().to_string(), "encoder/1: its process ended: signal: 9 (SIGKILL)");
+        }
+    }
 }
 
 #[test]

@@ -1,16 +1,21 @@
 //! The command line: one file a command. Arguments are parsed here and resolved by the commands.
 
+mod certs;
 mod check;
 mod checkpoint;
 mod data;
 mod forecast;
 mod generate;
+mod launch;
 mod models;
 mod parity;
 mod parity_layout;
+mod part;
 mod plan;
 mod run;
 mod scale;
+mod top;
+mod trace;
 
 use clap::{Parser, Subcommand};
 use loongforge_core::engine::error_chain;
@@ -72,6 +77,8 @@ Examples:
   loongforge run configs/quickstart.yaml --resume                go on from the last checkpoint
   loongforge check configs/quickstart.yaml --show-origin         what is set, and by whom
   loongforge plan configs/quickstart.yaml --simulate             how long a step takes, and what limits it
+  loongforge top runs/quickstart                                 watch a run that goes on; it prints a page's address, too
+  loongforge launch my.yaml --on slurm --gpus-per-node 8 --tls certs --print > job.sh
   loongforge checkpoint inspect runs/quickstart/checkpoints/step-00000750
   loongforge generate runs/quickstart/checkpoints/step-00000750 --image 4071.png --prompt \"Read the number.\"";
 
@@ -93,6 +100,14 @@ enum Command {
     Models(models::ModelsArgs),
     /// Make data sets
     Data(data::DataArgs),
+    /// Watch a run in the terminal
+    Top(top::TopArgs),
+    /// Write the timeline of a run's last steps, for ui.perfetto.dev
+    Trace(trace::TraceArgs),
+    /// Write a run as a job for Slurm, Kubernetes or ssh
+    Launch(launch::LaunchArgs),
+    /// Make certificates for a run over a network
+    Certs(certs::CertsArgs),
     /// Compare our numbers with a fixture of reference numbers
     #[command(hide = true)]
     Parity(parity::ParityArgs),
@@ -110,6 +125,10 @@ impl Cli {
             Command::Generate(args) => generate::generate(args),
             Command::Models(args) => models::models(args),
             Command::Data(args) => data::data(args),
+            Command::Top(args) => top::top(args),
+            Command::Trace(args) => trace::trace(args),
+            Command::Launch(args) => launch::launch(args),
+            Command::Certs(args) => certs::certs(args),
             Command::Parity(args) => parity::parity(args),
         }
     }
@@ -124,6 +143,10 @@ impl Cli {
                 | Command::Data(_)
                 | Command::Models(_)
                 | Command::Scale(_)
+                | Command::Top(_)
+                | Command::Trace(_)
+                | Command::Launch(_)
+                | Command::Certs(_)
         )
     }
 }

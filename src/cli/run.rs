@@ -1,5 +1,6 @@
 //! `loongforge run`: a whole run on this machine, or one role of it.
 
+use super::part::{Beside, Part, PartArgs};
 use super::scale::SOCKET;
 use super::{UsageError, exit};
 use crate::compose::{Composition, Resume, precision_name};
@@ -10,12 +11,13 @@ use crate::roles;
 use anyhow::{Context, bail};
 use clap::Args;
 use loongforge_actors::checkpoint::{DATA, MANIFEST, Manifest, clean, latest};
+use loongforge_actors::launch::net::{Party, Security};
 use loongforge_actors::{Meeting, Start, StopOn, serve_role, serve_scheduler};
-use loongforge_core::config::{self, Loaded, OnChange, RunConfig};
+use loongforge_core::config::{self, Address, Loaded, OnChange, RunConfig};
 use loongforge_core::data::{Fingerprint, fingerprint as data_fingerprint};
-use loongforge_core::message::{Role, StepId};
+use loongforge_core::message::{ActorId, Role, StepId};
 use loongforge_core::observe::{Console, init_logging};
-use loongforge_core::schedule::Outcome;
+use loongforge_core::schedule::{Outcome, PoolSizes};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -28,6 +30,8 @@ Examples:
   loongforge run my.yaml --resume=runs/my/checkpoints/step-00000500
   loongforge run my.yaml --processes                      one process per actor
   loongforge run my.yaml --role encoder --join /tmp/run.sock
+  loongforge run my.yaml --role encoder --join head:6001 --tls certs
+  torchrun --no-python --nnodes 2 --nproc-per-node 8 loongforge run my.yaml --role auto --tls certs
 
 Exit codes: 0 done; 1 failed; 2 wrong config or usage; 3 stopped on request, go on with --resume;
 4 lost a process that the run cannot go on without, go on with --resume; 75 its processes did not come together";
@@ -49,19 +53,11 @@ pub struct RunArgs {
     /// One process per actor instead of one thread
     #[arg(long, conflicts_with_all = ["role", "join"])]
     processes: bool,
-    /// Be one actor of a run: scheduler, data, encoder or foundation
-    #[arg(long, requires = "join", value_name = "ROLE")]
-    role: Option<String>,
-    /// Unix socket of the run's scheduler
-    #[arg(long, requires = "role", value_name = "SOCKET")]
-    join: Option<PathBuf>,
+    #[command(flatten)]
+    part: PartArgs,
 }
 
 pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
-    let role = match args.role.as_deref().map(str::parse::<Role>).transpose() {
-        Ok(role) => role,
-        Err(error) => return Err(UsageError::of(&error).into()),
-    };
     expect_equals_sign(&args)?;
     let loaded = match config::load(&args.file, &args.overrides, super::environment()) {
         Ok(loaded) => loaded,
@@ -76,30 +72,41 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         Ok(composition) => composition,
         Err(error) => return Err(UsageError::of(&error).into()),
     };
-    let meeting = |address: PathBuf| Meeting {
+    let meeting = |address: Address, security: Security, index: Option<u32>| Meeting {
         address,
+        security,
         config: fingerprint(&loaded),
         timeout: loaded.config.scheduler.join_timeout.duration(),
+        shared_memory: !args.part.no_shared_memory,
+        index,
     };
-    if let (Some(role @ (Role::Data | Role::Encoder | Role::Foundation)), Some(address)) = (role, &args.join) {
+    let mut pools = PoolSizes::new(composition.config());
+    if composition.folder().config.encoder.is_none() {
+        pools.encoder = 0;
+    }
+    let part = args.part.part(pools)?;
+    if let Some(Part { scheduler: false, actors, join }) = &part {
+        let &(role, index) = actors.first().expect("without the scheduler there is one actor");
+        let security = args.part.security(&loaded.config.run.name, Party::Actor(role))?;
         let (recipe, _) = composition.into_parts();
-        serve_role(role, meeting(address.clone()), |assignment| roles::engine(recipe, assignment))?;
+        serve_role(role, meeting(join.clone(), security, index), |assignment| roles::engine(recipe, assignment))?;
         return Ok(ExitCode::SUCCESS);
     }
-    supervise(&args, &loaded, &console, composition, meeting)
+    supervise(&args, part.as_ref(), &loaded, &console, composition, meeting)
 }
 
 /// Runs, and begins again at the last checkpoint where a child that the run cannot go on without has died.
 fn supervise(
     args: &RunArgs,
+    part: Option<&Part>,
     loaded: &Loaded,
     console: &Console,
     composition: Composition,
-    meeting: impl Fn(PathBuf) -> Meeting,
+    meeting: impl Fn(Address, Security, Option<u32>) -> Meeting,
 ) -> anyhow::Result<ExitCode> {
     let (mut composition, mut resume) = (composition, args.resume.clone());
     for restart in 0.. {
-        let error = match conduct(args, resume.as_deref(), loaded, console, composition, &meeting) {
+        let error = match conduct(args, part, resume.as_deref(), loaded, console, composition, &meeting) {
             Err(error) => error,
             ended => return ended,
         };
@@ -115,11 +122,12 @@ fn supervise(
 
 fn conduct(
     args: &RunArgs,
+    part: Option<&Part>,
     resume: Option<&str>,
     loaded: &Loaded,
     console: &Console,
     composition: Composition,
-    meeting: impl Fn(PathBuf) -> Meeting,
+    meeting: impl Fn(Address, Security, Option<u32>) -> Meeting,
 ) -> anyhow::Result<ExitCode> {
     let resume = find_resume(args, resume, &composition)?;
     let composition = composition.resume(resume).stop_on(StopOn::Signals);
@@ -128,17 +136,24 @@ fn conduct(
     prepare_folder(&loaded.config, composition.resumes(), args.overwrite)?;
     let config = composition.config().clone();
     let report = Report::new(&composition, loaded.composed.clone(), console.clone())?;
-    let outcome = match args.join.clone() {
-        Some(address) => {
+    let name = &config.run.name;
+    let outcome = match part {
+        Some(Part { actors, join, .. }) => {
+            let security = args.part.security(name, Party::Actor(Role::Scheduler))?;
+            let (start, mut beside) = (child(args)?, Beside::default());
+            for &(role, index) in actors {
+                beside.start(start(ActorId::new(role, index.unwrap_or(0)), join), index)?;
+            }
             let (_, spec) = composition.into_parts();
-            serve_scheduler(spec, meeting(address), None, Box::new(report))?
+            serve_scheduler(spec, meeting(join.clone(), security, None), None, Box::new(report))?
         }
         None if args.processes => {
             let folder = tempfile::Builder::new().prefix("loongforge-").tempdir()?;
             let (_, spec) = composition.into_parts();
             let address = folder.path().join("run.sock");
             let _sign = Sign::put_up(&config.run.dir, &address);
-            serve_scheduler(spec, meeting(address), Some(child(args)?), Box::new(report))?
+            let meeting = meeting(Address::Unix(address), Security::plain(name, false), None);
+            serve_scheduler(spec, meeting, Some(child(args)?), Box::new(report))?
         }
         None => composition.run(Box::new(report))?,
     };
@@ -176,9 +191,10 @@ impl Drop for Sign {
 /// The command that makes a process of one actor of this run.
 fn child(args: &RunArgs) -> anyhow::Result<Start> {
     let (program, file, overrides) = (std::env::current_exe()?, args.file.clone(), args.overrides.clone());
+    let part = args.part.clone();
     Ok(Box::new(move |actor, address| {
         let mut command = Command::new(&program);
-        command.arg("run").arg(&file).args(&overrides).args(["--role", actor.role.name()]).arg("--join").arg(address);
+        command.arg("run").arg(&file).args(&overrides).args(part.words(actor.role, address));
         command
     }))
 }
@@ -199,11 +215,7 @@ fn expect_equals_sign(args: &RunArgs) -> anyhow::Result<()> {
 }
 
 /// The checkpoint that `--resume` means.
-fn find_resume(
-    args: &RunArgs,
-    wanted: Option<&str>,
-    composition: &Composition,
-) -> anyhow::Result<Option<Resume>> {
+fn find_resume(args: &RunArgs, wanted: Option<&str>, composition: &Composition) -> anyhow::Result<Option<Resume>> {
     let Some(wanted) = wanted else { return Ok(None) };
     let config = composition.config();
     let checkpoint = match wanted {

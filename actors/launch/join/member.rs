@@ -40,8 +40,13 @@ where
     let begin = Instant::now();
     let mut reminded = begin;
     let stream = loop {
-        if let Ok(stream) = connect().await {
-            break stream;
+        match connect().await {
+            Ok(stream) => break stream,
+            // It is there, and not who is meant: waiting does not change that.
+            Err(source) if source.kind() == io::ErrorKind::InvalidData => {
+                return Err(JoinError::Connect { address, source });
+            }
+            Err(_) => {}
         }
         if begin.elapsed() >= timeout {
             return Err(JoinError::NoScheduler { address, seconds: timeout.as_secs() });

@@ -1,5 +1,6 @@
 //! What is said on the connection between an actor's process and the scheduler.
 
+use crate::launch::net::NetError;
 use crate::launch::{Assignment, EdgeSpec};
 use loongforge_core::message::{ActorId, Command, Event, Role};
 use loongforge_core::transport::LinkError;
@@ -17,7 +18,7 @@ pub enum Up {
         /// The place that it was started for, if it knows.
         index: Option<u32>,
     },
-    /// Its edges come in at this socket.
+    /// Its edges come in at this address: a Unix socket's path, or HOST:PORT.
     Listening {
         edges: PathBuf,
     },
@@ -28,6 +29,8 @@ pub enum Up {
     Scale {
         encoders: u32,
     },
+    /// To another actor, on a connection of its own: what follows are the parcels of this edge.
+    Edge { from: ActorId, to: ActorId, credit: u64 },
 }
 
 /// To an actor.
@@ -68,6 +71,10 @@ pub enum JoinError {
     Missing { missing: String, address: String, seconds: u64 },
     #[error("the scheduler at {address} refuses this process: {reason}")]
     Refused { address: String, reason: String },
+    #[error("scheduler at {address}: {source}")]
+    Connect { address: String, source: std::io::Error },
+    #[error(transparent)]
+    Net(NetError),
     #[error("another scheduler listens at {address}; end that run or choose another address with `--join`")]
     AddressInUse { address: String },
     #[error("cannot listen at {address}: {source}")]
@@ -80,4 +87,15 @@ pub enum JoinError {
     OutOfTurn { address: String, said: String },
     #[error("{actor} ended before it joined: {reason}")]
     ChildEnded { actor: ActorId, reason: String },
+}
+
+impl From<NetError> for JoinError {
+    fn from(error: NetError) -> Self {
+        match error {
+            NetError::Listen { address, source } if source.kind() == std::io::ErrorKind::AddrInUse => {
+                Self::AddressInUse { address: address.to_string() }
+            }
+            error => Self::Net(error),
+        }
+    }
 }

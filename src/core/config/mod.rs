@@ -4,6 +4,7 @@
 //! command-line overrides. Every mistake is reported at once, with its place and a suggestion. `docs/configuration.md`
 //! lists every key.
 
+mod address;
 mod builtin;
 mod check;
 mod compose;
@@ -33,6 +34,7 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
+pub use address::Address;
 pub use builtin::{ModelFile, model_files};
 pub use error::{ConfigError, Origin, Report, Snippet, code};
 pub use layout::{Axis, Layout, Place};

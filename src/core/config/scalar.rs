@@ -5,7 +5,7 @@ use serde_json::{Number, Value};
 use super::error::{Problem, Sources, code};
 use super::node::{Kind, Node};
 use super::suggest;
-use super::{Device, Size, Threads, TimeSpan};
+use super::{Address, Device, Size, Threads, TimeSpan};
 
 /// Text, words out of a list, and values with a format of their own.
 pub(super) fn text(node: &mut Node, schema: &Value, sources: &Sources) -> Option<Problem> {
@@ -24,10 +24,12 @@ pub(super) fn text(node: &mut Node, schema: &Value, sources: &Sources) -> Option
         (Kind::Text(text), "duration") => text.parse::<TimeSpan>().map(drop),
         (Kind::Text(text), "device") => text.parse::<Device>().map(drop),
         (Kind::Text(text), "threads") => text.parse::<Threads>().map(drop),
+        (Kind::Text(text), "address") => text.parse::<Address>().map(drop),
         (Kind::Number(number), "size") => number.to_string().parse::<Size>().map(drop),
         (Kind::Number(number), "duration") => number.to_string().parse::<TimeSpan>().map(drop),
         (Kind::Number(number), "threads") => number.to_string().parse::<Threads>().map(drop),
         (_, "threads") => Err("expected `auto` or a number from 1 to 1024".to_owned()),
+        (_, "address") => Err("expected a path or HOST:PORT".to_owned()),
         (_, "device") => Err("expected `cpu`, `cuda` or `cuda:N`".to_owned()),
         (Kind::Text(_), _) => Ok(()),
         _ => {

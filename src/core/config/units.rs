@@ -10,6 +10,8 @@ use std::time::Duration;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use super::Address;
+
 /// A number of bytes, written `64MiB`, `1.5GiB`, `500kB` or `100B`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(u64);
@@ -215,6 +217,7 @@ macro_rules! text_value {
 text_value!(Size, "size");
 text_value!(TimeSpan, "duration");
 text_value!(Device, "device");
+text_value!(Address, "address");
 
 impl Serialize for Threads {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -6,12 +6,13 @@
 
 use super::{Engine, EngineError, Ports, Progress};
 use crate::data::{Dataset, Sample};
-use crate::message::{ActorId, BadSample, Command, Event, Pack, Regroup, SampleId, SampleMeta, StepId};
+use crate::message::{Activity, ActorId, BadSample, Command, Event, Pack, Regroup, SampleId, SampleMeta, StepId};
 use crate::message::{StepPlan, Unit, Version};
 use crate::transport::{Buffer, Header, HostTensor, Parcel, ParcelKind};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Parcels that may wait for credit before another pack is put into parcels: they lie in memory twice.
 const MAX_UNSENT: usize = 64;
@@ -264,7 +265,10 @@ impl Engine for DataEngine {
 
     /// Sends one pack, or else reads one sample.
     fn work(&mut self, ports: &mut Ports) -> Result<Progress, EngineError> {
+        let start = Instant::now();
+        let step = self.plans.front().map(|plan| (plan.step, None));
         if self.send_again(ports)? || self.send_next(ports)? {
+            ports.trace.span(Activity::Send, step, start);
             return Ok(Progress::Busy);
         }
         let Some(window) = self.windows.front_mut() else { return Ok(Progress::Idle) };
@@ -281,6 +285,7 @@ impl Engine for DataEngine {
             }
             Err(bad) => window.bad.push(bad),
         }
+        ports.trace.span(Activity::Read, None, start);
         Ok(Progress::Busy)
     }
 }

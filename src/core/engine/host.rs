@@ -2,7 +2,7 @@
 
 use super::fault;
 use super::{Engine, EngineError, PeerLost, Ports, Progress, error_chain};
-use crate::message::{Command, Event, Role};
+use crate::message::{Activity, Command, Event, Role};
 use crate::transport::{Mail, Mailbox, ParcelKind};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ pub fn host<E: Engine>(build: impl FnOnce() -> Result<E, EngineError>, mailbox: 
         ports.emit(Event::Ready);
         run(engine, &mailbox, &mut ports)
     });
+    ports.emit_trace(true);
     match result {
         Ok(()) => ports.emit(Event::Stopped),
         Err(error) => {
@@ -42,10 +43,12 @@ fn run(mut engine: impl Engine, mailbox: &Mailbox, ports: &mut Ports) -> Result<
             engine.arrive(ports.me(), parcel, ports)?;
         }
         ports.timings.busy += start.elapsed().as_secs_f64();
+        ports.emit_trace(false);
         if progress == Progress::Idle {
             let start = Instant::now();
             let mail = mailbox.recv_timeout(PATIENCE);
             ports.timings.idle += start.elapsed().as_secs_f64();
+            ports.trace.span(Activity::WaitMail, None, start);
             if let Some(mail) = mail
                 && deliver(&mut engine, mail, ports)?.is_break()
             {
@@ -65,9 +68,17 @@ fn deliver(engine: &mut impl Engine, mail: Mail, ports: &mut Ports) -> Result<st
             }
             let (before, after) = points(&command);
             before.into_iter().for_each(|name| fault::point(ports.me(), name));
+            let recorded = match &command {
+                Command::Commit(commit) => Some((Activity::Optimizer, commit.step)),
+                Command::Save { step, .. } => Some((Activity::Save, *step)),
+                _ => None,
+            };
             engine.command(command, ports)?;
             after.into_iter().for_each(|name| fault::point(ports.me(), name));
             ports.timings.busy += start.elapsed().as_secs_f64();
+            if let Some((activity, step)) = recorded {
+                ports.trace.span(activity, Some((step, None)), start);
+            }
         }
         // What comes from who has left is late.
         Mail::Parcel { from, .. } if ports.is_gone(from) => {}

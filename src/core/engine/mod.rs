@@ -9,11 +9,13 @@ mod data;
 pub mod fault;
 mod host;
 mod ports;
+mod recorder;
 
 pub use chain::error_chain;
 pub use data::{DataEngine, Samples};
 pub use host::host;
 pub use ports::Ports;
+pub use recorder::Recorder;
 
 use crate::message::{ActorId, Command};
 use crate::transport::Parcel;

@@ -1,7 +1,7 @@
 //! An engine's connections: events up to its actor, parcels out over its edges.
 
-use super::{EngineError, PeerLost, fault};
-use crate::message::{ActorId, Event, Role, StepId, Timings};
+use super::{EngineError, PeerLost, Recorder, fault};
+use crate::message::{ActorId, EdgeLoad, Event, Role, StepId, Timings};
 use crate::transport::{Edge, Parcel, Refusal};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -17,6 +17,8 @@ pub struct Ports {
     own: VecDeque<Parcel>,
     /// Reset by the engine at the end of each step.
     pub timings: Timings,
+    /// Who did what when, for whoever watches.
+    pub trace: Recorder,
 }
 
 impl Ports {
@@ -30,6 +32,7 @@ impl Ports {
             gone: BTreeSet::new(),
             own: VecDeque::new(),
             timings: Timings::default(),
+            trace: Recorder::default(),
         }
     }
 
@@ -40,6 +43,27 @@ impl Ports {
     /// Tells the scheduler. Waits where its queue is full; an actor that is gone needs no events.
     pub fn emit(&self, event: Event) {
         let _ = self.events.send(event);
+    }
+
+    /// Tells whoever watches what was recorded, if it is time to. A scheduler that is busy is not waited for.
+    pub(super) fn emit_trace(&mut self, at_once: bool) {
+        if !at_once && !self.trace.is_due() {
+            return;
+        }
+        let edges = self.loads();
+        let Some(trace) = self.trace.take(edges) else { return };
+        if let Err(flume::TrySendError::Full(Event::Trace(trace))) = self.events.try_send(Event::Trace(trace)) {
+            self.trace.lose(trace.spans.len() as u64 + trace.num_lost);
+        }
+    }
+
+    fn loads(&mut self) -> Vec<EdgeLoad> {
+        let unsent = |to: &ActorId| self.unsent.get(to).map_or(0, VecDeque::len) as u32;
+        let load = |(to, edge): (&ActorId, &mut Box<dyn Edge>)| {
+            let (in_flight, credit) = edge.load();
+            EdgeLoad { to: *to, in_flight: in_flight as u64, credit: credit as u64, num_unsent: unsent(to) }
+        };
+        self.edges.iter_mut().map(load).collect()
     }
 
     /// Sends now, or as soon as the edge has credit, in order. What an engine sends to itself comes back at once.

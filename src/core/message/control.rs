@@ -3,6 +3,7 @@
 use super::ids::{ActorId, Epoch, SampleId, StepId};
 use super::plan::{SampleMeta, StepPlan};
 use super::pool::Regroup;
+use super::trace::Trace;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -68,6 +69,8 @@ pub enum Event {
     Failed { error: String, lost: Option<ActorId> },
     /// The engine has ended in order. Its last message.
     Stopped,
+    /// For whoever watches; decides nothing and may be lost.
+    Trace(Trace),
 }
 
 /// A sample that cannot be used; it is skipped, counted and listed.

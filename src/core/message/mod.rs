@@ -3,14 +3,18 @@
 //! Tensors are not messages: they travel as [`crate::transport::Parcel`]s over edges. Everything here is small,
 //! serializable and compares by value.
 
+mod activity;
 mod codec;
 mod control;
 mod ids;
 mod plan;
 mod pool;
+mod trace;
 
+pub use activity::Activity;
 pub use codec::{CodecError, decode, encode};
 pub use control::{BadSample, Command, Commit, Event, ExpertLoads, RoutingReport, SavedFile, StepReport, Timings};
 pub use ids::{ActorId, Epoch, ItemId, Lane, PackId, Role, SampleId, StepId, UnitId, UnknownRole, Version};
 pub use plan::{Grid, ItemMeta, Pack, SampleMeta, StepPlan, Unit, UnitItem};
 pub use pool::Regroup;
+pub use trace::{EdgeLoad, Trace, TraceSpan};

@@ -14,6 +14,7 @@ mod progress;
 mod sheet;
 mod tensorboard;
 mod terminal;
+mod watch;
 
 pub use bar::Bar;
 pub use console::{Console, ConsoleWriter};
@@ -28,3 +29,4 @@ pub use progress::Progress;
 pub use sheet::{Reading, sheet};
 pub use tensorboard::TensorBoard;
 pub use terminal::{Style, beside, render};
+pub use watch::{Board, News, RunInfo, describe_run};

@@ -10,6 +10,9 @@ pub trait Edge: Send {
     /// # Errors
     /// See [`Refusal`]; after `NoCredit` the sender's mailbox gets a [`super::Mail::Credit`] when some has come back.
     fn try_send(&mut self, parcel: Parcel) -> Result<(), Refused>;
+
+    /// Bytes of parcels sent and not yet dropped, and the edge's whole credit.
+    fn load(&mut self) -> (usize, usize);
 }
 
 /// A parcel that was not sent, and why.

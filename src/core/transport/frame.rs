@@ -7,7 +7,7 @@ use crate::message::{CodecError, decode, encode};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Version of everything that is said over sockets and through slabs; both ends must be of the same.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
 
 /// Longest message: a plan of tens of thousands of samples is far below it.
 pub const MAX_FRAME: usize = 16 << 20;
@@ -49,6 +49,18 @@ pub fn frame<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
     frame.extend_from_slice(&crc32c::crc32c(&payload).to_le_bytes());
     frame.extend_from_slice(&payload);
     Ok(frame)
+}
+
+/// Reads what is exactly one whole frame.
+///
+/// # Errors
+/// All.
+pub fn unframe<T: DeserializeOwned>(frame: Vec<u8>) -> Result<T, FrameError> {
+    let got = frame.len();
+    let mut unframer = Unframer { buffer: frame };
+    let message = unframer.next()?.ok_or(FrameError::Torn { got })?;
+    unframer.end()?;
+    Ok(message)
 }
 
 /// Bytes of a stream as they come in, cut into messages.
@@ -152,13 +164,22 @@ mod tests {
     }
 
     #[test]
+    fn one_frame_is_one_frame() {
+        let bytes = frame(&7u64).unwrap();
+        assert_eq!(unframe::<u64>(bytes.clone()).unwrap(), 7);
+        for wrong in [[&bytes[..], b"L"].concat(), bytes[..bytes.len() - 1].to_vec(), Vec::new()] {
+            assert!(unframe::<u64>(wrong).is_err());
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
         let error = |buffer: Vec<u8>| Unframer { buffer }.next::<Message>().unwrap_err().to_string();
         assert!(error(b"GET / HTTP/1.1".to_vec()).contains("not a loongforge actor"));
         assert!(error(b"G".to_vec()).contains("not a loongforge actor"));
         let mut other = frame(&7u64).unwrap();
         other[4] = 9;
-        assert!(error(other).contains("version 9, this loongforge 1"));
+        assert!(error(other).contains("version 9, this loongforge 2"));
         let mut long = frame(&7u64).unwrap();
         long[6..10].copy_from_slice(&u32::MAX.to_le_bytes());
         assert!(error(long).contains("exceeds the limit"));

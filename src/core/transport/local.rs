@@ -23,6 +23,10 @@ impl LocalEdge {
 }
 
 impl Edge for LocalEdge {
+    fn load(&mut self) -> (usize, usize) {
+        (self.credit.in_flight(), self.credit.capacity())
+    }
+
     fn try_send(&mut self, mut parcel: Parcel) -> Result<(), Refused> {
         let bytes = parcel.num_bytes();
         if bytes > self.credit.capacity() {

@@ -14,12 +14,14 @@ mod local;
 mod mailbox;
 mod parcel;
 mod slab;
+mod stream;
 
 pub use credit::{Credit, CreditGuard};
 pub use edge::{Edge, Refusal, Refused};
-pub use frame::{FrameError, MAX_FRAME, PROTOCOL_VERSION};
+pub use frame::{FrameError, MAX_FRAME, PROTOCOL_VERSION, frame, unframe};
 pub use link::{LinkError, LinkReceiver, LinkSender, link};
 pub use local::LocalEdge;
 pub use mailbox::{Mail, MailSender, Mailbox};
 pub use parcel::{Buffer, Dtype, Header, HostTensor, Parcel, ParcelKind, TensorMeta};
 pub use slab::{MAX_DIMS, MAX_TENSORS, SlabEdge, SlabError, SlabListener, SlotTensor};
+pub use stream::{StreamEdge, StreamError, receive};

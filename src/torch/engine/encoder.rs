@@ -9,9 +9,10 @@ use crate::model::EncoderModel;
 use crate::tape::{Execution, Slot};
 use crate::train::Pool;
 use loongforge_core::engine::{EngineError, Ports, Progress};
-use loongforge_core::message::{ActorId, Grid, Regroup, StepId, StepPlan, Unit, UnitId, Version};
+use loongforge_core::message::{Activity, ActorId, Grid, Regroup, StepId, StepPlan, Unit, UnitId, Version};
 use loongforge_core::transport::{Buffer, Header, Parcel, ParcelKind};
 use std::collections::VecDeque;
+use std::time::Instant;
 use tch::Tensor;
 
 /// Encodes the units of one encoder replica.
@@ -147,7 +148,14 @@ impl EncoderPart {
 
     /// Encodes one unit, or else runs one backward. `version` is the number of steps that were applied.
     pub(super) fn work(&mut self, version: Version, ports: &mut Ports) -> Result<Progress, EngineError> {
-        if self.encode_next(version, ports)? || self.backward_next()? { Ok(Progress::Busy) } else { Ok(Progress::Idle) }
+        let start = Instant::now();
+        let done = match self.encode_next(version, ports)? {
+            Some(id) => Some((Activity::Encode, id)),
+            None => self.backward_next()?.map(|id| (Activity::EncoderBackward, id)),
+        };
+        let Some((activity, id)) = done else { return Ok(Progress::Idle) };
+        ports.trace.span(activity, Some((id.step, Some(id.index))), start);
+        Ok(Progress::Busy)
     }
 
     /// Whether all of the first step is encoded and sent.
@@ -156,7 +164,7 @@ impl EncoderPart {
         self.steps.front().is_none_or(|step| !step.units.iter().any(waits))
     }
 
-    fn encode_next(&mut self, version: Version, ports: &mut Ports) -> Result<bool, EngineError> {
+    fn encode_next(&mut self, version: Version, ports: &mut Ports) -> Result<Option<UnitId>, EngineError> {
         let trained = self.pool.is_trained();
         // Every unit of a step may be out before the first comes back.
         let alive = self.steps.front().map_or(1, |step| step.units.len());
@@ -170,7 +178,7 @@ impl EncoderPart {
             }
             waits && work.pixels.is_complete()
         };
-        let Some(work) = steps.flat_map(|step| &mut step.units).find(ready) else { return Ok(false) };
+        let Some(work) = steps.flat_map(|step| &mut step.units).find(ready) else { return Ok(None) };
 
         let patches: Vec<(u32, i64)> =
             work.unit.items.iter().map(|item| (item.owner, item.meta.grid.num_patches() as i64)).collect();
@@ -184,7 +192,7 @@ impl EncoderPart {
             let buffers = features.iter().map(|level| Box::new(TorchBuffer::new(level)) as Box<dyn Buffer>);
             ports.send(work.reader, Parcel::new(header, buffers.collect()))?;
             work.phase = Phase::Sent { run: None };
-            return Ok(true);
+            return Ok(Some(work.unit.id));
         }
         let record = self.model.record(&grids);
         let params = self.pool.params().clone();
@@ -199,12 +207,12 @@ impl EncoderPart {
         let outputs = record.outputs.iter().map(|&slot| Box::new(TorchBuffer::new(run.value(slot))) as Box<dyn Buffer>);
         ports.send(work.reader, Parcel::new(header, outputs.collect()))?;
         work.phase = Phase::Sent { run: trained.then_some((run, record.outputs)) };
-        Ok(true)
+        Ok(Some(work.unit.id))
     }
 
     /// In each lane strictly in the order of its units, so that a sum does not depend on who was faster.
-    fn backward_next(&mut self) -> Result<bool, EngineError> {
-        let Some(step) = self.steps.front_mut() else { return Ok(false) };
+    fn backward_next(&mut self) -> Result<Option<UnitId>, EngineError> {
+        let Some(step) = self.steps.front_mut() else { return Ok(None) };
         let mut blocked = Vec::new();
         for work in &mut step.units {
             let lane = work.unit.lane;
@@ -236,9 +244,9 @@ impl EncoderPart {
             })?;
             let grids = work.unit.items.iter().map(|item| item.meta.grid.num_patches() as i64);
             self.activations.learn(&run, grids.sum());
-            return Ok(true);
+            return Ok(Some(work.unit.id));
         }
-        Ok(false)
+        Ok(None)
     }
 
     /// Whether every unit of the first step has come back.

@@ -15,10 +15,11 @@ use crate::parallel::pipeline::{PipelineRun, Recorded};
 use crate::tape::Slot;
 use crate::train::Pool;
 use loongforge_core::engine::{EngineError, Ports, Progress};
-use loongforge_core::message::{ActorId, Pack, Regroup, RoutingReport, StepId, StepPlan, UnitId, Version};
+use loongforge_core::message::{Activity, ActorId, Pack, Regroup, RoutingReport, StepId, StepPlan, UnitId, Version};
 use loongforge_core::schedule::{Pass, Task};
 use loongforge_core::transport::{Buffer, CreditGuard, Header, Parcel, ParcelKind};
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
 use tch::Tensor;
 
 /// Computes the packs of one foundation replica, or this rank's part of them.
@@ -206,9 +207,16 @@ impl FoundationPart {
         if pack < step.packs.len() && step.packs[pack].chunks.is_empty() && !self.fill(pack)? {
             return Ok(Progress::Idle);
         }
+        let (start, of) = (Instant::now(), (StepId(version.0), Some(task.micro_batch as u32)));
         match task.pass {
-            Pass::Forward => self.forward(task, pack, chunk)?,
-            Pass::Backward => self.backward(task, pack, chunk, version, ports)?,
+            Pass::Forward => {
+                self.forward(task, pack, chunk)?;
+                ports.trace.span(Activity::Forward, Some(of), start);
+            }
+            Pass::Backward => {
+                self.backward(task, pack, chunk, version, ports)?;
+                ports.trace.span(Activity::Backward, Some(of), start);
+            }
         }
         let step = &mut self.steps[0];
         if step.run.next().is_none() {

@@ -7,7 +7,7 @@ use crate::train::hf::{MAX_SHARD_SIZE, Shards};
 use crate::train::{Export, Pool, save_state};
 use loongforge_core::engine::{Engine, EngineError, Ports, Progress};
 use loongforge_core::message::{
-    ActorId, Command, Epoch, Event, Regroup, SavedFile, StepId, StepPlan, StepReport, Version,
+    Activity, ActorId, Command, Epoch, Event, Regroup, SavedFile, StepId, StepPlan, StepReport, Version,
 };
 use loongforge_core::transport::{Parcel, ParcelKind};
 use std::collections::VecDeque;
@@ -133,12 +133,15 @@ impl TorchEngine {
         let loss = self.foundation.as_ref().map_or(0.0, FoundationPart::loss);
         if self.foundation.is_some() {
             ports.timings.packs += start.elapsed().as_secs_f64();
+            ports.trace.span(Activity::Pack, Some((step, None)), start);
         }
+        let start = Instant::now();
         let mut grad_square_sum = 0.0;
         // Encoder first on every replica: collectives of two groups in two orders would wait for each other.
         for pool in self.pools() {
             grad_square_sum += pool.reduce()?;
         }
+        ports.trace.span(Activity::Reduce, Some((step, None)), start);
         self.reduced = true;
         let timings = std::mem::take(&mut ports.timings);
         let routing = self.foundation.as_mut().map_or(Ok(None), FoundationPart::reduce_routing)?;

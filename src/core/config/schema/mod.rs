@@ -16,5 +16,5 @@ pub use lora::Lora;
 pub use memory::{ActivationBudget, Memory};
 pub use model::{JsonMap, Model, Moe, Mtp, Part, Recompute, Weights};
 pub use pools::{Balance, ContextAttention, DataPool, Edge, Edges, EncoderPool, FoundationPool, Placement, PoolName, Pools, Scheduler};
-pub use run::{Checkpoint, Eval, Level, Log, Run, RunConfig};
+pub use run::{Checkpoint, Eval, Level, Log, Run, RunConfig, Watch};
 pub use train::{NonFinite, Optimizer, OptimizerType, Phase, Precision, Schedule, Train};

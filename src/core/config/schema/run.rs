@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Data, Edges, Memory, Model, Placement, PoolName, Pools, Scheduler, Train};
-use crate::config::{Device, Threads};
+use crate::config::{Address, Device, Threads};
 
 /// Everything a run needs, checked. It travels between processes as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -44,6 +44,9 @@ pub struct RunConfig {
     /// Metrics and logs.
     #[serde(default)]
     pub log: Log,
+    /// The page that shows a run while it goes on.
+    #[serde(default)]
+    pub watch: Watch,
 }
 
 /// What the run is called, where it writes, what it guarantees.
@@ -128,6 +131,21 @@ pub struct Log {
     pub level: Level,
 }
 
+/// The page that shows a run while it goes on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Watch {
+    /// Where the scheduler serves it: a port of this machine's own address (0: any that is free), a Unix socket's path,
+    /// or `null`: nowhere.
+    pub listen: Option<Address>,
+    /// Steps whose metrics are kept in memory for it.
+    #[schemars(range(min = 1, max = 1000000))]
+    pub history: usize,
+    /// Steps whose timeline is kept in memory for it.
+    #[schemars(range(min = 1, max = 1000))]
+    pub trace_steps: usize,
+}
+
 /// Severity of log messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -186,6 +204,13 @@ impl Default for Checkpoint {
 impl Default for Log {
     fn default() -> Self {
         Self { every_steps: 1, jsonl: true, tensorboard: true, peak_tflops: None, level: Level::Info }
+    }
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        let listen = Address::Tcp { host: "127.0.0.1".into(), port: 0 };
+        Self { listen: Some(listen), history: 20_000, trace_steps: 20 }
     }
 }
 

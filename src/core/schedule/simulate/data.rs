@@ -1,6 +1,6 @@
 //! A data actor: reads windows of positions, and sends what plans ask for before it reads on.
 
-use super::activity::Activity;
+use super::Activity;
 use super::edges::{Kind, Parcel};
 use super::rank::Job;
 use super::world::World;

@@ -1,7 +1,7 @@
 //! An encoder: units forward as their pixels come, those of one replica in deadline order, so that a pack's features
 //! never wait for credit that a later pack's hold; backward in each lane's order as gradients come.
 
-use super::activity::Activity;
+use super::Activity;
 use super::edges::{Kind, Parcel};
 use super::rank::Job;
 use super::step::{NONE, Step, UnitState};

@@ -4,7 +4,7 @@
 //! then the backwards that are left (PipeDream-Flush; Narayanan et al. 2021): `p` stages idle `(p − 1) / (m + p − 1)` of
 //! `m` equal packs' time.
 
-use super::activity::Activity;
+use super::Activity;
 use super::edges::{Kind, Parcel};
 use super::rank::Job;
 use super::world::{Happening, World};

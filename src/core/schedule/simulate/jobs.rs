@@ -1,6 +1,6 @@
 //! What ranks do: which job is next, how long it lasts, and where the time goes.
 
-use super::activity::Activity;
+use super::Activity;
 use super::rank::{Job, Rank};
 use super::world::{Happening, Pool, World};
 use crate::message::{Epoch, Event, StepId, StepReport, Timings};

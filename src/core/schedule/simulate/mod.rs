@@ -8,7 +8,6 @@
 //!
 //! [`Coordinator`]: super::Coordinator
 
-mod activity;
 mod alternatives;
 mod clock;
 mod cores;
@@ -30,7 +29,7 @@ mod step;
 mod svg;
 mod world;
 
-pub use activity::Activity;
+pub use crate::message::Activity;
 pub use alternatives::{Alternative, Layout, alternatives};
 pub use costs::{Costs, DataCosts, RoleCosts};
 pub use fit::{FitError, Observation, fit};

@@ -1,9 +1,12 @@
 //! One rank: what it is, what it does, and what it has on its way.
 
-use super::activity::{Activity, Times};
+use super::Activity;
 use super::edges::Parcel;
 use crate::message::ActorId;
 use std::collections::VecDeque;
+
+/// Seconds of each activity.
+pub(super) type Times = [f64; Activity::COUNT];
 
 /// What a rank computes.
 #[derive(Clone, Copy, Debug)]

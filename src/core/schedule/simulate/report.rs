@@ -1,7 +1,7 @@
 //! What a simulation found: step times, where each pool's time goes, and what bounds the step.
 
-use super::activity::{Activity, Times};
-use super::rank::Rank;
+use super::Activity;
+use super::rank::{Rank, Times};
 use super::step::Step;
 use super::{Gantt, SimSpec};
 use crate::message::Role;

@@ -223,13 +223,14 @@ fn colour(activity: Activity) -> &'static str {
         Activity::Backward => "#f0a030",
         Activity::Reduce => "#c2408a",
         Activity::Optimizer => "#4a4a4a",
+        Activity::Save => "#7a6a3a",
         Activity::WaitSamples => "#b79fd0",
         Activity::WaitFeatures => "#7fc4dd",
         Activity::WaitGradients => "#f2b98a",
         Activity::WaitStage => "#d64545",
         Activity::WaitCredit => "#8b0000",
         Activity::WaitPeers => "#e3a6c9",
-        Activity::WaitCommit => "#c4c4c4",
+        Activity::WaitCommit | Activity::WaitMail => "#c4c4c4",
     }
 }
 

@@ -1,6 +1,6 @@
 //! The simulated run itself: ranks, what each is doing, and what happens next.
 
-use super::activity::Activity;
+use super::Activity;
 use super::clock::Clock;
 use super::cores::Cores;
 use super::data::DataActor;

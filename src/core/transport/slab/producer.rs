@@ -123,6 +123,10 @@ impl SlabEdge {
 }
 
 impl Edge for SlabEdge {
+    fn load(&mut self) -> (usize, usize) {
+        (self.in_flight(), self.credit)
+    }
+
     fn try_send(&mut self, parcel: Parcel) -> Result<(), Refused> {
         let metas: Vec<_> = parcel.tensors.iter().map(|tensor| tensor.meta()).collect();
         let places = places(&metas);

@@ -1,7 +1,9 @@
 //! What a rank does with its time.
 
+use serde::{Deserialize, Serialize};
+
 /// One kind of work, or of waiting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activity {
     Read,
@@ -14,6 +16,8 @@ pub enum Activity {
     Backward,
     Reduce,
     Optimizer,
+    /// Writing files of a checkpoint.
+    Save,
     /// For samples, that is for pixels or tokens from data actors, or for a plan.
     WaitSamples,
     /// For features from encoders.
@@ -28,10 +32,12 @@ pub enum Activity {
     WaitPeers,
     /// For the other pool, and the scheduler's word.
     WaitCommit,
+    /// For anything: an engine that sleeps knows only that nothing has come.
+    WaitMail,
 }
 
 impl Activity {
-    pub const COUNT: usize = 16;
+    pub const COUNT: usize = 18;
 
     pub const ALL: [Self; Self::COUNT] = [
         Self::Read,
@@ -43,6 +49,7 @@ impl Activity {
         Self::Backward,
         Self::Reduce,
         Self::Optimizer,
+        Self::Save,
         Self::WaitSamples,
         Self::WaitFeatures,
         Self::WaitGradients,
@@ -50,6 +57,7 @@ impl Activity {
         Self::WaitCredit,
         Self::WaitPeers,
         Self::WaitCommit,
+        Self::WaitMail,
     ];
 
     /// Whether the rank computes.
@@ -68,6 +76,7 @@ impl Activity {
             Self::Backward => "backward",
             Self::Reduce => "reduce gradients",
             Self::Optimizer => "optimizer",
+            Self::Save => "save",
             Self::WaitSamples => "samples",
             Self::WaitFeatures => "features",
             Self::WaitGradients => "gradients",
@@ -75,9 +84,7 @@ impl Activity {
             Self::WaitCredit => "credit",
             Self::WaitPeers => "peers",
             Self::WaitCommit => "commit",
+            Self::WaitMail => "mail",
         }
     }
 }
-
-/// Seconds of each activity.
-pub(super) type Times = [f64; Activity::COUNT];

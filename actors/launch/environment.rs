@@ -1,0 +1,318 @@
+//! What a launcher says to a process in its environment: which process it is, of which role, and where the scheduler is.
+//!
+//! A pure function of variables, so that each launcher is a row of a table. Everything else a process asks the scheduler
+//! for. Sources, first to last: torchrun, `LOONGFORGE_*` with an index of Kubernetes, Slurm, SkyPilot, MPI.
+
+use loongforge_core::config::Address;
+use loongforge_core::message::Role;
+use loongforge_core::schedule::PoolSizes;
+
+/// Where the scheduler listens when a launcher names its host alone.
+pub const JOIN_PORT: u16 = 6001;
+
+/// Whom the environment makes of this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub launcher: Launcher,
+    /// This process hosts the scheduler, besides its actors.
+    pub scheduler: bool,
+    /// What it runs, and the place in its pool that is meant, where that is known.
+    pub actors: Vec<(Role, Option<u32>)>,
+    /// Where the scheduler is; `None`: the launcher does not say.
+    pub join: Option<Address>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Launcher {
+    Torchrun,
+    /// Of a job with one process a node, as Kubeflow's PyTorchJob: `RANK` and `WORLD_SIZE` without `LOCAL_RANK`.
+    Nodes,
+    Kubernetes,
+    Slurm,
+    SkyPilot,
+    Mpi,
+}
+
+/// The environment does not make a place.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlaceError {
+    #[error(
+        "no launcher's variables are set (torchrun's RANK, Slurm's SLURM_PROCID, Kubernetes' JOB_COMPLETION_INDEX, \
+         SKYPILOT_NODE_RANK, OMPI_COMM_WORLD_RANK); say --role scheduler, data, encoder or foundation"
+    )]
+    NoLauncher,
+    #[error("{name}={value}: not {wanted}")]
+    Wrong { name: String, value: String, wanted: &'static str },
+    #[error(
+        "{world} processes, but the run has {data} data, {encoder} encoder and {foundation} foundation actors: start \
+         {all} processes, or {compute} to have process 0 start the data actors, or name roles (`torchrun --role`, \
+         LOONGFORGE_ROLE)"
+    )]
+    WorldSize { world: u32, data: u32, encoder: u32, foundation: u32, all: usize, compute: usize },
+    #[error("{index} is beyond the {len} {role} actors of the run")]
+    Beyond { role: Role, index: u32, len: u32 },
+}
+
+/// What `variable` says of this process. `pools` give roles to ranks that have no name.
+///
+/// # Errors
+/// No launcher, nonsense, or another number of processes than the run has actors.
+pub fn place(variable: impl Fn(&str) -> Option<String>, pools: PoolSizes) -> Result<Place, PlaceError> {
+    let env = Environment { variable: &variable };
+    let named = env.role("LOONGFORGE_ROLE")?;
+    let told = env.address("LOONGFORGE_JOIN")?;
+    let of_master = env.master()?;
+    if let (Some(rank), Some(world)) = (env.number("RANK")?, env.number("WORLD_SIZE")?) {
+        let launcher = if env.number("LOCAL_RANK")?.is_some() { Launcher::Torchrun } else { Launcher::Nodes };
+        // `default` and `trainer` are the names that torchrun and others give when nothing is said.
+        let role = match env.get("ROLE_NAME").filter(|name| !["default", "trainer", "worker"].contains(&name.as_str()))
+        {
+            Some(_) => env.role("ROLE_NAME")?,
+            None => named,
+        };
+        let index = env.number("ROLE_RANK")?.filter(|_| env.get("ROLE_NAME").is_some());
+        return of_rank(launcher, rank, world, role.map(|role| (role, index)), told.or(of_master), pools);
+    }
+    if let (Some(role), Some(index)) = (named, env.number("JOB_COMPLETION_INDEX")?) {
+        return one(Launcher::Kubernetes, role, Some(index), told, pools);
+    }
+    let others = [
+        (Launcher::Slurm, "SLURM_PROCID", "SLURM_NTASKS"),
+        (Launcher::SkyPilot, "SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES"),
+        (Launcher::Mpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        (Launcher::Mpi, "PMI_RANK", "PMI_SIZE"),
+    ];
+    for (launcher, rank, world) in others {
+        if let (Some(rank), Some(world)) = (env.number(rank)?, env.number(world)?) {
+            let host = match launcher {
+                Launcher::Slurm => env.get("SLURM_STEP_NODELIST").or_else(|| env.get("SLURM_JOB_NODELIST")),
+                Launcher::SkyPilot => env.get("SKYPILOT_NODE_IPS"),
+                _ => None,
+            };
+            let first = host.as_deref().and_then(first_host);
+            let of_host = first.map(|host| Address::Tcp { host, port: JOIN_PORT });
+            let join = told.or(of_master).or(of_host);
+            return of_rank(launcher, rank, world, named.map(|role| (role, None)), join, pools);
+        }
+    }
+    Err(PlaceError::NoLauncher)
+}
+
+/// Ranks with a name are of that role, ranks without get theirs in the order data, encoder, foundation. Process 0 hosts
+/// the scheduler too, and the data actors where there are processes for the others only.
+fn of_rank(
+    launcher: Launcher,
+    rank: u32,
+    world: u32,
+    named: Option<(Role, Option<u32>)>,
+    join: Option<Address>,
+    pools: PoolSizes,
+) -> Result<Place, PlaceError> {
+    if let Some((role, index)) = named {
+        return one(launcher, role, index, join, pools);
+    }
+    let scheduler = rank == 0;
+    let (all, compute) = (pools.num_actors(), pools.num_compute());
+    let place = |actor: loongforge_core::message::ActorId| (actor.role, Some(actor.index));
+    let actors = match world as usize {
+        world if world == all => pools.actors().skip(rank as usize).take(1).map(place).collect(),
+        world if world == compute => {
+            let data = pools.data_actors().filter(|_| scheduler);
+            data.chain(pools.compute_actors().skip(rank as usize).take(1)).map(place).collect()
+        }
+        _ => {
+            let PoolSizes { data, encoder, foundation, .. } = pools;
+            return Err(PlaceError::WorldSize { world, data, encoder, foundation, all, compute });
+        }
+    };
+    Ok(Place { launcher, scheduler, actors, join })
+}
+
+fn one(
+    launcher: Launcher,
+    role: Role,
+    index: Option<u32>,
+    join: Option<Address>,
+    pools: PoolSizes,
+) -> Result<Place, PlaceError> {
+    if role == Role::Scheduler {
+        return Ok(Place { launcher, scheduler: true, actors: Vec::new(), join });
+    }
+    let len = match role {
+        Role::Data => pools.data,
+        Role::Encoder => pools.encoder,
+        _ => pools.foundation,
+    };
+    // An encoder may be one more than the config says: which place it gets is the scheduler's to say.
+    let index = index.filter(|_| role != Role::Encoder);
+    match index {
+        Some(index) if index >= len => Err(PlaceError::Beyond { role, index, len }),
+        _ => Ok(Place { launcher, scheduler: false, actors: vec![(role, index)], join }),
+    }
+}
+
+struct Environment<'a> {
+    variable: &'a dyn Fn(&str) -> Option<String>,
+}
+
+impl Environment<'_> {
+    fn get(&self, name: &str) -> Option<String> {
+        (self.variable)(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
+    }
+
+    fn parse<T: std::str::FromStr>(&self, name: &str, wanted: &'static str) -> Result<Option<T>, PlaceError> {
+        let wrong = |value: String| PlaceError::Wrong { name: name.to_owned(), value, wanted };
+        self.get(name).map(|value| value.parse().map_err(|_| wrong(value))).transpose()
+    }
+
+    fn number(&self, name: &str) -> Result<Option<u32>, PlaceError> {
+        self.parse(name, "a number")
+    }
+
+    fn role(&self, name: &str) -> Result<Option<Role>, PlaceError> {
+        self.parse(name, "one of scheduler, data, encoder, foundation")
+    }
+
+    fn address(&self, name: &str) -> Result<Option<Address>, PlaceError> {
+        self.parse(name, "a path or HOST:PORT")
+    }
+
+    /// Beside torch's own store.
+    fn master(&self) -> Result<Option<Address>, PlaceError> {
+        let port = self.parse::<u16>("MASTER_PORT", "a port")?;
+        let above = |port: u16| port.checked_add(1).unwrap_or(JOIN_PORT);
+        Ok(self.get("MASTER_ADDR").map(|host| Address::Tcp { host, port: port.map_or(JOIN_PORT, above) }))
+    }
+}
+
+/// Of `a1,a2`, `a[1-3,7],b2`, or one host a line.
+fn first_host(list: &str) -> Option<String> {
+    let first = list.lines().next()?;
+    let (name, rest) = match (first.find('['), first.find(',')) {
+        (Some(open), comma) if comma.is_none_or(|comma| open < comma) => first.split_at(open),
+        (_, Some(comma)) => (&first[..comma], ""),
+        _ => (first, ""),
+    };
+    let inside = rest.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+    let (numbers, suffix) = inside.unwrap_or_default();
+    let number = numbers.split([',', '-']).next()?;
+    let suffix = suffix.split(',').next()?;
+    Some(format!("{name}{number}{suffix}")).filter(|host| !host.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pools() -> PoolSizes {
+        PoolSizes { data: 1, encoder: 2, foundation: 2 }
+    }
+
+    /// `A=1 B=2`
+    fn of(text: &str) -> Result<Place, PlaceError> {
+        let pairs: Vec<(&str, &str)> = text.split_whitespace().filter_map(|pair| pair.split_once('=')).collect();
+        place(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()), pools())
+    }
+
+    fn shown(place: &Place) -> String {
+        let actors = place.actors.iter().map(|(role, index)| match index {
+            Some(index) => format!("{role}/{index}"),
+            None => role.to_string(),
+        });
+        let scheduler = place.scheduler.then(|| "scheduler".to_owned());
+        let all: Vec<String> = scheduler.into_iter().chain(actors).collect();
+        format!("{} @ {}", all.join(" "), place.join.as_ref().map_or("?".into(), Address::to_string))
+    }
+
+    #[test]
+    fn launchers_and_what_they_mean() {
+        let torchrun = "MASTER_ADDR=h MASTER_PORT=29500 LOCAL_RANK=0 WORLD_SIZE";
+        for (env, launcher, wanted) in [
+            (&*format!("{torchrun}=4 RANK=0"), Launcher::Torchrun, "scheduler data/0 encoder/0 @ h:29501"),
+            (&*format!("{torchrun}=4 RANK=1"), Launcher::Torchrun, "encoder/1 @ h:29501"),
+            (
+                &*format!("{torchrun}=4 RANK=3 ROLE_NAME=default ROLE_RANK=3"),
+                Launcher::Torchrun,
+                "foundation/1 @ h:29501",
+            ),
+            (&*format!("{torchrun}=5 RANK=0"), Launcher::Torchrun, "scheduler data/0 @ h:29501"),
+            (&*format!("{torchrun}=5 RANK=4"), Launcher::Torchrun, "foundation/1 @ h:29501"),
+            (&*format!("{torchrun}=9 RANK=0 ROLE_NAME=encoder ROLE_RANK=7"), Launcher::Torchrun, "encoder @ h:29501"),
+            (
+                &*format!("{torchrun}=9 RANK=3 ROLE_NAME=foundation ROLE_RANK=1"),
+                Launcher::Torchrun,
+                "foundation/1 @ h:29501",
+            ),
+            (
+                &*format!("{torchrun}=9 RANK=3 LOONGFORGE_ROLE=foundation LOONGFORGE_JOIN=s:1"),
+                Launcher::Torchrun,
+                "foundation @ s:1",
+            ),
+            ("RANK=2 WORLD_SIZE=4 MASTER_ADDR=h MASTER_PORT=23456", Launcher::Nodes, "foundation/0 @ h:23457"),
+            (
+                "LOONGFORGE_ROLE=foundation JOB_COMPLETION_INDEX=1 LOONGFORGE_JOIN=s-0-0.s:6001",
+                Launcher::Kubernetes,
+                "foundation/1 @ s-0-0.s:6001",
+            ),
+            (
+                "LOONGFORGE_ROLE=encoder JOB_COMPLETION_INDEX=9 LOONGFORGE_JOIN=s:1",
+                Launcher::Kubernetes,
+                "encoder @ s:1",
+            ),
+            ("LOONGFORGE_ROLE=scheduler JOB_COMPLETION_INDEX=0", Launcher::Kubernetes, "scheduler @ ?"),
+            (
+                "SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_STEP_NODELIST=gpu[07-09,12]",
+                Launcher::Slurm,
+                "scheduler data/0 encoder/0 @ gpu07:6001",
+            ),
+            ("SLURM_PROCID=2 SLURM_NTASKS=4 SLURM_STEP_NODELIST=a1,a2", Launcher::Slurm, "foundation/0 @ a1:6001"),
+            (
+                "SLURM_PROCID=2 SLURM_NTASKS=9 LOONGFORGE_ROLE=data LOONGFORGE_JOIN=h:7 SLURM_JOB_NODELIST=a",
+                Launcher::Slurm,
+                "data @ h:7",
+            ),
+            (
+                "SKYPILOT_NODE_RANK=1 SKYPILOT_NUM_NODES=4 SKYPILOT_NODE_IPS=10.0.0.1",
+                Launcher::SkyPilot,
+                "encoder/1 @ 10.0.0.1:6001",
+            ),
+            ("OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 MASTER_ADDR=h", Launcher::Mpi, "foundation/1 @ h:6001"),
+            ("PMI_RANK=3 PMI_SIZE=4", Launcher::Mpi, "foundation/1 @ ?"),
+            // torchrun under Slurm.
+            (&*format!("{torchrun}=4 RANK=1 SLURM_PROCID=0 SLURM_NTASKS=1"), Launcher::Torchrun, "encoder/1 @ h:29501"),
+        ] {
+            let place = of(env).unwrap_or_else(|error| panic!("{env}: {error}"));
+            assert_eq!((place.launcher, &*shown(&place)), (launcher, wanted), "{env}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_place_is_named() {
+        for (env, wanted) in [
+            ("", "no launcher's variables"),
+            ("JOB_COMPLETION_INDEX=1", "no launcher's variables"),
+            ("RANK=x WORLD_SIZE=4", "RANK=x: not a number"),
+            ("RANK=0 WORLD_SIZE=3 LOCAL_RANK=0", "start 5 processes, or 4"),
+            ("RANK=0 WORLD_SIZE=3 LOCAL_RANK=0 ROLE_NAME=vit", "ROLE_NAME=vit: not one of"),
+            ("LOONGFORGE_ROLE=data JOB_COMPLETION_INDEX=1", "1 is beyond the 1 data actors"),
+            ("RANK=0 WORLD_SIZE=4 MASTER_ADDR=h MASTER_PORT=70000", "MASTER_PORT=70000: not a port"),
+        ] {
+            let error = of(env).unwrap_err().to_string();
+            assert!(error.contains(wanted), "{env}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_first_host_of_a_list() {
+        for (list, wanted) in [
+            ("a", Some("a")),
+            ("a1,b[2-3]", Some("a1")),
+            ("n[001-004]", Some("n001")),
+            ("n[5,7-9]x,m", Some("n5x")),
+            ("10.0.0.1\n10.0.0.2", Some("10.0.0.1")),
+            ("", None),
+        ] {
+            assert_eq!(first_host(list).as_deref(), wanted, "{list}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! A heterogeneous Slurm job: a component a pool.
+
+use super::spec::quote;
+use super::{JobError, JobSpec};
+use loongforge_core::message::Role;
+use std::fmt::Write;
+
+/// The batch script.
+///
+/// # Errors
+/// A pool that does not fill its nodes.
+pub fn slurm(job: &JobSpec) -> Result<String, JobError> {
+    let mut pools = job.compute_pools()?;
+    // The batch script runs on the first component: the scheduler and the data actors live with the foundation.
+    pools.sort_by_key(|pool| pool.role != Role::Foundation);
+    let mut text = format!(
+        "#!/bin/bash\n\
+         # loongforge: {} data, {} encoder and {} foundation processes. Submit with: sbatch FILE\n\
+         # SIGTERM comes two minutes before the end: the run then writes a checkpoint and is queued again.\n\
+         #SBATCH --job-name={}\n\
+         #SBATCH --requeue\n\
+         #SBATCH --open-mode=append\n\
+         #SBATCH --signal=B:TERM@120\n",
+        job.pools.data, job.pools.encoder, job.pools.foundation, job.name,
+    );
+    for (at, pool) in pools.iter().enumerate() {
+        if at > 0 {
+            text += "#SBATCH hetjob\n";
+        }
+        let _ = writeln!(text, "# {}", pool.role);
+        let _ = writeln!(text, "#SBATCH --nodes={}\n#SBATCH --ntasks-per-node={}", pool.nodes, pool.per_node);
+        if job.gpus_per_node > 0 {
+            let _ = writeln!(text, "#SBATCH --gpus-per-node={}", pool.per_node);
+        }
+        let options = [("partition", &job.partition), ("time", &job.time)];
+        for (name, value) in options.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?))) {
+            let _ = writeln!(text, "#SBATCH --{name}={}", quote(value));
+        }
+    }
+    let join = "\"$join\"";
+    let _ = write!(
+        text,
+        "\nset -u\n\
+         join=$(hostname -f):{}\n\
+         code_is_final() {{ [ \"$1\" -eq 0 ] || [ \"$1\" -eq 2 ] || [ \"$1\" -eq 5 ]; }}\n\n\
+         {} &\n\
+         scheduler=$!\n\
+         # A signal to this script is for the scheduler: it ends the run in order.\n\
+         trap 'kill -TERM $scheduler' TERM\n",
+        job.port,
+        job.command(Role::Scheduler, join),
+    );
+    for _ in 0..job.pools.data {
+        let _ = writeln!(text, "{} &", job.command(Role::Data, join));
+    }
+    for (at, pool) in pools.iter().enumerate() {
+        let group = if pools.len() > 1 { format!(" --het-group={at}") } else { String::new() };
+        let command = job.command(pool.role, "\"$0\"");
+        // An encoder that dies comes back alone, and Slurm must not end the others for it; the foundation is a gang.
+        if pool.role == Role::Encoder {
+            let again = format!(
+                "until {command}; do code=$?; case $code in 2|3|5) exit $code;; esac; \
+                 echo \"encoder ended with $code; it is started again\" >&2; sleep 5; done"
+            );
+            let _ = writeln!(text, "srun{group} --kill-on-bad-exit=0 bash -c {} {join} &", quote(&again));
+        } else {
+            let _ = writeln!(text, "srun{group} --kill-on-bad-exit=1 bash -c {} {join} &", quote(&command));
+        }
+    }
+    text += "\n# `wait` ends early when a signal comes: ask again until the scheduler has ended.\n\
+             while kill -0 $scheduler 2>/dev/null; do wait $scheduler; code=$?; done\n\
+             # 3: stopped with a checkpoint, 4: too few are left, 75: passing trouble. All go on from the last checkpoint.\n\
+             case $code in 3|4|75) scontrol requeue \"$SLURM_JOB_ID\";; esac\n\
+             code_is_final $code || echo \"loongforge ended with $code\" >&2\n\
+             exit $code\n";
+    Ok(text)
+}

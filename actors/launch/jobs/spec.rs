@@ -1,0 +1,110 @@
+//! What is to be placed.
+
+use loongforge_core::message::Role;
+use loongforge_core::schedule::PoolSizes;
+
+/// A run as a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobSpec {
+    /// Of letters, digits and dashes.
+    pub name: String,
+    /// The config, as the processes see it.
+    pub file: String,
+    pub overrides: Vec<String>,
+    pub pools: PoolSizes,
+    /// GPUs of a node; 0: the run is on CPUs.
+    pub gpus_per_node: u32,
+    /// Where the scheduler listens.
+    pub port: u16,
+    /// Certificates, as the processes see them.
+    pub tls: Tls,
+    /// Slurm: partition and time limit. Kubernetes: namespace and image, and a claim for the run's folder.
+    pub partition: Option<String>,
+    pub time: Option<String>,
+    pub namespace: Option<String>,
+    pub image: Option<String>,
+    pub claim: Option<String>,
+    /// ssh: one process a line; the scheduler is on the first.
+    pub hosts: Vec<String>,
+    /// The program on the nodes.
+    pub program: String,
+}
+
+/// How processes log in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tls {
+    /// A folder with `ca.pem`, and `ROLE.pem` and `ROLE.key` for each role, as `loongforge certs new` makes it. On
+    /// Kubernetes a secret of that name with these keys.
+    Folder(String),
+    /// In clear, on a network that is isolated.
+    Insecure,
+}
+
+/// A job that cannot be written.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JobError {
+    #[error("{role}: {num_ranks} ranks do not fill nodes of {per_node} GPUs; change the pool or --gpus-per-node")]
+    Uneven { role: Role, num_ranks: u32, per_node: u32 },
+    #[error("name the hosts: --hosts a,b,c")]
+    NoHosts,
+    #[error("`{text}` cannot be a name there: only small letters, digits and dashes can")]
+    Name { text: String },
+    #[error("name the image: --image REGISTRY/NAME:TAG")]
+    NoImage,
+}
+
+/// One pool's processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pool {
+    pub role: Role,
+    pub num_ranks: u32,
+    /// Nodes that the pool fills, and processes on each.
+    pub nodes: u32,
+    pub per_node: u32,
+}
+
+impl JobSpec {
+    /// Encoders, if they have processes of their own, then the foundation.
+    ///
+    /// # Errors
+    /// A pool that would leave GPUs of its last node idle: a gang that does not fit is found out now, not in a queue.
+    pub(super) fn compute_pools(&self) -> Result<Vec<Pool>, JobError> {
+        let pools = [(Role::Encoder, self.pools.encoder), (Role::Foundation, self.pools.foundation)];
+        let of = |(role, num_ranks): (Role, u32)| {
+            let per_node = match self.gpus_per_node {
+                0 => num_ranks,
+                gpus => gpus.min(num_ranks),
+            };
+            if num_ranks % per_node != 0 {
+                return Err(JobError::Uneven { role, num_ranks, per_node });
+            }
+            Ok(Pool { role, num_ranks, nodes: num_ranks / per_node, per_node })
+        };
+        pools.into_iter().filter(|(_, num_ranks)| *num_ranks > 0).map(of).collect()
+    }
+
+    /// The words of one process's command, quoted for a shell.
+    pub(super) fn command(&self, role: Role, join: &str) -> String {
+        let mut words = vec![quote(&self.program), "run".into(), quote(&self.file)];
+        words.extend(self.overrides.iter().map(|text| quote(text)));
+        words.extend(["--role".into(), role.name().into(), "--join".into(), join.to_owned()]);
+        if role == Role::Scheduler {
+            words.push("--resume".into());
+        }
+        words.extend(match &self.tls {
+            Tls::Folder(folder) => vec!["--tls".into(), quote(folder)],
+            Tls::Insecure => vec!["--insecure-allow-plaintext".into()],
+        });
+        words.join(" ")
+    }
+}
+
+/// A word for a shell.
+pub(super) fn quote(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "@%+=:,./-_".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}

@@ -1,0 +1,48 @@
+//! A script that starts the processes over ssh, for machines without a queue.
+
+use super::spec::quote;
+use super::{JobError, JobSpec};
+use loongforge_core::message::Role;
+use std::fmt::Write;
+
+/// The script, to be run anywhere that reaches the hosts. The scheduler and data actors are on the first; ranks go to
+/// the hosts in order, `gpus_per_node` to each, and round and round where there are more.
+///
+/// # Errors
+/// No hosts.
+pub fn ssh(job: &JobSpec) -> Result<String, JobError> {
+    let first = job.hosts.first().ok_or(JobError::NoHosts)?;
+    // `user@host` is for ssh alone.
+    let join = format!("{}:{}", first.rsplit('@').next().unwrap_or(first), job.port);
+    let mut text = format!(
+        "#!/bin/bash\n\
+         # loongforge over ssh: the same folder, program and certificates on every host. Ctrl-C ends the run in order.\n\
+         set -u\n\
+         remote() {{ ssh -o BatchMode=yes -o ServerAliveInterval=15 \"$1\" \"cd $(printf %q \"$PWD\") && $2\"; }}\n\n\
+         ssh -tt -o BatchMode=yes {} \"cd $(printf %q \"$PWD\") && \"{} &\n\
+         scheduler=$!\n\
+         trap 'kill -INT $scheduler' INT TERM\n",
+        quote(first),
+        quote(&job.command(Role::Scheduler, &join)),
+    );
+    let mut start = |host: &str, role, env: &str| {
+        let command = format!("{env}{}", job.command(role, &join));
+        let _ = writeln!(text, "remote {} {} &", quote(host), quote(&command));
+    };
+    for _ in 0..job.pools.data {
+        start(first, Role::Data, "");
+    }
+    let compute = job.pools.compute_actors();
+    for (at, actor) in compute.enumerate() {
+        let per_host = job.gpus_per_node.max(1) as usize;
+        let host = &job.hosts[at / per_host % job.hosts.len()];
+        let env = match job.gpus_per_node {
+            0 => String::new(),
+            _ => format!("CUDA_VISIBLE_DEVICES={} ", at % per_host),
+        };
+        start(host, actor.role, &env);
+    }
+    text += "\nwhile kill -0 $scheduler 2>/dev/null; do wait $scheduler; code=$?; done\n\
+             exit $code\n";
+    Ok(text)
+}

@@ -1,0 +1,145 @@
+//! What is written is run: scripts by bash with stand-ins for Slurm and ssh, manifests by a YAML reader.
+
+use super::*;
+use loongforge_core::schedule::PoolSizes;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+fn job() -> JobSpec {
+    JobSpec {
+        name: "vlm".into(),
+        file: "my run.yaml".into(),
+        overrides: vec!["train.lr=1e-5".into(), "run.name=it's".into()],
+        pools: PoolSizes { data: 1, encoder: 4, foundation: 8 },
+        gpus_per_node: 4,
+        port: 6001,
+        tls: Tls::Folder("certs".into()),
+        partition: Some("gpu".into()),
+        time: None,
+        namespace: Some("train".into()),
+        image: Some("registry.example/loongforge:1".into()),
+        claim: Some("runs".into()),
+        hosts: vec!["me@a".into(), "b".into(), "c".into()],
+        program: "loongforge".into(),
+    }
+}
+
+/// Runs a script with stand-ins; what they were called with, in no order, and the script's exit code.
+fn play(script: &str, scheduler_ends_with: u8) -> (Vec<String>, i32) {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        fs::write(&path, format!("#!/bin/bash\n{text}")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    let log = |name: &str| format!("echo \"{name} $*\" >> \"$LOG\"\n");
+    // Others end before the scheduler does.
+    let program =
+        format!("{}case \"$*\" in *scheduler*) sleep 0.3; exit {scheduler_ends_with};; esac\n", log("loongforge"));
+    write("loongforge", &program);
+    write("scontrol", &log("scontrol"));
+    write("srun", &format!("{}while [[ $1 == --* ]]; do shift; done; exec \"$@\"\n", log("srun")));
+    write("ssh", &format!("{}for last; do :; done; exec bash -c \"$last\"\n", log("ssh")));
+    fs::write(dir.path().join("job"), script).unwrap();
+    let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
+    let status = Command::new("bash")
+        .arg(dir.path().join("job"))
+        .current_dir(dir.path())
+        .envs([("PATH", path.as_str()), ("SLURM_JOB_ID", "7")])
+        .env("LOG", dir.path().join("log"))
+        .stderr(std::process::Stdio::null())
+        .status()
+        .unwrap();
+    let text = fs::read_to_string(dir.path().join("log")).unwrap();
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    lines.sort();
+    (lines, status.code().unwrap())
+}
+
+fn has_bash() -> bool {
+    let has = Path::new("/bin/bash").exists();
+    if !has {
+        eprintln!("skipped: there is no bash here");
+    }
+    has
+}
+
+#[test]
+fn a_slurm_job_starts_every_pool_and_is_queued_again_after_a_stop() {
+    if !has_bash() {
+        return;
+    }
+    let script = slurm(&job()).unwrap();
+    for line in ["#SBATCH hetjob", "#SBATCH --nodes=2", "#SBATCH --gpus-per-node=4", "#SBATCH --partition=gpu"] {
+        assert!(script.lines().any(|found| found == line), "{line}\n{script}");
+    }
+    for (code, requeued) in [(0, false), (2, false), (3, true), (4, true), (75, true)] {
+        let (lines, ended_with) = play(&script, code);
+        assert_eq!(ended_with, i32::from(code));
+        assert_eq!(lines.contains(&"scontrol requeue 7".to_owned()), requeued);
+        let said =
+            |text: &str| lines.iter().filter(|line| line.starts_with("loongforge") && line.contains(text)).count();
+        for role in ["scheduler", "data", "encoder", "foundation"] {
+            assert_eq!(said(&format!("--role {role} ")), 1, "{role}: {lines:#?}");
+        }
+        assert_eq!(said("run my run.yaml train.lr=1e-5 run.name=it's --role"), 4);
+        assert_eq!(said(":6001 --tls certs"), 3);
+        assert_eq!(said(":6001 --resume --tls certs"), 1);
+        assert_eq!(lines.iter().filter(|line| line.starts_with("srun --het-group=")).count(), 2);
+    }
+}
+
+#[test]
+fn ranks_go_round_the_hosts() {
+    if !has_bash() {
+        return;
+    }
+    let (lines, ended_with) = play(&ssh(&job()).unwrap(), 3);
+    assert_eq!(ended_with, 3);
+    let on = |host: &str, role: &str| {
+        let of_host = |line: &&String| line.starts_with("ssh ") && line.contains(&format!(" {host} "));
+        lines.iter().filter(of_host).filter(|line| line.contains(&format!("--role {role} "))).count()
+    };
+    assert_eq!((on("me@a", "scheduler"), on("me@a", "data"), on("me@a", "encoder")), (1, 1, 4));
+    assert_eq!((on("b", "foundation"), on("c", "foundation")), (4, 4));
+    assert_eq!(
+        lines.iter().filter(|line| line.starts_with("loongforge") && line.contains("--join a:6001")).count(),
+        14
+    );
+    assert_eq!(ssh(&JobSpec { hosts: Vec::new(), ..job() }), Err(JobError::NoHosts));
+}
+
+#[test]
+fn a_jobset_has_a_job_a_pool() {
+    let text = jobset(&job()).unwrap();
+    let manifest: serde_json::Value = serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    assert_eq!(manifest["metadata"], serde_json::json!({ "name": "vlm", "namespace": "train" }));
+    let jobs = manifest["spec"]["replicatedJobs"].as_array().unwrap();
+    let shape = |job: &serde_json::Value| {
+        let spec = &job["template"]["spec"];
+        (job["name"].clone(), spec["completions"].clone(), spec["backoffLimit"].clone())
+    };
+    let wanted = [("scheduler", 1, 0), ("data", 1, 1000), ("foundation", 8, 0), ("encoder", 4, 1000)];
+    let wanted = wanted.map(|(name, count, backoff)| (name.into(), count.into(), backoff.into()));
+    assert_eq!(jobs.iter().map(shape).collect::<Vec<_>>(), wanted);
+    let container = |at: usize| &jobs[at]["template"]["spec"]["template"]["spec"]["containers"][0];
+    let join = "vlm-scheduler-0-0.vlm:6001";
+    let tls = ["--tls", "/etc/loongforge/tls"];
+    let words = ["loongforge", "run", "my run.yaml", "train.lr=1e-5", "run.name=it's", "--role"];
+    let command = |rest: &[&str]| serde_json::json!([&words[..], rest, &tls[..]].concat());
+    assert_eq!(container(0)["command"], command(&["scheduler", "--join", "0.0.0.0:6001", "--resume"]));
+    assert_eq!(container(3)["command"], command(&["encoder", "--join", join]));
+    assert_eq!(container(3)["resources"]["limits"]["nvidia.com/gpu"], 1);
+    assert!(container(1)["resources"].is_null());
+    assert_eq!(container(2)["volumeMounts"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn what_cannot_be_placed_is_refused() {
+    let uneven = JobSpec { pools: PoolSizes { data: 1, encoder: 2, foundation: 6 }, ..job() };
+    assert!(slurm(&uneven).unwrap_err().to_string().contains("6 ranks do not fill nodes of 4 GPUs"));
+    assert!(matches!(jobset(&JobSpec { name: "My_run".into(), ..job() }), Err(JobError::Name { .. })));
+    assert_eq!(jobset(&JobSpec { image: None, ..job() }), Err(JobError::NoImage));
+}

@@ -1,0 +1,92 @@
+//! Certificates for a run: an authority of its own, and one certificate a role. For tests and for clusters that have no
+//! authority; where there is one, it signs certificates with the same names.
+
+use super::{Identity, NetError, Party};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    SanType, date_time_ymd,
+};
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Clocks of two machines may differ by as much.
+const SKEW: Duration = Duration::from_secs(24 * 3600);
+
+/// Makes `ca.pem` and `ca.key` in `dir`, for certificates of at most `valid`.
+///
+/// # Errors
+/// A file is there already or cannot be written.
+pub fn new_authority(dir: &Path, run: &str, valid: Duration) -> Result<(), NetError> {
+    fs::create_dir_all(dir).map_err(|source| NetError::File { path: dir.to_owned(), source })?;
+    let key = KeyPair::generate()?;
+    write(&dir.join("ca.key"), &key.serialize_pem(), 0o600)?;
+    write(&dir.join("ca.pem"), &authority(run, from_now(valid))?.self_signed(&key)?.pem(), 0o644)
+}
+
+/// Makes `ROLE.pem` and `ROLE.key` in `dir`, signed by the authority there.
+///
+/// # Errors
+/// There is no authority, or a file is there already or cannot be written.
+pub fn issue(dir: &Path, run: &str, party: Party, valid: Duration) -> Result<(), NetError> {
+    sign(dir, run, &Identity { run: run.to_owned(), party }, from_now(valid))
+}
+
+/// `of`: the run that the authority was made for. `until`: seconds since 1970.
+fn sign(dir: &Path, of: &str, identity: &Identity, until: Duration) -> Result<(), NetError> {
+    let party = identity.party;
+    let path = dir.join("ca.key");
+    let key = fs::read_to_string(&path).map_err(|source| NetError::File { path, source })?;
+    // Of the authority only its name and key go into a certificate.
+    let issuer = Issuer::new(authority(of, until)?, KeyPair::from_pem(&key)?);
+    let mut params = params(&format!("loongforge {party}"), until)?;
+    params.subject_alt_names = vec![SanType::URI(identity.to_string().try_into()?)];
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    // Every actor connects to some and is connected to by others.
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
+    let key = KeyPair::generate()?;
+    let certificate = params.signed_by(&key, &issuer)?;
+    write(&dir.join(format!("{party}.key")), &key.serialize_pem(), 0o600)?;
+    write(&dir.join(format!("{party}.pem")), &certificate.pem(), 0o644)
+}
+
+fn authority(run: &str, until: Duration) -> Result<CertificateParams, rcgen::Error> {
+    let mut params = params(&format!("loongforge authority of {run}"), until)?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    Ok(params)
+}
+
+fn params(name: &str, until: Duration) -> Result<CertificateParams, rcgen::Error> {
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.not_before = date_time_ymd(1970, 1, 1) + from_now(Duration::ZERO).saturating_sub(SKEW);
+    params.not_after = date_time_ymd(1970, 1, 1) + until;
+    Ok(params)
+}
+
+/// Since 1970.
+fn from_now(valid: Duration) -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + valid
+}
+
+/// As [`issue`], by the authority that was made for run `of`.
+#[cfg(test)]
+pub(super) fn issue_for(dir: &Path, of: &str, run: &str, party: Party, valid: Duration) -> Result<(), NetError> {
+    sign(dir, of, &Identity { run: run.to_owned(), party }, from_now(valid))
+}
+
+/// As [`issue`], valid until so many seconds ago.
+#[cfg(test)]
+pub(super) fn issue_expired(dir: &Path, run: &str, party: Party, seconds: u64) -> Result<(), NetError> {
+    let until = from_now(Duration::ZERO) - Duration::from_secs(seconds);
+    sign(dir, run, &Identity { run: run.to_owned(), party }, until)
+}
+
+fn write(path: &Path, text: &str, mode: u32) -> Result<(), NetError> {
+    let failed = |source| NetError::File { path: path.to_owned(), source };
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map_err(failed)?;
+    file.write_all(text.as_bytes()).map_err(failed)
+}

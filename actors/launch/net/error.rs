@@ -1,0 +1,57 @@
+//! Errors of sockets, certificates and logins.
+
+use super::Party;
+use loongforge_core::config::Address;
+use std::io;
+use std::path::PathBuf;
+
+#[derive(Debug, thiserror::Error)]
+pub enum NetError {
+    #[error(
+        "error[LF0501]: {address} can be reached from other machines, and nobody would have to log in there; give \
+         `--tls DIR` (`loongforge certs new` makes it), use 127.0.0.1 or a Unix socket, or say \
+         `--insecure-allow-plaintext` where the network is isolated"
+    )]
+    NotSecure { address: Address },
+    #[error("cannot listen at {address}: {source}")]
+    Listen { address: Address, source: io::Error },
+    #[error("{path}: {source}")]
+    File { path: PathBuf, source: io::Error },
+    #[error("{path}: no certificate or key that can be used: {reason}")]
+    Damaged { path: PathBuf, reason: String },
+    #[error("{path} is readable by others: `chmod 600` it")]
+    Open { path: PathBuf },
+    #[error("cannot make a certificate: {0}")]
+    Make(#[from] rcgen::Error),
+    #[error("TLS: {0}")]
+    Tls(#[from] rustls::Error),
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+/// Why a peer does not come in.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("its certificate names no run and role (loongforge://RUN/role/ROLE)")]
+    NoIdentity,
+    #[error("its certificate is for run `{theirs}`, this is `{ours}`")]
+    OtherRun { theirs: String, ours: String },
+    #[error("its certificate is for the role {certified}, and it says that it is {said}")]
+    OtherRole { certified: Party, said: Party },
+    #[error("its certificate is for the role {certified}, which is none that listens there")]
+    NotServing { certified: Party },
+    #[error("it belongs to user {uid}")]
+    OtherUser { uid: u32 },
+    #[error("its first message of {len} bytes is longer than the {max} that a stranger may send")]
+    TooLong { len: usize, max: usize },
+    #[error("it did not say who it is")]
+    NoHello,
+    #[error("it did not say who it is within {seconds} s")]
+    TooSlow { seconds: u64 },
+    #[error("it speaks plain text, and this run TLS: give it `--tls DIR`")]
+    Plain,
+    #[error("it speaks TLS, and this run plain text: give the scheduler `--tls DIR`, too")]
+    Encrypted,
+    #[error("{0}")]
+    Handshake(String),
+}

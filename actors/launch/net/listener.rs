@@ -1,0 +1,169 @@
+//! The door: a bounded number of strangers at a time, for a bounded time.
+
+use super::admit::{Stranger, admit};
+use super::error::Refusal;
+use super::{NetError, Security, Stream};
+use loongforge_core::config::Address;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+
+/// Strangers at a time; others wait in the kernel.
+const MAX_STRANGERS: usize = 64;
+/// Those who were let in and are not yet attended to.
+const QUEUE: usize = 64;
+/// At most one line of log in this time.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A listening socket; those who come out of it have been let in. Closes when it is dropped.
+pub struct Listener {
+    address: Address,
+    admitted: flume::Receiver<Stream>,
+    task: JoinHandle<()>,
+    _file: Option<SocketFile>,
+}
+
+/// Removes the socket's file.
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+enum Socket {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+impl Listener {
+    /// Must be called inside a runtime. A socket's file that a killed process left behind is replaced.
+    ///
+    /// # Errors
+    /// LF0501 where strangers could come in, or the address is in use or cannot be had.
+    pub async fn bind(at: &Address, security: &Security) -> Result<Self, NetError> {
+        security.expect_secure(at)?;
+        let failed = |source| NetError::Listen { address: at.clone(), source };
+        let (socket, address, file) = match at {
+            Address::Unix(path) => {
+                let (socket, file) = bind_unix(path).map_err(failed)?;
+                (Socket::Unix(socket), at.clone(), Some(file))
+            }
+            Address::Tcp { host, port } => {
+                let socket = TcpListener::bind((&**host, *port)).await.map_err(failed)?;
+                let port = socket.local_addr().map_err(failed)?.port();
+                (Socket::Tcp(socket), Address::Tcp { host: host.clone(), port }, None)
+            }
+        };
+        let (door, admitted) = flume::bounded(QUEUE);
+        let task = tokio::spawn(watch(socket, address.clone(), security.clone(), door));
+        Ok(Self { address, admitted, task, _file: file })
+    }
+
+    /// Where it listens: of port 0, the one that was given.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The next one who was let in.
+    ///
+    /// # Errors
+    /// The socket is broken.
+    pub async fn accept(&self) -> io::Result<Stream> {
+        self.admitted.recv_async().await.map_err(|_| io::Error::other("nobody listens any more"))
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn watch(socket: Socket, address: Address, security: Security, door: flume::Sender<Stream>) {
+    let places = Arc::new(Semaphore::new(MAX_STRANGERS));
+    let mut log = Log { last: None, num_unsaid: 0 };
+    let (refused, refusals) = flume::bounded::<Refusal>(MAX_STRANGERS);
+    loop {
+        let place = tokio::select! {
+            place = places.clone().acquire_owned() => place,
+            Ok(refusal) = refusals.recv_async() => {
+                log.refused(&address, &refusal);
+                continue;
+            }
+        };
+        let Ok(place) = place else { return };
+        let stranger = tokio::select! {
+            stranger = socket.accept() => stranger,
+            Ok(refusal) = refusals.recv_async() => {
+                log.refused(&address, &refusal);
+                continue;
+            }
+        };
+        let Ok(stranger) = stranger else {
+            // Out of file descriptors, most likely: that passes.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let (address, security, door, refused) = (address.clone(), security.clone(), door.clone(), refused.clone());
+        tokio::spawn(async move {
+            let admitted = timeout(security.patience, admit(stranger, &address, &security)).await;
+            // It is no stranger any more, or gone.
+            drop(place);
+            match admitted.unwrap_or(Err(Refusal::TooSlow { seconds: security.patience.as_secs() })) {
+                Ok(stream) => drop(door.send_async(stream).await),
+                Err(refusal) => drop(refused.try_send(refusal)),
+            }
+        });
+    }
+}
+
+impl Socket {
+    async fn accept(&self) -> io::Result<Stranger> {
+        match self {
+            Self::Unix(socket) => Ok(Stranger::Unix(socket.accept().await?.0)),
+            Self::Tcp(socket) => Ok(Stranger::Tcp(socket.accept().await?.0)),
+        }
+    }
+}
+
+/// Says why somebody was refused, and not a thousand times.
+struct Log {
+    last: Option<Instant>,
+    num_unsaid: u64,
+}
+
+impl Log {
+    fn refused(&mut self, address: &Address, refusal: &Refusal) {
+        if self.last.is_some_and(|last| last.elapsed() < LOG_INTERVAL) {
+            self.num_unsaid += 1;
+            return;
+        }
+        let more = match std::mem::take(&mut self.num_unsaid) {
+            0 => String::new(),
+            count => format!("; {count} more before"),
+        };
+        tracing::warn!("a connection to {address} is refused: {refusal}{more}");
+        self.last = Some(Instant::now());
+    }
+}
+
+/// Open to this user only. A file that a killed scheduler left behind is replaced.
+fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => drop(std::fs::remove_file(path)),
+        Err(_) => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    let file = SocketFile(path.to_owned());
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok((listener, file))
+}

@@ -1,0 +1,181 @@
+//! How the processes of a run log in with each other.
+
+use super::error::Refusal;
+use super::{Identity, NetError, Party};
+use loongforge_core::config::Address;
+use loongforge_core::message::Role;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::version::TLS13;
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Of one process. Cheap to clone.
+#[derive(Clone)]
+pub struct Security {
+    pub(super) run: Arc<str>,
+    pub(super) tls: Option<Tls>,
+    insecure: bool,
+    /// How long one may be a stranger.
+    pub(super) patience: Duration,
+}
+
+/// How long a handshake and a first message may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Both of its sides: everyone connects, and most are connected to.
+#[derive(Clone)]
+pub(super) struct Tls {
+    pub client: Arc<ClientConfig>,
+    pub server: Arc<ServerConfig>,
+}
+
+impl Security {
+    /// Without certificates: Unix sockets and loopback; everything else too, where `insecure`.
+    pub fn plain(run: &str, insecure: bool) -> Self {
+        Self { run: run.into(), tls: None, insecure, patience: PATIENCE }
+    }
+
+    /// With the certificates of a folder: `ca.pem`, `ROLE.pem` and `ROLE.key`; or `ca.crt`, `tls.crt` and `tls.key`, as
+    /// Kubernetes has them.
+    ///
+    /// # Errors
+    /// A file that is missing, damaged or, for a key, open to others; a certificate of another run or role.
+    pub fn with_certificates(run: &str, party: Party, dir: &Path) -> Result<Self, NetError> {
+        let file = |ours: String, theirs: &str| {
+            let path = dir.join(theirs);
+            if path.exists() { path } else { dir.join(ours) }
+        };
+        let authority = certificates(&file("ca.pem".into(), "ca.crt"))?;
+        let path = file(format!("{party}.pem"), "tls.crt");
+        let chain = certificates(&path)?;
+        let key = key(&file(format!("{party}.key"), "tls.key"))?;
+        let mine = Identity::of(&chain[0])?;
+        mine.expect_run(run)?;
+        if mine.party != party {
+            return Err(Refusal::OtherRole { certified: mine.party, said: party }.into());
+        }
+        let mut roots = RootCertStore::empty();
+        for certificate in authority {
+            roots.add(certificate)?;
+        }
+        let roots = Arc::new(roots);
+        let provider = Arc::new(ring::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone()).build();
+        let verifier = verifier.map_err(|error| NetError::Damaged { path, reason: error.to_string() })?;
+        let server = ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&TLS13])?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(chain.clone(), key.clone_key())?;
+        let of_run = OfRun { run: run.into(), roots, provider: provider.clone() };
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(of_run))
+            .with_client_auth_cert(chain, key)?;
+        let tls = Tls { client: Arc::new(client), server: Arc::new(server) };
+        Ok(Self { run: run.into(), tls: Some(tls), insecure: false, patience: PATIENCE })
+    }
+
+    /// With another patience.
+    #[cfg(test)]
+    pub(super) fn patient_for(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// Whether one may listen at, or connect to, an address.
+    ///
+    /// # Errors
+    /// LF0501: strangers could come in.
+    pub fn expect_secure(&self, address: &Address) -> Result<(), NetError> {
+        match address.is_local() || self.tls.is_some() || self.insecure {
+            true => Ok(()),
+            false => Err(NetError::NotSecure { address: address.clone() }),
+        }
+    }
+
+    /// Whether TLS is spoken there: on every TCP connection of a run that has certificates.
+    pub(super) fn encrypts(&self, address: &Address) -> Option<&Tls> {
+        self.tls.as_ref().filter(|_| matches!(address, Address::Tcp { .. }))
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, NetError> {
+    let text = fs::read(path).map_err(|source| NetError::File { path: path.to_owned(), source })?;
+    let damaged = |reason: String| NetError::Damaged { path: path.to_owned(), reason };
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    let all = all.map_err(|error| damaged(error.to_string()))?;
+    if all.is_empty() { Err(damaged("there is none".into())) } else { Ok(all) }
+}
+
+fn key(path: &Path) -> Result<PrivateKeyDer<'static>, NetError> {
+    let failed = |source| NetError::File { path: path.to_owned(), source };
+    // Kubernetes gives the group of the pod what it mounts; others are always wrong.
+    if fs::metadata(path).map_err(failed)?.permissions().mode() & 0o007 != 0 {
+        return Err(NetError::Open { path: path.to_owned() });
+    }
+    let text = fs::read(path).map_err(failed)?;
+    PrivateKeyDer::from_pem_slice(&text)
+        .map_err(|error| NetError::Damaged { path: PathBuf::from(path), reason: error.to_string() })
+}
+
+/// Those who listen are of this run and an actor, wherever they are: their names say that, and not their hosts'.
+#[derive(Debug)]
+struct OfRun {
+    run: String,
+    roots: Arc<RootCertStore>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for OfRun {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let certificate = ParsedCertificate::try_from(end_entity)?;
+        let algorithms = self.provider.signature_verification_algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(&certificate, &self.roots, intermediates, now, algorithms)?;
+        let refused = |refusal: Refusal| rustls::Error::General(refusal.to_string());
+        let identity = Identity::of(end_entity).map_err(refused)?;
+        identity.expect_run(&self.run).map_err(refused)?;
+        // An operator's, or a data actor's: neither listens.
+        if !matches!(identity.party, Party::Actor(Role::Scheduler | Role::Encoder | Role::Foundation)) {
+            return Err(refused(Refusal::NotServing { certified: identity.party }));
+        }
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("TLS 1.2 is not spoken here".into()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}

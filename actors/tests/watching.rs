@@ -1,0 +1,189 @@
+//! The page of a run, over real sockets, and a run that is watched.
+
+mod fake;
+
+use fake::{Script, engine, spec};
+use loongforge_actors::watch::{TRACE_FILE, Target, WATCH_FILE, Watch, get};
+use loongforge_actors::{Assignment, EngineFactory, Observer, RunSpec, StopOn, run_in_process};
+use loongforge_core::config::Address;
+use loongforge_core::message::{ActorId, BadSample, Trace};
+use loongforge_core::observe::{Board, News, RunInfo, StepMetrics};
+use loongforge_core::schedule::*;
+use std::error::Error;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+fn loopback() -> Address {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+fn start(at: &Address, dir: &Path) -> Watch {
+    let info = RunInfo { name: "a run".into(), num_steps: 3, ..RunInfo::default() };
+    Watch::start(at, dir, Board::new(info, 100, 10)).unwrap()
+}
+
+fn step(step: u64) -> News {
+    News::Step(Box::new(StepMetrics { step, loss: 0.5, step_ms: 1.0, ..StepMetrics::default() }), Vec::new())
+}
+
+fn json(target: &Target, path: &str) -> serde_json::Value {
+    serde_json::from_slice(&get(target, path).unwrap()).unwrap()
+}
+
+/// News are taken when the server gets to it.
+fn wait_for(target: &Target, done: u64) -> serde_json::Value {
+    loop {
+        let status = json(target, "/status.json");
+        if status["done"] == done {
+            return status;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn say(target: &Target, words: &[u8]) -> String {
+    let Address::Tcp { host, port } = &target.address else { unreachable!("it is TCP here") };
+    let mut stream = TcpStream::connect((&**host, *port)).unwrap();
+    stream.write_all(words).unwrap();
+    let mut answer = Vec::new();
+    // A server that closes on words it has not read resets the connection: what it said before is here already.
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[test]
+fn a_run_s_folder_says_where_its_page_is_and_nobody_else_may_read_it() {
+    let dir = tempfile::tempdir().unwrap();
+    for at in [loopback(), Address::Unix(dir.path().join("page"))] {
+        let watch = start(&at, dir.path());
+        let word = dir.path().join(WATCH_FILE);
+        assert_eq!(word.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        let target = Target::find(dir.path().to_str().unwrap()).unwrap();
+        watch.tell(step(0));
+        assert_eq!(wait_for(&target, 1)["run"]["name"], "a run");
+        assert_eq!(json(&target, "/history.json")["loss"], serde_json::json!([0.5]));
+        let metrics = String::from_utf8(get(&target, "/metrics").unwrap()).unwrap();
+        assert!(metrics.contains("loongforge_loss{run=\"a run\"} 0.5\n"), "{metrics}");
+        let page = String::from_utf8(get(&target, "/").unwrap()).unwrap();
+        assert!(page.contains("<script nonce=\"") && !page.contains("NONCE") && !page.contains("https:"));
+        drop(watch);
+        assert!(!word.exists());
+        assert!(dir.path().join(TRACE_FILE).exists());
+        assert!(get(&target, "/").unwrap_err().to_string().starts_with("nobody answers at"));
+    }
+}
+
+#[test]
+fn the_printed_address_opens_the_page_and_a_wrong_token_does_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let watch = start(&loopback(), dir.path());
+    let target = Target::find(&watch.url()).unwrap();
+    assert_eq!(json(&target, "/status.json")["state"], "starting");
+    for token in ["", "0", &target.token[1..], &format!("{}0", target.token)] {
+        let wrong = Target { token: token.to_owned(), ..target.clone() };
+        for path in ["/", "/status.json", "/metrics", "/trace.json", "/nothing"] {
+            let error = get(&wrong, path).unwrap_err().to_string();
+            assert!(error.ends_with("answers 401 Unauthorized"), "{error}");
+        }
+    }
+    assert!(get(&target, "/nothing").unwrap_err().to_string().ends_with("404 Not Found"));
+}
+
+#[test]
+fn what_is_no_question_is_refused_and_the_next_one_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let watch = start(&loopback(), dir.path());
+    let target = Target::find(&watch.url()).unwrap();
+    assert!(say(&target, b"POST / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
+    assert!(say(&target, b"\x16\x03\x01\x02\x00\r\n\r\n").starts_with("HTTP/1.1 400"));
+    assert!(say(&target, &[b'a'; 9000]).starts_with("HTTP/1.1 431"));
+    // Some that say nothing do not keep others waiting.
+    let quiet: Vec<TcpStream> = (0..20)
+        .map(|_| {
+            let Address::Tcp { host, port } = &target.address else { unreachable!("it is TCP here") };
+            TcpStream::connect((&**host, *port)).unwrap()
+        })
+        .collect();
+    assert_eq!(json(&target, "/status.json")["state"], "starting");
+    drop(quiet);
+}
+
+#[test]
+fn only_this_machine_is_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = "0.0.0.0:0".parse().unwrap();
+    let error = Watch::start(&at, dir.path(), Board::new(RunInfo::default(), 1, 1)).err().unwrap();
+    assert!(error.to_string().contains("this machine only"), "{error}");
+}
+
+#[test]
+fn a_flood_of_news_is_dropped_and_counted_and_never_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let watch = start(&loopback(), dir.path());
+    let target = Target::find(&watch.url()).unwrap();
+    // Far more than the queue holds; this thread would hang here if it waited for a reader.
+    let client = get(&target, "/status.json");
+    (0..200_000).for_each(|index| watch.tell(step(index)));
+    assert!(client.is_ok());
+    let status = loop {
+        std::thread::sleep(Duration::from_millis(5));
+        watch.tell(step(200_000));
+        let status = json(&target, "/status.json");
+        if status["done"] == 200_001 {
+            break status;
+        }
+    };
+    let (applied, lost) = (status["applied"].as_u64().unwrap(), status["lost_news"].as_u64().unwrap());
+    assert!(applied + lost >= 200_001, "{applied} and {lost}");
+}
+
+/// Tells a watch what a run does.
+struct Telling(Watch);
+
+impl Observer for Telling {
+    fn step(&mut self, summary: &StepSummary) {
+        let metrics = StepMetrics { step: summary.step.0, loss: summary.loss, step_ms: 1.0, ..StepMetrics::default() };
+        self.0.tell(News::Step(Box::new(metrics), summary.timings.clone()));
+    }
+
+    fn bad(&mut self, _: &[BadSample]) {}
+
+    fn trace(&mut self, actor: ActorId, trace: Trace) {
+        self.0.tell(News::Trace(actor, trace));
+    }
+
+    fn publish(&mut self, _: &CheckpointDraft) -> Result<(), Box<dyn Error>> {
+        Ok(())
+    }
+}
+
+#[test]
+fn the_timeline_of_a_run_that_has_ended_lies_in_its_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let pools = PoolSizes { data: 1, encoder: 2, foundation: 1 };
+    let coordinator = CoordinatorSpec { checkpoint_dir: dir.path().join("checkpoints"), ..spec(pools, 12) };
+    let spec = RunSpec {
+        coordinator,
+        resume: None,
+        queue: 1,
+        stop: StopOn::Nothing,
+        stop_grace: Duration::from_secs(60),
+        grace: Duration::from_secs(1),
+        lease: Duration::from_secs(5),
+    };
+    let make_engine =
+        |it: Assignment| -> EngineFactory { Box::new(move || Ok(engine(it.me, it.pools.data, &Script::default()))) };
+    run_in_process(spec, make_engine, Box::new(Telling(start(&loopback(), dir.path())))).unwrap();
+    let trace: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(dir.path().join(TRACE_FILE)).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    for (pid, actor) in ["data/0", "encoder/0", "encoder/1", "foundation/0"].into_iter().enumerate() {
+        let names: Vec<_> = events.iter().filter(|event| event["pid"] == pid).map(|event| &event["name"]).collect();
+        assert!(events.iter().any(|event| event["pid"] == pid && event["args"]["name"] == actor), "{actor}");
+        // The stand-in for data actors names no steps; what it does is long past.
+        assert!(pid == 0 || names.len() > 3, "{actor}: {names:?}");
+    }
+}

@@ -1,0 +1,77 @@
+//! Where the page is served, and the token that opens it.
+
+use loongforge_core::config::Address;
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+
+/// A connection of either kind.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// A listening socket.
+pub(super) enum Door {
+    Tcp(TcpListener),
+    Unix(UnixListener, Address),
+}
+
+impl Door {
+    /// Listens where only this machine can come in.
+    pub async fn open(at: &Address) -> io::Result<Self> {
+        match at {
+            Address::Tcp { host, port } if at.is_local() => Ok(Self::Tcp(TcpListener::bind((&**host, *port)).await?)),
+            Address::Tcp { .. } => Err(io::Error::other("the page is served to this machine only")),
+            Address::Unix(path) => {
+                if std::os::unix::net::UnixStream::connect(path).is_err() {
+                    // Left behind by a run that was killed.
+                    let _ = std::fs::remove_file(path);
+                }
+                let listener = UnixListener::bind(path)?;
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+                Ok(Self::Unix(listener, at.clone()))
+            }
+        }
+    }
+
+    /// Where it is: the port is known once it listens.
+    pub fn address(&self) -> io::Result<Address> {
+        match self {
+            Self::Tcp(listener) => {
+                let address = listener.local_addr()?;
+                Ok(Address::Tcp { host: address.ip().to_string(), port: address.port() })
+            }
+            Self::Unix(_, address) => Ok(address.clone()),
+        }
+    }
+
+    pub async fn accept(&self) -> io::Result<Box<dyn Stream>> {
+        match self {
+            Self::Tcp(listener) => Ok(Box::new(listener.accept().await?.0)),
+            Self::Unix(listener, _) => Ok(Box::new(listener.accept().await?.0)),
+        }
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        if let Self::Unix(_, Address::Unix(path)) = self {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// 128 random bits in hexadecimal.
+pub(super) fn draw() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Whether two tokens are equal, in a time that tells nothing of where they differ.
+pub(super) fn same(one: &str, other: &str) -> bool {
+    Sha256::digest(one) == Sha256::digest(other)
+}

@@ -1,0 +1,78 @@
+//! `loongforge certs`: certificates for a run whose processes meet over a network.
+
+use super::UsageError;
+use clap::{Args, Subcommand};
+use loongforge_actors::launch::net::{Party, issue, new_authority};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  loongforge certs new --run vlm-sft --out certs         an authority, and a certificate for every role
+  loongforge certs add --run vlm-sft --out certs encoder data      again, before they expire
+  kubectl create secret generic vlm-tls --from-file=certs          without ca.key, which stays with you";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct CertsArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make an authority and a certificate for every role
+    New(Made),
+    /// Make certificates of an authority that is there
+    Add(Made),
+}
+
+#[derive(Args)]
+struct Made {
+    /// Name of the run (`run.name`)
+    #[arg(long)]
+    run: String,
+    /// Folder to write into
+    #[arg(long, default_value = "certs", value_name = "DIR")]
+    out: PathBuf,
+    /// Days for which they are good
+    #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u64).range(1..=3650))]
+    days: u64,
+    /// scheduler, data, encoder, foundation, operator; all where none is named
+    #[arg(value_name = "ROLE")]
+    roles: Vec<String>,
+}
+
+pub fn certs(args: CertsArgs) -> anyhow::Result<ExitCode> {
+    let (made, new) = match &args.command {
+        Command::New(made) => (made, true),
+        Command::Add(made) => (made, false),
+    };
+    let valid = Duration::from_secs(made.days * 24 * 3600);
+    let party = |name: &String| {
+        let found = Party::ALL.into_iter().find(|party| party.name() == name);
+        let names = Party::ALL.map(Party::name).join(", ");
+        found.ok_or_else(|| UsageError(format!("unknown role `{name}`; a role is one of {names}")))
+    };
+    let parties = made.roles.iter().map(party).collect::<Result<Vec<_>, _>>()?;
+    let parties = if parties.is_empty() { Party::ALL.to_vec() } else { parties };
+    if new {
+        new_authority(&made.out, &made.run, valid).map_err(|error| UsageError::of(&error))?;
+    }
+    for party in parties {
+        if !new {
+            for name in [format!("{party}.pem"), format!("{party}.key")] {
+                // What it replaces.
+                let _ = std::fs::remove_file(made.out.join(name));
+            }
+        }
+        issue(&made.out, &made.run, party, valid).map_err(|error| UsageError::of(&error))?;
+    }
+    let out = made.out.display();
+    println!("{out}: good for {} days and for run `{}` alone", made.days, made.run);
+    println!(
+        "give every process its own three files (ca.pem, ROLE.pem, ROLE.key) and --tls {out}; keep ca.key to yourself"
+    );
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,118 @@
+//! `loongforge launch`: a run as a job for Slurm, Kubernetes or plain ssh, printed.
+
+use super::{UsageError, exit};
+use crate::folder::ModelFolder;
+use clap::{Args, ValueEnum};
+use loongforge_actors::launch::JOIN_PORT;
+use loongforge_actors::launch::jobs::{JobSpec, Tls, jobset, slurm, ssh};
+use loongforge_core::config;
+use loongforge_core::schedule::PoolSizes;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  loongforge launch my.yaml --on slurm --gpus-per-node 8 --partition gpu --tls certs --print > job.sh && sbatch job.sh
+  loongforge launch my.yaml --on k8s --image REGISTRY/loongforge:1 --tls my-tls --claim runs --print | kubectl apply -f -
+  loongforge launch my.yaml --on ssh --hosts a,b --gpus-per-node 8 --tls certs --print > job.sh && bash job.sh
+loongforge submits nothing itself: the job is text to be read first.";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct LaunchArgs {
+    /// Config of the run
+    file: PathBuf,
+    /// Overrides: key=value, +new=value, ~key, group=option
+    #[arg(value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    /// What places the processes
+    #[arg(long)]
+    on: System,
+    /// Print the job; the only thing that is done with it so far
+    #[arg(long)]
+    print: bool,
+    /// Name of the job; the run's, where it fits
+    #[arg(long)]
+    name: Option<String>,
+    /// GPUs of a node; 0: on CPUs
+    #[arg(long, default_value_t = 0)]
+    gpus_per_node: u32,
+    /// Port of the scheduler
+    #[arg(long, default_value_t = JOIN_PORT)]
+    port: u16,
+    /// Folder with the run's certificates, as the nodes see it; on Kubernetes the name of a secret
+    #[arg(long, value_name = "DIR", required_unless_present = "insecure_allow_plaintext")]
+    tls: Option<String>,
+    /// Without a login: only where the network is isolated
+    #[arg(long, conflicts_with = "tls")]
+    insecure_allow_plaintext: bool,
+    /// Slurm: partition
+    #[arg(long)]
+    partition: Option<String>,
+    /// Slurm: time limit
+    #[arg(long)]
+    time: Option<String>,
+    /// Kubernetes: namespace
+    #[arg(long)]
+    namespace: Option<String>,
+    /// Kubernetes: image with the program
+    #[arg(long)]
+    image: Option<String>,
+    /// Kubernetes: claim that is mounted at /runs
+    #[arg(long)]
+    claim: Option<String>,
+    /// ssh: hosts, the scheduler's first
+    #[arg(long, value_delimiter = ',')]
+    hosts: Vec<String>,
+    /// The program on the nodes
+    #[arg(long, default_value = "loongforge")]
+    program: String,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum System {
+    Slurm,
+    K8s,
+    Ssh,
+}
+
+pub fn launch(args: LaunchArgs) -> anyhow::Result<ExitCode> {
+    let loaded = match config::load(&args.file, &args.overrides, super::environment()) {
+        Ok(loaded) => loaded,
+        Err(report) => {
+            eprintln!("{report}");
+            return Ok(ExitCode::from(exit::USAGE));
+        }
+    };
+    let config = &loaded.config;
+    let mut pools = PoolSizes::new(config);
+    // A model that is not here says nothing: then the pools are as the config has them.
+    if ModelFolder::open(&config.model).is_ok_and(|folder| folder.config.encoder.is_none()) {
+        pools.encoder = 0;
+    }
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let name = args.name.unwrap_or_else(|| config.run.name.chars().map(plain).take(40).collect());
+    let job = JobSpec {
+        name,
+        file: args.file.display().to_string(),
+        overrides: args.overrides,
+        pools,
+        gpus_per_node: args.gpus_per_node,
+        port: args.port,
+        tls: args.tls.map_or(Tls::Insecure, Tls::Folder),
+        partition: args.partition,
+        time: args.time,
+        namespace: args.namespace,
+        image: args.image,
+        claim: args.claim,
+        hosts: args.hosts,
+        program: args.program,
+    };
+    let text = match args.on {
+        System::Slurm => slurm(&job),
+        System::K8s => jobset(&job),
+        System::Ssh => ssh(&job),
+    };
+    print!("{}", text.map_err(|error| UsageError::of(&error))?);
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,109 @@
+//! Which part of a distributed run this process is: as it is told, or as its launcher's environment says.
+
+use super::UsageError;
+use clap::Args;
+use loongforge_actors::launch::net::{Party, Security};
+use loongforge_actors::launch::{Place, beside, place};
+use loongforge_core::config::Address;
+use loongforge_core::message::Role;
+use loongforge_core::schedule::PoolSizes;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+
+/// Arguments of a process of a distributed run.
+#[derive(Args, Clone)]
+pub struct PartArgs {
+    /// Be one process of a run: scheduler, data, encoder, foundation, or auto: what the launcher's environment says
+    #[arg(long, value_name = "ROLE")]
+    pub role: Option<String>,
+    /// Where the run's scheduler is: a Unix socket's path or HOST:PORT; else what the launcher's environment says
+    #[arg(long, requires = "role", value_name = "ADDRESS")]
+    pub join: Option<String>,
+    /// Folder with this run's certificates (`loongforge certs new` makes it); needed where other machines can connect
+    #[arg(long, requires = "role", value_name = "DIR")]
+    pub tls: Option<PathBuf>,
+    /// Let other machines connect without a login: only where the network is isolated
+    #[arg(long, requires = "role", conflicts_with = "tls")]
+    pub insecure_allow_plaintext: bool,
+    /// Send tensors over sockets even to processes of the same machine; all processes of the run must say so
+    #[arg(long, requires = "join")]
+    pub no_shared_memory: bool,
+}
+
+/// What this process is to do.
+pub struct Part {
+    pub scheduler: bool,
+    pub actors: Vec<(Role, Option<u32>)>,
+    pub join: Address,
+}
+
+impl PartArgs {
+    /// `None`: the whole run.
+    pub fn part(&self, pools: PoolSizes) -> anyhow::Result<Option<Part>> {
+        let Some(role) = &self.role else { return Ok(None) };
+        let told = self.join.as_deref().map(str::parse::<Address>).transpose();
+        let told = told.map_err(|error| UsageError(format!("--join: {error}")))?;
+        let variable = |name: &str| std::env::var(name).ok();
+        let found = place(variable, pools);
+        let place = match role.as_str() {
+            "auto" => found.map_err(|error| UsageError::of(&error))?,
+            name => {
+                let role: Role = name.parse().map_err(|error| UsageError::of(&error))?;
+                // The launcher may know the place in the pool, where it starts processes of this role.
+                let index = found.as_ref().ok().and_then(|place| place.actors.iter().find(|actor| actor.0 == role)?.1);
+                let join = found.as_ref().ok().and_then(|place| place.join.clone());
+                let launcher = found.map_or(loongforge_actors::launch::Launcher::Nodes, |place| place.launcher);
+                let is_scheduler = role == Role::Scheduler;
+                let actors = if is_scheduler { Vec::new() } else { vec![(role, index)] };
+                Place { launcher, scheduler: is_scheduler, actors, join }
+            }
+        };
+        let Some(join) = told.or(place.join) else {
+            let message = "say where the run's scheduler is: --join SOCKET or --join HOST:PORT";
+            return Err(UsageError(message.to_owned()).into());
+        };
+        Ok(Some(Part { scheduler: place.scheduler, actors: place.actors, join }))
+    }
+
+    /// How this process logs in as `party` of the run.
+    pub fn security(&self, run: &str, party: Party) -> anyhow::Result<Security> {
+        match &self.tls {
+            Some(dir) => Ok(Security::with_certificates(run, party, dir).map_err(|error| UsageError::of(&error))?),
+            None => Ok(Security::plain(run, self.insecure_allow_plaintext)),
+        }
+    }
+
+    /// What follows `run FILE KEY=VALUE` for an actor that joins at `join`.
+    pub fn words(&self, role: Role, join: &Address) -> Vec<String> {
+        let mut words = vec!["--role".to_owned(), role.name().to_owned(), "--join".to_owned(), join.to_string()];
+        if let Some(dir) = &self.tls {
+            words.extend(["--tls".to_owned(), dir.display().to_string()]);
+        }
+        words.extend(self.insecure_allow_plaintext.then(|| "--insecure-allow-plaintext".to_owned()));
+        words.extend(self.no_shared_memory.then(|| "--no-shared-memory".to_owned()));
+        words
+    }
+}
+
+/// Processes of actors that live beside a scheduler; they end with it.
+#[derive(Default)]
+pub struct Beside(Vec<Child>);
+
+impl Beside {
+    /// Starts `command` for the actor `index` of its pool.
+    pub fn start(&mut self, mut command: Command, index: Option<u32>) -> anyhow::Result<()> {
+        beside(&mut command, index);
+        self.0.push(command.spawn()?);
+        Ok(())
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // The run is over: whoever has not ended by itself has nothing to do.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

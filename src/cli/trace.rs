@@ -1,0 +1,40 @@
+//! `loongforge trace`: the timeline of a run's last steps, for `ui.perfetto.dev` or `chrome://tracing`.
+
+use super::UsageError;
+use anyhow::Context;
+use clap::Args;
+use loongforge_actors::watch::{TRACE_FILE, WATCH_FILE, get};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  loongforge trace runs/my -o trace.json      of a run that goes on, or of one that has ended
+Open the file at ui.perfetto.dev or chrome://tracing: a row an actor, from all processes, on one clock.";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct TraceArgs {
+    /// The run's folder, or the address that it has printed
+    #[arg(value_name = "RUN")]
+    run: Option<String>,
+    /// File to write
+    #[arg(short, long, value_name = "FILE")]
+    out: PathBuf,
+}
+
+pub fn trace(args: TraceArgs) -> anyhow::Result<ExitCode> {
+    // A run that has ended has left its last steps in its folder.
+    let left = args.run.as_ref().map(|run| Path::new(run).join(TRACE_FILE));
+    let has_ended = |path: &&PathBuf| path.is_file() && !path.with_file_name(WATCH_FILE).exists();
+    let bytes = match left.as_ref().filter(has_ended) {
+        Some(path) => fs::read(path).with_context(|| path.display().to_string())?,
+        None => {
+            get(&super::top::target(args.run.as_deref())?, "/trace.json").map_err(|error| UsageError::of(&error))?
+        }
+    };
+    fs::write(&args.out, bytes).with_context(|| args.out.display().to_string())?;
+    println!("{}: open it at ui.perfetto.dev", args.out.display());
+    Ok(ExitCode::SUCCESS)
+}

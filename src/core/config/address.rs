@@ -1,0 +1,108 @@
+//! Where a process listens or connects: a Unix socket's path, or a host and a port.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// `/tmp/run.sock`, `127.0.0.1:6001`, `[::1]:6001` or `host:6001`. What has a slash, or no port, is a path.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Address {
+    Unix(PathBuf),
+    /// A name or a number, without brackets.
+    Tcp {
+        host: String,
+        port: u16,
+    },
+}
+
+impl Address {
+    /// Whether only processes of this machine can be at the other end. Names other than `localhost` are not looked up.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Unix(_) => true,
+            Self::Tcp { host, .. } => {
+                host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+            }
+        }
+    }
+}
+
+impl From<PathBuf> for Address {
+    fn from(path: PathBuf) -> Self {
+        Self::Unix(path)
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return Ok(Self::Unix(path.into()));
+        }
+        let Some((host, port)) = text.rsplit_once(':').filter(|_| !text.contains('/')) else {
+            return match text {
+                "" => Err("expected a path or HOST:PORT".to_owned()),
+                path => Ok(Self::Unix(path.into())),
+            };
+        };
+        let port = port.parse().map_err(|_| format!("`{port}` is no port; expected a path or HOST:PORT"))?;
+        let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+            Some(number) if number.parse::<Ipv6Addr>().is_ok() => number,
+            _ if host.is_empty() || host.contains([':', '[', ']']) => {
+                return Err(format!("`{host}` is no host; an IPv6 number has brackets, `[::1]:{port}`"));
+            }
+            _ => host,
+        };
+        Ok(Self::Tcp { host: host.to_owned(), port })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // A bare name would not be read back as a path if it had a colon.
+            Self::Unix(path) if path.to_string_lossy().contains(':') && !path.to_string_lossy().contains('/') => {
+                write!(f, "unix:{}", path.display())
+            }
+            Self::Unix(path) => path.display().fmt(f),
+            Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_read_back_what_they_write() {
+        for text in ["/tmp/run.sock", "run.sock", "127.0.0.1:6001", "[::1]:6001", "head-0.pool:1", "unix:a:1", "./a:1"]
+        {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
+        assert_eq!("unix:/a/b".parse::<Address>().unwrap(), Address::Unix("/a/b".into()));
+        for text in ["", ":1", "::1:6001", "host:port", "host:70000", "[host]:1"] {
+            assert!(text.parse::<Address>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_loopback_numbers_are_local() {
+        for (text, local) in [
+            ("/tmp/run.sock", true),
+            ("127.0.0.1:1", true),
+            ("127.9.9.9:1", true),
+            ("[::1]:1", true),
+            ("localhost:1", true),
+            ("0.0.0.0:1", false),
+            ("[::]:1", false),
+            ("10.0.0.1:1", false),
+            ("localhost.example.org:1", false),
+        ] {
+            assert_eq!(text.parse::<Address>().unwrap().is_local(), local, "{text}");
+        }
+    }
+}

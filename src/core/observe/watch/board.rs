@@ -1,0 +1,209 @@
+//! The board itself: bounded lists, and what is counted.
+
+use super::clocks::Offset;
+use super::{News, RunInfo};
+use crate::message::{ActorId, EdgeLoad, Timings, TraceSpan};
+use crate::observe::StepMetrics;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Most spans that are kept of one actor, whatever the steps.
+const MAX_SPANS: usize = 20_000;
+
+/// What is known of a run.
+pub struct Board {
+    pub(super) info: RunInfo,
+    pub(super) actors: BTreeMap<ActorId, Seen>,
+    pub(super) steps: VecDeque<StepMetrics>,
+    history: usize,
+    trace_steps: u64,
+    pub(super) counts: Counts,
+    /// Seconds of the board's clock: at the last news, and when the first and the last step were applied.
+    pub(super) now: f64,
+    pub(super) begun: Option<f64>,
+    pub(super) last_step: Option<f64>,
+    pub(super) checkpoint: Option<u64>,
+    pub(super) ended: Option<String>,
+}
+
+/// Over the whole run of this process.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub applied: u64,
+    pub skipped: u64,
+    pub tokens: u64,
+    pub images: u64,
+    pub bad_samples: u64,
+    pub checkpoints: u64,
+    /// News that came faster than the board could take them.
+    pub lost_news: u64,
+    /// Seconds: of steps that were applied, and of publishing checkpoints.
+    pub productive: f64,
+    pub publishing: f64,
+}
+
+/// One actor.
+#[derive(Default)]
+pub(super) struct Seen {
+    pub state: String,
+    pub timings: Timings,
+    pub edges: Vec<EdgeLoad>,
+    pub spans: VecDeque<TraceSpan>,
+    pub lost_spans: u64,
+    /// Seconds of the board's clock.
+    pub heard: Option<f64>,
+    pub offset: Offset,
+}
+
+impl Board {
+    /// Keeps the metrics of `history` steps and the timeline of `trace_steps`.
+    pub fn new(info: RunInfo, history: usize, trace_steps: usize) -> Self {
+        let actors = info.actors.iter().map(|&actor| (actor, Seen::default())).collect();
+        Self {
+            info,
+            actors,
+            steps: VecDeque::new(),
+            history,
+            trace_steps: trace_steps as u64,
+            counts: Counts::default(),
+            now: 0.0,
+            begun: None,
+            last_step: None,
+            checkpoint: None,
+            ended: None,
+        }
+    }
+
+    /// Takes news at `now`, in nanoseconds of the board's clock; `lost`: news that were dropped so far.
+    pub fn take(&mut self, news: News, now: u64, lost: u64) {
+        self.counts.lost_news = lost;
+        self.now = now as f64 / 1e9;
+        match news {
+            News::Step(metrics, timings) => self.step(*metrics, timings),
+            News::Trace(actor, trace) => {
+                let seen = self.seen(actor);
+                seen.offset.observe(trace.now, now);
+                seen.heard = Some(now as f64 / 1e9);
+                seen.edges = trace.edges;
+                seen.lost_spans += trace.num_lost;
+                seen.spans.extend(trace.spans);
+                let excess = seen.spans.len().saturating_sub(MAX_SPANS);
+                seen.spans.drain(..excess);
+                self.forget();
+            }
+            News::Actor(actor, state) => self.seen(actor).state = state,
+            News::Checkpoint { step, took } => {
+                self.counts.checkpoints += 1;
+                self.counts.publishing += took.as_secs_f64();
+                self.checkpoint = Some(step);
+            }
+            News::Ended(how) => self.ended = Some(how),
+        }
+    }
+
+    fn step(&mut self, metrics: StepMetrics, timings: Vec<(ActorId, Timings)>) {
+        let now = self.now;
+        let counts = &mut self.counts;
+        counts.tokens += metrics.tokens;
+        counts.images += metrics.images;
+        counts.bad_samples = metrics.bad_samples;
+        match metrics.skipped {
+            true => counts.skipped += 1,
+            false => {
+                counts.applied += 1;
+                counts.productive += metrics.step_ms / 1e3;
+            }
+        }
+        // The first step's own time is part of the run.
+        self.begun.get_or_insert((now - metrics.step_ms / 1e3).max(0.0));
+        self.last_step = Some(now);
+        for (actor, timings) in timings {
+            let seen = self.seen(actor);
+            (seen.timings, seen.heard) = (timings, Some(now));
+        }
+        if self.steps.len() >= self.history {
+            self.steps.pop_front();
+        }
+        self.steps.push_back(metrics);
+    }
+
+    fn seen(&mut self, actor: ActorId) -> &mut Seen {
+        self.actors.entry(actor).or_default()
+    }
+
+    /// Drops spans of steps that are out of the timeline.
+    fn forget(&mut self) {
+        let last = self.actors.values().filter_map(|seen| seen.spans.back()).map(|span| span.step).max().unwrap_or(0);
+        let first = (last + 1).saturating_sub(self.trace_steps);
+        for seen in self.actors.values_mut() {
+            while seen.spans.front().is_some_and(|span| span.step < first) {
+                seen.spans.pop_front();
+            }
+        }
+    }
+
+    /// Share of the time since the first step began in which steps were computed that count.
+    pub(super) fn goodput(&self) -> Option<f64> {
+        let seconds = self.last_step? - self.begun?;
+        (seconds > 0.0).then(|| (self.counts.productive / seconds).min(1.0))
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::message::{Activity, Trace};
+
+    pub const SECOND: u64 = 1_000_000_000;
+
+    pub fn span(activity: Activity, step: u64, start: u64, end: u64) -> TraceSpan {
+        TraceSpan { activity, step, index: None, start, end }
+    }
+
+    /// Two actors, three steps, the last of them skipped.
+    pub fn board() -> Board {
+        let actors = vec![ActorId::encoder(0), ActorId::foundation(0)];
+        let info = RunInfo { name: "a \"b\"".into(), actors, num_steps: 10, ..RunInfo::default() };
+        let mut board = Board::new(info, 2, 2);
+        for step in 0..3 {
+            let at = (step + 1) * SECOND;
+            for (actor, activity) in [(0, Activity::Encode), (1, Activity::Pack)] {
+                let actor = if actor == 0 { ActorId::encoder(0) } else { ActorId::foundation(0) };
+                let edges = vec![EdgeLoad { to: ActorId::foundation(0), in_flight: 10, credit: 100, num_unsent: 1 }];
+                let spans = vec![span(activity, step, at - SECOND, at - SECOND / 2)];
+                board.take(News::Trace(actor, Trace { now: at, spans, num_lost: 0, edges }), at, 0);
+            }
+            let loss = if step == 2 { f64::NAN } else { 4.0 };
+            let skipped = step == 2;
+            let metrics = StepMetrics { step, loss, step_ms: 1e3, tokens: 100, skipped, ..StepMetrics::default() };
+            let timings = Timings { busy: 0.75, idle: 0.25, ..Timings::default() };
+            board.take(News::Step(Box::new(metrics), vec![(ActorId::foundation(0), timings)]), at, 4);
+        }
+        board
+    }
+
+    #[test]
+    fn only_the_last_steps_are_kept() {
+        let board = board();
+        assert_eq!(board.steps.iter().map(|step| step.step).collect::<Vec<_>>(), [1, 2]);
+        let kept: Vec<Vec<u64>> =
+            board.actors.values().map(|seen| seen.spans.iter().map(|span| span.step).collect()).collect();
+        assert_eq!(kept, [vec![1, 2], vec![1, 2]]);
+    }
+
+    #[test]
+    fn a_skipped_step_is_no_good() {
+        let board = board();
+        assert_eq!((board.counts.applied, board.counts.skipped, board.counts.lost_news), (2, 1, 4));
+        assert!((board.goodput().unwrap() - 2.0 / 3.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn spans_of_one_endless_step_are_bounded() {
+        let mut board = Board::new(RunInfo::default(), 1, 1);
+        for at in 0..30 {
+            let spans = (0..1000).map(|i| span(Activity::Read, 7, at * 1000 + i, at * 1000 + i + 1)).collect();
+            board.take(News::Trace(ActorId::data(0), Trace { spans, ..Trace::default() }), at, 0);
+        }
+        assert_eq!(board.actors[&ActorId::data(0)].spans.len(), MAX_SPANS);
+    }
+}

@@ -1,0 +1,37 @@
+//! What a board is told.
+
+use crate::message::{ActorId, Timings, Trace};
+use crate::observe::StepMetrics;
+use std::time::Duration;
+
+/// What does not change while a run goes on.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RunInfo {
+    pub name: String,
+    /// The run's folder.
+    pub dir: String,
+    /// Every actor but the scheduler.
+    pub actors: Vec<ActorId>,
+    /// The step that this process began with, and the last one's number plus one.
+    pub first_step: u64,
+    pub num_steps: u64,
+    /// Of the program.
+    pub version: String,
+}
+
+/// Something has happened.
+#[derive(Clone, Debug, PartialEq)]
+pub enum News {
+    Step(Box<StepMetrics>, Vec<(ActorId, Timings)>),
+    /// An actor's last stretch of time.
+    Trace(ActorId, Trace),
+    /// An actor joined, left or was given up, in words.
+    Actor(ActorId, String),
+    /// A checkpoint of the steps before this one was published, after so long.
+    Checkpoint {
+        step: u64,
+        took: Duration,
+    },
+    /// The run has ended, in words.
+    Ended(String),
+}

@@ -1,0 +1,128 @@
+//! The board in Prometheus' text format, version 0.0.4.
+
+use super::Board;
+use std::fmt::Write;
+
+impl Board {
+    /// Names follow Prometheus' customs: base units, `_total` for what only grows.
+    pub fn prometheus(&self) -> String {
+        let mut page = Page { text: String::new(), run: escape(&self.info.name) };
+        let last = self.steps.back();
+        let counts = &self.counts;
+        page.one("info", "gauge", "Version of loongforge.", &[("version", &self.info.version)], 1.0);
+        page.one("up", "gauge", "1 while the run goes on.", &[], f64::from(u8::from(self.ended.is_none())));
+        if let Some(last) = last {
+            page.one("step", "gauge", "Last step that was applied or skipped.", &[], last.step as f64);
+            page.one("loss", "gauge", "Mean loss over the last step's target tokens.", &[], last.loss);
+            page.one("grad_norm", "gauge", "Gradient norm over all pools, before clipping.", &[], last.grad_norm);
+            page.one("learning_rate", "gauge", "Learning rate of the last step.", &[], last.learning_rate);
+            page.one("step_seconds", "gauge", "Duration of the last step.", &[], last.step_ms / 1e3);
+            page.one("tokens_per_second", "gauge", "Of the last step.", &[], last.tokens_per_s);
+            if let Some(mfu) = last.mfu {
+                page.one("mfu_ratio", "gauge", "Model FLOPs utilization.", &[], mfu);
+            }
+        }
+        if let Some(goodput) = self.goodput() {
+            page.one("goodput_ratio", "gauge", "Time of steps that count over wall time.", &[], goodput);
+        }
+        page.one("steps_planned", "gauge", "Steps of the whole run.", &[], self.info.num_steps as f64);
+        for (name, help, value) in [
+            ("steps_applied_total", "Steps that were applied.", counts.applied),
+            ("steps_skipped_total", "Steps whose loss or gradient was not finite.", counts.skipped),
+            ("tokens_total", "Tokens of all steps.", counts.tokens),
+            ("images_total", "Media items of all steps.", counts.images),
+            ("bad_samples_total", "Samples that were skipped.", counts.bad_samples),
+            ("checkpoints_total", "Checkpoints that were published.", counts.checkpoints),
+            ("watch_lost_news_total", "News that were dropped because the watch was behind.", counts.lost_news),
+        ] {
+            page.one(name, "counter", help, &[], value as f64);
+        }
+        page.one("checkpoint_publish_seconds_total", "counter", "Time spent on publishing.", &[], counts.publishing);
+        let actors: Vec<_> = self.actors.iter().map(|(id, seen)| (id.to_string(), seen)).collect();
+        page.family("actor_busy_ratio", "gauge", "Share of the last step in which the actor computed.");
+        for (id, seen) in &actors {
+            let whole = seen.timings.busy + seen.timings.idle;
+            if whole > 0.0 {
+                page.sample("actor_busy_ratio", &[("actor", id)], seen.timings.busy / whole);
+            }
+        }
+        type Load = fn(&crate::message::EdgeLoad) -> f64;
+        let loads: [(&str, &str, Load); 3] = [
+            ("edge_in_flight_bytes", "Bytes of parcels that were sent and not yet used.", |edge| edge.in_flight as f64),
+            ("edge_credit_bytes", "Bytes that may be in flight.", |edge| edge.credit as f64),
+            ("edge_waiting_parcels", "Parcels that wait for credit.", |edge| f64::from(edge.num_unsent)),
+        ];
+        for (name, help, value) in loads {
+            page.family(name, "gauge", help);
+            for (id, seen) in &actors {
+                for edge in &seen.edges {
+                    page.sample(name, &[("from", id), ("to", &edge.to.to_string())], value(edge));
+                }
+            }
+        }
+        page.text
+    }
+}
+
+struct Page {
+    text: String,
+    /// The run's name, escaped.
+    run: String,
+}
+
+impl Page {
+    fn one(&mut self, name: &str, kind: &str, help: &str, labels: &[(&str, &str)], value: f64) {
+        self.family(name, kind, help);
+        self.sample(name, labels, value);
+    }
+
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = write!(self.text, "# HELP loongforge_{name} {help}\n# TYPE loongforge_{name} {kind}\n");
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        let _ = write!(self.text, "loongforge_{name}{{run=\"{}\"", self.run);
+        for (label, text) in labels {
+            let _ = write!(self.text, ",{label}=\"{}\"", escape(text));
+        }
+        let _ = match value {
+            value if value.is_nan() => writeln!(self.text, "}} NaN"),
+            value if value.is_infinite() => writeln!(self.text, "}} {}Inf", if value > 0.0 { '+' } else { '-' }),
+            value => writeln!(self.text, "}} {value}"),
+        };
+    }
+}
+
+fn escape(label: &str) -> String {
+    label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::board::tests::board;
+
+    #[test]
+    fn every_line_is_prometheus_and_every_sample_has_a_family() {
+        let text = board().prometheus();
+        for line in [
+            "loongforge_loss{run=\"a \\\"b\\\"\"} NaN",
+            "loongforge_steps_applied_total{run=\"a \\\"b\\\"\"} 2",
+            "loongforge_actor_busy_ratio{run=\"a \\\"b\\\"\",actor=\"foundation/0\"} 0.75",
+            "loongforge_edge_in_flight_bytes{run=\"a \\\"b\\\"\",from=\"encoder/0\",to=\"foundation/0\"} 10",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        let mut families = Vec::new();
+        for line in text.lines() {
+            match line.strip_prefix("# TYPE ") {
+                Some(family) => families.push(family.split(' ').next().unwrap().to_owned()),
+                None if line.starts_with('#') => {}
+                None => assert_eq!(line.split('{').next(), families.last().map(String::as_str), "{line}"),
+            }
+        }
+        let mut unique = families.clone();
+        unique.sort();
+        unique.dedup();
+        assert_eq!(unique.len(), families.len());
+    }
+}
