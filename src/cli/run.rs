@@ -129,7 +129,7 @@ fn conduct(
     composition: Composition,
     meeting: impl Fn(Address, Security, Option<u32>) -> Meeting,
 ) -> anyhow::Result<ExitCode> {
-    let resume = find_resume(args, resume, &composition)?;
+    let resume = find_resume(resume, &composition)?;
     let composition = composition.resume(resume).stop_on(StopOn::Signals);
     composition.expect_weights().map_err(|error| UsageError::of(&error))?;
     super::check::open(composition.config()).map_err(|error| UsageError::of(error.as_ref()))?;
@@ -215,7 +215,7 @@ fn expect_equals_sign(args: &RunArgs) -> anyhow::Result<()> {
 }
 
 /// The checkpoint that `--resume` means.
-fn find_resume(args: &RunArgs, wanted: Option<&str>, composition: &Composition) -> anyhow::Result<Option<Resume>> {
+fn find_resume(wanted: Option<&str>, composition: &Composition) -> anyhow::Result<Option<Resume>> {
     let Some(wanted) = wanted else { return Ok(None) };
     let config = composition.config();
     let checkpoint = match wanted {

@@ -135,8 +135,7 @@ pub struct Log {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Watch {
-    /// Where the scheduler serves it: a port of this machine's own address (0: any that is free), a Unix socket's path,
-    /// or `null`: nowhere.
+    /// Where the scheduler serves it: `127.0.0.1:PORT` (0: any that is free), a Unix socket's path, or `null`: nowhere.
     pub listen: Option<Address>,
     /// Steps whose metrics are kept in memory for it.
     #[schemars(range(min = 1, max = 1000000))]
