@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 const RATE: f32 = 0.01;
 
-fn qwen3_moe() -> Value {
+pub fn qwen3_moe() -> Value {
     json!({
         "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "vocab_size": 264, "hidden_size": 32,
         "intermediate_size": 48, "moe_intermediate_size": 24, "num_experts": 8, "num_experts_per_tok": 2,

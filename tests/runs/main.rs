@@ -5,5 +5,6 @@ mod experts;
 mod faults;
 mod fixture;
 mod kinds;
+mod layouts;
 mod processes;
 mod resume;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 const STEPS: u64 = 20;
 
-fn resume(checkpoint: PathBuf) -> Resume {
+pub fn resume(checkpoint: PathBuf) -> Resume {
     let manifest = Manifest::read(&checkpoint).unwrap();
     Resume { checkpoint, first_step: StepId(manifest.num_steps), state: manifest.scheduler }
 }

@@ -11,7 +11,7 @@ use super::trained::{lora_config, trained};
 use crate::comm::{Mesh, ProcessGroup};
 use crate::device::{load_cuda, set_intra_op_threads};
 use crate::model::{EncoderFamily, FoundationFamily, Stage};
-use crate::nn::{self, ParamSpec, ParamStore, Sharding, Shared};
+use crate::nn::{self, Division, ParamSpec, ParamStore, Sharding, Shared};
 use crate::tape::Policy;
 use crate::train::hf::{Checkpoint, LoadOptions, MAX_SHARD_SIZE, Origin, load_weights_from, num_shards};
 use crate::train::{
@@ -100,8 +100,8 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
     let (family, pool, part) =
         (&spec.families.foundation, &spec.config.pools.foundation, &spec.config.model.foundation);
     let (store, rank, layout) = (spec.rendezvous.join("foundation"), spec.me.index as usize, pool.layout());
-    if layout.tp * layout.ep > 1 {
-        return Err(format!("pools.foundation: {layout} is more than replicas, stages and context").into());
+    if layout.tp * layout.ep > 1 && pool.zero > 0 {
+        return Err(format!("pools.foundation.zero: {layout} splits parameters itself; set zero to 0").into());
     }
     let shares = family.check_context(layout.cp, pool.context_attention);
     shares.map_err(|found| format!("pools.foundation.context_parallel: {found}"))?;
@@ -109,13 +109,21 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
         return Err("pools.foundation: rows are cut by context_parallel or by chunk_tokens, not by both".into());
     }
     let mesh = Rc::new(Mesh::join(&store, "foundation", layout, rank, COLLECTIVE_TIMEOUT)?);
+    let division = Division::of(&mesh, pool.sequence_parallel);
+    let family = match division.is_whole() {
+        true => family.clone(),
+        false => family.divided(&division).map_err(|found| format!("pools.foundation: {found}"))?,
+    };
     let pipeline = Pipeline { ranks: mesh.layout().pp, virtual_stages: pool.virtual_stages };
     let stages = stages(&spec.config, family.as_ref())?;
     let own: Vec<&Stage> = pipeline.stages_of(mesh.place().pp).map(|stage| &stages[stage]).collect();
     let params = own.iter().flat_map(|stage| family.stage_specs(stage)).collect();
     let params = trained(params, |_| ("model.foundation", part))?;
     let of_pool = build_pool(spec, device, "foundation", params, Lanes::PerReplica, mesh.data.clone(), pool.zero)?;
-    let of_pool = of_pool.with_stages(mesh.pp.clone(), &family.shared_by_stages());
+    let mut of_pool = of_pool.with_stages(mesh.pp.clone(), &family.shared_by_stages());
+    if !division.is_whole() {
+        of_pool = of_pool.split_among(mesh.clone());
+    }
     let build = |stage: &&Stage| family.build_stage(stage, of_pool.params(), policy(part));
     let models = own.iter().map(build).collect();
     let encoder_trained = match &spec.families.encoder {

@@ -359,7 +359,14 @@ impl FoundationPart {
         // A replica without a pack in this step has loads of zero and yet takes part.
         let device = self.pool.params().flat().device();
         match self.steps.front_mut().filter(|_| !self.expert_sets.is_empty()) {
-            Some(step) => step.routing.reduce(&self.expert_sets, &self.pool, device).map(Some),
+            Some(step) => {
+                let mut report = step.routing.reduce(&self.expert_sets, &self.pool, device)?;
+                // Ranks that compute the same row have the same losses.
+                if !self.stages.counts_loss() {
+                    (report.aux_loss, report.z_loss) = (None, None);
+                }
+                Ok(Some(report))
+            }
             None => Ok(None),
         }
     }

@@ -1,0 +1,90 @@
+//! Whole runs in many layouts equal the run of one foundation actor, with pictures and encoders, to the rounding of
+//! sums in another order; and a checkpoint goes on in any other layout.
+
+use crate::fixture::{Fixture, Pictures};
+use crate::resume::resume;
+use loongforge::core::schedule::StepSummary;
+
+/// Of losses and norms over ten steps; rounding grows from step to step as training does.
+const TOLERANCE: f64 = 1e-4;
+
+fn assert_close(layout: &[&str], found: &[StepSummary], expected: &[StepSummary]) {
+    assert_eq!(found.len(), expected.len(), "{layout:?}");
+    for (found, expected) in found.iter().zip(expected) {
+        let far = |left: f64, right: f64| (left - right).abs() > TOLERANCE * right.abs();
+        let values = [(found.loss, expected.loss), (found.grad_norm, expected.grad_norm)];
+        assert!(!values.into_iter().any(|(left, right)| far(left, right)), "{layout:?}: {values:?} at {}", found.step);
+    }
+}
+
+/// Each of these layouts against one actor.
+fn compare(fixture: &Fixture, common: &[&str], layouts: &[&[&str]]) {
+    let one = fixture.run(&[&["train.steps=10"], common].concat(), None);
+    assert!(one[9].loss < one[0].loss, "{one:?}");
+    for layout in layouts {
+        let keys: Vec<String> = layout.iter().map(|key| format!("pools.foundation.{key}")).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        assert_close(layout, &fixture.run(&[&["train.steps=10"], common, &keys].concat(), None), &one);
+    }
+}
+
+#[test]
+fn layers_replicas_and_rows_are_split_without_a_difference() {
+    let layouts: &[&[&str]] = &[
+        &["tensor_parallel=2"],
+        &["tensor_parallel=2", "sequence_parallel=true"],
+        &["pipeline_parallel=2"],
+        &["pipeline_parallel=3"],
+        &["context_parallel=2"],
+        &["context_parallel=2", "context_attention=ulysses"],
+        &["replicas=2", "zero=1"],
+        &["replicas=2", "zero=2"],
+        &["replicas=2", "zero=3"],
+    ];
+    compare(&Fixture::new(Pictures::Some), &["train.micro_batch_size=2"], layouts);
+}
+
+#[test]
+fn layouts_combine() {
+    let layouts: &[&[&str]] = &[
+        &["replicas=2", "pipeline_parallel=2", "tensor_parallel=2"],
+        &["context_parallel=2", "tensor_parallel=2", "sequence_parallel=true"],
+        &["replicas=2", "pipeline_parallel=2", "zero=1"],
+    ];
+    compare(&Fixture::new(Pictures::Some), &["train.micro_batch_size=2", "pools.encoder.replicas=2"], layouts);
+}
+
+#[test]
+fn experts_are_spread() {
+    let fixture = Fixture::new(Pictures::None);
+    fixture.replace_model(crate::experts::qwen3_moe());
+    let layouts: &[&[&str]] = &[
+        &["replicas=2", "expert_parallel=2"],
+        &["tensor_parallel=2"],
+        &["replicas=2", "expert_parallel=2", "tensor_parallel=2"],
+        &["pipeline_parallel=2"],
+    ];
+    compare(&fixture, &["train.micro_batch_size=2"], layouts);
+}
+
+#[test]
+fn a_checkpoint_goes_on_in_another_layout() {
+    let fixture = Fixture::new(Pictures::Some);
+    let common = ["train.micro_batch_size=2", "train.steps=10", "checkpoint.every_steps=5"];
+    let dir = |name: &str| format!("checkpoint.dir={}", fixture.path().join(name).display());
+    let whole = fixture.run(&[&common[..], &[&dir("whole")]].concat(), None);
+    let layouts: [&[&str]; 4] = [
+        &["pools.foundation.tensor_parallel=2"],
+        &["pools.foundation.pipeline_parallel=2"],
+        &["pools.foundation.replicas=2", "pools.foundation.zero=3"],
+        &["pools.foundation.context_parallel=2"],
+    ];
+    for (number, layout) in layouts.into_iter().enumerate() {
+        let (saved, other) = (dir(&format!("saved{number}")), layouts[(number + 1) % layouts.len()]);
+        fixture.run(&[&common[..], layout, &[&saved]].concat(), None);
+        let checkpoint = fixture.path().join(format!("saved{number}/step-00000005"));
+        let resume = resume(checkpoint);
+        let rest = fixture.run(&[&common[..], other, &[&dir(&format!("rest{number}"))]].concat(), Some(resume));
+        assert_close(other, &rest, &whole[5..]);
+    }
+}
