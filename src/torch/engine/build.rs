@@ -53,6 +53,9 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
     if device.is_cuda() && pools.encoder.replicas.max(pools.foundation.layout().ranks()) > 1 {
         return Err("device: cuda takes one replica a pool until NCCL groups are there; set replicas: 1".into());
     }
+    if pools.encoder.tensor_parallel > 1 {
+        return Err("pools.encoder.tensor_parallel: runs have it 1 for now".into());
+    }
     let colocated = pools.placement == Placement::Colocated;
     let layout = pools.foundation.layout();
     let (num_encoders, encodes) = match colocated {
