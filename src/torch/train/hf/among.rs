@@ -33,7 +33,8 @@ pub fn save_weights_among(
     shards: &Shards,
 ) -> Result<Vec<SavedFile>, WeightsError> {
     let Some((rank, ranks)) = writer_of(mesh) else { return Ok(Vec::new()) };
-    let pieces = params.ids().flat_map(|id| params.spec(id).pieces.iter().map(move |piece| (id, piece)));
+    let own = params.ids().filter(|id| !params.spec(*id).is_copy);
+    let pieces = own.flat_map(|id| params.spec(id).pieces.iter().map(move |piece| (id, piece)));
     let mut pieces: Vec<(ParamId, &Piece)> = pieces.collect();
     // By name: whoever plans the files knows specs, not a store's order.
     pieces.sort_by(|(_, left), (_, right)| left.name.cmp(&right.name));
