@@ -39,6 +39,8 @@ struct World {
     num_encoders: u32,
     /// Excluded, though they live: what they do must not count.
     zombies: Vec<ActorId>,
+    /// Told to leave: they go soon, and count as gone.
+    retired: Vec<ActorId>,
     num_changes: usize,
     log: Log,
     result: Option<Result<Outcome, Failure>>,
@@ -75,6 +77,7 @@ impl World {
             queue,
             num_encoders: pools.encoder,
             zombies: vec![],
+            retired: Vec::new(),
             num_changes: 0,
             coordinator,
             nodes,
@@ -98,9 +101,11 @@ impl World {
             .nodes
             .keys()
             .copied()
-            .filter(|actor| actor.role == Role::Encoder && !self.zombies.contains(actor))
+            .filter(|actor| {
+                actor.role == Role::Encoder && !self.zombies.contains(actor) && !self.retired.contains(actor)
+            })
             .collect();
-        if live.is_empty() || self.nodes.len() == live.len() + self.zombies.len() {
+        if live.is_empty() || !self.nodes.keys().any(|actor| actor.role != Role::Encoder) {
             // The run is ending.
             return;
         }
@@ -116,7 +121,10 @@ impl World {
                 self.zombies.push(who);
                 self.input(Input::Gone(who, "no sign of life".into()));
             }
-            2 if !last => self.input(Input::Retire(who)),
+            2 if !last => {
+                self.retired.push(who);
+                self.input(Input::Retire(who));
+            }
             _ => self.join(),
         }
     }
