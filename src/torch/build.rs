@@ -40,8 +40,20 @@ fn main() {
         .define("_GLIBCXX_USE_CXX11_ABI", "1")
         .flag("-fvisibility=hidden")
         .files(
-            ["shim", "c10d", "attention", "fused", "products", "cross_entropy", "adamw", "delta", "saved", "stream", "storage"]
-                .map(|name| format!("native/cpp/{name}.cpp")),
+            [
+                "shim",
+                "c10d",
+                "attention",
+                "fused",
+                "products",
+                "cross_entropy",
+                "adamw",
+                "delta",
+                "saved",
+                "stream",
+                "storage",
+            ]
+            .map(|name| format!("native/cpp/{name}.cpp")),
         )
         .compile("loongforge_native");
     println!("cargo:rustc-link-search=native={}", lib.display());

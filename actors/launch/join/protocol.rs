@@ -30,7 +30,11 @@ pub enum Up {
         encoders: u32,
     },
     /// To another actor, on a connection of its own: what follows are the parcels of this edge.
-    Edge { from: ActorId, to: ActorId, credit: u64 },
+    Edge {
+        from: ActorId,
+        to: ActorId,
+        credit: u64,
+    },
 }
 
 /// To an actor.

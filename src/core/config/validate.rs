@@ -145,8 +145,12 @@ impl Rules<'_> {
         });
         let listen = config.watch.listen.as_ref();
         self.broken(listen.is_some_and(|at| !at.is_local()), code::NOT_LOCAL, &["watch.listen"], || {
-            let message = format!("`watch.listen`: `{}` can be reached from other machines", listen.expect("asked above"));
-            (message, "the page is plain HTTP: serve it at 127.0.0.1:PORT or a Unix socket, and tunnel to it (`ssh -L`)")
+            let message =
+                format!("`watch.listen`: `{}` can be reached from other machines", listen.expect("asked above"));
+            (
+                message,
+                "the page is plain HTTP: serve it at 127.0.0.1:PORT or a Unix socket, and tunnel to it (`ssh -L`)",
+            )
         });
         let timeout = config.scheduler.join_timeout;
         self.broken(timeout.duration().is_zero(), code::OUT_OF_RANGE, &["scheduler.join_timeout"], || {

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Instant;
 
-use loongforge_torch::device::{Transfers, set_intra_op_threads};
+use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::model::{Decoder, ModelConfig, Targets, TextBatch, TextOptions};
 use loongforge_torch::nn::{GradBuffer, ParamStore};
-use loongforge_torch::tape::{Execution, MemoryPlanner, Policy};
+use loongforge_torch::tape::{Execution, MemoryPlanner, Policy, Transfers};
 use serde_json::json;
 use tch::{Device, Kind, Tensor};
 

@@ -1,10 +1,7 @@
-//! The machine below the tensors: threads of the CPU, copies to the host and back, and CUDA's
-//! libraries, which are loaded when asked for.
+//! The machine below the tensors: threads of the CPU, and CUDA's libraries, which are loaded when asked for.
 
 mod cuda;
 mod threads;
-mod transfers;
 
 pub use cuda::{CudaError, load_cuda};
 pub use threads::{QUIET_OPENMP, needs_relaunch, set_intra_op_threads};
-pub use transfers::{Transfer, Transfers};

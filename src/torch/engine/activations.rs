@@ -1,9 +1,8 @@
 //! Executions of one pool, under its budget for activations where it has one.
 
-use crate::device::Transfers;
 use crate::native::NativeError;
 use crate::nn::ParamStore;
-use crate::tape::{Execution, MemoryPlanner, Slot, Tape};
+use crate::tape::{Execution, MemoryPlanner, Slot, Tape, Transfers};
 use loongforge_core::config::{Memory, Size};
 use loongforge_core::engine::EngineError;
 use std::rc::Rc;

@@ -32,5 +32,5 @@ pub use memory::MemoryWatch;
 pub use op::{Arg, Op};
 pub use products::{add_product, embedding, linear};
 pub use saved::{SavedTensors, Storage, storage};
-pub use stream::{CopyStream, Mark};
 pub use storage::{allocate, release};
+pub use stream::{CopyStream, Mark};

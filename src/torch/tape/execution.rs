@@ -8,8 +8,8 @@ use super::across;
 use super::held::Source;
 use super::memory::{Measured, Memory, TapePlan};
 use super::record::{Action, Needs, Operation, ParamGrads, Policy, Slot, Tape};
+use super::transfers::Transfers;
 use crate::comm::Mesh;
-use crate::device::Transfers;
 use crate::native::{NativeError, SavedTensors, grad_into};
 use crate::nn::{GradBuffer, ParamId, ParamStore};
 

@@ -2,7 +2,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use crate::device::{Transfer, Transfers};
+use super::transfers::{Transfer, Transfers};
 use crate::native::{NativeError, SavedTensors, storage};
 
 /// Where the tensors are listed.

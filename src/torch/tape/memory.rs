@@ -9,7 +9,7 @@ use loongforge_core::schedule::cct::{Choice, MemoryPlan, Operation};
 use tch::{Device, Tensor};
 
 use super::held::{Held, Source};
-use crate::device::Transfers;
+use super::transfers::Transfers;
 use crate::native::{NativeError, storage};
 
 /// What is done with each operation of a tape, and what that was planned from.

@@ -6,8 +6,8 @@ use loongforge_core::schedule::cct::{Choice, Course, Link, MemoryPlan, Operation
 use tch::{Device, Tensor};
 
 use super::tests::{Results, TOKENS, WIDTH, assert_bit_equal, on_one_graph, params, random, tape};
+use super::transfers::Transfers;
 use super::{Execution, MemoryPlanner, Policy, TapePlan};
-use crate::device::Transfers;
 use crate::native::MemoryWatch;
 use crate::nn::ParamStore;
 

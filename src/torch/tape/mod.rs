@@ -17,9 +17,11 @@ mod planner;
 mod record;
 #[cfg(test)]
 mod tests;
+mod transfers;
 
 pub use context::{Block, RowShare, RowSplit, SumOverContext};
 pub use execution::Execution;
 pub use memory::{Measured, TapePlan};
 pub use planner::MemoryPlanner;
 pub use record::{Boundary, Custom, Exchange, KeyValues, Needs, ParamGrads, Policy, Slot, Tape};
+pub use transfers::Transfers;

@@ -12,7 +12,7 @@ use tch::Tensor;
 use super::execution::Execution;
 use super::memory::{Measured, TapePlan};
 use super::record::{Slot, Tape};
-use crate::device::Transfers;
+use super::transfers::Transfers;
 use crate::nn::ParamStore;
 
 /// Micro-batches that are measured: the first touches memory for the first time.

@@ -15,6 +15,9 @@ pub use data::{
 pub use lora::Lora;
 pub use memory::{ActivationBudget, Memory};
 pub use model::{JsonMap, Model, Moe, Mtp, Part, Recompute, Weights};
-pub use pools::{Balance, ContextAttention, DataPool, Edge, Edges, EncoderPool, FoundationPool, Placement, PoolName, Pools, Scheduler};
+pub use pools::{
+    Balance, ContextAttention, DataPool, Edge, Edges, EncoderPool, FoundationPool, Placement, PoolName, Pools,
+    Scheduler,
+};
 pub use run::{Checkpoint, Eval, Level, Log, Run, RunConfig, Watch};
 pub use train::{NonFinite, Optimizer, OptimizerType, Phase, Precision, Schedule, Train};

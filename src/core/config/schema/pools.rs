@@ -240,6 +240,12 @@ impl Default for Edges {
 
 impl Default for Scheduler {
     fn default() -> Self {
-        Self { prefetch_steps: 2, queue: 64, balance: Balance::Static, join_timeout: TimeSpan::from_secs(60), lease: TimeSpan::from_secs(5) }
+        Self {
+            prefetch_steps: 2,
+            queue: 64,
+            balance: Balance::Static,
+            join_timeout: TimeSpan::from_secs(60),
+            lease: TimeSpan::from_secs(5),
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Who did what when: spans of a few ranks over a few steps, to be drawn.
 
-use super::SimSpec;
 use super::Activity;
+use super::SimSpec;
 use super::rank::Rank;
 use crate::message::Role;
 

@@ -5,10 +5,9 @@ use std::rc::Rc;
 use serde_json::json;
 use tch::{Device, Kind, Tensor};
 
-use crate::device::Transfers;
 use crate::model::{Balance, Decoder, ModelConfig, Targets, TextBatch, TextOptions};
 use crate::nn::ParamStore;
-use crate::tape::{Execution, MemoryPlanner, Policy};
+use crate::tape::{Execution, MemoryPlanner, Policy, Transfers};
 
 const TOKENS: i64 = 24;
 
