@@ -1,4 +1,4 @@
-"""Packed training of a small Qwen3 on a CPU (B1) against transformers: same weights, documents, order and AdamW.
+"""Packed training of a Qwen3 on a CPU (B1) against transformers: same weights, documents, order and AdamW.
 
 Sides take turns in one run: ours (`loongforge run`, packs of 1,024 tokens), P0 (a plain loop over `Qwen3ForCausalLM` in padded
 micro-batches of like length, the best of several sizes), P1 (P0 under `torch.compile`) and P2 (TRL's SFTTrainer with packing). Name those you have with `--peers`.
@@ -11,8 +11,10 @@ parameters under bf16 autocast, which is the same arithmetic of products; P2 the
 """
 
 import argparse
+import concurrent.futures
 import json
 import math
+import multiprocessing
 import os
 import random
 import statistics
@@ -30,15 +32,21 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 WORDS, EOS, PACK, LR, BETAS, DECAY, CLIP = 16_000, 0, 1024, 3e-4, (0.9, 0.95), 0.1, 1.0
 
 
-def make(folder, samples, seed):
-    """A random model of 42 M parameters with a tokenizer of one token a word, and documents."""
+SIZES = {
+    "42m": {"vocab_size": WORDS + 64, "hidden_size": 512, "intermediate_size": 1664, "num_hidden_layers": 10,
+            "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64},
+    # Qwen3-0.6B
+    "0.6b": {"vocab_size": 151_936, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
+             "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128},
+}
+
+
+def make(folder, samples, seed, model_size="42m"):
+    """A random model with a tokenizer of one token a word, and documents."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     torch.manual_seed(seed)
-    config = Qwen3Config(
-        vocab_size=WORDS + 64, hidden_size=512, intermediate_size=1664, num_hidden_layers=10, num_attention_heads=8,
-        num_key_value_heads=4, head_dim=64, max_position_embeddings=2048, tie_word_embeddings=True, eos_token_id=EOS,
-    )
+    config = Qwen3Config(**SIZES[model_size], max_position_embeddings=2048, tie_word_embeddings=True, eos_token_id=EOS)
     model = Qwen3ForCausalLM(config)
     model.save_pretrained(folder / "model")
     vocabulary = {"<eos>": EOS, "<unk>": 1} | {f"{word:06d}": word + 2 for word in range(WORDS)}
@@ -80,6 +88,7 @@ def ours(args, folder, name):
 
 
 def plain(args, folder, steps, micro, compiled):
+    torch.set_num_threads(os.cpu_count())
     model = Qwen3ForCausalLM.from_pretrained(folder / "model", attn_implementation="sdpa", dtype=torch.float32).train()
     matrices = [parameter for parameter in model.parameters() if parameter.dim() >= 2]
     others = [parameter for parameter in model.parameters() if parameter.dim() < 2]
@@ -118,6 +127,7 @@ def trl(args, folder, documents):
     from transformers import TrainerCallback
     from trl import SFTConfig, SFTTrainer
 
+    torch.set_num_threads(os.cpu_count())
     times = []
 
     class Clock(TrainerCallback):
@@ -139,10 +149,18 @@ def trl(args, folder, documents):
     return {"rate": rows * PACK * fill * (len(times) - 1 - args.skip) / (times[-1] - times[args.skip]), "losses": []}
 
 
+def alone(side, *arguments):
+    """In a process of its own, so that no side keeps memory of another's."""
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(side, *arguments).result()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", type=Path, default=Path("target/release/loongforge"))
     parser.add_argument("--dtype", choices=["float32", "bf16"], default="float32")
+    parser.add_argument("--size", choices=SIZES, default="42m")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--skip", type=int, default=2, help="first steps of a round that are not timed")
     parser.add_argument("--batch", type=int, default=8, help="documents a step")
@@ -150,18 +168,18 @@ def main():
     parser.add_argument("--micro", type=int, nargs="+", default=[1, 2, 4], help="documents of a padded micro-batch, to try")
     parser.add_argument("--peers", nargs="+", default=["p0", "p1", "p2"])
     args = parser.parse_args()
-    torch.set_num_threads(os.cpu_count())
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        size, documents = make(folder, args.steps * args.batch, 1)
+        size, documents = alone(make, folder, args.steps * args.batch, 1, args.size)
         ended = [[*document, EOS] for document in documents]
         steps = [ended[at : at + args.batch] for at in range(0, len(ended), args.batch)]
-        trial = {micro: plain(args, folder, steps[: args.skip + 2], micro, False)["rate"] for micro in args.micro}
+        trial = {micro: alone(plain, args, folder, steps[: args.skip + 2], micro, False)["rate"] for micro in args.micro}
         best = max(trial, key=trial.get)
         print(f"{size / 1e6:.1f} M parameters, {args.dtype}; padded micro-batches, real tokens/s: "
               + ", ".join(f"{micro}: {rate:.0f}" for micro, rate in trial.items()), flush=True)
-        sides = {"ours": lambda: ours(args, folder, "ours"), "p0": lambda: plain(args, folder, steps, best, False),
-                 "p1": lambda: plain(args, folder, steps, best, True), "p2": lambda: trl(args, folder, ended)}
+        sides = {"ours": lambda: ours(args, folder, "ours"), "p0": lambda: alone(plain, args, folder, steps, best, False),
+                 "p1": lambda: alone(plain, args, folder, steps, best, True),
+                 "p2": lambda: alone(trl, args, folder, ended)}
         found = {name: [] for name in ["ours", *args.peers]}
         for _ in range(args.rounds):
             for name in found:

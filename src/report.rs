@@ -99,6 +99,7 @@ impl Report {
             mfu: self.utilization.as_ref().map(|utilization| utilization.mfu(summary, seconds)),
             aux_loss: summary.routing.as_ref().and_then(|routing| routing.aux_loss),
             z_loss: summary.routing.as_ref().and_then(|routing| routing.z_loss),
+            indexer_loss: summary.routing.as_ref().and_then(|routing| routing.indexer_loss),
             expert_loads: summary.routing.as_ref().map_or(Vec::new(), |routing| routing.loads.clone()),
             ledger: summary.ledger.to_string(),
             skipped: !summary.applied,

@@ -97,7 +97,7 @@ pub struct StepReport {
     pub timings: Timings,
 }
 
-/// What the routers of a mixture of experts did in a step.
+/// What the routers of a mixture of experts did in a step, and the indexers beside them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RoutingReport {
     /// Load-balancing loss, unweighted: this replica's share of the mean over the step's targets. `None` where it is
@@ -105,6 +105,8 @@ pub struct RoutingReport {
     pub aux_loss: Option<f64>,
     /// Router z-loss, in the same way.
     pub z_loss: Option<f64>,
+    /// What the indexers of sparse attention have yet to learn (a divergence a token, summed over layers), in the same way.
+    pub indexer_loss: Option<f64>,
     /// For each set of experts, in the order of the layers; over the whole pool, the same from each replica.
     pub loads: Vec<ExpertLoads>,
 }

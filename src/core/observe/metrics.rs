@@ -48,6 +48,10 @@ pub struct StepMetrics {
     pub aux_loss: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub z_loss: Option<f64>,
+    /// Divergence of what the indexers of sparse attention choose from what attention looks at: of a token, summed over
+    /// layers; unweighted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub indexer_loss: Option<f64>,
     /// Tokens of each expert, layer by layer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub expert_loads: Vec<ExpertLoads>,
@@ -86,7 +90,12 @@ impl StepMetrics {
         ]
         .map(|(name, value)| (name.into(), value))
         .into();
-        let some = [("speed/mfu", self.mfu), ("moe/aux_loss", self.aux_loss), ("moe/z_loss", self.z_loss)];
+        let some = [
+            ("speed/mfu", self.mfu),
+            ("moe/aux_loss", self.aux_loss),
+            ("moe/z_loss", self.z_loss),
+            ("attention/indexer_loss", self.indexer_loss),
+        ];
         scalars.extend(some.into_iter().filter_map(|(name, value)| Some((name.into(), value?))));
         for (pool, cost) in [("encoder", self.encoder_cost), ("foundation", self.foundation_cost)] {
             let of = |(what, value)| (format!("cost/{pool}_{what}").into(), value);

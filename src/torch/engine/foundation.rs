@@ -363,7 +363,7 @@ impl FoundationPart {
                 let mut report = step.routing.reduce(&self.expert_sets, &self.pool, device)?;
                 // Ranks that compute the same row have the same losses.
                 if !self.stages.counts_loss() {
-                    (report.aux_loss, report.z_loss) = (None, None);
+                    (report.aux_loss, report.z_loss, report.indexer_loss) = (None, None, None);
                 }
                 Ok(Some(report))
             }

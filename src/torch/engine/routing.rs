@@ -17,6 +17,7 @@ pub(super) struct StepRouting {
     loads: Vec<Option<Tensor>>,
     aux_loss: Option<Tensor>,
     z_loss: Option<Tensor>,
+    indexer_loss: Option<Tensor>,
 }
 
 impl StepRouting {
@@ -29,8 +30,14 @@ impl StepRouting {
             add(&mut self.loads[place.expect("the model has these experts")], run.value(routed.counts));
         }
         let losses = &routing.losses;
-        for (sum, slot) in [(&mut self.aux_loss, losses.aux), (&mut self.z_loss, losses.z)] {
-            slot.into_iter().for_each(|slot| add(sum, &(run.value(slot) * losses.share)));
+        let of_rows = |slot: Option<_>| slot.map(|slot| (slot, losses.share));
+        let all = [
+            (&mut self.aux_loss, of_rows(losses.aux)),
+            (&mut self.z_loss, of_rows(losses.z)),
+            (&mut self.indexer_loss, losses.indexers),
+        ];
+        for (sum, part) in all {
+            part.into_iter().for_each(|(slot, share)| add(sum, &(run.value(slot) * share)));
         }
     }
 
@@ -56,7 +63,12 @@ impl StepRouting {
             tokens: of_host.by_ref().take(set.num_experts as usize).collect(),
         });
         let read = |sum: &Option<Tensor>| sum.as_ref().map(|sum| sum.double_value(&[]));
-        Ok(RoutingReport { loads: loads.collect(), aux_loss: read(&self.aux_loss), z_loss: read(&self.z_loss) })
+        Ok(RoutingReport {
+            loads: loads.collect(),
+            aux_loss: read(&self.aux_loss),
+            z_loss: read(&self.z_loss),
+            indexer_loss: read(&self.indexer_loss),
+        })
     }
 
     /// Moves the balancing biases by `rate` against the reduced loads.
@@ -104,20 +116,21 @@ mod tests {
         for (text, media, share) in [([4i64, 0, 2], None, 0.25), ([4, 1, 1], Some([0i64, 5, 0]), 0.75)] {
             let mut tape = Tape::new();
             let (counts, of_media, aux) = (tape.input(false), tape.input(false), tape.input(false));
+            let indexers = tape.input(false);
             let routed = |media, counts| RoutedExperts { layer: "layer 1".to_owned(), media, counts, outputs: None };
             let mut experts = vec![routed(false, counts)];
             experts.extend(media.map(|_| routed(true, of_media)));
-            let mut inputs = vec![(counts, Tensor::from_slice(&text)), (aux, Tensor::from(2f32))];
+            let mut inputs = vec![(counts, Tensor::from_slice(&text)), (aux, Tensor::from(2f32)), (indexers, Tensor::from(8f32))];
             inputs.extend(media.map(|media| (of_media, Tensor::from_slice(&media))));
             let run = Execution::forward_only(Rc::new(tape), params.clone(), inputs);
-            let losses = RouterLosses { aux: Some(aux), z: None, share };
+            let losses = RouterLosses { aux: Some(aux), z: None, indexers: Some((indexers, share / 4.0)), share };
             step.add(&sets, &Routing { losses, experts }, &run);
         }
         let pool = Pool::new(params, ProcessGroup::single(), Lanes::PerReplica, None).unwrap();
         let report = step.reduce(&sets, &pool, Device::Cpu).unwrap();
         let loads: Vec<_> = report.loads.iter().map(|loads| (loads.layer.as_str(), loads.tokens.clone())).collect();
         assert_eq!(loads, [("layer 1", vec![8, 1, 3]), ("layer 1 media", vec![0, 5, 0])]);
-        assert_eq!((report.aux_loss, report.z_loss), (Some(2.0), None));
+        assert_eq!((report.aux_loss, report.z_loss, report.indexer_loss), (Some(2.0), None, Some(2.0)));
         step.balance(&sets, 0.5);
         assert_eq!(Vec::<f32>::try_from(&bias).unwrap(), [-0.5, 0.5, 0.5]);
     }

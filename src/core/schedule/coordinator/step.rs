@@ -152,7 +152,12 @@ impl InFlight {
         let mut reports = of_pool.filter_map(|(_, report)| report.routing.clone());
         let mut whole = reports.next()?;
         for other in reports {
-            for (sum, part) in [(&mut whole.aux_loss, other.aux_loss), (&mut whole.z_loss, other.z_loss)] {
+            let parts = [
+                (&mut whole.aux_loss, other.aux_loss),
+                (&mut whole.z_loss, other.z_loss),
+                (&mut whole.indexer_loss, other.indexer_loss),
+            ];
+            for (sum, part) in parts {
                 *sum = sum.zip(part).map(|(sum, part)| sum + part).or(*sum).or(part);
             }
             for loads in other.loads {

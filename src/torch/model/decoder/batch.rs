@@ -76,6 +76,8 @@ pub struct RouterLosses {
     pub aux: Option<Slot>,
     /// The sum over layers of the mean z-loss.
     pub z: Option<Slot>,
+    /// The sum over layers and tokens of the indexers' losses, and what makes it this micro-batch's part of the step's mean.
+    pub indexers: Option<(Slot, f64)>,
     /// The part of the step's targets that the micro-batch has, by which its losses count in the step's.
     pub share: f64,
 }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use tch::{Kind, Tensor};
 
-use super::batch::{Routing, Targets, TextBatch, TextOptions, TextTape};
+use super::batch::{RouterLosses, Routing, Targets, TextBatch, TextOptions, TextTape};
 use super::moe::Recording;
 use super::mtp::counted;
 use super::regions::{FeatureRows, TokenTable};
@@ -128,9 +128,15 @@ impl Decoder {
         }
         made.mixer_losses = mixer_losses;
         made.mixer_losses.extend(recording.mixer_losses.take().unwrap_or_default());
-        let weight = self.config.indexer_loss_coef * share / num_tokens.max(1) as f64;
-        others.extend(before.mixers.iter().chain(&made.mixer_losses).map(|slot| (*slot, weight)));
-        made.routing = recording.finish().map(|routing| Routing { losses, ..routing });
+        let sums: Vec<Slot> = before.mixers.into_iter().chain(made.mixer_losses.iter().copied()).collect();
+        let indexers = (!sums.is_empty()).then(|| {
+            let sum = carry_scalar(tape, "mixer losses", &sums, self.device);
+            tape.keep(sum);
+            (sum, share / num_tokens.max(1) as f64)
+        });
+        others.extend(indexers.map(|(sum, share)| (sum, self.config.indexer_loss_coef * share)));
+        made.routing =
+            recording.finish().map(|routing| Routing { losses: RouterLosses { indexers, ..losses }, ..routing });
         made.loss = Some(total(tape, loss, &[heads, others].concat()));
         made.hidden = hidden;
         made

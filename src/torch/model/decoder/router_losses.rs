@@ -66,6 +66,7 @@ impl Recording {
         RouterLosses {
             aux: one("load balancing loss", &choices, Box::new(aux)),
             z: one("router z-loss", &z, Box::new(mean)),
+            indexers: None,
             share,
         }
     }
