@@ -49,7 +49,7 @@ pub fn calibrate(runs: &[std::path::PathBuf]) -> anyhow::Result<Calibration> {
         for step in 0..metrics.last().map_or(0, |metrics| metrics.step + 1) {
             let formed = stream.form(&mut batches)?;
             let Some(metrics) = counted.iter().find(|metrics| metrics.step == step) else { continue };
-            let plan = plan_step(spec, StepId(step), &formed.batch, formed.cursor)
+            let plan = plan_step(spec, StepId(step), formed.batch, formed.cursor)
                 .with_context(|| format!("{}: step {step}", run.display()))?;
             if plan.num_tokens() as u64 != metrics.tokens {
                 bail!(

@@ -20,7 +20,7 @@ impl Case {
         let mut plans = Vec::new();
         for step in 0..args.steps.unwrap_or(PLANNED_STEPS).min(self.coordinator.steps) {
             let formed = stream.form(&mut batches)?;
-            plans.push(plan_step(&self.coordinator.plan, StepId(step), &formed.batch, formed.cursor)?);
+            plans.push(plan_step(&self.coordinator.plan, StepId(step), formed.batch, formed.cursor)?);
         }
         print!("{}", self.pools());
         plans.iter().for_each(|plan| print!("{}", self.step(plan)));

@@ -5,7 +5,12 @@
 mod laws;
 
 use laws::{Arguments, Draw, spread};
-use loongforge_core::schedule::{CostModel, PackLimits, balance, loads_of, pack_lengths, sorted_rows};
+use loongforge_core::config::Schedule;
+use loongforge_core::message::{SampleId, SampleMeta, StepId};
+use loongforge_core::schedule::{
+    Batch, CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits, PlanSpec, StreamPacker, balance, loads_of,
+    pack_lengths, plan_step, sorted_rows,
+};
 use std::time::Instant;
 
 const MAX_TOKENS: usize = 32768;
@@ -20,6 +25,7 @@ fn main() {
         for &ranks in &arguments.ranks {
             samples(&arguments, law, ranks, cost);
             packs(law, ranks, cost);
+            plans(law, ranks, cost);
         }
     }
 }
@@ -92,6 +98,81 @@ fn packs(law: &str, ranks: usize, cost: CostModel) {
         over_mean(&sample_costs, ranks, &replica_of),
         tokens / room,
     );
+}
+
+/// What a run does, replicas meeting once a step: samples packed within the step, 97 % of the room of four packs a replica,
+/// in packs of any length; full packs of a stream, four a replica; and 1 % fewer of them.
+fn plans(law: &str, ranks: usize, cost: CostModel) {
+    let room = ranks * MICRO_BATCHES;
+    let samples: Vec<SampleMeta> =
+        draw(law, room * 11 / 10).iter().zip(0..).map(|(&length, id)| sample(id, length)).collect();
+    let mut left = room * MAX_TOKENS * 97 / 100;
+    let fits = |sample: &&SampleMeta| {
+        left = left.saturating_sub(sample.num_tokens as usize);
+        left > 0
+    };
+    let step = samples.iter().take_while(fits).cloned().collect();
+    let mut packer = StreamPacker::new(PackLimits::tokens(MAX_TOKENS), 4096);
+    let mut stream = Vec::new();
+    for sample in &samples {
+        packer.push(sample.clone()).expect("a sample fits a pack");
+        stream.extend(std::iter::from_fn(|| packer.pop()));
+    }
+    // The end of the stream is not held back.
+    packer.finish();
+    stream.extend(std::iter::from_fn(|| packer.pop()));
+    stream.truncate(room);
+    let fewer = stream[..room - room.div_ceil(100)].to_vec();
+    let batches = [("step", Batch::Samples(step)), ("stream", Batch::Packs(stream)), ("fewer", Batch::Packs(fewer))];
+    for (mode, batch) in batches {
+        let tokens: usize = batch.samples().map(|sample| sample.num_tokens as usize).sum();
+        let start = Instant::now();
+        let plan = plan_step(&spec(ranks, cost), StepId(0), batch, SampleId(0)).expect("a plan");
+        let ms = start.elapsed().as_secs_f64() * 1e3;
+        let costs: Vec<u64> =
+            plan.packs.iter().map(|pack| pack.samples.iter().map(|sample| cost.sample(sample)).sum()).collect();
+        let replica_of: Vec<usize> = plan.packs.iter().map(|pack| pack.replica as usize).collect();
+        println!(
+            r#"{{"what": "plan", "law": "{law}", "ranks": {ranks}, "mode": "{mode}", "packs": {}, "fill": {:.4}, "step": {:.4}, "bound": {:.4}, "ms": {ms:.3}}}"#,
+            costs.len(),
+            tokens as f64 / (room * MAX_TOKENS) as f64,
+            over_mean(&costs, ranks, &replica_of),
+            bound(costs, ranks, mode == "step"),
+        );
+    }
+}
+
+/// The least that there could be of dearest over mean: of whole packs, as many to a replica as are needed, or, where
+/// packs can be made otherwise, of the mean alone.
+fn bound(mut costs: Vec<u64>, ranks: usize, is_free: bool) -> f64 {
+    costs.sort_unstable();
+    let mean = costs.iter().sum::<u64>() as f64 / ranks as f64;
+    let most = costs.len().div_ceil(ranks);
+    // Others hold `most` each at best, so the dearest pack is not alone.
+    let beside = costs.len().saturating_sub(most * (ranks - 1) + 1);
+    let least = costs.last().copied().unwrap_or(0) + costs.iter().take(beside).sum::<u64>();
+    if is_free { 1.0 } else { (least as f64 / mean).max(1.0) }
+}
+
+fn sample(id: u64, num_tokens: u32) -> SampleMeta {
+    let (items, documents) = (Vec::new(), Vec::new());
+    SampleMeta { id: SampleId(id), owner: 0, num_tokens, num_targets: num_tokens, items, documents }
+}
+
+fn spec(ranks: usize, cost: CostModel) -> PlanSpec {
+    PlanSpec {
+        pack: PackLimits::tokens(MAX_TOKENS),
+        cost,
+        encoder_cost: CostModel::patches(),
+        learning_rate: LearningRate { peak: 1e-3, min: 0.0, schedule: Schedule::Cosine, warmup_steps: 0, steps: 1 },
+        foundation_replicas: ranks as u32,
+        replica_ranks: 1,
+        encoder_replicas: 0,
+        num_lanes: 1,
+        colocated: false,
+        shape: ModelShape { hidden_size: 2048, bytes_per_patch: 1, bytes_per_feature: 1 },
+        credits: EdgeCredits { pixels: u64::MAX, tokens: u64::MAX, features: u64::MAX },
+    }
 }
 
 /// Lengths that fill that many packs.

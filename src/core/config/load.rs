@@ -61,10 +61,18 @@ pub fn load(file: &Path, overrides: &[String], env: impl Iterator<Item = (String
 /// # Errors
 /// As [`load`].
 pub fn load_text(text: &str) -> Result<Loaded, Report> {
+    load_text_with(text, &[])
+}
+
+/// [`load_text`] with overrides.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_text_with(text: &str, overrides: &[String]) -> Result<Loaded, Report> {
     let file = Path::new("config text");
     let mut sources = Sources::default();
     let root = parse(file, text, &mut sources);
-    load_root(file, root, &[], &BTreeMap::new(), sources)
+    load_root(file, root, overrides, &BTreeMap::new(), sources)
 }
 
 fn load_root(

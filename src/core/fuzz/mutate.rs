@@ -19,6 +19,7 @@ fn animations() {
 #[test]
 fn configs() {
     try_out("config");
+    try_out("overrides");
 }
 
 #[test]
@@ -47,6 +48,11 @@ fn sources() {
     try_out("archive");
     try_out("json");
     try_out("parquet");
+}
+
+#[test]
+fn states() {
+    try_out("state");
 }
 
 #[test]

@@ -17,7 +17,7 @@ const BYTES_PER_TOKEN: u64 = 5 * 8;
 ///
 /// # Errors
 /// A sample longer than a pack, a batch without targets, or an edge whose credit one pack exceeds.
-pub fn plan_step(spec: &PlanSpec, step: StepId, batch: &Batch, cursor: SampleId) -> Result<StepPlan, PlanError> {
+pub fn plan_step(spec: &PlanSpec, step: StepId, batch: Batch, cursor: SampleId) -> Result<StepPlan, PlanError> {
     let max_tokens = spec.pack.max_tokens;
     if let Some(sample) = batch.samples().find(|sample| sample.num_tokens as usize > max_tokens) {
         return Err(PlanError::SampleTooLong { sample: sample.id, num_tokens: sample.num_tokens, max_tokens });
@@ -44,16 +44,18 @@ pub fn plan_step(spec: &PlanSpec, step: StepId, batch: &Batch, cursor: SampleId)
 }
 
 /// Packs on replicas, in the order in which the replicas compute them.
-fn place(spec: &PlanSpec, step: StepId, batch: &Batch) -> Vec<Pack> {
+fn place(spec: &PlanSpec, step: StepId, batch: Batch) -> Vec<Pack> {
     let num_replicas = spec.foundation_replicas.max(1) as usize;
-    let packs: Vec<Vec<&SampleMeta>> = match batch {
+    let packs: Vec<Vec<SampleMeta>> = match batch {
         Batch::Samples(samples) => {
-            let packs = pack(samples, spec.pack, spec.cost, num_replicas);
-            packs.into_iter().map(|pack| pack.into_iter().map(|item| &samples[item]).collect()).collect()
+            let packs = pack(&samples, spec.pack, spec.cost, num_replicas);
+            let mut samples: Vec<Option<SampleMeta>> = samples.into_iter().map(Some).collect();
+            let mut take = |item: usize| samples[item].take().expect("a sample is in one pack");
+            packs.into_iter().map(|pack| pack.into_iter().map(&mut take).collect()).collect()
         }
-        Batch::Packs(packs) => packs.iter().map(|pack| pack.iter().collect()).collect(),
+        Batch::Packs(packs) => packs,
     };
-    let price = |pack: &Vec<&SampleMeta>| pack.iter().map(|sample| spec.cost.sample(sample)).sum::<u64>();
+    let price = |pack: &Vec<SampleMeta>| pack.iter().map(|sample| spec.cost.sample(sample)).sum::<u64>();
     let costs: Vec<u64> = packs.iter().map(price).collect();
     let room = Room { weight: 0, count: packs.len().div_ceil(num_replicas) };
     let free = vec![0; packs.len()];
@@ -66,13 +68,13 @@ fn place(spec: &PlanSpec, step: StepId, batch: &Batch) -> Vec<Pack> {
     }
     queues.iter_mut().for_each(hide_encoders);
 
-    let mut placed = Vec::new();
+    let mut placed = Vec::with_capacity(costs.len());
     let longest = queues.iter().map(Vec::len).max().unwrap_or(0);
-    for slot in 0..longest {
-        for (replica, queue) in queues.iter().enumerate() {
-            if let Some(pack) = queue.get(slot) {
+    let mut queues: Vec<_> = queues.into_iter().map(Vec::into_iter).collect();
+    for _ in 0..longest {
+        for (replica, queue) in queues.iter_mut().enumerate() {
+            if let Some(samples) = queue.next() {
                 let id = PackId { step, index: placed.len() as u32 };
-                let samples = pack.iter().map(|&sample| sample.clone()).collect();
                 placed.push(Pack { id, replica: replica as u32, samples });
             }
         }
@@ -81,8 +83,8 @@ fn place(spec: &PlanSpec, step: StepId, batch: &Batch) -> Vec<Pack> {
 }
 
 /// Text-only packs first, while the encoders begin, and last, while their backward ends; the others in between.
-fn hide_encoders(queue: &mut Vec<Vec<&SampleMeta>>) {
-    let is_text = |pack: &Vec<&SampleMeta>| pack.iter().all(|sample| sample.items.is_empty());
+fn hide_encoders(queue: &mut Vec<Vec<SampleMeta>>) {
+    let is_text = |pack: &Vec<SampleMeta>| pack.iter().all(|sample| sample.items.is_empty());
     let (mut first, media): (Vec<_>, Vec<_>) = std::mem::take(queue).into_iter().partition(is_text);
     let last = first.split_off(first.len().div_ceil(2));
     queue.extend(first.into_iter().chain(media).chain(last));

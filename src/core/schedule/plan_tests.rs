@@ -23,7 +23,7 @@ fn spec() -> PlanSpec {
 }
 
 fn plan(spec: &PlanSpec, step: StepId, samples: &[SampleMeta], cursor: SampleId) -> Result<StepPlan, PlanError> {
-    plan_step(spec, step, &Batch::Samples(samples.to_vec()), cursor)
+    plan_step(spec, step, Batch::Samples(samples.to_vec()), cursor)
 }
 
 fn sample(id: u64, num_tokens: u32, grids: &[(u32, u32)]) -> SampleMeta {

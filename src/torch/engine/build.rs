@@ -5,6 +5,7 @@ use super::elastic::Membership;
 use super::encoder::EncoderPart;
 use super::family::Families;
 use super::foundation::FoundationPart;
+use super::spill::Spill;
 use super::stages::Stages;
 use super::torch_engine::{Exports, TorchEngine};
 use super::trained::{lora_config, trained};
@@ -89,13 +90,21 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
             let key = "memory.activation_budget.encoder";
             let activations = Activations::new(&spec.config.memory, key, budget, device)?;
             let part = EncoderPart::new(spec.me.index, model, pool, membership).with_activations(activations);
-            Some(part.with_cache(pools.encoder.cache.bytes()))
+            Some(part.with_cache(pools.encoder.cache.bytes()).with_spill(spill(&spec.config)?))
         }
         _ => None,
     };
     let foundation = if spec.me.role == Role::Foundation { Some(build_foundation(spec, device)?) } else { None };
     let first_step = spec.resume.as_ref().map_or(StepId(0), |(_, step)| *step);
     Ok(TorchEngine::new(encoder, foundation, exports, first_step))
+}
+
+/// The file that features go to which an encoder's cache has no memory for.
+fn spill(config: &RunConfig) -> Result<Option<Spill>, EngineError> {
+    let bytes = config.pools.encoder.spill.bytes();
+    let folder = &config.run.dir;
+    let file = (bytes > 0).then(|| Spill::new(folder, bytes)).transpose();
+    file.map_err(|error| format!("pools.encoder.spill: a file in {}: {error}", folder.display()).into())
 }
 
 /// This rank's part of the foundation.

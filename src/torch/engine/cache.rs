@@ -1,6 +1,7 @@
 //! Features that a frozen encoder has made, by the content of their media item: every epoch shows the same pictures again.
 //! Not for encoders that are trained, whose features change with every step.
 
+use super::spill::Spill;
 use loongforge_core::message::Grid;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
@@ -25,7 +26,8 @@ impl Key {
     }
 }
 
-/// Features of the items that were used last, as many as `capacity` bytes hold, in host memory.
+/// Features of the items that were used last, as many as `capacity` bytes hold, in host memory; of what makes room for them, as
+/// much as a file holds.
 pub(super) struct FeatureCache {
     capacity: u64,
     bytes: u64,
@@ -33,6 +35,7 @@ pub(super) struct FeatureCache {
     /// The item used longest ago comes first.
     order: BTreeMap<u64, Key>,
     num_uses: u64,
+    spill: Option<Spill>,
 }
 
 struct Entry {
@@ -43,12 +46,17 @@ struct Entry {
 
 impl FeatureCache {
     pub fn new(capacity: u64) -> Self {
-        Self { capacity, bytes: 0, entries: HashMap::new(), order: BTreeMap::new(), num_uses: 0 }
+        Self { capacity, bytes: 0, entries: HashMap::new(), order: BTreeMap::new(), num_uses: 0, spill: None }
+    }
+
+    /// With a file for what finds no room.
+    pub fn with_spill(self, spill: Spill) -> Self {
+        Self { spill: Some(spill), ..self }
     }
 
     /// All levels of an item's features, `[features, width]` each.
     pub fn get(&mut self, key: &Key) -> Option<Vec<Tensor>> {
-        let entry = self.entries.get_mut(key)?;
+        let Some(entry) = self.entries.get_mut(key) else { return self.spill.as_ref()?.get(key) };
         self.num_uses += 1;
         self.order.remove(&entry.used);
         entry.used = self.num_uses;
@@ -56,17 +64,23 @@ impl FeatureCache {
         Some(entry.features.iter().map(Tensor::shallow_clone).collect())
     }
 
-    /// Keeps an item's features; what was used longest ago makes room. What is larger than the whole cache is not kept.
+    /// Keeps an item's features; what was used longest ago makes room, and goes to the file if there is one, as does what is
+    /// larger than the whole memory.
     pub fn insert(&mut self, key: Key, features: &[Tensor]) {
         let size = |tensor: &Tensor| (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64;
         let bytes = features.iter().map(size).sum();
-        if bytes > self.capacity || self.entries.contains_key(&key) {
+        if self.entries.contains_key(&key) {
+            return;
+        }
+        if bytes > self.capacity {
+            self.spill.iter_mut().for_each(|spill| spill.insert(key, features));
             return;
         }
         while self.bytes + bytes > self.capacity {
             let (_, oldest) = self.order.pop_first().expect("bytes are of entries");
             let gone = self.entries.remove(&oldest).expect("what has an order has an entry");
             self.bytes -= gone.bytes;
+            self.spill.iter_mut().for_each(|spill| spill.insert(oldest, &gone.features));
         }
         // A copy: a view would hold the whole unit's memory.
         let features = features.iter().map(|tensor| tensor.detach().to_device(Device::Cpu).copy()).collect();
@@ -116,5 +130,18 @@ mod tests {
         assert_eq!(Vec::<f32>::try_from(&kept[0]).unwrap(), [1.0; 4]);
         cache.insert(key(4.0), &[Tensor::zeros([11], (Kind::Float, Device::Cpu))]);
         assert!(cache.get(&key(4.0)).is_none() && cache.get(&key(3.0)).is_some());
+    }
+
+    #[test]
+    fn what_makes_room_goes_to_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut cache = FeatureCache::new(16).with_spill(Spill::new(folder.path(), 36).unwrap());
+        for value in [1.0, 2.0, 3.0, 4.0] {
+            cache.insert(key(value), &[Tensor::from_slice(&[value; 4])]);
+        }
+        let mut kept = |value: f32| cache.get(&key(value)).map(|kept| Vec::<f32>::try_from(&kept[0]).unwrap());
+        // The fourth lies in memory, the first two in the file, which has no room for the third.
+        assert_eq!([1.0, 2.0, 4.0].map(&mut kept), [1.0, 2.0, 4.0].map(|value| Some(vec![value; 4])));
+        assert_eq!(kept(3.0), None);
     }
 }

@@ -3,6 +3,7 @@
 use super::activations::Activations;
 use super::buffer::TorchBuffer;
 use super::cache::{FeatureCache, Key, stack};
+use super::spill::Spill;
 use super::elastic::Membership;
 use super::parts::Parts;
 use crate::model::EncoderModel;
@@ -87,6 +88,15 @@ impl EncoderPart {
     pub fn with_cache(self, bytes: u64) -> Self {
         let cache = (bytes > 0 && !self.pool.is_trained()).then(|| FeatureCache::new(bytes));
         Self { cache, ..self }
+    }
+
+    /// With a file for what the cache has no memory for.
+    pub(super) fn with_spill(mut self, spill: Option<Spill>) -> Self {
+        self.cache = self.cache.take().map(|cache| match spill {
+            Some(spill) => cache.with_spill(spill),
+            None => cache,
+        });
+        self
     }
 
     /// Takes the units that were given to this encoder in place of who has left, and steps that it has not heard of.

@@ -15,6 +15,7 @@ mod family;
 mod foundation;
 mod parts;
 mod routing;
+mod spill;
 mod stages;
 mod torch_engine;
 mod trained;

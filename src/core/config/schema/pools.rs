@@ -47,6 +47,8 @@ pub struct EncoderPool {
     pub zero: usize,
     /// Bytes of features that each actor keeps where the whole pool is frozen: a picture that comes again is not encoded again. 0: none.
     pub cache: Size,
+    /// Bytes of features that have no room in `cache`, where that is above 0: they are kept in a file in `run.dir` that goes with the process. 0: none.
+    pub spill: Size,
     /// Encoders may die, join and be let go while the run goes on; not where they are split or share out state.
     pub elastic: bool,
     /// How long a run whose last encoder has died waits for another one; frozen encoders only: what trained ones have
@@ -207,6 +209,7 @@ impl Default for EncoderPool {
             tensor_parallel: 1,
             zero: 0,
             cache: Size::from_mib(0),
+            spill: Size::from_mib(0),
             elastic: true,
             grace: TimeSpan::from_secs(300),
         }

@@ -1,6 +1,7 @@
 //! Items that are wanted group after group, shared out to lanes.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::ops::Range;
 
 /// Consecutive items of one group, on one lane.
@@ -21,27 +22,30 @@ pub(crate) struct Chunk {
 /// no schedule ends all groups up to it before `(load + cost) / lanes`.
 pub(crate) fn by_deadline(groups: &[Vec<u64>], num_lanes: usize, overhead: u64, max_chunks: usize) -> Vec<Chunk> {
     let mut loads = vec![0_u64; num_lanes];
-    let mut by_load: BTreeSet<(u64, usize)> = (0..num_lanes).map(|lane| (0, lane)).collect();
-    let (mut chunks, mut pieces) = (Vec::new(), Vec::new());
+    let mut by_load: BinaryHeap<Reverse<(u64, usize)>> = (0..num_lanes).map(|lane| Reverse((0, lane))).collect();
+    let (mut chunks, mut lanes) = (Vec::new(), Vec::new());
     for (group, costs) in groups.iter().enumerate() {
         // What a lane cannot take in time no busier one can: as many lanes as items are enough.
         let most = max_chunks.max(1).min(costs.len());
-        let lanes: Vec<usize> = by_load.iter().take(most).map(|&(_, lane)| lane).collect();
+        lanes.clear();
+        lanes.extend(std::iter::from_fn(|| by_load.pop()).take(most).map(|Reverse((_, lane))| lane));
         let Some(&lightest) = lanes.first() else { continue };
-        let (mut low, mut high) = (loads[lightest], loads[lightest] + overhead + costs.iter().sum::<u64>());
+        // The largest item is somewhere; all of them on one lane are one way.
+        let begin = loads[lightest] + overhead;
+        let largest = costs.iter().copied().max().unwrap_or(0);
+        let (mut low, mut high) = (begin + largest, begin + costs.iter().sum::<u64>());
         while low < high {
             let end = low + (high - low) / 2;
             if cut(costs, &lanes, &loads, overhead, end, |_, _| {}) { high = end } else { low = end + 1 }
         }
-        pieces.clear();
-        let all = cut(costs, &lanes, &loads, overhead, low + overhead, |lane, items| pieces.push((lane, items)));
+        let first = chunks.len();
+        let piece = |lane, items| chunks.push(Chunk { group, items, lane });
+        let all = cut(costs, &lanes, &loads, overhead, low + overhead, piece);
         assert!(all, "one lane can take all");
-        for (lane, items) in pieces.drain(..) {
-            by_load.remove(&(loads[lane], lane));
-            loads[lane] += overhead + costs[items.clone()].iter().sum::<u64>();
-            by_load.insert((loads[lane], lane));
-            chunks.push(Chunk { group, items, lane });
+        for Chunk { items, lane, .. } in &chunks[first..] {
+            loads[*lane] += overhead + costs[items.clone()].iter().sum::<u64>();
         }
+        by_load.extend(lanes.iter().map(|&lane| Reverse((loads[lane], lane))));
     }
     chunks
 }
@@ -75,6 +79,7 @@ fn cut(
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     proptest! {
         #[test]

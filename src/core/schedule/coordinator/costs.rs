@@ -108,13 +108,14 @@ impl StepBalance {
     /// As planned.
     pub fn of(spec: &PlanSpec, plan: &StepPlan) -> Self {
         let room = plan.packs.len() * spec.pack.max_tokens;
-        let mut encoders: BTreeMap<u32, u128> = BTreeMap::new();
+        let num_encoders = plan.units.iter().map(|unit| unit.encoder as usize + 1).max().unwrap_or(0);
+        let mut encoders: Vec<Option<u128>> = vec![None; num_encoders];
         for unit in &plan.units {
             let cost = unit.items.iter().map(|item| u128::from(spec.encoder_cost.item(&item.meta)));
-            *encoders.entry(unit.encoder).or_default() += cost.sum::<u128>();
+            *encoders[unit.encoder as usize].get_or_insert(0) += cost.sum::<u128>();
         }
-        // Who has nothing to do counts in the mean.
-        let mut encoders: Vec<u128> = encoders.into_values().collect();
+        // Numbers without units are of encoders that have left, or have nothing to do: those count in the mean.
+        let mut encoders: Vec<u128> = encoders.into_iter().flatten().collect();
         encoders.resize(encoders.len().max(spec.encoder_replicas as usize), 0);
         let mut foundations = vec![0; spec.foundation_replicas as usize];
         for pack in &plan.packs {

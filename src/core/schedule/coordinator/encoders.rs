@@ -69,6 +69,11 @@ impl Encoders {
         &self.members
     }
 
+    pub fn is_member(&self, index: u32) -> bool {
+        // As long as nobody came or went, ranks are indices.
+        self.members.get(index as usize) == Some(&index) || self.members.contains(&index)
+    }
+
     /// Members that can be given units: they have the parameters, or parameters do not change.
     pub fn workers(&self) -> &[u32] {
         if self.trained { &self.members[..self.num_current] } else { &self.members }

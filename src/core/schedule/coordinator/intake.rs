@@ -12,6 +12,8 @@ const MIN_SEEN: u64 = 100;
 /// Most positions of a window that are read again.
 const MAX_AGAIN: usize = 512;
 
+type Answer = Result<SampleMeta, BadSample>;
+
 pub(super) struct Intake {
     num_data: u64,
     max_windows: usize,
@@ -26,8 +28,10 @@ pub(super) struct Intake {
     requested: u64,
     /// Windows that each data actor has not answered, oldest first.
     unanswered: Vec<VecDeque<Window>>,
-    /// Answers that are not taken.
-    answered: BTreeMap<u64, Result<SampleMeta, BadSample>>,
+    /// Answers that are not taken, from `cursor` on.
+    answered: VecDeque<Option<Answer>>,
+    /// Answers to positions before it.
+    again: BTreeMap<u64, Answer>,
     batches: Batches,
     num_seen: u64,
     num_bad: u64,
@@ -79,7 +83,8 @@ impl Intake {
             cursor: spec.state.cursor.0,
             requested: spec.state.cursor.0,
             unanswered: vec![VecDeque::new(); spec.pools.data as usize],
-            answered: BTreeMap::new(),
+            answered: VecDeque::new(),
+            again: BTreeMap::new(),
             batches: Batches::new(spec),
             num_seen: 0,
             num_bad: 0,
@@ -131,7 +136,7 @@ impl Intake {
             if !whole {
                 return Err(format!("measured position {position}, whose documents are not as long as it is"));
             }
-            if !asked || self.answered.insert(position.0, answer).is_some() {
+            if !asked || self.keep(position.0, answer).is_some() {
                 return Err(format!("measured position {position}, not once or not in its share of {window:?}"));
             }
             num_answers += 1;
@@ -140,6 +145,16 @@ impl Intake {
             return Err(format!("measured {num_answers} of the {share} samples of its share of {window:?}"));
         }
         Ok(())
+    }
+
+    /// Keeps an answer until its turn; what was there before.
+    fn keep(&mut self, position: u64, answer: Answer) -> Option<Answer> {
+        let Some(ahead) = position.checked_sub(self.cursor) else { return self.again.insert(position, answer) };
+        let ahead = ahead as usize;
+        if ahead >= self.answered.len() {
+            self.answered.resize_with(ahead + 1, || None);
+        }
+        self.answered[ahead].replace(answer)
     }
 
     /// Moves what is complete in stream order into batches; returns the bad samples met.
@@ -161,7 +176,7 @@ impl Intake {
     /// Takes the next sample of the stream, if it is there.
     fn take_next(&mut self, skipped: &mut Vec<BadSample>) -> Result<bool, String> {
         if let Some(&position) = self.held.front() {
-            let Some(answer) = self.answered.remove(&position.0) else { return Ok(false) };
+            let Some(answer) = self.again.remove(&position.0) else { return Ok(false) };
             self.held.pop_front();
             let sample = answer.map_err(|bad| {
                 let (source, reason) = (bad.source, bad.reason);
@@ -170,7 +185,7 @@ impl Intake {
             self.batches.push(sample, SampleId(self.cursor))?;
             return Ok(true);
         }
-        let Some(answer) = self.answered.remove(&self.cursor) else { return Ok(false) };
+        let Some(Some(answer)) = self.answered.pop_front_if(|answer| answer.is_some()) else { return Ok(false) };
         self.cursor += 1;
         self.num_seen += 1;
         match answer {

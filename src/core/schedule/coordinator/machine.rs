@@ -7,15 +7,21 @@ use super::intake::Intake;
 use super::save::Saves;
 use super::step::InFlight;
 use super::{CoordinatorSpec, Input, Outcome, Output, PoolChange, SchedulerState, StepBalance};
-use crate::message::{ActorId, Command, Epoch, Event, Regroup, Role, SampleId, SavedFile, StepId, StepReport};
+use crate::message::{
+    ActorId, Command, Epoch, Event, Regroup, Role, SampleId, SavedFile, StepId, StepPlan, StepReport,
+};
 use crate::schedule::plan::check_credits;
-use crate::schedule::{Batch, plan_step};
+use crate::schedule::{Batch, PlanError, PlanSpec, plan_step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// What makes a step's plan of its batch and cursor: [`plan_step`], or what has the same plans already.
+pub type Planner = Box<dyn FnMut(&PlanSpec, StepId, Batch, SampleId) -> Result<StepPlan, PlanError> + Send>;
 
 /// A run from the first `Ready` to the last `Stopped`.
 pub struct Coordinator {
     spec: CoordinatorSpec,
+    planner: Planner,
     /// Actors that are not ready yet.
     joining: BTreeSet<ActorId>,
     intake: Intake,
@@ -48,7 +54,12 @@ pub struct Coordinator {
 type Broken = (ActorId, String);
 
 impl Coordinator {
-    pub fn new(mut spec: CoordinatorSpec) -> Self {
+    pub fn new(spec: CoordinatorSpec) -> Self {
+        Self::with_planner(spec, Box::new(|spec, step, batch, cursor| plan_step(spec, step, batch, cursor)))
+    }
+
+    /// With another planner than [`plan_step`]: its plans must be the same.
+    pub(in crate::schedule) fn with_planner(mut spec: CoordinatorSpec, planner: Planner) -> Self {
         let costs = Costs::new(&spec);
         costs.apply(&mut spec.plan);
         Self {
@@ -71,6 +82,7 @@ impl Coordinator {
             drain: Drain::new(spec.pools.actors()),
             finished: false,
             out: Vec::new(),
+            planner,
             spec,
         }
     }
@@ -153,7 +165,7 @@ impl Coordinator {
             }
             Event::Stopped => {
                 self.drain.end(actor);
-                let was_let_go = actor.role == Role::Encoder && !self.encoders.members().contains(&actor.index);
+                let was_let_go = actor.role == Role::Encoder && !self.encoders.is_member(actor.index);
                 if !self.drain.has_begun() && !was_let_go {
                     return Err((actor, "stopped without being told to".into()));
                 }
@@ -163,7 +175,7 @@ impl Coordinator {
             _ if self.drain.has_begun() => return Ok(()),
             _ => {}
         }
-        let is_member = actor.role == Role::Encoder && self.encoders.members().contains(&actor.index);
+        let is_member = actor.role == Role::Encoder && self.encoders.is_member(actor.index);
         let computes = is_member || actor.role == Role::Foundation;
         let epoch = self.encoders.epoch();
         match event {
@@ -225,7 +237,7 @@ impl Coordinator {
     fn close_step(&mut self) {
         let in_flight = self.in_flight.remove(&self.current).expect("the current step is in flight");
         let summary = in_flight.summary(self.spec.pools, self.stream.ledger, self.costs.fitted());
-        self.stream = in_flight.state(self.stream.ledger, summary.costs.clone());
+        self.stream = in_flight.state(summary.ledger, summary.costs.clone());
         self.out.push(Output::Step(Box::new(summary)));
         self.current.0 += 1;
     }
@@ -275,13 +287,16 @@ impl Coordinator {
 
     /// Begins another epoch where there must be one, or may be.
     fn advance_epoch(&mut self) -> Result<(), Broken> {
+        if !self.joining.is_empty() || !self.encoders.is_elastic() {
+            return Ok(());
+        }
         let in_flight = self.in_flight.get(&self.current);
         let answered = |index: &u32| {
             let reduced = in_flight.is_some_and(|in_flight| in_flight.has_reduced(ActorId::encoder(*index)));
             reduced || self.encoders.is_broken(*index)
         };
         let all_answered = self.encoders.members().iter().all(answered);
-        if !self.joining.is_empty() || !self.encoders.is_elastic() || !self.encoders.is_due(all_answered) {
+        if !self.encoders.is_due(all_answered) {
             return Ok(());
         }
         let step = StepId(self.current.0 + u64::from(in_flight.is_some_and(InFlight::is_decided)));
@@ -400,7 +415,7 @@ impl Coordinator {
                     self.last_planned = Some(sample.id);
                 }
             }
-            let mut plan = plan_step(&self.spec.plan, step, &batch.batch, batch.cursor)
+            let mut plan = (self.planner)(&self.spec.plan, step, batch.batch, batch.cursor)
                 .map_err(|error| (ActorId::SCHEDULER, format!("step {step}: {error}")))?;
             if let workers @ [_, ..] = self.encoders.workers() {
                 plan.units.iter_mut().for_each(|unit| unit.encoder = workers[unit.encoder as usize]);
@@ -440,13 +455,17 @@ impl Coordinator {
     fn decide(&mut self) -> Result<(), Broken> {
         let step = self.current;
         // Engines may have reduced a step beyond a requested end: it is dropped with them.
+        let num_engines = self.encoders.members().len() + self.spec.pools.foundation as usize;
+        let may_be_decided = |in_flight: &InFlight| step < self.end && in_flight.may_be_decided(num_engines);
+        if !self.in_flight.get(&step).is_some_and(may_be_decided) {
+            return Ok(());
+        }
         let engines = self.compute_actors();
-        let Some(in_flight) = self.in_flight.get_mut(&step).filter(|_| step < self.end) else { return Ok(()) };
+        let Some(in_flight) = self.in_flight.get_mut(&step) else { return Ok(()) };
         let Some(decision) = in_flight.decide(&engines, self.spec.pools, self.spec.clip_grad) else { return Ok(()) };
         self.encoders.decided();
         self.costs.observe(&self.spec.plan, &in_flight.plan, &in_flight.timings());
         self.costs.apply(&mut self.spec.plan);
-        let state = in_flight.state(self.stream.ledger, self.costs.fitted());
         match decision.commit {
             Some(commit) => {
                 self.num_skipped_in_row = 0;
@@ -473,6 +492,8 @@ impl Coordinator {
         let every = self.spec.checkpoint_every;
         let done = step.0 + 1;
         if done == self.end.0 || (every > 0 && done.is_multiple_of(every)) {
+            let in_flight = &self.in_flight[&step];
+            let state = in_flight.state(in_flight.ledger(self.stream.ledger), self.costs.fitted());
             self.save(step, state);
         }
         Ok(())
@@ -513,7 +534,7 @@ impl Coordinator {
     /// To everybody who takes part; the last command to all who live.
     fn send_to_all(&mut self, command: &Command) {
         let takes_part = |actor: &ActorId| {
-            let is_member = actor.role != Role::Encoder || self.encoders.members().contains(&actor.index);
+            let is_member = actor.role != Role::Encoder || self.encoders.is_member(actor.index);
             is_member || *command == Command::Stop
         };
         let send = |actor| Output::Send(actor, command.clone());

@@ -37,6 +37,6 @@ pub use batches::{Batches, Formed};
 pub use costs::{Imbalance, StepBalance};
 pub use io::{CheckpointDraft, Failure, Input, Outcome, Output, PoolChange, StepSummary};
 pub use ledger::Ledger;
-pub use machine::Coordinator;
+pub use machine::{Coordinator, Planner};
 pub use spec::{CoordinatorSpec, PoolSizes};
 pub use state::{FittedCosts, SchedulerState};

@@ -42,10 +42,13 @@ impl InFlight {
         }
     }
 
-    /// Where the stream stands after it, and what is fitted.
-    /// `before`: the steps before it.
-    pub fn state(&self, before: Ledger, costs: Option<FittedCosts>) -> SchedulerState {
-        let ledger = before.after(self.plan.step, &self.samples());
+    /// The ledger with it; `before`: of the steps before it.
+    pub fn ledger(&self, before: Ledger) -> Ledger {
+        before.after(self.plan.step, &self.samples())
+    }
+
+    /// Where the stream stands after it, and what is fitted. `ledger`: with it.
+    pub fn state(&self, ledger: Ledger, costs: Option<FittedCosts>) -> SchedulerState {
         SchedulerState { cursor: self.plan.cursor, held: self.held.clone(), ledger, costs }
     }
 
@@ -84,6 +87,11 @@ impl InFlight {
 
     pub fn has_reduced(&self, actor: ActorId) -> bool {
         self.reports.contains_key(&actor)
+    }
+
+    /// False where too few engines have reported: cheap, for it is asked at every event of thousands of engines.
+    pub fn may_be_decided(&self, num_engines: usize) -> bool {
+        self.decision.is_none() && self.reports.len() >= num_engines
     }
 
     /// # Errors
@@ -197,7 +205,7 @@ impl InFlight {
             applied: commit.is_some(),
             timings,
             balance,
-            ledger: before.after(self.plan.step, &self.samples()),
+            ledger: self.ledger(before),
             costs,
         }
     }

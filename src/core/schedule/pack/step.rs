@@ -23,25 +23,25 @@ pub(crate) fn pack(samples: &[SampleMeta], limits: PackLimits, cost: CostModel, 
     let media_limited = limits.max_images < usize::MAX || limits.max_visual_tokens < usize::MAX;
 
     let first_fit = if media_limited { best_fit(&sizes, limits) } else { first_fit_decreasing(&weights, room) };
+    let num_first_fit = first_fit.iter().max().map_or(0, |&pack| pack + 1);
     let total: u64 = weights.iter().sum();
     let least = (total.div_ceil(room.weight.max(1)) as usize).max(samples.len().div_ceil(room.count)).max(1);
     let balanced = |num_packs| {
         let bin_of = longest_first(&costs, &weights, num_packs, room)?;
         (!media_limited || within(&bin_of, num_packs, &sizes, &limits)).then_some(bin_of)
     };
-    let fewest = least.max(first_fit.len().saturating_sub(MAX_TRIALS));
-    let found = (fewest..first_fit.len()).find_map(|num_packs| Some((num_packs, balanced(num_packs)?)));
-    let smallest = found.as_ref().map_or(first_fit.len(), |(num_packs, _)| *num_packs);
-
-    let rounded = smallest.next_multiple_of(replicas.max(1));
-    let num_packs = if rounded <= samples.len() { rounded } else { smallest };
-    let bin_of = match found {
-        Some((found, bin_of)) if found == num_packs => Some(bin_of),
-        _ => balanced(num_packs),
+    let rounded = |num_packs: usize| {
+        let rounded = num_packs.next_multiple_of(replicas.max(1));
+        if rounded <= samples.len() { rounded } else { num_packs }
     };
-    let mut packs = match bin_of {
-        Some(bin_of) => collect(&bin_of, num_packs),
-        None => split_dearest(first_fit, num_packs, &costs),
+    // Numbers that are rounded to the same are tried once.
+    let mut trials: Vec<usize> =
+        (least.max(num_first_fit.saturating_sub(MAX_TRIALS))..=num_first_fit).map(rounded).collect();
+    trials.dedup();
+    let found = trials.into_iter().find_map(|num_packs| Some((num_packs, balanced(num_packs)?)));
+    let mut packs = match found {
+        Some((num_packs, bin_of)) => collect(&bin_of, num_packs),
+        None => split_dearest(collect(&first_fit, num_first_fit), rounded(num_first_fit), &costs),
     };
     packs.iter_mut().for_each(|pack| pack.sort_unstable());
     packs.sort_unstable();
@@ -55,12 +55,9 @@ fn within(bin_of: &[usize], num_packs: usize, sizes: &[SampleSize], limits: &Pac
     loads.iter().all(|load| load.fits(limits))
 }
 
-fn best_fit(sizes: &[SampleSize], limits: PackLimits) -> Vec<Vec<usize>> {
+fn best_fit(sizes: &[SampleSize], limits: PackLimits) -> Vec<usize> {
     let packs = pack_offline(sizes, limits);
-    assert!(packs.too_large.is_empty(), "every sample fits a pack by itself");
-    let (samples, starts) = packs.by_pack();
-    let of = |range: &[u32]| samples[range[0] as usize..range[1] as usize].iter().map(|&at| at as usize).collect();
-    starts.windows(2).map(of).collect()
+    packs.pack_of().map(|pack| pack.expect("every sample fits a pack by itself") as usize).collect()
 }
 
 fn collect(bin_of: &[usize], num_packs: usize) -> Vec<Vec<usize>> {
@@ -72,12 +69,13 @@ fn collect(bin_of: &[usize], num_packs: usize) -> Vec<Vec<usize>> {
     packs
 }
 
-/// Items by falling weight, each into the first bin that has room.
-fn first_fit_decreasing(weights: &[u64], room: Room) -> Vec<Vec<usize>> {
+/// Bin of every item: by falling weight, each into the first bin that has room.
+fn first_fit_decreasing(weights: &[u64], room: Room) -> Vec<usize> {
     // A tree of the most room among the bins of a range: 0 is a bin that is closed, `w + 1` one with room for `w`.
     let num_leaves = weights.len().next_power_of_two();
     let mut most = vec![room.weight + 1; 2 * num_leaves];
-    let mut bins: Vec<Vec<usize>> = Vec::new();
+    let mut counts = vec![0; weights.len()];
+    let mut bin_of = vec![0; weights.len()];
     for item in by_falling(weights) {
         let need = weights[item] + 1;
         let mut node = 1;
@@ -85,17 +83,15 @@ fn first_fit_decreasing(weights: &[u64], room: Room) -> Vec<Vec<usize>> {
             node = if most[2 * node] >= need { 2 * node } else { 2 * node + 1 };
         }
         let bin = node - num_leaves;
-        if bin == bins.len() {
-            bins.push(Vec::new());
-        }
-        bins[bin].push(item);
-        most[node] = if bins[bin].len() < room.count { most[node] - weights[item] } else { 0 };
+        bin_of[item] = bin;
+        counts[bin] += 1;
+        most[node] = if counts[bin] < room.count { most[node] - weights[item] } else { 0 };
         while node > 1 {
             node /= 2;
             most[node] = most[2 * node].max(most[2 * node + 1]);
         }
     }
-    bins
+    bin_of
 }
 
 /// Halves the dearest pack of several samples until there are `num_packs`: what fitted still fits.

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use std::str::FromStr;
 
 /// Where a simulation's samples come from: a pure function of the position. Id and owner are set by who asks.
-pub trait Samples {
+pub trait Samples: Sync {
     fn sample(&self, position: u64) -> SampleMeta;
 }
 

@@ -8,6 +8,7 @@
 //!
 //! [`Coordinator`]: super::Coordinator
 
+mod ahead;
 mod alternatives;
 mod clock;
 mod cores;

@@ -209,7 +209,7 @@ fn it_is_the_coordinators_plan_that_runs() {
             .map(|position| SampleMeta { owner: (position % 2) as u32, ..samples.sample(position) })
             .collect();
         let batch = Batch::Samples(batch);
-        let plan = plan_step(&spec.coordinator.plan, StepId(step), &batch, SampleId((step + 1) * 12)).unwrap();
+        let plan = plan_step(&spec.coordinator.plan, StepId(step), batch, SampleId((step + 1) * 12)).unwrap();
         packs += plan.packs.len() as u64;
         units += plan.units.len() as u64;
         tokens += plan.num_tokens() as u64;

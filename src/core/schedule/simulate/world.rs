@@ -1,6 +1,7 @@
 //! The simulated run itself: ranks, what each is doing, and what happens next.
 
 use super::Activity;
+use super::ahead::planner;
 use super::clock::Clock;
 use super::cores::Cores;
 use super::data::DataActor;
@@ -29,7 +30,12 @@ pub fn simulate(spec: &SimSpec, samples: &dyn Samples) -> Result<SimReport, SimE
     if steps <= spec.warm_up {
         return Err(SimError::NoSteps { steps, warm_up: spec.warm_up });
     }
-    World::new(spec, samples).run()
+    let mut coordinator = spec.coordinator.clone();
+    coordinator.checkpoint_every = 0;
+    std::thread::scope(|scope| {
+        let planner = planner(scope, &coordinator, samples);
+        World::new(spec, samples, Coordinator::with_planner(coordinator.clone(), planner)).run()
+    })
 }
 
 /// What may happen.
@@ -91,10 +97,8 @@ pub(super) struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    fn new(spec: &'a SimSpec, samples: &'a dyn Samples) -> Self {
-        let mut coordinator = spec.coordinator.clone();
-        coordinator.checkpoint_every = 0;
-        let (pools, plan, cluster) = (coordinator.pools, &coordinator.plan, &spec.cluster);
+    fn new(spec: &'a SimSpec, samples: &'a dyn Samples, coordinator: Coordinator) -> Self {
+        let (pools, plan, cluster) = (spec.coordinator.pools, &spec.coordinator.plan, &spec.cluster);
         let num_stages = cluster.stages.max(1);
         let mut ranks: Vec<Rank> = pools.data_actors().map(|actor| Rank::new(actor, 1.0)).collect();
         let own_encoders = (0..pools.encoder)
@@ -111,7 +115,7 @@ impl<'a> World<'a> {
         }
         let credits = plan.credits;
         let shape = plan.shape;
-        let first_step = coordinator.first_step.0;
+        let first_step = spec.coordinator.first_step.0;
         ranks.iter_mut().for_each(|rank| rank.version = first_step);
         let mut world = Self {
             spec,
@@ -143,7 +147,7 @@ impl<'a> World<'a> {
             failure: None,
             finished: false,
             ranks,
-            coordinator: Coordinator::new(coordinator),
+            coordinator,
         };
         world.make_pools();
         world
