@@ -35,7 +35,8 @@ fn build(recipe: &Recipe, assignment: Assignment) -> Result<Box<dyn Engine>, Eng
             let colocated = config.pools.placement == Placement::Colocated;
             let memory = config.pools.data.memory.bytes();
             let (index, num_data) = (assignment.me.index, assignment.pools.data);
-            Ok(Box::new(DataEngine::new(index, num_data, colocated, memory, Box::new(dataset))))
+            let engine = DataEngine::new(index, num_data, colocated, memory, Box::new(dataset));
+            Ok(Box::new(engine.with_encoder_ranks(config.pools.encoder.tensor_parallel as u32)))
         }
         Role::Encoder | Role::Foundation => {
             // An encoder that joins takes what is trained from another one; the checkpoint may be gone by then.

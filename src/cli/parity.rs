@@ -1,7 +1,7 @@
 //! `loongforge parity`: reference numbers of fixtures against ours, and what we write of a fixture's model against what
 //! the reference reads.
 
-use super::parity_layout::{self as layouts, PoolLayout};
+use super::parity_layout::{self as layouts, Layouts};
 use crate::checkpoint::saved_config;
 use anyhow::{Context, bail};
 use clap::Args;
@@ -23,22 +23,23 @@ pub struct ParityArgs {
     #[arg(long, value_name = "N", default_value_t = 3, requires = "export")]
     steps: usize,
     /// Instead of comparing with the reference, run each fixture's steps on several processes and compare with one:
-    /// foundation.dp, .tp, .sp (sequence parallel, 0 or 1), .ep as in `foundation.tp=2,foundation.sp=1`
+    /// foundation.dp, .tp, .sp (sequence parallel, 0 or 1), .ep, .pp, .vp (virtual stages), .cp, .context (ring or
+    /// ulysses), .chunk (tokens), .zero, and encoder.dp, .tp, .zero, as in `foundation.tp=2,foundation.pp=2,encoder.dp=2`
     #[arg(long, value_name = "AXES", conflicts_with = "export")]
-    layout: Option<PoolLayout>,
+    layout: Option<Layouts>,
     /// Which of a layout's processes this is; the command starts them itself
-    #[arg(long, hide = true, requires = "store")]
+    #[arg(long, hide = true, requires = "meeting")]
     rank: Option<usize>,
     /// Where a layout's processes find each other
     #[arg(long, hide = true)]
-    store: Option<PathBuf>,
+    meeting: Option<PathBuf>,
 }
 
 pub fn parity(args: ParityArgs) -> anyhow::Result<ExitCode> {
     let mut ok = true;
-    if let (Some(layout), Some(rank), Some(store)) = (args.layout, args.rank, &args.store) {
+    if let (Some(layout), Some(rank), Some(meeting)) = (args.layout, args.rank, &args.meeting) {
         for folder in &args.folders {
-            ok &= layouts::run_rank(folder, layout, rank, store)?;
+            ok &= layouts::run_rank(folder, layout, rank, meeting)?;
         }
         return Ok(if ok { ExitCode::SUCCESS } else { ExitCode::from(super::exit::FAILED) });
     }

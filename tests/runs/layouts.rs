@@ -22,7 +22,11 @@ fn compare(fixture: &Fixture, common: &[&str], layouts: &[&[&str]]) {
     let one = fixture.run(&[&["train.steps=10"], common].concat(), None);
     assert!(one[9].loss < one[0].loss, "{one:?}");
     for layout in layouts {
-        let keys: Vec<String> = layout.iter().map(|key| format!("pools.foundation.{key}")).collect();
+        let key = |key: &&str| match key.contains('.') {
+            true => key.to_string(),
+            false => format!("pools.foundation.{key}"),
+        };
+        let keys: Vec<String> = layout.iter().map(key).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         assert_close(layout, &fixture.run(&[&["train.steps=10"], common, &keys].concat(), None), &one);
     }
@@ -55,6 +59,43 @@ fn layouts_combine() {
 }
 
 #[test]
+fn layers_are_split_and_shared_out() {
+    let layouts: &[&[&str]] = &[
+        &["replicas=2", "tensor_parallel=2", "zero=3"],
+        &["replicas=2", "tensor_parallel=2", "pipeline_parallel=2", "zero=2"],
+    ];
+    compare(&Fixture::new(Pictures::Some), &["train.micro_batch_size=2"], layouts);
+}
+
+#[test]
+fn encoders_are_split_without_a_difference() {
+    let layouts: &[&[&str]] = &[
+        &["pools.encoder.tensor_parallel=2"],
+        &["pools.encoder.tensor_parallel=2", "pools.encoder.replicas=2", "pools.encoder.zero=1"],
+        &["pools.encoder.tensor_parallel=2", "pools.encoder.replicas=2", "run.deterministic=true"],
+        &["pools.encoder.tensor_parallel=2", "replicas=2", "tensor_parallel=2", "pools.data.replicas=2"],
+    ];
+    compare(&Fixture::new(Pictures::Some), &["train.micro_batch_size=2"], layouts);
+    let frozen = [
+        "train.micro_batch_size=2",
+        "model.image_encoder.freeze=true",
+        "model.image_projector.freeze=true",
+        "scheduler.prefetch_steps=3",
+    ];
+    compare(&Fixture::new(Pictures::Some), &frozen, &[layouts[0], layouts[3]]);
+    let cached = [&frozen[..], &["pools.encoder.cache=1MiB"]].concat();
+    compare(&Fixture::new(Pictures::Some), &cached, &layouts[..1]);
+}
+
+/// A stage without anything to train, beside one that counts the norm with others.
+#[test]
+fn a_frozen_stage_takes_part_in_the_norm() {
+    let frozen = "model.foundation.freeze_patterns=[\"*layers.1.*\"]";
+    let layouts: &[&[&str]] = &[&["pipeline_parallel=3", "tensor_parallel=2"], &["pipeline_parallel=3"]];
+    compare(&Fixture::new(Pictures::Some), &["train.micro_batch_size=2", frozen], layouts);
+}
+
+#[test]
 fn experts_are_spread() {
     let fixture = Fixture::new(Pictures::None);
     fixture.replace_model(crate::experts::qwen3_moe());
@@ -62,6 +103,7 @@ fn experts_are_spread() {
         &["replicas=2", "expert_parallel=2"],
         &["tensor_parallel=2"],
         &["replicas=2", "expert_parallel=2", "tensor_parallel=2"],
+        &["replicas=4", "expert_parallel=2", "zero=3"],
         &["pipeline_parallel=2"],
     ];
     compare(&fixture, &["train.micro_batch_size=2"], layouts);
@@ -73,7 +115,9 @@ fn a_checkpoint_goes_on_in_another_layout() {
     let common = ["train.micro_batch_size=2", "train.steps=10", "checkpoint.every_steps=5"];
     let dir = |name: &str| format!("checkpoint.dir={}", fixture.path().join(name).display());
     let whole = fixture.run(&[&common[..], &[&dir("whole")]].concat(), None);
-    let layouts: [&[&str]; 4] = [
+    let layouts: [&[&str]; 6] = [
+        &["pools.encoder.tensor_parallel=2"],
+        &["pools.foundation.replicas=2", "pools.foundation.tensor_parallel=2", "pools.foundation.zero=3"],
         &["pools.foundation.tensor_parallel=2"],
         &["pools.foundation.pipeline_parallel=2"],
         &["pools.foundation.replicas=2", "pools.foundation.zero=3"],

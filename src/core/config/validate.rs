@@ -65,6 +65,11 @@ impl Rules<'_> {
             let message = format!("colocated pools with {encoder} encoder and {foundation} foundation actors");
             (message, "colocated, each actor of the foundation encodes a share: make the two pools equally large")
         });
+        let keys = ["pools.encoder.tensor_parallel", "pools.placement"];
+        self.broken(colocated && of_encoder.tp > 1, code::COMBINATION, &keys, || {
+            let message = format!("colocated encoders, each split among {} actors", of_encoder.tp);
+            (message, "colocated, every actor has a whole encoder: set `tensor_parallel` to 1")
+        });
         self.layouts(config);
         let too_few = config.run.deterministic && config.run.lanes < encoder;
         self.broken(too_few, code::COMBINATION, &["run.lanes", "pools.encoder.replicas", "run.deterministic"], || {

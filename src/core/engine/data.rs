@@ -38,6 +38,8 @@ pub struct DataEngine {
     num_data: u32,
     /// Encoder `i` lives in the actor `foundation/i`.
     colocated: bool,
+    /// Actors of one encoder, numbered one after the other: all of them read its pixels.
+    encoder_ranks: u32,
     samples: Box<dyn Samples>,
     windows: VecDeque<Window>,
     /// Plans that are not sent, and how many packs of the first one are.
@@ -73,6 +75,7 @@ impl DataEngine {
             index,
             num_data,
             colocated,
+            encoder_ranks: 1,
             samples,
             windows: VecDeque::new(),
             plans: VecDeque::new(),
@@ -82,6 +85,11 @@ impl DataEngine {
             num_bytes: 0,
             max_bytes,
         }
+    }
+
+    /// Encoders that are split among so many actors.
+    pub fn with_encoder_ranks(self, encoder_ranks: u32) -> Self {
+        Self { encoder_ranks, ..self }
     }
 
     fn read(&mut self, positions: impl Iterator<Item = SampleId>) {
@@ -209,8 +217,13 @@ impl DataEngine {
             return Ok(());
         }
         let tensor = HostTensor::from_f32(&pixels, &[num_patches, pixels.len() / num_patches]);
-        let encoder = if self.colocated { ActorId::foundation(unit.encoder) } else { ActorId::encoder(unit.encoder) };
-        ports.send(encoder, parcel(ParcelKind::Pixels(unit.id), vec![Box::new(tensor)]))
+        let kind = ParcelKind::Pixels(unit.id);
+        if self.colocated {
+            return ports.send(ActorId::foundation(unit.encoder), parcel(kind, vec![Box::new(tensor)]));
+        }
+        let first = unit.encoder * self.encoder_ranks;
+        (first..first + self.encoder_ranks)
+            .try_for_each(|rank| ports.send(ActorId::encoder(rank), parcel(kind, vec![Box::new(tensor.clone())])))
     }
 
     fn send_tokens(

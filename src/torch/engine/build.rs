@@ -5,26 +5,29 @@ use super::elastic::Membership;
 use super::encoder::EncoderPart;
 use super::family::Families;
 use super::foundation::FoundationPart;
+use super::share::{EncoderShare, FoundationShare, Splits, cut};
 use super::spill::Spill;
-use super::stages::Stages;
 use super::torch_engine::{Exports, TorchEngine};
 use super::trained::{lora_config, trained};
 use crate::comm::{Mesh, ProcessGroup};
 use crate::device::{load_cuda, set_intra_op_threads};
-use crate::model::{EncoderFamily, FoundationFamily, Stage};
-use crate::nn::{self, Division, ParamSpec, ParamStore, Sharding, Shared};
+use crate::model::EncoderFamily;
+use crate::nn::{self, ParamSpec, ParamStore, Sharding};
 use crate::tape::Policy;
 use crate::train::hf::{Checkpoint, LoadOptions, MAX_SHARD_SIZE, Origin, load_weights_from, num_shards};
 use crate::train::{
     AdamWConfig, AdapterFile, ENCODER_PREFIX, Export, Lanes, Pool, has_adapter, load_adapter, load_state,
     read_adapter_config,
 };
-use loongforge_core::config::{Device, Lora, Part, Placement, PoolName, Precision, Recompute, RunConfig, Weights};
+use loongforge_core::config::{
+    Device, FoundationPool, Layout, Lora, Part, Placement, PoolName, Precision, Recompute, RunConfig, Weights,
+};
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{ActorId, Role, StepId};
 use loongforge_core::schedule::Pipeline;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 use tch::Kind;
 
@@ -54,44 +57,13 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
     if device.is_cuda() && pools.encoder.replicas.max(pools.foundation.layout().ranks()) > 1 {
         return Err("device: cuda takes one replica a pool until NCCL groups are there; set replicas: 1".into());
     }
-    if pools.encoder.tensor_parallel > 1 {
-        return Err("pools.encoder.tensor_parallel: runs have it 1 for now".into());
-    }
-    let colocated = pools.placement == Placement::Colocated;
-    let layout = pools.foundation.layout();
-    let (num_encoders, encodes) = match colocated {
-        true => (layout.ranks(), spec.me.role == Role::Foundation),
-        false => (pools.encoder.replicas, spec.me.role == Role::Encoder),
+    let encodes = match pools.placement {
+        Placement::Colocated => spec.me.role == Role::Foundation,
+        Placement::Separate => spec.me.role == Role::Encoder,
     };
     let exports = exports(spec)?;
-    let encoder_part = &spec.config.model.image_encoder;
     let encoder = match &spec.families.encoder {
-        Some(family) if encodes => {
-            let lanes = match spec.config.run.deterministic {
-                true => Lanes::Fixed(spec.config.num_lanes() as u32),
-                false => Lanes::PerReplica,
-            };
-            let params = encoder_specs(&spec.config, family.as_ref())?;
-            // On actors of their own encoders come and go; those in the foundation's actors are of its gang.
-            let elastic = !colocated && pools.encoder.tensor_parallel == 1 && pools.encoder.zero == 0;
-            let (store, rank) = (spec.rendezvous.join("encoder"), spec.me.index as usize);
-            let group = match elastic {
-                true => ProcessGroup::single(),
-                false => ProcessGroup::gloo(&store, "encoder", rank, num_encoders, COLLECTIVE_TIMEOUT)?,
-            };
-            let mut pool = build_pool(spec, device, "encoder", params, lanes, Rc::new(group), pools.encoder.zero)?;
-            let num_members = num_encoders as u32;
-            let membership = elastic.then(|| Membership::new(spec.me.index, num_members, spec.rendezvous.clone()));
-            if elastic {
-                pool = pool.elastic(rank);
-            }
-            let model = family.build(pool.params(), policy(encoder_part));
-            let budget = spec.config.memory.activation_budget.encoder;
-            let key = "memory.activation_budget.encoder";
-            let activations = Activations::new(&spec.config.memory, key, budget, device)?;
-            let part = EncoderPart::new(spec.me.index, model, pool, membership).with_activations(activations);
-            Some(part.with_cache(pools.encoder.cache.bytes()).with_spill(spill(&spec.config)?))
-        }
+        Some(family) if encodes => Some(build_encoder(spec, family, device)?),
         _ => None,
     };
     let foundation = if spec.me.role == Role::Foundation { Some(build_foundation(spec, device)?) } else { None };
@@ -107,65 +79,74 @@ fn spill(config: &RunConfig) -> Result<Option<Spill>, EngineError> {
     file.map_err(|error| format!("pools.encoder.spill: a file in {}: {error}", folder.display()).into())
 }
 
-/// This rank's part of the foundation.
-fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<FoundationPart, EngineError> {
-    let (family, pool, part) =
-        (&spec.families.foundation, &spec.config.pools.foundation, &spec.config.model.foundation);
-    let (store, rank, layout) = (spec.rendezvous.join("foundation"), spec.me.index as usize, pool.layout());
-    if layout.tp * layout.ep > 1 && pool.zero > 0 {
-        return Err(format!("pools.foundation.zero: {layout} splits parameters itself; set zero to 0").into());
-    }
-    let shares = family.check_context(layout.cp, pool.context_attention);
-    shares.map_err(|found| format!("pools.foundation.context_parallel: {found}"))?;
-    if layout.cp > 1 && pool.chunk_tokens > 0 {
-        return Err("pools.foundation: rows are cut by context_parallel or by chunk_tokens, not by both".into());
-    }
-    let mesh = Rc::new(Mesh::join(&store, "foundation", layout, rank, COLLECTIVE_TIMEOUT)?);
-    let division = Division::of(&mesh, pool.sequence_parallel);
-    let family = match division.is_whole() {
-        true => family.clone(),
-        false => family.divided(&division).map_err(|found| format!("pools.foundation: {found}"))?,
+/// This rank's part of an encoder.
+fn build_encoder(
+    spec: &EngineSpec,
+    family: &Arc<dyn EncoderFamily>,
+    device: tch::Device,
+) -> Result<EncoderPart, EngineError> {
+    let (config, pools) = (&spec.config, &spec.config.pools);
+    let lanes = match config.run.deterministic {
+        true => Lanes::Fixed(config.num_lanes() as u32),
+        false => Lanes::PerReplica,
     };
-    let pipeline = Pipeline { ranks: mesh.layout().pp, virtual_stages: pool.virtual_stages };
-    let stages = stages(&spec.config, family.as_ref())?;
-    let own: Vec<&Stage> = pipeline.stages_of(mesh.place().pp).map(|stage| &stages[stage]).collect();
-    let params = own.iter().flat_map(|stage| family.stage_specs(stage)).collect();
-    let params = trained(params, |_| ("model.foundation", part))?;
-    let of_pool = build_pool(spec, device, "foundation", params, Lanes::PerReplica, mesh.data.clone(), pool.zero)?;
-    let mut of_pool = of_pool.with_stages(mesh.pp.clone(), &family.shared_by_stages());
-    if !division.is_whole() {
-        of_pool = of_pool.split_among(mesh.clone());
-    }
-    let build = |stage: &&Stage| family.build_stage(stage, of_pool.params(), policy(part));
-    let models = own.iter().map(build).collect();
-    let encoder_trained = match &spec.families.encoder {
-        Some(family) => is_trained(&encoder_specs(&spec.config, family.as_ref())?),
-        None => false,
+    // On actors of their own encoders come and go; those in the foundation's actors are of its gang.
+    let colocated = pools.placement == Placement::Colocated;
+    let elastic = !colocated && pools.encoder.is_elastic();
+    let layout = match colocated {
+        true => Layout::replicas(pools.foundation.layout().ranks()),
+        false => pools.encoder.layout(),
     };
-    let replica = mesh.place().dp as u32;
-    let stages = Stages::new(mesh, pipeline, models, pool.chunk_tokens).with_context(pool.context_attention);
-    let budget = spec.config.memory.activation_budget.foundation;
-    let key = "memory.activation_budget.foundation";
-    let activations = Activations::new(&spec.config.memory, key, budget, device)?;
-    Ok(FoundationPart::on(replica, stages, of_pool, encoder_trained).with_activations(activations))
+    let (store, rank) = (spec.rendezvous.join("encoder"), spec.me.index as usize);
+    let mesh = match elastic {
+        true => Mesh::single(),
+        false => Mesh::join(&store, "encoder", layout, rank, COLLECTIVE_TIMEOUT)?,
+    };
+    let mesh = Rc::new(mesh);
+    let share = EncoderShare::new(family, mesh.clone(), pools.encoder.zero)?;
+    let params = encoder_specs(config, share.family.as_ref())?;
+    let mut pool = share.join(build_pool(spec, device, "encoder", params, lanes, mesh.data.clone(), share.sharding())?);
+    let membership = elastic.then(|| Membership::new(spec.me.index, layout.ranks() as u32, spec.rendezvous.clone()));
+    if elastic {
+        pool = pool.elastic(rank);
+    }
+    let model = share.family.build(pool.params(), policy(&config.model.image_encoder));
+    let (budget, key) = (config.memory.activation_budget.encoder, "memory.activation_budget.encoder");
+    let activations = Activations::new(&config.memory, key, budget, device)?;
+    let index = if elastic { spec.me.index } else { mesh.place().dp as u32 };
+    let part = EncoderPart::new(index, model, pool, membership).with_activations(activations);
+    Ok(part.with_cache(pools.encoder.cache.bytes()).with_spill(spill(config)?))
 }
 
-/// The foundation's stages in order; one without a pipeline.
-fn stages(config: &RunConfig, family: &dyn FoundationFamily) -> Result<Vec<Stage>, EngineError> {
-    let pool = &config.pools.foundation;
-    let pipeline = Pipeline { ranks: pool.pipeline_parallel, virtual_stages: pool.virtual_stages };
-    let num_layers = family.num_layers();
-    if pipeline.stages() == 1 {
-        return Ok(vec![Stage::whole(num_layers)]);
-    }
-    let error = |what: String| format!("pools.foundation.pipeline_parallel: {what}");
-    let too_many = || match num_layers {
-        0 => error("this model cannot be cut into stages; set it to 1".into()),
-        _ => error(format!("{} stages of {num_layers} layers; take fewer", pipeline.stages())),
+/// This rank's part of the foundation.
+fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<FoundationPart, EngineError> {
+    let (config, pools, part) = (&spec.config, &spec.config.pools, &spec.config.model.foundation);
+    let (store, rank) = (spec.rendezvous.join("foundation"), spec.me.index as usize);
+    let mesh = Mesh::join(&store, "foundation", pools.foundation.layout(), rank, COLLECTIVE_TIMEOUT)?;
+    let mesh = Rc::new(mesh);
+    let share = FoundationShare::new(&spec.families.foundation, mesh.clone(), splits(&pools.foundation))?;
+    let params = trained(share.specs(), |_| ("model.foundation", part))?;
+    let (lanes, group) = (Lanes::PerReplica, mesh.data.clone());
+    let pool = share.join(build_pool(spec, device, "foundation", params, lanes, group, share.sharding())?);
+    let stages = share.stages(pool.params(), policy(part));
+    let encoder_trained = match &spec.families.encoder {
+        Some(family) => is_trained(&encoder_specs(config, family.as_ref())?),
+        None => false,
     };
-    let stages = Stage::all(pipeline.layers(num_layers).ok_or_else(too_many)?);
-    stages.iter().try_for_each(|stage| family.check_stage(stage)).map_err(|found| error(found.to_string()))?;
-    Ok(stages)
+    let (budget, key) = (config.memory.activation_budget.foundation, "memory.activation_budget.foundation");
+    let activations = Activations::new(&config.memory, key, budget, device)?;
+    let part = FoundationPart::on(mesh.place().dp as u32, stages, pool, encoder_trained);
+    Ok(part.with_encoder_ranks(pools.encoder.tensor_parallel as u32).with_activations(activations))
+}
+
+fn splits(pool: &FoundationPool) -> Splits {
+    Splits {
+        sequence_parallel: pool.sequence_parallel,
+        virtual_stages: pool.virtual_stages,
+        chunk_tokens: pool.chunk_tokens,
+        context: pool.context_attention,
+        zero: pool.zero,
+    }
 }
 
 /// The encoder pool's parameters: the tower is one part of the config, the projector another.
@@ -188,11 +169,10 @@ fn build_pool(
     params: Vec<ParamSpec>,
     lanes: Lanes,
     group: Rc<ProcessGroup>,
-    zero: usize,
+    sharding: Sharding,
 ) -> Result<Pool, EngineError> {
     let is_trained = is_trained(&params);
     let train = &spec.config.train;
-    let sharding = Sharding { shared: Shared::of_level(zero), rank: group.rank(), world: group.world() };
     let params = Rc::new(ParamStore::shared_out(params, kind(train.precision), device, sharding));
     // The base of adapters is no part of a checkpoint.
     let from_base = has_adapter(&params) || spec.config.saves_adapters_only();
@@ -271,8 +251,8 @@ fn exports(spec: &EngineSpec) -> Result<Exports, EngineError> {
     if !config.saves_adapters_only() {
         let num_files = |specs: &[ParamSpec]| num_files(specs, config.train.precision);
         let layout = config.pools.foundation.layout();
-        let stages = stages(config, families.foundation.as_ref())?;
         let pipeline = Pipeline { ranks: layout.pp, virtual_stages: config.pools.foundation.virtual_stages };
+        let stages = cut(families.foundation.as_ref(), pipeline)?;
         let of_rank = |rank: usize| {
             let specs = pipeline.stages_of(rank).flat_map(|stage| families.foundation.stage_specs(&stages[stage]));
             let own: Vec<ParamSpec> = specs.filter(|spec| !spec.is_copy).collect();

@@ -6,13 +6,15 @@ use super::cache::{FeatureCache, Key, stack};
 use super::spill::Spill;
 use super::elastic::Membership;
 use super::parts::Parts;
+use crate::comm::Mesh;
 use crate::model::EncoderModel;
 use crate::tape::{Execution, Slot};
 use crate::train::Pool;
 use loongforge_core::engine::{EngineError, Ports, Progress};
-use loongforge_core::message::{Activity, ActorId, Grid, Regroup, StepId, StepPlan, Unit, UnitId, Version};
+use loongforge_core::message::{Activity, ActorId, Grid, Lane, Regroup, StepId, StepPlan, Unit, UnitId, Version};
 use loongforge_core::transport::{Buffer, Header, Parcel, ParcelKind};
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::time::Instant;
 use tch::Tensor;
 
@@ -24,6 +26,8 @@ pub struct EncoderPart {
     index: u32,
     model: Box<dyn EncoderModel>,
     pub(super) pool: Pool,
+    /// The ranks that compute this encoder together.
+    mesh: Rc<Mesh>,
     activations: Activations,
     /// `None`: the pool is what it is from the beginning to the end.
     pub(super) membership: Option<Membership>,
@@ -65,10 +69,11 @@ enum Phase {
 }
 
 impl EncoderPart {
-    /// Encoder `index` of the run.
+    /// Encoder `index` of the run; of one that is split among ranks, this rank's part.
     pub fn new(index: u32, model: Box<dyn EncoderModel>, pool: Pool, membership: Option<Membership>) -> Self {
         Self {
             index,
+            mesh: pool.mesh_or_single(),
             model,
             pool,
             activations: Activations::default(),
@@ -174,17 +179,24 @@ impl EncoderPart {
         self.steps.front().is_none_or(|step| !step.units.iter().any(waits))
     }
 
+    /// Whether units have one order for all ranks: those that compute an encoder together meet in each of them.
+    fn in_step(&self) -> bool {
+        self.mesh.tp.world() > 1
+    }
+
     fn encode_next(&mut self, version: Version, ports: &mut Ports) -> Result<Option<UnitId>, EngineError> {
-        let trained = self.pool.is_trained();
+        let (trained, in_step) = (self.pool.is_trained(), self.in_step());
         // Every unit of a step may be out before the first comes back.
         let alive = self.steps.front().map_or(1, |step| step.units.len());
         let steps = self.steps.iter_mut().filter(|step| !trained || step.id.0 == version.0);
         // To each replica in order: the features of a later pack would take the credit that an earlier pack's need.
         let mut blocked = Vec::new();
         let ready = |work: &&mut UnitWork| {
-            let waits = matches!(work.phase, Phase::Waiting) && !blocked.contains(&work.unit.replica);
+            // Where ranks meet in a unit there is one queue.
+            let queue = if in_step { 0 } else { work.unit.replica };
+            let waits = matches!(work.phase, Phase::Waiting) && !blocked.contains(&queue);
             if waits && !work.pixels.is_complete() {
-                blocked.push(work.unit.replica);
+                blocked.push(queue);
             }
             waits && work.pixels.is_complete()
         };
@@ -196,11 +208,15 @@ impl EncoderPart {
         work.pixels = Parts::new(std::iter::empty());
         let grids: Vec<Grid> = work.unit.items.iter().map(|item| item.meta.grid).collect();
         let header = Header { kind: ParcelKind::Activation(work.unit.id), version };
+        // All ranks of an encoder have its features.
+        let sends = self.mesh.tp.rank() == 0;
         if let Some(cache) = &mut self.cache {
             let (features, num_cached) = encode_each(cache, &*self.model, &self.pool, &grids, &pixels)?;
             ports.timings.cached_items += num_cached;
             let buffers = features.iter().map(|level| Box::new(TorchBuffer::new(level)) as Box<dyn Buffer>);
-            ports.send(work.reader, Parcel::new(header, buffers.collect()))?;
+            if sends {
+                ports.send(work.reader, Parcel::new(header, buffers.collect()))?;
+            }
             work.phase = Phase::Sent { run: None };
             return Ok(Some(work.unit.id));
         }
@@ -213,24 +229,33 @@ impl EncoderPart {
             true => self.activations.begin(record.tape, params, inputs, rows, alive)?,
             false => Execution::forward_only(record.tape, params, inputs),
         };
+        run = run.with_mesh(self.mesh.clone());
         run.forward()?;
         let outputs = record.outputs.iter().map(|&slot| Box::new(TorchBuffer::new(run.value(slot))) as Box<dyn Buffer>);
-        ports.send(work.reader, Parcel::new(header, outputs.collect()))?;
+        if sends {
+            ports.send(work.reader, Parcel::new(header, outputs.collect()))?;
+        }
         work.phase = Phase::Sent { run: trained.then_some((run, record.outputs)) };
         Ok(Some(work.unit.id))
     }
 
     /// In each lane strictly in the order of its units, so that a sum does not depend on who was faster.
     fn backward_next(&mut self) -> Result<Option<UnitId>, EngineError> {
+        let in_step = self.in_step();
+        // Who has yet to encode a unit meets others in that first.
+        if in_step && !self.has_encoded() {
+            return Ok(None);
+        }
         let Some(step) = self.steps.front_mut() else { return Ok(None) };
         let mut blocked = Vec::new();
         for work in &mut step.units {
             let lane = work.unit.lane;
-            if matches!(work.phase, Phase::Done) || blocked.contains(&lane) {
+            let queue = if in_step { Lane(0) } else { lane };
+            if matches!(work.phase, Phase::Done) || blocked.contains(&queue) {
                 continue;
             }
             if !matches!(work.phase, Phase::Returned { .. }) {
-                blocked.push(lane);
+                blocked.push(queue);
                 continue;
             }
             let Phase::Returned { run: (mut run, outputs), grads } = std::mem::replace(&mut work.phase, Phase::Done)
@@ -278,7 +303,7 @@ fn encode_each(
     grids: &[Grid],
     pixels: &Tensor,
 ) -> Result<(Vec<Tensor>, u32), EngineError> {
-    let params = pool.params();
+    let (params, mesh) = (pool.params(), pool.mesh_or_single());
     let (kind, device) = (params.flat().kind(), params.flat().device());
     let (mut start, mut num_cached) = (0, 0);
     let mut features = |&grid: &Grid| -> Result<Vec<Tensor>, EngineError> {
@@ -292,6 +317,7 @@ fn encode_each(
         }
         let record = model.record(&[grid]);
         let mut run = Execution::forward_only(record.tape, params.clone(), vec![(record.pixels, own.to_kind(kind))]);
+        run = run.with_mesh(mesh.clone());
         run.forward()?;
         let made: Vec<Tensor> = record.outputs.iter().map(|&slot| run.value(slot).shallow_clone()).collect();
         cache.insert(key, &made);

@@ -5,7 +5,7 @@
 
 use super::activations::Activations;
 use super::buffer::TorchBuffer;
-use super::parts::Parts;
+use super::pack_work::{Chunk, Features, PackWork, Return};
 use super::routing::StepRouting;
 use super::stages::{Filled, Stages};
 use crate::comm::Started;
@@ -17,7 +17,7 @@ use crate::train::Pool;
 use loongforge_core::engine::{EngineError, Ports, Progress};
 use loongforge_core::message::{Activity, ActorId, Pack, Regroup, RoutingReport, StepId, StepPlan, UnitId, Version};
 use loongforge_core::schedule::{Pass, Task};
-use loongforge_core::transport::{Buffer, CreditGuard, Header, Parcel, ParcelKind};
+use loongforge_core::transport::{Header, Parcel, ParcelKind};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 use tch::Tensor;
@@ -29,6 +29,8 @@ pub struct FoundationPart {
     expert_sets: Vec<ExpertSet>,
     pub(super) pool: Pool,
     encoder_trained: bool,
+    /// Actors of one encoder: all of them get the gradients.
+    encoder_ranks: u32,
     activations: Activations,
     steps: VecDeque<Step>,
 }
@@ -50,37 +52,6 @@ struct Step {
     anew: bool,
 }
 
-struct PackWork {
-    pack: Pack,
-    tokens: Parts,
-    /// In placeholder order.
-    units: Vec<UnitWork>,
-    chunks: Vec<Chunk>,
-}
-
-/// A part of a pack that goes through as one, or all of it.
-struct Chunk {
-    filled: Filled,
-    /// Slots of the features on the tape of the first stage.
-    slots: Vec<Slot>,
-    /// One for each level, after the backward.
-    grads: Vec<Tensor>,
-    is_done: bool,
-}
-
-struct UnitWork {
-    id: UnitId,
-    num_features: i64,
-    /// Who sent the features, and what.
-    features: Option<(ActorId, Features)>,
-}
-
-struct Features {
-    tensors: Vec<Tensor>,
-    /// Held until the micro-batch is done: the features are in use until then.
-    credit: Option<CreditGuard>,
-}
-
 impl FoundationPart {
     /// Foundation replica `replica` on one rank; with `encoder_trained` it returns gradients of the features.
     pub fn new(replica: u32, model: Box<dyn FoundationModel>, pool: Pool, encoder_trained: bool) -> Self {
@@ -91,7 +62,12 @@ impl FoundationPart {
     pub fn on(replica: u32, stages: Stages, pool: Pool, encoder_trained: bool) -> Self {
         let expert_sets = stages.models.iter().flat_map(|model| model.expert_sets()).collect();
         let (activations, steps) = (Activations::default(), VecDeque::new());
-        Self { replica, stages, expert_sets, pool, encoder_trained, activations, steps }
+        Self { replica, stages, expert_sets, pool, encoder_trained, encoder_ranks: 1, activations, steps }
+    }
+
+    /// Encoders that are split among so many actors.
+    pub fn with_encoder_ranks(self, encoder_ranks: u32) -> Self {
+        Self { encoder_ranks, ..self }
     }
 
     /// Under a budget for activations.
@@ -100,16 +76,7 @@ impl FoundationPart {
     }
 
     pub(super) fn plan(&mut self, plan: &StepPlan) {
-        let packs = plan.packs_of(self.replica).map(|pack| PackWork {
-            tokens: Parts::new(pack.samples.iter().map(|sample| sample.owner)),
-            units: plan
-                .units_of(pack.id)
-                .map(|unit| UnitWork { id: unit.id, num_features: unit.num_features() as i64, features: None })
-                .collect(),
-            pack: pack.clone(),
-            chunks: Vec::new(),
-        });
-        let packs: Vec<PackWork> = packs.collect();
+        let packs: Vec<PackWork> = plan.packs_of(self.replica).map(|pack| PackWork::new(pack, plan)).collect();
         let mut chunks: Vec<usize> = packs.iter().map(|work| self.stages.num_chunks(work.pack.num_tokens())).collect();
         if self.stages.in_step(self.pool.params()) {
             let of_replica = |pack: &Pack| plan.packs_of(pack.replica).count();
@@ -147,6 +114,7 @@ impl FoundationPart {
         let device = self.pool.params().flat().device();
         let (trained, num_tensors) = (self.encoder_trained, self.stages.any().num_feature_tensors());
         let feature_dim = self.stages.any().feature_dim();
+        let how = self.returns(version);
         let step = match kind {
             ParcelKind::Tokens(id) => id.step,
             ParcelKind::Activation(id) => id.step,
@@ -163,7 +131,7 @@ impl FoundationPart {
         if let ParcelKind::Activation(id) = kind
             && let Some(grads) = step.returned.get(&id)
         {
-            return give_back(id, from, grads, trained, version, ports);
+            return how.give_back(id, from, grads, ports);
         }
         let anew = step.anew;
         let mut units = step.packs.iter_mut().flat_map(|work| &mut work.units);
@@ -315,7 +283,8 @@ impl FoundationPart {
         version: Version,
         ports: &mut Ports,
     ) -> Result<(), EngineError> {
-        let (params, lane, step) = (self.pool.params().clone(), self.pool.own_lane(), &mut self.steps[0]);
+        let (params, lane, how) = (self.pool.params().clone(), self.pool.own_lane(), self.returns(version));
+        let step = &mut self.steps[0];
         let run = step.run.backward(&params, self.pool.lane(lane))?;
         if let Some(work) = step.packs.get(pack) {
             self.activations.learn(&run, work.chunks[chunk].filled.batch.input_ids.numel() as i64);
@@ -330,9 +299,13 @@ impl FoundationPart {
         }
         done.is_done = true;
         if self.stages.mesh.is_leader() && work.chunks.iter().all(|chunk| chunk.is_done) {
-            work.give_back(self.encoder_trained, version, &mut step.returned, ports)?;
+            work.give_back(how, &mut step.returned, ports)?;
         }
         Ok(())
+    }
+
+    fn returns(&self, version: Version) -> Return {
+        Return { trained: self.encoder_trained, version, encoder_ranks: self.encoder_ranks }
     }
 
     /// Whether ranks of the pool wait for each other within a step.
@@ -383,52 +356,6 @@ impl FoundationPart {
     pub(super) fn finish_step(&mut self) {
         self.steps.pop_front();
     }
-}
-
-impl Chunk {
-    fn new(filled: Filled) -> Chunk {
-        Chunk { filled, slots: Vec::new(), grads: Vec::new(), is_done: false }
-    }
-}
-
-impl PackWork {
-    /// Returns the features' gradients to those who sent them, keeps them in `returned`, and frees the features.
-    fn give_back(
-        &mut self,
-        trained: bool,
-        version: Version,
-        returned: &mut BTreeMap<UnitId, Vec<Tensor>>,
-        ports: &mut Ports,
-    ) -> Result<(), EngineError> {
-        let chunks: Vec<Chunk> = self.chunks.drain(..).filter(|chunk| !chunk.grads.is_empty()).collect();
-        let num_levels = chunks.first().map_or(0, |chunk| chunk.grads.len());
-        let level = |index: usize| Tensor::cat(&chunks.iter().map(|chunk| &chunk.grads[index]).collect::<Vec<_>>(), 0);
-        let levels: Vec<Tensor> = (0..num_levels).map(level).collect();
-        let mut row = 0;
-        for unit in self.units.drain(..) {
-            let (from, features) = unit.features.expect("the pack is whole");
-            drop(features);
-            let grads: Vec<Tensor> = levels.iter().map(|grad| grad.narrow(0, row, unit.num_features)).collect();
-            row += unit.num_features;
-            give_back(unit.id, from, &grads, trained, version, ports)?;
-            returned.insert(unit.id, grads);
-        }
-        Ok(())
-    }
-}
-
-/// Returns the gradients of a unit's features, or word that there are none.
-fn give_back(
-    id: UnitId,
-    to: ActorId,
-    grads: &[Tensor],
-    trained: bool,
-    version: Version,
-    ports: &mut Ports,
-) -> Result<(), EngineError> {
-    let kind = if trained { ParcelKind::Gradient(id) } else { ParcelKind::NoGradient(id) };
-    let tensors = grads.iter().map(|grad| Box::new(TorchBuffer::new(grad)) as Box<dyn Buffer>);
-    ports.send(to, Parcel::new(Header { kind, version }, tensors.collect()))
 }
 
 #[cfg(test)]

@@ -115,7 +115,7 @@ fn rank_of(
     let stages = Stage::all(pipeline.layers(family.num_layers()).unwrap());
     let own: Vec<usize> = pipeline.stages_of(mesh.pp.rank()).collect();
     let specs = own.iter().flat_map(|stage| family.stage_specs(&stages[*stage])).collect();
-    let sharding = Sharding { shared, rank: replica, world: dp };
+    let sharding = Sharding::new(shared, replica, dp);
     let tied = family.shared_by_stages();
     let params = ParamStore::shared_out(specs, CPU.0, CPU.1, sharding);
     let mut pool = pool(params, mesh.data.clone()).with_stages(mesh.pp.clone(), &tied);

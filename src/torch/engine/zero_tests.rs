@@ -17,7 +17,7 @@ const MOE: &str = include_str!("../tests/fixtures/qwen3_moe-seed1/config.json");
 const LEVELS: [Shared; 4] = [Shared::Nothing, Shared::State, Shared::Gradients, Shared::Parameters];
 
 fn pool(config: &str, kind: Kind, group: ProcessGroup, shared: Shared) -> Pool {
-    let sharding = Sharding { shared, rank: group.rank(), world: group.world() };
+    let sharding = Sharding::new(shared, group.rank(), group.world());
     let params = ParamStore::shared_out(families(config).foundation.specs(), kind, Device::Cpu, sharding);
     params.init_random(3);
     Pool::new(Rc::new(params), group, Lanes::PerReplica, Some(ADAMW)).unwrap()

@@ -36,16 +36,16 @@ impl LinearCrossEntropy {
         &self.labels_L
     }
 
-    pub(super) fn chunks(&self) -> impl Iterator<Item = Range<i64>> + use<> {
+    fn chunks(&self) -> impl Iterator<Item = Range<i64>> + use<> {
         let (entries, chunk) = (self.head_VD.size()[0], self.chunk);
         (0..entries).step_by(chunk as usize).map(move |first| first..entries.min(first + chunk))
     }
 
-    pub(super) fn head(&self, chunk: &Range<i64>) -> Tensor {
+    fn head(&self, chunk: &Range<i64>) -> Tensor {
         self.head_VD.narrow(0, chunk.start, chunk.end - chunk.start)
     }
 
-    pub(super) fn scores(&self, hidden_LD: &Tensor, chunk: &Range<i64>) -> Tensor {
+    fn scores(&self, hidden_LD: &Tensor, chunk: &Range<i64>) -> Tensor {
         hidden_LD.linear(&self.head(chunk), None::<Tensor>)
     }
 
@@ -65,6 +65,33 @@ impl LinearCrossEntropy {
         }
         let (norm_L, label_score_L) = scan.finish();
         (norm_L, label_score_L, kept)
+    }
+
+    /// Gradients of the hidden states, and of the head into `params`, chunk by chunk. `saved` are hidden states, norms and
+    /// what `scan` kept; `to_gradient` makes the scores' gradient of scores and norms.
+    pub(super) fn differentiate(
+        &self,
+        saved: Vec<Tensor>,
+        needs: &Needs,
+        params: Option<&ParamGrads<'_>>,
+        to_gradient: impl Fn(Tensor, &Tensor, &Range<i64>) -> Tensor,
+    ) -> Vec<Option<Tensor>> {
+        let mut saved = saved.into_iter();
+        let [hidden_LD, norm_L] = [(); 2].map(|()| saved.next().expect("the forward saved hidden states and norms"));
+        let float = (Kind::Float, hidden_LD.device());
+        let of_hidden = needs.reads[0].then(|| Tensor::zeros(hidden_LD.size(), float));
+        for chunk in self.chunks() {
+            let scores_LC = saved.next().unwrap_or_else(|| self.scores(&hidden_LD, &chunk));
+            let of_scores_LC = to_gradient(scores_LC, &norm_L, &chunk);
+            if let Some(of_hidden) = &of_hidden {
+                add_product(of_hidden, &of_scores_LC, false, &self.head(&chunk));
+            }
+            if let Some(params) = params {
+                let of_head = params.sum(0).narrow(0, chunk.start, chunk.end - chunk.start);
+                add_product(&of_head, &of_scores_LC, true, &hidden_LD);
+            }
+        }
+        vec![of_hidden.map(|of_hidden| of_hidden.to_kind(hidden_LD.kind()))]
     }
 }
 
@@ -89,22 +116,9 @@ impl Custom for LinearCrossEntropy {
         params: Option<&ParamGrads<'_>>,
     ) -> Vec<Option<Tensor>> {
         let gradient = grads[0].as_ref().expect("a loss has one output");
-        let mut saved = saved.into_iter();
-        let [hidden_LD, norm_L] = [(); 2].map(|()| saved.next().expect("the forward saved hidden states and norms"));
-        let float = (Kind::Float, hidden_LD.device());
-        let of_hidden = needs.reads[0].then(|| Tensor::zeros(hidden_LD.size(), float));
-        for chunk in self.chunks() {
-            let scores_LC = saved.next().unwrap_or_else(|| self.scores(&hidden_LD, &chunk));
-            let of_scores_LC = to_gradient(scores_LC, &self.labels_L, &chunk, &norm_L, gradient, self.scale);
-            if let Some(of_hidden) = &of_hidden {
-                add_product(of_hidden, &of_scores_LC, false, &self.head(&chunk));
-            }
-            if let Some(params) = params {
-                let of_head = params.sum(0).narrow(0, chunk.start, chunk.end - chunk.start);
-                add_product(&of_head, &of_scores_LC, true, &hidden_LD);
-            }
-        }
-        vec![of_hidden.map(|of_hidden| of_hidden.to_kind(hidden_LD.kind()))]
+        self.differentiate(saved, needs, params, |scores_LC, norm_L, chunk| {
+            to_gradient(scores_LC, &self.labels_L, chunk, norm_L, gradient, self.scale)
+        })
     }
 }
 

@@ -6,7 +6,6 @@
 use tch::{Kind, Tensor};
 
 use super::loss::{LinearCrossEntropy, places};
-use crate::native::add_product;
 use crate::tape::{Custom, Needs, ParamGrads};
 
 /// Reads hidden states `[L, D]`; writes the logarithms of the sums of exponentials over this part, and the labels' scores,
@@ -39,29 +38,19 @@ impl Custom for VocabScores {
         params: Option<&ParamGrads<'_>>,
     ) -> Vec<Option<Tensor>> {
         let loss = &self.0;
-        let mut saved = saved.into_iter();
-        let [hidden_LD, norm_L] = [(); 2].map(|()| saved.next().expect("the forward saved hidden states and norms"));
-        let of_output = |index: usize| match &grads[index] {
-            Some(gradient) => gradient.unsqueeze(1),
-            None => norm_L.zeros_like().unsqueeze(1),
-        };
+        let of_output = |index: usize| grads[index].as_ref().map(|gradient| gradient.unsqueeze(1));
         let (of_norm_L1, of_label_L1) = (of_output(0), of_output(1));
-        let float = (Kind::Float, hidden_LD.device());
-        let of_hidden = needs.reads[0].then(|| Tensor::zeros(hidden_LD.size(), float));
-        for chunk in loss.chunks() {
-            let scores_LC = saved.next().unwrap_or_else(|| loss.scores(&hidden_LD, &chunk));
-            let (at_L1, here_L1) = places(loss.labels(), &chunk);
-            let mut of_scores_LC = (scores_LC.to_kind(Kind::Float) - norm_L.unsqueeze(1)).exp_() * &of_norm_L1;
-            let of_scores_LC =
-                of_scores_LC.scatter_add_(1, &at_L1, &(here_L1 * &of_label_L1)).to_kind(hidden_LD.kind());
-            if let Some(of_hidden) = &of_hidden {
-                add_product(of_hidden, &of_scores_LC, false, &loss.head(&chunk));
+        loss.differentiate(saved, needs, params, |scores_LC, norm_L, chunk| {
+            let kind = scores_LC.kind();
+            let mut of_scores_LC = match &of_norm_L1 {
+                Some(of_norm_L1) => (scores_LC.to_kind(Kind::Float) - norm_L.unsqueeze(1)).exp_() * of_norm_L1,
+                None => scores_LC.to_kind(Kind::Float).zeros_like(),
+            };
+            if let Some(of_label_L1) = &of_label_L1 {
+                let (at_L1, here_L1) = places(loss.labels(), chunk);
+                of_scores_LC = of_scores_LC.scatter_add_(1, &at_L1, &(here_L1 * of_label_L1));
             }
-            if let Some(params) = params {
-                let of_head = params.sum(0).narrow(0, chunk.start, chunk.end - chunk.start);
-                add_product(&of_head, &of_scores_LC, true, &hidden_LD);
-            }
-        }
-        vec![of_hidden.map(|of_hidden| of_hidden.to_kind(hidden_LD.kind()))]
+            of_scores_LC.to_kind(kind)
+        })
     }
 }

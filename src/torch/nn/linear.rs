@@ -3,7 +3,7 @@
 use tch::Tensor;
 
 use super::lora::Adapter;
-use super::params::ParamSpec;
+use super::spec::ParamSpec;
 use super::{Init, Scope};
 use crate::native::linear;
 

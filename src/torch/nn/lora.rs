@@ -11,7 +11,7 @@ use std::rc::Rc;
 use tch::{Kind, Tensor};
 
 use super::init::Init;
-use super::params::ParamSpec;
+use super::spec::ParamSpec;
 use super::shard::{Cut, Shard};
 use crate::native::linear;
 

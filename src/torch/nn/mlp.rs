@@ -2,7 +2,7 @@
 
 use tch::Tensor;
 
-use super::params::ParamSpec;
+use super::spec::ParamSpec;
 use super::{Linear, Scope};
 use crate::native::{can_fuse, swiglu};
 

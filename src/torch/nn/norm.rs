@@ -2,7 +2,7 @@
 
 use tch::Tensor;
 
-use super::params::ParamSpec;
+use super::spec::ParamSpec;
 use super::{Init, Rope, Scope};
 use crate::native::{can_fuse, norm_rope};
 

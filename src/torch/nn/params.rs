@@ -14,101 +14,15 @@ use std::rc::Rc;
 use tch::{Device, Kind, Tensor};
 
 use super::grads::{GradBuffer, GradUnit};
-use super::init::{Init, values};
-use super::lora::{AdapterSpec, DropoutSeed};
-use super::piece::Piece;
-use super::shard::Shard;
-use super::sharding::{Keeper, Sharding, Shared, Unit};
+use super::init::values;
+use super::lora::DropoutSeed;
+use super::sharding::{Keeper, Sharding, Shared};
+use super::spec::{ParamSpec, Role};
+use super::units::Unit;
 use crate::native::release;
 
 /// Elements: 64 bytes of float32, a cache line and every vector width.
 pub(super) const ALIGN: i64 = 16;
-
-/// What becomes of a parameter in training.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Role {
-    #[default]
-    Trained,
-    /// Kept as it is.
-    Frozen,
-    /// Changed by other rules than gradients; always float32.
-    Buffer,
-}
-
-/// A parameter as its model declares it. Weight decay is for those of two or more dimensions.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ParamSpec {
-    /// The name in Hugging Face's `model.safetensors`, or of our own where the checkpoint has it in several pieces.
-    pub name: String,
-    /// Of the part that this rank holds.
-    pub shape: Vec<i64>,
-    pub init: Init,
-    pub role: Role,
-    /// The checkpoint's tensors that it is made of; none for what is stored apart.
-    pub pieces: Vec<Piece>,
-    /// Whether it is the weight of a linear map, which may have an adapter.
-    pub is_linear: bool,
-    /// Of the first parameter of an adapter.
-    pub adapter: Option<AdapterSpec>,
-    /// A dimension along which several things lie one after the other, and their sizes.
-    pub sections: Option<(usize, Vec<i64>)>,
-    /// Which part this rank holds; `None` where it holds all and is alone.
-    pub shard: Option<Shard>,
-    /// Whether another stage of a pipeline has it as well, and is the one that saves it.
-    pub is_copy: bool,
-}
-
-impl ParamSpec {
-    pub fn new(name: impl Into<String>, shape: &[i64], init: Init) -> ParamSpec {
-        let name = name.into();
-        let pieces = vec![Piece::whole(&name, shape)];
-        ParamSpec {
-            name,
-            shape: shape.to_vec(),
-            init,
-            role: Role::Trained,
-            pieces,
-            is_linear: false,
-            adapter: None,
-            sections: None,
-            shard: None,
-            is_copy: false,
-        }
-    }
-
-    /// Along dimension `dim` it is several things of these sizes: each is cut for itself where layers are split.
-    pub fn in_sections(self, dim: usize, sizes: &[i64]) -> ParamSpec {
-        ParamSpec { sections: Some((dim, sizes.to_vec())), ..self }
-    }
-
-    /// The same parameter, stored as `pieces`.
-    pub fn stored_as(self, pieces: Vec<Piece>) -> ParamSpec {
-        ParamSpec { pieces, ..self }
-    }
-
-    pub fn with_role(self, role: Role) -> ParamSpec {
-        ParamSpec { role, ..self }
-    }
-
-    /// Not trained; a buffer stays one.
-    pub fn frozen(self) -> ParamSpec {
-        if self.role == Role::Trained { self.with_role(Role::Frozen) } else { self }
-    }
-
-    pub fn num_elements(&self) -> i64 {
-        self.shape.iter().product()
-    }
-
-    /// `tensor`, of the whole parameter's shape, as the checkpoint's tensors with their names, without those that repeat others;
-    /// whole where it is stored apart.
-    pub fn parts<'a>(&'a self, tensor: &Tensor) -> Vec<(&'a str, Tensor)> {
-        if self.pieces.is_empty() {
-            return vec![(&self.name, tensor.shallow_clone())];
-        }
-        let read = self.pieces.iter().filter(|piece| !piece.repeats);
-        read.map(|piece| (piece.name.as_str(), piece.view(tensor))).collect()
-    }
-}
 
 /// The index of a parameter in its store's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -342,7 +256,8 @@ impl ParamStore {
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::{Init, ParamSpec, ParamStore, Role, Sharding, Shared};
+    use super::{ParamSpec, ParamStore, Role, Sharding, Shared};
+    use crate::nn::Init;
 
     fn store(kind: Kind) -> ParamStore {
         let specs = vec![
@@ -410,7 +325,7 @@ mod tests {
         let whole = ParamStore::new(specs(), options.0, options.1);
         whole.init_random(1);
         let stores = [0, 1, 2].map(|rank| {
-            let sharding = Sharding { shared: Shared::Parameters, rank, world: 3 };
+            let sharding = Sharding::new(Shared::Parameters, rank, 3);
             let store = ParamStore::shared_out(specs(), options.0, options.1, sharding);
             store.init_random(1);
             store

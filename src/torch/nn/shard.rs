@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use tch::Tensor;
 
-use super::params::ParamSpec;
+use super::spec::ParamSpec;
 use super::piece::Piece;
 use crate::comm::Mesh;
 

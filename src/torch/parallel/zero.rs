@@ -13,11 +13,13 @@ use tch::Tensor;
 
 use crate::comm::{ProcessGroup, Started};
 use crate::native::NativeError;
-use crate::nn::{GradBuffer, Keeper, ParamId, ParamStore, Shared};
+use crate::nn::{GradBuffer, Keeper, ParamId, ParamStore, Shared, Unit};
 
 /// The [`Keeper`] of a store that is shared out over a group.
 pub struct Zero {
     group: Rc<ProcessGroup>,
+    /// Of experts that are spread over ranks: those with the same ones.
+    of_experts: Rc<ProcessGroup>,
     state: RefCell<State>,
 }
 
@@ -32,9 +34,24 @@ struct State {
 }
 
 impl Zero {
-    /// The ranks of `group` share out the store that this is the keeper of, in their order.
-    pub fn new(group: Rc<ProcessGroup>) -> Zero {
-        Zero { group, state: RefCell::default() }
+    /// The ranks of `group` share out the store that this is the keeper of, in their order; those of `of_experts` the
+    /// experts in it that are spread over ranks.
+    pub fn new(group: Rc<ProcessGroup>, of_experts: Rc<ProcessGroup>) -> Zero {
+        Zero { group, of_experts, state: RefCell::default() }
+    }
+
+    /// Who shares a unit out.
+    pub fn group_of(&self, unit: &Unit) -> &ProcessGroup {
+        if unit.is_of_experts() { &self.of_experts } else { &self.group }
+    }
+
+    /// Brings all of a store that is in slices, in memory that is there.
+    ///
+    /// # Errors
+    /// A rank is gone or did not come in time.
+    pub fn gather(&self, units: &[&Unit]) -> Result<(), NativeError> {
+        let started = units.iter().map(|unit| self.group_of(unit).start_all_gather_into(unit.whole(), unit.own()));
+        started.collect::<Vec<_>>().into_iter().try_for_each(|started| started?.wait())
     }
 
     fn bring(&self, params: &ParamStore, now: &[usize], next: &[usize], state: &mut State) -> Result<(), NativeError> {
@@ -58,8 +75,10 @@ impl Zero {
     fn start(&self, params: &ParamStore, unit: usize, state: &mut State) -> Result<(), NativeError> {
         if let std::collections::btree_map::Entry::Vacant(place) = state.here.entry(unit) {
             let unit = &params.units()[unit];
-            unit.allocate();
-            place.insert(Some(self.group.start_all_gather_into(unit.whole(), unit.own())?));
+            if unit.is_apart() {
+                unit.allocate();
+                place.insert(Some(self.group_of(unit).start_all_gather_into(unit.whole(), unit.own())?));
+            }
         }
         Ok(())
     }
@@ -81,8 +100,9 @@ impl Zero {
         settle(params, grads, state)?;
         for unit in left {
             let whole = grads.whole(unit);
+            let group = self.group_of(&params.units()[unit]);
             let sum = whole.new_empty([params.units()[unit].own_range().1], (whole.kind(), whole.device()));
-            let started = self.group.start_reduce_scatter_sum_into(&sum, whole)?;
+            let started = group.start_reduce_scatter_sum_into(&sum, whole)?;
             state.summed.push((unit, sum, started));
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! A pool whose replicas come and go: lanes belong to whom a plan gives them, and state goes to who is new.
 
-use super::pool::{Lanes, Pool, squares};
+use super::pool::{Lanes, Pool};
+use super::shares::squares_of;
 use crate::comm::ProcessGroup;
 use crate::native::NativeError;
 use crate::nn::GradBuffer;
@@ -50,7 +51,7 @@ impl Pool {
             }
             Lanes::Fixed(_) => self.sum_lanes(owners)?,
         };
-        let found = squares(&sum);
+        let found = squares_of(&sum);
         self.reduced = Some(sum);
         Ok(found)
     }

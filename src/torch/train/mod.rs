@@ -7,7 +7,9 @@ pub mod parity;
 mod peft;
 mod peft_names;
 mod pool;
+mod reduce;
 mod shares;
+mod slices;
 mod state;
 
 #[cfg(test)]
@@ -22,5 +24,5 @@ pub use peft::{
     merge_adapter, read_adapter_config, save_adapter,
 };
 pub use pool::{Lanes, Pool};
-pub use shares::{gather_piece, gather_whole, square_sum, sum_copies, sum_gradients, sum_replicas};
+pub use shares::{gather_piece, gather_whole};
 pub use state::{Export, StateError, load_state, save_state};

@@ -3,25 +3,18 @@
 
 use tch::{Device, Kind, Tensor};
 
-use crate::comm::{Mesh, ProcessGroup};
+use crate::comm::Mesh;
 use crate::native::{NativeError, sum_of_squares};
 use crate::nn::{ParamId, ParamSpec, ParamStore, Piece, Shard, region};
 
-/// In place: the gradients `grads` of the trained parameters, in the store's order, become those of the whole pool's
-/// tokens. Every rank calls it once a step.
-///
-/// # Errors
-/// A rank is gone or did not come in time.
-pub fn sum_gradients(params: &ParamStore, grads: &Tensor, mesh: &Mesh) -> Result<(), NativeError> {
-    sum_copies(params, grads, &mesh.tp)?;
-    sum_replicas(params, grads, mesh)
-}
+/// Elements of copies that are summed at once.
+const MAX_COPIED: i64 = 16 << 20;
 
 /// In place: the gradients become the sums over the replicas, those of experts over the ranks with the same ones.
 ///
 /// # Errors
-/// As [`sum_gradients`].
-pub fn sum_replicas(params: &ParamStore, grads: &Tensor, mesh: &Mesh) -> Result<(), NativeError> {
+/// A rank is gone or did not come in time.
+pub(super) fn sum_replicas(params: &ParamStore, grads: &Tensor, mesh: &Mesh) -> Result<(), NativeError> {
     for (start, len) in ranges(params, |spec| !of_experts(spec)) {
         mesh.data.all_reduce_sum(&grads.narrow(0, start, len))?;
     }
@@ -31,50 +24,106 @@ pub fn sum_replicas(params: &ParamStore, grads: &Tensor, mesh: &Mesh) -> Result<
     Ok(())
 }
 
-/// In place: the gradients of what tensor-parallel ranks hold in copies become the sums of theirs.
+/// In place: the gradients of what tensor-parallel ranks hold in copies become the sums of theirs. Where replicas share
+/// sums out, `grads` are this rank's slices.
 ///
 /// # Errors
-/// As [`sum_gradients`].
-pub fn sum_copies(params: &ParamStore, grads: &Tensor, tp: &ProcessGroup) -> Result<(), NativeError> {
+/// As [`sum_replicas`].
+pub(super) fn sum_copies(params: &ParamStore, grads: &Tensor, mesh: &Mesh) -> Result<(), NativeError> {
     let copied: Vec<(ParamId, &Shard)> = params
         .trained_ids()
         .filter_map(|id| Some((id, params.spec(id).shard.as_ref()?)))
-        .filter(|(_, shard)| shard.tp_parts < tp.world())
+        .filter(|(_, shard)| shard.tp_parts < mesh.tp.world())
         .collect();
-    if copied.is_empty() {
-        return Ok(());
-    }
     let _no_grad = tch::no_grad_guard();
-    let sizes: Vec<i64> = copied.iter().map(|(_, shard)| shard.shape.iter().product()).collect();
-    let all = Tensor::zeros([sizes.iter().sum::<i64>()], (Kind::Float, grads.device()));
-    let wholes = all.split_with_sizes(sizes, 0);
-    let each = || copied.iter().zip(&wholes).map(|((id, shard), whole)| (part(params, *id, grads), shard, whole));
-    each().for_each(|(part, shard, whole)| shard.put(&whole.view(shard.shape.as_slice()), &part));
-    tp.all_reduce_sum(&all)?;
-    each().for_each(|(mut part, shard, whole)| part.copy_(&shard.take(&whole.view(shard.shape.as_slice()))));
+    let size = |shard: &Shard| shard.shape.iter().product::<i64>();
+    let mut rest = &copied[..];
+    while let Some((_, first)) = rest.first() {
+        let mut elements = size(first);
+        let more = rest[1..].iter().take_while(|(_, shard)| {
+            elements += size(shard);
+            elements <= MAX_COPIED
+        });
+        let (now, later) = rest.split_at(1 + more.count());
+        rest = later;
+        let sizes: Vec<i64> = now.iter().map(|(_, shard)| size(shard)).collect();
+        let all = Tensor::zeros([sizes.iter().sum::<i64>()], (Kind::Float, grads.device()));
+        let wholes = all.split_with_sizes(sizes, 0);
+        let each = || now.iter().zip(&wholes).map(|((id, shard), whole)| (*id, shard, whole.view(&shard.shape[..])));
+        each().for_each(|(id, shard, whole)| shard.put(&whole, &whole_part(params, id, grads)));
+        if !params.sharding().is_none() {
+            // Slices are elsewhere on other tensor-parallel ranks: each of them gets all of its part first.
+            mesh.data.all_reduce_sum(&all)?;
+        }
+        mesh.tp.all_reduce_sum(&all)?;
+        for (id, shard, whole) in each() {
+            let (part, at) = params.owned_range(id);
+            let len = part.end - part.start;
+            if len > 0 {
+                grads.narrow(0, at, len).copy_(&shard.take(&whole).reshape([-1]).narrow(0, part.start, len));
+            }
+        }
+    }
     Ok(())
 }
 
+/// Of the gradients of parameter `id`, of which `grads` has this rank's slice, that slice among zeros.
+fn whole_part(params: &ParamStore, id: ParamId, grads: &Tensor) -> Tensor {
+    let ((part, at), spec) = (params.owned_range(id), params.spec(id));
+    let whole = grads.new_zeros([spec.num_elements()], (grads.kind(), grads.device()));
+    let len = part.end - part.start;
+    if len > 0 {
+        whole.narrow(0, part.start, len).copy_(&grads.narrow(0, at, len));
+    }
+    whole.view(spec.shape.as_slice())
+}
+
 /// The sum of squares of the pool's summed gradients, each parameter once; the same on all ranks that hold the parts of
-/// one copy of the model. Every rank calls it.
+/// one copy of the model. Every rank calls it. Where replicas share sums out, `grads` are this rank's slices.
 ///
 /// # Errors
-/// As [`sum_gradients`].
-pub fn square_sum(params: &ParamStore, grads: &Tensor, mesh: &Mesh) -> Result<f64, NativeError> {
+/// As [`sum_replicas`].
+pub(super) fn square_sum(params: &ParamStore, grads: &Tensor, mesh: &Mesh) -> Result<f64, NativeError> {
     let squares = |wanted: fn(&ParamSpec) -> bool| -> f64 {
         let counts = |spec: &ParamSpec| {
             wanted(spec) && !spec.is_copy && spec.shard.as_ref().is_none_or(|shard| shard.is_first())
         };
         ranges(params, counts).into_iter().map(|(start, len)| squares_of(&grads.narrow(0, start, len))).sum()
     };
-    let of_experts = Tensor::from(squares(of_experts));
-    mesh.ep.all_reduce_sum(&of_experts)?;
-    let all = of_experts + squares(|spec| !self::of_experts(spec));
+    let is_shared = !params.sharding().is_none();
+    add_squares(squares(of_experts), squares(|spec| !of_experts(spec)), is_shared, grads.device(), mesh)
+}
+
+/// As [`square_sum`], of what each rank has counted of its experts and of all else: slices where it `is_shared` out.
+///
+/// # Errors
+/// As [`sum_replicas`].
+pub(super) fn add_squares(
+    of_experts: f64,
+    others: f64,
+    is_shared: bool,
+    device: Device,
+    mesh: &Mesh,
+) -> Result<f64, NativeError> {
+    let number = |value: f64| Tensor::from(value).to_device(device);
+    let all = match is_shared {
+        true => {
+            let all = number(of_experts + others);
+            mesh.data.all_reduce_sum(&all)?;
+            all
+        }
+        false => {
+            let all = number(of_experts);
+            mesh.ep.all_reduce_sum(&all)?;
+            all + others
+        }
+    };
     mesh.model.all_reduce_sum(&all)?;
     Ok(all.double_value(&[]))
 }
 
-fn squares_of(tensor: &Tensor) -> f64 {
+/// The sum of squares of contiguous float32.
+pub(super) fn squares_of(tensor: &Tensor) -> f64 {
     match tensor.device() {
         Device::Cpu => sum_of_squares(tensor),
         _ => tensor.norm_scalaropt_dtype(2.0, Kind::Double).double_value(&[]).powi(2),
@@ -85,18 +134,17 @@ fn of_experts(spec: &ParamSpec) -> bool {
     spec.shard.as_ref().is_some_and(|shard| shard.of_experts)
 }
 
-/// A parameter's part of what lies in the store's order.
-fn part(params: &ParamStore, id: ParamId, flat: &Tensor) -> Tensor {
-    let (start, len) = params.range(id);
-    flat.narrow(0, start, len).view(params.spec(id).shape.as_slice())
-}
-
-/// Of the trained parameters that are wanted the ranges in the store's order; those that follow each other as one.
+/// Of the trained parameters that are wanted the ranges in the store's order, or among this rank's slices; those that
+/// follow each other as one.
 fn ranges(params: &ParamStore, wanted: impl Fn(&ParamSpec) -> bool) -> Vec<(i64, i64)> {
     let mut found: Vec<(i64, i64)> = Vec::new();
     let mut former = false;
     for id in params.trained_ids() {
-        let ((start, len), is_wanted) = (params.range(id), wanted(params.spec(id)));
+        let ((part, start), is_wanted) = (params.owned_range(id), wanted(params.spec(id)));
+        let len = part.end - part.start;
+        if len == 0 {
+            continue;
+        }
         match found.last_mut().filter(|_| former && is_wanted) {
             // Up to the next one the gap is zero.
             Some((first, all)) => *all = start + len - *first,
@@ -111,7 +159,7 @@ fn ranges(params: &ParamStore, wanted: impl Fn(&ParamSpec) -> bool) -> Vec<(i64,
 /// As [`gather_whole`] of one of the checkpoint's tensors.
 ///
 /// # Errors
-/// As [`sum_gradients`].
+/// As [`sum_replicas`].
 pub fn gather_piece(spec: &ParamSpec, piece: &Piece, part: &Tensor, mesh: &Mesh) -> Result<Tensor, NativeError> {
     let Some(shard) = &spec.shard else { return Ok(piece.view(part)) };
     let _no_grad = tch::no_grad_guard();
@@ -126,7 +174,7 @@ pub fn gather_piece(spec: &ParamSpec, piece: &Piece, part: &Tensor, mesh: &Mesh)
 /// A tensor of the whole parameter from the parts that ranks hold; the same on all of them, of which each calls it.
 ///
 /// # Errors
-/// As [`sum_gradients`].
+/// As [`sum_replicas`].
 pub fn gather_whole(spec: &ParamSpec, part: &Tensor, mesh: &Mesh) -> Result<Tensor, NativeError> {
     let Some(shard) = &spec.shard else { return Ok(part.shallow_clone()) };
     let _no_grad = tch::no_grad_guard();

@@ -99,35 +99,35 @@ fn save_parts(
     export: &Export,
     pool_name: &str,
 ) -> Result<Vec<SavedFile>, StateError> {
-    let Some((rank, _)) = writer_of(mesh) else { return Ok(Vec::new()) };
-    let params = pool.params();
-    let mut files = match export {
-        Export::Weights(shards) => save_weights_among(params, mesh, folder, shards)?,
-        Export::Adapter(Some(file)) => save_adapter_among(params, mesh, file, (rank == 0).then_some(folder))?,
-        Export::Adapter(None) => Vec::new(),
-    };
+    let (params, rank) = (pool.params(), writer_of(mesh).map(|(rank, _)| rank));
+    if rank.is_none() && params.sharding().is_none() {
+        return Ok(Vec::new());
+    }
+    let mut files = pool.with_whole(|| match export {
+        Export::Weights(shards) => Ok(save_weights_among(params, mesh, folder, shards)?),
+        Export::Adapter(Some(file)) if rank.is_some() => {
+            Ok(save_adapter_among(params, mesh, file, (rank == Some(0)).then_some(folder))?)
+        }
+        Export::Adapter(_) => Ok::<_, StateError>(Vec::new()),
+    })??;
     let Some(optimizer) = pool.optimizer() else { return Ok(files) };
+    let values = has_adapter(params).then(|| pool.own_values());
     let (mut entries, mut state) = (Vec::new(), Vec::new());
     for id in params.trained_ids().filter(|id| !params.spec(*id).is_copy) {
-        let (spec, (offset, len)) = (params.spec(id), params.range(id));
-        let mut add = |suffix: &str, tensor: Tensor| {
-            let dtype = Dtype::of(tensor.kind()).expect("a type of files");
+        let spec = params.spec(id);
+        for (suffix, flat) in parts(optimizer).chain(values.as_ref().map(|values| ("value", values))) {
+            let dtype = Dtype::of(flat.kind()).expect("a type of files");
             let shape = spec.whole_shape().to_vec();
             entries.push(Entry { name: format!("{}.{suffix}", spec.name), dtype, shape });
-            state.push((id, tensor));
-        };
-        for (suffix, flat) in parts(optimizer) {
-            add(suffix, flat.narrow(0, offset, len).view(spec.shape.as_slice()));
-        }
-        if has_adapter(params) {
-            add("value", params.leaf(id).detach());
+            state.push((id, flat));
         }
     }
     let num_steps = optimizer.num_steps.to_string();
-    let target = (rank == 0).then(|| (folder, file_name(pool_name, pool.part())));
+    let target = (rank == Some(0)).then(|| (folder, file_name(pool_name, pool.part())));
     let mut tensor = |index: usize| {
-        let (id, part) = &state[index];
-        gather_whole(params.spec(*id), part, mesh)
+        let (id, flat) = state[index];
+        let part = pool.gather_state(id, flat)?;
+        if rank.is_some() { gather_whole(params.spec(id), &part, mesh) } else { Ok(part) }
     };
     let file = write_among(&entries, &[("num_steps", &num_steps)], target, &mut tensor)?;
     // They are not the model's: the model's index does not list them.

@@ -400,7 +400,7 @@ impl Coordinator {
 
     fn plan(&mut self) -> Result<(), Broken> {
         let num_workers = self.encoders.workers().len() as u32;
-        if num_workers > 0 {
+        if self.encoders.is_elastic() && num_workers > 0 {
             self.spec.plan.encoder_replicas = num_workers;
             if !self.spec.fixed_lanes {
                 self.spec.plan.num_lanes = num_workers;

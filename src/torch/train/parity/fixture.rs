@@ -23,7 +23,7 @@ pub enum FixtureError {
 }
 
 /// One sequence of the batch.
-pub(super) struct Document {
+pub(crate) struct Document {
     pub input_ids: Vec<i64>,
     /// Shifted: at each token the one to predict, or -100.
     pub targets: Vec<i64>,
@@ -34,7 +34,7 @@ pub(super) struct Document {
     pub pixels: Option<Tensor>,
 }
 
-pub(super) struct Fixture {
+pub(crate) struct Fixture {
     pub config: ModelConfig,
     pub documents: Vec<Document>,
     pub expected: BTreeMap<String, Tensor>,
@@ -103,6 +103,16 @@ impl Fixture {
     pub fn num_targets(&self) -> usize {
         num_targets(&self.documents, 0)
     }
+}
+
+/// Whether the model of the fixture in `folder` has an encoder.
+///
+/// # Errors
+/// Its config cannot be read.
+pub fn has_encoder(folder: &Path) -> Result<bool, FixtureError> {
+    let config = ModelConfig::from_hf(&json(&folder.join("config.json"))?);
+    let config = config.map_err(|source| FixtureError::Config { folder: folder.to_owned(), source })?;
+    Ok(config.encoder.is_some())
 }
 
 /// Targets from the `first` of each document on.
@@ -194,7 +204,7 @@ fn json(path: &Path) -> Result<Value, FixtureError> {
     serde_json::from_str(&text).map_err(|source| FixtureError::Json { path: path.to_owned(), source })
 }
 
-pub(super) fn tensors(path: &Path) -> Result<BTreeMap<String, Tensor>, FixtureError> {
+pub(crate) fn tensors(path: &Path) -> Result<BTreeMap<String, Tensor>, FixtureError> {
     let found = Tensor::read_safetensors(path);
     Ok(found.map_err(|source| FixtureError::Tensors { path: path.to_owned(), source })?.into_iter().collect())
 }

@@ -4,17 +4,19 @@
 //! The folder's format is that of the oracle: `config.json`, `model.safetensors`, `inputs.safetensors`,
 //! `expected.safetensors` and `fixture.json`.
 
+mod compare;
 mod drift;
 mod export;
 mod fixture;
 mod indexers;
-mod layout;
 mod report;
 mod run;
 
+pub use compare::{Steps, compare_steps};
 pub use drift::{Drift, drift};
 pub use export::export;
-pub use fixture::FixtureError;
-pub use layout::{Steps, compare_steps, steps_on};
+pub use fixture::{FixtureError, has_encoder};
+pub(crate) use fixture::{Document, Fixture, tensors};
 pub use report::{ParityReport, Row};
+pub(crate) use run::reference_parts;
 pub use run::{ParityError, parity};

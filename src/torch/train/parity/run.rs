@@ -3,12 +3,11 @@
 use super::fixture::{Document, Fixture, FixtureError};
 use super::indexers::compare_indexers;
 use super::report::ParityReport;
-use crate::comm::Mesh;
 use crate::model::{
-    Decoder, Decoding, DivisionError, EncoderModel, ModelConfig, Prompt, Targets, TextBatch, TextOptions, generate,
+    Decoder, Decoding, EncoderModel, ModelConfig, Prompt, Targets, TextBatch, TextOptions, generate,
 };
 use crate::native::NativeError;
-use crate::nn::{Division, GradBuffer, ParamId, ParamSpec, ParamStore};
+use crate::nn::{GradBuffer, ParamId, ParamSpec, ParamStore};
 use crate::tape::{Execution, Policy, Slot};
 use crate::train::peft::names_in_file;
 use crate::train::peft_names::PREFIX;
@@ -28,8 +27,6 @@ pub enum ParityError {
     Adapter(#[from] AdapterError),
     #[error(transparent)]
     Native(#[from] NativeError),
-    #[error(transparent)]
-    Division(#[from] DivisionError),
     #[error("{path}: {source}")]
     Write { path: PathBuf, source: std::io::Error },
 }
@@ -60,7 +57,6 @@ pub(super) struct Models {
     pub mixer_losses: Vec<f64>,
     /// Of the decoder's segments.
     policy: Policy,
-    pub mesh: Rc<Mesh>,
 }
 
 /// Runs the fixture in `folder`, float32 on the CPU.
@@ -133,28 +129,11 @@ impl<M> Pool<M> {
 
 impl Models {
     pub fn load(fixture: &Fixture, config: &ModelConfig, folder: &Path) -> Result<Models, ParityError> {
-        Models::load_on(fixture, config, folder, Rc::new(Mesh::single()), false)
-    }
-
-    /// As `load`, the parts that a rank of `mesh` holds; `sequence`: in sequence parallelism.
-    pub fn load_on(
-        fixture: &Fixture,
-        config: &ModelConfig,
-        folder: &Path,
-        mesh: Rc<Mesh>,
-        sequence: bool,
-    ) -> Result<Models, ParityError> {
-        let division = Division::of(&mesh, sequence);
-        let (decoder, specs) = match division.is_whole() {
-            true => (config.decoder.clone(), Decoder::specs(&config.decoder)),
-            false => (config.decoder.divided(&division)?, config.decoder.divided_specs(&division)?),
-        };
-        let text = Pool::new(specs, fixture, folder, |params| Decoder::new(&decoder, params))?;
-        let encoder = match (&config.encoder, division.tp) {
-            (Some(family), tp) if tp > 1 => Some(family.divided(&division)?),
-            (family, _) => family.clone(),
-        };
-        let vision = encoder
+        let text = Pool::new(Decoder::specs(&config.decoder), fixture, folder, |params| {
+            Decoder::new(&config.decoder, params)
+        })?;
+        let vision = config
+            .encoder
             .as_ref()
             .map(|family| Pool::new(family.specs(), fixture, folder, |params| family.build(params, Policy::Keep)));
         Ok(Models {
@@ -164,7 +143,6 @@ impl Models {
             num_feature_tensors: config.num_feature_tensors(),
             mixer_losses: Vec::new(),
             policy: Policy::Keep,
-            mesh,
         })
     }
 
@@ -179,7 +157,7 @@ impl Models {
         let made = vision.model.record(&grids);
         let inputs = vec![(made.pixels, Tensor::cat(&pixels, 0))];
         let begin = if train { Execution::new } else { Execution::forward_only };
-        let mut execution = begin(made.tape, vision.params.clone(), inputs).with_mesh(self.mesh.clone());
+        let mut execution = begin(made.tape, vision.params.clone(), inputs);
         execution.forward().expect("there is no other rank");
         Some((execution, made.outputs))
     }
@@ -288,17 +266,8 @@ impl Models {
 
     /// The loss, and all gradients into the pools' buffers.
     pub fn step(&mut self, documents: &[&Document], scale: f64) -> Result<Loss, ParityError> {
-        self.zero_grads();
-        self.accumulate(documents, scale)
-    }
-
-    pub fn zero_grads(&mut self) {
         self.text.grads.zero();
         self.vision.iter_mut().for_each(|vision| vision.grads.zero());
-    }
-
-    /// As `step`, added to what the buffers hold.
-    pub fn accumulate(&mut self, documents: &[&Document], scale: f64) -> Result<Loss, ParityError> {
         let encoder = self.encode(documents, true);
         let targets =
             Targets { labels: documents.iter().flat_map(|document| document.targets.clone()).collect(), scale };
@@ -314,7 +283,6 @@ impl Models {
         });
         let inputs = inputs.collect();
         let mut execution = Execution::new(Rc::new(made.tape), self.text.params.clone(), inputs);
-        execution = execution.with_mesh(self.mesh.clone());
         execution.forward()?;
         let loss_slot = made.loss.expect("targets were given");
         let value = |slot: Slot| execution.value(slot).double_value(&[]);
@@ -431,7 +399,7 @@ impl Models {
 }
 
 /// Tensors of the trained parameters' shapes as the reference names their parts.
-pub(super) fn reference_parts(params: &ParamStore, tensor: impl Fn(ParamId) -> Tensor) -> Vec<(String, Tensor)> {
+pub(crate) fn reference_parts(params: &ParamStore, tensor: impl Fn(ParamId) -> Tensor) -> Vec<(String, Tensor)> {
     let adapters = names_in_file(params);
     let named = |name: &str| {
         let name = adapters.get(name).map_or(name, String::as_str);

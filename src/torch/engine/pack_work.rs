@@ -1,0 +1,113 @@
+//! A pack on its way through a foundation, with the units whose features it reads, and what goes back to encoders.
+
+use super::buffer::TorchBuffer;
+use super::parts::Parts;
+use super::stages::Filled;
+use crate::tape::Slot;
+use loongforge_core::engine::{EngineError, Ports};
+use loongforge_core::message::{ActorId, Pack, StepPlan, Unit, UnitId, Version};
+use loongforge_core::transport::{Buffer, CreditGuard, Header, Parcel, ParcelKind};
+use std::collections::BTreeMap;
+use tch::Tensor;
+
+pub(super) struct PackWork {
+    pub pack: Pack,
+    pub tokens: Parts,
+    /// In placeholder order.
+    pub units: Vec<UnitWork>,
+    pub chunks: Vec<Chunk>,
+}
+
+/// A part of a pack that goes through as one, or all of it.
+pub(super) struct Chunk {
+    pub filled: Filled,
+    /// Slots of the features on the tape of the first stage.
+    pub slots: Vec<Slot>,
+    /// One for each level, after the backward.
+    pub grads: Vec<Tensor>,
+    pub is_done: bool,
+}
+
+pub(super) struct UnitWork {
+    pub id: UnitId,
+    pub num_features: i64,
+    /// Who sent the features, and what.
+    pub features: Option<(ActorId, Features)>,
+}
+
+pub(super) struct Features {
+    pub tensors: Vec<Tensor>,
+    /// Held until the micro-batch is done: the features are in use until then.
+    pub credit: Option<CreditGuard>,
+}
+
+impl Chunk {
+    pub fn new(filled: Filled) -> Chunk {
+        Chunk { filled, slots: Vec::new(), grads: Vec::new(), is_done: false }
+    }
+}
+
+impl PackWork {
+    pub fn new(pack: &Pack, plan: &StepPlan) -> PackWork {
+        let unit =
+            |unit: &Unit| UnitWork { id: unit.id, num_features: unit.num_features() as i64, features: None };
+        PackWork {
+            tokens: Parts::new(pack.samples.iter().map(|sample| sample.owner)),
+            units: plan.units_of(pack.id).map(unit).collect(),
+            pack: pack.clone(),
+            chunks: Vec::new(),
+        }
+    }
+
+    /// Returns the features' gradients to those who sent them, keeps them in `returned`, and frees the features.
+    pub fn give_back(
+        &mut self,
+        how: Return,
+        returned: &mut BTreeMap<UnitId, Vec<Tensor>>,
+        ports: &mut Ports,
+    ) -> Result<(), EngineError> {
+        let chunks: Vec<Chunk> = self.chunks.drain(..).filter(|chunk| !chunk.grads.is_empty()).collect();
+        let num_levels = chunks.first().map_or(0, |chunk| chunk.grads.len());
+        let level = |index: usize| Tensor::cat(&chunks.iter().map(|chunk| &chunk.grads[index]).collect::<Vec<_>>(), 0);
+        let levels: Vec<Tensor> = (0..num_levels).map(level).collect();
+        let mut row = 0;
+        for unit in self.units.drain(..) {
+            let (from, features) = unit.features.expect("the pack is whole");
+            drop(features);
+            let grads: Vec<Tensor> = levels.iter().map(|grad| grad.narrow(0, row, unit.num_features)).collect();
+            row += unit.num_features;
+            how.give_back(unit.id, from, &grads, ports)?;
+            returned.insert(unit.id, grads);
+        }
+        Ok(())
+    }
+}
+
+/// How gradients go back.
+#[derive(Clone, Copy)]
+pub(super) struct Return {
+    /// Whether encoders want them.
+    pub trained: bool,
+    pub version: Version,
+    /// Actors of one encoder: its first has sent the features, and all of them get the gradients.
+    pub encoder_ranks: u32,
+}
+
+impl Return {
+    /// Returns the gradients of a unit's features, or word that there are none.
+    pub fn give_back(
+        &self,
+        id: UnitId,
+        to: ActorId,
+        grads: &[Tensor],
+        ports: &mut Ports,
+    ) -> Result<(), EngineError> {
+        let kind = if self.trained { ParcelKind::Gradient(id) } else { ParcelKind::NoGradient(id) };
+        let header = Header { kind, version: self.version };
+        for index in to.index..to.index + self.encoder_ranks {
+            let tensors = grads.iter().map(|grad| Box::new(TorchBuffer::new(grad)) as Box<dyn Buffer>);
+            ports.send(ActorId { index, ..to }, Parcel::new(header, tensors.collect()))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,398 @@
+//! One process of a fixture's run: what it holds of the two pools, and its steps.
+
+use super::super::encoder::EncoderPart;
+use super::super::family::Families;
+use super::super::foundation::FoundationPart;
+use super::super::buffer::TorchBuffer;
+use super::super::share::{EncoderShare, FoundationShare};
+use super::PoolLayouts;
+use super::plan::{Batch, DATA};
+use crate::comm::{Mesh, ProcessGroup, Started};
+use crate::nn::{ParamId, ParamSpec, ParamStore, Sharding};
+use crate::tape::Policy;
+use crate::train::parity::{Fixture, Steps, reference_parts, tensors};
+use crate::train::{Lanes, Pool, adapted, gather_whole, load_adapter, load_weights};
+use loongforge_core::engine::{EngineError, Ports, Progress};
+use loongforge_core::message::{ActorId, Role, StepPlan, Unit, Version};
+use loongforge_core::transport::{Buffer, Edge, Header, Parcel, ParcelKind, Refused};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tch::{Device, Kind, Tensor};
+
+/// The most tensors of a parcel.
+const MAX_TENSORS: usize = 64;
+
+/// The steps of the fixture in `folder` on one of the ranks of `layouts`, of which each calls it with the same new folder
+/// `meeting`. The first one gets what was found.
+///
+/// # Errors
+/// The fixture cannot be read, its model not be split so, or a rank is gone.
+pub fn on_rank(
+    folder: &Path,
+    meeting: &Path,
+    layouts: &PoolLayouts,
+    rank: usize,
+    timeout: Duration,
+) -> Result<Option<Steps>, EngineError> {
+    let fixture = Fixture::read(folder)?;
+    let has_encoder = fixture.config.encoder.is_some();
+    let world = layouts.ranks(has_encoder);
+    if rank >= world {
+        return Ok(None);
+    }
+    let store = meeting.join("store");
+    let of_encoder = rank.checked_sub(layouts.foundation.ranks());
+    let join = |name, layout, rank| Mesh::join(&store, name, layout, rank, timeout).map(Rc::new);
+    let meshes = match of_encoder {
+        None => (Some(join("foundation", layouts.foundation, rank)?), None),
+        Some(index) => (None, Some(join("encoder", layouts.encoder, index)?)),
+    };
+    let group = ProcessGroup::gloo(&store, "all", rank, world, timeout)?;
+    Node::new(folder, fixture, *layouts, layouts.num_packs(), meshes, group)?.run(meeting)
+}
+
+/// The same steps, with the packs of `layouts`, in one process.
+///
+/// # Errors
+/// As [`on_rank`].
+pub fn alone(folder: &Path, meeting: &Path, layouts: &PoolLayouts) -> Result<Steps, EngineError> {
+    let fixture = Fixture::read(folder)?;
+    let single = || Some(Rc::new(Mesh::single()));
+    let meshes = (single(), single().filter(|_| fixture.config.encoder.is_some()));
+    let (group, one) = (ProcessGroup::single(), PoolLayouts::default());
+    let steps = Node::new(folder, fixture, one, layouts.num_packs(), meshes, group)?.run(meeting)?;
+    Ok(steps.expect("the first process has what was found"))
+}
+
+struct Node {
+    layouts: PoolLayouts,
+    ranks: Ranks,
+    group: ProcessGroup,
+    batch: Batch,
+    foundation: Option<FoundationPart>,
+    encoder: Option<EncoderPart>,
+    ports: Ports,
+    outbox: Outbox,
+    /// Of features, one for each level.
+    num_levels: usize,
+    feature_dim: i64,
+    settings: Settings,
+}
+
+/// Of a fixture.
+struct Settings {
+    learning_rate: f64,
+    clip_norm: f64,
+    num_steps: u64,
+    ill_conditioned: bool,
+}
+
+impl Node {
+    fn new(
+        folder: &Path,
+        fixture: Fixture,
+        layouts: PoolLayouts,
+        num_packs: usize,
+        (of_foundation, of_encoder): (Option<Rc<Mesh>>, Option<Rc<Mesh>>),
+        group: ProcessGroup,
+    ) -> Result<Node, EngineError> {
+        let families = Families::of(&fixture.config);
+        let pool = |specs: Vec<ParamSpec>, sharding: Sharding, mesh: &Mesh| -> Result<Pool, EngineError> {
+            let specs = if fixture.has_adapter { adapted(specs, folder)? } else { specs };
+            let params = ParamStore::shared_out(specs, fixture.kind, Device::Cpu, sharding);
+            load_weights(&params, folder)?;
+            if fixture.has_adapter {
+                load_adapter(&params, folder)?;
+            }
+            Ok(Pool::new(Rc::new(params), mesh.data.clone(), Lanes::PerReplica, Some(fixture.adamw))?)
+        };
+        let foundation = of_foundation.map(|mesh| -> Result<_, EngineError> {
+            let share = FoundationShare::new(&families.foundation, mesh.clone(), layouts.splits)?;
+            let pool = share.join(pool(share.specs(), share.sharding(), &mesh)?);
+            let stages = share.stages(pool.params(), Policy::Keep);
+            let part = FoundationPart::on(mesh.place().dp as u32, stages, pool, families.encoder.is_some());
+            Ok(part.with_encoder_ranks(layouts.encoder.tp as u32))
+        });
+        let encoder = of_encoder.zip(families.encoder.as_ref()).map(|(mesh, family)| -> Result<_, EngineError> {
+            let share = EncoderShare::new(family, mesh.clone(), layouts.encoder_zero)?;
+            let pool = share.join(pool(share.family.specs(), share.sharding(), &mesh)?);
+            let model = share.family.build(pool.params(), Policy::Keep);
+            Ok(EncoderPart::new(mesh.place().dp as u32, model, pool, None))
+        });
+        let settings = Settings {
+            learning_rate: fixture.learning_rate,
+            clip_norm: fixture.clip_norm,
+            num_steps: fixture.num_steps as u64,
+            ill_conditioned: fixture.config.decoder.gated_delta().is_some(),
+        };
+        let (outbox, events) = (Outbox::default(), flume::unbounded().0);
+        let actors = (0..layouts.foundation.ranks() as u32).map(ActorId::foundation);
+        let actors = actors.chain((0..layouts.encoder.ranks() as u32).map(ActorId::encoder));
+        let edges = actors.map(|to| (to, Box::new(Post { to, outbox: outbox.clone() }) as Box<dyn Edge>)).collect();
+        Ok(Node {
+            foundation: foundation.transpose()?,
+            encoder: encoder.transpose()?,
+            // Nobody: what goes to either pool is posted.
+            ports: Ports::new(ActorId::SCHEDULER, events, edges),
+            outbox,
+            num_levels: families.encoder.as_ref().map_or(0, |family| family.num_outputs()),
+            feature_dim: fixture.config.decoder.hidden_size,
+            settings,
+            ranks: Ranks { of_foundation: layouts.foundation.ranks() as u32, alone: group.world() == 1 },
+            layouts,
+            group,
+            batch: Batch::new(fixture, num_packs),
+        })
+    }
+
+    /// All steps, and a forward behind them.
+    fn run(mut self, meeting: &Path) -> Result<Option<Steps>, EngineError> {
+        let ill_conditioned = self.settings.ill_conditioned;
+        let mut steps =
+            Steps { losses: vec![], grad_norms: vec![], gradients: vec![], weights: vec![], ill_conditioned };
+        for step in 0..=self.settings.num_steps {
+            let plan = self.batch.plan(step, &self.layouts, self.settings.learning_rate);
+            self.compute(&plan)?;
+            let squares = self.reduce()?;
+            let loss = self.foundation.as_ref().map_or(0.0, FoundationPart::loss);
+            let sums = Tensor::from_slice(&[loss, squares]);
+            self.group.all_reduce_sum(&sums)?;
+            let (loss, norm) = (sums.double_value(&[0]), sums.double_value(&[1]).sqrt());
+            steps.losses.push(loss);
+            if step < self.settings.num_steps {
+                steps.grad_norms.push(norm);
+            }
+            if step == 0 {
+                steps.gradients = self.whole(meeting, "gradients", |pool, id| pool.reduced(id))?;
+            }
+            let clip = (self.settings.clip_norm / (norm + 1e-6)).min(1.0);
+            self.finish(clip, step == self.settings.num_steps)?;
+        }
+        steps.weights = self.whole(meeting, "weights", |pool, id| pool.gather_state(id, &pool.own_values()))?;
+        Ok((self.group.rank() == 0).then_some(steps))
+    }
+
+    /// All of a step but the sums over ranks.
+    fn compute(&mut self, plan: &StepPlan) -> Result<(), EngineError> {
+        let version = Version(plan.step.0);
+        let mut sent = Vec::new();
+        if let Some(part) = &mut self.encoder {
+            part.plan(plan);
+            for unit in &plan.units {
+                if part.has(unit.id) {
+                    part.arrive(DATA, self.batch.pixels(unit))?;
+                }
+            }
+            while !part.has_encoded() {
+                part.work(version, &mut self.ports)?;
+            }
+        }
+        if let Some(part) = &mut self.foundation {
+            part.plan(plan);
+        }
+        self.post(&mut sent)?;
+        let (ranks, rank) = (self.ranks, self.group.rank());
+        let mine = |actor: ActorId| ranks.of(actor) == rank;
+        if self.foundation.is_some() {
+            for pack in plan.packs.iter().filter(|pack| mine(plan.leader(pack.replica))) {
+                let tokens = self.batch.tokens(pack.id);
+                self.foundation.as_mut().expect("it is here").arrive(DATA, tokens, &mut self.ports)?;
+            }
+            for unit in plan.units.iter().filter(|unit| mine(plan.leader(unit.replica))) {
+                let from = ActorId::encoder(unit.encoder * self.layouts.encoder.tp as u32);
+                if let Some(features) = self.take(unit, from, Header { kind: ParcelKind::Activation(unit.id), version })? {
+                    self.foundation.as_mut().expect("it is here").arrive(from, features, &mut self.ports)?;
+                }
+            }
+        }
+        if let Some(part) = &mut self.foundation {
+            while part.work(version, &mut self.ports)? == Progress::Busy {}
+            assert!(part.is_finished(), "all that a foundation waits for is there");
+        }
+        self.post(&mut sent)?;
+        if self.encoder.is_some() {
+            for unit in &plan.units {
+                if !self.encoder.as_ref().is_some_and(|part| part.has(unit.id)) {
+                    continue;
+                }
+                let from = plan.leader(unit.replica);
+                if let Some(grads) = self.take(unit, from, Header { kind: ParcelKind::Gradient(unit.id), version })? {
+                    self.encoder.as_mut().expect("it is here").arrive(from, grads)?;
+                }
+            }
+            let part = self.encoder.as_mut().expect("it is here");
+            while part.work(version, &mut self.ports)? == Progress::Busy {}
+            assert!(part.is_finished(), "all gradients are there");
+        }
+        Ok(sent.into_iter().try_for_each(Started::wait)?)
+    }
+
+    /// Sums the gradients; this rank's part of the squares of both pools.
+    fn reduce(&mut self) -> Result<f64, EngineError> {
+        let mut squares = 0.0;
+        let is_first = |actor| self.ranks.of(actor) == self.group.rank();
+        let [first_encoder, first_rank] = [ActorId::encoder(0), ActorId::foundation(0)].map(is_first);
+        if let Some(part) = &mut self.encoder {
+            let found = part.pool.reduce()?;
+            squares += if first_encoder { found } else { 0.0 };
+        }
+        if let Some(part) = &mut self.foundation {
+            let found = part.pool.reduce()?;
+            squares += if first_rank { found } else { 0.0 };
+            part.reduce_routing()?;
+        }
+        Ok(squares)
+    }
+
+    /// Applies the step, or forgets it.
+    fn finish(&mut self, clip: f64, forget: bool) -> Result<(), EngineError> {
+        let learning_rate = self.settings.learning_rate;
+        let end = |pool: &mut Pool| match forget {
+            true => {
+                pool.abort();
+                Ok(())
+            }
+            false => pool.commit(clip, learning_rate),
+        };
+        if let Some(part) = &mut self.encoder {
+            end(&mut part.pool)?;
+            part.finish_step();
+        }
+        if let Some(part) = &mut self.foundation {
+            end(&mut part.pool)?;
+            part.balance();
+            part.finish_step();
+        }
+        Ok(())
+    }
+
+    /// Sends what the parts have sent.
+    fn post(&mut self, sent: &mut Vec<Started>) -> Result<(), EngineError> {
+        let out: Vec<(ActorId, Parcel)> = std::mem::take(&mut *self.outbox.0.lock().expect("nobody panicked"));
+        for (to, parcel) in out {
+            let rank = self.ranks.of(to);
+            if rank == self.group.rank() {
+                // One process is both.
+                self.outbox.0.lock().expect("nobody panicked").push((to, parcel));
+                continue;
+            }
+            let kind = parcel.header.kind;
+            for (level, buffer) in parcel.tensors.into_iter().enumerate() {
+                let tensor = TorchBuffer::into_tensor(buffer, Device::Cpu).contiguous();
+                sent.push(self.group.start_send(&tensor, rank, tag(kind, level))?);
+            }
+        }
+        Ok(())
+    }
+
+    /// What `from` has sent of a unit; `None` where nothing is expected here.
+    fn take(&self, unit: &Unit, from: ActorId, header: Header) -> Result<Option<Parcel>, EngineError> {
+        let rank = self.ranks.of(from);
+        if rank == self.group.rank() {
+            let mut own = self.outbox.0.lock().expect("nobody panicked");
+            let at = own.iter().position(|(_, parcel)| parcel.header.kind == header.kind);
+            return Ok(at.map(|at| own.remove(at).1));
+        }
+        let shape = [unit.num_features() as i64, self.feature_dim];
+        let level = |level: usize| -> Result<Box<dyn Buffer>, EngineError> {
+            let tensor = Tensor::empty(shape, (Kind::Float, Device::Cpu));
+            self.group.start_recv(&tensor, rank, tag(header.kind, level))?.wait()?;
+            Ok(Box::new(TorchBuffer::new(&tensor)))
+        };
+        let tensors = (0..self.num_levels).map(level).collect::<Result<_, _>>()?;
+        Ok(Some(Parcel::new(header, tensors)))
+    }
+
+    /// Tensors of all trained parameters of both pools by their names, whole, on the first rank: others leave theirs in
+    /// `meeting`.
+    fn whole(
+        &self,
+        meeting: &Path,
+        what: &str,
+        tensor: impl Fn(&Pool, ParamId) -> Result<Tensor, crate::native::NativeError>,
+    ) -> Result<Vec<(String, Tensor)>, EngineError> {
+        let _no_grad = tch::no_grad_guard();
+        let mut own: BTreeMap<String, Tensor> = BTreeMap::new();
+        let pools = self.encoder.iter().map(|part| &part.pool);
+        for pool in pools.chain(self.foundation.iter().map(|part| &part.pool)) {
+            let params = pool.params();
+            let mut found = BTreeMap::new();
+            for id in params.trained_ids() {
+                let part = tensor(pool, id)?;
+                let whole = match pool.mesh() {
+                    Some(mesh) => gather_whole(params.spec(id), &part, mesh)?,
+                    None => part,
+                };
+                found.insert(id, whole.copy());
+            }
+            let copies: BTreeSet<String> = params
+                .trained_ids()
+                .filter(|id| params.spec(*id).is_copy)
+                .flat_map(|id| params.spec(id).pieces.iter().map(|piece| piece.name.clone()))
+                .collect();
+            let parts = reference_parts(params, |id| found[&id].shallow_clone());
+            own.extend(parts.into_iter().filter(|(name, _)| !copies.contains(name)));
+        }
+        let path = |rank: usize| meeting.join(format!("{what}-{rank}.safetensors"));
+        let own: Vec<(String, Tensor)> = own.into_iter().map(|(name, tensor)| (name, tensor.contiguous())).collect();
+        Tensor::write_safetensors(&own, path(self.group.rank()))?;
+        self.group.barrier()?;
+        let mut all = BTreeMap::new();
+        for rank in (0..self.group.world()).filter(|_| self.group.rank() == 0) {
+            all.extend(tensors(&path(rank))?);
+        }
+        Ok(all.into_iter().collect())
+    }
+}
+
+/// Which process an actor is in.
+#[derive(Clone, Copy)]
+struct Ranks {
+    of_foundation: u32,
+    /// One process is all.
+    alone: bool,
+}
+
+impl Ranks {
+    fn of(self, actor: ActorId) -> usize {
+        match actor.role {
+            _ if self.alone => 0,
+            Role::Encoder => (self.of_foundation + actor.index) as usize,
+            _ => actor.index as usize,
+        }
+    }
+}
+
+/// Of tensor `level` of a parcel.
+fn tag(kind: ParcelKind, level: usize) -> i32 {
+    assert!(level < MAX_TENSORS, "levels of features");
+    let (unit, back) = match kind {
+        ParcelKind::Activation(unit) => (unit, 0),
+        ParcelKind::Gradient(unit) => (unit, 1),
+        other => unreachable!("{other:?} is not posted"),
+    };
+    (((unit.step.0 as usize * 64 + unit.index as usize) * 2 + back) * MAX_TENSORS + level) as i32
+}
+
+/// What parts have sent and was not posted yet.
+#[derive(Clone, Default)]
+struct Outbox(Arc<Mutex<Vec<(ActorId, Parcel)>>>);
+
+struct Post {
+    to: ActorId,
+    outbox: Outbox,
+}
+
+impl Edge for Post {
+    fn try_send(&mut self, parcel: Parcel) -> Result<(), Refused> {
+        self.outbox.0.lock().expect("nobody panicked").push((self.to, parcel));
+        Ok(())
+    }
+
+    fn load(&mut self) -> (usize, usize) {
+        (0, usize::MAX)
+    }
+}

@@ -1,0 +1,129 @@
+//! A fixture's batch as a step's plan, and as what data actors would send.
+
+use super::PoolLayouts;
+use crate::model::EncoderFamily;
+use crate::train::parity::{Document, Fixture};
+use loongforge_core::message::{
+    ActorId, ItemId, ItemMeta, Lane, Pack, PackId, SampleId, SampleMeta, StepId, StepPlan, Unit, UnitId, UnitItem,
+};
+use loongforge_core::transport::{Buffer, Header, HostTensor, Parcel, ParcelKind};
+use std::sync::Arc;
+use tch::{Kind, Tensor};
+
+use super::super::buffer::TorchBuffer;
+
+/// The documents, and how they are dealt.
+pub struct Batch {
+    documents: Vec<Document>,
+    encoder: Option<Arc<dyn EncoderFamily>>,
+    num_targets: u64,
+    /// The numbers of the documents of each pack.
+    packs: Vec<Vec<usize>>,
+}
+
+impl Batch {
+    /// The documents are dealt to `num_packs` packs in turns.
+    pub fn new(fixture: Fixture, num_packs: usize) -> Batch {
+        let num_documents = fixture.documents.len();
+        let deal = |pack: usize| (pack..num_documents).step_by(num_packs).collect::<Vec<_>>();
+        Batch {
+            num_targets: fixture.num_targets() as u64,
+            packs: (0..num_packs).map(deal).filter(|pack| !pack.is_empty()).collect(),
+            documents: fixture.documents,
+            encoder: fixture.config.encoder,
+        }
+    }
+
+    /// Pack `p` is of replica `p % replicas`, and its pictures are one unit.
+    pub fn plan(&self, step: u64, layouts: &PoolLayouts, learning_rate: f64) -> StepPlan {
+        let step = StepId(step);
+        let (replicas, encoders) = (layouts.foundation.dp as u32, layouts.encoder.dp as u32);
+        let numbered = || (0u32..).zip(&self.packs);
+        let packs = numbered().map(|(index, documents)| Pack {
+            id: PackId { step, index },
+            replica: index % replicas,
+            samples: documents.iter().map(|document| self.sample(*document)).collect(),
+        });
+        let unit = |(index, documents): (u32, &Vec<usize>)| {
+            let items: Vec<UnitItem> = documents.iter().flat_map(|document| self.items(*document)).collect();
+            let encoder = index % encoders;
+            (!items.is_empty()).then(|| Unit {
+                id: UnitId { step, index },
+                lane: Lane(encoder),
+                encoder,
+                pack: PackId { step, index },
+                replica: index % replicas,
+                items,
+            })
+        };
+        StepPlan {
+            step,
+            cursor: SampleId(0),
+            learning_rate,
+            num_targets: self.num_targets,
+            replica_ranks: layouts.foundation.replica_ranks() as u32,
+            packs: packs.collect(),
+            units: numbered().filter_map(unit).collect(),
+        }
+    }
+
+    fn items(&self, document: usize) -> impl Iterator<Item = UnitItem> {
+        let family = self.encoder.as_ref();
+        let meta = move |grid| {
+            let num_features = family.map_or(0, |family| family.num_features(grid)) as u32;
+            ItemMeta { grid, num_features }
+        };
+        (0..).zip(&self.documents[document].grids).map(move |(index, &grid)| UnitItem {
+            id: ItemId { sample: SampleId(document as u64), index },
+            owner: 0,
+            meta: meta(grid),
+        })
+    }
+
+    fn sample(&self, document: usize) -> SampleMeta {
+        let found = &self.documents[document];
+        SampleMeta {
+            id: SampleId(document as u64),
+            owner: 0,
+            num_tokens: found.input_ids.len() as u32,
+            num_targets: found.targets.iter().filter(|target| **target >= 0).count() as u32,
+            items: self.items(document).map(|item| item.meta).collect(),
+            documents: Vec::new(),
+        }
+    }
+
+    /// What a data actor sends of a pack.
+    pub fn tokens(&self, pack: PackId) -> Parcel {
+        let documents: Vec<&Document> =
+            self.packs[pack.index as usize].iter().map(|document| &self.documents[*document]).collect();
+        let joined = |part: fn(&Document) -> &[i64]| documents.iter().copied().flat_map(part).copied();
+        let row = |values: Vec<i64>| Box::new(HostTensor::from_i64(&values, &[values.len()])) as Box<dyn Buffer>;
+        let positions = |document: &&Document| {
+            let positions = document.position_ids.to_kind(Kind::Int64);
+            positions.view([-1, document.input_ids.len() as i64]).expand([3, -1], false)
+        };
+        let positions = Tensor::cat(&documents.iter().map(positions).collect::<Vec<_>>(), 1);
+        let tensors = vec![
+            row(joined(|document| &document.input_ids).collect()),
+            Box::new(TorchBuffer::new(&positions)) as Box<dyn Buffer>,
+            row(joined(|document| &document.targets).collect()),
+        ];
+        Parcel::new(header(ParcelKind::Tokens(pack)), tensors)
+    }
+
+    /// What a data actor sends of a unit.
+    pub fn pixels(&self, unit: &Unit) -> Parcel {
+        let documents = self.packs[unit.pack.index as usize].iter().map(|document| &self.documents[*document]);
+        let pixels: Vec<&Tensor> = documents.filter_map(|document| document.pixels.as_ref()).collect();
+        let pixels = TorchBuffer::new(&Tensor::cat(&pixels, 0).to_kind(Kind::Float));
+        Parcel::new(header(ParcelKind::Pixels(unit.id)), vec![Box::new(pixels)])
+    }
+}
+
+/// Of what has no version.
+fn header(kind: ParcelKind) -> Header {
+    Header { kind, version: loongforge_core::message::Version(0) }
+}
+
+/// Who would send it.
+pub const DATA: ActorId = ActorId::data(0);

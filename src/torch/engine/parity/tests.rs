@@ -1,0 +1,168 @@
+//! Layouts of fixtures, one thread a rank.
+
+use super::super::share::Splits;
+use super::{PoolLayouts, alone, on_rank};
+use crate::device::set_intra_op_threads;
+use crate::train::parity::{Steps, compare_steps};
+use loongforge_core::config::{ContextAttention, Layout};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+/// What the first rank finds.
+fn on_ranks(folder: &Path, layouts: &PoolLayouts) -> Steps {
+    let place = tempfile::tempdir().unwrap();
+    let meeting = place.path();
+    std::thread::scope(|scope| {
+        let rank = |rank: usize| {
+            scope.spawn(move || {
+                set_intra_op_threads(1);
+                on_rank(folder, meeting, layouts, rank, Duration::from_secs(60)).unwrap()
+            })
+        };
+        let ranks: Vec<_> = (0..layouts.ranks(true)).map(rank).collect();
+        ranks.into_iter().filter_map(|rank| rank.join().unwrap()).next().unwrap()
+    })
+}
+
+fn check(name: &str, layouts: &PoolLayouts) {
+    let folder = fixture(name);
+    let place = tempfile::tempdir().unwrap();
+    let alone = alone(&folder, place.path(), layouts).unwrap();
+    let report = compare_steps(&on_ranks(&folder, layouts), &alone);
+    assert!(report.is_ok(), "{name} on {layouts:?}\n{report}");
+}
+
+fn foundation(layout: Layout) -> PoolLayouts {
+    PoolLayouts { foundation: layout, ..PoolLayouts::default() }
+}
+
+fn tp(ranks: usize) -> PoolLayouts {
+    foundation(Layout { tp: ranks, ..Layout::default() })
+}
+
+/// With the sequence split as well.
+fn sp(ranks: usize) -> PoolLayouts {
+    PoolLayouts { splits: Splits { sequence_parallel: true, ..Splits::default() }, ..tp(ranks) }
+}
+
+fn zero(layout: Layout, zero: usize) -> PoolLayouts {
+    PoolLayouts { splits: Splits { zero, ..Splits::default() }, ..foundation(layout) }
+}
+
+#[test]
+fn dense_layers_split_among_two() {
+    check("qwen3-seed1", &tp(2));
+}
+
+#[test]
+fn with_the_sequence_split_as_well() {
+    check("qwen3-seed1", &sp(2));
+}
+
+#[test]
+fn more_ranks_than_key_heads() {
+    check("qwen3-yarn-bias", &tp(4));
+    check("qwen2.5-tied-3layers", &sp(4));
+}
+
+#[test]
+fn joint_projections_and_biases_after_sums() {
+    check("qwen1-biases-kv10", &sp(2));
+    check("internlm2.5-seed1", &tp(2));
+}
+
+#[test]
+fn replicas_of_split_layers() {
+    let layouts = sp(2);
+    check("qwen3-untied-mqa-3layers", &PoolLayouts { foundation: Layout { dp: 2, ..layouts.foundation }, ..layouts });
+}
+
+#[test]
+fn latent_attention_and_experts() {
+    check("deepseek_v2-seed1", &tp(2));
+    check("deepseek_v3_mtp-seed1", &sp(2));
+    check("deepseek_v3_mtp-seed1", &tp(2));
+}
+
+#[test]
+fn experts_split_and_spread() {
+    check("qwen3_moe-seed1", &sp(2));
+    check("qwen3_moe-seed1", &foundation(Layout { dp: 2, ep: 2, ..Layout::default() }));
+    let layouts = sp(2);
+    check("deepseek_v3-seed1", &PoolLayouts { foundation: Layout { dp: 2, ep: 2, ..layouts.foundation }, ..layouts });
+    check("ernie4.5_moe-seed1", &foundation(Layout { dp: 4, ep: 2, ..Layout::default() }));
+}
+
+#[test]
+fn attention_that_needs_all_heads() {
+    check("minimax_m2-seed1", &sp(2));
+    check("deepseek_v3.2-seed1", &tp(2));
+}
+
+#[test]
+fn recurrent_layers_with_shared_experts() {
+    check("qwen3_next-seed1", &sp(2));
+    check("qwen3.5-seed1", &tp(2));
+}
+
+#[test]
+fn towers_split_among_encoders() {
+    let encoder = Layout { tp: 2, ..Layout::default() };
+    check("qwen2.5_vl-seed1", &PoolLayouts { encoder, ..sp(2) });
+    check("qwen3_vl-seed1", &PoolLayouts { encoder, ..sp(2) });
+    check("qwen3_vl-seed1", &PoolLayouts { encoder, ..foundation(Layout::default()) });
+    check("ernie4.5_vl-seed1", &PoolLayouts { encoder, ..tp(2) });
+    check("internvl3.5-seed1", &PoolLayouts { encoder, ..tp(2) });
+}
+
+#[test]
+fn pools_differ_in_their_layouts() {
+    let encoder = Layout { dp: 2, tp: 2, ..Layout::default() };
+    let layout = Layout { dp: 2, pp: 2, ..Layout::default() };
+    check("qwen3_vl-seed1", &PoolLayouts { encoder, encoder_zero: 1, ..foundation(layout) });
+    let encoder = Layout::replicas(3);
+    check("qwen2.5_vl-seed1", &PoolLayouts { encoder, encoder_zero: 1, ..tp(2) });
+}
+
+#[test]
+fn adapters_of_split_maps() {
+    check("qwen3_lora-seed1", &sp(2));
+    check("qwen3_moe_lora-seed1", &foundation(Layout { dp: 2, ep: 2, tp: 2, ..Layout::default() }));
+}
+
+#[test]
+fn stages_and_rows_with_split_layers() {
+    check("qwen3_moe-seed1", &foundation(Layout { pp: 2, tp: 2, ..Layout::default() }));
+    check("qwen3-seed1", &foundation(Layout { dp: 2, pp: 2, ..Layout::default() }));
+    check("qwen3-seed1", &foundation(Layout { cp: 2, tp: 2, ..Layout::default() }));
+    let splits = Splits { context: ContextAttention::Ulysses, ..Splits::default() };
+    check("qwen2.5_vl-seed1", &PoolLayouts { splits, ..foundation(Layout { cp: 2, ..Layout::default() }) });
+    check("qwen3_moe-seed1", &foundation(Layout { cp: 2, ep: 2, ..Layout::default() }));
+    let splits = Splits { chunk_tokens: 5, ..Splits::default() };
+    check("qwen2.5-tied-3layers", &PoolLayouts { splits, ..foundation(Layout { pp: 2, tp: 2, ..Layout::default() }) });
+}
+
+#[test]
+fn what_is_split_is_shared_out_too() {
+    let split = Layout { dp: 2, tp: 2, ..Layout::default() };
+    for level in 1..=3 {
+        check("qwen3-seed1", &zero(split, level));
+        check("qwen3_moe-seed1", &zero(Layout { dp: 2, ep: 2, ..Layout::default() }, level));
+    }
+    // Uneven parts, key heads in copies, norms on slices that differ from rank to rank.
+    check("qwen2.5-tied-3layers", &zero(Layout { dp: 2, tp: 4, ..Layout::default() }, 2));
+    check("minimax_m2-seed1", &zero(split, 3));
+}
+
+#[test]
+fn spread_experts_are_shared_out_among_those_that_have_the_same() {
+    for level in 1..=3 {
+        check("deepseek_v3-seed1", &zero(Layout { dp: 4, ep: 2, ..Layout::default() }, level));
+    }
+    check("qwen3_moe-seed1", &zero(Layout { dp: 2, cp: 2, ep: 2, tp: 2, ..Layout::default() }, 3));
+    check("qwen3_moe_lora-seed1", &zero(Layout { dp: 2, ep: 2, tp: 2, ..Layout::default() }, 3));
+}

@@ -1,0 +1,272 @@
+//! The parameters of a layer as a unit that ranks share out, and how a store lies in memory that is made of units.
+
+use std::rc::Rc;
+
+use tch::{Device, Kind, Tensor};
+
+use super::params::{ALIGN, Param, ParamId, ParamStore};
+use super::sharding::{Keeper, Sharding, Shared, Slices};
+use super::spec::{ParamSpec, Role};
+use crate::native::{allocate, release};
+
+/// Parameters that are sliced together.
+pub struct Unit {
+    pub(super) name: String,
+    pub(super) trained: bool,
+    /// Of the store's order, with the gaps.
+    pub(super) start: i64,
+    pub(super) len: i64,
+    /// Elements at its front that decay.
+    pub(super) decayed: i64,
+    /// Where this rank's slice begins among its slices.
+    pub(super) at: i64,
+    pub(super) whole: Tensor,
+    pub(super) own: Tensor,
+    pub(super) slices: Slices,
+    of_experts: bool,
+    /// Whether it is whole only while it is in use.
+    apart: bool,
+}
+
+impl Unit {
+    /// Where a layer begins in the names of its parameters: up to the first number, or else the module.
+    pub(super) fn name_of(spec: &ParamSpec) -> String {
+        let parts: Vec<&str> = spec.name.split('.').collect();
+        let number = parts.iter().position(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()));
+        parts[..number.map_or(parts.len().max(2) - 1, |number| number + 1)].join(".")
+    }
+
+    /// As its parameters' names begin.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn is_trained(&self) -> bool {
+        self.trained
+    }
+
+    /// All of it, `[len]`: what a collective fills. Its memory may be released.
+    pub fn whole(&self) -> &Tensor {
+        &self.whole
+    }
+
+    /// This rank's slice, always there.
+    pub fn own(&self) -> &Tensor {
+        &self.own
+    }
+
+    /// First element and number of elements in the store's order.
+    pub fn range(&self) -> (i64, i64) {
+        (self.start, self.len)
+    }
+
+    /// First element and number of elements of this rank's slice among its slices of all units.
+    pub fn own_range(&self) -> (i64, i64) {
+        (self.at, self.own.numel() as i64)
+    }
+
+    /// Whether it is of experts that are spread over ranks: those with the same ones share them out.
+    pub fn is_of_experts(&self) -> bool {
+        self.of_experts
+    }
+
+    /// Whether it is whole only while it is in use: before that it has no memory, and no values.
+    pub fn is_apart(&self) -> bool {
+        self.apart
+    }
+
+    /// Memory for the parameters, which are not there yet.
+    pub fn allocate(&self) {
+        if self.apart {
+            allocate(&self.whole);
+        }
+    }
+
+    pub fn release(&self) {
+        if self.apart {
+            release(&self.whole);
+        }
+    }
+
+    /// This rank's elements, counted from the unit's start.
+    pub(super) fn own_part(&self) -> std::ops::Range<i64> {
+        let len = self.len / self.slices.world as i64;
+        self.slices.rank as i64 * len..(self.slices.rank as i64 + 1) * len
+    }
+}
+
+/// A part of what this rank's optimizer changes.
+pub struct OwnedPart {
+    /// Where it lies in the optimizer's state.
+    pub at: i64,
+    pub values: Tensor,
+    pub decays: bool,
+}
+
+/// What becomes a unit.
+struct Group {
+    name: String,
+    trained: bool,
+    of_experts: bool,
+    specs: Vec<ParamSpec>,
+}
+
+impl Group {
+    /// Without parameters, the one that this is of.
+    fn of(spec: &ParamSpec) -> Group {
+        let of_experts = spec.shard.as_ref().is_some_and(|shard| shard.of_experts);
+        let trained = spec.role == Role::Trained;
+        Group { name: Unit::name_of(spec), trained, of_experts, specs: Vec::new() }
+    }
+
+    fn key(&self) -> (&str, bool, bool) {
+        (&self.name, self.trained, self.of_experts)
+    }
+}
+
+impl ParamStore {
+    /// As `new`, this rank's share.
+    pub fn shared_out(specs: Vec<ParamSpec>, kind: Kind, device: Device, sharding: Sharding) -> ParamStore {
+        if sharding.is_none() {
+            return ParamStore::whole(specs, kind, device);
+        }
+        let (others, buffers): (Vec<_>, Vec<_>) = specs.into_iter().partition(|spec| spec.role != Role::Buffer);
+        let (trained, frozen): (Vec<_>, Vec<_>) = others.into_iter().partition(|spec| spec.role == Role::Trained);
+        let num_trained = trained.len();
+        let mut groups: Vec<Group> = Vec::new();
+        for spec in trained.into_iter().chain(frozen) {
+            let group = Group::of(&spec);
+            match groups.iter_mut().find(|known| known.key() == group.key()) {
+                Some(known) => known.specs.push(spec),
+                None => groups.push(Group { specs: vec![spec], ..group }),
+            }
+        }
+        // Offsets first, memory then.
+        let (mut end, mut at, mut placed, mut units) = (0, 0, Vec::new(), Vec::new());
+        for Group { name, trained, of_experts, specs } in groups {
+            let (start, slices) = (end, sharding.slices(of_experts));
+            let (decayed, undecayed): (Vec<_>, Vec<_>) = specs.into_iter().partition(|spec| spec.shape.len() >= 2);
+            let mut place = |specs: Vec<ParamSpec>| {
+                for spec in specs {
+                    let len = spec.num_elements();
+                    placed.push((units.len(), end, spec));
+                    end = (end + len + ALIGN - 1) / ALIGN * ALIGN;
+                }
+                end - start
+            };
+            let decayed = place(decayed);
+            place(undecayed);
+            let step = ALIGN * slices.world as i64;
+            let len = (end - start + step - 1) / step * step;
+            end = start + len;
+            let apart = sharding.shared == Shared::Parameters && slices.world > 1;
+            let (whole, own) = (Tensor::new(), Tensor::new());
+            units.push(Unit { name, trained, start, len, decayed, at, whole, own, slices, of_experts, apart });
+            at += len / slices.world as i64;
+        }
+        let only_own = sharding.shared == Shared::Parameters;
+        let flat = Tensor::zeros([if only_own { at } else { end }], (kind, device));
+        // Leaves are views of these; what collectives write to are the same bytes with a version of their own, so that
+        // autograd does not take a parameter that comes back for one that has changed.
+        let base = |unit: &Unit| match unit.apart {
+            true => Tensor::empty([unit.len], (kind, device)),
+            false => flat.narrow(0, if only_own { unit.at } else { unit.start }, unit.len),
+        };
+        let bases: Vec<Tensor> = units.iter().map(base).collect();
+        let mut params: Vec<Param> = Vec::with_capacity(placed.len() + buffers.len());
+        for (unit, offset, spec) in placed {
+            let len = spec.num_elements();
+            let leaf = bases[unit].narrow(0, offset - units[unit].start, len).view(spec.shape.as_slice());
+            let leaf = leaf.set_requires_grad(spec.role == Role::Trained);
+            params.push(Param { leaf, spec, offset, len, unit: Some(unit) });
+        }
+        for (unit, base) in units.iter_mut().zip(bases) {
+            let own = unit.own_part();
+            let first = if only_own { unit.at } else { unit.start + own.start };
+            unit.own = flat.narrow(0, first, own.end - own.start);
+            unit.whole = base.data();
+            unit.release();
+        }
+        let trained_len = units.iter().filter(|unit| unit.trained).map(|unit| unit.len).sum();
+        let mut store = ParamStore::of(flat, params, buffers);
+        (store.sharding, store.units) = (sharding, units);
+        (store.num_trained, store.trained) = (trained_len, num_trained);
+        store
+    }
+
+    pub fn sharding(&self) -> Sharding {
+        self.sharding
+    }
+
+    /// Trained ones first; none where replicas share nothing out.
+    pub fn units(&self) -> &[Unit] {
+        &self.units
+    }
+
+    /// The unit of a parameter; a buffer has none.
+    pub fn unit_of(&self, id: ParamId) -> Option<usize> {
+        self.params[id.index()].unit
+    }
+
+    /// Whether the values of a parameter are here between tapes, and not only a slice of them.
+    pub fn is_here(&self, id: ParamId) -> bool {
+        !self.unit_of(id).is_some_and(|unit| self.units[unit].apart)
+    }
+
+    /// Who brings parameters and takes gradients away, where replicas share them out.
+    pub fn keeper(&self) -> Option<Rc<dyn Keeper>> {
+        self.keeper.borrow().clone()
+    }
+
+    pub fn set_keeper(&self, keeper: Rc<dyn Keeper>) {
+        *self.keeper.borrow_mut() = Some(keeper);
+    }
+
+    /// The part of a parameter that this rank's optimizer has, as elements of it and its place in the optimizer's state.
+    pub fn owned_range(&self, id: ParamId) -> (std::ops::Range<i64>, i64) {
+        let param = &self.params[id.index()];
+        let Some(unit) = param.unit.map(|unit| &self.units[unit]) else {
+            return (0..param.len, param.offset);
+        };
+        let (own, from) = (unit.own_part(), param.offset - unit.start);
+        let start = own.start.clamp(from, from + param.len);
+        let end = own.end.clamp(start, from + param.len);
+        (start - from..end - from, unit.at + (start - own.start).max(0))
+    }
+
+    /// What this rank's optimizer changes.
+    pub fn owned(&self) -> Vec<OwnedPart> {
+        let part = |values: &Tensor, at: i64, decayed: i64| {
+            let values = values.detach();
+            let (len, decayed) = (values.numel() as i64, decayed.clamp(0, values.numel() as i64));
+            let cut = [(0, decayed, true), (decayed, len - decayed, false)];
+            cut.into_iter().filter(|(_, len, _)| *len > 0).map(move |(start, len, decays)| OwnedPart {
+                at: at + start,
+                values: values.narrow(0, start, len),
+                decays,
+            })
+        };
+        if self.units.is_empty() {
+            return part(&self.flat.narrow(0, 0, self.num_trained), 0, self.num_decay).collect();
+        }
+        let trained = self.units.iter().filter(|unit| unit.trained);
+        trained.flat_map(|unit| part(&unit.own, unit.at, unit.decayed - unit.own_part().start)).collect()
+    }
+
+    /// This rank's slices of `flat`, trained elements in the store's order.
+    pub fn owned_slices(&self, flat: &Tensor) -> Vec<Tensor> {
+        let slice = |unit: &Unit| {
+            let own = unit.own_part();
+            flat.narrow(0, unit.start + own.start, own.end - own.start)
+        };
+        self.units.iter().filter(|unit| unit.trained).map(slice).collect()
+    }
+
+    /// Elements of the optimizer's state on this rank.
+    pub fn num_owned(&self) -> i64 {
+        if self.units.is_empty() {
+            return self.num_trained;
+        }
+        self.units.iter().filter(|unit| unit.trained).map(|unit| unit.own_range().1).sum()
+    }
+}

@@ -1,0 +1,41 @@
+//! The steps of a layout against those of one process.
+
+use super::report::ParityReport;
+use tch::Tensor;
+
+/// What steps of AdamW give.
+pub struct Steps {
+    /// Before each step, and after the last one.
+    pub losses: Vec<f64>,
+    pub grad_norms: Vec<f64>,
+    /// Of the first step, by the names of the checkpoint's tensors.
+    pub gradients: Vec<(String, Tensor)>,
+    /// After the last one.
+    pub weights: Vec<(String, Tensor)>,
+    pub(crate) ill_conditioned: bool,
+}
+
+/// What a layout gives against what one process does.
+pub fn compare_steps(found: &Steps, alone: &Steps) -> ParityReport {
+    let mut report =
+        ParityReport { of_layout: true, ill_conditioned: alone.ill_conditioned, ..ParityReport::default() };
+    let slice = |values: &[f64]| Tensor::from_slice(values);
+    report.compare("losses", "losses", &slice(&found.losses), &slice(&alone.losses));
+    report.compare("grad_norms", "grad_norms", &slice(&found.grad_norms), &slice(&alone.grad_norms));
+    // What is zero in exact arithmetic is rounding on both sides.
+    let rounding = 1e-7 * alone.grad_norms.first().copied().unwrap_or(0.0);
+    for (quantity, found, alone) in
+        [("gradients", &found.gradients, &alone.gradients), ("weights", &found.weights, &alone.weights)]
+    {
+        let names = |list: &[(String, Tensor)]| list.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+        if names(found) != names(alone) {
+            report.problems.push(format!("the {quantity} have other names than those of one process"));
+        }
+        for ((name, found), (_, expected)) in found.iter().zip(alone) {
+            if quantity == "weights" || expected.norm().double_value(&[]) > rounding {
+                report.compare(quantity, name, found, expected);
+            }
+        }
+    }
+    report
+}

@@ -1,0 +1,70 @@
+//! What ranks share out of a pool, made whole.
+
+use super::pool::Pool;
+use crate::native::NativeError;
+use crate::nn::{ParamId, Shared, Unit};
+use tch::Tensor;
+
+impl Pool {
+    /// Gathers the parameters that other ranks have changed, where they are to be whole between steps.
+    pub(super) fn gather(&self) -> Result<(), NativeError> {
+        let Some(zero) = self.zero.as_ref().filter(|_| self.params.sharding().shared < Shared::Parameters) else {
+            return Ok(());
+        };
+        let trained: Vec<&Unit> = self.params.units().iter().filter(|unit| unit.is_trained()).collect();
+        zero.gather(&trained)
+    }
+
+    /// The gradient of parameter `id` that waits for its commit, whole, as [`Pool::gather_state`].
+    ///
+    /// # Errors
+    /// A rank is gone or did not come in time.
+    ///
+    /// # Panics
+    /// Nothing was reduced.
+    pub fn reduced(&self, id: ParamId) -> Result<Tensor, NativeError> {
+        self.gather_state(id, self.reduced.as_ref().expect("gradients were reduced"))
+    }
+
+    /// Runs `body` while all parameters are here; every rank calls it where they are shared out.
+    ///
+    /// # Errors
+    /// A rank is gone or did not come in time.
+    pub fn with_whole<T>(&self, body: impl FnOnce() -> T) -> Result<T, NativeError> {
+        let Some(zero) = &self.zero else { return Ok(body()) };
+        let units: Vec<&Unit> = self.params.units().iter().filter(|unit| unit.is_apart()).collect();
+        for unit in &units {
+            unit.allocate();
+            zero.gather(&[unit])?;
+        }
+        let made = body();
+        units.iter().for_each(|unit| unit.release());
+        Ok(made)
+    }
+
+    /// The values of what this rank's optimizer changes, laid out as its state.
+    pub fn own_values(&self) -> Tensor {
+        let flat = self.params.flat().detach();
+        match self.params.sharding().shared {
+            Shared::Nothing => flat.narrow(0, 0, self.params.num_trained()),
+            Shared::Parameters => flat.narrow(0, 0, self.params.num_owned()),
+            _ => self.own_slices(&flat),
+        }
+    }
+
+    /// Parameter `id` of what lies in slices as the optimizer's state does, whole, on every rank, each of which calls it.
+    ///
+    /// # Errors
+    /// A rank is gone or did not come in time.
+    pub fn gather_state(&self, id: ParamId, own: &Tensor) -> Result<Tensor, NativeError> {
+        let (spec, (part, at)) = (self.params.spec(id), self.params.owned_range(id));
+        let mine = own.narrow(0, if part.is_empty() { 0 } else { at }, part.end - part.start);
+        let unit = self.params.unit_of(id).map(|unit| &self.params.units()[unit]);
+        let Some((zero, unit)) = self.zero.as_ref().zip(unit) else { return Ok(mine.view(spec.shape.as_slice())) };
+        // Every rank gives its part in its place among zeros.
+        let whole = own.new_zeros([spec.num_elements()], (own.kind(), own.device()));
+        whole.narrow(0, part.start, part.end - part.start).copy_(&mine);
+        zero.group_of(unit).all_reduce_sum(&whole)?;
+        Ok(whole.view(spec.shape.as_slice()))
+    }
+}
