@@ -18,7 +18,8 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layouts(PoolLayouts);
 
-const AXES: &str = "foundation.dp, .tp, .sp, .ep, .pp, .vp, .cp, .context, .chunk and .zero, encoder.dp, .tp and .zero are";
+const AXES: &str =
+    "foundation.dp, .tp, .sp, .ep, .pp, .vp, .cp, .context, .chunk and .zero, encoder.dp, .tp and .zero are";
 
 impl FromStr for Layouts {
     type Err = String;
@@ -137,7 +138,8 @@ mod tests {
         let layouts: Layouts = text.parse().unwrap();
         assert_eq!((layouts.0.ranks(false), layouts.0.ranks(true), layouts.0.splits.zero), (8, 10, 3));
         assert!(layouts.0.splits.sequence_parallel);
-        for text in [text, "foundation.cp=2,foundation.context=ulysses,encoder.dp=2,encoder.zero=1", "foundation.dp=1"] {
+        for text in [text, "foundation.cp=2,foundation.context=ulysses,encoder.dp=2,encoder.zero=1", "foundation.dp=1"]
+        {
             let layouts: Layouts = text.parse().unwrap();
             assert_eq!(layouts.to_string().parse(), Ok(layouts));
         }

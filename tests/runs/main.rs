@@ -7,5 +7,6 @@ mod faults;
 mod fixture;
 mod kinds;
 mod layouts;
+mod parity;
 mod processes;
 mod resume;

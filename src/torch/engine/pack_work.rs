@@ -49,8 +49,7 @@ impl Chunk {
 
 impl PackWork {
     pub fn new(pack: &Pack, plan: &StepPlan) -> PackWork {
-        let unit =
-            |unit: &Unit| UnitWork { id: unit.id, num_features: unit.num_features() as i64, features: None };
+        let unit = |unit: &Unit| UnitWork { id: unit.id, num_features: unit.num_features() as i64, features: None };
         PackWork {
             tokens: Parts::new(pack.samples.iter().map(|sample| sample.owner)),
             units: plan.units_of(pack.id).map(unit).collect(),
@@ -95,13 +94,7 @@ pub(super) struct Return {
 
 impl Return {
     /// Returns the gradients of a unit's features, or word that there are none.
-    pub fn give_back(
-        &self,
-        id: UnitId,
-        to: ActorId,
-        grads: &[Tensor],
-        ports: &mut Ports,
-    ) -> Result<(), EngineError> {
+    pub fn give_back(&self, id: UnitId, to: ActorId, grads: &[Tensor], ports: &mut Ports) -> Result<(), EngineError> {
         let kind = if self.trained { ParcelKind::Gradient(id) } else { ParcelKind::NoGradient(id) };
         let header = Header { kind, version: self.version };
         for index in to.index..to.index + self.encoder_ranks {

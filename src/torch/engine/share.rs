@@ -26,13 +26,7 @@ pub struct Splits {
 
 impl Default for Splits {
     fn default() -> Self {
-        Self {
-            sequence_parallel: false,
-            virtual_stages: 1,
-            chunk_tokens: 0,
-            context: ContextAttention::Ring,
-            zero: 0,
-        }
+        Self { sequence_parallel: false, virtual_stages: 1, chunk_tokens: 0, context: ContextAttention::Ring, zero: 0 }
     }
 }
 

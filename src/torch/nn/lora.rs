@@ -11,8 +11,8 @@ use std::rc::Rc;
 use tch::{Kind, Tensor};
 
 use super::init::Init;
-use super::spec::ParamSpec;
 use super::shard::{Cut, Shard};
+use super::spec::ParamSpec;
 use crate::native::linear;
 
 /// How the adapters of a part of the model are made.

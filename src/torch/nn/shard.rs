@@ -8,8 +8,8 @@ use std::ops::Range;
 
 use tch::Tensor;
 
-use super::spec::ParamSpec;
 use super::piece::Piece;
+use super::spec::ParamSpec;
 use crate::comm::Mesh;
 
 /// A rank's place among those that share the layers of a replica, and the experts of several.

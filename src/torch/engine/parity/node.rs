@@ -1,9 +1,9 @@
 //! One process of a fixture's run: what it holds of the two pools, and its steps.
 
+use super::super::buffer::TorchBuffer;
 use super::super::encoder::EncoderPart;
 use super::super::family::Families;
 use super::super::foundation::FoundationPart;
-use super::super::buffer::TorchBuffer;
 use super::super::share::{EncoderShare, FoundationShare};
 use super::PoolLayouts;
 use super::plan::{Batch, DATA};
@@ -203,7 +203,9 @@ impl Node {
             }
             for unit in plan.units.iter().filter(|unit| mine(plan.leader(unit.replica))) {
                 let from = ActorId::encoder(unit.encoder * self.layouts.encoder.tp as u32);
-                if let Some(features) = self.take(unit, from, Header { kind: ParcelKind::Activation(unit.id), version })? {
+                if let Some(features) =
+                    self.take(unit, from, Header { kind: ParcelKind::Activation(unit.id), version })?
+                {
                     self.foundation.as_mut().expect("it is here").arrive(from, features, &mut self.ports)?;
                 }
             }

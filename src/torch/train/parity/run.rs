@@ -3,9 +3,7 @@
 use super::fixture::{Document, Fixture, FixtureError};
 use super::indexers::compare_indexers;
 use super::report::ParityReport;
-use crate::model::{
-    Decoder, Decoding, EncoderModel, ModelConfig, Prompt, Targets, TextBatch, TextOptions, generate,
-};
+use crate::model::{Decoder, Decoding, EncoderModel, ModelConfig, Prompt, Targets, TextBatch, TextOptions, generate};
 use crate::native::NativeError;
 use crate::nn::{GradBuffer, ParamId, ParamSpec, ParamStore};
 use crate::tape::{Execution, Policy, Slot};

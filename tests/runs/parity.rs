@@ -1,0 +1,47 @@
+//! `loongforge parity --layout`: real processes against one, on committed fixtures.
+
+use std::path::Path;
+use std::process::Command;
+
+/// Runs a fixture in real processes; what was said.
+fn parity(fixture: &str, layout: &str) -> (bool, String) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/torch/tests/fixtures").join(fixture);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_loongforge"));
+    let output = command.arg("parity").arg(folder).args(["--layout", layout]).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.success(), text(&output.stdout) + &text(&output.stderr))
+}
+
+fn equals_one_process(fixture: &str, layout: &str, num_processes: usize) {
+    let (ok, text) = parity(fixture, layout);
+    assert!(ok && text.contains(&format!("({num_processes} processes)")), "{fixture} on {layout}: {text}");
+    for quantity in ["losses", "grad_norms", "gradients", "weights"] {
+        assert!(text.contains(&format!("  {quantity} ")), "{fixture} on {layout}: {text}");
+    }
+}
+
+#[test]
+fn processes_of_a_dense_model() {
+    equals_one_process("qwen3-seed1", "foundation.dp=2,foundation.tp=2,foundation.zero=3", 4);
+    equals_one_process("qwen3-seed1", "foundation.cp=2,foundation.context=ulysses", 2);
+}
+
+#[test]
+fn processes_of_a_mixture_of_experts() {
+    equals_one_process("qwen3_moe-seed1", "foundation.dp=2,foundation.ep=2,foundation.tp=2,foundation.sp=1", 4);
+    equals_one_process("qwen3_moe-seed1", "foundation.dp=4,foundation.ep=2,foundation.zero=2", 4);
+}
+
+#[test]
+fn processes_of_a_model_with_eyes() {
+    equals_one_process("qwen3_vl-seed1", "foundation.tp=2,foundation.pp=2,encoder.dp=2", 6);
+    equals_one_process("qwen2.5_vl-seed1", "foundation.cp=2,encoder.tp=2,encoder.dp=2,encoder.zero=1", 6);
+}
+
+#[test]
+fn a_layout_that_does_not_fit_is_named() {
+    let (ok, text) = parity("qwen3-seed1", "foundation.tp=3");
+    assert!(!ok && text.contains("num_attention_heads") && text.contains("tensor_parallel=3"), "{text}");
+    let (ok, text) = parity("qwen3-seed1", "foundation.xp=2");
+    assert!(!ok && text.contains("foundation.xp is not an axis"), "{text}");
+}
