@@ -120,7 +120,8 @@ mod tests {
             let routed = |media, counts| RoutedExperts { layer: "layer 1".to_owned(), media, counts, outputs: None };
             let mut experts = vec![routed(false, counts)];
             experts.extend(media.map(|_| routed(true, of_media)));
-            let mut inputs = vec![(counts, Tensor::from_slice(&text)), (aux, Tensor::from(2f32)), (indexers, Tensor::from(8f32))];
+            let mut inputs =
+                vec![(counts, Tensor::from_slice(&text)), (aux, Tensor::from(2f32)), (indexers, Tensor::from(8f32))];
             inputs.extend(media.map(|media| (of_media, Tensor::from_slice(&media))));
             let run = Execution::forward_only(Rc::new(tape), params.clone(), inputs);
             let losses = RouterLosses { aux: Some(aux), z: None, indexers: Some((indexers, share / 4.0)), share };
