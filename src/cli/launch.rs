@@ -77,7 +77,7 @@ enum System {
 }
 
 pub fn launch(args: LaunchArgs) -> anyhow::Result<ExitCode> {
-    let loaded = match config::load(&args.file, &args.overrides, super::environment()) {
+    let loaded = match config::load_elsewhere(&args.file, &args.overrides, super::environment()) {
         Ok(loaded) => loaded,
         Err(report) => {
             eprintln!("{report}");

@@ -53,7 +53,21 @@ impl Loaded {
 pub fn load(file: &Path, overrides: &[String], env: impl Iterator<Item = (String, String)>) -> Result<Loaded, Report> {
     let mut sources = Sources::default();
     let root = read(file, &mut sources);
-    load_root(file, root, overrides, &env.collect(), sources)
+    load_root(file, root, overrides, &env.collect(), sources, Files::Here)
+}
+
+/// As [`load`], a config that another machine runs: files and folders that it names need not be here.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_elsewhere(
+    file: &Path,
+    overrides: &[String],
+    env: impl Iterator<Item = (String, String)>,
+) -> Result<Loaded, Report> {
+    let mut sources = Sources::default();
+    let root = read(file, &mut sources);
+    load_root(file, root, overrides, &env.collect(), sources, Files::Elsewhere)
 }
 
 /// Loads a config from its text: no file, no overrides, no environment. Relative paths are the process's.
@@ -72,7 +86,14 @@ pub fn load_text_with(text: &str, overrides: &[String]) -> Result<Loaded, Report
     let file = Path::new("config text");
     let mut sources = Sources::default();
     let root = parse(file, text, &mut sources);
-    load_root(file, root, overrides, &BTreeMap::new(), sources)
+    load_root(file, root, overrides, &BTreeMap::new(), sources, Files::Here)
+}
+
+/// Whether the files that a config names must be there.
+#[derive(Clone, Copy, PartialEq)]
+enum Files {
+    Here,
+    Elsewhere,
 }
 
 fn load_root(
@@ -81,10 +102,11 @@ fn load_root(
     overrides: &[String],
     env: &BTreeMap<String, String>,
     mut sources: Sources,
+    files: Files,
 ) -> Result<Loaded, Report> {
     let mut problems = Vec::new();
     let assembled = assemble(file, root, overrides, env, &mut sources, &mut problems);
-    let loaded = assembled.and_then(|(tree, is_whole)| finish(tree, is_whole, env, &sources, &mut problems));
+    let loaded = assembled.and_then(|(tree, is_whole)| finish(tree, is_whole, env, files, &sources, &mut problems));
     loaded.ok_or_else(|| sources.report(problems))
 }
 
@@ -131,6 +153,7 @@ fn finish(
     mut tree: Node,
     is_whole: bool,
     env: &BTreeMap<String, String>,
+    files: Files,
     sources: &Sources,
     problems: &mut Vec<Problem>,
 ) -> Option<Loaded> {
@@ -147,6 +170,7 @@ fn finish(
     }
     // With a file missing from the defaults list, everything it would have said is missing, too.
     found.retain(|p| is_whole || !matches!(p.code, code::MISSING_KEY | code::INTERPOLATION));
+    found.retain(|p| files == Files::Here || p.code != code::NO_SUCH_FILE);
     problems.append(&mut found);
     let config = config.ok().filter(|_| problems.is_empty())?;
     let composed = serde_json::to_value(&config).ok()?;

@@ -38,7 +38,7 @@ pub use address::Address;
 pub use builtin::{ModelFile, model_files};
 pub use error::{ConfigError, Origin, Report, Snippet, code};
 pub use layout::{Axis, Layout, Place};
-pub use load::{Loaded, load, load_text, load_text_with, schema_json};
+pub use load::{Loaded, load, load_elsewhere, load_text, load_text_with, schema_json};
 pub use origin::KeyOrigin;
 pub use pattern::glob;
 pub use schema::*;

@@ -321,6 +321,19 @@ fn files_that_cannot_be_read() {
     assert!(text("bytes.yaml").contains("not UTF-8"));
 }
 
+#[test]
+fn a_config_for_other_machines_names_files_that_are_not_here() {
+    let bench = Bench::new(&GOOD.replace("MODEL", "/scratch/model").replace("DATA", "/scratch/train.jsonl"));
+    let elsewhere = |more: &[&str]| {
+        let overrides: Vec<String> = more.iter().map(|text| (*text).to_owned()).collect();
+        load_elsewhere(&bench.dir.path().join("vlm.yaml"), &overrides, std::iter::empty())
+    };
+    assert!(bench.errors(&[]).contains("no such file: `/scratch/train.jsonl`"));
+    assert_eq!(elsewhere(&[]).unwrap().config.data.train[0].path, PathBuf::from("/scratch/train.jsonl").into());
+    let report = elsewhere(&["train.lr=-1"]).unwrap_err();
+    assert_eq!(report.errors.iter().map(|error| error.code).collect::<Vec<_>>(), [code::OUT_OF_RANGE], "{report}");
+}
+
 /// A run of four files: a foundation and an optimizer from groups, a base, and the run's own.
 fn composed() -> Bench {
     let defaults = "\
