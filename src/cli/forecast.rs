@@ -5,16 +5,17 @@ use loongforge_core::schedule::simulate::{Activity, Alternative, SimReport, SimS
 
 pub(super) fn text(report: &SimReport, spec: &SimSpec) -> String {
     let mut text = format!(
-        "simulated {} steps ({} before them left out)\n  step    {}, median {}, 95 % within {}; {:.0} tokens/s\n",
-        report.steps.len(),
+        "simulated {} ({} before them left out)\n  step    {}, median {}, 95 % within {}; {} tokens/s\n",
+        count(report.steps.len(), "step"),
         spec.warm_up,
         seconds(report.mean_step()),
         seconds(report.quantile(0.5)),
         seconds(report.quantile(0.95)),
-        report.tokens_per_second(),
+        grouped(report.tokens_per_second()),
     );
-    let bounds: Vec<String> =
-        report.bounds.iter().map(|bound| format!("{} {}", bound.what, seconds(bound.seconds))).collect();
+    // What takes no time by these costs bounds nothing.
+    let bounds = report.bounds.iter().filter(|bound| bound.seconds > 0.0);
+    let bounds: Vec<String> = bounds.map(|bound| format!("{} {}", bound.what, seconds(bound.seconds))).collect();
     text += &format!(
         "  bound   {}; the step takes {:.2} times the first\n",
         bounds.join(", "),
@@ -27,14 +28,14 @@ pub(super) fn text(report: &SimReport, spec: &SimSpec) -> String {
             let list = shares.iter().map(|(what, share)| name_share(*what, *share));
             list.collect::<Vec<_>>().join(", ")
         };
-        text += &format!(
-            "  {:<11} x {:<4} {:5.1} % busy: {}; waits for {}\n",
-            pool.role,
-            pool.ranks,
-            pool.busy * 100.0,
-            list(busy),
-            list(waits)
-        );
+        text += &format!("  {:<11} x {:<4} {:5.1} % busy", pool.role, pool.ranks, pool.busy * 100.0);
+        if !busy.is_empty() {
+            text += &format!(": {}", list(busy));
+        }
+        if !waits.is_empty() {
+            text += &format!("; waits for {}", list(waits));
+        }
+        text.push('\n');
     }
     if spec.cluster.stages > 1 {
         let busy = report.pool(Role::Foundation).map_or(0.0, |pool| pool.busy);
@@ -78,8 +79,8 @@ pub(super) fn table(devices: u32, found: &[Alternative]) -> String {
                     None => "-".to_owned(),
                 };
                 text += &format!(
-                    "{:>12.0}{:>12}{:>14}{:>17}  {}\n",
-                    report.tokens_per_second(),
+                    "{:>12}{:>12}{:>14}{:>17}  {}\n",
+                    grouped(report.tokens_per_second()),
                     seconds(report.mean_step()),
                     busy(Role::Encoder),
                     busy(Role::Foundation),
@@ -99,11 +100,41 @@ pub(super) fn as_json(report: &SimReport) -> serde_json::Value {
     json
 }
 
+/// `1 pack`, `2 packs`.
+pub(super) fn count(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// `12,345,678`.
+fn grouped(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// `12.3 ms`.
 pub(super) fn seconds(seconds: f64) -> String {
     match seconds {
         s if s < 1e-3 => format!("{:.1} µs", s * 1e6),
         s if s < 1.0 => format!("{:.1} ms", s * 1e3),
         s => format!("{s:.2} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_easy_to_read() {
+        assert_eq!([0.4, 999.0, 1000.0, 38_430_512.2].map(grouped), ["0", "999", "1,000", "38,430,512"]);
+        assert_eq!([count(1, "pack"), count(0, "pack"), count(2, "pack")], ["1 pack", "0 packs", "2 packs"]);
+        assert_eq!([9.96e-4, 0.5, 1.5].map(seconds), ["996.0 µs", "500.0 ms", "1.50 s"]);
     }
 }

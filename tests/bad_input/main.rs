@@ -8,4 +8,5 @@ mod folders;
 mod hub;
 mod models;
 mod own_encoder;
+mod plan;
 mod samples;

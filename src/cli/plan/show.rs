@@ -3,6 +3,7 @@
 use super::PlanArgs;
 use super::case::Case;
 use crate::calibrate::Stream;
+use crate::cli::forecast::count;
 use crate::estimate::{PoolSize, Trunk};
 use loongforge_core::message::{StepId, StepPlan};
 use loongforge_core::observe;
@@ -30,18 +31,21 @@ impl Case {
 
     pub fn pools(&self) -> String {
         let (pools, plan) = (self.coordinator.pools, &self.coordinator.plan);
-        let placement = match plan.colocated {
-            true => format!("{} encoders in the foundation's actors", plan.encoder_replicas),
-            false => format!("{} encoder actors", pools.encoder),
+        let placement = match (plan.colocated, pools.encoder as usize) {
+            (true, _) => format!("{} in the foundation's actors, ", count(plan.encoder_replicas as usize, "encoder")),
+            (false, 0) => String::new(),
+            (false, encoders) => format!("{}, ", count(encoders, "encoder actor")),
         };
         format!(
-            "run `{}`: {} data actors, {placement}, {} foundation actors; {} steps of {} {}, packs of {} tokens\n",
+            "run `{}`: {}, {placement}{}; {} of {}, packs of at most {} tokens\n",
             self.config.run.name,
-            pools.data,
-            pools.foundation,
-            self.coordinator.steps,
-            self.coordinator.global_batch_size,
-            if self.coordinator.look_ahead.is_some() { "packs" } else { "samples" },
+            count(pools.data as usize, "data actor"),
+            count(pools.foundation as usize, "foundation actor"),
+            count(self.coordinator.steps as usize, "step"),
+            count(
+                self.coordinator.global_batch_size,
+                if self.coordinator.look_ahead.is_some() { "pack" } else { "sample" }
+            ),
             plan.pack.max_tokens,
         )
     }
@@ -49,16 +53,18 @@ impl Case {
     /// One step: its packs, how full and how even they are, and who encodes.
     fn step(&self, plan: &StepPlan) -> String {
         let room = plan.packs.len() * self.coordinator.plan.pack.max_tokens;
+        let media = match plan.num_items() {
+            0 => String::new(),
+            items => format!(", {} of {}", count(plan.units.len(), "unit"), count(items, "media item")),
+        };
         let mut text = format!(
-            "step {}: {} packs, {:.1} % full ({} tokens, {} of them targets), {} units of {} media items, read up to \
-             sample {}\n",
+            "step {}: {}, {:.1} % full ({} tokens, {} of them targets){}, read up to sample {}\n",
             plan.step,
-            plan.packs.len(),
+            count(plan.packs.len(), "pack"),
             100.0 * plan.num_tokens() as f64 / room.max(1) as f64,
             plan.num_tokens(),
             plan.num_targets,
-            plan.units.len(),
-            plan.num_items(),
+            media,
             plan.cursor,
         );
         let replicas = (0..self.coordinator.pools.foundation).map(|replica| {
@@ -75,16 +81,15 @@ impl Case {
         for pack in plan.packs.iter().take(MAX_PACKS) {
             let units = plan.units_of(pack.id).count();
             let patches: usize = plan.units_of(pack.id).map(|unit| unit.num_patches()).sum();
-            text += &format!(
-                "  {} on foundation/{}: {} samples, {} tokens, {patches} patches in {units} units\n",
-                pack.id,
-                pack.replica,
-                pack.samples.len(),
-                pack.num_tokens()
-            );
+            let (samples, tokens) = (count(pack.samples.len(), "sample"), pack.num_tokens());
+            text += &format!("  {} on foundation/{}: {samples}, {tokens} tokens", pack.id, pack.replica);
+            if units > 0 {
+                text += &format!(", {patches} patches in {}", count(units, "unit"));
+            }
+            text.push('\n');
         }
         if plan.packs.len() > MAX_PACKS {
-            text += &format!("  and {} more packs\n", plan.packs.len() - MAX_PACKS);
+            text += &format!("  and {} more\n", count(plan.packs.len() - MAX_PACKS, "pack"));
         }
         text
     }

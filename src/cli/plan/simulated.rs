@@ -26,6 +26,8 @@ const SHARING_LOSS: f64 = 0.07;
 
 impl Case {
     pub fn simulate(&self, args: &PlanArgs) -> anyhow::Result<()> {
+        // Known before anything is computed.
+        let drawing = args.gantt.as_deref().map(Drawing::of).transpose()?;
         let mut spec = SimSpec {
             coordinator: CoordinatorSpec {
                 steps: args.steps.unwrap_or(STEPS),
@@ -53,8 +55,10 @@ impl Case {
         }
         if let Some(path) = &args.gantt {
             let title = format!("{}: {} a step", self.config.run.name, seconds(report.mean_step()));
-            let is_page = path.extension().is_some_and(|extension| extension == "html");
-            let drawn = if is_page { gantt_html(&report, &title) } else { gantt_svg(&report.gantt, &title) };
+            let drawn = match drawing {
+                Some(Drawing::Page) => gantt_html(&report, &title),
+                _ => gantt_svg(&report.gantt, &title),
+            };
             std::fs::write(path, drawn).with_context(|| format!("--gantt: {}", path.display()))?;
         }
         if let Some(devices) = args.devices {
@@ -161,6 +165,22 @@ impl Case {
         );
         if latency > 0.0 && latency.is_finite() {
             calibration.costs.latency = latency;
+        }
+    }
+}
+
+/// What --gantt draws, by the file's name.
+enum Drawing {
+    Page,
+    Picture,
+}
+
+impl Drawing {
+    fn of(path: &Path) -> Result<Self, UsageError> {
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("html") => Ok(Self::Page),
+            Some("svg") => Ok(Self::Picture),
+            _ => Err(UsageError(format!("--gantt: `{}` should end in .svg or .html", path.display()))),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! One global batch as a step plan.
 
 use super::balance::{Room, longest_first, refine};
-use super::pack::pack;
+use super::pack::{deal, pack};
 use super::units::cut_units;
 use super::{Batch, PlanError, PlanSpec, SampleSize};
 use crate::message::{ActorId, Pack, PackId, SampleId, SampleMeta, StepId, StepPlan, Unit};
@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 
 /// Bytes of one token in a `Tokens` parcel: id, three positions and target, each an i64.
 const BYTES_PER_TOKEN: u64 = 5 * 8;
+/// Where the dearest replica is above the mean by more than this share of it, samples are dealt out before they are packed.
+const UNEVEN: u64 = 64;
 
 /// Plans `step` over a global batch; `cursor` is the first position that was not taken.
 ///
@@ -46,29 +48,19 @@ pub fn plan_step(spec: &PlanSpec, step: StepId, batch: Batch, cursor: SampleId) 
 /// Packs on replicas, in the order in which the replicas compute them.
 fn place(spec: &PlanSpec, step: StepId, batch: Batch) -> Vec<Pack> {
     let num_replicas = spec.foundation_replicas.max(1) as usize;
-    let packs: Vec<Vec<SampleMeta>> = match batch {
+    let mut queues: Vec<Vec<Vec<SampleMeta>>> = match batch {
         Batch::Samples(samples) => {
-            let packs = pack(&samples, spec.pack, spec.cost, num_replicas);
+            let queues = place_samples(spec, &samples, num_replicas);
             let mut samples: Vec<Option<SampleMeta>> = samples.into_iter().map(Some).collect();
             let mut take = |item: usize| samples[item].take().expect("a sample is in one pack");
-            packs.into_iter().map(|pack| pack.into_iter().map(&mut take).collect()).collect()
+            let mut fill = |pack: Vec<usize>| pack.into_iter().map(&mut take).collect();
+            queues.into_iter().map(|queue| queue.into_iter().map(&mut fill).collect()).collect()
         }
-        Batch::Packs(packs) => packs,
+        Batch::Packs(packs) => share_out(packs, num_replicas, |sample| spec.cost.sample(sample)),
     };
-    let price = |pack: &Vec<SampleMeta>| pack.iter().map(|sample| spec.cost.sample(sample)).sum::<u64>();
-    let costs: Vec<u64> = packs.iter().map(price).collect();
-    let room = Room { weight: 0, count: packs.len().div_ceil(num_replicas) };
-    let free = vec![0; packs.len()];
-    let mut replica_of = longest_first(&costs, &free, num_replicas, room).expect("replicas have room for all packs");
-    refine(&costs, &free, num_replicas, room, &mut replica_of);
-
-    let mut queues = vec![Vec::new(); num_replicas];
-    for (pack, replica) in packs.into_iter().zip(replica_of) {
-        queues[replica].push(pack);
-    }
     queues.iter_mut().for_each(hide_encoders);
 
-    let mut placed = Vec::with_capacity(costs.len());
+    let mut placed = Vec::with_capacity(queues.iter().map(Vec::len).sum());
     let longest = queues.iter().map(Vec::len).max().unwrap_or(0);
     let mut queues: Vec<_> = queues.into_iter().map(Vec::into_iter).collect();
     for _ in 0..longest {
@@ -80,6 +72,39 @@ fn place(spec: &PlanSpec, step: StepId, batch: Batch) -> Vec<Pack> {
         }
     }
     placed
+}
+
+/// Packs of each replica, of samples by their index.
+fn place_samples(spec: &PlanSpec, samples: &[SampleMeta], num_replicas: usize) -> Vec<Vec<Vec<usize>>> {
+    let costs: Vec<u64> = samples.iter().map(|sample| spec.cost.sample(sample)).collect();
+    let packs = pack(samples, spec.pack, spec.cost, num_replicas);
+    let num_packs = packs.len();
+    let queues = share_out(packs, num_replicas, |&sample| costs[sample]);
+    let dearest = |queues: &[Vec<Vec<usize>>]| {
+        let loads = queues.iter().map(|queue| queue.iter().flatten().map(|&sample| costs[sample]).sum::<u64>());
+        loads.max().unwrap_or(0)
+    };
+    let mean = costs.iter().sum::<u64>() / num_replicas as u64;
+    let is_uneven = dearest(&queues) > mean + mean / UNEVEN;
+    if !is_uneven || num_packs == num_replicas || !num_packs.is_multiple_of(num_replicas) {
+        return queues;
+    }
+    match deal(samples, spec.pack, spec.cost, num_replicas, num_packs / num_replicas) {
+        Some(dealt) if dearest(&dealt) < dearest(&queues) => dealt,
+        _ => queues,
+    }
+}
+
+/// Whole packs to replicas, as many to each but for one.
+fn share_out<T>(packs: Vec<Vec<T>>, num_replicas: usize, price: impl Fn(&T) -> u64) -> Vec<Vec<Vec<T>>> {
+    let costs: Vec<u64> = packs.iter().map(|pack| pack.iter().map(&price).sum()).collect();
+    let room = Room { weight: 0, count: packs.len().div_ceil(num_replicas) };
+    let free = vec![0; packs.len()];
+    let mut replica_of = longest_first(&costs, &free, num_replicas, room).expect("replicas have room for all packs");
+    refine(&costs, &free, num_replicas, room, &mut replica_of);
+    let mut queues: Vec<Vec<Vec<T>>> = (0..num_replicas).map(|_| Vec::new()).collect();
+    packs.into_iter().zip(replica_of).for_each(|(pack, replica)| queues[replica].push(pack));
+    queues
 }
 
 /// Text-only packs first, while the encoders begin, and last, while their backward ends; the others in between.

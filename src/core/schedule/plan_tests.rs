@@ -118,6 +118,22 @@ fn replicas_take_turns_and_cost_alike() {
 }
 
 #[test]
+fn the_replica_of_a_long_sample_is_given_less_beside_it() {
+    let tokens = std::iter::once(60).chain(std::iter::repeat_n(10, 20));
+    let samples: Vec<_> = tokens.zip(0..).map(|(tokens, id)| sample(id, tokens, &[])).collect();
+    let spec = PlanSpec { foundation_replicas: 2, ..spec() };
+    let plan = super::tests::plan(&spec, StepId(0), &samples, SampleId(21)).unwrap();
+    let cost = |replica| {
+        plan.packs_of(replica).flat_map(|pack| &pack.samples).map(|sample| spec.cost.sample(sample)).sum::<u64>()
+    };
+    // Whole packs of like cost would be 9,360 + 2 · 4,240 = 17,840 against 3 · 4,240.
+    let mut costs = [cost(0), cost(1)];
+    costs.sort_unstable();
+    assert_eq!(costs, [14 * 1_060, 9_360 + 6 * 1_060]);
+    assert_eq!([0, 1].map(|replica| plan.packs_of(replica).count()), [3, 3]);
+}
+
+#[test]
 fn what_does_not_fit_is_named() {
     let text =
         |spec: &PlanSpec, samples: &[SampleMeta]| plan(spec, StepId(0), samples, SampleId(9)).unwrap_err().to_string();

@@ -5,6 +5,7 @@
 
 mod best_fit;
 mod bound;
+mod deal;
 mod length_set;
 mod limits;
 mod offline;
@@ -13,6 +14,7 @@ mod step;
 mod stream;
 
 pub use bound::least_packs;
+pub(super) use deal::deal;
 pub use limits::{PackLimits, SampleSize, TooLarge};
 pub use offline::{OfflinePacks, pack_lengths, pack_offline};
 pub(super) use step::pack;

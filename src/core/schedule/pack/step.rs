@@ -60,7 +60,7 @@ fn best_fit(sizes: &[SampleSize], limits: PackLimits) -> Vec<usize> {
     packs.pack_of().map(|pack| pack.expect("every sample fits a pack by itself") as usize).collect()
 }
 
-fn collect(bin_of: &[usize], num_packs: usize) -> Vec<Vec<usize>> {
+pub(super) fn collect(bin_of: &[usize], num_packs: usize) -> Vec<Vec<usize>> {
     let mut packs = vec![Vec::new(); num_packs];
     for (item, &bin) in bin_of.iter().enumerate() {
         packs[bin].push(item);
@@ -70,7 +70,7 @@ fn collect(bin_of: &[usize], num_packs: usize) -> Vec<Vec<usize>> {
 }
 
 /// Bin of every item: by falling weight, each into the first bin that has room.
-fn first_fit_decreasing(weights: &[u64], room: Room) -> Vec<usize> {
+pub(super) fn first_fit_decreasing(weights: &[u64], room: Room) -> Vec<usize> {
     // A tree of the most room among the bins of a range: 0 is a bin that is closed, `w + 1` one with room for `w`.
     let num_leaves = weights.len().next_power_of_two();
     let mut most = vec![room.weight + 1; 2 * num_leaves];
@@ -95,7 +95,7 @@ fn first_fit_decreasing(weights: &[u64], room: Room) -> Vec<usize> {
 }
 
 /// Halves the dearest pack of several samples until there are `num_packs`: what fitted still fits.
-fn split_dearest(mut packs: Vec<Vec<usize>>, num_packs: usize, costs: &[u64]) -> Vec<Vec<usize>> {
+pub(super) fn split_dearest(mut packs: Vec<Vec<usize>>, num_packs: usize, costs: &[u64]) -> Vec<Vec<usize>> {
     let price = |pack: &Vec<usize>| pack.iter().map(|&item| costs[item]).sum::<u64>();
     let mut dearest: BinaryHeap<(u64, usize)> =
         packs.iter().zip(0..).filter(|(pack, _)| pack.len() > 1).map(|(pack, at)| (price(pack), at)).collect();

@@ -178,7 +178,7 @@ impl Ledger {
             let mut shares: Vec<(Activity, f64)> =
                 Activity::ALL.into_iter().zip(sums.map(|sum| sum / whole)).filter(|(_, share)| *share > 0.0).collect();
             shares.sort_by(|left, right| right.1.total_cmp(&left.1));
-            let busy = shares.iter().filter(|(what, _)| what.is_busy()).map(|(_, share)| share).sum();
+            let busy = shares.iter().filter(|(what, _)| what.is_busy()).fold(0.0, |busy, (_, share)| busy + share);
             (num_ranks > 0).then_some(PoolReport { role, ranks: num_ranks as usize, busy, shares })
         };
         let stages = f64::from(spec.cluster.stages.max(1));
