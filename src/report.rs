@@ -179,8 +179,10 @@ impl Utilization {
         let peak = config.log.peak_tflops.map(|tflops| tflops * 1e12).or_else(known)?;
         let pools = &config.pools;
         let num_devices = match (config.device, pools.placement, folder.config.encoder.is_some()) {
-            (Device::Cuda(None), Placement::Separate, true) => pools.foundation.replicas + pools.encoder.replicas,
-            (Device::Cuda(None), ..) => pools.foundation.replicas,
+            (Device::Cuda(None), Placement::Separate, true) => {
+                pools.foundation.layout().ranks() + pools.encoder.layout().ranks()
+            }
+            (Device::Cuda(None), ..) => pools.foundation.layout().ranks(),
             // One processor or one GPU, whoever shares it.
             _ => 1,
         };

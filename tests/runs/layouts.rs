@@ -87,6 +87,20 @@ fn encoders_are_split_without_a_difference() {
     compare(&Fixture::new(Pictures::Some), &cached, &layouts[..1]);
 }
 
+/// Ranks that encode a share each and then wait for each other have credit for one pack's features, and no more.
+#[test]
+fn colocated_ranks_of_a_replica_need_little_credit() {
+    let fixture = Fixture::new(Pictures::All);
+    let wide = ["train.micro_batch_size=1", "pools.placement=colocated", "pools.encoder.replicas=2", "train.steps=4"];
+    let narrow = ["edges.features.credit=4KiB", "edges.pixels.credit=256KiB", "edges.tokens.credit=8KiB"];
+    let one = fixture.run(&["train.micro_batch_size=1", "train.steps=4"], None);
+    for layout in ["tensor_parallel=2", "pipeline_parallel=2"] {
+        let layout = format!("pools.foundation.{layout}");
+        let found = fixture.run(&[&wide[..], &narrow, &[&layout]].concat(), None);
+        assert_close(&[&layout], &found, &one);
+    }
+}
+
 /// A stage without anything to train, beside one that counts the norm with others.
 #[test]
 fn a_frozen_stage_takes_part_in_the_norm() {

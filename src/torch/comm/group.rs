@@ -3,22 +3,48 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tch::Tensor;
+use tch::{Device, Tensor};
 
-use crate::native::{Gloo, NativeError, Pending};
+use crate::native::{Group, NativeError, Pending};
 
 /// A member of a group. All ranks call the same collectives in the same order; one that is missing is an error after
 /// the group's timeout, one that has ended is an error at once.
+///
+/// Tensors in host memory go over Gloo, those on GPUs over NCCL. What goes from one rank to another alone, under a tag, NCCL
+/// cannot send without waiting for its receiver: it goes over Gloo, through host memory.
 pub struct ProcessGroup {
     rank: usize,
     world: usize,
-    gloo: Option<Gloo>,
+    gloo: Option<Group>,
+    nccl: Option<Group>,
+}
+
+/// Which way a tensor goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Route {
+    /// There is nobody else.
+    Nowhere,
+    Gloo,
+    Nccl,
+    /// Over Gloo, by way of host memory.
+    Staged,
+}
+
+impl Route {
+    fn of(world: usize, device: Device, has_nccl: bool, to_one: bool) -> Route {
+        match device {
+            _ if world == 1 => Route::Nowhere,
+            Device::Cpu => Route::Gloo,
+            _ if has_nccl && !to_one => Route::Nccl,
+            _ => Route::Staged,
+        }
+    }
 }
 
 impl ProcessGroup {
     /// The group of one: every collective is the identity.
     pub fn single() -> ProcessGroup {
-        ProcessGroup { rank: 0, world: 1, gloo: None }
+        ProcessGroup { rank: 0, world: 1, gloo: None, nccl: None }
     }
 
     /// Joins `world` ranks of this machine that name the same `store_path` (a file of this run, made by the first to
@@ -30,12 +56,26 @@ impl ProcessGroup {
         world: usize,
         timeout: Duration,
     ) -> Result<ProcessGroup, NativeError> {
+        ProcessGroup::join(store_path, name, rank, world, timeout, Device::Cpu)
+    }
+
+    /// As [`ProcessGroup::gloo`], of tensors in host memory and on `device`, which is this rank's own.
+    pub fn join(
+        store_path: &Path,
+        name: &str,
+        rank: usize,
+        world: usize,
+        timeout: Duration,
+        device: Device,
+    ) -> Result<ProcessGroup, NativeError> {
         assert!(rank < world, "rank {rank} of {world}");
         if world == 1 {
             return Ok(ProcessGroup::single());
         }
-        let gloo = Gloo::join(store_path, name, "127.0.0.1", rank, world, timeout)?;
-        Ok(ProcessGroup { rank, world, gloo: Some(gloo) })
+        let gloo = Some(Group::gloo(store_path, name, "127.0.0.1", rank, world, timeout)?);
+        let over_nccl = || Group::nccl(store_path, &format!("{name}.nccl"), rank, world, timeout);
+        let nccl = device.is_cuda().then(over_nccl).transpose()?;
+        Ok(ProcessGroup { rank, world, gloo, nccl })
     }
 
     pub fn rank(&self) -> usize {
@@ -48,17 +88,17 @@ impl ProcessGroup {
 
     /// In place: the sum over ranks of a contiguous tensor.
     pub fn all_reduce_sum(&self, tensor: &Tensor) -> Result<(), NativeError> {
-        self.gloo.as_ref().map_or(Ok(()), |gloo| gloo.all_reduce_sum(tensor)?.wait())
+        self.start_all_reduce_sum(tensor)?.wait()
     }
 
     /// As `all_reduce_sum`, on its way when it returns. The tensor is not to be touched before it was waited for.
     pub fn start_all_reduce_sum(&self, tensor: &Tensor) -> Result<Started, NativeError> {
-        self.start(|gloo| gloo.all_reduce_sum(tensor))
+        self.start(tensor, tensor, |group, tensor, _| group.all_reduce_sum(tensor))
     }
 
     /// In place: the greatest over ranks of a contiguous tensor.
     pub fn all_reduce_max(&self, tensor: &Tensor) -> Result<(), NativeError> {
-        self.gloo.as_ref().map_or(Ok(()), |gloo| gloo.all_reduce_max(tensor)?.wait())
+        self.start(tensor, tensor, |group, tensor, _| group.all_reduce_max(tensor))?.wait()
     }
 
     /// The ranks' tensors, all of one shape, in the order of the ranks.
@@ -78,10 +118,10 @@ impl ProcessGroup {
     /// The ranks' `tensor`s, all of one size, one after the other in `output`: contiguous, `world` times the elements.
     /// Neither is to be touched before it was waited for; the tensor may be this rank's part of the output.
     pub fn start_all_gather_into(&self, output: &Tensor, tensor: &Tensor) -> Result<Started, NativeError> {
-        if self.gloo.is_none() {
+        if self.world == 1 {
             output.view([-1]).copy_(&tensor.view([-1]));
         }
-        self.start(|gloo| gloo.all_gather(&output.view([-1]), &tensor.view([-1])))
+        self.start(&output.view([-1]), &tensor.view([-1]), Group::all_gather)
     }
 
     /// This rank's part, of `world` along the first dimension, of the sum of the ranks' tensors. Panics where that
@@ -97,10 +137,10 @@ impl ProcessGroup {
 
     /// As `reduce_scatter_sum` into a tensor; both are contiguous, and not to be touched before it was waited for.
     pub fn start_reduce_scatter_sum_into(&self, output: &Tensor, tensor: &Tensor) -> Result<Started, NativeError> {
-        if self.gloo.is_none() {
+        if self.world == 1 {
             output.view([-1]).copy_(&tensor.view([-1]));
         }
-        self.start(|gloo| gloo.reduce_scatter_sum(&output.view([-1]), &tensor.view([-1])))
+        self.start(&output.view([-1]), &tensor.view([-1]), Group::reduce_scatter_sum)
     }
 
     /// Sends `sent[r]` rows of `tensor` to each rank `r`, in the order of the ranks, and returns the rows that they send
@@ -118,31 +158,44 @@ impl ProcessGroup {
         sent: &[i64],
         taken: &[i64],
     ) -> Result<(Tensor, Started), NativeError> {
-        if self.gloo.is_none() {
-            return Ok((tensor.shallow_clone(), Started(None)));
+        if self.world == 1 {
+            return Ok((tensor.shallow_clone(), Started::done()));
         }
         let mut shape = tensor.size();
         shape[0] = taken.iter().sum();
         let output = Tensor::empty(shape, (tensor.kind(), tensor.device()));
-        let input = tensor.contiguous();
-        let started = self.start(|gloo| gloo.all_to_all(&output, &input, taken, sent))?;
+        let exchange = |group: &Group, output: &Tensor, input: &Tensor| group.all_to_all(output, input, taken, sent);
+        let started = self.start(&output, &tensor.contiguous(), exchange)?;
         Ok((output, started))
     }
 
     /// In place: the values of rank `root`.
     pub fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<(), NativeError> {
-        self.gloo.as_ref().map_or(Ok(()), |gloo| gloo.broadcast(tensor, root)?.wait())
+        self.start(tensor, tensor, |group, tensor, _| group.broadcast(tensor, root))?.wait()
     }
 
     /// A contiguous tensor to rank `to`, which receives it under the same `tag`. It is not to be changed before it was
     /// waited for, and that may be after the peer has received it.
     pub fn start_send(&self, tensor: &Tensor, to: usize, tag: i32) -> Result<Started, NativeError> {
-        self.start(|gloo| gloo.send(tensor, to, tag))
+        let Some(gloo) = &self.gloo else { return Ok(Started::done()) };
+        match self.route(tensor, true) {
+            // The shim holds what is sent.
+            Route::Staged => gloo.send(&tensor.to_device(Device::Cpu), to, tag),
+            _ => gloo.send(tensor, to, tag),
+        }
+        .map(Started::of)
     }
 
     /// Into a contiguous tensor, of the kind and size that rank `from` sends under this `tag`.
     pub fn start_recv(&self, tensor: &Tensor, from: usize, tag: i32) -> Result<Started, NativeError> {
-        self.start(|gloo| gloo.recv(tensor, from, tag))
+        let Some(gloo) = &self.gloo else { return Ok(Started::done()) };
+        match self.route(tensor, true) {
+            Route::Staged => {
+                let host = Tensor::empty(tensor.size(), (tensor.kind(), Device::Cpu));
+                Ok(Started::of(gloo.recv(&host, from, tag)?).into(host, tensor))
+            }
+            _ => gloo.recv(tensor, from, tag).map(Started::of),
+        }
     }
 
     /// Returns when every rank has called it.
@@ -150,31 +203,78 @@ impl ProcessGroup {
         self.gloo.as_ref().map_or(Ok(()), |gloo| gloo.barrier()?.wait())
     }
 
-    fn start(&self, begin: impl FnOnce(&Gloo) -> Result<Pending, NativeError>) -> Result<Started, NativeError> {
-        self.gloo.as_ref().map(begin).transpose().map(Started)
+    fn route(&self, tensor: &Tensor, to_one: bool) -> Route {
+        Route::of(self.world, tensor.device(), self.nccl.is_some(), to_one)
+    }
+
+    /// `begin`: of a group, of what it writes, and what it reads, which may be the same.
+    fn start(
+        &self,
+        output: &Tensor,
+        input: &Tensor,
+        begin: impl FnOnce(&Group, &Tensor, &Tensor) -> Result<Pending, NativeError>,
+    ) -> Result<Started, NativeError> {
+        match (self.route(output, false), &self.gloo, &self.nccl) {
+            (Route::Gloo, Some(gloo), _) => begin(gloo, output, input).map(Started::of),
+            (Route::Nccl, _, Some(nccl)) => begin(nccl, output, input).map(Started::of),
+            (Route::Staged, Some(gloo), _) => {
+                let host_input = input.to_device(Device::Cpu);
+                let host = match output.data_ptr() == input.data_ptr() && output.numel() == input.numel() {
+                    true => host_input.shallow_clone(),
+                    false => Tensor::empty(output.size(), (output.kind(), Device::Cpu)),
+                };
+                Ok(Started::of(begin(gloo, &host, &host_input)?).into(host, output))
+            }
+            _ => Ok(Started::done()),
+        }
     }
 }
 
 /// A collective on its way; of a group of one, one that is done.
 #[must_use]
-pub struct Started(Option<Pending>);
+pub struct Started {
+    pending: Option<Pending>,
+    /// What comes by way of host memory, and where it goes.
+    staged: Option<(Tensor, Tensor)>,
+}
 
 impl Started {
+    fn done() -> Started {
+        Started { pending: None, staged: None }
+    }
+
+    fn of(pending: Pending) -> Started {
+        Started { pending: Some(pending), staged: None }
+    }
+
+    fn into(self, host: Tensor, target: &Tensor) -> Started {
+        Started { staged: Some((host, target.shallow_clone())), ..self }
+    }
+
     /// # Errors
     /// A rank is gone or did not come in time.
     pub fn wait(self) -> Result<(), NativeError> {
-        self.0.map_or(Ok(()), Pending::wait)
+        self.pending.map_or(Ok(()), Pending::wait)?;
+        if let Some((host, mut target)) = self.staged {
+            let _no_grad = tch::no_grad_guard();
+            target.copy_(&host);
+        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::CStr;
+    use std::fs::File;
+    use std::io::{Read, Seek, SeekFrom};
     use std::path::Path;
     use std::time::Duration;
 
-    use tch::Tensor;
+    use tch::{Device, Tensor};
 
-    use super::ProcessGroup;
+    use super::{ProcessGroup, Route};
+    use crate::native::{Group, NCCL_SYMBOLS};
 
     /// Runs one thread a rank: a group does not mind whether ranks are threads or processes.
     fn on_ranks<T: Send>(world: usize, path: &Path, body: impl Fn(ProcessGroup) -> T + Sync) -> Vec<T> {
@@ -241,6 +341,78 @@ mod tests {
     fn a_rank_that_never_comes_is_an_error_in_time() {
         let folder = tempfile::tempdir().unwrap();
         let joined = ProcessGroup::gloo(&folder.path().join("store"), "pool", 0, 2, Duration::from_millis(300));
+        assert!(joined.err().unwrap().to_string().contains("rank 0 of 2 could not join"));
+    }
+
+    #[test]
+    fn host_memory_goes_over_gloo_and_gpus_over_nccl() {
+        let route = |world, device, has_nccl, to_one| Route::of(world, device, has_nccl, to_one);
+        let gpu = Device::Cuda(1);
+        for device in [Device::Cpu, gpu] {
+            assert_eq!(route(1, device, true, false), Route::Nowhere);
+        }
+        for (has_nccl, to_one) in [(false, false), (true, false), (true, true)] {
+            assert_eq!(route(2, Device::Cpu, has_nccl, to_one), Route::Gloo);
+        }
+        assert_eq!(route(2, gpu, true, false), Route::Nccl);
+        assert_eq!(route(2, gpu, true, true), Route::Staged);
+        assert_eq!(route(2, gpu, false, false), Route::Staged);
+    }
+
+    /// Whether a library of ELF's 64 bits has all these names among those that it gives or needs.
+    fn has_names(path: &Path, names: &[&CStr]) -> bool {
+        let mut file = File::open(path).unwrap();
+        let mut read = |at: u64, len: usize| {
+            let mut bytes = vec![0; len];
+            file.seek(SeekFrom::Start(at)).unwrap();
+            file.read_exact(&mut bytes).unwrap();
+            bytes
+        };
+        let number = |bytes: &[u8], at: usize, len: usize| {
+            bytes[at..at + len].iter().rev().fold(0u64, |number, byte| number << 8 | u64::from(*byte))
+        };
+        let header = read(0, 64);
+        let (at, size, count) = (number(&header, 40, 8), number(&header, 58, 2), number(&header, 60, 2));
+        let sections = read(at, (size * count) as usize);
+        let section = |index: u64| &sections[(index * size) as usize..][..size as usize];
+        // The table of dynamic symbols tells where their names are.
+        let symbols = (0..count).map(section).find(|section| number(section, 4, 4) == 11).unwrap();
+        let strings = section(number(symbols, 40, 4));
+        let strings = read(number(strings, 24, 8), number(strings, 32, 8) as usize);
+        names.iter().all(|name| strings.split(|byte| *byte == 0).any(|found| found == name.to_bytes()))
+    }
+
+    #[test]
+    fn nccl_is_there_by_the_names_that_it_is_asked_for_by() {
+        let beside = || crate::device::library_folder();
+        let Some(path) = beside().map(|folder| folder.join("libtorch_cuda.so")).filter(|path| path.exists()) else {
+            println!("skipped: there is no libtorch_cuda.so; name its folder in {}", crate::device::LIBRARY_FOLDER);
+            return;
+        };
+        assert!(has_names(&path, &NCCL_SYMBOLS), "{} has other constructors", path.display());
+        assert!(!has_names(&path, &[c"_ZN4c10d16ProcessGroupNCCL7OptionsC1Ev"]), "any name is found");
+        if crate::device::load_cuda().is_ok() {
+            println!("skipped: with a GPU, groups of several ranks need several");
+            return;
+        }
+        // Without a GPU the constructor itself refuses, which tells that it was reached.
+        let folder = tempfile::tempdir().unwrap();
+        let made = Group::nccl(&folder.path().join("store"), "pool", 0, 2, Duration::from_secs(5));
+        let error = made.err().unwrap().to_string();
+        assert!(error.contains("GPU"), "{error}");
+    }
+
+    #[test]
+    fn without_cuda_nccl_is_a_clean_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let joined = ProcessGroup::join(
+            &folder.path().join("store"),
+            "pool",
+            0,
+            2,
+            Duration::from_millis(300),
+            Device::Cuda(0),
+        );
         assert!(joined.err().unwrap().to_string().contains("rank 0 of 2 could not join"));
     }
 

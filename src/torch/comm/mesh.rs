@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use loongforge_core::config::{Axis, Layout, Place};
+use tch::Device;
 
 use super::ProcessGroup;
 use crate::native::NativeError;
@@ -60,12 +61,27 @@ impl Mesh {
     /// # Errors
     /// A rank does not come in time.
     pub fn join(store: &Path, name: &str, layout: Layout, rank: usize, timeout: Duration) -> Result<Mesh, NativeError> {
+        Mesh::join_on(store, name, layout, rank, timeout, Device::Cpu)
+    }
+
+    /// As [`Mesh::join`], of tensors on `device`, which is this rank's own; see [`ProcessGroup::join`].
+    ///
+    /// # Errors
+    /// As [`Mesh::join`]; or there is no such device.
+    pub fn join_on(
+        store: &Path,
+        name: &str,
+        layout: Layout,
+        rank: usize,
+        timeout: Duration,
+        device: Device,
+    ) -> Result<Mesh, NativeError> {
         let place = layout.place(rank);
         // Groups of one kind are disjoint and every rank joins the kinds in the same order: nobody waits in a circle.
         let join = |kind: &str, ranks: Vec<usize>| {
             let index = ranks.iter().position(|&other| other == rank).expect("a rank is of its own group");
             let name = format!("{name}.{kind}.{}", ranks[0]);
-            ProcessGroup::gloo(store, &name, index, ranks.len(), timeout).map(Rc::new)
+            ProcessGroup::join(store, &name, index, ranks.len(), timeout, device).map(Rc::new)
         };
         let along = |axes: &[Axis]| layout.group(place, axes);
         Ok(Mesh {

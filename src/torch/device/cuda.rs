@@ -24,16 +24,21 @@ pub enum CudaError {
 /// Loads `libtorch_cuda.so` and checks for a GPU. Call it before anything asks whether CUDA is there: libtorch
 /// remembers the first answer.
 pub fn load_cuda() -> Result<(), CudaError> {
-    let folder = match std::env::var_os(LIBRARY_FOLDER) {
-        Some(folder) => PathBuf::from(folder),
-        None => folder_of("libtorch_cpu.so").unwrap_or_default(),
-    };
+    let folder = library_folder().unwrap_or_default();
     let path = folder.join("libtorch_cuda.so");
     if !path.exists() {
         return Err(CudaError::Absent { path });
     }
     open(&path)?;
     if tch::Cuda::is_available() { Ok(()) } else { Err(CudaError::NoDevice) }
+}
+
+/// Where `libtorch_cuda.so` would be.
+pub(crate) fn library_folder() -> Option<PathBuf> {
+    match std::env::var_os(LIBRARY_FOLDER) {
+        Some(folder) => Some(PathBuf::from(folder)),
+        None => folder_of("libtorch_cpu.so"),
+    }
 }
 
 fn open(path: &Path) -> Result<(), CudaError> {

@@ -52,11 +52,10 @@ pub struct EngineSpec {
 pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
     let pools = &spec.config.pools;
     let pool = if spec.me.role == Role::Encoder { PoolName::Encoder } else { PoolName::Foundation };
-    let device = open_device(&spec.config.device)?;
+    // Actors take one GPU after the other, first the foundation's.
+    let before = if pool == PoolName::Encoder { pools.foundation.layout().ranks() } else { 0 };
+    let device = open_device_of(&spec.config.device, before + spec.me.index as usize)?;
     set_intra_op_threads(spec.config.threads_for(pool));
-    if device.is_cuda() && pools.encoder.replicas.max(pools.foundation.layout().ranks()) > 1 {
-        return Err("device: cuda takes one replica a pool until NCCL groups are there; set replicas: 1".into());
-    }
     let encodes = match pools.placement {
         Placement::Colocated => spec.me.role == Role::Foundation,
         Placement::Separate => spec.me.role == Role::Encoder,
@@ -100,7 +99,7 @@ fn build_encoder(
     let (store, rank) = (spec.rendezvous.join("encoder"), spec.me.index as usize);
     let mesh = match elastic {
         true => Mesh::single(),
-        false => Mesh::join(&store, "encoder", layout, rank, COLLECTIVE_TIMEOUT)?,
+        false => Mesh::join_on(&store, "encoder", layout, rank, COLLECTIVE_TIMEOUT, device)?,
     };
     let mesh = Rc::new(mesh);
     let share = EncoderShare::new(family, mesh.clone(), pools.encoder.zero)?;
@@ -122,7 +121,8 @@ fn build_encoder(
 fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<FoundationPart, EngineError> {
     let (config, pools, part) = (&spec.config, &spec.config.pools, &spec.config.model.foundation);
     let (store, rank) = (spec.rendezvous.join("foundation"), spec.me.index as usize);
-    let mesh = Mesh::join(&store, "foundation", pools.foundation.layout(), rank, COLLECTIVE_TIMEOUT)?;
+    let layout = pools.foundation.layout();
+    let mesh = Mesh::join_on(&store, "foundation", layout, rank, COLLECTIVE_TIMEOUT, device)?;
     let mesh = Rc::new(mesh);
     let share = FoundationShare::new(&spec.families.foundation, mesh.clone(), splits(&pools.foundation))?;
     let params = trained(share.specs(), |_| ("model.foundation", part))?;
@@ -135,7 +135,10 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
     };
     let (budget, key) = (config.memory.activation_budget.foundation, "memory.activation_budget.foundation");
     let activations = Activations::new(&config.memory, key, budget, device)?;
-    let part = FoundationPart::on(mesh.place().dp as u32, stages, pool, encoder_trained);
+    let mut part = FoundationPart::on(mesh.place().dp as u32, stages, pool, encoder_trained);
+    if pools.placement == Placement::Colocated {
+        part = part.with_colocated_encoders();
+    }
     Ok(part.with_encoder_ranks(pools.encoder.tensor_parallel as u32).with_activations(activations))
 }
 
@@ -309,15 +312,21 @@ fn policy(part: &Part) -> Policy {
 /// # Errors
 /// There is no such device on this machine.
 pub fn open_device(device: &Device) -> Result<tch::Device, EngineError> {
+    open_device_of(device, 0)
+}
+
+/// As [`open_device`], of actor `number`: of `cuda` without a number each takes the next GPU, in turns.
+fn open_device_of(device: &Device, number: usize) -> Result<tch::Device, EngineError> {
     match *device {
         Device::Cpu => Ok(tch::Device::Cpu),
         Device::Cuda(index) => {
             load_cuda()?;
-            let (index, count) = (index.unwrap_or(0), tch::Cuda::device_count());
-            if i64::from(index) >= count {
+            let count = tch::Cuda::device_count();
+            let index = index.map_or(number % count.max(1) as usize, |index| index as usize);
+            if index as i64 >= count {
                 return Err(format!("device: cuda:{index} was asked for and there are {count} CUDA devices").into());
             }
-            Ok(tch::Device::Cuda(index as usize))
+            Ok(tch::Device::Cuda(index))
         }
     }
 }

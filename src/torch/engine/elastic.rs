@@ -71,7 +71,8 @@ impl Membership {
             return Ok(());
         }
         let store = self.rendezvous.join(format!("encoder-{}", self.epoch));
-        pool.set_group(ProcessGroup::gloo(&store, "encoder", self.rank(), self.members.len(), PATIENCE)?);
+        let (world, device) = (self.members.len(), pool.params().flat().device());
+        pool.set_group(ProcessGroup::join(&store, "encoder", self.rank(), world, PATIENCE, device)?);
         if self.num_current < self.members.len() {
             pool.take_from_first()?;
         }

@@ -31,6 +31,8 @@ pub struct FoundationPart {
     encoder_trained: bool,
     /// Actors of one encoder: all of them get the gradients.
     encoder_ranks: u32,
+    /// Features come from ranks that wait for each other within a step: all are taken in before it begins.
+    gathers_first: bool,
     activations: Activations,
     steps: VecDeque<Step>,
 }
@@ -48,6 +50,8 @@ struct Step {
     routing: StepRouting,
     /// Gradients of the units that are done: an encoder in place of one that died needs them again.
     returned: BTreeMap<UnitId, Vec<Tensor>>,
+    /// A task of it was done.
+    begun: bool,
     /// The step was shared out anew: features are taken out of their edges at once, so that none waits behind another.
     anew: bool,
 }
@@ -62,7 +66,12 @@ impl FoundationPart {
     pub fn on(replica: u32, stages: Stages, pool: Pool, encoder_trained: bool) -> Self {
         let expert_sets = stages.models.iter().flat_map(|model| model.expert_sets()).collect();
         let (activations, steps) = (Activations::default(), VecDeque::new());
-        Self { replica, stages, expert_sets, pool, encoder_trained, encoder_ranks: 1, activations, steps }
+        Self { replica, stages, expert_sets, pool, encoder_trained, encoder_ranks: 1, gathers_first: false, activations, steps }
+    }
+
+    /// Encoders live in the foundation's actors.
+    pub fn with_colocated_encoders(self) -> Self {
+        Self { gathers_first: self.meets_others(), ..self }
     }
 
     /// Encoders that are split among so many actors.
@@ -95,6 +104,7 @@ impl FoundationPart {
             loss: None,
             routing: StepRouting::default(),
             returned: BTreeMap::new(),
+            begun: false,
             anew: false,
         });
     }
@@ -160,7 +170,7 @@ impl FoundationPart {
             let want = format!("{num_tensors} tensors of [{}, {}]", unit.num_features, feature_dim);
             return Err(format!("{from} sent {kind:?} with shapes {shapes:?}; expected {want}").into());
         }
-        let credit = parcel.credit.filter(|_| !anew);
+        let credit = parcel.credit.filter(|_| !anew && !self.gathers_first);
         unit.features = Some((from, Features { tensors, credit }));
         Ok(())
     }
@@ -171,6 +181,12 @@ impl FoundationPart {
             return Ok(Progress::Idle);
         };
         let Some(task) = step.run.next() else { return Ok(Progress::Idle) };
+        // Once it has begun, other ranks wait in it, and cannot send what has waited for credit.
+        let units = || step.packs.iter().flat_map(|pack| &pack.units);
+        let gathers = self.gathers_first && self.stages.mesh.is_leader();
+        if gathers && !step.begun && units().any(|unit| unit.features.is_none()) {
+            return Ok(Progress::Idle);
+        }
         let (pack, chunk) = step.micro_batches[task.micro_batch];
         if pack < step.packs.len() && step.packs[pack].chunks.is_empty() && !self.fill(pack)? {
             return Ok(Progress::Idle);
@@ -187,6 +203,7 @@ impl FoundationPart {
             }
         }
         let step = &mut self.steps[0];
+        step.begun = true;
         if step.run.next().is_none() {
             step.run.finish()?;
             step.sent.drain(..).try_for_each(Started::wait)?;
@@ -311,6 +328,11 @@ impl FoundationPart {
     /// Whether ranks of the pool wait for each other within a step.
     pub(super) fn meets_others(&self) -> bool {
         self.stages.mesh.replica.world() > 1 || self.stages.in_step(self.pool.params())
+    }
+
+    /// Whether a task of the first step was done.
+    pub(super) fn has_begun(&self) -> bool {
+        self.steps.front().is_some_and(|step| step.begun)
     }
 
     /// Whether every pack of the first step is done.

@@ -242,9 +242,12 @@ impl Engine for TorchEngine {
             return Ok(Progress::Busy);
         }
         // Where ranks meet within a micro-batch, what others wait for is encoded before this thread waits for them.
+        // What waits for credit could not be sent then.
         let encoded = self.encoder.as_ref().is_none_or(EncoderPart::has_encoded);
+        let first = self.planned.front().map(|plan| plan.step);
+        let sent = self.encoder.is_none() || first.is_none_or(|step| ports.num_unsent_until(step) == 0);
         if let Some(part) = &mut self.foundation
-            && (encoded || !part.meets_others())
+            && (!part.meets_others() || encoded && (sent || part.has_begun()))
             && part.work(version, ports)? == Progress::Busy
         {
             ports.timings.packs += start.elapsed().as_secs_f64();

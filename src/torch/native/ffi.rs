@@ -66,7 +66,16 @@ unsafe extern "C" {
         world: c_int,
         timeout_ms: i64,
     ) -> *mut c_void;
-    pub(super) fn lf_gloo_free(group: *mut c_void);
+    pub(super) fn lf_nccl_new(
+        options: *mut c_void,
+        backend: *mut c_void,
+        path: *const c_char,
+        name: *const c_char,
+        rank: i32,
+        world: i32,
+        timeout_ms: i64,
+    ) -> *mut c_void;
+    pub(super) fn lf_group_free(group: *mut c_void);
     pub(super) fn lf_wait(pending: *mut c_void) -> c_int;
     pub(super) fn lf_all_reduce_sum(group: *mut c_void, tensor: *mut C_tensor) -> *mut c_void;
     pub(super) fn lf_all_reduce_max(group: *mut c_void, tensor: *mut C_tensor) -> *mut c_void;

@@ -1,8 +1,10 @@
-// Process groups: c10d's Gloo backend with a rendezvous through a file.
+// Process groups: c10d's Gloo and NCCL backends with a rendezvous through a file.
 #include "common.h"
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <cstring>
 #include <memory>
 
 using at::Tensor;
@@ -10,24 +12,61 @@ using namespace c10d;
 using std::chrono::milliseconds;
 
 struct Group {
-  c10::intrusive_ptr<ProcessGroupGloo> gloo;
+  c10::intrusive_ptr<Backend> backend;
   milliseconds timeout;
 };
+
+static c10::intrusive_ptr<Store> meet(const char* path, const char* name, milliseconds timeout) {
+  auto file = c10::make_intrusive<FileStore>(path, -1); // -1: the file is not deleted with the last process
+  file->setTimeout(timeout);
+  return c10::make_intrusive<PrefixStore>(name, file);
+}
 
 // Joins `world` processes that name the same file and group. Null on failure.
 LF_API void* lf_gloo_new(const char* path, const char* name, const char* host, int rank, int world, int64_t timeout_ms) {
   return lf_guard<void*>(nullptr, [&] {
     auto timeout = milliseconds(timeout_ms);
-    auto file = c10::make_intrusive<FileStore>(path, -1); // -1: the file is not deleted with the last process
-    file->setTimeout(timeout);
-    auto store = c10::make_intrusive<PrefixStore>(name, file);
+    auto store = meet(path, name, timeout);
     auto options = ProcessGroupGloo::Options::create(timeout);
     options->threads = 1;
     options->devices.push_back(ProcessGroupGloo::createDeviceForHostname(host, /*lazyInit=*/false));
     return new Group{c10::make_intrusive<ProcessGroupGloo>(store, rank, world, options), timeout};
   });
 }
-LF_API void lf_gloo_free(void* group) { delete static_cast<Group*>(group); }
+
+// An object of a class derived from T, made by a constructor of which the address alone is known. Its size is not: `bytes` is
+// more. The class's own destructor frees the memory.
+template <typename T, typename F> static c10::intrusive_ptr<T> made(size_t bytes, F construct) {
+  void* at = ::operator new(bytes);
+  std::memset(at, 0, bytes);
+  try {
+    construct(at);
+  } catch (...) {
+    ::operator delete(at);
+    throw;
+  }
+  return c10::intrusive_ptr<T>::unsafe_steal_from_new(static_cast<T*>(at));
+}
+
+// As lf_gloo_new for NCCL's backend, of which the first two arguments are the constructors:
+// Options(bool is_high_priority_stream) and ProcessGroupNCCL(intrusive_ptr<Store>, int, int, intrusive_ptr<Options>). What is
+// not trivially copied goes by address, as the C++ ABI of x86-64 and of AArch64 has it.
+LF_API void* lf_nccl_new(
+    void* new_options, void* new_backend, const char* path, const char* name, int rank, int world, int64_t timeout_ms) {
+  return lf_guard<void*>(nullptr, [&] {
+    using NewOptions = void (*)(void*, bool);
+    using NewBackend =
+        void (*)(void*, c10::intrusive_ptr<Store>*, int, int, c10::intrusive_ptr<Backend::Options>*);
+    auto timeout = milliseconds(timeout_ms);
+    auto options = made<Backend::Options>(4096, [&](void* at) { reinterpret_cast<NewOptions>(new_options)(at, false); });
+    options->timeout = timeout;
+    auto store = meet(path, name, timeout);
+    auto backend = made<Backend>(
+        65536, [&](void* at) { reinterpret_cast<NewBackend>(new_backend)(at, &store, rank, world, &options); });
+    return new Group{std::move(backend), timeout};
+  });
+}
+LF_API void lf_group_free(void* group) { delete static_cast<Group*>(group); }
 
 // A collective on its way. Holds what it reads and writes.
 struct Pending {
@@ -40,7 +79,7 @@ template <typename F> static void* begin(void* group, std::vector<Tensor> tensor
   return lf_guard<void*>(nullptr, [&] {
     auto& g = *static_cast<Group*>(group);
     auto pending = std::make_unique<Pending>(Pending{nullptr, std::move(tensors), g.timeout});
-    pending->work = start(*g.gloo, pending->tensors);
+    pending->work = start(*g.backend, pending->tensors);
     return pending.release();
   });
 }
@@ -54,43 +93,43 @@ LF_API int lf_wait(void* pending) {
 }
 
 LF_API void* lf_all_reduce_sum(void* group, Tensor* tensor) {
-  return begin(group, {*tensor}, [](auto& gloo, auto& t) { return gloo.allreduce(t, AllreduceOptions()); });
+  return begin(group, {*tensor}, [](auto& group, auto& t) { return group.allreduce(t, AllreduceOptions()); });
 }
 LF_API void* lf_all_reduce_max(void* group, Tensor* tensor) {
-  return begin(group, {*tensor}, [](auto& gloo, auto& t) {
+  return begin(group, {*tensor}, [](auto& group, auto& t) {
     AllreduceOptions options;
     options.reduceOp = ReduceOp::MAX;
-    return gloo.allreduce(t, options);
+    return group.allreduce(t, options);
   });
 }
 // `output` is flat: the ranks' inputs one after the other.
 LF_API void* lf_all_gather(void* group, Tensor* output, Tensor* input) {
-  return begin(group, {*output, *input}, [](auto& gloo, auto& t) { return gloo._allgather_base(t[0], t[1]); });
+  return begin(group, {*output, *input}, [](auto& group, auto& t) { return group._allgather_base(t[0], t[1]); });
 }
 // `input` is flat: one output after the other for each rank.
 LF_API void* lf_reduce_scatter_sum(void* group, Tensor* output, Tensor* input) {
-  return begin(group, {*output, *input}, [](auto& gloo, auto& t) { return gloo._reduce_scatter_base(t[0], t[1]); });
+  return begin(group, {*output, *input}, [](auto& group, auto& t) { return group._reduce_scatter_base(t[0], t[1]); });
 }
 // Rows of the first dimension: `sent[r]` of the input go to rank r, `taken[r]` of the output come from it.
 LF_API void* lf_all_to_all(void* group, Tensor* output, Tensor* input, const int64_t* taken, const int64_t* sent, int world) {
-  return begin(group, {*output, *input}, [&](auto& gloo, auto& t) {
+  return begin(group, {*output, *input}, [&](auto& group, auto& t) {
     std::vector<int64_t> from(taken, taken + world), to(sent, sent + world);
-    return gloo.alltoall_base(t[0], t[1], from, to);
+    return group.alltoall_base(t[0], t[1], from, to);
   });
 }
 LF_API void* lf_broadcast(void* group, Tensor* tensor, int root) {
-  return begin(group, {*tensor}, [&](auto& gloo, auto& t) {
+  return begin(group, {*tensor}, [&](auto& group, auto& t) {
     BroadcastOptions options;
     options.rootRank = root;
-    return gloo.broadcast(t, options);
+    return group.broadcast(t, options);
   });
 }
 LF_API void* lf_send(void* group, Tensor* tensor, int to, int tag) {
-  return begin(group, {*tensor}, [&](auto& gloo, auto& t) { return gloo.send(t, to, tag); });
+  return begin(group, {*tensor}, [&](auto& group, auto& t) { return group.send(t, to, tag); });
 }
 LF_API void* lf_recv(void* group, Tensor* tensor, int from, int tag) {
-  return begin(group, {*tensor}, [&](auto& gloo, auto& t) { return gloo.recv(t, from, tag); });
+  return begin(group, {*tensor}, [&](auto& group, auto& t) { return group.recv(t, from, tag); });
 }
 LF_API void* lf_barrier(void* group) {
-  return begin(group, {}, [](auto& gloo, auto&) { return gloo.barrier(); });
+  return begin(group, {}, [](auto& group, auto&) { return group.barrier(); });
 }

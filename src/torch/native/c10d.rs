@@ -1,6 +1,9 @@
-//! A c10d process group over Gloo, with a rendezvous through a file.
+//! c10d process groups, over Gloo and over NCCL, with a rendezvous through a file.
+//!
+//! NCCL's backend is part of libtorch_cuda, which is loaded where a GPU is asked for and never linked: its constructors
+//! are looked up by name, and all else goes through the virtual functions of c10d's `Backend`.
 
-use std::ffi::{CString, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,28 +14,34 @@ use tch::Tensor;
 use super::error::{NativeError, last_error};
 use super::ffi::{self, raw};
 
+/// The constructors of `c10d::ProcessGroupNCCL::Options` and of `c10d::ProcessGroupNCCL`.
+pub(crate) const NCCL_SYMBOLS: [&CStr; 2] = [
+    c"_ZN4c10d16ProcessGroupNCCL7OptionsC1Eb",
+    c"_ZN4c10d16ProcessGroupNCCLC1EN3c1013intrusive_ptrINS_5StoreENS1_6detail34intrusive_target_default_null_typeIS3_EEEEiiNS2_INS0_7OptionsENS5_IS8_EEEE",
+];
+
 /// A member of a group of `world` processes (or threads). Every collective is called by every rank in the same order.
-pub struct Gloo {
+pub struct Group {
     name: Arc<str>,
     rank: usize,
     world: usize,
     group: *mut c_void,
 }
 
-// SAFETY: c10d groups lock what they share; a `Gloo` moves between threads as a whole and is not shared.
-unsafe impl Send for Gloo {}
+// SAFETY: c10d groups lock what they share; a `Group` moves between threads as a whole and is not shared.
+unsafe impl Send for Group {}
 
-impl Gloo {
-    /// Waits until all ranks have named the same file and group, at most `timeout`, which later bounds each collective
+impl Group {
+    /// Over Gloo, for tensors in host memory. Waits until all ranks have named the same file and group, at most `timeout`, which later bounds each collective
     /// too. `host` is this machine's address as the other ranks reach it.
-    pub fn join(
+    pub fn gloo(
         path: &Path,
         name: &str,
         host: &str,
         rank: usize,
         world: usize,
         timeout: Duration,
-    ) -> Result<Gloo, NativeError> {
+    ) -> Result<Group, NativeError> {
         let c_path =
             CString::new(path.as_os_str().as_bytes()).map_err(|_| NativeError::Nul { what: "the store's path" })?;
         let c_name = CString::new(name).map_err(|_| NativeError::Nul { what: "a process group's name" })?;
@@ -45,7 +54,39 @@ impl Gloo {
         if group.is_null() {
             return Err(NativeError::Join { group: name.to_string(), rank, world, message: last_error() });
         }
-        Ok(Gloo { name: name.into(), rank, world, group })
+        Ok(Group { name: name.into(), rank, world, group })
+    }
+
+    /// As [`Group::gloo`] over NCCL, for tensors on this thread's CUDA device, of which every rank has one of its own. A
+    /// collective that was waited for is ordered before what the thread asks of its stream afterwards.
+    ///
+    /// # Errors
+    /// libtorch_cuda is not loaded, or there is no GPU.
+    pub fn nccl(
+        path: &Path,
+        name: &str,
+        rank: usize,
+        world: usize,
+        timeout: Duration,
+    ) -> Result<Group, NativeError> {
+        let c_path =
+            CString::new(path.as_os_str().as_bytes()).map_err(|_| NativeError::Nul { what: "the store's path" })?;
+        let c_name = CString::new(name).map_err(|_| NativeError::Nul { what: "a process group's name" })?;
+        let failed = |message: String| NativeError::Join { group: name.to_string(), rank, world, message };
+        let find = |symbol: &CStr| {
+            // SAFETY: the name is NUL-terminated.
+            let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, symbol.as_ptr()) };
+            let missing = "NCCL's backend is not there: libtorch_cuda of libtorch 2.11 is to be loaded first";
+            if found.is_null() { Err(failed(missing.into())) } else { Ok(found) }
+        };
+        let [options, backend] = NCCL_SYMBOLS.map(find);
+        // SAFETY: the strings outlive the call; the symbols are constructors of the version that is linked, since the
+        // CUDA half of libtorch does not load beside another CPU half.
+        let group = unsafe {
+            let (rank, world, timeout) = (rank as i32, world as i32, timeout.as_millis() as i64);
+            ffi::lf_nccl_new(options?, backend?, c_path.as_ptr(), c_name.as_ptr(), rank, world, timeout)
+        };
+        if group.is_null() { Err(failed(last_error())) } else { Ok(Group { name: name.into(), rank, world, group }) }
     }
 
     /// In place: the sum over ranks.
@@ -156,9 +197,9 @@ impl Drop for Pending {
     }
 }
 
-impl Drop for Gloo {
+impl Drop for Group {
     fn drop(&mut self) {
         // SAFETY: freed once.
-        unsafe { ffi::lf_gloo_free(self.group) }
+        unsafe { ffi::lf_group_free(self.group) }
     }
 }
