@@ -405,14 +405,8 @@ mod tests {
     #[test]
     fn without_cuda_nccl_is_a_clean_error() {
         let folder = tempfile::tempdir().unwrap();
-        let joined = ProcessGroup::join(
-            &folder.path().join("store"),
-            "pool",
-            0,
-            2,
-            Duration::from_millis(300),
-            Device::Cuda(0),
-        );
+        let joined =
+            ProcessGroup::join(&folder.path().join("store"), "pool", 0, 2, Duration::from_millis(300), Device::Cuda(0));
         assert!(joined.err().unwrap().to_string().contains("rank 0 of 2 could not join"));
     }
 

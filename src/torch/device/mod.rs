@@ -3,7 +3,7 @@
 mod cuda;
 mod threads;
 
+pub use cuda::{CudaError, load_cuda};
 #[cfg(test)]
 pub(crate) use cuda::{LIBRARY_FOLDER, library_folder};
-pub use cuda::{CudaError, load_cuda};
 pub use threads::{QUIET_OPENMP, needs_relaunch, set_intra_op_threads};

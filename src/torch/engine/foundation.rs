@@ -66,7 +66,17 @@ impl FoundationPart {
     pub fn on(replica: u32, stages: Stages, pool: Pool, encoder_trained: bool) -> Self {
         let expert_sets = stages.models.iter().flat_map(|model| model.expert_sets()).collect();
         let (activations, steps) = (Activations::default(), VecDeque::new());
-        Self { replica, stages, expert_sets, pool, encoder_trained, encoder_ranks: 1, gathers_first: false, activations, steps }
+        Self {
+            replica,
+            stages,
+            expert_sets,
+            pool,
+            encoder_trained,
+            encoder_ranks: 1,
+            gathers_first: false,
+            activations,
+            steps,
+        }
     }
 
     /// Encoders live in the foundation's actors.

@@ -62,13 +62,7 @@ impl Group {
     ///
     /// # Errors
     /// libtorch_cuda is not loaded, or there is no GPU.
-    pub fn nccl(
-        path: &Path,
-        name: &str,
-        rank: usize,
-        world: usize,
-        timeout: Duration,
-    ) -> Result<Group, NativeError> {
+    pub fn nccl(path: &Path, name: &str, rank: usize, world: usize, timeout: Duration) -> Result<Group, NativeError> {
         let c_path =
             CString::new(path.as_os_str().as_bytes()).map_err(|_| NativeError::Nul { what: "the store's path" })?;
         let c_name = CString::new(name).map_err(|_| NativeError::Nul { what: "a process group's name" })?;

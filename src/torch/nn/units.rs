@@ -270,3 +270,55 @@ impl ParamStore {
         self.units.iter().filter(|unit| unit.trained).map(|unit| unit.own_range().1).sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, Kind, Tensor};
+
+    use crate::nn::{Init, ParamSpec, ParamStore, Shard, Sharding, Shared, Slices};
+
+    /// A layer on one of four replicas over which experts are spread in pairs.
+    fn store(rank: usize, of_experts: Slices) -> ParamStore {
+        let shard = Shard {
+            shape: vec![4, 8, 8],
+            cuts: Vec::new(),
+            tp_parts: 1,
+            tp: 1,
+            tp_rank: 0,
+            of_experts: true,
+            after_sum: false,
+        };
+        let experts = ParamSpec::new("layers.0.experts", &[2, 8, 8], Init::Zeros);
+        let specs = vec![
+            ParamSpec::new("layers.0.up", &[16, 8], Init::Zeros),
+            ParamSpec { shard: Some(shard), ..experts },
+            ParamSpec::new("layers.0.norm", &[8], Init::Zeros),
+        ];
+        let sharding = Sharding { of_experts, ..Sharding::new(Shared::Parameters, rank, 4) };
+        ParamStore::shared_out(specs, Kind::Float, Device::Cpu, sharding)
+    }
+
+    #[test]
+    fn spread_experts_are_a_unit_in_slices_of_their_own() {
+        for rank in 0..4 {
+            let store = store(rank, Slices { rank: rank / 2, world: 2 });
+            let lens: Vec<_> = store.units().iter().map(|unit| (unit.is_of_experts(), unit.own_range())).collect();
+            // 16 x 8 and 8 padded to a multiple of 4 x 16, by four; 2 x 8 x 8 by two.
+            assert_eq!(lens, [(false, (0, 48)), (true, (48, 64))]);
+            assert_eq!((store.num_owned(), store.flat().size()[0]), (112, 112));
+            let (experts, at) = store.owned_range(store.id("layers.0.experts"));
+            assert_eq!((experts, at), ((rank as i64 / 2 * 64..(rank as i64 / 2 + 1) * 64), 48));
+        }
+    }
+
+    #[test]
+    fn what_one_rank_has_alone_is_always_whole() {
+        let store = store(3, Slices { rank: 0, world: 1 });
+        let experts = store.id("layers.0.experts");
+        assert!(store.is_here(experts) && !store.is_here(store.id("layers.0.up")));
+        assert!(!store.units()[1].is_apart());
+        store.set(experts, &Tensor::ones([2, 8, 8], (Kind::Float, Device::Cpu)));
+        assert_eq!(store.flat().sum(Kind::Double).double_value(&[]), 128.0);
+        assert_eq!(store.leaf(experts).sum(Kind::Double).double_value(&[]), 128.0);
+    }
+}
