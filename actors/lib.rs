@@ -24,4 +24,4 @@ pub use kernel::StopOn;
 pub use launch::{
     Assignment, EngineFactory, Meeting, RunError, RunSpec, Start, run_in_process, serve_role, serve_scheduler,
 };
-pub use scheduler::Observer;
+pub use scheduler::{Observer, Publisher};

@@ -4,14 +4,23 @@
 //! Drain: every actor is told to stop and waited for. Peer gone: the run goes on without an encoder; else everyone is stopped
 //! and the first cause is named.
 
-use crate::checkpoint::prepare;
+use crate::checkpoint::{discard, prepare};
 use loongforge_core::engine::error_chain;
-use loongforge_core::message::{ActorId, BadSample, Command, Epoch, Event, StepId, Trace};
+use loongforge_core::message::{ActorId, BadSample, Command, Epoch, Event, SaveTo, StepId, Trace};
 use loongforge_core::schedule::{
-    CheckpointDraft, Coordinator, Failure, Input, Outcome, Output, PoolChange, StepSummary,
+    CheckpointDraft, Coordinator, FailedSave, Failure, Input, NonFinite, Outcome, Output, PoolChange, StepSummary,
 };
 use std::collections::VecDeque;
 use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Writes the manifest and gives the folder of a checkpoint its final name, which it returns. Called on a thread of its own; an
+/// error leaves the checkpoints before as they were.
+pub type Publisher = Box<dyn Fn(&CheckpointDraft) -> Result<PathBuf, Box<dyn Error + Send + Sync>> + Send>;
+
+/// The longest time between two attempts to write a checkpoint.
+const MAX_BACK_OFF: Duration = Duration::from_secs(60);
 
 /// Sees what a run does. Called on the scheduler's thread, in the order of steps.
 pub trait Observer {
@@ -30,11 +39,17 @@ pub trait Observer {
     /// The run has ended.
     fn finished(&mut self, _result: &Result<Outcome, Failure>) {}
 
-    /// Writes the manifest and gives the folder of a checkpoint its final name.
-    ///
-    /// # Errors
-    /// End the run, naming the checkpoint.
-    fn publish(&mut self, draft: &CheckpointDraft) -> Result<(), Box<dyn Error>>;
+    /// What publishes the run's checkpoints; asked for once.
+    fn publisher(&mut self) -> Publisher;
+
+    /// A checkpoint can be loaded.
+    fn published(&mut self, _draft: &CheckpointDraft, _path: &Path, _took: Duration) {}
+
+    /// A checkpoint could not be written. The run goes on.
+    fn save_failed(&mut self, _failed: &FailedSave) {}
+
+    /// The run is about to end, since steps are not finite.
+    fn not_finite(&mut self, _found: &NonFinite) {}
 }
 
 /// A coordinator and its observer: what is left for the actor is to deliver.
@@ -50,12 +65,31 @@ pub enum Effect {
     Evict(ActorId),
     /// Say so when the grace is over.
     Paused(Epoch),
+    /// To be answered by [`Scheduler::published`].
+    Publish(CheckpointDraft),
+    /// Say so when it has lasted so long.
+    RetrySave(Duration),
     Finished(Result<Outcome, Failure>),
 }
 
 impl Scheduler {
     pub fn new(coordinator: Coordinator, observer: Box<dyn Observer>) -> Self {
         Self { coordinator, observer }
+    }
+
+    pub fn publisher(&mut self) -> Publisher {
+        self.observer.publisher()
+    }
+
+    /// What has come of a draft.
+    pub fn published(&mut self, draft: &CheckpointDraft, result: Result<(PathBuf, Duration), String>) -> Vec<Effect> {
+        match result {
+            Ok((path, took)) => {
+                self.observer.published(draft, &path, took);
+                self.on(Input::Published(draft.step, draft.to))
+            }
+            Err(error) => self.on(Input::PublishFailed(draft.step, draft.to, error)),
+        }
     }
 
     pub fn on(&mut self, input: Input) -> Vec<Effect> {
@@ -77,13 +111,18 @@ impl Scheduler {
                     }
                     Output::Step(summary) => self.observer.step(&summary),
                     Output::Bad(samples) => self.observer.bad(&samples),
-                    Output::Prepare(step, dir) => {
-                        inputs.extend(prepare(&dir).err().map(|error| failed(step, &error)));
+                    Output::Prepare(step, to, dir) => {
+                        inputs.extend(prepare(&dir).err().map(|error| failed(step, to, &error)));
                     }
-                    Output::Publish(draft) => inputs.push_back(match self.observer.publish(&draft) {
-                        Ok(()) => Input::Published(draft.step),
-                        Err(error) => failed(draft.step, &*error),
-                    }),
+                    Output::Publish(draft) => effects.push(Effect::Publish(draft)),
+                    Output::NonFinite(found) => self.observer.not_finite(&found),
+                    Output::SaveFailed(failed) => {
+                        discard(&failed.dir);
+                        self.observer.save_failed(&failed);
+                        if failed.retries {
+                            effects.push(Effect::RetrySave(back_off(failed.num_failures)));
+                        }
+                    }
                 }
             }
         }
@@ -91,6 +130,15 @@ impl Scheduler {
     }
 }
 
-fn failed(step: StepId, error: &(dyn Error + 'static)) -> Input {
-    Input::PublishFailed(step, error_chain(error))
+fn failed(step: StepId, to: SaveTo, error: &(dyn Error + 'static)) -> Input {
+    Input::PublishFailed(step, to, error_chain(error))
+}
+
+/// How long to wait after so many failures in a row.
+fn back_off(num_failures: usize) -> Duration {
+    match num_failures {
+        // Not the disk's fault.
+        0 => Duration::ZERO,
+        num => Duration::from_secs(1 << (num - 1).min(6)).min(MAX_BACK_OFF),
+    }
 }

@@ -7,15 +7,14 @@ use crate::checkpoint::{FitError, expect_fit, load_options, saved_config};
 use crate::folder::{FolderError, ModelFolder, fetch};
 use crate::roles::{self, Recipe};
 use loongforge_actors::checkpoint::{Publication, publish};
-use loongforge_actors::{Observer, RunError, RunSpec, StopOn, run_in_process};
+use loongforge_actors::{Observer, Publisher, RunError, RunSpec, StopOn, run_in_process};
 use loongforge_core::config::{Precision, Report, RunConfig, Weights, load_text};
 use loongforge_core::data::{built_in, fingerprint};
-use loongforge_core::message::{BadSample, SampleId, StepId};
-use loongforge_core::schedule::{CheckpointDraft, CoordinatorSpec, Outcome, SchedulerState, StepSummary};
+use loongforge_core::message::{BadSample, SampleId, SaveTo, StepId};
+use loongforge_core::schedule::{CoordinatorSpec, FailedSave, Outcome, SchedulerState, StepSummary};
 use loongforge_torch::engine::Families;
 use serde_json::Value;
-use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,6 +55,7 @@ pub struct Composition {
     folder: ModelFolder,
     families: Families,
     resume: Option<Resume>,
+    snapshots: Option<PathBuf>,
     stop: StopOn,
 }
 
@@ -68,7 +68,7 @@ impl Composition {
         fetch(&mut config.model)?;
         let folder = ModelFolder::open(&config.model)?;
         let families = Families::of(&folder.config);
-        Ok(Self { config, folder, families, resume: None, stop: StopOn::Nothing })
+        Ok(Self { config, folder, families, resume: None, snapshots: None, stop: StopOn::Nothing })
     }
 
     /// The run of a config's text.
@@ -95,6 +95,12 @@ impl Composition {
     /// Goes on from a checkpoint.
     pub fn resume(mut self, resume: Option<Resume>) -> Self {
         self.resume = resume;
+        self
+    }
+
+    /// Keeps checkpoints in this folder, which is memory, as often as `checkpoint.snapshot_every` says.
+    pub fn snapshots_in(mut self, folder: Option<&Path>) -> Self {
+        self.snapshots = folder.map(Path::to_owned);
         self
     }
 
@@ -153,8 +159,10 @@ impl Composition {
             // A text model: no actors wait for pictures, and all cores are the foundation's.
             config.pools.encoder.replicas = 0;
         }
+        let coordinator = CoordinatorSpec::new(&config, self.folder.shape(), begin);
+        let every = Some(config.checkpoint.snapshot_every).filter(|every| *every > 0);
         let spec = RunSpec {
-            coordinator: CoordinatorSpec::new(&config, self.folder.shape(), begin),
+            coordinator: CoordinatorSpec { snapshots: self.snapshots.zip(every), ..coordinator },
             resume: self.resume.map(|resume| resume.checkpoint),
             queue: config.scheduler.queue,
             stop: self.stop,
@@ -202,10 +210,22 @@ impl<F: FnMut(&StepSummary)> Observer for EachStep<F> {
         samples.iter().for_each(|sample| eprintln!("skipped {}: {}", sample.source, sample.reason));
     }
 
-    fn publish(&mut self, draft: &CheckpointDraft) -> Result<(), Box<dyn Error>> {
-        publish(draft, &self.publication)?;
-        Ok(())
+    fn publisher(&mut self) -> Publisher {
+        publisher(self.publication.clone())
     }
+
+    fn save_failed(&mut self, failed: &FailedSave) {
+        eprintln!("the checkpoint after step {} could not be written: {}", failed.step, failed.error);
+    }
+}
+
+/// Publishes checkpoints with what is the same for all of them; of those in memory the newest is kept.
+pub fn publisher(publication: Publication) -> Publisher {
+    let in_memory = Publication { keep_last: 1, ..publication.clone() };
+    Box::new(move |draft| {
+        let with = if draft.to == SaveTo::Memory { &in_memory } else { &publication };
+        Ok(publish(draft, with)?)
+    })
 }
 
 /// A precision as a config and a manifest write it.

@@ -9,6 +9,7 @@ pub mod cli;
 pub mod compose;
 mod estimate;
 pub mod evaluate;
+mod evidence;
 mod folder;
 pub mod hub;
 mod parts;
@@ -16,6 +17,7 @@ mod reader;
 mod report;
 pub mod roles;
 pub mod size;
+mod snapshots;
 
 pub use folder::{FolderError, ModelFolder};
 pub use loongforge_actors as actors;

@@ -1,21 +1,24 @@
 //! What a run shows and writes while it goes on: progress, metrics, TensorBoard, bad samples, checkpoints.
 
-use crate::compose::{Composition, publication};
+use crate::compose::{Composition, publication, publisher};
+use crate::evidence::{Evidence, skipped};
 use crate::folder::ModelFolder;
 use crate::size::ModelSize;
-use loongforge_actors::Observer;
-use loongforge_actors::checkpoint::{Publication, publish};
+use loongforge_actors::checkpoint::Publication;
 use loongforge_actors::watch::Watch;
+use loongforge_actors::{Observer, Publisher};
 use loongforge_core::config::{Device, Placement, Precision, RunConfig};
 use loongforge_core::data::BadSampleList;
-use loongforge_core::message::{ActorId, BadSample, Role, Timings, Trace};
+use loongforge_core::message::{ActorId, BadSample, Role, SaveTo, Timings, Trace};
 use loongforge_core::observe::{
     Board, Console, MetricsFile, News, ObserveError, Progress, RunInfo, StepMetrics, TensorBoard, gpu_name, peak_flops,
 };
-use loongforge_core::schedule::{CheckpointDraft, Failure, FittedCosts, Outcome, PoolChange, PoolSizes, StepSummary};
+use loongforge_core::schedule::{
+    CheckpointDraft, FailedSave, Failure, FittedCosts, NonFinite, Outcome, PoolChange, PoolSizes, StepSummary,
+};
 use serde_json::Value;
-use std::error::Error;
-use std::time::Instant;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Bad samples that are shown; the others are only listed in `bad.jsonl`.
 const MAX_SHOWN_BAD: u64 = 5;
@@ -37,6 +40,8 @@ pub struct Report {
     watch: Option<Watch>,
     /// What a checkpoint holds besides the engines' files.
     publication: Publication,
+    max_failures: usize,
+    evidence: Evidence,
 }
 
 impl Report {
@@ -65,6 +70,8 @@ impl Report {
             every_steps: config.log.every_steps,
             utilization: Utilization::of(config, folder),
             publication: publication(config, composed, folder),
+            max_failures: config.checkpoint.max_failures,
+            evidence: Evidence::new(dir, config.run.seed),
         })
     }
 
@@ -228,8 +235,7 @@ impl Observer for Report {
             self.console.line(&format!("warning: {error}"));
         }
         if !summary.applied {
-            self.console
-                .line(&format!("step {} skipped: loss {} or its gradient is not finite", summary.step, summary.loss));
+            self.console.line(&skipped(summary));
         }
         if let Some(progress) = &mut self.progress {
             progress.step(&metrics);
@@ -275,10 +281,37 @@ impl Observer for Report {
         });
     }
 
-    fn publish(&mut self, draft: &CheckpointDraft) -> Result<(), Box<dyn Error>> {
-        let begin = Instant::now();
-        let dir = publish(draft, &self.publication)?;
-        self.tell(|| News::Checkpoint { step: draft.step.0 + 1, took: begin.elapsed() });
+    fn publisher(&mut self) -> Publisher {
+        publisher(self.publication.clone())
+    }
+
+    fn save_failed(&mut self, failed: &FailedSave) {
+        let FailedSave { step, to, error, num_failures, .. } = failed;
+        match (to, num_failures) {
+            (SaveTo::Memory, _) => self.console.line(&format!("warning: no checkpoint in memory: {error}")),
+            (_, 0) => self.console.line(&format!("warning: the checkpoint after step {step} is begun anew: {error}")),
+            (_, num) => {
+                self.console.line(&format!(
+                    "ALARM: the checkpoint after step {step} could not be written ({num} of {} in a row that end the                      run): {error}",
+                    self.max_failures
+                ));
+            }
+        }
+    }
+
+    fn not_finite(&mut self, found: &NonFinite) {
+        match self.evidence.write(found) {
+            Ok(path) => self.console.line(&format!("evidence: {}", path.display())),
+            Err(error) => self.console.line(&format!("warning: no evidence is kept: {error}")),
+        }
+    }
+
+    fn published(&mut self, draft: &CheckpointDraft, dir: &Path, took: Duration) {
+        if draft.to == SaveTo::Memory {
+            return;
+        }
+        self.evidence.published(draft, dir);
+        self.tell(|| News::Checkpoint { step: draft.step.0 + 1, took });
         self.console.line(&format!("checkpoint {}", dir.display()));
         if let Some(costs) = &draft.state.costs {
             for (pool, cost) in ["encoder", "foundation"].into_iter().zip(costs.seconds()) {
@@ -286,7 +319,6 @@ impl Observer for Report {
                 self.console.line(&format!("costs of {pool}, ns: {pair:.4} a pair, {token:.1} a token, {one:.0} each"));
             }
         }
-        Ok(())
     }
 }
 

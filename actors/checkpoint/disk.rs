@@ -1,7 +1,9 @@
 //! What publishing does to a disk, one operation a method: tests let it crash at each.
 
+use loongforge_core::engine::fault;
+use loongforge_core::message::ActorId;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::path::Path;
 
 pub(super) trait Disk {
@@ -19,14 +21,21 @@ pub(super) struct RealDisk;
 
 impl Disk for RealDisk {
     fn write(&self, path: &Path, contents: &[u8]) -> io::Result<()> {
-        fs::write(path, contents)
+        let half = contents.len() / 2;
+        let mut file = File::create(path)?;
+        // A torn file is what a crash here leaves.
+        file.write_all(&contents[..half])?;
+        fault::io(ActorId::SCHEDULER, "publish_write")?;
+        file.write_all(&contents[half..])
     }
 
     fn sync(&self, path: &Path) -> io::Result<()> {
+        fault::io(ActorId::SCHEDULER, "publish_sync")?;
         File::open(path)?.sync_all()
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fault::io(ActorId::SCHEDULER, "publish_rename")?;
         fs::rename(from, to)
     }
 

@@ -48,6 +48,13 @@ pub fn prepare(dir: &Path) -> Result<(), CheckpointError> {
     fs::create_dir_all(dir).map_err(CheckpointError::write(dir))
 }
 
+/// Removes the folder of a draft that came to nothing. What cannot be removed goes when the next run starts.
+pub fn discard(dir: &Path) {
+    if dir.exists() {
+        remove(&RealDisk, dir);
+    }
+}
+
 /// Removes what crashed runs left in the folder of checkpoints. To be called when a run starts, before any draft.
 ///
 /// # Errors

@@ -2,7 +2,7 @@
 
 use super::super::latest;
 use super::*;
-use loongforge_core::message::{SampleId, StepId};
+use loongforge_core::message::{SampleId, SaveTo, StepId};
 use loongforge_core::schedule::SchedulerState;
 use sha2::{Digest, Sha256};
 use std::cell::{Cell, RefCell};
@@ -126,7 +126,7 @@ impl Run {
             weights("model-00002-of-00002.safetensors", "lm_head.weight"),
         ];
         let state = SchedulerState { held: vec![SampleId(3), SampleId(4)], ..SchedulerState::at(SampleId(100 * step)) };
-        CheckpointDraft { step: StepId(step), dir: dir.clone(), state, files }
+        CheckpointDraft { step: StepId(step), to: SaveTo::Disk, dir: dir.clone(), state, files }
     }
 
     fn publish(&self, step: u64) -> PathBuf {

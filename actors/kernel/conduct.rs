@@ -1,11 +1,13 @@
 //! The scheduler's actor, and the life of a run once every engine has a link.
 
+use super::publishing::{Published, Publishing};
 use super::shell::{Deliver, Evict, Report, Shell};
+use super::stop::Request;
 use super::{Link, StopOn};
 use crate::scheduler::{Effect, Scheduler};
 use actix::prelude::*;
 use loongforge_core::message::{ActorId, Command};
-use loongforge_core::schedule::{Failure, Input, Outcome};
+use loongforge_core::schedule::{CheckpointDraft, Failure, Input, Outcome};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -43,13 +45,24 @@ pub fn in_system<F: Future>(future: F) -> F::Output {
 /// # Errors
 /// The first cause of the run's end.
 pub async fn conduct(
-    scheduler: Scheduler,
+    mut scheduler: Scheduler,
     links: BTreeMap<ActorId, Link>,
     conduct: Conduct,
 ) -> Result<Outcome, Failure> {
     let Conduct { stop, stop_grace, queue, grace, changes } = conduct;
     let commands: Vec<_> = links.values().map(|link| link.commands.clone()).collect();
     let (done, result) = oneshot::channel();
+    let publisher = scheduler.publisher();
+    let (answer, answers) = flume::bounded::<Published>(1);
+    let publishing = match Publishing::start(publisher, move |published| drop(answer.send(published))) {
+        Ok(publishing) => publishing,
+        Err(error) => {
+            commands.iter().for_each(|commands| commands.send(Command::Stop));
+            let cause = format!("cannot start the thread that publishes checkpoints: {error}");
+            return Err(Failure { actor: ActorId::SCHEDULER, cause, is_loss: false, is_numeric: false });
+        }
+    };
+    let drafts = publishing.drafts();
     let address = SchedulerActor::create(|ctx| {
         ctx.set_mailbox_capacity(queue.max(links.len()));
         let me = ctx.address().recipient();
@@ -57,6 +70,7 @@ pub async fn conduct(
         SchedulerActor {
             scheduler,
             shells: links.into_iter().map(shell).collect(),
+            drafts,
             stop_grace,
             grace,
             queue,
@@ -64,9 +78,15 @@ pub async fn conduct(
             done: Some(done),
         }
     });
-    let to_change = address.clone();
+    let (to_change, to_publish) = (address.clone(), address.clone());
     // A full queue drops the request; whoever asked can ask again.
-    let request = move || drop(address.try_send(Report(Input::StopRequested)));
+    let request = move |request| {
+        let input = match request {
+            Request::Stop => Input::StopRequested,
+            Request::Save => Input::SaveRequested,
+        };
+        drop(address.try_send(Report(input)));
+    };
     let watch = tokio::task::spawn_local(stop.watch(request));
     let changing = tokio::task::spawn_local(async move {
         while let Ok(change) = changes.recv_async().await {
@@ -74,20 +94,31 @@ pub async fn conduct(
             let _ = to_change.send(change).await;
         }
     });
+    let answering = tokio::task::spawn_local(async move {
+        while let Ok(published) = answers.recv_async().await {
+            // A scheduler that has ended has no use for it: the checkpoint is there or not.
+            let _ = to_publish.send(published).await;
+        }
+    });
     let result = result.await;
     watch.abort();
     changing.abort();
+    answering.abort();
+    // Aborted tasks are dropped when the executor comes to them: their receivers must not be waited for.
+    let _ = tokio::task::spawn_blocking(move || publishing.finish()).await;
     result.unwrap_or_else(|_| {
         // The actor is gone without a word: it has panicked. Nobody else would tell the engines.
         commands.iter().for_each(|commands| commands.send(Command::Stop));
         let cause = "the scheduler panicked, which is a bug of loongforge".into();
-        Err(Failure { actor: ActorId::SCHEDULER, cause, is_loss: false })
+        Err(Failure { actor: ActorId::SCHEDULER, cause, is_loss: false, is_numeric: false })
     })
 }
 
 struct SchedulerActor {
     scheduler: Scheduler,
     shells: BTreeMap<ActorId, Addr<Shell>>,
+    /// To the thread that publishes.
+    drafts: flume::Sender<Option<CheckpointDraft>>,
     stop_grace: Duration,
     grace: Duration,
     queue: usize,
@@ -103,25 +134,17 @@ impl Handler<Report> for SchedulerActor {
     type Result = ();
 
     fn handle(&mut self, Report(input): Report, ctx: &mut Self::Context) {
-        for effect in self.scheduler.on(input) {
-            match effect {
-                Effect::Send(actor, command) => self.send(actor, command, ctx),
-                Effect::Evict(actor) => {
-                    if let Some(shell) = self.shells.remove(&actor) {
-                        shell.do_send(Evict);
-                    }
-                }
-                Effect::Paused(epoch) => {
-                    tracing::warn!("no encoder is left: waiting {:?} for one", self.grace);
-                    ctx.run_later(self.grace, move |_, ctx| ctx.notify(Report(Input::GraceOver(epoch))));
-                }
-                Effect::Finished(result) => {
-                    // A receiver that is gone wants no result.
-                    let _ = self.done.take().map(|done| done.send(result));
-                    ctx.stop();
-                }
-            }
-        }
+        let effects = self.scheduler.on(input);
+        self.take_effect(effects, ctx);
+    }
+}
+
+impl Handler<Published> for SchedulerActor {
+    type Result = ();
+
+    fn handle(&mut self, Published { draft, result }: Published, ctx: &mut Self::Context) {
+        let effects = self.scheduler.published(&draft, result);
+        self.take_effect(effects, ctx);
     }
 }
 
@@ -144,6 +167,35 @@ impl Handler<Change> for SchedulerActor {
 }
 
 impl SchedulerActor {
+    fn take_effect(&mut self, effects: Vec<Effect>, ctx: &mut Context<Self>) {
+        for effect in effects {
+            match effect {
+                Effect::Publish(draft) => {
+                    // The thread lives until the run has ended.
+                    let _ = self.drafts.send(Some(draft));
+                }
+                Effect::RetrySave(after) => {
+                    ctx.run_later(after, |_, ctx| ctx.notify(Report(Input::RetrySave)));
+                }
+                Effect::Send(actor, command) => self.send(actor, command, ctx),
+                Effect::Evict(actor) => {
+                    if let Some(shell) = self.shells.remove(&actor) {
+                        shell.do_send(Evict);
+                    }
+                }
+                Effect::Paused(epoch) => {
+                    tracing::warn!("no encoder is left: waiting {:?} for one", self.grace);
+                    ctx.run_later(self.grace, move |_, ctx| ctx.notify(Report(Input::GraceOver(epoch))));
+                }
+                Effect::Finished(result) => {
+                    // A receiver that is gone wants no result.
+                    let _ = self.done.take().map(|done| done.send(result));
+                    ctx.stop();
+                }
+            }
+        }
+    }
+
     fn send(&mut self, actor: ActorId, command: Command, ctx: &mut Context<Self>) {
         if command == Command::Stop && !std::mem::replace(&mut self.stopping, true) {
             ctx.run_later(self.stop_grace, |this, ctx| {

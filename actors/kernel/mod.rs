@@ -6,6 +6,7 @@
 
 mod conduct;
 mod link;
+mod publishing;
 mod shell;
 mod stop;
 mod thread;
@@ -13,4 +14,5 @@ mod thread;
 pub use conduct::{Change, Conduct, conduct, in_system};
 pub use link::{Commands, Link};
 pub use stop::StopOn;
+pub(crate) use stop::leave_to_the_scheduler;
 pub use thread::spawn;

@@ -1,38 +1,56 @@
-//! What asks a run to stop in order.
+//! What asks a run to stop in order, or to save.
 
 use tokio::signal::unix::{SignalKind, signal};
+
+/// SIGUSR1: what Slurm and others send ahead of the end.
+const SAVE: SignalKind = SignalKind::user_defined1();
+
+/// In the process of an engine: launchers send the signal to all, and it is the scheduler's alone.
+pub(crate) fn leave_to_the_scheduler() {
+    // Where it cannot be caught it ends the process, as signals do.
+    let _ = signal(SAVE);
+}
 
 /// Who may ask a run to finish its step, save and end as preempted. A second time: to end at once.
 pub enum StopOn {
     Nothing,
-    /// SIGINT and SIGTERM. They then no longer end the process by themselves.
+    /// SIGINT and SIGTERM, and SIGUSR1, which asks for a checkpoint and nothing else. They then no longer end the process by
+    /// themselves.
     Signals,
     Channel(flume::Receiver<()>),
 }
 
+/// What is asked for.
+pub(super) enum Request {
+    Stop,
+    Save,
+}
+
 impl StopOn {
-    /// Calls `stop` at every request, for ever.
-    pub(super) async fn watch(self, mut stop: impl FnMut()) {
+    /// Calls `ask` at every request, for ever.
+    pub(super) async fn watch(self, mut ask: impl FnMut(Request)) {
         match self {
             StopOn::Nothing => {}
             StopOn::Channel(requests) => {
                 while requests.recv_async().await.is_ok() {
-                    stop();
+                    ask(Request::Stop);
                 }
             }
             StopOn::Signals => {
-                let (Ok(mut interrupt), Ok(mut terminate)) =
-                    (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+                let (Ok(mut interrupt), Ok(mut terminate), Ok(mut save)) =
+                    (signal(SignalKind::interrupt()), signal(SignalKind::terminate()), signal(SAVE))
                 else {
                     tracing::warn!("SIGINT and SIGTERM cannot be caught: they end the run without a checkpoint");
                     return;
                 };
                 loop {
-                    let got = tokio::select! { got = interrupt.recv() => got, got = terminate.recv() => got };
-                    if got.is_none() {
-                        return;
-                    }
-                    stop();
+                    let request = tokio::select! {
+                        got = interrupt.recv() => got.map(|()| Request::Stop),
+                        got = terminate.recv() => got.map(|()| Request::Stop),
+                        got = save.recv() => got.map(|()| Request::Save),
+                    };
+                    let Some(request) = request else { return };
+                    ask(request);
                 }
             }
         }

@@ -5,7 +5,7 @@ use super::edges::{Carriers, Door, Inlet, connect_edge};
 use super::join::{Desk, Down, JoinError, Joined, Roster, Up, Wish, gather, join, remote_link};
 use super::net::{Listener, Security, connect};
 use super::{Assignment, EdgeSpec, EngineFactory, RunError, RunSpec};
-use crate::kernel::{Change, Conduct, Link, conduct, in_system, spawn};
+use crate::kernel::{Change, Conduct, Link, conduct, in_system, leave_to_the_scheduler, spawn};
 use crate::scheduler::{Observer, Scheduler};
 use loongforge_core::config::Address;
 use loongforge_core::message::{ActorId, Command, Event, Role};
@@ -122,6 +122,7 @@ pub fn serve_role(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|source| RunError::Start { what: "the runtime".into(), source })?;
     runtime.block_on(async {
+        leave_to_the_scheduler();
         let address = meeting.address.to_string();
         let connect = async || connect(&meeting.address, &meeting.security, Some(Role::Scheduler)).await;
         let inlet = Inlet::new(&meeting, folder.path()).await?;
@@ -138,7 +139,7 @@ async fn serve(
 ) -> Result<(), RunError> {
     let Joined { welcome, listener, mut sender, mut receiver } = joined;
     let me = welcome.assignment.me;
-    let failed = |cause: String| RunError::Failed(Failure { actor: me, cause, is_loss: false });
+    let failed = |cause: String| RunError::Failed(Failure { actor: me, cause, is_loss: false, is_numeric: false });
     let mailbox = Mailbox::new(welcome.producers.len(), welcome.queue);
     let mail = mailbox.sender();
     let mut edges: BTreeMap<ActorId, Box<dyn Edge>> = BTreeMap::new();

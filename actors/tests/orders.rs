@@ -31,7 +31,14 @@ struct World {
     nodes: BTreeMap<ActorId, Node>,
     events: BTreeMap<ActorId, flume::Receiver<Event>>,
     credits: Vec<Credit>,
-    publishing: Vec<StepId>,
+    publishing: Vec<(StepId, SaveTo)>,
+    /// So many publications fail.
+    num_failing: usize,
+    /// Saves that failed and are to be tried again.
+    num_retries: usize,
+    /// Steps whose checkpoints were published.
+    lasting: Vec<StepId>,
+    not_finite: Option<NonFinite>,
     script: Script,
     pools: PoolSizes,
     plan_credits: EdgeCredits,
@@ -84,6 +91,10 @@ impl World {
             events,
             credits,
             publishing: vec![],
+            num_failing: 0,
+            num_retries: 0,
+            lasting: vec![],
+            not_finite: None,
             log: Log::default(),
             result: None,
             chance: seed,
@@ -212,8 +223,19 @@ impl World {
                     Err(_) => false,
                 },
                 _ => match self.publishing.pop() {
-                    Some(step) => {
-                        self.input(Input::Published(step));
+                    Some((step, to)) if self.num_failing > 0 => {
+                        self.num_failing -= 1;
+                        self.input(Input::PublishFailed(step, to, "no space".into()));
+                        return true;
+                    }
+                    Some((step, to)) => {
+                        self.lasting.push(step);
+                        self.input(Input::Published(step, to));
+                        return true;
+                    }
+                    None if self.num_retries > 0 && self.random(8) == 0 => {
+                        self.num_retries -= 1;
+                        self.input(Input::RetrySave);
                         return true;
                     }
                     None => false,
@@ -222,6 +244,11 @@ impl World {
             if done {
                 return false;
             }
+        }
+        if self.num_retries > 0 {
+            self.num_retries -= 1;
+            self.input(Input::RetrySave);
+            return true;
         }
         let unsent: Vec<_> = self.nodes.iter().map(|(actor, node)| (actor, node.ports.num_unsent())).collect();
         panic!("deadlock after {} steps; parcels without credit: {unsent:?}", self.log.steps.len());
@@ -288,12 +315,14 @@ impl World {
                 }
                 Output::Bad(samples) => self.log.bad.extend(samples),
                 Output::Prepare(..) | Output::Paused(_) => {}
+                Output::NonFinite(found) => self.not_finite = Some(found),
+                Output::SaveFailed(failed) => self.num_retries += usize::from(failed.retries),
                 Output::Pool(_) => self.num_changes += 1,
                 Output::Evict(actor) => self.zombies.push(actor),
                 Output::Publish(draft) => {
                     let files = draft.files.into_iter().map(|file| file.name).collect();
                     self.log.published.push((draft.step, draft.state, files));
-                    self.publishing.push(draft.step);
+                    self.publishing.push((draft.step, draft.to));
                 }
                 Output::Finished(result) => self.result = Some(result),
             }
@@ -321,6 +350,22 @@ fn reference_of(mut spec: CoordinatorSpec, script: &Script) -> Log {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// What cannot be published is tried again: the run is the same, and its end is saved.
+    #[test]
+    fn saves_that_fail_change_nothing_but_when_is_saved(seed: u64, num_failing in 1_usize..5, every in 1_u64..4) {
+        let (pools, script) = (pools(1, 2, 1), Script::default());
+        let spec = CoordinatorSpec { checkpoint_every: every, ..spec(pools, STEPS) };
+        let mut world = World::new(spec, &script, seed);
+        world.num_failing = num_failing;
+        while world.result.is_none() {
+            world.something();
+        }
+        prop_assert_eq!(world.result, Some(Ok(Outcome::Completed)));
+        prop_assert_eq!(world.num_failing, 0);
+        prop_assert_eq!(world.lasting.last(), Some(&StepId(STEPS - 1)));
+        prop_assert_eq!(world.log.steps, reference(pools, &script).steps);
+    }
 
     #[test]
     fn any_order_and_any_number_of_encoders_give_the_same_run(
@@ -523,16 +568,54 @@ fn costs_are_fitted_to_what_engines_report() {
 
 #[test]
 fn too_many_skipped_steps_in_a_row_end_the_run() {
-    let script = Script { nan_loss: vec![1, 2, 3, 4, 5], ..Script::default() };
+    let script = Script { nan_loss: (1..100).collect(), ..Script::default() };
     let (log, result) = World::new(spec(pools(1, 1, 1), STEPS), &script, 3).run(None);
-    assert_eq!(log.steps.len(), 4);
-    let cause = result.unwrap_err().to_string();
+    assert!(log.steps.iter().all(|step| step.applied == (step.step.0 == 0)), "nothing is applied after the first");
+    let failure = result.unwrap_err();
+    assert!(failure.is_numeric && !failure.is_loss);
+    let cause = failure.to_string();
     assert!(
         cause.contains("step 4: loss NaN") && cause.contains("`train.on_nonfinite.max_consecutive` = 3"),
         "{cause}"
     );
     let samples: Vec<u64> = (0..).filter(|&position| !fake::is_bad(position)).skip(20).take(5).collect();
     assert!(cause.ends_with(&format!("samples {samples:?}")), "{cause}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    /// What is wrong is told apart, on whatever the run has come to, and the last good state is saved.
+    #[test]
+    fn data_machines_and_weights_are_told_apart(seed: u64, first in 1..STEPS - 4, prefetch in 1_usize..4, which in 0_usize..3) {
+        let pools = pools(2, 2, 1);
+        let planned = reference(pools, &Script::default()).plans;
+        let samples = |step: u64| planned[step as usize].packs.iter().flat_map(|pack| &pack.samples).map(|sample| sample.id.0);
+        let script = match which {
+            // One sample in each of four batches.
+            0 => Script { nan_samples: (first..first + 4).map(|step| samples(step).min().unwrap()).collect(), ..Script::default() },
+            1 => Script { nan_loss: (first..first + 4).collect(), ..Script::default() },
+            _ => Script { nan_loss: (first..1000).collect(), ..Script::default() },
+        };
+        let spec = CoordinatorSpec { prefetch_steps: prefetch, checkpoint_every: 0, ..spec(pools, STEPS) };
+        let mut world = World::new(spec, &script, seed);
+        while world.result.is_none() {
+            world.something();
+        }
+        let result = world.result.clone().unwrap();
+        prop_assert!(result.as_ref().is_err_and(|failure| failure.is_numeric), "{:?}", result);
+        let found = world.not_finite.clone().unwrap();
+        let verdict = [Verdict::Data, Verdict::Transient, Verdict::Persistent][which];
+        prop_assert_eq!(found.verdict, verdict, "{:?}", found);
+        let mut wanted: Vec<u64> = samples(first + 3).collect();
+        wanted.sort_unstable();
+        prop_assert_eq!(found.samples.iter().map(|sample| sample.0).collect::<Vec<_>>(), wanted);
+        prop_assert_eq!((found.num_in_row, found.last_applied), (4, Some(StepId(first - 1))));
+        // Nothing was applied after the last good step, and that is what was saved.
+        prop_assert_eq!(world.log.steps.iter().filter(|step| step.applied).count() as u64, first);
+        let (step, state, _) = world.log.published.last().unwrap();
+        prop_assert_eq!((*step, state.cursor), (StepId(first - 1), planned[first as usize - 1].cursor));
+    }
 }
 
 #[test]

@@ -47,7 +47,7 @@ async fn member(role: Role, config: &'static str, steps_done: Rc<Cell<u64>>) -> 
                 steps_done.set(steps_done.get() + 1);
                 Event::Applied { step }
             }
-            Command::Save { step, .. } => Event::Saved { step, files: vec![] },
+            Command::Save { step, to, .. } => Event::Saved { step, to, files: vec![] },
             Command::Stop => {
                 sender.send(&Up::Event(Event::Stopped)).await?;
                 break;
@@ -109,7 +109,7 @@ async fn conduct(members: BTreeMap<ActorId, Member>, spec: CoordinatorSpec) -> E
                 match output {
                     Output::Send(actor, command) => commands[&actor].send(command),
                     Output::Step(_) => num_steps += 1,
-                    Output::Publish(draft) => next.extend(coordinator.on(Input::Published(draft.step))),
+                    Output::Publish(draft) => next.extend(coordinator.on(Input::Published(draft.step, draft.to))),
                     Output::Finished(result) => return Ok((num_steps, result)),
                     _ => {}
                 }

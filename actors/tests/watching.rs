@@ -4,12 +4,11 @@ mod fake;
 
 use fake::{Script, engine, spec};
 use loongforge_actors::watch::{TRACE_FILE, Target, WATCH_FILE, Watch, get};
-use loongforge_actors::{Assignment, EngineFactory, Observer, RunSpec, StopOn, run_in_process};
+use loongforge_actors::{Assignment, EngineFactory, Observer, Publisher, RunSpec, StopOn, run_in_process};
 use loongforge_core::config::Address;
 use loongforge_core::message::{ActorId, BadSample, Trace};
 use loongforge_core::observe::{Board, News, RunInfo, StepMetrics};
 use loongforge_core::schedule::*;
-use std::error::Error;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
@@ -155,8 +154,8 @@ impl Observer for Telling {
         self.0.tell(News::Trace(actor, trace));
     }
 
-    fn publish(&mut self, _: &CheckpointDraft) -> Result<(), Box<dyn Error>> {
-        Ok(())
+    fn publisher(&mut self) -> Publisher {
+        Box::new(|draft| Ok(draft.dir.clone()))
     }
 }
 

@@ -32,6 +32,9 @@ pub mod exit {
     pub const PREEMPTED: u8 = 3;
     /// A process that the run cannot go on without died, more often than the run may begin again: resume elsewhere.
     pub const LOST: u8 = 4;
+    /// Numbers are not finite, or the data cannot be trained on: the last good checkpoint is there, and beginning again comes
+    /// to the same.
+    pub const NUMBERS: u8 = 5;
     /// The run's processes did not come together: try again.
     pub const TRANSIENT: u8 = 75;
     /// The run failed; the first cause was printed.
@@ -42,6 +45,7 @@ pub mod exit {
         match error.downcast_ref::<RunError>() {
             _ if error.is::<UsageError>() => USAGE,
             Some(RunError::Failed(failure)) if failure.is_loss => LOST,
+            Some(RunError::Failed(failure)) if failure.is_numeric => NUMBERS,
             Some(RunError::Join(_)) => TRANSIENT,
             _ => FAILED,
         }

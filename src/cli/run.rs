@@ -8,6 +8,7 @@ use crate::evaluate;
 use crate::folder::ModelFolder;
 use crate::report::Report;
 use crate::roles;
+use crate::snapshots::Snapshots;
 use anyhow::{Context, bail};
 use clap::Args;
 use loongforge_actors::checkpoint::{DATA, MANIFEST, Manifest, clean, latest};
@@ -34,7 +35,8 @@ Examples:
   torchrun --no-python --nnodes 2 --nproc-per-node 8 loongforge run my.yaml --role auto --tls certs
 
 Exit codes: 0 done; 1 failed; 2 wrong config or usage; 3 stopped on request, go on with --resume;
-4 lost a process that the run cannot go on without, go on with --resume; 75 its processes did not come together";
+4 lost a process that the run cannot go on without, go on with --resume;
+5 loss or gradient not finite too often: see nonfinite-step-N.json in the run's folder; 75 its processes did not come together";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -105,8 +107,14 @@ fn supervise(
     meeting: impl Fn(Address, Security, Option<u32>) -> Meeting,
 ) -> anyhow::Result<ExitCode> {
     let (mut composition, mut resume) = (composition, args.resume.clone());
+    let snapshots = snapshots(args, loaded, console);
     for restart in 0.. {
-        let error = match conduct(args, part, resume.as_deref(), loaded, console, composition, &meeting) {
+        let resumed = find_resume(resume.as_deref(), &composition, snapshots.as_ref(), console)?;
+        if let Some(snapshots) = &snapshots {
+            clean(snapshots.path())?;
+        }
+        composition = composition.resume(resumed).snapshots_in(snapshots.as_ref().map(Snapshots::path));
+        let error = match conduct(args, part, loaded, console, composition, &meeting) {
             Err(error) => error,
             ended => return ended,
         };
@@ -120,17 +128,28 @@ fn supervise(
     unreachable!("the loop ends with an error")
 }
 
+/// Memory for checkpoints, where they are wanted and of use. Without it a run goes on as well.
+fn snapshots(args: &RunArgs, loaded: &Loaded, console: &Console) -> Option<Snapshots> {
+    if loaded.config.checkpoint.snapshot_every == 0 {
+        return None;
+    }
+    if !args.processes {
+        console.line("warning: checkpoint.snapshot_every is for runs with --processes");
+        return None;
+    }
+    let opened = Snapshots::new();
+    opened.inspect_err(|error| console.line(&format!("warning: checkpoint.snapshot_every: {error:#}"))).ok()
+}
+
 fn conduct(
     args: &RunArgs,
     part: Option<&Part>,
-    resume: Option<&str>,
     loaded: &Loaded,
     console: &Console,
     composition: Composition,
     meeting: impl Fn(Address, Security, Option<u32>) -> Meeting,
 ) -> anyhow::Result<ExitCode> {
-    let resume = find_resume(resume, &composition)?;
-    let composition = composition.resume(resume).stop_on(StopOn::Signals);
+    let composition = composition.stop_on(StopOn::Signals);
     composition.expect_weights().map_err(|error| UsageError::of(&error))?;
     super::check::open(composition.config()).map_err(|error| UsageError::of(error.as_ref()))?;
     prepare_folder(&loaded.config, composition.resumes(), args.overwrite)?;
@@ -214,12 +233,32 @@ fn expect_equals_sign(args: &RunArgs) -> anyhow::Result<()> {
     }
 }
 
-/// The checkpoint that `--resume` means.
-fn find_resume(wanted: Option<&str>, composition: &Composition) -> anyhow::Result<Option<Resume>> {
+/// The checkpoint that `--resume` means; the one in memory where that is of a later step.
+fn find_resume(
+    wanted: Option<&str>,
+    composition: &Composition,
+    snapshots: Option<&Snapshots>,
+    console: &Console,
+) -> anyhow::Result<Option<Resume>> {
     let Some(wanted) = wanted else { return Ok(None) };
     let config = composition.config();
+    let on_disk = latest(&config.checkpoint.dir)?;
+    let newest = snapshots.map_or(Ok(None), Snapshots::newest).unwrap_or_else(|error| {
+        console.line(&format!("warning: not from memory: {error}"));
+        None
+    });
+    if let Some((checkpoint, manifest)) = newest
+        && on_disk
+            .as_ref()
+            .and_then(|path| Manifest::read(path).ok())
+            .is_none_or(|on_disk| on_disk.num_steps < manifest.num_steps)
+    {
+        console.line(&format!("from memory: {} steps are done", manifest.num_steps));
+        let first_step = StepId(manifest.num_steps);
+        return Ok(Some(Resume { checkpoint, first_step, state: manifest.scheduler }));
+    }
     let checkpoint = match wanted {
-        "auto" => match latest(&config.checkpoint.dir)? {
+        "auto" => match on_disk {
             Some(checkpoint) => checkpoint,
             // A launcher may pass --resume from the first start on.
             None => return Ok(None),

@@ -1,13 +1,12 @@
 //! A tiny model, a few pictures, and runs of them whose losses are kept.
 
-use loongforge::actors::Observer;
-use loongforge::actors::checkpoint::{Publication, publish};
-use loongforge::compose::{Composition, Resume, publication};
+use loongforge::actors::checkpoint::Publication;
+use loongforge::actors::{Observer, Publisher};
+use loongforge::compose::{Composition, Resume, publication, publisher};
 use loongforge::core::config::{self, Loaded};
 use loongforge::core::data::digits::{Digits, ModelSize, compose, write_model};
 use loongforge::core::message::BadSample;
-use loongforge::core::schedule::{CheckpointDraft, StepSummary};
-use std::error::Error;
+use loongforge::core::schedule::StepSummary;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -131,8 +130,7 @@ impl Observer for Recorder {
         panic!("bad samples: {samples:?}");
     }
 
-    fn publish(&mut self, draft: &CheckpointDraft) -> Result<(), Box<dyn Error>> {
-        publish(draft, &self.publication)?;
-        Ok(())
+    fn publisher(&mut self) -> Publisher {
+        publisher(self.publication.clone())
     }
 }

@@ -7,6 +7,8 @@ mod faults;
 mod fixture;
 mod kinds;
 mod layouts;
+mod nonfinite;
 mod parity;
 mod processes;
 mod resume;
+mod saves;

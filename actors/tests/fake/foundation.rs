@@ -12,6 +12,8 @@ pub struct FakeFoundation {
     frozen_encoder: bool,
     script: Script,
     version: u64,
+    /// Steps that were applied, and not dropped, up to the last of them.
+    applied: u64,
     plans: VecDeque<Arc<StepPlan>>,
     /// Packs of the first plan that are done, and the sum of their losses.
     num_done: usize,
@@ -35,6 +37,7 @@ impl FakeFoundation {
             me: me.index,
             frozen_encoder: script.frozen,
             version: script.first_step,
+            applied: script.first_step,
             plans: VecDeque::new(),
             num_done: 0,
             loss: 0.0,
@@ -99,7 +102,10 @@ impl FakeFoundation {
         }
         self.reported = true;
         let step = plan.step;
-        let loss = if self.script.nan_loss.contains(&step.0) { f64::NAN } else { self.loss };
+        let broken = |sample: &SampleMeta| self.script.nan_samples.contains(&sample.id.0);
+        let is_nan = plan.packs_of(self.me).flat_map(|pack| &pack.samples).any(broken);
+        let is_nan = is_nan || self.script.nan_loss.contains(&step.0);
+        let loss = if is_nan { f64::NAN } else { self.loss };
         let samples = plan.packs_of(self.me).flat_map(|pack| &pack.samples);
         let packs = samples.map(|sample| super::seconds(f64::from(sample.num_tokens))).sum();
         let grad_square_sum = if self.script.infinite_gradient.contains(&step.0) { f64::INFINITY } else { 16.0 };
@@ -149,13 +155,23 @@ impl Engine for FakeFoundation {
                 let features = std::mem::take(&mut self.features);
                 self.features = features.into_iter().map(|(unit, parcel)| (unit, take_out(parcel))).collect();
             }
-            Command::Commit(commit) => self.close_step(commit.step, ports),
-            Command::Abort { step } => self.close_step(step, ports),
-            Command::Save { step, .. } => {
-                assert_eq!(self.version, step.0 + 1, "saved right after its step");
+            Command::Commit(commit) => {
+                self.applied = commit.step.0 + 1;
+                self.close_step(commit.step, ports);
+            }
+            Command::Abort { step } => {
+                // What was dropped may be computed again.
+                let plan = self.plans.front().filter(|plan| plan.step == step).cloned();
+                for item in plan.iter().flat_map(|plan| &plan.units).flat_map(|unit| &unit.items) {
+                    self.consumed.remove(&item.id);
+                }
+                self.close_step(step, ports);
+            }
+            Command::Save { step, to, .. } => {
+                assert!(self.applied <= step.0 + 1 && step.0 < self.version, "what is saved is what the step left");
                 let name = format!("model-{}.safetensors", self.me);
                 let files = vec![SavedFile { name, bytes: 1, sha256: "00".into(), tensors: vec![] }];
-                ports.emit(Event::Saved { step, files });
+                ports.emit(Event::Saved { step, to, files });
             }
             other => return Err(format!("a foundation engine is not told {other:?}").into()),
         }

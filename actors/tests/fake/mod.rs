@@ -29,6 +29,8 @@ pub struct Script {
     pub first_step: u64,
     /// Steps whose loss is not a number.
     pub nan_loss: Vec<u64>,
+    /// Samples that make the loss of their step not a number.
+    pub nan_samples: Vec<u64>,
     /// Steps whose gradient is infinite.
     pub infinite_gradient: Vec<u64>,
     /// The engine that fails, and after how many calls of `work`.
@@ -75,6 +77,8 @@ pub fn spec(pools: PoolSizes, steps: u64) -> CoordinatorSpec {
         bad_samples: BadSamples { max_fraction: 0.5, max_consecutive: 20 },
         checkpoint_dir: "checkpoints".into(),
         checkpoint_every: 3,
+        max_save_failures: 5,
+        snapshots: None,
         elastic: false,
         fixed_lanes: true,
         encoder_trained: true,

@@ -1,11 +1,12 @@
 //! An observer for tests.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
-use loongforge_actors::Observer;
+use loongforge_actors::{Observer, Publisher};
 use loongforge_core::message::*;
 use loongforge_core::schedule::*;
-use std::error::Error;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 #[derive(Default)]
 pub struct Seen {
@@ -40,12 +41,15 @@ impl Observer for Witness {
         self.seen.lock().unwrap().num_bad += samples.len();
     }
 
-    fn publish(&mut self, draft: &CheckpointDraft) -> Result<(), Box<dyn Error>> {
-        assert!(draft.dir.is_dir(), "the folder is made");
-        if !self.can_publish {
-            return Err("disk full".into());
-        }
+    fn publisher(&mut self) -> Publisher {
+        let can_publish = self.can_publish;
+        Box::new(move |draft| {
+            assert!(draft.dir.is_dir(), "the folder is made");
+            if can_publish { Ok(draft.dir.clone()) } else { Err("disk full".into()) }
+        })
+    }
+
+    fn published(&mut self, draft: &CheckpointDraft, _: &Path, _: Duration) {
         self.seen.lock().unwrap().published.push(draft.step.0);
-        Ok(())
     }
 }

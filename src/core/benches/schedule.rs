@@ -75,7 +75,7 @@ fn coordinate(spec: &CoordinatorSpec, samples: &[SampleMeta]) -> f64 {
                     inputs.extend(events.into_iter().map(|event| Input::Event(actor, event)));
                 }
                 Output::Step(_) => num_steps += 1,
-                Output::Publish(draft) => inputs.push_back(Input::Published(draft.step)),
+                Output::Publish(draft) => inputs.push_back(Input::Published(draft.step, draft.to)),
                 Output::Finished(result) => drop(result.expect("a run without failures")),
                 _ => {}
             }
@@ -107,7 +107,7 @@ fn answers(actor: ActorId, command: Command, samples: &[SampleMeta]) -> Option<E
         }),
         Command::Commit(commit) => Some(Event::Applied { step: commit.step }),
         Command::Abort { step } => Some(Event::Applied { step }),
-        Command::Save { step, .. } => Some(Event::Saved { step, files: Vec::new() }),
+        Command::Save { step, to, .. } => Some(Event::Saved { step, to, files: Vec::new() }),
         Command::Stop => Some(Event::Stopped),
         other => unreachable!("{other:?} is for encoders that come and go"),
     }

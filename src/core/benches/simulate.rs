@@ -104,6 +104,8 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
         bad_samples: BadSamples { max_fraction: 0.01, max_consecutive: 100 },
         checkpoint_dir: "checkpoints".into(),
         checkpoint_every: 0,
+        max_save_failures: 5,
+        snapshots: None,
         elastic: false,
         fixed_lanes: true,
         encoder_trained: true,

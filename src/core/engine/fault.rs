@@ -4,15 +4,30 @@
 //! `LOONGFORGE_FAULTS="encoder/1@before_send:3=kill encoder/0@after_commit:1=freeze"`: the process of `encoder/1` kills
 //! itself when it comes to `before_send` for the third time.
 
-use crate::message::ActorId;
+use crate::message::{ActorId, SampleId};
+use std::io;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
 
 /// The environment's variable.
 pub const FAULTS: &str = "LOONGFORGE_FAULTS";
 
-/// Every point, in the order in which a step comes to them.
+/// How long who is slow takes.
+const SLOW: Duration = Duration::from_millis(700);
+
+/// Points of a checkpoint that is written beside the steps: of an engine's files, and of the scheduler's publication. There
+/// an action may be `full` as well: the disk has no space left.
+pub const SAVE_POINTS: [&str; 6] =
+    ["save_create", "save_write", "save_sync", "publish_write", "publish_sync", "publish_rename"];
+
+/// Points at which a number may go wrong, with the action `nan`: pixels that an encoder was given, features that it has made,
+/// the gradient before it is summed.
+pub const NAN_POINTS: [&str; 3] = ["nan_input", "nan_features", "nan_gradient"];
+
+/// Every point of an engine's thread, in the order in which a step comes to them.
 pub const POINTS: [&str; 14] = [
     "before_plan",
     "after_plan",
@@ -35,31 +50,74 @@ enum Action {
     Kill,
     Freeze,
     Panic,
+    Full,
+    Slow,
+    Nan,
+}
+
+#[derive(Debug, PartialEq)]
+enum Turns {
+    /// Times of coming to the point, from 1.
+    Times(RangeInclusive<u32>),
+    /// Whenever this sample is in it.
+    Sample(u64),
 }
 
 #[derive(Debug)]
 struct Rule {
     actor: String,
     point: String,
-    nth: u32,
+    turns: Turns,
     action: Action,
     count: AtomicU32,
 }
 
 /// Called by the engine thread of `me` at a point.
 pub(super) fn point(me: ActorId, name: &'static str) {
-    static RULES: OnceLock<Vec<Rule>> = OnceLock::new();
     debug_assert!(POINTS.contains(&name), "{name} is listed");
+    due(me, name, &[]).for_each(Rule::act);
+}
+
+/// A point at which something is about to be done to a disk.
+///
+/// # Errors
+/// The environment wants the disk to be full.
+pub fn io(me: ActorId, name: &'static str) -> io::Result<()> {
+    debug_assert!(SAVE_POINTS.contains(&name), "{name} is listed");
+    due(me, name, &[]).try_for_each(|rule| match rule.action {
+        Action::Full => Err(io::ErrorKind::StorageFull.into()),
+        _ => {
+            rule.act();
+            Ok(())
+        }
+    })
+}
+
+/// A point at which numbers made from these samples are at hand: whether they are to be broken.
+pub fn poison(me: ActorId, name: &'static str, samples: &[SampleId]) -> bool {
+    debug_assert!(NAN_POINTS.contains(&name), "{name} is listed");
+    let due: Vec<&Rule> = due(me, name, samples).collect();
+    due.iter().for_each(|rule| rule.act());
+    due.iter().any(|rule| rule.action == Action::Nan)
+}
+
+/// The rules whose turn it is.
+fn due(me: ActorId, name: &'static str, samples: &[SampleId]) -> impl Iterator<Item = &'static Rule> {
+    static RULES: OnceLock<Vec<Rule>> = OnceLock::new();
     let rules = RULES.get_or_init(|| {
         let text = std::env::var(FAULTS).unwrap_or_default();
         let parse = |word: &str| word.parse().unwrap_or_else(|why| panic!("{FAULTS}: `{word}`: {why}"));
         text.split_whitespace().map(parse).collect()
     });
-    for rule in rules {
-        if rule.point == name && rule.actor == me.to_string() && rule.count.fetch_add(1, Relaxed) + 1 == rule.nth {
-            rule.act();
-        }
-    }
+    rules.iter().filter(move |rule| {
+        let is_me = rule.actor == me.to_string() || rule.actor.strip_suffix("/*") == Some(&me.role.to_string());
+        is_me
+            && rule.point == name
+            && match &rule.turns {
+                Turns::Times(times) => times.contains(&(rule.count.fetch_add(1, Relaxed) + 1)),
+                Turns::Sample(wanted) => samples.iter().any(|sample| sample.0 == *wanted),
+            }
+    })
 }
 
 impl Rule {
@@ -69,6 +127,8 @@ impl Rule {
             Action::Kill => drop(kill_process(getpid(), Signal::KILL)),
             Action::Freeze => drop(kill_process(getpid(), Signal::STOP)),
             Action::Panic => panic!("injected at {}", self.point),
+            Action::Full | Action::Nan => {}
+            Action::Slow => std::thread::sleep(SLOW),
         }
     }
 }
@@ -77,7 +137,8 @@ impl FromStr for Rule {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const FORM: &str = "write ACTOR@POINT:N=kill, freeze or panic";
+        const FORM: &str =
+            "write ACTOR@POINT:N=kill, freeze, panic, slow, full or nan; N may be a range, 2-4, or a sample, s17";
         let (actor, rest) = text.split_once('@').ok_or(FORM)?;
         let (place, action) = rest.split_once('=').ok_or(FORM)?;
         let (point, nth) = place.split_once(':').unwrap_or((place, "1"));
@@ -85,13 +146,20 @@ impl FromStr for Rule {
             "kill" => Action::Kill,
             "freeze" => Action::Freeze,
             "panic" => Action::Panic,
+            "slow" => Action::Slow,
+            "nan" if NAN_POINTS.contains(&point) => Action::Nan,
+            "full" if SAVE_POINTS.contains(&point) => Action::Full,
             _ => return Err(FORM),
         };
-        if !POINTS.contains(&point) {
+        if ![&POINTS[..], &SAVE_POINTS, &NAN_POINTS].concat().contains(&point) {
             return Err("there is no such point");
         }
-        let nth = nth.parse().map_err(|_| FORM)?;
-        Ok(Self { actor: actor.to_owned(), point: point.to_owned(), nth, action, count: AtomicU32::new(0) })
+        let (first, last) = nth.split_once('-').unwrap_or((nth, nth));
+        let turns = match nth.strip_prefix('s') {
+            Some(sample) => Turns::Sample(sample.parse().map_err(|_| FORM)?),
+            None => Turns::Times(first.parse().map_err(|_| FORM)?..=last.parse().map_err(|_| FORM)?),
+        };
+        Ok(Self { actor: actor.to_owned(), point: point.to_owned(), turns, action, count: AtomicU32::new(0) })
     }
 }
 
@@ -102,9 +170,19 @@ mod tests {
     #[test]
     fn rules_are_read_and_wrong_ones_refused() {
         let rule: Rule = "encoder/1@before_send:3=kill".parse().unwrap();
-        assert_eq!((rule.actor.as_str(), rule.nth, rule.action), ("encoder/1", 3, Action::Kill));
-        assert_eq!("encoder/0@recv_item=freeze".parse::<Rule>().unwrap().nth, 1);
-        for wrong in ["encoder/1", "encoder/1@nowhere:1=kill", "encoder/1@recv_item:x=kill", "a@recv_item=hug"] {
+        assert_eq!((rule.actor.as_str(), rule.turns, rule.action), ("encoder/1", Turns::Times(3..=3), Action::Kill));
+        assert_eq!("encoder/0@recv_item=freeze".parse::<Rule>().unwrap().turns, Turns::Times(1..=1));
+        assert_eq!("scheduler/0@publish_sync:2-4=full".parse::<Rule>().unwrap().turns, Turns::Times(2..=4));
+        assert_eq!("encoder/*@nan_input:s17=nan".parse::<Rule>().unwrap().turns, Turns::Sample(17));
+        for wrong in [
+            "encoder/0@recv_item=full",
+            "encoder/0@recv_item=nan",
+            "encoder/0@nan_input:s=nan",
+            "encoder/1",
+            "encoder/1@nowhere:1=kill",
+            "encoder/1@recv_item:x=kill",
+            "a@recv_item=hug",
+        ] {
             assert!(wrong.parse::<Rule>().is_err(), "{wrong}");
         }
     }

@@ -45,6 +45,11 @@ impl Ports {
         let _ = self.events.send(event);
     }
 
+    /// For a thread that tells the scheduler of its work. It must end before the engine's does.
+    pub fn events(&self) -> flume::Sender<Event> {
+        self.events.clone()
+    }
+
     /// Tells whoever watches what was recorded, if it is time to. A scheduler that is busy is not waited for.
     pub(super) fn emit_trace(&mut self, at_once: bool) {
         if !at_once && !self.trace.is_due() {

@@ -30,10 +30,20 @@ pub enum Command {
     Commit(Commit),
     /// Drop the gradients of this step and keep the parameters; answered by [`Event::Applied`] as well.
     Abort { step: StepId },
-    /// Write your part of a checkpoint into `dir` after `step` was applied; answered by [`Event::Saved`].
-    Save { step: StepId, dir: PathBuf },
+    /// Write your part of a checkpoint into `dir` after `step` was applied: what is there now is written, whenever that
+    /// ends. Answered by [`Event::Saved`] or [`Event::SaveFailed`], once and maybe steps later.
+    Save { step: StepId, to: SaveTo, dir: PathBuf },
     /// Drop what is in flight and end; answered by [`Event::Stopped`].
     Stop,
+}
+
+/// What a checkpoint is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum SaveTo {
+    /// To last: `checkpoint.dir`.
+    Disk,
+    /// To begin again quickly where a process dies: memory of the machine, gone with the run.
+    Memory,
 }
 
 /// The second half of a step's transaction.
@@ -62,8 +72,10 @@ pub enum Event {
     Reduced(StepReport),
     /// The step was applied or aborted; parameters are ready for the next.
     Applied { step: StepId },
-    /// Answer to [`Command::Save`]; engines other than the first of a pool list nothing.
-    Saved { step: StepId, files: Vec<SavedFile> },
+    /// Answer to [`Command::Save`]: on the disk. Engines other than the first of a pool list nothing.
+    Saved { step: StepId, to: SaveTo, files: Vec<SavedFile> },
+    /// Answer to [`Command::Save`]: the part could not be written. The engine goes on.
+    SaveFailed { step: StepId, to: SaveTo, error: String },
     /// The engine cannot go on. Its last message. `lost` is the peer without which it cannot, if that is the cause:
     /// then the cause of the run's end is the peer's.
     Failed { error: String, lost: Option<ActorId> },

@@ -13,7 +13,9 @@ mod trace;
 
 pub use activity::Activity;
 pub use codec::{CodecError, decode, encode};
-pub use control::{BadSample, Command, Commit, Event, ExpertLoads, RoutingReport, SavedFile, StepReport, Timings};
+pub use control::{
+    BadSample, Command, Commit, Event, ExpertLoads, RoutingReport, SaveTo, SavedFile, StepReport, Timings,
+};
 pub use ids::{ActorId, Epoch, ItemId, Lane, PackId, Role, SampleId, StepId, UnitId, UnknownRole, Version};
 pub use plan::{Grid, ItemMeta, Pack, SampleMeta, StepPlan, Unit, UnitItem};
 pub use pool::Regroup;

@@ -22,8 +22,8 @@ mod units;
 pub use balance::{balance, loads_of, sorted_rows};
 pub use batch::Batch;
 pub use coordinator::{
-    Batches, CheckpointDraft, Coordinator, CoordinatorSpec, Failure, FittedCosts, Formed, Imbalance, Input, Ledger,
-    Outcome, Output, PoolChange, PoolSizes, SchedulerState, StepBalance, StepSummary,
+    Batches, CheckpointDraft, Coordinator, CoordinatorSpec, FailedSave, Failure, FittedCosts, Formed, Imbalance, Input,
+    Ledger, NonFinite, Outcome, Output, PoolChange, PoolSizes, SchedulerState, StepBalance, StepSummary, Verdict,
 };
 pub use cost::{CostModel, Fit, Work};
 pub use error::PlanError;

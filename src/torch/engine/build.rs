@@ -67,7 +67,8 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
     };
     let foundation = if spec.me.role == Role::Foundation { Some(build_foundation(spec, device)?) } else { None };
     let first_step = spec.resume.as_ref().map_or(StepId(0), |(_, step)| *step);
-    Ok(TorchEngine::new(encoder, foundation, exports, first_step))
+    let engine = TorchEngine::new(encoder, foundation, exports, first_step);
+    Ok(engine.saving_in_background(spec.config.checkpoint.in_background))
 }
 
 /// The file that features go to which an encoder's cache has no memory for.

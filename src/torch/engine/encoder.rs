@@ -10,13 +10,15 @@ use crate::comm::Mesh;
 use crate::model::EncoderModel;
 use crate::tape::{Execution, Slot};
 use crate::train::Pool;
-use loongforge_core::engine::{EngineError, Ports, Progress};
-use loongforge_core::message::{Activity, ActorId, Grid, Lane, Regroup, StepId, StepPlan, Unit, UnitId, Version};
+use loongforge_core::engine::{EngineError, Ports, Progress, fault};
+use loongforge_core::message::{
+    Activity, ActorId, Grid, Lane, Regroup, SampleId, StepId, StepPlan, Unit, UnitId, Version,
+};
 use loongforge_core::transport::{Buffer, Header, Parcel, ParcelKind};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Instant;
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 /// Encodes the units of one encoder replica.
 ///
@@ -204,7 +206,11 @@ impl EncoderPart {
 
         let patches: Vec<(u32, i64)> =
             work.unit.items.iter().map(|item| (item.owner, item.meta.grid.num_patches() as i64)).collect();
-        let pixels = work.pixels.assemble(0, 0, &patches)?;
+        let mut pixels = work.pixels.assemble(0, 0, &patches)?;
+        let samples: Vec<SampleId> = work.unit.items.iter().map(|item| item.id.sample).collect();
+        if fault::poison(ports.me(), "nan_input", &samples) {
+            pixels = pixels.to_kind(Kind::Float) * f64::NAN;
+        }
         work.pixels = Parts::new(std::iter::empty());
         let grids: Vec<Grid> = work.unit.items.iter().map(|item| item.meta.grid).collect();
         let header = Header { kind: ParcelKind::Activation(work.unit.id), version };
@@ -231,7 +237,9 @@ impl EncoderPart {
         };
         run = run.with_mesh(self.mesh.clone());
         run.forward()?;
-        let outputs = record.outputs.iter().map(|&slot| Box::new(TorchBuffer::new(run.value(slot))) as Box<dyn Buffer>);
+        let broken = fault::poison(ports.me(), "nan_features", &samples);
+        let value = |slot| if broken { run.value(slot) * f64::NAN } else { run.value(slot).shallow_clone() };
+        let outputs = record.outputs.iter().map(|&slot| Box::new(TorchBuffer::new(&value(slot))) as Box<dyn Buffer>);
         if sends {
             ports.send(work.reader, Parcel::new(header, outputs.collect()))?;
         }

@@ -17,6 +17,7 @@ mod pack_work;
 pub mod parity;
 mod parts;
 mod routing;
+mod saver;
 mod share;
 mod spill;
 mod stages;

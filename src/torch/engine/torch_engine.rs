@@ -3,15 +3,17 @@
 use super::elastic::Membership;
 use super::encoder::EncoderPart;
 use super::foundation::FoundationPart;
-use crate::train::hf::{MAX_SHARD_SIZE, Shards};
-use crate::train::{Export, Pool, save_state};
-use loongforge_core::engine::{Engine, EngineError, Ports, Progress};
+use super::saver::{Saver, Task};
+use crate::train::hf::{MAX_SHARD_SIZE, Shards, Snapshot, Target};
+use crate::train::{Export, Pool, StateError, save_state};
+use loongforge_core::engine::{Engine, EngineError, Ports, Progress, error_chain, fault};
 use loongforge_core::message::{
-    Activity, ActorId, Command, Epoch, Event, Regroup, SavedFile, StepId, StepPlan, StepReport, Version,
+    Activity, ActorId, Command, Epoch, Event, Regroup, SaveTo, SavedFile, StepId, StepPlan, StepReport, Version,
 };
 use loongforge_core::transport::{Parcel, ParcelKind};
-use std::collections::VecDeque;
-use std::path::Path;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -40,6 +42,9 @@ pub struct TorchEngine {
     encoder: Option<EncoderPart>,
     foundation: Option<FoundationPart>,
     exports: Exports,
+    /// Checkpoints are written beside the steps.
+    in_background: bool,
+    savers: BTreeMap<SaveTo, Saver>,
     /// Steps that were applied or aborted: the step that is computed now.
     version: Version,
     planned: VecDeque<Arc<StepPlan>>,
@@ -59,7 +64,24 @@ impl TorchEngine {
         first_step: StepId,
     ) -> Self {
         let version = Version(first_step.0);
-        Self { encoder, foundation, exports, version, planned: VecDeque::new(), early: Vec::new(), reduced: false }
+        Self {
+            encoder,
+            foundation,
+            exports,
+            in_background: true,
+            savers: BTreeMap::new(),
+            version,
+            planned: VecDeque::new(),
+            early: Vec::new(),
+            reduced: false,
+        }
+    }
+
+    /// Has steps wait until a checkpoint is written.
+    #[must_use]
+    pub fn saving_in_background(mut self, in_background: bool) -> Self {
+        self.in_background = in_background;
+        self
     }
 
     fn pools(&mut self) -> impl Iterator<Item = &mut Pool> {
@@ -137,6 +159,9 @@ impl TorchEngine {
         }
         let start = Instant::now();
         let mut grad_square_sum = 0.0;
+        if fault::poison(ports.me(), "nan_gradient", &[]) {
+            self.pools().for_each(Pool::poison);
+        }
         // Encoder first on every replica: collectives of two groups in two orders would wait for each other.
         for pool in self.pools() {
             grad_square_sum += pool.reduce()?;
@@ -166,14 +191,50 @@ impl TorchEngine {
         Ok(())
     }
 
-    fn save(&self, dir: &Path) -> Result<Vec<SavedFile>, EngineError> {
-        let mut files = Vec::new();
+    /// Takes a snapshot, which is written meanwhile; or writes.
+    fn save(&mut self, step: StepId, to: SaveTo, dir: PathBuf, ports: &mut Ports) -> Result<(), EngineError> {
+        if !self.in_background {
+            let event = match self.files(Target::Folder(&dir)) {
+                Ok(files) => Event::Saved { step, to, files },
+                Err(error) if error.is_of_disk() => Event::SaveFailed { step, to, error: error_chain(&error) },
+                Err(error) => return Err(error.into()),
+            };
+            ports.emit(event);
+            return Ok(());
+        }
+        let mut saver = self.savers.remove(&to).unwrap_or_default();
+        let lasting: Vec<_> = self.pools().flat_map(|pool| pool.lasting()).collect();
+        let snapshot = RefCell::new(Snapshot::new(saver.take_buffers(), &lasting));
+        let files = self.files(Target::Memory(&snapshot))?;
+        match files.is_empty() {
+            true => ports.emit(Event::Saved { step, to, files }),
+            false => {
+                let task = Task { me: ports.me(), step, to, dir, events: ports.events() };
+                saver.begin(snapshot.into_inner(), task)?;
+            }
+        }
+        self.savers.insert(to, saver);
+        Ok(())
+    }
+
+    /// Before parameters change.
+    fn wait_copied(&self) {
+        self.savers.values().for_each(Saver::wait_copied);
+    }
+
+    fn files(&self, to: Target<'_>) -> Result<Vec<SavedFile>, StateError> {
+        let (mut files, mut failed) = (Vec::new(), None);
         let encoder = self.encoder.as_ref().map(|part| (&part.pool, &self.exports.encoder, "encoder"));
         let foundation = self.foundation.as_ref().map(|part| (&part.pool, &self.exports.foundation, "foundation"));
         for (pool, export, name) in encoder.into_iter().chain(foundation) {
-            files.extend(save_state(pool, dir, export, name)?);
+            // The other pool's ranks save as well, and wait for this one.
+            match save_state(pool, to, export, name) {
+                Ok(written) => files.extend(written),
+                Err(error) if error.is_of_disk() => failed = failed.or(Some(error)),
+                Err(error) => return Err(error),
+            }
         }
-        Ok(files)
+        failed.map_or(Ok(files), Err)
     }
 }
 
@@ -192,6 +253,7 @@ impl Engine for TorchEngine {
                 early.into_iter().try_for_each(|(from, parcel)| self.arrive(from, parcel, ports))
             }
             Command::Commit(commit) => {
+                self.wait_copied();
                 for pool in self.pools() {
                     pool.commit(commit.clip_scale, commit.learning_rate)?;
                 }
@@ -202,12 +264,12 @@ impl Engine for TorchEngine {
                 self.pools().for_each(Pool::abort);
                 self.finish_step(step, ports)
             }
-            Command::Save { step, dir } => {
-                let files = self.save(&dir)?;
-                ports.emit(Event::Saved { step, files });
-                Ok(())
+            Command::Save { step, to, dir } => self.save(step, to, dir, ports),
+            Command::Regroup(regroup) => {
+                // One that has just joined takes parameters; whoever has some may have to give up a reduction.
+                self.wait_copied();
+                self.regroup(&regroup, ports)
             }
-            Command::Regroup(regroup) => self.regroup(&regroup, ports),
             Command::Reduce { step, epoch } => self.reduce_members(step, epoch, ports),
             Command::Read { .. } | Command::ReadAgain { .. } | Command::Connect { .. } | Command::Stop => {
                 Err(format!("{command:?} is nothing for {}", ports.me()).into())

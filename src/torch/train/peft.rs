@@ -1,7 +1,7 @@
 //! Adapters in and out in PEFT's format: `adapter_config.json` beside `adapter_model.safetensors`, whose names are told in
 //! `peft_names.rs`.
 
-use super::hf::{TensorFile, TensorFileError, WeightsError, load_weights, write_tensor_file};
+use super::hf::{Target, TensorFile, TensorFileError, WeightsError, load_weights, write_plain_file, write_tensor_file};
 use super::peft_names::{PREFIX, file_names};
 use super::shares::gather_whole;
 use crate::comm::Mesh;
@@ -191,10 +191,14 @@ pub fn adapter_base(folder: &Path) -> Result<Option<PathBuf>, AdapterError> {
 ///
 /// # Errors
 /// A file cannot be written.
-pub fn save_adapter(params: &ParamStore, file: &AdapterFile, folder: &Path) -> Result<Vec<SavedFile>, AdapterError> {
+pub fn save_adapter<'a>(
+    params: &ParamStore,
+    file: &AdapterFile,
+    to: impl Into<Target<'a>>,
+) -> Result<Vec<SavedFile>, AdapterError> {
     let names = names_in_file(params);
     let tensors = adapters(params).map(|(_, id)| (names[&params.spec(id).name].clone(), params.leaf(id).detach()));
-    write_adapter(params, &tensors.collect::<Vec<_>>(), file, folder)
+    write_adapter(params, &tensors.collect::<Vec<_>>(), file, to.into())
 }
 
 /// As [`save_adapter`] from the parts that ranks hold, each of which calls it; one of them has the folder and writes.
@@ -205,7 +209,7 @@ pub(super) fn save_adapter_among(
     params: &ParamStore,
     mesh: &Mesh,
     file: &AdapterFile,
-    folder: Option<&Path>,
+    to: Option<Target<'_>>,
 ) -> Result<Vec<SavedFile>, AdapterError> {
     let names = names_in_file(params);
     let whole = |(_, id): (&str, ParamId)| {
@@ -213,14 +217,14 @@ pub(super) fn save_adapter_among(
         Ok((names[&spec.name].clone(), gather_whole(spec, &params.leaf(id).detach(), mesh)?))
     };
     let tensors = adapters(params).map(whole).collect::<Result<Vec<_>, NativeError>>().map_err(WeightsError::from)?;
-    folder.map_or(Ok(Vec::new()), |folder| write_adapter(params, &tensors, file, folder))
+    to.map_or(Ok(Vec::new()), |to| write_adapter(params, &tensors, file, to))
 }
 
 fn write_adapter(
     params: &ParamStore,
     tensors: &[(String, Tensor)],
     file: &AdapterFile,
-    folder: &Path,
+    to: Target<'_>,
 ) -> Result<Vec<SavedFile>, AdapterError> {
     let AdapterFile { config, base_model, prefix } = file;
     let paths = |stacked: bool| {
@@ -247,13 +251,12 @@ fn write_adapter(
         "init_lora_weights": true,
         "modules_to_save": null,
     });
-    let path = folder.join(format!("{prefix}{CONFIG}"));
     let text = serde_json::to_string_pretty(&json).expect("JSON of plain values");
-    std::fs::write(&path, text).map_err(|source| AdapterError::Io { path, source })?;
-    let mut file = write_tensor_file(tensors, &[("format", "pt")], folder, &format!("{prefix}{TENSORS}"))?;
+    let config = write_plain_file(text.as_bytes(), to, &format!("{prefix}{CONFIG}"))?;
+    let mut file = write_tensor_file(tensors, &[("format", "pt")], to, &format!("{prefix}{TENSORS}"))?;
     // They are not the model's: the model's index does not list them.
     file.tensors.clear();
-    Ok(vec![file])
+    Ok(vec![config, file])
 }
 
 /// Fills the adapters of `params` from `folder`. All or nothing.

@@ -120,6 +120,17 @@ impl Pool {
         &self.params
     }
 
+    /// The tensors that only [`Pool::commit`], and a pool whose members come and go, change: of those that a
+    /// checkpoint is made from.
+    pub fn lasting(&self) -> Vec<Tensor> {
+        let state = self
+            .optimizer
+            .iter()
+            .flat_map(|optimizer| [Some(&optimizer.exp_avg), Some(&optimizer.exp_avg_sq), optimizer.master.as_ref()]);
+        let state = state.flatten().map(Tensor::shallow_clone);
+        [self.params.flat().detach()].into_iter().chain(state).collect()
+    }
+
     pub fn is_trained(&self) -> bool {
         self.optimizer.is_some()
     }
@@ -185,6 +196,13 @@ impl Pool {
         }
         self.abort();
         Ok(())
+    }
+
+    /// Makes the step's gradients not finite, for tests of what follows.
+    pub fn poison(&mut self) {
+        for grad in self.grads.values() {
+            let _ = grad.flat().narrow(0, 0, 1).fill_(f64::NAN);
+        }
     }
 
     /// Forgets the step's gradients.

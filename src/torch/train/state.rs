@@ -6,7 +6,7 @@
 
 use super::adamw::AdamW;
 use super::hf::{
-    Dtype, Entry, Shards, TensorFile, TensorFileError, WeightsError, Writer, load_weights, order, save_weights,
+    Dtype, Entry, Shards, Target, TensorFile, TensorFileError, WeightsError, load_weights, save_weights,
     save_weights_among, write_among, writer_of,
 };
 use super::peft::{AdapterError, AdapterFile, has_adapter, save_adapter, save_adapter_among};
@@ -44,26 +44,44 @@ pub enum Export {
     Adapter(Option<AdapterFile>),
 }
 
+impl StateError {
+    /// The disk's fault: the pool is as it was, and training may go on.
+    pub fn is_of_disk(&self) -> bool {
+        match self {
+            Self::Weights(error) | Self::Adapter(AdapterError::Weights(error)) => {
+                matches!(error, WeightsError::Write { .. })
+            }
+            _ => false,
+        }
+    }
+}
+
 /// Writes the pool's weights or adapters as `export` says and its state as `optimizer-POOL.safetensors`, with a number
 /// behind for later stages of a pipeline. The first replica writes, since all are equal; where they share something out,
 /// every one has to call this.
 ///
 /// # Errors
 /// A file cannot be written, or a replica is gone.
-pub fn save_state(pool: &Pool, folder: &Path, export: &Export, pool_name: &str) -> Result<Vec<SavedFile>, StateError> {
+pub fn save_state<'a>(
+    pool: &Pool,
+    to: impl Into<Target<'a>>,
+    export: &Export,
+    pool_name: &str,
+) -> Result<Vec<SavedFile>, StateError> {
+    let to = to.into();
     if let Some(mesh) = pool.mesh() {
-        return save_parts(pool, mesh, folder, export, pool_name);
+        return save_parts(pool, mesh, to, export, pool_name);
     }
     let (params, writes) = (pool.params(), pool.rank() == 0);
     if !writes && params.sharding().is_none() {
         return Ok(Vec::new());
     }
-    let mut files = pool.with_whole(|| match export {
-        Export::Weights(shards) if writes => Ok(save_weights(params, folder, shards)?),
-        Export::Adapter(Some(file)) if writes => Ok(save_adapter(params, file, folder)?),
+    let files = pool.with_whole(|| match export {
+        Export::Weights(shards) if writes => Ok(save_weights(params, to, shards)?),
+        Export::Adapter(Some(file)) if writes => Ok(save_adapter(params, file, to)?),
         _ => Ok::<_, StateError>(Vec::new()),
-    })??;
-    let Some(optimizer) = pool.optimizer() else { return Ok(files) };
+    })?;
+    let Some(optimizer) = pool.optimizer() else { return files };
     let values = pool.own_values();
     let mut state: Vec<(ParamId, &Tensor)> = Vec::new();
     let mut entries = Vec::new();
@@ -78,16 +96,15 @@ pub fn save_state(pool: &Pool, folder: &Path, export: &Export, pool_name: &str) 
     }
     let num_steps = optimizer.num_steps.to_string();
     let (notes, name) = ([("num_steps", &*num_steps)], file_name(pool_name, pool.part()));
-    let mut writer = writes.then(|| Writer::create(&entries, &notes, folder, &name)).transpose()?;
-    for index in order(&entries) {
+    let mut tensor = |index: usize| {
         let (id, flat) = state[index];
-        let tensor = pool.gather_state(id, flat)?;
-        writer.as_mut().map_or(Ok(()), |writer| writer.write_tensor(&tensor))?;
-    }
-    if let Some(writer) = writer {
-        // They are not the model's: the model's index does not list them.
-        files.push(SavedFile { tensors: Vec::new(), ..writer.finish()? });
-    }
+        pool.gather_state(id, flat)
+    };
+    // A rank that could not write goes on to give its parts: others would wait for them.
+    let file = write_among(&entries, &notes, writes.then_some((to, name)), &mut tensor)?;
+    let mut files = files?;
+    // They are not the model's: the model's index does not list them.
+    files.extend(file.map(|file| SavedFile { tensors: Vec::new(), ..file }));
     Ok(files)
 }
 
@@ -95,7 +112,7 @@ pub fn save_state(pool: &Pool, folder: &Path, export: &Export, pool_name: &str) 
 fn save_parts(
     pool: &Pool,
     mesh: &Mesh,
-    folder: &Path,
+    to: Target<'_>,
     export: &Export,
     pool_name: &str,
 ) -> Result<Vec<SavedFile>, StateError> {
@@ -103,14 +120,14 @@ fn save_parts(
     if rank.is_none() && params.sharding().is_none() {
         return Ok(Vec::new());
     }
-    let mut files = pool.with_whole(|| match export {
-        Export::Weights(shards) => Ok(save_weights_among(params, mesh, folder, shards)?),
+    let files = pool.with_whole(|| match export {
+        Export::Weights(shards) => Ok(save_weights_among(params, mesh, to, shards)?),
         Export::Adapter(Some(file)) if rank.is_some() => {
-            Ok(save_adapter_among(params, mesh, file, (rank == Some(0)).then_some(folder))?)
+            Ok(save_adapter_among(params, mesh, file, (rank == Some(0)).then_some(to))?)
         }
         Export::Adapter(_) => Ok::<_, StateError>(Vec::new()),
-    })??;
-    let Some(optimizer) = pool.optimizer() else { return Ok(files) };
+    })?;
+    let Some(optimizer) = pool.optimizer() else { return files };
     let values = has_adapter(params).then(|| pool.own_values());
     let (mut entries, mut state) = (Vec::new(), Vec::new());
     for id in params.trained_ids().filter(|id| !params.spec(*id).is_copy) {
@@ -123,13 +140,14 @@ fn save_parts(
         }
     }
     let num_steps = optimizer.num_steps.to_string();
-    let target = (rank == Some(0)).then(|| (folder, file_name(pool_name, pool.part())));
+    let target = (rank == Some(0)).then(|| (to, file_name(pool_name, pool.part())));
     let mut tensor = |index: usize| {
         let (id, flat) = state[index];
         let part = pool.gather_state(id, flat)?;
         if rank.is_some() { gather_whole(params.spec(id), &part, mesh) } else { Ok(part) }
     };
     let file = write_among(&entries, &[("num_steps", &num_steps)], target, &mut tensor)?;
+    let mut files = files?;
     // They are not the model's: the model's index does not list them.
     files.extend(file.map(|file| SavedFile { tensors: Vec::new(), ..file }));
     Ok(files)

@@ -86,6 +86,16 @@ pub struct Checkpoint {
     /// How many of the newest checkpoints are kept.
     #[schemars(range(min = 1))]
     pub keep_last: usize,
+    /// Write while the next steps are computed, from a copy in memory of what is saved; else steps wait until it is
+    /// written, and no copy is needed.
+    #[serde(rename = "async")]
+    pub in_background: bool,
+    /// A checkpoint that cannot be written is tried again, and the run ends when so many in a row have failed.
+    #[schemars(range(min = 1))]
+    pub max_failures: usize,
+    /// With `--processes`: keep a checkpoint in memory every so many steps, from which the run begins again after a
+    /// process has died; 0: never.
+    pub snapshot_every: u64,
     /// With `lora`: write the model's weights with the adapters added, so that a checkpoint is a plain model; else the
     /// adapters alone, in PEFT's layout.
     pub merge_lora: bool,
@@ -196,7 +206,15 @@ impl RunConfig {
 
 impl Default for Checkpoint {
     fn default() -> Self {
-        Self { dir: "${run.dir}/checkpoints".into(), every_steps: 0, keep_last: 3, merge_lora: false }
+        Self {
+            dir: "${run.dir}/checkpoints".into(),
+            every_steps: 0,
+            keep_last: 3,
+            in_background: true,
+            max_failures: 5,
+            snapshot_every: 0,
+            merge_lora: false,
+        }
     }
 }
 

@@ -18,6 +18,7 @@ pub(super) struct Drain {
 struct Cause {
     text: String,
     is_loss: bool,
+    is_numeric: bool,
     /// The peer whose end is the deeper cause.
     lost: Option<ActorId>,
 }
@@ -43,14 +44,21 @@ impl Drain {
     /// Takes note of a failure, which ends the run. One that comes later may be a consequence: it counts only where
     /// the first one points to it.
     pub fn fail(&mut self, actor: ActorId, text: String, lost: Option<ActorId>) {
-        self.failures.entry(actor).or_insert(Cause { text, is_loss: false, lost });
+        self.failures.entry(actor).or_insert(Cause { text, is_loss: false, is_numeric: false, lost });
         self.result.get_or_insert(Err(actor));
+    }
+
+    /// Ends the run for numbers that are not finite.
+    pub fn fail_numbers(&mut self, text: String) {
+        let cause = Cause { text, is_loss: false, is_numeric: true, lost: None };
+        self.failures.entry(ActorId::SCHEDULER).or_insert(cause);
+        self.result.get_or_insert(Err(ActorId::SCHEDULER));
     }
 
     /// Takes note of an actor that has ended without a word.
     pub fn lose(&mut self, actor: ActorId, text: String) {
         self.end(actor);
-        self.failures.entry(actor).or_insert(Cause { text, is_loss: true, lost: None });
+        self.failures.entry(actor).or_insert(Cause { text, is_loss: true, is_numeric: false, lost: None });
         self.result.get_or_insert(Err(actor));
     }
 
@@ -81,8 +89,8 @@ impl Drain {
         {
             actor = lost;
         }
-        let Cause { text, is_loss, .. } = &self.failures[&actor];
-        Failure { actor, cause: text.clone(), is_loss: *is_loss }
+        let Cause { text, is_loss, is_numeric, .. } = &self.failures[&actor];
+        Failure { actor, cause: text.clone(), is_loss: *is_loss, is_numeric: *is_numeric }
     }
 }
 

@@ -116,6 +116,22 @@ impl Intake {
         Some(window)
     }
 
+    /// Asks for positions once more that were taken before; ascending. Their answers wait for [`Intake::take_again`].
+    pub fn again(&mut self, positions: Vec<SampleId>) -> Window {
+        let window = Window::Again(positions);
+        self.unanswered.iter_mut().for_each(|windows| windows.push_back(window.clone()));
+        window
+    }
+
+    /// Whether all of these are good, once they are answered.
+    pub fn take_again(&mut self, positions: &[SampleId]) -> Option<bool> {
+        if !positions.iter().all(|position| self.again.contains_key(&position.0)) {
+            return None;
+        }
+        let answers = positions.iter().map(|position| self.again.remove(&position.0));
+        Some(answers.filter(|answer| !matches!(answer, Some(Ok(_)))).count() == 0)
+    }
+
     /// Takes the answer of data actor `index` to its oldest window.
     ///
     /// # Errors

@@ -1,7 +1,9 @@
 //! What goes into a coordinator and what comes out.
 
-use super::{FittedCosts, Ledger, SchedulerState, StepBalance};
-use crate::message::{ActorId, BadSample, Command, Epoch, Event, RoutingReport, SavedFile, StepId, Timings};
+use super::{FailedSave, FittedCosts, Ledger, NonFinite, SchedulerState, StepBalance};
+use crate::message::{
+    ActorId, BadSample, Command, Epoch, Event, RoutingReport, SampleId, SaveTo, SavedFile, StepId, Timings,
+};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -18,10 +20,14 @@ pub enum Input {
     GraceOver(Epoch),
     /// Finish the step in progress, save and stop. A second one stops at once.
     StopRequested,
+    /// Save after the next step, and go on.
+    SaveRequested,
     /// Answer to [`Output::Publish`].
-    Published(StepId),
+    Published(StepId, SaveTo),
     /// A checkpoint folder could not be made or published.
-    PublishFailed(StepId, String),
+    PublishFailed(StepId, SaveTo, String),
+    /// Answer to [`Output::SaveFailed`] of one that is to be tried again, when it is time.
+    RetrySave,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -37,9 +43,13 @@ pub enum Output {
     /// Samples that were skipped, in the order of their positions.
     Bad(Vec<BadSample>),
     /// Make this folder, empty, before what follows is sent.
-    Prepare(StepId, PathBuf),
+    Prepare(StepId, SaveTo, PathBuf),
     /// All engines have written their files.
     Publish(CheckpointDraft),
+    /// A checkpoint could not be written. The run goes on.
+    SaveFailed(FailedSave),
+    /// Why the run is about to end: steps are not finite.
+    NonFinite(NonFinite),
     /// Every actor has ended. Nothing follows.
     Finished(Result<Outcome, Failure>),
 }
@@ -74,6 +84,8 @@ pub struct StepSummary {
     pub num_packs: usize,
     /// False: loss or gradient was not finite and the parameters are as before.
     pub applied: bool,
+    /// What was skipped, where it was not applied.
+    pub skipped: Vec<SampleId>,
     /// Of every encoder and foundation engine, in that order.
     pub timings: Vec<(ActorId, Timings)>,
     pub balance: StepBalance,
@@ -88,6 +100,7 @@ pub struct StepSummary {
 pub struct CheckpointDraft {
     /// The last step that is in it: a resumed run begins with the one after.
     pub step: StepId,
+    pub to: SaveTo,
     /// The folder that the files are in, to be renamed.
     pub dir: PathBuf,
     /// What a resumed run's scheduler begins with.
@@ -110,6 +123,8 @@ pub struct Failure {
     pub cause: String,
     /// The actor was lost, by no fault of the run that is known: beginning again at the last checkpoint may go well.
     pub is_loss: bool,
+    /// Numbers are not finite: beginning again would come to the same.
+    pub is_numeric: bool,
 }
 
 impl fmt::Display for Failure {

@@ -4,16 +4,20 @@ use super::costs::Costs;
 use super::drain::Drain;
 use super::encoders::Encoders;
 use super::intake::Intake;
+use super::probe::Probe;
 use super::save::Saves;
 use super::step::InFlight;
 use super::{CoordinatorSpec, Input, Outcome, Output, PoolChange, SchedulerState, StepBalance};
-use crate::message::{
-    ActorId, Command, Epoch, Event, Regroup, Role, SampleId, SavedFile, StepId, StepPlan, StepReport,
-};
+use crate::message::{ActorId, Command, Epoch, Event, Regroup, Role, SampleId, SaveTo, StepId, StepPlan, StepReport};
 use crate::schedule::plan::check_credits;
 use crate::schedule::{Batch, PlanError, PlanSpec, plan_step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+#[path = "probing.rs"]
+mod probing;
+#[path = "saving.rs"]
+mod saving;
 
 /// What makes a step's plan of its batch and cursor: [`plan_step`], or what has the same plans already.
 pub type Planner = Box<dyn FnMut(&PlanSpec, StepId, Batch, SampleId) -> Result<StepPlan, PlanError> + Send>;
@@ -40,11 +44,14 @@ pub struct Coordinator {
     stop_requested: bool,
     in_flight: BTreeMap<StepId, InFlight>,
     num_skipped_in_row: usize,
+    /// Too many were skipped: what follows looks for the cause.
+    probe: Option<Probe>,
+    /// The last step that was applied in this run, and where the stream stood.
+    good: Option<(StepId, SchedulerState)>,
     /// Where the stream stands after the last applied step; what is fitted lies beside.
     stream: SchedulerState,
     last_planned: Option<SampleId>,
     saves: Saves,
-    last_saved: Option<StepId>,
     drain: Drain,
     finished: bool,
     out: Vec<Output>,
@@ -75,10 +82,11 @@ impl Coordinator {
             stop_requested: false,
             in_flight: BTreeMap::new(),
             num_skipped_in_row: 0,
+            probe: None,
+            good: None,
             stream: spec.state.clone(),
             last_planned: None,
-            saves: Saves::default(),
-            last_saved: None,
+            saves: Saves::new(spec.max_save_failures),
             drain: Drain::new(spec.pools.actors()),
             finished: false,
             out: Vec::new(),
@@ -143,12 +151,21 @@ impl Coordinator {
             }
             Input::GraceOver(_) => Ok(()),
             Input::StopRequested => self.stop(),
-            Input::Published(step) => {
-                self.saves.published(step);
+            Input::SaveRequested => {
+                self.saves.want();
                 Ok(())
             }
-            Input::PublishFailed(step, error) => {
-                Err((ActorId::SCHEDULER, format!("checkpoint after step {step}: {error}")))
+            Input::Published(step, to) => {
+                self.saves.published((step, to));
+                Ok(())
+            }
+            Input::PublishFailed(step, to, error) => {
+                let ended = self.saves.unpublished((step, to), error);
+                self.save_ended(ended)
+            }
+            Input::RetrySave => {
+                self.saves.retry();
+                Ok(())
             }
         }
     }
@@ -185,7 +202,9 @@ impl Coordinator {
                 Ok(())
             }
             Event::Lost { peer, reason } => self.lost_by(actor, peer, reason),
-            Event::Saved { step, files } if actor.role == Role::Encoder => self.saved(actor, step, files),
+            event @ (Event::Saved { .. } | Event::SaveFailed { .. }) if computes || actor.role == Role::Encoder => {
+                self.saved(actor, event)
+            }
             // One that is let go ends what it had begun.
             Event::Applied { .. } if actor.role == Role::Encoder && !is_member => {
                 if self.in_flight.get_mut(&self.current).is_some_and(|in_flight| in_flight.lose(actor)) {
@@ -212,7 +231,6 @@ impl Coordinator {
             }
             Event::Reduced(report) if computes => self.reduced(actor, report),
             Event::Applied { step } if computes => self.applied(actor, step),
-            Event::Saved { step, files } if computes => self.saved(actor, step, files),
             event => Err((actor, format!("said {event:?} out of turn"))),
         }
     }
@@ -238,6 +256,9 @@ impl Coordinator {
         let in_flight = self.in_flight.remove(&self.current).expect("the current step is in flight");
         let summary = in_flight.summary(self.spec.pools, self.stream.ledger, self.costs.fitted());
         self.stream = in_flight.state(summary.ledger, summary.costs.clone());
+        if summary.applied {
+            self.good = Some((self.current, self.stream.clone()));
+        }
         self.out.push(Output::Step(Box::new(summary)));
         self.current.0 += 1;
     }
@@ -263,11 +284,11 @@ impl Coordinator {
             self.close_step();
         }
         let writer = self.encoders.members().first().map(|&index| ActorId::encoder(index));
-        let (again, drafts) = self.saves.lose(actor, writer);
-        self.out.extend(drafts.into_iter().map(Output::Publish));
+        let (again, ended) = self.saves.lose(actor, writer, self.newest());
+        ended.into_iter().try_for_each(|ended| self.save_ended(Some(ended)))?;
         // After the epoch's beginning, by which the writer knows that it is the first.
         self.advance_epoch()?;
-        let again = again.into_iter().map(|(step, dir)| (writer, Command::Save { step, dir }));
+        let again = again.into_iter().map(|(step, to, dir)| (writer, Command::Save { step, to, dir }));
         self.out.extend(again.filter_map(|(writer, save)| Some(Output::Send(writer?, save))));
         Ok(())
     }
@@ -344,12 +365,6 @@ impl Coordinator {
         Ok(())
     }
 
-    fn saved(&mut self, actor: ActorId, step: StepId, files: Vec<SavedFile>) -> Result<(), Broken> {
-        let draft = self.saves.saved(step, actor, files).map_err(|error| (actor, error))?;
-        self.out.extend(draft.map(Output::Publish));
-        Ok(())
-    }
-
     fn stop(&mut self) -> Result<(), Broken> {
         if self.drain.has_begun() {
             return Ok(());
@@ -358,9 +373,12 @@ impl Coordinator {
             return Err((ActorId::SCHEDULER, "stopped at once, on a second request; no checkpoint was written".into()));
         }
         self.stop_requested = true;
+        if self.is_probing() {
+            return Ok(());
+        }
         // After a step that is decided but not saved, its successor may have begun on the engines: that is in progress.
         let decided = self.in_flight.get(&self.current).is_some_and(InFlight::is_decided);
-        let saved = self.last_saved == Some(self.current);
+        let saved = self.saves.has(self.current);
         let in_progress = self.current.0 + u64::from(decided && !saved);
         let is_planned = self.next_plan.0 > in_progress;
         self.end = self.end.min(StepId(in_progress + u64::from(is_planned)));
@@ -399,6 +417,9 @@ impl Coordinator {
     }
 
     fn plan(&mut self) -> Result<(), Broken> {
+        if self.is_probing() && !self.wants_another() {
+            return self.probe_on();
+        }
         let num_workers = self.encoders.workers().len() as u32;
         if self.encoders.is_elastic() && num_workers > 0 {
             self.spec.plan.encoder_replicas = num_workers;
@@ -406,7 +427,11 @@ impl Coordinator {
                 self.spec.plan.num_lanes = num_workers;
             }
         }
-        while self.next_plan < self.end && self.next_plan.0 <= self.current.0 + self.spec.prefetch_steps as u64 {
+        let may_plan = |this: &Self| !this.is_probing() || this.wants_another();
+        while may_plan(self)
+            && self.next_plan < self.end
+            && self.next_plan.0 <= self.current.0 + self.spec.prefetch_steps as u64
+        {
             let Some(batch) = self.intake.next_batch() else { break };
             let step = self.next_plan;
             if let Batch::Samples(samples) = &batch.batch {
@@ -430,6 +455,9 @@ impl Coordinator {
     }
 
     fn read(&mut self) {
+        if self.is_probing() && !self.wants_another() {
+            return;
+        }
         let to_plan = self.end.0.saturating_sub(self.next_plan.0);
         let num_batches = to_plan.min(self.spec.prefetch_steps as u64 + 1) as usize;
         while let Some(window) = self.intake.request(num_batches) {
@@ -462,7 +490,9 @@ impl Coordinator {
         }
         let engines = self.compute_actors();
         let Some(in_flight) = self.in_flight.get_mut(&step) else { return Ok(()) };
-        let Some(decision) = in_flight.decide(&engines, self.spec.pools, self.spec.clip_grad) else { return Ok(()) };
+        let drops = self.probe.is_some();
+        let decision = in_flight.decide(&engines, self.spec.pools, self.spec.clip_grad, drops);
+        let Some(decision) = decision else { return Ok(()) };
         self.encoders.decided();
         self.costs.observe(&self.spec.plan, &in_flight.plan, &in_flight.timings());
         self.costs.apply(&mut self.spec.plan);
@@ -472,55 +502,50 @@ impl Coordinator {
                 self.send_to_compute(&Command::Commit(commit));
             }
             None => {
-                self.num_skipped_in_row += 1;
-                if self.num_skipped_in_row > self.spec.max_nonfinite {
-                    let samples = in_flight.samples();
-                    let cause = format!(
-                        "step {step}: loss {} and gradient norm {} are not both finite; {} steps in a row, more than \
-                         `train.on_nonfinite.max_consecutive` = {}; samples {:?}",
-                        decision.loss,
-                        decision.grad_norm,
-                        self.num_skipped_in_row,
-                        self.spec.max_nonfinite,
-                        samples.iter().map(|sample| sample.0).collect::<Vec<_>>(),
-                    );
-                    return Err((ActorId::SCHEDULER, cause));
+                let (loss, grad_norm) = (decision.loss, decision.grad_norm);
+                match &mut self.probe {
+                    Some(probe) => probe.computed(step, loss, grad_norm),
+                    None => self.num_skipped_in_row += 1,
+                }
+                if self.probe.is_none() && self.num_skipped_in_row > self.spec.max_nonfinite {
+                    let batch = in_flight.batch(self.spec.look_ahead.is_some());
+                    self.probe = Some(Probe::new(step, batch, (loss, grad_norm), self.num_skipped_in_row));
                 }
                 self.send_to_compute(&Command::Abort { step });
             }
         }
+        if self.is_probing() {
+            return Ok(());
+        }
         let every = self.spec.checkpoint_every;
         let done = step.0 + 1;
-        if done == self.end.0 || (every > 0 && done.is_multiple_of(every)) {
+        let in_memory =
+            self.spec.snapshots.as_ref().is_some_and(|(_, every)| done.is_multiple_of(*every) && done < self.end.0);
+        let on_disk = done == self.end.0 || (every > 0 && done.is_multiple_of(every)) || self.saves.is_wanted();
+        for to in
+            [(in_memory, SaveTo::Memory), (on_disk, SaveTo::Disk)].into_iter().filter_map(|(is, to)| is.then_some(to))
+        {
             let in_flight = &self.in_flight[&step];
             let state = in_flight.state(in_flight.ledger(self.stream.ledger), self.costs.fitted());
-            self.save(step, state);
+            self.save(step, to, state);
         }
         Ok(())
     }
 
-    fn save(&mut self, step: StepId, state: SchedulerState) {
-        let awaited = self.compute_actors();
-        let writer = self.encoders.members().first().map(|&index| ActorId::encoder(index));
-        let dir = self.saves.begin(step, state, &self.spec.checkpoint_dir, awaited, writer);
-        self.out.push(Output::Prepare(step, dir.clone()));
-        self.send_to_compute(&Command::Save { step, dir });
-        self.last_saved = Some(step);
-    }
-
     /// Ends the run after its last step, once that is saved and published.
     fn finish(&mut self) {
-        if self.current < self.end {
+        if self.current < self.end || self.is_probing() {
             return;
         }
         // Stopped while the engines had nothing to do: what they have is the last step's.
         if let Some(last) = self.current.0.checked_sub(1).map(StepId)
             && self.current > self.spec.first_step
-            && self.last_saved != Some(last)
+            && !self.saves.has(last)
+            && !self.saves.waits()
         {
-            self.save(last, self.stream.clone());
+            self.save(last, SaveTo::Disk, self.stream.clone());
         }
-        if self.saves.is_empty() {
+        if self.saves.is_empty() && !self.saves.waits() {
             self.drain.begin(if self.current.0 < self.spec.steps { Outcome::Preempted } else { Outcome::Completed });
         }
     }

@@ -8,14 +8,17 @@
 //! 4. When every encoder and foundation engine has reduced a step, it is committed, or aborted where loss or gradient
 //!    is not finite. When all have applied that, the next step is decided.
 //!    Where costs are fitted, the step's times change what the next plan goes by.
-//! 5. `Save` follows `Commit` on the same queues, so every engine writes the same version. When all have written, the
-//!    checkpoint is published.
+//! 5. `Save` follows `Commit` on the same queues, so every engine writes the same version. Engines write while the next
+//!    steps go on. When all have written, the checkpoint is published; the end of the run waits for that. One that
+//!    fails is tried again with a later step, when the caller says that it is time.
 //! 6. An encoder that dies, hangs, joins or is let go begins an epoch: the units of the steps in flight that were those
 //!    of who has left are given to who is left, and nothing else of a plan changes. What is done stays done: foundations
 //!    keep the gradients that they have returned until the step is decided, and return them again.
 //! 7. Encoders reduce when all of them have finished, so that who dies before keeps nobody waiting in a collective. A
 //!    reduction that fails is tried again in another epoch. Once a step is decided, the survivors apply it.
-//! 8. After the last step and the last publication, or after the first failure, everyone is stopped and waited for.
+//! 8. Too many steps in a row that are not finite end the run: what is planned ahead is computed and dropped, the last batch
+//!    is read and computed once more, and the last good state is saved. That tells data from machines ([`Verdict`]).
+//! 9. After the last step and the last publication, or after the first failure, everyone is stopped and waited for.
 //!
 //! Invariants, checked in release builds too: at most one `Reduced` and one `Applied` per engine and step (else that
 //! engine has failed); words of an older epoch, and of who is no member, are not heard; steps are decided one by one without a gap; a sample is planned once; a finished run says nothing.
@@ -28,6 +31,7 @@ mod intake;
 mod io;
 mod ledger;
 mod machine;
+mod probe;
 mod save;
 mod spec;
 mod state;
@@ -38,5 +42,7 @@ pub use costs::{Imbalance, StepBalance};
 pub use io::{CheckpointDraft, Failure, Input, Outcome, Output, PoolChange, StepSummary};
 pub use ledger::Ledger;
 pub use machine::{Coordinator, Planner};
+pub use probe::{NonFinite, Verdict};
+pub use save::FailedSave;
 pub use spec::{CoordinatorSpec, PoolSizes};
 pub use state::{FittedCosts, SchedulerState};

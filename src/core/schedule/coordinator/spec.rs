@@ -90,6 +90,10 @@ pub struct CoordinatorSpec {
     pub checkpoint_dir: PathBuf,
     /// 0: only at the end.
     pub checkpoint_every: u64,
+    /// The run ends when so many checkpoints in a row could not be written.
+    pub max_save_failures: usize,
+    /// Folder in memory for checkpoints every so many steps, to begin again from; `None`: there are none.
+    pub snapshots: Option<(PathBuf, u64)>,
     /// Encoders may come and go while the run goes on.
     pub elastic: bool,
     /// The number of lanes is the plan's, whatever the number of encoders.
@@ -118,6 +122,8 @@ impl CoordinatorSpec {
             bad_samples: config.data.on_bad_sample,
             checkpoint_dir: config.checkpoint.dir.clone(),
             checkpoint_every: config.checkpoint.every_steps,
+            max_save_failures: config.checkpoint.max_failures,
+            snapshots: None,
             elastic: config.pools.encoder.is_elastic(),
             fixed_lanes: config.run.deterministic,
             encoder_trained: !(config.model.image_encoder.is_frozen() && config.model.image_projector.is_frozen()),

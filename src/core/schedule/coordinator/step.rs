@@ -2,7 +2,8 @@
 
 use super::{FittedCosts, Ledger, PoolSizes, SchedulerState, StepBalance, StepSummary};
 use crate::message::{ActorId, Commit, ExpertLoads, Role, RoutingReport, SampleId, StepPlan, StepReport, Timings};
-use crate::message::{Unit, UnitId};
+use crate::message::{SampleMeta, Unit, UnitId};
+use crate::schedule::Batch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -107,8 +108,9 @@ impl InFlight {
     /// Decides once all engines have reported; `None` before, and afterwards.
     ///
     /// The loss is the sum over foundation replicas in their order. Replicas of a pool report the same norm; the
-    /// pool's first one counts. `engines`: those that take part, encoders in the order of their ranks.
-    pub fn decide(&mut self, engines: &[ActorId], pools: PoolSizes, clip_grad: f64) -> Option<Decision> {
+    /// pool's first one counts. `engines`: those that take part, encoders in the order of their ranks. With `drops` it is
+    /// skipped in any case.
+    pub fn decide(&mut self, engines: &[ActorId], pools: PoolSizes, clip_grad: f64, drops: bool) -> Option<Decision> {
         if self.decision.is_some() || !engines.iter().all(|engine| self.reports.contains_key(engine)) {
             return None;
         }
@@ -120,7 +122,7 @@ impl InFlight {
             .filter_map(|actor| Some(self.reports.get(actor)?.grad_square_sum))
             .sum::<f64>();
         let grad_norm = squares.sqrt();
-        let commit = (loss.is_finite() && grad_norm.is_finite()).then(|| Commit {
+        let commit = (!drops && loss.is_finite() && grad_norm.is_finite()).then(|| Commit {
             step: self.plan.step,
             clip_scale: if clip_grad > 0.0 { (clip_grad / (grad_norm + 1e-6)).min(1.0) } else { 1.0 },
             learning_rate: self.plan.learning_rate,
@@ -144,6 +146,17 @@ impl InFlight {
     /// Who is gone needs not apply what was decided; true if all others have.
     pub fn lose(&mut self, actor: ActorId) -> bool {
         self.awaited.remove(&actor) && self.awaited.is_empty()
+    }
+
+    /// What it was planned from: samples, or packs of a packed stream.
+    pub fn batch(&self, is_packed: bool) -> Batch {
+        let packs = self.plan.packs.iter().map(|pack| pack.samples.clone());
+        if is_packed {
+            return Batch::Packs(packs.collect());
+        }
+        let mut samples: Vec<SampleMeta> = packs.flatten().collect();
+        samples.sort_unstable_by_key(|sample| sample.id);
+        Batch::Samples(samples)
     }
 
     pub fn samples(&self) -> Vec<SampleId> {
@@ -203,6 +216,7 @@ impl InFlight {
             num_items: self.plan.num_items(),
             num_packs: self.plan.packs.len(),
             applied: commit.is_some(),
+            skipped: if commit.is_some() { Vec::new() } else { self.samples() },
             timings,
             balance,
             ledger: self.ledger(before),

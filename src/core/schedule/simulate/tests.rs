@@ -39,6 +39,8 @@ fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: usize) -> S
         bad_samples: BadSamples { max_fraction: 0.5, max_consecutive: 20 },
         checkpoint_dir: "checkpoints".into(),
         checkpoint_every: 0,
+        max_save_failures: 5,
+        snapshots: None,
         elastic: false,
         fixed_lanes: true,
         encoder_trained: true,

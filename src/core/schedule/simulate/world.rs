@@ -257,10 +257,15 @@ impl<'a> World<'a> {
                     self.ledger.step(self.spec, &summary, &step, now, &self.ranks, self.edges.waited);
                     self.first_step = summary.step.0 + 1;
                 }
-                Output::Publish(draft) => self.coordinate(Input::Published(draft.step), outputs),
+                Output::Publish(draft) => self.coordinate(Input::Published(draft.step, draft.to), outputs),
                 Output::Finished(Ok(_)) => self.finished = true,
                 Output::Finished(Err(failure)) => self.failure = Some(SimError::Run(failure)),
-                Output::Prepare(..) | Output::Bad(_) | Output::Pool(_) | Output::Evict(_) | Output::Paused(_) => {}
+                Output::Prepare(..)
+                | Output::Bad(_)
+                | Output::Pool(_)
+                | Output::Evict(_)
+                | Output::Paused(_)
+                | Output::SaveFailed(_) | Output::NonFinite(_) => {}
             }
         }
     }
@@ -287,7 +292,7 @@ impl<'a> World<'a> {
                     self.choose(rank);
                 }
             }
-            Command::Save { step, .. } => self.tell(actor, Event::Saved { step, files: Vec::new() }),
+            Command::Save { step, to, .. } => self.tell(actor, Event::Saved { step, to, files: Vec::new() }),
             Command::ReadAgain { .. } => unreachable!("a simulated run holds nothing back from an earlier one"),
             Command::Regroup(_) | Command::Reduce { .. } | Command::Connect { .. } => {
                 unreachable!("nobody dies in a simulated run, and its pools reduce by themselves")

@@ -3,7 +3,7 @@
 
 use super::dtype::Dtype;
 use super::error::WeightsError;
-use super::save::{Entry, Shards, Writer, deal, order};
+use super::save::{Entry, Shards, Target, Writer, deal, order};
 use crate::comm::Mesh;
 use crate::native::NativeError;
 use crate::nn::{ParamId, ParamStore, Piece};
@@ -11,7 +11,6 @@ use crate::train::peft::merged;
 use crate::train::shares::gather_piece;
 use loongforge_core::message::SavedFile;
 use std::collections::BTreeMap;
-use std::path::Path;
 use tch::Tensor;
 
 /// This rank among those that hold the parts of one copy of the parameters, and how many they are; `None` of a rank with
@@ -29,7 +28,7 @@ pub(crate) fn writer_of(mesh: &Mesh) -> Option<(usize, usize)> {
 pub fn save_weights_among(
     params: &ParamStore,
     mesh: &Mesh,
-    folder: &Path,
+    to: Target<'_>,
     shards: &Shards,
 ) -> Result<Vec<SavedFile>, WeightsError> {
     let Some((rank, ranks)) = writer_of(mesh) else { return Ok(Vec::new()) };
@@ -63,23 +62,23 @@ pub fn save_weights_among(
             gather_piece(params.spec(id), piece, value, mesh)
         };
         let writes = index % ranks == rank;
-        let target = writes.then(|| (folder, shards.name(index)));
+        let target = writes.then(|| (to, shards.name(index)));
         saved.extend(write_among(entries, &[("format", "pt")], target, &mut tensor)?);
     }
     Ok(saved)
 }
 
-/// Writes a file, where this rank has a folder and name for it, of tensors that all ranks make together.
+/// Writes a file, where this rank has a place and name for it, of tensors that all ranks make together.
 ///
 /// # Errors
 /// As [`save_weights_among`].
 pub(crate) fn write_among(
     entries: &[Entry],
     notes: &[(&str, &str)],
-    target: Option<(&Path, String)>,
+    target: Option<(Target<'_>, String)>,
     tensor: &mut dyn FnMut(usize) -> Result<Tensor, NativeError>,
 ) -> Result<Option<SavedFile>, WeightsError> {
-    let writer = target.map(|(folder, name)| Writer::create(entries, notes, folder, &name));
+    let writer = target.map(|(to, name)| Writer::create(entries, notes, to, &name));
     // A rank that cannot write goes on to give its parts: others would wait for them.
     let (mut writer, mut failed) = match writer {
         Some(Ok(writer)) => (Some(writer), None),

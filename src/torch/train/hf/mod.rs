@@ -18,6 +18,7 @@ mod parallel;
 mod pattern;
 mod rewrite;
 mod save;
+mod snapshot;
 mod stored;
 
 #[cfg(test)]
@@ -35,6 +36,7 @@ pub use load::{load_weights, load_weights_from};
 pub use origin::Origin;
 pub use pattern::collapse;
 pub use rewrite::{Rewrite, index_of, rewrite};
-pub(crate) use save::{Entry, Writer, order};
-pub use save::{MAX_SHARD_SIZE, Shards, num_shards, save_weights, shard_name, write_tensor_file};
+pub(crate) use save::{Entry, write_plain_file};
+pub use save::{MAX_SHARD_SIZE, Shards, Target, num_shards, save_weights, shard_name, write_tensor_file};
+pub use snapshot::Snapshot;
 pub use stored::Stored;

@@ -46,7 +46,7 @@ pub fn rewrite(checkpoint: &Checkpoint, out: &Path, how: &Rewrite) -> Result<Vec
     for (index, range) in files.iter().enumerate() {
         let (entries, tensors) = (&entries[range.clone()], &tensors[range.clone()]);
         let name = shard_name(index + 1, files.len());
-        let mut writer = Writer::create(entries, &[("format", "pt")], out, &name)?;
+        let mut writer = Writer::create(entries, &[("format", "pt")], out.into(), &name)?;
         for index in writer.order().to_vec() {
             copy(checkpoint, tensors[index].1, entries[index].dtype, &mut writer)?;
         }
@@ -61,7 +61,7 @@ pub fn rewrite(checkpoint: &Checkpoint, out: &Path, how: &Rewrite) -> Result<Vec
     Ok(saved)
 }
 
-fn copy(checkpoint: &Checkpoint, stored: &Stored, to: Dtype, writer: &mut Writer) -> Result<(), WeightsError> {
+fn copy(checkpoint: &Checkpoint, stored: &Stored, to: Dtype, writer: &mut Writer<'_>) -> Result<(), WeightsError> {
     let kind = to.kind().expect("only types that tensors have are written");
     let Some(&rows) = stored.shape.first() else { return writer.write(bytes(&checkpoint.read(stored, kind)?)) };
     let step = (BLOCK / stored.shape[1..].iter().product::<i64>().max(1)).max(1);

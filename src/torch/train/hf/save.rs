@@ -1,21 +1,39 @@
-//! Tensors into safetensors files: streamed, hashed on the way, durable at the end, in shards named as transformers does.
+//! Tensors into safetensors files: streamed, hashed on the way, durable at the end, in shards named as transformers does;
+//! or the same files kept in memory.
 
 use super::checkpoint::num_bytes;
 use super::dtype::Dtype;
 use super::error::WeightsError;
+use super::snapshot::{Kept, Snapshot};
 use crate::native::bytes;
 use crate::nn::{ParamStore, Piece};
 use crate::train::peft::merged;
 use loongforge_core::message::SavedFile;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tch::{Device, Kind, Tensor};
 
 /// Bytes of weights in one file at most, unless one tensor alone has more: transformers' default was 5 GB for years.
 pub const MAX_SHARD_SIZE: u64 = 5_000_000_000;
+
+/// Where files go.
+#[derive(Clone, Copy)]
+pub enum Target<'a> {
+    /// At once into a folder.
+    Folder(&'a Path),
+    /// Into memory; who has the snapshot writes them. A file has no hash until then.
+    Memory(&'a RefCell<Snapshot>),
+}
+
+impl<'a> From<&'a Path> for Target<'a> {
+    fn from(folder: &'a Path) -> Self {
+        Self::Folder(folder)
+    }
+}
 
 /// Which of a model's files a pool writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,12 +87,17 @@ pub fn num_shards<'a>(pieces: impl Iterator<Item = (&'a Piece, Kind)>, max_size:
     deal(&sizes.into_iter().map(|(_, size)| size).collect::<Vec<_>>(), max_size).len()
 }
 
-/// Writes every parameter, in its own precision and the checkpoint's pieces, as the pool's files in `folder`. What has an
+/// Writes every parameter, in its own precision and the checkpoint's pieces, as the pool's files. What has an
 /// adapter is written with it added.
 ///
 /// # Errors
 /// A file cannot be written.
-pub fn save_weights(params: &ParamStore, folder: &Path, shards: &Shards) -> Result<Vec<SavedFile>, WeightsError> {
+pub fn save_weights<'a>(
+    params: &ParamStore,
+    to: impl Into<Target<'a>>,
+    shards: &Shards,
+) -> Result<Vec<SavedFile>, WeightsError> {
+    let to = to.into();
     let pieces = |id| {
         let value = merged(params, id);
         params.spec(id).pieces.iter().map(move |piece| (piece.name.clone(), piece.view(&value)))
@@ -96,19 +119,19 @@ pub fn save_weights(params: &ParamStore, folder: &Path, shards: &Shards) -> Resu
         .enumerate()
         .map(|(index, range)| {
             // transformers refuses a file without this note.
-            write_tensor_file(&tensors[range], &[("format", "pt")], folder, &shards.name(index))
+            write_tensor_file(&tensors[range], &[("format", "pt")], to, &shards.name(index))
         })
         .collect()
 }
 
-/// Writes `folder/name`, makes it durable and hashes it. `notes` become the header's `__metadata__`.
+/// Writes the file `name`, makes it durable and hashes it. `notes` become the header's `__metadata__`.
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn write_tensor_file(
+pub fn write_tensor_file<'a>(
     tensors: &[(String, Tensor)],
     notes: &[(&str, &str)],
-    folder: &Path,
+    to: impl Into<Target<'a>>,
     name: &str,
 ) -> Result<SavedFile, WeightsError> {
     let entry = |(name, tensor): &(String, Tensor)| Entry {
@@ -117,7 +140,7 @@ pub fn write_tensor_file(
         shape: tensor.size(),
     };
     let entries: Vec<Entry> = tensors.iter().map(entry).collect();
-    let mut writer = Writer::create(&entries, notes, folder, name)?;
+    let mut writer = Writer::create(&entries, notes, to.into(), name)?;
     for index in order(&entries) {
         writer.write_tensor(&tensors[index].1)?;
     }
@@ -143,18 +166,21 @@ pub(crate) struct Entry {
 }
 
 /// A file of which the header is written; the tensors' bytes come in [`Writer::order`].
-pub(crate) struct Writer {
-    path: std::path::PathBuf,
-    file: File,
-    hash: Sha256,
+pub(crate) struct Writer<'a> {
+    sink: Sink<'a>,
     order: Vec<usize>,
     written: u64,
     end: u64,
     saved: SavedFile,
 }
 
-impl Writer {
-    pub fn create(entries: &[Entry], notes: &[(&str, &str)], folder: &Path, name: &str) -> Result<Self, WeightsError> {
+enum Sink<'a> {
+    File { path: PathBuf, file: File, hash: Sha256 },
+    Memory { snapshot: &'a RefCell<Snapshot>, kept: Kept },
+}
+
+impl<'a> Writer<'a> {
+    pub fn create(entries: &[Entry], notes: &[(&str, &str)], to: Target<'a>, name: &str) -> Result<Self, WeightsError> {
         let order = order(entries);
         let (mut header, mut end) = (Map::new(), 0);
         if !notes.is_empty() {
@@ -170,12 +196,11 @@ impl Writer {
         }
         let mut text = serde_json::to_vec(&header).expect("JSON values can be written");
         text.resize(text.len().next_multiple_of(8), b' ');
-        let path = folder.join(name);
-        let file = File::create(&path).map_err(|source| WeightsError::Write { path: path.clone(), source })?;
         let tensors = entries.iter().map(|entry| entry.name.clone()).collect();
         let saved = SavedFile { name: name.to_owned(), bytes: 0, sha256: String::new(), tensors };
         let end = end + 8 + text.len() as u64;
-        let mut writer = Self { path, file, hash: Sha256::new(), order, written: 0, end, saved };
+        let sink = Sink::create(to, &saved, end)?;
+        let mut writer = Self { sink, order, written: 0, end, saved };
         writer.write(&(text.len() as u64).to_le_bytes())?;
         writer.write(&text)?;
         Ok(writer)
@@ -187,26 +212,71 @@ impl Writer {
     }
 
     pub fn write_tensor(&mut self, tensor: &Tensor) -> Result<(), WeightsError> {
+        if let Sink::Memory { snapshot, kept } = &mut self.sink {
+            snapshot.borrow_mut().put(kept, tensor);
+            self.written += (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64;
+            return Ok(());
+        }
         // One tensor at a time leaves the device or becomes contiguous.
         self.write(bytes(&tensor.detach().to_device(Device::Cpu).contiguous()))
     }
 
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), WeightsError> {
-        self.hash.update(bytes);
         self.written += bytes.len() as u64;
-        let path = &self.path;
-        self.file.write_all(bytes).map_err(|source| WeightsError::Write { path: path.clone(), source })
+        match &mut self.sink {
+            Sink::Memory { kept, .. } => {
+                kept.write(bytes);
+                Ok(())
+            }
+            Sink::File { path, file, hash } => {
+                hash.update(bytes);
+                file.write_all(bytes).map_err(|source| WeightsError::Write { path: path.clone(), source })
+            }
+        }
     }
 
     /// # Panics
     /// Not all tensors were written.
     pub fn finish(self) -> Result<SavedFile, WeightsError> {
-        assert_eq!(self.written, self.end, "bytes of {}", self.path.display());
-        let wrong = |source: io::Error| WeightsError::Write { path: self.path.clone(), source };
-        self.file.sync_all().map_err(wrong)?;
-        let sha256 = self.hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(SavedFile { bytes: self.written, sha256, ..self.saved })
+        assert_eq!(self.written, self.end, "bytes of {}", self.saved.name);
+        match self.sink {
+            Sink::Memory { snapshot, kept } => Ok(snapshot.borrow_mut().keep(kept)),
+            Sink::File { path, file, hash } => {
+                file.sync_all().map_err(|source: io::Error| WeightsError::Write { path, source })?;
+                let sha256 = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+                Ok(SavedFile { bytes: self.written, sha256, ..self.saved })
+            }
+        }
     }
+}
+
+impl<'a> Sink<'a> {
+    fn create(to: Target<'a>, saved: &SavedFile, len: u64) -> Result<Self, WeightsError> {
+        match to {
+            Target::Folder(folder) => {
+                let path = folder.join(&saved.name);
+                let file = File::create(&path).map_err(|source| WeightsError::Write { path: path.clone(), source })?;
+                Ok(Self::File { path, file, hash: Sha256::new() })
+            }
+            Target::Memory(snapshot) => {
+                let kept = snapshot.borrow_mut().create(saved.clone(), len);
+                Ok(Self::Memory { snapshot, kept })
+            }
+        }
+    }
+}
+
+/// Writes the file `name` of these bytes, which is not the model's, makes it durable and hashes it.
+///
+/// # Errors
+/// The file cannot be written.
+pub(crate) fn write_plain_file(contents: &[u8], to: Target<'_>, name: &str) -> Result<SavedFile, WeightsError> {
+    let saved = SavedFile { name: name.to_owned(), bytes: 0, sha256: String::new(), tensors: Vec::new() };
+    let end = contents.len() as u64;
+    let sink = Sink::create(to, &saved, end)?;
+    let mut writer = Writer { sink, order: Vec::new(), written: 0, end, saved };
+    writer.write(contents)?;
+    writer.finish()
 }
 
 #[cfg(test)]

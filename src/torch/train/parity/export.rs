@@ -39,7 +39,11 @@ pub fn export(folder: &Path, out: &Path, num_steps: usize) -> Result<(), ParityE
         create(&apart)?;
         let base_model = std::path::absolute(folder).unwrap_or(folder.to_owned()).display().to_string();
         let config = read_adapter_config(folder)?;
-        save_adapter(&models.text.params, &AdapterFile { config, base_model: Some(base_model), prefix: "" }, &apart)?;
+        save_adapter(
+            &models.text.params,
+            &AdapterFile { config, base_model: Some(base_model), prefix: "" },
+            apart.as_path(),
+        )?;
     }
     let (logits, _) = models.logits(&documents);
     let mut all: Vec<(String, Tensor)> = tensors(&folder.join("inputs.safetensors"))?

@@ -1,0 +1,114 @@
+//! Looking for the cause of steps that are not finite: the last batch once more, on the same weights.
+//!
+//! Steps that were planned ahead are computed and dropped first: they are other batches on these weights.
+
+use crate::message::{SampleId, StepId};
+use crate::schedule::Batch;
+use std::fmt;
+
+/// What is wrong, as far as computing it again can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The batch is not finite again, and others are.
+    Data,
+    /// The batch is finite now: a machine has erred.
+    Transient,
+    /// Nothing is finite on these weights: they, the configuration or a machine are broken.
+    Persistent,
+}
+
+impl Verdict {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Data => "data",
+            Self::Transient => "transient",
+            Self::Persistent => "persistent",
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Data => "not finite again, where other batches are on the same weights: look at these samples",
+            Self::Transient => "finite when computed again on the same weights: a machine has erred",
+            Self::Persistent => "not finite again, and no other batch is finite on these weights",
+        })
+    }
+}
+
+/// What is known of the steps for which a run ends.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NonFinite {
+    /// The last one that was skipped.
+    pub step: StepId,
+    pub samples: Vec<SampleId>,
+    pub loss: f64,
+    pub grad_norm: f64,
+    /// Skipped ones in a row.
+    pub num_in_row: usize,
+    /// The step that computed it again, with loss and norm; `None`: its samples cannot be read any more.
+    pub again: Option<(StepId, f64, f64)>,
+    /// Other batches on the same weights, and how many of them were finite.
+    pub num_others: usize,
+    pub num_others_finite: usize,
+    pub verdict: Verdict,
+    /// The step that made the weights; `None`: the run began with them.
+    pub last_applied: Option<StepId>,
+}
+
+pub(super) struct Probe {
+    pub found: NonFinite,
+    pub batch: Batch,
+    pub stage: Stage,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Stage {
+    /// Steps that were planned ahead are computed and dropped.
+    Draining,
+    /// Data actors read the samples again.
+    Reading,
+    Computing(StepId),
+    /// The last good checkpoint is written.
+    Saving,
+}
+
+impl Probe {
+    pub fn new(step: StepId, batch: Batch, (loss, grad_norm): (f64, f64), num_in_row: usize) -> Self {
+        let mut samples: Vec<SampleId> = batch.samples().map(|sample| sample.id).collect();
+        samples.sort_unstable();
+        let found = NonFinite {
+            step,
+            samples,
+            loss,
+            grad_norm,
+            num_in_row,
+            again: None,
+            num_others: 0,
+            num_others_finite: 0,
+            verdict: Verdict::Persistent,
+            last_applied: None,
+        };
+        Self { found, batch, stage: Stage::Draining }
+    }
+
+    /// A step was computed on the same weights, and dropped.
+    pub fn computed(&mut self, step: StepId, loss: f64, grad_norm: f64) {
+        if self.stage == Stage::Computing(step) {
+            self.found.again = Some((step, loss, grad_norm));
+        } else {
+            self.found.num_others += 1;
+            self.found.num_others_finite += usize::from(loss.is_finite() && grad_norm.is_finite());
+        }
+    }
+
+    pub fn judge(&mut self) {
+        let again = self.found.again.is_some_and(|(_, loss, norm)| loss.is_finite() && norm.is_finite());
+        self.found.verdict = match (again, self.found.num_others_finite, self.found.again) {
+            (true, ..) => Verdict::Transient,
+            (false, 1.., _) | (_, _, None) => Verdict::Data,
+            _ => Verdict::Persistent,
+        };
+    }
+}

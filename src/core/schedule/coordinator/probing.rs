@@ -1,0 +1,95 @@
+//! What the machine does when too many steps in a row are not finite ([`Probe`]), until the run ends.
+
+use super::{Broken, Coordinator, InFlight, Output, StepBalance};
+use crate::message::{ActorId, Command, SaveTo};
+use crate::schedule::coordinator::probe::Stage;
+use crate::schedule::plan_step;
+use std::sync::Arc;
+
+impl Coordinator {
+    /// The next thing to do for the probe, instead of planning on.
+    pub(super) fn probe_on(&mut self) -> Result<(), Broken> {
+        let wants_another = self.wants_another();
+        let Some(probe) = &mut self.probe else { return Ok(()) };
+        match probe.stage {
+            Stage::Draining if self.in_flight.is_empty() && !wants_another => {
+                let window = self.intake.again(probe.found.samples.clone());
+                probe.stage = Stage::Reading;
+                for actor in self.spec.pools.data_actors() {
+                    self.out.push(Output::Send(actor, window.command()));
+                }
+            }
+            Stage::Reading => match self.intake.take_again(&probe.found.samples) {
+                None => {}
+                Some(false) => self.conclude(),
+                Some(true) => self.compute_again()?,
+            },
+            Stage::Computing(step) if !self.in_flight.contains_key(&step) => self.conclude(),
+            _ => {}
+        }
+        let saves = self.probe.as_ref().is_some_and(|probe| probe.stage == Stage::Saving);
+        if saves && self.saves.is_empty() && !self.saves.waits() {
+            self.end_of_probe();
+        }
+        Ok(())
+    }
+
+    fn compute_again(&mut self) -> Result<(), Broken> {
+        let Some(probe) = &mut self.probe else { return Ok(()) };
+        let step = self.next_plan;
+        let mut plan = plan_step(&self.spec.plan, step, probe.batch.clone(), self.stream.cursor)
+            .map_err(|error| (ActorId::SCHEDULER, format!("step {step}: {error}")))?;
+        if let workers @ [_, ..] = self.encoders.workers() {
+            plan.units.iter_mut().for_each(|unit| unit.encoder = workers[unit.encoder as usize]);
+        }
+        let (balance, plan) = (StepBalance::of(&self.spec.plan, &plan), Arc::new(plan));
+        probe.stage = Stage::Computing(step);
+        let in_flight = InFlight::new(plan.clone(), self.stream.held.clone(), balance);
+        self.in_flight.insert(step, in_flight);
+        self.next_plan.0 += 1;
+        self.end = self.end.max(self.next_plan);
+        self.send_to_all(&Command::Plan(plan));
+        Ok(())
+    }
+
+    /// Sees to it that the last good weights are on the disk, with the place in the stream that they were made at.
+    fn conclude(&mut self) {
+        let Some(probe) = &mut self.probe else { return };
+        probe.judge();
+        probe.stage = Stage::Saving;
+        let Some((step, state)) = self.good.clone() else { return };
+        probe.found.last_applied = Some(step);
+        if !self.saves.has_since(step) {
+            self.save(step, SaveTo::Disk, state);
+        }
+    }
+
+    fn end_of_probe(&mut self) {
+        let Some(probe) = &self.probe else { return };
+        let found = &probe.found;
+        let cause = format!(
+            "step {}: loss {} and gradient norm {} are not both finite; {} steps in a row, more than \
+             `train.on_nonfinite.max_consecutive` = {}; {}; samples {:?}",
+            found.step,
+            found.loss,
+            found.grad_norm,
+            found.num_in_row,
+            self.spec.max_nonfinite,
+            found.verdict,
+            found.samples.iter().map(|sample| sample.0).collect::<Vec<_>>(),
+        );
+        self.out.push(Output::NonFinite(found.clone()));
+        self.drain.fail_numbers(cause);
+    }
+
+    /// One batch that is not the one in question is to be computed on the same weights: where none was planned ahead, the next.
+    pub(super) fn wants_another(&self) -> bool {
+        let Some(probe) = &self.probe else { return false };
+        let is_next = self.next_plan.0 == probe.found.step.0 + 1;
+        probe.stage == Stage::Draining && is_next && self.next_plan < self.end && !self.stop_requested
+    }
+
+    pub(super) fn is_probing(&self) -> bool {
+        self.probe.is_some()
+    }
+}

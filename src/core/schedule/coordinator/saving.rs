@@ -1,0 +1,58 @@
+//! What the machine does about checkpoints ([`Saves`](super::Saves)).
+
+use super::{Broken, Coordinator, InFlight, Output, SchedulerState};
+use crate::message::{ActorId, Command, Event, SaveTo, StepId};
+use crate::schedule::coordinator::save::Ended;
+
+impl Coordinator {
+    /// An engine's word of its part of a checkpoint.
+    pub(super) fn saved(&mut self, actor: ActorId, event: Event) -> Result<(), Broken> {
+        let ended = match event {
+            Event::Saved { step, to, files } => self.saves.saved((step, to), actor, files),
+            Event::SaveFailed { step, to, error } => self.saves.failed((step, to), actor, &error),
+            event => unreachable!("{event:?} is not of a checkpoint"),
+        };
+        let ended = ended.map_err(|error| (actor, error))?;
+        self.save_ended(ended)
+    }
+
+    pub(super) fn save_ended(&mut self, ended: Option<Ended>) -> Result<(), Broken> {
+        match ended {
+            None => Ok(()),
+            Some(Ended::Written(draft)) => {
+                self.out.push(Output::Publish(draft));
+                Ok(())
+            }
+            Some(Ended::Failed(failed)) => {
+                let cause = format!(
+                    "checkpoint after step {}: {}; {} in a row could not be written, as many as `checkpoint.max_failures`",
+                    failed.step, failed.error, failed.num_failures
+                );
+                let is_lost = failed.num_failures == 0;
+                self.out.push(Output::SaveFailed(failed));
+                match is_lost || !self.saves.is_hopeless() {
+                    true => Ok(()),
+                    false => Err((ActorId::SCHEDULER, cause)),
+                }
+            }
+        }
+    }
+
+    /// The last step that the engines have applied, or are told to.
+    pub(super) fn newest(&self) -> Option<StepId> {
+        let decided = self.in_flight.get(&self.current).is_some_and(InFlight::is_decided);
+        (self.current.0 + u64::from(decided)).checked_sub(1).map(StepId)
+    }
+
+    pub(super) fn save(&mut self, step: StepId, to: SaveTo, state: SchedulerState) {
+        let awaited = self.compute_actors();
+        let writer = self.encoders.members().first().map(|&index| ActorId::encoder(index));
+        let parent = match (to, &self.spec.snapshots) {
+            (SaveTo::Memory, Some((dir, _))) => dir,
+            _ => &self.spec.checkpoint_dir,
+        };
+        let dir = self.saves.begin((step, to), state, parent, awaited, writer);
+        self.out.push(Output::Prepare(step, to, dir.clone()));
+        self.send_to_compute(&Command::Save { step, to, dir });
+    }
+}

@@ -1,0 +1,104 @@
+//! What is left of steps that were not finite: a line for each, and a file when the run ends for them.
+
+use loongforge_core::schedule::{CheckpointDraft, NonFinite, StepSummary};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The line about a step that was not applied.
+pub fn skipped(summary: &StepSummary) -> String {
+    let ids: Vec<u64> = summary.skipped.iter().map(|sample| sample.0).collect();
+    let what = match summary.loss.is_finite() && summary.grad_norm.is_finite() {
+        true => "others before it were not finite, which is looked into",
+        false => "loss or gradient is not finite",
+    };
+    let (step, loss, norm) = (summary.step, summary.loss, summary.grad_norm);
+    format!("step {step} skipped: {what} (loss {loss}, gradient norm {norm}); samples {ids:?}")
+}
+
+/// Keeps what the file needs besides.
+pub struct Evidence {
+    dir: PathBuf,
+    seed: u64,
+    /// The newest checkpoint on the disk, and the hashes of its files.
+    checkpoint: Option<(PathBuf, BTreeMap<String, String>)>,
+}
+
+impl Evidence {
+    pub fn new(dir: &Path, seed: u64) -> Self {
+        Self { dir: dir.to_owned(), seed, checkpoint: None }
+    }
+
+    pub fn published(&mut self, draft: &CheckpointDraft, path: &Path) {
+        let hashes = draft.files.iter().map(|file| (file.name.clone(), file.sha256.clone()));
+        self.checkpoint = Some((path.to_owned(), hashes.collect()));
+    }
+
+    /// Writes `nonfinite-step-N.json` into the run's folder.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write(&self, found: &NonFinite) -> io::Result<PathBuf> {
+        let path = self.dir.join(format!("nonfinite-step-{}.json", found.step));
+        let mut text = serde_json::to_vec_pretty(&self.json(found)).expect("JSON values can be written");
+        text.push(b'\n');
+        std::fs::write(&path, text)?;
+        Ok(path)
+    }
+
+    fn json(&self, found: &NonFinite) -> Value {
+        // JSON has no NaN.
+        let number = |value: f64| if value.is_finite() { json!(value) } else { json!(value.to_string()) };
+        let computed = |loss, norm| json!({ "loss": number(loss), "grad_norm": number(norm) });
+        let ids =
+            |samples: &[loongforge_core::message::SampleId]| -> Vec<u64> { samples.iter().map(|id| id.0).collect() };
+        json!({
+            "verdict": found.verdict.name(),
+            "meaning": found.verdict.to_string(),
+            "step": found.step.0,
+            "samples": ids(&found.samples),
+            "skipped_in_a_row": found.num_in_row,
+            "first": computed(found.loss, found.grad_norm),
+            "again": found.again.map(|(step, loss, norm)| json!({ "step": step.0, "result": computed(loss, norm) })),
+            "other_batches": { "computed": found.num_others, "finite": found.num_others_finite },
+            // All that is random is a function of these and of a name, a position or a unit.
+            "random": { "seed": self.seed, "step": found.step.0 },
+            "weights": {
+                "last_step": found.last_applied.map(|step| step.0),
+                "checkpoint": self.checkpoint.as_ref().map(|(path, _)| path.display().to_string()),
+                "sha256": self.checkpoint.as_ref().map(|(_, hashes)| hashes),
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loongforge_core::message::{SampleId, StepId};
+    use loongforge_core::schedule::Verdict;
+
+    #[test]
+    fn the_file_names_samples_numbers_and_weights() {
+        let dir = tempfile::tempdir().unwrap();
+        let found = NonFinite {
+            step: StepId(7),
+            samples: vec![SampleId(4), SampleId(9)],
+            loss: f64::NAN,
+            grad_norm: f64::INFINITY,
+            num_in_row: 4,
+            again: Some((StepId(9), 2.5, 1.0)),
+            num_others: 1,
+            num_others_finite: 0,
+            verdict: Verdict::Transient,
+            last_applied: Some(StepId(3)),
+        };
+        let path = Evidence::new(dir.path(), 5).write(&found).unwrap();
+        assert!(path.ends_with("nonfinite-step-7.json"));
+        let json: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        assert_eq!(json["samples"], json!([4, 9]));
+        assert_eq!((&json["verdict"], &json["first"]["loss"]), (&json!("transient"), &json!("NaN")));
+        assert_eq!((&json["again"]["result"]["loss"], &json["random"]["seed"]), (&json!(2.5), &json!(5)));
+    }
+}

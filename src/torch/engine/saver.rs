@@ -1,0 +1,93 @@
+//! Writing checkpoints beside the steps: a thread for each, at most one at a time for each place.
+//!
+//! Saving is taking a snapshot ([`Snapshot`]); the thread first copies what was left for later, for which the next optimizer
+//! step waits, and then writes. A save that comes while the one before it is written waits for that: a disk that is slower
+//! than steps slows them down rather than filling the memory.
+
+use crate::train::hf::Snapshot;
+use loongforge_core::engine::{EngineError, error_chain};
+use loongforge_core::message::{ActorId, Event, SaveTo, StepId};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+
+/// Of one place.
+#[derive(Default)]
+pub(super) struct Saver {
+    thread: Option<Writing>,
+    /// Memory of the last snapshot.
+    spare: Vec<Vec<u8>>,
+}
+
+struct Writing {
+    handle: JoinHandle<Vec<Vec<u8>>>,
+    /// Ends when everything is copied.
+    copied: flume::Receiver<()>,
+    stop: Arc<AtomicBool>,
+}
+
+/// What a thread writes, and whom it tells.
+pub(super) struct Task {
+    pub me: ActorId,
+    pub step: StepId,
+    pub to: SaveTo,
+    pub dir: PathBuf,
+    pub events: flume::Sender<Event>,
+}
+
+impl Saver {
+    /// The memory of the snapshot before, once that is written.
+    pub fn take_buffers(&mut self) -> Vec<Vec<u8>> {
+        if let Some(Writing { handle, .. }) = self.thread.take() {
+            // One that panicked has said so, and its memory is gone.
+            self.spare = handle.join().unwrap_or_default();
+        }
+        std::mem::take(&mut self.spare)
+    }
+
+    /// Writes a snapshot; `task.events` are told of its end.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn begin(&mut self, mut snapshot: Snapshot, task: Task) -> Result<(), EngineError> {
+        let (done, copied) = flume::bounded::<()>(1);
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::Builder::new().name(format!("{} saves", task.me));
+        let handle = thread.spawn({
+            let stop = stop.clone();
+            move || {
+                snapshot.copy();
+                drop(done);
+                let Task { me, step, to, dir, events } = task;
+                let event = match snapshot.write(&dir, me, &stop) {
+                    Ok(files) => Event::Saved { step, to, files },
+                    Err(error) => Event::SaveFailed { step, to, error: error_chain(&error) },
+                };
+                // A scheduler that is gone wants no checkpoint.
+                let _ = events.send(event);
+                snapshot.into_buffers()
+            }
+        })?;
+        self.thread = Some(Writing { handle, copied, stop });
+        Ok(())
+    }
+
+    /// Waits until parameters and state may change.
+    pub fn wait_copied(&self) {
+        if let Some(writing) = &self.thread {
+            // The end is what is waited for.
+            let _ = writing.copied.recv();
+        }
+    }
+}
+
+/// Who stops wants no checkpoint that is not whole by now.
+impl Drop for Saver {
+    fn drop(&mut self) {
+        if let Some(Writing { handle, stop, .. }) = self.thread.take() {
+            stop.store(true, Relaxed);
+            let _ = handle.join();
+        }
+    }
+}

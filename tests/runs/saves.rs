@@ -1,0 +1,220 @@
+//! Checkpoints that are written beside the steps: the same bytes as ones that steps wait for, whole or not there, and no
+//! reason for a run to end while there is hope.
+
+use crate::fixture::{Fixture, Pictures};
+use crate::processes::{losses, program};
+use loongforge::actors::checkpoint::{Manifest, latest};
+use loongforge::core::engine::fault::SAVE_POINTS;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output};
+use std::time::Duration;
+
+const COMMON: [&str; 3] = ["train.steps=8", "checkpoint.every_steps=2", "run.deterministic=true"];
+
+fn checkpoints(fixture: &Fixture, name: &str) -> PathBuf {
+    fixture.path().join(name).join("checkpoints")
+}
+
+/// Of every checkpoint that can be seen, each of which is whole: the hashes of tensors.
+fn hashes(dir: &Path) -> BTreeMap<String, Vec<String>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
+        let name = entry.file_name().into_string().unwrap();
+        if name.starts_with("step-") {
+            let manifest = Manifest::read(&entry.path()).unwrap();
+            manifest.verify(&entry.path()).unwrap();
+            let tensors = manifest.files.into_iter().filter(|(name, _)| name.ends_with(".safetensors"));
+            found.insert(name, tensors.map(|(_, file)| file.sha256).collect());
+        }
+    }
+    found
+}
+
+fn last(fixture: &Fixture, name: &str) -> Vec<String> {
+    hashes(&checkpoints(fixture, name))
+        .remove("step-00000008")
+        .unwrap_or_else(|| panic!("{name} is not saved at its end"))
+}
+
+fn run(fixture: &Fixture, name: &str, faults: &str, arguments: &[&str]) -> (Output, String) {
+    let mut command = program(fixture, name, &COMMON);
+    let output = command.args(arguments).arg("--processes").env("LOONGFORGE_FAULTS", faults).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output, text)
+}
+
+fn succeeds(fixture: &Fixture, name: &str, faults: &str, arguments: &[&str]) -> String {
+    let (output, text) = run(fixture, name, faults, arguments);
+    assert!(output.status.success(), "{name}: {text}");
+    text
+}
+
+#[test]
+fn written_beside_the_steps_they_are_the_same_files() {
+    let fixture = Fixture::new(Pictures::Some);
+    let layouts: [&[&str]; 6] = [
+        &[],
+        &["pools.encoder.replicas=2", "train.precision=bf16"],
+        &["pools.foundation.tensor_parallel=2"],
+        &["pools.foundation.pipeline_parallel=2"],
+        &["pools.foundation.replicas=2", "pools.foundation.zero=3"],
+        &["pools.foundation.replicas=2", "pools.foundation.zero=1", "pools.placement=colocated"],
+    ];
+    for (number, layout) in layouts.into_iter().enumerate() {
+        let found = ["true", "false"].map(|in_background| {
+            let dir = fixture.path().join(format!("{number}-{in_background}"));
+            let (dir, how) = (dir.display().to_string(), format!("checkpoint.async={in_background}"));
+            let to = format!("checkpoint.dir={dir}");
+            let common =
+                ["train.steps=8", "checkpoint.every_steps=2", "checkpoint.keep_last=9", "train.micro_batch_size=2"];
+            fixture.run(&[&common[..], layout, &[&how, &to]].concat(), None);
+            hashes(Path::new(&dir))
+        });
+        assert_eq!(found[0].len(), 4, "{layout:?}: {:?}", found[0].keys());
+        assert_eq!(found[0], found[1], "{layout:?}");
+    }
+}
+
+#[test]
+fn a_death_at_any_point_of_a_save_leaves_the_ones_before() {
+    let fixture = Fixture::new(Pictures::Some);
+    succeeds(&fixture, "twin", "", &[]);
+    let (twin, steps) = (last(&fixture, "twin"), losses(&fixture, "twin"));
+    for point in SAVE_POINTS {
+        let name = format!("killed-at-{point}");
+        match point.starts_with("save") {
+            // Two files a checkpoint: the second checkpoint of each attempt is torn, and never the first.
+            true => {
+                let text = succeeds(&fixture, &name, &format!("foundation/0@{point}:3=kill"), &[]);
+                assert!(text.contains("beginning again"), "{name}: {text}");
+            }
+            // The scheduler's process takes all with it.
+            false => {
+                let (output, text) = run(&fixture, &name, &format!("scheduler/0@{point}:2=kill"), &[]);
+                assert!(output.status.code().is_none(), "{name}: {text}");
+                hashes(&checkpoints(&fixture, &name));
+                succeeds(&fixture, &name, "", &["--resume"]);
+            }
+        }
+        assert_eq!(last(&fixture, &name), twin, "{name}");
+        assert_eq!(losses(&fixture, &name), steps, "{name}");
+        let left = fs::read_dir(checkpoints(&fixture, &name)).unwrap().map(|entry| entry.unwrap().file_name());
+        assert!(left.into_iter().all(|name| name.to_str().unwrap().starts_with("step-")), "{name}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_tried_again_and_ends_the_run_only_in_the_end() {
+    let fixture = Fixture::new(Pictures::Some);
+    succeeds(&fixture, "twin", "", &[]);
+    let full = "foundation/0@save_create:3-4=full scheduler/0@publish_write:12=full";
+    let text = succeeds(&fixture, "full-for-a-while", full, &[]);
+    assert!(text.contains("ALARM") && text.contains("no storage space"), "{text}");
+    assert_eq!(last(&fixture, "full-for-a-while"), last(&fixture, "twin"));
+    assert_eq!(losses(&fixture, "full-for-a-while"), losses(&fixture, "twin"));
+
+    let full = "foundation/0@save_sync:3-99=full";
+    let (output, text) = run(&fixture, "full", full, &["checkpoint.max_failures=2"]);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("`checkpoint.max_failures`"), "{text}");
+    let left = hashes(&checkpoints(&fixture, "full"));
+    assert_eq!(left.keys().collect::<Vec<_>>(), ["step-00000002"], "the one before is as it was");
+}
+
+/// A disk for one checkpoint and a half: the first one stays.
+#[test]
+fn a_small_disk_keeps_what_it_has() {
+    let fixture = Fixture::new(Pictures::None);
+    succeeds(&fixture, "twin", "", &[]);
+    let newest = latest(&checkpoints(&fixture, "twin")).unwrap().unwrap();
+    let size: u64 = Manifest::read(&newest).unwrap().files.values().map(|file| file.bytes).sum();
+    let disk = checkpoints(&fixture, "small");
+    fs::create_dir_all(&disk).unwrap();
+    let options = format!("size={}", size + size / 2 + (1 << 16));
+    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&disk).output();
+    if !mount.is_ok_and(|output| output.status.success()) {
+        println!("skipped: only root may mount a small disk");
+        return;
+    }
+    let (output, text) = run(&fixture, "small", "", &["checkpoint.max_failures=2"]);
+    let left = std::panic::catch_unwind(|| hashes(&disk));
+    let unmounted = Command::new("umount").arg(&disk).status();
+    assert!(output.status.code() == Some(1) && text.contains("space"), "{text}");
+    assert_eq!(left.unwrap().keys().collect::<Vec<_>>(), ["step-00000002"]);
+    assert!(unmounted.unwrap().success());
+}
+
+fn signal(child: &Child, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+fn wait_until(child: &mut Child, mut is_so: impl FnMut() -> bool) {
+    while !is_so() {
+        assert!(child.try_wait().unwrap().is_none(), "it has ended");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn num_steps(fixture: &Fixture, name: &str) -> usize {
+    let metrics = fixture.path().join(name).join("metrics.jsonl");
+    fs::read_to_string(metrics).map_or(0, |text| text.lines().count())
+}
+
+#[test]
+fn asked_to_stop_while_it_saves_a_run_saves_its_last_step_and_goes_on_from_there() {
+    let fixture = Fixture::new(Pictures::Some);
+    succeeds(&fixture, "twin", "", &[]);
+    let mut command = program(&fixture, "stopped", &COMMON);
+    // Nobody waits for the first checkpoint: steps go on while it is written.
+    command.arg("--processes").env("LOONGFORGE_FAULTS", "foundation/0@save_sync:1-99=slow");
+    let mut child = command.spawn().unwrap();
+    wait_until(&mut child, || num_steps(&fixture, "stopped") >= 3);
+    signal(&child, rustix::process::Signal::TERM);
+    let Output { status, stderr, .. } = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&stderr);
+    // On a machine that is slow to tell, all steps may be done.
+    assert!([Some(0), Some(3)].contains(&status.code()), "{text}");
+    let newest = latest(&checkpoints(&fixture, "stopped")).unwrap().unwrap();
+    let manifest = Manifest::read(&newest).unwrap();
+    assert_eq!(manifest.num_steps, num_steps(&fixture, "stopped") as u64, "{text}");
+    if status.code() == Some(3) {
+        succeeds(&fixture, "stopped", "", &["--resume"]);
+    }
+    assert_eq!(last(&fixture, "stopped"), last(&fixture, "twin"));
+    assert_eq!(losses(&fixture, "stopped"), losses(&fixture, "twin"));
+}
+
+#[test]
+fn a_checkpoint_can_be_asked_for_by_a_signal() {
+    let fixture = Fixture::new(Pictures::None);
+    let arguments = ["train.steps=100000", "checkpoint.every_steps=0", "--processes"];
+    let mut child = program(&fixture, "asked", &arguments).spawn().unwrap();
+    wait_until(&mut child, || num_steps(&fixture, "asked") >= 1);
+    signal(&child, rustix::process::Signal::USR1);
+    wait_until(&mut child, || latest(&checkpoints(&fixture, "asked")).unwrap().is_some());
+    let saved = hashes(&checkpoints(&fixture, "asked"));
+    let then = num_steps(&fixture, "asked");
+    wait_until(&mut child, || num_steps(&fixture, "asked") > then);
+    signal(&child, rustix::process::Signal::TERM);
+    let Output { status, stderr, .. } = child.wait_with_output().unwrap();
+    assert_eq!(status.code(), Some(3), "{}", String::from_utf8_lossy(&stderr));
+    let after = hashes(&checkpoints(&fixture, "asked"));
+    assert!(saved.len() == 1 && after.len() == 2, "{saved:?} {after:?}");
+}
+
+#[test]
+fn a_run_begins_again_from_memory_where_that_is_newer_than_the_disk() {
+    let fixture = Fixture::new(Pictures::Some);
+    succeeds(&fixture, "twin", "", &[]);
+    // There is none on the disk when it dies.
+    let arguments = ["checkpoint.every_steps=5", "checkpoint.snapshot_every=1"];
+    let text = succeeds(&fixture, "killed", "foundation/0@before_commit:5=kill", &arguments);
+    let from = text.split("from memory: ").nth(1).unwrap_or_else(|| panic!("{text}"));
+    let from: u64 = from.split(' ').next().unwrap().parse().unwrap();
+    assert!((1..=4).contains(&from), "{text}");
+    assert_eq!(losses(&fixture, "killed"), losses(&fixture, "twin"));
+    assert_eq!(last(&fixture, "killed"), last(&fixture, "twin"));
+}
