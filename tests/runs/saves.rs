@@ -60,7 +60,12 @@ fn written_beside_the_steps_they_are_the_same_files() {
         &["pools.foundation.tensor_parallel=2"],
         &["pools.foundation.pipeline_parallel=2"],
         &["pools.foundation.replicas=2", "pools.foundation.zero=3"],
-        &["pools.foundation.replicas=2", "pools.foundation.zero=1", "pools.placement=colocated"],
+        &[
+            "pools.foundation.replicas=2",
+            "pools.foundation.zero=1",
+            "pools.placement=colocated",
+            "pools.encoder.replicas=2",
+        ],
     ];
     for (number, layout) in layouts.into_iter().enumerate() {
         let found = ["true", "false"].map(|in_background| {
