@@ -13,8 +13,10 @@
 
 pub mod checkpoint;
 pub mod data;
+pub mod drill;
 pub mod encoder;
 pub mod foundation;
+pub mod journal;
 mod kernel;
 pub mod launch;
 pub mod scheduler;

@@ -5,14 +5,17 @@
 //! and the first cause is named.
 
 use crate::checkpoint::{discard, prepare};
+use crate::journal::{Journal, Record};
 use loongforge_core::engine::error_chain;
 use loongforge_core::message::{ActorId, BadSample, Command, Epoch, Event, SaveTo, StepId, Trace};
 use loongforge_core::schedule::{
     CheckpointDraft, Coordinator, FailedSave, Failure, Input, NonFinite, Outcome, Output, PoolChange, StepSummary,
 };
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::error::Error;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Writes the manifest and gives the folder of a checkpoint its final name, which it returns. Called on a thread of its own; an
@@ -56,6 +59,9 @@ pub trait Observer {
 pub struct Scheduler {
     coordinator: Coordinator,
     observer: Box<dyn Observer>,
+    journal: Option<Rc<RefCell<Journal>>>,
+    /// Steps of which the observer knows, while a former life's inputs are heard again.
+    seen: Option<StepId>,
 }
 
 /// What is left to do after an input.
@@ -74,7 +80,36 @@ pub enum Effect {
 
 impl Scheduler {
     pub fn new(coordinator: Coordinator, observer: Box<dyn Observer>) -> Self {
-        Self { coordinator, observer }
+        Self { coordinator, observer, journal: None, seen: None }
+    }
+
+    /// Writes everything down before it is heeded.
+    pub fn with_journal(self, journal: Option<Rc<RefCell<Journal>>>) -> Self {
+        Self { journal, ..self }
+    }
+
+    /// Hears what an earlier life has heard. The observer is told of the steps from `first_unseen` on, and of nothing else.
+    pub fn hear_again(&mut self, input: Input, first_unseen: StepId) -> Vec<Effect> {
+        self.seen = Some(first_unseen);
+        let effects = self.on(input);
+        self.seen = None;
+        effects
+    }
+
+    /// Who has not ended.
+    pub fn alive(&self) -> Vec<ActorId> {
+        self.coordinator.alive()
+    }
+
+    /// Takes note of what somebody else has told an actor.
+    pub fn told(&self, actor: ActorId, command: &Command) {
+        self.write(|| Record::Told { actor, command: command.clone() });
+    }
+
+    fn write(&self, record: impl FnOnce() -> Record) {
+        if let Some(journal) = self.journal.as_ref().filter(|_| self.seen.is_none()) {
+            journal.borrow_mut().append(&record());
+        }
     }
 
     pub fn publisher(&mut self) -> Publisher {
@@ -99,7 +134,18 @@ impl Scheduler {
         }
         let (mut effects, mut inputs) = (Vec::new(), VecDeque::from([input]));
         while let Some(input) = inputs.pop_front() {
-            for output in self.coordinator.on(input) {
+            self.write(|| Record::Input(input.clone()));
+            let outputs = self.coordinator.on(input);
+            let decides =
+                |output: &Output| matches!(output, Output::Send(_, Command::Commit(_) | Command::Abort { .. }));
+            if let Some(journal) = self.journal.as_ref().filter(|_| self.seen.is_none() && outputs.iter().any(decides))
+            {
+                journal.borrow_mut().sync();
+            }
+            for output in outputs {
+                if !self.is_news(&output) {
+                    continue;
+                }
                 match output {
                     Output::Send(actor, command) => effects.push(Effect::Send(actor, command)),
                     Output::Evict(actor) => effects.push(Effect::Evict(actor)),
@@ -117,8 +163,10 @@ impl Scheduler {
                     Output::Publish(draft) => effects.push(Effect::Publish(draft)),
                     Output::NonFinite(found) => self.observer.not_finite(&found),
                     Output::SaveFailed(failed) => {
-                        discard(&failed.dir);
-                        self.observer.save_failed(&failed);
+                        if self.seen.is_none() {
+                            discard(&failed.dir);
+                            self.observer.save_failed(&failed);
+                        }
                         if failed.retries {
                             effects.push(Effect::RetrySave(back_off(failed.num_failures)));
                         }
@@ -127,6 +175,16 @@ impl Scheduler {
             }
         }
         effects
+    }
+
+    /// Whether an output is to be heeded: of those of a former life the effects, and steps that nobody was told of.
+    fn is_news(&self, output: &Output) -> bool {
+        let Some(first_unseen) = self.seen else { return true };
+        match output {
+            Output::Step(summary) => summary.step >= first_unseen,
+            Output::Pool(_) | Output::Bad(_) | Output::Prepare(..) | Output::NonFinite(_) => false,
+            _ => true,
+        }
     }
 }
 

@@ -7,6 +7,7 @@ mod calibrate;
 pub mod checkpoint;
 pub mod cli;
 pub mod compose;
+pub mod drill;
 mod estimate;
 pub mod evaluate;
 mod evidence;

@@ -9,7 +9,7 @@ use loongforge_actors::watch::Watch;
 use loongforge_actors::{Observer, Publisher};
 use loongforge_core::config::{Device, Placement, Precision, RunConfig};
 use loongforge_core::data::BadSampleList;
-use loongforge_core::message::{ActorId, BadSample, Role, SaveTo, Timings, Trace};
+use loongforge_core::message::{ActorId, BadSample, Role, SampleId, SaveTo, StepId, Timings, Trace};
 use loongforge_core::observe::{
     Board, Console, MetricsFile, News, ObserveError, Progress, RunInfo, StepMetrics, TensorBoard, gpu_name, peak_flops,
 };
@@ -45,12 +45,18 @@ pub struct Report {
 }
 
 impl Report {
-    /// `composed` is the whole config, for the manifests.
+    /// `composed` is the whole config, for the manifests; `begin`: the first step that is told of, and the first position of
+    /// the data stream whose samples are.
     ///
     /// # Errors
     /// The run's folder cannot be written.
-    pub fn new(composition: &Composition, composed: Value, console: Console) -> anyhow::Result<Self> {
-        let (config, folder, first_step) = (composition.config(), composition.folder(), composition.first_step().0);
+    pub fn new(
+        composition: &Composition,
+        composed: Value,
+        console: Console,
+        begin: (StepId, SampleId),
+    ) -> anyhow::Result<Self> {
+        let (config, folder, StepId(first_step)) = (composition.config(), composition.folder(), begin.0);
         let dir = &config.run.dir;
         let metrics =
             config.log.jsonl.then(|| MetricsFile::open(&dir.join("metrics.jsonl"), first_step)).transpose()?;
@@ -62,7 +68,7 @@ impl Report {
             console,
             metrics,
             tensorboard,
-            bad: BadSampleList::open(&dir.join("bad.jsonl"), composition.cursor())?,
+            bad: BadSampleList::open(&dir.join("bad.jsonl"), begin.1)?,
             num_shown_bad: 0,
             last_step: Instant::now(),
             step_seconds: Vec::new(),

@@ -23,6 +23,8 @@ pub struct Conduct {
     pub grace: Duration,
     /// Who comes and goes while the run goes on.
     pub changes: flume::Receiver<Change>,
+    /// What an earlier life of the scheduler has left to do.
+    pub left: Vec<Effect>,
 }
 
 /// A change of the encoder pool that is asked for.
@@ -49,7 +51,7 @@ pub async fn conduct(
     links: BTreeMap<ActorId, Link>,
     conduct: Conduct,
 ) -> Result<Outcome, Failure> {
-    let Conduct { stop, stop_grace, queue, grace, changes } = conduct;
+    let Conduct { stop, stop_grace, queue, grace, changes, left } = conduct;
     let commands: Vec<_> = links.values().map(|link| link.commands.clone()).collect();
     let (done, result) = oneshot::channel();
     let publisher = scheduler.publisher();
@@ -75,6 +77,7 @@ pub async fn conduct(
             grace,
             queue,
             stopping: false,
+            left,
             done: Some(done),
         }
     });
@@ -123,11 +126,17 @@ struct SchedulerActor {
     grace: Duration,
     queue: usize,
     stopping: bool,
+    left: Vec<Effect>,
     done: Option<oneshot::Sender<Result<Outcome, Failure>>>,
 }
 
 impl Actor for SchedulerActor {
     type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        let left = std::mem::take(&mut self.left);
+        self.take_effect(left, ctx);
+    }
 }
 
 impl Handler<Report> for SchedulerActor {
@@ -155,6 +164,7 @@ impl Handler<Change> for SchedulerActor {
         match change {
             Change::Join { actor, link, edges } => {
                 for (peer, command) in edges {
+                    self.scheduler.told(peer, &command);
                     self.send(peer, command, ctx);
                 }
                 let shell = Shell::new(actor, link, ctx.address().recipient(), self.queue);

@@ -11,6 +11,14 @@ pub struct Link {
     pub end: Box<dyn FnOnce() -> String + Send>,
     /// Ends its process by force, where that can be done from here.
     pub kill: Option<Box<dyn FnOnce() + Send>>,
+    /// Told which of its events is taken care of for good.
+    pub confirm: Option<Confirm>,
+}
+
+/// Its events so far, and what is called with the number of each that is taken care of.
+pub struct Confirm {
+    pub num_events: u64,
+    pub done: Box<dyn Fn(u64) + Send>,
 }
 
 /// Where commands go.

@@ -12,7 +12,7 @@ mod stop;
 mod thread;
 
 pub use conduct::{Change, Conduct, conduct, in_system};
-pub use link::{Commands, Link};
+pub use link::{Commands, Confirm, Link};
 pub use stop::StopOn;
 pub(crate) use stop::leave_to_the_scheduler;
 pub use thread::spawn;

@@ -37,8 +37,15 @@ impl Shell {
     /// Reports, and takes nothing else up until the scheduler has: that bounds what can pile up there. The scheduler
     /// itself never waits for a shell.
     fn report(&self, input: Input, ctx: &mut Context<Self>) {
+        let is_counted = matches!(&input, Input::Event(_, event) if !matches!(event, Event::Trace(_)));
         let sent = self.scheduler.send(Report(input)).into_actor(self);
-        ctx.wait(sent.map(|_, _, _| ()));
+        ctx.wait(sent.map(move |_, shell, _| {
+            let confirm = shell.link.as_mut().and_then(|link| link.confirm.as_mut());
+            if let Some(confirm) = confirm.filter(|_| is_counted) {
+                confirm.num_events += 1;
+                (confirm.done)(confirm.num_events);
+            }
+        }));
     }
 }
 

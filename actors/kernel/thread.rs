@@ -28,7 +28,7 @@ pub fn spawn<E: Engine>(
         Ok(()) => "its thread has ended".into(),
         Err(panic) => format!("panicked: {}", message(&*panic)),
     });
-    Ok(Link { commands, events, end, kill: None })
+    Ok(Link { commands, events, end, kill: None, confirm: None })
 }
 
 fn message(panic: &(dyn Any + Send)) -> &str {

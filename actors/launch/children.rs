@@ -51,6 +51,13 @@ impl Process {
         ended.clone()
     }
 
+    /// When it has ended; never where nobody looks any more.
+    pub async fn ended(mut self) {
+        if self.exit.wait_for(Option::is_some).await.is_err() {
+            std::future::pending().await
+        }
+    }
+
     pub fn kill(&self) {
         self.kill.notify_one();
     }

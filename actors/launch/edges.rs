@@ -3,14 +3,16 @@
 //! Which of the two is each actor's choice for what comes in: it says one address. A run whose scheduler listens on a
 //! Unix socket or loopback is on one host; `--no-shared-memory` says that it is not.
 
-use super::join::{JoinError, Up};
+use super::join::{JoinError, Returns, Up};
 use super::net::{Listener, Security, Stream, connect, first_message};
 use super::{EdgeSpec, Meeting};
 use loongforge_core::config::Address;
 use loongforge_core::message::{ActorId, Role};
-use loongforge_core::transport::{Edge, MailSender, SlabEdge, SlabListener, StreamEdge, frame, receive};
+use loongforge_core::transport::{
+    Edge, MailSender, Raw, Reconnect, Recovery, SlabEdge, SlabListener, StreamEdge, StreamSpec, frame, receive,
+};
 use std::io;
-use std::net::UdpSocket;
+use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -41,8 +43,8 @@ pub(super) type Carrier = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What carries the edges between hosts, until the engine has ended.
 pub(super) struct Carriers {
-    me: ActorId,
-    mail: MailSender,
+    edges: Edges,
+    returns: Returns,
     tasks: JoinSet<()>,
     /// The receiving ends end in order when it is dropped.
     stays: flume::Sender<()>,
@@ -55,6 +57,26 @@ pub(super) enum Open {
     Stream(AbortHandle),
 }
 
+/// This machine's address as it is reached from there: nothing is sent for it.
+fn mine(host: &str, port: u16) -> io::Result<IpAddr> {
+    let unspecified = if host.contains(':') { "[::]:0" } else { "0.0.0.0:0" };
+    let socket = UdpSocket::bind(unspecified)?;
+    socket.connect((host, port))?;
+    Ok(socket.local_addr()?.ip())
+}
+
+/// How actors are told of a store that listens at a port of the scheduler's host.
+pub(super) fn at_port(port: u16) -> PathBuf {
+    Path::new("tcp").join(port.to_string())
+}
+
+/// The same as this host's process groups take it: with the hosts of both; `None` for a folder.
+pub(super) fn rendezvous_at(path: &Path, scheduler: &Address) -> Option<io::Result<PathBuf>> {
+    let store = path.strip_prefix("tcp").ok()?;
+    let Address::Tcp { host, port } = scheduler else { return None };
+    Some(mine(host, *port).map(|mine| Path::new("tcp").join(host).join(store).join(mine.to_string())))
+}
+
 impl Inlet {
     /// Must be called inside a runtime. `folder`: of this process alone.
     pub async fn new(meeting: &Meeting, folder: &Path) -> Result<Self, JoinError> {
@@ -62,15 +84,8 @@ impl Inlet {
         if meeting.shared_memory && meeting.address.is_local() {
             return Ok(Self::Slab(folder.join("edges")));
         }
-        // The address that the scheduler is reached from: nothing is sent for it.
-        let mine = || {
-            let unspecified = if host.contains(':') { "[::]:0" } else { "0.0.0.0:0" };
-            let socket = UdpSocket::bind(unspecified)?;
-            socket.connect((&**host, *port))?;
-            socket.local_addr()
-        };
         let failed = |source| JoinError::Listen { address: meeting.address.to_string(), source };
-        let at = Address::Tcp { host: mine().map_err(failed)?.ip().to_string(), port: 0 };
+        let at = Address::Tcp { host: mine(host, *port).map_err(failed)?.to_string(), port: 0 };
         Ok(Self::Stream(Listener::bind(&at, &meeting.security).await?))
     }
 
@@ -91,34 +106,68 @@ impl Inlet {
     }
 }
 
-/// An edge from `me` to whoever has said that it listens at `path`, and what carries it, between hosts.
-pub(super) async fn connect_edge(
-    path: &Path,
-    me: ActorId,
-    edge: EdgeSpec,
-    security: &Security,
-    mail: &MailSender,
-) -> Result<(Box<dyn Edge>, Option<Carrier>), String> {
-    let credit = edge.credit as usize;
-    let address: Address = path.to_string_lossy().parse()?;
-    if let Address::Unix(path) = &address {
-        let edge = SlabEdge::connect(path, me, edge.to, credit, mail).map_err(|error| error.to_string())?;
-        return Ok((Box::new(edge), None));
+/// What the edges of an actor have in common.
+#[derive(Clone)]
+pub(super) struct Edges {
+    pub me: ActorId,
+    pub security: Security,
+    pub mail: MailSender,
+    /// A connection that is silent for half of it is broken; one that broke may take twice as long to be mended.
+    pub lease: Duration,
+}
+
+impl Edges {
+    fn spec(&self, credit: usize, number: Option<u128>) -> StreamSpec {
+        StreamSpec { credit, number, quiet: self.lease / 2, patience: 2 * self.lease }
     }
-    let failed = |error: io::Error| format!("edge to {} at {address}: {error}", edge.to);
-    let mut stream = connect(&address, security, Some(edge.to.role)).await.map_err(failed)?;
-    let hello = frame(&Up::Edge { from: me, to: edge.to, credit: edge.credit }).map_err(|error| error.to_string())?;
-    stream.write_all(&hello).await.map_err(failed)?;
-    stream.flush().await.map_err(failed)?;
-    let (edge, carrier) = StreamEdge::new(stream, edge.to, credit, mail.clone());
-    Ok((Box::new(edge), Some(Box::pin(carrier))))
+
+    /// An edge to whoever has said that it listens at `path`, and what carries it, between hosts.
+    pub async fn connect(&self, path: &Path, edge: EdgeSpec) -> Result<(Box<dyn Edge>, Option<Carrier>), String> {
+        let credit = edge.credit as usize;
+        let address: Address = path.to_string_lossy().parse()?;
+        if let Address::Unix(path) = &address {
+            let edge = SlabEdge::connect(path, self.me, edge.to, credit, &self.mail);
+            return Ok((Box::new(edge.map_err(|error| error.to_string())?), None));
+        }
+        let failed = |error: io::Error| format!("edge to {} at {address}: {error}", edge.to);
+        let (from, to) = (self.me, edge.to);
+        let hello = move |attempt| Up::Edge { from, to, credit: edge.credit, attempt };
+        let mut dial = dial(address.clone(), self.security.clone(), edge.to.role, from, hello);
+        let first = dial(0, 0, 0).await.map_err(failed)?;
+        let (spec, recovery) = (self.spec(credit, None), Recovery::Connect(dial));
+        let (edge, carrier) = StreamEdge::new(Some(first), recovery, spec, edge.to, self.mail.clone());
+        Ok((Box::new(edge), Some(Box::pin(carrier))))
+    }
+}
+
+/// Connects to an address as often as it is asked to. What is said there first is `hello`, until the other end has drawn
+/// the wire's number.
+pub(super) fn dial(
+    address: Address,
+    security: Security,
+    role: Role,
+    from: ActorId,
+    hello: impl Fn(u64) -> Up + Send + 'static,
+) -> Reconnect {
+    Box::new(move |wire, attempt, received| {
+        let said = if wire == 0 { hello(attempt) } else { Up::Return { from, wire, attempt, received } };
+        let (address, security) = (address.clone(), security.clone());
+        Box::pin(async move {
+            // Who was there once may be there again: a damaged handshake looks like another's.
+            let retried = |error: io::Error| io::Error::other(error.to_string());
+            let mut stream = connect(&address, &security, Some(role)).await.map_err(retried)?;
+            stream.write_all(&frame(&said).map_err(io::Error::other)?).await?;
+            stream.flush().await?;
+            Ok(Raw::new(stream))
+        })
+    })
 }
 
 impl Carriers {
-    /// Of the edges into the mailbox of `mail`, which is `me`'s.
-    pub fn new(me: ActorId, mail: MailSender) -> Self {
+    /// Of the edges into a mailbox.
+    pub fn new(edges: Edges) -> Self {
         let (stays, here) = flume::bounded(0);
-        Self { me, mail, tasks: JoinSet::new(), stays, here }
+        Self { edges, returns: Returns::default(), tasks: JoinSet::new(), stays, here }
     }
 
     /// Runs what writes an edge's parcels.
@@ -132,7 +181,8 @@ impl Carriers {
     pub async fn accept(&mut self, door: &Door, producers: &[ActorId], patience: Duration) -> Result<(), String> {
         let listener = match door {
             Door::Slab(listener) => {
-                return listener.accept(producers, &self.mail, patience).map_err(|error| error.to_string());
+                let accepted = listener.accept(producers, &self.edges.mail, patience);
+                return accepted.map_err(|error| error.to_string());
             }
             Door::Stream(listener) => listener,
         };
@@ -141,14 +191,13 @@ impl Carriers {
         while !missing.is_empty() {
             let names = missing.iter().map(ActorId::to_string).collect::<Vec<_>>().join(", ");
             let late = |_| format!("no connection from {names} after {} s", patience.as_secs());
-            let heard = timeout_at(deadline, hear(listener, self.me)).await.map_err(late)?;
-            match heard.map_err(|error| error.to_string())? {
-                Some((stream, from, credit)) if missing.contains(&from) => {
-                    missing.retain(|&actor| actor != from);
-                    self.tasks.spawn(receive(stream, from, credit, self.mail.clone(), self.here.clone()));
-                }
-                Some((_, from, _)) => tracing::warn!("an edge from {from} is refused: {} does not expect it", self.me),
-                None => {}
+            let heard = timeout_at(deadline, hear(listener, self.edges.me)).await.map_err(late)?;
+            let Some(came) = heard.map_err(|error| error.to_string())? else { continue };
+            let from = came.from;
+            let is_new = missing.contains(&from);
+            missing.retain(|&actor| actor != from);
+            if let Some(receiving) = arrive(came, is_new, &self.returns, &self.edges, &self.here).await {
+                self.tasks.spawn(receiving);
             }
         }
         Ok(())
@@ -159,14 +208,16 @@ impl Carriers {
     /// # Errors
     /// The system gives no thread.
     pub fn keep_open(&mut self, door: Door) -> io::Result<Open> {
-        let (me, mail, here) = (self.me, self.mail.clone(), self.here.clone());
         match door {
-            Door::Slab(listener) => Open::slab(listener, mail),
+            Door::Slab(listener) => Open::slab(listener, self.edges.mail.clone()),
             Door::Stream(listener) => {
+                let (edges, returns, here) = (self.edges.clone(), self.returns.clone(), self.here.clone());
                 let task = tokio::spawn(async move {
-                    while let Ok(heard) = hear(&listener, me).await {
-                        if let Some((stream, from, credit)) = heard.filter(|(_, from, _)| from.role == Role::Encoder) {
-                            tokio::spawn(receive(stream, from, credit, mail.clone(), here.clone()));
+                    while let Ok(heard) = hear(&listener, edges.me).await {
+                        let Some(came) = heard else { continue };
+                        let is_new = came.from.role == Role::Encoder;
+                        if let Some(receiving) = arrive(came, is_new, &returns, &edges, &here).await {
+                            tokio::spawn(receiving);
                         }
                     }
                 });
@@ -182,12 +233,52 @@ impl Carriers {
     }
 }
 
-/// The next edge that comes in; `None` where somebody said something else.
-async fn hear(listener: &Listener, me: ActorId) -> io::Result<Option<(Stream, ActorId, usize)>> {
+/// Somebody who has connected for an edge.
+struct Came {
+    stream: Stream,
+    from: ActorId,
+    /// Bytes, where it comes for the first time, as far as it knows.
+    credit: Option<usize>,
+    /// Of the wire that it comes back to; 0 where it knows none.
+    wire: u128,
+    attempt: u64,
+    received: u64,
+}
+
+/// Takes one who has connected: a new edge, where one `may_begin`, or another connection of one that there is.
+async fn arrive(
+    came: Came,
+    may_begin: bool,
+    returns: &Returns,
+    edges: &Edges,
+    here: &flume::Receiver<()>,
+) -> Option<impl Future<Output = ()> + Send + 'static> {
+    let Came { stream, from, credit, wire, attempt, received } = came;
+    let raw = Raw::new(stream);
+    match credit {
+        Some(credit) if may_begin && !returns.knows(from) => {
+            let (number, returned) = returns.expect(from);
+            let spec = edges.spec(credit, Some(number));
+            Some(receive(raw, returned, spec, from, edges.mail.clone(), here.clone()))
+        }
+        _ => {
+            returns.come_back(from, wire, attempt, received, raw).await;
+            None
+        }
+    }
+}
+
+/// The next one who comes for an edge; `None` where somebody said something else.
+async fn hear(listener: &Listener, me: ActorId) -> io::Result<Option<Came>> {
     let mut stream = listener.accept().await?;
     // Whoever was let in has said it already.
     match first_message::<Up>(&mut stream).await {
-        Ok(Up::Edge { from, to, credit }) if to == me && credit > 0 => Ok(Some((stream, from, credit as usize))),
+        Ok(Up::Edge { from, to, credit, attempt }) if to == me && credit > 0 => {
+            Ok(Some(Came { stream, from, credit: Some(credit as usize), wire: 0, attempt, received: 0 }))
+        }
+        Ok(Up::Return { from, wire, attempt, received }) => {
+            Ok(Some(Came { stream, from, credit: None, wire, attempt, received }))
+        }
         Ok(said) => {
             tracing::warn!("a connection to {me} is dropped: it said {said:?}");
             Ok(None)

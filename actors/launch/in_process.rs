@@ -51,7 +51,8 @@ pub fn run_in_process(
     let scheduler = Scheduler::new(Coordinator::new(spec.coordinator), observer);
     // Nobody can come to a run in one process.
     let (_, changes) = flume::bounded(1);
-    let how = Conduct { stop: spec.stop, stop_grace: spec.stop_grace, queue, grace: spec.grace, changes };
+    let how =
+        Conduct { stop: spec.stop, stop_grace: spec.stop_grace, queue, grace: spec.grace, changes, left: Vec::new() };
     Ok(in_system(conduct(scheduler, links, how))?)
 }
 

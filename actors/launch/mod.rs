@@ -9,13 +9,17 @@ pub mod join;
 pub mod net;
 mod scale;
 mod serve;
+mod serve_scheduler;
 mod spec;
+mod take_over;
 mod topology;
 
 pub use children::{Process, Start, beside};
 pub use environment::{JOIN_PORT, Launcher, Place, PlaceError, place};
 pub use in_process::run_in_process;
 pub use scale::scale_run;
-pub use serve::{Meeting, serve_role, serve_scheduler};
+pub use serve::{Meeting, serve_role};
+pub use serve_scheduler::serve_scheduler;
 pub use spec::{Assignment, EngineFactory, RunError, RunSpec};
+pub use take_over::Keep;
 pub use topology::{EdgeSpec, topology};

@@ -2,10 +2,11 @@
 
 use super::RunError;
 use super::join::{Down, JoinError, Up};
+use super::net::{Security, connect};
+use loongforge_core::config::Address;
+use loongforge_core::message::Role;
 use loongforge_core::transport::link;
-use std::path::Path;
 use std::time::Duration;
-use tokio::net::UnixStream;
 
 /// How long the scheduler may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -14,15 +15,18 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// what is too much. Returns how many there were.
 ///
 /// # Errors
-/// Nobody listens or answers, or the run's encoders do not come and go.
-pub fn scale_run(address: &Path, encoders: u32) -> Result<u32, RunError> {
+/// Nobody listens or answers, it is not who is meant, or the run's encoders do not come and go.
+pub fn scale_run(address: &Address, security: &Security, encoders: u32) -> Result<u32, RunError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|source| RunError::Start { what: "the runtime".into(), source })?;
-    let name = address.display().to_string();
+    let name = address.to_string();
     let absent = || JoinError::NoScheduler { address: name.clone(), seconds: PATIENCE.as_secs() };
     let broken = |source| JoinError::Connection { address: name.clone(), source };
     let ask = async {
-        let stream = UnixStream::connect(address).await.map_err(|_| absent())?;
+        let stream = connect(address, security, Some(Role::Scheduler)).await.map_err(|source| match source.kind() {
+            std::io::ErrorKind::InvalidData => JoinError::Connect { address: name.clone(), source },
+            _ => absent(),
+        })?;
         let (mut sender, mut receiver) = link::<Up, Down>(stream);
         sender.send(&Up::Scale { encoders }).await.map_err(broken)?;
         match receiver.recv().await.map_err(broken)? {

@@ -2,6 +2,7 @@
 
 use super::join::JoinError;
 use crate::StopOn;
+use crate::journal::JournalError;
 use loongforge_core::engine::{Engine, EngineError};
 use loongforge_core::message::ActorId;
 use loongforge_core::schedule::{CoordinatorSpec, Failure, PoolSizes};
@@ -53,6 +54,8 @@ pub enum RunError {
     Failed(#[from] Failure),
     #[error(transparent)]
     Join(#[from] JoinError),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
     #[error("cannot start {what}: {source}")]
     Start { what: String, source: std::io::Error },
 }

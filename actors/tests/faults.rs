@@ -33,6 +33,8 @@ fn meeting(address: &Path) -> Meeting {
         timeout: Duration::from_secs(60),
         shared_memory: true,
         index: None,
+        store: None,
+        journal: None,
     }
 }
 
@@ -235,11 +237,12 @@ fn encoders_join_by_hand_and_are_let_go() {
         wait_for(seen, |seen| seen.losses.len() > 5);
         let mut helper: Child = program(Role::Encoder, address).spawn().unwrap();
         wait_for(seen, |seen| seen.changes.iter().any(|change| !change.joined.is_empty()));
-        assert_eq!(scale_run(address, 4).unwrap(), 2);
+        let scale = |encoders| scale_run(&Address::Unix(address.into()), &Security::plain("a", false), encoders);
+        assert_eq!(scale(4).unwrap(), 2);
         wait_for(seen, |seen| seen.changes.last().is_some_and(|change| change.members.len() == 5));
         helper.kill().unwrap();
         helper.wait().unwrap();
-        assert_eq!(scale_run(address, 1).unwrap(), 4);
+        assert_eq!(scale(1).unwrap(), 4);
         wait_for(seen, |seen| seen.changes.last().is_some_and(|change| change.members.len() == 1));
     });
     assert_eq!(result.unwrap(), Outcome::Completed);

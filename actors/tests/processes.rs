@@ -34,6 +34,8 @@ fn meeting(address: &Path, seconds: u64) -> Meeting {
         timeout: Duration::from_secs(seconds),
         shared_memory: true,
         index: None,
+        store: None,
+        journal: None,
     }
 }
 

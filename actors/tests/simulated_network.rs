@@ -3,17 +3,22 @@
 mod fake;
 
 use fake::{sample, spec};
-use loongforge_actors::launch::join::{Desk, Down, Joined, Member, Roster, Up, gather, join, remote_link};
+use loongforge_actors::launch::join::{
+    Desk, Down, Joined, Line, Member, Returns, Roster, Terms, Up, gather, hear, join, line, remote_link, say,
+};
 use loongforge_core::message::*;
 use loongforge_core::schedule::*;
+use loongforge_core::transport::{Raw, Recovery, frame, raw};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
+use tokio::io::AsyncWriteExt;
 use turmoil::net::{TcpListener, TcpStream};
 
 const POOLS: PoolSizes = PoolSizes { data: 1, encoder: 2, foundation: 1 };
 const STEPS: u64 = 6;
+const LEASE: Duration = Duration::from_secs(4);
 
 type Done = turmoil::Result;
 
@@ -22,11 +27,23 @@ async fn member(role: Role, config: &'static str, steps_done: Rc<Cell<u64>>) -> 
     let connect = async || TcpStream::connect("scheduler:700").await;
     let hello = (config.to_owned(), role, None);
     let joined = join(connect, "scheduler:700", hello, Duration::from_secs(20), |me| Ok(((), me.to_string().into())));
-    let Joined { welcome, mut sender, mut receiver, .. } = joined.await?;
+    let Joined { welcome, sender, receiver, .. } = joined.await?;
+    let me = welcome.assignment.me;
+    let come_back = Recovery::Connect(Box::new(move |wire, attempt, received| {
+        Box::pin(async move {
+            let mut stream = TcpStream::connect("scheduler:700").await?;
+            let said = Up::Return { from: me, wire, attempt, received };
+            stream.write_all(&frame(&said).unwrap()).await?;
+            Ok(Raw::new(stream))
+        })
+    }));
+    let (sender, mut receiver, carrier) =
+        line(raw(sender, receiver), come_back, &Line { number: welcome.wire, lease: welcome.lease });
+    let carrying = tokio::spawn(carrier);
     let paths = welcome.edges.iter().all(|(edge, path)| *path == std::path::Path::new(&edge.to.to_string()));
     assert!(paths, "edges lead to where their receivers listen");
-    sender.send(&Up::Event(Event::Ready)).await?;
-    while let Some(Down::Command(command)) = receiver.recv().await? {
+    say(&sender, &Up::Event(Event::Ready)).await;
+    while let Some(Down::Command(command)) = hear(&mut receiver).await? {
         let event = match command {
             Command::Read { from, until } if role == Role::Data => {
                 let samples = (from.0..until.0).map(|position| sample(position, 1)).collect();
@@ -49,13 +66,16 @@ async fn member(role: Role, config: &'static str, steps_done: Rc<Cell<u64>>) -> 
             }
             Command::Save { step, to, .. } => Event::Saved { step, to, files: vec![] },
             Command::Stop => {
-                sender.send(&Up::Event(Event::Stopped)).await?;
+                say(&sender, &Up::Event(Event::Stopped)).await;
                 break;
             }
             _ => continue,
         };
-        sender.send(&Up::Event(event)).await?;
+        say(&sender, &Up::Event(event)).await;
     }
+    sender.close().await;
+    drop(receiver);
+    carrying.await?;
     Ok(())
 }
 
@@ -72,11 +92,13 @@ async fn scheduler(timeout: Duration) -> Ended {
         rendezvous: "rendezvous".into(),
         queue: spec.max_unanswered(),
         timeout,
-        lease: Duration::from_secs(60),
+        lease: LEASE,
+        returns: Some(Returns::default()),
     };
     let accept = async || listener.accept().await.map(|(stream, _)| stream);
     let members = gather(&accept, &roster).await?;
-    let desk = Desk::new(roster, &members, false);
+    let paths = members.iter().map(|(&actor, member)| (actor, member.edges.clone())).collect();
+    let desk = Desk::new(roster, paths, false);
     tokio::select! {
         result = conduct(members, spec) => result,
         () = desk.open(accept, |_| ()) => unreachable!("it never ends"),
@@ -89,7 +111,8 @@ async fn conduct(members: BTreeMap<ActorId, Member>, spec: CoordinatorSpec) -> E
     let (inputs, input) = flume::bounded(100);
     let mut commands = BTreeMap::new();
     for (actor, member) in members {
-        let link = remote_link(member, spec.max_unanswered(), Duration::from_secs(60), None);
+        let terms = Terms { silence: Duration::from_secs(60), ..Terms::new(LEASE, false) };
+        let link = remote_link(member, spec.max_unanswered(), terms, None, flume::bounded(0).0);
         commands.insert(actor, link.commands);
         let inputs = inputs.clone();
         tokio::task::spawn_local(async move {
@@ -219,4 +242,42 @@ fn who_is_missing_is_named() {
         Ok(())
     });
     sim.run().unwrap();
+}
+
+/// Both ways and one way, for longer than a connection is kept in silence and shorter than an actor is missed.
+#[test]
+fn partitions_heal_and_the_same_steps_go_on() {
+    for (seed, who) in ["foundation", "encoder-a", "data", "encoder-b"].into_iter().cycle().take(12).enumerate() {
+        let mut sim = simulation(seed as u64);
+        let done: Rc<Cell<u64>> = Rc::default();
+        for (name, role) in MEMBERS {
+            sim.client(name, member(role, "abc", done.clone()));
+        }
+        let ended: Rc<Cell<bool>> = Rc::default();
+        let seen = ended.clone();
+        sim.client("scheduler", async move {
+            let (num_steps, result) = scheduler(Duration::from_secs(30)).await?;
+            assert_eq!((num_steps as u64, result), (STEPS, Ok(Outcome::Completed)));
+            seen.set(true);
+            Ok(())
+        });
+        while done.get() < 3 + seed as u64 % 5 {
+            sim.step().unwrap();
+        }
+        match seed % 3 {
+            0 => sim.partition("scheduler", who),
+            1 => sim.partition_oneway("scheduler", who),
+            _ => sim.partition_oneway(who, "scheduler"),
+        }
+        let since = sim.elapsed();
+        while sim.elapsed() < since + Duration::from_secs(5) {
+            sim.step().unwrap();
+        }
+        assert!(!ended.get(), "{who}: the run waits");
+        sim.repair("scheduler", who);
+        sim.repair_oneway("scheduler", who);
+        sim.repair_oneway(who, "scheduler");
+        sim.run().unwrap();
+        assert!(ended.get());
+    }
 }

@@ -4,6 +4,7 @@ mod certs;
 mod check;
 mod checkpoint;
 mod data;
+mod drill;
 mod forecast;
 mod generate;
 mod launch;
@@ -81,6 +82,7 @@ Examples:
   loongforge run configs/quickstart.yaml --resume                go on from the last checkpoint
   loongforge check configs/quickstart.yaml --show-origin         what is set, and by whom
   loongforge plan configs/quickstart.yaml --simulate             how long a step takes, and what limits it
+  loongforge drill my.yaml --faults \"encoder/1: kill at step 5\"   make things go wrong, and see that nothing changes
   loongforge top runs/quickstart                                 watch a run that goes on; it prints a page's address, too
   loongforge launch my.yaml --on slurm --gpus-per-node 8 --tls certs --print > job.sh
   loongforge checkpoint inspect runs/quickstart/checkpoints/step-00000750
@@ -92,6 +94,8 @@ enum Command {
     Run(run::RunArgs),
     /// Change the number of encoders of a run that goes on
     Scale(scale::ScaleArgs),
+    /// Run with faults on purpose, and see whether they change anything
+    Drill(drill::DrillArgs),
     /// Check a config and show what it comes to
     Check(check::CheckArgs),
     /// Show the first steps' plan and the memory it takes, or simulate the run
@@ -123,6 +127,7 @@ impl Cli {
         match self.command {
             Command::Run(args) => run::run(args),
             Command::Scale(args) => scale::scale(args),
+            Command::Drill(args) => drill::drill(args),
             Command::Check(args) => check::check(args),
             Command::Plan(args) => plan::plan(args),
             Command::Checkpoint(args) => checkpoint::checkpoint(args),
@@ -147,6 +152,7 @@ impl Cli {
                 | Command::Data(_)
                 | Command::Models(_)
                 | Command::Scale(_)
+                | Command::Drill(_)
                 | Command::Top(_)
                 | Command::Trace(_)
                 | Command::Launch(_)

@@ -26,7 +26,7 @@ pub struct PartArgs {
     #[arg(long, requires = "role", conflicts_with = "tls")]
     pub insecure_allow_plaintext: bool,
     /// Send tensors over sockets even to processes of the same machine; all processes of the run must say so
-    #[arg(long, requires = "join")]
+    #[arg(long)]
     pub no_shared_memory: bool,
 }
 

@@ -1,7 +1,7 @@
 //! `loongforge run`: a whole run on this machine, or one role of it.
 
 use super::part::{Beside, Part, PartArgs};
-use super::scale::SOCKET;
+use super::scale::{ADDRESS, SOCKET};
 use super::{UsageError, exit};
 use crate::compose::{Composition, Resume, precision_name};
 use crate::evaluate;
@@ -12,16 +12,22 @@ use crate::snapshots::Snapshots;
 use anyhow::{Context, bail};
 use clap::Args;
 use loongforge_actors::checkpoint::{DATA, MANIFEST, Manifest, clean, latest};
+use loongforge_actors::journal::{Past, unfinished};
+use loongforge_actors::launch::Keep;
 use loongforge_actors::launch::net::{Party, Security};
 use loongforge_actors::{Meeting, Start, StopOn, serve_role, serve_scheduler};
 use loongforge_core::config::{self, Address, Loaded, OnChange, RunConfig};
 use loongforge_core::data::{Fingerprint, fingerprint as data_fingerprint};
-use loongforge_core::message::{ActorId, Role, StepId};
-use loongforge_core::observe::{Console, init_logging};
+use loongforge_core::message::{ActorId, Role, SampleId, StepId};
+use loongforge_core::observe::{Console, init_logging, read_metrics};
 use loongforge_core::schedule::{Outcome, PoolSizes};
+use loongforge_torch::native::StoreServer;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+
+/// Name of the scheduler's journal in a run's folder.
+const JOURNAL: &str = "journal";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -81,6 +87,8 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         timeout: loaded.config.scheduler.join_timeout.duration(),
         shared_memory: !args.part.no_shared_memory,
         index,
+        store: None,
+        journal: None,
     };
     let mut pools = PoolSizes::new(composition.config());
     if composition.folder().config.encoder.is_none() {
@@ -152,26 +160,58 @@ fn conduct(
     let composition = composition.stop_on(StopOn::Signals);
     composition.expect_weights().map_err(|error| UsageError::of(&error))?;
     super::check::open(composition.config()).map_err(|error| UsageError::of(error.as_ref()))?;
-    prepare_folder(&loaded.config, composition.resumes(), args.overwrite)?;
     let config = composition.config().clone();
-    let report = Report::new(&composition, loaded.composed.clone(), console.clone())?;
+    let journal = config.run.dir.join(JOURNAL);
+    let is_kept = part.is_some_and(|part| part.actors.is_empty() && matches!(part.join, Address::Tcp { .. }));
+    let past = match is_kept && !composition.resumes() && !args.overwrite {
+        true => unfinished(&journal, &fingerprint(loaded)),
+        false => None,
+    };
+    let (begin, again) = match &past {
+        Some(_) => {
+            let told = read_metrics(&config.run.dir.join("metrics.jsonl")).unwrap_or_default();
+            console.line("going on in the place of a scheduler that has died; --resume or --overwrite begin anew");
+            let told = StepId(told.last().map_or(0, |last| last.step + 1));
+            ((told, SampleId(u64::MAX)), Some(told))
+        }
+        None => {
+            prepare_folder(&loaded.config, composition.resumes(), args.overwrite)?;
+            ((composition.first_step(), composition.cursor()), None)
+        }
+    };
+    let keep = is_kept.then(|| Keep { path: journal, again });
+    let report = Report::new(&composition, loaded.composed.clone(), console.clone(), begin)?;
     let name = &config.run.name;
     let outcome = match part {
         Some(Part { actors, join, .. }) => {
             let security = args.part.security(name, Party::Actor(Role::Scheduler))?;
+            let _sign = matches!(join, Address::Tcp { .. }).then(|| Sign::put_up(&config.run.dir, join));
             let (start, mut beside) = (child(args)?, Beside::default());
             for &(role, index) in actors {
                 beside.start(start(ActorId::new(role, index.unwrap_or(0)), join), index)?;
             }
             let (_, spec) = composition.into_parts();
-            serve_scheduler(spec, meeting(join.clone(), security, None), None, Box::new(report))?
+            // Pools on several hosts have no folder in common.
+            let store = match join {
+                Address::Tcp { host, .. } if !join.is_local() => {
+                    Some(StoreServer::start(host, past.as_ref().and_then(Past::store).unwrap_or(0))?)
+                }
+                _ => None,
+            };
+            let store_port = store.as_ref().map(StoreServer::port);
+            let meeting = Meeting { store: store_port, journal: keep, ..meeting(join.clone(), security, None) };
+            serve_scheduler(spec, meeting, None, Box::new(report))?
         }
         None if args.processes => {
             let folder = tempfile::Builder::new().prefix("loongforge-").tempdir()?;
             let (_, spec) = composition.into_parts();
-            let address = folder.path().join("run.sock");
+            let address = match args.part.no_shared_memory {
+                // A port of this machine's, for who shall not share memory.
+                true => Address::Tcp { host: "127.0.0.1".into(), port: free_port()? },
+                false => Address::Unix(folder.path().join("run.sock")),
+            };
             let _sign = Sign::put_up(&config.run.dir, &address);
-            let meeting = meeting(Address::Unix(address), Security::plain(name, false), None);
+            let meeting = meeting(address, Security::plain(name, false), None);
             serve_scheduler(spec, meeting, Some(child(args)?), Box::new(report))?
         }
         None => composition.run(Box::new(report))?,
@@ -188,16 +228,28 @@ fn conduct(
     }
 }
 
-/// A link in the run's folder to the scheduler's socket, for who looks for the run; gone with it.
+/// A port of loopback that nobody listens at.
+fn free_port() -> anyhow::Result<u16> {
+    Ok(std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+}
+
+/// In the run's folder, where its scheduler listens, for who looks for the run: a link to its socket, or a file with its
+/// address. Gone with the run.
 struct Sign(PathBuf);
 
 impl Sign {
     /// A folder without links is no reason not to run.
-    fn put_up(dir: &Path, address: &Path) -> Self {
-        let link = dir.join(SOCKET);
-        let _ = std::fs::remove_file(&link);
-        let _ = std::os::unix::fs::symlink(address, &link);
-        Self(link)
+    fn put_up(dir: &Path, address: &Address) -> Self {
+        let sign = match address {
+            Address::Unix(_) => dir.join(SOCKET),
+            Address::Tcp { .. } => dir.join(ADDRESS),
+        };
+        let _ = std::fs::remove_file(&sign);
+        let _ = match address {
+            Address::Unix(path) => std::os::unix::fs::symlink(path, &sign),
+            Address::Tcp { .. } => std::fs::write(&sign, address.to_string()),
+        };
+        Self(sign)
     }
 }
 

@@ -2,14 +2,24 @@
 
 use super::UsageError;
 use clap::Args;
+use loongforge_actors::launch::net::{Party, Security};
 use loongforge_actors::launch::scale_run;
+use loongforge_core::config::Address;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Name of the scheduler's socket, or of the link to it, in a run's folder.
 pub const SOCKET: &str = "scheduler.sock";
+/// Name of the file with its address, where that is none of a file.
+pub const ADDRESS: &str = "scheduler.address";
+
+const EXAMPLES: &str = "\
+Examples:
+  loongforge scale --run runs/my --encoders 4
+  loongforge scale --join head:6001 --tls certs --encoders 8     the folder with ca.pem, operator.pem and operator.key";
 
 #[derive(Args)]
+#[command(after_help = EXAMPLES)]
 pub struct ScaleArgs {
     /// Encoders that the run is to have
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -17,30 +27,39 @@ pub struct ScaleArgs {
     /// Folder of the run (`run.dir`)
     #[arg(long, value_name = "DIR", required_unless_present = "join")]
     run: Option<PathBuf>,
-    /// Unix socket of the run's scheduler
-    #[arg(long, value_name = "SOCKET", conflicts_with = "run")]
-    join: Option<PathBuf>,
+    /// Where the run's scheduler is: a Unix socket's path or HOST:PORT
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "run")]
+    join: Option<String>,
+    /// Folder with the operator's certificate of the run
+    #[arg(long, value_name = "DIR")]
+    tls: Option<PathBuf>,
+    /// Without a login, as the run: only where the network is isolated
+    #[arg(long, conflicts_with = "tls")]
+    insecure_allow_plaintext: bool,
 }
 
 pub fn scale(args: ScaleArgs) -> anyhow::Result<ExitCode> {
     let address = match (args.join, args.run) {
-        (Some(address), _) => address,
+        (Some(address), _) => address.parse().map_err(|error| UsageError(format!("--join: {error}")))?,
         (None, Some(dir)) => find(&dir)?,
         (None, None) => unreachable!("clap requires one of the two"),
     };
-    let from = scale_run(&address, args.encoders)?;
+    let security = match &args.tls {
+        Some(dir) => Security::of_party(Party::Operator, dir).map_err(|error| UsageError::of(&error))?,
+        None => Security::plain("", args.insecure_allow_plaintext),
+    };
+    let from = scale_run(&address, &security, args.encoders)?;
     println!("{from} → {} encoders", args.encoders);
     Ok(ExitCode::SUCCESS)
 }
 
-/// The socket of the run that goes on in `dir`.
-fn find(dir: &Path) -> anyhow::Result<PathBuf> {
-    let link = dir.join(SOCKET);
-    match std::fs::read_link(&link) {
-        Ok(address) => Ok(address),
-        Err(_) => {
-            let what = format!("no run with processes goes on in {}: it has no {SOCKET}", dir.display());
-            Err(UsageError(what).into())
-        }
+/// Where the scheduler of the run that goes on in `dir` listens.
+fn find(dir: &Path) -> anyhow::Result<Address> {
+    if let Ok(path) = std::fs::read_link(dir.join(SOCKET)) {
+        return Ok(Address::Unix(path));
     }
+    let written = std::fs::read_to_string(dir.join(ADDRESS)).ok().and_then(|text| text.parse().ok());
+    written.ok_or_else(|| {
+        UsageError(format!("no run with processes goes on in {}: it has no {SOCKET}", dir.display())).into()
+    })
 }

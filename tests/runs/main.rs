@@ -1,10 +1,12 @@
 //! Whole runs of a tiny model: one binary, so that libtorch is linked once.
 
 mod cache;
+mod drill;
 mod equality;
 mod experts;
 mod faults;
 mod fixture;
+mod hosts;
 mod kinds;
 mod layouts;
 mod nonfinite;

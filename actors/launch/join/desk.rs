@@ -6,7 +6,7 @@ use super::{Down, Member, Roster, Up};
 use crate::launch::{EdgeSpec, topology};
 use loongforge_core::message::{ActorId, Command, Role};
 use loongforge_core::schedule::PoolSizes;
-use loongforge_core::transport::link;
+use loongforge_core::transport::{link, raw, refuse};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
@@ -45,10 +45,10 @@ pub enum Wish {
 }
 
 impl Desk {
-    /// `members`: everyone who was there when the run began.
-    pub fn new(roster: Roster, members: &BTreeMap<ActorId, Member>, is_elastic: bool) -> Rc<Self> {
-        let paths = members.iter().map(|(&actor, member)| (actor, member.edges.clone())).collect();
-        let next = Cell::new(roster.pools.encoder);
+    /// `paths`: where everyone who has had a place listens for edges.
+    pub fn new(roster: Roster, paths: BTreeMap<ActorId, PathBuf>, is_elastic: bool) -> Rc<Self> {
+        let encoders = paths.keys().filter(|actor| actor.role == Role::Encoder);
+        let next = Cell::new(encoders.map(|actor| actor.index + 1).max().unwrap_or(0).max(roster.pools.encoder));
         Rc::new(Self { roster, paths, next, is_elastic })
     }
 
@@ -68,7 +68,7 @@ impl Desk {
         while let Ok(stream) = accept().await {
             let (desk, wish) = (self.clone(), wish.clone());
             let (sender, receiver) = link(stream);
-            let member = Member { sender, receiver, edges: PathBuf::new() };
+            let member = Member { sender, receiver, edges: PathBuf::new(), wire: None, confirms: false };
             spawn_local(async move {
                 match timeout(PATIENCE, desk.hear(member)).await {
                     Ok(Some(wanted)) => wish(wanted),
@@ -90,6 +90,14 @@ impl Desk {
                     spawn_local(async move { member.sender.send(&down).await });
                 });
                 Some(Wish::Scale { encoders, answer })
+            }
+            Up::Return { from, wire, attempt, received } => {
+                let raw = raw(member.sender, member.receiver);
+                match &self.roster.returns {
+                    Some(returns) => returns.come_back(from, wire, attempt, received, raw).await,
+                    None => refuse(raw).await,
+                }
+                None
             }
             _ => self.refuse(member, "it did not say what is said when one joins").await,
         }
@@ -113,7 +121,9 @@ impl Desk {
         let incoming = mine.iter().filter(|edge| edge.to == me);
         let connect = |edge: &EdgeSpec| Command::Connect { to: me, credit: edge.credit, path: edges.clone() };
         let told = incoming.map(|edge| (edge.from, connect(edge))).collect();
-        let welcome = self.roster.welcome(me, &mine, &self.paths);
+        let (number, returned) = self.roster.draw(me);
+        let welcome = self.roster.welcome(me, number, &mine, &self.paths);
+        member.wire = Some((number, returned));
         member.sender.send(&Down::Welcome(welcome)).await.ok()?;
         tracing::info!("{me} joins");
         Some(Wish::Join { actor: me, member, edges: told })

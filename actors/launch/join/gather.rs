@@ -1,10 +1,11 @@
 //! The scheduler's side: waits until every actor of the run has a connection and a place.
 
+use super::returns::{Returns, draw};
 use super::{Down, JoinError, Up, Welcome};
 use crate::launch::{Assignment, EdgeSpec, topology};
 use loongforge_core::message::ActorId;
 use loongforge_core::schedule::{EdgeCredits, PoolSizes};
-use loongforge_core::transport::{LinkError, LinkReceiver, LinkSender, link};
+use loongforge_core::transport::{LinkError, LinkReceiver, LinkSender, Returned, link};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
@@ -28,6 +29,8 @@ pub struct Roster {
     pub queue: usize,
     pub timeout: Duration,
     pub lease: Duration,
+    /// Who may come back when a connection has broken; nobody where connections do not break by themselves.
+    pub returns: Option<Returns>,
 }
 
 /// A connected actor.
@@ -36,6 +39,10 @@ pub struct Member {
     pub receiver: LinkReceiver<Up>,
     /// Where its edges come in.
     pub edges: PathBuf,
+    /// Once it is welcome: number of the wire that its connection is, and where it comes back to.
+    pub wire: Option<(u128, Option<flume::Receiver<Returned>>)>,
+    /// What it says is acknowledged once it is written down.
+    pub confirms: bool,
 }
 
 /// What who comes too late is told.
@@ -66,7 +73,7 @@ where
             stream = accept() => {
                 let stream = stream.map_err(|source| JoinError::Listen { address: roster.address.clone(), source })?;
                 let (sender, receiver) = link(stream);
-                hearing.spawn(hear(None, Member { sender, receiver, edges: PathBuf::new() }));
+                hearing.spawn(hear(None, Member { sender, receiver, edges: PathBuf::new(), wire: None, confirms: false }));
             }
             Some(heard) = hearing.join_next() => match heard {
                 Ok(Ok((None, mut member, Some(Up::Hello { config, role, index })))) => {
@@ -138,7 +145,13 @@ fn missing(places: &BTreeMap<ActorId, Option<Member>>) -> Option<String> {
 
 impl Roster {
     /// What actor `me` is told once it is to begin. `paths`: where the actors of the run listen for edges.
-    pub fn welcome(&self, me: ActorId, topology: &[EdgeSpec], paths: &BTreeMap<ActorId, PathBuf>) -> Welcome {
+    pub fn welcome(
+        &self,
+        me: ActorId,
+        wire: u128,
+        topology: &[EdgeSpec],
+        paths: &BTreeMap<ActorId, PathBuf>,
+    ) -> Welcome {
         let outgoing = |edge: &&EdgeSpec| edge.from == me;
         Welcome {
             assignment: Assignment {
@@ -151,6 +164,18 @@ impl Roster {
             producers: topology.iter().filter(|edge| edge.to == me).map(|edge| edge.from).collect(),
             queue: self.queue,
             lease: self.lease,
+            wire,
+        }
+    }
+
+    /// A wire for an actor.
+    pub(super) fn draw(&self, me: ActorId) -> (u128, Option<flume::Receiver<Returned>>) {
+        match &self.returns {
+            Some(returns) => {
+                let (number, returned) = returns.expect(me);
+                (number, Some(returned))
+            }
+            None => (draw(), None),
         }
     }
 }
@@ -160,7 +185,9 @@ async fn welcome(members: &mut BTreeMap<ActorId, Member>, roster: &Roster) {
     let paths: BTreeMap<ActorId, PathBuf> =
         members.iter().map(|(&actor, member)| (actor, member.edges.clone())).collect();
     for (&me, member) in members {
-        let welcome = roster.welcome(me, &topology, &paths);
+        let (number, returned) = roster.draw(me);
+        let welcome = roster.welcome(me, number, &topology, &paths);
+        member.wire = Some((number, returned));
         // A member that is gone by now is learnt from its connection.
         let _ = member.sender.send(&Down::Welcome(welcome)).await;
     }

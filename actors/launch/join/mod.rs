@@ -13,17 +13,24 @@
 //! Encoders may come to a run that goes on: the same words, and the others are told to connect to them. Every actor's
 //! process gives a sign of life from time to time; one that gives none for the length of its lease is taken for dead.
 //!
-//! Stop and drain are the engines'. Peer gone: the end of a connection is the end of the actor, named at the scheduler;
-//! an actor without scheduler ends. Generic over the stream, so that the protocol is tested on a simulated network.
+//! Once an actor is welcome its connection is a wire: over TCP it may break, and the actor comes back with `Return`
+//! and goes on where it was.
+//!
+//! Stop and drain are the engines'. Peer gone: a wire that is not mended in time is the end of the actor, named at the
+//! scheduler; an actor without scheduler ends. Generic over the stream, so that the protocol is tested on a simulated network.
 
 mod desk;
 mod gather;
+mod line;
 mod member;
 mod protocol;
 mod remote;
+mod returns;
 
 pub use desk::{Desk, Wish};
 pub use gather::{Member, Roster, gather};
+pub use line::{Line, hear, line, say, say_loose};
 pub use member::{Joined, join};
 pub use protocol::{Down, JoinError, Up, Welcome};
-pub use remote::remote_link;
+pub use remote::{Before, Terms, link_again, remote_link};
+pub use returns::Returns;

@@ -34,6 +34,18 @@ pub enum Up {
         from: ActorId,
         to: ActorId,
         credit: u64,
+        /// Counts connections that were tried for it.
+        attempt: u64,
+    },
+    /// The connection before has broken; what follows goes on with its wire.
+    Return {
+        from: ActorId,
+        /// The wire's number.
+        wire: u128,
+        /// Counts, so that nobody returns by words that were said before.
+        attempt: u64,
+        /// The last message that was received.
+        received: u64,
     },
 }
 
@@ -64,6 +76,8 @@ pub struct Welcome {
     pub queue: usize,
     /// It is to give a sign of life at least this often.
     pub lease: Duration,
+    /// Number of the wire that its connection is from now on.
+    pub wire: u128,
 }
 
 /// The processes of a run did not come together.

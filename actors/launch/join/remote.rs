@@ -1,56 +1,172 @@
-//! A member of the run as a link: two tasks between its connection and the bounded queues of its shell.
+//! A member of the run as a link: two tasks between its wire and the bounded queues of its shell.
 
+use super::line::{hear, say, spec};
 use super::{Down, Member, Up};
-use crate::kernel::{Commands, Link};
+use crate::kernel::{Commands, Confirm, Link};
 use crate::launch::children::Process;
-use loongforge_core::message::{Command, Event};
+use loongforge_core::message::{Command, Event, encode};
+use loongforge_core::transport::{Raw, Recovery, Returned, WireReceiver, WireSpec, raw, wire_again};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Must be called inside a runtime. `process`: where it is a child of this one. The actor is given up when it is silent
-/// for `lease`.
-pub fn remote_link(member: Member, queue: usize, lease: Duration, mut process: Option<Process>) -> Link {
-    let Member { mut sender, mut receiver, .. } = member;
+/// How long an encoder whose connection was ended by its side may take to come back: its work can be given to others.
+const SHORT: Duration = Duration::from_secs(1);
+/// How long the last words of a process that has ended may take.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// What an actor is given up after.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// Silence.
+    pub silence: Duration,
+    /// The end of its connection by its side.
+    pub ended: Duration,
+    /// A connection is broken after half of it.
+    pub lease: Duration,
+}
+
+impl Terms {
+    /// What a run cannot go on without is given more time.
+    pub fn new(lease: Duration, can_be_replaced: bool) -> Self {
+        match can_be_replaced {
+            true => Self { silence: lease, ended: lease.min(SHORT), lease },
+            false => Self { silence: 12 * lease, ended: lease, lease },
+        }
+    }
+}
+
+/// What is known of a member's wire.
+#[derive(Default)]
+pub struct Before {
+    pub number: u128,
+    pub returned: Option<flume::Receiver<Returned>>,
+    /// Life of this process as the run's scheduler.
+    pub life: u64,
+    /// Messages that the member has said, and was told; the last of those, of which it may not have heard.
+    pub said: u64,
+    pub told: u64,
+    pub backlog: Vec<Command>,
+    /// What it says is acknowledged once it is written down.
+    pub confirms: bool,
+}
+
+/// Must be called inside a runtime. `process`: where it is a child of this one. `open` is held as long as something may
+/// be on its way.
+pub fn remote_link(
+    member: Member,
+    queue: usize,
+    terms: Terms,
+    process: Option<Process>,
+    open: flume::Sender<()>,
+) -> Link {
+    let Member { sender, receiver, wire, confirms, .. } = member;
+    let (number, returned) = wire.unwrap_or_default();
+    let before = Before { number, returned, life: 1, confirms, ..Before::default() };
+    link_again(Some(raw(sender, receiver)), before, queue, terms, process, open)
+}
+
+/// A link to a member that another process had before, or on its first connection.
+pub fn link_again(
+    first: Option<Raw>,
+    before: Before,
+    queue: usize,
+    terms: Terms,
+    process: Option<Process>,
+    open: flume::Sender<()>,
+) -> Link {
+    let Before { number, returned, life, said, told, backlog, confirms } = before;
+    let sent = told - backlog.len() as u64;
+    let mut spec = WireSpec {
+        sent,
+        received: said,
+        life,
+        confirms,
+        ..spec(number, true, terms.lease, terms.silence, terms.ended)
+    };
+    let recovery = returned.map_or(Recovery::None, Recovery::Accept);
+    if matches!(recovery, Recovery::None) {
+        // There is no other connection to be had: silence is the end.
+        spec.quiet = 2 * terms.silence;
+    }
+    let backlog = backlog.into_iter().filter_map(|command| encode(&Down::Command(command)).ok());
+    let (sender, receiver, carrier) = wire_again(first, recovery, spec, backlog.map(Into::into).collect());
+    let confirm = confirms.then(|| Confirm { num_events: said, done: Box::new(receiver.confirm()) });
+    tokio::spawn(async move {
+        carrier.await;
+        drop(open);
+    });
     let (commands, to_send) = flume::bounded::<Command>(queue);
     let (received, events) = flume::bounded::<Event>(queue);
     let reason = Arc::new(OnceLock::new());
-    let said = reason.clone();
+    let how = reason.clone();
     let killer = process.clone();
     tokio::spawn(async move {
         while let Ok(command) = to_send.recv_async().await {
-            // The reader learns of a broken connection too, and says so.
-            if sender.send(&Down::Command(command)).await.is_err() {
+            // The reader learns of a broken wire too, and says so.
+            if !say(&sender, &Down::Command(command)).await {
                 break;
             }
         }
     });
     tokio::spawn(async move {
-        let ended = loop {
-            let Ok(said) = timeout(lease, receiver.recv()).await else {
-                process.take().inspect(Process::kill);
-                break format!("it gave no sign of life for {lease:?}");
-            };
-            match said {
-                Ok(Some(Up::Alive)) if received.is_disconnected() => break "it was given up".to_owned(),
-                Ok(Some(Up::Alive)) => {}
-                Ok(Some(Up::Event(event))) => {
-                    if received.send_async(event).await.is_err() {
-                        break "the scheduler has ended".to_owned();
-                    }
-                }
-                Ok(Some(other)) => break format!("it said {other:?}, which was not its turn"),
-                Ok(None) => break "its process ended".to_owned(),
-                Err(error) => break error.to_string(),
-            }
-        };
+        let ended = listen(receiver, &received, terms.silence, process.clone()).await;
         let exit = match process {
             Some(process) => process.exit().await,
             None => None,
         };
         reason.get_or_init(|| exit.unwrap_or(ended));
+        // Events end here: whoever asks then how it ended is told.
+        drop(received);
     });
-    let end = move || said.get().cloned().unwrap_or_else(|| "its connection ended".into());
+    let end = move || how.get().cloned().unwrap_or_else(|| "its connection ended".into());
     let kill = killer.map(|process| Box::new(move || process.kill()) as Box<dyn FnOnce() + Send>);
-    Link { commands: Commands::Queue(commands), events, end: Box::new(end), kill }
+    Link { commands: Commands::Queue(commands), events, end: Box::new(end), kill, confirm }
+}
+
+/// Passes events on until the actor's end; returns how that was learnt.
+async fn listen(
+    mut wire: WireReceiver,
+    events: &flume::Sender<Event>,
+    silence: Duration,
+    process: Option<Process>,
+) -> String {
+    let watched = process.clone();
+    let has_ended = async move {
+        match watched {
+            Some(process) => process.ended().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::pin!(has_ended);
+    let mut patience = silence;
+    loop {
+        let said = tokio::select! {
+            said = timeout(patience, hear::<Up>(&mut wire)) => said,
+            () = &mut has_ended, if patience == silence => {
+                patience = LAST_WORDS.min(silence);
+                continue;
+            }
+        };
+        match said {
+            Err(_) if patience != silence => return "its process ended".to_owned(),
+            Err(_) => {
+                process.inspect(Process::kill);
+                return format!("it gave no sign of life for {silence:?}");
+            }
+            Ok(Ok(Some(Up::Alive))) if events.is_disconnected() => return "it was given up".to_owned(),
+            Ok(Ok(Some(Up::Alive))) => {}
+            Ok(Ok(Some(Up::Event(event)))) => {
+                if events.send_async(event).await.is_err() {
+                    return "the scheduler has ended".to_owned();
+                }
+            }
+            Ok(Ok(Some(other))) => return format!("it said {other:?}, which was not its turn"),
+            Ok(Ok(None)) => return "its process ended".to_owned(),
+            Ok(Err(error)) => {
+                process.inspect(Process::kill);
+                return error.to_string();
+            }
+        }
+    }
 }

@@ -106,7 +106,7 @@ async fn hear(
 fn party(up: &Up) -> Option<Party> {
     match up {
         Up::Hello { role, .. } => Some(Party::Actor(*role)),
-        Up::Edge { from, .. } => Some(Party::Actor(from.role)),
+        Up::Edge { from, .. } | Up::Return { from, .. } => Some(Party::Actor(from.role)),
         Up::Scale { .. } => Some(Party::Operator),
         _ => None,
     }

@@ -2,10 +2,12 @@
 
 use super::error::Refusal;
 use super::{Identity, Party, Security, Stream};
+use crate::drill;
 use loongforge_core::config::Address;
 use loongforge_core::message::Role;
 use rustls::pki_types::ServerName;
 use std::io;
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -26,7 +28,14 @@ async fn open(address: &Address, security: &Security, wanted: Option<Role>) -> i
         Address::Unix(path) => return Ok(Stream::new(UnixStream::connect(path).await?, None)),
         Address::Tcp { host, port } => (host, *port),
     };
-    let tcp = TcpStream::connect((&**host, port)).await?;
+    let tcp = match security.proxy {
+        None => TcpStream::connect((&**host, port)).await?,
+        Some(proxy) => {
+            let mut tcp = TcpStream::connect(proxy).await?;
+            tcp.write_all(drill::words(wanted, &address.to_string()).as_bytes()).await?;
+            tcp
+        }
+    };
     // Messages are small and waited for.
     tcp.set_nodelay(true)?;
     let peer = Some(tcp.peer_addr()?.ip());

@@ -2,6 +2,7 @@
 
 use super::error::Refusal;
 use super::{Identity, NetError, Party};
+use crate::drill::PROXY;
 use loongforge_core::config::Address;
 use loongforge_core::message::Role;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -13,6 +14,7 @@ use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
 use std::fs;
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,6 +26,8 @@ pub struct Security {
     pub(super) run: Arc<str>,
     pub(super) tls: Option<Tls>,
     insecure: bool,
+    /// Through which connections to other processes go, in a drill.
+    pub(super) proxy: Option<SocketAddr>,
     /// How long one may be a stranger.
     pub(super) patience: Duration,
 }
@@ -41,7 +45,7 @@ pub(super) struct Tls {
 impl Security {
     /// Without certificates: Unix sockets and loopback; everything else too, where `insecure`.
     pub fn plain(run: &str, insecure: bool) -> Self {
-        Self { run: run.into(), tls: None, insecure, patience: PATIENCE }
+        Self { run: run.into(), tls: None, insecure, proxy: proxy(), patience: PATIENCE }
     }
 
     /// With the certificates of a folder: `ca.pem`, `ROLE.pem` and `ROLE.key`; or `ca.crt`, `tls.crt` and `tls.key`, as
@@ -82,7 +86,23 @@ impl Security {
             .with_custom_certificate_verifier(Arc::new(of_run))
             .with_client_auth_cert(chain, key)?;
         let tls = Tls { client: Arc::new(client), server: Arc::new(server) };
-        Ok(Self { run: run.into(), tls: Some(tls), insecure: false, patience: PATIENCE })
+        Ok(Self { run: run.into(), tls: Some(tls), insecure: false, proxy: proxy(), patience: PATIENCE })
+    }
+
+    /// As [`Security::with_certificates`], for whatever run the certificate is for.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn of_party(party: Party, dir: &Path) -> Result<Self, NetError> {
+        let theirs = dir.join("tls.crt");
+        let path = if theirs.exists() { theirs } else { dir.join(format!("{party}.pem")) };
+        let run = Identity::of(&certificates(&path)?[0])?.run;
+        Self::with_certificates(&run, party, dir)
+    }
+
+    /// With connections to other processes through a proxy.
+    pub fn through(self, proxy: SocketAddr) -> Self {
+        Self { proxy: Some(proxy), ..self }
     }
 
     /// With another patience.
@@ -106,6 +126,11 @@ impl Security {
     pub(super) fn encrypts(&self, address: &Address) -> Option<&Tls> {
         self.tls.as_ref().filter(|_| matches!(address, Address::Tcp { .. }))
     }
+}
+
+/// What the environment says.
+fn proxy() -> Option<SocketAddr> {
+    std::env::var(PROXY).ok()?.parse().ok()
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, NetError> {

@@ -45,6 +45,9 @@ pub const POINTS: [&str; 14] = [
     "after_save",
 ];
 
+/// Points of the scheduler's journal: `scheduler/0` comes to them.
+pub const JOURNAL_POINTS: [&str; 5] = ["before_write", "torn_write", "after_write", "before_sync", "after_sync"];
+
 #[derive(Debug, PartialEq)]
 enum Action {
     Kill,
@@ -70,6 +73,12 @@ struct Rule {
     turns: Turns,
     action: Action,
     count: AtomicU32,
+}
+
+/// Called where the journal is written.
+pub fn of_journal(name: &'static str) {
+    debug_assert!(JOURNAL_POINTS.contains(&name), "{name} is listed");
+    due(ActorId::SCHEDULER, name, &[]).for_each(Rule::act);
 }
 
 /// Called by the engine thread of `me` at a point.
@@ -151,7 +160,7 @@ impl FromStr for Rule {
             "full" if SAVE_POINTS.contains(&point) => Action::Full,
             _ => return Err(FORM),
         };
-        if ![&POINTS[..], &SAVE_POINTS, &NAN_POINTS].concat().contains(&point) {
+        if ![&POINTS[..], &SAVE_POINTS, &NAN_POINTS, &JOURNAL_POINTS].concat().contains(&point) {
             return Err("there is no such point");
         }
         let (first, last) = nth.split_once('-').unwrap_or((nth, nth));

@@ -2,6 +2,7 @@
 //!
 //! No reconnecting, no time-outs, no queue: those are the actor's that owns the link.
 
+use super::Raw;
 use super::frame::{FrameError, Unframer, frame};
 use serde::{Serialize, de::DeserializeOwned};
 use std::io;
@@ -28,6 +29,12 @@ pub fn link<Out, In>(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> (L
     let sender = LinkSender { writer: Box::new(writer), messages: PhantomData };
     let receiver = LinkReceiver { reader: Box::new(reader), unframer: Unframer::default(), messages: PhantomData };
     (sender, receiver)
+}
+
+/// The connection of a link, for a wire. What was read from it and not yet received is read again.
+pub fn raw<Out, In>(sender: LinkSender<Out>, receiver: LinkReceiver<In>) -> Raw {
+    let before = io::Cursor::new(receiver.unframer.buffer);
+    Raw { reader: Box::new(before.chain(receiver.reader)), writer: sender.writer }
 }
 
 /// The half that sends.

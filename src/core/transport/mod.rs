@@ -8,6 +8,7 @@
 
 mod credit;
 mod edge;
+mod envelope;
 pub(crate) mod frame;
 mod link;
 mod local;
@@ -15,13 +16,16 @@ mod mailbox;
 mod parcel;
 mod slab;
 mod stream;
+mod wire;
 
 pub use credit::{Credit, CreditGuard};
 pub use edge::{Edge, Refusal, Refused};
-pub use frame::{FrameError, MAX_FRAME, PROTOCOL_VERSION, frame, unframe};
-pub use link::{LinkError, LinkReceiver, LinkSender, link};
+pub use envelope::{NoEnvelope, envelope_len};
+pub use frame::{FrameError, MAX_FRAME, PROTOCOL_VERSION, checksum, frame, unframe};
+pub use link::{LinkError, LinkReceiver, LinkSender, link, raw};
 pub use local::LocalEdge;
 pub use mailbox::{Mail, MailSender, Mailbox};
 pub use parcel::{Buffer, Dtype, Header, HostTensor, Parcel, ParcelKind, TensorMeta};
 pub use slab::{MAX_DIMS, MAX_TENSORS, SlabEdge, SlabError, SlabListener, SlotTensor};
-pub use stream::{StreamEdge, StreamError, receive};
+pub use stream::{StreamEdge, StreamError, StreamSpec, receive};
+pub use wire::{Raw, Reconnect, Recovery, Returned, WireError, WireReceiver, WireSender, WireSpec, refuse, wire, wire_again};

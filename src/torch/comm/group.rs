@@ -1,11 +1,19 @@
 //! A process group: collectives among the ranks of one pool, and nothing at all where there is one rank.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tch::{Device, Tensor};
 
 use crate::native::{Group, NativeError, Pending};
+
+/// Of a path between machines: the store and the key in it, and this machine's address.
+fn between_hosts(path: &Path) -> Option<(PathBuf, String)> {
+    let mut parts = path.strip_prefix("tcp").ok()?.components();
+    let mut next = || Some(parts.next()?.as_os_str().to_owned());
+    let (host, port, mine) = (next()?, next()?, next()?);
+    Some((Path::new("tcp").join(host).join(port).join(parts.as_path()), mine.into_string().ok()?))
+}
 
 /// A member of a group. All ranks call the same collectives in the same order; one that is missing is an error after
 /// the group's timeout, one that has ended is an error at once.
@@ -47,8 +55,9 @@ impl ProcessGroup {
         ProcessGroup { rank: 0, world: 1, gloo: None, nccl: None }
     }
 
-    /// Joins `world` ranks of this machine that name the same `store_path` (a file of this run, made by the first to
-    /// come) and `name`. A file that an earlier run has left behind must be removed first.
+    /// Joins `world` ranks that name the same `store_path` and `name`. The path is a file of this run on this machine,
+    /// made by the first to come (one that an earlier run has left behind must be removed first); or, between machines,
+    /// `tcp/HOST/PORT/MINE/KEY`: where the run's store listens, and this machine's address as the others reach it.
     pub fn gloo(
         store_path: &Path,
         name: &str,
@@ -72,8 +81,9 @@ impl ProcessGroup {
         if world == 1 {
             return Ok(ProcessGroup::single());
         }
-        let gloo = Some(Group::gloo(store_path, name, "127.0.0.1", rank, world, timeout)?);
-        let over_nccl = || Group::nccl(store_path, &format!("{name}.nccl"), rank, world, timeout);
+        let (store, host) = between_hosts(store_path).unwrap_or_else(|| (store_path.to_owned(), "127.0.0.1".into()));
+        let gloo = Some(Group::gloo(&store, name, &host, rank, world, timeout)?);
+        let over_nccl = || Group::nccl(&store, &format!("{name}.nccl"), rank, world, timeout);
         let nccl = device.is_cuda().then(over_nccl).transpose()?;
         Ok(ProcessGroup { rank, world, gloo, nccl })
     }
@@ -274,7 +284,7 @@ mod tests {
     use tch::{Device, Tensor};
 
     use super::{ProcessGroup, Route};
-    use crate::native::{Group, NCCL_SYMBOLS};
+    use crate::native::{Group, NCCL_SYMBOLS, StoreServer};
 
     /// Runs one thread a rank: a group does not mind whether ranks are threads or processes.
     fn on_ranks<T: Send>(world: usize, path: &Path, body: impl Fn(ProcessGroup) -> T + Sync) -> Vec<T> {
@@ -306,6 +316,19 @@ mod tests {
             assert_eq!(mine, Tensor::from_slice(&[3f32, 30.0]));
             group.barrier().unwrap();
         });
+    }
+
+    #[test]
+    fn ranks_of_several_groups_meet_through_one_store() {
+        let store = StoreServer::start("127.0.0.1", 0).unwrap();
+        for (key, world) in [("encoder-1", 2), ("encoder-2", 3)] {
+            let path = format!("tcp/127.0.0.1/{}/127.0.0.1/{key}", store.port());
+            on_ranks(world, Path::new(&path), |group| {
+                let mine = Tensor::from_slice(&[1.0_f32]);
+                group.all_reduce_sum(&mine).unwrap();
+                assert_eq!(mine, Tensor::from_slice(&[world as f32]));
+            });
+        }
     }
 
     #[test]

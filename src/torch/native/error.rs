@@ -14,6 +14,8 @@ pub enum NativeError {
     Grad { message: String },
     #[error("process group {group:?}: rank {rank} of {world} could not join: {message}")]
     Join { group: String, rank: usize, world: usize, message: String },
+    #[error("no store for process groups at {host}: {message}")]
+    Store { host: String, message: String },
     #[error("process group {group:?}: {operation} failed on rank {rank} (has another process ended?): {message}")]
     Collective { group: String, rank: usize, operation: &'static str, message: String },
     #[error("a stream of the device failed: {message}")]

@@ -58,6 +58,8 @@ unsafe extern "C" {
     pub(super) fn lf_stream_await(mark: *mut c_void, like: *mut C_tensor) -> c_int;
     pub(super) fn lf_mark_free(mark: *mut c_void);
     pub(super) fn lf_stream_synchronize(like: *mut C_tensor) -> c_int;
+    pub(super) fn lf_store_serve(host: *const c_char, port: c_int, listener: c_int, timeout_ms: i64) -> *mut c_void;
+    pub(super) fn lf_store_free(store: *mut c_void);
     pub(super) fn lf_gloo_new(
         path: *const c_char,
         name: *const c_char,

@@ -17,6 +17,7 @@ mod op;
 mod products;
 mod saved;
 mod storage;
+mod store;
 mod stream;
 
 pub use adamw::{AdamWStep, adamw, sum_of_squares};
@@ -35,4 +36,5 @@ pub use op::{Arg, Op};
 pub use products::{add_product, embedding, linear};
 pub use saved::{SavedTensors, Storage, storage};
 pub use storage::{allocate, release};
+pub use store::StoreServer;
 pub use stream::{CopyStream, Mark};

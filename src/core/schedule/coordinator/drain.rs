@@ -57,8 +57,13 @@ impl Drain {
 
     /// Takes note of an actor that has ended without a word.
     pub fn lose(&mut self, actor: ActorId, text: String) {
+        self.lose_with(actor, text, None);
+    }
+
+    /// Takes note of an actor that is missed, and of the peer whose end is the deeper cause.
+    pub fn lose_with(&mut self, actor: ActorId, text: String, lost: Option<ActorId>) {
         self.end(actor);
-        self.failures.entry(actor).or_insert(Cause { text, is_loss: true, is_numeric: false, lost: None });
+        self.failures.entry(actor).or_insert(Cause { text, is_loss: true, is_numeric: false, lost });
         self.result.get_or_insert(Err(actor));
     }
 

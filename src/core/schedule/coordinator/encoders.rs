@@ -93,6 +93,11 @@ impl Encoders {
         self.trained && self.is_paused()
     }
 
+    /// Built, and not yet a member.
+    pub fn is_ready(&self, index: u32) -> bool {
+        self.ready.contains(&index)
+    }
+
     pub fn ready(&mut self, index: u32) {
         self.ready.push(index);
     }

@@ -7,7 +7,7 @@ use crate::message::{
 use std::fmt;
 use std::path::PathBuf;
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub enum Input {
     Event(ActorId, Event),
     /// The actor's thread or process has ended, or is given up. Needs no `Failed` before it, nor forbids one.

@@ -7,13 +7,15 @@ use super::intake::Intake;
 use super::probe::Probe;
 use super::save::Saves;
 use super::step::InFlight;
-use super::{CoordinatorSpec, Input, Outcome, Output, PoolChange, SchedulerState, StepBalance};
-use crate::message::{ActorId, Command, Epoch, Event, Regroup, Role, SampleId, SaveTo, StepId, StepPlan, StepReport};
-use crate::schedule::plan::check_credits;
+use super::trust::Trust;
+use super::{CoordinatorSpec, Input, Outcome, Output, SchedulerState, StepBalance};
+use crate::message::{ActorId, Command, Epoch, Event, Role, SampleId, SaveTo, StepId, StepPlan, StepReport};
 use crate::schedule::{Batch, PlanError, PlanSpec, plan_step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+#[path = "membership.rs"]
+mod membership;
 #[path = "probing.rs"]
 mod probing;
 #[path = "saving.rs"]
@@ -33,6 +35,7 @@ pub struct Coordinator {
     encoders: Encoders,
     /// Encoders that have left and of which the others are not told, with the reason.
     lost: Vec<(ActorId, String)>,
+    trust: Trust,
     /// `Output::Paused` was said.
     paused: Option<Epoch>,
     /// The first step that not all engines have applied.
@@ -75,6 +78,7 @@ impl Coordinator {
             costs,
             encoders: Encoders::new(&spec),
             lost: Vec::new(),
+            trust: Trust::default(),
             paused: None,
             current: spec.first_step,
             next_plan: spec.first_step,
@@ -95,6 +99,11 @@ impl Coordinator {
         }
     }
 
+    /// Who has not ended.
+    pub fn alive(&self) -> Vec<ActorId> {
+        self.drain.alive().collect()
+    }
+
     /// Takes an input; what is to be done because of it, in order.
     pub fn on(&mut self, input: Input) -> Vec<Output> {
         if !self.finished {
@@ -109,7 +118,15 @@ impl Coordinator {
                 return Vec::new();
             }
             let draining = self.drain.has_begun();
-            if let Err((actor, cause)) = self.take(input).and_then(|()| self.advance()) {
+            let of_save = matches!(&input, Input::Event(_, Event::Saved { .. } | Event::SaveFailed { .. }));
+            let taken = match self.refusal(&input) {
+                Some(why) => self.distrust(actor, &why),
+                None => self.take(input).or_else(|(actor, cause)| match of_save && self.may_lose(actor) {
+                    true => self.distrust(actor, &cause),
+                    false => Err((actor, cause)),
+                }),
+            };
+            if let Err((actor, cause)) = taken.and_then(|()| self.advance()) {
                 self.drain.fail(actor, cause, None);
             }
             if self.drain.has_begun() && !draining {
@@ -127,7 +144,7 @@ impl Coordinator {
         match input {
             Input::Event(actor, event) => self.event(actor, event),
             Input::Gone(actor, _) if self.drain.has_ended(actor) => Ok(()),
-            Input::Gone(actor, reason) if self.may_lose(actor) => self.lose(actor, reason),
+            Input::Gone(actor, reason) if self.may_lose(actor) => self.lose(actor, reason, None),
             Input::Gone(actor, reason) => {
                 self.drain.lose(actor, reason);
                 Ok(())
@@ -172,9 +189,8 @@ impl Coordinator {
 
     fn event(&mut self, actor: ActorId, event: Event) -> Result<(), Broken> {
         match event {
-            Event::Failed { error, lost } if self.may_lose(actor) && lost.is_none_or(|peer| self.may_lose(peer)) => {
-                return self.lose(actor, error);
-            }
+            // Whom it has lost is another's to say.
+            Event::Failed { error, lost } if self.may_lose(actor) => return self.lose(actor, error, lost),
             Event::Failed { error, lost } => {
                 self.drain.end(actor);
                 self.drain.fail(actor, error, lost);
@@ -184,6 +200,10 @@ impl Coordinator {
                 self.drain.end(actor);
                 let was_let_go = actor.role == Role::Encoder && !self.encoders.is_member(actor.index);
                 if !self.drain.has_begun() && !was_let_go {
+                    let is_member = self.encoders.is_elastic() && actor.role == Role::Encoder;
+                    if is_member && !self.joining.contains(&actor) {
+                        return self.lose(actor, "stopped without being told to".into(), None);
+                    }
                     return Err((actor, "stopped without being told to".into()));
                 }
                 return Ok(());
@@ -223,9 +243,11 @@ impl Coordinator {
                 self.in_flight.get_mut(&step).expect("looked at above").finished(actor.index);
                 Ok(())
             }
-            Event::Broken { error, .. } if is_member => {
-                self.encoders.broke(actor.index, &error).map_err(|error| (actor, error))
-            }
+            Event::Broken { error, .. } if is_member => match self.encoders.broke(actor.index, &error) {
+                // It may be the one that cannot.
+                Err(error) if self.encoders.members().len() > 1 => self.exclude(actor, error),
+                result => result.map_err(|error| (actor, error)),
+            },
             Event::Measured { samples, bad } if actor.role == Role::Data => {
                 self.intake.measured(actor.index, samples, bad).map_err(|error| (actor, error))
             }
@@ -261,108 +283,6 @@ impl Coordinator {
         }
         self.out.push(Output::Step(Box::new(summary)));
         self.current.0 += 1;
-    }
-
-    /// Whether the run can go on without this actor.
-    fn may_lose(&self, actor: ActorId) -> bool {
-        let begun = !self.joining.contains(&actor) && !self.drain.has_begun();
-        actor.role == Role::Encoder && self.encoders.is_elastic() && begun
-    }
-
-    /// An encoder is gone.
-    fn lose(&mut self, actor: ActorId, reason: String) -> Result<(), Broken> {
-        self.drain.end(actor);
-        let was_member = self.encoders.lose(actor.index);
-        if was_member {
-            self.lost.push((actor, reason.clone()));
-        }
-        if was_member && self.encoders.is_lost() {
-            self.drain.lose(actor, reason);
-            return Ok(());
-        }
-        if self.in_flight.get_mut(&self.current).is_some_and(|in_flight| in_flight.lose(actor)) {
-            self.close_step();
-        }
-        let writer = self.encoders.members().first().map(|&index| ActorId::encoder(index));
-        let (again, ended) = self.saves.lose(actor, writer, self.newest());
-        ended.into_iter().try_for_each(|ended| self.save_ended(Some(ended)))?;
-        // After the epoch's beginning, by which the writer knows that it is the first.
-        self.advance_epoch()?;
-        let again = again.into_iter().map(|(step, to, dir)| (writer, Command::Save { step, to, dir }));
-        self.out.extend(again.filter_map(|(writer, save)| Some(Output::Send(writer?, save))));
-        Ok(())
-    }
-
-    /// An actor has no edge to `peer` any more.
-    fn lost_by(&mut self, actor: ActorId, peer: ActorId, reason: String) -> Result<(), Broken> {
-        if self.drain.has_ended(peer) {
-            return Ok(());
-        }
-        if !self.may_lose(peer) {
-            self.drain.fail(actor, format!("lost {peer}: {reason}"), Some(peer));
-            return Ok(());
-        }
-        self.out.push(Output::Evict(peer));
-        self.lose(peer, format!("{actor} has lost it: {reason}"))
-    }
-
-    /// Begins another epoch where there must be one, or may be.
-    fn advance_epoch(&mut self) -> Result<(), Broken> {
-        if !self.joining.is_empty() || !self.encoders.is_elastic() {
-            return Ok(());
-        }
-        let in_flight = self.in_flight.get(&self.current);
-        let answered = |index: &u32| {
-            let reduced = in_flight.is_some_and(|in_flight| in_flight.has_reduced(ActorId::encoder(*index)));
-            reduced || self.encoders.is_broken(*index)
-        };
-        let all_answered = self.encoders.members().iter().all(answered);
-        if !self.encoders.is_due(all_answered) {
-            return Ok(());
-        }
-        let step = StepId(self.current.0 + u64::from(in_flight.is_some_and(InFlight::is_decided)));
-        let new = self.encoders.begin_epoch();
-        if self.encoders.is_paused() {
-            // Who comes is told then; and who has left till then.
-            self.encoders.postpone(new.left);
-            if self.paused.is_none() {
-                self.paused = Some(self.encoders.epoch());
-                self.out.push(Output::Paused(self.encoders.epoch()));
-            }
-            return Ok(());
-        }
-        self.paused = None;
-        self.spec.plan.encoder_replicas = self.encoders.workers().len() as u32;
-        let (mut plans, mut moved) = (Vec::new(), BTreeSet::new());
-        for (_, in_flight) in self.in_flight.range_mut(step..) {
-            moved.extend(in_flight.share_out(&new.left, self.encoders.workers()));
-            let plan = &in_flight.plan;
-            check_credits(&self.spec.plan, &plan.packs, &plan.units)
-                .map_err(|error| (ActorId::SCHEDULER, format!("step {}: {error}", plan.step)))?;
-            plans.push(plan.clone());
-        }
-        let regroup = Regroup {
-            epoch: self.encoders.epoch(),
-            members: self.encoders.members().to_vec(),
-            num_current: self.encoders.num_current() as u32,
-            left: new.left,
-            moved,
-            step,
-            plans,
-        };
-        self.send_to_all(&Command::Regroup(Arc::new(regroup)));
-        let actors = |indices: &[u32]| indices.iter().map(|&index| ActorId::encoder(index)).collect::<Vec<_>>();
-        for actor in actors(&new.retired) {
-            self.out.push(Output::Send(actor, Command::Stop));
-            self.lost.push((actor, "let go".to_owned()));
-        }
-        self.out.push(Output::Pool(PoolChange {
-            epoch: self.encoders.epoch(),
-            members: actors(self.encoders.members()),
-            joined: actors(&new.joined),
-            left: std::mem::take(&mut self.lost),
-        }));
-        Ok(())
     }
 
     fn stop(&mut self) -> Result<(), Broken> {

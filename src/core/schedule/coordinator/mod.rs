@@ -20,6 +20,9 @@
 //!    is read and computed once more, and the last good state is saved. That tells data from machines ([`Verdict`]).
 //! 9. After the last step and the last publication, or after the first failure, everyone is stopped and waited for.
 //!
+//! 9. What an encoder says is compared with what it was told, and refused where it was not its turn; after three times
+//!    it is let go. It can end no run but its own.
+//!
 //! Invariants, checked in release builds too: at most one `Reduced` and one `Applied` per engine and step (else that
 //! engine has failed); words of an older epoch, and of who is no member, are not heard; steps are decided one by one without a gap; a sample is planned once; a finished run says nothing.
 
@@ -36,6 +39,9 @@ mod save;
 mod spec;
 mod state;
 mod step;
+mod trust;
+#[cfg(test)]
+mod trust_tests;
 
 pub use batches::{Batches, Formed};
 pub use costs::{Imbalance, StepBalance};

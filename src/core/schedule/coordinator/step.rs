@@ -132,6 +132,11 @@ impl InFlight {
         self.decision
     }
 
+    /// Whether it has still to apply what was decided.
+    pub fn awaits(&self, actor: ActorId) -> bool {
+        self.awaited.contains(&actor)
+    }
+
     /// True once all engines have.
     ///
     /// # Errors

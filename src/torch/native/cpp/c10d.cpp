@@ -1,9 +1,10 @@
-// Process groups: c10d's Gloo and NCCL backends with a rendezvous through a file.
+// Process groups: c10d's Gloo and NCCL backends with a rendezvous through a file, or through a store of the run's.
 #include "common.h"
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <cstring>
 #include <memory>
 
@@ -11,15 +12,45 @@ using at::Tensor;
 using namespace c10d;
 using std::chrono::milliseconds;
 
+// `path`: a file, or `tcp/HOST/PORT/KEY`: a store that listens there, and a prefix of keys.
+static c10::intrusive_ptr<Store> open_store(const std::string& path, milliseconds timeout) {
+  if (path.rfind("tcp/", 0) != 0) {
+    auto file = c10::make_intrusive<FileStore>(path, -1); // -1: the file is not deleted with the last process
+    file->setTimeout(timeout);
+    return file;
+  }
+  auto port_at = path.find('/', 4) + 1, key_at = path.find('/', port_at) + 1;
+  TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(std::stoi(path.substr(port_at)));
+  options.timeout = timeout;
+  options.waitWorkers = false;
+  options.useLibUV = false;
+  auto store = c10::make_intrusive<TCPStore>(path.substr(4, port_at - 5), options);
+  return c10::make_intrusive<PrefixStore>(path.substr(key_at), store);
+}
+
+// A store for all processes of a run; `listener` is a bound and listening socket, which it takes. Null on failure.
+LF_API void* lf_store_serve(const char* host, int port, int listener, int64_t timeout_ms) {
+  return lf_guard<void*>(nullptr, [&] {
+    TCPStoreOptions options;
+    options.port = static_cast<uint16_t>(port);
+    options.isServer = true;
+    options.waitWorkers = false;
+    options.useLibUV = false;
+    options.masterListenFd = listener;
+    options.timeout = milliseconds(timeout_ms);
+    return new c10::intrusive_ptr<Store>(c10::make_intrusive<TCPStore>(host, options));
+  });
+}
+LF_API void lf_store_free(void* store) { delete static_cast<c10::intrusive_ptr<Store>*>(store); }
+
 struct Group {
   c10::intrusive_ptr<Backend> backend;
   milliseconds timeout;
 };
 
 static c10::intrusive_ptr<Store> meet(const char* path, const char* name, milliseconds timeout) {
-  auto file = c10::make_intrusive<FileStore>(path, -1); // -1: the file is not deleted with the last process
-  file->setTimeout(timeout);
-  return c10::make_intrusive<PrefixStore>(name, file);
+  return c10::make_intrusive<PrefixStore>(name, open_store(path, timeout));
 }
 
 // Joins `world` processes that name the same file and group. Null on failure.

@@ -1,0 +1,95 @@
+//! Which faults go on: steps and time begin and end them.
+
+use super::script::{Fault, Script, Span, Verb};
+use loongforge_core::message::ActorId;
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use tokio::sync::watch;
+
+/// The faults of a run, shared by everything that makes them.
+pub struct Active {
+    faults: Vec<(Fault, Mutex<Course>)>,
+    /// Faults that happen once between two actors, and have.
+    done: Mutex<BTreeSet<(usize, ActorId, ActorId)>>,
+    /// Steps that are done.
+    steps: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Course {
+    since: Option<Instant>,
+    is_over: bool,
+    /// How often it has happened.
+    count: u64,
+}
+
+impl Active {
+    pub fn new(script: &Script) -> Self {
+        let faults = script.faults.iter().map(|fault| (fault.clone(), Mutex::default())).collect();
+        let active = Self { faults, done: Mutex::default(), steps: watch::Sender::new(0) };
+        active.advance(0);
+        active
+    }
+
+    /// So many steps are done.
+    pub fn advance(&self, steps: u64) {
+        for (fault, course) in &self.faults {
+            let mut course = lock(course);
+            if fault.from_step <= steps && course.since.is_none() {
+                course.since = Some(Instant::now());
+            }
+            if let Some(Span::Steps(count)) = fault.span {
+                course.is_over |= steps >= fault.from_step + count;
+            }
+        }
+        self.steps.send_replace(steps);
+    }
+
+    /// Told whenever another step is done.
+    pub fn steps(&self) -> watch::Receiver<u64> {
+        self.steps.subscribe()
+    }
+
+    /// The faults that go on now between two actors, with their numbers.
+    pub fn between(&self, from: ActorId, to: ActorId) -> impl Iterator<Item = (usize, &Verb)> {
+        let covers = move |(_, (fault, _)): &(usize, &(Fault, Mutex<Course>))| fault.target.covers(from, to);
+        let goes_on = |(_, (fault, course)): &(usize, &(Fault, Mutex<Course>))| goes_on(fault, &lock(course));
+        self.faults.iter().enumerate().filter(covers).filter(goes_on).map(|(index, (fault, _))| (index, &fault.verb))
+    }
+
+    pub fn is_partitioned(&self, from: ActorId, to: ActorId) -> bool {
+        let mut faults = self.between(from, to).filter(|(_, verb)| **verb == Verb::Partition);
+        faults.next().map(|(index, _)| self.happened_once(index)).is_some()
+    }
+
+    /// True the first time that it is asked for these two.
+    pub fn is_first(&self, index: usize, from: ActorId, to: ActorId) -> bool {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner).insert((index, from, to))
+    }
+
+    pub fn happened(&self, index: usize) {
+        lock(&self.faults[index].1).count += 1;
+    }
+
+    fn happened_once(&self, index: usize) {
+        lock(&self.faults[index].1).count = 1;
+    }
+
+    /// Each fault, and how often it has happened.
+    pub fn counts(&self) -> impl Iterator<Item = (&Fault, u64)> {
+        self.faults.iter().map(|(fault, course)| (fault, lock(course).count))
+    }
+}
+
+fn goes_on(fault: &Fault, course: &Course) -> bool {
+    let in_time = |since: Instant| match fault.span {
+        Some(Span::Time(span)) => since.elapsed() < span,
+        _ => true,
+    };
+    !course.is_over && course.since.is_some_and(in_time)
+}
+
+fn lock(course: &Mutex<Course>) -> MutexGuard<'_, Course> {
+    course.lock().unwrap_or_else(PoisonError::into_inner)
+}

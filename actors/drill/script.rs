@@ -1,0 +1,134 @@
+//! What is to go wrong, where and when.
+
+use loongforge_core::message::{ActorId, Role};
+use std::fmt;
+use std::time::Duration;
+
+/// Faults, in the order in which they were written.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Script {
+    pub faults: Vec<Fault>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fault {
+    /// As it was written.
+    pub text: String,
+    pub target: Target,
+    pub verb: Verb,
+    /// It begins when so many steps are done; with the run where nothing is said.
+    pub from_step: u64,
+    /// Until the end of the run where nothing is said.
+    pub span: Option<Span>,
+}
+
+/// How long it lasts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Span {
+    Time(Duration),
+    Steps(u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    Process(Pattern),
+    /// What goes from one process to another; and back, where `both`.
+    Line {
+        from: Pattern,
+        to: Pattern,
+        both: bool,
+    },
+}
+
+/// Actors: `*`, `encoder/*` or `encoder/1`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    pub role: Option<Role>,
+    pub index: Option<u32>,
+}
+
+impl Pattern {
+    pub fn matches(&self, actor: ActorId) -> bool {
+        self.role.is_none_or(|role| role == actor.role) && self.index.is_none_or(|index| index == actor.index)
+    }
+}
+
+impl Target {
+    /// Whether it is about what goes from one actor to another.
+    pub fn covers(&self, from: ActorId, to: ActorId) -> bool {
+        match self {
+            Self::Process(_) => false,
+            Self::Line { from: a, to: b, both } => {
+                (a.matches(from) && b.matches(to)) || (*both && a.matches(to) && b.matches(from))
+            }
+        }
+    }
+}
+
+/// How many messages it happens to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rate {
+    /// One from each actor to each other.
+    Once,
+    /// A share of all.
+    Share(f64),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verb {
+    /// At a point of its step's life that it comes to for so many times, or when the fault begins.
+    Kill {
+        point: Option<(String, u32)>,
+    },
+    Freeze {
+        point: Option<(String, u32)>,
+    },
+    /// Each message comes later, by something between the two.
+    Delay {
+        least: Duration,
+        most: Duration,
+    },
+    /// Bytes a second.
+    Throttle {
+        rate: u64,
+    },
+    /// Nothing comes through.
+    Partition,
+    /// One bit of a message is another.
+    Flip {
+        rate: Rate,
+    },
+    /// A message comes twice.
+    Duplicate {
+        rate: Rate,
+    },
+    /// A message comes after the one that follows it.
+    Reorder {
+        rate: Rate,
+    },
+    /// A message does not come.
+    Lose {
+        rate: Rate,
+    },
+    /// Connections are closed in order.
+    Drop,
+    /// Connections are broken off.
+    Reset,
+    /// Connections are closed after so many bytes, wherever that is.
+    Cut {
+        after: u64,
+    },
+}
+
+impl Verb {
+    /// Whether it is done to a process rather than to what goes between two.
+    pub fn is_of_process(&self) -> bool {
+        matches!(self, Self::Kill { .. } | Self::Freeze { .. })
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}

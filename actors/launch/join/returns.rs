@@ -1,0 +1,92 @@
+//! Who may come back on another connection, and to which wire.
+
+use loongforge_core::message::ActorId;
+use loongforge_core::transport::{Raw, Returned, refuse};
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Connections that may wait to be attended to.
+const QUEUE: usize = 4;
+
+/// Wires that end at this process, by who is at their other end. Shared by its clones.
+#[derive(Clone, Default)]
+pub struct Returns(Arc<Mutex<BTreeMap<ActorId, Place>>>);
+
+struct Place {
+    number: u128,
+    returned: flume::Sender<Returned>,
+    /// The last attempt that was heard of: earlier ones are words that somebody says again.
+    attempt: u64,
+}
+
+/// A number for a wire that nobody guesses.
+pub(super) fn draw() -> u128 {
+    // The standard library's hashers have keys from the system's randomness.
+    let half = || u128::from(RandomState::new().hash_one(0));
+    (half() << 64 | half()).max(1)
+}
+
+impl Returns {
+    /// A new wire of `from`: its number, and where it comes back to.
+    pub fn expect(&self, from: ActorId) -> (u128, flume::Receiver<Returned>) {
+        let number = draw();
+        (number, self.expect_again(from, number, 0))
+    }
+
+    /// A wire that is known, of which so many attempts were heard.
+    pub fn expect_again(&self, from: ActorId, number: u128, attempt: u64) -> flume::Receiver<Returned> {
+        let (sender, returned) = flume::bounded(QUEUE);
+        let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        places.retain(|_, place| !place.returned.is_disconnected());
+        places.insert(from, Place { number, returned: sender, attempt });
+        returned
+    }
+
+    /// Whether there is a wire of `from`.
+    pub fn knows(&self, from: ActorId) -> bool {
+        let places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        places.get(&from).is_some_and(|place| !place.returned.is_disconnected())
+    }
+
+    /// Gives the connection of `from` to its wire, or turns it away. `number`: the wire's, or 0 where `from` was never
+    /// greeted.
+    pub async fn come_back(&self, from: ActorId, number: u128, attempt: u64, received: u64, raw: Raw) {
+        let returned = self.accept(from, number, attempt);
+        match returned {
+            Some(returned) => drop(returned.send_async(Returned { raw, received }).await),
+            None => {
+                tracing::warn!("{from} comes back to a wire that there is not");
+                refuse(raw).await;
+            }
+        }
+    }
+
+    fn accept(&self, from: ActorId, number: u128, attempt: u64) -> Option<flume::Sender<Returned>> {
+        let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = places.get_mut(&from)?;
+        let is_it = (number == place.number || number == 0) && attempt > place.attempt;
+        is_it.then(|| {
+            place.attempt = attempt;
+            place.returned.clone()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_that_were_said_before_are_not_heard_again() {
+        let returns = Returns::default();
+        let me = ActorId::encoder(1);
+        let (number, _returned) = returns.expect(me);
+        assert!(returns.accept(me, number, 1).is_some());
+        assert!(returns.accept(me, number, 1).is_none(), "the same words");
+        assert!(returns.accept(me, number.wrapping_add(1), 2).is_none(), "another wire");
+        assert!(returns.accept(ActorId::encoder(2), number, 2).is_none(), "somebody else's");
+        assert!(returns.accept(me, 0, 2).is_some(), "who was never greeted");
+        assert!(returns.accept(me, number, 2).is_none());
+    }
+}

@@ -1,0 +1,146 @@
+//! The scheduler's process: gathers the run, or finds it again, and conducts it.
+
+use super::children::{Children, Start};
+use super::edges::at_port;
+use super::join::{Desk, Down, JoinError, Member, Returns, Roster, Terms, Wish, gather, link_again, remote_link};
+use super::net::Listener;
+use super::take_over::{Kept, hear_again};
+use super::{Keep, Meeting, RunError, RunSpec};
+use crate::journal::Record;
+use crate::kernel::{Change, Conduct, Link, conduct, in_system};
+use crate::scheduler::{Observer, Scheduler};
+use loongforge_core::config::Address;
+use loongforge_core::message::{ActorId, Role, StepId};
+use loongforge_core::schedule::{Coordinator, Outcome};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long the scheduler waits for its last words to be heard.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Listens, waits for every actor of the run, and conducts it. With `children`, starts their processes too. With a journal
+/// of a scheduler that has died, waits for its actors to come back, and goes on.
+///
+/// # Errors
+/// The address is in use, actors are missing, or the first cause of the run's end.
+pub fn serve_scheduler(
+    mut spec: RunSpec,
+    meeting: Meeting,
+    children: Option<Start>,
+    observer: Box<dyn Observer>,
+) -> Result<Outcome, RunError> {
+    let queue = spec.queue();
+    let folder = super::in_process::rendezvous()?;
+    let kept = Kept::open(meeting.journal.as_ref(), &meeting.config)?;
+    let mut rendezvous: PathBuf = meeting.store.map_or_else(|| folder.path().into(), at_port);
+    if let Some(past) = &kept.past {
+        rendezvous = past.begin.rendezvous.clone();
+        (spec.coordinator.first_step, spec.resume) = (past.begin.first_step, past.begin.resume.clone());
+        spec.coordinator.state = serde_json::from_str(&past.begin.state).unwrap_or_default();
+    }
+    let roster = Roster {
+        address: meeting.address.to_string(),
+        config: meeting.config.clone(),
+        pools: spec.coordinator.pools,
+        credits: spec.coordinator.plan.credits,
+        resume: spec.resume.clone(),
+        rendezvous: rendezvous.clone(),
+        queue,
+        timeout: meeting.timeout,
+        lease: spec.lease,
+        // A Unix socket does not break by itself.
+        returns: matches!(meeting.address, Address::Tcp { .. }).then(Returns::default),
+    };
+    let result = in_system(async {
+        let listener = Listener::bind(&meeting.address, &meeting.security).await.map_err(JoinError::from)?;
+        let children = match children {
+            Some(start) => Children::start(start, roster.pools, listener.address())?,
+            None => Children::default(),
+        };
+        let children = Rc::new(children);
+        let accept = async || listener.accept().await;
+        let is_elastic = spec.coordinator.elastic && spec.coordinator.pools.encoder > 0;
+        // Held by every wire that is not at its end.
+        let (open, closed) = flume::bounded(0);
+        let terms = move |actor: ActorId| Terms::new(spec.lease, is_elastic && actor.role == Role::Encoder);
+        let link = {
+            let (children, open, confirms) = (children.clone(), open.clone(), kept.journal.is_some());
+            move |actor: ActorId, member: Member| {
+                let member = Member { confirms, ..member };
+                remote_link(member, queue, terms(actor), children.process(actor), open.clone())
+            }
+        };
+        let (links, paths, left, scheduler): (BTreeMap<ActorId, Link>, BTreeMap<ActorId, PathBuf>, _, _) =
+            match (&kept.past, &roster.returns) {
+                (Some(past), Some(returns)) => {
+                    let first_unseen = meeting.journal.as_ref().and_then(|Keep { again, .. }| *again);
+                    let mut scheduler = Scheduler::new(Coordinator::new(spec.coordinator), observer);
+                    let unseen = first_unseen.unwrap_or(StepId(0));
+                    let (before, left) = hear_again(&mut scheduler, past, unseen, queue, returns);
+                    kept.write(&Record::Life(past.lives + 1));
+                    tracing::info!("going on in the place of a scheduler that has died, with {} actors", before.len());
+                    let again = |(actor, before)| {
+                        // They come back as soon as they have noticed.
+                        let terms = Terms { ended: 2 * spec.lease, ..terms(actor) };
+                        (actor, link_again(None, before, queue, terms, None, open.clone()))
+                    };
+                    let paths = past.members.iter().map(|(&actor, (_, edges))| (actor, edges.clone())).collect();
+                    (before.into_iter().map(again).collect(), paths, left, scheduler)
+                }
+                _ => {
+                    let members = tokio::select! {
+                        members = gather(&accept, &roster) => members?,
+                        ended = children.first_end() => return Err(ended.into()),
+                    };
+                    kept.begin(&meeting.config, &spec.coordinator, spec.resume.as_deref(), &rendezvous)?;
+                    members.iter().for_each(|(&actor, member)| kept.write(&place(actor, member)));
+                    let paths = members.iter().map(|(&actor, member)| (actor, member.edges.clone())).collect();
+                    let links = members.into_iter().map(|(actor, member)| (actor, link(actor, member)));
+                    (links.collect(), paths, Vec::new(), Scheduler::new(Coordinator::new(spec.coordinator), observer))
+                }
+            };
+        drop(open);
+        let scheduler = scheduler.with_journal(kept.journal.clone());
+        let desk = Desk::new(roster, paths, is_elastic);
+        let (change, changes) = flume::bounded(queue);
+        let how = Conduct { stop: spec.stop, stop_grace: spec.stop_grace, queue, grace: spec.grace, changes, left };
+        let wish = {
+            let (children, desk, journal) = (children.clone(), desk.clone(), kept.journal.clone());
+            let link = Rc::new(link);
+            move |wish| match wish {
+                Wish::Join { actor, member, edges } => {
+                    journal.iter().for_each(|journal| journal.borrow_mut().append(&place(actor, &member)));
+                    let _ = change.try_send(Change::Join { actor, link: link(actor, member), edges });
+                }
+                Wish::Scale { encoders, answer } => {
+                    let members = children.encoders();
+                    for actor in children.scale(encoders, &members, || desk.next_index()) {
+                        let _ = change.try_send(Change::Retire(actor));
+                    }
+                    answer(Down::Scaling { from: members.len() as u32 });
+                }
+            }
+        };
+        let result = tokio::select! {
+            result = conduct(scheduler, links, how) => result,
+            () = desk.clone().open(accept, wish) => unreachable!("it never ends"),
+            () = children.replace(|| desk.next_index()), if is_elastic => unreachable!("it never ends"),
+        };
+        children.finish().await;
+        let _ = tokio::time::timeout(FAREWELL, closed.recv_async()).await;
+        Ok(result?)
+    });
+    kept.end();
+    if kept.past.is_some() {
+        // Made by the process that has died; of a store there is no folder.
+        let _ = std::fs::remove_dir_all(&rendezvous);
+    }
+    result
+}
+
+fn place(actor: ActorId, member: &Member) -> Record {
+    let wire = member.wire.as_ref().map_or(0, |(number, _)| *number);
+    Record::Member { actor, wire, edges: member.edges.clone() }
+}

@@ -1,0 +1,183 @@
+//! Runs whose network is a proxy with a script: the losses are those of a run in which nothing happens. Every process
+//! is a thread of this one; their sockets are real.
+
+mod fake;
+mod witness;
+
+use fake::{Script as Engines, engine, spec};
+use loongforge_actors::drill::{Proxy, Script};
+use loongforge_actors::launch::net::{Party, Security, issue, new_authority};
+use loongforge_actors::{
+    Assignment, EngineFactory, Meeting, Publisher, RunError, RunSpec, StopOn, run_in_process, serve_role,
+    serve_scheduler,
+};
+use loongforge_core::config::Address;
+use loongforge_core::message::*;
+use loongforge_core::schedule::*;
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use witness::{Seen, Witness};
+
+const POOLS: PoolSizes = PoolSizes { data: 1, encoder: 2, foundation: 1 };
+const STEPS: u64 = 12;
+
+fn make(it: Assignment) -> EngineFactory {
+    let script = Engines { pause: Duration::from_millis(5), ..Engines::default() };
+    Box::new(move || Ok(engine(it.me, it.pools.data, &script)))
+}
+
+fn run_spec(dir: &Path, lease: Duration) -> RunSpec {
+    let coordinator = CoordinatorSpec { checkpoint_dir: dir.join("checkpoints"), elastic: true, ..spec(POOLS, STEPS) };
+    RunSpec {
+        coordinator,
+        resume: None,
+        queue: 1,
+        stop: StopOn::Nothing,
+        stop_grace: Duration::from_secs(60),
+        grace: Duration::from_secs(60),
+        lease,
+    }
+}
+
+/// Tells the proxy of steps.
+struct Steps(Witness, Arc<Proxy>);
+
+impl loongforge_actors::Observer for Steps {
+    fn step(&mut self, summary: &StepSummary) {
+        self.0.step(summary);
+        self.1.advance(summary.step.0 + 1);
+    }
+
+    fn pool(&mut self, change: &PoolChange) {
+        self.0.pool(change);
+    }
+
+    fn bad(&mut self, samples: &[BadSample]) {
+        self.0.bad(samples);
+    }
+
+    fn publisher(&mut self) -> Publisher {
+        self.0.publisher()
+    }
+}
+
+fn witness() -> (Arc<Mutex<Seen>>, Witness) {
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    (seen.clone(), Witness { seen, stop_after: None, can_publish: true })
+}
+
+fn twin() -> Vec<f64> {
+    let dir = tempfile::tempdir().unwrap();
+    let (seen, observer) = witness();
+    run_in_process(run_spec(dir.path(), Duration::from_secs(20)), make, Box::new(observer)).unwrap();
+    let losses = seen.lock().unwrap().losses.clone();
+    assert_eq!(losses.len() as u64, STEPS);
+    losses
+}
+
+/// What is seen of a run with these faults, and how often each happened. `certs`: a folder with certificates.
+fn run(script: &str, lease: Duration, certs: Option<&Path>) -> (Seen, Result<Outcome, RunError>, Vec<u64>) {
+    let script: Script = script.parse().unwrap();
+    let proxy = Arc::new(Proxy::start(&script, 7).unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    // Nobody else takes the port between the two: it was given a moment ago.
+    let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    let security = |party| match certs {
+        Some(dir) => Security::with_certificates("a", party, dir).unwrap(),
+        None => Security::plain("a", false),
+    };
+    let meeting = |party: Party, index| Meeting {
+        address: Address::Tcp { host: "127.0.0.1".into(), port },
+        security: security(party).through(proxy.address()),
+        config: "abc".into(),
+        timeout: Duration::from_secs(60),
+        shared_memory: false,
+        index,
+        store: None,
+        journal: None,
+    };
+    let (seen, observer) = witness();
+    let result = std::thread::scope(|scope| {
+        for actor in POOLS.actors() {
+            let meeting = meeting(Party::Actor(actor.role), Some(actor.index));
+            // One that was given up fails; the run says whether that matters.
+            scope.spawn(move || drop(serve_role(actor.role, meeting, make)));
+        }
+        let observer = Box::new(Steps(observer, proxy.clone()));
+        serve_scheduler(run_spec(dir.path(), lease), meeting(Party::Actor(Role::Scheduler), None), None, observer)
+    });
+    let counts = proxy.injected().iter().map(|injected| injected.count).collect();
+    (std::mem::take(&mut *seen.lock().unwrap()), result, counts)
+}
+
+const PATIENT: Duration = Duration::from_secs(4);
+
+#[test]
+fn damaged_doubled_late_and_lost_messages_change_nothing() {
+    let twin = twin();
+    for script in [
+        "* -> *: flip 1%",
+        "* -> *: duplicate 10%",
+        "* -> *: reorder 5%; * -> *: delay 0ms..20ms",
+        "* -> *: lose 1%",
+        "encoder/* -> foundation/*: flip; foundation/* -> encoder/*: flip; scheduler -> *: flip; * -> scheduler: flip",
+    ] {
+        let (seen, result, counts) = run(script, PATIENT, None);
+        assert_eq!(result.unwrap(), Outcome::Completed, "{script}");
+        assert_eq!(seen.losses, twin, "{script}");
+        assert!(counts.iter().all(|count| *count > 0), "{script}: {counts:?}");
+        assert!(seen.changes.is_empty(), "{script}: nobody is lost: {:?}", seen.changes);
+    }
+}
+
+#[test]
+fn broken_connections_are_mended() {
+    let twin = twin();
+    for script in [
+        "foundation/0 <-> scheduler: reset at step 3; encoder/1 <-> scheduler: drop at step 5",
+        "* <-> *: reset at step 4",
+        "* -> *: cut after 20000 bytes",
+        "data/0 -> foundation/0: throttle 40kB at step 2 for 2 steps",
+        "foundation/0 <-> scheduler: partition at step 4 for 700ms",
+    ] {
+        let (seen, result, counts) = run(script, PATIENT, None);
+        assert_eq!(result.unwrap(), Outcome::Completed, "{script}");
+        assert_eq!(seen.losses, twin, "{script}");
+        assert!(counts.iter().all(|count| *count > 0), "{script}: {counts:?}");
+        assert!(seen.changes.is_empty(), "{script}: nobody is lost: {:?}", seen.changes);
+    }
+}
+
+/// An encoder that cannot be reached is given up, and what it says when it can be reached again is not heard.
+#[test]
+fn a_partitioned_encoder_s_work_goes_to_the_other() {
+    let twin = twin();
+    for script in [
+        "encoder/1 -> scheduler: partition at step 3 for 3s",
+        "encoder/1 <-> *: partition at step 3 for 3s",
+        "encoder/1 <-> foundation/0: partition at step 3 for 5s",
+    ] {
+        let (seen, result, counts) = run(script, Duration::from_millis(800), None);
+        assert_eq!(result.unwrap(), Outcome::Completed, "{script}");
+        assert_eq!(seen.losses, twin, "{script}");
+        assert_eq!(counts, [1], "{script}");
+        let left: Vec<ActorId> = seen.changes.iter().flat_map(|change| &change.left).map(|(actor, _)| *actor).collect();
+        assert_eq!(left, [ActorId::encoder(1)], "{script}");
+    }
+}
+
+#[test]
+fn connections_with_certificates_are_mended_too() {
+    let certs = tempfile::tempdir().unwrap();
+    let day = Duration::from_secs(24 * 3600);
+    new_authority(certs.path(), "a", day).unwrap();
+    Party::ALL.into_iter().for_each(|party| issue(certs.path(), "a", party, day).unwrap());
+    for script in ["* <-> *: reset at step 4", "* -> *: cut after 20000 bytes"] {
+        let (seen, result, counts) = run(script, PATIENT, Some(certs.path()));
+        assert_eq!(result.unwrap(), Outcome::Completed, "{script}");
+        assert_eq!(seen.losses, twin(), "{script}");
+        assert!(counts[0] > 0, "{script}");
+    }
+}

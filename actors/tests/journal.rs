@@ -1,0 +1,165 @@
+//! A scheduler that is killed wherever it writes its journal, and another that goes on in its place: the engines' processes
+//! notice nothing, and the losses are those of a run in which nothing happened.
+
+mod fake;
+
+use fake::{Script, engine, spec};
+use loongforge_actors::journal::is_open;
+use loongforge_actors::launch::Keep;
+use loongforge_actors::launch::net::Security;
+use loongforge_actors::{
+    Assignment, EngineFactory, Meeting, Observer, Publisher, RunSpec, StopOn, run_in_process, serve_role,
+    serve_scheduler,
+};
+use loongforge_core::config::Address;
+use loongforge_core::engine::fault::{FAULTS, JOURNAL_POINTS};
+use loongforge_core::message::*;
+use loongforge_core::schedule::*;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+const POOLS: PoolSizes = PoolSizes { data: 1, encoder: 2, foundation: 1 };
+const STEPS: u64 = 8;
+const ROLE: &str = "LOONGFORGE_TEST_ROLE";
+const DIR: &str = "LOONGFORGE_TEST_DIR";
+const PORT: &str = "LOONGFORGE_TEST_PORT";
+
+fn meeting(port: u16, journal: Option<Keep>) -> Meeting {
+    Meeting {
+        address: Address::Tcp { host: "127.0.0.1".into(), port },
+        security: Security::plain("a", false),
+        config: "abc".into(),
+        timeout: Duration::from_secs(60),
+        shared_memory: true,
+        index: None,
+        store: None,
+        journal,
+    }
+}
+
+fn run_spec(dir: &Path) -> RunSpec {
+    RunSpec {
+        coordinator: CoordinatorSpec { checkpoint_dir: dir.join("checkpoints"), elastic: true, ..spec(POOLS, STEPS) },
+        resume: None,
+        queue: 1,
+        stop: StopOn::Nothing,
+        stop_grace: Duration::from_secs(60),
+        grace: Duration::from_secs(60),
+        lease: Duration::from_secs(2),
+    }
+}
+
+/// Writes a line a step.
+struct Lines(PathBuf);
+
+impl Observer for Lines {
+    fn step(&mut self, summary: &StepSummary) {
+        let mut file = OpenOptions::new().append(true).create(true).open(&self.0).unwrap();
+        file.write_all(format!("{} {} {}\n", summary.step, summary.loss, summary.ledger).as_bytes()).unwrap();
+    }
+
+    fn bad(&mut self, _: &[BadSample]) {}
+
+    fn publisher(&mut self) -> Publisher {
+        Box::new(|draft| Ok(draft.dir.clone()))
+    }
+}
+
+fn lines(dir: &Path) -> Vec<String> {
+    let text = fs::read_to_string(dir.join("steps")).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+fn make(it: Assignment) -> EngineFactory {
+    Box::new(move || Ok(engine(it.me, it.pools.data, &Script::default())))
+}
+
+/// The process of one actor, or of the scheduler; nothing when run as a test.
+#[test]
+fn child() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let dir = PathBuf::from(std::env::var(DIR).unwrap());
+    let port = std::env::var(PORT).unwrap().parse().unwrap();
+    let result = match role.parse().unwrap() {
+        Role::Scheduler => {
+            let path = dir.join("journal");
+            let again = is_open(&path, "abc").then(|| StepId(lines(&dir).len() as u64));
+            let observer = Box::new(Lines(dir.join("steps")));
+            serve_scheduler(run_spec(&dir), meeting(port, Some(Keep { path, again })), None, observer).map(drop)
+        }
+        role => serve_role(role, meeting(port, None), make),
+    };
+    if let Err(error) = result {
+        eprintln!("{error}");
+        std::process::exit(1);
+    }
+}
+
+fn start(role: Role, dir: &Path, port: u16, faults: &str) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "child", "--nocapture"]);
+    command.env(ROLE, role.name()).env(DIR, dir).env(PORT, port.to_string()).env(FAULTS, faults);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout)
+}
+
+/// The lines of a run whose scheduler is killed at these points, one life after the other.
+fn run(faults: &[String]) -> Vec<String> {
+    let dir = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let mut lives = faults.iter();
+    let mut scheduler = start(Role::Scheduler, dir.path(), port, lives.next().map_or("", String::as_str));
+    let others: Vec<Child> = POOLS.actors().map(|actor| start(actor.role, dir.path(), port, "")).collect();
+    loop {
+        let output = scheduler.wait_with_output().unwrap();
+        if output.status.success() {
+            break;
+        }
+        assert!(output.status.code().is_none(), "{faults:?}: it is killed, and does not fail: {}", said(&output));
+        scheduler = start(Role::Scheduler, dir.path(), port, lives.next().map_or("", String::as_str));
+    }
+    for child in others {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{faults:?}: {}", said(&output));
+    }
+    assert!(!is_open(&dir.path().join("journal"), "abc"), "{faults:?}: it has ended");
+    lines(dir.path())
+}
+
+fn twin() -> Vec<String> {
+    let dir = tempfile::tempdir().unwrap();
+    run_in_process(run_spec(dir.path()), make, Box::new(Lines(dir.path().join("steps")))).unwrap();
+    assert_eq!(lines(dir.path()).len() as u64, STEPS);
+    lines(dir.path())
+}
+
+#[test]
+fn killed_wherever_it_writes_another_goes_on_in_its_place() {
+    let twin = twin();
+    for point in JOURNAL_POINTS {
+        // The first records are those of the run's beginning: without them there is nobody to go on for.
+        let turns: &[u32] = if point.ends_with("sync") { &[1, 4, 8] } else { &[12, 31, 57] };
+        for nth in turns {
+            let fault = format!("scheduler/0@{point}:{nth}=kill");
+            assert_eq!(run(&[fault.clone()]), twin, "{fault}");
+        }
+    }
+}
+
+#[test]
+fn killed_again_and_again_the_run_comes_to_its_end() {
+    let faults = ["torn_write:20", "after_write:9", "before_sync:2", "after_sync:1"];
+    let faults: Vec<String> = faults.iter().map(|point| format!("scheduler/0@{point}=kill")).collect();
+    assert_eq!(run(&faults), twin());
+}

@@ -1,0 +1,76 @@
+//! `loongforge drill`: a run with faults on purpose, and whether they changed anything.
+
+use super::UsageError;
+use crate::drill::{Drill, Plan};
+use clap::Args;
+use loongforge_actors::drill::Script;
+use loongforge_core::config;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+A fault is `WHO: WHAT [at step N] [for 2s | for 3 steps]`; semicolons or lines between faults, # begins a comment.
+  WHO   encoder/1, foundation/*, data/0: a process;  A -> B, A <-> B: what goes between two, * is anybody
+  WHAT  of a process:   kill [at POINT N], freeze [at POINT N]      (POINT: before_reduce, after_send, …)
+        between two:    partition, delay 50ms, delay 10ms..80ms, throttle 1Mbit, drop, reset, cut after 10000 bytes,
+                        flip, duplicate, reorder, lose: one message, or a share of all, as in `flip 1%`
+
+Examples:
+  loongforge drill my.yaml --faults \"encoder/1: kill at step 5\"
+  loongforge drill my.yaml --faults \"encoder/1: freeze at step 5 for 8s; * -> *: duplicate 10%\"
+  loongforge drill my.yaml --faults \"encoder/1 <-> scheduler: partition at step 5 for 2s\"
+  loongforge drill my.yaml --faults \"* <-> *: reset at step 8\" --seed 3 train.steps=20
+  loongforge drill my.yaml --script faults.txt --twin runs/my-drill/twin
+
+Exit codes: 0 the faults changed nothing; 1 they did, or the run failed; 2 wrong config, script or usage";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct DrillArgs {
+    /// Config of the run
+    file: PathBuf,
+    /// Overrides: key=value, +new=value, ~key, group=option
+    #[arg(value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    /// What is to go wrong
+    #[arg(long, required_unless_present = "script")]
+    faults: Option<String>,
+    /// The same in a file
+    #[arg(long, value_name = "FILE", conflicts_with = "faults")]
+    script: Option<PathBuf>,
+    /// What is drawn by chance is drawn from this
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Folder of a run of the same config without faults, to compare with; else one is run first
+    #[arg(long, value_name = "DIR")]
+    twin: Option<PathBuf>,
+    /// Folder for the two runs; else the run's own with `-drill` behind it
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+pub fn drill(args: DrillArgs) -> anyhow::Result<ExitCode> {
+    let text = match (&args.faults, &args.script) {
+        (Some(text), _) => text.clone(),
+        (None, Some(path)) => std::fs::read_to_string(path)
+            .map_err(|error| UsageError(format!("--script {}: {error}", path.display())))?,
+        (None, None) => unreachable!("clap requires one of the two"),
+    };
+    let script: Script = text.parse().map_err(|error| UsageError::of(&error))?;
+    let loaded = match config::load(&args.file, &args.overrides, super::environment()) {
+        Ok(loaded) => loaded,
+        Err(report) => {
+            eprintln!("{report}");
+            return Ok(ExitCode::from(super::exit::USAGE));
+        }
+    };
+    let dir = &loaded.config.run.dir;
+    let out = args.out.unwrap_or_else(|| {
+        let name = dir.file_name().map_or_else(|| "run".into(), |name| name.to_string_lossy().into_owned());
+        dir.with_file_name(format!("{name}-drill"))
+    });
+    let plan = Plan { file: args.file, overrides: args.overrides, script, seed: args.seed, twin: args.twin, out };
+    let report = Drill::new(plan, loaded.config)?.run()?;
+    println!("{report}");
+    Ok(if report.is_identical() { ExitCode::SUCCESS } else { ExitCode::from(super::exit::FAILED) })
+}

@@ -1,0 +1,146 @@
+//! Who takes part while the run goes on: encoders that are refused, excluded, lost, and the epochs that follow.
+
+use super::{Broken, Coordinator};
+use crate::message::{ActorId, Command, Event, Regroup, Role, StepId};
+use crate::schedule::coordinator::step::InFlight;
+use crate::schedule::coordinator::trust::Told;
+use crate::schedule::coordinator::{Input, Output, PoolChange};
+use crate::schedule::plan::check_credits;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+impl Coordinator {
+    /// Why the words of an encoder are not heard.
+    pub(super) fn refusal(&self, input: &Input) -> Option<String> {
+        let Input::Event(actor, event) = input else { return None };
+        let is_joining = self.joining.contains(actor);
+        let is_bound = actor.role == Role::Encoder && self.encoders.is_elastic() && !self.drain.has_begun();
+        if !is_bound || (is_joining && *event != Event::Ready) {
+            return None;
+        }
+        let told = Told {
+            actor: *actor,
+            encoders: &self.encoders,
+            in_flight: &self.in_flight,
+            is_joining,
+            is_trained: self.spec.encoder_trained,
+            current: self.current,
+            next_plan: self.next_plan,
+        };
+        told.expect(event).err()
+    }
+
+    /// An encoder has said what it was not its turn to say; too often, and it is one no more.
+    pub(super) fn distrust(&mut self, actor: ActorId, why: &str) -> Result<(), Broken> {
+        match self.trust.violated(actor) {
+            true => self.exclude(actor, format!("{why}; that was once too often")),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn exclude(&mut self, actor: ActorId, why: String) -> Result<(), Broken> {
+        self.out.push(Output::Evict(actor));
+        self.lose(actor, why, None)
+    }
+
+    /// Whether the run can go on without this actor.
+    pub(super) fn may_lose(&self, actor: ActorId) -> bool {
+        let begun = !self.joining.contains(&actor) && !self.drain.has_begun();
+        actor.role == Role::Encoder && self.encoders.is_elastic() && begun
+    }
+
+    /// An encoder is gone; `peer`: whom it had lost before.
+    pub(super) fn lose(&mut self, actor: ActorId, reason: String, peer: Option<ActorId>) -> Result<(), Broken> {
+        self.drain.end(actor);
+        let was_member = self.encoders.lose(actor.index);
+        if was_member {
+            self.lost.push((actor, reason.clone()));
+        }
+        if was_member && self.encoders.is_lost() {
+            self.drain.lose_with(actor, reason, peer);
+            return Ok(());
+        }
+        if self.in_flight.get_mut(&self.current).is_some_and(|in_flight| in_flight.lose(actor)) {
+            self.close_step();
+        }
+        let writer = self.encoders.members().first().map(|&index| ActorId::encoder(index));
+        let (again, ended) = self.saves.lose(actor, writer, self.newest());
+        ended.into_iter().try_for_each(|ended| self.save_ended(Some(ended)))?;
+        // After the epoch's beginning, by which the writer knows that it is the first.
+        self.advance_epoch()?;
+        let again = again.into_iter().map(|(step, to, dir)| (writer, Command::Save { step, to, dir }));
+        self.out.extend(again.filter_map(|(writer, save)| Some(Output::Send(writer?, save))));
+        Ok(())
+    }
+
+    /// An actor has no edge to `peer` any more.
+    pub(super) fn lost_by(&mut self, actor: ActorId, peer: ActorId, reason: String) -> Result<(), Broken> {
+        if self.drain.has_ended(peer) {
+            return Ok(());
+        }
+        if !self.may_lose(peer) {
+            self.drain.fail(actor, format!("lost {peer}: {reason}"), Some(peer));
+            return Ok(());
+        }
+        self.exclude(peer, format!("{actor} has lost it: {reason}"))
+    }
+
+    /// Begins another epoch where there must be one, or may be.
+    pub(super) fn advance_epoch(&mut self) -> Result<(), Broken> {
+        if !self.joining.is_empty() || !self.encoders.is_elastic() {
+            return Ok(());
+        }
+        let in_flight = self.in_flight.get(&self.current);
+        let answered = |index: &u32| {
+            let reduced = in_flight.is_some_and(|in_flight| in_flight.has_reduced(ActorId::encoder(*index)));
+            reduced || self.encoders.is_broken(*index)
+        };
+        let all_answered = self.encoders.members().iter().all(answered);
+        if !self.encoders.is_due(all_answered) {
+            return Ok(());
+        }
+        let step = StepId(self.current.0 + u64::from(in_flight.is_some_and(InFlight::is_decided)));
+        let new = self.encoders.begin_epoch();
+        if self.encoders.is_paused() {
+            // Who comes is told then; and who has left till then.
+            self.encoders.postpone(new.left);
+            if self.paused.is_none() {
+                self.paused = Some(self.encoders.epoch());
+                self.out.push(Output::Paused(self.encoders.epoch()));
+            }
+            return Ok(());
+        }
+        self.paused = None;
+        self.spec.plan.encoder_replicas = self.encoders.workers().len() as u32;
+        let (mut plans, mut moved) = (Vec::new(), BTreeSet::new());
+        for (_, in_flight) in self.in_flight.range_mut(step..) {
+            moved.extend(in_flight.share_out(&new.left, self.encoders.workers()));
+            let plan = &in_flight.plan;
+            check_credits(&self.spec.plan, &plan.packs, &plan.units)
+                .map_err(|error| (ActorId::SCHEDULER, format!("step {}: {error}", plan.step)))?;
+            plans.push(plan.clone());
+        }
+        let regroup = Regroup {
+            epoch: self.encoders.epoch(),
+            members: self.encoders.members().to_vec(),
+            num_current: self.encoders.num_current() as u32,
+            left: new.left,
+            moved,
+            step,
+            plans,
+        };
+        self.send_to_all(&Command::Regroup(Arc::new(regroup)));
+        let actors = |indices: &[u32]| indices.iter().map(|&index| ActorId::encoder(index)).collect::<Vec<_>>();
+        for actor in actors(&new.retired) {
+            self.out.push(Output::Send(actor, Command::Stop));
+            self.lost.push((actor, "let go".to_owned()));
+        }
+        self.out.push(Output::Pool(PoolChange {
+            epoch: self.encoders.epoch(),
+            members: actors(self.encoders.members()),
+            joined: actors(&new.joined),
+            left: std::mem::take(&mut self.lost),
+        }));
+        Ok(())
+    }
+}

@@ -1,0 +1,125 @@
+//! What an encoder may say, and what becomes of one that says something else.
+//!
+//! An encoder can be replaced, so nothing that it says may end or change a run in which it was not its turn. Every field of
+//! its words is compared with what it was told before they are heard; who lies too often is let go. The rest of the run is
+//! one gang: a wrong word there is a bug, and ends the run by name.
+
+use super::encoders::Encoders;
+use super::step::InFlight;
+use crate::message::{ActorId, Epoch, Event, SavedFile, StepId, StepReport, Timings};
+use std::collections::BTreeMap;
+
+/// Violations after which an encoder is excluded.
+const MAX_VIOLATIONS: usize = 3;
+
+/// Words that were refused, by the encoder that said them.
+#[derive(Default)]
+pub(super) struct Trust(BTreeMap<ActorId, usize>);
+
+impl Trust {
+    /// Takes note of a word that was refused; true if it was one too many.
+    pub fn violated(&mut self, actor: ActorId) -> bool {
+        let count = self.0.entry(actor).or_default();
+        *count += 1;
+        *count >= MAX_VIOLATIONS
+    }
+}
+
+/// What the words of an encoder are compared with.
+pub(super) struct Told<'a> {
+    pub actor: ActorId,
+    pub encoders: &'a Encoders,
+    pub in_flight: &'a BTreeMap<StepId, InFlight>,
+    /// It was expected from the beginning, and is not ready.
+    pub is_joining: bool,
+    pub is_trained: bool,
+    pub current: StepId,
+    pub next_plan: StepId,
+}
+
+impl Told<'_> {
+    /// # Errors
+    /// What is wrong with the words.
+    pub fn expect(&self, event: &Event) -> Result<(), String> {
+        match event {
+            Event::Ready => self.ready(),
+            Event::Finished { step, epoch } => self.of_epoch(*step, *epoch),
+            Event::Broken { step, epoch, .. } => self.broken(*step, *epoch),
+            Event::Reduced(report) => self.reduced(report),
+            Event::Applied { step } => self.applied(*step),
+            Event::Saved { files, .. } => saved(files),
+            Event::Measured { .. } | Event::Lost { .. } => Err(format!("said {event:?}, which is no encoder's to say")),
+            // Of its own end it is believed.
+            _ => Ok(()),
+        }
+    }
+
+    fn is_member(&self) -> bool {
+        self.encoders.members().contains(&self.actor.index)
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        let is_first = self.is_joining || !(self.is_member() || self.encoders.is_ready(self.actor.index));
+        if is_first { Ok(()) } else { Err("was ready before".into()) }
+    }
+
+    fn of_epoch(&self, step: StepId, epoch: Epoch) -> Result<(), String> {
+        if epoch > self.encoders.epoch() {
+            return Err(format!("spoke of epoch {epoch}, which has not begun"));
+        }
+        if step >= self.next_plan {
+            return Err(format!("spoke of step {step}, which is not planned"));
+        }
+        Ok(())
+    }
+
+    fn broken(&self, step: StepId, epoch: Epoch) -> Result<(), String> {
+        self.of_epoch(step, epoch)?;
+        let is_its_turn = self.is_member() && step == self.current && self.encoders.is_reducing();
+        if epoch == self.encoders.epoch() && !is_its_turn {
+            return Err(format!("could not reduce step {step}, which it was not told to"));
+        }
+        Ok(())
+    }
+
+    fn reduced(&self, report: &StepReport) -> Result<(), String> {
+        self.of_epoch(report.step, report.epoch)?;
+        if !self.is_member() || report.epoch < self.encoders.epoch() {
+            // Late, and not heard.
+            return Ok(());
+        }
+        let in_flight = self.in_flight.get(&report.step).filter(|_| report.step == self.current);
+        let was_told = in_flight.is_some_and(|step| !step.is_decided()) && self.encoders.is_reducing();
+        if !was_told || in_flight.is_some_and(|step| step.has_reduced(self.actor)) {
+            return Err(format!("reduced step {}, which was not its turn", report.step));
+        }
+        let StepReport { loss, grad_square_sum, routing, timings, .. } = report;
+        let Timings { busy, idle, units, packs, .. } = timings;
+        if *loss != 0.0 || routing.is_some() {
+            return Err("reported a loss, of which it computes none".into());
+        }
+        // What is not a number is a step's trouble, not a lie.
+        if *grad_square_sum < 0.0 || (*grad_square_sum != 0.0 && !self.is_trained) {
+            return Err(format!("reported a gradient of square {grad_square_sum}"));
+        }
+        if ![busy, idle, units, packs].into_iter().all(|seconds| seconds.is_finite() && *seconds >= 0.0) {
+            return Err(format!("reported times {timings:?}"));
+        }
+        Ok(())
+    }
+
+    fn applied(&self, step: StepId) -> Result<(), String> {
+        let is_awaited = self.in_flight.get(&step).is_some_and(|in_flight| in_flight.awaits(self.actor));
+        // One that is let go ends what it had begun.
+        let was_told = (step == self.current && is_awaited) || (!self.is_member() && step <= self.current);
+        if was_told { Ok(()) } else { Err(format!("applied step {step}, which was not its turn")) }
+    }
+}
+
+fn saved(files: &[SavedFile]) -> Result<(), String> {
+    let is_plain = |name: &str| !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0']);
+    match files.iter().find(|file| !is_plain(&file.name)) {
+        Some(file) => Err(format!("saved {:?}, which is no name of a file", file.name)),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,207 @@
+//! Encoders that lie: no word of theirs ends or changes a run.
+
+use super::{Coordinator, CoordinatorSpec, Input, Outcome, Output, PoolSizes, SchedulerState};
+use crate::config::{BadSamples, Schedule};
+use crate::message::*;
+use crate::schedule::{CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits, PlanSpec};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, VecDeque};
+
+const STEPS: u64 = 6;
+const POOLS: PoolSizes = PoolSizes { data: 1, encoder: 3, foundation: 1 };
+const LIAR: ActorId = ActorId::encoder(1);
+
+fn spec() -> CoordinatorSpec {
+    let learning_rate = LearningRate { peak: 0.1, min: 0.0, schedule: Schedule::Linear, warmup_steps: 2, steps: STEPS };
+    let plan = PlanSpec {
+        pack: PackLimits::tokens(32),
+        cost: CostModel::decoder(8),
+        encoder_cost: CostModel::patches(),
+        learning_rate,
+        foundation_replicas: 1,
+        replica_ranks: 1,
+        encoder_replicas: POOLS.encoder,
+        num_lanes: 4,
+        colocated: false,
+        shape: ModelShape { hidden_size: 8, bytes_per_patch: 4, bytes_per_feature: 8 },
+        credits: EdgeCredits { pixels: 1000, tokens: 5000, features: 1000 },
+    };
+    CoordinatorSpec {
+        pools: POOLS,
+        plan,
+        first_step: StepId(0),
+        state: SchedulerState::default(),
+        steps: STEPS,
+        global_batch_size: 5,
+        prefetch_steps: 2,
+        clip_grad: 1.0,
+        max_nonfinite: 3,
+        bad_samples: BadSamples { max_fraction: 0.5, max_consecutive: 20 },
+        checkpoint_every: 2,
+        elastic: true,
+        fixed_lanes: true,
+        encoder_trained: true,
+        look_ahead: None,
+        fitted: false,
+        checkpoint_dir: "checkpoints".into(),
+        max_save_failures: 5,
+        snapshots: None,
+    }
+}
+
+/// Engines that answer every command at once.
+#[derive(Default)]
+struct Echo {
+    /// What is on its way, by who says it.
+    said: BTreeMap<ActorId, VecDeque<Event>>,
+    epoch: Epoch,
+}
+
+impl Echo {
+    fn say(&mut self, actor: ActorId, event: Event) {
+        self.said.entry(actor).or_default().push_back(event);
+    }
+
+    fn told(&mut self, actor: ActorId, command: Command) {
+        let encodes = actor.role == Role::Encoder;
+        match command {
+            Command::Read { from, until } => {
+                let samples = (from.0..until.0).map(sample).collect();
+                self.say(actor, Event::Measured { samples, bad: vec![] });
+            }
+            Command::Plan(plan) if encodes => {
+                let epoch = self.epoch;
+                self.say(actor, Event::Finished { step: plan.step, epoch });
+            }
+            Command::Plan(plan) if actor.role == Role::Foundation => {
+                self.say(actor, Event::Reduced(report(plan.step, Epoch(0), plan.step.0 as f64)));
+            }
+            Command::Regroup(regroup) if encodes => {
+                self.epoch = regroup.epoch;
+                for plan in &regroup.plans {
+                    self.say(actor, Event::Finished { step: plan.step, epoch: regroup.epoch });
+                }
+            }
+            Command::Reduce { step, epoch } => self.say(actor, Event::Reduced(report(step, epoch, 0.0))),
+            Command::Commit(Commit { step, .. }) | Command::Abort { step } => self.say(actor, Event::Applied { step }),
+            Command::Stop => self.say(actor, Event::Stopped),
+            _ => {}
+        }
+    }
+}
+
+fn sample(position: u64) -> SampleMeta {
+    let items = vec![ItemMeta { grid: Grid { t: 1, h: 2, w: 2 }, num_features: 1 }];
+    SampleMeta { id: SampleId(position), owner: 0, num_tokens: 5, num_targets: 2, items, documents: vec![] }
+}
+
+fn report(step: StepId, epoch: Epoch, loss: f64) -> StepReport {
+    StepReport { step, epoch, loss, grad_square_sum: 1.0, routing: None, timings: Timings::default() }
+}
+
+/// What is seen of a run.
+#[derive(Debug, Default, PartialEq)]
+struct Seen {
+    steps: Vec<(StepId, u64, u64, String)>,
+    evicted: Vec<ActorId>,
+    result: Option<Result<Outcome, String>>,
+}
+
+/// A run into which the liar says something after so many events, again and again.
+fn run(lies: &[(usize, Event)], seed: u64) -> Seen {
+    let mut coordinator = Coordinator::new(CoordinatorSpec { checkpoint_every: 0, ..spec() });
+    let (mut echo, mut seen, mut chance) = (Echo::default(), Seen::default(), seed);
+    let mut inputs: VecDeque<Input> = POOLS.actors().map(|actor| Input::Event(actor, Event::Ready)).collect();
+    let mut lies = lies.iter().cloned().peekable();
+    let mut num_events = 0;
+    while seen.result.is_none() {
+        let ready = inputs.pop_front();
+        let input = ready.unwrap_or_else(|| {
+            num_events += 1;
+            if let Some((_, lie)) = lies.next_if(|(at, _)| *at <= num_events) {
+                num_events = 0;
+                return Input::Event(LIAR, lie);
+            }
+            chance = chance.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let speakers: Vec<ActorId> =
+                echo.said.iter().filter(|(_, said)| !said.is_empty()).map(|(actor, _)| *actor).collect();
+            assert!(!speakers.is_empty(), "nobody says anything: {seen:?}");
+            let who = speakers[(chance >> 33) as usize % speakers.len()];
+            Input::Event(who, echo.said.get_mut(&who).expect("it speaks").pop_front().expect("it does"))
+        });
+        for output in coordinator.on(input) {
+            match output {
+                Output::Send(actor, Command::Save { .. }) => inputs.push_back(Input::Event(actor, SAVED.clone())),
+                Output::Send(actor, command) if !seen.evicted.contains(&actor) => echo.told(actor, command),
+                Output::Evict(actor) => {
+                    seen.evicted.push(actor);
+                    echo.said.remove(&actor);
+                }
+                Output::Step(step) => {
+                    let numbers = (step.loss.to_bits(), step.grad_norm.to_bits());
+                    seen.steps.push((step.step, numbers.0, numbers.1, step.ledger.to_string()));
+                }
+                Output::Publish(draft) => inputs.push_back(Input::Published(draft.step, draft.to)),
+                Output::Finished(result) => seen.result = Some(result.map_err(|failure| failure.to_string())),
+                _ => {}
+            }
+        }
+    }
+    seen
+}
+
+static SAVED: std::sync::LazyLock<Event> =
+    std::sync::LazyLock::new(|| Event::Saved { step: StepId(STEPS - 1), to: SaveTo::Disk, files: vec![] });
+
+fn lie() -> impl Strategy<Value = Event> {
+    let step = || (0..STEPS + 3).prop_map(StepId);
+    let epoch = || (0_u64..4).prop_map(Epoch);
+    let number = || prop::sample::select(vec![0.0, -1.0, f64::NAN, f64::INFINITY, 3.0]);
+    let reduced = (step(), epoch(), number(), number(), number()).prop_map(|(step, epoch, loss, norm, busy)| {
+        let timings = Timings { busy, ..Timings::default() };
+        Event::Reduced(StepReport { grad_square_sum: norm, timings, ..report(step, epoch, loss) })
+    });
+    let peers = vec![ActorId::foundation(0), ActorId::data(0), ActorId::encoder(0), ActorId::encoder(77)];
+    let name = prop::sample::select(vec!["model.safetensors", "../../etc/passwd", "/tmp/a", "", ".hidden"]);
+    prop_oneof![
+        Just(Event::Ready),
+        Just(Event::Measured { samples: vec![sample(3)], bad: vec![] }),
+        prop::sample::select(peers).prop_map(|peer| Event::Lost { peer, reason: "I say so".into() }),
+        (step(), epoch()).prop_map(|(step, epoch)| Event::Finished { step, epoch }),
+        (step(), epoch()).prop_map(|(step, epoch)| Event::Broken { step, epoch, error: "cannot".into() }),
+        step().prop_map(|step| Event::Applied { step }),
+        (step(), name).prop_map(|(step, name)| {
+            let file = SavedFile { name: name.into(), bytes: 1, sha256: "00".into(), tensors: vec![] };
+            Event::Saved { step, to: SaveTo::Disk, files: vec![file] }
+        }),
+        Just(Event::Failed { error: "so it goes".into(), lost: Some(ActorId::foundation(0)) }),
+        Just(Event::Stopped),
+        reduced,
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn no_lie_ends_or_changes_a_run(lies in prop::collection::vec((0_usize..12, lie()), 1..20), seed: u64) {
+        let honest = run(&[], 1);
+        prop_assert_eq!((honest.steps.len() as u64, &honest.result), (STEPS, &Some(Ok(Outcome::Completed))));
+        let seen = run(&lies, seed);
+        prop_assert_eq!(&seen.result, &honest.result);
+        prop_assert!(seen.evicted.iter().all(|actor| *actor == LIAR), "{:?}", seen.evicted);
+        // A norm that it may report is its own to report, as long as it is a member.
+        let without_norms = |seen: &Seen| {
+            seen.steps.iter().map(|(step, loss, _, ledger)| (*step, *loss, ledger.clone())).collect::<Vec<_>>()
+        };
+        prop_assert_eq!(without_norms(&seen), without_norms(&honest));
+    }
+}
+
+#[test]
+fn the_third_lie_is_the_last() {
+    let lost = || Event::Lost { peer: ActorId::foundation(0), reason: "I say so".into() };
+    assert_eq!(run(&[(9, lost()), (1, lost())], 5).evicted, []);
+    let seen = run(&[(9, lost()), (1, lost()), (1, lost())], 5);
+    assert_eq!((seen.evicted, seen.result), (vec![LIAR], Some(Ok(Outcome::Completed))));
+}

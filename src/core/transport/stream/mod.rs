@@ -1,0 +1,57 @@
+//! The edge between two hosts: parcels as messages on a wire, with the credit of any edge.
+//!
+//! The producer copies a parcel's tensors once, into a message. The consumer checks every field before anything is
+//! believed, lays the tensors into ordinary memory and says by number whose credit was dropped, in any order. Until then
+//! the producer counts a parcel as in flight, so the memory of both ends is bounded by the one credit. Order, checksums
+//! and what follows a broken connection are the wire's; encryption and login are the stream's.
+//!
+//! ```text
+//! parcel   length of header u32, header: postcard of (Header, [TensorMeta]), the tensors end to end
+//! credit   numbers of parcels, u64 each
+//! ```
+
+mod contents;
+mod error;
+mod receive;
+mod send;
+#[cfg(test)]
+mod tests;
+
+pub use error::StreamError;
+pub use receive::receive;
+pub use send::StreamEdge;
+
+use super::{WireSpec, credit::MAX_PARCELS};
+use std::time::Duration;
+
+/// Of one edge, at either end.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamSpec {
+    /// Bytes that may be in flight.
+    pub credit: usize,
+    /// Number of the wire, which the receiving end draws.
+    pub number: Option<u128>,
+    /// A connection that is silent for so long is broken.
+    pub quiet: Duration,
+    /// How long another connection may take to come.
+    pub patience: Duration,
+}
+
+impl StreamSpec {
+    fn wire(&self, accepts: bool) -> WireSpec {
+        WireSpec {
+            number: self.number,
+            accepts,
+            sent: 0,
+            received: 0,
+            life: 0,
+            // What comes back are numbers.
+            max_len: if accepts { 4 + contents::MAX_HEADER + self.credit } else { 8 * MAX_PARCELS },
+            queue: MAX_PARCELS,
+            confirms: false,
+            quiet: self.quiet,
+            patience: self.patience,
+            patience_ended: self.patience,
+        }
+    }
+}

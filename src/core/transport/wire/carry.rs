@@ -1,0 +1,216 @@
+//! One connection of a wire, from its greeting to its end.
+
+use super::WireError;
+use super::ends::{In, Out, Raw, WireSpec};
+use super::packet::{HEADER, Header, Kind, Packet};
+use super::sequence::{Verdict, judge};
+use super::shared::Shared;
+use bytes::{BufMut, Bytes, BytesMut};
+use std::io;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::{Instant, interval, timeout};
+
+/// How often it is looked whether there is something to acknowledge.
+const PULSE: Duration = Duration::from_millis(100);
+/// Contents that are copied behind their header, rather than written by themselves.
+const SMALL: usize = 64 << 10;
+/// Read at once, so that what is on its way counts as a sign of life.
+const PIECE: usize = 64 << 10;
+const GREETING: usize = 32;
+
+/// Tells the end that has connected which wire it is on, what was received, and in which life.
+pub async fn greet(raw: &mut Raw, key: u128, received: u64, life: u64) -> Result<(), WireError> {
+    let mut contents = BytesMut::with_capacity(GREETING);
+    contents.put_u128_le(key);
+    contents.put_u64_le(received);
+    contents.put_u64_le(life);
+    let packet = Packet::new(Kind::Greeting, 0, contents.freeze());
+    write(&mut raw.writer, &packet, 0, 0).await
+}
+
+/// The other end's greeting: the wire's number, what was received there, and its life.
+pub async fn greeted(raw: &mut Raw) -> Result<(u128, u64, u64), WireError> {
+    let mut bytes = [0; HEADER];
+    raw.reader.read_exact(&mut bytes).await.map_err(broken)?;
+    let header = Header::read(&bytes, 0)?;
+    if header.kind != Kind::Greeting || header.len as usize != GREETING {
+        return Err(WireError::NotAPacket);
+    }
+    let mut contents = [0; GREETING];
+    raw.reader.read_exact(&mut contents).await.map_err(broken)?;
+    header.expect(&contents)?;
+    let key = u128::from_le_bytes(contents[..16].try_into().expect("it is that long"));
+    let number = |at: usize| u64::from_le_bytes(contents[at..at + 8].try_into().expect("it is that long"));
+    Ok((key, number(16), number(24)))
+}
+
+/// Carries both directions until the wire is over, which is no error, or the connection is broken. `arrived` is taken
+/// away at the other end's farewell.
+pub async fn carry(
+    raw: Raw,
+    key: u128,
+    spec: &WireSpec,
+    shared: &Shared,
+    queue: &flume::Receiver<Out>,
+    arrived: &mut Option<flume::Sender<In>>,
+) -> Result<(), WireError> {
+    let Raw { reader, writer } = raw;
+    tokio::select! {
+        error = read_all(reader, key, spec, shared, arrived) => Err(error),
+        result = write_all(writer, key, spec, shared, queue) => result,
+    }
+}
+
+async fn read_all(
+    mut reader: impl AsyncRead + Unpin,
+    key: u128,
+    spec: &WireSpec,
+    shared: &Shared,
+    arrived: &mut Option<flume::Sender<In>>,
+) -> WireError {
+    loop {
+        if let Err(error) = read_one(&mut reader, key, spec, shared, arrived).await {
+            return error;
+        }
+    }
+}
+
+async fn read_one(
+    reader: &mut (impl AsyncRead + Unpin),
+    key: u128,
+    spec: &WireSpec,
+    shared: &Shared,
+    arrived: &mut Option<flume::Sender<In>>,
+) -> Result<(), WireError> {
+    let mut bytes = [0; HEADER];
+    patiently(spec.quiet, reader.read_exact(&mut bytes)).await?;
+    let header = Header::read(&bytes, key)?;
+    // Before any memory is taken for it.
+    if header.len > spec.max_len as u64 {
+        return Err(WireError::TooLong { len: header.len, max: spec.max_len });
+    }
+    let mut contents = vec![0; header.len as usize];
+    for piece in contents.chunks_mut(PIECE) {
+        patiently(spec.quiet, reader.read_exact(piece)).await?;
+    }
+    header.expect(&contents)?;
+    shared.acknowledged(header.acknowledged)?;
+    match header.kind {
+        Kind::Pulse => {
+            let received = shared.state().received;
+            if header.number > received {
+                return Err(WireError::Gap { number: header.number, expected: received + 1 });
+            }
+        }
+        Kind::Loose => {
+            // One that finds no room is lost.
+            arrived.as_ref().map(|arrived| arrived.try_send((None, contents)));
+        }
+        Kind::Message | Kind::Farewell => {
+            let received = shared.state().received;
+            if judge(received, header.number)? == Verdict::Old {
+                return Ok(());
+            }
+            if header.kind == Kind::Message {
+                match arrived {
+                    // Counted once it is there: a connection that breaks here brings it again.
+                    Some(arrived) if arrived.send_async((Some(header.number), contents)).await.is_ok() => {
+                        shared.state().received = header.number;
+                    }
+                    // Nobody wants it.
+                    _ => {
+                        shared.state().received = header.number;
+                        shared.confirm(header.number, 0);
+                    }
+                }
+            } else {
+                {
+                    let mut state = shared.state();
+                    (state.received, state.has_left) = (header.number, true);
+                }
+                // The receiver may still be busy with what came before; it needs that from nobody any more.
+                shared.confirm(header.number, 0);
+                *arrived = None;
+                shared.wake.notify_one();
+            }
+        }
+        Kind::Greeting => return Err(WireError::NotAPacket),
+    }
+    Ok(())
+}
+
+async fn write_all(
+    mut writer: impl AsyncWrite + Unpin,
+    key: u128,
+    spec: &WireSpec,
+    shared: &Shared,
+    queue: &flume::Receiver<Out>,
+) -> Result<(), WireError> {
+    let mut pulse = interval(PULSE.min(spec.quiet / 4));
+    let mut last = Instant::now();
+    loop {
+        let next = shared.state().next();
+        if let Some((packet, acknowledged)) = next {
+            write(&mut writer, &packet, acknowledged, key).await?;
+            last = Instant::now();
+            continue;
+        }
+        let (is_over, is_closed, has_room) = {
+            let state = shared.state();
+            (state.is_over(), state.is_closed, state.outbox.len() < spec.queue)
+        };
+        if is_over {
+            let _ = writer.shutdown().await;
+            return Ok(());
+        }
+        let loose = tokio::select! {
+            out = queue.recv_async(), if !is_closed && has_room => match out {
+                Ok(Out::Message(message)) => {
+                    shared.state().outbox.push(Kind::Message, message);
+                    None
+                }
+                Ok(Out::Loose(message)) => Some((Packet::new(Kind::Loose, 0, message), shared.state().acknowledge())),
+                Err(_) => {
+                    let mut state = shared.state();
+                    state.is_closed = true;
+                    state.outbox.push(Kind::Farewell, Bytes::new());
+                    None
+                }
+            },
+            () = shared.wake.notified() => None,
+            _ = pulse.tick() => shared.state().pulse(last.elapsed() >= spec.quiet / 4),
+        };
+        if let Some((packet, acknowledged)) = loose {
+            write(&mut writer, &packet, acknowledged, key).await?;
+            last = Instant::now();
+        }
+    }
+}
+
+async fn write(
+    writer: &mut (impl AsyncWrite + Unpin),
+    packet: &Packet,
+    acknowledged: u64,
+    key: u128,
+) -> Result<(), WireError> {
+    let header = packet.header(acknowledged, key);
+    if packet.contents.len() <= SMALL {
+        writer.write_all(&[&header[..], &packet.contents].concat()).await.map_err(broken)?;
+    } else {
+        writer.write_all(&header).await.map_err(broken)?;
+        writer.write_all(&packet.contents).await.map_err(broken)?;
+    }
+    writer.flush().await.map_err(broken)
+}
+
+async fn patiently<T>(quiet: Duration, read: impl Future<Output = io::Result<T>>) -> Result<T, WireError> {
+    timeout(quiet, read).await.map_err(|_| WireError::Silent(quiet))?.map_err(broken)
+}
+
+fn broken(error: io::Error) -> WireError {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => WireError::Ended,
+        _ => WireError::Io(error.to_string()),
+    }
+}

@@ -1,0 +1,188 @@
+//! The two handles of one end of a wire, and where its connections come from.
+
+use super::WireError;
+use super::packet::Kind;
+use super::run::run;
+use super::shared::Shared;
+use bytes::Bytes;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// A connection of which the other end knows that it is for this wire.
+pub struct Raw {
+    pub reader: Box<dyn AsyncRead + Send + Unpin>,
+    pub writer: Box<dyn AsyncWrite + Send + Unpin>,
+}
+
+impl Raw {
+    pub fn new(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
+        let (reader, writer) = tokio::io::split(stream);
+        Self { reader: Box::new(reader), writer: Box::new(writer) }
+    }
+}
+
+/// A connection of a peer that has come back, and what it has received.
+pub struct Returned {
+    pub raw: Raw,
+    pub received: u64,
+}
+
+/// Connects: told the wire's number, which attempt it is, and what this end has received. An error of the kind
+/// `InvalidData` says that the wire is over.
+pub type Reconnect = Box<dyn FnMut(u128, u64, u64) -> Pin<Box<dyn Future<Output = io::Result<Raw>> + Send>> + Send>;
+
+/// What follows a connection that has broken.
+pub enum Recovery {
+    /// The end.
+    None,
+    /// This end connects again.
+    Connect(Reconnect),
+    /// The other end does; here it comes in.
+    Accept(flume::Receiver<Returned>),
+}
+
+/// One end of a wire.
+#[derive(Clone, Copy, Debug)]
+pub struct WireSpec {
+    /// Drawn by the accepting end; the other one may not know it yet.
+    pub number: Option<u128>,
+    /// Whether this is the end that accepts connections.
+    pub accepts: bool,
+    /// Messages of who had this end before.
+    pub sent: u64,
+    pub received: u64,
+    /// Counts who had the accepting end: one of an earlier life is not listened to.
+    pub life: u64,
+    /// Longest message.
+    pub max_len: usize,
+    /// Messages that may wait at each end.
+    pub queue: usize,
+    /// Messages are acknowledged when [`WireReceiver::confirm`] says so, and else when they are taken.
+    pub confirms: bool,
+    /// A connection without a sign of life for so long is broken.
+    pub quiet: Duration,
+    /// How long another connection may take to come.
+    pub patience: Duration,
+    /// The same where the peer's side has ended the former one: most likely it has died.
+    pub patience_ended: Duration,
+}
+
+/// An end of a wire on its first connection, if that is there already. What carries it is to be run until it ends.
+pub fn wire(
+    first: Option<Raw>,
+    recovery: Recovery,
+    spec: WireSpec,
+) -> (WireSender, WireReceiver, impl Future<Output = ()> + Send + 'static) {
+    wire_again(first, recovery, spec, Vec::new())
+}
+
+/// An end that goes on in place of another one. `backlog`: what that has said after the first `spec.sent` messages.
+pub fn wire_again(
+    first: Option<Raw>,
+    recovery: Recovery,
+    spec: WireSpec,
+    backlog: Vec<Bytes>,
+) -> (WireSender, WireReceiver, impl Future<Output = ()> + Send + 'static) {
+    let shared = Arc::new(Shared::new(spec.sent, spec.received));
+    backlog.into_iter().for_each(|message| shared.state().outbox.push(Kind::Message, message));
+    let (queue, to_send) = flume::bounded(spec.queue);
+    let (arrived, inbox) = flume::bounded(spec.queue);
+    let sender = WireSender { queue, shared: shared.clone() };
+    let receiver = WireReceiver { inbox, shared: shared.clone(), confirms: spec.confirms, taken: spec.received };
+    (sender, receiver, run(first, recovery, spec, shared, to_send, arrived))
+}
+
+/// Something to be sent.
+pub(super) enum Out {
+    Message(Bytes),
+    Loose(Bytes),
+}
+
+/// What has come: a message with its number, or a loose one.
+pub(super) type In = (Option<u64>, Vec<u8>);
+
+/// The half that sends. Dropping it says farewell.
+pub struct WireSender {
+    queue: flume::Sender<Out>,
+    shared: Arc<Shared>,
+}
+
+impl WireSender {
+    /// Waits for room. False where there is no wire any more; of a message that is on its way that is learnt from the
+    /// other half.
+    pub async fn send(&self, message: impl Into<Bytes>) -> bool {
+        !self.is_closed() && self.queue.send_async(Out::Message(message.into())).await.is_ok()
+    }
+
+    /// False where there is no room, or no wire.
+    pub fn try_send(&self, message: impl Into<Bytes>) -> bool {
+        !self.is_closed() && self.queue.try_send(Out::Message(message.into())).is_ok()
+    }
+
+    /// Says something that may be lost.
+    pub fn send_loose(&self, message: impl Into<Bytes>) {
+        let _ = self.queue.try_send(Out::Loose(message.into()));
+    }
+
+    /// Whether nobody is there to hear.
+    pub fn is_closed(&self) -> bool {
+        self.queue.is_disconnected() || self.shared.state().has_left
+    }
+
+    /// Says farewell; everything is heard when this returns, or nobody is there.
+    pub async fn close(self) {
+        let mut settled = self.shared.settled.subscribe();
+        drop(self);
+        // What is not carried any more is gone, and so is who would say so.
+        let _ = settled.wait_for(|settled| *settled).await;
+    }
+}
+
+/// The half that receives.
+pub struct WireReceiver {
+    inbox: flume::Receiver<In>,
+    shared: Arc<Shared>,
+    confirms: bool,
+    taken: u64,
+}
+
+impl WireReceiver {
+    /// The next message; `None` after a farewell. Cancellation-safe.
+    ///
+    /// # Errors
+    /// The peer is gone, or no peer at all.
+    pub async fn recv(&mut self) -> Result<Option<Vec<u8>>, WireError> {
+        let Ok((number, message)) = self.inbox.recv_async().await else {
+            let error = self.shared.state().error.clone();
+            return error.map_or(Ok(None), Err);
+        };
+        if let Some(number) = number {
+            self.taken = number;
+            if !self.confirms {
+                self.shared.confirm(number, message.len());
+            }
+        }
+        Ok(Some(message))
+    }
+
+    /// Number of the last message that was taken.
+    pub fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// What says that messages up to a number need never come again.
+    pub fn confirm(&self) -> impl Fn(u64) + Send + Sync + use<> {
+        let shared = self.shared.clone();
+        move |number| shared.confirm(number, 0)
+    }
+}
+
+impl Drop for WireReceiver {
+    fn drop(&mut self) {
+        self.shared.state().is_deaf = true;
+        self.shared.wake.notify_one();
+    }
+}

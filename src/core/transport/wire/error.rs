@@ -1,0 +1,50 @@
+//! What goes wrong on a wire.
+
+use crate::message::CodecError;
+use std::time::Duration;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    #[error("its process ended or broke the connection")]
+    Ended,
+    #[error("connection: {0}")]
+    Io(String),
+    #[error("nothing was heard of it for {0:?}")]
+    Silent(Duration),
+    #[error("it sent something else than a packet")]
+    NotAPacket,
+    #[error("it speaks protocol version {theirs}, this loongforge {ours}")]
+    OtherVersion { theirs: u16, ours: u16 },
+    #[error("a packet arrived corrupt")]
+    Corrupt,
+    #[error("packet {number} came where {expected} was next")]
+    Gap { number: u64, expected: u64 },
+    #[error("a packet of {len} bytes exceeds the limit of {max}")]
+    TooLong { len: u64, max: usize },
+    #[error("it acknowledges packet {number}, of {sent} that were sent")]
+    Acknowledged { number: u64, sent: u64 },
+    #[error("it has forgotten packets after {number}, which it had acknowledged")]
+    Forgotten { number: u64 },
+    #[error("its life {life} is over: {newest} was met")]
+    Stale { life: u64, newest: u64 },
+    #[error("it has forgotten this connection")]
+    Refused,
+    #[error("{0}")]
+    Message(String),
+}
+
+impl WireError {
+    /// Another connection makes no difference: the peer lies, or is of another make.
+    pub(super) fn is_final(&self) -> bool {
+        !matches!(
+            self,
+            Self::Ended | Self::Io(_) | Self::Silent(_) | Self::Corrupt | Self::Gap { .. } | Self::Stale { .. }
+        )
+    }
+}
+
+impl From<CodecError> for WireError {
+    fn from(error: CodecError) -> Self {
+        Self::Message(error.to_string())
+    }
+}

@@ -1,0 +1,191 @@
+//! A wire's life: one connection after the other.
+
+use super::WireError;
+use super::carry::{carry, greet, greeted};
+use super::ends::{In, Out, Raw, Reconnect, Recovery, Returned, WireSpec};
+use super::shared::Shared;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+/// How often a peer that is not there is tried again.
+const RETRY: Duration = Duration::from_millis(50);
+/// How long a greeting may take.
+const GREETING: Duration = Duration::from_secs(2);
+/// How long a peer that is only to hear the farewell may take to come back.
+const LAST: Duration = Duration::from_secs(1);
+
+/// Until both ends have said farewell, or one is gone.
+pub async fn run(
+    first: Option<Raw>,
+    mut recovery: Recovery,
+    spec: WireSpec,
+    shared: Arc<Shared>,
+    queue: flume::Receiver<Out>,
+    arrived: flume::Sender<In>,
+) {
+    let mut arrived = Some(arrived);
+    let result = live(first, &mut recovery, spec, &shared, &queue, &mut arrived).await;
+    if let Err(error) = result {
+        shared.fail(error);
+    }
+    // Nothing changes any more, whatever was heard.
+    shared.settled.send_replace(true);
+    // Dropped after the error is known: the receiver looks for it then.
+    drop(arrived);
+}
+
+async fn live(
+    first: Option<Raw>,
+    recovery: &mut Recovery,
+    spec: WireSpec,
+    shared: &Shared,
+    queue: &flume::Receiver<Out>,
+    arrived: &mut Option<flume::Sender<In>>,
+) -> Result<(), WireError> {
+    let mut key = spec.number;
+    let mut attempt = 0;
+    let mut next = first.map(|raw| Returned { raw, received: spec.sent });
+    let mut why = WireError::Ended;
+    // Connections that come to nothing give nobody more time.
+    let mut lost_at = Instant::now();
+    loop {
+        let Returned { mut raw, received } = match next.take() {
+            Some(returned) => returned,
+            None => {
+                let patience = if why == WireError::Ended { spec.patience_ended } else { spec.patience };
+                again(recovery, lost_at, patience, key, &mut attempt, shared, &why).await?
+            }
+        };
+        let patience = spec.quiet.min(GREETING);
+        let begun = timeout(patience, begin(&mut raw, &spec, &mut key, received, shared)).await;
+        let has_begun = matches!(begun, Ok(Ok(_)));
+        let carried = match begun.unwrap_or(Err(WireError::Silent(patience))) {
+            Err(error) => Err(error),
+            Ok(key) => {
+                let carrying = carry(raw, key, &spec, shared, queue, arrived);
+                let comes_back = match recovery {
+                    Recovery::Accept(returned) => Some(&*returned),
+                    _ => None,
+                };
+                tokio::select! {
+                    carried = carrying => carried,
+                    // It has another connection; this one is broken, and that was not noticed here.
+                    returned = replaced(comes_back) => {
+                        (next, lost_at) = (Some(returned), Instant::now());
+                        continue;
+                    }
+                }
+            }
+        };
+        if has_begun {
+            lost_at = Instant::now();
+        }
+        match carried {
+            Ok(()) => return Ok(()),
+            // Whoever has left in order needs to be waited for no more.
+            Err(_) if shared.state().has_left => return Ok(()),
+            Err(error) if error.is_final() => return Err(error),
+            Err(error) => {
+                if !matches!(recovery, Recovery::None) {
+                    tracing::debug!("a connection is broken: {error}");
+                }
+                why = error;
+            }
+        }
+    }
+}
+
+/// Greets, or is greeted; everything that the peer has not received is to be written then. Returns the wire's number.
+async fn begin(
+    raw: &mut Raw,
+    spec: &WireSpec,
+    key: &mut Option<u128>,
+    received: u64,
+    shared: &Shared,
+) -> Result<u128, WireError> {
+    if spec.accepts {
+        let key = key.expect("the accepting end has drawn it");
+        let mine = shared.state().received;
+        shared.state().outbox.resume(received)?;
+        greet(raw, key, mine, spec.life).await?;
+        return Ok(key);
+    }
+    let (theirs, received, life) = greeted(raw).await?;
+    if key.is_some_and(|ours| ours != theirs) {
+        return Err(WireError::Refused);
+    }
+    let newest = shared.state().life;
+    if life < newest {
+        return Err(WireError::Stale { life, newest });
+    }
+    shared.state().life = life;
+    *key = Some(theirs);
+    shared.state().outbox.resume(received)?;
+    Ok(theirs)
+}
+
+/// Tells who has come back that there is no such wire here.
+pub async fn refuse(mut raw: Raw) {
+    let _ = timeout(Duration::from_secs(5), greet(&mut raw, 0, 0, u64::MAX)).await;
+    let _ = raw.writer.shutdown().await;
+}
+
+/// Another connection. `why`: what became of the one before.
+#[allow(clippy::too_many_arguments, reason = "the whole state of a wire that has no connection")]
+async fn again(
+    recovery: &mut Recovery,
+    lost_at: Instant,
+    patience: Duration,
+    key: Option<u128>,
+    attempt: &mut u64,
+    shared: &Shared,
+    why: &WireError,
+) -> Result<Returned, WireError> {
+    // Who has nothing to say any more does not wait long for somebody to hear it.
+    let patience = if shared.state().is_closed { patience.min(LAST) } else { patience };
+    let deadline = lost_at + patience;
+    match recovery {
+        Recovery::None => Err(why.clone()),
+        Recovery::Accept(returned) => match timeout_at(deadline, returned.recv_async()).await {
+            Ok(Ok(returned)) => Ok(returned),
+            _ => Err(why.clone()),
+        },
+        Recovery::Connect(connect) => {
+            let tries = reconnect(connect, key.unwrap_or(0), attempt, shared);
+            timeout_at(deadline, tries).await.unwrap_or_else(|_| Err(why.clone()))
+        }
+    }
+}
+
+async fn reconnect(
+    connect: &mut Reconnect,
+    key: u128,
+    attempt: &mut u64,
+    shared: &Shared,
+) -> Result<Returned, WireError> {
+    loop {
+        *attempt += 1;
+        let received = shared.state().received;
+        match connect(key, *attempt, received).await {
+            // The greeting says what was received.
+            Ok(raw) => return Ok(Returned { raw, received: 0 }),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                return Err(WireError::Message(error.to_string()));
+            }
+            Err(_) => sleep(RETRY).await,
+        }
+    }
+}
+
+async fn replaced(returned: Option<&flume::Receiver<Returned>>) -> Returned {
+    match returned {
+        Some(returned) => match returned.recv_async().await {
+            Ok(returned) => returned,
+            Err(_) => std::future::pending().await,
+        },
+        None => std::future::pending().await,
+    }
+}

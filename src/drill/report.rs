@@ -1,0 +1,97 @@
+//! What came of a drill.
+
+use super::traces::Traces;
+use loongforge_actors::drill::Injected;
+use std::fmt;
+
+pub struct Report {
+    pub injected: Vec<Injected>,
+    pub twin: Traces,
+    pub faulty: Traces,
+    pub has_ended_well: bool,
+}
+
+impl Report {
+    /// Every loss to the bit, the samples of every step, and the weights and optimizer state at the end.
+    pub fn is_identical(&self) -> bool {
+        let has_weights = !self.twin.files.is_empty();
+        self.has_ended_well && self.first_difference().is_none() && has_weights && self.has_same_files()
+    }
+
+    /// The first step whose loss or samples are others.
+    fn first_difference(&self) -> Option<usize> {
+        let (ours, theirs) = (&self.faulty.steps, &self.twin.steps);
+        let differs = ours.iter().zip(theirs).position(|(ours, theirs)| ours != theirs);
+        differs.or_else(|| (ours.len() != theirs.len()).then(|| ours.len().min(theirs.len())))
+    }
+
+    fn has_same_files(&self) -> bool {
+        self.faulty.files == self.twin.files
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "injected")?;
+        for injected in &self.injected {
+            writeln!(f, "  {:>6} ×  {}", injected.count, injected.fault)?;
+        }
+        let (twin, faulty) = (self.twin.seconds(), self.faulty.seconds());
+        let (lost, median) = (faulty - twin, self.twin.median());
+        writeln!(f, "steps     {} of {}", self.faulty.steps.len(), self.twin.steps.len())?;
+        writeln!(
+            f,
+            "time      {faulty:.2} s; {twin:.2} s without faults; lost {lost:.2} s, {:.1} steps",
+            lost / median
+        )?;
+        writeln!(f, "goodput   {:.1} %", 100.0 * (twin / faulty).min(1.0))?;
+        match self.first_difference() {
+            None => writeln!(f, "losses    identical, and so are the samples of every step")?,
+            Some(step) => writeln!(f, "losses    DIFFER from step {step} on")?,
+        }
+        let count = self.twin.files.len();
+        match (self.has_same_files(), count) {
+            (_, 0) => writeln!(f, "weights   not compared: {} has no checkpoint", self.twin.dir.display())?,
+            (true, _) => writeln!(f, "weights   identical: {count} files of weights and optimizer state")?,
+            (false, _) => writeln!(f, "weights   DIFFER")?,
+        }
+        let verdict = if self.is_identical() { "the faults changed nothing" } else { "the faults CHANGED the run" };
+        write!(f, "{verdict}: {} and {}", self.faulty.dir.display(), self.twin.dir.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn traces(losses: &[f64], hash: &str) -> Traces {
+        Traces {
+            dir: "runs/a".into(),
+            steps: losses.iter().map(|loss| (loss.to_bits(), "00".to_owned())).collect(),
+            step_ms: vec![100.0; losses.len()],
+            files: BTreeMap::from([("model.safetensors".to_owned(), hash.to_owned())]),
+            took: None,
+        }
+    }
+
+    #[test]
+    fn every_difference_counts() {
+        let report = |faulty, has_ended_well| Report {
+            injected: Vec::new(),
+            twin: traces(&[2.0, 1.0], "a"),
+            faulty,
+            has_ended_well,
+        };
+        assert!(report(traces(&[2.0, 1.0], "a"), true).is_identical());
+        for (faulty, words) in [
+            (traces(&[2.0, 1.5], "a"), "DIFFER from step 1"),
+            (traces(&[2.0], "a"), "DIFFER from step 1"),
+            (traces(&[2.0, 1.0], "b"), "weights   DIFFER"),
+        ] {
+            let report = report(faulty, true);
+            assert!(!report.is_identical() && report.to_string().contains(words), "{report}");
+        }
+        assert!(!report(traces(&[2.0, 1.0], "a"), false).is_identical());
+    }
+}

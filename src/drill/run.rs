@@ -1,0 +1,200 @@
+//! The two runs, and the faults of one of them.
+
+use super::processes::Members;
+use super::report::Report;
+use super::traces::Traces;
+use anyhow::{Context, bail};
+use loongforge_actors::drill::{Fault, PROXY, Proxy, Script, Span, Target, Verb};
+use loongforge_core::config::RunConfig;
+use loongforge_core::engine::fault::FAULTS;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// How often it is looked how far the run is.
+const LOOK: Duration = Duration::from_millis(5);
+/// Lines of a failed run that are shown.
+const SHOWN: usize = 30;
+
+/// What is to be done.
+pub struct Plan {
+    pub file: PathBuf,
+    pub overrides: Vec<String>,
+    pub script: Script,
+    pub seed: u64,
+    /// Folder of a run without faults; else one is run.
+    pub twin: Option<PathBuf>,
+    pub out: PathBuf,
+}
+
+/// A drill that can be run.
+pub struct Drill {
+    plan: Plan,
+    config: RunConfig,
+}
+
+impl Drill {
+    /// # Errors
+    /// The script asks for what cannot be done here.
+    pub fn new(plan: Plan, config: RunConfig) -> anyhow::Result<Self> {
+        if !config.log.jsonl {
+            bail!("a drill compares the steps in metrics.jsonl: set log.jsonl=true");
+        }
+        for fault in &plan.script.faults {
+            if let (Target::Process(pattern), Verb::Kill { point: Some(_) } | Verb::Freeze { point: Some(_) }) =
+                (&fault.target, &fault.verb)
+                && (pattern.role.is_none() || pattern.index.is_none())
+            {
+                bail!("`{fault}`: say which process comes to that point, as in encoder/1");
+            }
+        }
+        Ok(Self { plan, config })
+    }
+
+    /// Runs both, and compares.
+    ///
+    /// # Errors
+    /// A run cannot be started; the one without faults fails.
+    pub fn run(&self) -> anyhow::Result<Report> {
+        let twin = match &self.plan.twin {
+            Some(dir) => Traces::read(dir, None)?,
+            None => {
+                let dir = self.plan.out.join("twin");
+                eprintln!("the run without faults: {}", dir.display());
+                let (status, took) = self.with(&dir, None)?;
+                if !status.success() {
+                    bail!("the run without faults failed ({status}): {}", tail(&dir)?);
+                }
+                Traces::read(&dir, Some(took))?
+            }
+        };
+        let dir = self.plan.out.join("faulty");
+        eprintln!("the run with faults: {}", dir.display());
+        let proxy = Proxy::start(&self.plan.script, self.plan.seed)?;
+        let mut done = Done::new(&self.plan.script);
+        let (status, took) = self.with(&dir, Some((&proxy, &mut done)))?;
+        if !status.success() {
+            eprintln!("the run with faults failed ({status}): {}", tail(&dir)?);
+        }
+        let faulty = Traces::read(&dir, Some(took))?;
+        let mut injected = proxy.injected();
+        for (injected, done) in injected.iter_mut().zip(&done.counts) {
+            injected.count += done;
+        }
+        Ok(Report { injected, twin, faulty, has_ended_well: status.success() })
+    }
+
+    /// A run in `dir`, and how long it took.
+    fn with(&self, dir: &Path, faults: Option<(&Proxy, &mut Done)>) -> anyhow::Result<(ExitStatus, Duration)> {
+        fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("run").arg(&self.plan.file).args(&self.plan.overrides);
+        command.arg(format!("run.dir={}", dir.display()));
+        command.arg(format!("checkpoint.dir={}", dir.join("checkpoints").display()));
+        // Without it the two differ by rounding, whatever happens.
+        command.args(["run.deterministic=true", "--overwrite", "--processes", "--no-shared-memory"]);
+        command.env_remove(FAULTS).env_remove(PROXY);
+        if let Some((proxy, _)) = &faults {
+            command.env(PROXY, proxy.address().to_string()).env(FAULTS, points(&self.plan.script));
+        }
+        let log = File::create(dir.join("drill.log"))?;
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let metrics = dir.join("metrics.jsonl");
+        let _ = fs::remove_file(&metrics);
+        let begin = Instant::now();
+        let mut run = command.spawn()?;
+        let status = match faults {
+            None => run.wait()?,
+            Some((proxy, done)) => watch(&mut run, &metrics, proxy, done, self.config.train.steps)?,
+        };
+        Ok((status, begin.elapsed()))
+    }
+}
+
+/// Until the run ends: tells the proxy of steps, and does to processes what is to be done.
+fn watch(run: &mut Child, metrics: &Path, proxy: &Proxy, done: &mut Done, steps: u64) -> anyhow::Result<ExitStatus> {
+    let mut before = 0;
+    let mut members = Members::new(run.id());
+    loop {
+        if let Some(status) = run.try_wait()? {
+            return Ok(status);
+        }
+        let now = fs::read(metrics).map_or(0, |text| text.iter().filter(|&&byte| byte == b'\n').count() as u64);
+        if now != before {
+            before = now;
+            proxy.advance(now);
+        }
+        if now < steps {
+            done.advance(now, &mut members);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Faults of processes that begin with a step, and how far they are.
+struct Done {
+    faults: Vec<Fault>,
+    counts: Vec<u64>,
+    /// Frozen processes, and when they go on: by the fault.
+    frozen: Vec<(u32, Instant)>,
+}
+
+impl Done {
+    fn new(script: &Script) -> Self {
+        Self { faults: script.faults.clone(), counts: vec![0; script.faults.len()], frozen: Vec::new() }
+    }
+
+    fn advance(&mut self, step: u64, members: &mut Members) {
+        for (fault, count) in self.faults.iter().zip(&mut self.counts) {
+            let Target::Process(pattern) = fault.target else { continue };
+            if *count > 0 || step < fault.from_step {
+                continue;
+            }
+            match &fault.verb {
+                Verb::Kill { point: None } => *count += members.kill(pattern),
+                Verb::Freeze { point: None } => {
+                    let frozen = members.freeze(pattern);
+                    *count += frozen.len() as u64;
+                    let until = match fault.span {
+                        Some(Span::Time(span)) => Instant::now() + span,
+                        _ => continue,
+                    };
+                    self.frozen.extend(frozen.into_iter().map(|process| (process, until)));
+                }
+                // It is the process's own to do.
+                Verb::Kill { .. } | Verb::Freeze { .. } => *count = 1,
+                _ => {}
+            }
+        }
+        let now = Instant::now();
+        self.frozen.retain(|(process, until)| {
+            let over = *until <= now;
+            if over {
+                members.thaw(*process);
+            }
+            !over
+        });
+    }
+}
+
+/// Faults at points of an engine's life, as its process reads them.
+fn points(script: &Script) -> String {
+    let rules = script.faults.iter().filter_map(|fault| {
+        let Target::Process(pattern) = fault.target else { return None };
+        let (action, (point, nth)) = match &fault.verb {
+            Verb::Kill { point } => ("kill", point.as_ref()?),
+            Verb::Freeze { point } => ("freeze", point.as_ref()?),
+            _ => return None,
+        };
+        Some(format!("{}/{}@{point}:{nth}={action}", pattern.role?, pattern.index?))
+    });
+    rules.collect::<Vec<_>>().join(" ")
+}
+
+/// The last lines of what a run has said.
+fn tail(dir: &Path) -> anyhow::Result<String> {
+    let text = fs::read_to_string(dir.join("drill.log"))?;
+    let lines: Vec<&str> = text.lines().collect();
+    Ok(lines[lines.len().saturating_sub(SHOWN)..].join("\n"))
+}

@@ -1,0 +1,66 @@
+//! What a run leaves behind: its steps, and what it has learnt.
+
+use anyhow::{Context, bail};
+use loongforge_actors::checkpoint::{MANIFEST, latest};
+use loongforge_core::observe::read_metrics;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub struct Traces {
+    pub dir: PathBuf,
+    /// Bits of each step's loss, and the chain of the samples up to it.
+    pub steps: Vec<(u64, String)>,
+    /// Milliseconds of each step.
+    pub step_ms: Vec<f64>,
+    /// Files of weights and optimizer state in the last checkpoint, with their hashes.
+    pub files: BTreeMap<String, String>,
+    pub took: Option<Duration>,
+}
+
+impl Traces {
+    /// # Errors
+    /// There is no run in `dir`.
+    pub fn read(dir: &Path, took: Option<Duration>) -> anyhow::Result<Self> {
+        let metrics = read_metrics(&dir.join("metrics.jsonl"))?;
+        if metrics.is_empty() {
+            bail!("{}: no step was done there", dir.display());
+        }
+        let files = match latest(&dir.join("checkpoints"))? {
+            Some(checkpoint) => hashes(&checkpoint)?,
+            None => BTreeMap::new(),
+        };
+        Ok(Self {
+            dir: dir.to_owned(),
+            steps: metrics.iter().map(|step| (step.loss.to_bits(), step.ledger.clone())).collect(),
+            step_ms: metrics.iter().map(|step| step.step_ms).collect(),
+            files,
+            took,
+        })
+    }
+
+    /// Seconds that its steps took.
+    pub fn seconds(&self) -> f64 {
+        self.step_ms.iter().sum::<f64>() / 1e3
+    }
+
+    /// The step that it takes as long as another in the middle, in seconds.
+    pub fn median(&self) -> f64 {
+        let mut steps = self.step_ms.clone();
+        steps.sort_by(f64::total_cmp);
+        steps[steps.len() / 2] / 1e3
+    }
+}
+
+fn hashes(checkpoint: &Path) -> anyhow::Result<BTreeMap<String, String>> {
+    let path = checkpoint.join(MANIFEST);
+    let named = || path.display().to_string();
+    let manifest: serde_json::Value =
+        serde_json::from_slice(&fs::read(&path).with_context(named)?).with_context(named)?;
+    let files = manifest["files"].as_object().with_context(named)?.iter();
+    let tensors = files.filter(|(name, _)| name.ends_with(".safetensors"));
+    let hash = |entry: &serde_json::Value| entry["sha256"].as_str().unwrap_or_default().to_owned();
+    let step = checkpoint.file_name().unwrap_or_default().to_string_lossy();
+    Ok(tensors.map(|(name, entry)| (format!("{step}/{name}"), hash(entry))).collect())
+}

@@ -1,0 +1,49 @@
+//! The store through which process groups on several hosts find each other: c10d's, in the scheduler's process. It knows
+//! no login: whoever reaches it can write into it.
+
+use super::error::{NativeError, last_error};
+use super::ffi;
+use std::ffi::{CString, c_void};
+use std::net::TcpListener;
+use std::os::fd::IntoRawFd;
+use std::time::Duration;
+
+/// How long a request may take.
+const TIMEOUT: Duration = Duration::from_secs(600);
+
+/// A store that listens until it is dropped.
+pub struct StoreServer {
+    port: u16,
+    store: *mut c_void,
+}
+
+// SAFETY: c10d's store locks what it shares; a `StoreServer` is only held and dropped.
+unsafe impl Send for StoreServer {}
+
+impl StoreServer {
+    /// Listens at a port of `host`, which is this machine's address, and nowhere else; 0: any port.
+    ///
+    /// # Errors
+    /// The address is not this machine's, or the port is taken.
+    pub fn start(host: &str, port: u16) -> Result<Self, NativeError> {
+        let failed = |message: String| NativeError::Store { host: host.to_owned(), message };
+        let listener = TcpListener::bind((host, port)).map_err(|error| failed(error.to_string()))?;
+        let port = listener.local_addr().map_err(|error| failed(error.to_string()))?.port();
+        let c_host = CString::new(host).map_err(|_| NativeError::Nul { what: "a host name" })?;
+        let timeout = TIMEOUT.as_millis() as i64;
+        // SAFETY: the string outlives the call; the socket is the store's from now on.
+        let store = unsafe { ffi::lf_store_serve(c_host.as_ptr(), port.into(), listener.into_raw_fd(), timeout) };
+        if store.is_null() { Err(failed(last_error())) } else { Ok(Self { port, store }) }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl Drop for StoreServer {
+    fn drop(&mut self) {
+        // SAFETY: it was made by `lf_store_serve` and is freed once.
+        unsafe { ffi::lf_store_free(self.store) }
+    }
+}

@@ -1,0 +1,83 @@
+//! A run on two hosts: network namespaces of this machine, joined by a virtual cable, with certificates between them.
+//! Where namespaces cannot be made the test says so and does nothing.
+
+use crate::fixture::{Fixture, Pictures};
+use crate::processes::{losses, program};
+use std::process::{Child, Command, Stdio};
+
+/// Two hosts, gone when this is dropped.
+struct Hosts([String; 2]);
+
+impl Hosts {
+    const ADDRESSES: [&'static str; 2] = ["10.77.0.1", "10.77.0.2"];
+
+    fn new() -> Result<Self, String> {
+        let number = std::process::id() % 100_000;
+        let hosts = Self(["a", "b"].map(|name| format!("lf{number}{name}")));
+        let [a, b] = hosts.0.each_ref().map(String::as_str);
+        let ends = [format!("v{a}"), format!("v{b}")];
+        ip(&["netns", "add", a])?;
+        ip(&["netns", "add", b])?;
+        ip(&["link", "add", &ends[0], "netns", a, "type", "veth", "peer", "name", &ends[1], "netns", b])?;
+        for ((host, end), address) in [a, b].into_iter().zip(&ends).zip(Self::ADDRESSES) {
+            ip(&["-n", host, "addr", "add", &format!("{address}/24"), "dev", end])?;
+            ip(&["-n", host, "link", "set", end, "up"])?;
+            ip(&["-n", host, "link", "set", "lo", "up"])?;
+        }
+        Ok(hosts)
+    }
+
+    /// The same command on one of them.
+    fn on(&self, host: usize, command: &Command) -> Command {
+        let mut inside = Command::new("ip");
+        inside.args(["netns", "exec", &self.0[host]]).arg(command.get_program()).args(command.get_args());
+        inside.stdout(Stdio::piped()).stderr(Stdio::piped());
+        inside
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|name| drop(ip(&["netns", "del", name])));
+    }
+}
+
+fn ip(arguments: &[&str]) -> Result<(), String> {
+    let output = Command::new("ip").args(arguments).output().map_err(|error| format!("ip: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.success() { Ok(()) } else { Err(format!("ip {}: {said}", arguments.join(" "))) }
+}
+
+#[test]
+fn encoders_on_one_host_and_the_foundation_on_another_equal_one_process() {
+    let hosts = match Hosts::new() {
+        Ok(hosts) => hosts,
+        Err(error) => {
+            eprintln!("skipped: network namespaces cannot be made here: {error}");
+            return;
+        }
+    };
+    let fixture = Fixture::new(Pictures::Some);
+    let certs = fixture.path().join("certs").display().to_string();
+    let made = Command::new(env!("CARGO_BIN_EXE_loongforge"))
+        .args(["certs", "new", "--run", "test", "--out", &certs])
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let wide = ["run.deterministic=true", "pools.encoder.replicas=2", "pools.foundation.replicas=2", "train.steps=6"];
+    let start = |host: usize, role: &str| -> Child {
+        let join = ["--role", role, "--join", "10.77.0.1:6001", "--tls", &certs];
+        hosts.on(host, &program(&fixture, "apart", &[&wide[..], &join].concat())).spawn().unwrap()
+    };
+    let others = [(0, "data"), (0, "foundation"), (0, "foundation"), (1, "encoder"), (1, "encoder")];
+    let mut children: Vec<Child> = others.into_iter().map(|(host, role)| start(host, role)).collect();
+    children.push(start(0, "scheduler"));
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let alone = program(&fixture, "alone", &wide).output().unwrap();
+    assert!(alone.status.success(), "{}", String::from_utf8_lossy(&alone.stderr));
+    assert_eq!(losses(&fixture, "alone").len(), 6);
+    assert_eq!(losses(&fixture, "apart"), losses(&fixture, "alone"));
+}
