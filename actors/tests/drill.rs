@@ -22,6 +22,7 @@ use witness::{Seen, Witness};
 
 const POOLS: PoolSizes = PoolSizes { data: 1, encoder: 2, foundation: 1 };
 const STEPS: u64 = 12;
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn make(it: Assignment) -> EngineFactory {
     let script = Engines { pause: Duration::from_millis(5), ..Engines::default() };
@@ -79,6 +80,8 @@ fn twin() -> Vec<f64> {
 
 /// What is seen of a run with these faults, and how often each happened. `certs`: a folder with certificates.
 fn run(script: &str, lease: Duration, certs: Option<&Path>) -> (Seen, Result<Outcome, RunError>, Vec<u64>) {
+    // Ports that are free are others' a moment later.
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let script: Script = script.parse().unwrap();
     let proxy = Arc::new(Proxy::start(&script, 7).unwrap());
     let dir = tempfile::tempdir().unwrap();

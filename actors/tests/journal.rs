@@ -24,6 +24,7 @@ use std::time::Duration;
 
 const POOLS: PoolSizes = PoolSizes { data: 1, encoder: 2, foundation: 1 };
 const STEPS: u64 = 8;
+static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
 const ROLE: &str = "LOONGFORGE_TEST_ROLE";
 const DIR: &str = "LOONGFORGE_TEST_DIR";
 const PORT: &str = "LOONGFORGE_TEST_PORT";
@@ -116,6 +117,8 @@ fn said(output: &Output) -> String {
 
 /// The lines of a run whose scheduler is killed at these points, one life after the other.
 fn run(faults: &[String]) -> Vec<String> {
+    // Ports that are free are others' a moment later.
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let port = free_port();
     let mut lives = faults.iter();
