@@ -15,8 +15,10 @@ use loongforge_core::observe::{
 };
 use loongforge_core::schedule::{
     CheckpointDraft, FailedSave, Failure, FittedCosts, NonFinite, Outcome, PoolChange, PoolSizes, StepSummary,
+    Straggler,
 };
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -31,6 +33,8 @@ pub struct Report {
     tensorboard: Option<TensorBoard>,
     bad: BadSampleList,
     num_shown_bad: u64,
+    /// Encoders that were said to be slow.
+    slow: BTreeSet<ActorId>,
     last_step: Instant,
     /// Seconds of every step but the first, which waits for the run's beginning.
     step_seconds: Vec<f64>,
@@ -70,6 +74,7 @@ impl Report {
             tensorboard,
             bad: BadSampleList::open(&dir.join("bad.jsonl"), begin.1)?,
             num_shown_bad: 0,
+            slow: BTreeSet::new(),
             last_step: Instant::now(),
             step_seconds: Vec::new(),
             num_steps: 0,
@@ -209,6 +214,24 @@ impl Utilization {
     }
 }
 
+impl Report {
+    /// Names who has become slow, or is slow no more.
+    fn show_slow(&mut self, stragglers: &[Straggler]) {
+        for straggler in stragglers.iter().filter(|straggler| !self.slow.contains(&straggler.actor)) {
+            let (actor, times) = (straggler.actor, straggler.times_slower);
+            let line = format!("slow: takes {times:.1} times as long as the others for its work, and is given less");
+            self.console.line(&format!("warning: {actor} is {line}"));
+            self.tell(|| News::Actor(actor, line));
+        }
+        let now: BTreeSet<ActorId> = stragglers.iter().map(|straggler| straggler.actor).collect();
+        for &actor in self.slow.difference(&now) {
+            self.console.line(&format!("{actor} is not slow any more"));
+            self.tell(|| News::Actor(actor, String::new()));
+        }
+        self.slow = now;
+    }
+}
+
 /// Fewer steps say nothing about what held them up.
 const MIN_STEPS: usize = 20;
 
@@ -246,6 +269,7 @@ impl Observer for Report {
         if let Some(progress) = &mut self.progress {
             progress.step(&metrics);
         }
+        self.show_slow(&summary.stragglers);
         self.tell(|| News::Step(Box::new(metrics), summary.timings.clone()));
     }
 

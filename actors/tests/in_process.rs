@@ -5,6 +5,7 @@ mod witness;
 
 use fake::{Script, engine, spec};
 use loongforge_actors::{Assignment, EngineFactory, RunError, RunSpec, StopOn, run_in_process};
+use loongforge_core::message::ActorId;
 use loongforge_core::schedule::*;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,8 +18,9 @@ fn run(
     can_publish: bool,
 ) -> (Seen, Result<Outcome, RunError>) {
     let dir = tempfile::tempdir().unwrap();
+    let elastic = !script.paces.is_empty();
     let checkpoint_dir = dir.path().join("checkpoints");
-    let coordinator = CoordinatorSpec { checkpoint_dir, max_save_failures: 3, ..spec(pools, 12) };
+    let coordinator = CoordinatorSpec { checkpoint_dir, elastic, max_save_failures: 3, ..spec(pools, 12) };
     let (sender, requests) = flume::bounded(1);
     let seen = Arc::new(Mutex::new(Seen::default()));
     let observer =
@@ -64,6 +66,18 @@ fn one_two_and_four_encoders_give_the_same_losses() {
             assert_eq!(many.losses, one.losses);
         }
     }
+}
+
+#[test]
+fn a_slow_encoder_is_named_and_the_losses_stay() {
+    let (one, result) = run(pools(1), &Script::default(), None, true);
+    assert_eq!(result.unwrap(), Outcome::Completed);
+    let mut paces = vec![Duration::from_micros(100); 4];
+    paces[2] = Duration::from_millis(1);
+    let (many, result) = run(pools(4), &Script { paces, ..Script::default() }, None, true);
+    assert_eq!(result.unwrap(), Outcome::Completed);
+    assert_eq!(many.losses, one.losses);
+    assert_eq!(many.slow, [ActorId::encoder(2)]);
 }
 
 #[test]

@@ -311,7 +311,7 @@ impl World {
                 Output::Step(summary) => {
                     // How encoders share work depends on their number.
                     let balance = StepBalance { encoder: Imbalance::default(), ..summary.balance };
-                    self.log.steps.push(StepSummary { timings: vec![], balance, ..*summary });
+                    self.log.steps.push(StepSummary { timings: vec![], stragglers: vec![], balance, ..*summary });
                 }
                 Output::Bad(samples) => self.log.bad.extend(samples),
                 Output::Prepare(..) | Output::Paused(_) => {}

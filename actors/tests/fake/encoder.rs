@@ -6,6 +6,7 @@ use loongforge_core::message::*;
 use loongforge_core::transport::{Header, HostTensor, Parcel, ParcelKind};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 pub struct FakeEncoder {
     me: u32,
@@ -26,6 +27,10 @@ pub struct FakeEncoder {
     members: Vec<u32>,
     /// Pixels of units that are not given here yet.
     early: Vec<(ActorId, Parcel)>,
+    /// For a patch, and in all since the last report.
+    pace: Duration,
+    jitter: f64,
+    worked: Duration,
     fuse: Fuse,
 }
 
@@ -45,6 +50,9 @@ impl FakeEncoder {
             epoch: Epoch(0),
             members: Vec::new(),
             early: Vec::new(),
+            pace: script.paces.get(me.index as usize).copied().unwrap_or_default(),
+            jitter: script.jitter,
+            worked: Duration::ZERO,
             fuse: Fuse::new(me, &script),
         }
     }
@@ -61,6 +69,10 @@ impl FakeEncoder {
         let pixels = self.pixels.remove(&unit.id).unwrap_or_default();
         let patches: usize = pixels.values().map(|parcel| parcel.num_bytes() / 4).sum();
         assert_eq!(patches, unit.num_patches(), "pixels of {}", unit.id);
+        let drawn = (mix(unit.id.step.0, u64::from(unit.id.index)) % 2001) as f64 / 1000.0 - 1.0;
+        let work = (self.pace * patches as u32).mul_f64(1.0 + self.jitter * drawn);
+        std::thread::sleep(work);
+        self.worked += work;
         let value = pixels.values().fold(0, |sum, parcel| sum ^ digest(parcel));
         let version = Version(if self.frozen { 0 } else { self.version });
         let rows: Vec<f32> = (0..unit.num_features() as u64).map(|row| (mix(value, row) % 1000) as f32).collect();
@@ -100,7 +112,7 @@ impl FakeEncoder {
             loss: 0.0,
             grad_square_sum,
             routing: None,
-            timings: ports.timings,
+            timings: Timings { units: std::mem::take(&mut self.worked).as_secs_f64(), ..ports.timings },
         }));
     }
 

@@ -39,6 +39,10 @@ pub struct Script {
     pub panics: bool,
     /// How much longer a foundation takes for a pack.
     pub pause: std::time::Duration,
+    /// How long an encoder, by its index, takes for a patch; all others take no time.
+    pub paces: Vec<std::time::Duration>,
+    /// By what part of it that time varies, at random, from unit to unit.
+    pub jitter: f64,
 }
 
 pub const BYTES_PER_PATCH: u64 = 4;

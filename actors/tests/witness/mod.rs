@@ -14,6 +14,8 @@ pub struct Seen {
     pub num_bad: usize,
     pub published: Vec<u64>,
     pub changes: Vec<PoolChange>,
+    /// Who was slow after the last step.
+    pub slow: Vec<ActorId>,
 }
 
 /// Notes what it sees; asks for a stop after some step; may be unable to publish.
@@ -25,7 +27,10 @@ pub struct Witness {
 
 impl Observer for Witness {
     fn step(&mut self, summary: &StepSummary) {
-        self.seen.lock().unwrap().losses.push(summary.loss);
+        let mut seen = self.seen.lock().unwrap();
+        seen.losses.push(summary.loss);
+        seen.slow = summary.stragglers.iter().map(|straggler| straggler.actor).collect();
+        drop(seen);
         if let Some((step, stop)) = &self.stop_after
             && summary.step.0 == *step
         {

@@ -23,7 +23,8 @@ pub use balance::{balance, loads_of, sorted_rows};
 pub use batch::Batch;
 pub use coordinator::{
     Batches, CheckpointDraft, Coordinator, CoordinatorSpec, FailedSave, Failure, FittedCosts, Formed, Imbalance, Input,
-    Ledger, NonFinite, Outcome, Output, PoolChange, PoolSizes, SchedulerState, StepBalance, StepSummary, Verdict,
+    Ledger, NonFinite, Outcome, Output, PoolChange, PoolSizes, SchedulerState, StepBalance, StepSummary, Straggler,
+    Verdict,
 };
 pub use cost::{CostModel, Fit, Work};
 pub use error::PlanError;

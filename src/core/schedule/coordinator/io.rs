@@ -1,6 +1,6 @@
 //! What goes into a coordinator and what comes out.
 
-use super::{FailedSave, FittedCosts, Ledger, NonFinite, SchedulerState, StepBalance};
+use super::{FailedSave, FittedCosts, Ledger, NonFinite, SchedulerState, StepBalance, Straggler};
 use crate::message::{
     ActorId, BadSample, Command, Epoch, Event, RoutingReport, SampleId, SaveTo, SavedFile, StepId, Timings,
 };
@@ -93,6 +93,8 @@ pub struct StepSummary {
     pub ledger: Ledger,
     /// What is fitted after the step, with `scheduler.balance: fitted`.
     pub costs: Option<FittedCosts>,
+    /// Encoders of an elastic pool that are much slower than the others and are given less.
+    pub stragglers: Vec<Straggler>,
 }
 
 /// A checkpoint whose files are written but which nobody may see yet.

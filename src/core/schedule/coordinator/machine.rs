@@ -6,6 +6,7 @@ use super::encoders::Encoders;
 use super::intake::Intake;
 use super::probe::Probe;
 use super::save::Saves;
+use super::speeds::Speeds;
 use super::step::InFlight;
 use super::trust::Trust;
 use super::{CoordinatorSpec, Input, Outcome, Output, SchedulerState, StepBalance};
@@ -32,6 +33,7 @@ pub struct Coordinator {
     joining: BTreeSet<ActorId>,
     intake: Intake,
     costs: Costs,
+    speeds: Speeds,
     encoders: Encoders,
     /// Encoders that have left and of which the others are not told, with the reason.
     lost: Vec<(ActorId, String)>,
@@ -76,6 +78,7 @@ impl Coordinator {
             joining: spec.pools.actors().collect(),
             intake: Intake::new(&spec),
             costs,
+            speeds: Speeds::default(),
             encoders: Encoders::new(&spec),
             lost: Vec::new(),
             trust: Trust::default(),
@@ -276,7 +279,8 @@ impl Coordinator {
     /// All engines have applied the current step.
     fn close_step(&mut self) {
         let in_flight = self.in_flight.remove(&self.current).expect("the current step is in flight");
-        let summary = in_flight.summary(self.spec.pools, self.stream.ledger, self.costs.fitted());
+        let mut summary = in_flight.summary(self.spec.pools, self.stream.ledger, self.costs.fitted());
+        summary.stragglers = self.speeds.stragglers();
         self.stream = in_flight.state(summary.ledger, summary.costs.clone());
         if summary.applied {
             self.good = Some((self.current, self.stream.clone()));
@@ -344,7 +348,7 @@ impl Coordinator {
         if self.encoders.is_elastic() && num_workers > 0 {
             self.spec.plan.encoder_replicas = num_workers;
             if !self.spec.fixed_lanes {
-                self.spec.plan.num_lanes = num_workers;
+                self.spec.plan.num_lanes = num_workers * self.speeds.lanes_per_encoder();
             }
         }
         let may_plan = |this: &Self| !this.is_probing() || this.wants_another();
@@ -364,6 +368,16 @@ impl Coordinator {
                 .map_err(|error| (ActorId::SCHEDULER, format!("step {step}: {error}")))?;
             if let workers @ [_, ..] = self.encoders.workers() {
                 plan.units.iter_mut().for_each(|unit| unit.encoder = workers[unit.encoder as usize]);
+                if let Some(faster) =
+                    self.speeds.share_out(&self.spec.plan, &plan.units, workers, self.spec.fixed_lanes)
+                {
+                    let mut units = plan.units.clone();
+                    units.iter_mut().zip(faster).for_each(|(unit, encoder)| unit.encoder = encoder);
+                    // Where that is too much for one edge it stays as it was.
+                    if check_credits(&self.spec.plan, &plan.packs, &units).is_ok() {
+                        plan.units = units;
+                    }
+                }
             }
             let balance = StepBalance::of(&self.spec.plan, &plan);
             let plan = Arc::new(plan);
@@ -414,7 +428,11 @@ impl Coordinator {
         let decision = in_flight.decide(&engines, self.spec.pools, self.spec.clip_grad, drops);
         let Some(decision) = decision else { return Ok(()) };
         self.encoders.decided();
-        self.costs.observe(&self.spec.plan, &in_flight.plan, &in_flight.timings());
+        let timings = in_flight.timings();
+        if self.encoders.is_elastic() {
+            self.speeds.observe(&self.spec.plan, &in_flight.plan, &timings);
+        }
+        self.costs.observe(&self.spec.plan, &in_flight.plan, &timings);
         self.costs.apply(&mut self.spec.plan);
         match decision.commit {
             Some(commit) => {

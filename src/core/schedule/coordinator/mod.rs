@@ -7,7 +7,8 @@
 //! 3. Each batch is planned and sent to all actors, up to `prefetch_steps` ahead of the step being computed.
 //! 4. When every encoder and foundation engine has reduced a step, it is committed, or aborted where loss or gradient
 //!    is not finite. When all have applied that, the next step is decided.
-//!    Where costs are fitted, the step's times change what the next plan goes by.
+//!    Where costs are fitted, the step's times change what the next plan goes by. Encoders of an elastic pool that are
+//!    much slower than the others get less.
 //! 5. `Save` follows `Commit` on the same queues, so every engine writes the same version. Engines write while the next
 //!    steps go on. When all have written, the checkpoint is published; the end of the run waits for that. One that
 //!    fails is tried again with a later step, when the caller says that it is time.
@@ -37,6 +38,7 @@ mod machine;
 mod probe;
 mod save;
 mod spec;
+mod speeds;
 mod state;
 mod step;
 mod trust;
@@ -51,4 +53,5 @@ pub use machine::{Coordinator, Planner};
 pub use probe::{NonFinite, Verdict};
 pub use save::FailedSave;
 pub use spec::{CoordinatorSpec, PoolSizes};
+pub use speeds::Straggler;
 pub use state::{FittedCosts, SchedulerState};

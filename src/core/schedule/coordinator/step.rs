@@ -225,6 +225,7 @@ impl InFlight {
             timings,
             balance,
             ledger: self.ledger(before),
+            stragglers: Vec::new(),
             costs,
         }
     }

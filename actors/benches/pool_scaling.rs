@@ -1,0 +1,108 @@
+//! What a pool of encoders loses to its own organisation (B4): calibrated sleeps stand for computing, so 32 encoders run on
+//! two cores. `cargo bench -p loongforge-actors --bench pool_scaling [-- MOST]`
+//!
+//! Every encoder has the same work a step (weak scaling); service times vary with the picture and by 5 % at random. The
+//! foundation takes no time. *ahead* works on the steps that follow while the foundation ends one (frozen encoders);
+//! *synchronous* begins a step when the one before is committed, as batch-synchronous frameworks do. Both are the same
+//! program. *slow* has one encoder in four ten times slower; its ideal is 3.1 quarters of the rate.
+
+#[path = "../tests/fake/mod.rs"]
+mod fake;
+
+use fake::{Script, engine, spec};
+use loongforge_actors::{Assignment, EngineFactory, Observer, Publisher, RunSpec, StopOn, run_in_process};
+use loongforge_core::config::BadSamples;
+use loongforge_core::message::BadSample;
+use loongforge_core::schedule::*;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Samples of a step for each encoder; some 13 patches each.
+const SAMPLES: usize = 12;
+/// Of a patch.
+const PACE: Duration = Duration::from_micros(500);
+const STEPS: u64 = 40;
+/// Steps that are not timed: the run's beginning, and the end, for which nobody works ahead.
+const SKIPPED: usize = 10;
+
+struct Clock(Arc<Mutex<Vec<(Instant, usize)>>>);
+
+impl Observer for Clock {
+    fn step(&mut self, summary: &StepSummary) {
+        self.0.lock().expect("nobody panics").push((Instant::now(), summary.num_samples));
+    }
+
+    fn bad(&mut self, _: &[BadSample]) {}
+
+    fn publisher(&mut self) -> Publisher {
+        Box::new(|draft| Ok(draft.dir.clone()))
+    }
+}
+
+/// Samples a second.
+fn rate(encoders: u32, prefetch_steps: usize, paces: Vec<Duration>) -> f64 {
+    let dir = tempfile::tempdir().expect("a folder");
+    let pools = PoolSizes { data: 1, encoder: encoders, foundation: 1 };
+    let base = spec(pools, STEPS);
+    let plan = PlanSpec {
+        pack: PackLimits::tokens(256),
+        num_lanes: encoders,
+        credits: EdgeCredits { pixels: 1 << 24, tokens: 1 << 24, features: 1 << 24 },
+        ..base.plan
+    };
+    let coordinator = CoordinatorSpec {
+        plan,
+        checkpoint_dir: dir.path().join("checkpoints"),
+        checkpoint_every: 0,
+        global_batch_size: SAMPLES * encoders as usize,
+        bad_samples: BadSamples { max_fraction: 1.0, max_consecutive: 1000 },
+        prefetch_steps,
+        elastic: true,
+        fixed_lanes: false,
+        encoder_trained: false,
+        ..base
+    };
+    let times = Arc::new(Mutex::new(Vec::new()));
+    let (_sender, stop) = flume::bounded(1);
+    let spec = RunSpec {
+        coordinator,
+        resume: None,
+        queue: 64,
+        stop: StopOn::Channel(stop),
+        stop_grace: Duration::from_secs(60),
+        grace: Duration::from_secs(60),
+        lease: Duration::from_secs(60),
+    };
+    let script = Script { frozen: true, paces, jitter: 0.05, ..Script::default() };
+    let make_engine = |assignment: Assignment| -> EngineFactory {
+        let script = script.clone();
+        Box::new(move || Ok(engine(assignment.me, assignment.pools.data, &script)))
+    };
+    run_in_process(spec, make_engine, Box::new(Clock(times.clone()))).expect("nothing fails");
+    let times = times.lock().expect("nobody panics");
+    let timed = &times[SKIPPED..times.len() - SKIPPED];
+    let samples: usize = timed[1..].iter().map(|(_, samples)| samples).sum();
+    samples as f64 / (timed[timed.len() - 1].0 - timed[0].0).as_secs_f64()
+}
+
+fn main() {
+    // Cargo adds `--bench`.
+    let most = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(32);
+    let equal = |encoders: u32| vec![PACE; encoders as usize];
+    let one = rate(1, 4, equal(1));
+    println!("1 encoder: {one:.1} samples/s");
+    for encoders in [2, 4, 8, 16, 32, 64, 128].into_iter().filter(|&encoders| encoders <= most) {
+        let (ahead, synchronous) = (rate(encoders, 4, equal(encoders)), rate(encoders, 0, equal(encoders)));
+        println!(
+            "{encoders} encoders: ahead {ahead:.0} samples/s, {:.3} of {encoders} times one; synchronous {synchronous:.0}, {:.3}; {:.2} x",
+            ahead / (one * f64::from(encoders)),
+            synchronous / (one * f64::from(encoders)),
+            ahead / synchronous,
+        );
+    }
+    for encoders in [4, 16] {
+        let paces = (0..encoders).map(|index| if index % 4 == 1 { 10 * PACE } else { PACE }).collect();
+        let (all, slow) = (rate(encoders, 4, equal(encoders)), rate(encoders, 4, paces));
+        println!("{encoders} encoders, every fourth ten times slower: {:.3} of the rate (ideal 0.775)", slow / all);
+    }
+}
