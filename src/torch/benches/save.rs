@@ -61,8 +61,9 @@ fn main() {
     for round in 0..=ROUNDS {
         let folder = tempfile::tempdir_in(folder.path()).unwrap();
         let snapshot = RefCell::new(Snapshot::new(buffers, &pool.lasting()));
-        let (take, _) = seconds(|| save(Target::Memory(&snapshot)));
+        let (take, files) = seconds(|| save(Target::Memory(&snapshot)));
         let mut snapshot = snapshot.into_inner();
+        snapshot.describe(&files);
         let (copy, ()) = seconds(|| snapshot.copy());
         let stop = AtomicBool::new(false);
         let (write, files) = seconds(|| snapshot.write(folder.path(), ActorId::foundation(0), &stop).unwrap());

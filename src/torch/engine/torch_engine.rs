@@ -210,7 +210,9 @@ impl TorchEngine {
             true => ports.emit(Event::Saved { step, to, files }),
             false => {
                 let task = Task { me: ports.me(), step, to, dir, events: ports.events() };
-                saver.begin(snapshot.into_inner(), task)?;
+                let mut snapshot = snapshot.into_inner();
+                snapshot.describe(&files);
+                saver.begin(snapshot, task)?;
             }
         }
         self.savers.insert(to, saver);

@@ -77,6 +77,15 @@ impl Snapshot {
         saved
     }
 
+    /// What the files are to others, which their writers may not know: whose tensors are in them.
+    pub fn describe(&mut self, files: &[SavedFile]) {
+        for kept in &mut self.files {
+            if let Some(file) = files.iter().find(|file| file.name == kept.saved.name) {
+                kept.saved.clone_from(file);
+            }
+        }
+    }
+
     /// Copies what was left for later.
     pub fn copy(&mut self) {
         for Kept { contents, later, .. } in &mut self.files {
