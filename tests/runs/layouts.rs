@@ -92,7 +92,7 @@ fn encoders_are_split_without_a_difference() {
 fn colocated_ranks_of_a_replica_need_little_credit() {
     let fixture = Fixture::new(Pictures::All);
     let wide = ["train.micro_batch_size=1", "pools.placement=colocated", "pools.encoder.replicas=2", "train.steps=4"];
-    let narrow = ["edges.features.credit=10KiB", "edges.pixels.credit=256KiB", "edges.tokens.credit=8KiB"];
+    let narrow = ["edges.features.credit=7KiB", "edges.pixels.credit=256KiB", "edges.tokens.credit=8KiB"];
     let one = fixture.run(&["train.micro_batch_size=1", "train.steps=4"], None);
     for layout in ["tensor_parallel=2", "pipeline_parallel=2"] {
         let layout = format!("pools.foundation.{layout}");
