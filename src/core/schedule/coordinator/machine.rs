@@ -11,6 +11,7 @@ use super::step::InFlight;
 use super::trust::Trust;
 use super::{CoordinatorSpec, Input, Outcome, Output, SchedulerState, StepBalance};
 use crate::message::{ActorId, Command, Epoch, Event, Role, SampleId, SaveTo, StepId, StepPlan, StepReport};
+use crate::schedule::plan::check_credits;
 use crate::schedule::{Batch, PlanError, PlanSpec, plan_step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
