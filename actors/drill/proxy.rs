@@ -24,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest words of that, and longest first message.
 const MAX_WORDS: usize = 300;
 const MAX_HELLO: usize = 64 << 10;
+/// How long somebody who joins waits for who is not there yet.
+const JOINING: Duration = Duration::from_secs(10);
 /// How often it is looked whether a partition has ended.
 const LOOK: Duration = Duration::from_millis(10);
 /// An actor of which nothing but its role is known.
@@ -121,10 +123,10 @@ impl State {
             Some(Role::Scheduler) => ActorId::SCHEDULER,
             role => door.unwrap_or(known(role)),
         };
-        let (from, to) = match hello {
-            Some(Up::Hello { role, index, .. }) => (ActorId::new(role, index.unwrap_or(UNKNOWN)), server),
-            Some(Up::Return { from, .. }) => (from, server),
-            Some(Up::Edge { from, to, .. }) => {
+        let (from, to) = match &hello {
+            &Some(Up::Hello { role, index, .. }) => (ActorId::new(role, index.unwrap_or(UNKNOWN)), server),
+            &Some(Up::Return { from, .. }) => (from, server),
+            &Some(Up::Edge { from, to, .. }) => {
                 self.doors.lock().unwrap_or_else(PoisonError::into_inner).insert(address.clone(), to);
                 (from, to)
             }
@@ -133,7 +135,15 @@ impl State {
         while self.active.is_partitioned(from, to) || self.active.is_partitioned(to, from) {
             sleep(LOOK).await;
         }
-        let far = TcpStream::connect(&address).await?;
+        // Who joins may come before the scheduler, and would take this proxy for it.
+        let joins = matches!(hello, None | Some(Up::Hello { .. }));
+        let deadline = tokio::time::Instant::now() + if joins { JOINING } else { Duration::ZERO };
+        let far = loop {
+            match TcpStream::connect(&address).await {
+                Err(_) if tokio::time::Instant::now() < deadline => sleep(LOOK).await,
+                far => break far?,
+            }
+        };
         far.set_nodelay(true)?;
         let number = self.num_connections.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         // Connections come in any order: what becomes of a message does not depend on it, but on how many its wire had.
