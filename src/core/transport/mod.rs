@@ -28,4 +28,6 @@ pub use mailbox::{Mail, MailSender, Mailbox};
 pub use parcel::{Buffer, Dtype, Header, HostTensor, Parcel, ParcelKind, TensorMeta};
 pub use slab::{MAX_DIMS, MAX_TENSORS, SlabEdge, SlabError, SlabListener, SlotTensor};
 pub use stream::{StreamEdge, StreamError, StreamSpec, receive};
-pub use wire::{Raw, Reconnect, Recovery, Returned, WireError, WireReceiver, WireSender, WireSpec, refuse, wire, wire_again};
+pub use wire::{
+    Raw, Reconnect, Recovery, Returned, WireError, WireReceiver, WireSender, WireSpec, refuse, wire, wire_again,
+};

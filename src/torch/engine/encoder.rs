@@ -3,9 +3,9 @@
 use super::activations::Activations;
 use super::buffer::TorchBuffer;
 use super::cache::{FeatureCache, Key, stack};
-use super::spill::Spill;
 use super::elastic::Membership;
 use super::parts::Parts;
+use super::spill::Spill;
 use crate::comm::Mesh;
 use crate::model::EncoderModel;
 use crate::tape::{Execution, Slot};

@@ -10,7 +10,7 @@ use super::speeds::Speeds;
 use super::step::InFlight;
 use super::trust::Trust;
 use super::{CoordinatorSpec, Input, Outcome, Output, SchedulerState, StepBalance};
-use crate::message::{ActorId, Command, Epoch, Event, Role, SampleId, SaveTo, StepId, StepPlan, StepReport};
+use crate::message::{ActorId, Command, Epoch, Event, Role, SampleId, SaveTo, StepId, StepPlan, StepReport, Unit};
 use crate::schedule::plan::check_credits;
 use crate::schedule::{Batch, PlanError, PlanSpec, plan_step};
 use std::collections::{BTreeMap, BTreeSet};
@@ -368,7 +368,10 @@ impl Coordinator {
             let mut plan = (self.planner)(&self.spec.plan, step, batch.batch, batch.cursor)
                 .map_err(|error| (ActorId::SCHEDULER, format!("step {step}: {error}")))?;
             if let workers @ [_, ..] = self.encoders.workers() {
-                plan.units.iter_mut().for_each(|unit| unit.encoder = workers[unit.encoder as usize]);
+                // The first lanes of a step have a little more than the last ones: everyone has them in turn.
+                let turn = if self.encoders.is_elastic() { step.0 as usize } else { 0 };
+                let worker = |unit: &Unit| workers[(unit.encoder as usize + turn) % workers.len()];
+                plan.units.iter_mut().for_each(|unit| unit.encoder = worker(unit));
                 if let Some(faster) =
                     self.speeds.share_out(&self.spec.plan, &plan.units, workers, self.spec.fixed_lanes)
                 {

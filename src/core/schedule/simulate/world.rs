@@ -265,7 +265,8 @@ impl<'a> World<'a> {
                 | Output::Pool(_)
                 | Output::Evict(_)
                 | Output::Paused(_)
-                | Output::SaveFailed(_) | Output::NonFinite(_) => {}
+                | Output::SaveFailed(_)
+                | Output::NonFinite(_) => {}
             }
         }
     }
