@@ -52,8 +52,8 @@ fn one_and_two(fixture: &Fixture, overrides: &[&str]) -> [(Vec<StepSummary>, BTr
     let both: [(&str, &[&str]); 2] = [("one", &[]), ("two", &["pools.foundation.replicas=2", "pools.data.replicas=3"])];
     both.map(|(name, replicas)| {
         let dir = format!("checkpoint.dir={}", fixture.path().join(name).display());
-        // Two samples a pack, so that both runs have the same packs: a load-balancing loss is of a pack.
-        let common = ["train.micro_batch_size=2", "train.lr=1e-3", &dir];
+        // A sample a pack, so that both runs have the same packs: a load-balancing loss is of a pack.
+        let common = ["train.micro_batch_size=1", "train.lr=1e-3", &dir];
         let steps = fixture.run(&[&common[..], replicas, overrides].concat(), None);
         (steps, weights(fixture, name))
     })

@@ -3,7 +3,7 @@
 use super::Activity;
 use super::rank::{Job, Rank};
 use super::world::{Happening, Pool, World};
-use crate::message::{Epoch, Event, StepId, StepReport, Timings};
+use crate::message::{Epoch, Event, Role, StepId, StepReport, Timings};
 
 impl World<'_> {
     /// Begins what a rank has to do next, if it is free; otherwise notes what it waits for.
@@ -102,7 +102,8 @@ impl World<'_> {
             packs: sum(|what| matches!(what, Activity::Pack | Activity::Forward | Activity::Backward)),
             cached_items: 0,
         };
-        let report = StepReport { step, epoch: Epoch(0), loss: 1.0, grad_square_sum: 1.0, routing: None, timings };
+        let loss = if actor.role == Role::Foundation { 1.0 } else { 0.0 };
+        let report = StepReport { step, epoch: Epoch(0), loss, grad_square_sum: loss, routing: None, timings };
         self.tell(actor, Event::Reduced(report));
     }
 

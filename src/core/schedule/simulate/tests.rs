@@ -41,7 +41,7 @@ fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: usize) -> S
         checkpoint_every: 0,
         max_save_failures: 5,
         snapshots: None,
-        elastic: false,
+        elastic: true,
         fixed_lanes: true,
         encoder_trained: true,
     };

@@ -32,6 +32,8 @@ pub fn simulate(spec: &SimSpec, samples: &dyn Samples) -> Result<SimReport, SimE
     }
     let mut coordinator = spec.coordinator.clone();
     coordinator.checkpoint_every = 0;
+    // Nobody comes or goes.
+    coordinator.elastic = false;
     std::thread::scope(|scope| {
         let planner = planner(scope, &coordinator, samples);
         World::new(spec, samples, Coordinator::with_planner(coordinator.clone(), planner)).run()
