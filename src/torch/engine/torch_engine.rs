@@ -45,6 +45,8 @@ pub struct TorchEngine {
     /// Checkpoints are written beside the steps.
     in_background: bool,
     savers: BTreeMap<SaveTo, Saver>,
+    /// To be saved with the end of these steps.
+    due: Vec<(StepId, SaveTo, PathBuf)>,
     /// Steps that were applied or aborted: the step that is computed now.
     version: Version,
     planned: VecDeque<Arc<StepPlan>>,
@@ -70,6 +72,7 @@ impl TorchEngine {
             exports,
             in_background: true,
             savers: BTreeMap::new(),
+            due: Vec::new(),
             version,
             planned: VecDeque::new(),
             early: Vec::new(),
@@ -191,6 +194,13 @@ impl TorchEngine {
         Ok(())
     }
 
+    /// Saves what is to be saved after the last step that is applied.
+    fn save_due(&mut self, ports: &mut Ports) -> Result<(), EngineError> {
+        let version = self.version;
+        let due = self.due.extract_if(.., |(step, ..)| step.0 < version.0).collect::<Vec<_>>();
+        due.into_iter().try_for_each(|(step, to, dir)| self.save(step, to, dir, ports))
+    }
+
     /// Takes a snapshot, which is written meanwhile; or writes.
     fn save(&mut self, step: StepId, to: SaveTo, dir: PathBuf, ports: &mut Ports) -> Result<(), EngineError> {
         if !self.in_background {
@@ -260,13 +270,18 @@ impl Engine for TorchEngine {
                     pool.commit(commit.clip_scale, commit.learning_rate)?;
                 }
                 self.foundation.iter().for_each(FoundationPart::balance);
-                self.finish_step(commit.step, ports)
+                self.finish_step(commit.step, ports)?;
+                self.save_due(ports)
             }
             Command::Abort { step } => {
                 self.pools().for_each(Pool::abort);
-                self.finish_step(step, ports)
+                self.finish_step(step, ports)?;
+                self.save_due(ports)
             }
-            Command::Save { step, to, dir } => self.save(step, to, dir, ports),
+            Command::Save { step, to, dir } => {
+                self.due.push((step, to, dir));
+                self.save_due(ports)
+            }
             Command::Regroup(regroup) => {
                 // One that has just joined takes parameters; whoever has some may have to give up a reduction.
                 self.wait_copied();

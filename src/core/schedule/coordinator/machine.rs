@@ -438,10 +438,10 @@ impl Coordinator {
         }
         self.costs.observe(&self.spec.plan, &in_flight.plan, &timings);
         self.costs.apply(&mut self.spec.plan);
-        match decision.commit {
+        let decided = match decision.commit {
             Some(commit) => {
                 self.num_skipped_in_row = 0;
-                self.send_to_compute(&Command::Commit(commit));
+                Command::Commit(commit)
             }
             None => {
                 let (loss, grad_norm) = (decision.loss, decision.grad_norm);
@@ -453,12 +453,19 @@ impl Coordinator {
                     let batch = in_flight.batch(self.spec.look_ahead.is_some());
                     self.probe = Some(Probe::new(step, batch, (loss, grad_norm), self.num_skipped_in_row));
                 }
-                self.send_to_compute(&Command::Abort { step });
+                Command::Abort { step }
             }
+        };
+        if !self.is_probing() {
+            self.save_with(step);
         }
-        if self.is_probing() {
-            return Ok(());
-        }
+        self.send_to_compute(&decided);
+        Ok(())
+    }
+
+    /// Has the engines save as soon as they have applied `step`, where that is due. Told before that step's end is, so that
+    /// none of them begins the next step, in which ranks wait for each other, while others save together.
+    fn save_with(&mut self, step: StepId) {
         let every = self.spec.checkpoint_every;
         let done = step.0 + 1;
         let in_memory =
@@ -471,7 +478,6 @@ impl Coordinator {
             let state = in_flight.state(in_flight.ledger(self.stream.ledger), self.costs.fitted());
             self.save(step, to, state);
         }
-        Ok(())
     }
 
     /// Ends the run after its last step, once that is saved and published.

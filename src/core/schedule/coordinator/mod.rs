@@ -9,8 +9,8 @@
 //!    is not finite. When all have applied that, the next step is decided.
 //!    Where costs are fitted, the step's times change what the next plan goes by. Encoders of an elastic pool that are
 //!    much slower than the others get less.
-//! 5. `Save` follows `Commit` on the same queues, so every engine writes the same version. Engines write while the next
-//!    steps go on. When all have written, the checkpoint is published; the end of the run waits for that. One that
+//! 5. `Save` comes right before `Commit` on the same queues and is heeded with it, so every engine writes the same
+//!    version, and none begins the next step before. Engines write while steps go on. When all have written, the checkpoint is published; the end of the run waits for that. One that
 //!    fails is tried again with a later step, when the caller says that it is time.
 //! 6. An encoder that dies, hangs, joins or is let go begins an epoch: the units of the steps in flight that were those
 //!    of who has left are given to who is left, and nothing else of a plan changes. What is done stays done: foundations

@@ -5,12 +5,17 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 
 using at::Tensor;
 using namespace c10d;
 using std::chrono::milliseconds;
+
+// c10d's flight recorder has one map of groups for the process, which it changes without a lock: where several threads have
+// groups of their own, their first collectives crash. It is off unless asked for; set before there are threads.
+__attribute__((constructor)) static void no_flight_recorder() { setenv("TORCH_FR_BUFFER_SIZE", "0", 0); }
 
 // `path`: a file, or `tcp/HOST/PORT/KEY`: a store that listens there, and a prefix of keys.
 static c10::intrusive_ptr<Store> open_store(const std::string& path, milliseconds timeout) {
