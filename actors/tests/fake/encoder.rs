@@ -27,6 +27,7 @@ pub struct FakeEncoder {
     members: Vec<u32>,
     /// Pixels of units that are not given here yet.
     early: Vec<(ActorId, Parcel)>,
+    due: Vec<(StepId, SaveTo)>,
     /// For a patch, and in all since the last report.
     pace: Duration,
     jitter: f64,
@@ -50,6 +51,7 @@ impl FakeEncoder {
             epoch: Epoch(0),
             members: Vec::new(),
             early: Vec::new(),
+            due: Vec::new(),
             pace: script.paces.get(me.index as usize).copied().unwrap_or_default(),
             jitter: script.jitter,
             worked: Duration::ZERO,
@@ -143,6 +145,19 @@ impl FakeEncoder {
         self.plans.retain(|plan| plan.step != step);
         self.version += 1;
         ports.emit(Event::Applied { step });
+        self.save_due(ports);
+    }
+
+    /// What is to be saved is told before its step ends, or later.
+    fn save_due(&mut self, ports: &mut Ports) {
+        let version = self.version;
+        for (step, to) in self.due.extract_if(.., |(step, _)| step.0 < version).collect::<Vec<_>>() {
+            assert!(self.applied <= step.0 + 1, "what is saved is what the step left");
+            let is_first = self.members.first().map_or(self.me == 0, |&first| first == self.me);
+            let name = "encoder.safetensors".to_owned();
+            let file = SavedFile { name, bytes: 1, sha256: "00".into(), tensors: vec![] };
+            ports.emit(Event::Saved { step, to, files: if is_first { vec![file] } else { vec![] } });
+        }
     }
 }
 
@@ -164,11 +179,8 @@ impl Engine for FakeEncoder {
             }
             Command::Abort { step } => self.close_step(step, ports),
             Command::Save { step, to, .. } => {
-                assert!(self.applied <= step.0 + 1 && step.0 < self.version, "what is saved is what the step left");
-                let is_first = self.members.first().map_or(self.me == 0, |&first| first == self.me);
-                let name = "encoder.safetensors".to_owned();
-                let file = SavedFile { name, bytes: 1, sha256: "00".into(), tensors: vec![] };
-                ports.emit(Event::Saved { step, to, files: if is_first { vec![file] } else { vec![] } });
+                self.due.push((step, to));
+                self.save_due(ports);
             }
             other => return Err(format!("an encoder is not told {other:?}").into()),
         }

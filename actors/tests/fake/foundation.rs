@@ -28,6 +28,7 @@ pub struct FakeFoundation {
     anew: StepId,
     /// What was returned for the units of the first plan: it is returned again where features come again.
     returned: BTreeMap<UnitId, (u64, Vec<HostTensor>)>,
+    due: Vec<(StepId, SaveTo)>,
     fuse: Fuse,
 }
 
@@ -48,6 +49,7 @@ impl FakeFoundation {
             sent_by: BTreeMap::new(),
             anew: StepId(0),
             returned: BTreeMap::new(),
+            due: Vec::new(),
             fuse: Fuse::new(me, &script),
             script,
         }
@@ -128,6 +130,18 @@ impl FakeFoundation {
         (self.num_done, self.loss, self.reported) = (0, 0.0, false);
         self.version += 1;
         ports.emit(Event::Applied { step });
+        self.save_due(ports);
+    }
+
+    /// What is to be saved is told before its step ends, or later.
+    fn save_due(&mut self, ports: &mut Ports) {
+        let version = self.version;
+        for (step, to) in self.due.extract_if(.., |(step, _)| step.0 < version).collect::<Vec<_>>() {
+            assert!(self.applied <= step.0 + 1, "what is saved is what the step left");
+            let name = format!("model-{}.safetensors", self.me);
+            let files = vec![SavedFile { name, bytes: 1, sha256: "00".into(), tensors: vec![] }];
+            ports.emit(Event::Saved { step, to, files });
+        }
     }
 }
 
@@ -168,10 +182,8 @@ impl Engine for FakeFoundation {
                 self.close_step(step, ports);
             }
             Command::Save { step, to, .. } => {
-                assert!(self.applied <= step.0 + 1 && step.0 < self.version, "what is saved is what the step left");
-                let name = format!("model-{}.safetensors", self.me);
-                let files = vec![SavedFile { name, bytes: 1, sha256: "00".into(), tensors: vec![] }];
-                ports.emit(Event::Saved { step, to, files });
+                self.due.push((step, to));
+                self.save_due(ports);
             }
             other => return Err(format!("a foundation engine is not told {other:?}").into()),
         }
