@@ -101,7 +101,9 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         // It waits for nothing.
-        self.runtime.take().map(Runtime::shutdown_background);
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background()
+        }
     }
 }
 
@@ -123,10 +125,10 @@ impl State {
             Some(Role::Scheduler) => ActorId::SCHEDULER,
             role => door.unwrap_or(known(role)),
         };
-        let (from, to) = match &hello {
-            &Some(Up::Hello { role, index, .. }) => (ActorId::new(role, index.unwrap_or(UNKNOWN)), server),
-            &Some(Up::Return { from, .. }) => (from, server),
-            &Some(Up::Edge { from, to, .. }) => {
+        let (from, to) = match hello {
+            Some(Up::Hello { role, index, .. }) => (ActorId::new(role, index.unwrap_or(UNKNOWN)), server),
+            Some(Up::Return { from, .. }) => (from, server),
+            Some(Up::Edge { from, to, .. }) => {
                 self.doors.lock().unwrap_or_else(PoisonError::into_inner).insert(address.clone(), to);
                 (from, to)
             }

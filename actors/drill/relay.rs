@@ -47,7 +47,9 @@ pub async fn relay(here: TcpStream, far: TcpStream, first: Vec<u8>, there: Fates
         if matches!(end, End::Reset) {
             let _ = AsRef::<TcpStream>::as_ref(&read).set_zero_linger();
             // It would say an orderly end first.
-            write.map(OwnedWriteHalf::forget);
+            if let Some(write) = write {
+                write.forget()
+            }
         }
     }
 }

@@ -70,9 +70,8 @@ impl Desk {
             let (sender, receiver) = link(stream);
             let member = Member { sender, receiver, edges: PathBuf::new(), wire: None, confirms: false };
             spawn_local(async move {
-                match timeout(PATIENCE, desk.hear(member)).await {
-                    Ok(Some(wanted)) => wish(wanted),
-                    Ok(None) | Err(_) => {}
+                if let Ok(Some(wanted)) = timeout(PATIENCE, desk.hear(member)).await {
+                    wish(wanted)
                 }
             });
         }

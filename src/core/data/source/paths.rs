@@ -148,7 +148,7 @@ fn kind(name: &str) -> Option<usize> {
     let name = lower.trim_end_matches(".gz").trim_end_matches(".zst");
     let file_name = name.rsplit('/').next().unwrap_or(name);
     let is = |extension: &&str| file_name.ends_with(&format!(".{extension}"));
-    KINDS.iter().position(|kinds| !file_name.starts_with('.') && kinds.iter().any(|extension| is(extension)))
+    KINDS.iter().position(|kinds| !file_name.starts_with('.') && kinds.iter().any(&is))
 }
 
 /// `a-{00..02}.tar` and `{a,b}.tar` written out, as a shell does.
@@ -160,7 +160,7 @@ pub fn braces(text: &str) -> Result<Vec<String>, String> {
         Some((from, to)) if !inside.contains(',') => {
             range(from, to).ok_or_else(|| format!("{{{inside}}} is no range"))?
         }
-        _ => alternatives(inside).into_iter().map(|choice| braces(choice)).collect::<Result<Vec<_>, _>>()?.concat(),
+        _ => alternatives(inside).into_iter().map(braces).collect::<Result<Vec<_>, _>>()?.concat(),
     };
     let ends = braces(after)?;
     if choices.len().saturating_mul(ends.len()) > MAX_NAMES {

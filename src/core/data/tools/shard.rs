@@ -65,7 +65,9 @@ impl ShardWriter {
         header.set_size(bytes.len() as u64);
         header.set_mode(0o644);
         // Nothing that changes from one time to the next.
-        (header.set_uid(0), header.set_gid(0), header.set_mtime(0));
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
         header.set_cksum();
         self.file.write_all(header.as_bytes())?;
         self.file.write_all(bytes)?;

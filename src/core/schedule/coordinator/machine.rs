@@ -68,7 +68,7 @@ type Broken = (ActorId, String);
 
 impl Coordinator {
     pub fn new(spec: CoordinatorSpec) -> Self {
-        Self::with_planner(spec, Box::new(|spec, step, batch, cursor| plan_step(spec, step, batch, cursor)))
+        Self::with_planner(spec, Box::new(plan_step))
     }
 
     /// With another planner than [`plan_step`]: its plans must be the same.

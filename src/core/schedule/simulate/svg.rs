@@ -24,12 +24,12 @@ pub fn gantt_svg(gantt: &Gantt, title: &str) -> String {
     let legend_lines = legend.len().div_ceil(5) as f64;
     let height = bottom + 40.0 + legend_lines * 20.0 + 10.0;
     let mut svg = String::new();
-    let _ = write!(
+    let _ = writeln!(
         svg,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
          font-family=\"system-ui, Helvetica, Arial, sans-serif\" font-size=\"12\">\
          <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#ffffff\"/>\
-         <text x=\"{LEFT}\" y=\"24\" font-size=\"16\" font-weight=\"600\" fill=\"#1a1a1a\">{}</text>\n",
+         <text x=\"{LEFT}\" y=\"24\" font-size=\"16\" font-weight=\"600\" fill=\"#1a1a1a\">{}</text>",
         escape(title)
     );
     axis(&mut svg, gantt, bottom, x);
