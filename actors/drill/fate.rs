@@ -2,6 +2,7 @@
 
 use super::active::Active;
 use super::script::{Rate, Verb};
+use loongforge_core::data::Rng;
 use loongforge_core::message::ActorId;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -96,12 +97,9 @@ impl Fates {
     }
 }
 
-/// A mixing of two numbers (splitmix64).
+/// A random number that belongs to these two.
 pub fn mix(a: u64, b: u64) -> u64 {
-    let mut x = a.rotate_left(23) ^ b.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
+    Rng::new(&[a, b]).next_u64()
 }
 
 #[cfg(test)]

@@ -117,16 +117,10 @@ fn run(script: &str, lease: Duration, certs: Option<&Path>) -> (Seen, Result<Out
 
 const PATIENT: Duration = Duration::from_secs(4);
 
-#[test]
-fn damaged_doubled_late_and_lost_messages_change_nothing() {
+/// Each of these is made to happen, nobody is lost, and the losses are the twin's.
+fn assert_harmless(scripts: &[&str]) {
     let twin = twin();
-    for script in [
-        "* -> *: flip 1%",
-        "* -> *: duplicate 10%",
-        "* -> *: reorder 5%; * -> *: delay 0ms..20ms",
-        "* -> *: lose 1%",
-        "encoder/* -> foundation/*: flip; foundation/* -> encoder/*: flip; scheduler -> *: flip; * -> scheduler: flip",
-    ] {
+    for script in scripts {
         let (seen, result, counts) = run(script, PATIENT, None);
         assert_eq!(result.unwrap(), Outcome::Completed, "{script}");
         assert_eq!(seen.losses, twin, "{script}");
@@ -136,21 +130,25 @@ fn damaged_doubled_late_and_lost_messages_change_nothing() {
 }
 
 #[test]
+fn damaged_doubled_late_and_lost_messages_change_nothing() {
+    assert_harmless(&[
+        "* -> *: flip 1%",
+        "* -> *: duplicate 10%",
+        "* -> *: reorder 5%; * -> *: delay 0ms..20ms",
+        "* -> *: lose 1%",
+        "encoder/* -> foundation/*: flip; foundation/* -> encoder/*: flip; scheduler -> *: flip; * -> scheduler: flip",
+    ]);
+}
+
+#[test]
 fn broken_connections_are_mended() {
-    let twin = twin();
-    for script in [
+    assert_harmless(&[
         "foundation/0 <-> scheduler: reset at step 3; encoder/1 <-> scheduler: drop at step 5",
         "* <-> *: reset at step 4",
         "* -> *: cut after 20000 bytes",
         "data/0 -> foundation/0: throttle 40kB at step 2 for 2 steps",
         "foundation/0 <-> scheduler: partition at step 4 for 700ms",
-    ] {
-        let (seen, result, counts) = run(script, PATIENT, None);
-        assert_eq!(result.unwrap(), Outcome::Completed, "{script}");
-        assert_eq!(seen.losses, twin, "{script}");
-        assert!(counts.iter().all(|count| *count > 0), "{script}: {counts:?}");
-        assert!(seen.changes.is_empty(), "{script}: nobody is lost: {:?}", seen.changes);
-    }
+    ]);
 }
 
 /// An encoder that cannot be reached is given up, and what it says when it can be reached again is not heard.
