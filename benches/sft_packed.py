@@ -173,10 +173,12 @@ def main():
         size, documents = alone(make, folder, args.steps * args.batch, 1, args.size)
         ended = [[*document, EOS] for document in documents]
         steps = [ended[at : at + args.batch] for at in range(0, len(ended), args.batch)]
-        trial = {micro: alone(plain, args, folder, steps[: args.skip + 2], micro, False)["rate"] for micro in args.micro}
-        best = max(trial, key=trial.get)
-        print(f"{size / 1e6:.1f} M parameters, {args.dtype}; padded micro-batches, real tokens/s: "
-              + ", ".join(f"{micro}: {rate:.0f}" for micro, rate in trial.items()), flush=True)
+        print(f"{size / 1e6:.1f} M parameters, {args.dtype}", flush=True)
+        best = args.micro[0]
+        if len(args.micro) > 1:
+            trial = {micro: alone(plain, args, folder, steps[: args.skip + 2], micro, False)["rate"] for micro in args.micro}
+            best = max(trial, key=trial.get)
+            print("padded micro-batches, real tokens/s:", *(f"{micro}: {rate:.0f}" for micro, rate in trial.items()), flush=True)
         sides = {"ours": lambda: ours(args, folder, "ours"), "p0": lambda: alone(plain, args, folder, steps, best, False),
                  "p1": lambda: alone(plain, args, folder, steps, best, True),
                  "p2": lambda: alone(trl, args, folder, ended)}
@@ -188,6 +190,9 @@ def main():
                 print(f"{name:5} {result['rate']:8.0f} real tokens/s", *(f"loss {x:.4f}" for x in result["losses"][:1] + result["losses"][-1:]), flush=True)
         assert found["ours"][0]["tokens"] == [sum(map(len, batch)) for batch in steps], "both sides read the same documents"
         rate = {name: statistics.median(result["rate"] for result in results) for name, results in found.items()}
+        ends = {name: results[0]["losses"][-1] for name, results in found.items() if results[0]["losses"]}
+        print(f"loss after {args.steps} steps, ours against each, relative:",
+              {name: f"{ends['ours'] / loss - 1:+.2e}" for name, loss in ends.items() if name != "ours"})
         print("ratio to the best peer:", round(rate["ours"] / max(rate[name] for name in args.peers), 2),
               {name: round(rate["ours"] / rate[name], 2) for name in args.peers})
 
