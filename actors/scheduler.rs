@@ -72,7 +72,7 @@ pub enum Effect {
     /// Say so when the grace is over.
     Paused(Epoch),
     /// To be answered by [`Scheduler::published`].
-    Publish(CheckpointDraft),
+    Publish(Box<CheckpointDraft>),
     /// Say so when it has lasted so long.
     RetrySave(Duration),
     Finished(Result<Outcome, Failure>),

@@ -45,7 +45,7 @@ fn specs() -> Vec<ParamSpec> {
 }
 
 fn evict(path: &Path) {
-    fadvise(&File::open(path).unwrap(), 0, None, Advice::DontNeed).unwrap();
+    fadvise(File::open(path).unwrap(), 0, None, Advice::DontNeed).unwrap();
 }
 
 fn stream(path: &Path) {

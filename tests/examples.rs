@@ -1,12 +1,11 @@
 //! The examples run and do what they say. `cargo test` builds them; where it was told not to, build them first with
 //! `cargo build --examples`.
 
-use std::path::PathBuf;
 use std::process::Command;
 
 /// What an example prints.
 fn run(name: &str) -> String {
-    let mut dir = PathBuf::from(std::env::current_exe().unwrap());
+    let mut dir = std::env::current_exe().unwrap();
     while dir.file_name().is_some_and(|name| name != "deps") {
         dir.pop();
     }

@@ -182,7 +182,7 @@ impl SchedulerActor {
             match effect {
                 Effect::Publish(draft) => {
                     // The thread lives until the run has ended.
-                    let _ = self.drafts.send(Some(draft));
+                    let _ = self.drafts.send(Some(*draft));
                 }
                 Effect::RetrySave(after) => {
                     ctx.run_later(after, |_, ctx| ctx.notify(Report(Input::RetrySave)));

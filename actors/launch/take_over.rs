@@ -111,7 +111,7 @@ pub(super) fn hear_again(
                     match effect {
                         Effect::Send(actor, command) => tell(actor, command),
                         Effect::Evict(_) => {}
-                        Effect::Publish(draft) => drafts.push(draft),
+                        Effect::Publish(draft) => drafts.push(*draft),
                         Effect::RetrySave(after) => retry = Some(Effect::RetrySave(after)),
                         // Of a pause that is over nothing is heard when its time is up.
                         effect => left.push(effect),
@@ -121,7 +121,8 @@ pub(super) fn hear_again(
         }
     }
     // One that was published before it was written down cannot be published again: it is saved anew.
-    left.extend(drafts.into_iter().map(Effect::Publish).chain(retry));
+    let drafts = drafts.into_iter().map(|draft| Effect::Publish(Box::new(draft)));
+    left.extend(drafts.chain(retry));
     let said = past.said();
     let before = scheduler.alive().into_iter().filter_map(|actor| {
         let (number, _) = past.members.get(&actor)?;

@@ -155,7 +155,7 @@ fn killed_wherever_it_writes_another_goes_on_in_its_place() {
         let turns: &[u32] = if point.ends_with("sync") { &[1, 4, 8] } else { &[12, 31, 57] };
         for nth in turns {
             let fault = format!("scheduler/0@{point}:{nth}=kill");
-            assert_eq!(run(&[fault.clone()]), twin, "{fault}");
+            assert_eq!(run(std::slice::from_ref(&fault)), twin, "{fault}");
         }
     }
 }

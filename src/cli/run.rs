@@ -179,7 +179,7 @@ fn conduct(
             ((composition.first_step(), composition.cursor()), None)
         }
     };
-    let keep = is_kept.then(|| Keep { path: journal, again });
+    let keep = is_kept.then_some(Keep { path: journal, again });
     let report = Report::new(&composition, loaded.composed.clone(), console.clone(), begin)?;
     let name = &config.run.name;
     let outcome = match part {

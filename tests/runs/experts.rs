@@ -47,8 +47,11 @@ fn weights(fixture: &Fixture, run: &str) -> BTreeMap<String, Vec<f64>> {
     file.tensors().keys().map(read).collect()
 }
 
+/// Steps, and weights by name.
+type Trained = (Vec<StepSummary>, BTreeMap<String, Vec<f64>>);
+
 /// The run on one replica, and on two with three readers: steps and weights of each.
-fn one_and_two(fixture: &Fixture, overrides: &[&str]) -> [(Vec<StepSummary>, BTreeMap<String, Vec<f64>>); 2] {
+fn one_and_two(fixture: &Fixture, overrides: &[&str]) -> [Trained; 2] {
     let both: [(&str, &[&str]); 2] = [("one", &[]), ("two", &["pools.foundation.replicas=2", "pools.data.replicas=3"])];
     both.map(|(name, replicas)| {
         let dir = format!("checkpoint.dir={}", fixture.path().join(name).display());

@@ -55,7 +55,7 @@ impl Fixture {
         };
         let keep = |index: usize| match pictures {
             Pictures::All => true,
-            Pictures::Some => index % 3 != 0,
+            Pictures::Some => !index.is_multiple_of(3),
             Pictures::None => false,
         };
         let mixed = lines.lines().enumerate();

@@ -146,12 +146,12 @@ impl FakeFoundation {
 }
 
 fn copies(parcel: &Parcel) -> Vec<HostTensor> {
-    let copy = |tensor: &Box<dyn Buffer>| {
+    let copy = |tensor: &dyn Buffer| {
         let mut bytes = vec![0; tensor.meta().num_bytes()];
         tensor.copy_to(&mut bytes);
         HostTensor::new(tensor.meta().dtype, &tensor.meta().shape, bytes)
     };
-    parcel.tensors.iter().map(copy).collect()
+    parcel.tensors.iter().map(|tensor| copy(&**tensor)).collect()
 }
 
 /// The parcel without the memory and credit of its edge.

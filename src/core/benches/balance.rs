@@ -65,7 +65,7 @@ fn packs(law: &str, ranks: usize, cost: CostModel) {
     costs.truncate(ranks * MICRO_BATCHES);
     // The sum of the dearest of each micro-batch, over what it would be were all alike.
     let barriers = |places: &[(usize, usize)]| {
-        let mut dearest = vec![0_u64; MICRO_BATCHES + 1];
+        let mut dearest = [0_u64; MICRO_BATCHES + 1];
         costs.iter().zip(places).for_each(|(&cost, &(row, _))| dearest[row] = dearest[row].max(cost));
         dearest.iter().sum::<u64>() as f64 * ranks as f64 / costs.iter().sum::<u64>() as f64
     };

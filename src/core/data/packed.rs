@@ -43,12 +43,15 @@ pub struct PackedSample {
     pub items: Vec<ItemMeta>,
 }
 
+/// A member of a shard: its name behind the key's dot, and its bytes.
+pub type Member = (String, Arc<[u8]>);
+
 /// A picture or a video of a pack.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PackedMedia {
     pub kind: PackedKind,
     /// Name within the pack and bytes; several for a video of frames.
-    pub files: Vec<(String, Arc<[u8]>)>,
+    pub files: Vec<Member>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -99,7 +102,7 @@ impl PackedSample {
     }
 
     /// The members of its key in a shard: the name behind the key's dot, and the bytes.
-    pub fn members(&self) -> Vec<(String, Arc<[u8]>)> {
+    pub fn members(&self) -> Vec<Member> {
         let raw = RawPack {
             ids: self.ids.clone(),
             lens: self.lens.clone(),
@@ -124,7 +127,7 @@ impl PackedSample {
     ///
     /// # Errors
     /// A member is missing or wrong, or they disagree with each other.
-    pub fn from_members(members: &[(String, Arc<[u8]>)]) -> Result<Self, DataError> {
+    pub fn from_members(members: &[Member]) -> Result<Self, DataError> {
         let find = |name: &str| members.iter().find(|(other, _)| other == name).map(|(_, bytes)| bytes);
         let expect = |name: &str| find(name).ok_or_else(|| wrong(format!("a pack without its member {name}")));
         let raw: RawPack = serde_json::from_slice(expect(JSON)?).map_err(|error| wrong(error.to_string()))?;
@@ -256,14 +259,13 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said() {
-        let reason = |change: &dyn Fn(&mut Vec<(String, Arc<[u8]>)>)| {
+        let reason = |change: &dyn Fn(&mut Vec<Member>)| {
             let mut members = pack().members();
             change(&mut members);
             PackedSample::from_members(&members).unwrap_err().to_string()
         };
-        let json = |text: &'static str| {
-            reason(&move |members: &mut Vec<(String, Arc<[u8]>)>| members[0].1 = Arc::from(text.as_bytes()))
-        };
+        let json =
+            |text: &'static str| reason(&move |members: &mut Vec<Member>| members[0].1 = Arc::from(text.as_bytes()));
         assert!(reason(&|members| drop(members.remove(2))).contains("targets.npy"));
         assert!(reason(&|members| drop(members.pop())).contains("1_1_f.jpg"));
         assert!(reason(&|members| members[1].1 = write_npy(&[4], &[1, 2, 3, 4]).into()).contains("5 tokens"));

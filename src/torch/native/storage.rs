@@ -42,7 +42,7 @@ mod tests {
         release(&flat);
         assert_eq!(held - watch.current(), 24);
         allocate(&flat);
-        let _ = outside.narrow(0, 0, 6).copy_(&Tensor::from_slice(&[0f32, 0.0, 1.0, 2.0, 3.0, 4.0]));
+        outside.narrow(0, 0, 6).copy_(&Tensor::from_slice(&[0f32, 0.0, 1.0, 2.0, 3.0, 4.0]));
         let found = grad(&[&y], &[&Tensor::ones([1, 2], (Kind::Float, Device::Cpu))], &[&x, &leaf]).unwrap();
         assert_eq!(found[0].as_ref().unwrap(), &Tensor::from_slice(&[4f32, 6.0]).view([1, 2]));
         assert_eq!(found[1].as_ref().unwrap(), &Tensor::from_slice(&[1f32, 2.0, 1.0, 2.0]).view([2, 2]));

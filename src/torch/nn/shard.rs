@@ -262,7 +262,7 @@ fn part(whole: ParamSpec, local: ParamSpec, place: &Division) -> ParamSpec {
 /// Into how many parts something of this `size` is cut, of which the rank holds `held`, and where it begins.
 fn range(size: i64, held: i64, place: &Division) -> (usize, i64) {
     let parts = (size / held) as usize;
-    if size % held == 0 && parts <= place.tp && place.tp % parts == 0 {
+    if size % held == 0 && parts <= place.tp && place.tp.is_multiple_of(parts) {
         return (parts, (place.tp_rank * parts / place.tp) as i64 * held);
     }
     let part = place.part(size);

@@ -90,7 +90,7 @@ mod tests {
         for (new, text) in [
             (of(&[a.clone(), stamp("b", 3, "y")]), "b has 3 bytes, but had 2"),
             (of(&[a.clone(), stamp("b", 2, "z")]), "b was written since"),
-            (of(&[a.clone()]), "b is gone"),
+            (of(std::slice::from_ref(&a)), "b is gone"),
             (of(&[a.clone(), b.clone(), stamp("c", 1, "")]), "c is new"),
             (of(&[b.clone(), a.clone()]), "b stands where the run had a"),
             (Fingerprint::default(), "data.train has 0 entries, but the run began with 1"),

@@ -34,16 +34,16 @@ impl Lines {
         let text = start[..len].strip_prefix(b"\xef\xbb\xbf").unwrap_or(&start[..len]);
         match text.trim_ascii_start().first() {
             Some(b'[') => Self::array(blob),
-            _ => Self::lines(blob, Kind::Json),
+            _ => Self::by_line(blob, Kind::Json),
         }
     }
 
     /// A text a line.
     pub fn plain(blob: Arc<Blob>) -> Result<Self, String> {
-        Self::lines(blob, Kind::Plain)
+        Self::by_line(blob, Kind::Plain)
     }
 
-    fn lines(blob: Arc<Blob>, kind: Kind) -> Result<Self, String> {
+    fn by_line(blob: Arc<Blob>, kind: Kind) -> Result<Self, String> {
         let mut reader = BufReader::with_capacity(1 << 20, blob.reader(0));
         let (mut begins, mut blanks, mut num_blank, mut offset) = (Vec::new(), Vec::new(), 0, 0);
         loop {

@@ -60,8 +60,11 @@ pub fn find(file: &TrainFile) -> Result<Found, DataError> {
     }
 }
 
+/// Shards, and how many samples each has.
+type Counted = (Vec<Shard>, Vec<u64>);
+
 /// The shards that an index of the `wids` library lists.
-fn wids(path: &str) -> Result<Option<(Vec<Shard>, Vec<u64>)>, DataError> {
+fn wids(path: &str) -> Result<Option<Counted>, DataError> {
     let file = Path::new(path);
     let is_small = || std::fs::metadata(file).is_ok_and(|file| file.is_file() && file.len() <= MAX_WIDS_BYTES);
     if !path.ends_with(".json") || is_remote(path) || !is_small() {

@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(back.turns, conversation.turns);
         let MediaSource::Video(video) = &back.media[1] else { panic!("a video") };
         assert_eq!((video.fps, video.locators.len()), (Some(2.5), 2));
-        assert_eq!(&*back.media[0].name(), "0_a.png");
+        assert_eq!(back.media[0].name(), "0_a.png");
         assert_eq!(members[1].1[..], picture());
     }
 

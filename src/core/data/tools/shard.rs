@@ -4,7 +4,6 @@
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use tar::{EntryType, Header};
 
@@ -16,8 +15,7 @@ const MAX_NAME: usize = 100;
 /// What a shard is called while it is written.
 pub const PART: &str = "part";
 
-/// A member's name behind the key's dot, and its bytes.
-pub type Member = (String, Arc<[u8]>);
+pub use crate::data::packed::Member;
 
 /// A shard that is being written.
 pub struct ShardWriter {
@@ -122,6 +120,7 @@ mod tests {
     use std::io::Read;
 
     use super::*;
+    use std::sync::Arc;
 
     #[test]
     fn a_shard_is_plain_tar_with_an_index() {

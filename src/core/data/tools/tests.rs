@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use serde_json::Value as Json;
 
+use super::shard::Member;
 use super::*;
 use crate::config::{Data, Phase, Template, TrainFile};
 use crate::data::digits::{Digits, MODEL, compose, write_model};
@@ -66,8 +66,8 @@ impl Fixture {
 }
 
 /// The samples of a folder of shards, in order: key to members.
-fn read_shards(out: &Path) -> BTreeMap<String, Vec<(String, Arc<[u8]>)>> {
-    let mut samples: BTreeMap<String, Vec<(String, Arc<[u8]>)>> = BTreeMap::new();
+fn read_shards(out: &Path) -> BTreeMap<String, Vec<Member>> {
+    let mut samples: BTreeMap<String, Vec<Member>> = BTreeMap::new();
     let mut shards: Vec<PathBuf> = fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path()).collect();
     shards.retain(|path| path.extension().is_some_and(|extension| extension == "tar"));
     shards.sort();

@@ -45,7 +45,7 @@ pub enum Output {
     /// Make this folder, empty, before what follows is sent.
     Prepare(StepId, SaveTo, PathBuf),
     /// All engines have written their files.
-    Publish(CheckpointDraft),
+    Publish(Box<CheckpointDraft>),
     /// A checkpoint could not be written. The run goes on.
     SaveFailed(FailedSave),
     /// Why the run is about to end: steps are not finite.

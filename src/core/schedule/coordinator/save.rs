@@ -42,7 +42,7 @@ enum Cause {
 
 /// A save of which all have answered.
 pub(super) enum Ended {
-    Written(CheckpointDraft),
+    Written(Box<CheckpointDraft>),
     Failed(FailedSave),
 }
 
@@ -159,13 +159,14 @@ impl Saves {
         let save = self.open.get_mut(&id).filter(|save| save.awaited.is_empty())?;
         let (step, to) = id;
         if save.failed.is_none() {
-            return Some(Ended::Written(CheckpointDraft {
+            let draft = CheckpointDraft {
                 step,
                 to,
                 dir: save.dir.clone(),
                 state: std::mem::take(&mut save.state),
                 files: std::mem::take(&mut save.files).into_values().flatten().collect(),
-            }));
+            };
+            return Some(Ended::Written(Box::new(draft)));
         }
         let save = self.open.remove(&id)?;
         let (error, is_lost) = match save.failed? {

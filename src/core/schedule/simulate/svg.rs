@@ -200,7 +200,7 @@ fn nice(value: f64) -> f64 {
 /// `12.3 ms`.
 fn time(seconds: f64) -> String {
     let (value, unit) = match seconds {
-        s if s == 0.0 => return "0".to_owned(),
+        0.0 => return "0".to_owned(),
         s if s < 1e-3 => (s * 1e6, "µs"),
         s if s < 1.0 => (s * 1e3, "ms"),
         s => (s, "s"),

@@ -30,7 +30,7 @@ fn spec(accepts: bool) -> WireSpec {
 /// What connects to an end that accepts, each time with a new connection.
 fn meeting() -> (Reconnect, flume::Receiver<Returned>, flume::Receiver<u64>) {
     let (come_back, returned) = flume::bounded(4);
-    let (attempted, attempts) = flume::unbounded();
+    let (attempted, attempts) = flume::bounded(64);
     let connect: Reconnect = Box::new(move |_, attempt, received| {
         let (here, there) = tokio::io::duplex(1 << 10);
         let _ = attempted.send(attempt);

@@ -128,7 +128,7 @@ impl Node {
             num_steps: fixture.num_steps as u64,
             ill_conditioned: fixture.config.decoder.gated_delta().is_some(),
         };
-        let (outbox, events) = (Outbox::default(), flume::unbounded().0);
+        let (outbox, events) = (Outbox::default(), flume::bounded(1).0);
         let actors = (0..layouts.foundation.ranks() as u32).map(ActorId::foundation);
         let actors = actors.chain((0..layouts.encoder.ranks() as u32).map(ActorId::encoder));
         let edges = actors.map(|to| (to, Box::new(Post { to, outbox: outbox.clone() }) as Box<dyn Edge>)).collect();
@@ -196,38 +196,34 @@ impl Node {
         self.post(&mut sent)?;
         let (ranks, rank) = (self.ranks, self.group.rank());
         let mine = |actor: ActorId| ranks.of(actor) == rank;
-        if self.foundation.is_some() {
+        if let Some(mut part) = self.foundation.take() {
             for pack in plan.packs.iter().filter(|pack| mine(plan.leader(pack.replica))) {
                 let tokens = self.batch.tokens(pack.id);
-                self.foundation.as_mut().expect("it is here").arrive(DATA, tokens, &mut self.ports)?;
+                part.arrive(DATA, tokens, &mut self.ports)?;
             }
             for unit in plan.units.iter().filter(|unit| mine(plan.leader(unit.replica))) {
                 let from = ActorId::encoder(unit.encoder * self.layouts.encoder.tp as u32);
                 if let Some(features) =
                     self.take(unit, from, Header { kind: ParcelKind::Activation(unit.id), version })?
                 {
-                    self.foundation.as_mut().expect("it is here").arrive(from, features, &mut self.ports)?;
+                    part.arrive(from, features, &mut self.ports)?;
                 }
             }
-        }
-        if let Some(part) = &mut self.foundation {
             while part.work(version, &mut self.ports)? == Progress::Busy {}
             assert!(part.is_finished(), "all that a foundation waits for is there");
+            self.foundation = Some(part);
         }
         self.post(&mut sent)?;
-        if self.encoder.is_some() {
-            for unit in &plan.units {
-                if !self.encoder.as_ref().is_some_and(|part| part.has(unit.id)) {
-                    continue;
-                }
+        if let Some(mut part) = self.encoder.take() {
+            for unit in plan.units.iter().filter(|unit| part.has(unit.id)).collect::<Vec<_>>() {
                 let from = plan.leader(unit.replica);
                 if let Some(grads) = self.take(unit, from, Header { kind: ParcelKind::Gradient(unit.id), version })? {
-                    self.encoder.as_mut().expect("it is here").arrive(from, grads)?;
+                    part.arrive(from, grads)?;
                 }
             }
-            let part = self.encoder.as_mut().expect("it is here");
             while part.work(version, &mut self.ports)? == Progress::Busy {}
             assert!(part.is_finished(), "all gradients are there");
+            self.encoder = Some(part);
         }
         Ok(sent.into_iter().try_for_each(Started::wait)?)
     }

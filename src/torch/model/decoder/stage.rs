@@ -190,6 +190,7 @@ mod tests {
         let stages = Stage::all(vec![0..2, 2..3, 3..5]);
         assert_eq!(stages[0], Stage { layers: 0..2, is_first: true, is_last: false });
         assert!(!stages[1].is_first && !stages[1].is_last && stages[2].is_last);
-        assert!(Stage::whole(5).is_whole() && Stage::all(vec![0..5]) == [Stage::whole(5)]);
+        assert!(Stage::whole(5).is_whole());
+        assert_eq!(Stage::all(std::iter::once(0..5).collect()), [Stage::whole(5)]);
     }
 }

@@ -154,8 +154,8 @@ mod tests {
                     for block in split.blocks(queries, keys) {
                         for (at, query) in block.queries.clone().enumerate() {
                             let end = if block.causal { block.keys.start + at + 1 } else { block.keys.end };
-                            for key in block.keys.start..end {
-                                *seen.entry((of_queries[query], of_keys[key])).or_insert(0) += 1;
+                            for &key in &of_keys[block.keys.start..end] {
+                                *seen.entry((of_queries[query], key)).or_insert(0) += 1;
                             }
                         }
                     }

@@ -42,7 +42,7 @@ impl Snapshot {
     /// An empty one. `lasting`: CPU tensors that stay as they are, and are not freed, until [`Snapshot::copy`] is done.
     pub fn new(spare: Vec<Vec<u8>>, lasting: &[Tensor]) -> Self {
         let on_cpu = lasting.iter().filter(|tensor| tensor.device() == Device::Cpu && tensor.is_contiguous());
-        let lasting = on_cpu.map(|tensor| addresses(tensor)).collect();
+        let lasting = on_cpu.map(addresses).collect();
         Self { files: Vec::new(), spare: spare.into(), lasting }
     }
 
@@ -213,8 +213,8 @@ mod tests {
             let changed = tensors[0].1.copy();
             let _ = tensors[0].1.shallow_clone().g_add_scalar_(1.0);
             let files = snapshot.write(other.path(), ActorId::foundation(0), &AtomicBool::new(false)).unwrap();
-            let _ = tensors[0].1.shallow_clone().copy_(&changed);
-            assert_eq!(files, [at_once.clone()]);
+            tensors[0].1.shallow_clone().copy_(&changed);
+            assert_eq!(files, std::slice::from_ref(&at_once));
             assert_eq!(std::fs::read(folder.path().join("x")).unwrap(), std::fs::read(other.path().join("x")).unwrap());
             spare = snapshot.into_buffers();
         }
