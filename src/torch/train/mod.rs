@@ -8,6 +8,7 @@ mod peft;
 mod peft_names;
 mod pool;
 mod reduce;
+mod restore;
 mod shares;
 mod slices;
 mod state;
@@ -25,4 +26,5 @@ pub use peft::{
 };
 pub use pool::{Lanes, Pool};
 pub use shares::{gather_piece, gather_whole};
-pub use state::{Export, StateError, load_state, save_state};
+pub use restore::load_state;
+pub use state::{Export, StateError, save_state};

@@ -6,17 +6,17 @@
 
 use super::adamw::AdamW;
 use super::hf::{
-    Dtype, Entry, Shards, Target, TensorFile, TensorFileError, WeightsError, load_weights, save_weights,
-    save_weights_among, write_among, writer_of,
+    Dtype, Entry, Shards, Target, TensorFileError, WeightsError, save_weights, save_weights_among, write_among,
+    writer_of,
 };
 use super::peft::{AdapterError, AdapterFile, has_adapter, save_adapter, save_adapter_among};
 use super::pool::Pool;
 use super::shares::gather_whole;
 use crate::comm::Mesh;
 use crate::native::NativeError;
-use crate::nn::{ParamId, Shard};
+use crate::nn::ParamId;
 use loongforge_core::message::SavedFile;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use tch::Tensor;
 
 #[derive(Debug, thiserror::Error)]
@@ -31,8 +31,8 @@ pub enum StateError {
     Native(#[from] NativeError),
     #[error("{path} lacks {name}: the checkpoint is of another model or precision")]
     Missing { path: PathBuf, name: String },
-    #[error("{path}: {name} has {found} elements where the parameter has {wanted}")]
-    Shape { path: PathBuf, name: String, found: usize, wanted: usize },
+    #[error("{path}: {name} is {found:?} where the parameter is {wanted:?}")]
+    Shape { path: PathBuf, name: String, found: Vec<i64>, wanted: Vec<i64> },
 }
 
 /// What a pool writes for others to read, besides its state.
@@ -153,52 +153,8 @@ fn save_parts(
     Ok(files)
 }
 
-/// Reads back what [`save_state`] wrote, bit for bit: the optimizer, adapters, and where `weights` says so the weights.
-/// Else the pool has them already: a checkpoint does not hold the base of adapters as it was.
-///
-/// # Errors
-/// Files are missing, torn or of another model.
-pub fn load_state(pool: &mut Pool, folder: &Path, pool_name: &str, weights: bool) -> Result<(), StateError> {
-    let params = pool.params().clone();
-    if weights {
-        load_weights(&params, folder)?;
-    }
-    let Some(optimizer) = pool.optimizer_mut() else { return Ok(()) };
-    let files = (0..).map(|part| folder.join(file_name(pool_name, part)));
-    let files = files.take_while(|path| path.exists() || path.ends_with(file_name(pool_name, 0)));
-    let files = files.map(|path| TensorFile::open(&path)).collect::<Result<Vec<_>, _>>()?;
-    let path = files[0].path();
-    let missing = |name: &str| StateError::Missing { path: path.to_owned(), name: name.to_owned() };
-    let read = |name: &str, shard: Option<&Shard>| -> Result<Tensor, StateError> {
-        let mut found = files.iter().filter_map(|file| file.read_part(name, shard).transpose());
-        Ok(found.next().ok_or_else(|| missing(name))??)
-    };
-    let num_steps = files[0].note("num_steps").and_then(|steps| steps.parse().ok());
-    optimizer.num_steps = num_steps.ok_or_else(|| missing("num_steps"))?;
-    let _no_grad = tch::no_grad_guard();
-    for id in params.trained_ids() {
-        let (part, at) = params.owned_range(id);
-        let (start, len) = (part.start, part.end - part.start);
-        for (suffix, flat) in parts(optimizer) {
-            let name = format!("{}.{suffix}", params.spec(id).name);
-            let tensor = read(&name, params.spec(id).shard.as_ref())?;
-            let (found, wanted) = (tensor.numel(), params.spec(id).num_elements() as usize);
-            if found != wanted {
-                return Err(StateError::Shape { path: path.to_owned(), name, found, wanted });
-            }
-            if len > 0 {
-                flat.narrow(0, at, len).copy_(&tensor.view([-1]).narrow(0, start, len));
-            }
-        }
-        if has_adapter(&params) {
-            let name = format!("{}.value", params.spec(id).name);
-            params.set_whole(id, &read(&name, None)?);
-        }
-    }
-    Ok(())
-}
-
-fn parts(optimizer: &AdamW) -> impl Iterator<Item = (&'static str, &Tensor)> {
+/// The optimizer's state by what its tensors are called in files.
+pub(super) fn parts(optimizer: &AdamW) -> impl Iterator<Item = (&'static str, &Tensor)> {
     let parts = [
         ("exp_avg", Some(&optimizer.exp_avg)),
         ("exp_avg_sq", Some(&optimizer.exp_avg_sq)),
@@ -208,7 +164,7 @@ fn parts(optimizer: &AdamW) -> impl Iterator<Item = (&'static str, &Tensor)> {
 }
 
 /// The first part has the plain name: a pool without stages has no other.
-fn file_name(pool_name: &str, part: usize) -> String {
+pub(super) fn file_name(pool_name: &str, part: usize) -> String {
     let number = if part == 0 { String::new() } else { format!("-{:05}", part + 1) };
     format!("optimizer-{pool_name}{number}.safetensors")
 }

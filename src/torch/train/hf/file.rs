@@ -6,7 +6,7 @@ use super::dtype::Dtype;
 use super::header::{Header, MAX_HEADER, TensorInfo};
 use super::parallel::{Job, run};
 use crate::native::bytes_mut;
-use crate::nn::{Cut, Shard};
+use crate::nn::Shard;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -77,32 +77,13 @@ impl TensorFile {
         self.file.read_exact_at(bytes, self.data_start + info.start + offset).map_err(io)
     }
 
-    /// As [`TensorFile::read`], what a rank holds of it. Of what is cut along other dimensions than the first more is read.
+    /// As [`TensorFile::read`], what a rank holds of it.
     ///
     /// # Errors
-    /// As [`TensorFile::read`], and a tensor of another shape than the whole parameter's.
+    /// As [`TensorFile::read`].
     pub fn read_part(&self, name: &str, shard: Option<&Shard>) -> Result<Option<Tensor>, TensorFileError> {
-        let (Some(shard), Some(info)) = (shard, self.header.tensors.get(name)) else { return self.read(name) };
-        if info.shape != shard.shape {
-            let reason = format!("{name} is {:?} there and {:?} here", info.shape, shard.shape);
-            return Err(TensorFileError::Torn { path: self.path.clone(), reason });
-        }
-        let ranges = match shard.cuts.as_slice() {
-            [Cut { dim: 0, ranges }] => ranges,
-            _ => return Ok(self.read(name)?.map(|whole| shard.take(&whole).contiguous())),
-        };
-        let wrong = || TensorFileError::Dtype { path: self.path.clone(), name: name.to_owned(), dtype: info.dtype };
-        let kind = info.dtype.kind().ok_or_else(wrong)?;
-        let row: i64 = info.shape[1..].iter().product();
-        let mut parts = Vec::new();
-        for &(start, len) in ranges {
-            let shape = [&[len], &info.shape[1..]].concat();
-            let mut tensor = Tensor::empty(shape.as_slice(), (kind, Device::Cpu));
-            let offset = (start * row) as u64 * info.dtype.bits() / 8;
-            run(vec![Job { file: self, info, offset, to: info.dtype, target: bytes_mut(&mut tensor) }])?;
-            parts.push(tensor);
-        }
-        Ok(Some(Tensor::cat(&parts, 0)))
+        let whole = self.read(name)?;
+        Ok(whole.map(|whole| shard.map_or_else(|| whole.shallow_clone(), |shard| shard.take(&whole).contiguous())))
     }
 
     /// Reads one tensor onto the CPU, in the file's type; `None` where the file has no such name.

@@ -34,6 +34,7 @@ pub use file::{TensorFile, TensorFileError};
 pub use header::{Header, TensorInfo};
 pub use load::{load_weights, load_weights_from};
 pub use origin::Origin;
+pub use parallel::{Filling, fill};
 pub use pattern::collapse;
 pub use rewrite::{Rewrite, index_of, rewrite};
 pub(crate) use save::{Entry, write_plain_file};

@@ -4,7 +4,9 @@
 use super::dtype::{Dtype, convert};
 use super::file::{TensorFile, TensorFileError};
 use super::header::TensorInfo;
+use crate::native::bytes_mut;
 use std::sync::Mutex;
+use tch::Tensor;
 
 /// Bytes of a read: enough to be one long transfer, little enough to stay in a core's cache while it is converted.
 const BLOCK: usize = 4 << 20;
@@ -22,6 +24,32 @@ pub(super) struct Job<'a> {
     /// The type of the target; conversion is between plain floats.
     pub to: Dtype,
     pub target: &'a mut [u8],
+}
+
+/// Memory of a contiguous CPU tensor that gets elements of a stored one, converted between plain floats.
+pub struct Filling<'a> {
+    pub file: &'a TensorFile,
+    pub name: String,
+    /// The first element of the stored tensor.
+    pub first: i64,
+    pub memory: Tensor,
+}
+
+/// Reads all at once.
+///
+/// # Errors
+/// The first read that failed; the memory holds anything then.
+///
+/// # Panics
+/// A file has no tensor of the name, or not so many elements.
+pub fn fill(mut all: Vec<Filling<'_>>) -> Result<(), TensorFileError> {
+    let jobs = all.iter_mut().map(|filling| {
+        let info = &filling.file.tensors()[&filling.name];
+        let to = Dtype::of(filling.memory.kind()).expect("a type of files");
+        let offset = filling.first as u64 * info.dtype.bits() / 8;
+        Job { file: filling.file, info, offset, to, target: bytes_mut(&mut filling.memory) }
+    });
+    run(jobs.collect())
 }
 
 /// Does all jobs in the order of the files' bytes.

@@ -1,0 +1,137 @@
+//! A pool's state from a checkpoint of any layout: a rank reads what it owns, where that lies in one run of the file straight
+//! into the optimizer's memory.
+
+use super::hf::{Filling, TensorFile, fill, load_weights};
+use super::peft::has_adapter;
+use super::pool::Pool;
+use super::state::{StateError, file_name, parts};
+use crate::nn::{Cut, Shard};
+use std::ops::Range;
+use std::path::Path;
+use tch::Device;
+
+/// Reads back what [`save_state`](super::save_state) wrote, bit for bit: the optimizer, adapters, and where `weights` says so
+/// the weights. Else the pool has them already: a checkpoint does not hold the base of adapters as it was.
+///
+/// # Errors
+/// Files are missing, torn or of another model.
+pub fn load_state(pool: &mut Pool, folder: &Path, pool_name: &str, weights: bool) -> Result<(), StateError> {
+    let params = pool.params().clone();
+    if weights {
+        load_weights(&params, folder)?;
+    }
+    let Some(optimizer) = pool.optimizer_mut() else { return Ok(()) };
+    let files = (0..).map(|part| folder.join(file_name(pool_name, part)));
+    let files = files.take_while(|path| path.exists() || path.ends_with(file_name(pool_name, 0)));
+    let files = files.map(|path| TensorFile::open(&path)).collect::<Result<Vec<_>, _>>()?;
+    let path = files[0].path();
+    let missing = |name: &str| StateError::Missing { path: path.to_owned(), name: name.to_owned() };
+    let find = |name: &str| {
+        let found = files.iter().find(|file| file.tensors().contains_key(name));
+        found.ok_or_else(|| missing(name))
+    };
+    let num_steps = files[0].note("num_steps").and_then(|steps| steps.parse().ok());
+    optimizer.num_steps = num_steps.ok_or_else(|| missing("num_steps"))?;
+    let _no_grad = tch::no_grad_guard();
+    let mut direct = Vec::new();
+    for id in params.trained_ids() {
+        let (part, at) = params.owned_range(id);
+        let spec = params.spec(id);
+        for (suffix, flat) in parts(optimizer) {
+            let name = format!("{}.{suffix}", spec.name);
+            let file = find(&name)?;
+            let shape = &file.tensors()[&name].shape;
+            if shape.as_slice() != spec.whole_shape() {
+                let [found, wanted] = [shape.as_slice(), spec.whole_shape()].map(|shape| shape.to_vec());
+                return Err(StateError::Shape { path: file.path().to_owned(), name, found, wanted });
+            }
+            if part.is_empty() {
+                continue;
+            }
+            let (own, runs) = (flat.narrow(0, at, part.end - part.start), runs(shape, spec.shard.as_ref(), &part));
+            if own.device() == Device::Cpu
+                && file.tensors()[&name].dtype.is_plain_float()
+                && let Some(runs) = runs
+            {
+                let filling = |run: Run| Filling {
+                    file,
+                    name: name.clone(),
+                    first: run.first,
+                    memory: own.narrow(0, run.at, run.len),
+                };
+                direct.extend(runs.into_iter().map(filling));
+            } else {
+                let held = file.read_part(&name, spec.shard.as_ref())?.ok_or_else(|| missing(&name))?;
+                own.shallow_clone().copy_(&held.view([-1]).narrow(0, part.start, own.size()[0]));
+            }
+        }
+        if has_adapter(&params) {
+            let name = format!("{}.value", spec.name);
+            params.set_whole(id, &find(&name)?.read(&name)?.ok_or_else(|| missing(&name))?);
+        }
+    }
+    Ok(fill(direct)?)
+}
+
+/// Elements that lie one after the other both in a file and in memory.
+struct Run {
+    /// The first of them in the file's tensor, and in memory.
+    first: i64,
+    at: i64,
+    len: i64,
+}
+
+/// Where the elements `part` of what a rank holds of a tensor of this shape lie; `None` where it is cut along rows, so
+/// that every row would be a run.
+fn runs(shape: &[i64], shard: Option<&Shard>, part: &Range<i64>) -> Option<Vec<Run>> {
+    let row: i64 = shape.iter().skip(1).product();
+    let ranges = match shard.map(|shard| shard.cuts.as_slice()) {
+        None | Some([]) => vec![(0, shape.first().copied().unwrap_or(1))],
+        Some([Cut { dim: 0, ranges }]) => ranges.clone(),
+        Some(_) => return None,
+    };
+    let mut runs = Vec::new();
+    let mut held = 0;
+    for (start, len) in ranges {
+        let (from, to) = (part.start.max(held), part.end.min(held + len * row));
+        if from < to {
+            runs.push(Run { first: start * row + from - held, at: from - part.start, len: to - from });
+        }
+        held += len * row;
+    }
+    Some(runs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tch::Tensor;
+
+    /// What the runs say, element by element, against taking the shard of the whole.
+    #[test]
+    fn runs_are_the_parts_of_shards() {
+        let whole = Tensor::arange(24, (tch::Kind::Int64, Device::Cpu)).view([6, 4]);
+        let cut = |ranges: &[(i64, i64)]| Shard {
+            shape: vec![6, 4],
+            cuts: vec![Cut { dim: 0, ranges: ranges.to_vec() }],
+            tp_parts: 2,
+            tp: 2,
+            tp_rank: 0,
+            of_experts: false,
+            after_sum: false,
+        };
+        for shard in [None, Some(cut(&[(2, 3)])), Some(cut(&[(1, 1), (4, 2)])), Some(cut(&[(0, 2), (3, 1), (5, 1)]))] {
+            let held = shard.as_ref().map_or_else(|| whole.shallow_clone(), |shard| shard.take(&whole));
+            let held = Vec::<i64>::try_from(held.contiguous().view([-1])).unwrap();
+            for (start, end) in (0..=held.len()).flat_map(|start| (start..=held.len()).map(move |end| (start, end))) {
+                let mut found = vec![-1; end - start];
+                for run in runs(&[6, 4], shard.as_ref(), &(start as i64..end as i64)).unwrap() {
+                    (0..run.len).for_each(|nth| found[(run.at + nth) as usize] = run.first + nth);
+                }
+                assert_eq!(found, held[start..end], "{shard:?}");
+            }
+        }
+        let columns = Shard { cuts: vec![Cut { dim: 1, ranges: vec![(0, 2)] }], ..cut(&[]) };
+        assert!(runs(&[6, 4], Some(&columns), &(0..12)).is_none());
+    }
+}
