@@ -9,7 +9,7 @@ use crate::roles::{self, Recipe};
 use loongforge_actors::checkpoint::{Publication, publish};
 use loongforge_actors::{Observer, Publisher, RunError, RunSpec, StopOn, run_in_process};
 use loongforge_core::config::{Precision, Report, RunConfig, Weights, load_text};
-use loongforge_core::data::{built_in, fingerprint};
+use loongforge_core::data::{Decoder, InProcess, built_in, fingerprint};
 use loongforge_core::message::{BadSample, SampleId, SaveTo, StepId};
 use loongforge_core::schedule::{CoordinatorSpec, FailedSave, Outcome, SchedulerState, StepSummary};
 use loongforge_torch::engine::Families;
@@ -54,6 +54,7 @@ pub struct Composition {
     config: RunConfig,
     folder: ModelFolder,
     families: Families,
+    decoder: Arc<dyn Decoder>,
     resume: Option<Resume>,
     snapshots: Option<PathBuf>,
     stop: StopOn,
@@ -68,7 +69,8 @@ impl Composition {
         fetch(&mut config.model)?;
         let folder = ModelFolder::open(&config.model)?;
         let families = Families::of(&folder.config);
-        Ok(Self { config, folder, families, resume: None, snapshots: None, stop: StopOn::Nothing })
+        let decoder = Arc::new(InProcess);
+        Ok(Self { config, folder, families, decoder, resume: None, snapshots: None, stop: StopOn::Nothing })
     }
 
     /// The run of a config's text.
@@ -89,6 +91,13 @@ impl Composition {
     /// Puts another foundation in.
     pub fn foundation(mut self, family: impl FoundationFamily + 'static) -> Self {
         self.families.foundation = Arc::new(family);
+        self
+    }
+
+    /// Lets `decoder` decode the samples' pictures and videos, for instance a [`Sandbox`](crate::sandbox::Sandbox); else this
+    /// process does.
+    pub fn decoder(mut self, decoder: Arc<dyn Decoder>) -> Self {
+        self.decoder = decoder;
         self
     }
 
@@ -170,7 +179,7 @@ impl Composition {
             grace: config.pools.encoder.grace.duration(),
             lease: config.scheduler.lease.duration(),
         };
-        let recipe = Recipe { config, folder: self.folder, families: self.families };
+        let recipe = Recipe { config, folder: self.folder, families: self.families, decoder: self.decoder };
         (Arc::new(recipe), spec)
     }
 

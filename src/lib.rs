@@ -17,6 +17,7 @@ mod parts;
 mod reader;
 mod report;
 pub mod roles;
+pub mod sandbox;
 pub mod size;
 mod snapshots;
 

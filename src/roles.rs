@@ -4,7 +4,7 @@ use crate::folder::ModelFolder;
 use loongforge_actors::checkpoint::Manifest;
 use loongforge_actors::{Assignment, EngineFactory};
 use loongforge_core::config::{Placement, RunConfig};
-use loongforge_core::data::{Dataset, Processor, ProcessorOptions};
+use loongforge_core::data::{Dataset, Decoder, Processor, ProcessorOptions};
 use loongforge_core::engine::{DataEngine, Engine, EngineError};
 use loongforge_core::message::{Role, StepId};
 use loongforge_torch::engine::{EngineSpec, Families, build_engine};
@@ -17,6 +17,8 @@ pub struct Recipe {
     pub folder: ModelFolder,
     /// The models of the two pools; built-in ones unless a program puts in its own.
     pub families: Families,
+    /// Of the samples' pictures and videos.
+    pub decoder: Arc<dyn Decoder>,
 }
 
 /// The maker of one actor's engine, to be called on the thread that will run it.
@@ -25,12 +27,12 @@ pub fn engine(recipe: Arc<Recipe>, assignment: Assignment) -> EngineFactory {
 }
 
 fn build(recipe: &Recipe, assignment: Assignment) -> Result<Box<dyn Engine>, EngineError> {
-    let Recipe { config, folder, families } = recipe;
+    let Recipe { config, folder, families, decoder } = recipe;
     match assignment.me.role {
         Role::Scheduler => Err("the scheduler has no engine".into()),
         Role::Data => {
             let options = ProcessorOptions::new(&config.data, config.train.phase);
-            let processor = Processor::open(&folder.path, &folder.json, &options)?;
+            let processor = Processor::open(&folder.path, &folder.json, &options)?.with_decoder(decoder.clone());
             let dataset = Dataset::open(&config.data, processor, config.run.seed)?;
             let colocated = config.pools.placement == Placement::Colocated;
             let memory = config.pools.data.memory.bytes();

@@ -4,6 +4,7 @@ mod certs;
 mod check;
 mod checkpoint;
 mod data;
+mod decode_worker;
 mod drill;
 mod forecast;
 mod generate;
@@ -119,6 +120,9 @@ enum Command {
     /// Compare our numbers with a fixture of reference numbers
     #[command(hide = true)]
     Parity(parity::ParityArgs),
+    /// Decode pictures that come over the standard input, and do nothing else
+    #[command(hide = true)]
+    DecodeWorker(decode_worker::DecodeWorkerArgs),
 }
 
 impl Cli {
@@ -139,6 +143,7 @@ impl Cli {
             Command::Launch(args) => launch::launch(args),
             Command::Certs(args) => certs::certs(args),
             Command::Parity(args) => parity::parity(args),
+            Command::DecodeWorker(args) => Ok(decode_worker::decode_worker(args)),
         }
     }
 
@@ -157,6 +162,7 @@ impl Cli {
                 | Command::Trace(_)
                 | Command::Launch(_)
                 | Command::Certs(_)
+                | Command::DecodeWorker(_)
         )
     }
 }

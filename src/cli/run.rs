@@ -1,11 +1,12 @@
 //! `loongforge run`: a whole run on this machine, or one role of it.
 
+use super::decode_worker::decoder;
 use super::part::{Beside, Part, PartArgs};
 use super::scale::{ADDRESS, SOCKET};
 use super::{UsageError, exit};
 use crate::compose::{Composition, Resume, precision_name};
 use crate::evaluate;
-use crate::folder::ModelFolder;
+use crate::folder::{FolderError, ModelFolder};
 use crate::report::Report;
 use crate::roles;
 use crate::snapshots::Snapshots;
@@ -76,7 +77,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     };
     let console = Console::stderr();
     init_logging(loaded.config.log.level, &console)?;
-    let composition = match Composition::new(loaded.config.clone()) {
+    let composition = match compose(&loaded.config) {
         Ok(composition) => composition,
         Err(error) => return Err(UsageError::of(&error).into()),
     };
@@ -105,6 +106,11 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     supervise(&args, part.as_ref(), &loaded, &console, composition, meeting)
 }
 
+fn compose(config: &RunConfig) -> Result<Composition, FolderError> {
+    let decoder = decoder(config.security.sandbox, |warning| tracing::warn!("{warning}"));
+    Ok(Composition::new(config.clone())?.decoder(decoder))
+}
+
 /// Runs, and begins again at the last checkpoint where a child that the run cannot go on without has died.
 fn supervise(
     args: &RunArgs,
@@ -131,7 +137,7 @@ fn supervise(
         }
         console.line(&format!("{error}; beginning again at the last checkpoint"));
         resume = Some("auto".to_owned());
-        composition = Composition::new(loaded.config.clone())?;
+        composition = compose(&loaded.config)?;
     }
     unreachable!("the loop ends with an error")
 }

@@ -143,3 +143,18 @@ fn generate_names_a_picture_that_is_missing() {
     fixture.fails(&ask("torn.png"), 1, &["image torn.png: empty file"]);
     fixture.succeeds(&[&ask("data/images/train/000/000000.png")[..], &["--max-new-tokens", "2"]].concat());
 }
+
+#[test]
+fn a_run_is_the_same_without_the_sandbox() {
+    let run = |mode: &str| {
+        let fixture = Fixture::new();
+        damage(&fixture);
+        let mode = format!("security.sandbox={mode}");
+        fixture.succeeds(&["run", "run.yaml", &mode, "data.on_bad_sample.max_fraction=0.5", "train.steps=3"]);
+        let losses = json_lines(&fixture.read("run/metrics.jsonl")).iter().map(|step| step["loss"].clone()).collect();
+        (losses, fixture.read("run/bad.jsonl"))
+    };
+    let (losses, bad): (Vec<Value>, String) = run("auto");
+    assert_eq!((losses.len(), bad.lines().count()), (3, 10));
+    assert_eq!((losses, bad), run("off"));
+}

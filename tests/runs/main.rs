@@ -13,4 +13,5 @@ mod nonfinite;
 mod parity;
 mod processes;
 mod resume;
+mod sandbox;
 mod saves;

@@ -1,13 +1,16 @@
 //! The files that a command is about, and the model that is to read them.
 
 use super::{UsageError, environment};
+use crate::cli::decode_worker::decoder;
 use crate::folder::ModelFolder;
 use crate::hub::resolve_model;
 use clap::Args;
-use loongforge_core::config::{self, Phase, Template, TrainFile};
+use loongforge_core::config::{self, Phase, SandboxMode, Template, TrainFile};
 use loongforge_core::data::tools::{self, Inputs};
-use loongforge_core::data::{Processor, ProcessorOptions};
+use loongforge_core::data::{Decoder, Processor, ProcessorOptions};
+use loongforge_core::observe::Console;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 #[derive(Args)]
 pub struct InputArgs {
@@ -20,6 +23,9 @@ pub struct InputArgs {
     /// Threads; as many as cores unless given
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
+    /// Decode pictures and videos in this process, not in ones that may do nothing else
+    #[arg(long)]
+    no_sandbox: bool,
 }
 
 #[derive(Args)]
@@ -50,7 +56,13 @@ impl InputArgs {
                 files.push(tools::file(path, self.format.as_deref())?);
             }
         }
-        Ok(Inputs::open(files)?)
+        Ok(Inputs::open(files)?.with_decoder(self.decoder()))
+    }
+
+    fn decoder(&self) -> Arc<dyn Decoder> {
+        let console = Console::stderr();
+        let mode = if self.no_sandbox { SandboxMode::Off } else { SandboxMode::Auto };
+        decoder(mode, move |warning| console.line(&format!("warning: {warning}")))
     }
 
     pub fn jobs(&self) -> usize {
@@ -63,8 +75,8 @@ pub fn jobs(jobs: Option<usize>) -> usize {
 }
 
 impl ModelArgs {
-    /// `None` where no model was named.
-    pub fn open(&self) -> anyhow::Result<Option<Processor>> {
+    /// `None` where no model was named. Pictures are decoded as `input` says.
+    pub fn open(&self, input: &InputArgs) -> anyhow::Result<Option<Processor>> {
         let Some(model) = &self.model else { return Ok(None) };
         let folder = resolve_model(model).map_err(|error| UsageError::of(&error))?;
         let json = ModelFolder::open_plain(&folder).map_err(|error| UsageError::of(&error))?.json;
@@ -81,6 +93,6 @@ impl ModelArgs {
             max_tokens: self.max_tokens.unwrap_or(usize::MAX),
             ..ProcessorOptions::default()
         };
-        Ok(Some(Processor::open(&folder, &json, &options)?))
+        Ok(Some(Processor::open(&folder, &json, &options)?.with_decoder(input.decoder())))
     }
 }

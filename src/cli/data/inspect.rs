@@ -38,7 +38,7 @@ pub struct InspectArgs {
 }
 
 pub fn inspect(args: InspectArgs) -> anyhow::Result<ExitCode> {
-    let (inputs, processor) = (args.input.open()?, args.model.open()?);
+    let (inputs, processor) = (args.input.open()?, args.model.open(&args.input)?);
     let files = tools::describe(&inputs);
     let until = args.from.saturating_add(args.samples).min(inputs.len());
     let samples = (args.from..until).map(|index| tools::show(&inputs, index, processor.as_ref()));

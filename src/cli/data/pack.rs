@@ -4,6 +4,7 @@ use super::convert::listed;
 use super::input::jobs;
 use super::share::ShareArgs;
 use super::{UsageError, environment, fraction, verdict};
+use crate::cli::decode_worker::decoder;
 use crate::folder::ModelFolder;
 use clap::Args;
 use loongforge_core::config::{self, Size};
@@ -67,7 +68,10 @@ pub fn pack(args: PackArgs) -> anyhow::Result<ExitCode> {
     let pack = &config.data.pack;
     let folder = ModelFolder::open(&config.model).map_err(|error| UsageError::of(&error))?;
     let options = ProcessorOptions::new(&config.data, config.train.phase);
-    let processor = Processor::open(&folder.path, &folder.json, &options)?;
+    let console = Console::stderr();
+    let warnings = console.clone();
+    let decoder = decoder(config.security.sandbox, move |warning| warnings.line(&format!("warning: {warning}")));
+    let processor = Processor::open(&folder.path, &folder.json, &options)?.with_decoder(decoder);
     let dataset = Dataset::open(&config.data, processor, config.run.seed)?;
     let spec = json!({
         "data": loaded.composed["data"],
@@ -88,7 +92,6 @@ pub fn pack(args: PackArgs) -> anyhow::Result<ExitCode> {
         max_packs: args.packs,
         max_bytes: args.bytes.bytes(),
     };
-    let console = Console::stderr();
     let mut bar: Option<Bar> = None;
     let packed = job.run(&dataset, &args.out, share, jobs(args.jobs), |progress| match progress {
         PackProgress::Measures(total) => bar = Some(Bar::start(&console, "measured", total)),

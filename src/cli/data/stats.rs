@@ -33,7 +33,7 @@ pub struct StatsArgs {
 }
 
 pub fn stats(args: StatsArgs) -> anyhow::Result<ExitCode> {
-    let (inputs, processor) = (args.input.open()?, args.model.open()?);
+    let (inputs, processor) = (args.input.open()?, args.model.open(&args.input)?);
     let console = Console::stderr();
     let bar = Bar::start(&console, "samples", inputs.len());
     let stats = tools::stats(&inputs, processor.as_ref(), args.input.jobs(), |_, _| bar.tick());

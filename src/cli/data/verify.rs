@@ -33,7 +33,7 @@ pub struct VerifyArgs {
 }
 
 pub fn verify(args: VerifyArgs) -> anyhow::Result<ExitCode> {
-    let (inputs, processor) = (args.input.open()?, args.model.open()?);
+    let (inputs, processor) = (args.input.open()?, args.model.open(&args.input)?);
     let console = Console::stderr();
     let bar = Bar::start(&console, "samples", inputs.len());
     let mut all = Vec::new();

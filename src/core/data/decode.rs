@@ -8,6 +8,7 @@ use image::codecs::gif::GifDecoder;
 use image::{AnimationDecoder, DynamicImage, ImageDecoder, ImageFormat, ImageReader, RgbImage};
 
 use super::cpu::{CpuClock, MAX_DECODE_SECONDS};
+use super::decoder::{Decoder, InProcess};
 use super::error::DataError;
 use super::limits::{Limits, MAX_PICTURE_BYTES};
 use super::locator::Locator;
@@ -34,8 +35,18 @@ pub fn open_rgb(path: &Path, limits: &Limits) -> Result<RgbImage, DataError> {
 
 /// [`open_rgb`] of a file relative to `base`, or of bytes.
 pub fn read_rgb(locator: &Locator, base: &Path, limits: &Limits) -> Result<RgbImage, DataError> {
+    read_rgb_with(&InProcess, locator, base, limits)
+}
+
+/// [`read_rgb`], decoded by `decoder`.
+pub fn read_rgb_with(
+    decoder: &dyn Decoder,
+    locator: &Locator,
+    base: &Path,
+    limits: &Limits,
+) -> Result<RgbImage, DataError> {
     let bytes = locator.read(base)?;
-    decode_rgb(&bytes, limits).map_err(|reason| DataError::image(Path::new(&locator.display(base)), reason))
+    decoder.picture(&bytes, limits).map_err(|reason| DataError::image(Path::new(&locator.display(base)), reason))
 }
 
 /// The frames of an animated GIF and how many there are a second.

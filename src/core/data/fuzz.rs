@@ -31,7 +31,7 @@ pub fn animation(bytes: &[u8]) {
 
 pub fn video(bytes: &[u8]) {
     let sampling = Sampling { fps: 2.0, num_frames: None, min_frames: 4, max_frames: 8, spread: Spread::Ends };
-    let _ = mp4::frames(bytes, None, &LIMITS, &sampling);
+    let _ = mp4::frames(bytes, None, &LIMITS, &sampling, &mut |_| Ok(()));
 }
 
 pub fn messages(bytes: &[u8]) {

@@ -1,5 +1,7 @@
 //! How large a picture or a frame may be: what a file's header claims is held against this before anything is allocated.
 
+use serde::{Deserialize, Serialize};
+
 use crate::config::ImageLimits;
 
 /// As Hugging Face's `smart_resize`.
@@ -9,7 +11,7 @@ pub const MAX_PICTURE_BYTES: u64 = 512 << 20;
 /// Memory that the frames taken of a video may take: 768 frames of 1280×960.
 pub const MAX_VIDEO_BYTES: u64 = 3 << 30;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Of the longer side.
     pub max_side: usize,

@@ -7,6 +7,7 @@ mod memory;
 mod model;
 mod pools;
 mod run;
+mod security;
 mod train;
 
 pub use data::{
@@ -20,4 +21,5 @@ pub use pools::{
     Scheduler,
 };
 pub use run::{Checkpoint, Eval, Level, Log, Run, RunConfig, Watch};
+pub use security::{SandboxMode, Security};
 pub use train::{NonFinite, Optimizer, OptimizerType, Phase, Precision, Schedule, Train};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Data, Edges, Memory, Model, Placement, PoolName, Pools, Scheduler, Train};
+use super::{Data, Edges, Memory, Model, Placement, PoolName, Pools, Scheduler, Security, Train};
 use crate::config::{Address, Device, Threads};
 
 /// Everything a run needs, checked. It travels between processes as JSON.
@@ -44,6 +44,9 @@ pub struct RunConfig {
     /// Metrics and logs.
     #[serde(default)]
     pub log: Log,
+    /// What is done about data that nobody vouches for.
+    #[serde(default)]
+    pub security: Security,
     /// The page that shows a run while it goes on.
     #[serde(default)]
     pub watch: Watch,

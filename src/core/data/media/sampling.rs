@@ -1,11 +1,13 @@
 //! Which frames of a video are taken. Equal to `sample_frames` of the families' video processors in transformers.
 
+use serde::{Deserialize, Serialize};
+
 use super::settings::Settings;
 use crate::config::VideoLimits;
 use crate::data::error::DataError;
 
 /// How many frames are taken, and where.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sampling {
     /// Frames a second; for frames whose rate is not known it is taken to be this one.
     pub fps: f64,
@@ -17,7 +19,7 @@ pub struct Sampling {
 }
 
 /// Where the frames lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Spread {
     /// The first frame of each of as many equal parts, a whole number of which fills a patch (Qwen2-VL).
     Parts { multiple: usize },
@@ -38,6 +40,12 @@ pub struct Defaults {
 }
 
 impl Sampling {
+    /// So many frames from the first to the last, or all where there are fewer.
+    pub fn evenly(num_frames: usize) -> Self {
+        let (fps, spread) = (1.0, Spread::Ends);
+        Self { fps, num_frames: Some(num_frames), min_frames: 1, max_frames: num_frames, spread }
+    }
+
     /// From a processor's file and the run's own limits, which come first.
     pub fn new(
         settings: &Settings,

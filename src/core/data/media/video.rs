@@ -5,9 +5,9 @@ use std::path::Path;
 
 use image::RgbImage;
 
-use super::mp4;
 use super::sampling::Sampling;
-use crate::data::decode::{decode_animation, read_rgb};
+use crate::data::decode::read_rgb_with;
+use crate::data::decoder::{Decoder, is_clip_file};
 use crate::data::error::DataError;
 use crate::data::limits::{Limits, MAX_VIDEO_BYTES};
 use crate::data::locator::Locator;
@@ -51,7 +51,13 @@ pub fn is_clip(locator: &Locator) -> bool {
 ///
 /// # Errors
 /// Named by its path: nothing there, a video file that has to be decoded, no frames, frames of several sizes.
-pub fn load(source: &VideoSource, base: &Path, limits: &Limits, sampling: &Sampling) -> Result<Video, DataError> {
+pub fn load(
+    source: &VideoSource,
+    base: &Path,
+    decoder: &dyn Decoder,
+    limits: &Limits,
+    sampling: &Sampling,
+) -> Result<Video, DataError> {
     if let [one] = source.locators.as_slice() {
         let fail = |reason: &str| DataError::image(Path::new(&one.display(base)), reason);
         let extension = one.extension();
@@ -59,27 +65,20 @@ pub fn load(source: &VideoSource, base: &Path, limits: &Limits, sampling: &Sampl
             && base.join(name).is_dir()
         {
             let folder = base.join(name);
-            return pictures(&folder, &in_folder(&folder)?, source.fps, limits, sampling);
+            return pictures(&folder, &in_folder(&folder)?, source.fps, decoder, limits, sampling);
         }
         if !PICTURES.contains(&extension.as_str()) {
             // By its contents, whatever its name says.
             let bytes = one.read(base)?;
-            if bytes.starts_with(b"GIF8") {
-                let (frames, own_fps) = decode_animation(&bytes, limits).map_err(|reason| fail(&reason))?;
-                let fps = source.fps.unwrap_or(own_fps);
-                let taken = sampling.indices(frames.len(), Some(fps));
-                let frames_taken = taken.iter().map(|&index| frames[index].clone()).collect();
-                return Ok(Video::new(frames_taken, &taken, frames.len(), fps));
-            }
-            if mp4::is_mp4(&bytes) {
-                return mp4::frames(&bytes, source.fps, limits, sampling).map_err(|reason| fail(&reason));
+            if is_clip_file(&bytes) {
+                return decoder.clip(&bytes, source.fps, limits, sampling).map_err(|reason| fail(&reason));
             }
             if VIDEOS.contains(&extension.as_str()) {
                 return Err(fail(OTHER_VIDEO));
             }
         }
     }
-    pictures(base, &source.locators, source.fps, limits, sampling)
+    pictures(base, &source.locators, source.fps, decoder, limits, sampling)
 }
 
 /// An empty list is blamed on `base`.
@@ -87,6 +86,7 @@ fn pictures(
     base: &Path,
     paths: &[Locator],
     fps: Option<f64>,
+    decoder: &dyn Decoder,
     limits: &Limits,
     sampling: &Sampling,
 ) -> Result<Video, DataError> {
@@ -96,7 +96,7 @@ fn pictures(
     let taken = sampling.indices(paths.len(), fps);
     let mut frames: Vec<RgbImage> = Vec::with_capacity(taken.len());
     for &index in &taken {
-        let frame = read_rgb(&paths[index], base, limits)?;
+        let frame = read_rgb_with(decoder, &paths[index], base, limits)?;
         if let Some(first) = frames.first()
             && first.dimensions() != frame.dimensions()
         {
@@ -179,6 +179,7 @@ mod tests {
     use image::{Delay, Frame, Rgb, RgbaImage};
 
     use super::*;
+    use crate::data::decoder::InProcess;
     use crate::data::media::Spread;
 
     const LIMITS: Limits = Limits { max_side: 100, max_pixels: 1 << 20 };
@@ -205,7 +206,7 @@ mod tests {
             RgbImage::from_pixel(8, 6, Rgb([index * 20; 3])).save(frames.join(format!("f{index}.png"))).unwrap();
         }
         std::fs::write(frames.join("notes.txt"), "x").unwrap();
-        let load = |source: &VideoSource, max| load(source, folder.path(), &LIMITS, &sampling(max));
+        let load = |source: &VideoSource, max| load(source, folder.path(), &InProcess, &LIMITS, &sampling(max));
         let all = load(&source(&["clip"], None), 99).unwrap();
         assert_eq!(shades(&all), (0..12).collect::<Vec<_>>());
         assert_eq!((all.times[3], all.fps), (1.5, 2.0));
@@ -244,7 +245,8 @@ mod tests {
             (&["a.png", "b.png"], "8×7 pixels, but the video's first frame is 8×6"),
             (&["c.gif"], "c.gif"),
         ] {
-            let error = load(&source(paths, None), folder.path(), &LIMITS, &sampling(9)).unwrap_err().to_string();
+            let error =
+                load(&source(paths, None), folder.path(), &InProcess, &LIMITS, &sampling(9)).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
         }
     }

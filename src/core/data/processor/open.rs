@@ -1,11 +1,13 @@
 //! A processor from the files of a model folder.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::Value as Json;
 
 use super::ProcessorOptions;
 use crate::config::Phase;
+use crate::data::decoder::{Decoder, InProcess};
 use crate::data::error::DataError;
 use crate::data::limits::Limits;
 use crate::data::media::{self, MediaProcessor};
@@ -27,6 +29,7 @@ pub struct Processor {
     pub(super) placeholder: String,
     pub(super) positions: PositionKind,
     pub(super) phase: Phase,
+    pub(super) decoder: Arc<dyn Decoder>,
     pub(super) limits: Limits,
     pub(super) max_tokens: usize,
     pub(super) max_images: usize,
@@ -61,6 +64,7 @@ impl Processor {
             media,
             writes: [true; 2],
             phase: options.phase,
+            decoder: Arc::new(InProcess),
             limits: Limits::from(&options.image),
             max_tokens: options.max_tokens,
             max_images: options.max_images,
@@ -68,6 +72,11 @@ impl Processor {
         };
         processor.writes = [Part::Image, Part::Video].map(|part| processor.template_writes(part));
         Ok(processor)
+    }
+
+    /// Lets `decoder` decode pictures and videos; else this process does.
+    pub fn with_decoder(self, decoder: Arc<dyn Decoder>) -> Self {
+        Self { decoder, ..self }
     }
 
     pub fn tokenizer(&self) -> &Tokenizer {

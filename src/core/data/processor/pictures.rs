@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Processor;
-use crate::data::decode::{header_size, read_rgb};
+use crate::data::decode::{header_size, read_rgb_with};
 use crate::data::error::DataError;
 use crate::data::expand::{Expanded, Place, check, find};
 use crate::data::media::{self, Expansion, Kind};
@@ -69,10 +69,10 @@ impl Processor {
             };
             let (named, expansion) = match source {
                 MediaSource::Image(locator) | MediaSource::Audio(locator) => {
-                    (locator.display(base), media.image(&read_rgb(locator, base, &self.limits)?))
+                    (locator.display(base), media.image(&read_rgb_with(&*self.decoder, locator, base, &self.limits)?))
                 }
                 MediaSource::Video(video) => {
-                    let frames = media::load(video, base, &self.limits, media.sampling())?;
+                    let frames = media::load(video, base, &*self.decoder, &self.limits, media.sampling())?;
                     (base.join(source.name()).display().to_string(), media.video(&frames))
                 }
             };

@@ -60,7 +60,8 @@ pub fn convert(
     job.begin(out)?;
     let work = |index| {
         let (content, base) = inputs.read(index)?;
-        record::members(&content, base, how.look).map_err(|error| inputs.bad(index, error.to_string()))
+        record::members(&content, base, how.look, inputs.decoder())
+            .map_err(|error| inputs.bad(index, error.to_string()))
     };
     let done = job.write(out, share, jobs, work, progress)?;
     if share == Share::WHOLE {

@@ -1,10 +1,12 @@
 //! The samples of several files one after another, each sample under one number. No shuffling and no weights.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
 
 use crate::config::{Phase, TrainFile};
+use crate::data::decoder::{Decoder, InProcess};
 use crate::data::error::{BadSample, DataError};
 use crate::data::source::{Content, Source};
 
@@ -14,6 +16,7 @@ pub struct Inputs {
     files: Vec<TrainFile>,
     /// Samples before each file, and all of them.
     before: Vec<u64>,
+    decoder: Arc<dyn Decoder>,
 }
 
 impl Inputs {
@@ -31,7 +34,16 @@ impl Inputs {
         for source in &sources {
             before.push(before[before.len() - 1] + source.len() as u64);
         }
-        Ok(Self { sources, files, before })
+        Ok(Self { sources, files, before, decoder: Arc::new(InProcess) })
+    }
+
+    /// Lets `decoder` decode pictures and videos; else this process does.
+    pub fn with_decoder(self, decoder: Arc<dyn Decoder>) -> Self {
+        Self { decoder, ..self }
+    }
+
+    pub(super) fn decoder(&self) -> &dyn Decoder {
+        &*self.decoder
     }
 
     /// Samples in all files.

@@ -12,10 +12,11 @@ use serde_json::Value as Json;
 use super::input::Inputs;
 use super::record::LIMITS;
 use crate::config::TrainFile;
-use crate::data::decode::{decode_animation, read_rgb};
+use crate::data::decode::read_rgb_with;
+use crate::data::decoder::Decoder;
 use crate::data::error::{BadSample, DataError};
 use crate::data::locator::Locator;
-use crate::data::media::{Kind, in_folder};
+use crate::data::media::{Kind, Sampling, in_folder};
 use crate::data::processor::Processor;
 use crate::data::sample::Sample;
 use crate::data::source::Content;
@@ -167,7 +168,7 @@ pub fn show(inputs: &Inputs, index: u64, processor: Option<&Processor>) -> Resul
             };
             let turns = conversation.turns.iter();
             shown.turns = turns.map(|turn| (turn.role.clone(), turn.parts.iter().map(text).collect())).collect();
-            let media = conversation.media.iter().map(|source| show_media(source, base));
+            let media = conversation.media.iter().map(|source| show_media(source, base, inputs.decoder()));
             shown.media = media.collect::<Result<_, _>>().map_err(wrong)?;
         }
         Content::Text(piece) => shown.turns = vec![("text".to_owned(), piece.text.clone())],
@@ -185,9 +186,9 @@ pub fn show(inputs: &Inputs, index: u64, processor: Option<&Processor>) -> Resul
     Ok(shown)
 }
 
-fn show_media(source: &MediaSource, base: &Path) -> Result<ShownMedia, DataError> {
+fn show_media(source: &MediaSource, base: &Path, decoder: &dyn Decoder) -> Result<ShownMedia, DataError> {
     let pictures = match source {
-        MediaSource::Image(locator) => vec![read_rgb(locator, base, LIMITS)?],
+        MediaSource::Image(locator) => vec![read_rgb_with(decoder, locator, base, LIMITS)?],
         MediaSource::Audio(_) => Vec::new(),
         MediaSource::Video(video) => match video.locators.as_slice() {
             [Locator::File(name)] if base.join(name).is_dir() => {
@@ -196,19 +197,18 @@ fn show_media(source: &MediaSource, base: &Path) -> Result<ShownMedia, DataError
                 frames
                     .iter()
                     .take(MAX_FRAMES)
-                    .map(|frame| read_rgb(frame, &folder, LIMITS))
+                    .map(|frame| read_rgb_with(decoder, frame, &folder, LIMITS))
                     .collect::<Result<_, _>>()?
             }
             [one] if one.extension() == "gif" => {
                 let wrong = |reason: String| DataError::image(Path::new(&one.display(base)), reason);
-                let (mut frames, _) = decode_animation(&one.read(base)?, LIMITS).map_err(wrong)?;
-                frames.truncate(MAX_FRAMES);
-                frames
+                let sampling = Sampling::evenly(MAX_FRAMES);
+                decoder.clip(&one.read(base)?, None, LIMITS, &sampling).map_err(wrong)?.frames
             }
             [_] => Vec::new(),
             frames => {
                 let frames = frames.iter().take(MAX_FRAMES);
-                frames.map(|frame| read_rgb(frame, base, LIMITS)).collect::<Result<_, _>>()?
+                frames.map(|frame| read_rgb_with(decoder, frame, base, LIMITS)).collect::<Result<_, _>>()?
             }
         },
     };

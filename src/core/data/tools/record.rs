@@ -14,11 +14,12 @@ use std::path::Path;
 use serde_json::{Map, Value as Json, json};
 
 use super::shard::{Member, member_name};
-use crate::data::decode::{decode_animation, decode_rgb, header_size};
+use crate::data::decode::header_size;
+use crate::data::decoder::Decoder;
 use crate::data::error::DataError;
 use crate::data::limits::Limits;
 use crate::data::locator::Locator;
-use crate::data::media::{in_folder, is_clip};
+use crate::data::media::{Sampling, in_folder, is_clip};
 use crate::data::source::Content;
 use crate::data::source::{Conversation, IMAGE_PLACEHOLDER, MediaSource, Part, Turn, VIDEO_PLACEHOLDER};
 
@@ -38,9 +39,11 @@ pub const LIMITS: &Limits = &Limits { max_side: 16384, max_pixels: 1 << 26 };
 ///
 /// # Errors
 /// A file is missing or is no picture.
-pub fn members(content: &Content, base: &Path, look: Look) -> Result<Vec<Member>, DataError> {
+pub fn members(content: &Content, base: &Path, look: Look, decoder: &dyn Decoder) -> Result<Vec<Member>, DataError> {
     match content {
-        Content::Messages(conversation) => of_conversation(conversation, base, look),
+        Content::Messages(conversation) => {
+            of_conversation(conversation, Files { base, look, decoder, members: Vec::new() })
+        }
         Content::Text(piece) => Ok(vec![json_member(&json!({ "text": piece.text, "media": "text" }))]),
         #[allow(unreachable_patterns)]
         _ => Err(DataError::Line("is packed: there is nothing to convert".to_owned())),
@@ -51,12 +54,11 @@ fn json_member(value: &Json) -> Member {
     ("json".to_owned(), value.to_string().into_bytes().into())
 }
 
-fn of_conversation(conversation: &Conversation, base: &Path, look: Look) -> Result<Vec<Member>, DataError> {
-    let mut files = Files { base, look, members: Vec::new() };
+fn of_conversation(conversation: &Conversation, mut files: Files<'_>) -> Result<Vec<Member>, DataError> {
     let (mut names, mut by_kind) = (Vec::new(), [const { Vec::<Json>::new() }; 3]);
     for (index, source) in conversation.media.iter().enumerate() {
         let (kind, named) = match source {
-            MediaSource::Image(locator) => (0, files.add(index, None, locator, base)?),
+            MediaSource::Image(locator) => (0, files.add(index, None, locator, files.base)?),
             MediaSource::Video(video) => (1, files.video(index, &video.locators, video.fps)?),
             MediaSource::Audio(locator) => (2, files.other(index, locator)?),
         };
@@ -122,6 +124,7 @@ fn message(turn: &Turn, has_videos: bool) -> Json {
 struct Files<'a> {
     base: &'a Path,
     look: Look,
+    decoder: &'a dyn Decoder,
     members: Vec<Member>,
 }
 
@@ -131,7 +134,7 @@ impl Files<'_> {
         let wrong = |reason: String| DataError::image(Path::new(&locator.display(base)), reason);
         let bytes = locator.read(base)?.into_owned();
         match self.look {
-            Look::Whole => drop(decode_rgb(&bytes, LIMITS).map_err(wrong)?),
+            Look::Whole => drop(self.decoder.picture(&bytes, LIMITS).map_err(wrong)?),
             Look::Header => {
                 // Of the bytes that are written, not of a file that may change.
                 let bytes = Locator::bytes(locator.display(base), bytes.clone());
@@ -165,7 +168,7 @@ impl Files<'_> {
             [one] if is_clip(one) => {
                 if self.look == Look::Whole && one.extension() == "gif" {
                     let wrong = |reason: String| DataError::image(Path::new(&one.display(self.base)), reason);
-                    decode_animation(&one.read(self.base)?, LIMITS).map_err(wrong)?;
+                    self.decoder.clip(&one.read(self.base)?, None, LIMITS, &Sampling::evenly(1)).map_err(wrong)?;
                 }
                 self.other(index, one)?
             }
@@ -189,6 +192,7 @@ impl Files<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::decoder::InProcess;
     use crate::data::source::Conversation;
 
     fn picture() -> Vec<u8> {
@@ -226,7 +230,7 @@ mod tests {
         let line = r#"{"messages":[{"role":"user","content":"x<image><video>y"},{"role":"assistant","content":"z"}],
             "images":["a.png"],"videos":[{"video":"clip","fps":2.5}]}"#;
         let content = Content::Messages(Conversation::parse(line).unwrap());
-        let members = members(&content, folder.path(), Look::Whole).unwrap();
+        let members = members(&content, folder.path(), Look::Whole, &InProcess).unwrap();
         let names: Vec<&str> = members.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["json", "0_a.png", "1_00000_2.png", "1_00001_10.png"]);
         let record: Json = serde_json::from_slice(&members[0].1).unwrap();
@@ -250,7 +254,8 @@ mod tests {
         for source in &mut conversation.media {
             *source = MediaSource::Image(Locator::bytes(source.name(), picture()));
         }
-        let members = members(&Content::Messages(conversation.clone()), Path::new(""), Look::Header).unwrap();
+        let members =
+            members(&Content::Messages(conversation.clone()), Path::new(""), Look::Header, &InProcess).unwrap();
         let back = read_back(&members);
         assert_eq!(back.turns, conversation.turns);
         assert_eq!(back.media.len(), 2);
@@ -265,7 +270,7 @@ mod tests {
             let media = vec![MediaSource::Image(name.into())];
             let turns = vec![Turn::new("user", vec![Part::Image])];
             let content = Content::Messages(Conversation { turns, media });
-            members(&content, folder.path(), look).map_err(|error| error.to_string())
+            members(&content, folder.path(), look, &InProcess).map_err(|error| error.to_string())
         };
         assert!(reason("torn.png", Look::Header).is_ok());
         assert!(reason("torn.png", Look::Whole).unwrap_err().contains("torn.png"));

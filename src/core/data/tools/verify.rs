@@ -5,7 +5,8 @@ use std::path::Path;
 use super::input::Inputs;
 use super::ordered::for_each_ordered;
 use super::record::LIMITS;
-use crate::data::decode::read_rgb;
+use crate::data::decode::read_rgb_with;
+use crate::data::decoder::Decoder;
 use crate::data::error::{BadSample, DataError};
 use crate::data::locator::Locator;
 use crate::data::media::{self, Sampling, Spread, VideoSource, in_folder, is_clip};
@@ -29,19 +30,19 @@ pub fn verify<E>(
         let (content, base) = inputs.read(index)?;
         let checked = match processor {
             Some(processor) => processor.sample_of(SampleId(index), &content, base).map(drop),
-            None => check(&content, base),
+            None => check(&content, base, inputs.decoder()),
         };
         checked.map_err(|error| inputs.bad(index, error.to_string()))
     };
     for_each_ordered(jobs, 0..inputs.len(), work, |index, result: Result<(), BadSample>| take(index, result.err()))
 }
 
-fn check(content: &Content, base: &Path) -> Result<(), DataError> {
+fn check(content: &Content, base: &Path, decoder: &dyn Decoder) -> Result<(), DataError> {
     let Content::Messages(conversation) = content else { return Ok(()) };
     for source in &conversation.media {
         match source {
-            MediaSource::Image(locator) => drop(read_rgb(locator, base, LIMITS)?),
-            MediaSource::Video(video) => check_video(video, base)?,
+            MediaSource::Image(locator) => drop(read_rgb_with(decoder, locator, base, LIMITS)?),
+            MediaSource::Video(video) => check_video(video, base, decoder)?,
             MediaSource::Audio(locator) => drop(locator.read(base)?),
         }
     }
@@ -49,7 +50,7 @@ fn check(content: &Content, base: &Path) -> Result<(), DataError> {
 }
 
 /// One frame after the other: all of them together need not fit the memory.
-fn check_video(video: &VideoSource, base: &Path) -> Result<(), DataError> {
+fn check_video(video: &VideoSource, base: &Path, decoder: &dyn Decoder) -> Result<(), DataError> {
     match video.locators.as_slice() {
         [Locator::File(name)] if base.join(name).is_dir() => {
             let folder = base.join(name);
@@ -57,13 +58,13 @@ fn check_video(video: &VideoSource, base: &Path) -> Result<(), DataError> {
             if frames.is_empty() {
                 return Err(DataError::image(&folder, "a video without frames"));
             }
-            frames.iter().try_for_each(|frame| read_rgb(frame, &folder, LIMITS).map(drop))
+            frames.iter().try_for_each(|frame| read_rgb_with(decoder, frame, &folder, LIMITS).map(drop))
         }
         [one] if is_clip(one) => {
             let sampling =
                 Sampling { fps: 2.0, num_frames: None, min_frames: 1, max_frames: CLIP_FRAMES, spread: Spread::Ends };
-            media::load(video, base, LIMITS, &sampling).map(drop)
+            media::load(video, base, decoder, LIMITS, &sampling).map(drop)
         }
-        frames => frames.iter().try_for_each(|frame| read_rgb(frame, base, LIMITS).map(drop)),
+        frames => frames.iter().try_for_each(|frame| read_rgb_with(decoder, frame, base, LIMITS).map(drop)),
     }
 }

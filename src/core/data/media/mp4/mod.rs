@@ -18,14 +18,22 @@ pub use decode::frames;
 #[cfg(not(feature = "mp4"))]
 use self::track::Track;
 #[cfg(not(feature = "mp4"))]
-use super::{Sampling, Video};
+use super::Sampling;
+#[cfg(not(feature = "mp4"))]
+use crate::data::decoder::Taken;
 #[cfg(not(feature = "mp4"))]
 use crate::data::limits::Limits;
 
 /// # Errors
 /// Always: what the feature `mp4` decodes cannot be decoded.
 #[cfg(not(feature = "mp4"))]
-pub fn frames(bytes: &[u8], _: Option<f64>, limits: &Limits, _: &Sampling) -> Result<Video, String> {
+pub fn frames(
+    bytes: &[u8],
+    _: Option<f64>,
+    limits: &Limits,
+    _: &Sampling,
+    _: &mut dyn FnMut(image::RgbImage) -> Result<(), String>,
+) -> Result<Taken, String> {
     let track = Track::read(bytes, limits)?;
     Err(format!(
         "an MP4 file of {} frames: this program is built without the feature `mp4`; build it with `--features mp4`, or \

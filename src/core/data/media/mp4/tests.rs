@@ -4,8 +4,9 @@ use proptest::prelude::*;
 
 use super::track::Track;
 use super::*;
+use crate::data::decoder::{Decoder, InProcess};
 use crate::data::limits::Limits;
-use crate::data::media::{Sampling, Spread};
+use crate::data::media::{Sampling, Spread, Video};
 
 const CLIP: &[u8] = include_bytes!("../../goldens/clip.mp4");
 const LIMITS: Limits = Limits { max_side: 4096, max_pixels: 1 << 20 };
@@ -20,6 +21,10 @@ fn edited(old: &[u8], new: &[u8]) -> Vec<u8> {
     let mut bytes = CLIP.to_vec();
     bytes[at..at + new.len()].copy_from_slice(new);
     bytes
+}
+
+fn frames(bytes: &[u8], fps: Option<f64>, limits: &Limits, sampling: &Sampling) -> Result<Video, String> {
+    InProcess.clip(bytes, fps, limits, sampling)
 }
 
 fn reason(bytes: &[u8]) -> String {

@@ -1,0 +1,35 @@
+//! What a hostile file could make of a decoder, done on request: how tests see that it comes to nothing.
+
+use std::fs::File;
+use std::net::UdpSocket;
+use std::process::Command;
+
+/// What a file asks for that begins as no picture does: `drill: WORD`. The deed returns what came of it, if it returns.
+pub fn of(bytes: &[u8]) -> Option<fn() -> String> {
+    let word = std::str::from_utf8(bytes.strip_prefix(b"drill: ")?).ok()?;
+    Some(match word {
+        "abort" => || std::process::abort(),
+        "loop" => || {
+            loop {
+                std::hint::black_box(0);
+            }
+        },
+        "memory" => || {
+            let mut hoard = Vec::new();
+            loop {
+                hoard.push(std::hint::black_box(Vec::<u8>::with_capacity(64 << 20)));
+            }
+        },
+        "panic" => || panic!("on request"),
+        "read a file" => || told(File::open("/proc/self/maps")),
+        "write a file" => || told(File::create("/tmp/loongforge-drill")),
+        "socket" => || told(UdpSocket::bind("127.0.0.1:0")),
+        "program" => || told(Command::new("/bin/true").spawn()),
+        "thread" => || told(std::thread::Builder::new().spawn(|| ())),
+        _ => return None,
+    })
+}
+
+fn told<T>(done: std::io::Result<T>) -> String {
+    done.map_or_else(|error| error.to_string(), |_| "done".to_owned())
+}

@@ -1,0 +1,19 @@
+//! Pictures and videos of training data decoded in processes that may do nothing else: what a hostile file does to a
+//! decoder costs one process and one sample, never the run.
+//!
+//! ```text
+//! Sandbox (a Decoder) ── Worker ── socket ──▶ `loongforge decode-worker`: restricts itself, then decodes what it is sent
+//!                          └ watches its time on a core; a worker that dies is replaced
+//! ```
+//!
+//! Not for deciding which samples are bad (`loongforge_core::data`), nor for running anything but our own program.
+
+mod drill;
+mod pool;
+mod restrict;
+mod serve;
+mod wire;
+mod worker;
+
+pub use pool::Sandbox;
+pub use serve::serve;

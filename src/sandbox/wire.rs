@@ -1,0 +1,59 @@
+//! What a program and its decode workers say to each other. Lengths come from a process that may have been taken over by a
+//! hostile file: each is held against what was asked before anything is allocated.
+
+use loongforge_core::data::media::Sampling;
+use loongforge_core::data::{Limits, Taken};
+use loongforge_core::message::{decode, encode};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io::{self, Read, Write};
+
+/// Of the memory in which pixels come back: the largest frame. Only what is written of it takes memory.
+pub const MAX_FRAME_BYTES: usize = 512 << 20;
+/// Of one message, without the bytes that follow it.
+const MAX_MESSAGE: u32 = 4 << 20;
+
+/// A file to decode; its bytes follow.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Request {
+    pub what: What,
+    pub limits: Limits,
+    pub num_bytes: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum What {
+    Picture,
+    Clip { fps: Option<f64>, sampling: Sampling },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Reply {
+    /// The first word: what of the sandbox this system does not have.
+    Ready { missing: Vec<String> },
+    /// The next frame; its pixels are in the memory that both have. Of a clip, the next one is made when a byte has come
+    /// back.
+    Frame { width: u32, height: u32 },
+    /// There are no more frames.
+    Done(Result<Option<Taken>, String>),
+}
+
+pub fn send(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+    let bytes = encode(message).map_err(io::Error::other)?;
+    to.write_all(&(bytes.len() as u32).to_le_bytes())?;
+    to.write_all(&bytes)
+}
+
+/// # Errors
+/// The other end is gone, or says what is no message.
+pub fn receive<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
+    let mut len = [0; 4];
+    from.read_exact(&mut len)?;
+    let len = u32::from_le_bytes(len);
+    if len > MAX_MESSAGE {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a message of {len} bytes")));
+    }
+    let mut bytes = vec![0; len as usize];
+    from.read_exact(&mut bytes)?;
+    decode(&bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}

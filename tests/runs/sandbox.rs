@@ -1,0 +1,98 @@
+//! Pictures decoded in processes that may do nothing else.
+
+use image::{DynamicImage, ImageFormat, Rgb, RgbImage};
+use loongforge::core::data::media::Sampling;
+use loongforge::core::data::{Decoder, InProcess, Limits, Rng};
+use loongforge::sandbox::Sandbox;
+use std::io::Cursor;
+use std::sync::{Arc, Mutex};
+
+const LIMITS: Limits = Limits { max_side: 4096, max_pixels: 1 << 20 };
+
+/// A sandbox, and what it warns of.
+fn sandbox() -> (Sandbox, Arc<Mutex<Vec<String>>>) {
+    let warnings = Arc::new(Mutex::new(Vec::new()));
+    let heard = warnings.clone();
+    let warn = move |warning: &str| heard.lock().unwrap().push(warning.to_owned());
+    (Sandbox::new(env!("CARGO_BIN_EXE_loongforge"), warn), warnings)
+}
+
+fn encoded(format: ImageFormat) -> Vec<u8> {
+    let picture = RgbImage::from_fn(60, 40, |x, y| Rgb([(x * 4) as u8, (y * 6) as u8, (x * y) as u8]));
+    let mut bytes = Cursor::new(Vec::new());
+    DynamicImage::from(picture).write_to(&mut bytes, format).unwrap();
+    bytes.into_inner()
+}
+
+#[test]
+fn files_come_to_what_they_come_to_in_this_process() {
+    let (sandbox, warnings) = sandbox();
+    let formats = [ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::WebP, ImageFormat::Gif];
+    let mut files: Vec<Vec<u8>> = formats.into_iter().map(encoded).collect();
+    files.push(include_bytes!("../../src/core/data/goldens/clip.mp4").to_vec());
+    let mut random = Rng::new(&[7]);
+    let mut below = |end: usize| random.below(end as u64) as usize;
+    let (mut good, mut bad) = (0, 0);
+    for round in 0..60 {
+        for file in &files {
+            let mut bytes = file.clone();
+            for _ in 0..round % 4 {
+                let at = below(bytes.len());
+                bytes[at] = below(256) as u8;
+            }
+            if round % 5 == 4 {
+                bytes.truncate(below(file.len()));
+            }
+            let ours = InProcess.picture(&bytes, &LIMITS);
+            assert_eq!(sandbox.picture(&bytes, &LIMITS), ours);
+            *(if ours.is_ok() { &mut good } else { &mut bad }) += 1;
+            let clip = |decoder: &dyn Decoder| {
+                let video = decoder.clip(&bytes, None, &LIMITS, &Sampling::evenly(3));
+                video.map(|video| (video.frames, video.times, video.fps))
+            };
+            assert_eq!(clip(&sandbox), clip(&InProcess));
+        }
+    }
+    assert!(good > 50 && bad > 50, "{good} good, {bad} bad");
+    let warnings = warnings.lock().unwrap();
+    assert!(!warnings.iter().any(|warning| warning.contains("no decode worker")), "{warnings:?}");
+}
+
+#[test]
+fn what_a_file_does_to_its_decoder_costs_that_file() {
+    let (sandbox, warnings) = sandbox();
+    let sandbox = sandbox.with_drill(0.5);
+    let good = encoded(ImageFormat::Png);
+    let picture = InProcess.picture(&good, &LIMITS).unwrap();
+    let reason = |file: &str| {
+        let reason = sandbox.picture(file.as_bytes(), &LIMITS).unwrap_err();
+        assert_eq!(sandbox.picture(&good, &LIMITS).as_ref(), Ok(&picture), "after {file}");
+        reason
+    };
+    assert_eq!(reason("drill: abort"), "its decoder crashed (signal 6)");
+    assert_eq!(reason("drill: loop"), "takes more than 0.5 s to decode");
+    assert_eq!(reason("drill: memory"), "takes more than 1024 MiB of memory to decode");
+    assert_eq!(reason("drill: panic"), "the program failed on it, please report this: on request");
+    let warnings = warnings.lock().unwrap().join("\n");
+    if warnings.contains("seccomp") {
+        println!("skipped: what a worker may not do, as {warnings}");
+        return;
+    }
+    for deed in ["read a file", "write a file", "socket", "program", "thread"] {
+        let reason = reason(&format!("drill: {deed}"));
+        assert!(reason.contains("Operation not permitted"), "{deed}: {reason}");
+    }
+}
+
+#[test]
+fn without_workers_pictures_are_decoded_here() {
+    let warnings = Arc::new(Mutex::new(Vec::new()));
+    let heard = warnings.clone();
+    let sandbox = Sandbox::new("/bin/false", move |warning: &str| heard.lock().unwrap().push(warning.to_owned()));
+    let file = encoded(ImageFormat::Jpeg);
+    for _ in 0..2 {
+        assert_eq!(sandbox.picture(&file, &LIMITS), InProcess.picture(&file, &LIMITS));
+    }
+    let warnings = warnings.lock().unwrap();
+    assert!(warnings.len() == 1 && warnings[0].contains("no decode worker can be started"), "{warnings:?}");
+}
