@@ -101,6 +101,17 @@ fn colocated_ranks_of_a_replica_need_little_credit() {
     }
 }
 
+/// A first stage begins its second pack before its first is back: it needs no credit for both.
+#[test]
+fn stages_of_their_own_pool_need_little_credit() {
+    let fixture = Fixture::new(Pictures::All);
+    let common = ["train.micro_batch_size=1", "train.steps=3"];
+    let narrow = ["edges.features.credit=7KiB", "edges.pixels.credit=256KiB", "edges.tokens.credit=8KiB"];
+    let layout = "pools.foundation.pipeline_parallel=2";
+    let found = fixture.run(&[&common[..], &narrow, &[layout]].concat(), None);
+    assert_close(&[layout], &found, &fixture.run(&common, None));
+}
+
 /// A stage without anything to train, beside one that counts the norm with others.
 #[test]
 fn a_frozen_stage_takes_part_in_the_norm() {

@@ -110,6 +110,17 @@ impl Pipeline {
         tasks
     }
 
+    /// The tasks of one rank without a pipeline that computes two micro-batches at a time in turns.
+    pub fn pairs(&self, num_micro_batches: usize) -> Vec<Task> {
+        let firsts = (0..num_micro_batches).step_by(2);
+        let pair = |first: usize| {
+            let both = first..num_micro_batches.min(first + 2);
+            let tasks = |pass| both.clone().map(move |micro_batch| Task { pass, micro_batch, stage: 0 });
+            tasks(Pass::Forward).chain(tasks(Pass::Backward)).collect::<Vec<_>>()
+        };
+        firsts.flat_map(pair).collect()
+    }
+
     fn in_order(&self, rank: usize, chunks: &[usize]) -> (Vec<Task>, Vec<Task>) {
         let (mut forward, mut backward) = (Vec::new(), Vec::new());
         let task = |pass, micro_batch| Task { pass, micro_batch, stage: rank };
@@ -246,6 +257,14 @@ mod tests {
         };
         of(Pass::Forward, &[0, 1, 2, 3, 4]);
         of(Pass::Backward, &[1, 0, 4, 3, 2]);
+    }
+
+    #[test]
+    fn pairs_go_forward_and_then_backward() {
+        let tasks = Pipeline { ranks: 1, virtual_stages: 1 }.pairs(3);
+        let order: Vec<(Pass, usize)> = tasks.iter().map(|task| (task.pass, task.micro_batch)).collect();
+        use Pass::{Backward, Forward};
+        assert_eq!(order, [(Forward, 0), (Forward, 1), (Backward, 0), (Backward, 1), (Forward, 2), (Backward, 2)]);
     }
 
     #[test]

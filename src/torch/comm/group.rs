@@ -254,6 +254,8 @@ impl Started {
     }
 
     fn of(pending: Pending) -> Started {
+        #[cfg(test)]
+        super::witness::note(format!("start {}", pending.operation()));
         Started { pending: Some(pending), staged: None }
     }
 
@@ -264,6 +266,8 @@ impl Started {
     /// # Errors
     /// A rank is gone or did not come in time.
     pub fn wait(self) -> Result<(), NativeError> {
+        #[cfg(test)]
+        self.pending.iter().for_each(|pending| super::witness::note(format!("wait {}", pending.operation())));
         self.pending.map_or(Ok(()), Pending::wait)?;
         if let Some((host, mut target)) = self.staged {
             let _no_grad = tch::no_grad_guard();

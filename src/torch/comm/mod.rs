@@ -2,6 +2,8 @@
 
 mod group;
 mod mesh;
+#[cfg(test)]
+pub mod witness;
 
 pub use group::{ProcessGroup, Started};
 pub use mesh::Mesh;

@@ -150,6 +150,7 @@ fn splits(pool: &FoundationPool) -> Splits {
         chunk_tokens: pool.chunk_tokens,
         context: pool.context_attention,
         zero: pool.zero,
+        expert_overlap: pool.expert_overlap,
     }
 }
 

@@ -63,11 +63,11 @@ impl Rank {
                 let inputs = Vec::new();
                 let recorded =
                     Recorded { tape, inputs, inbound, outbound, loss, key_values, row_tokens, dropout: None };
-                let read = |run: &Execution| sum += loss.map_or(0.0, |loss| run.value(loss).double_value(&[]));
-                run.forward(&params, recorded, begin(&params), read).unwrap();
+                let read = |_, run: &Execution| sum += loss.map_or(0.0, |loss| run.value(loss).double_value(&[]));
+                run.forward(&params, vec![recorded], begin(&params), read).unwrap();
             } else {
                 let lane = self.pool.own_lane();
-                run.backward(&params, self.pool.lane(lane)).unwrap();
+                run.backward(&params, self.pool.lane(lane), None).unwrap();
             }
             seen(&run, task.pass);
         }

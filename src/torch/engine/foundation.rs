@@ -1,7 +1,8 @@
 //! The foundation's part of a step: its packs in order, each as soon as its tokens and features are there.
 //!
 //! A rank does the tasks of its schedule; without a pipeline these are a forward and a backward of every pack. What
-//! waits for tokens or features is the leader's first stage alone: other ranks wait for their neighbours.
+//! waits for tokens or features is the leader's first stage alone: other ranks wait for their neighbours. Where experts are
+//! spread over ranks two packs go in turns, and sums over replicas begin with the last backward.
 
 use super::activations::Activations;
 use super::buffer::TorchBuffer;
@@ -9,12 +10,13 @@ use super::pack_work::{Chunk, Features, PackWork, Return};
 use super::routing::StepRouting;
 use super::stages::{Filled, Stages};
 use crate::comm::Started;
-use crate::model::{ExpertSet, FoundationModel, FoundationTape, MicroBatch};
+use crate::model::{ExpertSet, FoundationModel, FoundationTape, MicroBatch, Routing};
 use crate::native::NativeError;
+use crate::nn::{GradBuffer, ParamId};
 use crate::parallel::pipeline::{PipelineRun, Recorded};
 use crate::tape::Slot;
 use crate::train::Pool;
-use loongforge_core::engine::{EngineError, Ports, Progress};
+use loongforge_core::engine::{EngineError, Ports, Progress, fault};
 use loongforge_core::message::{Activity, ActorId, Pack, Regroup, RoutingReport, StepId, StepPlan, UnitId, Version};
 use loongforge_core::schedule::{Pass, Task};
 use loongforge_core::transport::{Header, Parcel, ParcelKind};
@@ -52,6 +54,8 @@ struct Step {
     returned: BTreeMap<UnitId, Vec<Tensor>>,
     /// A task of it was done.
     begun: bool,
+    /// Whether its gradients were to be broken was asked.
+    asked: bool,
     /// The step was shared out anew: features are taken out of their edges at once, so that none waits behind another.
     anew: bool,
 }
@@ -70,7 +74,7 @@ impl FoundationPart {
             replica,
             stages,
             expert_sets,
-            pool,
+            pool: pool.in_buckets(),
             encoder_trained,
             encoder_ranks: 1,
             gathers_first: false,
@@ -102,19 +106,24 @@ impl FoundationPart {
             let most = plan.packs.iter().map(of_replica).max().unwrap_or(0);
             chunks.resize(most, 1);
         }
+        let mut run = PipelineRun::new(self.stages.mesh.clone(), self.stages.pipeline, &chunks);
+        if self.stages.in_pairs(self.pool.params()) {
+            run = run.in_pairs();
+        }
         let numbered = chunks.iter().enumerate();
         let micro_batches = numbered.flat_map(|(pack, count)| (0..*count).map(move |chunk| (pack, chunk))).collect();
         self.steps.push_back(Step {
             id: plan.step,
             num_targets: plan.num_targets,
             packs,
-            run: PipelineRun::new(self.stages.mesh.clone(), self.stages.pipeline, &chunks),
+            run,
             micro_batches,
             sent: Vec::new(),
             loss: None,
             routing: StepRouting::default(),
             returned: BTreeMap::new(),
             begun: false,
+            asked: false,
             anew: false,
         });
     }
@@ -190,27 +199,34 @@ impl FoundationPart {
         let Some(step) = self.steps.front_mut().filter(|step| step.id.0 == version.0) else {
             return Ok(Progress::Idle);
         };
-        let Some(task) = step.run.next() else { return Ok(Progress::Idle) };
+        let tasks = step.run.together().to_vec();
+        let Some(pass) = tasks.first().map(|task| task.pass) else { return Ok(Progress::Idle) };
         // Once it has begun, other ranks wait in it, and cannot send what has waited for credit.
         let units = || step.packs.iter().flat_map(|pack| &pack.units);
         let gathers = self.gathers_first && self.stages.mesh.is_leader();
         if gathers && !step.begun && units().any(|unit| unit.features.is_none()) {
             return Ok(Progress::Idle);
         }
-        let (pack, chunk) = step.micro_batches[task.micro_batch];
-        if pack < step.packs.len() && step.packs[pack].chunks.is_empty() && !self.fill(pack)? {
-            return Ok(Progress::Idle);
+        let packs: Vec<usize> = tasks.iter().map(|task| step.micro_batches[task.micro_batch].0).collect();
+        for pack in packs {
+            let is_empty = self.steps[0].packs.get(pack).is_some_and(|work| work.chunks.is_empty());
+            if is_empty && !self.fill(pack)? {
+                return Ok(Progress::Idle);
+            }
         }
-        let (start, of) = (Instant::now(), (StepId(version.0), Some(task.micro_batch as u32)));
-        match task.pass {
+        let start = Instant::now();
+        let activity = match pass {
             Pass::Forward => {
-                self.forward(task, pack, chunk)?;
-                ports.trace.span(Activity::Forward, Some(of), start);
+                self.forward(&tasks)?;
+                Activity::Forward
             }
             Pass::Backward => {
-                self.backward(task, pack, chunk, version, ports)?;
-                ports.trace.span(Activity::Backward, Some(of), start);
+                self.backward(&tasks, version, ports)?;
+                Activity::Backward
             }
+        };
+        for task in tasks {
+            ports.trace.span(activity, Some((StepId(version.0), Some(task.micro_batch as u32))), start);
         }
         let step = &mut self.steps[0];
         step.begun = true;
@@ -254,6 +270,11 @@ impl FoundationPart {
             };
             let levels = if work.units.is_empty() { 0 } else { self.stages.any().num_feature_tensors() };
             let filled = Filled { batch, features: (0..levels).map(level).collect() };
+            // They are copied: packs that are computed along with this one wait for their credit.
+            if step.run.most_alive() > 1 {
+                let features = work.units.iter_mut().filter_map(|unit| unit.features.as_mut());
+                features.for_each(|(_, features)| *features = Features { tensors: Vec::new(), credit: None });
+            }
             step.sent.extend(self.stages.hand_out(number, &filled)?);
             filled
         } else {
@@ -263,72 +284,97 @@ impl FoundationPart {
         Ok(true)
     }
 
-    fn forward(&mut self, task: Task, pack: usize, chunk: usize) -> Result<(), EngineError> {
+    fn forward(&mut self, tasks: &[Task]) -> Result<(), EngineError> {
+        /// What of a micro-batch is read after its forward.
+        struct Begun {
+            rows: i64,
+            loss: Option<Slot>,
+            routing: Option<Routing>,
+        }
         let (params, step) = (self.pool.params().clone(), &mut self.steps[0]);
-        let model = self.stages.model(task.stage);
         let device = params.flat().device();
-        let filler;
-        let (batch, features, row_tokens, dropout) = match step.packs.get_mut(pack) {
-            Some(work) => {
-                let (row_tokens, seed) = (work.pack.num_tokens(), work.pack.id.seed());
-                let Filled { batch, features } = &work.chunks[chunk].filled;
-                (batch, &features[..], row_tokens, Some(seed))
+        let (mut recorded, mut begun) = (Vec::new(), Vec::new());
+        for task in tasks {
+            let (pack, chunk) = step.micro_batches[task.micro_batch];
+            let filler;
+            let (batch, features, row_tokens, dropout) = match step.packs.get(pack) {
+                Some(work) => {
+                    let (row_tokens, seed) = (work.pack.num_tokens(), work.pack.id.seed());
+                    let Filled { batch, features } = &work.chunks[chunk].filled;
+                    (batch, &features[..], row_tokens, Some(seed))
+                }
+                None => {
+                    filler = MicroBatch::filler(device);
+                    (&filler, &[][..], 1, None)
+                }
+            };
+            let FoundationTape { tape, features: slots, loss, inbound, outbound, key_values, routing } =
+                self.stages.model(task.stage).record(batch);
+            let inputs = slots.iter().zip(features).map(|(slot, value)| (*slot, value.shallow_clone())).collect();
+            let (rows, routing) = (batch.input_ids.numel() as i64, routing.filter(|_| dropout.is_some()));
+            recorded.push(Recorded { tape, inputs, inbound, outbound, loss, key_values, row_tokens, dropout });
+            begun.push(Begun { rows, loss, routing });
+            if let Some(work) = step.packs.get_mut(pack).filter(|_| !slots.is_empty()) {
+                work.chunks[chunk].slots = slots;
             }
-            None => {
-                filler = MicroBatch::filler(device);
-                (&filler, &[][..], 1, None)
-            }
-        };
-        let FoundationTape { tape, features: slots, loss, inbound, outbound, key_values, routing } =
-            model.record(batch);
-        let inputs = slots.iter().zip(features).map(|(slot, value)| (*slot, value.shallow_clone())).collect();
-        let recorded = Recorded { tape, inputs, inbound, outbound, loss, key_values, row_tokens, dropout };
-        let (mut found, counts) = (None, self.stages.counts_loss());
+        }
+        let (mut found, counts, alive) = (Vec::new(), self.stages.counts_loss(), step.run.most_alive());
         let (sums, activations) = (&mut step.routing, &mut self.activations);
-        let (rows, alive) = (batch.input_ids.numel() as i64, step.run.most_alive());
-        let begin = |tape, inputs| activations.begin(tape, params.clone(), inputs, rows, alive);
-        step.run.forward(&params, recorded, begin, |run| {
-            found = loss.filter(|_| counts).map(|loss| run.value(loss).shallow_clone());
-            if let Some(routing) = routing.as_ref().filter(|_| dropout.is_some()) {
+        let begin = |at: usize, tape, inputs| activations.begin(tape, params.clone(), inputs, begun[at].rows, alive);
+        step.run.forward(&params, recorded, begin, |at, run| {
+            found.extend(begun[at].loss.filter(|_| counts).map(|loss| run.value(loss).shallow_clone()));
+            if let Some(routing) = &begun[at].routing {
                 sums.add(&self.expert_sets, routing, run);
             }
         })?;
-        if let Some(loss) = found {
+        for loss in found {
             step.loss = Some(step.loss.take().map_or(loss.shallow_clone(), |sum| sum + loss));
-        }
-        if let Some(work) = step.packs.get_mut(pack).filter(|_| !slots.is_empty()) {
-            work.chunks[chunk].slots = slots;
         }
         Ok(())
     }
 
-    fn backward(
-        &mut self,
-        task: Task,
-        pack: usize,
-        chunk: usize,
-        version: Version,
-        ports: &mut Ports,
-    ) -> Result<(), EngineError> {
+    fn backward(&mut self, tasks: &[Task], version: Version, ports: &mut Ports) -> Result<(), EngineError> {
         let (params, lane, how) = (self.pool.params().clone(), self.pool.own_lane(), self.returns(version));
         let step = &mut self.steps[0];
-        let run = step.run.backward(&params, self.pool.lane(lane))?;
-        if let Some(work) = step.packs.get(pack) {
-            self.activations.learn(&run, work.chunks[chunk].filled.batch.input_ids.numel() as i64);
+        let is_last = step.run.is_last();
+        if is_last && self.pool.is_in_buckets() {
+            // Before the sums begin.
+            step.asked = true;
+            if fault::poison(ports.me(), "nan_gradient", &[]) {
+                self.pool.poison();
+            }
         }
-        let Some(work) = step.packs.get_mut(pack).filter(|_| task.stage == 0) else { return Ok(()) };
-        let done = &mut work.chunks[chunk];
-        if self.encoder_trained {
-            let grad = |slot: &Slot| run.input_grad(*slot).ok_or("the model gave no gradient of features");
-            let grads = done.slots.iter().map(grad).collect::<Result<_, _>>()?;
-            let num_features = work.units.iter().map(|unit| unit.num_features).sum();
-            done.grads = self.stages.gather_features(&done.filled.batch, grads, num_features)?;
-        }
-        done.is_done = true;
-        if self.stages.mesh.is_leader() && work.chunks.iter().all(|chunk| chunk.is_done) {
-            work.give_back(how, &mut step.returned, ports)?;
+        let (grads, sums) = self.pool.lane_and_sums(lane);
+        let mut sums = sums.filter(|_| is_last);
+        let mut passed = |grads: &GradBuffer, done: &dyn Fn(&[ParamId]) -> bool| match &mut sums {
+            Some(sums) => sums.begin(grads, done),
+            None => Ok(()),
+        };
+        let runs = step.run.backward(&params, grads, Some(&mut passed))?;
+        for (task, run) in tasks.iter().zip(runs) {
+            let (pack, chunk) = step.micro_batches[task.micro_batch];
+            if let Some(work) = step.packs.get(pack) {
+                self.activations.learn(&run, work.chunks[chunk].filled.batch.input_ids.numel() as i64);
+            }
+            let Some(work) = step.packs.get_mut(pack).filter(|_| task.stage == 0) else { continue };
+            let done = &mut work.chunks[chunk];
+            if self.encoder_trained {
+                let grad = |slot: &Slot| run.input_grad(*slot).ok_or("the model gave no gradient of features");
+                let grads = done.slots.iter().map(grad).collect::<Result<_, _>>()?;
+                let num_features = work.units.iter().map(|unit| unit.num_features).sum();
+                done.grads = self.stages.gather_features(&done.filled.batch, grads, num_features)?;
+            }
+            done.is_done = true;
+            if self.stages.mesh.is_leader() && work.chunks.iter().all(|chunk| chunk.is_done) {
+                work.give_back(how, &mut step.returned, ports)?;
+            }
         }
         Ok(())
+    }
+
+    /// Whether the first step's gradients were to be broken was asked before their sums began.
+    pub(super) fn was_asked(&self) -> bool {
+        self.steps.front().is_some_and(|step| step.asked)
     }
 
     fn returns(&self, version: Version) -> Return {

@@ -76,9 +76,9 @@ pub fn join(path: &Path, name: &str, rank: usize, world: usize) -> ProcessGroup 
 /// Executions that keep everything.
 pub fn begin(
     params: &Rc<ParamStore>,
-) -> impl FnOnce(Rc<Tape>, Vec<(Slot, Tensor)>) -> Result<Execution, NativeError> + use<> {
+) -> impl FnMut(usize, Rc<Tape>, Vec<(Slot, Tensor)>) -> Result<Execution, NativeError> + use<> {
     let params = params.clone();
-    |tape, inputs| Ok(Execution::new(tape, params, inputs))
+    move |_, tape, inputs| Ok(Execution::new(tape, params.clone(), inputs))
 }
 
 /// Forward and backward of one micro-batch; its loss.

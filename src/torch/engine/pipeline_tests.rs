@@ -140,11 +140,11 @@ fn rank_of(
                     slots[task.micro_batch] = record.features.clone();
                 }
                 let loss = record.loss;
-                let seen = |run: &Execution| sum += loss.map_or(0.0, |loss| run.value(loss).double_value(&[]));
-                run.forward(&params, recorded(record, inputs), begin(&params), seen).unwrap();
+                let seen = |_, run: &Execution| sum += loss.map_or(0.0, |loss| run.value(loss).double_value(&[]));
+                run.forward(&params, vec![recorded(record, inputs)], begin(&params), seen).unwrap();
             } else {
                 let lane = pool.own_lane();
-                let done = run.backward(&params, pool.lane(lane)).unwrap();
+                let done = run.backward(&params, pool.lane(lane), None).unwrap().remove(0);
                 if stages[task.stage].is_first {
                     let of_batch = slots[task.micro_batch].iter().map(|slot| done.input_grad(*slot).unwrap());
                     grads[task.micro_batch] = of_batch.collect();

@@ -22,11 +22,20 @@ pub struct Splits {
     pub context: ContextAttention,
     /// What replicas share out: see [`Shared::of_level`].
     pub zero: usize,
+    /// Where experts are spread, two packs go in turns.
+    pub expert_overlap: bool,
 }
 
 impl Default for Splits {
     fn default() -> Self {
-        Self { sequence_parallel: false, virtual_stages: 1, chunk_tokens: 0, context: ContextAttention::Ring, zero: 0 }
+        Self {
+            sequence_parallel: false,
+            virtual_stages: 1,
+            chunk_tokens: 0,
+            context: ContextAttention::Ring,
+            zero: 0,
+            expert_overlap: true,
+        }
     }
 }
 
@@ -81,6 +90,7 @@ impl FoundationShare {
         let models = self.own.iter().map(build).collect();
         Stages::new(self.mesh.clone(), self.pipeline, models, self.splits.chunk_tokens)
             .with_context(self.splits.context)
+            .overlapping_experts(self.splits.expert_overlap)
     }
 }
 

@@ -28,6 +28,8 @@ pub struct Stages {
     pub(super) chunk_tokens: usize,
     /// How the tokens of ranks that share a row attend to each other.
     pub(super) context: ContextAttention,
+    /// Where experts are spread, two packs go in turns.
+    pub(super) overlaps_experts: bool,
 }
 
 /// A micro-batch with the features of its items, one tensor for each level; none where nobody here reads them.
@@ -46,6 +48,7 @@ impl Stages {
             models: vec![model],
             chunk_tokens: 0,
             context: ContextAttention::Ring,
+            overlaps_experts: false,
         }
     }
 
@@ -58,12 +61,19 @@ impl Stages {
         chunk_tokens: usize,
     ) -> Stages {
         assert_eq!(models.len(), pipeline.virtual_stages, "a model for each stage");
-        Stages { mesh, pipeline, models, chunk_tokens, context: ContextAttention::Ring }
+        let context = ContextAttention::Ring;
+        Stages { mesh, pipeline, models, chunk_tokens, context, overlaps_experts: false }
     }
 
     /// Where ranks share rows, attention among them goes so.
     pub fn with_context(self, context: ContextAttention) -> Stages {
         Stages { context, ..self }
+    }
+
+    /// Where experts are spread over ranks, two packs go in turns, so that one is computed while rows of the other are on
+    /// their way.
+    pub fn overlapping_experts(self, overlaps_experts: bool) -> Stages {
+        Stages { overlaps_experts, ..self }
     }
 
     pub(super) fn model(&self, stage: usize) -> &dyn FoundationModel {
@@ -78,6 +88,13 @@ impl Stages {
     /// Whether replicas meet within a micro-batch, and therefore need as many each.
     pub(super) fn in_step(&self, params: &ParamStore) -> bool {
         (params.sharding().shared >= Shared::Gradients && params.sharding().world > 1) || self.mesh.ep.world() > 1
+    }
+
+    /// Whether two packs go in turns. Not where parameters are gathered layer by layer: each would gather for itself.
+    pub(super) fn in_pairs(&self, params: &ParamStore) -> bool {
+        let is_plain = self.pipeline.stages() == 1 && self.chunk_tokens == 0;
+        let gathers = params.sharding().shared == Shared::Parameters;
+        self.overlaps_experts && self.mesh.ep.world() > 1 && is_plain && !gathers
     }
 
     /// Whether this rank counts the loss of the last stage.

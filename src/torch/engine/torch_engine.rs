@@ -162,9 +162,12 @@ impl TorchEngine {
         }
         let start = Instant::now();
         let mut grad_square_sum = 0.0;
-        if fault::poison(ports.me(), "nan_gradient", &[]) {
+        let asked = self.foundation.as_ref().is_some_and(FoundationPart::was_asked);
+        if !asked && fault::poison(ports.me(), "nan_gradient", &[]) {
             self.pools().for_each(Pool::poison);
         }
+        // The foundation's on every replica before the encoder's: one that has packs has begun already.
+        self.pools().try_for_each(Pool::begin_sums)?;
         // Encoder first on every replica: collectives of two groups in two orders would wait for each other.
         for pool in self.pools() {
             grad_square_sum += pool.reduce()?;

@@ -164,6 +164,11 @@ pub struct Pending {
 }
 
 impl Pending {
+    /// The collective's name.
+    pub fn operation(&self) -> &'static str {
+        self.operation
+    }
+
     /// # Errors
     /// A rank is gone or did not come in time.
     pub fn wait(mut self) -> Result<(), NativeError> {

@@ -165,3 +165,70 @@ impl Keeper for Zero {
         settle(params, grads, &mut state)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    use tch::{Device, Kind, Tensor};
+
+    use super::Zero;
+    use crate::comm::{ProcessGroup, witness};
+    use crate::nn::{Init, ParamSpec, ParamStore, Sharding, Shared};
+    use crate::tape::{Execution, Policy, Tape};
+
+    /// What happened forward and backward in three layers on one of two ranks that share all out.
+    fn seen(path: &Path, rank: usize) -> [String; 2] {
+        let join = || Rc::new(ProcessGroup::gloo(path, "pool", rank, 2, Duration::from_secs(60)).unwrap());
+        let spec = |layer: usize| ParamSpec::new(format!("layers.{layer}.w"), &[8, 8], Init::Normal(0.5));
+        let sharding = Sharding::new(Shared::Parameters, rank, 2);
+        let params = ParamStore::shared_out((0..3).map(spec).collect(), Kind::Float, Device::Cpu, sharding);
+        params.init_random(1);
+        let (params, group) = (Rc::new(params), join());
+        params.set_keeper(Rc::new(Zero::new(group.clone(), group)));
+        let mut tape = Tape::new();
+        let input = tape.input(false);
+        let mut x = input;
+        for layer in 0..3 {
+            let id = params.id(&format!("layers.{layer}.w"));
+            let w = params.leaf(id).shallow_clone();
+            let forward = move |reads: &[Tensor]| {
+                witness::note(format!("layer {layer}"));
+                vec![reads[0].matmul(&w)]
+            };
+            x = tape.run(format!("{layer}"), &[id], Policy::Recompute, &[x], 1, forward)[0];
+        }
+        let value = Tensor::ones([2, 8], (Kind::Float, Device::Cpu));
+        let mut run = Execution::new(Rc::new(tape), params.clone(), vec![(input, value)]);
+        witness::take();
+        run.forward().unwrap();
+        let forward = witness::take().join(", ");
+        run.seed(x, Tensor::ones_like(run.value(x)));
+        run.backward(Some(&mut params.new_grad())).unwrap();
+        [forward, witness::take().join(", ")]
+    }
+
+    #[test]
+    fn the_next_layer_and_the_former_sum_are_on_their_way_while_a_layer_computes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = &folder.path().join("store");
+        std::thread::scope(|scope| {
+            for rank in [0, 1].map(|rank| scope.spawn(move || seen(path, rank))) {
+                let [forward, backward] = rank.join().unwrap();
+                assert_eq!(
+                    forward,
+                    "start all_gather, wait all_gather, start all_gather, layer 0, \
+                     wait all_gather, start all_gather, layer 1, wait all_gather, layer 2"
+                );
+                assert_eq!(
+                    backward,
+                    "start all_gather, layer 2, wait all_gather, start all_gather, start reduce_scatter, layer 1, \
+                     wait all_gather, wait reduce_scatter, start reduce_scatter, layer 0, \
+                     wait reduce_scatter, start reduce_scatter, wait reduce_scatter"
+                );
+            }
+        });
+    }
+}

@@ -7,7 +7,7 @@
 
 use tch::Tensor;
 
-use super::exchange::Exchange;
+use super::exchange::{Exchange, Moving};
 use crate::comm::{Mesh, ProcessGroup};
 use crate::native::NativeError;
 use crate::nn::share;
@@ -40,12 +40,18 @@ pub(super) enum Across {
     FromExperts,
 }
 
-/// The values, and what the backward needs.
+/// A tensor, or one on its way.
+pub(super) enum Crossed {
+    Here(Tensor),
+    Moving(Moving),
+}
+
+/// The first value, the others, and what the backward needs.
 pub(super) fn forward(
     across: Across,
     mesh: &Mesh,
     reads: &[Tensor],
-) -> Result<(Vec<Tensor>, Vec<Tensor>), NativeError> {
+) -> Result<(Crossed, Vec<Tensor>, Vec<Tensor>), NativeError> {
     let (tp, x) = (&mesh.tp, &reads[0]);
     let value = match across {
         Across::Enter | Across::Once => x.shallow_clone(),
@@ -56,29 +62,29 @@ pub(super) fn forward(
         Across::LogSumExp => {
             let all = tp.all_gather_flat(x)?.logsumexp([0i64].as_slice(), false);
             let part = (x - &all).exp_();
-            return Ok((vec![all], vec![part]));
+            return Ok((Crossed::Here(all), Vec::new(), vec![part]));
         }
         Across::Counts => mesh.ep.all_gather_flat(x)?,
         Across::ToExperts => {
             let exchange = Exchange::new(&mesh.ep, &reads[1]);
-            let rows = exchange.to_experts(&mesh.ep, x)?;
-            return Ok((vec![rows, exchange.counts()], vec![reads[1].shallow_clone()]));
+            let moving = exchange.to_experts(&mesh.ep, x)?;
+            return Ok((Crossed::Moving(moving), vec![exchange.counts()], vec![reads[1].shallow_clone()]));
         }
         Across::FromExperts => {
-            let rows = Exchange::new(&mesh.ep, &reads[1]).from_experts(&mesh.ep, x)?;
-            return Ok((vec![rows], vec![reads[1].shallow_clone()]));
+            let moving = Exchange::new(&mesh.ep, &reads[1]).from_experts(&mesh.ep, x)?;
+            return Ok((Crossed::Moving(moving), Vec::new(), vec![reads[1].shallow_clone()]));
         }
     };
-    Ok((vec![value], Vec::new()))
+    Ok((Crossed::Here(value), Vec::new(), Vec::new()))
 }
 
-/// The gradients of what was read.
+/// The gradient of what was read first; the others have none.
 pub(super) fn backward(
     across: Across,
     mesh: &Mesh,
     saved: &[Tensor],
     received: &[Option<Tensor>],
-) -> Result<Vec<Option<Tensor>>, NativeError> {
+) -> Result<Option<Crossed>, NativeError> {
     let gradient = received[0].as_ref().expect("a backward follows a gradient");
     let tp = &mesh.tp;
     let of_read = match across {
@@ -88,13 +94,18 @@ pub(super) fn backward(
         Across::Scatter { rows } | Across::Part { rows } => gather_rows(tp, gradient, rows)?,
         Across::Collect { rows } => own_rows(tp, gradient, rows),
         Across::Once if tp.rank() == 0 => gradient.shallow_clone(),
-        Across::Once | Across::Counts => return Ok(vec![None]),
+        Across::Once | Across::Counts => return Ok(None),
         Across::LogSumExp => &saved[0] * gradient,
-        Across::ToExperts => Exchange::new(&mesh.ep, &saved[0]).from_experts(&mesh.ep, gradient)?,
-        Across::FromExperts => Exchange::new(&mesh.ep, &saved[0]).to_experts(&mesh.ep, gradient)?,
+        Across::ToExperts => {
+            let moving = Exchange::new(&mesh.ep, &saved[0]).from_experts(&mesh.ep, gradient)?;
+            return Ok(Some(Crossed::Moving(moving)));
+        }
+        Across::FromExperts => {
+            let moving = Exchange::new(&mesh.ep, &saved[0]).to_experts(&mesh.ep, gradient)?;
+            return Ok(Some(Crossed::Moving(moving)));
+        }
     };
-    let others = usize::from(matches!(across, Across::ToExperts | Across::FromExperts));
-    Ok(std::iter::once(Some(of_read)).chain((0..others).map(|_| None)).collect())
+    Ok(Some(Crossed::Here(of_read)))
 }
 
 fn sum(group: &ProcessGroup, x: &Tensor) -> Result<Tensor, NativeError> {

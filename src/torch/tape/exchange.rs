@@ -1,11 +1,11 @@
 //! Rows on their way to experts that are spread over ranks, and back. Nothing is dropped and nothing padded: every rank
-//! knows how many rows every other has for each expert, and sends as many.
+//! knows how many rows every other has for each expert, and sends as many. Who asks may compute until they are there.
 
 use std::ops::Range;
 
 use tch::Tensor;
 
-use crate::comm::ProcessGroup;
+use crate::comm::{ProcessGroup, Started};
 use crate::native::NativeError;
 use crate::nn::share;
 
@@ -67,12 +67,34 @@ impl Exchange {
     }
 
     /// Rows sorted by expert to where the experts are, sorted so again.
-    pub fn to_experts(&self, group: &ProcessGroup, rows: &Tensor) -> Result<Tensor, NativeError> {
-        Ok(group.all_to_all(rows, &self.sent, &self.taken)?.index_select(0, &self.order))
+    pub fn to_experts(&self, group: &ProcessGroup, rows: &Tensor) -> Result<Moving, NativeError> {
+        let (rows, started) = group.start_all_to_all(rows, &self.sent, &self.taken)?;
+        Ok(Moving { rows, started, order: Some(self.order.shallow_clone()) })
     }
 
     /// Back to where the rows came from, in their order there.
-    pub fn from_experts(&self, group: &ProcessGroup, rows: &Tensor) -> Result<Tensor, NativeError> {
-        group.all_to_all(&rows.index_select(0, &self.places), &self.taken, &self.sent)
+    pub fn from_experts(&self, group: &ProcessGroup, rows: &Tensor) -> Result<Moving, NativeError> {
+        let rows = rows.index_select(0, &self.places);
+        let (rows, started) = group.start_all_to_all(&rows, &self.taken, &self.sent)?;
+        Ok(Moving { rows, started, order: None })
+    }
+}
+
+/// Rows on their way.
+#[must_use]
+pub(super) struct Moving {
+    rows: Tensor,
+    started: Started,
+    /// In which they are wanted.
+    order: Option<Tensor>,
+}
+
+impl Moving {
+    /// # Errors
+    /// A rank is gone or did not come in time.
+    pub fn wait(self) -> Result<Tensor, NativeError> {
+        self.started.wait()?;
+        let _no_grad = tch::no_grad_guard();
+        Ok(self.order.map_or(self.rows.shallow_clone(), |order| self.rows.index_select(0, &order)))
     }
 }

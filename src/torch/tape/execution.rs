@@ -1,10 +1,13 @@
 //! Executing a tape, one operation at a time, forward and then backward.
 
+use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use tch::Tensor;
 
 use super::across;
+use super::exchange::Moving;
 use super::held::Source;
 use super::memory::{Measured, Memory, TapePlan};
 use super::record::{Action, Needs, Operation, ParamGrads, Policy, Slot, Tape};
@@ -82,6 +85,12 @@ pub struct Execution {
     /// Where a plan says what each operation leaves, instead of its policy.
     memory: Option<Memory>,
     forward_only: bool,
+    /// Whether rows that set out to other ranks are waited for in the next step, and not in the same.
+    pub(super) defers: bool,
+    /// Such rows, and the slot of which they are the value or the gradient.
+    pub(super) on_the_way: RefCell<Option<(Slot, Moving)>>,
+    /// The first operation that reads a parameter.
+    first_reader: OnceCell<BTreeMap<ParamId, usize>>,
 }
 
 impl Execution {
@@ -123,6 +132,9 @@ impl Execution {
             next_backward: 0,
             memory: None,
             forward_only: false,
+            defers: false,
+            on_the_way: RefCell::default(),
+            first_reader: OnceCell::new(),
         };
         inputs.into_iter().for_each(|(slot, value)| execution.set_input(slot, value));
         execution
@@ -158,6 +170,15 @@ impl Execution {
         self.memory.as_ref().map_or(0, Memory::bytes)
     }
 
+    /// Whether the backward has left every operation that reads one of these parameters.
+    pub fn is_past(&self, ids: &[ParamId]) -> bool {
+        let first = self.first_reader.get_or_init(|| {
+            let backward = self.tape.operations.iter().enumerate().rev();
+            backward.flat_map(|(index, operation)| operation.params.iter().map(move |id| (*id, index))).collect()
+        });
+        ids.iter().all(|id| first.get(id).is_none_or(|first| *first >= self.next_backward))
+    }
+
     pub(super) fn tape(&self) -> &Tape {
         &self.tape
     }
@@ -172,6 +193,10 @@ impl Execution {
     /// # Errors
     /// A collective or a transfer failed: a rank is gone or did not come in time.
     pub fn forward_step(&mut self) -> Result<bool, NativeError> {
+        if let Some((slot, moving)) = self.on_the_way.take() {
+            self.values[slot.index()] = Some(moving.wait()?);
+            return Ok(true);
+        }
         let tape = self.tape.clone();
         let Some(operation) = tape.operations.get(self.next_forward) else {
             return Ok(false);
@@ -235,6 +260,10 @@ impl Execution {
     /// # Errors
     /// The backward failed, or another rank is gone or did not come in time.
     pub fn backward_step(&mut self, mut grads: Option<&mut GradBuffer>) -> Result<bool, NativeError> {
+        if let Some((slot, moving)) = self.on_the_way.take() {
+            self.accumulate(slot, moving.wait()?);
+            return Ok(true);
+        }
         let Some(index) = self.next_backward.checked_sub(1) else {
             return Ok(false);
         };
@@ -388,8 +417,11 @@ impl Execution {
                 (outputs, Saved::Custom(saved))
             }
             Action::Across(across) => {
-                let (values, saved) = across::forward(*across, &self.mesh, &reads)?;
-                (values, Saved::Across(saved))
+                let (first, others, saved) = across::forward(*across, &self.mesh, &reads)?;
+                // In the place of rows that are not there yet.
+                let nothing = || Tensor::empty([0], (reads[0].kind(), reads[0].device()));
+                let first = self.settle(operation.writes[0], first)?.unwrap_or_else(nothing);
+                (std::iter::once(first).chain(others).collect(), Saved::Across(saved))
             }
         })
     }
@@ -421,7 +453,11 @@ impl Execution {
             }
             (Action::Across(across), Saved::Across(saved)) => {
                 let _guard = tch::no_grad_guard();
-                return Ok((across::backward(*across, &self.mesh, &saved, &received)?, Vec::new()));
+                let found = across::backward(*across, &self.mesh, &saved, &received)?;
+                let slot = operation.reads[0];
+                let found = found.filter(|_| self.needs_grad[slot.index()]);
+                let found = found.map_or(Ok(None), |found| self.settle(slot, found))?;
+                return Ok((vec![found], Vec::new()));
             }
             (action, saved) => {
                 let _guard = tch::no_grad_guard();

@@ -18,6 +18,7 @@ mod record;
 #[cfg(test)]
 mod tests;
 mod transfers;
+mod turns;
 
 pub use context::{Block, RowShare, RowSplit, SumOverContext};
 pub use execution::Execution;
@@ -25,3 +26,4 @@ pub use memory::{Measured, TapePlan};
 pub use planner::MemoryPlanner;
 pub use record::{Boundary, Custom, Exchange, KeyValues, Needs, ParamGrads, Policy, Slot, Tape};
 pub use transfers::Transfers;
+pub use turns::{Turn, backward_in_turns, forward_in_turns};

@@ -1,6 +1,7 @@
 //! What turns gradients into better parameters and keeps them: optimizer, pool state, Hugging Face weights.
 
 mod adamw;
+mod buckets;
 mod elastic;
 pub mod hf;
 pub mod parity;
@@ -19,6 +20,7 @@ mod layout_tests;
 mod tests;
 
 pub use adamw::{AdamW, AdamWConfig};
+pub use buckets::Buckets;
 pub use hf::{TensorFileError, WeightsError, load_weights, save_weights};
 pub use peft::{
     AdapterError, AdapterFile, ENCODER_PREFIX, adapted, adapter_base, has_adapter, load_adapter, load_merged,

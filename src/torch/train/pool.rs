@@ -2,6 +2,7 @@
 //! in `reduce.rs` and `slices.rs`.
 
 use super::adamw::{AdamW, AdamWConfig};
+use super::buckets::{self, Buckets};
 use crate::comm::{Mesh, ProcessGroup};
 use crate::native::NativeError;
 use crate::nn::{GradBuffer, ParamId, ParamStore, Role, Shared};
@@ -34,6 +35,8 @@ pub struct Pool {
     /// Who brings what is shared out.
     pub(super) zero: Option<Rc<Zero>>,
     pub(super) stages: Option<Stages>,
+    /// Sums over replicas that begin before the step's backward ends.
+    pub(super) buckets: Option<Buckets>,
     /// This one's place among replicas that come and go; `None` where they do not.
     pub(super) elastic_rank: Option<usize>,
 }
@@ -73,7 +76,8 @@ impl Pool {
         let grads = own.into_iter().filter(|_| trained).map(|lane| (lane, params.new_grad())).collect();
         let optimizer = optimizer.map(|config| AdamW::new(&params, config)).transpose()?;
         let (mesh, stages, reduced, elastic_rank) = (None, None, None, None);
-        let pool = Self { params, group, lanes, grads, optimizer, reduced, mesh, zero: None, stages, elastic_rank };
+        let (zero, buckets) = (None, None);
+        let pool = Self { params, group, lanes, grads, optimizer, reduced, mesh, zero, stages, buckets, elastic_rank };
         let of_experts = pool.group.clone();
         Ok(pool.shared_out_among(of_experts))
     }
@@ -113,6 +117,26 @@ impl Pool {
         let tied = tied.iter().filter_map(|name| self.params.find(name));
         let tied = tied.filter(|id| self.params.spec(*id).role == Role::Trained).collect();
         self.stages = Some(Stages { group: group.into(), tied });
+        self
+    }
+
+    /// Sums gradients in buckets, which may begin before the backward ends: of one lane a replica, where replicas share out
+    /// no sums (those that do, sum every unit when the backward has left it).
+    #[must_use]
+    pub fn in_buckets(self) -> Self {
+        self.in_buckets_of(buckets::ELEMENTS)
+    }
+
+    pub fn is_in_buckets(&self) -> bool {
+        self.buckets.is_some()
+    }
+
+    pub(super) fn in_buckets_of(mut self, elements: i64) -> Self {
+        let sums = self.lanes == Lanes::PerReplica && self.params.sharding().shared < Shared::Gradients;
+        if sums && self.is_trained() && self.group.world() > 1 {
+            let of_experts = self.mesh.as_ref().map_or(&self.group, |mesh| &mesh.expert_data).clone();
+            self.buckets = Some(Buckets::new(self.params.clone(), self.group.clone(), of_experts, elements));
+        }
         self
     }
 
@@ -161,6 +185,23 @@ impl Pool {
         Some(self.grads.get_mut(&lane).unwrap_or_else(|| panic!("lane {lane} is not of replica {}", self.group.rank())))
     }
 
+    /// As [`Pool::lane`], with the sums that are to begin when the step's last backward comes past their parameters.
+    pub fn lane_and_sums(&mut self, lane: Lane) -> (Option<&mut GradBuffer>, Option<&mut Buckets>) {
+        (self.grads.get_mut(&lane), self.buckets.as_mut())
+    }
+
+    /// Begins all sums over replicas that have not begun.
+    ///
+    /// # Errors
+    /// A replica is gone.
+    pub fn begin_sums(&mut self) -> Result<(), NativeError> {
+        let lane = self.own_lane();
+        match (self.grads.get(&lane), &mut self.buckets) {
+            (Some(grads), Some(buckets)) => buckets.begin(grads, |_| true),
+            _ => Ok(()),
+        }
+    }
+
     /// The lane of a replica that has just one.
     pub fn own_lane(&self) -> Lane {
         Lane(self.group.rank() as u32)
@@ -207,6 +248,7 @@ impl Pool {
 
     /// Forgets the step's gradients.
     pub fn abort(&mut self) {
+        self.buckets.iter_mut().for_each(Buckets::forget);
         self.reduced = None;
         self.grads.values_mut().for_each(GradBuffer::zero);
     }

@@ -2,7 +2,8 @@
 //!
 //! A step's gradient is a sum over lanes in lane order. With fixed lanes (`run.deterministic`) the lanes are dealt
 //! to the replicas round-robin and gathered, so the sum has the same bits for any number of replicas; otherwise
-//! each replica is one lane and the sum is an all-reduce. Where the store is shared out among the replicas, each updates
+//! each replica is one lane and the sum is an all-reduce, for a foundation in buckets that have begun with the last
+//! backward (`buckets.rs`). Where the store is shared out among the replicas, each updates
 //! its slices: the sum is a reduce-scatter, and the new parameters are gathered.
 
 use super::pool::{Lanes, Pool, Stages};
@@ -52,7 +53,11 @@ impl Pool {
     }
 
     /// The sum over replicas, or this rank's slices of it.
-    fn sum_lanes_of_replicas(&self) -> Result<Tensor, NativeError> {
+    fn sum_lanes_of_replicas(&mut self) -> Result<Tensor, NativeError> {
+        let lane = self.own_lane();
+        if let (Some(grads), Some(buckets)) = (self.grads.get(&lane), &mut self.buckets) {
+            return buckets.finish(grads);
+        }
         let shared = self.params.sharding().shared;
         match self.lanes {
             Lanes::PerReplica => {

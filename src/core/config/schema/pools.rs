@@ -86,6 +86,8 @@ pub struct FoundationPool {
     /// Actors, among those along replicas and context, over which the experts of a layer are spread.
     #[schemars(range(min = 1, max = 1024))]
     pub expert_parallel: usize,
+    /// Where experts are spread, two packs go in turns: one computes while rows of the other travel. Both are held.
+    pub expert_overlap: bool,
     /// What replicas share out: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too.
     #[schemars(range(max = 3))]
     pub zero: usize,
@@ -229,6 +231,7 @@ impl Default for FoundationPool {
             context_parallel: 1,
             context_attention: ContextAttention::Ring,
             expert_parallel: 1,
+            expert_overlap: true,
             zero: 0,
         }
     }

@@ -34,8 +34,9 @@ impl PoolLayouts {
         broken(splits.chunk_tokens > 0 && (meets || splits.virtual_stages > 1), chunks)
     }
 
-    /// Packs that a step's documents are dealt to: two for each replica of a pipeline, so that it has something to do.
+    /// Packs that a step's documents are dealt to: two for each replica of a pipeline, so that it has something to do, or
+    /// of spread experts, so that they go in turns.
     pub(super) fn num_packs(&self) -> usize {
-        self.foundation.dp * if self.foundation.pp > 1 { 2 } else { 1 }
+        self.foundation.dp * if self.foundation.pp > 1 || self.foundation.ep > 1 { 2 } else { 1 }
     }
 }

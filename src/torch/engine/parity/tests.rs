@@ -166,3 +166,18 @@ fn spread_experts_are_shared_out_among_those_that_have_the_same() {
     check("qwen3_moe-seed1", &zero(Layout { dp: 2, cp: 2, ep: 2, tp: 2, ..Layout::default() }, 3));
     check("qwen3_moe_lora-seed1", &zero(Layout { dp: 2, ep: 2, tp: 2, ..Layout::default() }, 3));
 }
+
+#[test]
+fn packs_in_turns_compute_what_they_do_one_after_the_other() {
+    let folder = fixture("qwen3_moe-seed1");
+    let steps = |expert_overlap| {
+        let splits = Splits { expert_overlap, ..Splits::default() };
+        let layouts = PoolLayouts { splits, ..foundation(Layout { cp: 2, ep: 2, ..Layout::default() }) };
+        assert_eq!(layouts.num_packs(), 2, "of one replica");
+        on_ranks(&folder, &layouts)
+    };
+    let (in_turns, apart) = (steps(true), steps(false));
+    // The same bits: of each parameter the first pack's gradient and then the second's.
+    assert_eq!((in_turns.losses, in_turns.grad_norms), (apart.losses, apart.grad_norms));
+    assert_eq!((in_turns.gradients, in_turns.weights), (apart.gradients, apart.weights));
+}

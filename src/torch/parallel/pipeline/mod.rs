@@ -3,4 +3,4 @@
 mod key_values;
 mod run;
 
-pub use run::{PipelineRun, Recorded};
+pub use run::{Passed, PipelineRun, Recorded};

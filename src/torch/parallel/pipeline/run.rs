@@ -11,8 +11,8 @@ use tch::Tensor;
 
 use crate::comm::{Mesh, Started};
 use crate::native::NativeError;
-use crate::nn::{GradBuffer, ParamStore};
-use crate::tape::{Boundary, Execution, KeyValues, Slot, Tape};
+use crate::nn::{GradBuffer, ParamId, ParamStore};
+use crate::tape::{Boundary, Execution, KeyValues, Slot, Tape, Turn, backward_in_turns, forward_in_turns};
 
 use super::key_values::KeyValuePool;
 
@@ -36,6 +36,9 @@ pub struct Recorded {
     pub dropout: Option<u64>,
 }
 
+/// Told after every operation of a backward: the sums so far, and whether of some parameters nothing more comes from it.
+pub type Passed<'a> = dyn FnMut(&GradBuffer, &dyn Fn(&[ParamId]) -> bool) -> Result<(), NativeError> + 'a;
+
 /// A step of this rank.
 pub struct PipelineRun {
     mesh: Rc<Mesh>,
@@ -50,6 +53,8 @@ pub struct PipelineRun {
     /// Keys and values of the sequences' chunks.
     pools: BTreeMap<usize, KeyValuePool>,
     sent: Vec<Sent>,
+    /// Whether two micro-batches at a time are computed in turns.
+    in_pairs: bool,
 }
 
 /// What a forward leaves for its backward.
@@ -88,12 +93,36 @@ impl PipelineRun {
         let tasks = schedules[mesh.pp.rank()].clone();
         let sequences = chunks.iter().enumerate().flat_map(|(sequence, count)| vec![sequence; *count]).collect();
         let (live, pools, sent) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
-        PipelineRun { mesh, pipeline, tasks, next: 0, places, live, sequences, pools, sent }
+        PipelineRun { mesh, pipeline, tasks, next: 0, places, live, sequences, pools, sent, in_pairs: false }
+    }
+
+    /// Computes two micro-batches at a time in turns: see [`forward_in_turns`].
+    ///
+    /// # Panics
+    /// There are several stages.
+    #[must_use]
+    pub fn in_pairs(self) -> PipelineRun {
+        assert_eq!(self.pipeline.stages(), 1, "pairs of micro-batches in a pipeline");
+        let tasks = self.pipeline.pairs(self.sequences.len());
+        PipelineRun { tasks, in_pairs: true, ..self }
     }
 
     /// What comes next; `None` at the step's end.
     pub fn next(&self) -> Option<Task> {
         self.tasks.get(self.next).copied()
+    }
+
+    /// What comes next in turns with each other: one task, but where micro-batches go in pairs. None at the step's end.
+    pub fn together(&self) -> &[Task] {
+        let left = &self.tasks[self.next..];
+        let most = left.len().min(if self.in_pairs { 2 } else { 1 });
+        let len = left[..most].iter().take_while(|task| task.pass == left[0].pass).count();
+        &left[..len]
+    }
+
+    /// Whether what comes next is the end.
+    pub fn is_last(&self) -> bool {
+        self.next + self.together().len() == self.tasks.len()
     }
 
     /// The most micro-batches between their forward and the end of their backward at once.
@@ -106,56 +135,65 @@ impl PipelineRun {
         most
     }
 
-    /// Does the next task, a forward. `begin` makes its execution, but those of chunks; outputs and what is kept can be
-    /// read of the one that `seen` is given.
+    /// Does the tasks that come next together, forwards. `begin` makes their executions, but those of chunks; outputs and
+    /// what is kept can be read of the ones that `seen` is given. Both are told which of them it is.
     ///
     /// # Errors
     /// A rank is gone or did not come in time.
     ///
     /// # Panics
-    /// The next task is no forward.
+    /// The next task is no forward, or there are not as many.
     pub fn forward<E: From<NativeError>>(
         &mut self,
         params: &Rc<ParamStore>,
-        recorded: Recorded,
-        begin: impl FnOnce(Rc<Tape>, Vec<(Slot, Tensor)>) -> Result<Execution, E>,
-        seen: impl FnOnce(&Execution),
+        recorded: Vec<Recorded>,
+        mut begin: impl FnMut(usize, Rc<Tape>, Vec<(Slot, Tensor)>) -> Result<Execution, E>,
+        mut seen: impl FnMut(usize, &Execution),
     ) -> Result<(), E> {
-        let task = self.begin(Pass::Forward);
-        let Recorded { tape, mut inputs, inbound, outbound, loss, key_values, row_tokens, dropout } = recorded;
-        params.set_dropout(dropout);
-        let received = self.receive(task, &inbound, params)?;
-        inputs.extend(inbound.iter().map(|boundary| boundary.slot).zip(received));
-        let (run, kept) = if key_values.is_empty() {
-            let mut run = Box::new(begin(tape, inputs)?.with_mesh(self.mesh.clone()));
-            run.forward()?;
-            (None, Kept::Graphs(run))
-        } else {
-            let pool = self.pools.entry(self.sequences[task.micro_batch]).or_default();
-            let clones = inputs.iter().map(|(slot, value)| (*slot, value.shallow_clone()));
-            let all = clones.chain(pool.past(&key_values)).collect();
-            let mut run = Execution::forward_only(tape.clone(), params.clone(), all).with_mesh(self.mesh.clone());
-            run.forward()?;
-            pool.push(&run, &key_values, row_tokens as i64);
-            (Some(run), Kept::Inputs { tape, inputs, key_values })
-        };
-        let run = match (&run, &kept) {
-            (Some(run), _) => run,
-            (None, Kept::Graphs(run)) => run,
-            (None, Kept::Inputs { .. }) => unreachable!("a chunk's run is here"),
-        };
-        let values = outbound.iter().map(|boundary| run.value(boundary.slot).shallow_clone()).collect();
-        self.send(task, values)?;
-        seen(run);
-        self.live.insert((task.micro_batch, task.stage), Live { inbound, outbound, loss, dropout, kept });
+        assert_eq!(recorded.len(), self.together().len(), "micro-batches that are computed together");
+        let (mut turns, mut begun) = (Vec::new(), Vec::new());
+        for (index, recorded) in recorded.into_iter().enumerate() {
+            let task = self.begin(Pass::Forward);
+            let Recorded { tape, mut inputs, inbound, outbound, loss, key_values, row_tokens, dropout } = recorded;
+            params.set_dropout(dropout);
+            let received = self.receive(task, &inbound, params)?;
+            inputs.extend(inbound.iter().map(|boundary| boundary.slot).zip(received));
+            let (run, chunk) = if key_values.is_empty() {
+                (begin(index, tape, inputs)?, None)
+            } else {
+                let pool = self.pools.entry(self.sequences[task.micro_batch]).or_default();
+                let clones = inputs.iter().map(|(slot, value)| (*slot, value.shallow_clone()));
+                let all = clones.chain(pool.past(&key_values)).collect();
+                let run = Execution::forward_only(tape.clone(), params.clone(), all);
+                (run, Some((tape, inputs, key_values, row_tokens)))
+            };
+            turns.push(Turn { run: run.with_mesh(self.mesh.clone()), dropout });
+            begun.push((task, inbound, outbound, loss, chunk));
+        }
+        forward_in_turns(params, &mut turns)?;
+        for (index, (turn, (task, inbound, outbound, loss, chunk))) in turns.into_iter().zip(begun).enumerate() {
+            let Turn { run, dropout } = turn;
+            let values = outbound.iter().map(|boundary| run.value(boundary.slot).shallow_clone()).collect();
+            self.send(task, values)?;
+            seen(index, &run);
+            let kept = match chunk {
+                None => Kept::Graphs(Box::new(run)),
+                Some((tape, inputs, key_values, row_tokens)) => {
+                    let pool = self.pools.entry(self.sequences[task.micro_batch]).or_default();
+                    pool.push(&run, &key_values, row_tokens as i64);
+                    Kept::Inputs { tape, inputs, key_values }
+                }
+            };
+            self.live.insert((task.micro_batch, task.stage), Live { inbound, outbound, loss, dropout, kept });
+        }
         Ok(())
     }
 
-    /// Does the next task, a backward, adding parameters' gradients to `grads`. Returns the execution, of which the
-    /// gradients of inputs can be read.
+    /// Does the tasks that come next together, backwards, adding parameters' gradients to `grads`; `passed` is told of them
+    /// meanwhile. Returns the executions, of which the gradients of inputs can be read.
     ///
     /// # Errors
-    /// As [`PipelineRun::forward`].
+    /// As [`PipelineRun::forward`], and those of `passed`.
     ///
     /// # Panics
     /// The next task is no backward.
@@ -163,66 +201,64 @@ impl PipelineRun {
         &mut self,
         params: &Rc<ParamStore>,
         grads: Option<&mut GradBuffer>,
-    ) -> Result<Execution, NativeError> {
-        let task = self.begin(Pass::Backward);
-        let live = self.live.remove(&(task.micro_batch, task.stage)).expect("a forward came before");
-        let Live { inbound, outbound, loss, dropout, kept } = live;
-        params.set_dropout(dropout);
-        let with_grad = |boundaries: Vec<Boundary>| -> Vec<Boundary> {
-            boundaries.into_iter().filter(|boundary| boundary.requires_grad).collect()
-        };
-        let outbound = with_grad(outbound);
-        let (mut run, key_values) = match kept {
-            Kept::Graphs(run) => (*run, Vec::new()),
-            Kept::Inputs { tape, mut inputs, key_values } => {
-                let pool = self.pools.get_mut(&self.sequences[task.micro_batch]).expect("the pool of a chunk");
-                let grads = pool.pop();
-                inputs.extend(pool.past(&key_values));
-                let mut run = Execution::new(tape, params.clone(), inputs).with_mesh(self.mesh.clone());
-                run.forward()?;
-                for (layer, grads) in key_values.iter().zip(grads) {
-                    let grads = layer.own.into_iter().zip(grads.into_iter().flatten());
-                    grads.for_each(|(slot, grad)| run.seed(slot, grad));
+        mut passed: Option<&mut Passed<'_>>,
+    ) -> Result<Vec<Execution>, NativeError> {
+        let (mut turns, mut ends, mut chunk) = (Vec::new(), Vec::new(), None);
+        for _ in 0..self.together().len() {
+            let task = self.begin(Pass::Backward);
+            let live = self.live.remove(&(task.micro_batch, task.stage)).expect("a forward came before");
+            let Live { inbound, outbound, loss, dropout, kept } = live;
+            params.set_dropout(dropout);
+            let outbound = with_grad(outbound);
+            let mut run = match kept {
+                Kept::Graphs(run) => *run,
+                Kept::Inputs { tape, mut inputs, key_values } => {
+                    let sequence = self.sequences[task.micro_batch];
+                    let pool = self.pools.get_mut(&sequence).expect("the pool of a chunk");
+                    let grads = pool.pop();
+                    inputs.extend(pool.past(&key_values));
+                    let mut run = Execution::new(tape, params.clone(), inputs).with_mesh(self.mesh.clone());
+                    run.forward()?;
+                    for (layer, grads) in key_values.iter().zip(grads) {
+                        let grads = layer.own.into_iter().zip(grads.into_iter().flatten());
+                        grads.for_each(|(slot, grad)| run.seed(slot, grad));
+                    }
+                    chunk = Some((sequence, key_values));
+                    run
                 }
-                (run, key_values)
+            };
+            for (boundary, grad) in outbound.iter().zip(self.receive(task, &outbound, params)?) {
+                run.seed(boundary.slot, grad);
             }
-        };
-        for (boundary, grad) in outbound.iter().zip(self.receive(task, &outbound, params)?) {
-            run.seed(boundary.slot, grad);
+            if let Some(loss) = loss {
+                run.seed(loss, Tensor::ones_like(run.value(loss)));
+            }
+            turns.push(Turn { run, dropout });
+            ends.push((task, inbound));
         }
-        if let Some(loss) = loss {
-            run.seed(loss, Tensor::ones_like(run.value(loss)));
-        }
-        if key_values.is_empty() {
-            run.backward(grads)?;
-        } else {
-            self.backward_chunk(self.sequences[task.micro_batch], &mut run, &key_values, grads)?;
-        }
-        let grad_of = |boundary: Boundary| {
-            let zeros = || Tensor::zeros(&boundary.shape, (boundary.kind, params.flat().device()));
-            run.input_grad(boundary.slot).unwrap_or_else(zeros).to_kind(boundary.kind)
-        };
-        let grads = with_grad(inbound).into_iter().map(grad_of).collect();
-        self.send(task, grads)?;
-        Ok(run)
-    }
-
-    /// Gradients of earlier keys and values go to their pool as soon as a layer has them.
-    fn backward_chunk(
-        &mut self,
-        sequence: usize,
-        run: &mut Execution,
-        key_values: &[KeyValues],
-        mut grads: Option<&mut GradBuffer>,
-    ) -> Result<(), NativeError> {
-        let pool = self.pools.get_mut(&sequence).expect("the pool of a chunk");
-        while run.backward_step(grads.as_deref_mut())? {
-            pool.take_grads(run, key_values);
-        }
-        if pool.is_empty() {
+        let pools = &mut self.pools;
+        backward_in_turns(params, &mut turns, grads, |turns, grads| {
+            // Gradients of earlier keys and values go to their pool as soon as a layer has them.
+            if let Some((sequence, key_values)) = &chunk {
+                let pool = pools.get_mut(sequence).expect("the pool of a chunk");
+                pool.take_grads(&mut turns[0].run, key_values);
+            }
+            match (&mut passed, grads) {
+                (Some(passed), Some(grads)) => passed(grads, &|ids| turns.iter().all(|turn| turn.run.is_past(ids))),
+                _ => Ok(()),
+            }
+        })?;
+        if let Some((sequence, _)) = chunk.filter(|(sequence, _)| self.pools[sequence].is_empty()) {
             self.pools.remove(&sequence);
         }
-        Ok(())
+        for (turn, (task, inbound)) in turns.iter().zip(ends) {
+            let grad_of = |boundary: Boundary| {
+                let zeros = || Tensor::zeros(&boundary.shape, (boundary.kind, params.flat().device()));
+                turn.run.input_grad(boundary.slot).unwrap_or_else(zeros).to_kind(boundary.kind)
+            };
+            self.send(task, with_grad(inbound).into_iter().map(grad_of).collect())?;
+        }
+        Ok(turns.into_iter().map(|turn| turn.run).collect())
     }
 
     /// Waits until all that was sent has been taken.
@@ -286,4 +322,8 @@ impl PipelineRun {
         let number = task.micro_batch * self.pipeline.stages() + task.stage;
         ((number * 2 + usize::from(task.pass == Pass::Backward)) * MAX_TENSORS + index) as i32
     }
+}
+
+fn with_grad(boundaries: Vec<Boundary>) -> Vec<Boundary> {
+    boundaries.into_iter().filter(|boundary| boundary.requires_grad).collect()
 }
