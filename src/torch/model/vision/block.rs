@@ -66,6 +66,26 @@ pub(super) struct Mlp {
 }
 
 impl BlockConfig {
+    /// What most towers have: queries, keys and values in one matrix with biases, a plain MLP, and these names.
+    pub(super) fn new(width: i64, num_heads: i64, inner: i64, norm: VisionNorm, initializer_range: f64) -> BlockConfig {
+        BlockConfig {
+            width,
+            num_heads,
+            inner,
+            division: Division::default(),
+            norm,
+            norms: ["norm1", "norm2"],
+            qkv: vec!["attn.qkv"],
+            qkv_bias: true,
+            o: "attn.proj",
+            qk_norm: None,
+            mlp: MlpNames::Plain(["mlp.fc1", "mlp.fc2"]),
+            activation: Activation::Gelu,
+            scales: None,
+            initializer_range,
+        }
+    }
+
     pub(super) fn head_dim(&self) -> i64 {
         self.width / self.num_heads
     }

@@ -2,16 +2,15 @@
 
 use serde_json::json;
 
-use super::block::{BlockConfig, MlpNames};
+use super::block::BlockConfig;
 use super::encoder::VisionConfig;
 use super::keys::{activation, axial_theta, check_heads, square};
-use super::layout::{PatchOrder, Span};
 use super::norm::VisionNorm;
 use super::projector::{ProjectorConfig, ProjectorKind};
 use super::rope::{AxialOrder, AxialRope};
 use super::tower_config::{PatchEmbed, TowerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::nn::{Activation, Division};
+use crate::nn::Activation;
 
 /// The encoder of `Ernie4_5_VLMoeVisionConfig` or the published `DFNRopeVisionTransformerConfig`, its names under
 /// `prefix` and `resampler`; `after_eps` is of the resampler's last norm.
@@ -31,39 +30,16 @@ pub(in crate::model) fn read(
     let initializer_range = keys.number_or("initializer_range")?.unwrap_or(0.02);
     let ratio = keys.number_or("mlp_ratio")?.unwrap_or(4.0);
     let channels = keys.size_or("in_channels")?.or(keys.size_or("in_chans")?).unwrap_or(3);
+    let embed = PatchEmbed { name: "patch_embed.proj", kernel: vec![channels * patch_size * patch_size], bias: false };
+    let inner = keys.size_or("intermediate_size")?.unwrap_or((width as f64 * ratio) as i64);
+    let block = BlockConfig {
+        activation: activation(keys, "hidden_act", Activation::QuickGelu)?,
+        ..BlockConfig::new(width, num_heads, inner, VisionNorm::Layer(eps), initializer_range)
+    };
     let tower = TowerConfig {
-        prefix: prefix.into(),
-        embed: PatchEmbed { name: "patch_embed.proj", kernel: vec![channels * patch_size * patch_size], bias: false },
-        order: PatchOrder::Merge,
-        merge,
-        positions: None,
-        frame_sinusoids: false,
-        class: None,
-        pre_norm: None,
-        block_prefix: "blocks.",
-        num_blocks: keys.size("depth")?,
-        block: BlockConfig {
-            width,
-            num_heads,
-            inner: keys.size_or("intermediate_size")?.unwrap_or((width as f64 * ratio) as i64),
-            norm: VisionNorm::Layer(eps),
-            norms: ["norm1", "norm2"],
-            qkv: vec!["attn.qkv"],
-            division: Division::default(),
-            qkv_bias: true,
-            o: "attn.proj",
-            qk_norm: None,
-            mlp: MlpNames::Plain(["mlp.fc1", "mlp.fc2"]),
-            activation: activation(keys, "hidden_act", Activation::QuickGelu)?,
-            scales: None,
-            initializer_range,
-        },
         rope: Some(AxialRope { theta: axial_theta(keys)?, order: AxialOrder::Halves }),
-        span: Span::Frame,
-        windows: None,
         final_norm: Some(("ln", VisionNorm::Layer(eps))),
-        frame_mean: false,
-        deepstack: Vec::new(),
+        ..TowerConfig::new(prefix, embed, merge, keys.size("depth")?, block)
     };
     let projector = ProjectorConfig {
         prefix: resampler.into(),

@@ -3,15 +3,15 @@
 
 use serde_json::json;
 
-use super::block::{BlockConfig, MlpNames};
+use super::block::BlockConfig;
 use super::encoder::VisionConfig;
 use super::keys::{activation, check_heads, no_dropout, square};
-use super::layout::{PatchOrder, Span};
+use super::layout::PatchOrder;
 use super::norm::VisionNorm;
 use super::projector::{MergeNorm, ProjectorConfig, ProjectorKind};
 use super::tower_config::{ClassToken, PatchEmbed, PositionTable, TowerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::nn::{Activation, Division, Resampling};
+use crate::nn::{Activation, Resampling};
 
 /// torch's default, which the reference does not change.
 const PROJECTOR_NORM: VisionNorm = VisionNorm::Layer(1e-5);
@@ -75,21 +75,12 @@ pub(in crate::model) fn read(
     let scale_key = if original { "initializer_factor" } else { "layer_scale_init_value" };
     let scale = keys.number_or(scale_key)?.unwrap_or(0.1);
     let shared = BlockConfig {
-        width,
-        num_heads,
-        inner: keys.size("intermediate_size")?,
-        norm,
-        norms: ["norm1", "norm2"],
-        qkv: vec!["attn.qkv"],
-        division: Division::default(),
         qkv_bias: flag(if original { "qkv_bias" } else { "attention_bias" }, false)?,
-        o: "attn.proj",
         qk_norm: flag(if original { "qk_normalization" } else { "use_qk_norm" }, original)?
             .then_some((["attn.q_norm", "attn.k_norm"], if original { eps } else { 1e-6 })),
-        mlp: MlpNames::Plain(["mlp.fc1", "mlp.fc2"]),
         activation: activation(keys, "hidden_act", Activation::Gelu)?,
         scales: Some((["ls1", "ls2"], scale)),
-        initializer_range,
+        ..BlockConfig::new(width, num_heads, keys.size("intermediate_size")?, norm, initializer_range)
     };
     let block = match names {
         InternNames::Original => shared,
@@ -105,28 +96,18 @@ pub(in crate::model) fn read(
     let embed = if original { "embeddings.patch_embedding" } else { "embeddings.patch_embeddings.projection" };
     let class = if original { "embeddings.class_embedding" } else { "embeddings.cls_token" };
     let pooled = original || flag("use_mean_pooling", true)?;
+    let embed = PatchEmbed {
+        name: embed,
+        kernel: vec![keys.size_or("num_channels")?.unwrap_or(3), patch_size, patch_size],
+        bias: true,
+    };
     let tower = TowerConfig {
-        prefix: prefix.into(),
-        embed: PatchEmbed {
-            name: embed,
-            kernel: vec![keys.size_or("num_channels")?.unwrap_or(3), patch_size, patch_size],
-            bias: true,
-        },
         order: PatchOrder::Raster,
-        merge: shuffle.merge,
         positions: flag("use_absolute_position_embeddings", true)?.then_some(positions),
-        frame_sinusoids: false,
         class: Some(ClassToken { name: class, shape: vec![1, 1, width], angles: None }),
-        pre_norm: None,
         block_prefix: if original { "encoder.layers." } else { "encoder.layer." },
-        num_blocks: keys.size("num_hidden_layers")?,
-        block,
-        rope: None,
-        span: Span::Frame,
-        windows: None,
         final_norm: (!pooled).then_some(("layernorm", VisionNorm::Layer(eps))),
-        frame_mean: false,
-        deepstack: Vec::new(),
+        ..TowerConfig::new(prefix, embed, shuffle.merge, keys.size("num_hidden_layers")?, block)
     };
     let (norm, linears) = if original { ("0", ["1", "3"]) } else { ("layer_norm", ["linear_1", "linear_2"]) };
     let projector = ProjectorConfig {

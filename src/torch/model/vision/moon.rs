@@ -10,7 +10,7 @@ use super::projector::{MergeNorm, ProjectorConfig, ProjectorKind};
 use super::rope::{AxialOrder, AxialRope};
 use super::tower_config::{PatchEmbed, PositionTable, TowerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::nn::{Activation, Division, Resampling};
+use crate::nn::{Activation, Resampling};
 use serde_json::json;
 
 /// Fixed in the reference, not configured.
@@ -50,15 +50,22 @@ pub(in crate::model) fn read(
     let merge = square(keys, "merge_kernel_size")?.unwrap_or(2);
     let patch_size = square(keys, "patch_size")?.unwrap_or(14);
     let initializer_range = keys.number_or("initializer_range")?.unwrap_or(0.02);
+    let embed = PatchEmbed {
+        name: name("encoder.patch_embed.proj", "patch_embed.proj"),
+        kernel: vec![3, patch_size, patch_size],
+        bias: true,
+    };
+    let inner = keys.size(name("intermediate_size", "vt_intermediate_size"))?;
+    let block = BlockConfig {
+        norms: ["norm0", "norm1"],
+        qkv: vec!["wqkv"],
+        o: "wo",
+        mlp: MlpNames::Plain(["mlp.fc0", "mlp.fc1"]),
+        activation: activation(keys, "hidden_act", Activation::GeluTanh)?,
+        ..BlockConfig::new(width, num_heads, inner, NORM, initializer_range)
+    };
     let tower = TowerConfig {
-        prefix: prefix.into(),
-        embed: PatchEmbed {
-            name: name("encoder.patch_embed.proj", "patch_embed.proj"),
-            kernel: vec![3, patch_size, patch_size],
-            bias: true,
-        },
         order: PatchOrder::Raster,
-        merge,
         positions: Some(PositionTable {
             name: "patch_embed.pos_emb.weight",
             shape: vec![side, side, width],
@@ -67,32 +74,12 @@ pub(in crate::model) fn read(
             resampling: Resampling::Bicubic,
         }),
         frame_sinusoids: true,
-        class: None,
-        pre_norm: None,
         block_prefix: "encoder.blocks.",
-        num_blocks: keys.size(name("num_hidden_layers", "vt_num_hidden_layers"))?,
-        block: BlockConfig {
-            width,
-            num_heads,
-            inner: keys.size(name("intermediate_size", "vt_intermediate_size"))?,
-            norm: NORM,
-            norms: ["norm0", "norm1"],
-            qkv: vec!["wqkv"],
-            division: Division::default(),
-            qkv_bias: true,
-            o: "wo",
-            qk_norm: None,
-            mlp: MlpNames::Plain(["mlp.fc0", "mlp.fc1"]),
-            activation: activation(keys, "hidden_act", Activation::GeluTanh)?,
-            scales: None,
-            initializer_range,
-        },
         rope: Some(AxialRope { theta: axial_theta(keys)?, order: AxialOrder::Interleaved }),
         span: Span::Item,
-        windows: None,
         final_norm: Some(("encoder.final_layernorm", NORM)),
         frame_mean: true,
-        deepstack: Vec::new(),
+        ..TowerConfig::new(prefix, embed, merge, keys.size(name("num_hidden_layers", "vt_num_hidden_layers"))?, block)
     };
     let projector = ProjectorConfig {
         prefix: projector.into(),

@@ -4,13 +4,12 @@
 use super::block::{BlockConfig, MlpNames};
 use super::encoder::VisionConfig;
 use super::keys::{activation, axial_theta, check_heads};
-use super::layout::{PatchOrder, Span};
 use super::norm::VisionNorm;
 use super::projector::{MergeNorm, ProjectorConfig, ProjectorKind};
 use super::rope::{AxialOrder, AxialRope};
 use super::tower_config::{PatchEmbed, TowerConfig, Windows};
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::nn::{Activation, Division};
+use crate::nn::Activation;
 
 /// Fixed in the reference, not configured.
 const NORM: VisionNorm = VisionNorm::Rms(1e-6);
@@ -35,43 +34,17 @@ pub(in crate::model) fn read(
     let channels = keys.size_or("in_channels")?.or(keys.size_or("in_chans")?).unwrap_or(3);
     let frames = keys.size_or("temporal_patch_size")?.unwrap_or(2);
     let initializer_range = keys.number_or("initializer_range")?.unwrap_or(0.02);
+    let embed =
+        PatchEmbed { name: "patch_embed.proj", kernel: vec![channels, frames, patch_size, patch_size], bias: false };
+    let block = BlockConfig {
+        mlp: MlpNames::Gated(["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]),
+        activation: activation(keys, "hidden_act", Activation::Silu)?,
+        ..BlockConfig::new(width, num_heads, keys.size("intermediate_size")?, NORM, initializer_range)
+    };
     let tower = TowerConfig {
-        prefix: prefix.into(),
-        embed: PatchEmbed {
-            name: "patch_embed.proj",
-            kernel: vec![channels, frames, patch_size, patch_size],
-            bias: false,
-        },
-        order: PatchOrder::Merge,
-        merge,
-        positions: None,
-        frame_sinusoids: false,
-        class: None,
-        pre_norm: None,
-        block_prefix: "blocks.",
-        num_blocks: keys.size("depth")?,
-        block: BlockConfig {
-            width,
-            num_heads,
-            inner: keys.size("intermediate_size")?,
-            norm: NORM,
-            norms: ["norm1", "norm2"],
-            qkv: vec!["attn.qkv"],
-            division: Division::default(),
-            qkv_bias: true,
-            o: "attn.proj",
-            qk_norm: None,
-            mlp: MlpNames::Gated(["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]),
-            activation: activation(keys, "hidden_act", Activation::Silu)?,
-            scales: None,
-            initializer_range,
-        },
         rope: Some(AxialRope { theta: axial_theta(keys)?, order: AxialOrder::Halves }),
-        span: Span::Frame,
         windows: Some(Windows { side, full_blocks: keys.indices("fullatt_block_indexes")? }),
-        final_norm: None,
-        frame_mean: false,
-        deepstack: Vec::new(),
+        ..TowerConfig::new(prefix, embed, merge, keys.size("depth")?, block)
     };
     let projector = ProjectorConfig {
         prefix: merger.into(),

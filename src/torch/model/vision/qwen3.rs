@@ -4,13 +4,12 @@
 use super::block::{BlockConfig, MlpNames};
 use super::encoder::VisionConfig;
 use super::keys::{activation, axial_theta, check_heads};
-use super::layout::{PatchOrder, Span};
 use super::norm::VisionNorm;
 use super::projector::{MergeNorm, ProjectorConfig, ProjectorKind};
 use super::rope::{AxialOrder, AxialRope};
 use super::tower_config::{PatchEmbed, PositionTable, TowerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::nn::{Activation, Division, Resampling};
+use crate::nn::{Activation, Resampling};
 
 /// Fixed in the reference, not configured.
 const NORM: VisionNorm = VisionNorm::Layer(1e-6);
@@ -29,43 +28,21 @@ pub(in crate::model) fn read(
     let initializer_range = keys.number_or("initializer_range")?.unwrap_or(0.02);
     let num_blocks = keys.size("depth")?;
     let deepstack = deepstack(keys, num_blocks)?;
+    let embed = PatchEmbed {
+        name: "patch_embed.proj",
+        kernel: vec![channels, keys.size("temporal_patch_size")?, patch_size, patch_size],
+        bias: true,
+    };
+    let block = BlockConfig {
+        mlp: MlpNames::Plain(["mlp.linear_fc1", "mlp.linear_fc2"]),
+        activation: activation(keys, "hidden_act", Activation::GeluTanh)?,
+        ..BlockConfig::new(width, num_heads, keys.size("intermediate_size")?, NORM, initializer_range)
+    };
     let tower = TowerConfig {
-        prefix: prefix.into(),
-        embed: PatchEmbed {
-            name: "patch_embed.proj",
-            kernel: vec![channels, keys.size("temporal_patch_size")?, patch_size, patch_size],
-            bias: true,
-        },
-        order: PatchOrder::Merge,
-        merge,
         positions: Some(positions(keys, width)?),
-        frame_sinusoids: false,
-        class: None,
-        pre_norm: None,
-        block_prefix: "blocks.",
-        num_blocks,
-        block: BlockConfig {
-            width,
-            num_heads,
-            inner: keys.size("intermediate_size")?,
-            norm: NORM,
-            norms: ["norm1", "norm2"],
-            qkv: vec!["attn.qkv"],
-            division: Division::default(),
-            qkv_bias: true,
-            o: "attn.proj",
-            qk_norm: None,
-            mlp: MlpNames::Plain(["mlp.linear_fc1", "mlp.linear_fc2"]),
-            activation: activation(keys, "hidden_act", Activation::GeluTanh)?,
-            scales: None,
-            initializer_range,
-        },
         rope: Some(AxialRope { theta: axial_theta(keys)?, order: AxialOrder::Halves }),
-        span: Span::Frame,
-        windows: None,
-        final_norm: None,
-        frame_mean: false,
         deepstack: deepstack.iter().map(|(block, _)| *block).collect(),
+        ..TowerConfig::new(prefix, embed, merge, num_blocks, block)
     };
     let projector = |prefix: String, merged: bool| ProjectorConfig {
         prefix,

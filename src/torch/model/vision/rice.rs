@@ -1,16 +1,15 @@
 //! Rice ViT and its merger (LLaVA-OneVision-1.5's `RiceTransformerPretrainedModel`): a class token before each frame,
 //! with learned angles, and a norm before the blocks.
 
-use super::block::{BlockConfig, MlpNames};
+use super::block::BlockConfig;
 use super::encoder::VisionConfig;
 use super::keys::{activation, axial_theta, check_heads};
-use super::layout::{PatchOrder, Span};
 use super::norm::VisionNorm;
 use super::projector::{MergeNorm, ProjectorConfig, ProjectorKind};
 use super::rope::{AxialOrder, AxialRope};
 use super::tower_config::{ClassToken, PatchEmbed, TowerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::nn::{Activation, Division};
+use crate::nn::Activation;
 use serde_json::json;
 
 /// The encoder of `RiceConfig`, its names under `prefix` and `merger`.
@@ -27,43 +26,20 @@ pub(in crate::model) fn read(
     let merge = keys.size_or("spatial_merge_size")?.unwrap_or(2);
     let norm = VisionNorm::Layer(keys.number_or("layer_norm_eps")?.unwrap_or(1e-5));
     let initializer_range = keys.number_or("initializer_range")?.unwrap_or(0.02);
+    let embed = PatchEmbed {
+        name: "patch_embed.proj",
+        kernel: vec![keys.size_or("in_channels")?.unwrap_or(3), patch_size, patch_size],
+        bias: false,
+    };
+    let block = BlockConfig {
+        activation: activation(keys, "hidden_act", Activation::Gelu)?,
+        ..BlockConfig::new(width, num_heads, keys.size("intermediate_size")?, norm, initializer_range)
+    };
     let tower = TowerConfig {
-        prefix: prefix.into(),
-        embed: PatchEmbed {
-            name: "patch_embed.proj",
-            kernel: vec![keys.size_or("in_channels")?.unwrap_or(3), patch_size, patch_size],
-            bias: false,
-        },
-        order: PatchOrder::Merge,
-        merge,
-        positions: None,
-        frame_sinusoids: false,
         class: Some(ClassToken { name: "class_embedding", shape: vec![width], angles: Some("class_pos_emb") }),
         pre_norm: Some(("pre_layernorm", norm)),
-        block_prefix: "blocks.",
-        num_blocks: keys.size("depth")?,
-        block: BlockConfig {
-            width,
-            num_heads,
-            inner: keys.size("intermediate_size")?,
-            norm,
-            norms: ["norm1", "norm2"],
-            qkv: vec!["attn.qkv"],
-            division: Division::default(),
-            qkv_bias: true,
-            o: "attn.proj",
-            qk_norm: None,
-            mlp: MlpNames::Plain(["mlp.fc1", "mlp.fc2"]),
-            activation: activation(keys, "hidden_act", Activation::Gelu)?,
-            scales: None,
-            initializer_range,
-        },
         rope: Some(AxialRope { theta: axial_theta(keys)?, order: AxialOrder::Halves }),
-        span: Span::Frame,
-        windows: None,
-        final_norm: None,
-        frame_mean: false,
-        deepstack: Vec::new(),
+        ..TowerConfig::new(prefix, embed, merge, keys.size("depth")?, block)
     };
     let projector = ProjectorConfig {
         prefix: merger.into(),

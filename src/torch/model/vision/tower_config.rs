@@ -77,6 +77,29 @@ pub struct Windows {
 }
 
 impl TowerConfig {
+    /// Patches in merge order through `num_blocks` blocks of attention within a frame, and nothing else.
+    pub(super) fn new(prefix: &str, embed: PatchEmbed, merge: i64, num_blocks: i64, block: BlockConfig) -> TowerConfig {
+        TowerConfig {
+            prefix: prefix.into(),
+            embed,
+            order: PatchOrder::Merge,
+            merge,
+            positions: None,
+            frame_sinusoids: false,
+            class: None,
+            pre_norm: None,
+            block_prefix: "blocks.",
+            num_blocks,
+            block,
+            rope: None,
+            span: Span::Frame,
+            windows: None,
+            final_norm: None,
+            frame_mean: false,
+            deepstack: Vec::new(),
+        }
+    }
+
     /// Width of a patch's state.
     pub fn width(&self) -> i64 {
         self.block.width
