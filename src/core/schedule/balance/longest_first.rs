@@ -3,6 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
+use std::ops::Range;
+
+/// So many values are sorted by digits of so many bits.
+const MANY: usize = 1024;
+const DIGIT: u32 = 8;
 
 /// What a bin may hold.
 #[derive(Clone, Copy, Debug)]
@@ -80,8 +85,35 @@ pub(crate) fn by_falling(values: &[u64]) -> Vec<usize> {
     }
     // Value and index in one word sort several times as fast.
     let mut order: Vec<u64> = values.iter().zip(0..).map(|(&value, at)| ((largest - value) << bits) | at).collect();
-    order.sort_unstable();
+    if order.len() < MANY {
+        order.sort_unstable();
+    } else {
+        // Indices ascend already.
+        order = by_digits(order, bits..u64::BITS - largest.leading_zeros() + bits);
+    }
     order.into_iter().map(|key| (key & ((1 << bits) - 1)) as usize).collect()
+}
+
+/// Sorts by these bits, equal ones in the order in which they are: one pass for each digit, the last one first.
+fn by_digits(mut values: Vec<u64>, bits: Range<u32>) -> Vec<u64> {
+    let mut sorted = vec![0; values.len()];
+    for shift in bits.step_by(DIGIT as usize) {
+        let digit = |value: u64| (value >> shift) as usize % (1 << DIGIT);
+        let mut counts = [0; 1 << DIGIT];
+        values.iter().for_each(|&value| counts[digit(value)] += 1);
+        let mut sum = 0;
+        let mut places = counts.map(|count: usize| {
+            sum += count;
+            sum - count
+        });
+        for &value in &values {
+            let place = &mut places[digit(value)];
+            sorted[*place] = value;
+            *place += 1;
+        }
+        std::mem::swap(&mut values, &mut sorted);
+    }
+    values
 }
 
 /// Least makespan over every assignment.
@@ -150,6 +182,14 @@ mod tests {
             let order = by_falling(&values);
             prop_assert!(order.is_sorted_by_key(|&at| (Reverse(values[at]), at)));
             prop_assert_eq!(by_falling(&large), order);
+        }
+
+        #[test]
+        fn digits_sort_as_comparing_does(values in prop::collection::vec(0_u64..1 << 20, 0..200)) {
+            let mut sorted: Vec<u64> = values.iter().zip(0..).map(|(value, at)| value << 10 | at).collect();
+            let ours = by_digits(sorted.clone(), 10..30);
+            sorted.sort_unstable();
+            prop_assert_eq!(ours, sorted);
         }
 
         #[test]

@@ -1,5 +1,6 @@
 //! The end of a run: everyone is told to stop and waited for, and the first cause is found.
 
+use super::by_actor::ByActor;
 use super::{Failure, Outcome};
 use crate::message::ActorId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +13,7 @@ pub(super) struct Drain {
     /// The first that is known of each actor's failure.
     failures: BTreeMap<ActorId, Cause>,
     /// Who has not ended.
-    alive: BTreeSet<ActorId>,
+    alive: ByActor<()>,
 }
 
 struct Cause {
@@ -30,7 +31,7 @@ impl Drain {
 
     /// One more actor.
     pub fn join(&mut self, actor: ActorId) {
-        self.alive.insert(actor);
+        self.alive.insert(actor, ());
     }
 
     pub fn has_begun(&self) -> bool {
@@ -68,15 +69,15 @@ impl Drain {
     }
 
     pub fn end(&mut self, actor: ActorId) {
-        self.alive.remove(&actor);
+        self.alive.remove(actor);
     }
 
     pub fn has_ended(&self, actor: ActorId) -> bool {
-        !self.alive.contains(&actor)
+        !self.alive.contains(actor)
     }
 
     pub fn alive(&self) -> impl Iterator<Item = ActorId> + '_ {
-        self.alive.iter().copied()
+        self.alive.iter().map(|(actor, ())| actor)
     }
 
     /// How the run ended, once all actors have.

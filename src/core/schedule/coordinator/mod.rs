@@ -28,6 +28,7 @@
 //! engine has failed); words of an older epoch, and of who is no member, are not heard; steps are decided one by one without a gap; a sample is planned once; a finished run says nothing.
 
 mod batches;
+mod by_actor;
 mod costs;
 mod drain;
 mod encoders;

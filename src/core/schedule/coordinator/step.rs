@@ -1,10 +1,11 @@
 //! One step in flight: who has reduced it, what was decided, who has applied that.
 
+use super::by_actor::ByActor;
 use super::{FittedCosts, Ledger, PoolSizes, SchedulerState, StepBalance, StepSummary};
 use crate::message::{ActorId, Commit, ExpertLoads, Role, RoutingReport, SampleId, StepPlan, StepReport, Timings};
 use crate::message::{SampleMeta, Unit, UnitId};
 use crate::schedule::Batch;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub(super) struct InFlight {
@@ -13,12 +14,12 @@ pub(super) struct InFlight {
     held: Vec<SampleId>,
     /// As planned.
     balance: StepBalance,
-    reports: BTreeMap<ActorId, StepReport>,
+    reports: ByActor<StepReport>,
     /// Encoders that have done their units, as the epoch shares them out.
     finished_by: BTreeSet<u32>,
     decision: Option<Decision>,
     /// Once it is decided: who has not applied that yet.
-    awaited: BTreeSet<ActorId>,
+    awaited: ByActor<()>,
 }
 
 /// Both pools together.
@@ -36,10 +37,10 @@ impl InFlight {
             plan,
             held,
             balance,
-            reports: BTreeMap::new(),
+            reports: ByActor::default(),
             finished_by: BTreeSet::new(),
             decision: None,
-            awaited: BTreeSet::new(),
+            awaited: ByActor::default(),
         }
     }
 
@@ -54,7 +55,7 @@ impl InFlight {
     }
 
     pub fn timings(&self) -> Vec<(ActorId, Timings)> {
-        self.reports.iter().map(|(&actor, report)| (actor, report.timings)).collect()
+        self.reports.iter().map(|(actor, report)| (actor, report.timings)).collect()
     }
 
     pub fn is_decided(&self) -> bool {
@@ -73,7 +74,7 @@ impl InFlight {
                 moved.push(unit.id);
             }
         }
-        self.reports.retain(|actor, _| actor.role != Role::Encoder);
+        self.reports.clear(Role::Encoder);
         self.finished_by.clear();
         moved
     }
@@ -87,7 +88,7 @@ impl InFlight {
     }
 
     pub fn has_reduced(&self, actor: ActorId) -> bool {
-        self.reports.contains_key(&actor)
+        self.reports.contains(actor)
     }
 
     /// False where too few engines have reported: cheap, for it is asked at every event of thousands of engines.
@@ -111,15 +112,16 @@ impl InFlight {
     /// pool's first one counts. `engines`: those that take part, encoders in the order of their ranks. With `drops` it is
     /// skipped in any case.
     pub fn decide(&mut self, engines: &[ActorId], pools: PoolSizes, clip_grad: f64, drops: bool) -> Option<Decision> {
-        if self.decision.is_some() || !engines.iter().all(|engine| self.reports.contains_key(engine)) {
+        if self.decision.is_some() || !engines.iter().all(|&engine| self.reports.contains(engine)) {
             return None;
         }
-        let loss = (0..pools.foundation).map(|index| self.reports[&ActorId::foundation(index)].loss).sum::<f64>();
+        let report = |index| self.reports.get(ActorId::foundation(index)).expect("all engines have reported");
+        let loss = (0..pools.foundation).map(|index| report(index).loss).sum::<f64>();
         let encoder = engines.iter().find(|engine| engine.role == Role::Encoder);
         let squares = encoder
             .into_iter()
             .chain(&[ActorId::foundation(0)])
-            .filter_map(|actor| Some(self.reports.get(actor)?.grad_square_sum))
+            .filter_map(|actor| Some(self.reports.get(*actor)?.grad_square_sum))
             .sum::<f64>();
         let grad_norm = squares.sqrt();
         let commit = (!drops && loss.is_finite() && grad_norm.is_finite()).then(|| Commit {
@@ -134,7 +136,7 @@ impl InFlight {
 
     /// Whether it has still to apply what was decided.
     pub fn awaits(&self, actor: ActorId) -> bool {
-        self.awaited.contains(&actor)
+        self.awaited.contains(actor)
     }
 
     /// True once all engines have.
@@ -142,7 +144,7 @@ impl InFlight {
     /// # Errors
     /// Nothing was decided yet, or the engine says so for the second time.
     pub fn applied(&mut self, actor: ActorId) -> Result<bool, String> {
-        if !self.awaited.remove(&actor) {
+        if self.awaited.remove(actor).is_none() {
             return Err(format!("applied step {} twice or before it was decided", self.plan.step));
         }
         Ok(self.awaited.is_empty())
@@ -150,7 +152,7 @@ impl InFlight {
 
     /// Who is gone needs not apply what was decided; true if all others have.
     pub fn lose(&mut self, actor: ActorId) -> bool {
-        self.awaited.remove(&actor) && self.awaited.is_empty()
+        self.awaited.remove(actor).is_some() && self.awaited.is_empty()
     }
 
     /// What it was planned from: samples, or packs of a packed stream.

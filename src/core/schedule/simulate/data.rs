@@ -22,7 +22,7 @@ pub(super) struct DataActor {
 }
 
 /// One parcel that a plan asks for.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Sending {
     /// Pixels of a unit; otherwise tokens of a pack.
     pub is_pixels: bool,
@@ -51,7 +51,7 @@ impl World<'_> {
             let pieces = if costs.per_byte > 0.0 { PIECES } else { 1 };
             let count = sendings.len().div_ceil(pieces).min(sendings.len() - sent);
             let bytes: u64 = sendings[sent..sent + count].iter().map(|sending| sending.bytes).sum();
-            self.start(index, Job::Send { step, count }, bytes as f64 * costs.per_byte);
+            self.start(index, Job::Send { step, count: count as u32 }, bytes as f64 * costs.per_byte);
             return true;
         }
         let num_data = self.data.len() as u64;
@@ -96,7 +96,7 @@ impl World<'_> {
                 true => (Kind::Pixels, self.encoder_rank(to)),
                 false => (Kind::Tokens, self.stage_rank(to, 0)),
             };
-            self.send(Parcel { kind, step, index: what, from: index, to, bytes, since: now });
+            self.send(Parcel { kind, step, index: what, from: index, to, bytes, time: now });
         }
         let all = self.step(step).sendings[index as usize].len();
         let plan = &mut self.data[index as usize].plans[0];

@@ -69,8 +69,8 @@ impl World<'_> {
         if to == rank {
             self.features_arrive(step, unit);
         } else {
-            let since = self.clock.now();
-            self.send(Parcel { kind: Kind::Features, step, index: unit, from: rank, to, bytes, since });
+            let time = self.clock.now();
+            self.send(Parcel { kind: Kind::Features, step, index: unit, from: rank, to, bytes, time });
         }
     }
 

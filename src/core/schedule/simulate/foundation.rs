@@ -6,8 +6,9 @@
 
 use super::Activity;
 use super::edges::{Kind, Parcel};
+use super::happening::Happening;
 use super::rank::Job;
-use super::world::{Happening, World};
+use super::world::World;
 
 /// One rank of a replica. Counts are over the whole run, as packs come in order.
 #[derive(Clone, Copy, Default)]
@@ -30,8 +31,9 @@ impl World<'_> {
 
     pub(super) fn features_arrive(&mut self, step: u64, unit: u32) {
         let planned = self.step_mut(step);
-        let pack = planned.units[unit as usize].pack;
-        planned.packs[pack as usize].features_missing -= 1;
+        let unit = &mut planned.units[unit as usize];
+        unit.held = true;
+        planned.packs[unit.pack as usize].features_missing -= 1;
     }
 
     /// Begins the next job of a stage; false: there is none, or not yet.
@@ -103,7 +105,7 @@ impl World<'_> {
     fn pass(&mut self, from: u32, to: u32, step: u64, pack: u32, forward: bool) {
         let tokens = f64::from(self.step(step).packs[pack as usize].num_tokens);
         let time = self.transfer(from, tokens * self.bytes_per_hidden);
-        self.clock.at(time, Happening::Passed { rank: to, forward });
+        self.clock.at(time, if forward { Happening::Forward(to) } else { Happening::Back(to) });
     }
 
     pub(super) fn passed(&mut self, rank: u32, forward: bool) {
@@ -117,16 +119,18 @@ impl World<'_> {
     /// stage's forward: if they were held until its backward, 1F1B would need the credit of several packs.
     fn let_go(&mut self, rank: u32, step: u64, pack: u32) {
         for unit in self.units_of(step, pack) {
-            let (encoder, bytes) = self.features_of(step, unit);
-            if encoder != rank {
-                self.give_back(Kind::Features, encoder, rank, bytes);
+            self.step_mut(step).units[unit as usize].held = false;
+            let (from, bytes) = self.features_of(step, unit);
+            if from != rank {
+                let time = self.clock.now();
+                self.give_back(&Parcel { kind: Kind::Features, step, index: unit, from, to: rank, bytes, time });
             }
         }
     }
 
     /// Sends gradients of a pack's features, or word that there are none.
     fn return_units(&mut self, rank: u32, step: u64, pack: u32) {
-        let since = self.clock.now();
+        let time = self.clock.now();
         for index in self.units_of(step, pack) {
             let (to, features) = self.features_of(step, index);
             if to == rank {
@@ -134,7 +138,7 @@ impl World<'_> {
                 continue;
             }
             let bytes = if self.encoder_trained { features } else { 0 };
-            self.send(Parcel { kind: Kind::Gradient, step, index, from: rank, to, bytes, since });
+            self.send(Parcel { kind: Kind::Gradient, step, index, from: rank, to, bytes, time });
         }
     }
 

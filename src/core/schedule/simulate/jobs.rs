@@ -1,8 +1,9 @@
 //! What ranks do: which job is next, how long it lasts, and where the time goes.
 
 use super::Activity;
+use super::happening::Happening;
 use super::rank::{Job, Rank};
-use super::world::{Happening, Pool, World};
+use super::world::{Pool, World};
 use crate::message::{Epoch, Event, Role, StepId, StepReport, Timings};
 
 impl World<'_> {
@@ -132,7 +133,7 @@ impl World<'_> {
         self.account(rank, Activity::WaitCommit);
         match job {
             Job::Read => self.has_read(rank),
-            Job::Send { step, count } => self.has_sent(rank, step, count),
+            Job::Send { step, count } => self.has_sent(rank, step, count as usize),
             Job::Encode { step, unit } => self.has_encoded(rank, step, unit),
             Job::EncoderBackward { step, unit } => self.has_gone_back(step, unit),
             Job::Pack { step, pack } => self.has_computed(rank, stage, step, pack),

@@ -19,6 +19,8 @@ mod encoder;
 mod fit;
 mod foundation;
 mod gantt;
+mod happening;
+mod inbox;
 mod jobs;
 mod law;
 mod parcels;
@@ -41,5 +43,7 @@ pub use spec::{Cluster, SimError, SimSpec};
 pub use svg::{gantt_html, gantt_svg};
 pub use world::simulate;
 
+#[cfg(test)]
+mod course_tests;
 #[cfg(test)]
 mod tests;

@@ -1,28 +1,33 @@
 //! Parcels between ranks: sent when there is credit, one after the other, and read by who is free.
 
-use super::edges::{Kind, Parcel};
-use super::world::{Happening, World};
+use super::edges::{Kind, Load, Parcel};
+use super::foundation::Stage;
+use super::happening::Happening;
+use super::rank::Rank;
+use super::step::Step;
+use super::world::World;
 
 impl World<'_> {
     /// Sends now, or when there is credit.
     pub(super) fn send(&mut self, parcel: Parcel) {
-        if self.edges.send(parcel) {
+        let on_edge = || on_edge(&parcel, &self.ranks, &self.stages, &self.steps);
+        if self.edges.send(parcel, on_edge) {
             self.depart(parcel);
         } else {
             self.ranks[parcel.from as usize].add_unsent(parcel.step);
         }
     }
 
-    pub(super) fn depart(&mut self, parcel: Parcel) {
+    fn depart(&mut self, parcel: Parcel) {
         let time = self.transfer(parcel.from, parcel.bytes as f64);
-        self.ranks[parcel.to as usize].post(time, parcel);
+        self.ranks[parcel.to as usize].inbox.post(Parcel { time, ..parcel });
         self.wake(parcel.to);
     }
 
     /// Has a rank that does nothing woken when the next parcel is there.
     pub(super) fn wake(&mut self, rank: u32) {
         let state = &mut self.ranks[rank as usize];
-        let Some(&(time, _)) = state.inbox.front() else { return };
+        let Some(time) = state.inbox.next_time() else { return };
         if state.job.is_none() && time < state.wake {
             state.wake = time;
             self.clock.at(time, Happening::Mail(rank));
@@ -51,7 +56,7 @@ impl World<'_> {
     /// Takes what is there.
     pub(super) fn read_mail(&mut self, rank: u32) {
         let now = self.clock.now();
-        while let Some((_, parcel)) = self.ranks[rank as usize].inbox.pop_front_if(|(time, _)| *time <= now) {
+        while let Some(parcel) = self.ranks[rank as usize].inbox.read(now) {
             match parcel.kind {
                 Kind::Pixels => self.pixels_arrive(&parcel),
                 Kind::Tokens => self.tokens_arrive(&parcel),
@@ -60,17 +65,41 @@ impl World<'_> {
             }
             // The foundation holds features until it is done with them; everything else is copied out of the mail.
             if parcel.kind != Kind::Features {
-                self.give_back(parcel.kind, parcel.from, parcel.to, parcel.bytes);
+                self.give_back(&parcel);
             }
         }
     }
 
-    pub(super) fn give_back(&mut self, kind: Kind, from: u32, to: u32, bytes: u64) {
-        for parcel in self.edges.give_back(self.clock.now(), kind, from, to, bytes) {
-            self.depart(parcel);
-            if self.ranks[from as usize].take_unsent(parcel.step) {
-                self.choose(from);
+    /// Gives the credit of a parcel back that is in no mail any more.
+    pub(super) fn give_back(&mut self, parcel: &Parcel) {
+        let on_edge = || on_edge(parcel, &self.ranks, &self.stages, &self.steps);
+        for next in self.edges.give_back(self.clock.now(), parcel, on_edge) {
+            self.depart(next);
+            if self.ranks[next.from as usize].take_unsent(next.step) {
+                self.choose(next.from);
             }
         }
     }
+}
+
+/// What is in flight from one rank to another: what is on its way, and features that a foundation still holds.
+fn on_edge<'a>(
+    &Parcel { kind, from, to, .. }: &Parcel,
+    ranks: &[Rank],
+    stages: &[Stage],
+    steps: impl IntoIterator<Item = &'a Step>,
+) -> Load {
+    let receiver = &ranks[to as usize];
+    let mut load = Load::default();
+    let on_their_way = receiver.inbox.unread().iter().filter(|parcel| parcel.kind == kind && parcel.from == from);
+    on_their_way.for_each(|parcel| load.add(parcel.bytes));
+    if kind == Kind::Features
+        && let (Some(encoder), Some(stage)) = (ranks[from as usize].encoder, receiver.stage)
+    {
+        let replica = stages[stage as usize].replica;
+        let units = steps.into_iter().flat_map(|step| step.units_of_replica(replica));
+        let held = units.filter(|unit| unit.held && unit.encoder == encoder);
+        held.for_each(|unit| load.add(unit.feature_bytes));
+    }
+    load
 }

@@ -1,9 +1,8 @@
 //! One rank: what it is, what it does, and what it has on its way.
 
 use super::Activity;
-use super::edges::Parcel;
+use super::inbox::Inbox;
 use crate::message::ActorId;
-use std::collections::VecDeque;
 
 /// Seconds of each activity.
 pub(super) type Times = [f64; Activity::COUNT];
@@ -12,7 +11,7 @@ pub(super) type Times = [f64; Activity::COUNT];
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Job {
     Read,
-    Send { step: u64, count: usize },
+    Send { step: u64, count: u32 },
     Encode { step: u64, unit: u32 },
     EncoderBackward { step: u64, unit: u32 },
     Pack { step: u64, pack: u32 },
@@ -43,8 +42,8 @@ pub(super) struct Rank {
     pub unsent: Vec<(u64, u32)>,
     /// Sending is free again at this time.
     pub egress: f64,
-    /// Parcels on their way to it, by the time at which they are there. It looks at them when it is free.
-    pub inbox: VecDeque<(f64, Parcel)>,
+    /// Parcels on their way to it. It looks at them when it is free.
+    pub inbox: Inbox,
     /// When it is woken to look.
     pub wake: f64,
 }
@@ -82,15 +81,9 @@ impl Rank {
             commit: false,
             unsent: Vec::new(),
             egress: 0.0,
-            inbox: VecDeque::new(),
+            inbox: Inbox::default(),
             wake: f64::INFINITY,
         }
-    }
-
-    /// Puts a parcel behind those that are there no later.
-    pub fn post(&mut self, time: f64, parcel: Parcel) {
-        let later = self.inbox.iter().rev().take_while(|(other, _)| *other > time).count();
-        self.inbox.insert(self.inbox.len() - later, (time, parcel));
     }
 
     pub fn add_unsent(&mut self, step: u64) {

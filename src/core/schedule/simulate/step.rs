@@ -1,14 +1,17 @@
 //! One planned step as indices: who computes what, and what each pack and unit still waits for.
 
-use super::Costs;
 use super::costs::unit_size;
 use super::data::Sending;
+use super::world::BYTES_PER_TOKEN;
+use super::{Costs, SimSpec};
 use crate::message::{StepPlan, Unit, UnitItem};
+use std::sync::Arc;
 
 /// No unit.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// Lists of indices by owner, in one piece of memory.
+#[derive(Debug, PartialEq)]
 pub(super) struct Lists {
     starts: Vec<u32>,
     entries: Vec<u32>,
@@ -38,6 +41,7 @@ impl Lists {
 }
 
 /// What is known of a unit: all in one place, since there are tens of thousands of them.
+#[derive(Debug, PartialEq)]
 pub(super) struct UnitState {
     /// Forward and backward.
     pub seconds: f64,
@@ -54,11 +58,14 @@ pub(super) struct UnitState {
     pub lane_turn: bool,
     /// Whether all before it are encoded.
     pub order_turn: bool,
+    /// Whether the foundation has its features and still needs them.
+    pub held: bool,
     /// Whether its gradient has come.
     pub returned: bool,
 }
 
 /// What is known of a pack.
+#[derive(Debug, PartialEq)]
 pub(super) struct PackState {
     /// Forward and backward.
     pub seconds: f64,
@@ -73,6 +80,7 @@ pub(super) struct PackState {
 }
 
 /// A step between its plan and its end.
+#[derive(Debug, PartialEq)]
 pub(super) struct Step {
     pub units: Vec<UnitState>,
     pub packs: Vec<PackState>,
@@ -84,25 +92,21 @@ pub(super) struct Step {
     pub sendings: Vec<Vec<Sending>>,
     /// Patches of all units.
     pub patches: f64,
+    /// What it was made of, once it is computed: so that who throws the step away throws that away too.
+    pub plan: Option<Arc<StepPlan>>,
 }
 
 impl Step {
-    pub fn new(
-        plan: &StepPlan,
-        num_data: usize,
-        num_encoders: usize,
-        num_replicas: usize,
-        bytes: Bytes,
-        costs: &Costs,
-    ) -> Self {
+    pub fn new(plan: &StepPlan, of: &Sizes) -> Self {
         let mut step = Self {
             units: Vec::with_capacity(plan.units.len()),
             packs: Vec::with_capacity(plan.packs.len()),
-            packs_of_replica: Lists::new(num_replicas, plan.packs.iter().map(|pack| pack.replica)),
-            units_to_encode: vec![0; num_encoders],
-            units_open: vec![0; num_encoders],
-            sendings: vec![Vec::new(); num_data],
+            packs_of_replica: Lists::new(of.num_replicas, plan.packs.iter().map(|pack| pack.replica)),
+            units_to_encode: vec![0; of.num_encoders],
+            units_open: vec![0; of.num_encoders],
+            sendings: vec![Vec::new(); of.num_data],
             patches: 0.0,
+            plan: None,
         };
         let mut units = plan.units.iter().peekable();
         let mut owners: Vec<(u32, u64)> = Vec::new();
@@ -110,14 +114,14 @@ impl Step {
         for (pack, index) in plan.packs.iter().zip(0..) {
             let first_unit = step.units.len() as u32;
             while let Some(unit) = units.next_if(|unit| unit.pack.index == index) {
-                step.add_unit(unit, bytes, costs, &mut owners);
+                step.add_unit(unit, of, &mut owners);
             }
             let samples = pack.samples.iter();
-            gather(&mut owners, samples.map(|sample| (sample.owner, u64::from(sample.num_tokens) * bytes.per_token)));
+            gather(&mut owners, samples.map(|sample| (sample.owner, u64::from(sample.num_tokens) * BYTES_PER_TOKEN)));
             step.send(&owners, Sending { is_pixels: false, index, to: pack.replica, bytes: 0 });
             let num_units = step.units.len() as u32 - first_unit;
             step.packs.push(PackState {
-                seconds: costs.foundation.pack(pack),
+                seconds: of.costs.foundation.pack(pack),
                 replica: pack.replica,
                 num_tokens: pack.num_tokens() as u32,
                 tokens_missing: owners.len() as u32,
@@ -131,17 +135,17 @@ impl Step {
     }
 
     /// As the data engine sends: pack by pack, pixels first, one parcel for each unit or pack and owner.
-    fn add_unit(&mut self, unit: &Unit, bytes: Bytes, costs: &Costs, owners: &mut Vec<(u32, u64)>) {
+    fn add_unit(&mut self, unit: &Unit, of: &Sizes, owners: &mut Vec<(u32, u64)>) {
         let patches = |item: &UnitItem| item.meta.grid.num_patches() as u64;
-        gather(owners, unit.items.iter().map(|item| (item.owner, patches(item) * bytes.per_patch)));
+        gather(owners, unit.items.iter().map(|item| (item.owner, patches(item) * of.bytes_per_patch)));
         let index = self.units.len() as u32;
         self.send(owners, Sending { is_pixels: true, index, to: unit.encoder, bytes: 0 });
         self.patches += unit_size(unit).1;
         self.units_to_encode[unit.encoder as usize] += 1;
         self.units_open[unit.encoder as usize] += 1;
         self.units.push(UnitState {
-            seconds: costs.encoder.unit(unit),
-            feature_bytes: unit.num_features() as u64 * bytes.per_feature,
+            seconds: of.costs.encoder.unit(unit),
+            feature_bytes: unit.num_features() as u64 * of.bytes_per_feature,
             encoder: unit.encoder,
             replica: unit.replica,
             pack: unit.pack.index,
@@ -150,6 +154,7 @@ impl Step {
             order_next: NONE,
             lane_turn: false,
             order_turn: false,
+            held: false,
             returned: false,
         });
     }
@@ -184,18 +189,41 @@ impl Step {
         }
     }
 
+    pub fn units_of_replica(&self, replica: u32) -> impl Iterator<Item = &UnitState> {
+        self.packs_of_replica.of(replica).iter().flat_map(|&pack| {
+            let PackState { first_unit, num_units, .. } = self.packs[pack as usize];
+            &self.units[first_unit as usize..(first_unit + num_units) as usize]
+        })
+    }
+
     pub fn is_whole(&self, pack: u32) -> bool {
         let pack = &self.packs[pack as usize];
         pack.tokens_missing == 0 && pack.features_missing == 0
     }
 }
 
-/// Sizes on the wire.
-#[derive(Clone, Copy)]
-pub(super) struct Bytes {
-    pub per_patch: u64,
-    pub per_token: u64,
-    pub per_feature: u64,
+/// Of the run that a step is one of.
+pub(super) struct Sizes {
+    num_data: usize,
+    num_encoders: usize,
+    num_replicas: usize,
+    bytes_per_patch: u64,
+    bytes_per_feature: u64,
+    costs: Costs,
+}
+
+impl Sizes {
+    pub fn new(spec: &SimSpec) -> Self {
+        let (pools, plan) = (spec.coordinator.pools, &spec.coordinator.plan);
+        Self {
+            num_data: pools.data as usize,
+            num_encoders: plan.encoder_replicas as usize,
+            num_replicas: pools.foundation as usize,
+            bytes_per_patch: plan.shape.bytes_per_patch,
+            bytes_per_feature: plan.shape.bytes_per_feature,
+            costs: spec.costs,
+        }
+    }
 }
 
 /// Bytes by owner, owners in the order of their first entry.

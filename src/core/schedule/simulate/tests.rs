@@ -10,7 +10,7 @@ use crate::schedule::{
 use proptest::prelude::*;
 
 /// A run of `steps` of samples of which `per_pack` fill a pack of 100 tokens.
-fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: usize) -> SimSpec {
+pub(super) fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: usize) -> SimSpec {
     let plan = PlanSpec {
         pack: PackLimits::tokens(100),
         cost: CostModel::decoder(64),

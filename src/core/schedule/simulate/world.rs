@@ -1,7 +1,7 @@
 //! The simulated run itself: ranks, what each is doing, and what happens next.
 
 use super::Activity;
-use super::ahead::planner;
+use super::ahead::Ahead;
 use super::clock::Clock;
 use super::cores::Cores;
 use super::data::DataActor;
@@ -9,10 +9,11 @@ use super::edges::Edges;
 use super::encoder::Encoder;
 use super::foundation::Stage;
 use super::gantt::Recorder;
+use super::happening::Happening;
 use super::random::Noise;
-use super::rank::Rank;
+use super::rank::{Job, Rank};
 use super::report::Ledger;
-use super::step::{Bytes, Step};
+use super::step::{Sizes, Step};
 use super::{Costs, Samples, SimError, SimReport, SimSpec};
 use crate::message::{ActorId, Command, Event, Role};
 use crate::schedule::{Coordinator, Input, Output};
@@ -34,28 +35,11 @@ pub fn simulate(spec: &SimSpec, samples: &dyn Samples) -> Result<SimReport, SimE
     coordinator.checkpoint_every = 0;
     // Nobody comes or goes.
     coordinator.elastic = false;
+    let spec = SimSpec { coordinator, ..spec.clone() };
     std::thread::scope(|scope| {
-        let planner = planner(scope, &coordinator, samples);
-        World::new(spec, samples, Coordinator::with_planner(coordinator.clone(), planner)).run()
+        let (ahead, planner) = Ahead::new(scope, &spec, samples);
+        World::new(&spec, samples, Coordinator::with_planner(spec.coordinator.clone(), planner), ahead).run()
     })
-}
-
-/// What may happen.
-pub(super) enum Happening {
-    /// A job on a rank's own device ends.
-    Done(u32),
-    /// Jobs on the shared cores may end.
-    Cores(u32),
-    /// A parcel for a rank that did nothing is there.
-    Mail(u32),
-    /// Hidden states came from the stage before, or gradients from the one after.
-    Passed { rank: u32, forward: bool },
-    /// A pool's reduction ends.
-    Reduced(u32),
-    /// Commands come from the scheduler: the next of [`World::outputs`].
-    Outputs,
-    /// Events come to it: the next of [`World::inputs`].
-    Inputs,
 }
 
 /// Ranks that reduce together.
@@ -70,12 +54,13 @@ pub(super) struct World<'a> {
     pub spec: &'a SimSpec,
     pub samples: &'a dyn Samples,
     pub costs: Costs,
-    pub bytes: Bytes,
+    sizes: Sizes,
     pub bytes_per_hidden: f64,
     pub encoder_trained: bool,
     pub num_stages: u32,
     pub coordinator: Coordinator,
-    pub clock: Clock<Happening>,
+    ahead: Ahead,
+    pub clock: Clock,
     pub cores: Option<Cores>,
     pub edges: Edges,
     pub ranks: Vec<Rank>,
@@ -99,7 +84,7 @@ pub(super) struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    fn new(spec: &'a SimSpec, samples: &'a dyn Samples, coordinator: Coordinator) -> Self {
+    fn new(spec: &'a SimSpec, samples: &'a dyn Samples, coordinator: Coordinator, ahead: Ahead) -> Self {
         let (pools, plan, cluster) = (spec.coordinator.pools, &spec.coordinator.plan, &spec.cluster);
         let num_stages = cluster.stages.max(1);
         let mut ranks: Vec<Rank> = pools.data_actors().map(|actor| Rank::new(actor, 1.0)).collect();
@@ -116,18 +101,13 @@ impl<'a> World<'a> {
             }
         }
         let credits = plan.credits;
-        let shape = plan.shape;
         let first_step = spec.coordinator.first_step.0;
         ranks.iter_mut().for_each(|rank| rank.version = first_step);
         let mut world = Self {
             spec,
             samples,
             costs: spec.costs,
-            bytes: Bytes {
-                per_patch: shape.bytes_per_patch,
-                per_token: BYTES_PER_TOKEN,
-                per_feature: shape.bytes_per_feature,
-            },
+            sizes: Sizes::new(spec),
             bytes_per_hidden: cluster.bytes_per_hidden,
             encoder_trained: spec.encoder_trained,
             num_stages,
@@ -150,6 +130,7 @@ impl<'a> World<'a> {
             finished: false,
             ranks,
             coordinator,
+            ahead,
         };
         world.make_pools();
         world
@@ -189,6 +170,7 @@ impl<'a> World<'a> {
             let Some(happening) = self.clock.next() else {
                 break;
             };
+            self.look_ahead();
             self.happen(happening);
             if let Some(error) = self.failure.take() {
                 return Err(error);
@@ -199,6 +181,20 @@ impl<'a> World<'a> {
         }
         debug_assert!(self.edges.is_empty(), "all parcels arrived, all credit came back");
         Ok(self.ledger.report(self.spec, &self.ranks, self.recorder.finish()))
+    }
+
+    /// Has the memory of the rank to which something is next on its way meanwhile: it takes longer than all else.
+    fn look_ahead(&self) {
+        use Happening::{Back, Done, Forward, Mail};
+        if let Some(Done(rank) | Mail(rank) | Forward(rank) | Back(rank)) = self.clock.peek() {
+            let state = &self.ranks[rank as usize];
+            let unit = match state.job {
+                Some(Job::Encode { step, unit } | Job::EncoderBackward { step, unit }) => Some((step, unit)),
+                _ => None,
+            };
+            let unit = unit.and_then(|(step, unit)| Some(self.find_step(step)?.units[unit as usize].seconds));
+            std::hint::black_box((unit, state.times[state.doing as usize], state.wake, state.inbox.next_time()));
+        }
     }
 
     fn happen(&mut self, happening: Happening) {
@@ -213,7 +209,8 @@ impl<'a> World<'a> {
                 ended.into_iter().for_each(|rank| self.finish(rank));
             }
             Happening::Mail(rank) => self.mail(rank),
-            Happening::Passed { rank, forward } => self.passed(rank, forward),
+            Happening::Forward(rank) => self.passed(rank, true),
+            Happening::Back(rank) => self.passed(rank, false),
             Happening::Reduced(pool) => {
                 let pool = pool as usize;
                 let ranks = std::mem::take(&mut self.pools[pool].ranks);
@@ -258,6 +255,7 @@ impl<'a> World<'a> {
                     let now = self.clock.now();
                     self.ledger.step(self.spec, &summary, &step, now, &self.ranks, self.edges.waited);
                     self.first_step = summary.step.0 + 1;
+                    self.ahead.throw_away(step);
                 }
                 Output::Publish(draft) => self.coordinate(Input::Published(draft.step, draft.to), outputs),
                 Output::Finished(Ok(_)) => self.finished = true,
@@ -280,9 +278,9 @@ impl<'a> World<'a> {
             Command::Plan(plan) => {
                 let step = plan.step.0;
                 if step == self.first_step + self.steps.len() as u64 {
-                    let (data, encoders) = (self.data.len(), self.encoders.len());
-                    let replicas = self.spec.coordinator.pools.foundation as usize;
-                    self.steps.push_back(Step::new(&plan, data, encoders, replicas, self.bytes, &self.costs));
+                    let indices = self.ahead.step(plan.step).unwrap_or_else(|| Step::new(&plan, &self.sizes));
+                    debug_assert_eq!(indices, Step::new(&plan, &self.sizes));
+                    self.steps.push_back(Step { plan: Some(plan), ..indices });
                 }
                 match actor.role {
                     Role::Data => self.told_to_send(actor.index, step),

@@ -1,0 +1,62 @@
+//! The course of a few runs, event by event: durations vary and are drawn in the order of the events, so that any other
+//! order gives other times.
+
+use super::tests::spec;
+use super::*;
+use crate::config::Placement;
+use crate::message::{Grid, ItemMeta, SampleId, SampleMeta};
+use crate::schedule::EdgeCredits;
+
+/// Samples of 20 to 90 tokens, two of three with one to three pictures.
+struct Mixed;
+
+impl Samples for Mixed {
+    fn sample(&self, position: u64) -> SampleMeta {
+        let picture = |index: u64| {
+            let w = 4 * (2 + ((position + index) * 7 % 5) as u32);
+            ItemMeta { grid: Grid { t: 1, h: 2, w }, num_features: w / 2 }
+        };
+        let items: Vec<ItemMeta> = (0..position % 3 * (1 + position % 2)).map(picture).collect();
+        let features: u32 = items.iter().map(|item| item.num_features).sum();
+        let num_tokens = features + 20 + (position * 31 % 37) as u32;
+        SampleMeta { id: SampleId(position), owner: 0, num_tokens, num_targets: 1, items, documents: Vec::new() }
+    }
+}
+
+/// A pipeline with little credit, many replicas with trained encoders, frozen encoders on shared cores, a packed stream on
+/// colocated ranks.
+fn specs() -> [SimSpec; 4] {
+    let mut specs = [spec(3, 4, 2, 8, 24), spec(4, 6, 9, 8, 60), spec(2, 3, 2, 8, 20), spec(2, 3, 3, 8, 9)];
+    for spec in &mut specs {
+        spec.cluster = Cluster { jitter: 0.1, latency: 1e-3, bandwidth: 1e5, control_latency: 5e-4, ..spec.cluster };
+        spec.costs.data = DataCosts { per_sample: 1e-3, per_patch: 1e-6, per_byte: 1e-8 };
+        spec.costs.encoder.gradient_bytes = 1e4;
+        spec.costs.foundation.per_step = 0.01;
+        spec.cluster.reduce_bandwidth = 1e6;
+    }
+    specs[0].cluster = Cluster { stages: 4, bytes_per_hidden: 10.0, ..specs[0].cluster };
+    specs[0].coordinator.plan.credits = EdgeCredits { pixels: 4000, tokens: 8000, features: 700 };
+    specs[2].encoder_trained = false;
+    specs[2].cluster.cores = Some(3.0);
+    specs[3].coordinator.look_ahead = Some(12);
+    specs[3] = specs[3].with_pools(Placement::Colocated, 3, 3, Some(6));
+    specs
+}
+
+#[test]
+fn events_happen_in_the_same_order_as_ever() {
+    // Seconds of the last step and of all, share of the second pool's ranks that computes, seconds that parcels waited.
+    let known = [
+        [0.461859018459, 2.721524996005, 0.670619605641, 0.174157437227],
+        [0.527328109005, 3.173164895629, 0.948270615915, 0.0],
+        [0.520454257358, 3.458313203655, 0.178147823911, 0.0],
+        [0.594101903676, 3.597613891580, 0.951304982509, 0.0],
+    ];
+    let found = specs().map(|spec| {
+        let report = simulate(&spec, &Mixed).unwrap();
+        let waited: f64 = report.credit_waits.iter().sum();
+        [*report.steps.last().unwrap(), report.seconds(), report.pools[1].busy, waited]
+    });
+    let near = |(found, known): (&f64, &f64)| (found - known).abs() <= 1e-9 * known.abs();
+    assert!(found.iter().flatten().zip(known.iter().flatten()).all(near), "{found:?}, not {known:?}");
+}
