@@ -1,0 +1,114 @@
+//! Placeholders in texts, and the files that stand for them.
+
+use super::raw::{RawPart, RawUrl, RawVideo};
+use super::{MediaSource, Part};
+use crate::data::error::DataError;
+use crate::data::media::Kind;
+use crate::data::source::locate::Locate;
+
+/// Stands for a picture in a content string.
+pub const IMAGE_PLACEHOLDER: &str = "<image>";
+/// Stands for a video in a content string of a line that has `videos`.
+pub const VIDEO_PLACEHOLDER: &str = "<video>";
+/// Stands for a recording in a content string of a line that has `audios`.
+pub const AUDIO_PLACEHOLDER: &str = "<audio>";
+
+/// The files that a record lists beside its messages, taken one by one.
+pub(super) struct Listed<'a> {
+    pub files: &'a dyn Locate,
+    pub images: std::vec::IntoIter<String>,
+    pub videos: std::vec::IntoIter<RawVideo>,
+    pub audios: std::vec::IntoIter<String>,
+    pub has_videos: bool,
+    pub has_audios: bool,
+    pub media: Vec<MediaSource>,
+}
+
+impl Listed<'_> {
+    fn image(&mut self, own: Option<String>) -> Result<Part, DataError> {
+        let path = own.or_else(|| self.images.next()).ok_or_else(|| too_few(IMAGE_PLACEHOLDER, "images"))?;
+        self.media.push(MediaSource::Image(self.files.file(&path)?));
+        Ok(Part::Image)
+    }
+
+    fn video(&mut self, own: Option<RawVideo>, fps: Option<f64>) -> Result<Part, DataError> {
+        let video = own.or_else(|| self.videos.next()).ok_or_else(|| too_few(VIDEO_PLACEHOLDER, "videos"))?;
+        self.media.push(video.source(fps, self.files)?);
+        Ok(Part::Video)
+    }
+
+    fn audio(&mut self, own: Option<String>) -> Result<Part, DataError> {
+        let path = own.or_else(|| self.audios.next()).ok_or_else(|| too_few(AUDIO_PLACEHOLDER, "audios"))?;
+        self.media.push(MediaSource::Audio(self.files.file(&path)?));
+        Ok(Part::Audio)
+    }
+
+    /// A content string as parts.
+    pub fn split(&mut self, text: &str) -> Result<Vec<Part>, DataError> {
+        let mut parts = Vec::new();
+        let mut rest = text;
+        let known = [
+            (IMAGE_PLACEHOLDER, Kind::Image, true),
+            (VIDEO_PLACEHOLDER, Kind::Video, self.has_videos),
+            (AUDIO_PLACEHOLDER, Kind::Audio, self.has_audios),
+        ];
+        loop {
+            let places = known.iter().filter(|(_, _, is_one)| *is_one);
+            let next =
+                places.filter_map(|&(word, kind, _)| Some((rest.find(word)?, word, kind))).min_by_key(|next| next.0);
+            let before = &rest[..next.map_or(rest.len(), |next| next.0)];
+            if !before.is_empty() {
+                parts.push(Part::Text { text: before.to_owned() });
+            }
+            let Some((at, word, kind)) = next else { return Ok(parts) };
+            parts.push(match kind {
+                Kind::Image => self.image(None)?,
+                Kind::Video => self.video(None, None)?,
+                Kind::Audio => self.audio(None)?,
+            });
+            rest = &rest[at + word.len()..];
+        }
+    }
+
+    pub fn part(&mut self, part: RawPart) -> Result<Part, DataError> {
+        match part.r#type.as_str() {
+            "text" | "input_text" | "output_text" if part.text.is_some() => {
+                Ok(Part::Text { text: part.text.unwrap_or_default() })
+            }
+            "image" => self.image(part.image),
+            "image_url" if part.image_url.is_some() => self.image(part.image_url.map(RawUrl::url)),
+            "video" => self.video(part.video, part.fps),
+            "video_url" if part.video_url.is_some() => {
+                self.video(part.video_url.map(|url| RawVideo::One(url.url())), part.fps)
+            }
+            "audio" => self.audio(part.audio),
+            "audio_url" if part.audio_url.is_some() => self.audio(part.audio_url.map(RawUrl::url)),
+            other => Err(DataError::Line(format!(
+                "a part of type {other:?} with these fields; known: {{\"type\":\"text\",\"text\":…}}, \
+                 {{\"type\":\"image\"}}, {{\"type\":\"image_url\",\"image_url\":{{\"url\":…}}}}, {{\"type\":\"video\"}} and \
+                 {{\"type\":\"audio\"}}"
+            ))),
+        }
+    }
+
+    /// Nothing that is listed may be left.
+    pub fn finish(self) -> Result<Vec<MediaSource>, DataError> {
+        let used = |kind: Kind| self.media.iter().filter(|source| source.kind() == kind).count();
+        for (key, placeholder, unused, used) in [
+            ("images", IMAGE_PLACEHOLDER, self.images.len(), used(Kind::Image)),
+            ("videos", VIDEO_PLACEHOLDER, self.videos.len(), used(Kind::Video)),
+            ("audios", AUDIO_PLACEHOLDER, self.audios.len(), used(Kind::Audio)),
+        ] {
+            if unused > 0 {
+                let listed = used + unused;
+                let reason = format!("`{key}` lists {listed} but the messages hold {used} {placeholder}");
+                return Err(DataError::Line(reason));
+            }
+        }
+        Ok(self.media)
+    }
+}
+
+fn too_few(placeholder: &str, key: &str) -> DataError {
+    DataError::Line(format!("more {placeholder} in the messages than files in `{key}`"))
+}

@@ -1,0 +1,104 @@
+//! A line as it is written.
+
+use serde::Deserialize;
+use serde_json::{Map, Value as Json};
+
+use super::MediaSource;
+use crate::data::error::DataError;
+use crate::data::media::VideoSource;
+use crate::data::source::locate::Locate;
+
+#[derive(Deserialize)]
+pub(super) struct RawLine {
+    pub messages: Vec<RawTurn>,
+    #[serde(default)]
+    pub images: Option<OneOrMore<String>>,
+    #[serde(default)]
+    pub videos: Option<OneOrMore<RawVideo>>,
+    #[serde(default)]
+    pub audios: Option<OneOrMore<String>>,
+    pub tools: Option<Json>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(super) enum OneOrMore<T> {
+    More(Vec<T>),
+    One(T),
+}
+
+pub(super) fn listed<T>(raw: Option<OneOrMore<T>>) -> std::vec::IntoIter<T> {
+    match raw {
+        None => Vec::new(),
+        Some(OneOrMore::One(one)) => vec![one],
+        Some(OneOrMore::More(more)) => more,
+    }
+    .into_iter()
+}
+
+#[derive(Deserialize)]
+pub(super) struct RawTurn {
+    pub role: String,
+    #[serde(default)]
+    pub content: Option<RawContent>,
+    #[serde(flatten)]
+    pub fields: Map<String, Json>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(super) enum RawContent {
+    Text(String),
+    Parts(Vec<RawPart>),
+}
+
+#[derive(Deserialize)]
+pub(super) struct RawPart {
+    pub r#type: String,
+    pub text: Option<String>,
+    #[serde(alias = "path", alias = "url")]
+    pub image: Option<String>,
+    pub video: Option<RawVideo>,
+    pub audio: Option<String>,
+    pub image_url: Option<RawUrl>,
+    pub video_url: Option<RawUrl>,
+    pub audio_url: Option<RawUrl>,
+    pub fps: Option<f64>,
+}
+
+/// As OpenAI's API has it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(super) enum RawUrl {
+    Plain(String),
+    Map { url: String },
+}
+
+impl RawUrl {
+    pub fn url(self) -> String {
+        let (Self::Plain(url) | Self::Map { url }) = self;
+        url
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(super) enum RawVideo {
+    One(String),
+    Frames(Vec<String>),
+    Rated { video: Box<RawVideo>, fps: Option<f64> },
+}
+
+impl RawVideo {
+    pub fn source(self, fps: Option<f64>, files: &dyn Locate) -> Result<MediaSource, DataError> {
+        let locators = match self {
+            RawVideo::One(path) => files.video(&path)?,
+            RawVideo::Frames(paths) => paths.iter().map(|path| files.file(path)).collect::<Result<_, _>>()?,
+            RawVideo::Rated { video, fps: own } => return video.source(own.or(fps), files),
+        };
+        match fps {
+            Some(fps) if !(fps.is_finite() && fps > 0.0) => Err(DataError::Line(format!("a video's fps is {fps}"))),
+            _ => Ok(MediaSource::Video(VideoSource { locators, fps })),
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! The templates that come with the program.
+
+use crate::config::Template;
+
+/// ChatML with Qwen-VL's picture placeholders: the built-in template `qwen`.
+pub const QWEN: &str = include_str!("../templates/qwen.jinja");
+
+/// The source of a built-in template, without any default system prompt; `None` for the model's own.
+pub fn built_in(template: Template) -> Option<&'static str> {
+    Some(match template {
+        Template::FromModel => return None,
+        Template::Qwen => QWEN,
+        Template::Chatml => include_str!("../templates/chatml.jinja"),
+        Template::Llama2 => include_str!("../templates/llama2.jinja"),
+        Template::Llama3 => include_str!("../templates/llama3.jinja"),
+        Template::DeepseekV2 => include_str!("../templates/deepseek_v2.jinja"),
+        Template::Deepseek => include_str!("../templates/deepseek.jinja"),
+        Template::Kimi => include_str!("../templates/kimi.jinja"),
+        Template::Internlm2 => include_str!("../templates/internlm2.jinja"),
+        Template::Ernie => include_str!("../templates/ernie.jinja"),
+        Template::Minimax => include_str!("../templates/minimax.jinja"),
+        Template::Glm => include_str!("../templates/glm.jinja"),
+    })
+}

@@ -1,0 +1,15 @@
+//! Chat templates: messages to one string, as Hugging Face's `apply_chat_template` renders them.
+//!
+//! A template comes with a model somebody else made, so it runs with bounded work, depth and output and reads no files.
+//! What it makes in between is bounded by work alone: one that doubles a text again and again takes memory.
+
+mod answers;
+mod built_in;
+mod chat;
+mod environment;
+mod output;
+#[cfg(test)]
+mod tests;
+
+pub use built_in::{QWEN, built_in};
+pub use chat::ChatTemplate;

@@ -1,0 +1,181 @@
+//! Templates in the wild, hostile ones, and what transformers makes of them.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value as Json, json};
+
+use super::environment::MAX_SOURCE;
+use super::{ChatTemplate, QWEN, built_in};
+use crate::config::Template;
+use crate::data::source::{Part, Turn};
+
+fn turns() -> Vec<Turn> {
+    vec![Turn::new("user", vec![Part::Image, Part::Text { text: "Read <b>.".into() }]), Turn::text("assistant", "12")]
+}
+
+#[test]
+fn the_built_in_template_renders_pictures_and_text() {
+    let template = ChatTemplate::new(QWEN, &Json::Null).unwrap();
+    let prompt = "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Read <b>.<|im_end|>\n";
+    assert_eq!(template.render(&turns()[..1], true).unwrap(), format!("{prompt}<|im_start|>assistant\n"));
+    assert_eq!(template.render(&turns(), false).unwrap(), format!("{prompt}<|im_start|>assistant\n12<|im_end|>\n"));
+}
+
+#[test]
+fn what_templates_in_the_wild_use_works() {
+    let source = "{%- set ns = namespace(n=0) -%}\n{% for m in messages %}\n    {% generation %}{% set ns.n = ns.n + 1 %}\n\
+        {{ m.content.strip().split('.')[0].lstrip('\\n') if m.content is string else m.content[1]['text'] }}\
+        {%- endgeneration -%}\n{% endfor %}{{ ns.n }}{{ messages[::-1][0].role | tojson }}{{ eos_token }}";
+    let template = ChatTemplate::new(source, &json!({"eos_token": {"content": "E"}, "x": 1})).unwrap();
+    assert_eq!(template.render(&turns(), false).unwrap(), "Read <b>.122\"assistant\"E");
+}
+
+#[test]
+fn endless_and_failing_templates_are_errors() {
+    let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{{ a * b }}{% endfor %}{% endfor %}";
+    let template = ChatTemplate::new(endless, &Json::Null).unwrap();
+    assert!(template.render(&turns(), false).unwrap_err().to_string().contains("fuel"));
+    let template = ChatTemplate::new("\n{{ raise_exception('roles must alternate') }}", &Json::Null).unwrap();
+    let error = template.render(&turns(), false).unwrap_err().to_string();
+    assert_eq!(error, "chat template: line 2: roles must alternate");
+    assert!(ChatTemplate::new("{% for %}", &Json::Null).is_err());
+}
+
+#[test]
+fn built_in_templates_are_those_of_the_families() {
+    let turns =
+        [Turn::text("system", "S"), Turn::text("user", "U"), Turn::text("assistant", "A"), Turn::text("user", "V")];
+    for (template, text, prompt) in [
+        (
+            Template::Chatml,
+            "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n<|im_start|>user\nV<|im_end|>\n",
+            "<|im_start|>assistant\n",
+        ),
+        (Template::Llama2, "<s>[INST] <<SYS>>\nS\n<</SYS>>\n\nU [/INST] A </s><s>[INST] V [/INST]", ""),
+        (
+            Template::Llama3,
+            "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nU<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nA<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nV<|eot_id|>",
+            "<|start_header_id|>assistant<|end_header_id|>\n\n",
+        ),
+        (
+            Template::DeepseekV2,
+            "<｜begin▁of▁sentence｜>S\n\nUser: U\n\nAssistant: A<｜end▁of▁sentence｜>User: V\n\n",
+            "Assistant:",
+        ),
+        (
+            Template::Deepseek,
+            "<｜begin▁of▁sentence｜>S<｜User｜>U<｜Assistant｜>A<｜end▁of▁sentence｜><｜User｜>V",
+            "<｜Assistant｜>",
+        ),
+        (
+            Template::Kimi,
+            "<|im_system|>system<|im_middle|>S<|im_end|><|im_user|>user<|im_middle|>U<|im_end|><|im_assistant|>assistant<|im_middle|>A<|im_end|><|im_user|>user<|im_middle|>V<|im_end|>",
+            "<|im_assistant|>assistant<|im_middle|>",
+        ),
+        (Template::Ernie, "<|begin_of_sentence|>S\nUser: U\nAssistant: A<|end_of_sentence|>User: V\n", "Assistant: "),
+        (Template::Minimax, "]~!b[]~b]system\nS[e~[\n]~b]user\nU[e~[\n]~b]ai\nA[e~[\n]~b]user\nV[e~[\n", "]~b]ai\n"),
+        (Template::Glm, "[gMASK]<sop><|system|>\nS<|user|>\nU<|assistant|>\nA<|user|>\nV", "<|assistant|>\n"),
+    ] {
+        let chat = ChatTemplate::new(built_in(template).unwrap(), &Json::Null).unwrap();
+        assert_eq!(chat.render(&turns, true).unwrap(), format!("{text}{prompt}"), "{template:?}");
+    }
+    let internlm = ChatTemplate::new(built_in(Template::Internlm2).unwrap(), &Json::Null).unwrap();
+    assert_eq!(internlm.render(&turns[1..2], false).unwrap(), "<s><|im_start|>user\nU<|im_end|>\n");
+}
+
+/// What transformers' `apply_chat_template` renders, and where its `return_assistant_tokens_mask` begins and ends.
+fn equals_transformers(cases: &str) {
+    #[derive(serde::Deserialize)]
+    struct Case {
+        name: String,
+        template: String,
+        messages: Vec<BTreeMap<String, String>>,
+        /// `None` where it fails.
+        text: Option<String>,
+        ranges: Vec<[usize; 2]>,
+    }
+    let cases: Vec<Case> = serde_json::from_str(cases).unwrap();
+    let tokens = json!({"bos_token": "<s>", "eos_token": "</s>"});
+    let mut wrong = Vec::new();
+    for Case { name, template, messages, text, ranges } in cases {
+        let turns: Vec<Turn> = messages.iter().map(|turn| Turn::text(&turn["role"], &turn["content"])).collect();
+        let ours = ChatTemplate::new(&template, &tokens).and_then(|template| template.render_marked(&turns, false));
+        let ranges = ranges.into_iter().map(|[begin, end]| begin..end).collect::<Vec<_>>();
+        let equal = match (&ours, &text) {
+            (Ok(ours), Some(text)) => ours.0 == *text && ours.1 == ranges,
+            (ours, text) => ours.is_err() == text.is_none(),
+        };
+        if !equal {
+            wrong.push(format!("{name}:\n{ours:?}\n{text:?} {ranges:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+#[test]
+fn equal_to_transformers() {
+    equals_transformers(include_str!("../goldens/masks.json"));
+}
+
+#[test]
+#[ignore = "needs the second file of goldens/make_masks.py: TEMPLATES=FILE"]
+fn other_templates() {
+    let path = std::env::var_os("TEMPLATES").expect("TEMPLATES");
+    equals_transformers(&std::fs::read_to_string(path).unwrap());
+}
+
+/// What must end soon, in an error or in a text.
+#[test]
+fn hostile_templates_end() {
+    let deep = |open: &str, close: &str, n: usize| format!("{}x{}", open.repeat(n), close.repeat(n));
+    for source in [
+        "{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}".to_owned(),
+        "{% set x = namespace(t='ab') %}{% for i in range(99999) %}{% for j in range(999) %}{{ 'x' * 99999 }}{% endfor %}{% endfor %}".to_owned(),
+        "{{ 'x' * 90000000 }}".to_owned(),
+        "{{ 'x' * 9000000000000 }}".to_owned(),
+        "{{ ('x' * 1000)|replace('x', 'y' * 100000) }}".to_owned(),
+        "{{ 'a\nb'|indent(10 ** 15) }}".to_owned(),
+        "{{ [1]|batch(10 ** 12, 'x')|list }}".to_owned(),
+        "{{ '%1000000000d'|format(1) }}".to_owned(),
+        "{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}".to_owned(),
+        "{% macro m(n) %}{{ m(n + 1) }}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}".to_owned(),
+        "{{ 2 ** 1000000000 }}".to_owned(),
+        "{{ range(10 ** 12)|list }}".to_owned(),
+        "{% include '/etc/passwd' %}".to_owned(),
+        "{% import '/etc/passwd' as p %}".to_owned(),
+        "{% extends 'chat' %}".to_owned(),
+        "{{ messages.__class__.__mro__ }}".to_owned(),
+        "{{ self.__init__.__globals__ }}".to_owned(),
+        "{% for m in messages recursive %}{{ loop([m]) }}{% endfor %}".to_owned(),
+        deep("{{ ", " }}", 2),
+        format!("{{{{ {} }}}}", deep("(", ")", 100_000)),
+        format!("{{{{ {}1 }}}}", "-".repeat(100_000)),
+        format!("{{{{ {}1 }}}}", "not ".repeat(60_000)),
+        format!("{{{{ 1{} }}}}", "+1".repeat(100_000)),
+        format!("{{{{ 1{} }}}}", "|abs".repeat(50_000)),
+        format!("{{{{ a{} }}}}", ".b".repeat(100_000)),
+        deep("{% if true %}", "{% endif %}", 9_000),
+        "{% if".to_owned(),
+        "{{ 'a".to_owned(),
+        "{% generation %}{% generation %}".to_owned(),
+        "x".repeat(MAX_SOURCE + 1),
+        "\0\u{feff}{{ messages[99999999999999999999].role }}".to_owned(),
+    ] {
+        // Twice: the second rendering finds nothing changed by the first.
+        let render = |template: &ChatTemplate| template.render(&turns(), true).map_err(|error| error.to_string());
+        if let Ok(template) = ChatTemplate::new(&source, &Json::Null) {
+            let first = render(&template);
+            assert_eq!(first, render(&template), "{}", &source[..source.len().min(60)]);
+            assert!(first.is_err() || first.is_ok_and(|text| text.len() < 2000), "{}", &source[..source.len().min(60)]);
+        }
+    }
+    let full = ChatTemplate::new("{{ 'x' * 90000000 }}", &Json::Null).unwrap().render(&turns(), true);
+    assert!(full.unwrap_err().to_string().contains("more than 16 MiB"));
+}
+
+#[test]
+fn content_goes_as_the_template_expects_it() {
+    let source = "{% for m in messages %}{% for c in m.content %}{{ c['text'] }}{% endfor %}{% endfor %}";
+    let template = ChatTemplate::new(source, &Json::Null).unwrap();
+    assert_eq!(template.render(&[Turn::text("user", "hi")], false).unwrap(), "hi");
+}

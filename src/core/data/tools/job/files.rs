@@ -1,0 +1,46 @@
+//! Files beside the shards.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::data::error::{BadSample, DataError};
+use crate::data::tools::shard::write_whole;
+
+pub(in crate::data::tools) const HOME: &str = ".loongforge";
+
+/// One bad sample a line; no file where there is none.
+pub fn list_bad(path: &Path, bad: &[BadSample]) -> Result<(), DataError> {
+    if bad.is_empty() {
+        return match fs::remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(DataError::write(path, error)),
+            _ => Ok(()),
+        };
+    }
+    let mut lines = Vec::new();
+    for sample in bad {
+        serde_json::to_writer(&mut lines, sample).map_err(|error| DataError::file(path, error))?;
+        lines.push(b'\n');
+    }
+    write_whole(path, &lines)
+}
+
+pub(super) fn group_path(out: &Path, index: u64) -> PathBuf {
+    out.join(HOME).join(format!("group-{index:06}.json"))
+}
+
+/// `None` where there is no such file, or half of one.
+pub(in crate::data::tools) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, DataError> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(DataError::read(path, error)),
+    }
+}
+
+pub(in crate::data::tools) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), DataError> {
+    let mut bytes = serde_json::to_vec_pretty(value).map_err(|error| DataError::file(path, error))?;
+    bytes.push(b'\n');
+    write_whole(path, &bytes)
+}

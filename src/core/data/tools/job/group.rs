@@ -1,0 +1,39 @@
+//! What was written: shards, groups of them, and all that a process has done.
+
+use serde::{Deserialize, Serialize};
+
+use crate::data::error::BadSample;
+
+/// A group that is done.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Group {
+    pub shards: Vec<Shard>,
+    pub bad: Vec<BadSample>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shard {
+    pub name: String,
+    pub bytes: u64,
+    pub samples: u64,
+}
+
+/// What a process has done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    pub samples: u64,
+    pub bytes: u64,
+    pub shards: usize,
+    pub bad: Vec<BadSample>,
+    /// Samples of groups that had been done before.
+    pub kept: u64,
+}
+
+impl Done {
+    pub(super) fn add(&mut self, group: Group) {
+        self.samples += group.shards.iter().map(|shard| shard.samples).sum::<u64>();
+        self.bytes += group.shards.iter().map(|shard| shard.bytes).sum::<u64>();
+        self.shards += group.shards.len();
+        self.bad.extend(group.bad);
+    }
+}
