@@ -9,7 +9,8 @@ use crate::journal::{Journal, Record};
 use loongforge_core::engine::error_chain;
 use loongforge_core::message::{ActorId, BadSample, Command, Epoch, Event, SaveTo, StepId, Trace};
 use loongforge_core::schedule::{
-    CheckpointDraft, Coordinator, FailedSave, Failure, Input, NonFinite, Outcome, Output, PoolChange, StepSummary,
+    CheckpointDraft, Coordinator, Doubt, FailedSave, Failure, Input, Killer, NonFinite, Outcome, Output, PoolChange,
+    StepSummary,
 };
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -35,6 +36,10 @@ pub trait Observer {
 
     /// Samples were skipped.
     fn bad(&mut self, samples: &[BadSample]);
+
+    /// An encoder has died of these items: the next lives of the run are to begin with that
+    /// ([`SchedulerState::killers`](loongforge_core::schedule::SchedulerState::killers)).
+    fn killed(&mut self, _killers: &[Killer]) {}
 
     /// An engine tells of its time. Of interest to whoever watches.
     fn trace(&mut self, _actor: ActorId, _trace: Trace) {}
@@ -71,6 +76,8 @@ pub enum Effect {
     Evict(ActorId),
     /// Say so when the grace is over.
     Paused(Epoch),
+    /// Say so again a little later.
+    Doubt(Doubt),
     /// To be answered by [`Scheduler::published`].
     Publish(Box<CheckpointDraft>),
     /// Say so when it has lasted so long.
@@ -150,6 +157,8 @@ impl Scheduler {
                     Output::Send(actor, command) => effects.push(Effect::Send(actor, command)),
                     Output::Evict(actor) => effects.push(Effect::Evict(actor)),
                     Output::Paused(epoch) => effects.push(Effect::Paused(epoch)),
+                    Output::Doubt(doubt) => effects.push(Effect::Doubt(doubt)),
+                    Output::Killed(killers) => self.observer.killed(&killers),
                     Output::Pool(change) => self.observer.pool(&change),
                     Output::Finished(result) => {
                         self.observer.finished(&result);
@@ -182,7 +191,7 @@ impl Scheduler {
         let Some(first_unseen) = self.seen else { return true };
         match output {
             Output::Step(summary) => summary.step >= first_unseen,
-            Output::Pool(_) | Output::Bad(_) | Output::Prepare(..) | Output::NonFinite(_) => false,
+            Output::Pool(_) | Output::Bad(_) | Output::Killed(_) | Output::Prepare(..) | Output::NonFinite(_) => false,
             _ => true,
         }
     }

@@ -11,7 +11,7 @@ use loongforge_actors::{Observer, Publisher, RunError, RunSpec, StopOn, run_in_p
 use loongforge_core::config::{Precision, Report, RunConfig, Weights, load_text};
 use loongforge_core::data::{Decoder, InProcess, built_in, fingerprint};
 use loongforge_core::message::{BadSample, SampleId, SaveTo, StepId};
-use loongforge_core::schedule::{CoordinatorSpec, FailedSave, Outcome, SchedulerState, StepSummary};
+use loongforge_core::schedule::{CoordinatorSpec, FailedSave, Killer, Outcome, SchedulerState, StepSummary};
 use loongforge_torch::engine::Families;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -57,6 +57,7 @@ pub struct Composition {
     decoder: Arc<dyn Decoder>,
     resume: Option<Resume>,
     snapshots: Option<PathBuf>,
+    killers: Vec<Killer>,
     stop: StopOn,
 }
 
@@ -70,7 +71,8 @@ impl Composition {
         let folder = ModelFolder::open(&config.model)?;
         let families = Families::of(&folder.config);
         let decoder = Arc::new(InProcess);
-        Ok(Self { config, folder, families, decoder, resume: None, snapshots: None, stop: StopOn::Nothing })
+        let (resume, snapshots, killers, stop) = (None, None, Vec::new(), StopOn::Nothing);
+        Ok(Self { config, folder, families, decoder, resume, snapshots, killers, stop })
     }
 
     /// The run of a config's text.
@@ -111,6 +113,16 @@ impl Composition {
     pub fn snapshots_in(mut self, folder: Option<&Path>) -> Self {
         self.snapshots = folder.map(Path::to_owned);
         self
+    }
+
+    /// Knows which items encoders have died of before.
+    pub fn knowing(mut self, killers: Vec<Killer>) -> Self {
+        self.killers = killers;
+        self
+    }
+
+    pub fn killers(&self) -> &[Killer] {
+        &self.killers
     }
 
     /// Who may stop the run; nobody unless told.
@@ -168,7 +180,8 @@ impl Composition {
             // A text model: no actors wait for pictures, and all cores are the foundation's.
             config.pools.encoder.replicas = 0;
         }
-        let coordinator = CoordinatorSpec::new(&config, self.folder.shape(), begin);
+        let mut coordinator = CoordinatorSpec::new(&config, self.folder.shape(), begin);
+        coordinator.state.killers = self.killers;
         let every = Some(config.checkpoint.snapshot_every).filter(|every| *every > 0);
         let spec = RunSpec {
             coordinator: CoordinatorSpec { snapshots: self.snapshots.zip(every), ..coordinator },

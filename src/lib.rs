@@ -13,6 +13,7 @@ pub mod evaluate;
 mod evidence;
 mod folder;
 pub mod hub;
+mod killers;
 mod parts;
 mod reader;
 mod report;

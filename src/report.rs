@@ -3,6 +3,7 @@
 use crate::compose::{Composition, publication, publisher};
 use crate::evidence::{Evidence, skipped};
 use crate::folder::ModelFolder;
+use crate::killers;
 use crate::size::ModelSize;
 use loongforge_actors::checkpoint::Publication;
 use loongforge_actors::watch::Watch;
@@ -14,12 +15,12 @@ use loongforge_core::observe::{
     Board, Console, MetricsFile, News, ObserveError, Progress, RunInfo, StepMetrics, TensorBoard, gpu_name, peak_flops,
 };
 use loongforge_core::schedule::{
-    CheckpointDraft, FailedSave, Failure, FittedCosts, NonFinite, Outcome, PoolChange, PoolSizes, StepSummary,
-    Straggler,
+    CheckpointDraft, FailedSave, Failure, FittedCosts, Killer, MAX_DEATHS, NonFinite, Outcome, PoolChange, PoolSizes,
+    StepSummary, Straggler,
 };
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Bad samples that are shown; the others are only listed in `bad.jsonl`.
@@ -46,6 +47,7 @@ pub struct Report {
     publication: Publication,
     max_failures: usize,
     evidence: Evidence,
+    dir: PathBuf,
 }
 
 impl Report {
@@ -83,6 +85,7 @@ impl Report {
             publication: publication(config, composed, folder),
             max_failures: config.checkpoint.max_failures,
             evidence: Evidence::new(dir, config.run.seed),
+            dir: dir.clone(),
         })
     }
 
@@ -294,6 +297,18 @@ impl Observer for Report {
             if let Err(error) = self.bad.append(sample) {
                 self.console.line(&format!("warning: {error}"));
             }
+        }
+    }
+
+    fn killed(&mut self, items: &[Killer]) {
+        for Killer { item, deaths } in items {
+            let (sample, index) = (item.sample, item.index);
+            self.console.line(&format!(
+                "warning: an encoder died of media item {index} of sample {sample}, or of one beside it: {deaths} of {MAX_DEATHS}"
+            ));
+        }
+        if let Err(error) = killers::append(&self.dir, items) {
+            self.console.line(&format!("warning: {error}; a resumed run does not know of it"));
         }
     }
 

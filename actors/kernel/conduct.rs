@@ -12,6 +12,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
+/// How long the last words of an encoder may take of which others say that it is gone.
+const HEARSAY: Duration = Duration::from_millis(300);
+
 /// How a run is conducted.
 pub struct Conduct {
     pub stop: StopOn,
@@ -196,6 +199,9 @@ impl SchedulerActor {
                 Effect::Paused(epoch) => {
                     tracing::warn!("no encoder is left: waiting {:?} for one", self.grace);
                     ctx.run_later(self.grace, move |_, ctx| ctx.notify(Report(Input::GraceOver(epoch))));
+                }
+                Effect::Doubt(doubt) => {
+                    ctx.run_later(HEARSAY, move |_, ctx| ctx.notify(Report(Input::Doubted(doubt))));
                 }
                 Effect::Finished(result) => {
                     // A receiver that is gone wants no result.

@@ -8,7 +8,8 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::io;
 
-/// Starts the thread of `me`, which builds its engine and hosts it. `queue`: events that may wait for the scheduler.
+/// Starts the thread of `me`, which builds its engine and hosts it. `queue`: events that may wait for the scheduler;
+/// `told`: see [`Ports::telling`].
 ///
 /// # Errors
 /// The system gives no thread.
@@ -18,11 +19,12 @@ pub fn spawn<E: Engine>(
     mailbox: Mailbox,
     edges: BTreeMap<ActorId, Box<dyn Edge>>,
     queue: usize,
+    told: Option<flume::Receiver<()>>,
 ) -> io::Result<Link> {
     let (sender, events) = flume::bounded::<Event>(queue);
     let commands = Commands::Mailbox(mailbox.sender());
     let thread = std::thread::Builder::new().name(me.to_string());
-    let handle = thread.spawn(move || host(build, mailbox, Ports::new(me, sender, edges)))?;
+    let handle = thread.spawn(move || host(build, mailbox, Ports::new(me, sender, edges).telling(told)))?;
     // Events end when the thread has dropped its ports, which is the last thing it does: joining waits for nothing else.
     let end = Box::new(move || match handle.join() {
         Ok(()) => "its thread has ended".into(),

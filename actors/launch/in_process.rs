@@ -39,7 +39,7 @@ pub fn run_in_process(
     for (me, mailbox) in mailboxes {
         let resume = spec.resume.clone();
         let build = make_engine(Assignment { me, pools, resume, rendezvous: rendezvous.path().into() });
-        let link = spawn(me, build, mailbox, edges.remove(&me).unwrap_or_default(), queue);
+        let link = spawn(me, build, mailbox, edges.remove(&me).unwrap_or_default(), queue, None);
         match link {
             Ok(link) => drop(links.insert(me, link)),
             Err(source) => {

@@ -1,7 +1,7 @@
 //! An engine's process: joins a run and serves it.
 
 use super::edges::{Carriers, Door, Edges, Inlet, dial, rendezvous_at};
-use super::join::{Down, Joined, Line, Up, hear, join, line, say, say_loose};
+use super::join::{Down, Joined, Line, Up, hear, join, line, say, say_loose, say_out};
 use super::net::{Security, connect};
 use super::{Assignment, EdgeSpec, EngineFactory, Keep, RunError};
 use crate::kernel::{leave_to_the_scheduler, spawn};
@@ -99,7 +99,8 @@ async fn serve(
         assignment.rendezvous = rendezvous;
     }
     let build = make_engine(assignment);
-    let link = spawn(me, build, mailbox, edges, welcome.queue)
+    let (tell, told) = flume::bounded(1);
+    let link = spawn(me, build, mailbox, edges, welcome.queue, Some(told))
         .map_err(|source| RunError::Start { what: format!("the thread of {me}"), source })?;
     let commands = link.commands;
     let listen = tokio::spawn(async move {
@@ -138,6 +139,11 @@ async fn serve(
         // A scheduler that is gone is learnt from the other half.
         match event {
             Event::Trace(_) => say_loose(&sender, &Up::Event(event)),
+            Event::At { unit: Some(_) } => {
+                say_out(&sender, &Up::Event(event)).await;
+                // The engine waits for it, or has ended.
+                let _ = tell.try_send(());
+            }
             event => {
                 say(&sender, &Up::Event(event.clone())).await;
                 last = Some(event);

@@ -38,6 +38,8 @@ struct World {
     num_retries: usize,
     /// Steps whose checkpoints were published.
     lasting: Vec<StepId>,
+    killed: Vec<Killer>,
+    doubts: Vec<Doubt>,
     not_finite: Option<NonFinite>,
     script: Script,
     pools: PoolSizes,
@@ -94,6 +96,8 @@ impl World {
             num_failing: 0,
             num_retries: 0,
             lasting: vec![],
+            killed: vec![],
+            doubts: vec![],
             not_finite: None,
             log: Log::default(),
             result: None,
@@ -121,6 +125,8 @@ impl World {
             return;
         }
         let who = live[self.random(live.len())];
+        // Nothing here dies of what it is at.
+        self.input(Input::Event(who, Event::At { unit: None }));
         // The last one that has the parameters must stay: a joiner may not have them yet.
         let last = live.len() == 1 || self.random(2) == 0 && live.len() < 3;
         match what % 4 {
@@ -207,6 +213,12 @@ impl World {
 
     /// Does one of the things that can be done; true if it was an event to the coordinator.
     fn something(&mut self) -> bool {
+        // Last words come before.
+        if let Some(place) = self.doubts.iter().position(|doubt| self.events[&doubt.encoder].is_empty()) {
+            let doubt = self.doubts.remove(place);
+            self.input(Input::Doubted(doubt));
+            return true;
+        }
         let actors: Vec<ActorId> = self.events.keys().copied().collect();
         let first = self.random(4 * actors.len());
         for choice in 0..4 * actors.len() {
@@ -316,6 +328,8 @@ impl World {
                 Output::Bad(samples) => self.log.bad.extend(samples),
                 Output::Prepare(..) | Output::Paused(_) => {}
                 Output::NonFinite(found) => self.not_finite = Some(found),
+                Output::Killed(killers) => self.killed.extend(killers),
+                Output::Doubt(doubt) => self.doubts.push(doubt),
                 Output::SaveFailed(failed) => self.num_retries += usize::from(failed.retries),
                 Output::Pool(_) => self.num_changes += 1,
                 Output::Evict(actor) => self.zombies.push(actor),
@@ -448,6 +462,32 @@ proptest! {
             }
         }
         prop_assert!(num_changes <= 2 * changes.len());
+    }
+
+    /// An item kills two encoders and is left out, and whoever knows of it loses none and computes the same.
+    #[test]
+    fn an_item_that_kills_encoders_kills_no_third_one(seed: u64, encoders in 3_u32..6, which in 0_usize..25, frozen: bool) {
+        let pools = pools(2, encoders, 2);
+        let elastic = |state| CoordinatorSpec { elastic: true, encoder_trained: !frozen, state, ..spec(pools, STEPS) };
+        let with_items = (0..).map(|position| fake::sample(position, 2)).filter(|sample| !fake::is_bad(sample.id.0) && !sample.items.is_empty());
+        let item = ItemId { sample: with_items.clone().nth(which).unwrap().id, index: 0 };
+        let script = Script { frozen, deadly: Some(item), ..Script::default() };
+        let mut world = World::new(elastic(SchedulerState::default()), &script, seed);
+        while world.result.is_none() {
+            world.something();
+        }
+        prop_assert_eq!(&world.result, &Some(Ok(Outcome::Completed)));
+        let deaths = |world: &World| world.killed.iter().filter(|killer| killer.item == item).map(|killer| killer.deaths).collect::<Vec<_>>();
+        prop_assert_eq!(deaths(&world), [1, 2]);
+        let quarantined = |log: &Log| log.bad.iter().filter(|bad| bad.reason == "killed 2 encoders").map(|bad| bad.id).collect::<Vec<_>>();
+        prop_assert!(quarantined(&world.log).contains(&item.sample));
+        prop_assert_eq!(world.log.steps.len() as u64, STEPS);
+
+        let known = SchedulerState { killers: world.killed.clone(), ..SchedulerState::default() };
+        let (again, result) = World::new(elastic(known), &script, seed ^ 1).run(None);
+        prop_assert_eq!(result, Ok(Outcome::Completed));
+        prop_assert_eq!(quarantined(&again), quarantined(&world.log));
+        prop_assert_eq!(again.steps, world.log.steps);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::{UsageError, exit};
 use crate::compose::{Composition, Resume, precision_name};
 use crate::evaluate;
 use crate::folder::{FolderError, ModelFolder};
+use crate::killers;
 use crate::report::Report;
 use crate::roles;
 use crate::snapshots::Snapshots;
@@ -127,7 +128,8 @@ fn supervise(
         if let Some(snapshots) = &snapshots {
             clean(snapshots.path())?;
         }
-        composition = composition.resume(resumed).snapshots_in(snapshots.as_ref().map(Snapshots::path));
+        let known = resume.as_ref().map(|_| killers::read(&loaded.config.run.dir)).unwrap_or_default();
+        composition = composition.resume(resumed).knowing(known).snapshots_in(snapshots.as_ref().map(Snapshots::path));
         let error = match conduct(args, part, loaded, console, composition, &meeting) {
             Err(error) => error,
             ended => return ended,
@@ -182,6 +184,7 @@ fn conduct(
         }
         None => {
             prepare_folder(&loaded.config, composition.resumes(), args.overwrite)?;
+            killers::keep(&config.run.dir, composition.killers())?;
             ((composition.first_step(), composition.cursor()), None)
         }
     };

@@ -62,3 +62,28 @@ fn the_run_begins_again_at_its_last_checkpoint_where_the_foundation_dies() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(4) && text.contains("foundation/0"), "{text}");
 }
+
+#[test]
+fn a_sample_that_kills_encoders_kills_two_and_is_left_out_of_a_resumed_run_too() {
+    let fixture = Fixture::new(Pictures::All);
+    let run = |resume: &[&str]| {
+        let wide = ["train.steps=8", "run.deterministic=true", "pools.encoder.replicas=3", "--processes"];
+        let saves = ["checkpoint.every_steps=2", "checkpoint.keep_last=10"];
+        let mut command = program(&fixture, "deadly", &[&wide[..], &saves, resume].concat());
+        let output = command.env("LOONGFORGE_FAULTS", "encoder/*@nan_input:s17=kill").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{text}");
+        let deaths = text.matches("has left: its process ended: signal: 9").count();
+        (deaths, text, losses(&fixture, "deadly"), hashes(&fixture, "deadly"))
+    };
+    let (deaths, text, first_losses, first_hashes) = run(&[]);
+    assert_eq!((deaths, text.matches("of sample 17, or").count()), (2, 2), "{text}");
+    let bad = std::fs::read_to_string(fixture.path().join("deadly/bad.jsonl")).unwrap();
+    assert!(bad.contains(r#""id":17"#) && bad.contains("killed 2 encoders"), "{bad}");
+
+    // The sample is in the step after this checkpoint.
+    let before = format!("--resume={}", fixture.path().join("deadly/checkpoints/step-00000002").display());
+    let (deaths, text, losses, hashes) = run(&[&before]);
+    assert_eq!(deaths, 0, "{text}");
+    assert_eq!((losses.len(), losses, hashes), (STEPS, first_losses, first_hashes));
+}

@@ -68,6 +68,13 @@ pub async fn say(wire: &WireSender, message: &impl Serialize) -> bool {
     }
 }
 
+/// As [`say`]; the message has left the process then.
+pub async fn say_out(wire: &WireSender, message: &impl Serialize) {
+    if let Ok(bytes) = encode(message) {
+        wire.send_out(bytes).await;
+    }
+}
+
 /// Says something that may be lost.
 pub fn say_loose(wire: &WireSender, message: &impl Serialize) {
     if let Ok(bytes) = encode(message) {

@@ -29,7 +29,7 @@ mod returns;
 
 pub use desk::{Desk, Wish};
 pub use gather::{Member, Roster, gather};
-pub use line::{Line, hear, line, say, say_loose};
+pub use line::{Line, hear, line, say, say_loose, say_out};
 pub use member::{Joined, join};
 pub use protocol::{Down, JoinError, Up, Welcome};
 pub use remote::{Before, Terms, link_again, remote_link};

@@ -99,7 +99,7 @@ impl FakeData {
 
 impl FakeData {
     fn send_pixels(&self, unit: &Unit, ports: &mut Ports) -> Result<(), EngineError> {
-        let mine = unit.items.iter().filter(|item| item.owner == self.me);
+        let mine = unit.items.iter().filter(|item| item.owner == self.me && !unit.is_skipped());
         let patches: Vec<u8> = mine.flat_map(pixels).collect();
         if patches.is_empty() {
             return Ok(());

@@ -31,6 +31,7 @@ pub struct FakeEncoder {
     /// For a patch, and in all since the last report.
     pace: Duration,
     jitter: f64,
+    deadly: Option<ItemId>,
     worked: Duration,
     fuse: Fuse,
 }
@@ -54,6 +55,7 @@ impl FakeEncoder {
             due: Vec::new(),
             pace: script.paces.get(me.index as usize).copied().unwrap_or_default(),
             jitter: script.jitter,
+            deadly: script.deadly,
             worked: Duration::ZERO,
             fuse: Fuse::new(me, &script),
         }
@@ -68,6 +70,10 @@ impl FakeEncoder {
             return Ok(false);
         }
         let unit = self.to_encode.pop_front().expect("looked at above");
+        ports.at(Some(unit.id));
+        if unit.items.iter().any(|item| Some(item.id) == self.deadly) {
+            return Err("out of memory".into());
+        }
         let pixels = self.pixels.remove(&unit.id).unwrap_or_default();
         let patches: usize = pixels.values().map(|parcel| parcel.num_bytes() / 4).sum();
         assert_eq!(patches, unit.num_patches(), "pixels of {}", unit.id);
@@ -210,7 +216,11 @@ impl Engine for FakeEncoder {
 
     fn work(&mut self, ports: &mut Ports) -> Result<Progress, EngineError> {
         self.fuse.burn()?;
-        let worked = self.encode(ports)? || self.finish(ports);
+        let encoded = self.encode(ports)?;
+        if !encoded {
+            ports.at(None);
+        }
+        let worked = encoded || self.finish(ports);
         Ok(if worked { Progress::Busy } else { Progress::Idle })
     }
 }

@@ -59,7 +59,7 @@ impl FakeFoundation {
         let Some(plan) = self.plans.front().cloned() else { return Ok(false) };
         let Some(pack) = plan.packs_of(self.me).nth(self.num_done) else { return Ok(self.report(&plan, ports)) };
         let owners: BTreeSet<u32> = pack.samples.iter().map(|sample| sample.owner).collect();
-        let units: Vec<&Unit> = plan.units_of(pack.id).collect();
+        let units: Vec<&Unit> = plan.units_of(pack.id).filter(|unit| !unit.is_skipped()).collect();
         let whole = self.tokens.get(&pack.id).is_some_and(|tokens| tokens.len() == owners.len())
             && units.iter().all(|unit| self.features.contains_key(&unit.id));
         if !whole {
@@ -165,6 +165,9 @@ impl Engine for FakeFoundation {
         match command {
             Command::Plan(plan) => self.plans.push_back(plan),
             Command::Regroup(regroup) => {
+                for plan in &regroup.plans {
+                    self.plans.iter_mut().filter(|old| old.step == plan.step).for_each(|old| *old = plan.clone());
+                }
                 self.anew = regroup.plans.last().map_or(self.anew, |plan| StepId(plan.step.0 + 1));
                 let features = std::mem::take(&mut self.features);
                 self.features = features.into_iter().map(|(unit, parcel)| (unit, take_out(parcel))).collect();

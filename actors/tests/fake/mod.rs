@@ -14,7 +14,7 @@ pub use foundation::FakeFoundation;
 
 use loongforge_core::config::{BadSamples, Schedule};
 use loongforge_core::engine::Engine;
-use loongforge_core::message::{ActorId, Role, StepId};
+use loongforge_core::message::{ActorId, ItemId, Role, StepId};
 use loongforge_core::schedule::{
     CoordinatorSpec, CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits, PlanSpec, PoolSizes, SchedulerState,
 };
@@ -37,6 +37,8 @@ pub struct Script {
     pub failure: Option<(ActorId, usize)>,
     /// The failure is a panic.
     pub panics: bool,
+    /// An item that kills every encoder that begins with it.
+    pub deadly: Option<ItemId>,
     /// How much longer a foundation takes for a pack.
     pub pause: std::time::Duration,
     /// How long an encoder, by its index, takes for a patch; all others take no time.

@@ -152,7 +152,11 @@ impl DataEngine {
         let again = units.filter(|unit| regroup.moved.contains(&unit.id)).filter(was_sent).cloned();
         let again: Vec<Unit> = again.collect();
         // A unit may move more than once.
-        self.again.retain(|unit| !again.iter().any(|newer| newer.id == unit.id));
+        let is_old = |unit: &Unit| {
+            let mut newer = regroup.plans.iter().flat_map(|plan| plan.units.get(unit.id.index as usize));
+            newer.any(|newer| newer.id == unit.id && newer.encoder != unit.encoder)
+        };
+        self.again.retain(|unit| !is_old(unit));
         self.again.extend(again);
         for plan in &mut self.plans {
             if let Some(newer) = regroup.plans.iter().find(|newer| newer.step == plan.step) {
@@ -207,6 +211,9 @@ impl DataEngine {
         samples: &BTreeMap<SampleId, Sample>,
         ports: &mut Ports,
     ) -> Result<(), EngineError> {
+        if unit.is_skipped() {
+            return Ok(());
+        }
         let (mut pixels, mut num_patches) = (Vec::new(), 0);
         for item in unit.items.iter().filter(|item| item.owner == self.index) {
             let image = &samples[&item.id.sample].media[item.id.index as usize];

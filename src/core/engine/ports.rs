@@ -1,7 +1,7 @@
 //! An engine's connections: events up to its actor, parcels out over its edges.
 
 use super::{EngineError, PeerLost, Recorder, fault};
-use crate::message::{ActorId, EdgeLoad, Event, Role, StepId, Timings};
+use crate::message::{ActorId, EdgeLoad, Event, Role, StepId, Timings, UnitId};
 use crate::transport::{Edge, Parcel, Refusal};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -15,6 +15,10 @@ pub struct Ports {
     gone: BTreeSet<ActorId>,
     /// Parcels from an engine's one part to its other part: no edge, no credit.
     own: VecDeque<Parcel>,
+    /// The unit that this encoder is at, as it has told.
+    at: Option<UnitId>,
+    /// Where it is said that such a word has left the process.
+    told: Option<flume::Receiver<()>>,
     /// Reset by the engine at the end of each step.
     pub timings: Timings,
     /// Who did what when, for whoever watches.
@@ -31,9 +35,17 @@ impl Ports {
             unsent: BTreeMap::new(),
             gone: BTreeSet::new(),
             own: VecDeque::new(),
+            at: None,
+            told: None,
             timings: Timings::default(),
             trace: Recorder::default(),
         }
+    }
+
+    /// Of an engine in a process of its own: `told` says once for each unit told of that the word of it is out.
+    #[must_use]
+    pub fn telling(self, told: Option<flume::Receiver<()>>) -> Self {
+        Self { told, ..self }
     }
 
     pub fn me(&self) -> ActorId {
@@ -43,6 +55,19 @@ impl Ports {
     /// Tells the scheduler. Waits where its queue is full; an actor that is gone needs no events.
     pub fn emit(&self, event: Event) {
         let _ = self.events.send(event);
+    }
+
+    /// Tells the scheduler which unit this encoder begins, or that it waits. When this returns the word has left the
+    /// process: whatever the unit does to it then, it is known.
+    pub fn at(&mut self, unit: Option<UnitId>) {
+        if std::mem::replace(&mut self.at, unit) == unit {
+            return;
+        }
+        self.emit(Event::At { unit });
+        if let Some(told) = self.told.as_ref().filter(|_| unit.is_some()) {
+            // Nobody who could tell: the scheduler is gone.
+            let _ = told.recv();
+        }
     }
 
     /// For a thread that tells the scheduler of its work. It must end before the engine's does.

@@ -1,6 +1,6 @@
 //! Control messages between the scheduler and the engines: commands down, events up.
 
-use super::ids::{ActorId, Epoch, SampleId, StepId};
+use super::ids::{ActorId, Epoch, SampleId, StepId, UnitId};
 use super::plan::{SampleMeta, StepPlan};
 use super::pool::Regroup;
 use super::trace::Trace;
@@ -62,6 +62,8 @@ pub enum Event {
     Ready,
     /// Answer to [`Command::Read`]: every position of the engine's share is in one of the two.
     Measured { samples: Vec<SampleMeta>, bad: Vec<BadSample> },
+    /// The unit that an encoder works on from now on, told before it begins; `None`: it waits. Who dies has died of that.
+    At { unit: Option<UnitId> },
     /// An encoder's units of the step are done, as the epoch shares them out; it waits for [`Command::Reduce`].
     Finished { step: StepId, epoch: Epoch },
     /// The members of the epoch could not reduce the step. The engine keeps its sums and waits for another epoch.

@@ -17,6 +17,6 @@ pub use control::{
     BadSample, Command, Commit, Event, ExpertLoads, RoutingReport, SaveTo, SavedFile, StepReport, Timings,
 };
 pub use ids::{ActorId, Epoch, ItemId, Lane, PackId, Role, SampleId, StepId, UnitId, UnknownRole, Version};
-pub use plan::{Grid, ItemMeta, Pack, SampleMeta, StepPlan, Unit, UnitItem};
+pub use plan::{Grid, ItemMeta, NOBODY, Pack, SampleMeta, StepPlan, Unit, UnitItem};
 pub use pool::Regroup;
 pub use trace::{EdgeLoad, Trace, TraceSpan};

@@ -100,7 +100,7 @@ pub struct Unit {
     pub id: UnitId,
     /// Where its parameter gradients are summed, in the order of the units of the lane.
     pub lane: Lane,
-    /// Encoder replica that computes it.
+    /// Encoder replica that computes it; [`NOBODY`]: its features are zeros, and its samples count in no loss.
     pub encoder: u32,
     /// Pack that reads its features.
     pub pack: PackId,
@@ -109,7 +109,15 @@ pub struct Unit {
     pub items: Vec<UnitItem>,
 }
 
+/// The encoder of a unit that has killed too many of them.
+pub const NOBODY: u32 = u32::MAX;
+
 impl Unit {
+    /// Whether nobody computes it.
+    pub fn is_skipped(&self) -> bool {
+        self.encoder == NOBODY
+    }
+
     /// Rows of features that it makes.
     pub fn num_features(&self) -> usize {
         self.items.iter().map(|item| item.meta.num_features as usize).sum()

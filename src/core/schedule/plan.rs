@@ -136,7 +136,7 @@ pub(super) fn check_credits(spec: &PlanSpec, packs: &[Pack], units: &[Unit]) -> 
             let bytes = u64::from(sample.num_tokens) * BYTES_PER_TOKEN;
             tokens.add((ActorId::data(sample.owner), replica), sample.id, bytes);
         }
-        for unit in units {
+        for unit in units.iter().filter(|unit| !unit.is_skipped()) {
             let encoder = encoder(unit.encoder);
             for item in &unit.items {
                 let bytes = item.meta.grid.num_patches() as u64 * spec.shape.bytes_per_patch;

@@ -168,9 +168,13 @@ impl EncoderPart {
         let start = Instant::now();
         let done = match self.encode_next(version, ports)? {
             Some(id) => Some((Activity::Encode, id)),
-            None => self.backward_next()?.map(|id| (Activity::EncoderBackward, id)),
+            None => self.backward_next(ports)?.map(|id| (Activity::EncoderBackward, id)),
         };
-        let Some((activity, id)) = done else { return Ok(Progress::Idle) };
+        let Some((activity, id)) = done else {
+            // Only who can be replaced has told of units.
+            ports.at(None);
+            return Ok(Progress::Idle);
+        };
         ports.trace.span(activity, Some((id.step, Some(id.index))), start);
         Ok(Progress::Busy)
     }
@@ -204,6 +208,9 @@ impl EncoderPart {
         };
         let Some(work) = steps.flat_map(|step| &mut step.units).find(ready) else { return Ok(None) };
 
+        if self.membership.is_some() {
+            ports.at(Some(work.unit.id));
+        }
         let patches: Vec<(u32, i64)> =
             work.unit.items.iter().map(|item| (item.owner, item.meta.grid.num_patches() as i64)).collect();
         let mut pixels = work.pixels.assemble(0, 0, &patches)?;
@@ -248,7 +255,7 @@ impl EncoderPart {
     }
 
     /// In each lane strictly in the order of its units, so that a sum does not depend on who was faster.
-    fn backward_next(&mut self) -> Result<Option<UnitId>, EngineError> {
+    fn backward_next(&mut self, ports: &mut Ports) -> Result<Option<UnitId>, EngineError> {
         let in_step = self.in_step();
         // Who has yet to encode a unit meets others in that first.
         if in_step && !self.has_encoded() {
@@ -278,6 +285,9 @@ impl EncoderPart {
                     grads.len()
                 )
                 .into());
+            }
+            if self.membership.is_some() {
+                ports.at(Some(work.unit.id));
             }
             outputs.iter().zip(grads).for_each(|(&slot, grad)| run.seed(slot, grad));
             self.pool.params().set_dropout(Some(work.unit.id.seed()));

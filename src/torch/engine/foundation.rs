@@ -6,7 +6,7 @@
 
 use super::activations::Activations;
 use super::buffer::TorchBuffer;
-use super::pack_work::{Chunk, Features, PackWork, Return};
+use super::pack_work::{Chunk, Features, PackWork, Return, UnitWork};
 use super::routing::StepRouting;
 use super::stages::{Filled, Stages};
 use crate::comm::Started;
@@ -17,7 +17,9 @@ use crate::parallel::pipeline::{PipelineRun, Recorded};
 use crate::tape::Slot;
 use crate::train::Pool;
 use loongforge_core::engine::{EngineError, Ports, Progress, fault};
-use loongforge_core::message::{Activity, ActorId, Pack, Regroup, RoutingReport, StepId, StepPlan, UnitId, Version};
+use loongforge_core::message::{
+    Activity, ActorId, Pack, Regroup, RoutingReport, StepId, StepPlan, Unit, UnitId, Version,
+};
 use loongforge_core::schedule::{Pass, Task};
 use loongforge_core::transport::{Header, Parcel, ParcelKind};
 use std::collections::{BTreeMap, VecDeque};
@@ -132,6 +134,9 @@ impl FoundationPart {
     pub(super) fn regroup(&mut self, regroup: &Regroup) {
         for step in self.steps.iter_mut().filter(|step| regroup.plans.iter().any(|plan| plan.step == step.id)) {
             step.anew = true;
+            let plan = regroup.plans.iter().find(|plan| plan.step == step.id).expect("it is one of them");
+            let is_skipped = |id: UnitId| plan.units.get(id.index as usize).is_some_and(Unit::is_skipped);
+            step.packs.iter_mut().for_each(|pack| pack.skip(is_skipped));
             let units = step.packs.iter_mut().flat_map(|pack| &mut pack.units);
             units.filter_map(|unit| unit.features.as_mut()).for_each(|(_, features)| features.credit = None);
         }
@@ -204,7 +209,7 @@ impl FoundationPart {
         // Once it has begun, other ranks wait in it, and cannot send what has waited for credit.
         let units = || step.packs.iter().flat_map(|pack| &pack.units);
         let gathers = self.gathers_first && self.stages.mesh.is_leader();
-        if gathers && !step.begun && units().any(|unit| unit.features.is_none()) {
+        if gathers && !step.begun && units().any(UnitWork::waits) {
             return Ok(Progress::Idle);
         }
         let packs: Vec<usize> = tasks.iter().map(|task| step.micro_batches[task.micro_batch].0).collect();
@@ -255,17 +260,18 @@ impl FoundationPart {
             past: None,
         };
         let filled = if self.stages.mesh.is_leader() {
-            if !work.tokens.is_complete() || work.units.iter().any(|unit| unit.features.is_none()) {
+            if !work.tokens.is_complete() || work.units.iter().any(UnitWork::waits) {
                 return Ok(false);
             }
             let samples = work.pack.samples.iter();
             let pieces: Vec<(u32, i64)> = samples.map(|sample| (sample.owner, i64::from(sample.num_tokens))).collect();
             let tokens = |index: usize, dim: i64| work.tokens.assemble(index, dim, &pieces);
-            let batch = sizes(tokens(0, 0)?, tokens(1, 1)?, tokens(2, 0)?);
-            let kind = params.flat().kind();
+            let batch = sizes(tokens(0, 0)?, tokens(1, 1)?, work.mask(tokens(2, 0)?));
+            let (kind, device) = (params.flat().kind(), params.flat().device());
+            let feature_dim = self.stages.any().feature_dim();
             let level = |index: usize| {
-                let of_units =
-                    work.units.iter().map(|unit| &unit.features.as_ref().expect("the pack is whole").1.tensors[index]);
+                let zeros = |rows| Tensor::zeros([rows, feature_dim], (kind, device));
+                let of_units = work.units.iter().map(|unit| unit.level(index, zeros));
                 Tensor::cat(&of_units.collect::<Vec<_>>(), 0).to_kind(kind)
             };
             let levels = if work.units.is_empty() { 0 } else { self.stages.any().num_feature_tensors() };

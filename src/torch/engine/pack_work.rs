@@ -5,10 +5,13 @@ use super::parts::Parts;
 use super::stages::Filled;
 use crate::tape::Slot;
 use loongforge_core::engine::{EngineError, Ports};
-use loongforge_core::message::{ActorId, Pack, StepPlan, Unit, UnitId, Version};
+use loongforge_core::message::{ActorId, Pack, SampleId, StepPlan, Unit, UnitId, Version};
 use loongforge_core::transport::{Buffer, CreditGuard, Header, Parcel, ParcelKind};
 use std::collections::BTreeMap;
 use tch::Tensor;
+
+/// A target that counts in no loss.
+const IGNORED: i64 = -100;
 
 pub(super) struct PackWork {
     pub pack: Pack,
@@ -31,6 +34,9 @@ pub(super) struct Chunk {
 pub(super) struct UnitWork {
     pub id: UnitId,
     pub num_features: i64,
+    pub samples: Vec<SampleId>,
+    /// Nobody computes it: its features are zeros, and its samples have no targets.
+    pub is_skipped: bool,
     /// Who sent the features, and what.
     pub features: Option<(ActorId, Features)>,
 }
@@ -47,9 +53,50 @@ impl Chunk {
     }
 }
 
+impl UnitWork {
+    /// Whether its features are yet to come.
+    pub fn waits(&self) -> bool {
+        self.features.is_none() && !self.is_skipped
+    }
+
+    /// The rows of a level of its features; zeros for who has none.
+    pub fn level(&self, index: usize, zeros: impl FnOnce(i64) -> Tensor) -> Tensor {
+        match self.features.as_ref().filter(|_| !self.is_skipped) {
+            Some((_, features)) => features.tensors[index].shallow_clone(),
+            None => zeros(self.num_features),
+        }
+    }
+}
+
 impl PackWork {
+    /// Gives up these units, unless the pack is in work already, with features of theirs.
+    pub fn skip(&mut self, is_skipped: impl Fn(UnitId) -> bool) {
+        if self.chunks.is_empty() {
+            self.units.iter_mut().for_each(|unit| unit.is_skipped |= is_skipped(unit.id));
+        }
+    }
+
+    /// `targets` of the whole pack without those of samples that have lost a unit.
+    pub fn mask(&self, targets: Tensor) -> Tensor {
+        let mut start = 0;
+        for sample in &self.pack.samples {
+            let len = i64::from(sample.num_tokens);
+            if self.units.iter().any(|unit| unit.is_skipped && unit.samples.contains(&sample.id)) {
+                let _ = targets.narrow(0, start, len).fill_(IGNORED);
+            }
+            start += len;
+        }
+        targets
+    }
+
     pub fn new(pack: &Pack, plan: &StepPlan) -> PackWork {
-        let unit = |unit: &Unit| UnitWork { id: unit.id, num_features: unit.num_features() as i64, features: None };
+        let unit = |unit: &Unit| UnitWork {
+            id: unit.id,
+            num_features: unit.num_features() as i64,
+            is_skipped: unit.is_skipped(),
+            samples: unit.items.iter().map(|item| item.id.sample).collect(),
+            features: None,
+        };
         PackWork {
             tokens: Parts::new(pack.samples.iter().map(|sample| sample.owner)),
             units: plan.units_of(pack.id).map(unit).collect(),
@@ -71,10 +118,13 @@ impl PackWork {
         let levels: Vec<Tensor> = (0..num_levels).map(level).collect();
         let mut row = 0;
         for unit in self.units.drain(..) {
-            let (from, features) = unit.features.expect("the pack is whole");
-            drop(features);
             let grads: Vec<Tensor> = levels.iter().map(|grad| grad.narrow(0, row, unit.num_features)).collect();
             row += unit.num_features;
+            if unit.is_skipped {
+                continue;
+            }
+            let (from, features) = unit.features.expect("the pack is whole");
+            drop(features);
             how.give_back(unit.id, from, &grads, ports)?;
             returned.insert(unit.id, grads);
         }

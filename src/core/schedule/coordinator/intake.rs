@@ -220,6 +220,15 @@ impl Intake {
         Ok(true)
     }
 
+    /// A sample that was good has turned out to be bad.
+    ///
+    /// # Errors
+    /// Too many bad samples.
+    pub fn turned_bad(&mut self, bad: &BadSample) -> Result<(), String> {
+        self.num_bad += 1;
+        self.judge(bad)
+    }
+
     pub fn next_batch(&mut self) -> Option<Formed> {
         self.batches.pop()
     }

@@ -1,6 +1,6 @@
 //! What goes into a coordinator and what comes out.
 
-use super::{FailedSave, FittedCosts, Ledger, NonFinite, SchedulerState, StepBalance, Straggler};
+use super::{FailedSave, FittedCosts, Killer, Ledger, NonFinite, SchedulerState, StepBalance, Straggler};
 use crate::message::{
     ActorId, BadSample, Command, Epoch, Event, RoutingReport, SampleId, SaveTo, SavedFile, StepId, Timings,
 };
@@ -18,6 +18,8 @@ pub enum Input {
     Retire(ActorId),
     /// The pause that began with this epoch has lasted as long as it may.
     GraceOver(Epoch),
+    /// Answer to [`Output::Doubt`], when its last words must have come.
+    Doubted(Doubt),
     /// Finish the step in progress, save and stop. A second one stops at once.
     StopRequested,
     /// Save after the next step, and go on.
@@ -28,6 +30,14 @@ pub enum Input {
     PublishFailed(StepId, SaveTo, String),
     /// Answer to [`Output::SaveFailed`] of one that is to be tried again, when it is time.
     RetrySave,
+}
+
+/// An actor has no edge to or from an encoder any more.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Doubt {
+    pub by: ActorId,
+    pub encoder: ActorId,
+    pub reason: String,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -42,6 +52,11 @@ pub enum Output {
     Step(Box<StepSummary>),
     /// Samples that were skipped, in the order of their positions.
     Bad(Vec<BadSample>),
+    /// Items that an encoder has died of, to be known to the next lives of the run.
+    Killed(Vec<Killer>),
+    /// Somebody says that an encoder is gone. Ask again a little later, with [`Input::Doubted`]: if it is, its last words
+    /// are heard before.
+    Doubt(Doubt),
     /// Make this folder, empty, before what follows is sent.
     Prepare(StepId, SaveTo, PathBuf),
     /// All engines have written their files.

@@ -1,5 +1,6 @@
 //! The state machine itself: what each input means in each phase.
 
+use super::blame::Blame;
 use super::costs::Costs;
 use super::drain::Drain;
 use super::encoders::Encoders;
@@ -10,7 +11,9 @@ use super::speeds::Speeds;
 use super::step::InFlight;
 use super::trust::Trust;
 use super::{CoordinatorSpec, Input, Outcome, Output, SchedulerState, StepBalance};
-use crate::message::{ActorId, Command, Epoch, Event, Role, SampleId, SaveTo, StepId, StepPlan, StepReport, Unit};
+use crate::message::{
+    ActorId, Command, Epoch, Event, NOBODY, Role, SampleId, SaveTo, StepId, StepPlan, StepReport, Unit,
+};
 use crate::schedule::plan::check_credits;
 use crate::schedule::{Batch, PlanError, PlanSpec, plan_step};
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,6 +42,7 @@ pub struct Coordinator {
     /// Encoders that have left and of which the others are not told, with the reason.
     lost: Vec<(ActorId, String)>,
     trust: Trust,
+    blame: Blame,
     /// `Output::Paused` was said.
     paused: Option<Epoch>,
     /// The first step that not all engines have applied.
@@ -83,6 +87,7 @@ impl Coordinator {
             encoders: Encoders::new(&spec),
             lost: Vec::new(),
             trust: Trust::default(),
+            blame: Blame::new(if spec.elastic { &spec.state.killers } else { &[] }),
             paused: None,
             current: spec.first_step,
             next_plan: spec.first_step,
@@ -171,6 +176,7 @@ impl Coordinator {
                 Ok(())
             }
             Input::GraceOver(_) => Ok(()),
+            Input::Doubted(doubt) => self.doubted(doubt),
             Input::StopRequested => self.stop(),
             Input::SaveRequested => {
                 self.saves.want();
@@ -237,6 +243,10 @@ impl Coordinator {
                 Ok(())
             }
             _ if actor.role == Role::Encoder && !is_member => Ok(()),
+            Event::At { unit } => {
+                self.blame.at(actor.index, unit);
+                Ok(())
+            }
             Event::Finished { step, epoch: of } | Event::Broken { step, epoch: of, .. }
                 if actor.role == Role::Encoder && (of != epoch || !self.in_flight.contains_key(&step)) =>
             {
@@ -384,6 +394,8 @@ impl Coordinator {
                 }
             }
             let balance = StepBalance::of(&self.spec.plan, &plan);
+            let skipped = self.skip_killers(&plan)?;
+            plan.units.iter_mut().filter(|unit| skipped.contains(&unit.id)).for_each(|unit| unit.encoder = NOBODY);
             let plan = Arc::new(plan);
             self.send_to_all(&Command::Plan(plan.clone()));
             self.in_flight.insert(step, InFlight::new(plan, batch.held, balance));

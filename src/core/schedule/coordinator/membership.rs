@@ -1,10 +1,10 @@
 //! Who takes part while the run goes on: encoders that are refused, excluded, lost, and the epochs that follow.
 
 use super::{Broken, Coordinator};
-use crate::message::{ActorId, Command, Event, Regroup, Role, StepId};
+use crate::message::{ActorId, BadSample, Command, Event, Regroup, Role, SampleId, StepId, StepPlan, UnitId};
 use crate::schedule::coordinator::step::InFlight;
 use crate::schedule::coordinator::trust::Told;
-use crate::schedule::coordinator::{Input, Output, PoolChange};
+use crate::schedule::coordinator::{Doubt, Input, MAX_DEATHS, Output, PoolChange};
 use crate::schedule::plan::check_credits;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,7 +33,10 @@ impl Coordinator {
     /// An encoder has said what it was not its turn to say; too often, and it is one no more.
     pub(super) fn distrust(&mut self, actor: ActorId, why: &str) -> Result<(), Broken> {
         match self.trust.violated(actor) {
-            true => self.exclude(actor, format!("{why}; that was once too often")),
+            true => {
+                self.blame.take(actor.index);
+                self.exclude(actor, format!("{why}; that was once too often"))
+            }
             false => Ok(()),
         }
     }
@@ -52,6 +55,7 @@ impl Coordinator {
     /// An encoder is gone; `peer`: whom it had lost before.
     pub(super) fn lose(&mut self, actor: ActorId, reason: String, peer: Option<ActorId>) -> Result<(), Broken> {
         self.drain.end(actor);
+        self.died(actor)?;
         let was_member = self.encoders.lose(actor.index);
         if was_member {
             self.lost.push((actor, reason.clone()));
@@ -82,7 +86,48 @@ impl Coordinator {
             self.drain.fail(actor, format!("lost {peer}: {reason}"), Some(peer));
             return Ok(());
         }
-        self.exclude(peer, format!("{actor} has lost it: {reason}"))
+        // Most likely it has died, and its own last words are on their way.
+        self.out.push(Output::Doubt(Doubt { by: actor, encoder: peer, reason }));
+        Ok(())
+    }
+
+    /// What was doubted would be known by now.
+    pub(super) fn doubted(&mut self, Doubt { by, encoder, reason }: Doubt) -> Result<(), Broken> {
+        match self.drain.has_ended(encoder) || !self.may_lose(encoder) {
+            true => Ok(()),
+            false => self.exclude(encoder, format!("{by} has lost it: {reason}")),
+        }
+    }
+
+    /// An encoder is gone: the unit that it was at is to blame.
+    fn died(&mut self, actor: ActorId) -> Result<(), Broken> {
+        let Some(id) = self.blame.take(actor.index) else { return Ok(()) };
+        let Some(in_flight) = self.in_flight.get(&id.step).filter(|in_flight| !in_flight.is_decided()) else {
+            return Ok(());
+        };
+        let Some(unit) = in_flight.unit_of(actor.index, id) else { return Ok(()) };
+        let killers = self.blame.died_of(unit);
+        self.out.push(Output::Killed(killers));
+        let plan = in_flight.plan.clone();
+        let skipped = self.skip_killers(&plan)?;
+        self.in_flight.get_mut(&id.step).expect("it is in flight").skip(&skipped);
+        Ok(())
+    }
+
+    /// Units of the plan that have killed too many encoders; their samples are bad ones.
+    pub(super) fn skip_killers(&mut self, plan: &StepPlan) -> Result<Vec<UnitId>, Broken> {
+        let units = self.blame.killers(plan);
+        let samples: BTreeSet<SampleId> =
+            units.iter().flat_map(|unit| &unit.items).map(|item| item.id.sample).collect();
+        let bad =
+            |id| BadSample { id, source: format!("sample {id}"), reason: format!("killed {MAX_DEATHS} encoders") };
+        let samples: Vec<BadSample> = samples.into_iter().map(bad).collect();
+        let verdict = samples.iter().try_for_each(|sample| self.intake.turned_bad(sample));
+        if !samples.is_empty() {
+            self.out.push(Output::Bad(samples));
+        }
+        verdict.map_err(|error| (ActorId::SCHEDULER, error))?;
+        Ok(units.into_iter().map(|unit| unit.id).collect())
     }
 
     /// Begins another epoch where there must be one, or may be.

@@ -19,15 +19,18 @@
 //!    reduction that fails is tried again in another epoch. Once a step is decided, the survivors apply it.
 //! 8. Too many steps in a row that are not finite end the run: what is planned ahead is computed and dropped, the last batch
 //!    is read and computed once more, and the last good state is saved. That tells data from machines ([`Verdict`]).
-//! 9. After the last step and the last publication, or after the first failure, everyone is stopped and waited for.
+//! 9. An encoder says which unit it begins. A unit that has killed two of them is given to nobody: the step goes on with
+//!    zeros for its features and without its samples' targets, and so does any later life of the run.
+//! 10. After the last step and the last publication, or after the first failure, everyone is stopped and waited for.
 //!
-//! 9. What an encoder says is compared with what it was told, and refused where it was not its turn; after three times
-//!    it is let go. It can end no run but its own.
+//! 11. What an encoder says is compared with what it was told, and refused where it was not its turn; after three times
+//!     it is let go. It can end no run but its own.
 //!
 //! Invariants, checked in release builds too: at most one `Reduced` and one `Applied` per engine and step (else that
 //! engine has failed); words of an older epoch, and of who is no member, are not heard; steps are decided one by one without a gap; a sample is planned once; a finished run says nothing.
 
 mod batches;
+mod blame;
 mod by_actor;
 mod costs;
 mod drain;
@@ -47,8 +50,9 @@ mod trust;
 mod trust_tests;
 
 pub use batches::{Batches, Formed};
+pub use blame::{Killer, MAX_DEATHS};
 pub use costs::{Imbalance, StepBalance};
-pub use io::{CheckpointDraft, Failure, Input, Outcome, Output, PoolChange, StepSummary};
+pub use io::{CheckpointDraft, Doubt, Failure, Input, Outcome, Output, PoolChange, StepSummary};
 pub use ledger::Ledger;
 pub use machine::{Coordinator, Planner};
 pub use probe::{NonFinite, Verdict};

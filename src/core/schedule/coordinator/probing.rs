@@ -1,7 +1,7 @@
 //! What the machine does when too many steps in a row are not finite ([`Probe`]), until the run ends.
 
 use super::{Broken, Coordinator, InFlight, Output, StepBalance};
-use crate::message::{ActorId, Command, SaveTo};
+use crate::message::{ActorId, Command, NOBODY, SaveTo, UnitId};
 use crate::schedule::coordinator::probe::Stage;
 use crate::schedule::plan_step;
 use std::sync::Arc;
@@ -42,7 +42,10 @@ impl Coordinator {
         if let workers @ [_, ..] = self.encoders.workers() {
             plan.units.iter_mut().for_each(|unit| unit.encoder = workers[unit.encoder as usize]);
         }
-        let (balance, plan) = (StepBalance::of(&self.spec.plan, &plan), Arc::new(plan));
+        let balance = StepBalance::of(&self.spec.plan, &plan);
+        let skipped: Vec<UnitId> = self.blame.killers(&plan).into_iter().map(|unit| unit.id).collect();
+        plan.units.iter_mut().filter(|unit| skipped.contains(&unit.id)).for_each(|unit| unit.encoder = NOBODY);
+        let plan = Arc::new(plan);
         probe.stage = Stage::Computing(step);
         let in_flight = InFlight::new(plan.clone(), self.stream.held.clone(), balance);
         self.in_flight.insert(step, in_flight);

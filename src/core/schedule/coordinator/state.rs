@@ -1,6 +1,6 @@
 //! What of the scheduler is in a checkpoint.
 
-use super::Ledger;
+use super::{Killer, Ledger};
 use crate::message::SampleId;
 use crate::schedule::Fit;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -25,6 +25,9 @@ pub struct SchedulerState {
     /// With `scheduler.balance: fitted`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub costs: Option<FittedCosts>,
+    /// Items that encoders have died of in earlier lives of the run. Not of a checkpoint: what is before it is not read again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub killers: Vec<Killer>,
 }
 
 /// Cost models of the two pools, as they are fitted while the run goes on.

@@ -3,7 +3,7 @@
 use super::by_actor::ByActor;
 use super::{FittedCosts, Ledger, PoolSizes, SchedulerState, StepBalance, StepSummary};
 use crate::message::{ActorId, Commit, ExpertLoads, Role, RoutingReport, SampleId, StepPlan, StepReport, Timings};
-use crate::message::{SampleMeta, Unit, UnitId};
+use crate::message::{NOBODY, SampleMeta, Unit, UnitId};
 use crate::schedule::Batch;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl InFlight {
 
     /// Where the stream stands after it, and what is fitted. `ledger`: with it.
     pub fn state(&self, ledger: Ledger, costs: Option<FittedCosts>) -> SchedulerState {
-        SchedulerState { cursor: self.plan.cursor, held: self.held.clone(), ledger, costs }
+        SchedulerState { cursor: self.plan.cursor, held: self.held.clone(), ledger, costs, killers: Vec::new() }
     }
 
     pub fn timings(&self) -> Vec<(ActorId, Timings)> {
@@ -77,6 +77,18 @@ impl InFlight {
         self.reports.clear(Role::Encoder);
         self.finished_by.clear();
         moved
+    }
+
+    /// The unit, if it is this encoder's.
+    pub fn unit_of(&self, encoder: u32, id: UnitId) -> Option<&Unit> {
+        let unit = self.plan.units.get(id.index as usize);
+        unit.filter(|unit| unit.id == id && unit.encoder == encoder)
+    }
+
+    /// Gives these units to nobody.
+    pub fn skip(&mut self, units: &[UnitId]) {
+        let plan = Arc::make_mut(&mut self.plan);
+        plan.units.iter_mut().filter(|unit| units.contains(&unit.id)).for_each(|unit| unit.encoder = NOBODY);
     }
 
     pub fn finished(&mut self, encoder: u32) {

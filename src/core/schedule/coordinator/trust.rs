@@ -6,7 +6,7 @@
 
 use super::encoders::Encoders;
 use super::step::InFlight;
-use crate::message::{ActorId, Epoch, Event, SavedFile, StepId, StepReport, Timings};
+use crate::message::{ActorId, Epoch, Event, SavedFile, StepId, StepReport, Timings, UnitId};
 use std::collections::BTreeMap;
 
 /// Violations after which an encoder is excluded.
@@ -43,6 +43,7 @@ impl Told<'_> {
     pub fn expect(&self, event: &Event) -> Result<(), String> {
         match event {
             Event::Ready => self.ready(),
+            Event::At { unit } => self.at(*unit),
             Event::Finished { step, epoch } => self.of_epoch(*step, *epoch),
             Event::Broken { step, epoch, .. } => self.broken(*step, *epoch),
             Event::Reduced(report) => self.reduced(report),
@@ -61,6 +62,13 @@ impl Told<'_> {
     fn ready(&self) -> Result<(), String> {
         let is_first = self.is_joining || !(self.is_member() || self.encoders.is_ready(self.actor.index));
         if is_first { Ok(()) } else { Err("was ready before".into()) }
+    }
+
+    /// Units are taken from nobody but who has left.
+    fn at(&self, unit: Option<UnitId>) -> Result<(), String> {
+        let Some(unit) = unit.filter(|_| self.is_member()) else { return Ok(()) };
+        let own = self.in_flight.get(&unit.step).and_then(|step| step.unit_of(self.actor.index, unit));
+        own.map(drop).ok_or_else(|| format!("was at {unit}, which is not its own"))
     }
 
     fn of_epoch(&self, step: StepId, epoch: Epoch) -> Result<(), String> {

@@ -170,6 +170,7 @@ fn lie() -> impl Strategy<Value = Event> {
         (step(), epoch()).prop_map(|(step, epoch)| Event::Finished { step, epoch }),
         (step(), epoch()).prop_map(|(step, epoch)| Event::Broken { step, epoch, error: "cannot".into() }),
         step().prop_map(|step| Event::Applied { step }),
+        step().prop_map(|step| Event::At { unit: Some(UnitId { step, index: 1 }) }),
         (step(), name).prop_map(|(step, name)| {
             let file = SavedFile { name: name.into(), bytes: 1, sha256: "00".into(), tensors: vec![] };
             Event::Saved { step, to: SaveTo::Disk, files: vec![file] }

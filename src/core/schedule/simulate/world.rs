@@ -266,7 +266,9 @@ impl<'a> World<'a> {
                 | Output::Evict(_)
                 | Output::Paused(_)
                 | Output::SaveFailed(_)
-                | Output::NonFinite(_) => {}
+                | Output::NonFinite(_)
+                | Output::Killed(_)
+                | Output::Doubt(_) => {}
             }
         }
     }

@@ -9,6 +9,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, interval, timeout};
 
 /// How often it is looked whether there is something to acknowledge.
@@ -149,6 +150,8 @@ async fn write_all(
 ) -> Result<(), WireError> {
     let mut pulse = interval(PULSE.min(spec.quiet / 4));
     let mut last = Instant::now();
+    // Dropped with the connection: then it is as good as written, for it comes with the next one.
+    let mut told = None::<oneshot::Sender<()>>;
     loop {
         let next = shared.state().next();
         if let Some((packet, acknowledged)) = next {
@@ -156,6 +159,8 @@ async fn write_all(
             last = Instant::now();
             continue;
         }
+        // Whoever asked may be gone.
+        told.take().map(|told| told.send(()));
         let (is_over, is_closed, has_room) = {
             let state = shared.state();
             (state.is_over(), state.is_closed, state.outbox.len() < spec.queue)
@@ -168,6 +173,11 @@ async fn write_all(
             out = queue.recv_async(), if !is_closed && has_room => match out {
                 Ok(Out::Message(message)) => {
                     shared.state().outbox.push(Kind::Message, message);
+                    None
+                }
+                Ok(Out::Told(message, out)) => {
+                    shared.state().outbox.push(Kind::Message, message);
+                    told = Some(out);
                     None
                 }
                 Ok(Out::Loose(message)) => Some((Packet::new(Kind::Loose, 0, message), shared.state().acknowledge())),

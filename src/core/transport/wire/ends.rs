@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::oneshot;
 
 /// A connection of which the other end knows that it is for this wire.
 pub struct Raw {
@@ -98,6 +99,8 @@ pub fn wire_again(
 /// Something to be sent.
 pub(super) enum Out {
     Message(Bytes),
+    /// To be told of when it is written.
+    Told(Bytes, oneshot::Sender<()>),
     Loose(Bytes),
 }
 
@@ -115,6 +118,14 @@ impl WireSender {
     /// other half.
     pub async fn send(&self, message: impl Into<Bytes>) -> bool {
         !self.is_closed() && self.queue.send_async(Out::Message(message.into())).await.is_ok()
+    }
+
+    /// As [`WireSender::send`]; returns when the message has left this process, or may never do so.
+    pub async fn send_out(&self, message: impl Into<Bytes>) {
+        let (written, out) = oneshot::channel();
+        if self.queue.send_async(Out::Told(message.into(), written)).await.is_ok() {
+            let _ = out.await;
+        }
     }
 
     /// False where there is no room, or no wire.

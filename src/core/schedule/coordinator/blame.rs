@@ -1,0 +1,67 @@
+//! Which items encoders have died of: whoever dies is taken to have died of the unit that it was at, and of nothing else. An
+//! item that has killed two of them is left out from then on, so that it kills no third one.
+
+use crate::message::{ItemId, StepPlan, Unit, UnitId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Encoders that an item may kill.
+pub const MAX_DEATHS: u32 = 2;
+
+/// An item that an encoder was at when it died.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Killer {
+    pub item: ItemId,
+    /// Encoders that it has killed so far.
+    pub deaths: u32,
+}
+
+/// What each encoder is at, and what has killed how many.
+#[derive(Default)]
+pub(super) struct Blame {
+    at: BTreeMap<u32, UnitId>,
+    deaths: BTreeMap<ItemId, u32>,
+}
+
+impl Blame {
+    /// `known`: from earlier lives of the run.
+    pub fn new(known: &[Killer]) -> Self {
+        let deaths = known.iter().map(|killer| (killer.item, killer.deaths)).collect();
+        Self { at: BTreeMap::new(), deaths }
+    }
+
+    /// What an encoder is at from now on.
+    pub fn at(&mut self, encoder: u32, unit: Option<UnitId>) {
+        match unit {
+            Some(unit) => drop(self.at.insert(encoder, unit)),
+            None => drop(self.at.remove(&encoder)),
+        }
+    }
+
+    /// What it was at. Asked when it is gone: it is at nothing then.
+    pub fn take(&mut self, encoder: u32) -> Option<UnitId> {
+        self.at.remove(&encoder)
+    }
+
+    /// An encoder has died of this unit; what is known of its items now.
+    pub fn died_of(&mut self, unit: &Unit) -> Vec<Killer> {
+        let count = |item: ItemId| {
+            let deaths = self.deaths.entry(item).or_default();
+            *deaths += 1;
+            Killer { item, deaths: *deaths }
+        };
+        unit.items.iter().map(|item| item.id).map(count).collect()
+    }
+
+    pub fn is_killer(&self, unit: &Unit) -> bool {
+        unit.items.iter().any(|item| self.deaths.get(&item.id).is_some_and(|&deaths| deaths >= MAX_DEATHS))
+    }
+
+    /// Units of the plan that have killed too many.
+    pub fn killers<'a>(&self, plan: &'a StepPlan) -> Vec<&'a Unit> {
+        if self.deaths.is_empty() {
+            return Vec::new();
+        }
+        plan.units.iter().filter(|unit| !unit.is_skipped() && self.is_killer(unit)).collect()
+    }
+}

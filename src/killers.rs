@@ -1,0 +1,42 @@
+//! `killers.jsonl` in a run's folder: items that encoders have died of, so that a run that begins again, or is resumed,
+//! knows of them.
+
+use loongforge_core::schedule::Killer;
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+fn path(dir: &Path) -> PathBuf {
+    dir.join("killers.jsonl")
+}
+
+/// What is known: of each item its last line. Half a line says nothing.
+pub fn read(dir: &Path) -> Vec<Killer> {
+    let text = fs::read_to_string(path(dir)).unwrap_or_default();
+    let killers = text.lines().filter_map(|line| serde_json::from_str::<Killer>(line).ok());
+    let last: BTreeMap<_, _> = killers.map(|killer| (killer.item, killer)).collect();
+    last.into_values().collect()
+}
+
+/// Keeps these, and what the file had besides no longer.
+///
+/// # Errors
+/// It cannot be written.
+pub fn keep(dir: &Path, killers: &[Killer]) -> io::Result<()> {
+    match fs::remove_file(path(dir)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => append(dir, killers),
+    }
+}
+
+/// # Errors
+/// It cannot be written.
+pub fn append(dir: &Path, killers: &[Killer]) -> io::Result<()> {
+    if killers.is_empty() {
+        return Ok(());
+    }
+    let line = |killer| serde_json::to_string(killer).expect("a killer is numbers") + "\n";
+    let text: String = killers.iter().map(line).collect();
+    OpenOptions::new().append(true).create(true).open(path(dir))?.write_all(text.as_bytes())
+}
