@@ -3,7 +3,7 @@
 use super::super::Families;
 use super::super::layout_tests::{mesh, on_ranks};
 use super::*;
-use crate::comm::{Mesh, ProcessGroup};
+use crate::comm::Mesh;
 use crate::model::{ModelConfig, Stage};
 use crate::nn::ParamStore;
 use crate::tape::Policy;
@@ -32,6 +32,9 @@ fn tokens(documents: &[usize]) -> [Vec<i64>; 3] {
     [ids, positions.repeat(3), targets]
 }
 
+/// By name.
+type Gradients = BTreeMap<String, Vec<f64>>;
+
 /// Loss and gradient of a step whose packs are samples of documents.
 fn step(packs: &[&[&[usize]]]) -> (f64, Vec<f64>) {
     let (loss, grads) = step_on(packs, Rc::new(Mesh::single()), 0);
@@ -39,7 +42,7 @@ fn step(packs: &[&[&[usize]]]) -> (f64, Vec<f64>) {
 }
 
 /// Loss and gradients by name of one rank's stage.
-fn step_on(packs: &[&[&[usize]]], mesh: Rc<Mesh>, chunk_tokens: usize) -> (f64, BTreeMap<String, Vec<f64>>) {
+fn step_on(packs: &[&[&[usize]]], mesh: Rc<Mesh>, chunk_tokens: usize) -> (f64, Gradients) {
     let families = Families::of(&ModelConfig::from_hf(&serde_json::from_str(CONFIG).unwrap()).unwrap());
     let pipeline = Pipeline { ranks: mesh.pp.world(), virtual_stages: 1 };
     let family = families.foundation;
@@ -47,11 +50,12 @@ fn step_on(packs: &[&[&[usize]]], mesh: Rc<Mesh>, chunk_tokens: usize) -> (f64, 
     let params = ParamStore::new(family.stage_specs(&stage), Kind::Float, Device::Cpu);
     params.init_random(3);
     let optimizer = AdamWConfig { betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1 };
-    let pool = Pool::new(Rc::new(params), ProcessGroup::single(), Lanes::PerReplica, Some(optimizer)).unwrap();
+    let pool = Pool::new(Rc::new(params), mesh.data.clone(), Lanes::PerReplica, Some(optimizer)).unwrap();
     let pool = pool.with_stages(mesh.pp.clone(), &family.shared_by_stages());
     let model = family.build_stage(&stage, pool.params(), Policy::Keep);
     let (leads, replica_ranks) = (mesh.is_leader(), mesh.replica.world() as u32);
-    let mut part = FoundationPart::on(0, Stages::new(mesh, pipeline, vec![model], chunk_tokens), pool, false);
+    let (replica, replicas) = (mesh.place().dp as u32, mesh.layout().dp as u32);
+    let mut part = FoundationPart::on(replica, Stages::new(mesh, pipeline, vec![model], chunk_tokens), pool, false);
     let sample = |(id, &documents): (usize, &&[usize])| {
         let lens: Vec<u32> = documents.iter().map(|&document| LENS[document]).collect();
         SampleMeta {
@@ -65,7 +69,7 @@ fn step_on(packs: &[&[&[usize]]], mesh: Rc<Mesh>, chunk_tokens: usize) -> (f64, 
     };
     let packs_of_plan = packs.iter().enumerate().map(|(index, samples)| Pack {
         id: PackId { step: StepId(0), index: index as u32 },
-        replica: 0,
+        replica: index as u32 % replicas,
         samples: samples.iter().enumerate().map(sample).collect(),
     });
     part.plan(&StepPlan {
@@ -88,18 +92,32 @@ fn step_on(packs: &[&[&[usize]]], mesh: Rc<Mesh>, chunk_tokens: usize) -> (f64, 
             Box::new(HostTensor::from_i64(&targets, &[len])),
         ];
         let kind = ParcelKind::Tokens(PackId { step: StepId(0), index: index as u32 });
-        if leads {
+        if leads && index as u32 % replicas == replica {
             let parcel = Parcel::new(Header { kind, version: Version(0) }, tensors);
             part.arrive(ActorId::data(0), parcel, &mut ports).unwrap();
         }
     }
     while part.work(Version(0), &mut ports).unwrap() == Progress::Busy {}
     assert!(part.is_finished());
+    let lane = part.pool.own_lane();
+    if let (_, Some(sums)) = part.pool.lane_and_sums(lane) {
+        // All sums are on their way: those of matrices and those of norms.
+        assert_eq!(sums.num_begun(), (2, 2));
+    }
     part.pool.reduce().unwrap();
     let params = part.pool.params().clone();
     let grad = |id| Vec::try_from(part.pool.reduced(id).unwrap().view([-1]).to_kind(Kind::Double)).unwrap();
     let grads = params.trained_ids().map(|id| (params.spec(id).name.clone(), grad(id))).collect();
     (part.loss(), grads)
+}
+
+/// Relative to each parameter's largest value.
+fn assert_near(found: &Gradients, expected: &Gradients, tolerance: f64, what: &str) {
+    for (name, expected) in expected {
+        let most = expected.iter().fold(0f64, |most, value| most.max(value.abs()));
+        let error = expected.iter().zip(&found[name]).fold(0f64, |most, (a, b)| most.max((a - b).abs()));
+        assert!(error <= tolerance * most, "{name}: {error} of {most}, {what}");
+    }
 }
 
 #[test]
@@ -110,13 +128,21 @@ fn a_replica_of_two_stages_computes_what_one_rank_does() {
         let ranks = on_ranks(2, |path, rank| step_on(packs, mesh(path, 1, 2, rank), chunk_tokens));
         assert_eq!(ranks[0].0, 0.0, "the first stage has no loss");
         assert!((ranks[1].0 - loss).abs() < 1e-6 * loss, "{} and {loss}", ranks[1].0);
-        let found: BTreeMap<_, _> = ranks.into_iter().flat_map(|(_, grads)| grads).collect();
+        let found: Gradients = ranks.into_iter().flat_map(|(_, grads)| grads).collect();
         assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
-        for (name, expected) in &expected {
-            let most = expected.iter().fold(0f64, |most, value| most.max(value.abs()));
-            let error = expected.iter().zip(&found[name]).fold(0f64, |most, (a, b)| most.max((a - b).abs()));
-            assert!(error <= 1e-5 * most, "{name}: {error} of {most}, chunks of {chunk_tokens}");
-        }
+        assert_near(&found, &expected, 1e-5, &format!("chunks of {chunk_tokens}"));
+    }
+}
+
+/// One of which has two packs, and its first backward is not the last.
+#[test]
+fn replicas_that_sum_within_their_last_backward_compute_what_one_does() {
+    let packs: &[&[&[usize]]] = &[&[&[0]], &[&[1]], &[&[2]]];
+    let (loss, expected) = step_on(packs, Rc::new(Mesh::single()), 0);
+    let ranks = on_ranks(2, |path, rank| step_on(packs, mesh(path, 2, 1, rank), 0));
+    assert!((ranks[0].0 + ranks[1].0 - loss).abs() < 1e-6 * loss);
+    for (_, found) in &ranks {
+        assert_near(found, &expected, 1e-6, "two replicas");
     }
 }
 
