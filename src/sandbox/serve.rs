@@ -1,20 +1,17 @@
-//! `loongforge decode-worker`: decodes what comes over its standard input, a socket, until that ends. Its standard output is
-//! memory that it has in common with who started it: pixels go there.
+//! `loongforge decode-worker`: decodes what it is asked for over its standard input, a socket, until that ends. Its standard
+//! output is memory that it has in common with who started it: files come and pixels go there.
 
 use super::drill;
 use super::restrict::restrict;
-use super::wire::{MAX_FRAME_BYTES, Reply, Request, What, receive, send};
+use super::wire::{Reply, Request, SIZES, What, receive, send};
 use image::RgbImage;
-use loongforge_core::data::{Decoder, InProcess, Taken, decode_clip};
+use loongforge_core::data::{Decoded, Taken, decode_clip, decode_rgb_into};
 use loongforge_core::transport::BorrowedMemory;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
-
-/// Of the memory for files, what is kept from one to the next.
-const KEPT_BYTES: usize = 4 << 20;
 
 /// Serves until whoever started this process is gone. With `drill`, files may ask for something bad to be done.
 pub fn serve(drill: bool) -> ExitCode {
@@ -29,56 +26,71 @@ pub fn serve(drill: bool) -> ExitCode {
 
 fn work(drill: bool) -> io::Result<()> {
     let stream = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let mut memory = BorrowedMemory::open(io::stdout().as_fd().try_clone_to_owned()?, MAX_FRAME_BYTES)?;
+    let mut memory = BorrowedMemory::open(io::stdout().as_fd().try_clone_to_owned()?, SIZES)?;
     std::panic::set_hook(Box::new(|_| {}));
     let missing = restrict(stream.as_raw_fd())?;
     let (mut from, mut to) = (BufReader::new(&stream), BufWriter::new(&stream));
     send(&mut to, &Reply::Ready { missing })?;
     to.flush()?;
-    let mut bytes = Vec::new();
     loop {
         let request: Request = match receive(&mut from) {
             Ok(request) => request,
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
             Err(error) => return Err(error),
         };
-        // As much memory for this file as for the one before it.
-        bytes = if bytes.capacity() > KEPT_BYTES { Vec::new() } else { bytes };
-        bytes.clear();
-        (&mut from).take(request.num_bytes).read_to_end(&mut bytes)?;
-        let mut lost = None;
-        let mut give = |frame: RgbImage| {
-            memory
-                .write(frame.as_raw())
-                .map_err(|_| format!("takes more than {} MiB of memory to decode", MAX_FRAME_BYTES >> 20))?;
-            let (width, height) = frame.dimensions();
-            let given = send(&mut to, &Reply::Frame { width, height }).and_then(|()| match &request.what {
-                What::Picture => Ok(()),
-                What::Clip { .. } => to.flush().and_then(|()| from.read_exact(&mut [0])),
-            });
-            given.map_err(|error| lost.insert(error).to_string())
-        };
-        let done = catch_unwind(AssertUnwindSafe(|| match drill.then(|| drill::of(&bytes)).flatten() {
-            Some(deed) => Err(deed()),
-            None => decoded(&request, &bytes, &mut give),
+        let (bytes, room) = memory.parts(request.num_bytes)?;
+        let done = catch_unwind(AssertUnwindSafe(|| match drill.then(|| drill::of(bytes)).flatten() {
+            Some(deed) => Ok(Err(deed())),
+            None => decode(&request, bytes, room, &mut from, &mut to),
         }));
-        if let Some(error) = lost {
-            return Err(error);
-        }
-        send(&mut to, &Reply::Done(done.unwrap_or_else(|panic| Err(panicked(&*panic)))))?;
+        send(&mut to, &Reply::Done(done.unwrap_or_else(|panic| Ok(Err(panicked(&*panic))))?))?;
         to.flush()?;
     }
 }
 
-fn decoded(
+/// Puts frames into `room`, one after the other, and says so.
+fn decode(
     request: &Request,
     bytes: &[u8],
-    give: &mut dyn FnMut(RgbImage) -> Result<(), String>,
-) -> Result<Option<Taken>, String> {
+    room: &mut [u8],
+    from: &mut impl Read,
+    to: &mut impl Write,
+) -> io::Result<Result<Option<Taken>, String>> {
+    let limits = &request.limits;
     match &request.what {
-        What::Picture => InProcess.picture(bytes, &request.limits).and_then(give).map(|()| None),
-        What::Clip { fps, sampling } => decode_clip(bytes, *fps, &request.limits, sampling, give).map(Some),
+        What::Picture => {
+            let placed = decode_rgb_into(bytes, limits, room).and_then(|decoded| match decoded {
+                Decoded::InRoom { width, height } => Ok((width, height)),
+                Decoded::Picture(picture) => place(&picture, room),
+            });
+            Ok(match placed {
+                Ok((width, height)) => {
+                    send(to, &Reply::Frame { width, height })?;
+                    Ok(None)
+                }
+                Err(reason) => Err(reason),
+            })
+        }
+        What::Clip { fps, sampling } => {
+            let mut lost = None;
+            let done = decode_clip(bytes, *fps, limits, sampling, &mut |frame| {
+                let (width, height) = place(&frame, room)?;
+                let said = send(to, &Reply::Frame { width, height }).and_then(|()| to.flush());
+                // Until the other end has taken it.
+                let taken = said.and_then(|()| from.read_exact(&mut [0]));
+                taken.map_err(|error| lost.insert(error).to_string())
+            });
+            lost.map_or(Ok(done.map(Some)), Err)
+        }
     }
+}
+
+fn place(picture: &RgbImage, room: &mut [u8]) -> Result<(u32, u32), String> {
+    let pixels = picture.as_raw();
+    let limit = SIZES.to_parent >> 20;
+    let room = room.get_mut(..pixels.len()).ok_or_else(|| format!("takes more than {limit} MiB as RGB"))?;
+    room.copy_from_slice(pixels);
+    Ok(picture.dimensions())
 }
 
 fn panicked(panic: &(dyn std::any::Any + Send)) -> String {

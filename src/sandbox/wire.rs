@@ -4,21 +4,22 @@
 use loongforge_core::data::media::Sampling;
 use loongforge_core::data::{Limits, Taken};
 use loongforge_core::message::{decode, encode};
+use loongforge_core::transport::LentSizes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 
-/// Of the memory in which pixels come back: the largest frame. Only what is written of it takes memory.
-pub const MAX_FRAME_BYTES: usize = 512 << 20;
+/// Of the memory that both have: the largest file, and the largest frame that comes back.
+pub const SIZES: LentSizes = LentSizes { to_child: 256 << 20, to_parent: 512 << 20 };
 /// Of one message, without the bytes that follow it.
 const MAX_MESSAGE: u32 = 4 << 20;
 
-/// A file to decode; its bytes follow.
+/// A file to decode; its bytes are in the memory that both have.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Request {
     pub what: What,
     pub limits: Limits,
-    pub num_bytes: u64,
+    pub num_bytes: usize,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! One decode worker, seen from who started it. Nothing it says is believed unchecked.
 
 use super::restrict::MAX_MEMORY;
-use super::wire::{MAX_FRAME_BYTES, Reply, Request, What, receive, send};
+use super::wire::{Reply, Request, SIZES, What, receive, send};
 use image::RgbImage;
 use loongforge_core::data::{Limits, MAX_DECODE_SECONDS, MAX_VIDEO_BYTES, Taken};
 use loongforge_core::transport::LentMemory;
@@ -26,8 +26,8 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Looks at a worker that neither answers nor computes after which it is given up: a minute. Not by the clock, which goes on
 /// while all of us are stopped.
 const MAX_IDLE_LOOKS: u32 = 240;
-/// Of the memory for pixels, what is kept from one file to the next.
-const KEPT_BYTES: usize = 16 << 20;
+/// Of the memory for files and of that for pixels, what is kept from one file to the next.
+const KEPT_BYTES: usize = 64 << 20;
 /// The environment that the program's libraries are found by.
 const KEPT: &str = "LD_LIBRARY_PATH";
 
@@ -35,7 +35,7 @@ const KEPT: &str = "LD_LIBRARY_PATH";
 pub struct Worker {
     process: Child,
     stream: BufReader<Watched>,
-    /// Where frames are put.
+    /// Where files and frames are put.
     memory: LentMemory,
     stderr: ChildStderr,
     /// Files that it was sent.
@@ -59,7 +59,7 @@ impl Worker {
     /// It cannot be started, or does not say that it is ready.
     pub fn start(program: &Path, drill: bool) -> io::Result<(Self, Vec<String>)> {
         let (ours, theirs) = UnixStream::pair()?;
-        let (memory, lent) = LentMemory::create("loongforge-pixels", MAX_FRAME_BYTES)?;
+        let (memory, lent) = LentMemory::create("loongforge-pixels", SIZES)?;
         let mut command = Command::new(program);
         command.arg0("loongforge").arg("decode-worker").args(drill.then_some("--drill"));
         command.env_clear().envs(std::env::var_os(KEPT).map(|value| (KEPT, value))).current_dir("/");
@@ -92,19 +92,26 @@ impl Worker {
         };
         let seconds = seconds.unwrap_or(usual);
         self.stream.get_mut().begin(seconds);
-        let request = Request { what, limits: *limits, num_bytes: bytes.len() as u64 };
-        let answer = self.tell(&request, bytes).and_then(|()| self.frames(is_clip, limits));
+        if self.memory.give(bytes).is_none() {
+            return Answer::Decoded(Err(format!("is a file of more than {} MiB", SIZES.to_child >> 20)));
+        }
+        let request = Request { what, limits: *limits, num_bytes: bytes.len() };
+        let answer = self.tell(&request).and_then(|()| self.frames(is_clip, limits));
+        let most =
+            answer.as_ref().ok().and_then(|answer| answer.as_ref().ok()?.0.first().map(|frame| frame.as_raw().len()));
+        if bytes.len().max(most.unwrap_or(0)) > KEPT_BYTES {
+            self.memory.keep(KEPT_BYTES);
+        }
         if self.stream.get_mut().was_too_slow() {
             return Answer::TooSlow(format!("takes more than {seconds} s to decode"));
         }
         answer.map_or_else(|error| Answer::Lost(self.cause(error)), Answer::Decoded)
     }
 
-    fn tell(&mut self, request: &Request, bytes: &[u8]) -> io::Result<()> {
+    fn tell(&mut self, request: &Request) -> io::Result<()> {
         // In one piece, so that it is woken once.
-        let mut message = Vec::with_capacity(bytes.len() + 256);
+        let mut message = Vec::new();
         send(&mut message, request)?;
-        message.extend_from_slice(bytes);
         self.stream.get_mut().write_all(&message)
     }
 
@@ -122,10 +129,7 @@ impl Worker {
                     if frames.len() == max_frames || num_bytes > MAX_VIDEO_BYTES {
                         return Err(nonsense("more frames than were asked for"));
                     }
-                    let pixels = self.memory.copy(len as usize).ok_or_else(|| nonsense("a frame that has no room"))?;
-                    if len as usize > KEPT_BYTES {
-                        self.memory.forget(KEPT_BYTES);
-                    }
+                    let pixels = self.memory.take(len as usize).ok_or_else(|| nonsense("a frame that has no room"))?;
                     if is_clip {
                         self.stream.get_mut().write_all(&[1])?;
                     }

@@ -5,7 +5,8 @@ use std::io::{BufReader, Cursor, Read, Seek};
 use std::path::Path;
 
 use image::codecs::gif::GifDecoder;
-use image::{AnimationDecoder, DynamicImage, ImageDecoder, ImageFormat, ImageReader, RgbImage};
+use image::metadata::Orientation;
+use image::{AnimationDecoder, ColorType, DynamicImage, ImageDecoder, ImageFormat, ImageReader, RgbImage};
 
 use super::cpu::{CpuClock, MAX_DECODE_SECONDS};
 use super::decoder::{Decoder, InProcess};
@@ -119,8 +120,26 @@ fn size_in_header(mut file: impl Read + Seek, limits: &Limits) -> Result<(u32, u
     Ok((width, height))
 }
 
+/// Where the pixels of a picture are.
+pub enum Decoded {
+    /// At the beginning of the room that was given, rows of RGB.
+    InRoom {
+        width: u32,
+        height: u32,
+    },
+    Picture(RgbImage),
+}
+
 /// [`open_rgb`] of bytes; the error is the reason.
 pub fn decode_rgb(bytes: &[u8], limits: &Limits) -> Result<RgbImage, String> {
+    match decode_rgb_into(bytes, limits, &mut [])? {
+        Decoded::Picture(picture) => Ok(picture),
+        Decoded::InRoom { .. } => unreachable!("no picture fits there"),
+    }
+}
+
+/// [`decode_rgb`], straight into `room` where the pixels need no further work and fit.
+pub fn decode_rgb_into(bytes: &[u8], limits: &Limits, room: &mut [u8]) -> Result<Decoded, String> {
     if bytes.is_empty() {
         return Err(EMPTY.to_owned());
     }
@@ -147,17 +166,28 @@ pub fn decode_rgb(bytes: &[u8], limits: &Limits) -> Result<RgbImage, String> {
     }
     let orientation = decoder.orientation().map_err(|error| describe(&error, limits))?;
     let clock = CpuClock::for_picture(width, height);
+    let len = usize::try_from(decoder.total_bytes()).unwrap_or(usize::MAX);
+    if decoder.color_type() == ColorType::Rgb8
+        && orientation == Orientation::NoTransforms
+        && let Some(room) = room.get_mut(..len)
+    {
+        // A decoder may leave out what a file leaves out.
+        room.fill(0);
+        decoder.read_image(room).map_err(|error| describe(&error, limits))?;
+        clock.check(MAX_DECODE_SECONDS)?;
+        return Ok(Decoded::InRoom { width, height });
+    }
     let mut picture = DynamicImage::from_decoder(decoder).map_err(|error| describe(&error, limits))?;
     clock.check(MAX_DECODE_SECONDS)?;
     picture.apply_orientation(orientation);
-    Ok(match picture {
+    Ok(Decoded::Picture(match picture {
         // As Pillow, which drops the lower byte; a conversion would round.
         DynamicImage::ImageRgb16(_)
         | DynamicImage::ImageRgba16(_)
         | DynamicImage::ImageLuma16(_)
         | DynamicImage::ImageLumaA16(_) => upper_bytes(&picture.into_rgb16()),
         picture => picture.into_rgb8(),
-    })
+    }))
 }
 
 fn upper_bytes(picture: &image::ImageBuffer<image::Rgb<u16>, Vec<u16>>) -> RgbImage {

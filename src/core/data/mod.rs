@@ -39,7 +39,7 @@ pub mod tools;
 pub use bad::BadSampleList;
 pub use cpu::MAX_DECODE_SECONDS;
 pub use dataset::{Dataset, Question, Questions};
-pub use decode::{decode_rgb, open_rgb, read_rgb, read_rgb_with};
+pub use decode::{Decoded, decode_rgb_into, open_rgb, read_rgb, read_rgb_with};
 pub use decoder::{Decoder, InProcess, Taken, decode_clip};
 pub use error::{BadSample, DataError};
 pub use limits::{Limits, MAX_VIDEO_BYTES};

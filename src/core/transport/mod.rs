@@ -26,7 +26,9 @@ pub use link::{LinkError, LinkReceiver, LinkSender, link, raw};
 pub use local::LocalEdge;
 pub use mailbox::{Mail, MailSender, Mailbox};
 pub use parcel::{Buffer, Dtype, Header, HostTensor, Parcel, ParcelKind, TensorMeta};
-pub use slab::{BorrowedMemory, LentMemory, MAX_DIMS, MAX_TENSORS, SlabEdge, SlabError, SlabListener, SlotTensor};
+pub use slab::{
+    BorrowedMemory, LentMemory, LentSizes, MAX_DIMS, MAX_TENSORS, SlabEdge, SlabError, SlabListener, SlotTensor,
+};
 pub use stream::{StreamEdge, StreamError, StreamSpec, receive};
 pub use wire::{
     Raw, Reconnect, Recovery, Returned, WireError, WireReceiver, WireSender, WireSpec, refuse, wire, wire_again,

@@ -1,65 +1,95 @@
-//! A stretch of memory that a child process writes to and its parent reads, in turns that they settle between themselves.
+//! Memory that a process has in common with a child of its own: one part that the parent writes and one that the child
+//! writes, in turns that they settle between themselves.
 
 use std::io;
-use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 use super::map::{Memory, Reader, Writer, pages};
 
+/// How many bytes each of the two parts has; only what is written takes memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LentSizes {
+    pub to_child: usize,
+    pub to_parent: usize,
+}
+
+impl LentSizes {
+    fn whole(self) -> Self {
+        Self { to_child: pages(self.to_child), to_parent: pages(self.to_parent) }
+    }
+
+    fn sum(self) -> usize {
+        self.to_child + self.to_parent
+    }
+}
+
 /// The parent's end.
 pub struct LentMemory {
     memory: Memory,
-    reader: Reader,
-    len: usize,
+    sizes: LentSizes,
+    to_child: Writer,
+    to_parent: Reader,
 }
 
 impl LentMemory {
-    /// Of `len` bytes, of which only what is written takes memory. The file descriptor is for the child.
-    pub fn create(name: &str, len: usize) -> io::Result<(Self, OwnedFd)> {
-        let len = pages(len);
-        let memory = Memory::create(name, len)?;
+    /// The file descriptor is for the child.
+    pub fn create(name: &str, sizes: LentSizes) -> io::Result<(Self, OwnedFd)> {
+        let sizes = sizes.whole();
+        let memory = Memory::create(name, sizes.sum())?;
         let child = memory.fd().try_clone_to_owned()?;
-        Ok((Self { reader: memory.reader(0..len)?, memory, len }, child))
+        let to_child = memory.writer(0..sizes.to_child)?;
+        let to_parent = memory.reader(sizes.to_child..sizes.sum())?;
+        Ok((Self { memory, sizes, to_child, to_parent }, child))
     }
 
-    /// What the child wrote at the beginning, copied: it may write on. `None` where the memory is not that long.
-    pub fn copy(&self, len: usize) -> Option<Vec<u8>> {
-        (len <= self.len).then(|| self.reader.bytes(0..len).to_vec())
+    /// Writes for the child, from the beginning of its part. `None`: there is no room for so much.
+    pub fn give(&mut self, bytes: &[u8]) -> Option<()> {
+        (bytes.len() <= self.sizes.to_child).then(|| self.to_child.bytes(0..bytes.len()).copy_from_slice(bytes))
     }
 
-    /// Gives memory from `begin` on back to the system.
-    pub fn forget(&self, begin: usize) {
-        let range: Range<usize> = pages(begin)..self.len;
-        if !range.is_empty() {
-            self.memory.punch(range);
+    /// What the child wrote from the beginning of the other part, copied: it may write on. `None`: it is not that long.
+    pub fn take(&self, len: usize) -> Option<Vec<u8>> {
+        (len <= self.sizes.to_parent).then(|| self.to_parent.bytes(0..len).to_vec())
+    }
+
+    /// Gives what lies behind the first bytes of either part back to the system.
+    pub fn keep(&self, len: usize) {
+        let LentSizes { to_child, to_parent } = self.sizes;
+        for (begin, size) in [(0, to_child), (to_child, to_parent)] {
+            let kept = pages(len);
+            if kept < size {
+                self.memory.punch(begin + kept..begin + size);
+            }
         }
     }
 }
 
 /// The child's end.
 pub struct BorrowedMemory {
-    writer: Writer,
-    len: usize,
+    to_child: Reader,
+    to_parent: Writer,
+    sizes: LentSizes,
 }
 
 impl BorrowedMemory {
     /// # Errors
-    /// It is not what [`LentMemory::create`] made with this length.
-    pub fn open(fd: OwnedFd, len: usize) -> io::Result<Self> {
-        let len = pages(len);
-        Ok(Self { writer: Memory::adopt(fd, len)?.writer(0..len)?, len })
+    /// It is not what [`LentMemory::create`] made with these sizes.
+    pub fn open(fd: OwnedFd, sizes: LentSizes) -> io::Result<Self> {
+        let sizes = sizes.whole();
+        let memory = Memory::adopt(fd, sizes.sum())?;
+        let to_child = memory.reader(0..sizes.to_child)?;
+        Ok(Self { to_child, to_parent: memory.writer(sizes.to_child..sizes.sum())?, sizes })
     }
 
-    /// Puts bytes at the beginning.
+    /// What the parent wrote, so many bytes, and all the room to write to.
     ///
     /// # Errors
-    /// They do not fit.
-    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if bytes.len() > self.len {
-            return Err(io::ErrorKind::StorageFull.into());
+    /// The parent cannot have written so much.
+    pub fn parts(&mut self, len: usize) -> io::Result<(&[u8], &mut [u8])> {
+        if len > self.sizes.to_child {
+            return Err(io::ErrorKind::InvalidInput.into());
         }
-        self.writer.bytes(0..bytes.len()).copy_from_slice(bytes);
-        Ok(())
+        Ok((self.to_child.bytes(0..len), self.to_parent.bytes(0..self.sizes.to_parent)))
     }
 }
 
@@ -68,15 +98,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_forgotten() {
-        let (lent, child) = LentMemory::create("test", 10_000).unwrap();
-        let mut borrowed = BorrowedMemory::open(child.try_clone().unwrap(), 10_000).unwrap();
-        borrowed.write(&[7; 9000]).unwrap();
-        assert_eq!(lent.copy(9000).unwrap(), [7; 9000]);
-        lent.forget(4096);
-        let read = lent.copy(9000).unwrap();
-        assert!(read[..4096] == [7; 4096] && read[4096..].iter().all(|&byte| byte == 0));
-        assert!(lent.copy(20_000).is_none() && borrowed.write(&[0; 20_000]).is_err());
-        assert!(BorrowedMemory::open(child, 100_000).is_err());
+    fn either_writes_and_the_other_reads() {
+        let sizes = LentSizes { to_child: 10_000, to_parent: 20_000 };
+        let (mut lent, child) = LentMemory::create("test", sizes).unwrap();
+        let mut borrowed = BorrowedMemory::open(child.try_clone().unwrap(), sizes).unwrap();
+        lent.give(&[7; 9000]).unwrap();
+        let (given, room) = borrowed.parts(9000).unwrap();
+        assert_eq!(given, [7; 9000]);
+        room[..12_000].fill(9);
+        assert_eq!(lent.take(12_000).unwrap(), [9; 12_000]);
+        lent.keep(8192);
+        let read = lent.take(12_000).unwrap();
+        assert!(read[..8192] == [9; 8192] && read[8192..].iter().all(|&byte| byte == 0));
+        assert!(borrowed.parts(9000).unwrap().0[8192..].iter().all(|&byte| byte == 0));
+        assert!(lent.give(&[0; 20_000]).is_none() && lent.take(30_000).is_none() && borrowed.parts(20_000).is_err());
+        assert!(BorrowedMemory::open(child, LentSizes { to_child: 1, to_parent: 1 }).is_err());
     }
 }

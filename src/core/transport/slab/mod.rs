@@ -33,5 +33,5 @@ pub(super) use bell::Bell;
 pub use connect::{SlabError, SlabListener};
 pub use consumer::SlotTensor;
 pub use control::{MAX_DIMS, MAX_TENSORS};
-pub use lent::{BorrowedMemory, LentMemory};
+pub use lent::{BorrowedMemory, LentMemory, LentSizes};
 pub use producer::SlabEdge;
