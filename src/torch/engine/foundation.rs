@@ -109,7 +109,7 @@ impl FoundationPart {
             chunks.resize(most, 1);
         }
         let mut run = PipelineRun::new(self.stages.mesh.clone(), self.stages.pipeline, &chunks);
-        if self.stages.in_pairs(self.pool.params()) {
+        if self.stages.in_pairs() {
             run = run.in_pairs();
         }
         let numbered = chunks.iter().enumerate();

@@ -90,11 +90,10 @@ impl Stages {
         (params.sharding().shared >= Shared::Gradients && params.sharding().world > 1) || self.mesh.ep.world() > 1
     }
 
-    /// Whether two packs go in turns. Not where parameters are gathered layer by layer: each would gather for itself.
-    pub(super) fn in_pairs(&self, params: &ParamStore) -> bool {
+    /// Whether two packs go in turns.
+    pub(super) fn in_pairs(&self) -> bool {
         let is_plain = self.pipeline.stages() == 1 && self.chunk_tokens == 0;
-        let gathers = params.sharding().shared == Shared::Parameters;
-        self.overlaps_experts && self.mesh.ep.world() > 1 && is_plain && !gathers
+        self.overlaps_experts && self.mesh.ep.world() > 1 && is_plain
     }
 
     /// Whether this rank counts the loss of the last stage.

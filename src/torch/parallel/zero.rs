@@ -3,10 +3,11 @@
 //! Parameters of the units that a tape is about to read are gathered, those of the next one while this one computes;
 //! they are freed when the tape has left them. Gradients of a unit are summed over the ranks when the backward has left
 //! it, while it computes the next; each rank keeps its slice of the sum. All of it is deterministic, and the same on
-//! every rank: the order of the units decides the order of the collectives.
+//! every rank: the order of the units decides the order of the collectives. Tapes that run in turns have units in common:
+//! what one has asked for stays until that one has come to it.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use tch::Tensor;
@@ -27,6 +28,8 @@ pub struct Zero {
 struct State {
     /// Units whose parameters are here, or on their way.
     here: BTreeMap<usize, Option<Started>>,
+    /// Those of them to which the tape that asked for them has yet to come.
+    awaited: BTreeSet<usize>,
     /// Units whose gradients are being computed.
     open: Vec<usize>,
     /// Those that are being summed, with this rank's slice of the sum to be.
@@ -59,16 +62,18 @@ impl Zero {
             self.start(params, unit, state)?;
         }
         for &unit in now {
+            state.awaited.remove(&unit);
             if let Some(started) = state.here.get_mut(&unit).and_then(Option::take) {
                 started.wait()?;
             }
         }
         for unit in state.here.keys().copied().collect::<Vec<_>>() {
-            if !now.contains(&unit) && !next.contains(&unit) {
+            if !now.contains(&unit) && !next.contains(&unit) && !state.awaited.contains(&unit) {
                 state.here.remove(&unit).flatten().map_or(Ok(()), Started::wait)?;
                 params.units()[unit].release();
             }
         }
+        state.awaited.extend(next.iter().filter(|unit| !now.contains(unit)));
         next.iter().try_for_each(|&unit| self.start(params, unit, state))
     }
 
@@ -158,6 +163,7 @@ impl Keeper for Zero {
         let _no_grad = tch::no_grad_guard();
         let (shared, mut state) = (params.sharding().shared, self.state.borrow_mut());
         if shared == Shared::Parameters {
+            state.awaited.clear();
             self.bring(params, &[], &[], &mut state)?;
         }
         let Some(grads) = grads.filter(|_| shared >= Shared::Gradients) else { return Ok(()) };
@@ -168,28 +174,31 @@ impl Keeper for Zero {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
     use std::rc::Rc;
     use std::time::Duration;
 
+    use loongforge_core::config::Layout;
     use tch::{Device, Kind, Tensor};
 
     use super::Zero;
-    use crate::comm::{ProcessGroup, witness};
+    use crate::comm::{Mesh, witness};
     use crate::nn::{Init, ParamSpec, ParamStore, Sharding, Shared};
-    use crate::tape::{Execution, Policy, Tape};
+    use crate::tape::{Execution, Policy, Slot, Tape, Turn, backward_in_turns, forward_in_turns};
 
-    /// What happened forward and backward in three layers on one of two ranks that share all out.
-    fn seen(path: &Path, rank: usize) -> [String; 2] {
-        let join = || Rc::new(ProcessGroup::gloo(path, "pool", rank, 2, Duration::from_secs(60)).unwrap());
+    /// Three layers on one of two ranks that share all out.
+    fn params(mesh: &Mesh) -> Rc<ParamStore> {
         let spec = |layer: usize| ParamSpec::new(format!("layers.{layer}.w"), &[8, 8], Init::Normal(0.5));
-        let sharding = Sharding::new(Shared::Parameters, rank, 2);
+        let sharding = Sharding::new(Shared::Parameters, mesh.data.rank(), 2);
         let params = ParamStore::shared_out((0..3).map(spec).collect(), Kind::Float, Device::Cpu, sharding);
         params.init_random(1);
-        let (params, group) = (Rc::new(params), join());
-        params.set_keeper(Rc::new(Zero::new(group.clone(), group)));
+        params.set_keeper(Rc::new(Zero::new(mesh.data.clone(), mesh.expert_data.clone())));
+        Rc::new(params)
+    }
+
+    /// A micro-batch, of which rows go to experts and back behind each layer where these are spread; and its end.
+    fn begin(params: &Rc<ParamStore>, mesh: &Rc<Mesh>) -> (Turn, Slot) {
         let mut tape = Tape::new();
-        let input = tape.input(false);
+        let (input, counts) = (tape.input(false), tape.input(false));
         let mut x = input;
         for layer in 0..3 {
             let id = params.id(&format!("layers.{layer}.w"));
@@ -199,36 +208,70 @@ mod tests {
                 vec![reads[0].matmul(&w)]
             };
             x = tape.run(format!("{layer}"), &[id], Policy::Recompute, &[x], 1, forward)[0];
+            if mesh.ep.world() > 1 {
+                let all = tape.all_counts(counts);
+                let [rows, _] = tape.to_experts(x, all);
+                x = tape.from_experts(rows, all);
+            }
         }
-        let value = Tensor::ones([2, 8], (Kind::Float, Device::Cpu));
-        let mut run = Execution::new(Rc::new(tape), params.clone(), vec![(input, value)]);
+        let inputs =
+            vec![(input, Tensor::ones([2, 8], (Kind::Float, Device::Cpu))), (counts, Tensor::from_slice(&[1i64, 1]))];
+        let run = Execution::new(Rc::new(tape), params.clone(), inputs).with_mesh(mesh.clone());
+        (Turn { run, dropout: None }, x)
+    }
+
+    /// What happened forward and backward in so many micro-batches in turns.
+    fn seen(mesh: &Rc<Mesh>, num: usize) -> [Vec<String>; 2] {
+        let params = params(mesh);
+        let (mut turns, ends): (Vec<Turn>, Vec<Slot>) = (0..num).map(|_| begin(&params, mesh)).unzip();
         witness::take();
-        run.forward().unwrap();
-        let forward = witness::take().join(", ");
-        run.seed(x, Tensor::ones_like(run.value(x)));
-        run.backward(Some(&mut params.new_grad())).unwrap();
-        [forward, witness::take().join(", ")]
+        forward_in_turns(&params, &mut turns).unwrap();
+        let forward = witness::take();
+        for (turn, end) in turns.iter_mut().zip(ends) {
+            turn.run.seed(end, Tensor::ones([2, 8], (Kind::Float, Device::Cpu)));
+        }
+        backward_in_turns(&params, &mut turns, Some(&mut params.new_grad()), |_, _| Ok(())).unwrap();
+        [forward, witness::take()]
+    }
+
+    fn on_ranks<T: Send>(ep: usize, body: impl Fn(Rc<Mesh>) -> T + Sync) -> [T; 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, body, layout) = (&folder.path().join("store"), &body, Layout { ep, ..Layout::replicas(2) });
+        let join = move |rank| Rc::new(Mesh::join(path, "pool", layout, rank, Duration::from_secs(60)).unwrap());
+        std::thread::scope(|scope| {
+            [0, 1].map(|rank| scope.spawn(move || body(join(rank)))).map(|rank| rank.join().unwrap())
+        })
     }
 
     #[test]
     fn the_next_layer_and_the_former_sum_are_on_their_way_while_a_layer_computes() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = &folder.path().join("store");
-        std::thread::scope(|scope| {
-            for rank in [0, 1].map(|rank| scope.spawn(move || seen(path, rank))) {
-                let [forward, backward] = rank.join().unwrap();
-                assert_eq!(
-                    forward,
-                    "start all_gather, wait all_gather, start all_gather, layer 0, \
-                     wait all_gather, start all_gather, layer 1, wait all_gather, layer 2"
-                );
-                assert_eq!(
-                    backward,
-                    "start all_gather, layer 2, wait all_gather, start all_gather, start reduce_scatter, layer 1, \
-                     wait all_gather, wait reduce_scatter, start reduce_scatter, layer 0, \
-                     wait reduce_scatter, start reduce_scatter, wait reduce_scatter"
-                );
-            }
+        for [forward, backward] in on_ranks(1, |mesh| seen(&mesh, 1)) {
+            assert_eq!(
+                forward.join(", "),
+                "start all_gather, wait all_gather, start all_gather, layer 0, \
+                 wait all_gather, start all_gather, layer 1, wait all_gather, layer 2"
+            );
+            assert_eq!(
+                backward.join(", "),
+                "start all_gather, layer 2, wait all_gather, start all_gather, start reduce_scatter, layer 1, \
+                 wait all_gather, wait reduce_scatter, start reduce_scatter, layer 0, \
+                 wait reduce_scatter, start reduce_scatter, wait reduce_scatter"
+            );
+        }
+    }
+
+    #[test]
+    fn tapes_in_turns_gather_and_sum_units_once_for_all() {
+        let counts = on_ranks(2, |mesh| {
+            [1, 2].map(|num| {
+                let seen = seen(&mesh, num).concat();
+                let count = |what: &str| seen.iter().filter(|seen| *seen == what).count();
+                // Without those of the counts of rows.
+                [count("start all_gather") - 3 * num, count("start reduce_scatter")]
+            })
         });
+        // Forward three, backward two, since the last one is still there. Whoever comes to the end first gives the first
+        // layer up.
+        assert_eq!(counts, [[[5, 3], [6, 4]]; 2]);
     }
 }

@@ -99,7 +99,7 @@ mod tests {
     use super::{Turn, backward_in_turns, forward_in_turns};
     use crate::comm::{Mesh, witness};
     use crate::nn::{Init, ParamSpec, ParamStore};
-    use crate::tape::{Execution, Policy, Slot, Tape};
+    use crate::tape::{Execution, MemoryPlanner, Policy, Slot, Tape};
 
     const LAYERS: usize = 2;
     /// Rows of each rank for each expert, by micro-batch.
@@ -115,7 +115,12 @@ mod tests {
     }
 
     /// A micro-batch that is about to go forward; what it computes it notes by its name.
-    fn begin(params: &Rc<ParamStore>, mesh: &Rc<Mesh>, micro_batch: usize) -> (Execution, Slot) {
+    fn begin(
+        params: &Rc<ParamStore>,
+        mesh: &Rc<Mesh>,
+        micro_batch: usize,
+        planner: Option<&mut MemoryPlanner>,
+    ) -> (Execution, Slot) {
         let mut tape = Tape::new();
         let (input, counts) = (tape.input(true), tape.input(false));
         let run = |tape: &mut Tape, layer: usize, what: &'static str, x: Slot| {
@@ -141,16 +146,26 @@ mod tests {
         let value = Tensor::arange(rows * 3, (Kind::Double, Device::Cpu)).view([rows, 3]);
         let value = (value * 0.7 + mesh.ep.rank() as f64 + micro_batch as f64).sin();
         let inputs = vec![(input, value), (counts, Tensor::from_slice(&own))];
-        (Execution::new(Rc::new(tape), params.clone(), inputs).with_mesh(mesh.clone()), x)
+        let (tape, params) = (Rc::new(tape), params.clone());
+        let run = match planner {
+            Some(planner) => planner.execution(tape, params, inputs, rows, 2).unwrap_or_else(|error| panic!("{error}")),
+            None => Execution::new(tape, params, inputs),
+        };
+        (run.with_mesh(mesh.clone()), x)
     }
 
     /// Outputs, gradients of inputs and of parameters, and what happened forward and backward.
-    fn step(mesh: &Rc<Mesh>, groups: &[&[usize]]) -> (Vec<Tensor>, [Vec<String>; 2]) {
+    fn step(
+        mesh: &Rc<Mesh>,
+        groups: &[&[usize]],
+        mut planner: Option<&mut MemoryPlanner>,
+    ) -> (Vec<Tensor>, [Vec<String>; 2]) {
         let params = params();
         let (mut grads, mut found, mut seen) = (params.new_grad(), Vec::new(), [Vec::new(), Vec::new()]);
         witness::take();
         for group in groups {
-            let (runs, ends): (Vec<_>, Vec<_>) = group.iter().map(|at| begin(&params, mesh, *at)).unzip();
+            let begin = |at: &usize| begin(&params, mesh, *at, planner.as_deref_mut());
+            let (runs, ends): (Vec<_>, Vec<_>) = group.iter().map(begin).unzip();
             let mut turns: Vec<Turn> = runs.into_iter().map(|run| Turn { run, dropout: None }).collect();
             forward_in_turns(&params, &mut turns).unwrap();
             seen[0].extend(witness::take());
@@ -162,6 +177,10 @@ mod tests {
             backward_in_turns(&params, &mut turns, Some(&mut grads), |_, _| Ok(())).unwrap();
             seen[1].extend(witness::take());
             found.extend(turns.iter().map(|turn| turn.run.input_grad(turn.run.tape().inputs[0].0).unwrap()));
+            if let Some(planner) = &mut planner {
+                let rows = |turn: &Turn| turn.run.input_grad(turn.run.tape().inputs[0].0).unwrap().size()[0];
+                turns.iter().for_each(|turn| planner.learn(&turn.run, rows(turn)));
+            }
         }
         found.sort_by_key(|tensor| tensor.numel());
         found.push(grads.flat().copy());
@@ -175,9 +194,14 @@ mod tests {
     fn on_rank(path: &Path, rank: usize) {
         let layout = Layout { ep: 2, ..Layout::replicas(2) };
         let mesh = Rc::new(Mesh::join(path, "pool", layout, rank, Duration::from_secs(60)).unwrap());
-        let (apart, _) = step(&mesh, &[&[0], &[1]]);
-        let (found, [forward, backward]) = step(&mesh, &[&[0, 1]]);
+        let (apart, _) = step(&mesh, &[&[0], &[1]], None);
+        let (found, [forward, backward]) = step(&mesh, &[&[0, 1]], None);
         assert_eq!(found, apart, "the same bits");
+        // Measured first and planned then.
+        let mut planner = MemoryPlanner::new(1 << 20, None);
+        for step_number in 0..3 {
+            assert_eq!(step(&mesh, &[&[0, 1]], Some(&mut planner)).0, apart, "within a budget, step {step_number}");
+        }
 
         // Rows that set out are waited for when the other micro-batch has computed, and has rows on the way itself.
         let turn = |what: &str| ["A", "B"].map(|name| format!("wait,{name} {what},start")).join(",");

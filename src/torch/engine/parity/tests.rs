@@ -180,4 +180,8 @@ fn packs_in_turns_compute_what_they_do_one_after_the_other() {
     // The same bits: of each parameter the first pack's gradient and then the second's.
     assert_eq!((in_turns.losses, in_turns.grad_norms), (apart.losses, apart.grad_norms));
     assert_eq!((in_turns.gradients, in_turns.weights), (apart.gradients, apart.weights));
+    // Units that both packs read are gathered, and their gradients summed, once for both.
+    for level in 2..=3 {
+        check("qwen3_moe-seed1", &zero(Layout { cp: 4, ep: 2, ..Layout::default() }, level));
+    }
 }
