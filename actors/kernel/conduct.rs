@@ -6,7 +6,7 @@ use super::stop::Request;
 use super::{Link, StopOn};
 use crate::scheduler::{Effect, Scheduler};
 use actix::prelude::*;
-use loongforge_core::message::{ActorId, Command};
+use loongforge_core::message::{ActorId, Command, Role};
 use loongforge_core::schedule::{CheckpointDraft, Failure, Input, Outcome};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -38,6 +38,8 @@ pub enum Change {
     Join { actor: ActorId, link: Link, edges: Vec<(ActorId, Command)> },
     /// Let this encoder go.
     Retire(ActorId),
+    /// Let those go that are more than so many. Answered with how many there were; an error where they are too few.
+    LetGo { encoders: u32, answer: flume::Sender<Result<u32, String>> },
 }
 
 /// Runs a future where actors can live: on this thread, until it is done.
@@ -175,6 +177,20 @@ impl Handler<Change> for SchedulerActor {
                 self.handle(Report(Input::Joined(actor)), ctx);
             }
             Change::Retire(actor) => self.handle(Report(Input::Retire(actor)), ctx),
+            Change::LetGo { encoders, answer } => {
+                let alive = self.scheduler.alive();
+                let here: Vec<ActorId> = alive.into_iter().filter(|actor| actor.role == Role::Encoder).collect();
+                let num_missing = (encoders as usize).saturating_sub(here.len());
+                let answered = answer.send(match num_missing {
+                    0 => Ok(here.len() as u32),
+                    num => Err(format!("it starts no processes: start {num} more with --role encoder")),
+                });
+                // Who asked may have left.
+                drop(answered);
+                for &actor in here.iter().skip(encoders as usize) {
+                    self.handle(Report(Input::Retire(actor)), ctx);
+                }
+            }
         }
     }
 }

@@ -3,26 +3,32 @@
 
 use super::RunError;
 use super::join::JoinError;
+use super::keeper::{Order, Word, keeper, socket};
 use loongforge_core::config::Address;
-use loongforge_core::message::ActorId;
+use loongforge_core::message::{ActorId, Role};
 use loongforge_core::schedule::PoolSizes;
+use loongforge_core::transport::link;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io;
+use std::path::Path;
 use std::process::Stdio;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_local};
 
 /// Makes the command of one actor's process, which is to join at the given address.
 pub type Start = Box<dyn Fn(ActorId, &Address) -> std::process::Command>;
 
 /// Set for children: the parent's process id and the actor's index.
-const PARENT: &str = "LOONGFORGE_PARENT";
+pub(super) const PARENT: &str = "LOONGFORGE_PARENT";
 const INDEX: &str = "LOONGFORGE_INDEX";
 
 /// How long children may take to end after their actors have.
@@ -75,7 +81,15 @@ pub(super) struct Children {
     /// Who has ended, and whether in order.
     ends: RefCell<Option<flume::Receiver<(ActorId, bool)>>>,
     ended: Option<flume::Sender<(ActorId, bool)>>,
+    /// Who starts them instead, where that is another process.
+    orders: Option<flume::Sender<Order>>,
+    kept: Kept,
+    /// So many.
+    started: Cell<u64>,
 }
+
+/// Processes that a keeper has started, by their numbers.
+type Kept = Rc<RefCell<BTreeMap<u64, (ActorId, watch::Sender<Option<String>>)>>>;
 
 #[derive(Default)]
 struct Place {
@@ -84,19 +98,37 @@ struct Place {
 }
 
 impl Children {
-    /// Starts the processes of all actors.
+    /// Starts the processes of all actors, or has the keeper of this process do so. `again`: takes those over that the
+    /// keeper has started for another scheduler.
     ///
     /// # Errors
     /// One cannot be started.
-    pub fn start(start: Start, pools: PoolSizes, address: &Address) -> Result<Self, RunError> {
+    pub async fn start(start: Start, pools: PoolSizes, address: &Address, again: bool) -> Result<Self, RunError> {
         let (ended, ends) = flume::bounded(MAX_ENDS);
-        let children = Self {
+        let mut children = Self {
             start: Some(start),
             address: Some(address.clone()),
             ended: Some(ended),
             ends: RefCell::new(Some(ends)),
             ..Self::default()
         };
+        let failed = |source| RunError::Start { what: "processes by way of the keeper".into(), source };
+        let alive = match keeper() {
+            Some(folder) => children.meet(&socket(&folder)).await.map_err(failed)?,
+            None => Vec::new(),
+        };
+        if again {
+            for (number, actor) in alive {
+                children.expect(number, actor);
+                if actor.role == Role::Encoder {
+                    let place = Place { holder: Some(actor), deaths: Vec::new() };
+                    children.places.borrow_mut().insert(actor.index, place);
+                }
+            }
+            return Ok(children);
+        }
+        // Of an attempt before this one.
+        alive.into_iter().for_each(|(number, _)| children.order(Order::Kill(number)));
         pools.actors().try_for_each(|actor| children.spawn(actor))?;
         for index in 0..pools.encoder {
             let place = Place { holder: Some(ActorId::encoder(index)), deaths: Vec::new() };
@@ -105,9 +137,75 @@ impl Children {
         Ok(children)
     }
 
+    /// Meets the keeper; who lives.
+    async fn meet(&mut self, socket: &Path) -> io::Result<Vec<(u64, ActorId)>> {
+        let (mut sender, mut receiver) = link::<Order, Word>(UnixStream::connect(socket).await?);
+        let Ok(Some(Word::Alive(alive))) = receiver.recv().await else {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        };
+        let (orders, to_send) = flume::bounded(MAX_ENDS);
+        self.orders = Some(orders);
+        spawn_local(async move {
+            while let Ok(order) = to_send.recv_async().await {
+                // Without a keeper there is soon no scheduler.
+                let _ = sender.send(&order).await;
+            }
+        });
+        let (kept, ends) = (self.kept.clone(), self.ended.clone());
+        spawn_local(async move {
+            while let Ok(Some(Word::Ended { number, reason, in_order })) = receiver.recv().await {
+                let Some((actor, ended)) = kept.borrow_mut().remove(&number) else { continue };
+                let _ = ended.send(Some(reason));
+                if let Some(ends) = &ends {
+                    let _ = ends.send((actor, in_order));
+                }
+            }
+        });
+        Ok(alive)
+    }
+
+    fn order(&self, order: Order) {
+        if let Some(orders) = &self.orders {
+            let _ = orders.try_send(order);
+        }
+    }
+
+    /// One that the keeper has started, or is about to.
+    fn expect(&self, number: u64, actor: ActorId) {
+        let ((ended, exit), kill) = (watch::channel(None), Arc::new(Notify::new()));
+        self.kept.borrow_mut().insert(number, (actor, ended));
+        self.processes.borrow_mut().insert(actor, Process { exit, kill: kill.clone() });
+        let orders = self.orders.clone();
+        spawn_local(async move {
+            kill.notified().await;
+            orders.iter().for_each(|orders| drop(orders.try_send(Order::Kill(number))));
+        });
+    }
+
+    /// Has the keeper start a process.
+    fn have_started(&self, actor: ActorId, command: &std::process::Command) {
+        // Another scheduler's numbers are others.
+        let number = u64::from(std::process::id()) << 32 | self.started.replace(self.started.get() + 1);
+        let words = std::iter::once(command.get_program()).chain(command.get_args()).map(OsStr::to_owned).collect();
+        let environment = command.get_envs().map(|(name, value)| (name.to_owned(), value.map(OsStr::to_owned)));
+        let environment = environment.chain([(INDEX.into(), Some(actor.index.to_string().into()))]).collect();
+        self.expect(number, actor);
+        self.order(Order::Start { number, actor, words, environment });
+    }
+
+    /// Whether there can be any.
+    pub fn can_start(&self) -> bool {
+        self.start.is_some()
+    }
+
     fn spawn(&self, actor: ActorId) -> Result<(), RunError> {
         let (Some(start), Some(address)) = (&self.start, &self.address) else { return Ok(()) };
-        let mut command = Command::from(start(actor, address));
+        let command = start(actor, address);
+        if self.orders.is_some() {
+            self.have_started(actor, &command);
+            return Ok(());
+        }
+        let mut command = Command::from(command);
         command.env(PARENT, std::process::id().to_string()).env(INDEX, actor.index.to_string());
         // Their own group: Ctrl-C is for the scheduler, which stops them in order.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
@@ -217,13 +315,19 @@ impl Children {
     /// Waits for those that end by themselves and kills the others.
     pub async fn finish(&self) {
         let mut waits = std::mem::take(&mut *self.waits.borrow_mut());
-        let all = async { while waits.join_next().await.is_some() {} };
+        let all = async {
+            while waits.join_next().await.is_some() {}
+            let kept: Vec<_> = self.kept.borrow().values().map(|(_, ended)| ended.subscribe()).collect();
+            for mut exit in kept {
+                let _ = exit.wait_for(Option::is_some).await;
+            }
+        };
         let _ = tokio::time::timeout(GRACE, all).await;
     }
 }
 
 /// How the child ended, and whether in order.
-async fn wait(mut child: Child, kill: &Notify) -> (String, bool) {
+pub(super) async fn wait(mut child: Child, kill: &Notify) -> (String, bool) {
     let status = tokio::select! {
         status = child.wait() => status,
         () = kill.notified() => {
@@ -238,7 +342,7 @@ async fn wait(mut child: Child, kill: &Notify) -> (String, bool) {
     }
 }
 
-async fn pass_on(actor: ActorId, output: Option<impl AsyncRead + Unpin>) {
+pub(super) async fn pass_on(actor: ActorId, output: Option<impl AsyncRead + Unpin>) {
     let Some(output) = output else { return };
     let mut lines = BufReader::new(output).lines();
     while let Ok(Some(line)) = lines.next_line().await {
@@ -256,7 +360,7 @@ pub fn beside(command: &mut std::process::Command, index: Option<u32>) {
 }
 
 /// In a child: dies with its parent, and learns the index that it was started for. Elsewhere: nothing.
-pub(super) fn bind_to_parent() -> Result<Option<u32>, RunError> {
+pub fn bind_to_parent() -> Result<Option<u32>, RunError> {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
     let Some(parent) = number(PARENT) else { return Ok(None) };
     let failed = |source: io::Error| RunError::Start { what: "a process that dies with its parent".into(), source };

@@ -11,11 +11,11 @@ use std::time::Duration;
 /// How long the scheduler may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Asks the run whose scheduler listens at `address` for so many encoders: its process starts what is missing and lets go
-/// what is too much. Returns how many there were.
+/// Asks the run whose scheduler listens at `address` for so many encoders: its process lets go what is too much, and starts
+/// what is missing if it has started the others. Returns how many there were.
 ///
 /// # Errors
-/// Nobody listens or answers, it is not who is meant, or the run's encoders do not come and go.
+/// Nobody listens or answers, it is not who is meant, the run's encoders do not come and go, or are to be started by others.
 pub fn scale_run(address: &Address, security: &Security, encoders: u32) -> Result<u32, RunError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|source| RunError::Start { what: "the runtime".into(), source })?;

@@ -68,7 +68,7 @@ async fn serve(
     let Joined { welcome, listener, sender, receiver } = joined;
     let (me, lease) = (welcome.assignment.me, welcome.lease);
     let recovery = match &meeting.address {
-        Address::Unix(_) => Recovery::None,
+        Address::Unix(_) if !welcome.returns => Recovery::None,
         address => {
             let hello = |_| Up::Alive;
             Recovery::Connect(dial(address.clone(), meeting.security.clone(), Role::Scheduler, me, hello))

@@ -20,6 +20,9 @@ use std::time::Duration;
 /// How long the scheduler waits for its last words to be heard.
 const FAREWELL: Duration = Duration::from_secs(2);
 
+/// Whose Unix socket ends has died.
+const UNIX_ENDED: Duration = Duration::from_millis(20);
+
 /// Listens, waits for every actor of the run, and conducts it. With `children`, starts their processes too. With a journal
 /// of a scheduler that has died, waits for its actors to come back, and goes on.
 ///
@@ -40,6 +43,7 @@ pub fn serve_scheduler(
         (spec.coordinator.first_step, spec.resume) = (past.begin.first_step, past.begin.resume.clone());
         spec.coordinator.state = serde_json::from_str(&past.begin.state).unwrap_or_default();
     }
+    let is_unix = matches!(meeting.address, Address::Unix(_));
     let roster = Roster {
         address: meeting.address.to_string(),
         config: meeting.config.clone(),
@@ -50,13 +54,13 @@ pub fn serve_scheduler(
         queue,
         timeout: meeting.timeout,
         lease: spec.lease,
-        // A Unix socket does not break by itself.
-        returns: matches!(meeting.address, Address::Tcp { .. }).then(Returns::default),
+        // A Unix socket does not break by itself: its other end is gone, and may be followed by another.
+        returns: (!is_unix || kept.journal.is_some()).then(Returns::default),
     };
     let result = in_system(async {
         let listener = Listener::bind(&meeting.address, &meeting.security).await.map_err(JoinError::from)?;
         let children = match children {
-            Some(start) => Children::start(start, roster.pools, listener.address())?,
+            Some(start) => Children::start(start, roster.pools, listener.address(), kept.past.is_some()).await?,
             None => Children::default(),
         };
         let children = Rc::new(children);
@@ -64,7 +68,10 @@ pub fn serve_scheduler(
         let is_elastic = spec.coordinator.elastic && spec.coordinator.pools.encoder > 0;
         // Held by every wire that is not at its end.
         let (open, closed) = flume::bounded(0);
-        let terms = move |actor: ActorId| Terms::new(spec.lease, is_elastic && actor.role == Role::Encoder);
+        let terms = move |actor: ActorId| {
+            let terms = Terms::new(spec.lease, is_elastic && actor.role == Role::Encoder);
+            if is_unix { Terms { ended: terms.ended.min(UNIX_ENDED), ..terms } } else { terms }
+        };
         let link = {
             let (children, open, confirms) = (children.clone(), open.clone(), kept.journal.is_some());
             move |actor: ActorId, member: Member| {
@@ -84,7 +91,7 @@ pub fn serve_scheduler(
                     let again = |(actor, before)| {
                         // They come back as soon as they have noticed.
                         let terms = Terms { ended: 2 * spec.lease, ..terms(actor) };
-                        (actor, link_again(None, before, queue, terms, None, open.clone()))
+                        (actor, link_again(None, before, queue, terms, children.process(actor), open.clone()))
                     };
                     let paths = past.members.iter().map(|(&actor, (_, edges))| (actor, edges.clone())).collect();
                     (before.into_iter().map(again).collect(), paths, left, scheduler)
@@ -113,6 +120,17 @@ pub fn serve_scheduler(
                 Wish::Join { actor, member, edges } => {
                     journal.iter().for_each(|journal| journal.borrow_mut().append(&place(actor, &member)));
                     let _ = change.try_send(Change::Join { actor, link: link(actor, member), edges });
+                }
+                Wish::Scale { encoders, answer } if !children.can_start() => {
+                    let (tell, told) = flume::bounded(1);
+                    let _ = change.try_send(Change::LetGo { encoders, answer: tell });
+                    tokio::task::spawn_local(async move {
+                        let ended = || Err("the run has ended".to_owned());
+                        answer(match told.recv_async().await.unwrap_or_else(|_| ended()) {
+                            Ok(from) => Down::Scaling { from },
+                            Err(reason) => Down::Refused { reason },
+                        });
+                    });
                 }
                 Wish::Scale { encoders, answer } => {
                     let members = children.encoders();

@@ -11,7 +11,6 @@ use loongforge_actors::{
     Assignment, EngineFactory, Meeting, Observer, Publisher, RunSpec, StopOn, run_in_process, serve_role,
     serve_scheduler,
 };
-use loongforge_core::config::Address;
 use loongforge_core::engine::fault::{FAULTS, JOURNAL_POINTS};
 use loongforge_core::message::*;
 use loongforge_core::schedule::*;
@@ -27,11 +26,11 @@ const STEPS: u64 = 8;
 static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
 const ROLE: &str = "LOONGFORGE_TEST_ROLE";
 const DIR: &str = "LOONGFORGE_TEST_DIR";
-const PORT: &str = "LOONGFORGE_TEST_PORT";
+const ADDRESS: &str = "LOONGFORGE_TEST_ADDRESS";
 
-fn meeting(port: u16, journal: Option<Keep>) -> Meeting {
+fn meeting(address: &str, journal: Option<Keep>) -> Meeting {
     Meeting {
-        address: Address::Tcp { host: "127.0.0.1".into(), port },
+        address: address.parse().unwrap(),
         security: Security::plain("a", false),
         config: "abc".into(),
         timeout: Duration::from_secs(60),
@@ -84,15 +83,15 @@ fn make(it: Assignment) -> EngineFactory {
 fn child() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let dir = PathBuf::from(std::env::var(DIR).unwrap());
-    let port = std::env::var(PORT).unwrap().parse().unwrap();
+    let address = std::env::var(ADDRESS).unwrap();
     let result = match role.parse().unwrap() {
         Role::Scheduler => {
             let path = dir.join("journal");
             let again = is_open(&path, "abc").then(|| StepId(lines(&dir).len() as u64));
             let observer = Box::new(Lines(dir.join("steps")));
-            serve_scheduler(run_spec(&dir), meeting(port, Some(Keep { path, again })), None, observer).map(drop)
+            serve_scheduler(run_spec(&dir), meeting(&address, Some(Keep { path, again })), None, observer).map(drop)
         }
-        role => serve_role(role, meeting(port, None), make),
+        role => serve_role(role, meeting(&address, None), make),
     };
     if let Err(error) = result {
         eprintln!("{error}");
@@ -100,15 +99,15 @@ fn child() {
     }
 }
 
-fn start(role: Role, dir: &Path, port: u16, faults: &str) -> Child {
+fn start(role: Role, dir: &Path, address: &str, faults: &str) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "child", "--nocapture"]);
-    command.env(ROLE, role.name()).env(DIR, dir).env(PORT, port.to_string()).env(FAULTS, faults);
+    command.env(ROLE, role.name()).env(DIR, dir).env(ADDRESS, address).env(FAULTS, faults);
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+fn free_address() -> String {
+    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().to_string()
 }
 
 fn said(output: &Output) -> String {
@@ -117,20 +116,29 @@ fn said(output: &Output) -> String {
 
 /// The lines of a run whose scheduler is killed at these points, one life after the other.
 fn run(faults: &[String]) -> Vec<String> {
+    run_at(faults, None)
+}
+
+/// At a Unix socket of this name in the run's folder, or over TCP.
+fn run_at(faults: &[String], socket: Option<&str>) -> Vec<String> {
     // Ports that are free are others' a moment later.
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
-    let port = free_port();
+    let address = match socket {
+        Some(name) => dir.path().join(name).display().to_string(),
+        None => free_address(),
+    };
+    let address = &*address;
     let mut lives = faults.iter();
-    let mut scheduler = start(Role::Scheduler, dir.path(), port, lives.next().map_or("", String::as_str));
-    let others: Vec<Child> = POOLS.actors().map(|actor| start(actor.role, dir.path(), port, "")).collect();
+    let mut scheduler = start(Role::Scheduler, dir.path(), address, lives.next().map_or("", String::as_str));
+    let others: Vec<Child> = POOLS.actors().map(|actor| start(actor.role, dir.path(), address, "")).collect();
     loop {
         let output = scheduler.wait_with_output().unwrap();
         if output.status.success() {
             break;
         }
         assert!(output.status.code().is_none(), "{faults:?}: it is killed, and does not fail: {}", said(&output));
-        scheduler = start(Role::Scheduler, dir.path(), port, lives.next().map_or("", String::as_str));
+        scheduler = start(Role::Scheduler, dir.path(), address, lives.next().map_or("", String::as_str));
     }
     for child in others {
         let output = child.wait_with_output().unwrap();
@@ -165,4 +173,10 @@ fn killed_again_and_again_the_run_comes_to_its_end() {
     let faults = ["torn_write:20", "after_write:9", "before_sync:2", "after_sync:1"];
     let faults: Vec<String> = faults.iter().map(|point| format!("scheduler/0@{point}=kill")).collect();
     assert_eq!(run(&faults), twin());
+}
+
+#[test]
+fn over_a_unix_socket_another_takes_its_place_too() {
+    let faults = ["torn_write:31", "after_sync:2"].map(|point| format!("scheduler/0@{point}=kill"));
+    assert_eq!(run_at(&faults, Some("socket")), twin());
 }

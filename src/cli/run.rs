@@ -15,14 +15,14 @@ use anyhow::{Context, bail};
 use clap::Args;
 use loongforge_actors::checkpoint::{DATA, MANIFEST, Manifest, clean, latest};
 use loongforge_actors::journal::{Past, unfinished};
-use loongforge_actors::launch::Keep;
 use loongforge_actors::launch::net::{Party, Security};
-use loongforge_actors::{Meeting, Start, StopOn, serve_role, serve_scheduler};
+use loongforge_actors::launch::{Keep, bind_to_parent, follows, keep, keeper};
+use loongforge_actors::{Meeting, RunError, Start, StopOn, serve_role, serve_scheduler};
 use loongforge_core::config::{self, Address, Loaded, OnChange, RunConfig};
 use loongforge_core::data::{Fingerprint, fingerprint as data_fingerprint};
 use loongforge_core::message::{ActorId, Role, SampleId, StepId};
 use loongforge_core::observe::{Console, init_logging, read_metrics};
-use loongforge_core::schedule::{Outcome, PoolSizes};
+use loongforge_core::schedule::{Failure, Outcome, PoolSizes};
 use loongforge_torch::native::StoreServer;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -69,6 +69,18 @@ pub struct RunArgs {
 
 pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     expect_equals_sign(&args)?;
+    if args.processes && keeper().is_none() {
+        let (program, words) = (std::env::current_exe()?, std::env::args_os().skip(1).collect::<Vec<_>>());
+        let status = keep(|| {
+            let mut command = Command::new(&program);
+            command.args(&words);
+            command
+        })?;
+        return Ok(status.code().map_or(ExitCode::from(exit::LOST), |code| ExitCode::from(code as u8)));
+    }
+    if args.processes {
+        bind_to_parent()?;
+    }
     let loaded = match config::load(&args.file, &args.overrides, super::environment()) {
         Ok(loaded) => loaded,
         Err(report) => {
@@ -124,13 +136,16 @@ fn supervise(
     let (mut composition, mut resume) = (composition, args.resume.clone());
     let snapshots = snapshots(args, loaded, console);
     for restart in 0.. {
-        let resumed = find_resume(resume.as_deref(), &composition, snapshots.as_ref(), console)?;
+        // One that follows another begins where that was.
+        let again = args.processes && restart == 0 && follows();
+        let wanted = resume.as_deref().filter(|_| !again);
+        let resumed = find_resume(wanted, &composition, snapshots.as_ref(), console)?;
         if let Some(snapshots) = &snapshots {
             clean(snapshots.path())?;
         }
         let known = resume.as_ref().map(|_| killers::read(&loaded.config.run.dir)).unwrap_or_default();
         composition = composition.resume(resumed).knowing(known).snapshots_in(snapshots.as_ref().map(Snapshots::path));
-        let error = match conduct(args, part, loaded, console, composition, &meeting) {
+        let error = match conduct(args, part, loaded, console, composition, again, &meeting) {
             Err(error) => error,
             ended => return ended,
         };
@@ -163,6 +178,7 @@ fn conduct(
     loaded: &Loaded,
     console: &Console,
     composition: Composition,
+    again: bool,
     meeting: impl Fn(Address, Security, Option<u32>) -> Meeting,
 ) -> anyhow::Result<ExitCode> {
     let composition = composition.stop_on(StopOn::Signals);
@@ -170,11 +186,16 @@ fn conduct(
     super::check::open(composition.config()).map_err(|error| UsageError::of(error.as_ref()))?;
     let config = composition.config().clone();
     let journal = config.run.dir.join(JOURNAL);
-    let is_kept = part.is_some_and(|part| part.actors.is_empty() && matches!(part.join, Address::Tcp { .. }));
-    let past = match is_kept && !composition.resumes() && !args.overwrite {
+    let is_kept = args.processes || part.is_some_and(|part| part.actors.is_empty());
+    let takes_over = if args.processes { again } else { is_kept && !composition.resumes() && !args.overwrite };
+    let past = match takes_over {
         true => unfinished(&journal, &fingerprint(loaded)),
         false => None,
     };
+    if again && past.is_none() {
+        let cause = "the scheduler died before the run was under way".into();
+        return Err(RunError::Failed(Failure::loss(ActorId::SCHEDULER, cause)).into());
+    }
     let (begin, again) = match &past {
         Some(_) => {
             let told = read_metrics(&config.run.dir.join("metrics.jsonl")).unwrap_or_default();
@@ -188,7 +209,7 @@ fn conduct(
             ((composition.first_step(), composition.cursor()), None)
         }
     };
-    let keep = is_kept.then_some(Keep { path: journal, again });
+    let journal = is_kept.then_some(Keep { path: journal, again });
     let report = Report::new(&composition, loaded.composed.clone(), console.clone(), begin)?;
     let name = &config.run.name;
     let outcome = match part {
@@ -208,19 +229,18 @@ fn conduct(
                 _ => None,
             };
             let store_port = store.as_ref().map(StoreServer::port);
-            let meeting = Meeting { store: store_port, journal: keep, ..meeting(join.clone(), security, None) };
+            let meeting = Meeting { store: store_port, journal, ..meeting(join.clone(), security, None) };
             serve_scheduler(spec, meeting, None, Box::new(report))?
         }
         None if args.processes => {
-            let folder = tempfile::Builder::new().prefix("loongforge-").tempdir()?;
+            let folder = keeper().context("a scheduler of processes has a keeper")?;
             let (_, spec) = composition.into_parts();
             let address = match args.part.no_shared_memory {
-                // A port of this machine's, for who shall not share memory.
-                true => Address::Tcp { host: "127.0.0.1".into(), port: free_port()? },
-                false => Address::Unix(folder.path().join("run.sock")),
+                true => port_of_run(&folder, past.is_some())?,
+                false => Address::Unix(folder.join("run.sock")),
             };
             let _sign = Sign::put_up(&config.run.dir, &address);
-            let meeting = meeting(address, Security::plain(name, false), None);
+            let meeting = Meeting { journal, ..meeting(address, Security::plain(name, false), None) };
             serve_scheduler(spec, meeting, Some(child(args)?), Box::new(report))?
         }
         None => composition.run(Box::new(report))?,
@@ -235,6 +255,17 @@ fn conduct(
             Ok(ExitCode::from(exit::PREEMPTED))
         }
     }
+}
+
+/// A port of this machine's, for who shall not share memory: the same for who follows.
+fn port_of_run(folder: &Path, again: bool) -> anyhow::Result<Address> {
+    let kept = folder.join("address");
+    if again {
+        return std::fs::read_to_string(&kept)?.parse().map_err(|error: String| anyhow::anyhow!(error));
+    }
+    let address = Address::Tcp { host: "127.0.0.1".into(), port: free_port()? };
+    std::fs::write(&kept, address.to_string())?;
+    Ok(address)
 }
 
 /// A port of loopback that nobody listens at.

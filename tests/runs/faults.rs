@@ -3,7 +3,7 @@
 use crate::fixture::{Fixture, Pictures};
 use crate::processes::{losses, program};
 use std::collections::BTreeMap;
-use std::process::Output;
+use std::process::{Child, Command, Output};
 
 const STEPS: usize = 8;
 
@@ -86,4 +86,52 @@ fn a_sample_that_kills_encoders_kills_two_and_is_left_out_of_a_resumed_run_too()
     let (deaths, text, losses, hashes) = run(&[&before]);
     assert_eq!(deaths, 0, "{text}");
     assert_eq!((losses.len(), losses, hashes), (STEPS, first_losses, first_hashes));
+}
+
+#[test]
+fn an_encoder_that_sends_what_is_not_its_own_is_let_go_and_changes_nothing() {
+    let fixture = Fixture::new(Pictures::All);
+    succeeds(&fixture, "twin", "", &[]);
+    for (name, faults, why) in [
+        ("shape", "encoder/1@lie_shape:2=lie", "has shapes"),
+        ("claim", "encoder/1@lie_claim:2-9=lie", "is another's to send"),
+    ] {
+        let text = succeeds(&fixture, name, faults, &[]);
+        assert!(
+            text.contains("encoder/1 has left: foundation/0 took nothing of it") && text.contains(why),
+            "{name}: {text}"
+        );
+        assert_eq!(losses(&fixture, name), losses(&fixture, "twin"), "{name}");
+        assert_eq!(hashes(&fixture, name), hashes(&fixture, "twin"), "{name}");
+    }
+}
+
+#[test]
+fn a_scheduler_that_is_killed_among_its_processes_is_followed_by_another() {
+    let fixture = Fixture::new(Pictures::All);
+    let start = |name: &str, faults: &str| {
+        let wide = ["train.steps=8", "run.deterministic=true", "pools.encoder.replicas=2", "--processes"];
+        program(&fixture, name, &wide).env("LOONGFORGE_FAULTS", faults).spawn().unwrap()
+    };
+    let ends = |run: Child| {
+        let output = run.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{text}");
+        text
+    };
+    ends(start("twin", ""));
+    // It goes on until it is found.
+    let run = start("killed", "foundation/0@before_commit:3-8=slow");
+    let metrics = fixture.path().join("killed/metrics.jsonl");
+    while std::fs::read_to_string(&metrics).unwrap_or_default().lines().count() < 2 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    // Its first child is the scheduler.
+    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.id())).unwrap();
+    let scheduler = children.split_whitespace().next().unwrap();
+    assert!(Command::new("kill").args(["-9", scheduler]).status().unwrap().success());
+    let text = ends(run);
+    assert!(text.contains("another one goes on in its place") && !text.contains("has left"), "{text}");
+    assert_eq!(losses(&fixture, "killed"), losses(&fixture, "twin"));
+    assert_eq!(hashes(&fixture, "killed"), hashes(&fixture, "twin"));
 }

@@ -15,3 +15,4 @@ mod processes;
 mod resume;
 mod sandbox;
 mod saves;
+mod scale;

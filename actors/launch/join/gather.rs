@@ -165,6 +165,7 @@ impl Roster {
             queue: self.queue,
             lease: self.lease,
             wire,
+            returns: self.returns.is_some(),
         }
     }
 

@@ -78,6 +78,8 @@ pub struct Welcome {
     pub lease: Duration,
     /// Number of the wire that its connection is from now on.
     pub wire: u128,
+    /// The scheduler can be waited for where its connection ends.
+    pub returns: bool,
 }
 
 /// The processes of a run did not come together.

@@ -27,6 +27,10 @@ pub const SAVE_POINTS: [&str; 6] =
 /// the gradient before it is summed.
 pub const NAN_POINTS: [&str; 3] = ["nan_input", "nan_features", "nan_gradient"];
 
+/// Points at which an encoder may lie, with the action `lie`: features of one row too few, features under the name of another
+/// unit as well.
+pub const LIE_POINTS: [&str; 2] = ["lie_shape", "lie_claim"];
+
 /// Every point of an engine's thread, in the order in which a step comes to them.
 pub const POINTS: [&str; 14] = [
     "before_plan",
@@ -56,6 +60,7 @@ enum Action {
     Full,
     Slow,
     Nan,
+    Lie,
 }
 
 #[derive(Debug, PartialEq)]
@@ -110,6 +115,12 @@ pub fn poison(me: ActorId, name: &'static str, samples: &[SampleId]) -> bool {
     due.iter().any(|rule| rule.action == Action::Nan)
 }
 
+/// A point at which an encoder sends: whether it is to lie.
+pub fn lies(me: ActorId, name: &'static str) -> bool {
+    debug_assert!(LIE_POINTS.contains(&name), "{name} is listed");
+    due(me, name, &[]).any(|rule| rule.action == Action::Lie)
+}
+
 /// The rules whose turn it is.
 fn due(me: ActorId, name: &'static str, samples: &[SampleId]) -> impl Iterator<Item = &'static Rule> {
     static RULES: OnceLock<Vec<Rule>> = OnceLock::new();
@@ -136,7 +147,7 @@ impl Rule {
             Action::Kill => drop(kill_process(getpid(), Signal::KILL)),
             Action::Freeze => drop(kill_process(getpid(), Signal::STOP)),
             Action::Panic => panic!("injected at {}", self.point),
-            Action::Full | Action::Nan => {}
+            Action::Full | Action::Nan | Action::Lie => {}
             Action::Slow => std::thread::sleep(SLOW),
         }
     }
@@ -147,7 +158,7 @@ impl FromStr for Rule {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         const FORM: &str =
-            "write ACTOR@POINT:N=kill, freeze, panic, slow, full or nan; N may be a range, 2-4, or a sample, s17";
+            "write ACTOR@POINT:N=kill, freeze, panic, slow, full, nan or lie; N may be a range, 2-4, or a sample, s17";
         let (actor, rest) = text.split_once('@').ok_or(FORM)?;
         let (place, action) = rest.split_once('=').ok_or(FORM)?;
         let (point, nth) = place.split_once(':').unwrap_or((place, "1"));
@@ -157,10 +168,11 @@ impl FromStr for Rule {
             "panic" => Action::Panic,
             "slow" => Action::Slow,
             "nan" if NAN_POINTS.contains(&point) => Action::Nan,
+            "lie" if LIE_POINTS.contains(&point) => Action::Lie,
             "full" if SAVE_POINTS.contains(&point) => Action::Full,
             _ => return Err(FORM),
         };
-        if ![&POINTS[..], &SAVE_POINTS, &NAN_POINTS, &JOURNAL_POINTS].concat().contains(&point) {
+        if ![&POINTS[..], &SAVE_POINTS, &NAN_POINTS, &LIE_POINTS, &JOURNAL_POINTS].concat().contains(&point) {
             return Err("there is no such point");
         }
         let (first, last) = nth.split_once('-').unwrap_or((nth, nth));

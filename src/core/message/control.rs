@@ -70,6 +70,9 @@ pub enum Event {
     Broken { step: StepId, epoch: Epoch, error: String },
     /// An edge to or from an encoder is broken. The engine goes on without it.
     Lost { peer: ActorId, reason: String },
+    /// What an encoder sent is not what it was told to send: nothing of it was taken. `lacks`: a unit of its own, which
+    /// somebody else must compute now.
+    Refused { peer: ActorId, reason: String, lacks: Option<UnitId> },
     /// All work of a step is done and its gradients are reduced over the pool.
     Reduced(StepReport),
     /// The step was applied or aborted; parameters are ready for the next.

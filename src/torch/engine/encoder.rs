@@ -246,7 +246,14 @@ impl EncoderPart {
         run.forward()?;
         let broken = fault::poison(ports.me(), "nan_features", &samples);
         let value = |slot| if broken { run.value(slot) * f64::NAN } else { run.value(slot).shallow_clone() };
-        let outputs = record.outputs.iter().map(|&slot| Box::new(TorchBuffer::new(&value(slot))) as Box<dyn Buffer>);
+        let cut = i64::from(fault::lies(ports.me(), "lie_shape"));
+        let buffer = |rows: &Tensor| Box::new(TorchBuffer::new(rows)) as Box<dyn Buffer>;
+        let outputs = record.outputs.iter().map(|&slot| value(slot)).map(|rows| buffer(&rows.slice(0, cut, None, 1)));
+        if fault::lies(ports.me(), "lie_claim") {
+            let kind = ParcelKind::Activation(UnitId { index: work.unit.id.index ^ 1, ..work.unit.id });
+            let parcel = Parcel::new(Header { kind, version }, outputs.clone().collect());
+            ports.send(work.reader, parcel)?;
+        }
         if sends {
             ports.send(work.reader, Parcel::new(header, outputs.collect()))?;
         }

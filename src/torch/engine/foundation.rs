@@ -18,13 +18,13 @@ use crate::tape::Slot;
 use crate::train::Pool;
 use loongforge_core::engine::{EngineError, Ports, Progress, fault};
 use loongforge_core::message::{
-    Activity, ActorId, Pack, Regroup, RoutingReport, StepId, StepPlan, Unit, UnitId, Version,
+    Activity, ActorId, Event, Pack, Regroup, Role, RoutingReport, StepId, StepPlan, Unit, UnitId, Version,
 };
 use loongforge_core::schedule::{Pass, Task};
 use loongforge_core::transport::{Header, Parcel, ParcelKind};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 /// Computes the packs of one foundation replica, or this rank's part of them.
 pub struct FoundationPart {
@@ -39,6 +39,8 @@ pub struct FoundationPart {
     gathers_first: bool,
     activations: Activations,
     steps: VecDeque<Step>,
+    /// Features of units that are others', as far as is known here: word that they were given anew may be on its way.
+    strays: Vec<(ActorId, Parcel)>,
 }
 
 struct Step {
@@ -54,12 +56,20 @@ struct Step {
     routing: StepRouting,
     /// Gradients of the units that are done: an encoder in place of one that died needs them again.
     returned: BTreeMap<UnitId, Vec<Tensor>>,
+    /// Which encoder each unit of this replica is given to.
+    owners: BTreeMap<UnitId, u32>,
     /// A task of it was done.
     begun: bool,
     /// Whether its gradients were to be broken was asked.
     asked: bool,
     /// The step was shared out anew: features are taken out of their edges at once, so that none waits behind another.
     anew: bool,
+}
+
+/// What is wrong with a parcel; the unit that is still to come from somebody, if it was its sender's.
+struct Wrong {
+    reason: String,
+    lacks: Option<UnitId>,
 }
 
 impl FoundationPart {
@@ -82,6 +92,7 @@ impl FoundationPart {
             gathers_first: false,
             activations,
             steps,
+            strays: Vec::new(),
         }
     }
 
@@ -124,14 +135,24 @@ impl FoundationPart {
             loss: None,
             routing: StepRouting::default(),
             returned: BTreeMap::new(),
+            owners: self.owners(plan),
             begun: false,
             asked: false,
             anew: false,
         });
     }
 
+    fn owners(&self, plan: &StepPlan) -> BTreeMap<UnitId, u32> {
+        let mine = plan.units.iter().filter(|unit| unit.replica == self.replica && !unit.is_skipped());
+        mine.map(|unit| (unit.id, unit.encoder * self.encoder_ranks)).collect()
+    }
+
     /// Other encoders compute units of these steps.
     pub(super) fn regroup(&mut self, regroup: &Regroup) {
+        for plan in &regroup.plans {
+            let owners = self.owners(plan);
+            self.steps.iter_mut().filter(|step| step.id == plan.step).for_each(|step| step.owners.clone_from(&owners));
+        }
         for step in self.steps.iter_mut().filter(|step| regroup.plans.iter().any(|plan| plan.step == step.id)) {
             step.anew = true;
             let plan = regroup.plans.iter().find(|plan| plan.step == step.id).expect("it is one of them");
@@ -142,9 +163,38 @@ impl FoundationPart {
         }
     }
 
-    /// Takes tokens or features.
+    /// Takes tokens or features. What an encoder sends is compared with the unit that it was given, and refused.
     pub(super) fn arrive(&mut self, from: ActorId, parcel: Parcel, ports: &mut Ports) -> Result<(), EngineError> {
+        let kind = parcel.header.kind;
+        let owner = match kind {
+            ParcelKind::Activation(id) => {
+                let step = self.steps.iter().find(|step| step.id == id.step);
+                step.and_then(|step| step.owners.get(&id).copied().filter(|owner| *owner != from.index))
+            }
+            _ => None,
+        };
+        if from.role == Role::Encoder && owner.is_some() {
+            self.strays.push((from, parcel));
+            return Ok(());
+        }
+        match self.take(from, parcel, ports)? {
+            Some(Wrong { reason, lacks }) if from.role == Role::Encoder => {
+                ports.emit(Event::Refused { peer: from, reason, lacks });
+                Ok(())
+            }
+            Some(Wrong { reason, .. }) => Err(format!("{from}: {reason}").into()),
+            None => Ok(()),
+        }
+    }
+
+    /// To arrive once more, where units have others now.
+    pub(super) fn take_strays(&mut self) -> Vec<(ActorId, Parcel)> {
+        std::mem::take(&mut self.strays)
+    }
+
+    fn take(&mut self, from: ActorId, parcel: Parcel, ports: &mut Ports) -> Result<Option<Wrong>, EngineError> {
         let Header { kind, version } = parcel.header;
+        let wrong = |reason| Ok(Some(Wrong { reason, lacks: None }));
         let device = self.pool.params().flat().device();
         let (trained, num_tensors) = (self.encoder_trained, self.stages.any().num_feature_tensors());
         let feature_dim = self.stages.any().feature_dim();
@@ -152,51 +202,55 @@ impl FoundationPart {
         let step = match kind {
             ParcelKind::Tokens(id) => id.step,
             ParcelKind::Activation(id) => id.step,
-            other => return Err(format!("{other:?} from {from} is nothing for a foundation").into()),
+            other => return wrong(format!("{other:?} is nothing for a foundation")),
         };
-        let unplanned = || format!("{from} sent {kind:?}, which is not planned here");
-        let step = self.steps.iter_mut().find(|known| known.id == step).ok_or_else(unplanned)?;
+        let unplanned = || wrong(format!("{kind:?} is not planned here"));
+        if from.role == Role::Encoder && matches!(kind, ParcelKind::Tokens(_)) {
+            return wrong(format!("{kind:?} is not an encoder's to send"));
+        }
+        let Some(step) = self.steps.iter_mut().find(|known| known.id == step) else { return unplanned() };
         let into_tensor = |buffer| TorchBuffer::into_tensor(buffer, device);
         if let ParcelKind::Tokens(id) = kind {
-            let work = step.packs.iter_mut().find(|work| work.pack.id == id).ok_or_else(unplanned)?;
+            let Some(work) = step.packs.iter_mut().find(|work| work.pack.id == id) else { return unplanned() };
             let tensors = parcel.tensors.into_iter().map(into_tensor).collect();
-            return work.tokens.insert(from.index, tensors).map_err(|error| format!("tokens of {id}: {error}").into());
+            work.tokens.insert(from.index, tensors).map_err(|error| format!("tokens of {id}: {error}"))?;
+            return Ok(None);
         }
         if let ParcelKind::Activation(id) = kind
             && let Some(grads) = step.returned.get(&id)
         {
-            return how.give_back(id, from, grads, ports);
+            how.give_back(id, from, grads, ports)?;
+            return Ok(None);
         }
         let anew = step.anew;
         let mut units = step.packs.iter_mut().flat_map(|work| &mut work.units);
-        let unit = units.find(|unit| kind == ParcelKind::Activation(unit.id)).ok_or_else(unplanned)?;
+        let Some(unit) = units.find(|unit| kind == ParcelKind::Activation(unit.id)) else { return unplanned() };
         match &mut unit.features {
-            Some((sender, _)) if *sender == from => return Err(format!("{from} sent {kind:?} twice").into()),
+            Some((sender, _)) if *sender == from => return wrong(format!("{kind:?} came twice")),
             // From one that has died since: the same, but it is the other one now who waits for the gradient.
             Some((sender, _)) => {
                 *sender = from;
-                return Ok(());
+                return Ok(None);
             }
             None => {}
         }
+        let missing = |reason| Ok(Some(Wrong { reason, lacks: Some(unit.id) }));
         if trained && version != Version(step.id.0) {
-            return Err(format!(
-                "{from} made {kind:?} with parameters of version {version}, step {} needs its own",
-                step.id
-            )
-            .into());
+            return missing(format!("{kind:?} was made with parameters of version {version}"));
         }
         let tensors: Vec<Tensor> = parcel.tensors.into_iter().map(into_tensor).collect();
         if tensors.len() != num_tensors
-            || tensors.iter().any(|tensor| tensor.size() != [unit.num_features, feature_dim])
+            || tensors
+                .iter()
+                .any(|tensor| tensor.size() != [unit.num_features, feature_dim] || tensor.kind() == Kind::Int64)
         {
             let shapes: Vec<_> = tensors.iter().map(Tensor::size).collect();
             let want = format!("{num_tensors} tensors of [{}, {}]", unit.num_features, feature_dim);
-            return Err(format!("{from} sent {kind:?} with shapes {shapes:?}; expected {want}").into());
+            return missing(format!("{kind:?} has shapes {shapes:?}; expected {want}"));
         }
         let credit = parcel.credit.filter(|_| !anew && !self.gathers_first);
         unit.features = Some((from, Features { tensors, credit }));
-        Ok(())
+        Ok(None)
     }
 
     /// Does the next task of the step of this `version`, if what it needs is here.
@@ -436,9 +490,11 @@ impl FoundationPart {
         }
     }
 
-    /// Forgets the first step, which was applied or aborted.
-    pub(super) fn finish_step(&mut self) {
-        self.steps.pop_front();
+    /// Forgets the first step, which was applied or aborted. Returns who has sent features for it that were others' to send.
+    pub(super) fn finish_step(&mut self) -> Vec<(ActorId, ParcelKind)> {
+        let Some(step) = self.steps.pop_front() else { return Vec::new() };
+        let late = self.strays.extract_if(.., |(_, parcel)| parcel.header.kind.step() <= step.id);
+        late.map(|(from, parcel)| (from, parcel.header.kind)).collect()
     }
 }
 

@@ -8,7 +8,7 @@ use crate::train::hf::{MAX_SHARD_SIZE, Shards, Snapshot, Target};
 use crate::train::{Export, Pool, StateError, save_state};
 use loongforge_core::engine::{Engine, EngineError, Ports, Progress, error_chain, fault};
 use loongforge_core::message::{
-    Activity, ActorId, Command, Epoch, Event, Regroup, SaveTo, SavedFile, StepId, StepPlan, StepReport, Version,
+    Activity, ActorId, Command, Epoch, Event, Regroup, Role, SaveTo, SavedFile, StepId, StepPlan, StepReport, Version,
 };
 use loongforge_core::transport::{Parcel, ParcelKind};
 use std::cell::RefCell;
@@ -148,8 +148,10 @@ impl TorchEngine {
             self.planned.retain(|plan| plan.step < regroup.step);
             self.planned.extend(regroup.plans.iter().cloned());
         }
+        let strays = self.foundation.as_mut().map_or(Vec::new(), FoundationPart::take_strays);
         let early = std::mem::take(&mut self.early);
-        early.into_iter().try_for_each(|(from, parcel)| self.arrive(from, parcel, ports))
+        let mut waiting = strays.into_iter().chain(early).filter(|(from, _)| !ports.is_gone(*from)).collect::<Vec<_>>();
+        waiting.drain(..).try_for_each(|(from, parcel)| self.arrive(from, parcel, ports))
     }
 
     fn reduce(&mut self, step: StepId, ports: &mut Ports) -> Result<(), EngineError> {
@@ -188,8 +190,9 @@ impl TorchEngine {
         if let Some(part) = &mut self.encoder {
             part.finish_step();
         }
-        if let Some(part) = &mut self.foundation {
-            part.finish_step();
+        let claims = self.foundation.as_mut().map_or(Vec::new(), FoundationPart::finish_step);
+        for (peer, kind) in claims.into_iter().filter(|(peer, _)| !ports.is_gone(*peer)) {
+            ports.emit(Event::Refused { peer, reason: format!("{kind:?} is another's to send"), lacks: None });
         }
         self.reduced = false;
         self.version = Version(step.0 + 1);
@@ -310,6 +313,14 @@ impl Engine for TorchEngine {
         match (&mut self.encoder, &mut self.foundation) {
             (Some(part), _) if for_encoder => part.arrive(from, parcel),
             (_, Some(part)) if !for_encoder => part.arrive(from, parcel, ports),
+            _ if from.role == Role::Encoder => {
+                ports.emit(Event::Refused {
+                    peer: from,
+                    reason: format!("{kind:?} is not for this actor"),
+                    lacks: None,
+                });
+                Ok(())
+            }
             _ => Err(format!("{from} sent {kind:?} to the wrong actor").into()),
         }
     }

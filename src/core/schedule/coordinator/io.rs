@@ -144,6 +144,13 @@ pub struct Failure {
     pub is_numeric: bool,
 }
 
+impl Failure {
+    /// An actor that is gone.
+    pub fn loss(actor: ActorId, cause: String) -> Self {
+        Self { actor, cause, is_loss: true, is_numeric: false }
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.actor == ActorId::SCHEDULER {

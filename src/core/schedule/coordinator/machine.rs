@@ -232,6 +232,7 @@ impl Coordinator {
                 Ok(())
             }
             Event::Lost { peer, reason } => self.lost_by(actor, peer, reason),
+            Event::Refused { peer, reason, lacks } => self.refused(actor, peer, &reason, lacks),
             event @ (Event::Saved { .. } | Event::SaveFailed { .. }) if computes || actor.role == Role::Encoder => {
                 self.saved(actor, event)
             }

@@ -91,6 +91,31 @@ impl Coordinator {
         Ok(())
     }
 
+    /// An actor got from an encoder what was not its to send.
+    pub(super) fn refused(
+        &mut self,
+        by: ActorId,
+        peer: ActorId,
+        reason: &str,
+        lacks: Option<UnitId>,
+    ) -> Result<(), Broken> {
+        if self.drain.has_ended(peer) {
+            return Ok(());
+        }
+        let why = format!("{by} took nothing of it: {reason}");
+        if !self.may_lose(peer) {
+            return Err((peer, why));
+        }
+        let own = |id: UnitId| self.in_flight.get(&id.step).is_some_and(|step| step.unit_of(peer.index, id).is_some());
+        match lacks.is_some_and(own) {
+            true => {
+                self.blame.take(peer.index);
+                self.exclude(peer, why)
+            }
+            false => self.distrust(peer, &why),
+        }
+    }
+
     /// What was doubted would be known by now.
     pub(super) fn doubted(&mut self, Doubt { by, encoder, reason }: Doubt) -> Result<(), Broken> {
         match self.drain.has_ended(encoder) || !self.may_lose(encoder) {

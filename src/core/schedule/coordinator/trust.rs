@@ -1,7 +1,8 @@
 //! What an encoder may say, and what becomes of one that says something else.
 //!
 //! An encoder can be replaced, so nothing that it says may end or change a run in which it was not its turn. Every field of
-//! its words is compared with what it was told before they are heard; who lies too often is let go. The rest of the run is
+//! its words is compared with what it was told before they are heard; who lies too often is let go. What it sends is
+//! compared by those who get it, who tell of what they have refused. The rest of the run is
 //! one gang: a wrong word there is a bug, and ends the run by name.
 
 use super::encoders::Encoders;
@@ -49,7 +50,7 @@ impl Told<'_> {
             Event::Reduced(report) => self.reduced(report),
             Event::Applied { step } => self.applied(*step),
             Event::Saved { files, .. } => saved(files),
-            Event::Measured { .. } | Event::Lost { .. } => Err(format!("said {event:?}, which is no encoder's to say")),
+            Event::Measured { .. } | Event::Lost { .. } | Event::Refused { .. } => Err(format!("said {event:?}, which is no encoder's to say")),
             // Of its own end it is believed.
             _ => Ok(()),
         }

@@ -1,0 +1,203 @@
+//! The process that a user has started, where a run has a process for each actor: it starts them in the name of the
+//! scheduler, which is one of them, and another scheduler in the place of one that was killed. It knows nothing of the run.
+
+use super::RunError;
+use super::children::{PARENT, pass_on, wait};
+use loongforge_core::message::ActorId;
+use loongforge_core::transport::{LinkReceiver, LinkSender, link};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use tokio::net::UnixListener;
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
+
+/// Set for a scheduler that is kept: the folder of the run's sockets; and where it follows another one.
+const KEEPER: &str = "LOONGFORGE_KEEPER";
+const AGAIN: &str = "LOONGFORGE_AGAIN";
+/// Schedulers of one run.
+const MAX_LIVES: usize = 5;
+/// Ends that were not attended to.
+const MAX_ENDS: usize = 4096;
+
+/// From the scheduler.
+#[derive(Serialize, Deserialize)]
+pub(super) enum Order {
+    Start { number: u64, actor: ActorId, words: Vec<OsString>, environment: Vec<(OsString, Option<OsString>)> },
+    Kill(u64),
+}
+
+/// To the scheduler.
+#[derive(Serialize, Deserialize)]
+pub(super) enum Word {
+    /// The first one: who lives.
+    Alive(Vec<(u64, ActorId)>),
+    Ended {
+        number: u64,
+        reason: String,
+        in_order: bool,
+    },
+}
+
+/// Where this scheduler's keeper is, if it has one.
+pub fn keeper() -> Option<PathBuf> {
+    std::env::var_os(KEEPER).map(PathBuf::from)
+}
+
+/// Whether this scheduler was started in the place of another one.
+pub fn follows() -> bool {
+    std::env::var_os(AGAIN).is_some()
+}
+
+/// The socket of the keeper of this folder.
+pub(super) fn socket(folder: &Path) -> PathBuf {
+    folder.join("keeper.sock")
+}
+
+/// Keeps the scheduler that `command` starts, until it ends by itself.
+///
+/// # Errors
+/// It cannot be started.
+pub fn keep(command: impl Fn() -> std::process::Command) -> Result<ExitStatus, RunError> {
+    let failed = |source| RunError::Start { what: "the run's processes".into(), source };
+    let folder = tempfile::Builder::new().prefix("loongforge-").tempdir().map_err(failed)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    runtime.block_on(Keeper::new(folder.path()).keep(&command)).map_err(failed)
+}
+
+struct Keeper<'a> {
+    folder: &'a Path,
+    alive: BTreeMap<u64, (ActorId, Arc<Notify>)>,
+    ended: flume::Sender<(u64, String, bool)>,
+    ends: flume::Receiver<(u64, String, bool)>,
+}
+
+impl<'a> Keeper<'a> {
+    fn new(folder: &'a Path) -> Self {
+        let (ended, ends) = flume::bounded(MAX_ENDS);
+        Self { folder, alive: BTreeMap::new(), ended, ends }
+    }
+
+    async fn keep(mut self, command: &impl Fn() -> std::process::Command) -> io::Result<ExitStatus> {
+        let listener = UnixListener::bind(socket(self.folder))?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut save = signal(SignalKind::user_defined1())?;
+        let mut scheduler = self.scheduler(command(), false)?;
+        let (mut lives, mut hearing, mut saying) = (1, None, None::<LinkSender<Word>>);
+        loop {
+            let asked = tokio::select! {
+                status = scheduler.wait() => {
+                    let status = status?;
+                    if status.signal().is_none() || lives == MAX_LIVES {
+                        return Ok(status);
+                    }
+                    eprintln!("the scheduler's process ended: {status}; another one goes on in its place");
+                    (lives, hearing, saying) = (lives + 1, None, None);
+                    scheduler = self.scheduler(command(), true)?;
+                    continue;
+                }
+                accepted = listener.accept() => {
+                    let (mut sender, receiver) = link(accepted?.0);
+                    let alive = self.alive.iter().map(|(&number, (actor, _))| (number, *actor)).collect();
+                    // One that is gone again is learnt from its end.
+                    let _ = sender.send(&Word::Alive(alive)).await;
+                    (hearing, saying) = (Some(receiver), Some(sender));
+                    continue;
+                }
+                order = hear(&mut hearing) => {
+                    self.obey(order);
+                    continue;
+                }
+                Ok((number, reason, in_order)) = self.ends.recv_async() => {
+                    self.alive.remove(&number);
+                    if let Some(saying) = &mut saying {
+                        let _ = saying.send(&Word::Ended { number, reason, in_order }).await;
+                    }
+                    continue;
+                }
+                Some(()) = interrupt.recv() => Signal::INT,
+                Some(()) = terminate.recv() => Signal::TERM,
+                Some(()) = save.recv() => Signal::USR1,
+            };
+            if let Some(pid) = scheduler.id().and_then(|pid| Pid::from_raw(pid as i32)) {
+                let _ = kill_process(pid, asked);
+            }
+        }
+    }
+
+    fn scheduler(&self, command: std::process::Command, again: bool) -> io::Result<Child> {
+        let mut command = Command::from(command);
+        command.env(KEEPER, self.folder).env(PARENT, std::process::id().to_string());
+        if again {
+            command.env(AGAIN, "1");
+        }
+        // Its own group: what asks it to stop comes from here, once.
+        command.stdin(Stdio::null()).process_group(0).kill_on_drop(true).spawn()
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Kill(number) => {
+                if let Some((_, kill)) = self.alive.get(&number) {
+                    kill.notify_one();
+                }
+            }
+            Order::Start { number, actor, words, environment } => {
+                if let Err(error) = self.start(number, actor, &words, environment) {
+                    let _ = self.ended.try_send((number, error.to_string(), false));
+                }
+            }
+        }
+    }
+
+    fn start(
+        &mut self,
+        number: u64,
+        actor: ActorId,
+        words: &[OsString],
+        environment: Vec<(OsString, Option<OsString>)>,
+    ) -> io::Result<()> {
+        let [program, arguments @ ..] = words else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let mut command = Command::new(program);
+        command.args(arguments);
+        for (name, value) in environment {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command.env(PARENT, std::process::id().to_string());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
+        let mut child = command.spawn()?;
+        tokio::spawn(pass_on(actor, child.stdout.take()));
+        tokio::spawn(pass_on(actor, child.stderr.take()));
+        let (kill, ended) = (Arc::new(Notify::new()), self.ended.clone());
+        self.alive.insert(number, (actor, kill.clone()));
+        tokio::spawn(async move {
+            let (reason, in_order) = wait(child, &kill).await;
+            let _ = ended.send_async((number, reason, in_order)).await;
+        });
+        Ok(())
+    }
+}
+
+/// The next order, from a scheduler that is there.
+async fn hear(hearing: &mut Option<LinkReceiver<Order>>) -> Order {
+    loop {
+        match hearing {
+            None => std::future::pending().await,
+            Some(receiver) => match receiver.recv().await {
+                Ok(Some(order)) => return order,
+                _ => *hearing = None,
+            },
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Fewer encoders for a run whose processes were started one by one and meet over TLS, also after its scheduler was killed
+//! and started again.
+
+use crate::fixture::{Fixture, Pictures};
+use crate::processes::{losses, program};
+use std::net::TcpListener;
+use std::process::{Child, Command, Output};
+use std::time::Duration;
+
+const STEPS: &str = "train.steps=25";
+/// So that it goes on while there is something to be done to it.
+const SLOWLY: &str = "foundation/0@before_commit:1-9999=slow";
+
+fn loongforge(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_loongforge")).args(arguments).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+#[test]
+fn encoders_are_let_go_over_tls_and_by_a_scheduler_that_was_started_again() {
+    let fixture = Fixture::new(Pictures::All);
+    let certs = fixture.path().join("certs").display().to_string();
+    assert!(loongforge(&["certs", "new", "--run", "test", "--out", &certs]).status.success());
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let wide = [STEPS, "run.deterministic=true", "pools.encoder.replicas=3", "scheduler.lease=2s"];
+    let start = |role: &str| -> Child {
+        let join = ["--role", role, "--join", &address, "--tls", &certs];
+        let mut command = program(&fixture, "apart", &[&wide[..], &join].concat());
+        command.env("LOONGFORGE_FAULTS", SLOWLY).spawn().unwrap()
+    };
+    let scale =
+        |encoders: &str| said(&loongforge(&["scale", "--join", &address, "--tls", &certs, "--encoders", encoders]));
+    let metrics = fixture.path().join("apart/metrics.jsonl");
+    let steps = || std::fs::read_to_string(&metrics).unwrap_or_default().lines().count();
+    let mut scheduler = start("scheduler");
+    let others = ["data", "foundation"].map(start);
+    let mut encoders = ["encoder"; 3].map(start).into_iter().collect::<Vec<_>>();
+    // Until one encoder has ended, in order.
+    let mut let_go = || loop {
+        if let Some(place) = encoders.iter_mut().position(|child| child.try_wait().unwrap().is_some()) {
+            let output = encoders.remove(place).wait_with_output().unwrap();
+            assert!(output.status.success(), "{}", said(&output));
+            return encoders.len();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let wait_for_step = |step: usize, scheduler: &mut Child| {
+        while steps() < step {
+            assert!(scheduler.try_wait().unwrap().is_none(), "it has ended");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    wait_for_step(2, &mut scheduler);
+    let refused = scale("5");
+    assert!(refused.contains("start 2 more with --role encoder"), "{refused}");
+    assert_eq!(scale("2"), "3 → 2 encoders\n");
+    assert_eq!(let_go(), 2);
+
+    scheduler.kill().unwrap();
+    scheduler.wait().unwrap();
+    let mut scheduler = start("scheduler");
+    wait_for_step(steps() + 1, &mut scheduler);
+    assert_eq!(scale("1"), "2 → 1 encoders\n");
+    assert_eq!(let_go(), 1);
+
+    for child in encoders.into_iter().chain(others).chain([scheduler]) {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+    }
+    let twin = program(&fixture, "twin", &wide).output().unwrap();
+    assert!(twin.status.success(), "{}", said(&twin));
+    assert_eq!(losses(&fixture, "twin").len(), 25);
+    assert_eq!(losses(&fixture, "apart"), losses(&fixture, "twin"));
+}
