@@ -1,7 +1,7 @@
 //! What a decode worker takes from itself before it reads the first byte: it computes, and speaks with who started it.
 
 use landlock::{ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetStatus, Scope};
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::set_no_new_privs;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
@@ -29,7 +29,9 @@ pub fn restrict(stream: RawFd) -> io::Result<Vec<String>> {
     }
     for (resource, limit) in [(Resource::As, memory), (Resource::Nofile, 0), (Resource::Fsize, 0), (Resource::Core, 0)]
     {
-        setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) })?;
+        // Whoever started the program may have set a lower one.
+        let limit = Some(getrlimit(resource).maximum.map_or(limit, |hard| hard.min(limit)));
+        setrlimit(resource, Rlimit { current: limit, maximum: limit })?;
     }
     if let Err(error) = seccomp(stream) {
         missing.push(format!("seccomp ({error})"));
