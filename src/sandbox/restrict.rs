@@ -79,19 +79,18 @@ fn seccomp(stream: RawFd) -> Result<(), Box<dyn std::error::Error>> {
     let is = |argument: u8, value: u64| {
         SeccompRule::new(vec![SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)?])
     };
-    // Memory that is not to be run.
-    let is_data = || {
-        let never = SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64);
-        SeccompRule::new(vec![SeccompCondition::new(2, SeccompCmpArgLen::Dword, never, 0)?])
-    };
+    // Memory that is not to be run, and no file's.
+    let is_data =
+        || SeccompCondition::new(2, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64), 0);
+    let is_no_file = SeccompCondition::new(4, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, u64::from(u32::MAX))?;
     let stream = stream as u64;
     let stderr = libc::STDERR_FILENO as u64;
     let mut rules: std::collections::BTreeMap<i64, Vec<SeccompRule>> =
         FREE.into_iter().map(|call| (call, Vec::new())).collect();
     rules.insert(libc::SYS_read, vec![is(0, stream)?]);
     rules.insert(libc::SYS_write, vec![is(0, stream)?, is(0, stderr)?]);
-    rules.insert(libc::SYS_mmap, vec![is_data()?]);
-    rules.insert(libc::SYS_mprotect, vec![is_data()?]);
+    rules.insert(libc::SYS_mmap, vec![SeccompRule::new(vec![is_data()?, is_no_file])?]);
+    rules.insert(libc::SYS_mprotect, vec![SeccompRule::new(vec![is_data()?])?]);
     // As `abort` does to itself.
     rules.insert(libc::SYS_tgkill, vec![is(0, u64::from(std::process::id()))?]);
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
