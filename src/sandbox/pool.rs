@@ -1,10 +1,10 @@
 //! As many workers as there are threads that decode at a time. One is started when a picture finds none free.
 
 use super::wire::What;
-use super::worker::{Answer, Worker};
+use super::worker::{Answer, Frames, Worker};
 use image::RgbImage;
 use loongforge_core::data::media::{Sampling, Video};
-use loongforge_core::data::{Decoder, InProcess, Limits, Taken};
+use loongforge_core::data::{Decoder, InProcess, Limits};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -81,12 +81,7 @@ impl Sandbox {
     }
 
     /// `None`: this process is to decode it.
-    fn ask(
-        &self,
-        what: impl Fn() -> What,
-        bytes: &[u8],
-        limits: &Limits,
-    ) -> Option<Result<(Vec<RgbImage>, Option<Taken>), String>> {
+    fn ask(&self, what: impl Fn() -> What, bytes: &[u8], limits: &Limits) -> Option<Frames> {
         let failed = |error: io::Error| Some(Err(format!("no decode worker can be started: {error}")));
         let mut worker = match self.take() {
             Ok(worker) => worker?,

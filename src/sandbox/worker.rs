@@ -42,10 +42,13 @@ pub struct Worker {
     pub num_served: u64,
 }
 
+/// Frames, and of a clip which ones they are; or the reason why there are none.
+pub type Frames = Result<(Vec<RgbImage>, Option<Taken>), String>;
+
 /// What a file came to.
 pub enum Answer {
     /// What the decoder says.
-    Decoded(Result<(Vec<RgbImage>, Option<Taken>), String>),
+    Decoded(Frames),
     /// It was stopped for the time it took.
     TooSlow(String),
     /// The worker is gone, or says what makes no sense.
@@ -115,8 +118,7 @@ impl Worker {
         self.stream.get_mut().write_all(&message)
     }
 
-    #[allow(clippy::type_complexity)]
-    fn frames(&mut self, is_clip: bool, limits: &Limits) -> io::Result<Result<(Vec<RgbImage>, Option<Taken>), String>> {
+    fn frames(&mut self, is_clip: bool, limits: &Limits) -> io::Result<Frames> {
         let nonsense = |what: &str| io::Error::new(ErrorKind::InvalidData, what);
         let (mut frames, mut num_bytes) = (Vec::new(), 0);
         loop {
