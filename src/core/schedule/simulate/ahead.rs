@@ -54,7 +54,10 @@ impl Ahead {
                 batches.push(batch_sender);
                 plans.push(receiver);
             }
-            scope.spawn(move || form_all(coordinator, samples, &batches, &old));
+            scope.spawn(move || {
+                form_all(coordinator, samples, batches, &old);
+                old.into_iter().for_each(drop);
+            });
         }
         let (step_sender, steps) = sync_channel(coordinator.prefetch_steps + 1);
         let (first_step, trash) = (coordinator.first_step, spent.clone());
@@ -93,8 +96,8 @@ fn plan_spec(spec: &CoordinatorSpec) -> PlanSpec {
     plan
 }
 
-/// Batches of all steps, to each planner in turn, until something is wrong or nobody wants more.
-fn form_all(spec: &CoordinatorSpec, samples: &dyn Samples, planners: &[SyncSender<Formed>], spent: &Receiver<Spent>) {
+/// Batches of all steps, to each planner in turn, until something is wrong or nobody wants more; throws away in between.
+fn form_all(spec: &CoordinatorSpec, samples: &dyn Samples, planners: Vec<SyncSender<Formed>>, spent: &Receiver<Spent>) {
     let num_data = u64::from(spec.pools.data.max(1));
     let mut batches = Batches::new(spec);
     let mut turns = planners.iter().cycle().take(spec.steps.saturating_sub(spec.first_step.0) as usize);

@@ -33,6 +33,7 @@ fn specs() -> [SimSpec; 4] {
         spec.costs.encoder.gradient_bytes = 1e4;
         spec.costs.foundation.per_step = 0.01;
         spec.cluster.reduce_bandwidth = 1e6;
+        spec.drawn_steps = 0;
     }
     specs[0].cluster = Cluster { stages: 4, bytes_per_hidden: 10.0, ..specs[0].cluster };
     specs[0].coordinator.plan.credits = EdgeCredits { pixels: 4000, tokens: 8000, features: 700 };

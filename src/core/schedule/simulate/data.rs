@@ -64,6 +64,7 @@ impl World<'_> {
         let share = until.saturating_sub(first).div_ceil(num_data) as usize;
         let mut seconds = 0.0;
         let positions = (next..until).step_by(num_data as usize).take(share.div_ceil(PIECES));
+        self.data[index as usize].measured.reserve_exact(if next == first { share } else { 0 });
         for position in positions.clone() {
             let sample = SampleMeta { id: SampleId(position), owner: index, ..self.samples.sample(position) };
             let patches: usize = sample.items.iter().map(|item| item.grid.num_patches()).sum();

@@ -45,14 +45,21 @@ impl Load {
         self.parcels += 1;
     }
 
+    pub fn remove(&mut self, bytes: u64) {
+        self.bytes -= bytes;
+        self.parcels -= 1;
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.parcels == 0
+    }
+
     fn has_room(self, bytes: u64, credit: u64) -> bool {
         self.bytes + bytes <= credit && self.parcels < MAX_PARCELS
     }
 }
 
 pub(super) struct Edges {
-    /// By receiving rank and kind, from all senders.
-    loads: Vec<[Load; 4]>,
     /// Parcels without credit, by kind and ranks.
     waiting: BTreeMap<(Kind, u32, u32), VecDeque<Parcel>>,
     /// By kind.
@@ -62,40 +69,35 @@ pub(super) struct Edges {
 }
 
 impl Edges {
-    pub fn new(credits: [u64; 4], num_ranks: usize) -> Self {
-        Self { loads: vec![Default::default(); num_ranks], waiting: BTreeMap::new(), credits, waited: [0.0; 4] }
+    pub fn new(credits: [u64; 4]) -> Self {
+        Self { waiting: BTreeMap::new(), credits, waited: [0.0; 4] }
     }
 
-    /// Takes credit for a parcel; false: it waits. `on_edge`: what is in flight on its edge.
-    pub fn send(&mut self, parcel: Parcel, on_edge: impl FnOnce() -> Load) -> bool {
-        let Parcel { kind, from, to, bytes, .. } = parcel;
-        let is_next = self.waiting.is_empty() || !self.waiting.contains_key(&(kind, from, to));
-        let credit = self.credits[kind as usize];
-        let load = &mut self.loads[to as usize][kind as usize];
-        let goes = is_next && (load.has_room(bytes, credit) || on_edge().has_room(bytes, credit));
-        if goes {
-            load.add(bytes);
-        } else {
-            self.waiting.entry((kind, from, to)).or_default().push_back(parcel);
-        }
-        goes
+    /// Whether there is credit for a parcel, and none before it waits. `to_receiver`: what is in flight to its receiver, of
+    /// its kind; `on_edge`: of that, what is from its sender.
+    pub fn has_credit(&self, parcel: &Parcel, to_receiver: Load, on_edge: impl FnOnce() -> Load) -> bool {
+        let credit = self.credits[parcel.kind as usize];
+        !self.waits(parcel) && (to_receiver.has_room(parcel.bytes, credit) || on_edge().has_room(parcel.bytes, credit))
     }
 
-    /// Gives a parcel's credit back; the parcels that go now. `on_edge`: what else is in flight on its edge.
-    pub fn give_back(&mut self, now: f64, parcel: &Parcel, on_edge: impl FnOnce() -> Load) -> Vec<Parcel> {
-        let &Parcel { kind, from, to, bytes, .. } = parcel;
-        let load = &mut self.loads[to as usize][kind as usize];
-        load.bytes -= bytes;
-        load.parcels -= 1;
+    /// Whether a parcel waits on the edge of this one.
+    pub fn waits(&self, parcel: &Parcel) -> bool {
+        !self.waiting.is_empty() && self.waiting.contains_key(&(parcel.kind, parcel.from, parcel.to))
+    }
+
+    /// Has a parcel wait for credit.
+    pub fn wait(&mut self, parcel: Parcel) {
+        self.waiting.entry((parcel.kind, parcel.from, parcel.to)).or_default().push_back(parcel);
+    }
+
+    /// The parcels that go now, as one like this one has given its credit back. `on_edge`: what else is in flight there.
+    pub fn release(&mut self, now: f64, &Parcel { kind, from, to, .. }: &Parcel, mut on_edge: Load) -> Vec<Parcel> {
         let mut sent = Vec::new();
-        if !self.waiting.is_empty()
-            && let Entry::Occupied(mut entry) = self.waiting.entry((kind, from, to))
-        {
-            let (mut on_edge, credit) = (on_edge(), self.credits[kind as usize]);
+        if let Entry::Occupied(mut entry) = self.waiting.entry((kind, from, to)) {
+            let credit = self.credits[kind as usize];
             let waiting = entry.get_mut();
             while let Some(parcel) = waiting.pop_front_if(|next| on_edge.has_room(next.bytes, credit)) {
                 on_edge.add(parcel.bytes);
-                load.add(parcel.bytes);
                 self.waited[kind as usize] += now - parcel.time;
                 sent.push(parcel);
             }
@@ -106,9 +108,9 @@ impl Edges {
         sent
     }
 
-    /// Whether anything is in flight or waits.
+    /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
-        self.loads.iter().flatten().all(|load| load.parcels == 0) && self.waiting.is_empty()
+        self.waiting.is_empty()
     }
 }
 
@@ -118,25 +120,25 @@ mod tests {
 
     #[test]
     fn credit_bounds_what_is_in_flight_and_order_is_kept() {
-        let mut edges = Edges::new([100, 0, 0, 0], 3);
+        let mut edges = Edges::new([100, 0, 0, 0]);
         let parcel = |bytes, time| Parcel { kind: Kind::Pixels, step: 0, index: 0, from: 1, to: 2, bytes, time };
-        let on_edge = |bytes: &[u64]| {
+        let load = |bytes: &[u64]| {
             let mut load = Load::default();
             bytes.iter().for_each(|&bytes| load.add(bytes));
-            move || load
+            load
         };
-        assert!(edges.send(parcel(60, 0.0), on_edge(&[])));
-        assert!(!edges.send(parcel(50, 1.0), on_edge(&[60])));
+        assert!(edges.has_credit(&parcel(60, 0.0), load(&[]), || unreachable!("less than one edge's credit")));
+        assert!(!edges.has_credit(&parcel(50, 1.0), load(&[60]), || load(&[60])));
+        edges.wait(parcel(50, 1.0));
         // It would fit, and yet comes after the one that waits.
-        assert!(!edges.send(parcel(10, 2.0), on_edge(&[60])));
+        assert!(!edges.has_credit(&parcel(10, 2.0), load(&[60]), || load(&[60])));
+        edges.wait(parcel(10, 2.0));
         // Another sender has credit of its own.
-        assert!(edges.send(Parcel { from: 0, ..parcel(50, 3.0) }, on_edge(&[])));
-        let sent = edges.give_back(4.0, &parcel(60, 0.0), on_edge(&[]));
+        assert!(edges.has_credit(&Parcel { from: 0, ..parcel(50, 3.0) }, load(&[60]), || load(&[])));
+        assert!(edges.release(3.5, &parcel(1, 0.0), load(&[60])).is_empty());
+        let sent = edges.release(4.0, &parcel(60, 0.0), load(&[]));
         assert_eq!(sent.iter().map(|parcel| parcel.bytes).collect::<Vec<_>>(), [50, 10]);
         assert_eq!(edges.waited[0], 5.0);
-        for bytes in [50, 10, 50] {
-            assert!(edges.give_back(4.0, &parcel(bytes, 0.0), on_edge(&[])).is_empty());
-        }
         assert!(edges.is_empty());
     }
 }

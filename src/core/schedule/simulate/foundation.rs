@@ -188,6 +188,11 @@ impl Stage {
         Self { replica, stage, ..Self::default() }
     }
 
+    /// The pack that goes forward next, of those of its step.
+    pub fn next_forward(&self, packs: &[u32]) -> Option<u32> {
+        packs.get((self.forwards - self.before) as usize).copied()
+    }
+
     /// Whether 1F1B has a forward next.
     fn goes_forward(&self, end: u64, num_stages: u32) -> bool {
         let after = u64::from(num_stages - self.stage - 1);

@@ -68,6 +68,11 @@ impl Recorder {
         Self { rows, steps: first..first + spec.drawn_steps, running: false, gantt }
     }
 
+    /// Whether a rank has a row.
+    pub fn draws(&self, rank: u32) -> bool {
+        self.rows[rank as usize].is_some()
+    }
+
     /// What a rank did until now.
     pub fn span(&mut self, rank: u32, state: &Rank, now: f64) {
         let Some(row) = self.rows[rank as usize] else {

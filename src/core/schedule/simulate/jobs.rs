@@ -13,10 +13,12 @@ impl World<'_> {
         if state.job.is_some() {
             return;
         }
+        self.catch_up(rank);
+        let state = &self.ranks[rank as usize];
         let (encoder, stage) = (state.encoder, state.stage);
         if encoder.is_none() && stage.is_none() {
             if !self.choose_data(rank) {
-                self.account(rank, self.data_waits_for(rank));
+                self.account(rank, self.data_waits_for(rank), self.clock.now());
             }
             return;
         }
@@ -32,23 +34,27 @@ impl World<'_> {
         } else if self.is_finished(rank) {
             self.join(rank);
         } else {
-            let state = &self.ranks[rank as usize];
-            let own = || {
-                let of_stage = stage.and_then(|stage| self.stage_waits_for(rank, stage));
-                of_stage.or_else(|| encoder.and_then(|encoder| self.encoder_waits_for(rank, encoder)))
-            };
-            let waits = match state {
-                Rank { reduced: true, .. } => Activity::WaitCommit,
-                Rank { joined: true, .. } => Activity::WaitPeers,
-                _ => match own() {
-                    Some(waits) => waits,
-                    None if state.has_unsent() => Activity::WaitCredit,
-                    None => Activity::WaitSamples,
-                },
-            };
-            self.account(rank, waits);
+            self.account(rank, self.waits_for(rank), self.clock.now());
         }
         self.wake(rank);
+    }
+
+    /// What an engine that has nothing to do waits for.
+    pub(super) fn waits_for(&self, rank: u32) -> Activity {
+        let state = &self.ranks[rank as usize];
+        let own = || {
+            let of_stage = state.stage.and_then(|stage| self.stage_waits_for(rank, stage));
+            of_stage.or_else(|| state.encoder.and_then(|encoder| self.encoder_waits_for(rank, encoder)))
+        };
+        match state {
+            Rank { reduced: true, .. } => Activity::WaitCommit,
+            Rank { joined: true, .. } => Activity::WaitPeers,
+            _ => match own() {
+                Some(waits) => waits,
+                None if state.has_unsent() => Activity::WaitCredit,
+                None => Activity::WaitSamples,
+            },
+        }
     }
 
     /// Whether a rank has nothing left of its step and has not said so.
@@ -67,11 +73,11 @@ impl World<'_> {
         if pool == 0 && !self.encoder_trained {
             // Nothing to reduce, nobody to wait for.
             self.ranks[rank as usize].reduced = true;
-            self.account(rank, Activity::WaitCommit);
+            self.account(rank, Activity::WaitCommit, self.clock.now());
             self.report_reduced(rank);
             return;
         }
-        self.account(rank, Activity::WaitPeers);
+        self.account(rank, Activity::WaitPeers, self.clock.now());
         let Pool { ranks, num_joined, seconds } = &mut self.pools[pool];
         *num_joined += 1;
         if *num_joined == ranks.len() {
@@ -79,7 +85,8 @@ impl World<'_> {
             let ranks = std::mem::take(ranks);
             self.clock.at(self.clock.now() + *seconds, Happening::Reduced(pool as u32));
             for &rank in &ranks {
-                self.account(rank, Activity::Reduce);
+                self.catch_up(rank);
+                self.account(rank, Activity::Reduce, self.clock.now());
                 self.ranks[rank as usize].job = Some(Job::Reduce);
             }
             self.pools[pool].ranks = ranks;
@@ -111,8 +118,8 @@ impl World<'_> {
     /// Begins a job of so many seconds on a free rank. Always true.
     pub(super) fn start(&mut self, rank: u32, job: Job, seconds: f64) -> bool {
         let seconds = seconds * self.noise.factor();
-        self.account(rank, job.activity());
         let now = self.clock.now();
+        self.account(rank, job.activity(), now);
         let state = &mut self.ranks[rank as usize];
         state.job = Some(job);
         match &mut self.cores {
@@ -130,7 +137,7 @@ impl World<'_> {
         let job = state.job.take().expect("only what began ends");
         let stage = state.stage.unwrap_or(u32::MAX);
         // The next activity overwrites this one at the same instant.
-        self.account(rank, Activity::WaitCommit);
+        self.account(rank, Activity::WaitCommit, self.clock.now());
         match job {
             Job::Read => self.has_read(rank),
             Job::Send { step, count } => self.has_sent(rank, step, count as usize),
@@ -142,7 +149,7 @@ impl World<'_> {
             Job::Reduce => unreachable!("a reduction ends for a whole pool"),
             Job::Optimizer => self.has_applied(rank),
         }
-        self.read_mail(rank);
+        self.read_mail(rank, self.clock.now());
         self.choose(rank);
     }
 
@@ -161,9 +168,8 @@ impl World<'_> {
         }
     }
 
-    /// Books the time of what a rank did until now and goes over to what it does next.
-    pub(super) fn account(&mut self, rank: u32, next: Activity) {
-        let now = self.clock.now();
+    /// Books the time of what a rank did until `now` and goes over to what it does next.
+    pub(super) fn account(&mut self, rank: u32, next: Activity, now: f64) {
         let state = &mut self.ranks[rank as usize];
         if now > state.since {
             state.times[state.doing as usize] += now - state.since;

@@ -24,6 +24,7 @@ mod inbox;
 mod jobs;
 mod law;
 mod parcels;
+mod patience;
 mod random;
 mod rank;
 mod report;

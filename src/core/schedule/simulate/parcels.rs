@@ -10,26 +10,44 @@ use super::world::World;
 impl World<'_> {
     /// Sends now, or when there is credit.
     pub(super) fn send(&mut self, parcel: Parcel) {
-        let on_edge = || on_edge(&parcel, &self.ranks, &self.stages, &self.steps);
-        if self.edges.send(parcel, on_edge) {
-            self.depart(parcel);
-        } else {
-            self.ranks[parcel.from as usize].add_unsent(parcel.step);
+        if self.has_credit(&parcel) {
+            return self.depart(parcel);
         }
-    }
-
-    fn depart(&mut self, parcel: Parcel) {
-        let time = self.transfer(parcel.from, parcel.bytes as f64);
-        self.ranks[parcel.to as usize].inbox.post(Parcel { time, ..parcel });
+        self.catch_up(parcel.to);
+        if self.has_credit(&parcel) {
+            return self.depart(parcel);
+        }
+        self.edges.wait(parcel);
+        self.ranks[parcel.from as usize].add_unsent(parcel.step);
+        self.ranks[parcel.to as usize].num_awaited += 1;
         self.wake(parcel.to);
     }
 
-    /// Has a rank that does nothing woken when the next parcel is there.
+    fn has_credit(&self, parcel: &Parcel) -> bool {
+        let on_edge = || on_edge(parcel, &self.ranks, &self.stages, &self.steps);
+        let to_receiver = self.ranks[parcel.to as usize].loads[parcel.kind as usize];
+        self.edges.has_credit(parcel, to_receiver, on_edge)
+    }
+
+    fn depart(&mut self, parcel: Parcel) {
+        let parcel = Parcel { time: self.transfer(parcel.from, parcel.bytes as f64), ..parcel };
+        let receiver = &mut self.ranks[parcel.to as usize];
+        receiver.loads[parcel.kind as usize].add(parcel.bytes);
+        receiver.inbox.post(parcel);
+        if receiver.patient {
+            self.expect(&parcel);
+        }
+        self.wake(parcel.to);
+    }
+
+    /// Has a rank that does nothing woken when the next parcel is there that matters.
     pub(super) fn wake(&mut self, rank: u32) {
-        let state = &mut self.ranks[rank as usize];
-        let Some(time) = state.inbox.next_time() else { return };
-        if state.job.is_none() && time < state.wake {
-            state.wake = time;
+        let state = &self.ranks[rank as usize];
+        if state.job.is_none()
+            && let Some(time) = self.look_at(rank)
+            && time < state.wake
+        {
+            self.ranks[rank as usize].wake = time;
             self.clock.at(time, Happening::Mail(rank));
         }
     }
@@ -47,15 +65,15 @@ impl World<'_> {
         if state.wake <= self.clock.now() {
             state.wake = f64::INFINITY;
             if state.job.is_none() {
-                self.read_mail(rank);
+                self.catch_up(rank);
+                self.read_mail(rank, self.clock.now());
                 self.choose(rank);
             }
         }
     }
 
-    /// Takes what is there.
-    pub(super) fn read_mail(&mut self, rank: u32) {
-        let now = self.clock.now();
+    /// Takes what is there at a time.
+    pub(super) fn read_mail(&mut self, rank: u32, now: f64) {
         while let Some(parcel) = self.ranks[rank as usize].inbox.read(now) {
             match parcel.kind {
                 Kind::Pixels => self.pixels_arrive(&parcel),
@@ -72,8 +90,13 @@ impl World<'_> {
 
     /// Gives the credit of a parcel back that is in no mail any more.
     pub(super) fn give_back(&mut self, parcel: &Parcel) {
-        let on_edge = || on_edge(parcel, &self.ranks, &self.stages, &self.steps);
-        for next in self.edges.give_back(self.clock.now(), parcel, on_edge) {
+        self.ranks[parcel.to as usize].loads[parcel.kind as usize].remove(parcel.bytes);
+        if !self.edges.waits(parcel) {
+            return;
+        }
+        let on_edge = on_edge(parcel, &self.ranks, &self.stages, &self.steps);
+        for next in self.edges.release(self.clock.now(), parcel, on_edge) {
+            self.ranks[next.to as usize].num_awaited -= 1;
             self.depart(next);
             if self.ranks[next.from as usize].take_unsent(next.step) {
                 self.choose(next.from);

@@ -1,6 +1,7 @@
 //! One rank: what it is, what it does, and what it has on its way.
 
 use super::Activity;
+use super::edges::Load;
 use super::inbox::Inbox;
 use crate::message::ActorId;
 
@@ -23,29 +24,38 @@ pub(super) enum Job {
 
 /// One device, or one thread of an actor: a data actor, an encoder, a stage of a foundation replica; a colocated
 /// encoder shares the rank of its replica's first stage.
+///
+/// There are thousands: what an event touches lies together, in the order of the fields.
+#[repr(C, align(64))]
 pub(super) struct Rank {
-    pub actor: ActorId,
-    pub encoder: Option<u32>,
-    pub stage: Option<u32>,
-    pub threads: f64,
+    /// When it is woken to look at its parcels.
+    pub wake: f64,
     pub job: Option<Job>,
     /// What it does now, and since when.
-    pub doing: Activity,
     pub since: f64,
-    pub times: Times,
-    /// The step that it computes next: those before are applied.
-    pub version: u64,
+    pub doing: Activity,
     pub joined: bool,
     pub reduced: bool,
     pub commit: bool,
-    /// Parcels that wait for credit, by their step.
-    pub unsent: Vec<(u64, u32)>,
+    /// Parcels that make no pack whole need not wake it ([`patience`](super::patience)).
+    pub patient: bool,
+    /// Parcels to it that wait for credit.
+    pub num_awaited: u32,
+    /// The step that it computes next: those before are applied.
+    pub version: u64,
     /// Sending is free again at this time.
     pub egress: f64,
+    pub encoder: Option<u32>,
+    pub stage: Option<u32>,
     /// Parcels on their way to it. It looks at them when it is free.
     pub inbox: Inbox,
-    /// When it is woken to look.
-    pub wake: f64,
+    /// Parcels that wait for credit, by their step.
+    pub unsent: Vec<(u64, u32)>,
+    /// By kind, what is in flight to it.
+    pub loads: [Load; 4],
+    pub times: Times,
+    pub actor: ActorId,
+    pub threads: f64,
 }
 
 impl Job {
@@ -79,7 +89,10 @@ impl Rank {
             joined: false,
             reduced: false,
             commit: false,
+            patient: false,
+            num_awaited: 0,
             unsent: Vec::new(),
+            loads: Default::default(),
             egress: 0.0,
             inbox: Inbox::default(),
             wake: f64::INFINITY,

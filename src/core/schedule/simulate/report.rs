@@ -4,7 +4,7 @@ use super::Activity;
 use super::rank::{Rank, Times};
 use super::step::Step;
 use super::{Gantt, SimSpec};
-use crate::message::Role;
+use crate::message::{Role, StepId};
 use crate::schedule::StepSummary;
 use serde::Serialize;
 
@@ -132,6 +132,11 @@ impl Ledger {
             ends: Vec::new(),
             work: Work::default(),
         }
+    }
+
+    /// Whether it is told of a step what its ranks did until then.
+    pub fn looks_at_ranks(&self, step: StepId) -> bool {
+        step.0 + 1 == self.first_step || step.0 == self.last_step
     }
 
     /// A step was applied.

@@ -74,6 +74,9 @@ pub(super) struct PackState {
     /// Parcels of tokens and units of features that have not come.
     pub tokens_missing: u32,
     pub features_missing: u32,
+    /// Of both, those that have not been sent, and when the last of the others is there.
+    pub to_be_sent: u32,
+    pub last_arrival: f64,
     /// Its units: they follow one another.
     pub first_unit: u32,
     pub num_units: u32,
@@ -126,6 +129,8 @@ impl Step {
                 num_tokens: pack.num_tokens() as u32,
                 tokens_missing: owners.len() as u32,
                 features_missing: num_units,
+                to_be_sent: owners.len() as u32 + num_units,
+                last_arrival: 0.0,
                 first_unit,
                 num_units,
             });

@@ -5,7 +5,7 @@ use super::ahead::Ahead;
 use super::clock::Clock;
 use super::cores::Cores;
 use super::data::DataActor;
-use super::edges::Edges;
+use super::edges::{Edges, Load};
 use super::encoder::Encoder;
 use super::foundation::Stage;
 use super::gantt::Recorder;
@@ -113,7 +113,7 @@ impl<'a> World<'a> {
             num_stages,
             clock: Clock::new(),
             cores: cluster.cores.map(|cores| Cores::new(cores, cluster.sharing_loss)),
-            edges: Edges::new([credits.pixels, credits.tokens, credits.features, credits.features], ranks.len()),
+            edges: Edges::new([credits.pixels, credits.tokens, credits.features, credits.features]),
             data: (0..pools.data).map(|_| DataActor::default()).collect(),
             encoders: (0..plan.encoder_replicas).map(|_| Encoder::default()).collect(),
             stages,
@@ -133,6 +133,14 @@ impl<'a> World<'a> {
             ahead,
         };
         world.make_pools();
+        for (rank, at) in world.ranks.iter_mut().zip(0..) {
+            let is_first = rank.stage.is_some_and(|stage| world.stages[stage as usize].stage == 0);
+            // What is drawn is drawn in the order in which it happens; and where packs become whole at the same time, the
+            // order is that of their first parcels.
+            let takes_no_time = spec.costs.data.per_byte == 0.0 || cluster.bandwidth.is_infinite();
+            let has_ties = takes_no_time || cluster.jitter == 0.0;
+            rank.patient = is_first && rank.encoder.is_none() && !has_ties && !world.recorder.draws(at);
+        }
         world
     }
 
@@ -179,7 +187,8 @@ impl<'a> World<'a> {
         if !self.finished {
             return Err(SimError::Stuck { step: self.first_step });
         }
-        debug_assert!(self.edges.is_empty(), "all parcels arrived, all credit came back");
+        let mut loads = self.ranks.iter().flat_map(|rank| rank.loads);
+        debug_assert!(self.edges.is_empty() && loads.all(Load::is_empty), "all parcels arrived, all credit came back");
         Ok(self.ledger.report(self.spec, &self.ranks, self.recorder.finish()))
     }
 
@@ -215,13 +224,13 @@ impl<'a> World<'a> {
                 let pool = pool as usize;
                 let ranks = std::mem::take(&mut self.pools[pool].ranks);
                 for &rank in &ranks {
-                    self.account(rank, Activity::WaitCommit);
+                    self.account(rank, Activity::WaitCommit, self.clock.now());
                     let state = &mut self.ranks[rank as usize];
                     (state.job, state.reduced) = (None, true);
                 }
                 for &rank in &ranks {
                     self.report_reduced(rank);
-                    self.read_mail(rank);
+                    self.read_mail(rank, self.clock.now());
                     self.choose(rank);
                 }
                 self.pools[pool].ranks = ranks;
@@ -251,6 +260,9 @@ impl<'a> World<'a> {
             match output {
                 Output::Send(actor, command) => outputs.push((actor, command)),
                 Output::Step(summary) => {
+                    if self.ledger.looks_at_ranks(summary.step) {
+                        (0..self.ranks.len() as u32).for_each(|rank| self.catch_up(rank));
+                    }
                     let step = self.steps.pop_front().expect("a step in flight ends");
                     let now = self.clock.now();
                     self.ledger.step(self.spec, &summary, &step, now, &self.ranks, self.edges.waited);
