@@ -73,10 +73,11 @@ pub fn join(path: &Path, name: &str, rank: usize, world: usize) -> ProcessGroup 
     ProcessGroup::gloo(path, name, rank, world, Duration::from_secs(60)).unwrap()
 }
 
+/// Values that a tape begins with.
+type Inputs = Vec<(Slot, Tensor)>;
+
 /// Executions that keep everything.
-pub fn begin(
-    params: &Rc<ParamStore>,
-) -> impl FnMut(usize, Rc<Tape>, Vec<(Slot, Tensor)>) -> Result<Execution, NativeError> + use<> {
+pub fn begin(params: &Rc<ParamStore>) -> impl FnMut(usize, Rc<Tape>, Inputs) -> Result<Execution, NativeError> + use<> {
     let params = params.clone();
     move |_, tape, inputs| Ok(Execution::new(tape, params.clone(), inputs))
 }

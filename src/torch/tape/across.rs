@@ -71,7 +71,7 @@ pub(super) fn forward(
             return Ok((Crossed::Moving(moving), vec![exchange.counts()], vec![reads[1].shallow_clone()]));
         }
         Across::FromExperts => {
-            let moving = Exchange::new(&mesh.ep, &reads[1]).from_experts(&mesh.ep, x)?;
+            let moving = Exchange::new(&mesh.ep, &reads[1]).back(&mesh.ep, x)?;
             return Ok((Crossed::Moving(moving), Vec::new(), vec![reads[1].shallow_clone()]));
         }
     };
@@ -97,7 +97,7 @@ pub(super) fn backward(
         Across::Once | Across::Counts => return Ok(None),
         Across::LogSumExp => &saved[0] * gradient,
         Across::ToExperts => {
-            let moving = Exchange::new(&mesh.ep, &saved[0]).from_experts(&mesh.ep, gradient)?;
+            let moving = Exchange::new(&mesh.ep, &saved[0]).back(&mesh.ep, gradient)?;
             return Ok(Some(Crossed::Moving(moving)));
         }
         Across::FromExperts => {

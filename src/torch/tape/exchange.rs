@@ -73,7 +73,7 @@ impl Exchange {
     }
 
     /// Back to where the rows came from, in their order there.
-    pub fn from_experts(&self, group: &ProcessGroup, rows: &Tensor) -> Result<Moving, NativeError> {
+    pub fn back(&self, group: &ProcessGroup, rows: &Tensor) -> Result<Moving, NativeError> {
         let rows = rows.index_select(0, &self.places);
         let (rows, started) = group.start_all_to_all(&rows, &self.taken, &self.sent)?;
         Ok(Moving { rows, started, order: None })
