@@ -1,0 +1,157 @@
+//! What a user reads when something is wrong.
+
+use super::*;
+
+/// Extra text, or overrides after `$ `; and what the error must say.
+#[test]
+fn one_mistake_at_a_time() {
+    let cases: &[(&str, &[&str])] = &[
+        // unknown keys
+        (
+            "trian: {}\n",
+            &["LF0102", "`trian`", "vlm.yaml:9:1", "did you mean `train`?", "the keys of the top level are run"],
+        ),
+        ("lr: 1\n", &["LF0102", "`lr`", "vlm.yaml:9:1", "did you mean `train.lr`?"]),
+        ("pools: { encoder: { replica: 2 } }\n", &["LF0102", "`pools.encoder.replica`", ":9:21", "`replicas`"]),
+        ("$ data.train.0.file=x", &["LF0102", "`data.train.0.file`", "override #1"]),
+        ("$ +train.zzz=1", &["LF0102", "unknown key `train.zzz`"]),
+        // wrong types
+        ("device: gpu\n", &["LF0103", ":9:9", "`cpu`, `cuda` or `cuda:N`, found `gpu`"]),
+        ("edges: { pixels: { credit: 64 } }\n", &["LF0103", ":9:28", "a bare number needs a unit", "such as `64MiB`"]),
+        ("scheduler: { join_timeout: 60 }\n", &["LF0103", ":9:28", "a bare number needs a unit", "such as `60s`"]),
+        ("scheduler: { join_timeout: 60 secs }\n", &["LF0103", "unknown unit `secs`"]),
+        (
+            "log: { jsonl: yes }\n",
+            &["LF0103", ":9:15", "expected `true` or `false`, found `yes`", "did you mean `true`?"],
+        ),
+        (
+            "log: { level: wran }\n",
+            &["LF0103", "expected `error`, `warn`, `info`, `debug` or `trace`", "did you mean `warn`?"],
+        ),
+        ("log: 3\n", &["LF0103", "`log`: expected a map of keys, found `3`"]),
+        ("$ train.steps=1.5", &["LF0103", "expected an integer, found `1.5`", "override #1"]),
+        ("$ train.lr='1e-5'", &["LF0103", "a number without quotes"]),
+        ("$ train.lr=null", &["LF0103", "`train.lr`: expected a number, found null"]),
+        ("$ data.train={}", &["LF0103", "`data.train`: expected a list"]),
+        ("$ pools.encoder.threads=many", &["LF0103", "`auto` or a number"]),
+        ("$ train.optimizer.betas=[0.9]", &["LF0104", "expected 2 items, found 1"]),
+        // ranges
+        ("$ train.steps=0", &["LF0104", "`train.steps`: must be at least 1, found `0`"]),
+        ("$ train.lr=-1", &["LF0104", "must be above 0, found `-1`"]),
+        ("$ train.global_batch_size=0", &["LF0104", "at least 1"]),
+        ("$ data.pack.max_tokens=0", &["LF0104", "`data.pack.max_tokens`"]),
+        ("$ data.train=[]", &["LF0104", "`data.train`: expected at least 1 item"]),
+        ("$ run.name=", &["LF0104", "`run.name`: must not be empty"]),
+        ("$ run.seed=-1", &["LF0104", "`run.seed`"]),
+        ("$ train.optimizer.betas=[0.9, 1.0]", &["LF0104", "`train.optimizer.betas.1`", "below 1, found `1`"]),
+        ("$ edges.tokens.credit=0B", &["LF0104", "`edges.tokens.credit`"]),
+        // combinations
+        ("$ train.min_lr=1", &["LF0111", "`train.min_lr` 1.0 is above `train.lr` 1e-05", "override #1"]),
+        ("$ train.warmup_steps=11", &["LF0111", "`train.warmup_steps` 11 is more than `train.steps` 10"]),
+        ("pools: { placement: colocated, encoder: { replicas: 2 } }\n", &["LF0111", ":9:53", "colocated pools with 2"]),
+        ("run2: 1\n", &["LF0102", "did you mean `run`?"]),
+        ("model.x: 1\n", &["LF0102", "`model.x`"]),
+        ("$ pools.foundation.replicas=5", &["LF0111", "`train.global_batch_size` 4 is less"]),
+        ("data2: 1\n", &["LF0102"]),
+        // missing
+        ("$ ~train.lr", &["LF0105", "missing required key `train.lr`", "vlm.yaml:6:3", "Peak learning rate"]),
+        ("eval: {}\n", &["LF0105", "missing required key `eval.path`", "vlm.yaml:9:7"]),
+        // files
+        ("$ data.train.0.path=nowhere/x.json", &["LF0112", "no such file: `nowhere/x.json`", "no directory `nowhere`"]),
+        ("$ model.load=nowhere", &["LF0112", "`model.load`: no such directory"]),
+        ("$ model.weights=load", &["LF0112", "`model.load`: no `.safetensors` weights", "model.weights: random"]),
+        ("$ ~model.load", &["LF0105", "no model: `model.load` is missing", "vlm.yaml:2", "`loongforge models`"]),
+        ("$ model={load: null, config: {model_type: x}}", &["LF0105", "no tokenizer", "`model.tokenizer` is missing"]),
+        ("$ +model.path=x", &["LF0102", "`model.path` is now `model.load`", "write `load`"]),
+        ("$ model.foundation.load=./m/weights", &["LF0112", "`model.foundation.load`: no such directory"]),
+        ("$ model.foundation.lora={adapter: gone}", &["LF0112", "`model.foundation.lora.adapter`: no such directory"]),
+        ("$ model.foundation.lora={r: 0}", &["LF0104", "`model.foundation.lora.r`: must be at least 1"]),
+        ("$ model.foundation.lora={target_module: x}", &["LF0102", "did you mean `target_modules`?"]),
+        ("$ checkpoint.merge_lora=true", &["LF0111", "`checkpoint.merge_lora` without adapters"]),
+        ("$ model.mtp.loss_weight=-1", &["LF0104", "`model.mtp.loss_weight`"]),
+        // the command line itself
+        ("$ train.lr", &["LF0107", "has no `=`", "write `key=value`"]),
+        ("$ train.lr.x=1", &["LF0107", "`train.lr` is a single value"]),
+        ("$ ~train.min_lr", &["LF0107", "nothing to drop"]),
+        // refusals
+        ("log: { _target_: os.system }\n", &["LF0109", "`log._target_` is refused", ":9:8"]),
+        ("$ run.name=${eval:1+1}", &["LF0109", "a config runs no code"]),
+        ("$ +model.overrides._target_=x", &["LF0109", "`model.overrides._target_`"]),
+        // interpolation
+        ("$ run.dir=${run.nmae}", &["LF0108", "no key `run.nmae`", "did you mean `${run.name}`?"]),
+        ("$ run.name=${run.dir}", &["LF0108", "in a circle"]),
+        ("$ run.name=${oc.env:LOONGFORGE_TEST_UNSET}", &["LF0108", "is not set", "default"]),
+        // YAML
+        ("train: { lr: 1 }\n", &["LF0101", "duplicate key", "vlm.yaml:9:1"]),
+        ("checkpoint: { keep-last: 1, keep_last: 2 }\n", &["LF0101", "duplicate key `checkpoint.keep_last`"]),
+        ("log: [\n", &["LF0101", "not valid YAML: unclosed bracket", "vlm.yaml:9:6"]),
+        ("log: { level: ${x.y} }\n", &["LF0101", "must be quoted"]),
+    ];
+    for (input, wanted) in cases {
+        let text = match input.strip_prefix("$ ") {
+            Some(text) => Bench::new(GOOD).errors(&[text]),
+            None => Bench::new(&good_and(input)).errors(&[]),
+        };
+        for part in *wanted {
+            assert!(text.contains(part), "{input}: no `{part}` in\n{text}");
+        }
+        assert!(text.ends_with("\n1 error in the config"), "{input}: more than one error\n{text}");
+    }
+}
+
+#[test]
+fn all_mistakes_at_once_in_the_order_of_the_file() {
+    let yaml = "\
+run: { nmae: t, lanes: 1, deterministic: true }
+pools: { encoder: { replicas: 2 } }
+model: { load: nowhere, image_encoder: { freeze: true }, image_projector: { freeze: true }, foundation: { freeze: true } }
+data: { train: [{ path: gone.json, weight: -1 }] }
+train: { steps: 0, lr: 1e-5, min_lr: 1, precision: bf-16 }
+";
+    let report =
+        Bench::new(yaml).load_with(&["train.warmup_steps=-1"], &[("LOONGFORGE__LOG__LEVL", "info")]).unwrap_err();
+    let found: Vec<(&str, usize)> =
+        report.errors.iter().map(|e| (e.code, e.snippet.as_ref().map_or(0, |s| s.line))).collect();
+    let wanted = [
+        (code::UNKNOWN_KEY, 1),  // run.nmae
+        (code::COMBINATION, 1),  // lanes < encoder replicas
+        (code::NO_SUCH_FILE, 3), // model.load
+        (code::COMBINATION, 3),  // both frozen
+        (code::NO_SUCH_FILE, 4), // data file
+        (code::OUT_OF_RANGE, 4), // weight
+        (code::MISSING_KEY, 5),  // global_batch_size
+        (code::OUT_OF_RANGE, 5), // steps
+        (code::COMBINATION, 5),  // min_lr
+        (code::WRONG_TYPE, 5),   // precision
+        (code::OUT_OF_RANGE, 1), // override
+        (code::UNKNOWN_KEY, 1),  // environment
+    ];
+    assert_eq!(found, wanted, "{report}");
+}
+
+#[test]
+fn files_that_cannot_be_read() {
+    let bench = Bench::new(GOOD);
+    let text = |name: &str| load(&bench.dir.path().join(name), &[], std::iter::empty()).unwrap_err().to_string();
+    assert!(text("vml.yaml").contains("LF0101") && text("vml.yaml").contains("vlm.yaml`?"), "{}", text("vml.yaml"));
+    assert!(text("no/x.yaml").contains("no such config file"));
+    assert!(text("m").contains("cannot read"));
+    bench.file("list.yaml", "- a\n").file("empty.yaml", "");
+    assert!(text("list.yaml").contains("a config is a map of keys, this is a list"));
+    assert!(text("empty.yaml").contains("missing required key `train.steps`"));
+    fs::write(bench.dir.path().join("bytes.yaml"), [0xff, 0xfe, 0x00]).unwrap();
+    assert!(text("bytes.yaml").contains("not UTF-8"));
+}
+
+#[test]
+fn a_config_for_other_machines_names_files_that_are_not_here() {
+    let bench = Bench::new(&GOOD.replace("MODEL", "/scratch/model").replace("DATA", "/scratch/train.jsonl"));
+    let elsewhere = |more: &[&str]| {
+        let overrides: Vec<String> = more.iter().map(|text| (*text).to_owned()).collect();
+        load_elsewhere(&bench.dir.path().join("vlm.yaml"), &overrides, std::iter::empty())
+    };
+    assert!(bench.errors(&[]).contains("no such file: `/scratch/train.jsonl`"));
+    assert_eq!(elsewhere(&[]).unwrap().config.data.train[0].path, PathBuf::from("/scratch/train.jsonl").into());
+    let report = elsewhere(&["train.lr=-1"]).unwrap_err();
+    assert_eq!(report.errors.iter().map(|error| error.code).collect::<Vec<_>>(), [code::OUT_OF_RANGE], "{report}");
+}

@@ -1,0 +1,149 @@
+//! What is accepted, and what it becomes.
+
+use super::*;
+
+#[test]
+fn a_minimal_config_has_the_documented_defaults() {
+    let loaded = Bench::new(GOOD).load(&[]);
+    let config = &loaded.config;
+    assert_eq!(config.run.dir, PathBuf::from("runs/t"));
+    assert_eq!(config.checkpoint.dir, PathBuf::from("runs/t/checkpoints"));
+    assert_eq!((config.run.seed, config.run.lanes, config.num_lanes()), (42, 4, 1));
+    assert_eq!(config.device, Device::Cpu);
+    assert_eq!(config.edges.tokens.credit.bytes(), 16 << 20);
+    assert_eq!(config.scheduler.join_timeout.duration().as_secs(), 60);
+    assert_eq!(config.data.train[0].format, Format::Auto);
+    assert_eq!(config.train.optimizer.betas, [0.9, 0.95]);
+    assert_eq!(config.train.precision, Precision::Float32);
+    assert!(config.eval.is_none() && config.log.jsonl && config.data.shuffle);
+}
+
+#[test]
+fn what_is_loaded_travels_as_json_and_yaml() {
+    let bench = Bench::new(&good_and("eval: { path: DATA }\npools: { encoder: { threads: 2 } }\n"));
+    let loaded = bench.load(&["model.overrides.vision_config.depth=2", "data.image.max_pixels=1e4"]);
+    let json = serde_json::to_string(&loaded.config).unwrap();
+    assert_eq!(serde_json::from_str::<RunConfig>(&json).unwrap(), loaded.config);
+    bench.file("again.yaml", &loaded.to_yaml());
+    let again = load(&bench.dir.path().join("again.yaml"), &[], std::iter::empty()).unwrap();
+    assert_eq!(again.config, loaded.config);
+    assert_eq!(loaded.config.model.overrides["vision_config"]["depth"], 2);
+}
+
+#[test]
+fn a_model_may_be_given_inline_or_by_hub_id() {
+    let bench = Bench::new(GOOD);
+    let config =
+        bench.load(&["model.load=null", "model.config={model_type: x, top-k: 2}", "model.tokenizer=a/b@v1"]).config;
+    assert_eq!(config.model.config["top-k"], 2);
+    assert_eq!(config.model.tokenizer_source().and_then(Source::hub_id).unwrap().to_string(), "a/b@v1");
+    let config = bench.load(&["model.load=Qwen/Qwen3-0.6B", "model.weights=load"]).config;
+    assert_eq!(config.model.tokenizer_source().unwrap().as_str(), "Qwen/Qwen3-0.6B");
+    let text = bench.errors(&["model.load=null", "model.weights=load", "model.config={model_type: x}"]);
+    assert!(text.contains("LF0105") && text.contains("no weights") && text.contains("model.weights: random"), "{text}");
+}
+
+#[test]
+fn adapters_take_one_target_or_more() {
+    let bench = Bench::new(GOOD);
+    let lora = |text: &str| bench.load(&[text]).config.model.foundation.lora.unwrap();
+    assert_eq!((lora("model.foundation.lora={}").r, lora("model.foundation.lora={}").all_linear()), (16, true));
+    assert_eq!(lora("model.foundation.lora.target_modules=q_proj").target_modules, ["q_proj"]);
+    assert_eq!(lora("model.foundation.lora={target-modules: [a, b], alpha: 8}").target_modules, ["a", "b"]);
+    assert!(bench.load(&[]).config.model.foundation.lora.is_none());
+}
+
+#[test]
+fn threads_and_lanes() {
+    let bench = Bench::new(GOOD);
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let auto = bench.load(&["pools.encoder.replicas=3"]).config;
+    assert_eq!(auto.threads_for(PoolName::Encoder), (cores / 4).max(1));
+    let fixed = bench.load(&["run.deterministic=true", "pools.foundation.threads=3"]).config;
+    assert_eq!((fixed.threads_for(PoolName::Encoder), fixed.threads_for(PoolName::Foundation)), (1, 3));
+    assert_eq!((auto.num_lanes(), fixed.num_lanes()), (3, 4));
+}
+
+#[test]
+fn later_sources_win_and_all_are_told() {
+    let bench = Bench::new(&format!("defaults: [base]\n{GOOD}"));
+    bench.file("base.yaml", "train: { lr: 3e-3, clip_grad: 5.0, warmup-steps: 1, min_lr: 0 }\n");
+    let env = [("LOONGFORGE__TRAIN__CLIP_GRAD", "2.5"), ("LOONGFORGE__RUN__SEED", "7"), ("OTHER", "x")];
+    let loaded = bench.load_with(&["run.seed=9", "train.lr=2e-5"], &env).unwrap();
+    let train = &loaded.config.train;
+    assert_eq!((train.lr, train.clip_grad, train.warmup_steps, loaded.config.run.seed), (2e-5, 2.5, 1, 9));
+    let told = loaded.show_origin().replace(&format!("{}/", bench.dir.path().display()), "");
+    let line = |key: &str| {
+        let line = told.lines().find(|line| line.starts_with(&format!("{key} = "))).unwrap();
+        line.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let wanted =
+        "train.lr = 2e-05 from command line (override #2); file said 1e-05 (vlm.yaml:9); file said 0.003 (base.yaml:1)";
+    assert_eq!(line("train.lr"), wanted);
+    let wanted = "run.seed = 9 from command line (override #1); environment said 7 (LOONGFORGE__RUN__SEED)";
+    assert_eq!(line("run.seed"), wanted);
+    let wanted = "train.clip_grad = 2.5 from environment (LOONGFORGE__TRAIN__CLIP_GRAD); file said 5.0 (base.yaml:1)";
+    assert_eq!(line("train.clip_grad"), wanted);
+    assert_eq!(line("run.lanes"), "run.lanes = 4 from schema default");
+    assert_eq!(line("train.warmup_steps"), "train.warmup_steps = 1 from base.yaml:1");
+}
+
+#[test]
+fn an_unknown_key_on_the_command_line_reads_as_documented() {
+    let text = Bench::new(GOOD).errors(&["train.micro_batchsize=1"]);
+    let wanted = "\
+error[LF0102]: unknown key `train.micro_batchsize`
+  ╭─ command line, override #1
+  │  train.micro_batchsize=1
+  │        ───────┬───────  did you mean `micro_batch_size`?
+  ╰─ help: the keys of `train` are phase, steps, global_batch_size, micro_batch_size, precision, lr, min_lr, \
+schedule, warmup_steps, clip_grad, optimizer, on_nonfinite
+
+1 error in the config";
+    assert_eq!(text, wanted);
+}
+
+#[test]
+fn a_wrong_value_in_the_file_reads_as_documented() {
+    let text = Bench::new(&GOOD.replace("lr: 1e-05", "lr: fast  # really")).errors(&[]);
+    let wanted = "\
+error[LF0103]: `train.lr`: expected a number, found `fast`
+  ╭─ vlm.yaml:8:7
+  │    lr: fast  # really
+  │        ────
+  ╰─ help: Peak learning rate.
+
+1 error in the config";
+    assert_eq!(text, wanted);
+}
+
+#[test]
+fn names_that_look_like_numbers_stay_as_written() {
+    assert_eq!(Bench::new(&GOOD.replace("name: t", "name: 007")).load(&[]).config.run.name, "007");
+    assert_eq!(Bench::new(GOOD).load(&["run.name=1e5"]).config.run.name, "1e5");
+}
+
+#[test]
+fn a_text_is_a_config_too() {
+    let bench = Bench::new(GOOD);
+    let text = fs::read_to_string(bench.dir.path().join("vlm.yaml")).unwrap();
+    let loaded = load_text(&text).unwrap();
+    assert_eq!(loaded.config, bench.load(&[]).config);
+    let report = load_text(&text.replace("steps", "stepz")).unwrap_err().to_string();
+    assert!(report.contains("unknown key `train.stepz`") && report.contains("did you mean `steps`?"), "{report}");
+}
+
+/// `docs/configuration.md` is made from the schema; `UPDATE_DOCS=1` writes it anew.
+#[test]
+fn the_documentation_is_up_to_date() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
+    let wanted = crate::config::docs::markdown();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(&path, &wanted).unwrap();
+    }
+    let found = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        found == wanted,
+        "docs/configuration.md is stale: run `UPDATE_DOCS=1 cargo test -p loongforge-core config`"
+    );
+}

@@ -1,0 +1,73 @@
+//! Files of lines and of texts.
+
+use super::*;
+
+#[test]
+fn every_layout_is_told_by_its_first_sample() {
+    let folder = Folder::new();
+    let sharegpt = json!([{"conversations": [{"from": "human", "value": "<image>a"}, {"from": "gpt", "value": "ok"}], "image": "p.jpg"}]);
+    for (name, text, expected) in [
+        ("m.jsonl", chat("a").to_string(), "user:a assistant:ok"),
+        ("s.json", serde_json::to_string_pretty(&sharegpt).unwrap(), "user:a assistant:ok (p.jpg)"),
+        ("a.jsonl", json!({"instruction": "a", "output": "ok"}).to_string(), "user:a assistant:ok"),
+        ("t.jsonl", json!({"text": "a"}).to_string(), "a"),
+        ("p.txt", "a\nb".to_owned(), "a"),
+        ("e.jsonl", json!({"texts": [{"role": "user", "content": "a"}], "media": "text"}).to_string(), "user:a"),
+        ("bad.jsonl", format!("no json\n{}", chat("a")), "bad 1"),
+    ] {
+        assert_eq!(shown(&of(folder.write(name, text)), 0), expected, "{name}");
+    }
+    let conversation = conversation(&of(folder.path("s.json")), 0);
+    assert_eq!(conversation.media, [MediaSource::Image(Locator::File(folder.path("p.jpg")))]);
+    for (name, text, part) in [
+        ("x.jsonl", "{\"question\": 1, \"picture\": 2}", "[\"question\", \"picture\"]"),
+        ("y.jsonl", "[1, 2]", "its first sample is 1"),
+        ("z.jsonl", "no json", "not a sample"),
+        ("w.jsonl", "\n", "no samples"),
+        ("v.tar", "no tar", "not a tar archive"),
+        ("u.parquet", "PAR1", "u.parquet"),
+    ] {
+        let error = open(&TrainFile::new(folder.write(name, text))).err().unwrap().to_string();
+        assert!(error.contains(part) && error.contains(name), "{error}");
+    }
+    let columns = [("messages".to_owned(), "dialogue".to_owned()), ("images".to_owned(), "picture".to_owned())];
+    let text = json!({"dialogue": [{"role": "user", "content": "<image>"}], "picture": "a.png"}).to_string();
+    let file = TrainFile { columns: columns.into(), ..TrainFile::new(folder.write("c.jsonl", text)) };
+    assert_eq!(shown(&open(&file).unwrap(), 0), "user: (a.png)");
+}
+
+#[test]
+fn long_texts_are_cut_and_nothing_is_lost() {
+    let folder = Folder::new();
+    let long = "one two three four five sechs sieben ächtzehn ".repeat(9);
+    let json = json!({"text": format!("{long}\n\"end\"")}).to_string();
+    let plain = format!("short\n\n{long}\nlast");
+    for (name, text) in [("a.txt", plain.as_str()), ("a.jsonl", json.as_str())] {
+        let file = TrainFile::new(folder.write(name, text));
+        // Two bytes a token, at most.
+        let source = Source::open(&file, Phase::Pretrain, 32, |text| text.len().div_ceil(2)).unwrap();
+        let mut documents = vec![String::new()];
+        for index in 0..source.len() {
+            let Content::Text(piece) = source.read(index).unwrap() else { panic!("a text") };
+            assert!(piece.text.len() <= 54 && piece.begins == documents.last().unwrap().is_empty());
+            documents.last_mut().unwrap().push_str(&piece.text);
+            if piece.ends {
+                documents.push(String::new());
+            }
+        }
+        assert!(source.len() > 5);
+        let expected = match name {
+            "a.txt" => vec!["short".to_owned(), long.clone(), "last".to_owned(), String::new()],
+            _ => vec![format!("{long}\n\"end\""), String::new()],
+        };
+        assert_eq!(documents, expected);
+        assert_eq!(source.bad(source.len() - 1, String::new()).at, if name == "a.txt" { "4" } else { "1" });
+    }
+    let source = of(folder.write("e.jsonl", "{\"text\": \"\"}\n{\"text\": 1}\n{\"a\": 1}"));
+    assert_eq!(source.read(0).unwrap_err().reason, "not a sample: an empty text");
+    assert!((1..3).all(|index| source.read(index).unwrap_err().reason.contains("`text`")));
+    let sft = |file: &TrainFile| Source::open(file, Phase::Sft, 9, str::len).err().unwrap().to_string();
+    let error = sft(&TrainFile { format: Format::Plain, ..TrainFile::new("a.txt") });
+    assert!(error.contains("train.phase") && error.contains("a.txt"), "{error}");
+    assert!(sft(&TrainFile::new(folder.path("e.jsonl").as_str())).contains("train.phase"));
+}

@@ -1,0 +1,161 @@
+//! Shards: samples and their files, counts, and the order in which they are read.
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+#[test]
+fn shards_hold_samples_and_their_files() {
+    let folder = Folder::new();
+    let json = |value: Json| value.to_string().into_bytes();
+    let crude = json(
+        json!({"texts": [{"role": "user", "content": "<image><video>a"}], "media": "mix", "name": ["0_p.jpg", {"video": ["1_0.png", "1_1.png"]}]}),
+    );
+    let llava = json(
+        json!({"conversations": [{"from": "human", "value": "b"}, {"from": "gpt", "value": "ok"}], "image": "coco/1.png"}),
+    );
+    let chat = json(json!({"messages": [{"role": "user", "content": "<image>c"}]}));
+    let leak = json(json!({"messages": [{"role": "user", "content": "<image>"}], "images": ["/etc/passwd"]}));
+    folder
+        .write("crude.tar", tar(&[("k.json", &crude), ("k.0_p.jpg", b"P"), ("k.1_0.png", b"F"), ("k.1_1.png", b"G")]));
+    assert_eq!(shown(&of(folder.path("crude.tar")), 0), "user:a [P] [F][G]");
+    let gz = |bytes: &[u8]| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        std::io::Write::write_all(&mut encoder, bytes).unwrap();
+        encoder.finish().unwrap()
+    };
+    folder.write("llava.tar.gz", gz(&tar(&[("1.json", &llava), ("1.jpg", b"Q")])));
+    assert_eq!(shown(&of(folder.path("llava.tar.gz")), 0), "user:\nb assistant:ok [Q]");
+    folder.write(
+        "chat.tar.zst",
+        zstd::encode_all(&tar(&[("a.json", &chat), ("a.webp", b"W"), ("b.json", &leak)])[..], 1).unwrap(),
+    );
+    let source = of(folder.path("chat.tar.zst"));
+    assert_eq!(shown(&source, 0), "user:c [W]");
+    let bad = source.read(1).unwrap_err();
+    assert!(bad.at == "b" && bad.reason.contains("not in the archive"), "{bad}");
+    folder.write("caption.tar", tar(&[("1.jpg", b"A"), ("1.txt", b"a cat")]));
+    assert_eq!(shown(&of(folder.path("caption.tar")), 0), "user: assistant:a cat [A]");
+    folder.write("text.tar", tar(&[("1.txt", b"hello")]));
+    assert_eq!(shown(&of(folder.path("text.tar")), 0), "hello");
+    let error = open(&TrainFile::new(folder.write("x.tar", tar(&[("1.cls", b"3"), ("1.jpg", b"A")])))).err().unwrap();
+    assert!(error.to_string().contains("[\"cls\", \"jpg\"]"), "{error}");
+}
+
+#[test]
+fn energon_folders_say_what_they_hold() {
+    let folder = Folder::new();
+    let question = |text: &str| json!([{"q": text, "a": ["yes", "no"]}]).to_string().into_bytes();
+    for (shard, text) in [("s-0.tar", "first?"), ("s-1.tar", "second?"), ("s-2.tar", "held out?")] {
+        folder.write(&format!("set/{shard}"), tar(&[("1.json", &question(text)), ("1.png", b"I")]));
+    }
+    folder.write(
+        "set/.nv-meta/.info.yaml",
+        "energon_version: 7\nshard_counts:\n  s-0.tar: 1\n  s-1.tar: 1\n  s-2.tar: 1\n",
+    );
+    folder.write(
+        "set/.nv-meta/split.yaml",
+        "exclude: []\nsplit_parts:\n  train: ['s-{0..1}.tar']\n  val: [s-2.tar]\n  test: []\n",
+    );
+    folder.write(
+        "set/.nv-meta/dataset.yaml",
+        "__module__: megatron.energon\n__class__: VQASample\nfield_map:\n  image: png\n  context: json[0][q]\n  answers: json[0][a]\n",
+    );
+    let source = of(folder.path("set"));
+    assert_eq!(source.len(), 2);
+    assert_eq!(shown(&source, 1), "user:second? assistant:yes [I]");
+    // A shard that has lost samples since it was counted.
+    folder.write("set/s-1.tar", tar(&[]));
+    assert!(of(folder.path("set")).read(1).unwrap_err().reason.contains("it has changed"));
+    std::fs::remove_file(folder.path("set/s-1.tar")).unwrap();
+    assert!(open(&TrainFile::new(folder.path("set").as_str())).err().unwrap().to_string().contains("s-1.tar"));
+    folder.write("set/.nv-meta/.info.yaml", "shard_counts: {}");
+    assert!(open(&TrainFile::new(folder.path("set").as_str())).err().unwrap().to_string().contains("does not count"));
+
+    let index = json!({"wids_version": 1, "shardlist": [{"url": "s-2.tar", "nsamples": 1}]});
+    folder.write("set/wids.json", index.to_string());
+    let file = TrainFile { format: Format::Sharegpt, ..TrainFile::new(folder.path("set/wids.json").as_str()) };
+    assert_eq!(open(&file).unwrap().len(), 1);
+}
+
+/// Counts of samples are kept, and made anew for a file that changed.
+#[test]
+fn counts_are_remembered() {
+    let folder = Folder::new();
+    let index_dir = folder.0.path().join("index");
+    let count = || {
+        let file = TrainFile::new(folder.path("n").as_str());
+        Source::open_with(&file, Phase::Pretrain, usize::MAX, &str::len, 2, Some(&index_dir)).unwrap().len()
+    };
+    numbered(&folder, &[2, 3]);
+    assert_eq!(count(), 5);
+    let index = std::fs::read_dir(&index_dir).unwrap().next().unwrap().unwrap().path();
+    let known = std::fs::read_to_string(&index).unwrap();
+    std::fs::write(&index, known.replace("[3]", "[2]")).unwrap();
+    assert_eq!(count(), 4, "the index is asked");
+    folder.write("n/001.tar", tar(&[("a.txt", b"a"), ("b.txt", b"b"), ("c.txt", b"c"), ("d.txt", b"d")]));
+    assert_eq!(count(), 6, "the file is another now");
+}
+
+/// Shards of unequal lengths, each sample a number.
+fn numbered(folder: &Folder, lens: &[usize]) -> (TrainFile, usize) {
+    let mut next = 0..;
+    for (shard, &len) in lens.iter().enumerate() {
+        let names: Vec<(String, String)> =
+            (0..len).map(|_| next.next().unwrap()).map(|n: usize| (format!("{n:04}.txt"), n.to_string())).collect();
+        let files: Vec<(&str, &[u8])> = names.iter().map(|(name, text)| (name.as_str(), text.as_bytes())).collect();
+        folder.write(&format!("n/{shard:03}.tar"), tar(&files));
+    }
+    (TrainFile::new(folder.path("n").as_str()), lens.iter().sum())
+}
+
+#[test]
+fn the_stream_is_the_same_for_any_readers_and_wherever_it_is_resumed() {
+    let folder = Folder::new();
+    let (file, len) = numbered(&folder, &[5, 1, 9, 0, 3, 7, 2]);
+    let text = folder
+        .write("t.jsonl", (0..11).map(|n| json!({"text": format!("t{n}")}).to_string() + "\n").collect::<String>());
+    let stream = |positions: &mut dyn Iterator<Item = u64>| -> Vec<(u64, String)> {
+        let open = |file: &TrainFile| Source::open_with(file, Phase::Pretrain, usize::MAX, &str::len, 2, None).unwrap();
+        let sources = [open(&file), open(&TrainFile::new(text.as_path()))];
+        let orders = sources.iter().zip([2.0, 1.0]).map(|(source, weight)| (source.order(), weight)).collect();
+        let mixture = Mixture::of_orders(orders, 7, true);
+        let read = |position| {
+            let place = mixture.place(position);
+            (position, shown(&sources[place.source], place.index as usize))
+        };
+        positions.map(read).collect()
+    };
+    let whole = stream(&mut (0..300));
+    for readers in [1, 2, 3, 5] {
+        let mut merged: Vec<_> =
+            (0..readers).flat_map(|reader| stream(&mut (reader..300).step_by(readers as usize))).collect();
+        merged.sort();
+        assert_eq!(merged, whole, "{readers} readers");
+    }
+    for from in [1, 27, 28, 150, 299] {
+        assert_eq!(stream(&mut (from..300)), whole[from as usize..]);
+    }
+    // One epoch of the shards has every sample once.
+    let shards: Vec<&String> = whole.iter().map(|(_, text)| text).filter(|text| !text.starts_with('t')).collect();
+    for epoch in shards.chunks_exact(len) {
+        assert_eq!(epoch.iter().collect::<BTreeSet<_>>().len(), len);
+    }
+    assert_ne!(shards[..len], shards[len..2 * len]);
+}
+
+#[test]
+fn a_shard_that_is_gone_costs_its_own_samples() {
+    let folder = Folder::new();
+    let (file, len) = numbered(&folder, &[2, 3, 1]);
+    let source = Source::open_with(&file, Phase::Midtrain, usize::MAX, &str::len, 1, None).unwrap();
+    std::fs::remove_file(folder.path("n/001.tar")).unwrap();
+    let shown: Vec<String> = (0..len).map(|index| shown(&source, index)).collect();
+    assert_eq!(shown, ["0", "1", "bad sample 1", "bad sample 2", "bad sample 3", "5"]);
+    // One that cannot be read at all is one bad sample.
+    folder.write("n/001.tar", b"junk".repeat(200));
+    let source = open(&file).unwrap();
+    assert_eq!((source.len(), source.read(2).unwrap_err().reason.contains("not a tar")), (4, true));
+    let list = Paths(vec![folder.path("n/000.tar"), folder.path("n/{001..002}.tar"), folder.path("n/000.tar")]);
+    assert_eq!(open(&TrainFile::new(list)).unwrap().len(), 6);
+}

@@ -1,0 +1,87 @@
+//! Parquet tables, and sets that other libraries wrote.
+
+use std::sync::Arc;
+
+use parquet::data_type::{ByteArray, ByteArrayType};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+
+use super::*;
+use crate::data::source::{blob, block, table};
+
+/// Row groups of one row each: `text`, and a picture as bytes with a path.
+fn table(rows: &[(&str, &[u8])]) -> Vec<u8> {
+    let schema = "message m { required binary messages (UTF8); required group images { optional binary bytes; optional binary path (UTF8); } }";
+    let mut bytes = Vec::new();
+    let schema = Arc::new(parse_message_type(schema).unwrap());
+    let mut writer = SerializedFileWriter::new(&mut bytes, schema, Arc::default()).unwrap();
+    for (text, picture) in rows {
+        let mut group = writer.next_row_group().unwrap();
+        for (value, levels) in [(text.as_bytes(), None), (picture, Some([1])), (&b"p.png"[..], Some([1]))] {
+            let mut column = group.next_column().unwrap().unwrap();
+            let levels = levels.as_ref().map(|levels| &levels[..]);
+            column.typed::<ByteArrayType>().write_batch(&[ByteArray::from(value.to_vec())], levels, None).unwrap();
+            column.close().unwrap();
+        }
+        group.close().unwrap();
+    }
+    writer.close().unwrap();
+    bytes
+}
+
+#[test]
+fn row_groups_are_blocks_and_bytes_are_pictures() {
+    let folder = Folder::new();
+    let text = "hello";
+    let bytes = table(&[(text, b"\xffA"), (text, b"\xffB"), (text, b"\xffC")]);
+    let columns = |name: &str| [("text".to_owned(), name.to_owned())];
+    let file = |name: &str| TrainFile {
+        columns: columns("messages").into(),
+        format: Format::Text,
+        ..TrainFile::new(folder.path(name).as_str())
+    };
+    folder.write("a.parquet", &bytes);
+    let source = open(&file("a.parquet")).unwrap();
+    assert_eq!((source.len(), shown(&source, 2)), (3, "hello".to_owned()));
+    assert_eq!(source.bad(2, String::new()).at, "row 3");
+
+    let rows = table::Table::open(&Arc::new(blob::Blob::Memory(bytes.clone().into())), 1).unwrap();
+    let record = block::Block::read(&rows, 0).unwrap();
+    let name = record.field("images").unwrap().as_str().unwrap().to_owned();
+    assert_eq!((&**record.member(&name).unwrap(), name.as_str()), (&b"\xffB"[..], "row:0:p.png"));
+
+    // A damaged row group is bad, the others are not.
+    let mut damaged = bytes.clone();
+    let at = damaged.windows(5).position(|window| window == b"hello").unwrap();
+    damaged[at - 12..at].fill(0xff);
+    folder.write("b.parquet", &damaged);
+    let source = open(&file("b.parquet")).unwrap();
+    let read: Vec<bool> = (0..3).map(|index| source.read(index).is_ok()).collect();
+    assert_eq!((read.len(), read[2]), (3, true));
+    for cut in [0, 4, 8, bytes.len() / 2, bytes.len() - 1] {
+        folder.write("c.parquet", &bytes[..cut]);
+        assert!(open(&file("c.parquet")).is_err());
+    }
+}
+
+/// What `goldens/peers.py` wrote with datasets, pyarrow, webdataset and megatron-energon.
+#[test]
+fn sets_of_other_libraries_are_read() {
+    let peers = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/goldens/peers");
+    let sample = |source: &Source, index| {
+        let conversation = conversation(source, index);
+        let image = conversation.images().next().unwrap().clone();
+        let picture = crate::data::read_rgb(&image, source.base(), &crate::data::Limits::NONE).unwrap();
+        let turns = conversation.turns.iter().map(|turn| turn.joined_text().trim().to_owned()).collect::<Vec<_>>();
+        (turns.join(" "), picture.get_pixel(0, 0).0[0])
+    };
+    let table = of(peers.join("hf.parquet"));
+    assert_eq!((table.len(), table.units()), (5, 3));
+    assert_eq!(sample(&table, 4), ("What is 4? 4".to_owned(), 4));
+    let texts = of(peers.join("text.parquet"));
+    assert_eq!((texts.units(), shown(&texts, 5)), (2, "text 5".to_owned()));
+    let shard = of(peers.join("wds.tar.gz"));
+    assert_eq!((shard.len(), sample(&shard, 2)), (3, ("What? 2".to_owned(), 2)));
+    let energon = of(peers.join("energon"));
+    assert_eq!((energon.len(), sample(&energon, 2)), (3, ("What is 2? 2".to_owned(), 2)));
+}
