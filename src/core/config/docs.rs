@@ -91,7 +91,7 @@ pub(super) fn markdown() -> String {
                 None => "required".to_owned(),
             };
             let shown = path.replace(".0.", "[].");
-            out += &format!("| `{shown}` | {default} | {}{} |\n", choices(schema), description.replace('|', "\\|"));
+            out += &format!("| `{shown}` | {default} | {}{} |\n", choices(schema), description.replace('|', "\\|").replace('\n', " "));
         }
     });
     out + CODES

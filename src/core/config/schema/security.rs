@@ -12,8 +12,10 @@ pub struct Security {
     pub sandbox: SandboxMode,
 }
 
+/// Whether decoders have processes of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub enum SandboxMode {
     #[default]
     Auto,
