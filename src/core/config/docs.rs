@@ -79,7 +79,7 @@ const CODES: &str = "
 pub(super) fn markdown() -> String {
     let mut out = INTRODUCTION.to_owned();
     shape::walk(&SCHEMA, "", &mut |path, schema| {
-        let description = schema["description"].as_str().unwrap_or_default();
+        let description = schema["description"].as_str().unwrap_or_default().replace('\n', " ");
         let is_section = !path.contains('.') && is_map(schema);
         if is_section {
             out += &format!("\n### `{path}`\n\n{description}\n\n| key | default | meaning |\n| --- | --- | --- |\n");
@@ -91,7 +91,7 @@ pub(super) fn markdown() -> String {
                 None => "required".to_owned(),
             };
             let shown = path.replace(".0.", "[].");
-            out += &format!("| `{shown}` | {default} | {}{} |\n", choices(schema), description.replace('|', "\\|").replace('\n', " "));
+            out += &format!("| `{shown}` | {default} | {}{} |\n", choices(schema), description.replace('|', "\\|"));
         }
     });
     out + CODES

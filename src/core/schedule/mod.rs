@@ -23,8 +23,8 @@ pub use balance::{balance, loads_of, sorted_rows};
 pub use batch::Batch;
 pub use coordinator::{
     Batches, CheckpointDraft, Coordinator, CoordinatorSpec, Doubt, FailedSave, Failure, FittedCosts, Formed, Imbalance,
-    Input, Killer, Ledger, MAX_DEATHS, NonFinite, Outcome, Output, PoolChange, PoolSizes, SchedulerState, StepBalance, StepSummary, Straggler,
-    Verdict,
+    Input, Killer, Ledger, MAX_DEATHS, NonFinite, Outcome, Output, PoolChange, PoolSizes, SchedulerState, StepBalance,
+    StepSummary, Straggler, Verdict,
 };
 pub use cost::{CostModel, Fit, Work};
 pub use error::PlanError;

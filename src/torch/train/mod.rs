@@ -27,6 +27,6 @@ pub use peft::{
     merge_adapter, read_adapter_config, save_adapter,
 };
 pub use pool::{Lanes, Pool};
-pub use shares::{gather_piece, gather_whole};
 pub use restore::load_state;
+pub use shares::{gather_piece, gather_whole};
 pub use state::{Export, StateError, save_state};

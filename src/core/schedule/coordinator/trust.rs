@@ -50,7 +50,9 @@ impl Told<'_> {
             Event::Reduced(report) => self.reduced(report),
             Event::Applied { step } => self.applied(*step),
             Event::Saved { files, .. } => saved(files),
-            Event::Measured { .. } | Event::Lost { .. } | Event::Refused { .. } => Err(format!("said {event:?}, which is no encoder's to say")),
+            Event::Measured { .. } | Event::Lost { .. } | Event::Refused { .. } => {
+                Err(format!("said {event:?}, which is no encoder's to say"))
+            }
             // Of its own end it is believed.
             _ => Ok(()),
         }
