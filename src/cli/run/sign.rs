@@ -1,0 +1,47 @@
+//! Where a run's scheduler listens, and how others find it.
+
+use crate::cli::scale::{ADDRESS, SOCKET};
+use loongforge_core::config::Address;
+use std::path::{Path, PathBuf};
+
+/// A port of this machine's, for who shall not share memory: the same for who follows.
+pub fn port_of_run(folder: &Path, again: bool) -> anyhow::Result<Address> {
+    let kept = folder.join("address");
+    if again {
+        return std::fs::read_to_string(&kept)?.parse().map_err(|error: String| anyhow::anyhow!(error));
+    }
+    let address = Address::Tcp { host: "127.0.0.1".into(), port: free_port()? };
+    std::fs::write(&kept, address.to_string())?;
+    Ok(address)
+}
+
+/// A port of loopback that nobody listens at.
+fn free_port() -> anyhow::Result<u16> {
+    Ok(std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+}
+
+/// In the run's folder, where its scheduler listens, for who looks for the run: a link to its socket, or a file with its
+/// address. Gone with the run.
+pub struct Sign(PathBuf);
+
+impl Sign {
+    /// A folder without links is no reason not to run.
+    pub fn put_up(dir: &Path, address: &Address) -> Self {
+        let sign = match address {
+            Address::Unix(_) => dir.join(SOCKET),
+            Address::Tcp { .. } => dir.join(ADDRESS),
+        };
+        let _ = std::fs::remove_file(&sign);
+        let _ = match address {
+            Address::Unix(path) => std::os::unix::fs::symlink(path, &sign),
+            Address::Tcp { .. } => std::fs::write(&sign, address.to_string()),
+        };
+        Self(sign)
+    }
+}
+
+impl Drop for Sign {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}

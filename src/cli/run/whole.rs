@@ -1,0 +1,171 @@
+//! A run by the process that has its scheduler: from its beginning or its last checkpoint to its end.
+
+use super::folder::{find_resume, prepare_folder};
+use super::sign::{Sign, port_of_run};
+use super::{RunArgs, fingerprint, meeting};
+use crate::cli::part::{Beside, Part};
+use crate::cli::{UsageError, check, exit};
+use crate::compose::Composition;
+use crate::report::Report;
+use crate::snapshots::Snapshots;
+use crate::{evaluate, killers};
+use anyhow::Context;
+use loongforge_actors::checkpoint::clean;
+use loongforge_actors::journal::{Past, unfinished};
+use loongforge_actors::launch::net::{Party, Security};
+use loongforge_actors::launch::{Keep, follows, keeper};
+use loongforge_actors::{Meeting, RunError, Start, StopOn, serve_scheduler};
+use loongforge_core::config::{Address, Loaded};
+use loongforge_core::message::{ActorId, Role, SampleId, StepId};
+use loongforge_core::observe::{Console, read_metrics};
+use loongforge_core::schedule::{Failure, Outcome};
+use loongforge_torch::native::StoreServer;
+use std::process::{Command, ExitCode};
+
+/// Name of the scheduler's journal in a run's folder.
+const JOURNAL: &str = "journal";
+
+pub struct Whole<'a> {
+    pub args: &'a RunArgs,
+    /// What else this process is, where its words say so.
+    pub part: Option<&'a Part>,
+    pub loaded: &'a Loaded,
+    pub console: &'a Console,
+}
+
+impl Whole<'_> {
+    /// Runs, and begins again at the last checkpoint where a child that the run cannot go on without has died.
+    pub fn supervise(&self, mut composition: Composition) -> anyhow::Result<ExitCode> {
+        let Self { args, loaded, console, .. } = *self;
+        let mut resume = args.resume.clone();
+        let snapshots = self.snapshots();
+        for restart in 0.. {
+            // One that follows another begins where that was.
+            let again = args.processes && restart == 0 && follows();
+            let wanted = resume.as_deref().filter(|_| !again);
+            let resumed = find_resume(wanted, &composition, snapshots.as_ref(), console)?;
+            if let Some(snapshots) = &snapshots {
+                clean(snapshots.path())?;
+            }
+            let known = resume.as_ref().map(|_| killers::read(&loaded.config.run.dir)).unwrap_or_default();
+            composition =
+                composition.resume(resumed).knowing(known).snapshots_in(snapshots.as_ref().map(Snapshots::path));
+            let error = match self.conduct(composition, again) {
+                Err(error) => error,
+                ended => return ended,
+            };
+            if !args.processes || exit::of(&error) != exit::LOST || restart >= loaded.config.run.max_restarts {
+                return Err(error);
+            }
+            console.line(&format!("{error}; beginning again at the last checkpoint"));
+            resume = Some("auto".to_owned());
+            composition = super::compose(&loaded.config)?;
+        }
+        unreachable!("the loop ends with an error")
+    }
+
+    /// Memory for checkpoints, where they are wanted and of use. Without it a run goes on as well.
+    fn snapshots(&self) -> Option<Snapshots> {
+        let Self { args, loaded, console, .. } = *self;
+        if loaded.config.checkpoint.snapshot_every == 0 {
+            return None;
+        }
+        if !args.processes {
+            console.line("warning: checkpoint.snapshot_every is for runs with --processes");
+            return None;
+        }
+        let opened = Snapshots::new();
+        opened.inspect_err(|error| console.line(&format!("warning: checkpoint.snapshot_every: {error:#}"))).ok()
+    }
+
+    /// One life of the run; `again`: in the place of a scheduler that has died.
+    fn conduct(&self, composition: Composition, again: bool) -> anyhow::Result<ExitCode> {
+        let Self { args, part, loaded, console } = *self;
+        let composition = composition.stop_on(StopOn::Signals);
+        composition.expect_weights().map_err(|error| UsageError::of(&error))?;
+        check::open(composition.config()).map_err(|error| UsageError::of(error.as_ref()))?;
+        let config = composition.config().clone();
+        let journal = config.run.dir.join(JOURNAL);
+        let is_kept = args.processes || part.is_some_and(|part| part.actors.is_empty());
+        let takes_over = if args.processes { again } else { is_kept && !composition.resumes() && !args.overwrite };
+        let past = match takes_over {
+            true => unfinished(&journal, &fingerprint(loaded)),
+            false => None,
+        };
+        if again && past.is_none() {
+            let cause = "the scheduler died before the run was under way".into();
+            return Err(RunError::Failed(Failure::loss(ActorId::SCHEDULER, cause)).into());
+        }
+        let (begin, again) = match &past {
+            Some(_) => {
+                let told = read_metrics(&config.run.dir.join("metrics.jsonl")).unwrap_or_default();
+                console.line("going on in the place of a scheduler that has died; --resume or --overwrite begin anew");
+                let told = StepId(told.last().map_or(0, |last| last.step + 1));
+                ((told, SampleId(u64::MAX)), Some(told))
+            }
+            None => {
+                prepare_folder(&loaded.config, composition.resumes(), args.overwrite)?;
+                killers::keep(&config.run.dir, composition.killers())?;
+                ((composition.first_step(), composition.cursor()), None)
+            }
+        };
+        let journal = is_kept.then_some(Keep { path: journal, again });
+        let report = Report::new(&composition, loaded.composed.clone(), console.clone(), begin)?;
+        let name = &config.run.name;
+        let outcome = match part {
+            Some(Part { actors, join, .. }) => {
+                let security = args.part.security(name, Party::Actor(Role::Scheduler))?;
+                let _sign = matches!(join, Address::Tcp { .. }).then(|| Sign::put_up(&config.run.dir, join));
+                let (start, mut beside) = (child(args)?, Beside::default());
+                for &(role, index) in actors {
+                    beside.start(start(ActorId::new(role, index.unwrap_or(0)), join), index)?;
+                }
+                let (_, spec) = composition.into_parts();
+                // Pools on several hosts have no folder in common.
+                let store = match join {
+                    Address::Tcp { host, .. } if !join.is_local() => {
+                        Some(StoreServer::start(host, past.as_ref().and_then(Past::store).unwrap_or(0))?)
+                    }
+                    _ => None,
+                };
+                let store_port = store.as_ref().map(StoreServer::port);
+                let meeting =
+                    Meeting { store: store_port, journal, ..meeting(args, loaded, join.clone(), security, None) };
+                serve_scheduler(spec, meeting, None, Box::new(report))?
+            }
+            None if args.processes => {
+                let folder = keeper().context("a scheduler of processes has a keeper")?;
+                let (_, spec) = composition.into_parts();
+                let address = match args.part.no_shared_memory {
+                    true => port_of_run(&folder, past.is_some())?,
+                    false => Address::Unix(folder.join("run.sock")),
+                };
+                let _sign = Sign::put_up(&config.run.dir, &address);
+                let meeting = Meeting { journal, ..meeting(args, loaded, address, Security::plain(name, false), None) };
+                serve_scheduler(spec, meeting, Some(child(args)?), Box::new(report))?
+            }
+            None => composition.run(Box::new(report))?,
+        };
+        match outcome {
+            Outcome::Completed => {
+                evaluate::after_run(&config, console)?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Outcome::Preempted => {
+                console.line("stopped on request; go on with --resume");
+                Ok(ExitCode::from(exit::PREEMPTED))
+            }
+        }
+    }
+}
+
+/// The command that makes a process of one actor of this run.
+fn child(args: &RunArgs) -> anyhow::Result<Start> {
+    let (program, file, overrides) = (std::env::current_exe()?, args.file.clone(), args.overrides.clone());
+    let part = args.part.clone();
+    Ok(Box::new(move |actor, address| {
+        let mut command = Command::new(&program);
+        command.arg("run").arg(&file).args(&overrides).args(part.words(actor.role, address));
+        command
+    }))
+}
