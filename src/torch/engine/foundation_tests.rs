@@ -10,6 +10,7 @@ use crate::tape::Policy;
 use crate::train::{AdamWConfig, Lanes};
 use loongforge_core::message::{PackId, SampleId, SampleMeta};
 use loongforge_core::schedule::Pipeline;
+use loongforge_core::transport::Header;
 use loongforge_core::transport::{Buffer, HostTensor};
 use std::collections::BTreeMap;
 use std::rc::Rc;

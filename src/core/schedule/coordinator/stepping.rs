@@ -1,0 +1,201 @@
+//! How the machine goes on by itself: what has become possible after an input, from planning a step to deciding it.
+
+use super::{Broken, Coordinator, InFlight, Outcome, Output};
+use crate::message::{ActorId, Command, NOBODY, SaveTo, StepId, Unit};
+use crate::schedule::Batch;
+use crate::schedule::coordinator::StepBalance;
+use crate::schedule::coordinator::probe::Probe;
+use crate::schedule::plan::check_credits;
+use std::sync::Arc;
+
+impl Coordinator {
+    /// Everything that has become possible.
+    pub(super) fn advance(&mut self) -> Result<(), Broken> {
+        if self.drain.has_begun() {
+            return Ok(());
+        }
+        let (skipped, verdict) = self.intake.consume();
+        if !skipped.is_empty() {
+            self.out.push(Output::Bad(skipped));
+        }
+        verdict.map_err(|error| (ActorId::SCHEDULER, error))?;
+        if !self.joining.is_empty() {
+            if self.stop_requested {
+                self.drain.begin(Outcome::Preempted);
+            }
+            return Ok(());
+        }
+        self.advance_epoch()?;
+        if self.encoders.is_paused() {
+            if self.stop_requested {
+                self.drain.begin(Outcome::Preempted);
+            }
+            return Ok(());
+        }
+        self.plan()?;
+        self.read();
+        self.reduce();
+        self.decide()?;
+        self.finish();
+        Ok(())
+    }
+
+    fn plan(&mut self) -> Result<(), Broken> {
+        if self.is_probing() && !self.wants_another() {
+            return self.probe_on();
+        }
+        let num_workers = self.encoders.workers().len() as u32;
+        if self.encoders.is_elastic() && num_workers > 0 {
+            self.spec.plan.encoder_replicas = num_workers;
+            if !self.spec.fixed_lanes {
+                self.spec.plan.num_lanes = num_workers * self.speeds.lanes_per_encoder();
+            }
+        }
+        let may_plan = |this: &Self| !this.is_probing() || this.wants_another();
+        while may_plan(self)
+            && self.next_plan < self.end
+            && self.next_plan.0 <= self.current.0 + self.spec.prefetch_steps as u64
+        {
+            let Some(batch) = self.intake.next_batch() else { break };
+            let step = self.next_plan;
+            if let Batch::Samples(samples) = &batch.batch {
+                for sample in samples {
+                    assert!(self.last_planned < Some(sample.id), "sample {} is planned once", sample.id);
+                    self.last_planned = Some(sample.id);
+                }
+            }
+            let mut plan = (self.planner)(&self.spec.plan, step, batch.batch, batch.cursor)
+                .map_err(|error| (ActorId::SCHEDULER, format!("step {step}: {error}")))?;
+            if let workers @ [_, ..] = self.encoders.workers() {
+                // The first lanes of a step have a little more than the last ones: everyone has them in turn.
+                let turn = if self.encoders.is_elastic() { step.0 as usize } else { 0 };
+                let worker = |unit: &Unit| workers[(unit.encoder as usize + turn) % workers.len()];
+                plan.units.iter_mut().for_each(|unit| unit.encoder = worker(unit));
+                if let Some(faster) =
+                    self.speeds.share_out(&self.spec.plan, &plan.units, workers, self.spec.fixed_lanes)
+                {
+                    let mut units = plan.units.clone();
+                    units.iter_mut().zip(faster).for_each(|(unit, encoder)| unit.encoder = encoder);
+                    // Where that is too much for one edge it stays as it was.
+                    if check_credits(&self.spec.plan, &plan.packs, &units).is_ok() {
+                        plan.units = units;
+                    }
+                }
+            }
+            let balance = StepBalance::of(&self.spec.plan, &plan);
+            let skipped = self.skip_killers(&plan)?;
+            plan.units.iter_mut().filter(|unit| skipped.contains(&unit.id)).for_each(|unit| unit.encoder = NOBODY);
+            let plan = Arc::new(plan);
+            self.send_to_all(&Command::Plan(plan.clone()));
+            self.in_flight.insert(step, InFlight::new(plan, batch.held, balance));
+            self.next_plan.0 += 1;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self) {
+        if self.is_probing() && !self.wants_another() {
+            return;
+        }
+        let to_plan = self.end.0.saturating_sub(self.next_plan.0);
+        let num_batches = to_plan.min(self.spec.prefetch_steps as u64 + 1) as usize;
+        while let Some(window) = self.intake.request(num_batches) {
+            for actor in self.spec.pools.data_actors() {
+                self.out.push(Output::Send(actor, window.command()));
+            }
+        }
+    }
+
+    /// Has the encoders reduce once all of them have finished.
+    fn reduce(&mut self) {
+        let step = self.current;
+        let Some(in_flight) = self.in_flight.get(&step).filter(|_| step < self.end) else { return };
+        let members = self.encoders.members();
+        let finished = !members.is_empty() && in_flight.is_finished_by(members);
+        if finished && !in_flight.is_decided() && !self.encoders.is_reducing() {
+            let command = Command::Reduce { step, epoch: self.encoders.epoch() };
+            self.out.extend(members.iter().map(|&index| Output::Send(ActorId::encoder(index), command.clone())));
+            self.encoders.begin_reducing();
+        }
+    }
+
+    fn decide(&mut self) -> Result<(), Broken> {
+        let step = self.current;
+        // Engines may have reduced a step beyond a requested end: it is dropped with them.
+        let num_engines = self.encoders.members().len() + self.spec.pools.foundation as usize;
+        let may_be_decided = |in_flight: &InFlight| step < self.end && in_flight.may_be_decided(num_engines);
+        if !self.in_flight.get(&step).is_some_and(may_be_decided) {
+            return Ok(());
+        }
+        let engines = self.compute_actors();
+        let Some(in_flight) = self.in_flight.get_mut(&step) else { return Ok(()) };
+        let drops = self.probe.is_some();
+        let decision = in_flight.decide(&engines, self.spec.pools, self.spec.clip_grad, drops);
+        let Some(decision) = decision else { return Ok(()) };
+        self.encoders.decided();
+        let timings = in_flight.timings();
+        if self.encoders.is_elastic() {
+            self.speeds.observe(&self.spec.plan, &in_flight.plan, &timings);
+        }
+        self.costs.observe(&self.spec.plan, &in_flight.plan, &timings);
+        self.costs.apply(&mut self.spec.plan);
+        let decided = match decision.commit {
+            Some(commit) => {
+                self.num_skipped_in_row = 0;
+                Command::Commit(commit)
+            }
+            None => {
+                let (loss, grad_norm) = (decision.loss, decision.grad_norm);
+                match &mut self.probe {
+                    Some(probe) => probe.computed(step, loss, grad_norm),
+                    None => self.num_skipped_in_row += 1,
+                }
+                if self.probe.is_none() && self.num_skipped_in_row > self.spec.max_nonfinite {
+                    let batch = in_flight.batch(self.spec.look_ahead.is_some());
+                    self.probe = Some(Probe::new(step, batch, (loss, grad_norm), self.num_skipped_in_row));
+                }
+                Command::Abort { step }
+            }
+        };
+        if !self.is_probing() {
+            self.save_with(step);
+        }
+        self.send_to_compute(&decided);
+        Ok(())
+    }
+
+    /// Has the engines save as soon as they have applied `step`, where that is due. Told before that step's end is, so that
+    /// none of them begins the next step, in which ranks wait for each other, while others save together.
+    fn save_with(&mut self, step: StepId) {
+        let every = self.spec.checkpoint_every;
+        let done = step.0 + 1;
+        let in_memory =
+            self.spec.snapshots.as_ref().is_some_and(|(_, every)| done.is_multiple_of(*every) && done < self.end.0);
+        let on_disk = done == self.end.0 || (every > 0 && done.is_multiple_of(every)) || self.saves.is_wanted();
+        for to in
+            [(in_memory, SaveTo::Memory), (on_disk, SaveTo::Disk)].into_iter().filter_map(|(is, to)| is.then_some(to))
+        {
+            let in_flight = &self.in_flight[&step];
+            let state = in_flight.state(in_flight.ledger(self.stream.ledger), self.costs.fitted());
+            self.save(step, to, state);
+        }
+    }
+
+    /// Ends the run after its last step, once that is saved and published.
+    fn finish(&mut self) {
+        if self.current < self.end || self.is_probing() {
+            return;
+        }
+        // Stopped while the engines had nothing to do: what they have is the last step's.
+        if let Some(last) = self.current.0.checked_sub(1).map(StepId)
+            && self.current > self.spec.first_step
+            && !self.saves.has(last)
+            && !self.saves.waits()
+        {
+            self.save(last, SaveTo::Disk, self.stream.clone());
+        }
+        if self.saves.is_empty() && !self.saves.waits() {
+            self.drain.begin(if self.current.0 < self.spec.steps { Outcome::Preempted } else { Outcome::Completed });
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What comes to a foundation: tokens and features, compared with the plan before anything of them is taken.
+
+use super::FoundationPart;
+use crate::engine::buffer::TorchBuffer;
+use crate::engine::pack_work::Features;
+use loongforge_core::engine::{EngineError, Ports};
+use loongforge_core::message::{ActorId, Event, Regroup, Role, StepPlan, Unit, UnitId, Version};
+use loongforge_core::transport::{Header, Parcel, ParcelKind};
+use std::collections::BTreeMap;
+use tch::{Kind, Tensor};
+
+/// What is wrong with a parcel; the unit that is still to come from somebody, if it was its sender's.
+struct Wrong {
+    reason: String,
+    lacks: Option<UnitId>,
+}
+
+impl FoundationPart {
+    pub(super) fn owners(&self, plan: &StepPlan) -> BTreeMap<UnitId, u32> {
+        let mine = plan.units.iter().filter(|unit| unit.replica == self.replica && !unit.is_skipped());
+        mine.map(|unit| (unit.id, unit.encoder * self.encoder_ranks)).collect()
+    }
+
+    /// Other encoders compute units of these steps.
+    pub(in crate::engine) fn regroup(&mut self, regroup: &Regroup) {
+        for plan in &regroup.plans {
+            let owners = self.owners(plan);
+            self.steps.iter_mut().filter(|step| step.id == plan.step).for_each(|step| step.owners.clone_from(&owners));
+        }
+        for step in self.steps.iter_mut().filter(|step| regroup.plans.iter().any(|plan| plan.step == step.id)) {
+            step.anew = true;
+            let plan = regroup.plans.iter().find(|plan| plan.step == step.id).expect("it is one of them");
+            let is_skipped = |id: UnitId| plan.units.get(id.index as usize).is_some_and(Unit::is_skipped);
+            step.packs.iter_mut().for_each(|pack| pack.skip(is_skipped));
+            let units = step.packs.iter_mut().flat_map(|pack| &mut pack.units);
+            units.filter_map(|unit| unit.features.as_mut()).for_each(|(_, features)| features.credit = None);
+        }
+    }
+
+    /// Takes tokens or features. What an encoder sends is compared with the unit that it was given, and refused.
+    pub(in crate::engine) fn arrive(
+        &mut self,
+        from: ActorId,
+        parcel: Parcel,
+        ports: &mut Ports,
+    ) -> Result<(), EngineError> {
+        let kind = parcel.header.kind;
+        let owner = match kind {
+            ParcelKind::Activation(id) => {
+                let step = self.steps.iter().find(|step| step.id == id.step);
+                step.and_then(|step| step.owners.get(&id).copied().filter(|owner| *owner != from.index))
+            }
+            _ => None,
+        };
+        if from.role == Role::Encoder && owner.is_some() {
+            self.strays.push((from, parcel));
+            return Ok(());
+        }
+        match self.take(from, parcel, ports)? {
+            Some(Wrong { reason, lacks }) if from.role == Role::Encoder => {
+                ports.emit(Event::Refused { peer: from, reason, lacks });
+                Ok(())
+            }
+            Some(Wrong { reason, .. }) => Err(format!("{from}: {reason}").into()),
+            None => Ok(()),
+        }
+    }
+
+    /// To arrive once more, where units have others now.
+    pub(in crate::engine) fn take_strays(&mut self) -> Vec<(ActorId, Parcel)> {
+        std::mem::take(&mut self.strays)
+    }
+
+    fn take(&mut self, from: ActorId, parcel: Parcel, ports: &mut Ports) -> Result<Option<Wrong>, EngineError> {
+        let Header { kind, version } = parcel.header;
+        let wrong = |reason| Ok(Some(Wrong { reason, lacks: None }));
+        let device = self.pool.params().flat().device();
+        let (trained, num_tensors) = (self.encoder_trained, self.stages.any().num_feature_tensors());
+        let feature_dim = self.stages.any().feature_dim();
+        let how = self.returns(version);
+        let step = match kind {
+            ParcelKind::Tokens(id) => id.step,
+            ParcelKind::Activation(id) => id.step,
+            other => return wrong(format!("{other:?} is nothing for a foundation")),
+        };
+        let unplanned = || wrong(format!("{kind:?} is not planned here"));
+        if from.role == Role::Encoder && matches!(kind, ParcelKind::Tokens(_)) {
+            return wrong(format!("{kind:?} is not an encoder's to send"));
+        }
+        let Some(step) = self.steps.iter_mut().find(|known| known.id == step) else { return unplanned() };
+        let into_tensor = |buffer| TorchBuffer::into_tensor(buffer, device);
+        if let ParcelKind::Tokens(id) = kind {
+            let Some(work) = step.packs.iter_mut().find(|work| work.pack.id == id) else { return unplanned() };
+            let tensors = parcel.tensors.into_iter().map(into_tensor).collect();
+            work.tokens.insert(from.index, tensors).map_err(|error| format!("tokens of {id}: {error}"))?;
+            return Ok(None);
+        }
+        if let ParcelKind::Activation(id) = kind
+            && let Some(grads) = step.returned.get(&id)
+        {
+            how.give_back(id, from, grads, ports)?;
+            return Ok(None);
+        }
+        let anew = step.anew;
+        let mut units = step.packs.iter_mut().flat_map(|work| &mut work.units);
+        let Some(unit) = units.find(|unit| kind == ParcelKind::Activation(unit.id)) else { return unplanned() };
+        match &mut unit.features {
+            Some((sender, _)) if *sender == from => return wrong(format!("{kind:?} came twice")),
+            // From one that has died since: the same, but it is the other one now who waits for the gradient.
+            Some((sender, _)) => {
+                *sender = from;
+                return Ok(None);
+            }
+            None => {}
+        }
+        let missing = |reason| Ok(Some(Wrong { reason, lacks: Some(unit.id) }));
+        if trained && version != Version(step.id.0) {
+            return missing(format!("{kind:?} was made with parameters of version {version}"));
+        }
+        let tensors: Vec<Tensor> = parcel.tensors.into_iter().map(into_tensor).collect();
+        if tensors.len() != num_tensors
+            || tensors
+                .iter()
+                .any(|tensor| tensor.size() != [unit.num_features, feature_dim] || tensor.kind() == Kind::Int64)
+        {
+            let shapes: Vec<_> = tensors.iter().map(Tensor::size).collect();
+            let want = format!("{num_tensors} tensors of [{}, {}]", unit.num_features, feature_dim);
+            return missing(format!("{kind:?} has shapes {shapes:?}; expected {want}"));
+        }
+        let credit = parcel.credit.filter(|_| !anew && !self.gathers_first);
+        unit.features = Some((from, Features { tensors, credit }));
+        Ok(None)
+    }
+}
