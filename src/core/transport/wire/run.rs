@@ -93,6 +93,10 @@ async fn live(
                     tracing::debug!("a connection is broken: {error}");
                 }
                 why = error;
+                // Something answers in the place of who is not there (a proxy): not to be asked without a pause.
+                if !has_begun && matches!(recovery, Recovery::Connect(_)) {
+                    sleep(RETRY).await;
+                }
             }
         }
     }
@@ -153,6 +157,8 @@ async fn again(
             Ok(Ok(returned)) => Ok(returned),
             _ => Err(why.clone()),
         },
+        // Who is connected at once could go on for ever.
+        Recovery::Connect(_) if Instant::now() >= deadline => Err(why.clone()),
         Recovery::Connect(connect) => {
             let tries = reconnect(connect, key.unwrap_or(0), attempt, shared);
             timeout_at(deadline, tries).await.unwrap_or_else(|_| Err(why.clone()))

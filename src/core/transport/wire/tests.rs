@@ -1,6 +1,8 @@
 //! Wires over connections that break, and peers that come back, leave and die.
 
 use super::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::runtime::Runtime;
@@ -109,6 +111,24 @@ fn who_does_not_come_back_is_lost() {
         let (_a, mut from_b, carrier) = wire(Some(Raw::new(here)), Recovery::Accept(returned), impatient);
         tokio::spawn(carrier);
         assert_eq!(from_b.recv().await, Err(WireError::Ended));
+    });
+}
+
+#[test]
+fn a_door_that_closes_at_once_is_not_stormed() {
+    runtime().block_on(async {
+        let attempts = Arc::new(AtomicU64::new(0));
+        let attempted = attempts.clone();
+        let connect: Reconnect = Box::new(move |_, attempt, _| {
+            attempted.store(attempt, Ordering::Relaxed);
+            Box::pin(async { Ok(Raw::new(tokio::io::duplex(8).0)) })
+        });
+        let impatient = WireSpec { patience_ended: Duration::from_millis(300), ..spec(false) };
+        let (_a, mut from_b, carrier) = wire(None, Recovery::Connect(connect), impatient);
+        tokio::spawn(carrier);
+        assert_eq!(from_b.recv().await, Err(WireError::Ended));
+        let attempts = attempts.load(Ordering::Relaxed);
+        assert!((1..10).contains(&attempts), "{attempts} connections in 300 ms");
     });
 }
 
