@@ -5,7 +5,7 @@
 //! and the first cause is named.
 
 use crate::checkpoint::{discard, prepare};
-use crate::journal::{Journal, Record};
+use crate::journal::{Journal, Letters, Record, Snapshot};
 use loongforge_core::engine::error_chain;
 use loongforge_core::message::{ActorId, BadSample, Command, Epoch, Event, SaveTo, StepId, Trace};
 use loongforge_core::schedule::{
@@ -65,6 +65,10 @@ pub struct Scheduler {
     coordinator: Coordinator,
     observer: Box<dyn Observer>,
     journal: Option<Rc<RefCell<Journal>>>,
+    /// The journal is cut where it is longer than so many bytes.
+    cut_after: u64,
+    /// Where there is a journal, or a former life's is heard again.
+    letters: Letters,
     /// Steps of which the observer knows, while a former life's inputs are heard again.
     seen: Option<StepId>,
 }
@@ -82,17 +86,28 @@ pub enum Effect {
     Publish(Box<CheckpointDraft>),
     /// Say so when it has lasted so long.
     RetrySave(Duration),
+    /// It was told to stop by an earlier life: say so where it does not.
+    Stopping(ActorId),
     Finished(Result<Outcome, Failure>),
 }
 
 impl Scheduler {
     pub fn new(coordinator: Coordinator, observer: Box<dyn Observer>) -> Self {
-        Self { coordinator, observer, journal: None, seen: None }
+        Self { coordinator, observer, journal: None, cut_after: 0, letters: Letters::default(), seen: None }
+    }
+
+    /// With what is known of its letters, of a former life.
+    pub fn with_letters(self, letters: Letters) -> Self {
+        Self { letters, ..self }
     }
 
     /// Writes everything down before it is heeded.
-    pub fn with_journal(self, journal: Option<Rc<RefCell<Journal>>>) -> Self {
-        Self { journal, ..self }
+    pub fn with_journal(self, journal: Option<Rc<RefCell<Journal>>>, cut_after: u64) -> Self {
+        Self { journal, cut_after, ..self }
+    }
+
+    pub fn letters(&self) -> &Letters {
+        &self.letters
     }
 
     /// Hears what an earlier life has heard. The observer is told of the steps from `first_unseen` on, and of nothing else.
@@ -103,14 +118,35 @@ impl Scheduler {
         effects
     }
 
+    /// Takes note again of what somebody else has told an actor.
+    pub fn told_again(&mut self, actor: ActorId, command: &Command) {
+        self.letters.told(actor, command);
+    }
+
     /// Who has not ended.
     pub fn alive(&self) -> Vec<ActorId> {
         self.coordinator.alive()
     }
 
     /// Takes note of what somebody else has told an actor.
-    pub fn told(&self, actor: ActorId, command: &Command) {
+    pub fn told(&mut self, actor: ActorId, command: &Command) {
+        if self.keeps_letters() {
+            self.letters.told(actor, command);
+        }
         self.write(|| Record::Told { actor, command: command.clone() });
+    }
+
+    fn keeps_letters(&self) -> bool {
+        self.journal.is_some() || self.seen.is_some()
+    }
+
+    /// Begins the journal anew, where it has become long.
+    fn cut(&self) {
+        let Some(journal) = self.journal.as_ref().filter(|_| self.seen.is_none()) else { return };
+        if journal.borrow().is_longer_than(self.cut_after) {
+            let (letters, coordinator) = (self.letters.clone(), self.coordinator.snapshot());
+            journal.borrow_mut().cut(Snapshot { letters, coordinator });
+        }
     }
 
     fn write(&self, record: impl FnOnce() -> Record) {
@@ -140,8 +176,12 @@ impl Scheduler {
             return Vec::new();
         }
         let (mut effects, mut inputs) = (Vec::new(), VecDeque::from([input]));
+        let mut step_ended = false;
         while let Some(input) = inputs.pop_front() {
             self.write(|| Record::Input(input.clone()));
+            if self.keeps_letters() {
+                self.letters.heard(&input);
+            }
             let outputs = self.coordinator.on(input);
             let decides =
                 |output: &Output| matches!(output, Output::Send(_, Command::Commit(_) | Command::Abort { .. }));
@@ -150,6 +190,7 @@ impl Scheduler {
                 journal.borrow_mut().sync();
             }
             for output in outputs {
+                step_ended |= matches!(output, Output::Step(_));
                 if !self.is_news(&output) {
                     continue;
                 }
@@ -182,6 +223,12 @@ impl Scheduler {
                     }
                 }
             }
+        }
+        if self.keeps_letters() {
+            effects.iter().for_each(|effect| self.letters.follows(effect));
+        }
+        if step_ended {
+            self.cut();
         }
         effects
     }

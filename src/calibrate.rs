@@ -138,6 +138,11 @@ impl Stream {
         Ok(Self { dataset, num_data, next: 0, seconds: 0.0, num_read: 0 })
     }
 
+    /// Of one epoch.
+    pub fn num_samples(&self) -> usize {
+        self.dataset.len()
+    }
+
     /// The next good samples.
     ///
     /// # Errors

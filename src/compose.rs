@@ -237,7 +237,7 @@ impl<F: FnMut(&StepSummary)> Observer for EachStep<F> {
     }
 
     fn save_failed(&mut self, failed: &FailedSave) {
-        eprintln!("the checkpoint after step {} could not be written: {}", failed.step, failed.error);
+        eprintln!("the checkpoint of {} steps could not be written: {}", failed.step.0 + 1, failed.error);
     }
 }
 

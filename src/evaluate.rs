@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use loongforge_actors::checkpoint::latest;
 use loongforge_core::config::{Eval, PoolName, RunConfig};
 use loongforge_core::data::{Limits, Question, Questions, read_rgb};
-use loongforge_core::observe::{Console, Curve, Reading, Style, beside, plot, read_metrics, render, sheet};
+use loongforge_core::observe::{Console, Curve, Reading, Style, beside, plot, read_metrics, render, safe, sheet};
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::engine::open_device;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
         let device = open_device(&config.device).map_err(|error| anyhow::anyhow!("{error}"))?;
         let reader = Reader::open(&checkpoint, device)?;
         match held_out(eval, &reader, dir, console) {
-            Ok(sheet) => files.push(("held-out pictures", sheet)),
+            Ok(sheet) => files.extend(sheet.map(|sheet| ("held-out pictures", sheet))),
             Err(error) => evaluated = Err(error.context("the model is trained and saved, but not evaluated")),
         }
     }
@@ -69,8 +69,8 @@ fn loss_curve(config: &RunConfig) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Answers every question of the file; returns the path of the sheet.
-fn held_out(eval: &Eval, reader: &Reader, dir: &Path, console: &Console) -> Result<PathBuf> {
+/// Answers every question of the file; returns the path of the sheet, where some have pictures.
+fn held_out(eval: &Eval, reader: &Reader, dir: &Path, console: &Console) -> Result<Option<PathBuf>> {
     let questions = Questions::open(&eval.path)?;
     let (questions, bad): (Vec<_>, Vec<_>) =
         (0..questions.len()).map(|index| questions.read(index, reader.processor())).partition(Result::is_ok);
@@ -91,7 +91,6 @@ fn held_out(eval: &Eval, reader: &Reader, dir: &Path, console: &Console) -> Resu
     }
     let accuracy = 100.0 * right as f64 / questions.len() as f64;
     console.line(&format!("held out: {right} of {} answers exactly right ({accuracy:.1} %)", questions.len()));
-    let path = dir.join("held_out.png");
     let mut readings = Vec::new();
     for (question, answer) in questions.iter().zip(&answers).take(eval.sheet) {
         if let Some(picture) = question.images.first() {
@@ -99,20 +98,25 @@ fn held_out(eval: &Eval, reader: &Reader, dir: &Path, console: &Console) -> Resu
             readings.push(Reading { picture, read: answer.clone(), truth: question.answer.clone() });
         }
     }
+    if readings.is_empty() {
+        return Ok(None);
+    }
+    let path = dir.join("held_out.png");
     sheet(&path, &format!("held out: {right} of {} exactly right", questions.len()), &readings)?;
-    Ok(path)
+    Ok(Some(path))
 }
 
 fn show(question: &Question, answer: &str, console: &Console) -> Result<()> {
     let verdict =
-        if question.answer == answer { "right".to_owned() } else { format!("wrong: it says {}", question.answer) };
-    let text = [format!("read {answer}"), verdict];
+        if question.answer == answer { "right".to_owned() } else { format!("wanted: {}", safe(&question.answer)) };
+    let text = [format!("answer: {}", safe(answer)), verdict];
     match question.images.first() {
         Some(path) => {
-            let picture = render(&read_rgb(path, Path::new(""), &Limits::NONE)?, PICTURE_COLUMNS, Style::detect());
+            let picture =
+                render(&read_rgb(path, Path::new(""), &Limits::NONE)?, PICTURE_COLUMNS, Style::of(&std::io::stderr()));
             console.line(&beside(&picture, &text));
         }
-        None => console.line(&text.join(", ")),
+        None => console.line(&text.join("\n  ")),
     }
     Ok(())
 }

@@ -175,6 +175,17 @@ pub fn fetch(model: &mut Model) -> Result<(), FolderError> {
         let folder = resolve(named.as_str()).map_err(|source| FolderError::Hub { key, source })?;
         *source = Some(Source::new(folder.display().to_string()));
     }
+    let adapters = [
+        ("model.image_encoder.lora.adapter", &mut model.image_encoder.lora),
+        ("model.image_projector.lora.adapter", &mut model.image_projector.lora),
+        ("model.foundation.lora.adapter", &mut model.foundation.lora),
+    ];
+    for (key, lora) in adapters {
+        let named = lora.as_mut().and_then(|lora| lora.adapter.as_mut());
+        let Some(named) = named.filter(|source| source.hub_id().is_some()) else { continue };
+        let folder = resolve_model(named.as_str()).map_err(|source| FolderError::Hub { key, source })?;
+        *named = Source::new(folder.display().to_string());
+    }
     Ok(())
 }
 

@@ -20,7 +20,7 @@ pub enum HubError {
     Offline { id: String, cache: PathBuf, what: String },
     #[error("{id}: the hub says {status}: {hint}")]
     Refused { id: String, status: &'static str, hint: &'static str },
-    #[error("{id} cannot be fetched from {endpoint}: {reason}")]
+    #[error("{id} is no folder here and cannot be fetched from {endpoint}: {reason}")]
     Network { id: String, endpoint: String, reason: String },
     #[error(
         "{id} has its weights in pickle files only ({file}), which run code when they are opened and are never read"
@@ -189,7 +189,10 @@ impl Hub {
         let refused = |status, hint| HubError::Refused { id: id.clone(), status, hint };
         match reason.rsplit("status: ").next().unwrap_or_default().trim() {
             "401" | "403" => refused("no access", "is it private or gated? accept its terms, and set HF_TOKEN"),
-            "404" => refused("not found", "is the id right, and its revision (org/name@revision)?"),
+            "404" => refused(
+                "not found",
+                "is the id right, and its revision (org/name@revision)? A folder of that name is not here either",
+            ),
             _ => HubError::Network { id, endpoint: self.endpoint.clone(), reason },
         }
     }
@@ -198,6 +201,10 @@ impl Hub {
 /// What a complete snapshot would have besides.
 fn missing(folder: &Path, weights: bool) -> Option<String> {
     let lacks = |name: &str| !folder.join(name).is_file();
+    if lacks("config.json") && !lacks("adapter_config.json") {
+        let file = "adapter_model.safetensors";
+        return (weights && lacks(file)).then(|| file.to_owned());
+    }
     if lacks("config.json") {
         return Some("config.json".to_owned());
     }
@@ -258,6 +265,16 @@ mod tests {
         {
             assert!(!is_wanted(name), "{name}");
         }
+    }
+
+    #[test]
+    fn a_snapshot_of_adapters_has_no_config() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(missing(folder.path(), true).as_deref(), Some("config.json"));
+        fs::write(folder.path().join("adapter_config.json"), "{}").unwrap();
+        assert_eq!(missing(folder.path(), true).as_deref(), Some("adapter_model.safetensors"));
+        fs::write(folder.path().join("adapter_model.safetensors"), "").unwrap();
+        assert_eq!(missing(folder.path(), true), None);
     }
 
     #[test]

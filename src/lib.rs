@@ -3,6 +3,7 @@
 //! Three packages and a thin root: [`core`] decides, [`torch`] computes, [`actors`] run. The root puts engines into
 //! actors ([`roles`]), lets programs compose runs of their own ([`compose`]) and is the command line ([`cli`]).
 
+mod base;
 mod calibrate;
 pub mod checkpoint;
 pub mod cli;

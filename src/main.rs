@@ -1,14 +1,15 @@
 //! The `loongforge` program: parse, prepare the process, dispatch.
 
 use clap::Parser;
-use loongforge::cli::{Cli, exit};
+use loongforge::cli::{Cli, dotted, exit};
 use loongforge_core::engine::error_chain;
 use loongforge_torch::device::{QUIET_OPENMP, needs_relaunch};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    stop_with_the_reader();
+    let cli = Cli::parse_from(dotted::overrides(std::env::args_os()));
     if cli.computes() && needs_relaunch() {
         // OpenMP reads its environment when libtorch is loaded, which was before `main`.
         let missing = QUIET_OPENMP.into_iter().filter(|(name, _)| std::env::var_os(name).is_none());
@@ -19,8 +20,26 @@ fn main() -> ExitCode {
     match cli.dispatch() {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {}", error_chain(error.as_ref()));
+            let text = error_chain(error.as_ref());
+            // Mistakes in a config say so themselves, with their codes.
+            let begin = if text.starts_with("error[") { "" } else { "error: " };
+            eprintln!("{begin}{text}");
             ExitCode::from(exit::of(&error))
         }
     }
+}
+
+/// Whoever reads what is printed may have read enough, as `head` has: that is no panic. The exit code is a shell's for it.
+fn stop_with_the_reader() {
+    let panic = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        match info.payload_as_str().and_then(|text| text.strip_prefix("failed printing to stdout: ")) {
+            Some(error) if error.starts_with("Broken pipe") => std::process::exit(141),
+            Some(error) => {
+                eprintln!("error: standard output: {error}");
+                std::process::exit(exit::FAILED.into())
+            }
+            None => panic(info),
+        }
+    }));
 }

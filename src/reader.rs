@@ -1,5 +1,6 @@
 //! A trained model that answers questions about pictures: a checkpoint's folder, encoder and decoder in one thread.
 
+use crate::base::ModelFolders;
 use crate::folder::ModelFolder;
 use anyhow::{Context, Result};
 use loongforge_core::data::{Conversation, Locator, MediaSource, Part, Processor, ProcessorOptions, Sample, Turn};
@@ -7,7 +8,7 @@ use loongforge_core::message::{Grid, SampleId};
 use loongforge_torch::model::{Decoder, Decoding, EncoderModel, Prompt, Sampling, generate};
 use loongforge_torch::nn::ParamStore;
 use loongforge_torch::tape::{Execution, Policy};
-use loongforge_torch::train::{adapter_base, load_merged, load_weights};
+use loongforge_torch::train::{load_merged, load_weights};
 use std::path::Path;
 use std::rc::Rc;
 use tch::{Device, Kind, Tensor};
@@ -28,14 +29,14 @@ impl Reader {
     /// # Errors
     /// The folder lacks a file, or it is torn or of a model that is not built in.
     pub fn open(folder: &Path, device: Device) -> Result<Self> {
-        let model = ModelFolder::open_plain(folder)?;
-        let base = adapter_base(folder)?;
+        let ModelFolders { weights, adapters, config } = ModelFolders::find(folder, None)?;
+        let model = ModelFolder::open_plain(&config)?;
         let load = |specs| -> Result<Rc<ParamStore>> {
-            let params = match &base {
-                Some(base) => load_merged(specs, base, folder, device)?,
+            let params = match &adapters {
+                Some(adapters) => load_merged(specs, &weights, adapters, device)?,
                 None => {
                     let params = ParamStore::new(specs, Kind::Float, device);
-                    load_weights(&params, folder)?;
+                    load_weights(&params, &weights)?;
                     params
                 }
             };
@@ -50,7 +51,7 @@ impl Reader {
             None => None,
         };
         let params = load(Decoder::specs(&model.config.decoder))?;
-        let processor = Processor::open(folder, &model.json, &ProcessorOptions::default())?;
+        let processor = Processor::open(&config, &model.json, &ProcessorOptions::default())?;
         Ok(Self {
             encoder,
             decoder: Decoder::new(&model.config.decoder, &params),
@@ -75,6 +76,14 @@ impl Reader {
             images.iter().map(|path| MediaSource::Image(Locator::File(path.as_ref().display().to_string()))).collect();
         let conversation = Conversation { turns: vec![turn], media };
         Ok(self.processor.prompt(SampleId(0), &conversation, Path::new(""))?)
+    }
+
+    /// `text` before it is continued.
+    ///
+    /// # Errors
+    /// The tokenizer refuses it.
+    pub fn text(&self, text: &str) -> Result<Sample> {
+        Ok(self.processor.text_prompt(SampleId(0), text)?)
     }
 
     /// Answers of at most `max_new_tokens` tokens: the most likely ones, or by chance.

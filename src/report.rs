@@ -331,13 +331,14 @@ impl Observer for Report {
     }
 
     fn save_failed(&mut self, failed: &FailedSave) {
-        let FailedSave { step, to, error, num_failures, .. } = failed;
+        let FailedSave { to, error, num_failures, .. } = failed;
+        let steps = failed.step.0 + 1;
         match (to, num_failures) {
             (SaveTo::Memory, _) => self.console.line(&format!("warning: no checkpoint in memory: {error}")),
-            (_, 0) => self.console.line(&format!("warning: the checkpoint after step {step} is begun anew: {error}")),
+            (_, 0) => self.console.line(&format!("warning: the checkpoint of {steps} steps is begun anew: {error}")),
             (_, num) => {
                 self.console.line(&format!(
-                    "ALARM: the checkpoint after step {step} could not be written ({num} of {} in a row that end the                      run): {error}",
+                    "ALARM: the checkpoint of {steps} steps could not be written ({num} of {} in a row that end the run): {error}",
                     self.max_failures
                 ));
             }

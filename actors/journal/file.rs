@@ -1,14 +1,16 @@
 //! Records in a file.
 
-use super::{JournalError, Record};
+use super::{JournalError, Record, Snapshot};
 use loongforge_core::engine::fault;
 use loongforge_core::message::{decode, encode};
+use loongforge_core::transport::checksum;
 use rustix::fs::{FlockOperation, flock};
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-const MAGIC: &[u8] = b"LFJL\x01\0";
+const MAGIC: &[u8] = b"LFJL\x02\0";
 const HEADER: usize = 8;
 
 /// A journal that is written. Nobody else writes it as long as this lives.
@@ -17,6 +19,11 @@ pub struct Journal {
     file: File,
     /// It cannot be written any more, and that was said.
     is_broken: bool,
+    /// Of the records so far those that are in every journal of this run, however short.
+    lasting: Vec<Record>,
+    /// Bytes up to the last snapshot, and after it.
+    head: u64,
+    tail: u64,
 }
 
 impl Journal {
@@ -43,21 +50,32 @@ impl Journal {
         let (records, whole) = read(&bytes).ok_or_else(|| JournalError::NotAJournal { path: path.to_owned() })?;
         let end = journal.file.set_len(whole as u64).and_then(|()| journal.file.seek(SeekFrom::End(0)));
         end.map_err(failed)?;
+        journal.lasting = records.iter().filter(|record| record.is_lasting()).cloned().collect();
+        journal.tail = whole as u64;
         Ok((journal, records))
     }
 
     fn lock(path: &Path) -> Result<Self, JournalError> {
         let failed = |source| JournalError::File { path: path.to_owned(), source };
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(failed)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { path: path.to_owned(), file, is_broken: false }),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(JournalError::Held { path: path.to_owned() }),
-            Err(error) => Err(failed(error.into())),
+        loop {
+            let file = hold(path, false).map_err(|error| match error.kind() {
+                io::ErrorKind::WouldBlock => JournalError::Held { path: path.to_owned() },
+                _ => failed(error),
+            })?;
+            // Whoever had it may have put another file in its place between the two.
+            let (ours, named) = (file.metadata().map_err(failed)?, fs::metadata(path));
+            if named.is_ok_and(|named| (named.dev(), named.ino()) == (ours.dev(), ours.ino())) {
+                let path = path.to_owned();
+                return Ok(Self { path, file, is_broken: false, lasting: Vec::new(), head: 0, tail: 0 });
+            }
         }
     }
 
     /// Writes one more record. A journal that cannot be written is warned of once: the run goes on without.
     pub fn append(&mut self, record: &Record) {
+        if record.is_lasting() {
+            self.lasting.push(record.clone());
+        }
         if let Err(error) = self.try_append(record) {
             self.give_up(&error);
         }
@@ -67,16 +85,14 @@ impl Journal {
         if self.is_broken {
             return Ok(());
         }
-        let payload = encode(record).map_err(io::Error::other)?;
-        let mut bytes = (payload.len() as u32).to_le_bytes().to_vec();
-        bytes.extend(checksum(&payload).to_le_bytes());
-        bytes.extend(payload);
+        let bytes = framed(record)?;
         let (first, second) = bytes.split_at(bytes.len() / 2);
         fault::of_journal("before_write");
         self.file.write_all(first)?;
         fault::of_journal("torn_write");
         self.file.write_all(second)?;
         fault::of_journal("after_write");
+        self.tail += bytes.len() as u64;
         Ok(())
     }
 
@@ -90,6 +106,45 @@ impl Journal {
         fault::of_journal("after_sync");
     }
 
+    /// More than `bytes` were written since it was cut, and more than that has left of it.
+    pub fn is_longer_than(&self, bytes: u64) -> bool {
+        !self.is_broken && self.tail > bytes.max(if bytes == 0 { 0 } else { self.head })
+    }
+
+    /// Begins anew with what all records so far have come to. Until the new file has the old one's name that is the journal.
+    pub fn cut(&mut self, snapshot: Snapshot) {
+        if let Err(error) = self.try_cut(snapshot) {
+            // It is as good as it was, and tried again when it is twice as long.
+            self.head = self.tail;
+            tracing::warn!("journal {} cannot be cut: {error}", self.path.display());
+        }
+    }
+
+    fn try_cut(&mut self, snapshot: Snapshot) -> io::Result<()> {
+        let mut bytes = MAGIC.to_vec();
+        for record in &self.lasting {
+            bytes.extend(framed(record)?);
+        }
+        bytes.extend(framed(&Record::Snapshot(snapshot))?);
+        let new = self.path.with_extension("new");
+        fault::of_journal("before_cut");
+        let mut file = hold(&new, true)?;
+        let (first, second) = bytes.split_at(bytes.len() / 2);
+        file.write_all(first)?;
+        fault::of_journal("torn_cut");
+        file.write_all(second)?;
+        file.sync_all()?;
+        fault::of_journal("before_rename");
+        fs::rename(&new, &self.path)?;
+        fault::of_journal("after_rename");
+        (self.file, self.head, self.tail) = (file, bytes.len() as u64, 0);
+        if let Some(folder) = self.path.parent().and_then(|folder| File::open(folder).ok()) {
+            // Where that cannot be done the machine's end may bring the old journal back, which is whole.
+            let _ = folder.sync_all();
+        }
+        Ok(())
+    }
+
     fn give_up(&mut self, error: &io::Error) {
         self.is_broken = true;
         let path = self.path.display();
@@ -97,8 +152,19 @@ impl Journal {
     }
 }
 
-fn checksum(payload: &[u8]) -> u32 {
-    loongforge_core::transport::checksum(payload)
+/// The file, held by this process alone.
+fn hold(path: &Path, truncate: bool) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(truncate).open(path)?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(file)
+}
+
+fn framed(record: &Record) -> io::Result<Vec<u8>> {
+    let payload = encode(record).map_err(io::Error::other)?;
+    let mut bytes = (payload.len() as u32).to_le_bytes().to_vec();
+    bytes.extend(checksum(&payload).to_le_bytes());
+    bytes.extend(payload);
+    Ok(bytes)
 }
 
 /// The whole records, and where they end; `None` where it is no journal.
@@ -154,14 +220,30 @@ mod tests {
     }
 
     #[test]
-    fn one_writes_at_a_time() {
+    fn one_writes_at_a_time_also_when_it_is_cut() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
-        let journal = Journal::create(&path).unwrap();
+        let mut journal = Journal::create(&path).unwrap();
         assert!(matches!(Journal::open(&path), Err(JournalError::Held { .. })));
         assert!(matches!(Journal::create(&path), Err(JournalError::Held { .. })));
+        let told = Record::Input(loongforge_core::schedule::Input::StopRequested);
+        [Record::Life(1), told.clone(), told.clone()].iter().for_each(|record| journal.append(record));
+        let snapshot = Snapshot { letters: Default::default(), coordinator: vec![7; 100] };
+        assert!(journal.is_longer_than(0) && !journal.is_longer_than(1 << 10));
+        journal.cut(snapshot.clone());
+        assert!(!journal.is_longer_than(0));
+        assert!(matches!(Journal::open(&path), Err(JournalError::Held { .. })));
+        journal.append(&told);
         drop(journal);
-        assert_eq!(Journal::open(&path).unwrap().1, []);
+        let whole = [Record::Life(1), Record::Snapshot(snapshot), told];
+        let (mut journal, records) = Journal::open(&path).unwrap();
+        assert_eq!(records, whole);
+        // Who goes on cuts what there was before it, too; where it cannot, the journal is as it was.
+        fs::create_dir(path.with_extension("new")).unwrap();
+        journal.cut(Snapshot { letters: Default::default(), coordinator: Vec::new() });
+        assert!(!journal.is_longer_than(1), "it is not tried at once again");
+        drop(journal);
+        assert_eq!(Journal::open(&path).unwrap().1, whole);
         std::fs::write(&path, "hello").unwrap();
         assert!(matches!(Journal::open(&path), Err(JournalError::NotAJournal { .. })));
     }

@@ -6,6 +6,9 @@
 //! the numbers that follow, so that what was on its way when the first process died is said again, once. Engines notice
 //! nothing.
 //!
+//! So that it does not grow with the run, it is cut now and then: a new file takes its place that begins with all that the
+//! records before have come to, the coordinator itself among it.
+//!
 //! Whoever writes holds a lock, and counts its life up: actors do not listen to an earlier life's.
 //!
 //! ```text
@@ -15,10 +18,12 @@
 
 mod error;
 mod file;
+mod letters;
 mod past;
 mod record;
 
 pub use error::JournalError;
 pub use file::Journal;
+pub use letters::Letters;
 pub use past::{Heard, Past, is_open, unfinished};
-pub use record::{Beginning, Record};
+pub use record::{Beginning, Record, Snapshot};

@@ -1,7 +1,7 @@
 //! What the records of a run come to.
 
-use super::{Beginning, Journal, JournalError, Record};
-use loongforge_core::message::{ActorId, Command, Event};
+use super::{Beginning, Journal, JournalError, Record, Snapshot};
+use loongforge_core::message::{ActorId, Command};
 use loongforge_core::schedule::Input;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,9 @@ pub struct Past {
     pub lives: u64,
     /// Everyone who has had a place: its wire, and where its edges come in.
     pub members: BTreeMap<ActorId, (u128, PathBuf)>,
-    /// What the coordinator heard, and what others said to actors between.
+    /// Where the journal was cut last.
+    pub snapshot: Option<Snapshot>,
+    /// What the coordinator heard since, and what others said to actors between.
     pub course: Vec<Heard>,
 }
 
@@ -41,13 +43,14 @@ impl Past {
     fn of(records: Vec<Record>) -> Option<Self> {
         let mut records = records.into_iter();
         let Some(Record::Began(begin)) = records.next() else { return None };
-        let mut past = Self { begin, lives: 0, members: BTreeMap::new(), course: Vec::new() };
+        let mut past = Self { begin: *begin, lives: 0, members: BTreeMap::new(), snapshot: None, course: Vec::new() };
         for record in records {
             match record {
                 Record::Life(life) => past.lives = life,
                 Record::Member { actor, wire, edges } => drop(past.members.insert(actor, (wire, edges))),
                 Record::Told { actor, command } => past.course.push(Heard::Told(actor, command)),
                 Record::Input(input) => past.course.push(Heard::Input(input)),
+                Record::Snapshot(snapshot) => past.snapshot = Some(snapshot),
                 Record::Began(_) | Record::Ended => return None,
             }
         }
@@ -58,19 +61,6 @@ impl Past {
     pub fn store(&self) -> Option<u16> {
         self.begin.rendezvous.strip_prefix("tcp").ok()?.to_str()?.parse().ok()
     }
-
-    /// Messages that each actor has said.
-    pub fn said(&self) -> BTreeMap<ActorId, u64> {
-        let mut said = BTreeMap::new();
-        for heard in &self.course {
-            if let Heard::Input(Input::Event(actor, event)) = heard
-                && !matches!(event, Event::Trace(_))
-            {
-                *said.entry(*actor).or_default() += 1;
-            }
-        }
-        said
-    }
 }
 
 /// The past of a run of this configuration whose scheduler has died before its end, where everyone had a place. A journal
@@ -78,7 +68,7 @@ impl Past {
 pub fn unfinished(path: &Path, config: &str) -> Option<Past> {
     path.exists().then_some(())?;
     let (_, past) = Past::read(path, config).ok()?;
-    (past.lives > 0 && !past.course.is_empty()).then_some(past)
+    (past.lives > 0 && (past.snapshot.is_some() || !past.course.is_empty())).then_some(past)
 }
 
 /// Whether there is such a past.

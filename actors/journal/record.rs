@@ -1,13 +1,14 @@
 //! What is written down.
 
+use super::Letters;
 use loongforge_core::message::{ActorId, Command, StepId};
-use loongforge_core::schedule::Input;
+use loongforge_core::schedule::{Input, SchedulerState};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Record {
-    Began(Beginning),
+    Began(Box<Beginning>),
     /// A process conducts the run from here on; the first one's life is 1.
     Life(u64),
     /// An actor has its place: the number of its wire, and where its edges come in.
@@ -22,8 +23,17 @@ pub enum Record {
         command: Command,
     },
     Input(Input),
+    /// What all inputs and letters before have come to. They are not in the journal any more.
+    Snapshot(Snapshot),
     /// The run has ended.
     Ended,
+}
+
+impl Record {
+    /// Whether it stays when what was heard before is left out.
+    pub(super) fn is_lasting(&self) -> bool {
+        matches!(self, Self::Began(_) | Self::Life(_) | Self::Member { .. })
+    }
 }
 
 /// What the run began with.
@@ -32,8 +42,15 @@ pub struct Beginning {
     /// Hash of the run's configuration.
     pub config: String,
     pub first_step: StepId,
-    /// JSON of the scheduler's state.
-    pub state: String,
+    pub state: SchedulerState,
     pub resume: Option<PathBuf>,
     pub rendezvous: PathBuf,
+}
+
+/// A scheduler between two inputs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    pub letters: Letters,
+    /// [`Coordinator::snapshot`](loongforge_core::schedule::Coordinator::snapshot).
+    pub coordinator: Vec<u8>,
 }

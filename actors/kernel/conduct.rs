@@ -81,7 +81,6 @@ pub async fn conduct(
             stop_grace,
             grace,
             queue,
-            stopping: false,
             left,
             done: Some(done),
         }
@@ -130,7 +129,6 @@ struct SchedulerActor {
     stop_grace: Duration,
     grace: Duration,
     queue: usize,
-    stopping: bool,
     left: Vec<Effect>,
     done: Option<oneshot::Sender<Result<Outcome, Failure>>>,
 }
@@ -219,6 +217,7 @@ impl SchedulerActor {
                 Effect::Doubt(doubt) => {
                     ctx.run_later(HEARSAY, move |_, ctx| ctx.notify(Report(Input::Doubted(doubt))));
                 }
+                Effect::Stopping(actor) => self.time_stop(actor, ctx),
                 Effect::Finished(result) => {
                     // A receiver that is gone wants no result.
                     let _ = self.done.take().map(|done| done.send(result));
@@ -229,19 +228,19 @@ impl SchedulerActor {
     }
 
     fn send(&mut self, actor: ActorId, command: Command, ctx: &mut Context<Self>) {
-        if command == Command::Stop && !std::mem::replace(&mut self.stopping, true) {
-            ctx.run_later(self.stop_grace, |this, ctx| {
-                let reason = format!("did not stop within {:?}", this.stop_grace);
-                for &actor in this.shells.keys() {
-                    // Who has stopped in order is not gone: the coordinator knows.
-                    ctx.notify(Report(Input::Gone(actor, reason.clone())));
-                }
-            });
+        if command == Command::Stop {
+            self.time_stop(actor, ctx);
         }
         // Who was evicted needs no commands.
         let Some(shell) = self.shells.get(&actor) else { return };
         if let Err(SendError::Full(Deliver(command))) = shell.try_send(Deliver(command)) {
             panic!("the shell of {actor} is overrun by {command:?}");
         }
+    }
+    /// An actor is told to stop, which may be one of many that go on.
+    fn time_stop(&self, actor: ActorId, ctx: &mut Context<Self>) {
+        let reason = format!("did not stop within {:?}", self.stop_grace);
+        // Who has stopped in order is not gone: the coordinator knows.
+        ctx.run_later(self.stop_grace, move |_, ctx| ctx.notify(Report(Input::Gone(actor, reason))));
     }
 }

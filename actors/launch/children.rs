@@ -3,14 +3,14 @@
 
 use super::RunError;
 use super::join::JoinError;
-use super::keeper::{Order, Word, keeper, socket};
+use super::keeper::{End, Order, Started, Word, keeper, socket};
 use loongforge_core::config::Address;
 use loongforge_core::message::{ActorId, Role};
 use loongforge_core::schedule::PoolSizes;
 use loongforge_core::transport::link;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
@@ -36,7 +36,7 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// Deaths of one place in the pool within `CRASH_WINDOW` after which it is given up.
 const MAX_DEATHS: usize = 3;
-const CRASH_WINDOW: Duration = Duration::from_secs(600);
+pub(super) const CRASH_WINDOW: Duration = Duration::from_secs(600);
 /// How long a dead encoder's place stays empty: a run that ends takes its processes with it.
 const RESTART_DELAY: Duration = Duration::from_millis(100);
 
@@ -75,6 +75,8 @@ pub(super) struct Children {
     start: Option<Start>,
     address: Option<Address>,
     processes: RefCell<BTreeMap<ActorId, Process>>,
+    /// Who has come to the run.
+    joined: RefCell<BTreeSet<ActorId>>,
     waits: RefCell<JoinSet<()>>,
     /// Places of the encoder pool: who has each, and when those who had it died.
     places: RefCell<BTreeMap<u32, Place>>,
@@ -93,8 +95,27 @@ type Kept = Rc<RefCell<BTreeMap<u64, (ActorId, watch::Sender<Option<String>>)>>>
 
 #[derive(Default)]
 struct Place {
+    /// Nobody: it is to be filled.
     holder: Option<ActorId>,
+    /// It is let go: nobody follows.
+    leaves: bool,
     deaths: Vec<Instant>,
+}
+
+impl Place {
+    fn of(holder: ActorId) -> Self {
+        Self { holder: Some(holder), ..Self::default() }
+    }
+
+    fn died(&mut self, at: Instant) {
+        self.deaths.retain(|death| death.elapsed() < CRASH_WINDOW);
+        self.deaths.push(at);
+        self.holder = None;
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.deaths.len() > MAX_DEATHS
+    }
 }
 
 impl Children {
@@ -113,34 +134,48 @@ impl Children {
             ..Self::default()
         };
         let failed = |source| RunError::Start { what: "processes by way of the keeper".into(), source };
-        let alive = match keeper() {
+        let started = match keeper() {
             Some(folder) => children.meet(&socket(&folder)).await.map_err(failed)?,
             None => Vec::new(),
         };
         if again {
-            for (number, actor) in alive {
-                children.expect(number, actor);
-                if actor.role == Role::Encoder {
-                    let place = Place { holder: Some(actor), deaths: Vec::new() };
-                    children.places.borrow_mut().insert(actor.index, place);
-                }
-            }
+            started.into_iter().for_each(|started| children.take_over(started));
             return Ok(children);
         }
-        // Of an attempt before this one.
-        alive.into_iter().for_each(|(number, _)| children.order(Order::Kill(number)));
-        pools.actors().try_for_each(|actor| children.spawn(actor))?;
-        for index in 0..pools.encoder {
-            let place = Place { holder: Some(ActorId::encoder(index)), deaths: Vec::new() };
-            children.places.borrow_mut().insert(index, place);
+        children.order(Order::Anew);
+        for actor in pools.actors() {
+            let place = (actor.role == Role::Encoder).then_some(actor.index);
+            children.spawn(actor, place)?;
+            place.map(|place| children.places.borrow_mut().insert(place, Place::of(actor)));
         }
         Ok(children)
     }
 
-    /// Meets the keeper; who lives.
-    async fn meet(&mut self, socket: &Path) -> io::Result<Vec<(u64, ActorId)>> {
+    /// A process that another scheduler has had started; of each place the last one comes last.
+    fn take_over(&self, started: Started) {
+        let Started { number, actor, place, ended } = started;
+        let mut places = self.places.borrow_mut();
+        let Some((End { reason, in_order }, ago)) = ended else {
+            self.expect(number, actor);
+            if let Some(place) = place {
+                places.entry(place).or_default().holder = Some(actor);
+            }
+            return;
+        };
+        let (_, exit) = watch::channel(Some(reason));
+        self.processes.borrow_mut().insert(actor, Process { exit, kill: Arc::default() });
+        let Some(place) = place else { return };
+        let now = Instant::now();
+        match in_order {
+            true => drop(places.remove(&place)),
+            false => places.entry(place).or_default().died(now.checked_sub(ago).unwrap_or(now)),
+        }
+    }
+
+    /// Meets the keeper; whom it has started.
+    async fn meet(&mut self, socket: &Path) -> io::Result<Vec<Started>> {
         let (mut sender, mut receiver) = link::<Order, Word>(UnixStream::connect(socket).await?);
-        let Ok(Some(Word::Alive(alive))) = receiver.recv().await else {
+        let Ok(Some(Word::Started(started))) = receiver.recv().await else {
             return Err(io::ErrorKind::UnexpectedEof.into());
         };
         let (orders, to_send) = flume::bounded(MAX_ENDS);
@@ -153,15 +188,15 @@ impl Children {
         });
         let (kept, ends) = (self.kept.clone(), self.ended.clone());
         spawn_local(async move {
-            while let Ok(Some(Word::Ended { number, reason, in_order })) = receiver.recv().await {
+            while let Ok(Some(Word::Ended { number, end })) = receiver.recv().await {
                 let Some((actor, ended)) = kept.borrow_mut().remove(&number) else { continue };
-                let _ = ended.send(Some(reason));
+                let _ = ended.send(Some(end.reason));
                 if let Some(ends) = &ends {
-                    let _ = ends.send((actor, in_order));
+                    let _ = ends.send((actor, end.in_order));
                 }
             }
         });
-        Ok(alive)
+        Ok(started)
     }
 
     fn order(&self, order: Order) {
@@ -183,14 +218,14 @@ impl Children {
     }
 
     /// Has the keeper start a process.
-    fn have_started(&self, actor: ActorId, command: &std::process::Command) {
+    fn have_started(&self, actor: ActorId, place: Option<u32>, command: &std::process::Command) {
         // Another scheduler's numbers are others.
         let number = u64::from(std::process::id()) << 32 | self.started.replace(self.started.get() + 1);
         let words = std::iter::once(command.get_program()).chain(command.get_args()).map(OsStr::to_owned).collect();
         let environment = command.get_envs().map(|(name, value)| (name.to_owned(), value.map(OsStr::to_owned)));
         let environment = environment.chain([(INDEX.into(), Some(actor.index.to_string().into()))]).collect();
         self.expect(number, actor);
-        self.order(Order::Start { number, actor, words, environment });
+        self.order(Order::Start { number, actor, place, words, environment });
     }
 
     /// Whether there can be any.
@@ -198,11 +233,12 @@ impl Children {
         self.start.is_some()
     }
 
-    fn spawn(&self, actor: ActorId) -> Result<(), RunError> {
+    /// `place`: that it is to have in the encoder pool.
+    fn spawn(&self, actor: ActorId, place: Option<u32>) -> Result<(), RunError> {
         let (Some(start), Some(address)) = (&self.start, &self.address) else { return Ok(()) };
         let command = start(actor, address);
         if self.orders.is_some() {
-            self.have_started(actor, &command);
+            self.have_started(actor, place, &command);
             return Ok(());
         }
         let mut command = Command::from(command);
@@ -218,7 +254,7 @@ impl Children {
         self.processes.borrow_mut().insert(actor, process);
         let ends = self.ended.clone();
         self.waits.borrow_mut().spawn(async move {
-            let (reason, in_order) = wait(child, &kill).await;
+            let End { reason, in_order } = wait(child, &kill).await;
             let _ = ended.send(Some(reason));
             if let Some(ends) = ends {
                 let _ = ends.send((actor, in_order));
@@ -251,8 +287,9 @@ impl Children {
         .await
     }
 
-    /// The process of `actor`, where it is a child.
-    pub fn process(&self, actor: ActorId) -> Option<Process> {
+    /// `actor` has come to the run: its process, where it is a child.
+    pub fn joined(&self, actor: ActorId) -> Option<Process> {
+        self.joined.borrow_mut().insert(actor);
         self.processes.borrow().get(&actor).cloned()
     }
 
@@ -260,6 +297,9 @@ impl Children {
     pub async fn replace(&self, next_index: impl Fn() -> u32) {
         let ends = self.ends.borrow_mut().take();
         let Some(ends) = ends else { return std::future::pending().await };
+        for number in self.vacant() {
+            self.begin(number, ActorId::encoder(next_index()));
+        }
         while let Ok((actor, in_order)) = ends.recv_async().await {
             let Some(number) = self.give_up(actor, in_order) else { continue };
             tokio::time::sleep(RESTART_DELAY).await;
@@ -267,18 +307,23 @@ impl Children {
         }
     }
 
+    /// Places that a scheduler before this one would have filled.
+    fn vacant(&self) -> Vec<u32> {
+        let mut places = self.places.borrow_mut();
+        places.retain(|_, place| place.holder.is_some() || !place.is_given_up());
+        places.iter().filter(|(_, place)| place.holder.is_none()).map(|(&number, _)| number).collect()
+    }
+
     /// The place that `actor` had, if it is to be filled again.
     fn give_up(&self, actor: ActorId, in_order: bool) -> Option<u32> {
         let mut places = self.places.borrow_mut();
         let (&number, place) = places.iter_mut().find(|(_, place)| place.holder == Some(actor))?;
-        place.holder = None;
-        if in_order {
+        if in_order || place.leaves {
             places.remove(&number);
             return None;
         }
-        place.deaths.retain(|death| death.elapsed() < CRASH_WINDOW);
-        place.deaths.push(Instant::now());
-        if place.deaths.len() > MAX_DEATHS {
+        place.died(Instant::now());
+        if place.is_given_up() {
             let deaths = place.deaths.len();
             tracing::error!("{actor} is the last of {deaths} in its place that died within 10 minutes: none follows");
             places.remove(&number);
@@ -288,32 +333,56 @@ impl Children {
     }
 
     fn begin(&self, place: u32, actor: ActorId) {
-        match self.spawn(actor) {
+        match self.spawn(actor, Some(place)) {
             Ok(()) => self.places.borrow_mut().entry(place).or_default().holder = Some(actor),
             Err(error) => tracing::error!("{error}"),
         }
     }
 
-    /// Sees to it that so many encoders are here or about to come; those of `members` beyond are returned, to be let go.
-    pub fn scale(&self, encoders: u32, members: &[ActorId], next_index: impl Fn() -> u32) -> Vec<ActorId> {
-        let here = self.places.borrow().len() as u32;
+    /// Sees to it that so many encoders are here or about to come; those beyond are returned, to be let go.
+    pub fn scale(&self, encoders: u32, next_index: impl Fn() -> u32) -> Vec<ActorId> {
+        let here = self.places.borrow().values().filter(|place| !place.leaves).count() as u32;
         for _ in here..encoders {
             let index = next_index();
             self.begin(index, ActorId::encoder(index));
         }
         let num_over = here.saturating_sub(encoders) as usize;
-        members.iter().rev().take(num_over).copied().collect()
+        let leaving: Vec<ActorId> = self.encoders().into_iter().rev().take(num_over).collect();
+        for place in self.places.borrow_mut().values_mut() {
+            place.leaves |= place.holder.is_some_and(|holder| leaving.contains(&holder));
+        }
+        leaving
     }
 
-    /// Encoders that have a place, in order.
+    /// Encoders that have a place and are not let go, in order.
     pub fn encoders(&self) -> Vec<ActorId> {
-        let mut encoders: Vec<ActorId> = self.places.borrow().values().filter_map(|place| place.holder).collect();
+        let places = self.places.borrow();
+        let mut encoders: Vec<ActorId> =
+            places.values().filter(|place| !place.leaves).filter_map(|place| place.holder).collect();
         encoders.sort();
         encoders
     }
 
-    /// Waits for those that end by themselves and kills the others.
+    /// An index that no encoder among them has, nor has had.
+    pub fn free_index(&self) -> u32 {
+        let processes = self.processes.borrow();
+        let encoders = processes.keys().filter(|actor| actor.role == Role::Encoder);
+        encoders.map(|actor| actor.index + 1).max().unwrap_or(0)
+    }
+
+    /// Kills an encoder that the run has nothing to do with any more, when it has had time to end by itself.
+    pub fn forget(&self, actor: ActorId, after: Duration) {
+        let Some(process) = self.joined(actor) else { return };
+        spawn_local(async move {
+            tokio::time::sleep(after).await;
+            process.kill();
+        });
+    }
+
+    /// Waits for those that end by themselves and kills the others. Who is on its way to the run does not find it any more.
     pub async fn finish(&self) {
+        let is_late = |actor: &ActorId| !self.joined.borrow().contains(actor);
+        self.processes.borrow().iter().filter(|(actor, _)| is_late(actor)).for_each(|(_, late)| late.kill());
         let mut waits = std::mem::take(&mut *self.waits.borrow_mut());
         let all = async {
             while waits.join_next().await.is_some() {}
@@ -326,8 +395,8 @@ impl Children {
     }
 }
 
-/// How the child ended, and whether in order.
-pub(super) async fn wait(mut child: Child, kill: &Notify) -> (String, bool) {
+/// How the child ended.
+pub(super) async fn wait(mut child: Child, kill: &Notify) -> End {
     let status = tokio::select! {
         status = child.wait() => status,
         () = kill.notified() => {
@@ -337,8 +406,8 @@ pub(super) async fn wait(mut child: Child, kill: &Notify) -> (String, bool) {
         }
     };
     match status {
-        Ok(status) => (format!("its process ended: {status}"), status.success()),
-        Err(error) => (error.to_string(), false),
+        Ok(status) => End { reason: format!("its process ended: {status}"), in_order: status.success() },
+        Err(error) => End { reason: error.to_string(), in_order: false },
     }
 }
 

@@ -2,18 +2,18 @@
 //! scheduler, which is one of them, and another scheduler in the place of one that was killed. It knows nothing of the run.
 
 use super::RunError;
-use super::children::{PARENT, pass_on, wait};
+use super::children::{CRASH_WINDOW, PARENT, pass_on, wait};
 use loongforge_core::message::ActorId;
 use loongforge_core::transport::{LinkReceiver, LinkSender, link};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::net::UnixListener;
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
@@ -30,20 +30,45 @@ const MAX_ENDS: usize = 4096;
 /// From the scheduler.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Order {
-    Start { number: u64, actor: ActorId, words: Vec<OsString>, environment: Vec<(OsString, Option<OsString>)> },
+    /// `place`: of the encoder pool.
+    Start {
+        number: u64,
+        actor: ActorId,
+        place: Option<u32>,
+        words: Vec<OsString>,
+        environment: Vec<(OsString, Option<OsString>)>,
+    },
     Kill(u64),
+    /// The run begins anew: whoever lives is of an attempt before.
+    Anew,
 }
 
 /// To the scheduler.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Word {
-    /// The first one: who lives.
-    Alive(Vec<(u64, ActorId)>),
+    /// The first one: who was started, the last one last.
+    Started(Vec<Started>),
     Ended {
         number: u64,
-        reason: String,
-        in_order: bool,
+        end: End,
     },
+}
+
+/// A process that a scheduler has had started.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Started {
+    pub number: u64,
+    pub actor: ActorId,
+    pub place: Option<u32>,
+    /// How it has ended, and how long ago.
+    pub ended: Option<(End, Duration)>,
+}
+
+/// How a process has ended.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct End {
+    pub reason: String,
+    pub in_order: bool,
 }
 
 /// Where this scheduler's keeper is, if it has one.
@@ -61,7 +86,8 @@ pub(super) fn socket(folder: &Path) -> PathBuf {
     folder.join("keeper.sock")
 }
 
-/// Keeps the scheduler that `command` starts, until it ends by itself.
+/// Keeps the scheduler that `command` starts, until it ends by itself, or by a signal that asked it to stop before it could
+/// heed that.
 ///
 /// # Errors
 /// It cannot be started.
@@ -74,15 +100,35 @@ pub fn keep(command: impl Fn() -> std::process::Command) -> Result<ExitStatus, R
 
 struct Keeper<'a> {
     folder: &'a Path,
-    alive: BTreeMap<u64, (ActorId, Arc<Notify>)>,
-    ended: flume::Sender<(u64, String, bool)>,
-    ends: flume::Receiver<(u64, String, bool)>,
+    started: Vec<Kept>,
+    ended: flume::Sender<(u64, End)>,
+    ends: flume::Receiver<(u64, End)>,
+}
+
+struct Kept {
+    number: u64,
+    actor: ActorId,
+    place: Option<u32>,
+    kill: Arc<Notify>,
+    ended: Option<(End, Instant)>,
+}
+
+impl Kept {
+    /// Ended so long ago that it says nothing of its place any more.
+    fn is_old(&self) -> bool {
+        self.ended.as_ref().is_some_and(|(_, at)| at.elapsed() > CRASH_WINDOW)
+    }
+
+    fn told(&self) -> Started {
+        let ended = self.ended.as_ref().map(|(end, at)| (end.clone(), at.elapsed()));
+        Started { number: self.number, actor: self.actor, place: self.place, ended }
+    }
 }
 
 impl<'a> Keeper<'a> {
     fn new(folder: &'a Path) -> Self {
         let (ended, ends) = flume::bounded(MAX_ENDS);
-        Self { folder, alive: BTreeMap::new(), ended, ends }
+        Self { folder, started: Vec::new(), ended, ends }
     }
 
     async fn keep(mut self, command: &impl Fn() -> std::process::Command) -> io::Result<ExitStatus> {
@@ -92,11 +138,13 @@ impl<'a> Keeper<'a> {
         let mut save = signal(SignalKind::user_defined1())?;
         let mut scheduler = self.scheduler(command(), false)?;
         let (mut lives, mut hearing, mut saying) = (1, None, None::<LinkSender<Word>>);
+        let mut told_to_stop = None;
         loop {
             let asked = tokio::select! {
                 status = scheduler.wait() => {
                     let status = status?;
-                    if status.signal().is_none() || lives == MAX_LIVES {
+                    let has_stopped = status.signal().is_none() || status.signal() == told_to_stop;
+                    if has_stopped || lives == MAX_LIVES {
                         return Ok(status);
                     }
                     eprintln!("the scheduler's process ended: {status}; another one goes on in its place");
@@ -106,9 +154,9 @@ impl<'a> Keeper<'a> {
                 }
                 accepted = listener.accept() => {
                     let (mut sender, receiver) = link(accepted?.0);
-                    let alive = self.alive.iter().map(|(&number, (actor, _))| (number, *actor)).collect();
+                    let started = self.started.iter().map(Kept::told).collect();
                     // One that is gone again is learnt from its end.
-                    let _ = sender.send(&Word::Alive(alive)).await;
+                    let _ = sender.send(&Word::Started(started)).await;
                     (hearing, saying) = (Some(receiver), Some(sender));
                     continue;
                 }
@@ -116,10 +164,12 @@ impl<'a> Keeper<'a> {
                     self.obey(order);
                     continue;
                 }
-                Ok((number, reason, in_order)) = self.ends.recv_async() => {
-                    self.alive.remove(&number);
+                Ok((number, end)) = self.ends.recv_async() => {
+                    if let Some(kept) = self.started.iter_mut().find(|kept| kept.number == number) {
+                        kept.ended = Some((end.clone(), Instant::now()));
+                    }
                     if let Some(saying) = &mut saying {
-                        let _ = saying.send(&Word::Ended { number, reason, in_order }).await;
+                        let _ = saying.send(&Word::Ended { number, end }).await;
                     }
                     continue;
                 }
@@ -127,6 +177,9 @@ impl<'a> Keeper<'a> {
                 Some(()) = terminate.recv() => Signal::TERM,
                 Some(()) = save.recv() => Signal::USR1,
             };
+            if asked != Signal::USR1 {
+                told_to_stop = Some(asked.as_raw());
+            }
             if let Some(pid) = scheduler.id().and_then(|pid| Pid::from_raw(pid as i32)) {
                 let _ = kill_process(pid, asked);
             }
@@ -146,22 +199,25 @@ impl<'a> Keeper<'a> {
     fn obey(&mut self, order: Order) {
         match order {
             Order::Kill(number) => {
-                if let Some((_, kill)) = self.alive.get(&number) {
-                    kill.notify_one();
-                }
+                self.started.iter().filter(|kept| kept.number == number).for_each(|kept| kept.kill.notify_one());
             }
-            Order::Start { number, actor, words, environment } => {
-                if let Err(error) = self.start(number, actor, &words, environment) {
-                    let _ = self.ended.try_send((number, error.to_string(), false));
+            Order::Anew => self.started.drain(..).for_each(|kept| kept.kill.notify_one()),
+            Order::Start { number, actor, place, words, environment } => {
+                let kill = Arc::new(Notify::new());
+                self.started.retain(|kept| place.is_none() || kept.place != place || !kept.is_old());
+                self.started.push(Kept { number, actor, place, kill: kill.clone(), ended: None });
+                if let Err(error) = self.start(number, actor, kill, &words, environment) {
+                    let _ = self.ended.try_send((number, End { reason: error.to_string(), in_order: false }));
                 }
             }
         }
     }
 
     fn start(
-        &mut self,
+        &self,
         number: u64,
         actor: ActorId,
+        kill: Arc<Notify>,
         words: &[OsString],
         environment: Vec<(OsString, Option<OsString>)>,
     ) -> io::Result<()> {
@@ -179,11 +235,10 @@ impl<'a> Keeper<'a> {
         let mut child = command.spawn()?;
         tokio::spawn(pass_on(actor, child.stdout.take()));
         tokio::spawn(pass_on(actor, child.stderr.take()));
-        let (kill, ended) = (Arc::new(Notify::new()), self.ended.clone());
-        self.alive.insert(number, (actor, kill.clone()));
+        let ended = self.ended.clone();
         tokio::spawn(async move {
-            let (reason, in_order) = wait(child, &kill).await;
-            let _ = ended.send_async((number, reason, in_order)).await;
+            let end = wait(child, &kill).await;
+            let _ = ended.send_async((number, end)).await;
         });
         Ok(())
     }

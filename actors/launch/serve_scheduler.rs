@@ -5,12 +5,12 @@ use super::edges::at_port;
 use super::join::{Desk, Down, JoinError, Member, Returns, Roster, Terms, Wish, gather, link_again, remote_link};
 use super::net::Listener;
 use super::take_over::{Kept, hear_again};
-use super::{Keep, Meeting, RunError, RunSpec};
+use super::{Meeting, RunError, RunSpec};
 use crate::journal::Record;
 use crate::kernel::{Change, Conduct, Link, conduct, in_system};
 use crate::scheduler::{Observer, Scheduler};
 use loongforge_core::config::Address;
-use loongforge_core::message::{ActorId, Role, StepId};
+use loongforge_core::message::{ActorId, Role};
 use loongforge_core::schedule::{Coordinator, Outcome};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -41,7 +41,7 @@ pub fn serve_scheduler(
     if let Some(past) = &kept.past {
         rendezvous = past.begin.rendezvous.clone();
         (spec.coordinator.first_step, spec.resume) = (past.begin.first_step, past.begin.resume.clone());
-        spec.coordinator.state = serde_json::from_str(&past.begin.state).unwrap_or_default();
+        spec.coordinator.state = past.begin.state.clone();
     }
     let is_unix = matches!(meeting.address, Address::Unix(_));
     let roster = Roster {
@@ -76,22 +76,22 @@ pub fn serve_scheduler(
             let (children, open, confirms) = (children.clone(), open.clone(), kept.journal.is_some());
             move |actor: ActorId, member: Member| {
                 let member = Member { confirms, ..member };
-                remote_link(member, queue, terms(actor), children.process(actor), open.clone())
+                remote_link(member, queue, terms(actor), children.joined(actor), open.clone())
             }
         };
         let (links, paths, left, scheduler): (BTreeMap<ActorId, Link>, BTreeMap<ActorId, PathBuf>, _, _) =
-            match (&kept.past, &roster.returns) {
-                (Some(past), Some(returns)) => {
-                    let first_unseen = meeting.journal.as_ref().and_then(|Keep { again, .. }| *again);
-                    let mut scheduler = Scheduler::new(Coordinator::new(spec.coordinator), observer);
-                    let unseen = first_unseen.unwrap_or(StepId(0));
-                    let (before, left) = hear_again(&mut scheduler, past, unseen, queue, returns);
+            match (&kept.past, &meeting.journal, &roster.returns) {
+                (Some(past), Some(keep), Some(returns)) => {
+                    let (scheduler, before, left) = hear_again((past, keep), spec.coordinator, observer, returns)?;
                     kept.write(&Record::Life(past.lives + 1));
                     tracing::info!("going on in the place of a scheduler that has died, with {} actors", before.len());
+                    // Given up by the one before, and maybe not ended.
+                    let is_out = |actor: &ActorId| past.members.contains_key(actor) && !before.contains_key(actor);
+                    for actor in children.encoders().into_iter().filter(is_out) {
+                        children.forget(actor, spec.lease);
+                    }
                     let again = |(actor, before)| {
-                        // They come back as soon as they have noticed.
-                        let terms = Terms { ended: 2 * spec.lease, ..terms(actor) };
-                        (actor, link_again(None, before, queue, terms, children.process(actor), open.clone()))
+                        (actor, link_again(None, before, queue, terms(actor), children.joined(actor), open.clone()))
                     };
                     let paths = past.members.iter().map(|(&actor, (_, edges))| (actor, edges.clone())).collect();
                     (before.into_iter().map(again).collect(), paths, left, scheduler)
@@ -109,8 +109,9 @@ pub fn serve_scheduler(
                 }
             };
         drop(open);
-        let scheduler = scheduler.with_journal(kept.journal.clone());
-        let desk = Desk::new(roster, paths, is_elastic);
+        let cut_after = meeting.journal.as_ref().map_or(0, |keep| keep.cut_after);
+        let scheduler = scheduler.with_journal(kept.journal.clone(), cut_after);
+        let desk = Desk::new(roster, paths, is_elastic, children.free_index());
         let (change, changes) = flume::bounded(queue);
         let how = Conduct { stop: spec.stop, stop_grace: spec.stop_grace, queue, grace: spec.grace, changes, left };
         let wish = {
@@ -133,11 +134,11 @@ pub fn serve_scheduler(
                     });
                 }
                 Wish::Scale { encoders, answer } => {
-                    let members = children.encoders();
-                    for actor in children.scale(encoders, &members, || desk.next_index()) {
+                    let from = children.encoders().len() as u32;
+                    for actor in children.scale(encoders, || desk.next_index()) {
                         let _ = change.try_send(Change::Retire(actor));
                     }
-                    answer(Down::Scaling { from: members.len() as u32 });
+                    answer(Down::Scaling { from });
                 }
             }
         };

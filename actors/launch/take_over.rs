@@ -2,17 +2,14 @@
 
 use super::RunError;
 use super::join::{Before, Returns};
-use crate::journal::{Beginning, Heard, Journal, Past, Record};
-use crate::scheduler::{Effect, Scheduler};
-use loongforge_core::message::{ActorId, Command, StepId};
-use loongforge_core::schedule::{CheckpointDraft, CoordinatorSpec, Input};
+use crate::journal::{Beginning, Heard, Journal, JournalError, Past, Record};
+use crate::scheduler::{Effect, Observer, Scheduler};
+use loongforge_core::message::{ActorId, StepId};
+use loongforge_core::schedule::{Coordinator, CoordinatorSpec};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-
-/// What an actor was told last: more than can be on its way to it.
-const SPARE: usize = 256;
 
 /// Where a run's journal is.
 #[derive(Clone, Debug)]
@@ -20,6 +17,13 @@ pub struct Keep {
     pub path: PathBuf,
     /// Goes on where a former scheduler died: the first step that nobody was told of.
     pub again: Option<StepId>,
+    /// It is cut where more bytes than these were written since the last time; 0: whenever a step ends.
+    pub cut_after: u64,
+}
+
+impl Keep {
+    /// What is read again in a fraction of a second.
+    pub const CUT_AFTER: u64 = 4 << 20;
 }
 
 /// The journal of a run, and its past where it has one.
@@ -30,7 +34,7 @@ pub(super) struct Kept {
 
 impl Kept {
     pub fn open(keep: Option<&Keep>, config: &str) -> Result<Self, RunError> {
-        let Some(Keep { path, again }) = keep else { return Ok(Self { journal: None, past: None }) };
+        let Some(Keep { path, again, .. }) = keep else { return Ok(Self { journal: None, past: None }) };
         let (journal, past) = match again {
             Some(_) => {
                 let (journal, past) = Past::read(path, config)?;
@@ -55,16 +59,14 @@ impl Kept {
         resume: Option<&Path>,
         rendezvous: &Path,
     ) -> Result<(), RunError> {
-        // Not by postcard: it leaves out what is empty.
-        let state = serde_json::to_string(&spec.state).expect("a state is JSON");
         let begin = Beginning {
             config: config.to_owned(),
             first_step: spec.first_step,
-            state,
+            state: spec.state.clone(),
             resume: resume.map(Path::to_owned),
             rendezvous: rendezvous.to_owned(),
         };
-        self.write(&Record::Began(begin));
+        self.write(&Record::Began(Box::new(begin)));
         self.write(&Record::Life(1));
         Ok(())
     }
@@ -78,65 +80,54 @@ impl Kept {
     }
 }
 
-/// Has the scheduler hear everything again. Returns what is known of everyone's wires, and what is left to do.
+/// A scheduler that has heard everything which the former one had, what is known of everyone's wires, and what is left to do.
+type Successor = (Scheduler, BTreeMap<ActorId, Before>, Vec<Effect>);
+
+/// The scheduler that goes on in the place of the former one.
+///
+/// # Errors
+/// The journal is another version's.
 pub(super) fn hear_again(
-    scheduler: &mut Scheduler,
-    past: &Past,
-    first_unseen: StepId,
-    queue: usize,
+    kept: (&Past, &Keep),
+    spec: CoordinatorSpec,
+    observer: Box<dyn Observer>,
     returns: &Returns,
-) -> (BTreeMap<ActorId, Before>, Vec<Effect>) {
-    let mut told: BTreeMap<ActorId, (u64, VecDeque<Command>)> = BTreeMap::new();
-    let mut tell = |actor: ActorId, command: Command| {
-        let (count, last) = told.entry(actor).or_default();
-        *count += 1;
-        last.push_back(command);
-        if last.len() > queue + SPARE {
-            last.pop_front();
+) -> Result<Successor, RunError> {
+    let (past, keep) = kept;
+    let mut scheduler = match &past.snapshot {
+        Some(snapshot) => {
+            let wrong = |_| JournalError::NotAJournal { path: keep.path.clone() };
+            let coordinator = Coordinator::restore(&snapshot.coordinator, spec.snapshots).map_err(wrong)?;
+            Scheduler::new(coordinator, observer).with_letters(snapshot.letters.clone())
         }
+        None => Scheduler::new(Coordinator::new(spec), observer),
     };
-    let (mut left, mut drafts, mut retry) = (Vec::new(), Vec::new(), None);
+    let mut end = Vec::new();
     for heard in past.course.iter().cloned() {
         match heard {
-            Heard::Told(actor, command) => tell(actor, command),
+            Heard::Told(actor, command) => scheduler.told_again(actor, &command),
             Heard::Input(input) => {
-                match &input {
-                    Input::Published(step, to) | Input::PublishFailed(step, to, _) => {
-                        drafts.retain(|draft: &CheckpointDraft| (draft.step, draft.to) != (*step, *to));
-                    }
-                    Input::RetrySave => retry = None,
-                    _ => {}
-                }
-                for effect in scheduler.hear_again(input, first_unseen) {
-                    match effect {
-                        Effect::Send(actor, command) => tell(actor, command),
-                        Effect::Evict(_) => {}
-                        Effect::Publish(draft) => drafts.push(*draft),
-                        Effect::RetrySave(after) => retry = Some(Effect::RetrySave(after)),
-                        // Of a pause that is over nothing is heard when its time is up.
-                        effect => left.push(effect),
-                    }
-                }
+                let effects = scheduler.hear_again(input, keep.again.unwrap_or(StepId(0)));
+                end.extend(effects.into_iter().filter(|effect| matches!(effect, Effect::Finished(_))));
             }
         }
     }
-    // One that was published before it was written down cannot be published again: it is saved anew.
-    let drafts = drafts.into_iter().map(|draft| Effect::Publish(Box::new(draft)));
-    left.extend(drafts.chain(retry));
-    let said = past.said();
+    let mut left = scheduler.letters().left();
+    left.extend(end);
     let before = scheduler.alive().into_iter().filter_map(|actor| {
         let (number, _) = past.members.get(&actor)?;
-        let (count, backlog) = told.remove(&actor).unwrap_or_default();
+        let account = scheduler.letters().of(actor);
         let before = Before {
             number: *number,
             returned: Some(returns.expect_again(actor, *number, 0)),
             life: past.lives + 1,
-            said: said.get(&actor).copied().unwrap_or_default(),
-            told: count,
-            backlog: backlog.into(),
+            said: account.said,
+            told: account.told,
+            backlog: account.last.into(),
             confirms: true,
         };
         Some((actor, before))
     });
-    (before.collect(), left)
+    let before = before.collect();
+    Ok((scheduler, before, left))
 }

@@ -2,11 +2,11 @@
 //! notice nothing, and the losses are those of a run in which nothing happened.
 
 mod fake;
+mod meeting;
 
 use fake::{Script, engine, spec};
 use loongforge_actors::journal::is_open;
 use loongforge_actors::launch::Keep;
-use loongforge_actors::launch::net::Security;
 use loongforge_actors::{
     Assignment, EngineFactory, Meeting, Observer, Publisher, RunSpec, StopOn, run_in_process, serve_role,
     serve_scheduler,
@@ -14,6 +14,7 @@ use loongforge_actors::{
 use loongforge_core::engine::fault::{FAULTS, JOURNAL_POINTS};
 use loongforge_core::message::*;
 use loongforge_core::schedule::*;
+use meeting::meeting;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::net::TcpListener;
@@ -27,19 +28,7 @@ static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
 const ROLE: &str = "LOONGFORGE_TEST_ROLE";
 const DIR: &str = "LOONGFORGE_TEST_DIR";
 const ADDRESS: &str = "LOONGFORGE_TEST_ADDRESS";
-
-fn meeting(address: &str, journal: Option<Keep>) -> Meeting {
-    Meeting {
-        address: address.parse().unwrap(),
-        security: Security::plain("a", false),
-        config: "abc".into(),
-        timeout: Duration::from_secs(60),
-        shared_memory: true,
-        index: None,
-        store: None,
-        journal,
-    }
-}
+const CUT_AFTER: &str = "LOONGFORGE_TEST_CUT_AFTER";
 
 fn run_spec(dir: &Path) -> RunSpec {
     RunSpec {
@@ -88,10 +77,12 @@ fn child() {
         Role::Scheduler => {
             let path = dir.join("journal");
             let again = is_open(&path, "abc").then(|| StepId(lines(&dir).len() as u64));
+            let cut_after = std::env::var(CUT_AFTER).unwrap().parse().unwrap();
             let observer = Box::new(Lines(dir.join("steps")));
-            serve_scheduler(run_spec(&dir), meeting(&address, Some(Keep { path, again })), None, observer).map(drop)
+            let kept = Meeting { journal: Some(Keep { path, again, cut_after }), ..meeting(address.parse().unwrap()) };
+            serve_scheduler(run_spec(&dir), kept, None, observer).map(drop)
         }
-        role => serve_role(role, meeting(&address, None), make),
+        role => serve_role(role, meeting(address.parse().unwrap()), make),
     };
     if let Err(error) = result {
         eprintln!("{error}");
@@ -103,6 +94,8 @@ fn start(role: Role, dir: &Path, address: &str, faults: &str) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "child", "--nocapture"]);
     command.env(ROLE, role.name()).env(DIR, dir).env(ADDRESS, address).env(FAULTS, faults);
+    // At every step, but where what is written between is to be read again.
+    command.env(CUT_AFTER, if faults.contains("_write:57") { u64::MAX } else { 0 }.to_string());
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
@@ -160,7 +153,7 @@ fn killed_wherever_it_writes_another_goes_on_in_its_place() {
     let twin = twin();
     for point in JOURNAL_POINTS {
         // The first records are those of the run's beginning: without them there is nobody to go on for.
-        let turns: &[u32] = if point.ends_with("sync") { &[1, 4, 8] } else { &[12, 31, 57] };
+        let turns: &[u32] = if point.ends_with("write") { &[12, 31, 57] } else { &[1, 4, 7] };
         for nth in turns {
             let fault = format!("scheduler/0@{point}:{nth}=kill");
             assert_eq!(run(std::slice::from_ref(&fault)), twin, "{fault}");
@@ -170,7 +163,7 @@ fn killed_wherever_it_writes_another_goes_on_in_its_place() {
 
 #[test]
 fn killed_again_and_again_the_run_comes_to_its_end() {
-    let faults = ["torn_write:20", "after_write:9", "before_sync:2", "after_sync:1"];
+    let faults = ["torn_write:20", "after_rename:2", "torn_cut:1", "after_sync:1"];
     let faults: Vec<String> = faults.iter().map(|point| format!("scheduler/0@{point}=kill")).collect();
     assert_eq!(run(&faults), twin());
 }

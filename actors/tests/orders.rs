@@ -1,6 +1,7 @@
 //! The whole control plane with fake engines on one thread, under every order of events that chance finds.
 
 mod fake;
+mod twinned;
 
 use fake::{Script, engine, spec};
 use loongforge_actors::launch::topology;
@@ -10,6 +11,7 @@ use loongforge_core::schedule::*;
 use loongforge_core::transport::{Credit, Edge, LocalEdge, Mail, Mailbox};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use twinned::Twinned;
 
 struct Node {
     engine: Box<dyn Engine>,
@@ -27,7 +29,7 @@ struct Log {
 }
 
 struct World {
-    coordinator: Coordinator,
+    coordinator: Twinned,
     nodes: BTreeMap<ActorId, Node>,
     events: BTreeMap<ActorId, flume::Receiver<Event>>,
     credits: Vec<Credit>,
@@ -78,7 +80,7 @@ impl World {
             events.insert(me, receiver);
         }
         let (plan_credits, queue) = (spec.plan.credits, spec.max_unanswered());
-        let coordinator = Coordinator::new(spec);
+        let coordinator = Twinned::new(spec, seed);
         Self {
             script: script.clone(),
             pools,
@@ -575,6 +577,17 @@ fn without_owners(plan: &StepPlan) -> StepPlan {
     plan.packs.iter_mut().flat_map(|pack| &mut pack.samples).for_each(|sample| sample.owner = 0);
     plan.units.iter_mut().flat_map(|unit| &mut unit.items).for_each(|item| item.owner = 0);
     plan
+}
+
+/// Frozen encoders have the same parameters after every step: whoever is left can write those of an earlier one.
+#[test]
+fn what_a_frozen_encoder_was_to_save_another_one_saves() {
+    let (pools, script) = (pools(2, 2, 2), Script { frozen: true, ..Script::default() });
+    let elastic = CoordinatorSpec { elastic: true, encoder_trained: false, ..spec(pools, STEPS) };
+    let changes = [(35, 3), (37, 3), (39, 3), (33, 1), (35, 0), (34, 0)];
+    let (log, result, _) = World::new(elastic, &script, 11908501885165738868).run_changing(&changes);
+    assert_eq!(result, Ok(Outcome::Completed));
+    assert_eq!(log.published, reference(pools, &script).published);
 }
 
 #[test]

@@ -98,7 +98,7 @@ async fn scheduler(timeout: Duration) -> Ended {
     let accept = async || listener.accept().await.map(|(stream, _)| stream);
     let members = gather(&accept, &roster).await?;
     let paths = members.iter().map(|(&actor, member)| (actor, member.edges.clone())).collect();
-    let desk = Desk::new(roster, paths, false);
+    let desk = Desk::new(roster, paths, false, 0);
     tokio::select! {
         result = conduct(members, spec) => result,
         () = desk.open(accept, |_| ()) => unreachable!("it never ends"),

@@ -1,10 +1,14 @@
-//! A folder's model once more: weights in another type or other shards, `config.json` to match, the rest carried.
-//! Seen whole or not at all.
+//! A folder's model once more: weights in another type or other shards, adapters added to their base, `config.json` to
+//! match, the rest carried. Seen whole or not at all.
 
+use super::fit::{expect_fit, load_options};
 use super::saved_config::saved_config;
+use crate::base::{BaseError, ModelFolders};
+use crate::folder::{FolderError, ModelFolder};
 use loongforge_actors::checkpoint::{CheckpointError, carried};
-use loongforge_torch::train::WeightsError;
+use loongforge_torch::engine::Families;
 use loongforge_torch::train::hf::{Checkpoint, Dtype, Rewrite, rewrite};
+use loongforge_torch::train::{AdapterError, Adapters, WeightsError};
 use serde_json::Value;
 use std::fs;
 use std::io;
@@ -16,6 +20,12 @@ pub enum ExportError {
     Weights(#[from] WeightsError),
     #[error(transparent)]
     Carried(#[from] CheckpointError),
+    #[error(transparent)]
+    Base(#[from] BaseError),
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    #[error(transparent)]
+    Adapter(#[from] AdapterError),
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: io::Error },
     #[error("{path} is not JSON: {source}")]
@@ -27,8 +37,10 @@ pub enum ExportError {
 }
 
 /// How a folder is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
+    /// Folder or hub id of the model that adapters are added to; `None`: what they say themselves.
+    pub base: Option<String>,
     /// F32, BF16 or F16; `None` keeps every tensor's own.
     pub dtype: Option<Dtype>,
     pub max_shard_size: u64,
@@ -36,22 +48,32 @@ pub struct Export {
     pub dequantize: bool,
 }
 
-/// Writes the model in `folder` into `out`; how many files of weights, and their bytes.
+/// Writes the model in `folder` into `out`, with its adapters added; how many files of weights, and their bytes.
 ///
 /// # Errors
-/// `folder` has no whole model, `out` holds something, or a file cannot be written. `out` is not there then.
+/// `folder` has no whole model and no adapters of one, `out` holds something, or a file cannot be written. `out` is not there then.
 pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<(usize, u64), ExportError> {
     let io = |path: &Path| {
         let path = path.to_owned();
         |source| ExportError::Io { path, source }
     };
-    let checkpoint = Checkpoint::open(folder)?;
+    let found = ModelFolders::find(folder, how.base.as_deref())?;
+    let checkpoint = Checkpoint::open(&found.weights)?;
     if let Some((_, packed)) = checkpoint.tensors().find(|(_, stored)| stored.is_packed() && !how.dequantize) {
-        return Err(ExportError::Packed { folder: folder.to_owned(), format: packed.format() });
+        return Err(ExportError::Packed { folder: found.weights, format: packed.format() });
     }
-    let path = folder.join("config.json");
+    let path = found.config.join("config.json");
     let text = fs::read(&path).map_err(io(&path))?;
     let config: Value = serde_json::from_slice(&text).map_err(|source| ExportError::Json { path, source })?;
+    let adapters = match &found.adapters {
+        Some(adapters) => {
+            let model = ModelFolder::open_plain(&found.config)?;
+            let families = Families::of(&model.config);
+            expect_fit(&found.weights, &families, &load_options(&model.json, false))?;
+            Some(Adapters::open(adapters, &families.specs(), &checkpoint)?)
+        }
+        None => None,
+    };
     if out.exists() && fs::read_dir(out).map_err(io(out))?.next().is_some() {
         return Err(ExportError::Exists { out: out.to_owned() });
     }
@@ -61,10 +83,15 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<(usize, u64), E
     let draft = tempfile::Builder::new().prefix(".loongforge-").tempdir_in(parent).map_err(io(parent))?;
     let to = draft.path();
     let how = Rewrite { dtype: how.dtype, max_shard_size: how.max_shard_size };
-    let files = rewrite(&checkpoint, to, &how)?;
+    let files = rewrite(&checkpoint, adapters.as_ref(), to, &how)?;
     let dtype = match how.dtype {
         Some(dtype) => Some(dtype),
-        None => checkpoint.is_quantized().then_some(Dtype::BF16),
+        None if checkpoint.is_quantized() => Some(Dtype::BF16),
+        // The run's `config.json` says how the run computed.
+        None if adapters.is_some() => {
+            checkpoint.tensors().map(|(_, stored)| stored.dtype).find(|dtype| dtype.is_plain_float())
+        }
+        None => None,
     };
     let name = |dtype: Dtype| match dtype {
         Dtype::BF16 => "bfloat16",
@@ -75,8 +102,11 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<(usize, u64), E
     let mut text = serde_json::to_vec_pretty(&saved_config(&config, dtype.map(name))).expect("JSON can be written");
     text.push(b'\n');
     fs::write(to.join("config.json"), text).map_err(io(to))?;
-    for name in carried(folder)? {
-        fs::copy(folder.join(&name), to.join(&name)).map_err(io(&folder.join(&name)))?;
+    // What lies beside the adapters goes before what lies beside their base.
+    for folder in [Some(&found.weights), found.adapters.as_ref()].into_iter().flatten() {
+        for name in carried(folder)? {
+            fs::copy(folder.join(&name), to.join(&name)).map_err(io(&folder.join(&name)))?;
+        }
     }
     let draft = draft.keep();
     let moved = fs::rename(&draft, out).and_then(|()| {

@@ -15,9 +15,7 @@ pub type FitError = WeightsError;
 /// A file is torn, or a tensor is missing, misshaped, of a wrong type or not the model's: all of them in one table.
 pub fn expect_fit(folder: &Path, families: &Families, options: &LoadOptions) -> Result<(), FitError> {
     let checkpoint = Checkpoint::open(folder)?;
-    let mut specs = families.foundation.specs();
-    specs.extend(families.encoder.iter().flat_map(|family| family.specs()));
-    compare_weights(&specs, &checkpoint, options)
+    compare_weights(&families.specs(), &checkpoint, options)
 }
 
 /// How strictly a folder with this `config.json` is compared: layers for multi-token prediction may be left out.

@@ -35,9 +35,10 @@ pub fn inspect(folder: &Path, all: bool) -> anyhow::Result<String> {
     let (num_tensors, num_files) = (tensors.len(), checkpoint.files().len());
     writeln!(
         page,
-        "{} parameters in {num_tensors} tensors, {} in {num_files} files",
+        "{} parameters in {num_tensors} tensors, {} in {num_files} file{}",
         grouped(parameters),
-        observe::bytes(bytes)
+        observe::bytes(bytes),
+        if num_files == 1 { "" } else { "s" }
     )?;
     writeln!(page, "types: {}\n", types.join(", "))?;
     let rows = tensors.iter().map(|(name, stored)| (*name, (stored.format(), stored.shape.clone(), stored.bytes)));

@@ -21,7 +21,7 @@ fn grouped(number: u64) -> String {
     let lead = digits.len() % 3;
     let groups = digits.as_bytes()[lead..].chunks(3).map(|group| String::from_utf8_lossy(group).into_owned());
     let first = (lead > 0).then(|| digits[..lead].to_owned());
-    first.into_iter().chain(groups).collect::<Vec<_>>().join(" ")
+    first.into_iter().chain(groups).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
@@ -30,6 +30,6 @@ mod tests {
 
     #[test]
     fn numbers_are_readable() {
-        assert_eq!([grouped(7), grouped(1000), grouped(1_234_567)], ["7", "1 000", "1 234 567"]);
+        assert_eq!([grouped(7), grouped(1000), grouped(1_234_567)], ["7", "1,000", "1,234,567"]);
     }
 }

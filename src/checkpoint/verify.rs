@@ -84,8 +84,7 @@ fn index(folder: &Path) -> Check {
 fn config(folder: &Path) -> Check {
     if is_adapter(folder) {
         let config = read_adapter_config(folder)?;
-        let base =
-            adapter_base(folder)?.map_or_else(|| "a base without a name".into(), |base| base.display().to_string());
+        let base = adapter_base(folder)?.unwrap_or_else(|| "a base without a name".into());
         return Ok(format!("adapters of rank {} for {base}", config.r));
     }
     let model = ModelFolder::open_plain(folder)?;

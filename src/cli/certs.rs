@@ -11,7 +11,7 @@ const EXAMPLES: &str = "\
 Examples:
   loongforge certs new --run vlm-sft --out certs         an authority, and a certificate for every role
   loongforge certs add --run vlm-sft --out certs encoder data      again, before they expire
-  kubectl create secret generic vlm-tls --from-file=certs          without ca.key, which stays with you";
+  mv certs/ca.key ca.key && kubectl create secret generic vlm-tls --from-file=certs       ca.key stays with you";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -57,6 +57,11 @@ pub fn certs(args: CertsArgs) -> anyhow::Result<ExitCode> {
     };
     let parties = made.roles.iter().map(party).collect::<Result<Vec<_>, _>>()?;
     let parties = if parties.is_empty() { Party::ALL.to_vec() } else { parties };
+    if new && made.out.join("ca.key").exists() {
+        let (out, run) = (made.out.display(), &made.run);
+        let what = format!("{out} has an authority: `certs add --run {run} --out {out}` makes its certificates anew");
+        return Err(UsageError(what).into());
+    }
     if new {
         new_authority(&made.out, &made.run, valid).map_err(|error| UsageError::of(&error))?;
     }

@@ -4,7 +4,7 @@ use super::{UsageError, exit};
 use crate::evaluate;
 use crate::folder::ModelFolder;
 use clap::{Args, ValueEnum};
-use loongforge_core::config::{self, RunConfig};
+use loongforge_core::config::{self, PackMode, RunConfig};
 use loongforge_core::data::{Processor, ProcessorOptions};
 use loongforge_torch::engine::{Families, trained};
 use loongforge_torch::nn::{ParamSpec, Role};
@@ -91,6 +91,25 @@ fn explain(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<String> {
         text += &format!("  {name}: {} parameters trained, {} frozen\n", count(Role::Trained), count(Role::Frozen));
     }
     Ok(text)
+}
+
+/// A run in a line, before it begins.
+pub(super) fn summary(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<String> {
+    let parts = parts(config, folder)?;
+    let count = |wanted: &dyn Fn(&ParamSpec) -> bool| {
+        let specs = parts.iter().flat_map(|(_, specs)| specs).filter(|spec| wanted(spec));
+        grouped(specs.map(|spec| spec.shape.iter().product::<i64>()).sum())
+    };
+    let (train, name) = (&config.train, &folder.config.model_type);
+    let unit = if config.data.pack.mode == PackMode::Stream { "packs" } else { "samples" };
+    Ok(format!(
+        "{name}: {} parameters, {} of them trained; {} steps of {} {unit} into {}",
+        count(&|_| true),
+        count(&|spec| spec.role == Role::Trained),
+        train.steps,
+        train.global_batch_size,
+        config.run.dir.display()
+    ))
 }
 
 /// `8,030,261,248`.

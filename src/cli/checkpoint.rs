@@ -1,10 +1,12 @@
 //! `loongforge checkpoint`: checkpoints and model folders without a run.
 
+use super::forecast::count;
 use super::{UsageError, exit};
 use crate::checkpoint::{self, Difference, Export, TensorDiff};
 use crate::hub::resolve_model;
 use clap::{Args, Subcommand, ValueEnum};
 use loongforge_core::config::Size;
+use loongforge_core::observe;
 use loongforge_torch::train::hf::{Checkpoint, Dtype, collapse};
 use serde_json::json;
 use std::path::PathBuf;
@@ -15,7 +17,7 @@ Examples:
   loongforge checkpoint inspect Qwen/Qwen3-0.6B                          what a model is made of; fetched once
   loongforge checkpoint verify runs/my/checkpoints/step-00000500         hashes, headers, index, config; exit code 2 if damaged
   loongforge checkpoint diff before after                                which weights changed, and how much
-  loongforge checkpoint export-hf runs/my/checkpoints/step-00000500 out  the model alone, for transformers
+  loongforge checkpoint export-hf runs/my/checkpoints/step-00000500 out  the model alone, for transformers; LoRA merged
   loongforge checkpoint convert deepseek-fp8 plain --dtype bf16 --dequantize
 
 A folder is a checkpoint of a run, any Hugging Face folder, or a hub id org/name[@revision].";
@@ -58,18 +60,26 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Write the model of a run's checkpoint as a Hugging Face folder
-    #[command(
-        after_help = "Example:\n  loongforge checkpoint export-hf runs/my/checkpoints/step-00000500 my-model --dtype bf16"
-    )]
+    /// Write the model of a checkpoint as a Hugging Face folder; adapters (LoRA) are merged into their base
+    #[command(after_help = "\
+Examples:
+  loongforge checkpoint export-hf runs/my/checkpoints/step-00000500 my-model --dtype bf16
+  loongforge checkpoint export-hf runs/my-lora/checkpoints/step-00000500 merged
+  loongforge checkpoint export-hf some-peft-adapter merged --base Qwen/Qwen3-0.6B")]
     ExportHf {
         #[arg(value_name = "CHECKPOINT")]
         folder: String,
         #[arg(value_name = "OUT")]
         out: PathBuf,
-        /// Type of the weights; the checkpoint's unless given
+        /// Type of the weights; the checkpoint's (of adapters, the base's) unless given
         #[arg(long)]
         dtype: Option<Type>,
+        /// Folder or hub id of the model that adapters are added to; what they say themselves unless given
+        #[arg(long, value_name = "FOLDER")]
+        base: Option<String>,
+        /// Unpack FP8, INT4 or MXFP4 weights
+        #[arg(long)]
+        dequantize: bool,
         /// Bytes of one file at most
         #[arg(long, value_name = "SIZE", default_value = "5GB")]
         max_shard_size: Size,
@@ -134,21 +144,21 @@ fn act(action: Action) -> anyhow::Result<ExitCode> {
             let equal = found.iter().all(|difference| difference.is_close(tolerance));
             Ok(if equal { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
         }
-        Action::ExportHf { folder, out, dtype, max_shard_size } => {
-            let how =
-                Export { dtype: dtype.map(Type::dtype), max_shard_size: max_shard_size.bytes(), dequantize: false };
-            export(&folder, &out, &how)
+        Action::ExportHf { folder, out, dtype, base, dequantize, max_shard_size } => {
+            let (dtype, max_shard_size) = (dtype.map(Type::dtype), max_shard_size.bytes());
+            export(&folder, &out, &Export { base, dtype, max_shard_size, dequantize })
         }
         Action::Convert { folder, out, dtype, dequantize, max_shard_size } => {
-            let how = Export { dtype: Some(dtype.dtype()), max_shard_size: max_shard_size.bytes(), dequantize };
-            export(&folder, &out, &how)
+            let (dtype, max_shard_size) = (Some(dtype.dtype()), max_shard_size.bytes());
+            export(&folder, &out, &Export { base: None, dtype, max_shard_size, dequantize })
         }
     }
 }
 
 fn export(folder: &str, out: &std::path::Path, how: &Export) -> anyhow::Result<ExitCode> {
     let (files, bytes) = checkpoint::export(&resolve_model(folder)?, out, how)?;
-    println!("{}: {bytes} bytes of weights in {files} files", out.display());
+    let (bytes, files) = (observe::bytes(bytes), count(files, "file"));
+    println!("{}: {bytes} of weights in {files}", out.display());
     Ok(ExitCode::SUCCESS)
 }
 

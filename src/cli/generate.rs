@@ -5,19 +5,21 @@ use crate::hub::resolve_model;
 use crate::reader::Reader;
 use clap::Args;
 use loongforge_core::config::Device;
+use loongforge_core::observe::safe;
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::engine::open_device;
 use loongforge_torch::model::Sampling;
+use std::io::{IsTerminal, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[derive(Args)]
 #[command(after_help = "\
-Example:
+Examples:
   loongforge generate runs/quickstart/checkpoints/step-00000750 --image 4071.png --prompt \"Read the number.\"
   loongforge generate Qwen3-0.6B --prompt \"A story of a fox:\" --temperature 0.7 --top-p 0.8 --seed 1")]
 pub struct GenerateArgs {
-    /// Checkpoint of a run, or any Hugging Face folder or hub id of a model that is built in
+    /// Checkpoint of a run, adapters alone included, or any Hugging Face folder or hub id of a model that is built in
     checkpoint: String,
     /// A picture; may be repeated
     #[arg(long, value_name = "FILE")]
@@ -25,6 +27,9 @@ pub struct GenerateArgs {
     /// The question
     #[arg(long, value_name = "TEXT")]
     prompt: String,
+    /// Continue the prompt as it is instead of answering it; so is done where the model has no chat template
+    #[arg(long, conflicts_with = "image")]
+    raw: bool,
     /// Length of the answer at most
     #[arg(long, default_value_t = 128)]
     max_new_tokens: usize,
@@ -40,23 +45,28 @@ pub struct GenerateArgs {
     /// The same seed draws the same tokens
     #[arg(long, default_value_t = 0, requires = "temperature")]
     seed: u64,
-    /// Use the first CUDA device
-    #[arg(long)]
-    cuda: bool,
+    /// Where it is computed, as in a config: cpu, cuda or cuda:N
+    #[arg(long, default_value = "cpu")]
+    device: Device,
 }
 
 pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     set_intra_op_threads(std::thread::available_parallelism().map_or(1, usize::from));
-    let device = if args.cuda { Device::Cuda(None) } else { Device::Cpu };
-    let device = open_device(&device).map_err(|error| anyhow::anyhow!("{error}"))?;
+    let device = open_device(&args.device).map_err(|error| anyhow::anyhow!("{error}"))?;
     let folder = resolve_model(&args.checkpoint).map_err(|error| UsageError::of(&error))?;
     // A folder that is not what it should be is for the user to change.
     let reader = Reader::open(&folder, device).map_err(|error| UsageError::of(error.as_ref()))?;
-    let question = reader.question(&args.prompt, &args.image)?;
+    let is_raw = args.raw || (args.image.is_empty() && reader.processor().expect_template().is_err());
+    let question = match is_raw {
+        true => reader.text(&args.prompt),
+        false => reader.question(&args.prompt, &args.image),
+    };
+    let question = question.map_err(|error| UsageError::of(error.as_ref()))?;
     let GenerateArgs { top_k, top_p, seed, .. } = args;
     let sampling = args.temperature.map(|temperature| Sampling { temperature, top_k, top_p, seed });
     let answers = reader.answer(&[&question], args.max_new_tokens, sampling)?;
-    println!("{}", answers[0]);
+    let answer = &answers[0];
+    println!("{}", if stdout().is_terminal() { safe(answer) } else { answer.clone() });
     Ok(ExitCode::SUCCESS)
 }
 

@@ -5,7 +5,7 @@ use crate::folder::ModelFolder;
 use clap::{Args, ValueEnum};
 use loongforge_actors::launch::JOIN_PORT;
 use loongforge_actors::launch::jobs::{JobSpec, Tls, jobset, slurm, ssh};
-use loongforge_core::config;
+use loongforge_core::config::{self, Device};
 use loongforge_core::schedule::PoolSizes;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -85,6 +85,13 @@ pub fn launch(args: LaunchArgs) -> anyhow::Result<ExitCode> {
         }
     };
     let config = &loaded.config;
+    match (config.device, args.gpus_per_node) {
+        (Device::Cpu, 1..) => eprintln!("warning: the job asks for GPUs, and the run has device: cpu; add device=cuda"),
+        (Device::Cuda(_), 0) => {
+            eprintln!("warning: the run has device: cuda, and the job asks for no GPU; add --gpus-per-node")
+        }
+        _ => {}
+    }
     let mut pools = PoolSizes::new(config);
     // A model that is not here says nothing: then the pools are as the config has them.
     if ModelFolder::open(&config.model).is_ok_and(|folder| folder.config.encoder.is_none()) {

@@ -5,6 +5,7 @@ mod check;
 mod checkpoint;
 mod data;
 mod decode_worker;
+pub mod dotted;
 mod drill;
 mod forecast;
 mod generate;
@@ -34,8 +35,7 @@ pub mod exit {
     pub const PREEMPTED: u8 = 3;
     /// A process that the run cannot go on without died, more often than the run may begin again: resume elsewhere.
     pub const LOST: u8 = 4;
-    /// Numbers are not finite, or the data cannot be trained on: the last good checkpoint is there, and beginning again comes
-    /// to the same.
+    /// Numbers are not finite: the last good checkpoint is there, and beginning again comes to the same.
     pub const NUMBERS: u8 = 5;
     /// The run's processes did not come together: try again.
     pub const TRANSIENT: u8 = 75;
@@ -103,7 +103,7 @@ enum Command {
     Plan(plan::PlanArgs),
     /// Look into checkpoints and model folders, compare and convert them
     Checkpoint(checkpoint::CheckpointArgs),
-    /// Ask a trained model about a picture
+    /// Ask a trained model, also about pictures
     Generate(generate::GenerateArgs),
     /// List the model configs that come with the program, and what each costs
     Models(models::ModelsArgs),

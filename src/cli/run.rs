@@ -18,7 +18,9 @@ use loongforge_actors::{Meeting, serve_role};
 use loongforge_core::config::{self, Address, Loaded, RunConfig};
 use loongforge_core::observe::{Console, init_logging};
 use loongforge_core::schedule::PoolSizes;
+use rustix::process::Signal;
 use sha2::{Digest, Sha256};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use whole::Whole;
@@ -68,7 +70,10 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
             command.args(&words);
             command
         })?;
-        return Ok(status.code().map_or(ExitCode::from(exit::LOST), |code| ExitCode::from(code as u8)));
+        // Killed by what asks it to stop: it was not under way.
+        let is_stopped = [Signal::INT, Signal::TERM].iter().any(|asked| status.signal() == Some(asked.as_raw()));
+        let of_signal = if is_stopped { exit::PREEMPTED } else { exit::LOST };
+        return Ok(ExitCode::from(status.code().map_or(of_signal, |code| code as u8)));
     }
     if args.processes {
         bind_to_parent()?;

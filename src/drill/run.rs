@@ -4,7 +4,7 @@ use super::processes::Members;
 use super::report::Report;
 use super::traces::Traces;
 use anyhow::{Context, bail};
-use loongforge_actors::drill::{Fault, PROXY, Proxy, Script, Span, Target, Verb};
+use loongforge_actors::drill::{Fault, Injected, PROXY, Proxy, Script, Span, Target, Verb};
 use loongforge_core::config::RunConfig;
 use loongforge_core::engine::fault::FAULTS;
 use std::fs::{self, File};
@@ -62,7 +62,8 @@ impl Drill {
             None => {
                 let dir = self.plan.out.join("twin");
                 eprintln!("the run without faults: {}", dir.display());
-                let (status, took) = self.with(&dir, None)?;
+                // Through a proxy as well, so that the two differ by the faults alone.
+                let (status, took, _) = self.with(&dir, &Script::default())?;
                 if !status.success() {
                     bail!("the run without faults failed ({status}): {}", tail(&dir)?);
                 }
@@ -71,22 +72,16 @@ impl Drill {
         };
         let dir = self.plan.out.join("faulty");
         eprintln!("the run with faults: {}", dir.display());
-        let proxy = Proxy::start(&self.plan.script, self.plan.seed)?;
-        let mut done = Done::new(&self.plan.script);
-        let (status, took) = self.with(&dir, Some((&proxy, &mut done)))?;
+        let (status, took, injected) = self.with(&dir, &self.plan.script)?;
         if !status.success() {
             eprintln!("the run with faults failed ({status}): {}", tail(&dir)?);
         }
         let faulty = Traces::read(&dir, Some(took))?;
-        let mut injected = proxy.injected();
-        for (injected, done) in injected.iter_mut().zip(&done.counts) {
-            injected.count += done;
-        }
         Ok(Report { injected, twin, faulty, has_ended_well: status.success() })
     }
 
-    /// A run in `dir`, and how long it took.
-    fn with(&self, dir: &Path, faults: Option<(&Proxy, &mut Done)>) -> anyhow::Result<(ExitStatus, Duration)> {
+    /// A run in `dir` with these faults: how it ended, how long it took, and what has happened.
+    fn with(&self, dir: &Path, script: &Script) -> anyhow::Result<(ExitStatus, Duration, Vec<Injected>)> {
         fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("run").arg(&self.plan.file).args(&self.plan.overrides);
@@ -94,21 +89,20 @@ impl Drill {
         command.arg(format!("checkpoint.dir={}", dir.join("checkpoints").display()));
         // Without it the two differ by rounding, whatever happens.
         command.args(["run.deterministic=true", "--overwrite", "--processes", "--no-shared-memory"]);
-        command.env_remove(FAULTS).env_remove(PROXY);
-        if let Some((proxy, _)) = &faults {
-            command.env(PROXY, proxy.address().to_string()).env(FAULTS, points(&self.plan.script));
-        }
+        let proxy = Proxy::start(script, self.plan.seed)?;
+        command.env(PROXY, proxy.address().to_string()).env(FAULTS, points(script));
         let log = File::create(dir.join("drill.log"))?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let metrics = dir.join("metrics.jsonl");
         let _ = fs::remove_file(&metrics);
         let begin = Instant::now();
         let mut run = command.spawn()?;
-        let status = match faults {
-            None => run.wait()?,
-            Some((proxy, done)) => watch(&mut run, &metrics, proxy, done, self.config.train.steps)?,
-        };
-        Ok((status, begin.elapsed()))
+        let mut done = Done::new(script);
+        let status = watch(&mut run, &metrics, &proxy, &mut done, self.config.train.steps)?;
+        let took = begin.elapsed();
+        let mut injected = proxy.injected();
+        injected.iter_mut().zip(&done.counts).for_each(|(injected, done)| injected.count += done);
+        Ok((status, took, injected))
     }
 }
 

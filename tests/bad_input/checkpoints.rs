@@ -98,3 +98,30 @@ fn packed_weights_are_unpacked_only_when_asked() {
     assert!(config["quantization_config"].is_null() && config["dtype"] == "float32");
     fixture.succeeds(&["checkpoint", "diff", packed, "out"]);
 }
+
+#[test]
+fn adapters_are_merged_into_their_base() {
+    let fixture = Fixture::trained();
+    fixture.copy(CHECKPOINT, "base");
+    let lora = [
+        "model.load=base",
+        "model.weights=load",
+        "model.foundation.lora={r: 4}",
+        "model.image_encoder.lora={r: 2}",
+        "model.image_projector.freeze=true",
+    ];
+    for (dir, merge) in [("run.dir=apart", "false"), ("run.dir=whole", "true")] {
+        fixture.succeeds(&[&["run", "run.yaml", dir, &format!("checkpoint.merge_lora={merge}")], &lora[..]].concat());
+    }
+    let (apart, whole) = ("apart/checkpoints/step-00000002", "whole/checkpoints/step-00000002");
+    fixture.succeeds(&["checkpoint", "export-hf", apart, "merged"]);
+    fixture.succeeds(&["checkpoint", "verify", "merged"]);
+    fixture.succeeds(&["checkpoint", "diff", whole, "merged", "--tolerance", "1e-6"]);
+    assert_eq!(fixture.start(&["checkpoint", "diff", "base", "merged", "--tolerance", "1e-6"]).code, 1);
+
+    std::fs::rename(fixture.path("base"), fixture.path("moved")).unwrap();
+    fixture.fails(&["generate", apart, "--prompt", "hi"], 2, &["adapters of base, which is no folder here"]);
+    fixture.fails(&["checkpoint", "export-hf", apart, "again"], 2, &["adapters of base", "--base"]);
+    fixture.succeeds(&["checkpoint", "export-hf", apart, "again", "--base", "moved"]);
+    fixture.succeeds(&["checkpoint", "diff", "merged", "again", "--tolerance", "0"]);
+}

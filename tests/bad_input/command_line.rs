@@ -51,6 +51,7 @@ fn what_is_not_there_is_named() {
     fixture.fails(&["run", "run.yaml", "--role", "encoder"], 2, &["--join"]);
     fixture.fails(&["rnu", "run.yaml"], 2, &["unrecognized subcommand", "rnu"]);
     fixture.fails(&["check", "run.yaml", "--format", "xml"], 2, &["xml", "yaml, json"]);
+    fixture.fails(&["run", "run.yaml", "--train.lrate", "1"], 2, &["unknown key `train.lrate`", "override #1"]);
     fixture.fails(&["data", "digits", "--out", "model"], 2, &["model", "holds other files"]);
 }
 
@@ -59,11 +60,11 @@ fn cuda_without_a_gpu_is_one_clear_line() {
     let fixture = Fixture::trained();
     let said = fixture.start(&["run", "run.yaml", "device=cuda", "run.dir=other"]);
     assert_eq!(said.code, 1);
-    // The address of the run's page comes first.
+    // What is run, and the address of its page, come first.
     let lines: Vec<&str> = said.err.lines().filter(|line| !line.starts_with("watch: ")).collect();
-    assert_eq!(lines.len(), 1, "{}", said.err);
-    assert!(lines[0].starts_with("error: ") && lines[0].contains("device cuda was asked for"), "{}", said.err);
-    fixture.fails(&["generate", super::fixture::CHECKPOINT, "--prompt", "hi", "--cuda"], 1, &["device cuda"]);
+    assert!(lines.len() == 2 && lines[0].starts_with("qwen3_vl: "), "{}", said.err);
+    assert!(lines[1].starts_with("error: ") && lines[1].contains("device cuda was asked for"), "{}", said.err);
+    fixture.fails(&["generate", super::fixture::CHECKPOINT, "--prompt", "hi", "--device", "cuda"], 1, &["device cuda"]);
 }
 
 #[test]
@@ -138,8 +139,10 @@ fn a_foundation_alone_is_a_plain_language_model() {
 #[test]
 fn help_shows_examples() {
     let fixture = Fixture::new();
-    for command in [&["--help"][..], &["run", "--help"], &["check", "--help"], &["generate", "--help"]] {
-        let said = fixture.succeeds(command);
+    let commands = "|run|scale|drill|check|plan|checkpoint|generate|models|data|top|trace|launch|certs|checkpoint inspect|\
+        checkpoint export-hf|data inspect|data verify|data stats|data convert|data pack|data merge|data digits|data emoji";
+    for command in commands.split('|') {
+        let said = fixture.succeeds(&command.split_whitespace().chain(["--help"]).collect::<Vec<_>>());
         assert!(said.out.contains("Example") && said.out.contains("  loongforge "), "{command:?}:\n{}", said.out);
     }
 }

@@ -18,6 +18,7 @@ fn a_plan_tells_packs_and_memory() {
     let said = fixture.succeeds(&["plan", "run.yaml"]);
     let words = [
         "run `test`: 1 data actor, 1 encoder actor, 1 foundation actor; 2 steps of 8 samples, packs of at most 128 tokens",
+        "data: 40 samples, gone over 0.40 times",
         "step 0: ",
         "step 1: ",
         "of 8 media items, read up to sample 8",

@@ -49,7 +49,7 @@ fn damage(fixture: &Fixture) -> Vec<&'static str> {
         "000006.png: is 16000×20 pixels, an aspect ratio above 200",
         "not a sample",
         "not a sample",
-        "more than pack.max_tokens = 128",
+        "more than data.pack.max_tokens = 128",
     ]
 }
 
@@ -138,9 +138,9 @@ fn a_question_that_cannot_be_used_does_not_spoil_the_others() {
 fn generate_names_a_picture_that_is_missing() {
     let fixture = Fixture::trained();
     let ask = |image| ["generate", super::fixture::CHECKPOINT, "--prompt", "Read the number.", "--image", image];
-    fixture.fails(&ask("gone.png"), 1, &["image gone.png: No such file"]);
+    fixture.fails(&ask("gone.png"), 2, &["image gone.png: No such file"]);
     fixture.write("torn.png", "");
-    fixture.fails(&ask("torn.png"), 1, &["image torn.png: empty file"]);
+    fixture.fails(&ask("torn.png"), 2, &["image torn.png: empty file"]);
     fixture.succeeds(&[&ask("data/images/train/000/000000.png")[..], &["--max-new-tokens", "2"]].concat());
 }
 

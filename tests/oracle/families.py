@@ -74,11 +74,15 @@ LLAMA31 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_fac
                original_max_position_embeddings=32)
 add("llama3.1", "LlamaForCausalLM", "LLaMA 3.1, 3.2, 3.3 (rope of type llama3)",
     text(rms_norm_eps=1e-5, rope_parameters=LLAMA31),
-    variants={"tied-factor32": {**TIED, "rope_parameters.factor": 32.0}, "mqa-headdim8": {**MQA, "head_dim": 8}})
+    variants={"tied-factor32": {**TIED, "rope_parameters.factor": 32.0}, "mqa-headdim8": {**MQA, "head_dim": 8},
+              "longrope": {"rope_parameters": {
+                  "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 24, "factor": 4.0,
+                  "short_factor": [1.0, 1.1, 1.3], "long_factor": [1.5, 2.0, 4.0]}}})
 add("qwen1.5", "Qwen2ForCausalLM", "Qwen1.5", text(num_key_value_heads=4, rope_parameters=rope(1e6)),
     variants={"gqa": {"num_key_value_heads": 2}, "tied-theta": {**TIED, "rope_parameters.rope_theta": 10000.0}})
 add("qwen2", "Qwen2ForCausalLM", "Qwen2 (tied, as 0.5B and 1.5B)", text(tie_word_embeddings=True, rope_parameters=rope(1e6)),
-    variants={"untied-mqa": {**UNTIED, **MQA}, "dynamic-rope": {**scaled("dynamic", 10000.0, 2.0), **DYNAMIC}})
+    variants={"untied-mqa": {**UNTIED, **MQA}, "dynamic-rope": {**scaled("dynamic", 10000.0, 2.0), **DYNAMIC},
+              "window": {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1, "hidden_act": "gelu"}})
 add("qwen2.5", "Qwen2ForCausalLM", "Qwen2.5", text(rope_parameters=rope(1e6)),
     variants={"yarn": scaled("yarn", 1e6, 4.0, original_max_position_embeddings=16), "tied-3layers": {**TIED, **LAYERS3}})
 add("qwen3", "Qwen3ForCausalLM", "Qwen3 dense (tied)",
@@ -115,7 +119,8 @@ add("ernie4.5_moe", "Ernie4_5_MoeForCausalLM", "ERNIE-4.5 21B-A3B and 300B-A47B"
          moe_num_experts=6, moe_k=2, moe_intermediate_size=12, moe_num_shared_experts=2, moe_layer_start_index=1,
          moe_layer_interval=1, **AUX),
     variants={"untied-no-shared": {**UNTIED, "moe_num_shared_experts": 0},
-              "interval2": {"moe_layer_interval": 2, "moe_k": 3}})
+              "interval2": {"moe_layer_interval": 2, "moe_k": 3},
+              "bias": {"use_bias": True, "hidden_act": "gelu_pytorch_tanh"}})
 add("minimax_m2", "MiniMaxM2ForCausalLM", "MiniMax-M2, M2.1, M2.5",
     text(intermediate_size=12, head_dim=8, num_local_experts=6, num_experts_per_tok=2, **AUX,
          rope_parameters=rope(5e6, partial_rotary_factor=0.5)),
@@ -252,7 +257,9 @@ DEEPSTACK = {**VISION3, "deepstack_visual_indexes": [0, 1]}
 QWEN3_VL = text(head_dim=8, rope_parameters=rope(5e6, mrope_section=[2, 1, 1], mrope_interleaved=True))
 vlm("qwen3_vl", "Qwen3VL", "Qwen3-VL dense", QWEN3_VL, DEEPSTACK, **SPECIAL, **STARTS,
     variants={"tied-deepstack1": {**TIED_VLM, **in_vision(deepstack_visual_indexes=[1])},
-              "bias-layers3": in_text(attention_bias=True, num_hidden_layers=3)})
+              "bias-layers3": in_text(attention_bias=True, num_hidden_layers=3),
+              # Sections of fewer frequencies than there are, and a table that is not square.
+              "loose-tables": {**in_text(head_dim=12), **in_vision(num_position_embeddings=40, deepstack_visual_indexes=[])}})
 vlm("qwen3_vl_moe", "Qwen3VLMoe", "Qwen3-VL MoE", {**QWEN3_VL, **MOE, "decoder_sparse_step": 1, "mlp_only_layers": []},
     DEEPSTACK, **SPECIAL, **STARTS,
     variants={"mlp-only-top3": in_text(mlp_only_layers=[0], num_experts_per_tok=3, num_hidden_layers=3),

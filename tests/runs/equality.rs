@@ -45,6 +45,11 @@ fn a_frozen_encoder_runs_ahead_and_changes_nothing() {
     // Lanes fix how pictures are batched, frozen or not.
     let lanes = frozen(&[DETERMINISTIC, COLOCATED]);
     assert_eq!(bits(&lanes), bits(&frozen(&[DETERMINISTIC, "pools.encoder.replicas=3"])));
+    // The scheduler does not know that patterns leave nothing to train.
+    let patterns =
+        ["encoder", "projector"].map(|part| format!("model.image_{part}.freeze_patterns=['model.visual.*']"));
+    let by_name = [&patterns[0], &patterns[1], DETERMINISTIC, "pools.encoder.replicas=3"];
+    assert_eq!(bits(&lanes), bits(&fixture.losses(&by_name)));
     let trained = fixture.losses(&[]);
     assert_ne!(bits(&single), bits(&trained), "freezing made no difference");
 }

@@ -3,7 +3,9 @@
 use crate::fixture::{Fixture, Pictures};
 use crate::processes::{losses, program};
 use std::collections::BTreeMap;
-use std::process::{Child, Command, Output};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
 
 const STEPS: usize = 8;
 
@@ -134,4 +136,65 @@ fn a_scheduler_that_is_killed_among_its_processes_is_followed_by_another() {
     assert!(text.contains("another one goes on in its place") && !text.contains("has left"), "{text}");
     assert_eq!(losses(&fixture, "killed"), losses(&fixture, "twin"));
     assert_eq!(hashes(&fixture, "killed"), hashes(&fixture, "twin"));
+}
+
+#[test]
+fn a_run_that_is_not_under_way_yet_stops_when_it_is_asked_to() {
+    let fixture = Fixture::new(Pictures::All);
+    let run = program(&fixture, "early", &["train.steps=40", "--processes"]).spawn().unwrap();
+    let children = format!("/proc/{0}/task/{0}/children", run.id());
+    while std::fs::read_to_string(&children).unwrap().is_empty() {
+        std::thread::yield_now();
+    }
+    assert!(Command::new("kill").arg(run.id().to_string()).status().unwrap().success());
+    let output = run.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    assert!(!text.contains("goes on in its place"), "{text}");
+}
+
+#[test]
+fn a_place_that_is_vacant_when_the_scheduler_dies_is_filled_by_the_next_one() {
+    let fixture = Fixture::new(Pictures::All);
+    let start = |name: &str, faults: &str| {
+        let wide = ["train.steps=40", "run.deterministic=true", "pools.encoder.replicas=2", "--processes"];
+        let mut command = program(&fixture, name, &wide);
+        command.env("LOONGFORGE_FAULTS", faults).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let twin = start("twin", "").wait_with_output().unwrap();
+    assert!(twin.status.success(), "{}", String::from_utf8_lossy(&twin.stderr));
+    // It goes on until it is told to stop.
+    let mut run = start("killed", "foundation/0@before_commit:3-40=slow");
+    let metrics = fixture.path().join("killed/metrics.jsonl");
+    while std::fs::read_to_string(&metrics).unwrap_or_default().lines().count() < 2 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.id())).unwrap();
+    let children: Vec<&str> = children.split_whitespace().collect();
+    let said = |process: &str, file: &str| std::fs::read_to_string(format!("/proc/{process}/{file}")).unwrap();
+    let is_encoder =
+        |process: &str| said(process, "cmdline").contains("encoder") && said(process, "environ").contains("INDEX=1\0");
+    let encoder = children[1..].iter().find(|process| is_encoder(process)).unwrap();
+    let kill = |signal: &str, process: &str| {
+        assert!(Command::new("kill").args([signal, process]).status().unwrap().success());
+    };
+    // Nobody hears of the encoder's end.
+    kill("-STOP", children[0]);
+    kill("-9", encoder);
+    while Path::new(&format!("/proc/{encoder}")).exists() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    kill("-9", children[0]);
+    let mut text = String::new();
+    for line in BufReader::new(run.stderr.take().unwrap()).lines() {
+        let line = line.unwrap();
+        if line.contains("encoder/2 joined") {
+            kill("-TERM", &run.id().to_string());
+        }
+        text += &(line + "\n");
+    }
+    assert_eq!(run.wait().unwrap().code(), Some(3), "{text}");
+    assert!(text.contains("encoder/1 has left: its process ended"), "{text}");
+    let (losses, twin) = (losses(&fixture, "killed"), losses(&fixture, "twin"));
+    assert!(losses.len() > 2 && losses[..] == twin[..losses.len()], "{losses:?} {twin:?}");
 }

@@ -33,7 +33,7 @@ pub fn jobset(job: &JobSpec) -> Result<String, JobError> {
          \x20 failurePolicy:\n\
          \x20   maxRestarts: 20\n\
          \x20   rules:\n\
-         \x20   # Wrong config or data: another try would end in the same way.\n\
+         \x20   # Wrong config, or numbers that are not finite: another try would end in the same way.\n\
          \x20   - {{ action: FailJobSet, onJobFailureReasons: [PodFailurePolicy] }}\n\
          \x20   # A gang: all begin again from the last checkpoint.\n\
          \x20   - {{ action: RestartJobSet, targetReplicatedJobs: [scheduler, foundation] }}\n\
@@ -86,7 +86,7 @@ fn replicated_job(text: &mut String, job: &JobSpec, image: &str, role: Role, cou
          \x20       backoffLimit: {backoff}\n\
          \x20       podFailurePolicy:\n\
          \x20         rules:\n\
-         \x20         # 2: wrong config or usage, 5: data.\n\
+         \x20         # 2: wrong config or usage, 5: loss or gradient not finite.\n\
          \x20         - {{ action: FailJob, onExitCodes: {{ containerName: loongforge, operator: In, values: [2, 5] }} }}\n\
          \x20         # A node that is drained is nobody's fault.\n\
          \x20         - {{ action: Ignore, onPodConditions: [{{ type: DisruptionTarget, status: \"True\" }}] }}\n\

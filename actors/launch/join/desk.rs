@@ -45,10 +45,12 @@ pub enum Wish {
 }
 
 impl Desk {
-    /// `paths`: where everyone who has had a place listens for edges.
-    pub fn new(roster: Roster, paths: BTreeMap<ActorId, PathBuf>, is_elastic: bool) -> Rc<Self> {
+    /// `paths`: where everyone who has had a place listens for edges; `free`: no encoder that was started has this index, nor
+    /// any higher one.
+    pub fn new(roster: Roster, paths: BTreeMap<ActorId, PathBuf>, is_elastic: bool, free: u32) -> Rc<Self> {
         let encoders = paths.keys().filter(|actor| actor.role == Role::Encoder);
-        let next = Cell::new(encoders.map(|actor| actor.index + 1).max().unwrap_or(0).max(roster.pools.encoder));
+        let beyond = encoders.map(|actor| actor.index + 1).max().unwrap_or(0);
+        let next = Cell::new(beyond.max(roster.pools.encoder).max(free));
         Rc::new(Self { roster, paths, next, is_elastic })
     }
 

@@ -50,6 +50,7 @@ pub(super) fn spec(
         quiet: lease / 2,
         patience,
         patience_ended,
+        patience_first: patience_ended,
     }
 }
 

@@ -12,6 +12,8 @@ use tokio::time::timeout;
 
 /// How long an encoder whose connection was ended by its side may take to come back: its work can be given to others.
 const SHORT: Duration = Duration::from_secs(1);
+/// How long who was another process's may take to come back, in leases: it must notice first that its scheduler is another one.
+const COME_BACK: u32 = 2;
 /// How long the last words of a process that has ended may take.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
@@ -82,6 +84,7 @@ pub fn link_again(
         received: said,
         life,
         confirms,
+        patience_first: COME_BACK * terms.lease,
         ..spec(number, true, terms.lease, terms.silence, terms.ended)
     };
     let recovery = returned.map_or(Recovery::None, Recovery::Accept);

@@ -39,8 +39,12 @@ pub struct Script {
     pub panics: bool,
     /// An item that kills every encoder that begins with it.
     pub deadly: Option<ItemId>,
+    /// An item for which an encoder needs more memory than there is.
+    pub hungry: Option<ItemId>,
     /// How much longer a foundation takes for a pack.
     pub pause: std::time::Duration,
+    /// A foundation begins with a step when all of its features are there.
+    pub whole_steps: bool,
     /// How long an encoder, by its index, takes for a patch; all others take no time.
     pub paces: Vec<std::time::Duration>,
     /// By what part of it that time varies, at random, from unit to unit.

@@ -3,6 +3,7 @@
 use super::input::InputArgs;
 use super::share::ShareArgs;
 use super::{fraction, verdict};
+use crate::cli::forecast::count;
 use clap::{Args, ValueEnum};
 use loongforge_core::config::Size;
 use loongforge_core::data::tools::{self, BAD, Convert, Look, Share};
@@ -84,7 +85,7 @@ pub fn convert(args: ConvertArgs) -> anyhow::Result<ExitCode> {
     drop(bar);
     let kept = if done.kept > 0 { format!(", {} of them kept", done.kept) } else { String::new() };
     let out = args.out.display();
-    println!("{out}: {} samples in {} shards, {}{kept}", done.samples, done.shards, bytes(done.bytes));
+    println!("{out}: {} samples in {}, {}{kept}", done.samples, count(done.shards, "shard"), bytes(done.bytes));
     if !done.bad.is_empty() {
         println!("{} bad samples were left out{}", done.bad.len(), listed(&args.out, share));
     }

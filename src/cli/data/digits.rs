@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[derive(Args)]
+#[command(after_help = "Example:\n  loongforge data digits --out runs/quickstart/data")]
 pub struct DigitsArgs {
     /// Folder to write; what is complete there already is kept
     #[arg(long, value_name = "FOLDER")]

@@ -7,9 +7,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
-Packages (Apache-2.0 and CC-BY 4.0):
+Example, from packages under Apache-2.0 and CC-BY 4.0:
   npm pack emoji-datasource-google@16.0.0 emoji-datasource-twitter@16.0.0
-Then:
   loongforge data emoji emoji-datasource-*.tgz --out runs/emoji/data
   loongforge run configs/emoji.yaml";
 

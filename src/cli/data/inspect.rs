@@ -56,7 +56,7 @@ pub fn inspect(args: InspectArgs) -> anyhow::Result<ExitCode> {
             println!("  {:<24} {:<18} {}", safe(&field.name), field.types, field.count);
         }
     }
-    let style = Style::detect();
+    let style = Style::of(&std::io::stdout());
     for sample in samples {
         match sample {
             Ok(sample) => print!("{}", draw(&sample, style)),

@@ -1,5 +1,6 @@
 //! `loongforge data merge`: joins what several processes wrote.
 
+use crate::cli::forecast::count;
 use clap::Args;
 use loongforge_core::data::tools::{self, BAD};
 use loongforge_core::observe::bytes;
@@ -21,7 +22,7 @@ pub struct MergeArgs {
 pub fn merge(args: MergeArgs) -> anyhow::Result<ExitCode> {
     let done = tools::merge(&args.out)?;
     let out = args.out.display();
-    println!("{out}: {} samples in {} shards, {}", done.samples, done.shards, bytes(done.bytes));
+    println!("{out}: {} samples in {}, {}", done.samples, count(done.shards, "shard"), bytes(done.bytes));
     if !done.bad.is_empty() {
         println!("{} bad samples were left out; {} lists them", done.bad.len(), args.out.join(BAD).display());
     }

@@ -13,6 +13,7 @@ mod verify;
 
 use clap::{Args, Subcommand};
 use loongforge_core::data::DataError;
+use loongforge_core::observe::safe;
 use std::process::ExitCode;
 
 use super::{UsageError, environment, exit};
@@ -71,12 +72,6 @@ pub fn data(args: DataArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Text of a data set for a terminal: nothing in it moves the cursor or changes colours.
-fn safe(text: &str) -> String {
-    let plain = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c };
-    text.chars().map(plain).collect()
-}
-
 /// Whether too many samples are bad.
 fn verdict(bad: u64, of: u64, max_bad: f64) -> ExitCode {
     if bad as f64 > max_bad * of as f64 { ExitCode::from(exit::FAILED) } else { ExitCode::SUCCESS }
@@ -95,8 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_of_data_do_nothing_to_a_terminal() {
-        assert_eq!(safe("a\x1b[31m\nb\u{9b}2J\t\r"), "a\u{fffd}[31m\nb\u{fffd}2J\t\u{fffd}");
+    fn fractions_are_parts_of_the_whole() {
         assert!(fraction("1.5").is_err() && fraction("nan").is_err() && fraction("0.25") == Ok(0.25));
     }
 }

@@ -5,6 +5,7 @@ use super::input::jobs;
 use super::share::ShareArgs;
 use super::{UsageError, environment, fraction, verdict};
 use crate::cli::decode_worker::decoder;
+use crate::cli::forecast::count;
 use crate::folder::ModelFolder;
 use clap::Args;
 use loongforge_core::config::{self, Size};
@@ -114,8 +115,8 @@ pub fn pack(args: PackArgs) -> anyhow::Result<ExitCode> {
         }
         Packed::Written(done, stats) => (done, stats),
     };
-    println!("{out}: {} packs in {} shards, {}", done.samples, done.shards, bytes(done.bytes));
-    println!("all packs: {} of {} samples, filled to {:.4}", stats.packs, stats.samples, stats.fill());
+    println!("{out}: {} packs in {}, {}", done.samples, count(done.shards, "shard"), bytes(done.bytes));
+    println!("all packs: {} of {} samples, {:.2} % full", stats.packs, stats.samples, 100.0 * stats.fill());
     let bad = stats.bad + done.bad.len() as u64;
     if bad > 0 {
         println!("{bad} bad samples were left out{}", listed(&args.out, share));

@@ -44,7 +44,8 @@ pub fn stats(args: StatsArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     println!("{} samples, {} of them bad", inputs.len(), stats.bad.len());
-    for (name, histogram) in &stats.histograms {
+    // A language model's data have no pictures.
+    for (name, histogram) in stats.histograms.iter().filter(|(_, histogram)| histogram.max() > 0) {
         print!("{}", draw(name, histogram));
     }
     let packs = stats.packs(&sizes);

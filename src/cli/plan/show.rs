@@ -23,7 +23,7 @@ impl Case {
             let formed = stream.form(&mut batches)?;
             plans.push(plan_step(&self.coordinator.plan, StepId(step), formed.batch, formed.cursor)?);
         }
-        print!("{}", self.pools());
+        print!("{}{}", self.pools(), self.epochs(stream.num_samples()));
         plans.iter().for_each(|plan| print!("{}", self.step(plan)));
         print!("{}", self.memory(&plans));
         Ok(())
@@ -48,6 +48,18 @@ impl Case {
             ),
             plan.pack.max_tokens,
         )
+    }
+
+    /// How often a run of plain batches goes over its data.
+    fn epochs(&self, num_samples: usize) -> String {
+        let run = &self.coordinator;
+        match run.look_ahead {
+            Some(_) => format!("data: {}\n", count(num_samples, "sample")),
+            None => {
+                let epochs = run.steps as f64 * run.global_batch_size as f64 / num_samples.max(1) as f64;
+                format!("data: {}, gone over {epochs:.2} times\n", count(num_samples, "sample"))
+            }
+        }
     }
 
     /// One step: its packs, how full and how even they are, and who encodes.

@@ -54,8 +54,8 @@ pub fn find_resume(
     expect_same_data(&checkpoint, config)?;
     let first_step = StepId(manifest.num_steps);
     if first_step.0 >= config.train.steps {
-        let (done, path) = (first_step, checkpoint.display());
-        bail!("{path} has all {done} steps of the run already; raise train.steps to train on");
+        let (done, path, steps) = (first_step, checkpoint.display(), config.train.steps);
+        bail!("{path} has {done} steps already, and train.steps is {steps}: raise it to train on");
     }
     Ok(Some(Resume { checkpoint, first_step, state: manifest.scheduler }))
 }

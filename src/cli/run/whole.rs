@@ -109,7 +109,8 @@ impl Whole<'_> {
                 ((composition.first_step(), composition.cursor()), None)
             }
         };
-        let journal = is_kept.then_some(Keep { path: journal, again });
+        console.line(&check::summary(&config, composition.folder())?);
+        let journal = is_kept.then_some(Keep { path: journal, again, cut_after: Keep::CUT_AFTER });
         let report = Report::new(&composition, loaded.composed.clone(), console.clone(), begin)?;
         let name = &config.run.name;
         let outcome = match part {

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::error::{Problem, Sources, code};
+use super::foreign;
 use super::node::{Entry, Kind, Node, join};
 use super::scalar;
 use super::shape::{SCHEMA, is_nullable, placeholder, target, type_of, walk};
@@ -101,6 +102,8 @@ impl Checker<'_> {
                 // A file of another kind has thousands of unknown keys; nobody reads that many suggestions.
                 let is_shown = self.problems.len() < MAX_SUGGESTED;
                 meant.extend(is_shown.then(|| suggest::nearest(&name, keys.clone())).flatten());
+                let ours = foreign::ours(&name).and_then(|(key, _)| key.rsplit_once('.'));
+                meant.extend(ours.filter(|(parent, _)| *parent == path).map(|(_, last)| last));
                 let problem = match MOVED.iter().find(|(old, _)| *old == join(path, &name)) {
                     Some((old, new)) => {
                         // Its new place is not missing as well.
@@ -164,6 +167,12 @@ fn unknown_key<'a>(name: &str, path: &str, keys: impl Iterator<Item = &'a str>, 
         });
         found
     };
+    if let Some((ours, note)) = foreign::ours(name) {
+        let note = if note.is_empty() { String::new() } else { format!(": {note}") };
+        return problem
+            .label(format!("here it is `{ours}`{note}"))
+            .help("`loongforge check FILE --show-origin` lists all keys");
+    }
     let meant = suggest::nearest(name, keys.iter().copied()).map(str::to_owned).or_else(elsewhere);
     let section = if path.is_empty() { "the top level".to_owned() } else { format!("`{path}`") };
     let listed = keys.iter().take(LISTED).copied().collect::<Vec<_>>().join(", ");

@@ -17,7 +17,7 @@ start at the directory the program runs in.
 
 | on the command line | |
 | --- | --- |
-| `train.lr=2e-5` | sets a key; `data.train.0.path=x` one in a list; values that start with `[`, `{` or a quote are YAML |
+| `train.lr=2e-5`, `--train.lr 2e-5` | sets a key; `data.train.0.path=x` one in a list; values that start with `[`, `{` or a quote are YAML |
 | `+a.b=1`, `++a.b=1`, `~a.b` | adds a key no file sets, sets in any case, drops what files say |
 | `group=option`, `group@package=option` | another option of an entry of the `defaults` list; `+` adds an entry, `~` drops one |
 

@@ -13,6 +13,7 @@ mod defaults;
 mod docs;
 mod edit;
 mod error;
+mod foreign;
 mod interpolate;
 mod layout;
 mod load;

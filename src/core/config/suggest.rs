@@ -12,6 +12,9 @@ pub(super) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a s
 
 /// What to say about a path that does not exist: a neighbour of a like name, or how much of it there is.
 pub(super) fn path(missing: &Path) -> Option<String> {
+    if missing.starts_with("~") {
+        return Some("`~` is not a home here: write the whole path, or `${oc.env:HOME}/...`".to_owned());
+    }
     let parent = missing.parent().filter(|parent| !parent.as_os_str().is_empty());
     let folder = parent.unwrap_or(Path::new("."));
     if !folder.is_dir() {

@@ -83,14 +83,15 @@ impl Rules<'_> {
             self.directory("model.load", source, needs_config, loads);
         }
         match &model.tokenizer {
-            Some(source) => self.directory("model.tokenizer", source, Some("tokenizer.json"), false),
+            Some(source) => {
+                self.directory("model.tokenizer", source, None, false);
+                self.holds_tokenizer("model.tokenizer", source);
+            }
             None => {
                 let from_load = model.load.as_ref().map(|source| ("model.load", source));
                 let from_part = model.foundation.load.as_ref().map(|source| ("model.foundation.load", source));
-                if let Some((key, source)) = from_load.or(from_part)
-                    && source.as_path().is_dir()
-                {
-                    self.holds(key, source, "tokenizer.json");
+                if let Some((key, source)) = from_load.or(from_part) {
+                    self.holds_tokenizer(key, source);
                 }
             }
         }
@@ -115,6 +116,13 @@ impl Rules<'_> {
             let what = if dir.exists() { "is not a directory" } else { "no such directory" };
             return self.missing(key, dir, what);
         }
+        if !key.ends_with(".adapter") && weights && dir.join("adapter_config.json").is_file() {
+            return self.broken(true, code::NO_SUCH_FILE, &[key], || {
+                let help = "load their base, and go on from them with `model.foundation.lora.adapter`; or merge them first: \
+                            `loongforge checkpoint export-hf`";
+                (format!("`{key}`: `{}` holds adapters, and no model", dir.display()), help)
+            });
+        }
         if let Some(name) = needs {
             self.holds(key, source, name);
         }
@@ -135,6 +143,15 @@ impl Rules<'_> {
             };
             (format!("`{key}`: no `.safetensors` weights in `{}`", dir.display()), help)
         });
+    }
+
+    /// A directory that is there has a tokenizer of a kind that is read.
+    fn holds_tokenizer(&mut self, key: &str, source: &Source) {
+        let dir = source.as_path();
+        let others = ["qwen.tiktoken", "tiktoken.model"];
+        if dir.is_dir() && !others.iter().any(|name| dir.join(name).is_file()) {
+            self.holds(key, source, "tokenizer.json");
+        }
     }
 
     fn holds(&mut self, key: &str, source: &Source, name: &str) {

@@ -28,10 +28,14 @@ pub enum DataError {
     Line(String),
     #[error("image {path}: {reason}")]
     Image { path: PathBuf, reason: String },
-    #[error("{num_tokens} tokens ({num_image_tokens} of images), more than pack.max_tokens = {max_tokens}")]
+    #[error("{num_tokens} tokens{}, more than data.pack.max_tokens = {max_tokens}", of_images(*num_image_tokens))]
     TooLong { num_tokens: usize, num_image_tokens: usize, max_tokens: usize },
-    #[error("{count} {what}, more than pack.{key} = {limit}")]
+    #[error("{count} {what}, more than data.pack.{key} = {limit}")]
     PackLimit { count: usize, what: &'static str, key: &'static str, limit: usize },
+}
+
+fn of_images(num_tokens: usize) -> String {
+    if num_tokens > 0 { format!(" ({num_tokens} of images)") } else { String::new() }
 }
 
 impl DataError {

@@ -49,8 +49,18 @@ pub const POINTS: [&str; 14] = [
     "after_save",
 ];
 
-/// Points of the scheduler's journal: `scheduler/0` comes to them.
-pub const JOURNAL_POINTS: [&str; 5] = ["before_write", "torn_write", "after_write", "before_sync", "after_sync"];
+/// Points of the scheduler's journal: `scheduler/0` comes to them. The last four are those of its being cut.
+pub const JOURNAL_POINTS: [&str; 9] = [
+    "before_write",
+    "torn_write",
+    "after_write",
+    "before_sync",
+    "after_sync",
+    "before_cut",
+    "torn_cut",
+    "before_rename",
+    "after_rename",
+];
 
 #[derive(Debug, PartialEq)]
 enum Action {

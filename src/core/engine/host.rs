@@ -85,7 +85,7 @@ fn deliver(engine: &mut impl Engine, mail: Mail, ports: &mut Ports) -> Result<st
         Mail::Parcel { from, parcel } => {
             match parcel.header.kind {
                 ParcelKind::Pixels(_) | ParcelKind::Tokens(_) => fault::point(ports.me(), "recv_item"),
-                ParcelKind::Gradient(_) | ParcelKind::NoGradient(_) => fault::point(ports.me(), "before_backward"),
+                ParcelKind::Gradient(_) => fault::point(ports.me(), "before_backward"),
                 ParcelKind::Activation(_) => {}
             }
             engine.arrive(from, parcel, ports)?;

@@ -64,7 +64,7 @@ pub enum Event {
     Measured { samples: Vec<SampleMeta>, bad: Vec<BadSample> },
     /// The unit that an encoder works on from now on, told before it begins; `None`: it waits. Who dies has died of that.
     At { unit: Option<UnitId> },
-    /// An encoder's units of the step are done, as the epoch shares them out; it waits for [`Command::Reduce`].
+    /// A trained encoder's units of the step are done, as the epoch shares them out; it waits for [`Command::Reduce`].
     Finished { step: StepId, epoch: Epoch },
     /// The members of the epoch could not reduce the step. The engine keeps its sums and waits for another epoch.
     Broken { step: StepId, epoch: Epoch, error: String },
@@ -73,7 +73,8 @@ pub enum Event {
     /// What an encoder sent is not what it was told to send: nothing of it was taken. `lacks`: a unit of its own, which
     /// somebody else must compute now.
     Refused { peer: ActorId, reason: String, lacks: Option<UnitId> },
-    /// All work of a step is done and its gradients are reduced over the pool.
+    /// All work of a step is done and its gradients are reduced over the pool. A frozen encoder says so as soon as it has
+    /// sent what it makes for the step, also of steps before which others are still to be decided.
     Reduced(StepReport),
     /// The step was applied or aborted; parameters are ready for the next.
     Applied { step: StepId },

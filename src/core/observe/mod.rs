@@ -28,5 +28,5 @@ pub use plot::{Curve, plot};
 pub use progress::Progress;
 pub use sheet::{Reading, sheet};
 pub use tensorboard::TensorBoard;
-pub use terminal::{Style, beside, render};
+pub use terminal::{Style, beside, render, safe};
 pub use watch::{Board, News, RunInfo, describe_run};

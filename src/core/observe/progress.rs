@@ -26,7 +26,7 @@ impl Progress {
     /// `first_step` of `num_steps` is the next; plain lines come every `every_steps` at most.
     pub fn start(console: &Console, first_step: u64, num_steps: u64, every_steps: u64) -> Self {
         let bar = console.is_terminal().then(|| {
-            let style = ProgressStyle::with_template("{bar:24.green/black.bright} {wide_msg}")
+            let style = ProgressStyle::with_template("{bar:16.green/black.bright} {wide_msg}")
                 .expect("the template is ours")
                 .progress_chars("━╸━");
             let bar = console.bars().add(ProgressBar::new(num_steps).with_style(style));
@@ -93,6 +93,9 @@ impl Recent {
             format!("step {done}/{}", self.num_steps),
             format!("loss {:.4}", self.mean(|step| step.loss)),
             format!("{} tokens/s", short(rate(self.mean(|step| step.tokens as f64)))),
+            format!("ETA {}", clock(self.num_steps.saturating_sub(done) as f64 * step_s)),
+            format!("grad {:.3}", self.mean(|step| step.grad_norm)),
+            format!("lr {:.2e}", last.learning_rate),
         ];
         // A language model has neither.
         if self.steps.iter().any(|step| step.images > 0 || step.encoder_busy > 0.0) {
@@ -104,13 +107,12 @@ impl Recent {
         if last.bad_samples > 0 {
             parts.push(format!("bad samples {}", last.bad_samples));
         }
-        parts.push(format!("ETA {}", clock(self.num_steps.saturating_sub(done) as f64 * step_s)));
         parts.join("  ")
     }
 }
 
 /// 950, 12.3k, 4.56M.
-fn short(value: f64) -> String {
+pub(super) fn short(value: f64) -> String {
     match value {
         v if v >= 1e6 => format!("{:.2}M", v / 1e6),
         v if v >= 1e4 => format!("{:.1}k", v / 1e3),
@@ -119,7 +121,7 @@ fn short(value: f64) -> String {
 }
 
 /// 0:07, 12:34, 3:00:00.
-fn clock(seconds: f64) -> String {
+pub(super) fn clock(seconds: f64) -> String {
     let seconds = seconds.round() as u64;
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     if hours > 0 { format!("{hours}:{minutes:02}:{seconds:02}") } else { format!("{minutes}:{seconds:02}") }
@@ -141,6 +143,8 @@ mod tests {
                 step_ms,
                 tokens: 1234,
                 images: 64,
+                grad_norm: 0.25,
+                learning_rate: 3e-4,
                 encoder_busy: 0.71,
                 foundation_busy: 0.88,
                 ..Default::default()
@@ -148,7 +152,8 @@ mod tests {
         }
         assert_eq!(
             recent.describe(),
-            "step 100/500  loss 0.5000  12.3k tokens/s  640 images/s  encoder 71%  foundation 88%  ETA 0:40"
+            "step 100/500  loss 0.5000  12.3k tokens/s  ETA 0:40  grad 0.250  lr 3.00e-4  640 images/s  encoder 71%  \
+             foundation 88%"
         );
     }
 

@@ -20,11 +20,11 @@ pub enum Style {
 }
 
 impl Style {
-    /// For standard output: ASCII where it is not a terminal, or `NO_COLOR` is set, or the terminal is `dumb`.
-    pub fn detect() -> Self {
+    /// For this stream: ASCII where it is not a terminal, or `NO_COLOR` is set, or the terminal is `dumb`.
+    pub fn of(stream: &impl IsTerminal) -> Self {
         let set = |name| std::env::var_os(name).is_some_and(|value: std::ffi::OsString| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        if std::io::stdout().is_terminal() && !set("NO_COLOR") && !dumb { Style::Blocks } else { Style::Ascii }
+        if stream.is_terminal() && !set("NO_COLOR") && !dumb { Style::Blocks } else { Style::Ascii }
     }
 }
 
@@ -48,6 +48,12 @@ pub fn render(picture: &RgbImage, max_columns: u32, style: Style) -> Vec<String>
             }
         })
         .collect()
+}
+
+/// Text of data or of a model for a terminal: nothing in it moves the cursor or changes colours.
+pub fn safe(text: &str) -> String {
+    let plain = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c };
+    text.chars().map(plain).collect()
 }
 
 /// Puts texts to the right of a picture's lines, in the middle of its height.
@@ -107,6 +113,11 @@ mod tests {
         assert_eq!((lines.len(), lines[0].len()), (10, 60));
         assert_eq!(render(&RgbImage::new(1, 1), 60, Style::Ascii).len(), 1);
         assert_eq!(render(&RgbImage::new(300, 1), 0, Style::Ascii).len(), 1);
+    }
+
+    #[test]
+    fn texts_of_others_do_nothing_to_a_terminal() {
+        assert_eq!(safe("a\x1b[31m\nb\u{9b}2J\t\r"), "a\u{fffd}[31m\nb\u{fffd}2J\t\u{fffd}");
     }
 
     #[test]

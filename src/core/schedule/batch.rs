@@ -1,9 +1,10 @@
 //! What one step is given to plan.
 
 use crate::message::SampleMeta;
+use serde::{Deserialize, Serialize};
 
 /// One global batch.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Batch {
     /// To be packed within the step; in position order.
     Samples(Vec<SampleMeta>),

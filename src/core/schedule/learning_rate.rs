@@ -1,10 +1,11 @@
 //! The learning rate of a step.
 
 use crate::config::{Schedule, Train};
+use serde::{Deserialize, Serialize};
 use std::f64::consts::PI;
 
 /// Linear warm-up to `peak`, then constant, linear or cosine decay to `min` (Megatron's `OptimizerParamScheduler`).
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LearningRate {
     pub peak: f64,
     pub min: f64,

@@ -2,9 +2,10 @@
 
 use super::{CostModel, LearningRate, PackLimits};
 use crate::config::{Placement, RunConfig};
+use serde::{Deserialize, Serialize};
 
 /// Everything that a step plan depends on, but for the samples.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlanSpec {
     pub pack: PackLimits,
     /// Of samples on a foundation replica.
@@ -26,7 +27,7 @@ pub struct PlanSpec {
 }
 
 /// The sizes of a model that planning needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelShape {
     /// Width of the foundation's residual stream: weighs attention against matrices in the cost of a sample.
     pub hidden_size: u64,
@@ -37,7 +38,7 @@ pub struct ModelShape {
 }
 
 /// Credits of the edges, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EdgeCredits {
     pub pixels: u64,
     pub tokens: u64,

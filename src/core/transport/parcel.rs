@@ -108,10 +108,8 @@ pub enum ParcelKind {
     Pixels(UnitId),
     /// The encoder's outputs for a unit: `features [N, dim]`, then one such tensor per DeepStack level.
     Activation(UnitId),
-    /// Gradients of an activation, tensor by tensor.
+    /// Gradients of an activation, tensor by tensor. Of frozen encoders' there are none.
     Gradient(UnitId),
-    /// The activation was consumed and gets no gradient. Carries no tensors.
-    NoGradient(UnitId),
 }
 
 impl ParcelKind {
@@ -119,10 +117,7 @@ impl ParcelKind {
     pub fn step(self) -> StepId {
         match self {
             ParcelKind::Tokens(pack) => pack.step,
-            ParcelKind::Pixels(unit)
-            | ParcelKind::Activation(unit)
-            | ParcelKind::Gradient(unit)
-            | ParcelKind::NoGradient(unit) => unit.step,
+            ParcelKind::Pixels(unit) | ParcelKind::Activation(unit) | ParcelKind::Gradient(unit) => unit.step,
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::nn::{self, ParamSpec, ParamStore, Sharding};
 use crate::tape::Policy;
 use crate::train::hf::{Checkpoint, LoadOptions, MAX_SHARD_SIZE, Origin, load_weights_from, num_shards};
 use crate::train::{
-    AdamWConfig, AdapterFile, ENCODER_PREFIX, Export, Lanes, Pool, has_adapter, load_adapter, load_state,
+    AdamWConfig, AdapterBase, AdapterFile, ENCODER_PREFIX, Export, Lanes, Pool, has_adapter, load_adapter, load_state,
     read_adapter_config,
 };
 use loongforge_core::config::{
@@ -67,7 +67,9 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
     };
     let foundation = if spec.me.role == Role::Foundation { Some(build_foundation(spec, device)?) } else { None };
     let first_step = spec.resume.as_ref().map_or(StepId(0), |(_, step)| *step);
-    let engine = TorchEngine::new(encoder, foundation, exports, first_step);
+    // As the scheduler knows it, which does not know the parameters.
+    let goes_ahead = foundation.is_none() && spec.config.model.has_frozen_encoders();
+    let engine = TorchEngine::new(encoder, foundation, exports, first_step).going_ahead(goes_ahead);
     Ok(engine.saving_in_background(spec.config.checkpoint.in_background))
 }
 
@@ -278,9 +280,10 @@ fn exports(spec: &EngineSpec) -> Result<Exports, EngineError> {
         let fix = "set checkpoint.merge_lora=true to save whole models, or pools.foundation.pipeline_parallel=1";
         return Err(format!("stages of a pipeline do not save adapters apart: {fix}").into());
     }
-    let base_model = config.model.load.as_ref().or(config.model.foundation.load.as_ref()).map(ToString::to_string);
+    let base = config.model.load.as_ref().or(config.model.foundation.load.as_ref());
+    let base = base.map(|base| AdapterBase::of(base.as_str()));
     let export = |pool, prefix| {
-        let file = |lora| AdapterFile { config: lora_config(lora), base_model: base_model.clone(), prefix };
+        let file = |lora| AdapterFile { config: lora_config(lora), base: base.clone(), prefix };
         Export::Adapter(pool_lora(config, pool).map(file))
     };
     let prefix = if config.model.foundation.lora.is_some() { ENCODER_PREFIX } else { "" };

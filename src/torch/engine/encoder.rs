@@ -59,9 +59,9 @@ impl UnitWork {
 
 enum Phase {
     Waiting,
-    /// Sent; `run` is what a backward needs, `None` where frozen.
+    /// Its gradients are to come; `run` is what a backward needs.
     Sent {
-        run: Option<(Execution, Vec<Slot>)>,
+        run: (Execution, Vec<Slot>),
     },
     Returned {
         run: (Execution, Vec<Slot>),
@@ -138,7 +138,7 @@ impl EncoderPart {
     /// Takes pixels or what the foundation returns.
     pub(super) fn arrive(&mut self, from: ActorId, parcel: Parcel) -> Result<(), EngineError> {
         let (id, kind) = match parcel.header.kind {
-            ParcelKind::Pixels(id) | ParcelKind::Gradient(id) | ParcelKind::NoGradient(id) => (id, parcel.header.kind),
+            ParcelKind::Pixels(id) | ParcelKind::Gradient(id) => (id, parcel.header.kind),
             other => return Err(format!("{other:?} from {from} is nothing for an encoder").into()),
         };
         let device = self.pool.params().flat().device();
@@ -149,11 +149,10 @@ impl EncoderPart {
                 work.phase = Phase::Waiting;
                 work.pixels.insert(from.index, tensors).map_err(|error| format!("pixels of {id}: {error}").into())
             }
-            (ParcelKind::Gradient(_), Phase::Sent { run: Some(run) }) => {
+            (ParcelKind::Gradient(_), Phase::Sent { run }) => {
                 work.phase = Phase::Returned { run, grads: tensors };
                 Ok(())
             }
-            (ParcelKind::NoGradient(_), Phase::Sent { .. }) => Ok(()),
             _ => Err(format!("{from} sent {kind:?} out of turn").into()),
         }
     }
@@ -230,7 +229,7 @@ impl EncoderPart {
             if sends {
                 ports.send(work.reader, Parcel::new(header, buffers.collect()))?;
             }
-            work.phase = Phase::Sent { run: None };
+            work.phase = Phase::Done;
             return Ok(Some(work.unit.id));
         }
         let record = self.model.record(&grids);
@@ -257,7 +256,7 @@ impl EncoderPart {
         if sends {
             ports.send(work.reader, Parcel::new(header, outputs.collect()))?;
         }
-        work.phase = Phase::Sent { run: trained.then_some((run, record.outputs)) };
+        work.phase = if trained { Phase::Sent { run: (run, record.outputs) } } else { Phase::Done };
         Ok(Some(work.unit.id))
     }
 
@@ -309,9 +308,9 @@ impl EncoderPart {
         Ok(None)
     }
 
-    /// Whether every unit of the first step has come back.
-    pub(super) fn is_finished(&self) -> bool {
-        self.steps.front().is_none_or(|step| step.units.iter().all(|work| matches!(work.phase, Phase::Done)))
+    /// Whether nothing is left to do for the step that is so many behind the first one.
+    pub(super) fn is_finished(&self, behind: usize) -> bool {
+        self.steps.get(behind).is_none_or(|step| step.units.iter().all(|work| matches!(work.phase, Phase::Done)))
     }
 
     /// Forgets the first step, which was applied or aborted.

@@ -28,6 +28,13 @@ impl Families {
         };
         Self { encoder: model.encoder.clone(), foundation: Arc::new(foundation) }
     }
+
+    /// All parameters of the model.
+    pub fn specs(&self) -> Vec<ParamSpec> {
+        let mut specs = self.foundation.specs();
+        specs.extend(self.encoder.iter().flat_map(|family| family.specs()));
+        specs
+    }
 }
 
 struct DecoderFamily {

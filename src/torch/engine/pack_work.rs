@@ -143,10 +143,12 @@ pub(super) struct Return {
 }
 
 impl Return {
-    /// Returns the gradients of a unit's features, or word that there are none.
+    /// Returns the gradients of a unit's features.
     pub fn give_back(&self, id: UnitId, to: ActorId, grads: &[Tensor], ports: &mut Ports) -> Result<(), EngineError> {
-        let kind = if self.trained { ParcelKind::Gradient(id) } else { ParcelKind::NoGradient(id) };
-        let header = Header { kind, version: self.version };
+        if !self.trained {
+            return Ok(());
+        }
+        let header = Header { kind: ParcelKind::Gradient(id), version: self.version };
         for index in to.index..to.index + self.encoder_ranks {
             let tensors = grads.iter().map(|grad| Box::new(TorchBuffer::new(grad)) as Box<dyn Buffer>);
             ports.send(ActorId { index, ..to }, Parcel::new(header, tensors.collect()))?;

@@ -52,9 +52,11 @@ pub struct TorchEngine {
     planned: VecDeque<Arc<StepPlan>>,
     /// Parcels of steps whose plan is still on its way here: peers may have had theirs earlier. Their credit bounds them.
     early: Vec<(ActorId, Parcel)>,
-    /// The first planned step is reduced and waits for its commit; or, where members come and go, it is finished and
-    /// waits to be told to reduce.
-    reduced: bool,
+    /// So many planned steps, the first ones, are reduced and wait for their commits: one at most, but where encoders are
+    /// frozen and go ahead. Where members come and go, it may be finished and wait to be told to reduce.
+    num_reported: usize,
+    /// An encoder that the scheduler knows to be frozen: it is not told to reduce.
+    goes_ahead: bool,
 }
 
 impl TorchEngine {
@@ -76,8 +78,16 @@ impl TorchEngine {
             version,
             planned: VecDeque::new(),
             early: Vec::new(),
-            reduced: false,
+            num_reported: 0,
+            goes_ahead: false,
         }
+    }
+
+    /// Has an encoder report steps as soon as it has sent what it makes for them.
+    #[must_use]
+    pub fn going_ahead(mut self, goes_ahead: bool) -> Self {
+        self.goes_ahead = goes_ahead;
+        self
     }
 
     /// Has steps wait until a checkpoint is written.
@@ -93,7 +103,7 @@ impl TorchEngine {
     }
 
     fn is_finished(&self) -> bool {
-        self.encoder.as_ref().is_none_or(EncoderPart::is_finished)
+        self.encoder.as_ref().is_none_or(|part| part.is_finished(0))
             && self.foundation.as_ref().is_none_or(FoundationPart::is_finished)
     }
 
@@ -101,11 +111,25 @@ impl TorchEngine {
         self.encoder.as_mut()?.membership.as_mut()
     }
 
+    /// Of one that goes ahead, with which nobody waits to reduce: the next step of which it has sent everything. That must
+    /// not wait for a pause in its work: others could not end the step meanwhile.
+    fn sent(&self, ports: &Ports) -> Option<StepId> {
+        let part = self.encoder.as_ref().filter(|_| self.goes_ahead)?;
+        let step = self.planned.get(self.num_reported)?.step;
+        (part.is_finished(self.num_reported) && ports.num_unsent_until(step) == 0).then_some(step)
+    }
+
+    fn report_sent(&mut self, step: StepId, ports: &mut Ports) {
+        self.num_reported += 1;
+        let epoch = self.membership().map_or(Epoch(0), |membership| membership.epoch());
+        report_encoder((step, epoch), 0.0, ports);
+    }
+
     /// Has done its units of the first step: tells so, or reduces at once.
     fn finish(&mut self, step: StepId, ports: &mut Ports) -> Result<(), EngineError> {
         match self.membership().map(|membership| membership.epoch()) {
             Some(epoch) => {
-                self.reduced = true;
+                self.num_reported = 1;
                 ports.emit(Event::Finished { step, epoch });
                 Ok(())
             }
@@ -123,11 +147,7 @@ impl TorchEngine {
             return Ok(());
         };
         match membership.reduce(&mut part.pool, &plan) {
-            Ok(grad_square_sum) => {
-                let timings = std::mem::take(&mut ports.timings);
-                let report = StepReport { step, epoch, loss: 0.0, grad_square_sum, routing: None, timings };
-                ports.emit(Event::Reduced(report));
-            }
+            Ok(grad_square_sum) => report_encoder((step, epoch), grad_square_sum, ports),
             Err(error) => ports.emit(Event::Broken { step, epoch, error: error.to_string() }),
         }
         Ok(())
@@ -144,8 +164,9 @@ impl TorchEngine {
                 self.version = Version(regroup.step.0);
             }
             part.regroup(regroup);
-            self.reduced = false;
             self.planned.retain(|plan| plan.step < regroup.step);
+            // Those are decided; all others are reported anew.
+            self.num_reported = self.planned.len();
             self.planned.extend(regroup.plans.iter().cloned());
         }
         let strays = self.foundation.as_mut().map_or(Vec::new(), FoundationPart::take_strays);
@@ -175,7 +196,7 @@ impl TorchEngine {
             grad_square_sum += pool.reduce()?;
         }
         ports.trace.span(Activity::Reduce, Some((step, None)), start);
-        self.reduced = true;
+        self.num_reported = 1;
         let timings = std::mem::take(&mut ports.timings);
         let routing = self.foundation.as_mut().map_or(Ok(None), FoundationPart::reduce_routing)?;
         let report = StepReport { step, epoch: Epoch(0), loss, grad_square_sum, routing, timings };
@@ -194,7 +215,7 @@ impl TorchEngine {
         for (peer, kind) in claims.into_iter().filter(|(peer, _)| !ports.is_gone(*peer)) {
             ports.emit(Event::Refused { peer, reason: format!("{kind:?} is another's to send"), lacks: None });
         }
-        self.reduced = false;
+        self.num_reported = self.num_reported.saturating_sub(1);
         self.version = Version(step.0 + 1);
         ports.emit(Event::Applied { step });
         Ok(())
@@ -256,6 +277,12 @@ impl TorchEngine {
     }
 }
 
+/// Of an actor that is an encoder alone.
+fn report_encoder((step, epoch): (StepId, Epoch), grad_square_sum: f64, ports: &mut Ports) {
+    let timings = std::mem::take(&mut ports.timings);
+    ports.emit(Event::Reduced(StepReport { step, epoch, loss: 0.0, grad_square_sum, routing: None, timings }));
+}
+
 impl Engine for TorchEngine {
     fn command(&mut self, command: Command, ports: &mut Ports) -> Result<(), EngineError> {
         match command {
@@ -309,7 +336,7 @@ impl Engine for TorchEngine {
             self.early.push((from, parcel));
             return Ok(());
         }
-        let for_encoder = matches!(kind, ParcelKind::Pixels(_) | ParcelKind::Gradient(_) | ParcelKind::NoGradient(_));
+        let for_encoder = matches!(kind, ParcelKind::Pixels(_) | ParcelKind::Gradient(_));
         match (&mut self.encoder, &mut self.foundation) {
             (Some(part), _) if for_encoder => part.arrive(from, parcel),
             (_, Some(part)) if !for_encoder => part.arrive(from, parcel, ports),
@@ -326,6 +353,10 @@ impl Engine for TorchEngine {
     }
 
     fn work(&mut self, ports: &mut Ports) -> Result<Progress, EngineError> {
+        if let Some(step) = self.sent(ports) {
+            self.report_sent(step, ports);
+            return Ok(Progress::Busy);
+        }
         let version = self.version;
         let start = Instant::now();
         if let Some(part) = &mut self.encoder
@@ -349,7 +380,7 @@ impl Engine for TorchEngine {
         match self.planned.front().map(|plan| plan.step).as_ref() {
             // A collective blocks this thread: whatever peers wait for in this step must be on its way first. What a
             // frozen encoder has made for later steps may wait: its credit comes back in those steps.
-            Some(&step) if !self.reduced && self.is_finished() && ports.num_unsent_until(step) == 0 => {
+            Some(&step) if self.num_reported == 0 && self.is_finished() && ports.num_unsent_until(step) == 0 => {
                 self.finish(step, ports)?;
                 Ok(Progress::Busy)
             }

@@ -1,6 +1,8 @@
 //! Reading Hugging Face's `config.json`, with errors that name the key.
 
-use serde_json::Value;
+use serde_json::{Value, json};
+
+use crate::nn::Activation;
 
 /// What is wrong with a model's `config.json`. Keys are dotted paths.
 #[derive(Debug, PartialEq, thiserror::Error)]
@@ -33,6 +35,11 @@ impl<'a> Keys<'a> {
         format!("{}{key}", self.path)
     }
 
+    /// Whether the key is there, be it null.
+    pub fn has(&self, key: &str) -> bool {
+        self.object.get(key).is_some()
+    }
+
     pub fn value(&self, key: &str) -> Option<&'a Value> {
         self.object.get(key).filter(|value| !value.is_null())
     }
@@ -47,6 +54,11 @@ impl<'a> Keys<'a> {
             return Err(self.wrong(key, "an object", object));
         }
         Ok(Some(Keys { object, path: format!("{}{key}.", self.path) }))
+    }
+
+    /// Whether it has no key.
+    pub fn is_empty(&self) -> bool {
+        self.object.as_object().is_none_or(serde_json::Map::is_empty)
     }
 
     /// The first key whose value is an object.
@@ -71,6 +83,11 @@ impl<'a> Keys<'a> {
         index.map(Some).ok_or_else(|| self.wrong(key, "an integer of at least 0", value))
     }
 
+    pub fn integer_or(&self, key: &str) -> Result<Option<i64>> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        value.as_i64().map(Some).ok_or_else(|| self.wrong(key, "an integer", value))
+    }
+
     pub fn number_or(&self, key: &str) -> Result<Option<f64>> {
         let Some(value) = self.value(key) else { return Ok(None) };
         value.as_f64().map(Some).ok_or_else(|| self.wrong(key, "a number", value))
@@ -86,12 +103,25 @@ impl<'a> Keys<'a> {
         value.as_str().map(Some).ok_or_else(|| self.wrong(key, "a string", value))
     }
 
+    /// An activation function's name.
+    pub fn activation_or(&self, key: &str) -> Result<Option<Activation>> {
+        let Some(name) = self.text_or(key)? else { return Ok(None) };
+        let known = Activation::NAMES.map(|name| json!(name));
+        Activation::from_name(name).map(Some).ok_or_else(|| self.unsupported(key, &json!(name), &known))
+    }
+
     /// Integers of at least 0.
     pub fn indices(&self, key: &str) -> Result<Vec<i64>> {
         let value = self.value(key).ok_or_else(|| self.missing(key))?;
         let integer = |value: &Value| value.as_i64().filter(|index| *index >= 0);
         let found: Option<Vec<i64>> = value.as_array().and_then(|list| list.iter().map(integer).collect());
         found.ok_or_else(|| self.wrong(key, "a list of integers of at least 0", value))
+    }
+
+    pub fn numbers(&self, key: &str) -> Result<Vec<f64>> {
+        let value = self.value(key).ok_or_else(|| self.missing(key))?;
+        let found: Option<Vec<f64>> = value.as_array().and_then(|list| list.iter().map(Value::as_f64).collect());
+        found.ok_or_else(|| self.wrong(key, "a list of numbers", value))
     }
 
     /// Refuses a key that has a value other than those the model implements.

@@ -20,6 +20,9 @@ const KEPT_BYTES: usize = 256 << 20;
 /// kind of the hidden states; what is computed of them is float32.
 pub struct LinearCrossEntropy {
     head_VD: Tensor,
+    bias_V: Option<Tensor>,
+    /// Head and bias.
+    trained: [bool; 2],
     labels_L: Tensor,
     scale: f64,
     chunk: i64,
@@ -28,8 +31,10 @@ pub struct LinearCrossEntropy {
 
 impl LinearCrossEntropy {
     /// `labels_L` are int64, all counted. Panics where one is not of the vocabulary.
-    pub fn new(head_VD: Tensor, labels_L: Tensor, scale: f64) -> LinearCrossEntropy {
-        LinearCrossEntropy { head_VD: head_VD.detach(), labels_L, scale, chunk: CHUNK, kept_bytes: KEPT_BYTES }
+    pub fn new(head_VD: Tensor, bias_V: Option<Tensor>, labels_L: Tensor, scale: f64) -> LinearCrossEntropy {
+        let trained = [head_VD.requires_grad(), bias_V.as_ref().is_some_and(Tensor::requires_grad)];
+        let (head_VD, bias_V) = (head_VD.detach(), bias_V.map(|bias_V| bias_V.detach()));
+        LinearCrossEntropy { head_VD, bias_V, trained, labels_L, scale, chunk: CHUNK, kept_bytes: KEPT_BYTES }
     }
 
     pub(super) fn labels(&self) -> &Tensor {
@@ -46,7 +51,8 @@ impl LinearCrossEntropy {
     }
 
     fn scores(&self, hidden_LD: &Tensor, chunk: &Range<i64>) -> Tensor {
-        hidden_LD.linear(&self.head(chunk), None::<Tensor>)
+        let bias = self.bias_V.as_ref().map(|bias_V| bias_V.narrow(0, chunk.start, chunk.end - chunk.start));
+        hidden_LD.linear(&self.head(chunk), bias)
     }
 
     /// Of every target the logarithm of its scores' sum of exponentials and its label's score, `[L]`, float32; and with
@@ -67,8 +73,8 @@ impl LinearCrossEntropy {
         (norm_L, label_score_L, kept)
     }
 
-    /// Gradients of the hidden states, and of the head into `params`, chunk by chunk. `saved` are hidden states, norms and
-    /// what `scan` kept; `to_gradient` makes the scores' gradient of scores and norms.
+    /// Gradients of the hidden states, and of the head and its bias into `params`, chunk by chunk. `saved` are hidden
+    /// states, norms and what `scan` kept; `to_gradient` makes the scores' gradient of scores and norms.
     pub(super) fn differentiate(
         &self,
         saved: Vec<Tensor>,
@@ -87,8 +93,13 @@ impl LinearCrossEntropy {
                 add_product(of_hidden, &of_scores_LC, false, &self.head(&chunk));
             }
             if let Some(params) = params {
-                let of_head = params.sum(0).narrow(0, chunk.start, chunk.end - chunk.start);
-                add_product(&of_head, &of_scores_LC, true, &hidden_LD);
+                let of_chunk = |index: usize| params.sum(index).narrow(0, chunk.start, chunk.end - chunk.start);
+                if self.trained[0] {
+                    add_product(&of_chunk(0), &of_scores_LC, true, &hidden_LD);
+                }
+                if self.trained[1] {
+                    let _ = of_chunk(1).g_add_(&of_scores_LC.sum_dim_intlist(0, false, Kind::Float));
+                }
             }
         }
         vec![of_hidden.map(|of_hidden| of_hidden.to_kind(hidden_LD.kind()))]
@@ -197,49 +208,57 @@ mod tests {
     use crate::nn::{Init, ParamSpec, ParamStore};
     use crate::tape::{Execution, Tape};
 
-    /// Loss, gradient of the hidden states, and of the head.
+    /// Loss, gradient of the hidden states, of the head and of its bias.
     fn fused(
         hidden: &Tensor,
         head: &Tensor,
+        bias: &Tensor,
         labels: &Tensor,
         change: impl FnOnce(&mut LinearCrossEntropy),
-    ) -> (f64, Tensor, Tensor) {
-        let spec = ParamSpec::new("head", &head.size(), Init::Zeros);
-        let params = Rc::new(ParamStore::new(vec![spec], head.kind(), Device::Cpu));
-        let id = params.id("head");
-        params.set(id, head);
-        let mut loss = LinearCrossEntropy::new(params.get("head"), labels.shallow_clone(), 0.25);
+    ) -> (f64, [Tensor; 3]) {
+        let specs = [("head", head), ("bias", bias)].map(|(name, x)| ParamSpec::new(name, &x.size(), Init::Zeros));
+        let params = Rc::new(ParamStore::new(specs.into(), head.kind(), Device::Cpu));
+        let ids = ["head", "bias"].map(|name| params.id(name));
+        ids.iter().zip([head, bias]).for_each(|(id, x)| params.set(*id, x));
+        let bias = Some(params.get("bias"));
+        let mut loss = LinearCrossEntropy::new(params.get("head"), bias, labels.shallow_clone(), 0.25);
         change(&mut loss);
         let mut tape = Tape::new();
         let x = tape.input(true);
-        let y = tape.custom("loss", &[id], &[x], 1, Box::new(loss))[0];
+        let y = tape.custom("loss", &ids, &[x], 1, Box::new(loss))[0];
         let mut execution = Execution::new(Rc::new(tape), params.clone(), vec![(x, hidden.detach())]);
         execution.forward().unwrap();
         execution.seed(y, Tensor::from(2.0));
         let mut grads = params.new_grad();
         execution.backward(Some(&mut grads)).unwrap();
         let of_hidden = execution.input_grad(x).unwrap();
-        (execution.value(y).double_value(&[]), of_hidden, grads.view(id).copy())
+        let [of_head, of_bias] = ids.map(|id| grads.view(id).copy());
+        (execution.value(y).double_value(&[]), [of_hidden, of_head, of_bias])
+    }
+
+    fn no_bias(entries: i64) -> Tensor {
+        Tensor::zeros([entries], (Kind::Float, Device::Cpu))
     }
 
     #[test]
     fn chunks_equal_the_plain_loss_and_its_gradients() {
         tch::manual_seed(1);
         let random = |shape: [i64; 2]| Tensor::randn(shape, (Kind::Float, Device::Cpu)).to_kind(Kind::BFloat16);
-        let (hidden, head) = (random([7, 5]), random([11, 5]));
+        let (hidden, head, bias) = (random([7, 5]), random([11, 5]), random([1, 11]).squeeze_dim(0));
         let labels = Tensor::from_slice(&[0i64, 10, 3, 3, 7, 1, 2]);
         // Scores of bfloat16 are rounded to its three digits.
         for (kind, tolerance) in [(Kind::Float, 1e-5), (Kind::BFloat16, 2e-2)] {
             let leaf = |x: &Tensor| x.to_kind(Kind::Float).set_requires_grad(true);
-            let (x, w) = (leaf(&hidden), leaf(&head));
-            let scores = x.linear(&w, None::<Tensor>);
+            let (x, w, b) = (leaf(&hidden), leaf(&head), leaf(&bias));
+            let scores = x.linear(&w, Some(&b));
             let plain = scores.cross_entropy_loss::<Tensor>(&labels, None, tch::Reduction::Sum, -100, 0.0) * 0.25;
-            let expected = grad(&[&plain], &[&Tensor::from(2f32)], &[&x, &w]).unwrap();
+            let expected = grad(&[&plain], &[&Tensor::from(2f32)], &[&x, &w, &b]).unwrap();
             for (chunk, kept_bytes) in [(1, 0), (3, usize::MAX), (3, 100), (11, 0), (100, 1 << 20)] {
                 let change = |loss: &mut LinearCrossEntropy| (loss.chunk, loss.kept_bytes) = (chunk, kept_bytes);
-                let (loss, of_hidden, of_head) = fused(&hidden.to_kind(kind), &head.to_kind(kind), &labels, change);
+                let [hidden, head, bias] = [&hidden, &head, &bias].map(|x| x.to_kind(kind));
+                let (loss, found) = fused(&hidden, &head, &bias, &labels, change);
                 assert!((loss / plain.double_value(&[]) - 1.0).abs() < tolerance, "{kind:?}, chunks of {chunk}");
-                for (found, expected) in [of_hidden, of_head].iter().zip(&expected) {
+                for (found, expected) in found.iter().zip(&expected) {
                     let found = found.to_kind(Kind::Float);
                     assert!(found.allclose(expected.as_ref().unwrap(), tolerance, tolerance, false), "{kind:?}");
                 }
@@ -253,7 +272,7 @@ mod tests {
         let labels = Tensor::from_slice(&[3i64, 1]);
         let hidden = Tensor::from_slice(&[900f32, 400.0]).view([2, 1]);
         let change = |loss: &mut LinearCrossEntropy| loss.chunk = 2;
-        let (loss, of_hidden, of_head) = fused(&hidden, &head, &labels, change);
+        let (loss, [of_hidden, of_head, _]) = fused(&hidden, &head, &no_bias(4), &labels, change);
         assert!((loss - 0.25 * 1200.0).abs() < 1e-3, "{loss}");
         assert!(of_hidden.allclose(&Tensor::from_slice(&[0f32, 1.5]).view([2, 1]), 1e-5, 1e-5, false));
         assert!(of_head.allclose(&Tensor::from_slice(&[0f32, -200.0, 0.0, 200.0]).view([4, 1]), 1e-5, 1e-5, false));
@@ -263,7 +282,8 @@ mod tests {
     fn no_targets_is_no_loss() {
         let head = Tensor::ones([11, 5], (Kind::Float, Device::Cpu));
         let hidden = Tensor::zeros([0, 5], (Kind::Float, Device::Cpu));
-        let (loss, of_hidden, of_head) = fused(&hidden, &head, &Tensor::from_slice::<i64>(&[]), |_| ());
+        let (loss, [of_hidden, of_head, _]) =
+            fused(&hidden, &head, &no_bias(11), &Tensor::from_slice::<i64>(&[]), |_| ());
         assert_eq!((loss, of_hidden.size(), of_head.abs().max().double_value(&[])), (0.0, vec![0, 5], 0.0));
     }
 }

@@ -3,64 +3,106 @@
 use serde_json::json;
 
 use super::keys::{Keys, ModelConfigError};
-use crate::nn::{RopeAxes, RopeConfig, RopeLayout, RopeScaling, Yarn};
+use crate::nn::{RopeAxes, RopeConfig, RopeScaling, Yarn};
 
 /// transformers 5 writes `rope_parameters`; before it was `rope_theta` and `partial_rotary_factor` beside
-/// `rope_scaling`. `default_theta` is that of the family's config class. Positions are of one axis, pairs half-split.
+/// `rope_scaling`. `default_theta` is that of the family's config class. Positions are of one axis, pairs half-split. All
+/// channels of a head turn: as the classes of these families, it does not heed `partial_rotary_factor`, with which their
+/// scaled laws cannot run.
 pub(super) fn read_rope(keys: &Keys<'_>, head_dim: i64, default_theta: f64) -> Result<RopeConfig, ModelConfigError> {
     let section = section(keys)?;
-    if let Some(nested) = section.as_ref().and_then(Keys::first_object) {
-        let must = "rotary embeddings that differ between layers are not supported";
-        return Err(section.expect("it has the key").inconsistent(&nested, "an object", must));
+    let rope = read(keys, section.as_ref(), head_dim, default_theta)?;
+    let factor = number(keys, section.as_ref(), "partial_rotary_factor")?;
+    match factor.filter(|factor| rope.scaling != RopeScaling::Default && part(head_dim, *factor) != head_dim) {
+        Some(factor) => {
+            Err(keys.inconsistent("partial_rotary_factor", factor, "all channels of a head must turn here"))
+        }
+        None => Ok(rope),
     }
-    let number = |key: &str| match section.as_ref().map(|section| section.number_or(key)).transpose()?.flatten() {
-        Some(found) => Ok(Some(found)),
-        None => keys.number_or(key),
-    };
-    let theta = number("rope_theta")?.unwrap_or(default_theta);
-    if theta <= 1.0 {
-        return Err(keys.inconsistent("rope_theta", theta, "must be above 1"));
-    }
-    let rotary_dim = match (number("partial_rotary_factor")?, keys.size_or("rotary_dim")?) {
-        (Some(factor), _) => (head_dim as f64 * factor) as i64,
-        // As MiniMax-M2 is published.
+}
+
+/// As [`read_rope`] of a family in which a part of every head's channels turns: `partial_rotary_factor`, or `rotary_dim`, as
+/// MiniMax-M2 is published, or `default_factor`.
+pub(super) fn read_partial_rope(
+    keys: &Keys<'_>,
+    head_dim: i64,
+    default_theta: f64,
+    default_factor: f64,
+) -> Result<RopeConfig, ModelConfigError> {
+    let section = section(keys)?;
+    let rotary_dim = match (number(keys, section.as_ref(), "partial_rotary_factor")?, keys.size_or("rotary_dim")?) {
+        (Some(factor), _) => part(head_dim, factor),
         (None, Some(rotary_dim)) => rotary_dim,
-        (None, None) => head_dim,
+        (None, None) => part(head_dim, default_factor),
     };
-    if rotary_dim % 2 != 0 || rotary_dim < 2 || rotary_dim > head_dim {
+    // Of an odd number of channels the frequencies are made, and one more turns.
+    let turning = rotary_dim + rotary_dim % 2;
+    if turning < 2 || turning > head_dim {
         let must = format!("of a head's {head_dim} channels an even number must turn, not {rotary_dim}");
         return Err(keys.inconsistent("partial_rotary_factor", rotary_dim as f64 / head_dim as f64, must));
     }
-    let scaling = match &section {
-        Some(section) => read_scaling(keys, section, rotary_dim)?,
-        None => RopeScaling::Default,
-    };
-    Ok(RopeConfig { theta, rotary_dim, scaling, axes: RopeAxes::One, layout: RopeLayout::HalfSplit })
+    read(keys, section.as_ref(), rotary_dim, default_theta)
 }
 
-/// The axes of a model whose tokens have three positions: `mrope_section`, interleaved (Qwen3-VL) or one section after
-/// the other (Qwen2.5-VL), as the family has it.
-pub(super) fn read_mrope(keys: &Keys<'_>, rope: &RopeConfig, interleaved: bool) -> Result<RopeAxes, ModelConfigError> {
-    let missing = || ModelConfigError::Missing { key: keys.path("rope_parameters.mrope_section") };
-    let section = section(keys)?.ok_or_else(missing)?;
-    section.only("mrope_interleaved", &[json!(interleaved)])?;
-    let found = section.indices("mrope_section")?;
-    let half = rope.rotary_dim / 2;
-    match <[i64; 3]>::try_from(found.as_slice()) {
-        Ok(sections) if sections.iter().sum::<i64>() == half => {
-            Ok(if interleaved { RopeAxes::interleaved(sections) } else { RopeAxes::contiguous(sections) })
-        }
-        _ => {
-            let must = format!("must be three numbers with the sum {half}, half of the channels that turn");
-            Err(section.inconsistent("mrope_section", format!("{found:?}"), must))
-        }
+/// Channels.
+fn part(head_dim: i64, factor: f64) -> i64 {
+    (head_dim as f64 * factor) as i64
+}
+
+/// Of the section, or beside it.
+fn number(keys: &Keys<'_>, section: Option<&Keys<'_>>, key: &str) -> Result<Option<f64>, ModelConfigError> {
+    match section.map(|section| section.number_or(key)).transpose()?.flatten() {
+        Some(found) => Ok(Some(found)),
+        None => keys.number_or(key),
     }
 }
 
-fn section<'a>(keys: &Keys<'a>) -> Result<Option<Keys<'a>>, ModelConfigError> {
-    match keys.section_or("rope_parameters")? {
+fn read(
+    keys: &Keys<'_>,
+    section: Option<&Keys<'_>>,
+    rotary_dim: i64,
+    default_theta: f64,
+) -> Result<RopeConfig, ModelConfigError> {
+    if let Some((section, nested)) = section.and_then(|section| Some((section, section.first_object()?))) {
+        let must = "rotary embeddings that differ between layers are not supported";
+        return Err(section.inconsistent(&nested, "an object", must));
+    }
+    let theta = number(keys, section, "rope_theta")?.unwrap_or(default_theta);
+    if theta <= 1.0 {
+        return Err(keys.inconsistent("rope_theta", theta, "must be above 1"));
+    }
+    let scaling = section.map(|section| read_scaling(keys, section, rotary_dim)).transpose()?;
+    Ok(RopeConfig { scaling: scaling.unwrap_or(RopeScaling::Default), ..RopeConfig::plain(rotary_dim, theta) })
+}
+
+/// The axes of a model whose tokens have three positions: `mrope_section`, by default `sections`; interleaved (Qwen3-VL)
+/// or one section after the other (Qwen2.5-VL), as the family has it.
+pub(super) fn read_mrope(
+    keys: &Keys<'_>,
+    rope: &RopeConfig,
+    sections: [i64; 3],
+    interleaved: bool,
+) -> Result<RopeAxes, ModelConfigError> {
+    let section = section(keys)?.unwrap_or_else(|| keys.clone());
+    section.only("mrope_interleaved", &[json!(interleaved)])?;
+    let given = section.value("mrope_section").map(|_| section.indices("mrope_section")).transpose()?;
+    let found = given.unwrap_or(sections.to_vec());
+    let half = (rope.rotary_dim + 1) / 2;
+    let wrong = |must: String| Err(section.inconsistent("mrope_section", format!("{found:?}"), must));
+    match <[i64; 3]>::try_from(found.as_slice()) {
+        // What rows and columns leave is the frames', whatever the first number.
+        Ok([_, rows, columns]) if interleaved => Ok(RopeAxes::interleaved(half, [rows, columns])),
+        _ if interleaved => wrong("must be three numbers".to_owned()),
+        _ if found.iter().sum::<i64>() == half => Ok(RopeAxes::contiguous(&found)),
+        _ => wrong(format!("must have the sum {half}, half of the channels that turn")),
+    }
+}
+
+/// As transformers, an older key goes before the newer one.
+pub(super) fn section<'a>(keys: &Keys<'a>) -> Result<Option<Keys<'a>>, ModelConfigError> {
+    match keys.section_or("rope_scaling")?.filter(|section| !section.is_empty()) {
         Some(section) => Ok(Some(section)),
-        None => keys.section_or("rope_scaling"),
+        None => keys.section_or("rope_parameters"),
     }
 }
 
@@ -101,7 +143,32 @@ fn read_scaling(keys: &Keys<'_>, section: &Keys<'_>, rotary_dim: i64) -> Result<
                 original_max_position_embeddings,
             })
         }
-        "yarn" => {
+        "longrope" => {
+            let original_max_position_embeddings = original()?;
+            let factor = match section.number_or("factor")? {
+                Some(factor) => factor,
+                None => keys.size("max_position_embeddings")? as f64 / original_max_position_embeddings as f64,
+            };
+            let grown = || (1.0 + factor.ln() / (original_max_position_embeddings as f64).ln()).sqrt();
+            let factors = |key: &str| match section.numbers(key)? {
+                found if found.len() as i64 == (rotary_dim + 1) / 2 => Ok(found),
+                found => {
+                    let must = format!("must have one number for each of {} frequencies", (rotary_dim + 1) / 2);
+                    Err(section.inconsistent(key, format!("a list of {}", found.len()), must))
+                }
+            };
+            Ok(RopeScaling::LongRope {
+                short_factor: factors("short_factor")?,
+                long_factor: factors("long_factor")?,
+                attention_factor: match section.number_or("attention_factor")? {
+                    Some(given) => given,
+                    None if factor <= 1.0 => 1.0,
+                    None => grown(),
+                },
+                original_max_position_embeddings,
+            })
+        }
+        "yarn" if rotary_dim % 2 == 0 => {
             let original = original()?;
             let factor = match section.value("factor") {
                 Some(_) => factor()?,
@@ -122,7 +189,8 @@ fn read_scaling(keys: &Keys<'_>, section: &Keys<'_>, rotary_dim: i64) -> Result<
         }
         _ => {
             let found = section.value(name).expect("it was read");
-            let supported = ["default", "mrope", "linear", "dynamic", "yarn", "llama3"].map(|kind| json!(kind));
+            let supported =
+                ["default", "mrope", "linear", "dynamic", "yarn", "longrope", "llama3"].map(|kind| json!(kind));
             Err(section.unsupported(name, found, &supported))
         }
     }
@@ -132,12 +200,16 @@ fn read_scaling(keys: &Keys<'_>, section: &Keys<'_>, rotary_dim: i64) -> Result<
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{read_mrope, read_rope};
+    use super::{read_mrope, read_partial_rope, read_rope};
     use crate::model::keys::Keys;
     use crate::nn::{RopeAxes, RopeConfig, RopeScaling};
 
     fn read(config: Value) -> Result<RopeConfig, String> {
         read_rope(&Keys::new(&config), 24, 1e4).map_err(|error| error.to_string())
+    }
+
+    fn read_partial(config: Value) -> Result<RopeConfig, String> {
+        read_partial_rope(&Keys::new(&config), 24, 1e4, 0.25).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -146,12 +218,26 @@ mod tests {
             "partial_rotary_factor": 0.5, "factor": 4, "original_max_position_embeddings": 128, "mscale": 1.0}});
         let old = json!({"max_position_embeddings": 512, "rope_theta": 5e5, "partial_rotary_factor": 0.5,
             "rope_scaling": {"type": "yarn", "original_max_position_embeddings": 128, "mscale": 1}});
-        let config = read(new).unwrap();
+        let config = read_partial(new).unwrap();
         assert_eq!((config.theta, config.rotary_dim), (5e5, 12));
         assert!(matches!(&config.scaling, RopeScaling::Yarn(yarn) if yarn.factor == 4.0 && yarn.truncate));
-        assert_eq!(Ok(config), read(old));
+        assert_eq!(Ok(config), read_partial(old));
         assert_eq!(read(json!({})), Ok(RopeConfig::plain(24, 1e4)));
         assert_eq!(read(json!({"rope_scaling": null, "rope_theta": 500})), Ok(RopeConfig::plain(24, 500.0)));
+        let both = json!({"rope_scaling": {"type": "linear", "factor": 2}, "rope_parameters": {"rope_theta": 500}});
+        assert_eq!(read(both).unwrap().scaling, RopeScaling::Linear { factor: 2.0 });
+    }
+
+    #[test]
+    fn a_part_of_a_head_turns_only_where_the_family_has_it() {
+        let half = json!({"partial_rotary_factor": 0.5});
+        assert_eq!(read(half.clone()), Ok(RopeConfig::plain(24, 1e4)));
+        assert_eq!(read_partial(half), Ok(RopeConfig::plain(12, 1e4)));
+        assert_eq!(read_partial(json!({"rotary_dim": 8})), Ok(RopeConfig::plain(8, 1e4)));
+        assert_eq!(read_partial(json!({})), Ok(RopeConfig::plain(6, 1e4)));
+        assert_eq!(read_partial(json!({"partial_rotary_factor": 0.3})), Ok(RopeConfig::plain(7, 1e4)));
+        let message = read_partial(json!({"partial_rotary_factor": 1.5})).unwrap_err();
+        assert!(message.contains("even number must turn, not 36"), "{message}");
     }
 
     #[test]
@@ -169,29 +255,45 @@ mod tests {
             original_max_position_embeddings: 64,
         };
         assert_eq!(scaling(llama3), expected);
+        let factors = vec![1.5; 12];
+        let section = json!({"rope_type": "longrope", "short_factor": factors, "long_factor": factors,
+            "original_max_position_embeddings": 16});
+        let expected = RopeScaling::LongRope {
+            short_factor: factors.clone(),
+            long_factor: factors.clone(),
+            attention_factor: 1.5f64.sqrt(),
+            original_max_position_embeddings: 16,
+        };
+        assert_eq!(scaling(section), expected);
     }
 
     #[test]
     fn sections_become_axes() {
         let config = json!({"rope_parameters": {"rope_type": "default", "mrope_section": [4, 4, 4]}});
         let rope = read(config.clone()).unwrap();
-        let axes = |interleaved| read_mrope(&Keys::new(&config), &rope, interleaved).unwrap();
-        assert_eq!(axes(false), RopeAxes::contiguous([4, 4, 4]));
-        assert_eq!(axes(true), RopeAxes::interleaved([4, 4, 4]));
+        let axes = |interleaved| read_mrope(&Keys::new(&config), &rope, [6, 3, 3], interleaved).unwrap();
+        assert_eq!(axes(false), RopeAxes::contiguous(&[4, 4, 4]));
+        assert_eq!(axes(true), RopeAxes::interleaved(12, [4, 4]));
+        let without = json!({"rope_theta": 1e4});
+        let axes = read_mrope(&Keys::new(&without), &rope, [6, 3, 3], false).unwrap();
+        assert_eq!(axes, RopeAxes::contiguous(&[6, 3, 3]));
     }
 
     #[test]
     fn errors_name_the_key() {
         let cases = [
+            (json!({"rope_scaling": {"type": "su"}}), "rope_scaling.type is \"su\"; supported: \"default\""),
             (
-                json!({"rope_scaling": {"type": "longrope"}}),
-                "rope_scaling.type is \"longrope\"; supported: \"default\"",
+                json!({"max_position_embeddings": 64, "rope_scaling": {"type": "longrope", "short_factor": [1]}}),
+                "rope_scaling.short_factor is a list of 1, but must have one number for each of 12 frequencies",
+            ),
+            (
+                json!({"partial_rotary_factor": 0.5, "rope_scaling": {"type": "linear", "factor": 2}}),
+                "partial_rotary_factor is 0.5, but all channels of a head must turn here",
             ),
             (json!({"rope_scaling": {"type": "linear"}}), "rope_scaling.factor is missing"),
             (json!({"rope_scaling": {"type": "linear", "factor": 0.5}}), "factor is 0.5, but must be at least 1"),
             (json!({"rope_scaling": {"type": "dynamic", "factor": 2}}), "max_position_embeddings is missing"),
-            (json!({"partial_rotary_factor": 0.3}), "even number must turn, not 7"),
-            (json!({"partial_rotary_factor": 1.5}), "even number must turn, not 36"),
             (json!({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}), "rope_parameters.full_attention is"),
         ];
         for (config, expected) in cases {

@@ -14,8 +14,8 @@ pub struct VocabScores(LinearCrossEntropy);
 
 impl VocabScores {
     /// `labels_L` are int64 and count from the whole vocabulary's begin, the part from `first` on.
-    pub fn new(head_VD: Tensor, labels_L: &Tensor, first: i64) -> VocabScores {
-        VocabScores(LinearCrossEntropy::new(head_VD, labels_L - first, 1.0))
+    pub fn new(head_VD: Tensor, bias_V: Option<Tensor>, labels_L: &Tensor, first: i64) -> VocabScores {
+        VocabScores(LinearCrossEntropy::new(head_VD, bias_V, labels_L - first, 1.0))
     }
 }
 

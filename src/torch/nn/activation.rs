@@ -15,12 +15,14 @@ pub enum Activation {
     QuickGelu,
     Silu,
     Relu,
+    /// The square of `relu`.
+    Relu2,
 }
 
 impl Activation {
     /// The names of `hidden_act` that are known.
-    pub const NAMES: [&'static str; 7] =
-        ["gelu", "gelu_pytorch_tanh", "gelu_new", "quick_gelu", "silu", "swish", "relu"];
+    pub const NAMES: [&'static str; 8] =
+        ["gelu", "gelu_pytorch_tanh", "gelu_new", "quick_gelu", "silu", "swish", "relu", "relu2"];
 
     /// `None` for a name that is not known.
     pub fn from_name(name: &str) -> Option<Activation> {
@@ -30,6 +32,7 @@ impl Activation {
             "quick_gelu" => Some(Activation::QuickGelu),
             "silu" | "swish" => Some(Activation::Silu),
             "relu" => Some(Activation::Relu),
+            "relu2" => Some(Activation::Relu2),
             _ => None,
         }
     }
@@ -41,6 +44,7 @@ impl Activation {
             Activation::QuickGelu => x * (x * 1.702).sigmoid(),
             Activation::Silu => x.silu(),
             Activation::Relu => x.relu(),
+            Activation::Relu2 => x.relu().square(),
         }
     }
 

@@ -3,14 +3,14 @@
 use tch::Tensor;
 
 use super::spec::ParamSpec;
-use super::{Linear, Scope};
-use crate::native::{can_fuse, swiglu};
+use super::{Activation, Linear, Scope};
 
-/// `down(silu(gate(x)) · up(x))` (Shazeer 2020), as `LlamaMLP`.
+/// `down(act(gate(x)) · up(x))` (Shazeer 2020), as `LlamaMLP`; a SwiGLU where `act` is SiLU, as it is in published models.
 pub struct SwiGlu {
     gate: Linear,
     up: Linear,
     down: Linear,
+    act: Activation,
 }
 
 impl SwiGlu {
@@ -23,13 +23,12 @@ impl SwiGlu {
         specs
     }
 
-    pub fn new(scope: &Scope<'_>, names: [&str; 3]) -> SwiGlu {
+    pub fn new(scope: &Scope<'_>, names: [&str; 3], act: Activation) -> SwiGlu {
         let [gate, up, down] = names.map(|name| Linear::new(scope, name));
-        SwiGlu { gate, up, down }
+        SwiGlu { gate, up, down, act }
     }
 
     pub fn forward(&self, x: &Tensor) -> Tensor {
-        let (gate, up) = (self.gate.forward(x), self.up.forward(x));
-        self.down.forward(&if can_fuse(&gate) { swiglu(&gate, &up) } else { gate.silu() * up })
+        self.down.forward(&self.act.gated(&self.gate.forward(x), &self.up.forward(x)))
     }
 }

@@ -28,6 +28,7 @@ mod sharding;
 mod sparse_attention;
 mod spec;
 mod units;
+mod window;
 
 pub use activation::Activation;
 pub use attention::{DocumentBatch, PackedAttention, take_rows};

@@ -17,19 +17,29 @@ pub struct Rope {
 
 impl Rope {
     /// `position_ids` `[T]`, or `[3, T]` where the axes are three; int64. The tables have the kind of the model, but
-    /// float32 on a CPU where that is bfloat16: the fused operator reads them so. They are where `position_ids` is; with
-    /// `RopeScaling::Dynamic`, have that on the CPU. Panics where the axes do not fit.
+    /// float32 on a CPU where that is bfloat16: the fused operator reads them so. They are where `position_ids` is. For
+    /// frequencies that depend on a document's length, see [`Rope::packed`]. Panics where the axes do not fit.
     pub fn new(config: &RopeConfig, position_ids: &Tensor, kind: Kind) -> Rope {
-        let seq_len = match config.scaling {
-            super::RopeScaling::Dynamic { .. } if position_ids.numel() > 0 => position_ids.max().int64_value(&[]) + 1,
-            _ => 0,
-        };
-        Rope::within(config, position_ids, seq_len, kind)
+        let (frequencies, scale) = config.frequencies(0);
+        Rope::turning(config, position_ids, &frequencies.unsqueeze(0), scale, kind)
     }
 
-    /// As [`Rope::new`] for some tokens of a row whose longest document has `seq_len` of them.
-    pub fn within(config: &RopeConfig, position_ids: &Tensor, seq_len: i64, kind: Kind) -> Rope {
-        let (frequencies, scale) = config.frequencies(seq_len);
+    /// As [`Rope::new`] where documents end at `cu_seqlens` `[0, …, T]` and have `lens` tokens, of which some may be
+    /// elsewhere: each is turned as if it were alone.
+    pub fn packed(config: &RopeConfig, position_ids: &Tensor, cu_seqlens: &[usize], lens: &[i64], kind: Kind) -> Rope {
+        if !config.depends_on_length() || lens.is_empty() {
+            return Rope::new(config, position_ids, kind);
+        }
+        let (_, scale) = config.frequencies(0);
+        let of_document = |(ends, len): (&[usize], &i64)| {
+            config.frequencies(*len).0.unsqueeze(0).expand([(ends[1] - ends[0]) as i64, -1], false)
+        };
+        let rows: Vec<Tensor> = cu_seqlens.windows(2).zip(lens).map(of_document).collect();
+        Rope::turning(config, position_ids, &Tensor::cat(&rows, 0), scale, kind)
+    }
+
+    /// `frequencies` of every token, `[T, R/2]`, or of all, `[1, R/2]`.
+    fn turning(config: &RopeConfig, position_ids: &Tensor, frequencies: &Tensor, scale: f64, kind: Kind) -> Rope {
         let positions = position_ids.to_kind(Kind::Float);
         let positions = match &config.axes {
             RopeAxes::One => {
@@ -99,7 +109,7 @@ mod tests {
         let three = positions.unsqueeze(0).expand([3, 4], false);
         let config = RopeConfig::plain(24, 1e6);
         let plain = Rope::new(&config, &positions, Kind::Float);
-        for axes in [RopeAxes::interleaved([4, 4, 4]), RopeAxes::contiguous([6, 3, 3])] {
+        for axes in [RopeAxes::interleaved(12, [4, 4]), RopeAxes::contiguous(&[6, 3, 3])] {
             let rope = Rope::new(&RopeConfig { axes, ..config.clone() }, &three, Kind::Float);
             assert_eq!((&plain.cos_TR, &plain.sin_TR), (&rope.cos_TR, &rope.sin_TR));
         }

@@ -7,11 +7,14 @@ use tch::{Device, Kind, Tensor};
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeConfig {
     pub theta: f64,
-    /// The first channels of a head, an even number, are turned; the others pass.
+    /// The first channels of a head, an even number, are turned; the others pass. Of an odd one here one more turns.
     pub rotary_dim: i64,
     pub scaling: RopeScaling,
     pub axes: RopeAxes,
     pub layout: RopeLayout,
+    /// The least that a document's length counts as, where frequencies depend on it. 0 but where a padded batch of
+    /// transformers, whose documents count as the longest, is to be repeated.
+    pub min_seq_len: i64,
 }
 
 impl RopeConfig {
@@ -23,6 +26,7 @@ impl RopeConfig {
             scaling: RopeScaling::Default,
             axes: RopeAxes::One,
             layout: RopeLayout::HalfSplit,
+            min_seq_len: 0,
         }
     }
 }
@@ -31,6 +35,11 @@ impl RopeConfig {
     /// Whether a token's position has three axes: frame, row and column.
     pub fn has_three_axes(&self) -> bool {
         matches!(self.axes, RopeAxes::Three(_))
+    }
+
+    /// Whether the frequencies of a document depend on its length.
+    pub fn depends_on_length(&self) -> bool {
+        matches!(self.scaling, RopeScaling::Dynamic { .. } | RopeScaling::LongRope { .. })
     }
 }
 
@@ -53,20 +62,22 @@ pub enum RopeAxes {
 }
 
 impl RopeAxes {
-    /// So many frequencies of frames, then of rows, then of columns (`Qwen2_5_VLRotaryEmbedding`).
-    pub fn contiguous(sections: [i64; 3]) -> RopeAxes {
-        let axes = (0..3).flat_map(|axis| std::iter::repeat_n(axis, sections[axis as usize] as usize));
+    /// So many frequencies of frames, then of rows, then of columns, and again of frames where there are more than three
+    /// sections (`Qwen2_5_VLRotaryEmbedding`).
+    pub fn contiguous(sections: &[i64]) -> RopeAxes {
+        let axes = (0..).zip(sections).flat_map(|(at, size): (i64, &i64)| std::iter::repeat_n(at % 3, *size as usize));
         RopeAxes::Three(axes.collect())
     }
 
-    /// t h w t h w …, and frames where rows or columns have had theirs (`Qwen3VLTextRotaryEmbedding`).
-    pub fn interleaved(sections: [i64; 3]) -> RopeAxes {
+    /// t h w t h w … over `half` frequencies, and frames where rows or columns have had theirs
+    /// (`Qwen3VLTextRotaryEmbedding`).
+    pub fn interleaved(half: i64, rows_columns: [i64; 2]) -> RopeAxes {
         let axis = |frequency: i64| match frequency % 3 {
             0 => 0,
-            axis if frequency < 3 * sections[axis as usize] => axis,
+            axis if frequency < 3 * rows_columns[axis as usize - 1] => axis,
             _ => 0,
         };
-        RopeAxes::Three((0..sections.iter().sum()).map(axis).collect())
+        RopeAxes::Three((0..half).map(axis).collect())
     }
 }
 
@@ -79,12 +90,20 @@ pub enum RopeScaling {
     Linear {
         factor: f64,
     },
-    /// NTK-aware: a larger theta for a packed row that has a position beyond `max_position_embeddings`.
+    /// NTK-aware: a larger theta for a document of more than `max_position_embeddings` tokens.
     Dynamic {
         factor: f64,
         max_position_embeddings: i64,
     },
     Yarn(Yarn),
+    /// Ding et al. 2024: every frequency divided by a factor of its own, for documents of at most
+    /// `original_max_position_embeddings` tokens and for longer ones. `attention_factor` multiplies `cos` and `sin`.
+    LongRope {
+        short_factor: Vec<f64>,
+        long_factor: Vec<f64>,
+        attention_factor: f64,
+        original_max_position_embeddings: i64,
+    },
     /// LLaMA 3.1: long wavelengths divided by `factor`, short ones kept, a ramp between.
     Llama3 {
         factor: f64,
@@ -142,10 +161,10 @@ impl RopeScaling {
 }
 
 impl RopeConfig {
-    /// The R/2 frequencies, float32 as transformers computes them, and what multiplies `cos` and `sin`. `seq_len`: one
-    /// more than the largest position.
+    /// The R/2 frequencies of a document of `seq_len` tokens, float32 as transformers computes them, and what multiplies
+    /// `cos` and `sin`.
     pub(super) fn frequencies(&self, seq_len: i64) -> (Tensor, f64) {
-        let dim = self.rotary_dim;
+        let (dim, seq_len) = (self.rotary_dim, seq_len.max(self.min_seq_len));
         match &self.scaling {
             RopeScaling::Default => (frequencies(dim, self.theta), 1.0),
             RopeScaling::Linear { factor } => (frequencies(dim, self.theta) / *factor, 1.0),
@@ -155,6 +174,11 @@ impl RopeConfig {
                 (frequencies(dim, self.theta * stretch.powf(dim as f64 / (dim - 2) as f64)), 1.0)
             }
             RopeScaling::Yarn(yarn) => (yarn.frequencies(dim, self.theta), yarn.table_scale()),
+            RopeScaling::LongRope { short_factor, long_factor, attention_factor, original_max_position_embeddings } => {
+                let is_long = seq_len > *original_max_position_embeddings;
+                let factors = Tensor::from_slice(if is_long { long_factor } else { short_factor }).to_kind(Kind::Float);
+                (frequencies(dim, self.theta) / factors, *attention_factor)
+            }
             RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
                 let plain = frequencies(dim, self.theta);
                 // How often the pre-training context holds the wavelength.
@@ -392,9 +416,9 @@ mod tests {
 
     #[test]
     fn sections_say_which_axis_turns_a_frequency() {
-        let RopeAxes::Three(contiguous) = RopeAxes::contiguous([2, 3, 3]) else { unreachable!() };
+        let RopeAxes::Three(contiguous) = RopeAxes::contiguous(&[2, 3, 3]) else { unreachable!() };
         assert_eq!(contiguous, [0, 0, 1, 1, 1, 2, 2, 2]);
-        let RopeAxes::Three(interleaved) = RopeAxes::interleaved([4, 2, 2]) else { unreachable!() };
+        let RopeAxes::Three(interleaved) = RopeAxes::interleaved(8, [2, 2]) else { unreachable!() };
         assert_eq!(interleaved, [0, 1, 2, 0, 1, 2, 0, 0]);
     }
 

@@ -7,7 +7,8 @@ use tch::Tensor;
 
 use super::mixer::{Columns, Context, CutMixer, Mixer, State};
 use super::norm::{NormConfig, RmsNorm};
-use super::{Linear, ParamSpec, PieceAttention, Rope, Scope};
+use super::window::attend_window;
+use super::{Linear, PackedAttention, ParamSpec, PieceAttention, Rope, Scope};
 
 /// Norms of queries and keys before the rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +44,8 @@ pub struct AttentionConfig {
     /// Whether the output is multiplied by the sigmoid of a gate that the query projection makes as well
     /// (Qwen3-Next).
     pub output_gate: bool,
+    /// How many tokens a token sees, itself included; `None`: all before it.
+    pub window: Option<i64>,
 }
 
 impl AttentionConfig {
@@ -58,6 +61,7 @@ impl AttentionConfig {
             o_bias: false,
             qk_norm: QkNorm::None,
             output_gate: false,
+            window: None,
         }
     }
 }
@@ -149,6 +153,13 @@ impl SelfAttention {
         ([rotated(&q, 0), rotated(&k, 1), v], gate)
     }
 
+    fn attend(&self, documents: &PackedAttention, [q_THC, k_TKC, v_TKC]: [&Tensor; 3]) -> Tensor {
+        match self.config.window {
+            Some(window) => attend_window(documents, [q_THC, k_TKC, v_TKC], window),
+            None => documents.forward(q_THC, k_TKC, v_TKC),
+        }
+    }
+
     /// Attended values `[…, H·C]` to the branch's output.
     fn output(&self, y: &Tensor, gate: Option<&Tensor>) -> Tensor {
         match gate {
@@ -161,15 +172,16 @@ impl SelfAttention {
 impl Mixer for SelfAttention {
     fn forward(&self, x_TD: &Tensor, context: &Context) -> Tensor {
         let ([q_THC, k_TKC, v_TKC], gate) = self.heads(x_TD, &context.rope);
-        self.output(&context.documents.forward(&q_THC, &k_TKC, &v_TKC), gate.as_ref())
+        self.output(&self.attend(&context.documents, [&q_THC, &k_TKC, &v_TKC]), gate.as_ref())
     }
 
+    /// Not with a window.
     fn cut(&self) -> Option<&dyn CutMixer> {
-        Some(self)
+        self.config.window.is_none().then_some(self)
     }
 
     fn takes_pieces(&self) -> bool {
-        true
+        self.config.window.is_none()
     }
 
     fn forward_piece(
@@ -187,15 +199,17 @@ impl Mixer for SelfAttention {
     fn prefill(&self, x_TD: &Tensor, context: &Context, columns: &Columns, state: &mut State) -> Tensor {
         let ([q_THC, k_TKC, v_TKC], gate) = self.heads(x_TD, &context.rope);
         *state = vec![columns.store(&k_TKC), columns.store(&v_TKC)];
-        self.output(&context.documents.forward(&q_THC, &k_TKC, &v_TKC), gate.as_ref())
+        self.output(&self.attend(&context.documents, [&q_THC, &k_TKC, &v_TKC]), gate.as_ref())
     }
 
     fn step(&self, x_BD: &Tensor, rope: &Rope, columns: &Columns, state: &mut State) -> Tensor {
         let ([q_BHC, k_BKC, v_BKC], gate) = self.heads(x_BD, rope);
-        let k_BKSC = columns.append(&state[0], &k_BKC).transpose(1, 2);
-        let v_BKSC = columns.append(&state[1], &v_BKC).transpose(1, 2);
+        let seen = self.config.window.unwrap_or(columns.used).min(columns.used);
+        let last = |x: &Tensor, dim: i64| x.narrow(dim, columns.used - seen, seen);
+        let k_BKSC = last(&columns.append(&state[0], &k_BKC), 1).transpose(1, 2);
+        let v_BKSC = last(&columns.append(&state[1], &v_BKC), 1).transpose(1, 2);
         let grouped = self.config.num_heads != self.config.num_kv_heads;
-        let mask = Some(columns.mask());
+        let mask = Some(last(&columns.mask(), 3));
         let q = q_BHC.unsqueeze(2);
         let y = Tensor::scaled_dot_product_attention(&q, &k_BKSC, &v_BKSC, mask, 0.0, false, None, grouped);
         self.output(&y.flatten(1, 3), gate.as_ref())

@@ -98,6 +98,13 @@ pub struct PiecePart {
 }
 
 impl Shard {
+    /// All of a parameter, on one rank.
+    #[cfg(test)]
+    pub fn whole(shape: &[i64]) -> Shard {
+        let (tp_parts, tp, tp_rank) = (1, 1, 0);
+        Shard { shape: shape.to_vec(), cuts: Vec::new(), tp_parts, tp, tp_rank, of_experts: false, after_sum: false }
+    }
+
     /// Whether this is the first of the tensor-parallel ranks that have the same part.
     pub fn is_first(&self) -> bool {
         self.tp_rank.is_multiple_of(self.tp / self.tp_parts)

@@ -279,15 +279,7 @@ mod tests {
 
     /// A layer on one of four replicas over which experts are spread in pairs.
     fn store(rank: usize, of_experts: Slices) -> ParamStore {
-        let shard = Shard {
-            shape: vec![4, 8, 8],
-            cuts: Vec::new(),
-            tp_parts: 1,
-            tp: 1,
-            tp_rank: 0,
-            of_experts: true,
-            after_sum: false,
-        };
+        let shard = Shard { of_experts: true, ..Shard::whole(&[4, 8, 8]) };
         let experts = ParamSpec::new("layers.0.experts", &[2, 8, 8], Init::Zeros);
         let specs = vec![
             ParamSpec::new("layers.0.up", &[16, 8], Init::Zeros),

@@ -162,15 +162,7 @@ mod tests {
 
     #[test]
     fn buckets_go_from_the_end_of_one_kind_to_its_front() {
-        let shard = Shard {
-            shape: vec![4, 8, 8],
-            cuts: Vec::new(),
-            tp_parts: 1,
-            tp: 1,
-            tp_rank: 0,
-            of_experts: true,
-            after_sum: false,
-        };
+        let shard = Shard { of_experts: true, ..Shard::whole(&[4, 8, 8]) };
         let mut specs = specs();
         let experts = ParamSpec::new("layers.2.experts", &[2, 8, 8], Init::Zeros);
         specs.insert(5, ParamSpec { shard: Some(shard), ..experts });

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tch::{Device, Kind, Tensor};
 
-const CONFIG: &str = "adapter_config.json";
+pub(super) const CONFIG: &str = "adapter_config.json";
 pub(super) const TENSORS: &str = "adapter_model.safetensors";
 /// Before the two names where another pool has adapters as well.
 pub const ENCODER_PREFIX: &str = "encoder_";
@@ -42,8 +42,8 @@ pub fn read_adapter_config(folder: &Path) -> Result<LoraConfig, AdapterError> {
 }
 
 /// What `adapter_config.json` says that matters here.
-struct AdapterConfig {
-    lora: LoraConfig,
+pub(super) struct AdapterConfig {
+    pub lora: LoraConfig,
     /// Names or endings of the stacked parameters that have adapters.
     target_parameters: Vec<String>,
 }
@@ -54,7 +54,7 @@ fn read_json(path: &Path) -> Result<Value, AdapterError> {
     serde_json::from_str(&text).map_err(wrong)
 }
 
-fn read_config(path: &Path) -> Result<AdapterConfig, AdapterError> {
+pub(super) fn read_config(path: &Path) -> Result<AdapterConfig, AdapterError> {
     let json = read_json(path)?;
     let wrong = |reason: String| AdapterError::Config { path: path.to_owned(), reason };
     if json["peft_type"] != "LORA" {
@@ -97,7 +97,7 @@ fn read_config(path: &Path) -> Result<AdapterConfig, AdapterError> {
 }
 
 /// The parameters of the adapters in `file` that stand beside some of `specs`, with their names there.
-fn placed(specs: &[ParamSpec], config: &AdapterConfig, file: &TensorFile) -> Vec<(ParamSpec, String)> {
+pub(super) fn placed(specs: &[ParamSpec], config: &AdapterConfig, file: &TensorFile) -> Vec<(ParamSpec, String)> {
     let is_target = |path: &str| {
         let mut targets = config.target_parameters.iter();
         targets.any(|name| path.strip_suffix(name.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.')))
@@ -131,12 +131,35 @@ pub fn adapted(specs: Vec<ParamSpec>, folder: &Path) -> Result<Vec<ParamSpec>, A
     Ok(specs.into_iter().map(ParamSpec::frozen).chain(adapters).collect())
 }
 
+/// Where the base of adapters is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdapterBase {
+    /// A folder, or an id of the hub.
+    pub name: String,
+    /// Of the hub's.
+    pub revision: Option<String>,
+}
+
+impl AdapterBase {
+    /// Of what was loaded: a folder of the hub's cache is told by its id, as other machines know it.
+    pub fn of(folder: &str) -> Self {
+        let mut parts = Path::new(folder).iter().rev().map(|part| part.to_str().unwrap_or_default());
+        let [commit, snapshots, repo] = [(); 3].map(|()| parts.next().unwrap_or_default());
+        match repo.strip_prefix("models--") {
+            Some(id) if snapshots == "snapshots" => {
+                Self { name: id.replacen("--", "/", 1), revision: Some(commit.to_owned()) }
+            }
+            _ => Self { name: folder.to_owned(), revision: None },
+        }
+    }
+}
+
 /// What an adapter's files say beside its tensors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterFile {
     pub config: LoraConfig,
-    /// Where the base came from; `None` where nothing was loaded.
-    pub base_model: Option<String>,
+    /// `None` where nothing was loaded.
+    pub base: Option<AdapterBase>,
     /// Before PEFT's names of the two files, where another pool writes those.
     pub prefix: &'static str,
 }
@@ -172,19 +195,17 @@ pub fn load_merged(
     Ok(params)
 }
 
-/// Where the base of the adapters in `folder` is; `None` where it holds no adapters.
+/// What the adapters in `folder` say that their base is, a folder or `org/name@revision`; `None` where they do not say.
 ///
 /// # Errors
-/// The config is there and says no base.
-pub fn adapter_base(folder: &Path) -> Result<Option<PathBuf>, AdapterError> {
-    let path = folder.join(CONFIG);
-    if !path.is_file() {
-        return Ok(None);
-    }
-    match read_json(&path)?["base_model_name_or_path"].as_str() {
-        Some(base) => Ok(Some(base.into())),
-        None => Err(AdapterError::Config { path, reason: "base_model_name_or_path is missing".into() }),
-    }
+/// Their config cannot be read.
+pub fn adapter_base(folder: &Path) -> Result<Option<String>, AdapterError> {
+    let json = read_json(&folder.join(CONFIG))?;
+    let name = json["base_model_name_or_path"].as_str().filter(|name| !name.is_empty());
+    Ok(name.map(|name| match json["revision"].as_str() {
+        Some(revision) => format!("{name}@{revision}"),
+        None => name.to_owned(),
+    }))
 }
 
 /// Writes the adapters of `params` into `folder`.
@@ -226,7 +247,7 @@ fn write_adapter(
     file: &AdapterFile,
     to: Target<'_>,
 ) -> Result<Vec<SavedFile>, AdapterError> {
-    let AdapterFile { config, base_model, prefix } = file;
+    let AdapterFile { config, base, prefix } = file;
     let paths = |stacked: bool| {
         let found = adapters(params).filter(|(path, _)| is_stacked(params, path) == stacked);
         let mut paths: Vec<&str> = found.map(|(path, _)| path).collect();
@@ -237,7 +258,8 @@ fn write_adapter(
     let json = json!({
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base_model,
+        "base_model_name_or_path": base.as_ref().map(|base| &base.name),
+        "revision": base.as_ref().and_then(|base| base.revision.as_ref()),
         "r": config.r,
         "lora_alpha": config.alpha,
         "lora_dropout": config.dropout,
@@ -347,7 +369,10 @@ fn adapters(params: &ParamStore) -> impl Iterator<Item = (&str, ParamId)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{AdapterError, AdapterFile, load_adapter, merge_adapter, read_adapter_config, save_adapter};
+    use super::{
+        AdapterBase, AdapterError, AdapterFile, adapter_base, load_adapter, merge_adapter, read_adapter_config,
+        save_adapter,
+    };
     use crate::nn::{Linear, LinearModule, LoraConfig, ParamStore, Scope};
     use tch::{Device, Kind, Tensor};
 
@@ -370,8 +395,14 @@ mod tests {
     fn an_adapter_comes_back() {
         let dir = tempfile::tempdir().unwrap();
         let (saved, other) = (store(&config(2), 1), store(&config(2), 2));
-        let file = AdapterFile { config: config(2), base_model: Some("org/base".into()), prefix: "" };
+        let file = AdapterFile {
+            config: config(2),
+            base: Some(AdapterBase::of("hub/models--org--base/snapshots/1f")),
+            prefix: "",
+        };
         save_adapter(&saved, &file, dir.path()).unwrap();
+        assert_eq!(adapter_base(dir.path()).unwrap().as_deref(), Some("org/base@1f"));
+        assert_eq!(AdapterBase::of("runs/models--x"), AdapterBase { name: "runs/models--x".into(), revision: None });
         let read = read_adapter_config(dir.path()).unwrap();
         assert_eq!(read, config(2));
         load_adapter(&other, dir.path()).unwrap();

@@ -8,7 +8,7 @@ use super::state::{StateError, file_name, parts};
 use crate::nn::{Cut, Shard};
 use std::ops::Range;
 use std::path::Path;
-use tch::Device;
+use tch::{Device, Tensor};
 
 /// Reads back what [`save_state`](super::save_state) wrote, bit for bit: the optimizer, adapters, and where `weights` says so
 /// the weights. Else the pool has them already: a checkpoint does not hold the base of adapters as it was.
@@ -40,29 +40,35 @@ pub fn load_state(pool: &mut Pool, folder: &Path, pool_name: &str, weights: bool
         for (suffix, flat) in parts(optimizer) {
             let name = format!("{}.{suffix}", spec.name);
             let file = find(&name)?;
-            let shape = &file.tensors()[&name].shape;
-            if shape.as_slice() != spec.whole_shape() {
-                let [found, wanted] = [shape.as_slice(), spec.whole_shape()].map(|shape| shape.to_vec());
+            let info = &file.tensors()[&name];
+            if info.shape != spec.whole_shape() {
+                let (found, wanted) = (info.shape.clone(), spec.whole_shape().to_vec());
                 return Err(StateError::Shape { path: file.path().to_owned(), name, found, wanted });
             }
             if part.is_empty() {
                 continue;
             }
-            let (own, runs) = (flat.narrow(0, at, part.end - part.start), runs(shape, spec.shard.as_ref(), &part));
-            if own.device() == Device::Cpu
-                && file.tensors()[&name].dtype.is_plain_float()
-                && let Some(runs) = runs
-            {
-                let filling = |run: Run| Filling {
-                    file,
-                    name: name.clone(),
-                    first: run.first,
-                    memory: own.narrow(0, run.at, run.len),
-                };
-                direct.extend(runs.into_iter().map(filling));
+            let own = flat.narrow(0, at, part.end - part.start);
+            let runs = runs(&info.shape, spec.shard.as_ref(), &part).filter(|_| info.dtype.is_plain_float());
+            let Some(runs) = runs else {
+                let whole = file.read(&name)?.ok_or_else(|| missing(&name))?;
+                let held = spec.shard.as_ref().map_or_else(|| whole.shallow_clone(), |shard| shard.take(&whole));
+                own.shallow_clone().copy_(&held.reshape([-1]).narrow(0, part.start, own.size()[0]));
+                continue;
+            };
+            let is_here = own.device() == Device::Cpu;
+            let memory =
+                if is_here { own.shallow_clone() } else { Tensor::empty(own.size(), (own.kind(), Device::Cpu)) };
+            let filling = |run: Run| {
+                let memory = memory.narrow(0, run.at, run.len);
+                Filling { file, name: name.clone(), first: run.first, memory }
+            };
+            let fillings = runs.into_iter().map(filling);
+            if is_here {
+                direct.extend(fillings);
             } else {
-                let held = file.read_part(&name, spec.shard.as_ref())?.ok_or_else(|| missing(&name))?;
-                own.shallow_clone().copy_(&held.view([-1]).narrow(0, part.start, own.size()[0]));
+                fill(fillings.collect())?;
+                own.shallow_clone().copy_(&memory);
             }
         }
         if has_adapter(&params) {
@@ -105,20 +111,14 @@ fn runs(shape: &[i64], shard: Option<&Shard>, part: &Range<i64>) -> Option<Vec<R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tch::Tensor;
 
     /// What the runs say, element by element, against taking the shard of the whole.
     #[test]
     fn runs_are_the_parts_of_shards() {
         let whole = Tensor::arange(24, (tch::Kind::Int64, Device::Cpu)).view([6, 4]);
         let cut = |ranges: &[(i64, i64)]| Shard {
-            shape: vec![6, 4],
             cuts: vec![Cut { dim: 0, ranges: ranges.to_vec() }],
-            tp_parts: 2,
-            tp: 2,
-            tp_rank: 0,
-            of_experts: false,
-            after_sum: false,
+            ..Shard::whole(&[6, 4])
         };
         for shard in [None, Some(cut(&[(2, 3)])), Some(cut(&[(1, 1), (4, 2)])), Some(cut(&[(0, 2), (3, 1), (5, 1)]))] {
             let held = shard.as_ref().map_or_else(|| whole.shallow_clone(), |shard| shard.take(&whole));

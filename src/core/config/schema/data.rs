@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Data {
-    /// Files of training samples, mixed by weight.
+    /// Files of training samples, mixed by weight: `[{ path: my.jsonl }]`.
     #[schemars(length(min = 1))]
     pub train: Vec<TrainFile>,
     /// Visit samples in a random order, another one each epoch.

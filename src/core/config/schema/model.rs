@@ -144,6 +144,11 @@ impl Model {
         ]
     }
 
+    /// Whether the config alone says that encoders have nothing to train. Where patterns happen to freeze all, it does not.
+    pub fn has_frozen_encoders(&self) -> bool {
+        self.image_encoder.is_frozen() && self.image_projector.is_frozen()
+    }
+
     /// Whether the language model is the only part, and nothing else says what the model is: a plain language model.
     pub fn is_foundation_alone(&self) -> bool {
         let given = |part: &Part| !part.config.is_empty() || part.load.is_some();

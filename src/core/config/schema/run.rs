@@ -108,7 +108,7 @@ pub struct Checkpoint {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Eval {
-    /// File of held-out samples, in the `messages` format.
+    /// File of held-out conversations, in any format of `data.train`; the last answer is asked for.
     pub path: PathBuf,
     /// Longest answer generated, in tokens.
     #[serde(default = "max_new_tokens")]
@@ -130,7 +130,7 @@ pub struct Eval {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
-    /// Write metrics every so many steps.
+    /// Steps between progress lines and between points of TensorBoard; `metrics.jsonl` has every step.
     #[schemars(range(min = 1))]
     pub every_steps: u64,
     /// Metrics as one JSON object a line.

@@ -15,6 +15,9 @@ fn one_mistake_at_a_time() {
         ("pools: { encoder: { replica: 2 } }\n", &["LF0102", "`pools.encoder.replica`", ":9:21", "`replicas`"]),
         ("$ data.train.0.file=x", &["LF0102", "`data.train.0.file`", "override #1"]),
         ("$ +train.zzz=1", &["LF0102", "unknown key `train.zzz`"]),
+        // other trainers' names
+        ("lora_rank: 8\n", &["LF0102", "`lora_rank`", "here it is `model.foundation.lora.r`"]),
+        ("$ +train.num_train_epochs=3", &["here it is `train.steps`: samples x epochs / train.global_batch_size"]),
         // wrong types
         ("device: gpu\n", &["LF0103", ":9:9", "`cpu`, `cuda` or `cuda:N`, found `gpu`"]),
         ("edges: { pixels: { credit: 64 } }\n", &["LF0103", ":9:28", "a bare number needs a unit", "such as `64MiB`"]),
@@ -58,6 +61,7 @@ fn one_mistake_at_a_time() {
         ("eval: {}\n", &["LF0105", "missing required key `eval.path`", "vlm.yaml:9:7"]),
         // files
         ("$ data.train.0.path=nowhere/x.json", &["LF0112", "no such file: `nowhere/x.json`", "no directory `nowhere`"]),
+        ("$ model.load=~/nowhere", &["LF0112", "`~/nowhere`", "`~` is not a home here"]),
         ("$ model.load=nowhere", &["LF0112", "`model.load`: no such directory"]),
         ("$ model.weights=load", &["LF0112", "`model.load`: no `.safetensors` weights", "model.weights: random"]),
         ("$ ~model.load", &["LF0105", "no model: `model.load` is missing", "vlm.yaml:2", "`loongforge models`"]),
@@ -154,4 +158,17 @@ fn a_config_for_other_machines_names_files_that_are_not_here() {
     assert_eq!(elsewhere(&[]).unwrap().config.data.train[0].path, PathBuf::from("/scratch/train.jsonl").into());
     let report = elsewhere(&["train.lr=-1"]).unwrap_err();
     assert_eq!(report.errors.iter().map(|error| error.code).collect::<Vec<_>>(), [code::OUT_OF_RANGE], "{report}");
+}
+
+#[test]
+fn folders_of_models_are_told_by_what_is_in_them() {
+    let bench = Bench::new(GOOD);
+    for name in ["lora/config.json", "lora/tokenizer.json", "lora/adapter_config.json", "qwen/config.json"] {
+        bench.file(name, "{}");
+    }
+    let load = |name: &str| format!("model.load={}", bench.dir.path().join(name).display());
+    let text = bench.errors(&["model.weights=load", &load("lora")]);
+    assert!(text.contains("`lora` holds adapters, and no model") && text.contains("lora.adapter"), "{text}");
+    assert!(bench.errors(&[&load("qwen")]).contains("no `tokenizer.json`"));
+    bench.file("qwen/qwen.tiktoken", "").load(&[&load("qwen")]);
 }

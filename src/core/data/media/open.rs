@@ -79,7 +79,11 @@ pub fn open(
             check(&image, vision, false)?;
             Box::new(Ernie::open((image, video), limits, &words)?)
         }
-        Some(Family::InternVl) => Box::new(Tiles::open((image, video), limits, &tile_config(config, vision), &words)?),
+        Some(Family::InternVl) => {
+            let tiles = tile_config(config, vision)
+                .map_err(|reason| DataError::file(&model_dir.join("config.json"), reason))?;
+            Box::new(Tiles::open((image, video), limits, &tiles, &words)?)
+        }
         Some(Family::Kimi) => {
             check(&image, vision, false)?;
             Box::new(Kimi::open((image.or_color(HALF), video.or_color(HALF)), limits, &words)?)
@@ -114,19 +118,20 @@ fn family(model_type: &str) -> Option<Family> {
     })
 }
 
-/// Sees to it that the files agree with the vision tower.
+/// Sees to it that the files, or the processors' defaults, agree with the vision tower.
 fn check(image: &Settings, vision: &Json, temporal: bool) -> Result<(), DataError> {
     let number = |value: &Json| value.as_u64().or_else(|| value[0].as_u64());
+    let merge = image.merge_size.unwrap_or(2);
     for (key, value, expected) in [
-        ("patch_size", image.patch_size, &vision["patch_size"]),
-        ("merge_size", image.merge_size, &vision["spatial_merge_size"]),
-        ("merge_size", image.merge_size, &vision["merge_kernel_size"]),
-        ("temporal_patch_size", image.temporal_patch_size, &vision["temporal_patch_size"]),
+        ("patch_size", image.patch_size.unwrap_or(14), &vision["patch_size"]),
+        ("merge_size", merge, &vision["spatial_merge_size"]),
+        ("merge_size", merge, &vision["merge_kernel_size"]),
+        ("temporal_patch_size", image.temporal_patch_size.unwrap_or(2), &vision["temporal_patch_size"]),
     ] {
         if key == "temporal_patch_size" && !temporal {
             continue;
         }
-        if let (Some(value), Some(expected)) = (value, number(expected))
+        if let Some(expected) = number(expected)
             && expected != value as u64
         {
             return Err(image.wrong(format!("{key} is {value}, but config.json says {expected}")));
@@ -136,15 +141,20 @@ fn check(image: &Settings, vision: &Json, temporal: bool) -> Result<(), DataErro
 }
 
 /// Of InternVL's own layout and of the one in transformers.
-fn tile_config(config: &Json, vision: &Json) -> TileConfig {
+fn tile_config(config: &Json, vision: &Json) -> Result<TileConfig, &'static str> {
+    if config["pad2square"] == true {
+        return Err("pad2square is true; only false is known");
+    }
+    let one = (config["dynamic_image_size"] == false).then_some(1);
     let number = |value: &Json| value.as_u64().or_else(|| value[0].as_u64()).map(|number| number as usize);
     let ratios = [&config["downsample_ratio"], &config["image_projector"]["downsample_ratio"]];
     let ratio = ratios.into_iter().find(|ratio| !ratio.is_null()).unwrap_or(&Json::Null);
-    TileConfig {
+    Ok(TileConfig {
         side: number(&config["force_image_size"]).or(number(&vision["image_size"])),
         patch_size: number(&vision["patch_size"]).unwrap_or(14),
         downsample_ratio: ratio.as_f64().unwrap_or(0.5),
-        min_tiles: number(&config["min_dynamic_patch"]),
-        max_tiles: number(&config["max_dynamic_patch"]),
-    }
+        min_tiles: one.or(number(&config["min_dynamic_patch"])),
+        max_tiles: one.or(number(&config["max_dynamic_patch"])),
+        thumbnail: config["use_thumbnail"] != false,
+    })
 }

@@ -163,6 +163,11 @@ fn what_does_not_go_together_is_said() {
             "patch_size is 14, but config.json says 16",
         ),
         (
+            json!({"vision_config": {"model_type": "qwen2_5_vl", "spatial_merge_size": 3}}),
+            json!({}),
+            "merge_size is 2, but config.json says 3",
+        ),
+        (
             json!({"vision_config": {"model_type": "x"}}),
             json!({}),
             "\"x\": how its pictures are processed is not known",
@@ -186,4 +191,19 @@ fn what_does_not_go_together_is_said() {
     let video = Video::new(vec![noise(30, 30, 1)], &[0], 1, 2.0);
     assert!(draws.unwrap().video(&video).unwrap_err().contains("draw_on_frames"));
     assert!(open_with(&json!({"model_type": "qwen3"}), &json!({}), &json!({})).unwrap().is_none());
+}
+
+#[test]
+fn internvl_may_do_without_tiles_or_thumbnail() {
+    let features = |key: &str, value: bool| {
+        let mut config = json!({"model_type": "internvl_chat", "vision_config": {"patch_size": 8, "image_size": 32}});
+        config[key] = json!(value);
+        let processor = open_with(&config, &json!({}), &json!({})).unwrap().unwrap();
+        let features = processor.image(&noise(64, 32, 1)).unwrap().num_features();
+        assert_eq!(processor.num_image_features(64, 32), Ok(features));
+        features
+    };
+    assert_eq!(features("use_thumbnail", true), 12);
+    assert_eq!(features("use_thumbnail", false), 8);
+    assert_eq!(features("dynamic_image_size", false), 4);
 }

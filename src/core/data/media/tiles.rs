@@ -24,6 +24,8 @@ pub struct Tiles {
     side: usize,
     min_tiles: usize,
     max_tiles: usize,
+    /// Whether a small copy of the whole follows several tiles.
+    thumbnail: bool,
     /// Side of the square of features that a tile becomes.
     features_side: usize,
     sampling: Sampling,
@@ -40,6 +42,7 @@ pub struct TileConfig {
     pub downsample_ratio: f64,
     pub min_tiles: Option<usize>,
     pub max_tiles: Option<usize>,
+    pub thumbnail: bool,
 }
 
 impl Tiles {
@@ -77,6 +80,7 @@ impl Tiles {
             side,
             min_tiles,
             max_tiles,
+            thumbnail: config.thumbnail,
             features_side: features_side as usize,
             sampling: Sampling::new(&video, limits.1, Spread::Whole { middle: true }, defaults)?,
             markers,
@@ -107,7 +111,7 @@ impl Tiles {
 
     fn num_tiles(&self, width: usize, height: usize) -> usize {
         let (columns, rows) = self.canvas(width, height);
-        columns * rows + usize::from(columns * rows > 1)
+        columns * rows + usize::from(self.thumbnail && columns * rows > 1)
     }
 
     fn media(&self, tiles: &[Cow<'_, [u8]>]) -> Media {
@@ -144,7 +148,7 @@ impl MediaProcessor for Tiles {
             .flat_map(|row| (0..columns).map(move |column| (row, column)))
             .map(|(r, c)| tile(r, c).into())
             .collect();
-        if tiles.len() > 1 {
+        if self.thumbnail && tiles.len() > 1 {
             tiles.push(resize_bicubic(picture, self.side, self.side)?);
         }
         let run = Run::new(tiles.len(), self.features_side, self.features_side);

@@ -276,6 +276,6 @@ fn more_pictures_than_a_pack_holds_are_refused() {
         sample.map(|sample| sample.media.len()).map_err(|error| error.to_string())
     };
     assert_eq!(reason(2, 2), Ok(2));
-    assert_eq!(reason(1, 2), Err("2 pictures and videos, more than pack.max_images = 1".to_owned()));
-    assert_eq!(reason(2, 1), Err("2 tokens of images, more than pack.max_visual_tokens = 1".to_owned()));
+    assert_eq!(reason(1, 2), Err("2 pictures and videos, more than data.pack.max_images = 1".to_owned()));
+    assert_eq!(reason(2, 1), Err("2 tokens of images, more than data.pack.max_visual_tokens = 1".to_owned()));
 }

@@ -1,16 +1,26 @@
-//! Alpaca's instructions as messages.
+//! Alpaca's instructions, and TRL's prompts with completions, as messages.
 
 use serde_json::{Map, Value as Json, json};
 
 use crate::data::error::DataError;
 
 /// `instruction` and `input`, joined by a line's end, are the user's words and `output` the assistant's; `history` has earlier
-/// pairs of both.
+/// pairs of both. `prompt` and `completion` are texts of the two, or messages.
 ///
 /// # Errors
-/// No instruction, or no output.
+/// No instruction or prompt, no output or completion.
 pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, DataError> {
     let missing = |key: &str| DataError::Line(format!("missing field `{key}`, a text"));
+    if !record.contains_key("instruction") && record.contains_key("completion") {
+        let mut turns = |key: &str, role: &str| match record.remove(key) {
+            Some(Json::Array(turns)) => Ok(turns),
+            Some(Json::String(content)) => Ok(vec![json!({ "role": role, "content": content })]),
+            _ => Err(missing(key)),
+        };
+        let messages = [turns("prompt", "user")?, turns("completion", "assistant")?].concat();
+        record.insert("messages".to_owned(), Json::Array(messages));
+        return Ok(record);
+    }
     let mut text = |keys: &[&str]| keys.iter().find_map(|key| record.remove(*key)?.as_str().map(str::to_owned));
     let system = text(&["system"]);
     let instruction = text(&["instruction"]).ok_or_else(|| missing("instruction"))?;
@@ -52,6 +62,11 @@ mod tests {
             read(json!({"instruction": "I", "input": "", "output": "O"})).unwrap()["messages"][0]["content"],
             "I"
         );
+        let turns = json!([{"role": "user", "content": "P"}, {"role": "assistant", "content": "C"}]);
+        let pairs =
+            [json!({"prompt": "P", "completion": "C"}), json!({"prompt": [turns[0]], "completion": [turns[1]]})];
+        pairs.into_iter().for_each(|pair| assert_eq!(read(pair).unwrap()["messages"], turns));
+        assert!(read(json!({"completion": "C"})).unwrap_err().to_string().contains("`prompt`"));
         assert!(read(json!({"instruction": "I"})).unwrap_err().to_string().contains("`output`"));
         assert!(
             read(json!({"instruction": "I", "output": "O", "history": ["a"]}))

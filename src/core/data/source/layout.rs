@@ -64,7 +64,7 @@ impl Layout {
             () if has("texts") => Self::Crude,
             () if has("messages") && first("messages").get("from").is_none() => Self::Messages,
             () if has("conversations") || has("messages") => Self::Sharegpt,
-            () if has("instruction") && has("output") => Self::Alpaca,
+            () if has("instruction") && has("output") || has("prompt") && has("completion") => Self::Alpaca,
             () if has("text") && json["text"].is_string() || has("text") && columns.contains_key("text") => Self::Text,
             () => {
                 let seen = match json.as_object() {
@@ -75,8 +75,9 @@ impl Layout {
                     None => format!("its first sample is {json:.60}"),
                 };
                 return Err(format!(
-                    "{seen}, of which none is messages, conversations, texts, instruction with output, or text: set \
-                     format, and columns if fields have other names"
+                    "{seen}, of which none is messages, conversations, texts, instruction with output, prompt with \
+                     completion, or text: set columns if fields have other names, such as \
+                     columns: {{instruction: question, output: answer}}"
                 ));
             }
         })

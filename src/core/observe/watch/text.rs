@@ -1,5 +1,6 @@
 //! The board's JSON as lines for a terminal.
 
+use super::super::progress;
 use serde_json::Value;
 
 /// Widest curve, in characters.
@@ -19,15 +20,18 @@ pub fn describe_run(status: &Value, history: &Value) -> String {
         text(&status["run"]["dir"])
     ));
     let goodput = share(&status["goodput"]);
+    let rate = |key: &str| status[key].as_f64().map_or("-".into(), progress::short);
+    // A language model has none.
+    let has_images = status["images_per_s"].as_f64().is_some_and(|images| images > 0.0);
+    let images = if has_images { format!("  {} images/s", rate("images_per_s")) } else { String::new() };
     lines.push(format!(
-        "step {}/{}  loss {}  {} tokens/s  {} images/s  {} ms a step  goodput {goodput}  ETA {}",
+        "step {}/{}  loss {}  {} tokens/s{images}  {} ms a step  goodput {goodput}  ETA {}",
         status["done"],
         status["steps"],
         number(&status["loss"]),
-        number(&status["tokens_per_s"]),
-        number(&status["images_per_s"]),
+        rate("tokens_per_s"),
         status["step_s"].as_f64().map_or("-".into(), |step| format!("{:.0}", step * 1e3)),
-        status["eta_s"].as_f64().map_or("-".into(), clock),
+        status["eta_s"].as_f64().map_or("-".into(), progress::clock),
     ));
     lines.push(format!(
         "skipped {}  bad samples {}  last checkpoint {}",
@@ -90,11 +94,6 @@ fn short(value: f64) -> String {
     }
 }
 
-fn clock(seconds: f64) -> String {
-    let seconds = seconds.round() as u64;
-    format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
-}
-
 /// Eight heights of a character.
 fn curve(values: &[f64]) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -118,7 +117,7 @@ mod tests {
         let text = describe_run(&board.status(), &board.history());
         for part in [
             "a \"b\"  running",
-            "step 3/10  loss 4.0000  100 tokens/s  0.0000 images/s  1000 ms a step  goodput 67%  ETA 0:00:07",
+            "step 3/10  loss 4.0000  100 tokens/s  1000 ms a step  goodput 67%  ETA 0:07",
             "skipped 1  bad samples 0  last checkpoint -",
             "encoder/0                -                      foundation/0 10% +1  left",
             "foundation/0           75%                      foundation/0 10% +1",

@@ -3,11 +3,13 @@
 use super::CoordinatorSpec;
 use crate::message::{SampleId, SampleMeta};
 use crate::schedule::{Batch, StreamPacker};
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// Positions of a packed stream that are asked for at once.
 const WINDOW: std::ops::RangeInclusive<usize> = 64..=512;
 
+#[derive(Serialize, Deserialize)]
 pub struct Batches {
     /// Samples, or packs, of a batch.
     size: usize,
@@ -16,6 +18,7 @@ pub struct Batches {
 }
 
 /// One step's batch, and where the stream stands after it.
+#[derive(Serialize, Deserialize)]
 pub struct Formed {
     pub batch: Batch,
     /// First position that is not taken.
@@ -24,6 +27,7 @@ pub struct Formed {
     pub held: Vec<SampleId>,
 }
 
+#[derive(Serialize, Deserialize)]
 enum Forming {
     Samples(Vec<SampleMeta>),
     Packs {

@@ -17,7 +17,7 @@ pub struct Killer {
 }
 
 /// What each encoder is at, and what has killed how many.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(super) struct Blame {
     at: BTreeMap<u32, UnitId>,
     deaths: BTreeMap<ItemId, u32>,

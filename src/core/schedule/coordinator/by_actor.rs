@@ -1,8 +1,10 @@
 //! Something for each of many actors, found at once: thousands of engines report and apply every step.
 
 use crate::message::{ActorId, Role};
+use serde::{Deserialize, Serialize};
 
 /// A map from actors; in their order, which is that of their roles and numbers. Numbers are those of a run's actors: small.
+#[derive(Serialize, Deserialize)]
 pub(super) struct ByActor<T> {
     /// By role and number.
     lists: [Vec<Option<T>>; Role::ALL.len()],

@@ -3,12 +3,14 @@
 use super::{CoordinatorSpec, FittedCosts, PoolSizes};
 use crate::message::{ActorId, Role, StepPlan, Timings};
 use crate::schedule::{Fit, PlanSpec, Work};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Steps after which a measurement counts half.
 const HALF_LIFE_STEPS: f64 = 100.0;
 
 /// The fits of a run; nothing where costs are static.
+#[derive(Serialize, Deserialize)]
 pub(super) struct Costs(Option<FittedCosts>);
 
 impl Costs {
@@ -87,7 +89,7 @@ fn encoder_work(spec: &PlanSpec, plan: &StepPlan) -> BTreeMap<u32, Work> {
 }
 
 /// How evenly a step's work lies on the replicas of the two pools.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepBalance {
     /// Tokens of the packs over what they could hold.
     pub fill: f64,
@@ -96,7 +98,7 @@ pub struct StepBalance {
 }
 
 /// The most that a replica has over the mean: 1 where all have alike; 0 where there is nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Imbalance {
     /// Of the cost that the plan goes by.
     pub predicted: f64,

@@ -3,10 +3,11 @@
 use super::by_actor::ByActor;
 use super::{Failure, Outcome};
 use crate::message::ActorId;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Who has ended, and why the run does.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(super) struct Drain {
     /// Set when everyone is told to stop: how the run ends, or who failed first.
     result: Option<Result<Outcome, ActorId>>,
@@ -16,6 +17,7 @@ pub(super) struct Drain {
     alive: ByActor<()>,
 }
 
+#[derive(Serialize, Deserialize)]
 struct Cause {
     text: String,
     is_loss: bool,

@@ -2,12 +2,14 @@
 
 use super::CoordinatorSpec;
 use crate::message::Epoch;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// Epochs in a row in which the members, all alive, could not reduce; then it is no passing trouble.
 const MAX_BROKEN: usize = 3;
 
 /// The encoder pool of a run. Where encoders live in foundation actors it has no members and never changes.
+#[derive(Serialize, Deserialize)]
 pub(super) struct Encoders {
     /// Members may come and go.
     elastic: bool,
@@ -42,12 +44,16 @@ pub(super) struct NewEpoch {
 
 impl Encoders {
     pub fn new(spec: &CoordinatorSpec) -> Self {
+        Self::of(spec.pools.encoder, spec.elastic && spec.pools.encoder > 0, spec.encoder_trained)
+    }
+
+    fn of(num_members: u32, elastic: bool, trained: bool) -> Self {
         Self {
-            elastic: spec.elastic && spec.pools.encoder > 0,
-            trained: spec.encoder_trained,
+            elastic,
+            trained,
             epoch: Epoch(0),
-            members: (0..spec.pools.encoder).collect(),
-            num_current: spec.pools.encoder as usize,
+            members: (0..num_members).collect(),
+            num_current: num_members as usize,
             ready: Vec::new(),
             retiring: BTreeSet::new(),
             left: Vec::new(),
@@ -102,12 +108,19 @@ impl Encoders {
         self.ready.push(index);
     }
 
-    /// Lets a member go when it suits; not the last one.
+    /// Lets one go when it suits, be it that it is ready; not the last member.
     pub fn retire(&mut self, index: u32) {
         let staying = self.workers().iter().filter(|member| !self.retiring.contains(member)).count();
-        if self.ready.contains(&index) || (self.members.contains(&index) && staying > 1) {
+        if !self.members.contains(&index) || staying > 1 {
             self.retiring.insert(index);
         }
+    }
+
+    /// Who is let go and can be: others may have died since that was wished.
+    fn may_leave(&self) -> Option<u32> {
+        let is_here = |index: &u32| self.ready.contains(index) || self.members.contains(index);
+        let others_work = |index: &u32| self.workers().iter().any(|other| other != index);
+        self.retiring.iter().copied().find(|index| is_here(index) && others_work(index))
     }
 
     /// Forgets one that is gone; true if it was a member.
@@ -161,7 +174,7 @@ impl Encoders {
     /// Whether there must, or may without waste, be another epoch. `all_answered`: every member has reduced or could not.
     pub fn is_due(&self, all_answered: bool) -> bool {
         let broken = !self.broken.is_empty() && all_answered;
-        let wished = !self.ready.is_empty() || !self.retiring.is_empty();
+        let wished = !self.ready.is_empty() || self.may_leave().is_some();
         !self.left.is_empty() || broken || (wished && !self.reducing)
     }
 
@@ -170,9 +183,9 @@ impl Encoders {
         self.num_broken += usize::from(self.left.is_empty() && !self.broken.is_empty());
         self.reducing = false;
         self.broken.clear();
-        let retired: Vec<u32> = std::mem::take(&mut self.retiring).into_iter().collect();
-        let mut left = std::mem::take(&mut self.left);
-        for &index in &retired {
+        let (mut retired, mut left) = (Vec::new(), std::mem::take(&mut self.left));
+        while let Some(index) = self.may_leave() {
+            retired.push(index);
             // One that was not yet a member is not known to the others.
             if self.lose(index) {
                 left.push(index);
@@ -182,5 +195,40 @@ impl Encoders {
         let joined = std::mem::take(&mut self.ready);
         self.members.extend(&joined);
         NewEpoch { joined, left, retired }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_only_one_left_is_not_let_go_though_it_was_to_be() {
+        for trained in [false, true] {
+            let mut pool = Encoders::of(3, true, trained);
+            pool.begin_reducing();
+            [1, 2].into_iter().for_each(|index| pool.retire(index));
+            assert!(!pool.is_due(false), "not while they reduce");
+            pool.lose(0);
+            let new = pool.begin_epoch();
+            assert_eq!((new.left, new.retired, pool.members()), (vec![0, 1], vec![1], &[2][..]));
+            assert!(!pool.is_due(false), "it stays, and no epoch follows the other");
+            // Somebody else has come and has the parameters: now it may go.
+            pool.ready(3);
+            assert_eq!(pool.begin_epoch().joined, [3]);
+            pool.decided();
+            assert_eq!((pool.begin_epoch().retired, pool.members()), (vec![2], &[3][..]));
+        }
+    }
+
+    #[test]
+    fn who_is_let_go_before_it_is_ready_goes_when_it_is() {
+        let mut pool = Encoders::of(1, true, true);
+        pool.retire(1);
+        assert!(!pool.is_due(false));
+        pool.ready(1);
+        assert!(pool.is_due(false));
+        let new = pool.begin_epoch();
+        assert_eq!((new.joined, new.left, new.retired, pool.members()), (vec![], vec![], vec![1], &[0][..]));
     }
 }

@@ -4,6 +4,7 @@ use super::CoordinatorSpec;
 use super::batches::{Batches, Formed};
 use crate::config::BadSamples;
 use crate::message::{BadSample, Command, SampleId, SampleMeta};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
@@ -14,6 +15,7 @@ const MAX_AGAIN: usize = 512;
 
 type Answer = Result<SampleMeta, BadSample>;
 
+#[derive(Serialize, Deserialize)]
 pub(super) struct Intake {
     num_data: u64,
     max_windows: usize,
@@ -39,7 +41,7 @@ pub(super) struct Intake {
 }
 
 /// Positions that all data actors are asked for, each for its share.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Window {
     Next(Range<u64>),
     /// Ascending.

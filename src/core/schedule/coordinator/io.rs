@@ -4,10 +4,11 @@ use super::{FailedSave, FittedCosts, Killer, Ledger, NonFinite, SchedulerState, 
 use crate::message::{
     ActorId, BadSample, Command, Epoch, Event, RoutingReport, SampleId, SaveTo, SavedFile, StepId, Timings,
 };
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 
-#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Input {
     Event(ActorId, Event),
     /// The actor's thread or process has ended, or is given up. Needs no `Failed` before it, nor forbids one.
@@ -33,7 +34,7 @@ pub enum Input {
 }
 
 /// An actor has no edge to or from an encoder any more.
-#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Doubt {
     pub by: ActorId,
     pub encoder: ActorId,
@@ -113,7 +114,7 @@ pub struct StepSummary {
 }
 
 /// A checkpoint whose files are written but which nobody may see yet.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CheckpointDraft {
     /// The last step that is in it: a resumed run begins with the one after.
     pub step: StepId,
@@ -126,7 +127,7 @@ pub struct CheckpointDraft {
 }
 
 /// How a run ended that did not fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     Completed,
     /// Stopped on request; what was computed is in a checkpoint.

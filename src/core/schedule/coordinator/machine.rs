@@ -13,6 +13,7 @@ use super::trust::Trust;
 use super::{CoordinatorSpec, Input, Outcome, Output, SchedulerState, StepBalance};
 use crate::message::{ActorId, Command, Epoch, Event, Role, SampleId, StepId, StepPlan, StepReport};
 use crate::schedule::{Batch, PlanError, PlanSpec, plan_step};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[path = "membership.rs"]
@@ -21,6 +22,8 @@ mod membership;
 mod probing;
 #[path = "saving.rs"]
 mod saving;
+#[path = "snapshot.rs"]
+mod snapshot;
 #[path = "stepping.rs"]
 mod stepping;
 
@@ -28,8 +31,10 @@ mod stepping;
 pub type Planner = Box<dyn FnMut(&PlanSpec, StepId, Batch, SampleId) -> Result<StepPlan, PlanError> + Send>;
 
 /// A run from the first `Ready` to the last `Stopped`.
+#[derive(Serialize, Deserialize)]
 pub struct Coordinator {
     spec: CoordinatorSpec,
+    #[serde(skip, default = "snapshot::planner")]
     planner: Planner,
     /// Actors that are not ready yet.
     joining: BTreeSet<ActorId>,
@@ -62,6 +67,8 @@ pub struct Coordinator {
     saves: Saves,
     drain: Drain,
     finished: bool,
+    /// Empty between inputs.
+    #[serde(skip)]
     out: Vec<Output>,
 }
 

@@ -68,7 +68,9 @@ impl Coordinator {
             self.close_step();
         }
         let writer = self.encoders.members().first().map(|&index| ActorId::encoder(index));
-        let (again, ended) = self.saves.lose(actor, writer, self.newest());
+        // Frozen ones have the same after every step.
+        let (newest, is_frozen) = (self.newest(), !self.spec.encoder_trained);
+        let (again, ended) = self.saves.lose(actor, writer, |step| is_frozen || newest == Some(step));
         ended.into_iter().try_for_each(|ended| self.save_ended(Some(ended)))?;
         // After the epoch's beginning, by which the writer knows that it is the first.
         self.advance_epoch()?;

@@ -4,10 +4,11 @@
 
 use crate::message::{SampleId, StepId};
 use crate::schedule::Batch;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// What is wrong, as far as computing it again can tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
     /// The batch is not finite again, and others are.
     Data,
@@ -38,7 +39,7 @@ impl fmt::Display for Verdict {
 }
 
 /// What is known of the steps for which a run ends.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NonFinite {
     /// The last one that was skipped.
     pub step: StepId,
@@ -57,13 +58,14 @@ pub struct NonFinite {
     pub last_applied: Option<StepId>,
 }
 
+#[derive(Serialize, Deserialize)]
 pub(super) struct Probe {
     pub found: NonFinite,
     pub batch: Batch,
     pub stage: Stage,
 }
 
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) enum Stage {
     /// Steps that were planned ahead are computed and dropped.
     Draining,

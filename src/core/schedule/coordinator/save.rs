@@ -5,10 +5,12 @@
 
 use super::{CheckpointDraft, SchedulerState};
 use crate::message::{ActorId, SaveTo, SavedFile, StepId};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Saves that are not published yet, and how those before went.
+#[derive(Serialize, Deserialize)]
 pub(super) struct Saves {
     open: BTreeMap<(StepId, SaveTo), Save>,
     /// The last step of which a checkpoint on the disk was begun and has not failed.
@@ -22,6 +24,7 @@ pub(super) struct Saves {
     waits: bool,
 }
 
+#[derive(Serialize, Deserialize)]
 struct Save {
     dir: PathBuf,
     state: SchedulerState,
@@ -33,6 +36,7 @@ struct Save {
     failed: Option<Cause>,
 }
 
+#[derive(Serialize, Deserialize)]
 enum Cause {
     /// It could not be written.
     Error(String),
@@ -124,13 +128,13 @@ impl Saves {
         self.ended(id)
     }
 
-    /// Goes on without an encoder that is gone. The pool's writer is replaced by `writer` where that has the same
-    /// parameters yet, those of `newest`: the saves and folders that it must write are returned; and what has ended now.
+    /// Goes on without an encoder that is gone. The pool's writer is replaced by `writer` where that still `has` the parameters
+    /// of the step: the saves and folders that it must write are returned; and what has ended now.
     pub fn lose(
         &mut self,
         actor: ActorId,
         writer: Option<ActorId>,
-        newest: Option<StepId>,
+        has: impl Fn(StepId) -> bool,
     ) -> (Vec<(StepId, SaveTo, PathBuf)>, Vec<Ended>) {
         let (mut again, mut ended) = (Vec::new(), Vec::new());
         for id in self.open.keys().copied().collect::<Vec<_>>() {
@@ -140,7 +144,7 @@ impl Saves {
             }
             save.awaited.retain(|&awaited| awaited != actor);
             if save.writer == Some(actor) {
-                save.writer = writer.filter(|_| newest == Some(id.0));
+                save.writer = writer.filter(|_| has(id.0));
                 match save.writer {
                     Some(next) => {
                         save.awaited.push(next);

@@ -25,8 +25,10 @@ impl Coordinator {
             }
             Some(Ended::Failed(failed)) => {
                 let cause = format!(
-                    "checkpoint after step {}: {}; {} in a row could not be written, as many as `checkpoint.max_failures`",
-                    failed.step, failed.error, failed.num_failures
+                    "the checkpoint of {} steps: {}; {} in a row could not be written, as many as `checkpoint.max_failures`",
+                    failed.step.0 + 1,
+                    failed.error,
+                    failed.num_failures
                 );
                 let is_lost = failed.num_failures == 0;
                 self.out.push(Output::SaveFailed(failed));

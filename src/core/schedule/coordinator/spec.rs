@@ -4,13 +4,14 @@ use super::SchedulerState;
 use crate::config::{BadSamples, Balance, PackMode, Placement, RunConfig};
 use crate::message::{ActorId, Role, StepId};
 use crate::schedule::{ModelShape, PlanSpec};
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// Commands about changes of the encoder pool that an engine may not have taken yet.
 const MAX_CHANGES: usize = 64;
 
 /// Number of actors of each role.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolSizes {
     pub data: u32,
     /// 0 where encoders live in the foundation's actors.
@@ -64,7 +65,7 @@ impl PoolSizes {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CoordinatorSpec {
     pub pools: PoolSizes,
     pub plan: PlanSpec,
@@ -126,7 +127,7 @@ impl CoordinatorSpec {
             snapshots: None,
             elastic: config.pools.encoder.is_elastic(),
             fixed_lanes: config.run.deterministic,
-            encoder_trained: !(config.model.image_encoder.is_frozen() && config.model.image_projector.is_frozen()),
+            encoder_trained: !config.model.has_frozen_encoders(),
         }
     }
 

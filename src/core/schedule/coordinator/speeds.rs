@@ -6,6 +6,7 @@
 
 use crate::message::{ActorId, Role, StepPlan, Timings, Unit};
 use crate::schedule::PlanSpec;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// How many times slower than the middle encoder a straggler is, and down to what it stays one.
@@ -28,11 +29,12 @@ pub struct Straggler {
     pub times_slower: f64,
 }
 
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(super) struct Speeds {
     known: BTreeMap<u32, Speed>,
 }
 
+#[derive(Serialize, Deserialize)]
 struct Speed {
     /// Seconds for a unit of cost, the last steps counting most.
     pace: f64,

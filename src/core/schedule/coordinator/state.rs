@@ -5,29 +5,59 @@ use crate::message::SampleId;
 use crate::schedule::Fit;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Where the data stream stands, and what was learnt of costs. Written into the manifest of a checkpoint.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// Where the data stream stands, and what was learnt of costs. Written into the manifest of a checkpoint as text, without
+/// what is empty; in a journal exactly as it is.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct SchedulerState {
     /// First position of the data stream that was not taken.
     pub cursor: SampleId,
-    /// Positions before it that are in no step yet, ascending: `data.pack.mode: stream` holds samples back. Written as
+    /// Positions before it that are in no step yet, ascending: `data.pack.mode: stream` holds samples back. As text they are
     /// ranges, `5 9-12`.
+    pub held: Vec<SampleId>,
+    /// Of the steps before.
+    pub ledger: Ledger,
+    /// With `scheduler.balance: fitted`.
+    pub costs: Option<FittedCosts>,
+    /// Items that encoders have died of in earlier lives of the run. Not of a checkpoint: what is before it is not read again.
+    pub killers: Vec<Killer>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "SchedulerState")]
+struct Text {
+    cursor: SampleId,
     #[serde(
         default,
         skip_serializing_if = "Vec::is_empty",
         serialize_with = "to_ranges",
         deserialize_with = "from_ranges"
     )]
-    pub held: Vec<SampleId>,
-    /// Of the steps before.
+    held: Vec<SampleId>,
     #[serde(default, skip_serializing_if = "Ledger::is_empty")]
-    pub ledger: Ledger,
-    /// With `scheduler.balance: fitted`.
+    ledger: Ledger,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub costs: Option<FittedCosts>,
-    /// Items that encoders have died of in earlier lives of the run. Not of a checkpoint: what is before it is not read again.
+    costs: Option<FittedCosts>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub killers: Vec<Killer>,
+    killers: Vec<Killer>,
+}
+
+impl Serialize for SchedulerState {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() {
+            return Text::serialize(self, serializer);
+        }
+        (self.cursor, &self.held, self.ledger, &self.costs, &self.killers).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for SchedulerState {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if deserializer.is_human_readable() {
+            return Text::deserialize(deserializer);
+        }
+        let (cursor, held, ledger, costs, killers) = Deserialize::deserialize(deserializer)?;
+        Ok(Self { cursor, held, ledger, costs, killers })
+    }
 }
 
 /// Cost models of the two pools, as they are fitted while the run goes on.
@@ -74,6 +104,7 @@ fn from_ranges<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SampleI
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::{decode, encode};
     use proptest::prelude::*;
 
     fn state(ids: &[u64]) -> SchedulerState {
@@ -96,7 +127,8 @@ mod tests {
         fn a_state_comes_back_as_it_was(ids in prop::collection::btree_set(0_u64..200, 0..100)) {
             let state = state(&ids.into_iter().collect::<Vec<_>>());
             let text = serde_json::to_string(&state).unwrap();
-            prop_assert_eq!(serde_json::from_str::<SchedulerState>(&text).unwrap(), state);
+            prop_assert_eq!(&serde_json::from_str::<SchedulerState>(&text).unwrap(), &state);
+            prop_assert_eq!(decode::<SchedulerState>(&encode(&state).unwrap()).unwrap(), state);
         }
     }
 }

@@ -5,9 +5,11 @@ use super::{FittedCosts, Ledger, PoolSizes, SchedulerState, StepBalance, StepSum
 use crate::message::{ActorId, Commit, ExpertLoads, Role, RoutingReport, SampleId, StepPlan, StepReport, Timings};
 use crate::message::{NOBODY, SampleMeta, Unit, UnitId};
 use crate::schedule::Batch;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+#[derive(Serialize, Deserialize)]
 pub(super) struct InFlight {
     pub plan: Arc<StepPlan>,
     /// Positions before the plan's cursor that are in no plan yet.
@@ -23,7 +25,7 @@ pub(super) struct InFlight {
 }
 
 /// Both pools together.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Decision {
     pub loss: f64,
     pub grad_norm: f64,

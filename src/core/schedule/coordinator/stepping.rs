@@ -106,8 +106,11 @@ impl Coordinator {
         }
     }
 
-    /// Has the encoders reduce once all of them have finished.
+    /// Has the encoders reduce once all of them have finished. Frozen ones have nothing to reduce.
     fn reduce(&mut self) {
+        if !self.spec.encoder_trained {
+            return;
+        }
         let step = self.current;
         let Some(in_flight) = self.in_flight.get(&step).filter(|_| step < self.end) else { return };
         let members = self.encoders.members();

@@ -8,13 +8,14 @@
 use super::encoders::Encoders;
 use super::step::InFlight;
 use crate::message::{ActorId, Epoch, Event, SavedFile, StepId, StepReport, Timings, UnitId};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Violations after which an encoder is excluded.
 const MAX_VIOLATIONS: usize = 3;
 
 /// Words that were refused, by the encoder that said them.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(super) struct Trust(BTreeMap<ActorId, usize>);
 
 impl Trust {
@@ -99,8 +100,10 @@ impl Told<'_> {
             // Late, and not heard.
             return Ok(());
         }
-        let in_flight = self.in_flight.get(&report.step).filter(|_| report.step == self.current);
-        let was_told = in_flight.is_some_and(|step| !step.is_decided()) && self.encoders.is_reducing();
+        // Frozen ones are not told, and may be ahead.
+        let is_turn = !self.is_trained || (report.step == self.current && self.encoders.is_reducing());
+        let in_flight = self.in_flight.get(&report.step).filter(|_| is_turn);
+        let was_told = in_flight.is_some_and(|step| !step.is_decided());
         if !was_told || in_flight.is_some_and(|step| step.has_reduced(self.actor)) {
             return Err(format!("reduced step {}, which was not its turn", report.step));
         }

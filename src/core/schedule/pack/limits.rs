@@ -1,9 +1,10 @@
 //! What a pack may hold, and what a sample takes of it.
 
 use crate::message::{SampleId, SampleMeta};
+use serde::{Deserialize, Serialize};
 
 /// What one pack may hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackLimits {
     pub max_tokens: usize,
     pub max_samples: usize,

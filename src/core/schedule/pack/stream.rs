@@ -3,6 +3,7 @@
 use super::length_set::LengthSet;
 use super::limits::{Load, PackLimits, SampleSize, TooLarge};
 use crate::message::SampleMeta;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Makes packs from the oldest samples, and fills each up with whichever of the held ones close its gap.
@@ -14,7 +15,8 @@ use std::collections::{BTreeMap, VecDeque};
 /// 4. Each pack holds the oldest sample: a sample waits for fewer than `look_ahead` packs after its arrival.
 /// 5. What comes is a function of the held samples, in their order, and of what is pushed: a packer to which the held
 ///    samples of another were pushed goes on as the other does.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(from = "Written", into = "Written")]
 pub struct StreamPacker {
     limits: PackLimits,
     look_ahead: usize,
@@ -26,6 +28,30 @@ pub struct StreamPacker {
     lengths: LengthSet,
     by_length: BTreeMap<u32, VecDeque<u64>>,
     num_tokens: u64,
+}
+
+/// A packer as it is written down: what is held is its whole state.
+#[derive(Serialize, Deserialize)]
+struct Written {
+    limits: PackLimits,
+    look_ahead: usize,
+    finished: bool,
+    held: Vec<SampleMeta>,
+}
+
+impl From<StreamPacker> for Written {
+    fn from(packer: StreamPacker) -> Self {
+        let StreamPacker { limits, look_ahead, finished, held, .. } = packer;
+        Self { limits, look_ahead, finished, held: held.into_values().collect() }
+    }
+}
+
+impl From<Written> for StreamPacker {
+    fn from(Written { limits, look_ahead, finished, held }: Written) -> Self {
+        let mut packer = Self { finished, ..Self::new(limits, look_ahead) };
+        held.into_iter().for_each(|sample| packer.hold(sample));
+        packer
+    }
 }
 
 /// Means of the held lengths that are left open for the search to close.
@@ -59,13 +85,17 @@ impl StreamPacker {
     /// The sample fits no pack; it is not taken.
     pub fn push(&mut self, sample: SampleMeta) -> Result<(), TooLarge> {
         self.limits.check(sample.id, SampleSize::of(&sample))?;
+        self.hold(sample);
+        Ok(())
+    }
+
+    fn hold(&mut self, sample: SampleMeta) {
         let number = self.num_pushed;
         self.num_pushed += 1;
         self.num_tokens += u64::from(sample.num_tokens);
         self.lengths.insert(sample.num_tokens as usize);
         self.by_length.entry(sample.num_tokens).or_default().push_back(number);
         self.held.insert(number, sample);
-        Ok(())
     }
 
     /// The stream has ended: packs come until nothing is held.

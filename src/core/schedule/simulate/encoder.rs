@@ -55,9 +55,13 @@ impl World<'_> {
     }
 
     pub(super) fn has_encoded(&mut self, rank: u32, step: u64, unit: u32) {
+        let is_trained = self.encoder_trained;
         let planned = self.step_mut(step);
         let UnitState { feature_bytes: bytes, encoder, replica, order_next: next, .. } = planned.units[unit as usize];
         planned.units_to_encode[encoder as usize] -= 1;
+        if !is_trained {
+            planned.units_open[encoder as usize] -= 1;
+        }
         if next != NONE {
             let after = &mut planned.units[next as usize];
             after.order_turn = true;
@@ -74,16 +78,11 @@ impl World<'_> {
         }
     }
 
-    /// The foundation is done with a unit's features.
+    /// A unit's gradients have come.
     pub(super) fn unit_returns(&mut self, step: u64, unit: u32) {
-        let is_trained = self.encoder_trained;
         let planned = self.step_mut(step);
         let state = &mut planned.units[unit as usize];
         let encoder = state.encoder as usize;
-        if !is_trained {
-            planned.units_open[encoder] -= 1;
-            return;
-        }
         state.returned = true;
         if state.lane_turn {
             self.encoders[encoder].returned.push(Reverse(unit));

@@ -128,8 +128,11 @@ impl World<'_> {
         }
     }
 
-    /// Sends gradients of a pack's features, or word that there are none.
+    /// Sends gradients of a pack's features to trained encoders.
     fn return_units(&mut self, rank: u32, step: u64, pack: u32) {
+        if !self.encoder_trained {
+            return;
+        }
         let time = self.clock.now();
         for index in self.units_of(step, pack) {
             let (to, features) = self.features_of(step, index);
@@ -137,8 +140,7 @@ impl World<'_> {
                 self.unit_returns(step, index);
                 continue;
             }
-            let bytes = if self.encoder_trained { features } else { 0 };
-            self.send(Parcel { kind: Kind::Gradient, step, index, from: rank, to, bytes, time });
+            self.send(Parcel { kind: Kind::Gradient, step, index, from: rank, to, bytes: features, time });
         }
     }
 

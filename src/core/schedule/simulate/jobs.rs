@@ -3,6 +3,7 @@
 use super::Activity;
 use super::happening::Happening;
 use super::rank::{Job, Rank};
+use super::step::Step;
 use super::world::{Pool, World};
 use crate::message::{Epoch, Event, Role, StepId, StepReport, Timings};
 
@@ -16,6 +17,10 @@ impl World<'_> {
         self.catch_up(rank);
         let state = &self.ranks[rank as usize];
         let (encoder, stage) = (state.encoder, state.stage);
+        if let (Some(encoder), None, false) = (encoder, stage, self.encoder_trained) {
+            self.report_sent(rank, encoder);
+        }
+        let state = &self.ranks[rank as usize];
         if encoder.is_none() && stage.is_none() {
             if !self.choose_data(rank) {
                 self.account(rank, self.data_waits_for(rank), self.clock.now());
@@ -47,11 +52,11 @@ impl World<'_> {
             of_stage.or_else(|| state.encoder.and_then(|encoder| self.encoder_waits_for(rank, encoder)))
         };
         match state {
-            Rank { reduced: true, .. } => Activity::WaitCommit,
+            Rank { reduced, reported, version, .. } if *reduced || reported > version => Activity::WaitCommit,
             Rank { joined: true, .. } => Activity::WaitPeers,
             _ => match own() {
                 Some(waits) => waits,
-                None if state.has_unsent() => Activity::WaitCredit,
+                None if state.has_unsent(state.version) => Activity::WaitCredit,
                 None => Activity::WaitSamples,
             },
         }
@@ -60,7 +65,9 @@ impl World<'_> {
     /// Whether a rank has nothing left of its step and has not said so.
     pub(super) fn is_finished(&self, rank: u32) -> bool {
         let state = &self.ranks[rank as usize];
-        let Some(step) = self.find_step(state.version).filter(|_| !state.joined && !state.has_unsent()) else {
+        let joins =
+            !state.joined && !state.has_unsent(state.version) && (state.stage.is_some() || self.encoder_trained);
+        let Some(step) = self.find_step(state.version).filter(|_| joins) else {
             return false;
         };
         state.encoder.is_none_or(|encoder| step.units_open[encoder as usize] == 0)
@@ -70,13 +77,6 @@ impl World<'_> {
     pub(super) fn join(&mut self, rank: u32) {
         self.ranks[rank as usize].joined = true;
         let pool = usize::from(self.ranks[rank as usize].stage.is_some());
-        if pool == 0 && !self.encoder_trained {
-            // Nothing to reduce, nobody to wait for.
-            self.ranks[rank as usize].reduced = true;
-            self.account(rank, Activity::WaitCommit, self.clock.now());
-            self.report_reduced(rank);
-            return;
-        }
         self.account(rank, Activity::WaitPeers, self.clock.now());
         let Pool { ranks, num_joined, seconds } = &mut self.pools[pool];
         *num_joined += 1;
@@ -93,13 +93,31 @@ impl World<'_> {
         }
     }
 
+    /// A frozen encoder reports the steps of which it has sent everything: it has nothing to reduce, and waits for nobody.
+    fn report_sent(&mut self, rank: u32, encoder: u32) {
+        loop {
+            let state = &self.ranks[rank as usize];
+            let step = state.reported;
+            let is_sent = |planned: &Step| planned.units_to_encode[encoder as usize] == 0 && !state.has_unsent(step);
+            if !self.find_step(step).is_some_and(is_sent) {
+                return;
+            }
+            self.ranks[rank as usize].reported += 1;
+            self.report(rank, StepId(step));
+        }
+    }
+
     /// Tells the scheduler, once for each actor.
     pub(super) fn report_reduced(&mut self, rank: u32) {
-        let Rank { actor, stage, version, times, .. } = &self.ranks[rank as usize];
-        if stage.is_some_and(|stage| self.stages[stage as usize].stage > 0) {
-            return;
+        let Rank { stage, version, .. } = self.ranks[rank as usize];
+        if stage.is_none_or(|stage| self.stages[stage as usize].stage == 0) {
+            self.report(rank, StepId(version));
         }
-        let (actor, step) = (*actor, StepId(*version));
+    }
+
+    fn report(&mut self, rank: u32, step: StepId) {
+        let Rank { actor, times, .. } = &self.ranks[rank as usize];
+        let actor = *actor;
         let sum = |counts: fn(Activity) -> bool| -> f64 {
             Activity::ALL.into_iter().zip(times).filter(|&(what, _)| counts(what)).map(|(_, time)| time).sum()
         };

@@ -43,6 +43,8 @@ pub(super) struct Rank {
     pub num_awaited: u32,
     /// The step that it computes next: those before are applied.
     pub version: u64,
+    /// A frozen encoder's first step that it has not reported.
+    pub reported: u64,
     /// Sending is free again at this time.
     pub egress: f64,
     pub encoder: Option<u32>,
@@ -86,6 +88,7 @@ impl Rank {
             since: 0.0,
             times: Times::default(),
             version: 0,
+            reported: 0,
             joined: false,
             reduced: false,
             commit: false,
@@ -118,8 +121,8 @@ impl Rank {
     }
 
     /// Whether peers may still wait for what it computed in its step: what it sends ahead does not count.
-    pub fn has_unsent(&self) -> bool {
-        self.unsent.iter().any(|&(step, _)| step <= self.version)
+    pub fn has_unsent(&self, until: u64) -> bool {
+        self.unsent.iter().any(|&(step, _)| step <= until)
     }
 
     pub fn has_any_unsent(&self) -> bool {

@@ -115,7 +115,9 @@ struct Work {
     patches: f64,
     encoder: f64,
     foundation: f64,
-    /// Of each step's dearest encoder and replica.
+    /// Of each encoder; frozen ones wait for no step of each other.
+    encoders: Vec<f64>,
+    /// Of each step's dearest encoder and replica; of frozen encoders the dearest one of all steps.
     longest_encoder: f64,
     longest_replica: f64,
     data: f64,
@@ -224,7 +226,13 @@ impl Work {
         self.patches += patches;
         self.encoder += encoders.iter().sum::<f64>();
         self.foundation += replicas.iter().sum::<f64>();
-        self.longest_encoder += encoders.iter().copied().fold(0.0, f64::max);
+        self.encoders.resize(encoders.len(), 0.0);
+        self.encoders.iter_mut().zip(&encoders).for_each(|(sum, seconds)| *sum += seconds);
+        let longest = |seconds: &[f64]| seconds.iter().copied().fold(0.0, f64::max);
+        self.longest_encoder = match spec.encoder_trained {
+            true => self.longest_encoder + longest(&encoders),
+            false => longest(&self.encoders),
+        };
         self.longest_replica += replicas.iter().copied().fold(0.0, f64::max);
         let data = &costs.data;
         let bytes = patches * spec.coordinator.plan.shape.bytes_per_patch as f64

@@ -102,7 +102,7 @@ impl<'a> World<'a> {
         }
         let credits = plan.credits;
         let first_step = spec.coordinator.first_step.0;
-        ranks.iter_mut().for_each(|rank| rank.version = first_step);
+        ranks.iter_mut().for_each(|rank| (rank.version, rank.reported) = (first_step, first_step));
         let mut world = Self {
             spec,
             samples,

@@ -108,7 +108,6 @@ impl Contents {
             ParcelKind::Pixels(unit) => (1, unit.step, unit.index),
             ParcelKind::Activation(unit) => (2, unit.step, unit.index),
             ParcelKind::Gradient(unit) => (3, unit.step, unit.index),
-            ParcelKind::NoGradient(unit) => (4, unit.step, unit.index),
         };
         let mut tensors = [WireTensor::default(); MAX_TENSORS];
         for (wire, (meta, _)) in tensors.iter_mut().zip(&self.tensors) {
@@ -146,7 +145,6 @@ fn check(wire: Wire, credit: usize) -> Result<Contents, String> {
         1 => ParcelKind::Pixels(UnitId { step, index }),
         2 => ParcelKind::Activation(UnitId { step, index }),
         3 => ParcelKind::Gradient(UnitId { step, index }),
-        4 => ParcelKind::NoGradient(UnitId { step, index }),
         kind => return Err(format!("parcel kind {kind}")),
     };
     if wire.slot as usize >= SLOTS {
@@ -204,14 +202,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn headers_come_back(metas in metas(), step: u64, index: u32, version: u64, kind in 0u8..5, slot in 0..SLOTS) {
+        fn headers_come_back(metas in metas(), step: u64, index: u32, version: u64, kind in 0u8..4, slot in 0..SLOTS) {
             let unit = UnitId { step: StepId(step), index };
             let kind = match kind {
                 0 => ParcelKind::Tokens(PackId { step: StepId(step), index }),
                 1 => ParcelKind::Pixels(unit),
                 2 => ParcelKind::Activation(unit),
-                3 => ParcelKind::Gradient(unit),
-                _ => ParcelKind::NoGradient(unit),
+                _ => ParcelKind::Gradient(unit),
             };
             let tensors = metas.iter().cloned().zip(places(&metas).unwrap()).collect();
             let contents = Contents { header: Header { kind, version: Version(version) }, slot, tensors };

@@ -52,6 +52,7 @@ impl StreamSpec {
             quiet: self.quiet,
             patience: self.patience,
             patience_ended: self.patience,
+            patience_first: self.patience,
         }
     }
 }

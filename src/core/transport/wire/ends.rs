@@ -69,6 +69,8 @@ pub struct WireSpec {
     pub patience: Duration,
     /// The same where the peer's side has ended the former one: most likely it has died.
     pub patience_ended: Duration,
+    /// The same where there has been none at this end: the peer must notice first that it has another process to connect to.
+    pub patience_first: Duration,
 }
 
 /// An end of a wire on its first connection, if that is there already. What carries it is to be run until it ends.

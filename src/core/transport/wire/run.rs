@@ -47,6 +47,7 @@ async fn live(
 ) -> Result<(), WireError> {
     let mut key = spec.number;
     let mut attempt = 0;
+    let mut has_been = first.is_some();
     let mut next = first.map(|raw| Returned { raw, received: spec.sent });
     let mut why = WireError::Ended;
     // Connections that come to nothing give nobody more time.
@@ -55,7 +56,11 @@ async fn live(
         let Returned { mut raw, received } = match next.take() {
             Some(returned) => returned,
             None => {
-                let patience = if why == WireError::Ended { spec.patience_ended } else { spec.patience };
+                let patience = match &why {
+                    _ if !has_been => spec.patience_first,
+                    WireError::Ended => spec.patience_ended,
+                    _ => spec.patience,
+                };
                 again(recovery, lost_at, patience, key, &mut attempt, shared, &why).await?
             }
         };
@@ -80,6 +85,7 @@ async fn live(
                 }
             }
         };
+        has_been |= has_begun;
         if has_begun {
             lost_at = Instant::now();
         }

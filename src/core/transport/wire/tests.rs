@@ -26,6 +26,7 @@ fn spec(accepts: bool) -> WireSpec {
         quiet: PATIENT,
         patience: PATIENT,
         patience_ended: PATIENT,
+        patience_first: PATIENT,
     }
 }
 
@@ -115,6 +116,28 @@ fn who_does_not_come_back_is_lost() {
 }
 
 #[test]
+fn who_has_come_back_to_another_process_is_given_no_more_time_than_others() {
+    runtime().block_on(async {
+        let (come_back, returned) = flume::bounded(1);
+        // Who comes back is waited for by the hour; once it has, its end is its end.
+        let hour = Duration::from_secs(3600);
+        let spec = WireSpec { patience_first: hour, patience_ended: Duration::from_millis(20), ..spec(true) };
+        let (_b, mut from_a, carrier) = wire(None, Recovery::Accept(returned), spec);
+        tokio::spawn(carrier);
+        let (here, there) = tokio::io::duplex(1 << 10);
+        come_back.send(Returned { raw: Raw::new(there), received: 0 }).unwrap();
+        let connect: Reconnect = Box::new(|_, _, _| Box::pin(async { Err(std::io::ErrorKind::NotFound.into()) }));
+        let theirs = WireSpec { number: Some(5), accepts: false, ..spec };
+        let (a, _, carrier) = wire(Some(Raw::new(here)), Recovery::Connect(connect), theirs);
+        let carrying = tokio::spawn(carrier);
+        assert!(a.send(vec![1]).await);
+        assert_eq!(from_a.recv().await, Ok(Some(vec![1])));
+        carrying.abort();
+        assert_eq!(from_a.recv().await, Err(WireError::Ended));
+    });
+}
+
+#[test]
 fn a_door_that_closes_at_once_is_not_stormed() {
     runtime().block_on(async {
         let attempts = Arc::new(AtomicU64::new(0));
@@ -123,7 +146,7 @@ fn a_door_that_closes_at_once_is_not_stormed() {
             attempted.store(attempt, Ordering::Relaxed);
             Box::pin(async { Ok(Raw::new(tokio::io::duplex(8).0)) })
         });
-        let impatient = WireSpec { patience_ended: Duration::from_millis(300), ..spec(false) };
+        let impatient = WireSpec { patience_first: Duration::from_millis(300), ..spec(false) };
         let (_a, mut from_b, carrier) = wire(None, Recovery::Connect(connect), impatient);
         tokio::spawn(carrier);
         assert_eq!(from_b.recv().await, Err(WireError::Ended));

@@ -87,7 +87,11 @@ impl FoundationPart {
         if from.role == Role::Encoder && matches!(kind, ParcelKind::Tokens(_)) {
             return wrong(format!("{kind:?} is not an encoder's to send"));
         }
-        let Some(step) = self.steps.iter_mut().find(|known| known.id == step) else { return unplanned() };
+        let Some(step) = self.steps.iter_mut().find(|known| known.id == step) else {
+            // Late: a unit was given to another encoder when its features were here already, and the step has ended, since
+            // nobody waits for what frozen encoders make twice.
+            return if trained || from.role != Role::Encoder { unplanned() } else { Ok(None) };
+        };
         let into_tensor = |buffer| TorchBuffer::into_tensor(buffer, device);
         if let ParcelKind::Tokens(id) = kind {
             let Some(work) = step.packs.iter_mut().find(|work| work.pack.id == id) else { return unplanned() };

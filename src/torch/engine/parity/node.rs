@@ -222,7 +222,7 @@ impl Node {
                 }
             }
             while part.work(version, &mut self.ports)? == Progress::Busy {}
-            assert!(part.is_finished(), "all gradients are there");
+            assert!(part.is_finished(0), "all gradients are there");
             self.encoder = Some(part);
         }
         Ok(sent.into_iter().try_for_each(Started::wait)?)

@@ -73,6 +73,8 @@ fn more_ranks_than_key_heads() {
 fn joint_projections_and_biases_after_sums() {
     check("qwen1-biases-kv10", &sp(2));
     check("internlm2.5-seed1", &tp(2));
+    // The head has a bias.
+    check("ernie4.5_moe-bias", &sp(2));
 }
 
 #[test]
@@ -139,6 +141,8 @@ fn stages_and_rows_with_split_layers() {
     check("qwen3_moe-seed1", &foundation(Layout { pp: 2, tp: 2, ..Layout::default() }));
     check("qwen3-seed1", &foundation(Layout { dp: 2, pp: 2, ..Layout::default() }));
     check("qwen3-seed1", &foundation(Layout { cp: 2, tp: 2, ..Layout::default() }));
+    // Frequencies depend on the length of a document, of which a rank has a part.
+    check("llama3.1-longrope", &foundation(Layout { cp: 2, ..Layout::default() }));
     let splits = Splits { context: ContextAttention::Ulysses, ..Splits::default() };
     check("qwen2.5_vl-seed1", &PoolLayouts { splits, ..foundation(Layout { cp: 2, ..Layout::default() }) });
     check("qwen3_moe-seed1", &foundation(Layout { cp: 2, ep: 2, ..Layout::default() }));

@@ -4,7 +4,8 @@ use super::mtp::{MtpConfig, MtpNames, MtpPlace};
 use super::names::Names;
 use crate::nn::moe::MoeConfig;
 use crate::nn::{
-    AttentionConfig, Division, GatedDeltaConfig, IndexerTraining, KeyChoice, MlaConfig, NormConfig, RopeConfig,
+    Activation, AttentionConfig, Division, GatedDeltaConfig, IndexerTraining, KeyChoice, MlaConfig, NormConfig,
+    RopeConfig,
 };
 
 /// Every number and choice of a decoder, whatever its family.
@@ -18,6 +19,10 @@ pub struct DecoderConfig {
     pub rope: RopeConfig,
     pub layers: Vec<LayerConfig>,
     pub tie_word_embeddings: bool,
+    /// Whether the head has a bias.
+    pub head_bias: bool,
+    /// Of all feed-forwards, and of convolutions.
+    pub act: Activation,
     /// The token whose embedding gets no gradient.
     pub pad_token_id: Option<i64>,
     pub initializer_range: f64,
@@ -128,5 +133,9 @@ impl DecoderConfig {
     pub(super) fn head_weight(&self) -> String {
         let module = if self.tie_word_embeddings { &self.names.embed } else { &self.names.head };
         format!("{module}.weight")
+    }
+
+    pub(super) fn head_bias_name(&self) -> String {
+        format!("{}.bias", self.names.head)
     }
 }

@@ -71,6 +71,9 @@ impl DecoderConfig {
         }
         for (layer, config) in self.layers.iter().enumerate() {
             let heads = match &config.mixer {
+                MixerConfig::Attention(attention) if attention.window.is_some() => {
+                    return Err(NotSplit::Mixer { layer, what: "a sliding window" });
+                }
                 MixerConfig::Attention(attention) => attention.num_heads,
                 MixerConfig::Mla(mla) if mla.keys == KeyChoice::All => mla.num_heads,
                 MixerConfig::Mla(_) => return Err(NotSplit::Mixer { layer, what: "sparse attention" }),

@@ -124,9 +124,14 @@ impl Cache {
 
     /// Appends a token `[B]` to each sequence; scores `[B, V]` of the next.
     fn step(&mut self, model: &Decoder, tokens: &Tensor) -> Tensor {
+        let lens = match model.config().rope.depends_on_length() {
+            true => Vec::try_from(&self.positions + 1).expect("one position a sequence"),
+            false => Vec::new(),
+        };
+        let ends: Vec<usize> = (0..=lens.len()).collect();
         let rope = match model.config().has_three_axes() {
-            true => model.rope(&self.positions.unsqueeze(0).expand([3, -1], false)),
-            false => model.rope(&self.positions),
+            true => model.rope(&self.positions.unsqueeze(0).expand([3, -1], false), &ends, &lens),
+            false => model.rope(&self.positions, &ends, &lens),
         };
         self.positions += 1;
         self.columns.used += 1;

@@ -83,7 +83,7 @@ impl Layer {
         let feed_forward = match feed_forward {
             FeedForwardConfig::Dense { .. } => {
                 FeedForward::Dense(branch(config, params, prefix, names.post_norm, names.mlp, |scope| {
-                    Box::new(SwiGlu::new(scope, names.gate_up_down))
+                    Box::new(SwiGlu::new(scope, names.gate_up_down, config.act))
                 }))
             }
             FeedForwardConfig::Moe(moe) => FeedForward::Moe(Rc::new(Moe::new(config, params, prefix, moe))),

@@ -99,13 +99,13 @@ impl Moe {
             ExpertSet {
                 router: Rc::new(Router::new(&router, config)),
                 router_ids: router.into_ids(),
-                experts: Rc::new(Experts::new(&experts, config)),
+                experts: Rc::new(Experts::new(&experts, config, decoder.act)),
                 experts_ids: experts.into_ids(),
             }
         };
         let shared = config.shared.as_ref().map(|shared| {
             let scope = Scope::new(params, module.clone());
-            let experts = SharedExperts::new(&scope, config, shared);
+            let experts = SharedExperts::new(&scope, config, shared, decoder.act);
             (Rc::new(experts), scope.into_ids())
         });
         Moe {

@@ -181,14 +181,15 @@ impl Decoder {
         scale: f64,
     ) -> Slot {
         let labels = Tensor::from_slice(labels).to_kind(Kind::Int64).to_device(self.device);
-        let head = &self.last().head;
-        let weight = head.weight.shallow_clone();
+        let Last { head, head_bias, .. } = self.last();
+        let (weight, bias) = (head.weight.shallow_clone(), head_bias.as_ref().map(|bias| bias.weight.shallow_clone()));
+        let ids: Vec<_> = std::iter::once(head.id).chain(head_bias.as_ref().map(|bias| bias.id)).collect();
         if self.config.division.tp == 1 {
-            let loss = LinearCrossEntropy::new(weight, labels, scale);
-            return tape.custom(name, &[head.id], &[hidden], 1, Box::new(loss))[0];
+            let loss = LinearCrossEntropy::new(weight, bias, labels, scale);
+            return tape.custom(name, &ids, &[hidden], 1, Box::new(loss))[0];
         }
-        let scores = VocabScores::new(weight, &labels, self.config.first_token);
-        let scores = tape.custom(format!("{name} scores"), &[head.id], &[hidden], 2, Box::new(scores));
+        let scores = VocabScores::new(weight, bias, &labels, self.config.first_token);
+        let scores = tape.custom(format!("{name} scores"), &ids, &[hidden], 2, Box::new(scores));
         let (norm, of_labels) = (tape.log_sum_exp(scores[0]), tape.leave(scores[1]));
         let sum = move |reads: &[Tensor]| vec![(&reads[0] - &reads[1]).sum(Kind::Double) * scale];
         tape.run(name, &[], Policy::Keep, &[norm, of_labels], 1, sum)[0]

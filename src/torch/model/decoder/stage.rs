@@ -148,9 +148,12 @@ impl DecoderConfig {
     /// What of this decoder cannot compute a row in pieces; `None`: it can.
     pub fn needs_whole_rows(&self) -> Option<&'static str> {
         let attends = |layer: &LayerConfig| matches!(layer.mixer, MixerConfig::Attention(_));
+        let window = |layer: &LayerConfig| matches!(&layer.mixer, MixerConfig::Attention(of) if of.window.is_some());
         let balance = &self.balance;
         match () {
             () if !self.layers.iter().all(attends) => Some("layers that are not self-attention"),
+            () if self.layers.iter().any(window) => Some("a sliding window"),
+            () if self.rope.depends_on_length() => Some("rotary embeddings that depend on a document's length"),
             () if self.mtp.is_some() => Some("prediction heads"),
             () if balance.aux_loss_coef != 0.0 => Some("a load-balancing loss"),
             () if balance.z_loss_coef != 0.0 => Some("a router z-loss"),

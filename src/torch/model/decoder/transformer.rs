@@ -28,7 +28,7 @@ pub struct Decoder {
     pub(super) mtp: Vec<MtpHead>,
 }
 
-/// The table of the embedding or of the head, `[V, D]`.
+/// The table of the embedding or of the head, `[V, D]`, with its place among the parameters.
 pub(super) struct Table {
     pub weight: Tensor,
     pub id: ParamId,
@@ -39,6 +39,8 @@ pub(super) struct Last {
     pub norm: Rc<RmsNorm>,
     pub norm_ids: Vec<ParamId>,
     pub head: Table,
+    /// Of the head, `[V]`.
+    pub head_bias: Option<Table>,
 }
 
 impl Decoder {
@@ -74,6 +76,9 @@ impl Decoder {
         if !tied {
             specs.push(table(config.head_weight(), &[true]));
         }
+        if config.head_bias {
+            specs.push(ParamSpec::new(config.head_bias_name(), &[config.vocab_size], Init::Zeros));
+        }
         specs.extend(config.mtp.iter().flat_map(|mtp| mtp.specs(config)));
         specs
     }
@@ -89,7 +94,8 @@ impl Decoder {
         let last = stage.is_last.then(|| {
             let scope = Scope::new(params, "");
             let norm = Rc::new(config.norm.build(&scope, &config.names.norm));
-            Last { norm, norm_ids: scope.into_ids(), head: table(config.head_weight()) }
+            let head_bias = config.head_bias.then(|| table(config.head_bias_name()));
+            Last { norm, norm_ids: scope.into_ids(), head: table(config.head_weight()), head_bias }
         });
         let layer = |number: usize| Layer::new(config, &config.layers[number], &config.layer_prefix(number), params);
         Decoder {
@@ -120,20 +126,21 @@ impl Decoder {
 
     /// Scores `[…, V]` of the next token, for hidden states `[…, D]` after the last norm.
     pub fn logits(&self, hidden: &Tensor) -> Tensor {
-        hidden.linear(&self.last().head.weight, None::<Tensor>)
+        let Last { head, head_bias, .. } = self.last();
+        hidden.linear(&head.weight, head_bias.as_ref().map(|bias| &bias.weight))
     }
 
     /// What the layers share of a packed row whose documents end at `cu_seqlens`.
     pub(super) fn context(&self, position_ids: &Tensor, cu_seqlens: &[usize]) -> Context {
-        self.context_with(self.rope(position_ids), cu_seqlens)
+        let lens: Vec<i64> = cu_seqlens.windows(2).map(|ends| (ends[1] - ends[0]) as i64).collect();
+        self.context_with(self.rope(position_ids, cu_seqlens, &lens), cu_seqlens)
     }
 
     /// As `context` for a batch, which may be some tokens of a row.
     pub(super) fn context_of(&self, batch: &TextBatch) -> Context {
         let Some(row) = &batch.row else { return self.context(&batch.position_ids, &batch.cu_seqlens) };
-        let position_ids = batch.position_ids.to_device(self.device);
-        let seq_len = row.split().longest_document() as i64;
-        self.context_with(Rope::within(&self.config.rope, &position_ids, seq_len, self.kind), &batch.cu_seqlens)
+        let lens: Vec<i64> = row.split().document_lens().map(|len| len as i64).collect();
+        self.context_with(self.rope(&batch.position_ids, &batch.cu_seqlens, &lens), &batch.cu_seqlens)
     }
 
     fn context_with(&self, rope: Rope, cu_seqlens: &[usize]) -> Context {
@@ -182,7 +189,8 @@ impl Decoder {
         Split::new(&input_ids, token_ids, self.device)
     }
 
-    pub(super) fn rope(&self, position_ids: &Tensor) -> Rope {
-        Rope::new(&self.config.rope, &position_ids.to_device(self.device), self.kind)
+    /// As [`Rope::packed`].
+    pub(super) fn rope(&self, position_ids: &Tensor, cu_seqlens: &[usize], lens: &[i64]) -> Rope {
+        Rope::packed(&self.config.rope, &position_ids.to_device(self.device), cu_seqlens, lens, self.kind)
     }
 }

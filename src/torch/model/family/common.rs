@@ -1,12 +1,12 @@
 //! What families' configs have in common.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::model::decoder::{
     Balance, DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig, MtpNames, MtpPlace, Names,
 };
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::nn::{AttentionConfig, Division, NormConfig, RopeConfig};
+use crate::nn::{Activation, AttentionConfig, Division, NormConfig, RopeConfig};
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
@@ -34,8 +34,13 @@ impl Place {
     }
 }
 
-/// Heads and their width, checked.
+/// Heads and their width, which is the hidden size over their number where the config does not say.
 pub(super) fn attention(keys: &Keys<'_>) -> Result<AttentionConfig> {
+    attention_or(keys, None)
+}
+
+/// As [`attention`], of a class with a width of heads for configs without.
+pub(super) fn attention_or(keys: &Keys<'_>, default_head_dim: Option<i64>) -> Result<AttentionConfig> {
     keys.only("attention_dropout", &[json!(0.0), json!(0)])?;
     let (hidden_size, num_heads) = (keys.size("hidden_size")?, keys.size("num_attention_heads")?);
     let num_kv_heads = keys.size_or("num_key_value_heads")?.unwrap_or(num_heads);
@@ -43,7 +48,7 @@ pub(super) fn attention(keys: &Keys<'_>) -> Result<AttentionConfig> {
         let must = format!("must divide num_attention_heads ({num_heads})");
         return Err(keys.inconsistent("num_key_value_heads", num_kv_heads, must));
     }
-    let head_dim = match keys.size_or("head_dim")? {
+    let head_dim = match keys.size_or("head_dim")?.or(default_head_dim) {
         Some(head_dim) => head_dim,
         None if hidden_size % num_heads == 0 => hidden_size / num_heads,
         None => {
@@ -55,6 +60,38 @@ pub(super) fn attention(keys: &Keys<'_>) -> Result<AttentionConfig> {
         return Err(keys.inconsistent("head_dim", head_dim, "rotary embeddings need an even one"));
     }
     Ok(AttentionConfig::new(num_heads, num_kv_heads, head_dim))
+}
+
+/// For each layer the window of its attention, by `use_sliding_window`, `sliding_window`, `max_window_layers` and
+/// `layer_types`, as Qwen2's and Qwen3's classes take them.
+fn windows(keys: &Keys<'_>) -> Result<Vec<Option<i64>>> {
+    let (num_layers, window) = (keys.size("num_hidden_layers")?, window(keys)?);
+    let Some(types) = keys.value("layer_types") else {
+        let full = keys.index_or("max_window_layers")?.unwrap_or(28);
+        return Ok((0..num_layers).map(|layer| window.filter(|_| layer >= full)).collect());
+    };
+    let known = [json!("full_attention"), json!("sliding_attention")];
+    let listed = types.as_array().filter(|types| types.iter().all(|kind| known.contains(kind)));
+    let Some(listed) = listed else { return Err(keys.unsupported("layer_types", types, &known)) };
+    if listed.len() as i64 != num_layers {
+        let must = format!("num_hidden_layers is {num_layers}");
+        return Err(keys.inconsistent("layer_types", format!("a list of {}", listed.len()), must));
+    }
+    let slides = |kind: &Value| *kind == known[1];
+    if window.is_none() && listed.iter().any(slides) {
+        let must = "sliding attention needs use_sliding_window=true and a sliding_window";
+        return Err(keys.inconsistent("layer_types", types, must));
+    }
+    Ok(listed.iter().map(|kind| window.filter(|_| slides(kind))).collect())
+}
+
+/// `sliding_window`, where it is used.
+pub(super) fn window(keys: &Keys<'_>) -> Result<Option<i64>> {
+    match keys.flag_or("use_sliding_window")?.unwrap_or(false) {
+        true if keys.has("sliding_window") => keys.size_or("sliding_window"),
+        true => Ok(Some(4096)),
+        false => Ok(None),
+    }
 }
 
 /// A dense SwiGLU.
@@ -82,6 +119,21 @@ pub(super) fn uniform(
     layered(keys, place, vec![LayerConfig { mixer, feed_forward }; num_layers], rope)
 }
 
+/// A decoder whose layers are alike but for the windows of their attention.
+pub(super) fn with_windows(
+    keys: &Keys<'_>,
+    place: &Place,
+    attention: &AttentionConfig,
+    feed_forward: FeedForwardConfig,
+    rope: RopeConfig,
+) -> Result<DecoderConfig> {
+    let layer = |window| LayerConfig {
+        mixer: MixerConfig::Attention(AttentionConfig { window, ..attention.clone() }),
+        feed_forward: feed_forward.clone(),
+    };
+    layered(keys, place, windows(keys)?.into_iter().map(layer).collect(), rope)
+}
+
 /// A decoder of these layers. `tie_word_embeddings` is false where the config does not say.
 pub(super) fn layered(
     keys: &Keys<'_>,
@@ -89,10 +141,10 @@ pub(super) fn layered(
     layers: Vec<LayerConfig>,
     rope: RopeConfig,
 ) -> Result<DecoderConfig> {
-    keys.only("hidden_act", &[json!("silu")])?;
     let vocab_size = keys.size("vocab_size")?;
-    let pad_token_id = keys.index_or("pad_token_id")?;
-    if let Some(pad) = pad_token_id.filter(|pad| *pad >= vocab_size) {
+    // A negative one counts from the end, as in torch's embedding.
+    let pad_token_id = keys.integer_or("pad_token_id")?.map(|pad| if pad < 0 { pad + vocab_size } else { pad });
+    if let Some(pad) = pad_token_id.filter(|pad| !(0..vocab_size).contains(pad)) {
         return Err(keys.inconsistent("pad_token_id", pad, format!("must be below vocab_size ({vocab_size})")));
     }
     Ok(DecoderConfig {
@@ -103,6 +155,8 @@ pub(super) fn layered(
         rope,
         layers,
         tie_word_embeddings: keys.flag_or("tie_word_embeddings")?.unwrap_or(false),
+        head_bias: false,
+        act: keys.activation_or("hidden_act")?.unwrap_or(Activation::Silu),
         pad_token_id,
         initializer_range: keys.number_or("initializer_range")?.unwrap_or(0.02),
         balance: Balance::default(),
@@ -125,5 +179,74 @@ pub(super) fn deepseek_mtp(num_layers: usize, layers: &str) -> MtpNames {
         last_norm: "shared_head.norm",
         hidden_first: false,
         repeats: Some(["embed_tokens", "shared_head.head"]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::model::ModelConfig;
+    use crate::model::decoder::{DecoderConfig, MixerConfig};
+    use crate::nn::Activation;
+
+    fn read(model_type: &str, changes: Value) -> Result<DecoderConfig, String> {
+        let mut config = json!({
+            "model_type": model_type, "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96,
+            "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2
+        });
+        config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        ModelConfig::from_hf(&config).map(|model| model.decoder).map_err(|error| error.to_string())
+    }
+
+    fn windows(changes: Value) -> Vec<Option<i64>> {
+        let window = |mixer: &MixerConfig| match mixer {
+            MixerConfig::Attention(attention) => attention.window,
+            _ => unreachable!("Qwen2 attends"),
+        };
+        read("qwen2", changes).unwrap().layers.iter().map(|layer| window(&layer.mixer)).collect()
+    }
+
+    #[test]
+    fn layers_slide_as_the_reference_says() {
+        assert_eq!(windows(json!({"sliding_window": 8, "max_window_layers": 0})), [None; 3]);
+        let used = |mut changes: Value| {
+            changes["use_sliding_window"] = json!(true);
+            windows(changes)
+        };
+        assert_eq!(used(json!({"sliding_window": 8, "max_window_layers": 1})), [None, Some(8), Some(8)]);
+        assert_eq!(used(json!({"max_window_layers": 0})), [Some(4096); 3]);
+        assert_eq!(used(json!({"sliding_window": null, "max_window_layers": 0})), [None; 3]);
+        let types = ["sliding_attention", "full_attention", "full_attention"];
+        assert_eq!(used(json!({"sliding_window": 8, "layer_types": types})), [Some(8), None, None]);
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_reference() {
+        let head_dim = |model_type: &str| match &read(model_type, json!({})).unwrap().layers[0].mixer {
+            MixerConfig::Attention(attention) => attention.head_dim,
+            _ => unreachable!("these attend"),
+        };
+        assert_eq!(["llama", "qwen3", "ernie4_5"].map(head_dim), [16, 128, 128]);
+        let padding = |model_type, changes| read(model_type, changes).unwrap().pad_token_id;
+        assert_eq!((padding("llama", json!({})), padding("ernie4_5", json!({}))), (None, Some(0)));
+        assert_eq!(padding("llama", json!({"pad_token_id": -1})), Some(319));
+        assert_eq!(read("llama", json!({"hidden_act": "gelu_new"})).unwrap().act, Activation::GeluTanh);
+    }
+
+    #[test]
+    fn what_is_not_implemented_is_refused_by_name() {
+        let sliding = vec!["sliding_attention"; 3];
+        for (changes, expected) in [
+            (json!({"hidden_act": "mish"}), r#"hidden_act is "mish"; supported: "gelu""#),
+            (json!({"attention_dropout": 0.1}), "attention_dropout is 0.1"),
+            (json!({"layer_types": sliding}), "sliding attention needs use_sliding_window=true"),
+            (json!({"layer_types": ["chunked_attention"]}), r#"supported: "full_attention", "sliding_attention""#),
+            (json!({"layer_types": ["full_attention"]}), "layer_types is a list of 1, but num_hidden_layers is 3"),
+            (json!({"pad_token_id": -321}), "pad_token_id is -1, but must be below vocab_size (320)"),
+        ] {
+            let message = read("qwen2", changes).unwrap_err();
+            assert!(message.contains(expected), "{message:?} lacks {expected:?}");
+        }
     }
 }

@@ -6,18 +6,22 @@ use super::common::{Place, deepseek_mtp, layered};
 use super::experts::{checked, num_experts, sparse_layers};
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::model::rope_config::read_rope;
+use crate::model::rope_config::{read_rope, section};
 use crate::nn::moe::{GroupScore, Groups, MoeConfig, MoeNames, Normalize, RouterConfig, SharedExpertsConfig};
-use crate::nn::{IndexerConfig, IndexerTraining, KeyChoice, MlaConfig, RopeConfig, RopeLayout};
+use crate::nn::{IndexerConfig, IndexerTraining, KeyChoice, MlaConfig, RopeConfig, RopeLayout, RopeScaling};
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
 /// Rotary embeddings of the channels with positions.
 pub(super) fn rope(keys: &Keys<'_>, layout: RopeLayout) -> Result<RopeConfig> {
-    let rope = RopeConfig { layout, ..read_rope(keys, keys.size("qk_rope_head_dim")?, 10_000.0)? };
-    if rope.rotary_dim != keys.size("qk_rope_head_dim")? {
-        let must = "all of qk_rope_head_dim turn in these families";
-        return Err(keys.inconsistent("partial_rotary_factor", "not 1", must));
+    let head_dim = keys.size("qk_rope_head_dim")?;
+    if head_dim % 2 != 0 {
+        return Err(keys.inconsistent("qk_rope_head_dim", head_dim, "rotary embeddings need an even one"));
+    }
+    let rope = RopeConfig { layout, ..read_rope(keys, head_dim, 10_000.0)? };
+    // With other laws the reference multiplies the scores by it as well; no published model has it.
+    if let (false, Some(section)) = (matches!(rope.scaling, RopeScaling::Yarn(_)), section(keys)?) {
+        section.only("mscale_all_dim", &[json!(0.0), json!(0)])?;
     }
     Ok(rope)
 }
@@ -74,26 +78,26 @@ pub(super) fn feed_forwards(keys: &Keys<'_>, router: RouterConfig, bias: bool) -
     Ok([dense, FeedForwardConfig::Moe(experts)])
 }
 
-/// DeepSeek-V3's router: sigmoids with a balancing bias, and the two best experts of a group for its score.
-pub(super) fn biased_router(keys: &Keys<'_>) -> Result<RouterConfig> {
+/// DeepSeek-V3's router: sigmoids with a balancing bias, and the two best experts of a group for its score. `[num, kept]`
+/// groups are those of the family's class.
+pub(super) fn biased_router(keys: &Keys<'_>, default_groups: [i64; 2]) -> Result<RouterConfig> {
     keys.only("scoring_func", &[json!("sigmoid")])?;
     keys.only("topk_method", &[json!("noaux_tc")])?;
     let router = RouterConfig::sigmoid(num_experts(keys, &["n_routed_experts"])?, keys.size("num_experts_per_tok")?);
     let normalized = keys.flag_or("norm_topk_prob")?.unwrap_or(true);
     Ok(RouterConfig {
-        groups: groups(keys, GroupScore::BestTwo)?,
+        groups: groups(keys, GroupScore::BestTwo, default_groups)?,
         normalize: if normalized { Normalize::Sum(1e-20) } else { Normalize::No },
-        scaling_factor: keys.number_or("routed_scaling_factor")?.unwrap_or(1.0),
+        scaling_factor: keys.number_or("routed_scaling_factor")?.unwrap_or(2.5),
         ..router
     })
 }
 
 /// `None` of one group.
-pub(super) fn groups(keys: &Keys<'_>, score: GroupScore) -> Result<Option<Groups>> {
-    match keys.size_or("n_group")? {
-        None | Some(1) => Ok(None),
-        Some(num) => Ok(Some(Groups { num, kept: keys.size("topk_group")?, score })),
-    }
+pub(super) fn groups(keys: &Keys<'_>, score: GroupScore, [num, kept]: [i64; 2]) -> Result<Option<Groups>> {
+    let num = keys.size_or("n_group")?.unwrap_or(num);
+    let kept = keys.size_or("topk_group")?.unwrap_or(kept);
+    Ok((num > 1).then_some(Groups { num, kept, score }))
 }
 
 /// The decoder: one layer for each of `mixers`, the first `first_k_dense_replace` without experts.

@@ -16,7 +16,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderCo
     let limited = keys.text_or("topk_method")? == Some("group_limited_greedy");
     // As transformers, whatever `norm_topk_prob` says: all published checkpoints say false.
     let router = RouterConfig {
-        groups: if limited { groups(keys, GroupScore::Best)? } else { None },
+        groups: if limited { groups(keys, GroupScore::Best, [1, 1])? } else { None },
         normalize: Normalize::No,
         scaling_factor: keys.number_or("routed_scaling_factor")?.unwrap_or(1.0),
         ..RouterConfig::softmax(num_experts(keys, &["n_routed_experts"])?, keys.size("num_experts_per_tok")?)

@@ -10,5 +10,5 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderCo
     let interleaved = keys.flag_or("rope_interleave")?.unwrap_or(true);
     let rope = rope(keys, if interleaved { RopeLayout::Interleaved } else { RopeLayout::HalfSplit })?;
     let mixers = vec![attention(keys, &rope)?; keys.size("num_hidden_layers")? as usize];
-    decoder(keys, place, mixers, feed_forwards(keys, biased_router(keys)?, false)?, rope)
+    decoder(keys, place, mixers, feed_forwards(keys, biased_router(keys, [8, 4])?, false)?, rope)
 }

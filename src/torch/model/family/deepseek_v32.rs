@@ -14,5 +14,5 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderCo
         MlaConfig { keys, ..attention.clone() }
     };
     let mixers = (0..keys.size("num_hidden_layers")? as usize).map(mixer).collect();
-    decoder(keys, place, mixers, feed_forwards(keys, biased_router(keys)?, false)?, rope)
+    decoder(keys, place, mixers, feed_forwards(keys, biased_router(keys, [8, 4])?, false)?, rope)
 }

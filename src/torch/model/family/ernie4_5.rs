@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::common::{Place, attention, layered, only_full_attention};
+use super::common::{Place, attention_or, layered, only_full_attention};
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope;
@@ -11,22 +11,22 @@ use crate::nn::{AttentionConfig, NormConfig, RopeLayout};
 
 pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
     let num_layers = keys.size("num_hidden_layers")? as usize;
-    let head_dim = keys.size_or("head_dim")?.unwrap_or(128);
-    decoder(keys, place, Some(head_dim), vec![dense(keys)?; num_layers])
+    // Where it is null, the hidden size over the heads.
+    let default_head_dim = (!keys.has("head_dim")).then_some(128);
+    decoder(keys, place, default_head_dim, vec![dense(keys)?; num_layers])
 }
 
-/// ERNIE with these feed-forwards; `head_dim` is `None` where it is the hidden size over the heads.
+/// ERNIE with these feed-forwards; `default_head_dim` as in [`attention_or`].
 pub(super) fn decoder(
     keys: &Keys<'_>,
     place: &Place,
-    head_dim: Option<i64>,
+    default_head_dim: Option<i64>,
     feed_forwards: Vec<FeedForwardConfig>,
 ) -> Result<DecoderConfig, ModelConfigError> {
     only_full_attention(keys)?;
     keys.only("compression_ratio", &[json!(1.0), json!(1)])?;
     let bias = keys.flag_or("use_bias")?.unwrap_or(false);
-    let heads = AttentionConfig { qkv_bias: bias, o_bias: bias, ..attention(keys)? };
-    let heads = AttentionConfig { head_dim: head_dim.unwrap_or(heads.head_dim), ..heads };
+    let heads = AttentionConfig { qkv_bias: bias, o_bias: bias, ..attention_or(keys, default_head_dim)? };
     let mut rope = read_rope(keys, heads.head_dim, 500_000.0)?;
     rope.layout = RopeLayout::Interleaved;
     let mixer = MixerConfig::Attention(heads);
@@ -35,6 +35,7 @@ pub(super) fn decoder(
     Ok(DecoderConfig {
         norm: NormConfig { eps: keys.number_or("rms_norm_eps")?.unwrap_or(1e-5), ..decoder.norm },
         tie_word_embeddings: keys.flag_or("tie_word_embeddings")?.unwrap_or(true),
+        pad_token_id: if keys.has("pad_token_id") { decoder.pad_token_id } else { Some(0) },
         ..decoder
     })
 }

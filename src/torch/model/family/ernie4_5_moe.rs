@@ -1,7 +1,5 @@
 //! ERNIE-4.5 with experts (`Ernie4_5_MoeForCausalLM`): softmax routers with a balancing bias, and shared experts.
 
-use serde_json::json;
-
 use super::common::Place;
 use super::ernie4_5::{decoder, dense};
 use super::experts::{balance, checked, num_experts};
@@ -10,8 +8,6 @@ use crate::model::keys::{Keys, ModelConfigError};
 use crate::nn::moe::{BiasName, MoeConfig, MoeNames, Normalize, RouterConfig, SharedExpertsConfig};
 
 pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
-    // With biases this class, unlike ERNIE's others, has one in its head as well; no published model does.
-    keys.only("use_bias", &[json!(false)])?;
     let num_layers = keys.size("num_hidden_layers")?;
     let first = keys.index_or("moe_layer_start_index")?.unwrap_or(1);
     // transformers takes -1 for the last one.
@@ -29,8 +25,10 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderCo
     let dense = dense(keys)?;
     let is_sparse = |layer: i64| (layer + 1) % interval == 0 && (first..=last).contains(&layer);
     let feed_forward = |layer| if is_sparse(layer) { experts.clone() } else { dense.clone() };
-    let decoder = decoder(keys, place, keys.size_or("head_dim")?, (0..num_layers).map(feed_forward).collect())?;
-    Ok(DecoderConfig { balance: balance(keys, 0.001)?, ..decoder })
+    let decoder = decoder(keys, place, None, (0..num_layers).map(feed_forward).collect())?;
+    // Unlike ERNIE's other classes, this one has the bias in its head as well.
+    let head_bias = keys.flag_or("use_bias")?.unwrap_or(false);
+    Ok(DecoderConfig { balance: balance(keys, 0.001)?, head_bias, ..decoder })
 }
 
 /// The keys that say how many experts there are.

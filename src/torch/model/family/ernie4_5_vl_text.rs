@@ -1,7 +1,7 @@
 //! The decoder of ERNIE-4.5-VL (`Ernie4_5_VLMoeTextModel`): every token of a picture or video, with those that mark its
 //! begin and end, goes to experts of their own; the shared ones see all tokens.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::common::Place;
 use super::ernie4_5::{decoder, dense};
@@ -16,12 +16,15 @@ use crate::nn::moe::{BiasName, ExpertNames, MediaExperts, MoeConfig, MoeNames};
 /// [`set_media_tokens`]; until then none is.
 pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
     let num_layers = keys.size("num_hidden_layers")? as usize;
-    let sparse = sparse_layers(keys)?.unwrap_or_else(|| (0..num_layers).map(|layer| layer > 0).collect());
+    let sparse = match sparse_layers(keys)? {
+        Some(sparse) => sparse,
+        None => all_but_the_first(keys, num_layers)?,
+    };
     let [for_text, for_media] = widths(keys)?;
     let both = FeedForwardConfig::Moe(with_media(experts(keys, num_experts_of_both(keys)?, for_text, 2)?, for_media));
     let dense = dense(keys)?;
     let feed_forwards = sparse.into_iter().map(|sparse| if sparse { both.clone() } else { dense.clone() }).collect();
-    let mut decoder = decoder(keys, place, keys.size_or("head_dim")?, feed_forwards)?;
+    let mut decoder = decoder(keys, place, None, feed_forwards)?;
     decoder.rope.axes = axes(keys, decoder.rope.rotary_dim / 2)?;
     Ok(DecoderConfig { balance: balance(keys, 0.001)?, ..decoder })
 }
@@ -66,6 +69,20 @@ fn with_media(text: MoeConfig, media_width: i64) -> MoeConfig {
     MoeConfig { names: names(false), media, ..text }
 }
 
+/// As published configs have it in other keys; others than theirs are refused.
+fn all_but_the_first(keys: &Keys<'_>, num_layers: usize) -> Result<Vec<bool>, ModelConfigError> {
+    keys.only("moe_layer_interval", &[json!(1)])?;
+    keys.only("moe_layer_start_index", &[json!(1), json!([1, 1])])?;
+    let last = |end: &Value| end.as_i64().is_some_and(|end| end == -1 || end + 1 >= num_layers as i64);
+    if let Some(found) = keys.value("moe_layer_end_index")
+        && !found.as_array().map_or_else(|| last(found), |both| both.iter().all(last))
+    {
+        let must = format!("must be the last of num_hidden_layers ({num_layers}), for text and for media");
+        return Err(keys.inconsistent("moe_layer_end_index", found, must));
+    }
+    Ok((0..num_layers).map(|layer| layer > 0).collect())
+}
+
 /// Of each kind: published configs have a list of two.
 fn num_experts_of_both(keys: &Keys<'_>) -> Result<i64, ModelConfigError> {
     match keys.value("moe_num_experts") {
@@ -99,7 +116,12 @@ fn axes(text: &Keys<'_>, half: i64) -> Result<RopeAxes, ModelConfigError> {
     };
     let sections = match &section {
         Some(section) if section.value("mrope_section").is_some() => section.indices("mrope_section")?,
-        _ => vec![22, 22, 20],
+        // What published configs call the share of the frames.
+        _ => {
+            let frames = text.index_or("freq_allocation")?.unwrap_or(20);
+            let each = (half - frames).max(0) / 2;
+            vec![each, each, frames]
+        }
     };
     match sections[..] {
         [rows, columns, frames] if rows == columns && rows + columns + frames == half => {

@@ -7,7 +7,7 @@ use super::common::Place;
 use super::deepseek::{attention, biased_router, decoder, feed_forwards, indexer, rope};
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::nn::{KeyChoice, MlaConfig, RopeLayout};
+use crate::nn::{KeyChoice, MlaConfig, NormConfig, RopeLayout};
 
 pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
     let rope = rope(keys, RopeLayout::Interleaved)?;
@@ -24,7 +24,9 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderCo
         MlaConfig { keys, ..attention.clone() }
     };
     let mixers = full_layers(keys)?.into_iter().enumerate().map(mixer).collect();
-    decoder(keys, place, mixers, feed_forwards(keys, biased_router(keys)?, false)?, rope)
+    let decoder = decoder(keys, place, mixers, feed_forwards(keys, biased_router(keys, [1, 1])?, false)?, rope)?;
+    let eps = keys.number_or("rms_norm_eps")?.unwrap_or(1e-5);
+    Ok(DecoderConfig { norm: NormConfig { eps, ..decoder.norm }, ..decoder })
 }
 
 /// Which layers have an indexer of their own: `indexer_types`, or `index_topk_pattern`, or by `index_topk_freq` and

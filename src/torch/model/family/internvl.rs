@@ -17,7 +17,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     keys.only("vision_feature_layer", &[json!(-1)])?;
     keys.only("vision_feature_select_strategy", &[json!("default")])?;
     let place = Place::new("language_model.model.", "language_model.");
-    let decoder = vision::text(keys, &keys.section("text_config")?, &place, "qwen2")?;
+    let decoder = vision::unbalanced(vision::text(keys, &keys.section("text_config")?, &place, "qwen2")?);
     let shuffle = PixelShuffle {
         merge: merge(keys)?,
         activation: intern::projector_activation(keys)?,
@@ -36,7 +36,7 @@ pub(in crate::model) fn read_original(keys: &Keys<'_>) -> Result<ModelConfig> {
     keys.only("select_layer", &[json!(-1)])?;
     keys.only("ps_version", &[json!("v2")])?;
     let place = Place::new("language_model.model.", "language_model.");
-    let decoder = vision::text(keys, &keys.section("llm_config")?, &place, "qwen2")?;
+    let decoder = vision::unbalanced(vision::text(keys, &keys.section("llm_config")?, &place, "qwen2")?);
     let shuffle = PixelShuffle { merge: merge(keys)?, activation: Activation::Gelu, outputs: decoder.hidden_size };
     let names = InternNames::Original;
     let encoder = intern::read(&keys.section("vision_config")?, names, "vision_model.", "mlp1.", &shuffle)?;

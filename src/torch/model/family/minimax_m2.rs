@@ -3,11 +3,11 @@
 
 use serde_json::json;
 
-use super::common::{Place, attention, only_full_attention, uniform};
+use super::common::{Place, attention_or, only_full_attention, uniform};
 use super::experts::{balance, checked, num_experts};
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig, MixerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::model::rope_config::read_rope;
+use crate::model::rope_config::read_partial_rope;
 use crate::nn::moe::{BiasName, ExpertNames, MoeConfig, MoeNames, RouterConfig};
 use crate::nn::{AttentionConfig, QkNorm};
 
@@ -26,8 +26,8 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderCo
             return Err(keys.inconsistent("attn_type_list", kinds, "all layers must have softmax attention (1)"));
         }
     }
-    let attention = AttentionConfig { qk_norm: QkNorm::Full, ..attention(keys)? };
-    let rope = read_rope(keys, attention.head_dim, 5_000_000.0)?;
+    let attention = AttentionConfig { qk_norm: QkNorm::Full, ..attention_or(keys, Some(128))? };
+    let rope = read_partial_rope(keys, attention.head_dim, 5_000_000.0, 1.0)?;
     let router = RouterConfig::sigmoid(num_experts(keys, &["num_local_experts"])?, keys.size("num_experts_per_tok")?);
     let experts = FeedForwardConfig::Moe(MoeConfig {
         router: checked(keys, router)?,

@@ -1,14 +1,13 @@
 //! Qwen1.5, Qwen2 and Qwen2.5 (`Qwen2ForCausalLM`).
 
-use super::common::{Place, attention, dense, only_full_attention, uniform};
-use crate::model::decoder::{DecoderConfig, MixerConfig};
+use super::common::{Place, attention, dense, with_windows};
+use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope;
 
 pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
-    only_full_attention(keys)?;
     let mut attention = attention(keys)?;
     attention.qkv_bias = true;
     let rope = read_rope(keys, attention.head_dim, 10_000.0)?;
-    uniform(keys, place, MixerConfig::Attention(attention), dense(keys)?, rope)
+    with_windows(keys, place, &attention, dense(keys)?, rope)
 }

@@ -1,9 +1,12 @@
 //! Qwen3.5 and Qwen3.6, dense (`Qwen3_5ForConditionalGeneration`): Qwen3-VL's vision transformer without DeepStack before
 //! a decoder of gated delta nets and gated attention, whose positions have three axes; and the decoder alone.
 
+use serde_json::json;
+
 use super::common::{Place, dense};
 use super::qwen3_next::hybrid;
 use super::qwen3_vl::with_tower;
+use super::vision;
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::registry::ModelConfig;
@@ -13,7 +16,13 @@ use crate::nn::GatedDeltaLayout;
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
+    no_deepstack(keys)?;
     with_tower("qwen3_5", keys, with_axes(&keys.section("text_config")?, read_text)?)
+}
+
+/// Its tower has the keys of Qwen3-VL's, published configs with an empty list.
+pub(super) fn no_deepstack(keys: &Keys<'_>) -> Result<()> {
+    keys.section("vision_config")?.only("deepstack_visual_indexes", &[json!([])])
 }
 
 /// The decoder alone (`Qwen3_5ForCausalLM`), where a token has one position.
@@ -22,12 +31,13 @@ pub(in crate::model) fn read_text(keys: &Keys<'_>, place: &Place) -> Result<Deco
     hybrid(keys, place, GatedDeltaLayout::Separate, feed_forwards)
 }
 
-/// A decoder that `read` reads, inside of a model with pictures: a token has three positions.
+/// A decoder that `read` reads, inside of a model with pictures: a token has three positions, and transformers adds no
+/// load-balancing loss.
 pub(super) fn with_axes(
     keys: &Keys<'_>,
     read: fn(&Keys<'_>, &Place) -> Result<DecoderConfig>,
 ) -> Result<DecoderConfig> {
     let mut decoder = read(keys, &Place::new("model.language_model.", ""))?;
-    decoder.rope.axes = read_mrope(keys, &decoder.rope, true)?;
-    Ok(decoder)
+    decoder.rope.axes = read_mrope(keys, &decoder.rope, [11, 11, 10], true)?;
+    Ok(vision::unbalanced(decoder))
 }

@@ -3,7 +3,7 @@
 
 use super::common::Place;
 use super::experts::balance;
-use super::qwen3_5::with_axes;
+use super::qwen3_5::{no_deepstack, with_axes};
 use super::qwen3_next::{experts, hybrid};
 use super::qwen3_vl::with_tower;
 use crate::model::decoder::DecoderConfig;
@@ -14,6 +14,7 @@ use crate::nn::GatedDeltaLayout;
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
+    no_deepstack(keys)?;
     with_tower("qwen3_5_moe", keys, with_axes(&keys.section("text_config")?, read_text)?)
 }
 

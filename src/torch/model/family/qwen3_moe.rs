@@ -1,29 +1,32 @@
 //! Qwen3-MoE and Qwen3-Coder (`Qwen3MoeForCausalLM`): Qwen3 with experts in place of most feed-forwards.
 
-use super::common::{Place, dense, layered};
+use super::common::{Place, dense, layered, window};
 use super::experts::{balance, checked, num_experts, qwen_layers};
 use super::qwen3::heads;
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope;
-use crate::nn::RopeConfig;
 use crate::nn::moe::{MoeConfig, MoeNames, Normalize, RouterConfig};
+use crate::nn::{AttentionConfig, RopeConfig};
 
 pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
     let normalized = keys.flag_or("norm_topk_prob")?.unwrap_or(false);
-    let rope = read_rope(keys, heads(keys)?.head_dim, 10_000.0)?;
-    decoder(keys, place, rope, normalized, MoeNames::default())
+    let attention = AttentionConfig { window: window(keys)?, ..heads(keys, None)? };
+    let rope = read_rope(keys, attention.head_dim, 10_000.0)?;
+    decoder(keys, place, attention, rope, normalized, MoeNames::default())
 }
 
-/// Qwen3-MoE with these rotary embeddings; `normalized`: whether the chosen experts' weights are divided by their sum.
+/// Qwen3-MoE with this attention and these rotary embeddings; `normalized`: whether the chosen experts' weights are
+/// divided by their sum.
 pub(super) fn decoder(
     keys: &Keys<'_>,
     place: &Place,
+    attention: AttentionConfig,
     rope: RopeConfig,
     normalized: bool,
     names: MoeNames,
 ) -> Result<DecoderConfig, ModelConfigError> {
-    let mixer = MixerConfig::Attention(heads(keys)?);
+    let mixer = MixerConfig::Attention(attention);
     let router = RouterConfig::softmax(num_experts(keys, &["num_experts"])?, keys.size("num_experts_per_tok")?);
     let experts = FeedForwardConfig::Moe(MoeConfig {
         router: checked(keys, if normalized { router } else { RouterConfig { normalize: Normalize::No, ..router } })?,

@@ -3,13 +3,13 @@
 
 use serde_json::{Value, json};
 
-use super::common::{Place, attention, dense, layered};
+use super::common::{Place, attention_or, dense, layered};
 use super::experts::{balance, checked, num_experts, qwen_layers};
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig, MtpNames, MtpPlace};
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::model::rope_config::read_rope;
+use crate::model::rope_config::read_partial_rope;
 use crate::nn::moe::{MoeConfig, MoeNames, Normalize, RouterConfig, SharedExpertsConfig};
-use crate::nn::{AttentionConfig, GatedDeltaConfig, GatedDeltaLayout, QkNorm, RopeConfig};
+use crate::nn::{Activation, AttentionConfig, GatedDeltaConfig, GatedDeltaLayout, QkNorm};
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
@@ -28,7 +28,8 @@ pub(super) fn hybrid(
     feed_forwards: Vec<FeedForwardConfig>,
 ) -> Result<DecoderConfig> {
     let attention = gated_attention(keys)?;
-    let (rope, delta) = (quarter_rope(keys, attention.head_dim)?, gated_delta(keys, layout)?);
+    let rope = read_partial_rope(keys, attention.head_dim, 10_000.0, 0.25)?;
+    let delta = gated_delta(keys, layout)?;
     let mixers = full_attention(keys)?.into_iter().map(|full| match full {
         true => MixerConfig::Attention(attention.clone()),
         false => MixerConfig::GatedDelta(delta.clone()),
@@ -64,21 +65,8 @@ pub(super) fn experts(keys: &Keys<'_>, normalized: bool) -> Result<FeedForwardCo
 
 fn gated_attention(keys: &Keys<'_>) -> Result<AttentionConfig> {
     let bias = keys.flag_or("attention_bias")?.unwrap_or(false);
-    let mut attention = attention(keys)?;
-    if keys.value("head_dim").is_none() {
-        attention.head_dim = 256;
-    }
+    let attention = attention_or(keys, Some(256))?;
     Ok(AttentionConfig { qkv_bias: bias, o_bias: bias, qk_norm: QkNorm::Head, output_gate: true, ..attention })
-}
-
-/// A quarter of the channels turns unless the config says another part.
-fn quarter_rope(keys: &Keys<'_>, head_dim: i64) -> Result<RopeConfig> {
-    let mut rope = read_rope(keys, head_dim, 10_000.0)?;
-    let sections = [keys.section_or("rope_parameters")?, keys.section_or("rope_scaling")?, Some(keys.clone())];
-    if sections.iter().flatten().all(|section| section.value("partial_rotary_factor").is_none()) {
-        rope.rotary_dim = head_dim / 8 * 2;
-    }
-    Ok(rope)
 }
 
 fn gated_delta(keys: &Keys<'_>, layout: GatedDeltaLayout) -> Result<GatedDeltaConfig> {
@@ -91,6 +79,7 @@ fn gated_delta(keys: &Keys<'_>, layout: GatedDeltaLayout) -> Result<GatedDeltaCo
         value_head_dim: size("linear_value_head_dim", 128)?,
         conv_kernel_dim: size("linear_conv_kernel_dim", 4)?,
         rms_norm_eps: keys.number_or("rms_norm_eps")?.unwrap_or(1e-6),
+        act: keys.activation_or("hidden_act")?.unwrap_or(Activation::Silu),
         layout,
     };
     if config.num_value_heads % config.num_key_heads != 0 {

@@ -1,7 +1,7 @@
 //! Qwen3-VL, dense (`Qwen3VLForConditionalGeneration`): a vision transformer with DeepStack before a Qwen3 decoder whose
 //! positions have three axes.
 
-use super::common::{Place, dense, uniform};
+use super::common::{Place, dense, only_full_attention, uniform};
 use super::qwen3::heads;
 use super::vision;
 use crate::model::decoder::{DecoderConfig, MixerConfig};
@@ -9,6 +9,9 @@ use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::registry::{ModelConfig, Tokens};
 use crate::model::rope_config::{read_mrope, read_rope};
 use crate::model::vision::qwen3;
+
+/// Where a config has none.
+pub(super) const MROPE_SECTION: [i64; 3] = [24, 20, 20];
 
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
     let decoder = read_text(&keys.section("text_config")?, &Place::new("model.language_model.", ""))?;
@@ -31,8 +34,9 @@ pub(super) fn with_tower(
 
 /// The decoder (`Qwen3VLTextModel`).
 pub(in crate::model) fn read_text(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
-    let attention = heads(keys)?;
+    only_full_attention(keys)?;
+    let attention = heads(keys, Some(128))?;
     let mut rope = read_rope(keys, attention.head_dim, 500_000.0)?;
-    rope.axes = read_mrope(keys, &rope, true)?;
+    rope.axes = read_mrope(keys, &rope, MROPE_SECTION, true)?;
     uniform(keys, place, MixerConfig::Attention(attention), dense(keys)?, rope)
 }

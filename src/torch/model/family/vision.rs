@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::common::Place;
-use crate::model::decoder::DecoderConfig;
+use crate::model::decoder::{Balance, DecoderConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::registry::{ModelConfig, Tokens, read_decoder, read_decoder_as};
 use crate::model::vision::VisionConfig;
@@ -24,6 +24,12 @@ pub(super) fn text(keys: &Keys<'_>, text_keys: &Keys<'_>, place: &Place, default
 pub(super) fn tied(keys: &Keys<'_>, decoder: DecoderConfig) -> Result<DecoderConfig> {
     let tie_word_embeddings = keys.flag_or("tie_word_embeddings")?.unwrap_or(decoder.tie_word_embeddings);
     Ok(DecoderConfig { tie_word_embeddings, ..decoder })
+}
+
+/// Without the load-balancing loss of its own config, which transformers does not add inside of this model; a run may ask
+/// for one.
+pub(super) fn unbalanced(decoder: DecoderConfig) -> DecoderConfig {
+    DecoderConfig { balance: Balance::default(), ..decoder }
 }
 
 /// Refuses a width of features, where the encoder's config has one, that is not the decoder's.
@@ -57,7 +63,9 @@ pub(super) fn model(
 mod tests {
     use serde_json::{Value, json};
 
+    use crate::model::decoder::{Balance, FeedForwardConfig, LayerConfig};
     use crate::model::registry::ModelConfig;
+    use crate::nn::RopeAxes;
 
     fn names(config: &Value) -> Vec<String> {
         let config = ModelConfig::from_hf(config).unwrap();
@@ -79,10 +87,51 @@ mod tests {
             assert!(names.iter().any(|found| found == name), "{names:?}");
         }
         assert_eq!(ModelConfig::from_hf(&config).unwrap().tokens.image, Some(301));
+        let mut written_again = config.clone();
+        written_again["video_token_id"] = json!(320);
+        assert_eq!(ModelConfig::from_hf(&written_again).unwrap().placeholders(), [301]);
         let mut wrong = config.clone();
         wrong["vision_config"]["text_hidden_size"] = json!(7168);
         let message = ModelConfig::from_hf(&wrong).unwrap_err().to_string();
         assert!(message.contains("text_hidden_size is 7168, but must equal text_config.hidden_size (64)"), "{message}");
+    }
+
+    /// transformers passes `output_router_logits` on to none of these models' parts.
+    #[test]
+    fn inside_of_internvl_experts_are_not_balanced_by_their_own_config() {
+        let config = json!({"model_type": "internvl", "image_token_id": 301, "text_config": {
+                "model_type": "qwen3_moe", "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96,
+                "num_hidden_layers": 1, "num_attention_heads": 4, "num_experts": 4, "num_experts_per_tok": 2,
+                "moe_intermediate_size": 48, "output_router_logits": true},
+            "vision_config": {"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 1,
+                "num_attention_heads": 3}});
+        assert_eq!(ModelConfig::from_hf(&config["text_config"]).unwrap().decoder.balance.aux_loss_coef, 0.001);
+        assert_eq!(ModelConfig::from_hf(&config).unwrap().decoder.balance, Balance::default());
+    }
+
+    /// As published by Baidu: the layers with experts by their ends, the frequencies of frames by `freq_allocation`.
+    #[test]
+    fn published_ernie_configs_are_read() {
+        let config = json!({"model_type": "ernie4_5_moe_vl", "im_patch_id": 301, "vocab_size": 320, "hidden_size": 64,
+            "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "moe_num_experts": [4, 4], "moe_intermediate_size": [48, 24], "moe_k": 2, "moe_layer_start_index": [1, 1],
+            "moe_layer_end_index": [4, 3], "moe_layer_interval": 1, "freq_allocation": 4,
+            "vision_config": {"depth": 1, "hidden_size": 48, "num_heads": 3}});
+        let read = ModelConfig::from_hf(&config).unwrap().decoder;
+        assert_eq!(read.rope.axes, RopeAxes::Three(vec![1, 2, 1, 2, 0, 0, 0, 0]));
+        let routed = |layer: &&LayerConfig| matches!(layer.feed_forward, FeedForwardConfig::Moe(_));
+        assert_eq!(read.layers.iter().filter(routed).count(), 2);
+        let cases = [
+            ("moe_layer_start_index", json!([1, 2])),
+            ("moe_layer_end_index", json!([2, 1])),
+            ("moe_layer_interval", json!(2)),
+        ];
+        for (key, value) in cases {
+            let mut wrong = config.clone();
+            wrong[key] = value;
+            let message = ModelConfig::from_hf(&wrong).unwrap_err().to_string();
+            assert!(message.contains(key), "{message}");
+        }
     }
 
     /// As published by Qwen: the decoder's keys beside the others, `in_chans`.
@@ -99,6 +148,14 @@ mod tests {
         assert!(names(&config).iter().any(|name| name == "visual.merger.ln_q.weight"));
         let read = ModelConfig::from_hf(&config).unwrap();
         assert!(read.decoder.tie_word_embeddings && read.decoder.has_three_axes());
+        let mut nested = config.clone();
+        nested["text_config"] = config.clone();
+        nested["text_config"]["head_dim"] = json!(128);
+        nested["text_config"]["rope_scaling"] = json!({"type": "mrope"});
+        nested["tie_word_embeddings"] = json!(false);
+        let read = ModelConfig::from_hf(&nested).unwrap().decoder;
+        assert!(read.tie_word_embeddings && read.norm.eps == 1e-5);
+        assert_eq!(read.rope.axes, RopeAxes::contiguous(&[16, 24, 24]));
         let mut wrong = config.clone();
         wrong["vision_config"]["window_size"] = json!(20);
         let message = ModelConfig::from_hf(&wrong).unwrap_err().to_string();

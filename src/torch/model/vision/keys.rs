@@ -7,9 +7,7 @@ use crate::nn::Activation;
 
 /// The activation of `key`, or `default`.
 pub(super) fn activation(keys: &Keys<'_>, key: &str, default: Activation) -> Result<Activation, ModelConfigError> {
-    let Some(name) = keys.text_or(key)? else { return Ok(default) };
-    let known: Vec<_> = Activation::NAMES.iter().map(|name| json!(name)).collect();
-    Activation::from_name(name).ok_or_else(|| keys.unsupported(key, &json!(name), &known))
+    Ok(keys.activation_or(key)?.unwrap_or(default))
 }
 
 /// `rope_parameters.rope_theta`, 10 000 where there is none.

@@ -41,6 +41,9 @@ pub(in crate::model) fn read(
     keys.only("merge_type", &[json!("sd2_tpool")])?;
     keys.only("pos_emb_type", &[json!("divided_fixed")])?;
     keys.only("video_attn_type", &[json!("spatial_temporal")])?;
+    keys.only("mm_projector_type", &[json!("patchmerger")])?;
+    keys.only("projector_hidden_act", &[json!("gelu")])?;
+    keys.only("mm_hidden_size", &[json!(width)])?;
     let side = keys.size_or(name("pos_emb_height", "init_pos_emb_height"))?.unwrap_or(64);
     let columns = keys.size_or(name("pos_emb_width", "init_pos_emb_width"))?.unwrap_or(64);
     if side != columns {

@@ -27,6 +27,8 @@ const TOWERS: &[(&str, Read)] = &[
     ("qwen2_5_vl_vision", qwen2_5::read),
     ("qwen3_5", qwen3::read),
     ("qwen3_5_moe", qwen3::read),
+    ("qwen3_5_moe_vision", qwen3::read),
+    ("qwen3_5_vision", qwen3::read),
     ("qwen3_vl", qwen3::read),
     ("qwen3_vl_moe", qwen3::read),
     ("qwen3_vl_moe_vision", qwen3::read),
@@ -70,6 +72,7 @@ fn read_projector(keys: &Keys<'_>, own: &ProjectorConfig) -> Result<ProjectorCon
     must_be("input_size", own.block(), "image_encoder.hidden_size x the square of its merge size")?;
     must_be("output_size", own.outputs, "foundation.hidden_size")?;
     must_be("spatial_merge_size", own.merge, "image_encoder's merge size")?;
+    keys.only("downsample_ratio", &[json!(1.0 / own.merge as f64)])?;
     let kind = match keys.text_or("model_type")? {
         None => return Ok(own.clone()),
         Some("mlp") => ProjectorKind::Mlp {

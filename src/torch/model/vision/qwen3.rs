@@ -66,14 +66,11 @@ pub(in crate::model) fn read(
 
 fn positions(keys: &Keys<'_>, width: i64) -> Result<PositionTable, ModelConfigError> {
     let entries = keys.size("num_position_embeddings")?;
-    let side = (entries as f64).sqrt().round() as i64;
-    if side * side != entries {
-        return Err(keys.inconsistent("num_position_embeddings", entries, "must be a square"));
-    }
     Ok(PositionTable {
         name: "pos_embed.weight",
         shape: vec![entries, width],
-        side,
+        // Entries behind the largest square are not used, as in the reference.
+        side: entries.isqrt(),
         with_class: false,
         resampling: Resampling::Bilinear,
     })

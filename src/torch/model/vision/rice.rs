@@ -21,6 +21,7 @@ pub(in crate::model) fn read(
 ) -> Result<VisionConfig, ModelConfigError> {
     let (width, num_heads) = (keys.size("hidden_size")?, keys.size("num_heads")?);
     check_heads(keys, width, "num_heads", num_heads, true)?;
+    keys.only("embed_dim", &[json!(width)])?;
     keys.only("temporal_patch_size", &[json!(1)])?;
     let patch_size = keys.size("patch_size")?;
     let merge = keys.size_or("spatial_merge_size")?.unwrap_or(2);

@@ -122,7 +122,7 @@ impl Mixer for GatedDelta {
         }
         let documents = context.delta_documents();
         let [qkv_TF, z, b_TV, a_TV] = self.project(x_TD);
-        let qkv_TF = causal_conv(&qkv_TF, &self.conv_weight, documents);
+        let qkv_TF = causal_conv(&qkv_TF, &self.conv_weight, documents, self.config.act);
         let mut states = self.no_states(documents);
         self.output(&gated_delta_rule(&self.inputs(&qkv_TF, &b_TV, &a_TV), documents, &mut states), &z)
     }
@@ -132,7 +132,7 @@ impl Mixer for GatedDelta {
         let documents = context.delta_documents();
         let [qkv_TF, z, b_TV, a_TV] = self.project(x_TD);
         let conv = conv_state(&qkv_TF, documents);
-        let qkv_TF = causal_conv(&qkv_TF, &self.conv_weight, documents);
+        let qkv_TF = causal_conv(&qkv_TF, &self.conv_weight, documents, self.config.act);
         let mut states = self.no_states(documents);
         let y = gated_delta_rule(&self.inputs(&qkv_TF, &b_TV, &a_TV), documents, &mut states);
         *state = vec![conv, states.empty_like().index_copy(0, &documents.order, &states)];
@@ -141,7 +141,7 @@ impl Mixer for GatedDelta {
 
     fn step(&self, x_BD: &Tensor, _: &Rope, _: &Columns, state: &mut State) -> Tensor {
         let [qkv_BF, z, b_BV, a_BV] = self.project(x_BD);
-        let qkv_BF = conv_step(&qkv_BF, &self.conv_weight, &mut state[0]);
+        let qkv_BF = conv_step(&qkv_BF, &self.conv_weight, &mut state[0], self.config.act);
         let y = delta_step(&self.inputs(&qkv_BF, &b_BV, &a_BV), &mut state[1]);
         self.output(&y, &z)
     }
@@ -165,7 +165,9 @@ mod tests {
 
     use super::GatedDelta;
     use crate::nn::gated_delta::{DeltaDocuments, GatedDeltaConfig, GatedDeltaLayout};
-    use crate::nn::{Columns, Context, Mixer, PackedAttention, ParamStore, Rope, RopeConfig, Scope, Shelf, State};
+    use crate::nn::{
+        Activation, Columns, Context, Mixer, PackedAttention, ParamStore, Rope, RopeConfig, Scope, Shelf, State,
+    };
 
     fn config(layout: GatedDeltaLayout) -> GatedDeltaConfig {
         GatedDeltaConfig {
@@ -176,6 +178,7 @@ mod tests {
             value_head_dim: 12,
             conv_kernel_dim: 4,
             rms_norm_eps: 1e-6,
+            act: Activation::Silu,
             layout,
         }
     }

@@ -1,6 +1,6 @@
 //! The sizes of a gated delta net, and the parameters they make.
 
-use crate::nn::{Init, Linear, ParamSpec, RmsNorm};
+use crate::nn::{Activation, Init, Linear, ParamSpec, RmsNorm};
 
 /// How a layer's input projections are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub struct GatedDeltaConfig {
     /// Tokens that the convolution sees: at least 2.
     pub conv_kernel_dim: i64,
     pub rms_norm_eps: f64,
+    /// What the convolution's outputs go through; the gate of the output is always a SiLU.
+    pub act: Activation,
     pub layout: GatedDeltaLayout,
 }
 

@@ -1,17 +1,18 @@
-//! The causal depthwise convolution over the tokens of each document, with SiLU.
+//! The causal depthwise convolution over the tokens of each document, with an activation.
 //!
 //! Shapes: T tokens, F channels, W tokens that the convolution sees, B documents, P rows of its input.
 
 use tch::Tensor;
 
 use super::documents::DeltaDocuments;
+use crate::nn::Activation;
 
-/// `silu(Σ weight[·, W-1-i] x[t-i])`, where tokens before a document's start are zero. `x_TF`, `weight` `[F, 1, W]`; returns
+/// `act(Σ weight[·, W-1-i] x[t-i])`, where tokens before a document's start are zero. `x_TF`, `weight` `[F, 1, W]`; returns
 /// `[T, F]`.
-pub(super) fn causal_conv(x_TF: &Tensor, weight: &Tensor, documents: &DeltaDocuments) -> Tensor {
+pub(super) fn causal_conv(x_TF: &Tensor, weight: &Tensor, documents: &DeltaDocuments, act: Activation) -> Tensor {
     let x_PF = with_zero_row(x_TF).index_select(0, &documents.conv_inputs);
     let y_1FP = x_PF.tr().unsqueeze(0).conv1d(weight, None::<Tensor>, 1, 0, 1, weight.size()[0]);
-    y_1FP.squeeze_dim(0).tr().index_select(0, &documents.conv_outputs).silu()
+    act.forward(&y_1FP.squeeze_dim(0).tr().index_select(0, &documents.conv_outputs))
 }
 
 /// The last W - 1 inputs of each document, `[B, W-1, F]`.
@@ -21,10 +22,10 @@ pub(super) fn conv_state(x_TF: &Tensor, documents: &DeltaDocuments) -> Tensor {
 }
 
 /// As `causal_conv` for one more token of each document, `[B, F]`; moves `state` on by it.
-pub(super) fn conv_step(x_BF: &Tensor, weight: &Tensor, state: &mut Tensor) -> Tensor {
+pub(super) fn conv_step(x_BF: &Tensor, weight: &Tensor, state: &mut Tensor, act: Activation) -> Tensor {
     let x_BWF = Tensor::cat(&[&*state, &x_BF.unsqueeze(1)], 1);
     *state = x_BWF.narrow(1, 1, x_BWF.size()[1] - 1);
-    (x_BWF * weight.squeeze_dim(1).tr()).sum_dim_intlist(1, false, None).silu()
+    act.forward(&(x_BWF * weight.squeeze_dim(1).tr()).sum_dim_intlist(1, false, None))
 }
 
 fn with_zero_row(x_TF: &Tensor) -> Tensor {
@@ -37,6 +38,7 @@ mod tests {
 
     use super::causal_conv;
     use crate::native::grad;
+    use crate::nn::Activation;
     use crate::nn::gated_delta::{DeltaDocuments, GatedDeltaConfig, GatedDeltaLayout};
 
     fn config(conv_kernel_dim: i64) -> GatedDeltaConfig {
@@ -48,6 +50,7 @@ mod tests {
             value_head_dim: 1,
             conv_kernel_dim,
             rms_norm_eps: 1e-6,
+            act: Activation::Silu,
             layout: GatedDeltaLayout::Separate,
         }
     }
@@ -75,7 +78,7 @@ mod tests {
             let random = |shape: &[i64]| Tensor::randn(shape, (Kind::Float, Device::Cpu)).set_requires_grad(true);
             let (x, weight, seed) = (random(&[tokens, 5]), random(&[5, 1, taps]), random(&[tokens, 5]).detach());
             let documents = DeltaDocuments::new(cu_seqlens, &config(taps), Device::Cpu);
-            let found = causal_conv(&x, &weight, &documents);
+            let found = causal_conv(&x, &weight, &documents, Activation::Silu);
             let expected = reference(&x, &weight, cu_seqlens);
             assert!(found.allclose(&expected, 1e-5, 1e-6, false));
             let gradients = |y: &Tensor| grad(&[y], &[&seed], &[&x, &weight]).unwrap().into_iter().flatten();

@@ -92,6 +92,7 @@ mod tests {
 
     use super::{DeltaInputs, gated_delta_rule};
     use crate::native::grad;
+    use crate::nn::Activation;
     use crate::nn::gated_delta::{DeltaDocuments, GatedDeltaConfig, GatedDeltaLayout};
 
     /// Token by token, from the definition.
@@ -126,6 +127,7 @@ mod tests {
             value_head_dim: value_dim,
             conv_kernel_dim: 4,
             rms_norm_eps: 1e-6,
+            act: Activation::Silu,
             layout: GatedDeltaLayout::Separate,
         };
         let random = |shape: &[i64]| Tensor::randn(shape, (Kind::Double, Device::Cpu));

@@ -6,10 +6,10 @@ use tch::Tensor;
 use super::adapter::StackedAdapter;
 use super::config::MoeConfig;
 use super::groups::Groups;
-use crate::native::{can_fuse, grad, swiglu};
-use crate::nn::{Init, ParamSpec, Scope};
+use crate::native::grad;
+use crate::nn::{Activation, Init, ParamSpec, Scope};
 
-/// `down_e(silu(gate_e(x)) · up_e(x))` for the rows of each expert `e`, without biases.
+/// `down_e(act(gate_e(x)) · up_e(x))` for the rows of each expert `e`, without biases.
 pub struct Experts {
     /// `[E, 2F, D]`: gates before ups.
     gate_up: Tensor,
@@ -17,6 +17,7 @@ pub struct Experts {
     down: Tensor,
     /// Of the two.
     adapters: [Option<StackedAdapter>; 2],
+    act: Activation,
 }
 
 /// Gradients of an expert layer's rows `[N, D]` and of its parameters.
@@ -42,11 +43,11 @@ impl Experts {
         specs
     }
 
-    pub fn new(scope: &Scope<'_>, config: &MoeConfig) -> Experts {
+    pub fn new(scope: &Scope<'_>, config: &MoeConfig, act: Activation) -> Experts {
         let names = config.names.experts.params();
         let [gate_up, down] = [0, 1].map(|index| scope.take(&names[index]));
         let adapters = names.map(|name| StackedAdapter::new(scope, &name, gate_up.size()[0]));
-        Experts { gate_up, down, adapters }
+        Experts { gate_up, down, adapters, act }
     }
 
     /// `[N, D]` for the rows `[N, D]` of which the first `counts_E[0]` are the first expert's, and so on; and what
@@ -54,7 +55,7 @@ impl Experts {
     pub fn forward(&self, rows_ND: &Tensor, counts_E: &Tensor) -> (Tensor, [Tensor; 2]) {
         let groups = Groups::new(counts_E);
         let hidden = self.hidden_of(&groups, rows_ND);
-        let activated_NF = activate(&hidden);
+        let activated_NF = self.act.gated(&hidden[0], &hidden[1]);
         let mut y_ND = groups.products(&activated_NF, &self.down.detach(), true);
         if let Some(adapter) = &self.adapters[1] {
             y_ND = y_ND.g_add_(&adapter.factors().forward(&groups, &activated_NF));
@@ -91,7 +92,7 @@ impl Experts {
         if let Some(adapter) = &self.adapters[1] {
             of_activated = adapter.factors().add_backward(&groups, of_output, of_activated);
         }
-        let (activated, [of_gate, of_up]) = activate_backward(hidden, &of_activated);
+        let (activated, [of_gate, of_up]) = activate_backward(self.act, hidden, &of_activated);
         drop(of_activated);
         let trains = |weight: &Tensor| params && weight.requires_grad();
         let mut found = Vec::new();
@@ -141,15 +142,11 @@ fn halves(gate_up: &Tensor) -> (Tensor, Tensor) {
     (gate_up.narrow(1, 0, inner), gate_up.narrow(1, inner, inner))
 }
 
-fn activate([gate, up]: &[Tensor; 2]) -> Tensor {
-    if can_fuse(gate) { swiglu(gate, up) } else { gate.silu() * up }
-}
-
 /// What was activated, and the gradients of gate and up.
-fn activate_backward(hidden: [Tensor; 2], of_activated: &Tensor) -> (Tensor, [Tensor; 2]) {
+fn activate_backward(act: Activation, hidden: [Tensor; 2], of_activated: &Tensor) -> (Tensor, [Tensor; 2]) {
     tch::with_grad(|| {
         let hidden = hidden.map(|part| part.detach().set_requires_grad(true));
-        let activated = activate(&hidden);
+        let activated = act.gated(&hidden[0], &hidden[1]);
         let found = grad(&[&activated], &[of_activated], &[&hidden[0], &hidden[1]]).expect("a product has a gradient");
         let mut found = found.into_iter().map(|grad| grad.expect("both take part"));
         (activated.detach(), [(); 2].map(|()| found.next().expect("one for each")))
@@ -162,6 +159,7 @@ mod tests {
 
     use super::Experts;
     use crate::native::grad;
+    use crate::nn::Activation;
 
     fn random(shape: &[i64]) -> Tensor {
         Tensor::randn(shape, (Kind::Float, Device::Cpu)).set_requires_grad(true)
@@ -175,6 +173,7 @@ mod tests {
             gate_up: random(&[experts, 2 * inner, width]),
             down: random(&[experts, width, inner]),
             adapters: [None, None],
+            act: Activation::Silu,
         };
         let rows = random(&[9, width]);
         // The second expert has no rows.

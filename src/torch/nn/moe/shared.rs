@@ -3,7 +3,7 @@
 use tch::Tensor;
 
 use super::config::{MoeConfig, SharedExpertsConfig};
-use crate::nn::{Init, ParamSpec, Scope, SwiGlu};
+use crate::nn::{Activation, Init, ParamSpec, Scope, SwiGlu};
 
 const GATE_UP_DOWN: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 
@@ -29,10 +29,10 @@ impl SharedExperts {
         specs
     }
 
-    pub fn new(scope: &Scope<'_>, config: &MoeConfig, shared: &SharedExpertsConfig) -> SharedExperts {
+    pub fn new(scope: &Scope<'_>, config: &MoeConfig, shared: &SharedExpertsConfig, act: Activation) -> SharedExperts {
         let names = GATE_UP_DOWN.map(|name| format!("{}.{name}", config.names.shared));
         SharedExperts {
-            mlp: SwiGlu::new(scope, [&names[0], &names[1], &names[2]]),
+            mlp: SwiGlu::new(scope, [&names[0], &names[1], &names[2]], act),
             gate_1D: shared.gated.then(|| scope.take(config.names.shared_gate)),
         }
     }

@@ -61,8 +61,9 @@ impl RowSplit {
         self.pieces.iter().flatten().map(Range::len).sum()
     }
 
-    pub fn longest_document(&self) -> usize {
-        self.pieces.iter().map(|pieces| pieces.iter().map(Range::len).sum()).max().unwrap_or(0)
+    /// Tokens of each document.
+    pub fn document_lens(&self) -> impl Iterator<Item = usize> {
+        self.pieces.iter().map(|pieces| pieces.iter().map(Range::len).sum())
     }
 
     /// The tokens of a rank, in its order.

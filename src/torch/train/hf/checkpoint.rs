@@ -5,12 +5,14 @@ use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::file::TensorFile;
 use super::header::TensorInfo;
+use super::layout::pieces_in;
 use super::stored::{Quantization, Stored, gather};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::nn::{ParamSpec, Piece};
 use crate::train::peft::TENSORS;
 
 pub const SINGLE_FILE: &str = "model.safetensors";
@@ -74,6 +76,11 @@ impl Checkpoint {
 
     pub fn get(&self, name: &str) -> Option<&Stored> {
         self.tensors.get(name)
+    }
+
+    /// The pieces of a parameter as this folder has them.
+    pub fn pieces(&self, spec: &ParamSpec) -> Vec<Piece> {
+        pieces_in(spec, &|name| self.get(name))
     }
 
     pub fn is_quantized(&self) -> bool {

@@ -6,7 +6,6 @@ use super::dtype::Dtype;
 use super::header::{Header, MAX_HEADER, TensorInfo};
 use super::parallel::{Job, run};
 use crate::native::bytes_mut;
-use crate::nn::Shard;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -75,15 +74,6 @@ impl TensorFile {
         debug_assert!(offset + bytes.len() as u64 <= info.len, "bytes of the tensor");
         let io = |source| TensorFileError::Io { path: self.path.clone(), source };
         self.file.read_exact_at(bytes, self.data_start + info.start + offset).map_err(io)
-    }
-
-    /// As [`TensorFile::read`], what a rank holds of it.
-    ///
-    /// # Errors
-    /// As [`TensorFile::read`].
-    pub fn read_part(&self, name: &str, shard: Option<&Shard>) -> Result<Option<Tensor>, TensorFileError> {
-        let whole = self.read(name)?;
-        Ok(whole.map(|whole| shard.map_or_else(|| whole.shallow_clone(), |shard| shard.take(&whole).contiguous())))
     }
 
     /// Reads one tensor onto the CPU, in the file's type; `None` where the file has no such name.

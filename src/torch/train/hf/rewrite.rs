@@ -1,4 +1,5 @@
-//! A folder's weights once more, in another type or other shards, without a model: one block of one tensor at a time.
+//! A folder's weights once more, in another type, other shards or with adapters added, without a model: one block of one
+//! tensor at a time.
 
 use super::checkpoint::{Checkpoint, INDEX_FILE, num_bytes};
 use super::dtype::Dtype;
@@ -6,9 +7,11 @@ use super::error::WeightsError;
 use super::save::{Entry, Writer, deal, shard_name};
 use super::stored::Stored;
 use crate::native::bytes;
+use crate::train::peft_merge::Adapters;
 use loongforge_core::message::SavedFile;
 use serde_json::{Map, Value, json};
 use std::path::Path;
+use tch::Kind;
 
 /// Elements that are in memory at once.
 const BLOCK: i64 = 16 << 20;
@@ -22,11 +25,16 @@ pub struct Rewrite {
 }
 
 /// Writes all tensors of `checkpoint` into `out`, which must be there, with an index where there are several files.
-/// Tensors that are no floats are copied.
+/// Tensors that are no floats are copied. What `adapters` add is added in float32.
 ///
 /// # Errors
 /// A file cannot be read or written, or a tensor's type is one that cannot be converted.
-pub fn rewrite(checkpoint: &Checkpoint, out: &Path, how: &Rewrite) -> Result<Vec<SavedFile>, WeightsError> {
+pub fn rewrite(
+    checkpoint: &Checkpoint,
+    adapters: Option<&Adapters>,
+    out: &Path,
+    how: &Rewrite,
+) -> Result<Vec<SavedFile>, WeightsError> {
     let tensors: Vec<(&str, &Stored)> = checkpoint.tensors().collect();
     let entry = |(name, stored): &(&str, &Stored)| {
         let dtype = match how.dtype {
@@ -48,7 +56,14 @@ pub fn rewrite(checkpoint: &Checkpoint, out: &Path, how: &Rewrite) -> Result<Vec
         let name = shard_name(index + 1, files.len());
         let mut writer = Writer::create(entries, &[("format", "pt")], out.into(), &name)?;
         for index in writer.order().to_vec() {
-            copy(checkpoint, tensors[index].1, entries[index].dtype, &mut writer)?;
+            let (stored, to) = (tensors[index].1, entries[index].dtype);
+            match adapters.and_then(|adapters| adapters.product(tensors[index].0)) {
+                None => copy(checkpoint, stored, to, &mut writer)?,
+                Some(product) => {
+                    let sum = checkpoint.read(stored, Kind::Float)? + product;
+                    writer.write_tensor(&sum.to_kind(to.kind().expect("only types that tensors have are written")))?;
+                }
+            }
         }
         saved.push(writer.finish()?);
     }

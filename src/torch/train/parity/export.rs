@@ -11,7 +11,7 @@ use super::fixture::{Document, Fixture, tensors};
 use super::run::{Models, ParityError};
 use crate::nn::{ParamStore, Piece};
 use crate::train::hf::{INDEX_FILE, MAX_SHARD_SIZE, Shards, index_of, num_shards, save_weights, write_tensor_file};
-use crate::train::{AdapterFile, read_adapter_config, save_adapter};
+use crate::train::{AdapterBase, AdapterFile, read_adapter_config, save_adapter};
 
 /// The folder of the adapter alone, in PEFT's format.
 const ADAPTER: &str = "adapter";
@@ -37,13 +37,10 @@ pub fn export(folder: &Path, out: &Path, num_steps: usize) -> Result<(), ParityE
     if fixture.has_adapter {
         let apart = out.join(ADAPTER);
         create(&apart)?;
-        let base_model = std::path::absolute(folder).unwrap_or(folder.to_owned()).display().to_string();
+        let base = std::path::absolute(folder).unwrap_or(folder.to_owned());
+        let base = Some(AdapterBase::of(&base.display().to_string()));
         let config = read_adapter_config(folder)?;
-        save_adapter(
-            &models.text.params,
-            &AdapterFile { config, base_model: Some(base_model), prefix: "" },
-            apart.as_path(),
-        )?;
+        save_adapter(&models.text.params, &AdapterFile { config, base, prefix: "" }, apart.as_path())?;
     }
     let (logits, _) = models.logits(&documents);
     let mut all: Vec<(String, Tensor)> = tensors(&folder.join("inputs.safetensors"))?

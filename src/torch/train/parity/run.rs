@@ -5,7 +5,7 @@ use super::indexers::compare_indexers;
 use super::report::ParityReport;
 use crate::model::{Decoder, Decoding, EncoderModel, ModelConfig, Prompt, Targets, TextBatch, TextOptions, generate};
 use crate::native::NativeError;
-use crate::nn::{GradBuffer, ParamId, ParamSpec, ParamStore};
+use crate::nn::{GradBuffer, ParamId, ParamSpec, ParamStore, RopeScaling};
 use crate::tape::{Execution, Policy, Slot};
 use crate::train::peft::names_in_file;
 use crate::train::peft_names::PREFIX;
@@ -64,7 +64,9 @@ pub fn parity(folder: &Path) -> Result<ParityReport, ParityError> {
     let ill_conditioned = fixture.config.decoder.gated_delta().is_some();
     let mut report = ParityReport { ill_conditioned, ..ParityReport::default() };
     let documents: Vec<&Document> = fixture.documents.iter().collect();
+    let lens = reference_lens(&fixture);
 
+    models.count_documents_as(lens.padded);
     let (logits, routed) = models.logits(&documents);
     models.compare_routers(&fixture, routed, &mut report);
     let of_tokens = |name: &str| fixture.expected.get(name);
@@ -72,21 +74,28 @@ pub fn parity(folder: &Path) -> Result<ParityReport, ParityError> {
         let (rows, width) = (fixture.attention_mask.flatten(0, -1).nonzero().flatten(0, -1), logits.size()[1]);
         report.compare("logits", "logits", &logits, &expected.reshape([-1, width]).index_select(0, &rows));
     }
+    models.count_documents_as(lens.packed);
     if let Some(expected) = of_tokens("packed.logits") {
+        let logits = if lens.differ() { models.logits(&documents).0 } else { logits };
         report.compare("packed.logits", "packed.logits", &logits, expected);
         let alone: Vec<Tensor> = documents.iter().map(|document| models.logits(&[document]).0).collect();
         report.compare("single logits", "packed.logits", &Tensor::cat(&alone, 0), expected);
     }
 
     if let Some(expected) = &fixture.generated {
+        models.count_documents_as(0);
         models.compare_generated(&documents, expected, &mut report);
     }
 
     let scale = 1.0 / fixture.num_targets() as f64;
+    models.count_documents_as(lens.packed);
+    let packed = if lens.differ() { Some(models.step(&documents, scale)?) } else { None };
+    models.count_documents_as(lens.padded);
     let loss = models.step(&documents, scale)?;
+    let packed = packed.as_ref().unwrap_or(&loss);
     // The packed reference has the cross-entropy alone.
     let alone = fixture.config.decoder.mtp.is_none();
-    let packed = alone.then_some(loss.total - loss.of_routers);
+    let packed = alone.then_some(packed.total - packed.of_routers);
     for (quantity, found) in [("loss", Some(loss.total)), ("packed.loss", packed), ("aux_loss", loss.aux)] {
         if let Some((expected, found)) = fixture.expected.get(quantity).zip(found) {
             report.compare(quantity, quantity, &Tensor::from(found), expected);
@@ -105,6 +114,31 @@ pub fn parity(folder: &Path) -> Result<ParityReport, ParityError> {
     let absent = wanted.iter().filter(|key| !fixture.expected.contains_key(**key));
     report.problems.extend(absent.map(|key| format!("expected.safetensors has no {key}")));
     Ok(report)
+}
+
+/// What documents count as at least, where rotary embeddings depend on their length.
+struct ReferenceLens {
+    padded: i64,
+    packed: i64,
+}
+
+impl ReferenceLens {
+    fn differ(&self) -> bool {
+        self.padded != self.packed
+    }
+}
+
+/// transformers takes the longest document of a padded batch; of documents one by one, with dynamic scaling, it keeps the
+/// longest so far until one is shorter than the context.
+fn reference_lens(fixture: &Fixture) -> ReferenceLens {
+    let lens = || fixture.documents.iter().map(|document| document.input_ids.len() as i64);
+    let rope = &fixture.config.decoder.rope;
+    let padded = if rope.depends_on_length() { lens().max().unwrap_or(0) } else { 0 };
+    let packed = match rope.scaling {
+        RopeScaling::Dynamic { max_position_embeddings: context, .. } if lens().all(|len| len >= context) => padded,
+        _ => 0,
+    };
+    ReferenceLens { padded, packed }
 }
 
 impl<M> Pool<M> {
@@ -142,6 +176,14 @@ impl Models {
             mixer_losses: Vec::new(),
             policy: Policy::Keep,
         })
+    }
+
+    fn count_documents_as(&mut self, len: i64) {
+        let mut config = self.text.model.config().clone();
+        if config.rope.depends_on_length() && config.rope.min_seq_len != len {
+            config.rope.min_seq_len = len;
+            self.text.model = Decoder::new(&config, &self.text.params);
+        }
     }
 
     /// The encoder's execution over the documents' pictures, after its forward. `None` where there are none.

@@ -1,0 +1,116 @@
+//! What is on its way between a scheduler and its actors, as far as another process must know it to go on with that.
+
+use crate::scheduler::Effect;
+use loongforge_core::message::{ActorId, Command, Epoch, Event};
+use loongforge_core::schedule::{CheckpointDraft, Doubt, Input};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// Kept beside the coordinator, by what it hears and says.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Letters {
+    accounts: BTreeMap<ActorId, Account>,
+    drafts: Vec<CheckpointDraft>,
+    doubts: Vec<Doubt>,
+    paused: Option<Epoch>,
+    retry: Option<Duration>,
+}
+
+/// Messages of one actor.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Account {
+    /// That it has said, and was told.
+    pub said: u64,
+    pub told: u64,
+    /// The last of those that it was told: it has not answered them, and may not have heard of them.
+    pub last: VecDeque<Command>,
+}
+
+impl Letters {
+    /// The coordinator hears this.
+    pub fn heard(&mut self, input: &Input) {
+        match input {
+            Input::Event(actor, event) => self.accounts.entry(*actor).or_default().answered(event),
+            Input::Gone(actor, _) => drop(self.accounts.remove(actor)),
+            Input::Published(step, to) | Input::PublishFailed(step, to, _) => {
+                self.drafts.retain(|draft| (draft.step, draft.to) != (*step, *to));
+            }
+            Input::Doubted(doubt) => self.doubts.retain(|other| other != doubt),
+            Input::GraceOver(epoch) => self.paused = self.paused.filter(|paused| paused != epoch),
+            Input::RetrySave => self.retry = None,
+            _ => {}
+        }
+    }
+
+    /// This is to be done because of it.
+    pub fn follows(&mut self, effect: &Effect) {
+        match effect {
+            Effect::Send(actor, command) => self.told(*actor, command),
+            Effect::Evict(actor) => drop(self.accounts.remove(actor)),
+            Effect::Paused(epoch) => self.paused = Some(*epoch),
+            Effect::Doubt(doubt) => self.doubts.push(doubt.clone()),
+            Effect::Publish(draft) => self.drafts.push((**draft).clone()),
+            Effect::RetrySave(after) => self.retry = Some(*after),
+            Effect::Stopping(_) | Effect::Finished(_) => {}
+        }
+    }
+
+    pub fn told(&mut self, actor: ActorId, command: &Command) {
+        let account = self.accounts.entry(actor).or_default();
+        account.told += 1;
+        account.last.push_back(command.clone());
+    }
+
+    pub fn of(&self, actor: ActorId) -> Account {
+        self.accounts.get(&actor).cloned().unwrap_or_default()
+    }
+
+    /// What is left to do besides letters. Of a pause that is over nothing is heard when its time is up; and a checkpoint that was
+    /// published before that was written down cannot be published again: it is saved anew.
+    pub fn left(&self) -> Vec<Effect> {
+        let drafts = self.drafts.iter().map(|draft| Effect::Publish(Box::new(draft.clone())));
+        let doubts = self.doubts.iter().cloned().map(Effect::Doubt);
+        let waits = self.paused.map(Effect::Paused).into_iter().chain(self.retry.map(Effect::RetrySave));
+        let stops = |account: &Account| account.last.contains(&Command::Stop);
+        let stopping = self.accounts.iter().filter(|(_, account)| stops(account));
+        let stopping = stopping.map(|(&actor, _)| Effect::Stopping(actor));
+        drafts.chain(doubts).chain(waits).chain(stopping).collect()
+    }
+}
+
+impl Account {
+    /// It has heard what it answers, and all that it was told before.
+    fn answered(&mut self, event: &Event) {
+        self.said += 1;
+        let is_answered = |command: &Command| match (event, command) {
+            (Event::Applied { step }, Command::Commit(commit)) => commit.step == *step,
+            (Event::Applied { step }, Command::Abort { step: aborted }) => aborted == step,
+            (Event::Measured { .. }, Command::Read { .. } | Command::ReadAgain { .. }) => true,
+            _ => false,
+        };
+        if let Some(place) = self.last.iter().position(is_answered) {
+            self.last.drain(..=place);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loongforge_core::message::StepId;
+
+    #[test]
+    fn what_was_answered_and_what_was_told_before_it_needs_not_be_said_again() {
+        let (mut letters, me) = (Letters::default(), ActorId::encoder(1));
+        let abort = |step| Command::Abort { step: StepId(step) };
+        let reduce = |step| Command::Reduce { step: StepId(step), epoch: Epoch(0) };
+        [reduce(0), abort(0), reduce(1), abort(1)].iter().for_each(|command| letters.told(me, command));
+        letters.heard(&Input::Event(me, Event::Ready));
+        assert_eq!(letters.of(me).last.len(), 4, "it has answered nothing");
+        letters.heard(&Input::Event(me, Event::Applied { step: StepId(0) }));
+        assert_eq!(letters.of(me), Account { said: 2, told: 4, last: [reduce(1), abort(1)].into() });
+        letters.heard(&Input::Gone(me, "killed".into()));
+        assert_eq!(letters.of(me), Account::default());
+    }
+}

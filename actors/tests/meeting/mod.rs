@@ -1,0 +1,20 @@
+//! Where the processes of a test meet.
+
+use loongforge_actors::Meeting;
+use loongforge_actors::launch::net::Security;
+use loongforge_core::config::Address;
+use std::time::Duration;
+
+/// Everybody trusts everybody, and the scheduler keeps no journal.
+pub fn meeting(address: Address) -> Meeting {
+    Meeting {
+        address,
+        security: Security::plain("a", false),
+        config: "abc".into(),
+        timeout: Duration::from_secs(60),
+        shared_memory: true,
+        index: None,
+        store: None,
+        journal: None,
+    }
+}

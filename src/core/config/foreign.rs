@@ -1,0 +1,97 @@
+//! What other trainers call our keys: a name from there is an error here, which says ours.
+
+/// Names of transformers, TRL, LLaMA-Factory, torchtitan and Megatron-LM; our key; how its value differs from theirs.
+const NAMES: &[(&[&str], &str, &str)] = &[
+    (
+        &["model_name_or_path", "model_name", "base_model", "pretrained_model_name_or_path", "hf_assets_path"],
+        "model.load",
+        "",
+    ),
+    (
+        &["dataset", "datasets", "dataset_path", "data_path", "train_file"],
+        "data.train",
+        "a list such as [{path: x.jsonl}]",
+    ),
+    (&["chat_template"], "data.template", ""),
+    (
+        &["cutoff_len", "max_seq_length", "max_length", "model_max_length", "seq_length", "seq_len"],
+        "data.pack.max_tokens",
+        "",
+    ),
+    (&["packing", "neat_packing"], "data.pack", "samples are always packed"),
+    (&["stage"], "train.phase", ""),
+    (&["num_train_epochs", "num_epochs", "epochs"], "train.steps", "samples x epochs / train.global_batch_size"),
+    (&["max_steps", "train_iters", "training_steps"], "train.steps", ""),
+    (&["per_device_train_batch_size", "local_batch_size"], "train.micro_batch_size", "most samples in a pack"),
+    (
+        &["gradient_accumulation_steps", "train_batch_size", "batch_size"],
+        "train.global_batch_size",
+        "samples of a step, over all devices and accumulated packs",
+    ),
+    (&["learning_rate"], "train.lr", ""),
+    (&["lr_scheduler_type", "lr_decay_style"], "train.schedule", ""),
+    (&["warmup_ratio", "lr_warmup_iters", "num_warmup_steps"], "train.warmup_steps", "a number of steps"),
+    (&["max_grad_norm", "max_norm"], "train.clip_grad", ""),
+    (&["adam_beta1", "adam_beta2"], "train.optimizer.betas", "both, as in [0.9, 0.95]"),
+    (&["adam_epsilon", "adam_eps"], "train.optimizer.eps", ""),
+    (&["optim"], "train.optimizer.type", ""),
+    (&["bf16", "fp16", "dtype", "torch_dtype", "mixed_precision"], "train.precision", "float32 or bf16"),
+    (&["finetuning_type", "use_peft"], "model.foundation.lora", "{} for adapters; leave it out to train all weights"),
+    (&["lora_rank", "lora_r"], "model.foundation.lora.r", ""),
+    (&["lora_alpha"], "model.foundation.lora.alpha", ""),
+    (&["lora_dropout"], "model.foundation.lora.dropout", ""),
+    (&["lora_target", "lora_target_modules"], "model.foundation.lora.target_modules", "a list"),
+    (&["adapter_name_or_path"], "model.foundation.lora.adapter", ""),
+    (&["freeze_vision_tower"], "model.image_encoder.freeze", ""),
+    (&["freeze_multi_modal_projector"], "model.image_projector.freeze", ""),
+    (&["freeze_language_model"], "model.foundation.freeze", ""),
+    (
+        &["gradient_checkpointing", "activation_checkpoint"],
+        "model.foundation.recompute",
+        "all; or memory.activation_budget",
+    ),
+    (&["data_parallel_replicate_degree", "data_parallel_size"], "pools.foundation.replicas", ""),
+    (
+        &["tensor_model_parallel_size", "tensor_parallel_degree", "tensor_parallel_size"],
+        "pools.foundation.tensor_parallel",
+        "",
+    ),
+    (&["pipeline_model_parallel_size", "pipeline_parallel_degree"], "pools.foundation.pipeline_parallel", ""),
+    (&["context_parallel_size", "context_parallel_degree"], "pools.foundation.context_parallel", ""),
+    (&["expert_model_parallel_size", "expert_parallel_degree"], "pools.foundation.expert_parallel", ""),
+    (&["fsdp", "deepspeed", "zero_stage", "data_parallel_shard_degree"], "pools.foundation.zero", "a level, 0 to 3"),
+    (&["output_dir", "dump_folder"], "run.dir", ""),
+    (&["run_name"], "run.name", ""),
+    (&["logging_steps", "log_interval", "log_freq"], "log.every_steps", ""),
+    (&["report_to"], "log.tensorboard", "true or false"),
+    (&["save_steps", "save_interval"], "checkpoint.every_steps", ""),
+    (&["save_total_limit", "keep_latest_k"], "checkpoint.keep_last", ""),
+    (&["dataloader_num_workers", "num_workers"], "pools.data.replicas", ""),
+];
+
+/// Our key for what others call `name`, and a word about its value that may be empty.
+pub(super) fn ours(name: &str) -> Option<(&'static str, &'static str)> {
+    let is_name = |theirs: &[&str]| theirs.iter().any(|theirs| theirs.eq_ignore_ascii_case(name));
+    NAMES.iter().find(|(theirs, ..)| is_name(theirs)).map(|(_, key, note)| (*key, *note))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::shape::{SCHEMA, walk};
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_key_is_there_and_every_name_is_told_once() {
+        let (mut keys, mut names) = (BTreeSet::new(), BTreeSet::new());
+        walk(&SCHEMA, "", &mut |path, _| {
+            keys.insert(path.to_owned());
+        });
+        for (theirs, key, _) in NAMES {
+            assert!(keys.contains(*key), "{key}");
+            theirs.iter().for_each(|name| assert!(names.insert(*name), "{name} twice"));
+        }
+        assert_eq!(ours("Learning_Rate"), Some(("train.lr", "")));
+        assert_eq!(ours("lr"), None);
+    }
+}

@@ -1,0 +1,73 @@
+//! Causal attention with a window: a token sees itself and a number of tokens before it. Queries go in chunks, which have
+//! the keys of their windows alone: time and memory grow with the document, not with its square.
+//!
+//! Shapes: T tokens, H query heads, K key and value heads, C width of a head.
+
+use tch::{Kind, Tensor};
+
+use super::attention::{PackedAttention, attend};
+
+/// Queries of a chunk are at least so many.
+const MIN_CHUNK: i64 = 256;
+
+/// As [`PackedAttention::forward`] of causal `documents`, where a token sees `window` tokens, the last of them itself.
+pub fn attend_window(documents: &PackedAttention, [q_THC, k_TKC, v_TKC]: [&Tensor; 3], window: i64) -> Tensor {
+    if documents.batches().iter().all(|batch| batch.longest <= window) {
+        return documents.forward(q_THC, k_TKC, v_TKC);
+    }
+    let (q, k, v) = (documents.split(q_THC), documents.split(k_TKC), documents.split(v_TKC));
+    let batches = q.iter().zip(&k).zip(&v).map(|((q, k), v)| {
+        let len = q.size()[1];
+        let chunk = |first: i64| {
+            let queries = window.max(MIN_CHUNK).min(len - first);
+            let before = first.min(window - 1);
+            let keys = |x: &Tensor| x.narrow(1, first - before, before + queries);
+            let seen = Tensor::ones([queries, before + queries], (Kind::Bool, q.device()));
+            let mask = seen.tril(before).triu(before - window + 1).unsqueeze(0).unsqueeze(0);
+            attend(&q.narrow(1, first, queries), &keys(k), &keys(v), Some(&mask), false, None)
+        };
+        let chunks: Vec<Tensor> = (0..len).step_by(window.max(MIN_CHUNK) as usize).map(chunk).collect();
+        Tensor::cat(&chunks, 1)
+    });
+    documents.join(batches.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, Kind, Tensor};
+
+    use super::attend_window;
+    use crate::native::grad;
+    use crate::nn::PackedAttention;
+
+    /// Documents shorter than the window, longer, and of several chunks.
+    #[test]
+    fn a_token_sees_the_last_of_its_document() {
+        tch::manual_seed(4);
+        let ends = [0usize, 3, 20, 720];
+        let random = |heads: i64| Tensor::randn([720, heads, 6], (Kind::Float, Device::Cpu)).set_requires_grad(true);
+        let (q, k, v) = (random(4), random(2), random(2));
+        let documents = PackedAttention::new(&ends, true, Device::Cpu);
+        let seed = Tensor::randn([720, 24], (Kind::Float, Device::Cpu));
+        for window in [1, 8, 300, 1000] {
+            let found = attend_window(&documents, [&q, &k, &v], window);
+            let parts = ends.windows(2).map(|ends| {
+                let (start, len) = (ends[0] as i64, (ends[1] - ends[0]) as i64);
+                let part = |x: &Tensor| x.narrow(0, start, len);
+                let wide = |x: &Tensor| part(x).repeat_interleave_self_int(2, 1, None);
+                let scores = Tensor::einsum("qhc,shc->hqs", &[&part(&q), &wide(&k)], None::<&[i64]>) / 6f64.sqrt();
+                let at = Tensor::arange(len, (Kind::Int64, Device::Cpu));
+                let distance = at.unsqueeze(1) - at.unsqueeze(0);
+                let hidden = distance.lt(0).logical_or(&distance.ge(window));
+                let weights = scores.masked_fill(&hidden, f64::NEG_INFINITY).softmax(-1, Kind::Float);
+                Tensor::einsum("hqs,shc->qhc", &[&weights, &wide(&v)], None::<&[i64]>).flatten(1, 2)
+            });
+            let expected = Tensor::cat(&parts.collect::<Vec<_>>(), 0);
+            assert!(found.allclose(&expected, 1e-4, 1e-5, false), "window {window}");
+            let gradients = |y: &Tensor| grad(&[y], &[&seed], &[&q, &k, &v]).unwrap().into_iter().flatten();
+            for (found, expected) in gradients(&found).zip(gradients(&expected)) {
+                assert!(found.allclose(&expected, 1e-4, 1e-5, false), "window {window}");
+            }
+        }
+    }
+}
