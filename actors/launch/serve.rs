@@ -1,14 +1,14 @@
 //! An engine's process: joins a run and serves it.
 
-use super::edges::{Carriers, Door, Edges, Inlet, dial, rendezvous_at};
-use super::join::{Down, Joined, Line, Up, hear, join, line, say, say_loose, say_out};
+use super::edges::{Carriers, Door, Edges, Inlet, Open, dial, rendezvous_at};
+use super::join::{Down, Joined, Line, Up, Welcome, hear, join, line, say, say_loose, say_out};
 use super::net::{Security, connect};
 use super::{Assignment, EdgeSpec, EngineFactory, Keep, RunError};
-use crate::kernel::{leave_to_the_scheduler, spawn};
+use crate::kernel::{Link, leave_to_the_scheduler, spawn};
 use loongforge_core::config::Address;
 use loongforge_core::message::{ActorId, Command, Event, Role};
 use loongforge_core::schedule::Failure;
-use loongforge_core::transport::{Edge, Mail, Mailbox, Recovery, raw};
+use loongforge_core::transport::{Edge, Mail, Mailbox, Recovery, WireSender, raw};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -77,31 +77,21 @@ async fn serve(
     // Without another connection to be had, silence of the scheduler is no reason to leave.
     let (sender, mut receiver, carrier) = line(raw(sender, receiver), recovery, &Line { number: welcome.wire, lease });
     tokio::spawn(carrier);
-    let failed = |cause: String| RunError::Failed(Failure { actor: me, cause, is_loss: false, is_numeric: false });
     let mailbox = Mailbox::new(welcome.producers.len(), welcome.queue);
     let mail = mailbox.sender();
-    let mut edges: BTreeMap<ActorId, Box<dyn Edge>> = BTreeMap::new();
     let shared = Edges { me, security: meeting.security.clone(), mail: mail.clone(), lease };
-    let mut carriers = Carriers::new(shared.clone());
-    for (edge, path) in &welcome.edges {
-        let (made, carrier) = shared.connect(path, *edge).await.map_err(failed)?;
-        edges.insert(edge.to, made);
-        carriers.carry(carrier);
-    }
-    // Everyone connects before accepting, and connecting waits for nobody.
-    carriers.accept(&listener, &welcome.producers, Duration::from_secs(60)).await.map_err(failed)?;
-    let _door =
-        carriers.keep_open(listener).map_err(|source| RunError::Start { what: format!("the door of {me}"), source })?;
-
-    let mut assignment = welcome.assignment;
-    if let Some(rendezvous) = rendezvous_at(&assignment.rendezvous, &meeting.address) {
-        let rendezvous = rendezvous.map_err(|source| RunError::Start { what: "edges between hosts".into(), source })?;
-        assignment.rendezvous = rendezvous;
-    }
-    let build = make_engine(assignment);
-    let (tell, told) = flume::bounded(1);
-    let link = spawn(me, build, mailbox, edges, welcome.queue, Some(told))
-        .map_err(|source| RunError::Start { what: format!("the thread of {me}"), source })?;
+    let begun = begin(welcome, listener, mailbox, &shared, meeting, make_engine).await;
+    let Begun { link, tell, carriers, _door } = match begun {
+        Ok(begun) => begun,
+        Err(error) => {
+            let cause = match &error {
+                RunError::Failed(failure) => failure.cause.clone(),
+                other => other.to_string(),
+            };
+            leave(sender, Some(Event::Failed { error: cause, lost: None })).await;
+            return Err(error);
+        }
+    };
     let commands = link.commands;
     let listen = tokio::spawn(async move {
         let reason = loop {
@@ -152,16 +142,72 @@ async fn serve(
     }
     let end = (link.end)();
     carriers.finish().await;
-    let result = match last {
-        Some(Event::Stopped) => Ok(()),
-        Some(Event::Failed { error, .. }) => Err(failed(error)),
-        _ => {
-            say(&sender, &Up::Event(Event::Failed { error: end.clone(), lost: None })).await;
-            Err(failed(end))
-        }
+    let failed = |cause: String| RunError::Failed(failure(me, cause));
+    let (result, last_words) = match last {
+        Some(Event::Stopped) => (Ok(()), None),
+        Some(Event::Failed { error, .. }) => (Err(failed(error)), None),
+        _ => (Err(failed(end.clone())), Some(Event::Failed { error: end, lost: None })),
     };
-    // A scheduler that is gone needs no last words.
-    let _ = tokio::time::timeout(LAST_WORDS, sender.close()).await;
+    leave(sender, last_words).await;
     listen.abort();
     result
+}
+
+/// An engine at work, and what it is connected by.
+struct Begun {
+    link: Link,
+    /// The engine is told that its words have left the process.
+    tell: flume::Sender<()>,
+    carriers: Carriers,
+    _door: Open,
+}
+
+/// Makes the edges of a member, then its engine.
+///
+/// # Errors
+/// An edge cannot be made, or the system gives no thread.
+async fn begin(
+    welcome: Welcome,
+    listener: Door,
+    mailbox: Mailbox,
+    shared: &Edges,
+    meeting: &Meeting,
+    make_engine: impl FnOnce(Assignment) -> EngineFactory,
+) -> Result<Begun, RunError> {
+    let me = shared.me;
+    let failed = |cause: String| RunError::Failed(failure(me, cause));
+    let mut edges: BTreeMap<ActorId, Box<dyn Edge>> = BTreeMap::new();
+    let mut carriers = Carriers::new(shared.clone());
+    for (edge, path) in &welcome.edges {
+        let (made, carrier) = shared.connect(path, *edge).await.map_err(failed)?;
+        edges.insert(edge.to, made);
+        carriers.carry(carrier);
+    }
+    // Everyone connects before accepting, and connecting waits for nobody.
+    carriers.accept(&listener, &welcome.producers, Duration::from_secs(60)).await.map_err(failed)?;
+    let _door =
+        carriers.keep_open(listener).map_err(|source| RunError::Start { what: format!("the door of {me}"), source })?;
+
+    let mut assignment = welcome.assignment;
+    if let Some(rendezvous) = rendezvous_at(&assignment.rendezvous, &meeting.address) {
+        let rendezvous = rendezvous.map_err(|source| RunError::Start { what: "edges between hosts".into(), source })?;
+        assignment.rendezvous = rendezvous;
+    }
+    let build = make_engine(assignment);
+    let (tell, told) = flume::bounded(1);
+    let link = spawn(me, build, mailbox, edges, welcome.queue, Some(told))
+        .map_err(|source| RunError::Start { what: format!("the thread of {me}"), source })?;
+    Ok(Begun { link, tell, carriers, _door })
+}
+
+/// Says farewell. A scheduler that is gone needs no last words.
+async fn leave(sender: WireSender, last_words: Option<Event>) {
+    if let Some(event) = last_words {
+        say(&sender, &Up::Event(event)).await;
+    }
+    let _ = tokio::time::timeout(LAST_WORDS, sender.close()).await;
+}
+
+fn failure(actor: ActorId, cause: String) -> Failure {
+    Failure { actor, cause, is_loss: false, is_numeric: false }
 }

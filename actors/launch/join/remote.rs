@@ -167,7 +167,12 @@ async fn listen(
             Ok(Ok(Some(other))) => return format!("it said {other:?}, which was not its turn"),
             Ok(Ok(None)) => return "its process ended".to_owned(),
             Ok(Err(error)) => {
-                process.inspect(Process::kill);
+                // Its connection ends before it does: how it ends by itself is what is to be known.
+                if let Some(process) = process
+                    && timeout(LAST_WORDS, process.clone().ended()).await.is_err()
+                {
+                    process.kill();
+                }
                 return error.to_string();
             }
         }

@@ -52,12 +52,7 @@ pub fn find_resume(
         bail!("{path} has train.precision {theirs}, this run {ours}: resume with train.precision={theirs}");
     }
     expect_same_data(&checkpoint, config)?;
-    let first_step = StepId(manifest.num_steps);
-    if first_step.0 >= config.train.steps {
-        let (done, path, steps) = (first_step, checkpoint.display(), config.train.steps);
-        bail!("{path} has {done} steps already, and train.steps is {steps}: raise it to train on");
-    }
-    Ok(Some(Resume { checkpoint, first_step, state: manifest.scheduler }))
+    Ok(Some(Resume { checkpoint, first_step: StepId(manifest.num_steps), state: manifest.scheduler }))
 }
 
 /// A position in the stream means the same sample only while the files are the same.

@@ -44,6 +44,15 @@ impl Whole<'_> {
             let again = args.processes && restart == 0 && follows();
             let wanted = resume.as_deref().filter(|_| !again);
             let resumed = find_resume(wanted, &composition, snapshots.as_ref(), console)?;
+            // A launcher may start again what has ended.
+            let steps = loaded.config.train.steps;
+            if let Some(done) = resumed.as_ref().filter(|resumed| resumed.first_step.0 >= steps) {
+                let (path, done) = (done.checkpoint.display(), done.first_step);
+                console.line(&format!(
+                    "nothing to do: {path} has {done} steps, and train.steps is {steps}; raise it to train on"
+                ));
+                return Ok(ExitCode::SUCCESS);
+            }
             if let Some(snapshots) = &snapshots {
                 clean(snapshots.path())?;
             }

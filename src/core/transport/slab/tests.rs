@@ -137,6 +137,20 @@ fn an_edge_that_is_dropped_in_order_delivers_and_is_no_loss() {
 }
 
 #[test]
+fn who_left_before_it_was_accepted_is_no_obstacle_and_has_its_parcels_delivered() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("edge");
+    let (producer, consumer) = (Mailbox::new(0, 4), Mailbox::new(0, 4));
+    let listener = SlabListener::bind(&path, CONSUMER).unwrap();
+    let mut edge = SlabEdge::connect(&path, PRODUCER, CONSUMER, 1 << 20, &producer.sender()).unwrap();
+    edge.try_send(parcel(0, &[10])).unwrap();
+    drop(edge);
+    listener.accept(&[PRODUCER], &consumer.sender(), PATIENCE).unwrap();
+    assert_is(&arrived(&consumer), 0, &[10]);
+    assert!(consumer.recv_timeout(Duration::from_millis(250)).is_none());
+}
+
+#[test]
 fn a_consumer_that_ended_in_order_closes_the_edge() {
     let Pair { mut edge, producer, consumer, _folder } = pair(1 << 20);
     edge.try_send(parcel(0, &[10])).unwrap();
