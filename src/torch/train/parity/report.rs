@@ -11,7 +11,9 @@ const ABSOLUTE: f64 = 1e-5;
 const OF_LAYOUT: f64 = 1e-5;
 /// and of weights after steps of AdamW, which divides small gradients by their size, rounding or not.
 const OF_LAYOUT_WEIGHTS: f64 = 1e-3;
-/// So many times that is tolerated of an ill-conditioned model,
+/// So many times that is tolerated of gradients' norms at such weights,
+const AT_MOVED_WEIGHTS: f64 = 5.0;
+/// of an ill-conditioned model,
 const ILL_CONDITIONED: f64 = 10.0;
 /// and of its gradients' norms after steps of AdamW, which divides small gradients by their size, noise or not.
 const ILL_CONDITIONED_PATH: f64 = 500.0;
@@ -60,8 +62,9 @@ impl ParityReport {
         let largest = expected.abs().max().double_value(&[]);
         let difference = (found - &expected).abs();
         let factor = match (self.ill_conditioned, quantity) {
+            (false, "later grad_norms") => AT_MOVED_WEIGHTS,
             (false, _) => 1.0,
-            (true, "adamw.grad_norm" | "grad_norms") => ILL_CONDITIONED_PATH,
+            (true, "adamw.grad_norm" | "later grad_norms") => ILL_CONDITIONED_PATH,
             (true, _) => ILL_CONDITIONED,
         };
         let (relative, absolute) = match (self.of_layout, quantity) {
