@@ -62,13 +62,16 @@ pub(super) fn attention_or(keys: &Keys<'_>, default_head_dim: Option<i64>) -> Re
     Ok(AttentionConfig::new(num_heads, num_kv_heads, head_dim))
 }
 
+/// `max_window_layers` of `Qwen2Config` and `Qwen3Config`.
+pub(super) const MAX_WINDOW_LAYERS: i64 = 28;
+
 /// For each layer the window of its attention, by `use_sliding_window`, `sliding_window`, `max_window_layers` and
-/// `layer_types`, as Qwen2's and Qwen3's classes take them.
-fn windows(keys: &Keys<'_>) -> Result<Vec<Option<i64>>> {
+/// `layer_types`, as Qwen2's and Qwen3's classes take them. `num_full`: the default of `max_window_layers`.
+fn windows(keys: &Keys<'_>, num_full: i64) -> Result<Vec<Option<i64>>> {
     let (num_layers, window) = (keys.size("num_hidden_layers")?, window(keys)?);
     let Some(types) = keys.value("layer_types") else {
-        let full = keys.index_or("max_window_layers")?.unwrap_or(28);
-        return Ok((0..num_layers).map(|layer| window.filter(|_| layer >= full)).collect());
+        let num_full = keys.index_or("max_window_layers")?.unwrap_or(num_full);
+        return Ok((0..num_layers).map(|layer| window.filter(|_| layer >= num_full)).collect());
     };
     let known = [json!("full_attention"), json!("sliding_attention")];
     let listed = types.as_array().filter(|types| types.iter().all(|kind| known.contains(kind)));
@@ -88,8 +91,7 @@ fn windows(keys: &Keys<'_>) -> Result<Vec<Option<i64>>> {
 /// `sliding_window`, where it is used.
 pub(super) fn window(keys: &Keys<'_>) -> Result<Option<i64>> {
     match keys.flag_or("use_sliding_window")?.unwrap_or(false) {
-        true if keys.has("sliding_window") => keys.size_or("sliding_window"),
-        true => Ok(Some(4096)),
+        true => keys.size_or_null("sliding_window", 4096),
         false => Ok(None),
     }
 }
@@ -119,11 +121,13 @@ pub(super) fn uniform(
     layered(keys, place, vec![LayerConfig { mixer, feed_forward }; num_layers], rope)
 }
 
-/// A decoder whose layers are alike but for the windows of their attention.
+/// A decoder whose layers are alike but for the windows of their attention, which the first `num_full` layers do not have
+/// where the config does not say.
 pub(super) fn with_windows(
     keys: &Keys<'_>,
     place: &Place,
     attention: &AttentionConfig,
+    num_full: i64,
     feed_forward: FeedForwardConfig,
     rope: RopeConfig,
 ) -> Result<DecoderConfig> {
@@ -131,7 +135,7 @@ pub(super) fn with_windows(
         mixer: MixerConfig::Attention(AttentionConfig { window, ..attention.clone() }),
         feed_forward: feed_forward.clone(),
     };
-    layered(keys, place, windows(keys)?.into_iter().map(layer).collect(), rope)
+    layered(keys, place, windows(keys, num_full)?.into_iter().map(layer).collect(), rope)
 }
 
 /// A decoder of these layers. `tie_word_embeddings` is false where the config does not say.
