@@ -146,10 +146,10 @@ pub(super) fn layered(
     rope: RopeConfig,
 ) -> Result<DecoderConfig> {
     let vocab_size = keys.size("vocab_size")?;
-    // A negative one counts from the end, as in torch's embedding.
-    let pad_token_id = keys.integer_or("pad_token_id")?.map(|pad| if pad < 0 { pad + vocab_size } else { pad });
-    if let Some(pad) = pad_token_id.filter(|pad| !(0..vocab_size).contains(pad)) {
-        return Err(keys.inconsistent("pad_token_id", pad, format!("must be below vocab_size ({vocab_size})")));
+    let pad_token_id = keys.integer_or("pad_token_id")?;
+    if let Some(pad) = pad_token_id.filter(|pad| !(-vocab_size..vocab_size).contains(pad)) {
+        let must = format!("must be below vocab_size ({vocab_size}), or as far from the end");
+        return Err(keys.inconsistent("pad_token_id", pad, must));
     }
     Ok(DecoderConfig {
         vocab_size,
@@ -161,7 +161,8 @@ pub(super) fn layered(
         tie_word_embeddings: keys.flag_or("tie_word_embeddings")?.unwrap_or(false),
         head_bias: false,
         act: keys.activation_or("hidden_act")?.unwrap_or(Activation::Silu),
-        pad_token_id,
+        // A negative one counts from the end, as in torch's embedding.
+        pad_token_id: pad_token_id.map(|pad| pad.rem_euclid(vocab_size)),
         initializer_range: keys.number_or("initializer_range")?.unwrap_or(0.02),
         balance: Balance::default(),
         indexer_loss_coef: 0.0,
@@ -247,7 +248,7 @@ mod tests {
             (json!({"layer_types": sliding}), "sliding attention needs use_sliding_window=true"),
             (json!({"layer_types": ["chunked_attention"]}), r#"supported: "full_attention", "sliding_attention""#),
             (json!({"layer_types": ["full_attention"]}), "layer_types is a list of 1, but num_hidden_layers is 3"),
-            (json!({"pad_token_id": -321}), "pad_token_id is -1, but must be below vocab_size (320)"),
+            (json!({"pad_token_id": -321}), "pad_token_id is -321, but must be below vocab_size (320)"),
         ] {
             let message = read("qwen2", changes).unwrap_err();
             assert!(message.contains(expected), "{message:?} lacks {expected:?}");
