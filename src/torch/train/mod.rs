@@ -25,7 +25,7 @@ pub use buckets::Buckets;
 pub use hf::{TensorFileError, WeightsError, load_weights, save_weights};
 pub use peft::{
     AdapterBase, AdapterError, AdapterFile, ENCODER_PREFIX, adapted, adapter_base, has_adapter, load_adapter,
-    load_merged, merge_adapter, read_adapter_config, save_adapter,
+    merge_adapter, read_adapter_config, save_adapter,
 };
 pub use peft_merge::Adapters;
 pub use pool::{Lanes, Pool};

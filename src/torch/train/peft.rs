@@ -1,7 +1,7 @@
 //! Adapters in and out in PEFT's format: `adapter_config.json` beside `adapter_model.safetensors`, whose names are told in
 //! `peft_names.rs`.
 
-use super::hf::{Target, TensorFile, TensorFileError, WeightsError, load_weights, write_plain_file, write_tensor_file};
+use super::hf::{Target, TensorFile, TensorFileError, WeightsError, write_plain_file, write_tensor_file};
 use super::peft_names::{PREFIX, file_names};
 use super::shares::gather_whole;
 use crate::comm::Mesh;
@@ -12,7 +12,7 @@ use loongforge_core::message::SavedFile;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
 pub(super) const CONFIG: &str = "adapter_config.json";
 pub(super) const TENSORS: &str = "adapter_model.safetensors";
@@ -29,7 +29,7 @@ pub enum AdapterError {
     Io { path: PathBuf, source: std::io::Error },
     #[error("{path} is not the config of a LoRA adapter: {reason}")]
     Config { path: PathBuf, reason: String },
-    #[error("{path} and this run's lora do not fit: {}", problems.join("; "))]
+    #[error("{path} and the model with its adapters do not fit: {}", problems.join("; "))]
     Mismatch { path: PathBuf, problems: Vec<String> },
 }
 
@@ -122,13 +122,28 @@ pub(super) fn placed(specs: &[ParamSpec], config: &AdapterConfig, file: &TensorF
 pub fn adapted(specs: Vec<ParamSpec>, folder: &Path) -> Result<Vec<ParamSpec>, AdapterError> {
     let (config, path) = (read_config(&folder.join(CONFIG))?, folder.join(TENSORS));
     let file = TensorFile::open(&path)?;
-    let (adapters, names): (Vec<_>, Vec<_>) = placed(&specs, &config, &file).into_iter().unzip();
-    let extra = file.tensors().keys().filter(|name| !names.contains(*name));
-    let problems: Vec<String> = extra.map(|name| format!("{name} has no place here")).collect();
-    if !problems.is_empty() {
-        return Err(AdapterError::Mismatch { path, problems });
+    let adapters = placed(&specs, &config, &file);
+    expect_fit(&file, adapters.iter().map(|(spec, name)| (name, spec.shape.as_slice())))?;
+    Ok(specs.into_iter().map(ParamSpec::frozen).chain(adapters.into_iter().map(|(spec, _)| spec)).collect())
+}
+
+/// Refuses a file that has other tensors than those `wanted`, or of other shapes: all differences.
+pub(super) fn expect_fit<'a>(
+    file: &TensorFile,
+    wanted: impl Iterator<Item = (&'a String, &'a [i64])>,
+) -> Result<(), AdapterError> {
+    let wanted: BTreeMap<&String, &[i64]> = wanted.collect();
+    let mut problems = Vec::new();
+    for (name, want) in &wanted {
+        match file.tensors().get(*name).map(|info| &info.shape) {
+            None => problems.push(format!("{name} is missing")),
+            Some(shape) if shape != want => problems.push(format!("{name} is {shape:?} there and {want:?} here")),
+            Some(_) => {}
+        }
     }
-    Ok(specs.into_iter().map(ParamSpec::frozen).chain(adapters).collect())
+    let extra = file.tensors().keys().filter(|name| !wanted.contains_key(name));
+    problems.extend(extra.map(|name| format!("{name} has no place here")));
+    if problems.is_empty() { Ok(()) } else { Err(AdapterError::Mismatch { path: file.path().to_owned(), problems }) }
 }
 
 /// Where the base of adapters is.
@@ -162,37 +177,6 @@ pub struct AdapterFile {
     pub base: Option<AdapterBase>,
     /// Before PEFT's names of the two files, where another pool writes those.
     pub prefix: &'static str,
-}
-
-/// Parameters of `base` with those adapters of `folder` added that stand beside some of them.
-///
-/// # Errors
-/// As [`read_adapter_config`] and [`load_weights`].
-pub fn load_merged(
-    specs: Vec<ParamSpec>,
-    base: &Path,
-    folder: &Path,
-    device: Device,
-) -> Result<ParamStore, AdapterError> {
-    let (mut all, mut values) = (specs.clone(), Vec::new());
-    for prefix in ["", ENCODER_PREFIX] {
-        let (config, path) = (folder.join(format!("{prefix}{CONFIG}")), folder.join(format!("{prefix}{TENSORS}")));
-        if !config.is_file() {
-            continue;
-        }
-        let (config, file) = (read_config(&config)?, TensorFile::open(&path)?);
-        for (spec, name) in placed(&specs, &config, &file) {
-            let problems = vec![format!("{name} is missing")];
-            let value = file.read(&name)?.ok_or(AdapterError::Mismatch { path: path.clone(), problems })?;
-            values.push((spec.name.clone(), value));
-            all.push(spec);
-        }
-    }
-    let params = ParamStore::new(all, Kind::Float, device);
-    load_weights(&params, base)?;
-    values.iter().for_each(|(name, value)| params.set(params.id(name), value));
-    merge_adapter(&params);
-    Ok(params)
 }
 
 /// What the adapters in `folder` say that their base is, a folder or `org/name@revision`; `None` where they do not say.
@@ -286,25 +270,11 @@ fn write_adapter(
 /// # Errors
 /// The file is torn, or it and the parameters do not have the same adapters: all differences.
 pub fn load_adapter(params: &ParamStore, folder: &Path) -> Result<(), AdapterError> {
-    let path = folder.join(TENSORS);
-    let file = TensorFile::open(&path)?;
-    let mut problems = Vec::new();
+    let file = TensorFile::open(&folder.join(TENSORS))?;
     let names = names_in_file(params);
     let known: Vec<(String, ParamId)> =
         adapters(params).map(|(_, id)| (names[&params.spec(id).name].clone(), id)).collect();
-    for (name, id) in &known {
-        let want = params.spec(*id).whole_shape();
-        match file.tensors().get(name).map(|info| &info.shape) {
-            None => problems.push(format!("{name} is missing")),
-            Some(shape) if shape != want => problems.push(format!("{name} is {shape:?} there and {want:?} here")),
-            Some(_) => {}
-        }
-    }
-    let extra = file.tensors().keys().filter(|name| !known.iter().any(|(known, _)| known == *name));
-    problems.extend(extra.map(|name| format!("{name} has no place here")));
-    if !problems.is_empty() {
-        return Err(AdapterError::Mismatch { path, problems });
-    }
+    expect_fit(&file, known.iter().map(|(name, id)| (name, params.spec(*id).whole_shape())))?;
     for (name, id) in known {
         params.set_whole(id, &file.read(&name)?.expect("its shape was found"));
     }
@@ -331,7 +301,7 @@ pub(super) fn merged(params: &ParamStore, id: ParamId) -> Tensor {
     let float = |id| params.leaf(id).detach().to_kind(Kind::Float);
     let b = params.id(&format!("{}.lora_B.weight", module.path));
     let product = match module.stacked {
-        Some(_) => stacked_product(&float(a), &float(b), spec),
+        Some(num) => stacked_product(&float(a), &float(b), num, None),
         None => float(b).matmul(&float(a)),
     };
     let scale = params.spec(a).adapter.expect("an adapter's first parameter tells its scale").scale;

@@ -1,9 +1,10 @@
-//! Adapters added to their base in its files, a tensor at a time: no model is built.
+//! Adapters added to their base: in its files, a tensor at a time, where no model is built; or in a model's parameters.
 
 use super::hf::{Checkpoint, TensorFile};
-use super::peft::{AdapterError, CONFIG, ENCODER_PREFIX, TENSORS, placed, read_config};
-use crate::nn::{LinearModule, ParamSpec, Piece};
-use std::collections::{BTreeMap, BTreeSet};
+use super::peft::{AdapterError, CONFIG, ENCODER_PREFIX, TENSORS, expect_fit, placed, read_config};
+use crate::nn::moe::stacked_product;
+use crate::nn::{LinearModule, ParamSpec, ParamStore, Piece};
+use std::collections::BTreeMap;
 use std::path::Path;
 use tch::{Kind, Tensor};
 
@@ -16,11 +17,24 @@ pub struct Adapters {
 
 /// What one parameter gets, in float32: `scale · B A`.
 struct Pair {
+    /// The parameter's name.
+    base: String,
     a: Tensor,
     b: Tensor,
     /// As many maps as the parameter stacks.
     stacked: Option<i64>,
     scale: f64,
+}
+
+impl Pair {
+    /// In the shape of the parameter, or of one of the maps that it stacks.
+    fn product(&self, index: Option<i64>) -> Tensor {
+        let product = match self.stacked {
+            Some(count) => stacked_product(&self.a, &self.b, count, index),
+            None => self.b.matmul(&self.a),
+        };
+        product * self.scale
+    }
 }
 
 impl Adapters {
@@ -33,27 +47,14 @@ impl Adapters {
             specs.iter().filter_map(|spec| Some((LinearModule::of(spec)?.path, spec))).collect();
         let (mut pairs, mut places) = (Vec::new(), BTreeMap::new());
         for prefix in ["", ENCODER_PREFIX] {
-            let (config, path) = (folder.join(format!("{prefix}{CONFIG}")), folder.join(format!("{prefix}{TENSORS}")));
+            let config = folder.join(format!("{prefix}{CONFIG}"));
             if !config.is_file() {
                 continue;
             }
-            let (config, file) = (read_config(&config)?, TensorFile::open(&path)?);
+            let config = read_config(&config)?;
+            let file = TensorFile::open(&folder.join(format!("{prefix}{TENSORS}")))?;
             let found = placed(specs, &config, &file);
-            let known: BTreeSet<&String> = found.iter().map(|(_, name)| name).collect();
-            let extra = file.tensors().keys().filter(|name| !known.contains(name));
-            let mut problems: Vec<String> = extra.map(|name| format!("{name} has no place in the model")).collect();
-            for (spec, name) in &found {
-                match file.tensors().get(name).map(|info| &info.shape) {
-                    Some(shape) if *shape == spec.shape => {}
-                    Some(shape) => {
-                        problems.push(format!("{name} is {shape:?}, and the model asks for {:?}", spec.shape))
-                    }
-                    None => problems.push(format!("{name} is missing")),
-                }
-            }
-            if !problems.is_empty() {
-                return Err(AdapterError::Mismatch { path, problems });
-            }
+            expect_fit(&file, found.iter().map(|(spec, name)| (name, spec.shape.as_slice())))?;
             let read = |name: &str| -> Result<Tensor, AdapterError> {
                 Ok(file.read(name)?.expect("its shape was found").to_kind(Kind::Float))
             };
@@ -65,7 +66,8 @@ impl Adapters {
                     places.insert(piece.name.clone(), (pairs.len(), piece));
                 }
                 let stacked = LinearModule::of(spec).and_then(|module| module.stacked);
-                pairs.push(Pair { a: read(&two[0].1)?, b: read(&two[1].1)?, stacked, scale: config.lora.scale() });
+                let (a, b, scale) = (read(&two[0].1)?, read(&two[1].1)?, config.lora.scale());
+                pairs.push(Pair { base: spec.name.clone(), a, b, stacked, scale });
             }
         }
         Ok(Self { pairs, places })
@@ -74,19 +76,17 @@ impl Adapters {
     /// What is added to the base's tensor of this name, in its shape; `None` where nothing is.
     pub fn product(&self, name: &str) -> Option<Tensor> {
         let (pair, piece) = self.places.get(name)?;
-        let Pair { a, b, stacked, scale } = &self.pairs[*pair];
-        let (product, piece) = match (stacked, piece.index) {
-            (None, _) => (b.matmul(a), piece.clone()),
-            (Some(count), index) => {
-                // `[E·r, I]` and `[O, r·E]`, as in `nn::moe`; of one expert only where the tensor has one only.
-                let a = a.view([*count, -1, a.size()[1]]);
-                let b = b.view([b.size()[0], -1, *count]).permute([2, 0, 1]);
-                match index {
-                    Some(index) => (b.get(index).matmul(&a.get(index)), Piece { index: None, ..piece.clone() }),
-                    None => (b.matmul(&a), piece.clone()),
-                }
-            }
-        };
-        Some(piece.view(&(product * *scale)))
+        let product = self.pairs[*pair].product(piece.index);
+        Some(Piece { index: None, ..piece.clone() }.view(&product))
+    }
+
+    /// Adds them to those of their parameters that `params` has, whole and of the base's values.
+    pub fn add_to(&self, params: &ParamStore) {
+        for pair in &self.pairs {
+            let Some(id) = params.find(&pair.base) else { continue };
+            let value = params.leaf(id).detach();
+            let product = pair.product(None).to_device(value.device());
+            params.set(id, &(value.to_kind(Kind::Float) + product));
+        }
     }
 }
