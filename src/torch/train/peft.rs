@@ -75,10 +75,22 @@ pub(super) fn read_config(path: &Path) -> Result<AdapterConfig, AdapterError> {
         "layer_replication",
         "fan_in_fan_out",
         "lora_bias",
+        "trainable_token_indices",
+        "alora_invocation_tokens",
+        "use_qalora",
+        "use_bdlora",
+        "monteclora_config",
+        "kasa_config",
     ] {
         if !is_unset(&json[key]) {
             return Err(wrong(format!("{key} is {}, which is not implemented", json[key])));
         }
+    }
+    // Others take what they begin with out of the base: such adapters do not stand beside the weights in its files.
+    let init = json["init_lora_weights"].as_str();
+    if let Some(name) = init.filter(|name| !["gaussian", "eva", "orthogonal"].contains(name)) {
+        let help = "have PEFT convert it (`path_initial_model_for_weight_conversion` of `save_pretrained`)";
+        return Err(wrong(format!("init_lora_weights is {name:?}, whose base is not the one in the files: {help}")));
     }
     if json["bias"].as_str().is_some_and(|bias| bias != "none") {
         return Err(wrong(format!("bias is {}; supported: \"none\"", json["bias"])));
@@ -403,6 +415,9 @@ mod tests {
         for (text, expected) in [
             (r#"{"peft_type": "IA3"}"#, "peft_type is \"IA3\""),
             (r#"{"peft_type": "LORA", "r": 4, "target_modules": ["q"], "use_dora": true}"#, "use_dora is true"),
+            (r#"{"peft_type": "LORA", "r": 4, "use_rslora": true, "modules_to_save": ["lm_head"]}"#, "modules_to_save is"),
+            (r#"{"peft_type": "LORA", "r": 4, "trainable_token_indices": [7]}"#, "trainable_token_indices is [7]"),
+            (r#"{"peft_type": "LORA", "r": 4, "init_lora_weights": "pissa_niter_4"}"#, "convert it"),
             (r#"{"peft_type": "LORA", "r": 0, "target_modules": ["q"]}"#, "r is not a positive integer"),
         ] {
             write(text);
