@@ -5,7 +5,6 @@ use crate::folder::ModelFolder;
 use anyhow::{Context, Result};
 use loongforge_core::data::{Conversation, Locator, MediaSource, Part, Processor, ProcessorOptions, Sample, Turn};
 use loongforge_core::message::{Grid, SampleId};
-use loongforge_torch::engine::Families;
 use loongforge_torch::model::{Decoder, Decoding, EncoderModel, Prompt, Sampling, generate};
 use loongforge_torch::nn::ParamStore;
 use loongforge_torch::tape::{Execution, Policy};
@@ -34,8 +33,7 @@ impl Reader {
         let ModelFolders { weights, adapters, config } = ModelFolders::find(folder, None)?;
         let model = ModelFolder::open_plain(&config)?;
         let open = |folder: &PathBuf| -> Result<Adapters> {
-            let specs = Families::of(&model.config).specs();
-            Ok(Adapters::open(folder, &specs, &Checkpoint::open(&weights)?)?)
+            Ok(Adapters::open(folder, &model.config, &Checkpoint::open(&weights)?)?)
         };
         let adapters = adapters.as_ref().map(open).transpose()?;
         let load = |specs| -> Result<Rc<ParamStore>> {

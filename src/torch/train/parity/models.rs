@@ -5,8 +5,7 @@ use crate::model::{Decoder, EncoderModel, ModelConfig, Targets, TextBatch, TextO
 use crate::native::NativeError;
 use crate::nn::{GradBuffer, ParamId, ParamSpec, ParamStore};
 use crate::tape::{Execution, Policy, Slot};
-use crate::train::peft::names_in_file;
-use crate::train::peft_names::PREFIX;
+use crate::train::peft::{PREFIX, names_in_file};
 use crate::train::{AdamW, AdapterError, WeightsError, adapted, load_adapter, load_weights};
 use loongforge_core::message::Grid;
 use std::path::{Path, PathBuf};
