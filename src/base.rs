@@ -13,9 +13,15 @@ pub enum BaseError {
     Hub(#[from] HubError),
     #[error("no such folder: {folder}; an id of the hub has the form org/name")]
     Missing { folder: PathBuf },
-    #[error("{folder} holds adapters and does not say of what: name the model that they were trained on (--base)")]
+    #[error(
+        "{folder} holds adapters and does not say of what: merge them into the model that they were trained on, with \
+         `loongforge checkpoint export-hf {folder} OUT --base MODEL`"
+    )]
     Unnamed { folder: PathBuf },
-    #[error("{folder} holds adapters of {base}, which is no folder here: say where it is (--base)")]
+    #[error(
+        "{folder} holds adapters of {base}, which is no folder here: say where it is, with \
+         `loongforge checkpoint export-hf {folder} OUT --base MODEL`"
+    )]
     Gone { folder: PathBuf, base: String },
     #[error("{folder} holds whole weights, no adapters that --base could be of")]
     Whole { folder: PathBuf },

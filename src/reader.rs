@@ -8,8 +8,9 @@ use loongforge_core::message::{Grid, SampleId};
 use loongforge_torch::model::{Decoder, Decoding, EncoderModel, Prompt, Sampling, generate};
 use loongforge_torch::nn::ParamStore;
 use loongforge_torch::tape::{Execution, Policy};
-use loongforge_torch::train::{load_merged, load_weights};
-use std::path::Path;
+use loongforge_torch::train::hf::Checkpoint;
+use loongforge_torch::train::{Adapters, load_weights};
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use tch::{Device, Kind, Tensor};
 
@@ -31,16 +32,15 @@ impl Reader {
     pub fn open(folder: &Path, device: Device) -> Result<Self> {
         let ModelFolders { weights, adapters, config } = ModelFolders::find(folder, None)?;
         let model = ModelFolder::open_plain(&config)?;
+        let open = |folder: &PathBuf| -> Result<Adapters> {
+            Ok(Adapters::open(folder, &model.config, &Checkpoint::open(&weights)?)?)
+        };
+        let adapters = adapters.as_ref().map(open).transpose()?;
         let load = |specs| -> Result<Rc<ParamStore>> {
-            let params = match &adapters {
-                Some(adapters) => load_merged(specs, &weights, adapters, device)?,
-                None => {
-                    let params = ParamStore::new(specs, Kind::Float, device);
-                    load_weights(&params, &weights)?;
-                    params
-                }
-            };
+            let params = ParamStore::new(specs, Kind::Float, device);
+            load_weights(&params, &weights)?;
             params.set_trainable(false);
+            adapters.iter().for_each(|adapters| adapters.add_to(&params));
             Ok(Rc::new(params))
         };
         let encoder = match &model.config.encoder {

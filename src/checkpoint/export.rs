@@ -68,9 +68,8 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<(usize, u64), E
     let adapters = match &found.adapters {
         Some(adapters) => {
             let model = ModelFolder::open_plain(&found.config)?;
-            let families = Families::of(&model.config);
-            expect_fit(&found.weights, &families, &load_options(&model.json, false))?;
-            Some(Adapters::open(adapters, &families.specs(), &checkpoint)?)
+            expect_fit(&found.weights, &Families::of(&model.config), &load_options(&model.json, false))?;
+            Some(Adapters::open(adapters, &model.config, &checkpoint)?)
         }
         None => None,
     };

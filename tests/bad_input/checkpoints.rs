@@ -119,6 +119,10 @@ fn adapters_are_merged_into_their_base() {
     fixture.succeeds(&["checkpoint", "diff", whole, "merged", "--tolerance", "1e-6"]);
     assert_eq!(fixture.start(&["checkpoint", "diff", "base", "merged", "--tolerance", "1e-6"]).code, 1);
 
+    let answer = |folder: &str| fixture.succeeds(&["generate", folder, "--prompt", "hi", "--max-new-tokens", "8"]).out;
+    assert_eq!(answer(apart), answer("merged"));
+    assert_ne!(answer(apart), answer("base"));
+
     std::fs::rename(fixture.path("base"), fixture.path("moved")).unwrap();
     fixture.fails(&["generate", apart, "--prompt", "hi"], 2, &["adapters of base, which is no folder here"]);
     fixture.fails(&["checkpoint", "export-hf", apart, "again"], 2, &["adapters of base", "--base"]);

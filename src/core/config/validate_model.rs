@@ -116,7 +116,12 @@ impl Rules<'_> {
             let what = if dir.exists() { "is not a directory" } else { "no such directory" };
             return self.missing(key, dir, what);
         }
-        if !key.ends_with(".adapter") && weights && dir.join("adapter_config.json").is_file() {
+        let names = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
+        let tensors: Vec<String> =
+            names.filter_map(|name| name.into_string().ok()).filter(|name| name.ends_with(".safetensors")).collect();
+        let is_adapter = dir.join("adapter_config.json").is_file()
+            && tensors.iter().all(|name| name.ends_with("adapter_model.safetensors"));
+        if !key.ends_with(".adapter") && weights && is_adapter {
             return self.broken(true, code::NO_SUCH_FILE, &[key], || {
                 let help = "load their base, and go on from them with `model.foundation.lora.adapter`; or merge them first: \
                             `loongforge checkpoint export-hf`";
@@ -126,13 +131,9 @@ impl Rules<'_> {
         if let Some(name) = needs {
             self.holds(key, source, name);
         }
-        let has_weights = || {
-            let names = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
-            names.filter_map(|name| name.into_string().ok()).any(|name| name.ends_with(".safetensors"))
-        };
         let pickle =
             ["pytorch_model.bin", "pytorch_model.bin.index.json"].map(|name| dir.join(name)).iter().any(|p| p.exists());
-        self.broken(weights && !has_weights(), code::NO_SUCH_FILE, &[key], || {
+        self.broken(weights && tensors.is_empty(), code::NO_SUCH_FILE, &[key], || {
             let help = match key {
                 _ if pickle => {
                     "its weights are pickle files (pytorch_model.bin), which run code when they are opened and are never \

@@ -11,7 +11,7 @@ use tch::{Device, Kind, Tensor};
 use super::Families;
 use crate::comm::{Mesh, ProcessGroup};
 use crate::model::{MicroBatch, ModelConfig};
-use crate::nn::ParamStore;
+use crate::nn::{ParamStore, RopeScaling};
 use crate::tape::{Execution, Policy, RowShare};
 use crate::train::{AdamWConfig, Lanes, Pool};
 
@@ -206,6 +206,11 @@ fn what_cannot_be_split_says_why() {
     let sparse = decoder(include_str!("../tests/fixtures/deepseek_v3.2-seed1/config.json"));
     let error = sparse.check_context(2, ContextAttention::Ring).unwrap_err().to_string();
     assert!(error.contains("sparse attention"), "{error}");
+    let mut pictures = decoder(include_str!("../tests/fixtures/qwen2.5_vl-seed1/config.json"));
+    assert!(pictures.check_context(2, ContextAttention::Ring).is_ok());
+    pictures.rope.scaling = RopeScaling::Dynamic { factor: 2.0, max_position_embeddings: 16 };
+    let error = pictures.check_context(2, ContextAttention::Ring).unwrap_err().to_string();
+    assert!(error.contains("rotary embeddings") && error.contains("context_parallel to 1"), "{error}");
     let recurrent = decoder(include_str!("../tests/fixtures/qwen3_next-seed1/config.json"));
     let error = recurrent.check_context(2, ContextAttention::Ring).unwrap_err().to_string();
     assert!(error.contains("gated delta net") && error.contains("context_parallel"), "{error}");

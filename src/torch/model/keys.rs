@@ -77,6 +77,11 @@ impl<'a> Keys<'a> {
         size.map(Some).ok_or_else(|| self.wrong(key, "a positive integer", value))
     }
 
+    /// As `size_or`, with the default of a key for which null has a meaning of its own.
+    pub fn size_or_null(&self, key: &str, default: i64) -> Result<Option<i64>> {
+        if self.has(key) { self.size_or(key) } else { Ok(Some(default)) }
+    }
+
     pub fn index_or(&self, key: &str) -> Result<Option<i64>> {
         let Some(value) = self.value(key) else { return Ok(None) };
         let index = value.as_i64().filter(|index| *index >= 0);

@@ -38,7 +38,7 @@ pub(super) fn read_partial_rope(
     // Of an odd number of channels the frequencies are made, and one more turns.
     let turning = rotary_dim + rotary_dim % 2;
     if turning < 2 || turning > head_dim {
-        let must = format!("of a head's {head_dim} channels an even number must turn, not {rotary_dim}");
+        let must = format!("1 to {} channels of a head can turn, not {rotary_dim}", head_dim / 2 * 2);
         return Err(keys.inconsistent("partial_rotary_factor", rotary_dim as f64 / head_dim as f64, must));
     }
     read(keys, section.as_ref(), rotary_dim, default_theta)
@@ -126,7 +126,12 @@ fn read_scaling(keys: &Keys<'_>, section: &Keys<'_>, rotary_dim: i64) -> Result<
     match kind {
         "default" | "mrope" => Ok(RopeScaling::Default),
         "linear" => Ok(RopeScaling::Linear { factor: factor()? }),
-        "dynamic" if rotary_dim > 2 => {
+        "dynamic" if rotary_dim <= 2 => Err(section.inconsistent(
+            name,
+            kind,
+            format!("more than 2 channels of a head must turn then, not {rotary_dim}"),
+        )),
+        "dynamic" => {
             let max_position_embeddings = keys.size("max_position_embeddings")?;
             Ok(RopeScaling::Dynamic { factor: factor()?, max_position_embeddings })
         }
@@ -168,7 +173,12 @@ fn read_scaling(keys: &Keys<'_>, section: &Keys<'_>, rotary_dim: i64) -> Result<
                 original_max_position_embeddings,
             })
         }
-        "yarn" if rotary_dim % 2 == 0 => {
+        "yarn" if rotary_dim % 2 != 0 => Err(section.inconsistent(
+            name,
+            kind,
+            format!("an even number of channels must turn then, not {rotary_dim}"),
+        )),
+        "yarn" => {
             let original = original()?;
             let factor = match section.value("factor") {
                 Some(_) => factor()?,
@@ -237,7 +247,14 @@ mod tests {
         assert_eq!(read_partial(json!({})), Ok(RopeConfig::plain(6, 1e4)));
         assert_eq!(read_partial(json!({"partial_rotary_factor": 0.3})), Ok(RopeConfig::plain(7, 1e4)));
         let message = read_partial(json!({"partial_rotary_factor": 1.5})).unwrap_err();
-        assert!(message.contains("even number must turn, not 36"), "{message}");
+        assert!(message.contains("1 to 24 channels of a head can turn, not 36"), "{message}");
+        let odd =
+            json!({"partial_rotary_factor": 0.3, "max_position_embeddings": 64, "rope_scaling": {"type": "yarn"}});
+        let message = read_partial(odd).unwrap_err();
+        assert!(
+            message.contains("rope_scaling.type is yarn, but an even number of channels must turn then, not 7"),
+            "{message}"
+        );
     }
 
     #[test]

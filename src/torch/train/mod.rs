@@ -6,8 +6,6 @@ mod elastic;
 pub mod hf;
 pub mod parity;
 mod peft;
-mod peft_merge;
-mod peft_names;
 mod pool;
 mod reduce;
 mod restore;
@@ -24,10 +22,9 @@ pub use adamw::{AdamW, AdamWConfig};
 pub use buckets::Buckets;
 pub use hf::{TensorFileError, WeightsError, load_weights, save_weights};
 pub use peft::{
-    AdapterBase, AdapterError, AdapterFile, ENCODER_PREFIX, adapted, adapter_base, has_adapter, load_adapter,
-    load_merged, merge_adapter, read_adapter_config, save_adapter,
+    AdapterBase, AdapterError, AdapterFile, Adapters, ENCODER_PREFIX, adapted, adapter_base, has_adapter, load_adapter,
+    merge_adapter, read_adapter_config, save_adapter,
 };
-pub use peft_merge::Adapters;
 pub use pool::{Lanes, Pool};
 pub use restore::load_state;
 pub use shares::{gather_piece, gather_whole};

@@ -169,6 +169,8 @@ fn folders_of_models_are_told_by_what_is_in_them() {
     let load = |name: &str| format!("model.load={}", bench.dir.path().join(name).display());
     let text = bench.errors(&["model.weights=load", &load("lora")]);
     assert!(text.contains("`lora` holds adapters, and no model") && text.contains("lora.adapter"), "{text}");
+    // Merged, with the adapters beside it.
+    bench.file("lora/model.safetensors", "").load(&["model.weights=load", &load("lora")]);
     assert!(bench.errors(&[&load("qwen")]).contains("no `tokenizer.json`"));
     bench.file("qwen/qwen.tiktoken", "").load(&[&load("qwen")]);
 }

@@ -51,6 +51,11 @@ pub enum NotSplit {
     )]
     Mtp,
     #[error(
+        "rotary embeddings that depend on a document's length, with pictures in it, need all of it on one rank: set \
+         context_parallel to 1"
+    )]
+    Rope,
+    #[error(
         "{heads} heads cannot be shared out among context_parallel={ranks}: their number must be a multiple of it with \
          context_attention=ulysses; use ring"
     )]
@@ -68,6 +73,9 @@ impl DecoderConfig {
         }
         if self.mtp.as_ref().is_some_and(|mtp| mtp.num_heads > 0) {
             return Err(NotSplit::Mtp);
+        }
+        if self.rope.depends_on_length() && self.rope.has_three_axes() {
+            return Err(NotSplit::Rope);
         }
         for (layer, config) in self.layers.iter().enumerate() {
             let heads = match &config.mixer {

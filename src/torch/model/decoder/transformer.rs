@@ -132,7 +132,10 @@ impl Decoder {
 
     /// What the layers share of a packed row whose documents end at `cu_seqlens`.
     pub(super) fn context(&self, position_ids: &Tensor, cu_seqlens: &[usize]) -> Context {
-        let lens: Vec<i64> = cu_seqlens.windows(2).map(|ends| (ends[1] - ends[0]) as i64).collect();
+        let lens = match self.config.rope.depends_on_length() {
+            true => spans(position_ids, cu_seqlens),
+            false => Vec::new(),
+        };
         self.context_with(self.rope(position_ids, cu_seqlens, &lens), cu_seqlens)
     }
 
@@ -192,5 +195,30 @@ impl Decoder {
     /// As [`Rope::packed`].
     pub(super) fn rope(&self, position_ids: &Tensor, cu_seqlens: &[usize], lens: &[i64]) -> Rope {
         Rope::packed(&self.config.rope, &position_ids.to_device(self.device), cu_seqlens, lens, self.kind)
+    }
+}
+
+/// The length of each document in positions, as transformers counts it: a picture has fewer of them than tokens.
+fn spans(position_ids: &Tensor, cu_seqlens: &[usize]) -> Vec<i64> {
+    let span = |ends: &[usize]| match (ends[1] - ends[0]) as i64 {
+        0 => 0,
+        len => position_ids.narrow(-1, ends[0] as i64, len).max().int64_value(&[]) + 1,
+    };
+    cu_seqlens.windows(2).map(span).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::Tensor;
+
+    use super::spans;
+
+    #[test]
+    fn a_document_is_as_long_as_its_positions() {
+        let text = Tensor::from_slice(&[0i64, 1, 2, 0, 1]);
+        assert_eq!(spans(&text, &[0, 3, 3, 5]), [3, 0, 2]);
+        // Four tokens of a picture between two words, on three axes; then one word.
+        let axes = [[0i64, 1, 1, 1, 1, 3, 0], [0, 1, 1, 2, 2, 3, 0], [0, 1, 2, 1, 2, 3, 0]];
+        assert_eq!(spans(&Tensor::from_slice2(&axes), &[0, 6, 7]), [4, 1]);
     }
 }

@@ -62,13 +62,16 @@ pub(super) fn attention_or(keys: &Keys<'_>, default_head_dim: Option<i64>) -> Re
     Ok(AttentionConfig::new(num_heads, num_kv_heads, head_dim))
 }
 
+/// `max_window_layers` of `Qwen2Config` and `Qwen3Config`.
+pub(super) const MAX_WINDOW_LAYERS: i64 = 28;
+
 /// For each layer the window of its attention, by `use_sliding_window`, `sliding_window`, `max_window_layers` and
-/// `layer_types`, as Qwen2's and Qwen3's classes take them.
-fn windows(keys: &Keys<'_>) -> Result<Vec<Option<i64>>> {
+/// `layer_types`, as Qwen2's and Qwen3's classes take them. `num_full`: the default of `max_window_layers`.
+fn windows(keys: &Keys<'_>, num_full: i64) -> Result<Vec<Option<i64>>> {
     let (num_layers, window) = (keys.size("num_hidden_layers")?, window(keys)?);
     let Some(types) = keys.value("layer_types") else {
-        let full = keys.index_or("max_window_layers")?.unwrap_or(28);
-        return Ok((0..num_layers).map(|layer| window.filter(|_| layer >= full)).collect());
+        let num_full = keys.index_or("max_window_layers")?.unwrap_or(num_full);
+        return Ok((0..num_layers).map(|layer| window.filter(|_| layer >= num_full)).collect());
     };
     let known = [json!("full_attention"), json!("sliding_attention")];
     let listed = types.as_array().filter(|types| types.iter().all(|kind| known.contains(kind)));
@@ -88,8 +91,7 @@ fn windows(keys: &Keys<'_>) -> Result<Vec<Option<i64>>> {
 /// `sliding_window`, where it is used.
 pub(super) fn window(keys: &Keys<'_>) -> Result<Option<i64>> {
     match keys.flag_or("use_sliding_window")?.unwrap_or(false) {
-        true if keys.has("sliding_window") => keys.size_or("sliding_window"),
-        true => Ok(Some(4096)),
+        true => keys.size_or_null("sliding_window", 4096),
         false => Ok(None),
     }
 }
@@ -119,11 +121,13 @@ pub(super) fn uniform(
     layered(keys, place, vec![LayerConfig { mixer, feed_forward }; num_layers], rope)
 }
 
-/// A decoder whose layers are alike but for the windows of their attention.
+/// A decoder whose layers are alike but for the windows of their attention, which the first `num_full` layers do not have
+/// where the config does not say.
 pub(super) fn with_windows(
     keys: &Keys<'_>,
     place: &Place,
     attention: &AttentionConfig,
+    num_full: i64,
     feed_forward: FeedForwardConfig,
     rope: RopeConfig,
 ) -> Result<DecoderConfig> {
@@ -131,7 +135,7 @@ pub(super) fn with_windows(
         mixer: MixerConfig::Attention(AttentionConfig { window, ..attention.clone() }),
         feed_forward: feed_forward.clone(),
     };
-    layered(keys, place, windows(keys)?.into_iter().map(layer).collect(), rope)
+    layered(keys, place, windows(keys, num_full)?.into_iter().map(layer).collect(), rope)
 }
 
 /// A decoder of these layers. `tie_word_embeddings` is false where the config does not say.
@@ -142,10 +146,10 @@ pub(super) fn layered(
     rope: RopeConfig,
 ) -> Result<DecoderConfig> {
     let vocab_size = keys.size("vocab_size")?;
-    // A negative one counts from the end, as in torch's embedding.
-    let pad_token_id = keys.integer_or("pad_token_id")?.map(|pad| if pad < 0 { pad + vocab_size } else { pad });
-    if let Some(pad) = pad_token_id.filter(|pad| !(0..vocab_size).contains(pad)) {
-        return Err(keys.inconsistent("pad_token_id", pad, format!("must be below vocab_size ({vocab_size})")));
+    let pad_token_id = keys.integer_or("pad_token_id")?;
+    if let Some(pad) = pad_token_id.filter(|pad| !(-vocab_size..vocab_size).contains(pad)) {
+        let must = format!("must be below vocab_size ({vocab_size}), or as far from the end");
+        return Err(keys.inconsistent("pad_token_id", pad, must));
     }
     Ok(DecoderConfig {
         vocab_size,
@@ -157,7 +161,8 @@ pub(super) fn layered(
         tie_word_embeddings: keys.flag_or("tie_word_embeddings")?.unwrap_or(false),
         head_bias: false,
         act: keys.activation_or("hidden_act")?.unwrap_or(Activation::Silu),
-        pad_token_id,
+        // A negative one counts from the end, as in torch's embedding.
+        pad_token_id: pad_token_id.map(|pad| pad.rem_euclid(vocab_size)),
         initializer_range: keys.number_or("initializer_range")?.unwrap_or(0.02),
         balance: Balance::default(),
         indexer_loss_coef: 0.0,
@@ -243,7 +248,7 @@ mod tests {
             (json!({"layer_types": sliding}), "sliding attention needs use_sliding_window=true"),
             (json!({"layer_types": ["chunked_attention"]}), r#"supported: "full_attention", "sliding_attention""#),
             (json!({"layer_types": ["full_attention"]}), "layer_types is a list of 1, but num_hidden_layers is 3"),
-            (json!({"pad_token_id": -321}), "pad_token_id is -1, but must be below vocab_size (320)"),
+            (json!({"pad_token_id": -321}), "pad_token_id is -321, but must be below vocab_size (320)"),
         ] {
             let message = read("qwen2", changes).unwrap_err();
             assert!(message.contains(expected), "{message:?} lacks {expected:?}");

@@ -12,6 +12,17 @@ use crate::nn::{IndexerConfig, IndexerTraining, KeyChoice, MlaConfig, RopeConfig
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
+/// What a family's config class takes where a config does not say.
+pub(super) struct Defaults {
+    /// Groups of experts, and how many of them a token chooses from.
+    pub groups: [i64; 2],
+    pub n_shared_experts: i64,
+    pub first_k_dense_replace: i64,
+}
+
+/// Of DeepSeek-V3 and V3.2.
+pub(super) const V3: Defaults = Defaults { groups: [8, 4], n_shared_experts: 1, first_k_dense_replace: 3 };
+
 /// Rotary embeddings of the channels with positions.
 pub(super) fn rope(keys: &Keys<'_>, layout: RopeLayout) -> Result<RopeConfig> {
     let head_dim = keys.size("qk_rope_head_dim")?;
@@ -34,7 +45,7 @@ pub(super) fn attention(keys: &Keys<'_>, rope: &RopeConfig) -> Result<MlaConfig>
     let (qk_nope_head_dim, qk_rope_head_dim) = (keys.size("qk_nope_head_dim")?, keys.size("qk_rope_head_dim")?);
     Ok(MlaConfig {
         num_heads,
-        q_lora_rank: keys.size_or("q_lora_rank")?,
+        q_lora_rank: keys.size_or_null("q_lora_rank", 1536)?,
         kv_lora_rank: keys.size("kv_lora_rank")?,
         qk_nope_head_dim,
         qk_rope_head_dim,
@@ -62,15 +73,23 @@ pub(super) fn indexer(keys: &Keys<'_>, layout: RopeLayout) -> Result<IndexerConf
 
 /// The feed-forward of the first layers, and experts behind this router with shared ones for the others. `bias`: of the
 /// former and of shared experts.
-pub(super) fn feed_forwards(keys: &Keys<'_>, router: RouterConfig, bias: bool) -> Result<[FeedForwardConfig; 2]> {
+pub(super) fn feed_forwards(
+    keys: &Keys<'_>,
+    defaults: &Defaults,
+    router: RouterConfig,
+    bias: bool,
+) -> Result<[FeedForwardConfig; 2]> {
     keys.only("moe_layer_freq", &[json!(1)])?;
     let intermediate_size = keys.size("moe_intermediate_size")?;
-    let shared = keys.index_or("n_shared_experts")?.filter(|num| *num > 0);
-    let shared = shared.map(|num| num * intermediate_size);
+    let num_shared = match keys.has("n_shared_experts") {
+        true => keys.index_or("n_shared_experts")?.unwrap_or(0),
+        false => defaults.n_shared_experts,
+    };
+    let shared = SharedExpertsConfig { intermediate_size: num_shared * intermediate_size, bias, gated: false };
     let experts = MoeConfig {
         router: checked(keys, router)?,
         intermediate_size,
-        shared: shared.map(|intermediate_size| SharedExpertsConfig { intermediate_size, bias, gated: false }),
+        shared: (num_shared > 0).then_some(shared),
         names: MoeNames::default(),
         media: None,
     };
@@ -78,15 +97,14 @@ pub(super) fn feed_forwards(keys: &Keys<'_>, router: RouterConfig, bias: bool) -
     Ok([dense, FeedForwardConfig::Moe(experts)])
 }
 
-/// DeepSeek-V3's router: sigmoids with a balancing bias, and the two best experts of a group for its score. `[num, kept]`
-/// groups are those of the family's class.
-pub(super) fn biased_router(keys: &Keys<'_>, default_groups: [i64; 2]) -> Result<RouterConfig> {
+/// DeepSeek-V3's router: sigmoids with a balancing bias, and the two best experts of a group for its score.
+pub(super) fn biased_router(keys: &Keys<'_>, defaults: &Defaults) -> Result<RouterConfig> {
     keys.only("scoring_func", &[json!("sigmoid")])?;
     keys.only("topk_method", &[json!("noaux_tc")])?;
     let router = RouterConfig::sigmoid(num_experts(keys, &["n_routed_experts"])?, keys.size("num_experts_per_tok")?);
     let normalized = keys.flag_or("norm_topk_prob")?.unwrap_or(true);
     Ok(RouterConfig {
-        groups: groups(keys, GroupScore::BestTwo, default_groups)?,
+        groups: groups(keys, GroupScore::BestTwo, defaults)?,
         normalize: if normalized { Normalize::Sum(1e-20) } else { Normalize::No },
         scaling_factor: keys.number_or("routed_scaling_factor")?.unwrap_or(2.5),
         ..router
@@ -94,7 +112,8 @@ pub(super) fn biased_router(keys: &Keys<'_>, default_groups: [i64; 2]) -> Result
 }
 
 /// `None` of one group.
-pub(super) fn groups(keys: &Keys<'_>, score: GroupScore, [num, kept]: [i64; 2]) -> Result<Option<Groups>> {
+pub(super) fn groups(keys: &Keys<'_>, score: GroupScore, defaults: &Defaults) -> Result<Option<Groups>> {
+    let [num, kept] = defaults.groups;
     let num = keys.size_or("n_group")?.unwrap_or(num);
     let kept = keys.size_or("topk_group")?.unwrap_or(kept);
     Ok((num > 1).then_some(Groups { num, kept, score }))
@@ -104,6 +123,7 @@ pub(super) fn groups(keys: &Keys<'_>, score: GroupScore, [num, kept]: [i64; 2]) 
 pub(super) fn decoder(
     keys: &Keys<'_>,
     place: &Place,
+    defaults: &Defaults,
     mixers: Vec<MlaConfig>,
     [dense, experts]: [FeedForwardConfig; 2],
     rope: RopeConfig,
@@ -112,8 +132,8 @@ pub(super) fn decoder(
     let sparse = match sparse_layers(keys)? {
         Some(sparse) => sparse,
         None => {
-            let num_dense = keys.index_or("first_k_dense_replace")?.unwrap_or(0) as usize;
-            (0..num_layers).map(|layer| layer >= num_dense).collect()
+            let num_dense = keys.index_or("first_k_dense_replace")?.unwrap_or(defaults.first_k_dense_replace);
+            (0..num_layers as i64).map(|layer| layer >= num_dense).collect()
         }
     };
     let layer = |(mixer, sparse): (MlaConfig, bool)| LayerConfig {
@@ -123,4 +143,41 @@ pub(super) fn decoder(
     let layers = mixers.into_iter().zip(sparse).map(layer).collect();
     let mtp_names = Some(deepseek_mtp(num_layers, &format!("{}layers", place.base)));
     Ok(DecoderConfig { mtp_names, ..layered(keys, place, layers, rope)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::model::ModelConfig;
+    use crate::model::decoder::{DecoderConfig, FeedForwardConfig, MixerConfig};
+
+    fn read(model_type: &str, changes: &Value) -> DecoderConfig {
+        let mut config = json!({
+            "model_type": model_type, "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96,
+            "moe_intermediate_size": 24, "num_hidden_layers": 5, "num_attention_heads": 4, "n_routed_experts": 16,
+            "num_experts_per_tok": 4, "kv_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8
+        });
+        config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        ModelConfig::from_hf(&config).unwrap().decoder
+    }
+
+    /// Layers without experts, the width of the shared ones, and the queries' rank.
+    fn shape(model_type: &str, changes: Value) -> (usize, Option<i64>, Option<i64>) {
+        let decoder = read(model_type, &changes);
+        let num_dense =
+            decoder.layers.iter().take_while(|layer| !matches!(layer.feed_forward, FeedForwardConfig::Moe(_)));
+        let last = decoder.layers.last().unwrap();
+        let FeedForwardConfig::Moe(experts) = &last.feed_forward else { unreachable!("the last layer has experts") };
+        let MixerConfig::Mla(mixer) = &last.mixer else { unreachable!("latent attention") };
+        (num_dense.count(), experts.shared.as_ref().map(|shared| shared.intermediate_size), mixer.q_lora_rank)
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_classes() {
+        assert_eq!(shape("deepseek_v2", json!({})), (0, Some(48), Some(1536)));
+        assert_eq!(shape("deepseek_v3", json!({})), (3, Some(24), Some(1536)));
+        let none = json!({"first_k_dense_replace": 1, "n_shared_experts": null, "q_lora_rank": null});
+        assert_eq!(shape("deepseek_v3", none), (1, None, None));
+    }
 }

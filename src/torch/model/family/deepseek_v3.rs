@@ -1,7 +1,7 @@
 //! DeepSeek-V3 and Kimi-K2 (`DeepseekV3ForCausalLM`).
 
 use super::common::Place;
-use super::deepseek::{attention, biased_router, decoder, feed_forwards, rope};
+use super::deepseek::{V3, attention, biased_router, decoder, feed_forwards, rope};
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::nn::RopeLayout;
@@ -10,5 +10,6 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderCo
     let interleaved = keys.flag_or("rope_interleave")?.unwrap_or(true);
     let rope = rope(keys, if interleaved { RopeLayout::Interleaved } else { RopeLayout::HalfSplit })?;
     let mixers = vec![attention(keys, &rope)?; keys.size("num_hidden_layers")? as usize];
-    decoder(keys, place, mixers, feed_forwards(keys, biased_router(keys, [8, 4])?, false)?, rope)
+    let feed_forwards = feed_forwards(keys, &V3, biased_router(keys, &V3)?, false)?;
+    decoder(keys, place, &V3, mixers, feed_forwards, rope)
 }

@@ -1,7 +1,7 @@
 //! DeepSeek-V3.2 (`DeepseekV32ForCausalLM`): DeepSeek-V3 with an indexer in every layer.
 
 use super::common::Place;
-use super::deepseek::{attention, biased_router, decoder, feed_forwards, indexer, rope};
+use super::deepseek::{V3, attention, biased_router, decoder, feed_forwards, indexer, rope};
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::nn::{KeyChoice, MlaConfig, RopeLayout};
@@ -14,5 +14,6 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderCo
         MlaConfig { keys, ..attention.clone() }
     };
     let mixers = (0..keys.size("num_hidden_layers")? as usize).map(mixer).collect();
-    decoder(keys, place, mixers, feed_forwards(keys, biased_router(keys, [8, 4])?, false)?, rope)
+    let feed_forwards = feed_forwards(keys, &V3, biased_router(keys, &V3)?, false)?;
+    decoder(keys, place, &V3, mixers, feed_forwards, rope)
 }

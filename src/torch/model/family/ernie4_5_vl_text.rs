@@ -9,6 +9,7 @@ use super::ernie4_5_moe::{NUM_EXPERTS, experts};
 use super::experts::{balance, num_experts, sparse_layers};
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig};
 use crate::model::keys::{Keys, ModelConfigError};
+use crate::model::rope_config::section;
 use crate::nn::RopeAxes;
 use crate::nn::moe::{BiasName, ExpertNames, MediaExperts, MoeConfig, MoeNames};
 
@@ -25,6 +26,8 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderCo
     let dense = dense(keys)?;
     let feed_forwards = sparse.into_iter().map(|sparse| if sparse { both.clone() } else { dense.clone() }).collect();
     let mut decoder = decoder(keys, place, None, feed_forwards)?;
+    // Unlike in ERNIE's other classes, none where the config does not say.
+    decoder.pad_token_id = decoder.pad_token_id.filter(|_| keys.has("pad_token_id"));
     decoder.rope.axes = axes(keys, decoder.rope.rotary_dim / 2)?;
     Ok(DecoderConfig { balance: balance(keys, 0.001)?, ..decoder })
 }
@@ -110,18 +113,15 @@ fn widths(text: &Keys<'_>) -> Result<[i64; 2], ModelConfigError> {
 /// Of neighbouring frequencies the even ones turn with the row, the odd ones with the column, and the last ones, as
 /// many as the third section has, with the frame.
 fn axes(text: &Keys<'_>, half: i64) -> Result<RopeAxes, ModelConfigError> {
-    let section = match text.section_or("rope_parameters")? {
-        Some(section) => Some(section),
-        None => text.section_or("rope_scaling")?,
-    };
-    let sections = match &section {
-        Some(section) if section.value("mrope_section").is_some() => section.indices("mrope_section")?,
-        // What published configs call the share of the frames.
-        _ => {
-            let frames = text.index_or("freq_allocation")?.unwrap_or(20);
+    let section = section(text)?.filter(|section| section.value("mrope_section").is_some());
+    // What published configs call the share of the frames.
+    let sections = match (section, text.index_or("freq_allocation")?) {
+        (Some(section), _) => section.indices("mrope_section")?,
+        (None, Some(frames)) => {
             let each = (half - frames).max(0) / 2;
             vec![each, each, frames]
         }
+        (None, None) => vec![22, 22, 20],
     };
     match sections[..] {
         [rows, columns, frames] if rows == columns && rows + columns + frames == half => {

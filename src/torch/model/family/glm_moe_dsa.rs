@@ -4,10 +4,13 @@
 use serde_json::{Value, json};
 
 use super::common::Place;
-use super::deepseek::{attention, biased_router, decoder, feed_forwards, indexer, rope};
+use super::deepseek::{Defaults, V3, attention, biased_router, decoder, feed_forwards, indexer, rope};
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::nn::{KeyChoice, MlaConfig, NormConfig, RopeLayout};
+
+/// Of its config class.
+const DEFAULTS: Defaults = Defaults { groups: [1, 1], ..V3 };
 
 pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
     let rope = rope(keys, RopeLayout::Interleaved)?;
@@ -24,7 +27,8 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderCo
         MlaConfig { keys, ..attention.clone() }
     };
     let mixers = full_layers(keys)?.into_iter().enumerate().map(mixer).collect();
-    let decoder = decoder(keys, place, mixers, feed_forwards(keys, biased_router(keys, [1, 1])?, false)?, rope)?;
+    let feed_forwards = feed_forwards(keys, &DEFAULTS, biased_router(keys, &DEFAULTS)?, false)?;
+    let decoder = decoder(keys, place, &DEFAULTS, mixers, feed_forwards, rope)?;
     let eps = keys.number_or("rms_norm_eps")?.unwrap_or(1e-5);
     Ok(DecoderConfig { norm: NormConfig { eps, ..decoder.norm }, ..decoder })
 }

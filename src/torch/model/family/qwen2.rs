@@ -1,6 +1,6 @@
 //! Qwen1.5, Qwen2 and Qwen2.5 (`Qwen2ForCausalLM`).
 
-use super::common::{Place, attention, dense, with_windows};
+use super::common::{MAX_WINDOW_LAYERS, Place, attention, dense, with_windows};
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope;
@@ -9,5 +9,5 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderCo
     let mut attention = attention(keys)?;
     attention.qkv_bias = true;
     let rope = read_rope(keys, attention.head_dim, 10_000.0)?;
-    with_windows(keys, place, &attention, dense(keys)?, rope)
+    with_windows(keys, place, &attention, MAX_WINDOW_LAYERS, dense(keys)?, rope)
 }

@@ -10,6 +10,9 @@ use crate::model::rope_config::{read_mrope, read_rope};
 use crate::model::vision::qwen2_5;
 use crate::nn::NormConfig;
 
+/// Where a config does not say. Of Qwen2 it is another number.
+const MAX_WINDOW_LAYERS: i64 = 80;
+
 /// Published configs have the decoder's keys beside the others, not in `text_config`.
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
     let vision_keys = keys.section("vision_config")?;
@@ -30,7 +33,7 @@ pub(in crate::model) fn read_text(keys: &Keys<'_>, place: &Place) -> Result<Deco
     attention.qkv_bias = true;
     let mut rope = read_rope(keys, attention.head_dim, 1_000_000.0)?;
     rope.axes = read_mrope(keys, &rope, [16, 24, 24], false)?;
-    let decoder = with_windows(keys, place, &attention, dense(keys)?, rope)?;
+    let decoder = with_windows(keys, place, &attention, MAX_WINDOW_LAYERS, dense(keys)?, rope)?;
     let eps = keys.number_or("rms_norm_eps")?.unwrap_or(1e-5);
     Ok(DecoderConfig { norm: NormConfig { eps, ..decoder.norm }, ..decoder })
 }

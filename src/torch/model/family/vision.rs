@@ -63,7 +63,7 @@ pub(super) fn model(
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::model::decoder::{Balance, FeedForwardConfig, LayerConfig};
+    use crate::model::decoder::{Balance, FeedForwardConfig, LayerConfig, MixerConfig};
     use crate::model::registry::ModelConfig;
     use crate::nn::RopeAxes;
 
@@ -119,6 +119,7 @@ mod tests {
             "vision_config": {"depth": 1, "hidden_size": 48, "num_heads": 3}});
         let read = ModelConfig::from_hf(&config).unwrap().decoder;
         assert_eq!(read.rope.axes, RopeAxes::Three(vec![1, 2, 1, 2, 0, 0, 0, 0]));
+        assert_eq!(read.pad_token_id, None);
         let routed = |layer: &&LayerConfig| matches!(layer.feed_forward, FeedForwardConfig::Moe(_));
         assert_eq!(read.layers.iter().filter(routed).count(), 2);
         let cases = [
@@ -153,8 +154,13 @@ mod tests {
         nested["text_config"]["head_dim"] = json!(128);
         nested["text_config"]["rope_scaling"] = json!({"type": "mrope"});
         nested["tie_word_embeddings"] = json!(false);
+        nested["text_config"]["num_hidden_layers"] = json!(30);
+        nested["text_config"]["use_sliding_window"] = json!(true);
         let read = ModelConfig::from_hf(&nested).unwrap().decoder;
         assert!(read.tie_word_embeddings && read.norm.eps == 1e-5);
+        // Of the first 80 layers none has a window.
+        let has_none = |layer: &LayerConfig| matches!(&layer.mixer, MixerConfig::Attention(of) if of.window.is_none());
+        assert!(read.layers.iter().all(has_none));
         assert_eq!(read.rope.axes, RopeAxes::contiguous(&[16, 24, 24]));
         let mut wrong = config.clone();
         wrong["vision_config"]["window_size"] = json!(20);

@@ -5,8 +5,8 @@
 use tch::Tensor;
 
 use super::groups::Groups;
+use crate::nn::Scope;
 use crate::nn::lora::Adapter;
-use crate::nn::{ParamSpec, Scope};
 
 /// The adapters of one stacked parameter `[E, O, I]`. Their inputs are not dropped in training: PEFT cannot either.
 pub(super) struct StackedAdapter {
@@ -81,8 +81,12 @@ fn unstack(a: &Tensor, b: &Tensor, num_experts: i64) -> [Tensor; 2] {
     [a_ERI, b.view([b.size()[0], -1, num_experts]).permute([2, 0, 1])]
 }
 
-/// What the adapters of a stack add to it, `[E, O, I]`: `lora_A` `[E·r, I]`, `lora_B` `[O, r·E]`; `base` is its spec.
-pub fn stacked_product(a: &Tensor, b: &Tensor, base: &ParamSpec) -> Tensor {
-    let [a_ERI, b_EOR] = unstack(a, b, base.shape[0]);
-    b_EOR.matmul(&a_ERI)
+/// What the adapters of a stack add to it, `[E, O, I]`, or to one of its maps, `[O, I]`: `lora_A` `[E·r, I]`, `lora_B`
+/// `[O, r·E]`.
+pub fn stacked_product(a: &Tensor, b: &Tensor, num_experts: i64, expert: Option<i64>) -> Tensor {
+    let [a_ERI, b_EOR] = unstack(a, b, num_experts);
+    match expert {
+        Some(expert) => b_EOR.get(expert).matmul(&a_ERI.get(expert)),
+        None => b_EOR.matmul(&a_ERI),
+    }
 }

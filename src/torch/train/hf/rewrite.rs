@@ -7,7 +7,7 @@ use super::error::WeightsError;
 use super::save::{Entry, Writer, deal, shard_name};
 use super::stored::Stored;
 use crate::native::bytes;
-use crate::train::peft_merge::Adapters;
+use crate::train::peft::Adapters;
 use loongforge_core::message::SavedFile;
 use serde_json::{Map, Value, json};
 use std::path::Path;

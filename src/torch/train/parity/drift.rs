@@ -2,7 +2,7 @@
 //! `run.rs` tells, but whether rounding stays rounding.
 
 use super::fixture::{Document, Fixture};
-use super::run::{Models, ParityError};
+use super::models::{Models, ParityError};
 use std::path::Path;
 use tch::{Kind, Tensor};
 

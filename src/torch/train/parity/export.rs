@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tch::{Kind, Tensor};
 
 use super::fixture::{Document, Fixture, tensors};
-use super::run::{Models, ParityError};
+use super::models::{Models, ParityError};
 use crate::nn::{ParamStore, Piece};
 use crate::train::hf::{INDEX_FILE, MAX_SHARD_SIZE, Shards, index_of, num_shards, save_weights, write_tensor_file};
 use crate::train::{AdapterBase, AdapterFile, read_adapter_config, save_adapter};

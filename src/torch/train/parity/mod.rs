@@ -9,6 +9,7 @@ mod drift;
 mod export;
 mod fixture;
 mod indexers;
+mod models;
 mod report;
 mod run;
 
@@ -17,6 +18,7 @@ pub use drift::{Drift, drift};
 pub use export::export;
 pub(crate) use fixture::{Document, Fixture, tensors};
 pub use fixture::{FixtureError, has_encoder};
+pub use models::ParityError;
+pub(crate) use models::reference_parts;
 pub use report::{ParityReport, Row};
-pub(crate) use run::reference_parts;
-pub use run::{ParityError, parity};
+pub use run::parity;

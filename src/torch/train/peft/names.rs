@@ -4,11 +4,11 @@
 
 use std::collections::BTreeMap;
 
-pub(super) const PREFIX: &str = "base_model.model.";
+pub const PREFIX: &str = "base_model.model.";
 
 /// The names in the file by our own, `PATH.lora_A.weight` and `PATH.lora_B.weight`, for the adapted modules: path, and
 /// whether it is a stacked parameter; those of one module in the order in which it declares them. A path may come twice.
-pub(super) fn file_names<'a>(modules: impl Iterator<Item = (&'a str, bool)>) -> BTreeMap<String, String> {
+pub fn file_names<'a>(modules: impl Iterator<Item = (&'a str, bool)>) -> BTreeMap<String, String> {
     let mut paths: Vec<(&str, bool)> = Vec::new();
     modules.for_each(|module| {
         if !paths.contains(&module) {

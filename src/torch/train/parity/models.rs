@@ -1,0 +1,245 @@
+//! The models of a fixture and what is done with them: logits of its documents, steps of AdamW.
+
+use super::fixture::{Document, Fixture, FixtureError};
+use crate::model::{Decoder, EncoderModel, ModelConfig, Targets, TextBatch, TextOptions};
+use crate::native::NativeError;
+use crate::nn::{GradBuffer, ParamId, ParamSpec, ParamStore};
+use crate::tape::{Execution, Policy, Slot};
+use crate::train::peft::{PREFIX, names_in_file};
+use crate::train::{AdamW, AdapterError, WeightsError, adapted, load_adapter, load_weights};
+use loongforge_core::message::Grid;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use tch::{Device, Kind, Tensor};
+
+#[derive(Debug, thiserror::Error)]
+pub enum ParityError {
+    #[error(transparent)]
+    Fixture(#[from] FixtureError),
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    #[error(transparent)]
+    Adapter(#[from] AdapterError),
+    #[error(transparent)]
+    Native(#[from] NativeError),
+    #[error("{path}: {source}")]
+    Write { path: PathBuf, source: std::io::Error },
+}
+
+/// What a step's loss is made of.
+pub(super) struct Loss {
+    pub total: f64,
+    /// The routers' weighted part of it.
+    pub of_routers: f64,
+    /// The load-balancing loss, unweighted.
+    pub aux: Option<f64>,
+}
+
+/// A part of the model with its parameters and their gradients.
+pub(super) struct Pool<M> {
+    pub model: M,
+    pub params: Rc<ParamStore>,
+    pub grads: GradBuffer,
+    pub adamw: AdamW,
+}
+
+pub(super) struct Models {
+    pub text: Pool<Decoder>,
+    pub vision: Option<Pool<Box<dyn EncoderModel>>>,
+    placeholders: Vec<i64>,
+    num_feature_tensors: usize,
+    /// Of the last step.
+    pub mixer_losses: Vec<f64>,
+    /// Of the decoder's segments.
+    pub policy: Policy,
+}
+
+impl<M> Pool<M> {
+    pub fn new(
+        specs: Vec<ParamSpec>,
+        fixture: &Fixture,
+        folder: &Path,
+        model: impl FnOnce(&ParamStore) -> M,
+    ) -> Result<Self, ParityError> {
+        let specs = if fixture.has_adapter { adapted(specs, folder)? } else { specs };
+        let params = ParamStore::new(specs, fixture.kind, Device::Cpu);
+        load_weights(&params, folder)?;
+        if fixture.has_adapter {
+            load_adapter(&params, folder)?;
+        }
+        let (grads, adamw) = (params.new_grad(), AdamW::new(&params, fixture.adamw)?);
+        Ok(Pool { model: model(&params), params: Rc::new(params), grads, adamw })
+    }
+}
+
+impl Models {
+    pub fn load(fixture: &Fixture, config: &ModelConfig, folder: &Path) -> Result<Models, ParityError> {
+        let text = Pool::new(Decoder::specs(&config.decoder), fixture, folder, |params| {
+            Decoder::new(&config.decoder, params)
+        })?;
+        let vision = config
+            .encoder
+            .as_ref()
+            .map(|family| Pool::new(family.specs(), fixture, folder, |params| family.build(params, Policy::Keep)));
+        Ok(Models {
+            text,
+            vision: vision.transpose()?,
+            placeholders: config.placeholders(),
+            num_feature_tensors: config.num_feature_tensors(),
+            mixer_losses: Vec::new(),
+            policy: Policy::Keep,
+        })
+    }
+
+    pub fn count_documents_as(&mut self, len: i64) {
+        let mut config = self.text.model.config().clone();
+        if config.rope.depends_on_length() && config.rope.min_seq_len != len {
+            config.rope.min_seq_len = len;
+            self.text.model = Decoder::new(&config, &self.text.params);
+        }
+    }
+
+    /// The encoder's execution over the documents' pictures, after its forward. `None` where there are none.
+    pub fn encode(&self, documents: &[&Document], train: bool) -> Option<(Execution, Vec<Slot>)> {
+        let vision = self.vision.as_ref()?;
+        let grids: Vec<Grid> = documents.iter().flat_map(|document| document.grids.clone()).collect();
+        let pixels: Vec<&Tensor> = documents.iter().filter_map(|document| document.pixels.as_ref()).collect();
+        if pixels.is_empty() {
+            return None;
+        }
+        let made = vision.model.record(&grids);
+        let inputs = vec![(made.pixels, Tensor::cat(&pixels, 0))];
+        let begin = if train { Execution::new } else { Execution::forward_only };
+        let mut execution = begin(made.tape, vision.params.clone(), inputs);
+        execution.forward().expect("there is no other rank");
+        Some((execution, made.outputs))
+    }
+
+    pub fn batch(&self, documents: &[&Document]) -> TextBatch {
+        let input_ids: Vec<i64> = documents.iter().flat_map(|document| document.input_ids.clone()).collect();
+        let positions: Vec<&Tensor> = documents.iter().map(|document| &document.position_ids).collect();
+        let mut cu_seqlens = vec![0];
+        documents
+            .iter()
+            .for_each(|document| cu_seqlens.push(cu_seqlens[cu_seqlens.len() - 1] + document.input_ids.len()));
+        let no_positions = |shape: &[i64]| Tensor::zeros(shape, (Kind::Int64, Device::Cpu));
+        let placeholder = |(_, id): &(i64, &i64)| self.placeholders.contains(id);
+        TextBatch {
+            feature_rows: (0..).zip(&input_ids).filter(placeholder).map(|(row, _)| row).collect(),
+            input_ids: Tensor::from_slice(&input_ids),
+            position_ids: match positions.is_empty() {
+                // An empty row.
+                true if self.text.model.config().has_three_axes() => no_positions(&[3, 0]),
+                true => no_positions(&[0]),
+                false => Tensor::cat(&positions, -1),
+            },
+            cu_seqlens,
+            row: None,
+            past: None,
+        }
+    }
+
+    /// `[T, V]` for the documents as one packed row, and what each router gave: its layer's name in the reference, and
+    /// logits, weights and experts.
+    pub fn logits(&self, documents: &[&Document]) -> (Tensor, Vec<(String, [Tensor; 3])>) {
+        let _no_grad = tch::no_grad_guard();
+        let options = TextOptions {
+            num_feature_tensors: self.num_feature_tensors,
+            train_features: false,
+            policy: Policy::Keep,
+            keep_routing: true,
+        };
+        let made = self.text.model.tape(&self.batch(documents), None, &options);
+        let inputs = self.encode(documents, false).map_or(Vec::new(), |(encoder, outputs)| {
+            made.features
+                .iter()
+                .zip(outputs)
+                .map(|(slot, output)| (*slot, encoder.value(output).shallow_clone()))
+                .collect()
+        });
+        let mut execution = Execution::forward_only(Rc::new(made.tape), self.text.params.clone(), inputs);
+        execution.forward().expect("there is no other rank");
+        let routed = made.routing.iter().flat_map(|routing| &routing.experts).filter_map(|routed| {
+            let outputs = routed.outputs?.map(|slot| execution.value(slot).shallow_clone());
+            Some((routed.layer.trim_start_matches("layer ").to_owned(), routed.media, outputs))
+        });
+        let routed: Vec<_> = routed.collect();
+        let by_media = routed.iter().any(|(_, media, _)| *media);
+        let named = |(layer, media, outputs)| match (by_media, media) {
+            (false, _) => (layer, outputs),
+            (true, false) => (format!("{layer}/text_moe"), outputs),
+            (true, true) => (format!("{layer}/vision_moe"), outputs),
+        };
+        (self.text.model.logits(execution.value(made.hidden)), routed.into_iter().map(named).collect())
+    }
+
+    /// The loss, and all gradients into the pools' buffers.
+    pub fn step(&mut self, documents: &[&Document], scale: f64) -> Result<Loss, ParityError> {
+        self.text.grads.zero();
+        self.vision.iter_mut().for_each(|vision| vision.grads.zero());
+        let encoder = self.encode(documents, true);
+        let targets =
+            Targets { labels: documents.iter().flat_map(|document| document.targets.clone()).collect(), scale };
+        let options = TextOptions {
+            num_feature_tensors: self.num_feature_tensors,
+            train_features: true,
+            policy: self.policy,
+            keep_routing: false,
+        };
+        let made = self.text.model.tape(&self.batch(documents), Some(&targets), &options);
+        let inputs = encoder.iter().flat_map(|(encoder, outputs)| {
+            made.features.iter().zip(outputs).map(|(slot, output)| (*slot, encoder.value(*output).shallow_clone()))
+        });
+        let inputs = inputs.collect();
+        let mut execution = Execution::new(Rc::new(made.tape), self.text.params.clone(), inputs);
+        execution.forward()?;
+        let loss_slot = made.loss.expect("targets were given");
+        let value = |slot: Slot| execution.value(slot).double_value(&[]);
+        let routers = made.routing.map(|routing| routing.losses).unwrap_or_default();
+        let of_routers = routers.weighted(&self.text.model.config().balance).map(|(slot, weight)| weight * value(slot));
+        let loss = Loss { total: value(loss_slot), of_routers: of_routers.sum(), aux: routers.aux.map(value) };
+        self.mixer_losses = made.mixer_losses.iter().map(|slot| execution.value(*slot).double_value(&[])).collect();
+        execution.seed(loss_slot, Tensor::from(1.0));
+        execution.backward(Some(&mut self.text.grads))?;
+        if let (Some((mut encoder, outputs)), Some(vision)) = (encoder, &mut self.vision) {
+            for (slot, output) in made.features.iter().zip(outputs) {
+                execution.input_grad(*slot).into_iter().for_each(|grad| encoder.seed(output, grad));
+            }
+            encoder.backward(Some(&mut vision.grads))?;
+        }
+        Ok(loss)
+    }
+
+    /// One of the fixture's steps of AdamW, with the norm clipped over both pools: the loss and the norm before it.
+    pub fn update(&mut self, fixture: &Fixture, documents: &[&Document]) -> Result<(f64, f64), ParityError> {
+        let loss = self.step(documents, 1.0 / fixture.num_targets() as f64)?.total;
+        let squares = self.pools().map(|(_, grads)| grads.flat().square().sum(Kind::Double).double_value(&[]));
+        let norm = squares.sum::<f64>().sqrt();
+        let clip = (fixture.clip_norm / (norm + 1e-6)).min(1.0);
+        let text = &mut self.text;
+        text.adamw.step(text.grads.flat(), clip, fixture.learning_rate, false)?;
+        if let Some(vision) = &mut self.vision {
+            vision.adamw.step(vision.grads.flat(), clip, fixture.learning_rate, false)?;
+        }
+        Ok((loss, norm))
+    }
+
+    pub fn pools(&self) -> impl Iterator<Item = (&Rc<ParamStore>, &GradBuffer)> {
+        let vision = self.vision.as_ref().map(|vision| (&vision.params, &vision.grads));
+        std::iter::once((&self.text.params, &self.text.grads)).chain(vision)
+    }
+}
+
+/// Tensors of the trained parameters' shapes as the reference names their parts.
+pub(crate) fn reference_parts(params: &ParamStore, tensor: impl Fn(ParamId) -> Tensor) -> Vec<(String, Tensor)> {
+    let adapters = names_in_file(params);
+    let named = |name: &str| {
+        let name = adapters.get(name).map_or(name, String::as_str);
+        name.strip_prefix(PREFIX).unwrap_or(name).to_owned()
+    };
+    let of_one = |id: ParamId| {
+        let tensor = tensor(id);
+        params.spec(id).parts(&tensor).into_iter().map(|(name, part)| (named(name), part)).collect::<Vec<_>>()
+    };
+    params.trained_ids().flat_map(of_one).collect()
+}

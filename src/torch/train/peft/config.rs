@@ -1,0 +1,129 @@
+//! What `adapter_config.json` says.
+
+use super::error::AdapterError;
+use crate::nn::LoraConfig;
+use serde_json::Value;
+use std::path::Path;
+
+pub const CONFIG: &str = "adapter_config.json";
+
+/// Reads what an adapter's folder says of it. Which modules it adapts its tensors tell.
+///
+/// # Errors
+/// The file is missing, of another method than LoRA, or asks for what is not implemented.
+pub fn read_adapter_config(folder: &Path) -> Result<LoraConfig, AdapterError> {
+    Ok(read_config(&folder.join(CONFIG))?.lora)
+}
+
+/// What `adapter_config.json` says that matters here.
+pub struct AdapterConfig {
+    pub lora: LoraConfig,
+    /// Names or endings of the stacked parameters that have adapters.
+    pub target_parameters: Vec<String>,
+}
+
+fn read_json(path: &Path) -> Result<Value, AdapterError> {
+    let text = std::fs::read_to_string(path).map_err(|source| AdapterError::Io { path: path.to_owned(), source })?;
+    let wrong = |error: serde_json::Error| AdapterError::Config { path: path.to_owned(), reason: error.to_string() };
+    serde_json::from_str(&text).map_err(wrong)
+}
+
+pub fn read_config(path: &Path) -> Result<AdapterConfig, AdapterError> {
+    let json = read_json(path)?;
+    let wrong = |reason: String| AdapterError::Config { path: path.to_owned(), reason };
+    if json["peft_type"] != "LORA" {
+        return Err(wrong(format!("peft_type is {}", json["peft_type"])));
+    }
+    let is_unset = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    };
+    for key in [
+        "use_dora",
+        "rank_pattern",
+        "alpha_pattern",
+        "modules_to_save",
+        "layers_to_transform",
+        "layer_replication",
+        "fan_in_fan_out",
+        "lora_bias",
+        "trainable_token_indices",
+        "alora_invocation_tokens",
+        "use_qalora",
+        "use_bdlora",
+        "monteclora_config",
+        "kasa_config",
+    ] {
+        if !is_unset(&json[key]) {
+            return Err(wrong(format!("{key} is {}, which is not implemented", json[key])));
+        }
+    }
+    // Others take what they begin with out of the base: such adapters do not stand beside the weights in its files.
+    let init = json["init_lora_weights"].as_str();
+    if let Some(name) = init.filter(|name| !["gaussian", "eva", "orthogonal"].contains(name)) {
+        let help = "have PEFT convert it (`path_initial_model_for_weight_conversion` of `save_pretrained`)";
+        return Err(wrong(format!("init_lora_weights is {name:?}, whose base is not the one in the files: {help}")));
+    }
+    if json["bias"].as_str().is_some_and(|bias| bias != "none") {
+        return Err(wrong(format!("bias is {}; supported: \"none\"", json["bias"])));
+    }
+    let r = json["r"].as_i64().filter(|r| *r > 0).ok_or_else(|| wrong("r is not a positive integer".into()))?;
+    let parameters = json["target_parameters"].as_array().into_iter().flatten();
+    Ok(AdapterConfig {
+        lora: LoraConfig {
+            r,
+            alpha: json["lora_alpha"].as_f64().unwrap_or(8.0),
+            dropout: json["lora_dropout"].as_f64().unwrap_or(0.0),
+            use_rslora: json["use_rslora"].as_bool().unwrap_or(false),
+        },
+        target_parameters: parameters.filter_map(|name| name.as_str().map(str::to_owned)).collect(),
+    })
+}
+
+/// Where the base of adapters is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdapterBase {
+    /// A folder, or an id of the hub.
+    pub name: String,
+    /// Of the hub's.
+    pub revision: Option<String>,
+}
+
+impl AdapterBase {
+    /// Of what was loaded: a folder of the hub's cache is told by its id, as other machines know it.
+    pub fn of(folder: &str) -> Self {
+        let mut parts = Path::new(folder).iter().rev().map(|part| part.to_str().unwrap_or_default());
+        let [commit, snapshots, repo] = [(); 3].map(|()| parts.next().unwrap_or_default());
+        match repo.strip_prefix("models--") {
+            Some(id) if snapshots == "snapshots" => {
+                Self { name: id.replacen("--", "/", 1), revision: Some(commit.to_owned()) }
+            }
+            _ => Self { name: folder.to_owned(), revision: None },
+        }
+    }
+}
+
+/// What an adapter's files say beside its tensors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdapterFile {
+    pub config: LoraConfig,
+    /// `None` where nothing was loaded.
+    pub base: Option<AdapterBase>,
+    /// Before PEFT's names of the two files, where another pool writes those.
+    pub prefix: &'static str,
+}
+
+/// What the adapters in `folder` say that their base is, a folder or `org/name@revision`; `None` where they do not say.
+///
+/// # Errors
+/// Their config cannot be read.
+pub fn adapter_base(folder: &Path) -> Result<Option<String>, AdapterError> {
+    let json = read_json(&folder.join(CONFIG))?;
+    let name = json["base_model_name_or_path"].as_str().filter(|name| !name.is_empty());
+    Ok(name.map(|name| match json["revision"].as_str() {
+        Some(revision) => format!("{name}@{revision}"),
+        None => name.to_owned(),
+    }))
+}
