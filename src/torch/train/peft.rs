@@ -164,7 +164,7 @@ pub struct AdapterFile {
     pub prefix: &'static str,
 }
 
-/// Parameters of `base` with those adapters of `folder` added that stand beside some of them.
+/// Parameters of `base` with those adapters of `folder` added, in float32, that stand beside some of them.
 ///
 /// # Errors
 /// As [`read_adapter_config`] and [`load_weights`].
@@ -172,6 +172,7 @@ pub fn load_merged(
     specs: Vec<ParamSpec>,
     base: &Path,
     folder: &Path,
+    kind: Kind,
     device: Device,
 ) -> Result<ParamStore, AdapterError> {
     let (mut all, mut values) = (specs.clone(), Vec::new());
@@ -188,7 +189,7 @@ pub fn load_merged(
             all.push(spec);
         }
     }
-    let params = ParamStore::new(all, Kind::Float, device);
+    let params = ParamStore::new(all, kind, device);
     load_weights(&params, base)?;
     values.iter().for_each(|(name, value)| params.set(params.id(name), value));
     merge_adapter(&params);

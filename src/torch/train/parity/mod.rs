@@ -11,6 +11,7 @@ mod fixture;
 mod indexers;
 mod report;
 mod run;
+mod scores;
 
 pub use compare::{Steps, compare_steps};
 pub use drift::{Drift, drift};

@@ -80,6 +80,7 @@ pub fn parity(folder: &Path) -> Result<ParityReport, ParityError> {
         report.compare("packed.logits", "packed.logits", &logits, expected);
         let alone: Vec<Tensor> = documents.iter().map(|document| models.logits(&[document]).0).collect();
         report.compare("single logits", "packed.logits", &Tensor::cat(&alone, 0), expected);
+        models.compare_scores(&fixture, expected, &mut report)?;
     }
 
     if let Some(expected) = &fixture.generated {
@@ -187,7 +188,7 @@ impl Models {
     }
 
     /// The encoder's execution over the documents' pictures, after its forward. `None` where there are none.
-    fn encode(&self, documents: &[&Document], train: bool) -> Option<(Execution, Vec<Slot>)> {
+    pub(super) fn encode(&self, documents: &[&Document], train: bool) -> Option<(Execution, Vec<Slot>)> {
         let vision = self.vision.as_ref()?;
         let grids: Vec<Grid> = documents.iter().flat_map(|document| document.grids.clone()).collect();
         let pixels: Vec<&Tensor> = documents.iter().filter_map(|document| document.pixels.as_ref()).collect();
@@ -202,7 +203,7 @@ impl Models {
         Some((execution, made.outputs))
     }
 
-    fn batch(&self, documents: &[&Document]) -> TextBatch {
+    pub(super) fn batch(&self, documents: &[&Document]) -> TextBatch {
         let input_ids: Vec<i64> = documents.iter().flat_map(|document| document.input_ids.clone()).collect();
         let positions: Vec<&Tensor> = documents.iter().map(|document| &document.position_ids).collect();
         let mut cu_seqlens = vec![0];
