@@ -82,9 +82,9 @@ fn held_out(config: &RunConfig, eval: &Eval, reader: &Reader, console: &Console)
     if let Some(first) = found.bad.first() {
         console.line(&format!("{} held-out samples have no loss; the first: {first}", found.bad.len()));
     }
-    let text = if found.samples > 0 { found.text() } else { String::new() };
+    let text = if found.targets > 0 { found.text() } else { String::new() };
     if !open(config, eval)?.is_conversation() {
-        ensure!(found.samples > 0, "eval.path: no sample of {} can be used", eval.path.display());
+        ensure!(found.targets > 0, "eval.path: no sample of {} can be used", eval.path.display());
         console.line("");
         console.line(&format!("held out: {text}"));
         return Ok(None);

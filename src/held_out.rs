@@ -27,7 +27,7 @@ pub struct Measure {
     pub jobs: usize,
 }
 
-/// What was found of the samples that could be used; without any there is no loss.
+/// What was found of the samples that could be used; without `targets` there is no loss.
 #[derive(Debug, Default)]
 pub struct HeldOut {
     pub samples: u64,

@@ -3,11 +3,12 @@
 use super::UsageError;
 use super::data::fraction;
 use super::decode_worker::decoder;
+use super::forecast::count;
 use crate::base::{ModelFolders, find_model};
 use crate::folder::ModelFolder;
 use crate::forward::ForwardModel;
 use crate::held_out::{HeldOut, Measure};
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use loongforge_actors::checkpoint::{MANIFEST, Manifest};
 use loongforge_core::config::{Data, Device, Paths, Phase, SandboxMode, TrainFile};
@@ -111,8 +112,10 @@ pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
     let found = measure.run(&model, &dataset, || bar.tick());
     drop(bar);
     let found = found?;
-    if let Some(first) = found.bad.first().filter(|_| found.samples == 0) {
-        anyhow::bail!("no sample can be used; the first of {}: {first}", found.bad.len());
+    match found.bad.first() {
+        _ if found.targets > 0 => {}
+        Some(first) => bail!("no sample can be used; the first of {}: {first}", found.bad.len()),
+        None => bail!("no token of {} counts in the loss", args.data.join(", ")),
     }
     let dtype = if model.kind() == Kind::BFloat16 { "bf16" } else { "f32" };
     if args.json {
@@ -128,11 +131,11 @@ pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
     println!("{} in {dtype} on {}", folder.display(), args.data.join(", "));
     println!("{}, {:.1} % of them predicted right", found.text(), 100.0 * found.accuracy());
     println!(
-        "{} samples of {} tokens in {} packs, {} bad samples; {} tokens/s",
-        found.samples,
+        "{} of {} tokens in {}, {}; {} tokens/s",
+        count(found.samples as usize, "sample"),
         short(found.tokens as f64),
-        found.packs,
-        found.bad.len(),
+        count(found.packs as usize, "pack"),
+        count(found.bad.len(), "bad sample"),
         short(found.tokens_per_second())
     );
     Ok(ExitCode::SUCCESS)

@@ -51,7 +51,7 @@ fn the_loss_is_that_of_training_with_and_without_pictures() {
         assert_close(&found, expected, ROUNDING);
         assert_eq!((&found["samples"], &found["dtype"]), (&16.into(), &"f32".into()));
         // All in one row, and a row for each sample or two.
-        let rows: Vec<u64> = ["4096", "64"]
+        let rows: Vec<u64> = ["4096", "80"]
             .map(|tokens| {
                 let found = evaluate(&fixture, &["run", file, "--limit", "16", "--max-tokens", tokens]);
                 assert_close(&found, expected, ROUNDING);
@@ -111,7 +111,7 @@ fn bad_samples_are_named_and_too_many_are_no_result() {
     let said = fixture.succeeds(&["evaluate", "run", "data/some.jsonl"]);
     assert!(said.err.contains("bad sample: data/some.jsonl:1: "), "{}", said.err);
     assert!(said.out.contains("loss ") && said.out.contains("4 samples of"), "{}", said.out);
-    assert!(said.out.contains("1 bad samples"), "{}", said.out);
+    assert!(said.out.contains(", 1 bad sample;"), "{}", said.out);
     assert_eq!(evaluate(&fixture, &["run", "data/some.jsonl"])["bad_samples"][0]["at"], "1");
 
     let first = good.lines().next().unwrap();

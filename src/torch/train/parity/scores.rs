@@ -38,12 +38,7 @@ impl Models {
         let shifted = Tensor::from_slice(&labels);
         let losses = logits.cross_entropy_loss::<Tensor>(&shifted, None, Reduction::None, IGNORED, 0.0);
         let rows = shifted.not_equal(IGNORED).nonzero().flatten(0, -1);
-        report.compare(
-            "held-out losses",
-            "logits",
-            &Tensor::from_slice(&found.losses),
-            &losses.index_select(0, &rows),
-        );
+        report.compare("held-out losses", "logits", &Tensor::from_slice(&found.losses), &losses.index_select(0, &rows));
         let right = logits.argmax(-1, false).eq_tensor(&shifted).index_select(0, &rows);
         report.compare("held-out right", "logits", &Tensor::from_slice(&found.right), &right);
         Ok(())
