@@ -1,6 +1,8 @@
-//! The folders of a trained model: one, or that of its adapters and that of the base which they are added to.
+//! The folders of a trained model: a run's newest checkpoint, any folder, or that of adapters and that of the base which
+//! they are added to.
 
 use crate::hub::{HubError, resolve_model};
+use loongforge_actors::checkpoint::{CheckpointError, latest};
 use loongforge_torch::train::hf::is_adapter;
 use loongforge_torch::train::{AdapterError, adapter_base};
 use std::path::{Path, PathBuf};
@@ -11,6 +13,8 @@ pub enum BaseError {
     Adapter(#[from] AdapterError),
     #[error(transparent)]
     Hub(#[from] HubError),
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
     #[error("no such folder: {folder}; an id of the hub has the form org/name")]
     Missing { folder: PathBuf },
     #[error(
@@ -25,6 +29,24 @@ pub enum BaseError {
     Gone { folder: PathBuf, base: String },
     #[error("{folder} holds whole weights, no adapters that --base could be of")]
     Whole { folder: PathBuf },
+}
+
+/// The folder of the model that a user names: a folder, a hub id, or the folder of a run, of which the newest checkpoint is
+/// meant.
+///
+/// # Errors
+/// The hub has no such model, or it cannot be fetched.
+pub fn find_model(named: &str) -> Result<PathBuf, BaseError> {
+    let folder = resolve_model(named)?;
+    if folder.join("config.json").is_file() || is_adapter(&folder) {
+        return Ok(folder);
+    }
+    for checkpoints in [folder.join("checkpoints"), folder.clone()] {
+        if let Some(newest) = latest(&checkpoints)? {
+            return Ok(newest);
+        }
+    }
+    Ok(folder)
 }
 
 /// Where what makes up a model is.

@@ -1,10 +1,13 @@
-//! After a run: held-out questions answered greedily, a few of them in the terminal, and pictures of the results.
+//! After a run: the loss of held-out samples, their questions answered greedily, a few of them in the terminal, and pictures
+//! of the results.
 
+use crate::folder::ModelFolder;
+use crate::held_out::{HeldOut, Measure};
 use crate::reader::Reader;
 use anyhow::{Context, Result, ensure};
 use loongforge_actors::checkpoint::latest;
-use loongforge_core::config::{Eval, PoolName, RunConfig};
-use loongforge_core::data::{Limits, Question, Questions, read_rgb};
+use loongforge_core::config::{BadSamples, Eval, PoolName, RunConfig, TrainFile};
+use loongforge_core::data::{Dataset, Limits, Processor, ProcessorOptions, Question, Questions, Source, read_rgb};
 use loongforge_core::observe::{Console, Curve, Reading, Style, beside, plot, read_metrics, render, safe, sheet};
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::engine::open_device;
@@ -13,18 +16,22 @@ use std::path::{Path, PathBuf};
 /// Columns that a picture may take in the terminal.
 const PICTURE_COLUMNS: u32 = 48;
 
-/// Whether the questions of `eval` are there, before a run ends with them.
+/// Whether the samples of `eval` are there, before a run ends with them.
 ///
 /// # Errors
-/// `eval.path` cannot be read or has no lines.
+/// `eval.path` cannot be read, has no samples, or such that the run's phase cannot learn from.
 pub fn check(config: &RunConfig) -> Result<()> {
     if let Some(eval) = &config.eval {
-        Questions::open(&eval.path).context("eval.path")?;
+        open(config, eval).context("eval.path")?;
     }
     Ok(())
 }
 
-/// Draws the loss curve and, where `eval` is set, measures how many held-out answers are exactly right.
+fn open(config: &RunConfig, eval: &Eval) -> Result<Source> {
+    Ok(Source::open(&TrainFile::new(eval.path.as_path()), config.train.phase, usize::MAX, str::len)?)
+}
+
+/// Draws the loss curve and, where `eval` is set, measures the held-out loss and how many answers are exactly right.
 ///
 /// # Errors
 /// A file cannot be read or written.
@@ -42,7 +49,7 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
         set_intra_op_threads(if config.run.deterministic { config.threads_for(PoolName::Foundation) } else { cores });
         let device = open_device(&config.device).map_err(|error| anyhow::anyhow!("{error}"))?;
         let reader = Reader::open(&checkpoint, device)?;
-        match held_out(eval, &reader, dir, console) {
+        match held_out(config, eval, &reader, console) {
             Ok(sheet) => files.extend(sheet.map(|sheet| ("held-out pictures", sheet))),
             Err(error) => evaluated = Err(error.context("the model is trained and saved, but not evaluated")),
         }
@@ -69,8 +76,19 @@ fn loss_curve(config: &RunConfig) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Answers every question of the file; returns the path of the sheet, where some have pictures.
-fn held_out(eval: &Eval, reader: &Reader, dir: &Path, console: &Console) -> Result<Option<PathBuf>> {
+/// Scores every sample of the file and answers every question; returns the path of the sheet, where some have pictures.
+fn held_out(config: &RunConfig, eval: &Eval, reader: &Reader, console: &Console) -> Result<Option<PathBuf>> {
+    let found = loss(config, eval, reader).context("eval.path")?;
+    if let Some(first) = found.bad.first() {
+        console.line(&format!("{} held-out samples have no loss; the first: {first}", found.bad.len()));
+    }
+    let text = if found.targets > 0 { found.text() } else { String::new() };
+    if !open(config, eval)?.is_conversation() {
+        ensure!(found.targets > 0, "eval.path: no sample of {} can be used", eval.path.display());
+        console.line("");
+        console.line(&format!("held out: {text}"));
+        return Ok(None);
+    }
     let questions = Questions::open(&eval.path)?;
     let (questions, bad): (Vec<_>, Vec<_>) =
         (0..questions.len()).map(|index| questions.read(index, reader.processor())).partition(Result::is_ok);
@@ -90,7 +108,9 @@ fn held_out(eval: &Eval, reader: &Reader, dir: &Path, console: &Console) -> Resu
         show(question, answer, console)?;
     }
     let accuracy = 100.0 * right as f64 / questions.len() as f64;
-    console.line(&format!("held out: {right} of {} answers exactly right ({accuracy:.1} %)", questions.len()));
+    let exact = format!("{right} of {} answers exactly right ({accuracy:.1} %)", questions.len());
+    let parts: Vec<String> = [text, exact].into_iter().filter(|part| !part.is_empty()).collect();
+    console.line(&format!("held out: {}", parts.join("; ")));
     let mut readings = Vec::new();
     for (question, answer) in questions.iter().zip(&answers).take(eval.sheet) {
         if let Some(picture) = question.images.first() {
@@ -101,9 +121,20 @@ fn held_out(eval: &Eval, reader: &Reader, dir: &Path, console: &Console) -> Resu
     if readings.is_empty() {
         return Ok(None);
     }
-    let path = dir.join("held_out.png");
+    let path = config.run.dir.join("held_out.png");
     sheet(&path, &format!("held out: {right} of {} exactly right", questions.len()), &readings)?;
     Ok(Some(path))
+}
+
+/// Of what was read as the run's samples are, however much of it could not be used.
+fn loss(config: &RunConfig, eval: &Eval, reader: &Reader) -> Result<HeldOut> {
+    let mut data = config.data.clone();
+    data.train = vec![TrainFile::new(eval.path.as_path())];
+    data.shuffle = false;
+    data.on_bad_sample = BadSamples { max_fraction: 1.0, max_consecutive: usize::MAX };
+    let ModelFolder { path, json, .. } = reader.model().folder();
+    let processor = Processor::open(path, json, &ProcessorOptions::new(&data, config.train.phase))?;
+    Measure::of(&data).run(reader.model(), &Dataset::open(&data, processor, config.run.seed)?, || ())
 }
 
 fn show(question: &Question, answer: &str, console: &Console) -> Result<()> {

@@ -9,6 +9,7 @@ use loongforge_torch::model::{ModelConfig, ModelConfigError};
 use serde_json::Value;
 use std::io;
 use std::path::{Path, PathBuf};
+use tch::Kind;
 
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
@@ -141,6 +142,14 @@ impl ModelFolder {
         };
         let config = ModelConfig::from_hf(&json).map_err(wrong)?;
         Ok(Self { path: path.to_owned(), json, config })
+    }
+
+    /// The kind that `config.json` names for the weights, where parameters can be of it; else float32.
+    pub fn kind(&self) -> Kind {
+        let nested = ["", "/text_config", "/llm_config", "/foundation"];
+        let places = nested.iter().flat_map(|holder| ["dtype", "torch_dtype"].map(|key| format!("{holder}/{key}")));
+        let named = places.filter_map(|place| self.json.pointer(&place)?.as_str()).next();
+        if named == Some("bfloat16") { Kind::BFloat16 } else { Kind::Float }
     }
 
     /// What planning needs to know of the model; features and pixels are float32 or narrower on the wire.

@@ -13,6 +13,8 @@ mod estimate;
 pub mod evaluate;
 mod evidence;
 mod folder;
+mod forward;
+mod held_out;
 pub mod hub;
 mod killers;
 mod parts;

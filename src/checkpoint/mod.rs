@@ -16,7 +16,7 @@ pub use saved_config::saved_config;
 pub use verify::verify;
 
 /// Whole numbers in groups of three.
-fn grouped(number: u64) -> String {
+pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let lead = digits.len() % 3;
     let groups = digits.as_bytes()[lead..].chunks(3).map(|group| String::from_utf8_lossy(group).into_owned());

@@ -1,7 +1,7 @@
 //! `loongforge generate`: ask a trained model.
 
 use super::UsageError;
-use crate::hub::resolve_model;
+use crate::base::find_model;
 use crate::reader::Reader;
 use clap::Args;
 use loongforge_core::config::Device;
@@ -19,7 +19,8 @@ Examples:
   loongforge generate runs/quickstart/checkpoints/step-00000750 --image 4071.png --prompt \"Read the number.\"
   loongforge generate Qwen3-0.6B --prompt \"A story of a fox:\" --temperature 0.7 --top-p 0.8 --seed 1")]
 pub struct GenerateArgs {
-    /// Checkpoint of a run, adapters alone included, or any Hugging Face folder or hub id of a model that is built in
+    /// Checkpoint of a run, adapters alone included, a run's folder (its newest checkpoint), or any Hugging Face folder or hub id
+    /// of a model that is built in
     checkpoint: String,
     /// A picture; may be repeated
     #[arg(long, value_name = "FILE")]
@@ -53,7 +54,7 @@ pub struct GenerateArgs {
 pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     set_intra_op_threads(std::thread::available_parallelism().map_or(1, usize::from));
     let device = open_device(&args.device).map_err(|error| anyhow::anyhow!("{error}"))?;
-    let folder = resolve_model(&args.checkpoint).map_err(|error| UsageError::of(&error))?;
+    let folder = find_model(&args.checkpoint).map_err(|error| UsageError::of(&error))?;
     // A folder that is not what it should be is for the user to change.
     let reader = Reader::open(&folder, device).map_err(|error| UsageError::of(error.as_ref()))?;
     let is_raw = args.raw || (args.image.is_empty() && reader.processor().expect_template().is_err());

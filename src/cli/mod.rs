@@ -7,6 +7,7 @@ mod data;
 mod decode_worker;
 pub mod dotted;
 mod drill;
+mod evaluate;
 mod forecast;
 mod generate;
 mod launch;
@@ -87,7 +88,8 @@ Examples:
   loongforge top runs/quickstart                                 watch a run that goes on; it prints a page's address, too
   loongforge launch my.yaml --on slurm --gpus-per-node 8 --tls certs --print > job.sh
   loongforge checkpoint inspect runs/quickstart/checkpoints/step-00000750
-  loongforge generate runs/quickstart/checkpoints/step-00000750 --image 4071.png --prompt \"Read the number.\"";
+  loongforge generate runs/quickstart/checkpoints/step-00000750 --image 4071.png --prompt \"Read the number.\"
+  loongforge evaluate runs/quickstart runs/quickstart/data/held_out.jsonl";
 
 #[derive(Subcommand)]
 enum Command {
@@ -105,6 +107,8 @@ enum Command {
     Checkpoint(checkpoint::CheckpointArgs),
     /// Ask a trained model, also about pictures
     Generate(generate::GenerateArgs),
+    /// The loss of a model on held-out samples
+    Evaluate(evaluate::EvaluateArgs),
     /// List the model configs that come with the program, and what each costs
     Models(models::ModelsArgs),
     /// Make data sets
@@ -136,6 +140,7 @@ impl Cli {
             Command::Plan(args) => plan::plan(args),
             Command::Checkpoint(args) => checkpoint::checkpoint(args),
             Command::Generate(args) => generate::generate(args),
+            Command::Evaluate(args) => evaluate::evaluate(args),
             Command::Models(args) => models::models(args),
             Command::Data(args) => data::data(args),
             Command::Top(args) => top::top(args),

@@ -139,7 +139,7 @@ fn a_foundation_alone_is_a_plain_language_model() {
 #[test]
 fn help_shows_examples() {
     let fixture = Fixture::new();
-    let commands = "|run|scale|drill|check|plan|checkpoint|generate|models|data|top|trace|launch|certs|checkpoint inspect|\
+    let commands = "|run|scale|drill|check|plan|checkpoint|generate|evaluate|models|data|top|trace|launch|certs|checkpoint inspect|\
         checkpoint export-hf|data inspect|data verify|data stats|data convert|data pack|data merge|data digits|data emoji";
     for command in commands.split('|') {
         let said = fixture.succeeds(&command.split_whitespace().chain(["--help"]).collect::<Vec<_>>());

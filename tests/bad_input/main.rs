@@ -3,6 +3,7 @@
 
 mod checkpoints;
 mod command_line;
+mod evaluate;
 mod fixture;
 mod folders;
 mod hub;

@@ -65,7 +65,7 @@ impl Dataset {
     }
 
     /// File and line of the sample at a position.
-    pub(super) fn place_name(&self, position: u64) -> String {
+    pub fn place_name(&self, position: u64) -> String {
         let place = self.bad(position, String::new());
         format!("{}:{}", place.file.display(), place.at)
     }

@@ -58,19 +58,41 @@ impl LinearCrossEntropy {
     /// Of every target the logarithm of its scores' sum of exponentials and its label's score, `[L]`, float32; and with
     /// `keep` the scores of the first chunks.
     pub(super) fn scan(&self, hidden_LD: &Tensor, keep: bool) -> (Tensor, Tensor, Vec<Tensor>) {
-        let mut scan = Scan::new(hidden_LD);
         let mut kept = Vec::new();
         let mut bytes = 0;
-        for chunk in self.chunks() {
-            let scores_LC = self.scores(hidden_LD, &chunk);
-            scan.add(&scores_LC, &self.labels_L, &chunk);
+        let (norm_L, label_score_L) = self.scan_with(hidden_LD, |scores_LC, _| {
             bytes += scores_LC.numel() * scores_LC.kind().elt_size_in_bytes();
             if keep && bytes <= self.kept_bytes {
                 kept.push(scores_LC);
             }
-        }
-        let (norm_L, label_score_L) = scan.finish();
+        });
         (norm_L, label_score_L, kept)
+    }
+
+    /// As [`LinearCrossEntropy::scan`]; `also` gets the scores of each chunk.
+    fn scan_with(&self, hidden_LD: &Tensor, mut also: impl FnMut(Tensor, Range<i64>)) -> (Tensor, Tensor) {
+        let mut scan = Scan::new(hidden_LD);
+        for chunk in self.chunks() {
+            let scores_LC = self.scores(hidden_LD, &chunk);
+            scan.add(&scores_LC, &self.labels_L, &chunk);
+            also(scores_LC, chunk);
+        }
+        scan.finish()
+    }
+
+    /// Of each target its cross-entropy, `[L]`, float32, and whether it is the entry with the highest score (of equal ones
+    /// the first), `[L]`, bool.
+    pub(super) fn of_each(&self, hidden_LD: &Tensor) -> (Tensor, Tensor) {
+        let full = |value: f64, kind| Tensor::full(self.labels_L.size(), value, (kind, hidden_LD.device()));
+        let (mut most_L, mut best_L) = (full(f64::NEG_INFINITY, Kind::Float), full(-1.0, Kind::Int64));
+        let (norm_L, label_score_L) = self.scan_with(hidden_LD, |scores_LC, chunk| {
+            let (greatest_L, at_L) = scores_LC.max_dim(1, false);
+            let greatest_L = greatest_L.to_kind(Kind::Float);
+            let is_more_L = greatest_L.gt_tensor(&most_L);
+            best_L = (at_L + chunk.start).where_self(&is_more_L, &best_L);
+            most_L = greatest_L.where_self(&is_more_L, &most_L);
+        });
+        (norm_L - label_score_L, best_L.eq_tensor(&self.labels_L))
     }
 
     /// Gradients of the hidden states, and of the head and its bias into `params`, chunk by chunk. `saved` are hidden
@@ -264,6 +286,35 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn each_target_has_its_loss_and_the_best_entry_whatever_the_chunks() {
+        tch::manual_seed(3);
+        let random = |shape: [i64; 2]| Tensor::randn(shape, (Kind::Float, Device::Cpu));
+        let (hidden, head, bias) = (random([9, 5]), random([11, 5]), random([1, 11]).squeeze_dim(0));
+        let scores = hidden.linear(&head, Some(&bias));
+        let best = scores.argmax(-1, false);
+        // The first five are right.
+        let labels = Tensor::cat(&[best.narrow(0, 0, 5), (best.narrow(0, 5, 4) + 1).remainder(11)], 0);
+        let expected = scores.cross_entropy_loss::<Tensor>(&labels, None, tch::Reduction::None, -100, 0.0);
+        for chunk in [1, 3, 11, 100] {
+            let mut loss =
+                LinearCrossEntropy::new(head.shallow_clone(), Some(bias.shallow_clone()), labels.shallow_clone(), 1.0);
+            loss.chunk = chunk;
+            let (losses, right) = loss.of_each(&hidden);
+            assert!(losses.allclose(&expected, 1e-5, 1e-6, false), "chunks of {chunk}");
+            let right: Vec<bool> = right.try_into().unwrap();
+            assert_eq!(right, (0..9).map(|at| at < 5).collect::<Vec<_>>(), "chunks of {chunk}");
+        }
+        // Of equal scores the first entry is taken, as `argmax` does.
+        let loss = |label: i64| {
+            let head = Tensor::ones([6, 2], (Kind::Float, Device::Cpu));
+            let mut loss = LinearCrossEntropy::new(head, None, Tensor::from_slice(&[label]), 1.0);
+            loss.chunk = 2;
+            loss.of_each(&Tensor::ones([1, 2], (Kind::Float, Device::Cpu))).1.int64_value(&[0]) == 1
+        };
+        assert!(loss(0) && !loss(1) && !loss(4));
     }
 
     #[test]

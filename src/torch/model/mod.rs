@@ -16,7 +16,7 @@ mod vocab_scores;
 pub use decoder::{
     Balance, Decoder, DecoderConfig, Decoding, DivisionError, ExpertSet, FeedForwardConfig, LayerConfig, MixerConfig,
     MtpConfig, MtpNames, MtpPlace, Names, NotSplit, Prompt, RoutedExperts, RouterLosses, Routing, Sampling, Stage,
-    StageError, Targets, TextBatch, TextOptions, TextTape, generate,
+    StageError, Targets, TextBatch, TextOptions, TextTape, TokenScores, generate,
 };
 pub use family::custom::parts_config;
 pub use interface::{

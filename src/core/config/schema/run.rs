@@ -38,7 +38,7 @@ pub struct RunConfig {
     /// Where and how often the run is saved.
     #[serde(default)]
     pub checkpoint: Checkpoint,
-    /// Greedy generation on held-out samples after the run; `null`: none.
+    /// Held-out samples after the run: their loss, and greedy answers; `null`: none.
     #[serde(default)]
     pub eval: Option<Eval>,
     /// Metrics and logs.
@@ -104,11 +104,11 @@ pub struct Checkpoint {
     pub merge_lora: bool,
 }
 
-/// Greedy generation on held-out samples after the run, scored by exact match.
+/// Held-out samples after the run: their loss, and greedy answers scored by exact match.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Eval {
-    /// File of held-out conversations, in any format of `data.train`; the last answer is asked for.
+    /// File of held-out samples, in any format of `data.train`; of conversations the last answer is asked for, too.
     pub path: PathBuf,
     /// Longest answer generated, in tokens.
     #[serde(default = "max_new_tokens")]

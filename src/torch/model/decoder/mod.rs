@@ -17,6 +17,7 @@ mod record;
 mod regions;
 mod router_losses;
 mod sampling;
+mod score;
 mod stage;
 mod transformer;
 
@@ -28,5 +29,6 @@ pub use generate::{Decoding, Prompt, generate};
 pub use mtp::{MtpConfig, MtpNames, MtpPlace};
 pub use names::Names;
 pub use sampling::Sampling;
+pub use score::TokenScores;
 pub use stage::{Stage, StageError};
 pub use transformer::Decoder;

@@ -12,6 +12,7 @@ mod indexers;
 mod models;
 mod report;
 mod run;
+mod scores;
 
 pub use compare::{Steps, compare_steps};
 pub use drift::{Drift, drift};

@@ -34,6 +34,7 @@ pub fn parity(folder: &Path) -> Result<ParityReport, ParityError> {
         report.compare("packed.logits", "packed.logits", &logits, expected);
         let alone: Vec<Tensor> = documents.iter().map(|document| models.logits(&[document]).0).collect();
         report.compare("single logits", "packed.logits", &Tensor::cat(&alone, 0), expected);
+        models.compare_scores(&fixture, expected, &mut report)?;
     }
 
     if let Some(expected) = &fixture.generated {

@@ -1,0 +1,217 @@
+//! `loongforge evaluate`: the loss of held-out samples.
+
+use super::UsageError;
+use super::data::fraction;
+use super::decode_worker::decoder;
+use super::forecast::count;
+use crate::base::{ModelFolders, find_model};
+use crate::folder::ModelFolder;
+use crate::forward::ForwardModel;
+use crate::held_out::{HeldOut, Measure};
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use loongforge_actors::checkpoint::{MANIFEST, Manifest};
+use loongforge_core::config::{Data, Device, Paths, Phase, SandboxMode, TrainFile};
+use loongforge_core::data::tools;
+use loongforge_core::data::{DataError, Dataset, Processor, ProcessorOptions};
+use loongforge_core::observe::{Bar, Console, safe, short};
+use loongforge_torch::device::set_intra_op_threads;
+use loongforge_torch::engine::open_device;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::ExitCode;
+use tch::Kind;
+
+const EXAMPLES: &str = "\
+Examples:
+  loongforge evaluate runs/my held_out.jsonl                             the newest checkpoint of a run, with the run's settings
+  loongforge evaluate runs/my/checkpoints/step-00000500 'shards/*.tar'   any checkpoint, any format of data.train
+  loongforge evaluate Qwen/Qwen3-0.6B held_out.jsonl --max-tokens 8192 --limit 1000 --dtype f32
+  loongforge evaluate Qwen/Qwen3-0.6B-Base book.txt --phase pretrain --json
+
+A checkpoint's run says how samples are read (data, train.phase), unless an option here does.";
+
+/// Longest row of a model that no run says anything of.
+const MAX_TOKENS: usize = 4096;
+/// Bad samples that are listed; --json lists all.
+const LISTED: usize = 10;
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct EvaluateArgs {
+    /// Checkpoint of a run, adapters alone included, a run's folder (its newest checkpoint), or any Hugging Face folder or hub id
+    /// of a model that is built in
+    #[arg(value_name = "MODEL")]
+    model: String,
+    /// Files of samples of one kind, as `path` in `data.train` takes them
+    #[arg(value_name = "DATA", required = true)]
+    data: Vec<String>,
+    /// Format of the files, as in `data.train`; told by their contents unless given
+    #[arg(long)]
+    format: Option<String>,
+    /// Fields with other names, as in `data.train`: messages=dialogue,images=picture
+    #[arg(long, value_name = "FIELD=NAME", value_delimiter = ',')]
+    columns: Vec<String>,
+    /// What counts in the loss, as in `train.phase`: sft, midtrain or pretrain
+    #[arg(long, value_name = "PHASE")]
+    phase: Option<String>,
+    /// Chat template, as in `data.template`
+    #[arg(long)]
+    template: Option<String>,
+    /// Tokens of samples that are computed together; a longer sample is bad, a longer text is cut
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_tokens: Option<u32>,
+    /// The first so many samples only
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: Option<u64>,
+    /// Bad samples, as a part of all, above which there is no result, as `data.on_bad_sample.max_fraction`
+    #[arg(long, value_name = "FRACTION", value_parser = fraction)]
+    max_bad: Option<f64>,
+    /// Folder or hub id of the model that adapters are added to; what they say themselves unless given
+    #[arg(long, value_name = "FOLDER")]
+    base: Option<String>,
+    /// Type of the weights in memory; as config.json says unless given
+    #[arg(long)]
+    dtype: Option<Type>,
+    /// Where it is computed, as in a config: cpu, cuda or cuda:N
+    #[arg(long, default_value = "cpu")]
+    device: Device,
+    /// Decode pictures and videos in this process, not in ones that may do nothing else
+    #[arg(long)]
+    no_sandbox: bool,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Type {
+    Bf16,
+    F32,
+}
+
+pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
+    set_intra_op_threads(std::thread::available_parallelism().map_or(1, usize::from));
+    let device = open_device(&args.device).map_err(|error| anyhow::anyhow!("{error}"))?;
+    let console = Console::stderr();
+    let folder = find_model(&args.model).map_err(|error| UsageError::of(&error))?;
+    // Files that are not what they should be are for the user to change.
+    let usage = |error: anyhow::Error| UsageError::of(error.as_ref());
+    let folders = ModelFolders::find(&folder, args.base.as_deref()).map_err(|error| UsageError::of(&error))?;
+    let (data, phase) = settings(&args, &folder).map_err(usage)?;
+    let kind = args.dtype.map(|dtype| match dtype {
+        Type::Bf16 => Kind::BFloat16,
+        Type::F32 => Kind::Float,
+    });
+    // The samples first: what is wrong with them is told before the weights are read.
+    let config = ModelFolder::open_plain(&folders.config).map_err(|error| UsageError::of(&error))?;
+    let dataset = open(&args, &config, &data, phase, &console).map_err(usage)?;
+    let model = ForwardModel::load(&folders, kind, device).map_err(usage)?;
+    let measure = Measure { max_samples: args.limit, ..Measure::of(&data) };
+    let bar = Bar::start(&console, "samples", measure.num_samples(&dataset));
+    let found = measure.run(&model, &dataset, || bar.tick());
+    drop(bar);
+    let found = found?;
+    match found.bad.first() {
+        _ if found.targets > 0 => {}
+        Some(first) => bail!("no sample can be used; the first of {}: {first}", found.bad.len()),
+        None => bail!("no token of {} counts in the loss", args.data.join(", ")),
+    }
+    let dtype = if model.kind() == Kind::BFloat16 { "bf16" } else { "f32" };
+    if args.json {
+        println!("{:#}", to_json(&found, &folder, &args, dtype));
+        return Ok(ExitCode::SUCCESS);
+    }
+    for bad in found.bad.iter().take(LISTED) {
+        console.line(&format!("bad sample: {}", safe(&bad.to_string())));
+    }
+    if found.bad.len() > LISTED {
+        console.line(&format!("and {} more bad samples; --json lists all", found.bad.len() - LISTED));
+    }
+    println!("{} in {dtype} on {}", folder.display(), args.data.join(", "));
+    println!("{}, {:.1} % of them predicted right", found.text(), 100.0 * found.accuracy());
+    println!(
+        "{} of {} tokens in {}, {}; {} tokens/s",
+        count(found.samples as usize, "sample"),
+        short(found.tokens as f64),
+        count(found.packs as usize, "pack"),
+        count(found.bad.len(), "bad sample"),
+        short(found.tokens_per_second())
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the run of a checkpoint says of samples, under what the command line says.
+fn settings(args: &EvaluateArgs, folder: &Path) -> anyhow::Result<(Data, Phase)> {
+    let mut run = match folder.join(MANIFEST).is_file() {
+        true => Manifest::read(folder)?.config,
+        false => json!({ "data": { "pack": { "max_tokens": MAX_TOKENS } } }),
+    };
+    let first = args.data.first().map_or("", String::as_str);
+    let columns = args.columns.iter().map(|column| match column.split_once('=') {
+        Some((field, name)) => Ok((field.to_owned(), name.to_owned())),
+        None => Err(UsageError(format!("--columns: {column:?} is not of the form field=name"))),
+    });
+    let file = TrainFile {
+        path: Paths(args.data.clone()),
+        columns: columns.collect::<Result<_, _>>()?,
+        ..tools::file(Path::new(first), args.format.as_deref())?
+    };
+    run["data"]["train"] = json!([file]);
+    let named = || format!("{}: config.data", folder.join(MANIFEST).display());
+    let mut data: Data = serde_json::from_value(run["data"].take()).with_context(named)?;
+    // In the order of the files.
+    data.shuffle = false;
+    data.pack.max_tokens = args.max_tokens.map_or(data.pack.max_tokens, |tokens| tokens as usize);
+    data.on_bad_sample.max_fraction = args.max_bad.unwrap_or(data.on_bad_sample.max_fraction);
+    if let Some(template) = &args.template {
+        data.template = serde_json::from_value(template.as_str().into()).context("--template")?;
+    }
+    let phase = match (&args.phase, run["train"]["phase"].take()) {
+        (Some(phase), _) => serde_json::from_value(phase.as_str().into()).context("--phase")?,
+        (None, Value::Null) => Phase::default(),
+        (None, phase) => serde_json::from_value(phase).with_context(named)?,
+    };
+    Ok((data, phase))
+}
+
+/// The samples as the model reads them.
+fn open(
+    args: &EvaluateArgs,
+    model: &ModelFolder,
+    data: &Data,
+    phase: Phase,
+    console: &Console,
+) -> anyhow::Result<Dataset> {
+    let mode = if args.no_sandbox { SandboxMode::Off } else { SandboxMode::Auto };
+    let console = console.clone();
+    let decoder = decoder(mode, move |warning| console.line(&format!("warning: {warning}")));
+    let processor = Processor::open(&model.path, &model.json, &ProcessorOptions::new(data, phase))?;
+    let dataset = Dataset::open(data, processor.with_decoder(decoder), 0);
+    // Said of a config; here it is an option.
+    let is_text = |error: &DataError| phase == Phase::Sft && error.to_string().contains("train.phase");
+    dataset.map_err(|error| match is_text(&error) {
+        true => anyhow::Error::from(error).context("texts are evaluated with --phase pretrain"),
+        false => error.into(),
+    })
+}
+
+fn to_json(found: &HeldOut, folder: &Path, args: &EvaluateArgs, dtype: &str) -> Value {
+    json!({
+        "model": folder,
+        "data": args.data,
+        "dtype": dtype,
+        "loss": found.loss(),
+        // A number of JSON is finite.
+        "perplexity": Some(found.perplexity()).filter(|perplexity| perplexity.is_finite()),
+        "accuracy": found.accuracy(),
+        "targets": found.targets,
+        "right": found.right,
+        "samples": found.samples,
+        "tokens": found.tokens,
+        "packs": found.packs,
+        "bad_samples": found.bad,
+        "seconds": found.seconds,
+        "tokens_per_second": found.tokens_per_second(),
+    })
+}

@@ -1,0 +1,71 @@
+//! How well a decoder predicts a packed row: forward only, without gradients, and without the losses of routers, indexers
+//! and prediction heads, which training adds to the cross-entropy.
+
+use std::rc::Rc;
+
+use tch::Tensor;
+
+use super::batch::{TextBatch, TextOptions};
+use super::mtp::counted;
+use super::record::index;
+use super::transformer::{Decoder, Last};
+use crate::model::loss::LinearCrossEntropy;
+use crate::native::NativeError;
+use crate::nn::ParamStore;
+use crate::tape::{Execution, Policy};
+
+/// Of each target of a row, in the row's order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TokenScores {
+    /// The cross-entropies, in nats.
+    pub losses: Vec<f32>,
+    /// Whether the target is the token that greedy decoding would take there.
+    pub right: Vec<bool>,
+}
+
+impl Decoder {
+    /// Scores of the `labels` that are targets: for each token the one to predict, or -100. `features` are the encoder's
+    /// outputs for the row's pictures, `[N, D]` each; none without pictures. `params` are what the decoder was made from.
+    ///
+    /// # Errors
+    /// A transfer failed.
+    ///
+    /// # Panics
+    /// The decoder is a stage, or the part of one rank; a label is not of the vocabulary.
+    pub fn score(
+        &self,
+        params: &Rc<ParamStore>,
+        batch: &TextBatch,
+        labels: &[i64],
+        features: &[Tensor],
+    ) -> Result<TokenScores, NativeError> {
+        assert!(self.config().division.is_whole(), "scores are of a whole decoder");
+        let _no_grad = tch::no_grad_guard();
+        let options = TextOptions {
+            num_feature_tensors: features.len(),
+            train_features: false,
+            policy: Policy::Keep,
+            keep_routing: false,
+        };
+        let made = self.tape(batch, None, &options);
+        let taken = |feature: &Tensor| feature.to_device(self.device).to_kind(self.kind);
+        let inputs = made.features.iter().zip(features).map(|(slot, feature)| (*slot, taken(feature))).collect();
+        let mut run = Execution::forward_only(Rc::new(made.tape), params.clone(), inputs);
+        run.forward()?;
+        let (rows, labels) = counted(labels);
+        let hidden_LD = run.value(made.hidden).index_select(0, &index(&rows, self.device));
+        let Last { head, head_bias, .. } = self.last();
+        let bias = head_bias.as_ref().map(|bias| bias.weight.shallow_clone());
+        let loss = LinearCrossEntropy::new(
+            head.weight.shallow_clone(),
+            bias,
+            (*index(&labels, self.device)).shallow_clone(),
+            1.0,
+        );
+        let (losses_L, right_L) = loss.of_each(&hidden_LD);
+        Ok(TokenScores {
+            losses: Vec::try_from(losses_L).expect("a row of numbers"),
+            right: Vec::try_from(right_L).expect("a row of truths"),
+        })
+    }
+}
