@@ -20,7 +20,7 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     ),
     (&["packing", "neat_packing"], "data.pack", "samples are always packed"),
     (&["stage"], "train.phase", ""),
-    (&["num_train_epochs", "num_epochs", "epochs"], "train.steps", "samples x epochs / train.global_batch_size"),
+    (&["num_train_epochs", "num_epochs"], "train.epochs", "instead of train.steps"),
     (&["max_steps", "train_iters", "training_steps"], "train.steps", ""),
     (&["per_device_train_batch_size", "local_batch_size"], "train.micro_batch_size", "most samples in a pack"),
     (
