@@ -6,7 +6,7 @@ use crate::folder::ModelFolder;
 use anyhow::{Context, bail};
 use loongforge_actors::checkpoint::{Manifest, latest};
 use loongforge_core::config::{self, RunConfig};
-use loongforge_core::data::{Dataset, Processor, ProcessorOptions};
+use loongforge_core::data::{Dataset, Processor, ProcessorOptions, settle_steps_of};
 use loongforge_core::message::{SampleId, SampleMeta, StepId};
 use loongforge_core::observe::read_metrics;
 use loongforge_core::schedule::simulate::{Costs, Observation, fit};
@@ -36,13 +36,14 @@ pub fn calibrate(runs: &[std::path::PathBuf]) -> anyhow::Result<Calibration> {
     let (mut read_seconds, mut num_read) = (0.0, 0);
     let mut first = None;
     for run in runs {
-        let config = config_of(run)?;
+        let mut config = config_of(run)?;
         let metrics = read_metrics(&run.join("metrics.jsonl"))?;
         let folder = ModelFolder::open(&config.model)?;
+        let mut stream = Stream::open(&config, &folder)?;
+        settle_steps_of(&mut config, stream.num_samples() as u64)?;
         let coordinator = CoordinatorSpec::new(&config, folder.shape(), None);
         let spec = &coordinator.plan;
         let mut batches = Batches::new(&coordinator);
-        let mut stream = Stream::open(&config, &folder)?;
         let counted: Vec<_> = metrics.iter().filter(|metrics| metrics.step >= SKIPPED).collect();
         let num_encoders = f64::from(spec.encoder_replicas);
         let num_replicas = f64::from(spec.foundation_replicas);

@@ -9,7 +9,7 @@ use crate::roles::{self, Recipe};
 use loongforge_actors::checkpoint::{Publication, publish};
 use loongforge_actors::{Observer, Publisher, RunError, RunSpec, StopOn, run_in_process};
 use loongforge_core::config::{Precision, Report, RunConfig, Weights, load_text};
-use loongforge_core::data::{Decoder, InProcess, built_in, fingerprint};
+use loongforge_core::data::{Decoder, Epochs, EpochsError, InProcess, built_in, fingerprint, settle_steps};
 use loongforge_core::message::{BadSample, SampleId, SaveTo, StepId};
 use loongforge_core::schedule::{CoordinatorSpec, FailedSave, Killer, Outcome, SchedulerState, StepSummary};
 use loongforge_torch::engine::Families;
@@ -47,6 +47,8 @@ pub enum ComposeError {
     Config(Report),
     #[error(transparent)]
     Folder(#[from] FolderError),
+    #[error(transparent)]
+    Epochs(#[from] EpochsError),
 }
 
 /// A run that is ready to be started.
@@ -55,6 +57,7 @@ pub struct Composition {
     folder: ModelFolder,
     families: Families,
     decoder: Arc<dyn Decoder>,
+    epochs: Option<Epochs>,
     resume: Option<Resume>,
     snapshots: Option<PathBuf>,
     killers: Vec<Killer>,
@@ -65,14 +68,38 @@ impl Composition {
     /// The run of this config with built-in models.
     ///
     /// # Errors
+    /// The model folder is missing or of a model that is not built in; or as [`Composition::settled`].
+    pub fn new(config: RunConfig) -> Result<Self, ComposeError> {
+        Self::unsettled(config)?.settled()
+    }
+
+    /// The same where this process may be one of the run's actors, which need not see the data: `train.epochs` stay what
+    /// they are, and there is a recipe, but no run before they are [`Composition::settled`].
+    ///
+    /// # Errors
     /// The model folder is missing or of a model that is not built in.
-    pub fn new(mut config: RunConfig) -> Result<Self, FolderError> {
+    pub fn unsettled(mut config: RunConfig) -> Result<Self, FolderError> {
         fetch(&mut config.model)?;
         let folder = ModelFolder::open(&config.model)?;
         let families = Families::of(&folder.config);
         let decoder = Arc::new(InProcess);
-        let (resume, snapshots, killers, stop) = (None, None, Vec::new(), StopOn::Nothing);
-        Ok(Self { config, folder, families, decoder, resume, snapshots, killers, stop })
+        let (epochs, resume, snapshots, killers, stop) = (None, None, None, Vec::new(), StopOn::Nothing);
+        Ok(Self { config, folder, families, decoder, epochs, resume, snapshots, killers, stop })
+    }
+
+    /// Counts the samples where the config has `train.epochs`; its `train.steps` are a number from then on.
+    ///
+    /// # Errors
+    /// The data cannot be opened, or there are fewer steps than the warm-up takes.
+    pub fn settled(mut self) -> Result<Self, ComposeError> {
+        let settled = settle_steps(&mut self.config, &self.folder.path, &self.folder.json)?;
+        self.epochs = settled.or(self.epochs);
+        Ok(self)
+    }
+
+    /// What the config's epochs came to, if it has any.
+    pub fn epochs(&self) -> Option<Epochs> {
+        self.epochs
     }
 
     /// The run of a config's text.
@@ -172,28 +199,37 @@ impl Composition {
         self.resume.as_ref().map_or(StepId(0), |resume| resume.first_step)
     }
 
-    /// What engines are made from, and what the scheduler begins with.
-    pub fn into_parts(self) -> (Arc<Recipe>, RunSpec) {
-        let begin = self.resume.as_ref().map(|resume| (resume.first_step, resume.state.clone()));
-        let mut config = self.config;
-        if self.families.encoder.is_none() {
+    /// What engines are made from.
+    pub fn into_recipe(self) -> Arc<Recipe> {
+        let Self { mut config, folder, families, decoder, .. } = self;
+        if families.encoder.is_none() {
             // A text model: no actors wait for pictures, and all cores are the foundation's.
             config.pools.encoder.replicas = 0;
         }
-        let mut coordinator = CoordinatorSpec::new(&config, self.folder.shape(), begin);
-        coordinator.state.killers = self.killers;
+        Arc::new(Recipe { config, folder, families, decoder })
+    }
+
+    /// What engines are made from, and what the scheduler begins with.
+    pub fn into_parts(mut self) -> (Arc<Recipe>, RunSpec) {
+        let begin = self.resume.as_ref().map(|resume| (resume.first_step, resume.state.clone()));
+        let resume = self.resume.take().map(|resume| resume.checkpoint);
+        let (snapshots, killers) = (self.snapshots.take(), std::mem::take(&mut self.killers));
+        let stop = std::mem::replace(&mut self.stop, StopOn::Nothing);
+        let recipe = self.into_recipe();
+        let config = &recipe.config;
+        let mut coordinator = CoordinatorSpec::new(config, recipe.folder.shape(), begin);
+        coordinator.state.killers = killers;
         let every = Some(config.checkpoint.snapshot_every).filter(|every| *every > 0);
         let spec = RunSpec {
-            coordinator: CoordinatorSpec { snapshots: self.snapshots.zip(every), ..coordinator },
-            resume: self.resume.map(|resume| resume.checkpoint),
+            coordinator: CoordinatorSpec { snapshots: snapshots.zip(every), ..coordinator },
+            resume,
             queue: config.scheduler.queue,
-            stop: self.stop,
+            stop,
             stop_grace: STOP_GRACE,
             grace: config.pools.encoder.grace.duration(),
             lease: config.scheduler.lease.duration(),
         };
-        let recipe = Recipe { config, folder: self.folder, families: self.families, decoder: self.decoder };
-        (Arc::new(recipe), spec)
+        (recipe, spec)
     }
 
     /// Runs all actors in this process until the end.

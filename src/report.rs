@@ -69,7 +69,7 @@ impl Report {
         let tensorboard =
             config.log.tensorboard.then(|| TensorBoard::create(&dir.join("tensorboard"), first_step)).transpose()?;
         Ok(Self {
-            progress: Some(Progress::start(&console, first_step, config.train.steps, config.log.every_steps)),
+            progress: Some(Progress::start(&console, first_step, config.train.num_steps(), config.log.every_steps)),
             watch: watch(config, folder, first_step, &console),
             console,
             metrics,
@@ -165,7 +165,7 @@ fn watch(config: &RunConfig, folder: &ModelFolder, first_step: u64, console: &Co
         dir: config.run.dir.display().to_string(),
         actors: pools.actors().collect(),
         first_step,
-        num_steps: config.train.steps,
+        num_steps: config.train.num_steps(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
     let board = Board::new(info, config.watch.history, config.watch.trace_steps);

@@ -5,7 +5,7 @@ use crate::evaluate;
 use crate::folder::ModelFolder;
 use clap::{Args, ValueEnum};
 use loongforge_core::config::{self, PackMode, RunConfig};
-use loongforge_core::data::{Processor, ProcessorOptions};
+use loongforge_core::data::{Epochs, Processor, ProcessorOptions, settle_steps};
 use loongforge_torch::engine::{Families, trained};
 use loongforge_torch::nn::{ParamSpec, Role};
 use std::path::PathBuf;
@@ -49,6 +49,8 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
     };
     // What the config leads to is opened as a run would open it.
     let folder = open(&loaded.config).map_err(|error| UsageError::of(error.as_ref()))?;
+    let epochs = settle_steps(&mut loaded.config.clone(), &folder.path, &folder.json);
+    let epochs = epochs.map_err(|error| UsageError::of(&error))?;
     match args.format {
         Some(Format::Yaml) => print!("{}", loaded.to_yaml()),
         Some(Format::Json) => println!("{}", loaded.to_json()),
@@ -56,6 +58,7 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
         None => {
             println!("{} is a valid config of run `{}`", args.file.display(), loaded.config.run.name);
             print!("{}", explain(&loaded.config, &folder)?);
+            epochs.into_iter().for_each(|epochs| println!("{}", duration(epochs)));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -106,10 +109,18 @@ pub(super) fn summary(config: &RunConfig, folder: &ModelFolder) -> anyhow::Resul
         "{name}: {} parameters, {} of them trained; {} steps of {} {unit} into {}",
         count(&|_| true),
         count(&|spec| spec.role == Role::Trained),
-        train.steps,
+        train.num_steps(),
         train.global_batch_size,
         config.run.dir.display()
     ))
+}
+
+/// `3 epochs of 16,000 samples: 375 steps`.
+pub(super) fn duration(Epochs { epochs, num_samples, steps }: Epochs) -> String {
+    let count =
+        |count: u64, what: &str| format!("{} {what}{}", grouped(count as i64), if count == 1 { "" } else { "s" });
+    let of = if epochs == 1.0 { "epoch" } else { "epochs" };
+    format!("{epochs} {of} of {}: {}", count(num_samples, "sample"), count(steps, "step"))
 }
 
 /// `8,030,261,248`.
@@ -126,4 +137,17 @@ pub(super) fn open(config: &RunConfig) -> anyhow::Result<ModelFolder> {
     Processor::open(&folder.path, &folder.json, &ProcessorOptions::new(&config.data, config.train.phase))?;
     evaluate::check(config)?;
     Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epochs_are_told_in_steps() {
+        let told = |epochs, num_samples, steps| duration(Epochs { epochs, num_samples, steps });
+        assert_eq!(told(3.0, 16_000, 375), "3 epochs of 16,000 samples: 375 steps");
+        assert_eq!(told(1.0, 1, 1), "1 epoch of 1 sample: 1 step");
+        assert_eq!(told(0.5, 16_000, 1000), "0.5 epochs of 16,000 samples: 1,000 steps");
+    }
 }

@@ -1,6 +1,7 @@
 //! `loongforge drill`: a run with faults on purpose, and whether they changed anything.
 
 use super::UsageError;
+use crate::compose::Composition;
 use crate::drill::{Drill, Plan};
 use clap::Args;
 use loongforge_actors::drill::Script;
@@ -64,13 +65,19 @@ pub fn drill(args: DrillArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(super::exit::USAGE));
         }
     };
-    let dir = &loaded.config.run.dir;
+    let mut config = loaded.config;
+    if config.train.epochs.is_some() {
+        // The runs settle the same for themselves.
+        let composition = Composition::new(config.clone()).map_err(|error| UsageError::of(&error))?;
+        config.train = composition.config().train.clone();
+    }
+    let dir = &config.run.dir;
     let out = args.out.unwrap_or_else(|| {
         let name = dir.file_name().map_or_else(|| "run".into(), |name| name.to_string_lossy().into_owned());
         dir.with_file_name(format!("{name}-drill"))
     });
     let plan = Plan { file: args.file, overrides: args.overrides, script, seed: args.seed, twin: args.twin, out };
-    let report = Drill::new(plan, loaded.config)?.run()?;
+    let report = Drill::new(plan, config)?.run()?;
     println!("{report}");
     Ok(if report.is_identical() { ExitCode::SUCCESS } else { ExitCode::from(super::exit::FAILED) })
 }

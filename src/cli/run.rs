@@ -99,17 +99,18 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     if let Some(Part { scheduler: false, actors, join }) = &part {
         let &(role, index) = actors.first().expect("without the scheduler there is one actor");
         let security = args.part.security(&loaded.config.run.name, Party::Actor(role))?;
-        let (recipe, _) = composition.into_parts();
+        let recipe = composition.into_recipe();
         let meeting = meeting(&args, &loaded, join.clone(), security, index);
         serve_role(role, meeting, |assignment| roles::engine(recipe, assignment))?;
         return Ok(ExitCode::SUCCESS);
     }
+    let composition = composition.settled().map_err(|error| UsageError::of(&error))?;
     Whole { args: &args, part: part.as_ref(), loaded: &loaded, console: &console }.supervise(composition)
 }
 
 fn compose(config: &RunConfig) -> Result<Composition, FolderError> {
     let decoder = decoder(config.security.sandbox, |warning| tracing::warn!("{warning}"));
-    Ok(Composition::new(config.clone())?.decoder(decoder))
+    Ok(Composition::unsettled(config.clone())?.decoder(decoder))
 }
 
 /// Where the processes of the run meet, and how.

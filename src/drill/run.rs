@@ -98,7 +98,7 @@ impl Drill {
         let begin = Instant::now();
         let mut run = command.spawn()?;
         let mut done = Done::new(script);
-        let status = watch(&mut run, &metrics, &proxy, &mut done, self.config.train.steps)?;
+        let status = watch(&mut run, &metrics, &proxy, &mut done, self.config.train.num_steps())?;
         let took = begin.elapsed();
         let mut injected = proxy.injected();
         injected.iter_mut().zip(&done.counts).for_each(|(injected, done)| injected.count += done);

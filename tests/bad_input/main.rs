@@ -3,6 +3,7 @@
 
 mod checkpoints;
 mod command_line;
+mod epochs;
 mod evaluate;
 mod fixture;
 mod folders;

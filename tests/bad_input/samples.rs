@@ -82,6 +82,36 @@ fn bad_samples_are_skipped_counted_and_listed() {
 }
 
 #[test]
+fn long_samples_are_skipped_or_cut() {
+    let fixture = Fixture::new();
+    let lines = fixture.read("data/train.jsonl");
+    let mut lines: Vec<Value> = json_lines(&lines);
+    lines[1]["messages"][1]["content"] = "7".repeat(500).into();
+    // Of this one the answer is cut off.
+    lines[2]["messages"][0]["content"] = format!("<image>{}", "Read. ".repeat(100)).into();
+    fixture.write("data/train.jsonl", lines.iter().map(|line| format!("{line}\n")).collect::<String>());
+    let run = |too_long: &str| {
+        let too_long = format!("data.pack.too_long={too_long}");
+        let more = ["data.on_bad_sample.max_fraction=0.5", "train.steps=1", "--overwrite"];
+        fixture.succeeds(&[&["run", "run.yaml", &too_long][..], &more].concat());
+        let bad = json_lines(&fixture.read("run/bad.jsonl"));
+        bad.iter().map(|bad| format!("{} {}", bad["source"], bad["reason"])).collect::<Vec<_>>()
+    };
+    let bad = run("skip");
+    assert!(bad.len() == 2 && bad.iter().all(|bad| bad.contains("more than data.pack.max_tokens = 128")), "{bad:?}");
+    let bad = run("truncate");
+    assert!(bad.len() == 1 && bad[0].contains("train.jsonl:3") && bad[0].contains("nothing to learn"), "{bad:?}");
+
+    let model = ["--model", "model", "--max-tokens", "128", "--truncate"];
+    let said = fixture.succeeds(&[&["data", "stats", "data/train.jsonl", "--json"][..], &model].concat());
+    let stats: Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!((&stats["bad"], &stats["histograms"]["tokens"]["max"]), (&1.into(), &128.into()));
+    let inspect = ["data", "inspect", "data/train.jsonl", "--from", "1", "--samples", "2"];
+    let said = fixture.succeeds(&[&inspect[..], &model].concat());
+    assert!(said.out.contains("train.jsonl:2, 128 tokens") && said.out.contains("nothing to learn"), "{}", said.out);
+}
+
+#[test]
 fn too_many_bad_samples_end_the_run() {
     let fixture = Fixture::new();
     damage(&fixture);

@@ -5,7 +5,7 @@ use crate::cli::decode_worker::decoder;
 use crate::folder::ModelFolder;
 use crate::hub::resolve_model;
 use clap::Args;
-use loongforge_core::config::{self, Phase, SandboxMode, Template, TrainFile};
+use loongforge_core::config::{self, Phase, SandboxMode, Template, TooLong, TrainFile};
 use loongforge_core::data::tools::{self, Inputs};
 use loongforge_core::data::{Decoder, Processor, ProcessorOptions};
 use loongforge_core::observe::Console;
@@ -42,6 +42,9 @@ pub struct ModelArgs {
     /// A longer sample is bad
     #[arg(long, requires = "model", value_name = "TOKENS")]
     max_tokens: Option<usize>,
+    /// Keep the first tokens of a longer sample, as `data.pack.too_long: truncate`
+    #[arg(long, requires = "max_tokens")]
+    truncate: bool,
 }
 
 impl InputArgs {
@@ -91,6 +94,7 @@ impl ModelArgs {
             phase: serde_json::from_value::<Phase>(self.phase.as_str().into())
                 .map_err(|error| UsageError(format!("--phase: {error}")))?,
             max_tokens: self.max_tokens.unwrap_or(usize::MAX),
+            too_long: if self.truncate { TooLong::Truncate } else { TooLong::Skip },
             ..ProcessorOptions::default()
         };
         Ok(Some(Processor::open(&folder, &json, &options)?.with_decoder(input.decoder())))

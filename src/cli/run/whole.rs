@@ -39,18 +39,21 @@ impl Whole<'_> {
         let Self { args, loaded, console, .. } = *self;
         let mut resume = args.resume.clone();
         let snapshots = self.snapshots();
+        let settled = composition.config().clone();
         for restart in 0.. {
             // One that follows another begins where that was.
             let again = args.processes && restart == 0 && follows();
             let wanted = resume.as_deref().filter(|_| !again);
             let resumed = find_resume(wanted, &composition, snapshots.as_ref(), console)?;
             // A launcher may start again what has ended.
-            let steps = loaded.config.train.steps;
+            let steps = settled.train.num_steps();
             if let Some(done) = resumed.as_ref().filter(|resumed| resumed.first_step.0 >= steps) {
                 let (path, done) = (done.checkpoint.display(), done.first_step);
-                console.line(&format!(
-                    "nothing to do: {path} has {done} steps, and train.steps is {steps}; raise it to train on"
-                ));
+                let asked = match loaded.config.train.epochs {
+                    Some(epochs) => format!("train.epochs {epochs} comes to {steps}"),
+                    None => format!("train.steps is {steps}"),
+                };
+                console.line(&format!("nothing to do: {path} has {done} steps, and {asked}; raise it to train on"));
                 return Ok(ExitCode::SUCCESS);
             }
             if let Some(snapshots) = &snapshots {
@@ -68,7 +71,7 @@ impl Whole<'_> {
             }
             console.line(&format!("{error}; beginning again at the last checkpoint"));
             resume = Some("auto".to_owned());
-            composition = super::compose(&loaded.config)?;
+            composition = super::compose(&settled)?;
         }
         unreachable!("the loop ends with an error")
     }
@@ -118,6 +121,9 @@ impl Whole<'_> {
                 ((composition.first_step(), composition.cursor()), None)
             }
         };
+        if let Some(epochs) = composition.epochs() {
+            console.line(&check::duration(epochs));
+        }
         console.line(&check::summary(&config, composition.folder())?);
         let journal = is_kept.then_some(Keep { path: journal, again, cut_after: Keep::CUT_AFTER });
         let report = Report::new(&composition, loaded.composed.clone(), console.clone(), begin)?;

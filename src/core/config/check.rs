@@ -119,6 +119,10 @@ impl Checker<'_> {
         for (name, child) in properties {
             let child_path = join(path, name);
             if let Some(entry) = map.get_mut(name) {
+                // Nor is it left out.
+                if meant.contains(name.as_str()) && entry.node.kind == Kind::Null {
+                    self.failed.insert(child_path.clone());
+                }
                 self.check(&mut entry.node, child, &child_path);
                 continue;
             }

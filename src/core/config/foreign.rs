@@ -16,11 +16,12 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     (
         &["cutoff_len", "max_seq_length", "max_length", "model_max_length", "seq_length", "seq_len"],
         "data.pack.max_tokens",
-        "",
+        "longer samples are skipped; data.pack.too_long: truncate cuts them",
     ),
+    (&["truncation"], "data.pack.too_long", "skip or truncate"),
     (&["packing", "neat_packing"], "data.pack", "samples are always packed"),
     (&["stage"], "train.phase", ""),
-    (&["num_train_epochs", "num_epochs", "epochs"], "train.steps", "samples x epochs / train.global_batch_size"),
+    (&["num_train_epochs", "num_epochs"], "train.epochs", "instead of train.steps"),
     (&["max_steps", "train_iters", "training_steps"], "train.steps", ""),
     (&["per_device_train_batch_size", "local_batch_size"], "train.micro_batch_size", "most samples in a pack"),
     (

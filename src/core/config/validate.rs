@@ -6,7 +6,7 @@ use std::path::Path;
 use super::error::{Problem, code};
 use super::node::{Node, float};
 use super::suggest;
-use super::{Balance, Placement, Recompute, RunConfig};
+use super::{Balance, PackMode, Placement, Recompute, RunConfig};
 
 /// Shorter, and a busy machine kills healthy processes.
 const MIN_LEASE: std::time::Duration = std::time::Duration::from_millis(100);
@@ -37,22 +37,43 @@ impl Rules<'_> {
                 "the schedule falls from `lr` to `min_lr`",
             )
         });
-        self.broken(
-            train.warmup_steps > train.steps,
-            code::COMBINATION,
-            &["train.warmup_steps", "train.steps"],
-            || {
-                let message =
-                    format!("`train.warmup_steps` {} is more than `train.steps` {}", train.warmup_steps, train.steps);
-                (message, "the learning rate would never reach its peak")
-            },
-        );
+        self.duration(config);
         for (i, beta) in train.optimizer.betas.into_iter().enumerate() {
             let key = format!("train.optimizer.betas.{i}");
             self.broken(!(0.0..1.0).contains(&beta), code::OUT_OF_RANGE, &[&key], || {
                 (format!("`{key}`: must be at least 0 and below 1, found `{beta}`"), "the usual values are [0.9, 0.95]")
             });
         }
+    }
+
+    /// How long the run is.
+    fn duration(&mut self, config: &RunConfig) {
+        let train = &config.train;
+        // Neither was written: the section is where one belongs.
+        let keys = ["train.steps", "train.epochs", "train"];
+        self.broken(train.steps.is_none() && train.epochs.is_none(), code::MISSING_KEY, &keys, || {
+            let message = "missing required key `train.steps` or `train.epochs`".to_owned();
+            (message, "`steps` are steps of the optimizer; `epochs`: how often the data are gone over")
+        });
+        let keys = ["train.epochs", "train.steps"];
+        self.broken(train.steps.is_some() && train.epochs.is_some(), code::COMBINATION, &keys, || {
+            let message = "both `train.steps` and `train.epochs` say how long the run is".to_owned();
+            (message, "drop one of them; on the command line `~train.steps` or `~train.epochs` does")
+        });
+        let is_stream = config.data.pack.mode == PackMode::Stream;
+        self.broken(train.epochs.is_some() && is_stream, code::COMBINATION, &["train.epochs", "data.pack.mode"], || {
+            let message = "`train.epochs` with `data.pack.mode: stream`, whose batches are counted in packs".to_owned();
+            (
+                message,
+                "how many packs the samples make is not known before: set `train.steps`, or `data.pack.mode: step`, \
+                 also for packs that `loongforge data pack` made",
+            )
+        });
+        let (warmup, steps) = (train.warmup_steps, train.steps.unwrap_or(u64::MAX));
+        self.broken(warmup > steps, code::COMBINATION, &["train.warmup_steps", "train.steps"], || {
+            let message = format!("`train.warmup_steps` {warmup} is more than `train.steps` {steps}");
+            (message, "the learning rate would never reach its peak")
+        });
     }
 
     fn pools(&mut self, config: &RunConfig) {

@@ -40,7 +40,7 @@ impl Dataset {
         &self.processor
     }
 
-    /// Samples in all files together: one epoch, when there is one file.
+    /// Samples in all files together, which is what `train.epochs` calls an epoch.
     pub fn len(&self) -> usize {
         self.sources.iter().map(Source::len).sum()
     }

@@ -30,6 +30,11 @@ pub enum DataError {
     Image { path: PathBuf, reason: String },
     #[error("{num_tokens} tokens{}, more than data.pack.max_tokens = {max_tokens}", of_images(*num_image_tokens))]
     TooLong { num_tokens: usize, num_image_tokens: usize, max_tokens: usize },
+    #[error(
+        "nothing to learn in what is left of it: it was cut to fit data.pack.max_tokens = {max_tokens} \
+         (data.pack.too_long: truncate)"
+    )]
+    NothingLeft { max_tokens: usize },
     #[error("{count} {what}, more than data.pack.{key} = {limit}")]
     PackLimit { count: usize, what: &'static str, key: &'static str, limit: usize },
 }

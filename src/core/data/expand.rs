@@ -51,10 +51,15 @@ pub fn check(places: &[Place], expected: impl Iterator<Item = Kind> + Clone) -> 
     Err(DataError::Line(format!("{given}, but the chat template made placeholders of {made}")))
 }
 
-/// A text with each marker replaced, in which one placeholder token stands for a whole run.
-#[derive(Clone, Debug, PartialEq)]
+/// A text with its markers replaced, up to the first for which there is nothing. One placeholder token stands for a whole
+/// run.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Expanded {
     pub text: String,
+    /// How much of the old text it is of, in bytes.
+    pub covers: usize,
+    /// Where what replaced each marker begins.
+    pub begins: Vec<usize>,
     /// The runs in order, one for each placeholder token.
     pub runs: Vec<Run>,
     /// For each marker: where it ended in the old text, and where what replaced it ends in the new one.
@@ -63,10 +68,13 @@ pub struct Expanded {
 
 impl Expanded {
     pub fn new(text: &str, places: &[Place], expansions: &[Expansion], placeholder: &str) -> Self {
-        let mut expanded = Self { text: String::with_capacity(text.len()), runs: Vec::new(), ends: Vec::new() };
+        // What follows a marker that is not replaced is left out, and so is the marker.
+        let covers = places.get(expansions.len()).map_or(text.len(), |place| place.start);
+        let mut expanded = Self { text: String::with_capacity(covers), covers, ..Self::default() };
         let mut at = 0;
         for (place, expansion) in places.iter().zip(expansions) {
             expanded.text.push_str(&text[at..place.start]);
+            expanded.begins.push(expanded.text.len());
             for piece in &expansion.pieces {
                 match piece {
                     Piece::Text(piece) => expanded.text.push_str(piece),
@@ -79,7 +87,7 @@ impl Expanded {
             at = place.end;
             expanded.ends.push((at, expanded.text.len()));
         }
-        expanded.text.push_str(&text[at..]);
+        expanded.text.push_str(&text[at..covers]);
         expanded
     }
 
@@ -126,6 +134,10 @@ mod tests {
         for (old, new) in [(0, 0), (1, 1), (4, 4), (5, 5), (10, 15), (11, 16), (14, 19)] {
             assert_eq!(expanded.place(old), new, "{old}");
         }
+        assert_eq!((expanded.covers, expanded.begins.as_slice()), (14, &[1, 5, 16][..]));
+        let first = Expanded::new(text, &places, &expansions[..1], "<i>");
+        assert_eq!((first.text.as_str(), first.covers, first.runs.len()), ("a<i>b", 5, 1));
+        assert_eq!(Expanded::new(text, &places, &[], "<i>").text, "a");
     }
 
     #[test]

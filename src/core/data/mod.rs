@@ -14,6 +14,7 @@ mod decode;
 mod decoder;
 pub mod digits;
 pub mod emoji;
+mod epochs;
 mod error;
 mod expand;
 #[cfg(any(test, feature = "fuzz"))]
@@ -41,6 +42,7 @@ pub use cpu::MAX_DECODE_SECONDS;
 pub use dataset::{Dataset, Question, Questions};
 pub use decode::{Decoded, decode_rgb_into, open_rgb, read_rgb, read_rgb_with};
 pub use decoder::{Decoder, InProcess, Taken, decode_clip};
+pub use epochs::{Epochs, EpochsError, settle_steps, settle_steps_of};
 pub use error::{BadSample, DataError};
 pub use limits::{Limits, MAX_VIDEO_BYTES};
 pub use locator::Locator;

@@ -18,6 +18,8 @@ pub struct Sample {
     pub targets: Vec<i64>,
     /// Pictures and videos in the order of their placeholders.
     pub media: Vec<Media>,
+    /// Pictures and videos of the record that `media` are of: its first ones, as a sample may be truncated.
+    pub num_sources: usize,
 }
 
 /// A picture, a video or a part of one: what the encoder takes at once.
@@ -31,6 +33,7 @@ pub struct Media {
 }
 
 impl Sample {
+    /// Without sources.
     pub(super) fn new(
         id: SampleId,
         input_ids: Vec<i64>,
@@ -43,7 +46,7 @@ impl Sample {
         let num_targets = targets.iter().filter(|&&target| target != IGNORE_INDEX).count() as u32;
         let num_tokens = input_ids.len() as u32;
         let meta = SampleMeta { id, owner: 0, num_tokens, num_targets, items, documents: Vec::new() };
-        Self { meta, input_ids, position_ids, targets, media }
+        Self { meta, input_ids, position_ids, targets, media, num_sources: 0 }
     }
 
     /// Bytes of its contents in memory.

@@ -22,7 +22,7 @@ impl LearningRate {
             min: train.min_lr,
             schedule: train.schedule,
             warmup_steps: train.warmup_steps,
-            steps: train.steps,
+            steps: train.num_steps(),
         }
     }
 

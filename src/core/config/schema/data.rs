@@ -107,9 +107,12 @@ pub enum Format {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Pack {
-    /// Longest packed sequence, in tokens; a longer sample is a bad sample.
+    /// Longest packed sequence, in tokens.
     #[schemars(range(min = 1))]
     pub max_tokens: usize,
+    /// A sample that is longer than `max_tokens` is a bad sample, or its first `max_tokens` tokens are kept; it is cut before
+    /// a picture or video that would not be whole.
+    pub too_long: TooLong,
     /// Packs are made of the samples of one `step`, or of a `stream` over all steps, with a batch counted in packs.
     pub mode: PackMode,
     /// Samples that `stream` chooses from, read before the first step. `pools.data.memory` bounds what they take.
@@ -121,6 +124,18 @@ pub struct Pack {
     /// Most tokens of pictures and videos in one pack; a sample with more is a bad sample; `null`: no limit.
     #[schemars(range(min = 1))]
     pub max_visual_tokens: Option<usize>,
+}
+
+/// What becomes of a sample that is longer than a pack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum TooLong {
+    // It is a bad sample.
+    #[default]
+    Skip,
+    // Its first tokens are kept.
+    Truncate,
 }
 
 /// When packs are made.
@@ -214,7 +229,14 @@ pub struct BadSamples {
 
 impl Default for Pack {
     fn default() -> Self {
-        Self { max_tokens: 2048, mode: PackMode::Step, look_ahead: 4096, max_images: None, max_visual_tokens: None }
+        Self {
+            max_tokens: 2048,
+            too_long: TooLong::Skip,
+            mode: PackMode::Step,
+            look_ahead: 4096,
+            max_images: None,
+            max_visual_tokens: None,
+        }
     }
 }
 

@@ -10,9 +10,15 @@ pub struct Train {
     /// Which tokens are learnt: all of a text, or the assistant's.
     #[serde(default)]
     pub phase: Phase,
-    /// Optimizer steps.
+    /// Optimizer steps; instead of them `epochs` may be given.
+    #[serde(default)]
     #[schemars(range(min = 1))]
-    pub steps: u64,
+    pub steps: Option<u64>,
+    /// Instead of `steps`: how often the data are gone over, which may be a fraction. The run has `epochs` x samples /
+    /// `global_batch_size` steps, rounded up; the samples are those of all files of `data.train` together.
+    #[serde(default)]
+    #[schemars(range(max = 1e6), extend("exclusiveMinimum" = 0.0))]
+    pub epochs: Option<f64>,
     /// Samples a step, over all replicas; packs, with `data.pack.mode: stream`.
     #[schemars(range(min = 1))]
     pub global_batch_size: usize,
@@ -115,6 +121,16 @@ pub enum Schedule {
 pub enum OptimizerType {
     #[default]
     Adamw,
+}
+
+impl Train {
+    /// Steps of the whole run.
+    ///
+    /// # Panics
+    /// The config has `epochs`, and nobody has counted the samples: `data::settle_steps` does.
+    pub fn num_steps(&self) -> u64 {
+        self.steps.expect("epochs are settled before anybody asks for steps")
+    }
 }
 
 impl Default for Optimizer {

@@ -17,7 +17,7 @@ fn one_mistake_at_a_time() {
         ("$ +train.zzz=1", &["LF0102", "unknown key `train.zzz`"]),
         // other trainers' names
         ("lora_rank: 8\n", &["LF0102", "`lora_rank`", "here it is `model.foundation.lora.r`"]),
-        ("$ +train.num_train_epochs=3", &["here it is `train.steps`: samples x epochs / train.global_batch_size"]),
+        ("$ +train.num_train_epochs=3", &["here it is `train.epochs`: instead of train.steps"]),
         // wrong types
         ("device: gpu\n", &["LF0103", ":9:9", "`cpu`, `cuda` or `cuda:N`, found `gpu`"]),
         ("edges: { pixels: { credit: 64 } }\n", &["LF0103", ":9:28", "a bare number needs a unit", "such as `64MiB`"]),
@@ -40,6 +40,7 @@ fn one_mistake_at_a_time() {
         ("$ train.optimizer.betas=[0.9]", &["LF0104", "expected 2 items, found 1"]),
         // ranges
         ("$ train.steps=0", &["LF0104", "`train.steps`: must be at least 1, found `0`"]),
+        ("$ train.epochs=0", &["LF0104", "`train.epochs`: must be above 0, found `0`"]),
         ("$ train.lr=-1", &["LF0104", "must be above 0, found `-1`"]),
         ("$ train.global_batch_size=0", &["LF0104", "at least 1"]),
         ("$ data.pack.max_tokens=0", &["LF0104", "`data.pack.max_tokens`"]),
@@ -51,12 +52,17 @@ fn one_mistake_at_a_time() {
         // combinations
         ("$ train.min_lr=1", &["LF0111", "`train.min_lr` 1.0 is above `train.lr` 1e-05", "override #1"]),
         ("$ train.warmup_steps=11", &["LF0111", "`train.warmup_steps` 11 is more than `train.steps` 10"]),
+        ("$ train.epochs=3", &["LF0111", "both `train.steps` and `train.epochs`", "`~train.steps`", "override #1"]),
         ("pools: { placement: colocated, encoder: { replicas: 2 } }\n", &["LF0111", ":9:53", "colocated pools with 2"]),
         ("run2: 1\n", &["LF0102", "did you mean `run`?"]),
         ("model.x: 1\n", &["LF0102", "`model.x`"]),
         ("$ pools.foundation.replicas=5", &["LF0111", "`train.global_batch_size` 4 is less"]),
         ("data2: 1\n", &["LF0102"]),
         // missing
+        (
+            "$ ~train.steps",
+            &["LF0105", "missing required key `train.steps` or `train.epochs`", "vlm.yaml:6:3", "how often the data"],
+        ),
         ("$ ~train.lr", &["LF0105", "missing required key `train.lr`", "vlm.yaml:6:3", "Peak learning rate"]),
         ("eval: {}\n", &["LF0105", "missing required key `eval.path`", "vlm.yaml:9:7"]),
         // files
@@ -100,6 +106,26 @@ fn one_mistake_at_a_time() {
             assert!(text.contains(part), "{input}: no `{part}` in\n{text}");
         }
         assert!(text.ends_with("\n1 error in the config"), "{input}: more than one error\n{text}");
+    }
+}
+
+#[test]
+fn a_run_is_as_long_as_its_steps_or_its_epochs() {
+    let bench = Bench::new(&GOOD.replace("steps: 10", "epochs: 2.5"));
+    let train = bench.load(&[]).config.train;
+    assert_eq!((train.steps, train.epochs), (None, Some(2.5)));
+    // What a file says is dropped by hand.
+    assert_eq!(bench.load(&["~train.epochs", "train.steps=3"]).config.train.num_steps(), 3);
+    assert_eq!(bench.load(&["train.epochs=null", "train.steps=3"]).config.train.num_steps(), 3);
+    // Whether the warm-up is too long is seen when the samples are counted.
+    bench.load(&["train.warmup_steps=1000"]);
+    let text = bench.errors(&["data.pack.mode=stream"]);
+    assert!(text.contains("LF0111") && text.contains("`train.epochs` with `data.pack.mode: stream`"), "{text}");
+    assert!(text.contains("set `train.steps`") && text.ends_with("\n1 error in the config"), "{text}");
+    // A misspelt key is told once, and none is missing beside it.
+    for other in ["num_train_epochs: 3", "epoch: 3", "step: 3", "max_steps: 3"] {
+        let text = Bench::new(&GOOD.replace("steps: 10", other)).errors(&[]);
+        assert!(text.contains("LF0102") && text.ends_with("\n1 error in the config"), "{other}: {text}");
     }
 }
 

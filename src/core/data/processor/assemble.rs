@@ -18,14 +18,8 @@ impl Processor {
         runs: &[Run],
         expansions: Vec<Expansion>,
     ) -> Result<Sample, DataError> {
-        let image_token = self.tokenizer.special().image.filter(|_| self.media.is_some());
-        let num_placeholders = tokens.iter().filter(|token| Some(token.id) == image_token).count();
-        if num_placeholders != runs.len() {
-            let (made, expected) = (num_placeholders, runs.len());
-            return Err(DataError::Line(format!(
-                "the text became {made} placeholder tokens, but pictures and videos take {expected}"
-            )));
-        }
+        self.check_placeholders(tokens, runs)?;
+        let image_token = self.image_token();
         let num_features = expansions.iter().map(Expansion::num_features).sum();
         debug_assert_eq!(runs.iter().map(|run| run.len()).sum::<usize>(), num_features);
         self.check_length(tokens.len() - runs.len(), num_features)?;
@@ -50,8 +44,28 @@ impl Processor {
         let next = (1..=num_tokens)
             .map(|next| if next < num_tokens && counted[next] { input_ids[next] } else { IGNORE_INDEX });
         let targets = next.collect();
+        let num_sources = expansions.len();
         let media = expansions.into_iter().flat_map(|expansion| expansion.media).collect();
-        Ok(Sample::new(id, input_ids, self.positions.ids(&spans), targets, media))
+        let sample = Sample::new(id, input_ids, self.positions.ids(&spans), targets, media);
+        Ok(Sample { num_sources, ..sample })
+    }
+
+    /// The token that stands for a run of features.
+    pub(super) fn image_token(&self) -> Option<i64> {
+        self.tokenizer.special().image.filter(|_| self.media.is_some())
+    }
+
+    /// # Errors
+    /// There are more or fewer placeholder tokens than runs: a text forged one, or the tokenizer lost one.
+    pub(super) fn check_placeholders(&self, tokens: &[Token], runs: &[Run]) -> Result<(), DataError> {
+        let image_token = self.image_token();
+        let made = tokens.iter().filter(|token| Some(token.id) == image_token).count();
+        match runs.len() {
+            expected if expected == made => Ok(()),
+            expected => Err(DataError::Line(format!(
+                "the text became {made} placeholder tokens, but pictures and videos take {expected}"
+            ))),
+        }
     }
 
     /// # Errors

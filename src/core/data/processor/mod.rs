@@ -10,6 +10,9 @@ mod pictures;
 mod samples;
 #[cfg(test)]
 mod tests;
+mod truncate;
+#[cfg(test)]
+mod truncate_tests;
 
 #[cfg(any(test, feature = "fuzz"))]
 pub(super) use guard::guarded;

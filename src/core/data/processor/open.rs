@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 
 use super::ProcessorOptions;
-use crate::config::Phase;
+use crate::config::{Phase, TooLong};
 use crate::data::decoder::{Decoder, InProcess};
 use crate::data::error::DataError;
 use crate::data::limits::Limits;
@@ -32,6 +32,7 @@ pub struct Processor {
     pub(super) decoder: Arc<dyn Decoder>,
     pub(super) limits: Limits,
     pub(super) max_tokens: usize,
+    pub(super) too_long: TooLong,
     pub(super) max_images: usize,
     pub(super) max_visual_tokens: usize,
 }
@@ -67,6 +68,7 @@ impl Processor {
             decoder: Arc::new(InProcess),
             limits: Limits::from(&options.image),
             max_tokens: options.max_tokens,
+            too_long: options.too_long,
             max_images: options.max_images,
             max_visual_tokens: options.max_visual_tokens,
         };

@@ -1,6 +1,6 @@
 //! What a run says of samples.
 
-use crate::config::{Data, ImageLimits, Phase, Template, VideoLimits};
+use crate::config::{Data, ImageLimits, Phase, Template, TooLong, VideoLimits};
 
 /// How samples are made, whatever the model.
 #[derive(Clone, Debug)]
@@ -8,8 +8,9 @@ pub struct ProcessorOptions {
     pub template: Template,
     pub image: ImageLimits,
     pub video: VideoLimits,
-    /// A longer sample is refused.
+    /// A longer sample is refused, or truncated.
     pub max_tokens: usize,
+    pub too_long: TooLong,
     /// A sample with more pictures and videos, or more tokens of them, is refused.
     pub max_images: usize,
     pub max_visual_tokens: usize,
@@ -21,7 +22,8 @@ impl ProcessorOptions {
         let Data { template, image, video, pack, .. } = *data;
         let [max_images, max_visual_tokens] =
             [pack.max_images, pack.max_visual_tokens].map(|limit| limit.unwrap_or(usize::MAX));
-        Self { template, image, video, max_tokens: pack.max_tokens, max_images, max_visual_tokens, phase }
+        let (max_tokens, too_long) = (pack.max_tokens, pack.too_long);
+        Self { template, image, video, max_tokens, too_long, max_images, max_visual_tokens, phase }
     }
 }
 
@@ -33,6 +35,7 @@ impl Default for ProcessorOptions {
             image: ImageLimits::default(),
             video: VideoLimits::default(),
             max_tokens: usize::MAX,
+            too_long: TooLong::Skip,
             max_images: usize::MAX,
             max_visual_tokens: usize::MAX,
             phase: Phase::Pretrain,

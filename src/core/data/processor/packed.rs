@@ -29,7 +29,7 @@ impl Processor {
     pub fn packed_sample(&self, id: SampleId, pack: &PackedSample) -> Result<Sample, DataError> {
         let num_features: usize = pack.items.iter().map(|item| item.num_features as usize).sum();
         self.check_length(pack.num_tokens().saturating_sub(num_features), num_features)?;
-        let image_token = self.tokenizer.special().image.filter(|_| self.media.is_some());
+        let image_token = self.image_token();
         let is_placeholder = |&&token: &&i32| Some(i64::from(token)) == image_token;
         let num_placeholders = pack.input_ids.iter().filter(is_placeholder).count();
         if num_placeholders != num_features {
@@ -48,6 +48,7 @@ impl Processor {
                     .to_owned(),
             ));
         }
+        sample.num_sources = pack.media.len();
         if pack.lens.len() > 1 {
             sample.meta.documents.clone_from(&pack.lens);
         }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::Processor;
+use crate::config::TooLong;
 use crate::data::decode::{header_size, read_rgb_with};
 use crate::data::error::DataError;
 use crate::data::expand::{Expanded, Place, check, find};
@@ -34,12 +35,14 @@ impl Processor {
         turns
     }
 
-    /// Loads pictures and videos and puts them in place of their markers.
+    /// Loads pictures and videos and puts them in place of their markers: of what is to be truncated, those that a pack may
+    /// hold.
     pub(super) fn expand(
         &self,
         text: &str,
         conversation: &Conversation,
         base: &Path,
+        too_long: TooLong,
     ) -> Result<(Expanded, Vec<Expansion>), DataError> {
         let Some(media) = &self.media else {
             return match conversation.media.first() {
@@ -55,30 +58,49 @@ impl Processor {
         }
         let places = find(text, media.markers());
         check(&places, conversation.media.iter().map(MediaSource::kind))?;
-        self.check_images(text, &places, conversation, base)?;
-        let expansions = self.load(&conversation.media, base)?;
+        let expansions = match too_long {
+            TooLong::Skip => {
+                self.check_images(text, &places, conversation, base)?;
+                self.load(&conversation.media, base)?
+            }
+            TooLong::Truncate => self.load_fitting(&conversation.media, base)?,
+        };
         Ok((Expanded::new(text, &places, &expansions, &self.placeholder), expansions))
     }
 
     /// Pictures and videos, in order, as the model takes them.
     pub(super) fn load(&self, sources: &[MediaSource], base: &Path) -> Result<Vec<Expansion>, DataError> {
-        let load = |source: &MediaSource| {
-            let Some(media) = &self.media else {
-                let reason = format!("this model takes no {}", source.kind().name());
-                return Err(DataError::image(Path::new(source.name()), reason));
-            };
-            let (named, expansion) = match source {
-                MediaSource::Image(locator) | MediaSource::Audio(locator) => {
-                    (locator.display(base), media.image(&read_rgb_with(&*self.decoder, locator, base, &self.limits)?))
-                }
-                MediaSource::Video(video) => {
-                    let frames = media::load(video, base, &*self.decoder, &self.limits, media.sampling())?;
-                    (base.join(source.name()).display().to_string(), media.video(&frames))
-                }
-            };
-            expansion.map_err(|reason| DataError::image(Path::new(&named), reason))
+        sources.iter().map(|source| self.load_one(source, base)).collect()
+    }
+
+    /// The first ones, as many as have no more features than a pack has tokens: many would take much memory before all but
+    /// these were cut off.
+    fn load_fitting(&self, sources: &[MediaSource], base: &Path) -> Result<Vec<Expansion>, DataError> {
+        let (mut fitting, mut room) = (Vec::new(), self.max_tokens);
+        for source in sources {
+            let expansion = self.load_one(source, base)?;
+            let Some(left) = room.checked_sub(expansion.num_features()) else { break };
+            room = left;
+            fitting.push(expansion);
+        }
+        Ok(fitting)
+    }
+
+    fn load_one(&self, source: &MediaSource, base: &Path) -> Result<Expansion, DataError> {
+        let Some(media) = &self.media else {
+            let reason = format!("this model takes no {}", source.kind().name());
+            return Err(DataError::image(Path::new(source.name()), reason));
         };
-        sources.iter().map(load).collect()
+        let (named, expansion) = match source {
+            MediaSource::Image(locator) | MediaSource::Audio(locator) => {
+                (locator.display(base), media.image(&read_rgb_with(&*self.decoder, locator, base, &self.limits)?))
+            }
+            MediaSource::Video(video) => {
+                let frames = media::load(video, base, &*self.decoder, &self.limits, media.sampling())?;
+                (base.join(source.name()).display().to_string(), media.video(&frames))
+            }
+        };
+        expansion.map_err(|reason| DataError::image(Path::new(&named), reason))
     }
 
     /// Many large pictures would take much memory before their sample turned out to be too long: their headers say so.

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use super::Processor;
 use super::guard::guarded;
-use crate::config::Phase;
+use crate::config::{Phase, TooLong};
 use crate::data::error::DataError;
+use crate::data::expand::Expanded;
 use crate::data::learnt::{answers, mask};
 use crate::data::sample::Sample;
 use crate::data::source::Conversation;
@@ -24,23 +25,28 @@ impl Processor {
         let template = self.expect_template()?;
         let turns = self.written(&conversation.turns);
         let (text, marked) = template.render_marked(&turns, false)?;
-        let (expanded, expansions) = self.expand(&text, conversation, base)?;
+        let (expanded, expansions) = self.expand(&text, conversation, base, self.too_long)?;
+        let is_whole = expanded.covers == text.len();
         let mut tokens = self.tokenizer.encode(&expanded.text)?;
         let learnt = match self.phase {
             Phase::Sft => {
-                let answers = answers(template, &turns, &text, marked)?;
+                let mut answers = answers(template, &turns, &text, marked)?;
+                // Those that are cut off with their pictures have no place.
+                answers.retain(|answer| is_whole || answer.begin < expanded.covers);
                 let learnt = mask(&answers, &tokens, &self.tokenizer, |at| expanded.place(at));
-                if !learnt.contains(&true) {
+                if is_whole && !learnt.contains(&true) {
                     return Err(DataError::Line("no assistant turn to learn from".to_owned()));
                 }
                 learnt
             }
             Phase::Pretrain | Phase::Midtrain => {
-                self.end(&mut tokens, expanded.text.len())?;
+                if is_whole {
+                    self.end(&mut tokens, expanded.text.len())?;
+                }
                 vec![true; tokens.len()]
             }
         };
-        self.assemble(id, &tokens, &learnt, &expanded.runs, expansions)
+        self.assemble_fitting(id, &tokens, &learnt, &expanded, expansions, is_whole)
     }
 
     /// A training sample of a text, all of which counts in the loss.
@@ -58,7 +64,7 @@ impl Processor {
             self.end(&mut tokens, text.len())?;
         }
         let learnt = vec![true; tokens.len()];
-        self.assemble(id, &tokens, &learnt, &[], Vec::new())
+        self.assemble_fitting(id, &tokens, &learnt, &Expanded::default(), Vec::new(), true)
     }
 
     /// The turns up to where the assistant is to speak: what generation starts from; nothing counts in the loss.
@@ -68,7 +74,8 @@ impl Processor {
 
     fn ask(&self, id: SampleId, conversation: &Conversation, base: &Path) -> Result<Sample, DataError> {
         let text = self.expect_template()?.render(&self.written(&conversation.turns), true)?;
-        let (expanded, expansions) = self.expand(&text, conversation, base)?;
+        // A question that is cut is another question.
+        let (expanded, expansions) = self.expand(&text, conversation, base, TooLong::Skip)?;
         let tokens = self.tokenizer.encode(&expanded.text)?;
         self.assemble(id, &tokens, &vec![false; tokens.len()], &expanded.runs, expansions)
     }

@@ -18,7 +18,7 @@ use crate::data::media::{in_folder, is_clip};
 use crate::data::packed::{PackedKind, PackedMedia, PackedSample};
 use crate::data::processor::Processor;
 use crate::data::source::Content;
-use crate::data::source::{Conversation, MediaSource};
+use crate::data::source::MediaSource;
 use crate::message::{SampleId, SampleMeta};
 use crate::schedule::{PackLimits, SampleSize, StreamPacker, pack_offline};
 
@@ -253,7 +253,10 @@ fn members(dataset: &Dataset, pack: &[SampleId]) -> Result<Vec<Member>, BadSampl
         all.targets.extend(targets);
         all.items.extend(sample.meta.items);
         match content {
-            Content::Messages(conversation) => media(&conversation, base, processor, &mut all.media).map_err(wrong)?,
+            Content::Messages(conversation) => {
+                let sources = &conversation.media[..sample.num_sources];
+                media(sources, base, processor, &mut all.media).map_err(wrong)?;
+            }
             Content::Text(_) => {}
             Content::Packed(_) => return Err(dataset.bad(id.0, "is packed already".to_owned())),
         }
@@ -266,14 +269,14 @@ fn members(dataset: &Dataset, pack: &[SampleId]) -> Result<Vec<Member>, BadSampl
     Ok(all.members())
 }
 
-/// The files of a conversation's pictures and videos; of frames, those that the model is shown.
+/// The files of pictures and videos; of frames, those that the model is shown.
 fn media(
-    conversation: &Conversation,
+    sources: &[MediaSource],
     base: &Path,
     processor: &Processor,
     into: &mut Vec<PackedMedia>,
 ) -> Result<(), DataError> {
-    for source in &conversation.media {
+    for source in sources {
         let index = into.len();
         let file = |frame, locator: &Locator, base: &Path| -> Result<_, DataError> {
             let bytes = locator.read(base)?.into_owned();

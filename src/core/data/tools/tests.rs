@@ -55,7 +55,10 @@ impl Fixture {
     }
 
     fn dataset_of(&self, train: &TrainFile, max_tokens: usize, shuffle: bool) -> Dataset {
-        let pack = serde_json::json!({ "max_tokens": max_tokens });
+        self.dataset_with(train, &serde_json::json!({ "max_tokens": max_tokens }), shuffle)
+    }
+
+    fn dataset_with(&self, train: &TrainFile, pack: &Json, shuffle: bool) -> Dataset {
         let data: Json = serde_json::json!({ "train": [train], "pack": pack, "shuffle": shuffle });
         let data: Data = serde_json::from_value(data).unwrap();
         let options = ProcessorOptions { template: Template::FromModel, ..ProcessorOptions::new(&data, Phase::Sft) };
@@ -254,6 +257,46 @@ fn a_video_is_packed_with_the_frames_that_are_shown() {
     assert!(pack.media[0].files.len() < 9, "{:?}", pack.media[0].files.len());
     let (ours, online) = (dataset.processor().packed_sample(SampleId(0), &pack).unwrap(), dataset.sample(0).unwrap());
     assert_eq!(ours, online);
+}
+
+/// Of a sample that is cut before its second picture.
+#[test]
+fn a_truncated_sample_is_packed_and_counted_as_a_run_has_it() {
+    let fixture = Fixture::new();
+    let picture = "images/train/000/000000.png";
+    let line = format!(
+        r#"{{"messages":[{{"role":"user","content":"<image>a"}},{{"role":"assistant","content":"b"}},{{"role":"user","content":"<image>c"}},
+        {{"role":"assistant","content":"d"}}],"images":["{picture}","{picture}"]}}"#
+    );
+    fs::write(fixture.path("data/train.jsonl"), line.replace('\n', " ")).unwrap();
+    let uncut = fixture.dataset(500);
+    let (whole, image) = (uncut.sample(0).unwrap(), uncut.processor().tokenizer().special().image.unwrap());
+    let mut placeholders = (0..whole.input_ids.len()).filter(|&at| whole.input_ids[at] == image);
+    let second = placeholders.nth(whole.media[0].num_features).unwrap();
+    let pack = serde_json::json!({ "max_tokens": second + 1, "too_long": "truncate" });
+    let dataset = fixture.dataset_with(&fixture.train(), &pack, true);
+    let online = dataset.sample(0).unwrap();
+    assert_eq!((online.meta.num_tokens as usize, online.media.len(), online.num_sources), (second, 1, 1));
+
+    let job = PackJob {
+        spec: Json::Null,
+        num_samples: 1,
+        limits: PackLimits::tokens(second + 1),
+        order: Order::Stream { look_ahead: 1 },
+        max_packs: 1,
+        max_bytes: 1 << 20,
+    };
+    let out = fixture.path("packs");
+    job.run(&dataset, &out, Share::WHOLE, 1, |_| ()).unwrap();
+    let pack = PackedSample::from_members(read_shards(&out).values().next().unwrap()).unwrap();
+    assert_eq!(pack.media.len(), 1);
+    assert_eq!(dataset.processor().packed_sample(SampleId(0), &pack).unwrap(), online);
+
+    let stats = stats(&fixture.inputs(), Some(dataset.processor()), 1, |_, _| ());
+    let sum = |wanted| stats.histograms.iter().find(|(name, _)| *name == wanted).unwrap().1.sum() as usize;
+    assert_eq!((stats.bad.len(), sum("tokens"), sum("visual tokens")), (0, second, whole.media[0].num_features));
+    let shown = show(&fixture.inputs(), 0, Some(dataset.processor())).unwrap();
+    assert_eq!(shown.num_tokens, Some(second as u32));
 }
 
 #[test]

@@ -104,7 +104,7 @@ pub struct CoordinatorSpec {
 }
 
 impl CoordinatorSpec {
-    /// `resume`: the first step to compute, and what the checkpoint holds of the scheduler.
+    /// `resume`: the first step to compute, and what the checkpoint holds of the scheduler. The config's epochs are settled.
     pub fn new(config: &RunConfig, shape: ModelShape, resume: Option<(StepId, SchedulerState)>) -> Self {
         let (first_step, state) = resume.unwrap_or_default();
         let pack = &config.data.pack;
@@ -113,7 +113,7 @@ impl CoordinatorSpec {
             plan: PlanSpec::new(config, shape),
             first_step,
             state,
-            steps: config.train.steps,
+            steps: config.train.num_steps(),
             global_batch_size: config.train.global_batch_size,
             look_ahead: (pack.mode == PackMode::Stream).then_some(pack.look_ahead),
             fitted: config.scheduler.balance == Balance::Fitted,

@@ -1,0 +1,142 @@
+//! How many steps `train.epochs` are: known when the samples are counted. Whoever plans a run asks once, right after its
+//! config is loaded, and everybody sees `train.steps` from then on. Not for actors: they are told each step.
+
+use std::path::Path;
+
+use serde_json::Value as Json;
+
+use super::dataset::Dataset;
+use super::error::DataError;
+use super::processor::{Processor, ProcessorOptions};
+use crate::config::{RunConfig, Train};
+
+/// What the epochs of a config came to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Epochs {
+    pub epochs: f64,
+    /// Of all data sets together, those that will turn out to be bad included.
+    pub num_samples: u64,
+    pub steps: u64,
+}
+
+/// Why epochs are no number of steps.
+#[derive(Debug, thiserror::Error)]
+pub enum EpochsError {
+    #[error("train.epochs: cannot count the samples of data.train; mend the data, or set train.steps instead")]
+    Count(#[source] DataError),
+    #[error(
+        "`train.warmup_steps` {warmup_steps} is more than the {steps} steps of `train.epochs` {epochs} over \
+         {num_samples} samples: the learning rate would never reach its peak"
+    )]
+    Warmup { warmup_steps: u64, steps: u64, epochs: f64, num_samples: u64 },
+}
+
+/// Counts the samples where the config has `train.epochs`, and puts `train.steps` in their place. The model's folder and
+/// `config.json` are those of the run.
+///
+/// # Errors
+/// The data cannot be opened, or there are fewer steps than the warm-up takes.
+pub fn settle_steps(
+    config: &mut RunConfig,
+    model_dir: &Path,
+    model_config: &Json,
+) -> Result<Option<Epochs>, EpochsError> {
+    if config.train.epochs.is_none() {
+        return Ok(None);
+    }
+    let options = ProcessorOptions::new(&config.data, config.train.phase);
+    let dataset = Processor::open(model_dir, model_config, &options)
+        .and_then(|processor| Dataset::open(&config.data, processor, config.run.seed));
+    settle_steps_of(config, dataset.map_err(EpochsError::Count)?.len() as u64)
+}
+
+/// As [`settle_steps`], where the samples are counted already.
+///
+/// # Errors
+/// There are fewer steps than the warm-up takes.
+pub fn settle_steps_of(config: &mut RunConfig, num_samples: u64) -> Result<Option<Epochs>, EpochsError> {
+    let Train { epochs, global_batch_size, warmup_steps, .. } = config.train;
+    let Some(epochs) = epochs else { return Ok(None) };
+    let steps = num_steps(epochs, num_samples, global_batch_size as u64);
+    if warmup_steps > steps {
+        return Err(EpochsError::Warmup { warmup_steps, steps, epochs, num_samples });
+    }
+    (config.train.steps, config.train.epochs) = (Some(steps), None);
+    Ok(Some(Epochs { epochs, num_samples, steps }))
+}
+
+/// Rounded up: the last step of the last epoch may begin the next one.
+fn num_steps(epochs: f64, num_samples: u64, global_batch_size: u64) -> u64 {
+    let steps = epochs * num_samples as f64 / global_batch_size as f64;
+    // What is a whole number but for the rounding of a decimal fraction is that number.
+    let whole = steps.round();
+    let steps = if (steps - whole).abs() <= 1e-9 * whole { whole } else { steps.ceil() };
+    (steps as u64).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load_text_with;
+    use crate::data::digits::{Digits, MODEL, compose, write_model};
+    use crate::data::tokenizer::read_json;
+
+    #[test]
+    fn steps_are_rounded_up_and_fractions_are_exact() {
+        assert_eq!(num_steps(3.0, 16_000, 128), 375);
+        assert_eq!([1.0, 0.5, 0.01].map(|epochs| num_steps(epochs, 41, 8)), [6, 3, 1]);
+        // 1.1 is a little more in binary.
+        assert_eq!([1.1, 2.3, 0.7].map(|epochs| num_steps(epochs, 1000, 10)), [110, 230, 70]);
+        assert_eq!(num_steps(1.0, u64::MAX >> 12, 1), u64::MAX >> 12);
+    }
+
+    /// Ten pictures, which have files, beside `more` samples of text.
+    fn config(dir: &Path, more: usize, overrides: &[&str]) -> RunConfig {
+        compose(&dir.join("data"), &Digits { seed: 2, num_train: 10, num_held_out: 1 }).unwrap();
+        write_model(&dir.join("model"), &MODEL).unwrap();
+        let line = r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}"#;
+        std::fs::write(dir.join("text.jsonl"), format!("{line}\n").repeat(more)).unwrap();
+        let root = dir.display();
+        let text = format!(
+            "run: {{ name: t }}
+model: {{ load: {root}/model, weights: random }}
+data: {{ train: [{{ path: {root}/data/train.jsonl }}, {{ path: {root}/text.jsonl, weight: 7 }}] }}
+train: {{ epochs: 2.5, global_batch_size: 4, lr: 1e-5 }}"
+        );
+        let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
+        load_text_with(&text, &overrides).unwrap_or_else(|report| panic!("{report}")).config
+    }
+
+    fn settle(config: &mut RunConfig, dir: &Path) -> Result<Option<Epochs>, EpochsError> {
+        let model = dir.join("model");
+        settle_steps(config, &model, &read_json(&model.join("config.json")).unwrap())
+    }
+
+    #[test]
+    fn an_epoch_is_as_many_samples_as_all_files_have() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = config(folder.path(), 7, &[]);
+        let wanted = Epochs { epochs: 2.5, num_samples: 17, steps: 11 };
+        assert_eq!(settle(&mut config, folder.path()).unwrap(), Some(wanted));
+        assert_eq!((config.train.num_steps(), config.train.epochs), (11, None));
+        // Settled once, and the config of a run may be read again.
+        assert_eq!(settle(&mut config, folder.path()).unwrap(), None);
+        let text = serde_json::to_string(&config).unwrap();
+        assert_eq!(load_text_with(&text, &[]).unwrap().config, config);
+    }
+
+    #[test]
+    fn what_cannot_be_settled_names_its_keys() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut long = config(folder.path(), 7, &["train.warmup_steps=12"]);
+        let error = settle(&mut long, folder.path()).unwrap_err().to_string();
+        assert!(
+            error.contains("`train.warmup_steps` 12") && error.contains("11 steps of `train.epochs` 2.5"),
+            "{error}"
+        );
+        let mut empty = config(folder.path(), 0, &[]);
+        let error = settle(&mut empty, folder.path()).unwrap_err();
+        assert!(error.to_string().contains("train.epochs") && error.to_string().contains("set train.steps"), "{error}");
+        assert!(std::error::Error::source(&error).unwrap().to_string().contains("text.jsonl has no samples"));
+    }
+}
