@@ -1,9 +1,8 @@
 //! The scores of a fixture's targets, which a held-out loss is made of, against the reference's loss and logits.
 
 use super::fixture::{Document, Fixture};
-use super::models::Models;
+use super::models::{Models, ParityError};
 use super::report::ParityReport;
-use super::run::ParityError;
 use crate::model::TokenScores;
 use tch::{Kind, Reduction, Tensor};
 
