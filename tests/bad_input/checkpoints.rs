@@ -119,9 +119,15 @@ fn adapters_are_merged_into_their_base() {
     fixture.succeeds(&["checkpoint", "diff", whole, "merged", "--tolerance", "1e-6"]);
     assert_eq!(fixture.start(&["checkpoint", "diff", "base", "merged", "--tolerance", "1e-6"]).code, 1);
 
-    let answer = |folder: &str| fixture.succeeds(&["generate", folder, "--prompt", "hi", "--max-new-tokens", "8"]).out;
-    assert_eq!(answer(apart), answer("merged"));
-    assert_ne!(answer(apart), answer("base"));
+    let loss = |folder: &str| {
+        let said = fixture.succeeds(&["evaluate", folder, "data/train.jsonl", "--limit", "8", "--json"]);
+        let said: Value = serde_json::from_str(&said.out).unwrap();
+        said["loss"].as_f64().unwrap()
+    };
+    let of_base = loss("base");
+    let relative = |folder: &str| (loss(folder) / of_base - 1.0).abs();
+    let [apart_moved, merged_moved] = [apart, "merged"].map(relative);
+    assert!(apart_moved > 1e-5 && (apart_moved - merged_moved).abs() < 1e-6, "{apart_moved} and {merged_moved}");
 
     std::fs::rename(fixture.path("base"), fixture.path("moved")).unwrap();
     fixture.fails(&["generate", apart, "--prompt", "hi"], 2, &["adapters of base, which is no folder here"]);

@@ -15,7 +15,7 @@ fn parity(fixture: &str, layout: &str) -> (bool, String) {
 fn equals_one_process(fixture: &str, layout: &str, num_processes: usize) {
     let (ok, text) = parity(fixture, layout);
     assert!(ok && text.contains(&format!("({num_processes} processes)")), "{fixture} on {layout}: {text}");
-    for quantity in ["losses", "grad_norms", "gradients", "weights"] {
+    for quantity in ["losses", "first grad_norm", "later grad_norms", "gradients", "weights"] {
         assert!(text.contains(&format!("  {quantity} ")), "{fixture} on {layout}: {text}");
     }
 }

@@ -45,7 +45,7 @@ pub fn adapted(specs: Vec<ParamSpec>, folder: &Path) -> Result<Vec<ParamSpec>, A
     let (config, path) = (read_config(&folder.join(CONFIG))?, folder.join(TENSORS));
     let file = TensorFile::open(&path)?;
     let adapters = placed(&specs, &config, &file);
-    expect_fit(&file, adapters.iter().map(|(spec, name)| (name, spec.shape.as_slice())))?;
+    expect_fit(&file, adapters.iter().map(|(spec, name)| (name, spec.whole_shape())))?;
     Ok(specs.into_iter().map(ParamSpec::frozen).chain(adapters.into_iter().map(|(spec, _)| spec)).collect())
 }
 

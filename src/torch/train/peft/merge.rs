@@ -57,7 +57,7 @@ impl Adapters {
             let config = read_config(&config)?;
             let file = TensorFile::open(&folder.join(format!("{prefix}{TENSORS}")))?;
             let (specs, found) = placed_in(model, &config, &file);
-            expect_fit(&file, found.iter().map(|(spec, name)| (name, spec.shape.as_slice())))?;
+            expect_fit(&file, found.iter().map(|(spec, name)| (name, spec.whole_shape())))?;
             let read = |name: &str| -> Result<Tensor, AdapterError> {
                 Ok(file.read(name)?.expect("its shape was found").to_kind(Kind::Float))
             };
