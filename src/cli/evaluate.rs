@@ -58,7 +58,7 @@ pub struct EvaluateArgs {
     /// Chat template, as in `data.template`
     #[arg(long)]
     template: Option<String>,
-    /// Tokens of samples that are computed together; a longer sample is bad, a longer text is cut
+    /// Tokens of samples that are computed together; a longer sample is what `data.pack.too_long` says, a longer text is cut
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: Option<u32>,
     /// The first so many samples only
