@@ -1,0 +1,72 @@
+//! A soak is a matrix of cells, each a small check of its own. It is an ignored test named `soak_NAME` that calls
+//! [`run`]; `cargo xtask soak NAME` runs it. CI runs a slice: `LOONGFORGE_SOAK_SLICE=SEED:COUNT` chooses `COUNT` cells
+//! by `SEED`, the same for the same seed.
+//!
+//! Included by path: `#[path = "../support/soak.rs"] mod soak;`.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::time::Instant;
+
+/// How a cell that did not fail ended.
+pub enum Cell {
+    /// Ran and holds; with a figure worth keeping, or empty.
+    Passed(String),
+    /// Could not run here, and why.
+    NotRun(String),
+}
+
+/// Runs the chosen cells of soak `name`, prints a line each, and appends the lines to the file that
+/// `LOONGFORGE_SOAK_TABLE` names.
+///
+/// # Panics
+/// After the last cell, where one failed.
+pub fn run<C>(name: &str, cells: &[(String, C)], mut check: impl FnMut(&C) -> Result<Cell, String>) {
+    assert!(!cells.is_empty(), "soak {name} has no cells");
+    let mut failed = Vec::new();
+    for (cell, what) in chosen(cells, std::env::var("LOONGFORGE_SOAK_SLICE").ok().as_deref()) {
+        let begun = Instant::now();
+        let result = check(what);
+        let (verdict, detail) = match &result {
+            Ok(Cell::Passed(figure)) => ("ok", figure),
+            Ok(Cell::NotRun(why)) => ("not run", why),
+            Err(why) => ("FAILED", why),
+        };
+        let line = format!("| {name} | {cell} | {verdict} | {} | {:.1} s |", one_line(detail), begun.elapsed().as_secs_f64());
+        println!("{line}");
+        if let Some(path) = std::env::var_os("LOONGFORGE_SOAK_TABLE") {
+            let mut table = OpenOptions::new().create(true).append(true).open(path).expect("the soak's table opens");
+            writeln!(table, "{line}").expect("the soak's table is written");
+        }
+        if result.is_err() {
+            failed.push(cell.as_str());
+        }
+    }
+    assert!(failed.is_empty(), "soak {name}: {} cells failed: {}", failed.len(), failed.join(", "));
+}
+
+/// All cells, or those that `slice` (`SEED:COUNT`, the seed in hexadecimal) chooses, in their order.
+fn chosen<'a, C>(cells: &'a [(String, C)], slice: Option<&str>) -> Vec<&'a (String, C)> {
+    let Some(slice) = slice else { return cells.iter().collect() };
+    let (seed, count) = slice.split_once(':').expect("LOONGFORGE_SOAK_SLICE is SEED:COUNT");
+    let seed = u64::from_str_radix(seed, 16).expect("the slice's seed is hexadecimal");
+    let count: usize = count.parse().expect("the slice's count is a number");
+    let mut order: Vec<usize> = (0..cells.len()).collect();
+    order.sort_by_key(|&index| mixed(seed ^ index as u64));
+    order.truncate(count);
+    order.sort_unstable();
+    order.into_iter().map(|index| &cells[index]).collect()
+}
+
+/// SplitMix64's finalizer.
+fn mixed(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+/// For a cell of a table.
+fn one_line(text: &str) -> String {
+    text.replace('|', "/").split_whitespace().collect::<Vec<_>>().join(" ")
+}
