@@ -17,6 +17,8 @@ pub enum BaseError {
     Checkpoint(#[from] CheckpointError),
     #[error("no such folder: {folder}; an id of the hub has the form org/name")]
     Missing { folder: PathBuf },
+    #[error("{folder} has no checkpoint yet")]
+    NoCheckpoint { folder: PathBuf },
     #[error(
         "{folder} holds adapters and does not say of what: merge them into the model that they were trained on, with \
          `loongforge checkpoint export-hf {folder} OUT --base MODEL`"
@@ -35,9 +37,12 @@ pub enum BaseError {
 /// meant.
 ///
 /// # Errors
-/// The hub has no such model, or it cannot be fetched.
+/// There is no such folder, the hub has no such model or it cannot be fetched, or a run has no checkpoint yet.
 pub fn find_model(named: &str) -> Result<PathBuf, BaseError> {
     let folder = resolve_model(named)?;
+    if !folder.is_dir() {
+        return Err(BaseError::Missing { folder });
+    }
     if folder.join("config.json").is_file() || is_adapter(&folder) {
         return Ok(folder);
     }
@@ -45,6 +50,9 @@ pub fn find_model(named: &str) -> Result<PathBuf, BaseError> {
         if let Some(newest) = latest(&checkpoints)? {
             return Ok(newest);
         }
+    }
+    if folder.join("checkpoints").is_dir() || folder.join("metrics.jsonl").is_file() {
+        return Err(BaseError::NoCheckpoint { folder });
     }
     Ok(folder)
 }

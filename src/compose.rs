@@ -108,7 +108,7 @@ impl Composition {
     /// Every mistake in the config; otherwise as [`Composition::new`].
     pub fn from_yaml(text: &str) -> Result<Self, ComposeError> {
         let loaded = load_text(text).map_err(ComposeError::Config)?;
-        Ok(Self::new(loaded.config)?)
+        Self::new(loaded.config)
     }
 
     /// Puts another encoder in. Its features must be as wide as the foundation expects.

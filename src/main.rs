@@ -1,7 +1,6 @@
 //! The `loongforge` program: parse, prepare the process, dispatch.
 
-use clap::Parser;
-use loongforge::cli::{Cli, dotted, exit};
+use loongforge::cli::{dotted, exit};
 use loongforge_core::engine::error_chain;
 use loongforge_torch::device::{QUIET_OPENMP, needs_relaunch};
 use std::os::unix::process::CommandExt;
@@ -9,7 +8,7 @@ use std::process::{Command, ExitCode};
 
 fn main() -> ExitCode {
     stop_with_the_reader();
-    let cli = Cli::parse_from(dotted::overrides(std::env::args_os()));
+    let cli = dotted::parse(std::env::args_os());
     if cli.computes() && needs_relaunch() {
         // OpenMP reads its environment when libtorch is loaded, which was before `main`.
         let missing = QUIET_OPENMP.into_iter().filter(|(name, _)| std::env::var_os(name).is_none());

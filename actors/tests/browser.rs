@@ -1,5 +1,8 @@
 //! The page of a run in a real browser, without a window. Skipped, with a word, where there is no Chromium.
 
+#[path = "../../tests/support/must.rs"]
+mod must;
+
 use loongforge_actors::watch::Watch;
 use loongforge_core::message::{Activity, ActorId, EdgeLoad, Timings, Trace, TraceSpan};
 use loongforge_core::observe::{Board, News, RunInfo, StepMetrics};
@@ -42,8 +45,8 @@ fn tell(watch: &Watch) {
 #[test]
 fn the_page_draws_what_the_run_does() {
     let Some(browser) = browser() else {
-        eprintln!("skipped: no chromium, chromium-browser, google-chrome or chrome on the path, and CHROME is not set");
-        return;
+        let why = "no chromium, chromium-browser, google-chrome or chrome on the path, and CHROME is not set";
+        return must::skip("browser", why);
     };
     let dir = tempfile::tempdir().unwrap();
     let info = RunInfo {

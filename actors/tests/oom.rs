@@ -2,6 +2,8 @@
 
 mod fake;
 mod meeting;
+#[path = "../../tests/support/must.rs"]
+mod must;
 mod witness;
 
 use fake::{Script, engine, spec};
@@ -134,7 +136,7 @@ impl Drop for Groups {
 fn an_item_that_takes_all_memory_kills_two_encoders_and_no_third_one() {
     let groups = match Groups::new() {
         Ok(groups) => Arc::new(groups),
-        Err(error) => return eprintln!("skipped: no memory groups can be made here: {error}"),
+        Err(error) => return must::skip("cgroups", format!("no memory groups can be made here: {error}")),
     };
     let dir = tempfile::tempdir().unwrap();
     let of = groups.clone();

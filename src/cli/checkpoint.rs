@@ -2,8 +2,8 @@
 
 use super::forecast::count;
 use super::{UsageError, exit};
+use crate::base::find_model;
 use crate::checkpoint::{self, Difference, Export, TensorDiff};
-use crate::hub::resolve_model;
 use clap::{Args, Subcommand, ValueEnum};
 use loongforge_core::config::Size;
 use loongforge_core::observe;
@@ -20,7 +20,8 @@ Examples:
   loongforge checkpoint export-hf runs/my/checkpoints/step-00000500 out  the model alone, for transformers; LoRA merged
   loongforge checkpoint convert deepseek-fp8 plain --dtype bf16 --dequantize
 
-A folder is a checkpoint of a run, any Hugging Face folder, or a hub id org/name[@revision].";
+A folder is a checkpoint, a run (its newest checkpoint is meant), any Hugging Face folder, or a hub id
+org/name[@revision].";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -128,13 +129,12 @@ pub fn checkpoint(args: CheckpointArgs) -> anyhow::Result<ExitCode> {
 fn act(action: Action) -> anyhow::Result<ExitCode> {
     match action {
         Action::Inspect { folder, all } => {
-            print!("{}", checkpoint::inspect(&resolve_model(&folder)?, all)?);
+            print!("{}", checkpoint::inspect(&find_model(&folder)?, all)?);
             Ok(ExitCode::SUCCESS)
         }
-        Action::Verify { folder } => verify(&resolve_model(&folder)?),
+        Action::Verify { folder } => verify(&find_model(&folder)?),
         Action::Diff { left, right, tolerance, json } => {
-            let (a, b) =
-                (Checkpoint::open_any(&resolve_model(&left)?)?, Checkpoint::open_any(&resolve_model(&right)?)?);
+            let (a, b) = (Checkpoint::open_any(&find_model(&left)?)?, Checkpoint::open_any(&find_model(&right)?)?);
             let found = checkpoint::diff(&a, &b)?;
             if json {
                 show_json(&found, tolerance);
@@ -156,7 +156,7 @@ fn act(action: Action) -> anyhow::Result<ExitCode> {
 }
 
 fn export(folder: &str, out: &std::path::Path, how: &Export) -> anyhow::Result<ExitCode> {
-    let (files, bytes) = checkpoint::export(&resolve_model(folder)?, out, how)?;
+    let (files, bytes) = checkpoint::export(&find_model(folder)?, out, how)?;
     let (bytes, files) = (observe::bytes(bytes), count(files, "file"));
     println!("{}: {bytes} of weights in {files}", out.display());
     Ok(ExitCode::SUCCESS)

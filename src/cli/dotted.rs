@@ -1,6 +1,31 @@
 //! `--train.lr 2e-5`, as torchtitan and others have it, for `train.lr=2e-5`.
 
+use super::{Cli, exit};
+use clap::Parser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use loongforge_core::config::key_called;
 use std::ffi::OsString;
+
+/// The command line; a mistake in it ends the program. An unknown option whose name is a key's, as `--lr`, gets the key
+/// named.
+pub fn parse(words: impl Iterator<Item = OsString>) -> Cli {
+    Cli::try_parse_from(overrides(words)).unwrap_or_else(|error| {
+        let unknown = match error.get(ContextKind::InvalidArg) {
+            Some(ContextValue::String(option)) if error.kind() == ErrorKind::UnknownArgument => Some(option),
+            _ => None,
+        };
+        let Some((option, key)) = unknown.and_then(|option| Some((option, key_of(option)?))) else { error.exit() };
+        eprintln!(
+            "error: unexpected argument '{option}' found\n\n  tip: did you mean `--{key} VALUE` or `{key}=VALUE`?"
+        );
+        std::process::exit(exit::USAGE.into())
+    })
+}
+
+/// The key that an option without dots means.
+fn key_of(option: &str) -> Option<String> {
+    key_called(&option.strip_prefix("--")?.split('=').next()?.replace('-', "_"))
+}
 
 /// The words of a command line in which options whose name has a dot, as none of ours has, are overrides.
 pub fn overrides(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
@@ -30,6 +55,16 @@ fn is_key(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_option_of_another_trainer_names_our_key() {
+        let key = |option: &str| key_of(option).unwrap_or_default();
+        assert_eq!(
+            (key("--lr"), key("--learning-rate=1"), key("--max_steps")),
+            ("train.lr".into(), "train.lr".into(), "train.steps".into())
+        );
+        assert_eq!(key_of("--frobnicate"), None);
+    }
 
     #[test]
     fn dotted_options_are_overrides_and_others_are_left_alone() {

@@ -94,6 +94,7 @@ Examples:
 #[derive(Subcommand)]
 enum Command {
     /// Train: the whole run on this machine, or one role of it
+    #[command(visible_alias = "train")]
     Run(run::RunArgs),
     /// Change the number of encoders of a run that goes on
     Scale(scale::ScaleArgs),

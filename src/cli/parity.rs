@@ -4,11 +4,13 @@
 use super::parity_layout::{self as layouts, Layouts};
 use crate::checkpoint::saved_config;
 use anyhow::{Context, bail};
-use clap::Args;
-use loongforge_torch::train::parity::{export, parity as compare};
+use clap::{Args, ValueEnum};
+use loongforge_torch::device::load_cuda;
+use loongforge_torch::train::parity::{drift, export, parity as compare};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use tch::{Device, Kind};
 
 #[derive(Args)]
 pub struct ParityArgs {
@@ -27,6 +29,12 @@ pub struct ParityArgs {
     /// ulysses), .chunk (tokens), .zero, and encoder.dp, .tp, .zero, as in `foundation.tp=2,foundation.pp=2,encoder.dp=2`
     #[arg(long, value_name = "AXES", conflicts_with = "export")]
     layout: Option<Layouts>,
+    /// Where the models run
+    #[arg(long, value_enum, default_value_t = On::Cpu, conflicts_with_all = ["export", "layout"])]
+    device: On,
+    /// Instead of comparing in float32, how far bfloat16 is from the reference's float32
+    #[arg(long, conflicts_with_all = ["export", "layout"])]
+    bf16: bool,
     /// Which of a layout's processes this is; the command starts them itself
     #[arg(long, hide = true, requires = "meeting")]
     rank: Option<usize>,
@@ -35,7 +43,20 @@ pub struct ParityArgs {
     meeting: Option<PathBuf>,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+enum On {
+    Cpu,
+    Cuda,
+}
+
 pub fn parity(args: ParityArgs) -> anyhow::Result<ExitCode> {
+    let device = match args.device {
+        On::Cpu => Device::Cpu,
+        On::Cuda => {
+            load_cuda()?;
+            Device::Cuda(0)
+        }
+    };
     let mut ok = true;
     if let (Some(layout), Some(rank), Some(meeting)) = (args.layout, args.rank, &args.meeting) {
         for folder in &args.folders {
@@ -47,7 +68,13 @@ pub fn parity(args: ParityArgs) -> anyhow::Result<ExitCode> {
         let result = match (&args.export, args.layout) {
             (Some(out), _) => write(folder, out, args.steps).map(|()| true),
             (None, Some(layout)) => layouts::run(folder, layout),
-            (None, None) => compare(folder).map_err(anyhow::Error::from).map(|report| {
+            (None, None) if args.bf16 => {
+                drift(folder, Kind::BFloat16, device).map_err(anyhow::Error::from).map(|drift| {
+                    println!("{}\n{drift}\n", folder.display());
+                    drift.is_ok()
+                })
+            }
+            (None, None) => compare(folder, device).map_err(anyhow::Error::from).map(|report| {
                 println!("{}\n{report}", folder.display());
                 report.is_ok()
             }),

@@ -1,6 +1,7 @@
 //! Where a run writes, what it finds there, and what it is to go on from.
 
 use crate::fixture::{CHECKPOINT, Fixture};
+use crate::must::skip;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
@@ -18,8 +19,7 @@ fn a_file_in_the_way_is_named() {
 #[test]
 fn a_folder_that_may_not_be_written_is_named() {
     if rustix::process::geteuid().is_root() {
-        println!("skipped: root may write everywhere; `a_file_in_the_way_is_named` shows the same error");
-        return;
+        return skip("unprivileged", "root may write everywhere; `a_file_in_the_way_is_named` shows the same error");
     }
     let fixture = Fixture::new();
     fs::create_dir(fixture.path("locked")).unwrap();

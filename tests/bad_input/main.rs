@@ -9,6 +9,8 @@ mod fixture;
 mod folders;
 mod hub;
 mod models;
+#[path = "../support/must.rs"]
+mod must;
 mod own_encoder;
 mod plan;
 mod samples;

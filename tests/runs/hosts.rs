@@ -2,6 +2,7 @@
 //! Where namespaces cannot be made the test says so and does nothing.
 
 use crate::fixture::{Fixture, Pictures};
+use crate::must::skip;
 use crate::processes::{losses, program};
 use std::process::{Child, Command, Stdio};
 
@@ -53,8 +54,7 @@ fn encoders_on_one_host_and_the_foundation_on_another_equal_one_process() {
     let hosts = match Hosts::new() {
         Ok(hosts) => hosts,
         Err(error) => {
-            eprintln!("skipped: network namespaces cannot be made here: {error}");
-            return;
+            return skip("netns", format!("network namespaces cannot be made here: {error}"));
         }
     };
     let fixture = Fixture::new(Pictures::Some);

@@ -9,6 +9,8 @@ mod fixture;
 mod hosts;
 mod kinds;
 mod layouts;
+#[path = "../support/must.rs"]
+mod must;
 mod nonfinite;
 mod parity;
 mod processes;

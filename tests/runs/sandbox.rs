@@ -1,5 +1,6 @@
 //! Pictures decoded in processes that may do nothing else.
 
+use crate::must::skip;
 use image::codecs::gif::GifEncoder;
 use image::{DynamicImage, Frame, ImageBuffer, ImageFormat, Rgb, RgbImage, Rgba, RgbaImage};
 use loongforge::core::data::media::Sampling;
@@ -99,8 +100,7 @@ fn what_a_file_does_to_its_decoder_costs_that_file() {
     assert_eq!(reason("drill: panic"), "the program failed on it, please report this: on request");
     let warnings = warnings.lock().unwrap().join("\n");
     if warnings.contains("seccomp") {
-        println!("skipped: what a worker may not do, as {warnings}");
-        return;
+        return skip("seccomp", warnings);
     }
     for deed in ["read a file", "write a file", "socket", "program", "thread"] {
         let reason = reason(&format!("drill: {deed}"));

@@ -2,6 +2,7 @@
 //! reason for a run to end while there is hope.
 
 use crate::fixture::{Fixture, Pictures};
+use crate::must::skip;
 use crate::processes::{losses, program};
 use loongforge::actors::checkpoint::{Manifest, latest};
 use loongforge::core::engine::fault::SAVE_POINTS;
@@ -150,8 +151,7 @@ fn a_small_disk_keeps_what_it_has() {
     let options = format!("size={}", size + size / 2 + (1 << 16));
     let mount = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&disk).output();
     if !mount.is_ok_and(|output| output.status.success()) {
-        println!("skipped: only root may mount a small disk");
-        return;
+        return skip("mount", "only root may mount a small disk");
     }
     let (output, text) = run(&fixture, "small", "", &["checkpoint.max_failures=2"]);
     let left = std::panic::catch_unwind(|| hashes(&disk));

@@ -1,5 +1,8 @@
 //! The command line of xtask as data. By hand: a parser crate would double the time of a first build.
 
+use crate::gpu::Device;
+use crate::soak::Part;
+
 /// What was asked for; the remaining arguments are handed on untouched.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Task {
@@ -8,6 +11,8 @@ pub enum Task {
     Quickstart(Vec<String>),
     Test(Vec<String>),
     Parity(Vec<String>),
+    Gpu { device: Option<Device>, quick: bool },
+    Soak { name: Option<String>, part: Part },
     Ci,
     CheckHouse,
     Fixtures,
@@ -20,7 +25,11 @@ Usage: cargo xtask <TASK>
   test [ARGS…]             set up and run every test (ARGS go to cargo nextest, else to cargo test)
   setup [--force]          only set up: fetch libtorch into .libtorch/ (--force: again)
   parity DIR…              set up and compare our numbers with fixture folders
-  ci                       format check, clippy without warnings, then every test
+  gpu [--device cpu|cuda] [--quick]
+                           make the kit that checks a machine with a GPU; with --device, run it here
+  soak [NAME [--slice N [--seed HEX]]]
+                           run a matrix that is too long for every test run, or N cells of it; without NAME, list them
+  ci                       what must hold before a change lands: formatting, dependencies, tests, lints, soaks, fuzzing
   check-house              imports only point down; actix and unsafe only where they belong
   fixtures                 how the parity fixtures are made
 
@@ -34,7 +43,8 @@ Set-up honours LIBTORCH (an unpacked libtorch 2.11.0 used instead of the fetched
 PYTHON (the interpreter whose pip fetches it).
 ";
 
-const TASKS: [&str; 8] = ["quickstart", "test", "setup", "parity", "ci", "check-house", "fixtures", "help"];
+const TASKS: [&str; 10] =
+    ["quickstart", "test", "setup", "parity", "gpu", "soak", "ci", "check-house", "fixtures", "help"];
 
 /// Reads the arguments after `cargo xtask`; an error is one line for the user.
 pub fn parse(args: &[String]) -> Result<Task, String> {
@@ -55,6 +65,8 @@ pub fn parse(args: &[String]) -> Result<Task, String> {
         "test" => Ok(Task::Test(rest.to_vec())),
         "parity" if rest.is_empty() => Err("`parity` needs at least one fixture folder".into()),
         "parity" => Ok(Task::Parity(rest.to_vec())),
+        "gpu" => gpu(rest),
+        "soak" => soak(rest),
         "ci" => alone(task, rest, Task::Ci),
         "check-house" => alone(task, rest, Task::CheckHouse),
         "fixtures" => alone(task, rest, Task::Fixtures),
@@ -63,6 +75,48 @@ pub fn parse(args: &[String]) -> Result<Task, String> {
             None => format!("no task `{unknown}`"),
         }),
     }
+}
+
+fn gpu(mut rest: &[String]) -> Result<Task, String> {
+    let (mut device, mut quick) = (None, false);
+    loop {
+        rest = match rest {
+            [] => break,
+            [flag, rest @ ..] if flag == "--quick" => {
+                quick = true;
+                rest
+            }
+            [flag, name, rest @ ..] if flag == "--device" => {
+                device = Some(match name.as_str() {
+                    "cpu" => Device::Cpu,
+                    "cuda" => Device::Cuda,
+                    other => return Err(format!("--device is cpu or cuda, not `{other}`")),
+                });
+                rest
+            }
+            [other, ..] => return Err(format!("`gpu` takes --device cpu|cuda and --quick, not `{other}`")),
+        };
+    }
+    if quick && device.is_none() {
+        return Err("--quick is of a run here: add --device cpu or --device cuda".into());
+    }
+    Ok(Task::Gpu { device, quick })
+}
+
+fn soak(rest: &[String]) -> Result<Task, String> {
+    let Some((name, rest)) = rest.split_first() else { return Ok(Task::Soak { name: None, part: Part::Whole }) };
+    let number = |text: &String| text.parse().map_err(|_| format!("--slice takes a number of cells, not `{text}`"));
+    let part = match rest {
+        [] => Part::Whole,
+        [flag, cells] if flag == "--slice" => Part::Slice { cells: number(cells)?, seed: None },
+        [slice, cells, flag, seed] if slice == "--slice" && flag == "--seed" => {
+            u64::from_str_radix(seed, 16)
+                .map_err(|_| format!("--seed takes at most 16 hexadecimal digits, not `{seed}`"))?;
+            Part::Slice { cells: number(cells)?, seed: Some(seed.clone()) }
+        }
+        [other, ..] => return Err(format!("`soak NAME` takes --slice N [--seed HEX], not `{other}`")),
+    };
+    Ok(Task::Soak { name: Some(name.clone()), part })
 }
 
 fn is_help(arg: &String) -> bool {
@@ -113,6 +167,12 @@ mod tests {
         assert_eq!(parse_line("setup --force"), Ok(Task::Setup { force: true }));
         let expected = Task::Quickstart(vec!["train.steps=5".into(), "seed=1".into()]);
         assert_eq!(parse_line("quickstart train.steps=5 seed=1"), Ok(expected));
+        assert_eq!(parse_line("gpu"), Ok(Task::Gpu { device: None, quick: false }));
+        let quick = Task::Gpu { device: Some(Device::Cpu), quick: true };
+        assert_eq!(parse_line("gpu --device cpu --quick"), Ok(quick));
+        let part = Part::Slice { cells: 3, seed: Some("a1".into()) };
+        assert_eq!(parse_line("soak kills --slice 3 --seed a1"), Ok(Task::Soak { name: Some("kills".into()), part }));
+        assert_eq!(parse_line("soak"), Ok(Task::Soak { name: None, part: Part::Whole }));
         assert_eq!(parse_line("parity a b"), Ok(Task::Parity(vec!["a".into(), "b".into()])));
     }
 
@@ -130,6 +190,10 @@ mod tests {
         assert!(parse_line("setup --farce").unwrap_err().contains("--farce"));
         assert!(parse_line("parity").unwrap_err().contains("fixture folder"));
         assert!(parse_line("ci now").unwrap_err().contains("now"));
+        assert!(parse_line("gpu --device tpu").unwrap_err().contains("tpu"));
+        assert!(parse_line("gpu --quick").unwrap_err().contains("--device"));
+        assert!(parse_line("soak kills --slice many").unwrap_err().contains("many"));
+        assert!(parse_line("soak kills --slice 3 --seed x").unwrap_err().contains("`x`"));
     }
 
     #[test]

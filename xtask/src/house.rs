@@ -93,7 +93,7 @@ fn check(root: &Path) -> Result<(usize, Vec<Breach>)> {
     Ok((files.len(), check_sources(&sources)))
 }
 
-fn collect(folder: &Path, files: &mut Vec<std::path::PathBuf>) -> Result<()> {
+pub fn collect(folder: &Path, files: &mut Vec<std::path::PathBuf>) -> Result<()> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Ok(());
     };

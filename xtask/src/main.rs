@@ -4,10 +4,13 @@
 //! never calls this one.
 
 mod args;
+mod ci;
 mod fetch;
+mod gpu;
 mod house;
 mod libtorch;
 mod setup;
+mod soak;
 mod source;
 mod stamp;
 mod tasks;
@@ -42,10 +45,13 @@ fn run(task: Task, root: &Path) -> anyhow::Result<ExitCode> {
         Task::Setup { force } => setup::setup(root, force)?,
         Task::CheckHouse => return house::report(root),
         Task::Fixtures => print!("{}", tasks::FIXTURES),
-        Task::Quickstart(overrides) => return tasks::quickstart(root, &overrides),
+        Task::Quickstart(overrides) => return tasks::quickstart(root, tasks::Profile::Release, &overrides),
         Task::Test(args) => return tasks::test(root, &args),
         Task::Parity(folders) => return tasks::parity(root, &folders),
-        Task::Ci => return tasks::ci(root),
+        Task::Gpu { device, quick } => return gpu::kit(root, device, quick),
+        Task::Soak { name: None, .. } => return soak::list(root),
+        Task::Soak { name: Some(name), part } => return soak::soak(root, &name, &part),
+        Task::Ci => return ci::ci(root),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -33,17 +33,17 @@ A new one is made with torch 2.11.0 and transformers 5.17, one thread, float32, 
 ";
 
 /// Trains the small model that reads handwritten numbers; `overrides` are `key=value`.
-pub fn quickstart(root: &Path, overrides: &[String]) -> Result<ExitCode> {
+pub fn quickstart(root: &Path, profile: Profile, overrides: &[String]) -> Result<ExitCode> {
     setup::setup(root, false)?;
     // Does nothing where the data is already there and whole.
-    let code = run(loongforge(root, ["data", "digits", "--out", QUICKSTART_DATA]).current_dir(root))?;
+    let code = run(loongforge(root, profile, ["data", "digits", "--out", QUICKSTART_DATA]).current_dir(root))?;
     if code != 0 {
         return Ok(ExitCode::from(code));
     }
     // A former quick start is made anew, unless told to go on with it.
     let resumes = overrides.iter().any(|word| word.starts_with("--resume"));
     let anew = if resumes { None } else { Some("--overwrite") };
-    let mut train = loongforge(root, ["run", "configs/quickstart.yaml"]);
+    let mut train = loongforge(root, profile, ["run", "configs/quickstart.yaml"]);
     let code = run(train.args(overrides).args(anew).current_dir(root))?;
     if code == 0 {
         println!("{NEXT}");
@@ -54,47 +54,18 @@ pub fn quickstart(root: &Path, overrides: &[String]) -> Result<ExitCode> {
 /// Runs every test of the workspace, or what `args` select.
 pub fn test(root: &Path, args: &[String]) -> Result<ExitCode> {
     setup::setup(root, false)?;
-    let mut commands = vec![tests(root, args)];
-    if args.is_empty() {
-        // The whole workspace, so that features and with them every build are those of the first command. Packages
-        // that link libtorch have `doctest = false`: a doc test is linked without our run path.
-        let mut docs = cargo(root);
-        docs.args(["test", "--doc", "--workspace"]);
-        commands.push(docs);
-    }
-    let mut ran = Vec::new();
-    for mut command in commands {
-        quiet_openmp(&mut command);
-        ran.push(shown(&command));
-        let code = run(&mut command)?;
-        if code != 0 {
-            eprintln!("failed: {}", ran.join(" && "));
-            return Ok(ExitCode::from(code));
-        }
-    }
-    eprintln!("ran: {}", ran.join(" && "));
-    Ok(ExitCode::SUCCESS)
+    let mut command = tests(root, args);
+    quiet_openmp(&mut command);
+    let code = run(&mut command)?;
+    eprintln!("{}: {}", if code == 0 { "ran" } else { "failed" }, shown(&command));
+    Ok(ExitCode::from(code))
 }
 
 /// Compares our numbers with the fixtures in `folders`.
 pub fn parity(root: &Path, folders: &[String]) -> Result<ExitCode> {
     setup::setup(root, false)?;
-    let code = run(loongforge(root, ["parity"]).args(folders))?;
+    let code = run(loongforge(root, Profile::Release, ["parity"]).args(folders))?;
     Ok(ExitCode::from(code))
-}
-
-/// What must hold before a change lands.
-pub fn ci(root: &Path) -> Result<ExitCode> {
-    setup::setup(root, false)?;
-    let checks: [&[&str]; 2] =
-        [&["fmt", "--all", "--check"], &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]];
-    for args in checks {
-        let code = run(cargo(root).args(args).current_dir(root))?;
-        if code != 0 {
-            return Ok(ExitCode::from(code));
-        }
-    }
-    test(root, &[])
 }
 
 /// nextest where it is installed: it runs each test in its own process, as `.config/nextest.toml` says.
@@ -119,19 +90,33 @@ fn tests(root: &Path, args: &[String]) -> Command {
 }
 
 /// Test processes share the cores: an OpenMP team that spins while it waits slows its neighbours tenfold.
-fn quiet_openmp(command: &mut Command) {
+pub fn quiet_openmp(command: &mut Command) {
     command.env("OMP_WAIT_POLICY", "PASSIVE").env("GOMP_SPINCOUNT", "0");
 }
 
-fn loongforge<const N: usize>(root: &Path, args: [&str; N]) -> Command {
+/// Which build of the program is run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// As tests are built: nothing more to build after them.
+    Dev,
+    Release,
+}
+
+pub fn loongforge<const N: usize>(root: &Path, profile: Profile, args: [&str; N]) -> Command {
     let mut command = cargo(root);
-    command.args(["run", "--release", "--package", "loongforge", "--bin", "loongforge", "--"]).args(args);
+    command.arg("run");
+    match profile {
+        // All packages, so that features and with them every build are those of the tests.
+        Profile::Dev => command.arg("--workspace"),
+        Profile::Release => command.args(["--release", "--package", "loongforge"]),
+    };
+    command.args(["--bin", "loongforge", "--"]).args(args);
     command
 }
 
 /// Cargo as the user would have called it: what cargo told *us* about xtask is taken out of its environment,
 /// and our own `LIBTORCH` is left to `.cargo/config.toml`, so that nothing is rebuilt when plain cargo follows.
-fn cargo(root: &Path) -> Command {
+pub fn cargo(root: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
@@ -146,7 +131,7 @@ fn cargo(root: &Path) -> Command {
 }
 
 /// Runs a command that shares our terminal; returns its exit status, 1 where a signal ended it.
-fn run(command: &mut Command) -> Result<u8> {
+pub fn run(command: &mut Command) -> Result<u8> {
     let line = shown(command);
     eprintln!("$ {line}");
     let status = command.status().with_context(|| format!("cannot start `{line}`"))?;
@@ -177,7 +162,7 @@ mod tests {
 
     #[test]
     fn arguments_of_the_binary_follow_the_double_dash() {
-        let command = loongforge(Path::new("/nowhere"), ["parity"]);
+        let command = loongforge(Path::new("/nowhere"), Profile::Release, ["parity"]);
         assert!(shown(&command).ends_with("--bin loongforge -- parity"));
     }
 }

@@ -1,5 +1,8 @@
 //! What is written is run: scripts by bash with stand-ins for Slurm and ssh, manifests by a YAML reader.
 
+#[path = "../../../tests/support/must.rs"]
+mod must;
+
 use super::*;
 use loongforge_core::schedule::PoolSizes;
 use std::fs;
@@ -61,7 +64,7 @@ fn play(script: &str, scheduler_ends_with: u8) -> (Vec<String>, i32) {
 fn has_bash() -> bool {
     let has = Path::new("/bin/bash").exists();
     if !has {
-        eprintln!("skipped: there is no bash here");
+        must::skip("bash", "there is no /bin/bash");
     }
     has
 }

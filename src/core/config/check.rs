@@ -162,25 +162,27 @@ fn unknown_key<'a>(name: &str, path: &str, keys: impl Iterator<Item = &'a str>, 
     if !is_shown {
         return problem;
     }
-    let elsewhere = || {
-        let mut found = None;
-        walk(&SCHEMA, "", &mut |path, _| {
-            if path.rsplit('.').next() == Some(name) && !path.contains(".0.") {
-                found.get_or_insert_with(|| path.to_owned());
-            }
-        });
-        found
-    };
     if let Some((ours, note)) = foreign::ours(name) {
-        let note = if note.is_empty() { String::new() } else { format!(": {note}") };
+        let note = if note.is_empty() { String::new() } else { format!(" ({note})") };
         return problem
-            .label(format!("here it is `{ours}`{note}"))
+            .label(format!("did you mean `{ours}`?{note}"))
             .help("`loongforge check FILE --show-origin` lists all keys");
     }
-    let meant = suggest::nearest(name, keys.iter().copied()).map(str::to_owned).or_else(elsewhere);
+    let meant = suggest::nearest(name, keys.iter().copied()).map(str::to_owned).or_else(|| key_called(name));
     let section = if path.is_empty() { "the top level".to_owned() } else { format!("`{path}`") };
     let listed = keys.iter().take(LISTED).copied().collect::<Vec<_>>().join(", ");
     let more = if keys.len() > LISTED { ", ..." } else { "" };
     let problem = problem.help(format!("the keys of {section} are {listed}{more}"));
     meant.into_iter().fold(problem, |p, meant| p.label(format!("did you mean `{meant}`?")))
+}
+
+/// The first key of the config whose last part is `name`, or that another trainer calls so.
+pub fn key_called(name: &str) -> Option<String> {
+    let mut found = foreign::ours(name).map(|(key, _)| key.to_owned());
+    walk(&SCHEMA, "", &mut |path, _| {
+        if path.rsplit('.').next() == Some(name) && !path.contains(".0.") {
+            found.get_or_insert_with(|| path.to_owned());
+        }
+    });
+    found
 }

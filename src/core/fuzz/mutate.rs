@@ -1,6 +1,7 @@
 //! The targets with inputs that are always the same: the seeds, what once went wrong, and both mutated.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use super::{TARGETS, Target};
 use crate::data::Rng;
@@ -112,14 +113,47 @@ fn try_out(name: &str) {
     inputs.iter().for_each(|input| (target.run)(input));
     let mut rng = Rng::new(&[name.bytes().map(u64::from).sum()]);
     for _ in 0..NUM_INPUTS {
-        let pick = |rng: &mut Rng| &inputs[rng.below(inputs.len() as u64) as usize];
-        let mut bytes = pick(&mut rng).clone();
-        for _ in 0..=rng.below(4) {
-            mutate(&mut bytes, pick(&mut rng).clone(), &mut rng);
-        }
-        bytes.truncate(MAX_BYTES);
-        (target.run)(&bytes);
+        (target.run)(&mutated(&inputs, &mut rng));
     }
+}
+
+/// Runs every target on new inputs: `LOONGFORGE_FUZZ=SEED:SECONDS`, the seed in hexadecimal, the seconds of all targets
+/// together. An input that fails is written to `target/fuzz-failures/NAME`.
+#[test]
+#[ignore = "cargo xtask ci"]
+fn fuzz_for_a_while() {
+    let wanted = std::env::var("LOONGFORGE_FUZZ").expect("LOONGFORGE_FUZZ=SEED:SECONDS");
+    let (seed, seconds) = wanted.split_once(':').expect("LOONGFORGE_FUZZ=SEED:SECONDS");
+    let seed = u64::from_str_radix(seed, 16).expect("the seed is hexadecimal");
+    let each = Duration::from_secs_f64(seconds.parse::<f64>().expect("seconds") / TARGETS.len() as f64);
+    for (number, target) in TARGETS.iter().enumerate() {
+        let (begun, inputs, mut count) = (Instant::now(), inputs(target), 0);
+        let mut rng = Rng::new(&[seed, number as u64]);
+        while begun.elapsed() < each {
+            let input = mutated(&inputs, &mut rng);
+            if let Err(panic) = std::panic::catch_unwind(|| (target.run)(&input)) {
+                let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/fuzz-failures");
+                std::fs::create_dir_all(&folder).unwrap();
+                let file = folder.join(target.name);
+                std::fs::write(&file, &input).unwrap();
+                println!("{}: input {count} of seed {seed:x} fails; it is in {}", target.name, file.display());
+                std::panic::resume_unwind(panic);
+            }
+            count += 1;
+        }
+        println!("{}: {count} inputs", target.name);
+    }
+}
+
+/// One of the inputs after one to four mutations.
+fn mutated(inputs: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
+    let pick = |rng: &mut Rng| &inputs[rng.below(inputs.len() as u64) as usize];
+    let mut bytes = pick(rng).clone();
+    for _ in 0..=rng.below(4) {
+        mutate(&mut bytes, pick(rng).clone(), rng);
+    }
+    bytes.truncate(MAX_BYTES);
+    bytes
 }
 
 /// As fuzzers do: flips, edges, cuts, doublings, splices.

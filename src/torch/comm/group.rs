@@ -278,6 +278,10 @@ impl Started {
 }
 
 #[cfg(test)]
+#[path = "../../../tests/support/must.rs"]
+mod must;
+
+#[cfg(test)]
 mod tests {
     use std::ffi::CStr;
     use std::fs::File;
@@ -287,7 +291,7 @@ mod tests {
 
     use tch::{Device, Tensor};
 
-    use super::{ProcessGroup, Route};
+    use super::{ProcessGroup, Route, must};
     use crate::native::{Group, NCCL_SYMBOLS, StoreServer};
 
     /// Runs one thread a rank: a group does not mind whether ranks are threads or processes.
@@ -413,14 +417,13 @@ mod tests {
     fn nccl_is_there_by_the_names_that_it_is_asked_for_by() {
         let beside = || crate::device::library_folder();
         let Some(path) = beside().map(|folder| folder.join("libtorch_cuda.so")).filter(|path| path.exists()) else {
-            println!("skipped: there is no libtorch_cuda.so; name its folder in {}", crate::device::LIBRARY_FOLDER);
-            return;
+            let folder = crate::device::LIBRARY_FOLDER;
+            return must::skip("libtorch_cuda", format!("there is no libtorch_cuda.so; name its folder in {folder}"));
         };
         assert!(has_names(&path, &NCCL_SYMBOLS), "{} has other constructors", path.display());
         assert!(!has_names(&path, &[c"_ZN4c10d16ProcessGroupNCCL7OptionsC1Ev"]), "any name is found");
         if crate::device::load_cuda().is_ok() {
-            println!("skipped: with a GPU, groups of several ranks need several");
-            return;
+            return must::skip("no-gpu", "with a GPU, groups of several ranks need several");
         }
         // Without a GPU the constructor itself refuses, which tells that it was reached.
         let folder = tempfile::tempdir().unwrap();

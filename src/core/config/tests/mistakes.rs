@@ -16,8 +16,8 @@ fn one_mistake_at_a_time() {
         ("$ data.train.0.file=x", &["LF0102", "`data.train.0.file`", "override #1"]),
         ("$ +train.zzz=1", &["LF0102", "unknown key `train.zzz`"]),
         // other trainers' names
-        ("lora_rank: 8\n", &["LF0102", "`lora_rank`", "here it is `model.foundation.lora.r`"]),
-        ("$ +train.num_train_epochs=3", &["here it is `train.epochs`: instead of train.steps"]),
+        ("lora_rank: 8\n", &["LF0102", "`lora_rank`", "did you mean `model.foundation.lora.r`?"]),
+        ("$ +train.num_train_epochs=3", &["did you mean `train.epochs`? (instead of train.steps"]),
         // wrong types
         ("device: gpu\n", &["LF0103", ":9:9", "`cpu`, `cuda` or `cuda:N`, found `gpu`"]),
         ("edges: { pixels: { credit: 64 } }\n", &["LF0103", ":9:28", "a bare number needs a unit", "such as `64MiB`"]),

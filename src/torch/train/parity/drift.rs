@@ -3,8 +3,9 @@
 
 use super::fixture::{Document, Fixture};
 use super::models::{Models, ParityError};
+use std::fmt;
 use std::path::Path;
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 /// Relative differences.
 #[derive(Debug)]
@@ -19,18 +20,47 @@ pub struct Drift {
     pub has_gated_delta: bool,
 }
 
-/// Runs the fixture in `folder` on the CPU with parameters of `kind`, the optimizer's masters in float32.
+impl Drift {
+    /// What is tolerated of bfloat16: of the logits and of the loss.
+    ///
+    /// transformers' own bf16 on the fixtures: logits up to 0.018 and losses up to 0.004 from its float32; where
+    /// experts or keys are chosen 0.15 and 0.03, but 0.31 on `glm5-shared-indexer`; with gated delta nets 0.09 to 0.15
+    /// and 0.06. Ours reach 0.016, 0.27 and 0.2.
+    fn tolerated(&self) -> (f64, f64) {
+        match (self.has_gated_delta, self.chooses) {
+            (true, _) => (0.25, 0.08),
+            (false, true) => (0.31, 0.04),
+            (false, false) => (0.025, 0.008),
+        }
+    }
+
+    /// Whether rounding stays rounding.
+    pub fn is_ok(&self) -> bool {
+        let (logits, loss) = self.tolerated();
+        self.logits <= logits && self.loss <= loss
+    }
+}
+
+impl fmt::Display for Drift {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (logits, loss) = self.tolerated();
+        let verdict = if self.is_ok() { "" } else { "  FAILED" };
+        write!(f, "  drift: logits {:.4} (tolerated {logits}), loss {:.4} ({loss}){verdict}", self.logits, self.loss)
+    }
+}
+
+/// Runs the fixture in `folder` on `device` with parameters of `kind`, the optimizer's masters in float32.
 ///
 /// # Errors
 /// The folder is no fixture.
-pub fn drift(folder: &Path, kind: Kind) -> Result<Drift, ParityError> {
-    let fixture = Fixture { kind, ..Fixture::read(folder)? };
+pub fn drift(folder: &Path, kind: Kind, device: Device) -> Result<Drift, ParityError> {
+    let fixture = Fixture { kind, device, ..Fixture::read(folder)? };
     let mut models = Models::load(&fixture, &fixture.config, folder)?;
     let documents: Vec<&Document> = fixture.documents.iter().collect();
     let (logits, routed) = models.logits(&documents);
     let expected = fixture.expect("packed.logits")?;
     let norm = |tensor: &Tensor| tensor.to_kind(Kind::Double).norm().double_value(&[]);
-    let logits = norm(&(logits.to_kind(Kind::Double) - expected)) / norm(expected);
+    let logits = norm(&(logits.to_device(Device::Cpu).to_kind(Kind::Double) - expected)) / norm(expected);
     let mut loss = 0f64;
     let losses = Vec::<f64>::try_from(fixture.expect("adamw.loss")?.to_kind(Kind::Double)).expect("a row of numbers");
     for expected in losses.iter().take(fixture.num_steps as usize) {

@@ -6,7 +6,7 @@ use loongforge_core::message::Grid;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 #[derive(Debug, thiserror::Error)]
 pub enum FixtureError {
@@ -44,8 +44,10 @@ pub(crate) struct Fixture {
     pub learning_rate: f64,
     pub clip_norm: f64,
     pub num_steps: i64,
-    /// Of the parameters.
+    /// The parameters' type.
     pub kind: Kind,
+    /// Where the models run; the reference's tensors stay on the CPU.
+    pub device: Device,
     /// Whether it has adapters of PEFT: they alone are trained then.
     pub has_adapter: bool,
     /// The reference's greedy continuation of each document, from `generated.json` where there is one.
@@ -88,6 +90,7 @@ impl Fixture {
             clip_norm: setting("clip_norm")?,
             num_steps: setting("steps")? as i64,
             kind: Kind::Float,
+            device: Device::Cpu,
             has_adapter: folder.join("adapter_config.json").is_file(),
             generated: generated(folder)?,
         })

@@ -47,6 +47,7 @@ pub(super) struct Models {
     pub text: Pool<Decoder>,
     pub vision: Option<Pool<Box<dyn EncoderModel>>>,
     placeholders: Vec<i64>,
+    pub device: Device,
     num_feature_tensors: usize,
     /// Of the last step.
     pub mixer_losses: Vec<f64>,
@@ -62,7 +63,7 @@ impl<M> Pool<M> {
         model: impl FnOnce(&ParamStore) -> M,
     ) -> Result<Self, ParityError> {
         let specs = if fixture.has_adapter { adapted(specs, folder)? } else { specs };
-        let params = ParamStore::new(specs, fixture.kind, Device::Cpu);
+        let params = ParamStore::new(specs, fixture.kind, fixture.device);
         load_weights(&params, folder)?;
         if fixture.has_adapter {
             load_adapter(&params, folder)?;
@@ -85,6 +86,7 @@ impl Models {
             text,
             vision: vision.transpose()?,
             placeholders: config.placeholders(),
+            device: fixture.device,
             num_feature_tensors: config.num_feature_tensors(),
             mixer_losses: Vec::new(),
             policy: Policy::Keep,
@@ -108,7 +110,7 @@ impl Models {
             return None;
         }
         let made = vision.model.record(&grids);
-        let inputs = vec![(made.pixels, Tensor::cat(&pixels, 0))];
+        let inputs = vec![(made.pixels, Tensor::cat(&pixels, 0).to_device(self.device))];
         let begin = if train { Execution::new } else { Execution::forward_only };
         let mut execution = begin(made.tape, vision.params.clone(), inputs);
         execution.forward().expect("there is no other rank");
@@ -126,13 +128,14 @@ impl Models {
         let placeholder = |(_, id): &(i64, &i64)| self.placeholders.contains(id);
         TextBatch {
             feature_rows: (0..).zip(&input_ids).filter(placeholder).map(|(row, _)| row).collect(),
-            input_ids: Tensor::from_slice(&input_ids),
+            input_ids: Tensor::from_slice(&input_ids).to_device(self.device),
             position_ids: match positions.is_empty() {
                 // An empty row.
                 true if self.text.model.config().has_three_axes() => no_positions(&[3, 0]),
                 true => no_positions(&[0]),
                 false => Tensor::cat(&positions, -1),
-            },
+            }
+            .to_device(self.device),
             cu_seqlens,
             row: None,
             past: None,

@@ -3,17 +3,20 @@
 use super::fixture::{Document, Fixture};
 use super::indexers::compare_indexers;
 use super::models::{Models, ParityError, reference_parts};
-use super::report::ParityReport;
+use super::report::{ParityReport, is_rounding};
 use crate::model::{Decoding, Prompt, generate};
 use crate::nn::RopeScaling;
 use crate::tape::Policy;
 use crate::train::merge_adapter;
 use std::path::Path;
-use tch::Tensor;
+use tch::{Device, Tensor};
 
-/// Runs the fixture in `folder`, float32 on the CPU.
-pub fn parity(folder: &Path) -> Result<ParityReport, ParityError> {
-    let fixture = Fixture::read(folder)?;
+/// Runs the fixture in `folder` in float32 on `device`.
+///
+/// # Errors
+/// The folder is no fixture, or its weights are not the model's.
+pub fn parity(folder: &Path, device: Device) -> Result<ParityReport, ParityError> {
+    let fixture = Fixture { device, ..Fixture::read(folder)? };
     let mut models = Models::load(&fixture, &fixture.config, folder)?;
     let ill_conditioned = fixture.config.decoder.gated_delta().is_some();
     let mut report = ParityReport { ill_conditioned, ..ParityReport::default() };
@@ -123,7 +126,7 @@ impl Models {
                     outputs.iter().map(|output| encoder.value(*output).shallow_clone()).collect()
                 });
                 let feature_rows = self.batch(&[document]).feature_rows;
-                let position_ids = document.position_ids.shallow_clone();
+                let position_ids = document.position_ids.to_device(self.device);
                 Prompt { input_ids: document.input_ids.clone(), position_ids, feature_rows, features }
             })
             .collect();
@@ -156,7 +159,7 @@ impl Models {
                     continue;
                 };
                 known += 1;
-                if norm.double_value(&[]).max(found.norm().double_value(&[])) <= rounding {
+                if is_rounding([norm.double_value(&[]), found.norm().double_value(&[])], rounding) {
                     continue;
                 }
                 report.compare("gradient norms", name, &found.norm(), norm);

@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Checks loongforge on a GPU, most valuable stage first; made by `cargo xtask gpu`. Needs no network and no compiler: a
+# driver, and Python 3 with torch 2.11 (for its CUDA libraries) and transformers (for stage 3).
+#
+#   ./run.sh [--device cuda|cpu] [--quick] [STAGE…]
+#
+# Each stage has a time limit, prints as it goes, and leaves report/STAGE.txt. Exit code 1 where a stage failed.
+set -u
+cd "$(dirname "${BASH_SOURCE[0]}")" || exit 2
+device=cuda quick=no inner=no stages=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --device) device=$2; shift 2 ;;
+    --quick) quick=yes; shift ;;
+    --inner) inner=yes; shift ;;
+    [1-3]) stages+=("$1"); shift ;;
+    *) echo "unknown argument $1; usage: ./run.sh [--device cuda|cpu] [--quick] [STAGE…]" >&2; exit 2 ;;
+  esac
+done
+[ ${#stages[@]} -gt 0 ] || stages=(1 2 3)
+python=${PYTHON:-python3}
+program=./loongforge
+
+if [ "$device" = cuda ] && [ $inner = no ]; then
+  lib=$("$python" -c 'import os, torch; print(os.path.join(os.path.dirname(torch.__file__), "lib"))') ||
+    { echo "$python has no torch: its CUDA libraries are needed (PYTHON names another)" >&2; exit 2; }
+  export LOONGFORGE_TORCH_LIB="$lib" LD_LIBRARY_PATH="$lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+fi
+export OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0
+
+# Numbers of every fixture against the reference: float32, then bfloat16.
+stage_1() {
+  local fixtures=(fixtures/*/) failed=0
+  [ $quick = yes ] && fixtures=(fixtures/qwen3-seed1/ fixtures/qwen3_moe-seed1/ fixtures/qwen3_vl-seed1/)
+  "$program" parity --device "$device" "${fixtures[@]}" || failed=1
+  "$program" parity --device "$device" --bf16 "${fixtures[@]}" || failed=1
+  return $failed
+}
+
+# The quick start: again with equal bits, and resumed from its middle with equal bits.
+stage_2() {
+  local steps=300 every=150 middle
+  [ $quick = yes ] && steps=6 every=3
+  middle=$(printf 'step-%08d' $every)
+  last=$(printf 'step-%08d' $steps)
+  rm -rf work && mkdir work && "$program" data digits --out work/data || return 1
+  train() {
+    "$program" run quickstart.yaml "device=$device" "run.dir=work/$1" model.load=work/data/model \
+      data.train.0.path=work/data/train.jsonl '~eval' run.deterministic=true "train.steps=$steps" train.warmup_steps=2 \
+      "checkpoint.every_steps=$every" "${@:2}"
+  }
+  train first && train again && train resumed "--resume=work/first/checkpoints/$middle" || return 1
+  for other in again resumed; do
+    "$program" checkpoint diff --tolerance 0 "work/first/checkpoints/$last" "work/$other/checkpoints/$last" ||
+      { echo "the weights of first and $other differ"; return 1; }
+  done
+}
+
+# Packed training against transformers, from the same weights on the same documents.
+stage_3() {
+  "$python" -c 'import torch, transformers' 2>/dev/null ||
+    { echo "not run: $python has no torch and transformers"; return 0; }
+  local scale=(--steps 30 --skip 5 --rounds 2 --batch 64 --micro 8 16 32 --peers p0 p1)
+  [ $quick = yes ] && scale=(--steps 3 --skip 1 --rounds 1 --batch 2 --micro 1 --peers p0)
+  "$python" bench/sft_packed.py --binary "$program" --device "$device" --dtype bf16 "${scale[@]}"
+}
+
+if [ $inner = yes ]; then
+  "stage_${stages[0]}"
+  exit $?
+fi
+
+mkdir -p report
+names=([1]="parity" [2]="quick start, repeated and resumed" [3]="packed training against transformers")
+limits=([1]=420 [2]=300 [3]=540)
+flags=(--device "$device" --inner)
+[ $quick = yes ] && flags+=(--quick)
+failed=0
+for stage in "${stages[@]}"; do
+  echo "== stage $stage: ${names[$stage]} on $device, at most ${limits[$stage]} s"
+  begun=$SECONDS
+  timeout "${limits[$stage]}" bash "$PWD/run.sh" "${flags[@]}" "$stage" 2>&1 | tee "report/$stage.txt"
+  code=${PIPESTATUS[0]}
+  case $code in
+    0) verdict=ok ;;
+    124) verdict="FAILED: over its limit" failed=1 ;;
+    *) verdict="FAILED: exit code $code" failed=1 ;;
+  esac
+  echo "== stage $stage: $verdict, $((SECONDS - begun)) s" | tee -a "report/$stage.txt"
+done
+exit $failed

@@ -1,0 +1,107 @@
+//! `cargo xtask gpu`: a kit for an hour with a GPU. It holds the program, fixtures, benchmarks and `run.sh`, whose stages
+//! check the program there without network or compiler; with `--device` the stages run here at once.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+
+use crate::setup;
+use crate::tasks::{Profile, cargo, run};
+
+/// Where the stages run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Device {
+    Cpu,
+    Cuda,
+}
+
+impl Device {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Cuda => "cuda",
+        }
+    }
+}
+
+const KIT: &str = "target/gpu-kit";
+
+/// Makes the kit of a release build, packs it into `target/gpu-kit.tar.gz`, and runs it here where `device` is given.
+pub fn kit(root: &Path, device: Option<Device>, quick: bool) -> Result<ExitCode> {
+    match device {
+        Some(device) => gpu(root, device, quick),
+        None => {
+            make(root, Profile::Release)?;
+            let packed = root.join("target/gpu-kit.tar.gz");
+            let mut tar = Command::new("tar");
+            tar.arg("-czf").arg(&packed).args(["-C", "target", "gpu-kit"]).current_dir(root);
+            if run(&mut tar)? != 0 {
+                bail!("tar failed");
+            }
+            let size = fs::metadata(&packed)?.len() >> 20;
+            println!("{} ({size} MiB): unpack it on the machine and call gpu-kit/run.sh", packed.display());
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Makes the kit and runs its stages; with `quick` of the tests' build and at the smallest sizes.
+pub fn gpu(root: &Path, device: Device, quick: bool) -> Result<ExitCode> {
+    make(root, if quick { Profile::Dev } else { Profile::Release })?;
+    let mut command = Command::new("bash");
+    command.arg(root.join(KIT).join("run.sh")).args(["--device", device.name()]);
+    if quick {
+        command.arg("--quick");
+    }
+    Ok(ExitCode::from(run(&mut command)?))
+}
+
+fn make(root: &Path, profile: Profile) -> Result<()> {
+    setup::setup(root, false)?;
+    let mut build = cargo(root);
+    build.arg("build").current_dir(root);
+    let folder = match profile {
+        Profile::Dev => {
+            build.arg("--workspace");
+            "debug"
+        }
+        Profile::Release => {
+            build.args(["--release", "--package", "loongforge", "--bin", "loongforge"]);
+            "release"
+        }
+    };
+    if run(&mut build)? != 0 {
+        bail!("the program cannot be built");
+    }
+    let kit = root.join(KIT);
+    if kit.exists() {
+        fs::remove_dir_all(&kit).with_context(|| kit.display().to_string())?;
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
+    copy(&target.join(folder).join("loongforge"), &kit.join("loongforge"))?;
+    copy(&root.join("xtask/gpu/run.sh"), &kit.join("run.sh"))?;
+    copy(&root.join("configs/quickstart.yaml"), &kit.join("quickstart.yaml"))?;
+    copy(&root.join("benches/sft_packed.py"), &kit.join("bench/sft_packed.py"))?;
+    copy(&root.join("src/torch/tests/fixtures"), &kit.join("fixtures"))?;
+    if profile == Profile::Release {
+        // Debug information is most of it; a machine without `strip` carries it along.
+        let _ = Command::new("strip").arg(kit.join("loongforge")).status();
+    }
+    Ok(())
+}
+
+/// Copies a file, or a folder with all in it.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let named = || format!("{} to {}", from.display(), to.display());
+    if !from.is_dir() {
+        fs::create_dir_all(to.parent().expect("a folder above")).with_context(named)?;
+        return fs::copy(from, to).map(drop).with_context(named);
+    }
+    for entry in fs::read_dir(from).with_context(named)? {
+        let entry = entry.with_context(named)?;
+        copy(&entry.path(), &to.join(entry.file_name()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! `cargo xtask soak`: matrices too long for every test run, and the slices of them that CI runs.
+//!
+//! A soak is an ignored test named `soak_NAME` (`tests/support/soak.rs`); this finds them in the sources, so that a new
+//! one needs no entry here.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::tasks::{cargo, quiet_openmp, run};
+use crate::{house, setup};
+
+/// What of a soak is run.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Every cell; the table goes to `docs/evidence/soak-NAME.md`.
+    Whole,
+    /// So many cells, chosen by a seed: the commit's id unless given.
+    Slice { cells: usize, seed: Option<String> },
+}
+
+/// All slices together begin no new soak after this long; one that does not fit says so.
+const SLICES_BUDGET: Duration = Duration::from_secs(150);
+
+/// Lists the soaks.
+pub fn list(root: &Path) -> Result<ExitCode> {
+    names(root)?.iter().for_each(|name| println!("{name}"));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs one soak.
+pub fn soak(root: &Path, name: &str, part: &Part) -> Result<ExitCode> {
+    setup::setup(root, false)?;
+    let known = names(root)?;
+    if !known.contains(name) {
+        let known: Vec<&str> = known.iter().map(String::as_str).collect();
+        bail!("no soak `{name}`: there are {}", known.join(", "));
+    }
+    let table = root.join(format!("target/soak-{name}.md"));
+    let _ = fs::remove_file(&table);
+    let mut command = test(root, name);
+    command.env("LOONGFORGE_SOAK_TABLE", &table);
+    if let Part::Slice { cells, seed } = part {
+        let seed = seed.clone().map_or_else(|| commit_seed(root), Ok)?;
+        println!(
+            "soak {name}: {cells} cells chosen by {seed}; `cargo xtask soak {name} --slice {cells} --seed {seed}` repeats them"
+        );
+        command.env("LOONGFORGE_SOAK_SLICE", format!("{seed}:{cells}"));
+    }
+    let code = run(&mut command)?;
+    let rows = fs::read_to_string(&table).unwrap_or_default();
+    if code == 0 && rows.is_empty() {
+        bail!("soak {name} ran no cell");
+    }
+    if *part == Part::Whole {
+        let path = root.join(format!("docs/evidence/soak-{name}.md"));
+        fs::create_dir_all(path.parent().expect("a folder above"))?;
+        fs::write(&path, format!("{}{rows}", heading(root, name)?)).with_context(|| path.display().to_string())?;
+        println!("the table is in {}", path.display());
+    }
+    Ok(ExitCode::from(code))
+}
+
+/// One cell of each soak, chosen by the commit's id, within [`SLICES_BUDGET`].
+pub fn slices(root: &Path) -> Result<ExitCode> {
+    let begun = Instant::now();
+    for name in names(root)? {
+        if begun.elapsed() > SLICES_BUDGET {
+            println!("soak {name}: not run, the slices' {} seconds are used up", SLICES_BUDGET.as_secs());
+            continue;
+        }
+        let code = soak(root, &name, &Part::Slice { cells: 1, seed: None })?;
+        if code != ExitCode::SUCCESS {
+            return Ok(code);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The soak's test in whichever binary has it.
+fn test(root: &Path, name: &str) -> Command {
+    let mut command = cargo(root);
+    // All packages, so that features and with them every build are those of `cargo xtask test`.
+    command.args(["test", "--quiet", "--workspace", "--lib", "--tests", &format!("soak_{name}")]);
+    command.args(["--", "--ignored", "--nocapture", "--test-threads", "1"]);
+    quiet_openmp(&mut command);
+    command
+}
+
+fn heading(root: &Path, name: &str) -> Result<String> {
+    let output = |program: &str, args: &[&str]| -> Result<String> {
+        let output = Command::new(program).args(args).current_dir(root).output().with_context(|| program.to_owned())?;
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let (date, commit) = (output("date", &["-u", "+%F"])?, output("git", &["rev-parse", "--short", "HEAD"])?);
+    let changed = !output("git", &["status", "--porcelain", "--untracked-files=no"])?.is_empty();
+    let changed = if changed { " with uncommitted changes" } else { "" };
+    Ok(format!(
+        "# Soak {name}\n\n{date}, commit {commit}{changed}, `cargo xtask soak {name}`.\n\n\
+         | soak | cell | verdict | detail | time |\n| --- | --- | --- | --- | --- |\n"
+    ))
+}
+
+/// The first 16 hexadecimal digits of the commit's id.
+pub fn commit_seed(root: &Path) -> Result<String> {
+    let output = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(root).output().context("git")?;
+    let id = String::from_utf8_lossy(&output.stdout);
+    Ok(id.get(..16).context("no commit here: name a seed")?.to_owned())
+}
+
+/// The `NAME`s of all functions `soak_NAME` in tests.
+fn names(root: &Path) -> Result<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    for folder in ["src", "actors", "tests"] {
+        let mut files = Vec::new();
+        house::collect(&root.join(folder), &mut files)?;
+        for file in files {
+            let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+            let functions = text.lines().filter_map(|line| line.trim_start().strip_prefix("fn soak_"));
+            names.extend(functions.filter_map(|rest| rest.split_once("()")).map(|(name, _)| name.to_owned()));
+        }
+    }
+    Ok(names)
+}
