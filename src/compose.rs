@@ -62,6 +62,7 @@ pub struct Composition {
     snapshots: Option<PathBuf>,
     killers: Vec<Killer>,
     stop: StopOn,
+    local_rank: Option<u32>,
 }
 
 impl Composition {
@@ -84,7 +85,7 @@ impl Composition {
         let families = Families::of(&folder.config);
         let decoder = Arc::new(InProcess);
         let (epochs, resume, snapshots, killers, stop) = (None, None, None, Vec::new(), StopOn::Nothing);
-        Ok(Self { config, folder, families, decoder, epochs, resume, snapshots, killers, stop })
+        Ok(Self { config, folder, families, decoder, epochs, resume, snapshots, killers, stop, local_rank: None })
     }
 
     /// Counts the samples where the config has `train.epochs`; its `train.steps` are a number from then on.
@@ -181,6 +182,12 @@ impl Composition {
         }
     }
 
+    /// Of `device: cuda` this process takes the GPU `rank` of its host, which counts from 0.
+    pub fn on_local_rank(mut self, rank: Option<u32>) -> Self {
+        self.local_rank = rank;
+        self
+    }
+
     pub fn config(&self) -> &RunConfig {
         &self.config
     }
@@ -201,12 +208,12 @@ impl Composition {
 
     /// What engines are made from.
     pub fn into_recipe(self) -> Arc<Recipe> {
-        let Self { mut config, folder, families, decoder, .. } = self;
+        let Self { mut config, folder, families, decoder, local_rank, .. } = self;
         if families.encoder.is_none() {
             // A text model: no actors wait for pictures, and all cores are the foundation's.
             config.pools.encoder.replicas = 0;
         }
-        Arc::new(Recipe { config, folder, families, decoder })
+        Arc::new(Recipe { config, folder, families, decoder, local_rank })
     }
 
     /// What engines are made from, and what the scheduler begins with.

@@ -19,6 +19,8 @@ pub struct Recipe {
     pub families: Families,
     /// Of the samples' pictures and videos.
     pub decoder: Arc<dyn Decoder>,
+    /// The rank of this process on its host, where a launcher says so.
+    pub local_rank: Option<u32>,
 }
 
 /// The maker of one actor's engine, to be called on the thread that will run it.
@@ -27,7 +29,7 @@ pub fn engine(recipe: Arc<Recipe>, assignment: Assignment) -> EngineFactory {
 }
 
 fn build(recipe: &Recipe, assignment: Assignment) -> Result<Box<dyn Engine>, EngineError> {
-    let Recipe { config, folder, families, decoder } = recipe;
+    let Recipe { config, folder, families, decoder, local_rank } = recipe;
     match assignment.me.role {
         Role::Scheduler => Err("the scheduler has no engine".into()),
         Role::Data => {
@@ -55,6 +57,7 @@ fn build(recipe: &Recipe, assignment: Assignment) -> Result<Box<dyn Engine>, Eng
                 families: families.clone(),
                 me: assignment.me,
                 rendezvous: assignment.rendezvous,
+                local_rank: *local_rank,
                 resume,
             };
             Ok(Box::new(build_engine(&spec)?))

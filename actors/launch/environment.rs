@@ -53,6 +53,18 @@ pub enum PlaceError {
     Beyond { role: Role, index: u32, len: u32 },
 }
 
+/// Launchers' variables that hold a process's rank on its own host, which is the GPU that it takes.
+pub const LOCAL_RANKS: [&str; 4] = ["LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"];
+
+/// The rank of this process on its host, where `variable` has one of [`LOCAL_RANKS`].
+///
+/// # Errors
+/// It is no number.
+pub fn local_rank(variable: impl Fn(&str) -> Option<String>) -> Result<Option<u32>, PlaceError> {
+    let env = Environment { variable: &variable };
+    LOCAL_RANKS.into_iter().find_map(|name| env.number(name).transpose()).transpose()
+}
+
 /// What `variable` says of this process. `pools` give roles to ranks that have no name.
 ///
 /// # Errors
@@ -70,7 +82,10 @@ pub fn place(variable: impl Fn(&str) -> Option<String>, pools: PoolSizes) -> Res
             Some(_) => env.role("ROLE_NAME")?,
             None => named,
         };
-        let index = env.number("ROLE_RANK")?.filter(|_| env.get("ROLE_NAME").is_some());
+        let index = match env.get("ROLE_NAME") {
+            Some(_) => env.number("ROLE_RANK")?,
+            None => role.and_then(|role| index_of_rank(role, rank, world, pools)),
+        };
         return of_rank(launcher, rank, world, role.map(|role| (role, index)), told.or(of_master), pools);
     }
     if let (Some(role), Some(index)) = (named, env.number("JOB_COMPLETION_INDEX")?) {
@@ -92,10 +107,16 @@ pub fn place(variable: impl Fn(&str) -> Option<String>, pools: PoolSizes) -> Res
             let first = host.as_deref().and_then(first_host);
             let of_host = first.map(|host| Address::Tcp { host, port: JOIN_PORT });
             let join = told.or(of_master).or(of_host);
-            return of_rank(launcher, rank, world, named.map(|role| (role, None)), join, pools);
+            let named = named.map(|role| (role, index_of_rank(role, rank, world, pools)));
+            return of_rank(launcher, rank, world, named, join, pools);
         }
     }
     Err(PlaceError::NoLauncher)
+}
+
+/// The place in its pool of a rank with a name: its number, where as many processes were started as the pool has actors.
+fn index_of_rank(role: Role, rank: u32, world: u32, pools: PoolSizes) -> Option<u32> {
+    (world == pools.of(role)).then_some(rank)
 }
 
 /// Ranks with a name are of that role, ranks without get theirs in the order data, encoder, foundation. Process 0 hosts
@@ -138,11 +159,7 @@ fn one(
     if role == Role::Scheduler {
         return Ok(Place { launcher, scheduler: true, actors: Vec::new(), join });
     }
-    let len = match role {
-        Role::Data => pools.data,
-        Role::Encoder => pools.encoder,
-        _ => pools.foundation,
-    };
+    let len = pools.of(role);
     // An encoder may be one more than the config says: which place it gets is the scheduler's to say.
     let index = index.filter(|_| role != Role::Encoder);
     match index {
@@ -278,6 +295,17 @@ mod tests {
             ),
             ("OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 MASTER_ADDR=h", Launcher::Mpi, "foundation/1 @ h:6001"),
             ("PMI_RANK=3 PMI_SIZE=4", Launcher::Mpi, "foundation/1 @ ?"),
+            // A step of a job for each pool: its ranks are the pool's, whoever arrives first.
+            (
+                "SLURM_PROCID=1 SLURM_NTASKS=2 LOONGFORGE_ROLE=foundation LOONGFORGE_JOIN=h:7",
+                Launcher::Slurm,
+                "foundation/1 @ h:7",
+            ),
+            (
+                "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOONGFORGE_ROLE=foundation LOONGFORGE_JOIN=h:7",
+                Launcher::Torchrun,
+                "foundation/1 @ h:7",
+            ),
             // torchrun under Slurm.
             (&*format!("{torchrun}=4 RANK=1 SLURM_PROCID=0 SLURM_NTASKS=1"), Launcher::Torchrun, "encoder/1 @ h:29501"),
         ] {
@@ -300,6 +328,14 @@ mod tests {
             let error = of(env).unwrap_err().to_string();
             assert!(error.contains(wanted), "{env}: {error}");
         }
+    }
+
+    #[test]
+    fn the_local_rank_is_the_launchers() {
+        let of = |name: &'static str| local_rank(move |asked| (asked == name).then(|| "3".to_owned()));
+        assert!(LOCAL_RANKS.iter().all(|name| of(name) == Ok(Some(3))));
+        assert_eq!(of("RANK"), Ok(None));
+        assert!(local_rank(|_| Some("x".into())).unwrap_err().to_string().contains("LOCAL_RANK=x"));
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod take_over;
 mod topology;
 
 pub use children::{Process, Start, beside, bind_to_parent};
-pub use environment::{JOIN_PORT, Launcher, Place, PlaceError, place};
+pub use environment::{JOIN_PORT, LOCAL_RANKS, Launcher, Place, PlaceError, local_rank, place};
 pub use in_process::run_in_process;
 pub use keeper::{follows, keep, keeper};
 pub use scale::scale_run;

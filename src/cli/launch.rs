@@ -5,16 +5,16 @@ use crate::folder::ModelFolder;
 use clap::{Args, ValueEnum};
 use loongforge_actors::launch::JOIN_PORT;
 use loongforge_actors::launch::jobs::{JobSpec, Tls, jobset, slurm, ssh};
-use loongforge_core::config::{self, Device};
+use loongforge_core::config::{self, Device, Size};
 use loongforge_core::schedule::PoolSizes;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
 Examples:
-  loongforge launch my.yaml --on slurm --gpus-per-node 8 --partition gpu --tls certs --print > job.sh && sbatch job.sh
-  loongforge launch my.yaml --on k8s --image REGISTRY/loongforge:1 --tls my-tls --claim runs --print | kubectl apply -f -
-  loongforge launch my.yaml --on ssh --hosts a,b --gpus-per-node 8 --tls certs --print > job.sh && bash job.sh
+  loongforge launch my.yaml --on slurm --gpus-per-node 8 --partition gpu --tls certs > job.sh && sbatch job.sh
+  loongforge launch my.yaml --on k8s --image REGISTRY/loongforge:1 --tls my-tls --claim runs | kubectl apply -f -
+  loongforge launch my.yaml --on ssh --hosts a,b --gpus-per-node 8 --tls certs > job.sh && bash job.sh
 loongforge submits nothing itself: the job is text to be read first.";
 
 #[derive(Args)]
@@ -28,9 +28,6 @@ pub struct LaunchArgs {
     /// What places the processes
     #[arg(long)]
     on: System,
-    /// Print the job; the only thing that is done with it so far
-    #[arg(long)]
-    print: bool,
     /// Name of the job; the run's, where it fits
     #[arg(long)]
     name: Option<String>,
@@ -46,21 +43,45 @@ pub struct LaunchArgs {
     /// Without a login: only where the network is isolated
     #[arg(long, conflicts_with = "tls")]
     insecure_allow_plaintext: bool,
+    /// Processor cores of one rank
+    #[arg(long, default_value_t = 8)]
+    cpus: u32,
+    /// Memory of one rank, such as 64GiB [default: Kubernetes 32GiB; Slurm what the partition gives]
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<Size>,
     /// Slurm: partition
     #[arg(long)]
     partition: Option<String>,
+    /// Slurm: account
+    #[arg(long)]
+    account: Option<String>,
     /// Slurm: time limit
     #[arg(long)]
     time: Option<String>,
+    /// Slurm: log file [default: %x-%j.log]
+    #[arg(long, value_name = "FILE")]
+    output: Option<String>,
     /// Kubernetes: namespace
     #[arg(long)]
     namespace: Option<String>,
     /// Kubernetes: image with the program
     #[arg(long)]
     image: Option<String>,
-    /// Kubernetes: claim that is mounted at /runs
+    /// Kubernetes: secret with which the image is pulled
+    #[arg(long, value_name = "SECRET")]
+    image_pull_secret: Option<String>,
+    /// Kubernetes: claim that is mounted at /runs, with the model and the data; paths in the config start there
     #[arg(long)]
     claim: Option<String>,
+    /// Kubernetes: shared memory of a pod
+    #[arg(long, value_name = "SIZE", default_value = "8GiB")]
+    shm: Size,
+    /// Kubernetes: label of the nodes for encoders and foundation; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    node_selector: Vec<(String, String)>,
+    /// Kubernetes: environment variable of all pods, such as NCCL_DEBUG=INFO; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    env: Vec<(String, String)>,
     /// ssh: hosts, the scheduler's first
     #[arg(long, value_delimiter = ',')]
     hosts: Vec<String>,
@@ -74,6 +95,11 @@ enum System {
     Slurm,
     K8s,
     Ssh,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
 }
 
 pub fn launch(args: LaunchArgs) -> anyhow::Result<ExitCode> {
@@ -107,11 +133,20 @@ pub fn launch(args: LaunchArgs) -> anyhow::Result<ExitCode> {
         gpus_per_node: args.gpus_per_node,
         port: args.port,
         tls: args.tls.map_or(Tls::Insecure, Tls::Folder),
+        cpus: args.cpus,
+        memory: args.memory.map(Size::bytes),
         partition: args.partition,
+        account: args.account,
         time: args.time,
+        output: args.output,
+        config: loaded.to_yaml(),
         namespace: args.namespace,
         image: args.image,
+        image_pull_secret: args.image_pull_secret,
         claim: args.claim,
+        shm: args.shm.bytes(),
+        node_selector: args.node_selector,
+        env: args.env,
         hosts: args.hosts,
         program: args.program,
     };

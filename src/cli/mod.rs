@@ -86,7 +86,7 @@ Examples:
   loongforge plan configs/quickstart.yaml --simulate             how long a step takes, and what limits it
   loongforge drill my.yaml --faults \"encoder/1: kill at step 5\"   make things go wrong, and see that nothing changes
   loongforge top runs/quickstart                                 watch a run that goes on; it prints a page's address, too
-  loongforge launch my.yaml --on slurm --gpus-per-node 8 --tls certs --print > job.sh
+  loongforge launch my.yaml --on slurm --gpus-per-node 8 --tls certs > job.sh
   loongforge checkpoint inspect runs/quickstart/checkpoints/step-00000750
   loongforge generate runs/quickstart/checkpoints/step-00000750 --image 4071.png --prompt \"Read the number.\"
   loongforge evaluate runs/quickstart runs/quickstart/data/held_out.jsonl";

@@ -25,6 +25,9 @@ pub struct PartArgs {
     /// Let other machines connect without a login: only where the network is isolated
     #[arg(long, requires = "role", conflicts_with = "tls")]
     pub insecure_allow_plaintext: bool,
+    /// Start so many ranks of the role here, a process and a GPU each, for launchers that start one process a node
+    #[arg(long, requires = "role", value_name = "N")]
+    pub ranks: Option<u32>,
     /// Send tensors over sockets even to processes of the same machine; all processes of the run must say so
     #[arg(long)]
     pub no_shared_memory: bool,
@@ -43,7 +46,12 @@ impl PartArgs {
         let Some(role) = &self.role else { return Ok(None) };
         let told = self.join.as_deref().map(str::parse::<Address>).transpose();
         let told = told.map_err(|error| UsageError(format!("--join: {error}")))?;
-        let variable = |name: &str| std::env::var(name).ok();
+        // A role that is said here is what the launcher's ranks are of.
+        let is_named = role != "auto";
+        let variable = |name: &str| match name {
+            "LOONGFORGE_ROLE" if is_named => Some(role.clone()),
+            _ => std::env::var(name).ok(),
+        };
         let found = place(variable, pools);
         let place = match role.as_str() {
             "auto" => found.map_err(|error| UsageError::of(&error))?,

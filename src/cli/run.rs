@@ -1,6 +1,7 @@
 //! `loongforge run`: a whole run on this machine, or one role of it.
 
 mod folder;
+mod ranks;
 mod sign;
 mod whole;
 
@@ -13,7 +14,7 @@ use crate::roles;
 use clap::Args;
 use loongforge_actors::checkpoint::MANIFEST;
 use loongforge_actors::launch::net::{Party, Security};
-use loongforge_actors::launch::{bind_to_parent, keep, keeper};
+use loongforge_actors::launch::{bind_to_parent, keep, keeper, local_rank};
 use loongforge_actors::{Meeting, serve_role};
 use loongforge_core::config::{self, Address, Loaded, RunConfig};
 use loongforge_core::observe::{Console, init_logging};
@@ -96,10 +97,14 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         pools.encoder = 0;
     }
     let part = args.part.part(pools)?;
+    if let (Some(count), Some(part)) = (args.part.ranks, &part) {
+        return ranks::run(count, part, pools);
+    }
     if let Some(Part { scheduler: false, actors, join }) = &part {
         let &(role, index) = actors.first().expect("without the scheduler there is one actor");
         let security = args.part.security(&loaded.config.run.name, Party::Actor(role))?;
-        let recipe = composition.into_recipe();
+        let local_rank = local_rank(|name| std::env::var(name).ok()).map_err(|error| UsageError::of(&error))?;
+        let recipe = composition.on_local_rank(local_rank).into_recipe();
         let meeting = meeting(&args, &loaded, join.clone(), security, index);
         serve_role(role, meeting, |assignment| roles::engine(recipe, assignment))?;
         return Ok(ExitCode::SUCCESS);

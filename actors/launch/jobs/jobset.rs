@@ -1,130 +1,215 @@
-//! A Kubernetes JobSet: an elastic encoder job and a gang foundation job around a scheduler.
+//! A Kubernetes JobSet: an elastic encoder job and a gang foundation job around a scheduler, and a ConfigMap with the
+//! run's config.
 
-use super::spec::quote;
+use super::spec::{Pool, quote};
 use super::{JobError, JobSpec, Tls};
 use loongforge_core::message::Role;
-use std::fmt::Write;
+use serde_json::{Value, json};
 
-/// Where the secret with certificates is mounted, and the run's folder.
+/// Where the secret with certificates, the config and the claim are mounted.
 const TLS: &str = "/etc/loongforge/tls";
+const CONFIG: &str = "/etc/loongforge/config";
 const RUNS: &str = "/runs";
+/// The key of the config in its ConfigMap.
+const FILE: &str = "run.yaml";
+/// What Kubernetes takes of a ConfigMap, with room for the rest of it.
+const MAX_CONFIG: usize = 1_000_000;
 
-/// The manifest.
+/// The manifests: a ConfigMap and a JobSet.
 ///
 /// # Errors
-/// A name that Kubernetes does not take, no image, or a pool that does not fill its nodes.
+/// A name that Kubernetes does not take, no image or claim, a config too large, or a pool that does not fill its nodes.
 pub fn jobset(job: &JobSpec) -> Result<String, JobError> {
     expect_name(&job.name)?;
     job.namespace.as_deref().map_or(Ok(()), expect_name)?;
     let image = job.image.as_deref().ok_or(JobError::NoImage)?;
-    job.compute_pools()?;
-    let namespace = job.namespace.as_ref().map_or(String::new(), |name| format!("  namespace: {name}\n"));
-    let mut text = format!(
-        "# loongforge: {} data, {} encoder and {} foundation processes. Submit with: kubectl apply -f FILE\n\
-         # More or fewer encoders while it runs: change parallelism and completions of the encoder job together.\n\
-         apiVersion: jobset.x-k8s.io/v1alpha2\n\
-         kind: JobSet\n\
-         metadata:\n  name: {}\n{namespace}\
-         spec:\n\
-         \x20 network: {{ enableDNSHostnames: true, publishNotReadyAddresses: true }}\n\
-         \x20 startupPolicy: {{ startupPolicyOrder: InOrder }}\n\
-         \x20 # The run is done when its scheduler is.\n\
-         \x20 successPolicy: {{ operator: All, targetReplicatedJobs: [scheduler] }}\n\
-         \x20 failurePolicy:\n\
-         \x20   maxRestarts: 20\n\
-         \x20   rules:\n\
-         \x20   # Wrong config, or numbers that are not finite: another try would end in the same way.\n\
-         \x20   - {{ action: FailJobSet, onJobFailureReasons: [PodFailurePolicy] }}\n\
-         \x20   # A gang: all begin again from the last checkpoint.\n\
-         \x20   - {{ action: RestartJobSet, targetReplicatedJobs: [scheduler, foundation] }}\n\
-         \x20 replicatedJobs:\n",
-        job.pools.data, job.pools.encoder, job.pools.foundation, job.name,
-    );
-    let pools = job.pools;
-    let jobs = [
-        (Role::Scheduler, 1, false),
-        (Role::Data, pools.data, true),
-        (Role::Foundation, pools.foundation, false),
-        (Role::Encoder, pools.encoder, true),
-    ];
-    for (role, count, alone) in jobs.into_iter().filter(|(_, count, _)| *count > 0) {
-        replicated_job(&mut text, job, image, role, count, alone);
+    let claim = job.claim.as_deref().ok_or(JobError::NoClaim)?;
+    if job.config.len() > MAX_CONFIG {
+        return Err(JobError::ConfigTooLarge { bytes: job.config.len() });
     }
-    Ok(text)
+    let one = |role, num_ranks| Pool { role, num_ranks, nodes: num_ranks, per_node: 1 };
+    // Ranks of the foundation that share a node share a pod, so that NVLink and shared memory are theirs; encoders come
+    // back alone.
+    let of_pool = |pool: Pool| match (pool.role, job.gpus_per_node) {
+        (Role::Foundation, 1..) => pool,
+        _ => one(pool.role, pool.num_ranks),
+    };
+    let mut pools = vec![one(Role::Scheduler, 1), one(Role::Data, job.pools.data)];
+    let mut compute: Vec<Pool> = job.compute_pools()?.into_iter().map(of_pool).collect();
+    compute.sort_by_key(|pool| pool.role != Role::Foundation);
+    pools.extend(compute);
+    let jobs: Vec<Value> = pools.iter().map(|pool| replicated_job(job, image, claim, pool)).collect();
+    let named = |name: String| match &job.namespace {
+        Some(namespace) => json!({ "name": name, "namespace": namespace }),
+        None => json!({ "name": name }),
+    };
+    let config = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": named(config_name(job)), "data": { FILE: job.config },
+    });
+    let set = json!({
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": named(job.name.clone()),
+        "spec": {
+            "network": { "enableDNSHostnames": true, "publishNotReadyAddresses": true },
+            // Workers start when the scheduler listens.
+            "startupPolicy": { "startupPolicyOrder": "InOrder" },
+            // The run is done when its scheduler is.
+            "successPolicy": { "operator": "All", "targetReplicatedJobs": ["scheduler"] },
+            "failurePolicy": {
+                "maxRestarts": 20,
+                "rules": [
+                    // Wrong config, or numbers that are not finite: another try would end in the same way.
+                    { "name": "final", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"] },
+                    // A gang: all begin again from the last checkpoint.
+                    { "name": "gang", "action": "RestartJobSet", "targetReplicatedJobs": ["scheduler", "foundation"] },
+                ],
+            },
+            "replicatedJobs": jobs,
+        },
+    });
+    let yaml = |value: &Value| serde_saphyr::to_string(value).map_err(|error| JobError::Yaml(error.to_string()));
+    Ok(format!(
+        "# loongforge: {} data, {} encoder and {} foundation processes. Submit with: kubectl apply -f FILE\n\
+         # Paths in the config start at {RUNS}, where the claim {claim} is mounted: model, data and run.dir are there.\n\
+         # More or fewer encoders while it runs: change parallelism and completions of the encoder job together.\n\
+         {}---\n{}",
+        job.pools.data,
+        job.pools.encoder,
+        job.pools.foundation,
+        yaml(&config)?,
+        yaml(&set)?
+    ))
 }
 
-/// `alone`: a pod that dies comes back without the others.
-fn replicated_job(text: &mut String, job: &JobSpec, image: &str, role: Role, count: u32, alone: bool) {
-    let join = format!("{0}-scheduler-0-0.{0}:{1}", job.name, job.port);
-    let at = if role == Role::Scheduler { format!("0.0.0.0:{}", job.port) } else { join.clone() };
-    let mut words = vec![job.program.clone(), "run".into(), job.file.clone()];
-    words.extend(job.overrides.iter().cloned());
-    words.extend(["--role".into(), role.name().into(), "--join".into(), at]);
-    if role == Role::Scheduler {
+fn config_name(job: &JobSpec) -> String {
+    format!("{}-config", job.name)
+}
+
+fn replicated_job(job: &JobSpec, image: &str, claim: &str, pool: &Pool) -> Value {
+    // A pod of these that dies comes back without the others.
+    let alone = matches!(pool.role, Role::Data | Role::Encoder);
+    json!({
+        "name": pool.role.name(),
+        "replicas": 1,
+        "template": { "spec": {
+            "completionMode": "Indexed",
+            "completions": pool.nodes,
+            "parallelism": pool.nodes,
+            "backoffLimit": if alone { 1000 } else { 0 },
+            "podFailurePolicy": { "rules": [
+                // 2: wrong config or usage, 5: loss or gradient not finite.
+                { "action": "FailJob", "onExitCodes": { "containerName": "loongforge", "operator": "In", "values": [2, 5] } },
+                // A node that is drained is nobody's fault.
+                { "action": "Ignore", "onPodConditions": [{ "type": "DisruptionTarget", "status": "True" }] },
+            ] },
+            "template": { "spec": pod(job, image, claim, pool) },
+        } },
+    })
+}
+
+fn pod(job: &JobSpec, image: &str, claim: &str, pool: &Pool) -> Value {
+    let gpus = if is_compute(pool.role) { pool.per_node.min(job.gpus_per_node) } else { 0 };
+    let mut mounts = vec![
+        json!({ "name": "config", "mountPath": CONFIG, "readOnly": true }),
+        json!({ "name": "runs", "mountPath": RUNS }),
+    ];
+    let mut volumes = vec![
+        json!({ "name": "config", "configMap": { "name": config_name(job) } }),
+        json!({ "name": "runs", "persistentVolumeClaim": { "claimName": claim } }),
+    ];
+    if let Tls::Folder(secret) = &job.tls {
+        mounts.push(json!({ "name": "tls", "mountPath": TLS, "readOnly": true }));
+        volumes.push(json!({ "name": "tls", "secret": { "secretName": secret, "defaultMode": 0o400 } }));
+    }
+    if is_compute(pool.role) {
+        // A pod has 64 MiB of shared memory otherwise, which NCCL and edges between its processes exceed.
+        mounts.push(json!({ "name": "shm", "mountPath": "/dev/shm" }));
+        volumes.push(json!({ "name": "shm", "emptyDir": { "medium": "Memory", "sizeLimit": bytes(job.shm) } }));
+    }
+    let mut container = json!({
+        "name": "loongforge",
+        "image": image,
+        "command": command(job, pool),
+        "workingDir": RUNS,
+        "env": environment(job, pool.role),
+        "resources": resources(job, pool, gpus),
+        "volumeMounts": mounts,
+    });
+    if pool.role == Role::Scheduler {
+        container["readinessProbe"] =
+            json!({ "tcpSocket": { "port": job.port }, "periodSeconds": 2, "failureThreshold": 150 });
+    }
+    let mut pod = json!({
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 60,
+        "containers": [container],
+        "volumes": volumes,
+    });
+    if !job.node_selector.is_empty() && is_compute(pool.role) {
+        pod["nodeSelector"] = job.node_selector.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
+    }
+    if gpus > 0 {
+        // Nodes with GPUs are often kept for pods that say so.
+        pod["tolerations"] = json!([{ "key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule" }]);
+    }
+    if let Some(secret) = &job.image_pull_secret {
+        pod["imagePullSecrets"] = json!([{ "name": secret }]);
+    }
+    pod
+}
+
+fn is_compute(role: Role) -> bool {
+    matches!(role, Role::Encoder | Role::Foundation)
+}
+
+/// Where the scheduler is, as its pod's name in the set's own domain.
+fn join(job: &JobSpec) -> String {
+    format!("{0}-scheduler-0-0.{0}:{1}", job.name, job.port)
+}
+
+fn command(job: &JobSpec, pool: &Pool) -> Vec<String> {
+    let at = if pool.role == Role::Scheduler { format!("0.0.0.0:{}", job.port) } else { join(job) };
+    let words = [&job.program, "run", &format!("{CONFIG}/{FILE}"), "--role", pool.role.name(), "--join", &at];
+    let mut words: Vec<String> = words.map(str::to_owned).into();
+    if pool.role == Role::Scheduler {
         words.push("--resume".into());
+    }
+    if pool.per_node > 1 {
+        words.extend(["--ranks".into(), pool.per_node.to_string()]);
     }
     words.extend(match job.tls {
         Tls::Folder(_) => vec!["--tls".into(), TLS.into()],
         Tls::Insecure => vec!["--insecure-allow-plaintext".into()],
     });
-    let command = words.iter().map(|word| yaml(word)).collect::<Vec<_>>().join(", ");
-    let compute = matches!(role, Role::Encoder | Role::Foundation);
-    let resources = match (compute, job.gpus_per_node) {
-        (true, 1..) => "            resources: { limits: { nvidia.com/gpu: 1 } }\n",
-        _ => "",
-    };
-    let backoff = if alone { 1000 } else { 0 };
-    let _ = write!(
-        text,
-        "  - name: {role}\n\
-         \x20   replicas: 1\n\
-         \x20   template:\n\
-         \x20     spec:\n\
-         \x20       completionMode: Indexed\n\
-         \x20       completions: {count}\n\
-         \x20       parallelism: {count}\n\
-         \x20       backoffLimit: {backoff}\n\
-         \x20       podFailurePolicy:\n\
-         \x20         rules:\n\
-         \x20         # 2: wrong config or usage, 5: loss or gradient not finite.\n\
-         \x20         - {{ action: FailJob, onExitCodes: {{ containerName: loongforge, operator: In, values: [2, 5] }} }}\n\
-         \x20         # A node that is drained is nobody's fault.\n\
-         \x20         - {{ action: Ignore, onPodConditions: [{{ type: DisruptionTarget, status: \"True\" }}] }}\n\
-         \x20       template:\n\
-         \x20         spec:\n\
-         \x20           restartPolicy: Never\n\
-         \x20           terminationGracePeriodSeconds: 60\n\
-         \x20           containers:\n\
-         \x20           - name: loongforge\n\
-         \x20             image: {}\n\
-         \x20             command: [{command}]\n\
-         \x20             env:\n\
-         \x20             - {{ name: LOONGFORGE_ROLE, value: {role} }}\n\
-         \x20             - {{ name: LOONGFORGE_JOIN, value: {} }}\n",
-        yaml(image),
-        yaml(&join),
-    );
-    text.push_str(&resources.replace("            resources", "              resources"));
-    let (mut mounts, mut volumes) = (Vec::new(), Vec::new());
-    if let Tls::Folder(secret) = &job.tls {
-        mounts.push(format!("{{ name: tls, mountPath: {TLS}, readOnly: true }}"));
-        volumes.push(format!("{{ name: tls, secret: {{ secretName: {}, defaultMode: 0400 }} }}", yaml(secret)));
-    }
-    if let Some(claim) = &job.claim {
-        mounts.push(format!("{{ name: runs, mountPath: {RUNS} }}"));
-        volumes.push(format!("{{ name: runs, persistentVolumeClaim: {{ claimName: {} }} }}", yaml(claim)));
-    }
-    if !mounts.is_empty() {
-        let list =
-            |items: &[String], indent: &str| items.iter().map(|item| format!("{indent}- {item}\n")).collect::<String>();
-        let _ = write!(text, "              volumeMounts:\n{}", list(&mounts, "              "));
-        let _ = write!(text, "            volumes:\n{}", list(&volumes, "            "));
-    }
+    words
 }
 
-/// A scalar that YAML takes for text.
-fn yaml(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+fn environment(job: &JobSpec, role: Role) -> Value {
+    let own = [("LOONGFORGE_ROLE".to_owned(), role.name().to_owned()), ("LOONGFORGE_JOIN".to_owned(), join(job))];
+    own.iter().chain(&job.env).map(|(name, value)| json!({ "name": name, "value": value })).collect()
+}
+
+/// What is asked for is what is reserved, so that no pod is evicted for what its neighbours take.
+fn resources(job: &JobSpec, pool: &Pool, gpus: u32) -> Value {
+    let (cpus, memory) = match pool.role {
+        Role::Scheduler => (1, 2 << 30),
+        Role::Data => (job.cpus, 8 << 30),
+        _ => (job.cpus * pool.per_node, job.memory.unwrap_or(32 << 30) * u64::from(pool.per_node)),
+    };
+    let mut resources = json!({ "requests": { "cpu": cpus.to_string(), "memory": bytes(memory) } });
+    if gpus > 0 {
+        resources["limits"] = json!({ "nvidia.com/gpu": gpus });
+    }
+    resources
+}
+
+/// A quantity of bytes as Kubernetes writes it.
+fn bytes(bytes: u64) -> String {
+    match bytes % (1 << 20) {
+        0 => format!("{}Mi", bytes >> 20),
+        _ => bytes.to_string(),
+    }
 }
 
 /// Names of Kubernetes are DNS labels, and pods' names have a suffix.

@@ -20,8 +20,13 @@ pub fn slurm(job: &JobSpec) -> Result<String, JobError> {
          #SBATCH --job-name={}\n\
          #SBATCH --requeue\n\
          #SBATCH --open-mode=append\n\
-         #SBATCH --signal=B:TERM@120\n",
-        job.pools.data, job.pools.encoder, job.pools.foundation, job.name,
+         #SBATCH --signal=B:TERM@120\n\
+         #SBATCH --output={}\n",
+        job.pools.data,
+        job.pools.encoder,
+        job.pools.foundation,
+        job.name,
+        quote(job.output.as_deref().unwrap_or("%x-%j.log")),
     );
     for (at, pool) in pools.iter().enumerate() {
         if at > 0 {
@@ -29,10 +34,15 @@ pub fn slurm(job: &JobSpec) -> Result<String, JobError> {
         }
         let _ = writeln!(text, "# {}", pool.role);
         let _ = writeln!(text, "#SBATCH --nodes={}\n#SBATCH --ntasks-per-node={}", pool.nodes, pool.per_node);
+        // Slurm gives a task one core unless told otherwise.
+        let _ = writeln!(text, "#SBATCH --cpus-per-task={}", job.cpus);
+        if let Some(memory) = job.memory {
+            let _ = writeln!(text, "#SBATCH --mem={}M", (memory >> 20) * u64::from(pool.per_node));
+        }
         if job.gpus_per_node > 0 {
             let _ = writeln!(text, "#SBATCH --gpus-per-node={}", pool.per_node);
         }
-        let options = [("partition", &job.partition), ("time", &job.time)];
+        let options = [("partition", &job.partition), ("account", &job.account), ("time", &job.time)];
         for (name, value) in options.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?))) {
             let _ = writeln!(text, "#SBATCH --{name}={}", quote(value));
         }
@@ -41,12 +51,16 @@ pub fn slurm(job: &JobSpec) -> Result<String, JobError> {
     let _ = write!(
         text,
         "\nset -u\n\
+         # Each step below has the ranks of one pool: a process's place is its SLURM_PROCID, its GPU its SLURM_LOCALID.\n\
+         # Steps do not inherit this since Slurm 22.05.\n\
+         export SRUN_CPUS_PER_TASK={}\n\
          join=$(hostname -f):{}\n\
          code_is_final() {{ [ \"$1\" -eq 0 ] || [ \"$1\" -eq 2 ] || [ \"$1\" -eq 5 ]; }}\n\n\
          {} &\n\
          scheduler=$!\n\
          # A signal to this script is for the scheduler: it ends the run in order.\n\
          trap 'kill -TERM $scheduler' TERM\n",
+        job.cpus,
         job.port,
         job.command(Role::Scheduler, join),
     );

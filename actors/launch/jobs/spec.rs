@@ -18,12 +18,24 @@ pub struct JobSpec {
     pub port: u16,
     /// Certificates, as the processes see them.
     pub tls: Tls,
-    /// Slurm: partition and time limit. Kubernetes: namespace and image, and a claim for the run's folder.
+    /// Processor cores of one rank, and bytes of memory where said.
+    pub cpus: u32,
+    pub memory: Option<u64>,
+    /// Slurm: partition, account, time limit and the log file.
     pub partition: Option<String>,
+    pub account: Option<String>,
     pub time: Option<String>,
+    pub output: Option<String>,
+    /// Kubernetes: the composed config, which a ConfigMap brings to the pods; namespace and image; a claim with the
+    /// model, the data and the run's folder; bytes of shared memory of a pod; which nodes; environment variables.
+    pub config: String,
     pub namespace: Option<String>,
     pub image: Option<String>,
+    pub image_pull_secret: Option<String>,
     pub claim: Option<String>,
+    pub shm: u64,
+    pub node_selector: Vec<(String, String)>,
+    pub env: Vec<(String, String)>,
     /// ssh: one process a line; the scheduler is on the first.
     pub hosts: Vec<String>,
     /// The program on the nodes.
@@ -51,6 +63,15 @@ pub enum JobError {
     Name { text: String },
     #[error("name the image: --image REGISTRY/NAME:TAG")]
     NoImage,
+    #[error(
+        "name a claim: --claim NAME, a ReadWriteMany volume with the model and the data; without one there is nothing to \
+         read, and checkpoints would end with their pod"
+    )]
+    NoClaim,
+    #[error("the composed config has {bytes} bytes, and a ConfigMap holds 1 MiB")]
+    ConfigTooLarge { bytes: usize },
+    #[error("the manifest cannot be written: {0}")]
+    Yaml(String),
 }
 
 /// One pool's processes.

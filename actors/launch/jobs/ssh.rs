@@ -36,10 +36,11 @@ pub fn ssh(job: &JobSpec) -> Result<String, JobError> {
     for (at, actor) in compute.enumerate() {
         let per_host = job.gpus_per_node.max(1) as usize;
         let host = &job.hosts[at / per_host % job.hosts.len()];
-        let env = match job.gpus_per_node {
-            0 => String::new(),
-            _ => format!("CUDA_VISIBLE_DEVICES={} ", at % per_host),
-        };
+        // The place in the pool goes by the host, not by who arrives first.
+        let mut env = format!("RANK={} WORLD_SIZE={} ", actor.index, job.pools.of(actor.role));
+        if job.gpus_per_node > 0 {
+            let _ = write!(env, "CUDA_VISIBLE_DEVICES={} ", at % per_host);
+        }
         start(host, actor.role, &env);
     }
     text += "\nwhile kill -0 $scheduler 2>/dev/null; do wait $scheduler; code=$?; done\n\

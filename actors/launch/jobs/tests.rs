@@ -19,11 +19,20 @@ fn job() -> JobSpec {
         gpus_per_node: 4,
         port: 6001,
         tls: Tls::Folder("certs".into()),
+        cpus: 6,
+        memory: Some(40 << 30),
         partition: Some("gpu".into()),
+        account: Some("lab 1".into()),
         time: None,
+        output: None,
+        config: "run: { name: \"it's\" }\n# a comment: kept\n".into(),
         namespace: Some("train".into()),
         image: Some("registry.example/loongforge:1".into()),
+        image_pull_secret: Some("pull".into()),
         claim: Some("runs".into()),
+        shm: 8 << 30,
+        node_selector: vec![("pool".into(), "h100".into())],
+        env: vec![("NCCL_DEBUG".into(), "INFO".into())],
         hosts: vec!["me@a".into(), "b".into(), "c".into()],
         program: "loongforge".into(),
     }
@@ -75,7 +84,17 @@ fn a_slurm_job_starts_every_pool_and_is_queued_again_after_a_stop() {
         return;
     }
     let script = slurm(&job()).unwrap();
-    for line in ["#SBATCH hetjob", "#SBATCH --nodes=2", "#SBATCH --gpus-per-node=4", "#SBATCH --partition=gpu"] {
+    let lines = [
+        "#SBATCH hetjob",
+        "#SBATCH --nodes=2",
+        "#SBATCH --gpus-per-node=4",
+        "#SBATCH --partition=gpu",
+        "#SBATCH --account='lab 1'",
+        "#SBATCH --cpus-per-task=6",
+        "#SBATCH --mem=163840M",
+        "#SBATCH --output=%x-%j.log",
+    ];
+    for line in lines {
         assert!(script.lines().any(|found| found == line), "{line}\n{script}");
     }
     for (code, requeued) in [(0, false), (2, false), (3, true), (4, true), (75, true)] {
@@ -117,26 +136,42 @@ fn ranks_go_round_the_hosts() {
 #[test]
 fn a_jobset_has_a_job_a_pool() {
     let text = jobset(&job()).unwrap();
-    let manifest: serde_json::Value = serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    let (config, set) = text.split_once("\n---\n").unwrap();
+    let read = |text: &str| -> serde_json::Value {
+        serde_saphyr::from_str(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+    };
+    let (config, manifest) = (read(config), read(set));
+    assert_eq!((&config["kind"], &config["metadata"]["name"]), (&"ConfigMap".into(), &"vlm-config".into()));
+    assert_eq!(config["data"]["run.yaml"], job().config);
     assert_eq!(manifest["metadata"], serde_json::json!({ "name": "vlm", "namespace": "train" }));
     let jobs = manifest["spec"]["replicatedJobs"].as_array().unwrap();
     let shape = |job: &serde_json::Value| {
         let spec = &job["template"]["spec"];
         (job["name"].clone(), spec["completions"].clone(), spec["backoffLimit"].clone())
     };
-    let wanted = [("scheduler", 1, 0), ("data", 1, 1000), ("foundation", 8, 0), ("encoder", 4, 1000)];
+    let wanted = [("scheduler", 1, 0), ("data", 1, 1000), ("foundation", 2, 0), ("encoder", 4, 1000)];
     let wanted = wanted.map(|(name, count, backoff)| (name.into(), count.into(), backoff.into()));
     assert_eq!(jobs.iter().map(shape).collect::<Vec<_>>(), wanted);
     let container = |at: usize| &jobs[at]["template"]["spec"]["template"]["spec"]["containers"][0];
     let join = "vlm-scheduler-0-0.vlm:6001";
     let tls = ["--tls", "/etc/loongforge/tls"];
-    let words = ["loongforge", "run", "my run.yaml", "train.lr=1e-5", "run.name=it's", "--role"];
+    let words = ["loongforge", "run", "/etc/loongforge/config/run.yaml", "--role"];
     let command = |rest: &[&str]| serde_json::json!([&words[..], rest, &tls[..]].concat());
     assert_eq!(container(0)["command"], command(&["scheduler", "--join", "0.0.0.0:6001", "--resume"]));
     assert_eq!(container(3)["command"], command(&["encoder", "--join", join]));
+    // Ranks of a node are one pod's processes, a GPU each.
+    assert_eq!(container(2)["command"], command(&["foundation", "--join", join, "--ranks", "4"]));
+    assert_eq!(container(2)["resources"]["limits"]["nvidia.com/gpu"], 4);
+    assert_eq!(container(2)["resources"]["requests"], serde_json::json!({ "cpu": "24", "memory": "163840Mi" }));
     assert_eq!(container(3)["resources"]["limits"]["nvidia.com/gpu"], 1);
-    assert!(container(1)["resources"].is_null());
-    assert_eq!(container(2)["volumeMounts"].as_array().unwrap().len(), 2);
+    assert!(container(1)["resources"]["limits"].is_null());
+    assert_eq!(container(2)["volumeMounts"].as_array().unwrap().len(), 4);
+    assert_eq!(container(0)["readinessProbe"]["tcpSocket"]["port"], 6001);
+    assert!((0..4).all(|at| container(at)["workingDir"] == "/runs" && container(at)["env"][2]["value"] == "INFO"));
+    let pod = |at: usize| &jobs[at]["template"]["spec"]["template"]["spec"];
+    assert_eq!(pod(2)["nodeSelector"], serde_json::json!({ "pool": "h100" }));
+    assert_eq!(pod(0)["imagePullSecrets"][0]["name"], "pull");
+    assert!(pod(0)["nodeSelector"].is_null() && pod(0)["tolerations"].is_null());
 }
 
 #[test]
@@ -145,4 +180,7 @@ fn what_cannot_be_placed_is_refused() {
     assert!(slurm(&uneven).unwrap_err().to_string().contains("6 ranks do not fill nodes of 4 GPUs"));
     assert!(matches!(jobset(&JobSpec { name: "My_run".into(), ..job() }), Err(JobError::Name { .. })));
     assert_eq!(jobset(&JobSpec { image: None, ..job() }), Err(JobError::NoImage));
+    assert_eq!(jobset(&JobSpec { claim: None, ..job() }), Err(JobError::NoClaim));
+    let large = JobSpec { config: "x".repeat(2_000_000), ..job() };
+    assert_eq!(jobset(&large), Err(JobError::ConfigTooLarge { bytes: 2_000_000 }));
 }

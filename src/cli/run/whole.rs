@@ -13,7 +13,7 @@ use anyhow::Context;
 use loongforge_actors::checkpoint::clean;
 use loongforge_actors::journal::{Past, unfinished};
 use loongforge_actors::launch::net::{Party, Security};
-use loongforge_actors::launch::{Keep, follows, keeper};
+use loongforge_actors::launch::{Keep, LOCAL_RANKS, follows, keeper};
 use loongforge_actors::{Meeting, RunError, Start, StopOn, serve_scheduler};
 use loongforge_core::config::{Address, Loaded};
 use loongforge_core::message::{ActorId, Role, SampleId, StepId};
@@ -178,9 +178,15 @@ impl Whole<'_> {
 /// The command that makes a process of one actor of this run.
 fn child(args: &RunArgs) -> anyhow::Result<Start> {
     let (program, file, overrides) = (std::env::current_exe()?, args.file.clone(), args.overrides.clone());
-    let part = args.part.clone();
+    let (part, processes) = (args.part.clone(), args.processes);
     Ok(Box::new(move |actor, address| {
         let mut command = Command::new(&program);
+        if processes {
+            // The launcher's rank is this process's, and its children take one GPU after the other.
+            LOCAL_RANKS.iter().for_each(|name| {
+                command.env_remove(name);
+            });
+        }
         command.arg("run").arg(&file).args(&overrides).args(part.words(actor.role, address));
         command
     }))

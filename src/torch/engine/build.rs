@@ -41,6 +41,8 @@ pub struct EngineSpec {
     pub me: ActorId,
     /// Folder in which the pools' replicas find each other, made for this run.
     pub rendezvous: PathBuf,
+    /// The rank of this process on its host, where a launcher says so: the GPU that it takes.
+    pub local_rank: Option<u32>,
     /// Checkpoint to go on from, and the step that comes next.
     pub resume: Option<(PathBuf, StepId)>,
 }
@@ -54,7 +56,10 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
     let pool = if spec.me.role == Role::Encoder { PoolName::Encoder } else { PoolName::Foundation };
     // Actors take one GPU after the other, first the foundation's.
     let before = if pool == PoolName::Encoder { pools.foundation.layout().ranks() } else { 0 };
-    let device = open_device_of(&spec.config.device, before + spec.me.index as usize)?;
+    let device = open_device_of(
+        &spec.config.device,
+        spec.local_rank.map_or(before + spec.me.index as usize, |rank| rank as usize),
+    )?;
     set_intra_op_threads(spec.config.threads_for(pool));
     let encodes = match pools.placement {
         Placement::Colocated => spec.me.role == Role::Foundation,
@@ -320,7 +325,8 @@ pub fn open_device(device: &Device) -> Result<tch::Device, EngineError> {
     open_device_of(device, 0)
 }
 
-/// As [`open_device`], of actor `number`: of `cuda` without a number each takes the next GPU, in turns.
+/// As [`open_device`], of the process that is `number` on its host: of `cuda` without a number each takes the next GPU,
+/// in turns.
 fn open_device_of(device: &Device, number: usize) -> Result<tch::Device, EngineError> {
     match *device {
         Device::Cpu => Ok(tch::Device::Cpu),

@@ -48,15 +48,19 @@ impl PoolSizes {
         self.data as usize + self.num_compute()
     }
 
-    /// Whether the actor is one of [`PoolSizes::actors`].
-    pub fn contains(self, actor: ActorId) -> bool {
-        let len = match actor.role {
+    /// Actors of a role; the scheduler is none of them.
+    pub fn of(self, role: Role) -> u32 {
+        match role {
             Role::Scheduler => 0,
             Role::Data => self.data,
             Role::Encoder => self.encoder,
             Role::Foundation => self.foundation,
-        };
-        actor.index < len
+        }
+    }
+
+    /// Whether the actor is one of [`PoolSizes::actors`].
+    pub fn contains(self, actor: ActorId) -> bool {
+        actor.index < self.of(actor.role)
     }
 
     /// Everybody but the scheduler.
