@@ -15,13 +15,14 @@ const FUZZ_SECONDS: &str = "60";
 type Step = (&'static str, fn(&Path) -> Result<ExitCode>);
 
 /// Cheapest and most telling first. The whole must stay within 90 minutes from an empty target folder on two cores.
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 9] = [
     ("formatting", |root| plain(cargo(root).args(["fmt", "--all", "--check"]))),
     ("dependencies", deny),
     ("tests", |root| tasks::test(root, &[])),
     ("lints", |root| plain(cargo(root).args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))),
     ("quick start", |root| tasks::quickstart(root, Profile::Dev, &["train.steps=20".into()])),
     ("GPU kit on the CPU", |root| gpu::gpu(root, gpu::Device::Cpu, true)),
+    ("Kubernetes manifests", kubernetes),
     ("soaks", soak::slices),
     ("fuzzing", fuzz),
 ];
@@ -59,6 +60,35 @@ fn deny(root: &Path) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     plain(cargo(root).args(["deny", "--offline", "check", "bans", "licenses", "sources"]))
+}
+
+/// Two jobs against Kubernetes' schemas, which a Python package brings; where it cannot be had, that is said.
+fn kubernetes(root: &Path) -> Result<ExitCode> {
+    let venv = root.join("target/kubernetes");
+    let python = venv.join("bin/python");
+    if !python.exists() {
+        let made = run(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
+        let package = ["-m", "pip", "install", "--quiet", "kubernetes-validate==1.37.0"];
+        if made != 0 || run(Command::new(&python).args(package))? != 0 {
+            println!("not run: kubernetes-validate cannot be installed");
+            std::fs::remove_dir_all(&venv)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    let (cpus, gpus) = (root.join("target/kubernetes/cpus.yaml"), root.join("target/kubernetes/gpus.yaml"));
+    let common = ["launch", "configs/quickstart.yaml", "--on", "k8s", "--image", "registry/x:1", "--claim", "runs"];
+    let on_gpus = ["device=cuda", "pools.foundation.replicas=8", "--gpus-per-node", "4", "--node-selector", "a=b"];
+    for (file, more) in
+        [(&cpus, &["--insecure-allow-plaintext"][..]), (&gpus, &[&on_gpus[..], &["--tls", "x"]].concat())]
+    {
+        let mut launch = tasks::loongforge(root, Profile::Dev, common);
+        let output = launch.args(more).current_dir(root).stderr(std::process::Stdio::inherit()).output()?;
+        if !output.status.success() {
+            return Ok(ExitCode::FAILURE);
+        }
+        std::fs::write(file, output.stdout)?;
+    }
+    plain(Command::new(&python).arg(root.join("tests/oracle/kubernetes.py")).arg(&cpus).arg(&gpus))
 }
 
 /// The fuzz functions on inputs mutated by a seed of the commit.
