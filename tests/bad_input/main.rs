@@ -13,4 +13,5 @@ mod models;
 mod must;
 mod own_encoder;
 mod plan;
+mod readme;
 mod samples;
