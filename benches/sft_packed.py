@@ -1,10 +1,10 @@
-"""Packed training of a Qwen3 on a CPU (B1) against transformers: same weights, documents, order and AdamW.
+"""Packed training of a Qwen3 (B1) against transformers: same weights, documents, order and AdamW.
 
 Sides take turns in one run: ours (`loongforge run`, packs of 1,024 tokens), P0 (a plain loop over `Qwen3ForCausalLM` in padded
 micro-batches of like length, the best of several sizes), P1 (P0 under `torch.compile`) and P2 (TRL's SFTTrainer with packing). Name those you have with `--peers`.
 Documents have log-normal lengths (median 420) of at most 900 tokens; rates count real tokens, never padding.
 
-    PYTHON benches/sft_packed.py [--binary target/release/loongforge] [--dtype float32|bf16] [--peers p0 p1 p2]
+    PYTHON benches/sft_packed.py [--binary target/release/loongforge] [--device cpu|cuda] [--dtype float32|bf16] [--peers p0 p1 p2]
 
 PYTHON has torch 2.11, transformers 5.17 and, for P2, trl. bf16: ours has bf16 parameters with float32 masters; P0 and P1 float32
 parameters under bf16 autocast, which is the same arithmetic of products; P2 the same by `bf16=True`.
@@ -68,6 +68,7 @@ def make(folder, samples, seed, model_size="42m"):
 def ours(args, folder, name):
     settings = {
         "run": {"name": "b1", "dir": str(folder / name)},
+        "device": args.device,
         "model": {"load": str(folder / "model")},
         "data": {"train": [{"path": str(folder / "train.jsonl"), "format": "text"}], "shuffle": False, "pack": {"max_tokens": PACK}},
         "train": {
@@ -89,13 +90,15 @@ def ours(args, folder, name):
 
 def plain(args, folder, steps, micro, compiled):
     torch.set_num_threads(os.cpu_count())
-    model = Qwen3ForCausalLM.from_pretrained(folder / "model", attn_implementation="sdpa", dtype=torch.float32).train()
+    model = Qwen3ForCausalLM.from_pretrained(folder / "model", attn_implementation="sdpa", dtype=torch.float32).to(args.device).train()
     matrices = [parameter for parameter in model.parameters() if parameter.dim() >= 2]
     others = [parameter for parameter in model.parameters() if parameter.dim() < 2]
     optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}],
                                   lr=LR, betas=BETAS, fused=True)
     forward = torch.compile(model, dynamic=True) if compiled else model
     losses, seconds, tokens = [], [], []
+    # A GPU computes while the program goes on: a step ends when it has.
+    wait = torch.cuda.synchronize if args.device == "cuda" else lambda: None
     for batch in steps:
         begin = time.perf_counter()
         batch = sorted(batch, key=len)
@@ -103,10 +106,10 @@ def plain(args, folder, steps, micro, compiled):
         total = 0.0
         for at in range(0, len(batch), micro):
             rows = [torch.tensor(document) for document in batch[at : at + micro]]
-            ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-            real = torch.arange(ids.shape[1]) < torch.tensor([len(row) for row in rows])[:, None]
+            ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(args.device)
+            real = (torch.arange(ids.shape[1]) < torch.tensor([len(row) for row in rows])[:, None]).to(args.device)
             mask = None if real.all() else real.long()
-            with torch.autocast("cpu", torch.bfloat16, enabled=args.dtype == "bf16"):
+            with torch.autocast(args.device, torch.bfloat16, enabled=args.dtype == "bf16"):
                 logits = forward(input_ids=ids, attention_mask=mask, use_cache=False).logits
             labels = ids[:, 1:].masked_fill(~real[:, 1:], -100)
             loss = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels.flatten(), reduction="sum") / targets
@@ -115,6 +118,7 @@ def plain(args, folder, steps, micro, compiled):
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        wait()
         seconds.append(time.perf_counter() - begin)
         losses.append(total)
         tokens.append(sum(map(len, batch)))
@@ -141,7 +145,7 @@ def trl(args, folder, documents):
     config = SFTConfig(
         output_dir=str(folder / "trl"), packing=True, packing_strategy="bfd", max_length=PACK, per_device_train_batch_size=1,
         gradient_accumulation_steps=rows, max_steps=args.steps, learning_rate=LR, lr_scheduler_type="constant", weight_decay=DECAY,
-        adam_beta1=BETAS[0], adam_beta2=BETAS[1], max_grad_norm=CLIP, bf16=args.dtype == "bf16", use_cpu=True, save_strategy="no",
+        adam_beta1=BETAS[0], adam_beta2=BETAS[1], max_grad_norm=CLIP, bf16=args.dtype == "bf16", use_cpu=args.device == "cpu", save_strategy="no",
         report_to=[], disable_tqdm=True, gradient_checkpointing=False, logging_steps=1000, dataset_num_proc=None,
     )
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / "model")
@@ -164,6 +168,7 @@ def alone(side, *arguments):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", type=Path, default=Path("target/release/loongforge"))
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--dtype", choices=["float32", "bf16"], default="float32")
     parser.add_argument("--size", choices=SIZES, default="42m")
     parser.add_argument("--steps", type=int, default=12)

@@ -3,13 +3,14 @@
 use super::UsageError;
 use crate::base::find_model;
 use crate::reader::Reader;
+use anyhow::Context;
 use clap::Args;
 use loongforge_core::config::Device;
 use loongforge_core::observe::safe;
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::engine::open_device;
 use loongforge_torch::model::Sampling;
-use std::io::{IsTerminal, stdout};
+use std::io::{IsTerminal, Read, stdin, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -25,7 +26,7 @@ pub struct GenerateArgs {
     /// A picture; may be repeated
     #[arg(long, value_name = "FILE")]
     image: Vec<PathBuf>,
-    /// The question
+    /// The question; `-` reads it from standard input
     #[arg(long, value_name = "TEXT")]
     prompt: String,
     /// Continue the prompt as it is instead of answering it; so is done where the model has no chat template
@@ -51,16 +52,27 @@ pub struct GenerateArgs {
     device: Device,
 }
 
+/// Bytes of a prompt from standard input.
+const MAX_PROMPT: u64 = 16 << 20;
+
 pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     set_intra_op_threads(std::thread::available_parallelism().map_or(1, usize::from));
     let device = open_device(&args.device).map_err(|error| anyhow::anyhow!("{error}"))?;
     let folder = find_model(&args.checkpoint).map_err(|error| UsageError::of(&error))?;
     // A folder that is not what it should be is for the user to change.
     let reader = Reader::open(&folder, device).map_err(|error| UsageError::of(error.as_ref()))?;
+    let prompt = match args.prompt.as_str() {
+        "-" => {
+            let mut text = String::new();
+            stdin().take(MAX_PROMPT).read_to_string(&mut text).context("standard input")?;
+            text
+        }
+        text => text.to_owned(),
+    };
     let is_raw = args.raw || (args.image.is_empty() && reader.processor().expect_template().is_err());
     let question = match is_raw {
-        true => reader.text(&args.prompt),
-        false => reader.question(&args.prompt, &args.image),
+        true => reader.text(&prompt),
+        false => reader.question(&prompt, &args.image),
     };
     let question = question.map_err(|error| UsageError::of(error.as_ref()))?;
     let GenerateArgs { top_k, top_p, seed, .. } = args;
