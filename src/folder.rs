@@ -226,7 +226,8 @@ fn read(folder: &Path) -> Result<Value, FolderError> {
 
 fn read_json(path: &Path) -> Result<Value, FolderError> {
     let path = path.to_owned();
-    let text = std::fs::read_to_string(&path).map_err(|source| FolderError::Read { path: path.clone(), source })?;
+    let text =
+        loongforge_core::files::read_text(&path).map_err(|source| FolderError::Read { path: path.clone(), source })?;
     serde_json::from_str(&text).map_err(|source| FolderError::Json { path, source })
 }
 

@@ -7,6 +7,8 @@
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
 use loongforge_core::config::{HubId, Source};
+use loongforge_core::files;
+use loongforge_core::text::hex;
 use loongforge_torch::train::hf::INDEX_FILE;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -211,7 +213,7 @@ fn missing(folder: &Path, weights: bool) -> Option<String> {
     if !weights {
         return None;
     }
-    let index = match fs::read(folder.join(INDEX_FILE)) {
+    let index = match files::read(&folder.join(INDEX_FILE), files::MAX_TEXT_BYTES) {
         Ok(text) => serde_json::from_slice(&text).unwrap_or(Value::Null),
         Err(_) => return lacks("model.safetensors").then(|| "model.safetensors".to_owned()),
     };
@@ -242,7 +244,7 @@ fn sha256(path: &Path) -> io::Result<String> {
             len => hash.update(&block[..len]),
         }
     }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(hash.finalize()))
 }
 
 #[cfg(test)]

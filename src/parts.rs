@@ -90,8 +90,9 @@ pub(crate) fn put_image_token(json: &mut Value, folder: &Path) {
 
 /// `None` where the folder has no `tokenizer.json` or `added_tokens.json` that knows one.
 fn image_token(folder: &Path) -> Option<u64> {
-    let file =
-        |name: &str| -> Option<Value> { serde_json::from_str(&std::fs::read_to_string(folder.join(name)).ok()?).ok() };
+    let file = |name: &str| -> Option<Value> {
+        serde_json::from_str(&loongforge_core::files::read_text(&folder.join(name)).ok()?).ok()
+    };
     let listed = file("added_tokens.json").unwrap_or_default();
     let tokenizer = file("tokenizer.json").unwrap_or_default();
     let added = tokenizer.get("added_tokens").and_then(Value::as_array).cloned().unwrap_or_default();

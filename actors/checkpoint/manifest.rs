@@ -1,7 +1,9 @@
 //! `MANIFEST.json`: what a checkpoint is of, and what its files must be.
 
 use super::error::CheckpointError;
+use loongforge_core::files;
 use loongforge_core::schedule::SchedulerState;
+use loongforge_core::text::hex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -45,7 +47,7 @@ impl Manifest {
     /// No checkpoint, a damaged one, or one of another format version.
     pub fn read(dir: &Path) -> Result<Self, CheckpointError> {
         let path = dir.join(MANIFEST);
-        let text = match std::fs::read(&path) {
+        let text = match files::read(&path, files::MAX_TEXT_BYTES) {
             Ok(text) => text,
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 return Err(CheckpointError::Missing { path: dir.to_owned() });
@@ -106,7 +108,7 @@ pub(super) fn sha256(path: &Path) -> io::Result<String> {
             got => hash.update(&buffer[..got]),
         }
     }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(hash.finalize()))
 }
 
 /// The published checkpoint of `dir` with most steps; `None` where there is none, or no such folder.

@@ -9,11 +9,12 @@ use super::disk::{Disk, RealDisk};
 use super::error::CheckpointError;
 use super::manifest::{FORMAT_VERSION, FileEntry, MANIFEST, Manifest, entries, published, sha256};
 use loongforge_core::data::Fingerprint;
+use loongforge_core::files;
 use loongforge_core::message::SavedFile;
 use loongforge_core::schedule::CheckpointDraft;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -145,7 +146,7 @@ fn complete(
     let replaced = |name: &String| with.chat_template.is_some() && (name == TEMPLATE || name == OLD_TEMPLATE);
     for name in carried(&with.model_dir)?.into_iter().filter(|name| !replaced(name)) {
         let (from, to) = (with.model_dir.join(&name), draft.dir.join(&name));
-        let contents = fs::read(&from).map_err(CheckpointError::read(&from))?;
+        let contents = files::read(&from, files::MAX_TEXT_BYTES).map_err(CheckpointError::read(&from))?;
         disk.write(&to, &contents).map_err(CheckpointError::write(&to))?;
         written.push(name);
     }
@@ -191,7 +192,7 @@ fn weight_index(draft: &CheckpointDraft) -> Result<Option<Value>, CheckpointErro
 /// Bytes of a safetensors file after its header.
 fn data_bytes(path: &Path, bytes: u64) -> io::Result<u64> {
     let mut header = [0; 8];
-    File::open(path)?.read_exact(&mut header)?;
+    files::open(path)?.read_exact(&mut header)?;
     let header = u64::from_le_bytes(header).saturating_add(8);
     bytes.checked_sub(header).ok_or_else(|| io::Error::other("not a safetensors file: its header is longer than it"))
 }

@@ -118,7 +118,7 @@ impl Run {
             contents.extend(header.bytes());
             contents.extend([step as u8; 8]);
             fs::write(dir.join(name), &contents).unwrap();
-            let sha256 = Sha256::digest(&contents).iter().map(|byte| format!("{byte:02x}")).collect();
+            let sha256 = loongforge_core::text::hex(Sha256::digest(&contents));
             SavedFile { name: name.to_owned(), bytes: contents.len() as u64, sha256, tensors: vec![tensor.to_owned()] }
         };
         let files = vec![

@@ -2,8 +2,8 @@
 
 use super::active::Active;
 use super::script::{Rate, Verb};
-use loongforge_core::data::Rng;
 use loongforge_core::message::ActorId;
+use loongforge_core::rng::Rng;
 use std::collections::BTreeSet;
 use std::time::Duration;
 

@@ -6,6 +6,7 @@ use super::saved_config::saved_config;
 use crate::base::{BaseError, ModelFolders};
 use crate::folder::{FolderError, ModelFolder};
 use loongforge_actors::checkpoint::{CheckpointError, carried};
+use loongforge_core::files;
 use loongforge_torch::engine::Families;
 use loongforge_torch::train::hf::{Checkpoint, Dtype, Rewrite, rewrite};
 use loongforge_torch::train::{AdapterError, Adapters, WeightsError};
@@ -63,7 +64,7 @@ pub fn export(folder: &Path, out: &Path, how: &Export) -> Result<(usize, u64), E
         return Err(ExportError::Packed { folder: found.weights, format: packed.format() });
     }
     let path = found.config.join("config.json");
-    let text = fs::read(&path).map_err(io(&path))?;
+    let text = files::read(&path, files::MAX_TEXT_BYTES).map_err(io(&path))?;
     let config: Value = serde_json::from_slice(&text).map_err(|source| ExportError::Json { path, source })?;
     let adapters = match &found.adapters {
         Some(adapters) => {

@@ -2,7 +2,7 @@
 
 use super::grouped;
 use loongforge_actors::checkpoint::{MANIFEST, Manifest};
-use loongforge_core::observe;
+use loongforge_core::{files, observe};
 use loongforge_torch::train::hf::{Checkpoint, Stored, TensorFile, collapse};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,7 +15,7 @@ use std::path::Path;
 pub fn inspect(folder: &Path, all: bool) -> anyhow::Result<String> {
     let checkpoint = Checkpoint::open_any(folder)?;
     let mut page = String::new();
-    let config = std::fs::read(folder.join("config.json")).ok();
+    let config = files::read(&folder.join("config.json"), files::MAX_TEXT_BYTES).ok();
     let config = config.and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok());
     let model = config.as_ref().and_then(|config| config["model_type"].as_str()).unwrap_or("no config.json");
     writeln!(page, "{}: {model}", folder.display())?;

@@ -6,6 +6,7 @@ use crate::folder::ModelFolder;
 use loongforge_actors::checkpoint::{MANIFEST, Manifest};
 use loongforge_core::data::Tokenizer;
 use loongforge_core::engine::error_chain;
+use loongforge_core::files;
 use loongforge_torch::engine::Families;
 use loongforge_torch::train::hf::{Checkpoint, INDEX_FILE, TensorFile, is_adapter};
 use loongforge_torch::train::{adapter_base, read_adapter_config};
@@ -57,7 +58,7 @@ fn headers(folder: &Path) -> Check {
 
 fn index(folder: &Path) -> Check {
     let checkpoint = Checkpoint::open(folder)?;
-    let index: Value = serde_json::from_slice(&std::fs::read(folder.join(INDEX_FILE))?)?;
+    let index: Value = serde_json::from_slice(&files::read(&folder.join(INDEX_FILE), files::MAX_TEXT_BYTES)?)?;
     let empty = serde_json::Map::new();
     let listed: BTreeSet<&str> = index["weight_map"].as_object().unwrap_or(&empty).keys().map(String::as_str).collect();
     let tensors = checkpoint.files().iter().flat_map(|file| file.tensors());
@@ -95,7 +96,11 @@ fn config(folder: &Path) -> Check {
 fn tokenizer(folder: &Path) -> Check {
     let json = |name: &str| -> Result<Value, Box<dyn Error>> {
         let path = folder.join(name);
-        Ok(if path.is_file() { serde_json::from_slice(&std::fs::read(path)?)? } else { Value::Null })
+        Ok(if path.is_file() {
+            serde_json::from_slice(&files::read(&path, files::MAX_TEXT_BYTES)?)?
+        } else {
+            Value::Null
+        })
     };
     Tokenizer::open(folder, &json("config.json")?, &json("tokenizer_config.json")?)?;
     Ok("its ids are below the vocabulary's size".to_owned())

@@ -53,7 +53,7 @@ pub struct DrillArgs {
 pub fn drill(args: DrillArgs) -> anyhow::Result<ExitCode> {
     let text = match (&args.faults, &args.script) {
         (Some(text), _) => text.clone(),
-        (None, Some(path)) => std::fs::read_to_string(path)
+        (None, Some(path)) => loongforge_core::files::read_text(path)
             .map_err(|error| UsageError(format!("--script {}: {error}", path.display())))?,
         (None, None) => unreachable!("clap requires one of the two"),
     };

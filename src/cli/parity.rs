@@ -5,6 +5,7 @@ use super::parity_layout::{self as layouts, Layouts};
 use crate::checkpoint::saved_config;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
+use loongforge_core::files;
 use loongforge_torch::device::load_cuda;
 use loongforge_torch::train::parity::{drift, export, parity as compare};
 use std::fs;
@@ -100,7 +101,7 @@ fn write(folder: &Path, out: &Path, num_steps: usize) -> anyhow::Result<()> {
     fs::create_dir_all(&out).with_context(|| out.display().to_string())?;
     export(folder, &out, num_steps)?;
     let path = folder.join("config.json");
-    let text = fs::read(&path).with_context(|| path.display().to_string())?;
+    let text = files::read(&path, files::MAX_TEXT_BYTES).with_context(|| path.display().to_string())?;
     let config = saved_config(&serde_json::from_slice(&text)?, Some("float32"));
     let path = out.join("config.json");
     fs::write(&path, serde_json::to_vec_pretty(&config)?).with_context(|| path.display().to_string())?;

@@ -135,7 +135,7 @@ fn meeting(args: &RunArgs, loaded: &Loaded, address: Address, security: Security
 /// Processes whose configs differ must not train together.
 fn fingerprint(loaded: &Loaded) -> String {
     let hash = Sha256::digest(loaded.composed.to_string());
-    hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    loongforge_core::text::hex(&hash[..8])
 }
 
 /// `--resume PATH` reads as `--resume` and an override.

@@ -2,14 +2,17 @@
 //!
 //! No libtorch, no actors, and no sockets in the decisions: everything here builds and tests in seconds.
 //! Rooms are ordered and imports only point down:
-//! `config`, `message` ← `data`, `schedule` ← `transport`, `engine`, `observe`.
+//! `files`, `rng`, `text` ← `config`, `message` ← `data`, `schedule` ← `transport`, `engine`, `observe`.
 
 pub mod config;
 pub mod data;
 pub mod engine;
+pub mod files;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub mod message;
 pub mod observe;
+pub mod rng;
 pub mod schedule;
+pub mod text;
 pub mod transport;

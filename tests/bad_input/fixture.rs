@@ -11,7 +11,7 @@ use tempfile::TempDir;
 /// Longer than any of these runs takes: whoever needs more hangs.
 const HANGS: Duration = Duration::from_secs(300);
 
-const SIZE: ModelSize = ModelSize {
+pub const SIZE: ModelSize = ModelSize {
     hidden_size: 48,
     intermediate_size: 64,
     num_hidden_layers: 2,

@@ -64,7 +64,7 @@ fn answer(stream: &TcpStream, shelf: &Shelf) -> Option<()> {
     let file =
         path.strip_prefix(&format!("/org/tiny/resolve/{COMMIT}/")).and_then(|name| shelf.files.get_key_value(name));
     let Some((name, contents)) = file else { return respond("404 Not Found", "", b"") };
-    let hash = Sha256::digest(contents).iter().map(|byte| format!("{byte:02x}")).collect();
+    let hash = loongforge_core::text::hex(Sha256::digest(contents));
     let tag = shelf.tags.get(name).unwrap_or(&hash);
     let range = range.unwrap_or_else(|| "0-".to_owned());
     let (start, end) = range.split_once('-')?;

@@ -1,10 +1,14 @@
 //! Samples and pictures that cannot be used.
 
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, SIZE};
 use image::{GrayImage, ImageFormat};
+use loongforge::core::data::digits::write_model;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::Value;
 use std::fs;
 use std::io::Cursor;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
 
 /// A PNG whose header claims another size.
 fn png(width: u32, height: u32) -> Vec<u8> {
@@ -41,7 +45,7 @@ fn damage(fixture: &Fixture) -> Vec<&'static str> {
     fixture.write("data/train.jsonl", lines.join("\n"));
     vec![
         "000000.png: No such file",
-        "000001.png: not a picture in PNG, JPEG, WebP or GIF format",
+        "000001.png: not a picture in PNG, JPEG, WebP, GIF, BMP or TIFF format",
         "000002.png: empty file",
         "000003.png: truncated or corrupt",
         "000004.png: is 0×0 pixels",
@@ -79,6 +83,45 @@ fn bad_samples_are_skipped_counted_and_listed() {
     fixture.succeeds(&more);
     let steps = json_lines(&fixture.read("run/metrics.jsonl"));
     assert_eq!(steps[3]["bad_samples"].as_u64().unwrap() as usize, json_lines(&fixture.read("run/bad.jsonl")).len());
+}
+
+/// Nothing waits for a pipe, and nothing is read of a device: regular files alone are opened.
+#[test]
+fn special_files_are_refused_by_name() {
+    let fixture = Fixture::new();
+    let pipe = |name: &str| mknodat(CWD, fixture.path(name), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let [zero, fifo, socket, folder] = [0, 1, 2, 3].map(picture);
+    [&zero, &fifo, &socket, &folder].map(|name| fs::remove_file(fixture.path(name)).unwrap());
+    symlink("/dev/zero", fixture.path(&zero)).unwrap();
+    pipe(&fifo);
+    let _socket = UnixListener::bind(fixture.path(&socket)).unwrap();
+    fs::create_dir(fixture.path(&folder)).unwrap();
+    fixture.succeeds(&["run", "run.yaml", "data.on_bad_sample.max_fraction=0.5"]);
+    let reasons: Vec<String> =
+        json_lines(&fixture.read("run/bad.jsonl")).iter().map(|bad| bad["reason"].to_string()).collect();
+    let kinds = ["a device", "a pipe", "a socket", "a directory"];
+    assert_eq!(reasons.len(), kinds.len(), "{reasons:?}");
+    for (reason, kind) in reasons.iter().zip(kinds) {
+        assert!(reason.contains(&format!("is {kind}, not a regular file")), "{reason}");
+    }
+
+    pipe("pipe.jsonl");
+    symlink("/dev/zero", fixture.path("zero.jsonl")).unwrap();
+    for (name, kind) in [("pipe.jsonl", "a pipe"), ("zero.jsonl", "a device")] {
+        let words = [name, &format!("is {kind}, not a regular file")];
+        fixture.fails(&["data", "stats", name], 1, &words);
+        fixture.fails(&["data", "inspect", name], 1, &words);
+        fixture.fails(&["check", name], 2, &words);
+        fixture.fails(&["run", "run.yaml", "--overwrite", &format!("data.train.0.path={name}")], 2, &words);
+    }
+    for (name, code) in [("tokenizer.json", 2), ("config.json", 2), ("chat_template.jinja", 1)] {
+        let path = fixture.path(format!("model/{name}"));
+        let _ = fs::remove_file(&path);
+        pipe(&format!("model/{name}"));
+        fixture.fails(&["run", "run.yaml", "--overwrite"], code, &[name, "is a pipe, not a regular file"]);
+        fs::remove_file(&path).unwrap();
+        write_model(&fixture.path("model"), &SIZE).unwrap();
+    }
 }
 
 #[test]

@@ -29,7 +29,12 @@ impl Package {
 const PACKAGES: [Package; 2] = [
     Package {
         folder: "src/core/",
-        floors: &[&["config", "message"], &["data", "schedule"], &["engine", "transport", "observe"]],
+        floors: &[
+            &["files", "rng", "text"],
+            &["config", "message"],
+            &["data", "schedule"],
+            &["engine", "transport", "observe"],
+        ],
     },
     Package {
         folder: "src/torch/",

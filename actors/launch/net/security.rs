@@ -4,6 +4,7 @@ use super::error::Refusal;
 use super::{Identity, NetError, Party};
 use crate::drill::PROXY;
 use loongforge_core::config::Address;
+use loongforge_core::files;
 use loongforge_core::message::Role;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
@@ -134,7 +135,8 @@ fn proxy() -> Option<SocketAddr> {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, NetError> {
-    let text = fs::read(path).map_err(|source| NetError::File { path: path.to_owned(), source })?;
+    let text =
+        files::read(path, files::MAX_TEXT_BYTES).map_err(|source| NetError::File { path: path.to_owned(), source })?;
     let damaged = |reason: String| NetError::Damaged { path: path.to_owned(), reason };
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     let all = all.map_err(|error| damaged(error.to_string()))?;
@@ -147,7 +149,7 @@ fn key(path: &Path) -> Result<PrivateKeyDer<'static>, NetError> {
     if fs::metadata(path).map_err(failed)?.permissions().mode() & 0o007 != 0 {
         return Err(NetError::Open { path: path.to_owned() });
     }
-    let text = fs::read(path).map_err(failed)?;
+    let text = files::read(path, files::MAX_TEXT_BYTES).map_err(failed)?;
     PrivateKeyDer::from_pem_slice(&text)
         .map_err(|error| NetError::Damaged { path: PathBuf::from(path), reason: error.to_string() })
 }

@@ -15,6 +15,7 @@ pub use foundation::FakeFoundation;
 use loongforge_core::config::{BadSamples, Schedule};
 use loongforge_core::engine::Engine;
 use loongforge_core::message::{ActorId, ItemId, Role, StepId};
+use loongforge_core::rng;
 use loongforge_core::schedule::{
     CoordinatorSpec, CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits, PlanSpec, PoolSizes, SchedulerState,
 };
@@ -132,12 +133,9 @@ pub fn seconds(num_tokens: f64) -> f64 {
     3e-6 * num_tokens * num_tokens + 2e-5 * num_tokens
 }
 
-/// A mixing of two numbers (splitmix64).
+/// A mixing of two numbers.
 pub fn mix(a: u64, b: u64) -> u64 {
-    let mut x = a.rotate_left(23) ^ b.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
+    rng::mix(a.rotate_left(23) ^ b.wrapping_add(rng::STEP))
 }
 
 /// All bytes of a parcel as one number.

@@ -94,7 +94,8 @@ impl Case {
         if let Some(name) = &args.law {
             let law = match Path::new(name).extension() {
                 Some(extension) if extension == "json" => {
-                    let text = std::fs::read_to_string(name).with_context(|| format!("--law: {name}"))?;
+                    let text =
+                        loongforge_core::files::read_text(Path::new(name)).with_context(|| format!("--law: {name}"))?;
                     Law::from_json(&text).with_context(|| format!("--law: {name}"))?
                 }
                 _ => name.parse().map_err(|error| UsageError::of(&error))?,
@@ -109,7 +110,8 @@ impl Case {
 
     fn costs(&self, args: &PlanArgs, spec: &SimSpec, samples: &dyn Samples) -> anyhow::Result<Costs> {
         if let Some(path) = &args.costs {
-            let text = std::fs::read_to_string(path).with_context(|| format!("--costs: {}", path.display()))?;
+            let text =
+                loongforge_core::files::read_text(path).with_context(|| format!("--costs: {}", path.display()))?;
             return serde_json::from_str(&text).with_context(|| format!("--costs: {}", path.display()));
         }
         if let Some(name) = &args.device {

@@ -44,5 +44,5 @@ pub use load::{Loaded, load, load_elsewhere, load_text, load_text_with, schema_j
 pub use origin::KeyOrigin;
 pub use pattern::glob;
 pub use schema::*;
-pub use source::{HubId, Source};
+pub use source::{HubId, Source, hub_data_set};
 pub use units::{Device, Size, Threads, TimeSpan};

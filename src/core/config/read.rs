@@ -6,11 +6,12 @@ use super::error::{Origin, Problem, Sources, code};
 use super::node::{Kind, Node, Pos};
 use super::suggest;
 use super::yaml;
+use crate::files;
 
 /// Reads and parses one file; the tree is a map.
 pub(super) fn read(path: &Path, sources: &mut Sources) -> Result<Node, Problem> {
     let failed = |message: String| Problem::new(code::FILE, None, message);
-    let bytes = std::fs::read(path).map_err(|error| match error.kind() {
+    let bytes = files::read(path, files::MAX_TEXT_BYTES).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
             let problem = failed(format!("no such config file `{}`", path.display()));
             suggest::path(path).into_iter().fold(problem, Problem::help)

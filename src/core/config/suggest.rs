@@ -1,12 +1,14 @@
-//! "Did you mean": the nearest name by edit distance.
+//! "Did you mean": the nearest name by edits (insert, delete, replace, swap of neighbors).
 
 use std::path::Path;
+
+use strsim::osa_distance;
 
 /// The candidate nearest to `name`, if one is near enough to be what was meant.
 pub(super) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wanted = fold(name);
-    let limit = (wanted.len() / 3).max(1);
-    let scored = candidates.into_iter().map(|candidate| (distance(&wanted, &fold(candidate)), candidate));
+    let limit = (wanted.chars().count() / 3).max(1);
+    let scored = candidates.into_iter().map(|candidate| (osa_distance(&wanted, &fold(candidate)), candidate));
     scored.filter(|(distance, _)| *distance <= limit).min().map(|(_, candidate)| candidate)
 }
 
@@ -39,26 +41,8 @@ pub(super) fn path(missing: &Path) -> Option<String> {
 }
 
 /// Case and separators are what people get wrong most; they count for nothing.
-fn fold(name: &str) -> Vec<char> {
+fn fold(name: &str) -> String {
     name.chars().filter(|c| !matches!(c, '_' | '-')).flat_map(char::to_lowercase).take(64).collect()
-}
-
-/// Edits (insert, delete, replace, swap of neighbours) between two names.
-fn distance(a: &[char], b: &[char]) -> usize {
-    let mut before: Vec<usize> = Vec::new();
-    let mut last: Vec<usize> = (0..=b.len()).collect();
-    for (i, &x) in a.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, &y) in b.iter().enumerate() {
-            let mut cost = (last[j] + usize::from(x != y)).min(last[j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && x == b[j - 1] && a[i - 1] == y {
-                cost = cost.min(before[j - 1] + 1);
-            }
-            row.push(cost);
-        }
-        before = std::mem::replace(&mut last, row);
-    }
-    last[b.len()]
 }
 
 #[cfg(test)]

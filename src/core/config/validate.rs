@@ -1,12 +1,15 @@
 //! Rules over several keys of a typed config, and the files it names.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use super::error::{Problem, code};
 use super::node::{Node, float};
+use super::source::hub_data_set;
 use super::suggest;
 use super::{Balance, PackMode, Placement, Recompute, RunConfig};
+use crate::files;
 
 /// Shorter, and a busy machine kills healthy processes.
 const MIN_LEASE: std::time::Duration = std::time::Duration::from_millis(100);
@@ -227,8 +230,8 @@ impl Rules<'_> {
                     || path.read_dir().is_ok_and(|mut dir| dir.any(|file| file.is_ok_and(|f| f.path().is_file())));
                 if path.is_dir() && !holds_files() && !path.join(".nv-meta").is_dir() {
                     self.missing(&key, path, "is a directory without files");
-                } else if !is_pattern && !path.exists() {
-                    self.missing(&key, path, "no such file");
+                } else if !path.is_dir() && (!is_pattern || path.exists()) {
+                    self.regular(&key, path);
                 }
             }
         }
@@ -248,8 +251,22 @@ impl Rules<'_> {
     fn file(&mut self, key: &str, path: &Path) {
         if path.is_dir() {
             self.missing(key, path, "is a directory, not a file");
-        } else if !path.exists() {
-            self.missing(key, path, "no such file");
+        } else {
+            self.regular(key, path);
+        }
+    }
+
+    /// A file that is there, and no pipe or device.
+    fn regular(&mut self, key: &str, path: &Path) {
+        match files::metadata(path) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => match hub_data_set(path) {
+                Some(help) => self.broken(true, code::NO_SUCH_FILE, &[key], || {
+                    (format!("`{key}`: no such file: `{}`", path.display()), &help)
+                }),
+                None => self.missing(key, path, "no such file"),
+            },
+            Err(error) => self.missing(key, path, &error.to_string()),
         }
     }
 

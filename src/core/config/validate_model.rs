@@ -1,8 +1,11 @@
 //! Rules over the keys that say which model is trained. Whether a hub id exists is not asked here: no network.
 
+use std::io::ErrorKind;
+
 use super::error::code;
 use super::validate::Rules;
 use super::{RunConfig, Source, Weights};
+use crate::files;
 
 impl Rules<'_> {
     pub(super) fn model(&mut self, config: &RunConfig) {
@@ -156,8 +159,14 @@ impl Rules<'_> {
     }
 
     fn holds(&mut self, key: &str, source: &Source, name: &str) {
-        self.broken(!source.as_path().join(name).is_file(), code::NO_SUCH_FILE, &[key], || {
-            let message = format!("`{key}`: no `{name}` in `{source}`");
+        let found = files::metadata(&source.as_path().join(name));
+        self.broken(found.is_err(), code::NO_SUCH_FILE, &[key], || {
+            let message = match &found {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    format!("`{key}`: `{name}` in `{source}`: {error}")
+                }
+                _ => format!("`{key}`: no `{name}` in `{source}`"),
+            };
             (message, "a model directory has the files of a Hugging Face repository")
         });
     }

@@ -1,6 +1,5 @@
 //! Picture files to RGB, with bounds on what a file may ask for. Not for resizing or normalizing.
 
-use std::fs::File;
 use std::io::{BufReader, Cursor, Read, Seek};
 use std::path::Path;
 
@@ -13,13 +12,14 @@ use super::decoder::{Decoder, InProcess};
 use super::error::DataError;
 use super::limits::{Limits, MAX_PICTURE_BYTES};
 use super::locator::Locator;
+use crate::files;
 
 /// Of an animation that does not say: what browsers show.
 const DEFAULT_GIF_FPS: f64 = 10.0;
 /// Bytes of a PNG up to the end of its size.
 const PNG_HEAD: usize = 24;
 const EMPTY: &str = "empty file";
-const UNKNOWN: &str = "not a picture in PNG, JPEG, WebP or GIF format";
+const UNKNOWN: &str = "not a picture in PNG, JPEG, WebP, GIF, BMP or TIFF format";
 /// Frames of an animation: an hour at 18 a second. A file of a few bytes a frame could hold millions.
 const MAX_GIF_FRAMES: usize = 1 << 16;
 /// Frames between two looks at the clock.
@@ -91,7 +91,7 @@ pub fn decode_animation(bytes: &[u8], limits: &Limits) -> Result<(Vec<RgbImage>,
 /// As [`open_rgb`], as far as the header tells.
 pub fn header_size(locator: &Locator, base: &Path, limits: &Limits) -> Result<(u32, u32), DataError> {
     let size = match locator {
-        Locator::File(name) => match File::open(base.join(name)) {
+        Locator::File(name) => match files::open(&base.join(name)) {
             Ok(file) => size_in_header(file, limits),
             Err(error) => Err(error.to_string()),
         },

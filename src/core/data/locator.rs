@@ -9,6 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::error::DataError;
+use crate::files;
 
 /// Schemes of object stores and the web.
 const REMOTE: [&str; 11] =
@@ -106,11 +107,7 @@ pub fn is_remote(path: &str) -> bool {
 
 /// A picture or clip file as it is.
 pub fn read_file(path: &Path) -> Result<Vec<u8>, DataError> {
-    let size = std::fs::metadata(path).map_err(|error| DataError::image(path, error))?.len();
-    if size > MAX_FILE_BYTES {
-        return Err(DataError::image(path, format!("file of {size} bytes, more than {MAX_FILE_BYTES}")));
-    }
-    std::fs::read(path).map_err(|error| DataError::image(path, error))
+    files::read(path, MAX_FILE_BYTES).map_err(|error| DataError::image(path, error))
 }
 
 /// `image/png;base64,…` (RFC 2397), named `data.png`.

@@ -27,7 +27,6 @@ mod npy;
 mod packed;
 mod positions;
 mod processor;
-mod rng;
 mod sample;
 mod sections;
 mod source;
@@ -50,7 +49,6 @@ pub use media::VideoSource;
 pub use packed::{PackedKind, PackedMedia, PackedSample};
 pub use positions::{PositionKind, Span};
 pub use processor::{Processor, ProcessorOptions};
-pub use rng::{Rng, permute};
 pub use sample::{IGNORE_INDEX, Media, Sample};
 pub use source::fingerprint;
 pub use source::{

@@ -43,7 +43,7 @@ type Ranks = BTreeMap<Vec<u8>, u32>;
 pub fn read(model_dir: &Path, tokenizer_config: &Json) -> Result<Option<(tokenizers::Tokenizer, PathBuf)>, DataError> {
     let found = KINDS.iter().map(|kind| (kind, model_dir.join(kind.file))).find(|(_, path)| path.exists());
     let Some((kind, path)) = found else { return Ok(None) };
-    let text = std::fs::read_to_string(&path).map_err(|error| DataError::read(&path, error))?;
+    let text = crate::files::read_text(&path).map_err(|error| DataError::read(&path, error))?;
     let ranks = parse(&text).map_err(|reason| DataError::file(&path, reason))?;
     let json = tokenizer_json(&ranks, kind, tokenizer_config);
     let tokenizer =

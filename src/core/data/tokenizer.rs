@@ -8,6 +8,7 @@ use serde_json::Value as Json;
 use super::error::DataError;
 use super::tokenizer_file::read_tokenizer;
 use super::{sections, tiktoken};
+use crate::files;
 
 /// Text to ids and back.
 pub struct Tokenizer {
@@ -147,7 +148,7 @@ fn read(model_dir: &Path, tokenizer_config: &Json) -> Result<(tokenizers::Tokeni
         ["tokenizer.model", "vocab.json", "spiece.model"].into_iter().find(|name| model_dir.join(name).exists());
     let Some(other) = other else {
         // The error of a file that is not there.
-        return match std::fs::read(&path) {
+        return match files::open(&path) {
             Err(error) => Err(DataError::read(&path, error)),
             Ok(_) => Err(DataError::file(&path, "appeared just now")),
         };
@@ -167,7 +168,7 @@ pub(super) fn token_text(token: &Json) -> Option<&str> {
 }
 
 pub(super) fn read_json(path: &Path) -> Result<Json, DataError> {
-    let bytes = std::fs::read(path).map_err(|error| DataError::read(path, error))?;
+    let bytes = files::read(path, files::MAX_TEXT_BYTES).map_err(|error| DataError::read(path, error))?;
     serde_json::from_slice(&bytes).map_err(|error| DataError::file(path, error))
 }
 

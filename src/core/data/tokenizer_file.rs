@@ -5,9 +5,9 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use super::error::DataError;
+use crate::files;
 
-/// The largest published ones have 33 MB and 262 thousand tokens.
-const MAX_BYTES: u64 = 64 << 20;
+/// The largest published ones have 262 thousand tokens and 33 MB, half of what is read of a file.
 const MAX_TOKENS: usize = 4_000_000;
 /// The slowest published ones take a second.
 const MAX_TIME: Duration = Duration::from_secs(10);
@@ -15,11 +15,7 @@ const MAX_TIME: Duration = Duration::from_secs(10);
 /// # Errors
 /// The file is missing, too large, not a tokenizer, or takes too long to read.
 pub(super) fn read_tokenizer(path: &Path) -> Result<tokenizers::Tokenizer, DataError> {
-    let len = std::fs::metadata(path).map_err(|error| DataError::read(path, error))?.len();
-    if len > MAX_BYTES {
-        return Err(DataError::file(path, format!("has {len} bytes; a tokenizer has at most {MAX_BYTES}")));
-    }
-    let bytes = std::fs::read(path).map_err(|error| DataError::read(path, error))?;
+    let bytes = files::read(path, files::MAX_TEXT_BYTES).map_err(|error| DataError::read(path, error))?;
     parse(bytes).map_err(|reason| DataError::file(path, reason))
 }
 
@@ -54,9 +50,9 @@ mod tests {
     fn files_that_are_too_large_are_not_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokenizer.json");
-        std::fs::File::create(&path).unwrap().set_len(MAX_BYTES + 1).unwrap();
+        std::fs::File::create(&path).unwrap().set_len(files::MAX_TEXT_BYTES + 1).unwrap();
         let error = read_tokenizer(&path).unwrap_err().to_string();
-        assert!(error.contains("has 67108865 bytes"), "{error}");
+        assert!(error.contains("file of 67108865 bytes"), "{error}");
     }
 
     /// Files that are read must be of use or fail on each text, soon: none of these may take the process down.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::{TARGETS, Target};
-use crate::data::Rng;
+use crate::rng::Rng;
 
 /// Mutated inputs of each target; the fuzzer tries millions.
 const NUM_INPUTS: u64 = 400;
@@ -49,6 +49,7 @@ fn sources() {
     try_out("archive");
     try_out("json");
     try_out("parquet");
+    try_out("sheet");
 }
 
 #[test]

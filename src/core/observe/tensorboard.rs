@@ -150,6 +150,7 @@ fn message(out: &mut Vec<u8>, field: u64, fill: impl FnOnce(&mut Vec<u8>)) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::text::hex;
 
     /// As `tensorboard.compat.proto` 2.21 serializes the same event.
     #[test]
@@ -180,10 +181,6 @@ mod tests {
             (rest, count) = (&rest[16 + len..], count + 1);
         }
         assert_eq!(count, 5);
-    }
-
-    fn hex(bytes: &[u8]) -> String {
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     const GOLDEN_EVENT: &str = "09000000000000f83f10ac022a130a110a0a747261696e2f6c6f7373150000803e";

@@ -1,5 +1,6 @@
 //! Random initial values that depend on the seed and the parameter's name alone, not on order, sharding or device.
 
+use loongforge_core::rng::{STEP, mix};
 use sha2::{Digest, Sha256};
 
 /// How a parameter starts when it is not loaded.
@@ -44,10 +45,7 @@ pub(super) fn key_of(seed: u64, name: &str) -> u64 {
 
 /// SplitMix64 (Steele, Lea, Flood 2014) at counter `i`: a value depends on its own index only.
 fn bits(key: u64, i: u64) -> u64 {
-    let z = key.wrapping_add(i.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
+    mix(key.wrapping_add(i.wrapping_add(1).wrapping_mul(STEP)))
 }
 
 /// In (0, 1), 53 bits.

@@ -1,5 +1,6 @@
 //! Lengths of synthetic samples by three laws, the same everywhere, and the command line that picks them.
 
+use loongforge_core::rng::{STEP, mix};
 use std::path::PathBuf;
 
 pub const LAWS: [&str; 3] = ["sft", "vlm", "longtail"];
@@ -10,10 +11,8 @@ pub struct Draw(pub u64);
 impl Draw {
     /// In (0, 1).
     pub fn uniform(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (((z ^ (z >> 31)) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
+        self.0 = self.0.wrapping_add(STEP);
+        ((mix(self.0) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
     }
 
     fn log_normal(&mut self, median: f64, sigma: f64) -> f64 {

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::scans::{SIDE, Scan, Scans};
 use crate::data::error::DataError;
-use crate::data::rng::Rng;
+use crate::rng::Rng;
 
 pub const PROMPT: &str = "Read the number.";
 

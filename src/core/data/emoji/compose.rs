@@ -11,7 +11,7 @@ use super::picture::on_white;
 use super::{EMOJI_MODEL, NUM_MERGES};
 use crate::data::digits::write_model_with;
 use crate::data::error::DataError;
-use crate::data::rng::{Rng, permute};
+use crate::rng::{Rng, permute};
 
 pub const PROMPT: &str = "What is shown?";
 const KIND: &str = "What kind is it?";

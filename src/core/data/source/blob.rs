@@ -23,7 +23,7 @@ pub enum Blob {
 
 impl Blob {
     pub fn open(path: &Path) -> io::Result<Self> {
-        let file = File::open(path)?;
+        let file = crate::files::open(path)?;
         let len = file.metadata()?.len();
         Ok(Self::File { file, len })
     }

@@ -11,6 +11,7 @@ use super::paths::braces;
 use super::shard::Shard;
 use crate::data::error::DataError;
 use crate::data::locator::is_remote;
+use crate::files;
 
 /// What the folder says.
 pub struct Energon {
@@ -22,8 +23,6 @@ pub struct Energon {
 }
 
 const META: &str = ".nv-meta";
-#[cfg(feature = "cloud")]
-const MAX_META_BYTES: u64 = 64 << 20;
 
 /// Whether a path is such a folder.
 pub fn is_energon(path: &str) -> bool {
@@ -86,14 +85,14 @@ fn read(path: &str) -> Result<Option<Json>, DataError> {
     let fail = |reason: &dyn std::fmt::Display| DataError::file(Path::new(path), reason);
     let bytes = if is_remote(path) {
         #[cfg(feature = "cloud")]
-        match super::remote::get(path, MAX_META_BYTES) {
+        match super::remote::get(path, files::MAX_TEXT_BYTES) {
             Ok(bytes) => bytes,
             Err(_) => return Ok(None),
         }
         #[cfg(not(feature = "cloud"))]
         return Ok(None);
     } else {
-        match std::fs::read(path) {
+        match files::read(Path::new(path), files::MAX_TEXT_BYTES) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(DataError::read(Path::new(path), error)),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::shard::Shard;
+use crate::files;
 
 /// Counts of smaller sets are not kept.
 const MIN_BYTES: u64 = 64 << 20;
@@ -32,7 +33,7 @@ impl Index {
         let dir = dir.map(Path::to_owned).or_else(|| is_large.then(cache_dir)?);
         let names = shards.iter().fold(0, |sum, shard| crc32c::crc32c_append(sum, shard.name.as_bytes()));
         let path = dir.map(|dir| dir.join(format!("samples-{names:08x}.json")));
-        let read = |path: &PathBuf| serde_json::from_slice(&std::fs::read(path).ok()?).ok();
+        let read = |path: &PathBuf| serde_json::from_slice(&files::read(path, files::MAX_TEXT_BYTES).ok()?).ok();
         let shards = path.as_ref().and_then(read).unwrap_or_default();
         Self { path, shards, has_changed: false }
     }

@@ -2,7 +2,7 @@
 //! A pure function of files' lengths, weights, seed and position, so a run goes on from a position alone.
 
 use super::order::Order;
-use crate::data::rng::Rng;
+use crate::rng::Rng;
 
 /// Positions after which every source has had its exact share.
 const BLOCK: usize = 1000;

@@ -16,13 +16,12 @@ use super::shard::{Container, Shard};
 use crate::config::{Paths, TrainFile};
 use crate::data::error::DataError;
 use crate::data::locator::is_remote;
+use crate::files;
 
 /// Shards counted at a time.
 const MAX_THREADS: usize = 16;
 /// Fewer are counted without a bar.
 const MANY: usize = 32;
-/// A larger JSON file is no index of shards.
-const MAX_WIDS_BYTES: u64 = 64 << 20;
 
 /// What a config's entry stands for.
 #[derive(Default)]
@@ -66,11 +65,11 @@ type Counted = (Vec<Shard>, Vec<u64>);
 /// The shards that an index of the `wids` library lists.
 fn wids(path: &str) -> Result<Option<Counted>, DataError> {
     let file = Path::new(path);
-    let is_small = || std::fs::metadata(file).is_ok_and(|file| file.is_file() && file.len() <= MAX_WIDS_BYTES);
+    let is_small = || std::fs::metadata(file).is_ok_and(|file| file.is_file() && file.len() <= files::MAX_TEXT_BYTES);
     if !path.ends_with(".json") || is_remote(path) || !is_small() {
         return Ok(None);
     }
-    let bytes = std::fs::read(file).map_err(|error| DataError::read(file, error))?;
+    let bytes = files::read(file, files::MAX_TEXT_BYTES).map_err(|error| DataError::read(file, error))?;
     let start = String::from_utf8_lossy(&bytes[..bytes.len().min(4096)]);
     if !start.trim_start().starts_with('{') || !(start.contains("\"shardlist\"") || start.contains("wids")) {
         return Ok(None);

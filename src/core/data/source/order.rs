@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::mixture::permute_all;
-use crate::data::rng::permute;
+use crate::rng::permute;
 
 /// The order of one data set.
 #[derive(Debug)]

@@ -4,6 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, FileReader, Length, SerializedFileReader};
 use parquet::record::{Field, Row};
 use serde_json::{Map, Value as Json};
@@ -40,6 +41,13 @@ impl ChunkReader for Chunks {
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<bytes::Bytes> {
+        // A file with holes can be as long as a disk is not.
+        if length > MAX_BYTES {
+            return Err(ParquetError::General(format!(
+                "a column of {length} bytes, more than {} GiB",
+                MAX_BYTES >> 30
+            )));
+        }
         Ok(self.0.read_at(start, length)?.into())
     }
 }
@@ -70,7 +78,7 @@ impl Table {
             let mut num_bytes = 0;
             for row in reader.get_row_iter(None).map_err(|error| error.to_string())?.take(num_rows as usize) {
                 let row = row.map_err(|error| error.to_string())?;
-                num_bytes += row.get_column_iter().map(|(name, field)| name.len() + size(field)).sum::<usize>();
+                num_bytes += row_bytes(&row);
                 if num_bytes > MAX_BYTES {
                     return Err(format!("a row group of more than {} GiB: write smaller ones", MAX_BYTES >> 30));
                 }
@@ -170,14 +178,21 @@ fn member(bytes: &[u8], name: &str, record: &mut Record) -> Json {
     name.into()
 }
 
-/// Bytes that a field takes, roughly.
-fn size(field: &Field) -> usize {
+/// Bytes that a row takes: a few bytes of a file can stand for millions of rows of nothing, and each of them takes memory.
+fn row_bytes(row: &Row) -> usize {
+    let cell = |(name, field): (&String, &Field)| size_of::<(String, Field)>() + name.len() + heap_bytes(field);
+    size_of::<Row>() + row.get_column_iter().map(cell).sum::<usize>()
+}
+
+/// Bytes that a field takes besides itself.
+fn heap_bytes(field: &Field) -> usize {
+    let whole = |field: &Field| size_of::<Field>() + heap_bytes(field);
     match field {
-        Field::Str(text) => 24 + text.len(),
-        Field::Bytes(bytes) => 24 + bytes.len(),
-        Field::Group(row) => row.get_column_iter().map(|(name, field)| 24 + name.len() + size(field)).sum(),
-        Field::ListInternal(list) => list.elements().iter().map(|field| 24 + size(field)).sum(),
-        Field::MapInternal(map) => map.entries().iter().map(|(key, field)| 48 + size(key) + size(field)).sum(),
-        _ => 16,
+        Field::Str(text) => text.len(),
+        Field::Bytes(bytes) => bytes.len(),
+        Field::Group(row) => row_bytes(row),
+        Field::ListInternal(list) => list.elements().iter().map(whole).sum(),
+        Field::MapInternal(map) => map.entries().iter().map(|(key, value)| whole(key) + whole(value)).sum(),
+        _ => 0,
     }
 }

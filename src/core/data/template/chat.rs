@@ -69,7 +69,7 @@ impl ChatTemplate {
     pub fn find(model_dir: &Path, tokenizer_config: &Json) -> Result<Option<String>, DataError> {
         let path = model_dir.join("chat_template.jinja");
         if path.exists() {
-            return std::fs::read_to_string(&path).map(Some).map_err(|error| DataError::read(&path, error));
+            return crate::files::read_text(&path).map(Some).map_err(|error| DataError::read(&path, error));
         }
         let path = model_dir.join("chat_template.json");
         let holder = if path.exists() { read_json(&path)? } else { tokenizer_config.clone() };

@@ -115,7 +115,7 @@ pub fn file(path: &Path, format: Option<&str>) -> Result<TrainFile, DataError> {
 pub(super) fn first_record(path: &Path) -> Result<Option<Json>, DataError> {
     use std::io::{BufReader, Read};
     const LOOKED_AT: u64 = 16 << 20;
-    let file = std::fs::File::open(path).map_err(|error| DataError::read(path, error))?;
+    let file = crate::files::open(path).map_err(|error| DataError::read(path, error))?;
     let mut text = String::new();
     let mut reader = BufReader::new(file.take(LOOKED_AT));
     let mut bytes = Vec::new();

@@ -1,7 +1,6 @@
 //! What is in files: format, numbers, fields, and a few samples as a model would see them. Not how that is shown.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
@@ -21,6 +20,7 @@ use crate::data::processor::Processor;
 use crate::data::sample::Sample;
 use crate::data::source::Content;
 use crate::data::source::{MediaSource, Part};
+use crate::files;
 use crate::message::SampleId;
 
 /// Records, or members of an archive, whose fields are looked at.
@@ -90,7 +90,7 @@ fn fields(path: &Path) -> Vec<Field> {
 }
 
 fn columns(path: &Path) -> Option<Vec<Field>> {
-    let reader = SerializedFileReader::new(File::open(path).ok()?).ok()?;
+    let reader = SerializedFileReader::new(files::open(path).ok()?).ok()?;
     let rows = reader.metadata().file_metadata().num_rows();
     let columns = reader.metadata().file_metadata().schema_descr().columns().to_vec();
     let field = |column: &parquet::schema::types::ColumnDescPtr| Field {
@@ -103,7 +103,7 @@ fn columns(path: &Path) -> Option<Vec<Field>> {
 
 fn members(path: &Path) -> Option<Vec<Field>> {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-    let mut archive = tar::Archive::new(BufReader::new(File::open(path).ok()?));
+    let mut archive = tar::Archive::new(BufReader::new(files::open(path).ok()?));
     for entry in archive.entries().ok()?.take(NUM_PROBED) {
         let Ok(entry) = entry else { break };
         let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
@@ -129,7 +129,7 @@ fn keys(path: &Path) -> Option<Vec<Field>> {
             }
         }
     };
-    let mut lines = BufReader::new(File::open(path).ok()?).lines().take(NUM_PROBED).map_while(Result::ok).peekable();
+    let mut lines = BufReader::new(files::open(path).ok()?).lines().take(NUM_PROBED).map_while(Result::ok).peekable();
     match lines.peek().is_some_and(|line| line.trim_start().starts_with('{')) {
         true => lines.filter_map(|line| serde_json::from_str(&line).ok()).for_each(|record| take(&record)),
         false => super::input::first_record(path).ok().flatten().iter().for_each(take),

@@ -19,6 +19,7 @@ use crate::data::packed::{PackedKind, PackedMedia, PackedSample};
 use crate::data::processor::Processor;
 use crate::data::source::Content;
 use crate::data::source::MediaSource;
+use crate::files;
 use crate::message::{SampleId, SampleMeta};
 use crate::schedule::{PackLimits, SampleSize, StreamPacker, pack_offline};
 
@@ -202,7 +203,7 @@ pub fn model_spec(folder: &Path) -> Result<Json, DataError> {
     names.sort();
     for name in names {
         let path = folder.join(&name);
-        let bytes = std::fs::read(&path).map_err(|error| DataError::read(&path, error))?;
+        let bytes = files::read(&path, files::MAX_TEXT_BYTES).map_err(|error| DataError::read(&path, error))?;
         files.insert(name, crc32c::crc32c(&bytes).into());
     }
     Ok(Json::Object(files))

@@ -1,27 +1,27 @@
 //! Random numbers of a simulation: the same for the same key, on any machine.
 
-/// SplitMix64 (Steele, Lea & Flood 2014).
-pub(super) struct Random(u64);
+use crate::rng::Rng;
+
+/// Keeps these streams apart from those of the data.
+const SALT: u64 = 0x7369_6d75_6c61_7465;
+
+/// Draws of several distributions.
+pub(super) struct Random(Rng);
 
 impl Random {
     /// A stream that belongs to these numbers alone.
     pub fn new(key: &[u64]) -> Self {
-        Self(key.iter().fold(0x7369_6d75_6c61_7465, |state, word| mix(state ^ mix(*word))))
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
+        Self(Rng::salted(SALT, key))
     }
 
     /// From 0 on, below 1.
     pub fn uniform(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+        (self.0.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
     /// Uniform in `0..bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+        self.0.below(bound)
     }
 
     /// Of mean 0 and deviation 1 (Box and Muller).
@@ -67,10 +67,4 @@ impl Noise {
             len => self.factors[self.random.below(len as u64) as usize],
         }
     }
-}
-
-fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }

@@ -1,6 +1,7 @@
 //! A Gantt chart as a picture: SVG, or a page of HTML around it. Self-contained, without scripts.
 
 use super::{Activity, Gantt, SimReport};
+use crate::text::escape;
 use std::fmt::Write;
 
 const WIDTH: f64 = 1160.0;
@@ -232,10 +233,6 @@ fn colour(activity: Activity) -> &'static str {
         Activity::WaitPeers => "#e3a6c9",
         Activity::WaitCommit | Activity::WaitMail => "#c4c4c4",
     }
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]

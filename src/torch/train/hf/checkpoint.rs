@@ -7,6 +7,7 @@ use super::file::TensorFile;
 use super::header::TensorInfo;
 use super::layout::pieces_in;
 use super::stored::{Quantization, Stored, gather};
+use loongforge_core::files;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -159,11 +160,7 @@ fn open_shards(folder: &Path, index: &Path) -> Result<Vec<TensorFile>, WeightsEr
 /// Reads a file of bounded size as JSON.
 pub(super) fn read_json(path: &Path) -> Result<Value, WeightsError> {
     let wrong = |reason: String| WeightsError::Index { path: path.to_owned(), reason };
-    let len = fs::metadata(path).map_err(|error| wrong(error.to_string()))?.len();
-    if len > MAX_JSON {
-        return Err(wrong(format!("it has {len} bytes, at most {MAX_JSON} are read")));
-    }
-    let text = fs::read(path).map_err(|error| wrong(error.to_string()))?;
+    let text = files::read(path, MAX_JSON).map_err(|error| wrong(error.to_string()))?;
     serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))
 }
 

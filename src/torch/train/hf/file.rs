@@ -37,12 +37,8 @@ impl TensorFile {
     pub fn open(path: &Path) -> Result<Self, TensorFileError> {
         let io = |source| TensorFileError::Io { path: path.to_owned(), source };
         let torn = |reason: String| TensorFileError::Torn { path: path.to_owned(), reason };
-        let file = File::open(path).map_err(io)?;
-        let metadata = file.metadata().map_err(io)?;
-        if !metadata.is_file() {
-            return Err(torn("it is no file".to_owned()));
-        }
-        let len = metadata.len();
+        let file = loongforge_core::files::open(path).map_err(io)?;
+        let len = file.metadata().map_err(io)?.len();
         let mut prefix = [0; 8];
         file.read_exact_at(&mut prefix, 0).map_err(|_| torn(format!("it has {len} bytes")))?;
         let data_start = u64::from_le_bytes(prefix).saturating_add(8);

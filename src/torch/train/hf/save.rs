@@ -243,7 +243,7 @@ impl<'a> Writer<'a> {
             Sink::Memory { snapshot, kept } => Ok(snapshot.borrow_mut().keep(kept)),
             Sink::File { path, file, hash } => {
                 file.sync_all().map_err(|source: io::Error| WeightsError::Write { path, source })?;
-                let sha256 = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+                let sha256 = loongforge_core::text::hex(hash.finalize());
                 Ok(SavedFile { bytes: self.written, sha256, ..self.saved })
             }
         }

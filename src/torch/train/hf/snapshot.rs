@@ -152,7 +152,7 @@ fn hash(contents: &[u8], stop: &AtomicBool) -> String {
     for chunk in contents.chunks(CHUNK).take_while(|_| !stop.load(Relaxed)) {
         hash.update(chunk);
     }
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    loongforge_core::text::hex(hash.finalize())
 }
 
 fn write(path: &Path, contents: &[u8], me: ActorId, stop: &AtomicBool) -> io::Result<()> {

@@ -23,7 +23,8 @@ pub struct AdapterConfig {
 }
 
 fn read_json(path: &Path) -> Result<Value, AdapterError> {
-    let text = std::fs::read_to_string(path).map_err(|source| AdapterError::Io { path: path.to_owned(), source })?;
+    let text =
+        loongforge_core::files::read_text(path).map_err(|source| AdapterError::Io { path: path.to_owned(), source })?;
     let wrong = |error: serde_json::Error| AdapterError::Config { path: path.to_owned(), reason: error.to_string() };
     serde_json::from_str(&text).map_err(wrong)
 }

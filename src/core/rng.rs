@@ -1,5 +1,8 @@
-//! Random numbers of our own, so that the order of samples never changes with a dependency's version.
-//! Not for secrets.
+//! Random numbers of our own, so that the order of samples, initial weights and simulations never change with a dependency's
+//! version. Not for secrets.
+
+/// What the state grows by: 2^64 over the golden ratio.
+pub const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// SplitMix64 (Steele, Lea & Flood 2014): small, fast, one word of state.
 #[derive(Clone, Debug)]
@@ -8,11 +11,16 @@ pub struct Rng(u64);
 impl Rng {
     /// A stream that belongs to these numbers alone, for example `[seed, epoch]`.
     pub fn new(key: &[u64]) -> Self {
-        Self(key.iter().fold(0x6c6f_6f6e_6766_6f72, |state, word| mix(state ^ mix(*word))))
+        Self::salted(0x6c6f_6f6e_6766_6f72, key)
+    }
+
+    /// As [`Rng::new`], apart from the streams of every other `salt`.
+    pub fn salted(salt: u64, key: &[u64]) -> Self {
+        Self(key.iter().fold(salt, |state, word| mix(state ^ mix(*word))))
     }
 
     pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.0 = self.0.wrapping_add(STEP);
         mix(self.0)
     }
 
@@ -49,7 +57,8 @@ pub fn permute(index: u64, len: u64, key: &[u64]) -> u64 {
     }
 }
 
-fn mix(mut x: u64) -> u64 {
+/// Spreads a number over all 64 bits: the last part of SplitMix64.
+pub fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
@@ -86,6 +95,7 @@ mod tests {
         let mut rng = Rng::new(&[1, 2]);
         let first = [rng.next_u64(), rng.next_u64()];
         assert_eq!(first, FIXED);
+        assert_eq!(Rng::salted(0x7369_6d75_6c61_7465, &[1, 2]).next_u64(), 3_236_688_891_661_768_966);
         assert!((0..1000).all(|_| (-3..=3).contains(&rng.between(-3, 3))));
     }
     const FIXED: [u64; 2] = [5_186_429_646_235_134_176, 13_349_237_435_189_605_625];

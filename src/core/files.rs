@@ -1,0 +1,128 @@
+//! Opening files that come from outside: data, pictures, models, configs. Regular files only, so that no pipe, device or socket
+//! keeps a run waiting or fills its memory; a whole file is read up to a limit that does not come from the file system.
+
+use std::fs::{self, File, FileType, Metadata};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+/// A larger config, template, tokenizer or index in JSON is refused.
+pub const MAX_TEXT_BYTES: u64 = 64 << 20;
+
+/// Opens a regular file for reading, without waiting.
+///
+/// # Errors
+/// The file is missing, may not be read, or is no regular file: the error says what it is.
+pub fn open(path: &Path) -> io::Result<File> {
+    // Without `NONBLOCK` opening a pipe waits for a writer.
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+    let file = match File::options().read(true).custom_flags(flags).open(path) {
+        // The answer for a socket, and for a device that is not there.
+        Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
+            return Err(not_regular(fs::metadata(path)?.file_type()));
+        }
+        opened => opened?,
+    };
+    let kind = file.metadata()?.file_type();
+    if kind.is_file() { Ok(file) } else { Err(not_regular(kind)) }
+}
+
+/// What the file system knows of a regular file.
+///
+/// # Errors
+/// As [`open`], but for permission to read.
+pub fn metadata(path: &Path) -> io::Result<Metadata> {
+    let metadata = fs::metadata(path)?;
+    if metadata.is_file() { Ok(metadata) } else { Err(not_regular(metadata.file_type())) }
+}
+
+/// Reads a whole regular file of at most `max_bytes`.
+///
+/// # Errors
+/// As [`open`]; the file is larger, or cannot be read.
+pub fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
+    let file = open(path)?;
+    let promised = file.metadata()?.len();
+    if promised > max_bytes {
+        return Err(too_large(format!("{promised} bytes, more than {max_bytes}")));
+    }
+    let mut bytes = Vec::with_capacity(promised as usize);
+    // What is read is counted: the promise may be wrong, as it is for the files of /proc.
+    file.take(max_bytes + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > max_bytes {
+        true => Err(too_large(format!("more than {max_bytes} bytes"))),
+        false => Ok(bytes),
+    }
+}
+
+/// Reads a whole regular file of UTF-8 text, of at most [`MAX_TEXT_BYTES`].
+///
+/// # Errors
+/// As [`read`]; the file is not UTF-8.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    let bytes = read(path, MAX_TEXT_BYTES)?;
+    String::from_utf8(bytes).map_err(|_| io::Error::new(ErrorKind::InvalidData, "is not UTF-8 text"))
+}
+
+fn too_large(size: String) -> io::Error {
+    io::Error::new(ErrorKind::FileTooLarge, format!("file of {size}"))
+}
+
+fn not_regular(kind: FileType) -> io::Error {
+    let name = match () {
+        () if kind.is_dir() => "a directory",
+        () if kind.is_fifo() => "a pipe",
+        () if kind.is_socket() => "a socket",
+        () if kind.is_char_device() || kind.is_block_device() => "a device",
+        () => "a special file",
+    };
+    io::Error::new(ErrorKind::InvalidInput, format!("is {name}, not a regular file"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    use super::*;
+
+    #[test]
+    fn special_files_are_refused_by_name_and_nothing_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        mknodat(CWD, at("pipe"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+        std::os::unix::fs::symlink(at("pipe"), at("link")).unwrap();
+        let _socket = UnixListener::bind(at("socket")).unwrap();
+        for (path, kind) in [
+            (at("pipe"), "a pipe"),
+            (at("link"), "a pipe"),
+            (at("socket"), "a socket"),
+            (folder.path().to_owned(), "a directory"),
+            ("/dev/zero".into(), "a device"),
+        ] {
+            let error = read(&path, 10).unwrap_err().to_string();
+            assert_eq!(error, format!("is {kind}, not a regular file"));
+            assert_eq!(metadata(&path).unwrap_err().to_string(), error);
+        }
+        assert_eq!(open(&at("gone")).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn sizes_are_bounded_whatever_is_promised() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        fs::write(&path, "hello").unwrap();
+        assert_eq!(read(&path, 5).unwrap(), b"hello");
+        assert_eq!(read(&path, 4).unwrap_err().to_string(), "file of 5 bytes, more than 4");
+        // The kernel promises 0 bytes of these.
+        let maps = Path::new("/proc/self/maps");
+        assert_eq!(read(maps, 100).unwrap_err().to_string(), "file of more than 100 bytes");
+        assert!(!read(maps, MAX_TEXT_BYTES).unwrap().is_empty());
+        fs::write(&path, b"\xff").unwrap();
+        assert_eq!(read_text(&path).unwrap_err().to_string(), "is not UTF-8 text");
+    }
+}
