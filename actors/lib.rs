@@ -19,6 +19,7 @@ pub mod foundation;
 pub mod journal;
 mod kernel;
 pub mod launch;
+mod random;
 pub mod scheduler;
 pub mod watch;
 

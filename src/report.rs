@@ -13,6 +13,7 @@ use loongforge_core::data::BadSampleList;
 use loongforge_core::message::{ActorId, BadSample, Role, SampleId, SaveTo, StepId, Timings, Trace};
 use loongforge_core::observe::{
     Board, Console, MetricsFile, News, ObserveError, Progress, RunInfo, StepMetrics, TensorBoard, gpu_name, peak_flops,
+    read_metrics,
 };
 use loongforge_core::schedule::{
     CheckpointDraft, FailedSave, Failure, FittedCosts, Killer, MAX_DEATHS, NonFinite, Outcome, PoolChange, PoolSizes,
@@ -66,11 +67,15 @@ impl Report {
         let dir = &config.run.dir;
         let metrics =
             config.log.jsonl.then(|| MetricsFile::open(&dir.join("metrics.jsonl"), first_step)).transpose()?;
+        let earlier = match (&metrics, &config.watch.listen) {
+            (Some(_), Some(_)) if first_step > 0 => read_metrics(&dir.join("metrics.jsonl"))?,
+            _ => Vec::new(),
+        };
         let tensorboard =
             config.log.tensorboard.then(|| TensorBoard::create(&dir.join("tensorboard"), first_step)).transpose()?;
         Ok(Self {
             progress: Some(Progress::start(&console, first_step, config.train.num_steps(), config.log.every_steps)),
-            watch: watch(config, folder, first_step, &console),
+            watch: watch(config, folder, earlier, first_step, &console),
             console,
             metrics,
             tensorboard,
@@ -155,7 +160,13 @@ impl Report {
 }
 
 /// The page of the run; without it the run goes on as well.
-fn watch(config: &RunConfig, folder: &ModelFolder, first_step: u64, console: &Console) -> Option<Watch> {
+fn watch(
+    config: &RunConfig,
+    folder: &ModelFolder,
+    earlier: Vec<StepMetrics>,
+    first_step: u64,
+    console: &Console,
+) -> Option<Watch> {
     let mut pools = PoolSizes::new(config);
     if folder.config.encoder.is_none() {
         pools.encoder = 0;
@@ -168,7 +179,7 @@ fn watch(config: &RunConfig, folder: &ModelFolder, first_step: u64, console: &Co
         num_steps: config.train.num_steps(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
-    let board = Board::new(info, config.watch.history, config.watch.trace_steps);
+    let board = Board::new(info, config.watch.history, config.watch.trace_steps).with_history(earlier);
     match Watch::start(config.watch.listen.as_ref()?, &config.run.dir, board) {
         Ok(watch) => {
             console.line(&format!("watch: {}", watch.url()));

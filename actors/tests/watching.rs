@@ -3,12 +3,13 @@
 mod fake;
 
 use fake::{Script, engine, spec};
-use loongforge_actors::watch::{TRACE_FILE, Target, WATCH_FILE, Watch, get};
+use loongforge_actors::watch::{TRACE_FILE, Target, WATCH_FILE, Watch, get, has_ended};
 use loongforge_actors::{Assignment, EngineFactory, Observer, Publisher, RunSpec, StopOn, run_in_process};
 use loongforge_core::config::Address;
 use loongforge_core::message::{ActorId, BadSample, Trace};
 use loongforge_core::observe::{Board, News, RunInfo, StepMetrics};
 use loongforge_core::schedule::*;
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
@@ -68,10 +69,38 @@ fn a_run_s_folder_says_where_its_page_is_and_nobody_else_may_read_it() {
         assert!(metrics.contains("loongforge_loss{run=\"a run\"} 0.5\n"), "{metrics}");
         let page = String::from_utf8(get(&target, "/").unwrap()).unwrap();
         assert!(page.contains("<script nonce=\"") && !page.contains("NONCE") && !page.contains("https:"));
+        assert!(!has_ended(dir.path()) && json(&target, "/status.json")["memory_bytes"].as_u64().unwrap() > 1 << 20);
         drop(watch);
-        assert!(!word.exists());
-        assert!(dir.path().join(TRACE_FILE).exists());
+        assert!(has_ended(dir.path()) && dir.path().join(TRACE_FILE).exists());
         assert!(get(&target, "/").unwrap_err().to_string().starts_with("nobody answers at"));
+        let ended = Target::find(dir.path().to_str().unwrap()).unwrap_err().to_string();
+        assert!(ended.ends_with("has ended"), "{ended}");
+    }
+}
+
+#[test]
+fn a_run_that_goes_on_keeps_token_and_port() {
+    let dir = tempfile::tempdir().unwrap();
+    let word = dir.path().join(WATCH_FILE);
+    let before = start(&loopback(), dir.path()).url();
+    let again = start(&loopback(), dir.path());
+    assert_eq!(again.url(), before);
+    // The port is taken: another one, and the same token.
+    let beside = tempfile::tempdir().unwrap();
+    fs::copy(&word, beside.path().join(WATCH_FILE)).unwrap();
+    let other = start(&loopback(), beside.path());
+    let token = |url: &str| url.split_once("token=").unwrap().1.to_owned();
+    assert!(other.url() != before && token(&other.url()) == token(&before));
+    drop((again, other));
+    // What others may read, or no run has drawn, is not taken up.
+    let open = || fs::set_permissions(&word, fs::Permissions::from_mode(0o644)).unwrap();
+    let invent = || fs::write(&word, fs::read_to_string(&word).unwrap().replace("token\":\"", "token\":\"x")).unwrap();
+    let spoilers: [&dyn Fn(); 2] = [&open, &invent];
+    for spoil in spoilers {
+        let before = start(&loopback(), dir.path()).url();
+        spoil();
+        assert_ne!(token(&start(&loopback(), dir.path()).url()), token(&before));
+        assert_eq!(word.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     }
 }
 
@@ -99,13 +128,23 @@ fn what_is_no_question_is_refused_and_the_next_one_answered() {
     assert!(say(&target, b"POST / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
     assert!(say(&target, b"\x16\x03\x01\x02\x00\r\n\r\n").starts_with("HTTP/1.1 400"));
     assert!(say(&target, &[b'a'; 9000]).starts_with("HTTP/1.1 431"));
-    // Some that say nothing do not keep others waiting.
-    let quiet: Vec<TcpStream> = (0..20)
+}
+
+/// More than are served at a time, each waiting for what it never says.
+#[test]
+fn connections_that_say_nothing_keep_nobody_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    let watch = start(&loopback(), dir.path());
+    let target = Target::find(&watch.url()).unwrap();
+    let quiet: Vec<TcpStream> = (0..200)
         .map(|_| {
             let Address::Tcp { host, port } = &target.address else { unreachable!("it is TCP here") };
-            TcpStream::connect((&**host, *port)).unwrap()
+            let mut stream = TcpStream::connect((&**host, *port)).unwrap();
+            let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost");
+            stream
         })
         .collect();
+    // The client would not wait until they have all been cut off for their silence.
     assert_eq!(json(&target, "/status.json")["state"], "starting");
     drop(quiet);
 }

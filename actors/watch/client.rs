@@ -1,8 +1,8 @@
 //! The other end, for `loongforge top` and `loongforge trace`: one GET, answered within seconds or not at all.
 
-use super::WATCH_FILE;
+use super::word::{WATCH_FILE, Word};
 use loongforge_core::config::Address;
-use std::fs;
+use loongforge_core::files;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -13,6 +13,8 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest answer: a trace of every kept span of hundreds of actors.
 const MAX_ANSWER: u64 = 1 << 30;
+/// Lines in an answer's head.
+const MAX_HEADERS: usize = 32;
 
 /// A run's page.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +27,8 @@ pub struct Target {
 pub enum ClientError {
     #[error("{path}: no run is going on there: {source}")]
     NoRun { path: PathBuf, source: io::Error },
+    #[error("the run in {dir} has ended")]
+    Ended { dir: PathBuf },
     #[error("{path} is not what a run leaves there")]
     Damaged { path: PathBuf },
     #[error("`{text}` is neither a run's folder nor the address that a run has printed")]
@@ -54,12 +58,15 @@ impl Target {
 
     fn of_run(dir: &Path) -> Result<Self, ClientError> {
         let path = dir.join(WATCH_FILE);
-        let text = fs::read_to_string(&path).map_err(|source| ClientError::NoRun { path: path.clone(), source })?;
-        let word: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-        let of = |name: &str| word[name].as_str().map(str::to_owned);
-        let address = of("address").and_then(|address| address.parse().ok());
-        let target = address.zip(of("token")).map(|(address, token)| Self { address, token });
-        target.ok_or(ClientError::Damaged { path })
+        let text = files::read_text(&path).map_err(|source| ClientError::NoRun { path: path.clone(), source })?;
+        let word: Word = serde_json::from_str(&text).map_err(|_| ClientError::Damaged { path: path.clone() })?;
+        if word.ended {
+            return Err(ClientError::Ended { dir: dir.to_owned() });
+        }
+        match word.address.parse() {
+            Ok(address) => Ok(Self { address, token: word.token }),
+            Err(_) => Err(ClientError::Damaged { path }),
+        }
     }
 }
 
@@ -70,15 +77,18 @@ impl Target {
 pub fn get(target: &Target, path: &str) -> Result<Vec<u8>, ClientError> {
     let address = target.address.clone();
     let answer = ask(target, path).map_err(|source| ClientError::Silent { address: address.clone(), source })?;
-    let end = answer.windows(4).position(|end| end == b"\r\n\r\n");
-    let head = String::from_utf8_lossy(&answer[..end.unwrap_or(answer.len())]).into_owned();
-    let mut line = head.lines().next().unwrap_or_default().splitn(2, ' ');
-    let (_version, status) = (line.next(), line.next().unwrap_or_default());
-    let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")?.parse::<usize>().ok());
-    match end.map(|end| answer[end + 4..].to_vec()) {
-        Some(body) if status.starts_with("200") && length == Some(body.len()) => Ok(body),
-        Some(_) if !status.starts_with("200") => Err(ClientError::Refused { address, answer: status.to_owned() }),
-        _ => Err(ClientError::Refused { address, answer: "half a page".to_owned() }),
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut head = httparse::Response::new(&mut headers);
+    let refused = |answer: &str| ClientError::Refused { address: address.clone(), answer: answer.to_owned() };
+    let Ok(httparse::Status::Complete(begin)) = head.parse(&answer) else { return Err(refused("half a page")) };
+    if head.code != Some(200) {
+        return Err(refused(&format!("{} {}", head.code.unwrap_or(0), head.reason.unwrap_or_default())));
+    }
+    let length = head.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"));
+    let length = length.and_then(|header| std::str::from_utf8(header.value).ok()?.parse().ok());
+    match &answer[begin..] {
+        body if length == Some(body.len()) => Ok(body.to_vec()),
+        _ => Err(refused("half a page")),
     }
 }
 

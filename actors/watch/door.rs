@@ -1,9 +1,8 @@
-//! Where the page is served, and the token that opens it.
+//! Where the page is served, and who has its token.
 
 use loongforge_core::config::Address;
 use sha2::{Digest, Sha256};
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
@@ -62,13 +61,6 @@ impl Drop for Door {
             let _ = std::fs::remove_file(path);
         }
     }
-}
-
-/// 128 random bits in hexadecimal.
-pub(super) fn draw() -> io::Result<String> {
-    let mut bytes = [0; 16];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Whether two tokens are equal, in a time that tells nothing of where they differ.

@@ -1,21 +1,19 @@
 //! The run's end of the watch.
 
-use super::door::{Door, draw};
+use super::door::Door;
 use super::server::{Item, lock, serve};
+use super::word::{WATCH_FILE, Word};
+use crate::random;
 use loongforge_core::config::Address;
 use loongforge_core::observe::{Board, News};
-use serde_json::json;
 use std::cell::Cell;
 use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// In the run's folder, for this user only: where the page is, and its token.
-pub const WATCH_FILE: &str = "watch.json";
 /// In the run's folder: the timeline of a run's last steps, once it has ended.
 pub const TRACE_FILE: &str = "trace.json";
 
@@ -37,24 +35,26 @@ pub struct Watch {
     begun: Instant,
     num_lost: Cell<u64>,
     address: Address,
-    token: Arc<str>,
+    word: Word,
     dir: PathBuf,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watch {
-    /// Listens, and leaves word in the run's folder.
+    /// Listens, and leaves word in the run's folder. A run that was here before keeps its token, and its port if any will do.
     ///
     /// # Errors
     /// Somebody else listens there, or the folder cannot be written.
     pub fn start(at: &Address, dir: &Path, board: Board) -> Result<Self, WatchError> {
         let listen = |source| WatchError::Listen { address: at.clone(), source };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(listen)?;
-        let door = runtime.block_on(Door::open(at)).map_err(listen)?;
+        let kept = Word::kept(dir);
+        let door = runtime.block_on(open(at, kept.as_ref())).map_err(listen)?;
         let address = door.address().map_err(listen)?;
-        let token: Arc<str> = draw().map_err(listen)?.into();
-        let path = dir.join(WATCH_FILE);
-        leave_word(&path, &address, &token).map_err(|source| WatchError::Write { path, source })?;
+        let token: Arc<str> = kept.map_or_else(random::token, |word| word.token).into();
+        let word =
+            Word { address: address.to_string(), token: token.to_string(), pid: std::process::id(), ended: false };
+        word.leave(dir).map_err(|source| WatchError::Write { path: dir.join(WATCH_FILE), source })?;
         let (news, items) = flume::bounded(QUEUE);
         let (opens, trace) = (token.clone(), dir.join(TRACE_FILE));
         let board = Arc::new(Mutex::new(board));
@@ -65,7 +65,7 @@ impl Watch {
         });
         let thread = Some(thread.map_err(listen)?);
         let (begun, num_lost) = (Instant::now(), Cell::new(0));
-        Ok(Self { news: Some(news), begun, num_lost, address, token, dir: dir.to_owned(), thread })
+        Ok(Self { news: Some(news), begun, num_lost, address, word, dir: dir.to_owned(), thread })
     }
 
     /// Tells what has happened. Never waits.
@@ -80,7 +80,7 @@ impl Watch {
     /// What to open in a browser; for a Unix socket, what to give to `loongforge top`.
     pub fn url(&self) -> String {
         match &self.address {
-            Address::Tcp { .. } => format!("http://{}/?token={}", self.address, self.token),
+            Address::Tcp { .. } => format!("http://{}/?token={}", self.address, self.word.token),
             Address::Unix(path) => path.display().to_string(),
         }
     }
@@ -92,14 +92,18 @@ impl Drop for Watch {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        let _ = fs::remove_file(self.dir.join(WATCH_FILE));
+        self.word.ended = true;
+        let _ = self.word.leave(&self.dir);
     }
 }
 
-fn leave_word(path: &Path, address: &Address, token: &str) -> io::Result<()> {
-    // What a killed run has left may be open to others.
-    let _ = fs::remove_file(path);
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    let word = json!({ "address": address.to_string(), "token": token, "pid": std::process::id() });
-    writeln!(file, "{word}")
+/// Where any port will do, the one that was served before, so that a tab that is open finds it again.
+async fn open(at: &Address, kept: Option<&Word>) -> io::Result<Door> {
+    if let Address::Tcp { host, port: 0 } = at
+        && let Some(port) = kept.and_then(Word::port)
+        && let Ok(door) = Door::open(&Address::Tcp { host: host.clone(), port }).await
+    {
+        return Ok(door);
+    }
+    Door::open(at).await
 }

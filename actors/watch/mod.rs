@@ -2,15 +2,20 @@
 //!
 //! Contract: the run never waits for it. News go into a bounded queue and are dropped, and counted, where it is full. It
 //! has a thread of its own, listens on loopback or a Unix socket only, answers GET, and only to whoever has the token
-//! that was drawn for this run. A client that sends or reads slowly is cut off and keeps nobody else waiting for long.
+//! that was drawn for this run. hyper reads requests, under limits of size and time; connections that say nothing make room
+//! for others.
 //!
 //! Stop: with its handle; the timeline of the last steps is then left in the run's folder as `trace.json`.
 
 mod client;
+mod clients;
 mod door;
 mod handle;
 mod http;
+mod memory;
 mod server;
+mod word;
 
 pub use client::{ClientError, Target, get};
-pub use handle::{TRACE_FILE, WATCH_FILE, Watch, WatchError};
+pub use handle::{TRACE_FILE, Watch, WatchError};
+pub use word::{WATCH_FILE, has_ended};

@@ -1,19 +1,30 @@
 //! The server's loop: news in, pages out.
 
-use super::door::{Door, Stream, draw, same};
-use super::http::{Answer, MAX_HEAD, Request, Status, parse};
+use super::clients::Clients;
+use super::door::{Door, Stream, same};
+use super::http::{Answer, Asked};
+use super::memory::resident_bytes;
+use crate::random;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use loongforge_core::observe::{Board, News};
 use loongforge_core::schedule::simulate::gantt_svg;
+use std::convert::Infallible;
+use std::future::ready;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// How long a client may take to ask, and to take its answer.
+/// How long a client may take to ask, and again to take its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Clients at a time; others wait before the door.
-const MAX_CLIENTS: usize = 32;
+/// Bytes of a request's head at most, the least that hyper takes, and header lines in it.
+const MAX_HEAD: usize = 8 << 10;
+const MAX_HEADERS: usize = 64;
 /// Steps that the chart shows.
 const CHART_STEPS: u64 = 5;
 
@@ -24,17 +35,13 @@ pub(super) type Item = (News, u64, u64);
 
 /// Serves until every sender of news is gone.
 pub(super) async fn serve(door: Door, token: Arc<str>, news: flume::Receiver<Item>, board: Arc<Mutex<Board>>) {
-    let places = Arc::new(Semaphore::new(MAX_CLIENTS));
     let admit = async {
+        let mut clients = Clients::default();
         loop {
-            let Ok(place) = places.clone().acquire_owned().await else { return };
             match door.accept().await {
                 Ok(stream) => {
-                    let (token, board) = (token.clone(), board.clone());
-                    tokio::spawn(async move {
-                        answer(stream, &token, &board).await;
-                        drop(place);
-                    });
+                    let (token, board, has_asked) = (token.clone(), board.clone(), Arc::new(AtomicBool::new(false)));
+                    clients.admit(has_asked.clone(), answer(stream, token, board, has_asked));
                 }
                 // Out of file descriptors, most likely: that passes.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
@@ -57,51 +64,41 @@ pub(super) fn lock(board: &Mutex<Board>) -> std::sync::MutexGuard<'_, Board> {
     board.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn answer(mut stream: Box<dyn Stream>, token: &str, board: &Mutex<Board>) {
-    let Ok(asked) = timeout(PATIENCE, read(&mut stream)).await else { return };
-    let (answer, head_only) = match asked {
-        None => return,
-        Some(Err(status)) => (Answer::error(status), false),
-        Some(Ok(request)) => (page(&request, token, board), request.head_only),
-    };
+/// Answers one request of a connection and closes it. `has_asked` is set when the request's head is whole.
+async fn answer(stream: Box<dyn Stream>, token: Arc<str>, board: Arc<Mutex<Board>>, has_asked: Arc<AtomicBool>) {
+    let service = service_fn(|request: Request<Incoming>| {
+        has_asked.store(true, Ordering::Relaxed);
+        ready(Ok::<_, Infallible>(page(&request, &token, &board)))
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
+    let connection = http.keep_alive(false).serve_connection(TokioIo::new(stream), service);
     // A client that has gone, or does not read, wants no answer.
-    let _ = timeout(PATIENCE, async {
-        stream.write_all(&answer.bytes(head_only)).await?;
-        stream.shutdown().await
-    })
-    .await;
+    let _ = timeout(2 * PATIENCE, connection).await;
 }
 
-/// `None` where the client has gone before it said anything whole.
-async fn read(stream: &mut Box<dyn Stream>) -> Option<Result<Request, Status>> {
-    let mut bytes = Vec::new();
-    loop {
-        match parse(&bytes) {
-            Ok(Some(request)) => return Some(Ok(request)),
-            Ok(None) => {}
-            Err(status) => return Some(Err(status)),
-        }
-        let mut piece = [0; 1024];
-        let room = (MAX_HEAD + 4).saturating_sub(bytes.len()).clamp(1, piece.len());
-        match stream.read(&mut piece[..room]).await {
-            Ok(0) | Err(_) => return None,
-            Ok(len) => bytes.extend_from_slice(&piece[..len]),
-        }
-    }
+fn page<B>(request: &Request<B>, token: &str, board: &Mutex<Board>) -> Response<Full<Bytes>> {
+    let answer = match Asked::read(request) {
+        Ok(asked) if asked.token.as_deref().is_some_and(|theirs| same(theirs, token)) => find(&asked.path, board),
+        Ok(_) => Answer::error(StatusCode::UNAUTHORIZED),
+        Err(status) => Answer::error(status),
+    };
+    answer.response()
 }
 
-fn page(request: &Request, token: &str, board: &Mutex<Board>) -> Answer {
-    if !request.token.as_deref().is_some_and(|theirs| same(theirs, token)) {
-        return Answer::error(Status::Unauthorized);
-    }
+fn find(path: &str, board: &Mutex<Board>) -> Answer {
     let json = |value: serde_json::Value| Answer::new("application/json", value.to_string());
-    match request.path.as_str() {
+    match path {
         "/" => {
-            let Ok(nonce) = draw() else { return Answer::error(Status::NotFound) };
+            let nonce = random::token();
             let page = PAGE.replace("NONCE", &nonce);
             Answer { nonce: Some(nonce), ..Answer::new("text/html; charset=utf-8", page) }
         }
-        "/status.json" => json(lock(board).status()),
+        "/status.json" => {
+            let mut status = lock(board).status();
+            status["memory_bytes"] = resident_bytes().into();
+            json(status)
+        }
         "/history.json" => json(lock(board).history()),
         "/trace.json" => json(lock(board).chrome_trace()),
         "/timeline.svg" => {
@@ -109,6 +106,6 @@ fn page(request: &Request, token: &str, board: &Mutex<Board>) -> Answer {
             Answer::new("image/svg+xml", gantt_svg(&gantt, "The last steps"))
         }
         "/metrics" => Answer::new("text/plain; version=0.0.4; charset=utf-8", lock(board).prometheus()),
-        _ => Answer::error(Status::NotFound),
+        _ => Answer::error(StatusCode::NOT_FOUND),
     }
 }

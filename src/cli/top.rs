@@ -1,21 +1,33 @@
 //! `loongforge top`: a run's figures in the terminal, again and again.
 
+mod ended;
+mod keys;
+
+use self::ended::describe_ended;
+use self::keys::Keys;
 use super::UsageError;
 use clap::Args;
 use loongforge_actors::watch::{ClientError, Target, WATCH_FILE, get};
-use loongforge_core::observe::describe_run;
+use loongforge_core::observe::{View, describe_run, has_color};
+use rustix::termios::tcgetwinsize;
 use serde_json::Value;
 use std::io::{IsTerminal, Write, stdout};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 const EXAMPLES: &str = "\
+Keys: q quits, h or ? shows the keys, any other key looks at once.
+
 Examples:
   loongforge top                        the run that was begun last under runs/
-  loongforge top runs/my
+  loongforge top runs/my                a run that has ended shows what it did last
   loongforge top 'http://127.0.0.1:41234/?token=...' --every 5
   loongforge top runs/my --once         once, for scripts";
+
+const KEYS: &str = "\nq  quit\nh  show or hide the keys; ? as well\nany other key looks at once\n";
+/// Ctrl-C and Ctrl-D.
+const CONTROL: [u8; 2] = [3, 4];
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -32,47 +44,86 @@ pub struct TopArgs {
 }
 
 pub fn top(args: TopArgs) -> anyhow::Result<ExitCode> {
-    let target = target(args.run.as_deref())?;
+    let run = named(args.run.as_deref())?;
+    let dir = Some(Path::new(&run)).filter(|dir| dir.is_dir());
     let mut out = stdout().lock();
     let redraw = out.is_terminal() && !args.once;
-    let mut seen = false;
+    let target = match (Target::find(&run), dir) {
+        (Ok(target), _) => target,
+        (Err(ClientError::Ended { .. } | ClientError::NoRun { .. }), Some(dir)) => {
+            write!(out, "{}", describe_ended(dir, "ended", view())?)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        (Err(error), _) => return Err(UsageError::of(&error).into()),
+    };
+    let keys = if redraw { Keys::open() } else { None };
+    let (mut seen, mut shows_keys) = (false, false);
     loop {
-        match look(&target) {
-            // Home, the text with the rest of each line cleared, and nothing below.
-            Ok(text) if redraw => write!(out, "\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))?,
-            Ok(text) => writeln!(out, "{text}")?,
-            // It has ended while we looked.
-            Err(ClientError::Silent { .. }) if seen => {
+        let text = match (look(&target), dir) {
+            (Ok(text), _) => text,
+            (Err(ClientError::Silent { .. }), _) if seen => {
                 writeln!(out, "the run has ended")?;
                 return Ok(ExitCode::SUCCESS);
             }
-            Err(error) => return Err(error.into()),
+            // It was killed and could not say that it ended.
+            (Err(ClientError::Silent { .. }), Some(dir)) => {
+                write!(out, "{}", describe_ended(dir, "not running: nobody answers", view())?)?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            (Err(error), _) => return Err(error.into()),
+        };
+        if redraw {
+            let help = if shows_keys { KEYS } else { "" };
+            // Home, the text with the rest of each line cleared, and nothing below.
+            write!(out, "\x1b[H{}\x1b[J", (text + help).replace('\n', "\x1b[K\n"))?;
+        } else {
+            writeln!(out, "{text}")?;
         }
         out.flush()?;
         seen = true;
         if args.once {
             return Ok(ExitCode::SUCCESS);
         }
-        std::thread::sleep(Duration::from_secs(args.every));
+        let every = Duration::from_secs(args.every);
+        match &keys {
+            None => std::thread::sleep(every),
+            Some(keys) => match keys.wait(every)? {
+                Some(b'q' | b'Q') => return Ok(ExitCode::SUCCESS),
+                Some(key) if CONTROL.contains(&key) => return Ok(ExitCode::SUCCESS),
+                Some(b'h' | b'?') => shows_keys = !shows_keys,
+                _ => {}
+            },
+        }
     }
+}
+
+/// The terminal as it is now: its window may have changed.
+fn view() -> View {
+    let out = stdout();
+    let width = tcgetwinsize(&out).map_or(0, |size| usize::from(size.ws_col));
+    View { width, color: has_color(&out) }
 }
 
 fn look(target: &Target) -> Result<String, ClientError> {
     let json =
         |path| -> Result<Value, ClientError> { Ok(serde_json::from_slice(&get(target, path)?).unwrap_or_default()) };
-    Ok(describe_run(&json("/status.json")?, &json("/history.json")?))
+    Ok(describe_run(&json("/status.json")?, &json("/history.json")?, view()))
 }
 
-/// The page that is meant; the newest one under `runs/` where nothing is said.
-pub(super) fn target(run: Option<&str>) -> anyhow::Result<Target> {
+/// The run that is meant; the one begun last under `runs/` where nothing is said.
+fn named(run: Option<&str>) -> anyhow::Result<String> {
     let newest = || {
         let dirs = std::fs::read_dir("runs").into_iter().flatten().flatten().map(|entry| entry.path());
         let begun = |dir: PathBuf| Some((dir.join(WATCH_FILE).metadata().ok()?.modified().ok()?, dir));
         dirs.filter_map(begun).max().map(|(_, dir)| dir.display().to_string())
     };
-    let Some(run) = run.map(str::to_owned).or_else(newest) else {
-        let message = "no run goes on under runs/; name its folder, or the address that it has printed";
-        return Err(UsageError(message.to_owned()).into());
-    };
-    Target::find(&run).map_err(|error| UsageError::of(&error).into())
+    run.map(str::to_owned).or_else(newest).ok_or_else(|| {
+        let message = "no run has begun under runs/; name its folder, or the address that it has printed";
+        UsageError(message.to_owned()).into()
+    })
+}
+
+/// The page that is meant.
+pub(super) fn target(run: Option<&str>) -> anyhow::Result<Target> {
+    Target::find(&named(run)?).map_err(|error| UsageError::of(&error).into())
 }

@@ -3,7 +3,7 @@
 use super::UsageError;
 use anyhow::Context;
 use clap::Args;
-use loongforge_actors::watch::{TRACE_FILE, WATCH_FILE, get};
+use loongforge_actors::watch::{TRACE_FILE, get, has_ended};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -27,8 +27,8 @@ pub struct TraceArgs {
 pub fn trace(args: TraceArgs) -> anyhow::Result<ExitCode> {
     // A run that has ended has left its last steps in its folder.
     let left = args.run.as_ref().map(|run| Path::new(run).join(TRACE_FILE));
-    let has_ended = |path: &&PathBuf| path.is_file() && !path.with_file_name(WATCH_FILE).exists();
-    let bytes = match left.as_ref().filter(has_ended) {
+    let is_last = |path: &&PathBuf| path.is_file() && path.parent().is_some_and(has_ended);
+    let bytes = match left.as_ref().filter(is_last) {
         Some(path) => fs::read(path).with_context(|| path.display().to_string())?,
         None => {
             get(&super::top::target(args.run.as_deref())?, "/trace.json").map_err(|error| UsageError::of(&error))?

@@ -1,9 +1,9 @@
 //! Who may come back on another connection, and to which wire.
 
+use crate::random;
 use loongforge_core::message::ActorId;
 use loongforge_core::transport::{Raw, Returned, refuse};
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Connections that may wait to be attended to.
@@ -20,11 +20,9 @@ struct Place {
     attempt: u64,
 }
 
-/// A number for a wire that nobody guesses.
+/// Draws a wire's number, which nobody guesses and which is not 0.
 pub(super) fn draw() -> u128 {
-    // The standard library's hashers have keys from the system's randomness.
-    let half = || u128::from(RandomState::new().hash_one(0));
-    (half() << 64 | half()).max(1)
+    random::bits().max(1)
 }
 
 impl Returns {

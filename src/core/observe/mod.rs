@@ -28,5 +28,5 @@ pub use plot::{Curve, plot};
 pub use progress::Progress;
 pub use sheet::{Reading, sheet};
 pub use tensorboard::TensorBoard;
-pub use terminal::{Style, beside, render, safe};
-pub use watch::{Board, News, RunInfo, describe_run};
+pub use terminal::{Style, beside, has_color, render, safe};
+pub use watch::{Board, News, RunInfo, View, describe_run};

@@ -22,10 +22,15 @@ pub enum Style {
 impl Style {
     /// For this stream: ASCII where it is not a terminal, or `NO_COLOR` is set, or the terminal is `dumb`.
     pub fn of(stream: &impl IsTerminal) -> Self {
-        let set = |name| std::env::var_os(name).is_some_and(|value: std::ffi::OsString| !value.is_empty());
-        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        if stream.is_terminal() && !set("NO_COLOR") && !dumb { Style::Blocks } else { Style::Ascii }
+        if has_color(stream) { Style::Blocks } else { Style::Ascii }
     }
+}
+
+/// Whether colors may be written to a stream: it is a terminal that knows them, and `NO_COLOR` is not set.
+pub fn has_color(stream: &impl IsTerminal) -> bool {
+    let set = |name| std::env::var_os(name).is_some_and(|value: std::ffi::OsString| !value.is_empty());
+    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    stream.is_terminal() && !set("NO_COLOR") && !dumb
 }
 
 /// The picture as lines, at most `max_columns` wide.

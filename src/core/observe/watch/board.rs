@@ -73,6 +73,14 @@ impl Board {
         }
     }
 
+    /// Begins with the steps that the run computed before this process, oldest first: they are shown in curves and means, and
+    /// not counted.
+    pub fn with_history(mut self, steps: Vec<StepMetrics>) -> Self {
+        let too_many = steps.len().saturating_sub(self.history);
+        self.steps = steps.into_iter().skip(too_many).collect();
+        self
+    }
+
     /// Takes news at `now`, in nanoseconds of the board's clock; `lost`: news that were dropped so far.
     pub fn take(&mut self, news: News, now: u64, lost: u64) {
         self.counts.lost_news = lost;

@@ -12,4 +12,4 @@ mod timeline;
 
 pub use board::Board;
 pub use news::{News, RunInfo};
-pub use text::describe_run;
+pub use text::{View, describe_run};

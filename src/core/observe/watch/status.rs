@@ -17,7 +17,7 @@ impl Board {
         let mean = |value: fn(&StepMetrics) -> f64| self.recent_mean(value);
         let step_s = mean(|step| step.step_ms).map(|ms| ms / 1e3);
         let done = last.map_or(info.first_step, |last| last.step + 1);
-        let state = if last.is_some() { "running" } else { "starting" };
+        let state = if self.last_step.is_some() { "running" } else { "starting" };
         let pools = [Role::Data, Role::Encoder, Role::Foundation].map(|role| self.pool(role));
         let actors: Vec<Value> = self.actors.iter().map(|(&id, seen)| self.actor(id, seen)).collect();
         json!({
@@ -27,6 +27,7 @@ impl Board {
             "steps": info.num_steps,
             "first_step": info.first_step,
             "eta_s": step_s.map(|step| step * info.num_steps.saturating_sub(done) as f64),
+            "elapsed_s": self.begun.map(|begun| (self.now - begun).max(0.0)),
             "since_last_step_s": self.last_step.map(|at| (self.now - at).max(0.0)),
             "loss": mean(|step| step.loss),
             "last": last,
@@ -132,6 +133,22 @@ mod tests {
         let steps = history["step"].as_array().unwrap();
         assert_eq!((steps.len(), steps[0].as_u64(), steps[833].as_u64()), (834, Some(502), Some(2999)));
         assert_eq!(history["loss"][0], 501.0);
+    }
+
+    #[test]
+    fn a_run_that_goes_on_shows_its_history_and_counts_its_own_steps() {
+        let old = |step| StepMetrics { step, loss: step as f64, step_ms: 1e3, ..StepMetrics::default() };
+        let info = RunInfo { first_step: 4, num_steps: 10, ..RunInfo::default() };
+        let mut board = Board::new(info, 3, 1).with_history((0..4).map(old).collect());
+        let status = board.status();
+        assert_eq!((&status["state"], &status["done"], &status["applied"]), (&json!("starting"), &json!(4), &json!(0)));
+        board.take(News::Step(Box::new(old(4)), Vec::new()), 5_000_000_000, 0);
+        assert_eq!(board.history()["step"], json!([2, 3, 4]));
+        let status = board.status();
+        assert_eq!(
+            (&status["state"], &status["applied"], &status["elapsed_s"]),
+            (&json!("running"), &json!(1), &json!(1.0))
+        );
     }
 
     #[test]

@@ -1,0 +1,33 @@
+//! Who is connected to the page: so many at a time. One that has not asked yet makes room for the next.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::task::JoinHandle;
+
+/// Connections at a time.
+const MAX_CLIENTS: usize = 64;
+
+/// Connections that are served, oldest first.
+#[derive(Default)]
+pub(super) struct Clients(VecDeque<Client>);
+
+struct Client {
+    task: JoinHandle<()>,
+    has_asked: Arc<AtomicBool>,
+}
+
+impl Clients {
+    /// Serves one more. Where there are too many, the oldest one that has not asked anything is cut off, or, where all have
+    /// asked, the oldest: connections that say nothing keep nobody else waiting.
+    pub fn admit(&mut self, has_asked: Arc<AtomicBool>, serve: impl Future<Output = ()> + Send + 'static) {
+        self.0.retain(|client| !client.task.is_finished());
+        if self.0.len() >= MAX_CLIENTS {
+            let idle = self.0.iter().position(|client| !client.has_asked.load(Ordering::Relaxed));
+            if let Some(client) = self.0.remove(idle.unwrap_or(0)) {
+                client.task.abort();
+            }
+        }
+        self.0.push_back(Client { task: tokio::spawn(serve), has_asked });
+    }
+}
