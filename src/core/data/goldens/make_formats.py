@@ -43,12 +43,27 @@ def png16(channels, color):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
+def tiff16(values):
+    """Pillow does not write 16-bit colors: rows without compression, little-endian."""
+    height, width, channels = values.shape
+    data = values.astype("<u2").tobytes()
+    bits = struct.pack(f"<{channels}H", *[16] * channels)
+    entries = [(256, 4, 1, width), (257, 4, 1, height), (258, 3, channels, 8 + len(data)), (259, 3, 1, 1), (262, 3, 1, 2),
+               (273, 4, 1, 8), (277, 3, 1, channels), (278, 4, 1, height), (279, 4, 1, len(data))]
+    table = struct.pack("<H", len(entries)) + b"".join(struct.pack("<HHII", *entry) for entry in entries) + bytes(4)
+    return b"II*\0" + struct.pack("<I", 8 + len(data) + len(bits)) + data + bits + table
+
+
 def exif(orientation):
     tags = Image.Exif()
     tags[0x0112] = orientation
     return tags.tobytes()
 
 
+SMALL = (26, 19)
+small, small_alpha = rgb.crop((0, 0, *SMALL)), rgba.crop((0, 0, *SMALL))
+deep = np.stack([(w * 257 + 91 * i).clip(0, 65535) for i, w in enumerate(waves)], -1)[:SMALL[1], :SMALL[0]]
+gray16 = Image.fromarray(deep[..., 0].astype(np.uint16))
 see_through = rgb.quantize(16)
 see_through.info["transparency"] = 3
 cases = {
@@ -75,10 +90,30 @@ cases = {
     "webp animated": save(rgb, "WEBP", save_all=True, append_images=[rgb.rotate(180)], lossless=True),
     "gif": save(rgb.quantize(64), "GIF"),
     "gif animated": save(rgb.quantize(64), "GIF", save_all=True, append_images=[rgb.rotate(180).quantize(64)]),
+    "png 16 bit gray": save(gray16, "PNG"),
+    "bmp": save(small, "BMP"),
+    "bmp gray": save(small.convert("L"), "BMP"),
+    "bmp palette": save(small.quantize(16), "BMP"),
+    "bmp one bit": save(small.convert("1"), "BMP"),
+    "tiff": save(small, "TIFF"),
+    **{f"tiff {how}": save(small, "TIFF", compression=how) for how in ("tiff_lzw", "tiff_adobe_deflate", "packbits")},
+    "tiff jpeg": save(small, "TIFF", compression="jpeg", quality=90),
+    "tiff gray": save(small.convert("L"), "TIFF"),
+    "tiff alpha": save(small_alpha, "TIFF"),
+    "tiff palette": save(small.quantize(16), "TIFF"),
+    "tiff one bit": save(small.convert("1"), "TIFF"),
+    "tiff cmyk": save(small.convert("CMYK"), "TIFF"),
+    "tiff 16 bit gray": save(gray16, "TIFF"),
+    "tiff 16 bit": tiff16(deep),
+    "tiff two pages": save(small, "TIFF", save_all=True, append_images=[small.rotate(180)]),
+    "tiff orientation 6": save(small, "TIFF", tiffinfo={274: 6}),
 }
 result = []
 for name, data in cases.items():
     picture = load_image(Image.open(io.BytesIO(data)))
+    if name.endswith("16 bit gray"):
+        # Pillow makes white of all that is above 255. Here the lower byte is dropped, as in 16-bit colors.
+        picture = Image.fromarray((np.asarray(gray16) >> 8).astype(np.uint8)).convert("RGB")
     values = np.asarray(picture).flatten()
     result.append({"name": name, "file": base64.b64encode(data).decode(), "size": picture.size,
                    "stride": 23, "values": values[::23].tolist()})

@@ -47,14 +47,11 @@ impl Processor {
         let Some(media) = &self.media else {
             return match conversation.media.first() {
                 None => Ok((Expanded::new(text, &[], &[], ""), Vec::new())),
-                Some(source) => {
-                    let reason = format!("this model takes no {}", source.kind().name());
-                    Err(DataError::image(Path::new(source.name()), reason))
-                }
+                Some(source) => Err(takes_no(source)),
             };
         };
         if let Some(source) = conversation.media.iter().find(|source| source.kind() == Kind::Audio) {
-            return Err(DataError::image(Path::new(source.name()), "this model takes no audio"));
+            return Err(takes_no(source));
         }
         let places = find(text, media.markers());
         check(&places, conversation.media.iter().map(MediaSource::kind))?;
@@ -87,14 +84,13 @@ impl Processor {
     }
 
     fn load_one(&self, source: &MediaSource, base: &Path) -> Result<Expansion, DataError> {
-        let Some(media) = &self.media else {
-            let reason = format!("this model takes no {}", source.kind().name());
-            return Err(DataError::image(Path::new(source.name()), reason));
-        };
+        let Some(media) = &self.media else { return Err(takes_no(source)) };
         let (named, expansion) = match source {
-            MediaSource::Image(locator) | MediaSource::Audio(locator) => {
+            MediaSource::Image(locator) => {
                 (locator.display(base), media.image(&read_rgb_with(&*self.decoder, locator, base, &self.limits)?))
             }
+            // Nothing of a sound may reach a decoder of pictures, whoever asks.
+            MediaSource::Audio(_) => return Err(takes_no(source)),
             MediaSource::Video(video) => {
                 let frames = media::load(video, base, &*self.decoder, &self.limits, media.sampling())?;
                 (base.join(source.name()).display().to_string(), media.video(&frames))
@@ -126,4 +122,8 @@ impl Processor {
         let num_text_tokens = self.tokenizer.encode(text)?.len().saturating_sub(places.len());
         self.check_length(num_text_tokens, num_image_tokens)
     }
+}
+
+fn takes_no(source: &MediaSource) -> DataError {
+    DataError::image(Path::new(source.name()), format!("this model takes no {}", source.kind().name()))
 }
