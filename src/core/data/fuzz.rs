@@ -104,6 +104,11 @@ pub fn json_files() -> Vec<Vec<u8>> {
     vec![lines, array, other.to_vec(), br#"{"instruction":"a","input":"","output":"b","history":[["c","d"]]}"#.to_vec()]
 }
 
+pub fn sheets() -> Vec<Vec<u8>> {
+    let texts = ["instruction,input,output\r\n\"Say \"\"a, b\"\"\",,c\n\n\"two\nlines\",d,e\n", "text\na\n\"b\"\n"];
+    texts.map(|text| text.as_bytes().to_vec()).into()
+}
+
 pub fn tables() -> Vec<Vec<u8>> {
     let files: [&[u8]; 2] =
         [include_bytes!("../fuzz/seeds/chat.parquet"), include_bytes!("../fuzz/seeds/text.parquet")];

@@ -3,7 +3,8 @@
 //! ```text
 //! path ── paths ── shard ─ blob ─┬ lines   ┐                 ┌ messages, sharegpt, alpaca, fields
 //!                  (remote)      ├ archive ├ block ─ record ─┤ text ─ cut
-//!                                └ table   ┘                 └ packed
+//!                                ├ table   │                 └ packed
+//!                                └ sheet   ┘
 //! position ── mixture ── order ── (shard, block, index)           index: how many samples a shard has, remembered
 //! ```
 //!
@@ -18,6 +19,7 @@ mod energon;
 mod fields;
 mod fingerprint;
 mod flat;
+mod foreign;
 mod index;
 mod layout;
 mod lines;
@@ -31,6 +33,7 @@ mod paths;
 mod remote;
 mod shard;
 mod sharegpt;
+mod sheet;
 mod stream;
 mod table;
 #[cfg(test)]

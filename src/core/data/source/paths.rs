@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use globset::GlobBuilder;
 
+use super::foreign;
 use super::open::in_parallel;
 use super::shard::Shard;
 use crate::config::Paths;
@@ -14,7 +15,8 @@ use crate::data::locator::is_remote;
 const MAX_NAMES: usize = 1_000_000;
 /// Extensions of data files, before that of a compression. In a folder the first kind that is there is taken: shards often
 /// have notes in JSON beside them.
-const KINDS: [&[&str]; 4] = [&["tar", "tgz"], &["parquet"], &["jsonl", "ndjson", "json"], &["txt", "text"]];
+const KINDS: [&[&str]; 5] =
+    [&["tar", "tgz"], &["parquet"], &["jsonl", "ndjson", "json"], &["csv", "tsv"], &["txt", "text"]];
 
 /// The files, in order: as listed, those of a folder or glob by name.
 ///
@@ -52,6 +54,9 @@ pub fn expand(paths: &Paths) -> Result<Vec<Shard>, DataError> {
 
 /// A file, or the data files of a folder.
 fn existing(path: &Path) -> Result<Vec<Shard>, DataError> {
+    if let Some(reason) = foreign::file(path) {
+        return Err(DataError::file(path, reason));
+    }
     if !path.is_dir() {
         return Ok(vec![Shard::stat(&path.to_string_lossy())?]);
     }
@@ -62,6 +67,9 @@ fn existing(path: &Path) -> Result<Vec<Shard>, DataError> {
         if let Some(kind) = kind(&path.to_string_lossy()).filter(|_| path.is_file()) {
             names.push((kind, path));
         }
+    }
+    if let Some(reason) = foreign::folder(path) {
+        return Err(DataError::file(path, reason));
     }
     let Some(first) = names.iter().map(|(kind, _)| *kind).min() else {
         return Err(DataError::file(path, format!("is a folder without data files ({})", KINDS.concat().join(", "))));

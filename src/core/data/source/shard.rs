@@ -8,6 +8,7 @@ use super::archive::Archive;
 use super::blob::{Blob, is_packed};
 use super::block::Block;
 use super::lines::Lines;
+use super::sheet::Sheet;
 use super::table::Table;
 use crate::data::error::DataError;
 use crate::data::locator::is_remote;
@@ -33,13 +34,15 @@ pub enum Container {
     Json,
     /// A text a line.
     Plain,
+    /// Rows of cells that are separated by this byte.
+    Sheet(u8),
     Tar,
     Parquet,
 }
 
 impl Shard {
     /// # Errors
-    /// Named: it is not there, or cannot be reached.
+    /// Named: it is not there, is no regular file, or cannot be reached.
     pub fn stat(name: &str) -> Result<Self, DataError> {
         if is_remote(name) {
             #[cfg(feature = "cloud")]
@@ -48,7 +51,7 @@ impl Shard {
             return Err(DataError::file(Path::new(name), "this program was built without the feature `cloud`"));
         }
         let path = Path::new(name);
-        let metadata = std::fs::metadata(path).map_err(|error| DataError::read(path, error))?;
+        let metadata = crate::files::metadata(path).map_err(|error| DataError::read(path, error))?;
         let changed = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         let tag = changed.map_or_else(String::new, |time| time.as_nanos().to_string());
         Ok(Self { name: name.to_owned(), size: metadata.len(), tag })
@@ -60,6 +63,8 @@ impl Shard {
         match () {
             () if name.ends_with(".tar") || name.ends_with(".tgz") => Container::Tar,
             () if name.ends_with(".parquet") => Container::Parquet,
+            () if name.ends_with(".csv") => Container::Sheet(b','),
+            () if name.ends_with(".tsv") => Container::Sheet(b'\t'),
             () if name.ends_with(".txt") || name.ends_with(".text") => Container::Plain,
             () => Container::Json,
         }
@@ -111,7 +116,8 @@ impl Shard {
         let blob = Arc::new(self.blob()?);
         Ok(match self.container() {
             Container::Json if !is_plain => Box::new(Lines::json(blob)?),
-            Container::Json | Container::Plain => Box::new(Lines::plain(blob)?),
+            Container::Sheet(separator) if !is_plain => Box::new(Sheet::open(blob, separator)?),
+            Container::Json | Container::Plain | Container::Sheet(_) => Box::new(Lines::plain(blob)?),
             Container::Tar => Box::new(Archive::open(blob)?),
             Container::Parquet => Box::new(Table::open(&blob, part)?),
         })

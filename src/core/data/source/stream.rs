@@ -96,7 +96,8 @@ impl Source {
         let named = Layout::named(file.format);
         check_phase(&name, named.as_ref(), phase)?;
         let found = find(file)?;
-        let is_lines = |shard: &Shard| matches!(shard.container(), Container::Json | Container::Plain);
+        let is_lines =
+            |shard: &Shard| matches!(shard.container(), Container::Json | Container::Plain | Container::Sheet(_));
         if named == Some(Layout::Plain) && !found.shards.iter().all(is_lines) {
             return Err(DataError::file(&name, "format plain is for files of lines; set text"));
         }
