@@ -3,8 +3,8 @@
 
 use super::spill::Spill;
 use loongforge_core::message::Grid;
+use lru::LruCache;
 use sha2::{Digest, Sha256};
-use std::collections::{BTreeMap, HashMap};
 use tch::{Device, Kind, Tensor};
 
 /// SHA-256 of an item's pixels and grid. Parameters are no part of it: they never change while a cache lives.
@@ -31,22 +31,18 @@ impl Key {
 pub(super) struct FeatureCache {
     capacity: u64,
     bytes: u64,
-    entries: HashMap<Key, Entry>,
-    /// The item used longest ago comes first.
-    order: BTreeMap<u64, Key>,
-    num_uses: u64,
+    entries: LruCache<Key, Entry>,
     spill: Option<Spill>,
 }
 
 struct Entry {
     features: Vec<Tensor>,
     bytes: u64,
-    used: u64,
 }
 
 impl FeatureCache {
     pub fn new(capacity: u64) -> Self {
-        Self { capacity, bytes: 0, entries: HashMap::new(), order: BTreeMap::new(), num_uses: 0, spill: None }
+        Self { capacity, bytes: 0, entries: LruCache::unbounded(), spill: None }
     }
 
     /// With a file for what finds no room.
@@ -56,12 +52,10 @@ impl FeatureCache {
 
     /// All levels of an item's features, `[features, width]` each.
     pub fn get(&mut self, key: &Key) -> Option<Vec<Tensor>> {
-        let Some(entry) = self.entries.get_mut(key) else { return self.spill.as_ref()?.get(key) };
-        self.num_uses += 1;
-        self.order.remove(&entry.used);
-        entry.used = self.num_uses;
-        self.order.insert(entry.used, *key);
-        Some(entry.features.iter().map(Tensor::shallow_clone).collect())
+        match self.entries.get(key) {
+            Some(entry) => Some(entry.features.iter().map(Tensor::shallow_clone).collect()),
+            None => self.spill.as_ref()?.get(key),
+        }
     }
 
     /// Keeps an item's features; what was used longest ago makes room, and goes to the file if there is one, as does what is
@@ -69,7 +63,7 @@ impl FeatureCache {
     pub fn insert(&mut self, key: Key, features: &[Tensor]) {
         let size = |tensor: &Tensor| (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64;
         let bytes = features.iter().map(size).sum();
-        if self.entries.contains_key(&key) {
+        if self.entries.contains(&key) {
             return;
         }
         if bytes > self.capacity {
@@ -77,17 +71,14 @@ impl FeatureCache {
             return;
         }
         while self.bytes + bytes > self.capacity {
-            let (_, oldest) = self.order.pop_first().expect("bytes are of entries");
-            let gone = self.entries.remove(&oldest).expect("what has an order has an entry");
+            let (oldest, gone) = self.entries.pop_lru().expect("bytes are of entries");
             self.bytes -= gone.bytes;
             self.spill.iter_mut().for_each(|spill| spill.insert(oldest, &gone.features));
         }
         // A copy: a view would hold the whole unit's memory.
         let features = features.iter().map(|tensor| tensor.detach().to_device(Device::Cpu).copy()).collect();
-        self.num_uses += 1;
         self.bytes += bytes;
-        self.order.insert(self.num_uses, key);
-        self.entries.insert(key, Entry { features, bytes, used: self.num_uses });
+        self.entries.put(key, Entry { features, bytes });
     }
 }
 

@@ -1,99 +1,50 @@
 //! Files and samples as one page that needs nothing else: pictures lie in it, everything is escaped, nothing runs.
 
-use std::fmt::Write as _;
 use std::io::Cursor;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use image::imageops::{FilterType, resize};
 use image::{ImageFormat, RgbImage};
+use minijinja::{Environment, Value, context};
 
-use super::inspect::{FileInfo, Shown};
+use super::inspect::{Field, FileInfo, Shown};
 use crate::data::error::BadSample;
 
 /// Larger pictures are reduced.
 const MAX_SIDE: u32 = 320;
 
-const HEAD: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
-<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">\
-<title>Samples</title><style>\
-body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}\
-table{border-collapse:collapse}td,th{padding:.15rem .8rem .15rem 0;text-align:left}\
-section{border-top:1px solid #ccc;padding:1rem 0}h2{font-size:1rem;color:#555}\
-.role{font-weight:600;color:#555}.text,.model{white-space:pre-wrap;overflow-wrap:anywhere}\
-.model{background:#f5f5f5;padding:.6rem;font-family:ui-monospace,monospace;font-size:13px}\
-mark{background:#c9f0cf}img{margin:.3rem .3rem .3rem 0;vertical-align:top}.bad{color:#b00020}</style>";
+const PAGE: &str = include_str!("samples.html");
 
 /// The page.
 pub fn page(files: &[FileInfo], samples: &[Result<Shown, BadSample>]) -> String {
-    let mut page = HEAD.to_owned();
-    for file in files {
-        let path = file.path.display().to_string();
-        let _ =
-            write!(page, "<h1>{}</h1><p>{}, {} samples</p><table>", escape(&path), escape(&file.format), file.samples);
-        for field in &file.fields {
-            let (name, types) = (escape(&field.name), escape(&field.types));
-            let _ = write!(page, "<tr><td>{name}<td>{types}<td>{}", field.count);
-        }
-        page += "</table>";
-    }
-    for sample in samples {
-        match sample {
-            Ok(sample) => section(&mut page, sample),
-            Err(bad) => {
-                let _ = write!(page, "<section class=\"bad\">{}</section>", escape(&bad.to_string()));
-            }
-        }
-    }
-    page
+    let files: Vec<Value> = files.iter().map(of_file).collect();
+    let samples: Vec<Value> = samples.iter().map(of_sample).collect();
+    // A name that ends in `.html` is what has everything escaped.
+    let page = Environment::new().render_named_str("samples.html", PAGE, context! { files, samples });
+    page.expect("the template is ours")
 }
 
-fn section(page: &mut String, sample: &Shown) {
-    let _ = write!(page, "<section><h2>{}", escape(&sample.place));
-    if let Some(num_tokens) = sample.num_tokens {
-        let _ = write!(page, " · {num_tokens} tokens");
-    }
-    *page += "</h2>";
-    for media in &sample.media {
-        let name = escape(&media.name);
-        for picture in &media.pictures {
+fn of_file(file: &FileInfo) -> Value {
+    let field = |field: &Field| context! { name => field.name, types => field.types, count => field.count };
+    let fields: Vec<Value> = file.fields.iter().map(field).collect();
+    context! { path => file.path.display().to_string(), format => file.format, samples => file.samples, fields }
+}
+
+fn of_sample(sample: &Result<Shown, BadSample>) -> Value {
+    let sample = match sample {
+        Ok(sample) => sample,
+        Err(bad) => return context! { bad => bad.to_string() },
+    };
+    let pictures = sample.media.iter().flat_map(|media| {
+        media.pictures.iter().map(|picture| {
             let (width, height) = picture.dimensions();
-            let _ =
-                write!(page, "<img alt=\"{name}\" title=\"{name}, {width}×{height}\" src=\"{}\">", data_uri(picture));
-        }
-    }
-    for (role, text) in &sample.turns {
-        let _ = write!(
-            page,
-            "<p><span class=\"role\">{}</span> <span class=\"text\">{}</span>",
-            escape(role),
-            escape(text)
-        );
-    }
-    if let Some(rendered) = &sample.rendered {
-        *page += "<div class=\"model\">";
-        for (text, learnt) in rendered {
-            let text = escape(text);
-            *page += &if *learnt { format!("<mark>{text}</mark>") } else { text };
-        }
-        *page += "</div>";
-    }
-    *page += "</section>";
-}
-
-fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '<' => escaped += "&lt;",
-            '>' => escaped += "&gt;",
-            '&' => escaped += "&amp;",
-            '"' => escaped += "&quot;",
-            '\'' => escaped += "&#39;",
-            c => escaped.push(c),
-        }
-    }
-    escaped
+            let data = Value::from_safe_string(data_uri(picture));
+            context! { name => media.name, size => format!("{width}×{height}"), data }
+        })
+    });
+    let Shown { place, turns, rendered, num_tokens, .. } = sample;
+    context! { place, turns, rendered, num_tokens, pictures => pictures.collect::<Vec<Value>>() }
 }
 
 fn data_uri(picture: &RgbImage) -> String {
@@ -115,7 +66,7 @@ fn data_uri(picture: &RgbImage) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::inspect::{Field, ShownMedia};
+    use super::super::inspect::ShownMedia;
     use super::*;
     use crate::data::media::Kind;
 
