@@ -56,6 +56,20 @@ fn what_is_not_there_is_named() {
 }
 
 #[test]
+fn top_of_a_run_that_has_ended_says_what_it_did_last() {
+    let fixture = Fixture::trained();
+    let said = fixture.succeeds(&["top", "run"]);
+    for part in ["run  ended", "step 2/2", "last checkpoint step 2", "bad samples 0"] {
+        assert!(said.out.contains(part), "{part} is not in {}", said.out);
+    }
+    // One that was killed could not say that it ended.
+    fixture.edit("run/watch.json", "\"ended\":true", "\"ended\":false");
+    let said = fixture.succeeds(&["top", "run", "--once"]);
+    assert!(said.out.contains("not running: nobody answers") && said.out.contains("step 2/2"), "{}", said.out);
+    fixture.fails(&["top", "model"], 2, &["model: no run goes on there, and none has left metrics"]);
+}
+
+#[test]
 fn cuda_without_a_gpu_is_one_clear_line() {
     let fixture = Fixture::trained();
     let said = fixture.start(&["run", "run.yaml", "device=cuda", "run.dir=other"]);

@@ -113,7 +113,7 @@ fn size_in_header(mut file: impl Read + Seek, limits: &Limits) -> Result<(u32, u
             let begin = file.rewind().map(|()| ImageReader::new(BufReader::new(file)));
             let reader = begin.and_then(ImageReader::with_guessed_format).map_err(|error| error.to_string())?;
             reader.format().ok_or(UNKNOWN)?;
-            reader.into_dimensions().map_err(|error| format!("corrupt: {error}"))?
+            reader.into_dimensions().map_err(|error| describe(&error, limits))?
         }
     };
     limits.check_size(width, height)?;
@@ -205,6 +205,9 @@ fn png_size(bytes: &[u8]) -> Option<(u32, u32)> {
 fn describe(error: &image::ImageError, limits: &Limits) -> String {
     match error {
         image::ImageError::Limits(_) => format!("{error} (data.image.max_side = {})", limits.max_side),
+        image::ImageError::Unsupported(_) => {
+            format!("of a kind that is not decoded ({error}): convert it, for example to PNG")
+        }
         image::ImageError::IoError(_) => format!("truncated or corrupt: {error}"),
         _ => format!("corrupt: {error}"),
     }
@@ -305,6 +308,30 @@ mod tests {
         }
         assert!(decode_rgb(b"hello, world", &side(100)).unwrap_err().contains("not a picture"));
         assert!(open_rgb(Path::new("no/such.png"), &side(100)).unwrap_err().to_string().contains("no/such.png"));
+    }
+
+    #[test]
+    fn kinds_that_are_not_decoded_are_no_corrupt_files() {
+        // A TIFF of two pixels with a palette: tag, type (3: 16 bits, 4: 32 bits), number of values, value or place.
+        let entries = [
+            (256, 4, 1, 2),
+            (257, 4, 1, 1),
+            (258, 3, 1, 8),
+            (259, 3, 1, 1),
+            (262, 3, 1, 3),
+            (273, 4, 1, 122),
+            (278, 4, 1, 1),
+            (279, 4, 1, 2),
+            (320, 3, 768, 124),
+        ];
+        let mut file = b"II*\0\x08\0\0\0\x09\0".to_vec();
+        for (tag, kind, count, value) in entries {
+            file.extend([(tag as u16).to_le_bytes(), (kind as u16).to_le_bytes()].concat());
+            file.extend([(count as u32).to_le_bytes(), (value as u32).to_le_bytes()].concat());
+        }
+        file.resize(124 + 2 * 768, 0);
+        let error = decode_rgb(&file, &side(100)).unwrap_err();
+        assert!(error.contains("not decoded") && error.contains("convert it"), "{error}");
     }
 
     #[test]

@@ -26,9 +26,9 @@ pub fn page(files: &[FileInfo], samples: &[Result<Shown, BadSample>]) -> String 
 }
 
 fn of_file(file: &FileInfo) -> Value {
-    let field = |field: &Field| context! { name => field.name, types => field.types, count => field.count };
+    let field = |field: &Field| context! { name => &field.name, types => &field.types, count => field.count };
     let fields: Vec<Value> = file.fields.iter().map(field).collect();
-    context! { path => file.path.display().to_string(), format => file.format, samples => file.samples, fields }
+    context! { path => file.path.display().to_string(), format => &file.format, samples => file.samples, fields }
 }
 
 fn of_sample(sample: &Result<Shown, BadSample>) -> Value {
@@ -37,10 +37,10 @@ fn of_sample(sample: &Result<Shown, BadSample>) -> Value {
         Err(bad) => return context! { bad => bad.to_string() },
     };
     let pictures = sample.media.iter().flat_map(|media| {
-        media.pictures.iter().map(|picture| {
+        media.pictures.iter().map(move |picture| {
             let (width, height) = picture.dimensions();
             let data = Value::from_safe_string(data_uri(picture));
-            context! { name => media.name, size => format!("{width}×{height}"), data }
+            context! { name => &media.name, size => format!("{width}×{height}"), data }
         })
     });
     let Shown { place, turns, rendered, num_tokens, .. } = sample;

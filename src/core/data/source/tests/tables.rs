@@ -64,6 +64,19 @@ fn row_groups_are_blocks_and_bytes_are_pictures() {
     }
 }
 
+#[test]
+fn separated_values_are_samples_of_any_layout() {
+    let folder = Folder::new();
+    folder.write("set/a.csv", "instruction,input,output\nAdd.,\"1, 2\",3\nSay.,,hi\nSay.,\n");
+    folder.write("set/b.tsv", "instruction\toutput\n\"a\nb\"\tc\n");
+    let source = of(folder.path("set"));
+    let all: Vec<String> = (0..source.len()).map(|index| shown(&source, index)).collect();
+    assert_eq!(all, ["user:Add.\n1, 2 assistant:3", "user:Say. assistant:hi", "bad row 3", "user:a\nb assistant:c"]);
+    let turns =
+        folder.write("turns.csv", "id,messages\n7,\"[{\"\"role\"\":\"\"user\"\",\"\"content\"\":\"\"a\"\"}]\"\n");
+    assert_eq!(shown(&of(turns), 0), "user:a");
+}
+
 /// What `goldens/peers.py` wrote with datasets, pyarrow, webdataset and megatron-energon.
 #[test]
 fn sets_of_other_libraries_are_read() {
