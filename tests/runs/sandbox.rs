@@ -50,14 +50,8 @@ fn deep() -> Vec<u8> {
 #[test]
 fn files_come_to_what_they_come_to_in_this_process() {
     let (sandbox, warnings) = sandbox();
-    let formats = [
-        ImageFormat::Png,
-        ImageFormat::Jpeg,
-        ImageFormat::WebP,
-        ImageFormat::Gif,
-        ImageFormat::Bmp,
-        ImageFormat::Tiff,
-    ];
+    let formats =
+        [ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::WebP, ImageFormat::Gif, ImageFormat::Bmp, ImageFormat::Tiff];
     let mut files: Vec<Vec<u8>> = formats.into_iter().map(encoded).collect();
     files.extend([animation(), deep()]);
     files.push(include_bytes!("../../src/core/data/goldens/clip.mp4").to_vec());

@@ -1,9 +1,9 @@
 //! Keys that are pressed in a terminal, each at once and without echo.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, read};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
-use std::io::{self, IsTerminal, Read, Stdin, stdin};
+use std::io::{self, IsTerminal, Stdin, stdin};
 use std::time::Duration;
 
 /// The standard input as single keys, until it is dropped.
@@ -37,7 +37,8 @@ impl Keys {
             found => found?,
         };
         let mut key = [0];
-        match self.input.lock().read(&mut key)? {
+        // Past the buffer of the standard input, which would take more than one key and look as if there were none.
+        match read(&self.input, &mut key)? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             _ => Ok(Some(key[0])),
         }
