@@ -157,13 +157,13 @@ mod tests {
     fn a_scalar_has_the_bytes_of_protobuf() {
         let event =
             encode_event(1.5, 300, |event| message(event, 5, |summary| scalar_value(summary, "train/loss", 0.25)));
-        assert_eq!(hex(&event), GOLDEN_EVENT);
+        assert_eq!(hex(event), GOLDEN_EVENT);
     }
 
     /// As `tensorboard.summary.writer.record_writer` 2.21 frames the same bytes.
     #[test]
     fn a_record_has_the_checksums_of_tfrecord() {
-        assert_eq!(hex(&frame(b"loongforge")), GOLDEN_RECORD);
+        assert_eq!(hex(frame(b"loongforge")), GOLDEN_RECORD);
     }
 
     #[test]
