@@ -14,7 +14,7 @@ pub enum CheckpointError {
     Missing { path: PathBuf },
     #[error("checkpoint {path} is damaged: {what}")]
     Torn { path: PathBuf, what: String },
-    #[error("checkpoint {path} has format version {found}, this loongforge reads {FORMAT_VERSION}")]
+    #[error("checkpoint {path} has format version {found} ({MANIFEST}), this loongforge reads 1 to {FORMAT_VERSION}")]
     OtherVersion { path: PathBuf, found: u64 },
 }
 
@@ -27,6 +27,10 @@ impl CheckpointError {
     pub(super) fn read(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         |source| Self::Read { path, source }
+    }
+
+    pub(super) fn changed(dir: &Path, name: &str) -> Self {
+        Self::torn(dir, format!("the contents of {name} are not what was written"))
     }
 
     pub(super) fn torn(path: &Path, what: impl ToString) -> Self {

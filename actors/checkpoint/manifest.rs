@@ -9,17 +9,27 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Name of the manifest in a checkpoint's folder.
 pub const MANIFEST: &str = "MANIFEST.json";
 
-/// Version of the manifest and of what engines write besides weights.
-pub const FORMAT_VERSION: u64 = 1;
+/// Version of the manifest and of what engines write besides weights. Manifests of version 1 have no hash of their own.
+pub const FORMAT_VERSION: u64 = 2;
+
+/// Where the manifest's own hash will be while it is computed.
+const NO_HASH: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+/// Files that are read at once.
+const MAX_READERS: usize = 8;
 
 /// Written last into a checkpoint; a folder without it is none.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     pub format_version: u64,
+    /// Lower-case hexadecimal SHA-256 of the manifest's text with zeros in this place.
+    #[serde(default)]
+    pub manifest_sha256: String,
     /// Optimizer steps that are in it: the index of the first step of a resumed run.
     pub num_steps: u64,
     /// What a resumed run's scheduler begins with.
@@ -41,7 +51,8 @@ pub struct FileEntry {
 }
 
 impl Manifest {
-    /// Reads the manifest of the checkpoint `dir` and checks that every file is there with its length.
+    /// Reads the manifest of the checkpoint `dir` and checks that it is what was written, and that every file is there with
+    /// its length.
     ///
     /// # Errors
     /// No checkpoint, a damaged one, or one of another format version.
@@ -57,8 +68,12 @@ impl Manifest {
         let torn = |what: String| CheckpointError::torn(dir, format!("{MANIFEST}: {what}"));
         let json: serde_json::Value = serde_json::from_slice(&text).map_err(|error| torn(error.to_string()))?;
         let found = json["format_version"].as_u64().ok_or_else(|| torn("it has no format_version".to_owned()))?;
-        if found != FORMAT_VERSION {
+        if !(1..=FORMAT_VERSION).contains(&found) {
             return Err(CheckpointError::OtherVersion { path: dir.to_owned(), found });
+        }
+        let hash = json["manifest_sha256"].as_str().unwrap_or_default();
+        if found > 1 && (hash.len() != NO_HASH.len() || own_hash(&text, hash) != hash) {
+            return Err(CheckpointError::changed(dir, MANIFEST));
         }
         let manifest: Self = serde_json::from_value(json).map_err(|error| torn(error.to_string()))?;
         manifest.check_sizes(dir)?;
@@ -82,20 +97,49 @@ impl Manifest {
         Ok(())
     }
 
+    /// The text of the file, with its own hash.
+    pub(super) fn to_text(&self) -> String {
+        let unsigned = Self { manifest_sha256: NO_HASH.to_owned(), ..self.clone() };
+        let text = serde_json::to_string_pretty(&unsigned).expect("JSON values can be written") + "\n";
+        text.replacen(NO_HASH, &own_hash(text.as_bytes(), NO_HASH), 1)
+    }
+
     /// Reads every file and compares its SHA-256.
     ///
     /// # Errors
     /// A file cannot be read or is not what was written.
     pub fn verify(&self, dir: &Path) -> Result<(), CheckpointError> {
-        for (name, entry) in &self.files {
-            let path = dir.join(name);
-            let found = sha256(&path).map_err(CheckpointError::read(&path))?;
-            if found != entry.sha256 {
-                return Err(CheckpointError::torn(dir, format!("the contents of {name} are not what was written")));
-            }
-        }
-        Ok(())
+        self.verify_some(dir, |_| true)
     }
+
+    /// As [`Manifest::verify`], of the files of which `is_wanted`.
+    ///
+    /// # Errors
+    /// As [`Manifest::verify`].
+    pub fn verify_some(&self, dir: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<(), CheckpointError> {
+        let files: Vec<_> = self.files.iter().filter(|(name, _)| is_wanted(name)).collect();
+        let next = AtomicUsize::new(0);
+        let read = || {
+            while let Some((name, entry)) = files.get(next.fetch_add(1, Relaxed)) {
+                let path = dir.join(name);
+                if sha256(&path).map_err(CheckpointError::read(&path))? != entry.sha256 {
+                    return Err(CheckpointError::changed(dir, name));
+                }
+            }
+            Ok(())
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        std::thread::scope(|scope| {
+            let readers: Vec<_> = (0..cores.min(MAX_READERS)).map(|_| scope.spawn(read)).collect();
+            readers.into_iter().try_for_each(|reader| reader.join().expect("no reader panics"))
+        })
+    }
+}
+
+/// Lower-case hexadecimal SHA-256 of a manifest's text with zeros in the place of `hash`, its own.
+fn own_hash(text: &[u8], hash: &str) -> String {
+    let text = String::from_utf8_lossy(text);
+    hex(Sha256::digest(text.replacen(hash, NO_HASH, 1).as_bytes()))
 }
 
 /// Lower-case hexadecimal SHA-256 of a file.

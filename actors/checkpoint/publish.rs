@@ -87,6 +87,7 @@ pub(super) fn publish_on(
     let files = complete(disk, draft, with)?;
     let manifest = Manifest {
         format_version: FORMAT_VERSION,
+        manifest_sha256: String::new(),
         num_steps,
         scheduler: draft.state.clone(),
         precision: with.precision.clone(),
@@ -94,7 +95,8 @@ pub(super) fn publish_on(
         files,
     };
     let sync = |path: &Path| disk.sync(path).map_err(CheckpointError::write(path));
-    write_json(disk, &draft.dir.join(MANIFEST), &manifest)?;
+    let path = draft.dir.join(MANIFEST);
+    disk.write(&path, manifest.to_text().as_bytes()).map_err(CheckpointError::write(&path))?;
     for name in manifest.files.keys().map(String::as_str).chain([MANIFEST]) {
         sync(&draft.dir.join(name))?;
     }

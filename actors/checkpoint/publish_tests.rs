@@ -280,14 +280,38 @@ fn what_is_no_checkpoint_is_named() {
     assert!(read(&path).contains("model-00002-of-00002.safetensors: No such file"), "{}", read(&path));
 
     let text = fs::read_to_string(path.join(MANIFEST)).unwrap();
-    fs::write(path.join(MANIFEST), text.replace("\"format_version\": 1", "\"format_version\": 9")).unwrap();
-    assert!(read(&path).contains("has format version 9, this loongforge reads 1"));
-    fs::write(path.join(MANIFEST), text.replace("tokenizer.json", "../tokenizer.json")).unwrap();
+    fs::write(path.join(MANIFEST), text.replace("\"format_version\": 2", "\"format_version\": 9")).unwrap();
+    assert!(read(&path).contains("has format version 9 (MANIFEST.json), this loongforge reads 1 to 2"));
+    let mut named = Manifest::read(&run.publish(1)).unwrap();
+    let entry = named.files.remove("tokenizer.json").unwrap();
+    named.files.insert("../tokenizer.json".into(), entry);
+    fs::write(path.join(MANIFEST), named.to_text()).unwrap();
     assert!(read(&path).contains("names a file"), "{}", read(&path));
+    fs::write(path.join(MANIFEST), text.replace("tokenizer.json", "../tokenizer.json")).unwrap();
+    assert!(read(&path).contains("the contents of MANIFEST.json"), "{}", read(&path));
     for end in 0..text.len() - 1 {
         fs::write(path.join(MANIFEST), &text[..end]).unwrap();
         assert!(read(&path).contains("is damaged"));
     }
+}
+
+#[test]
+fn a_flipped_bit_in_any_byte_of_the_manifest_is_found() {
+    let run = Run::new();
+    let path = run.publish(0);
+    let whole = fs::read(path.join(MANIFEST)).unwrap();
+    for byte in 0..whole.len() {
+        let mut flipped = whole.clone();
+        flipped[byte] ^= 1 << (byte % 8);
+        fs::write(path.join(MANIFEST), &flipped).unwrap();
+        let error = Manifest::read(&path).expect_err("a flipped bit").to_string();
+        assert!(error.contains("step-00000001") && error.contains(MANIFEST), "byte {byte}: {error}");
+    }
+    // One that was written without a hash of its own.
+    let text = String::from_utf8(whole).unwrap().replace("\"format_version\": 2", "\"format_version\": 1");
+    let old: Vec<&str> = text.lines().filter(|line| !line.contains("manifest_sha256")).collect();
+    fs::write(path.join(MANIFEST), old.join("\n")).unwrap();
+    Manifest::read(&path).unwrap().verify(&path).unwrap();
 }
 
 #[test]

@@ -1,13 +1,11 @@
 //! How two folders' weights differ: names, shapes, types, values.
 
+use super::row_blocks;
 use loongforge_torch::train::WeightsError;
 use loongforge_torch::train::hf::{Checkpoint, Stored};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use tch::Kind;
-
-/// Elements of each side in memory at once.
-const BLOCK: i64 = 8 << 20;
 
 /// A tensor's difference.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,11 +92,8 @@ fn values(left: (&Checkpoint, &Stored), right: (&Checkpoint, &Stored)) -> Result
         return Ok(TensorDiff::Values { max_abs: f64::NAN, max_left: f64::NAN });
     };
     let shape = &left.1.shape;
-    let rows = shape.first().copied().unwrap_or(1);
-    let step = (BLOCK / shape.iter().skip(1).product::<i64>().max(1)).max(1);
-    let (mut max_abs, mut max_left, mut start) = (0f64, 0f64, 0);
-    while start < rows {
-        let len = step.min(rows - start);
+    let (mut max_abs, mut max_left) = (0f64, 0f64);
+    for (start, len) in row_blocks(shape) {
         let read = |(checkpoint, stored): (&Checkpoint, &Stored), kind| match shape.is_empty() {
             true => checkpoint.read(stored, kind),
             false => checkpoint.read_rows(stored, start, len, kind),
@@ -115,7 +110,6 @@ fn values(left: (&Checkpoint, &Stored), right: (&Checkpoint, &Stored)) -> Result
         if max_abs.is_nan() {
             break;
         }
-        start += len;
     }
     Ok(if max_abs == 0.0 { TensorDiff::Exact } else { TensorDiff::Values { max_abs, max_left } })
 }

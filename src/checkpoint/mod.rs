@@ -15,6 +15,16 @@ pub use inspect::inspect;
 pub use saved_config::saved_config;
 pub use verify::verify;
 
+/// Elements of a tensor that are read at once.
+const BLOCK: i64 = 8 << 20;
+
+/// First row and number of rows of each block of a tensor of this shape; a tensor without dimensions is one row.
+fn row_blocks(shape: &[i64]) -> impl Iterator<Item = (i64, i64)> {
+    let rows = shape.first().copied().unwrap_or(1);
+    let step = (BLOCK / shape.iter().skip(1).product::<i64>().max(1)).max(1);
+    (0..rows).step_by(step as usize).map(move |first| (first, step.min(rows - first)))
+}
+
 /// Whole numbers in groups of three.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -27,6 +37,14 @@ pub(crate) fn grouped(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocks_are_all_rows_once() {
+        let blocks = |shape: &[i64]| row_blocks(shape).collect::<Vec<_>>();
+        assert_eq!((blocks(&[]), blocks(&[0, 4]), blocks(&[5, 7])), (vec![(0, 1)], vec![], vec![(0, 5)]));
+        assert_eq!(blocks(&[5, BLOCK / 2]), [(0, 2), (2, 2), (4, 1)]);
+        assert_eq!(blocks(&[2, BLOCK * 2]), [(0, 1), (1, 1)]);
+    }
 
     #[test]
     fn numbers_are_readable() {

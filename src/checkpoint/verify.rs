@@ -1,19 +1,21 @@
-//! Whether a folder is whole: hashes, headers, sizes, index, and config against tensors.
+//! Whether a folder is whole: hashes, headers, sizes, values, index, and config against tensors.
 
 use super::fit::{expect_fit, load_options};
 use super::inspect::optimizer_files;
+use super::row_blocks;
 use crate::folder::ModelFolder;
 use loongforge_actors::checkpoint::{MANIFEST, Manifest};
 use loongforge_core::data::Tokenizer;
 use loongforge_core::engine::error_chain;
 use loongforge_core::files;
 use loongforge_torch::engine::Families;
-use loongforge_torch::train::hf::{Checkpoint, INDEX_FILE, TensorFile, is_adapter};
+use loongforge_torch::train::hf::{Checkpoint, Dtype, Filling, INDEX_FILE, TensorFile, fill, is_adapter};
 use loongforge_torch::train::{adapter_base, read_adapter_config};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::path::Path;
+use tch::{Device, Kind, Tensor};
 
 /// What was checked and, where something is wrong, what. In order, one line a check.
 pub fn verify(folder: &Path) -> Vec<(&'static str, Result<String, String>)> {
@@ -21,7 +23,12 @@ pub fn verify(folder: &Path) -> Vec<(&'static str, Result<String, String>)> {
     if folder.join(MANIFEST).is_file() {
         checks.push(("manifest", told(manifest(folder))));
     }
-    checks.push(("headers", told(headers(folder))));
+    let headers = told(headers(folder));
+    let is_readable = headers.is_ok();
+    checks.push(("headers", headers));
+    if is_readable {
+        checks.push(("values", told(values(folder))));
+    }
     if folder.join(INDEX_FILE).is_file() {
         checks.push(("index", told(index(folder))));
     }
@@ -54,6 +61,60 @@ fn headers(folder: &Path) -> Check {
         }
     }
     Ok(format!("{} files are whole", checkpoint.files().len() + states.len()))
+}
+
+/// Sees to it that every number of weights and optimizer state is finite.
+fn values(folder: &Path) -> Check {
+    let checkpoint = Checkpoint::open_any(folder)?;
+    let _no_grad = tch::no_grad_guard();
+    let (mut count, mut found) = (0, Vec::new());
+    for (name, stored) in checkpoint.tensors() {
+        let kind = if stored.is_packed() { Some(Kind::Float) } else { float_kind(stored.dtype) };
+        let Some(kind) = kind else { continue };
+        let mut bad = [0; 2];
+        for (first, rows) in row_blocks(&stored.shape) {
+            let block = match stored.shape.is_empty() {
+                true => checkpoint.read(stored, kind)?,
+                false => checkpoint.read_rows(stored, first, rows, kind)?,
+            };
+            add_bad(&mut bad, &block);
+        }
+        count += 1;
+        found.extend(told_bad(name, bad));
+    }
+    for state in optimizer_files(folder)? {
+        let file = TensorFile::open(&folder.join(&state))?;
+        for (name, info) in file.tensors() {
+            let Some(kind) = float_kind(info.dtype) else { continue };
+            let mut bad = [0; 2];
+            for (first, rows) in row_blocks(&[info.shape.iter().product()]) {
+                let memory = Tensor::empty([rows], (kind, Device::Cpu));
+                fill(vec![Filling { file: &file, name: name.clone(), first, memory: memory.shallow_clone() }])?;
+                add_bad(&mut bad, &memory);
+            }
+            count += 1;
+            found.extend(told_bad(&format!("{state}: {name}"), bad));
+        }
+    }
+    if found.is_empty() {
+        return Ok(format!("all numbers of {count} tensors are finite"));
+    }
+    Err(format!("{} of {count} tensors are not finite:\n  {}", found.len(), found.join("\n  ")).into())
+}
+
+fn float_kind(dtype: Dtype) -> Option<Kind> {
+    dtype.is_plain_float().then(|| dtype.kind()).flatten()
+}
+
+/// Adds the numbers of NaN and of infinities in a block.
+fn add_bad(bad: &mut [i64; 2], block: &Tensor) {
+    for (count, is_bad) in bad.iter_mut().zip([block.isnan(), block.isinf()]) {
+        *count += is_bad.sum(Kind::Int64).int64_value(&[]);
+    }
+}
+
+fn told_bad(name: &str, [nan, infinite]: [i64; 2]) -> Option<String> {
+    (nan + infinite > 0).then(|| format!("{name}: {nan} NaN, {infinite} infinite"))
 }
 
 fn index(folder: &Path) -> Check {
