@@ -22,6 +22,7 @@ use loongforge_core::schedule::{
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Bad samples that are shown; the others are only listed in `bad.jsonl`.
@@ -49,7 +50,14 @@ pub struct Report {
     max_failures: usize,
     evidence: Evidence,
     dir: PathBuf,
+    /// Called when a step was applied, until it succeeds; what it begins is done beside the steps. Dropped after all that
+    /// writes into the folder at its end.
+    first_step: Option<FirstStep>,
+    beside: Option<JoinHandle<()>>,
 }
+
+/// Something that is due when a run has taken its first step, and after each until it succeeds.
+pub type FirstStep = Box<dyn FnMut() -> anyhow::Result<Option<JoinHandle<()>>>>;
 
 impl Report {
     /// `composed` is the whole config, for the manifests; `begin`: the first step that is told of, and the first position of
@@ -91,7 +99,23 @@ impl Report {
             max_failures: config.checkpoint.max_failures,
             evidence: Evidence::new(dir, config.run.seed),
             dir: dir.clone(),
+            first_step: None,
+            beside: None,
         })
+    }
+
+    /// Calls this when the first step was applied, or the run is done without one.
+    pub fn on_first_step(mut self, first_step: FirstStep) -> Self {
+        self.first_step = Some(first_step);
+        self
+    }
+
+    fn is_under_way(&mut self) {
+        let Some(first_step) = &mut self.first_step else { return };
+        match first_step() {
+            Ok(beside) => (self.first_step, self.beside) = (None, beside),
+            Err(error) => self.console.line(&format!("warning: {error:#}; tried again after the next step")),
+        }
     }
 
     fn measure(&mut self, summary: &StepSummary) -> StepMetrics {
@@ -272,6 +296,9 @@ fn busy(summary: &StepSummary, role: Role) -> f64 {
 
 impl Observer for Report {
     fn step(&mut self, summary: &StepSummary) {
+        if summary.applied {
+            self.is_under_way();
+        }
         let metrics = self.measure(summary);
         if let Err(error) = self.write(&metrics) {
             // A full disk must not end a run that computes.
@@ -328,6 +355,9 @@ impl Observer for Report {
     }
 
     fn finished(&mut self, result: &Result<Outcome, Failure>) {
+        if matches!(result, Ok(Outcome::Completed)) {
+            self.is_under_way();
+        }
         self.tell(|| {
             News::Ended(match result {
                 Ok(Outcome::Completed) => "done".into(),
@@ -383,6 +413,9 @@ impl Drop for Report {
     fn drop(&mut self) {
         if let Some(progress) = self.progress.take() {
             progress.finish();
+        }
+        if let Some(beside) = self.beside.take() {
+            let _ = beside.join();
         }
         if let Some((goodput, median)) = goodput(&mut self.step_seconds) {
             let percent = 100.0 * goodput;

@@ -1,7 +1,11 @@
 //! `loongforge run`: a whole run on this machine, or one role of it.
 
 mod folder;
+mod former;
+mod holder;
+mod lock;
 mod ranks;
+mod settings;
 mod sign;
 mod whole;
 
@@ -37,8 +41,8 @@ Examples:
   loongforge run my.yaml --role encoder --join head:6001 --tls certs
   torchrun --no-python --nnodes 2 --nproc-per-node 8 loongforge run my.yaml --role auto --tls certs
 
-Exit codes: 0 done; 1 failed; 2 wrong config or usage; 3 stopped on request, go on with --resume;
-4 lost a process that the run cannot go on without, go on with --resume;
+Exit codes: 0 done; 1 failed; 2 wrong config or usage, or another run has the folder;
+3 stopped on request, go on with --resume; 4 lost a process that the run cannot go on without, go on with --resume;
 5 loss or gradient not finite too often: see nonfinite-step-N.json in the run's folder; 75 its processes did not come together";
 
 #[derive(Args)]
@@ -52,7 +56,13 @@ pub struct RunArgs {
     /// Go on from the last checkpoint of the run, or from this one
     #[arg(long, value_name = "CHECKPOINT", num_args = 0..=1, default_missing_value = "auto", require_equals = true)]
     resume: Option<String>,
-    /// Begin anew where a former run left checkpoints, which are removed
+    /// Resume without reading the checkpoint's files first to compare them with its hashes
+    #[arg(long, requires = "resume")]
+    trust: bool,
+    /// Refuse to resume with other settings than the checkpoint was written with
+    #[arg(long, requires = "resume")]
+    strict: bool,
+    /// Begin anew where a former run left checkpoints, which are removed with the first step
     #[arg(long, conflicts_with = "resume")]
     overwrite: bool,
     /// One process per actor instead of one thread

@@ -55,6 +55,11 @@ train: { steps: 2, global_batch_size: 8, lr: 2e-3 }
         Self { dir }
     }
 
+    /// Nothing at all.
+    pub fn empty() -> Self {
+        Self { dir: tempfile::tempdir().unwrap() }
+    }
+
     /// After the run, with its checkpoint.
     pub fn trained() -> Self {
         let fixture = Self::new();
@@ -99,7 +104,7 @@ train: { steps: 2, global_batch_size: 8, lr: 2e-3 }
         }
     }
 
-    /// Every file below a folder with its contents.
+    /// Every file below a folder with its contents; sockets have none.
     pub fn contents(&self, folder: &str) -> BTreeMap<PathBuf, Vec<u8>> {
         let (mut found, mut folders) = (BTreeMap::new(), vec![self.path(folder)]);
         while let Some(folder) = folders.pop() {
@@ -107,7 +112,7 @@ train: { steps: 2, global_batch_size: 8, lr: 2e-3 }
                 let path = entry.unwrap().path();
                 if path.is_dir() {
                     folders.push(path);
-                } else {
+                } else if path.is_file() {
                     found.insert(path.clone(), fs::read(&path).unwrap());
                 }
             }

@@ -65,7 +65,7 @@ fn resume_refuses_what_is_no_whole_checkpoint() {
     }
     let manifest = format!("{CHECKPOINT}/MANIFEST.json");
     let whole = fixture.read(&manifest);
-    for torn in ["", "{", "{}", &whole.replace("\"format_version\": 1", "\"format_version\": 99")] {
+    for torn in ["", "{", "{}", &whole.replace("\"format_version\": 2", "\"format_version\": 99")] {
         fixture.write(&manifest, torn);
         fixture.fails(&more, 1, &[CHECKPOINT]);
     }
@@ -82,6 +82,27 @@ fn resume_refuses_data_that_changed() {
     fixture.fails(&more, 1, &["the data changed since", CHECKPOINT, "data/train.jsonl has", "data.on_change=accept"]);
     let said = fixture.succeeds(&[&more[..], &["data.on_change=accept"]].concat());
     assert!(said.err.contains("warning: the data changed since"), "{}", said.err);
+}
+
+#[test]
+fn resume_tells_which_settings_differ_and_each_attempts_are_kept() {
+    let fixture = Fixture::trained();
+    let before = fixture.contents("run");
+    let more = ["run", "run.yaml", "--resume", "train.lr=1e-4", "train.steps=3"];
+    let differences = ["train.lr 0.002 → 0.0001", "train.steps 2 → 3"];
+    fixture.fails(
+        &[&more[..], &["--strict"]].concat(),
+        2,
+        &["--strict: settings differ", differences[0], differences[1]],
+    );
+    assert!(fixture.contents("run") == before);
+    let said = fixture.succeeds(&more);
+    assert!(differences.iter().all(|line| said.err.contains(line)), "{}", said.err);
+    assert!(said.err.matches(" → ").count() == 2, "{}", said.err);
+    let (now, then) = (fixture.read("run/config.yaml"), fixture.read("run/config-1.yaml"));
+    assert!(now.contains("lr: 0.0001") && then.contains("lr: 0.002"), "{now}{then}");
+    fixture.succeeds(&[&more[..], &["--strict"]].concat());
+    assert!(!fixture.path("run/config-2.yaml").exists());
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What a user does wrong, or a disk: the real program on damaged inputs. Every mistake ends with its exit code and a
 //! message that names the key, file or sample; samples that cannot be used are skipped; and nothing is lost.
 
+mod bit_flips;
 mod checkpoints;
 mod command_line;
 mod epochs;
@@ -11,7 +12,11 @@ mod hub;
 mod models;
 #[path = "../support/must.rs"]
 mod must;
+mod overwrite;
 mod own_encoder;
 mod plan;
 mod readme;
 mod samples;
+#[path = "../support/soak.rs"]
+mod soak;
+mod two_runs;

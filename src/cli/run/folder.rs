@@ -1,5 +1,7 @@
 //! A run's folder: the checkpoint that `--resume` means, and that no former run is lost by mistake.
 
+use super::former::FormerRun;
+use super::settings::differences;
 use crate::cli::UsageError;
 use crate::compose::{Composition, Resume, precision_name};
 use crate::folder::ModelFolder;
@@ -10,11 +12,26 @@ use loongforge_core::config::{OnChange, RunConfig};
 use loongforge_core::data::{Fingerprint, fingerprint as data_fingerprint};
 use loongforge_core::message::StepId;
 use loongforge_core::observe::Console;
+use serde_json::Value;
 use std::path::{Path, PathBuf};
+
+/// Ending of the large files.
+const TENSORS: &str = ".safetensors";
+
+/// How a checkpoint is looked at before a run goes on from it.
+pub struct Expect<'a> {
+    /// The run's composed config.
+    pub composed: &'a Value,
+    /// The contents of its files are taken for what was written, without reading them.
+    pub trust: bool,
+    /// Other settings than those that it was written with are refused.
+    pub strict: bool,
+}
 
 /// The checkpoint that `--resume` means; the one in memory where that is of a later step.
 pub fn find_resume(
     wanted: Option<&str>,
+    expect: &Expect<'_>,
     composition: &Composition,
     snapshots: Option<&Snapshots>,
     console: &Console,
@@ -45,6 +62,14 @@ pub fn find_resume(
         path => PathBuf::from(path),
     };
     let manifest = Manifest::read(&checkpoint)?;
+    let verify = |is_wanted: fn(&str) -> bool| match expect.trust {
+        true => Ok(()),
+        false => manifest.verify_some(&checkpoint, is_wanted).context(
+            "cannot resume: use another checkpoint with --resume=PATH, or this one without verification with --trust",
+        ),
+    };
+    // What is read first is verified first: a damaged config.json is not another model.
+    verify(|name| !name.ends_with(TENSORS))?;
     composition.folder().expect_same(&ModelFolder::open_plain(&checkpoint)?)?;
     let (theirs, ours) = (manifest.precision.as_str(), precision_name(config.train.precision));
     if theirs != ours {
@@ -52,6 +77,8 @@ pub fn find_resume(
         bail!("{path} has train.precision {theirs}, this run {ours}: resume with train.precision={theirs}");
     }
     expect_same_data(&checkpoint, config)?;
+    expect_settings(&checkpoint, &manifest, expect, console)?;
+    verify(|name| name.ends_with(TENSORS))?;
     Ok(Some(Resume { checkpoint, first_step: StepId(manifest.num_steps), state: manifest.scheduler }))
 }
 
@@ -72,28 +99,40 @@ fn expect_same_data(checkpoint: &Path, config: &RunConfig) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Makes the run's folder, and sees to it that no former run is lost by mistake.
-pub fn prepare_folder(config: &RunConfig, resumes: bool, overwrite: bool) -> anyhow::Result<()> {
+/// Tells how settings differ from those that the checkpoint was written with.
+fn expect_settings(
+    checkpoint: &Path,
+    manifest: &Manifest,
+    expect: &Expect<'_>,
+    console: &Console,
+) -> anyhow::Result<()> {
+    let differences = differences(&manifest.config, expect.composed);
+    if differences.is_empty() {
+        return Ok(());
+    }
+    let what = format!("settings differ from those of {}:", checkpoint.display());
+    if expect.strict {
+        return Err(UsageError(format!("--strict: {what}\n  {}", differences.join("\n  "))).into());
+    }
+    console.line(&what);
+    differences.iter().for_each(|line| console.line(&format!("  {line}")));
+    Ok(())
+}
+
+/// Sees to it that no former run is lost by mistake: what is there of one is moved aside where the run begins anew.
+pub fn prepare_folder(config: &RunConfig, resumes: bool, overwrite: bool) -> anyhow::Result<Option<FormerRun>> {
     let (dir, checkpoints) = (&config.run.dir, &config.checkpoint.dir);
-    // Only checkpoints are removed: the folder may hold what is not ours.
-    while !resumes && let Some(former) = latest(checkpoints)? {
-        if !overwrite {
+    let mut former = None;
+    if !resumes {
+        if let Some(former) = latest(checkpoints)?.filter(|_| !overwrite) {
             let former = former.display();
             let what = format!(
                 "run.dir already holds a run ({former}): go on with --resume, begin anew with --overwrite, or set run.name"
             );
             return Err(UsageError(what).into());
         }
-        std::fs::remove_dir_all(&former).with_context(|| format!("checkpoint.dir: {}", former.display()))?;
+        former = FormerRun::set_aside(dir, checkpoints)?;
     }
-    writable(dir, "run.dir")?;
-    writable(checkpoints, "checkpoint.dir")?;
-    Ok(clean(checkpoints)?)
-}
-
-fn writable(dir: &Path, key: &str) -> anyhow::Result<()> {
-    let named = || format!("{key}: cannot write into {}", dir.display());
-    std::fs::create_dir_all(dir).with_context(named)?;
-    tempfile::tempfile_in(dir).with_context(named)?;
-    Ok(())
+    clean(checkpoints)?;
+    Ok(former)
 }

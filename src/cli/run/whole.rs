@@ -1,17 +1,20 @@
 //! A run by the process that has its scheduler: from its beginning or its last checkpoint to its end.
 
-use super::folder::{find_resume, prepare_folder};
+use super::folder::{Expect, find_resume, prepare_folder};
+use super::former::FormerRun;
+use super::lock::RunLock;
+use super::settings::keep_config;
 use super::sign::{Sign, port_of_run};
 use super::{RunArgs, fingerprint, meeting};
 use crate::cli::part::{Beside, Part};
 use crate::cli::{UsageError, check, exit};
 use crate::compose::Composition;
-use crate::report::Report;
+use crate::report::{FirstStep, Report};
 use crate::snapshots::Snapshots;
 use crate::{evaluate, killers};
 use anyhow::Context;
 use loongforge_actors::checkpoint::clean;
-use loongforge_actors::journal::{Past, unfinished};
+use loongforge_actors::journal::{Past, is_open, unfinished};
 use loongforge_actors::launch::net::{Party, Security};
 use loongforge_actors::launch::{Keep, LOCAL_RANKS, follows, keeper};
 use loongforge_actors::{Meeting, RunError, Start, StopOn, serve_scheduler};
@@ -20,10 +23,14 @@ use loongforge_core::message::{ActorId, Role, SampleId, StepId};
 use loongforge_core::observe::{Console, read_metrics};
 use loongforge_core::schedule::{Failure, Outcome};
 use loongforge_torch::native::StoreServer;
+use std::os::unix::process::parent_id;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 /// Name of the scheduler's journal in a run's folder.
 const JOURNAL: &str = "journal";
+/// Beside the sockets of processes that are kept: the run that `--overwrite` replaces is gone.
+const REPLACED: &str = "replaced";
 
 pub struct Whole<'a> {
     pub args: &'a RunArgs,
@@ -34,17 +41,29 @@ pub struct Whole<'a> {
 }
 
 impl Whole<'_> {
-    /// Runs, and begins again at the last checkpoint where a child that the run cannot go on without has died.
+    /// Runs, and begins again at the last checkpoint where a child that the run cannot go on without has died. The run's
+    /// folders are this run's alone before anything in them is looked at.
     pub fn supervise(&self, mut composition: Composition) -> anyhow::Result<ExitCode> {
         let Self { args, loaded, console, .. } = *self;
+        let (run, checkpoints) = (&loaded.config.run.dir, &loaded.config.checkpoint.dir);
+        // A scheduler that follows another one finds its keeper's lock.
+        let pid = if keeper().is_some() { parent_id() } else { std::process::id() };
+        let _lock = RunLock::take(&[("run.dir", run), ("checkpoint.dir", checkpoints)], pid, console)?;
+        let mut former = FormerRun::find(run, checkpoints)?;
         let mut resume = args.resume.clone();
         let snapshots = self.snapshots();
         let settled = composition.config().clone();
         for restart in 0.. {
             // One that follows another begins where that was.
             let again = args.processes && restart == 0 && follows();
+            let may_take_over = (again || self.is_alone()) && resume.as_deref().is_none_or(|wanted| wanted == "auto");
+            let goes_on = || may_take_over && is_open(&run.join(JOURNAL), &fingerprint(loaded));
+            if let Some(former) = former.take_if(|_| !goes_on()) {
+                former.restore()?;
+            }
             let wanted = resume.as_deref().filter(|_| !again);
-            let resumed = find_resume(wanted, &composition, snapshots.as_ref(), console)?;
+            let expect = Expect { composed: &loaded.composed, trust: args.trust, strict: args.strict };
+            let resumed = find_resume(wanted, &expect, &composition, snapshots.as_ref(), console)?;
             // A launcher may start again what has ended.
             let steps = settled.train.num_steps();
             if let Some(done) = resumed.as_ref().filter(|resumed| resumed.first_step.0 >= steps) {
@@ -62,7 +81,7 @@ impl Whole<'_> {
             let known = resume.as_ref().map(|_| killers::read(&loaded.config.run.dir)).unwrap_or_default();
             composition =
                 composition.resume(resumed).knowing(known).snapshots_in(snapshots.as_ref().map(Snapshots::path));
-            let error = match self.conduct(composition, again) {
+            let error = match self.conduct(composition, again, former.take()) {
                 Err(error) => error,
                 ended => return ended,
             };
@@ -70,10 +89,26 @@ impl Whole<'_> {
                 return Err(error);
             }
             console.line(&format!("{error}; beginning again at the last checkpoint"));
-            resume = Some("auto".to_owned());
+            // The run before is no place to go on from.
+            resume = if self.is_replaced() { Some("auto".to_owned()) } else { None };
             composition = super::compose(&settled)?;
         }
         unreachable!("the loop ends with an error")
+    }
+
+    /// Whether this process has the scheduler, and no actor: another one may take over from its journal.
+    fn is_alone(&self) -> bool {
+        self.part.is_some_and(|part| part.actors.is_empty()) && !self.args.overwrite
+    }
+
+    /// Marks that the former run is gone, for schedulers that follow this one.
+    fn replaced() -> Option<PathBuf> {
+        Some(keeper()?.join(REPLACED))
+    }
+
+    /// Whether what is in the folders is of this run.
+    fn is_replaced(&self) -> bool {
+        !self.args.overwrite || Self::replaced().is_some_and(|mark| mark.exists())
     }
 
     /// Memory for checkpoints, where they are wanted and of use. Without it a run goes on as well.
@@ -90,8 +125,9 @@ impl Whole<'_> {
         opened.inspect_err(|error| console.line(&format!("warning: checkpoint.snapshot_every: {error:#}"))).ok()
     }
 
-    /// One life of the run; `again`: in the place of a scheduler that has died.
-    fn conduct(&self, composition: Composition, again: bool) -> anyhow::Result<ExitCode> {
+    /// One life of the run; `again`: in the place of a scheduler that has died. `former`: the run that the one which is taken
+    /// over has moved aside and not replaced yet.
+    fn conduct(&self, composition: Composition, again: bool, former: Option<FormerRun>) -> anyhow::Result<ExitCode> {
         let Self { args, part, loaded, console } = *self;
         let composition = composition.stop_on(StopOn::Signals);
         composition.expect_weights().map_err(|error| UsageError::of(&error))?;
@@ -108,25 +144,30 @@ impl Whole<'_> {
             let cause = "the scheduler died before the run was under way".into();
             return Err(RunError::Failed(Failure::loss(ActorId::SCHEDULER, cause)).into());
         }
-        let (begin, again) = match &past {
+        let (begin, again, former) = match &past {
             Some(_) => {
                 let told = read_metrics(&config.run.dir.join("metrics.jsonl")).unwrap_or_default();
                 console.line("going on in the place of a scheduler that has died; --resume or --overwrite begin anew");
                 let told = StepId(told.last().map_or(0, |last| last.step + 1));
-                ((told, SampleId(u64::MAX)), Some(told))
+                ((told, SampleId(u64::MAX)), Some(told), former)
             }
             None => {
-                prepare_folder(&loaded.config, composition.resumes(), args.overwrite)?;
+                former.map(FormerRun::restore).transpose()?;
+                let former = prepare_folder(&loaded.config, composition.resumes(), args.overwrite)?;
                 killers::keep(&config.run.dir, composition.killers())?;
-                ((composition.first_step(), composition.cursor()), None)
+                keep_config(&config.run.dir, &loaded.to_yaml())?;
+                ((composition.first_step(), composition.cursor()), None, former)
             }
         };
+        // Put back where the run ends before.
+        let first_step = first_step(former);
         if let Some(epochs) = composition.epochs() {
             console.line(&check::duration(epochs));
         }
         console.line(&check::summary(&config, composition.folder())?);
         let journal = is_kept.then_some(Keep { path: journal, again, cut_after: Keep::CUT_AFTER });
         let report = Report::new(&composition, loaded.composed.clone(), console.clone(), begin)?;
+        let report = report.on_first_step(first_step);
         let name = &config.run.name;
         let outcome = match part {
             Some(Part { actors, join, .. }) => {
@@ -173,6 +214,18 @@ impl Whole<'_> {
             }
         }
     }
+}
+
+/// What is due when the run has taken its first step: the former run goes.
+fn first_step(mut former: Option<FormerRun>) -> FirstStep {
+    Box::new(move || {
+        let files = former.as_mut().map(FormerRun::remove).transpose();
+        if let Some(mark) = Whole::replaced() {
+            // A restart without it begins anew.
+            let _ = std::fs::write(mark, "");
+        }
+        files
+    })
 }
 
 /// The command that makes a process of one actor of this run.

@@ -23,6 +23,20 @@ const SLOW: Duration = Duration::from_millis(700);
 pub const SAVE_POINTS: [&str; 6] =
     ["save_create", "save_write", "save_sync", "publish_write", "publish_sync", "publish_rename"];
 
+/// Points of a run that begins anew where there was one: that is moved aside, and removed or put back. `scheduler/0` comes to
+/// them, and an action may be `full` as well.
+pub const FOLDER_POINTS: [&str; 9] = [
+    "aside_begin",
+    "aside_move",
+    "aside_moved",
+    "aside_remove",
+    "aside_removed",
+    "back_clear",
+    "back_cleared",
+    "back_move",
+    "back_done",
+];
+
 /// Points at which a number may go wrong, with the action `nan`: pixels that an encoder was given, features that it has made,
 /// the gradient before it is summed.
 pub const NAN_POINTS: [&str; 3] = ["nan_input", "nan_features", "nan_gradient"];
@@ -107,7 +121,7 @@ pub(super) fn point(me: ActorId, name: &'static str) {
 /// # Errors
 /// The environment wants the disk to be full.
 pub fn io(me: ActorId, name: &'static str) -> io::Result<()> {
-    debug_assert!(SAVE_POINTS.contains(&name), "{name} is listed");
+    debug_assert!(SAVE_POINTS.contains(&name) || FOLDER_POINTS.contains(&name), "{name} is listed");
     due(me, name, &[]).try_for_each(|rule| match rule.action {
         Action::Full => Err(io::ErrorKind::StorageFull.into()),
         _ => {
@@ -179,10 +193,11 @@ impl FromStr for Rule {
             "slow" => Action::Slow,
             "nan" if NAN_POINTS.contains(&point) => Action::Nan,
             "lie" if LIE_POINTS.contains(&point) => Action::Lie,
-            "full" if SAVE_POINTS.contains(&point) => Action::Full,
+            "full" if SAVE_POINTS.contains(&point) || FOLDER_POINTS.contains(&point) => Action::Full,
             _ => return Err(FORM),
         };
-        if ![&POINTS[..], &SAVE_POINTS, &NAN_POINTS, &LIE_POINTS, &JOURNAL_POINTS].concat().contains(&point) {
+        let points = [&POINTS[..], &SAVE_POINTS, &FOLDER_POINTS, &NAN_POINTS, &LIE_POINTS, &JOURNAL_POINTS];
+        if !points.concat().contains(&point) {
             return Err("there is no such point");
         }
         let (first, last) = nth.split_once('-').unwrap_or((nth, nth));

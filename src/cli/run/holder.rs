@@ -1,0 +1,144 @@
+//! Who holds a run's folder: a process, told from every other one, also from a later one with the same number.
+
+use rustix::process::{Pid, test_kill_process};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A process that holds a lock, as the lock's file names it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    pub pid: u32,
+    pub host: String,
+    /// When it took the lock, UTC.
+    pub since: String,
+    /// The boot of the machine, and the namespace that `pid` is counted in: only there it can be looked at.
+    boot: String,
+    pid_namespace: String,
+    /// Start of the process, in clock ticks since the boot.
+    started: u64,
+    /// Different for every lock that was ever taken.
+    pub token: String,
+}
+
+/// What is known of a holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// It is this run itself: a scheduler before this one has taken the lock for the process that keeps both.
+    Ours,
+    Alive,
+    Dead,
+    /// It runs on another machine or in another container, where its process cannot be looked at.
+    Elsewhere,
+}
+
+impl Holder {
+    /// The holder that process `pid` of this machine is from now on.
+    pub fn of(pid: u32) -> Self {
+        let line = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+        Self {
+            pid,
+            host: line("/proc/sys/kernel/hostname"),
+            since: utc(now.as_secs()),
+            boot: line("/proc/sys/kernel/random/boot_id"),
+            pid_namespace: namespace.display().to_string(),
+            started: stat(pid).map_or(0, |(_, started)| started),
+            token: format!("{pid}-{:x}", now.as_nanos()),
+        }
+    }
+
+    /// What `me` knows of this holder.
+    pub fn life(&self, me: &Self) -> Life {
+        if me.boot.is_empty() || (&self.boot, &self.pid_namespace) != (&me.boot, &me.pid_namespace) {
+            return Life::Elsewhere;
+        }
+        match (self.pid, self.started) == (me.pid, me.started) {
+            true => Life::Ours,
+            false if self.is_alive() => Life::Alive,
+            false => Life::Dead,
+        }
+    }
+
+    /// Whether a process of this machine with this number and this start is there.
+    fn is_alive(&self) -> bool {
+        let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return false };
+        if test_kill_process(pid) == Err(rustix::io::Errno::SRCH) {
+            return false;
+        }
+        // A process that has ended and was not waited for does nothing any more. One that is hidden is alive.
+        stat(self.pid).is_none_or(|(state, started)| started == self.started && state != 'Z' && state != 'X')
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} on host {}, since {}", self.pid, self.host, self.since)
+    }
+}
+
+/// State and start of a process.
+fn stat(pid: u32) -> Option<(char, u64)> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before it may hold anything.
+    let mut fields = text.rsplit_once(')')?.1.split_whitespace();
+    Some((fields.next()?.chars().next()?, fields.nth(18)?.parse().ok()?))
+}
+
+/// Seconds since 1970 as `2026-11-22T13:05:00Z`.
+fn utc(seconds: u64) -> String {
+    let (mut days, second) = (seconds / 86_400, seconds % 86_400);
+    let is_leap = |year: u64| (year.is_multiple_of(4) && !year.is_multiple_of(100)) || year.is_multiple_of(400);
+    let mut year = 1970;
+    while days >= 365 + u64::from(is_leap(year)) {
+        days -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let mut month = 0;
+    let lengths = [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    while days >= lengths[month] {
+        days -= lengths[month];
+        month += 1;
+    }
+    let (hour, minute) = (second / 3600, second / 60 % 60);
+    format!("{year}-{:02}-{:02}T{hour:02}:{minute:02}:{:02}Z", month + 1, days + 1, second % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_process_is_told_from_a_later_one_with_its_number() {
+        let me = Holder::of(std::process::id());
+        assert_eq!(me.life(&me), Life::Ours);
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let other = Holder::of(child.id());
+        assert_eq!((other.life(&me), other.life(&Holder::of(child.id()))), (Life::Alive, Life::Ours));
+        let earlier = Holder { started: other.started - 1, ..other.clone() };
+        assert_eq!(earlier.life(&me), Life::Dead);
+        for elsewhere in
+            [Holder { boot: "b".into(), ..other.clone() }, Holder { pid_namespace: "n".into(), ..other.clone() }]
+        {
+            assert_eq!(elsewhere.life(&me), Life::Elsewhere);
+        }
+        child.kill().unwrap();
+        // Nobody has waited for it yet.
+        while stat(child.id()).unwrap().0 != 'Z' {
+            std::thread::yield_now();
+        }
+        assert_eq!(other.life(&me), Life::Dead);
+        child.wait().unwrap();
+        assert_eq!(other.life(&me), Life::Dead);
+    }
+
+    #[test]
+    fn times_are_readable() {
+        let days = [(0, "1970-01-01"), (59, "1970-03-01"), (11_016, "2000-02-29"), (20_779, "2026-11-22")];
+        for (day, date) in days {
+            assert_eq!(utc(day * 86_400 + 47_105), format!("{date}T13:05:05Z"));
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The lock of a run's folders: a file in each that names who writes there.
+//!
+//! It needs no more of a file system than that one of two renames or links to the same new name fails, so it holds on network
+//! file systems as well. A file that a dead process of this machine left is followed at once. A holder on another machine
+//! shows that it lives by touching its file: one that does not for [`SILENCE`] is dead. Exactly one process may follow a dead
+//! holder: the one that makes the file named for that holder's token, which is a lock as well.
+
+use super::holder::{Holder, Life};
+use crate::cli::{UsageError, exit};
+use loongforge_core::observe::Console;
+use std::fs::{self, File, Permissions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+/// The lock's file in a folder.
+pub const LOCK: &str = "run.lock";
+/// How often a holder touches its files.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+/// A holder on another machine that has not touched its file for so long is dead.
+const SILENCE: Duration = Duration::from_secs(30);
+/// How often a file of another machine is looked at.
+const GLANCE: Duration = Duration::from_millis(250);
+
+/// Why a folder cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    #[error("{} is in use by another run: {holder} ({path}); wait for it or stop it, or set run.name", folder(path).display())]
+    Held { path: PathBuf, holder: Box<Holder> },
+    #[error("{path} names nobody ({source}): remove it where no run is active in its folder")]
+    Damaged { path: PathBuf, source: serde_json::Error },
+    #[error("cannot write into {}", folder(path).display())]
+    Io { path: PathBuf, source: io::Error },
+}
+
+fn folder(lock: &Path) -> &Path {
+    lock.parent().unwrap_or(lock)
+}
+
+/// The folders of a run, for this run alone until this is dropped.
+pub struct RunLock {
+    files: Vec<PathBuf>,
+    me: Holder,
+    heart: Option<(SyncSender<()>, JoinHandle<()>)>,
+}
+
+impl RunLock {
+    /// Makes the folders where they are not there, and locks each, named by its key, for process `pid` of this machine.
+    ///
+    /// # Errors
+    /// Another run has one of them, or it cannot be written.
+    pub fn take(folders: &[(&str, &Path)], pid: u32, console: &Console) -> anyhow::Result<Self> {
+        let mut lock = Self { files: Vec::new(), me: Holder::of(pid), heart: None };
+        for (key, folder) in folders {
+            let failed = |error: LockError| match error {
+                LockError::Io { source, .. } => {
+                    anyhow::Error::new(source).context(format!("{key}: cannot write into {}", folder.display()))
+                }
+                held => UsageError(format!("{key}: {held}")).into(),
+            };
+            let path = folder.join(LOCK);
+            fs::create_dir_all(folder).map_err(|source| failed(LockError::Io { path: path.clone(), source }))?;
+            // Two keys may name one folder.
+            if lock.files.iter().any(|other| is_same(other, &path)) {
+                continue;
+            }
+            let wait = |holder: &Holder| {
+                let seconds = SILENCE.as_secs();
+                console.line(&format!("{key} is locked by {holder}; taken over if no heartbeat comes for {seconds} s"));
+            };
+            acquire(&path, &lock.me, SILENCE, &wait).map_err(failed)?;
+            lock.files.push(path);
+        }
+        lock.heart = Some(lock.start_heart()?);
+        Ok(lock)
+    }
+
+    fn start_heart(&self) -> io::Result<(SyncSender<()>, JoinHandle<()>)> {
+        let (stop, stopped) = sync_channel::<()>(1);
+        let (files, me) = (self.files.clone(), self.me.clone());
+        let beat = move || {
+            while stopped.recv_timeout(HEARTBEAT) == Err(RecvTimeoutError::Timeout) {
+                files.iter().for_each(|path| beat(path, &me));
+            }
+        };
+        Ok((stop, std::thread::Builder::new().name("run-lock".into()).spawn(beat)?))
+    }
+}
+
+impl Drop for RunLock {
+    fn drop(&mut self) {
+        if let Some((stop, heart)) = self.heart.take() {
+            drop(stop);
+            let _ = heart.join();
+        }
+        for path in self.files.iter().filter(|path| is_ours(path, &self.me)) {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn is_ours(path: &Path, me: &Holder) -> bool {
+    read(path).is_ok_and(|found| found.is_some_and(|found| found.life(me) == Life::Ours))
+}
+
+/// Whether two files, one of which may not be there, lie in one folder.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| folder(path).canonicalize().ok();
+    real(one).is_some_and(|one| real(other) == Some(one))
+}
+
+/// Touches the file. Where it has another holder, which can be only after this process was frozen for long, this process ends
+/// before it writes anything else.
+fn beat(path: &Path, me: &Holder) {
+    match read(path) {
+        Ok(Some(found)) if found.life(me) == Life::Ours => {
+            let touch = |file: File| file.set_modified(SystemTime::now());
+            let _ = File::options().write(true).open(path).and_then(touch);
+        }
+        Ok(Some(other)) => {
+            eprintln!("error: {} was taken by {other}, for which this run was dead; it ends", path.display());
+            std::process::exit(exit::FAILED.into());
+        }
+        Ok(None) => drop(create(path, me)),
+        // A network file system that does not answer is tried again.
+        Err(_) => {}
+    }
+}
+
+/// Makes `path` name `me`; `wait` is told of a holder on another machine that is waited for.
+fn acquire(path: &Path, me: &Holder, silence: Duration, wait: &dyn Fn(&Holder)) -> Result<(), LockError> {
+    let io = |source| LockError::Io { path: path.to_owned(), source };
+    loop {
+        if create(path, me).map_err(io)? {
+            return Ok(());
+        }
+        let Some(found) = read(path)? else { continue };
+        let is_alive = match found.life(me) {
+            // Also where a network file system did what it says that it did not.
+            Life::Ours => return Ok(()),
+            Life::Alive => true,
+            Life::Dead => false,
+            Life::Elsewhere => {
+                wait(&found);
+                shows_life(path, &found, silence)?
+            }
+        };
+        if is_alive {
+            return Err(LockError::Held { path: path.to_owned(), holder: Box::new(found) });
+        }
+        let mut succession = path.as_os_str().to_owned();
+        succession.push(format!(".{}", found.token));
+        let succession = PathBuf::from(succession);
+        acquire(&succession, me, silence, wait)?;
+        // Who had it before may have followed already, and be done with it.
+        if read(path)?.as_ref() == Some(&found) {
+            return fs::rename(&succession, path).map_err(io);
+        }
+        let _ = fs::remove_file(&succession);
+    }
+}
+
+/// Whether a holder touches its file before `silence` is over, or has let go of it.
+fn shows_life(path: &Path, holder: &Holder, silence: Duration) -> Result<bool, LockError> {
+    let touched = || File::open(path).and_then(|file| file.metadata()?.modified()).ok();
+    let (begin, first) = (Instant::now(), touched());
+    while begin.elapsed() < silence {
+        std::thread::sleep(GLANCE.min(silence));
+        if read(path)?.as_ref() != Some(holder) {
+            return Ok(false);
+        }
+        if touched() != first {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Makes the file whole, or says that there is one.
+fn create(path: &Path, me: &Holder) -> io::Result<bool> {
+    let permissions = Permissions::from_mode(0o644);
+    let mut file = tempfile::Builder::new().prefix(".run.lock-").permissions(permissions).tempfile_in(folder(path))?;
+    let text = serde_json::to_string_pretty(me).expect("a holder is text and numbers");
+    file.write_all(text.as_bytes())?;
+    file.as_file().sync_all()?;
+    match file.persist_noclobber(path) {
+        Ok(_) => Ok(true),
+        Err(error) if error.error.kind() == ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error.error),
+    }
+}
+
+/// The holder that the file names; `None` where there is no file.
+fn read(path: &Path) -> Result<Option<Holder>, LockError> {
+    let path = path.to_owned();
+    match fs::read(&path) {
+        Ok(text) => match serde_json::from_slice(&text) {
+            Ok(holder) => Ok(Some(holder)),
+            Err(source) => Err(LockError::Damaged { path, source }),
+        },
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(LockError::Io { path, source }),
+    }
+}
+
+#[cfg(test)]
+#[path = "lock_tests.rs"]
+mod tests;

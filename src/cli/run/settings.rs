@@ -1,0 +1,95 @@
+//! The config of each attempt at a run, and how it differs from the one that a checkpoint was written with.
+
+use anyhow::{Context, Result};
+use serde_json::{Map, Value};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+/// The composed config of the newest attempt in a run's folder; earlier ones are `config-1.yaml`, `config-2.yaml`, …
+const CONFIG: &str = "config.yaml";
+
+/// Writes an attempt's composed config. The one before keeps its text under the next number, unless the two are equal.
+///
+/// # Errors
+/// A file cannot be read or written.
+pub fn keep_config(dir: &Path, yaml: &str) -> Result<()> {
+    let path = dir.join(CONFIG);
+    let named = || path.display().to_string();
+    match fs::read_to_string(&path) {
+        Ok(before) if before == yaml => return Ok(()),
+        Ok(_) => {
+            let earlier = (1u64..).map(|number| dir.join(format!("config-{number}.yaml")));
+            let free = earlier.into_iter().find(|path| !path.exists()).expect("some number is free");
+            fs::rename(&path, free).with_context(named)?;
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error).with_context(named),
+    }
+    fs::write(&path, yaml).with_context(named)
+}
+
+/// A line for each key that has another value now: `train.lr 0.001 → 0.0001`.
+pub fn differences(before: &Value, now: &Value) -> Vec<String> {
+    let mut lines = Vec::new();
+    compare("", before, now, &mut lines);
+    lines
+}
+
+fn compare(key: &str, before: &Value, now: &Value, lines: &mut Vec<String>) {
+    let empty = Map::new();
+    let map = |value: &Value| match value {
+        Value::Object(map) => Some(map.clone()),
+        Value::Null => Some(empty.clone()),
+        _ => None,
+    };
+    if before == now {
+        return;
+    }
+    let is_map = before.is_object() || now.is_object();
+    if let (true, Some(old), Some(new)) = (is_map, map(before), map(now)) {
+        for name in old.keys().chain(new.keys().filter(|name| !old.contains_key(*name))) {
+            let key = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
+            compare(&key, old.get(name).unwrap_or(&Value::Null), new.get(name).unwrap_or(&Value::Null), lines);
+        }
+        return;
+    }
+    let told = |value: &Value| match value {
+        Value::Null => "(not set)".to_owned(),
+        Value::String(text) => text.clone(),
+        value => value.to_string(),
+    };
+    lines.push(format!("{key} {} → {}", told(before), told(now)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_keys_that_differ_are_lines() {
+        let before =
+            json!({"train": {"lr": 0.001, "steps": 3, "betas": [0.9, 0.95]}, "eval": null, "run": {"name": "a"}});
+        let now = json!({"train": {"lr": 0.0001, "steps": 3, "betas": [0.9, 0.99]}, "eval": {"path": "x"}, "new": 1,
+            "run": {"name": "b"}});
+        let want = [
+            "train.lr 0.001 → 0.0001",
+            "train.betas [0.9,0.95] → [0.9,0.99]",
+            "eval.path (not set) → x",
+            "run.name a → b",
+            "new (not set) → 1",
+        ];
+        assert_eq!(differences(&before, &now), want);
+        assert!(differences(&now, &now).is_empty());
+    }
+
+    #[test]
+    fn every_attempts_config_is_kept_once() {
+        let dir = tempfile::tempdir().unwrap();
+        ["one", "one", "two", "two", "one"].iter().for_each(|text| keep_config(dir.path(), text).unwrap());
+        let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
+        assert_eq!([read(CONFIG), read("config-1.yaml"), read("config-2.yaml")], ["one", "one", "two"]);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
+    }
+}
