@@ -78,7 +78,7 @@ def ours(args, folder, name):
         "log": {"tensorboard": False, "level": "warn"},
     }
     (folder / "b1.yaml").write_text(json.dumps(settings))
-    done = subprocess.run([args.binary, "run", folder / "b1.yaml", "--overwrite"], capture_output=True, text=True)
+    done = subprocess.run([args.binary, "run", folder / "b1.yaml", *args.set, "--overwrite"], capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stdout + done.stderr)
     rows = [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
@@ -176,6 +176,7 @@ def main():
     parser.add_argument("--batch", type=int, default=8, help="documents a step")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--micro", type=int, nargs="+", default=[1, 2, 4], help="documents of a padded micro-batch, to try")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="keys of our config, as run.products=libtorch")
     parser.add_argument("--peers", nargs="+", default=["p0", "p1", "p2"])
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:

@@ -8,11 +8,12 @@ use crate::folder::{FolderError, ModelFolder, fetch};
 use crate::roles::{self, Recipe};
 use loongforge_actors::checkpoint::{Publication, publish};
 use loongforge_actors::{Observer, Publisher, RunError, RunSpec, StopOn, run_in_process};
-use loongforge_core::config::{Precision, Report, RunConfig, Weights, load_text};
+use loongforge_core::config::{Device, Precision, Products, Report, RunConfig, Weights, load_text};
 use loongforge_core::data::{Decoder, Epochs, EpochsError, InProcess, built_in, fingerprint, settle_steps};
 use loongforge_core::message::{BadSample, SampleId, SaveTo, StepId};
 use loongforge_core::schedule::{CoordinatorSpec, FailedSave, Killer, Outcome, SchedulerState, StepSummary};
 use loongforge_torch::engine::Families;
+use loongforge_torch::native::faster_products;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -206,6 +207,18 @@ impl Composition {
         self.resume.as_ref().map_or(StepId(0), |resume| resume.first_step)
     }
 
+    /// How the run's actors compute products: as the config says, else as its checkpoint does, else what is faster on this
+    /// processor. `auto` on GPUs.
+    pub fn products(&self) -> Products {
+        let recorded = self.resume.as_ref().map(|resume| resume.state.products);
+        match (self.config.run.products, recorded) {
+            _ if self.config.device != Device::Cpu => Products::Auto,
+            (Products::Auto, Some(Products::Auto) | None) => faster_products(),
+            (Products::Auto, Some(recorded)) => recorded,
+            (asked, _) => asked,
+        }
+    }
+
     /// What engines are made from.
     pub fn into_recipe(self) -> Arc<Recipe> {
         let Self { mut config, folder, families, decoder, local_rank, .. } = self;
@@ -219,6 +232,7 @@ impl Composition {
     /// What engines are made from, and what the scheduler begins with.
     pub fn into_parts(mut self) -> (Arc<Recipe>, RunSpec) {
         let begin = self.resume.as_ref().map(|resume| (resume.first_step, resume.state.clone()));
+        let products = self.products();
         let resume = self.resume.take().map(|resume| resume.checkpoint);
         let (snapshots, killers) = (self.snapshots.take(), std::mem::take(&mut self.killers));
         let stop = std::mem::replace(&mut self.stop, StopOn::Nothing);
@@ -226,6 +240,7 @@ impl Composition {
         let config = &recipe.config;
         let mut coordinator = CoordinatorSpec::new(config, recipe.folder.shape(), begin);
         coordinator.state.killers = killers;
+        coordinator.state.products = products;
         let every = Some(config.checkpoint.snapshot_every).filter(|every| *every > 0);
         let spec = RunSpec {
             coordinator: CoordinatorSpec { snapshots: snapshots.zip(every), ..coordinator },

@@ -52,8 +52,10 @@ fn build(recipe: &Recipe, assignment: Assignment) -> Result<Box<dyn Engine>, Eng
                 }
                 None => None,
             };
+            let mut config = config.clone();
+            config.run.products = assignment.products;
             let spec = EngineSpec {
-                config: config.clone(),
+                config,
                 families: families.clone(),
                 me: assignment.me,
                 rendezvous: assignment.rendezvous,

@@ -37,8 +37,8 @@ pub fn run_in_process(
 
     let mut links: BTreeMap<ActorId, Link> = BTreeMap::new();
     for (me, mailbox) in mailboxes {
-        let resume = spec.resume.clone();
-        let build = make_engine(Assignment { me, pools, resume, rendezvous: rendezvous.path().into() });
+        let (resume, products) = (spec.resume.clone(), spec.coordinator.state.products);
+        let build = make_engine(Assignment { me, pools, resume, rendezvous: rendezvous.path().into(), products });
         let link = spawn(me, build, mailbox, edges.remove(&me).unwrap_or_default(), queue, None);
         match link {
             Ok(link) => drop(links.insert(me, link)),

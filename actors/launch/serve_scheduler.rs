@@ -51,6 +51,7 @@ pub fn serve_scheduler(
         credits: spec.coordinator.plan.credits,
         resume: spec.resume.clone(),
         rendezvous: rendezvous.clone(),
+        products: spec.coordinator.state.products,
         queue,
         timeout: meeting.timeout,
         lease: spec.lease,

@@ -3,6 +3,7 @@
 use super::join::JoinError;
 use crate::StopOn;
 use crate::journal::JournalError;
+use loongforge_core::config::Products;
 use loongforge_core::engine::{Engine, EngineError};
 use loongforge_core::message::ActorId;
 use loongforge_core::schedule::{CoordinatorSpec, Failure, PoolSizes};
@@ -21,6 +22,8 @@ pub struct Assignment {
     pub resume: Option<PathBuf>,
     /// Folder through which the members of a pool find each other; empty at the start of a run and gone after it.
     pub rendezvous: PathBuf,
+    /// How all actors compute products.
+    pub products: Products,
 }
 
 /// Everything about a run but its engines.

@@ -90,6 +90,7 @@ async fn scheduler(timeout: Duration) -> Ended {
         credits: spec.plan.credits,
         resume: None,
         rendezvous: "rendezvous".into(),
+        products: spec.state.products,
         queue: spec.max_unanswered(),
         timeout,
         lease: LEASE,

@@ -4,9 +4,10 @@ use super::{UsageError, exit};
 use crate::evaluate;
 use crate::folder::ModelFolder;
 use clap::{Args, ValueEnum};
-use loongforge_core::config::{self, PackMode, RunConfig};
+use loongforge_core::config::{self, Device, PackMode, RunConfig};
 use loongforge_core::data::{Epochs, Processor, ProcessorOptions, settle_steps};
 use loongforge_torch::engine::{Families, trained};
+use loongforge_torch::native::expect_products;
 use loongforge_torch::nn::{ParamSpec, Role};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -136,6 +137,9 @@ pub(super) fn open(config: &RunConfig) -> anyhow::Result<ModelFolder> {
     let folder = ModelFolder::open(&config.model)?;
     Processor::open(&folder.path, &folder.json, &ProcessorOptions::new(&config.data, config.train.phase))?;
     evaluate::check(config)?;
+    if config.device == Device::Cpu {
+        expect_products(config.run.products).map_err(anyhow::Error::msg)?;
+    }
     Ok(folder)
 }
 

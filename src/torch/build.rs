@@ -46,6 +46,7 @@ fn main() {
                 "attention",
                 "fused",
                 "products",
+                "gemm",
                 "cross_entropy",
                 "adamw",
                 "delta",

@@ -3,7 +3,10 @@
 use crate::fixture::{Fixture, Pictures};
 use loongforge::actors::checkpoint::Manifest;
 use loongforge::compose::Resume;
+use loongforge::core::config::Products;
 use loongforge::core::message::StepId;
+use loongforge::core::schedule::StepSummary;
+use loongforge::torch::native::expect_products;
 use std::path::{Path, PathBuf};
 
 const STEPS: u64 = 20;
@@ -82,6 +85,27 @@ fn with_adapters_of_both_pools_added_to_the_weights() {
         "checkpoint.merge_lora=true",
     ];
     every_split(&both, &both, 4);
+}
+
+/// Whatever is faster on this processor, a resumed run computes products as its checkpoint did.
+#[test]
+fn products_are_kept_on_resume() {
+    let fixture = Fixture::new(Pictures::Some);
+    for products in [Products::Libtorch, Products::Tiled].into_iter().filter(|way| expect_products(*way).is_ok()) {
+        let asked = format!("run.products={products:?}").to_lowercase();
+        let to =
+            |name: &str| format!("checkpoint.dir={}", fixture.path().join(format!("{products:?}-{name}")).display());
+        let short = ["train.steps=6", "checkpoint.every_steps=3"];
+        let whole = fixture.run(&[&short[..], &[&asked, &to("whole")]].concat(), None);
+        let half = resume(fixture.path().join(format!("{products:?}-whole/step-00000003")));
+        assert_eq!(half.state.products, products);
+        let rest = fixture.run(&[&short[..], &[&to("rest")]].concat(), Some(half));
+        let losses = |steps: &[StepSummary]| steps.iter().map(|step| step.loss.to_bits()).collect::<Vec<_>>();
+        assert_eq!(losses(&rest), losses(&whole[3..]), "{products:?}");
+        let end = fixture.path().join(format!("{products:?}-rest/step-00000006"));
+        assert_eq!(Manifest::read(&end).unwrap().scheduler.products, products);
+        assert_eq!(hashes(&end), hashes(&fixture.path().join(format!("{products:?}-whole/step-00000006"))));
+    }
 }
 
 /// The packer holds samples back over the end of every step, and readers keep no more than a few of them.

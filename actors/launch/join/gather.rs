@@ -3,6 +3,7 @@
 use super::returns::{Returns, draw};
 use super::{Down, JoinError, Up, Welcome};
 use crate::launch::{Assignment, EdgeSpec, topology};
+use loongforge_core::config::Products;
 use loongforge_core::message::ActorId;
 use loongforge_core::schedule::{EdgeCredits, PoolSizes};
 use loongforge_core::transport::{LinkError, LinkReceiver, LinkSender, Returned, link};
@@ -26,6 +27,7 @@ pub struct Roster {
     pub credits: EdgeCredits,
     pub resume: Option<PathBuf>,
     pub rendezvous: PathBuf,
+    pub products: Products,
     pub queue: usize,
     pub timeout: Duration,
     pub lease: Duration,
@@ -159,6 +161,7 @@ impl Roster {
                 pools: self.pools,
                 resume: self.resume.clone(),
                 rendezvous: self.rendezvous.clone(),
+                products: self.products,
             },
             edges: topology.iter().filter(outgoing).map(|edge| (*edge, paths[&edge.to].clone())).collect(),
             producers: topology.iter().filter(|edge| edge.to == me).map(|edge| edge.from).collect(),

@@ -6,12 +6,13 @@ use crate::cli::UsageError;
 use crate::compose::{Composition, Resume, precision_name};
 use crate::folder::ModelFolder;
 use crate::snapshots::Snapshots;
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use loongforge_actors::checkpoint::{DATA, Manifest, clean, latest};
-use loongforge_core::config::{OnChange, RunConfig};
+use loongforge_core::config::{Device, OnChange, Products, RunConfig};
 use loongforge_core::data::{Fingerprint, fingerprint as data_fingerprint};
 use loongforge_core::message::StepId;
 use loongforge_core::observe::Console;
+use loongforge_torch::native::expect_products;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -76,10 +77,30 @@ pub fn find_resume(
         let path = checkpoint.display();
         bail!("{path} has train.precision {theirs}, this run {ours}: resume with train.precision={theirs}");
     }
+    expect_same_products(&checkpoint, &manifest, composition)?;
     expect_same_data(&checkpoint, config)?;
     expect_settings(&checkpoint, &manifest, expect, console)?;
     verify(|name| name.ends_with(TENSORS))?;
     Ok(Some(Resume { checkpoint, first_step: StepId(manifest.num_steps), state: manifest.scheduler }))
+}
+
+/// Other products than the checkpoint's make other bits.
+fn expect_same_products(checkpoint: &Path, manifest: &Manifest, composition: &Composition) -> anyhow::Result<()> {
+    let (asked, recorded) = (composition.config().run.products, manifest.scheduler.products);
+    if composition.config().device != Device::Cpu || recorded == Products::Auto {
+        return Ok(());
+    }
+    if asked == Products::Auto {
+        return expect_products(recorded).map_err(|error| anyhow!("{}: {error}", checkpoint.display()));
+    }
+    if asked != recorded {
+        let [asked, recorded] = [asked, recorded].map(|products| format!("{products:?}").to_lowercase());
+        let path = checkpoint.display();
+        eprintln!(
+            "warning: run.products is {asked}, {path} was trained with {recorded}: the run goes on with other bits"
+        );
+    }
+    Ok(())
 }
 
 /// A position in the stream means the same sample only while the files are the same.

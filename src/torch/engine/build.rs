@@ -12,6 +12,7 @@ use super::trained::{lora_config, trained};
 use crate::comm::{Mesh, ProcessGroup};
 use crate::device::{load_cuda, set_intra_op_threads};
 use crate::model::EncoderFamily;
+use crate::native::set_products;
 use crate::nn::{self, ParamSpec, ParamStore, Sharding};
 use crate::tape::Policy;
 use crate::train::hf::{Checkpoint, LoadOptions, MAX_SHARD_SIZE, Origin, load_weights_from, num_shards};
@@ -61,6 +62,9 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
         spec.local_rank.map_or(before + spec.me.index as usize, |rank| rank as usize),
     )?;
     set_intra_op_threads(spec.config.threads_for(pool));
+    if device == tch::Device::Cpu {
+        set_products(spec.config.run.products)?;
+    }
     let encodes = match pools.placement {
         Placement::Colocated => spec.me.role == Role::Foundation,
         Placement::Separate => spec.me.role == Role::Encoder,

@@ -1,4 +1,4 @@
-//! Attention over packed documents in bfloat16 on the CPU, with its own backward.
+//! Attention over packed documents on the CPU, with its own backward.
 
 use tch::{Kind, Tensor};
 
@@ -6,17 +6,19 @@ use super::error::last_error;
 use super::ffi::{self, raw};
 use super::fused::can_fuse;
 
-/// Whether [`packed_attention`] takes these: bfloat16 on a CPU with bfloat16 products, heads of even widths.
+/// Whether [`packed_attention`] takes these: bfloat16 of even widths on a CPU with products of it, or float32 where this
+/// thread's products are tiled.
 pub fn can_attend(q: &Tensor, k: &Tensor, v: &Tensor) -> bool {
+    let is_bf16 = q.kind() == Kind::BFloat16;
     let even = |x: &Tensor| x.size().last().is_some_and(|width| width % 2 == 0);
-    let takes = |x: &Tensor| x.kind() == Kind::BFloat16 && can_fuse(x) && even(x);
-    // SAFETY: it asks the processor and has no arguments.
-    takes(q) && takes(k) && takes(v) && unsafe { ffi::lf_can_attend() }
+    let takes = |x: &Tensor| x.kind() == q.kind() && can_fuse(x) && (even(x) || !is_bf16);
+    // SAFETY: it asks the processor and this thread's setting.
+    takes(q) && takes(k) && takes(v) && unsafe { ffi::lf_can_attend(is_bf16) }
 }
 
 /// Every document, from one of `cu_seqlens` `[0, …, T]` to the next, attends to itself: `q` `[T, H, C]`, `k` `[T, K, C]`
 /// and `v` `[T, K, V]`, H a multiple of K, to `[T, H, V]`. Scores are multiplied by `scale`. Probabilities and the
-/// gradients of scores are rounded to bfloat16, sums are float32. Panics where the shapes do not fit or `can_attend` is
+/// gradients of scores are rounded to the kind of the heads, sums are float32. Panics where the shapes do not fit or `can_attend` is
 /// false.
 pub fn packed_attention(q: &Tensor, k: &Tensor, v: &Tensor, cu_seqlens: &[i64], causal: bool, scale: f64) -> Tensor {
     let [q_size, k_size, v_size] = [q, k, v].map(|x| <[i64; 3]>::try_from(x.size()).unwrap_or_default());

@@ -114,7 +114,10 @@ unsafe extern "C" {
         num_steps: c_int,
         outputs: *mut *mut C_tensor,
     ) -> c_int;
-    pub(super) fn lf_can_attend() -> bool;
+    pub(super) fn lf_can_tile() -> bool;
+    pub(super) fn lf_is_faster_tiled() -> bool;
+    pub(super) fn lf_set_tiled(on: bool);
+    pub(super) fn lf_can_attend(is_bf16: bool) -> bool;
     pub(super) fn lf_attention(
         q: *mut C_tensor,
         k: *mut C_tensor,

@@ -33,7 +33,7 @@ pub use error::NativeError;
 pub use fused::{Turn, can_fuse, is_table, norm_rope, swiglu};
 pub use memory::MemoryWatch;
 pub use op::{Arg, Op};
-pub use products::{add_product, embedding, linear};
+pub use products::{add_product, embedding, expect_products, faster_products, linear, set_products};
 pub use saved::{SavedTensors, Storage, storage};
 pub use storage::{allocate, release};
 pub use store::StoreServer;

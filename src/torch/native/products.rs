@@ -1,11 +1,43 @@
 //! Linear maps and look-ups with autograd whose backward adds a parameter's gradient in place, where the backward that
 //! runs has a place for it (see [`super::grad_into`]).
 
+use loongforge_core::config::Products;
 use tch::{Device, Kind, Tensor};
 
 use super::error::last_error;
 use super::ffi::{self, raw};
 use super::fused::can_fuse;
+
+/// What `auto` comes to on this processor.
+pub fn faster_products() -> Products {
+    // SAFETY: it asks the processor and has no arguments.
+    if unsafe { ffi::lf_is_faster_tiled() } { Products::Tiled } else { Products::Libtorch }
+}
+
+/// Whether this processor can compute products so.
+///
+/// # Errors
+/// They are tiled, and it lacks the instructions.
+pub fn expect_products(products: Products) -> Result<(), String> {
+    // SAFETY: it asks the processor and has no arguments.
+    if products == Products::Tiled && !unsafe { ffi::lf_can_tile() } {
+        let lacks = "`run.products: tiled` needs AVX-512 with bfloat16 (avx512_bf16), which this processor lacks";
+        return Err(format!("{lacks}; `run.products=libtorch` works, and computes other bits"));
+    }
+    Ok(())
+}
+
+/// Sets how the products that are called from this thread are computed; before that they are as `auto` says.
+///
+/// # Errors
+/// As [`expect_products`].
+pub fn set_products(products: Products) -> Result<(), String> {
+    expect_products(products)?;
+    let products = if products == Products::Auto { faster_products() } else { products };
+    // SAFETY: it sets a variable of this thread.
+    unsafe { ffi::lf_set_tiled(products == Products::Tiled) };
+    Ok(())
+}
 
 /// `x` `[…, in]` times `weight` `[out, in]` transposed, plus `bias` `[out]`.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
@@ -47,7 +79,7 @@ pub fn add_product(sum: &Tensor, a: &Tensor, transpose: bool, b: &Tensor) {
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::{add_product, embedding, linear};
+    use super::{Products, add_product, embedding, expect_products, linear, set_products};
     use crate::native::{grad, grad_into};
 
     fn random(shape: &[i64], kind: Kind) -> Tensor {
@@ -60,16 +92,28 @@ mod tests {
         (&found - &expected).abs().max().double_value(&[]) <= tolerance * expected.abs().max().double_value(&[])
     }
 
+    /// Calls `test` with every way that this processor has.
+    fn with_products(test: impl Fn()) {
+        for products in [Products::Libtorch, Products::Tiled].into_iter().filter(|way| expect_products(*way).is_ok()) {
+            set_products(products).unwrap();
+            test();
+        }
+    }
+
     #[test]
     fn gradients_are_added_in_place_or_returned() {
         tch::manual_seed(7);
+        with_products(gradients);
+    }
+
+    fn gradients() {
         for (kind, tolerance) in [(Kind::Float, 1e-5), (Kind::BFloat16, 2e-2)] {
             let (x, w, b) = (random(&[3, 20, 24], kind), random(&[40, 24], kind), random(&[40], kind));
             let dy = Tensor::randn([3, 20, 40], (Kind::Float, Device::Cpu)).to_kind(kind);
             let plain = x.linear(&w, Some(&b));
             let expected = grad(&[&plain], &[&dy], &[&x, &w, &b]).unwrap();
             let y = linear(&x, &w, Some(&b));
-            assert_eq!(y.detach(), plain.detach());
+            assert!(close(&y.detach(), &plain.detach(), tolerance));
             let returned = grad(&[&y], &[&dy], &[&x, &w, &b]).unwrap();
             let ones = |x: &Tensor| Tensor::ones(x.size(), (Kind::Float, Device::Cpu));
             let (sum_w, sum_b) = (ones(&w), ones(&b));
@@ -101,14 +145,40 @@ mod tests {
 
     #[test]
     fn products_are_added() {
-        for kind in [Kind::Float, Kind::BFloat16] {
-            let (a, b) = (random(&[9, 5], kind).detach(), random(&[9, 7], kind).detach());
-            let sum = Tensor::ones([5, 7], (Kind::Float, Device::Cpu));
-            add_product(&sum, &a, true, &b);
-            let expected = a.to_kind(Kind::Float).tr().matmul(&b.to_kind(Kind::Float));
-            assert!(close(&(&sum - 1.0), &expected, 1e-5));
-            add_product(&sum, &a.tr().contiguous(), false, &b);
-            assert!(close(&(sum - 1.0), &(expected * 2.0), 1e-5));
+        tch::manual_seed(8);
+        // Sizes on both sides of what tiles and their blocks hold; 4,098 pairs of bfloat16 are more than a block's line.
+        with_products(|| {
+            for (rows, inner, columns) in [(9, 5, 7), (14, 32, 32), (15, 33, 65), (1, 1, 1), (100, 8197, 40), (3, 0, 2)]
+            {
+                for kind in [Kind::Float, Kind::BFloat16] {
+                    let (a, b) = (random(&[inner, rows], kind).detach(), random(&[inner, columns], kind).detach());
+                    let room = Tensor::ones([rows, columns + 3], (Kind::Float, Device::Cpu));
+                    let sum = room.narrow(1, 0, columns);
+                    add_product(&sum, &a, true, &b);
+                    let expected = a.to_kind(Kind::Double).tr().matmul(&b.to_kind(Kind::Double));
+                    assert!(close(&sum, &(&expected + 1.0), 1e-5), "{rows} x {inner} x {columns}, {kind:?}");
+                    add_product(&sum, &a.tr().contiguous(), false, &b);
+                    add_product(&sum, &a.tr(), false, &b.tr().contiguous().tr());
+                    assert!(close(&sum, &(expected * 3.0 + 1.0), 1e-5), "{rows} x {inner} x {columns}, {kind:?}");
+                    assert_eq!(room.narrow(1, columns, 3), Tensor::ones([rows, 3], (Kind::Float, Device::Cpu)));
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn a_row_of_tiles_has_the_same_bits_with_any_threads_and_beside_any_rows() {
+        if expect_products(Products::Tiled).is_err() {
+            return;
         }
+        set_products(Products::Tiled).unwrap();
+        tch::manual_seed(9);
+        let (x, w) = (random(&[300, 700], Kind::Float).detach(), random(&[200, 700], Kind::Float).detach());
+        let outputs = |threads, rows| {
+            crate::device::set_intra_op_threads(threads);
+            linear(&x.narrow(0, 300 - rows, rows), &w, None).narrow(0, rows - 20, 20)
+        };
+        assert_eq!(outputs(1, 300), outputs(2, 300));
+        assert_eq!(outputs(1, 300), outputs(1, 20));
     }
 }

@@ -20,6 +20,6 @@ pub use pools::{
     Balance, ContextAttention, DataPool, Edge, Edges, EncoderPool, FoundationPool, Placement, PoolName, Pools,
     Scheduler,
 };
-pub use run::{Checkpoint, Eval, Level, Log, Run, RunConfig, Watch};
+pub use run::{Checkpoint, Eval, Level, Log, Products, Run, RunConfig, Watch};
 pub use security::{SandboxMode, Security};
 pub use train::{NonFinite, Optimizer, OptimizerType, Phase, Precision, Schedule, Train};

@@ -72,10 +72,25 @@ pub struct Run {
     #[serde(default = "lanes")]
     #[schemars(range(min = 1, max = 1024))]
     pub lanes: usize,
+    /// Matrix products on CPUs: `libtorch`'s, `tiled` (our own, for AVX-512 with bfloat16), or `auto`: the faster ones on the
+    /// scheduler's processor. They make the bits: checkpoints say which they were, and `auto` keeps to that on resume.
+    #[serde(default)]
+    pub products: Products,
     /// With `--processes`: how often the whole run is begun again at its last checkpoint after a process that it cannot go
     /// on without has died.
     #[serde(default = "max_restarts")]
     pub max_restarts: usize,
+}
+
+/// How matrix products are computed on CPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Products {
+    #[default]
+    Auto,
+    Libtorch,
+    Tiled,
 }
 
 /// Where and how often the run is saved.

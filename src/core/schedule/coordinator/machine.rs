@@ -298,7 +298,7 @@ impl Coordinator {
         let in_flight = self.in_flight.remove(&self.current).expect("the current step is in flight");
         let mut summary = in_flight.summary(self.spec.pools, self.stream.ledger, self.costs.fitted());
         summary.stragglers = self.speeds.stragglers();
-        self.stream = in_flight.state(summary.ledger, summary.costs.clone());
+        self.stream = in_flight.state(&self.stream, summary.ledger, summary.costs.clone());
         if summary.applied {
             self.good = Some((self.current, self.stream.clone()));
         }

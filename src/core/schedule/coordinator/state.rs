@@ -1,11 +1,12 @@
 //! What of the scheduler is in a checkpoint.
 
 use super::{Killer, Ledger};
+use crate::config::Products;
 use crate::message::SampleId;
 use crate::schedule::Fit;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Where the data stream stands, and what was learnt of costs. Written into the manifest of a checkpoint as text, without
+/// Where the data stream stands, what was learnt of costs, and how products are computed. Written into the manifest of a checkpoint as text, without
 /// what is empty; in a journal exactly as it is.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SchedulerState {
@@ -20,6 +21,8 @@ pub struct SchedulerState {
     pub costs: Option<FittedCosts>,
     /// Items that encoders have died of in earlier lives of the run. Not of a checkpoint: what is before it is not read again.
     pub killers: Vec<Killer>,
+    /// How every actor of the run computes products; `auto`: each as its processor does it faster.
+    pub products: Products,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -39,6 +42,12 @@ struct Text {
     costs: Option<FittedCosts>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     killers: Vec<Killer>,
+    #[serde(default, skip_serializing_if = "is_auto")]
+    products: Products,
+}
+
+fn is_auto(products: &Products) -> bool {
+    *products == Products::Auto
 }
 
 impl Serialize for SchedulerState {
@@ -46,7 +55,7 @@ impl Serialize for SchedulerState {
         if serializer.is_human_readable() {
             return Text::serialize(self, serializer);
         }
-        (self.cursor, &self.held, self.ledger, &self.costs, &self.killers).serialize(serializer)
+        (self.cursor, &self.held, self.ledger, &self.costs, &self.killers, self.products).serialize(serializer)
     }
 }
 
@@ -55,8 +64,8 @@ impl<'de> Deserialize<'de> for SchedulerState {
         if deserializer.is_human_readable() {
             return Text::deserialize(deserializer);
         }
-        let (cursor, held, ledger, costs, killers) = Deserialize::deserialize(deserializer)?;
-        Ok(Self { cursor, held, ledger, costs, killers })
+        let (cursor, held, ledger, costs, killers, products) = Deserialize::deserialize(deserializer)?;
+        Ok(Self { cursor, held, ledger, costs, killers, products })
     }
 }
 
@@ -125,7 +134,8 @@ mod tests {
     proptest! {
         #[test]
         fn a_state_comes_back_as_it_was(ids in prop::collection::btree_set(0_u64..200, 0..100)) {
-            let state = state(&ids.into_iter().collect::<Vec<_>>());
+            let products = if ids.len() % 2 == 0 { Products::Auto } else { Products::Tiled };
+            let state = SchedulerState { products, ..state(&ids.into_iter().collect::<Vec<_>>()) };
             let text = serde_json::to_string(&state).unwrap();
             prop_assert_eq!(&serde_json::from_str::<SchedulerState>(&text).unwrap(), &state);
             prop_assert_eq!(decode::<SchedulerState>(&encode(&state).unwrap()).unwrap(), state);

@@ -51,9 +51,10 @@ impl InFlight {
         before.after(self.plan.step, &self.samples())
     }
 
-    /// Where the stream stands after it, and what is fitted. `ledger`: with it.
-    pub fn state(&self, ledger: Ledger, costs: Option<FittedCosts>) -> SchedulerState {
-        SchedulerState { cursor: self.plan.cursor, held: self.held.clone(), ledger, costs, killers: Vec::new() }
+    /// The scheduler's state after it, where `before` is that before it. `ledger`: with it.
+    pub fn state(&self, before: &SchedulerState, ledger: Ledger, costs: Option<FittedCosts>) -> SchedulerState {
+        let (cursor, held, products) = (self.plan.cursor, self.held.clone(), before.products);
+        SchedulerState { cursor, held, ledger, costs, killers: Vec::new(), products }
     }
 
     pub fn timings(&self) -> Vec<(ActorId, Timings)> {

@@ -179,7 +179,8 @@ impl Coordinator {
             [(in_memory, SaveTo::Memory), (on_disk, SaveTo::Disk)].into_iter().filter_map(|(is, to)| is.then_some(to))
         {
             let in_flight = &self.in_flight[&step];
-            let state = in_flight.state(in_flight.ledger(self.stream.ledger), self.costs.fitted());
+            let ledger = in_flight.ledger(self.stream.ledger);
+            let state = in_flight.state(&self.stream, ledger, self.costs.fitted());
             self.save(step, to, state);
         }
     }

@@ -1,90 +1,63 @@
-// Attention over packed documents in bfloat16 on CPUs with matrix units: blocks of transposed scores by oneDNN's small
-// products, softmax over a running maximum (Milakov and Gimelshein 2018), scores computed again in the backward (Dao et
-// al. 2022). Each document attends to itself; a task is one document and one head of keys, so the number of threads does
+// Attention over packed documents on CPUs: blocks of transposed scores by oneDNN's small products, softmax over a running
+// maximum (Milakov and Gimelshein 2018), scores computed again in the backward (Dao et al. 2022). Each document attends to itself; a task is one document and one head of keys, so the number of threads does
 // not change a bit. Scores lie transposed, keys by queries: what belongs to a query runs along the vector registers.
-#include "attention.h"
 #include "common.h"
+#include "loops.h"
+#include "products.h"
 #include <ATen/Parallel.h>
 #include <ATen/native/CPUBlas.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <atomic>
 #include <torch/csrc/autograd/custom_function.h>
+#include <vector>
 
 using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// c [m, n] (+)= a [m, k] · b, whose rows lie in pairs.
+// c [m, n] (+)= a [m, k] · b, whose rows lie in pairs if bfloat16.
 static void product(int64_t m, int64_t n, int64_t k, const bf16* a, int64_t lda, const bf16* b, int64_t ldb, float* c, int64_t ldc, bool add) {
   at::native::cpublas::brgemm(m, n, k, lda, ldb, ldc, add, reinterpret_cast<const at::BFloat16*>(a), reinterpret_cast<const at::BFloat16*>(b), c);
 }
-
-// Keys and values of one document and head, as products want them; rows up to a multiple of 32 are zero.
-struct Keys {
-  int64_t len, padded;
-  std::vector<bf16> k, kt, v, vt; // [S, C], [C, S], [S, V], [V, S]
-  Keys(const Head& h, bool backward) : len(h.len), padded(round_up(h.len)) {
-    k.resize(padded * h.width);
-    copy_rows(h.k, h.sk, len, h.width, k.data());
-    if (backward) {
-      kt.resize(padded * h.width), v.resize(padded * h.values);
-      transpose_rows(h.k, h.sk, len, padded, h.width, kt.data());
-      copy_rows(h.v, h.sv, len, h.values, v.data());
-    } else {
-      vt.resize(padded * h.values);
-      transpose_rows(h.v, h.sv, len, padded, h.values, vt.data());
-    }
-  }
-};
-
-// Outputs of a block of queries, and the logarithms, to base 2, of their sums of exponentials.
-static void forward_block(const Head& h, const Keys& keys, const bf16* q, bf16* out, float* lse, int64_t first, Scratch& s) {
-  const int64_t n = std::min(QUERIES, h.len - first), columns = round_up(n);
-  const int64_t end = h.causal ? round_up(first + n) : keys.padded;
-  pair_columns(q + first * h.sq, h.sq, n, columns, h.width, s.qt.data());
-  float maxima[QUERIES], totals[QUERIES];
-  std::fill_n(maxima, QUERIES, -1e30f);
-  std::fill_n(totals, QUERIES, 0.0f);
-  std::fill_n(s.sums.data(), h.values * QUERIES, 0.0f);
-  for (int64_t key = 0; key < end; key += KEYS) {
-    const int64_t num = std::min(KEYS, end - key);
-    product(num, columns, h.width, keys.k.data() + key * h.width, h.width, s.qt.data(), columns, s.scores.data(), QUERIES, false);
-    soften(s.scores.data(), s.pairs.data(), maxima, totals, s.sums.data(), columns, first, key, num, h);
-    product(h.values, columns, num, keys.vt.data() + key, keys.padded, s.pairs.data(), QUERIES, s.sums.data(), QUERIES, true);
-  }
-  finish(s.sums.data(), totals, out + first * h.so, n, h);
-  for (int64_t i = 0; i < n; i++) lse[first + i] = maxima[i] + std::log2(totals[i]);
+static void product(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc, bool add) {
+  at::native::cpublas::brgemm(m, n, k, lda, ldb, ldc, add, a, b, c);
 }
 
-// Gradients of one head of queries; those of its keys [S, C] and values [S, V] are added.
-static void backward_head(const Head& h, const Keys& keys, const bf16* q, const bf16* out, const bf16* dout, const float* lse,
-                          bf16* dq, int64_t sdq, float* dk, float* dv, Scratch& s) {
-  float shares[QUERIES], logs[QUERIES];
-  for (int64_t first = 0; first < h.len; first += QUERIES) {
-    const int64_t n = std::min(QUERIES, h.len - first), columns = round_up(n);
-    const int64_t end = h.causal ? round_up(first + n) : keys.padded;
-    const bf16 *qi = q + first * h.sq, *di = dout + first * h.so;
-    pair_columns(qi, h.sq, n, columns, h.width, s.qt.data());
-    pair_columns(di, h.so, n, columns, h.values, s.dt.data());
-    pair_rows(qi, h.sq, n, columns, h.width, s.qn.data());
-    pair_rows(di, h.so, n, columns, h.values, s.dn.data());
-    share(out + first * h.so, di, h.so, shares, n, h.values);
-    std::copy_n(lse + first, n, logs);
-    std::fill(shares + n, shares + QUERIES, 0.0f);
-    std::fill(logs + n, logs + QUERIES, 1e30f); // no probability
-    for (int64_t key = 0; key < end; key += KEYS) {
-      const int64_t num = std::min(KEYS, end - key);
-      product(num, columns, h.width, keys.k.data() + key * h.width, h.width, s.qt.data(), columns, s.scores.data(), QUERIES, false);
-      probable(s.scores.data(), logs, s.rows.data(), columns, first, key, num, h);
-      product(num, h.values, columns, s.rows.data(), QUERIES, s.dn.data(), h.values, dv + key * h.values, h.values, true);
-      product(num, columns, h.values, keys.v.data() + key * h.values, h.values, s.dt.data(), columns, s.more.data(), QUERIES, false);
-      differentiate(s.scores.data(), s.more.data(), shares, s.rows.data(), s.pairs.data(), columns, num, h.scale);
-      product(num, h.width, columns, s.rows.data(), QUERIES, s.qn.data(), h.width, dk + key * h.width, h.width, true);
-      product(h.width, columns, num, keys.kt.data() + key, keys.padded, s.pairs.data(), QUERIES, s.sums.data(), QUERIES, key > 0);
-    }
-    transpose_out(s.sums.data(), dq + first * sdq, sdq, n, h.width);
-  }
+// Queries and keys of a block of scores, in multiples of 32: a thread's blocks lie in its core's second cache.
+static constexpr int64_t QUERIES = 128, KEYS = 256;
+static constexpr float LOG2_E = 1.44269504f;
+static inline int64_t round_up(int64_t n) { return (n + 31) / 32 * 32; }
+
+// Bits of the nearest bfloat16; not for NaN.
+static inline __attribute__((always_inline)) uint32_t round16(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+}
+static inline __attribute__((always_inline)) uint32_t bits16(bf16 x) { return x.bits; }
+static inline __attribute__((always_inline)) void set16(bf16& to, uint32_t bits) { to.bits = static_cast<uint16_t>(bits); }
+// float32 has no pairs.
+static inline uint32_t bits16(float) { return 0; }
+static inline void set16(float&, uint32_t) {}
+
+// 2^x for x up to 126: to 3e-6 for what is stored in eight bits, to the last bits for float32.
+static inline __attribute__((always_inline)) float top_terms(float, bf16) { return 1.33335581e-3f; }
+static inline __attribute__((always_inline)) float top_terms(float f, float) { return (1.52527338e-5f * f + 1.54035304e-4f) * f + 1.33335581e-3f; }
+template <typename E> static inline __attribute__((always_inline)) float power_of_2(float x, E kind) {
+  x = x < -126.0f ? -126.0f : x;
+  const float n = std::nearbyint(x), f = x - n;
+  float p = top_terms(f, kind);
+  p = p * f + 9.61812911e-3f;
+  p = p * f + 5.55041087e-2f;
+  p = p * f + 2.40226507e-1f;
+  p = p * f + 6.93147181e-1f;
+  p = p * f + 1.0f;
+  int32_t bits;
+  std::memcpy(&bits, &p, 4);
+  bits += static_cast<int32_t>(n) << 23;
+  std::memcpy(&p, &bits, 4);
+  return p;
 }
 
 // A document and a head of keys.
@@ -99,81 +72,29 @@ static std::vector<Task> tasks_of(const std::vector<int64_t>& ends, int64_t head
   std::stable_sort(tasks.begin(), tasks.end(), [](const Task& a, const Task& b) { return a.len > b.len; });
   return tasks;
 }
-// Calls `body` with every task and a thread's memory, each thread with the next one when it is done with another.
-template <typename F> static void for_each(const std::vector<Task>& tasks, int64_t width, int64_t values, F body) {
-  std::atomic<size_t> next{0};
-  at::parallel_for(0, std::min<int64_t>(at::get_num_threads(), tasks.size()), 1, [&](int64_t, int64_t) {
-    Scratch scratch(width, values);
-    for (size_t i; (i = next++) < tasks.size();) body(tasks[i], scratch);
-    at::native::cpublas::brgemm_release();
-  });
+
+namespace of_bf16 {
+using E = bf16;
+#include "attention.h"
+#include "attention_blocks.h"
+}
+namespace of_float {
+using E = float;
+#include "attention.h"
+#include "attention_blocks.h"
 }
 
-static const bf16* data(const Tensor& t) { return static_cast<const bf16*>(t.const_data_ptr()); }
-static bf16* changing(const Tensor& t) { return static_cast<bf16*>(t.mutable_data_ptr()); }
-static Tensor rows_together(const Tensor& x) { return x.stride(2) == 1 ? x : x.contiguous(); }
-
-// q [T, H, C], k [T, K, C], v [T, K, V] to [T, H, V]; documents end at `ends`.
-struct Attention : torch::autograd::Function<Attention> {
-  static Head head_of(const Task& task, const Tensor& q, const Tensor& k, const Tensor& v, double scale, bool causal) {
-    return {data(k) + task.start * k.stride(0) + task.head * k.stride(1), data(v) + task.start * v.stride(0) + task.head * v.stride(1),
-            q.stride(0), k.stride(0), v.stride(0), q.size(1) * v.size(2), task.len, q.size(2), v.size(2), static_cast<float>(scale), causal};
-  }
-  static Tensor forward(AutogradContext* ctx, Tensor q, Tensor k, Tensor v, std::vector<int64_t> ends, bool causal, double scale) {
-    q = rows_together(q), k = rows_together(k), v = rows_together(v);
-    const int64_t tokens = q.size(0), heads = q.size(1), group = heads / k.size(1), values = v.size(2);
-    auto y = at::empty({tokens, heads, values}, q.options());
-    auto lse = at::empty({heads, tokens}, q.options().dtype(at::kFloat));
-    bf16* out = changing(y);
-    float* logs = lse.mutable_data_ptr<float>();
-    for_each(tasks_of(ends, k.size(1)), q.size(2), values, [&](const Task& task, Scratch& scratch) {
-      const auto h = head_of(task, q, k, v, scale, causal);
-      const Keys keys(h, false);
-      for (int64_t head = task.head * group; head < (task.head + 1) * group; head++)
-        for (int64_t first = 0; first < task.len; first += QUERIES)
-          forward_block(h, keys, data(q) + task.start * h.sq + head * q.stride(1), out + task.start * h.so + head * values,
-                        logs + head * tokens + task.start, first, scratch);
-    });
-    ctx->save_for_backward({q, k, v, y, lse});
-    ctx->saved_data["ends"] = std::move(ends);
-    ctx->saved_data["causal"] = causal;
-    ctx->saved_data["scale"] = scale;
-    return y;
-  }
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto saved = ctx->get_saved_variables();
-    const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &y = saved[3], dy = grads[0].contiguous();
-    const int64_t tokens = q.size(0), group = q.size(1) / k.size(1), width = q.size(2), values = v.size(2);
-    auto dq = at::empty(q.sizes(), q.options()), dk = at::empty(k.sizes(), k.options()), dv = at::empty(v.sizes(), v.options());
-    const float* logs = saved[4].const_data_ptr<float>();
-    bf16 *to_q = changing(dq), *to_k = changing(dk), *to_v = changing(dv);
-    const double scale = ctx->saved_data["scale"].toDouble();
-    const bool causal = ctx->saved_data["causal"].toBool();
-    for_each(tasks_of(ctx->saved_data["ends"].toIntVector(), k.size(1)), width, values, [&](const Task& task, Scratch& scratch) {
-      const auto h = head_of(task, q, k, v, scale, causal);
-      const Keys keys(h, true);
-      std::vector<float> sum_k(keys.padded * width), sum_v(keys.padded * values);
-      for (int64_t head = task.head * group; head < (task.head + 1) * group; head++) {
-        const int64_t at = task.start * h.so + head * values;
-        backward_head(h, keys, data(q) + task.start * h.sq + head * q.stride(1), data(y) + at, data(dy) + at, logs + head * tokens + task.start,
-                      to_q + task.start * dq.stride(0) + head * width, dq.stride(0), sum_k.data(), sum_v.data(), scratch);
-      }
-      round_rows(sum_k.data(), task.len, width, to_k + task.start * dk.stride(0) + task.head * width, dk.stride(0));
-      round_rows(sum_v.data(), task.len, values, to_v + task.start * dv.stride(0) + task.head * values, dv.stride(0));
-    });
-    return {dq, dk, dv, Tensor(), Tensor(), Tensor()};
-  }
-};
-
-// Whether this CPU has what lf_attention needs.
-LF_API bool lf_can_attend() {
-  static const bool can = at::native::cpublas::could_pack(at::kBFloat16);
-  return can;
+// Whether this CPU has what makes lf_attention faster than libtorch's: of bfloat16 products by AMX; else where tiles are used.
+LF_API bool lf_can_attend(bool is_bf16) {
+  static const bool has_amx = at::native::cpublas::could_pack(at::kBFloat16);
+  return (is_bf16 && has_amx) || is_tiled();
 }
-// q [T, H, C], k [T, K, C] and v [T, K, V], bfloat16 on the CPU, C and V even, H a multiple of K; `ends` [num_ends] from 0
+// q [T, H, C], k [T, K, C] and v [T, K, V], of one kind on the CPU, C and V of bfloat16 even, H a multiple of K; `ends` [num_ends] from 0
 // to T. [T, H, V]. Null on failure.
 LF_API void* lf_attention(Tensor* q, Tensor* k, Tensor* v, const int64_t* ends, int64_t num_ends, bool causal, double scale) {
   return lf_guard<void*>(nullptr, [&] {
-    return new Tensor(Attention::apply(*q, *k, *v, std::vector<int64_t>(ends, ends + num_ends), causal, scale));
+    std::vector<int64_t> documents(ends, ends + num_ends);
+    if (q->scalar_type() == at::kFloat) return new Tensor(of_float::Attention::apply(*q, *k, *v, std::move(documents), causal, scale));
+    return new Tensor(of_bf16::Attention::apply(*q, *k, *v, std::move(documents), causal, scale));
   });
 }

@@ -1,16 +1,11 @@
-// What lies around the products of attention.cpp: packing, softmax and its derivative on blocks of transposed scores.
-#pragma once
-#include "loops.h"
-#include <vector>
-
-// Queries and keys of a block of scores, in multiples of 32: a thread's blocks lie in its core's second cache.
-static constexpr int64_t QUERIES = 128, KEYS = 256;
-static constexpr float LOG2_E = 1.44269504f;
-static inline int64_t round_up(int64_t n) { return (n + 31) / 32 * 32; }
+// What lies around the products of attention.cpp: packing, softmax and its derivative on blocks of transposed scores. It is
+// included once for each kind of element E, bf16 or float, in a namespace of its own: clones cannot be templates. Right
+// factors of bfloat16 have their rows in pairs.
+static constexpr bool IN_PAIRS = sizeof(E) == 2;
 
 // One head of one document: keys and values, the strides of rows of queries, keys, values and outputs.
 struct Head {
-  const bf16 *k, *v;
+  const E *k, *v;
   int64_t sq, sk, sv, so;
   int64_t len, width, values;
   float scale;
@@ -20,46 +15,27 @@ struct Head {
 // Memory of one thread.
 struct Scratch {
   std::vector<float> scores, more, sums;
-  std::vector<bf16> rows, pairs, qt, dt, qn, dn;
+  std::vector<E> rows, pairs, qt, dt, qn, dn;
   Scratch(int64_t width, int64_t values)
       : scores(KEYS * QUERIES), more(KEYS * QUERIES), sums(std::max(width, values) * QUERIES), rows(KEYS * QUERIES),
         pairs(KEYS * QUERIES), qt(QUERIES * width), dt(QUERIES * values), qn(QUERIES * width), dn(QUERIES * values) {}
 };
 
-// Bits of the nearest bfloat16; not for NaN.
-static inline __attribute__((always_inline)) uint32_t round16(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, 4);
-  return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-}
-// 2^x for x up to 126, to 3e-6: what is stored has eight bits.
-static inline __attribute__((always_inline)) float power_of_2(float x) {
-  x = x < -126.0f ? -126.0f : x;
-  const float n = std::nearbyint(x), f = x - n;
-  float p = 1.33335581e-3f;
-  p = p * f + 9.61812911e-3f;
-  p = p * f + 5.55041087e-2f;
-  p = p * f + 2.40226507e-1f;
-  p = p * f + 6.93147181e-1f;
-  p = p * f + 1.0f;
-  int32_t bits;
-  std::memcpy(&bits, &p, 4);
-  bits += static_cast<int32_t>(n) << 23;
-  std::memcpy(&p, &bits, 4);
-  return p;
-}
-
-static inline void copy_rows(const bf16* x, int64_t stride, int64_t n, int64_t width, bf16* to) {
-  for (int64_t i = 0; i < n; i++) std::memcpy(to + i * width, x + i * stride, width * 2);
+static inline void copy_rows(const E* x, int64_t stride, int64_t n, int64_t width, E* to) {
+  for (int64_t i = 0; i < n; i++) std::memcpy(to + i * width, x + i * stride, width * sizeof(E));
 }
 // x [n, width] to [width, padded].
-LF_CLONES static void transpose_rows(const bf16* x, int64_t stride, int64_t n, int64_t padded, int64_t width, bf16* to) {
+LF_CLONES static void transpose_rows(const E* x, int64_t stride, int64_t n, int64_t padded, int64_t width, E* to) {
   for (int64_t i = 0; i < n; i += 16)
     for (int64_t c = 0; c < width; c++)
       for (int64_t j = i; j < std::min(n, i + 16); j++) to[c * padded + j] = x[j * stride + c];
 }
 // x [n, width] to its transpose with rows in pairs: [width / 2, columns, 2], zero from n on.
-LF_CLONES static void pair_columns(const bf16* x, int64_t stride, int64_t n, int64_t columns, int64_t width, bf16* to) {
+LF_CLONES static void pair_columns(const E* x, int64_t stride, int64_t n, int64_t columns, int64_t width, E* to) {
+  if (!IN_PAIRS) {
+    for (int64_t c = 0; c < width; c++) std::fill(to + c * columns + n, to + (c + 1) * columns, E{});
+    return transpose_rows(x, stride, n, columns, width, to);
+  }
   for (int64_t c = 0; c < width; c += 2) {
     uint32_t* out = reinterpret_cast<uint32_t*>(to + c * columns);
     for (int64_t i = 0; i < n; i++) std::memcpy(out + i, x + i * stride + c, 4);
@@ -67,15 +43,19 @@ LF_CLONES static void pair_columns(const bf16* x, int64_t stride, int64_t n, int
   }
 }
 // x [n, width] with rows in pairs: [padded / 2, width, 2], zero from n on.
-LF_CLONES static void pair_rows(const bf16* x, int64_t stride, int64_t n, int64_t padded, int64_t width, bf16* to) {
+LF_CLONES static void pair_rows(const E* x, int64_t stride, int64_t n, int64_t padded, int64_t width, E* to) {
+  if (!IN_PAIRS) {
+    std::fill(to + n * width, to + padded * width, E{});
+    return copy_rows(x, stride, n, width, to);
+  }
   for (int64_t i = 0; i < padded; i += 2) {
-    const bf16 *a = x + i * stride, *b = a + stride;
+    const E *a = x + i * stride, *b = a + stride;
     uint32_t* out = reinterpret_cast<uint32_t*>(to + i * width);
     if (i + 1 < n) {
 #pragma omp simd
-      for (int64_t c = 0; c < width; c++) out[c] = a[c].bits | static_cast<uint32_t>(b[c].bits) << 16;
+      for (int64_t c = 0; c < width; c++) out[c] = bits16(a[c]) | bits16(b[c]) << 16;
     } else {
-      for (int64_t c = 0; c < width; c++) out[c] = i < n ? a[c].bits : 0;
+      for (int64_t c = 0; c < width; c++) out[c] = i < n ? bits16(a[c]) : 0;
     }
   }
 }
@@ -87,7 +67,7 @@ static inline int64_t first_seeing(const Head& h, int64_t first, int64_t key, in
 }
 
 // Scores become 2^(scale · score - maximum) with rows in pairs; sums and what was summed so far follow the maxima.
-LF_CLONES static void soften(float* scores, bf16* pairs, float* maxima, float* totals, float* sums, int64_t columns,
+LF_CLONES static void soften(float* scores, E* pairs, float* maxima, float* totals, float* sums, int64_t columns,
                              int64_t first, int64_t key, int64_t num, const Head& h) {
   float tops[QUERIES], shrink[QUERIES];
   const float scale = h.scale * LOG2_E;
@@ -104,16 +84,25 @@ LF_CLONES static void soften(float* scores, bf16* pairs, float* maxima, float* t
   }
 #pragma omp simd
   for (int64_t i = 0; i < columns; i++) {
-    shrink[i] = power_of_2(maxima[i] - tops[i]);
+    shrink[i] = power_of_2(maxima[i] - tops[i], E{});
     totals[i] *= shrink[i];
     maxima[i] = tops[i];
   }
-  for (int64_t j = 0; j < num; j += 2) {
+  for (int64_t j = 0; !IN_PAIRS && j < num; j++) {
+    E* out = pairs + j * QUERIES;
+#pragma omp simd
+    for (int64_t i = 0; i < columns; i++) {
+      const float p = power_of_2(scores[j * QUERIES + i] * scale - tops[i], E{});
+      totals[i] += p;
+      store(out[i], p);
+    }
+  }
+  for (int64_t j = 0; IN_PAIRS && j < num; j += 2) {
     const float *a = scores + j * QUERIES, *b = a + QUERIES;
     uint32_t* out = reinterpret_cast<uint32_t*>(pairs + j * QUERIES);
 #pragma omp simd
     for (int64_t i = 0; i < columns; i++) {
-      const float p = power_of_2(a[i] * scale - tops[i]), q = power_of_2(b[i] * scale - tops[i]);
+      const float p = power_of_2(a[i] * scale - tops[i], E{}), q = power_of_2(b[i] * scale - tops[i], E{});
       totals[i] += p + q;
       out[i] = round16(p) | round16(q) << 16;
     }
@@ -126,19 +115,19 @@ LF_CLONES static void soften(float* scores, bf16* pairs, float* maxima, float* t
 }
 
 // out [n, values] = sums [values, n] / totals.
-LF_CLONES static void finish(const float* sums, const float* totals, bf16* out, int64_t n, const Head& h) {
+LF_CLONES static void finish(const float* sums, const float* totals, E* out, int64_t n, const Head& h) {
   float by[QUERIES];
   for (int64_t i = 0; i < n; i++) by[i] = 1.0f / totals[i];
   for (int64_t i = 0; i < n; i++)
     for (int64_t v = 0; v < h.values; v++) store(out[i * h.so + v], sums[v * QUERIES + i] * by[i]);
 }
-LF_CLONES static void transpose_out(const float* sums, bf16* out, int64_t stride, int64_t n, int64_t width) {
+LF_CLONES static void transpose_out(const float* sums, E* out, int64_t stride, int64_t n, int64_t width) {
   for (int64_t i = 0; i < n; i++)
     for (int64_t c = 0; c < width; c++) store(out[i * stride + c], sums[c * QUERIES + i]);
 }
 
 // Each query's product of output and gradient.
-LF_CLONES static void share(const bf16* out, const bf16* dout, int64_t stride, float* shares, int64_t n, int64_t values) {
+LF_CLONES static void share(const E* out, const E* dout, int64_t stride, float* shares, int64_t n, int64_t values) {
   for (int64_t i = 0; i < n; i++) {
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -147,37 +136,42 @@ LF_CLONES static void share(const bf16* out, const bf16* dout, int64_t stride, f
   }
 }
 // Scores become probabilities, also as `rows`; `logs` are of the queries' sums, to base 2.
-LF_CLONES static void probable(float* scores, const float* logs, bf16* rows, int64_t columns, int64_t first, int64_t key,
+LF_CLONES static void probable(float* scores, const float* logs, E* rows, int64_t columns, int64_t first, int64_t key,
                                int64_t num, const Head& h) {
   const float scale = h.scale * LOG2_E;
   for (int64_t j = 0; j < num; j++) {
     float* row = scores + j * QUERIES;
-    bf16* out = rows + j * QUERIES;
+    E* out = rows + j * QUERIES;
     const int64_t from = first_seeing(h, first, key + j, columns);
 #pragma omp simd
     for (int64_t i = 0; i < columns; i++) {
-      row[i] = power_of_2(row[i] * scale - logs[i]);
-      out[i].bits = round16(row[i]);
+      row[i] = power_of_2(row[i] * scale - logs[i], E{});
+      store(out[i], row[i]);
     }
-    for (int64_t i = 0; i < from; i++) row[i] = 0, out[i].bits = 0;
+    for (int64_t i = 0; i < from; i++) row[i] = 0, out[i] = E{};
   }
 }
-// Gradients of scores from probabilities and their gradients: as they are and with rows in pairs.
-LF_CLONES static void differentiate(const float* p, const float* dp, const float* shares, bf16* rows, bf16* pairs,
+// Gradients of scores from probabilities and their gradients: as they are and, of bfloat16, with rows in pairs.
+LF_CLONES static void differentiate(const float* p, const float* dp, const float* shares, E* rows, E* pairs,
                                     int64_t columns, int64_t num, float scale) {
-  for (int64_t j = 0; j < num; j += 2) {
+  for (int64_t j = 0; !IN_PAIRS && j < num; j++) {
+    const int64_t at = j * QUERIES;
+#pragma omp simd
+    for (int64_t i = 0; i < columns; i++) store(rows[at + i], p[at + i] * (dp[at + i] - shares[i]) * scale);
+  }
+  for (int64_t j = 0; IN_PAIRS && j < num; j += 2) {
     const int64_t at = j * QUERIES;
     const float *pa = p + at, *pb = pa + QUERIES, *da = dp + at, *db = da + QUERIES;
-    bf16 *a = rows + at, *b = a + QUERIES;
+    E *a = rows + at, *b = a + QUERIES;
     uint32_t* out = reinterpret_cast<uint32_t*>(pairs + at);
 #pragma omp simd
     for (int64_t i = 0; i < columns; i++) {
       const uint32_t x = round16(pa[i] * (da[i] - shares[i]) * scale), y = round16(pb[i] * (db[i] - shares[i]) * scale);
-      a[i].bits = x, b[i].bits = y, out[i] = x | y << 16;
+      set16(a[i], x), set16(b[i], y), out[i] = x | y << 16;
     }
   }
 }
-LF_CLONES static void round_rows(const float* from, int64_t n, int64_t width, bf16* to, int64_t stride) {
+LF_CLONES static void round_rows(const float* from, int64_t n, int64_t width, E* to, int64_t stride) {
   for (int64_t i = 0; i < n; i++) {
 #pragma omp simd
     for (int64_t c = 0; c < width; c++) store(to[i * stride + c], from[i * width + c]);

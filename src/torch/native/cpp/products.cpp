@@ -1,10 +1,12 @@
 // Linear maps and look-ups whose backward adds the parameter's gradient in place, where the backward that runs has a
 // place for it: a gradient as large as the parameter is otherwise written, read and added once a micro-batch.
+#include "products.h"
 #include "common.h"
 #include "loops.h"
 #include <ATen/Parallel.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/embedding_dense_backward.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <dlfcn.h>
 #include <optional>
@@ -14,8 +16,17 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+// 1: tiles, 0: libtorch, -1: what is faster here.
+static thread_local int tiled = -1;
+static bool is_faster_tiled() {
+  // On other processors with AVX-512 MKL uses it; on AMD's it takes its kernels for AVX2.
+  static const bool faster = can_tile() && __builtin_cpu_is("amd");
+  return faster;
+}
+bool is_tiled() { return tiled < 0 ? is_faster_tiled() : tiled == 1; }
+
 // MKL's product of bfloat16 matrices summed in float32 (row-major: 101; transposed: 112, else 111). libtorch's builds
-// for x86 carry it; it adds to what is there and reaches twice the speed of a product that is rounded and added.
+// for x86 carry it; on processors with AMX it adds at twice the speed of a product that is rounded and added.
 using GemmBf16 = void (*)(int, int, int, int, int, int, float, const void*, int, const void*, int, float, float*, int);
 static GemmBf16 gemm_bf16() {
   static const auto found = reinterpret_cast<GemmBf16>(dlsym(RTLD_DEFAULT, "cblas_gemm_bf16bf16f32"));
@@ -28,7 +39,9 @@ static void add_product(const Tensor& sum, const Tensor& a, bool transpose, cons
   const bool bf16 = a.scalar_type() == at::kBFloat16 && b.scalar_type() == at::kBFloat16;
   const bool rows = a.stride(1) == 1 && b.stride(1) == 1 && sum.stride(1) == 1;
   if (sum.numel() == 0 || b.size(0) == 0) return;
-  if (sum.is_cpu() && bf16 && rows && gemm_bf16()) {
+  if (sum.is_cpu() && sum.stride(1) == 1 && is_tiled()) {
+    tiled_product(sum, left, b, Tensor(), true);
+  } else if (sum.is_cpu() && bf16 && rows && gemm_bf16()) {
     gemm_bf16()(101, transpose ? 112 : 111, 111, sum.size(0), sum.size(1), b.size(0), 1.0f, a.const_data_ptr(), a.stride(0),
                 b.const_data_ptr(), b.stride(0), 1.0f, sum.mutable_data_ptr<float>(), sum.stride(0));
   } else if (a.scalar_type() == at::kFloat) {
@@ -38,21 +51,32 @@ static void add_product(const Tensor& sum, const Tensor& a, bool transpose, cons
   }
 }
 
+// a [M, K] · b [K, N] + bias [N], of one kind. In bfloat16 libtorch's products, oneDNN's, are as fast as tiles.
+static Tensor product(const Tensor& a, const Tensor& b, const Tensor& bias) {
+  auto y = at::empty({a.size(0), b.size(1)}, a.options());
+  tiled_product(y, a, b, bias, false);
+  return y;
+}
+static bool tiles(const Tensor& x) { return x.is_cpu() && x.scalar_type() == at::kFloat && is_tiled(); }
+
 struct Linear : torch::autograd::Function<Linear> {
   static Tensor forward(AutogradContext* ctx, Tensor x, Tensor weight, std::optional<Tensor> bias) {
     ctx->save_for_backward({x, weight, bias.value_or(Tensor())});
-    return at::linear(x, weight, bias);
+    if (!tiles(x)) return at::linear(x, weight, bias);
+    auto sizes = x.sizes().vec();
+    sizes.back() = weight.size(0);
+    return product(x.reshape({-1, weight.size(1)}), weight.t(), bias.value_or(Tensor())).view(sizes);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
     const Tensor &x = saved[0], &weight = saved[1], &bias = saved[2];
     const auto dy = grads[0].reshape({-1, weight.size(0)}).contiguous();
     Tensor dx, dweight, dbias;
-    if (ctx->needs_input_grad(0)) dx = dy.mm(weight).view(x.sizes());
+    if (ctx->needs_input_grad(0)) dx = (tiles(dy) ? product(dy, weight, Tensor()) : dy.mm(weight)).view(x.sizes());
     if (ctx->needs_input_grad(1)) {
       const auto rows = x.reshape({-1, weight.size(1)}).contiguous();
       if (const Tensor* sum = lf_sink(weight)) add_product(*sum, dy, true, rows);
-      else dweight = dy.t().mm(rows);
+      else dweight = tiles(dy) ? product(dy.t(), rows, Tensor()) : dy.t().mm(rows);
     }
     if (bias.defined() && ctx->needs_input_grad(2)) {
       dbias = dy.sum(0, false, at::kFloat);
@@ -112,6 +136,12 @@ LF_API void* lf_linear(Tensor* x, Tensor* weight, Tensor* bias) {
     return new Tensor(Linear::apply(*x, *weight, bias ? std::optional<Tensor>(*bias) : std::nullopt));
   });
 }
+// Whether this processor has what tiles need.
+LF_API bool lf_can_tile() { return can_tile(); }
+// Whether tiles are faster here than what libtorch has.
+LF_API bool lf_is_faster_tiled() { return is_faster_tiled(); }
+// Whether this thread's products are computed in tiles from now on; only where lf_can_tile.
+LF_API void lf_set_tiled(bool on) { tiled = on; }
 // Rows `ids` (int64) of table [V, D], float32 or bfloat16 on the CPU; row `padding` gets no gradient. Null on failure.
 LF_API void* lf_embedding(Tensor* table, Tensor* ids, int64_t padding) {
   return lf_guard<void*>(nullptr, [&] { return new Tensor(Embedding::apply(*table, *ids, padding)); });

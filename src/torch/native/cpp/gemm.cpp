@@ -1,0 +1,95 @@
+// Products by the tiles of gemm.h, shared out to the threads.
+#include "products.h"
+#if defined(__x86_64__)
+#include "gemm.h"
+#include <ATen/Parallel.h>
+#include <memory>
+
+// Most words that are packed at a time of each factor (8 MiB) and of each of its lines, and most words of the rows that a
+// thread takes together (512 KiB): with a panel of columns they lie in a core's second cache.
+static constexpr int64_t MOST_WORDS = 2 << 20, LINE_WORDS = 2048, ROW_WORDS = 1 << 17;
+
+static int64_t panels_of(int64_t lines, int64_t width) { return (lines + width - 1) / width; }
+
+static Lines lines_of(const at::Tensor& x, bool columns) {
+  const int64_t line = columns ? x.stride(1) : x.stride(0), step = columns ? x.stride(0) : x.stride(1);
+  return {static_cast<const char*>(x.const_data_ptr()), x.size(columns), x.size(!columns), line, step, x.scalar_type() == at::kBFloat16};
+}
+
+// Panels of `width` lines, `room` words a row, by all threads.
+static std::unique_ptr<uint32_t[]> pack(const Lines& x, int64_t width, int64_t room) {
+  const int64_t panels = panels_of(x.lines, width), size = x.words() * room;
+  std::unique_ptr<uint32_t[]> packed(new uint32_t[panels * size]);
+  at::parallel_for(0, panels, std::max<int64_t>(1, (1 << 15) / size), [&](int64_t begin, int64_t end) {
+    for (int64_t panel = begin; panel < end; panel++)
+      for (int64_t at = 0; at < room; at += 16)
+        pack_16(x, panel * width + at, std::min<int64_t>(16, width), packed.get() + panel * size + at, room);
+  });
+  return packed;
+}
+
+// A tile to its place: over what is there, or added to it.
+LF_CLONES static void finish(const float* sums, float* to, int64_t stride, const float* bias, bool add, int64_t rows, int64_t columns) {
+  for (int64_t row = 0; row < rows; row++, sums += TILE_COLUMNS, to += stride) {
+    if (add) {
+#pragma omp simd
+      for (int64_t i = 0; i < columns; i++) to[i] += sums[i];
+    } else if (bias) {
+#pragma omp simd
+      for (int64_t i = 0; i < columns; i++) to[i] = sums[i] + bias[i];
+    } else {
+      std::copy_n(sums, columns, to);
+    }
+  }
+}
+
+// `to`, rows `stride` apart, gets a · b with `bias`, or added where `add`.
+static void multiply(const Lines& a, const Lines& b, float* to, int64_t stride, const float* bias, bool add) {
+  const auto left = pack(a, TILE_ROWS, PACKED_ROWS), right = pack(b, TILE_COLUMNS, TILE_COLUMNS);
+  const int64_t words = a.words(), rows = panels_of(a.lines, TILE_ROWS), columns = panels_of(b.lines, TILE_COLUMNS);
+  const int64_t threads = at::get_num_threads(), together = std::max<int64_t>(1, std::min(ROW_WORDS / (words * PACKED_ROWS), rows / threads));
+  const int64_t blocks = (rows + together - 1) / together, shares = std::min(columns, (2 * threads + blocks - 1) / blocks);
+  at::parallel_for(0, blocks * shares, 1, [&](int64_t begin, int64_t end) {
+    float sums[TILE_ROWS * TILE_COLUMNS];
+    for (int64_t task = begin; task < end; task++) {
+      const int64_t first = task / shares * together, share = task % shares;
+      for (int64_t column = columns * share / shares; column < columns * (share + 1) / shares; column++)
+        for (int64_t row = first; row < std::min(rows, first + together); row++) {
+          const int64_t i = row * TILE_ROWS, j = column * TILE_COLUMNS, height = std::min(TILE_ROWS, a.lines - i);
+          // What is added to comes from memory meanwhile.
+          for (int64_t line = 0; add && line < height; line++)
+            for (int64_t at = 0; at < TILE_COLUMNS; at += 16) __builtin_prefetch(to + (i + line) * stride + j + at, 1);
+          const uint32_t *x = left.get() + row * words * PACKED_ROWS, *y = right.get() + column * words * TILE_COLUMNS;
+          a.bf16 ? tile<true>(words, x, y, sums) : tile<false>(words, x, y, sums);
+          finish(sums, to + i * stride + j, stride, bias ? bias + j : nullptr, add, height, std::min(TILE_COLUMNS, b.lines - j));
+        }
+    }
+  });
+}
+
+bool can_tile() {
+  static const bool can = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512bf16");
+  return can;
+}
+
+void tiled_product(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias, bool add) {
+  const auto with_lines = [](const at::Tensor& x) { return x.stride(0) == 1 || x.stride(1) == 1 ? x : x.contiguous(); };
+  const auto left = with_lines(a), right = with_lines(b), shift = bias.defined() ? bias.contiguous() : bias;
+  const Lines x = lines_of(left, false), z = lines_of(right, true);
+  if (x.inner == 0 && !add) shift.defined() ? y.copy_(shift) : y.zero_();
+  if (x.inner == 0 || y.numel() == 0) return;
+  float* to = y.mutable_data_ptr<float>();
+  const float* by = shift.defined() ? shift.const_data_ptr<float>() : nullptr;
+  const int64_t stride = y.stride(0), inner = (x.bf16 ? 2 : 1) * LINE_WORDS, words = std::min(x.words(), LINE_WORDS);
+  const int64_t rows = MOST_WORDS / (words * PACKED_ROWS) * TILE_ROWS, columns = MOST_WORDS / (words * TILE_COLUMNS) * TILE_COLUMNS;
+  for (int64_t i = 0; i < x.lines; i += rows)
+    for (int64_t j = 0; j < z.lines; j += columns)
+      for (int64_t k = 0; k < x.inner; k += inner)
+        multiply(x.part(i, rows, k, inner), z.part(j, columns, k, inner), to + i * stride + j, stride, by && k == 0 ? by + j : nullptr, add || k > 0);
+}
+#else
+bool can_tile() { return false; }
+void tiled_product(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, bool) {
+  TORCH_CHECK(false, "tiled products are for x86-64");
+}
+#endif

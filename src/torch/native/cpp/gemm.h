@@ -1,0 +1,118 @@
+// Products of matrices by AVX-512, of float32 or of bfloat16 summed in float32. Every element is one sum in the order of
+// the inner dimension, so its bits depend neither on the number of threads nor on how many rows there are beside it.
+//
+// A matrix is packed in words of four bytes, a float32 or a pair of bfloat16 of neighbouring inner indices; both kinds
+// then take the same way and differ in one instruction.
+#pragma once
+#include "loops.h"
+#include <immintrin.h>
+
+#define LF_GEMM __attribute__((target("avx512f,avx512bw,avx512bf16")))
+// Rows and columns of a tile: 28 sums in registers. A packed row of 14 words takes the room of 16.
+static constexpr int64_t TILE_ROWS = 14, TILE_COLUMNS = 32, PACKED_ROWS = 16;
+
+// A matrix as its lines, rows of a left and columns of a right factor: `inner` elements each, `line` and `step` elements
+// apart. One of the two is 1.
+struct Lines {
+  const char* data;
+  int64_t lines, inner, line, step;
+  bool bf16;
+  int64_t size() const { return bf16 ? 2 : 4; }
+  int64_t words() const { return bf16 ? (inner + 1) / 2 : inner; }
+  // `num_lines` lines from `first` on, and of them `num` elements from `begin` on, an even number if bfloat16.
+  Lines part(int64_t first, int64_t num_lines, int64_t begin, int64_t num) const {
+    return {data + (first * line + begin * step) * size(), std::min(num_lines, lines - first), std::min(num, inner - begin), line, step, bf16};
+  }
+};
+
+// Rows of 16 words become columns.
+LF_GEMM static inline __attribute__((always_inline)) void transpose_16(__m512i* r) {
+  __m512i t[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
+    t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
+    t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
+    t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
+    r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
+    r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
+    r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
+  }
+}
+
+static inline uint32_t first_bits(int64_t n) { return n >= 32 ? ~0u : n <= 0 ? 0u : (1u << n) - 1; }
+
+// `width` lines, at most 16, from `first` on to 16 of the `stride` words of every row of [words, stride]; what is missing
+// is zero.
+LF_GEMM static void pack_16(const Lines& x, int64_t first, int64_t width, uint32_t* to, int64_t stride) {
+  const int64_t num = std::min(width, x.lines - first);
+  if (x.step == 1) {
+    const int64_t halves = x.bf16 ? x.inner : 2 * x.inner;
+    for (int64_t word = 0; word < x.words(); word += 16) {
+      const uint32_t some = first_bits(halves - 2 * word);
+      __m512i rows[16];
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < 16; i++)
+        rows[i] = i < num ? _mm512_maskz_loadu_epi16(some, x.data + (first + i) * x.line * x.size() + 4 * word) : _mm512_setzero_si512();
+      transpose_16(rows);
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < 16; i++)
+        if (word + i < x.words()) _mm512_storeu_si512(to + (word + i) * stride, rows[i]);
+    }
+    return;
+  }
+  const __mmask16 some = first_bits(num);
+  for (int64_t word = 0; word < x.words(); word++, to += stride) {
+    if (!x.bf16) {
+      _mm512_storeu_si512(to, _mm512_maskz_loadu_epi32(some, x.data + (word * x.step + first) * 4));
+      continue;
+    }
+    const char* even = x.data + (2 * word * x.step + first) * 2;
+    const auto low = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(_mm512_maskz_loadu_epi16(some, even)));
+    const __mmask16 has_odd = 2 * word + 1 < x.inner ? some : 0;
+    const auto high = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(_mm512_maskz_loadu_epi16(has_odd, even + 2 * x.step)));
+    _mm512_storeu_si512(to, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+  }
+}
+
+// sums [14, 32] = a [words, 16], of which 14 count, transposed times b [words, 32].
+template <bool BF16> LF_GEMM static void tile(int64_t words, const uint32_t* a, const uint32_t* b, float* sums) {
+  __m512 s[TILE_ROWS][2];
+#pragma GCC unroll 14
+  for (int i = 0; i < TILE_ROWS; i++) s[i][0] = s[i][1] = _mm512_setzero_ps();
+  for (int64_t word = 0; word < words; word++, a += PACKED_ROWS, b += TILE_COLUMNS) {
+    const __m512i left = _mm512_loadu_si512(b), right = _mm512_loadu_si512(b + 16);
+#pragma GCC unroll 14
+    for (int i = 0; i < TILE_ROWS; i++) {
+      const __m512i x = _mm512_set1_epi32(static_cast<int>(a[i]));
+      if (BF16) {
+        s[i][0] = _mm512_dpbf16_ps(s[i][0], reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(left));
+        s[i][1] = _mm512_dpbf16_ps(s[i][1], reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(right));
+      } else {
+        s[i][0] = _mm512_fmadd_ps(_mm512_castsi512_ps(x), _mm512_castsi512_ps(left), s[i][0]);
+        s[i][1] = _mm512_fmadd_ps(_mm512_castsi512_ps(x), _mm512_castsi512_ps(right), s[i][1]);
+      }
+    }
+  }
+#pragma GCC unroll 14
+  for (int i = 0; i < TILE_ROWS; i++) {
+    _mm512_storeu_ps(sums + i * TILE_COLUMNS, s[i][0]);
+    _mm512_storeu_ps(sums + i * TILE_COLUMNS + 16, s[i][1]);
+  }
+}

@@ -1,0 +1,11 @@
+// Which products of matrices this thread computes by the tiles of gemm.h.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+// Whether this processor has what tiles need: AVX-512 with products of bfloat16.
+bool can_tile();
+// Whether this thread uses them: as lf_set_tiled says, else where they are faster than what libtorch has.
+bool is_tiled();
+// y [M, N] = a [M, K] · b [K, N] + bias [N] (undefined: none), or y += a · b where `add`: on the CPU, a and b both float32
+// or both bfloat16, bias and y float32, the rows of y contiguous.
+void tiled_product(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias, bool add);
