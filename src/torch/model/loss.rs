@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use tch::{Device, Kind, Tensor};
 
-use crate::native::{ScoreScan, add_product, scores_to_gradient};
+use crate::native::{ScoreScan, add_product, linear, scores_to_gradient};
 use crate::tape::{Custom, Needs, ParamGrads};
 
 /// Entries of a chunk.
@@ -52,7 +52,7 @@ impl LinearCrossEntropy {
 
     fn scores(&self, hidden_LD: &Tensor, chunk: &Range<i64>) -> Tensor {
         let bias = self.bias_V.as_ref().map(|bias_V| bias_V.narrow(0, chunk.start, chunk.end - chunk.start));
-        hidden_LD.linear(&self.head(chunk), bias)
+        linear(hidden_LD, &self.head(chunk), bias.as_ref())
     }
 
     /// Of every target the logarithm of its scores' sum of exponentials and its label's score, `[L]`, float32; and with

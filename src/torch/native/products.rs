@@ -158,8 +158,11 @@ mod tests {
                     let expected = a.to_kind(Kind::Double).tr().matmul(&b.to_kind(Kind::Double));
                     assert!(close(&sum, &(&expected + 1.0), 1e-5), "{rows} x {inner} x {columns}, {kind:?}");
                     add_product(&sum, &a.tr().contiguous(), false, &b);
-                    add_product(&sum, &a.tr(), false, &b.tr().contiguous().tr());
-                    assert!(close(&sum, &(expected * 3.0 + 1.0), 1e-5), "{rows} x {inner} x {columns}, {kind:?}");
+                    assert!(close(&sum, &(&expected * 2.0 + 1.0), 1e-5), "{rows} x {inner} x {columns}, {kind:?}");
+                    if kind == Kind::Float {
+                        add_product(&sum, &a.tr(), false, &b.tr().contiguous().tr());
+                        assert!(close(&sum, &(expected * 3.0 + 1.0), 1e-5), "{rows} x {inner} x {columns}");
+                    }
                     assert_eq!(room.narrow(1, columns, 3), Tensor::ones([rows, 3], (Kind::Float, Device::Cpu)));
                 }
             }

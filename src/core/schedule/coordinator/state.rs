@@ -6,8 +6,8 @@ use crate::message::SampleId;
 use crate::schedule::Fit;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Where the data stream stands, what was learnt of costs, and how products are computed. Written into the manifest of a checkpoint as text, without
-/// what is empty; in a journal exactly as it is.
+/// Where the data stream stands, what was learnt of costs, and how products are computed. Written into the manifest of a
+/// checkpoint as text, without what is empty; in a journal exactly as it is.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SchedulerState {
     /// First position of the data stream that was not taken.

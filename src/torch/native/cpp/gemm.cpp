@@ -68,8 +68,15 @@ static void multiply(const Lines& a, const Lines& b, float* to, int64_t stride, 
 }
 
 bool can_tile() {
-  static const bool can = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512bf16");
+  static const bool can =
+      __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512bf16");
   return can;
+}
+
+bool is_faster_tiled() {
+  // On other processors with AVX-512 MKL uses it; on AMD's it takes its kernels for AVX2.
+  static const bool faster = can_tile() && __builtin_cpu_is("amd");
+  return faster;
 }
 
 void tiled_product(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias, bool add) {
@@ -89,6 +96,7 @@ void tiled_product(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b
 }
 #else
 bool can_tile() { return false; }
+bool is_faster_tiled() { return false; }
 void tiled_product(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, bool) {
   TORCH_CHECK(false, "tiled products are for x86-64");
 }

@@ -18,11 +18,6 @@ using torch::autograd::variable_list;
 
 // 1: tiles, 0: libtorch, -1: what is faster here.
 static thread_local int tiled = -1;
-static bool is_faster_tiled() {
-  // On other processors with AVX-512 MKL uses it; on AMD's it takes its kernels for AVX2.
-  static const bool faster = can_tile() && __builtin_cpu_is("amd");
-  return faster;
-}
 bool is_tiled() { return tiled < 0 ? is_faster_tiled() : tiled == 1; }
 
 // MKL's product of bfloat16 matrices summed in float32 (row-major: 101; transposed: 112, else 111). libtorch's builds

@@ -4,6 +4,8 @@
 
 // Whether this processor has what tiles need: AVX-512 with products of bfloat16.
 bool can_tile();
+// Whether tiles are faster here than what libtorch has.
+bool is_faster_tiled();
 // Whether this thread uses them: as lf_set_tiled says, else where they are faster than what libtorch has.
 bool is_tiled();
 // y [M, N] = a [M, K] · b [K, N] + bias [N] (undefined: none), or y += a · b where `add`: on the CPU, a and b both float32
