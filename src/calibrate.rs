@@ -132,7 +132,7 @@ impl Stream {
     /// # Errors
     /// The data set cannot be opened.
     pub fn open(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<Self> {
-        let options = ProcessorOptions::new(&config.data, config.train.phase);
+        let options = ProcessorOptions::new(&config.data, &config.train);
         let processor = Processor::open(&folder.path, &folder.json, &options)?;
         let dataset = Dataset::open(&config.data, processor, config.run.seed)?;
         let num_data = config.pools.data.replicas as u64;

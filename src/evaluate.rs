@@ -133,7 +133,7 @@ fn loss(config: &RunConfig, eval: &Eval, reader: &Reader) -> Result<HeldOut> {
     data.shuffle = false;
     data.on_bad_sample = BadSamples { max_fraction: 1.0, max_consecutive: usize::MAX };
     let ModelFolder { path, json, .. } = reader.model().folder();
-    let processor = Processor::open(path, json, &ProcessorOptions::new(&data, config.train.phase))?;
+    let processor = Processor::open(path, json, &ProcessorOptions::new(&data, &config.train))?;
     Measure::of(&data).run(reader.model(), &Dataset::open(&data, processor, config.run.seed)?, || ())
 }
 

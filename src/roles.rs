@@ -33,7 +33,7 @@ fn build(recipe: &Recipe, assignment: Assignment) -> Result<Box<dyn Engine>, Eng
     match assignment.me.role {
         Role::Scheduler => Err("the scheduler has no engine".into()),
         Role::Data => {
-            let options = ProcessorOptions::new(&config.data, config.train.phase);
+            let options = ProcessorOptions::new(&config.data, &config.train);
             let processor = Processor::open(&folder.path, &folder.json, &options)?.with_decoder(decoder.clone());
             let dataset = Dataset::open(&config.data, processor, config.run.seed)?;
             let colocated = config.pools.placement == Placement::Colocated;

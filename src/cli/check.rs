@@ -134,7 +134,7 @@ pub(super) fn grouped(number: i64) -> String {
 /// Opens what the config leads to.
 pub(super) fn open(config: &RunConfig) -> anyhow::Result<ModelFolder> {
     let folder = ModelFolder::open(&config.model)?;
-    Processor::open(&folder.path, &folder.json, &ProcessorOptions::new(&config.data, config.train.phase))?;
+    Processor::open(&folder.path, &folder.json, &ProcessorOptions::new(&config.data, &config.train))?;
     evaluate::check(config)?;
     Ok(folder)
 }

@@ -5,9 +5,9 @@ use crate::cli::decode_worker::decoder;
 use crate::folder::ModelFolder;
 use crate::hub::resolve_model;
 use clap::Args;
-use loongforge_core::config::{self, Phase, SandboxMode, Template, TooLong, TrainFile};
+use loongforge_core::config::{self, Learn, Phase, SandboxMode, Template, TooLong, TrainFile};
 use loongforge_core::data::tools::{self, Inputs};
-use loongforge_core::data::{Decoder, Processor, ProcessorOptions};
+use loongforge_core::data::{Decoder, Learned, Processor, ProcessorOptions};
 use loongforge_core::observe::Console;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,6 +39,9 @@ pub struct ModelArgs {
     /// What is learnt, as in `train.phase`
     #[arg(long, requires = "model", value_name = "PHASE", default_value = "sft")]
     phase: String,
+    /// Which answers are learnt, as in `train.learn`: all, or the last
+    #[arg(long, requires = "model", value_name = "ANSWERS", default_value = "all")]
+    learn: String,
     /// A longer sample is bad
     #[arg(long, requires = "model", value_name = "TOKENS")]
     max_tokens: Option<usize>,
@@ -77,6 +80,12 @@ pub fn jobs(jobs: Option<usize>) -> usize {
     jobs.map_or_else(tools::default_jobs, |jobs| jobs.max(1))
 }
 
+/// Prints what the model's processor noticed of the samples that it made, each once with its count.
+pub fn print_notes(processor: Option<&Processor>) {
+    let notes = processor.into_iter().flat_map(Processor::notes);
+    notes.for_each(|note| eprintln!("warning: {}", super::safe(&note)));
+}
+
 impl ModelArgs {
     /// `None` where no model was named. Pictures are decoded as `input` says.
     pub fn open(&self, input: &InputArgs) -> anyhow::Result<Option<Processor>> {
@@ -91,8 +100,12 @@ impl ModelArgs {
                 }
                 None => Template::FromModel,
             },
-            phase: serde_json::from_value::<Phase>(self.phase.as_str().into())
-                .map_err(|error| UsageError(format!("--phase: {error}")))?,
+            learned: Learned {
+                phase: serde_json::from_value::<Phase>(self.phase.as_str().into())
+                    .map_err(|error| UsageError(format!("--phase: {error}")))?,
+                learn: serde_json::from_value::<Learn>(self.learn.as_str().into())
+                    .map_err(|error| UsageError(format!("--learn: {error}")))?,
+            },
             max_tokens: self.max_tokens.unwrap_or(usize::MAX),
             too_long: if self.truncate { TooLong::Truncate } else { TooLong::Skip },
             ..ProcessorOptions::default()

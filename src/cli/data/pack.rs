@@ -68,7 +68,7 @@ pub fn pack(args: PackArgs) -> anyhow::Result<ExitCode> {
     let config = loaded.config;
     let pack = &config.data.pack;
     let folder = ModelFolder::open(&config.model).map_err(|error| UsageError::of(&error))?;
-    let options = ProcessorOptions::new(&config.data, config.train.phase);
+    let options = ProcessorOptions::new(&config.data, &config.train);
     let console = Console::stderr();
     let warnings = console.clone();
     let decoder = decoder(config.security.sandbox, move |warning| warnings.line(&format!("warning: {warning}")));
@@ -77,6 +77,8 @@ pub fn pack(args: PackArgs) -> anyhow::Result<ExitCode> {
     let spec = json!({
         "data": loaded.composed["data"],
         "phase": config.train.phase,
+        "learn": config.train.learn,
+        "template_kwargs": config.data.template_kwargs,
         "seed": config.run.seed,
         "model": model_spec(&folder.path)?,
     });

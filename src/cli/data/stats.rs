@@ -1,6 +1,6 @@
 //! `loongforge data stats`: how long samples are.
 
-use super::input::{InputArgs, ModelArgs};
+use super::input::{InputArgs, ModelArgs, print_notes};
 use clap::Args;
 use loongforge_core::data::tools::{self, Histogram};
 use loongforge_core::observe::{Bar, Console};
@@ -38,6 +38,7 @@ pub fn stats(args: StatsArgs) -> anyhow::Result<ExitCode> {
     let bar = Bar::start(&console, "samples", inputs.len());
     let stats = tools::stats(&inputs, processor.as_ref(), args.input.jobs(), |_, _| bar.tick());
     drop(bar);
+    print_notes(processor.as_ref());
     let sizes: Vec<usize> = args.pack.iter().map(|&size| size as usize).collect();
     if args.json {
         println!("{:#}", stats.to_json(&sizes));

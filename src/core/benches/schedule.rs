@@ -145,7 +145,7 @@ fn measure(config: &RunConfig, num_samples: usize) -> Vec<SampleMeta> {
     let model = config.model.load.as_ref().expect("it is set").as_path();
     let json = std::fs::read_to_string(model.join("config.json")).expect("it was written");
     let json = serde_json::from_str(&json).expect("JSON");
-    let options = ProcessorOptions::new(&config.data, config.train.phase);
+    let options = ProcessorOptions::new(&config.data, &config.train);
     let processor = Processor::open(model, &json, &options).expect("a processor");
     let dataset = Dataset::open(&config.data, processor, 1).expect("the pictures just made");
     (0..num_samples as u64).map(|position| dataset.sample(position).expect("good samples").meta).collect()

@@ -154,6 +154,7 @@ mod tests {
             image: ImageLimits::default(),
             video: Default::default(),
             template: Template::FromModel,
+            template_kwargs: Default::default(),
             on_bad_sample: Default::default(),
         }
     }

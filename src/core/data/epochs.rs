@@ -44,7 +44,7 @@ pub fn settle_steps(
     if config.train.epochs.is_none() {
         return Ok(None);
     }
-    let options = ProcessorOptions::new(&config.data, config.train.phase);
+    let options = ProcessorOptions::new(&config.data, &config.train);
     let dataset = Processor::open(model_dir, model_config, &options)
         .and_then(|processor| Dataset::open(&config.data, processor, config.run.seed));
     settle_steps_of(config, dataset.map_err(EpochsError::Count)?.len() as u64)

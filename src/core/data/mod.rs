@@ -29,6 +29,7 @@ mod positions;
 mod processor;
 mod sample;
 mod sections;
+mod sentencepiece;
 mod source;
 mod template;
 mod tiktoken;
@@ -48,7 +49,7 @@ pub use locator::Locator;
 pub use media::VideoSource;
 pub use packed::{PackedKind, PackedMedia, PackedSample};
 pub use positions::{PositionKind, Span};
-pub use processor::{Processor, ProcessorOptions};
+pub use processor::{Learned, Processor, ProcessorOptions};
 pub use sample::{IGNORE_INDEX, Media, Sample};
 pub use source::fingerprint;
 pub use source::{

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::JsonMap;
+
 /// Samples, and how they are turned into model inputs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -40,6 +42,10 @@ pub struct Data {
     /// Chat template: the model directory's own, or a built-in one.
     #[serde(default)]
     pub template: Template,
+    /// Variables of the chat template, for every sample: `{ enable_thinking: false }`; a sample's own `chat_template_kwargs` go
+    /// before these.
+    #[serde(default)]
+    pub template_kwargs: JsonMap,
     /// When bad samples, which are skipped and listed, end the run.
     #[serde(default)]
     pub on_bad_sample: BadSamples,

@@ -10,6 +10,9 @@ pub struct Train {
     /// Which tokens are learnt: all of a text, or the assistant's.
     #[serde(default)]
     pub phase: Phase,
+    /// Which of a conversation's answers `sft` learns: all, or the last one. A message's own `weight: 0` takes it out of both.
+    #[serde(default)]
+    pub learn: Learn,
     /// Optimizer steps; instead of them `epochs` may be given.
     #[serde(default)]
     #[schemars(range(min = 1))]
@@ -91,6 +94,18 @@ pub enum Phase {
     // What the assistant says in messages.
     #[default]
     Sft,
+}
+
+/// Which of a conversation's answers are learnt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Learn {
+    // Every answer.
+    #[default]
+    All,
+    // The last answer only; those before it are read.
+    Last,
 }
 
 /// Numbers the model computes with.

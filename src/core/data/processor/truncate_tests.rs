@@ -25,7 +25,7 @@ fn folder() -> TempDir {
 
 fn open(dir: &Path, phase: Phase, max_tokens: usize, too_long: TooLong) -> Processor {
     let config = read_json(&dir.join("config.json")).unwrap();
-    let options = ProcessorOptions { phase, max_tokens, too_long, ..Default::default() };
+    let options = ProcessorOptions { learned: phase.into(), max_tokens, too_long, ..Default::default() };
     Processor::open(dir, &config, &options).unwrap()
 }
 
