@@ -266,7 +266,7 @@ BLOCKS = ["{%- for m in messages %}\n  {{- m.role }}\n  {%- if loop.last %}\n   
 
 TEXTS = ["s", "messages[0].content", "'a,b,,c'", "'\\n x é\\n'", "e", "words|join(' ')", "'%s|%s' % (n, s)", "'q' ~ n", "d.a"]
 TEXT_FILTERS = ["upper", "lower", "trim", "capitalize", "replace('o', '0')", "indent(2)", "tojson", "string", "default('z')",
-                "title", "first", "reverse", "truncate(7)", "e", "wordcount|string"]
+                "title", "first|string", "reverse", "truncate(7)", "wordcount|string"]
 TEXT_METHODS = ["strip()", "lstrip('\\n')", "rstrip()", "upper()", "split(',')[0]", "rsplit(' ', 1)[-1]", "removeprefix('H')",
                 "removesuffix('o')", "partition(' ')[2]", "zfill(9)", "replace('l', 'L', 1)", "title()", "encode().decode()",
                 "splitlines()|join('/')", "center(9, '*')", "capitalize()", "casefold()", "swapcase()"]
@@ -341,8 +341,8 @@ def cases(count, rng):
     return [[source, rendered(source)] for source in sources]
 
 
-# Not as in Python, and known: iterating over, slicing and comparing none; `in` and `<` between kinds that Python refuses; a slice of
-# what is undefined; `~` with floats that Python writes with an exponent; the printing of views, ranges, methods and namespaces; filters, functions and methods that no published chat template uses.
+# Not as in Python, and known: iterating over, slicing and comparing none; `in` and `<` between kinds that Python refuses; slicing and
+# comparing what is undefined; escaped texts (`|e`) that escape what is added to them; `~` with floats that Python writes with an exponent; the printing of views, ranges, methods and namespaces; filters, functions and methods that no published chat template uses.
 DIFFERENT = {
     "{{ '{0}-{1}-{0} {name!r:>5}'.format('a', 'b', name='z') }}",
     "{{ 'abc'.translate({97: 'x'}) }}",
