@@ -342,7 +342,9 @@ def cases(count, rng):
 
 
 # Not as in Python, and known: iterating over, slicing and comparing none; `in` and `<` between kinds that Python refuses; slicing and
-# comparing what is undefined; escaped texts (`|e`) that escape what is added to them; `~` with floats that Python writes with an exponent; the printing of views, ranges, methods and namespaces; filters, functions and methods that no published chat template uses.
+# comparing what is undefined; escaped texts (`|e`) that escape what is added to them; `~` with floats that
+# Python writes with an exponent; the printing of views, ranges, methods and namespaces; filters, functions and methods that no
+# published chat template uses.
 DIFFERENT = {
     "{{ '{0}-{1}-{0} {name!r:>5}'.format('a', 'b', name='z') }}",
     "{{ 'abc'.translate({97: 'x'}) }}",
