@@ -85,6 +85,7 @@ fn spec(pools: PoolSizes, samples: usize, steps: u64) -> CoordinatorSpec {
         checkpoint_every: 0,
         elastic: true,
         bad_samples: BadSamples { max_fraction: 1.0, max_consecutive: 1000 },
+        too_long: Default::default(),
         ..base
     }
 }

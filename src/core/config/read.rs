@@ -1,5 +1,6 @@
 //! The text of a config → its tree.
 
+use std::io::Read;
 use std::path::Path;
 
 use super::error::{Origin, Problem, Sources, code};
@@ -7,10 +8,13 @@ use super::node::{Kind, Node, Pos};
 use super::suggest;
 use super::yaml;
 
+/// A larger file is no config.
+const MAX_BYTES: u64 = 16 << 20;
+
 /// Reads and parses one file; the tree is a map.
 pub(super) fn read(path: &Path, sources: &mut Sources) -> Result<Node, Problem> {
     let failed = |message: String| Problem::new(code::FILE, None, message);
-    let bytes = std::fs::read(path).map_err(|error| match error.kind() {
+    let bytes = regular(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
             let problem = failed(format!("no such config file `{}`", path.display()));
             suggest::path(path).into_iter().fold(problem, Problem::help)
@@ -21,6 +25,20 @@ pub(super) fn read(path: &Path, sources: &mut Sources) -> Result<Node, Problem> 
         return Err(failed(format!("the config file `{}` is not UTF-8 text", path.display())));
     };
     parse(path, text.trim_start_matches('\u{feff}'), sources)
+}
+
+/// The contents of a regular file of a size that a config can have.
+fn regular(path: &Path) -> std::io::Result<Vec<u8>> {
+    let file = std::fs::metadata(path)?;
+    if !file.is_file() {
+        return Err(std::io::Error::other("it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > MAX_BYTES {
+        true => Err(std::io::Error::other(format!("it has more than {} MiB", MAX_BYTES >> 20))),
+        false => Ok(bytes),
+    }
 }
 
 /// Parses the text of the file `path`; the tree is a map.

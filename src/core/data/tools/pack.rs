@@ -61,6 +61,8 @@ pub struct PackStats {
     pub packs: u64,
     pub samples: u64,
     pub bad: u64,
+    /// Samples that are longer than a pack.
+    pub too_long: u64,
     pub tokens: u64,
     /// Tokens that the packs could hold.
     pub room: u64,
@@ -150,6 +152,10 @@ impl PackJob {
         for sample in measure.samples(out) {
             let sample = match sample? {
                 Ok(sample) => sample,
+                Err(long) if long.too_long => {
+                    stats.too_long += 1;
+                    continue;
+                }
                 Err(sample) => {
                     bad.push(sample);
                     stats.bad += 1;

@@ -34,9 +34,10 @@ pub fn describe_run(status: &Value, history: &Value) -> String {
         status["eta_s"].as_f64().map_or("-".into(), progress::clock),
     ));
     lines.push(format!(
-        "skipped {}  bad samples {}  last checkpoint {}",
+        "skipped {}  bad samples {}  too long {}  last checkpoint {}",
         status["skipped"],
         status["bad_samples"],
+        status["too_long"],
         status["last_checkpoint"].as_u64().map_or("-".into(), |step| format!("step {step}")),
     ));
     for (name, key) in [("loss", "loss"), ("tokens/s", "tokens_per_s")] {
@@ -118,7 +119,7 @@ mod tests {
         for part in [
             "a \"b\"  running",
             "step 3/10  loss 4.0000  100 tokens/s  1000 ms a step  goodput 67%  ETA 0:07",
-            "skipped 1  bad samples 0  last checkpoint -",
+            "skipped 1  bad samples 0  too long 0  last checkpoint -",
             "encoder/0                -                      foundation/0 10% +1  left",
             "foundation/0           75%                      foundation/0 10% +1",
         ] {
