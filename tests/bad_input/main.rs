@@ -13,5 +13,6 @@ mod models;
 mod must;
 mod own_encoder;
 mod plan;
+mod preflight;
 mod readme;
 mod samples;

@@ -13,8 +13,11 @@ mod layouts;
 mod must;
 mod nonfinite;
 mod parity;
+mod preflight;
 mod processes;
 mod resume;
 mod sandbox;
 mod saves;
 mod scale;
+#[path = "../support/soak.rs"]
+mod soak;

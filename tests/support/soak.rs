@@ -32,7 +32,8 @@ pub fn run<C>(name: &str, cells: &[(String, C)], mut check: impl FnMut(&C) -> Re
             Ok(Cell::NotRun(why)) => ("not run", why),
             Err(why) => ("FAILED", why),
         };
-        let line = format!("| {name} | {cell} | {verdict} | {} | {:.1} s |", one_line(detail), begun.elapsed().as_secs_f64());
+        let line =
+            format!("| {name} | {cell} | {verdict} | {} | {:.1} s |", one_line(detail), begun.elapsed().as_secs_f64());
         println!("{line}");
         if let Some(path) = std::env::var_os("LOONGFORGE_SOAK_TABLE") {
             let mut table = OpenOptions::new().create(true).append(true).open(path).expect("the soak's table opens");

@@ -108,6 +108,12 @@ impl PackJob {
             return Ok(Packed::Measured { missing });
         }
         let (packs, stats, bad) = self.plan(&measure, out, dataset)?;
+        if packs.is_empty() {
+            let (num_bad, too_long) = (stats.bad, stats.too_long);
+            let first = bad.first().map_or_else(String::new, |bad| format!("; the first bad one: {bad}"));
+            let reason = format!("no sample can be packed: {num_bad} are bad, {too_long} too long{first}");
+            return Err(DataError::file(out, reason));
+        }
         let job = Job {
             kind: "pack".to_owned(),
             spec: self.planned(),
