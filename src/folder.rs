@@ -210,15 +210,21 @@ pub fn fetch(model: &mut Model) -> Result<(), FolderError> {
     })
 }
 
-/// Names the directories of what is here; the keys of what is on the hub and was not fetched.
+/// Names the directories of what is here; the keys of weights that are on the hub and were not fetched. Adapters that were
+/// not are left out of `model`.
 pub fn without_fetching(model: &mut Model) -> Vec<&'static str> {
     let mut missing = Vec::new();
-    let here = |key, source: &str, _| {
+    let here = |key, source: &str, weights: bool| {
         let here = model_here(source);
-        missing.extend(here.is_none().then_some(key));
+        missing.extend((weights && here.is_none()).then_some(key));
         Ok(here)
     };
     settle(model, here).expect("nothing is fetched");
+    for part in [&mut model.image_encoder, &mut model.image_projector, &mut model.foundation] {
+        if let Some(lora) = &mut part.lora {
+            lora.adapter = lora.adapter.take().filter(|adapter| adapter.hub_id().is_none());
+        }
+    }
     missing
 }
 

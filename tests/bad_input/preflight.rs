@@ -110,7 +110,7 @@ fn what_has_no_effect_is_said() {
     let experts = ["pools.foundation.replicas=2", "pools.foundation.expert_parallel=2"];
     let said = fixture.succeeds(&[&["check", "run.yaml"], &experts[..]].concat());
     assert!(said.out.contains("expert_parallel is 2 and has no effect"), "{}", said.out);
-    let line = fixture.read("data/train.jsonl").lines().next().unwrap().replace("images/", "../data/images/");
+    let line = r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}"#;
     fixture.write("mixed/a.jsonl", format!("{line}\n"));
     fixture.write("mixed/b.txt", "a text\n");
     let said = fixture.succeeds(&["check", "run.yaml", "data.train.0.path=mixed"]);
