@@ -146,6 +146,7 @@ fn answers(me: ActorId, command: Command, num_data: u32) -> Vec<Event> {
                 id: SampleId(position),
                 source: format!("train.jsonl:{position}"),
                 reason: "torn".into(),
+                too_long: false,
             });
             let samples = good.into_iter().map(|position| fake::sample(position, num_data)).collect();
             vec![Event::Measured { samples, bad: bad.collect() }]
