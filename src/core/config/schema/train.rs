@@ -12,7 +12,7 @@ pub struct Train {
     pub phase: Phase,
     /// Optimizer steps; instead of them `epochs` may be given.
     #[serde(default)]
-    #[schemars(range(min = 1, max = 1000000000000))]
+    #[schemars(range(min = 1, max = 1000000000000_u64))]
     pub steps: Option<u64>,
     /// Instead of `steps`: how often the data are gone over, which may be a fraction. The run has `epochs` x samples /
     /// `global_batch_size` steps, rounded up; the samples are those of all files of `data.train` together.

@@ -220,7 +220,7 @@ mod tests {
     fn packs_are_expected_of_what_fits() {
         let mut tokens = Histogram::default();
         [60, 60, 40, 40, 500].into_iter().for_each(|value| tokens.add(value));
-        let stats = Stats { bad: Vec::new(), histograms: vec![(TOKENS, tokens)] };
+        let stats = Stats { bad: Vec::new(), too_long: 0, histograms: vec![(TOKENS, tokens)] };
         let expected = Expected { max_tokens: 100, packs: 2, fill: 1.0, too_long: 1 };
         assert_eq!(stats.packs(&[100]), [expected]);
         assert_eq!(stats.to_json(&[100])["packs"][0]["too_long"], 1);
