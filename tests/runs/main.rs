@@ -19,5 +19,7 @@ mod resume;
 mod sandbox;
 mod saves;
 mod scale;
+// A soak here need not use all of it.
+#[allow(dead_code)]
 #[path = "../support/soak.rs"]
 mod soak;
