@@ -43,10 +43,10 @@ pub struct PoolSize {
 impl PoolSize {
     pub fn of<'a>(specs: impl Iterator<Item = &'a ParamSpec>) -> Self {
         specs.fold(Self::default(), |sum, spec| {
-            let count = spec.shape.iter().product::<i64>() as u64;
+            let count = spec.shape.iter().fold(1, |count: u64, &size| count.saturating_mul(size as u64));
             match spec.role {
-                Role::Trained => Self { trained: sum.trained + count, ..sum },
-                _ => Self { frozen: sum.frozen + count, ..sum },
+                Role::Trained => Self { trained: sum.trained.saturating_add(count), ..sum },
+                _ => Self { frozen: sum.frozen.saturating_add(count), ..sum },
             }
         })
     }

@@ -6,7 +6,7 @@ use crate::held_out::{HeldOut, Measure};
 use crate::reader::Reader;
 use anyhow::{Context, Result, ensure};
 use loongforge_actors::checkpoint::latest;
-use loongforge_core::config::{BadSamples, Eval, PoolName, RunConfig, TrainFile};
+use loongforge_core::config::{BadSamples, Eval, PoolName, RunConfig, TooLong, TrainFile};
 use loongforge_core::data::{Dataset, Limits, Processor, ProcessorOptions, Question, Questions, Source, read_rgb};
 use loongforge_core::observe::{Console, Curve, Reading, Style, beside, plot, read_metrics, render, safe, sheet};
 use loongforge_torch::device::set_intra_op_threads;
@@ -82,6 +82,11 @@ fn held_out(config: &RunConfig, eval: &Eval, reader: &Reader, console: &Console)
     if let Some(first) = found.bad.first() {
         console.line(&format!("{} held-out samples have no loss; the first: {first}", found.bad.len()));
     }
+    if found.too_long > 0 {
+        let max_tokens = config.data.pack.max_tokens;
+        console
+            .line(&format!("{} held-out samples are longer than {max_tokens} tokens and have no loss", found.too_long));
+    }
     let text = if found.targets > 0 { found.text() } else { String::new() };
     if !open(config, eval)?.is_conversation() {
         ensure!(found.targets > 0, "eval.path: no sample of {} can be used", eval.path.display());
@@ -132,6 +137,9 @@ fn loss(config: &RunConfig, eval: &Eval, reader: &Reader) -> Result<HeldOut> {
     data.train = vec![TrainFile::new(eval.path.as_path())];
     data.shuffle = false;
     data.on_bad_sample = BadSamples { max_fraction: 1.0, max_consecutive: usize::MAX };
+    if data.pack.too_long == TooLong::Error {
+        data.pack.too_long = TooLong::Skip;
+    }
     let ModelFolder { path, json, .. } = reader.model().folder();
     let processor = Processor::open(path, json, &ProcessorOptions::new(&data, &config.train))?;
     Measure::of(&data).run(reader.model(), &Dataset::open(&data, processor, config.run.seed)?, || ())

@@ -18,6 +18,7 @@ mod held_out;
 pub mod hub;
 mod killers;
 mod parts;
+pub mod preflight;
 mod reader;
 mod report;
 pub mod roles;

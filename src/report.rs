@@ -35,6 +35,8 @@ pub struct Report {
     metrics: Option<MetricsFile>,
     tensorboard: Option<TensorBoard>,
     bad: BadSampleList,
+    /// Samples that are longer than a pack.
+    too_long: BadSampleList,
     num_shown_bad: u64,
     /// Encoders that were said to be slow.
     slow: BTreeSet<ActorId>,
@@ -88,6 +90,7 @@ impl Report {
             metrics,
             tensorboard,
             bad: BadSampleList::open(&dir.join("bad.jsonl"), begin.1)?,
+            too_long: BadSampleList::open(&dir.join("too_long.jsonl"), begin.1)?,
             num_shown_bad: 0,
             slow: BTreeSet::new(),
             last_step: Instant::now(),
@@ -154,6 +157,7 @@ impl Report {
             ledger: summary.ledger.to_string(),
             skipped: !summary.applied,
             bad_samples: self.bad.len(),
+            too_long: self.too_long.len(),
         }
     }
 
@@ -331,8 +335,15 @@ impl Observer for Report {
 
     fn bad(&mut self, samples: &[BadSample]) {
         for sample in samples {
-            self.show_bad(sample);
-            if let Err(error) = self.bad.append(sample) {
+            let list = if sample.too_long { &mut self.too_long } else { &mut self.bad };
+            let listed = list.append(sample);
+            if !sample.too_long {
+                self.show_bad(sample);
+            } else if self.too_long.len() == 1 {
+                let (source, reason, path) = (&sample.source, &sample.reason, self.too_long.path().display());
+                self.console.line(&format!("skipped {source}: {reason}; such samples are listed in {path}"));
+            }
+            if let Err(error) = listed {
                 self.console.line(&format!("warning: {error}"));
             }
         }

@@ -85,6 +85,7 @@ fn spec(pools: PoolSizes, samples: usize, steps: u64) -> CoordinatorSpec {
         checkpoint_every: 0,
         elastic: true,
         bad_samples: BadSamples { max_fraction: 1.0, max_consecutive: 1000 },
+        too_long: Default::default(),
         ..base
     }
 }
@@ -145,6 +146,7 @@ fn answers(me: ActorId, command: Command, num_data: u32) -> Vec<Event> {
                 id: SampleId(position),
                 source: format!("train.jsonl:{position}"),
                 reason: "torn".into(),
+                too_long: false,
             });
             let samples = good.into_iter().map(|position| fake::sample(position, num_data)).collect();
             vec![Event::Measured { samples, bad: bad.collect() }]

@@ -13,8 +13,13 @@ mod layouts;
 mod must;
 mod nonfinite;
 mod parity;
+mod preflight;
 mod processes;
 mod resume;
 mod sandbox;
 mod saves;
 mod scale;
+// A soak here need not use all of it.
+#[allow(dead_code)]
+#[path = "../support/soak.rs"]
+mod soak;

@@ -102,6 +102,7 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
         clip_grad: 1.0,
         max_nonfinite: 3,
         bad_samples: BadSamples { max_fraction: 0.01, max_consecutive: 100 },
+        too_long: Default::default(),
         checkpoint_dir: "checkpoints".into(),
         checkpoint_every: 0,
         max_save_failures: 5,

@@ -91,13 +91,22 @@ pub enum Event {
     Trace(Trace),
 }
 
-/// A sample that cannot be used; it is skipped, counted and listed.
+/// A sample that is not used: it is skipped, counted and listed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BadSample {
     pub id: SampleId,
     /// File and line of the sample.
     pub source: String,
     pub reason: String,
+    /// It is longer than a pack, and nothing else is wrong with it.
+    #[serde(default)]
+    pub too_long: bool,
+}
+
+impl std::fmt::Display for BadSample {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.source, self.reason)
+    }
 }
 
 /// What one engine did in a step.

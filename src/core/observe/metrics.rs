@@ -62,6 +62,9 @@ pub struct StepMetrics {
     pub skipped: bool,
     /// Bad samples so far.
     pub bad_samples: u64,
+    /// Samples so far that were skipped because they are longer than a pack.
+    #[serde(default)]
+    pub too_long: u64,
 }
 
 impl StepMetrics {
@@ -77,6 +80,7 @@ impl StepMetrics {
             ("data/images", self.images as f64),
             ("data/cached_images", self.cached_images as f64),
             ("data/bad_samples", self.bad_samples as f64),
+            ("data/too_long", self.too_long as f64),
             ("speed/tokens_per_s", self.tokens_per_s),
             ("speed/images_per_s", self.images_per_s),
             ("speed/step_ms", self.step_ms),

@@ -9,18 +9,19 @@ use super::share::{EncoderShare, FoundationShare, Splits, cut};
 use super::spill::Spill;
 use super::torch_engine::{Exports, TorchEngine};
 use super::trained::{lora_config, trained};
+use super::weights::initialize;
 use crate::comm::{Mesh, ProcessGroup};
 use crate::device::{load_cuda, set_intra_op_threads};
 use crate::model::EncoderFamily;
 use crate::nn::{self, ParamSpec, ParamStore, Sharding};
 use crate::tape::Policy;
-use crate::train::hf::{Checkpoint, LoadOptions, MAX_SHARD_SIZE, Origin, load_weights_from, num_shards};
+use crate::train::hf::{MAX_SHARD_SIZE, num_shards};
 use crate::train::{
     AdamWConfig, AdapterBase, AdapterFile, ENCODER_PREFIX, Export, Lanes, Pool, has_adapter, load_adapter, load_state,
     read_adapter_config,
 };
 use loongforge_core::config::{
-    Device, FoundationPool, Layout, Lora, Part, Placement, PoolName, Precision, Recompute, RunConfig, Weights,
+    Device, FoundationPool, Layout, Lora, Part, Placement, PoolName, Precision, Recompute, RunConfig, Source,
 };
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{ActorId, Role, StepId};
@@ -65,7 +66,7 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
         Placement::Colocated => spec.me.role == Role::Foundation,
         Placement::Separate => spec.me.role == Role::Encoder,
     };
-    let exports = exports(spec)?;
+    let exports = exports(&spec.config, &spec.families, spec.me.index)?;
     let encoder = match &spec.families.encoder {
         Some(family) if encodes => Some(build_encoder(spec, family, device)?),
         _ => None,
@@ -150,7 +151,7 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
     Ok(part.with_encoder_ranks(pools.encoder.tensor_parallel as u32).with_activations(activations))
 }
 
-fn splits(pool: &FoundationPool) -> Splits {
+pub(super) fn splits(pool: &FoundationPool) -> Splits {
     Splits {
         sequence_parallel: pool.sequence_parallel,
         virtual_stages: pool.virtual_stages,
@@ -162,7 +163,7 @@ fn splits(pool: &FoundationPool) -> Splits {
 }
 
 /// The encoder pool's parameters: the tower is one part of the config, the projector another.
-fn encoder_specs(config: &RunConfig, family: &dyn EncoderFamily) -> Result<Vec<ParamSpec>, EngineError> {
+pub(super) fn encoder_specs(config: &RunConfig, family: &dyn EncoderFamily) -> Result<Vec<ParamSpec>, EngineError> {
     let part_of = |name: &str| match family.is_projector(name) {
         true => ("model.image_projector", &config.model.image_projector),
         false => ("model.image_encoder", &config.model.image_encoder),
@@ -206,44 +207,26 @@ fn build_pool(
     Ok(pool)
 }
 
-fn initialize(config: &RunConfig, params: &ParamStore) -> Result<(), EngineError> {
-    let model = &config.model;
-    let names = || params.ids().flat_map(|id| &params.spec(id).pieces).map(|piece| piece.name.as_str());
-    let mut origin = match (model.weights, &model.load) {
-        (Weights::Load, Some(folder)) => Origin::whole(Checkpoint::open(folder.as_path())?),
-        _ => Origin::default(),
-    };
-    for (key, part) in model.parts() {
-        let Some(folder) = &part.load else { continue };
-        let prefix = match model.is_foundation_alone() {
-            true => String::new(),
-            false => format!("{}.", key.trim_start_matches("model.")),
-        };
-        if names().any(|name| name.starts_with(&prefix)) {
-            origin = origin.with_part(&prefix, Checkpoint::open(folder.as_path())?, names());
-        }
-    }
-    if let Some(name) = names().find(|name| model.weights == Weights::Load && !origin.covers(name)) {
-        let what = "set model.load, or the `load` of the part that it is of, or model.weights=random";
-        return Err(format!("there is no folder to load {name} from: {what}").into());
-    }
-    // What is not loaded is new: adapters, and parts of random weights.
-    params.init_where(config.run.seed, |spec| spec.pieces.is_empty() || !origin.covers(&spec.name));
-    let options = LoadOptions { resize_embeddings: model.resize_embeddings, ..LoadOptions::default() };
-    Ok(load_weights_from(params, &origin, &options)?)
-}
-
 /// Fills a pool's adapters from the folder that `lora.adapter` names.
 fn continue_adapter(config: &RunConfig, pool: &str, params: &ParamStore) -> Result<(), EngineError> {
-    let Some(lora) = pool_lora(config, pool) else { return Ok(()) };
-    let Some(folder) = &lora.adapter else { return Ok(()) };
+    let Some(folder) = adapter_of(config, pool)? else { return Ok(()) };
+    Ok(load_adapter(params, folder.as_path())?)
+}
+
+/// The folder that a pool's adapters begin with, if one is named.
+///
+/// # Errors
+/// The adapter there is of another rank or scale, or cannot be read.
+pub(super) fn adapter_of<'a>(config: &'a RunConfig, pool: &str) -> Result<Option<&'a Source>, EngineError> {
+    let Some(lora) = pool_lora(config, pool) else { return Ok(None) };
+    let Some(folder) = &lora.adapter else { return Ok(None) };
     let (found, here) = (read_adapter_config(folder.as_path())?, lora_config(lora));
     if (found.r, found.scale()) != (here.r, here.scale()) {
         let what =
             format!("r {} and scale {}, and the run's lora r {} and {}", found.r, found.scale(), here.r, here.scale());
         return Err(format!("the adapter in {folder} has {what}: set r and alpha to its own").into());
     }
-    Ok(load_adapter(params, folder.as_path())?)
+    Ok(Some(folder))
 }
 
 /// The adapters of a pool; the parts of one pool share them.
@@ -255,9 +238,11 @@ fn pool_lora<'a>(config: &'a RunConfig, pool: &str) -> Option<&'a Lora> {
     }
 }
 
-/// What the pools of this run write into checkpoints.
-fn exports(spec: &EngineSpec) -> Result<Exports, EngineError> {
-    let (config, families) = (&spec.config, &spec.families);
+/// What the pools of this run write into checkpoints, by actor `index` of the foundation.
+///
+/// # Errors
+/// Checkpoints of adapters cannot hold what this run trains.
+pub(super) fn exports(config: &RunConfig, families: &Families, index: u32) -> Result<Exports, EngineError> {
     let encoder = families.encoder.as_ref().map(|family| encoder_specs(config, family.as_ref())).transpose()?;
     let foundation = trained(families.foundation.specs(), |_| ("model.foundation", &config.model.foundation))?;
     if !config.saves_adapters_only() {
@@ -271,7 +256,7 @@ fn exports(spec: &EngineSpec) -> Result<Exports, EngineError> {
             Ok(num_files(&trained(own, |_| ("model.foundation", &config.model.foundation))?))
         };
         let of_ranks = (0..layout.pp).map(of_rank).collect::<Result<Vec<usize>, EngineError>>()?;
-        let part = layout.place(spec.me.index as usize % layout.ranks()).pp;
+        let part = layout.place(index as usize % layout.ranks()).pp;
         return Ok(Exports::weights(encoder.as_deref().map_or(0, num_files), &of_ranks, part));
     }
     let itself = |spec: &&ParamSpec| spec.role == nn::Role::Trained && !spec.pieces.is_empty();

@@ -16,6 +16,7 @@ mod foundation;
 mod pack_work;
 pub mod parity;
 mod parts;
+mod preflight;
 mod routing;
 mod saver;
 mod share;
@@ -23,6 +24,7 @@ mod spill;
 mod stages;
 mod torch_engine;
 mod trained;
+mod weights;
 
 #[cfg(test)]
 mod chunk_tests;
@@ -39,7 +41,9 @@ pub use build::{EngineSpec, build_engine, open_device};
 pub use encoder::EncoderPart;
 pub use family::Families;
 pub use foundation::FoundationPart;
+pub use preflight::{check_engines, without_effect};
 pub use share::Splits;
 pub use stages::Stages;
 pub use torch_engine::{Exports, TorchEngine};
 pub use trained::{TrainedError, lora_config, trained};
+pub use weights::{check_weights, random_parts};
