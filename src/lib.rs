@@ -17,6 +17,7 @@ mod forward;
 mod held_out;
 pub mod hub;
 mod killers;
+pub mod memory;
 mod parts;
 pub mod preflight;
 mod reader;

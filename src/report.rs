@@ -4,13 +4,14 @@ use crate::compose::{Composition, publication, publisher};
 use crate::evidence::{Evidence, skipped};
 use crate::folder::ModelFolder;
 use crate::killers;
+use crate::memory::{peak_resident, show};
 use crate::size::ModelSize;
 use loongforge_actors::checkpoint::Publication;
 use loongforge_actors::watch::Watch;
 use loongforge_actors::{Observer, Publisher};
 use loongforge_core::config::{Device, Placement, Precision, RunConfig};
 use loongforge_core::data::BadSampleList;
-use loongforge_core::message::{ActorId, BadSample, Role, SampleId, SaveTo, StepId, Timings, Trace};
+use loongforge_core::message::{ActorId, BadSample, MemoryReport, Role, SampleId, SaveTo, StepId, Timings, Trace};
 use loongforge_core::observe::{
     Board, Console, MetricsFile, News, ObserveError, Progress, RunInfo, StepMetrics, TensorBoard, gpu_name, peak_flops,
     read_metrics,
@@ -56,6 +57,8 @@ pub struct Report {
     /// writes into the folder at its end.
     first_step: Option<FirstStep>,
     beside: Option<JoinHandle<()>>,
+    /// Tensors of the encoder and the foundation actor that have taken the most.
+    memory: [(&'static str, Option<MemoryReport>); 2],
 }
 
 /// Something that is due when a run has taken its first step, and after each until it succeeds.
@@ -104,6 +107,7 @@ impl Report {
             dir: dir.clone(),
             first_step: None,
             beside: None,
+            memory: [("encoder", None), ("foundation", None)],
         })
     }
 
@@ -154,6 +158,8 @@ impl Report {
             z_loss: summary.routing.as_ref().and_then(|routing| routing.z_loss),
             indexer_loss: summary.routing.as_ref().and_then(|routing| routing.indexer_loss),
             expert_loads: summary.routing.as_ref().map_or(Vec::new(), |routing| routing.loads.clone()),
+            encoder_memory: memory(summary, Role::Encoder),
+            foundation_memory: memory(summary, Role::Foundation),
             ledger: summary.ledger.to_string(),
             skipped: !summary.applied,
             bad_samples: self.bad.len(),
@@ -289,6 +295,12 @@ fn goodput(seconds: &mut [f64]) -> Option<(f64, f64)> {
     Some((needed / seconds.iter().sum::<f64>(), median))
 }
 
+/// What the tensors of the role's actor took that has taken the most.
+fn memory(summary: &StepSummary, role: Role) -> Option<MemoryReport> {
+    let of_role = summary.timings.iter().filter(|(actor, _)| actor.role == role).map(|(_, timings)| timings.memory);
+    of_role.max_by_key(MemoryReport::total).filter(|memory| memory.total() > 0)
+}
+
 /// Share of the time in which the engines of a role computed.
 fn busy(summary: &StepSummary, role: Role) -> f64 {
     let of_role = summary.timings.iter().filter(|(actor, _)| actor.role == role);
@@ -315,6 +327,9 @@ impl Observer for Report {
             progress.step(&metrics);
         }
         self.show_slow(&summary.stragglers);
+        for ((_, most), now) in self.memory.iter_mut().zip([metrics.encoder_memory, metrics.foundation_memory]) {
+            *most = now.or(*most);
+        }
         self.tell(|| News::Step(Box::new(metrics), summary.timings.clone()));
     }
 
@@ -427,6 +442,14 @@ impl Drop for Report {
         }
         if let Some(beside) = self.beside.take() {
             let _ = beside.join();
+        }
+        let memory = self.memory.iter().filter_map(|(name, memory)| Some(format!("{name} {}", show(memory.as_ref()?))));
+        let memory: Vec<String> = memory.collect();
+        if !memory.is_empty() {
+            let resident = peak_resident().map_or(String::new(), |bytes| {
+                format!("; this process had {} resident", loongforge_core::observe::bytes(bytes))
+            });
+            self.console.line(&format!("memory of tensors at most: {}{resident}", memory.join("; ")));
         }
         if let Some((goodput, median)) = goodput(&mut self.step_seconds) {
             let percent = 100.0 * goodput;

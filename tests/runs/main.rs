@@ -1,5 +1,6 @@
 //! Whole runs of a tiny model: one binary, so that libtorch is linked once.
 
+mod benches;
 mod cache;
 mod drill;
 mod equality;
@@ -9,6 +10,7 @@ mod fixture;
 mod hosts;
 mod kinds;
 mod layouts;
+mod memory;
 #[path = "../support/must.rs"]
 mod must;
 mod nonfinite;
@@ -19,7 +21,5 @@ mod resume;
 mod sandbox;
 mod saves;
 mod scale;
-// A soak here need not use all of it.
-#[allow(dead_code)]
 #[path = "../support/soak.rs"]
 mod soak;

@@ -154,7 +154,27 @@ impl ExpertLoads {
     }
 }
 
-/// Where an engine's time went in a step, in seconds, and what it was spared.
+/// Bytes of an engine's tensors on its device, by what they are for, when they were the most since the engine was built.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryReport {
+    pub parameters: u64,
+    pub gradients: u64,
+    /// The optimizer's state, float32 parameters among it.
+    pub optimizer: u64,
+    /// What a forward leaves for its backward, batches, and everything that has no line of its own.
+    pub activations: u64,
+    /// What collectives read and write: gathered parameters, sums of gradients.
+    pub buffers: u64,
+}
+
+impl MemoryReport {
+    /// All lines together.
+    pub fn total(&self) -> u64 {
+        self.parameters + self.gradients + self.optimizer + self.activations + self.buffers
+    }
+}
+
+/// Where an engine's time went in a step, in seconds, what it was spared, and the memory that it has taken so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timings {
     /// Computing.
@@ -167,6 +187,8 @@ pub struct Timings {
     pub packs: f64,
     /// Media items whose features came from the cache.
     pub cached_items: u32,
+    /// Nothing from engines without tensors.
+    pub memory: MemoryReport,
 }
 
 /// A file that an engine wrote into a checkpoint folder.

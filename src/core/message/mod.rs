@@ -14,7 +14,7 @@ mod trace;
 pub use activity::Activity;
 pub use codec::{CodecError, decode, encode};
 pub use control::{
-    BadSample, Command, Commit, Event, ExpertLoads, RoutingReport, SaveTo, SavedFile, StepReport, Timings,
+    BadSample, Command, Commit, Event, ExpertLoads, MemoryReport, RoutingReport, SaveTo, SavedFile, StepReport, Timings,
 };
 pub use ids::{ActorId, Epoch, ItemId, Lane, PackId, Role, SampleId, StepId, UnitId, UnknownRole, Version};
 pub use plan::{Grid, ItemMeta, NOBODY, Pack, SampleMeta, StepPlan, Unit, UnitItem};

@@ -13,6 +13,7 @@ use super::weights::initialize;
 use crate::comm::{Mesh, ProcessGroup};
 use crate::device::{load_cuda, set_intra_op_threads};
 use crate::model::EncoderFamily;
+use crate::native::{MemoryWatch, NativeError, is_dry_run};
 use crate::nn::{self, ParamSpec, ParamStore, Sharding};
 use crate::tape::Policy;
 use crate::train::hf::{MAX_SHARD_SIZE, num_shards};
@@ -26,7 +27,7 @@ use loongforge_core::config::{
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{ActorId, Role, StepId};
 use loongforge_core::schedule::Pipeline;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,11 +58,15 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
     let pool = if spec.me.role == Role::Encoder { PoolName::Encoder } else { PoolName::Foundation };
     // Actors take one GPU after the other, first the foundation's.
     let before = if pool == PoolName::Encoder { pools.foundation.layout().ranks() } else { 0 };
-    let device = open_device_of(
-        &spec.config.device,
-        spec.local_rank.map_or(before + spec.me.index as usize, |rank| rank as usize),
-    )?;
-    set_intra_op_threads(spec.config.threads_for(pool));
+    let number = spec.local_rank.map_or(before + spec.me.index as usize, |rank| rank as usize);
+    let device = match is_dry_run() {
+        true => tch::Device::Cpu,
+        false => open_device_of(&spec.config.device, number)?,
+    };
+    if !is_dry_run() {
+        set_intra_op_threads(spec.config.threads_for(pool));
+    }
+    let memory = MemoryWatch::start();
     let encodes = match pools.placement {
         Placement::Colocated => spec.me.role == Role::Foundation,
         Placement::Separate => spec.me.role == Role::Encoder,
@@ -76,12 +81,12 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
     // As the scheduler knows it, which does not know the parameters.
     let goes_ahead = foundation.is_none() && spec.config.model.has_frozen_encoders();
     let engine = TorchEngine::new(encoder, foundation, exports, first_step).going_ahead(goes_ahead);
-    Ok(engine.saving_in_background(spec.config.checkpoint.in_background))
+    Ok(engine.saving_in_background(spec.config.checkpoint.in_background).counting(memory))
 }
 
 /// The file that features go to which an encoder's cache has no memory for.
 fn spill(config: &RunConfig) -> Result<Option<Spill>, EngineError> {
-    let bytes = config.pools.encoder.spill.bytes();
+    let bytes = if is_dry_run() { 0 } else { config.pools.encoder.spill.bytes() };
     let folder = &config.run.dir;
     let file = (bytes > 0).then(|| Spill::new(folder, bytes)).transpose();
     file.map_err(|error| format!("pools.encoder.spill: a file in {}: {error}", folder.display()).into())
@@ -108,7 +113,7 @@ fn build_encoder(
     let (store, rank) = (spec.rendezvous.join("encoder"), spec.me.index as usize);
     let mesh = match elastic {
         true => Mesh::single(),
-        false => Mesh::join_on(&store, "encoder", layout, rank, COLLECTIVE_TIMEOUT, device)?,
+        false => join(&store, "encoder", layout, rank, device)?,
     };
     let mesh = Rc::new(mesh);
     let share = EncoderShare::new(family, mesh.clone(), pools.encoder.zero)?;
@@ -131,8 +136,7 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
     let (config, pools, part) = (&spec.config, &spec.config.pools, &spec.config.model.foundation);
     let (store, rank) = (spec.rendezvous.join("foundation"), spec.me.index as usize);
     let layout = pools.foundation.layout();
-    let mesh = Mesh::join_on(&store, "foundation", layout, rank, COLLECTIVE_TIMEOUT, device)?;
-    let mesh = Rc::new(mesh);
+    let mesh = Rc::new(join(&store, "foundation", layout, rank, device)?);
     let share = FoundationShare::new(&spec.families.foundation, mesh.clone(), splits(&pools.foundation))?;
     let params = trained(share.specs(), |_| ("model.foundation", part))?;
     let (lanes, group) = (Lanes::PerReplica, mesh.data.clone());
@@ -149,6 +153,13 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
         part = part.with_colocated_encoders();
     }
     Ok(part.with_encoder_ranks(pools.encoder.tensor_parallel as u32).with_activations(activations))
+}
+
+fn join(store: &Path, name: &str, layout: Layout, rank: usize, device: tch::Device) -> Result<Mesh, NativeError> {
+    match is_dry_run() {
+        true => Ok(Mesh::dry(layout, rank)),
+        false => Mesh::join_on(store, name, layout, rank, COLLECTIVE_TIMEOUT, device),
+    }
 }
 
 pub(super) fn splits(pool: &FoundationPool) -> Splits {
@@ -189,10 +200,11 @@ fn build_pool(
     let params = Rc::new(ParamStore::shared_out(params, kind(train.precision), device, sharding));
     // The base of adapters is no part of a checkpoint.
     let from_base = has_adapter(&params) || spec.config.saves_adapters_only();
-    if spec.resume.is_none() || from_base {
+    // In a dry run parameters have no values.
+    if !is_dry_run() && (spec.resume.is_none() || from_base) {
         initialize(&spec.config, &params)?;
     }
-    if spec.resume.is_none() {
+    if !is_dry_run() && spec.resume.is_none() {
         continue_adapter(&spec.config, name, &params)?;
     }
     let optimizer = AdamWConfig {
@@ -281,7 +293,7 @@ pub(super) fn exports(config: &RunConfig, families: &Families, index: u32) -> Re
 }
 
 /// The type of parameters.
-fn kind(precision: Precision) -> Kind {
+pub(super) fn kind(precision: Precision) -> Kind {
     match precision {
         Precision::Float32 => Kind::Float,
         Precision::Bf16 => Kind::BFloat16,

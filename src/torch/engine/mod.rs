@@ -9,6 +9,7 @@ mod build;
 mod cache;
 #[cfg(test)]
 mod context_tests;
+mod dry_run;
 mod elastic;
 mod encoder;
 mod family;
@@ -38,6 +39,7 @@ mod zero_tests;
 pub use activations::Activations;
 pub use buffer::TorchBuffer;
 pub use build::{EngineSpec, build_engine, open_device};
+pub use dry_run::memory_of;
 pub use encoder::EncoderPart;
 pub use family::Families;
 pub use foundation::FoundationPart;
