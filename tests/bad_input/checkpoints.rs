@@ -17,7 +17,7 @@ fn whole_checkpoints_are_shown_verified_and_exported() {
     let all = fixture.succeeds(&["checkpoint", "inspect", CHECKPOINT, "--all"]).out;
     assert!(all.contains("language_model.layers.1.mlp.up_proj.weight"), "{all}");
     let said = fixture.succeeds(&["checkpoint", "verify", CHECKPOINT]).out;
-    assert_eq!(said.lines().filter(|line| line.starts_with("ok ")).count(), 5, "{said}");
+    assert_eq!(said.lines().filter(|line| line.starts_with("ok ")).count(), 6, "{said}");
 
     fixture.succeeds(&["checkpoint", "export-hf", CHECKPOINT, "out", "--dtype", "bf16", "--max-shard-size", "40kB"]);
     let names: Vec<String> = fixture.contents("out").into_keys().map(|path| path.display().to_string()).collect();

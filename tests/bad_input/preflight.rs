@@ -45,10 +45,10 @@ fn data_of_which_nothing_can_be_used_are_refused() {
     refused(&fixture, &["data.train.0.path=data/dpo.jsonl"], &["data/dpo.jsonl", "its first sample has the fields"]);
     let user = r#"{"messages": [{"role": "user", "content": "hi"}]}"#;
     fixture.write("data/user.jsonl", format!("{user}\n").repeat(9));
-    let words = ["none of the 9 samples of data/user.jsonl", "no assistant turn"];
+    let words = ["none of the 9 samples of data/user.jsonl", "no assistant message to learn from"];
     refused(&fixture, &["data.train.0.path=data/user.jsonl"], &words);
     let pack = ["data", "pack", "run.yaml", "--out", "packs", "data.train.0.path=data/user.jsonl"];
-    fixture.fails(&pack, 2, &["9 are bad", "data/user.jsonl:1", "no assistant turn"]);
+    fixture.fails(&pack, 2, &["9 are bad", "data/user.jsonl:1", "no assistant message to learn from"]);
 }
 
 /// 2 of 40 samples are longer than 128 tokens.
