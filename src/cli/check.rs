@@ -3,6 +3,7 @@
 use super::{UsageError, exit};
 use crate::evaluate;
 use crate::folder::ModelFolder;
+use crate::held_out_sets;
 use clap::{Args, ValueEnum};
 use loongforge_core::config::{self, PackMode, RunConfig};
 use loongforge_core::data::{Epochs, Processor, ProcessorOptions, settle_steps};
@@ -59,6 +60,7 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
             println!("{} is a valid config of run `{}`", args.file.display(), loaded.config.run.name);
             print!("{}", explain(&loaded.config, &folder)?);
             epochs.into_iter().for_each(|epochs| println!("{}", duration(epochs)));
+            held_out_sets::summary(&loaded.config).into_iter().for_each(|line| println!("{line}"));
         }
     }
     Ok(ExitCode::SUCCESS)

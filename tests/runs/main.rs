@@ -3,6 +3,7 @@
 mod cache;
 mod drill;
 mod equality;
+mod evaluating;
 mod experts;
 mod faults;
 mod fixture;

@@ -103,6 +103,7 @@ fn answers(actor: ActorId, command: Command, samples: &[SampleMeta]) -> Option<E
                 grad_square_sum: 1.0,
                 routing: None,
                 timings,
+                evaluation: None,
             })
         }),
         Command::Commit(commit) => Some(Event::Applied { step: commit.step }),
