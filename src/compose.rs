@@ -3,14 +3,17 @@
 //! `loongforge run` is this with nothing replaced. `examples/` shows the rest. What a model of one's own is made from is
 //! named here again, so that one `use` is enough.
 
-use crate::checkpoint::{FitError, expect_fit, load_options, saved_config};
+use crate::checkpoint::{FitError, saved_config};
 use crate::folder::{FolderError, ModelFolder, fetch};
 use crate::held_out_sets;
+use crate::preflight::{Asked, Preflight, PreflightError, expect_weights};
 use crate::roles::{self, Recipe};
 use loongforge_actors::checkpoint::{Publication, publish};
 use loongforge_actors::{Observer, Publisher, RunError, RunSpec, StopOn, run_in_process};
-use loongforge_core::config::{Precision, Report, RunConfig, Weights, load_text};
-use loongforge_core::data::{DataError, Decoder, Epochs, EpochsError, InProcess, built_in, fingerprint, settle_steps};
+use loongforge_core::config::{Precision, Report, RunConfig, load_text};
+use loongforge_core::data::{
+    DataError, Decoder, Epochs, EpochsError, InProcess, built_in, fingerprint, settle_steps, settle_steps_of,
+};
 use loongforge_core::message::{BadSample, SampleId, SaveTo, StepId};
 use loongforge_core::schedule::{
     CoordinatorSpec, EvaluationSpec, FailedSave, Killer, Outcome, SchedulerState, StepSummary,
@@ -55,6 +58,8 @@ pub enum ComposeError {
     Epochs(#[from] EpochsError),
     #[error("eval: the held-out samples cannot be opened")]
     Eval(#[source] DataError),
+    #[error(transparent)]
+    Preflight(#[from] PreflightError),
 }
 
 /// A run that is ready to be started.
@@ -110,6 +115,19 @@ impl Composition {
             self.evaluation = held_out_sets::spec(&self.config, &sets);
         }
         Ok(self)
+    }
+
+    /// As [`Composition::settled`], after everything was asked that can be known before the run begins. Returns what the
+    /// user should know, a line each.
+    ///
+    /// # Errors
+    /// The first reason for which the run could not go; or there are fewer steps than the warm-up takes.
+    pub fn preflight(mut self, asked: Asked) -> Result<(Self, Vec<String>), ComposeError> {
+        let Self { config, folder, families, decoder, .. } = &self;
+        let passed = Preflight { config, folder, families, decoder: decoder.clone() }.ask(asked)?;
+        let settled = settle_steps_of(&mut self.config, passed.num_samples)?;
+        self.epochs = settled.or(self.epochs);
+        Ok((self, passed.lines))
     }
 
     /// What the config's epochs came to, if it has any.
@@ -183,16 +201,9 @@ impl Composition {
     /// # Errors
     /// All that does not fit, in one table, or the file that is torn.
     pub fn expect_weights(&self) -> Result<(), FitError> {
-        let model = &self.config.model;
-        let parts_of_their_own = model.parts().iter().any(|(_, part)| part.load.is_some());
-        match &model.load {
-            // Parts that come from several folders are compared as they are loaded.
-            Some(load) if self.resume.is_none() && model.weights == Weights::Load && !parts_of_their_own => {
-                let mut options = load_options(&self.folder.json, model.resize_embeddings);
-                options.ignore.extend(model.load_ignore.iter().cloned());
-                expect_fit(load.as_path(), &self.families, &options)
-            }
-            _ => Ok(()),
+        match &self.resume {
+            None => expect_weights(&self.config, &self.folder, &self.families),
+            Some(_) => Ok(()),
         }
     }
 
@@ -328,6 +339,7 @@ fn dtype_name(precision: Precision) -> &'static str {
 pub fn publication(config: &RunConfig, composed: Value, folder: &ModelFolder) -> Publication {
     Publication {
         model_dir: folder.path.clone(),
+        media_dir: (folder.media_path != folder.path).then(|| folder.media_path.clone()),
         model_config: saved_config(&folder.json, Some(dtype_name(config.train.precision))),
         chat_template: built_in(config.data.template).map(str::to_owned),
         config: composed,

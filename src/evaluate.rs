@@ -7,7 +7,7 @@ use crate::held_out_sets::{self, HeldOutSet};
 use crate::reader::Reader;
 use anyhow::{Context, Result, ensure};
 use loongforge_actors::checkpoint::{Manifest, latest};
-use loongforge_core::config::{BadSamples, Eval, PoolName, RunConfig, TrainFile};
+use loongforge_core::config::{BadSamples, Eval, PoolName, RunConfig, TooLong, TrainFile};
 use loongforge_core::data::{Limits, Locator, Source, read_rgb};
 use loongforge_core::observe::{
     Answer, Console, Curve, EvalRecord, MetricsFile, Reading, Style, TensorBoard, beside, plot, read_evaluations,
@@ -146,7 +146,8 @@ fn held_out(
 ) -> Result<(EvalRecord, Vec<Reading>)> {
     let dataset = &set.dataset;
     let on_bad = BadSamples { max_fraction: 1.0, max_consecutive: usize::MAX };
-    let found = Measure { on_bad, ..Measure::of(&config.data) }.run(reader.model(), dataset, || ())?;
+    let too_long = TooLong::Skip;
+    let found = Measure { on_bad, too_long, ..Measure::of(&config.data) }.run(reader.model(), dataset, || ())?;
     if let Some(first) = found.bad.first() {
         console.line(&format!("{} held-out samples have no loss; the first: {first}", found.bad.len()));
     }

@@ -1,8 +1,8 @@
 //! The sets of held-out samples that a config names, and what is computed of them while a run goes on.
 
 use crate::folder::ModelFolder;
-use loongforge_core::config::{BadSamples, Data, Eval, RunConfig, TrainFile};
-use loongforge_core::data::{DataError, Dataset, Decoder, Processor, ProcessorOptions};
+use loongforge_core::config::{BadSamples, Data, Eval, Pack, RunConfig, TooLong, TrainFile};
+use loongforge_core::data::{DataError, Dataset, Decoder, ProcessorOptions};
 use loongforge_core::engine::WithHeldOut;
 use loongforge_core::message::Purpose;
 use loongforge_core::schedule::{EvaluationPass, EvaluationSet, EvaluationSpec};
@@ -30,7 +30,7 @@ pub fn open(
     let open = |name: String| {
         let file = if name == Eval::HELD_OUT { eval.path.as_ref() } else { eval.sets.get(&name) };
         let options = ProcessorOptions::new(&config.data, &config.train);
-        let mut processor = Processor::open(&folder.path, &folder.json, &options)?;
+        let mut processor = folder.processor(&options)?;
         if let Some(decoder) = decoder {
             processor = processor.with_decoder(decoder.clone());
         }
@@ -46,7 +46,10 @@ pub fn open(
 /// The file's samples in its order, read as the run's are, however many of them cannot be used.
 pub fn data(data: &Data, file: TrainFile) -> Data {
     let on_bad_sample = BadSamples { max_fraction: 1.0, max_consecutive: usize::MAX };
-    Data { train: vec![file], shuffle: false, val_size: 0.0, on_bad_sample, ..data.clone() }
+    // Longer samples are counted, not a reason to end.
+    let too_long = if data.pack.too_long == TooLong::Error { TooLong::Skip } else { data.pack.too_long };
+    let pack = Pack { too_long, ..data.pack.clone() };
+    Data { train: vec![file], shuffle: false, val_size: 0.0, on_bad_sample, pack, ..data.clone() }
 }
 
 /// What the scheduler evaluates while the run goes on; `None`: nothing.

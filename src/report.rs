@@ -5,13 +5,14 @@ use crate::eval_report::EvalReport;
 use crate::evidence::{Evidence, skipped};
 use crate::folder::ModelFolder;
 use crate::killers;
+use crate::memory::{peak_resident, show};
 use crate::size::ModelSize;
 use loongforge_actors::checkpoint::Publication;
 use loongforge_actors::watch::Watch;
 use loongforge_actors::{Observer, Publisher};
 use loongforge_core::config::{Device, Placement, Precision, RunConfig};
 use loongforge_core::data::BadSampleList;
-use loongforge_core::message::{ActorId, BadSample, Role, SampleId, SaveTo, StepId, Timings, Trace};
+use loongforge_core::message::{ActorId, BadSample, MemoryReport, Role, SampleId, SaveTo, StepId, Timings, Trace};
 use loongforge_core::observe::{
     Board, Console, MetricsFile, News, ObserveError, Progress, RunInfo, StepMetrics, TensorBoard, gpu_name, peak_flops,
     read_metrics,
@@ -36,6 +37,8 @@ pub struct Report {
     metrics: Option<MetricsFile>,
     tensorboard: Option<TensorBoard>,
     bad: BadSampleList,
+    /// Samples that are longer than a pack.
+    too_long: BadSampleList,
     num_shown_bad: u64,
     /// Encoders that were said to be slow.
     slow: BTreeSet<ActorId>,
@@ -58,6 +61,8 @@ pub struct Report {
     /// writes into the folder at its end.
     first_step: Option<FirstStep>,
     beside: Option<JoinHandle<()>>,
+    /// Tensors of the encoder and the foundation actor that have taken the most.
+    memory: [(&'static str, Option<MemoryReport>); 2],
 }
 
 /// Something that is due when a run has taken its first step, and after each until it succeeds.
@@ -93,6 +98,7 @@ impl Report {
             metrics,
             tensorboard,
             bad: BadSampleList::open(&dir.join("bad.jsonl"), begin.1)?,
+            too_long: BadSampleList::open(&dir.join("too_long.jsonl"), begin.1)?,
             num_shown_bad: 0,
             slow: BTreeSet::new(),
             last_step: Instant::now(),
@@ -108,6 +114,7 @@ impl Report {
             dir: dir.clone(),
             first_step: None,
             beside: None,
+            memory: [("encoder", None), ("foundation", None)],
         })
     }
 
@@ -158,10 +165,13 @@ impl Report {
             z_loss: summary.routing.as_ref().and_then(|routing| routing.z_loss),
             indexer_loss: summary.routing.as_ref().and_then(|routing| routing.indexer_loss),
             expert_loads: summary.routing.as_ref().map_or(Vec::new(), |routing| routing.loads.clone()),
+            encoder_memory: memory(summary, Role::Encoder),
+            foundation_memory: memory(summary, Role::Foundation),
             ledger: summary.ledger.to_string(),
             skipped: !summary.applied,
             bad_samples: self.bad.len(),
             eval_loss: std::mem::take(&mut self.eval_loss),
+            too_long: self.too_long.len(),
         }
     }
 
@@ -291,6 +301,12 @@ fn durations(seconds: &mut [f64]) -> Option<String> {
     Some(format!("median step {:.0} ms, slowest 5 % over {:.0} ms", at(50), at(95)))
 }
 
+/// What the tensors of the role's actor took that has taken the most.
+fn memory(summary: &StepSummary, role: Role) -> Option<MemoryReport> {
+    let of_role = summary.timings.iter().filter(|(actor, _)| actor.role == role).map(|(_, timings)| timings.memory);
+    of_role.max_by_key(MemoryReport::total).filter(|memory| memory.total() > 0)
+}
+
 /// Share of the time in which the engines of a role computed.
 fn busy(summary: &StepSummary, role: Role) -> f64 {
     let of_role = summary.timings.iter().filter(|(actor, _)| actor.role == role);
@@ -317,6 +333,9 @@ impl Observer for Report {
             progress.step(&metrics);
         }
         self.show_slow(&summary.stragglers);
+        for ((_, most), now) in self.memory.iter_mut().zip([metrics.encoder_memory, metrics.foundation_memory]) {
+            *most = now.or(*most);
+        }
         self.tell(|| News::Step(Box::new(metrics), summary.timings.clone()));
     }
 
@@ -355,8 +374,15 @@ impl Observer for Report {
 
     fn bad(&mut self, samples: &[BadSample]) {
         for sample in samples {
-            self.show_bad(sample);
-            if let Err(error) = self.bad.append(sample) {
+            let list = if sample.too_long { &mut self.too_long } else { &mut self.bad };
+            let listed = list.append(sample);
+            if !sample.too_long {
+                self.show_bad(sample);
+            } else if self.too_long.len() == 1 {
+                let (source, reason, path) = (&sample.source, &sample.reason, self.too_long.path().display());
+                self.console.line(&format!("skipped {source}: {reason}; such samples are listed in {path}"));
+            }
+            if let Err(error) = listed {
                 self.console.line(&format!("warning: {error}"));
             }
         }
@@ -444,6 +470,14 @@ impl Drop for Report {
         }
         if let Some(line) = durations(&mut self.step_seconds) {
             self.console.line(&line);
+        }
+        let memory = self.memory.iter().filter_map(|(name, memory)| Some(format!("{name} {}", show(memory.as_ref()?))));
+        let memory: Vec<String> = memory.collect();
+        if !memory.is_empty() {
+            let resident = peak_resident().map_or(String::new(), |bytes| {
+                format!("; this process had {} resident", loongforge_core::observe::bytes(bytes))
+            });
+            self.console.line(&format!("memory of tensors at most: {}{resident}", memory.join("; ")));
         }
     }
 }

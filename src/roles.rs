@@ -5,7 +5,7 @@ use crate::held_out_sets;
 use loongforge_actors::checkpoint::Manifest;
 use loongforge_actors::{Assignment, EngineFactory};
 use loongforge_core::config::{Placement, RunConfig};
-use loongforge_core::data::{Dataset, Decoder, Processor, ProcessorOptions};
+use loongforge_core::data::{Dataset, Decoder, ProcessorOptions};
 use loongforge_core::engine::{DataEngine, Engine, EngineError, Samples, WithHeldOut};
 use loongforge_core::message::{Role, StepId};
 use loongforge_torch::engine::{EngineSpec, Families, build_engine};
@@ -35,7 +35,7 @@ fn build(recipe: &Recipe, assignment: Assignment) -> Result<Box<dyn Engine>, Eng
         Role::Scheduler => Err("the scheduler has no engine".into()),
         Role::Data => {
             let options = ProcessorOptions::new(&config.data, &config.train);
-            let processor = Processor::open(&folder.path, &folder.json, &options)?.with_decoder(decoder.clone());
+            let processor = folder.processor(&options)?.with_decoder(decoder.clone());
             let dataset = Dataset::open(&config.data, processor, config.run.seed)?;
             let colocated = config.pools.placement == Placement::Colocated;
             let memory = config.pools.data.memory.bytes();
@@ -80,6 +80,6 @@ fn stop_tokens(config: &RunConfig, folder: &ModelFolder) -> Result<Vec<i64>, Eng
     if config.eval.as_ref().is_none_or(|eval| eval.every_steps == 0) || config.num_answers() == 0 {
         return Ok(Vec::new());
     }
-    let processor = Processor::open(&folder.path, &folder.json, &ProcessorOptions::default())?;
+    let processor = folder.processor(&ProcessorOptions::default())?;
     Ok(processor.tokenizer().special().end.iter().copied().collect())
 }

@@ -23,6 +23,8 @@ use std::path::{Path, PathBuf};
 pub struct Publication {
     /// Folder of the model that the run began with (`model.load`): tokenizer and processor files come from it.
     pub model_dir: PathBuf,
+    /// Folder of the preprocessor configs, where that is another one.
+    pub media_dir: Option<PathBuf>,
     /// The model's `config.json`, with overrides.
     pub model_config: Value,
     /// The chat template that the run learnt, in place of the one in `model_dir`; `None`: that one.
@@ -174,8 +176,15 @@ fn complete(
         written.push(TEMPLATE.to_owned());
     }
     let replaced = |name: &String| with.chat_template.is_some() && (name == TEMPLATE || name == OLD_TEMPLATE);
-    for name in carried(&with.model_dir)?.into_iter().filter(|name| !replaced(name)) {
-        let (from, to) = (with.model_dir.join(&name), draft.dir.join(&name));
+    let is_media = |name: &String| name.contains("processor_config");
+    let mut all: Vec<(&PathBuf, String)> =
+        carried(&with.model_dir)?.into_iter().map(|name| (&with.model_dir, name)).collect();
+    if let Some(dir) = &with.media_dir {
+        all.retain(|(_, name)| !is_media(name));
+        all.extend(carried(dir)?.into_iter().filter(is_media).map(|name| (dir, name)));
+    }
+    for (dir, name) in all.into_iter().filter(|(_, name)| !replaced(name)) {
+        let (from, to) = (dir.join(&name), draft.dir.join(&name));
         let contents = files::read(&from, files::MAX_TEXT_BYTES).map_err(CheckpointError::read(&from))?;
         disk.write(&to, &contents).map_err(CheckpointError::write(&to))?;
         written.push(name);

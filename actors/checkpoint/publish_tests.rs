@@ -94,6 +94,7 @@ impl Run {
         fs::write(model_dir.join("model.safetensors"), "the weights before").unwrap();
         let publication = Publication {
             model_dir,
+            media_dir: None,
             model_config: json!({ "model_type": "qwen3_vl" }),
             chat_template: None,
             config: json!({ "run": { "name": "digits" } }),

@@ -114,6 +114,9 @@ pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
     let found = found?;
     match found.bad.first() {
         _ if found.targets > 0 => {}
+        None if found.too_long > 0 => {
+            bail!("all samples are longer than {} tokens (--max-tokens)", data.pack.max_tokens)
+        }
         Some(first) => bail!("no sample can be used; the first of {}: {first}", found.bad.len()),
         None => bail!("no token of {} counts in the loss", args.data.join(", ")),
     }
@@ -130,6 +133,10 @@ pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
     }
     println!("{} in {dtype} on {}", folder.display(), args.data.join(", "));
     println!("{}", found.record(0, "").text());
+    if found.too_long > 0 {
+        let (long, max_tokens) = (count(found.too_long as usize, "sample"), data.pack.max_tokens);
+        console.line(&format!("{long} longer than {max_tokens} tokens left out (--max-tokens)"));
+    }
     println!(
         "{} of {} tokens in {}, {}; {} tokens/s",
         count(found.samples as usize, "sample"),
@@ -211,6 +218,7 @@ fn to_json(found: &HeldOut, folder: &Path, args: &EvaluateArgs, dtype: &str) -> 
         "tokens": found.tokens,
         "packs": found.packs,
         "bad_samples": found.bad,
+        "too_long": found.too_long,
         "seconds": found.seconds,
         "tokens_per_second": found.tokens_per_second(),
     })

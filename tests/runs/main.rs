@@ -1,5 +1,6 @@
 //! Whole runs of a tiny model: one binary, so that libtorch is linked once.
 
+mod benches;
 mod cache;
 mod drill;
 mod equality;
@@ -10,12 +11,16 @@ mod fixture;
 mod hosts;
 mod kinds;
 mod layouts;
+mod memory;
 #[path = "../support/must.rs"]
 mod must;
 mod nonfinite;
 mod parity;
+mod preflight;
 mod processes;
 mod resume;
 mod sandbox;
 mod saves;
 mod scale;
+#[path = "../support/soak.rs"]
+mod soak;

@@ -42,7 +42,7 @@ pub struct ModelArgs {
     /// Which answers are learnt, as in `train.learn`: all, or the last
     #[arg(long, requires = "model", value_name = "ANSWERS", default_value = "all")]
     learn: String,
-    /// A longer sample is bad
+    /// Longer samples are left out and counted
     #[arg(long, requires = "model", value_name = "TOKENS")]
     max_tokens: Option<usize>,
     /// Keep the first tokens of a longer sample, as `data.pack.too_long: truncate`
@@ -62,7 +62,10 @@ impl InputArgs {
                 files.push(tools::file(path, self.format.as_deref())?);
             }
         }
-        Ok(Inputs::open(files)?.with_decoder(self.decoder()))
+        let inputs = Inputs::open(files)?.with_decoder(self.decoder());
+        let console = Console::stderr();
+        inputs.left_out().iter().for_each(|left| console.line(&format!("warning: {left}")));
+        Ok(inputs)
     }
 
     fn decoder(&self) -> Arc<dyn Decoder> {
@@ -87,6 +90,11 @@ pub fn print_notes(processor: Option<&Processor>) {
 }
 
 impl ModelArgs {
+    /// The length above which samples are too long.
+    pub fn max_tokens(&self) -> usize {
+        self.max_tokens.unwrap_or(usize::MAX)
+    }
+
     /// `None` where no model was named. Pictures are decoded as `input` says.
     pub fn open(&self, input: &InputArgs) -> anyhow::Result<Option<Processor>> {
         let Some(model) = &self.model else { return Ok(None) };

@@ -3,7 +3,7 @@
 use super::input::{InputArgs, ModelArgs, print_notes};
 use clap::Args;
 use loongforge_core::data::tools::{self, Histogram};
-use loongforge_core::observe::{Bar, Console};
+use loongforge_core::observe::{Bar, Console, safe};
 use std::process::ExitCode;
 
 /// Lines and columns of a histogram.
@@ -45,6 +45,13 @@ pub fn stats(args: StatsArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     println!("{} samples, {} of them bad", inputs.len(), stats.bad.len());
+    if stats.too_long > 0 {
+        let (all, max_tokens) = (inputs.len(), args.model.max_tokens());
+        println!("{}; a run skips them", tools::too_long_text(stats.too_long, all, all, max_tokens));
+    }
+    if let Some(first) = stats.bad.first() {
+        println!("the first bad sample: {}", safe(&first.to_string()));
+    }
     // A language model's data have no pictures.
     for (name, histogram) in stats.histograms.iter().filter(|(_, histogram)| histogram.max() > 0) {
         print!("{}", draw(name, histogram));

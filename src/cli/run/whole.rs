@@ -135,7 +135,6 @@ impl Whole<'_> {
         let Self { args, part, loaded, console } = *self;
         let composition = composition.stop_on(StopOn::Signals);
         composition.expect_weights().map_err(|error| UsageError::of(&error))?;
-        check::open(composition.config()).map_err(|error| UsageError::of(error.as_ref()))?;
         let config = composition.config().clone();
         let journal = config.run.dir.join(JOURNAL);
         let is_kept = args.processes || part.is_some_and(|part| part.actors.is_empty());

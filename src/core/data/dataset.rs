@@ -1,6 +1,6 @@
 //! The run's stream of samples by position. Reads files when asked; holds offsets only.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::error::{BadSample, DataError};
 use super::locator::Locator;
@@ -82,11 +82,30 @@ impl Dataset {
         self.sources.is_empty()
     }
 
+    /// What messages call each data set, and its samples.
+    pub(super) fn sources(&self) -> impl Iterator<Item = (PathBuf, u64)> {
+        self.sources.iter().map(|source| (source.name().to_owned(), source.len() as u64))
+    }
+
+    /// A sentence of each folder that has files which are not read.
+    pub fn left_out(&self) -> Vec<&str> {
+        self.sources.iter().flat_map(Source::left_out).map(String::as_str).collect()
+    }
+
+    /// Sample `index` of data set `source`, in the order of its files.
+    pub(super) fn sample_of(&self, source: usize, index: u64) -> Result<Sample, BadSample> {
+        let source = &self.sources[source];
+        let content = source.read(index as usize)?;
+        let sample = self.processor.sample_of(SampleId(index), &content, source.base());
+        sample.map_err(|error| source.refused(index as usize, &error))
+    }
+
     /// The sample at a position, counted over all epochs.
     pub fn sample(&self, position: u64) -> Result<Sample, BadSample> {
         let (content, base) = self.content(position)?;
         let sample = self.processor.sample_of(SampleId(position), &content, base);
-        sample.map_err(|error| self.bad(position, error.to_string()))
+        let (source, index) = self.place(position);
+        sample.map_err(|error| source.refused(index, &error))
     }
 
     /// What the sample at a position is made from, and what its files are relative to.
@@ -156,7 +175,12 @@ impl Exchange {
 impl BadSample {
     /// As it is told to the scheduler.
     pub fn into_message(self, id: SampleId) -> message::BadSample {
-        message::BadSample { id, source: format!("{}:{}", self.file.display(), self.at), reason: self.reason }
+        message::BadSample {
+            id,
+            source: format!("{}:{}", self.file.display(), self.at),
+            reason: self.reason,
+            too_long: self.too_long,
+        }
     }
 }
 
@@ -262,7 +286,7 @@ mod tests {
         assert!(error(&data(&[])).contains("no data source"));
         assert!(error(&data(&[("gone.jsonl".into(), 1.0)])).contains("gone.jsonl"));
         assert!(error(&data(&[("a.jsonl".into(), 0.0)])).contains("weight 0"));
-        let error = BadSample { file: "a.jsonl".into(), at: "3".into(), reason: "x".into() };
+        let error = BadSample { file: "a.jsonl".into(), at: "3".into(), reason: "x".into(), too_long: false };
         assert_eq!(error.to_string(), "a.jsonl:3: x");
         assert_eq!(error.into_message(SampleId(1)).source, "a.jsonl:3");
     }

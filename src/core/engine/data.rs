@@ -329,7 +329,12 @@ mod tests {
     impl Samples for Fake {
         fn sample(&mut self, position: SampleId) -> Result<Sample, BadSample> {
             if position.0 == 3 {
-                return Err(BadSample { id: position, source: "a.jsonl:4".into(), reason: "no picture".into() });
+                return Err(BadSample {
+                    id: position,
+                    source: "a.jsonl:4".into(),
+                    reason: "no picture".into(),
+                    too_long: false,
+                });
             }
             let grid = Grid { t: 1, h: 2, w: 2 };
             let items = vec![ItemMeta { grid, num_features: 1 }];

@@ -16,6 +16,7 @@ mod pack;
 mod pipeline;
 mod plan;
 pub mod simulate;
+mod skipped;
 mod spec;
 mod units;
 
@@ -33,4 +34,5 @@ pub use learning_rate::LearningRate;
 pub use pack::{OfflinePacks, PackLimits, SampleSize, StreamPacker, TooLarge, least_packs, pack_lengths, pack_offline};
 pub use pipeline::{Pass, Pipeline, Task};
 pub use plan::{plan_evaluation, plan_step};
+pub use skipped::Skipped;
 pub use spec::{EdgeCredits, ModelShape, PlanSpec};

@@ -9,23 +9,25 @@ use super::share::{EncoderShare, FoundationShare, Splits, cut};
 use super::spill::Spill;
 use super::torch_engine::{Exports, TorchEngine};
 use super::trained::{lora_config, trained};
+use super::weights::initialize;
 use crate::comm::{Mesh, ProcessGroup};
 use crate::device::{load_cuda, set_intra_op_threads};
 use crate::model::EncoderFamily;
+use crate::native::{MemoryWatch, NativeError, is_dry_run};
 use crate::nn::{self, ParamSpec, ParamStore, Sharding};
 use crate::tape::Policy;
-use crate::train::hf::{Checkpoint, LoadOptions, MAX_SHARD_SIZE, Origin, load_weights_from, num_shards};
+use crate::train::hf::{MAX_SHARD_SIZE, num_shards};
 use crate::train::{
     AdamWConfig, AdapterBase, AdapterFile, ENCODER_PREFIX, Export, Lanes, Pool, has_adapter, load_adapter, load_state,
     read_adapter_config,
 };
 use loongforge_core::config::{
-    Device, FoundationPool, Layout, Lora, Part, Placement, PoolName, Precision, Recompute, RunConfig, Weights,
+    Device, FoundationPool, Layout, Lora, Part, Placement, PoolName, Precision, Recompute, RunConfig, Source,
 };
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{ActorId, Role, StepId};
 use loongforge_core::schedule::Pipeline;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,16 +60,20 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
     let pool = if spec.me.role == Role::Encoder { PoolName::Encoder } else { PoolName::Foundation };
     // Actors take one GPU after the other, first the foundation's.
     let before = if pool == PoolName::Encoder { pools.foundation.layout().ranks() } else { 0 };
-    let device = open_device_of(
-        &spec.config.device,
-        spec.local_rank.map_or(before + spec.me.index as usize, |rank| rank as usize),
-    )?;
-    set_intra_op_threads(spec.config.threads_for(pool));
+    let number = spec.local_rank.map_or(before + spec.me.index as usize, |rank| rank as usize);
+    let device = match is_dry_run() {
+        true => tch::Device::Cpu,
+        false => open_device_of(&spec.config.device, number)?,
+    };
+    if !is_dry_run() {
+        set_intra_op_threads(spec.config.threads_for(pool));
+    }
+    let memory = MemoryWatch::start();
     let encodes = match pools.placement {
         Placement::Colocated => spec.me.role == Role::Foundation,
         Placement::Separate => spec.me.role == Role::Encoder,
     };
-    let exports = exports(spec)?;
+    let exports = exports(&spec.config, &spec.families, spec.me.index)?;
     let encoder = match &spec.families.encoder {
         Some(family) if encodes => Some(build_encoder(spec, family, device)?),
         _ => None,
@@ -77,12 +83,12 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
     // As the scheduler knows it, which does not know the parameters.
     let goes_ahead = foundation.is_none() && spec.config.model.has_frozen_encoders();
     let engine = TorchEngine::new(encoder, foundation, exports, first_step).going_ahead(goes_ahead);
-    Ok(engine.saving_in_background(spec.config.checkpoint.in_background))
+    Ok(engine.saving_in_background(spec.config.checkpoint.in_background).counting(memory))
 }
 
 /// The file that features go to which an encoder's cache has no memory for.
 fn spill(config: &RunConfig) -> Result<Option<Spill>, EngineError> {
-    let bytes = config.pools.encoder.spill.bytes();
+    let bytes = if is_dry_run() { 0 } else { config.pools.encoder.spill.bytes() };
     let folder = &config.run.dir;
     let file = (bytes > 0).then(|| Spill::new(folder, bytes)).transpose();
     file.map_err(|error| format!("pools.encoder.spill: a file in {}: {error}", folder.display()).into())
@@ -109,7 +115,7 @@ fn build_encoder(
     let (store, rank) = (spec.rendezvous.join("encoder"), spec.me.index as usize);
     let mesh = match elastic {
         true => Mesh::single(),
-        false => Mesh::join_on(&store, "encoder", layout, rank, COLLECTIVE_TIMEOUT, device)?,
+        false => join(&store, "encoder", layout, rank, device)?,
     };
     let mesh = Rc::new(mesh);
     let share = EncoderShare::new(family, mesh.clone(), pools.encoder.zero)?;
@@ -132,8 +138,7 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
     let (config, pools, part) = (&spec.config, &spec.config.pools, &spec.config.model.foundation);
     let (store, rank) = (spec.rendezvous.join("foundation"), spec.me.index as usize);
     let layout = pools.foundation.layout();
-    let mesh = Mesh::join_on(&store, "foundation", layout, rank, COLLECTIVE_TIMEOUT, device)?;
-    let mesh = Rc::new(mesh);
+    let mesh = Rc::new(join(&store, "foundation", layout, rank, device)?);
     let share = FoundationShare::new(&spec.families.foundation, mesh.clone(), splits(&pools.foundation))?;
     let params = trained(share.specs(), |_| ("model.foundation", part))?;
     let (lanes, group) = (Lanes::PerReplica, mesh.data.clone());
@@ -153,7 +158,14 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
     Ok(part.with_stop_tokens(spec.stop_token_ids.clone()))
 }
 
-fn splits(pool: &FoundationPool) -> Splits {
+fn join(store: &Path, name: &str, layout: Layout, rank: usize, device: tch::Device) -> Result<Mesh, NativeError> {
+    match is_dry_run() {
+        true => Ok(Mesh::dry(layout, rank)),
+        false => Mesh::join_on(store, name, layout, rank, COLLECTIVE_TIMEOUT, device),
+    }
+}
+
+pub(super) fn splits(pool: &FoundationPool) -> Splits {
     Splits {
         sequence_parallel: pool.sequence_parallel,
         virtual_stages: pool.virtual_stages,
@@ -165,7 +177,7 @@ fn splits(pool: &FoundationPool) -> Splits {
 }
 
 /// The encoder pool's parameters: the tower is one part of the config, the projector another.
-fn encoder_specs(config: &RunConfig, family: &dyn EncoderFamily) -> Result<Vec<ParamSpec>, EngineError> {
+pub(super) fn encoder_specs(config: &RunConfig, family: &dyn EncoderFamily) -> Result<Vec<ParamSpec>, EngineError> {
     let part_of = |name: &str| match family.is_projector(name) {
         true => ("model.image_projector", &config.model.image_projector),
         false => ("model.image_encoder", &config.model.image_encoder),
@@ -191,10 +203,11 @@ fn build_pool(
     let params = Rc::new(ParamStore::shared_out(params, kind(train.precision), device, sharding));
     // The base of adapters is no part of a checkpoint.
     let from_base = has_adapter(&params) || spec.config.saves_adapters_only();
-    if spec.resume.is_none() || from_base {
+    // In a dry run parameters have no values.
+    if !is_dry_run() && (spec.resume.is_none() || from_base) {
         initialize(&spec.config, &params)?;
     }
-    if spec.resume.is_none() {
+    if !is_dry_run() && spec.resume.is_none() {
         continue_adapter(&spec.config, name, &params)?;
     }
     let optimizer = AdamWConfig {
@@ -209,44 +222,26 @@ fn build_pool(
     Ok(pool)
 }
 
-fn initialize(config: &RunConfig, params: &ParamStore) -> Result<(), EngineError> {
-    let model = &config.model;
-    let names = || params.ids().flat_map(|id| &params.spec(id).pieces).map(|piece| piece.name.as_str());
-    let mut origin = match (model.weights, &model.load) {
-        (Weights::Load, Some(folder)) => Origin::whole(Checkpoint::open(folder.as_path())?),
-        _ => Origin::default(),
-    };
-    for (key, part) in model.parts() {
-        let Some(folder) = &part.load else { continue };
-        let prefix = match model.is_foundation_alone() {
-            true => String::new(),
-            false => format!("{}.", key.trim_start_matches("model.")),
-        };
-        if names().any(|name| name.starts_with(&prefix)) {
-            origin = origin.with_part(&prefix, Checkpoint::open(folder.as_path())?, names());
-        }
-    }
-    if let Some(name) = names().find(|name| model.weights == Weights::Load && !origin.covers(name)) {
-        let what = "set model.load, or the `load` of the part that it is of, or model.weights=random";
-        return Err(format!("there is no folder to load {name} from: {what}").into());
-    }
-    // What is not loaded is new: adapters, and parts of random weights.
-    params.init_where(config.run.seed, |spec| spec.pieces.is_empty() || !origin.covers(&spec.name));
-    let options = LoadOptions { resize_embeddings: model.resize_embeddings, ..LoadOptions::default() };
-    Ok(load_weights_from(params, &origin, &options)?)
-}
-
 /// Fills a pool's adapters from the folder that `lora.adapter` names.
 fn continue_adapter(config: &RunConfig, pool: &str, params: &ParamStore) -> Result<(), EngineError> {
-    let Some(lora) = pool_lora(config, pool) else { return Ok(()) };
-    let Some(folder) = &lora.adapter else { return Ok(()) };
+    let Some(folder) = adapter_of(config, pool)? else { return Ok(()) };
+    Ok(load_adapter(params, folder.as_path())?)
+}
+
+/// The folder that a pool's adapters begin with, if one is named.
+///
+/// # Errors
+/// The adapter there is of another rank or scale, or cannot be read.
+pub(super) fn adapter_of<'a>(config: &'a RunConfig, pool: &str) -> Result<Option<&'a Source>, EngineError> {
+    let Some(lora) = pool_lora(config, pool) else { return Ok(None) };
+    let Some(folder) = &lora.adapter else { return Ok(None) };
     let (found, here) = (read_adapter_config(folder.as_path())?, lora_config(lora));
     if (found.r, found.scale()) != (here.r, here.scale()) {
         let what =
             format!("r {} and scale {}, and the run's lora r {} and {}", found.r, found.scale(), here.r, here.scale());
         return Err(format!("the adapter in {folder} has {what}: set r and alpha to its own").into());
     }
-    Ok(load_adapter(params, folder.as_path())?)
+    Ok(Some(folder))
 }
 
 /// The adapters of a pool; the parts of one pool share them.
@@ -258,9 +253,11 @@ fn pool_lora<'a>(config: &'a RunConfig, pool: &str) -> Option<&'a Lora> {
     }
 }
 
-/// What the pools of this run write into checkpoints.
-fn exports(spec: &EngineSpec) -> Result<Exports, EngineError> {
-    let (config, families) = (&spec.config, &spec.families);
+/// What the pools of this run write into checkpoints, by actor `index` of the foundation.
+///
+/// # Errors
+/// Checkpoints of adapters cannot hold what this run trains.
+pub(super) fn exports(config: &RunConfig, families: &Families, index: u32) -> Result<Exports, EngineError> {
     let encoder = families.encoder.as_ref().map(|family| encoder_specs(config, family.as_ref())).transpose()?;
     let foundation = trained(families.foundation.specs(), |_| ("model.foundation", &config.model.foundation))?;
     if !config.saves_adapters_only() {
@@ -274,7 +271,7 @@ fn exports(spec: &EngineSpec) -> Result<Exports, EngineError> {
             Ok(num_files(&trained(own, |_| ("model.foundation", &config.model.foundation))?))
         };
         let of_ranks = (0..layout.pp).map(of_rank).collect::<Result<Vec<usize>, EngineError>>()?;
-        let part = layout.place(spec.me.index as usize % layout.ranks()).pp;
+        let part = layout.place(index as usize % layout.ranks()).pp;
         return Ok(Exports::weights(encoder.as_deref().map_or(0, num_files), &of_ranks, part));
     }
     let itself = |spec: &&ParamSpec| spec.role == nn::Role::Trained && !spec.pieces.is_empty();
@@ -299,7 +296,7 @@ fn exports(spec: &EngineSpec) -> Result<Exports, EngineError> {
 }
 
 /// The type of parameters.
-fn kind(precision: Precision) -> Kind {
+pub(super) fn kind(precision: Precision) -> Kind {
     match precision {
         Precision::Float32 => Kind::Float,
         Precision::Bf16 => Kind::BFloat16,

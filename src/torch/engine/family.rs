@@ -62,6 +62,14 @@ impl FoundationFamily for DecoderFamily {
         self.config.check_context(ranks, attention)
     }
 
+    fn needs_whole_rows(&self) -> Option<&'static str> {
+        self.config.needs_whole_rows()
+    }
+
+    fn has_experts(&self) -> bool {
+        self.config.num_experts().is_some()
+    }
+
     fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn FoundationModel> {
         self.build_stage(&Stage::whole(self.config.num_layers()), params, policy)
     }

@@ -116,6 +116,11 @@ impl FoundationPart {
         Self { activations, ..self }
     }
 
+    /// Levels of features that it reads of an item, and their width.
+    pub(super) fn feature_shape(&self) -> (usize, i64) {
+        (self.stages.any().num_feature_tensors(), self.stages.any().feature_dim())
+    }
+
     pub(super) fn plan(&mut self, plan: &StepPlan) {
         let packs: Vec<PackWork> = plan.packs_of(self.replica).map(|pack| PackWork::new(pack, plan)).collect();
         let evaluation = Evaluating::of(plan.purpose);

@@ -9,6 +9,7 @@ mod build;
 mod cache;
 #[cfg(test)]
 mod context_tests;
+mod dry_run;
 mod elastic;
 mod encoder;
 mod family;
@@ -16,6 +17,7 @@ mod foundation;
 mod pack_work;
 pub mod parity;
 mod parts;
+mod preflight;
 mod routing;
 mod saver;
 mod share;
@@ -23,6 +25,7 @@ mod spill;
 mod stages;
 mod torch_engine;
 mod trained;
+mod weights;
 
 #[cfg(test)]
 mod chunk_tests;
@@ -36,10 +39,13 @@ mod zero_tests;
 pub use activations::Activations;
 pub use buffer::TorchBuffer;
 pub use build::{EngineSpec, build_engine, open_device};
+pub use dry_run::memory_of;
 pub use encoder::EncoderPart;
 pub use family::Families;
 pub use foundation::FoundationPart;
+pub use preflight::{check_engines, without_effect};
 pub use share::Splits;
 pub use stages::Stages;
 pub use torch_engine::{Exports, TorchEngine};
 pub use trained::{TrainedError, lora_config, trained};
+pub use weights::{check_weights, random_parts};

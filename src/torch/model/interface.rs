@@ -105,6 +105,16 @@ pub trait FoundationFamily: Send + Sync {
     fn check_context(&self, ranks: usize, _attention: ContextAttention) -> Result<(), NotSplit> {
         if ranks == 1 { Ok(()) } else { Err(NotSplit::Model) }
     }
+
+    /// What of it cannot compute a row in pieces, so that [`FoundationModel::pieces`] refuses; `None`: nothing is known.
+    fn needs_whole_rows(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Whether it has experts, which ranks may share.
+    fn has_experts(&self) -> bool {
+        false
+    }
 }
 
 /// A model that turns media items into features.

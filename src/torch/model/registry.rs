@@ -58,6 +58,9 @@ const MODELS: &[(&str, ReadModel)] = &[
     ("qwen3_vl_moe", qwen3_vl_moe::read),
 ];
 
+/// Experts of all layers together: each has names and shapes of its own before there is any weight.
+const MAX_EXPERTS: i64 = 1 << 18;
+
 /// A model as its parts: each part may be a pool of its own.
 #[derive(Clone, Debug)]
 pub struct ModelConfig {
@@ -83,6 +86,17 @@ pub struct Tokens {
 impl ModelConfig {
     /// Reads a parsed `config.json`, as transformers 4 and 5 write it.
     pub fn from_hf(config: &Value) -> Result<ModelConfig, ModelConfigError> {
+        let model = ModelConfig::read(config)?;
+        let (experts, most) = (model.decoder.num_all_experts(), MAX_EXPERTS);
+        match experts > most {
+            true => {
+                Err(Keys::new(config).inconsistent("experts of all layers", experts, format!("must be at most {most}")))
+            }
+            false => Ok(model),
+        }
+    }
+
+    fn read(config: &Value) -> Result<ModelConfig, ModelConfigError> {
         let keys = Keys::new(config);
         let model_type = keys.text_or("model_type")?.ok_or_else(|| keys.missing("model_type"))?;
         if let Some((_, read)) = MODELS.iter().find(|(name, _)| *name == model_type) {
@@ -143,7 +157,10 @@ impl Tokens {
     pub(super) fn with_image(keys: &Keys<'_>, image: &str, vocab_size: i64) -> Result<Tokens, ModelConfigError> {
         let id = keys.index_or(image)?.ok_or_else(|| keys.missing(image))?;
         if id >= vocab_size {
-            let must = format!("must be below the decoder's vocab_size ({vocab_size})");
+            let must = format!(
+                "must be below the decoder's vocab_size ({vocab_size}); for a token that was added to the tokenizer set \
+                 model.resize_embeddings=true"
+            );
             return Err(keys.inconsistent(image, id, must));
         }
         // No text has a token that the decoder does not know: transformers writes such an id for Kimi-K2.5's videos.

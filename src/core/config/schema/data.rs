@@ -119,10 +119,10 @@ pub enum Format {
 #[serde(default, deny_unknown_fields)]
 pub struct Pack {
     /// Longest packed sequence, in tokens.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 16777216))]
     pub max_tokens: usize,
-    /// A sample that is longer than `max_tokens` is a bad sample, or its first `max_tokens` tokens are kept; it is cut before
-    /// a picture or video that would not be whole.
+    /// A sample that is longer than `max_tokens` is skipped and counted, or its first `max_tokens` tokens are kept (it is cut
+    /// before a picture or video that would not be whole), or it ends the run. It is no bad sample.
     pub too_long: TooLong,
     /// Packs are made of the samples of one `step`, or of a `stream` over all steps, with a batch counted in packs.
     pub mode: PackMode,
@@ -142,11 +142,13 @@ pub struct Pack {
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum TooLong {
-    // It is a bad sample.
+    // It is left out.
     #[default]
     Skip,
     // Its first tokens are kept.
     Truncate,
+    // It ends the run.
+    Error,
 }
 
 /// When packs are made.

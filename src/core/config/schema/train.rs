@@ -15,7 +15,7 @@ pub struct Train {
     pub learn: Learn,
     /// Optimizer steps; instead of them `epochs` may be given.
     #[serde(default)]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 1000000000000_u64))]
     pub steps: Option<u64>,
     /// Instead of `steps`: how often the data are gone over, which may be a fraction. The run has `epochs` x samples /
     /// `global_batch_size` steps, rounded up; the samples are those of all files of `data.train` together.
@@ -23,11 +23,11 @@ pub struct Train {
     #[schemars(range(max = 1e6), extend("exclusiveMinimum" = 0.0))]
     pub epochs: Option<f64>,
     /// Samples a step, over all replicas; packs, with `data.pack.mode: stream`.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 16777216))]
     pub global_batch_size: usize,
     /// Most samples in one pack; `null`: as many as `data.pack.max_tokens` holds.
     #[serde(default)]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 16777216))]
     pub micro_batch_size: Option<usize>,
     /// Of the computation; master weights and the optimizer stay in float32.
     #[serde(default)]

@@ -48,6 +48,19 @@ impl Processor {
     /// # Errors
     /// A file is missing, wrong or of another model; for `sft`, also the chat template.
     pub fn open(model_dir: &Path, config: &Json, options: &ProcessorOptions) -> Result<Self, DataError> {
+        Self::open_from(model_dir, model_dir, config, options)
+    }
+
+    /// As [`Processor::open`], with the preprocessor configs of another folder, the vision tower's.
+    ///
+    /// # Errors
+    /// As [`Processor::open`].
+    pub fn open_from(
+        model_dir: &Path,
+        media_dir: &Path,
+        config: &Json,
+        options: &ProcessorOptions,
+    ) -> Result<Self, DataError> {
         let tokenizer_config = read_json_if_exists(&model_dir.join("tokenizer_config.json"))?;
         let tokenizer = Tokenizer::open(model_dir, config, &tokenizer_config)?;
         let source = match built_in(options.template) {
@@ -59,7 +72,7 @@ impl Processor {
         if template.is_none() && options.learned.phase == Phase::Sft {
             return Err(no_template(model_dir));
         }
-        let media = media::open(model_dir, config, &tokenizer, (&options.image, &options.video))?;
+        let media = media::open((model_dir, media_dir), config, &tokenizer, (&options.image, &options.video))?;
         let image_token = tokenizer.special().image.and_then(|id| tokenizer.token(id));
         let mut processor = Self {
             placeholder: image_token.unwrap_or_default(),

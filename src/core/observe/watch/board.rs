@@ -35,6 +35,7 @@ pub(super) struct Counts {
     pub tokens: u64,
     pub images: u64,
     pub bad_samples: u64,
+    pub too_long: u64,
     pub checkpoints: u64,
     /// News that came faster than the board could take them.
     pub lost_news: u64,
@@ -124,6 +125,7 @@ impl Board {
         counts.tokens += metrics.tokens;
         counts.images += metrics.images;
         counts.bad_samples = metrics.bad_samples;
+        counts.too_long = metrics.too_long;
         match metrics.skipped {
             true => counts.skipped += 1,
             false => {

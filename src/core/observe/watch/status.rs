@@ -40,6 +40,7 @@ impl Board {
             "applied": self.counts.applied,
             "skipped": self.counts.skipped,
             "bad_samples": self.counts.bad_samples,
+            "too_long": self.counts.too_long,
             "checkpoints": self.counts.checkpoints,
             "last_checkpoint": self.checkpoint,
             "lost_news": self.counts.lost_news,

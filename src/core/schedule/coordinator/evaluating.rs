@@ -65,7 +65,12 @@ impl Coordinator {
                             continue;
                         }
                     };
-                    BadSample { id: sample.id, source: format!("held-out sample {}", sample.id), reason }
+                    BadSample {
+                        id: sample.id,
+                        source: format!("held-out sample {}", sample.id),
+                        reason,
+                        too_long: false,
+                    }
                 }
             };
             if self.evaluations.bad(bad.id) {

@@ -146,8 +146,12 @@ impl Coordinator {
         let units = self.blame.killers(plan);
         let samples: BTreeSet<SampleId> =
             units.iter().flat_map(|unit| &unit.items).map(|item| item.id.sample).collect();
-        let bad =
-            |id| BadSample { id, source: format!("sample {id}"), reason: format!("killed {MAX_DEATHS} encoders") };
+        let bad = |id| BadSample {
+            id,
+            source: format!("sample {id}"),
+            reason: format!("killed {MAX_DEATHS} encoders"),
+            too_long: false,
+        };
         let samples: Vec<BadSample> = samples.into_iter().map(bad).collect();
         let verdict = samples.iter().try_for_each(|sample| self.intake.turned_bad(sample));
         if !samples.is_empty() {

@@ -1,7 +1,7 @@
 //! What a coordinator is told before it begins.
 
 use super::{EvaluationSpec, SchedulerState};
-use crate::config::{BadSamples, Balance, PackMode, Placement, RunConfig};
+use crate::config::{BadSamples, Balance, PackMode, Placement, RunConfig, TooLong};
 use crate::message::{ActorId, Role, StepId};
 use crate::schedule::{ModelShape, PlanSpec};
 use serde::{Deserialize, Serialize};
@@ -92,6 +92,7 @@ pub struct CoordinatorSpec {
     /// Most steps in a row that may be skipped.
     pub max_nonfinite: usize,
     pub bad_samples: BadSamples,
+    pub too_long: TooLong,
     pub checkpoint_dir: PathBuf,
     /// 0: only at the end.
     pub checkpoint_every: u64,
@@ -127,6 +128,7 @@ impl CoordinatorSpec {
             clip_grad: config.train.clip_grad,
             max_nonfinite: config.train.on_nonfinite.max_consecutive,
             bad_samples: config.data.on_bad_sample,
+            too_long: pack.too_long,
             checkpoint_dir: config.checkpoint.dir.clone(),
             checkpoint_every: config.checkpoint.every_steps,
             max_save_failures: config.checkpoint.max_failures,

@@ -37,6 +37,7 @@ fn spec() -> CoordinatorSpec {
         clip_grad: 1.0,
         max_nonfinite: 3,
         bad_samples: BadSamples { max_fraction: 0.5, max_consecutive: 20 },
+        too_long: Default::default(),
         checkpoint_every: 2,
         elastic: true,
         fixed_lanes: true,

@@ -102,7 +102,7 @@ static std::vector<Task> tasks_of(const std::vector<int64_t>& ends, int64_t head
 // Calls `body` with every task and a thread's memory, each thread with the next one when it is done with another.
 template <typename F> static void for_each(const std::vector<Task>& tasks, int64_t width, int64_t values, F body) {
   std::atomic<size_t> next{0};
-  at::parallel_for(0, std::min<int64_t>(at::get_num_threads(), tasks.size()), 1, [&](int64_t, int64_t) {
+  lf_parallel_for(0, std::min<int64_t>(at::get_num_threads(), tasks.size()), 1, [&](int64_t, int64_t) {
     Scratch scratch(width, values);
     for (size_t i; (i = next++) < tasks.size();) body(tasks[i], scratch);
     at::native::cpublas::brgemm_release();
