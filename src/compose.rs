@@ -5,16 +5,20 @@
 
 use crate::checkpoint::{FitError, saved_config};
 use crate::folder::{FolderError, ModelFolder, fetch};
+use crate::held_out_sets;
 use crate::preflight::{Asked, Preflight, PreflightError, expect_weights};
 use crate::roles::{self, Recipe};
 use loongforge_actors::checkpoint::{Publication, publish};
 use loongforge_actors::{Observer, Publisher, RunError, RunSpec, StopOn, run_in_process};
 use loongforge_core::config::{Precision, Report, RunConfig, load_text};
 use loongforge_core::data::{
-    Decoder, Epochs, EpochsError, InProcess, built_in, fingerprint, settle_steps, settle_steps_of,
+    DataError, Decoder, Epochs, EpochsError, InProcess, built_in, fingerprint, settle_steps, settle_steps_of,
 };
 use loongforge_core::message::{BadSample, SampleId, SaveTo, StepId};
-use loongforge_core::schedule::{CoordinatorSpec, FailedSave, Killer, Outcome, SchedulerState, StepSummary};
+use loongforge_core::schedule::{
+    CoordinatorSpec, EvaluationSpec, FailedSave, Killer, Outcome, SchedulerState, StepSummary,
+};
+use loongforge_torch::device::settle;
 use loongforge_torch::engine::Families;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -52,6 +56,8 @@ pub enum ComposeError {
     Folder(#[from] FolderError),
     #[error(transparent)]
     Epochs(#[from] EpochsError),
+    #[error("eval: the held-out samples cannot be opened")]
+    Eval(#[source] DataError),
     #[error(transparent)]
     Preflight(#[from] PreflightError),
 }
@@ -63,6 +69,7 @@ pub struct Composition {
     families: Families,
     decoder: Arc<dyn Decoder>,
     epochs: Option<Epochs>,
+    evaluation: Option<EvaluationSpec>,
     resume: Option<Resume>,
     snapshots: Option<PathBuf>,
     killers: Vec<Killer>,
@@ -86,20 +93,27 @@ impl Composition {
     /// The model folder is missing or of a model that is not built in.
     pub fn unsettled(mut config: RunConfig) -> Result<Self, FolderError> {
         fetch(&mut config.model)?;
+        config.device = settle(config.device).0;
         let folder = ModelFolder::open(&config.model)?;
         let families = Families::of(&folder.config);
         let decoder = Arc::new(InProcess);
         let (epochs, resume, snapshots, killers, stop) = (None, None, None, Vec::new(), StopOn::Nothing);
-        Ok(Self { config, folder, families, decoder, epochs, resume, snapshots, killers, stop, local_rank: None })
+        let (evaluation, local_rank) = (None, None);
+        Ok(Self { config, folder, families, decoder, epochs, evaluation, resume, snapshots, killers, stop, local_rank })
     }
 
-    /// Counts the samples where the config has `train.epochs`; its `train.steps` are a number from then on.
+    /// Counts the samples where the config has `train.epochs`; its `train.steps` are a number from then on. Opens what is
+    /// evaluated while the run goes on.
     ///
     /// # Errors
     /// The data cannot be opened, or there are fewer steps than the warm-up takes.
     pub fn settled(mut self) -> Result<Self, ComposeError> {
         let settled = settle_steps(&mut self.config, &self.folder.path, &self.folder.json)?;
         self.epochs = settled.or(self.epochs);
+        if self.config.eval.as_ref().is_some_and(|eval| eval.every_steps > 0) {
+            let sets = held_out_sets::open(&self.config, &self.folder, None).map_err(ComposeError::Eval)?;
+            self.evaluation = held_out_sets::spec(&self.config, &sets);
+        }
         Ok(self)
     }
 
@@ -233,13 +247,14 @@ impl Composition {
         let resume = self.resume.take().map(|resume| resume.checkpoint);
         let (snapshots, killers) = (self.snapshots.take(), std::mem::take(&mut self.killers));
         let stop = std::mem::replace(&mut self.stop, StopOn::Nothing);
+        let evaluation = self.evaluation.take();
         let recipe = self.into_recipe();
         let config = &recipe.config;
         let mut coordinator = CoordinatorSpec::new(config, recipe.folder.shape(), begin);
         coordinator.state.killers = killers;
         let every = Some(config.checkpoint.snapshot_every).filter(|every| *every > 0);
         let spec = RunSpec {
-            coordinator: CoordinatorSpec { snapshots: snapshots.zip(every), ..coordinator },
+            coordinator: CoordinatorSpec { snapshots: snapshots.zip(every), evaluation, ..coordinator },
             resume,
             queue: config.scheduler.queue,
             stop,

@@ -1,12 +1,12 @@
 //! The loss of held-out samples: read as in training and packed into rows in which no sample sees another, forward only.
 //! Not for what a model answers.
 
-use crate::checkpoint::grouped;
 use crate::forward::ForwardModel;
 use anyhow::{Error, Result, bail};
 use loongforge_core::config::{BadSamples, Data, TooLong};
 use loongforge_core::data::tools::for_each_ordered;
 use loongforge_core::data::{BadSample, Dataset, Sample};
+use loongforge_core::observe::EvalRecord;
 use loongforge_core::schedule::{PackLimits, SampleSize, Skipped};
 use std::time::Instant;
 
@@ -65,13 +65,17 @@ impl HeldOut {
         self.tokens as f64 / self.seconds
     }
 
-    /// `loss 0.4120 (perplexity 1.51) over 12,345 tokens`.
-    pub fn text(&self) -> String {
-        let perplexity = match self.perplexity() {
-            large if large >= 1e4 => format!("{large:.2e}"),
-            small => format!("{small:.2}"),
-        };
-        format!("loss {:.4} (perplexity {perplexity}) over {} tokens", self.loss(), grouped(self.targets))
+    /// As `eval.jsonl` has it, of a set after so many steps.
+    pub fn record(&self, step: u64, set: &str) -> EvalRecord {
+        EvalRecord {
+            step,
+            set: set.to_owned(),
+            accuracy: (self.targets > 0).then(|| self.accuracy()),
+            samples: self.samples,
+            bad_samples: self.bad.len() as u64,
+            ..EvalRecord::default()
+        }
+        .with_loss(self.sum, self.targets)
     }
 }
 
@@ -165,17 +169,5 @@ fn sum(a: SampleSize, b: SampleSize) -> SampleSize {
         tokens: a.tokens.saturating_add(b.tokens),
         images: a.images.saturating_add(b.images),
         visual_tokens: a.visual_tokens.saturating_add(b.visual_tokens),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_loss_is_told_with_its_perplexity() {
-        let found = |sum, targets| HeldOut { sum, targets, ..HeldOut::default() }.text();
-        assert_eq!(found(0.412 * 12345.0, 12345), "loss 0.4120 (perplexity 1.51) over 12,345 tokens");
-        assert_eq!(found(24.0, 2), "loss 12.0000 (perplexity 1.63e5) over 2 tokens");
     }
 }

@@ -18,4 +18,4 @@ mod publish;
 pub use carried::carried;
 pub use error::CheckpointError;
 pub use manifest::{FORMAT_VERSION, FileEntry, MANIFEST, Manifest, latest};
-pub use publish::{DATA, Publication, clean, discard, prepare, publish};
+pub use publish::{BEST, DATA, Publication, clean, discard, mark_best, prepare, publish};

@@ -112,8 +112,36 @@ pub(super) fn publish_on(
         // A run that was resumed from an earlier step has come by again.
         remove(disk, &draft.dir);
     }
-    prune(disk, parent, with.keep_last)?;
+    let best = draft.state.evaluated.best.map(|best| best.step.0);
+    prune(disk, parent, with.keep_last, best)?;
     Ok(to)
+}
+
+/// The link in a folder of checkpoints that names the best of them.
+pub const BEST: &str = "best";
+
+/// Lets the link [`BEST`] name the checkpoint of so many steps, if that is published; whether it is.
+///
+/// # Errors
+/// The link cannot be made, or something else has its name.
+pub fn mark_best(dir: &Path, num_steps: u64) -> Result<bool, CheckpointError> {
+    let name = format!("step-{num_steps:08}");
+    if !dir.join(&name).is_dir() {
+        return Ok(false);
+    }
+    let link = dir.join(BEST);
+    if fs::read_link(&link).is_ok_and(|named| named.as_os_str() == name.as_str()) {
+        return Ok(true);
+    }
+    if link.symlink_metadata().is_ok_and(|found| !found.is_symlink()) {
+        return Err(CheckpointError::write(&link)(io::Error::other("is no link, and would be replaced")));
+    }
+    let next = dir.join(".best.tmp");
+    let _ = fs::remove_file(&next);
+    std::os::unix::fs::symlink(&name, &next)
+        .and_then(|()| fs::rename(&next, &link))
+        .map_err(CheckpointError::write(&link))?;
+    Ok(true)
 }
 
 /// Writes the files that engines do not; the entries of all.
@@ -214,9 +242,14 @@ fn write_json(disk: &dyn Disk, path: &Path, value: &impl serde::Serialize) -> Re
     disk.write(path, &text).map_err(CheckpointError::write(path))
 }
 
-fn prune(disk: &dyn Disk, parent: &Path, keep_last: usize) -> Result<(), CheckpointError> {
+fn prune(disk: &dyn Disk, parent: &Path, keep_last: usize, best: Option<u64>) -> Result<(), CheckpointError> {
     let mut found = published(parent)?;
     found.truncate(found.len().saturating_sub(keep_last.max(1)));
+    // Until the best one is marked, that is the one before.
+    let marked = fs::read_link(parent.join(BEST)).ok();
+    let is_best =
+        |number: u64, path: &Path| Some(number) == best || path.file_name() == marked.as_ref().map(|m| m.as_os_str());
+    found.retain(|(number, path)| !is_best(*number, path));
     for (number, path) in found {
         let hidden = parent.join(format!(".step-{number:08}.old.tmp"));
         match disk.rename(&path, &hidden) {

@@ -3,6 +3,7 @@
 use super::decode_worker::decoder;
 use super::{UsageError, exit};
 use crate::folder::{ModelFolder, without_fetching};
+use crate::held_out_sets;
 use crate::preflight::{Asked, Preflight};
 use clap::{Args, ValueEnum};
 use loongforge_core::config::{self, PackMode, RunConfig};
@@ -73,6 +74,7 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
             println!("{} is a valid config of run `{}`", args.file.display(), loaded.config.run.name);
             print!("{}", explain(&loaded.config, &folder)?);
             epochs.into_iter().for_each(|epochs| println!("{}", duration(epochs)));
+            held_out_sets::summary(&loaded.config).into_iter().for_each(|line| println!("{line}"));
             lines.iter().for_each(|line| println!("{line}"));
             lines.clear();
         }

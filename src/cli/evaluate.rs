@@ -73,8 +73,8 @@ pub struct EvaluateArgs {
     /// Type of the weights in memory; as config.json says unless given
     #[arg(long)]
     dtype: Option<Type>,
-    /// Where it is computed, as in a config: cpu, cuda or cuda:N
-    #[arg(long, default_value = "cpu")]
+    /// Where it is computed, as in a config: auto, cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto")]
     device: Device,
     /// Decode pictures and videos in this process, not in ones that may do nothing else
     #[arg(long)]
@@ -132,7 +132,7 @@ pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
         console.line(&format!("and {} more bad samples; --json lists all", found.bad.len() - LISTED));
     }
     println!("{} in {dtype} on {}", folder.display(), args.data.join(", "));
-    println!("{}, {:.1} % of them predicted right", found.text(), 100.0 * found.accuracy());
+    println!("{}", found.record(0, "").text());
     if found.too_long > 0 {
         let (long, max_tokens) = (count(found.too_long as usize, "sample"), data.pack.max_tokens);
         console.line(&format!("{long} longer than {max_tokens} tokens left out (--max-tokens)"));

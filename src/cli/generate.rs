@@ -47,8 +47,8 @@ pub struct GenerateArgs {
     /// The same seed draws the same tokens
     #[arg(long, default_value_t = 0, requires = "temperature")]
     seed: u64,
-    /// Where it is computed, as in a config: cpu, cuda or cuda:N
-    #[arg(long, default_value = "cpu")]
+    /// Where it is computed, as in a config: auto, cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto")]
     device: Device,
 }
 

@@ -4,6 +4,7 @@ mod benches;
 mod cache;
 mod drill;
 mod equality;
+mod evaluating;
 mod experts;
 mod faults;
 mod fixture;

@@ -94,6 +94,7 @@ pub fn spec(pools: PoolSizes, steps: u64) -> CoordinatorSpec {
         elastic: false,
         fixed_lanes: true,
         encoder_trained: true,
+        evaluation: None,
     }
 }
 

@@ -115,6 +115,7 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
         elastic: false,
         fixed_lanes: true,
         encoder_trained: true,
+        evaluation: None,
     };
     // A tower of 0.6 B and a language model of 8 B parameters on devices of 4e14 FLOP/s.
     let costs = Costs {

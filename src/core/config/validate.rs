@@ -250,8 +250,10 @@ impl Rules<'_> {
             }
         }
         if let Some(eval) = &config.eval {
-            self.file("eval.path", &eval.path);
+            eval.path.iter().for_each(|path| self.file("eval.path", path));
+            eval.sets.iter().for_each(|(name, path)| self.file(&format!("eval.sets.{name}"), path));
         }
+        self.evaluation(config);
         for (key, dir) in [("run.dir", &config.run.dir), ("checkpoint.dir", &config.checkpoint.dir)] {
             self.broken(dir.exists() && !dir.is_dir(), code::NO_SUCH_FILE, &[key], || {
                 (

@@ -16,6 +16,8 @@ pub enum DataError {
     Empty { path: PathBuf },
     #[error("{path}: {reason}")]
     File { path: PathBuf, reason: String },
+    #[error("data.val_size sets aside {what}")]
+    Split { what: String },
     #[error("no data source: name at least one file")]
     NoSource,
     #[error("{path}: weight {weight} of a data source must be a finite number above 0")]

@@ -31,6 +31,7 @@ mod sample;
 mod sections;
 mod sentencepiece;
 mod source;
+mod split;
 mod template;
 mod tiktoken;
 mod tokenizer;
@@ -39,7 +40,7 @@ pub mod tools;
 
 pub use bad::BadSampleList;
 pub use cpu::MAX_DECODE_SECONDS;
-pub use dataset::{Dataset, Question, Questions};
+pub use dataset::{Dataset, Exchange};
 pub use decode::{Decoded, decode_rgb_into, open_rgb, read_rgb, read_rgb_with};
 pub use decoder::{Decoder, InProcess, Taken, decode_clip};
 pub use epochs::{Epochs, EpochsError, settle_steps, settle_steps_of};

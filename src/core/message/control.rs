@@ -122,6 +122,30 @@ pub struct StepReport {
     /// Of a foundation with experts.
     pub routing: Option<RoutingReport>,
     pub timings: Timings,
+    /// Of a foundation's rank that has a part in the results of an evaluation; then all the above are 0.
+    pub evaluation: Option<EvaluationReport>,
+}
+
+/// What one foundation rank found in an evaluation; ranks add up.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EvaluationReport {
+    /// Sum of the targets' cross-entropies, in nats.
+    pub loss_sum: f64,
+    pub num_targets: u64,
+    /// Targets that greedy decoding would take; `None`: the model does not say.
+    pub num_correct: Option<u64>,
+    /// Continuations of prompts, as tokens.
+    pub outputs: Vec<(SampleId, Vec<i64>)>,
+}
+
+impl EvaluationReport {
+    /// Adds what another rank found.
+    pub fn add(&mut self, other: Self) {
+        self.loss_sum += other.loss_sum;
+        self.num_targets += other.num_targets;
+        self.num_correct = self.num_correct.zip(other.num_correct).map(|(one, other)| one + other);
+        self.outputs.extend(other.outputs);
+    }
 }
 
 /// What the routers of a mixture of experts did in a step, and the indexers beside them.

@@ -3,6 +3,7 @@
 use crate::message::{ExpertLoads, MemoryReport};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 /// One step's measurements: a line of `metrics.jsonl`, a point of every TensorBoard curve.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -67,6 +68,10 @@ pub struct StepMetrics {
     pub skipped: bool,
     /// Bad samples so far.
     pub bad_samples: u64,
+    /// Losses of held-out samples with the parameters that this step began with, by the names of their sets; of steps before
+    /// which there was an evaluation.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub eval_loss: BTreeMap<String, f64>,
     /// Samples so far that were skipped because they are longer than a pack.
     #[serde(default)]
     pub too_long: u64,

@@ -47,6 +47,8 @@ pub struct EngineSpec {
     pub local_rank: Option<u32>,
     /// Checkpoint to go on from, and the step that comes next.
     pub resume: Option<(PathBuf, StepId)>,
+    /// Tokens that end what is generated in an evaluation.
+    pub stop_token_ids: Vec<i64>,
 }
 
 /// Builds the engine of an encoder or foundation actor on the thread that will run it.
@@ -152,7 +154,8 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
     if pools.placement == Placement::Colocated {
         part = part.with_colocated_encoders();
     }
-    Ok(part.with_encoder_ranks(pools.encoder.tensor_parallel as u32).with_activations(activations))
+    let part = part.with_encoder_ranks(pools.encoder.tensor_parallel as u32).with_activations(activations);
+    Ok(part.with_stop_tokens(spec.stop_token_ids.clone()))
 }
 
 fn join(store: &Path, name: &str, layout: Layout, rank: usize, device: tch::Device) -> Result<Mesh, NativeError> {
@@ -325,8 +328,9 @@ pub fn open_device(device: &Device) -> Result<tch::Device, EngineError> {
 /// As [`open_device`], of the process that is `number` on its host: of `cuda` without a number each takes the next GPU,
 /// in turns.
 fn open_device_of(device: &Device, number: usize) -> Result<tch::Device, EngineError> {
-    match *device {
-        Device::Cpu => Ok(tch::Device::Cpu),
+    // Where nobody has settled it before.
+    match crate::device::settle(*device).0 {
+        Device::Cpu | Device::Auto => Ok(tch::Device::Cpu),
         Device::Cuda(index) => {
             load_cuda()?;
             let count = tch::Cuda::device_count();

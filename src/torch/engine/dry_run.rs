@@ -40,6 +40,7 @@ pub fn memory_of(
         me,
         rendezvous: PathBuf::new(),
         local_rank: None,
+        stop_token_ids: Vec::new(),
         resume: None,
     };
     let engine = build_engine(&spec)?;

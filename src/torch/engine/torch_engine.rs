@@ -155,8 +155,27 @@ impl TorchEngine {
         report_encoder((step, epoch), 0.0, ports);
     }
 
+    /// Whether the first step is an evaluation.
+    fn evaluates(&self) -> bool {
+        self.planned.front().is_some_and(|plan| plan.purpose.is_evaluation())
+    }
+
+    /// Tells what the evaluation has come to: there is nothing to reduce.
+    fn report_evaluation(&mut self, step: StepId, ports: &mut Ports) {
+        self.num_reported = 1;
+        let epoch = self.membership().map_or(Epoch(0), |membership| membership.epoch());
+        let evaluation = self.foundation.as_mut().map(FoundationPart::take_evaluation);
+        let timings = std::mem::take(&mut ports.timings);
+        let report = StepReport { step, epoch, loss: 0.0, grad_square_sum: 0.0, routing: None, timings, evaluation };
+        ports.emit(Event::Reduced(report));
+    }
+
     /// Has done its units of the first step: tells so, or reduces at once.
     fn finish(&mut self, step: StepId, ports: &mut Ports) -> Result<(), EngineError> {
+        if self.evaluates() {
+            self.report_evaluation(step, ports);
+            return Ok(());
+        }
         match self.membership().map(|membership| membership.epoch()) {
             Some(epoch) => {
                 self.num_reported = 1;
@@ -232,12 +251,13 @@ impl TorchEngine {
         self.num_reported = 1;
         let timings = Timings { memory: self.memory(), ..std::mem::take(&mut ports.timings) };
         let routing = self.foundation.as_mut().map_or(Ok(None), FoundationPart::reduce_routing)?;
-        let report = StepReport { step, epoch: Epoch(0), loss, grad_square_sum, routing, timings };
+        let report = StepReport { step, epoch: Epoch(0), loss, grad_square_sum, routing, timings, evaluation: None };
         ports.emit(Event::Reduced(report));
         Ok(())
     }
 
     fn finish_step(&mut self, step: StepId, ports: &mut Ports) -> Result<(), EngineError> {
+        let evaluates = self.evaluates();
         if self.planned.pop_front().map(|plan| plan.step) != Some(step) {
             return Err(format!("step {step} was ended out of turn").into());
         }
@@ -249,7 +269,9 @@ impl TorchEngine {
             ports.emit(Event::Refused { peer, reason: format!("{kind:?} is another's to send"), lacks: None });
         }
         self.num_reported = self.num_reported.saturating_sub(1);
-        self.version = Version(step.0 + 1);
+        if !evaluates {
+            self.version = Version(step.0 + 1);
+        }
         ports.emit(Event::Applied { step });
         Ok(())
     }
@@ -313,7 +335,8 @@ impl TorchEngine {
 /// Of an actor that is an encoder alone.
 fn report_encoder((step, epoch): (StepId, Epoch), grad_square_sum: f64, ports: &mut Ports) {
     let timings = std::mem::take(&mut ports.timings);
-    ports.emit(Event::Reduced(StepReport { step, epoch, loss: 0.0, grad_square_sum, routing: None, timings }));
+    let (routing, evaluation) = (None, None);
+    ports.emit(Event::Reduced(StepReport { step, epoch, loss: 0.0, grad_square_sum, routing, timings, evaluation }));
 }
 
 impl Engine for TorchEngine {
@@ -340,7 +363,9 @@ impl Engine for TorchEngine {
                 self.save_due(ports)
             }
             Command::Abort { step } => {
-                self.pools().for_each(Pool::abort);
+                if !self.evaluates() {
+                    self.pools().for_each(Pool::abort);
+                }
                 self.finish_step(step, ports)?;
                 self.save_due(ports)
             }

@@ -10,6 +10,7 @@ mod keys;
 mod loss;
 mod registry;
 mod rope_config;
+mod target_scores;
 mod vision;
 mod vocab_scores;
 

@@ -49,6 +49,11 @@ pub struct Data {
     /// When bad samples, which are skipped and listed, end the run.
     #[serde(default)]
     pub on_bad_sample: BadSamples,
+    /// Samples that are set aside and evaluated as the set `val` of `eval`: below 1 a part of `data.train`, else a number. The
+    /// same ones for every seed.
+    #[serde(default)]
+    #[schemars(range(min = 0.0))]
+    pub val_size: f64,
 }
 
 /// When files are not those that a resumed run began with.

@@ -64,7 +64,20 @@ fn one_mistake_at_a_time() {
             &["LF0105", "missing required key `train.steps` or `train.epochs`", "vlm.yaml:6:3", "how often the data"],
         ),
         ("$ ~train.lr", &["LF0105", "missing required key `train.lr`", "vlm.yaml:6:3", "Peak learning rate"]),
-        ("eval: {}\n", &["LF0105", "missing required key `eval.path`", "vlm.yaml:9:7"]),
+        ("eval: {}\n", &["LF0105", "missing required key `eval.path`, `eval.sets` or `data.val_size`", "vlm.yaml:9:7"]),
+        // evaluations
+        ("$ data.val_size=0.1", &["LF0111", "`data.val_size` sets samples aside", "eval: { every_steps"]),
+        (
+            "eval: { path: DATA, patience: 2 }\n",
+            &["LF0111", "`eval.patience` is of evaluations", "set eval.every_steps"],
+        ),
+        ("eval: { path: DATA, every_steps: 2, best: x }\n", &["LF0104", "no set `x`", "the sets are held_out"]),
+        ("eval: { path: DATA, sets: { a/b: DATA } }\n", &["LF0104", "`a/b` is no name of a set"]),
+        ("eval: { path: DATA, sets: { held_out: DATA } }\n", &["LF0104", "`held_out` is taken"]),
+        (
+            "eval: { path: DATA, every_steps: 2, generate: 4 }\npools: { foundation: { tensor_parallel: 2 } }\n",
+            &["LF0111", "`eval.generate`", "pools.foundation.tensor_parallel is 2"],
+        ),
         // files
         ("$ data.train.0.path=nowhere/x.json", &["LF0112", "no such file: `nowhere/x.json`", "no directory `nowhere`"]),
         ("$ model.load=~/nowhere", &["LF0112", "`~/nowhere`", "`~` is not a home here"]),

@@ -171,9 +171,10 @@ impl Source {
         self.layout.is_conversation()
     }
 
-    /// The order in which its samples are visited.
-    pub fn order(&self) -> Order {
-        let lens: Vec<u64> = self.before.windows(2).map(|around| around[1] - around[0]).collect();
+    /// The order in which its samples are visited, but for these, ascending.
+    pub fn order_without(&self, held: &[u64]) -> Order {
+        let left = |index: u64| index - held.partition_point(|&other| other < index) as u64;
+        let lens: Vec<u64> = self.before.windows(2).map(|around| left(around[1]) - left(around[0])).collect();
         Order::new(&lens, self.window)
     }
 

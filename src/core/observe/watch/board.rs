@@ -22,6 +22,8 @@ pub struct Board {
     pub(super) begun: Option<f64>,
     pub(super) last_step: Option<f64>,
     pub(super) checkpoint: Option<u64>,
+    /// Held-out losses by set, with the steps after which they were measured; of the last `history` evaluations.
+    pub(super) evals: BTreeMap<String, VecDeque<(u64, f64)>>,
     pub(super) ended: Option<String>,
 }
 
@@ -70,6 +72,7 @@ impl Board {
             begun: None,
             last_step: None,
             checkpoint: None,
+            evals: BTreeMap::new(),
             ended: None,
         }
     }
@@ -98,6 +101,13 @@ impl Board {
                 let excess = seen.spans.len().saturating_sub(MAX_SPANS);
                 seen.spans.drain(..excess);
                 self.forget();
+            }
+            News::Evaluated { step, losses } => {
+                for (set, loss) in losses {
+                    let curve = self.evals.entry(set).or_default();
+                    curve.push_back((step, loss));
+                    curve.drain(..curve.len().saturating_sub(self.history));
+                }
             }
             News::Actor(actor, state) => self.seen(actor).state = state,
             News::Checkpoint { step, took } => {

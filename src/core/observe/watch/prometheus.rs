@@ -22,6 +22,13 @@ impl Board {
                 page.one("mfu_ratio", "gauge", "Model FLOPs utilization.", &[], mfu);
             }
         }
+        if !self.evals.is_empty() {
+            page.family("eval_loss", "gauge", "Loss of held-out samples at the last evaluation, by set.");
+            for (set, curve) in &self.evals {
+                let last = curve.back().map_or(f64::NAN, |(_, loss)| *loss);
+                page.sample("eval_loss", &[("set", set)], last);
+            }
+        }
         if let Some(goodput) = self.goodput() {
             page.one("goodput_ratio", "gauge", "Time of steps that count over wall time.", &[], goodput);
         }

@@ -11,7 +11,7 @@ use std::ops::Range;
 /// Most positions of a window that are read again.
 const MAX_AGAIN: usize = 512;
 
-type Answer = Result<SampleMeta, BadSample>;
+pub(super) type Answer = Result<SampleMeta, BadSample>;
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct Intake {
@@ -119,11 +119,13 @@ impl Intake {
 
     /// Whether all of these are good, once they are answered.
     pub fn take_again(&mut self, positions: &[SampleId]) -> Option<bool> {
-        if !positions.iter().all(|position| self.again.contains_key(&position.0)) {
-            return None;
-        }
-        let answers = positions.iter().map(|position| self.again.remove(&position.0));
-        Some(answers.filter(|answer| !matches!(answer, Some(Ok(_)))).count() == 0)
+        self.take_answers(positions).map(|answers| answers.iter().all(Result::is_ok))
+    }
+
+    /// The answers to positions that were asked for by [`Intake::again`], in their order, once all of them are there.
+    pub fn take_answers(&mut self, positions: &[SampleId]) -> Option<Vec<Answer>> {
+        let is_there = positions.iter().all(|position| self.again.contains_key(&position.0));
+        is_there.then(|| positions.iter().filter_map(|position| self.again.remove(&position.0)).collect())
     }
 
     /// Takes the answer of data actor `index` to its oldest window.
@@ -159,7 +161,8 @@ impl Intake {
 
     /// Keeps an answer until its turn; what was there before.
     fn keep(&mut self, position: u64, answer: Answer) -> Option<Answer> {
-        let Some(ahead) = position.checked_sub(self.cursor) else { return self.again.insert(position, answer) };
+        let ahead = position.checked_sub(self.cursor).filter(|_| SampleId(position).as_held_out().is_none());
+        let Some(ahead) = ahead else { return self.again.insert(position, answer) };
         let ahead = ahead as usize;
         if ahead >= self.answered.len() {
             self.answered.resize_with(ahead + 1, || None);

@@ -23,7 +23,7 @@ impl Coordinator {
             encoders: &self.encoders,
             in_flight: &self.in_flight,
             is_joining,
-            is_trained: self.spec.encoder_trained,
+            is_trained: self.spec.encoder_trained && !self.evaluates(),
             current: self.current,
             next_plan: self.next_plan,
         };
@@ -167,6 +167,10 @@ impl Coordinator {
             return Ok(());
         }
         let in_flight = self.in_flight.get(&self.current);
+        if in_flight.is_some_and(|in_flight| in_flight.is_evaluation() && in_flight.is_decided()) {
+            // It is forgotten in a moment, and needs not be shared out anew.
+            return Ok(());
+        }
         let answered = |index: &u32| {
             let reduced = in_flight.is_some_and(|in_flight| in_flight.has_reduced(ActorId::encoder(*index)));
             reduced || self.encoders.is_broken(*index)

@@ -1,6 +1,6 @@
 //! What a coordinator is told before it begins.
 
-use super::SchedulerState;
+use super::{EvaluationSpec, SchedulerState};
 use crate::config::{BadSamples, Balance, PackMode, Placement, RunConfig, TooLong};
 use crate::message::{ActorId, Role, StepId};
 use crate::schedule::{ModelShape, PlanSpec};
@@ -106,6 +106,8 @@ pub struct CoordinatorSpec {
     pub fixed_lanes: bool,
     /// The encoders' parameters change.
     pub encoder_trained: bool,
+    /// Held-out samples that are evaluated while the run goes on; `None`: there are none.
+    pub evaluation: Option<EvaluationSpec>,
 }
 
 impl CoordinatorSpec {
@@ -134,6 +136,7 @@ impl CoordinatorSpec {
             elastic: config.pools.encoder.is_elastic(),
             fixed_lanes: config.run.deterministic,
             encoder_trained: !config.model.has_frozen_encoders(),
+            evaluation: None,
         }
     }
 
@@ -146,6 +149,7 @@ impl CoordinatorSpec {
     /// what changes in the encoder pool while an engine is busy.
     pub fn max_unanswered(&self) -> usize {
         let plans = self.prefetch_steps + 1 + self.max_windows();
-        self.max_windows() + plans + 4 + MAX_CHANGES
+        // Of an evaluation a plan, what ends it, and two windows.
+        self.max_windows() + plans + 4 + 4 + MAX_CHANGES
     }
 }

@@ -1,6 +1,6 @@
 //! What of the scheduler is in a checkpoint.
 
-use super::{Killer, Ledger};
+use super::{Evaluated, Killer, Ledger};
 use crate::message::SampleId;
 use crate::schedule::Fit;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -20,6 +20,8 @@ pub struct SchedulerState {
     pub costs: Option<FittedCosts>,
     /// Items that encoders have died of in earlier lives of the run. Not of a checkpoint: what is before it is not read again.
     pub killers: Vec<Killer>,
+    /// What evaluations have come to.
+    pub evaluated: Evaluated,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -39,6 +41,8 @@ struct Text {
     costs: Option<FittedCosts>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     killers: Vec<Killer>,
+    #[serde(default, skip_serializing_if = "Evaluated::is_empty")]
+    evaluated: Evaluated,
 }
 
 impl Serialize for SchedulerState {
@@ -46,7 +50,7 @@ impl Serialize for SchedulerState {
         if serializer.is_human_readable() {
             return Text::serialize(self, serializer);
         }
-        (self.cursor, &self.held, self.ledger, &self.costs, &self.killers).serialize(serializer)
+        (self.cursor, &self.held, self.ledger, &self.costs, &self.killers, &self.evaluated).serialize(serializer)
     }
 }
 
@@ -55,8 +59,8 @@ impl<'de> Deserialize<'de> for SchedulerState {
         if deserializer.is_human_readable() {
             return Text::deserialize(deserializer);
         }
-        let (cursor, held, ledger, costs, killers) = Deserialize::deserialize(deserializer)?;
-        Ok(Self { cursor, held, ledger, costs, killers })
+        let (cursor, held, ledger, costs, killers, evaluated) = Deserialize::deserialize(deserializer)?;
+        Ok(Self { cursor, held, ledger, costs, killers, evaluated })
     }
 }
 

@@ -42,6 +42,7 @@ fn spec() -> CoordinatorSpec {
         elastic: true,
         fixed_lanes: true,
         encoder_trained: true,
+        evaluation: None,
         look_ahead: None,
         fitted: false,
         checkpoint_dir: "checkpoints".into(),
@@ -97,7 +98,7 @@ fn sample(position: u64) -> SampleMeta {
 }
 
 fn report(step: StepId, epoch: Epoch, loss: f64) -> StepReport {
-    StepReport { step, epoch, loss, grad_square_sum: 1.0, routing: None, timings: Timings::default() }
+    StepReport { step, epoch, loss, grad_square_sum: 1.0, routing: None, timings: Timings::default(), evaluation: None }
 }
 
 /// What is seen of a run.

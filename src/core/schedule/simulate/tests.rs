@@ -45,6 +45,7 @@ pub(super) fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: 
         elastic: true,
         fixed_lanes: true,
         encoder_trained: true,
+        evaluation: None,
     };
     let costs = Costs {
         encoder: RoleCosts { per_token: 1e-3, ..RoleCosts::default() },

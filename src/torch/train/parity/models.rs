@@ -181,8 +181,11 @@ impl Models {
         self.text.grads.zero();
         self.vision.iter_mut().for_each(|vision| vision.grads.zero());
         let encoder = self.encode(documents, true);
-        let targets =
-            Targets { labels: documents.iter().flat_map(|document| document.targets.clone()).collect(), scale };
+        let targets = Targets {
+            labels: documents.iter().flat_map(|document| document.targets.clone()).collect(),
+            scale,
+            evaluates: false,
+        };
         let options = TextOptions {
             num_feature_tensors: self.num_feature_tensors,
             train_features: true,
