@@ -2,7 +2,7 @@
 
 use crate::model::{
     Decoder, DecoderConfig, DivisionError, EncoderFamily, ExpertSet, FoundationFamily, FoundationModel, FoundationTape,
-    MicroBatch, ModelConfig, NotSplit, Stage, StageError, Targets, TextBatch, TextOptions,
+    MicroBatch, ModelConfig, NotSplit, Stage, StageError, Targets, TextBatch, TextOptions, TreeNames,
 };
 use crate::nn::{Division, ParamSpec, ParamStore, divide};
 use crate::tape::Policy;
@@ -15,6 +15,8 @@ use std::sync::Arc;
 pub struct Families {
     pub encoder: Option<Arc<dyn EncoderFamily>>,
     pub foundation: Arc<dyn FoundationFamily>,
+    /// What PEFT calls their modules.
+    pub tree: TreeNames,
 }
 
 impl Families {
@@ -26,7 +28,7 @@ impl Families {
             placeholders: model.placeholders(),
             num_feature_tensors: model.num_feature_tensors(),
         };
-        Self { encoder: model.encoder.clone(), foundation: Arc::new(foundation) }
+        Self { encoder: model.encoder.clone(), foundation: Arc::new(foundation), tree: model.tree.clone() }
     }
 
     /// All parameters of the model.
