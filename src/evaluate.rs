@@ -63,14 +63,28 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
     if best.exists() {
         files.push(("the checkpoint of the lowest held-out loss", best));
     }
+    if config.saves_adapters_only() && !has_base(config) {
+        console.line(
+            "these adapters are of random weights that no folder has: checkpoint.merge_lora=true saves whole models",
+        );
+    }
     console.line("");
     for (what, path) in &files {
         console.line(&format!("{what:<38} {}", path.display()));
+    }
+    if config.saves_adapters_only() && has_base(config) {
+        let merge = format!("loongforge checkpoint export-hf {} OUT", checkpoint.display());
+        console.line(&format!("{:<38} {merge}", "adapters added to their base"));
     }
     if config.log.tensorboard {
         console.line(&format!("{:<38} tensorboard --logdir {}", "all curves", dir.join("tensorboard").display()));
     }
     evaluated
+}
+
+/// Whether there is a folder that adapters of a run can be added to.
+fn has_base(config: &RunConfig) -> bool {
+    config.model.load.is_some() || config.model.foundation.load.is_some()
 }
 
 fn loss_curve(config: &RunConfig) -> Result<PathBuf> {

@@ -9,6 +9,7 @@
 //! the checkpoints before it as they were and the new one invisible ([`publish`]). What is in the engines' files is
 //! theirs.
 
+mod adapters;
 mod carried;
 mod disk;
 mod error;

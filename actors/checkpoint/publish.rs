@@ -4,6 +4,7 @@
 //! rename; the parent's entries. Only then are older checkpoints removed, each first renamed so that no half of it
 //! is ever visible.
 
+use super::adapters;
 use super::carried::carried;
 use super::disk::{Disk, RealDisk};
 use super::error::CheckpointError;
@@ -160,6 +161,7 @@ fn complete(
         }
         files.insert(name.clone(), FileEntry { bytes: *bytes, sha256: sha256.clone() });
     }
+    adapters::join(&draft.dir, &mut files)?;
     let mut written = vec!["config.json".to_owned()];
     write_json(disk, &draft.dir.join("config.json"), &with.model_config)?;
     if let Some(data) = &with.data {

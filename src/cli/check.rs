@@ -88,15 +88,16 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
 pub(super) fn parts(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<Vec<(&'static str, Vec<ParamSpec>)>> {
     let families = Families::of(&folder.config);
     let model = &config.model;
-    let foundation = trained(families.foundation.specs(), |_| ("model.foundation", &model.foundation))?;
+    let foundation = trained(families.foundation.specs(), &families.tree, |_| ("model.foundation", &model.foundation))?;
     let mut parts = vec![("foundation", foundation)];
     if let Some(encoder) = &families.encoder {
         let part_of = |name: &str| match encoder.is_projector(name) {
             true => ("model.image_projector", &model.image_projector),
             false => ("model.image_encoder", &model.image_encoder),
         };
-        let (projector, tower) =
-            trained(encoder.specs(), part_of)?.into_iter().partition(|spec| encoder.is_projector(&spec.name));
+        let (projector, tower) = trained(encoder.specs(), &families.tree, part_of)?
+            .into_iter()
+            .partition(|spec| encoder.is_projector(&spec.name));
         parts.extend([("image_encoder", tower), ("image_projector", projector)]);
     }
     Ok(parts)

@@ -113,7 +113,7 @@ fn special_files_are_refused_by_name() {
     symlink("/dev/zero", fixture.path("zero.jsonl")).unwrap();
     for (name, kind) in [("pipe.jsonl", "a pipe"), ("zero.jsonl", "a device")] {
         let words = [name, &format!("is {kind}, not a regular file")];
-        fixture.fails(&["data", "stats", name], 1, &words);
+        fixture.fails(&["data", "stats", name], 2, &words);
         fixture.fails(&["data", "inspect", name], 1, &words);
         fixture.fails(&["check", name], 2, &words);
         fixture.fails(&["run", "run.yaml", "--overwrite", &format!("data.train.0.path={name}")], 2, &words);

@@ -3,30 +3,27 @@
 use super::activations::Activations;
 use super::elastic::Membership;
 use super::encoder::EncoderPart;
+use super::exports::exports;
 use super::family::Families;
 use super::foundation::FoundationPart;
-use super::share::{EncoderShare, FoundationShare, Splits, cut};
+use super::share::{EncoderShare, FoundationShare, Splits};
 use super::spill::Spill;
-use super::torch_engine::{Exports, TorchEngine};
-use super::trained::{lora_config, trained};
+use super::torch_engine::TorchEngine;
+use super::trained::trained;
 use super::weights::initialize;
 use crate::comm::{Mesh, ProcessGroup};
 use crate::device::{load_cuda, set_intra_op_threads};
-use crate::model::EncoderFamily;
+use crate::model::{EncoderFamily, TreeNames};
 use crate::native::{MemoryWatch, NativeError, is_dry_run};
 use crate::nn::{self, ParamSpec, ParamStore, Sharding};
 use crate::tape::Policy;
 use crate::train::hf::{MAX_SHARD_SIZE, num_shards};
-use crate::train::{
-    AdamWConfig, AdapterBase, AdapterFile, ENCODER_PREFIX, Export, Lanes, Pool, has_adapter, load_adapter, load_state,
-    read_adapter_config,
-};
+use crate::train::{AdamWConfig, AdapterFolder, Lanes, Pool, has_adapter, load_adapter, load_state};
 use loongforge_core::config::{
-    Device, FoundationPool, Layout, Lora, Part, Placement, PoolName, Precision, Recompute, RunConfig, Source,
+    Device, FoundationPool, Layout, Part, Placement, PoolName, Precision, Recompute, RunConfig,
 };
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{ActorId, Role, StepId};
-use loongforge_core::schedule::Pipeline;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -119,7 +116,7 @@ fn build_encoder(
     };
     let mesh = Rc::new(mesh);
     let share = EncoderShare::new(family, mesh.clone(), pools.encoder.zero)?;
-    let params = encoder_specs(config, share.family.as_ref())?;
+    let params = encoder_specs(config, share.family.as_ref(), &spec.families.tree)?;
     let mut pool = share.join(build_pool(spec, device, "encoder", params, lanes, mesh.data.clone(), share.sharding())?);
     let membership = elastic.then(|| Membership::new(spec.me.index, layout.ranks() as u32, spec.rendezvous.clone()));
     if elastic {
@@ -140,12 +137,12 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
     let layout = pools.foundation.layout();
     let mesh = Rc::new(join(&store, "foundation", layout, rank, device)?);
     let share = FoundationShare::new(&spec.families.foundation, mesh.clone(), splits(&pools.foundation))?;
-    let params = trained(share.specs(), |_| ("model.foundation", part))?;
+    let params = trained(share.specs(), &spec.families.tree, |_| ("model.foundation", part))?;
     let (lanes, group) = (Lanes::PerReplica, mesh.data.clone());
     let pool = share.join(build_pool(spec, device, "foundation", params, lanes, group, share.sharding())?);
     let stages = share.stages(pool.params(), policy(part));
     let encoder_trained = match &spec.families.encoder {
-        Some(family) => is_trained(&encoder_specs(config, family.as_ref())?),
+        Some(family) => is_trained(&encoder_specs(config, family.as_ref(), &spec.families.tree)?),
         None => false,
     };
     let (budget, key) = (config.memory.activation_budget.foundation, "memory.activation_budget.foundation");
@@ -177,12 +174,16 @@ pub(super) fn splits(pool: &FoundationPool) -> Splits {
 }
 
 /// The encoder pool's parameters: the tower is one part of the config, the projector another.
-pub(super) fn encoder_specs(config: &RunConfig, family: &dyn EncoderFamily) -> Result<Vec<ParamSpec>, EngineError> {
+pub(super) fn encoder_specs(
+    config: &RunConfig,
+    family: &dyn EncoderFamily,
+    tree: &TreeNames,
+) -> Result<Vec<ParamSpec>, EngineError> {
     let part_of = |name: &str| match family.is_projector(name) {
         true => ("model.image_projector", &config.model.image_projector),
         false => ("model.image_encoder", &config.model.image_encoder),
     };
-    Ok(trained(family.specs(), part_of)?)
+    Ok(trained(family.specs(), tree, part_of)?)
 }
 
 fn is_trained(specs: &[ParamSpec]) -> bool {
@@ -200,6 +201,7 @@ fn build_pool(
 ) -> Result<Pool, EngineError> {
     let is_trained = is_trained(&params);
     let train = &spec.config.train;
+    check_dora(&params, sharding.shared)?;
     let params = Rc::new(ParamStore::shared_out(params, kind(train.precision), device, sharding));
     // The base of adapters is no part of a checkpoint.
     let from_base = has_adapter(&params) || spec.config.saves_adapters_only();
@@ -208,7 +210,7 @@ fn build_pool(
         initialize(&spec.config, &params)?;
     }
     if !is_dry_run() && spec.resume.is_none() {
-        continue_adapter(&spec.config, name, &params)?;
+        continue_adapter(spec, name, &params)?;
     }
     let optimizer = AdamWConfig {
         betas: train.optimizer.betas,
@@ -222,77 +224,39 @@ fn build_pool(
     Ok(pool)
 }
 
-/// Fills a pool's adapters from the folder that `lora.adapter` names.
-fn continue_adapter(config: &RunConfig, pool: &str, params: &ParamStore) -> Result<(), EngineError> {
-    let Some(folder) = adapter_of(config, pool)? else { return Ok(()) };
-    Ok(load_adapter(params, folder.as_path())?)
-}
-
-/// The folder that a pool's adapters begin with, if one is named.
+/// Norms of rows need whole rows.
 ///
 /// # Errors
-/// The adapter there is of another rank or scale, or cannot be read.
-pub(super) fn adapter_of<'a>(config: &'a RunConfig, pool: &str) -> Result<Option<&'a Source>, EngineError> {
-    let Some(lora) = pool_lora(config, pool) else { return Ok(None) };
-    let Some(folder) = &lora.adapter else { return Ok(None) };
-    let (found, here) = (read_adapter_config(folder.as_path())?, lora_config(lora));
-    if (found.r, found.scale()) != (here.r, here.scale()) {
-        let what =
-            format!("r {} and scale {}, and the run's lora r {} and {}", found.r, found.scale(), here.r, here.scale());
-        return Err(format!("the adapter in {folder} has {what}: set r and alpha to its own").into());
+/// A rank has parts of some.
+pub(super) fn check_dora(specs: &[ParamSpec], shared: nn::Shared) -> Result<(), EngineError> {
+    let mut decomposed = specs.iter().filter_map(|spec| spec.name.strip_suffix(nn::ADAPTER_PARTS[2])).peekable();
+    if decomposed.peek().is_some() && shared == nn::Shared::Parameters {
+        return Err("lora.use_dora needs whole weights: set `zero` of the pool to 2 or less".into());
     }
-    Ok(Some(folder))
-}
-
-/// The adapters of a pool; the parts of one pool share them.
-fn pool_lora<'a>(config: &'a RunConfig, pool: &str) -> Option<&'a Lora> {
-    let model = &config.model;
-    match pool {
-        "foundation" => model.foundation.lora.as_ref(),
-        _ => model.image_encoder.lora.as_ref().or(model.image_projector.lora.as_ref()),
-    }
-}
-
-/// What the pools of this run write into checkpoints, by actor `index` of the foundation.
-///
-/// # Errors
-/// Checkpoints of adapters cannot hold what this run trains.
-pub(super) fn exports(config: &RunConfig, families: &Families, index: u32) -> Result<Exports, EngineError> {
-    let encoder = families.encoder.as_ref().map(|family| encoder_specs(config, family.as_ref())).transpose()?;
-    let foundation = trained(families.foundation.specs(), |_| ("model.foundation", &config.model.foundation))?;
-    if !config.saves_adapters_only() {
-        let num_files = |specs: &[ParamSpec]| num_files(specs, config.train.precision);
-        let layout = config.pools.foundation.layout();
-        let pipeline = Pipeline { ranks: layout.pp, virtual_stages: config.pools.foundation.virtual_stages };
-        let stages = cut(families.foundation.as_ref(), pipeline)?;
-        let of_rank = |rank: usize| {
-            let specs = pipeline.stages_of(rank).flat_map(|stage| families.foundation.stage_specs(&stages[stage]));
-            let own: Vec<ParamSpec> = specs.filter(|spec| !spec.is_copy).collect();
-            Ok(num_files(&trained(own, |_| ("model.foundation", &config.model.foundation))?))
-        };
-        let of_ranks = (0..layout.pp).map(of_rank).collect::<Result<Vec<usize>, EngineError>>()?;
-        let part = layout.place(index as usize % layout.ranks()).pp;
-        return Ok(Exports::weights(encoder.as_deref().map_or(0, num_files), &of_ranks, part));
-    }
-    let itself = |spec: &&ParamSpec| spec.role == nn::Role::Trained && !spec.pieces.is_empty();
-    if let Some(found) = encoder.iter().flatten().chain(&foundation).find(itself) {
-        let fix = "freeze its part, give it a lora, or set checkpoint.merge_lora=true to save whole models";
-        return Err(
-            format!("{} is trained itself, which a checkpoint of adapters does not hold: {fix}", found.name).into()
-        );
-    }
-    if config.pools.foundation.pipeline_parallel > 1 {
-        let fix = "set checkpoint.merge_lora=true to save whole models, or pools.foundation.pipeline_parallel=1";
-        return Err(format!("stages of a pipeline do not save adapters apart: {fix}").into());
-    }
-    let base = config.model.load.as_ref().or(config.model.foundation.load.as_ref());
-    let base = base.map(|base| AdapterBase::of(base.as_str()));
-    let export = |pool, prefix| {
-        let file = |lora| AdapterFile { config: lora_config(lora), base: base.clone(), prefix };
-        Export::Adapter(pool_lora(config, pool).map(file))
+    let has_cut_rows = |path: &str| {
+        let weight = format!("{path}.weight");
+        let cuts = specs.iter().filter(|spec| spec.name == weight).filter_map(|spec| spec.shard.as_ref());
+        cuts.flat_map(|shard| &shard.cuts).any(|cut| cut.dim == 1)
     };
-    let prefix = if config.model.foundation.lora.is_some() { ENCODER_PREFIX } else { "" };
-    Ok(Exports { encoder: export("encoder", prefix), foundation: export("foundation", "") })
+    let Some(path) = decomposed.find(|path| has_cut_rows(path)) else { return Ok(()) };
+    let help = "leave it out with lora.exclude_modules, or set tensor_parallel to 1";
+    Err(format!("lora.use_dora: tensor parallelism cuts the rows of {path}, whose norms it needs: {help}").into())
+}
+
+/// Fills a pool's adapters from the folders that `lora.adapter` names, a part at a time.
+fn continue_adapter(spec: &EngineSpec, pool: &str, params: &ParamStore) -> Result<(), EngineError> {
+    let (model, tree) = (&spec.config.model, &spec.families.tree);
+    let is_projector = |name: &str| spec.families.encoder.as_ref().is_some_and(|family| family.is_projector(name));
+    let folder = |part: &Part| part.lora.as_ref().and_then(|lora| lora.adapter.clone());
+    let load = |part: &Part, is_own: &dyn Fn(&str) -> bool| -> Result<(), EngineError> {
+        let Some(folder) = folder(part) else { return Ok(()) };
+        Ok(load_adapter(params, &AdapterFolder::open(folder.as_path())?, tree, is_own)?)
+    };
+    if pool == "foundation" {
+        return load(&model.foundation, &|_| true);
+    }
+    load(&model.image_encoder, &|name| !is_projector(name))?;
+    load(&model.image_projector, &is_projector)
 }
 
 /// The type of parameters.
@@ -304,7 +268,7 @@ pub(super) fn kind(precision: Precision) -> Kind {
 }
 
 /// Files that a pool with these parameters writes.
-fn num_files(specs: &[ParamSpec], precision: Precision) -> usize {
+pub(super) fn num_files(specs: &[ParamSpec], precision: Precision) -> usize {
     let kind = |role| if role == nn::Role::Buffer { Kind::Float } else { kind(precision) };
     let pieces = specs.iter().flat_map(|spec| spec.pieces.iter().map(|piece| (piece, kind(spec.role))));
     num_shards(pieces, MAX_SHARD_SIZE)

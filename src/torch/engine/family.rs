@@ -3,7 +3,7 @@
 use crate::model::{
     Decoder, DecoderConfig, Decoding, DivisionError, EncoderFamily, ExpertSet, FoundationFamily, FoundationModel,
     FoundationTape, MicroBatch, ModelConfig, NotSplit, Prompt, Stage, StageError, Targets, TextBatch, TextOptions,
-    generate,
+    TreeNames, generate,
 };
 use crate::nn::{Division, ParamSpec, ParamStore, divide};
 use crate::tape::Policy;
@@ -17,6 +17,8 @@ use tch::Tensor;
 pub struct Families {
     pub encoder: Option<Arc<dyn EncoderFamily>>,
     pub foundation: Arc<dyn FoundationFamily>,
+    /// What PEFT calls their modules.
+    pub tree: TreeNames,
 }
 
 impl Families {
@@ -28,7 +30,7 @@ impl Families {
             placeholders: model.placeholders(),
             num_feature_tensors: model.num_feature_tensors(),
         };
-        Self { encoder: model.encoder.clone(), foundation: Arc::new(foundation) }
+        Self { encoder: model.encoder.clone(), foundation: Arc::new(foundation), tree: model.tree.clone() }
     }
 
     /// All parameters of the model.

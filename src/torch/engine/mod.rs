@@ -12,6 +12,8 @@ mod context_tests;
 mod dry_run;
 mod elastic;
 mod encoder;
+mod existing;
+mod exports;
 mod family;
 mod foundation;
 mod pack_work;

@@ -12,6 +12,7 @@ use super::family::{
 };
 use super::interface::EncoderFamily;
 use super::keys::{Keys, ModelConfigError};
+use super::tree_names::TreeNames;
 
 type ReadDecoder = fn(&Keys<'_>, &Place) -> Result<DecoderConfig, ModelConfigError>;
 type ReadModel = fn(&Keys<'_>) -> Result<ModelConfig, ModelConfigError>;
@@ -70,6 +71,8 @@ pub struct ModelConfig {
     /// `None` for a language model.
     pub encoder: Option<Arc<dyn EncoderFamily>>,
     pub tokens: Tokens,
+    /// What transformers calls its modules.
+    pub tree: TreeNames,
 }
 
 /// The tokens of a multimodal model that stand for something else than text.
@@ -100,14 +103,23 @@ impl ModelConfig {
         let keys = Keys::new(config);
         let model_type = keys.text_or("model_type")?.ok_or_else(|| keys.missing("model_type"))?;
         if let Some((_, read)) = MODELS.iter().find(|(name, _)| *name == model_type) {
-            return read(&keys);
+            return Ok(read(&keys)?.with_tree(config));
         }
         if DECODERS.iter().all(|(name, _)| *name != model_type) {
             let supported: Vec<Value> = Self::supported().map(|name| json!(name)).collect();
             return Err(keys.unsupported("model_type", &json!(model_type), &supported));
         }
         let decoder = read_decoder(&keys, &Place::alone())?;
-        Ok(ModelConfig { model_type: model_type.to_owned(), decoder, encoder: None, tokens: Tokens::default() })
+        let (model_type, tree) = (model_type.to_owned(), TreeNames::default());
+        let model = ModelConfig { model_type, decoder, encoder: None, tokens: Tokens::default(), tree };
+        Ok(model.with_tree(config))
+    }
+
+    /// The same with the names of the modules of the model that `config` describes.
+    fn with_tree(self, config: &Value) -> ModelConfig {
+        let (tree, names) = (TreeNames::of(config), &self.decoder.names);
+        let tree = if self.decoder.tie_word_embeddings { tree.with_tied(&names.embed, &names.head) } else { tree };
+        ModelConfig { tree, ..self }
     }
 
     /// Every `model_type` that is built in.

@@ -164,7 +164,8 @@ impl Part {
     pub fn trains(&self, name: &str) -> bool {
         let any = |patterns: &[String]| patterns.iter().any(|pattern| glob(pattern, name));
         let frozen = self.freeze || self.lora.is_some() || any(&self.freeze_patterns);
-        !frozen || any(&self.train_patterns)
+        let is_saved = |lora: &Lora| name.rsplit_once('.').is_some_and(|(module, _)| lora.saves(module));
+        !frozen || any(&self.train_patterns) || self.lora.as_ref().is_some_and(is_saved)
     }
 
     /// Whether nothing of this part can be trained, whatever its parameters are.

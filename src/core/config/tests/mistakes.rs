@@ -90,6 +90,16 @@ fn one_mistake_at_a_time() {
         ("$ model.foundation.lora={adapter: gone}", &["LF0112", "`model.foundation.lora.adapter`: no such directory"]),
         ("$ model.foundation.lora={r: 0}", &["LF0104", "`model.foundation.lora.r`: must be at least 1"]),
         ("$ model.foundation.lora={target_module: x}", &["LF0102", "did you mean `target_modules`?"]),
+        ("$ model.foundation.lora={rank: 8}", &["LF0102", "did you mean `r`?"]),
+        ("$ model.foundation.lora={rank_pattern: {q_proj: 0}}", &["LF0104", "rank_pattern`: q_proj is 0"]),
+        (
+            "$ model.foundation.lora={use_dora: true, target_parameters: x}",
+            &["LF0111", "`model.foundation.lora.use_dora` beside `target_parameters`"],
+        ),
+        (
+            "$ model={foundation: {lora: {use_rslora: true}}, image_encoder: {lora: {}}}",
+            &["LF0111", "`model.image_encoder.lora.use_rslora` and `model.foundation.lora.use_rslora` differ"],
+        ),
         ("$ checkpoint.merge_lora=true", &["LF0111", "`checkpoint.merge_lora` without adapters"]),
         ("$ model.mtp.loss_weight=-1", &["LF0104", "`model.mtp.loss_weight`"]),
         // the command line itself

@@ -47,9 +47,11 @@ fn a_model_may_be_given_inline_or_by_hub_id() {
 fn adapters_take_one_target_or_more() {
     let bench = Bench::new(GOOD);
     let lora = |text: &str| bench.load(&[text]).config.model.foundation.lora.unwrap();
-    assert_eq!((lora("model.foundation.lora={}").r, lora("model.foundation.lora={}").all_linear()), (16, true));
-    assert_eq!(lora("model.foundation.lora.target_modules=q_proj").target_modules, ["q_proj"]);
-    assert_eq!(lora("model.foundation.lora={target-modules: [a, b], alpha: 8}").target_modules, ["a", "b"]);
+    assert_eq!((lora("model.foundation.lora={}").rank(), lora("model.foundation.lora={}").all_linear()), (16, true));
+    assert_eq!(lora("model.foundation.lora.target_modules=q_proj").target_modules.unwrap(), ["q_proj"]);
+    assert_eq!(lora("model.foundation.lora={target-modules: [a, b], alpha: 8}").target_modules.unwrap(), ["a", "b"]);
+    let ranks = lora("model.foundation.lora={rank_pattern: {q-proj: 4, '*.v_proj': 2}, use_dora: true}");
+    assert_eq!((ranks.rank_of("a.q-proj"), ranks.rank_of("b.v_proj"), ranks.use_dora), (4, 2, Some(true)));
     assert!(bench.load(&[]).config.model.foundation.lora.is_none());
 }
 
