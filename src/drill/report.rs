@@ -45,7 +45,7 @@ impl fmt::Display for Report {
             false => "lost within noise (less than a step)".to_owned(),
         };
         writeln!(f, "time      {faulty:.2} s; {twin:.2} s without faults; {lost}")?;
-        writeln!(f, "time of the run without faults, as a part of it: {:.1} %", 100.0 * (twin / faulty).min(1.0))?;
+        writeln!(f, "efficiency {:.1} % of the fault-free run", 100.0 * (twin / faulty).min(1.0))?;
         match self.first_difference() {
             None => writeln!(f, "losses    identical, and so are the samples of every step")?,
             Some(step) => writeln!(f, "losses    DIFFER from step {step} on")?,
@@ -78,14 +78,14 @@ mod tests {
 
     #[test]
     fn less_than_nothing_is_never_lost() {
-        let took =
-            |seconds| Traces { took: Some(std::time::Duration::from_secs_f64(seconds)), ..traces(&[2.0, 1.0], "a") };
+        // Two steps of the same length.
+        let took = |seconds: f64| Traces { step_ms: vec![seconds * 500.0; 2], ..traces(&[2.0, 1.0], "a") };
         let report = |seconds| {
             let (injected, has_ended_well) = (Vec::new(), true);
             Report { injected, twin: took(2.0), faulty: took(seconds), has_ended_well }.to_string()
         };
         assert!(report(1.5).contains("lost within noise") && !report(1.5).contains('-'), "{}", report(1.5));
-        assert!(report(4.0).contains("lost 2.00 s, 20.0 steps"), "{}", report(4.0));
+        assert!(report(4.0).contains("lost 2.00 s, 2.0 steps"), "{}", report(4.0));
     }
 
     #[test]

@@ -98,7 +98,7 @@ error[LF0102]: unknown key `train.micro_batchsize`
   ╭─ command line, override #1
   │  train.micro_batchsize=1
   │        ───────┬───────  did you mean `micro_batch_size`?
-  ╰─ help: the keys of `train` are phase, steps, epochs, global_batch_size, micro_batch_size, precision, lr, min_lr, \
+  ╰─ help: the keys of `train` are phase, learn, steps, epochs, global_batch_size, micro_batch_size, precision, lr, min_lr, \
 schedule, warmup_steps, clip_grad, optimizer, on_nonfinite
 
 1 error in the config";
