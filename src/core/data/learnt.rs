@@ -3,15 +3,13 @@
 use std::ops::Range;
 
 use super::error::DataError;
-use super::source::{Conversation, Part, Turn, Written};
+use super::places::Places;
+use super::source::{Conversation, Turn};
 use super::template::ChatTemplate;
 use super::tokenizer::{Token, Tokenizer};
 use crate::config::Learn;
 
 const ASSISTANT: &str = "assistant";
-
-/// A content by which the place of a turn's own is found.
-const STAND_IN: &str = "loongforge-stand-in";
 
 /// An assistant turn in a rendered text, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,15 +68,13 @@ pub fn answers(
         let content = turns[index].joined_text();
         closing.iter().any(|token| content.contains(token.as_str()))
     };
+    let places = Places { template, turns, text };
     chosen
         .into_iter()
         .map(|index| {
-            let begin = begin(template, turns, index, text)?;
-            // A template may render the last turn in another way; then the closing token says where it ends.
-            let until =
-                template.render(&turns[..=index], false).ok().filter(|prefix| text.starts_with(prefix.as_str()));
-            let limit = until.map_or(text.len(), |prefix| prefix.len()).max(begin);
-            let content_end = holds_closing(index).then(|| content_end(template, turns, index, text)).flatten();
+            let begin = places.begin(index)?;
+            let limit = places.limit(index).max(begin);
+            let content_end = holds_closing(index).then(|| places.content_end(index)).flatten();
             let content_end = content_end.unwrap_or(begin).clamp(begin, limit);
             Ok(Answer { turn: index, begin, content_end, limit, exact: false })
         })
@@ -107,67 +103,6 @@ fn exact_answers(turns: &[Turn], chosen: &[usize], marked: Vec<Range<usize>>) ->
         exact: true,
     };
     Ok(answers.map(exact).collect())
-}
-
-fn begin(template: &ChatTemplate, turns: &[Turn], index: usize, text: &str) -> Result<usize, DataError> {
-    let before = &turns[..index];
-    let plain = template.render(before, false).ok().filter(|prefix| text.starts_with(prefix.as_str()));
-    let floor = plain.as_ref().map_or(0, String::len);
-    // What stands before the turn, header included, is what one would generate from.
-    let header = template.render(before, true).ok();
-    if let Some(header) = &header
-        && text.starts_with(header.as_str())
-        && header.len() > floor
-    {
-        return Ok(header.len());
-    }
-    // The template knows no header, or one that training turns lack: many end theirs in `<think>`. A space before the
-    // content is the first token's.
-    let content = content_begin(template, turns, index, text).map(|at| text[..at].trim_end_matches(' ').len());
-    let shared = header.map_or(usize::MAX, |header| match common_prefix(&header, text) {
-        shared if shared > floor => shared,
-        _ => usize::MAX,
-    });
-    match (content, plain) {
-        (Some(content), _) => Ok(content.min(shared).max(floor)),
-        // Then the header is learnt as well.
-        (None, Some(_)) => Ok(floor),
-        (None, None) => {
-            Err(DataError::Template(format!("turn {index} does not begin with the rendering of the turns before it")))
-        }
-    }
-}
-
-/// Where the content of a turn begins, by putting another in its place.
-fn content_begin(template: &ChatTemplate, turns: &[Turn], index: usize, text: &str) -> Option<usize> {
-    let mut others = turns.to_vec();
-    others[index].parts = vec![Part::Text { text: STAND_IN.to_owned() }];
-    others[index].written = Written::Text;
-    let rendered = template.render(&others, false).ok()?;
-    let at = rendered.find(STAND_IN)?;
-    text.starts_with(&rendered[..at]).then_some(at)
-}
-
-/// Where the content of a turn and all that belongs to it ends: behind it stands what stands behind another content.
-fn content_end(template: &ChatTemplate, turns: &[Turn], index: usize, text: &str) -> Option<usize> {
-    let behind = |keeps_fields: bool| {
-        let mut others = turns.to_vec();
-        let turn = &mut others[index];
-        turn.parts = vec![Part::Text { text: STAND_IN.to_owned() }];
-        turn.written = Written::Text;
-        if !keeps_fields {
-            turn.fields.clear();
-        }
-        let rendered = template.render(&others, false).ok()?;
-        let behind = &rendered[rendered.rfind(STAND_IN)? + STAND_IN.len()..];
-        text.ends_with(behind).then(|| text.len() - behind.len())
-    };
-    behind(false).or_else(|| behind(true))
-}
-
-fn common_prefix(left: &str, right: &str) -> usize {
-    let same = left.chars().zip(right.chars()).take_while(|(a, b)| a == b);
-    same.map(|(letter, _)| letter.len_utf8()).sum()
 }
 
 impl Conversation {

@@ -25,6 +25,7 @@ mod locator;
 pub mod media;
 mod npy;
 mod packed;
+mod places;
 mod positions;
 mod processor;
 mod sample;

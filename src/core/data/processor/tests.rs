@@ -122,6 +122,8 @@ fn answers_are_learnt_as_their_weights_say() {
                 {{"role":"user","content":"r"}},{{"role":"assistant","content":{second}}}]}}"#
         )
     };
+    let of_call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>+1";
+    let of_all_call = "a<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>+2";
     for (first, second, of_all, of_last) in [
         ("", r#""b""#, "ab+2", "b+1"),
         (r#","weight":0"#, r#""b""#, "b+1", "b+1"),
@@ -132,17 +134,23 @@ fn answers_are_learnt_as_their_weights_say() {
         ("", r#""""#, "number 4 of the conversation, says nothing", "says nothing"),
         ("", r#"null"#, "says nothing", "says nothing"),
         ("", r#""","weight":0"#, "a+1", "no assistant message"),
-        // A call that the template does not render is no answer.
-        ("", r#"null,"tool_calls":[{"function":{"name":"f","arguments":"{}"}}]"#, "says nothing", "says nothing"),
+        ("", r#"null,"tool_calls":[{"function":{"name":"f","arguments":"{}"}}]"#, of_all_call, of_call),
     ] {
         let line = line(first, second);
         let (ours, ours_last) = (learnt(&all, &line), learnt(&last, &line));
         assert!(ours.contains(of_all) && ours_last.contains(of_last), "{line}: {ours}; {ours_last}");
     }
-    let notes = all.notes();
+    assert!(all.notes().is_empty());
+    // A call that the template does not render is no answer.
+    let body = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}<|im_end|>\n{% endfor %}";
+    std::fs::write(folder.path().join("chat_template.jinja"), body).unwrap();
+    let blind = reopen(folder.path(), Template::FromModel, 2048).unwrap();
+    let call = line("", r#"null,"tool_calls":[{"function":{"name":"f","arguments":"{}"}}]"#);
+    let reason = learnt(&blind, &call);
+    assert!(reason.contains("says nothing"), "{reason}");
     assert_eq!(
-        notes,
-        ["1 of 9 conversations have the message key \"tool_calls\", which the chat template does not render"]
+        blind.notes(),
+        ["1 of 1 conversations have the message key \"tool_calls\", which the chat template does not render"]
     );
 }
 
@@ -208,7 +216,7 @@ fn what_is_wrong_with_a_sample_is_said() {
     let turns = vec![Turn::text("user", "hello")];
     let conversation = Conversation::text(turns);
     let error = processor.training_sample(SampleId(0), &conversation, folder.path()).unwrap_err();
-    assert!(error.to_string().contains("no assistant turn"));
+    assert!(error.to_string().contains("no assistant message to learn from"));
 }
 
 #[test]
@@ -316,13 +324,14 @@ fn what_a_template_marks_is_learnt() {
         {{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}";
     std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
     let processor = reopen(folder.path(), Template::FromModel, 99).unwrap();
-    let turns = vec![
-        Turn::text("user", "a"),
-        Turn::text("assistant", "數b"),
-        Turn::text("user", "c"),
-        Turn::text("assistant", ""),
-    ];
-    let sample = processor.training_sample(SampleId(0), &Conversation::text(turns), folder.path()).unwrap();
+    let learnt = |learn: Option<bool>| {
+        let turn = |role: &str, text: &str| Turn::text(role, text);
+        let last = Turn { learn, ..turn("assistant", "") };
+        let turns = vec![turn("user", "a"), turn("assistant", "數b"), turn("user", "c"), last];
+        processor.training_sample(SampleId(0), &Conversation::text(turns), folder.path())
+    };
+    assert!(learnt(None).unwrap_err().to_string().contains("says nothing"));
+    let sample = learnt(Some(false)).unwrap();
     // The closing token lies outside; transformers' mask leaves it out as well.
     assert_eq!(read_targets(&processor, &sample), "數b+0");
 }

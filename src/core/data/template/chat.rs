@@ -19,6 +19,9 @@ use crate::data::tokenizer::{read_json, token_text};
 /// A content by which a template is tried.
 const PROBE: &str = "loongforge-probe";
 
+/// A rendered conversation, and where in it the template says that the assistant speaks.
+type Marked = (String, Vec<Range<usize>>);
+
 pub struct ChatTemplate {
     environment: Environment<'static>,
     /// The template's variables `bos_token`, `eos_token` and so on.
@@ -147,13 +150,21 @@ impl ChatTemplate {
         self.render_marked(turns, add_generation_prompt).map(|(text, _)| text)
     }
 
+    /// What the template adds for an answer to `turns`, with or without the variables that the user and the turns set; `None`
+    /// where it adds nothing.
+    pub fn generation_prompt(&self, turns: &[Turn], with_kwargs: bool) -> Option<String> {
+        let render = |add| self.render_with(turns, add, with_kwargs).ok();
+        let (plain, (prompt, _)) = (render(false)?.0, render(true)?);
+        prompt.strip_prefix(plain.as_str()).filter(|added| !added.is_empty()).map(str::to_owned)
+    }
+
     /// The conversation as one string, and where the template says that the assistant speaks: `{% generation %}`, from which
     /// transformers' `return_assistant_tokens_mask` is made.
-    pub fn render_marked(
-        &self,
-        turns: &[Turn],
-        add_generation_prompt: bool,
-    ) -> Result<(String, Vec<Range<usize>>), DataError> {
+    pub fn render_marked(&self, turns: &[Turn], add_generation_prompt: bool) -> Result<Marked, DataError> {
+        self.render_with(turns, add_generation_prompt, true)
+    }
+
+    fn render_with(&self, turns: &[Turn], add_generation_prompt: bool, with_kwargs: bool) -> Result<Marked, DataError> {
         let messages: Vec<Message<'_>> = turns
             .iter()
             .map(|turn| Message { role: &turn.role, content: self.content(turn), fields: &turn.fields })
@@ -161,15 +172,17 @@ impl ChatTemplate {
         let tools: Vec<&Json> = turns.iter().flat_map(|turn| &turn.tools).collect();
         let tools = if tools.is_empty() { Value::from(()) } else { Value::from(Serde(&tools)) };
         let template = self.environment.get_template("chat").map_err(describe)?;
-        let kwargs: Map<String, Json> = turns.iter().flat_map(|turn| turn.kwargs.clone()).collect();
+        let mut kwargs = Map::new();
+        if with_kwargs {
+            kwargs.extend(self.kwargs.clone());
+            kwargs.extend(turns.iter().flat_map(|turn| turn.kwargs.clone()));
+        }
         let context = context! {
             messages => Value::from(Serde(&messages)),
             add_generation_prompt,
             tools,
             documents => (),
-            ..context! {
-                ..Value::from(Serde(&kwargs)), ..Value::from(Serde(&self.kwargs)), ..Value::from(Serde(&self.tokens))
-            },
+            ..context! { ..Value::from(Serde(&kwargs)), ..Value::from(Serde(&self.tokens)) },
         };
         let mut output = Output::default();
         match template.render_captured_to(context, &mut output) {

@@ -22,6 +22,8 @@ pub(super) fn add_to(environment: &mut Environment<'static>) {
     environment.add_filter("count", length);
     environment.add_filter("round", round);
     environment.add_filter("int", int);
+    environment.add_filter("last", last);
+    environment.add_filter("replace", replace);
     environment.add_filter("e", escape);
     environment.add_filter("escape", escape);
     environment.add_filter("capitalize", |value: Value| capitalize(&print::text(&value)));
@@ -193,6 +195,9 @@ fn int(value: Value, default: Option<Value>, base: Option<u32>, kwargs: Kwargs) 
     if value.is_integer() {
         return Ok(value);
     }
+    if value.kind() == ValueKind::Bool {
+        return Ok(Value::from(i64::from(value.is_true())));
+    }
     let cut = |number: f64| number.is_finite().then(|| Value::from(number.trunc() as i64));
     let Some(text) = value.as_str() else {
         return Ok(f64::try_from(value.clone()).ok().and_then(cut).unwrap_or(default));
@@ -203,6 +208,22 @@ fn int(value: Value, default: Option<Value>, base: Option<u32>, kwargs: Kwargs) 
     let text = text.trim_matches(strings::is_space).replace('_', "");
     let whole = i64::from_str_radix(&text, base).ok().map(Value::from);
     Ok(whole.or_else(|| text.parse().ok().and_then(cut)).unwrap_or(default))
+}
+
+/// The last item; of a map the last key.
+fn last(value: Value) -> Result<Value, Error> {
+    match value.kind() {
+        ValueKind::Map => Ok(value.try_iter()?.last().unwrap_or_default()),
+        _ => minijinja::filters::last(value),
+    }
+}
+
+/// A text with another in place of a part of it, everywhere or the first `count` times.
+fn replace(value: Value, old: Value, new: Value, count: Option<i64>, kwargs: Kwargs) -> Result<String, Error> {
+    let count = count.or(kwargs.get("count")?).and_then(|count| usize::try_from(count).ok());
+    kwargs.assert_all_used()?;
+    let [text, old, new] = [value, old, new].map(|value| print::text(&value));
+    Ok(count.map_or_else(|| text.replace(&old, &new), |count| text.replacen(&old, &new, count)))
 }
 
 fn capitalize(text: &str) -> String {
