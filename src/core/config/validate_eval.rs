@@ -59,7 +59,7 @@ impl Eval {
     /// Names of the sets; the first is the one that decides unless `best` says another.
     pub fn set_names(&self, sets_aside: bool) -> Vec<String> {
         let own = [(self.path.is_some(), Self::HELD_OUT), (sets_aside, Self::VAL)];
-        let own = own.into_iter().filter_map(|(is, name)| is.then(|| name.to_owned()));
+        let own = own.into_iter().filter(|(is, _)| *is).map(|(_, name)| name.to_owned());
         own.chain(self.sets.keys().cloned()).collect()
     }
 

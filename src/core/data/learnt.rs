@@ -31,10 +31,10 @@ pub struct Answer {
 /// # Errors
 /// One of them says nothing.
 fn learnt_turns(turns: &[Turn], learn: Learn) -> Result<Vec<usize>, DataError> {
-    let all = (0..turns.len()).filter(|&index| turns[index].role == ASSISTANT);
+    let mut all = (0..turns.len()).filter(|&index| turns[index].role == ASSISTANT);
     let chosen: Vec<usize> = match learn {
         Learn::All => all.collect(),
-        Learn::Last => all.last().into_iter().collect(),
+        Learn::Last => all.next_back().into_iter().collect(),
     };
     let chosen: Vec<usize> = chosen.into_iter().filter(|&index| turns[index].learn != Some(false)).collect();
     match chosen.iter().find(|&&index| turns[index].is_empty()) {

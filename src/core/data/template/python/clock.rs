@@ -82,7 +82,7 @@ fn date(days: u64) -> (u64, u64, u64) {
 /// Days from 1970 to a date.
 fn days_before(year: u64, month: u64, day: u64) -> u64 {
     let leap = |year: u64| year / 4 - year / 100 + year / 400;
-    let is_leap = year % 4 == 0 && year % 100 != 0 || year % 400 == 0;
+    let is_leap = year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
     let before = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334][month as usize - 1];
     let of_years = (year - 1970) * 365 + leap(year - 1) - leap(1969);
     of_years + before + u64::from(month > 2 && is_leap) + day - 1
