@@ -146,9 +146,13 @@ def place(text, span, before, spec, kwargs):
     the next role's."""
     begin, end = span
     try:
-        prompt = _compile_jinja_template(spec["source"]).render(messages=before, documents=None, add_generation_prompt=True, **kwargs)
-        if text.startswith(prompt) and begin < len(prompt) <= end:
-            begin = len(prompt)
+        render = lambda adds: _compile_jinja_template(spec["source"]).render(
+            messages=before, documents=None, add_generation_prompt=adds, **kwargs)
+        header = render(True).removeprefix(render(False))
+        for at in range(1, len(header)):
+            if text[:begin].endswith(header[:at]) and text[begin:end].startswith(header[at:]):
+                begin += len(header) - at
+                break
     except Exception:
         pass
     if not any(text[:end].endswith(token) for token in spec["closing"]) or spec["source"].startswith("[gMASK]"):

@@ -24,6 +24,7 @@ pub(super) fn add_to(environment: &mut Environment<'static>) {
     environment.add_filter("int", int);
     environment.add_filter("last", last);
     environment.add_filter("replace", replace);
+    environment.add_filter("reverse", reverse);
     environment.add_filter("e", escape);
     environment.add_filter("escape", escape);
     environment.add_filter("capitalize", |value: Value| capitalize(&print::text(&value)));
@@ -215,6 +216,18 @@ fn last(value: Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Map => Ok(value.try_iter()?.last().unwrap_or_default()),
         _ => minijinja::filters::last(value),
+    }
+}
+
+/// The items from the last to the first; of a map its keys.
+fn reverse(value: Value) -> Result<Value, Error> {
+    match value.kind() {
+        ValueKind::Map => {
+            let mut keys: Vec<Value> = value.try_iter()?.collect();
+            keys.reverse();
+            Ok(Value::from(keys))
+        }
+        _ => minijinja::filters::reverse(&value),
     }
 }
 
