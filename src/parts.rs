@@ -84,7 +84,7 @@ pub(crate) fn section_of<'a>(json: &'a mut Value, key: &str) -> Option<&'a mut V
 pub(crate) fn ignored(json: &Value) -> Vec<String> {
     let holders = ["", "/text_config", "/llm_config", "/foundation"];
     let is_set = |holder: &&str| json.pointer(&format!("{holder}/seq_aux")).is_some_and(|value| value == true);
-    let seq_aux = holders.iter().any(|holder| is_set(holder));
+    let seq_aux = holders.iter().any(is_set);
     let said = "config.json has seq_aux: true, which is not done here: the load-balancing loss, where \
                 model.moe.aux_loss_coef turns it on, is over all tokens of a micro-batch and not over each sequence";
     seq_aux.then(|| said.to_owned()).into_iter().collect()
