@@ -110,6 +110,11 @@ impl Composition {
     pub fn settled(mut self) -> Result<Self, ComposeError> {
         let settled = settle_steps(&mut self.config, &self.folder.path, &self.folder.json)?;
         self.epochs = settled.or(self.epochs);
+        self.evaluated()
+    }
+
+    /// Opens what is evaluated while the run goes on.
+    fn evaluated(mut self) -> Result<Self, ComposeError> {
         if self.config.eval.as_ref().is_some_and(|eval| eval.every_steps > 0) {
             let sets = held_out_sets::open(&self.config, &self.folder, None).map_err(ComposeError::Eval)?;
             self.evaluation = held_out_sets::spec(&self.config, &sets);
@@ -127,7 +132,7 @@ impl Composition {
         let passed = Preflight { config, folder, families, decoder: decoder.clone() }.ask(asked)?;
         let settled = settle_steps_of(&mut self.config, passed.num_samples)?;
         self.epochs = settled.or(self.epochs);
-        Ok((self, passed.lines))
+        Ok((self.evaluated()?, passed.lines))
     }
 
     /// What the config's epochs came to, if it has any.

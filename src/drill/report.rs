@@ -84,7 +84,7 @@ mod tests {
             let (injected, has_ended_well) = (Vec::new(), true);
             Report { injected, twin: took(2.0), faulty: took(seconds), has_ended_well }.to_string()
         };
-        assert!(report(1.5).contains("lost within noise") && !report(1.5).contains('-'), "{}", report(1.5));
+        assert!(report(1.5).contains("lost within noise") && !report(1.5).contains("lost -"), "{}", report(1.5));
         assert!(report(4.0).contains("lost 2.00 s, 2.0 steps"), "{}", report(4.0));
     }
 
