@@ -46,7 +46,7 @@ pub struct EvaluateArgs {
     /// Files of samples of one kind, as `path` in `data.train` takes them
     #[arg(value_name = "DATA", required = true)]
     data: Vec<String>,
-    /// Format of the files, as in `data.train`; told by their contents unless given
+    /// Format of the files, as in `data.train` [default: auto-detect]
     #[arg(long)]
     format: Option<String>,
     /// Fields with other names, as in `data.train`: messages=dialogue,images=picture
@@ -67,7 +67,7 @@ pub struct EvaluateArgs {
     /// Bad samples, as a part of all, above which there is no result, as `data.on_bad_sample.max_fraction`
     #[arg(long, value_name = "FRACTION", value_parser = fraction)]
     max_bad: Option<f64>,
-    /// Folder or hub id of the model that adapters are added to; what they say themselves unless given
+    /// Base model, a folder or a hub id [default: `base_model_name_or_path` of the adapter]
     #[arg(long, value_name = "FOLDER")]
     base: Option<String>,
     /// Type of the weights in memory; as config.json says unless given

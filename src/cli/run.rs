@@ -64,7 +64,7 @@ pub struct RunArgs {
     /// Refuse to resume with other settings than the checkpoint was written with
     #[arg(long, requires = "resume")]
     strict: bool,
-    /// Begin anew where a former run left checkpoints, which are removed with the first step
+    /// Delete the existing run in this folder and start over; it is kept until the new run has taken its first step with the first step
     #[arg(long, conflicts_with = "resume")]
     overwrite: bool,
     /// One process per actor instead of one thread

@@ -17,7 +17,7 @@ pub struct InputArgs {
     /// Files of samples, or a run's config, of which the files in `data.train` are meant
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
-    /// Format of the files, as in `data.train`; told by their contents unless given
+    /// Format of the files, as in `data.train` [default: auto-detect]
     #[arg(long)]
     format: Option<String>,
     /// Threads; as many as cores unless given
@@ -36,7 +36,7 @@ pub struct ModelArgs {
     /// Chat template, as in `data.template`; the model's own unless given
     #[arg(long, requires = "model")]
     template: Option<String>,
-    /// What is learnt, as in `train.phase`
+    /// Loss mask, as in `train.phase`
     #[arg(long, requires = "model", value_name = "PHASE", default_value = "sft")]
     phase: String,
     /// Which answers are learnt, as in `train.learn`: all, or the last
