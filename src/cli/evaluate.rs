@@ -11,9 +11,9 @@ use crate::held_out::{HeldOut, Measure};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use loongforge_actors::checkpoint::{MANIFEST, Manifest};
-use loongforge_core::config::{Data, Device, Paths, Phase, SandboxMode, TrainFile};
+use loongforge_core::config::{Data, Device, Learn, Paths, Phase, SandboxMode, TrainFile};
 use loongforge_core::data::tools;
-use loongforge_core::data::{DataError, Dataset, Processor, ProcessorOptions};
+use loongforge_core::data::{DataError, Dataset, Learned, ProcessorOptions};
 use loongforge_core::observe::{Bar, Console, safe, short};
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::engine::open_device;
@@ -98,14 +98,14 @@ pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
     // Files that are not what they should be are for the user to change.
     let usage = |error: anyhow::Error| UsageError::of(error.as_ref());
     let folders = ModelFolders::find(&folder, args.base.as_deref()).map_err(|error| UsageError::of(&error))?;
-    let (data, phase) = settings(&args, &folder).map_err(usage)?;
+    let (data, learned) = settings(&args, &folder).map_err(usage)?;
     let kind = args.dtype.map(|dtype| match dtype {
         Type::Bf16 => Kind::BFloat16,
         Type::F32 => Kind::Float,
     });
     // The samples first: what is wrong with them is told before the weights are read.
     let config = ModelFolder::open_plain(&folders.config).map_err(|error| UsageError::of(&error))?;
-    let dataset = open(&args, &config, &data, phase, &console).map_err(usage)?;
+    let dataset = open(&args, &config, &data, learned, &console).map_err(usage)?;
     let model = ForwardModel::load(&folders, kind, device).map_err(usage)?;
     let measure = Measure { max_samples: args.limit, ..Measure::of(&data) };
     let bar = Bar::start(&console, "samples", measure.num_samples(&dataset));
@@ -149,7 +149,7 @@ pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// What the run of a checkpoint says of samples, under what the command line says.
-fn settings(args: &EvaluateArgs, folder: &Path) -> anyhow::Result<(Data, Phase)> {
+fn settings(args: &EvaluateArgs, folder: &Path) -> anyhow::Result<(Data, Learned)> {
     let mut run = match folder.join(MANIFEST).is_file() {
         true => Manifest::read(folder)?.config,
         false => json!({ "data": { "pack": { "max_tokens": MAX_TOKENS } } }),
@@ -167,8 +167,9 @@ fn settings(args: &EvaluateArgs, folder: &Path) -> anyhow::Result<(Data, Phase)>
     run["data"]["train"] = json!([file]);
     let named = || format!("{}: config.data", folder.join(MANIFEST).display());
     let mut data: Data = serde_json::from_value(run["data"].take()).with_context(named)?;
-    // In the order of the files.
+    // All of them, in the order of the files.
     data.shuffle = false;
+    data.val_size = 0.0;
     data.pack.max_tokens = args.max_tokens.map_or(data.pack.max_tokens, |tokens| tokens as usize);
     data.on_bad_sample.max_fraction = args.max_bad.unwrap_or(data.on_bad_sample.max_fraction);
     if let Some(template) = &args.template {
@@ -179,7 +180,11 @@ fn settings(args: &EvaluateArgs, folder: &Path) -> anyhow::Result<(Data, Phase)>
         (None, Value::Null) => Phase::default(),
         (None, phase) => serde_json::from_value(phase).with_context(named)?,
     };
-    Ok((data, phase))
+    let learn = match run["train"]["learn"].take() {
+        Value::Null => Learn::All,
+        learn => serde_json::from_value(learn).with_context(named)?,
+    };
+    Ok((data, Learned { phase, learn }))
 }
 
 /// The samples as the model reads them.
@@ -187,16 +192,16 @@ fn open(
     args: &EvaluateArgs,
     model: &ModelFolder,
     data: &Data,
-    phase: Phase,
+    learned: Learned,
     console: &Console,
 ) -> anyhow::Result<Dataset> {
     let mode = if args.no_sandbox { SandboxMode::Off } else { SandboxMode::Auto };
     let console = console.clone();
     let decoder = decoder(mode, move |warning| console.line(&format!("warning: {warning}")));
-    let processor = Processor::open(&model.path, &model.json, &ProcessorOptions::new(data, phase))?;
+    let processor = model.processor(&ProcessorOptions::new(data, learned))?;
     let dataset = Dataset::open(data, processor.with_decoder(decoder), 0);
     // Said of a config; here it is an option.
-    let is_text = |error: &DataError| phase == Phase::Sft && error.to_string().contains("train.phase");
+    let is_text = |error: &DataError| learned.phase == Phase::Sft && error.to_string().contains("train.phase");
     dataset.map_err(|error| match is_text(&error) {
         true => anyhow::Error::from(error).context("texts are evaluated with --phase pretrain"),
         false => error.into(),
