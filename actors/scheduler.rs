@@ -9,8 +9,8 @@ use crate::journal::{Journal, Letters, Record, Snapshot};
 use loongforge_core::engine::error_chain;
 use loongforge_core::message::{ActorId, BadSample, Command, Epoch, Event, SaveTo, StepId, Trace};
 use loongforge_core::schedule::{
-    CheckpointDraft, Coordinator, Doubt, FailedSave, Failure, Input, Killer, NonFinite, Outcome, Output, PoolChange,
-    StepSummary,
+    CheckpointDraft, Coordinator, Doubt, EvaluationSummary, FailedSave, Failure, Input, Killer, NonFinite, Outcome,
+    Output, PoolChange, StepSummary,
 };
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -30,6 +30,9 @@ const MAX_BACK_OFF: Duration = Duration::from_secs(60);
 pub trait Observer {
     /// A step was applied or skipped.
     fn step(&mut self, summary: &StepSummary);
+
+    /// Held-out samples were evaluated between two steps. A scheduler that takes another's place may tell of it again.
+    fn evaluated(&mut self, _summary: &EvaluationSummary) {}
 
     /// The encoder pool has other members.
     fn pool(&mut self, _change: &PoolChange) {}
@@ -206,6 +209,7 @@ impl Scheduler {
                         effects.push(Effect::Finished(result));
                     }
                     Output::Step(summary) => self.observer.step(&summary),
+                    Output::Evaluated(summary) => self.observer.evaluated(&summary),
                     Output::Bad(samples) => self.observer.bad(&samples),
                     Output::Prepare(step, to, dir) => {
                         inputs.extend(prepare(&dir).err().map(|error| failed(step, to, &error)));

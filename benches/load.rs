@@ -18,13 +18,18 @@ use tch::{Device, Kind};
 const ROUNDS: usize = 5;
 const BLOCK: usize = 4 << 20;
 
+/// Whether the smallest size is enough, to see that it runs: `LOONGFORGE_QUICK=1`.
+fn quick() -> bool {
+    std::env::var_os("LOONGFORGE_QUICK").is_some()
+}
+
 /// The tensors of Qwen3-0.6B.
 fn specs() -> Vec<ParamSpec> {
     let mut specs = Vec::new();
     let mut add = |name: String, shape: &[i64]| specs.push(ParamSpec::new(name, shape, Init::Zeros));
-    add("model.embed_tokens.weight".into(), &[151_936, 1024]);
+    add("model.embed_tokens.weight".into(), &[if quick() { 1000 } else { 151_936 }, 1024]);
     add("model.norm.weight".into(), &[1024]);
-    for layer in 0..28 {
+    for layer in 0..if quick() { 1 } else { 28 } {
         for (name, shape) in [
             ("input_layernorm", &[1024][..]),
             ("post_attention_layernorm", &[1024]),

@@ -6,7 +6,7 @@ use crate::folder::ModelFolder;
 use anyhow::{Context, bail};
 use loongforge_actors::checkpoint::{Manifest, latest};
 use loongforge_core::config::{self, RunConfig};
-use loongforge_core::data::{Dataset, Processor, ProcessorOptions, settle_steps_of};
+use loongforge_core::data::{Dataset, ProcessorOptions, settle_steps_of};
 use loongforge_core::message::{SampleId, SampleMeta, StepId};
 use loongforge_core::observe::read_metrics;
 use loongforge_core::schedule::simulate::{Costs, Observation, fit};
@@ -132,8 +132,8 @@ impl Stream {
     /// # Errors
     /// The data set cannot be opened.
     pub fn open(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<Self> {
-        let options = ProcessorOptions::new(&config.data, config.train.phase);
-        let processor = Processor::open(&folder.path, &folder.json, &options)?;
+        let options = ProcessorOptions::new(&config.data, &config.train);
+        let processor = folder.processor(&options)?;
         let dataset = Dataset::open(&config.data, processor, config.run.seed)?;
         let num_data = config.pools.data.replicas as u64;
         Ok(Self { dataset, num_data, next: 0, seconds: 0.0, num_read: 0 })

@@ -3,15 +3,22 @@
 //! `loongforge run` is this with nothing replaced. `examples/` shows the rest. What a model of one's own is made from is
 //! named here again, so that one `use` is enough.
 
-use crate::checkpoint::{FitError, expect_fit, load_options, saved_config};
+use crate::checkpoint::{FitError, saved_config};
 use crate::folder::{FolderError, ModelFolder, fetch};
+use crate::held_out_sets;
+use crate::preflight::{Asked, Preflight, PreflightError, expect_weights};
 use crate::roles::{self, Recipe};
 use loongforge_actors::checkpoint::{Publication, publish};
 use loongforge_actors::{Observer, Publisher, RunError, RunSpec, StopOn, run_in_process};
-use loongforge_core::config::{Device, Precision, Products, Report, RunConfig, Weights, load_text};
-use loongforge_core::data::{Decoder, Epochs, EpochsError, InProcess, built_in, fingerprint, settle_steps};
+use loongforge_core::config::{Device, Precision, Products, Report, RunConfig, load_text};
+use loongforge_core::data::{
+    DataError, Decoder, Epochs, EpochsError, InProcess, built_in, fingerprint, settle_steps, settle_steps_of,
+};
 use loongforge_core::message::{BadSample, SampleId, SaveTo, StepId};
-use loongforge_core::schedule::{CoordinatorSpec, FailedSave, Killer, Outcome, SchedulerState, StepSummary};
+use loongforge_core::schedule::{
+    CoordinatorSpec, EvaluationSpec, FailedSave, Killer, Outcome, SchedulerState, StepSummary,
+};
+use loongforge_torch::device::settle;
 use loongforge_torch::engine::Families;
 use loongforge_torch::native::faster_products;
 use serde_json::Value;
@@ -50,6 +57,10 @@ pub enum ComposeError {
     Folder(#[from] FolderError),
     #[error(transparent)]
     Epochs(#[from] EpochsError),
+    #[error("eval: the held-out samples cannot be opened")]
+    Eval(#[source] DataError),
+    #[error(transparent)]
+    Preflight(#[from] PreflightError),
 }
 
 /// A run that is ready to be started.
@@ -59,6 +70,7 @@ pub struct Composition {
     families: Families,
     decoder: Arc<dyn Decoder>,
     epochs: Option<Epochs>,
+    evaluation: Option<EvaluationSpec>,
     resume: Option<Resume>,
     snapshots: Option<PathBuf>,
     killers: Vec<Killer>,
@@ -82,21 +94,46 @@ impl Composition {
     /// The model folder is missing or of a model that is not built in.
     pub fn unsettled(mut config: RunConfig) -> Result<Self, FolderError> {
         fetch(&mut config.model)?;
+        config.device = settle(config.device).0;
         let folder = ModelFolder::open(&config.model)?;
         let families = Families::of(&folder.config);
         let decoder = Arc::new(InProcess);
         let (epochs, resume, snapshots, killers, stop) = (None, None, None, Vec::new(), StopOn::Nothing);
-        Ok(Self { config, folder, families, decoder, epochs, resume, snapshots, killers, stop, local_rank: None })
+        let (evaluation, local_rank) = (None, None);
+        Ok(Self { config, folder, families, decoder, epochs, evaluation, resume, snapshots, killers, stop, local_rank })
     }
 
-    /// Counts the samples where the config has `train.epochs`; its `train.steps` are a number from then on.
+    /// Counts the samples where the config has `train.epochs`; its `train.steps` are a number from then on. Opens what is
+    /// evaluated while the run goes on.
     ///
     /// # Errors
     /// The data cannot be opened, or there are fewer steps than the warm-up takes.
     pub fn settled(mut self) -> Result<Self, ComposeError> {
         let settled = settle_steps(&mut self.config, &self.folder.path, &self.folder.json)?;
         self.epochs = settled.or(self.epochs);
+        self.evaluated()
+    }
+
+    /// Opens what is evaluated while the run goes on.
+    fn evaluated(mut self) -> Result<Self, ComposeError> {
+        if self.config.eval.as_ref().is_some_and(|eval| eval.every_steps > 0) {
+            let sets = held_out_sets::open(&self.config, &self.folder, None).map_err(ComposeError::Eval)?;
+            self.evaluation = held_out_sets::spec(&self.config, &sets);
+        }
         Ok(self)
+    }
+
+    /// As [`Composition::settled`], after everything was asked that can be known before the run begins. Returns what the
+    /// user should know, a line each.
+    ///
+    /// # Errors
+    /// The first reason for which the run could not go; or there are fewer steps than the warm-up takes.
+    pub fn preflight(mut self, asked: Asked) -> Result<(Self, Vec<String>), ComposeError> {
+        let Self { config, folder, families, decoder, .. } = &self;
+        let passed = Preflight { config, folder, families, decoder: decoder.clone() }.ask(asked)?;
+        let settled = settle_steps_of(&mut self.config, passed.num_samples)?;
+        self.epochs = settled.or(self.epochs);
+        Ok((self.evaluated()?, passed.lines))
     }
 
     /// What the config's epochs came to, if it has any.
@@ -170,16 +207,9 @@ impl Composition {
     /// # Errors
     /// All that does not fit, in one table, or the file that is torn.
     pub fn expect_weights(&self) -> Result<(), FitError> {
-        let model = &self.config.model;
-        let parts_of_their_own = model.parts().iter().any(|(_, part)| part.load.is_some());
-        match &model.load {
-            // Parts that come from several folders are compared as they are loaded.
-            Some(load) if self.resume.is_none() && model.weights == Weights::Load && !parts_of_their_own => {
-                let mut options = load_options(&self.folder.json, model.resize_embeddings);
-                options.ignore.extend(model.load_ignore.iter().cloned());
-                expect_fit(load.as_path(), &self.families, &options)
-            }
-            _ => Ok(()),
+        match &self.resume {
+            None => expect_weights(&self.config, &self.folder, &self.families),
+            Some(_) => Ok(()),
         }
     }
 
@@ -236,6 +266,7 @@ impl Composition {
         let resume = self.resume.take().map(|resume| resume.checkpoint);
         let (snapshots, killers) = (self.snapshots.take(), std::mem::take(&mut self.killers));
         let stop = std::mem::replace(&mut self.stop, StopOn::Nothing);
+        let evaluation = self.evaluation.take();
         let recipe = self.into_recipe();
         let config = &recipe.config;
         let mut coordinator = CoordinatorSpec::new(config, recipe.folder.shape(), begin);
@@ -243,7 +274,7 @@ impl Composition {
         coordinator.state.products = products;
         let every = Some(config.checkpoint.snapshot_every).filter(|every| *every > 0);
         let spec = RunSpec {
-            coordinator: CoordinatorSpec { snapshots: snapshots.zip(every), ..coordinator },
+            coordinator: CoordinatorSpec { snapshots: snapshots.zip(every), evaluation, ..coordinator },
             resume,
             queue: config.scheduler.queue,
             stop,
@@ -328,6 +359,7 @@ fn dtype_name(precision: Precision) -> &'static str {
 pub fn publication(config: &RunConfig, composed: Value, folder: &ModelFolder) -> Publication {
     Publication {
         model_dir: folder.path.clone(),
+        media_dir: (folder.media_path != folder.path).then(|| folder.media_path.clone()),
         model_config: saved_config(&folder.json, Some(dtype_name(config.train.precision))),
         chat_template: built_in(config.data.template).map(str::to_owned),
         config: composed,

@@ -1,4 +1,4 @@
-//! What a run costs before it ran: seconds from FLOPs and a device's rate, bytes of memory from sizes. Estimates.
+//! What a run costs before it ran: seconds from FLOPs and a device's rate. Estimates.
 
 use crate::folder::ModelFolder;
 use crate::size::ModelSize;
@@ -43,10 +43,10 @@ pub struct PoolSize {
 impl PoolSize {
     pub fn of<'a>(specs: impl Iterator<Item = &'a ParamSpec>) -> Self {
         specs.fold(Self::default(), |sum, spec| {
-            let count = spec.shape.iter().product::<i64>() as u64;
+            let count = spec.shape.iter().fold(1, |count: u64, &size| count.saturating_mul(size as u64));
             match spec.role {
-                Role::Trained => Self { trained: sum.trained + count, ..sum },
-                _ => Self { frozen: sum.frozen + count, ..sum },
+                Role::Trained => Self { trained: sum.trained.saturating_add(count), ..sum },
+                _ => Self { frozen: sum.frozen.saturating_add(count), ..sum },
             }
         })
     }
@@ -60,10 +60,9 @@ impl PoolSize {
     }
 }
 
-/// Layers and width of a transformer: what its activations grow with.
+/// Width of a vision tower, and its layers whose attention grows with the frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Trunk {
-    pub layers: f64,
     pub hidden_size: f64,
     /// Layers whose attention is over the whole frame.
     pub full_layers: f64,
@@ -79,17 +78,9 @@ impl Trunk {
         let full = vision.get("fullatt_block_indexes").and_then(Value::as_array);
         // Qwen2.5-VL calls the width of its merged features `out_hidden_size`, and both its own and theirs `hidden_size`.
         Self {
-            layers,
             hidden_size: number(&["embed_dim", "hidden_size"]),
             full_layers: full.map_or(layers, |indices| indices.len() as f64),
         }
-    }
-
-    /// Bytes that a layer stack keeps for the backward of so many tokens, with fused attention: 34 bytes a token, layer
-    /// and unit of width in half precision (Korthikanti et al. 2022, table 2, without the attention scores).
-    pub fn activations(&self, tokens: f64, is_bf16: bool) -> u64 {
-        let bytes = if is_bf16 { 34.0 } else { 68.0 };
-        (tokens * self.layers * self.hidden_size * bytes) as u64
     }
 }
 
@@ -137,8 +128,7 @@ mod tests {
         let json =
             json!({"vision_config": {"depth": 32, "hidden_size": 1280, "fullatt_block_indexes": [7, 15, 23, 31]}});
         let trunk = Trunk::encoder(&json);
-        assert_eq!((trunk.layers, trunk.full_layers, trunk.hidden_size), (32.0, 4.0, 1280.0));
-        assert_eq!(trunk.activations(100.0, true), 100 * 32 * 1280 * 34);
+        assert_eq!((trunk.full_layers, trunk.hidden_size), (4.0, 1280.0));
         assert_eq!(Trunk::encoder(&json!({})), Trunk::default());
     }
 }

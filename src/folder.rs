@@ -1,9 +1,10 @@
 //! The Hugging Face folder of a model: its `config.json` under the run's overrides, read before anything is built.
 
-use crate::hub::{HubError, resolve_config, resolve_model};
-use crate::parts::{has_parts, put_image_token, put_parts};
+use crate::hub::{HubError, model_here, resolve_config, resolve_model};
+use crate::parts::{fit_deepstack, has_parts, put_image_token, put_parts, section_of};
 use loongforge_core::config::{Model, Source, Weights, code};
-use loongforge_core::data::{DataError, Tokenizer};
+use loongforge_core::data::{DataError, Processor, ProcessorOptions, Tokenizer};
+use loongforge_core::files;
 use loongforge_core::schedule::ModelShape;
 use loongforge_torch::model::{ModelConfig, ModelConfigError};
 use serde_json::Value;
@@ -29,6 +30,10 @@ pub enum FolderError {
     Tokenizer(#[from] DataError),
     #[error("model.overrides.{key}: config.json has no such key")]
     UnknownOverride { key: String },
+    #[error("{key}.overrides.{inner}: the config of this part has no such key")]
+    UnknownPartKey { key: &'static str, inner: String },
+    #[error("{key}.overrides: the model has no config of this part")]
+    NoSection { key: &'static str },
     #[error("{path}: {source}")]
     Model { path: PathBuf, source: ModelConfigError },
     #[error(
@@ -48,11 +53,15 @@ const MAX_DIFFERENCES: usize = 4;
 /// A model folder whose configuration was understood.
 #[derive(Clone, Debug)]
 pub struct ModelFolder {
-    /// Tokenizer, chat template and preprocessor config are here.
+    /// Tokenizer and chat template are here.
     pub path: PathBuf,
+    /// The preprocessor configs are here.
+    pub media_path: PathBuf,
     /// `config.json` with the overrides applied, as a checkpoint will hold it.
     pub json: Value,
     pub config: ModelConfig,
+    /// What was made of the model's config that its user should know, a sentence each.
+    pub notes: Vec<String>,
 }
 
 impl ModelFolder {
@@ -69,11 +78,19 @@ impl ModelFolder {
             (None, true) if has_parts(model) => Value::Object(serde_json::Map::new()),
             (None, true) => return Err(FolderError::Missing { key: "model.load" }),
         };
+        let mut notes = Vec::new();
         if has_parts(model) {
             put_parts(&mut json, model, |key, part| match &part.load {
                 Some(source) => read(&locate(key, source)?),
                 None => Err(FolderError::Missing { key }),
             })?;
+            notes.extend(fit_deepstack(&mut json, model));
+        }
+        for (key, part) in model.parts() {
+            for (inner, value) in &part.overrides {
+                let section = section_of(&mut json, key).ok_or(FolderError::NoSection { key })?;
+                apply(section, inner, value).map_err(|_| FolderError::UnknownPartKey { key, inner: inner.clone() })?;
+            }
         }
         let path = match model.tokenizer_source() {
             Some(source) => locate("model.tokenizer", source)?,
@@ -85,7 +102,15 @@ impl ModelFolder {
         if model.resize_embeddings {
             grow_vocabulary(&mut json, &path)?;
         }
-        let mut folder = Self::understand(&path, json)?;
+        notes.extend(crate::parts::ignored(&json));
+        let mut folder = Self { notes, ..Self::understand(&path, json)? };
+        if let Some(encoder) = &model.image_encoder.load {
+            let encoder = locate("model.image_encoder.load", encoder)?;
+            let has = |name: &&str| encoder.join(name).is_file();
+            if ["preprocessor_config.json", "processor_config.json"].iter().any(has) {
+                folder.media_path = encoder;
+            }
+        }
         // Most published configs name heads whose weights a checkpoint may lack: they are trained where a run asks.
         let num_heads = model.mtp.num_layers.unwrap_or(0);
         if num_heads > 0 && !folder.config.decoder.enable_mtp(num_heads, model.mtp.loss_weight) {
@@ -141,7 +166,7 @@ impl ModelFolder {
             false => FolderError::Model { path: path.join("config.json"), source },
         };
         let config = ModelConfig::from_hf(&json).map_err(wrong)?;
-        Ok(Self { path: path.to_owned(), json, config })
+        Ok(Self { path: path.to_owned(), media_path: path.to_owned(), json, config, notes: Vec::new() })
     }
 
     /// The kind that `config.json` names for the weights, where parameters can be of it; else float32.
@@ -150,6 +175,14 @@ impl ModelFolder {
         let places = nested.iter().flat_map(|holder| ["dtype", "torch_dtype"].map(|key| format!("{holder}/{key}")));
         let named = places.filter_map(|place| self.json.pointer(&place)?.as_str()).next();
         if named == Some("bfloat16") { Kind::BFloat16 } else { Kind::Float }
+    }
+
+    /// What makes samples for this model.
+    ///
+    /// # Errors
+    /// As [`Processor::open`].
+    pub fn processor(&self, options: &ProcessorOptions) -> Result<Processor, DataError> {
+        Processor::open_from(&self.path, &self.media_path, &self.json, options)
     }
 
     /// What planning needs to know of the model; features and pixels are float32 or narrower on the wire.
@@ -170,6 +203,36 @@ impl ModelFolder {
 /// # Errors
 /// The hub has no such model, or it cannot be fetched.
 pub fn fetch(model: &mut Model) -> Result<(), FolderError> {
+    settle(model, |key, source, weights| {
+        let resolve = if weights { resolve_model } else { resolve_config };
+        resolve(source).map(Some).map_err(|source| FolderError::Hub { key, source })
+    })
+}
+
+/// Names the directories of what is here; the keys of weights that are on the hub and were not fetched. Adapters that were
+/// not are left out of `model`.
+pub fn without_fetching(model: &mut Model) -> Vec<&'static str> {
+    let mut missing = Vec::new();
+    let here = |key, source: &str, weights: bool| {
+        let here = model_here(source);
+        missing.extend((weights && here.is_none()).then_some(key));
+        Ok(here)
+    };
+    settle(model, here).expect("nothing is fetched");
+    for part in [&mut model.image_encoder, &mut model.image_projector, &mut model.foundation] {
+        if let Some(lora) = &mut part.lora {
+            lora.adapter = lora.adapter.take().filter(|adapter| adapter.hub_id().is_none());
+        }
+    }
+    missing
+}
+
+/// Puts a directory in the place of every hub id for which `find` has one; it hears of the key, the id, and whether
+/// weights are needed.
+fn settle(
+    model: &mut Model,
+    mut find: impl FnMut(&'static str, &str, bool) -> Result<Option<PathBuf>, FolderError>,
+) -> Result<(), FolderError> {
     let weights = model.weights == Weights::Load;
     let sources = [
         ("model.load", &mut model.load, weights),
@@ -179,10 +242,10 @@ pub fn fetch(model: &mut Model) -> Result<(), FolderError> {
         ("model.foundation.load", &mut model.foundation.load, true),
     ];
     for (key, source, weights) in sources {
-        let Some(named) = source.as_ref().filter(|source| source.hub_id().is_some()) else { continue };
-        let resolve = if weights { resolve_model } else { resolve_config };
-        let folder = resolve(named.as_str()).map_err(|source| FolderError::Hub { key, source })?;
-        *source = Some(Source::new(folder.display().to_string()));
+        let Some(named) = source.as_mut().filter(|source| source.hub_id().is_some()) else { continue };
+        if let Some(folder) = find(key, named.as_str(), weights)? {
+            *named = Source::new(folder.display().to_string());
+        }
     }
     let adapters = [
         ("model.image_encoder.lora.adapter", &mut model.image_encoder.lora),
@@ -192,8 +255,9 @@ pub fn fetch(model: &mut Model) -> Result<(), FolderError> {
     for (key, lora) in adapters {
         let named = lora.as_mut().and_then(|lora| lora.adapter.as_mut());
         let Some(named) = named.filter(|source| source.hub_id().is_some()) else { continue };
-        let folder = resolve_model(named.as_str()).map_err(|source| FolderError::Hub { key, source })?;
-        *named = Source::new(folder.display().to_string());
+        if let Some(folder) = find(key, named.as_str(), true)? {
+            *named = Source::new(folder.display().to_string());
+        }
     }
     Ok(())
 }
@@ -226,8 +290,7 @@ fn read(folder: &Path) -> Result<Value, FolderError> {
 
 fn read_json(path: &Path) -> Result<Value, FolderError> {
     let path = path.to_owned();
-    let text =
-        loongforge_core::files::read_text(&path).map_err(|source| FolderError::Read { path: path.clone(), source })?;
+    let text = files::read_text(&path).map_err(|source| FolderError::Read { path: path.clone(), source })?;
     serde_json::from_str(&text).map_err(|source| FolderError::Json { path, source })
 }
 

@@ -1,17 +1,15 @@
 //! The loss of held-out samples: read as in training and packed into rows in which no sample sees another, forward only.
 //! Not for what a model answers.
 
-use crate::checkpoint::grouped;
 use crate::forward::ForwardModel;
-use anyhow::{Result, bail};
-use loongforge_core::config::{BadSamples, Data};
+use anyhow::{Error, Result, bail};
+use loongforge_core::config::{BadSamples, Data, TooLong};
 use loongforge_core::data::tools::for_each_ordered;
 use loongforge_core::data::{BadSample, Dataset, Sample};
-use loongforge_core::schedule::{PackLimits, SampleSize};
+use loongforge_core::observe::EvalRecord;
+use loongforge_core::schedule::{PackLimits, SampleSize, Skipped};
 use std::time::Instant;
 
-/// Samples after which the fraction of bad ones means something, as in a run.
-const MIN_SEEN: u64 = 100;
 /// Threads that read: more would hold more samples than a row needs.
 const MAX_JOBS: usize = 8;
 
@@ -21,6 +19,8 @@ pub struct Measure {
     pub limits: PackLimits,
     /// Bad samples that end it.
     pub on_bad: BadSamples,
+    /// What becomes of samples that are longer than a row.
+    pub too_long: TooLong,
     /// The first so many samples; `None`: all.
     pub max_samples: Option<u64>,
     /// Threads that read.
@@ -41,6 +41,8 @@ pub struct HeldOut {
     /// The sum of the targets' cross-entropies.
     sum: f64,
     pub bad: Vec<BadSample>,
+    /// Samples that are longer than a row, and were left out.
+    pub too_long: u64,
     pub seconds: f64,
 }
 
@@ -63,13 +65,17 @@ impl HeldOut {
         self.tokens as f64 / self.seconds
     }
 
-    /// `loss 0.4120 (perplexity 1.51) over 12,345 tokens`.
-    pub fn text(&self) -> String {
-        let perplexity = match self.perplexity() {
-            large if large >= 1e4 => format!("{large:.2e}"),
-            small => format!("{small:.2}"),
-        };
-        format!("loss {:.4} (perplexity {perplexity}) over {} tokens", self.loss(), grouped(self.targets))
+    /// As `eval.jsonl` has it, of a set after so many steps.
+    pub fn record(&self, step: u64, set: &str) -> EvalRecord {
+        EvalRecord {
+            step,
+            set: set.to_owned(),
+            accuracy: (self.targets > 0).then(|| self.accuracy()),
+            samples: self.samples,
+            bad_samples: self.bad.len() as u64,
+            ..EvalRecord::default()
+        }
+        .with_loss(self.sum, self.targets)
     }
 }
 
@@ -80,7 +86,7 @@ impl Measure {
             [data.pack.max_images, data.pack.max_visual_tokens].map(|limit| limit.unwrap_or(usize::MAX));
         let limits = PackLimits { max_images, max_visual_tokens, ..PackLimits::tokens(data.pack.max_tokens) };
         let jobs = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_JOBS);
-        Self { limits, on_bad: data.on_bad_sample, max_samples: None, jobs }
+        Self { limits, on_bad: data.on_bad_sample, too_long: data.pack.too_long, max_samples: None, jobs }
     }
 
     /// Reads the samples in the order of the file and scores them; `progress` hears of each.
@@ -91,23 +97,26 @@ impl Measure {
         let num_samples = self.num_samples(dataset);
         let (mut found, start) = (HeldOut::default(), Instant::now());
         let (mut row, mut size) = (Vec::new(), SampleSize::default());
-        let (mut seen, mut in_a_row) = (0, 0);
+        let mut skipped = Skipped::new(self.on_bad, self.too_long);
         for_each_ordered(
             self.jobs,
             0..num_samples,
             |position| dataset.sample(position),
             |_, sample| {
                 progress();
-                seen += 1;
                 let sample = match sample {
                     Ok(sample) => sample,
+                    Err(long) if long.too_long => {
+                        found.too_long += 1;
+                        return skipped.too_long(&long).map_err(Error::msg);
+                    }
                     Err(bad) => {
-                        in_a_row += 1;
+                        let verdict = skipped.bad(&bad).map_err(Error::msg);
                         found.bad.push(bad);
-                        return self.judge(&found.bad, in_a_row, seen);
+                        return verdict;
                     }
                 };
-                in_a_row = 0;
+                skipped.used();
                 let with = sum(size, SampleSize::of(&sample.meta));
                 if !row.is_empty() && self.limits.check(sample.meta.id, with).is_err() {
                     found.add(model, dataset, &row)?;
@@ -121,9 +130,9 @@ impl Measure {
         if !row.is_empty() {
             found.add(model, dataset, &row)?;
         }
-        if !found.bad.is_empty() {
+        if let Some(last) = found.bad.last() {
             // Those among the first samples, too.
-            self.judge(&found.bad, 0, seen)?;
+            skipped.fraction(last).map_err(Error::msg)?;
         }
         found.seconds = start.elapsed().as_secs_f64();
         Ok(found)
@@ -131,25 +140,6 @@ impl Measure {
 
     pub fn num_samples(&self, dataset: &Dataset) -> u64 {
         self.max_samples.unwrap_or(u64::MAX).min(dataset.len() as u64)
-    }
-
-    /// Whether there are too many, by the rule of a run.
-    fn judge(&self, bad: &[BadSample], in_a_row: usize, seen: u64) -> Result<()> {
-        let BadSamples { max_fraction, max_consecutive } = self.on_bad;
-        let (count, last) = (bad.len(), &bad[bad.len() - 1]);
-        if in_a_row > max_consecutive {
-            bail!(
-                "{in_a_row} bad samples in a row, more than `data.on_bad_sample.max_consecutive` = {max_consecutive}; \
-                 the last: {last}"
-            );
-        }
-        if seen >= MIN_SEEN && count as f64 > max_fraction * seen as f64 {
-            bail!(
-                "{count} of {seen} samples are bad, more than `data.on_bad_sample.max_fraction` = {max_fraction}; \
-                 the last: {last}"
-            );
-        }
-        Ok(())
     }
 }
 
@@ -179,35 +169,5 @@ fn sum(a: SampleSize, b: SampleSize) -> SampleSize {
         tokens: a.tokens.saturating_add(b.tokens),
         images: a.images.saturating_add(b.images),
         visual_tokens: a.visual_tokens.saturating_add(b.visual_tokens),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_loss_is_told_with_its_perplexity() {
-        let found = |sum, targets| HeldOut { sum, targets, ..HeldOut::default() }.text();
-        assert_eq!(found(0.412 * 12345.0, 12345), "loss 0.4120 (perplexity 1.51) over 12,345 tokens");
-        assert_eq!(found(24.0, 2), "loss 12.0000 (perplexity 1.63e5) over 2 tokens");
-    }
-
-    #[test]
-    fn bad_samples_are_judged_as_in_a_run() {
-        let measure = Measure {
-            limits: PackLimits::tokens(1),
-            on_bad: BadSamples { max_fraction: 0.01, max_consecutive: 2 },
-            max_samples: None,
-            jobs: 1,
-        };
-        let bad = |count| vec![BadSample { file: "a.jsonl".into(), at: "3".into(), reason: "why".into() }; count];
-        let judge =
-            |count, in_a_row, seen| measure.judge(&bad(count), in_a_row, seen).map_err(|error| error.to_string());
-        assert_eq!(judge(50, 2, 99), Ok(()));
-        assert_eq!(judge(1, 1, 100), Ok(()));
-        let error = judge(2, 1, 100).unwrap_err();
-        assert!(error.contains("2 of 100 samples are bad") && error.contains("a.jsonl:3: why"), "{error}");
-        assert!(judge(3, 3, 9).unwrap_err().contains("3 bad samples in a row"));
     }
 }

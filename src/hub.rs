@@ -52,6 +52,14 @@ pub fn resolve_config(load: &str) -> Result<PathBuf, HubError> {
     resolve(load, false)
 }
 
+/// The directory of a model, weights included, if all of it is here; nothing is fetched.
+pub fn model_here(load: &str) -> Option<PathBuf> {
+    match Source::new(load).hub_id() {
+        Some(id) => Hub::from_env().cached(&id).filter(|folder| missing(folder, true).is_none()),
+        None => Some(PathBuf::from(load)),
+    }
+}
+
 fn resolve(load: &str, weights: bool) -> Result<PathBuf, HubError> {
     match Source::new(load).hub_id() {
         Some(id) => Hub::from_env().snapshot(&id, weights),

@@ -51,6 +51,45 @@ pub(crate) fn put_parts(
     Ok(())
 }
 
+/// Turns DeepStack off where the tower of a folder has it for a language model of another width: what its mergers put out
+/// would not fit. The sentence that says so.
+pub(crate) fn fit_deepstack(json: &mut Value, model: &Model) -> Option<String> {
+    let chosen = model.image_encoder.overrides.contains_key("deepstack_visual_indexes");
+    model.image_encoder.load.as_ref().filter(|_| model.image_encoder.config.is_empty() && !chosen)?;
+    let width = json.pointer("/foundation/hidden_size")?.as_i64()?;
+    let tower = json.get_mut("image_encoder")?;
+    let has = tower.get("deepstack_visual_indexes")?.as_array().is_some_and(|levels| !levels.is_empty());
+    let outputs = tower.get("out_hidden_size")?.as_i64().filter(|outputs| has && *outputs != width)?;
+    tower["deepstack_visual_indexes"] = json!([]);
+    Some(format!(
+        "DeepStack is off: the tower's mergers put out {outputs} values, and the language model's width is {width}"
+    ))
+}
+
+/// The config of the part `key` in a model's.
+pub(crate) fn section_of<'a>(json: &'a mut Value, key: &str) -> Option<&'a mut Value> {
+    let names: &[&str] = match key {
+        "model.image_encoder" => &["image_encoder", "vision_config"],
+        "model.image_projector" => &["image_projector"],
+        _ => &["foundation", "text_config", "llm_config"],
+    };
+    match names.iter().find(|name| json.get(**name).is_some()) {
+        Some(name) => json.get_mut(*name),
+        // A language model's config is its own.
+        None => (key == "model.foundation").then_some(json),
+    }
+}
+
+/// Keys of a `config.json` that other programs train by and this one does not: a sentence each.
+pub(crate) fn ignored(json: &Value) -> Vec<String> {
+    let holders = ["", "/text_config", "/llm_config", "/foundation"];
+    let is_set = |holder: &&str| json.pointer(&format!("{holder}/seq_aux")).is_some_and(|value| value == true);
+    let seq_aux = holders.iter().any(is_set);
+    let said = "config.json has seq_aux: true, which is not done here: the load-balancing loss, where \
+                model.moe.aux_loss_coef turns it on, is over all tokens of a micro-batch and not over each sequence";
+    seq_aux.then(|| said.to_owned()).into_iter().collect()
+}
+
 /// A part's config in a whole model's: the tower's or the language model's. A folder of the part alone has it itself. A
 /// projector's is nowhere: it is the one that the tower comes with.
 fn of_part(key: &str, mut config: Value) -> Value {
@@ -148,6 +187,23 @@ mod tests {
         let mut config = json!({"model_type": "qwen3_vl"});
         let error = put_parts(&mut config, &model, |_, _| Ok(json!({}))).unwrap_err().to_string();
         assert!(error.contains("model.image_projector.config") && error.contains("qwen3_vl"), "{error}");
+    }
+
+    #[test]
+    fn deepstack_is_off_where_a_loaded_tower_has_another_width() {
+        let mut model = Model::default();
+        model.image_encoder.load = Some(loongforge_core::config::Source::new("./tower"));
+        let config = |width: u64| {
+            json!({"image_encoder": {"deepstack_visual_indexes": [0], "out_hidden_size": 96},
+                   "foundation": {"hidden_size": width}})
+        };
+        let (mut same, mut other) = (config(96), config(128));
+        assert_eq!(fit_deepstack(&mut same, &model), None);
+        let said = fit_deepstack(&mut other, &model).unwrap();
+        assert!(said.contains("put out 96") && said.contains("width is 128"), "{said}");
+        assert_eq!(other["image_encoder"]["deepstack_visual_indexes"], json!([]));
+        model.image_encoder.overrides = map(json!({"deepstack_visual_indexes": [0]}));
+        assert_eq!(fit_deepstack(&mut config(128), &model), None);
     }
 
     #[test]

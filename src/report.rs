@@ -1,26 +1,28 @@
 //! What a run shows and writes while it goes on: progress, metrics, TensorBoard, bad samples, checkpoints.
 
 use crate::compose::{Composition, publication, publisher};
+use crate::eval_report::EvalReport;
 use crate::evidence::{Evidence, skipped};
 use crate::folder::ModelFolder;
 use crate::killers;
+use crate::memory::{peak_resident, show};
 use crate::size::ModelSize;
 use loongforge_actors::checkpoint::Publication;
 use loongforge_actors::watch::Watch;
 use loongforge_actors::{Observer, Publisher};
 use loongforge_core::config::{Device, Placement, Precision, RunConfig};
 use loongforge_core::data::BadSampleList;
-use loongforge_core::message::{ActorId, BadSample, Role, SampleId, SaveTo, StepId, Timings, Trace};
+use loongforge_core::message::{ActorId, BadSample, MemoryReport, Role, SampleId, SaveTo, StepId, Timings, Trace};
 use loongforge_core::observe::{
     Board, Console, MetricsFile, News, ObserveError, Progress, RunInfo, StepMetrics, TensorBoard, gpu_name, peak_flops,
     read_metrics,
 };
 use loongforge_core::schedule::{
-    CheckpointDraft, FailedSave, Failure, FittedCosts, Killer, MAX_DEATHS, NonFinite, Outcome, PoolChange, PoolSizes,
-    StepSummary, Straggler,
+    CheckpointDraft, EvaluationSummary, FailedSave, Failure, FittedCosts, Killer, MAX_DEATHS, NonFinite, Outcome,
+    PoolChange, PoolSizes, StepSummary, Straggler,
 };
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -35,6 +37,8 @@ pub struct Report {
     metrics: Option<MetricsFile>,
     tensorboard: Option<TensorBoard>,
     bad: BadSampleList,
+    /// Samples that are longer than a pack.
+    too_long: BadSampleList,
     num_shown_bad: u64,
     /// Encoders that were said to be slow.
     slow: BTreeSet<ActorId>,
@@ -42,6 +46,9 @@ pub struct Report {
     /// Seconds of every step but the first, which waits for the run's beginning.
     step_seconds: Vec<f64>,
     num_steps: usize,
+    evaluations: Option<EvalReport>,
+    /// Of the evaluation before the next step.
+    eval_loss: BTreeMap<String, f64>,
     every_steps: u64,
     utilization: Option<Utilization>,
     watch: Option<Watch>,
@@ -54,6 +61,8 @@ pub struct Report {
     /// writes into the folder at its end.
     first_step: Option<FirstStep>,
     beside: Option<JoinHandle<()>>,
+    /// Tensors of the encoder and the foundation actor that have taken the most.
+    memory: [(&'static str, Option<MemoryReport>); 2],
 }
 
 /// Something that is due when a run has taken its first step, and after each until it succeeds.
@@ -81,6 +90,7 @@ impl Report {
         };
         let tensorboard =
             config.log.tensorboard.then(|| TensorBoard::create(&dir.join("tensorboard"), first_step)).transpose()?;
+        let evaluations = EvalReport::new(config, folder, first_step, &console)?;
         Ok(Self {
             progress: Some(Progress::start(&console, first_step, config.train.num_steps(), config.log.every_steps)),
             watch: watch(config, folder, earlier, first_step, &console),
@@ -88,11 +98,14 @@ impl Report {
             metrics,
             tensorboard,
             bad: BadSampleList::open(&dir.join("bad.jsonl"), begin.1)?,
+            too_long: BadSampleList::open(&dir.join("too_long.jsonl"), begin.1)?,
             num_shown_bad: 0,
             slow: BTreeSet::new(),
             last_step: Instant::now(),
             step_seconds: Vec::new(),
             num_steps: 0,
+            evaluations,
+            eval_loss: BTreeMap::new(),
             every_steps: config.log.every_steps,
             utilization: Utilization::of(config, folder),
             publication: publication(config, composed, folder),
@@ -101,6 +114,7 @@ impl Report {
             dir: dir.clone(),
             first_step: None,
             beside: None,
+            memory: [("encoder", None), ("foundation", None)],
         })
     }
 
@@ -151,9 +165,13 @@ impl Report {
             z_loss: summary.routing.as_ref().and_then(|routing| routing.z_loss),
             indexer_loss: summary.routing.as_ref().and_then(|routing| routing.indexer_loss),
             expert_loads: summary.routing.as_ref().map_or(Vec::new(), |routing| routing.loads.clone()),
+            encoder_memory: memory(summary, Role::Encoder),
+            foundation_memory: memory(summary, Role::Foundation),
             ledger: summary.ledger.to_string(),
             skipped: !summary.applied,
             bad_samples: self.bad.len(),
+            eval_loss: std::mem::take(&mut self.eval_loss),
+            too_long: self.too_long.len(),
         }
     }
 
@@ -229,7 +247,7 @@ impl Utilization {
     fn of(config: &RunConfig, folder: &ModelFolder) -> Option<Self> {
         let is_bf16 = config.train.precision == Precision::Bf16;
         let known = || match config.device {
-            Device::Cpu => None,
+            Device::Cpu | Device::Auto => None,
             Device::Cuda(_) => peak_flops(&gpu_name()?, is_bf16),
         };
         let peak = config.log.peak_tflops.map(|tflops| tflops * 1e12).or_else(known)?;
@@ -270,19 +288,23 @@ impl Report {
     }
 }
 
-/// Fewer steps say nothing about what held them up.
+/// Fewer steps say nothing of the slow ones.
 const MIN_STEPS: usize = 20;
 
-/// The time that steps take where nothing holds them up (the median) over the time that they took, and the median.
-fn goodput(seconds: &mut [f64]) -> Option<(f64, f64)> {
+/// How long steps took: the median, and what the slowest of twenty took at least.
+fn durations(seconds: &mut [f64]) -> Option<String> {
     if seconds.len() < MIN_STEPS {
         return None;
     }
     seconds.sort_by(f64::total_cmp);
-    let median = seconds[seconds.len() / 2];
-    // Steps that were faster than most are no gain.
-    let needed: f64 = seconds.iter().map(|&step| step.min(median)).sum();
-    Some((needed / seconds.iter().sum::<f64>(), median))
+    let at = |part: usize| 1e3 * seconds[(seconds.len() * part / 100).min(seconds.len() - 1)];
+    Some(format!("median step {:.0} ms, slowest 5 % over {:.0} ms", at(50), at(95)))
+}
+
+/// What the tensors of the role's actor took that has taken the most.
+fn memory(summary: &StepSummary, role: Role) -> Option<MemoryReport> {
+    let of_role = summary.timings.iter().filter(|(actor, _)| actor.role == role).map(|(_, timings)| timings.memory);
+    of_role.max_by_key(MemoryReport::total).filter(|memory| memory.total() > 0)
 }
 
 /// Share of the time in which the engines of a role computed.
@@ -311,7 +333,28 @@ impl Observer for Report {
             progress.step(&metrics);
         }
         self.show_slow(&summary.stragglers);
+        for ((_, most), now) in self.memory.iter_mut().zip([metrics.encoder_memory, metrics.foundation_memory]) {
+            *most = now.or(*most);
+        }
         self.tell(|| News::Step(Box::new(metrics), summary.timings.clone()));
+    }
+
+    fn evaluated(&mut self, summary: &EvaluationSummary) {
+        let Some(evaluations) = &mut self.evaluations else { return };
+        let records = evaluations.evaluated(summary);
+        let losses: Vec<_> = records.iter().filter_map(|record| Some((record.set.clone(), record.loss?))).collect();
+        for record in &records {
+            for (tag, value) in record.scalars() {
+                if let Some(Err(error)) = self.tensorboard.as_mut().map(|board| board.scalar(record.step, &tag, value))
+                {
+                    self.console.line(&format!("warning: {error}"));
+                }
+            }
+        }
+        self.eval_loss = losses.iter().cloned().collect();
+        self.tell(|| News::Evaluated { step: summary.step.0, losses });
+        // The next step is not to count for slow.
+        self.last_step = Instant::now();
     }
 
     fn pool(&mut self, change: &PoolChange) {
@@ -331,8 +374,15 @@ impl Observer for Report {
 
     fn bad(&mut self, samples: &[BadSample]) {
         for sample in samples {
-            self.show_bad(sample);
-            if let Err(error) = self.bad.append(sample) {
+            let list = if sample.too_long { &mut self.too_long } else { &mut self.bad };
+            let listed = list.append(sample);
+            if !sample.too_long {
+                self.show_bad(sample);
+            } else if self.too_long.len() == 1 {
+                let (source, reason, path) = (&sample.source, &sample.reason, self.too_long.path().display());
+                self.console.line(&format!("skipped {source}: {reason}; such samples are listed in {path}"));
+            }
+            if let Err(error) = listed {
                 self.console.line(&format!("warning: {error}"));
             }
         }
@@ -397,6 +447,7 @@ impl Observer for Report {
         if draft.to == SaveTo::Memory {
             return;
         }
+        self.evaluations.iter_mut().for_each(EvalReport::published);
         self.evidence.published(draft, dir);
         self.tell(|| News::Checkpoint { step: draft.step.0 + 1, took });
         self.console.line(&format!("checkpoint {}", dir.display()));
@@ -417,9 +468,16 @@ impl Drop for Report {
         if let Some(beside) = self.beside.take() {
             let _ = beside.join();
         }
-        if let Some((goodput, median)) = goodput(&mut self.step_seconds) {
-            let percent = 100.0 * goodput;
-            self.console.line(&format!("goodput {percent:.0} %: a step takes {median:.3} s where nothing holds it up"));
+        if let Some(line) = durations(&mut self.step_seconds) {
+            self.console.line(&line);
+        }
+        let memory = self.memory.iter().filter_map(|(name, memory)| Some(format!("{name} {}", show(memory.as_ref()?))));
+        let memory: Vec<String> = memory.collect();
+        if !memory.is_empty() {
+            let resident = peak_resident().map_or(String::new(), |bytes| {
+                format!("; this process had {} resident", loongforge_core::observe::bytes(bytes))
+            });
+            self.console.line(&format!("memory of tensors at most: {}{resident}", memory.join("; ")));
         }
     }
 }
@@ -429,11 +487,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_that_are_held_up_cost_goodput() {
-        assert_eq!(goodput(&mut [1.0; 5]), None);
-        assert_eq!(goodput(&mut [2.0; 20]), Some((1.0, 2.0)));
-        let mut held_up = [1.0; 40];
-        held_up[7] = 11.0;
-        assert_eq!(goodput(&mut held_up), Some((0.8, 1.0)));
+    fn slow_steps_are_told_apart_from_the_median() {
+        assert_eq!(durations(&mut [1.0; 5]), None);
+        let mut seconds = [0.044; 40];
+        seconds[3..6].fill(0.31);
+        assert_eq!(durations(&mut seconds).unwrap(), "median step 44 ms, slowest 5 % over 310 ms");
     }
 }

@@ -1,11 +1,12 @@
 //! Role name → engine: the only file that sees data, models and actors together.
 
 use crate::folder::ModelFolder;
+use crate::held_out_sets;
 use loongforge_actors::checkpoint::Manifest;
 use loongforge_actors::{Assignment, EngineFactory};
 use loongforge_core::config::{Placement, RunConfig};
-use loongforge_core::data::{Dataset, Decoder, Processor, ProcessorOptions};
-use loongforge_core::engine::{DataEngine, Engine, EngineError};
+use loongforge_core::data::{Dataset, Decoder, ProcessorOptions};
+use loongforge_core::engine::{DataEngine, Engine, EngineError, Samples, WithHeldOut};
 use loongforge_core::message::{Role, StepId};
 use loongforge_torch::engine::{EngineSpec, Families, build_engine};
 use std::sync::Arc;
@@ -33,13 +34,21 @@ fn build(recipe: &Recipe, assignment: Assignment) -> Result<Box<dyn Engine>, Eng
     match assignment.me.role {
         Role::Scheduler => Err("the scheduler has no engine".into()),
         Role::Data => {
-            let options = ProcessorOptions::new(&config.data, config.train.phase);
-            let processor = Processor::open(&folder.path, &folder.json, &options)?.with_decoder(decoder.clone());
+            let options = ProcessorOptions::new(&config.data, &config.train);
+            let processor = folder.processor(&options)?.with_decoder(decoder.clone());
             let dataset = Dataset::open(&config.data, processor, config.run.seed)?;
             let colocated = config.pools.placement == Placement::Colocated;
             let memory = config.pools.data.memory.bytes();
             let (index, num_data) = (assignment.me.index, assignment.pools.data);
-            let engine = DataEngine::new(index, num_data, colocated, memory, Box::new(dataset));
+            let samples: Box<dyn Samples> = match config.eval.as_ref().is_some_and(|eval| eval.every_steps > 0) {
+                true => {
+                    let sets = held_out_sets::open(config, folder, Some(decoder))?;
+                    let sets = sets.into_iter().map(|set| set.dataset).collect();
+                    Box::new(WithHeldOut { train: dataset, sets })
+                }
+                false => Box::new(dataset),
+            };
+            let engine = DataEngine::new(index, num_data, colocated, memory, samples);
             Ok(Box::new(engine.with_encoder_ranks(config.pools.encoder.tensor_parallel as u32)))
         }
         Role::Encoder | Role::Foundation => {
@@ -52,17 +61,27 @@ fn build(recipe: &Recipe, assignment: Assignment) -> Result<Box<dyn Engine>, Eng
                 }
                 None => None,
             };
-            let mut config = config.clone();
-            config.run.products = assignment.products;
+            let mut run = config.run.clone();
+            run.products = assignment.products;
             let spec = EngineSpec {
-                config,
+                config: RunConfig { run, ..config.clone() },
                 families: families.clone(),
                 me: assignment.me,
                 rendezvous: assignment.rendezvous,
                 local_rank: *local_rank,
                 resume,
+                stop_token_ids: stop_tokens(config, folder)?,
             };
             Ok(Box::new(build_engine(&spec)?))
         }
     }
+}
+
+/// What ends an answer, where some are generated while the run goes on.
+fn stop_tokens(config: &RunConfig, folder: &ModelFolder) -> Result<Vec<i64>, EngineError> {
+    if config.eval.as_ref().is_none_or(|eval| eval.every_steps == 0) || config.num_answers() == 0 {
+        return Ok(Vec::new());
+    }
+    let processor = folder.processor(&ProcessorOptions::default())?;
+    Ok(processor.tokenizer().special().end.iter().copied().collect())
 }

@@ -25,6 +25,11 @@ const SIZES: [(&str, PoolSizes, usize, u64); 2] = [
     ("64 + 8 actors, 2048 samples", PoolSizes { data: 4, encoder: 64, foundation: 8 }, 2048, 100),
 ];
 
+/// Whether the smallest size is enough, to see that it runs: `LOONGFORGE_QUICK=1`.
+fn quick() -> bool {
+    std::env::var_os("LOONGFORGE_QUICK").is_some()
+}
+
 struct Nobody;
 
 impl Observer for Nobody {
@@ -41,7 +46,8 @@ fn main() {
     let dir = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
     let folder = tempfile::tempdir_in(dir.as_deref().unwrap_or(".")).expect("a folder");
     let path = folder.path().join("journal");
-    for (name, pools, samples, steps) in SIZES {
+    for &(name, pools, samples, steps) in if quick() { &SIZES[..1] } else { &SIZES[..] } {
+        let steps = if quick() { 100 } else { steps };
         let of = |cut_after| conduct(spec(pools, samples, steps), &path, cut_after);
         let forced = of(u64::MAX);
         let (again, whole) = (read(spec(pools, samples, steps), &path), size(&path));
@@ -85,6 +91,7 @@ fn spec(pools: PoolSizes, samples: usize, steps: u64) -> CoordinatorSpec {
         checkpoint_every: 0,
         elastic: true,
         bad_samples: BadSamples { max_fraction: 1.0, max_consecutive: 1000 },
+        too_long: Default::default(),
         ..base
     }
 }
@@ -131,11 +138,11 @@ fn read(spec: CoordinatorSpec, path: &Path) -> f64 {
 
 /// What an engine says to a command, at once.
 fn answers(me: ActorId, command: Command, num_data: u32) -> Vec<Event> {
-    let timings = Timings { busy: 0.0512, idle: 0.0213, units: 0.0402, packs: 0.0312, cached_items: 0 };
+    let timings = Timings { busy: 0.0512, idle: 0.0213, units: 0.0402, packs: 0.0312, ..Timings::default() };
     let report = |step, epoch| {
         let grad_square_sum = 1.25;
         let loss = if me.role == Role::Foundation { 1.5 } else { 0.0 };
-        Event::Reduced(StepReport { step, epoch, loss, grad_square_sum, routing: None, timings })
+        Event::Reduced(StepReport { step, epoch, loss, grad_square_sum, routing: None, timings, evaluation: None })
     };
     match (me.role, command) {
         (Role::Data, Command::Read { from, until }) => {
@@ -145,6 +152,7 @@ fn answers(me: ActorId, command: Command, num_data: u32) -> Vec<Event> {
                 id: SampleId(position),
                 source: format!("train.jsonl:{position}"),
                 reason: "torn".into(),
+                too_long: false,
             });
             let samples = good.into_iter().map(|position| fake::sample(position, num_data)).collect();
             vec![Event::Measured { samples, bad: bad.collect() }]

@@ -75,6 +75,7 @@ fn run(encoders: u32, schedule: Schedule, paces: Vec<Duration>, pause: Duration)
         checkpoint_every: 0,
         global_batch_size: SAMPLES * encoders as usize,
         bad_samples: BadSamples { max_fraction: 1.0, max_consecutive: 1000 },
+        too_long: Default::default(),
         prefetch_steps,
         elastic: true,
         fixed_lanes: false,

@@ -9,6 +9,7 @@
 //! the checkpoints before it as they were and the new one invisible ([`publish`]). What is in the engines' files is
 //! theirs.
 
+mod adapters;
 mod carried;
 mod disk;
 mod error;
@@ -18,4 +19,4 @@ mod publish;
 pub use carried::carried;
 pub use error::CheckpointError;
 pub use manifest::{FORMAT_VERSION, FileEntry, MANIFEST, Manifest, latest};
-pub use publish::{DATA, Publication, clean, discard, prepare, publish};
+pub use publish::{BEST, DATA, Publication, clean, discard, mark_best, prepare, publish};

@@ -4,6 +4,7 @@
 //! rename; the parent's entries. Only then are older checkpoints removed, each first renamed so that no half of it
 //! is ever visible.
 
+use super::adapters;
 use super::carried::carried;
 use super::disk::{Disk, RealDisk};
 use super::error::CheckpointError;
@@ -23,6 +24,8 @@ use std::path::{Path, PathBuf};
 pub struct Publication {
     /// Folder of the model that the run began with (`model.load`): tokenizer and processor files come from it.
     pub model_dir: PathBuf,
+    /// Folder of the preprocessor configs, where that is another one.
+    pub media_dir: Option<PathBuf>,
     /// The model's `config.json`, with overrides.
     pub model_config: Value,
     /// The chat template that the run learnt, in place of the one in `model_dir`; `None`: that one.
@@ -110,8 +113,36 @@ pub(super) fn publish_on(
         // A run that was resumed from an earlier step has come by again.
         remove(disk, &draft.dir);
     }
-    prune(disk, parent, with.keep_last)?;
+    let best = draft.state.evaluated.best.map(|best| best.step.0);
+    prune(disk, parent, with.keep_last, best)?;
     Ok(to)
+}
+
+/// The link in a folder of checkpoints that names the best of them.
+pub const BEST: &str = "best";
+
+/// Lets the link [`BEST`] name the checkpoint of so many steps, if that is published; whether it is.
+///
+/// # Errors
+/// The link cannot be made, or something else has its name.
+pub fn mark_best(dir: &Path, num_steps: u64) -> Result<bool, CheckpointError> {
+    let name = format!("step-{num_steps:08}");
+    if !dir.join(&name).is_dir() {
+        return Ok(false);
+    }
+    let link = dir.join(BEST);
+    if fs::read_link(&link).is_ok_and(|named| named.as_os_str() == name.as_str()) {
+        return Ok(true);
+    }
+    if link.symlink_metadata().is_ok_and(|found| !found.is_symlink()) {
+        return Err(CheckpointError::write(&link)(io::Error::other("is no link, and would be replaced")));
+    }
+    let next = dir.join(".best.tmp");
+    let _ = fs::remove_file(&next);
+    std::os::unix::fs::symlink(&name, &next)
+        .and_then(|()| fs::rename(&next, &link))
+        .map_err(CheckpointError::write(&link))?;
+    Ok(true)
 }
 
 /// Writes the files that engines do not; the entries of all.
@@ -130,6 +161,7 @@ fn complete(
         }
         files.insert(name.clone(), FileEntry { bytes: *bytes, sha256: sha256.clone() });
     }
+    adapters::join(&draft.dir, &mut files)?;
     let mut written = vec!["config.json".to_owned()];
     write_json(disk, &draft.dir.join("config.json"), &with.model_config)?;
     if let Some(data) = &with.data {
@@ -146,8 +178,15 @@ fn complete(
         written.push(TEMPLATE.to_owned());
     }
     let replaced = |name: &String| with.chat_template.is_some() && (name == TEMPLATE || name == OLD_TEMPLATE);
-    for name in carried(&with.model_dir)?.into_iter().filter(|name| !replaced(name)) {
-        let (from, to) = (with.model_dir.join(&name), draft.dir.join(&name));
+    let is_media = |name: &String| name.contains("processor_config");
+    let mut all: Vec<(&PathBuf, String)> =
+        carried(&with.model_dir)?.into_iter().map(|name| (&with.model_dir, name)).collect();
+    if let Some(dir) = &with.media_dir {
+        all.retain(|(_, name)| !is_media(name));
+        all.extend(carried(dir)?.into_iter().filter(is_media).map(|name| (dir, name)));
+    }
+    for (dir, name) in all.into_iter().filter(|(_, name)| !replaced(name)) {
+        let (from, to) = (dir.join(&name), draft.dir.join(&name));
         let contents = files::read(&from, files::MAX_TEXT_BYTES).map_err(CheckpointError::read(&from))?;
         disk.write(&to, &contents).map_err(CheckpointError::write(&to))?;
         written.push(name);
@@ -205,9 +244,14 @@ fn write_json(disk: &dyn Disk, path: &Path, value: &impl serde::Serialize) -> Re
     disk.write(path, &text).map_err(CheckpointError::write(path))
 }
 
-fn prune(disk: &dyn Disk, parent: &Path, keep_last: usize) -> Result<(), CheckpointError> {
+fn prune(disk: &dyn Disk, parent: &Path, keep_last: usize, best: Option<u64>) -> Result<(), CheckpointError> {
     let mut found = published(parent)?;
     found.truncate(found.len().saturating_sub(keep_last.max(1)));
+    // Until the best one is marked, that is the one before.
+    let marked = fs::read_link(parent.join(BEST)).ok();
+    let is_best =
+        |number: u64, path: &Path| Some(number) == best || path.file_name() == marked.as_ref().map(|m| m.as_os_str());
+    found.retain(|(number, path)| !is_best(*number, path));
     for (number, path) in found {
         let hidden = parent.join(format!(".step-{number:08}.old.tmp"));
         match disk.rename(&path, &hidden) {

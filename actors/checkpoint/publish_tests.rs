@@ -3,7 +3,7 @@
 use super::super::latest;
 use super::*;
 use loongforge_core::message::{SampleId, SaveTo, StepId};
-use loongforge_core::schedule::SchedulerState;
+use loongforge_core::schedule::{Best, SchedulerState};
 use sha2::{Digest, Sha256};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -94,6 +94,7 @@ impl Run {
         fs::write(model_dir.join("model.safetensors"), "the weights before").unwrap();
         let publication = Publication {
             model_dir,
+            media_dir: None,
             model_config: json!({ "model_type": "qwen3_vl" }),
             chat_template: None,
             config: json!({ "run": { "name": "digits" } }),
@@ -148,6 +149,29 @@ impl Run {
         }
         latest(&self.dir()).unwrap().map(|path| Manifest::read(&path).unwrap().num_steps)
     }
+}
+
+#[test]
+fn the_best_checkpoint_is_named_and_not_removed() {
+    let run = Run::new();
+    assert!(!mark_best(&run.dir(), 1).unwrap(), "it is not there yet");
+    run.publish(0);
+    assert!(mark_best(&run.dir(), 1).unwrap() && mark_best(&run.dir(), 1).unwrap());
+    // The second one is better, and not named yet: neither goes.
+    for step in 1..5 {
+        let mut draft = run.draft(step);
+        draft.state.evaluated.best = Some(Best { step: StepId(2), loss: 0.5 });
+        publish(&draft, &run.publication).unwrap();
+    }
+    let numbers = |run: &Run| published(&run.dir()).unwrap().into_iter().map(|(number, _)| number).collect::<Vec<_>>();
+    assert_eq!(numbers(&run), [1, 2, 4, 5]);
+    assert!(mark_best(&run.dir(), 2).unwrap());
+    assert_eq!(Manifest::read(&run.dir().join(BEST)).unwrap().num_steps, 2);
+    run.publish(5);
+    assert_eq!((numbers(&run), run.newest()), (vec![2, 5, 6], Some(6)));
+    fs::remove_file(run.dir().join(BEST)).unwrap();
+    fs::write(run.dir().join(BEST), "mine").unwrap();
+    assert!(mark_best(&run.dir(), 6).unwrap_err().to_string().contains("is no link"));
 }
 
 #[test]

@@ -27,6 +27,26 @@ pub(super) enum Request {
 }
 
 impl StopOn {
+    /// Waits until the run is asked to stop; for ever where nobody can.
+    pub(crate) async fn stopped(&self) {
+        match self {
+            StopOn::Channel(requests) if requests.recv_async().await.is_ok() => return,
+            StopOn::Signals => {
+                if let (Ok(mut interrupt), Ok(mut terminate)) =
+                    (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+                {
+                    tokio::select! {
+                        _ = interrupt.recv() => {}
+                        _ = terminate.recv() => {}
+                    }
+                    return;
+                }
+            }
+            StopOn::Nothing | StopOn::Channel(_) => {}
+        }
+        std::future::pending().await
+    }
+
     /// Calls `ask` at every request, for ever.
     pub(super) async fn watch(self, mut ask: impl FnMut(Request)) {
         match self {

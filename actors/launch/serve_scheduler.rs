@@ -101,6 +101,8 @@ pub fn serve_scheduler(
                     let members = tokio::select! {
                         members = gather(&accept, &roster) => members?,
                         ended = children.first_end() => return Err(ended.into()),
+                        // Nothing has begun that could be saved.
+                        () = spec.stop.stopped() => return Ok(Outcome::Preempted),
                     };
                     kept.begin(&meeting.config, &spec.coordinator, spec.resume.as_deref(), &rendezvous)?;
                     members.iter().for_each(|(&actor, member)| kept.write(&place(actor, member)));

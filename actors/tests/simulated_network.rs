@@ -58,6 +58,7 @@ async fn member(role: Role, config: &'static str, steps_done: Rc<Cell<u64>>) -> 
                     grad_square_sum: 1.0,
                     routing: None,
                     timings,
+                    evaluation: None,
                 })
             }
             Command::Commit(Commit { step, .. }) | Command::Abort { step } => {

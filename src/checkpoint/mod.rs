@@ -25,14 +25,7 @@ fn row_blocks(shape: &[i64]) -> impl Iterator<Item = (i64, i64)> {
     (0..rows).step_by(step as usize).map(move |first| (first, step.min(rows - first)))
 }
 
-/// Whole numbers in groups of three.
-pub(crate) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let lead = digits.len() % 3;
-    let groups = digits.as_bytes()[lead..].chunks(3).map(|group| String::from_utf8_lossy(group).into_owned());
-    let first = (lead > 0).then(|| digits[..lead].to_owned());
-    first.into_iter().chain(groups).collect::<Vec<_>>().join(",")
-}
+pub(crate) use loongforge_core::observe::grouped;
 
 #[cfg(test)]
 mod tests {
@@ -44,10 +37,5 @@ mod tests {
         assert_eq!((blocks(&[]), blocks(&[0, 4]), blocks(&[5, 7])), (vec![(0, 1)], vec![], vec![(0, 5)]));
         assert_eq!(blocks(&[5, BLOCK / 2]), [(0, 2), (2, 2), (4, 1)]);
         assert_eq!(blocks(&[2, BLOCK * 2]), [(0, 1), (1, 1)]);
-    }
-
-    #[test]
-    fn numbers_are_readable() {
-        assert_eq!([grouped(7), grouped(1000), grouped(1_234_567)], ["7", "1,000", "1,234,567"]);
     }
 }

@@ -147,7 +147,7 @@ fn config(folder: &Path) -> Check {
     if is_adapter(folder) {
         let config = read_adapter_config(folder)?;
         let base = adapter_base(folder)?.unwrap_or_else(|| "a base without a name".into());
-        return Ok(format!("adapters of rank {} for {base}", config.r));
+        return Ok(format!("adapters of rank {} for {base}", config.lora.r));
     }
     let model = ModelFolder::open_plain(folder)?;
     expect_fit(folder, &Families::of(&model.config), &load_options(&model.json, false))?;

@@ -1,13 +1,14 @@
 //! `loongforge check`: everything that is wrong with a config, or what it comes to.
 
+use super::decode_worker::decoder;
 use super::{UsageError, exit};
-use crate::evaluate;
-use crate::folder::ModelFolder;
+use crate::folder::{ModelFolder, without_fetching};
+use crate::held_out_sets;
+use crate::preflight::{Asked, Preflight};
 use clap::{Args, ValueEnum};
-use loongforge_core::config::{self, Device, PackMode, RunConfig};
-use loongforge_core::data::{Epochs, Processor, ProcessorOptions, settle_steps};
+use loongforge_core::config::{self, PackMode, RunConfig};
+use loongforge_core::data::{Epochs, settle_steps_of};
 use loongforge_torch::engine::{Families, trained};
-use loongforge_torch::native::expect_products;
 use loongforge_torch::nn::{ParamSpec, Role};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,6 +16,7 @@ use std::process::ExitCode;
 const EXAMPLES: &str = "\
 Examples:
   loongforge check my.yaml                                every mistake at once; exit code 2 where there is one
+  loongforge check my.yaml --no-device                    on a machine without the GPUs of the run
   loongforge check my.yaml train.lr=1e-5 --show-origin    what is set, and where
   loongforge check my.yaml --format yaml > whole.yaml     everything in one file, defaults included";
 
@@ -26,6 +28,9 @@ pub struct CheckArgs {
     /// Overrides: key=value, +new=value, ~key, group=option
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
+    /// Do not look for the device: it is on other machines
+    #[arg(long)]
+    no_device: bool,
     /// Print every key with its value and where that comes from
     #[arg(long)]
     show_origin: bool,
@@ -48,10 +53,19 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(exit::USAGE));
         }
     };
-    // What the config leads to is opened as a run would open it.
-    let folder = open(&loaded.config).map_err(|error| UsageError::of(error.as_ref()))?;
-    let epochs = settle_steps(&mut loaded.config.clone(), &folder.path, &folder.json);
-    let epochs = epochs.map_err(|error| UsageError::of(&error))?;
+    let mut config = loaded.config.clone();
+    let folder = ModelFolder::open(&config.model).map_err(|error| UsageError::of(&error))?;
+    let mut lines: Vec<String> = without_fetching(&mut config.model)
+        .into_iter()
+        .map(|key| format!("warning: {key} is not fetched yet, so the weights were not compared with the model"))
+        .collect();
+    let asked = Asked { device: !args.no_device, weights: lines.is_empty(), alone: false };
+    let decoder = decoder(config.security.sandbox, |warning| eprintln!("warning: {warning}"));
+    let families = Families::of(&folder.config);
+    let preflight = Preflight { config: &config, folder: &folder, families: &families, decoder };
+    let passed = preflight.ask(asked).map_err(|error| UsageError::of(&error))?;
+    lines.extend(passed.lines);
+    let epochs = settle_steps_of(&mut config, passed.num_samples).map_err(|error| UsageError::of(&error))?;
     match args.format {
         Some(Format::Yaml) => print!("{}", loaded.to_yaml()),
         Some(Format::Json) => println!("{}", loaded.to_json()),
@@ -60,8 +74,13 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
             println!("{} is a valid config of run `{}`", args.file.display(), loaded.config.run.name);
             print!("{}", explain(&loaded.config, &folder)?);
             epochs.into_iter().for_each(|epochs| println!("{}", duration(epochs)));
+            held_out_sets::summary(&loaded.config).into_iter().for_each(|line| println!("{line}"));
+            lines.iter().for_each(|line| println!("{line}"));
+            lines.clear();
         }
     }
+    // Beside a config that a program reads.
+    lines.iter().for_each(|line| eprintln!("{line}"));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -69,15 +88,16 @@ pub fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
 pub(super) fn parts(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<Vec<(&'static str, Vec<ParamSpec>)>> {
     let families = Families::of(&folder.config);
     let model = &config.model;
-    let foundation = trained(families.foundation.specs(), |_| ("model.foundation", &model.foundation))?;
+    let foundation = trained(families.foundation.specs(), &families.tree, |_| ("model.foundation", &model.foundation))?;
     let mut parts = vec![("foundation", foundation)];
     if let Some(encoder) = &families.encoder {
         let part_of = |name: &str| match encoder.is_projector(name) {
             true => ("model.image_projector", &model.image_projector),
             false => ("model.image_encoder", &model.image_encoder),
         };
-        let (projector, tower) =
-            trained(encoder.specs(), part_of)?.into_iter().partition(|spec| encoder.is_projector(&spec.name));
+        let (projector, tower) = trained(encoder.specs(), &families.tree, part_of)?
+            .into_iter()
+            .partition(|spec| encoder.is_projector(&spec.name));
         parts.extend([("image_encoder", tower), ("image_projector", projector)]);
     }
     Ok(parts)
@@ -130,17 +150,6 @@ pub(super) fn grouped(number: i64) -> String {
     let groups: Vec<&str> =
         digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap_or_default()).collect();
     groups.join(",")
-}
-
-/// Opens what the config leads to.
-pub(super) fn open(config: &RunConfig) -> anyhow::Result<ModelFolder> {
-    let folder = ModelFolder::open(&config.model)?;
-    Processor::open(&folder.path, &folder.json, &ProcessorOptions::new(&config.data, config.train.phase))?;
-    evaluate::check(config)?;
-    if config.device == Device::Cpu {
-        expect_products(config.run.products).map_err(anyhow::Error::msg)?;
-    }
-    Ok(folder)
 }
 
 #[cfg(test)]

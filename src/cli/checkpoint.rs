@@ -75,7 +75,7 @@ Examples:
         /// Type of the weights; the checkpoint's (of adapters, the base's) unless given
         #[arg(long)]
         dtype: Option<Type>,
-        /// Folder or hub id of the model that adapters are added to; what they say themselves unless given
+        /// Base model, a folder or a hub id [default: `base_model_name_or_path` of the adapter]
         #[arg(long, value_name = "FOLDER")]
         base: Option<String>,
         /// Unpack FP8, INT4 or MXFP4 weights

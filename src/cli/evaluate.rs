@@ -11,9 +11,9 @@ use crate::held_out::{HeldOut, Measure};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use loongforge_actors::checkpoint::{MANIFEST, Manifest};
-use loongforge_core::config::{Data, Device, Paths, Phase, SandboxMode, TrainFile};
+use loongforge_core::config::{Data, Device, Learn, Paths, Phase, SandboxMode, TrainFile};
 use loongforge_core::data::tools;
-use loongforge_core::data::{DataError, Dataset, Processor, ProcessorOptions};
+use loongforge_core::data::{DataError, Dataset, Learned, ProcessorOptions};
 use loongforge_core::observe::{Bar, Console, safe, short};
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::engine::open_device;
@@ -46,7 +46,7 @@ pub struct EvaluateArgs {
     /// Files of samples of one kind, as `path` in `data.train` takes them
     #[arg(value_name = "DATA", required = true)]
     data: Vec<String>,
-    /// Format of the files, as in `data.train`; told by their contents unless given
+    /// Format of the files, as in `data.train` [default: auto-detect]
     #[arg(long)]
     format: Option<String>,
     /// Fields with other names, as in `data.train`: messages=dialogue,images=picture
@@ -67,14 +67,14 @@ pub struct EvaluateArgs {
     /// Bad samples, as a part of all, above which there is no result, as `data.on_bad_sample.max_fraction`
     #[arg(long, value_name = "FRACTION", value_parser = fraction)]
     max_bad: Option<f64>,
-    /// Folder or hub id of the model that adapters are added to; what they say themselves unless given
+    /// Base model, a folder or a hub id [default: `base_model_name_or_path` of the adapter]
     #[arg(long, value_name = "FOLDER")]
     base: Option<String>,
     /// Type of the weights in memory; as config.json says unless given
     #[arg(long)]
     dtype: Option<Type>,
-    /// Where it is computed, as in a config: cpu, cuda or cuda:N
-    #[arg(long, default_value = "cpu")]
+    /// Where it is computed, as in a config: auto, cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto")]
     device: Device,
     /// Decode pictures and videos in this process, not in ones that may do nothing else
     #[arg(long)]
@@ -98,14 +98,14 @@ pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
     // Files that are not what they should be are for the user to change.
     let usage = |error: anyhow::Error| UsageError::of(error.as_ref());
     let folders = ModelFolders::find(&folder, args.base.as_deref()).map_err(|error| UsageError::of(&error))?;
-    let (data, phase) = settings(&args, &folder).map_err(usage)?;
+    let (data, learned) = settings(&args, &folder).map_err(usage)?;
     let kind = args.dtype.map(|dtype| match dtype {
         Type::Bf16 => Kind::BFloat16,
         Type::F32 => Kind::Float,
     });
     // The samples first: what is wrong with them is told before the weights are read.
     let config = ModelFolder::open_plain(&folders.config).map_err(|error| UsageError::of(&error))?;
-    let dataset = open(&args, &config, &data, phase, &console).map_err(usage)?;
+    let dataset = open(&args, &config, &data, learned, &console).map_err(usage)?;
     let model = ForwardModel::load(&folders, kind, device).map_err(usage)?;
     let measure = Measure { max_samples: args.limit, ..Measure::of(&data) };
     let bar = Bar::start(&console, "samples", measure.num_samples(&dataset));
@@ -114,6 +114,9 @@ pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
     let found = found?;
     match found.bad.first() {
         _ if found.targets > 0 => {}
+        None if found.too_long > 0 => {
+            bail!("all samples are longer than {} tokens (--max-tokens)", data.pack.max_tokens)
+        }
         Some(first) => bail!("no sample can be used; the first of {}: {first}", found.bad.len()),
         None => bail!("no token of {} counts in the loss", args.data.join(", ")),
     }
@@ -129,7 +132,11 @@ pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
         console.line(&format!("and {} more bad samples; --json lists all", found.bad.len() - LISTED));
     }
     println!("{} in {dtype} on {}", folder.display(), args.data.join(", "));
-    println!("{}, {:.1} % of them predicted right", found.text(), 100.0 * found.accuracy());
+    println!("{}", found.record(0, "").text());
+    if found.too_long > 0 {
+        let (long, max_tokens) = (count(found.too_long as usize, "sample"), data.pack.max_tokens);
+        console.line(&format!("{long} longer than {max_tokens} tokens left out (--max-tokens)"));
+    }
     println!(
         "{} of {} tokens in {}, {}; {} tokens/s",
         count(found.samples as usize, "sample"),
@@ -142,7 +149,7 @@ pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// What the run of a checkpoint says of samples, under what the command line says.
-fn settings(args: &EvaluateArgs, folder: &Path) -> anyhow::Result<(Data, Phase)> {
+fn settings(args: &EvaluateArgs, folder: &Path) -> anyhow::Result<(Data, Learned)> {
     let mut run = match folder.join(MANIFEST).is_file() {
         true => Manifest::read(folder)?.config,
         false => json!({ "data": { "pack": { "max_tokens": MAX_TOKENS } } }),
@@ -160,8 +167,9 @@ fn settings(args: &EvaluateArgs, folder: &Path) -> anyhow::Result<(Data, Phase)>
     run["data"]["train"] = json!([file]);
     let named = || format!("{}: config.data", folder.join(MANIFEST).display());
     let mut data: Data = serde_json::from_value(run["data"].take()).with_context(named)?;
-    // In the order of the files.
+    // All of them, in the order of the files.
     data.shuffle = false;
+    data.val_size = 0.0;
     data.pack.max_tokens = args.max_tokens.map_or(data.pack.max_tokens, |tokens| tokens as usize);
     data.on_bad_sample.max_fraction = args.max_bad.unwrap_or(data.on_bad_sample.max_fraction);
     if let Some(template) = &args.template {
@@ -172,7 +180,11 @@ fn settings(args: &EvaluateArgs, folder: &Path) -> anyhow::Result<(Data, Phase)>
         (None, Value::Null) => Phase::default(),
         (None, phase) => serde_json::from_value(phase).with_context(named)?,
     };
-    Ok((data, phase))
+    let learn = match run["train"]["learn"].take() {
+        Value::Null => Learn::All,
+        learn => serde_json::from_value(learn).with_context(named)?,
+    };
+    Ok((data, Learned { phase, learn }))
 }
 
 /// The samples as the model reads them.
@@ -180,16 +192,16 @@ fn open(
     args: &EvaluateArgs,
     model: &ModelFolder,
     data: &Data,
-    phase: Phase,
+    learned: Learned,
     console: &Console,
 ) -> anyhow::Result<Dataset> {
     let mode = if args.no_sandbox { SandboxMode::Off } else { SandboxMode::Auto };
     let console = console.clone();
     let decoder = decoder(mode, move |warning| console.line(&format!("warning: {warning}")));
-    let processor = Processor::open(&model.path, &model.json, &ProcessorOptions::new(data, phase))?;
+    let processor = model.processor(&ProcessorOptions::new(data, learned))?;
     let dataset = Dataset::open(data, processor.with_decoder(decoder), 0);
     // Said of a config; here it is an option.
-    let is_text = |error: &DataError| phase == Phase::Sft && error.to_string().contains("train.phase");
+    let is_text = |error: &DataError| learned.phase == Phase::Sft && error.to_string().contains("train.phase");
     dataset.map_err(|error| match is_text(&error) {
         true => anyhow::Error::from(error).context("texts are evaluated with --phase pretrain"),
         false => error.into(),
@@ -211,6 +223,7 @@ fn to_json(found: &HeldOut, folder: &Path, args: &EvaluateArgs, dtype: &str) -> 
         "tokens": found.tokens,
         "packs": found.packs,
         "bad_samples": found.bad,
+        "too_long": found.too_long,
         "seconds": found.seconds,
         "tokens_per_second": found.tokens_per_second(),
     })

@@ -35,7 +35,7 @@ pub struct GenerateArgs {
     /// Length of the answer at most
     #[arg(long, default_value_t = 128)]
     max_new_tokens: usize,
-    /// Draw tokens by chance at this temperature instead of taking the most likely ones
+    /// Sampling temperature [default: greedy]
     #[arg(long, value_parser = positive)]
     temperature: Option<f64>,
     /// Draw from so many of the most likely tokens only; 0: all
@@ -47,8 +47,8 @@ pub struct GenerateArgs {
     /// The same seed draws the same tokens
     #[arg(long, default_value_t = 0, requires = "temperature")]
     seed: u64,
-    /// Where it is computed, as in a config: cpu, cuda or cuda:N
-    #[arg(long, default_value = "cpu")]
+    /// Where it is computed, as in a config: auto, cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto")]
     device: Device,
 }
 

@@ -67,7 +67,7 @@ impl UsageError {
     }
 }
 
-/// Trains omni-modal models as pools of actors.
+/// Train LLMs and VLMs.
 #[derive(Parser)]
 #[command(name = "loongforge", version, about, arg_required_else_help = true, after_help = EXAMPLES)]
 pub struct Cli {
@@ -85,7 +85,7 @@ Examples:
   loongforge check configs/quickstart.yaml --show-origin         what is set, and by whom
   loongforge plan configs/quickstart.yaml --simulate             how long a step takes, and what limits it
   loongforge drill my.yaml --faults \"encoder/1: kill at step 5\"   make things go wrong, and see that nothing changes
-  loongforge top runs/quickstart                                 watch a run that goes on; it prints a page's address, too
+  loongforge top runs/quickstart                                 watch a running job; the address of its web page is printed, too
   loongforge launch my.yaml --on slurm --gpus-per-node 8 --tls certs > job.sh
   loongforge checkpoint inspect runs/quickstart/checkpoints/step-00000750
   loongforge generate runs/quickstart/checkpoints/step-00000750 --image 4071.png --prompt \"Read the number.\"
@@ -96,25 +96,25 @@ enum Command {
     /// Train: the whole run on this machine, or one role of it
     #[command(visible_alias = "train")]
     Run(run::RunArgs),
-    /// Change the number of encoders of a run that goes on
+    /// Scale the encoder pool of a running job
     Scale(scale::ScaleArgs),
-    /// Run with faults on purpose, and see whether they change anything
+    /// Inject faults into a run and compare it with the fault-free run
     Drill(drill::DrillArgs),
-    /// Check a config and show what it comes to
+    /// Check a config: every error at once, without running anything
     Check(check::CheckArgs),
     /// Show the first steps' plan and the memory it takes, or simulate the run
     Plan(plan::PlanArgs),
-    /// Look into checkpoints and model folders, compare and convert them
+    /// Inspect, verify, compare and convert checkpoints
     Checkpoint(checkpoint::CheckpointArgs),
-    /// Ask a trained model, also about pictures
+    /// Generate text from a model (text or image prompts)
     Generate(generate::GenerateArgs),
-    /// The loss of a model on held-out samples
+    /// Evaluate a model on held-out samples
     Evaluate(evaluate::EvaluateArgs),
     /// List the model configs that come with the program, and what each costs
     Models(models::ModelsArgs),
-    /// Make data sets
+    /// Inspect, verify, convert and pack data sets
     Data(data::DataArgs),
-    /// Watch a run in the terminal
+    /// Watch a running job in the terminal
     Top(top::TopArgs),
     /// Write the timeline of a run's last steps, for ui.perfetto.dev
     Trace(trace::TraceArgs),

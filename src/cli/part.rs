@@ -13,7 +13,7 @@ use std::process::{Child, Command};
 /// Arguments of a process of a distributed run.
 #[derive(Args, Clone)]
 pub struct PartArgs {
-    /// Be one process of a run: scheduler, data, encoder, foundation, or auto: what the launcher's environment says
+    /// Run a single worker process: scheduler, data, encoder, foundation, or auto (from the launcher's environment)
     #[arg(long, value_name = "ROLE")]
     pub role: Option<String>,
     /// Where the run's scheduler is: a Unix socket's path or HOST:PORT; else what the launcher's environment says

@@ -14,13 +14,15 @@ use super::part::{Part, PartArgs};
 use super::{UsageError, exit};
 use crate::compose::Composition;
 use crate::folder::FolderError;
+use crate::preflight::Asked;
 use crate::roles;
 use clap::Args;
 use loongforge_actors::checkpoint::MANIFEST;
 use loongforge_actors::launch::net::{Party, Security};
-use loongforge_actors::launch::{bind_to_parent, keep, keeper, local_rank};
+use loongforge_actors::launch::{bind_to_parent, follows, keep, keeper, local_rank};
 use loongforge_actors::{Meeting, serve_role};
 use loongforge_core::config::{self, Address, Loaded, RunConfig};
+use loongforge_core::message::Role;
 use loongforge_core::observe::{Console, init_logging};
 use loongforge_core::schedule::PoolSizes;
 use rustix::process::Signal;
@@ -62,7 +64,7 @@ pub struct RunArgs {
     /// Refuse to resume with other settings than the checkpoint was written with
     #[arg(long, requires = "resume")]
     strict: bool,
-    /// Begin anew where a former run left checkpoints, which are removed with the first step
+    /// Delete the existing run in this folder and start over; it is kept until the new run has taken its first step with the first step
     #[arg(long, conflicts_with = "resume")]
     overwrite: bool,
     /// One process per actor instead of one thread
@@ -110,6 +112,11 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     if let (Some(count), Some(part)) = (args.part.ranks, &part) {
         return ranks::run(count, part, pools);
     }
+    if let Some(part) = &part {
+        let role = part.actors.first().filter(|_| !part.scheduler).map_or(Role::Scheduler, |&(role, _)| role);
+        let security = args.part.security(&loaded.config.run.name, Party::Actor(role))?;
+        security.expect_secure(&part.join).map_err(|error| UsageError::of(&error))?;
+    }
     if let Some(Part { scheduler: false, actors, join }) = &part {
         let &(role, index) = actors.first().expect("without the scheduler there is one actor");
         let security = args.part.security(&loaded.config.run.name, Party::Actor(role))?;
@@ -119,7 +126,16 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         serve_role(role, meeting, |assignment| roles::engine(recipe, assignment))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let composition = composition.settled().map_err(|error| UsageError::of(&error))?;
+    let computes = |part: &Part| part.actors.iter().any(|(role, _)| *role != Role::Data);
+    let asked =
+        Asked { device: part.as_ref().is_none_or(computes), weights: args.resume.is_none(), alone: part.is_none() };
+    // The run of one that follows another was asked about before, and its actors wait.
+    let begun = match args.processes && follows() {
+        true => composition.settled().map(|composition| (composition, Vec::new())),
+        false => composition.preflight(asked),
+    };
+    let (composition, lines) = begun.map_err(|error| UsageError::of(&error))?;
+    lines.iter().for_each(|line| console.line(line));
     Whole { args: &args, part: part.as_ref(), loaded: &loaded, console: &console }.supervise(composition)
 }
 

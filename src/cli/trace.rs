@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
 Examples:
-  loongforge trace runs/my -o trace.json      of a run that goes on, or of one that has ended
+  loongforge trace runs/my -o trace.json      of a running job, or of one that has ended
 Open the file at ui.perfetto.dev or chrome://tracing: a row an actor, from all processes, on one clock.";
 
 #[derive(Args)]

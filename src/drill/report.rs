@@ -39,12 +39,13 @@ impl fmt::Display for Report {
         let (twin, faulty) = (self.twin.seconds(), self.faulty.seconds());
         let (lost, median) = (faulty - twin, self.twin.median());
         writeln!(f, "steps     {} of {}", self.faulty.steps.len(), self.twin.steps.len())?;
-        writeln!(
-            f,
-            "time      {faulty:.2} s; {twin:.2} s without faults; lost {lost:.2} s, {:.1} steps",
-            lost / median
-        )?;
-        writeln!(f, "goodput   {:.1} %", 100.0 * (twin / faulty).min(1.0))?;
+        // A run is never the same time twice.
+        let lost = match lost > median {
+            true => format!("lost {lost:.2} s, {:.1} steps", lost / median),
+            false => "lost within noise (less than a step)".to_owned(),
+        };
+        writeln!(f, "time      {faulty:.2} s; {twin:.2} s without faults; {lost}")?;
+        writeln!(f, "efficiency {:.1} % of the fault-free run", 100.0 * (twin / faulty).min(1.0))?;
         match self.first_difference() {
             None => writeln!(f, "losses    identical, and so are the samples of every step")?,
             Some(step) => writeln!(f, "losses    DIFFER from step {step} on")?,
@@ -73,6 +74,18 @@ mod tests {
             files: BTreeMap::from([("model.safetensors".to_owned(), hash.to_owned())]),
             took: None,
         }
+    }
+
+    #[test]
+    fn less_than_nothing_is_never_lost() {
+        // Two steps of the same length.
+        let took = |seconds: f64| Traces { step_ms: vec![seconds * 500.0; 2], ..traces(&[2.0, 1.0], "a") };
+        let report = |seconds| {
+            let (injected, has_ended_well) = (Vec::new(), true);
+            Report { injected, twin: took(2.0), faulty: took(seconds), has_ended_well }.to_string()
+        };
+        assert!(report(1.5).contains("lost within noise") && !report(1.5).contains("lost -"), "{}", report(1.5));
+        assert!(report(4.0).contains("lost 2.00 s, 2.0 steps"), "{}", report(4.0));
     }
 
     #[test]

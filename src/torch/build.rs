@@ -53,6 +53,8 @@ fn main() {
                 "saved",
                 "stream",
                 "storage",
+                "memory",
+                "dry_run",
             ]
             .map(|name| format!("native/cpp/{name}.cpp")),
         )

@@ -17,7 +17,7 @@ fn whole_checkpoints_are_shown_verified_and_exported() {
     let all = fixture.succeeds(&["checkpoint", "inspect", CHECKPOINT, "--all"]).out;
     assert!(all.contains("language_model.layers.1.mlp.up_proj.weight"), "{all}");
     let said = fixture.succeeds(&["checkpoint", "verify", CHECKPOINT]).out;
-    assert_eq!(said.lines().filter(|line| line.starts_with("ok ")).count(), 5, "{said}");
+    assert_eq!(said.lines().filter(|line| line.starts_with("ok ")).count(), 6, "{said}");
 
     fixture.succeeds(&["checkpoint", "export-hf", CHECKPOINT, "out", "--dtype", "bf16", "--max-shard-size", "40kB"]);
     let names: Vec<String> = fixture.contents("out").into_keys().map(|path| path.display().to_string()).collect();
@@ -106,9 +106,9 @@ fn adapters_are_merged_into_their_base() {
     let lora = [
         "model.load=base",
         "model.weights=load",
-        "model.foundation.lora={r: 4}",
-        "model.image_encoder.lora={r: 2}",
-        "model.image_projector.freeze=true",
+        // The projector is trained itself.
+        "model.foundation.lora={r: 4, use_rslora: true, alpha_pattern: {down_proj: 3.5}}",
+        "model.image_encoder.lora={r: 2, alpha: 5, use_rslora: true}",
     ];
     for (dir, merge) in [("run.dir=apart", "false"), ("run.dir=whole", "true")] {
         fixture.succeeds(&[&["run", "run.yaml", dir, &format!("checkpoint.merge_lora={merge}")], &lora[..]].concat());
@@ -128,6 +128,21 @@ fn adapters_are_merged_into_their_base() {
     let relative = |folder: &str| (loss(folder) / of_base - 1.0).abs();
     let [apart_moved, merged_moved] = [apart, "merged"].map(relative);
     assert!(apart_moved > 1e-5 && (apart_moved - merged_moved).abs() < 1e-6, "{apart_moved} and {merged_moved}");
+
+    // What the folder says need not be said again.
+    let from = |part: &str, more: &str| format!("model.{part}.lora={{adapter: {apart}{more}}}");
+    let parts = ["foundation", "image_encoder", "image_projector"].map(|part| from(part, ""));
+    let again = ["run", "run.yaml", lora[0], lora[1], "run.dir=more", "train.steps=1", "train.lr=1e-30"];
+    let with = |parts: &[&str]| [&again[..], parts].concat().iter().map(|text| text.to_string()).collect::<Vec<_>>();
+    let run = |parts: &[&str]| fixture.start(&with(parts).iter().map(String::as_str).collect::<Vec<_>>());
+    let said = run(&[&parts[0], &parts[1], &parts[2]]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    fixture.succeeds(&["checkpoint", "export-hf", "more/checkpoints/step-00000001", "more/merged"]);
+    fixture.succeeds(&["checkpoint", "diff", "merged", "more/merged", "--tolerance", "1e-6"]);
+    let said = run(&[&from("foundation", ", r: 8"), &parts[1], &parts[2], "--overwrite"]);
+    assert!(said.code != 0 && said.err.contains("model.foundation.lora.r is 8"), "{}", said.err);
+    let said = run(&[&parts[0], &parts[1], "--overwrite"]);
+    assert!(said.code != 0 && said.err.contains("`lora.adapter` of every part"), "{}", said.err);
 
     std::fs::rename(fixture.path("base"), fixture.path("moved")).unwrap();
     fixture.fails(&["generate", apart, "--prompt", "hi"], 2, &["adapters of base, which is no folder here"]);

@@ -158,3 +158,42 @@ fn eval_of_a_run_reports_the_loss_that_evaluate_finds() {
     assert!(said.err.contains("held out: loss ") && !said.err.contains("exactly right"), "{}", said.err);
     fixture.fails(&["check", "run.yaml", "+eval.path=a.txt"], 2, &["eval.path: a.txt", "train.phase"]);
 }
+
+#[test]
+fn a_run_that_is_evaluated_writes_what_it_finds() {
+    let fixture = Fixture::new();
+    let keys = ["+eval.path=data/held_out.jsonl", "eval.max_new_tokens=2", "eval.every_steps=1", "data.val_size=5"];
+    let said = fixture.succeeds(&[&["run", "run.yaml", "train.steps=2"], &keys[..]].concat());
+    let lines: Vec<Value> =
+        fixture.read("run/eval.jsonl").lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |line: &Value| (line["step"].as_u64().unwrap(), line["set"].as_str().unwrap().to_owned());
+    let sets: Vec<(u64, String)> = lines.iter().map(of).collect();
+    let expected = [(1, "held_out"), (1, "val"), (2, "held_out"), (2, "val")];
+    assert_eq!(sets, expected.map(|(step, set)| (step, set.to_owned())));
+    let last = &lines[2];
+    let alone = evaluate(&fixture, &["run", "data/held_out.jsonl"]);
+    assert_close(&alone, last["loss"].as_f64().unwrap(), ROUNDING);
+    assert_eq!((&last["targets"], &last["samples"]), (&alone["targets"], &alone["samples"]));
+    assert_eq!(last["accuracy"], alone["accuracy"]);
+    assert_eq!(lines[3]["samples"], 5);
+    let answer = &last["answers"][0];
+    assert_eq!(answer["prompt"], "Read the number.");
+    assert!(
+        answer["expected"].as_str().unwrap().len() > 1 && answer["right"] == (answer["answer"] == answer["expected"])
+    );
+    let metrics: Value = serde_json::from_str(fixture.read("run/metrics.jsonl").lines().nth(1).unwrap()).unwrap();
+    assert_eq!(metrics["eval_loss"]["held_out"], lines[0]["loss"]);
+    assert!(fixture.path("run/checkpoints/best/MANIFEST.json").exists());
+    assert!(
+        said.err.contains("eval after 2 steps, held_out: loss ") && !said.err.contains("held out: "),
+        "{}",
+        said.err
+    );
+    assert!(said.err.contains("Read the number. \u{2192} "), "{}", said.err);
+
+    let split = ["pools.foundation.tensor_parallel=2"];
+    let told = fixture.succeeds(&[&["check", "run.yaml"], &keys[..], &split].concat());
+    assert!(told.out.contains("tensor_parallel is 2, so answers are generated after the run only"), "{}", told.out);
+    let words = ["`eval.generate`", "tensor_parallel is 2"];
+    fixture.fails(&[&["check", "run.yaml"], &keys[..], &split, &["eval.generate=3"]].concat(), 2, &words);
+}

@@ -15,6 +15,7 @@ mod must;
 mod overwrite;
 mod own_encoder;
 mod plan;
+mod preflight;
 mod readme;
 mod samples;
 #[path = "../support/soak.rs"]

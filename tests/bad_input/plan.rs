@@ -23,7 +23,10 @@ fn a_plan_tells_packs_and_memory() {
         "step 1: ",
         "of 8 media items, read up to sample 8",
         "pack 0.0 on foundation/0",
-        "memory of one actor",
+        "memory of tensors in these steps, counted in a dry run; of each kind of actor the one that takes the most",
+        "parameters   gradients   optimizer activations     buffers         sum    resident",
+        "\n  encoder  ",
+        "\n  foundation  ",
     ];
     assert_says(&said.out, &words);
     let two = fixture.succeeds(&["plan", "run.yaml", "pools.foundation.replicas=2", "pools.encoder.replicas=3"]);

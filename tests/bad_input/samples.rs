@@ -65,7 +65,9 @@ fn bad_samples_are_skipped_counted_and_listed() {
     assert!(said.err.contains("skipped data/train.jsonl:1: image data/images/train/000/000000.png"), "{}", said.err);
     assert!(said.err.contains("run/bad.jsonl"), "{}", said.err);
 
-    let listed = json_lines(&fixture.read("run/bad.jsonl"));
+    let mut listed = json_lines(&fixture.read("run/bad.jsonl"));
+    // The last one is too long, which is no bad sample.
+    listed.extend(json_lines(&fixture.read("run/too_long.jsonl")));
     assert_eq!(listed.len(), reasons.len());
     for (index, (bad, reason)) in listed.iter().zip(reasons).enumerate() {
         assert_eq!(bad["source"], format!("data/train.jsonl:{}", index + 1));
@@ -75,7 +77,7 @@ fn bad_samples_are_skipped_counted_and_listed() {
     let steps = json_lines(&fixture.read("run/metrics.jsonl"));
     let pictures: Vec<u64> = steps.iter().map(|step| step["images"].as_u64().unwrap()).collect();
     assert_eq!(pictures, [8, 8, 8]);
-    assert_eq!(steps[2]["bad_samples"], 10);
+    assert_eq!((&steps[2]["bad_samples"], &steps[2]["too_long"]), (&9.into(), &1.into()));
     assert!(fixture.path("run/checkpoints/step-00000003/MANIFEST.json").exists());
 
     // A run that goes on goes on counting.
@@ -111,12 +113,12 @@ fn special_files_are_refused_by_name() {
     symlink("/dev/zero", fixture.path("zero.jsonl")).unwrap();
     for (name, kind) in [("pipe.jsonl", "a pipe"), ("zero.jsonl", "a device")] {
         let words = [name, &format!("is {kind}, not a regular file")];
-        fixture.fails(&["data", "stats", name], 1, &words);
-        fixture.fails(&["data", "inspect", name], 1, &words);
+        fixture.fails(&["data", "stats", name], 2, &words);
+        fixture.fails(&["data", "inspect", name], 2, &words);
         fixture.fails(&["check", name], 2, &words);
         fixture.fails(&["run", "run.yaml", "--overwrite", &format!("data.train.0.path={name}")], 2, &words);
     }
-    for (name, code) in [("tokenizer.json", 2), ("config.json", 2), ("chat_template.jinja", 1)] {
+    for (name, code) in [("tokenizer.json", 2), ("config.json", 2), ("chat_template.jinja", 2)] {
         let path = fixture.path(format!("model/{name}"));
         let _ = fs::remove_file(&path);
         pipe(&format!("model/{name}"));
@@ -135,16 +137,16 @@ fn long_samples_are_skipped_or_cut() {
     // Of this one the answer is cut off.
     lines[2]["messages"][0]["content"] = format!("<image>{}", "Read. ".repeat(100)).into();
     fixture.write("data/train.jsonl", lines.iter().map(|line| format!("{line}\n")).collect::<String>());
-    let run = |too_long: &str| {
+    let run = |too_long: &str, list: &str| {
         let too_long = format!("data.pack.too_long={too_long}");
         let more = ["data.on_bad_sample.max_fraction=0.5", "train.steps=1", "--overwrite"];
         fixture.succeeds(&[&["run", "run.yaml", &too_long][..], &more].concat());
-        let bad = json_lines(&fixture.read("run/bad.jsonl"));
+        let bad = json_lines(&fixture.read(list));
         bad.iter().map(|bad| format!("{} {}", bad["source"], bad["reason"])).collect::<Vec<_>>()
     };
-    let bad = run("skip");
+    let bad = run("skip", "run/too_long.jsonl");
     assert!(bad.len() == 2 && bad.iter().all(|bad| bad.contains("more than data.pack.max_tokens = 128")), "{bad:?}");
-    let bad = run("truncate");
+    let bad = run("truncate", "run/bad.jsonl");
     assert!(bad.len() == 1 && bad[0].contains("train.jsonl:3") && bad[0].contains("nothing to learn"), "{bad:?}");
 
     let model = ["--model", "model", "--max-tokens", "128", "--truncate"];
@@ -174,7 +176,8 @@ fn too_many_bad_samples_end_the_run() {
 fn a_file_without_samples_is_named_before_the_first_step() {
     let fixture = Fixture::new();
     fixture.write("data/train.jsonl", "\n\n");
-    fixture.fails(&["run", "run.yaml"], 1, &["data/train.jsonl has no samples"]);
+    fixture.fails(&["run", "run.yaml"], 2, &["data/train.jsonl has no samples"]);
+    assert!(!fixture.path("run").exists());
     fixture.fails(
         &["run", "run.yaml", "data.train.0.path=data/images"],
         2,
@@ -230,6 +233,6 @@ fn a_run_is_the_same_without_the_sandbox() {
         (losses, fixture.read("run/bad.jsonl"))
     };
     let (losses, bad): (Vec<Value>, String) = run("auto");
-    assert_eq!((losses.len(), bad.lines().count()), (3, 10));
+    assert_eq!((losses.len(), bad.lines().count()), (3, 9));
     assert_eq!((losses, bad), run("off"));
 }

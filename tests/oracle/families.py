@@ -93,7 +93,10 @@ add("qwen3_lora", "Qwen3ForCausalLM", "An adapter of PEFT on Qwen3",
     text(head_dim=8, tie_word_embeddings=True, rope_parameters=rope(1e6)),
     lora={"r": 3, "lora_alpha": 7, "target_modules": "all-linear"},
     variants={"attention-only": {"lora.target_modules": ["q_proj", "v_proj"], "lora.r": 2},
-              "rslora": {"lora.use_rslora": True, "lora.exclude_modules": ["down_proj"]}})
+              "rslora": {"lora.use_rslora": True, "lora.exclude_modules": ["down_proj"]},
+              # Norms of rows, ranks and alphas by pattern, and a norm that is trained itself.
+              "dora": {"lora.use_dora": True, "lora.use_rslora": True, "lora.modules_to_save": ["model.norm"],
+                       "lora.rank_pattern": {r"layers\.0\..*_proj": 2, "v_proj": 4}, "lora.alpha_pattern": {"q_proj|o_proj": 11}}})
 add("ernie4.5", "Ernie4_5ForCausalLM", "ERNIE-4.5 0.3B",
     text(head_dim=8, rms_norm_eps=1e-5, tie_word_embeddings=True, rope_parameters=rope(500000.0)),
     variants={"bias": {"use_bias": True}, "untied-mqa-3layers": {**UNTIED, **MQA, **LAYERS3}})
@@ -251,6 +254,10 @@ vlm("qwen2.5_vl", "Qwen2_5_VL", "Qwen2.5-VL (windowed vision attention)",
     **SPECIAL, **STARTS,
     variants={"tied-window24": {**TIED_VLM, **in_vision(window_size=24, fullatt_block_indexes=[2])},
               "mqa-sections": {**in_text(num_key_value_heads=1), "text_config.rope_parameters.mrope_section": [2, 1, 1]}})
+add("qwen2.5_vl_lora", "Qwen2_5_VLForConditionalGeneration", "An adapter of PEFT on Qwen2.5-VL, of other rank on the tower",
+    FAMILIES["qwen2.5_vl"].config, kind="qwen",
+    lora={"r": 3, "lora_alpha": 7, "target_modules": "all-linear", "exclude_modules": ["visual.merger.mlp.2"],
+          "rank_pattern": {r"visual\..*": 2}, "alpha_pattern": {r"visual\..*": 5}, "modules_to_save": ["visual.merger.mlp.2"]})
 VISION3 = dict(depth=3, hidden_size=16, intermediate_size=28, num_heads=2, patch_size=4, spatial_merge_size=2,
                temporal_patch_size=2, out_hidden_size=24, num_position_embeddings=36)
 DEEPSTACK = {**VISION3, "deepstack_visual_indexes": [0, 1]}

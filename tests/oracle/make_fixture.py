@@ -75,6 +75,10 @@ class Reference:
             for name, tensor in adapted.named_parameters():
                 if "lora_B" in name:
                     tensor.copy_(0.3 * torch.randn(tensor.shape))
+                elif "lora_magnitude" in name:
+                    tensor.mul_(1 + 0.3 * torch.randn(tensor.shape))
+                elif "modules_to_save" in name:
+                    tensor.add_(0.1 * torch.randn(tensor.shape))
         adapted.save_pretrained(out)
         (out / "README.md").unlink(missing_ok=True)
 
@@ -92,7 +96,10 @@ class Reference:
     def stored(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Tensors by parameter name, under the names and in the pieces that model.safetensors has."""
         if self.family.lora:
-            return {name.replace(".default.", "."): tensor for name, tensor in tensors.items() if ".lora_" in name}
+            trained = {name: tensor for name, tensor in tensors.items() if ".lora_" in name or ".modules_to_save." in name}
+            # Names of the file of adapters; of modules that are saved themselves, those of the model's file.
+            named = lambda name: re.sub(r"(\.modules_to_save)?\.default\b", "", name).replace("vector.weight", "vector")
+            return {named(name): tensor for name, tensor in trained.items()}
         if not self.family.plain:
             from transformers.core_model_loading import revert_weight_conversion
 

@@ -23,7 +23,7 @@ fn what_goes_wrong_is_made_told_and_found_to_change_nothing() {
         let (said, log) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success() && said.contains("the faults changed nothing"), "{faults}: {said}\n{log}");
         assert!(!said.contains("     0 ×"), "{said}");
-        assert!(said.contains("goodput") && said.contains("weights   identical"), "{said}");
+        assert!(said.contains("efficiency") && said.contains("weights   identical"), "{said}");
     }
     // A run of another seed is no twin.
     let output = drill(&fixture, &["--faults", "* -> *: duplicate 10%", "--twin", &twin, "run.seed=6"]);

@@ -6,7 +6,7 @@ use loongforge::compose::{Composition, Resume, publication, publisher};
 use loongforge::core::config::{self, Loaded};
 use loongforge::core::data::digits::{Digits, ModelSize, compose, write_model};
 use loongforge::core::message::BadSample;
-use loongforge::core::schedule::StepSummary;
+use loongforge::core::schedule::{EvaluationSummary, StepSummary};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -105,18 +105,29 @@ log: {{ tensorboard: false }}
 
     /// Runs in this process.
     pub fn run(&self, overrides: &[&str], resume: Option<Resume>) -> Vec<StepSummary> {
+        self.run_evaluated(overrides, resume).0
+    }
+
+    /// As `run`, with what was evaluated meanwhile.
+    pub fn run_evaluated(
+        &self,
+        overrides: &[&str],
+        resume: Option<Resume>,
+    ) -> (Vec<StepSummary>, Vec<EvaluationSummary>) {
         let loaded = self.load(overrides);
         let composition = Composition::new(loaded.config.clone()).unwrap().resume(resume);
-        let steps = Arc::new(Mutex::new(Vec::new()));
+        let (steps, evaluated) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
         let publication = publication(&loaded.config, loaded.composed, composition.folder());
-        let recorder = Recorder { steps: steps.clone(), publication };
+        let recorder = Recorder { steps: steps.clone(), evaluated: evaluated.clone(), publication };
         composition.run(Box::new(recorder)).unwrap();
-        std::mem::take(&mut *steps.lock().unwrap())
+        let steps = std::mem::take(&mut *steps.lock().unwrap());
+        (steps, std::mem::take(&mut *evaluated.lock().unwrap()))
     }
 }
 
 struct Recorder {
     steps: Arc<Mutex<Vec<StepSummary>>>,
+    evaluated: Arc<Mutex<Vec<EvaluationSummary>>>,
     publication: Publication,
 }
 
@@ -124,6 +135,10 @@ impl Observer for Recorder {
     fn step(&mut self, summary: &StepSummary) {
         assert!(summary.applied, "step {} was skipped", summary.step);
         self.steps.lock().unwrap().push(summary.clone());
+    }
+
+    fn evaluated(&mut self, summary: &EvaluationSummary) {
+        self.evaluated.lock().unwrap().push(summary.clone());
     }
 
     fn bad(&mut self, samples: &[BadSample]) {

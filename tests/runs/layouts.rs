@@ -4,6 +4,7 @@
 use crate::fixture::{Fixture, Pictures};
 use crate::resume::resume;
 use loongforge::core::schedule::StepSummary;
+use loongforge::torch::train::hf::TensorFile;
 
 /// Of losses and norms over ten steps; rounding grows from step to step as training does.
 const TOLERANCE: f64 = 1e-4;
@@ -134,12 +135,23 @@ fn experts_are_spread() {
     compare(&fixture, &["train.micro_batch_size=2"], layouts);
 }
 
-#[test]
-fn a_checkpoint_goes_on_in_another_layout() {
-    let fixture = Fixture::new(Pictures::Some);
-    let common = ["train.micro_batch_size=2", "train.steps=10", "checkpoint.every_steps=5"];
+/// Saves in each of these layouts, as `savedN`, and goes on in the next one; `whole` is of one actor.
+fn go_on(fixture: &Fixture, common: &[&str], layouts: &[&[&str]]) {
+    let common = [&["train.micro_batch_size=2", "train.steps=10", "checkpoint.every_steps=5"], common].concat();
     let dir = |name: &str| format!("checkpoint.dir={}", fixture.path().join(name).display());
     let whole = fixture.run(&[&common[..], &[&dir("whole")]].concat(), None);
+    for (number, &layout) in layouts.iter().enumerate() {
+        let (saved, other) = (dir(&format!("saved{number}")), layouts[(number + 1) % layouts.len()]);
+        fixture.run(&[&common[..], layout, &[&saved]].concat(), None);
+        let checkpoint = fixture.path().join(format!("saved{number}/step-00000005"));
+        let resume = resume(checkpoint);
+        let rest = fixture.run(&[&common[..], other, &[&dir(&format!("rest{number}"))]].concat(), Some(resume));
+        assert_close(other, &rest, &whole[5..]);
+    }
+}
+
+#[test]
+fn a_checkpoint_goes_on_in_another_layout() {
     let layouts: [&[&str]; 6] = [
         &["pools.encoder.tensor_parallel=2"],
         &["pools.foundation.replicas=2", "pools.foundation.tensor_parallel=2", "pools.foundation.zero=3"],
@@ -148,12 +160,28 @@ fn a_checkpoint_goes_on_in_another_layout() {
         &["pools.foundation.replicas=2", "pools.foundation.zero=3"],
         &["pools.foundation.context_parallel=2"],
     ];
-    for (number, layout) in layouts.into_iter().enumerate() {
-        let (saved, other) = (dir(&format!("saved{number}")), layouts[(number + 1) % layouts.len()]);
-        fixture.run(&[&common[..], layout, &[&saved]].concat(), None);
-        let checkpoint = fixture.path().join(format!("saved{number}/step-00000005"));
-        let resume = resume(checkpoint);
-        let rest = fixture.run(&[&common[..], other, &[&dir(&format!("rest{number}"))]].concat(), Some(resume));
-        assert_close(other, &rest, &whole[5..]);
+    go_on(&Fixture::new(Pictures::Some), &[], &layouts);
+}
+
+/// Ranks, stages and the encoder write one folder of adapters, with the trained projector, whatever the layout is.
+#[test]
+fn adapters_go_on_in_another_layout() {
+    let fixture = Fixture::new(Pictures::Some);
+    let common = ["model.foundation.lora={r: 4, alpha: 8}", "model.image_encoder.lora={r: 2, alpha: 3}"];
+    let layouts: [&[&str]; 3] = [
+        &["pools.foundation.pipeline_parallel=2"],
+        &["pools.foundation.tensor_parallel=2", "pools.encoder.tensor_parallel=2"],
+        &["pools.foundation.replicas=2", "pools.foundation.zero=3"],
+    ];
+    go_on(&fixture, &common, &layouts);
+    let path = |run: &str, name: &str| fixture.path().join(format!("{run}/step-00000005/{name}"));
+    let config = |run: &str| std::fs::read_to_string(path(run, "adapter_config.json")).unwrap();
+    let shapes = |run: &str| -> Vec<(String, Vec<i64>)> {
+        let file = TensorFile::open(&path(run, "adapter_model.safetensors")).unwrap();
+        file.tensors().iter().map(|(name, info)| (name.clone(), info.shape.clone())).collect()
+    };
+    assert!(config("whole").contains("modules_to_save") && config("whole").contains("^model\\\\.visual"));
+    for run in ["saved0", "saved1", "saved2"] {
+        assert_eq!((config(run), shapes(run)), (config("whole"), shapes("whole")), "{run}");
     }
 }

@@ -1,20 +1,26 @@
 //! Whole runs of a tiny model: one binary, so that libtorch is linked once.
 
+mod benches;
 mod cache;
 mod drill;
 mod equality;
+mod evaluating;
 mod experts;
 mod faults;
 mod fixture;
 mod hosts;
 mod kinds;
 mod layouts;
+mod memory;
 #[path = "../support/must.rs"]
 mod must;
 mod nonfinite;
 mod parity;
+mod preflight;
 mod processes;
 mod resume;
 mod sandbox;
 mod saves;
 mod scale;
+#[path = "../support/soak.rs"]
+mod soak;

@@ -35,7 +35,7 @@ Usage: cargo xtask <TASK>
 
 Examples:
   cargo xtask quickstart
-  cargo xtask quickstart train.steps=50
+  cargo xtask quickstart train.steps=100
   cargo xtask test -p loongforge-core pack
   LIBTORCH=/opt/libtorch cargo xtask test
 

@@ -20,7 +20,9 @@ const STEPS: [Step; 9] = [
     ("dependencies", deny),
     ("tests", |root| tasks::test(root, &[])),
     ("lints", |root| plain(cargo(root).args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))),
-    ("quick start", |root| tasks::quickstart(root, Profile::Dev, &["train.steps=20".into()])),
+    ("quick start", |root| {
+        tasks::quickstart(root, Profile::Dev, &["train.steps=20".into(), "train.warmup_steps=2".into()])
+    }),
     ("GPU kit on the CPU", |root| gpu::gpu(root, gpu::Device::Cpu, true)),
     ("Kubernetes manifests", kubernetes),
     ("soaks", soak::slices),
@@ -71,7 +73,7 @@ fn kubernetes(root: &Path) -> Result<ExitCode> {
         let package = ["-m", "pip", "install", "--quiet", "kubernetes-validate==1.37.0"];
         if made != 0 || run(Command::new(&python).args(package))? != 0 {
             println!("not run: kubernetes-validate cannot be installed");
-            std::fs::remove_dir_all(&venv)?;
+            let _ = std::fs::remove_dir_all(&venv);
             return Ok(ExitCode::SUCCESS);
         }
     }

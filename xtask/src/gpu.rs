@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 
 use crate::setup;
-use crate::tasks::{Profile, cargo, run};
+use crate::tasks::{Profile, cargo, run, target};
 
 /// Where the stages run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,8 +79,7 @@ fn make(root: &Path, profile: Profile) -> Result<()> {
     if kit.exists() {
         fs::remove_dir_all(&kit).with_context(|| kit.display().to_string())?;
     }
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
-    copy(&target.join(folder).join("loongforge"), &kit.join("loongforge"))?;
+    copy(&target(root).join(folder).join("loongforge"), &kit.join("loongforge"))?;
     copy(&root.join("xtask/gpu/run.sh"), &kit.join("run.sh"))?;
     copy(&root.join("configs/quickstart.yaml"), &kit.join("quickstart.yaml"))?;
     copy(&root.join("benches/sft_packed.py"), &kit.join("bench/sft_packed.py"))?;

@@ -65,10 +65,17 @@ pub fn soak(root: &Path, name: &str, part: &Part) -> Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// One cell of each soak, chosen by the commit's id, within [`SLICES_BUDGET`].
+/// Soaks of which CI runs a cell: those whose cells have all been run.
+const IN_CI: [&str; 1] = ["bit_flips"];
+
+/// One cell of each soak of [`IN_CI`], chosen by the commit's id, within [`SLICES_BUDGET`].
 pub fn slices(root: &Path) -> Result<ExitCode> {
     let begun = Instant::now();
     for name in names(root)? {
+        if !IN_CI.contains(&name.as_str()) {
+            println!("soak {name}: not run in CI");
+            continue;
+        }
         if begun.elapsed() > SLICES_BUDGET {
             println!("soak {name}: not run, the slices' {} seconds are used up", SLICES_BUDGET.as_secs());
             continue;

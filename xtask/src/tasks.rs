@@ -103,15 +103,22 @@ pub enum Profile {
 }
 
 pub fn loongforge<const N: usize>(root: &Path, profile: Profile, args: [&str; N]) -> Command {
-    let mut command = cargo(root);
-    command.arg("run");
-    match profile {
-        // All packages, so that features and with them every build are those of the tests.
-        Profile::Dev => command.arg("--workspace"),
-        Profile::Release => command.args(["--release", "--package", "loongforge"]),
+    let mut command = match profile {
+        // The tests have built it.
+        Profile::Dev => Command::new(target(root).join("debug/loongforge")),
+        Profile::Release => {
+            let mut command = cargo(root);
+            command.args(["run", "--release", "--package", "loongforge", "--bin", "loongforge", "--"]);
+            command
+        }
     };
-    command.args(["--bin", "loongforge", "--"]).args(args);
+    command.args(args);
     command
+}
+
+/// Where cargo builds.
+pub fn target(root: &Path) -> std::path::PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into)
 }
 
 /// Cargo as the user would have called it: what cargo told *us* about xtask is taken out of its environment,
@@ -140,7 +147,8 @@ pub fn run(command: &mut Command) -> Result<u8> {
 
 fn shown(command: &Command) -> String {
     let args = command.get_args().map(|arg| arg.to_string_lossy());
-    std::iter::once("cargo".into()).chain(args).collect::<Vec<_>>().join(" ")
+    let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
+    std::iter::once(program.to_string_lossy()).chain(args).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

@@ -64,7 +64,8 @@ impl FakeData {
         {
             let id = SampleId(position);
             if is_bad(position) {
-                bad.push(BadSample { id, source: format!("train.jsonl:{position}"), reason: "not an image".into() });
+                let source = format!("train.jsonl:{position}");
+                bad.push(BadSample { id, source, reason: "not an image".into(), too_long: false });
             } else {
                 assert!(self.held.insert(id), "read twice");
                 samples.push(sample(position, self.num_data));

@@ -98,7 +98,7 @@ impl FakeEncoder {
         let tensor = || Box::new(HostTensor::from_f32(&rows, &[rows.len(), 1]));
         let header = Header { kind: ParcelKind::Activation(unit.id), version };
         ports.send(ActorId::foundation(unit.replica), Parcel::new(header, vec![tensor(), tensor()]))?;
-        if !self.frozen {
+        if !self.frozen && !unit.id.is_of_evaluation() {
             self.open.insert(unit.id, (unit.replica, rows.len()));
         }
         Ok(true)
@@ -117,14 +117,19 @@ impl FakeEncoder {
         true
     }
 
+    fn evaluates(&self) -> bool {
+        self.plans.front().is_some_and(|plan| plan.purpose.is_evaluation())
+    }
+
     fn report(&mut self, step: StepId, ports: &mut Ports) {
         ports.emit(Event::Reduced(StepReport {
             step,
             epoch: self.epoch,
             loss: 0.0,
-            grad_square_sum: if self.frozen { 0.0 } else { 9.0 },
+            grad_square_sum: if self.frozen || self.evaluates() { 0.0 } else { 9.0 },
             routing: None,
             timings: Timings { units: std::mem::take(&mut self.worked).as_secs_f64(), ..ports.timings },
+            evaluation: None,
         }));
     }
 
@@ -136,7 +141,10 @@ impl FakeEncoder {
             return false;
         }
         self.finished = Some(step);
-        ports.emit(Event::Finished { step, epoch: self.epoch });
+        match self.evaluates() {
+            true => self.report(step, ports),
+            false => ports.emit(Event::Finished { step, epoch: self.epoch }),
+        }
         true
     }
 
@@ -178,8 +186,11 @@ impl FakeEncoder {
         let is_reported = if self.frozen { step.0 < self.reported } else { self.finished == Some(step) };
         assert!(is_reported && step.0 == self.version, "step {step} is decided in turn");
         (self.finished, self.reduced) = (None, false);
+        match self.evaluates() {
+            true => self.reported = step.0,
+            false => self.version += 1,
+        }
         self.plans.retain(|plan| plan.step != step);
-        self.version += 1;
         ports.emit(Event::Applied { step });
         self.save_due(ports);
     }

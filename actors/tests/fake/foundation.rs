@@ -29,6 +29,8 @@ pub struct FakeFoundation {
     /// What was returned for the units of the first plan: it is returned again where features come again.
     returned: BTreeMap<UnitId, (u64, Vec<HostTensor>)>,
     due: Vec<(StepId, SaveTo)>,
+    /// First pack of the last evaluation that has ended.
+    evaluated: u32,
     fuse: Fuse,
 }
 
@@ -50,6 +52,7 @@ impl FakeFoundation {
             anew: StepId(0),
             returned: BTreeMap::new(),
             due: Vec::new(),
+            evaluated: 0,
             fuse: Fuse::new(me, &script),
             script,
         }
@@ -82,12 +85,16 @@ impl FakeFoundation {
                 assert!(self.consumed.insert(item.id), "{:?} is consumed twice", item.id);
             }
             value = mix(value, digest(&features));
-            let tensors = if self.frozen_encoder { vec![] } else { copies(&features) };
-            self.returned.insert(unit.id, (digest(&features), tensors));
+            if !plan.purpose.is_evaluation() {
+                let tensors = if self.frozen_encoder { vec![] } else { copies(&features) };
+                self.returned.insert(unit.id, (digest(&features), tensors));
+            }
             let from = self.sent_by[&unit.id];
             // The activation's memory is free before its gradient is sent.
             drop(features);
-            self.give_back(unit.id, from, ports)?;
+            if !plan.purpose.is_evaluation() {
+                self.give_back(unit.id, from, ports)?;
+            }
         }
         // Whole numbers, so that the sum does not depend on the number of replicas.
         self.loss += (mix(value, self.version) % 1_000_000) as f64;
@@ -110,6 +117,25 @@ impl FakeFoundation {
         }
         self.reported = true;
         let step = plan.step;
+        if plan.purpose.is_evaluation() {
+            let packs = || plan.packs_of(self.me).flat_map(|pack| &pack.samples);
+            let evaluation = EvaluationReport {
+                loss_sum: self.loss,
+                num_targets: packs().map(|sample| u64::from(sample.num_targets)).sum(),
+                num_correct: Some(packs().count() as u64),
+                outputs: Vec::new(),
+            };
+            ports.emit(Event::Reduced(StepReport {
+                step,
+                loss: 0.0,
+                grad_square_sum: 0.0,
+                epoch: Epoch(0),
+                routing: None,
+                timings: Timings::default(),
+                evaluation: Some(evaluation),
+            }));
+            return true;
+        }
         let broken = |sample: &SampleMeta| self.script.nan_samples.contains(&sample.id.0);
         let is_nan = plan.packs_of(self.me).flat_map(|pack| &pack.samples).any(broken);
         let is_nan = is_nan || self.script.nan_loss.contains(&step.0);
@@ -124,17 +150,21 @@ impl FakeFoundation {
             epoch: Epoch(0),
             routing: None,
             timings: Timings { packs, ..Timings::default() },
+            evaluation: None,
         }));
         true
     }
 
     fn close_step(&mut self, step: StepId, ports: &mut Ports) {
         assert!(self.reported && step.0 == self.version, "step {step} is decided in turn");
-        self.plans.pop_front();
+        let plan = self.plans.pop_front().expect("a plan is decided");
         self.returned.retain(|unit, _| unit.step > step);
         self.sent_by.retain(|unit, _| unit.step > step);
         (self.num_done, self.loss, self.reported) = (0, 0.0, false);
-        self.version += 1;
+        match plan.purpose {
+            Purpose::Train => self.version += 1,
+            _ => self.evaluated = plan.first_pack().map_or(0, |pack| pack.index),
+        }
         ports.emit(Event::Applied { step });
         self.save_due(ports);
     }
@@ -209,6 +239,10 @@ impl Engine for FakeFoundation {
                 if unit.step.0 < self.version {
                     // Of a frozen encoder, the second time: nobody has waited for it.
                     assert!(self.frozen_encoder, "{unit} of {from} is late");
+                    return Ok(());
+                }
+                if unit.is_of_evaluation() && unit.index < self.evaluated + FIRST_EVALUATION_INDEX {
+                    // Shared out anew, and nobody has waited for it.
                     return Ok(());
                 }
                 let parcel = if unit.step < self.anew { take_out(parcel) } else { parcel };

@@ -86,6 +86,7 @@ pub fn spec(pools: PoolSizes, steps: u64) -> CoordinatorSpec {
         clip_grad: 1.0,
         max_nonfinite: 3,
         bad_samples: BadSamples { max_fraction: 0.5, max_consecutive: 20 },
+        too_long: Default::default(),
         checkpoint_dir: "checkpoints".into(),
         checkpoint_every: 3,
         max_save_failures: 5,
@@ -93,6 +94,7 @@ pub fn spec(pools: PoolSizes, steps: u64) -> CoordinatorSpec {
         elastic: false,
         fixed_lanes: true,
         encoder_trained: true,
+        evaluation: None,
     }
 }
 

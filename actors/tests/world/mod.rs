@@ -21,6 +21,7 @@ pub struct Log {
     pub plans: Vec<StepPlan>,
     pub steps: Vec<StepSummary>,
     pub bad: Vec<BadSample>,
+    pub evaluated: Vec<EvaluationSummary>,
     pub published: Vec<(StepId, SchedulerState, Vec<String>)>,
 }
 
@@ -324,6 +325,7 @@ impl World {
                     let balance = StepBalance { encoder: Imbalance::default(), ..summary.balance };
                     self.log.steps.push(StepSummary { timings: vec![], stragglers: vec![], balance, ..*summary });
                 }
+                Output::Evaluated(summary) => self.log.evaluated.push(*summary),
                 Output::Bad(samples) => self.log.bad.extend(samples),
                 Output::Prepare(..) | Output::Paused(_) => {}
                 Output::NonFinite(found) => self.not_finite = Some(found),

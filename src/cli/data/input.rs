@@ -5,9 +5,9 @@ use crate::cli::decode_worker::decoder;
 use crate::folder::ModelFolder;
 use crate::hub::resolve_model;
 use clap::Args;
-use loongforge_core::config::{self, Phase, SandboxMode, Template, TooLong, TrainFile};
+use loongforge_core::config::{self, Learn, Phase, SandboxMode, Template, TooLong, TrainFile};
 use loongforge_core::data::tools::{self, Inputs};
-use loongforge_core::data::{Decoder, Processor, ProcessorOptions};
+use loongforge_core::data::{Decoder, Learned, Processor, ProcessorOptions};
 use loongforge_core::observe::Console;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub struct InputArgs {
     /// Files of samples, or a run's config, of which the files in `data.train` are meant
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
-    /// Format of the files, as in `data.train`; told by their contents unless given
+    /// Format of the files, as in `data.train` [default: auto-detect]
     #[arg(long)]
     format: Option<String>,
     /// Threads; as many as cores unless given
@@ -36,10 +36,13 @@ pub struct ModelArgs {
     /// Chat template, as in `data.template`; the model's own unless given
     #[arg(long, requires = "model")]
     template: Option<String>,
-    /// What is learnt, as in `train.phase`
+    /// Loss mask, as in `train.phase`
     #[arg(long, requires = "model", value_name = "PHASE", default_value = "sft")]
     phase: String,
-    /// A longer sample is bad
+    /// Which answers are learnt, as in `train.learn`: all, or the last
+    #[arg(long, requires = "model", value_name = "ANSWERS", default_value = "all")]
+    learn: String,
+    /// Longer samples are left out and counted
     #[arg(long, requires = "model", value_name = "TOKENS")]
     max_tokens: Option<usize>,
     /// Keep the first tokens of a longer sample, as `data.pack.too_long: truncate`
@@ -59,7 +62,10 @@ impl InputArgs {
                 files.push(tools::file(path, self.format.as_deref())?);
             }
         }
-        Ok(Inputs::open(files)?.with_decoder(self.decoder()))
+        let inputs = Inputs::open(files)?.with_decoder(self.decoder());
+        let console = Console::stderr();
+        inputs.left_out().iter().for_each(|left| console.line(&format!("warning: {left}")));
+        Ok(inputs)
     }
 
     fn decoder(&self) -> Arc<dyn Decoder> {
@@ -77,7 +83,18 @@ pub fn jobs(jobs: Option<usize>) -> usize {
     jobs.map_or_else(tools::default_jobs, |jobs| jobs.max(1))
 }
 
+/// Prints what the model's processor noticed of the samples that it made, each once with its count.
+pub fn print_notes(processor: Option<&Processor>) {
+    let notes = processor.into_iter().flat_map(Processor::notes);
+    notes.for_each(|note| eprintln!("warning: {}", super::safe(&note)));
+}
+
 impl ModelArgs {
+    /// The length above which samples are too long.
+    pub fn max_tokens(&self) -> usize {
+        self.max_tokens.unwrap_or(usize::MAX)
+    }
+
     /// `None` where no model was named. Pictures are decoded as `input` says.
     pub fn open(&self, input: &InputArgs) -> anyhow::Result<Option<Processor>> {
         let Some(model) = &self.model else { return Ok(None) };
@@ -91,8 +108,12 @@ impl ModelArgs {
                 }
                 None => Template::FromModel,
             },
-            phase: serde_json::from_value::<Phase>(self.phase.as_str().into())
-                .map_err(|error| UsageError(format!("--phase: {error}")))?,
+            learned: Learned {
+                phase: serde_json::from_value::<Phase>(self.phase.as_str().into())
+                    .map_err(|error| UsageError(format!("--phase: {error}")))?,
+                learn: serde_json::from_value::<Learn>(self.learn.as_str().into())
+                    .map_err(|error| UsageError(format!("--learn: {error}")))?,
+            },
             max_tokens: self.max_tokens.unwrap_or(usize::MAX),
             too_long: if self.truncate { TooLong::Truncate } else { TooLong::Skip },
             ..ProcessorOptions::default()

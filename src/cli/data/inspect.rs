@@ -1,6 +1,6 @@
 //! `loongforge data inspect`: what files hold.
 
-use super::input::{InputArgs, ModelArgs};
+use super::input::{InputArgs, ModelArgs, print_notes};
 use super::safe;
 use clap::Args;
 use loongforge_core::data::DataError;
@@ -47,6 +47,7 @@ pub fn inspect(args: InspectArgs) -> anyhow::Result<ExitCode> {
         let write = |source| DataError::Write { path: path.clone(), source };
         std::fs::write(path, tools::page(&files, &samples)).map_err(write)?;
         println!("{}: {} samples", path.display(), samples.len());
+        print_notes(processor.as_ref());
         return Ok(ExitCode::SUCCESS);
     }
     for file in &files {
@@ -54,6 +55,12 @@ pub fn inspect(args: InspectArgs) -> anyhow::Result<ExitCode> {
         println!("{}: {}, {} samples{bytes}", file.path.display(), file.format, file.samples);
         for field in &file.fields {
             println!("  {:<24} {:<18} {}", safe(&field.name), field.types, field.count);
+        }
+        let is_text = |name: &str| file.fields.iter().any(|field| field.name == name && field.types == "string");
+        if is_text("prompt") && is_text("completion") {
+            println!(
+                "  prompt and completion are a user's and an assistant's message: the chat template is applied to them"
+            );
         }
     }
     let style = Style::of(&std::io::stdout());
@@ -63,6 +70,7 @@ pub fn inspect(args: InspectArgs) -> anyhow::Result<ExitCode> {
             Err(bad) => println!("\nbad sample: {}", safe(&bad.to_string())),
         }
     }
+    print_notes(processor.as_ref());
     Ok(ExitCode::SUCCESS)
 }
 

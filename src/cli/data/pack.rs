@@ -9,9 +9,9 @@ use crate::cli::forecast::count;
 use crate::folder::ModelFolder;
 use clap::Args;
 use loongforge_core::config::{self, Size};
-use loongforge_core::data::tools::{Order, PackJob, PackProgress, Packed, Share, model_spec};
-use loongforge_core::data::{Dataset, Processor, ProcessorOptions};
-use loongforge_core::observe::{Bar, Console, bytes};
+use loongforge_core::data::tools::{Order, PackJob, PackProgress, Packed, Share, model_spec, too_long_text};
+use loongforge_core::data::{Dataset, ProcessorOptions};
+use loongforge_core::observe::{Bar, Console, bytes, safe};
 use loongforge_core::schedule::PackLimits;
 use serde_json::json;
 use std::path::PathBuf;
@@ -68,15 +68,17 @@ pub fn pack(args: PackArgs) -> anyhow::Result<ExitCode> {
     let config = loaded.config;
     let pack = &config.data.pack;
     let folder = ModelFolder::open(&config.model).map_err(|error| UsageError::of(&error))?;
-    let options = ProcessorOptions::new(&config.data, config.train.phase);
+    let options = ProcessorOptions::new(&config.data, &config.train);
     let console = Console::stderr();
     let warnings = console.clone();
     let decoder = decoder(config.security.sandbox, move |warning| warnings.line(&format!("warning: {warning}")));
-    let processor = Processor::open(&folder.path, &folder.json, &options)?.with_decoder(decoder);
+    let processor = folder.processor(&options)?.with_decoder(decoder);
     let dataset = Dataset::open(&config.data, processor, config.run.seed)?;
     let spec = json!({
         "data": loaded.composed["data"],
         "phase": config.train.phase,
+        "learn": config.train.learn,
+        "template_kwargs": config.data.template_kwargs,
         "seed": config.run.seed,
         "model": model_spec(&folder.path)?,
     });
@@ -93,15 +95,18 @@ pub fn pack(args: PackArgs) -> anyhow::Result<ExitCode> {
         max_packs: args.packs,
         max_bytes: args.bytes.bytes(),
     };
-    let mut bar: Option<Bar> = None;
+    let (mut bar, mut first_bad): (Option<Bar>, Option<String>) = (None, None);
     let packed = job.run(&dataset, &args.out, share, jobs(args.jobs), |progress| match progress {
         PackProgress::Measures(total) => bar = Some(Bar::start(&console, "measured", total)),
         PackProgress::Writes(total) => bar = Some(Bar::start(&console, "packs", total)),
         PackProgress::Measured(bad) | PackProgress::Written(bad) => {
+            if let Some(bad) = bad.filter(|bad| !bad.too_long) {
+                first_bad.get_or_insert_with(|| safe(&bad.to_string()));
+            }
             if let Some(bar) = &bar {
                 bar.tick();
-                if let Some(bad) = bad {
-                    bar.say(format!("bad: {bad}"));
+                if let Some(bad) = bad.filter(|bad| !bad.too_long) {
+                    bar.say(format!("bad: {}", safe(&bad.to_string())));
                 }
             }
         }
@@ -119,7 +124,12 @@ pub fn pack(args: PackArgs) -> anyhow::Result<ExitCode> {
     println!("all packs: {} of {} samples, {:.2} % full", stats.packs, stats.samples, 100.0 * stats.fill());
     let bad = stats.bad + done.bad.len() as u64;
     if bad > 0 {
-        println!("{bad} bad samples were left out{}", listed(&args.out, share));
+        let first = first_bad.map_or_else(String::new, |first| format!("; the first: {first}"));
+        println!("{bad} bad samples were left out{}{first}", listed(&args.out, share));
+    }
+    if stats.too_long > 0 {
+        let all = job.num_samples;
+        println!("{} and were left out", too_long_text(stats.too_long, all, all, pack.max_tokens));
     }
     if share != Share::WHOLE {
         println!("when all {} parts are done: loongforge data merge {out}", share.num);

@@ -1,9 +1,9 @@
 //! `loongforge data stats`: how long samples are.
 
-use super::input::{InputArgs, ModelArgs};
+use super::input::{InputArgs, ModelArgs, print_notes};
 use clap::Args;
 use loongforge_core::data::tools::{self, Histogram};
-use loongforge_core::observe::{Bar, Console};
+use loongforge_core::observe::{Bar, Console, safe};
 use std::process::ExitCode;
 
 /// Lines and columns of a histogram.
@@ -38,12 +38,20 @@ pub fn stats(args: StatsArgs) -> anyhow::Result<ExitCode> {
     let bar = Bar::start(&console, "samples", inputs.len());
     let stats = tools::stats(&inputs, processor.as_ref(), args.input.jobs(), |_, _| bar.tick());
     drop(bar);
+    print_notes(processor.as_ref());
     let sizes: Vec<usize> = args.pack.iter().map(|&size| size as usize).collect();
     if args.json {
         println!("{:#}", stats.to_json(&sizes));
         return Ok(ExitCode::SUCCESS);
     }
     println!("{} samples, {} of them bad", inputs.len(), stats.bad.len());
+    if stats.too_long > 0 {
+        let (all, max_tokens) = (inputs.len(), args.model.max_tokens());
+        println!("{}; a run skips them", tools::too_long_text(stats.too_long, all, all, max_tokens));
+    }
+    if let Some(first) = stats.bad.first() {
+        println!("the first bad sample: {}", safe(&first.to_string()));
+    }
     // A language model's data have no pictures.
     for (name, histogram) in stats.histograms.iter().filter(|(_, histogram)| histogram.max() > 0) {
         print!("{}", draw(name, histogram));

@@ -1,6 +1,6 @@
 //! `loongforge data verify`: everything is read and decoded.
 
-use super::input::{InputArgs, ModelArgs};
+use super::input::{InputArgs, ModelArgs, print_notes};
 use super::{fraction, safe, verdict};
 use clap::Args;
 use loongforge_core::data::tools::{self, list_bad};
@@ -48,6 +48,7 @@ pub fn verify(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         Ok::<(), anyhow::Error>(())
     })?;
     drop(bar);
+    print_notes(processor.as_ref());
     if all.len() > SHOWN {
         println!("… and {} more", all.len() - SHOWN);
     }

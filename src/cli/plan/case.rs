@@ -5,6 +5,7 @@ use crate::cli::{UsageError, check, environment, exit};
 use crate::compose::Composition;
 use crate::estimate::PoolSize;
 use crate::folder::ModelFolder;
+use crate::preflight::Asked;
 use loongforge_core::config::{self, Precision, RunConfig};
 use loongforge_core::schedule::CoordinatorSpec;
 use std::process::ExitCode;
@@ -17,7 +18,16 @@ pub fn plan(args: PlanArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(exit::USAGE));
         }
     };
-    let composition = Composition::new(loaded.config).map_err(|error| UsageError::of(&error))?;
+    // Another machine may be meant; a simulation may do without the data.
+    let composition = match args.simulate {
+        true => Composition::new(loaded.config),
+        false => Composition::unsettled(loaded.config).map_err(Into::into).and_then(|composition| {
+            let (composition, lines) = composition.preflight(Asked { device: false, weights: false, alone: false })?;
+            lines.iter().for_each(|line| println!("{line}"));
+            Ok(composition)
+        }),
+    };
+    let composition = composition.map_err(|error| UsageError::of(&error))?;
     let folder = composition.folder().clone();
     let (recipe, run) = composition.into_parts();
     let case = Case::new(recipe.config.clone(), folder, run.coordinator)?;

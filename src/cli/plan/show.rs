@@ -3,9 +3,11 @@
 use super::PlanArgs;
 use super::case::Case;
 use crate::calibrate::Stream;
+use crate::cli::UsageError;
 use crate::cli::forecast::count;
-use crate::estimate::{PoolSize, Trunk};
-use loongforge_core::message::{StepId, StepPlan};
+use crate::memory::{self, ActorMemory};
+use loongforge_core::config::Device;
+use loongforge_core::message::{MemoryReport, StepId, StepPlan};
 use loongforge_core::observe;
 use loongforge_core::schedule::{Batches, plan_step};
 
@@ -25,7 +27,7 @@ impl Case {
         }
         print!("{}{}", self.pools(), self.epochs(stream.num_samples()));
         plans.iter().for_each(|plan| print!("{}", self.step(plan)));
-        print!("{}", self.memory(&plans));
+        print!("{}", self.memory(&plans)?);
         Ok(())
     }
 
@@ -106,64 +108,26 @@ impl Case {
         text
     }
 
-    fn memory(&self, plans: &[StepPlan]) -> String {
-        let bf16 = self.is_bf16();
-        let vision = Trunk::encoder(&self.folder.json);
-        let decoder = &self.folder.config.decoder;
-        let language = Trunk {
-            layers: decoder.num_layers() as f64,
-            hidden_size: decoder.hidden_size as f64,
-            full_layers: decoder.num_layers() as f64,
-        };
-        // A trained encoder keeps what it has encoded until its gradients are back; a frozen one keeps nothing.
-        let patches = |plan: &StepPlan| {
-            let of =
-                |encoder| plan.units.iter().filter(move |unit| unit.encoder == encoder).map(|unit| unit.num_patches());
-            let encoders = 0..self.coordinator.plan.encoder_replicas;
-            match self.encoder.trained > 0 {
-                true => encoders.map(|encoder| of(encoder).sum::<usize>()).max().unwrap_or(0),
-                false => 0,
-            }
-        };
-        let patches = plans.iter().map(patches).max().unwrap_or(0);
-        let tokens = plans.iter().flat_map(|plan| &plan.packs).map(|pack| pack.num_tokens()).max().unwrap_or(0);
-        let targets = plans.iter().flat_map(|plan| &plan.packs);
-        let targets =
-            targets.map(|pack| pack.samples.iter().map(|sample| u64::from(sample.num_targets)).sum::<u64>()).max();
-        // Logits, and their gradient, of the rows that count.
-        let logits = 8 * targets.unwrap_or(0) * decoder.vocab_size as u64;
-        let mut rows = Vec::new();
-        let encoder = (self.encoder, vision.activations(patches as f64, bf16), 0);
-        let foundation = (self.foundation, language.activations(tokens as f64, bf16), logits);
-        let row = |name: &str, parts: &[(PoolSize, u64, u64)]| {
-            let mut sums = [0; 5];
-            for (pool, activations, logits) in parts {
-                let [weights, gradients, state] = pool.memory(bf16);
-                sums.iter_mut()
-                    .zip([weights, gradients, state, *activations, *logits])
-                    .for_each(|(sum, part)| *sum += part);
-            }
-            let whole: u64 = sums.iter().sum();
-            let cells: Vec<String> =
-                sums.iter().chain([&whole]).map(|&bytes| format!("{:>12}", observe::bytes(bytes))).collect();
-            format!("  {name:<22}{}\n", cells.concat())
-        };
-        match (self.coordinator.plan.colocated, self.coordinator.pools.encoder) {
-            (true, _) => rows.push(row("encoder + foundation", &[encoder, foundation])),
-            (false, 0) => rows.push(row("foundation", &[foundation])),
-            (false, _) => rows.extend([row("encoder", &[encoder]), row("foundation", &[foundation])]),
-        }
-        format!(
-            "memory of one actor, estimated without recomputation\n  {:<22}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}\n{}",
+    /// What each kind of actor takes, by what it is for.
+    fn memory(&self, plans: &[StepPlan]) -> anyhow::Result<String> {
+        let found = memory::of_plans(&self.config, &self.folder, plans).map_err(|error| UsageError::of(&*error))?;
+        let cells = |cells: [String; 7]| cells.map(|cell| format!("{cell:>12}")).concat();
+        let head = ["parameters", "gradients", "optimizer", "activations", "buffers", "sum", "resident"];
+        let mut text = format!(
+            "memory of tensors in these steps, counted in a dry run{}; of each kind of actor the one that takes the most\n  {:<22}{}\n",
+            if self.config.device == Device::Cpu { "" } else { " as on a CPU" },
             "",
-            "weights",
-            "gradients",
-            "optimizer",
-            "activations",
-            "logits",
-            "sum",
-            rows.concat()
-        )
+            cells(head.map(str::to_owned))
+        );
+        for ActorMemory { kind, memory, .. } in found {
+            let MemoryReport { parameters, gradients, optimizer, activations, buffers } = memory;
+            let resident = memory.total() + memory::PROCESS_OVERHEAD;
+            let row = [parameters, gradients, optimizer, activations, buffers, memory.total(), resident];
+            text += &format!("  {kind:<22}{}\n", cells(row.map(observe::bytes)));
+        }
+        let overhead = observe::bytes(memory::PROCESS_OVERHEAD);
+        text += &format!("resident: with {overhead} for a process of its own, which threads of one process share\n");
+        Ok(text)
     }
 }
 

@@ -14,6 +14,7 @@ use loongforge_core::schedule::simulate::{
     Cluster, Costs, Law, Measured, RoleCosts, Samples, SimSpec, alternatives, gantt_html, gantt_svg, simulate,
 };
 use loongforge_core::schedule::{CoordinatorSpec, SchedulerState};
+use loongforge_torch::device::settle;
 use std::path::Path;
 
 /// Simulated steps unless --steps says otherwise.
@@ -69,7 +70,7 @@ impl Case {
     }
 
     fn cluster(&self, args: &PlanArgs, config: &RunConfig) -> Cluster {
-        let on_cpu = config.device == Device::Cpu && args.device.is_none();
+        let on_cpu = settle(config.device).0 == Device::Cpu && args.device.is_none();
         let here = || std::thread::available_parallelism().map_or(1.0, |count| count.get() as f64);
         let threads = |pool| if on_cpu { config.threads_for(pool) as f64 } else { 1.0 };
         let bandwidth = args.bandwidth.map_or(f64::INFINITY, |gigabytes| gigabytes * 1e9);

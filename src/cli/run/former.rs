@@ -27,7 +27,7 @@ const PLACE: &str = "checkpoint.dir";
 const FAILED: &str = "failed-overwrite";
 
 /// Files and folders that a run writes into `run.dir` and that are a part of its record.
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 13] = [
     "bad.jsonl",
     "config.yaml",
     "eval.jsonl",
@@ -38,7 +38,9 @@ const NAMES: [&str; 11] = [
     "loss.png",
     "metrics.jsonl",
     "tensorboard",
+    "too_long.jsonl",
     "trace.json",
+    "watch.json",
 ];
 
 /// Whether a run made what has this name; the folder may hold what is the user's.

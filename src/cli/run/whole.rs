@@ -11,17 +11,18 @@ use crate::cli::{UsageError, check, exit};
 use crate::compose::Composition;
 use crate::report::{FirstStep, Report};
 use crate::snapshots::Snapshots;
-use crate::{evaluate, killers};
+use crate::{evaluate, held_out_sets, killers};
 use anyhow::Context;
 use loongforge_actors::checkpoint::clean;
 use loongforge_actors::journal::{Past, is_open, unfinished};
 use loongforge_actors::launch::net::{Party, Security};
 use loongforge_actors::launch::{Keep, LOCAL_RANKS, follows, keeper};
 use loongforge_actors::{Meeting, RunError, Start, StopOn, serve_scheduler};
-use loongforge_core::config::{Address, Loaded};
+use loongforge_core::config::{Address, Device, Loaded};
 use loongforge_core::message::{ActorId, Role, SampleId, StepId};
 use loongforge_core::observe::{Console, read_metrics};
 use loongforge_core::schedule::{Failure, Outcome};
+use loongforge_torch::device::settle;
 use loongforge_torch::native::StoreServer;
 use std::os::unix::process::parent_id;
 use std::path::PathBuf;
@@ -53,6 +54,9 @@ impl Whole<'_> {
         let mut resume = args.resume.clone();
         let snapshots = self.snapshots();
         let settled = composition.config().clone();
+        if loaded.config.device == Device::Auto {
+            console.line(&settle(Device::Auto).1);
+        }
         for restart in 0.. {
             // One that follows another begins where that was.
             let again = args.processes && restart == 0 && follows();
@@ -91,7 +95,7 @@ impl Whole<'_> {
             console.line(&format!("{error}; beginning again at the last checkpoint"));
             // The run before is no place to go on from.
             resume = if self.is_replaced() { Some("auto".to_owned()) } else { None };
-            composition = super::compose(&settled)?;
+            composition = super::compose(&settled)?.settled().map_err(|error| UsageError::of(&error))?;
         }
         unreachable!("the loop ends with an error")
     }
@@ -131,7 +135,6 @@ impl Whole<'_> {
         let Self { args, part, loaded, console } = *self;
         let composition = composition.stop_on(StopOn::Signals);
         composition.expect_weights().map_err(|error| UsageError::of(&error))?;
-        check::open(composition.config()).map_err(|error| UsageError::of(error.as_ref()))?;
         let config = composition.config().clone();
         let journal = config.run.dir.join(JOURNAL);
         let is_kept = args.processes || part.is_some_and(|part| part.actors.is_empty());
@@ -165,6 +168,7 @@ impl Whole<'_> {
             console.line(&check::duration(epochs));
         }
         console.line(&check::summary(&config, composition.folder())?);
+        held_out_sets::summary(&config).into_iter().for_each(|line| console.line(&line));
         let journal = is_kept.then_some(Keep { path: journal, again, cut_after: Keep::CUT_AFTER });
         let report = Report::new(&composition, loaded.composed.clone(), console.clone(), begin)?;
         let report = report.on_first_step(first_step);

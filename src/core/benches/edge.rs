@@ -27,6 +27,11 @@ const PINGS: usize = 2000;
 const SIZES: [usize; 3] = [64 << 10, 1 << 20, 64 << 20];
 const CHILD: &str = "LOONGFORGE_BENCH_EDGE";
 
+/// Whether the smallest size is enough, to see that it runs: `LOONGFORGE_QUICK=1`.
+fn quick() -> bool {
+    std::env::var_os("LOONGFORGE_QUICK").is_some()
+}
+
 fn main() {
     if let Some(folder) = std::env::var_os(CHILD) {
         let mailbox = Mailbox::new(1, 4);
@@ -37,7 +42,7 @@ fn main() {
     let mut host = same_host();
     println!("{:24} {:>14} {:>14}", "round trip, blocking", "median µs", "best µs");
     let (mut locals, mut hosts) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
+    for _ in 0..if quick() { 1 } else { ROUNDS } {
         locals.push(round_trip(&mut local));
         hosts.push(round_trip(&mut host));
     }
@@ -48,12 +53,12 @@ fn main() {
         "\n{:24} {:>14} {:>14} {:>14} {:>16}",
         "stream", "process GB/s", "host GB/s", "memcpy GB/s", "host / memcpy"
     );
-    for size in SIZES {
+    for &size in if quick() { &SIZES[..1] } else { &SIZES[..] } {
         let count = ((512 << 20) / size).min(2000);
         let tensor = Source(Arc::new(vec![1; size]));
         let (mut locals, mut hosts, mut copies) = (Vec::new(), Vec::new(), Vec::new());
         stream(&mut host, &tensor, count);
-        for _ in 0..ROUNDS {
+        for _ in 0..if quick() { 1 } else { ROUNDS } {
             locals.push(stream(&mut local, &tensor, count));
             hosts.push(stream(&mut host, &tensor, count));
             copies.push(memcpy(&tensor, count));

@@ -9,11 +9,17 @@ use std::time::{Duration, Instant};
 const NUM_TRAIN: usize = 2000;
 const SPELL: Duration = Duration::from_secs(2);
 
+/// Whether the smallest size is enough, to see that it runs: `LOONGFORGE_QUICK=1`.
+fn quick() -> bool {
+    std::env::var_os("LOONGFORGE_QUICK").is_some()
+}
+
 fn main() {
     let folder = tempfile::tempdir().expect("a folder");
     let (model, digits) = (folder.path().join("model"), folder.path().join("digits"));
     write_model(&model, &MODEL).expect("the quick start's model");
-    compose(&digits, &Digits { seed: 1, num_train: NUM_TRAIN, num_held_out: 1 }).expect("the quick start's pictures");
+    compose(&digits, &Digits { seed: 1, num_train: if quick() { 20 } else { NUM_TRAIN }, num_held_out: 1 })
+        .expect("the quick start's pictures");
     let file = serde_json::json!({ "path": digits.join("train.jsonl"), "format": "messages" });
     let data = serde_json::json!({ "train": [file], "shuffle": true, "pack": { "max_tokens": 2048 } });
     let data: Data = serde_json::from_value(data).expect("a data section");

@@ -4,9 +4,11 @@
 use loongforge_core::config::{self, RunConfig};
 use loongforge_core::data::digits::{Digits, MODEL, compose, write_model};
 use loongforge_core::data::{Dataset, Processor, ProcessorOptions};
-use loongforge_core::message::{ActorId, Command, Epoch, Event, SampleId, SampleMeta, StepId, StepReport, Timings};
+use loongforge_core::message::{
+    ActorId, Command, Commit, Epoch, Event, Role, SampleId, SampleMeta, StepId, StepReport, Timings,
+};
 use loongforge_core::schedule::{Batch, Coordinator, CoordinatorSpec, Input, ModelShape, Output, PlanSpec, plan_step};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -18,6 +20,11 @@ const ROUNDS: usize = 5;
 const PLANS: u64 = 40;
 const STEPS: u64 = 500;
 
+/// Whether the smallest size is enough, to see that it runs: `LOONGFORGE_QUICK=1`.
+fn quick() -> bool {
+    std::env::var_os("LOONGFORGE_QUICK").is_some()
+}
+
 fn main() {
     // Cargo adds `--bench`.
     let step_ms = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(STEP_MS);
@@ -27,7 +34,8 @@ fn main() {
         let share = median / (step_ms * 1e3) * 100.0;
         println!("{what:36} {median:8.1} µs ({least:.1} to {most:.1})  {share:7.3} % of {step_ms} ms");
     };
-    let num_samples = SIZES.iter().map(|(samples, _)| *samples).max().unwrap_or(0);
+    let (sizes, rounds, steps) = if quick() { (&SIZES[..1], 1, 20) } else { (&SIZES[..], ROUNDS, STEPS) };
+    let num_samples = sizes.iter().map(|(samples, _)| *samples).max().unwrap_or(0);
     let folder = tempfile::tempdir().expect("a folder");
     write_model(&folder.path().join("model"), &MODEL).expect("the quick start's model");
     compose(&folder.path().join("digits"), &Digits { seed: 1, num_train: num_samples, num_held_out: 1 })
@@ -36,13 +44,13 @@ fn main() {
     let samples = measure(&config, num_samples);
     let spec = CoordinatorSpec::new(&config, shape(), None);
     let what = format!("coordinator, {} samples, 1 + 1", spec.global_batch_size);
-    show(&what, (0..ROUNDS).map(|_| coordinate(&spec, &samples)).collect());
-    for (num_samples, replicas) in SIZES {
+    show(&what, (0..rounds).map(|_| coordinate(&spec, &samples, steps)).collect());
+    for &(num_samples, replicas) in sizes {
         config.pools.encoder.replicas = replicas as usize;
         config.pools.foundation.replicas = replicas as usize;
         let spec = PlanSpec::new(&config, shape());
         let what = format!("plan_step, {num_samples} samples, {replicas} + {replicas}");
-        show(&what, (0..ROUNDS).map(|_| plan(&spec, &samples[..num_samples])).collect());
+        show(&what, (0..rounds).map(|_| plan(&spec, &samples[..num_samples])).collect());
     }
 }
 
@@ -59,10 +67,11 @@ fn plan(spec: &PlanSpec, samples: &[SampleMeta]) -> f64 {
 }
 
 /// Microseconds a step inside `Coordinator::on`, everything included: intake, plans, decisions, summaries.
-fn coordinate(spec: &CoordinatorSpec, samples: &[SampleMeta]) -> f64 {
-    let spec = CoordinatorSpec { steps: STEPS, ..spec.clone() };
+fn coordinate(spec: &CoordinatorSpec, samples: &[SampleMeta], steps: u64) -> f64 {
+    let spec = CoordinatorSpec { steps, ..spec.clone() };
     let mut inputs: VecDeque<Input> = spec.pools.actors().map(|actor| Input::Event(actor, Event::Ready)).collect();
     let mut coordinator = Coordinator::new(spec);
+    let mut engines = Engines { samples, planned: BTreeMap::new() };
     let (mut inside, mut num_steps) = (Duration::ZERO, 0);
     while let Some(input) = inputs.pop_front() {
         let start = Instant::now();
@@ -71,7 +80,7 @@ fn coordinate(spec: &CoordinatorSpec, samples: &[SampleMeta]) -> f64 {
         for output in outputs {
             match output {
                 Output::Send(actor, command) => {
-                    let events = answers(actor, command, samples);
+                    let events = engines.answers(actor, command);
                     inputs.extend(events.into_iter().map(|event| Input::Event(actor, event)));
                 }
                 Output::Step(_) => num_steps += 1,
@@ -81,40 +90,60 @@ fn coordinate(spec: &CoordinatorSpec, samples: &[SampleMeta]) -> f64 {
             }
         }
     }
-    assert_eq!(num_steps, STEPS, "every step is summed up");
-    inside.as_secs_f64() * 1e6 / STEPS as f64
+    assert_eq!(num_steps, steps, "every step is summed up");
+    inside.as_secs_f64() * 1e6 / steps as f64
 }
 
-/// What an engine says to a command, at once.
-fn answers(actor: ActorId, command: Command, samples: &[SampleMeta]) -> Option<Event> {
-    let measure =
-        |position: u64| SampleMeta { id: SampleId(position), ..samples[position as usize % samples.len()].clone() };
-    match command {
-        Command::Read { from, until } => {
-            Some(Event::Measured { samples: (from.0..until.0).map(measure).collect(), bad: Vec::new() })
+/// Engines that do at once what they are told, each one step after the other.
+struct Engines<'a> {
+    samples: &'a [SampleMeta],
+    /// Steps that are planned and not ended, the first of them in work.
+    planned: BTreeMap<ActorId, VecDeque<StepId>>,
+}
+
+impl Engines<'_> {
+    /// What an engine says to a command.
+    fn answers(&mut self, actor: ActorId, command: Command) -> Vec<Event> {
+        let measure = |position: u64| {
+            let sample = self.samples[position as usize % self.samples.len()].clone();
+            SampleMeta { id: SampleId(position), ..sample }
+        };
+        match command {
+            Command::Read { from, until } => {
+                vec![Event::Measured { samples: (from.0..until.0).map(measure).collect(), bad: Vec::new() }]
+            }
+            Command::ReadAgain { .. } => unreachable!("nothing is resumed"),
+            Command::Plan(_) if actor.role == Role::Data => Vec::new(),
+            Command::Plan(plan) => {
+                let planned = self.planned.entry(actor).or_default();
+                planned.push_back(plan.step);
+                if planned.len() == 1 { vec![done(actor, plan.step)] } else { Vec::new() }
+            }
+            Command::Reduce { step, epoch } => vec![reduced(step, epoch, 0.0)],
+            Command::Commit(Commit { step, .. }) | Command::Abort { step } => {
+                let planned = self.planned.entry(actor).or_default();
+                planned.pop_front();
+                let next = planned.front().map(|&next| done(actor, next));
+                std::iter::once(Event::Applied { step }).chain(next).collect()
+            }
+            Command::Save { step, to, .. } => vec![Event::Saved { step, to, files: Vec::new() }],
+            Command::Stop => vec![Event::Stopped],
+            other => unreachable!("{other:?} is for encoders that come and go"),
         }
-        Command::ReadAgain { .. } => unreachable!("nothing is resumed"),
-        Command::Plan(plan) => (!is_data(actor)).then(|| {
-            let timings = Timings { busy: 0.05, idle: 0.02, ..Timings::default() };
-            Event::Reduced(StepReport {
-                step: plan.step,
-                epoch: Epoch(0),
-                loss: 1.0,
-                grad_square_sum: 1.0,
-                routing: None,
-                timings,
-            })
-        }),
-        Command::Commit(commit) => Some(Event::Applied { step: commit.step }),
-        Command::Abort { step } => Some(Event::Applied { step }),
-        Command::Save { step, to, .. } => Some(Event::Saved { step, to, files: Vec::new() }),
-        Command::Stop => Some(Event::Stopped),
-        other => unreachable!("{other:?} is for encoders that come and go"),
     }
 }
 
-fn is_data(actor: ActorId) -> bool {
-    actor == ActorId::data(actor.index)
+/// What an engine says whose work of a step is done: an encoder waits to be told to reduce.
+fn done(actor: ActorId, step: StepId) -> Event {
+    match actor.role {
+        Role::Encoder => Event::Finished { step, epoch: Epoch(0) },
+        _ => reduced(step, Epoch(0), 1.0),
+    }
+}
+
+fn reduced(step: StepId, epoch: Epoch, loss: f64) -> Event {
+    let timings = Timings { busy: 0.05, idle: 0.02, ..Timings::default() };
+    Event::Reduced(StepReport { step, epoch, loss, grad_square_sum: 1.0, routing: None, timings, evaluation: None })
 }
 
 /// The quick start's settings over data in `folder`.
@@ -145,7 +174,7 @@ fn measure(config: &RunConfig, num_samples: usize) -> Vec<SampleMeta> {
     let model = config.model.load.as_ref().expect("it is set").as_path();
     let json = std::fs::read_to_string(model.join("config.json")).expect("it was written");
     let json = serde_json::from_str(&json).expect("JSON");
-    let options = ProcessorOptions::new(&config.data, config.train.phase);
+    let options = ProcessorOptions::new(&config.data, &config.train);
     let processor = Processor::open(model, &json, &options).expect("a processor");
     let dataset = Dataset::open(&config.data, processor, 1).expect("the pictures just made");
     (0..num_samples as u64).map(|position| dataset.sample(position).expect("good samples").meta).collect()

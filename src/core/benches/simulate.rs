@@ -38,12 +38,17 @@ const SHAPES: [Shape; 3] = [
     Shape { name: "512 encoders + 448 replicas x 8 stages", encoders: 512, replicas: 448, stages: 8, batch: 14_336 },
 ];
 
+/// Whether the smallest size is enough, to see that it runs: `LOONGFORGE_QUICK=1`.
+fn quick() -> bool {
+    std::env::var_os("LOONGFORGE_QUICK").is_some()
+}
+
 fn main() {
     // Cargo adds `--bench`.
     let steps = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(STEPS);
     let law = Law::Vlm.samples(1, MAX_TOKENS);
     let samples = Measured::new((0..NUM_SAMPLES).map(|position| law.sample(position)).collect()).expect("samples");
-    for shape in &SHAPES {
+    for shape in if quick() { &SHAPES[..1] } else { &SHAPES[..] } {
         let spec = spec(shape, steps);
         let (start, before) = (Instant::now(), processor_seconds());
         let report = simulate(&spec, &samples).expect("a run without failures");
@@ -102,6 +107,7 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
         clip_grad: 1.0,
         max_nonfinite: 3,
         bad_samples: BadSamples { max_fraction: 0.01, max_consecutive: 100 },
+        too_long: Default::default(),
         checkpoint_dir: "checkpoints".into(),
         checkpoint_every: 0,
         max_save_failures: 5,
@@ -109,6 +115,7 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
         elastic: false,
         fixed_lanes: true,
         encoder_trained: true,
+        evaluation: None,
     };
     // A tower of 0.6 B and a language model of 8 B parameters on devices of 4e14 FLOP/s.
     let costs = Costs {

@@ -168,7 +168,9 @@ fn unknown_key<'a>(name: &str, path: &str, keys: impl Iterator<Item = &'a str>, 
             .label(format!("did you mean `{ours}`?{note}"))
             .help("`loongforge check FILE --show-origin` lists all keys");
     }
-    let meant = suggest::nearest(name, keys.iter().copied()).map(str::to_owned).or_else(|| key_called(name));
+    let other_word = || (name == "rank" && keys.contains(&"r")).then(|| "r".to_owned());
+    let nearest = suggest::nearest(name, keys.iter().copied()).map(str::to_owned);
+    let meant = other_word().or(nearest).or_else(|| key_called(name));
     let section = if path.is_empty() { "the top level".to_owned() } else { format!("`{path}`") };
     let listed = keys.iter().take(LISTED).copied().collect::<Vec<_>>().join(", ");
     let more = if keys.len() > LISTED { ", ..." } else { "" };

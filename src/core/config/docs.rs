@@ -9,7 +9,7 @@ const INTRODUCTION: &str = "\
 # Configuration
 
 A run is one YAML file: `loongforge run FILE [key=value ...]`. `loongforge check FILE` reports every mistake at once, with
-file, line and suggestion; `--show-origin` says where each value comes from.
+file, line and suggestion; `--show-origin` says where each value comes from. A config is a regular file of at most 16 MiB.
 
 Sources, lowest first: the defaults below, the `defaults` list, the file, `LOONGFORGE__TRAIN__LR=1e-4` environment variables,
 command-line overrides. In keys `-` and `_` are the same. Sizes and time spans have units (`64MiB`, `60s`). Relative paths
@@ -49,7 +49,20 @@ model:
   foundation: { load: path/to/llama3 }
 ```
 
-The widths of the projector follow from the two other parts. Parts that do not fit are reported by name.
+The widths of the projector follow from the two other parts. Parts that do not fit are reported by name. A part with
+neither `load` nor `model.load` starts random, and a line says so. Pictures are processed as the preprocessor config in
+`image_encoder.load` says, else the one beside the tokenizer. DeepStack of a tower is off, with a line, where the width of
+the language model is not the one that the tower was made for. `image_encoder.overrides` changes single keys of a part.
+
+## Before a run
+
+`check` and `run` ask the same before there is a folder or an actor, and end with exit code 2 where the run could not go:
+
+- the layout against the model: heads, sizes, layers, experts, chunks, adapters, what checkpoints can hold;
+- the headers of all weights: files, shapes, missing tensors (of hub ids that were not fetched `check` only says so);
+- the first samples of each data set with tokenizer and template: 100, or 4,096 where there are no pictures. A set of which
+  none can be used, or all are too long, is refused; the share of the bad and of the long is printed;
+- the device (`check --no-device` where others compute), and whether the weights fit into memory at all.
 
 Nothing in a config runs code: `_target_` and `${eval:...}` are refused.
 

@@ -29,6 +29,7 @@ mod source;
 mod suggest;
 mod units;
 mod validate;
+mod validate_eval;
 mod validate_model;
 mod yaml;
 

@@ -160,17 +160,18 @@ impl Node {
 }
 
 /// Where the keys of a `config.json` stand.
-const FREE_FORM: [&str; 5] = [
-    "model.overrides",
-    "model.config",
-    "model.image_encoder.config",
-    "model.image_projector.config",
-    "model.foundation.config",
-];
+const FREE_FORM: [&str; 3] = ["model.overrides", "model.config", "data.template_kwargs"];
+/// The same of each part of the model.
+const FREE_FORM_OF_PARTS: [&str; 4] = ["config", "overrides", "lora.rank_pattern", "lora.alpha_pattern"];
+const PARTS: [&str; 3] = ["model.image_encoder.", "model.image_projector.", "model.foundation."];
 
 /// Whether `path` lies inside a part of the tree whose keys are not ours to know.
 pub(super) fn is_free_form(path: &str) -> bool {
-    FREE_FORM.iter().any(|free| path.strip_prefix(free).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+    let is_within =
+        |path: &str, free: &str| path.strip_prefix(free).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    let part = PARTS.iter().find_map(|part| path.strip_prefix(part));
+    FREE_FORM.iter().any(|free| is_within(path, free))
+        || part.is_some_and(|key| FREE_FORM_OF_PARTS.iter().any(|free| is_within(key, free)))
 }
 
 /// `-` and `_` are the same in keys, except in what is handed on as it is.

@@ -23,7 +23,9 @@ pub struct TimeSpan(Duration);
 /// Where tensors live: `cpu`, `cuda` (each actor takes the next GPU) or `cuda:N`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Device {
+    /// CUDA where it can be used, else the CPU.
     #[default]
+    Auto,
     Cpu,
     /// `Some(n)` pins every actor to GPU `n`.
     Cuda(Option<u32>),
@@ -100,10 +102,11 @@ impl FromStr for Device {
     fn from_str(text: &str) -> Result<Self, String> {
         let index = text.strip_prefix("cuda:").filter(|n| n.bytes().all(|b| b.is_ascii_digit()));
         match (text, index.and_then(|n| n.parse().ok())) {
+            ("auto", _) => Ok(Self::Auto),
             ("cpu", _) => Ok(Self::Cpu),
             ("cuda", _) => Ok(Self::Cuda(None)),
             (_, Some(index)) => Ok(Self::Cuda(Some(index))),
-            _ => Err("expected `cpu`, `cuda` or `cuda:N`".to_owned()),
+            _ => Err("expected `auto`, `cpu`, `cuda` or `cuda:N`".to_owned()),
         }
     }
 }
@@ -136,6 +139,7 @@ impl fmt::Display for TimeSpan {
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Auto => f.write_str("auto"),
             Self::Cpu => f.write_str("cpu"),
             Self::Cuda(None) => f.write_str("cuda"),
             Self::Cuda(Some(index)) => write!(f, "cuda:{index}"),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Component, Path};
 
 use super::error::{Problem, code};
 use super::node::{Node, float};
@@ -17,6 +17,7 @@ const MIN_LEASE: std::time::Duration = std::time::Duration::from_millis(100);
 /// Reports broken rules. A rule over a key in `failed` is not asked: its value is not the user's.
 pub(super) fn validate(config: &RunConfig, tree: &Node, failed: &BTreeSet<String>, problems: &mut Vec<Problem>) {
     let mut rules = Rules { tree, failed, problems };
+    rules.name(config);
     rules.train(config);
     rules.model(config);
     rules.pools(config);
@@ -32,6 +33,19 @@ pub(super) struct Rules<'a> {
 }
 
 impl Rules<'_> {
+    /// The run's name is a part of paths.
+    fn name(&mut self, config: &RunConfig) {
+        let name = &config.run.name;
+        let is_part = |part: Component<'_>| matches!(part, Component::Normal(_));
+        let leads_out = !Path::new(name).components().all(is_part) || name.contains(|c: char| c.is_control());
+        self.broken(leads_out, code::OUT_OF_RANGE, &["run.name"], || {
+            (
+                format!("`run.name`: {name:?} is no name: it would lead out of the folder of runs"),
+                "take letters, digits, `-` and `_`; `run.dir` may be any directory",
+            )
+        });
+    }
+
     fn train(&mut self, config: &RunConfig) {
         let train = &config.train;
         self.broken(train.min_lr > train.lr, code::COMBINATION, &["train.min_lr", "train.lr"], || {
@@ -236,8 +250,10 @@ impl Rules<'_> {
             }
         }
         if let Some(eval) = &config.eval {
-            self.file("eval.path", &eval.path);
+            eval.path.iter().for_each(|path| self.file("eval.path", path));
+            eval.sets.iter().for_each(|(name, path)| self.file(&format!("eval.sets.{name}"), path));
         }
+        self.evaluation(config);
         for (key, dir) in [("run.dir", &config.run.dir), ("checkpoint.dir", &config.checkpoint.dir)] {
             self.broken(dir.exists() && !dir.is_dir(), code::NO_SUCH_FILE, &[key], || {
                 (

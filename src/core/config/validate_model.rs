@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 
 use super::error::code;
 use super::validate::Rules;
-use super::{RunConfig, Source, Weights};
+use super::{Lora, RunConfig, Source, Weights};
 use crate::files;
 
 impl Rules<'_> {
@@ -55,26 +55,78 @@ impl Rules<'_> {
         });
         for (key, part) in model.parts() {
             let Some(lora) = &part.lora else { continue };
-            let [dropout, modules] = ["dropout", "target_modules"].map(|name| format!("{key}.lora.{name}"));
-            let dropped = lora.dropout > 0.0 && !lora.target_parameters.is_empty();
-            self.broken(dropped, code::COMBINATION, &[&dropout], || {
+            let of = |name: &str| format!("{key}.lora.{name}");
+            let rate = lora.dropout.unwrap_or(0.0);
+            let has_parameters = !lora.target_parameters.is_empty();
+            self.broken(rate > 0.0 && has_parameters, code::COMBINATION, &[&of("dropout")], || {
                 let help = "PEFT knows no dropout beside `target_parameters`: set it to 0, or leave those out";
-                (format!("`{dropout}` is {} beside `target_parameters`", lora.dropout), help)
+                (format!("`{}` is {rate} beside `target_parameters`", of("dropout")), help)
             });
-            let nothing = lora.target_modules.is_empty() && lora.target_parameters.is_empty();
-            self.broken(nothing, code::OUT_OF_RANGE, &[&modules], || {
-                (
-                    format!("`{modules}` and `target_parameters` are empty"),
-                    "name what gets adapters, or leave out `lora`",
-                )
+            self.broken(lora.use_dora == Some(true) && has_parameters, code::COMBINATION, &[&of("use_dora")], || {
+                let help = "PEFT knows no DoRA beside `target_parameters`: leave one of the two out";
+                (format!("`{}` beside `target_parameters`", of("use_dora")), help)
             });
+            let nothing = lora.target_modules.as_ref().is_some_and(Vec::is_empty) && !has_parameters;
+            self.broken(nothing, code::OUT_OF_RANGE, &[&of("target_modules")], || {
+                let help = "name what gets adapters, or leave out `lora`";
+                (format!("`{}` and `target_parameters` are empty", of("target_modules")), help)
+            });
+            self.patterns(key, lora);
         }
+        self.alike(config);
+        let moves = model.foundation.lora.is_some() && model.moe.bias_update_rate.is_some_and(|rate| rate > 0.0);
+        self.broken(moves, code::COMBINATION, &["model.moe.bias_update_rate", "model.foundation.lora"], || {
+            let help = "adapters stand beside weights that stay as they are: set it to 0, or leave out `lora`";
+            ("`model.moe.bias_update_rate` beside `model.foundation.lora`".to_owned(), help)
+        });
         let merge = config.checkpoint.merge_lora;
         let adapts = model.parts().iter().any(|(_, part)| part.lora.is_some());
         self.broken(merge && !adapts, code::COMBINATION, &["checkpoint.merge_lora"], || {
             let help = "no part of the model has a `lora`: add one, or leave this out";
             ("`checkpoint.merge_lora` without adapters".to_owned(), help)
         });
+    }
+
+    /// Ranks and alphas by pattern are numbers that ranks and alphas can be.
+    fn patterns(&mut self, key: &str, lora: &Lora) {
+        let is_rank = |value: &serde_json::Value| value.as_u64().is_some_and(|rank| (1..=4096).contains(&rank));
+        let is_alpha = |value: &serde_json::Value| value.as_f64().is_some_and(|alpha| alpha > 0.0);
+        for (pattern, value) in lora.rank_pattern.iter().filter(|(_, value)| !is_rank(value)) {
+            let key = format!("{key}.lora.rank_pattern");
+            self.broken(true, code::OUT_OF_RANGE, &[&key], || {
+                (format!("`{key}`: {pattern} is {value}"), "a rank is an integer from 1 to 4096")
+            });
+        }
+        for (pattern, value) in lora.alpha_pattern.iter().filter(|(_, value)| !is_alpha(value)) {
+            let key = format!("{key}.lora.alpha_pattern");
+            self.broken(true, code::OUT_OF_RANGE, &[&key], || {
+                (format!("`{key}`: {pattern} is {value}"), "an alpha is a number above 0")
+            });
+        }
+    }
+
+    /// One `adapter_config.json` has the adapters of all parts.
+    fn alike(&mut self, config: &RunConfig) {
+        let parts = config.model.parts();
+        let loras: Vec<(&str, &Lora)> =
+            parts.iter().filter_map(|(key, part)| Some((*key, part.lora.as_ref()?))).collect();
+        type Flag = fn(&Lora) -> bool;
+        let flags: [(&str, Flag); 2] = [
+            ("use_rslora", |lora| lora.use_rslora.unwrap_or(false)),
+            ("use_dora", |lora| lora.use_dora.unwrap_or(false)),
+        ];
+        for (name, flag) in flags {
+            let typed = loras.iter().filter(|(_, lora)| lora.adapter.is_none());
+            let typed: Vec<(&str, bool)> = typed.map(|(key, lora)| (*key, flag(lora))).collect();
+            let other = typed.iter().find(|(_, value)| *value != typed[0].1);
+            let Some((key, _)) = other else { continue };
+            let [first, key] = [typed[0].0, key].map(|key| format!("{key}.lora.{name}"));
+            self.broken(!config.checkpoint.merge_lora, code::COMBINATION, &[&key, &first], || {
+                let help = "one adapter_config.json has the adapters of all parts: set both the same, or \
+                            `checkpoint.merge_lora: true`";
+                (format!("`{first}` and `{key}` differ"), help)
+            });
+        }
     }
 
     /// Directories that are named are there and hold what is read from them.

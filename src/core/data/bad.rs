@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     fn sample(id: u64) -> BadSample {
-        BadSample { id: SampleId(id), source: "a.jsonl:3".into(), reason: "empty file".into() }
+        BadSample { id: SampleId(id), source: "a.jsonl:3".into(), reason: "empty file".into(), too_long: false }
     }
 
     fn ids(path: &Path) -> Vec<u64> {

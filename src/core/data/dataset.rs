@@ -1,13 +1,14 @@
 //! The run's stream of samples by position. Reads files when asked; holds offsets only.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::error::{BadSample, DataError};
 use super::locator::Locator;
 use super::processor::Processor;
 use super::sample::Sample;
-use super::source::{Content, Mixture, Source};
-use crate::config::{Data, Phase, TrainFile};
+use super::source::{Content, Conversation, Mixture, Source, Turn};
+use super::split::Split;
+use crate::config::Data;
 use crate::message::{self, SampleId};
 
 /// An endless stream: position → sample, always the same for the same files, configuration and seed.
@@ -15,12 +16,24 @@ use crate::message::{self, SampleId};
 pub struct Dataset {
     processor: Processor,
     sources: Vec<Source>,
-    mixture: Mixture,
+    split: Split,
+    /// `None`: the samples that are set aside, in the order of the files.
+    mixture: Option<Mixture>,
 }
 
 impl Dataset {
-    /// Opens and indexes the files of `data.train`.
+    /// Opens and indexes the files of `data.train`, without what `data.val_size` sets aside.
     pub fn open(data: &Data, processor: Processor, seed: u64) -> Result<Self, DataError> {
+        let mut dataset = Self::open_held(data, processor)?;
+        let (sources, split) = (&dataset.sources, &dataset.split);
+        let order = |(set, source): (usize, &Source)| (source.order_without(split.of(set)), data.train[set].weight);
+        let orders = sources.iter().enumerate().map(order).collect();
+        dataset.mixture = Some(Mixture::of_orders(orders, seed, data.shuffle));
+        Ok(dataset)
+    }
+
+    /// As [`Dataset::open`], what `data.val_size` sets aside.
+    pub fn open_held(data: &Data, processor: Processor) -> Result<Self, DataError> {
         let num_tokens = |text: &str| processor.tokenizer().encode(text).map_or(text.len(), |tokens| tokens.len());
         let (window, index_dir) = (data.shuffle_window, data.index_dir.as_deref());
         let open =
@@ -32,8 +45,8 @@ impl Dataset {
         if sources.iter().any(Source::is_conversation) {
             processor.expect_template()?;
         }
-        let orders = sources.iter().zip(&data.train).map(|(source, file)| (source.order(), file.weight));
-        Ok(Self { mixture: Mixture::of_orders(orders.collect(), seed, data.shuffle), processor, sources })
+        let lens: Vec<u64> = sources.iter().map(|source| source.len() as u64).collect();
+        Ok(Self { split: Split::new(&lens, data.val_size)?, mixture: None, processor, sources })
     }
 
     pub fn processor(&self) -> &Processor {
@@ -42,7 +55,26 @@ impl Dataset {
 
     /// Samples in all files together, which is what `train.epochs` calls an epoch.
     pub fn len(&self) -> usize {
-        self.sources.iter().map(Source::len).sum()
+        let all: usize = self.sources.iter().map(Source::len).sum();
+        let held = self.split.len() as usize;
+        if self.mixture.is_some() { all - held } else { held }
+    }
+
+    /// Whether all samples are rendered by a chat template.
+    pub fn is_conversation(&self) -> bool {
+        self.sources.iter().all(Source::is_conversation)
+    }
+
+    /// The data set and the index in it of the sample at a position.
+    fn place(&self, position: u64) -> (&Source, usize) {
+        let (set, index) = match &self.mixture {
+            Some(mixture) => {
+                let place = mixture.place(position);
+                (place.source, self.split.train(place.source, place.index))
+            }
+            None => self.split.held(position),
+        };
+        (&self.sources[set], index as usize)
     }
 
     /// Always false: empty files are refused.
@@ -50,18 +82,36 @@ impl Dataset {
         self.sources.is_empty()
     }
 
+    /// What messages call each data set, and its samples.
+    pub(super) fn sources(&self) -> impl Iterator<Item = (PathBuf, u64)> {
+        self.sources.iter().map(|source| (source.name().to_owned(), source.len() as u64))
+    }
+
+    /// A sentence of each folder that has files which are not read.
+    pub fn left_out(&self) -> Vec<&str> {
+        self.sources.iter().flat_map(Source::left_out).map(String::as_str).collect()
+    }
+
+    /// Sample `index` of data set `source`, in the order of its files.
+    pub(super) fn sample_of(&self, source: usize, index: u64) -> Result<Sample, BadSample> {
+        let source = &self.sources[source];
+        let content = source.read(index as usize)?;
+        let sample = self.processor.sample_of(SampleId(index), &content, source.base());
+        sample.map_err(|error| source.refused(index as usize, &error))
+    }
+
     /// The sample at a position, counted over all epochs.
     pub fn sample(&self, position: u64) -> Result<Sample, BadSample> {
         let (content, base) = self.content(position)?;
         let sample = self.processor.sample_of(SampleId(position), &content, base);
-        sample.map_err(|error| self.bad(position, error.to_string()))
+        let (source, index) = self.place(position);
+        sample.map_err(|error| source.refused(index, &error))
     }
 
     /// What the sample at a position is made from, and what its files are relative to.
     pub(super) fn content(&self, position: u64) -> Result<(Content, &Path), BadSample> {
-        let place = self.mixture.place(position);
-        let source = &self.sources[place.source];
-        Ok((source.read(place.index as usize)?, source.base()))
+        let (source, index) = self.place(position);
+        Ok((source.read(index)?, source.base()))
     }
 
     /// File and line of the sample at a position.
@@ -72,72 +122,75 @@ impl Dataset {
 
     /// The sample at a position, and why it cannot be used.
     pub(super) fn bad(&self, position: u64, reason: String) -> BadSample {
-        let place = self.mixture.place(position);
-        self.sources[place.source].bad(place.index as usize, reason)
+        let (source, index) = self.place(position);
+        source.bad(index, reason)
+    }
+
+    /// What is asked and answered in the conversation at a position.
+    ///
+    /// # Errors
+    /// It cannot be read, or is no conversation that ends with an answer.
+    pub fn exchange(&self, position: u64) -> Result<Exchange, BadSample> {
+        let content = self.content(position)?.0;
+        Exchange::of(content).map(|(exchange, _)| exchange).map_err(|reason| self.bad(position, reason))
+    }
+
+    /// The conversation at a position up to its last answer, as a model reads it.
+    ///
+    /// # Errors
+    /// As [`Dataset::exchange`]; or it cannot be rendered or decoded.
+    pub fn prompt(&self, position: u64) -> Result<Sample, BadSample> {
+        let (content, base) = self.content(position)?;
+        let prompt = Exchange::of(content).and_then(|(_, asked)| {
+            self.processor.prompt(SampleId(position), &asked, base).map_err(|error| error.to_string())
+        });
+        prompt.map_err(|reason| self.bad(position, reason))
     }
 }
 
-/// A question of a file in the `messages` format, with the answer that is expected.
-#[derive(Clone, Debug)]
-pub struct Question {
-    /// What generation starts from.
-    pub prompt: Sample,
+/// The end of a conversation: what is asked, and the answer that is expected.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Exchange {
+    /// Text of the last turn before the answer.
+    pub question: String,
     pub answer: String,
-    /// Its pictures; files are resolved.
+    /// Pictures of the conversation before the answer; files are resolved.
     pub images: Vec<Locator>,
 }
 
-/// The questions of a file, in its order: what a model is evaluated on.
-pub struct Questions {
-    source: Source,
-}
-
-impl Questions {
-    pub fn open(path: &Path) -> Result<Self, DataError> {
-        let file = TrainFile::new(path);
-        Ok(Self { source: Source::open(&file, Phase::Sft, usize::MAX, str::len)? })
-    }
-
-    pub fn len(&self) -> usize {
-        self.source.len()
-    }
-
-    /// Always false: an empty file is refused.
-    pub fn is_empty(&self) -> bool {
-        self.source.is_empty()
-    }
-
-    /// The question `index`: the turns before the last assistant turn.
-    pub fn read(&self, index: usize, processor: &Processor) -> Result<Question, BadSample> {
-        let Content::Messages(conversation) = self.source.read(index)? else {
-            return Err(self.source.bad(index, "is no conversation: there is no answer to compare with".to_owned()));
+impl Exchange {
+    /// With the conversation before the answer.
+    fn of(content: Content) -> Result<(Self, Conversation), String> {
+        let Content::Messages(conversation) = content else {
+            return Err("is no conversation: there is no answer to compare with".to_owned());
         };
-        let ask = || {
-            let (question, answer) = conversation
-                .split_answer()
-                .ok_or_else(|| DataError::Line("no assistant turn: no answer to compare with".to_owned()))?;
-            let prompt = processor.prompt(SampleId(index as u64), &question, self.source.base())?;
-            let images = question.images().cloned().collect();
-            Ok(Question { prompt, answer, images })
-        };
-        ask().map_err(|error: DataError| self.source.bad(index, error.to_string()))
+        let found = conversation.split_answer();
+        let (asked, answer) = found.ok_or("no assistant turn: no answer to compare with")?;
+        let question = asked.turns.last().map_or(String::new(), Turn::joined_text);
+        let images = asked.images().cloned().collect();
+        Ok((Self { question, answer, images }, asked))
     }
 }
 
 impl BadSample {
     /// As it is told to the scheduler.
     pub fn into_message(self, id: SampleId) -> message::BadSample {
-        message::BadSample { id, source: format!("{}:{}", self.file.display(), self.at), reason: self.reason }
+        message::BadSample {
+            id,
+            source: format!("{}:{}", self.file.display(), self.at),
+            reason: self.reason,
+            too_long: self.too_long,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::path::PathBuf;
 
     use super::*;
-    use crate::config::{Format, ImageLimits, Pack, Template};
+    use crate::config::{Format, ImageLimits, Pack, Phase, Template, TrainFile};
     use crate::data::digits::{Digits, MODEL, compose, write_model};
     use crate::data::processor::ProcessorOptions;
     use crate::data::tokenizer::read_json;
@@ -154,7 +207,9 @@ mod tests {
             image: ImageLimits::default(),
             video: Default::default(),
             template: Template::FromModel,
+            template_kwargs: Default::default(),
             on_bad_sample: Default::default(),
+            val_size: 0.0,
         }
     }
 
@@ -195,20 +250,32 @@ mod tests {
         assert!((100..160).contains(&with_images), "{with_images}");
         assert_eq!(
             bad.keys().cloned().collect::<Vec<_>>(),
-            [(digits.join("train.jsonl"), "5".to_owned()), (text, "2".to_owned())]
+            [(digits.join("train.jsonl"), "5".to_owned()), (text.clone(), "2".to_owned())]
         );
         assert_ne!(
             (0..20).map(|p| open(&config, Phase::Sft, &model, 6).unwrap().sample(p).ok()).collect::<Vec<_>>(),
             (0..20).map(|p| dataset.sample(p).ok()).collect::<Vec<_>>()
         );
 
-        let questions = Questions::open(&digits.join("held_out.jsonl")).unwrap();
-        let question = questions.read(2, dataset.processor()).unwrap();
-        assert!(
-            std::path::Path::new(question.images[0].name()).exists()
-                && question.answer.chars().all(|c| c.is_ascii_digit())
-        );
-        assert_eq!(question.prompt.meta.num_targets, 0);
+        let config = Data { shuffle: false, ..data(&[(digits.join("held_out.jsonl"), 1.0)]) };
+        let held_out = open(&config, Phase::Sft, &model, 0).unwrap();
+        let (exchange, prompt) = (held_out.exchange(2).unwrap(), held_out.prompt(2).unwrap());
+        assert!(Path::new(exchange.images[0].name()).exists() && exchange.answer.chars().all(|c| c.is_ascii_digit()));
+        assert!(!exchange.question.is_empty());
+        assert_eq!(prompt.meta.num_targets, 0);
+
+        let config = Data { val_size: 6.0, ..data(&[(text, 1.0), (digits.join("held_out.jsonl"), 1.0)]) };
+        assert!(open(&config, Phase::Sft, &model, 0).is_err(), "nothing is left of the first");
+        let config = Data { val_size: 0.3, ..data(&[(digits.join("train.jsonl"), 1.0)]) };
+        let (train, model_json) =
+            (open(&config, Phase::Sft, &model, 1).unwrap(), read_json(&model.join("config.json")).unwrap());
+        let processor = Processor::open(&model, &model_json, &ProcessorOptions::new(&config, Phase::Sft)).unwrap();
+        let held = Dataset::open_held(&config, processor).unwrap();
+        assert_eq!((train.len(), held.len()), (4, 2));
+        let names =
+            |dataset: &Dataset, count: u64| (0..count).map(|at| dataset.place_name(at)).collect::<BTreeSet<_>>();
+        assert!(names(&train, 12).is_disjoint(&names(&held, 2)));
+        assert_eq!(names(&train, 12).len(), 4);
     }
 
     #[test]
@@ -219,7 +286,7 @@ mod tests {
         assert!(error(&data(&[])).contains("no data source"));
         assert!(error(&data(&[("gone.jsonl".into(), 1.0)])).contains("gone.jsonl"));
         assert!(error(&data(&[("a.jsonl".into(), 0.0)])).contains("weight 0"));
-        let error = BadSample { file: "a.jsonl".into(), at: "3".into(), reason: "x".into() };
+        let error = BadSample { file: "a.jsonl".into(), at: "3".into(), reason: "x".into(), too_long: false };
         assert_eq!(error.to_string(), "a.jsonl:3: x");
         assert_eq!(error.into_message(SampleId(1)).source, "a.jsonl:3");
     }

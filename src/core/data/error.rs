@@ -16,6 +16,8 @@ pub enum DataError {
     Empty { path: PathBuf },
     #[error("{path}: {reason}")]
     File { path: PathBuf, reason: String },
+    #[error("data.val_size sets aside {what}")]
+    Split { what: String },
     #[error("no data source: name at least one file")]
     NoSource,
     #[error("{path}: weight {weight} of a data source must be a finite number above 0")]
@@ -44,6 +46,11 @@ fn of_images(num_tokens: usize) -> String {
 }
 
 impl DataError {
+    /// Whether a sample is longer than a pack, and nothing else is wrong with it.
+    pub fn is_too_long(&self) -> bool {
+        matches!(self, Self::TooLong { .. })
+    }
+
     pub(super) fn read(path: &Path, source: std::io::Error) -> Self {
         Self::Read { path: path.to_path_buf(), source }
     }
@@ -69,4 +76,7 @@ pub struct BadSample {
     /// Where in it: the number of the line, the row or the element from 1, or the key in an archive.
     pub at: String,
     pub reason: String,
+    /// It is longer than a pack, and nothing else is wrong with it.
+    #[serde(default)]
+    pub too_long: bool,
 }

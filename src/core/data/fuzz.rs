@@ -138,7 +138,7 @@ pub fn lines() -> Vec<Vec<u8>> {
 
 pub fn templates() -> Vec<Vec<u8>> {
     let own = ["qwen", "llama3", "deepseek"].map(|name| match name {
-        "qwen" => include_str!("templates/qwen.jinja"),
+        "qwen" => super::template::QWEN,
         "llama3" => include_str!("templates/llama3.jinja"),
         _ => include_str!("templates/deepseek.jinja"),
     });

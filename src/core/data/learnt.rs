@@ -3,94 +3,106 @@
 use std::ops::Range;
 
 use super::error::DataError;
-use super::source::{Conversation, Part, Turn};
+use super::places::Places;
+use super::source::{Conversation, Turn};
 use super::template::ChatTemplate;
 use super::tokenizer::{Token, Tokenizer};
+use crate::config::Learn;
 
 const ASSISTANT: &str = "assistant";
-
-/// A content by which the place of a turn's own is found.
-const STAND_IN: &str = "loongforge-stand-in";
 
 /// An assistant turn in a rendered text, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
+    /// The number of its turn.
+    pub turn: usize,
     /// Where it would be generated from.
     pub begin: usize,
+    /// Closing tokens before this place are the content's own.
+    pub content_end: usize,
     /// Where its turn ends at the latest.
     pub limit: usize,
     /// The template says so: all up to `limit` is learnt.
     pub exact: bool,
 }
 
-/// The assistant's turns in `text`, the rendering of `turns`; `marked` are those that the template marks itself.
+/// The numbers of the turns that are learnt.
 ///
 /// # Errors
-/// The template renders turns in a way in which their places cannot be told.
+/// One of them says nothing.
+fn learnt_turns(turns: &[Turn], learn: Learn) -> Result<Vec<usize>, DataError> {
+    let mut all = (0..turns.len()).filter(|&index| turns[index].role == ASSISTANT);
+    let chosen: Vec<usize> = match learn {
+        Learn::All => all.collect(),
+        Learn::Last => all.next_back().into_iter().collect(),
+    };
+    let chosen: Vec<usize> = chosen.into_iter().filter(|&index| turns[index].learn != Some(false)).collect();
+    match chosen.iter().find(|&&index| turns[index].is_empty()) {
+        Some(&index) => Err(nothing_said(index)),
+        None => Ok(chosen),
+    }
+}
+
+fn nothing_said(turn: usize) -> DataError {
+    let reason = "says nothing: only the token that ends it would be learnt (`weight: 0` takes it out of the loss)";
+    DataError::Line(format!("the assistant's message, number {} of the conversation, {reason}", turn + 1))
+}
+
+/// The assistant's turns in `text` that are learnt; `text` is the rendering of `turns`, `marked` are the assistant's turns that
+/// the template marks itself, `closing` the tokens that end a turn.
+///
+/// # Errors
+/// The template renders turns in a way in which their places cannot be told; a turn says nothing.
 pub fn answers(
     template: &ChatTemplate,
     turns: &[Turn],
     text: &str,
     marked: Vec<Range<usize>>,
+    (learn, closing): (Learn, &[String]),
 ) -> Result<Vec<Answer>, DataError> {
+    let chosen = learnt_turns(turns, learn)?;
     if template.marks_answers() {
-        let exact = |range: Range<usize>| Answer { begin: range.start, limit: range.end, exact: true };
-        return Ok(marked.into_iter().filter(|range| !range.is_empty()).map(exact).collect());
+        return exact_answers(turns, &chosen, marked);
     }
-    let indices = (0..turns.len()).filter(|&index| turns[index].role == ASSISTANT);
-    indices
+    let holds_closing = |index: usize| {
+        let content = turns[index].joined_text();
+        closing.iter().any(|token| content.contains(token.as_str()))
+    };
+    let places = Places { template, turns, text };
+    chosen
+        .into_iter()
         .map(|index| {
-            let begin = begin(template, turns, index, text)?;
-            // A template may render the last turn in another way; then the closing token says where it ends.
-            let until =
-                template.render(&turns[..=index], false).ok().filter(|prefix| text.starts_with(prefix.as_str()));
-            let limit = until.map_or(text.len(), |prefix| prefix.len()).max(begin);
-            Ok(Answer { begin, limit, exact: false })
+            let begin = places.begin(index)?;
+            let limit = places.limit(index).max(begin);
+            let content_end = holds_closing(index).then(|| places.content_end(index)).flatten();
+            let content_end = content_end.unwrap_or(begin).clamp(begin, limit);
+            Ok(Answer { turn: index, begin, content_end, limit, exact: false })
         })
         .collect()
 }
 
-fn begin(template: &ChatTemplate, turns: &[Turn], index: usize, text: &str) -> Result<usize, DataError> {
-    let before = &turns[..index];
-    let plain = template.render(before, false).ok().filter(|prefix| text.starts_with(prefix.as_str()));
-    let floor = plain.as_ref().map_or(0, String::len);
-    // What stands before the turn, header included, is what one would generate from.
-    let header = template.render(before, true).ok();
-    if let Some(header) = &header
-        && text.starts_with(header.as_str())
-        && header.len() > floor
-    {
-        return Ok(header.len());
+/// What the template marks. Marks have no numbers: where not all turns are learnt, each turn must have one.
+fn exact_answers(turns: &[Turn], chosen: &[usize], marked: Vec<Range<usize>>) -> Result<Vec<Answer>, DataError> {
+    let all: Vec<usize> = (0..turns.len()).filter(|&index| turns[index].role == ASSISTANT).collect();
+    let numbered = marked.len() == all.len();
+    if !numbered && chosen.len() != all.len() {
+        return Err(DataError::Template(format!(
+            "marks {} answers of {} assistant messages, so it cannot be told which of them are not to be learnt",
+            marked.len(),
+            all.len()
+        )));
     }
-    // The template knows no header, or one that training turns lack: many end theirs in `<think>`. A space before the
-    // content is the first token's.
-    let content = content_begin(template, turns, index, text).map(|at| text[..at].trim_end_matches(' ').len());
-    let shared = header.map_or(usize::MAX, |header| match common_prefix(&header, text) {
-        shared if shared > floor => shared,
-        _ => usize::MAX,
-    });
-    match (content, plain) {
-        (Some(content), _) => Ok(content.min(shared).max(floor)),
-        // Then the header is learnt as well.
-        (None, Some(_)) => Ok(floor),
-        (None, None) => {
-            Err(DataError::Template(format!("turn {index} does not begin with the rendering of the turns before it")))
-        }
-    }
-}
-
-/// Where the content of a turn begins, by putting another in its place.
-fn content_begin(template: &ChatTemplate, turns: &[Turn], index: usize, text: &str) -> Option<usize> {
-    let mut others = turns.to_vec();
-    others[index].parts = vec![Part::Text { text: STAND_IN.to_owned() }];
-    let rendered = template.render(&others, false).ok()?;
-    let at = rendered.find(STAND_IN)?;
-    text.starts_with(&rendered[..at]).then_some(at)
-}
-
-fn common_prefix(left: &str, right: &str) -> usize {
-    let same = left.chars().zip(right.chars()).take_while(|(a, b)| a == b);
-    same.map(|(letter, _)| letter.len_utf8()).sum()
+    let turn = |place: usize| if numbered { all[place] } else { all.first().copied().unwrap_or_default() };
+    let answers = marked.into_iter().enumerate().filter(|(_, range)| !range.is_empty());
+    let answers = answers.filter(|(place, _)| !numbered || chosen.contains(&all[*place]));
+    let exact = |(place, range): (usize, Range<usize>)| Answer {
+        turn: turn(place),
+        begin: range.start,
+        content_end: range.start,
+        limit: range.end,
+        exact: true,
+    };
+    Ok(answers.map(exact).collect())
 }
 
 impl Conversation {
@@ -104,25 +116,43 @@ impl Conversation {
     }
 }
 
-/// For each token whether it is the assistant's. `place` says where a byte of the rendered text is in the text that
-/// the tokens are of.
-pub fn mask(answers: &[Answer], tokens: &[Token], tokenizer: &Tokenizer, place: impl Fn(usize) -> usize) -> Vec<bool> {
+/// For each token of `text` whether it is the assistant's. `place` says where a byte of the rendered text is in `text`.
+///
+/// # Errors
+/// `is_whole`, and of an answer nothing is there but its end.
+pub fn mask(
+    answers: &[Answer],
+    (text, is_whole): (&str, bool),
+    tokens: &[Token],
+    tokenizer: &Tokenizer,
+    place: impl Fn(usize) -> usize,
+) -> Result<Vec<bool>, DataError> {
     let mut learnt = vec![false; tokens.len()];
     for answer in answers {
         let token_at = |at: usize| tokens.partition_point(|token| token.start < at);
-        let (mut first, limit) = (token_at(place(answer.begin)), token_at(place(answer.limit)));
+        let (mut first, mut limit) = (token_at(place(answer.begin)), token_at(place(answer.limit)));
         if answer.exact {
             // A token that begins before and reaches into it is its own, as transformers has it.
             let reaches = tokens.get(first).is_none_or(|token| token.start > place(answer.begin));
             first -= usize::from(reaches && first > 0);
-            learnt[first..limit.max(first)].fill(true);
-            continue;
+            limit = limit.max(first);
+        } else {
+            // One more: in some templates the next turn's first token is what ends this one.
+            let from = token_at(place(answer.content_end)).max(first);
+            let within = &tokens[from..(limit + 1).min(tokens.len()).max(from)];
+            let end = within.iter().position(|token| tokenizer.special().end.contains(&token.id));
+            limit = end.map_or(limit, |offset| from + offset + 1).max(first);
         }
-        // One more: in some templates the next turn's first token is what ends this one.
-        let within = &tokens[first..(limit + 1).min(tokens.len()).max(first)];
-        let end = within.iter().position(|token| tokenizer.special().end.contains(&token.id));
-        let end = end.map_or(limit, |offset| first + offset + 1);
-        learnt[first..end.max(first)].fill(true);
+        let place = |token: usize| tokens.get(token).map_or(text.len(), |token| token.start);
+        let said = text.get(place(first)..place(limit));
+        if is_whole && said.is_some_and(|said| says_nothing(said, tokenizer.closing())) {
+            return Err(nothing_said(answer.turn));
+        }
+        learnt[first..limit].fill(true);
     }
-    learnt
+    Ok(learnt)
+}
+
+fn says_nothing(text: &str, closing: &[String]) -> bool {
+    closing.iter().fold(text.to_owned(), |text, token| text.replace(token, "")).trim().is_empty()
 }

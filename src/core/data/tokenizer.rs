@@ -7,13 +7,14 @@ use serde_json::Value as Json;
 
 use super::error::DataError;
 use super::tokenizer_file::read_tokenizer;
-use super::{sections, tiktoken};
+use super::{sections, sentencepiece, tiktoken};
 use crate::files;
 
 /// Text to ids and back.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     special: SpecialTokens,
+    closing: Vec<String>,
 }
 
 /// Ids that mean something to the model or the run.
@@ -83,7 +84,8 @@ impl Tokenizer {
             first_eos = first_eos.or(ids.first().copied());
             end.extend(ids);
         }
-        Ok(Self { inner, special: SpecialTokens { image, eos: named_eos.or(first_eos), end } })
+        let closing = end.iter().filter_map(|&id| inner.id_to_token(u32::try_from(id).ok()?)).collect();
+        Ok(Self { inner, special: SpecialTokens { image, eos: named_eos.or(first_eos), end }, closing })
     }
 
     /// Rows that a table of embeddings needs: one more than the largest id.
@@ -93,6 +95,11 @@ impl Tokenizer {
 
     pub fn special(&self) -> &SpecialTokens {
         &self.special
+    }
+
+    /// The texts of the tokens that end a turn or a text.
+    pub fn closing(&self) -> &[String] {
+        &self.closing
     }
 
     pub fn id(&self, token: &str) -> Option<i64> {
@@ -144,8 +151,10 @@ fn read(model_dir: &Path, tokenizer_config: &Json) -> Result<(tokenizers::Tokeni
     if let Some(found) = tiktoken::read(model_dir, tokenizer_config)? {
         return Ok(found);
     }
-    let other =
-        ["tokenizer.model", "vocab.json", "spiece.model"].into_iter().find(|name| model_dir.join(name).exists());
+    if let Some(found) = sentencepiece::read(model_dir, tokenizer_config)? {
+        return Ok(found);
+    }
+    let other = ["vocab.json", "vocab.txt"].into_iter().find(|name| model_dir.join(name).exists());
     let Some(other) = other else {
         // The error of a file that is not there.
         return match files::open(&path) {

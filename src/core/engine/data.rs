@@ -6,7 +6,7 @@
 
 use super::{Engine, EngineError, Ports, Progress};
 use crate::data::{Dataset, Sample};
-use crate::message::{Activity, ActorId, BadSample, Command, Event, Pack, Regroup, SampleId, SampleMeta, StepId};
+use crate::message::{Activity, ActorId, BadSample, Command, Event, Pack, Regroup, SampleId, SampleMeta};
 use crate::message::{StepPlan, Unit, Version};
 use crate::transport::{Buffer, Header, HostTensor, Parcel, ParcelKind};
 use std::collections::btree_map::Entry;
@@ -107,7 +107,10 @@ impl DataEngine {
         } else {
             Held::Measured(sample.meta)
         };
-        self.held.insert(id, held);
+        // One that was measured before, and not planned.
+        if let Some(Held::Whole(before)) = self.held.insert(id, held) {
+            self.num_bytes -= before.num_bytes();
+        }
     }
 
     /// The contents of a sample whose plan has come.
@@ -142,24 +145,28 @@ impl DataEngine {
 
     /// Takes plans in which units have other encoders: what was sent to who has left is sent again.
     fn regroup(&mut self, regroup: &Regroup) {
-        let num_sent = |step: StepId| match self.plans.iter().position(|plan| plan.step == step) {
+        let num_sent = |plan: &StepPlan| match self.plans.iter().position(|old| old.first_pack() == plan.first_pack()) {
             Some(0) => self.num_sent,
             Some(_) => 0,
             None => usize::MAX,
         };
         let units = regroup.plans.iter().flat_map(|plan| &plan.units);
-        let was_sent = |unit: &&Unit| (unit.pack.index as usize) < num_sent(unit.id.step);
+        let was_sent = |unit: &&Unit| {
+            let plan = regroup.plans.iter().find(|plan| plan.unit(unit.id).is_some());
+            let place = |plan: &StepPlan| plan.packs.iter().position(|pack| pack.id == unit.pack);
+            plan.is_some_and(|plan| place(plan).is_some_and(|place| place < num_sent(plan)))
+        };
         let again = units.filter(|unit| regroup.moved.contains(&unit.id)).filter(was_sent).cloned();
         let again: Vec<Unit> = again.collect();
         // A unit may move more than once.
         let is_old = |unit: &Unit| {
-            let mut newer = regroup.plans.iter().flat_map(|plan| plan.units.get(unit.id.index as usize));
+            let mut newer = regroup.plans.iter().filter_map(|plan| plan.unit(unit.id));
             newer.any(|newer| newer.id == unit.id && newer.encoder != unit.encoder)
         };
         self.again.retain(|unit| !is_old(unit));
         self.again.extend(again);
         for plan in &mut self.plans {
-            if let Some(newer) = regroup.plans.iter().find(|newer| newer.step == plan.step) {
+            if let Some(newer) = regroup.plans.iter().find(|newer| newer.first_pack() == plan.first_pack()) {
                 *plan = newer.clone();
             }
         }
@@ -314,7 +321,7 @@ impl Engine for DataEngine {
 mod tests {
     use super::*;
     use crate::data::Media;
-    use crate::message::{Grid, ItemId, ItemMeta, Lane, PackId, UnitId, UnitItem};
+    use crate::message::{Grid, ItemId, ItemMeta, Lane, PackId, StepId, UnitId, UnitItem};
     use crate::transport::{Edge, LocalEdge, Mail, Mailbox};
 
     struct Fake;
@@ -322,7 +329,12 @@ mod tests {
     impl Samples for Fake {
         fn sample(&mut self, position: SampleId) -> Result<Sample, BadSample> {
             if position.0 == 3 {
-                return Err(BadSample { id: position, source: "a.jsonl:4".into(), reason: "no picture".into() });
+                return Err(BadSample {
+                    id: position,
+                    source: "a.jsonl:4".into(),
+                    reason: "no picture".into(),
+                    too_long: false,
+                });
             }
             let grid = Grid { t: 1, h: 2, w: 2 };
             let items = vec![ItemMeta { grid, num_features: 1 }];
@@ -382,6 +394,7 @@ mod tests {
         let items = planned.iter().map(item).collect();
         let plan = StepPlan {
             step: StepId(0),
+            purpose: Default::default(),
             cursor: SampleId(6),
             learning_rate: 0.1,
             num_targets: 3,

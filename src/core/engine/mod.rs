@@ -7,12 +7,14 @@
 mod chain;
 mod data;
 pub mod fault;
+mod held_out;
 mod host;
 mod ports;
 mod recorder;
 
 pub use chain::error_chain;
 pub use data::{DataEngine, Samples};
+pub use held_out::WithHeldOut;
 pub use host::host;
 pub use ports::Ports;
 pub use recorder::Recorder;

@@ -91,13 +91,22 @@ pub enum Event {
     Trace(Trace),
 }
 
-/// A sample that cannot be used; it is skipped, counted and listed.
+/// A sample that is not used: it is skipped, counted and listed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BadSample {
     pub id: SampleId,
     /// File and line of the sample.
     pub source: String,
     pub reason: String,
+    /// It is longer than a pack, and nothing else is wrong with it.
+    #[serde(default)]
+    pub too_long: bool,
+}
+
+impl std::fmt::Display for BadSample {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.source, self.reason)
+    }
 }
 
 /// What one engine did in a step.
@@ -113,6 +122,30 @@ pub struct StepReport {
     /// Of a foundation with experts.
     pub routing: Option<RoutingReport>,
     pub timings: Timings,
+    /// Of a foundation's rank that has a part in the results of an evaluation; then all the above are 0.
+    pub evaluation: Option<EvaluationReport>,
+}
+
+/// What one foundation rank found in an evaluation; ranks add up.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EvaluationReport {
+    /// Sum of the targets' cross-entropies, in nats.
+    pub loss_sum: f64,
+    pub num_targets: u64,
+    /// Targets that greedy decoding would take; `None`: the model does not say.
+    pub num_correct: Option<u64>,
+    /// Continuations of prompts, as tokens.
+    pub outputs: Vec<(SampleId, Vec<i64>)>,
+}
+
+impl EvaluationReport {
+    /// Adds what another rank found.
+    pub fn add(&mut self, other: Self) {
+        self.loss_sum += other.loss_sum;
+        self.num_targets += other.num_targets;
+        self.num_correct = self.num_correct.zip(other.num_correct).map(|(one, other)| one + other);
+        self.outputs.extend(other.outputs);
+    }
 }
 
 /// What the routers of a mixture of experts did in a step, and the indexers beside them.
@@ -145,7 +178,27 @@ impl ExpertLoads {
     }
 }
 
-/// Where an engine's time went in a step, in seconds, and what it was spared.
+/// Bytes of an engine's tensors on its device, by what they are for, when they were the most since the engine was built.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryReport {
+    pub parameters: u64,
+    pub gradients: u64,
+    /// The optimizer's state, float32 parameters among it.
+    pub optimizer: u64,
+    /// What a forward leaves for its backward, batches, and everything that has no line of its own.
+    pub activations: u64,
+    /// What collectives read and write: gathered parameters, sums of gradients.
+    pub buffers: u64,
+}
+
+impl MemoryReport {
+    /// All lines together.
+    pub fn total(&self) -> u64 {
+        self.parameters + self.gradients + self.optimizer + self.activations + self.buffers
+    }
+}
+
+/// Where an engine's time went in a step, in seconds, what it was spared, and the memory that it has taken so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timings {
     /// Computing.
@@ -158,6 +211,8 @@ pub struct Timings {
     pub packs: f64,
     /// Media items whose features came from the cache.
     pub cached_items: u32,
+    /// Nothing from engines without tensors.
+    pub memory: MemoryReport,
 }
 
 /// A file that an engine wrote into a checkpoint folder.

@@ -62,6 +62,28 @@ pub struct UnitId {
     pub index: u32,
 }
 
+impl SampleId {
+    /// Positions of the data stream lie below.
+    const HELD_OUT: u64 = 1 << 63;
+    const INDEX_BITS: u32 = 48;
+
+    /// Sample `index` of held-out stream `stream`, which is no position of the data stream.
+    pub fn held_out(stream: u16, index: u64) -> Self {
+        assert!(index < 1 << Self::INDEX_BITS && stream < 1 << 15, "held-out sample {index} of stream {stream}");
+        Self(Self::HELD_OUT | u64::from(stream) << Self::INDEX_BITS | index)
+    }
+
+    /// Stream and index of a held-out sample; `None` for a position of the data stream.
+    pub fn as_held_out(self) -> Option<(u16, u64)> {
+        let stream = (self.0 & !Self::HELD_OUT) >> Self::INDEX_BITS;
+        (self.0 & Self::HELD_OUT != 0).then_some((stream as u16, self.0 & ((1 << Self::INDEX_BITS) - 1)))
+    }
+}
+
+/// Packs and units of evaluations are numbered from here on, those of a step below: what comes late of an evaluation is
+/// never taken for what is of the step that follows.
+pub const FIRST_EVALUATION_INDEX: u32 = 1 << 20;
+
 impl PackId {
     /// Of what is drawn while the pack is computed: another for every pack of a run.
     pub fn seed(self) -> u64 {
@@ -70,6 +92,11 @@ impl PackId {
 }
 
 impl UnitId {
+    /// Whether it is a unit of an evaluation.
+    pub fn is_of_evaluation(self) -> bool {
+        self.index >= FIRST_EVALUATION_INDEX
+    }
+
     /// Of what is drawn while the unit is computed: another for every unit of a run.
     pub fn seed(self) -> u64 {
         self.step.0 << 32 | u64::from(self.index)

@@ -14,9 +14,12 @@ mod trace;
 pub use activity::Activity;
 pub use codec::{CodecError, decode, encode};
 pub use control::{
-    BadSample, Command, Commit, Event, ExpertLoads, RoutingReport, SaveTo, SavedFile, StepReport, Timings,
+    BadSample, Command, Commit, EvaluationReport, Event, ExpertLoads, MemoryReport, RoutingReport, SaveTo, SavedFile,
+    StepReport, Timings,
 };
-pub use ids::{ActorId, Epoch, ItemId, Lane, PackId, Role, SampleId, StepId, UnitId, UnknownRole, Version};
-pub use plan::{Grid, ItemMeta, NOBODY, Pack, SampleMeta, StepPlan, Unit, UnitItem};
+pub use ids::{
+    ActorId, Epoch, FIRST_EVALUATION_INDEX, ItemId, Lane, PackId, Role, SampleId, StepId, UnitId, UnknownRole, Version,
+};
+pub use plan::{Grid, ItemMeta, NOBODY, Pack, Purpose, SampleMeta, StepPlan, Unit, UnitItem};
 pub use pool::Regroup;
 pub use trace::{EdgeLoad, Trace, TraceSpan};

@@ -128,11 +128,33 @@ impl Unit {
     }
 }
 
+/// What the packs of a plan are computed for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Purpose {
+    /// Forward and backward; the step ends with a commit, or an abort.
+    #[default]
+    Train,
+    /// Forward only: the sum of the targets' cross-entropies, and how many of them are predicted. The plan ends with an
+    /// abort, which changes nothing.
+    Score,
+    /// Forward only: every sample is a prompt that is continued greedily. Ends as [`Purpose::Score`].
+    Generate { max_new_tokens: u32 },
+}
+
+impl Purpose {
+    /// Nothing is trained.
+    pub fn is_evaluation(self) -> bool {
+        self != Self::Train
+    }
+}
+
 /// One global batch with everything decided. A pure function of the configuration, the step and the samples: it
 /// does not depend on timing, nor (but for `Unit::encoder`) on the number of encoders.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepPlan {
+    /// Of an evaluation the step that comes next: its parameters are the ones that are evaluated.
     pub step: StepId,
+    pub purpose: Purpose,
     /// First position of the data stream that this step has not read.
     pub cursor: SampleId,
     pub learning_rate: f64,
@@ -153,6 +175,17 @@ impl StepPlan {
 
     pub fn num_items(&self) -> usize {
         self.units.iter().map(|unit| unit.items.len()).sum()
+    }
+
+    /// What tells it from other plans: an evaluation is planned with the step that follows it.
+    pub fn first_pack(&self) -> Option<PackId> {
+        self.packs.first().map(|pack| pack.id)
+    }
+
+    /// The unit with this id. Ids of an evaluation's units do not begin at 0.
+    pub fn unit(&self, id: UnitId) -> Option<&Unit> {
+        let index = id.index.checked_sub(self.units.first()?.id.index)?;
+        self.units.get(index as usize).filter(|unit| unit.id == id)
     }
 
     /// The actor to which the tokens and features of a foundation replica go.

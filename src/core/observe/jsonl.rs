@@ -1,9 +1,10 @@
-//! `metrics.jsonl`: one JSON object a step.
+//! `metrics.jsonl`: one JSON object a step. `eval.jsonl` is written in the same way.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
 use serde_json::Value as Json;
 
 use super::error::ObserveError;
@@ -37,7 +38,11 @@ impl MetricsFile {
         Ok(Self { path: path.to_path_buf(), file })
     }
 
-    pub fn write(&mut self, metrics: &StepMetrics) -> Result<(), ObserveError> {
+    /// Appends a line, an object with its `step`.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&mut self, metrics: &impl Serialize) -> Result<(), ObserveError> {
         let mut line = serde_json::to_vec(metrics).expect("numbers");
         line.push(b'\n');
         self.file.write_all(&line).map_err(|error| ObserveError::write(&self.path, error))

@@ -1,8 +1,9 @@
 //! What is measured of a step. Not how it is shown.
 
-use crate::message::ExpertLoads;
+use crate::message::{ExpertLoads, MemoryReport};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 /// One step's measurements: a line of `metrics.jsonl`, a point of every TensorBoard curve.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -55,6 +56,11 @@ pub struct StepMetrics {
     /// Tokens of each expert, layer by layer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub expert_loads: Vec<ExpertLoads>,
+    /// Bytes of tensors of the pool's actor that has taken the most so far, by what they are for, at that moment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encoder_memory: Option<MemoryReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub foundation_memory: Option<MemoryReport>,
     /// Hash chain over the steps so far and their samples: equal where no sample was lost or doubled.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub ledger: String,
@@ -62,6 +68,13 @@ pub struct StepMetrics {
     pub skipped: bool,
     /// Bad samples so far.
     pub bad_samples: u64,
+    /// Losses of held-out samples with the parameters that this step began with, by the names of their sets; of steps before
+    /// which there was an evaluation.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub eval_loss: BTreeMap<String, f64>,
+    /// Samples so far that were skipped because they are longer than a pack.
+    #[serde(default)]
+    pub too_long: u64,
 }
 
 impl StepMetrics {
@@ -77,6 +90,7 @@ impl StepMetrics {
             ("data/images", self.images as f64),
             ("data/cached_images", self.cached_images as f64),
             ("data/bad_samples", self.bad_samples as f64),
+            ("data/too_long", self.too_long as f64),
             ("speed/tokens_per_s", self.tokens_per_s),
             ("speed/images_per_s", self.images_per_s),
             ("speed/step_ms", self.step_ms),
@@ -96,6 +110,9 @@ impl StepMetrics {
             ("moe/z_loss", self.z_loss),
             ("attention/indexer_loss", self.indexer_loss),
         ];
+        for (name, memory) in [("encoder", self.encoder_memory), ("foundation", self.foundation_memory)] {
+            scalars.extend(memory.map(|memory| (format!("memory/{name}_bytes").into(), memory.total() as f64)));
+        }
         scalars.extend(some.into_iter().filter_map(|(name, value)| Some((name.into(), value?))));
         for (pool, cost) in [("encoder", self.encoder_cost), ("foundation", self.foundation_cost)] {
             let of = |(what, value)| (format!("cost/{pool}_{what}").into(), value);

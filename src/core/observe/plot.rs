@@ -19,8 +19,12 @@ const BOTTOM: i32 = 56;
 const INK: Rgb888 = Rgb888::new(40, 40, 40);
 const GRID: Rgb888 = Rgb888::new(228, 228, 228);
 /// Faint and strong colour of each curve.
-const COLORS: [(Rgb888, Rgb888); 2] =
-    [(Rgb888::new(178, 205, 235), Rgb888::new(31, 100, 180)), (Rgb888::new(244, 210, 170), Rgb888::new(214, 110, 20))];
+const COLORS: [(Rgb888, Rgb888); 4] = [
+    (Rgb888::new(178, 205, 235), Rgb888::new(31, 100, 180)),
+    (Rgb888::new(244, 210, 170), Rgb888::new(214, 110, 20)),
+    (Rgb888::new(190, 225, 190), Rgb888::new(30, 130, 50)),
+    (Rgb888::new(220, 195, 230), Rgb888::new(130, 60, 160)),
+];
 
 /// One line of a plot; `points` are (x, y) with x ascending. Values that are not finite are left out.
 pub struct Curve<'a> {
@@ -28,7 +32,7 @@ pub struct Curve<'a> {
     pub points: &'a [(f64, f64)],
 }
 
-/// Draws at most two curves over the same axes.
+/// Draws at most four curves over the same axes.
 pub fn plot(path: &Path, title: &str, x_label: &str, curves: &[Curve<'_>]) -> Result<(), ObserveError> {
     save_png(&draw(title, x_label, curves).0, path)
 }

@@ -107,6 +107,9 @@ impl Recent {
         if last.bad_samples > 0 {
             parts.push(format!("bad samples {}", last.bad_samples));
         }
+        if last.too_long > 0 {
+            parts.push(format!("too long {}", last.too_long));
+        }
         parts.join("  ")
     }
 }

@@ -16,20 +16,23 @@ mod pack;
 mod pipeline;
 mod plan;
 pub mod simulate;
+mod skipped;
 mod spec;
 mod units;
 
 pub use balance::{balance, loads_of, sorted_rows};
 pub use batch::Batch;
 pub use coordinator::{
-    Batches, CheckpointDraft, Coordinator, CoordinatorSpec, Doubt, FailedSave, Failure, FittedCosts, Formed, Imbalance,
-    Input, Killer, Ledger, MAX_DEATHS, NonFinite, Outcome, Output, PoolChange, PoolSizes, SchedulerState, StepBalance,
-    StepSummary, Straggler, Verdict,
+    Batches, Best, CheckpointDraft, Coordinator, CoordinatorSpec, Doubt, Evaluated, EvaluationPass, EvaluationSet,
+    EvaluationSpec, EvaluationSummary, FailedSave, Failure, FittedCosts, Formed, Imbalance, Input, Killer, Ledger,
+    MAX_DEATHS, NonFinite, Outcome, Output, PoolChange, PoolSizes, SchedulerState, SetResult, StepBalance, StepSummary,
+    Straggler, Verdict,
 };
 pub use cost::{CostModel, Fit, Work};
 pub use error::PlanError;
 pub use learning_rate::LearningRate;
 pub use pack::{OfflinePacks, PackLimits, SampleSize, StreamPacker, TooLarge, least_packs, pack_lengths, pack_offline};
 pub use pipeline::{Pass, Pipeline, Task};
-pub use plan::plan_step;
+pub use plan::{plan_evaluation, plan_step};
+pub use skipped::Skipped;
 pub use spec::{EdgeCredits, ModelShape, PlanSpec};

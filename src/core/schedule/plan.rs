@@ -4,7 +4,9 @@ use super::balance::{Room, longest_first, refine};
 use super::pack::{deal, pack};
 use super::units::cut_units;
 use super::{Batch, PlanError, PlanSpec, SampleSize};
-use crate::message::{ActorId, Pack, PackId, SampleId, SampleMeta, StepId, StepPlan, Unit};
+use crate::message::{
+    ActorId, FIRST_EVALUATION_INDEX, Pack, PackId, Purpose, SampleId, SampleMeta, StepId, StepPlan, Unit,
+};
 use std::collections::BTreeMap;
 
 /// Bytes of one token in a `Tokens` parcel: id, three positions and target, each an i64.
@@ -31,11 +33,45 @@ pub fn plan_step(spec: &PlanSpec, step: StepId, batch: Batch, cursor: SampleId) 
         let (first, last) = (ids().min().unwrap_or(cursor), ids().max().unwrap_or(cursor));
         return Err(PlanError::NoTargets { step, first, last });
     }
+    plan_batch(spec, step, Purpose::Train, batch, num_targets, cursor)
+}
+
+/// Plans held-out samples that fit into packs, forward only, on the parameters with which `step` begins. `round` tells
+/// evaluations that follow each other apart.
+///
+/// # Errors
+/// An edge whose credit one pack exceeds.
+pub fn plan_evaluation(
+    spec: &PlanSpec,
+    (step, round): (StepId, u32),
+    purpose: Purpose,
+    samples: Vec<SampleMeta>,
+) -> Result<StepPlan, PlanError> {
+    let num_targets = samples.iter().map(|sample| u64::from(sample.num_targets)).sum();
+    let mut plan = plan_batch(spec, step, purpose, Batch::Samples(samples), num_targets, SampleId(0))?;
+    let first = FIRST_EVALUATION_INDEX * (1 + round % (u32::MAX / FIRST_EVALUATION_INDEX - 1));
+    plan.packs.iter_mut().for_each(|pack| pack.id.index += first);
+    for unit in &mut plan.units {
+        unit.id.index += first;
+        unit.pack.index += first;
+    }
+    Ok(plan)
+}
+
+fn plan_batch(
+    spec: &PlanSpec,
+    step: StepId,
+    purpose: Purpose,
+    batch: Batch,
+    num_targets: u64,
+    cursor: SampleId,
+) -> Result<StepPlan, PlanError> {
     let packs = place(spec, step, batch);
     let units = cut_units(spec, step, &packs);
     check_credits(spec, &packs, &units)?;
     Ok(StepPlan {
         step,
+        purpose,
         cursor,
         learning_rate: spec.learning_rate.at(step.0),
         num_targets,

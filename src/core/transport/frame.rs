@@ -7,7 +7,7 @@ use crate::message::{CodecError, decode, encode};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Version of everything that is said over sockets and through slabs; both ends must be of the same.
-pub const PROTOCOL_VERSION: u16 = 3;
+pub const PROTOCOL_VERSION: u16 = 4;
 
 /// Longest message: a plan of tens of thousands of samples is far below it.
 pub const MAX_FRAME: usize = 16 << 20;
@@ -184,7 +184,7 @@ mod tests {
         assert!(error(b"G".to_vec()).contains("not a loongforge actor"));
         let mut other = frame(&7u64).unwrap();
         other[4] = 9;
-        assert!(error(other).contains("version 9, this loongforge 3"));
+        assert!(error(other).contains("version 9, this loongforge 4"));
         let mut long = frame(&7u64).unwrap();
         long[6..10].copy_from_slice(&u32::MAX.to_le_bytes());
         assert!(error(long).contains("exceeds the limit"));

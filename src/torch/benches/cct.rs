@@ -34,8 +34,11 @@ impl Model {
             row: None,
             past: None,
         };
-        let targets =
-            Targets { labels: ids.iter().map(|id| (id + 1) % 1000).collect(), scale: 1.0 / self.tokens as f64 };
+        let targets = Targets {
+            labels: ids.iter().map(|id| (id + 1) % 1000).collect(),
+            scale: 1.0 / self.tokens as f64,
+            evaluates: false,
+        };
         let options = TextOptions { num_feature_tensors: 0, train_features: false, policy, keep_routing: false };
         let made = self.decoder.tape(&batch, Some(&targets), &options);
         let (tape, loss) = (Rc::new(made.tape), made.loss.expect("targets were given"));

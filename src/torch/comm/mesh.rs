@@ -76,12 +76,29 @@ impl Mesh {
         timeout: Duration,
         device: Device,
     ) -> Result<Mesh, NativeError> {
-        let place = layout.place(rank);
         // Groups of one kind are disjoint and every rank joins the kinds in the same order: nobody waits in a circle.
+        Mesh::of(layout, rank, |kind, index, ranks| {
+            let name = format!("{name}.{kind}.{}", ranks[0]);
+            ProcessGroup::join(store, &name, index, ranks.len(), timeout, device)
+        })
+    }
+
+    /// One rank of a pool in a dry run: the others are not there.
+    pub fn dry(layout: Layout, rank: usize) -> Mesh {
+        let found = Mesh::of(layout, rank, |_, index, ranks| Ok(ProcessGroup::dry(index, ranks.len())));
+        found.expect("nobody has to come")
+    }
+
+    /// `join`: a kind of group, this rank's index among its ranks, and these.
+    fn of(
+        layout: Layout,
+        rank: usize,
+        join: impl Fn(&str, usize, &[usize]) -> Result<ProcessGroup, NativeError>,
+    ) -> Result<Mesh, NativeError> {
+        let place = layout.place(rank);
         let join = |kind: &str, ranks: Vec<usize>| {
             let index = ranks.iter().position(|&other| other == rank).expect("a rank is of its own group");
-            let name = format!("{name}.{kind}.{}", ranks[0]);
-            ProcessGroup::join(store, &name, index, ranks.len(), timeout, device).map(Rc::new)
+            join(kind, index, &ranks).map(Rc::new)
         };
         let along = |axes: &[Axis]| layout.group(place, axes);
         Ok(Mesh {

@@ -3,30 +3,28 @@
 use super::activations::Activations;
 use super::elastic::Membership;
 use super::encoder::EncoderPart;
+use super::exports::exports;
 use super::family::Families;
 use super::foundation::FoundationPart;
-use super::share::{EncoderShare, FoundationShare, Splits, cut};
+use super::share::{EncoderShare, FoundationShare, Splits};
 use super::spill::Spill;
-use super::torch_engine::{Exports, TorchEngine};
-use super::trained::{lora_config, trained};
+use super::torch_engine::TorchEngine;
+use super::trained::trained;
+use super::weights::initialize;
 use crate::comm::{Mesh, ProcessGroup};
 use crate::device::{load_cuda, set_intra_op_threads};
-use crate::model::EncoderFamily;
-use crate::native::set_products;
+use crate::model::{EncoderFamily, TreeNames};
+use crate::native::{MemoryWatch, NativeError, is_dry_run, set_products};
 use crate::nn::{self, ParamSpec, ParamStore, Sharding};
 use crate::tape::Policy;
-use crate::train::hf::{Checkpoint, LoadOptions, MAX_SHARD_SIZE, Origin, load_weights_from, num_shards};
-use crate::train::{
-    AdamWConfig, AdapterBase, AdapterFile, ENCODER_PREFIX, Export, Lanes, Pool, has_adapter, load_adapter, load_state,
-    read_adapter_config,
-};
+use crate::train::hf::{MAX_SHARD_SIZE, num_shards};
+use crate::train::{AdamWConfig, AdapterFolder, Lanes, Pool, has_adapter, load_adapter, load_state};
 use loongforge_core::config::{
-    Device, FoundationPool, Layout, Lora, Part, Placement, PoolName, Precision, Recompute, RunConfig, Weights,
+    Device, FoundationPool, Layout, Part, Placement, PoolName, Precision, Recompute, RunConfig,
 };
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{ActorId, Role, StepId};
-use loongforge_core::schedule::Pipeline;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +44,8 @@ pub struct EngineSpec {
     pub local_rank: Option<u32>,
     /// Checkpoint to go on from, and the step that comes next.
     pub resume: Option<(PathBuf, StepId)>,
+    /// Tokens that end what is generated in an evaluation.
+    pub stop_token_ids: Vec<i64>,
 }
 
 /// Builds the engine of an encoder or foundation actor on the thread that will run it.
@@ -57,19 +57,23 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
     let pool = if spec.me.role == Role::Encoder { PoolName::Encoder } else { PoolName::Foundation };
     // Actors take one GPU after the other, first the foundation's.
     let before = if pool == PoolName::Encoder { pools.foundation.layout().ranks() } else { 0 };
-    let device = open_device_of(
-        &spec.config.device,
-        spec.local_rank.map_or(before + spec.me.index as usize, |rank| rank as usize),
-    )?;
-    set_intra_op_threads(spec.config.threads_for(pool));
-    if device == tch::Device::Cpu {
+    let number = spec.local_rank.map_or(before + spec.me.index as usize, |rank| rank as usize);
+    let device = match is_dry_run() {
+        true => tch::Device::Cpu,
+        false => open_device_of(&spec.config.device, number)?,
+    };
+    if !is_dry_run() {
+        set_intra_op_threads(spec.config.threads_for(pool));
+    }
+    if spec.config.device == Device::Cpu {
         set_products(spec.config.run.products)?;
     }
+    let memory = MemoryWatch::start();
     let encodes = match pools.placement {
         Placement::Colocated => spec.me.role == Role::Foundation,
         Placement::Separate => spec.me.role == Role::Encoder,
     };
-    let exports = exports(spec)?;
+    let exports = exports(&spec.config, &spec.families, spec.me.index)?;
     let encoder = match &spec.families.encoder {
         Some(family) if encodes => Some(build_encoder(spec, family, device)?),
         _ => None,
@@ -79,12 +83,12 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
     // As the scheduler knows it, which does not know the parameters.
     let goes_ahead = foundation.is_none() && spec.config.model.has_frozen_encoders();
     let engine = TorchEngine::new(encoder, foundation, exports, first_step).going_ahead(goes_ahead);
-    Ok(engine.saving_in_background(spec.config.checkpoint.in_background))
+    Ok(engine.saving_in_background(spec.config.checkpoint.in_background).counting(memory))
 }
 
 /// The file that features go to which an encoder's cache has no memory for.
 fn spill(config: &RunConfig) -> Result<Option<Spill>, EngineError> {
-    let bytes = config.pools.encoder.spill.bytes();
+    let bytes = if is_dry_run() { 0 } else { config.pools.encoder.spill.bytes() };
     let folder = &config.run.dir;
     let file = (bytes > 0).then(|| Spill::new(folder, bytes)).transpose();
     file.map_err(|error| format!("pools.encoder.spill: a file in {}: {error}", folder.display()).into())
@@ -111,11 +115,11 @@ fn build_encoder(
     let (store, rank) = (spec.rendezvous.join("encoder"), spec.me.index as usize);
     let mesh = match elastic {
         true => Mesh::single(),
-        false => Mesh::join_on(&store, "encoder", layout, rank, COLLECTIVE_TIMEOUT, device)?,
+        false => join(&store, "encoder", layout, rank, device)?,
     };
     let mesh = Rc::new(mesh);
     let share = EncoderShare::new(family, mesh.clone(), pools.encoder.zero)?;
-    let params = encoder_specs(config, share.family.as_ref())?;
+    let params = encoder_specs(config, share.family.as_ref(), &spec.families.tree)?;
     let mut pool = share.join(build_pool(spec, device, "encoder", params, lanes, mesh.data.clone(), share.sharding())?);
     let membership = elastic.then(|| Membership::new(spec.me.index, layout.ranks() as u32, spec.rendezvous.clone()));
     if elastic {
@@ -134,15 +138,14 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
     let (config, pools, part) = (&spec.config, &spec.config.pools, &spec.config.model.foundation);
     let (store, rank) = (spec.rendezvous.join("foundation"), spec.me.index as usize);
     let layout = pools.foundation.layout();
-    let mesh = Mesh::join_on(&store, "foundation", layout, rank, COLLECTIVE_TIMEOUT, device)?;
-    let mesh = Rc::new(mesh);
+    let mesh = Rc::new(join(&store, "foundation", layout, rank, device)?);
     let share = FoundationShare::new(&spec.families.foundation, mesh.clone(), splits(&pools.foundation))?;
-    let params = trained(share.specs(), |_| ("model.foundation", part))?;
+    let params = trained(share.specs(), &spec.families.tree, |_| ("model.foundation", part))?;
     let (lanes, group) = (Lanes::PerReplica, mesh.data.clone());
     let pool = share.join(build_pool(spec, device, "foundation", params, lanes, group, share.sharding())?);
     let stages = share.stages(pool.params(), policy(part));
     let encoder_trained = match &spec.families.encoder {
-        Some(family) => is_trained(&encoder_specs(config, family.as_ref())?),
+        Some(family) => is_trained(&encoder_specs(config, family.as_ref(), &spec.families.tree)?),
         None => false,
     };
     let (budget, key) = (config.memory.activation_budget.foundation, "memory.activation_budget.foundation");
@@ -151,10 +154,18 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
     if pools.placement == Placement::Colocated {
         part = part.with_colocated_encoders();
     }
-    Ok(part.with_encoder_ranks(pools.encoder.tensor_parallel as u32).with_activations(activations))
+    let part = part.with_encoder_ranks(pools.encoder.tensor_parallel as u32).with_activations(activations);
+    Ok(part.with_stop_tokens(spec.stop_token_ids.clone()))
 }
 
-fn splits(pool: &FoundationPool) -> Splits {
+fn join(store: &Path, name: &str, layout: Layout, rank: usize, device: tch::Device) -> Result<Mesh, NativeError> {
+    match is_dry_run() {
+        true => Ok(Mesh::dry(layout, rank)),
+        false => Mesh::join_on(store, name, layout, rank, COLLECTIVE_TIMEOUT, device),
+    }
+}
+
+pub(super) fn splits(pool: &FoundationPool) -> Splits {
     Splits {
         sequence_parallel: pool.sequence_parallel,
         virtual_stages: pool.virtual_stages,
@@ -166,12 +177,16 @@ fn splits(pool: &FoundationPool) -> Splits {
 }
 
 /// The encoder pool's parameters: the tower is one part of the config, the projector another.
-fn encoder_specs(config: &RunConfig, family: &dyn EncoderFamily) -> Result<Vec<ParamSpec>, EngineError> {
+pub(super) fn encoder_specs(
+    config: &RunConfig,
+    family: &dyn EncoderFamily,
+    tree: &TreeNames,
+) -> Result<Vec<ParamSpec>, EngineError> {
     let part_of = |name: &str| match family.is_projector(name) {
         true => ("model.image_projector", &config.model.image_projector),
         false => ("model.image_encoder", &config.model.image_encoder),
     };
-    Ok(trained(family.specs(), part_of)?)
+    Ok(trained(family.specs(), tree, part_of)?)
 }
 
 fn is_trained(specs: &[ParamSpec]) -> bool {
@@ -189,14 +204,16 @@ fn build_pool(
 ) -> Result<Pool, EngineError> {
     let is_trained = is_trained(&params);
     let train = &spec.config.train;
+    check_dora(&params, sharding.shared)?;
     let params = Rc::new(ParamStore::shared_out(params, kind(train.precision), device, sharding));
     // The base of adapters is no part of a checkpoint.
     let from_base = has_adapter(&params) || spec.config.saves_adapters_only();
-    if spec.resume.is_none() || from_base {
+    // In a dry run parameters have no values.
+    if !is_dry_run() && (spec.resume.is_none() || from_base) {
         initialize(&spec.config, &params)?;
     }
-    if spec.resume.is_none() {
-        continue_adapter(&spec.config, name, &params)?;
+    if !is_dry_run() && spec.resume.is_none() {
+        continue_adapter(spec, name, &params)?;
     }
     let optimizer = AdamWConfig {
         betas: train.optimizer.betas,
@@ -210,97 +227,43 @@ fn build_pool(
     Ok(pool)
 }
 
-fn initialize(config: &RunConfig, params: &ParamStore) -> Result<(), EngineError> {
-    let model = &config.model;
-    let names = || params.ids().flat_map(|id| &params.spec(id).pieces).map(|piece| piece.name.as_str());
-    let mut origin = match (model.weights, &model.load) {
-        (Weights::Load, Some(folder)) => Origin::whole(Checkpoint::open(folder.as_path())?),
-        _ => Origin::default(),
+/// Norms of rows need whole rows.
+///
+/// # Errors
+/// A rank has parts of some.
+pub(super) fn check_dora(specs: &[ParamSpec], shared: nn::Shared) -> Result<(), EngineError> {
+    let mut decomposed = specs.iter().filter_map(|spec| spec.name.strip_suffix(nn::ADAPTER_PARTS[2])).peekable();
+    if decomposed.peek().is_some() && shared == nn::Shared::Parameters {
+        return Err("lora.use_dora needs whole weights: set `zero` of the pool to 2 or less".into());
+    }
+    let has_cut_rows = |path: &str| {
+        let weight = format!("{path}.weight");
+        let cuts = specs.iter().filter(|spec| spec.name == weight).filter_map(|spec| spec.shard.as_ref());
+        cuts.flat_map(|shard| &shard.cuts).any(|cut| cut.dim == 1)
     };
-    for (key, part) in model.parts() {
-        let Some(folder) = &part.load else { continue };
-        let prefix = match model.is_foundation_alone() {
-            true => String::new(),
-            false => format!("{}.", key.trim_start_matches("model.")),
-        };
-        if names().any(|name| name.starts_with(&prefix)) {
-            origin = origin.with_part(&prefix, Checkpoint::open(folder.as_path())?, names());
-        }
-    }
-    if let Some(name) = names().find(|name| model.weights == Weights::Load && !origin.covers(name)) {
-        let what = "set model.load, or the `load` of the part that it is of, or model.weights=random";
-        return Err(format!("there is no folder to load {name} from: {what}").into());
-    }
-    // What is not loaded is new: adapters, and parts of random weights.
-    params.init_where(config.run.seed, |spec| spec.pieces.is_empty() || !origin.covers(&spec.name));
-    let options = LoadOptions { resize_embeddings: model.resize_embeddings, ..LoadOptions::default() };
-    Ok(load_weights_from(params, &origin, &options)?)
+    let Some(path) = decomposed.find(|path| has_cut_rows(path)) else { return Ok(()) };
+    let help = "leave it out with lora.exclude_modules, or set tensor_parallel to 1";
+    Err(format!("lora.use_dora: tensor parallelism cuts the rows of {path}, whose norms it needs: {help}").into())
 }
 
-/// Fills a pool's adapters from the folder that `lora.adapter` names.
-fn continue_adapter(config: &RunConfig, pool: &str, params: &ParamStore) -> Result<(), EngineError> {
-    let Some(lora) = pool_lora(config, pool) else { return Ok(()) };
-    let Some(folder) = &lora.adapter else { return Ok(()) };
-    let (found, here) = (read_adapter_config(folder.as_path())?, lora_config(lora));
-    if (found.r, found.scale()) != (here.r, here.scale()) {
-        let what =
-            format!("r {} and scale {}, and the run's lora r {} and {}", found.r, found.scale(), here.r, here.scale());
-        return Err(format!("the adapter in {folder} has {what}: set r and alpha to its own").into());
-    }
-    Ok(load_adapter(params, folder.as_path())?)
-}
-
-/// The adapters of a pool; the parts of one pool share them.
-fn pool_lora<'a>(config: &'a RunConfig, pool: &str) -> Option<&'a Lora> {
-    let model = &config.model;
-    match pool {
-        "foundation" => model.foundation.lora.as_ref(),
-        _ => model.image_encoder.lora.as_ref().or(model.image_projector.lora.as_ref()),
-    }
-}
-
-/// What the pools of this run write into checkpoints.
-fn exports(spec: &EngineSpec) -> Result<Exports, EngineError> {
-    let (config, families) = (&spec.config, &spec.families);
-    let encoder = families.encoder.as_ref().map(|family| encoder_specs(config, family.as_ref())).transpose()?;
-    let foundation = trained(families.foundation.specs(), |_| ("model.foundation", &config.model.foundation))?;
-    if !config.saves_adapters_only() {
-        let num_files = |specs: &[ParamSpec]| num_files(specs, config.train.precision);
-        let layout = config.pools.foundation.layout();
-        let pipeline = Pipeline { ranks: layout.pp, virtual_stages: config.pools.foundation.virtual_stages };
-        let stages = cut(families.foundation.as_ref(), pipeline)?;
-        let of_rank = |rank: usize| {
-            let specs = pipeline.stages_of(rank).flat_map(|stage| families.foundation.stage_specs(&stages[stage]));
-            let own: Vec<ParamSpec> = specs.filter(|spec| !spec.is_copy).collect();
-            Ok(num_files(&trained(own, |_| ("model.foundation", &config.model.foundation))?))
-        };
-        let of_ranks = (0..layout.pp).map(of_rank).collect::<Result<Vec<usize>, EngineError>>()?;
-        let part = layout.place(spec.me.index as usize % layout.ranks()).pp;
-        return Ok(Exports::weights(encoder.as_deref().map_or(0, num_files), &of_ranks, part));
-    }
-    let itself = |spec: &&ParamSpec| spec.role == nn::Role::Trained && !spec.pieces.is_empty();
-    if let Some(found) = encoder.iter().flatten().chain(&foundation).find(itself) {
-        let fix = "freeze its part, give it a lora, or set checkpoint.merge_lora=true to save whole models";
-        return Err(
-            format!("{} is trained itself, which a checkpoint of adapters does not hold: {fix}", found.name).into()
-        );
-    }
-    if config.pools.foundation.pipeline_parallel > 1 {
-        let fix = "set checkpoint.merge_lora=true to save whole models, or pools.foundation.pipeline_parallel=1";
-        return Err(format!("stages of a pipeline do not save adapters apart: {fix}").into());
-    }
-    let base = config.model.load.as_ref().or(config.model.foundation.load.as_ref());
-    let base = base.map(|base| AdapterBase::of(base.as_str()));
-    let export = |pool, prefix| {
-        let file = |lora| AdapterFile { config: lora_config(lora), base: base.clone(), prefix };
-        Export::Adapter(pool_lora(config, pool).map(file))
+/// Fills a pool's adapters from the folders that `lora.adapter` names, a part at a time.
+fn continue_adapter(spec: &EngineSpec, pool: &str, params: &ParamStore) -> Result<(), EngineError> {
+    let (model, tree) = (&spec.config.model, &spec.families.tree);
+    let is_projector = |name: &str| spec.families.encoder.as_ref().is_some_and(|family| family.is_projector(name));
+    let folder = |part: &Part| part.lora.as_ref().and_then(|lora| lora.adapter.clone());
+    let load = |part: &Part, is_own: &dyn Fn(&str) -> bool| -> Result<(), EngineError> {
+        let Some(folder) = folder(part) else { return Ok(()) };
+        Ok(load_adapter(params, &AdapterFolder::open(folder.as_path())?, tree, is_own)?)
     };
-    let prefix = if config.model.foundation.lora.is_some() { ENCODER_PREFIX } else { "" };
-    Ok(Exports { encoder: export("encoder", prefix), foundation: export("foundation", "") })
+    if pool == "foundation" {
+        return load(&model.foundation, &|_| true);
+    }
+    load(&model.image_encoder, &|name| !is_projector(name))?;
+    load(&model.image_projector, &is_projector)
 }
 
 /// The type of parameters.
-fn kind(precision: Precision) -> Kind {
+pub(super) fn kind(precision: Precision) -> Kind {
     match precision {
         Precision::Float32 => Kind::Float,
         Precision::Bf16 => Kind::BFloat16,
@@ -308,7 +271,7 @@ fn kind(precision: Precision) -> Kind {
 }
 
 /// Files that a pool with these parameters writes.
-fn num_files(specs: &[ParamSpec], precision: Precision) -> usize {
+pub(super) fn num_files(specs: &[ParamSpec], precision: Precision) -> usize {
     let kind = |role| if role == nn::Role::Buffer { Kind::Float } else { kind(precision) };
     let pieces = specs.iter().flat_map(|spec| spec.pieces.iter().map(|piece| (piece, kind(spec.role))));
     num_shards(pieces, MAX_SHARD_SIZE)
@@ -332,8 +295,9 @@ pub fn open_device(device: &Device) -> Result<tch::Device, EngineError> {
 /// As [`open_device`], of the process that is `number` on its host: of `cuda` without a number each takes the next GPU,
 /// in turns.
 fn open_device_of(device: &Device, number: usize) -> Result<tch::Device, EngineError> {
-    match *device {
-        Device::Cpu => Ok(tch::Device::Cpu),
+    // Where nobody has settled it before.
+    match crate::device::settle(*device).0 {
+        Device::Cpu | Device::Auto => Ok(tch::Device::Cpu),
         Device::Cuda(index) => {
             load_cuda()?;
             let count = tch::Cuda::device_count();

@@ -43,6 +43,7 @@ fn batch(step: usize) -> MicroBatch {
         row: None,
         shared_features: Vec::new(),
         past: None,
+        evaluates: false,
     }
 }
 

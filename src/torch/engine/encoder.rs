@@ -48,12 +48,15 @@ struct UnitWork {
     reader: ActorId,
     pixels: Parts,
     phase: Phase,
+    /// Gradients are to come; not in an evaluation.
+    trains: bool,
 }
 
 impl UnitWork {
     fn new(unit: &Unit, plan: &StepPlan) -> Self {
         let pixels = Parts::new(unit.items.iter().map(|item| item.owner));
-        Self { pixels, reader: plan.leader(unit.replica), unit: unit.clone(), phase: Phase::Waiting }
+        let trains = !plan.purpose.is_evaluation();
+        Self { pixels, reader: plan.leader(unit.replica), unit: unit.clone(), phase: Phase::Waiting, trains }
     }
 }
 
@@ -142,6 +145,10 @@ impl EncoderPart {
             other => return Err(format!("{other:?} from {from} is nothing for an encoder").into()),
         };
         let device = self.pool.params().flat().device();
+        if id.is_of_evaluation() && !self.has(id) {
+            // Late: the unit was given to another encoder, and the evaluation has ended.
+            return Ok(());
+        }
         let work = self.find(id).ok_or_else(|| format!("{from} sent {kind:?}, which is not planned here"))?;
         let tensors = parcel.tensors.into_iter().map(|buffer| TorchBuffer::into_tensor(buffer, device)).collect();
         match (kind, std::mem::replace(&mut work.phase, Phase::Done)) {
@@ -233,8 +240,8 @@ impl EncoderPart {
             return Ok(Some(work.unit.id));
         }
         let record = self.model.record(&grids);
-        let params = self.pool.params().clone();
-        params.set_dropout(Some(work.unit.id.seed()));
+        let (params, trained) = (self.pool.params().clone(), trained && work.trains);
+        params.set_dropout(work.trains.then(|| work.unit.id.seed()));
         let rows = pixels.size()[0];
         let inputs = vec![(record.pixels, pixels.to_kind(params.flat().kind()))];
         let mut run = match trained {

@@ -1,20 +1,24 @@
 //! The two pools of a model, each of its family; a decoder as a foundation.
 
 use crate::model::{
-    Decoder, DecoderConfig, DivisionError, EncoderFamily, ExpertSet, FoundationFamily, FoundationModel, FoundationTape,
-    MicroBatch, ModelConfig, NotSplit, Stage, StageError, Targets, TextBatch, TextOptions,
+    Decoder, DecoderConfig, Decoding, DivisionError, EncoderFamily, ExpertSet, FoundationFamily, FoundationModel,
+    FoundationTape, MicroBatch, ModelConfig, NotSplit, Prompt, Stage, StageError, Targets, TextBatch, TextOptions,
+    TreeNames, generate,
 };
 use crate::nn::{Division, ParamSpec, ParamStore, divide};
 use crate::tape::Policy;
 use loongforge_core::config::ContextAttention;
 use std::rc::Rc;
 use std::sync::Arc;
+use tch::Tensor;
 
 /// The two pools of a model; a language model has no encoder.
 #[derive(Clone)]
 pub struct Families {
     pub encoder: Option<Arc<dyn EncoderFamily>>,
     pub foundation: Arc<dyn FoundationFamily>,
+    /// What PEFT calls their modules.
+    pub tree: TreeNames,
 }
 
 impl Families {
@@ -26,7 +30,7 @@ impl Families {
             placeholders: model.placeholders(),
             num_feature_tensors: model.num_feature_tensors(),
         };
-        Self { encoder: model.encoder.clone(), foundation: Arc::new(foundation) }
+        Self { encoder: model.encoder.clone(), foundation: Arc::new(foundation), tree: model.tree.clone() }
     }
 
     /// All parameters of the model.
@@ -58,6 +62,14 @@ impl FoundationFamily for DecoderFamily {
 
     fn check_context(&self, ranks: usize, attention: ContextAttention) -> Result<(), NotSplit> {
         self.config.check_context(ranks, attention)
+    }
+
+    fn needs_whole_rows(&self) -> Option<&'static str> {
+        self.config.needs_whole_rows()
+    }
+
+    fn has_experts(&self) -> bool {
+        self.config.num_experts().is_some()
     }
 
     fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn FoundationModel> {
@@ -124,7 +136,7 @@ impl FoundationModel for DecoderModel {
             row: batch.row.clone(),
             past: batch.past,
         };
-        let targets = Targets { labels: batch.targets(), scale: batch.loss_scale };
+        let targets = Targets { labels: batch.targets(), scale: batch.loss_scale, evaluates: batch.evaluates };
         let options = TextOptions {
             num_feature_tensors: self.num_feature_tensors,
             train_features: batch.feature_grads,
@@ -136,6 +148,7 @@ impl FoundationModel for DecoderModel {
             tape: Rc::new(recorded.tape),
             features: recorded.features,
             loss: recorded.loss,
+            correct: recorded.correct,
             inbound: recorded.inbound,
             outbound: recorded.outbound,
             key_values: recorded.key_values,
@@ -154,6 +167,29 @@ impl FoundationModel for DecoderModel {
             Some(what) => Err(what),
             None => Ok(batch.pieces(chunk_tokens, counts)),
         }
+    }
+
+    fn generate(&self, batch: &MicroBatch, features: &[Tensor], decoding: &Decoding) -> Option<Vec<Vec<i64>>> {
+        if !self.decoder.config().division.is_whole() {
+            return None;
+        }
+        let (ids, rows) = (batch.input_ids(), self.feature_rows(batch));
+        let axes = self.decoder.config().has_three_axes();
+        let positions = if axes { batch.position_ids.shallow_clone() } else { batch.position_ids.get(0) };
+        let prompt = |ends: &[usize]| {
+            let (start, end) = (ends[0] as i64, ends[1] as i64);
+            let before = rows.partition_point(|row| *row < start);
+            let own = &rows[before..rows.partition_point(|row| *row < end)];
+            let of_own = |level: &Tensor| level.narrow(0, before as i64, own.len() as i64);
+            Prompt {
+                input_ids: ids[ends[0]..ends[1]].to_vec(),
+                position_ids: positions.narrow(-1, start, end - start),
+                feature_rows: own.iter().map(|row| row - start).collect(),
+                features: features.iter().filter(|_| !own.is_empty()).map(of_own).collect(),
+            }
+        };
+        let prompts: Vec<Prompt> = batch.cu_seqlens.windows(2).map(prompt).collect();
+        Some(generate(&self.decoder, &prompts, decoding))
     }
 
     fn expert_sets(&self) -> Vec<ExpertSet> {

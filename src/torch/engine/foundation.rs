@@ -5,7 +5,9 @@
 //! spread over ranks two packs go in turns, and sums over replicas begin with the last backward.
 
 mod arrivals;
+mod evaluate;
 
+use self::evaluate::Evaluating;
 use super::activations::Activations;
 use super::pack_work::{Chunk, Features, PackWork, Return, UnitWork};
 use super::routing::StepRouting;
@@ -18,7 +20,7 @@ use crate::parallel::pipeline::{PipelineRun, Recorded};
 use crate::tape::Slot;
 use crate::train::Pool;
 use loongforge_core::engine::{EngineError, Ports, Progress, fault};
-use loongforge_core::message::{Activity, ActorId, Pack, RoutingReport, StepId, StepPlan, UnitId, Version};
+use loongforge_core::message::{Activity, ActorId, Pack, Purpose, RoutingReport, StepId, StepPlan, UnitId, Version};
 use loongforge_core::schedule::{Pass, Task};
 use loongforge_core::transport::{Parcel, ParcelKind};
 use std::collections::{BTreeMap, VecDeque};
@@ -40,11 +42,15 @@ pub struct FoundationPart {
     steps: VecDeque<Step>,
     /// Features of units that are others', as far as is known here: word that they were given anew may be on its way.
     strays: Vec<(ActorId, Parcel)>,
+    /// What ends a continuation.
+    stop_token_ids: Vec<i64>,
 }
 
 struct Step {
     id: StepId,
     num_targets: u64,
+    /// Nothing is trained in it.
+    evaluation: Option<Evaluating>,
     packs: Vec<PackWork>,
     run: PipelineRun,
     /// The pack and the chunk of each micro-batch; a filler is behind the packs.
@@ -86,6 +92,7 @@ impl FoundationPart {
             activations,
             steps,
             strays: Vec::new(),
+            stop_token_ids: Vec::new(),
         }
     }
 
@@ -99,28 +106,47 @@ impl FoundationPart {
         Self { encoder_ranks, ..self }
     }
 
+    /// These tokens end continuations.
+    pub fn with_stop_tokens(self, stop_token_ids: Vec<i64>) -> Self {
+        Self { stop_token_ids, ..self }
+    }
+
     /// Under a budget for activations.
     pub fn with_activations(self, activations: Activations) -> Self {
         Self { activations, ..self }
     }
 
+    /// Levels of features that it reads of an item, and their width.
+    pub(super) fn feature_shape(&self) -> (usize, i64) {
+        (self.stages.any().num_feature_tensors(), self.stages.any().feature_dim())
+    }
+
     pub(super) fn plan(&mut self, plan: &StepPlan) {
         let packs: Vec<PackWork> = plan.packs_of(self.replica).map(|pack| PackWork::new(pack, plan)).collect();
+        let evaluation = Evaluating::of(plan.purpose);
         let mut chunks: Vec<usize> = packs.iter().map(|work| self.stages.num_chunks(work.pack.num_tokens())).collect();
         if self.stages.in_step(self.pool.params()) {
             let of_replica = |pack: &Pack| plan.packs_of(pack.replica).count();
             let most = plan.packs.iter().map(of_replica).max().unwrap_or(0);
             chunks.resize(most, 1);
         }
+        if matches!(plan.purpose, Purpose::Generate { .. }) {
+            // Whole packs are continued, without other ranks.
+            chunks.clear();
+        }
         let mut run = PipelineRun::new(self.stages.mesh.clone(), self.stages.pipeline, &chunks);
         if self.stages.in_pairs() {
             run = run.in_pairs();
+        }
+        if evaluation.is_some() {
+            run = run.forward_only();
         }
         let numbered = chunks.iter().enumerate();
         let micro_batches = numbered.flat_map(|(pack, count)| (0..*count).map(move |chunk| (pack, chunk))).collect();
         self.steps.push_back(Step {
             id: plan.step,
             num_targets: plan.num_targets,
+            evaluation,
             packs,
             run,
             micro_batches,
@@ -140,6 +166,9 @@ impl FoundationPart {
         let Some(step) = self.steps.front_mut().filter(|step| step.id.0 == version.0) else {
             return Ok(Progress::Idle);
         };
+        if let Some(max_new_tokens) = step.evaluation.as_ref().and_then(Evaluating::generates) {
+            return self.generate_next(max_new_tokens, ports);
+        }
         let tasks = step.run.together().to_vec();
         let Some(pass) = tasks.first().map(|task| task.pass) else { return Ok(Progress::Idle) };
         // Once it has begun, other ranks wait in it, and cannot send what has waited for credit.
@@ -148,6 +177,7 @@ impl FoundationPart {
         if gathers && !step.begun && units().any(UnitWork::waits) {
             return Ok(Progress::Idle);
         }
+        let step_evaluates = step.evaluation.is_some();
         let packs: Vec<usize> = tasks.iter().map(|task| step.micro_batches[task.micro_batch].0).collect();
         for pack in packs {
             let is_empty = self.steps[0].packs.get(pack).is_some_and(|work| work.chunks.is_empty());
@@ -157,6 +187,10 @@ impl FoundationPart {
         }
         let start = Instant::now();
         let activity = match pass {
+            Pass::Forward if step_evaluates => {
+                self.score(&tasks)?;
+                Activity::Forward
+            }
             Pass::Forward => {
                 self.forward(&tasks)?;
                 Activity::Forward
@@ -180,7 +214,16 @@ impl FoundationPart {
 
     /// Gets a pack's tokens and features. False where the leader does not have them yet.
     fn fill(&mut self, number: usize) -> Result<bool, EngineError> {
+        let Some(filled) = self.assemble(number)? else { return Ok(false) };
+        let chunks = self.stages.chunks(filled, self.pool.params())?;
+        self.steps[0].packs[number].chunks = chunks.into_iter().map(Chunk::new).collect();
+        Ok(true)
+    }
+
+    /// A pack's tokens and features, whole; `None` where the leader does not have them yet.
+    fn assemble(&mut self, number: usize) -> Result<Option<Filled>, EngineError> {
         let (params, step) = (self.pool.params().clone(), &mut self.steps[0]);
+        let evaluates = step.evaluation.is_some();
         let work = &mut step.packs[number];
         let num_features = work.units.iter().map(|unit| unit.num_features).sum();
         let sizes = |input_ids, position_ids, targets| MicroBatch {
@@ -188,16 +231,17 @@ impl FoundationPart {
             position_ids,
             targets,
             cu_seqlens: work.pack.cu_seqlens(),
-            loss_scale: 1.0 / step.num_targets.max(1) as f64,
+            loss_scale: if evaluates { 1.0 } else { 1.0 / step.num_targets.max(1) as f64 },
             num_features,
-            feature_grads: self.encoder_trained,
+            feature_grads: self.encoder_trained && !evaluates,
             row: None,
             shared_features: Vec::new(),
             past: None,
+            evaluates,
         };
-        let filled = if self.stages.mesh.is_leader() {
+        if self.stages.mesh.is_leader() {
             if !work.tokens.is_complete() || work.units.iter().any(UnitWork::waits) {
-                return Ok(false);
+                return Ok(None);
             }
             let samples = work.pack.samples.iter();
             let pieces: Vec<(u32, i64)> = samples.map(|sample| (sample.owner, i64::from(sample.num_tokens))).collect();
@@ -218,12 +262,10 @@ impl FoundationPart {
                 features.for_each(|(_, features)| *features = Features { tensors: Vec::new(), credit: None });
             }
             step.sent.extend(self.stages.hand_out(number, &filled)?);
-            filled
+            Ok(Some(filled))
         } else {
-            self.stages.take(number, sizes(Tensor::new(), Tensor::new(), Tensor::new()), &params)?
-        };
-        work.chunks = self.stages.chunks(filled, &params)?.into_iter().map(Chunk::new).collect();
-        Ok(true)
+            Ok(Some(self.stages.take(number, sizes(Tensor::new(), Tensor::new(), Tensor::new()), &params)?))
+        }
     }
 
     fn forward(&mut self, tasks: &[Task]) -> Result<(), EngineError> {
@@ -250,7 +292,7 @@ impl FoundationPart {
                     (&filler, &[][..], 1, None)
                 }
             };
-            let FoundationTape { tape, features: slots, loss, inbound, outbound, key_values, routing } =
+            let FoundationTape { tape, features: slots, loss, inbound, outbound, key_values, routing, .. } =
                 self.stages.model(task.stage).record(batch);
             let inputs = slots.iter().zip(features).map(|(slot, value)| (*slot, value.shallow_clone())).collect();
             let (rows, routing) = (batch.input_ids.numel() as i64, routing.filter(|_| dropout.is_some()));
@@ -335,7 +377,8 @@ impl FoundationPart {
 
     /// Whether every pack of the first step is done.
     pub(super) fn is_finished(&self) -> bool {
-        self.steps.front().is_none_or(|step| step.run.next().is_none())
+        let has_answered = |step: &Step| step.evaluation.as_ref().is_none_or(|it| !it.has_left(step.packs.len()));
+        self.steps.front().is_none_or(|step| step.run.next().is_none() && has_answered(step))
     }
 
     /// Summed loss of the first step.

@@ -75,6 +75,7 @@ fn step_on(packs: &[&[&[usize]]], mesh: Rc<Mesh>, chunk_tokens: usize) -> (f64, 
     });
     part.plan(&StepPlan {
         step: StepId(0),
+        purpose: Default::default(),
         cursor: SampleId(9),
         learning_rate: 0.1,
         num_targets: LENS.iter().map(|len| u64::from(len - 1)).sum(),

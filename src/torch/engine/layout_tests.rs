@@ -45,6 +45,7 @@ pub fn micro_batch(lens: &[usize], seed: i64, vocab: i64, num_micro_batches: usi
         row: None,
         shared_features: Vec::new(),
         past: None,
+        evaluates: false,
     }
 }
 

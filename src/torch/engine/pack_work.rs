@@ -105,6 +105,12 @@ impl PackWork {
         }
     }
 
+    /// Frees what an evaluation has read.
+    pub fn forget(&mut self) {
+        self.chunks.clear();
+        self.units.clear();
+    }
+
     /// Returns the features' gradients to those who sent them, keeps them in `returned`, and frees the features.
     pub fn give_back(
         &mut self,

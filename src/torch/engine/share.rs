@@ -6,7 +6,7 @@ use crate::model::{EncoderFamily, FoundationFamily, Stage};
 use crate::nn::{Division, ParamSpec, ParamStore, Sharding, Shared};
 use crate::tape::Policy;
 use crate::train::Pool;
-use loongforge_core::config::ContextAttention;
+use loongforge_core::config::{ContextAttention, Layout};
 use loongforge_core::engine::EngineError;
 use loongforge_core::schedule::Pipeline;
 use std::rc::Rc;
@@ -39,13 +39,63 @@ impl Default for Splits {
     }
 }
 
+/// A foundation in its layout: what is known of it before there are ranks.
+pub(super) struct FoundationPlan {
+    family: Arc<dyn FoundationFamily>,
+    pipeline: Pipeline,
+    stages: Vec<Stage>,
+}
+
+impl FoundationPlan {
+    /// The plan of a rank at `division`. Whether there is one does not depend on the rank.
+    ///
+    /// # Errors
+    /// The model cannot be split so.
+    pub fn new(
+        family: &Arc<dyn FoundationFamily>,
+        layout: Layout,
+        division: &Division,
+        splits: &Splits,
+    ) -> Result<Self, EngineError> {
+        let shares = family.check_context(layout.cp, splits.context);
+        shares.map_err(|found| format!("pools.foundation.context_parallel: {found}"))?;
+        if layout.cp > 1 && splits.chunk_tokens > 0 {
+            return Err("pools.foundation: rows are cut by context_parallel or by chunk_tokens, not by both".into());
+        }
+        if let Some(what) = family.needs_whole_rows().filter(|_| splits.chunk_tokens > 0) {
+            return Err(whole_rows(what));
+        }
+        let family = match division.is_whole() {
+            true => family.clone(),
+            false => family.divided(division).map_err(|found| format!("pools.foundation: {found}"))?,
+        };
+        let pipeline = Pipeline { ranks: layout.pp, virtual_stages: splits.virtual_stages };
+        let stages = cut(family.as_ref(), pipeline)?;
+        Ok(Self { family, pipeline, stages })
+    }
+
+    /// The stages of the pipeline's rank `pp`.
+    fn own(&self, pp: usize) -> Vec<Stage> {
+        self.pipeline.stages_of(pp).map(|stage| self.stages[stage].clone()).collect()
+    }
+
+    /// The parameters of the pipeline's rank `pp`.
+    pub fn specs(&self, pp: usize) -> Vec<ParamSpec> {
+        self.own(pp).iter().flat_map(|stage| self.family.stage_specs(stage)).collect()
+    }
+}
+
+/// The error of chunks of a model that cannot compute a row in pieces.
+pub(super) fn whole_rows(what: &str) -> EngineError {
+    format!("pools.foundation.chunk_tokens: {what} needs whole rows; set it to 0").into()
+}
+
 /// A rank's share of a foundation.
 pub(super) struct FoundationShare {
     mesh: Rc<Mesh>,
     splits: Splits,
-    family: Arc<dyn FoundationFamily>,
+    plan: FoundationPlan,
     is_whole: bool,
-    pipeline: Pipeline,
     own: Vec<Stage>,
 }
 
@@ -53,25 +103,14 @@ impl FoundationShare {
     /// # Errors
     /// The model cannot be split so.
     pub fn new(family: &Arc<dyn FoundationFamily>, mesh: Rc<Mesh>, splits: Splits) -> Result<Self, EngineError> {
-        let layout = mesh.layout();
-        let shares = family.check_context(layout.cp, splits.context);
-        shares.map_err(|found| format!("pools.foundation.context_parallel: {found}"))?;
-        if layout.cp > 1 && splits.chunk_tokens > 0 {
-            return Err("pools.foundation: rows are cut by context_parallel or by chunk_tokens, not by both".into());
-        }
         let division = Division::of(&mesh, splits.sequence_parallel);
-        let family = match division.is_whole() {
-            true => family.clone(),
-            false => family.divided(&division).map_err(|found| format!("pools.foundation: {found}"))?,
-        };
-        let pipeline = Pipeline { ranks: layout.pp, virtual_stages: splits.virtual_stages };
-        let stages = cut(family.as_ref(), pipeline)?;
-        let own = pipeline.stages_of(mesh.place().pp).map(|stage| stages[stage].clone()).collect();
-        Ok(Self { mesh, splits, family, is_whole: division.is_whole(), pipeline, own })
+        let plan = FoundationPlan::new(family, mesh.layout(), &division, &splits)?;
+        let own = plan.own(mesh.place().pp);
+        Ok(Self { mesh, splits, plan, is_whole: division.is_whole(), own })
     }
 
     pub fn specs(&self) -> Vec<ParamSpec> {
-        self.own.iter().flat_map(|stage| self.family.stage_specs(stage)).collect()
+        self.own.iter().flat_map(|stage| self.plan.family.stage_specs(stage)).collect()
     }
 
     /// Among the ranks of `mesh.data`.
@@ -81,14 +120,14 @@ impl FoundationShare {
 
     /// A pool along `mesh.data` with this share's parameters, made a part of the whole.
     pub fn join(&self, pool: Pool) -> Pool {
-        let pool = pool.with_stages(self.mesh.pp.clone(), &self.family.shared_by_stages());
+        let pool = pool.with_stages(self.mesh.pp.clone(), &self.plan.family.shared_by_stages());
         if self.is_whole { pool } else { pool.split_among(self.mesh.clone()) }
     }
 
     pub fn stages(&self, params: &ParamStore, policy: Policy) -> Stages {
-        let build = |stage| self.family.build_stage(stage, params, policy);
+        let build = |stage| self.plan.family.build_stage(stage, params, policy);
         let models = self.own.iter().map(build).collect();
-        Stages::new(self.mesh.clone(), self.pipeline, models, self.splits.chunk_tokens)
+        Stages::new(self.mesh.clone(), self.plan.pipeline, models, self.splits.chunk_tokens)
             .with_context(self.splits.context)
             .overlapping_experts(self.splits.expert_overlap)
     }
@@ -124,11 +163,7 @@ impl EncoderShare {
     /// # Errors
     /// The encoder cannot be split so.
     pub fn new(family: &Arc<dyn EncoderFamily>, mesh: Rc<Mesh>, zero: usize) -> Result<Self, EngineError> {
-        let division = Division::of(&mesh, false);
-        let family = match division.is_whole() {
-            true => family.clone(),
-            false => family.divided(&division).map_err(|found| format!("pools.encoder: {found}"))?,
-        };
+        let family = divided_encoder(family, &Division::of(&mesh, false))?;
         Ok(Self { mesh, family, zero })
     }
 
@@ -140,5 +175,19 @@ impl EncoderShare {
     /// As [`FoundationShare::join`].
     pub fn join(&self, pool: Pool) -> Pool {
         if self.mesh.tp.world() == 1 { pool } else { pool.split_among(self.mesh.clone()) }
+    }
+}
+
+/// What the rank at `division` computes of an encoder.
+///
+/// # Errors
+/// The encoder cannot be split so.
+pub(super) fn divided_encoder(
+    family: &Arc<dyn EncoderFamily>,
+    division: &Division,
+) -> Result<Arc<dyn EncoderFamily>, EngineError> {
+    match division.is_whole() {
+        true => Ok(family.clone()),
+        false => Ok(family.divided(division).map_err(|found| format!("pools.encoder: {found}"))?),
     }
 }

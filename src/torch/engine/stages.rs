@@ -4,6 +4,7 @@
 //! so what the leader hands out has no headers. It sends without waiting, in the order of the packs, when it is about to
 //! begin a pack itself: what a later stage waits for is on its way.
 
+use super::share::whole_rows;
 use crate::comm::{Mesh, Started};
 use crate::model::{FoundationModel, MicroBatch};
 use crate::native::NativeError;
@@ -117,10 +118,7 @@ impl Stages {
         if self.chunk_tokens == 0 {
             return Ok(vec![filled]);
         }
-        let pieces = self
-            .any()
-            .pieces(&filled.batch, self.chunk_tokens)
-            .map_err(|what| format!("pools.foundation.chunk_tokens: {what} needs whole rows; set it to 0"))?;
+        let pieces = self.any().pieces(&filled.batch, self.chunk_tokens).map_err(whole_rows)?;
         let mut row = 0;
         let with_features = |batch: MicroBatch| {
             let len = batch.num_features;

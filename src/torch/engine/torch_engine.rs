@@ -4,11 +4,13 @@ use super::elastic::Membership;
 use super::encoder::EncoderPart;
 use super::foundation::FoundationPart;
 use super::saver::{Saver, Task};
+use crate::native::MemoryWatch;
 use crate::train::hf::{MAX_SHARD_SIZE, Shards, Snapshot, Target};
 use crate::train::{Export, Pool, StateError, save_state};
 use loongforge_core::engine::{Engine, EngineError, Ports, Progress, error_chain, fault};
 use loongforge_core::message::{
-    Activity, ActorId, Command, Epoch, Event, Regroup, Role, SaveTo, SavedFile, StepId, StepPlan, StepReport, Version,
+    Activity, ActorId, Command, Epoch, Event, MemoryReport, Regroup, Role, SaveTo, SavedFile, StepId, StepPlan,
+    StepReport, Timings, Version,
 };
 use loongforge_core::transport::{Parcel, ParcelKind};
 use std::cell::RefCell;
@@ -57,6 +59,8 @@ pub struct TorchEngine {
     num_reported: usize,
     /// An encoder that the scheduler knows to be frozen: it is not told to reduce.
     goes_ahead: bool,
+    /// Of everything that this engine's thread allocates.
+    memory: Option<MemoryWatch>,
 }
 
 impl TorchEngine {
@@ -80,7 +84,32 @@ impl TorchEngine {
             early: Vec::new(),
             num_reported: 0,
             goes_ahead: false,
+            memory: None,
         }
+    }
+
+    /// Reports the memory that `memory`, which was started before the engine was built, has counted from now on.
+    #[must_use]
+    pub fn counting(mut self, mut memory: MemoryWatch) -> Self {
+        memory.reset_peak();
+        self.memory = Some(memory);
+        self
+    }
+
+    /// Whether it encodes, and waits for gradients.
+    pub(super) fn trains_encoder(&self) -> bool {
+        self.encoder.as_ref().is_some_and(|part| part.pool.is_trained())
+    }
+
+    pub(super) fn foundation(&self) -> Option<&FoundationPart> {
+        self.foundation.as_ref()
+    }
+
+    /// The most memory that was taken since the engine was built.
+    pub(super) fn memory(&self) -> MemoryReport {
+        let at_peak = self.memory.as_ref().map_or([0; 5], MemoryWatch::at_peak);
+        let [activations, parameters, gradients, optimizer, buffers] = at_peak.map(|bytes| bytes.max(0) as u64);
+        MemoryReport { parameters, gradients, optimizer, activations, buffers }
     }
 
     /// Has an encoder report steps as soon as it has sent what it makes for them.
@@ -122,11 +151,31 @@ impl TorchEngine {
     fn report_sent(&mut self, step: StepId, ports: &mut Ports) {
         self.num_reported += 1;
         let epoch = self.membership().map_or(Epoch(0), |membership| membership.epoch());
+        ports.timings.memory = self.memory();
         report_encoder((step, epoch), 0.0, ports);
+    }
+
+    /// Whether the first step is an evaluation.
+    fn evaluates(&self) -> bool {
+        self.planned.front().is_some_and(|plan| plan.purpose.is_evaluation())
+    }
+
+    /// Tells what the evaluation has come to: there is nothing to reduce.
+    fn report_evaluation(&mut self, step: StepId, ports: &mut Ports) {
+        self.num_reported = 1;
+        let epoch = self.membership().map_or(Epoch(0), |membership| membership.epoch());
+        let evaluation = self.foundation.as_mut().map(FoundationPart::take_evaluation);
+        let timings = std::mem::take(&mut ports.timings);
+        let report = StepReport { step, epoch, loss: 0.0, grad_square_sum: 0.0, routing: None, timings, evaluation };
+        ports.emit(Event::Reduced(report));
     }
 
     /// Has done its units of the first step: tells so, or reduces at once.
     fn finish(&mut self, step: StepId, ports: &mut Ports) -> Result<(), EngineError> {
+        if self.evaluates() {
+            self.report_evaluation(step, ports);
+            return Ok(());
+        }
         match self.membership().map(|membership| membership.epoch()) {
             Some(epoch) => {
                 self.num_reported = 1;
@@ -147,7 +196,10 @@ impl TorchEngine {
             return Ok(());
         };
         match membership.reduce(&mut part.pool, &plan) {
-            Ok(grad_square_sum) => report_encoder((step, epoch), grad_square_sum, ports),
+            Ok(grad_square_sum) => {
+                ports.timings.memory = self.memory();
+                report_encoder((step, epoch), grad_square_sum, ports);
+            }
             Err(error) => ports.emit(Event::Broken { step, epoch, error: error.to_string() }),
         }
         Ok(())
@@ -197,14 +249,15 @@ impl TorchEngine {
         }
         ports.trace.span(Activity::Reduce, Some((step, None)), start);
         self.num_reported = 1;
-        let timings = std::mem::take(&mut ports.timings);
+        let timings = Timings { memory: self.memory(), ..std::mem::take(&mut ports.timings) };
         let routing = self.foundation.as_mut().map_or(Ok(None), FoundationPart::reduce_routing)?;
-        let report = StepReport { step, epoch: Epoch(0), loss, grad_square_sum, routing, timings };
+        let report = StepReport { step, epoch: Epoch(0), loss, grad_square_sum, routing, timings, evaluation: None };
         ports.emit(Event::Reduced(report));
         Ok(())
     }
 
     fn finish_step(&mut self, step: StepId, ports: &mut Ports) -> Result<(), EngineError> {
+        let evaluates = self.evaluates();
         if self.planned.pop_front().map(|plan| plan.step) != Some(step) {
             return Err(format!("step {step} was ended out of turn").into());
         }
@@ -216,7 +269,9 @@ impl TorchEngine {
             ports.emit(Event::Refused { peer, reason: format!("{kind:?} is another's to send"), lacks: None });
         }
         self.num_reported = self.num_reported.saturating_sub(1);
-        self.version = Version(step.0 + 1);
+        if !evaluates {
+            self.version = Version(step.0 + 1);
+        }
         ports.emit(Event::Applied { step });
         Ok(())
     }
@@ -280,7 +335,8 @@ impl TorchEngine {
 /// Of an actor that is an encoder alone.
 fn report_encoder((step, epoch): (StepId, Epoch), grad_square_sum: f64, ports: &mut Ports) {
     let timings = std::mem::take(&mut ports.timings);
-    ports.emit(Event::Reduced(StepReport { step, epoch, loss: 0.0, grad_square_sum, routing: None, timings }));
+    let (routing, evaluation) = (None, None);
+    ports.emit(Event::Reduced(StepReport { step, epoch, loss: 0.0, grad_square_sum, routing, timings, evaluation }));
 }
 
 impl Engine for TorchEngine {
@@ -307,7 +363,9 @@ impl Engine for TorchEngine {
                 self.save_due(ports)
             }
             Command::Abort { step } => {
-                self.pools().for_each(Pool::abort);
+                if !self.evaluates() {
+                    self.pools().for_each(Pool::abort);
+                }
                 self.finish_step(step, ports)?;
                 self.save_due(ports)
             }

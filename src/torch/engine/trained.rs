@@ -1,24 +1,39 @@
 //! Which of a pool's parameters a run trains: what is frozen by part or by name, and adapters beside what is.
 
+use super::existing::{existing, named_modules, part_name};
+use crate::model::TreeNames;
 use crate::nn::{LinearModule, LoraConfig, ParamSpec};
+use crate::train::AdapterError;
 use loongforge_core::config::{Lora, Part};
 
-#[derive(Debug, PartialEq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum TrainedError {
     #[error("{key}.lora.target_modules: no linear map of this part is called {target}; there are {known}")]
     NoTarget { key: &'static str, target: String, known: String },
     #[error("{key}.lora.target_parameters: no stacked parameter of this part is called {target}; there are {known}")]
     NoParameter { key: &'static str, target: String, known: String },
+    #[error("{key}.lora.{name}: no module of this part is called {pattern}; there are {known}")]
+    NoModule { key: &'static str, name: &'static str, pattern: String, known: String },
     #[error("{key}.lora: every linear map of this part is excluded")]
     NothingLeft { key: &'static str },
+    #[error("{key}.lora.adapter: {source}")]
+    Adapter { key: &'static str, source: Box<AdapterError> },
+    #[error("{key}.lora.adapter: {folder} has no adapters of this part")]
+    NoAdapter { key: &'static str, folder: String },
+    #[error(
+        "{key}.lora.{name} is {typed}, and the adapter in {folder} has {found}: leave {name} out to take the adapter's"
+    )]
+    Contradiction { key: &'static str, name: &'static str, typed: String, found: String, folder: String },
 }
 
-/// Gives every parameter its role. `part_of` tells the part, with its key in the config, that a parameter belongs to.
+/// Gives every parameter its role. `part_of` tells the part, with its key in the config, that a parameter belongs to; `tree`
+/// what the modules are called in folders of adapters.
 ///
 /// # Errors
-/// A module of `lora.target_modules` that this pool does not have.
+/// A module of `lora.target_modules` that this pool does not have, or `lora.adapter` is not of these parameters.
 pub fn trained<'a>(
     specs: Vec<ParamSpec>,
+    tree: &TreeNames,
     part_of: impl Fn(&str) -> (&'static str, &'a Part),
 ) -> Result<Vec<ParamSpec>, TrainedError> {
     let modules: Vec<LinearModule> = specs.iter().filter_map(LinearModule::of).collect();
@@ -28,24 +43,55 @@ pub fn trained<'a>(
     parts.dedup_by_key(|(key, _)| *key);
     for (key, part) in parts {
         let Some(lora) = &part.lora else { continue };
-        let own: Vec<&LinearModule> = modules.iter().filter(|module| part_of(&module.path).0 == key).collect();
-        let (stacked, plain): (Vec<_>, Vec<_>) = own.into_iter().partition(|module| module.stacked.is_some());
-        let paths = |modules: &[&'_ LinearModule]| modules.iter().map(|module| module.path.clone()).collect::<Vec<_>>();
-        let (stacks, maps) = (paths(&stacked), paths(&plain));
-        if let Some(target) = lora.target_without_module(maps.iter().map(String::as_str)) {
-            return Err(TrainedError::NoTarget { key, target: target.to_owned(), known: last_names(&maps) });
-        }
-        if let Some(target) = lora.target_without_parameter(stacks.iter().map(String::as_str)) {
-            return Err(TrainedError::NoParameter { key, target: target.to_owned(), known: last_names(&stacks) });
-        }
-        let mut adapted: Vec<&LinearModule> = plain.into_iter().filter(|module| lora.targets(&module.path)).collect();
-        adapted.extend(stacked.into_iter().filter(|module| lora.targets_parameter(&module.path)));
-        if adapted.is_empty() {
-            return Err(TrainedError::NothingLeft { key });
-        }
-        all.extend(adapted.into_iter().flat_map(|module| lora_config(lora).specs(module)));
+        let is_own = |name: &str| part_of(name).0 == key;
+        let own: Vec<&LinearModule> = modules.iter().filter(|module| is_own(&module.path)).collect();
+        let adapters = match &lora.adapter {
+            Some(folder) => existing(&mut all, tree, key, lora, folder, &is_own)?,
+            None => {
+                let saved = named_modules(&all, &is_own);
+                new_adapters(key, lora, &own, &saved)?
+            }
+        };
+        all.extend(adapters.into_iter().flat_map(|(module, lora)| lora.specs(&module)));
     }
     Ok(all)
+}
+
+/// The adapters that `lora` asks for beside `own`, the maps of one part, whose modules are `known`.
+fn new_adapters(
+    key: &'static str,
+    lora: &Lora,
+    own: &[&LinearModule],
+    known: &[String],
+) -> Result<Vec<(LinearModule, LoraConfig)>, TrainedError> {
+    let (stacked, plain): (Vec<&LinearModule>, Vec<&LinearModule>) =
+        own.iter().copied().partition(|module| module.parameter().is_some());
+    let stacks: Vec<String> = stacked.iter().filter_map(|module| module.parameter()).collect();
+    let maps: Vec<String> = plain.iter().map(|module| module.path.clone()).collect();
+    if let Some(target) = lora.target_without_module(maps.iter().map(String::as_str)) {
+        return Err(TrainedError::NoTarget { key, target: target.to_owned(), known: last_names(&maps) });
+    }
+    if let Some(target) = lora.target_without_parameter(stacks.iter().map(String::as_str)) {
+        return Err(TrainedError::NoParameter { key, target: target.to_owned(), known: last_names(&stacks) });
+    }
+    let no_module = |name, pattern: &str, known: &[String]| TrainedError::NoModule {
+        key,
+        name,
+        pattern: pattern.to_owned(),
+        known: last_names(known),
+    };
+    let both: Vec<String> = stacks.into_iter().chain(maps).collect();
+    if let Some((name, pattern)) = lora.pattern_without_module(both.iter().map(String::as_str)) {
+        return Err(no_module(name, pattern, &both));
+    }
+    if let Some(pattern) = lora.saved_without_module(known.iter().map(String::as_str)) {
+        return Err(no_module("modules_to_save", pattern, known));
+    }
+    let adapted = plain.into_iter().filter(|module| lora.targets(&module.path));
+    let is_named = |module: &&LinearModule| module.parameter().is_some_and(|name| lora.targets_parameter(&name));
+    let adapted = adapted.chain(stacked.into_iter().filter(is_named));
+    let adapted: Vec<_> = adapted.map(|module| (module.clone(), lora_config(lora, &module.path))).collect();
+    if adapted.is_empty() { Err(TrainedError::NothingLeft { key }) } else { Ok(adapted) }
 }
 
 /// The last parts of these names, each once.
@@ -56,14 +102,20 @@ fn last_names(names: &[String]) -> String {
     if known.is_empty() { "none".to_owned() } else { known.join(", ") }
 }
 
-/// What PEFT calls the same.
-pub fn lora_config(lora: &Lora) -> LoraConfig {
-    LoraConfig { r: lora.r as i64, alpha: lora.alpha, dropout: lora.dropout, use_rslora: false }
+/// What PEFT calls the same, of the adapter beside the module at this path.
+pub fn lora_config(lora: &Lora, path: &str) -> LoraConfig {
+    LoraConfig {
+        r: lora.rank_of(path) as i64,
+        alpha: lora.alpha_of(path),
+        dropout: lora.dropout.unwrap_or(0.0),
+        use_rslora: lora.use_rslora.unwrap_or(false),
+        use_dora: lora.use_dora.unwrap_or(false),
+    }
 }
 
 fn with_role<'a>(spec: ParamSpec, part_of: &impl Fn(&str) -> (&'static str, &'a Part)) -> ParamSpec {
     // Names as in the checkpoint: a parameter of several pieces is frozen where the first one is.
-    let name = spec.pieces.first().map_or(spec.name.as_str(), |piece| piece.name.as_str());
+    let name = part_name(&spec);
     let is_trained = part_of(name).1.trains(name);
     if is_trained { spec } else { spec.frozen() }
 }
@@ -71,6 +123,7 @@ fn with_role<'a>(spec: ParamSpec, part_of: &impl Fn(&str) -> (&'static str, &'a 
 #[cfg(test)]
 mod tests {
     use super::{TrainedError, trained};
+    use crate::model::TreeNames;
     use crate::nn::{Init, Linear, ParamSpec, Role};
     use loongforge_core::config::{Lora, Part};
 
@@ -83,7 +136,7 @@ mod tests {
     }
 
     fn trained_names(part: &Part) -> Result<Vec<String>, TrainedError> {
-        let specs = trained(specs(), |_| ("model.foundation", part))?;
+        let specs = trained(specs(), &TreeNames::default(), |_| ("model.foundation", part))?;
         assert!(specs.iter().any(|spec| spec.role == Role::Buffer));
         Ok(specs.into_iter().filter(|spec| spec.role == Role::Trained).map(|spec| spec.name).collect())
     }
@@ -100,7 +153,8 @@ mod tests {
     fn adapters_stand_beside_what_they_name_and_all_else_is_frozen() {
         let lora = |targets: &[&str], excluded: &[&str]| {
             let names = |list: &[&str]| list.iter().map(|name| name.to_string()).collect();
-            let lora = Lora { target_modules: names(targets), exclude_modules: names(excluded), ..Lora::default() };
+            let lora =
+                Lora { target_modules: Some(names(targets)), exclude_modules: names(excluded), ..Lora::default() };
             trained_names(&Part { lora: Some(lora), ..Part::default() })
         };
         let [q, up] = ["layers.0.attn.q_proj", "layers.0.mlp.up_proj"];
@@ -110,6 +164,13 @@ mod tests {
         assert_eq!(lora(&["all-linear"], &["mlp.up_proj"]).unwrap(), both(q));
         let error = lora(&["q_proj", "qkv"], &[]).unwrap_err().to_string();
         assert!(error.ends_with("is called qkv; there are q_proj, up_proj"), "{error}");
+        let with = |lora: Lora| trained_names(&Part { lora: Some(lora), ..Part::default() });
+        let saved = with(Lora { modules_to_save: vec!["embed".into()], ..Lora::default() }).unwrap();
+        assert_eq!(saved, [vec!["embed.weight".to_owned()], both(q).into(), both(up).into()].concat());
+        let error = with(Lora { modules_to_save: vec!["embd".into()], ..Lora::default() }).unwrap_err().to_string();
+        assert!(error.contains("modules_to_save: no module") && error.contains("embed"), "{error}");
+        let dora = with(Lora { use_dora: Some(true), target_modules: Some(vec!["q_proj".into()]), ..Lora::default() });
+        assert_eq!(dora.unwrap()[2], format!("{q}.lora_magnitude_vector"));
         assert!(matches!(lora(&["q_proj"], &["q_proj"]), Err(TrainedError::NothingLeft { .. })));
     }
 }

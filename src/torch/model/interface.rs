@@ -9,7 +9,7 @@ use loongforge_core::config::ContextAttention;
 use loongforge_core::message::Grid;
 use tch::{Device, Kind, Tensor};
 
-use super::decoder::{DivisionError, ExpertSet, NotSplit, Routing, Stage, StageError};
+use super::decoder::{Decoding, DivisionError, ExpertSet, NotSplit, Routing, Stage, StageError};
 use crate::nn::{Division, ParamSpec, ParamStore};
 use crate::tape::{Boundary, KeyValues, Policy, RowShare, Slot, Tape};
 
@@ -105,6 +105,16 @@ pub trait FoundationFamily: Send + Sync {
     fn check_context(&self, ranks: usize, _attention: ContextAttention) -> Result<(), NotSplit> {
         if ranks == 1 { Ok(()) } else { Err(NotSplit::Model) }
     }
+
+    /// What of it cannot compute a row in pieces, so that [`FoundationModel::pieces`] refuses; `None`: nothing is known.
+    fn needs_whole_rows(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Whether it has experts, which ranks may share.
+    fn has_experts(&self) -> bool {
+        false
+    }
 }
 
 /// A model that turns media items into features.
@@ -158,6 +168,12 @@ pub trait FoundationModel {
         Vec::new()
     }
 
+    /// Continues each document of the batch greedily; one list of tokens for each. `None`: the model cannot, or not this part
+    /// of it.
+    fn generate(&self, _batch: &MicroBatch, _features: &[Tensor], _decoding: &Decoding) -> Option<Vec<Vec<i64>>> {
+        None
+    }
+
     /// By how much a step moves the balancing biases of routers; 0: they stay.
     fn bias_update_rate(&self) -> f64 {
         0.0
@@ -186,6 +202,9 @@ pub struct MicroBatch {
     pub shared_features: Vec<i64>,
     /// Of a piece of a longer row: how many tokens of its first document came in earlier pieces.
     pub past: Option<usize>,
+    /// Forward only: the tape is to end with [`FoundationTape::correct`], and with the sum of the targets' cross-entropies alone
+    /// for its loss.
+    pub evaluates: bool,
 }
 
 impl MicroBatch {
@@ -219,6 +238,7 @@ impl MicroBatch {
             row: None,
             shared_features: Vec::new(),
             past: None,
+            evaluates: false,
         }
     }
 
@@ -269,6 +289,8 @@ pub struct FoundationTape {
     /// Scalar: the sum of the token losses times `loss_scale`, and other losses where the model has such. A kept slot;
     /// only of a stage of a pipeline that is not the last it is `None`.
     pub loss: Option<Slot>,
+    /// Of an evaluation: how many targets are predicted, a scalar, int64, in a kept slot; `None` where the model does not say.
+    pub correct: Option<Slot>,
     /// What the stage before sends: inputs. Empty without a pipeline.
     pub inbound: Vec<Boundary>,
     /// What the stage behind takes, in kept slots.

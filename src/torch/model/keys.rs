@@ -19,6 +19,17 @@ pub enum ModelConfigError {
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
+/// The largest size that is taken: what is made of it is bounded before anything is allocated.
+fn most(key: &str) -> i64 {
+    match key {
+        "num_hidden_layers" | "depth" | "num_layers" => 4096,
+        _ if key.contains("expert") => 1 << 20,
+        // Not every table of positions is one.
+        _ if key.contains("position") || key.contains("window") => i64::from(u32::MAX),
+        _ => 1 << 24,
+    }
+}
+
 /// An object of the config, with the path that leads to it. A key whose value is null counts as absent.
 #[derive(Clone)]
 pub(super) struct Keys<'a> {
@@ -73,8 +84,12 @@ impl<'a> Keys<'a> {
 
     pub fn size_or(&self, key: &str) -> Result<Option<i64>> {
         let Some(value) = self.value(key) else { return Ok(None) };
-        let size = value.as_i64().filter(|size| *size > 0);
-        size.map(Some).ok_or_else(|| self.wrong(key, "a positive integer", value))
+        let size =
+            value.as_i64().filter(|size| *size > 0).ok_or_else(|| self.wrong(key, "a positive integer", value))?;
+        match size > most(key) {
+            true => Err(self.inconsistent(key, size, format!("must be at most {}", most(key)))),
+            false => Ok(Some(size)),
+        }
     }
 
     /// As `size_or`, with the default of a key for which null has a meaning of its own.

@@ -83,16 +83,16 @@ impl LinearCrossEntropy {
     /// Of each target its cross-entropy, `[L]`, float32, and whether it is the entry with the highest score (of equal ones
     /// the first), `[L]`, bool.
     pub(super) fn of_each(&self, hidden_LD: &Tensor) -> (Tensor, Tensor) {
-        let full = |value: f64, kind| Tensor::full(self.labels_L.size(), value, (kind, hidden_LD.device()));
-        let (mut most_L, mut best_L) = (full(f64::NEG_INFINITY, Kind::Float), full(-1.0, Kind::Int64));
-        let (norm_L, label_score_L) = self.scan_with(hidden_LD, |scores_LC, chunk| {
-            let (greatest_L, at_L) = scores_LC.max_dim(1, false);
-            let greatest_L = greatest_L.to_kind(Kind::Float);
-            let is_more_L = greatest_L.gt_tensor(&most_L);
-            best_L = (at_L + chunk.start).where_self(&is_more_L, &best_L);
-            most_L = greatest_L.where_self(&is_more_L, &most_L);
-        });
-        (norm_L - label_score_L, best_L.eq_tensor(&self.labels_L))
+        let mut best = Best::new(hidden_LD);
+        let (norm_L, label_score_L) = self.scan_with(hidden_LD, |scores_LC, chunk| best.add(&scores_LC, &chunk));
+        (norm_L - label_score_L, best.entry_L.eq_tensor(&self.labels_L))
+    }
+
+    /// Of each target the highest score, `[L]`, float32, and its entry (of equal ones the first), `[L]`, int64.
+    pub(super) fn best(&self, hidden_LD: &Tensor) -> (Tensor, Tensor) {
+        let mut best = Best::new(hidden_LD);
+        self.chunks().for_each(|chunk| best.add(&self.scores(hidden_LD, &chunk), &chunk));
+        (best.score_L, best.entry_L)
     }
 
     /// Gradients of the hidden states, and of the head and its bias into `params`, chunk by chunk. `saved` are hidden
@@ -152,6 +152,27 @@ impl Custom for LinearCrossEntropy {
         self.differentiate(saved, needs, params, |scores_LC, norm_L, chunk| {
             to_gradient(scores_LC, &self.labels_L, chunk, norm_L, gradient, self.scale)
         })
+    }
+}
+
+/// The highest score so far, and its entry.
+struct Best {
+    score_L: Tensor,
+    entry_L: Tensor,
+}
+
+impl Best {
+    fn new(hidden_LD: &Tensor) -> Best {
+        let full = |value: f64, kind| Tensor::full([hidden_LD.size()[0]], value, (kind, hidden_LD.device()));
+        Best { score_L: full(f64::NEG_INFINITY, Kind::Float), entry_L: full(-1.0, Kind::Int64) }
+    }
+
+    fn add(&mut self, scores_LC: &Tensor, chunk: &Range<i64>) {
+        let (greatest_L, at_L) = scores_LC.max_dim(1, false);
+        let greatest_L = greatest_L.to_kind(Kind::Float);
+        let is_more_L = greatest_L.gt_tensor(&self.score_L);
+        self.entry_L = (at_L + chunk.start).where_self(&is_more_L, &self.entry_L);
+        self.score_L = greatest_L.where_self(&is_more_L, &self.score_L);
     }
 }
 

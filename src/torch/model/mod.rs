@@ -10,6 +10,8 @@ mod keys;
 mod loss;
 mod registry;
 mod rope_config;
+mod target_scores;
+mod tree_names;
 mod vision;
 mod vocab_scores;
 
@@ -24,6 +26,7 @@ pub use interface::{
 };
 pub use keys::ModelConfigError;
 pub use registry::{ModelConfig, Tokens};
+pub use tree_names::{TreeNames, TreePart};
 pub use vision::{
     AxialOrder, AxialRope, BlockConfig, ClassToken, MergeNorm, MlpNames, PatchEmbed, PatchOrder, PositionTable,
     ProjectorConfig, ProjectorKind, Span, TowerConfig, VisionConfig, VisionNorm, Windows,

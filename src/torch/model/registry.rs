@@ -12,6 +12,7 @@ use super::family::{
 };
 use super::interface::EncoderFamily;
 use super::keys::{Keys, ModelConfigError};
+use super::tree_names::TreeNames;
 
 type ReadDecoder = fn(&Keys<'_>, &Place) -> Result<DecoderConfig, ModelConfigError>;
 type ReadModel = fn(&Keys<'_>) -> Result<ModelConfig, ModelConfigError>;
@@ -58,6 +59,9 @@ const MODELS: &[(&str, ReadModel)] = &[
     ("qwen3_vl_moe", qwen3_vl_moe::read),
 ];
 
+/// Experts of all layers together: each has names and shapes of its own before there is any weight.
+const MAX_EXPERTS: i64 = 1 << 18;
+
 /// A model as its parts: each part may be a pool of its own.
 #[derive(Clone, Debug)]
 pub struct ModelConfig {
@@ -67,6 +71,8 @@ pub struct ModelConfig {
     /// `None` for a language model.
     pub encoder: Option<Arc<dyn EncoderFamily>>,
     pub tokens: Tokens,
+    /// What transformers calls its modules.
+    pub tree: TreeNames,
 }
 
 /// The tokens of a multimodal model that stand for something else than text.
@@ -83,17 +89,37 @@ pub struct Tokens {
 impl ModelConfig {
     /// Reads a parsed `config.json`, as transformers 4 and 5 write it.
     pub fn from_hf(config: &Value) -> Result<ModelConfig, ModelConfigError> {
+        let model = ModelConfig::read(config)?;
+        let (experts, most) = (model.decoder.num_all_experts(), MAX_EXPERTS);
+        match experts > most {
+            true => {
+                Err(Keys::new(config).inconsistent("experts of all layers", experts, format!("must be at most {most}")))
+            }
+            false => Ok(model),
+        }
+    }
+
+    fn read(config: &Value) -> Result<ModelConfig, ModelConfigError> {
         let keys = Keys::new(config);
         let model_type = keys.text_or("model_type")?.ok_or_else(|| keys.missing("model_type"))?;
         if let Some((_, read)) = MODELS.iter().find(|(name, _)| *name == model_type) {
-            return read(&keys);
+            return Ok(read(&keys)?.with_tree(config));
         }
         if DECODERS.iter().all(|(name, _)| *name != model_type) {
             let supported: Vec<Value> = Self::supported().map(|name| json!(name)).collect();
             return Err(keys.unsupported("model_type", &json!(model_type), &supported));
         }
         let decoder = read_decoder(&keys, &Place::alone())?;
-        Ok(ModelConfig { model_type: model_type.to_owned(), decoder, encoder: None, tokens: Tokens::default() })
+        let (model_type, tree) = (model_type.to_owned(), TreeNames::default());
+        let model = ModelConfig { model_type, decoder, encoder: None, tokens: Tokens::default(), tree };
+        Ok(model.with_tree(config))
+    }
+
+    /// The same with the names of the modules of the model that `config` describes.
+    fn with_tree(self, config: &Value) -> ModelConfig {
+        let (tree, names) = (TreeNames::of(config), &self.decoder.names);
+        let tree = if self.decoder.tie_word_embeddings { tree.with_tied(&names.embed, &names.head) } else { tree };
+        ModelConfig { tree, ..self }
     }
 
     /// Every `model_type` that is built in.
@@ -143,7 +169,10 @@ impl Tokens {
     pub(super) fn with_image(keys: &Keys<'_>, image: &str, vocab_size: i64) -> Result<Tokens, ModelConfigError> {
         let id = keys.index_or(image)?.ok_or_else(|| keys.missing(image))?;
         if id >= vocab_size {
-            let must = format!("must be below the decoder's vocab_size ({vocab_size})");
+            let must = format!(
+                "must be below the decoder's vocab_size ({vocab_size}); for a token that was added to the tokenizer set \
+                 model.resize_embeddings=true"
+            );
             return Err(keys.inconsistent(image, id, must));
         }
         // No text has a token that the decoder does not know: transformers writes such an id for Kimi-K2.5's videos.

@@ -38,6 +38,9 @@ unsafe extern "C" {
     pub(super) fn lf_memory_watch_start() -> *mut c_void;
     pub(super) fn lf_memory_watch_current(scope: *mut c_void) -> i64;
     pub(super) fn lf_memory_watch_peak(scope: *mut c_void) -> i64;
+    pub(super) fn lf_memory_watch_at_peak(scope: *mut c_void, bytes: *mut i64);
+    pub(super) fn lf_memory_purpose(next: c_int) -> c_int;
+    pub(super) fn lf_dry_run(on: bool);
     pub(super) fn lf_memory_watch_reset_peak(scope: *mut c_void);
     pub(super) fn lf_memory_watch_stop(scope: *mut c_void);
     pub(super) fn lf_saved_open() -> *mut c_void;

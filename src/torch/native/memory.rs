@@ -1,12 +1,56 @@
-//! How many bytes this thread's CPU tensors hold: to measure activation memory and to test plans that save it.
+//! The allocation record: how many bytes the tensors on the CPU hold that this thread has made, and what for.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
 
 use super::ffi;
 
-/// Counts bytes allocated and freed on this thread from its start to its drop. What was allocated before does not
-/// count. It is per thread, so it cannot be sent; stop watches in the reverse order of their start.
+/// What memory is allocated for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// What a forward leaves for its backward, batches, and everything that has no purpose of its own.
+    Activations,
+    Parameters,
+    Gradients,
+    /// The optimizer's state, float32 parameters among it.
+    Optimizer,
+    /// What collectives read and write besides: gathered parameters, sums on their way.
+    Buffers,
+}
+
+impl Purpose {
+    /// All of them, in the order in which [`MemoryWatch::at_peak`] counts them.
+    pub const ALL: [Purpose; 5] =
+        [Purpose::Activations, Purpose::Parameters, Purpose::Gradients, Purpose::Optimizer, Purpose::Buffers];
+}
+
+/// Runs `make` with everything that it allocates on this thread counted under `purpose`, unless something within has
+/// another purpose.
+pub fn allocated_for<T>(purpose: Purpose, make: impl FnOnce() -> T) -> T {
+    with(purpose as i32, make)
+}
+
+/// Runs `make` with nothing counted that it allocates on this thread, unless something within has a purpose.
+pub fn uncounted<T>(make: impl FnOnce() -> T) -> T {
+    with(-1, make)
+}
+
+fn with<T>(purpose: i32, make: impl FnOnce() -> T) -> T {
+    struct Former(i32);
+    impl Drop for Former {
+        fn drop(&mut self) {
+            // SAFETY: sets a number of this thread's.
+            unsafe { ffi::lf_memory_purpose(self.0) };
+        }
+    }
+    // SAFETY: as above.
+    let _former = Former(unsafe { ffi::lf_memory_purpose(purpose) });
+    make()
+}
+
+/// Counts bytes that are allocated on this thread from its start to its drop, until they are freed, on whichever thread.
+/// What was allocated before does not count. It is per thread, so it cannot be sent; stop watches in the reverse order
+/// of their start.
 pub struct MemoryWatch {
     scope: *mut c_void,
     not_send: PhantomData<*const ()>,
@@ -32,6 +76,14 @@ impl MemoryWatch {
         unsafe { ffi::lf_memory_watch_peak(self.scope) }
     }
 
+    /// Bytes by purpose at the moment of the peak, in the order of [`Purpose::ALL`].
+    pub fn at_peak(&self) -> [i64; 5] {
+        let mut bytes = [0; 5];
+        // SAFETY: `scope` is alive until drop, and five numbers are written.
+        unsafe { ffi::lf_memory_watch_at_peak(self.scope, bytes.as_mut_ptr()) };
+        bytes
+    }
+
     pub fn reset_peak(&mut self) {
         // SAFETY: `scope` is alive until drop.
         unsafe { ffi::lf_memory_watch_reset_peak(self.scope) }
@@ -49,17 +101,36 @@ impl Drop for MemoryWatch {
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::MemoryWatch;
+    use super::{MemoryWatch, Purpose, allocated_for};
+
+    fn zeros(elements: i64) -> Tensor {
+        Tensor::zeros([elements], (Kind::Float, Device::Cpu))
+    }
 
     #[test]
     fn counts_allocations_and_frees() {
         let mut watch = MemoryWatch::start();
-        let kept = Tensor::zeros([1000], (Kind::Float, Device::Cpu));
+        let kept = zeros(1000);
         assert_eq!(watch.current(), 4000);
-        drop(Tensor::zeros([2000], (Kind::Float, Device::Cpu)));
+        drop(zeros(2000));
         assert_eq!((watch.current(), watch.peak()), (4000, 12000));
         watch.reset_peak();
         drop(kept);
         assert_eq!((watch.current(), watch.peak()), (0, 4000));
+    }
+
+    #[test]
+    fn what_another_thread_frees_is_taken_off_the_account_of_who_made_it() {
+        let outer = MemoryWatch::start();
+        let watch = MemoryWatch::start();
+        let gradients = allocated_for(Purpose::Gradients, || zeros(500));
+        let sent = zeros(1000);
+        std::thread::spawn(move || drop(sent)).join().unwrap();
+        assert_eq!((watch.current(), watch.peak(), watch.at_peak()), (2000, 6000, [4000, 0, 2000, 0, 0]));
+        drop(watch);
+        // A block that outlives its watch counts in the one around it.
+        assert_eq!(outer.current(), 2000);
+        drop(gradients);
+        assert_eq!((outer.current(), outer.peak()), (0, 6000));
     }
 }

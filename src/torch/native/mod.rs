@@ -1,6 +1,6 @@
 //! The C++ shim beside stock tch, in safe Rust: gradients for given output gradients, operators by schema name,
-//! a count of the bytes that tensors hold, what autograd saves, streams, and c10d's Gloo groups. The only room of this package, with `device`,
-//! that may be unsafe.
+//! the allocation record, dry runs, what autograd saves, streams, and c10d's Gloo groups. The only room of this package, with
+//! `device`, that may be unsafe.
 
 mod adamw;
 mod attention;
@@ -9,6 +9,7 @@ mod bytes;
 mod c10d;
 mod cross_entropy;
 mod delta;
+mod dry_run;
 mod error;
 mod ffi;
 mod fused;
@@ -29,9 +30,10 @@ pub(crate) use c10d::NCCL_SYMBOLS;
 pub use c10d::{Group, Pending};
 pub use cross_entropy::{ScoreScan, scores_to_gradient};
 pub use delta::delta_scan;
+pub use dry_run::{DryRun, is_dry_run};
 pub use error::NativeError;
 pub use fused::{Turn, can_fuse, is_table, norm_rope, swiglu};
-pub use memory::MemoryWatch;
+pub use memory::{MemoryWatch, Purpose, allocated_for, uncounted};
 pub use op::{Arg, Op};
 pub use products::{add_product, embedding, expect_products, faster_products, linear, set_products};
 pub use saved::{SavedTensors, Storage, storage};

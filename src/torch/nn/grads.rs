@@ -5,7 +5,7 @@ use std::rc::Rc;
 use tch::Tensor;
 
 use super::params::ParamId;
-use crate::native::{allocate, release};
+use crate::native::{Purpose, allocate, allocated_for, release};
 
 /// Gradients of the trained parameters of one `ParamStore`, in its order. Where replicas share gradients out, those of a
 /// unit are whole only while they are computed, and what is always there is this rank's slices.
@@ -53,7 +53,7 @@ impl GradBuffer {
     pub fn open(&mut self, unit: usize) {
         let unit = &mut self.units[unit];
         assert!(!unit.is_open, "gradients are begun twice");
-        allocate(&unit.whole);
+        allocated_for(Purpose::Gradients, || allocate(&unit.whole));
         let _ = unit.whole.zero_();
         unit.is_open = true;
     }

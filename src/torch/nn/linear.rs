@@ -1,6 +1,6 @@
 //! Linear maps with and without bias.
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::lora::Adapter;
 use super::spec::ParamSpec;
@@ -29,10 +29,15 @@ impl Linear {
         Linear { weight, bias: scope.take_bias(&format!("{name}.bias")), adapter: scope.take_adapter(name) }
     }
 
+    /// The type of its weight.
+    pub fn kind(&self) -> Kind {
+        self.weight.kind()
+    }
+
     /// `[out, in]`, the adapter's share included.
     pub fn merged_weight(&self) -> Tensor {
         match &self.adapter {
-            Some(adapter) => &self.weight + adapter.b.matmul(&adapter.a) * adapter.spec.scale,
+            Some(adapter) => adapter.merged(&self.weight),
             None => self.weight.shallow_clone(),
         }
     }
@@ -40,7 +45,7 @@ impl Linear {
     pub fn forward(&self, x: &Tensor) -> Tensor {
         let y = linear(x, &self.weight, self.bias.as_ref());
         match &self.adapter {
-            Some(adapter) => y + adapter.forward(x),
+            Some(adapter) => adapter.add_to(y, x, &self.weight, self.bias.as_ref()),
             None => y,
         }
     }

@@ -4,6 +4,9 @@
 //! An adapter is two more parameters under the map's name, `lora_A.weight` `[r, in]` and `lora_B.weight` `[out, r]`;
 //! a model is built on a store that has them as on one that has not. Those of stacked maps, such as experts, are stacked
 //! in the two dimensions of PEFT's (`target_parameters`): `[E·r, in]` and `[out, r·E]`.
+//!
+//! Weight-decomposed adaptation (DoRA, Liu et al. 2024) has a third parameter, `lora_magnitude_vector` `[out]`: the rows of
+//! `W + (alpha / r) B A` get these norms. As in PEFT no gradient goes through the norms that they had before.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -24,7 +27,12 @@ pub struct LoraConfig {
     pub dropout: f64,
     /// Whether the factor is `alpha / sqrt(r)` (Kalajdzievski 2023).
     pub use_rslora: bool,
+    /// Whether the rows of the sum get norms that are trained.
+    pub use_dora: bool,
 }
+
+/// What the names of an adapter's parameters end with, after the path of the map that it stands beside.
+pub const ADAPTER_PARTS: [&str; 3] = [".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector"];
 
 impl LoraConfig {
     /// The factor of `B A x`.
@@ -32,8 +40,15 @@ impl LoraConfig {
         self.alpha / if self.use_rslora { (self.r as f64).sqrt() } else { self.r as f64 }
     }
 
-    /// The parameters of an adapter beside the linear map `module`.
-    pub fn specs(&self, module: &LinearModule) -> [ParamSpec; 2] {
+    /// The same rank with another factor of `B A x`.
+    pub fn with_scale(self, scale: f64) -> Self {
+        let alpha = scale * if self.use_rslora { (self.r as f64).sqrt() } else { self.r as f64 };
+        Self { alpha, ..self }
+    }
+
+    /// The parameters of an adapter beside the linear map `module`: A, B, and with DoRA the norms of the rows. Panics for
+    /// DoRA beside a stack, which PEFT does not have either.
+    pub fn specs(&self, module: &LinearModule) -> Vec<ParamSpec> {
         let path = &module.path;
         // PEFT's: Kaiming uniform with a slope of sqrt(5).
         let shard = module.shard.as_ref();
@@ -45,8 +60,14 @@ impl LoraConfig {
         let adapter = Some(AdapterSpec { scale: self.scale(), dropout: self.dropout });
         // The model's own files do not have them: adapters are stored apart.
         let [a_shard, b_shard] = shard.map_or([None, None], |shard| self.shards(shard).map(Some));
-        let (a, b) = (ParamSpec { adapter, shard: a_shard, ..a }, ParamSpec { shard: b_shard, ..b });
-        [a, b].map(|spec| spec.stored_as(Vec::new()))
+        let mut specs = vec![ParamSpec { adapter, shard: a_shard, ..a }, ParamSpec { shard: b_shard, ..b }];
+        if self.use_dora {
+            assert!(module.stacked.is_none(), "a stack of maps has no norms of rows: {path}");
+            let magnitude = ParamSpec::new(format!("{path}{}", ADAPTER_PARTS[2]), &[module.outputs], Init::Zeros);
+            let of_rows = |shard: &Shard| shard.beside(&shard.shape[..1], 0, 0);
+            specs.push(ParamSpec { shard: shard.map(of_rows), ..magnitude });
+        }
+        specs.into_iter().map(|spec| spec.stored_as(Vec::new())).collect()
     }
 
     /// Which parts of an adapter a rank holds that holds this part of the base.
@@ -83,19 +104,51 @@ pub struct LinearModule {
     pub outputs: i64,
     /// How many maps one parameter holds; `None` where it is one map's weight.
     pub stacked: Option<i64>,
+    /// Whether it is a router's: those have adapters where `target_parameters` names them.
+    pub is_router: bool,
     /// Of the weight; `inputs`, `outputs` and `stacked` are those of the part that is held here.
     pub shard: Option<Shard>,
 }
 
 impl LinearModule {
+    /// The parameter that `target_parameters` names, of a stack or a router; `None`: `target_modules` names the map.
+    pub fn parameter(&self) -> Option<String> {
+        match self.stacked {
+            Some(_) => Some(self.path.clone()),
+            None => self.is_router.then(|| format!("{}.weight", self.path)),
+        }
+    }
+
+    /// The sizes of the whole map, of which a rank may hold a part: outputs, inputs, and how many maps a stack has.
+    fn whole(&self) -> [i64; 3] {
+        match self.shard.as_ref().map(|shard| shard.shape.as_slice()) {
+            Some(&[count, outputs, inputs]) => [outputs, inputs, count],
+            Some(&[outputs, inputs]) => [outputs, inputs, 1],
+            _ => [self.outputs, self.inputs, self.stacked.unwrap_or(1)],
+        }
+    }
+
+    pub fn whole_outputs(&self) -> i64 {
+        self.whole()[0]
+    }
+
+    pub fn whole_inputs(&self) -> i64 {
+        self.whole()[1]
+    }
+
+    /// How many maps the whole stack has; 1 for a single map.
+    pub fn whole_stack(&self) -> i64 {
+        self.whole()[2]
+    }
+
     /// Of the weight of a linear map `[out, in]`, the head being none, or of a stack `[E, out, in]`.
     pub fn of(spec: &ParamSpec) -> Option<LinearModule> {
-        if !spec.is_linear {
+        if !spec.is_linear && !spec.is_router {
             return None;
         }
         let module = |path: &str, outputs, inputs, stacked| {
             let (path, shard) = (path.to_owned(), spec.shard.clone());
-            LinearModule { path, inputs, outputs, stacked, shard }
+            LinearModule { path, inputs, outputs, stacked, is_router: spec.is_router, shard }
         };
         match *spec.shape.as_slice() {
             [count, outputs, inputs] => Some(module(&spec.name, outputs, inputs, Some(count))),
@@ -113,6 +166,8 @@ pub(super) type DropoutSeed = Rc<Cell<Option<u64>>>;
 pub(super) struct Adapter {
     pub a: Tensor,
     pub b: Tensor,
+    /// Of DoRA: the norms of the rows.
+    pub magnitude: Option<Tensor>,
     pub spec: AdapterSpec,
     pub seed: DropoutSeed,
     /// Tells the masks of different adapters apart.
@@ -120,14 +175,44 @@ pub(super) struct Adapter {
 }
 
 impl Adapter {
-    /// `[…, in]` to `[…, out]`.
-    pub fn forward(&self, x: &Tensor) -> Tensor {
-        let x = match self.seed.get().filter(|_| self.spec.dropout > 0.0) {
-            Some(seed) => x * mask(x, self.spec.dropout, seed ^ self.key),
-            None => x.shallow_clone(),
+    /// `[…, in]` to `[…, out]`: what is added to `y` `[…, out]`, the map of `weight` `[out, in]` with its bias at `x`.
+    pub fn add_to(&self, y: Tensor, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
+        let dropped = self.seed.get().filter(|_| self.spec.dropout > 0.0);
+        let dropped = dropped.map(|seed| x * mask(x, self.spec.dropout, seed ^ self.key));
+        let inputs = dropped.as_ref().unwrap_or(x);
+        let added = linear(&linear(inputs, &self.a, None), &self.b, None) * self.spec.scale;
+        let Some(magnitude) = &self.magnitude else { return y + added };
+        let factor = magnitude / row_norms(&self.sum(weight));
+        let of_base = match (&dropped, bias) {
+            (Some(x), _) => linear(x, weight, None),
+            (None, Some(bias)) => &y - bias,
+            (None, None) => y.shallow_clone(),
         };
-        linear(&linear(&x, &self.a, None), &self.b, None) * self.spec.scale
+        y + (&factor - 1.0) * of_base + factor * added
     }
+
+    /// The one weight that computes the same as `weight` with this adapter.
+    pub fn merged(&self, weight: &Tensor) -> Tensor {
+        merged_weight(weight, &self.a, &self.b, self.magnitude.as_ref(), self.spec.scale)
+    }
+
+    fn sum(&self, weight: &Tensor) -> Tensor {
+        weight.detach() + self.b.detach().matmul(&self.a.detach()) * self.spec.scale
+    }
+}
+
+/// `[out, in]`: a weight with its adapter added, its rows with the norms of DoRA where there are some.
+pub fn merged_weight(weight: &Tensor, a: &Tensor, b: &Tensor, magnitude: Option<&Tensor>, scale: f64) -> Tensor {
+    let sum = weight + b.matmul(a) * scale;
+    match magnitude {
+        Some(magnitude) => &sum * (magnitude / row_norms(&sum.detach())).unsqueeze(-1),
+        None => sum,
+    }
+}
+
+/// `[out]`: the norms of the rows of a weight `[out, in]`.
+pub fn row_norms(weight: &Tensor) -> Tensor {
+    weight.norm_scalaropt_dim(2.0, [1i64].as_slice(), false)
 }
 
 /// Zero with probability `dropout`, else `1 / (1 - dropout)`: a hash of seed and place (SplitMix64 in tensor operators).
@@ -147,12 +232,12 @@ fn mask(x: &Tensor, dropout: f64, seed: u64) -> Tensor {
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::{LinearModule, LoraConfig, mask};
+    use super::{LinearModule, LoraConfig, mask, row_norms};
     use crate::nn::{Linear, ParamStore, Scope};
 
     #[test]
     fn an_adapter_starts_at_nothing_and_adds_its_product() {
-        let config = LoraConfig { r: 2, alpha: 6.0, dropout: 0.0, use_rslora: false };
+        let config = LoraConfig { r: 2, alpha: 6.0, dropout: 0.0, use_rslora: false, use_dora: false };
         let mut specs = Linear::specs("attn.", "q_proj", 5, 4, true, 0.5);
         let module = LinearModule::of(&specs[0]).unwrap();
         assert_eq!((module.path.as_str(), module.inputs, module.outputs), ("attn.q_proj", 5, 4));
@@ -168,6 +253,33 @@ mod tests {
         store.set(store.id("attn.q_proj.lora_B.weight"), &Tensor::ones([4, 2], (Kind::Float, Device::Cpu)));
         let merged = get("weight") + get("lora_B.weight").matmul(&get("lora_A.weight")) * 3.0;
         assert!(linear.forward(&x).allclose(&x.linear(&merged, Some(get("bias"))), 1e-5, 1e-6, false));
+    }
+
+    #[test]
+    fn rows_get_the_norms_that_dora_trains() {
+        let config = LoraConfig { r: 2, alpha: 6.0, dropout: 0.0, use_rslora: false, use_dora: true };
+        let mut specs = Linear::specs("attn.", "q_proj", 5, 4, true, 0.5);
+        specs.extend(config.specs(&LinearModule::of(&specs[0]).unwrap()));
+        let store = ParamStore::new(specs, Kind::Float, Device::Cpu);
+        store.init_random(1);
+        let get = |name: &str| store.get(&format!("attn.q_proj.{name}"));
+        store.set(store.id("attn.q_proj.lora_B.weight"), &Tensor::ones([4, 2], (Kind::Float, Device::Cpu)));
+        let norms = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0]);
+        store.set(store.id("attn.q_proj.lora_magnitude_vector"), &norms);
+        let linear = Linear::new(&Scope::new(&store, "attn."), "q_proj");
+        let x = Tensor::randn([3, 5], (Kind::Float, Device::Cpu));
+        let sum = get("weight").detach() + get("lora_B.weight").detach().matmul(&get("lora_A.weight").detach()) * 3.0;
+        let merged = &sum * (&norms / row_norms(&sum)).unsqueeze(1);
+        assert!(row_norms(&merged).allclose(&norms, 1e-5, 1e-6, false));
+        assert!(linear.merged_weight().allclose(&merged, 1e-5, 1e-6, false));
+        let y = linear.forward(&x);
+        assert!(y.allclose(&x.linear(&merged, Some(get("bias"))), 1e-5, 1e-5, false));
+        // The norm before is a constant of the gradient: B's is that of a factor that does not change.
+        y.sum(Kind::Float).backward();
+        let factor = (&norms / row_norms(&sum)).unsqueeze(1);
+        let ax = get("lora_A.weight").detach().matmul(&x.tr()).sum_dim_intlist([1i64].as_slice(), false, Kind::Float);
+        let expected = factor * ax.unsqueeze(0) * 3.0;
+        assert!(get("lora_B.weight").grad().allclose(&expected, 1e-4, 1e-5, false));
     }
 
     #[test]

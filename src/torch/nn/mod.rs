@@ -38,7 +38,7 @@ pub use indexer::{Indexer, IndexerConfig, IndexerTraining};
 pub use indexer_loss::indexer_loss;
 pub use init::{Init, uniform};
 pub use linear::Linear;
-pub use lora::{AdapterSpec, LinearModule, LoraConfig};
+pub use lora::{ADAPTER_PARTS, AdapterSpec, LinearModule, LoraConfig, merged_weight, row_norms};
 pub use mixer::{Columns, Context, CutMixer, Mixer, Shelf, State};
 pub use mla::{KeyChoice, Mla, MlaConfig};
 pub use mlp::SwiGlu;

@@ -19,7 +19,7 @@ use super::lora::DropoutSeed;
 use super::sharding::{Keeper, Sharding, Shared};
 use super::spec::{ParamSpec, Role};
 use super::units::Unit;
-use crate::native::release;
+use crate::native::{Purpose, allocated_for, release};
 
 /// Elements: 64 bytes of float32, a cache line and every vector width.
 pub(super) const ALIGN: i64 = 16;
@@ -231,6 +231,10 @@ impl ParamStore {
 
     /// Zero gradients of the trained parameters, float32 whatever the parameters are.
     pub fn new_grad(&self) -> GradBuffer {
+        allocated_for(Purpose::Gradients, || self.new_zeros())
+    }
+
+    fn new_zeros(&self) -> GradBuffer {
         let options = (Kind::Float, self.flat.device());
         let trained = &self.params[..self.trained];
         if self.sharding.shared < Shared::Gradients {

@@ -46,7 +46,8 @@ impl<'a> Scope<'a> {
         let spec = self.store.spec(self.store.find(&format!("{path}.lora_A.weight"))?).adapter;
         let [a, b] = ["lora_A", "lora_B"].map(|part| self.take(&format!("{name}.{part}.weight")));
         let spec = spec.expect("an adapter's first parameter tells its scale");
-        Some(Adapter { a, b, spec, seed: self.store.dropout_seed(), key: key_of(0, &path) })
+        let magnitude = self.take_if(&format!("{name}.lora_magnitude_vector"));
+        Some(Adapter { a, b, magnitude, spec, seed: self.store.dropout_seed(), key: key_of(0, &path) })
     }
 
     /// What has been taken, in order.

@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use loongforge_core::config::Layout;
 use tch::Tensor;
 
 use super::piece::Piece;
@@ -36,6 +37,11 @@ impl Division {
     pub fn of(mesh: &Mesh, sequence: bool) -> Division {
         let (tp, ep) = (&mesh.tp, &mesh.ep);
         Division { tp: tp.world(), tp_rank: tp.rank(), sequence, ep: ep.world(), ep_rank: ep.rank() }
+    }
+
+    /// Of the first rank of a pool in this layout.
+    pub fn first(layout: Layout, sequence: bool) -> Division {
+        Division { tp: layout.tp, tp_rank: 0, sequence, ep: layout.ep, ep_rank: 0 }
     }
 
     pub fn is_whole(&self) -> bool {

@@ -31,6 +31,8 @@ pub struct ParamSpec {
     pub pieces: Vec<Piece>,
     /// Whether it is the weight of a linear map, which may have an adapter.
     pub is_linear: bool,
+    /// Whether it is the weight of a router, which has an adapter only where its name says so.
+    pub is_router: bool,
     /// Of the first parameter of an adapter.
     pub adapter: Option<AdapterSpec>,
     /// A dimension along which several things lie one after the other, and their sizes.
@@ -52,6 +54,7 @@ impl ParamSpec {
             role: Role::Trained,
             pieces,
             is_linear: false,
+            is_router: false,
             adapter: None,
             sections: None,
             shard: None,

@@ -7,7 +7,7 @@ use tch::{Device, Kind, Tensor};
 use super::params::{ALIGN, Param, ParamId, ParamStore};
 use super::sharding::{Keeper, Sharding, Shared, Slices};
 use super::spec::{ParamSpec, Role};
-use crate::native::{allocate, release};
+use crate::native::{Purpose, allocate, allocated_for, release};
 
 /// Parameters that are sliced together.
 pub struct Unit {
@@ -78,7 +78,7 @@ impl Unit {
     /// Memory for the parameters, which are not there yet.
     pub fn allocate(&self) {
         if self.apart {
-            allocate(&self.whole);
+            allocated_for(Purpose::Buffers, || allocate(&self.whole));
         }
     }
 
@@ -127,9 +127,13 @@ impl Group {
 impl ParamStore {
     /// As `new`, this rank's share.
     pub fn shared_out(specs: Vec<ParamSpec>, kind: Kind, device: Device, sharding: Sharding) -> ParamStore {
-        if sharding.is_none() {
-            return ParamStore::whole(specs, kind, device);
-        }
+        allocated_for(Purpose::Parameters, || match sharding.is_none() {
+            true => ParamStore::whole(specs, kind, device),
+            false => ParamStore::in_units(specs, kind, device, sharding),
+        })
+    }
+
+    fn in_units(specs: Vec<ParamSpec>, kind: Kind, device: Device, sharding: Sharding) -> ParamStore {
         let (others, buffers): (Vec<_>, Vec<_>) = specs.into_iter().partition(|spec| spec.role != Role::Buffer);
         let (trained, frozen): (Vec<_>, Vec<_>) = others.into_iter().partition(|spec| spec.role == Role::Trained);
         let num_trained = trained.len();

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use tch::Tensor;
 
 use crate::comm::{ProcessGroup, Started};
-use crate::native::NativeError;
+use crate::native::{NativeError, Purpose, allocated_for};
 use crate::nn::{GradBuffer, Keeper, ParamId, ParamStore, Shared, Unit};
 
 /// The [`Keeper`] of a store that is shared out over a group.
@@ -106,7 +106,8 @@ impl Zero {
         for unit in left {
             let whole = grads.whole(unit);
             let group = self.group_of(&params.units()[unit]);
-            let sum = whole.new_empty([params.units()[unit].own_range().1], (whole.kind(), whole.device()));
+            let empty = || whole.new_empty([params.units()[unit].own_range().1], (whole.kind(), whole.device()));
+            let sum = allocated_for(Purpose::Buffers, empty);
             let started = group.start_reduce_scatter_sum_into(&sum, whole)?;
             state.summed.push((unit, sum, started));
         }

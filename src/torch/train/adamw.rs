@@ -3,7 +3,7 @@
 //!
 //! Weight decay applies to parameters of two or more dimensions, as Megatron-LM and the parity oracle do it.
 
-use crate::native::{AdamWStep, Arg, NativeError, Op, adamw};
+use crate::native::{AdamWStep, Arg, NativeError, Op, Purpose, adamw, allocated_for};
 use crate::nn::{OwnedPart, ParamStore};
 use tch::{Device, Kind, Tensor};
 
@@ -35,7 +35,7 @@ impl AdamW {
     pub fn new(params: &ParamStore, config: AdamWConfig) -> Result<Self, NativeError> {
         let parts = params.owned();
         let options = (Kind::Float, params.flat().device());
-        let zeros = || Tensor::zeros([params.num_owned()], options);
+        let zeros = || allocated_for(Purpose::Optimizer, || Tensor::zeros([params.num_owned()], options));
         let mut adamw = Self {
             config,
             fused: Op::find("aten::_fused_adamw_", "")?,

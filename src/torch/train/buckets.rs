@@ -10,7 +10,7 @@ use std::rc::Rc;
 use tch::Tensor;
 
 use crate::comm::{ProcessGroup, Started};
-use crate::native::NativeError;
+use crate::native::{NativeError, Purpose, allocated_for};
 use crate::nn::{GradBuffer, ParamId, ParamStore, Shared, Unit};
 
 /// Elements of a bucket, but for parameters that are larger: 24 MiB.
@@ -69,6 +69,7 @@ impl Buckets {
                 None => group.start_all_reduce_sum(&sums)?,
                 Some((at, len)) => {
                     let empty = || flat.new_empty([self.params.num_owned()], (flat.kind(), flat.device()));
+                    let empty = || allocated_for(Purpose::Buffers, empty);
                     let slices = self.slices.get_or_insert_with(empty);
                     group.start_reduce_scatter_sum_into(&slices.narrow(0, at, len), &sums)?
                 }

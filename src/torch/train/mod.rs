@@ -22,8 +22,9 @@ pub use adamw::{AdamW, AdamWConfig};
 pub use buckets::Buckets;
 pub use hf::{TensorFileError, WeightsError, load_weights, save_weights};
 pub use peft::{
-    AdapterBase, AdapterError, AdapterFile, Adapters, ENCODER_PREFIX, adapted, adapter_base, has_adapter, load_adapter,
-    merge_adapter, read_adapter_config, save_adapter,
+    AdapterBase, AdapterConfig, AdapterError, AdapterFile, AdapterFolder, AdapterSettings, Adapters, Contents, Found,
+    adapted, adapter_base, adapter_config, dora_without_place, has_adapter, init_magnitudes, is_within, load_adapter,
+    merge_adapter, modules_to_save, read_adapter_config, save_adapter,
 };
 pub use pool::{Lanes, Pool};
 pub use restore::load_state;

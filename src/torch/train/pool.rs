@@ -4,7 +4,7 @@
 use super::adamw::{AdamW, AdamWConfig};
 use super::buckets::{self, Buckets};
 use crate::comm::{Mesh, ProcessGroup};
-use crate::native::NativeError;
+use crate::native::{NativeError, Purpose, allocated_for};
 use crate::nn::{GradBuffer, ParamId, ParamStore, Role, Shared};
 use crate::parallel::Zero;
 use loongforge_core::message::Lane;
@@ -230,7 +230,7 @@ impl Pool {
             let apart = self.params.sharding().shared == Shared::State || self.elastic_rank.is_some();
             let is_lane = self.lanes == Lanes::PerReplica && !apart;
             let is_zero = optimizer.step(&grad, clip_scale, learning_rate, is_lane)?;
-            self.gather()?;
+            allocated_for(Purpose::Buffers, || self.gather())?;
             if is_zero {
                 return Ok(());
             }

@@ -8,7 +8,7 @@
 
 use super::pool::{Lanes, Pool, Stages};
 use super::shares::{add_squares, square_sum, squares_of, sum_copies, sum_replicas};
-use crate::native::NativeError;
+use crate::native::{NativeError, Purpose, allocated_for};
 use crate::nn::Shared;
 use loongforge_core::message::Lane;
 use tch::Tensor;
@@ -23,6 +23,10 @@ impl Pool {
     /// # Errors
     /// A replica is gone or did not come in time.
     pub fn reduce(&mut self) -> Result<f64, NativeError> {
+        allocated_for(Purpose::Buffers, || self.reduce_gradients())
+    }
+
+    fn reduce_gradients(&mut self) -> Result<f64, NativeError> {
         let _no_grad = tch::no_grad_guard();
         if self.optimizer.is_none() {
             // Other stages may be trained, and wait for this one's part in the norm.

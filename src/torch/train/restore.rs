@@ -11,7 +11,7 @@ use std::path::Path;
 use tch::{Device, Tensor};
 
 /// Reads back what [`save_state`](super::save_state) wrote, bit for bit: the optimizer, adapters, and where `weights` says so
-/// the weights. Else the pool has them already: a checkpoint does not hold the base of adapters as it was.
+/// the weights. Else the pool has the base of adapters already, which a checkpoint does not hold, and reads what is trained.
 ///
 /// # Errors
 /// Files are missing, torn or of another model.
@@ -71,7 +71,7 @@ pub fn load_state(pool: &mut Pool, folder: &Path, pool_name: &str, weights: bool
                 own.shallow_clone().copy_(&memory);
             }
         }
-        if has_adapter(&params) {
+        if !weights || has_adapter(&params) {
             let name = format!("{}.value", spec.name);
             params.set_whole(id, &find(&name)?.read(&name)?.ok_or_else(|| missing(&name))?);
         }

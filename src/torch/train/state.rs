@@ -1,7 +1,7 @@
 //! A pool's part of a checkpoint: weights, and optimizer state under Hugging Face names, so that any layout reads it.
 //!
 //! `NAME.exp_avg`, `NAME.exp_avg_sq` and, where parameters are bf16, `NAME.master`; the step count is a header note.
-//! In a pool with adapters what is trained is state as well, `NAME.value`: a checkpoint has no weights then, or those that
+//! In a run with adapters what is trained is state as well, `NAME.value`: a checkpoint has no weights then, or those that
 //! adapters were added to.
 
 use super::adamw::AdamW;
@@ -14,7 +14,7 @@ use super::pool::Pool;
 use super::shares::gather_whole;
 use crate::comm::Mesh;
 use crate::native::NativeError;
-use crate::nn::ParamId;
+use crate::nn::{ParamId, ParamStore};
 use loongforge_core::message::SavedFile;
 use std::path::PathBuf;
 use tch::Tensor;
@@ -40,8 +40,15 @@ pub enum StateError {
 pub enum Export {
     /// All weights, adapters added.
     Weights(Shards),
-    /// Adapters alone; `None` for a pool that has none.
+    /// Adapters, and modules that are trained themselves; `None` for a pool that has neither.
     Adapter(Option<AdapterFile>),
+}
+
+impl Export {
+    /// Whether what is trained is to be kept with the optimizer's state: elsewhere it is not as it was.
+    fn keeps_values(&self, params: &ParamStore) -> bool {
+        matches!(self, Self::Adapter(_)) || has_adapter(params)
+    }
 }
 
 impl StateError {
@@ -78,7 +85,7 @@ pub fn save_state<'a>(
     }
     let files = pool.with_whole(|| match export {
         Export::Weights(shards) if writes => Ok(save_weights(params, to, shards)?),
-        Export::Adapter(Some(file)) if writes => Ok(save_adapter(params, file, to)?),
+        Export::Adapter(Some(file)) if writes => Ok(save_adapter(&[params.as_ref()], file, to)?),
         _ => Ok::<_, StateError>(Vec::new()),
     })?;
     let Some(optimizer) = pool.optimizer() else { return files };
@@ -87,7 +94,7 @@ pub fn save_state<'a>(
     let mut entries = Vec::new();
     for id in params.trained_ids().filter(|id| !params.spec(*id).is_copy) {
         let spec = params.spec(id);
-        let value = has_adapter(params).then_some(("value", &values));
+        let value = export.keeps_values(params).then_some(("value", &values));
         for (suffix, flat) in parts(optimizer).chain(value) {
             let dtype = Dtype::of(flat.kind()).expect("a type of files");
             entries.push(Entry { name: format!("{}.{suffix}", spec.name), dtype, shape: spec.shape.clone() });
@@ -128,7 +135,7 @@ fn save_parts(
         Export::Adapter(_) => Ok::<_, StateError>(Vec::new()),
     })?;
     let Some(optimizer) = pool.optimizer() else { return files };
-    let values = has_adapter(params).then(|| pool.own_values());
+    let values = export.keeps_values(params).then(|| pool.own_values());
     let (mut entries, mut state) = (Vec::new(), Vec::new());
     for id in params.trained_ids().filter(|id| !params.spec(*id).is_copy) {
         let spec = params.spec(id);

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::JsonMap;
+
 /// Samples, and how they are turned into model inputs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -40,9 +42,18 @@ pub struct Data {
     /// Chat template: the model directory's own, or a built-in one.
     #[serde(default)]
     pub template: Template,
+    /// Variables of the chat template, for every sample: `{ enable_thinking: false }`; a sample's own `chat_template_kwargs` go
+    /// before these.
+    #[serde(default)]
+    pub template_kwargs: JsonMap,
     /// When bad samples, which are skipped and listed, end the run.
     #[serde(default)]
     pub on_bad_sample: BadSamples,
+    /// Samples that are set aside and evaluated as the set `val` of `eval`: below 1 a part of `data.train`, else a number. The
+    /// same ones for every seed.
+    #[serde(default)]
+    #[schemars(range(min = 0.0))]
+    pub val_size: f64,
 }
 
 /// When files are not those that a resumed run began with.
@@ -108,10 +119,10 @@ pub enum Format {
 #[serde(default, deny_unknown_fields)]
 pub struct Pack {
     /// Longest packed sequence, in tokens.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 16777216))]
     pub max_tokens: usize,
-    /// A sample that is longer than `max_tokens` is a bad sample, or its first `max_tokens` tokens are kept; it is cut before
-    /// a picture or video that would not be whole.
+    /// A sample that is longer than `max_tokens` is skipped and counted, or its first `max_tokens` tokens are kept (it is cut
+    /// before a picture or video that would not be whole), or it ends the run. It is no bad sample.
     pub too_long: TooLong,
     /// Packs are made of the samples of one `step`, or of a `stream` over all steps, with a batch counted in packs.
     pub mode: PackMode,
@@ -131,11 +142,13 @@ pub struct Pack {
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum TooLong {
-    // It is a bad sample.
+    // It is left out.
     #[default]
     Skip,
     // Its first tokens are kept.
     Truncate,
+    // It ends the run.
+    Error,
 }
 
 /// When packs are made.

@@ -5,26 +5,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Source;
 use crate::config::pattern::glob;
+use crate::config::schema::JsonMap;
 
 /// PEFT's word for every linear module but the output layer.
 const ALL_LINEAR: &str = "all-linear";
 
 /// Low-rank adapters on linear modules, whose own weights are kept as they are.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Lora {
-    /// Rank.
+    /// Rank; `null`: as `adapter` says, else 16.
     #[schemars(range(min = 1, max = 4096))]
-    pub r: usize,
-    /// The adapters' output is scaled by `alpha / r`.
+    pub r: Option<usize>,
+    /// The adapters' output is scaled by `alpha / r`; `null`: as `adapter` says, else 32.
     #[schemars(extend("exclusiveMinimum" = 0.0))]
-    pub alpha: f64,
-    /// Share of the adapters' inputs that is dropped in training.
+    pub alpha: Option<f64>,
+    /// Share of the adapters' inputs that is dropped in training; `null`: as `adapter` says, else 0.
     #[schemars(range(min = 0.0, max = 0.99))]
-    pub dropout: f64,
-    /// Modules that get adapters: endings of their names such as `q_proj`, whole names with `*`, or `all-linear`.
+    pub dropout: Option<f64>,
+    /// Modules that get adapters: endings of their names such as `q_proj`, whole names with `*`, or `all-linear`; `null`:
+    /// those of `adapter`, else `all-linear`.
     #[schemars(extend("x-one-or-more" = true))]
-    pub target_modules: Vec<String>,
+    pub target_modules: Option<Vec<String>>,
     /// Modules that get none though `target_modules` names them.
     #[schemars(extend("x-one-or-more" = true))]
     pub exclude_modules: Vec<String>,
@@ -32,16 +34,54 @@ pub struct Lora {
     /// `experts.down_proj`, or whole names with `*`. `all-linear` does not mean them.
     #[schemars(extend("x-one-or-more" = true))]
     pub target_parameters: Vec<String>,
+    /// Other ranks than `r`, by endings of module names or whole names with `*`; the first that matches counts.
+    pub rank_pattern: JsonMap,
+    /// Other alphas than `alpha`, in the same way.
+    pub alpha_pattern: JsonMap,
+    /// Scale by `alpha / sqrt(r)` (rank-stabilized LoRA); the same in all parts. `null`: as `adapter` says, else false.
+    pub use_rslora: Option<bool>,
+    /// Train the norms of the weights' rows as well (DoRA, weight-decomposed adaptation); the same in all parts. `null`: as
+    /// `adapter` says, else false.
+    pub use_dora: Option<bool>,
+    /// Modules that are trained themselves beside the adapters, by endings of their names such as `embed_tokens`, or whole
+    /// names with `*`; those that `adapter` holds are as well.
+    #[schemars(extend("x-one-or-more" = true))]
+    pub modules_to_save: Vec<String>,
     /// Directory or hub id of a PEFT adapter to go on from.
     pub adapter: Option<Source>,
 }
 
 impl Lora {
+    pub fn rank(&self) -> usize {
+        self.r.unwrap_or(16)
+    }
+
+    pub fn alpha(&self) -> f64 {
+        self.alpha.unwrap_or(32.0)
+    }
+
+    /// The rank of the adapter beside this module, or parameter.
+    pub fn rank_of(&self, name: &str) -> usize {
+        number_of(&self.rank_pattern, name).map_or(self.rank(), |rank| rank as usize)
+    }
+
+    /// The alpha of the adapter beside this module, or parameter.
+    pub fn alpha_of(&self, name: &str) -> f64 {
+        number_of(&self.alpha_pattern, name).unwrap_or(self.alpha())
+    }
+
     /// Whether the linear module `name` (`model.layers.0.self_attn.q_proj`) gets an adapter.
     pub fn targets(&self, name: &str) -> bool {
         let is = |pattern: &String| is_meant(pattern, name);
         let all = self.all_linear() && !name.ends_with("lm_head");
-        (all || self.target_modules.iter().any(is)) && !self.exclude_modules.iter().any(is)
+        let named = self.target_modules.iter().flatten().any(is);
+        (all || named) && !self.exclude_modules.iter().any(is) && !self.saves(name)
+    }
+
+    /// Whether the module at this path is trained itself, or is within one that is.
+    pub fn saves(&self, path: &str) -> bool {
+        let ends = path.match_indices('.').map(|(dot, _)| dot).chain([path.len()]);
+        ends.into_iter().any(|end| self.modules_to_save.iter().any(|pattern| is_meant(pattern, &path[..end])))
     }
 
     /// Whether the stacked parameter `name` (`model.layers.0.mlp.experts.down_proj`) gets adapters.
@@ -52,25 +92,48 @@ impl Lora {
 
     /// The first of `target_modules` that names none of these.
     pub fn target_without_module<'a>(&self, modules: impl Iterator<Item = &'a str> + Clone) -> Option<&str> {
-        let alone = |target: &String| Self {
-            target_modules: vec![target.clone()],
-            exclude_modules: Vec::new(),
-            ..self.clone()
-        };
+        let alone = |target: &String| Self { target_modules: Some(vec![target.clone()]), ..Self::default() };
         let absent = |target: &&String| !modules.clone().any(|module| alone(target).targets(module));
-        self.target_modules.iter().find(absent).map(String::as_str)
+        self.target_modules.iter().flatten().find(absent).map(String::as_str)
     }
 
     /// The first of `target_parameters` that names none of these.
     pub fn target_without_parameter<'a>(&self, names: impl Iterator<Item = &'a str> + Clone) -> Option<&str> {
-        let absent = |target: &&String| !names.clone().any(|name| is_meant(target, name));
-        self.target_parameters.iter().find(absent).map(String::as_str)
+        unmatched(self.target_parameters.iter(), names)
+    }
+
+    /// The first pattern of `rank_pattern` or `alpha_pattern` that names none of these, with its key.
+    pub fn pattern_without_module<'a>(
+        &self,
+        names: impl Iterator<Item = &'a str> + Clone,
+    ) -> Option<(&'static str, &str)> {
+        let ranks = unmatched(self.rank_pattern.keys(), names.clone()).map(|pattern| ("rank_pattern", pattern));
+        ranks.or_else(|| unmatched(self.alpha_pattern.keys(), names).map(|pattern| ("alpha_pattern", pattern)))
+    }
+
+    /// The first of `modules_to_save` that is none of these.
+    pub fn saved_without_module<'a>(&self, names: impl Iterator<Item = &'a str> + Clone) -> Option<&str> {
+        let alone = |pattern: &String| Self { modules_to_save: vec![pattern.clone()], ..Self::default() };
+        let absent = |pattern: &&String| !names.clone().any(|name| alone(pattern).saves(name));
+        self.modules_to_save.iter().find(absent).map(String::as_str)
     }
 
     /// Whether every linear module but the output layer is meant.
     pub fn all_linear(&self) -> bool {
-        self.target_modules.iter().any(|name| name == ALL_LINEAR)
+        self.target_modules.as_ref().is_none_or(|names| names.iter().any(|name| name == ALL_LINEAR))
     }
+}
+
+fn number_of(patterns: &JsonMap, name: &str) -> Option<f64> {
+    patterns.iter().find(|(pattern, _)| is_meant(pattern, name)).and_then(|(_, value)| value.as_f64())
+}
+
+/// The first of these patterns that means none of these names.
+fn unmatched<'p, 'a>(
+    mut patterns: impl Iterator<Item = &'p String>,
+    names: impl Iterator<Item = &'a str> + Clone,
+) -> Option<&'p str> {
+    patterns.find(|pattern| !names.clone().any(|name| is_meant(pattern, name))).map(String::as_str)
 }
 
 /// Whether a pattern means `name`: it is an ending of it, or matches it with its `*`.
@@ -78,20 +141,6 @@ fn is_meant(pattern: &str, name: &str) -> bool {
     match pattern.contains(['*', '?']) {
         true => glob(pattern, name),
         false => name.strip_suffix(pattern).is_some_and(|rest| rest.is_empty() || rest.ends_with('.')),
-    }
-}
-
-impl Default for Lora {
-    fn default() -> Self {
-        Self {
-            r: 16,
-            alpha: 32.0,
-            dropout: 0.0,
-            target_modules: vec![ALL_LINEAR.to_owned()],
-            exclude_modules: Vec::new(),
-            target_parameters: Vec::new(),
-            adapter: None,
-        }
     }
 }
 
@@ -109,10 +158,28 @@ mod tests {
     }
 
     #[test]
+    fn ranks_and_saved_modules_go_by_name() {
+        let patterns = |text: &str| serde_json::from_str(text).unwrap();
+        let lora = Lora {
+            rank_pattern: patterns(r#"{"layers.0.*": 4, "q_proj": 2}"#),
+            alpha_pattern: patterns(r#"{"v_proj": 3.5}"#),
+            modules_to_save: vec!["embed_tokens".into(), "merger".into()],
+            ..Lora::default()
+        };
+        let [q, v] = ["layers.1.self_attn.q_proj", "layers.1.self_attn.v_proj"];
+        assert_eq!((lora.rank_of(q), lora.rank_of(v), lora.rank_of("layers.0.self_attn.q_proj")), (2, 16, 4));
+        assert_eq!((lora.alpha_of(q), lora.alpha_of(v)), (32.0, 3.5));
+        assert!(lora.saves("model.embed_tokens") && lora.saves("model.merger.mlp.0") && !lora.saves("model.mlp.0"));
+        assert!(!lora.targets("model.merger.mlp.0") && lora.targets("model.mlp.0"));
+        assert_eq!(lora.pattern_without_module([q].into_iter()), Some(("rank_pattern", "layers.0.*")));
+        assert_eq!(lora.saved_without_module(["a.merger.b"].into_iter()), Some("embed_tokens"));
+    }
+
+    #[test]
     fn targets_are_endings_patterns_or_all() {
         let lora = |targets: &[&str], but: &[&str]| {
             let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-            Lora { target_modules: owned(targets), exclude_modules: owned(but), ..Lora::default() }
+            Lora { target_modules: Some(owned(targets)), exclude_modules: owned(but), ..Lora::default() }
         };
         let q = "model.layers.0.self_attn.q_proj";
         assert!(lora(&["q_proj"], &[]).targets(q) && !lora(&["proj"], &[]).targets(q));

@@ -22,4 +22,4 @@ pub use pools::{
 };
 pub use run::{Checkpoint, Eval, Level, Log, Products, Run, RunConfig, Watch};
 pub use security::{SandboxMode, Security};
-pub use train::{NonFinite, Optimizer, OptimizerType, Phase, Precision, Schedule, Train};
+pub use train::{Learn, NonFinite, Optimizer, OptimizerType, Phase, Precision, Schedule, Train};

@@ -27,7 +27,7 @@ pub struct Model {
     /// Any keys of the model's `config.json`, replaced.
     pub overrides: JsonMap,
     /// Directory or hub id of tokenizer, chat template and preprocessor config; `null`: `model.load`, else
-    /// `model.foundation.load`.
+    /// `model.foundation.load`. The preprocessor config comes from `model.image_encoder.load` if it has one.
     pub tokenizer: Option<Source>,
     /// Grow the token embeddings where the tokenizer has more tokens.
     pub resize_embeddings: bool,
@@ -54,7 +54,9 @@ pub struct Model {
 pub struct Part {
     /// The keys of this part's `config.json`, instead of those in the model's.
     pub config: JsonMap,
-    /// Directory or hub id with the weights of this part.
+    /// Any keys of this part's config, wherever that comes from, replaced.
+    pub overrides: JsonMap,
+    /// Directory or hub id with the weights of this part. Without it and without `model.load` the part starts random.
     pub load: Option<Source>,
     /// Keep this part's weights as they are; no gradient is computed for them.
     pub freeze: bool,
@@ -162,7 +164,8 @@ impl Part {
     pub fn trains(&self, name: &str) -> bool {
         let any = |patterns: &[String]| patterns.iter().any(|pattern| glob(pattern, name));
         let frozen = self.freeze || self.lora.is_some() || any(&self.freeze_patterns);
-        !frozen || any(&self.train_patterns)
+        let is_saved = |lora: &Lora| name.rsplit_once('.').is_some_and(|(module, _)| lora.saves(module));
+        !frozen || any(&self.train_patterns) || self.lora.as_ref().is_some_and(is_saved)
     }
 
     /// Whether nothing of this part can be trained, whatever its parameters are.

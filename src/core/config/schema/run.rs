@@ -1,5 +1,6 @@
 //! The root of the tree, and what a run is called, where it writes and what it reports.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
@@ -14,7 +15,8 @@ use crate::config::{Address, Device, Threads};
 pub struct RunConfig {
     /// What the run is called, where it writes, what it guarantees.
     pub run: Run,
-    /// Where tensors live: `cpu`, `cuda` (each actor takes the next GPU) or `cuda:N`.
+    /// Where tensors live: `auto` (`cuda` where libtorch has it and there is a GPU, else `cpu`), `cpu`, `cuda` (each actor
+    /// takes the next GPU) or `cuda:N`.
     #[serde(default)]
     pub device: Device,
     /// The model: a Hugging Face directory or hub id, a `config.json` of its own, or parts put together.
@@ -119,12 +121,40 @@ pub struct Checkpoint {
     pub merge_lora: bool,
 }
 
-/// Held-out samples after the run: their loss, and greedy answers scored by exact match.
+/// Held-out samples, after the run or while it goes on: their loss, and greedy answers scored by exact match.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Eval {
-    /// File of held-out samples, in any format of `data.train`; of conversations the last answer is asked for, too.
-    pub path: PathBuf,
+    /// File of held-out samples, in any format of `data.train`; of conversations the last answer is asked for, too. The set
+    /// is called `held_out`.
+    #[serde(default)]
+    pub path: Option<PathBuf>,
+    /// More files, by the names of their sets: `{ math: math.jsonl }`. With `data.val_size` there is also the set `val`.
+    #[serde(default)]
+    pub sets: BTreeMap<String, PathBuf>,
+    /// Evaluate before every so many steps, and after the last one, on the run's own actors; 0: only after the run, from its
+    /// last checkpoint.
+    #[serde(default)]
+    pub every_steps: u64,
+    /// While the run goes on: the first so many samples of each set; `null`: all.
+    #[serde(default)]
+    #[schemars(range(min = 1))]
+    pub max_samples: Option<u64>,
+    /// While the run goes on: the first so many questions of each set are answered; `null`: 16 where a foundation replica is
+    /// one actor, and none where it is split.
+    #[serde(default)]
+    pub generate: Option<u64>,
+    /// The set whose loss says which step is the best one; `null`: the first of `held_out`, `val`, and `sets` by name.
+    #[serde(default)]
+    pub best: Option<String>,
+    /// While the run goes on: save a checkpoint whenever that loss is the lowest so far. `checkpoint.dir` has a link `best` to
+    /// it, and `checkpoint.keep_last` does not remove it.
+    #[serde(default = "yes")]
+    pub save_best: bool,
+    /// End the run when that loss has not become lower in so many evaluations; `null`: never.
+    #[serde(default)]
+    #[schemars(range(min = 1))]
+    pub patience: Option<u64>,
     /// Longest answer generated, in tokens.
     #[serde(default = "max_new_tokens")]
     #[schemars(range(min = 1))]
@@ -267,6 +297,10 @@ fn max_restarts() -> usize {
 
 fn max_new_tokens() -> usize {
     32
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn show() -> usize {

@@ -10,9 +10,12 @@ pub struct Train {
     /// Which tokens are learnt: all of a text, or the assistant's.
     #[serde(default)]
     pub phase: Phase,
+    /// Which of a conversation's answers `sft` learns: all, or the last one. A message's own `weight: 0` takes it out of both.
+    #[serde(default)]
+    pub learn: Learn,
     /// Optimizer steps; instead of them `epochs` may be given.
     #[serde(default)]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 1000000000000_u64))]
     pub steps: Option<u64>,
     /// Instead of `steps`: how often the data are gone over, which may be a fraction. The run has `epochs` x samples /
     /// `global_batch_size` steps, rounded up; the samples are those of all files of `data.train` together.
@@ -20,11 +23,11 @@ pub struct Train {
     #[schemars(range(max = 1e6), extend("exclusiveMinimum" = 0.0))]
     pub epochs: Option<f64>,
     /// Samples a step, over all replicas; packs, with `data.pack.mode: stream`.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 16777216))]
     pub global_batch_size: usize,
     /// Most samples in one pack; `null`: as many as `data.pack.max_tokens` holds.
     #[serde(default)]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 16777216))]
     pub micro_batch_size: Option<usize>,
     /// Of the computation; master weights and the optimizer stay in float32.
     #[serde(default)]
@@ -91,6 +94,18 @@ pub enum Phase {
     // What the assistant says in messages.
     #[default]
     Sft,
+}
+
+/// Which of a conversation's answers are learnt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Learn {
+    // Every answer.
+    #[default]
+    All,
+    // The last answer only; those before it are read.
+    Last,
 }
 
 /// Numbers the model computes with.

@@ -64,7 +64,20 @@ fn one_mistake_at_a_time() {
             &["LF0105", "missing required key `train.steps` or `train.epochs`", "vlm.yaml:6:3", "how often the data"],
         ),
         ("$ ~train.lr", &["LF0105", "missing required key `train.lr`", "vlm.yaml:6:3", "Peak learning rate"]),
-        ("eval: {}\n", &["LF0105", "missing required key `eval.path`", "vlm.yaml:9:7"]),
+        ("eval: {}\n", &["LF0105", "missing required key `eval.path`, `eval.sets` or `data.val_size`", "vlm.yaml:9:7"]),
+        // evaluations
+        ("$ data.val_size=0.1", &["LF0111", "`data.val_size` sets samples aside", "eval: { every_steps"]),
+        (
+            "eval: { path: DATA, patience: 2 }\n",
+            &["LF0111", "`eval.patience` is of evaluations", "set eval.every_steps"],
+        ),
+        ("eval: { path: DATA, every_steps: 2, best: x }\n", &["LF0104", "no set `x`", "the sets are held_out"]),
+        ("eval: { path: DATA, sets: { a/b: DATA } }\n", &["LF0104", "`a/b` is no name of a set"]),
+        ("eval: { path: DATA, sets: { held_out: DATA } }\n", &["LF0104", "`held_out` is taken"]),
+        (
+            "eval: { path: DATA, every_steps: 2, generate: 4 }\npools: { foundation: { tensor_parallel: 2 } }\n",
+            &["LF0111", "`eval.generate`", "pools.foundation.tensor_parallel is 2"],
+        ),
         // files
         ("$ data.train.0.path=nowhere/x.json", &["LF0112", "no such file: `nowhere/x.json`", "no directory `nowhere`"]),
         ("$ model.load=~/nowhere", &["LF0112", "`~/nowhere`", "`~` is not a home here"]),
@@ -77,6 +90,16 @@ fn one_mistake_at_a_time() {
         ("$ model.foundation.lora={adapter: gone}", &["LF0112", "`model.foundation.lora.adapter`: no such directory"]),
         ("$ model.foundation.lora={r: 0}", &["LF0104", "`model.foundation.lora.r`: must be at least 1"]),
         ("$ model.foundation.lora={target_module: x}", &["LF0102", "did you mean `target_modules`?"]),
+        ("$ model.foundation.lora={rank: 8}", &["LF0102", "did you mean `r`?"]),
+        ("$ model.foundation.lora={rank_pattern: {q_proj: 0}}", &["LF0104", "rank_pattern`: q_proj is 0"]),
+        (
+            "$ model.foundation.lora={use_dora: true, target_parameters: x}",
+            &["LF0111", "`model.foundation.lora.use_dora` beside `target_parameters`"],
+        ),
+        (
+            "$ model={foundation: {lora: {use_rslora: true}}, image_encoder: {lora: {}}}",
+            &["LF0111", "`model.image_encoder.lora.use_rslora` and `model.foundation.lora.use_rslora` differ"],
+        ),
         ("$ checkpoint.merge_lora=true", &["LF0111", "`checkpoint.merge_lora` without adapters"]),
         ("$ model.mtp.loss_weight=-1", &["LF0104", "`model.mtp.loss_weight`"]),
         // the command line itself

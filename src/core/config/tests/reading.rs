@@ -9,7 +9,7 @@ fn a_minimal_config_has_the_documented_defaults() {
     assert_eq!(config.run.dir, PathBuf::from("runs/t"));
     assert_eq!(config.checkpoint.dir, PathBuf::from("runs/t/checkpoints"));
     assert_eq!((config.run.seed, config.run.lanes, config.num_lanes()), (42, 4, 1));
-    assert_eq!(config.device, Device::Cpu);
+    assert_eq!(config.device, Device::Auto);
     assert_eq!(config.edges.tokens.credit.bytes(), 16 << 20);
     assert_eq!(config.scheduler.join_timeout.duration().as_secs(), 60);
     assert_eq!(config.data.train[0].format, Format::Auto);
@@ -47,9 +47,11 @@ fn a_model_may_be_given_inline_or_by_hub_id() {
 fn adapters_take_one_target_or_more() {
     let bench = Bench::new(GOOD);
     let lora = |text: &str| bench.load(&[text]).config.model.foundation.lora.unwrap();
-    assert_eq!((lora("model.foundation.lora={}").r, lora("model.foundation.lora={}").all_linear()), (16, true));
-    assert_eq!(lora("model.foundation.lora.target_modules=q_proj").target_modules, ["q_proj"]);
-    assert_eq!(lora("model.foundation.lora={target-modules: [a, b], alpha: 8}").target_modules, ["a", "b"]);
+    assert_eq!((lora("model.foundation.lora={}").rank(), lora("model.foundation.lora={}").all_linear()), (16, true));
+    assert_eq!(lora("model.foundation.lora.target_modules=q_proj").target_modules.unwrap(), ["q_proj"]);
+    assert_eq!(lora("model.foundation.lora={target-modules: [a, b], alpha: 8}").target_modules.unwrap(), ["a", "b"]);
+    let ranks = lora("model.foundation.lora={rank_pattern: {q-proj: 4, '*.v_proj': 2}, use_dora: true}");
+    assert_eq!((ranks.rank_of("a.q-proj"), ranks.rank_of("b.v_proj"), ranks.use_dora), (4, 2, Some(true)));
     assert!(bench.load(&[]).config.model.foundation.lora.is_none());
 }
 
@@ -96,7 +98,7 @@ error[LF0102]: unknown key `train.micro_batchsize`
   ╭─ command line, override #1
   │  train.micro_batchsize=1
   │        ───────┬───────  did you mean `micro_batch_size`?
-  ╰─ help: the keys of `train` are phase, steps, epochs, global_batch_size, micro_batch_size, precision, lr, min_lr, \
+  ╰─ help: the keys of `train` are phase, learn, steps, epochs, global_batch_size, micro_batch_size, precision, lr, min_lr, \
 schedule, warmup_steps, clip_grad, optimizer, on_nonfinite
 
 1 error in the config";

@@ -40,12 +40,13 @@ impl Words<'_> {
     }
 }
 
-/// The processor of the vision tower of `config`, a `config.json`; `None` for a text model.
+/// The processor of the vision tower of `config`, a `config.json`, by the preprocessor configs in `media_dir`; `None` for a
+/// text model.
 ///
 /// # Errors
 /// A file is missing or wrong, it disagrees with `config`, or the model is of an unknown family.
 pub fn open(
-    model_dir: &Path,
+    (model_dir, media_dir): (&Path, &Path),
     config: &Json,
     tokenizer: &Tokenizer,
     limits: (&ImageLimits, &VideoLimits),
@@ -59,7 +60,7 @@ pub fn open(
         DataError::file(model_dir, tokenizer)
     })?;
     let words = Words { config, tokenizer, placeholder };
-    let (image, video) = Settings::read(model_dir)?;
+    let (image, video) = Settings::read(media_dir)?;
     // A model put together from parts is cut as its vision tower was trained.
     let model_type = config["model_type"].as_str().unwrap_or_default();
     let tower = vision["model_type"].as_str().unwrap_or(model_type);

@@ -63,7 +63,7 @@ fn open_with(config: &Json, image: &Json, video: &Json) -> Result<Option<Box<dyn
     let mut config = config.clone();
     config["image_token_id"] = json!(0);
     let tokenizer = Tokenizer::open(folder.path(), &config, &Json::Null).unwrap();
-    open(folder.path(), &config, &tokenizer, (&ImageLimits::default(), &VideoLimits::default()))
+    open((folder.path(), folder.path()), &config, &tokenizer, (&ImageLimits::default(), &VideoLimits::default()))
 }
 
 fn noise(width: u32, height: u32, seed: u32) -> RgbImage {

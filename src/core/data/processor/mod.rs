@@ -3,6 +3,7 @@
 
 mod assemble;
 mod guard;
+mod notes;
 mod open;
 mod options;
 mod packed;
@@ -17,4 +18,4 @@ mod truncate_tests;
 #[cfg(any(test, feature = "fuzz"))]
 pub(super) use guard::guarded;
 pub use open::Processor;
-pub use options::ProcessorOptions;
+pub use options::{Learned, ProcessorOptions};

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 
 use super::ProcessorOptions;
-use crate::config::{Phase, TooLong};
+use super::notes::Notes;
+use crate::config::{Learn, Phase, TooLong};
 use crate::data::decoder::{Decoder, InProcess};
 use crate::data::error::DataError;
 use crate::data::limits::Limits;
@@ -29,6 +30,8 @@ pub struct Processor {
     pub(super) placeholder: String,
     pub(super) positions: PositionKind,
     pub(super) phase: Phase,
+    pub(super) learn: Learn,
+    pub(super) notes: Notes,
     pub(super) decoder: Arc<dyn Decoder>,
     pub(super) limits: Limits,
     pub(super) max_tokens: usize,
@@ -45,6 +48,19 @@ impl Processor {
     /// # Errors
     /// A file is missing, wrong or of another model; for `sft`, also the chat template.
     pub fn open(model_dir: &Path, config: &Json, options: &ProcessorOptions) -> Result<Self, DataError> {
+        Self::open_from(model_dir, model_dir, config, options)
+    }
+
+    /// As [`Processor::open`], with the preprocessor configs of another folder, the vision tower's.
+    ///
+    /// # Errors
+    /// As [`Processor::open`].
+    pub fn open_from(
+        model_dir: &Path,
+        media_dir: &Path,
+        config: &Json,
+        options: &ProcessorOptions,
+    ) -> Result<Self, DataError> {
         let tokenizer_config = read_json_if_exists(&model_dir.join("tokenizer_config.json"))?;
         let tokenizer = Tokenizer::open(model_dir, config, &tokenizer_config)?;
         let source = match built_in(options.template) {
@@ -52,10 +68,11 @@ impl Processor {
             None => ChatTemplate::find(model_dir, &tokenizer_config)?,
         };
         let template = source.map(|source| ChatTemplate::new(&source, &tokenizer_config)).transpose()?;
-        if template.is_none() && options.phase == Phase::Sft {
+        let template = template.map(|template| template.with_kwargs(options.template_kwargs.clone())).transpose()?;
+        if template.is_none() && options.learned.phase == Phase::Sft {
             return Err(no_template(model_dir));
         }
-        let media = media::open(model_dir, config, &tokenizer, (&options.image, &options.video))?;
+        let media = media::open((model_dir, media_dir), config, &tokenizer, (&options.image, &options.video))?;
         let image_token = tokenizer.special().image.and_then(|id| tokenizer.token(id));
         let mut processor = Self {
             placeholder: image_token.unwrap_or_default(),
@@ -64,7 +81,9 @@ impl Processor {
             template,
             media,
             writes: [true; 2],
-            phase: options.phase,
+            phase: options.learned.phase,
+            learn: options.learned.learn,
+            notes: Notes::default(),
             decoder: Arc::new(InProcess),
             limits: Limits::from(&options.image),
             max_tokens: options.max_tokens,
@@ -92,6 +111,11 @@ impl Processor {
 
     pub fn phase(&self) -> Phase {
         self.phase
+    }
+
+    /// What the user should know of the conversations so far, each with its count.
+    pub fn notes(&self) -> Vec<String> {
+        self.notes.lines()
     }
 
     /// # Errors

@@ -1,11 +1,13 @@
 //! What a run says of samples.
 
-use crate::config::{Data, ImageLimits, Phase, Template, TooLong, VideoLimits};
+use crate::config::{Data, ImageLimits, JsonMap, Learn, Phase, Template, TooLong, Train, VideoLimits};
 
 /// How samples are made, whatever the model.
 #[derive(Clone, Debug)]
 pub struct ProcessorOptions {
     pub template: Template,
+    /// Variables of the chat template.
+    pub template_kwargs: JsonMap,
     pub image: ImageLimits,
     pub video: VideoLimits,
     /// A longer sample is refused, or truncated.
@@ -14,16 +16,47 @@ pub struct ProcessorOptions {
     /// A sample with more pictures and videos, or more tokens of them, is refused.
     pub max_images: usize,
     pub max_visual_tokens: usize,
+    pub learned: Learned,
+}
+
+/// What counts in the loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Learned {
     pub phase: Phase,
+    pub learn: Learn,
+}
+
+impl From<Phase> for Learned {
+    /// Every answer.
+    fn from(phase: Phase) -> Self {
+        Self { phase, learn: Learn::All }
+    }
+}
+
+impl From<&Train> for Learned {
+    fn from(train: &Train) -> Self {
+        Self { phase: train.phase, learn: train.learn }
+    }
 }
 
 impl ProcessorOptions {
-    pub fn new(data: &Data, phase: Phase) -> Self {
+    pub fn new(data: &Data, learned: impl Into<Learned>) -> Self {
         let Data { template, image, video, pack, .. } = *data;
+        let template_kwargs = data.template_kwargs.clone();
         let [max_images, max_visual_tokens] =
             [pack.max_images, pack.max_visual_tokens].map(|limit| limit.unwrap_or(usize::MAX));
         let (max_tokens, too_long) = (pack.max_tokens, pack.too_long);
-        Self { template, image, video, max_tokens, too_long, max_images, max_visual_tokens, phase }
+        Self {
+            template,
+            template_kwargs,
+            image,
+            video,
+            max_tokens,
+            too_long,
+            max_images,
+            max_visual_tokens,
+            learned: learned.into(),
+        }
     }
 }
 
@@ -32,13 +65,14 @@ impl Default for ProcessorOptions {
     fn default() -> Self {
         Self {
             template: Template::FromModel,
+            template_kwargs: JsonMap::default(),
             image: ImageLimits::default(),
             video: VideoLimits::default(),
             max_tokens: usize::MAX,
             too_long: TooLong::Skip,
             max_images: usize::MAX,
             max_visual_tokens: usize::MAX,
-            phase: Phase::Pretrain,
+            learned: Phase::Pretrain.into(),
         }
     }
 }

@@ -56,7 +56,7 @@ impl Processor {
         let places = find(text, media.markers());
         check(&places, conversation.media.iter().map(MediaSource::kind))?;
         let expansions = match too_long {
-            TooLong::Skip => {
+            TooLong::Skip | TooLong::Error => {
                 self.check_images(text, &places, conversation, base)?;
                 self.load(&conversation.media, base)?
             }

@@ -25,17 +25,22 @@ impl Processor {
         let template = self.expect_template()?;
         let turns = self.written(&conversation.turns);
         let (text, marked) = template.render_marked(&turns, false)?;
+        self.notes.of_sample(template, &turns, &text);
         let (expanded, expansions) = self.expand(&text, conversation, base, self.too_long)?;
         let is_whole = expanded.covers == text.len();
         let mut tokens = self.tokenizer.encode(&expanded.text)?;
         let learnt = match self.phase {
             Phase::Sft => {
-                let mut answers = answers(template, &turns, &text, marked)?;
+                let closing = self.tokenizer.closing();
+                let mut answers = answers(template, &turns, &text, marked, (self.learn, closing))?;
                 // Those that are cut off with their pictures have no place.
                 answers.retain(|answer| is_whole || answer.begin < expanded.covers);
-                let learnt = mask(&answers, &tokens, &self.tokenizer, |at| expanded.place(at));
+                let place = |at| expanded.place(at);
+                let learnt = mask(&answers, (expanded.text.as_str(), is_whole), &tokens, &self.tokenizer, place)?;
                 if is_whole && !learnt.contains(&true) {
-                    return Err(DataError::Line("no assistant turn to learn from".to_owned()));
+                    return Err(DataError::Line(
+                        "no assistant message to learn from, or none that counts in the loss".to_owned(),
+                    ));
                 }
                 learnt
             }

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::{Processor, ProcessorOptions};
-use crate::config::{Phase, Template};
+use super::{Learned, Processor, ProcessorOptions};
+use crate::config::{Learn, Phase, Template};
 use crate::data::digits::{Digits, MODEL, compose, write_model};
 use crate::data::error::DataError;
 use crate::data::sample::{IGNORE_INDEX, Sample};
@@ -35,7 +35,7 @@ fn open(dir: &Path, max_tokens: usize) -> Processor {
 
 fn reopen(dir: &Path, template: Template, max_tokens: usize) -> Result<Processor, DataError> {
     let config = read_json(&dir.join("config.json"))?;
-    let options = ProcessorOptions { template, max_tokens, phase: Phase::Sft, ..Default::default() };
+    let options = ProcessorOptions { template, max_tokens, learned: Phase::Sft.into(), ..Default::default() };
     Processor::open(dir, &config, &options)
 }
 
@@ -91,17 +91,91 @@ fn every_assistant_turn_is_learnt_and_targets_are_the_next_tokens() {
         Turn::text("user", "assistant?"),
         Turn::text("assistant", "yes"),
         Turn::text("user", "é"),
-        Turn::text("assistant", ""),
+        Turn::text("assistant", "no"),
     ];
     let conversation = Conversation::text(turns);
     let sample = processor.training_sample(SampleId(9), &conversation, folder.path()).unwrap();
-    assert_eq!(read_targets(&processor, &sample), "yes+2");
+    assert_eq!(read_targets(&processor, &sample), "yesno+2");
     for (at, &target) in sample.targets.iter().enumerate().filter(|(_, target)| **target != IGNORE_INDEX) {
         assert_eq!(target, sample.input_ids[at + 1]);
     }
     let len = sample.input_ids.len() as i64;
     assert_eq!(sample.position_ids, [0..len, 0..len, 0..len].into_iter().flatten().collect::<Vec<_>>());
     assert_eq!((sample.meta.id, sample.meta.num_tokens as i64), (SampleId(9), len));
+}
+
+#[test]
+fn answers_are_learnt_as_their_weights_say() {
+    let folder = tempfile::tempdir().unwrap();
+    let all = open(folder.path(), 2048);
+    let config = read_json(&folder.path().join("config.json")).unwrap();
+    let learned = Learned { phase: Phase::Sft, learn: Learn::Last };
+    let last = Processor::open(folder.path(), &config, &ProcessorOptions { learned, ..Default::default() }).unwrap();
+    let learnt = |processor: &Processor, line: &str| {
+        let conversation = Conversation::parse(line).unwrap();
+        let sample = processor.training_sample(SampleId(0), &conversation, folder.path());
+        sample.map_or_else(|error| error.to_string(), |sample| read_targets(processor, &sample))
+    };
+    let line = |first: &str, second: &str| {
+        format!(
+            r#"{{"messages":[{{"role":"user","content":"q"}},{{"role":"assistant","content":"a"{first}}},
+                {{"role":"user","content":"r"}},{{"role":"assistant","content":{second}}}]}}"#
+        )
+    };
+    let of_call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>+1";
+    let of_all_call = "a<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>+2";
+    for (first, second, of_all, of_last) in [
+        ("", r#""b""#, "ab+2", "b+1"),
+        (r#","weight":0"#, r#""b""#, "b+1", "b+1"),
+        (r#","weight":1,"train":true"#, r#""b","loss_mask":0"#, "a+1", "no assistant message to learn from"),
+        (r#","training":false"#, r#""b","weight":0"#, "none that counts in the loss", "none that counts in the loss"),
+        // All closing tokens of an answer, the text's own too.
+        ("", r#""x<|im_end|>y<|im_end|>""#, "axy+4", "xy+3"),
+        ("", r#""""#, "number 4 of the conversation, says nothing", "says nothing"),
+        ("", r#"null"#, "says nothing", "says nothing"),
+        ("", r#""","weight":0"#, "a+1", "no assistant message"),
+        ("", r#"null,"tool_calls":[{"function":{"name":"f","arguments":"{}"}}]"#, of_all_call, of_call),
+    ] {
+        let line = line(first, second);
+        let (ours, ours_last) = (learnt(&all, &line), learnt(&last, &line));
+        assert!(ours.contains(of_all) && ours_last.contains(of_last), "{line}: {ours}; {ours_last}");
+    }
+    assert!(all.notes().is_empty());
+    // A call that the template does not render is no answer.
+    let body = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}<|im_end|>\n{% endfor %}";
+    std::fs::write(folder.path().join("chat_template.jinja"), body).unwrap();
+    let blind = reopen(folder.path(), Template::FromModel, 2048).unwrap();
+    let call = line("", r#"null,"tool_calls":[{"function":{"name":"f","arguments":"{}"}}]"#);
+    let reason = learnt(&blind, &call);
+    assert!(reason.contains("says nothing"), "{reason}");
+    assert_eq!(
+        blind.notes(),
+        ["1 of 1 conversations have the message key \"tool_calls\", which the chat template does not render"]
+    );
+}
+
+#[test]
+fn what_the_template_does_not_render_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(open(folder.path(), 2048));
+    let processor = reopen(folder.path(), Template::Chatml, 2048).unwrap();
+    let line = r#"{"messages":[{"role":"user","content":"q","mask":1,"train":true},{"role":"assistant","content":"a",
+        "reasoning_content":"t","mask":0}],"tools":[{"name":"f"}],"chat_template_kwargs":{"enable_thinkin":true}}"#;
+    for _ in 0..12 {
+        processor.training_sample(SampleId(0), &Conversation::parse(line).unwrap(), folder.path()).unwrap();
+    }
+    let notes = processor.notes().join("\n");
+    assert!(
+        notes.contains("12 of 12 conversations have the message key \"mask\"")
+            && notes.contains("keys of the loss are weight")
+    );
+    assert!(notes.contains("set \"enable_thinkin\"") && notes.contains("not the assistant's"), "{notes}");
+    assert!(!notes.contains("reasoning") && !notes.contains("`tools`"), "{notes}");
+    let template_kwargs = serde_json::from_str(r#"{"enable_thinkin": true}"#).unwrap();
+    let options = ProcessorOptions { template: Template::Chatml, template_kwargs, ..Default::default() };
+    let config = read_json(&folder.path().join("config.json")).unwrap();
+    let error = Processor::open(folder.path(), &config, &options).err().unwrap().to_string();
+    assert!(error.contains("no variable \"enable_thinkin\""), "{error}");
 }
 
 /// Qwen3 adds an empty thought to the last answer only, so rendering a part is no prefix of rendering all.
@@ -142,7 +216,7 @@ fn what_is_wrong_with_a_sample_is_said() {
     let turns = vec![Turn::text("user", "hello")];
     let conversation = Conversation::text(turns);
     let error = processor.training_sample(SampleId(0), &conversation, folder.path()).unwrap_err();
-    assert!(error.to_string().contains("no assistant turn"));
+    assert!(error.to_string().contains("no assistant message to learn from"));
 }
 
 #[test]
@@ -198,7 +272,7 @@ fn pictures_and_videos_become_placeholders_positions_and_media() {
     assert_eq!(sample.position_ids, [0..len, 0..len, 0..len].into_iter().flatten().collect::<Vec<_>>());
     assert_eq!(read_targets(&processor, &sample), "c+1");
 
-    let whole = ProcessorOptions { phase: Phase::Pretrain, ..Default::default() };
+    let whole = ProcessorOptions { learned: Phase::Pretrain.into(), ..Default::default() };
     let config = read_json(&folder.path().join("config.json")).unwrap();
     let whole = Processor::open(folder.path(), &config, &whole).unwrap();
     let sample = whole.training_sample(SampleId(0), &conversation, folder.path()).unwrap();
@@ -250,13 +324,14 @@ fn what_a_template_marks_is_learnt() {
         {{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}";
     std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
     let processor = reopen(folder.path(), Template::FromModel, 99).unwrap();
-    let turns = vec![
-        Turn::text("user", "a"),
-        Turn::text("assistant", "數b"),
-        Turn::text("user", "c"),
-        Turn::text("assistant", ""),
-    ];
-    let sample = processor.training_sample(SampleId(0), &Conversation::text(turns), folder.path()).unwrap();
+    let learnt = |learn: Option<bool>| {
+        let turn = |role: &str, text: &str| Turn::text(role, text);
+        let last = Turn { learn, ..turn("assistant", "") };
+        let turns = vec![turn("user", "a"), turn("assistant", "數b"), turn("user", "c"), last];
+        processor.training_sample(SampleId(0), &Conversation::text(turns), folder.path())
+    };
+    assert!(learnt(None).unwrap_err().to_string().contains("says nothing"));
+    let sample = learnt(Some(false)).unwrap();
     // The closing token lies outside; transformers' mask leaves it out as well.
     assert_eq!(read_targets(&processor, &sample), "數b+0");
 }

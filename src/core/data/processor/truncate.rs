@@ -35,7 +35,9 @@ impl Processor {
         // Of all tokens: a forged placeholder must not take the place of one that is cut off.
         self.check_placeholders(tokens, &expanded.runs)?;
         let kept = match self.too_long {
-            TooLong::Skip => Kept { tokens: tokens.len(), runs: expanded.runs.len(), expansions: expansions.len() },
+            TooLong::Skip | TooLong::Error => {
+                Kept { tokens: tokens.len(), runs: expanded.runs.len(), expansions: expansions.len() }
+            }
             TooLong::Truncate => self.fitting(tokens, expanded, &expansions),
         };
         let is_whole = is_whole && kept.tokens == tokens.len();

@@ -25,7 +25,7 @@ fn folder() -> TempDir {
 
 fn open(dir: &Path, phase: Phase, max_tokens: usize, too_long: TooLong) -> Processor {
     let config = read_json(&dir.join("config.json")).unwrap();
-    let options = ProcessorOptions { phase, max_tokens, too_long, ..Default::default() };
+    let options = ProcessorOptions { learned: phase.into(), max_tokens, too_long, ..Default::default() };
     Processor::open(dir, &config, &options).unwrap()
 }
 
@@ -155,7 +155,7 @@ fn what_cannot_be_cut_is_refused() {
     }
     let none = r#"{"messages":[{"role":"user","content":"a question"}]}"#;
     let error = cut(dir, Phase::Sft, none, 5).unwrap_err().to_string();
-    assert!(error.contains("no assistant turn"), "{error}");
+    assert!(error.contains("no assistant message to learn from"), "{error}");
     // A question is another one without its end.
     let short = open(dir, Phase::Sft, 8, TooLong::Truncate);
     let error = short.prompt(SampleId(0), &Conversation::parse(MEDIA).unwrap(), dir).unwrap_err();

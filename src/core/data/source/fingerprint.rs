@@ -10,9 +10,12 @@ use crate::config::Data;
 use crate::data::error::DataError;
 
 /// The files of every data set, in order. Pictures that records name are not among them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Fingerprint {
     pub sets: Vec<Vec<Stamp>>,
+    /// `data.val_size`: what of the files is not trained on.
+    #[serde(default)]
+    pub val_size: f64,
 }
 
 /// One file or object.
@@ -38,13 +41,16 @@ pub struct Difference {
 pub fn fingerprint(data: &Data) -> Result<Fingerprint, DataError> {
     let stamp = |Shard { name, size, tag }: Shard| Stamp { name, size, tag };
     let set = |file| Ok(find(file)?.shards.into_iter().map(stamp).collect());
-    Ok(Fingerprint { sets: data.train.iter().map(set).collect::<Result<_, _>>()? })
+    Ok(Fingerprint { sets: data.train.iter().map(set).collect::<Result<_, _>>()?, val_size: data.val_size })
 }
 
 impl Fingerprint {
     /// The first file in which `now` differs.
     pub fn difference(&self, now: &Self) -> Option<Difference> {
         let differs = |name: &str, what: String| Some(Difference { name: name.to_owned(), what });
+        if self.val_size != now.val_size {
+            return differs("data.val_size", format!("is {}, but was {}", now.val_size, self.val_size));
+        }
         for at in 0..self.sets.len().max(now.sets.len()) {
             let (Some(old), Some(new)) = (self.sets.get(at), now.sets.get(at)) else {
                 let (old, new) = (self.sets.len(), now.sets.len());
@@ -83,7 +89,7 @@ mod tests {
     #[test]
     fn the_first_other_file_is_named() {
         let stamp = |name: &str, size, tag: &str| Stamp { name: name.into(), size, tag: tag.into() };
-        let of = |set: &[Stamp]| Fingerprint { sets: vec![set.to_vec()] };
+        let of = |set: &[Stamp]| Fingerprint { sets: vec![set.to_vec()], val_size: 0.0 };
         let (a, b) = (stamp("a", 1, "x"), stamp("b", 2, "y"));
         let old = of(&[a.clone(), b.clone()]);
         assert_eq!(old.difference(&old), None);

@@ -41,6 +41,6 @@ mod tests;
 
 pub use cut::Piece;
 pub use fingerprint::{Fingerprint, fingerprint};
-pub use messages::{Conversation, IMAGE_PLACEHOLDER, MediaSource, Part, Turn, VIDEO_PLACEHOLDER};
+pub use messages::{Conversation, IMAGE_PLACEHOLDER, MediaSource, Part, Turn, VIDEO_PLACEHOLDER, Written};
 pub use mixture::{Mixture, Place};
 pub use stream::{Content, Source};

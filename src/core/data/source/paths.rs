@@ -60,6 +60,18 @@ fn existing(path: &Path) -> Result<Vec<Shard>, DataError> {
     if !path.is_dir() {
         return Ok(vec![Shard::stat(&path.to_string_lossy())?]);
     }
+    if let Some(reason) = foreign::folder(path) {
+        return Err(DataError::file(path, reason));
+    }
+    let [read, _] = of_folder(path)?;
+    match read.is_empty() {
+        true => Err(DataError::file(path, format!("is a folder without data files ({})", KINDS.concat().join(", ")))),
+        false => sorted(read),
+    }
+}
+
+/// The data files of a folder: those of the first kind, which are read, and those of other kinds, which are left out.
+fn of_folder(path: &Path) -> Result<[Vec<PathBuf>; 2], DataError> {
     let read = |error| DataError::read(path, error);
     let mut names = Vec::new();
     for entry in std::fs::read_dir(path).map_err(read)? {
@@ -68,13 +80,23 @@ fn existing(path: &Path) -> Result<Vec<Shard>, DataError> {
             names.push((kind, path));
         }
     }
-    if let Some(reason) = foreign::folder(path) {
-        return Err(DataError::file(path, reason));
-    }
-    let Some(first) = names.iter().map(|(kind, _)| *kind).min() else {
-        return Err(DataError::file(path, format!("is a folder without data files ({})", KINDS.concat().join(", "))));
-    };
-    sorted(names.into_iter().filter(|(kind, _)| *kind == first).map(|(_, path)| path).collect())
+    let first = names.iter().map(|(kind, _)| *kind).min();
+    let (read, others): (Vec<_>, Vec<_>) = names.into_iter().partition(|(kind, _)| Some(*kind) == first);
+    Ok([read, others].map(|files| files.into_iter().map(|(_, path)| path).collect()))
+}
+
+/// A sentence of the data files of a folder that are not read, because it has others; `None` where there are none.
+pub fn left_out(path: &str) -> Option<String> {
+    let folder = Path::new(path);
+    let [read, mut others] = of_folder(folder).ok().filter(|_| !is_remote(path) && folder.is_dir())?;
+    others.sort();
+    let first = others.first()?.file_name()?.to_string_lossy().into_owned();
+    let more = if others.len() > 1 { format!(" and {} more", others.len() - 1) } else { String::new() };
+    let like = read.first()?.file_name()?.to_string_lossy().into_owned();
+    Some(format!(
+        "{path} has data files of several kinds: those like {like} are read, {first}{more} left out; name the files to \
+         read others"
+    ))
 }
 
 fn glob(pattern: &str) -> Result<Vec<Shard>, DataError> {
@@ -253,5 +275,8 @@ mod tests {
         }
         std::fs::remove_file(at("d/e/c.jsonl")).unwrap();
         assert!(expand(&at("d/e").as_str().into()).err().unwrap().to_string().contains("without data files"));
+        let said = left_out(&at("d")).unwrap();
+        assert!(said.contains("like b.jsonl are read") || said.contains("like a.jsonl.gz are read"), "{said}");
+        assert!(said.contains("notes.txt left out") && left_out(&at("x[1].txt")).is_none(), "{said}");
     }
 }

@@ -28,7 +28,6 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
         let role = turn.remove("from").or_else(|| turn.remove("role"));
         let Some(Json::String(role)) = role else { return Err(wrong("a turn without `from`".to_owned())) };
         let content = turn.remove("value").or_else(|| turn.remove("content")).unwrap_or_default();
-        turn.retain(|key, _| matches!(key.as_str(), "tool_calls" | "name" | "tool_call_id" | "reasoning_content"));
         let (role, content) = match role.as_str() {
             "human" | "user" => ("user", content),
             "gpt" | "assistant" | "bot" | "chatgpt" | "model" => ("assistant", content),

@@ -6,11 +6,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::block::{Block, Body};
 use super::cut::{NUM_PROBES, Piece, num_pieces, piece_bytes};
+use super::energon::is_energon;
 use super::index::Index;
 use super::layout::{Layout, Whole};
 use super::messages::{Conversation, MediaSource};
 use super::open::{Found, count, find, in_parallel};
 use super::order::{Order, sums};
+use super::paths::left_out;
 use super::shard::{Container, Shard};
 use crate::config::{Phase, TrainFile};
 use crate::data::error::{BadSample, DataError};
@@ -35,6 +37,7 @@ pub struct Source {
     /// Longer texts are cut.
     piece_bytes: u64,
     window: usize,
+    left_out: Vec<String>,
     open: Mutex<VecDeque<(usize, Cell)>>,
 }
 
@@ -115,6 +118,7 @@ impl Source {
             columns: file.columns.clone(),
             piece_bytes: u64::MAX,
             open: Mutex::default(),
+            left_out: file.path.0.iter().filter(|path| !is_energon(path)).filter_map(|path| left_out(path)).collect(),
             name,
             shards,
             units,
@@ -137,6 +141,16 @@ impl Source {
         Ok(source)
     }
 
+    /// What messages call it.
+    pub fn name(&self) -> &Path {
+        &self.name
+    }
+
+    /// A sentence of each folder of it that has files which are not read.
+    pub fn left_out(&self) -> &[String] {
+        &self.left_out
+    }
+
     /// Samples in it.
     pub fn len(&self) -> usize {
         self.before[self.units.len()] as usize
@@ -157,9 +171,10 @@ impl Source {
         self.layout.is_conversation()
     }
 
-    /// The order in which its samples are visited.
-    pub fn order(&self) -> Order {
-        let lens: Vec<u64> = self.before.windows(2).map(|around| around[1] - around[0]).collect();
+    /// The order in which its samples are visited, but for these, ascending.
+    pub fn order_without(&self, held: &[u64]) -> Order {
+        let left = |index: u64| index - held.partition_point(|&other| other < index) as u64;
+        let lens: Vec<u64> = self.before.windows(2).map(|around| left(around[1]) - left(around[0])).collect();
         Order::new(&lens, self.window)
     }
 
@@ -189,7 +204,12 @@ impl Source {
             }
             _ => format!("sample {}", within + 1),
         };
-        BadSample { file: self.shard(unit).name.clone().into(), at, reason }
+        BadSample { file: self.shard(unit).name.clone().into(), at, reason, too_long: false }
+    }
+
+    /// A sample of this data set that is skipped because of `error`.
+    pub fn refused(&self, index: usize, error: &DataError) -> BadSample {
+        BadSample { too_long: error.is_too_long(), ..self.bad(index, error.to_string()) }
     }
 
     /// Blocks in it.

@@ -17,7 +17,8 @@ pub(super) fn with_answer_filter(source: &str) -> String {
     let mut result = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(start) = rest.find("{%") {
-        let Some(len) = rest[start..].find("%}") else { break };
+        // `{%}` opens a tag and does not close it.
+        let Some(len) = rest[start + 2..].find("%}").map(|len| len + 2) else { break };
         let tag = &rest[start + 2..start + len];
         let name = tag.trim_matches(|c: char| matches!(c, '-' | '+') || c.is_whitespace());
         let block = match name {

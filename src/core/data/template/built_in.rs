@@ -3,14 +3,17 @@
 use crate::config::Template;
 
 /// ChatML with Qwen-VL's picture placeholders: the built-in template `qwen`.
-pub const QWEN: &str = include_str!("../templates/qwen.jinja");
+pub const QWEN: &str =
+    concat!(include_str!("../templates/qwen_content.jinja"), include_str!("../templates/chatml.jinja"));
 
 /// The source of a built-in template, without any default system prompt; `None` for the model's own.
 pub fn built_in(template: Template) -> Option<&'static str> {
     Some(match template {
         Template::FromModel => return None,
         Template::Qwen => QWEN,
-        Template::Chatml => include_str!("../templates/chatml.jinja"),
+        Template::Chatml => {
+            concat!(include_str!("../templates/chatml_content.jinja"), include_str!("../templates/chatml.jinja"))
+        }
         Template::Llama2 => include_str!("../templates/llama2.jinja"),
         Template::Llama3 => include_str!("../templates/llama3.jinja"),
         Template::DeepseekV2 => include_str!("../templates/deepseek_v2.jinja"),

@@ -1,6 +1,6 @@
 //! A model's template with its special tokens, and what it makes of a conversation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::path::Path;
 
@@ -13,18 +13,27 @@ use super::answers::take_marks;
 use super::environment::{describe, environment};
 use super::output::{MAX_OUTPUT, Output};
 use crate::data::error::DataError;
-use crate::data::source::{Part, Turn};
+use crate::data::source::{Part, Turn, Written};
 use crate::data::tokenizer::{read_json, token_text};
 
 /// A content by which a template is tried.
 const PROBE: &str = "loongforge-probe";
 
+/// A rendered conversation, and where in it the template says that the assistant speaks.
+type Marked = (String, Vec<Range<usize>>);
+
 pub struct ChatTemplate {
     environment: Environment<'static>,
     /// The template's variables `bos_token`, `eos_token` and so on.
     tokens: BTreeMap<String, String>,
+    /// Variables that the template does not set itself.
+    variables: HashSet<String>,
+    /// Variables that the user sets.
+    kwargs: Map<String, Json>,
     /// The template does not know a plain string as content.
     parts_only: bool,
+    /// The template knows lists of parts as content of the system's, the user's and the assistant's messages.
+    lists: [bool; 3],
     /// The template says itself what is the assistant's, by `{% generation %}`.
     marks_answers: bool,
 }
@@ -32,28 +41,31 @@ pub struct ChatTemplate {
 #[derive(Serialize)]
 struct Message<'a> {
     role: &'a str,
-    content: Content<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<Content<'a>>,
     #[serde(flatten)]
     fields: &'a Map<String, Json>,
 }
 
-/// Plain text goes as a string, since templates of text models know nothing else.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Content<'a> {
     Text(String),
     Parts(&'a [Part]),
+    Null,
 }
 
 impl ChatTemplate {
     /// The special tokens of `tokenizer_config` are the template's variables of the same names.
     pub fn new(source: &str, tokenizer_config: &Json) -> Result<Self, DataError> {
-        let environment = environment(source)?;
-        let mut tokens: BTreeMap<String, String> =
-            ["bos_token", "eos_token"].map(|key| (key.to_owned(), String::new())).into();
-        let keys = tokenizer_config.as_object().into_iter().flatten().filter(|(key, _)| key.ends_with("_token"));
-        tokens.extend(keys.filter_map(|(key, token)| Some((key.clone(), token_text(token)?.to_owned()))));
-        let mut template = Self { environment, tokens, parts_only: false, marks_answers: false };
+        let (environment, variables) = environment(source)?;
+        let extra = tokenizer_config["extra_special_tokens"].as_object().into_iter().flatten();
+        let own = tokenizer_config.as_object().into_iter().flatten().filter(|(key, _)| key.ends_with("_token"));
+        let tokens = extra.chain(own).filter_map(|(key, token)| Some((key.clone(), token_text(token)?.to_owned())));
+        let tokens = tokens.collect();
+        let kwargs = Map::new();
+        let mut template =
+            Self { environment, variables, tokens, kwargs, parts_only: false, lists: [true; 3], marks_answers: false };
         let probe = [Turn::text("user", PROBE)];
         let shows = |template: &Self| template.render(&probe, false).is_ok_and(|text| text.contains(PROBE));
         if !shows(&template) {
@@ -61,7 +73,34 @@ impl ChatTemplate {
             template.parts_only = shows(&template);
         }
         template.marks_answers = source.contains("endgeneration");
+        template.lists = [0, 1, 2].map(|role| template.knows_lists(role));
         Ok(template)
+    }
+
+    /// Whether a list of parts is rendered, as content of the system's, the user's or the assistant's message: neither refused
+    /// nor printed as a list.
+    fn knows_lists(&self, role: usize) -> bool {
+        let mut turns = [("system", "s"), ("user", "u"), ("assistant", "a")].map(|(role, text)| Turn::text(role, text));
+        turns[role] = Turn { written: Written::Parts, ..Turn::text(&turns[role].role, PROBE) };
+        let turns = if role == 0 { &turns[..2] } else { &turns[1..=role] };
+        self.render(turns, false).is_ok_and(|text| text.contains(PROBE) && !text.contains("'type'"))
+    }
+
+    /// Sets variables for every conversation.
+    ///
+    /// # Errors
+    /// The template has no such variable.
+    pub fn with_kwargs(self, kwargs: Map<String, Json>) -> Result<Self, DataError> {
+        match kwargs.keys().find(|key| !self.knows(key)) {
+            Some(key) => Err(DataError::Template(format!("has no variable {key:?}, which data.template_kwargs sets"))),
+            None => Ok(Self { kwargs, ..self }),
+        }
+    }
+
+    /// Whether the template uses a variable that a user may set.
+    pub fn knows(&self, variable: &str) -> bool {
+        let own = ["messages", "tools", "documents", "add_generation_prompt"];
+        !own.contains(&variable) && self.variables.contains(variable)
     }
 
     /// The template in a model folder, or `None`: `chat_template.jinja`, `chat_template.json` or the key
@@ -89,38 +128,61 @@ impl ChatTemplate {
         self.marks_answers
     }
 
+    /// As it is written, where the template knows that: text that lies in parts is joined for a template that knows no lists.
+    fn content<'a>(&self, turn: &'a Turn) -> Option<Content<'a>> {
+        let role = match turn.role.as_str() {
+            "system" => 0,
+            "assistant" => 2,
+            _ => 1,
+        };
+        match turn.written {
+            _ if turn.num_media() > 0 => Some(Content::Parts(&turn.parts)),
+            Written::Absent => None,
+            Written::Null => Some(Content::Null),
+            Written::Parts if self.lists[role] => Some(Content::Parts(&turn.parts)),
+            Written::Text | Written::Parts if self.parts_only => Some(Content::Parts(&turn.parts)),
+            Written::Text | Written::Parts => Some(Content::Text(turn.joined_text())),
+        }
+    }
+
     /// The conversation as one string; with `add_generation_prompt` it ends where the assistant is to speak.
     pub fn render(&self, turns: &[Turn], add_generation_prompt: bool) -> Result<String, DataError> {
         self.render_marked(turns, add_generation_prompt).map(|(text, _)| text)
     }
 
+    /// What the template adds for an answer to `turns`, with or without the variables that the user and the turns set; `None`
+    /// where it adds nothing.
+    pub fn generation_prompt(&self, turns: &[Turn], with_kwargs: bool) -> Option<String> {
+        let render = |add| self.render_with(turns, add, with_kwargs).ok();
+        let (plain, (prompt, _)) = (render(false)?.0, render(true)?);
+        prompt.strip_prefix(plain.as_str()).filter(|added| !added.is_empty()).map(str::to_owned)
+    }
+
     /// The conversation as one string, and where the template says that the assistant speaks: `{% generation %}`, from which
     /// transformers' `return_assistant_tokens_mask` is made.
-    pub fn render_marked(
-        &self,
-        turns: &[Turn],
-        add_generation_prompt: bool,
-    ) -> Result<(String, Vec<Range<usize>>), DataError> {
+    pub fn render_marked(&self, turns: &[Turn], add_generation_prompt: bool) -> Result<Marked, DataError> {
+        self.render_with(turns, add_generation_prompt, true)
+    }
+
+    fn render_with(&self, turns: &[Turn], add_generation_prompt: bool, with_kwargs: bool) -> Result<Marked, DataError> {
         let messages: Vec<Message<'_>> = turns
             .iter()
-            .map(|turn| Message {
-                role: &turn.role,
-                content: if turn.num_media() > 0 || self.parts_only {
-                    Content::Parts(&turn.parts)
-                } else {
-                    Content::Text(turn.joined_text())
-                },
-                fields: &turn.fields,
-            })
+            .map(|turn| Message { role: &turn.role, content: self.content(turn), fields: &turn.fields })
             .collect();
         let tools: Vec<&Json> = turns.iter().flat_map(|turn| &turn.tools).collect();
         let tools = if tools.is_empty() { Value::from(()) } else { Value::from(Serde(&tools)) };
         let template = self.environment.get_template("chat").map_err(describe)?;
+        let mut kwargs = Map::new();
+        if with_kwargs {
+            kwargs.extend(self.kwargs.clone());
+            kwargs.extend(turns.iter().flat_map(|turn| turn.kwargs.clone()));
+        }
         let context = context! {
             messages => Value::from(Serde(&messages)),
             add_generation_prompt,
             tools,
-            ..Value::from(Serde(&self.tokens))
+            documents => (),
+            ..context! { ..Value::from(Serde(&kwargs)), ..Value::from(Serde(&self.tokens)) },
         };
         let mut output = Output::default();
         match template.render_captured_to(context, &mut output) {

@@ -7,7 +7,10 @@ mod answers;
 mod built_in;
 mod chat;
 mod environment;
+#[cfg(test)]
+mod oracle;
 mod output;
+mod python;
 #[cfg(test)]
 mod tests;
 

@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 use super::environment::MAX_SOURCE;
 use super::{ChatTemplate, QWEN, built_in};
 use crate::config::Template;
-use crate::data::source::{Part, Turn};
+use crate::data::source::{Conversation, Part, Turn};
 
 fn turns() -> Vec<Turn> {
     vec![Turn::new("user", vec![Part::Image, Part::Text { text: "Read <b>.".into() }]), Turn::text("assistant", "12")]
@@ -81,6 +81,44 @@ fn built_in_templates_are_those_of_the_families() {
     }
     let internlm = ChatTemplate::new(built_in(Template::Internlm2).unwrap(), &Json::Null).unwrap();
     assert_eq!(internlm.render(&turns[1..2], false).unwrap(), "<s><|im_start|>user\nU<|im_end|>\n");
+}
+
+/// A call, its result and what was thought are in the text, or the template refuses.
+#[test]
+fn built_in_templates_render_tools_calls_and_reasoning() {
+    let line = r#"{"messages":[{"role":"system","content":"S"},{"role":"user","content":"U"},{"role":"assistant","content":null,
+        "reasoning_content":"think1","tool_calls":[{"id":"call_1","function":{"name":"f","arguments":{"a":"bé"}}}]},
+        {"role":"tool","content":"result1","tool_call_id":"call_1"},{"role":"assistant","content":"A","reasoning_content":"think2"}],
+        "tools":[{"type":"function","function":{"name":"f","description":"tool1"}}]}"#;
+    let turns = Conversation::parse(line).unwrap().turns;
+    for (template, has_thoughts, call) in [
+        (
+            Template::Qwen,
+            true,
+            "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"bé\"}}\n</tool_call><|im_end|>",
+        ),
+        (
+            Template::Chatml,
+            true,
+            "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"bé\"}}\n</tool_call><|im_end|>",
+        ),
+        (Template::Llama3, false, "{\"name\": \"f\", \"parameters\": {\"a\": \"bé\"}}<|eot_id|>"),
+        (
+            Template::Deepseek,
+            true,
+            "<｜tool▁sep｜>f\n```json\n{\"a\": \"bé\"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        ),
+        (Template::Kimi, true, "<|tool_call_begin|>call_1<|tool_call_argument_begin|>{\"a\": \"bé\"}<|tool_call_end|>"),
+        (Template::Internlm2, false, "<|plugin|>\n{\"name\": \"f\", \"parameters\": {\"a\": \"bé\"}}<|action_end|>"),
+        (Template::Minimax, true, "<invoke name=\"f\">\n<parameter name=\"a\">bé</parameter>\n</invoke>"),
+        (Template::Glm, true, "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>bé</arg_value>\n</tool_call>"),
+    ] {
+        let chat = ChatTemplate::new(built_in(template).unwrap(), &Json::Null).unwrap();
+        let text = chat.render(&turns, false).unwrap();
+        let thoughts = ["think1", "think2"].iter().all(|thought| text.contains(thought));
+        assert!(["result1", "tool1", call].iter().all(|part| text.contains(part)), "{template:?}: {text}");
+        assert_eq!(thoughts, has_thoughts, "{template:?}: {text}");
+    }
 }
 
 /// What transformers' `apply_chat_template` renders, and where its `return_assistant_tokens_mask` begins and ends.

@@ -88,7 +88,7 @@ mod tests {
             num_tokens: Some(3),
             media: vec![media],
         };
-        let bad = BadSample { file: evil.into(), at: "1".into(), reason: evil.into() };
+        let bad = BadSample { file: evil.into(), at: "1".into(), reason: evil.into(), too_long: false };
         let page = page(&files, &[Ok(sample), Err(bad)]);
         assert!(!page.contains("<script") && !page.contains("<img src=x") && !page.contains("onerror='"), "{page}");
         assert_eq!(page.matches("&lt;script&gt;").count(), 11);

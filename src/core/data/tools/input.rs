@@ -73,6 +73,17 @@ impl Inputs {
         source.bad(index, reason)
     }
 
+    /// Sample `index`, which is skipped because of `error`.
+    pub fn refused(&self, index: u64, error: &DataError) -> BadSample {
+        let (source, index) = self.place(index);
+        source.refused(index, error)
+    }
+
+    /// A sentence of each folder that has files which are not read.
+    pub fn left_out(&self) -> Vec<&str> {
+        self.sources.iter().flat_map(Source::left_out).map(String::as_str).collect()
+    }
+
     fn place(&self, index: u64) -> (&Source, usize) {
         let file = self.before.partition_point(|&before| before <= index) - 1;
         (&self.sources[file], (index - self.before[file]) as usize)

@@ -13,6 +13,7 @@ mod pack;
 mod record;
 mod shard;
 mod stats;
+mod survey;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -26,4 +27,5 @@ pub use ordered::{default_jobs, for_each_ordered};
 pub use pack::{Order, PackJob, PackProgress, PackStats, Packed, model_spec};
 pub use record::Look;
 pub use stats::{Expected, Histogram, Stats, stats};
+pub use survey::{Survey, survey, too_long_text};
 pub use verify::verify;

@@ -62,6 +62,8 @@ pub struct PackStats {
     pub packs: u64,
     pub samples: u64,
     pub bad: u64,
+    /// Samples that are longer than a pack.
+    pub too_long: u64,
     pub tokens: u64,
     /// Tokens that the packs could hold.
     pub room: u64,
@@ -107,6 +109,12 @@ impl PackJob {
             return Ok(Packed::Measured { missing });
         }
         let (packs, stats, bad) = self.plan(&measure, out, dataset)?;
+        if packs.is_empty() {
+            let (num_bad, too_long) = (stats.bad, stats.too_long);
+            let first = bad.first().map_or_else(String::new, |bad| format!("; the first bad one: {bad}"));
+            let reason = format!("no sample can be packed: {num_bad} are bad, {too_long} too long{first}");
+            return Err(DataError::file(out, reason));
+        }
         let job = Job {
             kind: "pack".to_owned(),
             spec: self.planned(),
@@ -151,6 +159,10 @@ impl PackJob {
         for sample in measure.samples(out) {
             let sample = match sample? {
                 Ok(sample) => sample,
+                Err(long) if long.too_long => {
+                    stats.too_long += 1;
+                    continue;
+                }
                 Err(sample) => {
                     bad.push(sample);
                     stats.bad += 1;

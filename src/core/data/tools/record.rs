@@ -21,7 +21,7 @@ use crate::data::limits::Limits;
 use crate::data::locator::Locator;
 use crate::data::media::{Sampling, in_folder, is_clip};
 use crate::data::source::Content;
-use crate::data::source::{Conversation, IMAGE_PLACEHOLDER, MediaSource, Part, Turn, VIDEO_PLACEHOLDER};
+use crate::data::source::{Conversation, IMAGE_PLACEHOLDER, MediaSource, Part, Turn, VIDEO_PLACEHOLDER, Written};
 
 /// How closely pictures are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +90,10 @@ fn of_conversation(conversation: &Conversation, mut files: Files<'_>) -> Result<
     if !tools.is_empty() {
         record.insert("tools".to_owned(), Json::Array(tools));
     }
+    let kwargs: Map<String, Json> = conversation.turns.iter().flat_map(|turn| turn.kwargs.clone()).collect();
+    if !kwargs.is_empty() {
+        record.insert("chat_template_kwargs".to_owned(), Json::Object(kwargs));
+    }
     let mut members = vec![json_member(&Json::Object(record))];
     members.extend(files.members);
     Ok(members)
@@ -98,8 +102,10 @@ fn of_conversation(conversation: &Conversation, mut files: Files<'_>) -> Result<
 /// A turn: its content as a string with placeholders, or as parts where a text could be taken for a placeholder.
 fn message(turn: &Turn, has_videos: bool) -> Json {
     let holds = |word: &str| turn.parts.iter().any(|part| matches!(part, Part::Text { text } if text.contains(word)));
-    let ambiguous =
-        holds(IMAGE_PLACEHOLDER) || has_videos && holds(VIDEO_PLACEHOLDER) || turn.parts.contains(&Part::Audio);
+    let ambiguous = turn.written == Written::Parts
+        || holds(IMAGE_PLACEHOLDER)
+        || has_videos && holds(VIDEO_PLACEHOLDER)
+        || turn.parts.contains(&Part::Audio);
     let content = match ambiguous {
         true => serde_json::to_value(&turn.parts).unwrap_or_default(),
         false => turn
@@ -116,8 +122,13 @@ fn message(turn: &Turn, has_videos: bool) -> Json {
     };
     let mut message = Map::new();
     message.insert("role".to_owned(), turn.role.clone().into());
-    message.insert("content".to_owned(), content);
+    match turn.written {
+        Written::Absent => {}
+        Written::Null => drop(message.insert("content".to_owned(), Json::Null)),
+        Written::Text | Written::Parts => drop(message.insert("content".to_owned(), content)),
+    }
     message.extend(turn.fields.clone());
+    message.extend(turn.learn.map(|learn| ("train".to_owned(), learn.into())));
     Json::Object(message)
 }
 

@@ -82,6 +82,8 @@ impl Histogram {
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
     pub bad: Vec<BadSample>,
+    /// Samples that are longer than the processor takes; they are in no histogram.
+    pub too_long: u64,
     /// By name, in the order in which they are shown; those of tokens only with a model.
     pub histograms: Vec<(&'static str, Histogram)>,
 }
@@ -108,7 +110,7 @@ pub fn stats(
 ) -> Stats {
     let work = |index| {
         let (content, base) = inputs.read(index)?;
-        count(&content, base, processor).map_err(|error| inputs.bad(index, error.to_string()))
+        count(&content, base, processor).map_err(|error| inputs.refused(index, &error))
     };
     let mut stats = Stats::default();
     let taken: Result<(), std::convert::Infallible> =
@@ -116,6 +118,7 @@ pub fn stats(
             progress(index, counts.as_ref().err());
             match counts {
                 Ok(counts) => counts.into_iter().for_each(|(name, value)| stats.histogram(name).add(value)),
+                Err(long) if long.too_long => stats.too_long += 1,
                 Err(bad) => stats.bad.push(bad),
             }
             Ok(())
@@ -178,6 +181,7 @@ impl Stats {
         json!({
             "samples": self.histograms.first().map_or(0, |(_, histogram)| histogram.len()),
             "bad": self.bad.len(),
+            "too_long": self.too_long,
             "histograms": histograms.collect::<serde_json::Map<_, _>>(),
             "packs": packs.collect::<Vec<_>>(),
         })
@@ -216,7 +220,7 @@ mod tests {
     fn packs_are_expected_of_what_fits() {
         let mut tokens = Histogram::default();
         [60, 60, 40, 40, 500].into_iter().for_each(|value| tokens.add(value));
-        let stats = Stats { bad: Vec::new(), histograms: vec![(TOKENS, tokens)] };
+        let stats = Stats { bad: Vec::new(), too_long: 0, histograms: vec![(TOKENS, tokens)] };
         let expected = Expected { max_tokens: 100, packs: 2, fill: 1.0, too_long: 1 };
         assert_eq!(stats.packs(&[100]), [expected]);
         assert_eq!(stats.to_json(&[100])["packs"][0]["too_long"], 1);

@@ -22,6 +22,8 @@ pub struct Board {
     pub(super) begun: Option<f64>,
     pub(super) last_step: Option<f64>,
     pub(super) checkpoint: Option<u64>,
+    /// Held-out losses by set, with the steps after which they were measured; of the last `history` evaluations.
+    pub(super) evals: BTreeMap<String, VecDeque<(u64, f64)>>,
     pub(super) ended: Option<String>,
 }
 
@@ -33,6 +35,7 @@ pub(super) struct Counts {
     pub tokens: u64,
     pub images: u64,
     pub bad_samples: u64,
+    pub too_long: u64,
     pub checkpoints: u64,
     /// News that came faster than the board could take them.
     pub lost_news: u64,
@@ -69,6 +72,7 @@ impl Board {
             begun: None,
             last_step: None,
             checkpoint: None,
+            evals: BTreeMap::new(),
             ended: None,
         }
     }
@@ -98,6 +102,13 @@ impl Board {
                 seen.spans.drain(..excess);
                 self.forget();
             }
+            News::Evaluated { step, losses } => {
+                for (set, loss) in losses {
+                    let curve = self.evals.entry(set).or_default();
+                    curve.push_back((step, loss));
+                    curve.drain(..curve.len().saturating_sub(self.history));
+                }
+            }
             News::Actor(actor, state) => self.seen(actor).state = state,
             News::Checkpoint { step, took } => {
                 self.counts.checkpoints += 1;
@@ -114,6 +125,7 @@ impl Board {
         counts.tokens += metrics.tokens;
         counts.images += metrics.images;
         counts.bad_samples = metrics.bad_samples;
+        counts.too_long = metrics.too_long;
         match metrics.skipped {
             true => counts.skipped += 1,
             false => {

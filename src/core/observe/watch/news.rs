@@ -25,6 +25,11 @@ pub enum News {
     Step(Box<StepMetrics>, Vec<(ActorId, Timings)>),
     /// An actor's last stretch of time.
     Trace(ActorId, Trace),
+    /// Losses of held-out samples after so many steps, by the names of their sets.
+    Evaluated {
+        step: u64,
+        losses: Vec<(String, f64)>,
+    },
     /// An actor joined, left or was given up, in words.
     Actor(ActorId, String),
     /// A checkpoint of the steps before this one was published, after so long.

@@ -22,6 +22,13 @@ impl Board {
                 page.one("mfu_ratio", "gauge", "Model FLOPs utilization.", &[], mfu);
             }
         }
+        if !self.evals.is_empty() {
+            page.family("eval_loss", "gauge", "Loss of held-out samples at the last evaluation, by set.");
+            for (set, curve) in &self.evals {
+                let last = curve.back().map_or(f64::NAN, |(_, loss)| *loss);
+                page.sample("eval_loss", &[("set", set)], last);
+            }
+        }
         if let Some(goodput) = self.goodput() {
             page.one("goodput_ratio", "gauge", "Time of steps that count over wall time.", &[], goodput);
         }
@@ -31,7 +38,8 @@ impl Board {
             ("steps_skipped_total", "Steps whose loss or gradient was not finite.", counts.skipped),
             ("tokens_total", "Tokens of all steps.", counts.tokens),
             ("images_total", "Media items of all steps.", counts.images),
-            ("bad_samples_total", "Samples that were skipped.", counts.bad_samples),
+            ("bad_samples_total", "Bad samples, which were skipped.", counts.bad_samples),
+            ("too_long_samples_total", "Samples longer than a pack, which were skipped.", counts.too_long),
             ("checkpoints_total", "Checkpoints that were published.", counts.checkpoints),
             ("watch_lost_news_total", "News that were dropped because the watch was behind.", counts.lost_news),
         ] {

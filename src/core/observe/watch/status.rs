@@ -5,6 +5,7 @@ use super::board::Seen;
 use crate::message::{ActorId, EdgeLoad, Role};
 use crate::observe::StepMetrics;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// Most points of a curve; longer histories are thinned.
 const MAX_POINTS: usize = 1000;
@@ -30,6 +31,7 @@ impl Board {
             "elapsed_s": self.begun.map(|begun| (self.now - begun).max(0.0)),
             "since_last_step_s": self.last_step.map(|at| (self.now - at).max(0.0)),
             "loss": mean(|step| step.loss),
+            "eval_loss": self.evals.iter().filter_map(|(set, curve)| Some((set, curve.back()?.1))).collect::<BTreeMap<_, _>>(),
             "last": last,
             "tokens_per_s": step_s.zip(mean(|step| step.tokens as f64)).map(|(step, tokens)| tokens / step),
             "images_per_s": step_s.zip(mean(|step| step.images as f64)).map(|(step, images)| images / step),
@@ -38,6 +40,7 @@ impl Board {
             "applied": self.counts.applied,
             "skipped": self.counts.skipped,
             "bad_samples": self.counts.bad_samples,
+            "too_long": self.counts.too_long,
             "checkpoints": self.counts.checkpoints,
             "last_checkpoint": self.checkpoint,
             "lost_news": self.counts.lost_news,
@@ -73,6 +76,7 @@ impl Board {
         json!({
             "step": steps.chunks(every).map(|some| some[some.len() - 1].step).collect::<Vec<_>>(),
             "loss": curve(|step| step.loss),
+            "eval": self.evals,
             "grad_norm": curve(|step| step.grad_norm),
             "learning_rate": curve(|step| step.learning_rate),
             "tokens_per_s": curve(|step| step.tokens_per_s),

@@ -102,6 +102,7 @@ fn counts(status: &Value, view: View) -> Vec<String> {
     vec![
         alarming("skipped", &status["skipped"]),
         alarming("bad samples", &status["bad_samples"]),
+        alarming("too long", &status["too_long"]),
         format!(
             "last checkpoint {}",
             status["last_checkpoint"].as_u64().map_or("-".into(), |step| format!("step {step}"))
@@ -214,7 +215,7 @@ mod tests {
         for part in [
             "a \"b\"  running",
             "step 3/10  loss 4.0000  100 tokens/s  1000 ms a step  goodput 67%  elapsed 0:03  ETA 0:07",
-            "skipped 1  bad samples 0  last checkpoint -",
+            "skipped 1  bad samples 0  too long 0  last checkpoint -",
             "encoder/0             -                    foundation/0 10% +1  left",
             "foundation/0        75%                    foundation/0 10% +1",
         ] {

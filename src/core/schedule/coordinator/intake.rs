@@ -2,24 +2,21 @@
 
 use super::CoordinatorSpec;
 use super::batches::{Batches, Formed};
-use crate::config::BadSamples;
 use crate::message::{BadSample, Command, SampleId, SampleMeta};
+use crate::schedule::Skipped;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-/// Samples after which the fraction of bad ones means something.
-const MIN_SEEN: u64 = 100;
 /// Most positions of a window that are read again.
 const MAX_AGAIN: usize = 512;
 
-type Answer = Result<SampleMeta, BadSample>;
+pub(super) type Answer = Result<SampleMeta, BadSample>;
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct Intake {
     num_data: u64,
     max_windows: usize,
-    policy: BadSamples,
     /// Positions before the first cursor that the checkpoint held back: the stream begins with them.
     held: VecDeque<SampleId>,
     /// Of those, the ones that nobody was asked for.
@@ -35,9 +32,7 @@ pub(super) struct Intake {
     /// Answers to positions before it.
     again: BTreeMap<u64, Answer>,
     batches: Batches,
-    num_seen: u64,
-    num_bad: u64,
-    num_bad_in_row: usize,
+    skipped: Skipped,
 }
 
 /// Positions that all data actors are asked for, each for its share.
@@ -79,7 +74,6 @@ impl Intake {
         Self {
             num_data: u64::from(spec.pools.data),
             max_windows: spec.max_windows(),
-            policy: spec.bad_samples,
             to_read_again: held.clone(),
             held,
             cursor: spec.state.cursor.0,
@@ -88,9 +82,7 @@ impl Intake {
             answered: VecDeque::new(),
             again: BTreeMap::new(),
             batches: Batches::new(spec),
-            num_seen: 0,
-            num_bad: 0,
-            num_bad_in_row: 0,
+            skipped: Skipped::new(spec.bad_samples, spec.too_long),
         }
     }
 
@@ -127,11 +119,13 @@ impl Intake {
 
     /// Whether all of these are good, once they are answered.
     pub fn take_again(&mut self, positions: &[SampleId]) -> Option<bool> {
-        if !positions.iter().all(|position| self.again.contains_key(&position.0)) {
-            return None;
-        }
-        let answers = positions.iter().map(|position| self.again.remove(&position.0));
-        Some(answers.filter(|answer| !matches!(answer, Some(Ok(_)))).count() == 0)
+        self.take_answers(positions).map(|answers| answers.iter().all(Result::is_ok))
+    }
+
+    /// The answers to positions that were asked for by [`Intake::again`], in their order, once all of them are there.
+    pub fn take_answers(&mut self, positions: &[SampleId]) -> Option<Vec<Answer>> {
+        let is_there = positions.iter().all(|position| self.again.contains_key(&position.0));
+        is_there.then(|| positions.iter().filter_map(|position| self.again.remove(&position.0)).collect())
     }
 
     /// Takes the answer of data actor `index` to its oldest window.
@@ -167,7 +161,8 @@ impl Intake {
 
     /// Keeps an answer until its turn; what was there before.
     fn keep(&mut self, position: u64, answer: Answer) -> Option<Answer> {
-        let Some(ahead) = position.checked_sub(self.cursor) else { return self.again.insert(position, answer) };
+        let ahead = position.checked_sub(self.cursor).filter(|_| SampleId(position).as_held_out().is_none());
+        let Some(ahead) = ahead else { return self.again.insert(position, answer) };
         let ahead = ahead as usize;
         if ahead >= self.answered.len() {
             self.answered.resize_with(ahead + 1, || None);
@@ -175,10 +170,10 @@ impl Intake {
         self.answered[ahead].replace(answer)
     }
 
-    /// Moves what is complete in stream order into batches; returns the bad samples met.
+    /// Moves what is complete in stream order into batches; returns the samples that are skipped.
     ///
     /// # Errors
-    /// Too many bad samples, or one that was good before.
+    /// Too many bad samples, one that must not be too long, or one that was good before.
     pub fn consume(&mut self) -> (Vec<BadSample>, Result<(), String>) {
         let mut skipped = Vec::new();
         let verdict = loop {
@@ -205,16 +200,13 @@ impl Intake {
         }
         let Some(Some(answer)) = self.answered.pop_front_if(|answer| answer.is_some()) else { return Ok(false) };
         self.cursor += 1;
-        self.num_seen += 1;
         match answer {
             Ok(sample) => {
-                self.num_bad_in_row = 0;
+                self.skipped.used();
                 self.batches.push(sample, SampleId(self.cursor))?;
             }
             Err(bad) => {
-                self.num_bad_in_row += 1;
-                self.num_bad += 1;
-                let verdict = self.judge(&bad);
+                let verdict = if bad.too_long { self.skipped.too_long(&bad) } else { self.skipped.bad(&bad) };
                 skipped.push(bad);
                 verdict?;
             }
@@ -227,29 +219,10 @@ impl Intake {
     /// # Errors
     /// Too many bad samples.
     pub fn turned_bad(&mut self, bad: &BadSample) -> Result<(), String> {
-        self.num_bad += 1;
-        self.judge(bad)
+        self.skipped.turned_bad(bad)
     }
 
     pub fn next_batch(&mut self) -> Option<Formed> {
         self.batches.pop()
-    }
-
-    fn judge(&self, last: &BadSample) -> Result<(), String> {
-        let BadSamples { max_fraction, max_consecutive } = self.policy;
-        let (num_bad, num_seen) = (self.num_bad, self.num_seen);
-        let last = format!("the last: {}: {}", last.source, last.reason);
-        if self.num_bad_in_row > max_consecutive {
-            let num_bad = self.num_bad_in_row;
-            return Err(format!(
-                "{num_bad} bad samples in a row, more than `data.on_bad_sample.max_consecutive` = {max_consecutive}; {last}"
-            ));
-        }
-        if num_seen >= MIN_SEEN && num_bad as f64 > max_fraction * num_seen as f64 {
-            return Err(format!(
-                "{num_bad} of {num_seen} samples are bad, more than `data.on_bad_sample.max_fraction` = {max_fraction}; {last}"
-            ));
-        }
-        Ok(())
     }
 }

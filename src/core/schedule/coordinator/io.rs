@@ -1,6 +1,8 @@
 //! What goes into a coordinator and what comes out.
 
-use super::{FailedSave, FittedCosts, Killer, Ledger, NonFinite, SchedulerState, StepBalance, Straggler};
+use super::{
+    EvaluationSummary, FailedSave, FittedCosts, Killer, Ledger, NonFinite, SchedulerState, StepBalance, Straggler,
+};
 use crate::message::{
     ActorId, BadSample, Command, Epoch, Event, RoutingReport, SampleId, SaveTo, SavedFile, StepId, Timings,
 };
@@ -8,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 
+// An event is by far the most frequent input: a box would cost more than it saves.
+#[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Input {
     Event(ActorId, Event),
@@ -51,6 +55,8 @@ pub enum Output {
     /// There is no encoder left to go on with: the run waits for one.
     Paused(Epoch),
     Step(Box<StepSummary>),
+    /// Held-out samples were evaluated between two steps.
+    Evaluated(Box<EvaluationSummary>),
     /// Samples that were skipped, in the order of their positions.
     Bad(Vec<BadSample>),
     /// Items that an encoder has died of, to be known to the next lives of the run.

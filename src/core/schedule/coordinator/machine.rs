@@ -4,6 +4,7 @@ use super::blame::Blame;
 use super::costs::Costs;
 use super::drain::Drain;
 use super::encoders::Encoders;
+use super::evaluations::Evaluations;
 use super::intake::Intake;
 use super::probe::Probe;
 use super::save::Saves;
@@ -16,6 +17,8 @@ use crate::schedule::{Batch, PlanError, PlanSpec, plan_step};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
+#[path = "evaluating.rs"]
+mod evaluating;
 #[path = "membership.rs"]
 mod membership;
 #[path = "probing.rs"]
@@ -65,6 +68,7 @@ pub struct Coordinator {
     stream: SchedulerState,
     last_planned: Option<SampleId>,
     saves: Saves,
+    evaluations: Evaluations,
     drain: Drain,
     finished: bool,
     /// Empty between inputs.
@@ -82,6 +86,8 @@ impl Coordinator {
 
     /// With another planner than [`plan_step`]: its plans must be the same.
     pub(in crate::schedule) fn with_planner(mut spec: CoordinatorSpec, planner: Planner) -> Self {
+        let evaluations = Evaluations::new(spec.evaluation.clone(), spec.steps, spec.state.evaluated);
+        let end = if evaluations.stops() { spec.first_step.0 } else { spec.steps.max(spec.first_step.0) };
         let costs = Costs::new(&spec);
         costs.apply(&mut spec.plan);
         Self {
@@ -96,7 +102,7 @@ impl Coordinator {
             paused: None,
             current: spec.first_step,
             next_plan: spec.first_step,
-            end: StepId(spec.steps.max(spec.first_step.0)),
+            end: StepId(end),
             stop_requested: false,
             in_flight: BTreeMap::new(),
             num_skipped_in_row: 0,
@@ -105,6 +111,7 @@ impl Coordinator {
             stream: spec.state.clone(),
             last_planned: None,
             saves: Saves::new(spec.max_save_failures),
+            evaluations,
             drain: Drain::new(spec.pools.actors()),
             finished: false,
             out: Vec::new(),
@@ -296,9 +303,13 @@ impl Coordinator {
     /// All engines have applied the current step.
     fn close_step(&mut self) {
         let in_flight = self.in_flight.remove(&self.current).expect("the current step is in flight");
+        if in_flight.is_evaluation() {
+            return self.evaluations.closed();
+        }
         let mut summary = in_flight.summary(self.spec.pools, self.stream.ledger, self.costs.fitted());
         summary.stragglers = self.speeds.stragglers();
         self.stream = in_flight.state(&self.stream, summary.ledger, summary.costs.clone());
+        self.stream.evaluated = self.evaluations.evaluated();
         if summary.applied {
             self.good = Some((self.current, self.stream.clone()));
         }
@@ -318,7 +329,7 @@ impl Coordinator {
             return Ok(());
         }
         // After a step that is decided but not saved, its successor may have begun on the engines: that is in progress.
-        let decided = self.in_flight.get(&self.current).is_some_and(InFlight::is_decided);
+        let decided = self.in_flight.get(&self.current).is_some_and(InFlight::ends_step);
         let saved = self.saves.has(self.current);
         let in_progress = self.current.0 + u64::from(decided && !saved);
         let is_planned = self.next_plan.0 > in_progress;

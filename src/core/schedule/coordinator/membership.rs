@@ -23,7 +23,7 @@ impl Coordinator {
             encoders: &self.encoders,
             in_flight: &self.in_flight,
             is_joining,
-            is_trained: self.spec.encoder_trained,
+            is_trained: self.spec.encoder_trained && !self.evaluates(),
             current: self.current,
             next_plan: self.next_plan,
         };
@@ -146,8 +146,12 @@ impl Coordinator {
         let units = self.blame.killers(plan);
         let samples: BTreeSet<SampleId> =
             units.iter().flat_map(|unit| &unit.items).map(|item| item.id.sample).collect();
-        let bad =
-            |id| BadSample { id, source: format!("sample {id}"), reason: format!("killed {MAX_DEATHS} encoders") };
+        let bad = |id| BadSample {
+            id,
+            source: format!("sample {id}"),
+            reason: format!("killed {MAX_DEATHS} encoders"),
+            too_long: false,
+        };
         let samples: Vec<BadSample> = samples.into_iter().map(bad).collect();
         let verdict = samples.iter().try_for_each(|sample| self.intake.turned_bad(sample));
         if !samples.is_empty() {
@@ -163,6 +167,10 @@ impl Coordinator {
             return Ok(());
         }
         let in_flight = self.in_flight.get(&self.current);
+        if in_flight.is_some_and(|in_flight| in_flight.is_evaluation() && in_flight.is_decided()) {
+            // It is forgotten in a moment, and needs not be shared out anew.
+            return Ok(());
+        }
         let answered = |index: &u32| {
             let reduced = in_flight.is_some_and(|in_flight| in_flight.has_reduced(ActorId::encoder(*index)));
             reduced || self.encoders.is_broken(*index)

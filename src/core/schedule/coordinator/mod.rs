@@ -21,9 +21,12 @@
 //!    is read and computed once more, and the last good state is saved. That tells data from machines ([`Verdict`]).
 //! 9. An encoder says which unit it begins. A unit that has killed two of them is given to nobody: the step goes on with
 //!    zeros for its features and without its samples' targets, and so does any later life of the run.
-//! 10. After the last step and the last publication, or after the first failure, everyone is stopped and waited for.
+//! 10. Before a step that an evaluation is due at, nothing is planned until all that is in flight is applied. Then held-out
+//!     samples are measured, planned ([`Purpose`](crate::message::Purpose)) and computed forward only, a plan at a time,
+//!     each ended by `Abort`; what engines report of them adds up. Training goes on as if nothing had been.
+//! 11. After the last step and the last publication, or after the first failure, everyone is stopped and waited for.
 //!
-//! 11. What an encoder says is compared with what it was told, and refused where it was not its turn; after three times
+//! 12. What an encoder says is compared with what it was told, and refused where it was not its turn; after three times
 //!     it is let go. It can end no run but its own.
 //!
 //! Invariants, checked in release builds too: at most one `Reduced` and one `Applied` per engine and step (else that
@@ -35,6 +38,7 @@ mod by_actor;
 mod costs;
 mod drain;
 mod encoders;
+mod evaluations;
 mod intake;
 mod io;
 mod ledger;
@@ -52,6 +56,7 @@ mod trust_tests;
 pub use batches::{Batches, Formed};
 pub use blame::{Killer, MAX_DEATHS};
 pub use costs::{Imbalance, StepBalance};
+pub use evaluations::{Best, Evaluated, EvaluationPass, EvaluationSet, EvaluationSpec, EvaluationSummary, SetResult};
 pub use io::{CheckpointDraft, Doubt, Failure, Input, Outcome, Output, PoolChange, StepSummary};
 pub use ledger::Ledger;
 pub use machine::{Coordinator, Planner};

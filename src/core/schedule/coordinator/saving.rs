@@ -42,7 +42,7 @@ impl Coordinator {
 
     /// The last step that the engines have applied, or are told to.
     pub(super) fn newest(&self) -> Option<StepId> {
-        let decided = self.in_flight.get(&self.current).is_some_and(InFlight::is_decided);
+        let decided = self.in_flight.get(&self.current).is_some_and(InFlight::ends_step);
         (self.current.0 + u64::from(decided)).checked_sub(1).map(StepId)
     }
 

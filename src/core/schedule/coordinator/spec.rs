@@ -1,7 +1,7 @@
 //! What a coordinator is told before it begins.
 
-use super::SchedulerState;
-use crate::config::{BadSamples, Balance, PackMode, Placement, RunConfig};
+use super::{EvaluationSpec, SchedulerState};
+use crate::config::{BadSamples, Balance, PackMode, Placement, RunConfig, TooLong};
 use crate::message::{ActorId, Role, StepId};
 use crate::schedule::{ModelShape, PlanSpec};
 use serde::{Deserialize, Serialize};
@@ -92,6 +92,7 @@ pub struct CoordinatorSpec {
     /// Most steps in a row that may be skipped.
     pub max_nonfinite: usize,
     pub bad_samples: BadSamples,
+    pub too_long: TooLong,
     pub checkpoint_dir: PathBuf,
     /// 0: only at the end.
     pub checkpoint_every: u64,
@@ -105,6 +106,8 @@ pub struct CoordinatorSpec {
     pub fixed_lanes: bool,
     /// The encoders' parameters change.
     pub encoder_trained: bool,
+    /// Held-out samples that are evaluated while the run goes on; `None`: there are none.
+    pub evaluation: Option<EvaluationSpec>,
 }
 
 impl CoordinatorSpec {
@@ -125,6 +128,7 @@ impl CoordinatorSpec {
             clip_grad: config.train.clip_grad,
             max_nonfinite: config.train.on_nonfinite.max_consecutive,
             bad_samples: config.data.on_bad_sample,
+            too_long: pack.too_long,
             checkpoint_dir: config.checkpoint.dir.clone(),
             checkpoint_every: config.checkpoint.every_steps,
             max_save_failures: config.checkpoint.max_failures,
@@ -132,6 +136,7 @@ impl CoordinatorSpec {
             elastic: config.pools.encoder.is_elastic(),
             fixed_lanes: config.run.deterministic,
             encoder_trained: !config.model.has_frozen_encoders(),
+            evaluation: None,
         }
     }
 
@@ -144,6 +149,7 @@ impl CoordinatorSpec {
     /// what changes in the encoder pool while an engine is busy.
     pub fn max_unanswered(&self) -> usize {
         let plans = self.prefetch_steps + 1 + self.max_windows();
-        self.max_windows() + plans + 4 + MAX_CHANGES
+        // Of an evaluation a plan, what ends it, and two windows.
+        self.max_windows() + plans + 4 + 4 + MAX_CHANGES
     }
 }

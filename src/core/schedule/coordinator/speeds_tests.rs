@@ -39,6 +39,7 @@ fn plan(step: u64, workers: &[u32]) -> StepPlan {
     };
     StepPlan {
         step: StepId(step),
+        purpose: Default::default(),
         cursor: SampleId(0),
         learning_rate: 0.0,
         num_targets: 1,

@@ -1,6 +1,6 @@
 //! What of the scheduler is in a checkpoint.
 
-use super::{Killer, Ledger};
+use super::{Evaluated, Killer, Ledger};
 use crate::config::Products;
 use crate::message::SampleId;
 use crate::schedule::Fit;
@@ -21,6 +21,8 @@ pub struct SchedulerState {
     pub costs: Option<FittedCosts>,
     /// Items that encoders have died of in earlier lives of the run. Not of a checkpoint: what is before it is not read again.
     pub killers: Vec<Killer>,
+    /// What evaluations have come to.
+    pub evaluated: Evaluated,
     /// How every actor of the run computes products; `auto`: each as its processor does it faster.
     pub products: Products,
 }
@@ -42,6 +44,8 @@ struct Text {
     costs: Option<FittedCosts>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     killers: Vec<Killer>,
+    #[serde(default, skip_serializing_if = "Evaluated::is_empty")]
+    evaluated: Evaluated,
     #[serde(default, skip_serializing_if = "is_auto")]
     products: Products,
 }
@@ -55,7 +59,8 @@ impl Serialize for SchedulerState {
         if serializer.is_human_readable() {
             return Text::serialize(self, serializer);
         }
-        (self.cursor, &self.held, self.ledger, &self.costs, &self.killers, self.products).serialize(serializer)
+        (self.cursor, &self.held, self.ledger, &self.costs, &self.killers, &self.evaluated, self.products)
+            .serialize(serializer)
     }
 }
 
@@ -64,8 +69,8 @@ impl<'de> Deserialize<'de> for SchedulerState {
         if deserializer.is_human_readable() {
             return Text::deserialize(deserializer);
         }
-        let (cursor, held, ledger, costs, killers, products) = Deserialize::deserialize(deserializer)?;
-        Ok(Self { cursor, held, ledger, costs, killers, products })
+        let (cursor, held, ledger, costs, killers, evaluated, products) = Deserialize::deserialize(deserializer)?;
+        Ok(Self { cursor, held, ledger, costs, killers, evaluated, products })
     }
 }
 

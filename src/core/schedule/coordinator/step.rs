@@ -2,7 +2,9 @@
 
 use super::by_actor::ByActor;
 use super::{FittedCosts, Ledger, PoolSizes, SchedulerState, StepBalance, StepSummary};
-use crate::message::{ActorId, Commit, ExpertLoads, Role, RoutingReport, SampleId, StepPlan, StepReport, Timings};
+use crate::message::{
+    ActorId, Commit, EvaluationReport, ExpertLoads, Role, RoutingReport, SampleId, StepPlan, StepReport, Timings,
+};
 use crate::message::{NOBODY, SampleMeta, Unit, UnitId};
 use crate::schedule::Batch;
 use serde::{Deserialize, Serialize};
@@ -51,10 +53,10 @@ impl InFlight {
         before.after(self.plan.step, &self.samples())
     }
 
-    /// The scheduler's state after it, where `before` is that before it. `ledger`: with it.
+    /// The scheduler's state after this step, where `before` is the state before it. `ledger`: the ledger after this step.
     pub fn state(&self, before: &SchedulerState, ledger: Ledger, costs: Option<FittedCosts>) -> SchedulerState {
         let (cursor, held, products) = (self.plan.cursor, self.held.clone(), before.products);
-        SchedulerState { cursor, held, ledger, costs, killers: Vec::new(), products }
+        SchedulerState { held, ledger, costs, products, ..SchedulerState::at(cursor) }
     }
 
     pub fn timings(&self) -> Vec<(ActorId, Timings)> {
@@ -63,6 +65,27 @@ impl InFlight {
 
     pub fn is_decided(&self) -> bool {
         self.decision.is_some()
+    }
+
+    pub fn is_evaluation(&self) -> bool {
+        self.plan.purpose.is_evaluation()
+    }
+
+    /// It is decided, and the step after it has its parameters.
+    pub fn ends_step(&self) -> bool {
+        self.is_decided() && !self.is_evaluation()
+    }
+
+    /// What an evaluation has found, once all engines have reported; from then on they are to forget it.
+    pub fn conclude(&mut self, engines: &[ActorId]) -> Option<EvaluationReport> {
+        if self.is_decided() || !engines.iter().all(|&engine| self.reports.contains(engine)) {
+            return None;
+        }
+        let mut found = EvaluationReport { num_correct: Some(0), ..EvaluationReport::default() };
+        self.reports.iter().filter_map(|(_, report)| report.evaluation.clone()).for_each(|report| found.add(report));
+        self.decision = Some(Decision { loss: found.loss_sum, grad_norm: 0.0, commit: None });
+        self.awaited = engines.iter().copied().collect();
+        Some(found)
     }
 
     /// Another epoch: units of who has left are given to `workers`, and encoders report anew. Returns
@@ -84,8 +107,7 @@ impl InFlight {
 
     /// The unit, if it is this encoder's.
     pub fn unit_of(&self, encoder: u32, id: UnitId) -> Option<&Unit> {
-        let unit = self.plan.units.get(id.index as usize);
-        unit.filter(|unit| unit.id == id && unit.encoder == encoder)
+        self.plan.unit(id).filter(|unit| unit.encoder == encoder)
     }
 
     /// Gives these units to nobody.

@@ -32,6 +32,7 @@ impl Coordinator {
             }
             return Ok(());
         }
+        self.evaluate()?;
         self.plan()?;
         self.read();
         self.reduce();
@@ -54,6 +55,7 @@ impl Coordinator {
         let may_plan = |this: &Self| !this.is_probing() || this.wants_another();
         while may_plan(self)
             && self.next_plan < self.end
+            && !self.is_to_evaluate()
             && self.next_plan.0 <= self.current.0 + self.spec.prefetch_steps as u64
         {
             let Some(batch) = self.intake.next_batch() else { break };
@@ -108,7 +110,7 @@ impl Coordinator {
 
     /// Has the encoders reduce once all of them have finished. Frozen ones have nothing to reduce.
     fn reduce(&mut self) {
-        if !self.spec.encoder_trained {
+        if !self.spec.encoder_trained || self.evaluates() {
             return;
         }
         let step = self.current;
@@ -126,12 +128,21 @@ impl Coordinator {
         let step = self.current;
         // Engines may have reduced a step beyond a requested end: it is dropped with them.
         let num_engines = self.encoders.members().len() + self.spec.pools.foundation as usize;
-        let may_be_decided = |in_flight: &InFlight| step < self.end && in_flight.may_be_decided(num_engines);
+        let may_be_decided = |in_flight: &InFlight| {
+            (step < self.end || in_flight.is_evaluation()) && in_flight.may_be_decided(num_engines)
+        };
         if !self.in_flight.get(&step).is_some_and(may_be_decided) {
             return Ok(());
         }
         let engines = self.compute_actors();
         let Some(in_flight) = self.in_flight.get_mut(&step) else { return Ok(()) };
+        if in_flight.is_evaluation() {
+            if let Some(found) = in_flight.conclude(&engines) {
+                self.evaluations.found(found);
+                self.send_to_compute(&Command::Abort { step });
+            }
+            return Ok(());
+        }
         let drops = self.probe.is_some();
         let decision = in_flight.decide(&engines, self.spec.pools, self.spec.clip_grad, drops);
         let Some(decision) = decision else { return Ok(()) };
@@ -180,14 +191,15 @@ impl Coordinator {
         {
             let in_flight = &self.in_flight[&step];
             let ledger = in_flight.ledger(self.stream.ledger);
-            let state = in_flight.state(&self.stream, ledger, self.costs.fitted());
+            let mut state = in_flight.state(&self.stream, ledger, self.costs.fitted());
+            state.evaluated = self.evaluations.evaluated();
             self.save(step, to, state);
         }
     }
 
     /// Ends the run after its last step, once that is saved and published.
     fn finish(&mut self) {
-        if self.current < self.end || self.is_probing() {
+        if self.current < self.end || self.is_probing() || self.evaluations.is_open() || self.is_to_evaluate() {
             return;
         }
         // Stopped while the engines had nothing to do: what they have is the last step's.
@@ -199,7 +211,8 @@ impl Coordinator {
             self.save(last, SaveTo::Disk, self.stream.clone());
         }
         if self.saves.is_empty() && !self.saves.waits() {
-            self.drain.begin(if self.current.0 < self.spec.steps { Outcome::Preempted } else { Outcome::Completed });
+            let is_complete = self.current.0 >= self.spec.steps || self.evaluations.stops();
+            self.drain.begin(if is_complete { Outcome::Completed } else { Outcome::Preempted });
         }
     }
 }

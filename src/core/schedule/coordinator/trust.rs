@@ -34,6 +34,7 @@ pub(super) struct Told<'a> {
     pub in_flight: &'a BTreeMap<StepId, InFlight>,
     /// It was expected from the beginning, and is not ready.
     pub is_joining: bool,
+    /// It reduces gradients in the step that is computed.
     pub is_trained: bool,
     pub current: StepId,
     pub next_plan: StepId,
@@ -79,7 +80,7 @@ impl Told<'_> {
         if epoch > self.encoders.epoch() {
             return Err(format!("spoke of epoch {epoch}, which has not begun"));
         }
-        if step >= self.next_plan {
+        if step >= self.next_plan && !self.in_flight.contains_key(&step) {
             return Err(format!("spoke of step {step}, which is not planned"));
         }
         Ok(())

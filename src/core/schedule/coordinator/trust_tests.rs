@@ -37,10 +37,12 @@ fn spec() -> CoordinatorSpec {
         clip_grad: 1.0,
         max_nonfinite: 3,
         bad_samples: BadSamples { max_fraction: 0.5, max_consecutive: 20 },
+        too_long: Default::default(),
         checkpoint_every: 2,
         elastic: true,
         fixed_lanes: true,
         encoder_trained: true,
+        evaluation: None,
         look_ahead: None,
         fitted: false,
         checkpoint_dir: "checkpoints".into(),
@@ -96,7 +98,7 @@ fn sample(position: u64) -> SampleMeta {
 }
 
 fn report(step: StepId, epoch: Epoch, loss: f64) -> StepReport {
-    StepReport { step, epoch, loss, grad_square_sum: 1.0, routing: None, timings: Timings::default() }
+    StepReport { step, epoch, loss, grad_square_sum: 1.0, routing: None, timings: Timings::default(), evaluation: None }
 }
 
 /// What is seen of a run.

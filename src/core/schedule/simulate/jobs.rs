@@ -126,10 +126,11 @@ impl World<'_> {
             idle: 0.0,
             units: sum(|what| matches!(what, Activity::Encode | Activity::EncoderBackward)),
             packs: sum(|what| matches!(what, Activity::Pack | Activity::Forward | Activity::Backward)),
-            cached_items: 0,
+            ..Timings::default()
         };
         let loss = if actor.role == Role::Foundation { 1.0 } else { 0.0 };
-        let report = StepReport { step, epoch: Epoch(0), loss, grad_square_sum: loss, routing: None, timings };
+        let report =
+            StepReport { step, epoch: Epoch(0), loss, grad_square_sum: loss, routing: None, timings, evaluation: None };
         self.tell(actor, Event::Reduced(report));
     }
 

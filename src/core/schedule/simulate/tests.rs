@@ -37,6 +37,7 @@ pub(super) fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: 
         clip_grad: 1.0,
         max_nonfinite: 3,
         bad_samples: BadSamples { max_fraction: 0.5, max_consecutive: 20 },
+        too_long: Default::default(),
         checkpoint_dir: "checkpoints".into(),
         checkpoint_every: 0,
         max_save_failures: 5,
@@ -44,6 +45,7 @@ pub(super) fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: 
         elastic: true,
         fixed_lanes: true,
         encoder_trained: true,
+        evaluation: None,
     };
     let costs = Costs {
         encoder: RoleCosts { per_token: 1e-3, ..RoleCosts::default() },

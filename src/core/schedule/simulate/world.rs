@@ -280,6 +280,7 @@ impl<'a> World<'a> {
                 | Output::SaveFailed(_)
                 | Output::NonFinite(_)
                 | Output::Killed(_)
+                | Output::Evaluated(_)
                 | Output::Doubt(_) => {}
             }
         }

@@ -30,7 +30,7 @@ impl FoundationPart {
         for step in self.steps.iter_mut().filter(|step| regroup.plans.iter().any(|plan| plan.step == step.id)) {
             step.anew = true;
             let plan = regroup.plans.iter().find(|plan| plan.step == step.id).expect("it is one of them");
-            let is_skipped = |id: UnitId| plan.units.get(id.index as usize).is_some_and(Unit::is_skipped);
+            let is_skipped = |id: UnitId| plan.unit(id).is_some_and(Unit::is_skipped);
             step.packs.iter_mut().for_each(|pack| pack.skip(is_skipped));
             let units = step.packs.iter_mut().flat_map(|pack| &mut pack.units);
             units.filter_map(|unit| unit.features.as_mut()).for_each(|(_, features)| features.credit = None);
@@ -107,7 +107,11 @@ impl FoundationPart {
         }
         let anew = step.anew;
         let mut units = step.packs.iter_mut().flat_map(|work| &mut work.units);
-        let Some(unit) = units.find(|unit| kind == ParcelKind::Activation(unit.id)) else { return unplanned() };
+        let Some(unit) = units.find(|unit| kind == ParcelKind::Activation(unit.id)) else {
+            // Late: of an evaluation that has ended.
+            let is_late = matches!(kind, ParcelKind::Activation(id) if id.is_of_evaluation());
+            return if is_late { Ok(None) } else { unplanned() };
+        };
         match &mut unit.features {
             Some((sender, _)) if *sender == from => return wrong(format!("{kind:?} came twice")),
             // From one that has died since: the same, but it is the other one now who waits for the gradient.

@@ -8,10 +8,11 @@ use super::super::share::{EncoderShare, FoundationShare};
 use super::PoolLayouts;
 use super::plan::{Batch, DATA};
 use crate::comm::{Mesh, ProcessGroup, Started};
+use crate::model::TreeNames;
 use crate::nn::{ParamId, ParamSpec, ParamStore, Sharding};
 use crate::tape::Policy;
 use crate::train::parity::{Fixture, Steps, reference_parts, tensors};
-use crate::train::{Lanes, Pool, adapted, gather_whole, load_adapter, load_weights};
+use crate::train::{AdapterFolder, Lanes, Pool, adapted, gather_whole, load_adapter, load_weights};
 use loongforge_core::engine::{EngineError, Ports, Progress};
 use loongforge_core::message::{ActorId, Role, StepPlan, Unit, Version};
 use loongforge_core::transport::{Buffer, Edge, Header, Parcel, ParcelKind, Refused};
@@ -76,6 +77,7 @@ struct Node {
     encoder: Option<EncoderPart>,
     ports: Ports,
     outbox: Outbox,
+    tree: TreeNames,
     /// Of features, one for each level.
     num_levels: usize,
     feature_dim: i64,
@@ -101,11 +103,15 @@ impl Node {
     ) -> Result<Node, EngineError> {
         let families = Families::of(&fixture.config);
         let pool = |specs: Vec<ParamSpec>, sharding: Sharding, mesh: &Mesh| -> Result<Pool, EngineError> {
-            let specs = if fixture.has_adapter { adapted(specs, folder)? } else { specs };
+            let adapter = fixture.has_adapter.then(|| AdapterFolder::open(folder)).transpose()?;
+            let specs = match &adapter {
+                Some(adapter) => adapted(specs, adapter, &families.tree)?,
+                None => specs,
+            };
             let params = ParamStore::shared_out(specs, fixture.kind, Device::Cpu, sharding);
             load_weights(&params, folder)?;
-            if fixture.has_adapter {
-                load_adapter(&params, folder)?;
+            if let Some(adapter) = &adapter {
+                load_adapter(&params, adapter, &families.tree, |_| true)?;
             }
             Ok(Pool::new(Rc::new(params), mesh.data.clone(), Lanes::PerReplica, Some(fixture.adamw))?)
         };
@@ -138,6 +144,7 @@ impl Node {
             // Nobody: what goes to either pool is posted.
             ports: Ports::new(ActorId::SCHEDULER, events, edges),
             outbox,
+            tree: families.tree.clone(),
             num_levels: families.encoder.as_ref().map_or(0, |family| family.num_outputs()),
             feature_dim: fixture.config.decoder.hidden_size,
             settings,
@@ -331,7 +338,7 @@ impl Node {
                 .filter(|id| params.spec(*id).is_copy)
                 .flat_map(|id| params.spec(id).pieces.iter().map(|piece| piece.name.clone()))
                 .collect();
-            let parts = reference_parts(params, |id| found[&id].shallow_clone());
+            let parts = reference_parts(params, &self.tree, |id| found[&id].shallow_clone());
             own.extend(parts.into_iter().filter(|(name, _)| !copies.contains(name)));
         }
         let path = |rank: usize| meeting.join(format!("{what}-{rank}.safetensors"));

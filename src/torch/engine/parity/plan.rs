@@ -58,6 +58,7 @@ impl Batch {
         };
         StepPlan {
             step,
+            purpose: Default::default(),
             cursor: SampleId(0),
             learning_rate,
             num_targets: self.num_targets,

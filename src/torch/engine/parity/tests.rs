@@ -134,6 +134,7 @@ fn pools_differ_in_their_layouts() {
 fn adapters_of_split_maps() {
     check("qwen3_lora-seed1", &sp(2));
     check("qwen3_moe_lora-seed1", &foundation(Layout { dp: 2, ep: 2, tp: 2, ..Layout::default() }));
+    check("qwen3_lora-dora", &foundation(Layout { pp: 2, ..Layout::default() }));
 }
 
 #[test]

@@ -30,6 +30,8 @@ pub struct Targets {
     pub labels: Vec<i64>,
     /// Multiplies the sum of the counted tokens' losses; for a mean, one over the number of targets of the whole step.
     pub scale: f64,
+    /// Forward only: the sum of the cross-entropies and the number of predicted targets take the place of the loss.
+    pub evaluates: bool,
 }
 
 impl Targets {
@@ -51,8 +53,10 @@ pub struct TextTape {
     pub inbound: Vec<Boundary>,
     /// What the stage behind takes, in kept slots.
     pub outbound: Vec<Boundary>,
-    /// A scalar, float64: what to differentiate.
+    /// A scalar, float64: what to differentiate; of an evaluation the sum of the targets' cross-entropies.
     pub loss: Option<Slot>,
+    /// Of an evaluation: how many targets are predicted, a scalar, int64.
+    pub correct: Option<Slot>,
     /// For each mixer with a loss of its own, such as an indexer's, the sum over tokens, unweighted; kept slots.
     pub mixer_losses: Vec<Slot>,
     /// Of a mixture of experts.

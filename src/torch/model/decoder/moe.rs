@@ -366,7 +366,8 @@ mod tests {
             row: None,
             past: None,
         };
-        let targets = Targets { labels: ids.iter().map(|id| (id + 1) % 32).collect(), scale: 1.0 / 9.0 };
+        let targets =
+            Targets { labels: ids.iter().map(|id| (id + 1) % 32).collect(), scale: 1.0 / 9.0, evaluates: false };
         let options = TextOptions { num_feature_tensors: 0, train_features: false, policy, keep_routing: false };
         let made = model.tape(&batch, Some(&targets), &options);
         let mut run = Execution::new(Rc::new(made.tape), params.clone(), vec![]);

@@ -12,8 +12,9 @@ use super::router_losses::{Wanted, carry_scalar};
 use super::stage::{Carried, Crossing, RouterSums};
 use super::transformer::{Decoder, Last};
 use crate::model::loss::LinearCrossEntropy;
+use crate::model::target_scores::{PartBest, TargetScores, num_predicted};
 use crate::model::vocab_scores::VocabScores;
-use crate::nn::PieceAttention;
+use crate::nn::{Division, PieceAttention};
 use crate::tape::{Policy, Slot, Tape};
 
 impl Decoder {
@@ -24,7 +25,8 @@ impl Decoder {
         // Of ranks that share a row all have features or none, so that gradients flow alike; some may have no rows of them.
         let no_features = batch.feature_rows.is_empty() && batch.row.is_none();
         let num_levels = if no_features { 0 } else { options.num_feature_tensors };
-        let wanted = targets.map_or(Wanted::default(), |_| Wanted::new(&self.config.balance));
+        let trained = targets.filter(|targets| !targets.evaluates);
+        let wanted = trained.map_or(Wanted::default(), |_| Wanted::new(&self.config.balance));
         let mut recording = Recording {
             division: self.config.division,
             num_tokens: batch.input_ids.numel() as i64,
@@ -35,7 +37,7 @@ impl Decoder {
             row: batch.row.clone(),
             routed: Vec::new(),
             losses: Vec::new(),
-            mixer_losses: targets.map(|_| Vec::new()),
+            mixer_losses: trained.map(|_| Vec::new()),
             piece: batch.past.map(|past| Rc::new(PieceAttention::new(&batch.cu_seqlens, past, self.device))),
             key_values: Vec::new(),
         };
@@ -81,6 +83,7 @@ impl Decoder {
             inbound,
             outbound: Vec::new(),
             loss: None,
+            correct: None,
             mixer_losses: Vec::new(),
             routing: None,
             key_values,
@@ -110,6 +113,12 @@ impl Decoder {
             slots.iter().for_each(|slot| tape.keep(*slot));
             made.outbound = crossing(stage.layers.end).boundaries(&self.config, &slots);
             (made.mixer_losses, made.routing) = (mixer_losses, recording.finish());
+            return made;
+        }
+        if targets.evaluates {
+            let (hidden, [loss, correct]) = self.record_scores(tape, x, targets, &recording);
+            (made.hidden, made.loss, made.correct) = (hidden, Some(loss), Some(correct));
+            made.routing = recording.finish();
             return made;
         }
         let (hidden, loss) = self.record_loss(tape, x, targets, &recording);
@@ -159,16 +168,45 @@ impl Decoder {
         }
     }
 
-    /// The last norm and the loss, of counted tokens only.
-    fn record_loss(&self, tape: &mut Tape, x: Slot, targets: &Targets, recording: &Recording) -> (Slot, Slot) {
+    /// The last norm of the counted tokens, in a region, and their labels.
+    fn record_counted(&self, tape: &mut Tape, x: Slot, targets: &Targets, recording: &Recording) -> (Slot, Vec<i64>) {
         let (rows, labels) = counted(&targets.labels);
         let x = recording.enter(tape, x);
         let taken = tape.take_rows(x, index(&rows, self.device));
         let Last { norm, norm_ids, .. } = self.last();
         let norm = norm.clone();
         let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
-        let hidden = tape.run("norm", norm_ids, recording.policy, &[taken], 1, forward)[0];
+        (tape.run("norm", norm_ids, recording.policy, &[taken], 1, forward)[0], labels)
+    }
+
+    /// The last norm and the loss, of counted tokens only.
+    fn record_loss(&self, tape: &mut Tape, x: Slot, targets: &Targets, recording: &Recording) -> (Slot, Slot) {
+        let (hidden, labels) = self.record_counted(tape, x, targets, recording);
         (hidden, self.record_cross_entropy(tape, "loss", hidden, &labels, targets.scale))
+    }
+
+    /// The last norm, the sum of the cross-entropies and the number of predicted targets, in kept slots.
+    fn record_scores(&self, tape: &mut Tape, x: Slot, targets: &Targets, recording: &Recording) -> (Slot, [Slot; 2]) {
+        let (hidden, labels) = self.record_counted(tape, x, targets, recording);
+        let Last { head, head_bias, .. } = self.last();
+        let ids: Vec<_> = std::iter::once(head.id).chain(head_bias.as_ref().map(|bias| bias.id)).collect();
+        let labels_L = Tensor::from_slice(&labels).to_kind(Kind::Int64).to_device(self.device);
+        let bias = head_bias.as_ref().map(|bias| bias.weight.shallow_clone());
+        let scores = LinearCrossEntropy::new(head.weight.shallow_clone(), bias, labels_L.shallow_clone(), 1.0);
+        let Division { tp, tp_rank, .. } = self.config.division;
+        let slots = if tp == 1 {
+            let slots = tape.custom("scores", &ids, &[hidden], 2, Box::new(TargetScores(scores)));
+            [slots[0], slots[1]]
+        } else {
+            let loss = self.record_cross_entropy(tape, "loss", hidden, &labels, 1.0);
+            let best = PartBest { scores, first: self.config.first_token, rank: tp_rank, world: tp };
+            let best = tape.custom("best", &ids, &[hidden], 1, Box::new(best))[0];
+            let all = tape.leave(best);
+            let count = move |reads: &[Tensor]| vec![num_predicted(&reads[0], &labels_L, tp)];
+            [loss, tape.run("correct", &[], Policy::Keep, &[all], 1, count)[0]]
+        };
+        slots.iter().for_each(|slot| tape.keep(*slot));
+        (hidden, slots)
     }
 
     /// The sum of the cross-entropies of the hidden states of counted tokens, which are in a region, times `scale`.

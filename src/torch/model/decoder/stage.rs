@@ -162,11 +162,20 @@ impl DecoderConfig {
     }
 
     /// Experts of its routers, which are as many in every layer; `None` of a dense model.
-    pub(super) fn num_experts(&self) -> Option<i64> {
+    pub fn num_experts(&self) -> Option<i64> {
         self.layers.iter().find_map(|layer| match &layer.feed_forward {
             FeedForwardConfig::Moe(moe) => Some(moe.router.num_experts),
             FeedForwardConfig::Dense { .. } => None,
         })
+    }
+
+    /// Experts of all layers together.
+    pub fn num_all_experts(&self) -> i64 {
+        let of = |layer: &LayerConfig| match &layer.feed_forward {
+            FeedForwardConfig::Moe(moe) => moe.router.num_experts,
+            FeedForwardConfig::Dense { .. } => 0,
+        };
+        self.layers.iter().map(of).fold(0, i64::saturating_add)
     }
 
     /// Layers with routers.

@@ -6,6 +6,7 @@ use super::common::Place;
 use crate::model::decoder::{Balance, DecoderConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::registry::{ModelConfig, Tokens, read_decoder, read_decoder_as};
+use crate::model::tree_names::TreeNames;
 use crate::model::vision::VisionConfig;
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
@@ -56,7 +57,13 @@ pub(super) fn model(
         let must = format!("the decoder has only {} layers to add them to", decoder.num_layers());
         return Err(keys.inconsistent("vision_config.deepstack_visual_indexes", found, must));
     }
-    Ok(ModelConfig { model_type: model_type.into(), decoder, encoder: Some(Arc::new(vision)), tokens })
+    Ok(ModelConfig {
+        model_type: model_type.into(),
+        decoder,
+        encoder: Some(Arc::new(vision)),
+        tokens,
+        tree: TreeNames::default(),
+    })
 }
 
 #[cfg(test)]

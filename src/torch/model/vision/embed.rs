@@ -9,17 +9,22 @@ use tch::{Device, Kind, Tensor};
 use super::layout::{Layout, PatchOrder};
 use super::norm::Norm;
 use super::tower_config::TowerConfig;
-use crate::nn::{Resampled, Scope, take_rows};
+use crate::nn::{Linear, Resampled, Scope, take_rows};
 
 pub(super) struct Embed {
-    weight: Tensor,
-    bias: Option<Tensor>,
+    patches: Patches,
     positions: Option<Tensor>,
     /// `[1, D]`.
     class: Option<Tensor>,
     /// Whether the table's first entry is the class token's.
     with_class: bool,
     pre_norm: Option<Norm>,
+}
+
+/// The map of patches. The reference's convolution steps by its own size: it is a linear map as well.
+enum Patches {
+    Linear(Linear),
+    Convolution { weight: Tensor, bias: Option<Tensor> },
 }
 
 /// What depends on the pictures' sizes.
@@ -37,8 +42,13 @@ impl Embed {
         let width = config.width();
         let table = |shape_width: i64, tensor: Tensor| tensor.reshape([-1, shape_width]);
         Embed {
-            weight: scope.take(&format!("{}.weight", config.embed.name)),
-            bias: config.embed.bias.then(|| scope.take(&format!("{}.bias", config.embed.name))),
+            patches: match config.embed.is_linear() {
+                true => Patches::Linear(Linear::new(scope, config.embed.name)),
+                false => Patches::Convolution {
+                    weight: scope.take(&format!("{}.weight", config.embed.name)),
+                    bias: config.embed.bias.then(|| scope.take(&format!("{}.bias", config.embed.name))),
+                },
+            },
             positions: config.positions.as_ref().map(|positions| table(width, scope.take(positions.name))),
             class: config.class.as_ref().map(|class| table(width, scope.take(class.name))),
             with_class: config.positions.as_ref().is_some_and(|positions| positions.with_class),
@@ -46,10 +56,10 @@ impl Embed {
         }
     }
 
-    /// `[P, X]` to `[S, D]`. The reference's convolution steps by its own size: it is a linear map.
+    /// `[P, X]` to `[S, D]`.
     pub fn forward(&self, pixels_PX: &Tensor, inputs: &EmbedInputs) -> Tensor {
-        let kind = self.weight.kind();
-        let mut x = pixels_PX.to_kind(kind).linear(&self.weight.flatten(1, -1), self.bias.as_ref());
+        let mut x = self.patches.forward(pixels_PX);
+        let kind = x.kind();
         let mut class = self.class.as_ref().map(Tensor::shallow_clone);
         if let (Some(table_ED), Some(resampled)) = (&self.positions, &inputs.resampled) {
             let first = i64::from(self.with_class);
@@ -71,6 +81,18 @@ impl Embed {
         match &self.pre_norm {
             Some(norm) => norm.forward(&x),
             None => x,
+        }
+    }
+}
+
+impl Patches {
+    /// `[P, X]` to `[P, D]`.
+    fn forward(&self, pixels_PX: &Tensor) -> Tensor {
+        match self {
+            Patches::Linear(linear) => linear.forward(&pixels_PX.to_kind(linear.kind())),
+            Patches::Convolution { weight, bias } => {
+                pixels_PX.to_kind(weight.kind()).linear(&weight.flatten(1, -1), bias.as_ref())
+            }
         }
     }
 }

@@ -47,6 +47,13 @@ pub struct PatchEmbed {
     pub bias: bool,
 }
 
+impl PatchEmbed {
+    /// Whether it is a linear map in the reference as well, which may have an adapter.
+    pub fn is_linear(&self) -> bool {
+        self.kernel.len() == 1
+    }
+}
+
 /// A learned square table of positions, fitted to each picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PositionTable {
@@ -121,7 +128,8 @@ impl TowerConfig {
         let normal = Init::Normal(self.block.initializer_range);
         let named = |name: &str, shape: &[i64], init| ParamSpec::new(format!("{prefix}{name}"), shape, init);
         let kernel: Vec<i64> = std::iter::once(width).chain(self.embed.kernel.iter().copied()).collect();
-        let mut specs = vec![named(&format!("{}.weight", self.embed.name), &kernel, normal)];
+        let embed = named(&format!("{}.weight", self.embed.name), &kernel, normal);
+        let mut specs = vec![ParamSpec { is_linear: self.embed.is_linear(), ..embed }];
         if self.embed.bias {
             specs.push(named(&format!("{}.bias", self.embed.name), &[width], Init::Zeros));
         }

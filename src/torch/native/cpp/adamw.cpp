@@ -54,7 +54,7 @@ LF_API int lf_adamw(Tensor* p, Tensor* rounded, Tensor* grad, Tensor* exp_avg, T
     float *at_p = p->mutable_data_ptr<float>(), *g = grad->mutable_data_ptr<float>();
     float *m = exp_avg->mutable_data_ptr<float>(), *v = exp_avg_sq->mutable_data_ptr<float>();
     uint16_t* low = rounded ? static_cast<uint16_t*>(rounded->mutable_data_ptr()) : nullptr;
-    at::parallel_for(0, p->numel(), 65536, [&](int64_t a, int64_t b) {
+    lf_parallel_for(0, p->numel(), 65536, [&](int64_t a, int64_t b) {
       // Blocks that stay in the first cache until they are rounded.
       for (int64_t first = a; first < b; first += 2048) step(s, at_p, low, g, m, v, first, std::min(b, first + 2048));
     });
@@ -69,7 +69,7 @@ LF_API double lf_sum_of_squares(Tensor* x) {
     const int64_t n = x->numel(), blocks = (n + block - 1) / block;
     const float* in = x->const_data_ptr<float>();
     std::vector<double> sums(blocks);
-    at::parallel_for(0, blocks, 4, [&](int64_t a, int64_t b) {
+    lf_parallel_for(0, blocks, 4, [&](int64_t a, int64_t b) {
       for (int64_t i = a; i < b; i++) sums[i] = sum_of_squares(in + i * block, std::min(block, n - i * block));
     });
     double total = 0;

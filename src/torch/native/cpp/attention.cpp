@@ -1,10 +1,10 @@
 // Attention over packed documents on CPUs: blocks of transposed scores by oneDNN's small products, softmax over a running
-// maximum (Milakov and Gimelshein 2018), scores computed again in the backward (Dao et al. 2022). Each document attends to itself; a task is one document and one head of keys, so the number of threads does
-// not change a bit. Scores lie transposed, keys by queries: what belongs to a query runs along the vector registers.
+// maximum (Milakov and Gimelshein 2018), scores computed again in the backward (Dao et al. 2022). Each document attends to
+// itself; a task is one document and one head of keys, so the number of threads does not change a bit. Scores lie
+// transposed, keys by queries: what belongs to a query runs along the vector registers.
 #include "common.h"
 #include "loops.h"
 #include "products.h"
-#include <ATen/Parallel.h>
 #include <ATen/native/CPUBlas.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>

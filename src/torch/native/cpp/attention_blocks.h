@@ -69,7 +69,7 @@ static void backward_head(const Head& h, const Keys& keys, const E* q, const E* 
 // Calls `body` with every task and a thread's memory, each thread with the next one when it is done with another.
 template <typename F> static void for_each(const std::vector<Task>& tasks, int64_t width, int64_t values, F body) {
   std::atomic<size_t> next{0};
-  at::parallel_for(0, std::min<int64_t>(at::get_num_threads(), tasks.size()), 1, [&](int64_t, int64_t) {
+  lf_parallel_for(0, std::min<int64_t>(at::get_num_threads(), tasks.size()), 1, [&](int64_t, int64_t) {
     Scratch scratch(width, values);
     for (size_t i; (i = next++) < tasks.size();) body(tasks[i], scratch);
     at::native::cpublas::brgemm_release();

@@ -1,6 +1,7 @@
-// What the parts of the shim share: the last error of this thread, the frame around every entry point, and gradients
-// that are added in place.
+// What the parts of the shim share: the last error of this thread, the frame around every entry point, gradients that
+// are added in place, and loops that a dry run leaves out.
 #pragma once
+#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 #include <exception>
@@ -27,3 +28,11 @@ template <typename T, typename F> T lf_guard(T fail, F body) {
 // Where the backward that runs on this thread wants the gradient of `leaf` added, float32 of its shape; null where it
 // is to be returned as usual.
 const at::Tensor* lf_sink(const at::Tensor& leaf);
+
+// Whether this thread makes a dry run: tensors are allocated, and nothing is computed (dry_run.cpp).
+extern thread_local bool lf_is_dry;
+
+// As at::parallel_for; a dry run does nothing here.
+template <typename F> void lf_parallel_for(int64_t begin, int64_t end, int64_t grain, const F& body) {
+  if (!lf_is_dry) at::parallel_for(begin, end, grain, body);
+}

@@ -59,7 +59,7 @@ LF_API int lf_scan_scores(Tensor* scores, Tensor* labels, int64_t first, Tensor*
     const int64_t* label = labels->const_data_ptr<int64_t>();
     float *top = greatest->mutable_data_ptr<float>(), *total = sum->mutable_data_ptr<float>();
     float* of_label = label_score->mutable_data_ptr<float>();
-    at::parallel_for(0, scores->size(0), 16, [&](int64_t a, int64_t b) {
+    lf_parallel_for(0, scores->size(0), 16, [&](int64_t a, int64_t b) {
       if (scores->scalar_type() == at::kBFloat16)
         scan_of(static_cast<const bf16*>(scores->const_data_ptr()), label, first, width, top, total, of_label, a, b);
       else scan_of(scores->const_data_ptr<float>(), label, first, width, top, total, of_label, a, b);
@@ -74,7 +74,7 @@ LF_API int lf_scores_to_gradient(Tensor* scores, Tensor* labels, int64_t first, 
     const int64_t* label = labels->const_data_ptr<int64_t>();
     const float* less = norm->const_data_ptr<float>();
     const float factor = static_cast<float>(scale);
-    at::parallel_for(0, scores->size(0), 16, [&](int64_t a, int64_t b) {
+    lf_parallel_for(0, scores->size(0), 16, [&](int64_t a, int64_t b) {
       if (scores->scalar_type() == at::kBFloat16)
         to_gradient_of(static_cast<bf16*>(scores->mutable_data_ptr()), label, first, width, less, factor, a, b);
       else to_gradient_of(scores->mutable_data_ptr<float>(), label, first, width, less, factor, a, b);

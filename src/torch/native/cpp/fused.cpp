@@ -177,7 +177,7 @@ struct NormRope : torch::autograd::Function<NormRope> {
       using T = decltype(kind);
       const T* in = data<T>(x);
       T* out = changing<T>(y);
-      at::parallel_for(0, n, std::max<int64_t>(1, 131072 / std::max<int64_t>(1, r.width)), [&](int64_t a, int64_t b) {
+      lf_parallel_for(0, n, std::max<int64_t>(1, 131072 / std::max<int64_t>(1, r.width)), [&](int64_t a, int64_t b) {
         std::vector<float> scratch(r.width);
         forward_of(r, in, scale, out, scratch.data(), a, b);
       });
@@ -203,7 +203,7 @@ struct NormRope : torch::autograd::Function<NormRope> {
       const T *in = data<T>(x), *d = data<T>(dy);
       T* out = changing<T>(dx);
       const int64_t grain = std::max<int64_t>(1, 131072 / BLOCK / std::max<int64_t>(1, r.width));
-      at::parallel_for(0, blocks, grain, [&](int64_t first, int64_t last) {
+      lf_parallel_for(0, blocks, grain, [&](int64_t first, int64_t last) {
         std::vector<float> scratch(r.width);
         for (int64_t b = first; b < last; b++)
           backward_of(r, in, scale, d, out, sums + (r.weight ? b * r.width : 0), scratch.data(), b * BLOCK, std::min(n, (b + 1) * BLOCK));
@@ -229,7 +229,7 @@ struct SwiGlu : torch::autograd::Function<SwiGlu> {
       using T = decltype(kind);
       const T *g = data<T>(gate), *u = data<T>(up);
       T* out = changing<T>(y);
-      at::parallel_for(0, y.numel(), 65536, [&](int64_t a, int64_t b) { swiglu_of(g + a, u + a, out + a, b - a); });
+      lf_parallel_for(0, y.numel(), 65536, [&](int64_t a, int64_t b) { swiglu_of(g + a, u + a, out + a, b - a); });
     });
     ctx->save_for_backward({gate, up});
     return y;
@@ -242,7 +242,7 @@ struct SwiGlu : torch::autograd::Function<SwiGlu> {
       using T = decltype(kind);
       const T *g = data<T>(saved[0]), *u = data<T>(saved[1]), *d = data<T>(dy);
       T *dg = changing<T>(dgate), *du = changing<T>(dup);
-      at::parallel_for(0, dy.numel(), 65536, [&](int64_t a, int64_t b) { swiglu_of(g + a, u + a, d + a, dg + a, du + a, b - a); });
+      lf_parallel_for(0, dy.numel(), 65536, [&](int64_t a, int64_t b) { swiglu_of(g + a, u + a, d + a, dg + a, du + a, b - a); });
     });
     return {dgate, dup};
   }

@@ -1,8 +1,8 @@
 // Products by the tiles of gemm.h, shared out to the threads.
 #include "products.h"
 #if defined(__x86_64__)
+#include "common.h"
 #include "gemm.h"
-#include <ATen/Parallel.h>
 #include <memory>
 
 // Most words that are packed at a time of each factor (8 MiB) and of each of its lines, and most words of the rows that a
@@ -20,7 +20,7 @@ static Lines lines_of(const at::Tensor& x, bool columns) {
 static std::unique_ptr<uint32_t[]> pack(const Lines& x, int64_t width, int64_t room) {
   const int64_t panels = panels_of(x.lines, width), size = x.words() * room;
   std::unique_ptr<uint32_t[]> packed(new uint32_t[panels * size]);
-  at::parallel_for(0, panels, std::max<int64_t>(1, (1 << 15) / size), [&](int64_t begin, int64_t end) {
+  lf_parallel_for(0, panels, std::max<int64_t>(1, (1 << 15) / size), [&](int64_t begin, int64_t end) {
     for (int64_t panel = begin; panel < end; panel++)
       for (int64_t at = 0; at < room; at += 16)
         pack_16(x, panel * width + at, std::min<int64_t>(16, width), packed.get() + panel * size + at, room);
@@ -49,7 +49,7 @@ static void multiply(const Lines& a, const Lines& b, float* to, int64_t stride, 
   const int64_t words = a.words(), rows = panels_of(a.lines, TILE_ROWS), columns = panels_of(b.lines, TILE_COLUMNS);
   const int64_t threads = at::get_num_threads(), together = std::max<int64_t>(1, std::min(ROW_WORDS / (words * PACKED_ROWS), rows / threads));
   const int64_t blocks = (rows + together - 1) / together, shares = std::min(columns, (2 * threads + blocks - 1) / blocks);
-  at::parallel_for(0, blocks * shares, 1, [&](int64_t begin, int64_t end) {
+  lf_parallel_for(0, blocks * shares, 1, [&](int64_t begin, int64_t end) {
     float sums[TILE_ROWS * TILE_COLUMNS];
     for (int64_t task = begin; task < end; task++) {
       const int64_t first = task / shares * together, share = task % shares;
@@ -80,6 +80,7 @@ bool is_faster_tiled() {
 }
 
 void tiled_product(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias, bool add) {
+  if (lf_is_dry) return;
   const auto with_lines = [](const at::Tensor& x) { return x.stride(0) == 1 || x.stride(1) == 1 ? x : x.contiguous(); };
   const auto left = with_lines(a), right = with_lines(b), shift = bias.defined() ? bias.contiguous() : bias;
   const Lines x = lines_of(left, false), z = lines_of(right, true);

@@ -3,7 +3,6 @@
 #include "products.h"
 #include "common.h"
 #include "loops.h"
-#include <ATen/Parallel.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/embedding_dense_backward.h>
 #include <ATen/ops/empty.h>
@@ -34,6 +33,7 @@ static void add_product(const Tensor& sum, const Tensor& a, bool transpose, cons
   const bool bf16 = a.scalar_type() == at::kBFloat16 && b.scalar_type() == at::kBFloat16;
   const bool rows = a.stride(1) == 1 && b.stride(1) == 1 && sum.stride(1) == 1;
   if (sum.numel() == 0 || b.size(0) == 0) return;
+  if (lf_is_dry && bf16) return;
   if (sum.is_cpu() && sum.stride(1) == 1 && is_tiled()) {
     tiled_product(sum, left, b, Tensor(), true);
   } else if (sum.is_cpu() && bf16 && rows && gemm_bf16()) {
@@ -117,7 +117,7 @@ struct Embedding : torch::autograd::Function<Embedding> {
     float* to = sum->mutable_data_ptr<float>();
     const int64_t* id = ids.const_data_ptr<int64_t>();
     // Every thread adds some columns of all rows, in the rows' order: the same bits for any number of threads.
-    at::parallel_for(0, width, std::max<int64_t>(64, 65536 / std::max<int64_t>(1, num_rows)), [&](int64_t a, int64_t b) {
+    lf_parallel_for(0, width, std::max<int64_t>(64, 65536 / std::max<int64_t>(1, num_rows)), [&](int64_t a, int64_t b) {
       if (dy.scalar_type() == at::kBFloat16) add_rows_of(to, static_cast<const bf16*>(dy.const_data_ptr()), id, num_rows, width, padding, a, b);
       else add_rows_of(to, dy.const_data_ptr<float>(), id, num_rows, width, padding, a, b);
     });

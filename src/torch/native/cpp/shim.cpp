@@ -1,11 +1,8 @@
-// What stock tch lacks: gradients for given output gradients, any operator by its schema name,
-// and a count of the bytes that this thread's tensors hold.
+// What stock tch lacks: gradients for given output gradients, and any operator by its schema name.
 // Every function returns a negative number or null on failure and leaves the message in lf_last_error.
 #include "common.h"
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
-#include <c10/core/Allocator.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <unordered_map>
 
@@ -114,31 +111,3 @@ LF_API int lf_call_op(void* handle, const Arg* args, int num_args, Tensor** outp
     return count;
   });
 }
-
-// ---- memory ------------------------------------------------------------------------------------------
-
-// Counts what this thread allocates and frees on the CPU while it is installed.
-struct MemoryWatch : c10::MemoryReportingInfoBase {
-  int64_t current = 0, peak = 0;
-  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device device) override {
-    if (!device.is_cpu()) return;
-    current += bytes;
-    peak = std::max(peak, current);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-};
-struct WatchScope {
-  std::shared_ptr<MemoryWatch> watch = std::make_shared<MemoryWatch>();
-  c10::DebugInfoGuard guard{c10::DebugInfoKind::PROFILER_STATE, watch};
-};
-
-LF_API void* lf_memory_watch_start() {
-  return lf_guard<void*>(nullptr, [] { return new WatchScope(); });
-}
-LF_API int64_t lf_memory_watch_current(void* scope) { return static_cast<WatchScope*>(scope)->watch->current; }
-LF_API int64_t lf_memory_watch_peak(void* scope) { return static_cast<WatchScope*>(scope)->watch->peak; }
-LF_API void lf_memory_watch_reset_peak(void* scope) {
-  auto& watch = *static_cast<WatchScope*>(scope)->watch;
-  watch.peak = watch.current;
-}
-LF_API void lf_memory_watch_stop(void* scope) { delete static_cast<WatchScope*>(scope); }

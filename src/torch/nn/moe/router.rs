@@ -6,11 +6,13 @@
 use tch::{Kind, Tensor};
 
 use super::config::{GroupScore, Groups, MoeConfig, Normalize, RouterConfig, Scores};
+use crate::nn::lora::Adapter;
 use crate::nn::{Init, ParamSpec, Piece, Role, Scope};
 
 pub struct Router {
     config: RouterConfig,
     weight_ED: Tensor,
+    adapter: Option<Adapter>,
     bias_E: Option<Tensor>,
 }
 
@@ -29,7 +31,8 @@ impl Router {
     pub fn specs(prefix: &str, width: i64, config: &MoeConfig, shares_bias: bool, std: f64) -> Vec<ParamSpec> {
         let (names, experts) = (&config.names, config.router.num_experts);
         let name = format!("{prefix}{}", names.router);
-        let mut weight = ParamSpec::new(&name, &[experts, width], Init::Normal(std));
+        let weight = ParamSpec::new(&name, &[experts, width], Init::Normal(std));
+        let mut weight = ParamSpec { is_router: true, ..weight };
         if names.router_transposed {
             weight.pieces = vec![Piece { transposed: true, ..Piece::whole(&name, &[width, experts]) }];
         }
@@ -50,6 +53,7 @@ impl Router {
         };
         Router {
             weight_ED: scope.take(names.router),
+            adapter: names.router.strip_suffix(".weight").and_then(|module| scope.take_adapter(module)),
             bias_E: config.router.bias.then(|| bias(names.bias.row)),
             config: config.router.clone(),
         }
@@ -66,7 +70,11 @@ impl Router {
 
     pub fn forward(&self, x_TD: &Tensor) -> Routing {
         let RouterConfig { top_k, scores, normalize, scaling_factor, .. } = self.config;
-        let logits_TE = x_TD.to_kind(Kind::Float).linear(&self.weight_ED.to_kind(Kind::Float), None::<Tensor>);
+        let weight_ED = match &self.adapter {
+            Some(adapter) => adapter.merged(&self.weight_ED),
+            None => self.weight_ED.shallow_clone(),
+        };
+        let logits_TE = x_TD.to_kind(Kind::Float).linear(&weight_ED.to_kind(Kind::Float), None::<Tensor>);
         let scores_TE = match scores {
             Scores::Softmax => logits_TE.softmax(-1, Kind::Float),
             Scores::SoftmaxOfChosen => logits_TE.shallow_clone(),
@@ -122,7 +130,7 @@ mod tests {
     /// Four experts whose logits for the one token are these.
     fn route(config: RouterConfig, logits: [f64; 4], bias: Option<[f32; 4]>) -> Vec<(i64, f64)> {
         let weight_ED = Tensor::from_slice(&logits).to_kind(Kind::Float).view([4, 1]);
-        let router = Router { config, weight_ED, bias_E: bias.map(|bias| Tensor::from_slice(&bias)) };
+        let router = Router { config, weight_ED, adapter: None, bias_E: bias.map(|bias| Tensor::from_slice(&bias)) };
         let routing = router.forward(&Tensor::ones([1, 1], (Kind::Float, Device::Cpu)));
         let experts = Vec::<i64>::try_from(routing.experts_TK.get(0)).unwrap();
         let weights = Vec::<f64>::try_from(routing.weights_TK.get(0).to_kind(Kind::Double)).unwrap();

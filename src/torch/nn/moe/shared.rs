@@ -3,13 +3,19 @@
 use tch::Tensor;
 
 use super::config::{MoeConfig, SharedExpertsConfig};
+use crate::nn::lora::Adapter;
 use crate::nn::{Activation, Init, ParamSpec, Scope, SwiGlu};
 
 const GATE_UP_DOWN: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 
 pub struct SharedExperts {
     mlp: SwiGlu,
-    gate_1D: Option<Tensor>,
+    gate: Option<Gate>,
+}
+
+struct Gate {
+    weight_1D: Tensor,
+    adapter: Option<Adapter>,
 }
 
 impl SharedExperts {
@@ -24,7 +30,8 @@ impl SharedExperts {
         let module = format!("{prefix}{}.", config.names.shared);
         let mut specs = SwiGlu::specs(&module, GATE_UP_DOWN, width, shared.intermediate_size, shared.bias, std);
         if shared.gated {
-            specs.push(ParamSpec::new(format!("{prefix}{}", config.names.shared_gate), &[1, width], Init::Normal(std)));
+            let name = format!("{prefix}{}", config.names.shared_gate);
+            specs.push(ParamSpec { is_linear: true, ..ParamSpec::new(name, &[1, width], Init::Normal(std)) });
         }
         specs
     }
@@ -33,16 +40,32 @@ impl SharedExperts {
         let names = GATE_UP_DOWN.map(|name| format!("{}.{name}", config.names.shared));
         SharedExperts {
             mlp: SwiGlu::new(scope, [&names[0], &names[1], &names[2]], act),
-            gate_1D: shared.gated.then(|| scope.take(config.names.shared_gate)),
+            gate: shared.gated.then(|| Gate::new(scope, config.names.shared_gate)),
         }
     }
 
     /// `[T, D]` to `[T, D]`.
     pub fn forward(&self, x_TD: &Tensor) -> Tensor {
         let y_TD = self.mlp.forward(x_TD);
-        match &self.gate_1D {
-            Some(gate_1D) => x_TD.linear(gate_1D, None::<Tensor>).sigmoid() * y_TD,
+        match &self.gate {
+            Some(gate) => gate.forward(x_TD).sigmoid() * y_TD,
             None => y_TD,
+        }
+    }
+}
+
+impl Gate {
+    fn new(scope: &Scope<'_>, name: &str) -> Gate {
+        let weight_1D = scope.take(name);
+        Gate { weight_1D, adapter: name.strip_suffix(".weight").and_then(|module| scope.take_adapter(module)) }
+    }
+
+    /// `[T, D]` to `[T, 1]`.
+    fn forward(&self, x_TD: &Tensor) -> Tensor {
+        let y_T1 = x_TD.linear(&self.weight_1D, None::<Tensor>);
+        match &self.adapter {
+            Some(adapter) => adapter.add_to(y_T1, x_TD, &self.weight_1D, None),
+            None => y_T1,
         }
     }
 }

@@ -55,6 +55,8 @@ pub struct PipelineRun {
     sent: Vec<Sent>,
     /// Whether two micro-batches at a time are computed in turns.
     in_pairs: bool,
+    /// There are no backwards, and nothing is kept for them.
+    forward_only: bool,
 }
 
 /// What a forward leaves for its backward.
@@ -93,7 +95,19 @@ impl PipelineRun {
         let tasks = schedules[mesh.pp.rank()].clone();
         let sequences = chunks.iter().enumerate().flat_map(|(sequence, count)| vec![sequence; *count]).collect();
         let (live, pools, sent) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
-        PipelineRun { mesh, pipeline, tasks, next: 0, places, live, sequences, pools, sent, in_pairs: false }
+        PipelineRun {
+            mesh,
+            pipeline,
+            tasks,
+            next: 0,
+            places,
+            live,
+            sequences,
+            pools,
+            sent,
+            in_pairs: false,
+            forward_only: false,
+        }
     }
 
     /// Computes two micro-batches at a time in turns: see [`forward_in_turns`].
@@ -105,6 +119,18 @@ impl PipelineRun {
         assert_eq!(self.pipeline.stages(), 1, "pairs of micro-batches in a pipeline");
         let tasks = self.pipeline.pairs(self.sequences.len());
         PipelineRun { tasks, in_pairs: true, ..self }
+    }
+
+    /// Computes the forwards alone, in the order of the schedule.
+    #[must_use]
+    pub fn forward_only(self) -> PipelineRun {
+        let tasks = self.tasks.into_iter().filter(|task| task.pass == Pass::Forward).collect();
+        PipelineRun { tasks, forward_only: true, ..self }
+    }
+
+    /// What is left to be done.
+    pub fn left(&self) -> &[Task] {
+        &self.tasks[self.next..]
     }
 
     /// What comes next; `None` at the step's end.
@@ -176,6 +202,16 @@ impl PipelineRun {
             let values = outbound.iter().map(|boundary| run.value(boundary.slot).shallow_clone()).collect();
             self.send(task, values)?;
             seen(index, &run);
+            if self.forward_only {
+                let sequence = self.sequences[task.micro_batch];
+                if let Some((_, _, key_values, row_tokens)) = chunk {
+                    self.pools.entry(sequence).or_default().push(&run, &key_values, row_tokens as i64);
+                }
+                if self.left().iter().all(|task| self.sequences[task.micro_batch] != sequence) {
+                    self.pools.remove(&sequence);
+                }
+                continue;
+            }
             let kept = match chunk {
                 None => Kept::Graphs(Box::new(run)),
                 Some((tape, inputs, key_values, row_tokens)) => {

@@ -76,6 +76,17 @@ pub fn compare_weights(
     mismatches.into_result(&[checkpoint])
 }
 
+/// As [`compare_weights`] for parameters whose tensors may come from several folders, or from none: what is too much in
+/// them cannot be known.
+///
+/// # Errors
+/// As [`compare_weights`].
+pub fn compare_origin(specs: &[ParamSpec], origin: &Origin, options: &LoadOptions) -> Result<(), WeightsError> {
+    let find = |name: &str| origin.find(name).map(|(_, stored)| stored);
+    let pieces: Vec<Piece> = specs.iter().flat_map(|spec| pieces_in(spec, &find)).collect();
+    compare_part(pieces.iter(), origin, options)
+}
+
 /// As [`compare_weights`] for some of a model's parameters, so that what is too much cannot be known.
 pub(super) fn compare_part<'a>(
     pieces: impl Iterator<Item = &'a Piece>,

@@ -27,7 +27,7 @@ mod tests;
 pub use among::save_weights_among;
 pub(crate) use among::{write_among, writer_of};
 pub use checkpoint::{Checkpoint, INDEX_FILE, SINGLE_FILE, is_adapter};
-pub use compare::{LoadOptions, Mismatches, compare_weights};
+pub use compare::{LoadOptions, Mismatches, compare_origin, compare_weights};
 pub use dtype::Dtype;
 pub use error::WeightsError;
 pub use file::{TensorFile, TensorFileError};

@@ -57,11 +57,13 @@ pub fn rewrite(
         let mut writer = Writer::create(entries, &[("format", "pt")], out.into(), &name)?;
         for index in writer.order().to_vec() {
             let (stored, to) = (tensors[index].1, entries[index].dtype);
-            match adapters.and_then(|adapters| adapters.product(tensors[index].0)) {
+            let name = tensors[index].0;
+            match adapters.filter(|adapters| adapters.changes(name)) {
                 None => copy(checkpoint, stored, to, &mut writer)?,
-                Some(product) => {
-                    let sum = checkpoint.read(stored, Kind::Float)? + product;
-                    writer.write_tensor(&sum.to_kind(to.kind().expect("only types that tensors have are written")))?;
+                Some(adapters) => {
+                    let changed = adapters.apply(name, &checkpoint.read(stored, Kind::Float)?);
+                    writer
+                        .write_tensor(&changed.to_kind(to.kind().expect("only types that tensors have are written")))?;
                 }
             }
         }

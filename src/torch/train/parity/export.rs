@@ -9,9 +9,11 @@ use tch::{Kind, Tensor};
 
 use super::fixture::{Document, Fixture, tensors};
 use super::models::{Models, ParityError};
-use crate::nn::{ParamStore, Piece};
+use crate::nn::{ParamSpec, ParamStore, Piece};
 use crate::train::hf::{INDEX_FILE, MAX_SHARD_SIZE, Shards, index_of, num_shards, save_weights, write_tensor_file};
-use crate::train::{AdapterBase, AdapterFile, read_adapter_config, save_adapter};
+use crate::train::{
+    AdapterBase, AdapterFile, AdapterSettings, adapter_config, modules_to_save, read_adapter_config, save_adapter,
+};
 
 /// The folder of the adapter alone, in PEFT's format.
 const ADAPTER: &str = "adapter";
@@ -39,8 +41,20 @@ pub fn export(folder: &Path, out: &Path, num_steps: usize) -> Result<(), ParityE
         create(&apart)?;
         let base = std::path::absolute(folder).unwrap_or(folder.to_owned());
         let base = Some(AdapterBase::of(&base.display().to_string()));
-        let config = read_adapter_config(folder)?;
-        save_adapter(&models.text.params, &AdapterFile { config, base, prefix: "" }, apart.as_path())?;
+        let there = read_adapter_config(folder)?.lora;
+        let settings = AdapterSettings { base, dropout: there.dropout, use_rslora: there.use_rslora };
+        let stores = stores(&models);
+        let specs: Vec<ParamSpec> =
+            stores.iter().flat_map(|store| store.ids().map(move |id| store.spec(id).clone())).collect();
+        let tree = fixture.config.tree.clone();
+        let config = serde_json::to_string_pretty(&adapter_config(&specs, &tree, &settings));
+        let file = AdapterFile {
+            config: Some(config.expect("JSON of plain values")),
+            modules_to_save: modules_to_save(specs.iter(), &tree),
+            name: AdapterFile::name(0, 1),
+            tree,
+        };
+        save_adapter(&stores, &file, apart.as_path())?;
     }
     let (logits, _) = models.logits(&documents);
     let mut all: Vec<(String, Tensor)> = tensors(&folder.join("inputs.safetensors"))?
@@ -99,7 +113,7 @@ fn create(folder: &Path) -> Result<(), ParityError> {
 mod tests {
     use super::*;
     use crate::train::hf::Checkpoint;
-    use crate::train::load_adapter;
+    use crate::train::{AdapterFolder, load_adapter};
     use std::collections::BTreeSet;
 
     fn fixtures() -> PathBuf {
@@ -159,7 +173,7 @@ mod tests {
 
     #[test]
     fn an_adapter_is_exported_merged_and_apart() {
-        for name in ["qwen3_lora-seed1", "qwen3_lora-rslora"] {
+        for name in ["qwen3_lora-seed1", "qwen3_lora-rslora", "qwen3_lora-dora", "qwen2.5_vl_lora-seed1"] {
             let (folder, out) = (fixtures().join(name), tempfile::tempdir().unwrap());
             export(&folder, out.path(), 2).unwrap();
             let trained = exported(out.path());
@@ -169,7 +183,10 @@ mod tests {
 
             let fixture = Fixture::read(&folder).unwrap();
             let models = Models::load(&fixture, &fixture.config, &folder).unwrap();
-            load_adapter(&models.text.params, &out.path().join(ADAPTER)).unwrap();
+            let apart = AdapterFolder::open(&out.path().join(ADAPTER)).unwrap();
+            for (params, _) in models.pools() {
+                load_adapter(params, &apart, &fixture.config.tree, |_| true).unwrap();
+            }
             let apart = models.logits(&fixture.documents.iter().collect::<Vec<_>>()).0;
             assert_eq!(padded(&apart, &fixture.attention_mask), trained, "{name}");
         }

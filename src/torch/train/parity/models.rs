@@ -1,12 +1,12 @@
 //! The models of a fixture and what is done with them: logits of its documents, steps of AdamW.
 
 use super::fixture::{Document, Fixture, FixtureError};
-use crate::model::{Decoder, EncoderModel, ModelConfig, Targets, TextBatch, TextOptions};
+use crate::model::{Decoder, EncoderModel, ModelConfig, Targets, TextBatch, TextOptions, TreeNames};
 use crate::native::NativeError;
 use crate::nn::{GradBuffer, ParamId, ParamSpec, ParamStore};
 use crate::tape::{Execution, Policy, Slot};
 use crate::train::peft::{PREFIX, names_in_file};
-use crate::train::{AdamW, AdapterError, WeightsError, adapted, load_adapter, load_weights};
+use crate::train::{AdamW, AdapterError, AdapterFolder, WeightsError, adapted, load_adapter, load_weights};
 use loongforge_core::message::Grid;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -62,11 +62,16 @@ impl<M> Pool<M> {
         folder: &Path,
         model: impl FnOnce(&ParamStore) -> M,
     ) -> Result<Self, ParityError> {
-        let specs = if fixture.has_adapter { adapted(specs, folder)? } else { specs };
+        let adapter = fixture.has_adapter.then(|| AdapterFolder::open(folder)).transpose()?;
+        let tree = &fixture.config.tree;
+        let specs = match &adapter {
+            Some(adapter) => adapted(specs, adapter, tree)?,
+            None => specs,
+        };
         let params = ParamStore::new(specs, fixture.kind, fixture.device);
         load_weights(&params, folder)?;
-        if fixture.has_adapter {
-            load_adapter(&params, folder)?;
+        if let Some(adapter) = &adapter {
+            load_adapter(&params, adapter, tree, |_| true)?;
         }
         let (grads, adamw) = (params.new_grad(), AdamW::new(&params, fixture.adamw)?);
         Ok(Pool { model: model(&params), params: Rc::new(params), grads, adamw })
@@ -75,6 +80,12 @@ impl<M> Pool<M> {
 
 impl Models {
     pub fn load(fixture: &Fixture, config: &ModelConfig, folder: &Path) -> Result<Models, ParityError> {
+        if fixture.has_adapter {
+            let adapter = AdapterFolder::open(folder)?;
+            let specs =
+                || config.encoder.iter().flat_map(|family| family.specs()).chain(Decoder::specs(&config.decoder));
+            adapter.expect_all([&adapter.contents(&specs().collect::<Vec<_>>(), &config.tree)?])?;
+        }
         let text = Pool::new(Decoder::specs(&config.decoder), fixture, folder, |params| {
             Decoder::new(&config.decoder, params)
         })?;
@@ -181,8 +192,11 @@ impl Models {
         self.text.grads.zero();
         self.vision.iter_mut().for_each(|vision| vision.grads.zero());
         let encoder = self.encode(documents, true);
-        let targets =
-            Targets { labels: documents.iter().flat_map(|document| document.targets.clone()).collect(), scale };
+        let targets = Targets {
+            labels: documents.iter().flat_map(|document| document.targets.clone()).collect(),
+            scale,
+            evaluates: false,
+        };
         let options = TextOptions {
             num_feature_tensors: self.num_feature_tensors,
             train_features: true,
@@ -234,11 +248,17 @@ impl Models {
 }
 
 /// Tensors of the trained parameters' shapes as the reference names their parts.
-pub(crate) fn reference_parts(params: &ParamStore, tensor: impl Fn(ParamId) -> Tensor) -> Vec<(String, Tensor)> {
-    let adapters = names_in_file(params);
-    let named = |name: &str| {
-        let name = adapters.get(name).map_or(name, String::as_str);
-        name.strip_prefix(PREFIX).unwrap_or(name).to_owned()
+pub(crate) fn reference_parts(
+    params: &ParamStore,
+    tree: &TreeNames,
+    tensor: impl Fn(ParamId) -> Tensor,
+) -> Vec<(String, Tensor)> {
+    let adapters = names_in_file(params, tree);
+    // Beside adapters the reference is PEFT's, which goes by modules.
+    let named = |name: &str| match adapters.get(name) {
+        Some(name) => name.strip_prefix(PREFIX).unwrap_or(name).to_owned(),
+        None if adapters.is_empty() => name.to_owned(),
+        None => tree.name(name),
     };
     let of_one = |id: ParamId| {
         let tensor = tensor(id);

@@ -152,7 +152,7 @@ impl Models {
         let rounding = 1e-8 * norms.iter().map(|norm| norm * norm).sum::<f64>().sqrt();
         let mut known = 0;
         for (params, grads) in self.pools() {
-            for (name, found) in reference_parts(params, |id| grads.view(id).shallow_clone()) {
+            for (name, found) in reference_parts(params, &fixture.config.tree, |id| grads.view(id).shallow_clone()) {
                 let name = name.as_str();
                 let Some(norm) = fixture.expected.get(&format!("grad_norm/{name}")) else {
                     report.problems.push(format!("the reference has no gradient of {name}"));
@@ -212,7 +212,7 @@ impl Models {
             }
         }
         for (params, _) in self.pools() {
-            for (name, found) in reference_parts(params, |id| params.leaf(id).detach()) {
+            for (name, found) in reference_parts(params, &fixture.config.tree, |id| params.leaf(id).detach()) {
                 if let Some(expected) = fixture.expected.get(&format!("adamw.weight_norm/{name}")) {
                     report.compare("adamw.weight_norm", &name, &found.norm(), expected);
                 }

@@ -1,35 +1,44 @@
 //! What `adapter_config.json` says.
 
 use super::error::AdapterError;
+use super::pattern::Patterns;
 use crate::nn::LoraConfig;
 use serde_json::Value;
 use std::path::Path;
 
 pub const CONFIG: &str = "adapter_config.json";
 
-/// Reads what an adapter's folder says of it. Which modules it adapts its tensors tell.
-///
-/// # Errors
-/// The file is missing, of another method than LoRA, or asks for what is not implemented.
-pub fn read_adapter_config(folder: &Path) -> Result<LoraConfig, AdapterError> {
-    Ok(read_config(&folder.join(CONFIG))?.lora)
-}
-
-/// What `adapter_config.json` says that matters here.
+/// What `adapter_config.json` says that matters here. Which modules have adapters the tensors tell, and of what rank.
 pub struct AdapterConfig {
+    /// Of the modules that no pattern names.
     pub lora: LoraConfig,
-    /// Names or endings of the stacked parameters that have adapters.
+    /// `alpha` of the modules that a pattern names.
+    alpha_pattern: Patterns,
+    /// Names or endings of the parameters that have adapters of their own: stacks, and weights of linear maps.
     pub target_parameters: Vec<String>,
 }
 
-fn read_json(path: &Path) -> Result<Value, AdapterError> {
-    let text =
-        loongforge_core::files::read_text(path).map_err(|source| AdapterError::Io { path: path.to_owned(), source })?;
-    let wrong = |error: serde_json::Error| AdapterError::Config { path: path.to_owned(), reason: error.to_string() };
-    serde_json::from_str(&text).map_err(wrong)
+impl AdapterConfig {
+    /// The adapter of rank `r` beside the module at this path of the module tree, or beside this parameter.
+    pub fn lora_of(&self, path: &str, r: i64) -> Result<LoraConfig, AdapterError> {
+        let alpha = self.alpha_pattern.get(path)?.unwrap_or(self.lora.alpha);
+        Ok(LoraConfig { r, alpha, ..self.lora.clone() })
+    }
+
+    /// Whether the parameter of this name in the module tree has an adapter of its own.
+    pub fn is_target_parameter(&self, name: &str) -> bool {
+        let mut targets = self.target_parameters.iter();
+        targets
+            .any(|target| name.strip_suffix(target.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.')))
+    }
 }
 
-pub fn read_config(path: &Path) -> Result<AdapterConfig, AdapterError> {
+/// Reads what an adapter's folder says of it.
+///
+/// # Errors
+/// The file is missing, of another method than LoRA, or asks for what is not implemented.
+pub fn read_adapter_config(folder: &Path) -> Result<AdapterConfig, AdapterError> {
+    let path = &folder.join(CONFIG);
     let json = read_json(path)?;
     let wrong = |reason: String| AdapterError::Config { path: path.to_owned(), reason };
     if json["peft_type"] != "LORA" {
@@ -42,11 +51,6 @@ pub fn read_config(path: &Path) -> Result<AdapterConfig, AdapterError> {
         _ => false,
     };
     for key in [
-        "use_dora",
-        "rank_pattern",
-        "alpha_pattern",
-        "modules_to_save",
-        "layers_to_transform",
         "layer_replication",
         "fan_in_fan_out",
         "lora_bias",
@@ -71,16 +75,26 @@ pub fn read_config(path: &Path) -> Result<AdapterConfig, AdapterError> {
         return Err(wrong(format!("bias is {}; supported: \"none\"", json["bias"])));
     }
     let r = json["r"].as_i64().filter(|r| *r > 0).ok_or_else(|| wrong("r is not a positive integer".into()))?;
+    let flag = |key: &str| json[key].as_bool().unwrap_or(false);
     let parameters = json["target_parameters"].as_array().into_iter().flatten();
     Ok(AdapterConfig {
         lora: LoraConfig {
             r,
             alpha: json["lora_alpha"].as_f64().unwrap_or(8.0),
             dropout: json["lora_dropout"].as_f64().unwrap_or(0.0),
-            use_rslora: json["use_rslora"].as_bool().unwrap_or(false),
+            use_rslora: flag("use_rslora"),
+            use_dora: flag("use_dora"),
         },
+        alpha_pattern: Patterns::read(path, &json, "alpha_pattern")?,
         target_parameters: parameters.filter_map(|name| name.as_str().map(str::to_owned)).collect(),
     })
+}
+
+fn read_json(path: &Path) -> Result<Value, AdapterError> {
+    let text =
+        loongforge_core::files::read_text(path).map_err(|source| AdapterError::Io { path: path.to_owned(), source })?;
+    let wrong = |error: serde_json::Error| AdapterError::Config { path: path.to_owned(), reason: error.to_string() };
+    serde_json::from_str(&text).map_err(wrong)
 }
 
 /// Where the base of adapters is.
@@ -104,16 +118,6 @@ impl AdapterBase {
             _ => Self { name: folder.to_owned(), revision: None },
         }
     }
-}
-
-/// What an adapter's files say beside its tensors.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AdapterFile {
-    pub config: LoraConfig,
-    /// `None` where nothing was loaded.
-    pub base: Option<AdapterBase>,
-    /// Before PEFT's names of the two files, where another pool writes those.
-    pub prefix: &'static str,
 }
 
 /// What the adapters in `folder` say that their base is, a folder or `org/name@revision`; `None` where they do not say.

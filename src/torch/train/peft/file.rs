@@ -1,85 +1,71 @@
 //! The adapters of a model's parameters in a file, and back.
 
-use super::config::{AdapterConfig, AdapterFile, CONFIG, read_config};
+use super::config::CONFIG;
 use super::error::AdapterError;
-use super::names::{PREFIX, file_names};
+use super::folder::{AdapterFolder, TENSORS};
+use super::names::places;
+use super::whole::{is_saved, whole_pieces};
 use crate::comm::Mesh;
+use crate::model::TreeNames;
 use crate::native::NativeError;
-use crate::nn::{LinearModule, ParamId, ParamSpec, ParamStore};
-use crate::train::hf::{Target, TensorFile, WeightsError, write_plain_file, write_tensor_file};
+use crate::nn::{ADAPTER_PARTS, LinearModule, ParamId, ParamSpec, ParamStore, merged_weight, row_norms};
+use crate::train::hf::{Target, WeightsError, write_plain_file, write_tensor_file};
 use crate::train::shares::gather_whole;
 use loongforge_core::message::SavedFile;
-use serde_json::json;
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
 use tch::Tensor;
 
-pub const TENSORS: &str = "adapter_model.safetensors";
-/// Before the two names where another pool has adapters as well.
-pub const ENCODER_PREFIX: &str = "encoder_";
-
-/// The parameters of the adapters in `file` that stand beside some of `specs`, with their names there.
-pub fn placed(specs: &[ParamSpec], config: &AdapterConfig, file: &TensorFile) -> Vec<(ParamSpec, String)> {
-    let is_target = |path: &str| {
-        let mut targets = config.target_parameters.iter();
-        targets.any(|name| path.strip_suffix(name.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.')))
-    };
-    let mut modules: Vec<LinearModule> = specs.iter().filter_map(LinearModule::of).collect();
-    modules.retain(|module| match module.stacked {
-        Some(_) => is_target(&module.path),
-        None => file.tensors().contains_key(&format!("{PREFIX}{}.lora_A.weight", module.path)),
-    });
-    let names = file_names(modules.iter().map(|module| (module.path.as_str(), module.stacked.is_some())));
-    let named = |spec: ParamSpec| {
-        let name = names[&spec.name].clone();
-        (spec, name)
-    };
-    modules.iter().flat_map(|module| config.lora.specs(module)).map(named).collect()
+/// What a pool writes of adapters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdapterFile {
+    /// The text of `adapter_config.json`, where this pool writes it.
+    pub config: Option<String>,
+    pub tree: TreeNames,
+    /// Modules that are saved themselves.
+    pub modules_to_save: BTreeSet<String>,
+    /// The name of the file of tensors.
+    pub name: String,
 }
 
-/// The parameters with all of `specs` frozen, and those of the adapters in `folder` beside them.
-///
-/// # Errors
-/// As [`read_adapter_config`], and where an adapter has no linear map to stand beside.
-pub fn adapted(specs: Vec<ParamSpec>, folder: &Path) -> Result<Vec<ParamSpec>, AdapterError> {
-    let (config, path) = (read_config(&folder.join(CONFIG))?, folder.join(TENSORS));
-    let file = TensorFile::open(&path)?;
-    let adapters = placed(&specs, &config, &file);
-    expect_fit(&file, adapters.iter().map(|(spec, name)| (name, spec.whole_shape())))?;
-    Ok(specs.into_iter().map(ParamSpec::frozen).chain(adapters.into_iter().map(|(spec, _)| spec)).collect())
-}
-
-/// Refuses a file that has other tensors than those `wanted`, or of other shapes: all differences.
-pub fn expect_fit<'a>(
-    file: &TensorFile,
-    wanted: impl Iterator<Item = (&'a String, &'a [i64])>,
-) -> Result<(), AdapterError> {
-    let wanted: BTreeMap<&String, &[i64]> = wanted.collect();
-    let mut problems = Vec::new();
-    for (name, want) in &wanted {
-        match file.tensors().get(*name).map(|info| &info.shape) {
-            None => problems.push(format!("{name} is missing")),
-            Some(shape) if shape != want => problems.push(format!("{name} is {shape:?} there and {want:?} here")),
-            Some(_) => {}
+impl AdapterFile {
+    /// The file's name where one pool has everything, or of one of `count` parts, which are put together later.
+    pub fn name(part: usize, count: usize) -> String {
+        match count {
+            0 | 1 => TENSORS.to_owned(),
+            _ => format!("adapter_model-{:05}-of-{count:05}.safetensors", part + 1),
         }
     }
-    let extra = file.tensors().keys().filter(|name| !wanted.contains_key(name));
-    problems.extend(extra.map(|name| format!("{name} has no place here")));
-    if problems.is_empty() { Ok(()) } else { Err(AdapterError::Mismatch { path: file.path().to_owned(), problems }) }
 }
 
-/// Writes the adapters of `params` into `folder`.
+/// These parameters frozen, the adapters of `folder` beside them, and trained what else it holds.
+///
+/// # Errors
+/// The folder's tensors are not those of the parameters.
+pub fn adapted(
+    specs: Vec<ParamSpec>,
+    folder: &AdapterFolder,
+    tree: &TreeNames,
+) -> Result<Vec<ParamSpec>, AdapterError> {
+    let contents = folder.contents(&specs, tree)?;
+    let is_whole = |spec: &ParamSpec| contents.whole.iter().any(|found| found.name == spec.name);
+    let base = specs.into_iter().map(|spec| if is_whole(&spec) { spec } else { spec.frozen() });
+    Ok(base.chain(contents.adapters.iter().flat_map(|found| found.lora.specs(&found.module))).collect())
+}
+
+/// Writes the adapters of these parameters into `to`, and what of them is saved itself.
 ///
 /// # Errors
 /// A file cannot be written.
 pub fn save_adapter<'a>(
-    params: &ParamStore,
+    stores: &[&ParamStore],
     file: &AdapterFile,
     to: impl Into<Target<'a>>,
 ) -> Result<Vec<SavedFile>, AdapterError> {
-    let names = names_in_file(params);
-    let tensors = adapters(params).map(|(_, id)| (names[&params.spec(id).name].clone(), params.leaf(id).detach()));
-    write_adapter(params, &tensors.collect::<Vec<_>>(), file, to.into())
+    let mut found = Vec::new();
+    for params in stores {
+        found.extend(tensors(params, file, |id| Ok(params.leaf(id).detach()))?);
+    }
+    write(&found, file, to.into())
 }
 
 /// As [`save_adapter`] from the parts that ranks hold, each of which calls it; one of them has the folder and writes.
@@ -92,79 +78,112 @@ pub fn save_adapter_among(
     file: &AdapterFile,
     to: Option<Target<'_>>,
 ) -> Result<Vec<SavedFile>, AdapterError> {
-    let names = names_in_file(params);
-    let whole = |(_, id): (&str, ParamId)| {
-        let spec = params.spec(id);
-        Ok((names[&spec.name].clone(), gather_whole(spec, &params.leaf(id).detach(), mesh)?))
-    };
-    let tensors = adapters(params).map(whole).collect::<Result<Vec<_>, NativeError>>().map_err(WeightsError::from)?;
-    to.map_or(Ok(Vec::new()), |to| write_adapter(params, &tensors, file, to))
+    let tensors = tensors(params, file, |id| gather_whole(params.spec(id), &params.leaf(id).detach(), mesh))?;
+    to.map_or(Ok(Vec::new()), |to| write(&tensors, file, to))
 }
 
-fn write_adapter(
+/// The tensors of the file; `whole` gives parameters as they are on one rank.
+fn tensors(
     params: &ParamStore,
-    tensors: &[(String, Tensor)],
     file: &AdapterFile,
-    to: Target<'_>,
-) -> Result<Vec<SavedFile>, AdapterError> {
-    let AdapterFile { config, base, prefix } = file;
-    let paths = |stacked: bool| {
-        let found = adapters(params).filter(|(path, _)| is_stacked(params, path) == stacked);
-        let mut paths: Vec<&str> = found.map(|(path, _)| path).collect();
-        paths.sort_unstable();
-        paths.dedup();
-        paths
-    };
-    let json = json!({
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base.as_ref().map(|base| &base.name),
-        "revision": base.as_ref().and_then(|base| base.revision.as_ref()),
-        "r": config.r,
-        "lora_alpha": config.alpha,
-        "lora_dropout": config.dropout,
-        "use_rslora": config.use_rslora,
-        "target_modules": paths(false),
-        "target_parameters": paths(true),
-        "exclude_modules": null,
-        "bias": "none",
-        "fan_in_fan_out": false,
-        "inference_mode": true,
-        "init_lora_weights": true,
-        "modules_to_save": null,
-    });
-    let text = serde_json::to_string_pretty(&json).expect("JSON of plain values");
-    let config = write_plain_file(text.as_bytes(), to, &format!("{prefix}{CONFIG}"))?;
-    let mut file = write_tensor_file(tensors, &[("format", "pt")], to, &format!("{prefix}{TENSORS}"))?;
-    // They are not the model's: the model's index does not list them.
-    file.tensors.clear();
-    Ok(vec![config, file])
+    whole: impl Fn(ParamId) -> Result<Tensor, NativeError>,
+) -> Result<Vec<(String, Tensor)>, AdapterError> {
+    let mut found = Vec::new();
+    for (names, id) in adapter_names(params, &file.tree) {
+        let value = whole(id).map_err(WeightsError::from)?;
+        for (name, rows) in names {
+            let part = rows.map(|rows| value.index_select(0, &Tensor::from_slice(&rows).to_device(value.device())));
+            found.push((name, part.unwrap_or_else(|| value.shallow_clone())));
+        }
+    }
+    let own = |id: &ParamId| !params.spec(*id).is_copy && is_saved(params.spec(*id), &file.modules_to_save, &file.tree);
+    for id in params.ids().filter(own) {
+        let value = whole(id).map_err(WeightsError::from)?;
+        let pieces = whole_pieces(params.spec(id), &file.tree);
+        found.extend(pieces.into_iter().map(|piece| (piece.in_file.clone(), piece.take(&value).contiguous())));
+    }
+    Ok(found)
 }
 
-/// Fills the adapters of `params` from `folder`. All or nothing.
+fn write(tensors: &[(String, Tensor)], file: &AdapterFile, to: Target<'_>) -> Result<Vec<SavedFile>, AdapterError> {
+    let mut files = Vec::new();
+    if let Some(config) = &file.config {
+        files.push(write_plain_file(config.as_bytes(), to, CONFIG)?);
+    }
+    if !tensors.is_empty() {
+        let saved = write_tensor_file(tensors, &[("format", "pt")], to, &file.name)?;
+        // They are not the model's: the model's index does not list them.
+        files.push(SavedFile { tensors: Vec::new(), ..saved });
+    }
+    Ok(files)
+}
+
+/// Fills the adapters of `params` from `folder`, and what it holds itself, of those parameters whose names in the checkpoint
+/// are wanted. All or nothing.
 ///
 /// # Errors
-/// The file is torn, or it and the parameters do not have the same adapters: all differences.
-pub fn load_adapter(params: &ParamStore, folder: &Path) -> Result<(), AdapterError> {
-    let file = TensorFile::open(&folder.join(TENSORS))?;
-    let names = names_in_file(params);
-    let known: Vec<(String, ParamId)> =
-        adapters(params).map(|(_, id)| (names[&params.spec(id).name].clone(), id)).collect();
-    expect_fit(&file, known.iter().map(|(name, id)| (name, params.spec(*id).whole_shape())))?;
-    for (name, id) in known {
-        params.set_whole(id, &file.read(&name)?.expect("its shape was found"));
+/// The file is torn, or its adapters are of other shapes: all differences.
+pub fn load_adapter(
+    params: &ParamStore,
+    folder: &AdapterFolder,
+    tree: &TreeNames,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<(), AdapterError> {
+    let is_wanted = |spec: &&ParamSpec| spec.pieces.first().is_some_and(|piece| wanted(&piece.name));
+    let specs: Vec<ParamSpec> = params.ids().map(|id| params.spec(id)).filter(is_wanted).cloned().collect();
+    let contents = folder.contents(&specs, tree)?;
+    let mut values = Vec::new();
+    for found in &contents.adapters {
+        let tensors = folder.tensors_of(found)?;
+        for (part, tensor) in ADAPTER_PARTS.iter().zip(tensors) {
+            values.push((params.id(&format!("{}{part}", found.module.path)), tensor));
+        }
+    }
+    for found in &contents.whole {
+        let id = params.id(&found.name);
+        values.push((id, folder.whole(found, params.spec(id).whole_shape())?));
+    }
+    for (id, value) in values {
+        params.set_whole(id, &value);
     }
     Ok(())
 }
 
-/// Whether `module` is a stack of maps: the path of its adapter is then the parameter's name.
-fn is_stacked(params: &ParamStore, module: &str) -> bool {
-    params.find(module).is_some()
+/// Sets the norms of DoRA to those of the rows of their maps, so that adapters begin at nothing.
+pub fn init_magnitudes(params: &ParamStore) {
+    let _no_grad = tch::no_grad_guard();
+    let float = |id| params.leaf(id).detach().to_kind(tch::Kind::Float);
+    for id in params.ids() {
+        let Some(path) = params.spec(id).name.strip_suffix(ADAPTER_PARTS[2]) else { continue };
+        let [a, b] = [0, 1].map(|part| params.id(&format!("{path}{}", ADAPTER_PARTS[part])));
+        let scale = params.spec(a).adapter.expect("an adapter's first parameter tells its scale").scale;
+        let weight = float(params.id(&format!("{path}.weight")));
+        params.set(id, &row_norms(&merged_weight(&weight, &float(a), &float(b), None, scale)));
+    }
 }
 
-/// PEFT's names of the adapters' parameters, by our own.
-pub fn names_in_file(params: &ParamStore) -> BTreeMap<String, String> {
-    file_names(adapters(params).map(|(path, _)| (path, is_stacked(params, path))))
+/// Names in a file, and which rows of a parameter these are; `None`: all.
+type Rows = (String, Option<Vec<i64>>);
+
+/// The adapters' parameters with their names in the file.
+fn adapter_names(params: &ParamStore, tree: &TreeNames) -> Vec<(Vec<Rows>, ParamId)> {
+    let modules: Vec<LinearModule> = params.ids().filter_map(|id| LinearModule::of(params.spec(id))).collect();
+    let by_path: BTreeMap<&str, &LinearModule> = modules.iter().map(|module| (module.path.as_str(), module)).collect();
+    let found: Vec<(&str, usize, ParamId)> = adapters(params).collect();
+    let adapted = found.iter().filter_map(|(path, _, _)| by_path.get(path).copied());
+    let places = places(adapted, tree);
+    let named = |(path, part, id): (&str, usize, ParamId)| {
+        // A is the same for all rows.
+        let rows = |rows: &Option<Vec<i64>>| rows.clone().filter(|_| part > 0);
+        (places[path].iter().map(|place| (place.tensor(ADAPTER_PARTS[part]), rows(&place.rows))).collect(), id)
+    };
+    found.into_iter().map(named).collect()
+}
+
+/// PEFT's names of the adapters' parameters, by our own; the first, where it has several.
+pub fn names_in_file(params: &ParamStore, tree: &TreeNames) -> BTreeMap<String, String> {
+    let first = |(mut names, id): (Vec<Rows>, ParamId)| (params.spec(id).name.clone(), names.swap_remove(0).0);
+    adapter_names(params, tree).into_iter().map(first).collect()
 }
 
 /// Whether some of the parameters are adapters.
@@ -172,11 +191,11 @@ pub fn has_adapter(params: &ParamStore) -> bool {
     adapters(params).next().is_some()
 }
 
-/// The adapters' parameters, with the paths of the maps they stand beside.
-pub fn adapters(params: &ParamStore) -> impl Iterator<Item = (&str, ParamId)> {
+/// The adapters' parameters, with the paths of the maps they stand beside and which of an adapter's parts they are.
+pub fn adapters(params: &ParamStore) -> impl Iterator<Item = (&str, usize, ParamId)> {
     params.ids().filter_map(|id| {
         let name = &params.spec(id).name;
-        let module = name.strip_suffix(".lora_A.weight").or_else(|| name.strip_suffix(".lora_B.weight"))?;
-        Some((module, id))
+        let part = |(part, end): (usize, &&str)| Some((name.strip_suffix(*end)?, part, id));
+        ADAPTER_PARTS.iter().enumerate().find_map(part)
     })
 }

@@ -3,15 +3,23 @@
 mod config;
 mod error;
 mod file;
+mod folder;
 mod merge;
 mod names;
+mod pattern;
 #[cfg(test)]
 mod tests;
+mod whole;
+mod written;
 
-pub use config::{AdapterBase, AdapterFile, adapter_base, read_adapter_config};
+pub use config::{AdapterBase, AdapterConfig, adapter_base, read_adapter_config};
 pub use error::AdapterError;
-pub use file::{ENCODER_PREFIX, adapted, has_adapter, load_adapter, save_adapter};
-pub(super) use file::{TENSORS, names_in_file, save_adapter_among};
+pub use file::{AdapterFile, adapted, has_adapter, init_magnitudes, load_adapter, save_adapter};
+pub(super) use file::{names_in_file, save_adapter_among};
+pub(super) use folder::TENSORS;
+pub use folder::{AdapterFolder, Contents, Found};
 pub(super) use merge::merged;
 pub use merge::{Adapters, merge_adapter};
 pub(super) use names::PREFIX;
+pub use whole::{is_within, modules_to_save};
+pub use written::{AdapterSettings, adapter_config, dora_without_place};

@@ -1,59 +1,85 @@
-//! What PEFT calls the parameters of adapters: the model's names with `base_model.model.` before them. Adapters of stacked
-//! parameters (`target_parameters`) stand at the module that holds these: the last one that it declares has the
-//! module's own name, and each one before it is a `base_layer` deeper.
+//! What PEFT calls the parameters of adapters: the path of their module in transformers' module tree, with
+//! `base_model.model.` before it. Adapters of stacked parameters (`target_parameters`) stand at the module that holds
+//! these: the last one that it declares has the module's own name, and each one before it is a `base_layer` deeper.
 
+use crate::model::TreeNames;
+use crate::nn::LinearModule;
 use std::collections::BTreeMap;
 
 pub const PREFIX: &str = "base_model.model.";
 
-/// The names in the file by our own, `PATH.lora_A.weight` and `PATH.lora_B.weight`, for the adapted modules: path, and
-/// whether it is a stacked parameter; those of one module in the order in which it declares them. A path may come twice.
-pub fn file_names<'a>(modules: impl Iterator<Item = (&'a str, bool)>) -> BTreeMap<String, String> {
-    let mut paths: Vec<(&str, bool)> = Vec::new();
-    modules.for_each(|module| {
-        if !paths.contains(&module) {
-            paths.push(module)
-        }
-    });
-    let holder = |path: &'a str| path.rsplit_once('.').map_or("", |(holder, _)| holder);
-    let mut names = BTreeMap::new();
-    for (number, &(path, stacked)) in paths.iter().enumerate() {
-        let there = match stacked {
-            false => path.to_owned(),
-            true => {
-                let after = paths[number + 1..].iter().filter(|(other, _)| holder(other) == holder(path)).count();
-                format!("{}{}", holder(path), ".base_layer".repeat(after))
+/// Where the adapter of a linear map, or of some of its rows, is in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The path in the module tree that patterns go by; of a stack, the parameter's name.
+    pub path: String,
+    /// What the names of its tensors begin with.
+    pub in_file: String,
+    /// Of the map's outputs, in the order of the file; `None`: all of them.
+    pub rows: Option<Vec<i64>>,
+}
+
+impl Place {
+    pub fn tensor(&self, part: &str) -> String {
+        format!("{}{part}", self.in_file)
+    }
+}
+
+/// The places of the adapters of these maps by the maps' own paths; the maps of one module in the order in which it declares
+/// them. A map may come twice.
+pub fn places<'a>(
+    modules: impl IntoIterator<Item = &'a LinearModule>,
+    tree: &TreeNames,
+) -> BTreeMap<String, Vec<Place>> {
+    let mut found: BTreeMap<String, Vec<Place>> = BTreeMap::new();
+    let mut stacks: Vec<(&str, String)> = Vec::new();
+    for module in modules {
+        match module.stacked {
+            None => {
+                let place = |part: crate::model::TreePart| Place {
+                    in_file: format!("{PREFIX}{}", part.name),
+                    path: part.name,
+                    rows: part.rows,
+                };
+                let parts = tree.parts(&module.path, module.whole_outputs());
+                found.insert(module.path.clone(), parts.into_iter().map(place).collect());
             }
-        };
-        for part in ["lora_A", "lora_B"] {
-            names.insert(format!("{path}.{part}.weight"), format!("{PREFIX}{there}.{part}.weight"));
+            Some(_) if stacks.iter().any(|(path, _)| *path == module.path) => {}
+            Some(_) => stacks.push((&module.path, tree.name(&module.path))),
         }
     }
-    names
+    let holder = |name: &str| name.rsplit_once('.').map_or_else(String::new, |(holder, _)| holder.to_owned());
+    for (number, (ours, name)) in stacks.iter().enumerate() {
+        let after = stacks[number + 1..].iter().filter(|(_, other)| holder(other) == holder(name)).count();
+        let in_file = format!("{PREFIX}{}{}", holder(name), ".base_layer".repeat(after));
+        found.insert((*ours).to_owned(), vec![Place { path: name.clone(), in_file, rows: None }]);
+    }
+    found
 }
 
 #[cfg(test)]
 mod tests {
-    use super::file_names;
+    use super::{PREFIX, places};
+    use crate::model::TreeNames;
+    use crate::nn::LinearModule;
 
     #[test]
     fn parameters_of_one_module_are_nested() {
-        let names = |modules: &[(&str, bool)]| {
-            file_names(modules.iter().copied())
-                .into_iter()
-                .filter(|(name, _)| name.contains("lora_A"))
-                .collect::<Vec<_>>()
+        let names = |modules: &[(&str, Option<i64>)]| {
+            let module = |(path, stacked): &(&str, Option<i64>)| LinearModule {
+                path: (*path).to_owned(),
+                inputs: 3,
+                outputs: 4,
+                stacked: *stacked,
+                is_router: false,
+                shard: None,
+            };
+            let modules: Vec<LinearModule> = modules.iter().map(module).collect();
+            let found = places(&modules, &TreeNames::default());
+            found.into_values().map(|places| places[0].in_file.replace(PREFIX, "")).collect::<Vec<_>>()
         };
-        let pair = |ours: &str, theirs: &str| {
-            (format!("{ours}.lora_A.weight"), format!("base_model.model.{theirs}.lora_A.weight"))
-        };
-        let all = names(&[("l.0.q_proj", false), ("l.0.experts.gate_up", true), ("l.0.experts.down", true)]);
-        let expected = [
-            pair("l.0.experts.down", "l.0.experts"),
-            pair("l.0.experts.gate_up", "l.0.experts.base_layer"),
-            pair("l.0.q_proj", "l.0.q_proj"),
-        ];
-        assert_eq!(all, expected);
-        assert_eq!(names(&[("l.0.experts.gate_up", true)]), [pair("l.0.experts.gate_up", "l.0.experts")]);
+        let all = names(&[("l.0.q_proj", None), ("l.0.experts.gate_up", Some(2)), ("l.0.experts.down", Some(2))]);
+        assert_eq!(all, ["l.0.experts", "l.0.experts.base_layer", "l.0.q_proj"]);
+        assert_eq!(names(&[("l.0.experts.gate_up", Some(2))]), ["l.0.experts"]);
     }
 }

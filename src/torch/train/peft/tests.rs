@@ -1,21 +1,38 @@
 //! What is written comes back, is added to its base, or is refused.
 
 use super::{
-    AdapterBase, AdapterError, AdapterFile, Adapters, adapter_base, load_adapter, merge_adapter, read_adapter_config,
-    save_adapter,
+    AdapterBase, AdapterError, AdapterFile, AdapterFolder, AdapterSettings, Adapters, adapter_base, adapter_config,
+    init_magnitudes, load_adapter, merge_adapter, modules_to_save, read_adapter_config, save_adapter,
 };
-use crate::model::{Decoder, ModelConfig};
-use crate::nn::{Linear, LinearModule, LoraConfig, ParamStore, Scope};
+use crate::model::{Decoder, ModelConfig, TreeNames};
+use crate::nn::{Linear, LinearModule, LoraConfig, ParamSpec, ParamStore, Scope};
 use crate::train::hf::Checkpoint;
+use serde_json::json;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 
 fn config(r: i64) -> LoraConfig {
-    LoraConfig { r, alpha: 4.0, dropout: 0.1, use_rslora: true }
+    LoraConfig { r, alpha: 4.0, dropout: 0.1, use_rslora: true, use_dora: false }
+}
+
+/// Writes the adapters of a store as a run does.
+fn save(params: &ParamStore, base: Option<AdapterBase>, to: &Path) {
+    let specs: Vec<ParamSpec> = params.ids().map(|id| params.spec(id).clone()).collect();
+    let tree = TreeNames::default();
+    let settings = AdapterSettings { dropout: 0.1, use_rslora: true, base };
+    let config = Some(adapter_config(&specs, &tree, &settings).to_string());
+    let modules_to_save = modules_to_save(specs.iter(), &tree);
+    let file = AdapterFile { config, modules_to_save, name: AdapterFile::name(0, 1), tree };
+    save_adapter(&[params], &file, to).unwrap();
+}
+
+fn load(params: &ParamStore, from: &Path) -> Result<(), AdapterError> {
+    load_adapter(params, &AdapterFolder::open(from)?, &TreeNames::default(), |_| true)
 }
 
 fn store(config: &LoraConfig, seed: u64) -> ParamStore {
-    let mut specs = Linear::specs("model.", "up_proj", 5, 7, true, 0.5);
+    let specs = Linear::specs("model.", "up_proj", 5, 7, true, 0.5);
+    let mut specs: Vec<ParamSpec> = specs.into_iter().map(ParamSpec::frozen).collect();
     specs.extend(config.specs(&LinearModule::of(&specs[0]).unwrap()));
     let params = ParamStore::new(specs, Kind::Float, Device::Cpu);
     params.init_random(seed);
@@ -29,23 +46,18 @@ fn store(config: &LoraConfig, seed: u64) -> ParamStore {
 fn an_adapter_comes_back() {
     let dir = tempfile::tempdir().unwrap();
     let (saved, other) = (store(&config(2), 1), store(&config(2), 2));
-    let file = AdapterFile {
-        config: config(2),
-        base: Some(AdapterBase::of("hub/models--org--base/snapshots/1f")),
-        prefix: "",
-    };
-    save_adapter(&saved, &file, dir.path()).unwrap();
+    save(&saved, Some(AdapterBase::of("hub/models--org--base/snapshots/1f")), dir.path());
     assert_eq!(adapter_base(dir.path()).unwrap().as_deref(), Some("org/base@1f"));
     assert_eq!(AdapterBase::of("runs/models--x"), AdapterBase { name: "runs/models--x".into(), revision: None });
     let read = read_adapter_config(dir.path()).unwrap();
-    assert_eq!(read, config(2));
-    load_adapter(&other, dir.path()).unwrap();
+    assert_eq!(read.lora, config(2));
+    load(&other, dir.path()).unwrap();
     for name in ["lora_A", "lora_B"] {
         let name = format!("model.up_proj.{name}.weight");
         assert_eq!(saved.get(&name), other.get(&name));
     }
-    let error = load_adapter(&store(&config(3), 1), dir.path()).unwrap_err();
-    assert!(matches!(&error, AdapterError::Mismatch { problems, .. } if problems.len() == 2), "{error}");
+    std::fs::write(dir.path().join("adapter_model.safetensors"), "torn").unwrap();
+    assert!(matches!(load(&store(&config(2), 1), dir.path()), Err(AdapterError::File(_))));
 }
 
 #[test]
@@ -66,14 +78,14 @@ fn what_is_not_implemented_is_refused() {
     let write = |text: &str| std::fs::write(dir.path().join("adapter_config.json"), text).unwrap();
     for (text, expected) in [
         (r#"{"peft_type": "IA3"}"#, "peft_type is \"IA3\""),
-        (r#"{"peft_type": "LORA", "r": 4, "target_modules": ["q"], "use_dora": true}"#, "use_dora is true"),
-        (r#"{"peft_type": "LORA", "r": 4, "use_rslora": true, "modules_to_save": ["lm_head"]}"#, "modules_to_save is"),
+        (r#"{"peft_type": "LORA", "r": 4, "target_modules": ["q"], "lora_bias": true}"#, "lora_bias is true"),
+        (r#"{"peft_type": "LORA", "r": 4, "alpha_pattern": {"(": 3}}"#, "alpha_pattern: \"(\""),
         (r#"{"peft_type": "LORA", "r": 4, "trainable_token_indices": [7]}"#, "trainable_token_indices is [7]"),
         (r#"{"peft_type": "LORA", "r": 4, "init_lora_weights": "pissa_niter_4"}"#, "convert it"),
         (r#"{"peft_type": "LORA", "r": 0, "target_modules": ["q"]}"#, "r is not a positive integer"),
     ] {
         write(text);
-        let message = read_adapter_config(dir.path()).unwrap_err().to_string();
+        let message = read_adapter_config(dir.path()).err().expect("refused").to_string();
         assert!(message.contains(expected), "{message}");
     }
 }
@@ -86,16 +98,55 @@ fn adapters_of_prediction_heads_have_their_place() {
     let model = ModelConfig::from_hf(&serde_json::from_str(&json).unwrap()).unwrap();
     let mut trained = model.decoder.clone();
     assert!(trained.enable_mtp(1, 0.1));
-    let mut specs = Decoder::specs(&trained);
+    let mut specs: Vec<ParamSpec> = Decoder::specs(&trained).into_iter().map(ParamSpec::frozen).collect();
     let modules: Vec<LinearModule> = specs.iter().filter_map(LinearModule::of).collect();
     specs.extend(modules.iter().flat_map(|module| config(2).specs(module)));
     let params = ParamStore::new(specs, Kind::Float, Device::Cpu);
     params.init_random(1);
     let dir = tempfile::tempdir().unwrap();
-    save_adapter(&params, &AdapterFile { config: config(2), base: None, prefix: "" }, dir.path()).unwrap();
+    save(&params, None, dir.path());
     let adapters = Adapters::open(dir.path(), &model, &Checkpoint::open(&base).unwrap()).unwrap();
     let head = format!("model.layers.{}.eh_proj.weight", model.decoder.layers.len());
-    let of_head = adapters.product(&head).unwrap();
-    assert_eq!(of_head.size(), [model.decoder.hidden_size, 2 * model.decoder.hidden_size]);
-    assert!(adapters.product("model.norm.weight").is_none());
+    let of_head = Tensor::zeros([model.decoder.hidden_size, 2 * model.decoder.hidden_size], (Kind::Float, Device::Cpu));
+    assert!(adapters.changes(&head) && !adapters.changes("model.norm.weight"));
+    assert_eq!(adapters.apply(&head, &of_head).size(), of_head.size());
+}
+
+/// Ranks and alphas that differ, norms of rows and a module that is trained itself, in one folder.
+#[test]
+fn one_folder_has_adapters_of_several_kinds() {
+    let one = LoraConfig { use_dora: true, ..config(2) };
+    let other = LoraConfig { r: 3, alpha: 9.0, ..one.clone() };
+    let make = |seed: u64| {
+        let mut specs = Linear::specs("model.a.", "up_proj", 5, 7, true, 0.5);
+        specs.extend(Linear::specs("model.b.", "up_proj", 5, 7, false, 0.5));
+        let modules: Vec<LinearModule> = specs.iter().filter_map(LinearModule::of).collect();
+        specs = specs.into_iter().map(ParamSpec::frozen).collect();
+        specs.extend(modules.iter().zip([&one, &other]).flat_map(|(module, lora)| lora.specs(module)));
+        specs.extend(Linear::specs("model.", "head", 7, 2, true, 0.5));
+        let params = ParamStore::new(specs, Kind::Float, Device::Cpu);
+        params.init_random(seed);
+        init_magnitudes(&params);
+        params
+    };
+    let (saved, loaded, dir) = (make(1), make(2), tempfile::tempdir().unwrap());
+    save(&saved, None, dir.path());
+    let config: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(dir.path().join("adapter_config.json")).unwrap()).unwrap();
+    assert_eq!((&config["r"], &config["lora_alpha"]), (&json!(2), &json!(4)));
+    assert_eq!(config["rank_pattern"], json!({"^model\\.b\\.up_proj": 3}));
+    assert_eq!(config["alpha_pattern"], json!({"^model\\.b\\.up_proj": 9.0}));
+    assert_eq!((&config["use_dora"], &config["modules_to_save"]), (&json!(true), &json!(["model.head"])));
+    let folder = AdapterFolder::open(dir.path()).unwrap();
+    let specs: Vec<ParamSpec> = saved.ids().map(|id| saved.spec(id).clone()).collect();
+    let contents = folder.contents(&specs, &TreeNames::default()).unwrap();
+    let found: Vec<_> = contents.adapters.iter().map(|found| (found.lora.r, found.lora.alpha)).collect();
+    assert_eq!(found, [(2, 4.0), (3, 9.0)]);
+    load(&loaded, dir.path()).unwrap();
+    for id in saved.trained_ids() {
+        assert_eq!(saved.leaf(id), loaded.leaf(id), "{}", saved.spec(id).name);
+    }
+    folder.expect_all([&contents]).unwrap();
+    let error = folder.expect_all([]).unwrap_err().to_string();
+    assert!(error.contains("model.head.weight has no place here"), "{error}");
 }

@@ -26,10 +26,28 @@ pub struct Turn {
     /// `system`, `user`, `assistant` or `tool`; learnt when `assistant`.
     pub role: String,
     pub parts: Vec<Part>,
+    pub written: Written,
+    /// The message's own word on the loss: `false` takes an answer out of it; `None` where the message says nothing.
+    pub learn: Option<bool>,
     /// The message's other keys, as a chat template sees them: `tool_calls`, `name`, `reasoning_content`, …
     pub fields: Map<String, Json>,
     /// Descriptions of functions that may be called from here on; those of all turns are the template's `tools`.
     pub tools: Vec<Json>,
+    /// Variables for the chat template; the sample has those of all its turns.
+    pub kwargs: Map<String, Json>,
+}
+
+/// The form of a message's content, which a chat template can tell apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Written {
+    #[default]
+    Text,
+    /// A list of parts.
+    Parts,
+    /// `null`: a chat template sees `none`.
+    Null,
+    /// No content: to a chat template it is undefined.
+    Absent,
 }
 
 /// A part of a turn, serialized as chat templates expect it.
@@ -87,6 +105,16 @@ impl Turn {
     /// The text parts in one string.
     pub fn joined_text(&self) -> String {
         self.parts.iter().map(|part| if let Part::Text { text } = part { text } else { "" }).collect()
+    }
+
+    /// True where the message says nothing: no content but blanks, and no other key.
+    pub fn is_empty(&self) -> bool {
+        let is_empty = |value: &Json| match value {
+            Json::Array(list) => list.is_empty(),
+            Json::String(text) => text.trim().is_empty(),
+            _ => false,
+        };
+        self.num_media() == 0 && self.joined_text().trim().is_empty() && self.fields.values().all(is_empty)
     }
 
     /// Pictures and videos in it.

@@ -12,8 +12,9 @@
 
 mod conversation;
 mod listed;
+mod loss;
 mod parse;
 mod raw;
 
-pub use conversation::{Conversation, MediaSource, Part, Turn};
+pub use conversation::{Conversation, MediaSource, Part, Turn, Written};
 pub use listed::{AUDIO_PLACEHOLDER, IMAGE_PLACEHOLDER, VIDEO_PLACEHOLDER};

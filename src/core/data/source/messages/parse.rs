@@ -4,7 +4,7 @@ use serde_json::{Map, Value as Json};
 
 use super::listed::Listed;
 use super::raw::{RawContent, RawLine, listed};
-use super::{Conversation, Turn};
+use super::{Conversation, Turn, Written, loss};
 use crate::data::error::DataError;
 use crate::data::source::locate::{AsNamed, Locate};
 
@@ -23,24 +23,25 @@ impl Conversation {
         let mut listed = Listed { files, images, videos, audios, has_videos, has_audios, media: Vec::new() };
         let mut turns = Vec::with_capacity(raw.messages.len());
         for turn in raw.messages {
-            let parts = match turn.content {
-                None => Vec::new(),
-                Some(RawContent::Text(text)) => listed.split(&text)?,
-                Some(RawContent::Parts(parts)) => {
-                    parts.into_iter().map(|part| listed.part(part)).collect::<Result<_, _>>()?
+            let (written, parts) = match turn.content {
+                None => (Written::Absent, Vec::new()),
+                Some(None) => (Written::Null, Vec::new()),
+                Some(Some(RawContent::Text(text))) => (Written::Text, listed.split(&text)?),
+                Some(Some(RawContent::Parts(parts))) => {
+                    let parts = parts.into_iter().map(|part| listed.part(part)).collect::<Result<_, _>>()?;
+                    (Written::Parts, parts)
                 }
             };
             let mut fields: Map<String, Json> = turn.fields.into_iter().filter(|(_, value)| !value.is_null()).collect();
-            if let Some(calls) = fields.get_mut("tool_calls") {
-                read_arguments(calls);
-            }
-            turns.push(Turn { fields, ..Turn::new(&turn.role, parts) });
+            let learn = loss::take(&mut fields)?;
+            turns.push(Turn { written, fields, learn, ..Turn::new(&turn.role, parts) });
         }
         let media = listed.finish()?;
         let Some(first) = turns.first_mut() else {
             return Err(DataError::Line("`messages` is empty".to_owned()));
         };
         first.tools = tools(raw.tools)?;
+        first.kwargs = kwargs(raw.chat_template_kwargs)?;
         Ok(Self { turns, media })
     }
 }
@@ -62,16 +63,14 @@ fn tools(raw: Option<Json>) -> Result<Vec<Json>, DataError> {
     }
 }
 
-/// OpenAI's arguments are JSON as text; templates expect the object, as transformers' users give it.
-fn read_arguments(calls: &mut Json) {
-    for call in calls.as_array_mut().into_iter().flatten() {
-        let has_function = call["function"].is_object();
-        let call = if has_function { &mut call["function"] } else { call };
-        if let Some(Json::String(text)) = call.get("arguments")
-            && let Ok(arguments @ Json::Object(_)) = serde_json::from_str(text)
-        {
-            call["arguments"] = arguments;
-        }
+/// Variables for the chat template: an object, or its JSON text.
+fn kwargs(raw: Option<Json>) -> Result<Map<String, Json>, DataError> {
+    let wrong = || DataError::Line("`chat_template_kwargs` is no object".to_owned());
+    match raw {
+        None | Some(Json::Null) => Ok(Map::new()),
+        Some(Json::Object(kwargs)) => Ok(kwargs),
+        Some(Json::String(text)) => serde_json::from_str(&text).map_err(|_| wrong()),
+        Some(_) => Err(wrong()),
     }
 }
 
@@ -91,7 +90,9 @@ mod tests {
             {"type":"video","video":["1.png","2.png"],"fps":4},{"type":"text","text":"it."}]},
             {"role":"assistant","content":[{"type":"text","text":"1"}]}],"images":["a.png"]}"#;
         let conversation = Conversation::parse(string).unwrap();
-        assert_eq!(conversation, Conversation::parse(parts).unwrap());
+        let mut same = Conversation::parse(parts).unwrap();
+        same.turns.iter_mut().for_each(|turn| assert_eq!(std::mem::take(&mut turn.written), Written::Parts));
+        assert_eq!(conversation, same);
         assert_eq!(conversation.images().collect::<Vec<_>>(), [&Locator::from("a.png")]);
         assert_eq!((conversation.turns[0].joined_text().as_str(), conversation.turns[0].num_media()), ("Readit.", 2));
         let MediaSource::Video(video) = &conversation.media[1] else { panic!("a video") };
@@ -110,7 +111,9 @@ mod tests {
         let conversation = Conversation::parse(line).unwrap();
         let [user, assistant, tool] = &conversation.turns[..] else { panic!("three turns") };
         assert_eq!((user.tools.len(), user.fields.len(), user.num_media()), (1, 0, 2));
-        assert_eq!(assistant.fields["tool_calls"][0]["function"]["arguments"]["a"], 1);
+        // As transformers has them: text stays text, and null is not "".
+        assert_eq!(assistant.fields["tool_calls"][0]["function"]["arguments"], "{\"a\": 1}");
+        assert_eq!((assistant.written, tool.written), (Written::Null, Written::Text));
         assert!(assistant.parts.is_empty() && tool.fields["tool_call_id"] == "c");
         assert_eq!(conversation.media[0], MediaSource::Image(Locator::bytes("data.png", *b"hi")));
         assert_eq!(conversation.media[1], MediaSource::Audio("a.wav".into()));
@@ -129,6 +132,7 @@ mod tests {
             (r#"{"messages":[{"role":"user","content":[{"type":"audio"}]}]}"#, "more <audio>"),
             (r#"{"messages":[{"role":"user","content":[{"type":"text"}]}]}"#, "of type \"text\""),
             (r#"{"messages":[{"role":"user","content":"x"}],"tools":"["}"#, "`tools`"),
+            (r#"{"messages":[{"role":"user","content":"x"}],"chat_template_kwargs":[1]}"#, "`chat_template_kwargs`"),
             (r#"{"messages":[{"role":"user","content":[{"type":"video","video":"a","fps":0}]}]}"#, "fps is 0"),
         ] {
             let error = Conversation::parse(line).unwrap_err().to_string();

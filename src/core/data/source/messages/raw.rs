@@ -1,6 +1,6 @@
 //! A line as it is written.
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value as Json};
 
 use super::MediaSource;
@@ -18,6 +18,8 @@ pub(super) struct RawLine {
     #[serde(default)]
     pub audios: Option<OneOrMore<String>>,
     pub tools: Option<Json>,
+    #[serde(default)]
+    pub chat_template_kwargs: Option<Json>,
 }
 
 #[derive(Deserialize)]
@@ -39,10 +41,15 @@ pub(super) fn listed<T>(raw: Option<OneOrMore<T>>) -> std::vec::IntoIter<T> {
 #[derive(Deserialize)]
 pub(super) struct RawTurn {
     pub role: String,
-    #[serde(default)]
-    pub content: Option<RawContent>,
+    /// The outer `None`: the key is absent; the inner one: it is `null`.
+    #[serde(default, deserialize_with = "present")]
+    pub content: Option<Option<RawContent>>,
     #[serde(flatten)]
     pub fields: Map<String, Json>,
+}
+
+fn present<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Option<RawContent>>, D::Error> {
+    Option::deserialize(value).map(Some)
 }
 
 #[derive(Deserialize)]

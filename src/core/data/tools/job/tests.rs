@@ -19,7 +19,7 @@ fn job() -> Job {
 /// Sample 7 is bad, 5 is large.
 fn work(sample: u64) -> Result<Vec<Member>, BadSample> {
     if sample == 7 {
-        return Err(BadSample { file: "a".into(), at: "8".into(), reason: "no".into() });
+        return Err(BadSample { file: "a".into(), at: "8".into(), reason: "no".into(), too_long: false });
     }
     let len = if sample == 5 { 3000 } else { 10 };
     Ok(vec![("json".to_owned(), Arc::from(vec![sample as u8; len]))])

@@ -1,0 +1,96 @@
+//! Rules over the keys that say what is evaluated, and when.
+
+use super::error::code;
+use super::validate::Rules;
+use super::{Eval, RunConfig};
+
+impl Rules<'_> {
+    pub(super) fn evaluation(&mut self, config: &RunConfig) {
+        let sets_aside = config.data.val_size > 0.0;
+        let Some(eval) = &config.eval else {
+            self.broken(sets_aside, code::COMBINATION, &["data.val_size"], || {
+                let message =
+                    "`data.val_size` sets samples aside, and there is no `eval` that evaluates them".to_owned();
+                (message, "add eval: { every_steps: 100 }")
+            });
+            return;
+        };
+        let names = eval.set_names(sets_aside);
+        self.broken(names.is_empty(), code::MISSING_KEY, &["eval"], || {
+            let message = "missing required key `eval.path`, `eval.sets` or `data.val_size`".to_owned();
+            (message, "one of them says which samples are evaluated")
+        });
+        for name in eval.sets.keys() {
+            let is_plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) && !name.is_empty();
+            let is_taken = names.iter().filter(|other| *other == name).count() > 1;
+            self.broken(!is_plain || is_taken, code::OUT_OF_RANGE, &["eval.sets"], || {
+                let why = if is_taken { "is taken" } else { "is no name of a set" };
+                (format!("`eval.sets`: `{name}` {why}"), "a name has letters, digits, `-`, `_` and `.`")
+            });
+        }
+        if let Some(best) = eval.best.as_ref().filter(|best| !names.contains(best)) {
+            let help = format!("the sets are {}", names.join(", "));
+            self.broken(true, code::OUT_OF_RANGE, &["eval.best"], || {
+                (format!("`eval.best`: there is no set `{best}`"), help.as_str())
+            });
+        }
+        let keys = [
+            ("eval.max_samples", eval.max_samples.is_some()),
+            ("eval.generate", eval.generate.is_some()),
+            ("eval.best", eval.best.is_some()),
+            ("eval.patience", eval.patience.is_some()),
+        ];
+        for (key, _) in keys.into_iter().filter(|(_, is_set)| *is_set && eval.every_steps == 0) {
+            self.broken(true, code::COMBINATION, &[key], || {
+                (format!("`{key}` is of evaluations while the run goes on"), "set eval.every_steps")
+            });
+        }
+        let splits = config.splits_foundation();
+        self.broken(splits.is_some() && eval.generate > Some(0), code::COMBINATION, &["eval.generate"], || {
+            let what = splits.unwrap_or_default();
+            let message =
+                format!("`eval.generate`: answers are generated where one actor has the whole foundation; {what}");
+            (message, "leave it out: questions are answered after the run then, from its last checkpoint")
+        });
+    }
+}
+
+impl Eval {
+    /// Names of the sets; the first is the one that decides unless `best` says another.
+    pub fn set_names(&self, sets_aside: bool) -> Vec<String> {
+        let own = [(self.path.is_some(), Self::HELD_OUT), (sets_aside, Self::VAL)];
+        let own = own.into_iter().filter(|(is, _)| *is).map(|(_, name)| name.to_owned());
+        own.chain(self.sets.keys().cloned()).collect()
+    }
+
+    /// The set of `eval.path`.
+    pub const HELD_OUT: &str = "held_out";
+    /// The set of `data.val_size`.
+    pub const VAL: &str = "val";
+    /// Questions that are answered at an evaluation unless the config says how many.
+    const NUM_ANSWERS: u64 = 16;
+}
+
+impl RunConfig {
+    /// How the foundation is split among actors, so that none of them can generate; `None`: each replica is one actor.
+    pub fn splits_foundation(&self) -> Option<String> {
+        let pool = &self.pools.foundation;
+        let layout = pool.layout();
+        let axes = [
+            ("tensor_parallel", layout.tp),
+            ("pipeline_parallel", layout.pp),
+            ("context_parallel", layout.cp),
+            ("expert_parallel", layout.ep),
+            ("virtual_stages", pool.virtual_stages),
+        ];
+        let split = axes.into_iter().find(|(_, size)| *size > 1);
+        let split = split.or((pool.zero == 3 && layout.dp > 1).then_some(("zero", 3)));
+        split.map(|(axis, size)| format!("pools.foundation.{axis} is {size}"))
+    }
+
+    /// Questions of each set that are answered at each evaluation while the run goes on.
+    pub fn num_answers(&self) -> u64 {
+        let asked = self.eval.as_ref().and_then(|eval| eval.generate);
+        if self.splits_foundation().is_some() { 0 } else { asked.unwrap_or(Eval::NUM_ANSWERS) }
+    }
+}

@@ -1,0 +1,88 @@
+//! What is not wrong with a conversation, but not as its author may think: counted over the samples.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+
+use crate::data::source::Turn;
+use crate::data::template::ChatTemplate;
+
+/// Names that a key about the loss may have.
+const LOSS_WORDS: [&str; 5] = ["loss", "mask", "weight", "train", "learn"];
+
+/// Notes with the number of samples that each is about.
+#[derive(Default)]
+pub(super) struct Notes(Mutex<Counts>);
+
+#[derive(Default)]
+struct Counts {
+    conversations: u64,
+    notes: BTreeMap<String, u64>,
+}
+
+impl Notes {
+    /// Notes what `turns` have that is not in `text`, their rendering. A run's log says so at the 1st, 10th, 100th … sample.
+    pub fn of_sample(&self, template: &ChatTemplate, turns: &[Turn], text: &str) {
+        let notes = notes(template, turns, text);
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.conversations += 1;
+        let conversations = counts.conversations;
+        for note in notes {
+            let count = counts.notes.entry(note.clone()).or_default();
+            *count += 1;
+            if 10u64.pow(count.ilog10()) == *count {
+                tracing::warn!("{}", line(*count, conversations, &note));
+            }
+        }
+    }
+
+    pub fn lines(&self) -> Vec<String> {
+        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.notes.iter().map(|(note, &count)| line(count, counts.conversations, note)).collect()
+    }
+}
+
+/// Arguments of calls that are texts in which something is quoted.
+fn argument_texts(turns: &[Turn]) -> impl Iterator<Item = &str> {
+    let calls = turns.iter().filter_map(|turn| turn.fields.get("tool_calls")?.as_array()).flatten();
+    let arguments = calls.filter_map(|call| call.get("function").unwrap_or(call).get("arguments")?.as_str());
+    arguments.filter(|text| text.contains('"'))
+}
+
+fn line(count: u64, conversations: u64, note: &str) -> String {
+    format!("{count} of {conversations} conversations {note}")
+}
+
+fn notes(template: &ChatTemplate, turns: &[Turn], text: &str) -> Vec<String> {
+    let mut notes = Vec::new();
+    let is_lost = |change: &dyn Fn(&mut Turn)| {
+        let mut others = turns.to_vec();
+        others.iter_mut().for_each(change);
+        template.render(&others, false).is_ok_and(|other| other == text)
+    };
+    let keys: BTreeSet<&String> = turns.iter().flat_map(|turn| turn.fields.keys()).collect();
+    for key in keys {
+        if is_lost(&|turn: &mut Turn| drop(turn.fields.shift_remove(key))) {
+            let is_of_loss = LOSS_WORDS.iter().any(|word| key.to_lowercase().contains(word));
+            let hint =
+                if is_of_loss { " (keys of the loss are weight, train, training, loss and loss_mask)" } else { "" };
+            notes.push(format!("have the message key {key:?}, which the chat template does not render{hint}"));
+        }
+    }
+    if turns.iter().any(|turn| !turn.tools.is_empty()) && is_lost(&|turn: &mut Turn| turn.tools.clear()) {
+        notes.push("have `tools`, which the chat template does not render".to_owned());
+    }
+    if argument_texts(turns).any(|arguments| !text.contains(arguments)) {
+        notes.push("have calls with arguments as JSON text, which the chat template writes otherwise (an object is its own JSON)".to_owned());
+    }
+    let kwargs: BTreeSet<&String> = turns.iter().flat_map(|turn| turn.kwargs.keys()).collect();
+    let unknown = kwargs.into_iter().filter(|key| !template.knows(key));
+    notes.extend(
+        unknown.map(|key| format!("set {key:?} in `chat_template_kwargs`, which the chat template does not use")),
+    );
+    if turns.iter().any(|turn| turn.role != "assistant" && turn.learn == Some(true)) {
+        notes.push(
+            "ask for the loss of a message that is not the assistant's; only the assistant's are learnt".to_owned(),
+        );
+    }
+    notes
+}

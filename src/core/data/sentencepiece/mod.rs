@@ -1,0 +1,38 @@
+//! Tokenizers that are published as a SentencePiece model only (`tokenizer.model`: LLaMA-2, InternLM2.5, InternVL2.5), made into
+//! a `tokenizer.json` as transformers does.
+
+mod convert;
+mod proto;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value as Json;
+
+use super::error::DataError;
+use super::tokenizer::read_json_if_exists;
+use super::tokenizer_file::parse;
+use crate::files;
+
+const FILES: [&str; 2] = ["tokenizer.model", "spiece.model"];
+
+/// The tokenizer of a folder with such a file, and the file; `None` where there is none.
+///
+/// # Errors
+/// The file cannot be read or is no such model.
+pub fn read(model_dir: &Path, tokenizer_config: &Json) -> Result<Option<(tokenizers::Tokenizer, PathBuf)>, DataError> {
+    let Some(path) = FILES.iter().map(|file| model_dir.join(file)).find(|path| path.exists()) else { return Ok(None) };
+    let bytes = files::read(&path, files::MAX_TEXT_BYTES).map_err(|error| DataError::read(&path, error))?;
+    let added = read_json_if_exists(&model_dir.join("added_tokens.json"))?;
+    let json = of_bytes(&bytes, tokenizer_config, &added).map_err(|reason| DataError::file(&path, reason))?;
+    let tokenizer = parse(json.to_string().into_bytes()).map_err(|reason| DataError::file(&path, reason))?;
+    Ok(Some((tokenizer, path)))
+}
+
+/// # Errors
+/// The reason.
+fn of_bytes(bytes: &[u8], tokenizer_config: &Json, added: &Json) -> Result<Json, String> {
+    let model = proto::Model::parse(bytes).ok_or("is no SentencePiece model")?;
+    convert::tokenizer_json(model, tokenizer_config, added)
+}

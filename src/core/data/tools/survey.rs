@@ -1,0 +1,102 @@
+//! The first samples of each data set, made as a run makes them: whether they can be used, and how many are longer than
+//! a pack.
+
+use std::path::PathBuf;
+
+use super::ordered::for_each_ordered;
+use crate::data::dataset::Dataset;
+use crate::data::error::BadSample;
+
+/// Samples of each set that are looked at.
+const NUM_FIRST: u64 = 100;
+/// The same of a language model: no pictures are decoded, so that lengths can be told of more.
+const NUM_OF_TEXT: u64 = 4096;
+
+/// What the samples of one data set are like.
+#[derive(Clone, Debug, Default)]
+pub struct Survey {
+    /// What messages call the set.
+    pub name: PathBuf,
+    /// Samples in it.
+    pub len: u64,
+    /// Samples that were looked at.
+    pub seen: u64,
+    /// Those of them that cannot be used.
+    pub bad: Vec<BadSample>,
+    /// Those of them that are longer than a pack.
+    pub too_long: Vec<BadSample>,
+}
+
+/// Looks at the first samples of every set, and at some of all its parts where none of the first can be used.
+pub fn survey(dataset: &Dataset, jobs: usize) -> Vec<Survey> {
+    let most = if dataset.processor().media_processor().is_some() { NUM_FIRST } else { NUM_OF_TEXT };
+    let look = |(source, (name, len)): (usize, (PathBuf, u64))| {
+        let mut survey = Survey { name, len, ..Survey::default() };
+        survey.look(dataset, source, jobs, most.min(len), |number| number);
+        if survey.num_usable() == 0 && survey.seen < len {
+            // A set may be sorted by length.
+            survey.look(dataset, source, jobs, NUM_FIRST, |number| number * len / NUM_FIRST);
+        }
+        survey
+    };
+    dataset.sources().enumerate().map(look).collect()
+}
+
+impl Survey {
+    pub fn num_usable(&self) -> u64 {
+        self.seen - self.bad.len() as u64 - self.too_long.len() as u64
+    }
+
+    fn look(&mut self, dataset: &Dataset, source: usize, jobs: usize, num: u64, index: impl Fn(u64) -> u64 + Sync) {
+        let work = |number| dataset.sample_of(source, index(number)).map(drop);
+        let taken: Result<(), std::convert::Infallible> = for_each_ordered(jobs, 0..num, work, |_, sample| {
+            self.seen += 1;
+            match sample {
+                Ok(()) => {}
+                Err(long) if long.too_long => self.too_long.push(long),
+                Err(bad) => self.bad.push(bad),
+            }
+            Ok(())
+        });
+        let Ok(()) = taken;
+    }
+}
+
+/// `94 of 3,000 samples (3.1 %) are longer than 86 tokens`; `of` samples were looked at, `all` there are.
+pub fn too_long_text(too_long: u64, of: u64, all: u64, max_tokens: usize) -> String {
+    let share = 100.0 * too_long as f64 / of.max(1) as f64;
+    let is = if too_long == 1 { "is" } else { "are" };
+    match of == all {
+        true => format!(
+            "{} of {} samples ({share:.1} %) {is} longer than {max_tokens} tokens",
+            grouped(too_long),
+            grouped(of)
+        ),
+        false => format!(
+            "{} of {} samples that were looked at ({share:.1} %), out of {}, {is} longer than {max_tokens} tokens",
+            grouped(too_long),
+            grouped(of),
+            grouped(all)
+        ),
+    }
+}
+
+/// `8,030`.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap_or_default()).collect();
+    groups.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_says_of_how_many_samples_it_is() {
+        assert_eq!(too_long_text(94, 3000, 3000, 86), "94 of 3,000 samples (3.1 %) are longer than 86 tokens");
+        let of_some = "1 of 100 samples that were looked at (1.0 %), out of 3,000, is longer than 86 tokens";
+        assert_eq!(too_long_text(1, 100, 3000, 86), of_some);
+    }
+}

@@ -1,0 +1,30 @@
+//! A run's samples with its held-out ones: positions of the data stream, and the streams of evaluations.
+
+use super::Samples;
+use crate::data::{Dataset, Sample};
+use crate::message::{BadSample, SampleId};
+
+/// Samples of training, and the sets that are evaluated while the run goes on. Set `k` is the streams `2k`, its samples, and
+/// `2k + 1`, its conversations up to the last answer.
+pub struct WithHeldOut {
+    pub train: Dataset,
+    pub sets: Vec<Dataset>,
+}
+
+impl WithHeldOut {
+    /// Streams of set `set`: samples, and prompts.
+    pub fn streams(set: usize) -> [u16; 2] {
+        [2 * set as u16, 2 * set as u16 + 1]
+    }
+}
+
+impl Samples for WithHeldOut {
+    fn sample(&mut self, id: SampleId) -> Result<Sample, BadSample> {
+        let Some((stream, index)) = id.as_held_out() else { return Samples::sample(&mut self.train, id) };
+        let set = &self.sets[usize::from(stream / 2)];
+        let found = if stream % 2 == 0 { set.sample(index) } else { set.prompt(index) };
+        let mut sample = found.map_err(|bad| bad.into_message(id))?;
+        sample.meta.id = id;
+        Ok(sample)
+    }
+}

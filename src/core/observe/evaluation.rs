@@ -1,0 +1,130 @@
+//! `eval.jsonl`: what was found of a set of held-out samples, one JSON object for each set and evaluation.
+
+use super::error::ObserveError;
+use super::figures::grouped;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+/// One evaluation of one set.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EvalRecord {
+    /// Steps that were done: the parameters are those with which this step begins.
+    pub step: u64,
+    pub set: String,
+    /// Mean cross-entropy of a target, in nats; `None`: no sample was scored, or it is not finite.
+    pub loss: Option<f64>,
+    pub perplexity: Option<f64>,
+    /// Part of the targets that greedy decoding would take, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
+    /// Tokens that count in the loss.
+    pub targets: u64,
+    pub samples: u64,
+    /// Samples that could not be used.
+    pub bad_samples: u64,
+    /// The loss that decides is the lowest so far, and it is this one.
+    pub best: bool,
+    /// Part of the generated answers that are exactly the expected ones, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exact: Option<f64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub answers: Vec<Answer>,
+}
+
+/// A generated answer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Answer {
+    /// Text of the last turn before the answer.
+    pub prompt: String,
+    pub answer: String,
+    pub expected: String,
+    pub right: bool,
+}
+
+impl EvalRecord {
+    /// Sets the mean of a sum of cross-entropies over `targets`.
+    pub fn with_loss(mut self, loss_sum: f64, targets: u64) -> Self {
+        let loss = Some(loss_sum / targets as f64).filter(|loss| targets > 0 && loss.is_finite());
+        self.perplexity = loss.map(f64::exp).filter(|perplexity| perplexity.is_finite());
+        (self.loss, self.targets) = (loss, targets);
+        self
+    }
+
+    pub fn with_answers(mut self, answers: Vec<Answer>) -> Self {
+        let right = answers.iter().filter(|answer| answer.right).count();
+        self.exact = (!answers.is_empty()).then(|| right as f64 / answers.len() as f64);
+        self.answers = answers;
+        self
+    }
+
+    /// Names and values of its curves.
+    pub fn scalars(&self) -> Vec<(String, f64)> {
+        let values = [("loss", self.loss), ("accuracy", self.accuracy), ("exact", self.exact)];
+        values.into_iter().filter_map(|(name, value)| Some((format!("eval/{}/{name}", self.set), value?))).collect()
+    }
+
+    /// `loss 0.4120 (perplexity 1.51) over 12,345 tokens; 12 of 16 answers exactly right (75.0 %)`; of what has no answers how
+    /// many tokens are predicted.
+    pub fn text(&self) -> String {
+        let mut parts = Vec::new();
+        if let Some(loss) = self.loss {
+            let perplexity = match loss.exp() {
+                large if large >= 1e4 => format!("{large:.2e}"),
+                small => format!("{small:.2}"),
+            };
+            let accuracy = self.accuracy.filter(|_| self.exact.is_none());
+            let predicted = accuracy.map(|accuracy| format!(", {:.1} % of them predicted", 100.0 * accuracy));
+            let tokens = grouped(self.targets);
+            let predicted = predicted.unwrap_or_default();
+            parts.push(format!("loss {loss:.4} (perplexity {perplexity}) over {tokens} tokens{predicted}"));
+        } else if self.samples > 0 {
+            parts.push("the loss is not finite".to_owned());
+        }
+        if let Some(exact) = self.exact {
+            let (right, all) = (self.answers.iter().filter(|answer| answer.right).count(), self.answers.len());
+            parts.push(format!("{right} of {all} answers exactly right ({:.1} %)", 100.0 * exact));
+        }
+        if self.bad_samples > 0 {
+            parts.push(format!("{} bad samples", grouped(self.bad_samples)));
+        }
+        if parts.is_empty() { "no sample can be used".to_owned() } else { parts.join("; ") }
+    }
+}
+
+/// The evaluations in a file, in order; none where there is no file. Lines that are something else are left out.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn read_evaluations(path: &Path) -> Result<Vec<EvalRecord>, ObserveError> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Err(source) => Err(ObserveError::Read { path: path.to_path_buf(), source }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_found_is_told_in_one_line() {
+        let answer = |right| Answer { right, ..Answer::default() };
+        let record = EvalRecord { set: "val".into(), accuracy: Some(0.832), ..EvalRecord::default() };
+        let record = record.with_loss(0.412 * 12345.0, 12345).with_answers(vec![answer(true), answer(false)]);
+        assert_eq!(
+            record.text(),
+            "loss 0.4120 (perplexity 1.51) over 12,345 tokens; 1 of 2 answers exactly right (50.0 %)"
+        );
+        let texts = EvalRecord { exact: None, answers: Vec::new(), ..record.clone() }.text();
+        assert_eq!(texts, "loss 0.4120 (perplexity 1.51) over 12,345 tokens, 83.2 % of them predicted");
+        assert_eq!(record.scalars()[2], ("eval/val/exact".to_owned(), 0.5));
+        let of = |sum, targets| EvalRecord { samples: 1, ..EvalRecord::default() }.with_loss(sum, targets).text();
+        assert_eq!(of(24.0, 2), "loss 12.0000 (perplexity 1.63e5) over 2 tokens");
+        assert_eq!(of(f64::NAN, 2), "the loss is not finite");
+        assert_eq!(EvalRecord::default().text(), "no sample can be used");
+    }
+}

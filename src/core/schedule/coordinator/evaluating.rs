@@ -1,0 +1,122 @@
+//! What the machine does for an evaluation ([`Evaluations`](super::Evaluations)): held-out samples are measured, planned and
+//! computed between two steps, with nothing else in flight.
+
+use super::{Broken, Coordinator, InFlight, Output, StepBalance};
+use crate::message::{ActorId, BadSample, Command, NOBODY, Purpose, SampleMeta, SaveTo, StepId};
+use crate::schedule::coordinator::evaluations::EvaluationPass;
+use crate::schedule::coordinator::intake::Answer;
+use crate::schedule::{PackLimits, PlanSpec, SampleSize, plan_evaluation};
+use std::sync::Arc;
+
+impl Coordinator {
+    /// Whether a plan of an evaluation is in flight.
+    pub(super) fn evaluates(&self) -> bool {
+        self.in_flight.get(&self.current).is_some_and(InFlight::is_evaluation)
+    }
+
+    /// Whether an evaluation comes before the next plan.
+    pub(super) fn is_to_evaluate(&self) -> bool {
+        !self.stop_requested && !self.is_probing() && self.evaluations.is_due(self.next_plan)
+    }
+
+    /// Does what has become possible of an evaluation that is due.
+    pub(super) fn evaluate(&mut self) -> Result<(), Broken> {
+        while self.is_to_evaluate() {
+            if let Some(asked) = self.evaluations.ask() {
+                let window = self.intake.again(asked);
+                for actor in self.spec.pools.data_actors() {
+                    self.out.push(Output::Send(actor, window.command()));
+                }
+            }
+            if self.current < self.next_plan || !self.in_flight.is_empty() {
+                return Ok(());
+            }
+            let Some(asked) = self.evaluations.asked() else {
+                self.conclude_evaluation();
+                return Ok(());
+            };
+            let Some(answers) = self.intake.take_answers(asked) else { return Ok(()) };
+            let Some((pass, round)) = self.evaluations.take() else { return Ok(()) };
+            let samples = self.usable(answers, &pass);
+            if !samples.is_empty() {
+                self.send_evaluation(&pass, round, samples)?;
+            }
+        }
+        if self.stop_requested && !self.evaluations.is_open() {
+            self.evaluations.abandon();
+        }
+        Ok(())
+    }
+
+    /// The samples that can be computed; the others are told of once.
+    fn usable(&mut self, answers: Vec<Answer>, pass: &EvaluationPass) -> Vec<SampleMeta> {
+        let (mut samples, mut told) = (Vec::new(), Vec::new());
+        for answer in answers {
+            let bad = match answer {
+                Err(bad) => bad,
+                Ok(sample) => {
+                    let reason = match self.spec.plan.pack.check(sample.id, SampleSize::of(&sample)) {
+                        Err(error) => error.to_string(),
+                        Ok(()) if pass.purpose == Purpose::Score && sample.num_targets == 0 => {
+                            "no token of it counts in the loss".to_owned()
+                        }
+                        Ok(()) => {
+                            samples.push(sample);
+                            continue;
+                        }
+                    };
+                    BadSample {
+                        id: sample.id,
+                        source: format!("held-out sample {}", sample.id),
+                        reason,
+                        too_long: false,
+                    }
+                }
+            };
+            if self.evaluations.bad(bad.id) {
+                told.push(bad);
+            }
+        }
+        if !told.is_empty() {
+            self.out.push(Output::Bad(told));
+        }
+        samples
+    }
+
+    fn send_evaluation(&mut self, pass: &EvaluationPass, round: u32, samples: Vec<SampleMeta>) -> Result<(), Broken> {
+        let (step, num_samples) = (self.current, samples.len());
+        let limits = self.spec.plan.pack;
+        let pack = PackLimits { max_samples: limits.max_samples.min(pass.max_samples), ..limits };
+        let spec = PlanSpec { pack, ..self.spec.plan.clone() };
+        let mut plan = plan_evaluation(&spec, (step, round), pass.purpose, samples)
+            .map_err(|error| (ActorId::SCHEDULER, format!("evaluation before step {step}: {error}")))?;
+        if let workers @ [_, ..] = self.encoders.workers() {
+            plan.units.iter_mut().for_each(|unit| unit.encoder = workers[unit.encoder as usize % workers.len()]);
+        }
+        let balance = StepBalance::of(&spec, &plan);
+        let skipped = self.skip_killers(&plan)?;
+        plan.units.iter_mut().filter(|unit| skipped.contains(&unit.id)).for_each(|unit| unit.encoder = NOBODY);
+        let plan = Arc::new(plan);
+        self.send_to_all(&Command::Plan(plan.clone()));
+        self.in_flight.insert(step, InFlight::new(plan, Vec::new(), balance));
+        self.evaluations.planned(num_samples);
+        Ok(())
+    }
+
+    /// All of it is computed: tells of it, saves the best step, and ends the run where nothing gets better.
+    fn conclude_evaluation(&mut self) {
+        let Some(summary) = self.evaluations.conclude(self.next_plan) else { return };
+        self.stream.evaluated = self.evaluations.evaluated();
+        let last = self.current.0.checked_sub(1).map(StepId).filter(|_| self.current > self.spec.first_step);
+        if let Some(last) = last.filter(|last| !self.saves.has(*last) && !self.saves.waits())
+            && summary.is_best
+            && self.evaluations.saves_best()
+        {
+            self.save(last, SaveTo::Disk, self.stream.clone());
+        }
+        if summary.stops {
+            self.end = self.end.min(self.current);
+        }
+        self.out.push(Output::Evaluated(Box::new(summary)));
+    }
+}

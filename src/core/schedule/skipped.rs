@@ -1,0 +1,122 @@
+//! The samples that are skipped: bad ones, of which too many end a run, and ones that are too long, which do not unless
+//! `data.pack.too_long: error` asks for it.
+
+use crate::config::{BadSamples, TooLong};
+use serde::{Deserialize, Serialize};
+use std::fmt::Display;
+
+/// Samples after which the fraction of bad ones means something.
+const MIN_SEEN: u64 = 100;
+/// Samples in a row that are too long after which no other can be expected: a run would read for ever.
+const MAX_TOO_LONG_IN_ROW: u64 = 1_000_000;
+
+/// Counts samples and judges those that are skipped: one rule for runs and for evaluations.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Skipped {
+    policy: BadSamples,
+    too_long: TooLong,
+    num_seen: u64,
+    num_bad: u64,
+    num_bad_in_row: usize,
+    num_too_long_in_row: u64,
+}
+
+impl Skipped {
+    pub fn new(policy: BadSamples, too_long: TooLong) -> Self {
+        Self { policy, too_long, num_seen: 0, num_bad: 0, num_bad_in_row: 0, num_too_long_in_row: 0 }
+    }
+
+    /// A sample is used.
+    pub fn used(&mut self) {
+        self.num_seen += 1;
+        (self.num_bad_in_row, self.num_too_long_in_row) = (0, 0);
+    }
+
+    /// `sample`, with its reason, is longer than a pack.
+    ///
+    /// # Errors
+    /// That is an error by the config, or nothing else comes.
+    pub fn too_long(&mut self, sample: &impl Display) -> Result<(), String> {
+        self.num_too_long_in_row += 1;
+        match self.too_long {
+            TooLong::Error => Err(format!("{sample}, and `data.pack.too_long` is error")),
+            _ if self.num_too_long_in_row > MAX_TOO_LONG_IN_ROW => {
+                Err(format!("{MAX_TOO_LONG_IN_ROW} samples in a row are too long; the last: {sample}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// `sample`, with its reason, is bad.
+    ///
+    /// # Errors
+    /// There are too many bad samples.
+    pub fn bad(&mut self, sample: &impl Display) -> Result<(), String> {
+        self.num_seen += 1;
+        self.num_bad_in_row += 1;
+        self.turned_bad(sample)
+    }
+
+    /// A sample that was used has turned out to be bad.
+    ///
+    /// # Errors
+    /// As [`Skipped::bad`].
+    pub fn turned_bad(&mut self, sample: &impl Display) -> Result<(), String> {
+        self.num_bad += 1;
+        let BadSamples { max_consecutive, .. } = self.policy;
+        let in_row = self.num_bad_in_row;
+        if in_row > max_consecutive {
+            return Err(format!(
+                "{in_row} bad samples in a row, more than `data.on_bad_sample.max_consecutive` = {max_consecutive}; \
+                 the last: {sample}"
+            ));
+        }
+        self.fraction(sample)
+    }
+
+    /// Judges the fraction of bad samples, of which `last` is the last.
+    ///
+    /// # Errors
+    /// It is too large.
+    pub fn fraction(&self, last: &impl Display) -> Result<(), String> {
+        let (num_bad, num_seen, max_fraction) = (self.num_bad, self.num_seen, self.policy.max_fraction);
+        if num_seen >= MIN_SEEN && num_bad as f64 > max_fraction * num_seen as f64 {
+            return Err(format!(
+                "{num_bad} of {num_seen} samples are bad, more than `data.on_bad_sample.max_fraction` = {max_fraction}; \
+                 the last: {last}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn skipped(max_consecutive: usize, too_long: TooLong) -> Skipped {
+        Skipped::new(BadSamples { max_fraction: 0.01, max_consecutive }, too_long)
+    }
+
+    #[test]
+    fn too_many_bad_samples_are_an_error_that_names_the_last() {
+        let mut seen = skipped(2, TooLong::Skip);
+        assert_eq!([seen.bad(&"a:1: why"), seen.bad(&"a:2: why")], [Ok(()), Ok(())]);
+        let error = seen.bad(&"a:3: why").unwrap_err();
+        assert!(error.starts_with("3 bad samples in a row") && error.ends_with("the last: a:3: why"), "{error}");
+        let mut seen = skipped(9, TooLong::Skip);
+        (0..97).for_each(|_| seen.used());
+        assert_eq!([seen.bad(&"a:1: x"), seen.bad(&"a:2: x")], [Ok(()), Ok(())]);
+        seen.used();
+        assert!(seen.fraction(&"a:2: x").unwrap_err().starts_with("2 of 100 samples are bad"));
+    }
+
+    #[test]
+    fn samples_that_are_too_long_are_no_bad_ones() {
+        let mut seen = skipped(2, TooLong::Skip);
+        assert!((0..1000).all(|_| seen.too_long(&"a:1: 9 tokens").is_ok()));
+        assert_eq!(seen.bad(&"a:2: x"), Ok(()));
+        let error = skipped(2, TooLong::Error).too_long(&"a:1: 9 tokens").unwrap_err();
+        assert_eq!(error, "a:1: 9 tokens, and `data.pack.too_long` is error");
+    }
+}

@@ -1,0 +1,68 @@
+//! Whether the weights fit into memory. Gradients, the optimizer's state and activations come on top, so that what is
+//! refused here could not run.
+
+use crate::estimate::PoolSize;
+use loongforge_core::config::{Device, Placement, Precision, RunConfig};
+use loongforge_core::observe::bytes;
+use loongforge_torch::engine::Families;
+use loongforge_torch::nn::ParamSpec;
+
+/// Parameters of a pool above which sizes are a mistake, whatever the machines: the largest models have 2^41.
+const MAX_PARAMETERS: u64 = 1 << 48;
+
+/// Why the weights of a run fit nowhere.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryProblem {
+    #[error("the model has {parameters} parameters: are the sizes in its config right?")]
+    Absurd { parameters: u64 },
+    #[error("{0}: take a smaller model, fewer replicas, or more machines")]
+    TooMuch(String),
+}
+
+/// Compares the weights of all actors with the memory of this machine. A line where they are more and other machines may
+/// take part; of GPUs nothing is known.
+///
+/// # Errors
+/// They are more and the run is `alone` on this machine; or no machine could hold them.
+pub fn check(config: &RunConfig, families: &Families, alone: bool) -> Result<Option<String>, MemoryProblem> {
+    let encoder: Vec<ParamSpec> = families.encoder.iter().flat_map(|family| family.specs()).collect();
+    let [encoder, foundation] = [encoder, families.foundation.specs()].map(|specs| PoolSize::of(specs.iter()));
+    let parameters = [encoder, foundation].map(|pool| pool.trained.saturating_add(pool.frozen));
+    if let Some(&parameters) = parameters.iter().find(|count| **count > MAX_PARAMETERS) {
+        return Err(MemoryProblem::Absurd { parameters });
+    }
+    let needed = least(config, parameters);
+    let Some(there) = machine().filter(|there| config.device == Device::Cpu && needed > *there) else {
+        return Ok(None);
+    };
+    let text = format!(
+        "the weights of all actors take {} at least, and this machine has {} of memory",
+        bytes(needed),
+        bytes(there)
+    );
+    if alone { Err(MemoryProblem::TooMuch(text)) } else { Ok(Some(format!("warning: {text}"))) }
+}
+
+/// Bytes of the weights alone, one copy in each replica: less than any run holds.
+fn least(config: &RunConfig, [encoder, foundation]: [u64; 2]) -> u64 {
+    let width = if config.train.precision == Precision::Bf16 { 2 } else { 4 };
+    let pools = &config.pools;
+    let copies = |replicas: usize, zero: usize| if zero == 3 { 1 } else { replicas as u64 };
+    let encoders = match pools.placement {
+        Placement::Separate => copies(pools.encoder.replicas, pools.encoder.zero),
+        Placement::Colocated => pools.foundation.layout().ranks() as u64,
+    };
+    let foundations = copies(pools.foundation.replicas, pools.foundation.zero);
+    let all = [(encoder, encoders), (foundation, foundations)].map(|(count, copies)| count.saturating_mul(copies));
+    all[0].saturating_add(all[1]).saturating_mul(width)
+}
+
+/// Bytes of memory of this machine, swap included.
+fn machine() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let kib = |name: &str| -> Option<u64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().strip_suffix(" kB")?.trim().parse().ok()
+    };
+    kib("MemTotal:")?.saturating_add(kib("SwapTotal:").unwrap_or(0)).checked_mul(1024)
+}

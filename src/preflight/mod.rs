@@ -1,0 +1,99 @@
+//! What is asked of a run before it touches anything: whether its layout, weights, device and data go together. `check`
+//! asks and ends; `run` asks before there is a folder or an actor. Nothing is written, and no weight is read.
+
+mod data;
+mod memory;
+mod weights;
+
+pub use data::DataProblem;
+pub use memory::MemoryProblem;
+pub use weights::expect_weights;
+
+use crate::checkpoint::FitError;
+use crate::evaluate;
+use crate::folder::ModelFolder;
+use loongforge_core::config::{Device, RunConfig};
+use loongforge_core::data::{DataError, Decoder};
+use loongforge_core::engine::EngineError;
+use loongforge_torch::engine::{Families, check_engines, open_device, random_parts, without_effect};
+use loongforge_torch::native::expect_products;
+use std::sync::Arc;
+
+/// The run that is asked about.
+pub struct Preflight<'a> {
+    pub config: &'a RunConfig,
+    pub folder: &'a ModelFolder,
+    pub families: &'a Families,
+    /// Decodes the samples' pictures and videos.
+    pub decoder: Arc<dyn Decoder>,
+}
+
+/// Questions that are not always asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// Whether the device is there: not where other machines compute.
+    pub device: bool,
+    /// Whether the first weights fit: not where a checkpoint is to be resumed, or the weights are not here.
+    pub weights: bool,
+    /// Whether the whole run is on this machine, so that its memory must suffice.
+    pub alone: bool,
+}
+
+/// A run that may begin.
+#[derive(Clone, Debug)]
+pub struct Passed {
+    /// What the user should know, a line each.
+    pub lines: Vec<String>,
+    /// Samples of all data sets.
+    pub num_samples: u64,
+}
+
+/// Why a run cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum PreflightError {
+    #[error(transparent)]
+    Engine(EngineError),
+    #[error(transparent)]
+    Weights(#[from] FitError),
+    #[error(transparent)]
+    Memory(#[from] MemoryProblem),
+    #[error(transparent)]
+    Data(#[from] DataError),
+    #[error(transparent)]
+    Samples(#[from] DataProblem),
+    #[error(transparent)]
+    Eval(anyhow::Error),
+}
+
+impl Preflight<'_> {
+    /// Asks all there is to ask, what is found fastest first.
+    ///
+    /// # Errors
+    /// The first reason for which the run could not go.
+    pub fn ask(&self, asked: Asked) -> Result<Passed, PreflightError> {
+        let Self { config, families, .. } = *self;
+        let memory = memory::check(config, families, asked.alone)?;
+        check_engines(config, families).map_err(PreflightError::Engine)?;
+        if asked.device {
+            open_device(&config.device).map_err(PreflightError::Engine)?;
+            if config.device == Device::Cpu {
+                expect_products(config.run.products).map_err(|error| PreflightError::Engine(error.into()))?;
+            }
+        }
+        if asked.weights {
+            expect_weights(config, self.folder, families)?;
+        }
+        let mut lines = self.folder.notes.clone();
+        lines.extend(
+            random_parts(config, families)
+                .into_iter()
+                .map(|key| format!("{key} starts with random weights: it has no `load`, and there is no model.load")),
+        );
+        lines.extend(without_effect(config, families));
+        lines.extend(memory);
+        let (num_samples, said) = self.data()?;
+        lines.extend(said);
+        evaluate::check(config).map_err(PreflightError::Eval)?;
+        Ok(Passed { lines, num_samples })
+    }
+}

@@ -1,0 +1,24 @@
+//! Headers of all folders that weights come from against the model's parameters.
+
+use crate::checkpoint::{FitError, expect_fit, load_options};
+use crate::folder::ModelFolder;
+use loongforge_core::config::{RunConfig, Weights};
+use loongforge_torch::engine::{Families, check_weights};
+
+/// Sees to it that the weights that a fresh run begins with are those of its model, before anything is built.
+///
+/// # Errors
+/// All that does not fit, in one table, or the file that is torn.
+pub fn expect_weights(config: &RunConfig, folder: &ModelFolder, families: &Families) -> Result<(), FitError> {
+    let model = &config.model;
+    let has_parts = model.parts().iter().any(|(_, part)| part.load.is_some());
+    match &model.load {
+        // All of one folder must be of use; of a part's folder another part may be left out.
+        Some(load) if model.weights == Weights::Load && !has_parts => {
+            let mut options = load_options(&folder.json, model.resize_embeddings);
+            options.ignore.extend(model.load_ignore.iter().cloned());
+            expect_fit(load.as_path(), families, &options)
+        }
+        _ => check_weights(config, families),
+    }
+}

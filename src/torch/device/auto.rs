@@ -1,0 +1,74 @@
+//! `device: auto`: CUDA where it can be used, else the CPU, and what there is to say of that.
+
+use super::cuda::{CudaError, load_cuda};
+use loongforge_core::config::Device;
+use std::path::{Path, PathBuf};
+
+/// The device that `auto` is on this machine, or the one that was asked for; with why, and how to have another. Call it before
+/// anything asks whether CUDA is there: libtorch remembers the first answer.
+pub fn settle(device: Device) -> (Device, String) {
+    match device {
+        Device::Auto => choose(load_cuda(), gpu(Path::new("/dev"))),
+        asked => (asked, format!("device: {asked}")),
+    }
+}
+
+fn choose(loaded: Result<(), CudaError>, gpu: Option<PathBuf>) -> (Device, String) {
+    let said = match (loaded, gpu) {
+        (Ok(()), _) => {
+            let device = Device::Cuda(None);
+            return (device, "device: cuda, every actor takes the next GPU (device=cpu for the CPU)".to_owned());
+        }
+        (Err(CudaError::Absent { .. }), None) => "no GPU was found (device=cuda for one)".to_owned(),
+        (Err(CudaError::Absent { path }), Some(gpu)) => format!(
+            "there is a GPU ({}), but this is the CPU build of libtorch: {} does not exist; name the `lib` folder of the CUDA \
+             build of libtorch 2.11 in {}",
+            gpu.display(),
+            path.display(),
+            super::cuda::LIBRARY_FOLDER
+        ),
+        (Err(error), _) => error.to_string(),
+    };
+    (Device::Cpu, format!("device: cpu; {said}"))
+}
+
+/// A GPU's file in a folder of devices.
+fn gpu(dev: &Path) -> Option<PathBuf> {
+    let files = std::fs::read_dir(dev).ok()?.flatten();
+    let mut gpus: Vec<PathBuf> = files.map(|file| file.path()).filter(|path| is_gpu(path)).collect();
+    gpus.sort();
+    gpus.into_iter().next()
+}
+
+/// `nvidia0`, and not `nvidiactl`.
+fn is_gpu(path: &Path) -> bool {
+    let number = path.file_name().and_then(|name| name.to_str()?.strip_prefix("nvidia"));
+    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_choice_says_how_to_change_it() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["nvidiactl", "nvidia-uvm", "null"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        assert_eq!(gpu(folder.path()), None);
+        std::fs::write(folder.path().join("nvidia3"), "").unwrap();
+        let found = gpu(folder.path());
+        assert_eq!(found, Some(folder.path().join("nvidia3")));
+
+        let absent = || Err(CudaError::Absent { path: "lib/libtorch_cuda.so".into() });
+        let (device, said) = choose(absent(), found);
+        assert!(device == Device::Cpu && said.contains("nvidia3") && said.contains("LOONGFORGE_TORCH_LIB"), "{said}");
+        let (device, said) = choose(absent(), None);
+        assert!(device == Device::Cpu && said.contains("device=cuda"), "{said}");
+        let (device, said) = choose(Ok(()), None);
+        assert!(device == Device::Cuda(None) && said.contains("device=cpu"), "{said}");
+        assert!(choose(Err(CudaError::NoDevice), None).1.contains("nvidia-smi"));
+        assert_eq!(settle(Device::Cuda(Some(2))), (Device::Cuda(Some(2)), "device: cuda:2".to_owned()));
+    }
+}

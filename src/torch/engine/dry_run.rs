@@ -1,0 +1,138 @@
+//! The memory that an actor will take, counted in a dry run of its own engine: the same code builds it, splits it among
+//! ranks and goes through the same steps, with nothing computed, nothing loaded and nobody to talk to.
+
+mod inputs;
+
+use super::build::{EngineSpec, build_engine, kind};
+use super::family::Families;
+use super::torch_engine::TorchEngine;
+use crate::native::DryRun;
+use loongforge_core::config::{Layout, Placement, RunConfig};
+use loongforge_core::engine::{Engine, EngineError, Ports, Progress};
+use loongforge_core::message::{ActorId, Command, Commit, Event, MemoryReport, Role, StepPlan};
+use loongforge_core::transport::{Edge, Parcel, ParcelKind, Refused, TensorMeta};
+use std::path::PathBuf;
+use std::sync::Arc;
+use tch::Kind;
+
+/// Events of one call of an engine.
+const EVENTS: usize = 4096;
+
+/// The bytes that the tensors of actor `me` take at most in the steps `plans`, the first ones of a run. `placeholder`:
+/// the token that features replace.
+///
+/// What the plans do not say is assumed: experts are chosen equally often, every unit of a step is encoded before the
+/// first gradient comes back, and what others made is counted by them.
+///
+/// # Errors
+/// As [`build_engine`], where the model cannot be split as the configuration says; or a budget is too small.
+pub fn memory_of(
+    config: &RunConfig,
+    families: &Families,
+    placeholder: Option<i64>,
+    me: ActorId,
+    plans: &[Arc<StepPlan>],
+) -> Result<MemoryReport, EngineError> {
+    let _dry = DryRun::begin();
+    let spec = EngineSpec {
+        config: config.clone(),
+        families: families.clone(),
+        me,
+        rendezvous: PathBuf::new(),
+        local_rank: None,
+        stop_token_ids: Vec::new(),
+        resume: None,
+    };
+    let engine = build_engine(&spec)?;
+    let pools = &config.pools;
+    let (events, told) = flume::bounded(EVENTS);
+    let (sent, outbox) = flume::bounded(EVENTS);
+    let actors =
+        [(Role::Encoder, pools.encoder.layout().ranks()), (Role::Foundation, pools.foundation.layout().ranks())];
+    let peers = actors.into_iter().flat_map(|(role, count)| (0..count as u32).map(move |at| ActorId::new(role, at)));
+    let edges = peers.map(|peer| (peer, Box::new(Sink { sent: sent.clone() }) as Box<dyn Edge>)).collect();
+    let course = Course {
+        engine,
+        ports: Ports::new(me, events, edges),
+        told,
+        outbox,
+        placeholder,
+        patch_dim: families.encoder.as_ref().map_or(0, |family| family.patch_dim()),
+        encoder_ranks: pools.encoder.tensor_parallel as u32,
+        layout: pools.foundation.layout(),
+        colocated: pools.placement == Placement::Colocated,
+        kind: kind(config.train.precision),
+        me,
+    };
+    course.run(plans)
+}
+
+/// What an engine sends is dropped, but for its shapes.
+struct Sink {
+    sent: flume::Sender<(ParcelKind, Vec<TensorMeta>)>,
+}
+
+impl Edge for Sink {
+    fn try_send(&mut self, parcel: Parcel) -> Result<(), Refused> {
+        let shapes = parcel.tensors.iter().map(|tensor| tensor.meta()).collect();
+        let _ = self.sent.send((parcel.header.kind, shapes));
+        Ok(())
+    }
+
+    fn load(&mut self) -> (usize, usize) {
+        (0, usize::MAX)
+    }
+}
+
+/// An engine on its way through its steps.
+struct Course {
+    engine: TorchEngine,
+    ports: Ports,
+    told: flume::Receiver<Event>,
+    outbox: flume::Receiver<(ParcelKind, Vec<TensorMeta>)>,
+    placeholder: Option<i64>,
+    patch_dim: i64,
+    encoder_ranks: u32,
+    layout: Layout,
+    colocated: bool,
+    /// The type of features and their gradients.
+    kind: Kind,
+    me: ActorId,
+}
+
+impl Course {
+    fn run(mut self, plans: &[Arc<StepPlan>]) -> Result<MemoryReport, EngineError> {
+        plans.iter().try_for_each(|plan| self.step(plan))?;
+        Ok(self.engine.memory())
+    }
+
+    fn step(&mut self, plan: &Arc<StepPlan>) -> Result<(), EngineError> {
+        self.engine.command(Command::Plan(plan.clone()), &mut self.ports)?;
+        self.receive(plan)?;
+        let step = plan.step;
+        loop {
+            let progress = self.engine.work(&mut self.ports)?;
+            while let Some(parcel) = self.ports.take_own() {
+                self.engine.arrive(self.me, parcel, &mut self.ports)?;
+            }
+            let returned = self.return_gradients(plan)?;
+            for event in self.told.drain() {
+                let ended = match event {
+                    Event::Reduced(_) => {
+                        let commit = Commit { step, clip_scale: 1.0, learning_rate: plan.learning_rate };
+                        Command::Commit(commit)
+                    }
+                    // Members that come and go sum in a group that is made for it, in place.
+                    Event::Finished { .. } => Command::Abort { step },
+                    _ => continue,
+                };
+                self.engine.command(ended, &mut self.ports)?;
+                self.told.drain().for_each(drop);
+                return Ok(());
+            }
+            if progress == Progress::Idle && !returned {
+                return Err(format!("{} waits for something in step {step}", self.me).into());
+            }
+        }
+    }
+}

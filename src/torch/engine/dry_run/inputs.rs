@@ -1,0 +1,128 @@
+//! What an engine in a dry run receives from those who are not there: tokens, pixels, features and gradients without values.
+
+use super::Course;
+use crate::engine::buffer::TorchBuffer;
+use crate::native::uncounted;
+use loongforge_core::engine::{Engine, EngineError};
+use loongforge_core::message::{ActorId, Pack, Role, StepPlan, Unit, UnitId, Version};
+use loongforge_core::transport::{Buffer, Header, Parcel, ParcelKind, TensorMeta};
+use std::collections::{BTreeMap, BTreeSet};
+use tch::{Device, Kind, Tensor};
+
+/// Token that counts in no loss.
+const IGNORED: i64 = -100;
+
+impl Course {
+    /// Everything that others send for a step.
+    pub(super) fn receive(&mut self, plan: &StepPlan) -> Result<(), EngineError> {
+        let features = self.engine.foundation().map(|part| part.feature_shape());
+        if let Some((levels, width)) = features {
+            let place = self.layout.place(self.me.index as usize);
+            let leads = (place.pp, place.cp, place.tp) == (0, 0, 0);
+            for pack in plan.packs_of(place.dp as u32).filter(|_| leads) {
+                self.receive_tokens(pack)?;
+                for unit in plan.units_of(pack.id) {
+                    if unit.is_skipped() || self.encodes(unit) {
+                        continue;
+                    }
+                    let (role, index) = match self.colocated {
+                        true => (Role::Foundation, unit.encoder),
+                        false => (Role::Encoder, unit.encoder * self.encoder_ranks),
+                    };
+                    let shape = [unit.num_features() as i64, width];
+                    let kind = self.kind;
+                    let tensors = (0..levels).map(|_| buffer(|| Tensor::empty(shape, (kind, Device::Cpu)))).collect();
+                    self.arrive(ActorId::new(role, index), ParcelKind::Activation(unit.id), plan, tensors)?;
+                }
+            }
+        }
+        let units: Vec<Unit> = plan.units.iter().filter(|unit| self.encodes(unit)).cloned().collect();
+        for unit in units {
+            let owners: BTreeSet<u32> = unit.items.iter().map(|item| item.owner).collect();
+            for owner in owners {
+                let own = unit.items.iter().filter(|item| item.owner == owner);
+                let patches = own.map(|item| item.meta.grid.num_patches() as i64).sum();
+                let pixels = read(|| Tensor::empty([patches, self.patch_dim], (Kind::Float, Device::Cpu)));
+                self.arrive(ActorId::data(owner), ParcelKind::Pixels(unit.id), plan, vec![pixels])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn receive_tokens(&mut self, pack: &Pack) -> Result<(), EngineError> {
+        let owners: BTreeSet<u32> = pack.samples.iter().map(|sample| sample.owner).collect();
+        for owner in owners {
+            let (mut ids, mut positions, mut targets) = (Vec::new(), Vec::new(), Vec::new());
+            for sample in pack.samples.iter().filter(|sample| sample.owner == owner) {
+                let len = sample.num_tokens as usize;
+                let media: usize = sample.items.iter().map(|item| item.num_features as usize).sum();
+                let prompt = len - (sample.num_targets as usize).min(len);
+                ids.extend((0..len).map(|at| if at < media { self.placeholder.unwrap_or(0) } else { 0 }));
+                positions.extend(sample.document_lens().iter().flat_map(|&len| 0..i64::from(len)));
+                targets.extend((0..len).map(|at| if at < prompt { IGNORED } else { 0 }));
+            }
+            let positions = positions.repeat(3);
+            let tensors = vec![
+                read(|| Tensor::from_slice(&ids)),
+                read(|| Tensor::from_slice(&positions).view([3, -1])),
+                read(|| Tensor::from_slice(&targets)),
+            ];
+            let header = Header { kind: ParcelKind::Tokens(pack.id), version: Version(0) };
+            self.engine.arrive(ActorId::data(owner), Parcel::new(header, tensors), &mut self.ports)?;
+        }
+        Ok(())
+    }
+
+    /// The gradients of features that were sent. Whether there were any.
+    pub(super) fn return_gradients(&mut self, plan: &StepPlan) -> Result<bool, EngineError> {
+        let mut shapes: BTreeMap<UnitId, Vec<TensorMeta>> = BTreeMap::new();
+        for (kind, metas) in self.outbox.drain() {
+            if let ParcelKind::Activation(unit) = kind {
+                shapes.insert(unit, metas);
+            }
+        }
+        let any = !shapes.is_empty();
+        let units = plan.units.iter().filter_map(|unit| Some((unit, shapes.remove(&unit.id)?)));
+        for (unit, metas) in units.collect::<Vec<_>>() {
+            if !self.engine.trains_encoder() {
+                continue;
+            }
+            let gradient = |meta: &TensorMeta| {
+                let shape: Vec<i64> = meta.shape.iter().map(|&dim| dim as i64).collect();
+                buffer(|| Tensor::empty(shape, (self.kind, Device::Cpu)))
+            };
+            let tensors = metas.iter().map(gradient).collect();
+            self.arrive(plan.leader(unit.replica), ParcelKind::Gradient(unit.id), plan, tensors)?;
+        }
+        Ok(any)
+    }
+
+    /// Whether a unit is encoded here.
+    fn encodes(&self, unit: &Unit) -> bool {
+        match self.colocated {
+            true => self.me.role == Role::Foundation && unit.encoder == self.me.index,
+            false => self.me.role == Role::Encoder && unit.encoder == self.me.index / self.encoder_ranks,
+        }
+    }
+
+    fn arrive(
+        &mut self,
+        from: ActorId,
+        kind: ParcelKind,
+        plan: &StepPlan,
+        tensors: Vec<Box<dyn Buffer>>,
+    ) -> Result<(), EngineError> {
+        let header = Header { kind, version: Version(plan.step.0) };
+        self.engine.arrive(from, Parcel::new(header, tensors), &mut self.ports)
+    }
+}
+
+/// A tensor that comes as bytes: whoever takes it makes it, and counts it.
+fn read(make: impl FnOnce() -> Tensor) -> Box<dyn Buffer> {
+    Box::new(TorchBuffer::new(&make()))
+}
+
+/// A tensor that another actor has made, and counts.
+fn buffer(make: impl FnOnce() -> Tensor) -> Box<dyn Buffer> {
+    uncounted(|| read(make))
+}

@@ -1,0 +1,107 @@
+//! Adapters to go on from: rank, factor and modules are those of the folder, and what the config says must agree.
+
+use super::trained::{TrainedError, lora_config};
+use crate::model::TreeNames;
+use crate::nn::{LinearModule, LoraConfig, ParamSpec, Role};
+use crate::train::{AdapterFolder, Found};
+use loongforge_core::config::{Lora, Source};
+
+/// The adapters that `folder` has beside the parameters of one part, and trained what of it the folder holds itself.
+pub(super) fn existing(
+    all: &mut [ParamSpec],
+    tree: &TreeNames,
+    key: &'static str,
+    lora: &Lora,
+    folder: &Source,
+    is_own: &impl Fn(&str) -> bool,
+) -> Result<Vec<(LinearModule, LoraConfig)>, TrainedError> {
+    let wrong = |source| TrainedError::Adapter { key, source: Box::new(source) };
+    let opened = AdapterFolder::open(folder.as_path()).map_err(wrong)?;
+    let own: Vec<ParamSpec> = all.iter().filter(|spec| is_own(part_name(spec))).cloned().collect();
+    let contents = opened.contents(&own, tree).map_err(wrong)?;
+    if contents.adapters.is_empty() && contents.whole.is_empty() {
+        // A stage of a pipeline may have none of them.
+        let has_maps = own.iter().any(|spec| {
+            LinearModule::of(spec).is_some_and(|module| module.parameter().is_none() && lora.targets(&module.path))
+        });
+        let folder = folder.as_str().to_owned();
+        return if has_maps { Err(TrainedError::NoAdapter { key, folder }) } else { Ok(Vec::new()) };
+    }
+    agree(key, lora, folder, &opened.config.lora, &contents.adapters, &own)?;
+    for spec in all.iter_mut().filter(|spec| contents.whole.iter().any(|whole| whole.name == spec.name)) {
+        if spec.role == Role::Frozen {
+            spec.role = Role::Trained;
+        }
+    }
+    let dropout = lora.dropout.unwrap_or(opened.config.lora.dropout);
+    let adapters = contents.adapters.into_iter();
+    Ok(adapters.map(|found| (found.module, LoraConfig { dropout, ..found.lora })).collect())
+}
+
+/// What the config says of the adapters is what they are.
+fn agree(
+    key: &'static str,
+    lora: &Lora,
+    folder: &Source,
+    there: &LoraConfig,
+    found: &[Found],
+    own: &[ParamSpec],
+) -> Result<(), TrainedError> {
+    let differ = |name: &'static str, typed: String, found: String| {
+        let folder = folder.as_str().to_owned();
+        Err(TrainedError::Contradiction { key, name, typed, found, folder })
+    };
+    for (name, typed, there) in
+        [("use_rslora", lora.use_rslora, there.use_rslora), ("use_dora", lora.use_dora, there.use_dora)]
+    {
+        if let Some(typed) = typed.filter(|typed| *typed != there) {
+            return differ(name, typed.to_string(), there.to_string());
+        }
+    }
+    for Found { module, lora: there, .. } in found {
+        let typed = LoraConfig { use_rslora: there.use_rslora, ..lora_config(lora, &module.path) };
+        if (lora.r.is_some() || !lora.rank_pattern.is_empty()) && typed.r != there.r {
+            return differ("r", typed.r.to_string(), format!("{} beside {}", there.r, module.path));
+        }
+        let scale = LoraConfig { r: there.r, ..typed.clone() }.scale();
+        let has_alpha = lora.alpha.is_some() || !lora.alpha_pattern.is_empty();
+        if has_alpha && (scale - there.scale()).abs() > 1e-9 * scale.abs() {
+            return differ("alpha", typed.alpha.to_string(), format!("{} beside {}", there.alpha, module.path));
+        }
+    }
+    let has = |module: &LinearModule| found.iter().any(|found| found.module.path == module.path);
+    for module in own.iter().filter_map(LinearModule::of) {
+        let (name, typed) = match module.parameter() {
+            None => ("target_modules", lora.target_modules.is_some().then(|| lora.targets(&module.path))),
+            Some(name) => {
+                let typed = !lora.target_parameters.is_empty();
+                ("target_parameters", typed.then(|| lora.targets_parameter(&name)))
+            }
+        };
+        let excluded = !lora.exclude_modules.is_empty() && !lora.targets(&module.path) && module.parameter().is_none();
+        let said = |is: bool, what: &str| format!("{}{what} beside {}", if is { "" } else { "no " }, module.path);
+        match typed {
+            Some(typed) if typed != has(&module) => {
+                return differ(name, said(typed, "one"), said(has(&module), "one"));
+            }
+            None if excluded && has(&module) => {
+                return differ("exclude_modules", said(false, "one"), said(true, "one"));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The modules that hold the parameters of one part, by the names of its files.
+pub(super) fn named_modules(all: &[ParamSpec], is_own: &impl Fn(&str) -> bool) -> Vec<String> {
+    let names = all.iter().map(part_name).filter(|name| is_own(name));
+    let mut modules: Vec<String> = names.filter_map(|name| Some(name.rsplit_once('.')?.0.to_owned())).collect();
+    modules.dedup();
+    modules
+}
+
+/// The name that tells the part of a parameter: as in the checkpoint.
+pub(super) fn part_name(spec: &ParamSpec) -> &str {
+    spec.pieces.first().map_or(spec.name.as_str(), |piece| piece.name.as_str())
+}

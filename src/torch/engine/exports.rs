@@ -1,0 +1,128 @@
+//! What the pools of a run write into checkpoints for others to read.
+
+use super::build::{encoder_specs, num_files};
+use super::existing;
+use super::family::Families;
+use super::share::cut;
+use super::torch_engine::Exports;
+use super::trained::trained;
+use crate::nn::{ADAPTER_PARTS, ParamSpec, Role};
+use crate::train::{
+    AdapterBase, AdapterFile, AdapterFolder, AdapterSettings, Export, adapter_config, dora_without_place, is_within,
+    modules_to_save,
+};
+use loongforge_core::config::RunConfig;
+use loongforge_core::engine::EngineError;
+use loongforge_core::schedule::Pipeline;
+use std::collections::BTreeSet;
+
+/// What the pools of this run write into checkpoints, by actor `index` of the foundation.
+///
+/// # Errors
+/// Checkpoints of adapters cannot hold what this run trains, or `lora.adapter` is of another model.
+pub(super) fn exports(config: &RunConfig, families: &Families, index: u32) -> Result<Exports, EngineError> {
+    let of_foundation =
+        |specs: Vec<ParamSpec>| trained(specs, &families.tree, |_| ("model.foundation", &config.model.foundation));
+    let encoder = families.encoder.as_ref();
+    let encoder = encoder.map(|family| encoder_specs(config, family.as_ref(), &families.tree)).transpose()?;
+    let layout = config.pools.foundation.layout();
+    let pipeline = Pipeline { ranks: layout.pp, virtual_stages: config.pools.foundation.virtual_stages };
+    let stages = cut(families.foundation.as_ref(), pipeline)?;
+    let of_rank = |rank: usize| -> Result<Vec<ParamSpec>, EngineError> {
+        let specs = pipeline.stages_of(rank).flat_map(|stage| families.foundation.stage_specs(&stages[stage]));
+        Ok(of_foundation(specs.filter(|spec| !spec.is_copy).collect())?)
+    };
+    let of_ranks = (0..layout.pp).map(of_rank).collect::<Result<Vec<_>, EngineError>>()?;
+    let part = layout.place(index as usize % layout.ranks()).pp;
+    let foundation = of_foundation(families.foundation.specs())?;
+    let all: Vec<ParamSpec> = encoder.iter().flatten().chain(&foundation).cloned().collect();
+    let names: BTreeSet<&str> = encoder.iter().flatten().map(existing::part_name).collect();
+    let is_projector = |name: &str| families.encoder.as_ref().is_some_and(|family| family.is_projector(name));
+    expect_all_used(config, families, &all, |name| match (names.contains(name), is_projector(name)) {
+        (false, _) => "model.foundation",
+        (true, true) => "model.image_projector",
+        (true, false) => "model.image_encoder",
+    })?;
+    if !config.saves_adapters_only() {
+        let num_files = |specs: &[ParamSpec]| num_files(specs, config.train.precision);
+        let of_ranks: Vec<usize> = of_ranks.iter().map(|specs| num_files(specs)).collect();
+        return Ok(Exports::weights(encoder.as_deref().map_or(0, num_files), &of_ranks, part));
+    }
+    check(families, &all)?;
+    // The encoder's part of the adapters and those of the foundation's stages, where they have something.
+    let has_some = |specs: &[ParamSpec]| specs.iter().any(|spec| spec.role == Role::Trained);
+    let mut parts = vec![has_some(encoder.as_deref().unwrap_or_default())];
+    parts.extend(of_ranks.iter().map(|specs| has_some(specs)));
+    let count = parts.iter().filter(|has| **has).count();
+    let number = |part: usize| parts[..part].iter().filter(|has| **has).count();
+    let modules = modules_to_save(all.iter(), &families.tree);
+    let json = adapter_config(&all, &families.tree, &settings(config)?);
+    let text = serde_json::to_string_pretty(&json).expect("JSON of plain values");
+    let file = |part: usize, writes_config: bool| {
+        Export::Adapter(Some(AdapterFile {
+            config: writes_config.then(|| text.clone()),
+            tree: families.tree.clone(),
+            modules_to_save: modules.clone(),
+            name: AdapterFile::name(number(part), count),
+        }))
+    };
+    // The foundation is always there to write the config.
+    Ok(Exports { encoder: file(0, false), foundation: file(1 + part, part == 0) })
+}
+
+/// What `adapter_config.json` says beside what the parameters tell.
+fn settings(config: &RunConfig) -> Result<AdapterSettings, EngineError> {
+    let model = &config.model;
+    let parts = [&model.foundation, &model.image_encoder, &model.image_projector];
+    let loras = || parts.iter().filter_map(|part| part.lora.as_ref());
+    let mut settings = AdapterSettings::default();
+    // The language model's counts where parts differ in it: the file has one.
+    for lora in loras().collect::<Vec<_>>().into_iter().rev() {
+        let there = lora.adapter.as_ref().map(|folder| AdapterFolder::open(folder.as_path())).transpose()?;
+        let there = there.map(|folder| folder.config.lora);
+        settings.dropout = lora.dropout.or(there.as_ref().map(|there| there.dropout)).unwrap_or(0.0);
+        settings.use_rslora = lora.use_rslora.or(there.map(|there| there.use_rslora)).unwrap_or(false);
+    }
+    let base = model.load.as_ref().or(model.foundation.load.as_ref());
+    Ok(AdapterSettings { base: base.map(|base| AdapterBase::of(base.as_str())), ..settings })
+}
+
+/// Every tensor of the folders to go on from is of a part that names its folder.
+fn expect_all_used(
+    config: &RunConfig,
+    families: &Families,
+    all: &[ParamSpec],
+    part_of: impl Fn(&str) -> &'static str,
+) -> Result<(), EngineError> {
+    let parts = config.model.parts();
+    let named = parts.iter().filter_map(|(_, part)| part.lora.as_ref()?.adapter.as_ref());
+    for source in named.collect::<BTreeSet<_>>() {
+        let folder = AdapterFolder::open(source.as_path())?;
+        let mut own = Vec::new();
+        for (key, part) in parts {
+            if part.lora.as_ref().and_then(|lora| lora.adapter.as_ref()) == Some(source) {
+                own.extend(all.iter().filter(|param| part_of(existing::part_name(param)) == key).cloned());
+            }
+        }
+        folder.expect_all([&folder.contents(&own, &families.tree)?]).map_err(|error| {
+            format!("{error}; set `lora.adapter` of every part of the model whose adapters it holds")
+        })?;
+    }
+    Ok(())
+}
+
+/// What a folder of PEFT's cannot hold.
+fn check(families: &Families, all: &[ParamSpec]) -> Result<(), EngineError> {
+    let merge = "set checkpoint.merge_lora=true to save whole models";
+    if let Some(path) = dora_without_place(all, &families.tree) {
+        let why = "PEFT takes it for one of experts, which have none";
+        return Err(format!("DoRA beside {path}: {why}; leave it out with lora.exclude_modules, or {merge}").into());
+    }
+    let saved = modules_to_save(all.iter(), &families.tree);
+    let mut adapted = all.iter().filter_map(|spec| spec.name.strip_suffix(ADAPTER_PARTS[0]));
+    if let Some(path) = adapted.find(|path| is_within(&format!("{}.weight", families.tree.name(path)), &saved)) {
+        let why = "a module that is saved whole holds it";
+        return Err(format!("the adapter of {path} cannot be saved apart: {why}; {merge}").into());
+    }
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! Whether the engines of a run can be built: asked of its config and its model by the functions that build them, before
+//! there are actors, groups, memory or weights.
+
+use super::build::{check_dora, encoder_specs, splits};
+use super::exports::exports;
+use super::family::Families;
+use super::share::{FoundationPlan, divided_encoder};
+use super::trained::trained;
+use crate::nn::{Division, Shared};
+use loongforge_core::config::{Placement, RunConfig};
+use loongforge_core::engine::EngineError;
+
+/// Checks layout, stages, adapters and checkpoints of every actor.
+///
+/// # Errors
+/// The first thing for which an actor could not build its engine, or could not run a pack.
+pub fn check_engines(config: &RunConfig, families: &Families) -> Result<(), EngineError> {
+    let pools = &config.pools;
+    let (layout, splits) = (pools.foundation.layout(), splits(&pools.foundation));
+    let division = Division::first(layout, splits.sequence_parallel);
+    let plan = FoundationPlan::new(&families.foundation, layout, &division, &splits)?;
+    for stage in 0..layout.pp {
+        let specs = trained(plan.specs(stage), &families.tree, |_| ("model.foundation", &config.model.foundation))?;
+        check_dora(&specs, Shared::of_level(splits.zero))?;
+    }
+    if let Some(encoder) = &families.encoder {
+        // On the foundation's actors every encoder is whole.
+        let division = match pools.placement {
+            Placement::Colocated => Division::default(),
+            Placement::Separate => Division::first(pools.encoder.layout(), false),
+        };
+        let specs = encoder_specs(config, divided_encoder(encoder, &division)?.as_ref(), &families.tree)?;
+        check_dora(&specs, Shared::of_level(pools.encoder.zero))?;
+    }
+    exports(config, families, 0)?;
+    Ok(())
+}
+
+/// What a config asks for that has no effect on this model: a sentence each.
+pub fn without_effect(config: &RunConfig, families: &Families) -> Vec<String> {
+    let experts = config.pools.foundation.expert_parallel;
+    let dense = experts > 1 && !families.foundation.has_experts();
+    let no_experts = || {
+        format!("pools.foundation.expert_parallel is {experts} and has no effect: this model has no experts to spread")
+    };
+    dense.then(no_experts).into_iter().collect()
+}

@@ -1,0 +1,78 @@
+//! Where a run's first weights come from: the folder of the model, those of its parts, or chance.
+
+use crate::nn::{ParamSpec, ParamStore};
+use crate::train::hf::{Checkpoint, LoadOptions, Origin, compare_origin, load_weights_from};
+use crate::train::{WeightsError, init_magnitudes};
+use loongforge_core::config::{RunConfig, Weights};
+
+use super::family::Families;
+
+/// Fills a pool's parameters: those that a folder is for from there, the others with random numbers.
+///
+/// # Errors
+/// A folder lacks a tensor, or has one of another shape.
+pub(super) fn initialize(config: &RunConfig, params: &ParamStore) -> Result<(), WeightsError> {
+    let origin = origin(config, || params.ids().flat_map(|id| names_of(params.spec(id))))?;
+    // What is not loaded is new: adapters, and parts of random weights.
+    params.init_where(config.run.seed, |spec| spec.pieces.is_empty() || !origin.covers(&spec.name));
+    load_weights_from(params, &origin, &options(config))?;
+    init_magnitudes(params);
+    Ok(())
+}
+
+/// Compares the headers of all folders with the parameters of both pools, as [`initialize`] does before it loads.
+///
+/// # Errors
+/// Every tensor of a pool that is missing or of another shape, in one table; or the file that is torn.
+pub fn check_weights(config: &RunConfig, families: &Families) -> Result<(), WeightsError> {
+    let encoder = families.encoder.iter().map(|family| family.specs());
+    for specs in encoder.chain([families.foundation.specs()]) {
+        let origin = origin(config, || specs.iter().flat_map(names_of))?;
+        compare_origin(&specs, &origin, &options(config))?;
+    }
+    Ok(())
+}
+
+/// The keys of the parts that no folder is for although weights are to be loaded: they start with random numbers.
+pub fn random_parts(config: &RunConfig, families: &Families) -> Vec<&'static str> {
+    let model = &config.model;
+    if model.weights == Weights::Random || model.load.is_some() {
+        return Vec::new();
+    }
+    let encoder: Vec<ParamSpec> = families.encoder.iter().flat_map(|family| family.specs()).collect();
+    let is_projector = |spec: &ParamSpec| families.encoder.iter().any(|family| family.is_projector(&spec.name));
+    let has = |key: &str| match key {
+        "model.image_encoder" => encoder.iter().any(|spec| !is_projector(spec)),
+        "model.image_projector" => encoder.iter().any(is_projector),
+        _ => true,
+    };
+    model.parts().into_iter().filter(|(key, part)| part.load.is_none() && has(key)).map(|(key, _)| key).collect()
+}
+
+fn options(config: &RunConfig) -> LoadOptions {
+    LoadOptions { resize_embeddings: config.model.resize_embeddings, ..LoadOptions::default() }
+}
+
+fn names_of(spec: &ParamSpec) -> impl Iterator<Item = &str> {
+    spec.pieces.iter().map(|piece| piece.name.as_str())
+}
+
+/// The folders of a pool with these tensors.
+fn origin<'a, N: Iterator<Item = &'a str>>(config: &RunConfig, names: impl Fn() -> N) -> Result<Origin, WeightsError> {
+    let model = &config.model;
+    let mut origin = match (model.weights, &model.load) {
+        (Weights::Load, Some(folder)) => Origin::whole(Checkpoint::open(folder.as_path())?),
+        _ => Origin::default(),
+    };
+    for (key, part) in model.parts() {
+        let Some(folder) = &part.load else { continue };
+        let prefix = match model.is_foundation_alone() {
+            true => String::new(),
+            false => format!("{}.", key.trim_start_matches("model.")),
+        };
+        if names().any(|name| name.starts_with(&prefix)) {
+            origin = origin.with_part(&prefix, Checkpoint::open(folder.as_path())?, names());
+        }
+    }
+    Ok(origin)
+}

@@ -1,0 +1,120 @@
+// The allocation record: which thread, and what for, allocated the memory of every tensor on the CPU. libtorch allocates
+// through an allocator of ours, which writes in front of each block to whose account it counts; so a block that another
+// thread frees is taken off the account of the thread that made it.
+#include "common.h"
+#include <atomic>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/alloc_cpu.h>
+#include <sys/mman.h>
+
+// As `Purpose` in native/memory.rs numbers them.
+constexpr int PURPOSES = 5;
+
+// Counts what a thread allocates while it is installed there. It lives as long as a watch or a block needs it.
+struct Account {
+  Account* outer;
+  std::atomic<int64_t> references{1}, total{0};
+  std::atomic<int64_t> held[PURPOSES] = {};
+  int64_t peak = 0, at_peak[PURPOSES] = {};
+
+  explicit Account(Account* outer) : outer(outer) {
+    if (outer) outer->references++;
+  }
+  void release() {
+    if (--references > 0) return;
+    if (outer) outer->release();
+    delete this;
+  }
+  // Only on the thread where it is installed.
+  void charge(int64_t bytes, int purpose) {
+    references++;
+    add(bytes, purpose);
+  }
+  void add(int64_t bytes, int purpose) {
+    held[purpose] += bytes;
+    if ((total += bytes) > peak) note_peak();
+    if (outer) outer->add(bytes, purpose);
+  }
+  void note_peak() {
+    peak = total;
+    for (int i = 0; i < PURPOSES; i++) at_peak[i] = held[i];
+  }
+  void take_off(int64_t bytes, int purpose) {
+    held[purpose] -= bytes;
+    total -= bytes;
+    if (outer) outer->take_off(bytes, purpose);
+  }
+};
+static thread_local Account* account = nullptr;
+static thread_local int purpose = 0;
+
+// In front of every block; as long as the alignment that libtorch asks for.
+struct alignas(64) Header {
+  Account* account;
+  int64_t bytes;
+  int32_t purpose;
+  bool is_mapped;
+};
+static_assert(sizeof(Header) == 64, "blocks stay aligned");
+
+static void free_block(void* data) {
+  if (!data) return;
+  auto* header = static_cast<Header*>(data) - 1;
+  if (header->account) {
+    header->account->take_off(header->bytes, header->purpose);
+    header->account->release();
+  }
+  if (header->is_mapped) munmap(header, header->bytes + sizeof(Header));
+  else c10::free_cpu(header);
+}
+
+struct RecordingAllocator : c10::Allocator {
+  c10::DataPtr allocate(size_t bytes) override {
+    const c10::Device device(c10::DeviceType::CPU);
+    if (bytes == 0) return {nullptr, nullptr, &free_block, device};
+    void* block = nullptr;
+    // Memory of a dry run is addresses alone: pages that nobody touches, however many.
+    const bool is_mapped = lf_is_dry && bytes >= (1 << 16);
+    if (is_mapped) {
+      block = mmap(nullptr, bytes + sizeof(Header), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      TORCH_CHECK(block != MAP_FAILED, "no address space for ", bytes, " bytes of a dry run");
+    } else {
+      block = c10::alloc_cpu(bytes + sizeof(Header));
+    }
+    auto* header = new (block) Header{purpose < 0 ? nullptr : account, static_cast<int64_t>(bytes), purpose, is_mapped};
+    if (header->account) header->account->charge(header->bytes, purpose);
+    return {header + 1, header + 1, &free_block, device};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &free_block; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
+};
+
+static const bool is_installed = [] {
+  static RecordingAllocator allocator;
+  c10::SetCPUAllocator(&allocator, 1);
+  return true;
+}();
+
+struct Watch {
+  Account* own = new Account(account);
+  Account* former = std::exchange(account, own);
+  ~Watch() {
+    account = former;
+    own->release();
+  }
+};
+
+LF_API void* lf_memory_watch_start() {
+  return lf_guard<void*>(nullptr, [] { return is_installed ? new Watch() : nullptr; });
+}
+LF_API int64_t lf_memory_watch_current(void* watch) { return static_cast<Watch*>(watch)->own->total; }
+LF_API int64_t lf_memory_watch_peak(void* watch) { return static_cast<Watch*>(watch)->own->peak; }
+// By purpose, when the peak was.
+LF_API void lf_memory_watch_at_peak(void* watch, int64_t* bytes) {
+  for (int i = 0; i < PURPOSES; i++) bytes[i] = static_cast<Watch*>(watch)->own->at_peak[i];
+}
+LF_API void lf_memory_watch_reset_peak(void* watch) { static_cast<Watch*>(watch)->own->note_peak(); }
+LF_API void lf_memory_watch_stop(void* watch) { delete static_cast<Watch*>(watch); }
+
+// What this thread allocates from now on is for this, below 0: is not counted. Returns what it was for.
+LF_API int lf_memory_purpose(int next) { return std::exchange(purpose, next); }

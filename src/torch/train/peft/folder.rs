@@ -1,0 +1,237 @@
+//! A folder of PEFT's: which of a model's parameters its tensors belong to, and what they hold for them.
+
+use super::config::{AdapterConfig, read_adapter_config};
+use super::error::AdapterError;
+use super::names::{PREFIX, Place, places};
+use super::whole::{WholePiece, whole_pieces};
+use crate::model::TreeNames;
+use crate::nn::{ADAPTER_PARTS, LinearModule, LoraConfig, ParamSpec};
+use crate::train::hf::TensorFile;
+use std::collections::BTreeSet;
+use std::path::Path;
+use tch::{Kind, Tensor};
+
+pub const TENSORS: &str = "adapter_model.safetensors";
+
+/// A folder of PEFT's.
+pub struct AdapterFolder {
+    pub config: AdapterConfig,
+    file: TensorFile,
+}
+
+/// An adapter of a folder.
+pub struct Found {
+    pub module: LinearModule,
+    /// Of the adapter of the whole map.
+    pub lora: LoraConfig,
+    /// Where its parts are, of which some may not be in the file.
+    places: Vec<(Place, LoraConfig)>,
+}
+
+/// A parameter that a folder holds itself (`modules_to_save`).
+pub struct FoundWhole {
+    /// Our own.
+    pub name: String,
+    pieces: Vec<WholePiece>,
+}
+
+/// What of a folder belongs to some parameters.
+#[derive(Default)]
+pub struct Contents {
+    pub adapters: Vec<Found>,
+    pub whole: Vec<FoundWhole>,
+    /// The names of their tensors.
+    pub tensors: BTreeSet<String>,
+}
+
+impl AdapterFolder {
+    /// # Errors
+    /// As [`read_adapter_config`], or the file of tensors is missing or torn.
+    pub fn open(folder: &Path) -> Result<Self, AdapterError> {
+        Ok(Self { config: read_adapter_config(folder)?, file: TensorFile::open(&folder.join(TENSORS))? })
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.file.tensors().contains_key(name)
+    }
+
+    /// What of it belongs to these parameters, whole or parts of ranks.
+    ///
+    /// # Errors
+    /// Tensors are missing or of other shapes: all of them.
+    pub fn contents(&self, specs: &[ParamSpec], tree: &TreeNames) -> Result<Contents, AdapterError> {
+        let mut modules: Vec<LinearModule> = specs.iter().filter_map(LinearModule::of).collect();
+        modules.retain(|module| module.stacked.is_none() || self.config.is_target_parameter(&tree.name(&module.path)));
+        let places = places(&modules, tree);
+        let (mut found, mut problems) = (Contents::default(), Vec::new());
+        for module in modules {
+            let there = |place: &&Place| self.has(&place.tensor(ADAPTER_PARTS[0])) || module.stacked.is_some();
+            // transformers 4 had other modules, whose names are those of the weights: PEFT reads such files as well.
+            let old = Place { in_file: format!("{PREFIX}{}", module.path), path: module.path.clone(), rows: None };
+            let mut held: Vec<Place> = places[&module.path].iter().filter(there).cloned().collect();
+            if held.is_empty() && there(&&old) {
+                held.push(old);
+            }
+            if held.is_empty() {
+                continue;
+            }
+            let mut parts = Vec::new();
+            for place in held {
+                parts.extend(self.part(place, &module, &mut found.tensors, &mut problems)?);
+            }
+            if let Some((_, first)) = parts.first() {
+                let r = self.rank(&parts)?;
+                let whole = LoraConfig { r, ..first.clone() };
+                let lora = if r == first.r { whole } else { whole.with_scale(first.scale()) };
+                found.adapters.push(Found { module, lora, places: parts });
+            }
+        }
+        for spec in specs {
+            let pieces = whole_pieces(spec, tree);
+            let held = pieces.iter().filter(|piece| self.has(&piece.in_file)).count();
+            if held == 0 {
+                continue;
+            }
+            for piece in &pieces {
+                let shape: &[i64] = &piece.shape;
+                self.expect(&piece.in_file, shape, &mut found.tensors, &mut problems);
+            }
+            found.whole.push(FoundWhole { name: spec.name.clone(), pieces });
+        }
+        if problems.is_empty() { Ok(found) } else { Err(self.mismatch(problems)) }
+    }
+
+    /// The part of a map's adapter that is at `place`, where its tensors are as they must be.
+    fn part(
+        &self,
+        place: Place,
+        module: &LinearModule,
+        used: &mut BTreeSet<String>,
+        problems: &mut Vec<String>,
+    ) -> Result<Option<(Place, LoraConfig)>, AdapterError> {
+        let stack = module.whole_stack();
+        let [a, b, magnitude] = ADAPTER_PARTS.map(|part| place.tensor(part));
+        let Some(info) = self.file.tensors().get(&a) else {
+            problems.push(format!("{a} is missing"));
+            return Ok(None);
+        };
+        let rows = info.shape.first().copied().unwrap_or(0);
+        let outputs = place.rows.as_ref().map_or(module.whole_outputs(), |rows| rows.len() as i64);
+        if rows == 0 || rows % stack != 0 {
+            problems.push(format!("{a} is {:?}, no whole number of rows for each of {stack}", info.shape));
+            return Ok(None);
+        }
+        self.expect(&a, &[rows, module.whole_inputs()], used, problems);
+        self.expect(&b, &[outputs, rows], used, problems);
+        if self.config.lora.use_dora {
+            self.expect(&magnitude, &[outputs], used, problems);
+        }
+        let by_parameter = format!("{}.weight", place.path);
+        let path = if self.config.is_target_parameter(&by_parameter) { &by_parameter } else { &place.path };
+        let lora = self.config.lora_of(path, rows / stack)?;
+        Ok(Some((place, lora)))
+    }
+
+    fn expect(&self, name: &str, want: &[i64], used: &mut BTreeSet<String>, problems: &mut Vec<String>) {
+        match self.file.tensors().get(name).map(|info| &info.shape) {
+            None => problems.push(format!("{name} is missing")),
+            Some(shape) if shape != want => problems.push(format!("{name} is {shape:?} there and {want:?} here")),
+            Some(_) => {
+                used.insert(name.to_owned());
+            }
+        }
+    }
+
+    fn mismatch(&self, problems: Vec<String>) -> AdapterError {
+        AdapterError::Mismatch { path: self.file.path().to_owned(), problems }
+    }
+
+    /// Refuses tensors that belong to none of `contents`.
+    ///
+    /// # Errors
+    /// There are some: all of them.
+    pub fn expect_all<'a>(&self, contents: impl IntoIterator<Item = &'a Contents>) -> Result<(), AdapterError> {
+        let used: BTreeSet<&String> = contents.into_iter().flat_map(|contents| &contents.tensors).collect();
+        let extra = self.file.tensors().keys().filter(|name| !used.contains(name));
+        let problems: Vec<String> = extra.map(|name| format!("{name} has no place here")).collect();
+        if problems.is_empty() { Ok(()) } else { Err(self.mismatch(problems)) }
+    }
+
+    /// Whether every tensor belongs to `contents`.
+    pub fn is_all(&self, contents: &Contents) -> bool {
+        contents.tensors.len() == self.file.tensors().len()
+    }
+
+    /// The rank of the adapter of a whole map from those of its parts: parts with the same A are one.
+    fn rank(&self, parts: &[(Place, LoraConfig)]) -> Result<i64, AdapterError> {
+        Ok(if self.is_one(parts)? { parts[0].1.r } else { parts.iter().map(|(_, lora)| lora.r).sum() })
+    }
+
+    fn is_one(&self, parts: &[(Place, LoraConfig)]) -> Result<bool, AdapterError> {
+        if parts.len() == 1 {
+            return Ok(true);
+        }
+        let first = self.read(&parts[0].0.tensor(ADAPTER_PARTS[0]))?;
+        for (place, lora) in &parts[1..] {
+            if lora.r != parts[0].1.r || self.read(&place.tensor(ADAPTER_PARTS[0]))? != first {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn read(&self, name: &str) -> Result<Tensor, AdapterError> {
+        Ok(self.file.read(name)?.expect("its shape was found"))
+    }
+
+    /// A and B of the whole map, and with DoRA the norms of its rows.
+    ///
+    /// # Errors
+    /// A file cannot be read, or has norms of some of a map's rows only.
+    pub fn tensors_of(&self, found: &Found) -> Result<Vec<Tensor>, AdapterError> {
+        let Found { module, lora, places } = found;
+        if let [(place, _)] = places.as_slice()
+            && place.rows.is_none()
+        {
+            let num_parts = if lora.use_dora { 3 } else { 2 };
+            return ADAPTER_PARTS[..num_parts].iter().map(|part| self.read(&place.tensor(part))).collect();
+        }
+        let one = self.is_one(places)?;
+        let (outputs, like) = (module.whole_outputs(), self.read(&places[0].0.tensor(ADAPTER_PARTS[0]))?);
+        let options = (like.kind(), like.device());
+        let (b, magnitude) = (Tensor::zeros([outputs, lora.r], options), Tensor::zeros([outputs], options));
+        let (mut all_a, mut at, mut num_rows) = (Vec::new(), 0, 0);
+        for (place, part) in places {
+            let rows = Tensor::from_slice(place.rows.as_deref().expect("a part of a map tells its rows"));
+            let part_b = self.read(&place.tensor(ADAPTER_PARTS[1]))? * (part.scale() / lora.scale());
+            let _ = b.narrow(1, at, part.r).index_copy_(0, &rows, &part_b);
+            if lora.use_dora {
+                let _ = magnitude.shallow_clone().index_copy_(0, &rows, &self.read(&place.tensor(ADAPTER_PARTS[2]))?);
+            }
+            if !one || all_a.is_empty() {
+                all_a.push(self.read(&place.tensor(ADAPTER_PARTS[0]))?);
+            }
+            at += if one { 0 } else { part.r };
+            num_rows += rows.numel() as i64;
+        }
+        if lora.use_dora && num_rows < outputs {
+            let what = format!("{} is one map here, of which some rows have no norms there", module.path);
+            return Err(self.mismatch(vec![what]));
+        }
+        let mut tensors = vec![Tensor::cat(&all_a, 0), b];
+        tensors.extend(lora.use_dora.then_some(magnitude));
+        Ok(tensors)
+    }
+
+    /// A parameter that the folder holds itself, in its whole shape `[…]`.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn whole(&self, found: &FoundWhole, shape: &[i64]) -> Result<Tensor, AdapterError> {
+        let whole = Tensor::zeros(shape, (Kind::Float, tch::Device::Cpu));
+        for piece in &found.pieces {
+            piece.put(&whole, &self.read(&piece.in_file)?);
+        }
+        Ok(whole)
+    }
+}

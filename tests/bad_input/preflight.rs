@@ -1,0 +1,173 @@
+//! What cannot run is refused by `check` and by `run`, with the same words, before there is a folder.
+
+use crate::fixture::Fixture;
+use serde_json::Value;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Both commands refuse the run, and nothing is written.
+#[track_caller]
+fn refused(fixture: &Fixture, overrides: &[&str], words: &[&str]) {
+    for command in ["check", "run"] {
+        fixture.fails(&[&[command, "run.yaml"], overrides].concat(), 2, words);
+        assert!(!fixture.path("run").exists(), "{command} {overrides:?}");
+    }
+}
+
+#[test]
+fn layouts_devices_and_adapters_that_cannot_run_are_refused() {
+    let fixture = Fixture::new();
+    let pool = "pools.foundation";
+    refused(
+        &fixture,
+        &["pools.foundation.tensor_parallel=3"],
+        &[pool, "num_attention_heads is 2", "tensor_parallel=3"],
+    );
+    refused(&fixture, &["pools.encoder.tensor_parallel=3"], &["pools.encoder", "tensor_parallel=3"]);
+    refused(&fixture, &["pools.foundation.pipeline_parallel=3"], &["pipeline_parallel", "3 stages of 2 layers"]);
+    let ulysses = ["pools.foundation.context_parallel=3", "pools.foundation.context_attention=ulysses"];
+    refused(&fixture, &ulysses, &["pools.foundation.context_parallel"]);
+    let both = ["pools.foundation.context_parallel=2", "pools.foundation.chunk_tokens=16"];
+    refused(&fixture, &both, &["context_parallel or by chunk_tokens"]);
+    refused(&fixture, &["device=cuda"], &["cuda was asked for"]);
+    fixture.succeeds(&["check", "run.yaml", "device=cuda", "--no-device"]);
+    let adapters = ["model.foundation.lora.r=4", "model.foundation.lora.target_modules=[query]"];
+    refused(&fixture, &adapters, &["target_modules", "called query"]);
+}
+
+#[test]
+fn data_of_which_nothing_can_be_used_are_refused() {
+    let fixture = Fixture::new();
+    let long = ["all 40 samples of data/train.jsonl", "longer than data.pack.max_tokens = 4", "data/train.jsonl:1"];
+    refused(&fixture, &["data.pack.max_tokens=4"], &long);
+    let unknown = r#"{"chosen": "a", "rejected": "b"}"#;
+    fixture.write("data/dpo.jsonl", format!("{unknown}\n").repeat(9));
+    refused(&fixture, &["data.train.0.path=data/dpo.jsonl"], &["data/dpo.jsonl", "its first sample has the fields"]);
+    let user = r#"{"messages": [{"role": "user", "content": "hi"}]}"#;
+    fixture.write("data/user.jsonl", format!("{user}\n").repeat(9));
+    let words = ["none of the 9 samples of data/user.jsonl", "no assistant message to learn from"];
+    refused(&fixture, &["data.train.0.path=data/user.jsonl"], &words);
+    let pack = ["data", "pack", "run.yaml", "--out", "packs", "data.train.0.path=data/user.jsonl"];
+    fixture.fails(&pack, 2, &["9 are bad", "data/user.jsonl:1", "no assistant message to learn from"]);
+}
+
+/// 2 of 40 samples are longer than 128 tokens.
+fn with_long_samples() -> Fixture {
+    let fixture = Fixture::new();
+    let lines = fixture.read("data/train.jsonl");
+    let mut lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    lines[1]["messages"][1]["content"] = "7".repeat(500).into();
+    lines[2]["messages"][1]["content"] = "8".repeat(500).into();
+    fixture.write("data/train.jsonl", lines.iter().map(|line| format!("{line}\n")).collect::<String>());
+    fixture
+}
+
+#[test]
+fn the_share_of_samples_that_are_too_long_is_said_and_is_no_error() {
+    let fixture = with_long_samples();
+    let share = "2 of 40 samples (5.0 %) are longer than 128 tokens";
+    for command in ["check", "plan"] {
+        let said = fixture.succeeds(&[command, "run.yaml"]);
+        assert!(said.out.contains(&format!("{share} and are skipped")), "{}", said.out);
+    }
+    let stats = ["data", "stats", "data/train.jsonl", "--model", "model", "--max-tokens", "128"];
+    let said = fixture.succeeds(&stats);
+    assert!(said.out.contains(share) && said.out.contains("40 samples, 0 of them bad"), "{}", said.out);
+    // More than `max_fraction`, over several epochs.
+    let said = fixture.succeeds(&["run", "run.yaml", "train.steps=20", "train.lr=1e-5"]);
+    assert!(said.err.contains(share), "{}", said.err);
+    let last = fixture.read("run/metrics.jsonl");
+    let last: Value = serde_json::from_str(last.lines().last().unwrap()).unwrap();
+    assert!(last["too_long"].as_u64().unwrap() >= 6 && last["bad_samples"] == 0, "{last}");
+    let error = ["run.dir=other", "data.pack.too_long=error"];
+    fixture.fails(&[&["run", "run.yaml"], &error[..]].concat(), 2, &["data/train.jsonl:2", "data.pack.too_long"]);
+    assert!(!fixture.path("other").exists());
+}
+
+#[test]
+fn sizes_and_names_are_bounded_before_anything_is_made_of_them() {
+    let fixture = Fixture::new();
+    let huge = "1000000000";
+    let layers = format!("model.overrides.text_config.num_hidden_layers={huge}");
+    refused(&fixture, &[&layers], &["num_hidden_layers is 1000000000", "must be at most 4096"]);
+    let width = format!("model.overrides.text_config.hidden_size={huge}");
+    refused(&fixture, &[&width], &["hidden_size is 1000000000", "must be at most"]);
+    refused(&fixture, &["train.global_batch_size=18446744073709551615"], &["train.global_batch_size", "at most"]);
+    refused(&fixture, &["data.pack.max_tokens=18446744073709551615"], &["data.pack.max_tokens", "at most"]);
+    refused(&fixture, &["run.name=../../evil"], &["run.name", "would lead out of the folder"]);
+    let many = [
+        "model.overrides.text_config.vocab_size=16000000",
+        "pools.foundation.replicas=1024",
+        "train.global_batch_size=1024",
+    ];
+    fixture.fails(&[&["run", "run.yaml"], &many[..]].concat(), 2, &["of memory"]);
+    for file in ["/dev/zero", "/dev/null", "data"] {
+        fixture.fails(&["check", file], 2, &["not a regular file"]);
+    }
+}
+
+#[test]
+fn what_has_no_effect_is_said() {
+    let fixture = Fixture::new();
+    let experts = ["pools.foundation.replicas=2", "pools.foundation.expert_parallel=2"];
+    let said = fixture.succeeds(&[&["check", "run.yaml"], &experts[..]].concat());
+    assert!(said.out.contains("expert_parallel is 2 and has no effect"), "{}", said.out);
+    let line = r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}"#;
+    fixture.write("mixed/a.jsonl", format!("{line}\n"));
+    fixture.write("mixed/b.txt", "a text\n");
+    let said = fixture.succeeds(&["check", "run.yaml", "data.train.0.path=mixed"]);
+    assert!(said.out.contains("those like a.jsonl are read, b.txt left out"), "{}", said.out);
+    let said = fixture.succeeds(&["data", "stats", "mixed"]);
+    assert!(said.err.contains("b.txt left out"), "{}", said.err);
+}
+
+#[test]
+fn a_model_of_parts_starts_with_a_random_projector() {
+    let fixture = Fixture::trained();
+    std::fs::rename(fixture.path("run"), fixture.path("first")).unwrap();
+    fixture.copy("model", "words");
+    std::fs::remove_file(fixture.path("words/preprocessor_config.json")).unwrap();
+    fixture.edit("run.yaml", "model: { load: model, weights: random }", "model: { tokenizer: words }");
+    let folder = "first/checkpoints/step-00000002";
+    let parts = [format!("model.image_encoder.load={folder}"), format!("model.foundation.load={folder}")];
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    let said = fixture.succeeds(&[&["check", "run.yaml"], &parts[..]].concat());
+    assert!(said.out.contains("model.image_projector starts with random weights"), "{}", said.out);
+    let none = ["model.image_encoder.overrides.deepstack_visual_indexes=[]"];
+    fixture.succeeds(&[&["run", "run.yaml"], &parts[..], &none].concat());
+    assert!(fixture.path("run/checkpoints/step-00000002/preprocessor_config.json").is_file());
+    let unknown = ["run.dir=other", "model.image_encoder.overrides.dept=3"];
+    let words = ["model.image_encoder.overrides.dept", "no such key"];
+    fixture.fails(&[&["run", "run.yaml"], &parts[..], &unknown].concat(), 2, &words);
+    let deeper = ["run.dir=other", "model.image_encoder.overrides.depth=3"];
+    fixture.fails(&[&["check", "run.yaml"], &parts[..], &deeper].concat(), 2, &["missing", "image_encoder"]);
+}
+
+#[test]
+fn an_address_without_a_login_is_wrong_usage() {
+    let fixture = Fixture::new();
+    for role in ["encoder", "scheduler"] {
+        fixture.fails(&["run", "run.yaml", "--role", role, "--join", "192.0.2.1:6001"], 2, &["error[LF0501]"]);
+    }
+    assert!(!fixture.path("run").exists());
+}
+
+#[test]
+fn a_scheduler_that_waits_for_its_actors_can_be_stopped() {
+    let fixture = Fixture::new();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_loongforge"))
+        .args(["run", "run.yaml", "--role", "scheduler", "--join", "run.sock"])
+        .current_dir(fixture.path(""))
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let begun = Instant::now();
+    while !fixture.path("run.sock").exists() {
+        assert!(begun.elapsed() < Duration::from_secs(120), "it does not listen");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(3));
+}

@@ -1,0 +1,109 @@
+//! Evaluations while a run goes on: training is the same to the bit, and what is found is what any layout finds.
+
+use crate::fixture::{Fixture, Pictures};
+use loongforge::core::schedule::{EvaluationSummary, StepSummary};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Every three steps the held-out file, and samples set aside; answers where they can be generated.
+const EVAL: [&str; 4] = ["eval.every_steps=3", "eval.max_new_tokens=4", "eval.max_samples=6", "eval.save_best=false"];
+
+fn overrides<'a>(own: &[&'a str], path: &'a str) -> Vec<&'a str> {
+    [&["train.steps=7", path][..], &EVAL, own].concat()
+}
+
+/// Hashes of weights and optimizer state at the end.
+fn weights(run: &Path) -> BTreeMap<String, String> {
+    let manifest = std::fs::read_to_string(run.join("checkpoints/step-00000007/MANIFEST.json")).unwrap();
+    let manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap();
+    let files = manifest["files"].as_object().unwrap().iter();
+    let files = files.filter(|(name, _)| name.ends_with(".safetensors"));
+    files.map(|(name, file)| (name.clone(), file["sha256"].as_str().unwrap().to_owned())).collect()
+}
+
+fn bits(steps: &[StepSummary]) -> Vec<(u64, u64)> {
+    steps.iter().map(|step| (step.loss.to_bits(), step.grad_norm.to_bits())).collect()
+}
+
+/// With and without evaluations the run is the same; returns these.
+fn evaluated(fixture: &Fixture, own: &[&str]) -> Vec<EvaluationSummary> {
+    let run = fixture.path().join("run");
+    let plain = fixture.run(&[&["train.steps=7"], own].concat(), None);
+    let plain = (bits(&plain), weights(&run));
+    std::fs::remove_dir_all(&run).unwrap();
+    let path = format!("+eval.path={}", fixture.path().join("data/held_out.jsonl").display());
+    let (steps, evaluations) = fixture.run_evaluated(&overrides(own, &path), None);
+    assert_eq!((bits(&steps), weights(&run)), plain, "{own:?}");
+    assert!(!plain.1.is_empty());
+    std::fs::remove_dir_all(&run).unwrap();
+    let steps: Vec<u64> = evaluations.iter().map(|summary| summary.step.0).collect();
+    assert_eq!(steps, [3, 6, 7], "{own:?}");
+    evaluations
+}
+
+/// Losses of two layouts but for the rounding of sums.
+fn assert_close(own: &[&str], found: &[EvaluationSummary], expected: &[EvaluationSummary]) {
+    for (found, expected) in found.iter().zip(expected) {
+        let ([found], [expected]) = (&found.sets[..], &expected.sets[..]) else { panic!("one set") };
+        let (left, right) = (found.loss(), expected.loss());
+        assert!((left - right).abs() < 1e-4 * right, "{own:?}: {left} and {right}");
+        assert_eq!((found.num_samples, found.found.num_targets), (6, expected.found.num_targets), "{own:?}");
+        let (left, right) = (found.found.num_correct.unwrap(), expected.found.num_correct.unwrap());
+        // Of scores that are almost equal rounding may prefer another.
+        assert!(left.abs_diff(right) <= 1, "{own:?}: {left} and {right} predicted");
+    }
+}
+
+#[test]
+fn evaluations_change_no_bit_in_any_layout_and_find_the_same() {
+    let fixture = Fixture::new(Pictures::Some);
+    let one = evaluated(&fixture, &[]);
+    assert!(one[2].sets[0].loss() < one[0].sets[0].loss(), "{one:?}");
+    assert_eq!(one[0].sets[0].found.outputs.len(), 8, "every question is answered");
+    assert!(one[0].sets[0].found.outputs.iter().all(|(_, tokens)| tokens.len() <= 4));
+    let small = "train.micro_batch_size=2";
+    let layouts: &[&[&str]] = &[
+        &["pools.placement=colocated"],
+        &["run.deterministic=true", "pools.encoder.replicas=3", "pools.data.replicas=2"],
+        &["model.image_encoder.freeze=true", "model.image_projector.freeze=true"],
+        &[small, "pools.foundation.replicas=2", "pools.foundation.zero=3"],
+        &[small, "pools.foundation.tensor_parallel=2"],
+        &[small, "pools.foundation.pipeline_parallel=2"],
+        &[small, "pools.foundation.context_parallel=2"],
+    ];
+    for own in layouts {
+        let found = evaluated(&fixture, own);
+        // A frozen encoder is another run.
+        if !own.iter().any(|key| key.contains("freeze")) {
+            assert_close(own, &found, &one);
+        }
+        let splits = own.iter().any(|key| key.contains("parallel") || key.contains("zero=3"));
+        assert_eq!(found[0].sets[0].found.outputs.len(), if splits { 0 } else { 8 }, "{own:?}");
+        if own[0].contains("colocated") {
+            assert_eq!(found[1].sets[0].found.outputs, one[1].sets[0].found.outputs, "the same answers");
+        }
+    }
+}
+
+#[test]
+#[ignore = "soak"]
+fn soak_evaluations_in_more_layouts() {
+    let fixture = Fixture::new(Pictures::Some);
+    let small = "train.micro_batch_size=2";
+    let one = evaluated(&fixture, &[small]);
+    let layouts: &[&[&str]] = &[
+        &["pools.foundation.tensor_parallel=2", "pools.foundation.sequence_parallel=true"],
+        &["pools.foundation.tensor_parallel=2", "pools.foundation.pipeline_parallel=3"],
+        &["pools.foundation.chunk_tokens=16", "pools.foundation.pipeline_parallel=2"],
+        &["pools.encoder.tensor_parallel=2", "pools.foundation.replicas=2"],
+        &["pools.placement=colocated", "pools.foundation.tensor_parallel=2"],
+        &["data.pack.mode=stream", "data.pack.look_ahead=16", "train.global_batch_size=2"],
+        &["model.foundation.recompute=all", "pools.foundation.replicas=2", "pools.foundation.zero=2"],
+    ];
+    for own in layouts {
+        let found = evaluated(&fixture, &[&[small], *own].concat());
+        if !own[0].contains("stream") {
+            assert_close(own, &found, &one);
+        }
+    }
+}

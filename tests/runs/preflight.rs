@@ -1,0 +1,196 @@
+//! Layouts against model families: what the pre-flight accepts runs, and what it refuses could not.
+
+use crate::fixture::{Fixture, Pictures};
+use crate::soak::{self, Cell};
+use loongforge::compose::Composition;
+use loongforge::core::config;
+use loongforge::preflight::Asked;
+use loongforge::torch::engine::{Families, check_engines};
+use loongforge::torch::model::ModelConfig;
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// Layouts and what else decides about them: a name, and overrides.
+const LAYOUTS: &[(&str, &[&str])] = &[
+    ("single", &[]),
+    ("dp2", &["pools.foundation.replicas=2"]),
+    ("tp2", &["pools.foundation.tensor_parallel=2"]),
+    ("tp3", &["pools.foundation.tensor_parallel=3"]),
+    ("tp2-sequence", &["pools.foundation.tensor_parallel=2", "pools.foundation.sequence_parallel=true"]),
+    ("pp2", &["pools.foundation.pipeline_parallel=2"]),
+    ("pp5", &["pools.foundation.pipeline_parallel=5"]),
+    ("pp2-virtual2", &["pools.foundation.pipeline_parallel=2", "pools.foundation.virtual_stages=2"]),
+    ("cp2", &["pools.foundation.context_parallel=2"]),
+    ("cp3-ulysses", &["pools.foundation.context_parallel=3", "pools.foundation.context_attention=ulysses"]),
+    ("cp2-ulysses", &["pools.foundation.context_parallel=2", "pools.foundation.context_attention=ulysses"]),
+    ("cp2-chunks", &["pools.foundation.context_parallel=2", "pools.foundation.chunk_tokens=16"]),
+    ("dp2-ep2", &["pools.foundation.replicas=2", "pools.foundation.expert_parallel=2"]),
+    ("ep2", &["pools.foundation.expert_parallel=2"]),
+    (
+        "dp2-tp2-ep2",
+        &["pools.foundation.replicas=2", "pools.foundation.tensor_parallel=2", "pools.foundation.expert_parallel=2"],
+    ),
+    ("dp2-zero1", &["pools.foundation.replicas=2", "pools.foundation.zero=1"]),
+    ("dp2-zero2", &["pools.foundation.replicas=2", "pools.foundation.zero=2"]),
+    ("dp2-zero3", &["pools.foundation.replicas=2", "pools.foundation.zero=3"]),
+    ("chunks", &["pools.foundation.chunk_tokens=16"]),
+    ("pp2-chunks", &["pools.foundation.pipeline_parallel=2", "pools.foundation.chunk_tokens=16"]),
+    (
+        "dp2-zero3-chunks",
+        &["pools.foundation.replicas=2", "pools.foundation.zero=3", "pools.foundation.chunk_tokens=16"],
+    ),
+    ("mtp-cp2", &["model.mtp.num_layers=1", "pools.foundation.context_parallel=2"]),
+    ("mtp-chunks", &["model.mtp.num_layers=1", "pools.foundation.chunk_tokens=16"]),
+    ("colocated", &["pools.placement=colocated"]),
+    ("colocated-dp2", &["pools.placement=colocated", "pools.foundation.replicas=2", "pools.encoder.replicas=2"]),
+    ("encoder-tp2", &["pools.encoder.tensor_parallel=2"]),
+    ("encoder-tp3", &["pools.encoder.tensor_parallel=3"]),
+    ("encoder2-zero1", &["pools.encoder.replicas=2", "pools.encoder.zero=1"]),
+    ("lora-pp2", &["model.foundation.lora.r=4", "pools.foundation.pipeline_parallel=2"]),
+    (
+        "lora-tp2",
+        &[
+            "model.foundation.lora.r=4",
+            "pools.foundation.tensor_parallel=2",
+            "model.image_encoder.freeze=true",
+            "model.image_projector.freeze=true",
+        ],
+    ),
+    ("budget", &["memory.activation_budget.foundation=64MiB"]),
+];
+
+/// A cell of the matrix.
+struct Case {
+    /// The `config.json` of a language model; `None`: the fixture's own model with pictures.
+    model: Option<Value>,
+    overrides: Vec<&'static str>,
+}
+
+/// The language models of the parity fixtures of one seed, with a vocabulary for the fixture's tokenizer.
+fn families() -> Vec<(String, Option<Value>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/torch/tests/fixtures");
+    let mut found = vec![("qwen3_vl-with-pictures".to_owned(), None)];
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let Some(family) = name.strip_suffix("-seed1").filter(|name| !name.contains("lora")) else { continue };
+        let text = std::fs::read_to_string(path.join("config.json")).unwrap();
+        let mut config: Value = serde_json::from_str(&text).unwrap();
+        for section in ["text_config", "llm_config"] {
+            if config.get(section).is_some() {
+                config = config[section].take();
+            }
+        }
+        if ModelConfig::supported().any(|known| config["model_type"] == known) {
+            config["vocab_size"] = json!(320);
+            found.push((family.to_owned(), Some(config)));
+        }
+    }
+    found.sort_by(|left, right| left.0.cmp(&right.0));
+    assert!(found.len() > 15, "{found:?}");
+    found
+}
+
+fn cells() -> Vec<(String, Case)> {
+    let cell = |(family, model): &(String, Option<Value>)| {
+        let (family, model) = (family.clone(), model.clone());
+        let of_layout = move |(layout, overrides): &(&str, &[&'static str])| {
+            (format!("{family} {layout}"), Case { model: model.clone(), overrides: overrides.to_vec() })
+        };
+        LAYOUTS.iter().map(of_layout).collect::<Vec<_>>()
+    };
+    families().iter().flat_map(cell).collect()
+}
+
+fn fixture(case: &Case) -> Fixture {
+    match &case.model {
+        None => Fixture::new(Pictures::Some),
+        Some(model) => {
+            let fixture = Fixture::new(Pictures::None);
+            fixture.replace_model(model.clone());
+            fixture
+        }
+    }
+}
+
+/// The run of a case, as far as its config and its model's can be read.
+fn compose(fixture: &Fixture, case: &Case) -> Result<Composition, String> {
+    let common = ["train.steps=1", "train.warmup_steps=0", "train.micro_batch_size=2", "watch.listen=null"];
+    let overrides: Vec<String> = common.iter().chain(&case.overrides).map(|text| text.to_string()).collect();
+    let loaded = config::load(&fixture.config_file(), &overrides, std::iter::empty());
+    let loaded = loaded.map_err(|report| report.to_string())?;
+    Composition::unsettled(loaded.config).map_err(|error| error.to_string())
+}
+
+const ASKED: Asked = Asked { device: true, weights: true, alone: true };
+
+/// The reason for which a case is refused.
+fn refusal(fixture: &Fixture, case: &Case) -> Option<String> {
+    let asked = compose(fixture, case).and_then(|run| run.preflight(ASKED).map_err(|error| error.to_string()));
+    asked.err().inspect(|reason| assert!(!reason.is_empty()))
+}
+
+/// Runs a step without a pre-flight.
+fn step(fixture: &Fixture, case: &Case) -> Result<(), String> {
+    let run = compose(fixture, case)?.settled().map_err(|error| error.to_string())?;
+    run.run_with(|_| {}).map(drop).map_err(|error| error.to_string())
+}
+
+/// What is accepted runs a step; what is refused does not run without being asked either.
+fn holds(case: &Case) -> Result<Cell, String> {
+    let fixture = fixture(case);
+    match (refusal(&fixture, case), step(&fixture, case)) {
+        (None, Ok(())) => Ok(Cell::Passed("runs".into())),
+        (None, Err(error)) => Err(format!("accepted, and fails: {error}")),
+        (Some(reason), Err(_)) => Ok(Cell::Passed(format!("refused: {reason}"))),
+        (Some(reason), Ok(())) => Err(format!("runs, and is refused: {reason}")),
+    }
+}
+
+#[test]
+#[ignore = "soak"]
+fn soak_preflight() {
+    soak::run("preflight", &cells(), holds);
+}
+
+#[test]
+fn a_verdict_is_what_a_run_comes_to() {
+    let cells = cells();
+    for name in
+        ["qwen2.5 tp3", "qwen3 pp2", "deepseek_v3 chunks", "qwen3_moe dp2-ep2", "qwen3_vl-with-pictures encoder-tp3"]
+    {
+        let (_, case) = cells.iter().find(|(cell, _)| cell == name).unwrap_or_else(|| panic!("no cell {name}"));
+        let verdict = holds(case).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let is_refused = matches!(&verdict, Cell::Passed(figure) if figure.starts_with("refused"));
+        assert_eq!(is_refused, ["tp3", "chunks", "encoder-tp3"].contains(&name.split(' ').nth(1).unwrap()), "{name}");
+    }
+}
+
+/// Every layout of every family has a verdict, with a reason where it is refused; and the plain one is accepted.
+#[test]
+fn every_layout_of_every_family_has_a_verdict() {
+    let fixture = Fixture::new(Pictures::None);
+    let loaded = LAYOUTS.iter().map(|(layout, overrides)| {
+        let overrides: Vec<String> = overrides.iter().map(|text| text.to_string()).collect();
+        let loaded = config::load(&fixture.config_file(), &overrides, std::iter::empty());
+        (*layout, loaded.map(|loaded| loaded.config).map_err(|report| report.to_string()))
+    });
+    let loaded: Vec<_> = loaded.collect();
+    let (mut accepted, mut refused) = (0, 0);
+    for (name, model) in families().into_iter().filter_map(|(name, model)| Some((name, model?))) {
+        let model = ModelConfig::from_hf(&model).unwrap();
+        for (layout, config) in &loaded {
+            let verdict = config.clone().and_then(|config| {
+                let mut model = model.clone();
+                if config.model.mtp.num_layers.is_some() && !model.decoder.enable_mtp(1, 0.1) {
+                    return Err("no place for multi-token prediction".to_owned());
+                }
+                check_engines(&config, &Families::of(&model)).map_err(|error| error.to_string())
+            });
+            assert!(*layout != "single" || verdict == Ok(()), "{name}: {verdict:?}");
+            assert!(verdict.as_ref().err().is_none_or(|reason| !reason.is_empty()), "{name} {layout}");
+            (accepted, refused) = (accepted + usize::from(verdict.is_ok()), refused + usize::from(verdict.is_err()));
+        }
+    }
+    assert!(accepted > refused && refused > 100, "{accepted} accepted, {refused} refused");
+}
