@@ -248,7 +248,7 @@ mod tests {
         let linear = Linear::new(&Scope::new(&store, "attn."), "q_proj");
         let x = Tensor::randn([3, 5], (Kind::Float, Device::Cpu));
         let get = |name: &str| store.get(&format!("attn.q_proj.{name}")).detach();
-        let plain = x.linear(&get("weight"), Some(get("bias")));
+        let plain = crate::native::linear(&x, &get("weight"), Some(&get("bias")));
         assert_eq!(linear.forward(&x), plain);
         store.set(store.id("attn.q_proj.lora_B.weight"), &Tensor::ones([4, 2], (Kind::Float, Device::Cpu)));
         let merged = get("weight") + get("lora_B.weight").matmul(&get("lora_A.weight")) * 3.0;
