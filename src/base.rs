@@ -20,16 +20,16 @@ pub enum BaseError {
     #[error("{folder} has no checkpoint yet")]
     NoCheckpoint { folder: PathBuf },
     #[error(
-        "{folder} holds adapters and does not say of what: merge them into the model that they were trained on, with \
+        "{folder} holds adapters and does not name their base model: merge them into the model that they were trained on, with \
          `loongforge checkpoint export-hf {folder} OUT --base MODEL`"
     )]
     Unnamed { folder: PathBuf },
     #[error(
-        "{folder} holds adapters of {base}, which is no folder here: say where it is, with \
+        "{folder} holds adapters of {base}, which is not a local folder: name it, with \
          `loongforge checkpoint export-hf {folder} OUT --base MODEL`"
     )]
     Gone { folder: PathBuf, base: String },
-    #[error("{folder} holds whole weights, no adapters that --base could be of")]
+    #[error("{folder} holds whole weights; --base is for adapters")]
     Whole { folder: PathBuf },
 }
 

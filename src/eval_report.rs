@@ -20,7 +20,7 @@ pub struct EvalReport {
     console: Console,
     sets: Vec<HeldOutSet>,
     file: Option<MetricsFile>,
-    /// What the file has already: a run that goes on may come by again.
+    /// What the file has already: a resumed run may evaluate a step again.
     known: Vec<(u64, String)>,
     checkpoints: PathBuf,
     best: Option<Best>,

@@ -65,7 +65,7 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
     }
     if config.saves_adapters_only() && !has_base(config) {
         console.line(
-            "these adapters are of random weights that no folder has: checkpoint.merge_lora=true saves whole models",
+            "the base of these adapters is random weights that no folder has: checkpoint.merge_lora=true saves whole models",
         );
     }
     console.line("");

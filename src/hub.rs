@@ -18,19 +18,21 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
-    #[error("{id} is not in {cache}, and HF_HUB_OFFLINE is set: {what} is missing; fetch it once without")]
+    #[error(
+        "{id} is not in {cache}: {what} is missing, and HF_HUB_OFFLINE is set; run once without HF_HUB_OFFLINE to download it"
+    )]
     Offline { id: String, cache: PathBuf, what: String },
-    #[error("{id}: the hub says {status}: {hint}")]
+    #[error("{id}: the hub answered {status}: {hint}")]
     Refused { id: String, status: &'static str, hint: &'static str },
-    #[error("{id} is no folder here and cannot be fetched from {endpoint}: {reason}")]
+    #[error("{id} is not a local folder, and download from {endpoint} failed: {reason}")]
     Network { id: String, endpoint: String, reason: String },
     #[error(
         "{id} has its weights in pickle files only ({file}), which run code when they are opened and are never read"
     )]
     Pickle { id: String, file: String },
-    #[error("{id}: {file} came with another SHA-256 than the hub promised; it was removed, try again")]
+    #[error("{id}: {file} has another SHA-256 than the hub announced; it was removed, try again")]
     Corrupt { id: String, file: String },
-    #[error("{id}: the hub's answer is not to be trusted: {what}")]
+    #[error("{id}: the hub's answer is invalid: {what}")]
     Hostile { id: String, what: String },
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: io::Error },

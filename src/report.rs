@@ -228,7 +228,7 @@ fn watch(
             Some(watch)
         }
         Err(error) => {
-            console.line(&format!("warning: {error}; the run goes on without a page"));
+            console.line(&format!("warning: {error}; the run continues without a page"));
             None
         }
     }
@@ -275,13 +275,13 @@ impl Report {
     fn show_slow(&mut self, stragglers: &[Straggler]) {
         for straggler in stragglers.iter().filter(|straggler| !self.slow.contains(&straggler.actor)) {
             let (actor, times) = (straggler.actor, straggler.times_slower);
-            let line = format!("slow: takes {times:.1} times as long as the others for its work, and is given less");
+            let line = format!("slow: takes {times:.1} × as long as the others for its work, and gets less of it");
             self.console.line(&format!("warning: {actor} is {line}"));
             self.tell(|| News::Actor(actor, line));
         }
         let now: BTreeSet<ActorId> = stragglers.iter().map(|straggler| straggler.actor).collect();
         for &actor in self.slow.difference(&now) {
-            self.console.line(&format!("{actor} is not slow any more"));
+            self.console.line(&format!("{actor} is no longer slow"));
             self.tell(|| News::Actor(actor, String::new()));
         }
         self.slow = now;
@@ -396,7 +396,7 @@ impl Observer for Report {
             ));
         }
         if let Err(error) = killers::append(&self.dir, items) {
-            self.console.line(&format!("warning: {error}; a resumed run does not know of it"));
+            self.console.line(&format!("warning: {error}; a resumed run will not know about it"));
         }
     }
 
@@ -426,7 +426,7 @@ impl Observer for Report {
         let steps = failed.step.0 + 1;
         match (to, num_failures) {
             (SaveTo::Memory, _) => self.console.line(&format!("warning: no checkpoint in memory: {error}")),
-            (_, 0) => self.console.line(&format!("warning: the checkpoint of {steps} steps is begun anew: {error}")),
+            (_, 0) => self.console.line(&format!("warning: the checkpoint of {steps} steps is started over: {error}")),
             (_, num) => {
                 self.console.line(&format!(
                     "ALARM: the checkpoint of {steps} steps could not be written ({num} of {} in a row that end the run): {error}",
@@ -439,7 +439,7 @@ impl Observer for Report {
     fn not_finite(&mut self, found: &NonFinite) {
         match self.evidence.write(found) {
             Ok(path) => self.console.line(&format!("evidence: {}", path.display())),
-            Err(error) => self.console.line(&format!("warning: no evidence is kept: {error}")),
+            Err(error) => self.console.line(&format!("warning: the report of this step cannot be written: {error}")),
         }
     }
 

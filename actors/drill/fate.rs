@@ -7,7 +7,7 @@ use loongforge_core::rng::Rng;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How words begin that are said before there is a wire: of a run that does not come together nothing is learnt.
+/// How words begin that are said before there is a wire: of a run that does not come together nothing is learned.
 const JOINING: &[u8] = b"LFRG";
 
 /// One direction of one connection.

@@ -116,7 +116,7 @@ impl Journal {
         if let Err(error) = self.try_cut(snapshot) {
             // It is as good as it was, and tried again when it is twice as long.
             self.head = self.tail;
-            tracing::warn!("journal {} cannot be cut: {error}", self.path.display());
+            tracing::warn!("journal {} cannot be truncated: {error}", self.path.display());
         }
     }
 

@@ -31,7 +31,7 @@ pub enum Commands {
 }
 
 impl Commands {
-    /// A gone engine takes no commands; its end is learnt from its events.
+    /// A gone engine takes no commands; its end is learned from its events.
     ///
     /// # Panics
     /// More commands are unanswered than agreed, which is a bug of ours.

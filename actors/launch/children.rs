@@ -325,7 +325,7 @@ impl Children {
         place.died(Instant::now());
         if place.is_given_up() {
             let deaths = place.deaths.len();
-            tracing::error!("{actor} is the last of {deaths} in its place that died within 10 minutes: none follows");
+            tracing::error!("{actor} died {deaths} times within 10 minutes and is not restarted again");
             places.remove(&number);
             return None;
         }

@@ -280,7 +280,7 @@ async fn hear(listener: &Listener, me: ActorId) -> io::Result<Option<Came>> {
             Ok(Some(Came { stream, from, credit: None, wire, attempt, received }))
         }
         Ok(said) => {
-            tracing::warn!("a connection to {me} is dropped: it said {said:?}");
+            tracing::warn!("a connection to {me} is dropped: it sent {said:?}");
             Ok(None)
         }
         Err(error) => {

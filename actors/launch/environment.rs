@@ -37,7 +37,7 @@ pub enum Launcher {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlaceError {
     #[error(
-        "no launcher's variables are set (torchrun's RANK, Slurm's SLURM_PROCID, Kubernetes' JOB_COMPLETION_INDEX, \
+        "no launcher's environment variables are set (torchrun's RANK, Slurm's SLURM_PROCID, Kubernetes' JOB_COMPLETION_INDEX, \
          SKYPILOT_NODE_RANK, OMPI_COMM_WORLD_RANK); say --role scheduler, data, encoder or foundation"
     )]
     NoLauncher,
@@ -317,8 +317,8 @@ mod tests {
     #[test]
     fn what_makes_no_place_is_named() {
         for (env, wanted) in [
-            ("", "no launcher's variables"),
-            ("JOB_COMPLETION_INDEX=1", "no launcher's variables"),
+            ("", "no launcher's environment variables"),
+            ("JOB_COMPLETION_INDEX=1", "no launcher's environment variables"),
             ("RANK=x WORLD_SIZE=4", "RANK=x: not a number"),
             ("RANK=0 WORLD_SIZE=3 LOCAL_RANK=0", "start 5 processes, or 4"),
             ("RANK=0 WORLD_SIZE=3 LOCAL_RANK=0 ROLE_NAME=vit", "ROLE_NAME=vit: not one of"),

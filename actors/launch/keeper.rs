@@ -147,7 +147,7 @@ impl<'a> Keeper<'a> {
                     if has_stopped || lives == MAX_LIVES {
                         return Ok(status);
                     }
-                    eprintln!("the scheduler's process ended: {status}; another one goes on in its place");
+                    eprintln!("the scheduler's process ended: {status}; a new one takes over");
                     (lives, hearing, saying) = (lives + 1, None, None);
                     scheduler = self.scheduler(command(), true)?;
                     continue;
@@ -155,7 +155,7 @@ impl<'a> Keeper<'a> {
                 accepted = listener.accept() => {
                     let (mut sender, receiver) = link(accepted?.0);
                     let started = self.started.iter().map(Kept::told).collect();
-                    // One that is gone again is learnt from its end.
+                    // One that is gone again is learned from its end.
                     let _ = sender.send(&Word::Started(started)).await;
                     (hearing, saying) = (Some(receiver), Some(sender));
                     continue;

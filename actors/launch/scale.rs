@@ -1,4 +1,4 @@
-//! A word to a run that goes on: so many encoders.
+//! Asks a running job for another number of encoders.
 
 use super::RunError;
 use super::join::{Down, JoinError, Up};

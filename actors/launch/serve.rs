@@ -107,7 +107,7 @@ async fn serve(
                     }
                 }
                 Ok(Some(Down::Command(command))) => commands.send(command),
-                Ok(Some(other)) => break format!("it said {other:?}, which was not its turn"),
+                Ok(Some(other)) => break format!("protocol violation: it sent {other:?} out of turn"),
                 Ok(None) => break "its process ended".to_owned(),
                 Err(error) => break error.to_string(),
             }
@@ -126,7 +126,7 @@ async fn serve(
             }
         };
         let Ok(event) = event else { break };
-        // A scheduler that is gone is learnt from the other half.
+        // A scheduler that is gone is learned from the other half.
         match event {
             Event::Trace(_) => say_loose(&sender, &Up::Event(event)),
             Event::At { unit: Some(_) } => {

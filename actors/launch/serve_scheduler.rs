@@ -84,7 +84,7 @@ pub fn serve_scheduler(
                 (Some(past), Some(keep), Some(returns)) => {
                     let (scheduler, before, left) = hear_again((past, keep), spec.coordinator, observer, returns)?;
                     kept.write(&Record::Life(past.lives + 1));
-                    tracing::info!("going on in the place of a scheduler that has died, with {} actors", before.len());
+                    tracing::info!("taking over from a scheduler that died, with {} actors", before.len());
                     // Given up by the one before, and maybe not ended.
                     let is_out = |actor: &ActorId| past.members.contains_key(actor) && !before.contains_key(actor);
                     for actor in children.encoders().into_iter().filter(is_out) {

@@ -54,7 +54,7 @@ impl Answer {
     pub fn error(status: StatusCode) -> Self {
         let hint = match status {
             StatusCode::UNAUTHORIZED => {
-                "the token is missing or not this run's: open the address that the run has printed\n"
+                "the token is missing or not this run's: open the address that the run printed\n"
             }
             _ => "",
         };

@@ -31,7 +31,7 @@ pub enum ExportError {
     Io { path: PathBuf, source: io::Error },
     #[error("{path} is not JSON: {source}")]
     Json { path: PathBuf, source: serde_json::Error },
-    #[error("{out} is there already and is not empty: name another folder")]
+    #[error("{out} already exists and is not empty: name another folder")]
     Exists { out: PathBuf },
     #[error("the weights in {folder} are packed ({format}): add --dequantize")]
     Packed { folder: PathBuf, format: String },

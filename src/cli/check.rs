@@ -17,7 +17,7 @@ const EXAMPLES: &str = "\
 Examples:
   loongforge check my.yaml                                every mistake at once; exit code 2 where there is one
   loongforge check my.yaml --no-device                    on a machine without the GPUs of the run
-  loongforge check my.yaml train.lr=1e-5 --show-origin    what is set, and where
+  loongforge check my.yaml train.lr=1e-5 --show-origin    every value, and where it was set
   loongforge check my.yaml --format yaml > whole.yaml     everything in one file, defaults included";
 
 #[derive(Args)]

@@ -5,7 +5,7 @@ use loongforge_core::schedule::simulate::{Activity, Alternative, SimReport, SimS
 
 pub(super) fn text(report: &SimReport, spec: &SimSpec) -> String {
     let mut text = format!(
-        "simulated {} ({} before them left out)\n  step    {}, median {}, 95 % within {}; {} tokens/s\n",
+        "simulated {} (after {} warm-up steps)\n  step    {}, median {}, p95 {}; {} tokens/s\n",
         count(report.steps.len(), "step"),
         spec.warm_up,
         seconds(report.mean_step()),
@@ -17,7 +17,7 @@ pub(super) fn text(report: &SimReport, spec: &SimSpec) -> String {
     let bounds = report.bounds.iter().filter(|bound| bound.seconds > 0.0);
     let bounds: Vec<String> = bounds.map(|bound| format!("{} {}", bound.what, seconds(bound.seconds))).collect();
     text += &format!(
-        "  bound   {}; the step takes {:.2} times the first\n",
+        "  bound   {}; step time is {:.2} × the first bound\n",
         bounds.join(", "),
         report.mean_step() / report.bound().seconds
     );
@@ -53,8 +53,8 @@ pub(super) fn text(report: &SimReport, spec: &SimSpec) -> String {
         .map(|(what, wait)| format!("{what} {}", seconds(wait)))
         .collect();
     match waits.is_empty() {
-        true => text += "  credit  nothing waits for it\n",
-        false => text += &format!("  credit  parcels of a step wait for it: {}\n", waits.join(", ")),
+        true => text += "  credit  no back-pressure\n",
+        false => text += &format!("  credit  parcels of a step that wait for it: {}\n", waits.join(", ")),
     }
     text
 }

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn permute_spreads_neighbours() {
+    fn permute_spreads_neighbors() {
         let len = 10_000u64;
         let mean_step: f64 =
             (1..len).map(|i| permute(i, len, &[7]).abs_diff(permute(i - 1, len, &[7])) as f64).sum::<f64>()

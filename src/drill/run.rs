@@ -46,7 +46,7 @@ impl Drill {
                 (&fault.target, &fault.verb)
                 && (pattern.role.is_none() || pattern.index.is_none())
             {
-                bail!("`{fault}`: say which process comes to that point, as in encoder/1");
+                bail!("`{fault}`: name the process that reaches that point, as in encoder/1");
             }
         }
         Ok(Self { plan, config })

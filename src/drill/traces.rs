@@ -1,4 +1,4 @@
-//! What a run leaves behind: its steps, and what it has learnt.
+//! What a run leaves behind: its steps, and what it has learned.
 
 use anyhow::{Context, bail};
 use loongforge_actors::checkpoint::{MANIFEST, latest};
@@ -25,7 +25,7 @@ impl Traces {
     pub fn read(dir: &Path, took: Option<Duration>) -> anyhow::Result<Self> {
         let metrics = read_metrics(&dir.join("metrics.jsonl"))?;
         if metrics.is_empty() {
-            bail!("{}: no step was done there", dir.display());
+            bail!("{}: no step was run there", dir.display());
         }
         let files = match latest(&dir.join("checkpoints"))? {
             Some(checkpoint) => hashes(&checkpoint)?,

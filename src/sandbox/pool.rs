@@ -60,7 +60,9 @@ impl Sandbox {
                     return Ok(Some(worker));
                 }
                 Err(error) => {
-                    (self.warn)(&format!("no decode worker can be started, pictures are decoded without: {error}"));
+                    (self.warn)(&format!(
+                        "no decode worker can be started, pictures are decoded in this process: {error}"
+                    ));
                     *state = State::Absent;
                     return Ok(None);
                 }

@@ -160,7 +160,7 @@ impl Worker {
         }
         let ended = self.process.wait();
         if !is_gone {
-            return format!("its decoder does not work as it should ({error})");
+            return format!("its decoder broke the protocol ({error})");
         }
         let mut said = Vec::new();
         let _ = self.stderr.read_to_end(&mut said);
@@ -239,7 +239,7 @@ impl Watched {
         self.seen = now;
         self.looks += 1;
         if now > self.until || self.idle > MAX_IDLE_LOOKS {
-            return Err(io::Error::new(ErrorKind::InvalidInput, "it does not answer"));
+            return Err(io::Error::new(ErrorKind::InvalidInput, "its decoder does not answer"));
         }
         Ok(())
     }

@@ -106,7 +106,7 @@ fn a_death_at_any_point_of_a_save_leaves_the_ones_before() {
             // Another scheduler follows, and comes to the same point again; one too many, and the run is lost.
             false => {
                 let (output, text) = run(&fixture, &name, &format!("scheduler/0@{point}:2=kill"), &[]);
-                assert!(text.contains("another one goes on in its place"), "{name}: {text}");
+                assert!(text.contains("a new one takes over"), "{name}: {text}");
                 hashes(&checkpoints(&fixture, &name));
                 if !output.status.success() {
                     assert_eq!(output.status.code(), Some(4), "{name}: {text}");

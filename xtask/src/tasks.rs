@@ -89,7 +89,7 @@ fn tests(root: &Path, args: &[String]) -> Command {
     command
 }
 
-/// Test processes share the cores: an OpenMP team that spins while it waits slows its neighbours tenfold.
+/// Test processes share the cores: an OpenMP team that spins while it waits slows its neighbors tenfold.
 pub fn quiet_openmp(command: &mut Command) {
     command.env("OMP_WAIT_POLICY", "PASSIVE").env("GOMP_SPINCOUNT", "0");
 }

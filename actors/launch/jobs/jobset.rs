@@ -190,7 +190,7 @@ fn environment(job: &JobSpec, role: Role) -> Value {
     own.iter().chain(&job.env).map(|(name, value)| json!({ "name": name, "value": value })).collect()
 }
 
-/// What is asked for is what is reserved, so that no pod is evicted for what its neighbours take.
+/// What is asked for is what is reserved, so that no pod is evicted for what its neighbors take.
 fn resources(job: &JobSpec, pool: &Pool, gpus: u32) -> Value {
     let (cpus, memory) = match pool.role {
         Role::Scheduler => (1, 2 << 30),

@@ -59,13 +59,13 @@ pub enum JobError {
     Uneven { role: Role, num_ranks: u32, per_node: u32 },
     #[error("name the hosts: --hosts a,b,c")]
     NoHosts,
-    #[error("`{text}` cannot be a name there: only small letters, digits and dashes can")]
+    #[error("`{text}` is not a valid name there: use lower-case letters, digits and dashes")]
     Name { text: String },
     #[error("name the image: --image REGISTRY/NAME:TAG")]
     NoImage,
     #[error(
-        "name a claim: --claim NAME, a ReadWriteMany volume with the model and the data; without one there is nothing to \
-         read, and checkpoints would end with their pod"
+        "name a claim: --claim NAME, a ReadWriteMany volume with the model and the data; without one \
+         there is nothing to read, and checkpoints are lost with their pod"
     )]
     NoClaim,
     #[error("the composed config has {bytes} bytes, and a ConfigMap holds 1 MiB")]

@@ -1,4 +1,4 @@
-//! Who comes to a run that goes on: encoders get a place, users who want another number of them are heard, everyone
+//! Answers whoever connects to a running job: encoders join, users change the number of encoders, everyone
 //! else is turned away.
 
 use super::gather::{BEGUN, OTHER_CONFIG, refused};
@@ -85,7 +85,9 @@ impl Desk {
             Up::Hello { config, .. } if config != self.roster.config => self.refuse(member, OTHER_CONFIG).await,
             Up::Hello { role: Role::Encoder, index, .. } if self.is_elastic => self.admit(member, index).await,
             Up::Hello { .. } => self.refuse(member, BEGUN).await,
-            Up::Scale { .. } if !self.is_elastic => self.refuse(member, "its encoders do not come and go").await,
+            Up::Scale { .. } if !self.is_elastic => {
+                self.refuse(member, "its number of encoders cannot change while it runs").await
+            }
             Up::Scale { encoders } => {
                 let answer = Box::new(move |down| {
                     spawn_local(async move { member.sender.send(&down).await });
@@ -100,7 +102,7 @@ impl Desk {
                 }
                 None
             }
-            _ => self.refuse(member, "it did not say what is said when one joins").await,
+            _ => self.refuse(member, "it did not send a join request").await,
         }
     }
 

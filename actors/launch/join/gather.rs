@@ -81,7 +81,7 @@ where
                     let place = roster.pools.actors().filter(wanted).find(|actor| !taken.contains(actor));
                     let answer = match place {
                         _ if config != roster.config => refused(OTHER_CONFIG),
-                        None => refused(&format!("this run has no place left for another {role} actor")),
+                        None => refused(&format!("this run has all its {role} actors already")),
                         Some(actor) => Down::Assigned(actor),
                     };
                     // An actor that is gone already is missed below.
@@ -96,7 +96,7 @@ where
                     member.edges = edges;
                     places.insert(actor, Some(member));
                 }
-                Ok(Ok((place, ..))) => give_up(&mut taken, place, "it did not say what is said when one joins"),
+                Ok(Ok((place, ..))) => give_up(&mut taken, place, "it did not send a join request"),
                 Ok(Err(error)) => tracing::warn!("a connection to {} is refused: {error}", roster.address),
                 Err(error) => std::panic::resume_unwind(error.into_panic()),
             },
@@ -189,7 +189,7 @@ async fn welcome(members: &mut BTreeMap<ActorId, Member>, roster: &Roster) {
         let (number, returned) = roster.draw(me);
         let welcome = roster.welcome(me, number, &topology, &paths);
         member.wire = Some((number, returned));
-        // A member that is gone by now is learnt from its connection.
+        // A member that is gone by now is learned from its connection.
         let _ = member.sender.send(&Down::Welcome(welcome)).await;
     }
 }

@@ -103,7 +103,7 @@ pub enum JoinError {
     Connection { address: String, source: LinkError },
     #[error("the scheduler at {address} ended before the run began")]
     SchedulerGone { address: String },
-    #[error("the scheduler at {address} said {said}, which was not its turn")]
+    #[error("protocol violation: the scheduler at {address} sent {said} out of turn")]
     OutOfTurn { address: String, said: String },
     #[error("{actor} ended before it joined: {reason}")]
     ChildEnded { actor: ActorId, reason: String },

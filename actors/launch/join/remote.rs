@@ -127,7 +127,7 @@ pub fn link_again(
     Link { commands: Commands::Queue(commands), events, end: Box::new(end), kill, confirm }
 }
 
-/// Passes events on until the actor's end; returns how that was learnt.
+/// Passes events on until the actor's end; returns how that was learned.
 async fn listen(
     mut wire: WireReceiver,
     events: &flume::Sender<Event>,
@@ -155,16 +155,16 @@ async fn listen(
             Err(_) if patience != silence => return "its process ended".to_owned(),
             Err(_) => {
                 process.inspect(Process::kill);
-                return format!("it gave no sign of life for {silence:?}");
+                return format!("no heartbeat for {silence:?}");
             }
-            Ok(Ok(Some(Up::Alive))) if events.is_disconnected() => return "it was given up".to_owned(),
+            Ok(Ok(Some(Up::Alive))) if events.is_disconnected() => return "it was removed from the run".to_owned(),
             Ok(Ok(Some(Up::Alive))) => {}
             Ok(Ok(Some(Up::Event(event)))) => {
                 if events.send_async(event).await.is_err() {
                     return "the scheduler has ended".to_owned();
                 }
             }
-            Ok(Ok(Some(other))) => return format!("it said {other:?}, which was not its turn"),
+            Ok(Ok(Some(other))) => return format!("protocol violation: it sent {other:?} out of turn"),
             Ok(Ok(None)) => return "its process ended".to_owned(),
             Ok(Err(error)) => {
                 // Its connection ends before it does: how it ends by itself is what is to be known.

@@ -54,7 +54,7 @@ impl Returns {
         match returned {
             Some(returned) => drop(returned.send_async(Returned { raw, received }).await),
             None => {
-                tracing::warn!("{from} comes back to a wire that there is not");
+                tracing::warn!("{from} reconnects to an unknown connection");
                 refuse(raw).await;
             }
         }

@@ -190,7 +190,7 @@ impl ServerCertVerifier for OfRun {
         _cert: &CertificateDer<'_>,
         _dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("TLS 1.2 is not spoken here".into()))
+        Err(rustls::Error::General("TLS 1.2 is not supported".into()))
     }
 
     fn verify_tls13_signature(

@@ -78,8 +78,8 @@ impl FormerRun {
                 former.is_aside = false;
                 let (run, then) = (run.display(), then.display());
                 let what = format!(
-                    "{run} was begun anew with checkpoint.dir {then}, and took no step: start it once with that \
-                     checkpoint.dir, and the run before is put back"
+                    "{run} was started over with checkpoint.dir {then} and took no step: \
+                     start it once with that checkpoint.dir to restore the previous run"
                 );
                 return Err(UsageError(what).into());
             }
@@ -91,8 +91,8 @@ impl FormerRun {
         match checkpoints.join(ASIDE).exists() {
             true => {
                 let what = format!(
-                    "{} holds the checkpoints of another run, which was begun anew and took no step: start that run once, \
-                     and they are put back",
+                    "{} holds the checkpoints of another run, which was started over and took no step: \
+                     start that run once to restore them",
                     checkpoints.join(ASIDE).display()
                 );
                 Err(UsageError(what).into())
@@ -148,7 +148,7 @@ impl FormerRun {
         sync(&run)?;
         let files = move || {
             if let Err(error) = point("aside_removed").and_then(|()| remove_gone(&run)) {
-                tracing::warn!("what is left of the run before goes with the next start: {error:#}");
+                tracing::warn!("the rest of the previous run is removed at the next start: {error:#}");
             }
         };
         Ok(std::thread::Builder::new().name("run-before".into()).spawn(files)?)
@@ -205,7 +205,7 @@ impl FormerRun {
         }
         point("back_done")?;
         move_to(&run.join(ASIDE), &run.join(GONE))?;
-        eprintln!("{}: the run before was put back, since the new one took no step", run.display());
+        eprintln!("{}: the previous run was restored, since the new one took no step", run.display());
         remove_gone(run)
     }
 }
@@ -214,7 +214,7 @@ impl Drop for FormerRun {
     fn drop(&mut self) {
         if let Some(Err(error)) = self.is_aside.then(|| self.put_back()) {
             let run = self.dirs[0].display();
-            eprintln!("warning: {run}: the next start puts the run before back: {error:#}");
+            eprintln!("warning: {run}: the next start restores the previous run: {error:#}");
         }
     }
 }

@@ -30,7 +30,7 @@ const GLANCE: Duration = Duration::from_millis(250);
 pub enum LockError {
     #[error("{} is in use by another run: {holder} ({path}); wait for it or stop it, or set run.name", folder(path).display())]
     Held { path: PathBuf, holder: Box<Holder> },
-    #[error("{path} names nobody ({source}): remove it where no run is active in its folder")]
+    #[error("{path} names no holder ({source}): remove it if no run is active in its folder")]
     Damaged { path: PathBuf, source: serde_json::Error },
     #[error("cannot write into {}", folder(path).display())]
     Io { path: PathBuf, source: io::Error },
@@ -121,7 +121,7 @@ fn beat(path: &Path, me: &Holder) {
             let _ = File::options().write(true).open(path).and_then(touch);
         }
         Ok(Some(other)) => {
-            eprintln!("error: {} was taken by {other}, for which this run was dead; it ends", path.display());
+            eprintln!("error: {} was taken over by {other}, which found this run dead; this run ends", path.display());
             std::process::exit(exit::FAILED.into());
         }
         Ok(None) => drop(create(path, me)),

@@ -92,7 +92,7 @@ impl Whole<'_> {
             if !args.processes || exit::of(&error) != exit::LOST || restart >= loaded.config.run.max_restarts {
                 return Err(error);
             }
-            console.line(&format!("{error}; beginning again at the last checkpoint"));
+            console.line(&format!("{error}; restarting from the last checkpoint"));
             // The run before is no place to go on from.
             resume = if self.is_replaced() { Some("auto".to_owned()) } else { None };
             composition = super::compose(&settled)?.settled().map_err(|error| UsageError::of(&error))?;
@@ -150,7 +150,7 @@ impl Whole<'_> {
         let (begin, again, former) = match &past {
             Some(_) => {
                 let told = read_metrics(&config.run.dir.join("metrics.jsonl")).unwrap_or_default();
-                console.line("going on in the place of a scheduler that has died; --resume or --overwrite begin anew");
+                console.line("taking over from a scheduler that died; --resume or --overwrite start over");
                 let told = StepId(told.last().map_or(0, |last| last.step + 1));
                 ((told, SampleId(u64::MAX)), Some(told), former)
             }
@@ -213,7 +213,7 @@ impl Whole<'_> {
                 Ok(ExitCode::SUCCESS)
             }
             Outcome::Preempted => {
-                console.line("stopped on request; go on with --resume");
+                console.line("stopped on request; resume with --resume");
                 Ok(ExitCode::from(exit::PREEMPTED))
             }
         }

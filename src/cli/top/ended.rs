@@ -17,7 +17,7 @@ const HISTORY: usize = 1_000_000;
 pub fn describe_ended(dir: &Path, how: &str, view: View) -> anyhow::Result<String> {
     let path = dir.join("metrics.jsonl");
     if !path.exists() {
-        let message = format!("{}: no run goes on there, and none has left metrics (metrics.jsonl)", dir.display());
+        let message = format!("{}: no run is active there, and none has left metrics (metrics.jsonl)", dir.display());
         return Err(UsageError(message).into());
     }
     let steps = read_metrics(&path)?;

@@ -47,11 +47,11 @@ impl FromStr for Address {
                 path => Ok(Self::Unix(path.into())),
             };
         };
-        let port = port.parse().map_err(|_| format!("`{port}` is no port; expected a path or HOST:PORT"))?;
+        let port = port.parse().map_err(|_| format!("`{port}` is not a port; expected a path or HOST:PORT"))?;
         let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
             Some(number) if number.parse::<Ipv6Addr>().is_ok() => number,
             _ if host.is_empty() || host.contains([':', '[', ']']) => {
-                return Err(format!("`{host}` is no host; an IPv6 number has brackets, `[::1]:{port}`"));
+                return Err(format!("`{host}` is not a host name; an IPv6 number has brackets, `[::1]:{port}`"));
             }
             _ => host,
         };

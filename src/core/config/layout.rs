@@ -4,7 +4,7 @@ use std::fmt;
 
 /// The sizes of a pool's axes; 1 where there is no such parallelism.
 ///
-/// Ranks are numbered with tensor parallelism innermost, then context, pipeline and data: neighbours talk most. Experts
+/// Ranks are numbered with tensor parallelism innermost, then context, pipeline and data: neighbors talk most. Experts
 /// are spread over `ep` consecutive members of the data and context axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn experts_are_spread_over_neighbours() {
+    fn experts_are_spread_over_neighbors() {
         let layout = Layout { ep: 2, ..Layout::replicas(4) };
         assert_eq!(layout.expert_group(layout.place(3)), [2, 3]);
         assert_eq!(layout.expert_replicas(layout.place(3)), [1, 3]);

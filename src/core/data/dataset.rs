@@ -162,7 +162,7 @@ impl Exchange {
     /// With the conversation before the answer.
     fn of(content: Content) -> Result<(Self, Conversation), String> {
         let Content::Messages(conversation) = content else {
-            return Err("is no conversation: there is no answer to compare with".to_owned());
+            return Err("is not a conversation: there is no answer to compare with".to_owned());
         };
         let found = conversation.split_answer();
         let (asked, answer) = found.ok_or("no assistant turn: no answer to compare with")?;
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_learnt_whole_and_end() {
+    fn texts_are_learned_whole_and_end() {
         let folder = tempfile::tempdir().unwrap();
         let model = folder.path().join("model");
         write_model(&model, &MODEL).unwrap();

@@ -61,7 +61,7 @@ impl PositionKind {
     }
 }
 
-/// Neighbouring tokens of one nature.
+/// Neighboring tokens of one nature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Span {
     Text(usize),

@@ -182,7 +182,7 @@ impl FromStr for Rule {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         const FORM: &str =
-            "write ACTOR@POINT:N=kill, freeze, panic, slow, full, nan or lie; N may be a range, 2-4, or a sample, s17";
+            "write ACTOR@POINT:N=kill, freeze, panic, slow, full, nan or lie; N may be a range (2-4) or a sample (s17)";
         let (actor, rest) = text.split_once('@').ok_or(FORM)?;
         let (place, action) = rest.split_once('=').ok_or(FORM)?;
         let (point, nth) = place.split_once(':').unwrap_or((place, "1"));

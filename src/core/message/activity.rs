@@ -24,7 +24,7 @@ pub enum Activity {
     WaitFeatures,
     /// For gradients of features from the foundation.
     WaitGradients,
-    /// For a neighbouring pipeline stage: the bubble.
+    /// For a neighboring pipeline stage: the bubble.
     WaitStage,
     /// For credit of an edge.
     WaitCredit,

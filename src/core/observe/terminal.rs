@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use image::imageops::{FilterType, resize};
 use image::{GrayImage, RgbImage};
 
-/// Gray levels of the 256-colour palette: 232 (black) to 255 (white).
+/// Gray levels of the 256-color palette: 232 (black) to 255 (white).
 const NUM_GRAYS: u32 = 24;
 /// From paper to ink.
 const RAMP: &[u8] = b" .:-=+*#%@";
@@ -13,7 +13,7 @@ const RAMP: &[u8] = b" .:-=+*#%@";
 /// How pictures are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// Half blocks in gray colours.
+    /// Half blocks in gray colors.
     Blocks,
     /// Plain ASCII, dark pixels as dense characters.
     Ascii,
@@ -55,7 +55,7 @@ pub fn render(picture: &RgbImage, max_columns: u32, style: Style) -> Vec<String>
         .collect()
 }
 
-/// Text of data or of a model for a terminal: nothing in it moves the cursor or changes colours.
+/// Text of data or of a model for a terminal: nothing in it moves the cursor or changes colors.
 pub fn safe(text: &str) -> String {
     let plain = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c };
     text.chars().map(plain).collect()

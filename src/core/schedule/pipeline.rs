@@ -6,7 +6,7 @@
 //! (interleaved). Where one sequence goes through in chunks (ChunkPipe), its chunks are micro-batches that go forward in
 //! order and backward in reverse, since later chunks attend to earlier ones.
 //!
-//! Sends never wait for their receiver; receives do. Each message is one task's result, which the neighbour's task of
+//! Sends never wait for their receiver; receives do. Each message is one task's result, which the neighbor's task of
 //! the same micro-batch and pass takes.
 
 use std::ops::Range;

@@ -28,7 +28,7 @@ pub fn envelope_len(bytes: &[u8]) -> Result<Option<usize>, NoEnvelope> {
 
 /// What was read is no envelope of loongforge's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no message of loongforge's begins here")]
+#[error("not a loongforge message")]
 pub struct NoEnvelope;
 
 #[cfg(test)]

@@ -115,7 +115,7 @@ fn expect_all_used(
 fn check(families: &Families, all: &[ParamSpec]) -> Result<(), EngineError> {
     let merge = "set checkpoint.merge_lora=true to save whole models";
     if let Some(path) = dora_without_place(all, &families.tree) {
-        let why = "PEFT takes it for one of experts, which have none";
+        let why = "PEFT takes it for a layer of experts, which have none";
         return Err(format!("DoRA beside {path}: {why}; leave it out with lora.exclude_modules, or {merge}").into());
     }
     let saved = modules_to_save(all.iter(), &families.tree);

@@ -1,7 +1,7 @@
 //! The foundation's part of a step: its packs in order, each as soon as its tokens and features are there.
 //!
 //! A rank does the tasks of its schedule; without a pipeline these are a forward and a backward of every pack. What
-//! waits for tokens or features is the leader's first stage alone: other ranks wait for their neighbours. Where experts are
+//! waits for tokens or features is the leader's first stage alone: other ranks wait for their neighbors. Where experts are
 //! spread over ranks two packs go in turns, and sums over replicas begin with the last backward.
 
 mod arrivals;

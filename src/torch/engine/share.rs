@@ -60,7 +60,7 @@ impl FoundationPlan {
         let shares = family.check_context(layout.cp, splits.context);
         shares.map_err(|found| format!("pools.foundation.context_parallel: {found}"))?;
         if layout.cp > 1 && splits.chunk_tokens > 0 {
-            return Err("pools.foundation: rows are cut by context_parallel or by chunk_tokens, not by both".into());
+            return Err("pools.foundation: rows are split by context_parallel or by chunk_tokens, not by both".into());
         }
         if let Some(what) = family.needs_whole_rows().filter(|_| splits.chunk_tokens > 0) {
             return Err(whole_rows(what));
@@ -144,7 +144,7 @@ pub(super) fn cut(family: &dyn FoundationFamily, pipeline: Pipeline) -> Result<V
     }
     let error = |what: String| format!("pools.foundation.pipeline_parallel: {what}");
     let too_many = || match num_layers {
-        0 => error("this model cannot be cut into stages; set it to 1".into()),
+        0 => error("this model cannot be split into stages; set it to 1".into()),
         _ => error(format!("{} stages of {num_layers} layers; take fewer", pipeline.stages())),
     };
     let stages = Stage::all(pipeline.layers(num_layers).ok_or_else(too_many)?);

@@ -380,7 +380,7 @@ impl Engine for TorchEngine {
             }
             Command::Reduce { step, epoch } => self.reduce_members(step, epoch, ports),
             Command::Read { .. } | Command::ReadAgain { .. } | Command::Connect { .. } | Command::Stop => {
-                Err(format!("{command:?} is nothing for {}", ports.me()).into())
+                Err(format!("{command:?} cannot be taken by {}", ports.me()).into())
             }
         }
     }

@@ -46,7 +46,7 @@ pub enum KeyChoice {
 }
 
 /// The norms of the latents, whatever those of the decoder are.
-const NORM: NormConfig = NormConfig { eps: 1e-6, zero_centred: false };
+const NORM: NormConfig = NormConfig { eps: 1e-6, zero_centered: false };
 
 /// The block on its parameters.
 pub struct Mla {

@@ -21,7 +21,7 @@ pub fn coordinates(grid: Grid, merge: u32) -> impl Iterator<Item = (u32, u32)> {
 pub enum Resampling {
     /// Between two entries on each axis, corners on corners (Qwen3-VL).
     Bilinear,
-    /// Among four on each axis, by Keys' kernel with `a = -0.75`, centres half an entry in (`F.interpolate`).
+    /// Among four on each axis, by Keys' kernel with `a = -0.75`, centers half an entry in (`F.interpolate`).
     Bicubic,
 }
 
@@ -40,7 +40,7 @@ impl Resampled {
     pub fn new(grids: &[Grid], merge: u32, side: u32, resampling: Resampling, device: Device) -> Resampled {
         let (mut entries, mut weights, mut starts) = (Vec::new(), Vec::new(), Vec::new());
         for grid in grids {
-            let axis = |size: u32| (0..size).map(|at| resampling.neighbours(at, size, side)).collect::<Vec<_>>();
+            let axis = |size: u32| (0..size).map(|at| resampling.neighbors(at, size, side)).collect::<Vec<_>>();
             let (rows, columns) = (axis(grid.h), axis(grid.w));
             for (row, column) in (0..grid.t).flat_map(|_| coordinates(*grid, merge)) {
                 starts.push(entries.len() as i64);
@@ -66,7 +66,7 @@ impl Resampled {
 
 impl Resampling {
     /// The entries of an axis of `side` around position `at` of `size`, with their weights.
-    fn neighbours(self, at: u32, size: u32, side: u32) -> Vec<(i64, f32)> {
+    fn neighbors(self, at: u32, size: u32, side: u32) -> Vec<(i64, f32)> {
         let (source, offsets) = match self {
             Resampling::Bilinear => (at as f32 * (side - 1) as f32 / (size.max(2) - 1) as f32, 0..2),
             Resampling::Bicubic => ((at as f32 + 0.5) * side as f32 / size as f32 - 0.5, -1..3),

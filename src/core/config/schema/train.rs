@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Train {
-    /// Which tokens are learnt: all of a text, or the assistant's.
+    /// Loss mask: all tokens of a text (`pretrain`, `midtrain`), or the assistant's (`sft`).
     #[serde(default)]
     pub phase: Phase,
     /// Which of a conversation's answers `sft` learns: all, or the last one. A message's own `weight: 0` takes it out of both.
@@ -17,7 +17,7 @@ pub struct Train {
     #[serde(default)]
     #[schemars(range(min = 1, max = 1000000000000_u64))]
     pub steps: Option<u64>,
-    /// Instead of `steps`: how often the data are gone over, which may be a fraction. The run has `epochs` x samples /
+    /// Instead of `steps`: how many epochs, which may be a fraction. The run has `epochs` x samples /
     /// `global_batch_size` steps, rounded up; the samples are those of all files of `data.train` together.
     #[serde(default)]
     #[schemars(range(max = 1e6), extend("exclusiveMinimum" = 0.0))]
@@ -61,7 +61,7 @@ pub struct Train {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Optimizer {
-    /// Which one.
+    /// Optimizer.
     #[serde(rename = "type")]
     pub kind: OptimizerType,
     /// Decay of the running means of the gradient and of its square; each at least 0 and below 1.
@@ -96,7 +96,7 @@ pub enum Phase {
     Sft,
 }
 
-/// Which of a conversation's answers are learnt.
+/// Which of a conversation's answers are learned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]

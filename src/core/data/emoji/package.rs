@@ -46,7 +46,7 @@ impl Package {
     /// The file cannot be read, or is no such package.
     pub fn read(path: &Path) -> Result<Package, DataError> {
         let wrong = |reason: String| DataError::file(path, reason);
-        let damaged = |error: std::io::Error| wrong(format!("is no .tgz of npm: {error}"));
+        let damaged = |error: std::io::Error| wrong(format!("is not a .tgz of npm: {error}"));
         let file = File::open(path).map_err(|error| DataError::read(path, error))?;
         let mut archive = Archive::new(GzDecoder::new(file));
         let (mut table, mut pictures, mut sum) = (None, BTreeMap::new(), 0);

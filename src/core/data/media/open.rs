@@ -92,7 +92,7 @@ pub fn open(
         None => {
             return Err(DataError::file(
                 &model_dir.join("config.json"),
-                format!("vision_config.model_type is {tower:?}: how its pictures are processed is not known"),
+                format!("vision_config.model_type is {tower:?}: its image processor is not known"),
             ));
         }
     };

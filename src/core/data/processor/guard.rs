@@ -9,7 +9,10 @@ use crate::data::error::DataError;
 /// processor is not changed by samples.
 pub fn guarded<T>(make: impl FnOnce() -> Result<T, DataError>) -> Result<T, DataError> {
     catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
-        Err(DataError::Line(format!("the program failed on it, please report this: {}", message(&*panic))))
+        Err(DataError::Line(format!(
+            "the program failed on it, which is a bug; please report it: {}",
+            message(&*panic)
+        )))
     })
 }
 

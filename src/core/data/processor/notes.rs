@@ -81,7 +81,8 @@ fn notes(template: &ChatTemplate, turns: &[Turn], text: &str) -> Vec<String> {
     );
     if turns.iter().any(|turn| turn.role != "assistant" && turn.learn == Some(true)) {
         notes.push(
-            "ask for the loss of a message that is not the assistant's; only the assistant's are learnt".to_owned(),
+            "ask for the loss of a message that is not the assistant's; only the assistant's contribute to the loss"
+                .to_owned(),
         );
     }
     notes

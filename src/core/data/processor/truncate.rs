@@ -27,7 +27,7 @@ impl Processor {
         &self,
         id: SampleId,
         tokens: &[Token],
-        learnt: &[bool],
+        learned: &[bool],
         expanded: &Expanded,
         mut expansions: Vec<Expansion>,
         is_whole: bool,
@@ -42,8 +42,8 @@ impl Processor {
         };
         let is_whole = is_whole && kept.tokens == tokens.len();
         expansions.truncate(kept.expansions);
-        let (tokens, learnt) = (&tokens[..kept.tokens], &learnt[..kept.tokens]);
-        let sample = self.assemble(id, tokens, learnt, &expanded.runs[..kept.runs], expansions)?;
+        let (tokens, learned) = (&tokens[..kept.tokens], &learned[..kept.tokens]);
+        let sample = self.assemble(id, tokens, learned, &expanded.runs[..kept.runs], expansions)?;
         match !is_whole && sample.meta.num_targets == 0 {
             true => Err(DataError::NothingLeft { max_tokens: self.max_tokens }),
             false => Ok(sample),

@@ -53,7 +53,7 @@ impl Index {
         self.has_changed = true;
     }
 
-    /// Writes what was learnt; that it cannot be written costs time and nothing else.
+    /// Writes what was learned; that it cannot be written costs time and nothing else.
     pub fn save(&self) {
         let Some(path) = self.path.as_ref().filter(|_| self.has_changed) else { return };
         let write = || -> std::io::Result<()> {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json, json};
 use super::environment::environment;
 use super::{ChatTemplate, built_in};
 use crate::config::{Learn, Template as Known};
-use crate::data::learnt::{answers, mask};
+use crate::data::learned::{answers, mask};
 use crate::data::source::Conversation;
 use crate::data::tiktoken::byte_letters;
 use crate::data::tokenizer::Tokenizer;

@@ -56,7 +56,7 @@ impl ShardWriter {
     }
 
     fn member(&mut self, name: &str, bytes: &[u8]) -> std::io::Result<()> {
-        assert!(name.len() <= MAX_NAME && name.is_ascii(), "{name:?} is no name of a member");
+        assert!(name.len() <= MAX_NAME && name.is_ascii(), "{name:?} is not a valid member name");
         let mut header = Header::new_ustar();
         header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
         header.set_entry_type(EntryType::Regular);

@@ -152,7 +152,7 @@ fn count(content: &Content, base: &Path, processor: Option<&Processor>) -> Resul
             (TOKENS, meta.num_tokens as usize),
             ("text tokens", meta.num_tokens as usize - visual),
             ("visual tokens", visual),
-            ("learnt tokens", meta.num_targets as usize),
+            ("supervised tokens", meta.num_targets as usize),
         ]);
     }
     Ok(counts.into_iter().map(|(name, value)| (name, value as u64)).collect())

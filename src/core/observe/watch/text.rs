@@ -7,7 +7,7 @@ use serde_json::Value;
 const CURVE: usize = 60;
 /// Most actors that are listed one by one.
 const MAX_ACTORS: usize = 40;
-/// Width of the columns before the edges: name, computes, units, packs.
+/// Width of the columns before the edges: name, busy, units, packs.
 const COLUMNS: [usize; 4] = [14, 8, 8, 8];
 /// Where the edges begin.
 const INDENT: usize = 14 + 3 * 9 + 2;
@@ -60,8 +60,8 @@ pub fn describe_run(status: &Value, history: &Value, view: View) -> String {
     }
     let actors = status["actors"].as_array().map_or(&[][..], Vec::as_slice);
     if !actors.is_empty() {
-        let [name, computes, units, packs] = COLUMNS;
-        let head = format!("{:name$} {:>computes$} {:>units$} {:>packs$}", "actor", "computes", "units", "packs");
+        let [name, busy, units, packs] = COLUMNS;
+        let head = format!("{:name$} {:>busy$} {:>units$} {:>packs$}", "actor", "busy", "units", "packs");
         lines.extend([String::new(), view.bold(&format!("{head}  edges: in flight, waiting"))]);
     }
     actors.iter().take(MAX_ACTORS).for_each(|actor| lines.extend(actor_lines(actor, width, view)));
@@ -128,9 +128,9 @@ fn actor_lines(actor: &Value, width: usize, view: View) -> Vec<String> {
     if !state.is_empty() {
         parts.push(view.paint("33", &state));
     }
-    let [name, computes, units, packs] = COLUMNS;
+    let [name, busy, units, packs] = COLUMNS;
     let begin = format!(
-        "{:name$} {:>computes$} {:>units$} {:>packs$}",
+        "{:name$} {:>busy$} {:>units$} {:>packs$}",
         text(&actor["actor"]),
         share(&actor["busy"]),
         ms("units"),

@@ -17,7 +17,7 @@ pub enum Input {
     Event(ActorId, Event),
     /// The actor's thread or process has ended, or is given up. Needs no `Failed` before it, nor forbids one.
     Gone(ActorId, String),
-    /// This encoder's process has come to a run that goes on; once it is `Ready` it becomes a member of its pool.
+    /// This encoder's process has connected to a running job; once it is `Ready` it joins its pool.
     Joined(ActorId),
     /// Let this encoder go when it suits.
     Retire(ActorId),

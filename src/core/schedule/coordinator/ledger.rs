@@ -1,4 +1,4 @@
-//! Which samples a run has learnt from, as one number: two runs whose ledgers agree have had the same samples in the same
+//! Which samples a run has learned from, as one number: two runs whose ledgers agree have had the same samples in the same
 //! steps, none lost and none doubled.
 
 use crate::message::{SampleId, StepId};

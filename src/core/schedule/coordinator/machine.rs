@@ -183,7 +183,7 @@ impl Coordinator {
             }
             Input::GraceOver(epoch) if self.paused == Some(epoch) && !self.drain.has_begun() => {
                 let (actor, reason) = self.lost.last().cloned().unwrap_or((ActorId::SCHEDULER, String::new()));
-                let cause = format!("{reason}; no encoder is left, and none has come");
+                let cause = format!("{reason}; no encoder is left, and none has joined");
                 self.drain.lose(actor, cause);
                 Ok(())
             }
@@ -280,7 +280,7 @@ impl Coordinator {
             }
             Event::Reduced(report) if computes => self.reduced(actor, report),
             Event::Applied { step } if computes => self.applied(actor, step),
-            event => Err((actor, format!("said {event:?} out of turn"))),
+            event => Err((actor, format!("sent {event:?} out of turn"))),
         }
     }
 

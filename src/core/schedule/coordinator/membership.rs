@@ -35,7 +35,7 @@ impl Coordinator {
         match self.trust.violated(actor) {
             true => {
                 self.blame.take(actor.index);
-                self.exclude(actor, format!("{why}; that was once too often"))
+                self.exclude(actor, format!("{why}; that exceeds the limit"))
             }
             false => Ok(()),
         }
@@ -104,7 +104,7 @@ impl Coordinator {
         if self.drain.has_ended(peer) {
             return Ok(());
         }
-        let why = format!("{by} took nothing of it: {reason}");
+        let why = format!("{by} accepted nothing of it: {reason}");
         if !self.may_lose(peer) {
             return Err((peer, why));
         }

@@ -31,8 +31,8 @@ impl Verdict {
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Data => "not finite again, where other batches are on the same weights: look at these samples",
-            Self::Transient => "finite when computed again on the same weights: a machine has erred",
+            Self::Data => "not finite again, while other batches are finite on the same weights: check these samples",
+            Self::Transient => "finite when recomputed on the same weights: a hardware error",
             Self::Persistent => "not finite again, and no other batch is finite on these weights",
         })
     }

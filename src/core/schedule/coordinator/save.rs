@@ -115,7 +115,7 @@ impl Saves {
     }
 
     fn answer(&mut self, id: (StepId, SaveTo), actor: ActorId) -> Result<&mut Save, String> {
-        let unasked = || format!("saved step {}, which nobody asked for", id.0);
+        let unasked = || format!("saved step {}, which was not requested", id.0);
         let save = self.open.get_mut(&id).ok_or_else(unasked)?;
         let answer = save.awaited.iter().position(|&awaited| awaited == actor).ok_or_else(unasked)?;
         save.awaited.remove(answer);

@@ -121,9 +121,9 @@ impl Speeds {
         let encoders = if fixed_lanes {
             let mut lanes = BTreeMap::<u32, u64>::new();
             units.iter().for_each(|unit| *lanes.entry(unit.lane.0).or_default() += cost(spec, unit));
-            let mut dearest: Vec<(u32, u64)> = lanes.into_iter().collect();
-            dearest.sort_by_key(|&(lane, cost)| (std::cmp::Reverse(cost), lane));
-            let owner: BTreeMap<u32, u32> = dearest.into_iter().map(|(lane, cost)| (lane, give(cost))).collect();
+            let mut costliest: Vec<(u32, u64)> = lanes.into_iter().collect();
+            costliest.sort_by_key(|&(lane, cost)| (std::cmp::Reverse(cost), lane));
+            let owner: BTreeMap<u32, u32> = costliest.into_iter().map(|(lane, cost)| (lane, give(cost))).collect();
             units.iter().map(|unit| owner[&unit.lane.0]).collect()
         } else {
             units.iter().map(|unit| give(cost(spec, unit))).collect()

@@ -5,7 +5,7 @@ use crate::message::SampleId;
 use crate::schedule::Fit;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Where the data stream stands, and what was learnt of costs. Written into the manifest of a checkpoint as text, without
+/// Where the data stream stands, and what was learned of costs. Written into the manifest of a checkpoint as text, without
 /// what is empty; in a journal exactly as it is.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SchedulerState {
@@ -92,7 +92,7 @@ fn from_ranges<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SampleI
     let text = String::deserialize(deserializer)?;
     let mut ids: Vec<SampleId> = Vec::new();
     for word in text.split_whitespace() {
-        let wrong = || de::Error::custom(format!("`{word}` is no position or range after those before it"));
+        let wrong = || de::Error::custom(format!("`{word}` is not a position or range after those before it"));
         let (first, last) = word.split_once('-').unwrap_or((word, word));
         let first: u64 = first.parse().map_err(|_| wrong())?;
         let last: u64 = last.parse().map_err(|_| wrong())?;

@@ -8,7 +8,7 @@ use std::ops::AddAssign;
 
 /// Bits after the point of a coefficient.
 const FRACTION: u32 = 16;
-/// Dearest piece of work: sums of many stay far from the end of a `u64`.
+/// Costliest piece of work: sums of many stay far from the end of a `u64`.
 const MOST: u128 = 1 << 56;
 
 /// Cost of `n` sequences of `l` tokens each: `a · Σ l · min(l, window) + b · Σ l + c · n`.

@@ -117,7 +117,7 @@ struct Work {
     foundation: f64,
     /// Of each encoder; frozen ones wait for no step of each other.
     encoders: Vec<f64>,
-    /// Of each step's dearest encoder and replica; of frozen encoders the dearest one of all steps.
+    /// Of each step's costliest encoder and replica; of frozen encoders the costliest one of all steps.
     longest_encoder: f64,
     longest_replica: f64,
     data: f64,
@@ -259,18 +259,18 @@ impl Work {
             let work = self.foundation / stages + self.encoder;
             add("encoders and foundation on the same ranks", of(work) / replicas + per_step);
             add(
-                "the dearest foundation replica",
+                "the slowest foundation replica",
                 of(self.longest_replica) / stages + foundation_step + foundation_reduce,
             );
         } else {
             let encoders = of(self.encoder) / num_encoders;
             if spec.coordinator.pools.encoder > 0 {
                 add("encoders", encoders + encoder_step + encoder_reduce);
-                add("the dearest encoder", of(self.longest_encoder) + encoder_step + encoder_reduce);
+                add("the slowest encoder", of(self.longest_encoder) + encoder_step + encoder_reduce);
             }
             let per_step = foundation_step + foundation_reduce;
             add("foundation", of(self.foundation) / (replicas * stages) + per_step);
-            add("the dearest foundation replica", of(self.longest_replica) / stages + per_step);
+            add("the slowest foundation replica", of(self.longest_replica) / stages + per_step);
         }
         let data = of(self.data);
         add("data actors", data / f64::from(pools.data.max(1)));
@@ -281,7 +281,7 @@ impl Work {
                 + costs.foundation.per_step * replicas * cluster.foundation_threads;
             add("cores", (compute + data) / cores);
         }
-        // A sum that equals the maximum names the pool, not its dearest rank.
+        // A sum that equals the maximum names the pool, not its costliest rank.
         bounds.sort_by(|left, right| right.seconds.total_cmp(&left.seconds));
         bounds
     }

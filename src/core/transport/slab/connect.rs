@@ -148,7 +148,7 @@ impl SlabListener {
         let memory = Memory::adopt(slab, layout.len()).map_err(memory_error)?;
         let bell = Bell::adopt(bell).map_err(memory_error)?;
         let mine = mail.bell().fd().ok_or_else(|| memory_error(private_bell()))?;
-        // One that has left already needs no bell; what it has sent is there, and its end is learnt from the life line.
+        // One that has left already needs no bell; what it has sent is there, and its end is learned from the life line.
         let _ = say(&stream, &[0], &[mine]);
         let lifeline = Lifeline::new(stream).map_err(socket_error)?;
         let receiver = Receiver::new(hello.from, &memory, layout, credit, bell, lifeline).map_err(memory_error)?;

@@ -116,7 +116,7 @@ pub struct WireSender {
 }
 
 impl WireSender {
-    /// Waits for room. False where there is no wire any more; of a message that is on its way that is learnt from the
+    /// Waits for room. False where there is no wire any more; of a message that is on its way that is learned from the
     /// other half.
     pub async fn send(&self, message: impl Into<Bytes>) -> bool {
         !self.is_closed() && self.queue.send_async(Out::Message(message.into())).await.is_ok()

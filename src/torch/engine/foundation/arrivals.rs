@@ -81,11 +81,11 @@ impl FoundationPart {
         let step = match kind {
             ParcelKind::Tokens(id) => id.step,
             ParcelKind::Activation(id) => id.step,
-            other => return wrong(format!("{other:?} is nothing for a foundation")),
+            other => return wrong(format!("a foundation actor cannot take {other:?}")),
         };
         let unplanned = || wrong(format!("{kind:?} is not planned here"));
         if from.role == Role::Encoder && matches!(kind, ParcelKind::Tokens(_)) {
-            return wrong(format!("{kind:?} is not an encoder's to send"));
+            return wrong(format!("{kind:?} is not sent by encoders"));
         }
         let Some(step) = self.steps.iter_mut().find(|known| known.id == step) else {
             // Late: a unit was given to another encoder when its features were here already, and the step has ended, since

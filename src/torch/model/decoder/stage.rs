@@ -24,7 +24,7 @@ pub struct Stage {
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StageError {
-    #[error("a pipeline of {stages} stages of {layers} layers: every stage needs one")]
+    #[error("{layers} layers for {stages} pipeline stages: every stage needs at least one")]
     TooMany { stages: usize, layers: usize },
     #[error("layer {layer} takes the keys that layer {from} chose, of another stage: choose other pipeline stages")]
     ChosenElsewhere { layer: usize, from: usize },

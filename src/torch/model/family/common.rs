@@ -155,7 +155,7 @@ pub(super) fn layered(
         vocab_size,
         first_token: 0,
         hidden_size: keys.size("hidden_size")?,
-        norm: NormConfig { eps: keys.number_or("rms_norm_eps")?.unwrap_or(1e-6), zero_centred: false },
+        norm: NormConfig { eps: keys.number_or("rms_norm_eps")?.unwrap_or(1e-6), zero_centered: false },
         rope,
         layers,
         tie_word_embeddings: keys.flag_or("tie_word_embeddings")?.unwrap_or(false),

@@ -110,7 +110,7 @@ fn widths(text: &Keys<'_>) -> Result<[i64; 2], ModelConfigError> {
     }
 }
 
-/// Of neighbouring frequencies the even ones turn with the row, the odd ones with the column, and the last ones, as
+/// Of neighboring frequencies the even ones turn with the row, the odd ones with the column, and the last ones, as
 /// many as the third section has, with the frame.
 fn axes(text: &Keys<'_>, half: i64) -> Result<RopeAxes, ModelConfigError> {
     let section = section(text)?.filter(|section| section.value("mrope_section").is_some());

@@ -49,7 +49,7 @@ fn merge(keys: &Keys<'_>) -> Result<i64> {
     let ratio = keys.number_or("downsample_ratio")?.unwrap_or(0.5);
     let merge = (1.0 / ratio).round();
     if !(1.0..=64.0).contains(&merge) || (merge * ratio - 1.0).abs() > 1e-9 {
-        return Err(keys.inconsistent("downsample_ratio", ratio, "must be one over a whole number"));
+        return Err(keys.inconsistent("downsample_ratio", ratio, "must be 1 divided by an integer"));
     }
     Ok(merge as i64)
 }

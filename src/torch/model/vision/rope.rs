@@ -55,8 +55,8 @@ impl Rotation {
     pub fn apply(&self, x_SHC: &Tensor) -> Tensor {
         // The fused operator has no gradient of the tables, which a learned angle needs.
         if can_fuse(x_SHC) && is_table(&self.cos_SC) && !self.cos_SC.requires_grad() {
-            let neighbours = self.order == AxialOrder::Interleaved;
-            return norm_rope(x_SHC, None, Some(Turn { cos: &self.cos_SC, sin: &self.sin_SC, neighbours }));
+            let neighbors = self.order == AxialOrder::Interleaved;
+            return norm_rope(x_SHC, None, Some(Turn { cos: &self.cos_SC, sin: &self.sin_SC, neighbors }));
         }
         let x = match self.order {
             AxialOrder::Halves => x_SHC.shallow_clone(),

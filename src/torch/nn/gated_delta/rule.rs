@@ -15,9 +15,9 @@ use crate::nn::take_rows;
 
 /// What the rule reads. All of one kind, float32 at least.
 pub(super) struct DeltaInputs {
-    /// Normalised and scaled, `[T, K, C]`.
+    /// Normalized and scaled, `[T, K, C]`.
     pub q_TKC: Tensor,
-    /// Normalised, `[T, K, C]`.
+    /// Normalized, `[T, K, C]`.
     pub k_TKC: Tensor,
     pub v_TVE: Tensor,
     /// The logarithm of the decay, `[T, V]`.

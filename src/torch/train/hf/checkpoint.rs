@@ -33,7 +33,7 @@ impl Checkpoint {
     /// Opens the folder's index, or its one file.
     ///
     /// # Errors
-    /// There are no safetensors, a file is torn, the index does not fit the files, or the quantisation is unknown.
+    /// There are no safetensors, a file is torn, the index does not fit the files, or the quantization is unknown.
     pub fn open(folder: &Path) -> Result<Self, WeightsError> {
         let index = folder.join(INDEX_FILE);
         let files = if index.is_file() { open_shards(folder, &index)? } else { vec![open_single(folder)?] };

@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn conversions_are_libtorchs() {
-        // Every half, their neighbours in float32, and powers across the whole range.
+        // Every half, their neighbors in float32, and powers across the whole range.
         let mut values: Vec<f32> = (0..=u16::MAX).map(from_f16).collect();
         for half in 0..0x7c00 {
             let bits = from_f16(half).to_bits();

@@ -21,9 +21,9 @@ pub enum WeightsError {
     Pickle { folder: PathBuf, file: String },
     #[error("{path}: {reason}")]
     Index { path: PathBuf, reason: String },
-    #[error("the quantised weights in {folder} cannot be read: {reason}")]
+    #[error("the quantized weights in {folder} cannot be read: {reason}")]
     Quantization { folder: PathBuf, reason: String },
-    #[error("the weights in {folder} are not of the model in config.json:\n{mismatches}")]
+    #[error("the weights in {folder} do not match config.json:\n{mismatches}")]
     Mismatch { folder: PathBuf, mismatches: Box<Mismatches> },
     #[error("cannot write {path}: {source}; is the folder writable, and is there space on the disk?")]
     Write { path: PathBuf, source: std::io::Error },

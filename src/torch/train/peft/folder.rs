@@ -135,7 +135,7 @@ impl AdapterFolder {
     fn expect(&self, name: &str, want: &[i64], used: &mut BTreeSet<String>, problems: &mut Vec<String>) {
         match self.file.tensors().get(name).map(|info| &info.shape) {
             None => problems.push(format!("{name} is missing")),
-            Some(shape) if shape != want => problems.push(format!("{name} is {shape:?} there and {want:?} here")),
+            Some(shape) if shape != want => problems.push(format!("{name}: adapter {shape:?}, model {want:?}")),
             Some(_) => {
                 used.insert(name.to_owned());
             }
@@ -153,7 +153,7 @@ impl AdapterFolder {
     pub fn expect_all<'a>(&self, contents: impl IntoIterator<Item = &'a Contents>) -> Result<(), AdapterError> {
         let used: BTreeSet<&String> = contents.into_iter().flat_map(|contents| &contents.tensors).collect();
         let extra = self.file.tensors().keys().filter(|name| !used.contains(name));
-        let problems: Vec<String> = extra.map(|name| format!("{name} has no place here")).collect();
+        let problems: Vec<String> = extra.map(|name| format!("{name} matches no parameter")).collect();
         if problems.is_empty() { Ok(()) } else { Err(self.mismatch(problems)) }
     }
 

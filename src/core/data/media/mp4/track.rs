@@ -50,7 +50,7 @@ impl Track {
             );
         }
         let header = Boxes(track).path(&[b"mdia", b"mdhd"]).ok_or(WRONG)?;
-        let fps = rate(header, Boxes(table), samples.len()).ok_or("an MP4 file that says no frame rate")?;
+        let fps = rate(header, Boxes(table), samples.len()).ok_or("an MP4 file without a frame rate")?;
         Ok(Self { samples, fps, parameters })
     }
 }

@@ -23,7 +23,7 @@ pub enum MediaSource {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
-    /// `system`, `user`, `assistant` or `tool`; learnt when `assistant`.
+    /// `system`, `user`, `assistant` or `tool`; learned when `assistant`.
     pub role: String,
     pub parts: Vec<Part>,
     pub written: Written,
