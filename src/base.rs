@@ -57,7 +57,7 @@ pub fn find_model(named: &str) -> Result<PathBuf, BaseError> {
     Ok(folder)
 }
 
-/// Where what makes up a model is.
+/// Describes where what makes up a model is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelFolders {
     /// Its weights, or those that its adapters are added to.
@@ -68,7 +68,7 @@ pub struct ModelFolders {
 }
 
 impl ModelFolders {
-    /// Of the model in `folder`. The base of adapters is `base`, or what they say themselves: a folder or a hub id.
+    /// Finds the model in `folder`. The base of adapters is `base`, or what they say themselves: a folder or a hub id.
     ///
     /// # Errors
     /// There is no such folder. The base is not known, not here, or cannot be fetched; or `base` is said of a whole model.

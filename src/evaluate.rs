@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 /// Columns that a picture may take in the terminal.
 const PICTURE_COLUMNS: u32 = 48;
 
-/// Whether the samples of `eval` are there, before a run ends with them.
+/// Returns whether the samples of `eval` are there, before a run ends with them.
 ///
 /// # Errors
 /// A file cannot be read, has no samples, or such that the run's phase cannot learn from.
@@ -82,7 +82,7 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
     evaluated
 }
 
-/// Whether there is a folder that adapters of a run can be added to.
+/// Returns whether there is a folder that adapters of a run can be added to.
 fn has_base(config: &RunConfig) -> bool {
     config.model.load.is_some() || config.model.foundation.load.is_some()
 }

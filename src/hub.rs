@@ -46,7 +46,7 @@ pub fn resolve_model(load: &str) -> Result<PathBuf, HubError> {
     resolve(load, true)
 }
 
-/// As [`resolve_model`], without fetching weights: for what only reads the config or the tokenizer.
+/// Works like [`resolve_model`], without fetching weights: for what only reads the config or the tokenizer.
 ///
 /// # Errors
 /// As [`resolve_model`].
@@ -210,7 +210,7 @@ impl Hub {
     }
 }
 
-/// What a complete snapshot would have besides.
+/// Returns what a complete snapshot would have besides.
 fn missing(folder: &Path, weights: bool) -> Option<String> {
     let lacks = |name: &str| !folder.join(name).is_file();
     if lacks("config.json") && !lacks("adapter_config.json") {
@@ -234,13 +234,13 @@ fn missing(folder: &Path, weights: bool) -> Option<String> {
     files.into_iter().find(|file| lacks(file)).map(str::to_owned)
 }
 
-/// Whether a file of a repository's listing is fetched: of the top folder, and of a kind that is read.
+/// Returns whether a file of a repository's listing is fetched: of the top folder, and of a kind that is read.
 fn is_wanted(name: &str) -> bool {
     let endings = [".safetensors", ".json", ".txt", ".jinja", ".model", ".tiktoken"];
     is_plain(name) && endings.iter().any(|ending| name.ends_with(ending))
 }
 
-/// Whether this is one harmless component of a path.
+/// Returns whether this is one harmless component of a path.
 fn is_plain(name: &str) -> bool {
     let harmless = |byte: u8| byte.is_ascii_alphanumeric() || b"._-+=".contains(&byte);
     !name.is_empty() && name.len() <= 200 && !name.starts_with('.') && name.bytes().all(harmless)

@@ -6,12 +6,12 @@ use loongforge_core::config::{Model, Part};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// What tokenizers call the token that features of pictures replace.
+/// The names in tokenizers of the token that features of pictures replace.
 const IMAGE_TOKENS: [&str; 4] = ["<|image_pad|>", "<IMG_CONTEXT>", "<|media_pad|>", "<|IMAGE_PLACEHOLDER|>"];
 /// Configs that have no key for it, or need not have one.
 const WITHOUT_IMAGE_TOKEN: [&str; 2] = ["loongforge_vlm", "internvl_chat"];
 
-/// Whether a part has a config of its own, or the model none but its parts'.
+/// Returns whether a part has a config of its own, or the model none but its parts'.
 pub(crate) fn has_parts(model: &Model) -> bool {
     let whole = model.load.is_some() || !model.config.is_empty();
     parts(model).iter().any(|(_, part)| !part.config.is_empty() || (!whole && part.load.is_some()))

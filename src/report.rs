@@ -1,4 +1,4 @@
-//! What a run shows and writes while it goes on: progress, metrics, TensorBoard, bad samples, checkpoints.
+//! Describes what a run shows and writes while it goes on: progress, metrics, TensorBoard, bad samples, checkpoints.
 
 use crate::compose::{Composition, publication, publisher};
 use crate::eval_report::EvalReport;
@@ -47,12 +47,12 @@ pub struct Report {
     step_seconds: Vec<f64>,
     num_steps: usize,
     evaluations: Option<EvalReport>,
-    /// Of the evaluation before the next step.
+    /// The losses of the evaluation before the next step.
     eval_loss: BTreeMap<String, f64>,
     every_steps: u64,
     utilization: Option<Utilization>,
     watch: Option<Watch>,
-    /// What a checkpoint holds besides the engines' files.
+    /// Holds what a checkpoint holds besides the engines' files.
     publication: Publication,
     max_failures: usize,
     evidence: Evidence,
@@ -234,11 +234,11 @@ fn watch(
     }
 }
 
-/// What the model FLOPs utilization is computed from. Only the language model's FLOPs count, so that it is a lower bound
-/// where there is an encoder, and recomputation does not.
+/// Holds what the model FLOPs utilization is computed from. Only the language model's FLOPs count, so that it is a
+/// lower bound where there is an encoder, and recomputation does not.
 struct Utilization {
     size: ModelSize,
-    /// Of all devices together, FLOP/s.
+    /// The peak of all devices together, FLOP/s.
     peak: f64,
 }
 
@@ -291,7 +291,7 @@ impl Report {
 /// Fewer steps say nothing of the slow ones.
 const MIN_STEPS: usize = 20;
 
-/// How long steps took: the median, and what the slowest of twenty took at least.
+/// Returns how long steps took: the median, and what the slowest of twenty took at least.
 fn durations(seconds: &mut [f64]) -> Option<String> {
     if seconds.len() < MIN_STEPS {
         return None;
@@ -301,7 +301,7 @@ fn durations(seconds: &mut [f64]) -> Option<String> {
     Some(format!("median step {:.0} ms, slowest 5 % over {:.0} ms", at(50), at(95)))
 }
 
-/// What the tensors of the role's actor took that has taken the most.
+/// Returns what the tensors of the role's actor took that has taken the most.
 fn memory(summary: &StepSummary, role: Role) -> Option<MemoryReport> {
     let of_role = summary.timings.iter().filter(|(actor, _)| actor.role == role).map(|(_, timings)| timings.memory);
     of_role.max_by_key(MemoryReport::total).filter(|memory| memory.total() > 0)

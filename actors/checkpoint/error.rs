@@ -1,4 +1,4 @@
-//! What can go wrong with a checkpoint, always with its path.
+//! Describes what can go wrong with a checkpoint, always with its path.
 
 use super::manifest::{FORMAT_VERSION, MANIFEST};
 use std::io;

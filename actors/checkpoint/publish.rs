@@ -19,7 +19,7 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// What a checkpoint takes from outside the engines; the same for all of a run.
+/// Holds what a checkpoint takes from outside the engines; the same for all of a run.
 #[derive(Clone, Debug)]
 pub struct Publication {
     /// Folder of the model that the run began with (`model.load`): tokenizer and processor files come from it.
@@ -205,7 +205,7 @@ pub const DATA: &str = "data.json";
 const INDEX: &str = "model.safetensors.index.json";
 /// Goes before the key `chat_template` of `tokenizer_config.json`.
 const TEMPLATE: &str = "chat_template.jinja";
-/// As older processors store it.
+/// The name under which older processors store it.
 const OLD_TEMPLATE: &str = "chat_template.json";
 
 /// `model.safetensors.index.json` as transformers writes it; none for a single file of weights.

@@ -1,4 +1,4 @@
-//! What goes wrong with a journal.
+//! Describes what goes wrong with a journal.
 
 use std::path::PathBuf;
 

@@ -19,7 +19,7 @@ pub struct Journal {
     file: File,
     /// It cannot be written any more, and that was said.
     is_broken: bool,
-    /// Of the records so far those that are in every journal of this run, however short.
+    /// The records so far that are in every journal of this run, however short.
     lasting: Vec<Record>,
     /// Bytes up to the last snapshot, and after it.
     head: u64,

@@ -21,7 +21,7 @@ pub struct Confirm {
     pub done: Box<dyn Fn(u64) + Send>,
 }
 
-/// Where commands go.
+/// Says where commands go.
 #[derive(Clone)]
 pub enum Commands {
     /// An engine of this process.

@@ -17,10 +17,10 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long the scheduler waits for its last words to be heard.
+/// Sets how long the scheduler waits for its last words to be heard.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Whose Unix socket ends has died.
+/// The time after which a process whose Unix socket has ended counts as dead.
 const UNIX_ENDED: Duration = Duration::from_millis(20);
 
 /// Listens, waits for every actor of the run, and conducts it. With `children`, starts their processes too. With a journal

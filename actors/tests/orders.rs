@@ -235,7 +235,7 @@ fn streamed(pools: PoolSizes, steps: u64) -> CoordinatorSpec {
     CoordinatorSpec { look_ahead: Some(LOOK_AHEAD), ..spec(pools, steps) }
 }
 
-/// As if one data actor had read everything.
+/// Returns the plan as if one data actor had read everything.
 fn without_owners(plan: &StepPlan) -> StepPlan {
     let mut plan = plan.clone();
     plan.packs.iter_mut().flat_map(|pack| &mut pack.samples).for_each(|sample| sample.owner = 0);
@@ -365,7 +365,7 @@ fn evaluated(spec: CoordinatorSpec, every: u64) -> CoordinatorSpec {
     CoordinatorSpec { evaluation: Some(evaluation), ..spec }
 }
 
-/// What a run computed, without what evaluations add to its checkpoints and bad samples.
+/// Returns what a run computed, without what evaluations add to its checkpoints and bad samples.
 fn trained(log: &Log) -> (Vec<StepPlan>, Vec<StepSummary>, Vec<(StepId, SchedulerState)>) {
     let plans = log.plans.iter().filter(|plan| !plan.purpose.is_evaluation()).cloned().collect();
     let state = |state: &SchedulerState| SchedulerState { evaluated: Evaluated::default(), ..state.clone() };

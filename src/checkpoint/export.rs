@@ -37,7 +37,7 @@ pub enum ExportError {
     Packed { folder: PathBuf, format: String },
 }
 
-/// How a folder is written.
+/// Describes how a folder is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
     /// Folder or hub id of the model that adapters are added to; `None`: what they say themselves.
@@ -45,7 +45,7 @@ pub struct Export {
     /// F32, BF16 or F16; `None` keeps every tensor's own.
     pub dtype: Option<Dtype>,
     pub max_shard_size: u64,
-    /// Whether packed weights may be unpacked; they cannot be written packed.
+    /// True if packed weights may be unpacked; they cannot be written packed.
     pub dequantize: bool,
 }
 

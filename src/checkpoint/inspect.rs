@@ -1,4 +1,4 @@
-//! What is in a folder: tensors by pattern, types, sizes.
+//! Describes what is in a folder: tensors by pattern, types, sizes.
 
 use super::grouped;
 use loongforge_actors::checkpoint::{MANIFEST, Manifest};

@@ -1,4 +1,4 @@
-//! Whether a folder is whole: hashes, headers, sizes, values, index, and config against tensors.
+//! Describes whether a folder is whole: hashes, headers, sizes, values, index, and config against tensors.
 
 use super::fit::{expect_fit, load_options};
 use super::inspect::optimizer_files;
@@ -17,7 +17,7 @@ use std::error::Error;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 
-/// What was checked and, where something is wrong, what. In order, one line a check.
+/// Returns what was checked and, where something is wrong, what. In order, one line a check.
 pub fn verify(folder: &Path) -> Vec<(&'static str, Result<String, String>)> {
     let mut checks: Vec<(&'static str, Result<String, String>)> = Vec::new();
     if folder.join(MANIFEST).is_file() {

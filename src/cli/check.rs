@@ -103,7 +103,7 @@ pub(super) fn parts(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<
     Ok(parts)
 }
 
-/// What the model is, and what of it is trained.
+/// Returns what the model is, and what of it is trained.
 fn explain(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<String> {
     let parts = parts(config, folder)?;
     let mut text = format!("model: {}\n", folder.config.model_type);

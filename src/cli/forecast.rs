@@ -1,4 +1,4 @@
-//! How `loongforge plan` tells what was simulated: as text, as a table of layouts, as JSON.
+//! Describes how `loongforge plan` tells what was simulated: as text, as a table of layouts, as JSON.
 
 use loongforge_core::message::Role;
 use loongforge_core::schedule::simulate::{Activity, Alternative, SimReport, SimSpec};

@@ -1,4 +1,4 @@
-//! What came of a drill.
+//! Describes what came of a drill.
 
 use super::traces::Traces;
 use loongforge_actors::drill::Injected;

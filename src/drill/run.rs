@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How often it is looked how far the run is.
+/// Sets how often it is looked how far the run is.
 const LOOK: Duration = Duration::from_millis(5);
 /// Lines of a failed run that are shown.
 const SHOWN: usize = 30;
 
-/// What is to be done.
+/// Holds what is to be done.
 pub struct Plan {
     pub file: PathBuf,
     pub overrides: Vec<String>,

@@ -1,4 +1,4 @@
-//! What a run leaves behind: its steps, and what it has learned.
+//! Describes what a run leaves behind: its steps, and what it has learned.
 
 use anyhow::{Context, bail};
 use loongforge_actors::checkpoint::{MANIFEST, latest};

@@ -1,4 +1,4 @@
-//! As many workers as there are threads that decode at a time. One is started when a picture finds none free.
+//! A pool of as many workers as there are threads that decode at a time. One is started when a picture finds none free.
 
 use super::wire::What;
 use super::worker::{Answer, Frames, Worker};

@@ -1,4 +1,4 @@
-//! How long a run is where `train.epochs` says it: the same number for all commands and for every process.
+//! Describes how long a run is where `train.epochs` says it: the same number for all commands and for every process.
 
 use crate::fixture::Fixture;
 

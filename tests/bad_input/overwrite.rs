@@ -39,7 +39,7 @@ struct Kill {
     args: &'static [&'static str],
 }
 
-/// Whether the point was come to.
+/// Returns whether the point was come to.
 fn one_run_is_left(trained: &Fixture, kill: &Kill) -> Result<bool, String> {
     let Kill { point, nth, action, args } = kill;
     let fixture = copied(trained);

@@ -44,7 +44,7 @@ impl EncoderFamily for Linear {
     }
 }
 
-/// How a run of the fixture with this encoder ends.
+/// Returns how a run of the fixture with this encoder ends.
 fn run(encoder: Linear) -> Result<(), String> {
     let fixture = Fixture::new();
     let root = fixture.path("").display().to_string();

@@ -18,7 +18,7 @@ fn checkpoints(fixture: &Fixture, name: &str) -> PathBuf {
     fixture.path().join(name).join("checkpoints")
 }
 
-/// Of every checkpoint that can be seen, each of which is whole: the hashes of tensors.
+/// Returns, for every visible checkpoint, each of which is whole, the hashes of tensors.
 fn hashes(dir: &Path) -> BTreeMap<String, Vec<String>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {

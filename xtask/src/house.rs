@@ -1,4 +1,4 @@
-//! The rules of the house that no compiler checks, read from the sources:
+//! The architecture rules that no compiler checks, read from the sources:
 //! imports between the rooms of a package never point up, some crates have one importer, and `unsafe` has few homes.
 //!
 //! It reads text, not types: paths that start at `crate::`, the name of a crate at the start of a path, and the
@@ -53,7 +53,7 @@ const PACKAGES: [Package; 2] = [
 /// Crates that only one place may name, so that replacing them is a matter of one room.
 const CONFINED: [(&str, &str); 2] = [("actix", "actors/kernel/"), ("postcard", "src/core/message/codec.rs")];
 
-/// Where `unsafe` may be written: calls into C++, device memory, and the shared-memory slab.
+/// The folders in which `unsafe` may be written: calls into C++, device memory, and the shared-memory slab.
 const UNSAFE_HOMES: [&str; 3] = ["src/torch/native/", "src/torch/device/", "src/core/transport/slab/"];
 
 /// A line that breaks a rule.
@@ -166,7 +166,7 @@ fn imports(file: &str, code: &str) -> Vec<Import> {
     rooms.map(|(offset, to)| Import { package, from: from.into(), to, offset }).collect()
 }
 
-/// Of the imports between neighbors, those that lead back to where they came from.
+/// Returns the imports between neighbors that lead back to where they came from.
 fn circles(sideways: &[(Import, Breach)]) -> Vec<Breach> {
     let leads_back = |(start, _): &&(Import, Breach)| {
         let mut reached = vec![start.to.as_str()];

@@ -1,4 +1,4 @@
-//! What is to be placed.
+//! Describes what is to be placed.
 
 use loongforge_core::message::Role;
 use loongforge_core::schedule::PoolSizes;
@@ -6,7 +6,7 @@ use loongforge_core::schedule::PoolSizes;
 /// A run as a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobSpec {
-    /// Of letters, digits and dashes.
+    /// A name of letters, digits and dashes.
     pub name: String,
     /// The config, as the processes see it.
     pub file: String,
@@ -14,7 +14,7 @@ pub struct JobSpec {
     pub pools: PoolSizes,
     /// GPUs of a node; 0: the run is on CPUs.
     pub gpus_per_node: u32,
-    /// Where the scheduler listens.
+    /// Tells where the scheduler listens.
     pub port: u16,
     /// Certificates, as the processes see them.
     pub tls: Tls,
@@ -42,7 +42,7 @@ pub struct JobSpec {
     pub program: String,
 }
 
-/// How processes log in.
+/// Says how processes log in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tls {
     /// A folder with `ca.pem`, and `ROLE.pem` and `ROLE.key` for each role, as `loongforge certs new` makes it. On

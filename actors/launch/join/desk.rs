@@ -17,20 +17,20 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-/// How long somebody who connects may take to say what he wants.
+/// Sets how long somebody who connects may take to say what he wants.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is needed to let encoders in.
+/// Holds what is needed to let encoders in.
 pub struct Desk {
     roster: Roster,
-    /// Where the actors of the run listen for edges.
+    /// Tells where the actors of the run listen for edges.
     paths: BTreeMap<ActorId, PathBuf>,
     /// The index that no encoder has had.
     next: Cell<u32>,
     is_elastic: bool,
 }
 
-/// What somebody at the desk wants.
+/// Says what somebody at the desk wants.
 pub enum Wish {
     /// An encoder has come: who it is, its connection, and what others are to be told first.
     Join {

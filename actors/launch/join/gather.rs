@@ -14,12 +14,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval_at, sleep_until};
 
-/// How often missing actors are named.
+/// Sets how often missing actors are named.
 const REMIND: Duration = Duration::from_secs(5);
 
-/// Who is expected, and what they are told.
+/// Tells who is expected, and what they are told.
 pub struct Roster {
-    /// Where actors join, for messages.
+    /// Tells where actors join, for messages.
     pub address: String,
     pub config: String,
     pub pools: PoolSizes,
@@ -29,7 +29,7 @@ pub struct Roster {
     pub queue: usize,
     pub timeout: Duration,
     pub lease: Duration,
-    /// Who may come back when a connection has broken; nobody where connections do not break by themselves.
+    /// Tells who may come back when a connection has broken; nobody where connections do not break by themselves.
     pub returns: Option<Returns>,
 }
 
@@ -37,15 +37,15 @@ pub struct Roster {
 pub struct Member {
     pub sender: LinkSender<Down>,
     pub receiver: LinkReceiver<Up>,
-    /// Where its edges come in.
+    /// The path at which its edges come in.
     pub edges: PathBuf,
     /// Once it is welcome: number of the wire that its connection is, and where it comes back to.
     pub wire: Option<(u128, Option<flume::Receiver<Returned>>)>,
-    /// What it says is acknowledged once it is written down.
+    /// True if what it says is acknowledged once it is written down.
     pub confirms: bool,
 }
 
-/// What who comes too late is told.
+/// The answer to an actor that comes too late.
 pub(super) const BEGUN: &str = "the run has begun, with all its actors";
 pub(super) const OTHER_CONFIG: &str =
     "its configuration is not this run's; give all processes the same file and overrides";
@@ -144,7 +144,7 @@ fn missing(places: &BTreeMap<ActorId, Option<Member>>) -> Option<String> {
 }
 
 impl Roster {
-    /// What actor `me` is told once it is to begin. `paths`: where the actors of the run listen for edges.
+    /// Returns what actor `me` is told once it is to begin. `paths`: where the actors of the run listen for edges.
     pub fn welcome(
         &self,
         me: ActorId,

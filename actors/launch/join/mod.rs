@@ -1,5 +1,5 @@
-//! How processes become a run: each says hello to the scheduler, gets its place, listens for its edges, and begins
-//! when all do. Afterwards the same connection carries commands and events.
+//! Describes how processes become a run: each says hello to the scheduler, gets its place, listens for its edges, and
+//! begins when all do. Afterwards the same connection carries commands and events.
 //!
 //! ```text
 //! actor                                scheduler

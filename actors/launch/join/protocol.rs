@@ -1,4 +1,4 @@
-//! What is said on the connection between an actor's process and the scheduler.
+//! Describes what is said on the connection between an actor's process and the scheduler.
 
 use crate::launch::net::NetError;
 use crate::launch::{Assignment, EdgeSpec};
@@ -70,7 +70,7 @@ pub struct Welcome {
     pub assignment: Assignment,
     /// The edges that the actor sends over, and where their receivers listen.
     pub edges: Vec<(EdgeSpec, PathBuf)>,
-    /// Whose edges come in.
+    /// Tells whose edges come in.
     pub producers: Vec<ActorId>,
     /// Length of its queues.
     pub queue: usize,

@@ -10,14 +10,16 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How long an encoder whose connection was ended by its side may take to come back: its work can be given to others.
+/// Sets how long an encoder whose connection was ended by its side may take to come back: its work can be given to
+/// others.
 const SHORT: Duration = Duration::from_secs(1);
-/// How long who was another process's may take to come back, in leases: it must notice first that its scheduler is another one.
+/// Sets how long who was another process's may take to come back, in leases: it must notice first that its scheduler is
+/// another one.
 const COME_BACK: u32 = 2;
-/// How long the last words of a process that has ended may take.
+/// Sets how long the last words of a process that has ended may take.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// What an actor is given up after.
+/// Holds what an actor is given up after.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     /// Silence.
@@ -29,7 +31,7 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// What a run cannot go on without is given more time.
+    /// Makes the terms of an actor; one that the run cannot go on without is given more time.
     pub fn new(lease: Duration, can_be_replaced: bool) -> Self {
         match can_be_replaced {
             true => Self { silence: lease, ended: lease.min(SHORT), lease },
@@ -38,7 +40,7 @@ impl Terms {
     }
 }
 
-/// What is known of a member's wire.
+/// Holds what is known of a member's wire.
 #[derive(Default)]
 pub struct Before {
     pub number: u128,
@@ -49,7 +51,7 @@ pub struct Before {
     pub said: u64,
     pub told: u64,
     pub backlog: Vec<Command>,
-    /// What it says is acknowledged once it is written down.
+    /// True if what it says is acknowledged once it is written down.
     pub confirms: bool,
 }
 

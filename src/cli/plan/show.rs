@@ -52,7 +52,7 @@ impl Case {
         )
     }
 
-    /// How often a run of plain batches goes over its data.
+    /// Returns how often a run of plain batches goes over its data.
     fn epochs(&self, num_samples: usize) -> String {
         let run = &self.coordinator;
         match run.look_ahead {
@@ -108,7 +108,7 @@ impl Case {
         text
     }
 
-    /// What each kind of actor takes, by what it is for.
+    /// Returns what each kind of actor takes, by what it is for.
     fn memory(&self, plans: &[StepPlan]) -> anyhow::Result<String> {
         let found = memory::of_plans(&self.config, &self.folder, plans).map_err(|error| UsageError::of(&*error))?;
         let cells = |cells: [String; 7]| cells.map(|cell| format!("{cell:>12}")).concat();

@@ -43,7 +43,7 @@ const NAMES: [&str; 13] = [
     "watch.json",
 ];
 
-/// Whether a run made what has this name; the folder may hold what is the user's.
+/// Returns whether a run made what has this name; the folder may hold what is the user's.
 fn is_of_run(name: &str) -> bool {
     let numbered = |start: &str, end: &str| {
         let number = name.strip_prefix(start).and_then(|rest| rest.strip_suffix(end));
@@ -58,7 +58,7 @@ fn is_of_run(name: &str) -> bool {
 pub struct FormerRun {
     /// `run.dir`, and `checkpoint.dir` where that is another folder.
     dirs: Vec<PathBuf>,
-    /// Whether it is to be put back.
+    /// True if it is to be restored.
     is_aside: bool,
 }
 
@@ -165,7 +165,8 @@ impl FormerRun {
         self.dirs[0].join(ASIDE).join(MOVED).exists()
     }
 
-    /// Where the checkpoints are, from `run.dir` on where they are below it: a folder may have been moved since.
+    /// Returns where the checkpoints are, from `run.dir` on where they are below it: a folder may have been moved
+    /// since.
     fn place(&self) -> PathBuf {
         let real = |dir: &Path| real(dir).unwrap_or_else(|_| dir.to_owned());
         let (run, checkpoints) = (real(&self.dirs[0]), real(self.dirs.last().expect("run.dir is one")));
@@ -233,7 +234,7 @@ fn of_run(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// What a run that took no step wrote says why; drafts of checkpoints do not.
+/// Keeps what a run that took no step wrote, since it says why; drafts of checkpoints do not.
 fn keep_failed(dir: &Path, name: &str) -> Result<()> {
     if name.starts_with('.') {
         return remove(&dir.join(name));
@@ -244,7 +245,7 @@ fn keep_failed(dir: &Path, name: &str) -> Result<()> {
     move_to(&dir.join(name), &kept.join(name))
 }
 
-/// Where the checkpoints were when they were moved aside.
+/// Returns where the checkpoints were when they were moved aside.
 fn read_place(aside: &Path) -> Result<Option<PathBuf>> {
     match fs::read_to_string(aside.join(PLACE)) {
         Ok(text) => Ok(Some(PathBuf::from(text))),

@@ -35,7 +35,7 @@ const REPLACED: &str = "replaced";
 
 pub struct Whole<'a> {
     pub args: &'a RunArgs,
-    /// What else this process is, where its words say so.
+    /// The part of the run that this process is, if its arguments say so.
     pub part: Option<&'a Part>,
     pub loaded: &'a Loaded,
     pub console: &'a Console,
@@ -100,7 +100,7 @@ impl Whole<'_> {
         unreachable!("the loop ends with an error")
     }
 
-    /// Whether this process has the scheduler, and no actor: another one may take over from its journal.
+    /// Returns whether this process has the scheduler, and no actor: another one may take over from its journal.
     fn is_alone(&self) -> bool {
         self.part.is_some_and(|part| part.actors.is_empty()) && !self.args.overwrite
     }
@@ -110,7 +110,7 @@ impl Whole<'_> {
         Some(keeper()?.join(REPLACED))
     }
 
-    /// Whether what is in the folders is of this run.
+    /// Returns whether what is in the folders is of this run.
     fn is_replaced(&self) -> bool {
         !self.args.overwrite || Self::replaced().is_some_and(|mark| mark.exists())
     }
@@ -220,7 +220,7 @@ impl Whole<'_> {
     }
 }
 
-/// What is due when the run has taken its first step: the former run goes.
+/// Returns what is due when the run has taken its first step: the former run goes.
 fn first_step(mut former: Option<FormerRun>) -> FirstStep {
     Box::new(move || {
         let files = former.as_mut().map(FormerRun::remove).transpose();

@@ -1,4 +1,4 @@
-//! What a run did last that does not go on: from its metrics and checkpoints.
+//! Describes what a run did last that does not go on: from its metrics and checkpoints.
 
 use super::super::UsageError;
 use loongforge_actors::checkpoint::latest;

@@ -1,4 +1,4 @@
-//! Where a process listens or connects: a Unix socket's path, or a host and a port.
+//! Describes where a process listens or connects: a Unix socket's path, or a host and a port.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -17,7 +17,8 @@ pub enum Address {
 }
 
 impl Address {
-    /// Whether only processes of this machine can be at the other end. Names other than `localhost` are not looked up.
+    /// Returns whether only processes of this machine can be at the other end. Names other than `localhost` are not
+    /// looked up.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Unix(_) => true,

@@ -37,7 +37,7 @@ pub(super) struct Composer<'a> {
     num_files: usize,
 }
 
-/// Where an included file belongs.
+/// Describes where an included file belongs.
 struct Context<'a> {
     /// Group of the including file, `models/parts`.
     group: &'a str,

@@ -28,7 +28,7 @@ struct Resolver<'a> {
     suggested: usize,
 }
 
-/// What went wrong, and how to mend it.
+/// Holds what went wrong, and how to mend it.
 struct Failure {
     code: &'static str,
     message: String,

@@ -1,4 +1,4 @@
-//! How a pool is laid out: its replicas, and the ranks that one replica is computed by.
+//! Describes how a pool is laid out: its replicas, and the ranks that one replica is computed by.
 
 use std::fmt;
 
@@ -92,7 +92,7 @@ impl Layout {
     }
 }
 
-/// As `dp2·pp2·tp2`; `single` of one rank.
+/// Writes it as `dp2·pp2·tp2`; `single` of one rank.
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let axes = [("dp", self.dp), ("pp", self.pp), ("cp", self.cp), ("tp", self.tp), ("ep", self.ep)];

@@ -63,7 +63,7 @@ impl Rules<'_> {
         }
     }
 
-    /// How long the run is.
+    /// Checks the length of the run.
     fn duration(&mut self, config: &RunConfig) {
         let train = &config.train;
         // Neither was written: the section is where one belongs.

@@ -72,7 +72,8 @@ impl Eval {
 }
 
 impl RunConfig {
-    /// How the foundation is split among actors, so that none of them can generate; `None`: each replica is one actor.
+    /// Returns how the foundation is split among actors, so that none of them can generate; `None`: each replica is one
+    /// actor.
     pub fn splits_foundation(&self) -> Option<String> {
         let pool = &self.pools.foundation;
         let layout = pool.layout();

@@ -1,4 +1,5 @@
-//! Which part of a rendered conversation is the assistant's: from behind the turn's header to its closing token.
+//! Describes which part of a rendered conversation is the assistant's: from behind the turn's header to its closing
+//! token.
 
 use std::ops::Range;
 
@@ -16,11 +17,11 @@ const ASSISTANT: &str = "assistant";
 pub struct Answer {
     /// The number of its turn.
     pub turn: usize,
-    /// Where it would be generated from.
+    /// Tells where it would be generated from.
     pub begin: usize,
     /// Closing tokens before this place are the content's own.
     pub content_end: usize,
-    /// Where its turn ends at the latest.
+    /// Tells where its turn ends at the latest.
     pub limit: usize,
     /// The template says so: all up to `limit` is learned.
     pub exact: bool,
@@ -81,7 +82,8 @@ pub fn answers(
         .collect()
 }
 
-/// What the template marks. Marks have no numbers: where not all turns are learned, each turn must have one.
+/// Returns the answers that the template marks. Marks have no numbers: where not all turns are learned, each turn must
+/// have one.
 fn exact_answers(turns: &[Turn], chosen: &[usize], marked: Vec<Range<usize>>) -> Result<Vec<Answer>, DataError> {
     let all: Vec<usize> = (0..turns.len()).filter(|&index| turns[index].role == ASSISTANT).collect();
     let numbered = marked.len() == all.len();

@@ -17,7 +17,7 @@ use std::time::Instant;
 /// Parcels that may wait for credit before another pack is put into parcels: they lie in memory twice.
 const MAX_UNSENT: usize = 64;
 
-/// Where samples come from: a pure function of the position.
+/// Describes where samples come from: a pure function of the position.
 pub trait Samples {
     /// Reads, tokenizes and decodes one sample.
     ///
@@ -48,7 +48,7 @@ pub struct DataEngine {
     /// Units that were sent and have another encoder now.
     again: VecDeque<Unit>,
     held: BTreeMap<SampleId, Held>,
-    /// Of the contents that are held, and the most that they may take.
+    /// The bytes of the contents that are held, and the most that they may take.
     num_bytes: u64,
     max_bytes: u64,
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// The environment's variable.
 pub const FAULTS: &str = "LOONGFORGE_FAULTS";
 
-/// How long who is slow takes.
+/// Sets how long who is slow takes.
 const SLOW: Duration = Duration::from_millis(700);
 
 /// Points of a checkpoint that is written beside the steps: of an engine's files, and of the scheduler's publication. There

@@ -10,7 +10,7 @@ const NUM_GRAYS: u32 = 24;
 /// From paper to ink.
 const RAMP: &[u8] = b" .:-=+*#%@";
 
-/// How pictures are drawn.
+/// Says how pictures are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// Half blocks in gray colors.
@@ -26,7 +26,7 @@ impl Style {
     }
 }
 
-/// Whether colors may be written to a stream: it is a terminal that knows them, and `NO_COLOR` is not set.
+/// Returns whether colors may be written to a stream: it is a terminal that knows them, and `NO_COLOR` is not set.
 pub fn has_color(stream: &impl IsTerminal) -> bool {
     let set = |name| std::env::var_os(name).is_some_and(|value: std::ffi::OsString| !value.is_empty());
     let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");

@@ -7,7 +7,7 @@ use tch::{Device, Tensor};
 
 use crate::native::{Group, NativeError, Pending, is_dry_run};
 
-/// Of a path between machines: the store and the key in it, and this machine's address.
+/// Returns, for a path between machines, the store and the key in it, and this machine's address.
 fn between_hosts(path: &Path) -> Option<(PathBuf, String)> {
     let mut parts = path.strip_prefix("tcp").ok()?.components();
     let mut next = || Some(parts.next()?.as_os_str().to_owned());
@@ -27,7 +27,7 @@ pub struct ProcessGroup {
     nccl: Option<Group>,
 }
 
-/// Which way a tensor goes.
+/// Says which way a tensor goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Route {
     /// There is nobody else, or this is a dry run.
@@ -74,7 +74,7 @@ impl ProcessGroup {
         ProcessGroup::join(store_path, name, rank, world, timeout, Device::Cpu)
     }
 
-    /// As [`ProcessGroup::gloo`], of tensors in host memory and on `device`, which is this rank's own.
+    /// Works like [`ProcessGroup::gloo`], of tensors in host memory and on `device`, which is this rank's own.
     pub fn join(
         store_path: &Path,
         name: &str,
@@ -107,7 +107,8 @@ impl ProcessGroup {
         self.start_all_reduce_sum(tensor)?.wait()
     }
 
-    /// As `all_reduce_sum`, on its way when it returns. The tensor is not to be touched before it was waited for.
+    /// Works like `all_reduce_sum`, on its way when it returns. The tensor is not to be touched before it was waited
+    /// for.
     pub fn start_all_reduce_sum(&self, tensor: &Tensor) -> Result<Started, NativeError> {
         self.start(tensor, tensor, |group, tensor, _| group.all_reduce_sum(tensor))
     }
@@ -122,7 +123,7 @@ impl ProcessGroup {
         Ok(self.all_gather_flat(tensor)?.unbind(0))
     }
 
-    /// As `all_gather`, as one tensor `[world, shape…]`.
+    /// Works like `all_gather`, as one tensor `[world, shape…]`.
     pub fn all_gather_flat(&self, tensor: &Tensor) -> Result<Tensor, NativeError> {
         let mut shape = vec![self.world as i64];
         shape.extend(tensor.size());
@@ -153,7 +154,8 @@ impl ProcessGroup {
         Ok(output)
     }
 
-    /// As `reduce_scatter_sum` into a tensor; both are contiguous, and not to be touched before it was waited for.
+    /// Works like `reduce_scatter_sum` into a tensor; both are contiguous, and not to be touched before it was waited
+    /// for.
     pub fn start_reduce_scatter_sum_into(&self, output: &Tensor, tensor: &Tensor) -> Result<Started, NativeError> {
         if self.world == 1 {
             output.view([-1]).copy_(&tensor.view([-1]));
@@ -169,7 +171,7 @@ impl ProcessGroup {
         Ok(output)
     }
 
-    /// As `all_to_all`, on its way when it returns. The output is not to be read before it was waited for.
+    /// Works like `all_to_all`, on its way when it returns. The output is not to be read before it was waited for.
     pub fn start_all_to_all(
         &self,
         tensor: &Tensor,
@@ -256,7 +258,7 @@ impl ProcessGroup {
 #[must_use]
 pub struct Started {
     pending: Option<Pending>,
-    /// What comes by way of host memory, and where it goes.
+    /// Holds what comes by way of host memory, and where it goes.
     staged: Option<(Tensor, Tensor)>,
 }
 
@@ -402,7 +404,7 @@ mod tests {
         assert_eq!(route(2, gpu, false, false), Route::Staged);
     }
 
-    /// Whether a library of ELF's 64 bits has all these names among those that it gives or needs.
+    /// Returns whether a library of ELF's 64 bits has all these names among those that it gives or needs.
     fn has_names(path: &Path, names: &[&CStr]) -> bool {
         let mut file = File::open(path).unwrap();
         let mut read = |at: u64, len: usize| {

@@ -33,7 +33,7 @@ pub fn load_cuda() -> Result<(), CudaError> {
     if tch::Cuda::is_available() { Ok(()) } else { Err(CudaError::NoDevice) }
 }
 
-/// Where `libtorch_cuda.so` would be.
+/// Returns where `libtorch_cuda.so` would be.
 pub(crate) fn library_folder() -> Option<PathBuf> {
     match std::env::var_os(LIBRARY_FOLDER) {
         Some(folder) => Some(PathBuf::from(folder)),

@@ -1,4 +1,4 @@
-//! What of a pool one rank has: its part of every layer, its experts, its stages, its slices.
+//! Describes what of a pool one rank has: its part of every layer, its experts, its stages, its slices.
 
 use super::stages::Stages;
 use crate::comm::Mesh;
@@ -12,7 +12,7 @@ use loongforge_core::schedule::Pipeline;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// How a foundation is laid out, besides the ranks of its mesh.
+/// Describes how a foundation is laid out, besides the ranks of its mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Splits {
     pub sequence_parallel: bool,
@@ -20,7 +20,7 @@ pub struct Splits {
     /// 0: rows are whole.
     pub chunk_tokens: usize,
     pub context: ContextAttention,
-    /// What replicas share out: see [`Shared::of_level`].
+    /// Holds what replicas share out: see [`Shared::of_level`].
     pub zero: usize,
     /// Where experts are spread, two packs go in turns.
     pub expert_overlap: bool,
@@ -172,13 +172,13 @@ impl EncoderShare {
         Sharding::among(Shared::of_level(self.zero), &self.mesh)
     }
 
-    /// As [`FoundationShare::join`].
+    /// Works like [`FoundationShare::join`].
     pub fn join(&self, pool: Pool) -> Pool {
         if self.mesh.tp.world() == 1 { pool } else { pool.split_among(self.mesh.clone()) }
     }
 }
 
-/// What the rank at `division` computes of an encoder.
+/// Returns what the rank at `division` computes of an encoder.
 ///
 /// # Errors
 /// The encoder cannot be split so.

@@ -1,4 +1,4 @@
-//! Which of a pool's parameters a run trains: what is frozen by part or by name, and adapters beside what is.
+//! Describes which of a pool's parameters a run trains: what is frozen by part or by name, and adapters beside what is.
 
 use super::existing::{existing, named_modules, part_name};
 use crate::model::TreeNames;
@@ -102,7 +102,7 @@ fn last_names(names: &[String]) -> String {
     if known.is_empty() { "none".to_owned() } else { known.join(", ") }
 }
 
-/// What PEFT calls the same, of the adapter beside the module at this path.
+/// Returns what PEFT calls the same, of the adapter beside the module at this path.
 pub fn lora_config(lora: &Lora, path: &str) -> LoraConfig {
     LoraConfig {
         r: lora.rank_of(path) as i64,

@@ -1,4 +1,4 @@
-//! Where a run's first weights come from: the folder of the model, those of its parts, or chance.
+//! Describes where a run's first weights come from: the folder of the model, those of its parts, or chance.
 
 use crate::nn::{ParamSpec, ParamStore};
 use crate::train::hf::{Checkpoint, LoadOptions, Origin, compare_origin, load_weights_from};

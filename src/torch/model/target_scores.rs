@@ -1,5 +1,5 @@
-//! What an evaluation reads of the last hidden states: the sum of the targets' cross-entropies, and how many of the targets
-//! are the entry with the highest score. Forward only.
+//! Describes what an evaluation reads of the last hidden states: the sum of the targets' cross-entropies, and how many
+//! of the targets are the entry with the highest score. Forward only.
 //!
 //! Shapes: L counted targets, D hidden size, V the vocabulary's entries or a rank's part of them, W ranks.
 
@@ -61,8 +61,8 @@ impl Custom for PartBest {
     }
 }
 
-/// How many targets are predicted, an int64 scalar, by the sum over ranks of what [`PartBest`] writes. Of equal scores the
-/// first entry counts.
+/// Returns how many targets are predicted, an int64 scalar, by the sum over ranks of what [`PartBest`] writes. Of equal
+/// scores the first entry counts.
 pub fn num_predicted(all: &Tensor, labels_L: &Tensor, world: usize) -> Tensor {
     let world = world as i64;
     let at_L1 = all.narrow(1, 0, world).argmax(1, true);

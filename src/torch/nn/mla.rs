@@ -30,7 +30,7 @@ pub struct MlaConfig {
     pub keys: KeyChoice,
 }
 
-/// Which keys a query attends to.
+/// Says which keys a query attends to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum KeyChoice {
     All,
@@ -64,7 +64,7 @@ enum Queries {
     Latent { a: Linear, norm: RmsNorm, b: Linear },
 }
 
-/// What the attention needs of some tokens.
+/// Holds what the attention needs of some tokens.
 struct Rows {
     q_THC: Tensor,
     /// The normed latent, and the turned channels that all heads share.

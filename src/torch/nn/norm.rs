@@ -47,7 +47,7 @@ impl RmsNorm {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NormConfig {
     pub eps: f64,
-    /// Whether the factor is one plus the weight (Gemma, Qwen3-Next).
+    /// True if the factor is one plus the weight (Gemma, Qwen3-Next).
     pub zero_centered: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a vision transformer of native resolution needs to know of its patches.
+//! Describes what a vision transformer of native resolution needs to know of its patches.
 //!
 //! Patches of a picture come in blocks of `merge` × `merge`, block by block, because a block becomes one feature:
 //! a row of features is `merge²` consecutive rows of patches. With a `merge` of 1 they come row by row.
@@ -16,7 +16,8 @@ pub fn coordinates(grid: Grid, merge: u32) -> impl Iterator<Item = (u32, u32)> {
     })
 }
 
-/// How a table of positions is fitted to a picture. As transformers' `get_vision_interpolation_indices_and_weights`.
+/// Says how a table of positions is fitted to a picture. As transformers'
+/// `get_vision_interpolation_indices_and_weights`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resampling {
     /// Between two entries on each axis, corners on corners (Qwen3-VL).
@@ -32,7 +33,7 @@ pub struct Resampled {
     entries: Tensor,
     /// `[P·N]`, float32.
     weights: Tensor,
-    /// Where each patch's entries begin, `[P]`, int64.
+    /// Tells where each patch's entries begin, `[P]`, int64.
     starts: Tensor,
 }
 
@@ -76,7 +77,7 @@ impl Resampling {
         offsets.map(|offset| (entry(offset), self.weight((source - floor - offset as f32).abs()))).collect()
     }
 
-    /// Of an entry at this distance.
+    /// Returns the weight of an entry at this distance.
     fn weight(self, distance: f32) -> f32 {
         const A: f32 = -0.75;
         match self {

@@ -24,8 +24,8 @@ impl Rope {
         Rope::turning(config, position_ids, &frequencies.unsqueeze(0), scale, kind)
     }
 
-    /// As [`Rope::new`] where documents end at `cu_seqlens` `[0, …, T]` and have `lens` tokens, of which some may be
-    /// elsewhere: each is turned as if it were alone.
+    /// Works like [`Rope::new`] where documents end at `cu_seqlens` `[0, …, T]` and have `lens` tokens, of which some
+    /// may be elsewhere: each is turned as if it were alone.
     pub fn packed(config: &RopeConfig, position_ids: &Tensor, cu_seqlens: &[usize], lens: &[i64], kind: Kind) -> Rope {
         if !config.depends_on_length() || lens.is_empty() {
             return Rope::new(config, position_ids, kind);
@@ -69,7 +69,7 @@ impl Rope {
         self.apply_as(x_THC, self.layout)
     }
 
-    /// As `apply`, with another layout than the config's.
+    /// Works like `apply`, with another layout than the config's.
     pub fn apply_as(&self, x_THC: &Tensor, layout: RopeLayout) -> Tensor {
         if is_table(&self.cos_TR) && can_fuse(x_THC) {
             let neighbors = layout == RopeLayout::Interleaved;

@@ -113,7 +113,7 @@ struct Tokens<'a> {
 }
 
 impl Tokens<'_> {
-    /// Of a special token.
+    /// Returns the id of a special token.
     fn id(&self, token: &str) -> usize {
         let place = SPECIAL_TOKENS.iter().position(|&special| special == token).expect("one of ours");
         256 + self.merges.len() + place

@@ -22,7 +22,7 @@ const HELD_OUT: u64 = 10;
 const TONES: [(&str, &str); 5] =
     [("1F3FB", "light"), ("1F3FC", "medium-light"), ("1F3FD", "medium"), ("1F3FE", "medium-dark"), ("1F3FF", "dark")];
 
-/// How many samples were written.
+/// Describes how many samples were written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Composed {
     pub num_train: usize,

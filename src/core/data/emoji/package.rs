@@ -14,10 +14,10 @@ use crate::data::error::DataError;
 
 const MAX_TABLE_BYTES: u64 = 64 << 20;
 const MAX_PICTURE_BYTES: u64 = 1 << 20;
-/// Of all pictures together.
+/// The largest size of all pictures together.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// What is read of a package.
+/// Holds what is read of a package.
 pub(super) struct Package {
     pub table: Vec<Emoji>,
     /// PNG files by the name that the table gives them.

@@ -1,4 +1,4 @@
-//! What is not wrong with a conversation, but not as its author may think: counted over the samples.
+//! Describes what is not wrong with a conversation, but not as its author may think: counted over the samples.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};

@@ -10,7 +10,7 @@ use crate::data::sample::Sample;
 use crate::data::tokenizer::Token;
 use crate::message::SampleId;
 
-/// How much of a sample is kept, from its beginning.
+/// Describes how much of a sample is kept, from its beginning.
 struct Kept {
     /// A run of placeholders is one of them.
     tokens: usize,
@@ -50,7 +50,7 @@ impl Processor {
         }
     }
 
-    /// What fits a pack.
+    /// Returns what fits a pack.
     fn fitting(&self, tokens: &[Token], expanded: &Expanded, expansions: &[Expansion]) -> Kept {
         let (mut kept, mut room) = (Kept { tokens: 0, runs: 0, expansions: 0 }, self.max_tokens);
         let image_token = self.image_token();

@@ -85,8 +85,8 @@ fn with_added(pieces: &mut Vec<Piece>, config: &Json, added: &Json) -> Result<Ve
     Ok(tokens.into_values().collect())
 }
 
-/// What SentencePiece does to a text, and the pre-tokenizer. `legacy`: as transformers long had it, what follows a special
-/// token gets a blank, too.
+/// Returns what SentencePiece does to a text, and the pre-tokenizer. `legacy`: as transformers long had it, what
+/// follows a special token gets a blank, too.
 fn normalizer(model: &Model, prefix: bool, legacy: bool) -> (Vec<Json>, Json) {
     let mut steps = Vec::new();
     if !model.charsmap.is_empty() {

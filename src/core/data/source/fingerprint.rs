@@ -1,4 +1,4 @@
-//! What files a run's samples come from, so that a resumed run notices when they are others.
+//! Describes what files a run's samples come from, so that a resumed run notices when they are others.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ pub struct Difference {
     pub what: String,
 }
 
-/// Of the files that `data.train` names now.
+/// Returns the fingerprint of the files that `data.train` names now.
 ///
 /// # Errors
 /// A file is missing or cannot be reached.

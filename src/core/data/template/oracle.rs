@@ -1,4 +1,4 @@
-//! What transformers renders of chats and features, and what of it is learned: `tests/oracle/templates.py`.
+//! Describes what transformers renders of chats and features, and what of it is learned: `tests/oracle/templates.py`.
 
 use std::io::Read;
 use std::path::Path;
@@ -132,7 +132,7 @@ fn parts(text: &str, learned: &[bool]) -> Vec<String> {
         .collect()
 }
 
-/// How many of a template's chats are wrong, and the first ones.
+/// Returns how many of a template's chats are wrong, and the first ones.
 fn check_template(template: &Template) -> Result<usize, String> {
     let chat_template = ChatTemplate::new(&template.source, &template.tokens).map_err(|error| error.to_string())?;
     let tokenizer = tokenizer(template);

@@ -1,4 +1,5 @@
-//! What is in files: format, numbers, fields, and a few samples as a model would see them. Not how that is shown.
+//! Describes what is in files: format, numbers, fields, and a few samples as a model would see them. Not how that is
+//! shown.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -53,7 +54,7 @@ pub struct Shown {
     pub place: String,
     /// Role, and the text in which pictures stand as `<image>`.
     pub turns: Vec<(String, String)>,
-    /// What the model reads, and whether it learns it; only with a model.
+    /// Holds what the model reads, and whether it learns it; only with a model.
     pub rendered: Option<Vec<(String, bool)>>,
     pub num_tokens: Option<u32>,
     pub media: Vec<ShownMedia>,

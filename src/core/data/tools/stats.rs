@@ -1,4 +1,5 @@
-//! How long samples are and what is in them: histograms, quantiles, and how packs of several sizes would be filled.
+//! Describes how long samples are and what is in them: histograms, quantiles, and how packs of several sizes would be
+//! filled.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -78,7 +79,7 @@ impl Histogram {
     }
 }
 
-/// What is counted of each sample.
+/// Holds what is counted of each sample.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
     pub bad: Vec<BadSample>,

@@ -12,10 +12,10 @@ const NUM_FIRST: u64 = 100;
 /// The same of a language model: no pictures are decoded, so that lengths can be told of more.
 const NUM_OF_TEXT: u64 = 4096;
 
-/// What the samples of one data set are like.
+/// Holds what the samples of one data set are like.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
-    /// What messages call the set.
+    /// Holds what messages call the set.
     pub name: PathBuf,
     /// Samples in it.
     pub len: u64,

@@ -9,7 +9,7 @@ const CURVE: usize = 60;
 const MAX_ACTORS: usize = 40;
 /// Width of the columns before the edges: name, busy, units, packs.
 const COLUMNS: [usize; 4] = [14, 8, 8, 8];
-/// Where the edges begin.
+/// The column at which the edges begin.
 const INDENT: usize = 14 + 3 * 9 + 2;
 /// Narrowest lines.
 const MIN_WIDTH: usize = 60;
@@ -35,8 +35,8 @@ impl View {
     }
 }
 
-/// What `loongforge top` shows: `status` and `history` are a page's `/status.json` and `/history.json`. No line moves the cursor,
-/// and no word is broken over two lines.
+/// Returns what `loongforge top` shows: `status` and `history` are a page's `/status.json` and `/history.json`. No line
+/// moves the cursor, and no word is broken over two lines.
 pub fn describe_run(status: &Value, history: &Value, view: View) -> String {
     let width = if view.width == 0 { usize::MAX } else { view.width.max(MIN_WIDTH) };
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -71,7 +71,7 @@ pub fn describe_run(status: &Value, history: &Value, view: View) -> String {
     lines.join("\n") + "\n"
 }
 
-/// How far the run is and how fast.
+/// Returns how far the run is and how fast.
 fn speed(status: &Value) -> Vec<String> {
     let rate = |key: &str| status[key].as_f64().map_or("-".into(), progress::short);
     let time = |key: &str| status[key].as_f64().map_or("-".into(), progress::clock);
@@ -93,7 +93,7 @@ fn speed(status: &Value) -> Vec<String> {
     parts
 }
 
-/// What went wrong and what was saved.
+/// Returns what went wrong and what was saved.
 fn counts(status: &Value, view: View) -> Vec<String> {
     let alarming = |what: &str, value: &Value| {
         let text = format!("{what} {value}");

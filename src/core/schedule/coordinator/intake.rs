@@ -19,7 +19,7 @@ pub(super) struct Intake {
     max_windows: usize,
     /// Positions before the first cursor that the checkpoint held back: the stream begins with them.
     held: VecDeque<SampleId>,
-    /// Of those, the ones that nobody was asked for.
+    /// The samples among those that nobody was asked for.
     to_read_again: VecDeque<SampleId>,
     /// First position that is not taken.
     cursor: u64,
@@ -117,7 +117,7 @@ impl Intake {
         window
     }
 
-    /// Whether all of these are good, once they are answered.
+    /// Returns whether all of these are good, once they are answered.
     pub fn take_again(&mut self, positions: &[SampleId]) -> Option<bool> {
         self.take_answers(positions).map(|answers| answers.iter().all(Result::is_ok))
     }

@@ -7,7 +7,7 @@ use crate::schedule::Batch;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What is wrong, as far as computing it again can tell.
+/// Says what is wrong, as far as computing it again can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
     /// The batch is not finite again, and others are.
@@ -38,7 +38,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What is known of the steps for which a run ends.
+/// Holds what is known of the steps for which a run ends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NonFinite {
     /// The last one that was skipped.

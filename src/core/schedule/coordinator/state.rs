@@ -1,11 +1,11 @@
-//! What of the scheduler is in a checkpoint.
+//! Describes what of the scheduler is in a checkpoint.
 
 use super::{Evaluated, Killer, Ledger};
 use crate::message::SampleId;
 use crate::schedule::Fit;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Where the data stream stands, and what was learned of costs. Written into the manifest of a checkpoint as text, without
+/// Where the data stream stands, and what was learnt of costs. Written into the manifest of a checkpoint as text, without
 /// what is empty; in a journal exactly as it is.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SchedulerState {
@@ -14,13 +14,13 @@ pub struct SchedulerState {
     /// Positions before it that are in no step yet, ascending: `data.pack.mode: stream` holds samples back. As text they are
     /// ranges, `5 9-12`.
     pub held: Vec<SampleId>,
-    /// Of the steps before.
+    /// The ledger of the steps before.
     pub ledger: Ledger,
     /// With `scheduler.balance: fitted`.
     pub costs: Option<FittedCosts>,
     /// Items that encoders have died of in earlier lives of the run. Not of a checkpoint: what is before it is not read again.
     pub killers: Vec<Killer>,
-    /// What evaluations have come to.
+    /// Holds what evaluations have come to.
     pub evaluated: Evaluated,
 }
 

@@ -1,4 +1,4 @@
-//! What an encoder may say, and what becomes of one that says something else.
+//! Describes what an encoder may say, and what becomes of one that says something else.
 //!
 //! An encoder can be replaced, so nothing that it says may end or change a run in which it was not its turn. Every field of
 //! its words is compared with what it was told before they are heard; who lies too often is let go. What it sends is
@@ -27,7 +27,7 @@ impl Trust {
     }
 }
 
-/// What the words of an encoder are compared with.
+/// Holds what the words of an encoder are compared with.
 pub(super) struct Told<'a> {
     pub actor: ActorId,
     pub encoders: &'a Encoders,

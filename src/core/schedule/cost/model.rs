@@ -23,7 +23,7 @@ pub struct CostModel {
     pub window: Option<u32>,
 }
 
-/// What a cost is linear in.
+/// Holds what a cost is linear in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
     /// `Σ l · min(l, window)`: pairs that attend to each other, as a causal mask does not halve them.
@@ -35,7 +35,7 @@ pub struct Work {
 }
 
 impl CostModel {
-    /// Of fitted models: units of cost in a second.
+    /// The units of cost in a second, for fitted models.
     pub const PER_SECOND: f64 = 1e12;
 
     /// Negative coefficients count as 0. The smallest step is 2⁻¹⁶.

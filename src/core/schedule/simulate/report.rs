@@ -1,4 +1,4 @@
-//! What a simulation found: step times, where each pool's time goes, and what bounds the step.
+//! Describes what a simulation found: step times, where each pool's time goes, and what bounds the step.
 
 use super::Activity;
 use super::rank::{Rank, Times};
@@ -20,7 +20,7 @@ pub struct SimReport {
     pub patches: u64,
     /// Data, encoder, foundation; those that have ranks.
     pub pools: Vec<PoolReport>,
-    /// What a step would last if nothing but this took time; the longest first.
+    /// Holds what a step would last if nothing but this took time; the longest first.
     pub bounds: Vec<Bound>,
     /// Seconds that parcels waited for credit in the mean step: pixels, tokens, features, gradients.
     pub credit_waits: [f64; 4],
@@ -41,11 +41,11 @@ pub struct PoolReport {
     pub shares: Vec<(Activity, f64)>,
 }
 
-/// What a step cannot be faster than.
+/// Holds what a step cannot be faster than.
 #[derive(Clone, Debug, Serialize)]
 pub struct Bound {
     pub what: &'static str,
-    /// Of the mean step.
+    /// The seconds of the mean step.
     pub seconds: f64,
 }
 
@@ -69,7 +69,7 @@ impl SimReport {
         self.tokens as f64 / self.seconds()
     }
 
-    /// What limits the step most.
+    /// Returns what limits the step most.
     pub fn bound(&self) -> &Bound {
         &self.bounds[0]
     }
@@ -115,9 +115,9 @@ struct Work {
     patches: f64,
     encoder: f64,
     foundation: f64,
-    /// Of each encoder; frozen ones wait for no step of each other.
+    /// The seconds of each encoder; frozen ones wait for no step of each other.
     encoders: Vec<f64>,
-    /// Of each step's costliest encoder and replica; of frozen encoders the costliest one of all steps.
+    /// The seconds of each step's costliest encoder and replica; of frozen encoders the costliest one of all steps.
     longest_encoder: f64,
     longest_replica: f64,
     data: f64,
@@ -136,7 +136,7 @@ impl Ledger {
         }
     }
 
-    /// Whether it is told of a step what its ranks did until then.
+    /// Returns whether it is told of a step what its ranks did until then.
     pub fn looks_at_ranks(&self, step: StepId) -> bool {
         step.0 + 1 == self.first_step || step.0 == self.last_step
     }

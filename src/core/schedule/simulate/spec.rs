@@ -1,4 +1,4 @@
-//! What a simulation is told.
+//! Describes what a simulation is told.
 
 use super::Costs;
 use crate::config::Placement;

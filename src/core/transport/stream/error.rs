@@ -1,4 +1,4 @@
-//! What goes wrong on a stream of parcels.
+//! Describes what goes wrong on a stream of parcels.
 
 use crate::transport::WireError;
 

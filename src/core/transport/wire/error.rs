@@ -1,4 +1,4 @@
-//! What goes wrong on a wire.
+//! Describes what goes wrong on a wire.
 
 use crate::message::CodecError;
 use std::time::Duration;

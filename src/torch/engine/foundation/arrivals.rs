@@ -1,4 +1,4 @@
-//! What comes to a foundation: tokens and features, compared with the plan before anything of them is taken.
+//! Describes what comes to a foundation: tokens and features, compared with the plan before anything of them is taken.
 
 use super::FoundationPart;
 use crate::engine::buffer::TorchBuffer;
@@ -9,7 +9,7 @@ use loongforge_core::transport::{Header, Parcel, ParcelKind};
 use std::collections::BTreeMap;
 use tch::{Kind, Tensor};
 
-/// What is wrong with a parcel; the unit that is still to come from somebody, if it was its sender's.
+/// Holds what is wrong with a parcel; the unit that is still to come from somebody, if it was its sender's.
 struct Wrong {
     reason: String,
     lacks: Option<UnitId>,

@@ -63,7 +63,8 @@ pub enum NotSplit {
 }
 
 impl DecoderConfig {
-    /// Whether `ranks` ranks can share the tokens of a row. Sizes are those of one rank, whatever else is split.
+    /// Returns whether `ranks` ranks can share the tokens of a row. Sizes are those of one rank, whatever else is
+    /// split.
     ///
     /// # Errors
     /// They cannot.

@@ -44,7 +44,7 @@ pub(in crate::model) fn read_original(keys: &Keys<'_>) -> Result<ModelConfig> {
     vision::model("internvl_chat", keys, decoder, encoder, tokens)
 }
 
-/// How many patches a side become one feature: the inverse of `downsample_ratio`.
+/// Returns how many patches a side become one feature: the inverse of `downsample_ratio`.
 fn merge(keys: &Keys<'_>) -> Result<i64> {
     let ratio = keys.number_or("downsample_ratio")?.unwrap_or(0.5);
     let merge = (1.0 / ratio).round();

@@ -1,4 +1,4 @@
-//! What the towers' configs have in common.
+//! Describes what the towers' configs have in common.
 
 use serde_json::json;
 

@@ -6,14 +6,14 @@ use tch::{Device, Kind, Tensor};
 
 use crate::native::{Turn, can_fuse, is_table, norm_rope};
 
-/// How a tower turns its queries and keys.
+/// Describes how a tower turns its queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AxialRope {
     pub theta: f64,
     pub order: AxialOrder,
 }
 
-/// Which pair of channels is turned by which axis.
+/// Says which pair of channels is turned by which axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AxialOrder {
     /// Channels i and i + C/2 are a pair; the first C/4 pairs are turned by rows, the others by columns (Qwen).
@@ -37,7 +37,7 @@ impl AxialRope {
     }
 }
 
-/// What turns the heads of one sequence.
+/// Holds what turns the heads of one sequence.
 pub(super) struct Rotation {
     cos_SC: Tensor,
     sin_SC: Tensor,

@@ -72,7 +72,7 @@ impl Dtype {
         self.bits().div_ceil(8) as usize
     }
 
-    /// Whether values of this type are converted to any other such type.
+    /// Returns whether values of this type are converted to any other such type.
     pub fn is_plain_float(self) -> bool {
         matches!(self, Self::F64 | Self::F32 | Self::F16 | Self::BF16)
     }

@@ -1,4 +1,4 @@
-//! What can be wrong with the weights in a folder.
+//! Describes what can be wrong with the weights in a folder.
 
 use super::compare::Mismatches;
 use super::file::TensorFileError;

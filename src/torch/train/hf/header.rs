@@ -20,7 +20,7 @@ pub struct TensorInfo {
     pub len: u64,
 }
 
-/// What a file holds.
+/// Holds what a file holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     pub tensors: BTreeMap<String, TensorInfo>,

@@ -1,4 +1,4 @@
-//! What can be wrong with adapters.
+//! Describes what can be wrong with adapters.
 
 use crate::train::hf::{TensorFileError, WeightsError};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! What is written comes back, is added to its base, or is refused.
+//! Tests that what is written comes back, is added to its base, or is refused.
 
 use super::{
     AdapterBase, AdapterError, AdapterFile, AdapterFolder, AdapterSettings, Adapters, adapter_base, adapter_config,

@@ -63,7 +63,7 @@ struct Shown<'a> {
     taken: &'a [usize],
     take: &'a mut dyn FnMut(RgbImage) -> Result<(), String>,
     num_taken: usize,
-    /// Of the first frame that was taken.
+    /// The size of the first frame that was taken.
     size: Option<(usize, usize)>,
     index: usize,
     pixels: u64,

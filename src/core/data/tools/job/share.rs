@@ -1,4 +1,4 @@
-//! Whose samples are whose, where several processes write one folder.
+//! Tells whose samples are whose, where several processes write one folder.
 
 use std::ops::Range;
 
