@@ -3,10 +3,10 @@
 //! `loongforge run` is this with nothing replaced. `examples/` shows the rest. What a model of one's own is made from is
 //! named here again, so that one `use` is enough.
 
-use crate::checkpoint::{FitError, saved_config};
+use crate::checkpoint::saved_config;
 use crate::folder::{FolderError, ModelFolder, fetch};
 use crate::held_out_sets;
-use crate::preflight::{Asked, Preflight, PreflightError, expect_weights};
+use crate::preflight::{Asked, Preflight, PreflightError, WeightsProblem, expect_weights};
 use crate::roles::{self, Recipe};
 use loongforge_actors::checkpoint::{Publication, publish};
 use loongforge_actors::{Observer, Publisher, RunError, RunSpec, StopOn, run_in_process};
@@ -205,7 +205,7 @@ impl Composition {
     ///
     /// # Errors
     /// All that does not fit, in one table, or the file that is torn.
-    pub fn expect_weights(&self) -> Result<(), FitError> {
+    pub fn expect_weights(&self) -> Result<(), WeightsProblem> {
         match &self.resume {
             None => expect_weights(&self.config, &self.folder, &self.families),
             Some(_) => Ok(()),
@@ -236,7 +236,7 @@ impl Composition {
         self.resume.as_ref().map_or(StepId(0), |resume| resume.first_step)
     }
 
-    /// Returns what engines are made from.
+    /// What engines are made from.
     pub fn into_recipe(self) -> Arc<Recipe> {
         let Self { mut config, folder, families, decoder, local_rank, .. } = self;
         if families.encoder.is_none() {

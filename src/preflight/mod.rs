@@ -8,9 +8,8 @@ mod weights;
 
 pub use data::DataProblem;
 pub use memory::MemoryProblem;
-pub use weights::expect_weights;
+pub use weights::{WeightsProblem, expect_weights};
 
-use crate::checkpoint::FitError;
 use crate::evaluate;
 use crate::folder::ModelFolder;
 use loongforge_core::config::RunConfig;
@@ -54,7 +53,7 @@ pub enum PreflightError {
     #[error(transparent)]
     Engine(EngineError),
     #[error(transparent)]
-    Weights(#[from] FitError),
+    Weights(#[from] WeightsProblem),
     #[error(transparent)]
     Memory(#[from] MemoryProblem),
     #[error(transparent)]

@@ -11,7 +11,7 @@ pub enum WeightsError {
     File(#[from] TensorFileError),
     #[error(transparent)]
     Native(#[from] NativeError),
-    #[error("{folder} has no model.safetensors (nor its .index.json); for random weights set model.weights=random")]
+    #[error("{folder} has no model.safetensors (nor its .index.json)")]
     NoWeights { folder: PathBuf },
     #[error(
         "{folder} has its weights in pickle files ({file}), which run code when they are opened and are never read; \
