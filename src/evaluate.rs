@@ -82,6 +82,16 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
     evaluated
 }
 
+/// Draws the loss curves of a run that was stopped on request; it has ended well, whatever becomes of them.
+pub fn after_stop(config: &RunConfig, console: &Console) {
+    if config.log.jsonl {
+        match loss_curve(config) {
+            Ok(path) => console.line(&format!("{:<38} {}", "loss curve", path.display())),
+            Err(error) => console.line(&format!("warning: no loss curve: {error:#}")),
+        }
+    }
+}
+
 /// Returns whether there is a folder that adapters of a run can be added to.
 fn has_base(config: &RunConfig) -> bool {
     config.model.load.is_some() || config.model.foundation.load.is_some()

@@ -213,6 +213,7 @@ impl Whole<'_> {
                 Ok(ExitCode::SUCCESS)
             }
             Outcome::Preempted => {
+                evaluate::after_stop(&config, console);
                 console.line("stopped on request; resume with --resume");
                 Ok(ExitCode::from(exit::PREEMPTED))
             }

@@ -297,7 +297,13 @@ impl Rules<'_> {
 
     pub(super) fn missing(&mut self, key: &str, path: &Path, what: &str) {
         let help = if path.exists() { None } else { suggest::path(path) };
-        let help = help.unwrap_or_else(|| "relative paths start at the directory the program runs in".to_owned());
+        let help = help.unwrap_or_else(|| {
+            let here = "relative paths start at the directory the program runs in";
+            match key.ends_with("load") || key.ends_with("tokenizer") || key.ends_with("adapter") {
+                true => format!("{here}; an id of the hub has the form org/name"),
+                false => here.to_owned(),
+            }
+        });
         self.broken(true, code::NO_SUCH_FILE, &[key], || (format!("`{key}`: {what}: `{}`", path.display()), &help));
     }
 
