@@ -8,9 +8,9 @@ use crate::launch::EdgeSpec;
 use loongforge_core::message::ActorId;
 use loongforge_core::schedule::{EdgeCredits, PoolSizes};
 
-/// Where the data actor `me` sends: tokens to every foundation replica, pixels to every encoder. Where an encoder
-/// lives in a foundation's actor, one edge carries both and has both credits; the engine must then send a pack's
-/// tokens and pixels before those of the next pack.
+/// Returns where the data actor `me` sends: tokens to every foundation replica, pixels to every encoder. Where an
+/// encoder lives in a foundation's actor, one edge carries both and has both credits; the engine must then send a
+/// pack's tokens and pixels before those of the next pack.
 pub fn edges(me: ActorId, pools: PoolSizes, credits: EdgeCredits) -> Vec<EdgeSpec> {
     let extra = if pools.encoder == 0 { credits.pixels } else { 0 };
     let encoders = (0..pools.encoder).map(|to| EdgeSpec::new(me, ActorId::encoder(to), credits.pixels));

@@ -8,7 +8,7 @@ use crate::launch::EdgeSpec;
 use loongforge_core::message::ActorId;
 use loongforge_core::schedule::{EdgeCredits, PoolSizes};
 
-/// Where the encoder actor `me` sends: features to every foundation replica.
+/// Returns where the encoder actor `me` sends: features to every foundation replica.
 pub fn edges(me: ActorId, pools: PoolSizes, credits: EdgeCredits) -> Vec<EdgeSpec> {
     (0..pools.foundation).map(|to| EdgeSpec::new(me, ActorId::foundation(to), credits.features)).collect()
 }

@@ -8,7 +8,7 @@ use crate::launch::EdgeSpec;
 use loongforge_core::message::ActorId;
 use loongforge_core::schedule::{EdgeCredits, PoolSizes};
 
-/// Where the foundation actor `me` sends: gradients to every encoder. Where encoders live in foundation actors,
+/// Returns where the foundation actor `me` sends: gradients to every encoder. Where encoders live in foundation actors,
 /// features and gradients to every other one.
 pub fn edges(me: ActorId, pools: PoolSizes, credits: EdgeCredits) -> Vec<EdgeSpec> {
     let encoders = (0..pools.encoder).map(ActorId::encoder);

@@ -50,7 +50,7 @@ pub trait Observer {
     /// The run has ended.
     fn finished(&mut self, _result: &Result<Outcome, Failure>) {}
 
-    /// What publishes the run's checkpoints; asked for once.
+    /// Returns what publishes the run's checkpoints; asked for once.
     fn publisher(&mut self) -> Publisher;
 
     /// A checkpoint can be loaded.
@@ -70,13 +70,13 @@ pub struct Scheduler {
     journal: Option<Rc<RefCell<Journal>>>,
     /// The journal is cut where it is longer than so many bytes.
     cut_after: u64,
-    /// Where there is a journal, or a former life's is heard again.
+    /// The letters in flight, kept where there is a journal or a former life's is read again.
     letters: Letters,
     /// Steps of which the observer knows, while a former life's inputs are heard again.
     seen: Option<StepId>,
 }
 
-/// What is left to do after an input.
+/// Says what is left to do after an input.
 #[derive(Debug)]
 pub enum Effect {
     Send(ActorId, Command),
@@ -126,7 +126,7 @@ impl Scheduler {
         self.letters.told(actor, command);
     }
 
-    /// Who has not ended.
+    /// Returns the actors that have not ended.
     pub fn alive(&self) -> Vec<ActorId> {
         self.coordinator.alive()
     }
@@ -162,7 +162,7 @@ impl Scheduler {
         self.observer.publisher()
     }
 
-    /// What has come of a draft.
+    /// Returns what has come of a draft.
     pub fn published(&mut self, draft: &CheckpointDraft, result: Result<(PathBuf, Duration), String>) -> Vec<Effect> {
         match result {
             Ok((path, took)) => {
@@ -237,7 +237,8 @@ impl Scheduler {
         effects
     }
 
-    /// Whether an output is to be heeded: of those of a former life the effects, and steps that nobody was told of.
+    /// Returns whether an output is to be heeded: of those of a former life the effects, and steps that nobody was told
+    /// of.
     fn is_news(&self, output: &Output) -> bool {
         let Some(first_unseen) = self.seen else { return true };
         match output {
@@ -252,7 +253,7 @@ fn failed(step: StepId, to: SaveTo, error: &(dyn Error + 'static)) -> Input {
     Input::PublishFailed(step, to, error_chain(error))
 }
 
-/// How long to wait after so many failures in a row.
+/// Returns how long to wait after so many failures in a row.
 fn back_off(num_failures: usize) -> Duration {
     match num_failures {
         // Not the disk's fault.

@@ -1,4 +1,4 @@
-"""Balancing beside its peers, on the same lengths in the same run: dearest replica over the mean, and milliseconds.
+"""Balancing beside its peers, on the same lengths in the same run: costliest replica over the mean, and milliseconds.
 
     cargo bench -p loongforge-core --bench balance --no-run        # prints the binary's path
     PYTHON benches/balance.py --binary PATH [--ranks 8,32,128,512] [--verl CHECKOUT] [--loongforge CHECKOUT]

@@ -63,7 +63,7 @@ def make_source(folder: Path, samples: int) -> int:
             total += (folder / name).stat().st_size
             messages = [
                 {"role": "user", "content": f"<image>What is in picture {index}?"},
-                {"role": "assistant", "content": "Blurred squares of many colours. " * int(rng.integers(1, 12))},
+                {"role": "assistant", "content": "Blurred squares of many colors. " * int(rng.integers(1, 12))},
             ]
             lines.write(json.dumps({"messages": messages, "images": [name]}) + "\n")
     return total

@@ -18,7 +18,7 @@ use tch::{Device, Kind};
 const ROUNDS: usize = 5;
 const BLOCK: usize = 4 << 20;
 
-/// Whether the smallest size is enough, to see that it runs: `LOONGFORGE_QUICK=1`.
+/// Returns whether the smallest size is enough, to see that it runs: `LOONGFORGE_QUICK=1`.
 fn quick() -> bool {
     std::env::var_os("LOONGFORGE_QUICK").is_some()
 }

@@ -1,5 +1,5 @@
-//! What decoding in other processes costs: the same JPEG file in this process and in a decode worker, in turns.
-//! `cargo bench -p loongforge --bench sandbox`
+//! Describes what decoding in other processes costs: the same JPEG file in this process and in a decode worker, in
+//! turns. `cargo bench -p loongforge --bench sandbox`
 
 use image::codecs::jpeg::JpegEncoder;
 use image::{Rgb, RgbImage};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const SPELL: Duration = Duration::from_secs(4);
 
-/// Whether the smallest size is enough, to see that it runs: `LOONGFORGE_QUICK=1`.
+/// Returns whether the smallest size is enough, to see that it runs: `LOONGFORGE_QUICK=1`.
 fn quick() -> bool {
     std::env::var_os("LOONGFORGE_QUICK").is_some()
 }

@@ -20,16 +20,16 @@ pub enum BaseError {
     #[error("{folder} has no checkpoint yet")]
     NoCheckpoint { folder: PathBuf },
     #[error(
-        "{folder} holds adapters and does not say of what: merge them into the model that they were trained on, with \
+        "{folder} holds adapters and does not name their base model: merge them into the model that they were trained on, with \
          `loongforge checkpoint export-hf {folder} OUT --base MODEL`"
     )]
     Unnamed { folder: PathBuf },
     #[error(
-        "{folder} holds adapters of {base}, which is no folder here: say where it is, with \
+        "{folder} holds adapters of {base}, which is not a local folder: name it, with \
          `loongforge checkpoint export-hf {folder} OUT --base MODEL`"
     )]
     Gone { folder: PathBuf, base: String },
-    #[error("{folder} holds whole weights, no adapters that --base could be of")]
+    #[error("{folder} holds whole weights; --base is for adapters")]
     Whole { folder: PathBuf },
 }
 
@@ -57,7 +57,7 @@ pub fn find_model(named: &str) -> Result<PathBuf, BaseError> {
     Ok(folder)
 }
 
-/// Where what makes up a model is.
+/// Describes where what makes up a model is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelFolders {
     /// Its weights, or those that its adapters are added to.
@@ -68,7 +68,7 @@ pub struct ModelFolders {
 }
 
 impl ModelFolders {
-    /// Of the model in `folder`. The base of adapters is `base`, or what they say themselves: a folder or a hub id.
+    /// Finds the model in `folder`. The base of adapters is `base`, or what they say themselves: a folder or a hub id.
     ///
     /// # Errors
     /// There is no such folder. The base is not known, not here, or cannot be fetched; or `base` is said of a whole model.

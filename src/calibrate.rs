@@ -17,10 +17,10 @@ use std::time::Instant;
 /// First steps of a run that do not count: memory and caches are cold.
 const SKIPPED: u64 = 5;
 
-/// What runs have told.
+/// Holds what runs have told.
 pub struct Calibration {
     pub costs: Costs,
-    /// How well the costs explain the times; one line a pool.
+    /// Tells how well the costs explain the times; one line a pool.
     pub notes: Vec<String>,
     /// Mean step of the first run, without its first steps, in seconds; and its config.
     pub mean_step: f64,
@@ -139,7 +139,7 @@ impl Stream {
         Ok(Self { dataset, num_data, next: 0, seconds: 0.0, num_read: 0 })
     }
 
-    /// Of one epoch.
+    /// Returns the number of samples of one epoch.
     pub fn num_samples(&self) -> usize {
         self.dataset.len()
     }

@@ -3,10 +3,10 @@
 //! `loongforge run` is this with nothing replaced. `examples/` shows the rest. What a model of one's own is made from is
 //! named here again, so that one `use` is enough.
 
-use crate::checkpoint::{FitError, saved_config};
+use crate::checkpoint::saved_config;
 use crate::folder::{FolderError, ModelFolder, fetch};
 use crate::held_out_sets;
-use crate::preflight::{Asked, Preflight, PreflightError, expect_weights};
+use crate::preflight::{Asked, Preflight, PreflightError, WeightsProblem, expect_weights};
 use crate::roles::{self, Recipe};
 use loongforge_actors::checkpoint::{Publication, publish};
 use loongforge_actors::{Observer, Publisher, RunError, RunSpec, StopOn, run_in_process};
@@ -33,17 +33,17 @@ pub use loongforge_torch::nn::{Init, ParamId, ParamSpec, ParamStore};
 pub use loongforge_torch::tape::{Policy, Slot, Tape};
 pub use tch::Tensor;
 
-/// How long an engine may take to stop before it is given up.
+/// Sets how long an engine may take to stop before it is given up.
 const STOP_GRACE: Duration = Duration::from_secs(30);
 
-/// Where a resumed run begins.
+/// Describes where a resumed run begins.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resume {
     /// The checkpoint's folder.
     pub checkpoint: PathBuf,
     /// The step that comes next.
     pub first_step: StepId,
-    /// Where the data stream stands, and what was fitted.
+    /// Tells where the data stream stands, and what was fitted.
     pub state: SchedulerState,
 }
 
@@ -123,8 +123,8 @@ impl Composition {
         Ok(self)
     }
 
-    /// As [`Composition::settled`], after everything was asked that can be known before the run begins. Returns what the
-    /// user should know, a line each.
+    /// Works like [`Composition::settled`], after everything was asked that can be known before the run begins. Returns
+    /// what the user should know, a line each.
     ///
     /// # Errors
     /// The first reason for which the run could not go; or there are fewer steps than the warm-up takes.
@@ -136,7 +136,7 @@ impl Composition {
         Ok((self.evaluated()?, passed.lines))
     }
 
-    /// What the config's epochs came to, if it has any.
+    /// Returns what the config's epochs came to, if it has any.
     pub fn epochs(&self) -> Option<Epochs> {
         self.epochs
     }
@@ -191,13 +191,13 @@ impl Composition {
         &self.killers
     }
 
-    /// Who may stop the run; nobody unless told.
+    /// Sets who may stop the run; by default nobody may.
     pub fn stop_on(mut self, stop: StopOn) -> Self {
         self.stop = stop;
         self
     }
 
-    /// Whether it goes on from a checkpoint.
+    /// Returns whether it goes on from a checkpoint.
     pub fn resumes(&self) -> bool {
         self.resume.is_some()
     }
@@ -206,14 +206,14 @@ impl Composition {
     ///
     /// # Errors
     /// All that does not fit, in one table, or the file that is torn.
-    pub fn expect_weights(&self) -> Result<(), FitError> {
+    pub fn expect_weights(&self) -> Result<(), WeightsProblem> {
         match &self.resume {
             None => expect_weights(&self.config, &self.folder, &self.families),
             Some(_) => Ok(()),
         }
     }
 
-    /// Of `device: cuda` this process takes the GPU `rank` of its host, which counts from 0.
+    /// With `device: cuda` this process takes the GPU `rank` of its host, which counts from 0.
     pub fn on_local_rank(mut self, rank: Option<u32>) -> Self {
         self.local_rank = rank;
         self
@@ -259,7 +259,7 @@ impl Composition {
         Arc::new(Recipe { config, folder, families, decoder, local_rank })
     }
 
-    /// What engines are made from, and what the scheduler begins with.
+    /// Returns what engines are made from, and what the scheduler begins with.
     pub fn into_parts(mut self) -> (Arc<Recipe>, RunSpec) {
         let begin = self.resume.as_ref().map(|resume| (resume.first_step, resume.state.clone()));
         let products = self.products();
@@ -294,8 +294,8 @@ impl Composition {
         run_in_process(spec, move |assignment| roles::engine(recipe.clone(), assignment), observer)
     }
 
-    /// As [`Composition::run`], calling `each_step` after every step. Checkpoints are written as the config says, and
-    /// skipped samples named on the error stream.
+    /// Works like [`Composition::run`], calling `each_step` after every step. Checkpoints are written as the config
+    /// says, and skipped samples named on the error stream.
     ///
     /// # Errors
     /// As [`Composition::run`].
@@ -355,7 +355,7 @@ fn dtype_name(precision: Precision) -> &'static str {
     }
 }
 
-/// What every checkpoint of a run holds besides its engines' files.
+/// Returns what every checkpoint of a run holds besides its engines' files.
 pub fn publication(config: &RunConfig, composed: Value, folder: &ModelFolder) -> Publication {
     Publication {
         model_dir: folder.path.clone(),

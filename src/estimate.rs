@@ -1,4 +1,4 @@
-//! What a run costs before it ran: seconds from FLOPs and a device's rate. Estimates.
+//! Describes what a run costs before it ran: seconds from FLOPs and a device's rate. Estimates.
 
 use crate::folder::ModelFolder;
 use crate::size::ModelSize;
@@ -6,7 +6,7 @@ use loongforge_core::schedule::simulate::{Costs, RoleCosts};
 use loongforge_torch::nn::{ParamSpec, Role};
 use serde_json::Value;
 
-/// What is known of a device.
+/// Holds what is known of a device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeviceRate {
     /// FLOP/s that a run gets.
@@ -28,7 +28,7 @@ const MEMORY_BANDWIDTHS: [(&str, f64); 9] = [
     ("4090", 1.008e12),
 ];
 
-/// Of a device by its name; 1 TB/s where it is not known.
+/// Returns the memory bandwidth of a device by its name; 1 TB/s where it is not known.
 pub fn memory_bandwidth(device: &str) -> f64 {
     MEMORY_BANDWIDTHS.iter().find(|(name, _)| device.contains(name)).map_or(1e12, |&(_, bandwidth)| bandwidth)
 }

@@ -1,5 +1,5 @@
-//! What is told of evaluations while a run goes on: a line in the terminal, `eval.jsonl`, TensorBoard, the page, and which
-//! checkpoint is the best one.
+//! Describes what is told of evaluations while a run goes on: a line in the terminal, `eval.jsonl`, TensorBoard, the
+//! page, and which checkpoint is the best one.
 
 use crate::folder::ModelFolder;
 use crate::held_out_sets::{self, HeldOutSet};
@@ -20,7 +20,7 @@ pub struct EvalReport {
     console: Console,
     sets: Vec<HeldOutSet>,
     file: Option<MetricsFile>,
-    /// What the file has already: a run that goes on may come by again.
+    /// Holds what the file has already: a resumed run may evaluate a step again.
     known: Vec<(u64, String)>,
     checkpoints: PathBuf,
     best: Option<Best>,

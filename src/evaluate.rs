@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 /// Columns that a picture may take in the terminal.
 const PICTURE_COLUMNS: u32 = 48;
 
-/// Whether the samples of `eval` are there, before a run ends with them.
+/// Returns whether the samples of `eval` are there, before a run ends with them.
 ///
 /// # Errors
 /// A file cannot be read, has no samples, or such that the run's phase cannot learn from.
@@ -65,7 +65,7 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
     }
     if config.saves_adapters_only() && !has_base(config) {
         console.line(
-            "these adapters are of random weights that no folder has: checkpoint.merge_lora=true saves whole models",
+            "the base of these adapters is random weights that no folder has: checkpoint.merge_lora=true saves whole models",
         );
     }
     console.line("");
@@ -82,7 +82,17 @@ pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
     evaluated
 }
 
-/// Whether there is a folder that adapters of a run can be added to.
+/// Draws the loss curves of a run that was stopped on request; it has ended well, whatever becomes of them.
+pub fn after_stop(config: &RunConfig, console: &Console) {
+    if config.log.jsonl {
+        match loss_curve(config) {
+            Ok(path) => console.line(&format!("{:<38} {}", "loss curve", path.display())),
+            Err(error) => console.line(&format!("warning: no loss curve: {error:#}")),
+        }
+    }
+}
+
+/// Returns whether there is a folder that adapters of a run can be added to.
 fn has_base(config: &RunConfig) -> bool {
     config.model.load.is_some() || config.model.foundation.load.is_some()
 }

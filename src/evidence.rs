@@ -1,4 +1,4 @@
-//! What is left of steps that were not finite: a line for each, and a file when the run ends for them.
+//! Describes what is left of steps that were not finite: a line for each, and a file when the run ends for them.
 
 use loongforge_core::schedule::{CheckpointDraft, NonFinite, StepSummary};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 pub fn skipped(summary: &StepSummary) -> String {
     let ids: Vec<u64> = summary.skipped.iter().map(|sample| sample.0).collect();
     let what = match summary.loss.is_finite() && summary.grad_norm.is_finite() {
-        true => "others before it were not finite, which is looked into",
+        true => "earlier steps were not finite and are being examined",
         false => "loss or gradient is not finite",
     };
     let (step, loss, norm) = (summary.step, summary.loss, summary.grad_norm);

@@ -22,7 +22,7 @@ pub enum FolderError {
     Hub { key: &'static str, source: HubError },
     #[error("{key} is missing")]
     Missing { key: &'static str },
-    #[error("model.mtp.num_layers is {num_heads}, and there is no such place in the checkpoints of {model_type}")]
+    #[error("model.mtp.num_layers is {num_heads}, and checkpoints of {model_type} have no such layers")]
     NoMtp { num_heads: usize, model_type: String },
     #[error("model.indexer.loss_coef is set, and {model_type} has no indexer: leave it out")]
     NoIndexer { model_type: String },
@@ -37,13 +37,13 @@ pub enum FolderError {
     #[error("{path}: {source}")]
     Model { path: PathBuf, source: ModelConfigError },
     #[error(
-        "model.{key}.config: {model_type} models are not put together from parts; change them by model.overrides, or \
+        "model.{key}.config: {model_type} models are not composed of parts; change them with model.overrides, or \
          leave out model.load"
     )]
     NoParts { key: &'static str, model_type: String },
     #[error("error[{code}]: {source}")]
     Parts { code: &'static str, source: ModelConfigError },
-    #[error("{path} is of another model than this run's: {}", differences.join(", "))]
+    #[error("{path} does not match this run's model: {}", differences.join(", "))]
     OtherModel { path: PathBuf, differences: Vec<String> },
 }
 
@@ -60,7 +60,7 @@ pub struct ModelFolder {
     /// `config.json` with the overrides applied, as a checkpoint will hold it.
     pub json: Value,
     pub config: ModelConfig,
-    /// What was made of the model's config that its user should know, a sentence each.
+    /// Holds what was made of the model's config that its user should know, a sentence each.
     pub notes: Vec<String>,
 }
 
@@ -177,7 +177,7 @@ impl ModelFolder {
         if named == Some("bfloat16") { Kind::BFloat16 } else { Kind::Float }
     }
 
-    /// What makes samples for this model.
+    /// Returns what makes samples for this model.
     ///
     /// # Errors
     /// As [`Processor::open`].
@@ -185,7 +185,7 @@ impl ModelFolder {
         Processor::open_from(&self.path, &self.media_path, &self.json, options)
     }
 
-    /// What planning needs to know of the model; features and pixels are float32 or narrower on the wire.
+    /// Returns what planning needs to know of the model; features and pixels are float32 or narrower on the wire.
     pub fn shape(&self) -> ModelShape {
         let hidden_size = self.config.decoder.hidden_size as u64;
         let patch_dim = self.config.encoder.as_ref().map_or(0, |encoder| encoder.patch_dim() as u64);
@@ -326,7 +326,7 @@ fn compare(key: &str, theirs: &Value, ours: &Value, differences: &mut Vec<String
             }
         }
         _ if theirs == ours => {}
-        _ => differences.push(format!("{key} is {theirs} there and {ours} here")),
+        _ => differences.push(format!("{key}: checkpoint {theirs}, this run {ours}")),
     }
 }
 
@@ -362,6 +362,6 @@ mod tests {
         let mut differences = Vec::new();
         let (theirs, ours) = (json!({"a": 1, "text": {"layers": 2, "w": 8}}), json!({"a": 1, "text": {"layers": 3}}));
         compare("", &theirs, &ours, &mut differences);
-        assert_eq!(differences, ["text.layers is 2 there and 3 here", "text.w is 8 there and null here"]);
+        assert_eq!(differences, ["text.layers: checkpoint 2, this run 3", "text.w: checkpoint 8, this run null"]);
     }
 }

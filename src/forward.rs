@@ -69,12 +69,12 @@ impl ForwardModel {
         &self.decoder
     }
 
-    /// Of the weights.
+    /// Returns the kind of the weights.
     pub fn kind(&self) -> Kind {
         self.params.flat().kind()
     }
 
-    /// What a continuation of the sample starts from.
+    /// Returns what a continuation of the sample starts from.
     pub fn prompt(&self, sample: &Sample) -> Prompt {
         let samples = [sample];
         Prompt {

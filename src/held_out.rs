@@ -13,13 +13,13 @@ use std::time::Instant;
 /// Threads that read: more would hold more samples than a row needs.
 const MAX_JOBS: usize = 8;
 
-/// What is measured, and how.
+/// Holds what is measured, and how.
 pub struct Measure {
-    /// Of a row.
+    /// The limits of a row.
     pub limits: PackLimits,
     /// Bad samples that end it.
     pub on_bad: BadSamples,
-    /// What becomes of samples that are longer than a row.
+    /// Holds what becomes of samples that are longer than a row.
     pub too_long: TooLong,
     /// The first so many samples; `None`: all.
     pub max_samples: Option<u64>,
@@ -27,7 +27,7 @@ pub struct Measure {
     pub jobs: usize,
 }
 
-/// What was found of the samples that could be used; without `targets` there is no loss.
+/// Holds what was found of the samples that could be used; without `targets` there is no loss.
 #[derive(Debug, Default)]
 pub struct HeldOut {
     pub samples: u64,
@@ -65,7 +65,7 @@ impl HeldOut {
         self.tokens as f64 / self.seconds
     }
 
-    /// As `eval.jsonl` has it, of a set after so many steps.
+    /// Returns the record that `eval.jsonl` has of a set after so many steps.
     pub fn record(&self, step: u64, set: &str) -> EvalRecord {
         EvalRecord {
             step,
@@ -80,7 +80,7 @@ impl HeldOut {
 }
 
 impl Measure {
-    /// As a run with this `data` reads and packs its samples.
+    /// Makes the settings with which a run with this `data` reads and packs its samples.
     pub fn of(data: &Data) -> Self {
         let [max_images, max_visual_tokens] =
             [data.pack.max_images, data.pack.max_visual_tokens].map(|limit| limit.unwrap_or(usize::MAX));

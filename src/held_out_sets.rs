@@ -52,7 +52,7 @@ pub fn data(data: &Data, file: TrainFile) -> Data {
     Data { train: vec![file], shuffle: false, val_size: 0.0, on_bad_sample, pack, ..data.clone() }
 }
 
-/// What the scheduler evaluates while the run goes on; `None`: nothing.
+/// Returns what the scheduler evaluates while the run goes on; `None`: nothing.
 pub fn spec(config: &RunConfig, sets: &[HeldOutSet]) -> Option<EvaluationSpec> {
     let eval = config.eval.as_ref().filter(|eval| eval.every_steps > 0)?;
     let set = |(number, HeldOutSet { name, dataset }): (usize, &HeldOutSet)| {
@@ -83,7 +83,7 @@ pub fn spec(config: &RunConfig, sets: &[HeldOutSet]) -> Option<EvaluationSpec> {
     })
 }
 
-/// What is evaluated while the run goes on, and what is left out of that, in a line.
+/// Returns what is evaluated while the run goes on, and what is left out of that, in a line.
 pub fn summary(config: &RunConfig) -> Option<String> {
     let eval = config.eval.as_ref().filter(|eval| eval.every_steps > 0)?;
     let answers = match (config.splits_foundation(), config.num_answers()) {

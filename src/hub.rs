@@ -18,19 +18,21 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
-    #[error("{id} is not in {cache}, and HF_HUB_OFFLINE is set: {what} is missing; fetch it once without")]
+    #[error(
+        "{id} is not in {cache}: {what} is missing, and HF_HUB_OFFLINE is set; run once without HF_HUB_OFFLINE to download it"
+    )]
     Offline { id: String, cache: PathBuf, what: String },
-    #[error("{id}: the hub says {status}: {hint}")]
+    #[error("{id}: the hub answered {status}: {hint}")]
     Refused { id: String, status: &'static str, hint: &'static str },
-    #[error("{id} is no folder here and cannot be fetched from {endpoint}: {reason}")]
+    #[error("{id} is not a local folder, and download from {endpoint} failed: {reason}")]
     Network { id: String, endpoint: String, reason: String },
     #[error(
         "{id} has its weights in pickle files only ({file}), which run code when they are opened and are never read"
     )]
     Pickle { id: String, file: String },
-    #[error("{id}: {file} came with another SHA-256 than the hub promised; it was removed, try again")]
+    #[error("{id}: {file} has another SHA-256 than the hub announced; it was removed, try again")]
     Corrupt { id: String, file: String },
-    #[error("{id}: the hub's answer is not to be trusted: {what}")]
+    #[error("{id}: the hub's answer is invalid: {what}")]
     Hostile { id: String, what: String },
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: io::Error },
@@ -44,7 +46,7 @@ pub fn resolve_model(load: &str) -> Result<PathBuf, HubError> {
     resolve(load, true)
 }
 
-/// As [`resolve_model`], without fetching weights: for what only reads the config or the tokenizer.
+/// Works like [`resolve_model`], without fetching weights: for what only reads the config or the tokenizer.
 ///
 /// # Errors
 /// As [`resolve_model`].
@@ -208,7 +210,7 @@ impl Hub {
     }
 }
 
-/// What a complete snapshot would have besides.
+/// Returns what a complete snapshot would have besides.
 fn missing(folder: &Path, weights: bool) -> Option<String> {
     let lacks = |name: &str| !folder.join(name).is_file();
     if lacks("config.json") && !lacks("adapter_config.json") {
@@ -232,13 +234,13 @@ fn missing(folder: &Path, weights: bool) -> Option<String> {
     files.into_iter().find(|file| lacks(file)).map(str::to_owned)
 }
 
-/// Whether a file of a repository's listing is fetched: of the top folder, and of a kind that is read.
+/// Returns whether a file of a repository's listing is fetched: of the top folder, and of a kind that is read.
 fn is_wanted(name: &str) -> bool {
     let endings = [".safetensors", ".json", ".txt", ".jinja", ".model", ".tiktoken"];
     is_plain(name) && endings.iter().any(|ending| name.ends_with(ending))
 }
 
-/// Whether this is one harmless component of a path.
+/// Returns whether this is one harmless component of a path.
 fn is_plain(name: &str) -> bool {
     let harmless = |byte: u8| byte.is_ascii_alphanumeric() || b"._-+=".contains(&byte);
     !name.is_empty() && name.len() <= 200 && !name.starts_with('.') && name.bytes().all(harmless)

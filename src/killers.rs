@@ -11,7 +11,7 @@ fn path(dir: &Path) -> PathBuf {
     dir.join("killers.jsonl")
 }
 
-/// What is known: of each item its last line. Half a line says nothing.
+/// Returns what is known: of each item its last line. Half a line says nothing.
 pub fn read(dir: &Path) -> Vec<Killer> {
     let text = fs::read_to_string(path(dir)).unwrap_or_default();
     let killers = text.lines().filter_map(|line| serde_json::from_str::<Killer>(line).ok());

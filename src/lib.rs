@@ -1,4 +1,4 @@
-//! loongforge: training of omni-modal models as pools of actors.
+//! loongforge trains LLMs and vision-language models, with encoders and the language model in separate pools.
 //!
 //! Three packages and a thin root: [`core`] decides, [`torch`] computes, [`actors`] run. The root puts engines into
 //! actors ([`roles`]), lets programs compose runs of their own ([`compose`]) and is the command line ([`cli`]).

@@ -72,7 +72,7 @@ pub fn forecast(
     of_plans(config, folder, &[plan])
 }
 
-/// As [`forecast`], in the steps of these plans.
+/// Works like [`forecast`], for the steps of these plans.
 ///
 /// # Errors
 /// As [`forecast`].
@@ -109,7 +109,7 @@ pub fn of_plans(config: &RunConfig, folder: &ModelFolder, plans: &[StepPlan]) ->
     Ok(found)
 }
 
-/// As the first steps of a run.
+/// Numbers plans as the first steps of a run.
 fn numbered(plans: impl Iterator<Item = StepPlan>) -> Vec<Arc<StepPlan>> {
     plans.map(Arc::new).collect()
 }

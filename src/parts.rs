@@ -6,12 +6,12 @@ use loongforge_core::config::{Model, Part};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// What tokenizers call the token that features of pictures replace.
+/// The names in tokenizers of the token that features of pictures replace.
 const IMAGE_TOKENS: [&str; 4] = ["<|image_pad|>", "<IMG_CONTEXT>", "<|media_pad|>", "<|IMAGE_PLACEHOLDER|>"];
 /// Configs that have no key for it, or need not have one.
 const WITHOUT_IMAGE_TOKEN: [&str; 2] = ["loongforge_vlm", "internvl_chat"];
 
-/// Whether a part has a config of its own, or the model none but its parts'.
+/// Returns whether a part has a config of its own, or the model none but its parts'.
 pub(crate) fn has_parts(model: &Model) -> bool {
     let whole = model.load.is_some() || !model.config.is_empty();
     parts(model).iter().any(|(_, part)| !part.config.is_empty() || (!whole && part.load.is_some()))
@@ -62,7 +62,7 @@ pub(crate) fn fit_deepstack(json: &mut Value, model: &Model) -> Option<String> {
     let outputs = tower.get("out_hidden_size")?.as_i64().filter(|outputs| has && *outputs != width)?;
     tower["deepstack_visual_indexes"] = json!([]);
     Some(format!(
-        "DeepStack is off: the tower's mergers put out {outputs} values, and the language model's width is {width}"
+        "DeepStack is off: the tower's mergers have {outputs} outputs, and the language model's width is {width}"
     ))
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn ignored(json: &Value) -> Vec<String> {
     let holders = ["", "/text_config", "/llm_config", "/foundation"];
     let is_set = |holder: &&str| json.pointer(&format!("{holder}/seq_aux")).is_some_and(|value| value == true);
     let seq_aux = holders.iter().any(is_set);
-    let said = "config.json has seq_aux: true, which is not done here: the load-balancing loss, where \
+    let said = "config.json has seq_aux: true, which is not implemented: the load-balancing loss, where \
                 model.moe.aux_loss_coef turns it on, is over all tokens of a micro-batch and not over each sequence";
     seq_aux.then(|| said.to_owned()).into_iter().collect()
 }
@@ -200,7 +200,7 @@ mod tests {
         let (mut same, mut other) = (config(96), config(128));
         assert_eq!(fit_deepstack(&mut same, &model), None);
         let said = fit_deepstack(&mut other, &model).unwrap();
-        assert!(said.contains("put out 96") && said.contains("width is 128"), "{said}");
+        assert!(said.contains("have 96 outputs") && said.contains("width is 128"), "{said}");
         assert_eq!(other["image_encoder"]["deepstack_visual_indexes"], json!([]));
         model.image_encoder.overrides = map(json!({"deepstack_visual_indexes": [0]}));
         assert_eq!(fit_deepstack(&mut config(128), &model), None);

@@ -39,7 +39,8 @@ impl Reader {
         &self.processor
     }
 
-    /// What `text` about these pictures becomes before an answer: pictures first, as Qwen-VL's examples have them.
+    /// Returns what `text` about these pictures becomes before an answer: pictures first, as Qwen-VL's examples have
+    /// them.
     ///
     /// # Errors
     /// A picture is missing or unusable.

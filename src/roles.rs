@@ -11,14 +11,14 @@ use loongforge_core::message::{Role, StepId};
 use loongforge_torch::engine::{EngineSpec, Families, build_engine};
 use std::sync::Arc;
 
-/// What every engine of a run is made from.
+/// Holds what every engine of a run is made from.
 #[derive(Clone)]
 pub struct Recipe {
     pub config: RunConfig,
     pub folder: ModelFolder,
     /// The models of the two pools; built-in ones unless a program puts in its own.
     pub families: Families,
-    /// Of the samples' pictures and videos.
+    /// The decoder of the samples' pictures and videos.
     pub decoder: Arc<dyn Decoder>,
     /// The rank of this process on its host, where a launcher says so.
     pub local_rank: Option<u32>,
@@ -77,7 +77,7 @@ fn build(recipe: &Recipe, assignment: Assignment) -> Result<Box<dyn Engine>, Eng
     }
 }
 
-/// What ends an answer, where some are generated while the run goes on.
+/// Returns what ends an answer, where some are generated while the run goes on.
 fn stop_tokens(config: &RunConfig, folder: &ModelFolder) -> Result<Vec<i64>, EngineError> {
     if config.eval.as_ref().is_none_or(|eval| eval.every_steps == 0) || config.num_answers() == 0 {
         return Ok(Vec::new());

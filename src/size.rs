@@ -1,4 +1,4 @@
-//! What a model costs, from its configuration alone: parameters, FLOPs a token, memory. Nothing is allocated.
+//! Describes what a model costs, from its configuration alone: parameters, FLOPs a token, memory. Nothing is allocated.
 //!
 //! FLOPs of a token, forward and backward, are `6 x m + 3 x s x a`. `m` are the parameters that the token is multiplied
 //! with: no norms, no lookup in the embeddings, of the experts the chosen ones. `a` is the sum over layers of softmax
@@ -14,7 +14,7 @@ use serde_json::Value;
 /// Rank of the adapters in [`Training::Lora`].
 const LORA_RANK: i64 = 16;
 
-/// How a model is trained, for its memory.
+/// Says how a model is trained, for its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Training {
     /// Weights, gradients and both moments in float32: 16 bytes a parameter.
@@ -43,7 +43,7 @@ pub struct ModelSize {
 }
 
 impl ModelSize {
-    /// Of a model and the `config.json` that it was read from.
+    /// Computes the size of a model and the `config.json` that it was read from.
     pub fn of(config: &ModelConfig, json: &Value) -> Self {
         let families = Families::of(config);
         let encoder: u64 = families.encoder.iter().flat_map(|family| family.specs()).map(|spec| count(&spec)).sum();
@@ -70,7 +70,7 @@ impl ModelSize {
         size
     }
 
-    /// Of a vision tower alone.
+    /// Makes the size of a vision tower alone.
     pub fn tower(parameters: u64) -> Self {
         Self { parameters, active: parameters, encoder: parameters, ..Self::default() }
     }

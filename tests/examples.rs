@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-/// What an example prints.
+/// Returns what an example prints.
 fn run(name: &str) -> String {
     let mut dir = std::env::current_exe().unwrap();
     while dir.file_name().is_some_and(|name| name != "deps") {

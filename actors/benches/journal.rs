@@ -1,5 +1,6 @@
-//! What the scheduler's journal costs, without processes: bytes and microseconds a step, how long a scheduler that follows
-//! takes to read it, and what a step costs that is forced to the disk. `cargo bench -p loongforge-actors --bench journal [-- DIR]`
+//! Describes what the scheduler's journal costs, without processes: bytes and microseconds a step, how long a scheduler
+//! that follows takes to read it, and what a step costs that is forced to the disk. `cargo bench -p loongforge-actors
+//! --bench journal [-- DIR]`
 //!
 //! Engines that take no time answer everything at once, encoders with a word before each unit, as they do.
 
@@ -25,7 +26,7 @@ const SIZES: [(&str, PoolSizes, usize, u64); 2] = [
     ("64 + 8 actors, 2048 samples", PoolSizes { data: 4, encoder: 64, foundation: 8 }, 2048, 100),
 ];
 
-/// Whether the smallest size is enough, to see that it runs: `LOONGFORGE_QUICK=1`.
+/// Returns whether the smallest size is enough, to see that it runs: `LOONGFORGE_QUICK=1`.
 fn quick() -> bool {
     std::env::var_os("LOONGFORGE_QUICK").is_some()
 }
@@ -136,7 +137,7 @@ fn read(spec: CoordinatorSpec, path: &Path) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// What an engine says to a command, at once.
+/// Returns what an engine says to a command, at once.
 fn answers(me: ActorId, command: Command, num_data: u32) -> Vec<Event> {
     let timings = Timings { busy: 0.0512, idle: 0.0213, units: 0.0402, packs: 0.0312, ..Timings::default() };
     let report = |step, epoch| {

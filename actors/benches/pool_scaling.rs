@@ -1,5 +1,5 @@
-//! What a pool of encoders loses to its own organisation (B4): calibrated sleeps stand for computing, so 32 encoders run on
-//! two cores. `cargo bench -p loongforge-actors --bench pool_scaling [-- MOST]`
+//! Describes what a pool of encoders loses to its own organization (B4): calibrated sleeps stand for computing, so 32
+//! encoders run on two cores. `cargo bench -p loongforge-actors --bench pool_scaling [-- MOST]`
 //!
 //! Every encoder has as many samples a step (weak scaling); service times vary with the picture and by 5 % at random. Rates are
 //! of patches, since the samples of a short run are dearer or cheaper than those of a long one. The foundation takes 0.8 times
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// Samples of a step for each encoder; some 13 patches each.
 const SAMPLES: usize = 12;
-/// Of a patch.
+/// The time of a patch.
 const PACE: Duration = Duration::from_micros(500);
 const STEPS: u64 = 60;
 /// Steps that are not timed: the run's beginning, and the end, for which nobody works ahead.
@@ -35,7 +35,7 @@ enum Schedule {
     BatchSynchronous,
 }
 
-/// When steps ended, with their packs.
+/// Tells when steps ended, with their packs.
 struct Clock(Arc<Mutex<Vec<(Instant, usize)>>>);
 
 impl Observer for Clock {

@@ -1,4 +1,4 @@
-//! Which files of a model's folder training does not change: a checkpoint takes them along.
+//! Describes which files of a model's folder training does not change: a checkpoint takes them along.
 
 use super::error::CheckpointError;
 use super::manifest::entries;

@@ -1,4 +1,4 @@
-//! What publishing does to a disk, one operation a method: tests let it crash at each.
+//! Describes what publishing does to a disk, one operation a method: tests let it crash at each.
 
 use loongforge_core::engine::fault;
 use loongforge_core::message::ActorId;

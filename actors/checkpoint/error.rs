@@ -1,4 +1,4 @@
-//! What can go wrong with a checkpoint, always with its path.
+//! Describes what can go wrong with a checkpoint, always with its path.
 
 use super::manifest::{FORMAT_VERSION, MANIFEST};
 use std::io;
@@ -10,7 +10,7 @@ pub enum CheckpointError {
     Write { path: PathBuf, source: io::Error },
     #[error("cannot read {path}: {source}")]
     Read { path: PathBuf, source: io::Error },
-    #[error("{path} is no checkpoint: it has no {MANIFEST}")]
+    #[error("{path} is not a checkpoint: it has no {MANIFEST}")]
     Missing { path: PathBuf },
     #[error("checkpoint {path} is damaged: {what}")]
     Torn { path: PathBuf, what: String },
@@ -30,7 +30,7 @@ impl CheckpointError {
     }
 
     pub(super) fn changed(dir: &Path, name: &str) -> Self {
-        Self::torn(dir, format!("the contents of {name} are not what was written"))
+        Self::torn(dir, format!("the contents of {name} changed since it was written"))
     }
 
     pub(super) fn torn(path: &Path, what: impl ToString) -> Self {

@@ -17,7 +17,7 @@ pub const MANIFEST: &str = "MANIFEST.json";
 /// Version of the manifest and of what engines write besides weights. Manifests of version 1 have no hash of their own.
 pub const FORMAT_VERSION: u64 = 2;
 
-/// Where the manifest's own hash will be while it is computed.
+/// The placeholder of the manifest's own hash while it is computed.
 const NO_HASH: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// Files that are read at once.
@@ -32,7 +32,7 @@ pub struct Manifest {
     pub manifest_sha256: String,
     /// Optimizer steps that are in it: the index of the first step of a resumed run.
     pub num_steps: u64,
-    /// What a resumed run's scheduler begins with.
+    /// Holds what a resumed run's scheduler begins with.
     #[serde(flatten)]
     pub scheduler: SchedulerState,
     /// Type of the weights in the model's files.
@@ -112,7 +112,7 @@ impl Manifest {
         self.verify_some(dir, |_| true)
     }
 
-    /// As [`Manifest::verify`], of the files of which `is_wanted`.
+    /// Works like [`Manifest::verify`], of the files of which `is_wanted`.
     ///
     /// # Errors
     /// As [`Manifest::verify`].

@@ -19,7 +19,7 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// What a checkpoint takes from outside the engines; the same for all of a run.
+/// Holds what a checkpoint takes from outside the engines; the same for all of a run.
 #[derive(Clone, Debug)]
 pub struct Publication {
     /// Folder of the model that the run began with (`model.load`): tokenizer and processor files come from it.
@@ -28,7 +28,7 @@ pub struct Publication {
     pub media_dir: Option<PathBuf>,
     /// The model's `config.json`, with overrides.
     pub model_config: Value,
-    /// The chat template that the run learnt, in place of the one in `model_dir`; `None`: that one.
+    /// The chat template that the run learned, in place of the one in `model_dir`; `None`: that one.
     pub chat_template: Option<String>,
     /// The run's configuration, composed.
     pub config: Value,
@@ -135,7 +135,7 @@ pub fn mark_best(dir: &Path, num_steps: u64) -> Result<bool, CheckpointError> {
         return Ok(true);
     }
     if link.symlink_metadata().is_ok_and(|found| !found.is_symlink()) {
-        return Err(CheckpointError::write(&link)(io::Error::other("is no link, and would be replaced")));
+        return Err(CheckpointError::write(&link)(io::Error::other("is not a link and would be replaced")));
     }
     let next = dir.join(".best.tmp");
     let _ = fs::remove_file(&next);
@@ -205,7 +205,7 @@ pub const DATA: &str = "data.json";
 const INDEX: &str = "model.safetensors.index.json";
 /// Goes before the key `chat_template` of `tokenizer_config.json`.
 const TEMPLATE: &str = "chat_template.jinja";
-/// As older processors store it.
+/// The name under which older processors store it.
 const OLD_TEMPLATE: &str = "chat_template.json";
 
 /// `model.safetensors.index.json` as transformers writes it; none for a single file of weights.

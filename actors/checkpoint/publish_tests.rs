@@ -109,7 +109,7 @@ impl Run {
         self.folder.path().join("checkpoints")
     }
 
-    /// What two engines would have written.
+    /// Returns what two engines would have written.
     fn draft(&self, step: u64) -> CheckpointDraft {
         let dir = self.dir().join(format!(".step-{:08}.tmp", step + 1));
         prepare(&dir).unwrap();
@@ -171,7 +171,7 @@ fn the_best_checkpoint_is_named_and_not_removed() {
     assert_eq!((numbers(&run), run.newest()), (vec![2, 5, 6], Some(6)));
     fs::remove_file(run.dir().join(BEST)).unwrap();
     fs::write(run.dir().join(BEST), "mine").unwrap();
-    assert!(mark_best(&run.dir(), 6).unwrap_err().to_string().contains("is no link"));
+    assert!(mark_best(&run.dir(), 6).unwrap_err().to_string().contains("is not a link"));
 }
 
 #[test]
@@ -288,8 +288,8 @@ fn what_is_no_checkpoint_is_named() {
     let run = Run::new();
     assert_eq!(latest(&run.dir()).unwrap(), None);
     let read = |path: &Path| Manifest::read(path).unwrap_err().to_string();
-    assert!(read(&run.publication.model_dir).contains("model is no checkpoint: it has no MANIFEST.json"));
-    assert!(read(&run.dir().join("gone")).contains("is no checkpoint"));
+    assert!(read(&run.publication.model_dir).contains("model is not a checkpoint: it has no MANIFEST.json"));
+    assert!(read(&run.dir().join("gone")).contains("is not a checkpoint"));
 
     let path = run.publish(0);
     let weights = path.join("model-00002-of-00002.safetensors");

@@ -1,4 +1,4 @@
-//! Which faults go on: steps and time begin and end them.
+//! Describes which faults go on: steps and time begin and end them.
 
 use super::script::{Fault, Script, Span, Verb};
 use loongforge_core::message::ActorId;
@@ -20,7 +20,7 @@ pub struct Active {
 struct Course {
     since: Option<Instant>,
     is_over: bool,
-    /// How often it has happened.
+    /// Tells how often it has happened.
     count: u64,
 }
 

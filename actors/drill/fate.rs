@@ -1,4 +1,4 @@
-//! What becomes of one message.
+//! Describes what becomes of one message.
 
 use super::active::Active;
 use super::script::{Rate, Verb};
@@ -7,7 +7,7 @@ use loongforge_core::rng::Rng;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How words begin that are said before there is a wire: of a run that does not come together nothing is learnt.
+/// The first bytes of messages before there is a session: nothing is learned from a run that does not come together.
 const JOINING: &[u8] = b"LFRG";
 
 /// One direction of one connection.
@@ -21,7 +21,7 @@ pub struct Fates {
     done: BTreeSet<usize>,
 }
 
-/// What is to be done with a message.
+/// Holds what is to be done with a message.
 #[derive(Debug, Default, PartialEq)]
 pub struct Fate {
     pub is_lost: bool,
@@ -42,7 +42,7 @@ impl Fates {
         Self { from, to, seed, num_messages: 0, num_bytes: 0, done: BTreeSet::new() }
     }
 
-    /// Of the next message, a bit of which may be flipped.
+    /// Returns the fate of the next message, a bit of which may be flipped.
     pub fn next(&mut self, active: &Active, message: &mut [u8]) -> Fate {
         let mut fate = Fate::default();
         if message.starts_with(JOINING) {

@@ -39,9 +39,9 @@ impl FromStr for Fault {
 }
 
 fn fault(text: &str) -> Result<Fault, String> {
-    let (who, what) = text.split_once(':').ok_or("write WHO: WHAT, for example `encoder/1: kill at step 5`")?;
+    let (who, what) = text.split_once(':').ok_or("write WHO: FAULT, for example `encoder/1: kill at step 5`")?;
     let mut words = Words(what.split_whitespace().collect());
-    let name = words.next("what is to happen")?;
+    let name = words.next("which fault")?;
     let mut verb = verb(name, &mut words)?;
     let target = target(who)?;
     let (mut from_step, mut span) = (0, None);
@@ -51,7 +51,7 @@ fn fault(text: &str) -> Result<Fault, String> {
                 ("step", _) => from_step = words.number("the number of a step")?,
                 (point, Verb::Kill { point: at } | Verb::Freeze { point: at }) if POINTS.contains(&point) => {
                     let nth = words.peek().filter(|word| *word != "for").is_some();
-                    let nth = if nth { words.number("how often it comes there")? } else { 1 };
+                    let nth = if nth { words.number("a count of how often it gets there")? } else { 1 };
                     *at = Some((point.to_owned(), nth as u32));
                 }
                 (point, _) => {
@@ -102,7 +102,7 @@ fn pattern(text: &str) -> Result<Pattern, String> {
     }
     let (role, index) = text.split_once('/').unwrap_or((text, "*"));
     let role = role.parse().map_err(|error| format!("{error}"))?;
-    let wrong = |_| format!("`{text}` names nobody: write encoder/1, encoder/* or *");
+    let wrong = |_| format!("`{text}` names no process: write encoder/1, encoder/* or *");
     let index = if index == "*" { None } else { Some(index.parse().map_err(wrong)?) };
     Ok(Pattern { role: Some(role), index })
 }
@@ -138,7 +138,7 @@ fn verb(name: &str, words: &mut Words<'_>) -> Result<Verb, String> {
             }
             Verb::Cut { after }
         }
-        other => return Err(format!("`{other}` is nothing that can happen: it is {VERBS}")),
+        other => return Err(format!("unknown fault `{other}`; faults are {VERBS}")),
     })
 }
 
@@ -180,13 +180,13 @@ fn quantity(text: &str, units: &[(&str, f64)]) -> Option<f64> {
 
 fn duration(text: &str) -> Result<Duration, String> {
     let seconds = quantity(text, &[("ms", 1e-3), ("s", 1.0), ("m", 60.0)]).filter(|seconds| *seconds < 1e6);
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("`{text}` is no time: write 500ms, 2s or 1m"))
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("`{text}` is not a duration: write 500ms, 2s or 1m"))
 }
 
 fn throughput(text: &str) -> Result<u64, String> {
     let bytes = quantity(text, &[("kbit", 125.0), ("Mbit", 125e3), ("kB", 1e3), ("MB", 1e6)]);
     let bytes = bytes.filter(|bytes| *bytes >= 1.0);
-    bytes.map(|bytes| bytes as u64).ok_or_else(|| format!("`{text}` is no rate: write 64kbit, 1Mbit, 100kB or 5MB"))
+    bytes.map(|bytes| bytes as u64).ok_or_else(|| format!("`{text}` is not a rate: write 64kbit, 1Mbit, 100kB or 5MB"))
 }
 
 #[cfg(test)]
@@ -234,18 +234,18 @@ mod tests {
     fn what_is_wrong_is_named() {
         for (text, what) in [
             ("", "write for example"),
-            ("encoder/1 kill", "write WHO: WHAT"),
-            ("encoder/1: hug", "nothing that can happen"),
+            ("encoder/1 kill", "write WHO: FAULT"),
+            ("encoder/1: hug", "unknown fault"),
             ("encodr/1: kill", "unknown role `encodr`"),
-            ("encoder/x: kill", "names nobody"),
+            ("encoder/x: kill", "names no process"),
             ("encoder/1: partition", "between two processes: write `encoder/1 <-> scheduler: partition"),
             ("encoder/1 -> scheduler: kill", "happens to one process"),
             ("encoder/1: kill at 5", "write `at step N`"),
             ("encoder/1: kill at step five", "not the number of a step"),
-            ("*->*: delay soon", "is no time"),
+            ("*->*: delay soon", "is not a duration"),
             ("*->*: delay 5s..1s", "ends before it begins"),
             ("*->*: flip 200%", "is no share"),
-            ("*->*: throttle slow", "is no rate"),
+            ("*->*: throttle slow", "is not a rate"),
             ("*->*: partition until tomorrow", "`until` is not understood"),
         ] {
             let error = text.parse::<Script>().unwrap_err().to_string();

@@ -19,14 +19,14 @@ use tokio::time::{sleep, timeout};
 
 /// The environment's variable with the proxy's address.
 pub const PROXY: &str = "LOONGFORGE_PROXY";
-/// How long one who has connected may take to say whom he means.
+/// Sets how long one who has connected may take to say whom he means.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest words of that, and longest first message.
 const MAX_WORDS: usize = 300;
 const MAX_HELLO: usize = 64 << 10;
-/// How long somebody who joins waits for who is not there yet.
+/// Sets how long somebody who joins waits for who is not there yet.
 const JOINING: Duration = Duration::from_secs(10);
-/// How often it is looked whether a partition has ended.
+/// Sets how often it is looked whether a partition has ended.
 const LOOK: Duration = Duration::from_millis(10);
 /// An actor of which nothing but its role is known.
 const UNKNOWN: u32 = u32::MAX;
@@ -49,7 +49,7 @@ pub struct Injected {
 struct State {
     active: Active,
     seed: u64,
-    /// Whose edges come in where.
+    /// Tells whose edges come in where.
     doors: Mutex<BTreeMap<String, ActorId>>,
     num_connections: std::sync::atomic::AtomicU64,
 }
@@ -92,7 +92,7 @@ impl Proxy {
         self.state.active.advance(steps);
     }
 
-    /// What has happened so far.
+    /// Returns what has happened so far.
     pub fn injected(&self) -> Vec<Injected> {
         self.state.active.counts().map(|(fault, count)| Injected { fault: fault.clone(), count }).collect()
     }
@@ -107,7 +107,7 @@ impl Drop for Proxy {
     }
 }
 
-/// What is said to a proxy first.
+/// Returns what is said to a proxy first.
 pub fn words(role: Option<Role>, address: &str) -> String {
     format!("{} {address}\n", role.map_or("-", Role::name))
 }

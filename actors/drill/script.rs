@@ -1,4 +1,4 @@
-//! What is to go wrong, where and when.
+//! The faults to inject, where and when.
 
 use loongforge_core::message::{ActorId, Role};
 use std::fmt;
@@ -12,7 +12,7 @@ pub struct Script {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fault {
-    /// As it was written.
+    /// The text as it was written.
     pub text: String,
     pub target: Target,
     pub verb: Verb,
@@ -22,7 +22,7 @@ pub struct Fault {
     pub span: Option<Span>,
 }
 
-/// How long it lasts.
+/// Says how long it lasts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Span {
     Time(Duration),
@@ -32,7 +32,7 @@ pub enum Span {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     Process(Pattern),
-    /// What goes from one process to another; and back, where `both`.
+    /// Holds what goes from one process to another; and back, where `both`.
     Line {
         from: Pattern,
         to: Pattern,
@@ -54,7 +54,7 @@ impl Pattern {
 }
 
 impl Target {
-    /// Whether it is about what goes from one actor to another.
+    /// Returns whether it is about what goes from one actor to another.
     pub fn covers(&self, from: ActorId, to: ActorId) -> bool {
         match self {
             Self::Process(_) => false,
@@ -65,7 +65,7 @@ impl Target {
     }
 }
 
-/// How many messages it happens to.
+/// Says how many messages it happens to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
     /// One from each actor to each other.
@@ -121,7 +121,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// Whether it is done to a process rather than to what goes between two.
+    /// Returns whether it is done to a process rather than to what goes between two.
     pub fn is_of_process(&self) -> bool {
         matches!(self, Self::Kill { .. } | Self::Freeze { .. })
     }

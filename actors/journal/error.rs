@@ -1,4 +1,4 @@
-//! What goes wrong with a journal.
+//! Describes what goes wrong with a journal.
 
 use std::path::PathBuf;
 
@@ -6,10 +6,10 @@ use std::path::PathBuf;
 pub enum JournalError {
     #[error("journal {path}: {source}")]
     File { path: PathBuf, source: std::io::Error },
-    #[error("another scheduler conducts this run: it holds {path}")]
+    #[error("another scheduler runs this job: it holds {path}")]
     Held { path: PathBuf },
-    #[error("{path} is no journal of this version; begin anew with --resume or --overwrite")]
+    #[error("{path} is not a journal of this version; start over with --resume or --overwrite")]
     NotAJournal { path: PathBuf },
-    #[error("{path} is the journal of another configuration; begin anew with --resume or --overwrite")]
+    #[error("{path} is the journal of another configuration; start over with --resume or --overwrite")]
     OtherConfig { path: PathBuf },
 }

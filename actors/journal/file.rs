@@ -19,7 +19,7 @@ pub struct Journal {
     file: File,
     /// It cannot be written any more, and that was said.
     is_broken: bool,
-    /// Of the records so far those that are in every journal of this run, however short.
+    /// The records so far that are in every journal of this run, however short.
     lasting: Vec<Record>,
     /// Bytes up to the last snapshot, and after it.
     head: u64,
@@ -116,7 +116,7 @@ impl Journal {
         if let Err(error) = self.try_cut(snapshot) {
             // It is as good as it was, and tried again when it is twice as long.
             self.head = self.tail;
-            tracing::warn!("journal {} cannot be cut: {error}", self.path.display());
+            tracing::warn!("journal {} cannot be truncated: {error}", self.path.display());
         }
     }
 

@@ -1,4 +1,5 @@
-//! What is on its way between a scheduler and its actors, as far as another process must know it to go on with that.
+//! Describes what is on its way between a scheduler and its actors, as far as another process must know it to go on
+//! with that.
 
 use crate::scheduler::Effect;
 use loongforge_core::message::{ActorId, Command, Epoch, Event};
@@ -20,7 +21,7 @@ pub struct Letters {
 /// Messages of one actor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Account {
-    /// That it has said, and was told.
+    /// The number of messages that it has said and was told.
     pub said: u64,
     pub told: u64,
     /// The last of those that it was told: it has not answered them, and may not have heard of them.
@@ -66,8 +67,8 @@ impl Letters {
         self.accounts.get(&actor).cloned().unwrap_or_default()
     }
 
-    /// What is left to do besides letters. Of a pause that is over nothing is heard when its time is up; and a checkpoint that was
-    /// published before that was written down cannot be published again: it is saved anew.
+    /// Returns what is left to do besides letters. Of a pause that is over nothing is heard when its time is up; and a
+    /// checkpoint that was published before that was written down cannot be published again: it is saved anew.
     pub fn left(&self) -> Vec<Effect> {
         let drafts = self.drafts.iter().map(|draft| Effect::Publish(Box::new(draft.clone())));
         let doubts = self.doubts.iter().cloned().map(Effect::Doubt);

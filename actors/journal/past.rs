@@ -1,4 +1,4 @@
-//! What the records of a run come to.
+//! Describes what the records of a run come to.
 
 use super::{Beginning, Journal, JournalError, Record, Snapshot};
 use loongforge_core::message::{ActorId, Command};
@@ -14,9 +14,9 @@ pub struct Past {
     pub lives: u64,
     /// Everyone who has had a place: its wire, and where its edges come in.
     pub members: BTreeMap<ActorId, (u128, PathBuf)>,
-    /// Where the journal was cut last.
+    /// Tells where the journal was cut last.
     pub snapshot: Option<Snapshot>,
-    /// What the coordinator heard since, and what others said to actors between.
+    /// Holds what the coordinator heard since, and what others said to actors between.
     pub course: Vec<Heard>,
 }
 
@@ -27,7 +27,7 @@ pub enum Heard {
 }
 
 impl Past {
-    /// Of the journal of a run of this configuration.
+    /// Reads the journal of a run of this configuration.
     ///
     /// # Errors
     /// It is another one's, or there is none.
@@ -71,7 +71,7 @@ pub fn unfinished(path: &Path, config: &str) -> Option<Past> {
     (past.lives > 0 && (past.snapshot.is_some() || !past.course.is_empty())).then_some(past)
 }
 
-/// Whether there is such a past.
+/// Returns whether there is such a past.
 pub fn is_open(path: &Path, config: &str) -> bool {
     unfinished(path, config).is_some()
 }

@@ -1,4 +1,4 @@
-//! What is written down.
+//! Describes what is written down.
 
 use super::Letters;
 use loongforge_core::message::{ActorId, Command, StepId};
@@ -23,20 +23,20 @@ pub enum Record {
         command: Command,
     },
     Input(Input),
-    /// What all inputs and letters before have come to. They are not in the journal any more.
+    /// The state that all inputs and letters before have come to. They are not in the journal any more.
     Snapshot(Snapshot),
     /// The run has ended.
     Ended,
 }
 
 impl Record {
-    /// Whether it stays when what was heard before is left out.
+    /// Returns whether it stays when what was heard before is left out.
     pub(super) fn is_lasting(&self) -> bool {
         matches!(self, Self::Began(_) | Self::Life(_) | Self::Member { .. })
     }
 }
 
-/// What the run began with.
+/// Holds what the run began with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Beginning {
     /// Hash of the run's configuration.

@@ -12,21 +12,21 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How long the last words of an encoder may take of which others say that it is gone.
+/// Sets how long the last words of an encoder may take of which others say that it is gone.
 const HEARSAY: Duration = Duration::from_millis(300);
 
-/// How a run is conducted.
+/// Describes how a run is conducted.
 pub struct Conduct {
     pub stop: StopOn,
-    /// How long an engine may take to stop; then it is given up.
+    /// Tells how long an engine may take to stop; then it is given up.
     pub stop_grace: Duration,
     /// Length of the actors' queues.
     pub queue: usize,
-    /// How long a run without encoders waits for one.
+    /// Tells how long a run without encoders waits for one.
     pub grace: Duration,
-    /// Who comes and goes while the run goes on.
+    /// Tells who comes and goes while the run goes on.
     pub changes: flume::Receiver<Change>,
-    /// What an earlier life of the scheduler has left to do.
+    /// Holds what an earlier life of the scheduler has left to do.
     pub left: Vec<Effect>,
 }
 

@@ -21,7 +21,7 @@ pub struct Confirm {
     pub done: Box<dyn Fn(u64) + Send>,
 }
 
-/// Where commands go.
+/// Says where commands go.
 #[derive(Clone)]
 pub enum Commands {
     /// An engine of this process.
@@ -31,7 +31,7 @@ pub enum Commands {
 }
 
 impl Commands {
-    /// A gone engine takes no commands; its end is learnt from its events.
+    /// A gone engine takes no commands; its end is learned from its events.
     ///
     /// # Panics
     /// More commands are unanswered than agreed, which is a bug of ours.

@@ -2,7 +2,7 @@
 //!
 //! A [`Link`] is one engine as the scheduler sees it: where commands go, where events come from, how it ended. Whether
 //! the engine is a thread or a process makes no difference beyond it. Supervision is ours: actix neither restarts nor
-//! reports a panic, so an engine's end is always learnt from the end of its link.
+//! reports a panic, so an engine's end is always learned from the end of its link.
 
 mod conduct;
 mod link;

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 /// Drafts that may wait. More would mean that engines write faster than manifests are written.
 const QUEUE: usize = 64;
 
-/// What came of a draft.
+/// Holds what came of a draft.
 #[derive(actix::Message)]
 #[rtype(result = "()")]
 pub(super) struct Published {
     pub draft: CheckpointDraft,
-    /// Where it is, and how long that took.
+    /// Tells where it is, and how long that took.
     pub result: Result<(PathBuf, Duration), String>,
 }
 

@@ -1,4 +1,4 @@
-//! What asks a run to stop in order, or to save.
+//! Describes what asks a run to stop in order, or to save.
 
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -11,7 +11,7 @@ pub(crate) fn leave_to_the_scheduler() {
     let _ = signal(SAVE);
 }
 
-/// Who may ask a run to finish its step, save and end as preempted. A second time: to end at once.
+/// Says who may ask a run to finish its step, save and end as preempted. A second time: to end at once.
 pub enum StopOn {
     Nothing,
     /// SIGINT and SIGTERM, and SIGUSR1, which asks for a checkpoint and nothing else. They then no longer end the process by
@@ -20,7 +20,7 @@ pub enum StopOn {
     Channel(flume::Receiver<()>),
 }
 
-/// What is asked for.
+/// Says what is asked for.
 pub(super) enum Request {
     Stop,
     Save,

@@ -31,13 +31,13 @@ pub type Start = Box<dyn Fn(ActorId, &Address) -> std::process::Command>;
 pub(super) const PARENT: &str = "LOONGFORGE_PARENT";
 const INDEX: &str = "LOONGFORGE_INDEX";
 
-/// How long children may take to end after their actors have.
+/// Sets how long children may take to end after their actors have.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Deaths of one place in the pool within `CRASH_WINDOW` after which it is given up.
 const MAX_DEATHS: usize = 3;
 pub(super) const CRASH_WINDOW: Duration = Duration::from_secs(600);
-/// How long a dead encoder's place stays empty: a run that ends takes its processes with it.
+/// Sets how long a dead encoder's place stays empty: a run that ends takes its processes with it.
 const RESTART_DELAY: Duration = Duration::from_millis(100);
 
 /// Ends of children that nobody has heard of yet.
@@ -51,13 +51,13 @@ pub struct Process {
 }
 
 impl Process {
-    /// How it ended, once it has; `None` where it does not.
+    /// Returns how it ended, once it has; `None` where it does not.
     pub async fn exit(mut self) -> Option<String> {
         let ended = tokio::time::timeout(GRACE, self.exit.wait_for(Option::is_some)).await.ok()?.ok()?;
         ended.clone()
     }
 
-    /// When it has ended; never where nobody looks any more.
+    /// Resolves when it has ended; never where nobody looks any more.
     pub async fn ended(mut self) {
         if self.exit.wait_for(Option::is_some).await.is_err() {
             std::future::pending().await
@@ -75,15 +75,15 @@ pub(super) struct Children {
     start: Option<Start>,
     address: Option<Address>,
     processes: RefCell<BTreeMap<ActorId, Process>>,
-    /// Who has come to the run.
+    /// Tells who has come to the run.
     joined: RefCell<BTreeSet<ActorId>>,
     waits: RefCell<JoinSet<()>>,
     /// Places of the encoder pool: who has each, and when those who had it died.
     places: RefCell<BTreeMap<u32, Place>>,
-    /// Who has ended, and whether in order.
+    /// Tells who has ended, and whether in order.
     ends: RefCell<Option<flume::Receiver<(ActorId, bool)>>>,
     ended: Option<flume::Sender<(ActorId, bool)>>,
-    /// Who starts them instead, where that is another process.
+    /// Tells who starts them instead, where that is another process.
     orders: Option<flume::Sender<Order>>,
     kept: Kept,
     /// So many.
@@ -228,7 +228,7 @@ impl Children {
         self.order(Order::Start { number, actor, place, words, environment });
     }
 
-    /// Whether there can be any.
+    /// Returns whether there can be any.
     pub fn can_start(&self) -> bool {
         self.start.is_some()
     }
@@ -325,7 +325,7 @@ impl Children {
         place.died(Instant::now());
         if place.is_given_up() {
             let deaths = place.deaths.len();
-            tracing::error!("{actor} is the last of {deaths} in its place that died within 10 minutes: none follows");
+            tracing::error!("{actor} died {deaths} times within 10 minutes and is not restarted again");
             places.remove(&number);
             return None;
         }
@@ -395,7 +395,7 @@ impl Children {
     }
 }
 
-/// How the child ended.
+/// Returns how the child ended.
 pub(super) async fn wait(mut child: Child, kill: &Notify) -> End {
     let status = tokio::select! {
         status = child.wait() => status,

@@ -23,25 +23,25 @@ use tokio::io::AsyncWriteExt;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{timeout, timeout_at};
 
-/// How long what was sent may take to be written once an engine has ended.
+/// Sets how long what was sent may take to be written once an engine has ended.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Where edges come in before it is known whose.
+/// Says where edges come in before it is known whose.
 pub(super) enum Inlet {
     Slab(PathBuf),
     Stream(Listener),
 }
 
-/// Where edges come in.
+/// Says where edges come in.
 pub(super) enum Door {
     Slab(SlabListener),
     Stream(Listener),
 }
 
-/// What writes the parcels of an edge over a socket.
+/// Holds what writes the parcels of an edge over a socket.
 pub(super) type Carrier = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What carries the edges between hosts, until the engine has ended.
+/// Holds what carries the edges between hosts, until the engine has ended.
 pub(super) struct Carriers {
     edges: Edges,
     returns: Returns,
@@ -65,7 +65,7 @@ fn mine(host: &str, port: u16) -> io::Result<IpAddr> {
     Ok(socket.local_addr()?.ip())
 }
 
-/// How actors are told of a store that listens at a port of the scheduler's host.
+/// Returns how actors are told of a store that listens at a port of the scheduler's host.
 pub(super) fn at_port(port: u16) -> PathBuf {
     Path::new("tcp").join(port.to_string())
 }
@@ -106,7 +106,7 @@ impl Inlet {
     }
 }
 
-/// What the edges of an actor have in common.
+/// Holds what the edges of an actor have in common.
 #[derive(Clone)]
 pub(super) struct Edges {
     pub me: ActorId,
@@ -164,7 +164,7 @@ pub(super) fn dial(
 }
 
 impl Carriers {
-    /// Of the edges into a mailbox.
+    /// Makes the carriers of the edges into a mailbox.
     pub fn new(edges: Edges) -> Self {
         let (stays, here) = flume::bounded(0);
         Self { edges, returns: Returns::default(), tasks: JoinSet::new(), stays, here }
@@ -239,7 +239,7 @@ struct Came {
     from: ActorId,
     /// Bytes, where it comes for the first time, as far as it knows.
     credit: Option<usize>,
-    /// Of the wire that it comes back to; 0 where it knows none.
+    /// The number of the wire that it comes back to; 0 where it knows none.
     wire: u128,
     attempt: u64,
     received: u64,
@@ -280,7 +280,7 @@ async fn hear(listener: &Listener, me: ActorId) -> io::Result<Option<Came>> {
             Ok(Some(Came { stream, from, credit: None, wire, attempt, received }))
         }
         Ok(said) => {
-            tracing::warn!("a connection to {me} is dropped: it said {said:?}");
+            tracing::warn!("a connection to {me} is dropped: it sent {said:?}");
             Ok(None)
         }
         Err(error) => {
@@ -291,7 +291,7 @@ async fn hear(listener: &Listener, me: ActorId) -> io::Result<Option<Came>> {
 }
 
 impl Open {
-    /// How long it may take to close.
+    /// Sets how long it may take to close.
     const PULSE: Duration = Duration::from_millis(100);
 
     /// On a thread of its own that ends with it.

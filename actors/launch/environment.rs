@@ -1,4 +1,5 @@
-//! What a launcher says to a process in its environment: which process it is, of which role, and where the scheduler is.
+//! Describes what a launcher says to a process in its environment: which process it is, of which role, and where the
+//! scheduler is.
 //!
 //! A pure function of variables, so that each launcher is a row of a table. Everything else a process asks the scheduler
 //! for. Sources, first to last: torchrun, `LOONGFORGE_*` with an index of Kubernetes, Slurm, SkyPilot, MPI.
@@ -7,7 +8,7 @@ use loongforge_core::config::Address;
 use loongforge_core::message::Role;
 use loongforge_core::schedule::PoolSizes;
 
-/// Where the scheduler listens when a launcher names its host alone.
+/// The port of the scheduler when a launcher names its host alone.
 pub const JOIN_PORT: u16 = 6001;
 
 /// Whom the environment makes of this process.
@@ -16,16 +17,17 @@ pub struct Place {
     pub launcher: Launcher,
     /// This process hosts the scheduler, besides its actors.
     pub scheduler: bool,
-    /// What it runs, and the place in its pool that is meant, where that is known.
+    /// Holds what it runs, and the place in its pool that is meant, where that is known.
     pub actors: Vec<(Role, Option<u32>)>,
-    /// Where the scheduler is; `None`: the launcher does not say.
+    /// Tells where the scheduler is; `None`: the launcher does not say.
     pub join: Option<Address>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Launcher {
     Torchrun,
-    /// Of a job with one process a node, as Kubeflow's PyTorchJob: `RANK` and `WORLD_SIZE` without `LOCAL_RANK`.
+    /// The ranks of a job with one process a node, as Kubeflow's PyTorchJob: `RANK` and `WORLD_SIZE` without
+    /// `LOCAL_RANK`.
     Nodes,
     Kubernetes,
     Slurm,
@@ -37,7 +39,7 @@ pub enum Launcher {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlaceError {
     #[error(
-        "no launcher's variables are set (torchrun's RANK, Slurm's SLURM_PROCID, Kubernetes' JOB_COMPLETION_INDEX, \
+        "no launcher's environment variables are set (torchrun's RANK, Slurm's SLURM_PROCID, Kubernetes' JOB_COMPLETION_INDEX, \
          SKYPILOT_NODE_RANK, OMPI_COMM_WORLD_RANK); say --role scheduler, data, encoder or foundation"
     )]
     NoLauncher,
@@ -65,7 +67,7 @@ pub fn local_rank(variable: impl Fn(&str) -> Option<String>) -> Result<Option<u3
     LOCAL_RANKS.into_iter().find_map(|name| env.number(name).transpose()).transpose()
 }
 
-/// What `variable` says of this process. `pools` give roles to ranks that have no name.
+/// Returns what `variable` says of this process. `pools` give roles to ranks that have no name.
 ///
 /// # Errors
 /// No launcher, nonsense, or another number of processes than the run has actors.
@@ -202,7 +204,7 @@ impl Environment<'_> {
     }
 }
 
-/// Of `a1,a2`, `a[1-3,7],b2`, or one host a line.
+/// Returns the first host of `a1,a2`, `a[1-3,7],b2`, or one host a line.
 fn first_host(list: &str) -> Option<String> {
     let first = list.lines().next()?;
     let (name, rest) = match (first.find('['), first.find(',')) {
@@ -317,8 +319,8 @@ mod tests {
     #[test]
     fn what_makes_no_place_is_named() {
         for (env, wanted) in [
-            ("", "no launcher's variables"),
-            ("JOB_COMPLETION_INDEX=1", "no launcher's variables"),
+            ("", "no launcher's environment variables"),
+            ("JOB_COMPLETION_INDEX=1", "no launcher's environment variables"),
             ("RANK=x WORLD_SIZE=4", "RANK=x: not a number"),
             ("RANK=0 WORLD_SIZE=3 LOCAL_RANK=0", "start 5 processes, or 4"),
             ("RANK=0 WORLD_SIZE=3 LOCAL_RANK=0 ROLE_NAME=vit", "ROLE_NAME=vit: not one of"),

@@ -60,23 +60,23 @@ pub(super) struct Started {
     pub number: u64,
     pub actor: ActorId,
     pub place: Option<u32>,
-    /// How it has ended, and how long ago.
+    /// Tells how it has ended, and how long ago.
     pub ended: Option<(End, Duration)>,
 }
 
-/// How a process has ended.
+/// Describes how a process has ended.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct End {
     pub reason: String,
     pub in_order: bool,
 }
 
-/// Where this scheduler's keeper is, if it has one.
+/// Returns where this scheduler's keeper is, if it has one.
 pub fn keeper() -> Option<PathBuf> {
     std::env::var_os(KEEPER).map(PathBuf::from)
 }
 
-/// Whether this scheduler was started in the place of another one.
+/// Returns whether this scheduler was started in the place of another one.
 pub fn follows() -> bool {
     std::env::var_os(AGAIN).is_some()
 }
@@ -147,7 +147,7 @@ impl<'a> Keeper<'a> {
                     if has_stopped || lives == MAX_LIVES {
                         return Ok(status);
                     }
-                    eprintln!("the scheduler's process ended: {status}; another one goes on in its place");
+                    eprintln!("the scheduler's process ended: {status}; a new one takes over");
                     (lives, hearing, saying) = (lives + 1, None, None);
                     scheduler = self.scheduler(command(), true)?;
                     continue;
@@ -155,7 +155,7 @@ impl<'a> Keeper<'a> {
                 accepted = listener.accept() => {
                     let (mut sender, receiver) = link(accepted?.0);
                     let started = self.started.iter().map(Kept::told).collect();
-                    // One that is gone again is learnt from its end.
+                    // One that is gone again is learned from its end.
                     let _ = sender.send(&Word::Started(started)).await;
                     (hearing, saying) = (Some(receiver), Some(sender));
                     continue;

@@ -1,4 +1,4 @@
-//! A word to a run that goes on: so many encoders.
+//! Asks a running job for another number of encoders.
 
 use super::RunError;
 use super::join::{Down, JoinError, Up};
@@ -8,7 +8,7 @@ use loongforge_core::message::Role;
 use loongforge_core::transport::link;
 use std::time::Duration;
 
-/// How long the scheduler may take to answer.
+/// Sets how long the scheduler may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Asks the run whose scheduler listens at `address` for so many encoders: its process lets go what is too much, and starts

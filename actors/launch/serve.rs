@@ -12,25 +12,25 @@ use loongforge_core::transport::{Edge, Mail, Mailbox, Recovery, WireSender, raw}
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long the last words to the scheduler may take.
+/// Sets how long the last words to the scheduler may take.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
-/// How the processes of a run find each other.
+/// Describes how the processes of a run find each other.
 #[derive(Clone)]
 pub struct Meeting {
-    /// Where the scheduler listens.
+    /// Tells where the scheduler listens.
     pub address: Address,
-    /// How the processes log in with each other.
+    /// Tells how the processes log in with each other.
     pub security: Security,
     /// Hash of the run's configuration: all processes must have the same.
     pub config: String,
     /// `scheduler.join_timeout`.
     pub timeout: Duration,
-    /// Whether processes may share memory: they are on one host.
+    /// True if processes may share memory: they are on one host.
     pub shared_memory: bool,
     /// The place in its pool that an actor is meant for, if that matters.
     pub index: Option<u32>,
-    /// Where the scheduler writes down what it is told, so that another can take its place.
+    /// The journal in which the scheduler writes what it is told, so that another can take its place.
     pub journal: Option<Keep>,
     /// Port of the store through which the members of a pool find each other; else they do in a folder of this machine.
     pub store: Option<u16>,
@@ -107,7 +107,7 @@ async fn serve(
                     }
                 }
                 Ok(Some(Down::Command(command))) => commands.send(command),
-                Ok(Some(other)) => break format!("it said {other:?}, which was not its turn"),
+                Ok(Some(other)) => break format!("protocol violation: it sent {other:?} out of turn"),
                 Ok(None) => break "its process ended".to_owned(),
                 Err(error) => break error.to_string(),
             }
@@ -126,7 +126,7 @@ async fn serve(
             }
         };
         let Ok(event) = event else { break };
-        // A scheduler that is gone is learnt from the other half.
+        // A scheduler that is gone is learned from the other half.
         match event {
             Event::Trace(_) => say_loose(&sender, &Up::Event(event)),
             Event::At { unit: Some(_) } => {

@@ -17,10 +17,10 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long the scheduler waits for its last words to be heard.
+/// Sets how long the scheduler waits for its last words to be heard.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Whose Unix socket ends has died.
+/// The time after which a process whose Unix socket has ended counts as dead.
 const UNIX_ENDED: Duration = Duration::from_millis(20);
 
 /// Listens, waits for every actor of the run, and conducts it. With `children`, starts their processes too. With a journal
@@ -85,7 +85,7 @@ pub fn serve_scheduler(
                 (Some(past), Some(keep), Some(returns)) => {
                     let (scheduler, before, left) = hear_again((past, keep), spec.coordinator, observer, returns)?;
                     kept.write(&Record::Life(past.lives + 1));
-                    tracing::info!("going on in the place of a scheduler that has died, with {} actors", before.len());
+                    tracing::info!("taking over from a scheduler that died, with {} actors", before.len());
                     // Given up by the one before, and maybe not ended.
                     let is_out = |actor: &ActorId| past.members.contains_key(actor) && !before.contains_key(actor);
                     for actor in children.encoders().into_iter().filter(is_out) {

@@ -1,4 +1,4 @@
-//! What a run needs to be started, and how it may end.
+//! Describes what a run needs to be started, and how it may end.
 
 use super::join::JoinError;
 use crate::StopOn;
@@ -34,9 +34,9 @@ pub struct RunSpec {
     /// `scheduler.queue`.
     pub queue: usize,
     pub stop: StopOn,
-    /// How long an engine may take to stop before it is given up.
+    /// Tells how long an engine may take to stop before it is given up.
     pub stop_grace: Duration,
-    /// How long a run without encoders waits for one.
+    /// Tells how long a run without encoders waits for one.
     pub grace: Duration,
     /// An actor's process that gives no sign of life for so long is taken for dead.
     pub lease: Duration,

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// Where a run's journal is.
+/// Describes where a run's journal is.
 #[derive(Clone, Debug)]
 pub struct Keep {
     pub path: PathBuf,
@@ -22,7 +22,7 @@ pub struct Keep {
 }
 
 impl Keep {
-    /// What is read again in a fraction of a second.
+    /// The size of a journal that is read again in a fraction of a second.
     pub const CUT_AFTER: u64 = 4 << 20;
 }
 

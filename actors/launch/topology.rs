@@ -1,4 +1,4 @@
-//! Who is connected with whom.
+//! Tells who is connected with whom.
 
 use crate::{data, encoder, foundation};
 use loongforge_core::message::{ActorId, Role};

@@ -90,7 +90,7 @@ impl Case {
         }
     }
 
-    /// What the same run sees in which nothing happens.
+    /// Returns what the same run sees in which nothing happens.
     fn twin(self) -> Vec<f64> {
         let dir = tempfile::tempdir().unwrap();
         let (seen, observer) = witness();

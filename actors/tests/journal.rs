@@ -1,4 +1,4 @@
-//! A scheduler that is killed wherever it writes its journal, and another that goes on in its place: the engines' processes
+//! A scheduler that is killed wherever it writes its journal, and another that takes over: the engines' processes
 //! notice nothing, and the losses are those of a run in which nothing happened.
 
 mod fake;

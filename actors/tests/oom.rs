@@ -26,7 +26,7 @@ const ROLE: &str = "LOONGFORGE_TEST_ROLE";
 const ADDRESS: &str = "LOONGFORGE_TEST_ADDRESS";
 const POOLS: PoolSizes = PoolSizes { data: 2, encoder: 3, foundation: 1 };
 const STEPS: u64 = 8;
-/// Of each encoder; the item needs four times as much.
+/// The limit of each encoder; the item needs four times as much.
 const LIMIT: u64 = 64 << 20;
 
 /// The third item of the run.
@@ -85,7 +85,7 @@ struct Groups {
 }
 
 impl Groups {
-    /// Of the unified hierarchy, or of the one for memory.
+    /// Makes a group of the unified hierarchy, or of the one for memory.
     fn new() -> io::Result<Self> {
         let name = format!("loongforge-{}", std::process::id());
         let root = Path::new("/sys/fs/cgroup");

@@ -19,7 +19,7 @@ use witness::{Seen, Witness};
 
 const POOLS: PoolSizes = PoolSizes { data: 2, encoder: 2, foundation: 1 };
 
-/// What a child is to do, in its environment.
+/// The variable that tells a child what to do.
 const ROLE: &str = "LOONGFORGE_TEST_ROLE";
 const ADDRESS: &str = "LOONGFORGE_TEST_ADDRESS";
 const FAULT: &str = "LOONGFORGE_TEST_FAULT";

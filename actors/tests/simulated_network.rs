@@ -212,7 +212,7 @@ fn another_configuration_and_one_too_many_are_refused() {
     }
     for (name, role, config, reason) in [
         ("stranger", Role::Encoder, "xyz", "its configuration is not this run's"),
-        ("fifth", Role::Scheduler, "abc", "no place left for another scheduler actor"),
+        ("fifth", Role::Scheduler, "abc", "this run has all its scheduler actors already"),
     ] {
         sim.client(name, async move {
             let error = member(role, config, Rc::default()).await.unwrap_err().to_string();

@@ -72,7 +72,7 @@ fn a_run_s_folder_says_where_its_page_is_and_nobody_else_may_read_it() {
         assert!(!has_ended(dir.path()) && json(&target, "/status.json")["memory_bytes"].as_u64().unwrap() > 1 << 20);
         drop(watch);
         assert!(has_ended(dir.path()) && dir.path().join(TRACE_FILE).exists());
-        assert!(get(&target, "/").unwrap_err().to_string().starts_with("nobody answers at"));
+        assert!(get(&target, "/").unwrap_err().to_string().starts_with("no answer from"));
         let ended = Target::find(dir.path().to_str().unwrap()).unwrap_err().to_string();
         assert!(ended.ends_with("has ended"), "{ended}");
     }

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a page may take.
+/// Sets how long a page may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest answer: a trace of every kept span of hundreds of actors.
 const MAX_ANSWER: u64 = 1 << 30;
@@ -25,15 +25,15 @@ pub struct Target {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    #[error("{path}: no run is going on there: {source}")]
+    #[error("{path}: no run is active there: {source}")]
     NoRun { path: PathBuf, source: io::Error },
     #[error("the run in {dir} has ended")]
     Ended { dir: PathBuf },
-    #[error("{path} is not what a run leaves there")]
+    #[error("{path} was not written by a run")]
     Damaged { path: PathBuf },
-    #[error("`{text}` is neither a run's folder nor the address that a run has printed")]
+    #[error("`{text}` is neither a run's folder nor the address that a run printed")]
     NoTarget { text: String },
-    #[error("nobody answers at {address}: {source}")]
+    #[error("no answer from {address}: {source}")]
     Silent { address: Address, source: io::Error },
     #[error("{address} answers {answer}")]
     Refused { address: Address, answer: String },

@@ -1,4 +1,4 @@
-//! Who is connected to the page: so many at a time. One that has not asked yet makes room for the next.
+//! Tells who is connected to the page: so many at a time. One that has not asked yet makes room for the next.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Where the page is served, and who has its token.
+//! Describes where the page is served, and who has its token.
 
 use loongforge_core::config::Address;
 use sha2::{Digest, Sha256};
@@ -36,7 +36,7 @@ impl Door {
         }
     }
 
-    /// Where it is: the port is known once it listens.
+    /// Returns where it is: the port is known once it listens.
     pub fn address(&self) -> io::Result<Address> {
         match self {
             Self::Tcp(listener) => {
@@ -63,7 +63,7 @@ impl Drop for Door {
     }
 }
 
-/// Whether two tokens are equal, in a time that tells nothing of where they differ.
+/// Returns whether two tokens are equal, in a time that tells nothing of where they differ.
 pub(super) fn same(one: &str, other: &str) -> bool {
     Sha256::digest(one) == Sha256::digest(other)
 }

@@ -77,7 +77,7 @@ impl Watch {
         }
     }
 
-    /// What to open in a browser; for a Unix socket, what to give to `loongforge top`.
+    /// Returns what to open in a browser; for a Unix socket, what to give to `loongforge top`.
     pub fn url(&self) -> String {
         match &self.address {
             Address::Tcp { .. } => format!("http://{}/?token={}", self.address, self.word.token),

@@ -1,5 +1,5 @@
-//! What is asked of the page and what is answered, in HTTP's types: GET and HEAD, a token, headers that let nothing in but the
-//! page's own script.
+//! Describes what is asked of the page and what is answered, in HTTP's types: GET and HEAD, a token, headers that let
+//! nothing in but the page's own script.
 
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -19,7 +19,7 @@ pub(super) struct Asked {
     pub token: Option<String>,
 }
 
-/// What is sent back.
+/// Holds what is sent back.
 pub(super) struct Answer {
     pub status: StatusCode,
     pub kind: &'static str,
@@ -54,7 +54,7 @@ impl Answer {
     pub fn error(status: StatusCode) -> Self {
         let hint = match status {
             StatusCode::UNAUTHORIZED => {
-                "the token is missing or not this run's: open the address that the run has printed\n"
+                "the token is missing or not this run's: open the address that the run printed\n"
             }
             _ => "",
         };

@@ -1,5 +1,5 @@
-//! What a run leaves about its page in its folder: address and token. They are kept from one start of the run to the next, so that
-//! a tab that is open goes on after a restart.
+//! Describes what a run leaves about its page in its folder: address and token. They are kept from one start of the run
+//! to the next, so that a tab that is open goes on after a restart.
 
 use loongforge_core::config::Address;
 use loongforge_core::files;
@@ -25,8 +25,8 @@ pub(super) struct Word {
 }
 
 impl Word {
-    /// What an earlier start of the run in `dir` left. `None` where there is nothing, or nothing to trust: a file of somebody
-    /// else's, one that others may read, a token that no run has drawn.
+    /// Returns what an earlier start of the run in `dir` left. `None` where there is nothing, or nothing to trust: a
+    /// file of somebody else's, one that others may read, a token that no run has drawn.
     pub fn kept(dir: &Path) -> Option<Self> {
         let path = dir.join(WATCH_FILE);
         let file = files::metadata(&path).ok()?;
@@ -60,7 +60,7 @@ impl Word {
     }
 }
 
-/// Whether the run in this folder has said that it is over, or has never begun.
+/// Returns whether the run in this folder has said that it is over, or has never begun.
 pub fn has_ended(dir: &Path) -> bool {
     Word::kept(dir).is_none_or(|word| word.ended)
 }

@@ -1,4 +1,4 @@
-//! How two folders' weights differ: names, shapes, types, values.
+//! Describes how two folders' weights differ: names, shapes, types, values.
 
 use super::row_blocks;
 use loongforge_torch::train::WeightsError;
@@ -30,7 +30,7 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Whether values differ by at most `tolerance` times the tensor's largest.
+    /// Returns whether values differ by at most `tolerance` times the tensor's largest.
     pub fn is_close(&self, tolerance: f64) -> bool {
         match self.diff {
             TensorDiff::Exact => true,

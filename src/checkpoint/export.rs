@@ -31,13 +31,13 @@ pub enum ExportError {
     Io { path: PathBuf, source: io::Error },
     #[error("{path} is not JSON: {source}")]
     Json { path: PathBuf, source: serde_json::Error },
-    #[error("{out} is there already and is not empty: name another folder")]
+    #[error("{out} already exists and is not empty: name another folder")]
     Exists { out: PathBuf },
     #[error("the weights in {folder} are packed ({format}): add --dequantize")]
     Packed { folder: PathBuf, format: String },
 }
 
-/// How a folder is written.
+/// Describes how a folder is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
     /// Folder or hub id of the model that adapters are added to; `None`: what they say themselves.
@@ -45,7 +45,7 @@ pub struct Export {
     /// F32, BF16 or F16; `None` keeps every tensor's own.
     pub dtype: Option<Dtype>,
     pub max_shard_size: u64,
-    /// Whether packed weights may be unpacked; they cannot be written packed.
+    /// True if packed weights may be unpacked; they cannot be written packed.
     pub dequantize: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Whether the weights in a folder are those of a model: asked before anything is built.
+//! Describes whether the weights in a folder are those of a model: asked before anything is built.
 
 use loongforge_torch::engine::Families;
 use loongforge_torch::train::WeightsError;
@@ -18,7 +18,8 @@ pub fn expect_fit(folder: &Path, families: &Families, options: &LoadOptions) -> 
     compare_weights(&families.specs(), &checkpoint, options)
 }
 
-/// How strictly a folder with this `config.json` is compared: layers for multi-token prediction may be left out.
+/// Returns how strictly a folder with this `config.json` is compared: layers for multi-token prediction may be left
+/// out.
 pub fn load_options(config: &Value, resize_embeddings: bool) -> LoadOptions {
     let mut ignore = ["mtp.*", "*.mtp.*", "*mtp_layers.*"].map(str::to_owned).to_vec();
     for keys in [config, &config["text_config"]] {

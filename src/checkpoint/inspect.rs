@@ -1,7 +1,7 @@
-//! What is in a folder: tensors by pattern, types, sizes.
+//! Describes what is in a folder: tensors by pattern, types, sizes.
 
-use super::grouped;
 use loongforge_actors::checkpoint::{MANIFEST, Manifest};
+use loongforge_core::text::grouped;
 use loongforge_core::{files, observe};
 use loongforge_torch::train::hf::{Checkpoint, Stored, TensorFile, collapse};
 use std::collections::BTreeMap;

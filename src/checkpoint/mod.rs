@@ -25,8 +25,6 @@ fn row_blocks(shape: &[i64]) -> impl Iterator<Item = (i64, i64)> {
     (0..rows).step_by(step as usize).map(move |first| (first, step.min(rows - first)))
 }
 
-pub(crate) use loongforge_core::observe::grouped;
-
 #[cfg(test)]
 mod tests {
     use super::*;

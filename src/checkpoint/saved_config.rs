@@ -14,7 +14,7 @@ pub fn saved_config(config: &Value, dtype: Option<&str>) -> Value {
     saved
 }
 
-/// Whether this level named a type.
+/// Returns whether this level named a type.
 fn plain(map: &mut serde_json::Map<String, Value>, dtype: Option<&str>) -> bool {
     map.shift_remove("quantization_config");
     let mut named = false;

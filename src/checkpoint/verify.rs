@@ -1,4 +1,4 @@
-//! Whether a folder is whole: hashes, headers, sizes, values, index, and config against tensors.
+//! Describes whether a folder is whole: hashes, headers, sizes, values, index, and config against tensors.
 
 use super::fit::{expect_fit, load_options};
 use super::inspect::optimizer_files;
@@ -17,7 +17,7 @@ use std::error::Error;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 
-/// What was checked and, where something is wrong, what. In order, one line a check.
+/// Returns what was checked and, where something is wrong, what. In order, one line a check.
 pub fn verify(folder: &Path) -> Vec<(&'static str, Result<String, String>)> {
     let mut checks: Vec<(&'static str, Result<String, String>)> = Vec::new();
     if folder.join(MANIFEST).is_file() {
@@ -48,7 +48,7 @@ fn told(check: Check) -> Result<String, String> {
 fn manifest(folder: &Path) -> Check {
     let manifest = Manifest::read(folder)?;
     manifest.verify(folder)?;
-    Ok(format!("{} files are what was written after step {}", manifest.files.len(), manifest.num_steps))
+    Ok(format!("{} files are as written after step {}", manifest.files.len(), manifest.num_steps))
 }
 
 fn headers(folder: &Path) -> Check {
@@ -136,9 +136,7 @@ fn index(folder: &Path) -> Check {
         );
     }
     match index["metadata"]["total_size"].as_u64() {
-        Some(size) if size != total => {
-            Err(format!("{INDEX_FILE} promises {size} bytes, the files have {total}").into())
-        }
+        Some(size) if size != total => Err(format!("{INDEX_FILE} says {size} bytes, the files have {total}").into()),
         _ => Ok(format!("{} tensors are where it says", listed.len())),
     }
 }

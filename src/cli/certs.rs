@@ -24,7 +24,7 @@ pub struct CertsArgs {
 enum Command {
     /// Make an authority and a certificate for every role
     New(Made),
-    /// Make certificates of an authority that is there
+    /// Make certificates from an existing authority
     Add(Made),
 }
 
@@ -36,10 +36,10 @@ struct Made {
     /// Folder to write into
     #[arg(long, default_value = "certs", value_name = "DIR")]
     out: PathBuf,
-    /// Days for which they are good
+    /// Days for which the certificates are valid
     #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u64).range(1..=3650))]
     days: u64,
-    /// scheduler, data, encoder, foundation, operator; all where none is named
+    /// Roles: scheduler, data, encoder, foundation, operator [default: all]
     #[arg(value_name = "ROLE")]
     roles: Vec<String>,
 }
@@ -59,7 +59,7 @@ pub fn certs(args: CertsArgs) -> anyhow::Result<ExitCode> {
     let parties = if parties.is_empty() { Party::ALL.to_vec() } else { parties };
     if new && made.out.join("ca.key").exists() {
         let (out, run) = (made.out.display(), &made.run);
-        let what = format!("{out} has an authority: `certs add --run {run} --out {out}` makes its certificates anew");
+        let what = format!("{out} has an authority: `certs add --run {run} --out {out}` renews its certificates");
         return Err(UsageError(what).into());
     }
     if new {

@@ -8,6 +8,7 @@ use crate::preflight::{Asked, Preflight};
 use clap::{Args, ValueEnum};
 use loongforge_core::config::{self, PackMode, RunConfig};
 use loongforge_core::data::{Epochs, settle_steps_of};
+use loongforge_core::text::grouped;
 use loongforge_torch::engine::{Families, trained};
 use loongforge_torch::nn::{ParamSpec, Role};
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   loongforge check my.yaml                                every mistake at once; exit code 2 where there is one
   loongforge check my.yaml --no-device                    on a machine without the GPUs of the run
-  loongforge check my.yaml train.lr=1e-5 --show-origin    what is set, and where
+  loongforge check my.yaml train.lr=1e-5 --show-origin    every value, and where it was set
   loongforge check my.yaml --format yaml > whole.yaml     everything in one file, defaults included";
 
 #[derive(Args)]
@@ -28,7 +29,7 @@ pub struct CheckArgs {
     /// Overrides: key=value, +new=value, ~key, group=option
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// Do not look for the device: it is on other machines
+    /// Do not check the device: it is on other machines
     #[arg(long)]
     no_device: bool,
     /// Print every key with its value and where that comes from
@@ -103,14 +104,14 @@ pub(super) fn parts(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<
     Ok(parts)
 }
 
-/// What the model is, and what of it is trained.
+/// Returns what the model is, and what of it is trained.
 fn explain(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<String> {
     let parts = parts(config, folder)?;
     let mut text = format!("model: {}\n", folder.config.model_type);
     for (name, specs) in parts.iter().filter(|(_, specs)| !specs.is_empty()) {
         let count = |role: Role| {
             let of_role = specs.iter().filter(|spec| spec.role == role);
-            grouped(of_role.map(|spec| spec.shape.iter().product::<i64>()).sum())
+            grouped(of_role.map(|spec| spec.num_elements() as u64).sum())
         };
         text += &format!("  {name}: {} parameters trained, {} frozen\n", count(Role::Trained), count(Role::Frozen));
     }
@@ -122,7 +123,7 @@ pub(super) fn summary(config: &RunConfig, folder: &ModelFolder) -> anyhow::Resul
     let parts = parts(config, folder)?;
     let count = |wanted: &dyn Fn(&ParamSpec) -> bool| {
         let specs = parts.iter().flat_map(|(_, specs)| specs).filter(|spec| wanted(spec));
-        grouped(specs.map(|spec| spec.shape.iter().product::<i64>()).sum())
+        grouped(specs.map(|spec| spec.num_elements() as u64).sum())
     };
     let (train, name) = (&config.train, &folder.config.model_type);
     let unit = if config.data.pack.mode == PackMode::Stream { "packs" } else { "samples" };
@@ -138,18 +139,9 @@ pub(super) fn summary(config: &RunConfig, folder: &ModelFolder) -> anyhow::Resul
 
 /// `3 epochs of 16,000 samples: 375 steps`.
 pub(super) fn duration(Epochs { epochs, num_samples, steps }: Epochs) -> String {
-    let count =
-        |count: u64, what: &str| format!("{} {what}{}", grouped(count as i64), if count == 1 { "" } else { "s" });
+    let count = |count: u64, what: &str| format!("{} {what}{}", grouped(count), if count == 1 { "" } else { "s" });
     let of = if epochs == 1.0 { "epoch" } else { "epochs" };
     format!("{epochs} {of} of {}: {}", count(num_samples, "sample"), count(steps, "step"))
-}
-
-/// `8,030,261,248`.
-pub(super) fn grouped(number: i64) -> String {
-    let digits = number.to_string();
-    let groups: Vec<&str> =
-        digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap_or_default()).collect();
-    groups.join(",")
 }
 
 #[cfg(test)]

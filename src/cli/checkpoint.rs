@@ -37,17 +37,17 @@ enum Action {
     Inspect {
         #[arg(value_name = "FOLDER")]
         folder: String,
-        /// Every tensor on a line of its own
+        /// List every tensor on its own line
         #[arg(long)]
         all: bool,
     },
-    /// Check that a folder is whole; exit code 2 where it is not
+    /// Check that a folder is complete; exit code 2 if it is not
     #[command(after_help = "Example:\n  loongforge checkpoint verify runs/my/checkpoints/step-00000500")]
     Verify {
         #[arg(value_name = "FOLDER")]
         folder: String,
     },
-    /// Compare two folders' weights; exit code 1 where they differ
+    /// Compare the weights of two folders; exit code 1 if they differ
     #[command(after_help = "Example:\n  loongforge checkpoint diff before after --json")]
     Diff {
         #[arg(value_name = "LEFT")]
@@ -57,7 +57,7 @@ enum Action {
         /// Difference that still counts as close, relative to a tensor's largest value
         #[arg(long, default_value_t = 1e-5)]
         tolerance: f64,
-        /// One JSON object
+        /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
@@ -72,7 +72,7 @@ Examples:
         folder: String,
         #[arg(value_name = "OUT")]
         out: PathBuf,
-        /// Type of the weights; the checkpoint's (of adapters, the base's) unless given
+        /// Type of the weights [default: the checkpoint's; of adapters, the base's]
         #[arg(long)]
         dtype: Option<Type>,
         /// Base model, a folder or a hub id [default: `base_model_name_or_path` of the adapter]
@@ -81,7 +81,7 @@ Examples:
         /// Unpack FP8, INT4 or MXFP4 weights
         #[arg(long)]
         dequantize: bool,
-        /// Bytes of one file at most
+        /// Maximum size of a file
         #[arg(long, value_name = "SIZE", default_value = "5GB")]
         max_shard_size: Size,
     },
@@ -98,7 +98,7 @@ Examples:
         /// Unpack FP8, INT4 or MXFP4 weights
         #[arg(long)]
         dequantize: bool,
-        /// Bytes of one file at most
+        /// Maximum size of a file
         #[arg(long, value_name = "SIZE", default_value = "5GB")]
         max_shard_size: Size,
     },
@@ -190,7 +190,7 @@ fn show(found: &[Difference], tolerance: f64) {
     let count = |verdict: &str| found.iter().filter(|difference| difference.verdict(tolerance) == verdict).count();
     let other = found.len() - count("exact") - count("close") - count("different");
     println!(
-        "{} tensors: {} exact, {} close, {} different, {other} missing or of another shape",
+        "{} tensors: {} exact, {} close, {} different, {other} missing or with another shape",
         found.len(),
         count("exact"),
         count("close"),

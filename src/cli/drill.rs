@@ -33,19 +33,19 @@ pub struct DrillArgs {
     /// Overrides: key=value, +new=value, ~key, group=option
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// What is to go wrong
+    /// Faults to inject
     #[arg(long, required_unless_present = "script")]
     faults: Option<String>,
-    /// The same in a file
+    /// File of faults to inject
     #[arg(long, value_name = "FILE", conflicts_with = "faults")]
     script: Option<PathBuf>,
-    /// What is drawn by chance is drawn from this
+    /// Seed of random faults
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Folder of a run of the same config without faults, to compare with; else one is run first
+    /// Folder of a fault-free run of the same config to compare with [default: one is run first]
     #[arg(long, value_name = "DIR")]
     twin: Option<PathBuf>,
-    /// Folder for the two runs; else the run's own with `-drill` behind it
+    /// Folder for the two runs [default: the run's own with `-drill` appended]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }

@@ -52,34 +52,34 @@ pub struct EvaluateArgs {
     /// Fields with other names, as in `data.train`: messages=dialogue,images=picture
     #[arg(long, value_name = "FIELD=NAME", value_delimiter = ',')]
     columns: Vec<String>,
-    /// What counts in the loss, as in `train.phase`: sft, midtrain or pretrain
+    /// Loss mask, as in `train.phase`: sft, midtrain or pretrain
     #[arg(long, value_name = "PHASE")]
     phase: Option<String>,
     /// Chat template, as in `data.template`
     #[arg(long)]
     template: Option<String>,
-    /// Tokens of samples that are computed together; a longer sample is what `data.pack.too_long` says, a longer text is cut
+    /// Maximum number of tokens in a pack; `data.pack.too_long` decides about longer samples, longer texts are cut
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: Option<u32>,
-    /// The first so many samples only
+    /// Use only the first N samples
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
-    /// Bad samples, as a part of all, above which there is no result, as `data.on_bad_sample.max_fraction`
+    /// Fraction of bad samples above which there is no result, as `data.on_bad_sample.max_fraction`
     #[arg(long, value_name = "FRACTION", value_parser = fraction)]
     max_bad: Option<f64>,
     /// Base model, a folder or a hub id [default: `base_model_name_or_path` of the adapter]
     #[arg(long, value_name = "FOLDER")]
     base: Option<String>,
-    /// Type of the weights in memory; as config.json says unless given
+    /// Type of the weights in memory [default: from config.json]
     #[arg(long)]
     dtype: Option<Type>,
-    /// Where it is computed, as in a config: auto, cpu, cuda or cuda:N
+    /// Device, as in a config: auto, cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]
     device: Device,
-    /// Decode pictures and videos in this process, not in ones that may do nothing else
+    /// Decode pictures and videos in this process instead of sandboxed ones
     #[arg(long)]
     no_sandbox: bool,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -148,7 +148,7 @@ pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the run of a checkpoint says of samples, under what the command line says.
+/// Returns what the run of a checkpoint says of samples, under what the command line says.
 fn settings(args: &EvaluateArgs, folder: &Path) -> anyhow::Result<(Data, Learned)> {
     let mut run = match folder.join(MANIFEST).is_file() {
         true => Manifest::read(folder)?.config,

@@ -1,23 +1,24 @@
-//! How `loongforge plan` tells what was simulated: as text, as a table of layouts, as JSON.
+//! Describes how `loongforge plan` tells what was simulated: as text, as a table of layouts, as JSON.
 
 use loongforge_core::message::Role;
 use loongforge_core::schedule::simulate::{Activity, Alternative, SimReport, SimSpec};
+use loongforge_core::text::grouped;
 
 pub(super) fn text(report: &SimReport, spec: &SimSpec) -> String {
     let mut text = format!(
-        "simulated {} ({} before them left out)\n  step    {}, median {}, 95 % within {}; {} tokens/s\n",
+        "simulated {} (after {} warm-up steps)\n  step    {}, median {}, p95 {}; {} tokens/s\n",
         count(report.steps.len(), "step"),
         spec.warm_up,
         seconds(report.mean_step()),
         seconds(report.quantile(0.5)),
         seconds(report.quantile(0.95)),
-        grouped(report.tokens_per_second()),
+        grouped(report.tokens_per_second().round() as u64),
     );
     // What takes no time by these costs bounds nothing.
     let bounds = report.bounds.iter().filter(|bound| bound.seconds > 0.0);
     let bounds: Vec<String> = bounds.map(|bound| format!("{} {}", bound.what, seconds(bound.seconds))).collect();
     text += &format!(
-        "  bound   {}; the step takes {:.2} times the first\n",
+        "  bound   {}; step time is {:.2} × the first bound\n",
         bounds.join(", "),
         report.mean_step() / report.bound().seconds
     );
@@ -53,8 +54,8 @@ pub(super) fn text(report: &SimReport, spec: &SimSpec) -> String {
         .map(|(what, wait)| format!("{what} {}", seconds(wait)))
         .collect();
     match waits.is_empty() {
-        true => text += "  credit  nothing waits for it\n",
-        false => text += &format!("  credit  parcels of a step wait for it: {}\n", waits.join(", ")),
+        true => text += "  credit  no back-pressure\n",
+        false => text += &format!("  credit  parcels of a step that wait for it: {}\n", waits.join(", ")),
     }
     text
 }
@@ -80,7 +81,7 @@ pub(super) fn table(devices: u32, found: &[Alternative]) -> String {
                 };
                 text += &format!(
                     "{:>12}{:>12}{:>14}{:>17}  {}\n",
-                    grouped(report.tokens_per_second()),
+                    grouped(report.tokens_per_second().round() as u64),
                     seconds(report.mean_step()),
                     busy(Role::Encoder),
                     busy(Role::Foundation),
@@ -105,19 +106,6 @@ pub(super) fn count(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// `12,345,678`.
-fn grouped(value: f64) -> String {
-    let digits = format!("{value:.0}");
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 /// `12.3 ms`.
 pub(super) fn seconds(seconds: f64) -> String {
     match seconds {
@@ -133,7 +121,6 @@ mod tests {
 
     #[test]
     fn numbers_are_easy_to_read() {
-        assert_eq!([0.4, 999.0, 1000.0, 38_430_512.2].map(grouped), ["0", "999", "1,000", "38,430,512"]);
         assert_eq!([count(1, "pack"), count(0, "pack"), count(2, "pack")], ["1 pack", "0 packs", "2 packs"]);
         assert_eq!([9.96e-4, 0.5, 1.5].map(seconds), ["996.0 µs", "500.0 ms", "1.50 s"]);
     }

@@ -23,31 +23,31 @@ pub struct GenerateArgs {
     /// Checkpoint of a run, adapters alone included, a run's folder (its newest checkpoint), or any Hugging Face folder or hub id
     /// of a model that is built in
     checkpoint: String,
-    /// A picture; may be repeated
+    /// Picture of the prompt; may be repeated
     #[arg(long, value_name = "FILE")]
     image: Vec<PathBuf>,
-    /// The question; `-` reads it from standard input
+    /// Prompt; `-` reads it from standard input
     #[arg(long, value_name = "TEXT")]
     prompt: String,
-    /// Continue the prompt as it is instead of answering it; so is done where the model has no chat template
+    /// Continue the prompt without the chat template [default if the model has none]
     #[arg(long, conflicts_with = "image")]
     raw: bool,
-    /// Length of the answer at most
+    /// Maximum number of new tokens
     #[arg(long, default_value_t = 128)]
     max_new_tokens: usize,
     /// Sampling temperature [default: greedy]
     #[arg(long, value_parser = positive)]
     temperature: Option<f64>,
-    /// Draw from so many of the most likely tokens only; 0: all
+    /// Sample from the K most likely tokens only; 0: all
     #[arg(long, default_value_t = 0, requires = "temperature", value_parser = clap::value_parser!(i64).range(0..))]
     top_k: i64,
-    /// Draw from the most likely tokens only whose probabilities add up to this
+    /// Sample from the most likely tokens only whose probabilities add up to P
     #[arg(long, default_value_t = 1.0, requires = "temperature", value_parser = positive)]
     top_p: f64,
-    /// The same seed draws the same tokens
+    /// Sampling seed
     #[arg(long, default_value_t = 0, requires = "temperature")]
     seed: u64,
-    /// Where it is computed, as in a config: auto, cpu, cuda or cuda:N
+    /// Device, as in a config: auto, cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]
     device: Device,
 }

@@ -25,13 +25,13 @@ pub struct LaunchArgs {
     /// Overrides: key=value, +new=value, ~key, group=option
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// What places the processes
+    /// Launcher that starts the processes
     #[arg(long)]
     on: System,
-    /// Name of the job; the run's, where it fits
+    /// Name of the job [default: the run's]
     #[arg(long)]
     name: Option<String>,
-    /// GPUs of a node; 0: on CPUs
+    /// GPUs per node; 0: run on CPUs
     #[arg(long, default_value_t = 0)]
     gpus_per_node: u32,
     /// Port of the scheduler
@@ -40,13 +40,13 @@ pub struct LaunchArgs {
     /// Folder with the run's certificates, as the nodes see it; on Kubernetes the name of a secret
     #[arg(long, value_name = "DIR", required_unless_present = "insecure_allow_plaintext")]
     tls: Option<String>,
-    /// Without a login: only where the network is isolated
+    /// Connect without authentication: only on an isolated network
     #[arg(long, conflicts_with = "tls")]
     insecure_allow_plaintext: bool,
-    /// Processor cores of one rank
+    /// CPU cores per rank
     #[arg(long, default_value_t = 8)]
     cpus: u32,
-    /// Memory of one rank, such as 64GiB [default: Kubernetes 32GiB; Slurm what the partition gives]
+    /// Memory per rank, such as 64GiB [default: Kubernetes 32GiB; Slurm what the partition gives]
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
     /// Slurm: partition
@@ -67,25 +67,25 @@ pub struct LaunchArgs {
     /// Kubernetes: image with the program
     #[arg(long)]
     image: Option<String>,
-    /// Kubernetes: secret with which the image is pulled
+    /// Kubernetes: secret to pull the image with
     #[arg(long, value_name = "SECRET")]
     image_pull_secret: Option<String>,
-    /// Kubernetes: claim that is mounted at /runs, with the model and the data; paths in the config start there
+    /// Kubernetes: volume claim with the model and the data, mounted at /runs; paths in the config start there
     #[arg(long)]
     claim: Option<String>,
     /// Kubernetes: shared memory of a pod
     #[arg(long, value_name = "SIZE", default_value = "8GiB")]
     shm: Size,
-    /// Kubernetes: label of the nodes for encoders and foundation; may be repeated
+    /// Kubernetes: node selector of encoders and foundation; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     node_selector: Vec<(String, String)>,
     /// Kubernetes: environment variable of all pods, such as NCCL_DEBUG=INFO; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     env: Vec<(String, String)>,
-    /// ssh: hosts, the scheduler's first
+    /// ssh: hosts; the first one runs the scheduler
     #[arg(long, value_delimiter = ',')]
     hosts: Vec<String>,
-    /// The program on the nodes
+    /// Path of the program on the nodes
     #[arg(long, default_value = "loongforge")]
     program: String,
 }

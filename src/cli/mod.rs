@@ -25,7 +25,7 @@ use clap::{Parser, Subcommand};
 use loongforge_core::engine::error_chain;
 use std::process::ExitCode;
 
-/// What a process tells the launcher that started it.
+/// Describes what a process tells the launcher that started it.
 pub mod exit {
     use super::UsageError;
     use loongforge_actors::RunError;
@@ -43,7 +43,7 @@ pub mod exit {
     /// The run failed; the first cause was printed.
     pub const FAILED: u8 = 1;
 
-    /// What an error that ends the program means for who started it.
+    /// Returns what an error that ends the program means for who started it.
     pub fn of(error: &anyhow::Error) -> u8 {
         match error.downcast_ref::<RunError>() {
             _ if error.is::<UsageError>() => USAGE,
@@ -61,7 +61,7 @@ pub mod exit {
 pub struct UsageError(String);
 
 impl UsageError {
-    /// Of an error, with its causes.
+    /// Wraps an error with its causes.
     pub fn of(error: &(dyn std::error::Error + 'static)) -> Self {
         Self(error_chain(error))
     }
@@ -81,11 +81,11 @@ Examples:
   loongforge run configs/quickstart.yaml                         train on this machine, all actors in one process
   loongforge run configs/quickstart.yaml train.lr=1e-3           change a value
   loongforge run configs/quickstart.yaml --processes             one process per actor
-  loongforge run configs/quickstart.yaml --resume                go on from the last checkpoint
-  loongforge check configs/quickstart.yaml --show-origin         what is set, and by whom
-  loongforge plan configs/quickstart.yaml --simulate             how long a step takes, and what limits it
-  loongforge drill my.yaml --faults \"encoder/1: kill at step 5\"   make things go wrong, and see that nothing changes
-  loongforge top runs/quickstart                                 watch a running job; the address of its web page is printed, too
+  loongforge run configs/quickstart.yaml --resume                resume from the last checkpoint
+  loongforge check configs/quickstart.yaml --show-origin         every value, and where it was set
+  loongforge plan configs/quickstart.yaml --simulate             the time of a step, and what limits it
+  loongforge drill my.yaml --faults \"encoder/1: kill at step 5\"   inject faults, and see that nothing changes
+  loongforge top runs/quickstart                                 watch a running job; prints the address of its web page, too
   loongforge launch my.yaml --on slurm --gpus-per-node 8 --tls certs > job.sh
   loongforge checkpoint inspect runs/quickstart/checkpoints/step-00000750
   loongforge generate runs/quickstart/checkpoints/step-00000750 --image 4071.png --prompt \"Read the number.\"
@@ -102,7 +102,7 @@ enum Command {
     Drill(drill::DrillArgs),
     /// Check a config: every error at once, without running anything
     Check(check::CheckArgs),
-    /// Show the first steps' plan and the memory it takes, or simulate the run
+    /// Show the plan of the first steps and its memory, or simulate the run
     Plan(plan::PlanArgs),
     /// Inspect, verify, compare and convert checkpoints
     Checkpoint(checkpoint::CheckpointArgs),
@@ -110,7 +110,7 @@ enum Command {
     Generate(generate::GenerateArgs),
     /// Evaluate a model on held-out samples
     Evaluate(evaluate::EvaluateArgs),
-    /// List the model configs that come with the program, and what each costs
+    /// List the built-in model configs with parameters, FLOPs and memory
     Models(models::ModelsArgs),
     /// Inspect, verify, convert and pack data sets
     Data(data::DataArgs),
@@ -118,14 +118,14 @@ enum Command {
     Top(top::TopArgs),
     /// Write the timeline of a run's last steps, for ui.perfetto.dev
     Trace(trace::TraceArgs),
-    /// Write a run as a job for Slurm, Kubernetes or ssh
+    /// Print a job script or manifest for Slurm, Kubernetes or ssh
     Launch(launch::LaunchArgs),
-    /// Make certificates for a run over a network
+    /// Make TLS certificates for a run over a network
     Certs(certs::CertsArgs),
-    /// Compare our numbers with a fixture of reference numbers
+    /// Compare this program's numbers with a fixture of reference numbers
     #[command(hide = true)]
     Parity(parity::ParityArgs),
-    /// Decode pictures that come over the standard input, and do nothing else
+    /// Decode pictures from standard input, sandboxed
     #[command(hide = true)]
     DecodeWorker(decode_worker::DecodeWorkerArgs),
 }
@@ -153,7 +153,7 @@ impl Cli {
         }
     }
 
-    /// Whether libtorch will compute in this process.
+    /// Returns whether libtorch will compute in this process.
     pub fn computes(&self) -> bool {
         !matches!(
             self.command,

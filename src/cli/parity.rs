@@ -96,7 +96,7 @@ fn write(folder: &Path, out: &Path, num_steps: usize) -> anyhow::Result<()> {
     let Some(name) = folder.file_name() else { bail!("a fixture's folder has a name") };
     let out = out.join(name);
     if out.exists() {
-        bail!("{} is there already: choose another --export", out.display());
+        bail!("{} already exists: choose another --export", out.display());
     }
     fs::create_dir_all(&out).with_context(|| out.display().to_string())?;
     export(folder, &out, num_steps)?;

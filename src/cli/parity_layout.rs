@@ -11,7 +11,7 @@ use std::process::{Child, Command};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How long a collective waits for a process that does not come.
+/// Sets how long a collective waits for a process that does not come.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Layouts of both pools, as `POOL.AXIS=SIZE,…`.
@@ -63,7 +63,7 @@ impl FromStr for Layouts {
     }
 }
 
-/// As it is read.
+/// Writes it as it is read.
 impl fmt::Display for Layouts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let PoolLayouts { foundation, splits, encoder, encoder_zero } = self.0;

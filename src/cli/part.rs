@@ -1,4 +1,4 @@
-//! Which part of a distributed run this process is: as it is told, or as its launcher's environment says.
+//! Describes which part of a distributed run this process is: as it is told, or as its launcher's environment says.
 
 use super::UsageError;
 use clap::Args;
@@ -16,24 +16,24 @@ pub struct PartArgs {
     /// Run a single worker process: scheduler, data, encoder, foundation, or auto (from the launcher's environment)
     #[arg(long, value_name = "ROLE")]
     pub role: Option<String>,
-    /// Where the run's scheduler is: a Unix socket's path or HOST:PORT; else what the launcher's environment says
+    /// Address of the run's scheduler: a Unix socket's path or HOST:PORT; else what the launcher's environment says
     #[arg(long, requires = "role", value_name = "ADDRESS")]
     pub join: Option<String>,
     /// Folder with this run's certificates (`loongforge certs new` makes it); needed where other machines can connect
     #[arg(long, requires = "role", value_name = "DIR")]
     pub tls: Option<PathBuf>,
-    /// Let other machines connect without a login: only where the network is isolated
+    /// Let other machines connect without authentication: only on an isolated network
     #[arg(long, requires = "role", conflicts_with = "tls")]
     pub insecure_allow_plaintext: bool,
-    /// Start so many ranks of the role here, a process and a GPU each, for launchers that start one process a node
+    /// Start N ranks of the role here, one process and GPU each, for launchers that start one process per node
     #[arg(long, requires = "role", value_name = "N")]
     pub ranks: Option<u32>,
-    /// Send tensors over sockets even to processes of the same machine; all processes of the run must say so
+    /// Send tensors over sockets even between processes of one machine; all processes of the run must set it
     #[arg(long)]
     pub no_shared_memory: bool,
 }
 
-/// What this process is to do.
+/// Holds what this process is to do.
 pub struct Part {
     pub scheduler: bool,
     pub actors: Vec<(Role, Option<u32>)>,
@@ -73,7 +73,7 @@ impl PartArgs {
         Ok(Some(Part { scheduler: place.scheduler, actors: place.actors, join }))
     }
 
-    /// How this process logs in as `party` of the run.
+    /// Returns how this process logs in as `party` of the run.
     pub fn security(&self, run: &str, party: Party) -> anyhow::Result<Security> {
         match &self.tls {
             Some(dir) => Ok(Security::with_certificates(run, party, dir).map_err(|error| UsageError::of(&error))?),
@@ -81,7 +81,7 @@ impl PartArgs {
         }
     }
 
-    /// What follows `run FILE KEY=VALUE` for an actor that joins at `join`.
+    /// Returns what follows `run FILE KEY=VALUE` for an actor that joins at `join`.
     pub fn words(&self, role: Role, join: &Address) -> Vec<String> {
         let mut words = vec!["--role".to_owned(), role.name().to_owned(), "--join".to_owned(), join.to_string()];
         if let Some(dir) = &self.tls {

@@ -34,9 +34,9 @@ use whole::Whole;
 
 const EXAMPLES: &str = "\
 Examples:
-  loongforge run my.yaml                                  train, every actor a thread of this process
+  loongforge run my.yaml                                  train, all actors as threads of this process
   loongforge run my.yaml train.lr=1e-5 run.name=second    change values
-  loongforge run my.yaml --resume                         go on from the last checkpoint, or begin
+  loongforge run my.yaml --resume                         resume from the last checkpoint, or start
   loongforge run my.yaml --resume=runs/my/checkpoints/step-00000500
   loongforge run my.yaml --processes                      one process per actor
   loongforge run my.yaml --role encoder --join /tmp/run.sock
@@ -44,8 +44,8 @@ Examples:
   torchrun --no-python --nnodes 2 --nproc-per-node 8 loongforge run my.yaml --role auto --tls certs
 
 Exit codes: 0 done; 1 failed; 2 wrong config or usage, or another run has the folder;
-3 stopped on request, go on with --resume; 4 lost a process that the run cannot go on without, go on with --resume;
-5 loss or gradient not finite too often: see nonfinite-step-N.json in the run's folder; 75 its processes did not come together";
+3 stopped on request, resume with --resume; 4 lost a process that the run needs, resume with --resume;
+5 loss or gradient not finite too often: see nonfinite-step-N.json in the run's folder; 75 the processes of the run did not all join";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -55,16 +55,16 @@ pub struct RunArgs {
     /// Overrides: key=value, +new=value, ~key, group=option
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// Go on from the last checkpoint of the run, or from this one
+    /// Resume from the last checkpoint of the run, or from this one
     #[arg(long, value_name = "CHECKPOINT", num_args = 0..=1, default_missing_value = "auto", require_equals = true)]
     resume: Option<String>,
-    /// Resume without reading the checkpoint's files first to compare them with its hashes
+    /// Resume without verifying the hashes of the checkpoint's files
     #[arg(long, requires = "resume")]
     trust: bool,
     /// Refuse to resume with other settings than the checkpoint was written with
     #[arg(long, requires = "resume")]
     strict: bool,
-    /// Delete the existing run in this folder and start over; it is kept until the new run has taken its first step with the first step
+    /// Delete the existing run in this folder and start over; it is kept until the new run has taken its first step
     #[arg(long, conflicts_with = "resume")]
     overwrite: bool,
     /// One process per actor instead of one thread
@@ -144,7 +144,7 @@ fn compose(config: &RunConfig) -> Result<Composition, FolderError> {
     Ok(Composition::unsettled(config.clone())?.decoder(decoder))
 }
 
-/// Where the processes of the run meet, and how.
+/// Returns where the processes of the run meet, and how.
 fn meeting(args: &RunArgs, loaded: &Loaded, address: Address, security: Security, index: Option<u32>) -> Meeting {
     Meeting {
         address,

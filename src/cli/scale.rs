@@ -1,4 +1,4 @@
-//! `loongforge scale`: more or fewer encoders for a run that goes on.
+//! `loongforge scale`: more or fewer encoders for a running job.
 
 use super::UsageError;
 use clap::Args;
@@ -21,19 +21,19 @@ Examples:
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ScaleArgs {
-    /// Encoders that the run is to have
+    /// New number of encoders
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     encoders: u32,
     /// Folder of the run (`run.dir`)
     #[arg(long, value_name = "DIR", required_unless_present = "join")]
     run: Option<PathBuf>,
-    /// Where the run's scheduler is: a Unix socket's path or HOST:PORT
+    /// Address of the run's scheduler: a Unix socket's path or HOST:PORT
     #[arg(long, value_name = "ADDRESS", conflicts_with = "run")]
     join: Option<String>,
     /// Folder with the operator's certificate of the run
     #[arg(long, value_name = "DIR")]
     tls: Option<PathBuf>,
-    /// Without a login, as the run: only where the network is isolated
+    /// Connect without authentication, as the run: only on an isolated network
     #[arg(long, conflicts_with = "tls")]
     insecure_allow_plaintext: bool,
 }
@@ -53,13 +53,13 @@ pub fn scale(args: ScaleArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the scheduler of the run that goes on in `dir` listens.
+/// Returns where the scheduler of the run that goes on in `dir` listens.
 fn find(dir: &Path) -> anyhow::Result<Address> {
     if let Ok(path) = std::fs::read_link(dir.join(SOCKET)) {
         return Ok(Address::Unix(path));
     }
     let written = std::fs::read_to_string(dir.join(ADDRESS)).ok().and_then(|text| text.parse().ok());
     written.ok_or_else(|| {
-        UsageError(format!("no run with processes goes on in {}: it has no {SOCKET}", dir.display())).into()
+        UsageError(format!("no multi-process run is active in {}: it has no {SOCKET}", dir.display())).into()
     })
 }

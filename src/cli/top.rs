@@ -17,28 +17,28 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 const EXAMPLES: &str = "\
-Keys: q quits, h or ? shows the keys, any other key looks at once.
+Keys: q quits, h or ? shows the keys, any other key refreshes.
 
 Examples:
-  loongforge top                        the run that was begun last under runs/
+  loongforge top                        the newest run under runs/
   loongforge top runs/my                a run that has ended shows what it did last
   loongforge top 'http://127.0.0.1:41234/?token=...' --every 5
   loongforge top runs/my --once         once, for scripts";
 
-const KEYS: &str = "\nq  quit\nh  show or hide the keys; ? as well\nany other key looks at once\n";
+const KEYS: &str = "\nq  quit\nh  show or hide the keys; ? as well\nany other key refreshes\n";
 /// Ctrl-C and Ctrl-D.
 const CONTROL: [u8; 2] = [3, 4];
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TopArgs {
-    /// The run's folder, or the address that it has printed
+    /// Folder of the run, or the address that it printed
     #[arg(value_name = "RUN")]
     run: Option<String>,
-    /// Seconds between two looks
+    /// Seconds between two refreshes
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
     every: u64,
-    /// Look once
+    /// Print once and exit
     #[arg(long)]
     once: bool,
 }
@@ -67,7 +67,7 @@ pub fn top(args: TopArgs) -> anyhow::Result<ExitCode> {
             }
             // It was killed and could not say that it ended.
             (Err(ClientError::Silent { .. }), Some(dir)) => {
-                write!(out, "{}", describe_ended(dir, "not running: nobody answers", view())?)?;
+                write!(out, "{}", describe_ended(dir, "not running: no answer", view())?)?;
                 return Ok(ExitCode::SUCCESS);
             }
             (Err(error), _) => return Err(error.into()),
@@ -118,7 +118,7 @@ fn named(run: Option<&str>) -> anyhow::Result<String> {
         dirs.filter_map(begun).max().map(|(_, dir)| dir.display().to_string())
     };
     run.map(str::to_owned).or_else(newest).ok_or_else(|| {
-        let message = "no run has begun under runs/; name its folder, or the address that it has printed";
+        let message = "no run under runs/; name its folder, or the address that it printed";
         UsageError(message.to_owned()).into()
     })
 }

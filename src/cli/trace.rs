@@ -16,7 +16,7 @@ Open the file at ui.perfetto.dev or chrome://tracing: a row an actor, from all p
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TraceArgs {
-    /// The run's folder, or the address that it has printed
+    /// Folder of the run, or the address that it printed
     #[arg(value_name = "RUN")]
     run: Option<String>,
     /// File to write

@@ -30,7 +30,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     if kind.is_file() { Ok(file) } else { Err(not_regular(kind)) }
 }
 
-/// What the file system knows of a regular file.
+/// Returns what the file system knows of a regular file.
 ///
 /// # Errors
 /// As [`open`], but for permission to read.

@@ -1,7 +1,7 @@
 //! loongforge-core: what is decided. Configuration, data, schedule, messages and transport.
 //!
 //! No libtorch, no actors, and no sockets in the decisions: everything here builds and tests in seconds.
-//! Rooms are ordered and imports only point down:
+//! Modules are layered and imports only point down:
 //! `files`, `rng`, `text` ← `config`, `message` ← `data`, `schedule` ← `transport`, `engine`, `observe`.
 
 pub mod config;

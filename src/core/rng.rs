@@ -1,7 +1,7 @@
 //! Random numbers of our own, so that the order of samples, initial weights and simulations never change with a dependency's
 //! version. Not for secrets.
 
-/// What the state grows by: 2^64 over the golden ratio.
+/// The number that the state grows by: 2^64 over the golden ratio.
 pub const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// SplitMix64 (Steele, Lea & Flood 2014): small, fast, one word of state.
@@ -14,7 +14,7 @@ impl Rng {
         Self::salted(0x6c6f_6f6e_6766_6f72, key)
     }
 
-    /// As [`Rng::new`], apart from the streams of every other `salt`.
+    /// Works like [`Rng::new`], with a stream apart from the streams of every other `salt`.
     pub fn salted(salt: u64, key: &[u64]) -> Self {
         Self(key.iter().fold(salt, |state, word| mix(state ^ mix(*word))))
     }
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn permute_spreads_neighbours() {
+    fn permute_spreads_neighbors() {
         let len = 10_000u64;
         let mean_step: f64 =
             (1..len).map(|i| permute(i, len, &[7]).abs_diff(permute(i - 1, len, &[7])) as f64).sum::<f64>()

@@ -1,4 +1,4 @@
-//! Bytes and words as text of another kind: hexadecimal digits, and text within HTML or SVG.
+//! Bytes, numbers and words as text of another kind: hexadecimal digits, grouped digits, and text within HTML or SVG.
 
 use std::fmt::Write;
 
@@ -10,6 +10,13 @@ pub fn hex(bytes: impl AsRef<[u8]>) -> String {
         write!(text, "{byte:02x}").expect("a string takes all");
     }
     text
+}
+
+/// `12,345`: the digits of a number in groups of three.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&[u8]> = digits.as_bytes().rchunks(3).rev().collect();
+    String::from_utf8_lossy(&groups.join(&b","[..])).into_owned()
 }
 
 /// Text as it is written in HTML, XML and their attributes.
@@ -31,6 +38,11 @@ pub fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn digits_are_in_groups_of_three() {
+        assert_eq!([7, 999, 12_345, 1_000_000].map(grouped), ["7", "999", "12,345", "1,000,000"]);
+    }
 
     #[test]
     fn bytes_are_two_digits_each_and_markup_is_none() {

@@ -13,7 +13,7 @@ pub struct Members {
 }
 
 impl Members {
-    /// Of the run that is process `run`.
+    /// Makes the processes of the run that is process `run`.
     pub fn new(run: u32) -> Self {
         Self { run }
     }
@@ -51,7 +51,7 @@ impl Members {
     }
 }
 
-/// What a process was started as.
+/// Returns what a process was started as.
 fn actor(process: u32) -> Option<ActorId> {
     let words = fs::read(format!("/proc/{process}/cmdline")).ok()?;
     let mut words = words.split(|&byte| byte == 0);

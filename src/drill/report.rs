@@ -1,4 +1,4 @@
-//! What came of a drill.
+//! Describes what came of a drill.
 
 use super::traces::Traces;
 use loongforge_actors::drill::Injected;
@@ -72,7 +72,6 @@ mod tests {
             steps: losses.iter().map(|loss| (loss.to_bits(), "00".to_owned())).collect(),
             step_ms: vec![100.0; losses.len()],
             files: BTreeMap::from([("model.safetensors".to_owned(), hash.to_owned())]),
-            took: None,
         }
     }
 

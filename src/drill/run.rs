@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How often it is looked how far the run is.
+/// Sets how often it is looked how far the run is.
 const LOOK: Duration = Duration::from_millis(5);
 /// Lines of a failed run that are shown.
 const SHOWN: usize = 30;
 
-/// What is to be done.
+/// Holds what is to be done.
 pub struct Plan {
     pub file: PathBuf,
     pub overrides: Vec<String>,
@@ -46,7 +46,7 @@ impl Drill {
                 (&fault.target, &fault.verb)
                 && (pattern.role.is_none() || pattern.index.is_none())
             {
-                bail!("`{fault}`: say which process comes to that point, as in encoder/1");
+                bail!("`{fault}`: name the process that reaches that point, as in encoder/1");
             }
         }
         Ok(Self { plan, config })
@@ -58,30 +58,30 @@ impl Drill {
     /// A run cannot be started; the one without faults fails.
     pub fn run(&self) -> anyhow::Result<Report> {
         let twin = match &self.plan.twin {
-            Some(dir) => Traces::read(dir, None)?,
+            Some(dir) => Traces::read(dir)?,
             None => {
                 let dir = self.plan.out.join("twin");
                 eprintln!("the run without faults: {}", dir.display());
                 // Through a proxy as well, so that the two differ by the faults alone.
-                let (status, took, _) = self.with(&dir, &Script::default())?;
+                let (status, _) = self.with(&dir, &Script::default())?;
                 if !status.success() {
                     bail!("the run without faults failed ({status}): {}", tail(&dir)?);
                 }
-                Traces::read(&dir, Some(took))?
+                Traces::read(&dir)?
             }
         };
         let dir = self.plan.out.join("faulty");
         eprintln!("the run with faults: {}", dir.display());
-        let (status, took, injected) = self.with(&dir, &self.plan.script)?;
+        let (status, injected) = self.with(&dir, &self.plan.script)?;
         if !status.success() {
             eprintln!("the run with faults failed ({status}): {}", tail(&dir)?);
         }
-        let faulty = Traces::read(&dir, Some(took))?;
+        let faulty = Traces::read(&dir)?;
         Ok(Report { injected, twin, faulty, has_ended_well: status.success() })
     }
 
-    /// A run in `dir` with these faults: how it ended, how long it took, and what has happened.
-    fn with(&self, dir: &Path, script: &Script) -> anyhow::Result<(ExitStatus, Duration, Vec<Injected>)> {
+    /// A run in `dir` with these faults: how it ended, and what has happened.
+    fn with(&self, dir: &Path, script: &Script) -> anyhow::Result<(ExitStatus, Vec<Injected>)> {
         fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("run").arg(&self.plan.file).args(&self.plan.overrides);
@@ -95,14 +95,12 @@ impl Drill {
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let metrics = dir.join("metrics.jsonl");
         let _ = fs::remove_file(&metrics);
-        let begin = Instant::now();
         let mut run = command.spawn()?;
         let mut done = Done::new(script);
         let status = watch(&mut run, &metrics, &proxy, &mut done, self.config.train.num_steps())?;
-        let took = begin.elapsed();
         let mut injected = proxy.injected();
         injected.iter_mut().zip(&done.counts).for_each(|(injected, done)| injected.count += done);
-        Ok((status, took, injected))
+        Ok((status, injected))
     }
 }
 

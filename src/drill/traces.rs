@@ -1,4 +1,4 @@
-//! What a run leaves behind: its steps, and what it has learnt.
+//! Describes what a run leaves behind: its steps, and what it has learned.
 
 use anyhow::{Context, bail};
 use loongforge_actors::checkpoint::{MANIFEST, latest};
@@ -6,7 +6,6 @@ use loongforge_core::observe::read_metrics;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 pub struct Traces {
     pub dir: PathBuf,
@@ -16,16 +15,15 @@ pub struct Traces {
     pub step_ms: Vec<f64>,
     /// Files of weights and optimizer state in the last checkpoint, with their hashes.
     pub files: BTreeMap<String, String>,
-    pub took: Option<Duration>,
 }
 
 impl Traces {
     /// # Errors
     /// There is no run in `dir`.
-    pub fn read(dir: &Path, took: Option<Duration>) -> anyhow::Result<Self> {
+    pub fn read(dir: &Path) -> anyhow::Result<Self> {
         let metrics = read_metrics(&dir.join("metrics.jsonl"))?;
         if metrics.is_empty() {
-            bail!("{}: no step was done there", dir.display());
+            bail!("{}: no step was run there", dir.display());
         }
         let files = match latest(&dir.join("checkpoints"))? {
             Some(checkpoint) => hashes(&checkpoint)?,
@@ -36,7 +34,6 @@ impl Traces {
             steps: metrics.iter().map(|step| (step.loss.to_bits(), step.ledger.clone())).collect(),
             step_ms: metrics.iter().map(|step| step.step_ms).collect(),
             files,
-            took,
         })
     }
 

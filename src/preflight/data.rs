@@ -1,4 +1,5 @@
-//! Whether there is anything to train on: the first samples of every data set, made as the run will make them.
+//! Describes whether there is anything to train on: the first samples of every data set, made as the run will make
+//! them.
 
 use super::{Preflight, PreflightError};
 use loongforge_core::config::TooLong;

@@ -1,5 +1,5 @@
-//! Whether the weights fit into memory. Gradients, the optimizer's state and activations come on top, so that what is
-//! refused here could not run.
+//! Describes whether the weights fit into memory. Gradients, the optimizer's state and activations come on top, so that
+//! what is refused here could not run.
 
 use crate::estimate::PoolSize;
 use loongforge_core::config::{Device, Placement, Precision, RunConfig};

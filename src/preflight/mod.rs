@@ -1,5 +1,6 @@
-//! What is asked of a run before it touches anything: whether its layout, weights, device and data go together. `check`
-//! asks and ends; `run` asks before there is a folder or an actor. Nothing is written, and no weight is read.
+//! Describes what is asked of a run before it touches anything: whether its layout, weights, device and data go
+//! together. `check` asks and ends; `run` asks before there is a folder or an actor. Nothing is written, and no weight
+//! is read.
 
 mod data;
 mod memory;
@@ -7,9 +8,8 @@ mod weights;
 
 pub use data::DataProblem;
 pub use memory::MemoryProblem;
-pub use weights::expect_weights;
+pub use weights::{WeightsProblem, expect_weights};
 
-use crate::checkpoint::FitError;
 use crate::evaluate;
 use crate::folder::ModelFolder;
 use loongforge_core::config::{Device, RunConfig};
@@ -31,18 +31,18 @@ pub struct Preflight<'a> {
 /// Questions that are not always asked.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
-    /// Whether the device is there: not where other machines compute.
+    /// True to check that the device is there: not where other machines compute.
     pub device: bool,
-    /// Whether the first weights fit: not where a checkpoint is to be resumed, or the weights are not here.
+    /// True to check that the first weights fit: not where a checkpoint is to be resumed, or the weights are not here.
     pub weights: bool,
-    /// Whether the whole run is on this machine, so that its memory must suffice.
+    /// True if the whole run is on this machine, so that its memory must suffice.
     pub alone: bool,
 }
 
 /// A run that may begin.
 #[derive(Clone, Debug)]
 pub struct Passed {
-    /// What the user should know, a line each.
+    /// Holds what the user should know, a line each.
     pub lines: Vec<String>,
     /// Samples of all data sets.
     pub num_samples: u64,
@@ -54,7 +54,7 @@ pub enum PreflightError {
     #[error(transparent)]
     Engine(EngineError),
     #[error(transparent)]
-    Weights(#[from] FitError),
+    Weights(#[from] WeightsProblem),
     #[error(transparent)]
     Memory(#[from] MemoryProblem),
     #[error(transparent)]

@@ -5,11 +5,29 @@ use crate::folder::ModelFolder;
 use loongforge_core::config::{RunConfig, Weights};
 use loongforge_torch::engine::{Families, check_weights};
 
-/// Sees to it that the weights that a fresh run begins with are those of its model, before anything is built.
+/// Why a run cannot begin with the weights that its config names.
+#[derive(Debug, thiserror::Error)]
+pub enum WeightsProblem {
+    #[error("{0}; for random weights set model.weights=random")]
+    None(FitError),
+    #[error(transparent)]
+    Unfit(FitError),
+}
+
+impl From<FitError> for WeightsProblem {
+    fn from(error: FitError) -> Self {
+        match error {
+            FitError::NoWeights { .. } => Self::None(error),
+            error => Self::Unfit(error),
+        }
+    }
+}
+
+/// Checks that the weights that a fresh run begins with are those of its model, before anything is built.
 ///
 /// # Errors
 /// All that does not fit, in one table, or the file that is torn.
-pub fn expect_weights(config: &RunConfig, folder: &ModelFolder, families: &Families) -> Result<(), FitError> {
+pub fn expect_weights(config: &RunConfig, folder: &ModelFolder, families: &Families) -> Result<(), WeightsProblem> {
     let model = &config.model;
     let has_parts = model.parts().iter().any(|(_, part)| part.load.is_some());
     match &model.load {
@@ -17,8 +35,9 @@ pub fn expect_weights(config: &RunConfig, folder: &ModelFolder, families: &Famil
         Some(load) if model.weights == Weights::Load && !has_parts => {
             let mut options = load_options(&folder.json, model.resize_embeddings);
             options.ignore.extend(model.load_ignore.iter().cloned());
-            expect_fit(load.as_path(), families, &options)
+            expect_fit(load.as_path(), families, &options)?;
         }
-        _ => check_weights(config, families),
+        _ => check_weights(config, families)?,
     }
+    Ok(())
 }

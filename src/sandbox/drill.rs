@@ -1,10 +1,11 @@
-//! What a hostile file could make of a decoder, done on request: how tests see that it comes to nothing.
+//! Describes what a hostile file could make of a decoder, done on request: how tests see that it comes to nothing.
 
 use std::fs::File;
 use std::net::UdpSocket;
 use std::process::Command;
 
-/// What a file asks for that begins as no picture does: `drill: WORD`. The deed returns what came of it, if it returns.
+/// Returns what a file asks for that begins as no picture does: `drill: WORD`. The deed returns what came of it, if it
+/// returns.
 pub fn of(bytes: &[u8]) -> Option<fn() -> String> {
     let word = std::str::from_utf8(bytes.strip_prefix(b"drill: ")?).ok()?;
     Some(match word {

@@ -1,4 +1,4 @@
-//! As many workers as there are threads that decode at a time. One is started when a picture finds none free.
+//! A pool of as many workers as there are threads that decode at a time. One is started when a picture finds none free.
 
 use super::wire::What;
 use super::worker::{Answer, Frames, Worker};
@@ -60,7 +60,9 @@ impl Sandbox {
                     return Ok(Some(worker));
                 }
                 Err(error) => {
-                    (self.warn)(&format!("no decode worker can be started, pictures are decoded without: {error}"));
+                    (self.warn)(&format!(
+                        "no decode worker can be started, pictures are decoded in this process: {error}"
+                    ));
                     *state = State::Absent;
                     return Ok(None);
                 }

@@ -1,4 +1,5 @@
-//! What a decode worker takes from itself before it reads the first byte: it computes, and speaks with who started it.
+//! Describes what a decode worker takes from itself before it reads the first byte: it computes, and speaks with who
+//! started it.
 
 use landlock::{ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetStatus, Scope};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -95,5 +95,5 @@ fn place(picture: &RgbImage, room: &mut [u8]) -> Result<(u32, u32), String> {
 
 fn panicked(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    format!("the program failed on it, please report this: {}", text.unwrap_or("no message"))
+    format!("the program failed on it, which is a bug; please report it: {}", text.unwrap_or("no message"))
 }

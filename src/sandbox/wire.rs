@@ -1,5 +1,5 @@
-//! What a program and its decode workers say to each other. Lengths come from a process that may have been taken over by a
-//! hostile file: each is held against what was asked before anything is allocated.
+//! Describes what a program and its decode workers say to each other. Lengths come from a process that may have been
+//! taken over by a hostile file: each is held against what was asked before anything is allocated.
 
 use loongforge_core::data::media::Sampling;
 use loongforge_core::data::{Limits, Taken};
@@ -9,9 +9,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 
-/// Of the memory that both have: the largest file, and the largest frame that comes back.
+/// The sizes of the memory that both have: the largest file, and the largest frame that comes back.
 pub const SIZES: LentSizes = LentSizes { to_child: 256 << 20, to_parent: 512 << 20 };
-/// Of one message, without the bytes that follow it.
+/// The largest size of one message, without the bytes that follow it.
 const MAX_MESSAGE: u32 = 4 << 20;
 
 /// A file to decode; its bytes are in the memory that both have.

@@ -19,14 +19,14 @@ use std::time::Duration;
 
 /// Seconds on a core for the frames of one clip: their number is bounded where they are decoded, and takes a minute or two.
 const MAX_CLIP_SECONDS: f64 = 300.0;
-/// Of a clip: more than any file has.
+/// The most frames of a clip: more than any file has.
 const MAX_FRAMES: usize = 1 << 20;
 /// Between two looks at a worker that does not answer.
 const LOOK: Duration = Duration::from_millis(250);
 /// Looks at a worker that neither answers nor computes after which it is given up: a minute. Not by the clock, which goes on
 /// while all of us are stopped.
 const MAX_IDLE_LOOKS: u32 = 240;
-/// Of the memory for files and of that for pixels, what is kept from one file to the next.
+/// The part of the memory for files and of that for pixels that is kept from one file to the next.
 const KEPT_BYTES: usize = 64 << 20;
 /// The environment that the program's libraries are found by.
 const KEPT: &str = "LD_LIBRARY_PATH";
@@ -35,7 +35,7 @@ const KEPT: &str = "LD_LIBRARY_PATH";
 pub struct Worker {
     process: Child,
     stream: BufReader<Watched>,
-    /// Where files and frames are put.
+    /// Tells where files and frames are put.
     memory: LentMemory,
     stderr: ChildStderr,
     /// Files that it was sent.
@@ -45,9 +45,9 @@ pub struct Worker {
 /// Frames, and of a clip which ones they are; or the reason why there are none.
 pub type Frames = Result<(Vec<RgbImage>, Option<Taken>), String>;
 
-/// What a file came to.
+/// Says what a file came to.
 pub enum Answer {
-    /// What the decoder says.
+    /// Holds what the decoder says.
     Decoded(Frames),
     /// It was stopped for the time it took.
     TooSlow(String),
@@ -160,7 +160,7 @@ impl Worker {
         }
         let ended = self.process.wait();
         if !is_gone {
-            return format!("its decoder does not work as it should ({error})");
+            return format!("its decoder broke the protocol ({error})");
         }
         let mut said = Vec::new();
         let _ = self.stderr.read_to_end(&mut said);
@@ -187,12 +187,12 @@ impl Drop for Worker {
 struct Watched {
     stream: UnixStream,
     pid: Pid,
-    /// Where the system says how long it has been on a core.
+    /// Tells where the system says how long it has been on a core.
     clock: Option<File>,
     /// Seconds on a core at which it is to be stopped, and those at the last look.
     until: f64,
     seen: f64,
-    /// Of this file, and those in a row that it did nothing at.
+    /// The number of looks at this file, and those in a row at which it did nothing.
     looks: u32,
     idle: u32,
 }
@@ -224,7 +224,7 @@ impl Watched {
         nanos.map_or(self.seen + LOOK.as_secs_f64(), |nanos| nanos as f64 / 1e9)
     }
 
-    /// Of an answer that did not come at once, or did not come.
+    /// Returns whether the worker was too slow, for an answer that came late or not at all.
     fn was_too_slow(&mut self) -> bool {
         if self.looks > 0 {
             self.seen = self.on_core();
@@ -239,7 +239,7 @@ impl Watched {
         self.seen = now;
         self.looks += 1;
         if now > self.until || self.idle > MAX_IDLE_LOOKS {
-            return Err(io::Error::new(ErrorKind::InvalidInput, "it does not answer"));
+            return Err(io::Error::new(ErrorKind::InvalidInput, "its decoder does not answer"));
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
-//! What loongforge computes: models, the tape, training and engines, on libtorch.
+//! The computation of loongforge: models, the tape, training and engines, on libtorch.
 //!
-//! Rooms import downwards only: `native`, `comm`, `device` ← `nn` ← `tape` ← `model` ← `parallel` ← `train` ← `engine`.
+//! Modules import lower layers only: `native`, `comm`, `device` ← `nn` ← `tape` ← `model` ← `parallel` ← `train` ← `engine`.
 
 pub mod comm;
 #[allow(unsafe_code)]

@@ -41,7 +41,7 @@ fn a_wrong_bit_is_found_and_named_unless_it_is_trusted() {
     let size = |name: &str| files.iter().find(|(file, _)| file == name).unwrap_or_else(|| panic!("{files:?}")).1;
     for name in ["config.json", "MANIFEST.json", "model-00002-of-00002.safetensors", "optimizer-foundation.safetensors"]
     {
-        // The lowest bit of a number near the end: it changes the losses of a run that goes on, and nothing else.
+        // The lowest bit of a number near the end: it changes the losses of a resumed run, and nothing else.
         is_found(&fixture, &(name.to_owned(), (size(name) - 400) * 8)).unwrap_or_else(|why| panic!("{name}: {why}"));
     }
     let path = fixture.path(CHECKPOINT).join("optimizer-foundation.safetensors");

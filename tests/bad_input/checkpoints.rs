@@ -30,7 +30,7 @@ fn whole_checkpoints_are_shown_verified_and_exported() {
     let rounded = fixture.start(&["checkpoint", "diff", CHECKPOINT, "out"]);
     assert!(rounded.code == 1 && rounded.out.contains("different"), "{}", rounded.out);
     fixture.succeeds(&["checkpoint", "diff", CHECKPOINT, "out", "--tolerance", "0.01"]);
-    fixture.fails(&["checkpoint", "export-hf", CHECKPOINT, "out"], 2, &["out is there already"]);
+    fixture.fails(&["checkpoint", "export-hf", CHECKPOINT, "out"], 2, &["out already exists"]);
 
     fixture.succeeds(&["checkpoint", "convert", CHECKPOINT, "same", "--dtype", "f32"]);
     let json = fixture.succeeds(&["checkpoint", "diff", CHECKPOINT, "same", "--json"]).out;
@@ -51,7 +51,7 @@ fn damage_is_found() {
     let mut flipped = whole.clone();
     *flipped.last_mut().unwrap() ^= 1;
     fixture.write(&path(FOUNDATION), flipped);
-    fixture.fails(&verify, 2, &["manifest", FOUNDATION, "not what was written"]);
+    fixture.fails(&verify, 2, &["manifest", FOUNDATION, "changed since it was written"]);
     fixture.write(&path(FOUNDATION), &whole[..whole.len() - 1]);
     fixture.fails(&verify, 2, &["headers", FOUNDATION, "not a whole safetensors file"]);
     fixture.write(&path(FOUNDATION), whole);
@@ -63,12 +63,12 @@ fn damage_is_found() {
     let mut json: Value = serde_json::from_str(&index).unwrap();
     json["metadata"]["total_size"] = 1.into();
     fixture.write(&path("model.safetensors.index.json"), json.to_string());
-    fixture.fails(&verify, 2, &["promises 1 bytes"]);
+    fixture.fails(&verify, 2, &["says 1 bytes"]);
     fixture.write(&path("model.safetensors.index.json"), index);
 
     let config = String::from_utf8(contents("config.json")).unwrap();
     fixture.write(&path("config.json"), config.replace("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1"));
-    fixture.fails(&verify, 2, &["config and tensors", "not of the model", "language_model.layers.1."]);
+    fixture.fails(&verify, 2, &["config and tensors", "unexpected", "language_model.layers.1."]);
     fixture.write(&path("config.json"), config);
     fixture.succeeds(&verify);
     fixture.fails(&["checkpoint", "inspect", "model"], 2, &["model has no model.safetensors"]);
@@ -145,7 +145,7 @@ fn adapters_are_merged_into_their_base() {
     assert!(said.code != 0 && said.err.contains("`lora.adapter` of every part"), "{}", said.err);
 
     std::fs::rename(fixture.path("base"), fixture.path("moved")).unwrap();
-    fixture.fails(&["generate", apart, "--prompt", "hi"], 2, &["adapters of base, which is no folder here"]);
+    fixture.fails(&["generate", apart, "--prompt", "hi"], 2, &["adapters of base, which is not a local folder"]);
     fixture.fails(&["checkpoint", "export-hf", apart, "again"], 2, &["adapters of base", "--base"]);
     fixture.succeeds(&["checkpoint", "export-hf", apart, "again", "--base", "moved"]);
     fixture.succeeds(&["checkpoint", "diff", "merged", "again", "--tolerance", "0"]);

@@ -1,4 +1,4 @@
-//! How long a run is where `train.epochs` says it: the same number for all commands and for every process.
+//! Describes how long a run is where `train.epochs` says it: the same number for all commands and for every process.
 
 use crate::fixture::Fixture;
 
@@ -17,7 +17,7 @@ fn epochs_are_counted_once_and_the_run_is_as_long() {
     let said = fixture.succeeds(&["check", "run.yaml"]);
     assert!(said.out.contains(TOLD), "{}", said.out);
     let said = fixture.succeeds(&["plan", "run.yaml"]);
-    assert!(said.out.contains("2 steps of 8 samples") && said.out.contains("gone over 0.40 times"), "{}", said.out);
+    assert!(said.out.contains("2 steps of 8 samples") && said.out.contains("0.40 epochs"), "{}", said.out);
     let run = |args: &[&str], steps: usize| {
         let said = fixture.succeeds(&[&["run", "run.yaml"], args].concat());
         assert_eq!(fixture.read("run/metrics.jsonl").lines().count(), steps, "{}", said.err);

@@ -32,7 +32,7 @@ pub struct Fixture {
     dir: TempDir,
 }
 
-/// What the program said.
+/// Holds what the program said.
 pub struct Said {
     pub code: i32,
     pub out: String,
@@ -125,7 +125,7 @@ train: { steps: 2, global_batch_size: 8, lr: 2e-3 }
         self.start_in(args, &[])
     }
 
-    /// As [`Fixture::start`], with variables of the environment.
+    /// Works like [`Fixture::start`], with variables of the environment.
     pub fn start_in(&self, args: &[&str], environment: &[(&str, &str)]) -> Said {
         let file = |name: &str| fs::File::create(self.path(name)).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_loongforge"))

@@ -1,4 +1,4 @@
-//! Where a run writes, what it finds there, and what it is to go on from.
+//! Tests of where a run writes, what it finds there, and what it is to go on from.
 
 use crate::fixture::{CHECKPOINT, Fixture};
 use crate::must::skip;
@@ -49,8 +49,8 @@ fn a_former_run_is_not_lost() {
 #[test]
 fn resume_refuses_what_is_no_whole_checkpoint() {
     let fixture = Fixture::trained();
-    fixture.fails(&["run", "run.yaml", "--resume=gone"], 1, &["gone is no checkpoint", "MANIFEST.json"]);
-    fixture.fails(&["run", "run.yaml", "--resume=model"], 1, &["model is no checkpoint", "MANIFEST.json"]);
+    fixture.fails(&["run", "run.yaml", "--resume=gone"], 1, &["gone is not a checkpoint", "MANIFEST.json"]);
+    fixture.fails(&["run", "run.yaml", "--resume=model"], 1, &["model is not a checkpoint", "MANIFEST.json"]);
     fixture.fails(&["run", "run.yaml", "--resume", CHECKPOINT], 2, &[&format!("--resume={CHECKPOINT}")]);
 
     let more = ["run", "run.yaml", "--resume", "train.steps=4"];
@@ -110,11 +110,11 @@ fn resume_refuses_another_model() {
     let fixture = Fixture::trained();
     let before = fixture.contents(CHECKPOINT);
     let resume = |change| ["run", "run.yaml", "--resume", "train.steps=4", change];
-    let layers = "text_config.num_hidden_layers is 2 there and 1 here";
+    let layers = "text_config.num_hidden_layers: checkpoint 2, this run 1";
     fixture.fails(
         &resume("model.overrides.text_config.num_hidden_layers=1"),
         1,
-        &[CHECKPOINT, "another model", layers],
+        &[CHECKPOINT, "does not match this run's model", layers],
     );
     fixture.fails(&resume("train.precision=bf16"), 1, &[CHECKPOINT, "train.precision float32", "this run bf16"]);
     assert!(fixture.contents(CHECKPOINT) == before);

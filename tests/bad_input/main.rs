@@ -1,5 +1,5 @@
-//! What a user does wrong, or a disk: the real program on damaged inputs. Every mistake ends with its exit code and a
-//! message that names the key, file or sample; samples that cannot be used are skipped; and nothing is lost.
+//! Tests of what a user does wrong, or a disk: the real program on damaged inputs. Every mistake ends with its exit
+//! code and a message that names the key, file or sample; samples that cannot be used are skipped; and nothing is lost.
 
 mod bit_flips;
 mod checkpoints;

@@ -49,17 +49,17 @@ fn torn_weights_are_named() {
 fn weights_of_other_shapes_or_vocabulary_are_named() {
     let fixture = broken();
     let narrower = [&LOAD[..], &["model.overrides.text_config.intermediate_size=32"]].concat();
-    let words = ["layers.{0..1}.mlp.gate_proj.weight", "is [64, 48] there and [32, 48] by config.json"];
+    let words = ["layers.{0..1}.mlp.gate_proj.weight", "checkpoint [64, 48], model [32, 48]"];
     fixture.fails(&narrower, 2, &words);
     let deeper = [&LOAD[..], &["model.overrides.text_config.num_hidden_layers=3"]].concat();
     fixture.fails(&deeper, 2, &["missing (11)", "model.language_model.layers.2."]);
     let shallower = [&LOAD[..], &["model.overrides.text_config.num_hidden_layers=1"]].concat();
-    fixture.fails(&shallower, 2, &["not of the model (11)", "model.language_model.layers.1."]);
+    fixture.fails(&shallower, 2, &["unexpected (11)", "model.language_model.layers.1."]);
     let ignored = ["run.dir=ignored", "model.load_ignore=[model.language_model.layers.1.*]"];
     fixture.succeeds(&[&shallower[..], &ignored].concat());
     let wider = [&LOAD[..], &["model.overrides.text_config.vocab_size=300"]].concat();
     let words =
-        ["language_model.embed_tokens.weight", "is [264, 48] there and [300, 48]", "model.resize_embeddings=true"];
+        ["language_model.embed_tokens.weight", "checkpoint [264, 48], model [300, 48]", "model.resize_embeddings=true"];
     fixture.fails(&wider, 2, &words);
     never_began(&fixture);
 }

@@ -39,7 +39,7 @@ struct Kill {
     args: &'static [&'static str],
 }
 
-/// Whether the point was come to.
+/// Returns whether the point was come to.
 fn one_run_is_left(trained: &Fixture, kill: &Kill) -> Result<bool, String> {
     let Kill { point, nth, action, args } = kill;
     let fixture = copied(trained);
@@ -96,7 +96,7 @@ fn a_run_that_takes_no_step_leaves_the_one_before_and_says_why() {
         &[("LOONGFORGE_FAULTS", "scheduler/0@aside_moved=full")],
     );
     assert!(said.code == 1 && contents(&fixture) == before, "{}", said.err);
-    assert!(said.err.contains("the run before was put back"), "{}", said.err);
+    assert!(said.err.contains("the previous run was restored"), "{}", said.err);
     let said = fixture.start_in(
         &["run", "run.yaml", "--overwrite", "run.seed=6", "train.steps=9"],
         &[("LOONGFORGE_FAULTS", NO_STEP)],

@@ -18,10 +18,10 @@ fn a_plan_tells_packs_and_memory() {
     let said = fixture.succeeds(&["plan", "run.yaml"]);
     let words = [
         "run `test`: 1 data actor, 1 encoder actor, 1 foundation actor; 2 steps of 8 samples, packs of at most 128 tokens",
-        "data: 40 samples, gone over 0.40 times",
+        "data: 40 samples, 0.40 epochs",
         "step 0: ",
         "step 1: ",
-        "of 8 media items, read up to sample 8",
+        "of 8 media items, consumed 8 samples",
         "pack 0.0 on foundation/0",
         "memory of tensors in these steps, counted in a dry run; of each kind of actor the one that takes the most",
         "parameters   gradients   optimizer activations     buffers         sum    resident",
@@ -30,10 +30,7 @@ fn a_plan_tells_packs_and_memory() {
     ];
     assert_says(&said.out, &words);
     let two = fixture.succeeds(&["plan", "run.yaml", "pools.foundation.replicas=2", "pools.encoder.replicas=3"]);
-    assert_says(
-        &two.out,
-        &["foundation replicas: the dearest does 1.", "encoders: the dearest does", "on foundation/1"],
-    );
+    assert_says(&two.out, &["foundation replicas: the slowest has 1.", "encoders: the slowest has", "on foundation/1"]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What cannot run is refused by `check` and by `run`, with the same words, before there is a folder.
+//! Tests that what cannot run is refused by `check` and by `run`, with the same words, before there is a folder.
 
 use crate::fixture::Fixture;
 use serde_json::Value;

@@ -80,7 +80,7 @@ fn bad_samples_are_skipped_counted_and_listed() {
     assert_eq!((&steps[2]["bad_samples"], &steps[2]["too_long"]), (&9.into(), &1.into()));
     assert!(fixture.path("run/checkpoints/step-00000003/MANIFEST.json").exists());
 
-    // A run that goes on goes on counting.
+    // A resumed run goes on counting.
     let more = ["run", "run.yaml", "--resume", "data.on_bad_sample.max_fraction=0.5", "train.steps=4"];
     fixture.succeeds(&more);
     let steps = json_lines(&fixture.read("run/metrics.jsonl"));

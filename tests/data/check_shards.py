@@ -190,8 +190,8 @@ def check_packs(program: str, scratch: Path) -> None:
     for pack in packs:
         record, tokens, targets = pack["json"], pack["input_ids.npy"], pack["targets.npy"]
         assert sum(record["lens"]) == len(tokens) == len(targets) <= 512
-        learnt = numpy.flatnonzero(targets != -100)
-        assert len(learnt) and (targets[learnt] == tokens[learnt + 1]).all()
+        learned = numpy.flatnonzero(targets != -100)
+        assert len(learned) and (targets[learned] == tokens[learned + 1]).all()
         ids += record["ids"]
     assert sorted(ids) == list(range(500)), "every sample in one pack"
     print(f"ok: {len(packs)} packs of 500 samples, arrays as numpy reads them")

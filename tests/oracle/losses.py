@@ -112,7 +112,7 @@ def index_scores(indexer: nn.Module, hidden: Tensor, q_resid: Tensor, cos: Tenso
 def indexer_losses(model: nn.Module, inputs: dict[str, Tensor], dense: bool) -> tuple[Tensor, dict[str, Tensor]]:
     """Of each layer with an indexer the mean over tokens of KL(p ‖ softmax(scores)), and the gradients of their sum.
 
-    p is the main attention summed over heads and normalised. Dense, as in the warm-up: attention and scores over all
+    p is the main attention summed over heads and normalized. Dense, as in the warm-up: attention and scores over all
     earlier tokens; else both over the chosen ones. Nothing but the indexer gets a gradient.
     """
     caught: dict[str, dict] = {}

@@ -3,7 +3,8 @@
 use crate::soak::{self, Cell};
 use std::process::Command;
 
-/// How a command of the page begins; and the arguments of cargo for its smallest size, or why it is not run here.
+/// The first words of a command of the page; and the arguments of cargo for its smallest size, or why it is not run
+/// here.
 const COMMANDS: [(&str, Result<&str, &str>); 24] = [
     ("cargo bench -p loongforge-core --bench edge", Ok("-p loongforge-core --bench edge")),
     ("cargo bench -p loongforge-core --bench samples", Ok("-p loongforge-core --bench samples")),

@@ -36,5 +36,5 @@ fn a_script_that_cannot_be_understood_is_refused_at_once() {
     let fixture = Fixture::new(Pictures::None);
     let output = drill(&fixture, &["--faults", "encoder/1: hug at step 2"]);
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(2) && text.contains("`hug` is nothing that can happen"), "{text}");
+    assert!(output.status.code() == Some(2) && text.contains("unknown fault `hug`"), "{text}");
 }

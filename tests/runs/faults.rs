@@ -56,7 +56,7 @@ fn the_run_begins_again_at_its_last_checkpoint_where_the_foundation_dies() {
     succeeds(&fixture, "twin", "", &every);
     // In the second attempt it is one step further when it comes to the point for the fifth time, and so on.
     let text = succeeds(&fixture, "killed", "foundation/0@before_commit:5=kill", &every);
-    assert!(text.contains("beginning again"), "{text}");
+    assert!(text.contains("restarting from"), "{text}");
     assert_eq!(losses(&fixture, "killed"), losses(&fixture, "twin"));
     assert_eq!(hashes(&fixture, "killed"), hashes(&fixture, "twin"));
 
@@ -100,7 +100,7 @@ fn an_encoder_that_sends_what_is_not_its_own_is_let_go_and_changes_nothing() {
     ] {
         let text = succeeds(&fixture, name, faults, &[]);
         assert!(
-            text.contains("encoder/1 has left: foundation/0 took nothing of it") && text.contains(why),
+            text.contains("encoder/1 has left: foundation/0 accepted nothing of it") && text.contains(why),
             "{name}: {text}"
         );
         assert_eq!(losses(&fixture, name), losses(&fixture, "twin"), "{name}");
@@ -133,7 +133,7 @@ fn a_scheduler_that_is_killed_among_its_processes_is_followed_by_another() {
     let scheduler = children.split_whitespace().next().unwrap();
     assert!(Command::new("kill").args(["-9", scheduler]).status().unwrap().success());
     let text = ends(run);
-    assert!(text.contains("another one goes on in its place") && !text.contains("has left"), "{text}");
+    assert!(text.contains("a new one takes over") && !text.contains("has left"), "{text}");
     assert_eq!(losses(&fixture, "killed"), losses(&fixture, "twin"));
     assert_eq!(hashes(&fixture, "killed"), hashes(&fixture, "twin"));
 }
@@ -150,7 +150,7 @@ fn a_run_that_is_not_under_way_yet_stops_when_it_is_asked_to() {
     let output = run.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{text}");
-    assert!(!text.contains("goes on in its place"), "{text}");
+    assert!(!text.contains("takes over"), "{text}");
 }
 
 #[test]

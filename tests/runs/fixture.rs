@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
-/// Which samples have pictures.
+/// Says which samples have pictures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pictures {
     All,
@@ -108,7 +108,7 @@ log: {{ tensorboard: false }}
         self.run_evaluated(overrides, resume).0
     }
 
-    /// As `run`, with what was evaluated meanwhile.
+    /// Works like `run`, with what was evaluated meanwhile.
     pub fn run_evaluated(
         &self,
         overrides: &[&str],

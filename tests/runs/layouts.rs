@@ -6,7 +6,7 @@ use crate::resume::resume;
 use loongforge::core::schedule::StepSummary;
 use loongforge::torch::train::hf::TensorFile;
 
-/// Of losses and norms over ten steps; rounding grows from step to step as training does.
+/// The relative tolerance of losses and norms over ten steps; rounding grows from step to step as training does.
 const TOLERANCE: f64 = 1e-4;
 
 fn assert_close(layout: &[&str], found: &[StepSummary], expected: &[StepSummary]) {

@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Of the bytes that were counted.
+/// The tolerance, as a share of the bytes that were counted.
 const TOLERANCE: f64 = 0.1;
 
 /// A line that is less than this share of the whole is not compared by itself.
 const SMALL: f64 = 0.05;
 
-/// How large a model and its packs are.
+/// Describes how large a model and its packs are.
 #[derive(Clone, Copy)]
 struct Size {
     width: u64,
@@ -118,7 +118,7 @@ fn fixture_of(kind: Kind, size: Size) -> Fixture {
     fixture
 }
 
-/// What is predicted, and what a run of two steps counts.
+/// Returns what is predicted, and what a run of two steps counts.
 fn both(fixture: &Fixture, overrides: &[&str]) -> Result<(Vec<ActorMemory>, BTreeMap<ActorId, MemoryReport>), String> {
     let composition = Composition::new(fixture.load(overrides).config).map_err(|error| error.to_string())?;
     let (config, folder) = (composition.config(), composition.folder());
@@ -133,7 +133,7 @@ fn both(fixture: &Fixture, overrides: &[&str]) -> Result<(Vec<ActorMemory>, BTre
     Ok((predicted, counted.iter().map(|(actor, timings)| (*actor, timings.memory)).collect()))
 }
 
-/// How far what was predicted is from what was counted, in percent of that; an error where it is too far.
+/// Returns how far what was predicted is from what was counted, in percent of that; an error where it is too far.
 fn compare(kind: Kind, size: Size, overrides: &[&str]) -> Result<String, String> {
     let fixture = fixture_of(kind, size);
     let max_tokens = format!("data.pack.max_tokens={}", 2 * size.tokens - 1);

@@ -136,7 +136,7 @@ fn step(fixture: &Fixture, case: &Case) -> Result<(), String> {
     run.run_with(|_| {}).map(drop).map_err(|error| error.to_string())
 }
 
-/// What is accepted runs a step; what is refused does not run without being asked either.
+/// Checks a cell: what is accepted runs a step; what is refused does not run without being asked either.
 fn holds(case: &Case) -> Result<Cell, String> {
     let fixture = fixture(case);
     match (refusal(&fixture, case), step(&fixture, case)) {

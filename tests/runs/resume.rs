@@ -16,7 +16,7 @@ pub fn resume(checkpoint: PathBuf) -> Resume {
     Resume { checkpoint, first_step: StepId(manifest.num_steps), state: manifest.scheduler }
 }
 
-/// What a checkpoint weighs: every file's hash but those that name the run.
+/// Returns what a checkpoint weighs: every file's hash but those that name the run.
 fn hashes(checkpoint: &Path) -> Vec<(String, String)> {
     let manifest = Manifest::read(checkpoint).unwrap();
     let files = manifest.files.into_iter().filter(|(name, _)| name.ends_with(".safetensors"));

@@ -99,7 +99,7 @@ fn what_a_file_does_to_its_decoder_costs_that_file() {
     assert_eq!(reason("drill: abort"), "its decoder crashed (signal 6)");
     assert_eq!(reason("drill: loop"), "takes more than 0.5 s to decode");
     assert_eq!(reason("drill: memory"), "takes more than 1024 MiB of memory to decode");
-    assert_eq!(reason("drill: panic"), "the program failed on it, please report this: on request");
+    assert_eq!(reason("drill: panic"), "the program failed on it, which is a bug; please report it: on request");
     let warnings = warnings.lock().unwrap().join("\n");
     if warnings.contains("seccomp") {
         return skip("seccomp", warnings);

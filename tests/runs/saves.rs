@@ -18,7 +18,7 @@ fn checkpoints(fixture: &Fixture, name: &str) -> PathBuf {
     fixture.path().join(name).join("checkpoints")
 }
 
-/// Of every checkpoint that can be seen, each of which is whole: the hashes of tensors.
+/// Returns, for every visible checkpoint, each of which is whole, the hashes of tensors.
 fn hashes(dir: &Path) -> BTreeMap<String, Vec<String>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
@@ -101,12 +101,12 @@ fn a_death_at_any_point_of_a_save_leaves_the_ones_before() {
             // Two files a checkpoint: the second checkpoint of each attempt is torn, and never the first.
             true => {
                 let text = succeeds(&fixture, &name, &format!("foundation/0@{point}:3=kill"), &[]);
-                assert!(text.contains("beginning again"), "{name}: {text}");
+                assert!(text.contains("restarting from"), "{name}: {text}");
             }
             // Another scheduler follows, and comes to the same point again; one too many, and the run is lost.
             false => {
                 let (output, text) = run(&fixture, &name, &format!("scheduler/0@{point}:2=kill"), &[]);
-                assert!(text.contains("another one goes on in its place"), "{name}: {text}");
+                assert!(text.contains("a new one takes over"), "{name}: {text}");
                 hashes(&checkpoints(&fixture, &name));
                 if !output.status.success() {
                     assert_eq!(output.status.code(), Some(4), "{name}: {text}");
@@ -218,6 +218,7 @@ fn a_checkpoint_can_be_asked_for_by_a_signal() {
     assert_eq!(status.code(), Some(3), "{}", String::from_utf8_lossy(&stderr));
     let after = hashes(&checkpoints(&fixture, "asked"));
     assert!(saved.len() == 1 && after.len() == 2, "{saved:?} {after:?}");
+    assert!(fixture.path().join("asked/loss.png").is_file(), "a stopped run has its loss curve");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::time::Instant;
 
-/// How a cell that did not fail ended.
+/// Says how a cell that did not fail ended.
 pub enum Cell {
     /// Ran and holds; with a figure worth keeping, or empty.
     Passed(String),

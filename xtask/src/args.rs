@@ -3,7 +3,7 @@
 use crate::gpu::Device;
 use crate::soak::Part;
 
-/// What was asked for; the remaining arguments are handed on untouched.
+/// Says what was asked for; the remaining arguments are handed on untouched.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Task {
     Help,
@@ -23,15 +23,15 @@ Usage: cargo xtask <TASK>
 
   quickstart [KEY=VALUE…]  set up, make the data, train a small Qwen3-VL to read handwritten numbers
   test [ARGS…]             set up and run every test (ARGS go to cargo nextest, else to cargo test)
-  setup [--force]          only set up: fetch libtorch into .libtorch/ (--force: again)
-  parity DIR…              set up and compare our numbers with fixture folders
+  setup [--force]          only set up: fetch libtorch into .libtorch/ (--force: fetch it again)
+  parity DIR…              set up and compare this program's numbers with fixture folders
   gpu [--device cpu|cuda] [--quick]
                            make the kit that checks a machine with a GPU; with --device, run it here
   soak [NAME [--slice N [--seed HEX]]]
                            run a matrix that is too long for every test run, or N cells of it; without NAME, list them
-  ci                       what must hold before a change lands: formatting, dependencies, tests, lints, soaks, fuzzing
-  check-house              imports only point down; actix and unsafe only where they belong
-  fixtures                 how the parity fixtures are made
+  ci                       check what must hold before a change lands: formatting, dependencies, tests, lints, soaks, fuzzing
+  check-house              check the architecture rules: imports only point down; actix and unsafe only where allowed
+  fixtures                 explain how the parity fixtures are made
 
 Examples:
   cargo xtask quickstart
@@ -39,7 +39,7 @@ Examples:
   cargo xtask test -p loongforge-core pack
   LIBTORCH=/opt/libtorch cargo xtask test
 
-Set-up honours LIBTORCH (an unpacked libtorch 2.11.0 used instead of the fetched one) and
+Set-up honors LIBTORCH (an unpacked libtorch 2.11.0 used instead of the fetched one) and
 PYTHON (the interpreter whose pip fetches it).
 ";
 

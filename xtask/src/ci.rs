@@ -1,4 +1,4 @@
-//! What must hold before a change lands: `cargo xtask ci`, which `.ci/run` calls.
+//! Checks what must hold before a change lands: `cargo xtask ci`, which `.ci/run` calls.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};

@@ -24,7 +24,7 @@ pub struct Wheel {
     pub members: &'static [&'static str],
 }
 
-/// What became of an unpacking.
+/// Says what became of an unpacking.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Unpacked {
     Done,

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use crate::setup;
 use crate::tasks::{Profile, cargo, run, target};
 
-/// Where the stages run.
+/// Says where the stages run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
     Cpu,

@@ -1,4 +1,4 @@
-//! The rules of the house that no compiler checks, read from the sources:
+//! The architecture rules that no compiler checks, read from the sources:
 //! imports between the rooms of a package never point up, some crates have one importer, and `unsafe` has few homes.
 //!
 //! It reads text, not types: paths that start at `crate::`, the name of a crate at the start of a path, and the
@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use crate::source::{self, crate_rooms};
 
 /// The floors of a package from the ground up, each with its rooms. A room may import those of lower floors,
-/// and its neighbours as long as that makes no circle.
+/// and its neighbors as long as that makes no circle.
 struct Package {
     folder: &'static str,
     floors: &'static [&'static [&'static str]],
@@ -53,7 +53,7 @@ const PACKAGES: [Package; 2] = [
 /// Crates that only one place may name, so that replacing them is a matter of one room.
 const CONFINED: [(&str, &str); 2] = [("actix", "actors/kernel/"), ("postcard", "src/core/message/codec.rs")];
 
-/// Where `unsafe` may be written: calls into C++, device memory, and the shared-memory slab.
+/// The folders in which `unsafe` may be written: calls into C++, device memory, and the shared-memory slab.
 const UNSAFE_HOMES: [&str; 3] = ["src/torch/native/", "src/torch/device/", "src/core/transport/slab/"];
 
 /// A line that breaks a rule.
@@ -76,7 +76,7 @@ pub fn report(root: &Path) -> Result<ExitCode> {
     for breach in &breaches {
         println!("{breach}");
     }
-    println!("{files} files read, {} against the rules of the house", breaches.len());
+    println!("{files} files read, {} against the architecture rules", breaches.len());
     Ok(if breaches.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -129,7 +129,7 @@ fn check_sources(sources: &[(String, String)]) -> Vec<Breach> {
                 let what = format!("`{from}` imports `{to}`, which is above it in {}", package.folder);
                 breaches.push(breach(*offset, what));
             } else if other == own && from != to {
-                let what = format!("`{from}` imports its neighbour `{to}`, which leads back to `{from}`");
+                let what = format!("`{from}` imports its neighbor `{to}`, which leads back to `{from}`");
                 let breach = breach(*offset, what);
                 sideways.push((import, breach));
             }
@@ -166,7 +166,7 @@ fn imports(file: &str, code: &str) -> Vec<Import> {
     rooms.map(|(offset, to)| Import { package, from: from.into(), to, offset }).collect()
 }
 
-/// Of the imports between neighbours, those that lead back to where they came from.
+/// Returns the imports between neighbors that lead back to where they came from.
 fn circles(sideways: &[(Import, Breach)]) -> Vec<Breach> {
     let leads_back = |(start, _): &&(Import, Breach)| {
         let mut reached = vec![start.to.as_str()];
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_import_each_other_one_way_only() {
+    fn neighbors_import_each_other_one_way_only() {
         let engine = ("src/core/engine/mod.rs", "use crate::transport::Edge;");
         let transport = ("src/core/transport/mod.rs", "use crate::observe::Log;");
         let observe = ("src/core/observe.rs", "use crate::engine::Event;");

@@ -1,4 +1,4 @@
-//! Which libtorch a build uses: the one `LIBTORCH` names, or ours in `.libtorch/`.
+//! Describes which libtorch a build uses: the one `LIBTORCH` names, or ours in `.libtorch/`.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use anyhow::{Result, bail};
 /// The only version that the pinned tch speaks to.
 pub const VERSION: &str = "2.11.0";
 
-/// Where libtorch comes from.
+/// Says where libtorch comes from.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Libtorch {
     /// `.libtorch/` of this clone, filled by set-up.
     Ours,
-    /// What the user's `LIBTORCH` says; never written to.
+    /// Holds what the user's `LIBTORCH` says; never written to.
     Given(PathBuf),
 }
 

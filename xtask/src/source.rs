@@ -18,7 +18,7 @@ pub fn code_only(text: &str) -> String {
     String::from_utf8(code).expect("blanking keeps text valid")
 }
 
-/// Where the comment or literal that starts at `at` ends; `at` itself where none starts.
+/// Returns where the comment or literal that starts at `at` ends; `at` itself where none starts.
 fn literal_or_comment_end(bytes: &[u8], at: usize) -> usize {
     let rest = &bytes[at..];
     let after_word = at > 0 && is_word(bytes[at - 1]);
@@ -115,7 +115,7 @@ pub fn crate_uses<'a>(code: &'a str, name: &'a str) -> impl Iterator<Item = usiz
     })
 }
 
-/// Whether a path element follows `before`, so that what comes next is not the start of the path.
+/// Returns whether a path element follows `before`, so that what comes next is not the start of the path.
 fn is_inner(before: &str) -> bool {
     let Some(outer) = before.strip_suffix("::") else {
         return false;

@@ -19,7 +19,7 @@ pub fn write(folder: &Path, what: &str, files: &[&str]) -> Result<()> {
     fs::rename(temporary, folder.join(NAME))
 }
 
-/// Whether the stamp names `what` and every file it lists is still there with its size.
+/// Returns whether the stamp names `what` and every file it lists is still there with its size.
 pub fn holds(folder: &Path, what: &str) -> bool {
     let Ok(text) = fs::read_to_string(folder.join(NAME)) else {
         return false;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use crate::libtorch::Libtorch;
 use crate::{setup, tools};
 
-/// Where the quick start keeps its data; its results go beside it.
+/// The folder of the quick start's data; its results go beside it.
 const QUICKSTART_DATA: &str = "runs/quickstart/data";
 
 const NEXT: &str = "
@@ -89,15 +89,15 @@ fn tests(root: &Path, args: &[String]) -> Command {
     command
 }
 
-/// Test processes share the cores: an OpenMP team that spins while it waits slows its neighbours tenfold.
+/// Test processes share the cores: an OpenMP team that spins while it waits slows its neighbors tenfold.
 pub fn quiet_openmp(command: &mut Command) {
     command.env("OMP_WAIT_POLICY", "PASSIVE").env("GOMP_SPINCOUNT", "0");
 }
 
-/// Which build of the program is run.
+/// Says which build of the program is run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
-    /// As tests are built: nothing more to build after them.
+    /// The profile that tests are built with: nothing more to build after them.
     Dev,
     Release,
 }
@@ -116,7 +116,7 @@ pub fn loongforge<const N: usize>(root: &Path, profile: Profile, args: [&str; N]
     command
 }
 
-/// Where cargo builds.
+/// Returns where cargo builds.
 pub fn target(root: &Path) -> std::path::PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into)
 }

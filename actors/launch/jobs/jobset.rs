@@ -6,13 +6,13 @@ use super::{JobError, JobSpec, Tls};
 use loongforge_core::message::Role;
 use serde_json::{Value, json};
 
-/// Where the secret with certificates, the config and the claim are mounted.
+/// The paths at which the secret with certificates, the config and the claim are mounted.
 const TLS: &str = "/etc/loongforge/tls";
 const CONFIG: &str = "/etc/loongforge/config";
 const RUNS: &str = "/runs";
 /// The key of the config in its ConfigMap.
 const FILE: &str = "run.yaml";
-/// What Kubernetes takes of a ConfigMap, with room for the rest of it.
+/// The bytes that Kubernetes takes of a ConfigMap, with room for the rest of it.
 const MAX_CONFIG: usize = 1_000_000;
 
 /// The manifests: a ConfigMap and a JobSet.
@@ -163,7 +163,7 @@ fn is_compute(role: Role) -> bool {
     matches!(role, Role::Encoder | Role::Foundation)
 }
 
-/// Where the scheduler is, as its pod's name in the set's own domain.
+/// Returns where the scheduler is, as its pod's name in the set's own domain.
 fn join(job: &JobSpec) -> String {
     format!("{0}-scheduler-0-0.{0}:{1}", job.name, job.port)
 }
@@ -190,7 +190,7 @@ fn environment(job: &JobSpec, role: Role) -> Value {
     own.iter().chain(&job.env).map(|(name, value)| json!({ "name": name, "value": value })).collect()
 }
 
-/// What is asked for is what is reserved, so that no pod is evicted for what its neighbours take.
+/// Returns the resources of a pod: requests equal limits, so that no pod is evicted for what its neighbors take.
 fn resources(job: &JobSpec, pool: &Pool, gpus: u32) -> Value {
     let (cpus, memory) = match pool.role {
         Role::Scheduler => (1, 2 << 30),

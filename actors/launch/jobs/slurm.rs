@@ -58,7 +58,7 @@ pub fn slurm(job: &JobSpec) -> Result<String, JobError> {
          code_is_final() {{ [ \"$1\" -eq 0 ] || [ \"$1\" -eq 2 ] || [ \"$1\" -eq 5 ]; }}\n\n\
          {} &\n\
          scheduler=$!\n\
-         # A signal to this script is for the scheduler: it ends the run in order.\n\
+         # A signal to this script is for the scheduler: it shuts the run down cleanly.\n\
          trap 'kill -TERM $scheduler' TERM\n",
         job.cpus,
         job.port,
@@ -83,7 +83,7 @@ pub fn slurm(job: &JobSpec) -> Result<String, JobError> {
     }
     text += "\n# `wait` ends early when a signal comes: ask again until the scheduler has ended.\n\
              while kill -0 $scheduler 2>/dev/null; do wait $scheduler; code=$?; done\n\
-             # 3: stopped with a checkpoint, 4: too few are left, 75: passing trouble. All go on from the last checkpoint.\n\
+             # 3: stopped with a checkpoint, 4: too few actors are left, 75: a transient error. All resume from the last checkpoint.\n\
              case $code in 3|4|75) scontrol requeue \"$SLURM_JOB_ID\";; esac\n\
              code_is_final $code || echo \"loongforge ended with $code\" >&2\n\
              exit $code\n";

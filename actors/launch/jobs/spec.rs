@@ -1,4 +1,4 @@
-//! What is to be placed.
+//! Describes what is to be placed.
 
 use loongforge_core::message::Role;
 use loongforge_core::schedule::PoolSizes;
@@ -6,7 +6,7 @@ use loongforge_core::schedule::PoolSizes;
 /// A run as a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobSpec {
-    /// Of letters, digits and dashes.
+    /// A name of letters, digits and dashes.
     pub name: String,
     /// The config, as the processes see it.
     pub file: String,
@@ -14,7 +14,7 @@ pub struct JobSpec {
     pub pools: PoolSizes,
     /// GPUs of a node; 0: the run is on CPUs.
     pub gpus_per_node: u32,
-    /// Where the scheduler listens.
+    /// Tells where the scheduler listens.
     pub port: u16,
     /// Certificates, as the processes see them.
     pub tls: Tls,
@@ -42,7 +42,7 @@ pub struct JobSpec {
     pub program: String,
 }
 
-/// How processes log in.
+/// Says how processes log in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tls {
     /// A folder with `ca.pem`, and `ROLE.pem` and `ROLE.key` for each role, as `loongforge certs new` makes it. On
@@ -59,13 +59,13 @@ pub enum JobError {
     Uneven { role: Role, num_ranks: u32, per_node: u32 },
     #[error("name the hosts: --hosts a,b,c")]
     NoHosts,
-    #[error("`{text}` cannot be a name there: only small letters, digits and dashes can")]
+    #[error("`{text}` is not a valid name there: use lower-case letters, digits and dashes")]
     Name { text: String },
     #[error("name the image: --image REGISTRY/NAME:TAG")]
     NoImage,
     #[error(
-        "name a claim: --claim NAME, a ReadWriteMany volume with the model and the data; without one there is nothing to \
-         read, and checkpoints would end with their pod"
+        "name a claim: --claim NAME, a ReadWriteMany volume with the model and the data; without one \
+         there is nothing to read, and checkpoints are lost with their pod"
     )]
     NoClaim,
     #[error("the composed config has {bytes} bytes, and a ConfigMap holds 1 MiB")]

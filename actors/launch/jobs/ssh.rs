@@ -16,7 +16,7 @@ pub fn ssh(job: &JobSpec) -> Result<String, JobError> {
     let join = format!("{}:{}", first.rsplit('@').next().unwrap_or(first), job.port);
     let mut text = format!(
         "#!/bin/bash\n\
-         # loongforge over ssh: the same folder, program and certificates on every host. Ctrl-C ends the run in order.\n\
+         # loongforge over ssh: the same folder, program and certificates on every host. Ctrl-C shuts the run down cleanly.\n\
          set -u\n\
          remote() {{ ssh -o BatchMode=yes -o ServerAliveInterval=15 \"$1\" \"cd $(printf %q \"$PWD\") && $2\"; }}\n\n\
          ssh -tt -o BatchMode=yes {} \"cd $(printf %q \"$PWD\") && \"{} &\n\

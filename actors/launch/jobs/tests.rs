@@ -1,4 +1,4 @@
-//! What is written is run: scripts by bash with stand-ins for Slurm and ssh, manifests by a YAML reader.
+//! Tests that run what is written: scripts by bash with stand-ins for Slurm and ssh, manifests by a YAML reader.
 
 #[path = "../../../tests/support/must.rs"]
 mod must;

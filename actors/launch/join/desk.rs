@@ -1,4 +1,4 @@
-//! Who comes to a run that goes on: encoders get a place, users who want another number of them are heard, everyone
+//! Answers whoever connects to a running job: encoders join, users change the number of encoders, everyone
 //! else is turned away.
 
 use super::gather::{BEGUN, OTHER_CONFIG, refused};
@@ -17,20 +17,20 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-/// How long somebody who connects may take to say what he wants.
+/// Sets how long somebody who connects may take to say what he wants.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is needed to let encoders in.
+/// Holds what is needed to let encoders in.
 pub struct Desk {
     roster: Roster,
-    /// Where the actors of the run listen for edges.
+    /// Tells where the actors of the run listen for edges.
     paths: BTreeMap<ActorId, PathBuf>,
     /// The index that no encoder has had.
     next: Cell<u32>,
     is_elastic: bool,
 }
 
-/// What somebody at the desk wants.
+/// Says what somebody at the desk wants.
 pub enum Wish {
     /// An encoder has come: who it is, its connection, and what others are to be told first.
     Join {
@@ -85,7 +85,9 @@ impl Desk {
             Up::Hello { config, .. } if config != self.roster.config => self.refuse(member, OTHER_CONFIG).await,
             Up::Hello { role: Role::Encoder, index, .. } if self.is_elastic => self.admit(member, index).await,
             Up::Hello { .. } => self.refuse(member, BEGUN).await,
-            Up::Scale { .. } if !self.is_elastic => self.refuse(member, "its encoders do not come and go").await,
+            Up::Scale { .. } if !self.is_elastic => {
+                self.refuse(member, "its number of encoders cannot change while it runs").await
+            }
             Up::Scale { encoders } => {
                 let answer = Box::new(move |down| {
                     spawn_local(async move { member.sender.send(&down).await });
@@ -100,7 +102,7 @@ impl Desk {
                 }
                 None
             }
-            _ => self.refuse(member, "it did not say what is said when one joins").await,
+            _ => self.refuse(member, "it did not send a join request").await,
         }
     }
 

@@ -15,12 +15,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval_at, sleep_until};
 
-/// How often missing actors are named.
+/// Sets how often missing actors are named.
 const REMIND: Duration = Duration::from_secs(5);
 
-/// Who is expected, and what they are told.
+/// Tells who is expected, and what they are told.
 pub struct Roster {
-    /// Where actors join, for messages.
+    /// Tells where actors join, for messages.
     pub address: String,
     pub config: String,
     pub pools: PoolSizes,
@@ -31,7 +31,7 @@ pub struct Roster {
     pub queue: usize,
     pub timeout: Duration,
     pub lease: Duration,
-    /// Who may come back when a connection has broken; nobody where connections do not break by themselves.
+    /// Tells who may come back when a connection has broken; nobody where connections do not break by themselves.
     pub returns: Option<Returns>,
 }
 
@@ -39,15 +39,15 @@ pub struct Roster {
 pub struct Member {
     pub sender: LinkSender<Down>,
     pub receiver: LinkReceiver<Up>,
-    /// Where its edges come in.
+    /// The path at which its edges come in.
     pub edges: PathBuf,
     /// Once it is welcome: number of the wire that its connection is, and where it comes back to.
     pub wire: Option<(u128, Option<flume::Receiver<Returned>>)>,
-    /// What it says is acknowledged once it is written down.
+    /// True if what it says is acknowledged once it is written down.
     pub confirms: bool,
 }
 
-/// What who comes too late is told.
+/// The answer to an actor that comes too late.
 pub(super) const BEGUN: &str = "the run has begun, with all its actors";
 pub(super) const OTHER_CONFIG: &str =
     "its configuration is not this run's; give all processes the same file and overrides";
@@ -83,7 +83,7 @@ where
                     let place = roster.pools.actors().filter(wanted).find(|actor| !taken.contains(actor));
                     let answer = match place {
                         _ if config != roster.config => refused(OTHER_CONFIG),
-                        None => refused(&format!("this run has no place left for another {role} actor")),
+                        None => refused(&format!("this run has all its {role} actors already")),
                         Some(actor) => Down::Assigned(actor),
                     };
                     // An actor that is gone already is missed below.
@@ -98,7 +98,7 @@ where
                     member.edges = edges;
                     places.insert(actor, Some(member));
                 }
-                Ok(Ok((place, ..))) => give_up(&mut taken, place, "it did not say what is said when one joins"),
+                Ok(Ok((place, ..))) => give_up(&mut taken, place, "it did not send a join request"),
                 Ok(Err(error)) => tracing::warn!("a connection to {} is refused: {error}", roster.address),
                 Err(error) => std::panic::resume_unwind(error.into_panic()),
             },
@@ -146,7 +146,7 @@ fn missing(places: &BTreeMap<ActorId, Option<Member>>) -> Option<String> {
 }
 
 impl Roster {
-    /// What actor `me` is told once it is to begin. `paths`: where the actors of the run listen for edges.
+    /// Returns what actor `me` is told once it is to begin. `paths`: where the actors of the run listen for edges.
     pub fn welcome(
         &self,
         me: ActorId,
@@ -192,7 +192,7 @@ async fn welcome(members: &mut BTreeMap<ActorId, Member>, roster: &Roster) {
         let (number, returned) = roster.draw(me);
         let welcome = roster.welcome(me, number, &topology, &paths);
         member.wire = Some((number, returned));
-        // A member that is gone by now is learnt from its connection.
+        // A member that is gone by now is learned from its connection.
         let _ = member.sender.send(&Down::Welcome(welcome)).await;
     }
 }

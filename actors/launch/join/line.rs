@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Messages that may wait.
 const QUEUE: usize = 64;
-/// What an actor waits for its scheduler, in leases.
+/// The time that an actor waits for its scheduler, in leases.
 const PATIENCE: u32 = 12;
 
 /// One end of it.
@@ -30,7 +30,7 @@ pub fn line(
     wire(Some(first), recovery, spec)
 }
 
-/// Of an end: a connection is broken when half a lease goes by in silence.
+/// Returns the spec of an end: a connection is broken when half a lease goes by in silence.
 pub(super) fn spec(
     number: u128,
     accepts: bool,
@@ -69,7 +69,7 @@ pub async fn say(wire: &WireSender, message: &impl Serialize) -> bool {
     }
 }
 
-/// As [`say`]; the message has left the process then.
+/// Works like [`say`]; the message has left the process then.
 pub async fn say_out(wire: &WireSender, message: &impl Serialize) {
     if let Ok(bytes) = encode(message) {
         wire.send_out(bytes).await;

@@ -1,5 +1,5 @@
-//! How processes become a run: each says hello to the scheduler, gets its place, listens for its edges, and begins
-//! when all do. Afterwards the same connection carries commands and events.
+//! Describes how processes become a run: each says hello to the scheduler, gets its place, listens for its edges, and
+//! begins when all do. Afterwards the same connection carries commands and events.
 //!
 //! ```text
 //! actor                                scheduler
@@ -10,7 +10,7 @@
 //! Event …                          ↔   Command …
 //! ```
 //!
-//! Encoders may come to a run that goes on: the same words, and the others are told to connect to them. Every actor's
+//! Encoders may join a running job: the same words, and the others are told to connect to them. Every actor's
 //! process gives a sign of life from time to time; one that gives none for the length of its lease is taken for dead.
 //!
 //! Once an actor is welcome its connection is a wire: over TCP it may break, and the actor comes back with `Return`

@@ -1,4 +1,4 @@
-//! What is said on the connection between an actor's process and the scheduler.
+//! Describes what is said on the connection between an actor's process and the scheduler.
 
 use crate::launch::net::NetError;
 use crate::launch::{Assignment, EdgeSpec};
@@ -70,7 +70,7 @@ pub struct Welcome {
     pub assignment: Assignment,
     /// The edges that the actor sends over, and where their receivers listen.
     pub edges: Vec<(EdgeSpec, PathBuf)>,
-    /// Whose edges come in.
+    /// Tells whose edges come in.
     pub producers: Vec<ActorId>,
     /// Length of its queues.
     pub queue: usize,
@@ -103,7 +103,7 @@ pub enum JoinError {
     Connection { address: String, source: LinkError },
     #[error("the scheduler at {address} ended before the run began")]
     SchedulerGone { address: String },
-    #[error("the scheduler at {address} said {said}, which was not its turn")]
+    #[error("protocol violation: the scheduler at {address} sent {said} out of turn")]
     OutOfTurn { address: String, said: String },
     #[error("{actor} ended before it joined: {reason}")]
     ChildEnded { actor: ActorId, reason: String },

@@ -10,14 +10,16 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How long an encoder whose connection was ended by its side may take to come back: its work can be given to others.
+/// Sets how long an encoder whose connection was ended by its side may take to come back: its work can be given to
+/// others.
 const SHORT: Duration = Duration::from_secs(1);
-/// How long who was another process's may take to come back, in leases: it must notice first that its scheduler is another one.
+/// Sets how long who was another process's may take to come back, in leases: it must notice first that its scheduler is
+/// another one.
 const COME_BACK: u32 = 2;
-/// How long the last words of a process that has ended may take.
+/// Sets how long the last words of a process that has ended may take.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// What an actor is given up after.
+/// Holds what an actor is given up after.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     /// Silence.
@@ -29,7 +31,7 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// What a run cannot go on without is given more time.
+    /// Makes the terms of an actor; one that the run cannot go on without is given more time.
     pub fn new(lease: Duration, can_be_replaced: bool) -> Self {
         match can_be_replaced {
             true => Self { silence: lease, ended: lease.min(SHORT), lease },
@@ -38,7 +40,7 @@ impl Terms {
     }
 }
 
-/// What is known of a member's wire.
+/// Holds what is known of a member's wire.
 #[derive(Default)]
 pub struct Before {
     pub number: u128,
@@ -49,7 +51,7 @@ pub struct Before {
     pub said: u64,
     pub told: u64,
     pub backlog: Vec<Command>,
-    /// What it says is acknowledged once it is written down.
+    /// True if what it says is acknowledged once it is written down.
     pub confirms: bool,
 }
 
@@ -127,7 +129,7 @@ pub fn link_again(
     Link { commands: Commands::Queue(commands), events, end: Box::new(end), kill, confirm }
 }
 
-/// Passes events on until the actor's end; returns how that was learnt.
+/// Passes events on until the actor's end; returns how that was learned.
 async fn listen(
     mut wire: WireReceiver,
     events: &flume::Sender<Event>,
@@ -155,16 +157,16 @@ async fn listen(
             Err(_) if patience != silence => return "its process ended".to_owned(),
             Err(_) => {
                 process.inspect(Process::kill);
-                return format!("it gave no sign of life for {silence:?}");
+                return format!("no heartbeat for {silence:?}");
             }
-            Ok(Ok(Some(Up::Alive))) if events.is_disconnected() => return "it was given up".to_owned(),
+            Ok(Ok(Some(Up::Alive))) if events.is_disconnected() => return "it was removed from the run".to_owned(),
             Ok(Ok(Some(Up::Alive))) => {}
             Ok(Ok(Some(Up::Event(event)))) => {
                 if events.send_async(event).await.is_err() {
                     return "the scheduler has ended".to_owned();
                 }
             }
-            Ok(Ok(Some(other))) => return format!("it said {other:?}, which was not its turn"),
+            Ok(Ok(Some(other))) => return format!("protocol violation: it sent {other:?} out of turn"),
             Ok(Ok(None)) => return "its process ended".to_owned(),
             Ok(Err(error)) => {
                 // Its connection ends before it does: how it ends by itself is what is to be known.

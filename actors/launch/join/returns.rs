@@ -1,4 +1,4 @@
-//! Who may come back on another connection, and to which wire.
+//! Tells who may come back on another connection, and to which wire.
 
 use crate::random;
 use loongforge_core::message::ActorId;
@@ -41,7 +41,7 @@ impl Returns {
         returned
     }
 
-    /// Whether there is a wire of `from`.
+    /// Returns whether there is a wire of `from`.
     pub fn knows(&self, from: ActorId) -> bool {
         let places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         places.get(&from).is_some_and(|place| !place.returned.is_disconnected())
@@ -54,7 +54,7 @@ impl Returns {
         match returned {
             Some(returned) => drop(returned.send_async(Returned { raw, received }).await),
             None => {
-                tracing::warn!("{from} comes back to a wire that there is not");
+                tracing::warn!("{from} reconnects to an unknown connection");
                 refuse(raw).await;
             }
         }

@@ -15,7 +15,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-/// How long one who is turned away may take to hear it.
+/// Sets how long one who is turned away may take to hear it.
 const FAREWELL: Duration = Duration::from_secs(1);
 const MAGIC: &[u8] = b"LFRG";
 /// First byte of a TLS handshake.
@@ -102,7 +102,7 @@ async fn hear(
     Ok(stream)
 }
 
-/// Who says this as its first message.
+/// Returns the party that sends this as its first message.
 fn party(up: &Up) -> Option<Party> {
     match up {
         Up::Hello { role, .. } => Some(Party::Actor(*role)),

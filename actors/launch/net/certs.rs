@@ -72,13 +72,13 @@ fn from_now(valid: Duration) -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + valid
 }
 
-/// As [`issue`], by the authority that was made for run `of`.
+/// Works like [`issue`], by the authority that was made for run `of`.
 #[cfg(test)]
 pub(super) fn issue_for(dir: &Path, of: &str, run: &str, party: Party, valid: Duration) -> Result<(), NetError> {
     sign(dir, of, &Identity { run: run.to_owned(), party }, from_now(valid))
 }
 
-/// As [`issue`], valid until so many seconds ago.
+/// Works like [`issue`], valid until so many seconds ago.
 #[cfg(test)]
 pub(super) fn issue_expired(dir: &Path, run: &str, party: Party, seconds: u64) -> Result<(), NetError> {
     let until = from_now(Duration::ZERO) - Duration::from_secs(seconds);

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
     #[error(
-        "error[LF0501]: {address} can be reached from other machines, and nobody would have to log in there; give \
+        "error[LF0501]: {address} can be reached from other machines, and needs no authentication; give \
          `--tls DIR` (`loongforge certs new` makes it), use 127.0.0.1 or a Unix socket, or say \
          `--insecure-allow-plaintext` where the network is isolated"
     )]
@@ -17,7 +17,7 @@ pub enum NetError {
     Listen { address: Address, source: io::Error },
     #[error("{path}: {source}")]
     File { path: PathBuf, source: io::Error },
-    #[error("{path}: no certificate or key that can be used: {reason}")]
+    #[error("{path}: no usable certificate or key: {reason}")]
     Damaged { path: PathBuf, reason: String },
     #[error("{path} is readable by others: `chmod 600` it")]
     Open { path: PathBuf },
@@ -36,21 +36,21 @@ pub enum Refusal {
     NoIdentity,
     #[error("its certificate is for run `{theirs}`, this is `{ours}`")]
     OtherRun { theirs: String, ours: String },
-    #[error("its certificate is for the role {certified}, and it says that it is {said}")]
+    #[error("its certificate is for the role {certified}, but it claims to be {said}")]
     OtherRole { certified: Party, said: Party },
-    #[error("its certificate is for the role {certified}, which is none that listens there")]
+    #[error("its certificate is for the role {certified}, which does not listen there")]
     NotServing { certified: Party },
     #[error("it belongs to user {uid}")]
     OtherUser { uid: u32 },
-    #[error("its first message of {len} bytes is longer than the {max} that a stranger may send")]
+    #[error("its first message of {len} bytes is longer than the {max} allowed before authentication")]
     TooLong { len: usize, max: usize },
-    #[error("it did not say who it is")]
+    #[error("it did not identify itself")]
     NoHello,
-    #[error("it did not say who it is within {seconds} s")]
+    #[error("it did not identify itself within {seconds} s")]
     TooSlow { seconds: u64 },
-    #[error("it speaks plain text, and this run TLS: give it `--tls DIR`")]
+    #[error("it uses plain text and this run TLS: give it `--tls DIR`")]
     Plain,
-    #[error("it speaks TLS, and this run plain text: give the scheduler `--tls DIR`, too")]
+    #[error("it uses TLS and this run plain text: give the scheduler `--tls DIR`, too")]
     Encrypted,
     #[error("{0}")]
     Handshake(String),

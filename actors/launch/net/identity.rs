@@ -1,4 +1,4 @@
-//! Who a certificate is for: `loongforge://RUN/role/ROLE` as its subject alternative name.
+//! Tells who a certificate is for: `loongforge://RUN/role/ROLE` as its subject alternative name.
 
 use super::error::Refusal;
 use loongforge_core::message::Role;
@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 use webpki::EndEntityCert;
 
-/// What a process may be: an actor, or a user who commands a run.
+/// Says what a process may be: an actor, or a user who commands a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Party {
     Actor(Role),
@@ -37,7 +37,7 @@ impl fmt::Display for Party {
     }
 }
 
-/// Of one process.
+/// The identity of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub run: String,
@@ -45,7 +45,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// What a peer's certificate says. That an authority of the run has signed it is not asked here.
+    /// Returns what a peer's certificate says. That an authority of the run has signed it is not asked here.
     ///
     /// # Errors
     /// It names no run and role, or more than one.

@@ -67,7 +67,7 @@ impl Listener {
         Ok(Self { address, admitted, task, _file: file })
     }
 
-    /// Where it listens: of port 0, the one that was given.
+    /// Returns where it listens: of port 0, the one that was given.
     pub fn address(&self) -> &Address {
         &self.address
     }

@@ -1,4 +1,4 @@
-//! How the processes of a run log in with each other.
+//! Describes how the processes of a run log in with each other.
 
 use super::error::Refusal;
 use super::{Identity, NetError, Party};
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Of one process. Cheap to clone.
+/// The security settings of one process. Cheap to clone.
 #[derive(Clone)]
 pub struct Security {
     pub(super) run: Arc<str>,
@@ -29,11 +29,11 @@ pub struct Security {
     insecure: bool,
     /// Through which connections to other processes go, in a drill.
     pub(super) proxy: Option<SocketAddr>,
-    /// How long one may be a stranger.
+    /// Tells how long one may be a stranger.
     pub(super) patience: Duration,
 }
 
-/// How long a handshake and a first message may take.
+/// Sets how long a handshake and a first message may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Both of its sides: everyone connects, and most are connected to.
@@ -90,7 +90,7 @@ impl Security {
         Ok(Self { run: run.into(), tls: Some(tls), insecure: false, proxy: proxy(), patience: PATIENCE })
     }
 
-    /// As [`Security::with_certificates`], for whatever run the certificate is for.
+    /// Works like [`Security::with_certificates`], for whatever run the certificate is for.
     ///
     /// # Errors
     /// As there.
@@ -112,7 +112,7 @@ impl Security {
         Self { patience, ..self }
     }
 
-    /// Whether one may listen at, or connect to, an address.
+    /// Returns whether one may listen at, or connect to, an address.
     ///
     /// # Errors
     /// LF0501: strangers could come in.
@@ -123,13 +123,13 @@ impl Security {
         }
     }
 
-    /// Whether TLS is spoken there: on every TCP connection of a run that has certificates.
+    /// Returns whether TLS is spoken there: on every TCP connection of a run that has certificates.
     pub(super) fn encrypts(&self, address: &Address) -> Option<&Tls> {
         self.tls.as_ref().filter(|_| matches!(address, Address::Tcp { .. }))
     }
 }
 
-/// What the environment says.
+/// Returns what the environment says.
 fn proxy() -> Option<SocketAddr> {
     std::env::var(PROXY).ok()?.parse().ok()
 }
@@ -190,7 +190,7 @@ impl ServerCertVerifier for OfRun {
         _cert: &CertificateDer<'_>,
         _dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("TLS 1.2 is not spoken here".into()))
+        Err(rustls::Error::General("TLS 1.2 is not supported".into()))
     }
 
     fn verify_tls13_signature(

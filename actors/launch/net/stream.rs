@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 /// Longest first message.
 pub(super) const MAX_HELLO: usize = 64 << 10;
-/// Of a frame: magic, version, length and checksum; the length lies at `LEN`.
+/// The length of a frame's header: magic, version, length and checksum; the length lies at `LEN`.
 pub(super) const HEADER: usize = 14;
 pub(super) const LEN: usize = 6;
 
@@ -24,7 +24,7 @@ pub struct Stream {
     inner: Box<dyn Duplex>,
     /// Read already, and not yet asked for.
     before: Vec<u8>,
-    /// Of the peer; `None` on a Unix socket.
+    /// The host of the peer; `None` on a Unix socket.
     host: Option<std::net::IpAddr>,
 }
 

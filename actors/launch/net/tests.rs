@@ -56,7 +56,7 @@ async fn serve(security: &Security, at: &Address) -> (Address, tokio::task::Join
     (address, task)
 }
 
-/// What comes of saying `role` to a scheduler: the first answer, or an error.
+/// Returns what comes of saying `role` to a scheduler: the first answer, or an error.
 async fn try_join(address: &Address, security: &Security, role: Role) -> Result<Down, String> {
     let stream = connect(address, security, Some(Role::Scheduler)).await.map_err(|error| error.to_string())?;
     let (mut sender, mut receiver) = link::<Up, Down>(stream);
@@ -90,7 +90,7 @@ fn every_role_of_the_run_comes_in_and_nobody_else() {
         let encoder = security("a run", ENCODER, ours.path());
         let said = try_join(&address, &encoder, Role::Foundation).await.unwrap();
         let Down::Refused { reason } = said else { panic!("{said:?}") };
-        assert_eq!(reason, "its certificate is for the role encoder, and it says that it is foundation");
+        assert_eq!(reason, "its certificate is for the role encoder, but it claims to be foundation");
         // Another authority: each finds the other out.
         let stranger = security("a run", ENCODER, theirs.path());
         let error = try_join(&address, &stranger, Role::Encoder).await.unwrap_err();
@@ -148,7 +148,7 @@ fn plain_text_and_tls_that_meet_are_told_so() {
         let secure = serve(&security("a", SCHEDULER, dir.path()), &loopback()).await.0;
         let said = try_join(&secure, &Security::plain("a", false), Role::Encoder).await.unwrap();
         let Down::Refused { reason } = said else { panic!("{said:?}") };
-        assert!(reason.contains("it speaks plain text"), "{reason}");
+        assert!(reason.contains("it uses plain text"), "{reason}");
         let plain = serve(&Security::plain("a", false), &loopback()).await.0;
         let error = try_join(&plain, &security("a", ENCODER, dir.path()), Role::Encoder).await.unwrap_err();
         assert!(error.contains("this run plain text"), "{error}");
@@ -262,7 +262,7 @@ fn keys_that_others_may_read_and_certificates_of_others_are_named() {
     let data = Party::Actor(Role::Data);
     assert!(load("a", data).unwrap().contains("for the role encoder"));
     std::fs::write(dir.path().join("data.pem"), "nothing").unwrap();
-    assert!(load("a", data).unwrap().contains("data.pem: no certificate or key that can be used"));
+    assert!(load("a", data).unwrap().contains("data.pem: no usable certificate or key"));
     let open = std::fs::Permissions::from_mode(0o644);
     std::fs::set_permissions(dir.path().join("encoder.key"), open).unwrap();
     assert!(load("a", ENCODER).unwrap().contains("encoder.key is readable by others"));

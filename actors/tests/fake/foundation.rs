@@ -22,11 +22,11 @@ pub struct FakeFoundation {
     tokens: BTreeMap<PackId, BTreeMap<ActorId, Parcel>>,
     features: BTreeMap<UnitId, Parcel>,
     consumed: BTreeSet<ItemId>,
-    /// Who made the features of a unit, as far as is known.
+    /// Tells who made the features of a unit, as far as is known.
     sent_by: BTreeMap<UnitId, ActorId>,
     /// Steps before it were shared out anew: their features must not wait for each other's credit.
     anew: StepId,
-    /// What was returned for the units of the first plan: it is returned again where features come again.
+    /// Holds what was returned for the units of the first plan: it is returned again where features come again.
     returned: BTreeMap<UnitId, (u64, Vec<HostTensor>)>,
     due: Vec<(StepId, SaveTo)>,
     /// First pack of the last evaluation that has ended.

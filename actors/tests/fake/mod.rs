@@ -21,7 +21,7 @@ use loongforge_core::schedule::{
 };
 use loongforge_core::transport::Parcel;
 
-/// How the engines of a run behave, and what goes wrong.
+/// Describes how the engines of a run behave, and what goes wrong.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
     /// The encoders are not trained.
@@ -42,11 +42,11 @@ pub struct Script {
     pub deadly: Option<ItemId>,
     /// An item for which an encoder needs more memory than there is.
     pub hungry: Option<ItemId>,
-    /// How much longer a foundation takes for a pack.
+    /// Tells how much longer a foundation takes for a pack.
     pub pause: std::time::Duration,
     /// A foundation begins with a step when all of its features are there.
     pub whole_steps: bool,
-    /// How long an encoder, by its index, takes for a patch; all others take no time.
+    /// Tells how long an encoder, by its index, takes for a patch; all others take no time.
     pub paces: Vec<std::time::Duration>,
     /// By what part of it that time varies, at random, from unit to unit.
     pub jitter: f64,

@@ -1,4 +1,4 @@
-//! Where the processes of a test meet.
+//! Describes where the processes of a test meet.
 
 use loongforge_actors::Meeting;
 use loongforge_actors::launch::net::Security;

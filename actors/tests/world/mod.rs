@@ -15,7 +15,7 @@ struct Node {
     ports: Ports,
 }
 
-/// What is seen of a run from outside, without what may differ between orders.
+/// Holds what is seen of a run from outside, without what may differ between orders.
 #[derive(Debug, Default, PartialEq)]
 pub struct Log {
     pub plans: Vec<StepPlan>,
@@ -173,7 +173,7 @@ impl World {
         self.input(Input::Joined(me));
     }
 
-    /// As `run`, with a change of the pool after so many events, again and again.
+    /// Works like `run`, with a change of the pool after so many events, again and again.
     pub fn run_changing(mut self, changes: &[(usize, usize)]) -> (Log, Result<Outcome, Failure>, usize) {
         // A run that has not begun needs all that it begins with.
         for (actor, events) in self.events.clone() {

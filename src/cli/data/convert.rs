@@ -25,16 +25,16 @@ Run it again after it was stopped: shards that are done are kept. `shards/bad.js
 pub struct ConvertArgs {
     #[command(flatten)]
     input: InputArgs,
-    /// What is written
+    /// Format to write
     #[arg(long, default_value = "webdataset")]
     to: Target,
     /// Folder of the shards
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
-    /// Samples of a shard at most
+    /// Maximum number of samples in a shard
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     samples: u64,
-    /// Bytes of a shard at most, unless one sample is larger
+    /// Maximum size of a shard, unless one sample is larger
     #[arg(long, value_name = "SIZE", default_value = "1GB")]
     bytes: Size,
     /// Decode every picture, not only its header
@@ -43,7 +43,7 @@ pub struct ConvertArgs {
     /// `sample_type` that Megatron-Energon's cookers are chosen by
     #[arg(long, value_name = "NAME", default_value = "multi_mix_qa", value_parser = word)]
     sample_type: String,
-    /// Bad samples, as a part of all, above which the exit code is 1
+    /// Fraction of bad samples above which the exit code is 1
     #[arg(long, value_name = "FRACTION", default_value = "0.01", value_parser = fraction)]
     max_bad: f64,
     #[command(flatten)]

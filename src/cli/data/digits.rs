@@ -8,7 +8,7 @@ use std::process::ExitCode;
 #[derive(Args)]
 #[command(after_help = "Example:\n  loongforge data digits --out runs/quickstart/data")]
 pub struct DigitsArgs {
-    /// Folder to write; what is complete there already is kept
+    /// Output folder; files that are complete already are kept
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
 }

@@ -15,13 +15,13 @@ Example, from packages under Apache-2.0 and CC-BY 4.0:
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct EmojiArgs {
-    /// Packages emoji-datasource-* of npm, as they are
+    /// Packages emoji-datasource-* of npm (.tgz)
     #[arg(required = true, value_name = "TGZ")]
     packages: Vec<PathBuf>,
     /// Folder to write
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
-    /// Chooses what is held out, and the order
+    /// Seed of the held-out split and the order
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }

@@ -14,35 +14,35 @@ use std::sync::Arc;
 
 #[derive(Args)]
 pub struct InputArgs {
-    /// Files of samples, or a run's config, of which the files in `data.train` are meant
+    /// Files of samples, or a run's config, whose `data.train` is read
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
     /// Format of the files, as in `data.train` [default: auto-detect]
     #[arg(long)]
     format: Option<String>,
-    /// Threads; as many as cores unless given
+    /// Number of threads [default: number of cores]
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
-    /// Decode pictures and videos in this process, not in ones that may do nothing else
+    /// Decode pictures and videos in this process instead of sandboxed ones
     #[arg(long)]
     no_sandbox: bool,
 }
 
 #[derive(Args)]
 pub struct ModelArgs {
-    /// Folder or hub id of the model that is to read the samples
+    /// Model whose tokenizer, template and processor read the samples: a folder or a hub id
     #[arg(long, value_name = "MODEL")]
     model: Option<String>,
-    /// Chat template, as in `data.template`; the model's own unless given
+    /// Chat template, as in `data.template` [default: the model's]
     #[arg(long, requires = "model")]
     template: Option<String>,
     /// Loss mask, as in `train.phase`
     #[arg(long, requires = "model", value_name = "PHASE", default_value = "sft")]
     phase: String,
-    /// Which answers are learnt, as in `train.learn`: all, or the last
+    /// Answers in the loss, as in `train.learn`: all, or last
     #[arg(long, requires = "model", value_name = "ANSWERS", default_value = "all")]
     learn: String,
-    /// Longer samples are left out and counted
+    /// Maximum number of tokens; longer samples are left out and counted
     #[arg(long, requires = "model", value_name = "TOKENS")]
     max_tokens: Option<usize>,
     /// Keep the first tokens of a longer sample, as `data.pack.too_long: truncate`

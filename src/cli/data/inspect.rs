@@ -16,7 +16,7 @@ const EXAMPLES: &str = "\
 Examples:
   loongforge data inspect train.jsonl                                       format, fields, the first samples
   loongforge data inspect shards --from 5000 --samples 5
-  loongforge data inspect train.jsonl --model Qwen/Qwen3-VL-2B-Instruct     as the model reads it; what is learnt is marked
+  loongforge data inspect train.jsonl --model Qwen/Qwen3-VL-2B-Instruct     as the model reads it, with the loss mask
   loongforge data inspect train.jsonl --samples 50 --html samples.html      a page with the pictures in it";
 
 #[derive(Args)]
@@ -26,13 +26,13 @@ pub struct InspectArgs {
     input: InputArgs,
     #[command(flatten)]
     model: ModelArgs,
-    /// Samples to show
+    /// Number of samples to show
     #[arg(long, value_name = "N", default_value_t = 3)]
     samples: u64,
-    /// The first of them, from 0
+    /// Index of the first sample to show, from 0
     #[arg(long, value_name = "N", default_value_t = 0)]
     from: u64,
-    /// Write a page instead of printing
+    /// Write an HTML page instead of printing
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -95,9 +95,9 @@ fn draw(sample: &Shown, style: Style) -> String {
     if let Some(rendered) = &sample.rendered {
         text += "  as the model reads it:\n";
         let (begin, end) = if style == Style::Blocks { ("\x1b[32m", "\x1b[0m") } else { ("⟦", "⟧") };
-        for (part, learnt) in rendered {
+        for (part, learned) in rendered {
             let part = safe(part);
-            text += &if *learnt { format!("{begin}{part}{end}") } else { part };
+            text += &if *learned { format!("{begin}{part}{end}") } else { part };
         }
         text += "\n";
     }

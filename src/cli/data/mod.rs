@@ -36,21 +36,21 @@ pub struct DataArgs {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Show what files hold: format, fields, samples with their pictures
+    /// Show format, fields and samples with their pictures
     Inspect(inspect::InspectArgs),
-    /// Read and decode everything; list what cannot be used
+    /// Read and decode everything; list the samples that cannot be used
     Verify(verify::VerifyArgs),
-    /// Histograms of lengths, and how packs would be filled
+    /// Print histograms of lengths and the fill of packs
     Stats(stats::StatsArgs),
     /// Write any format as WebDataset shards
     Convert(convert::ConvertArgs),
     /// Pack a run's data ahead of time
     Pack(pack::PackArgs),
-    /// Join the shards that several processes wrote
+    /// Merge the shards that several processes wrote
     Merge(merge::MergeArgs),
-    /// Pictures of handwritten numbers and a tiny Qwen3-VL to read them: the quick start
+    /// Make the quick start's data: pictures of handwritten numbers and a tiny Qwen3-VL to read them
     Digits(digits::DigitsArgs),
-    /// Pictures of emoji with dialogues, and a small Qwen3-VL to learn them
+    /// Make a data set of emoji pictures with dialogues, and a small Qwen3-VL for it
     Emoji(emoji::EmojiArgs),
 }
 
@@ -72,7 +72,7 @@ pub fn data(args: DataArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Whether too many samples are bad.
+/// Returns whether too many samples are bad.
 fn verdict(bad: u64, of: u64, max_bad: f64) -> ExitCode {
     if bad as f64 > max_bad * of as f64 { ExitCode::from(exit::FAILED) } else { ExitCode::SUCCESS }
 }

@@ -39,22 +39,22 @@ pub struct PackArgs {
     /// Folder of the packs
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
-    /// Best fit over all samples instead of a stream's order
+    /// Pack by best fit over all samples instead of in the stream's order
     #[arg(long)]
     offline: bool,
-    /// Samples of the stream that are packed; one epoch unless given
+    /// Number of samples to pack [default: one epoch]
     #[arg(long, value_name = "N")]
     samples: Option<u64>,
-    /// Packs of a shard at most
+    /// Maximum number of packs in a shard
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     packs: u64,
-    /// Bytes of a shard at most, unless one pack is larger
+    /// Maximum size of a shard, unless one pack is larger
     #[arg(long, value_name = "SIZE", default_value = "1GB")]
     bytes: Size,
-    /// Threads; as many as cores unless given
+    /// Number of threads [default: number of cores]
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
-    /// Bad samples, as a part of all, above which the exit code is 1
+    /// Fraction of bad samples above which the exit code is 1
     #[arg(long, value_name = "FRACTION", default_value = "0.01", value_parser = fraction)]
     max_bad: f64,
     #[command(flatten)]

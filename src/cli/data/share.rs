@@ -1,4 +1,4 @@
-//! Which part of a job this process does: said, or told by the cluster.
+//! Describes which part of a job this process does: said, or told by the cluster.
 
 use super::UsageError;
 use clap::Args;
@@ -6,7 +6,7 @@ use loongforge_core::data::tools::Share;
 
 #[derive(Args)]
 pub struct ShareArgs {
-    /// Do part i of n, from 0; `auto`: as a Slurm array says; `auto/n`: index by Slurm or Kubernetes
+    /// Do part i of n, from 0; `auto`: from the Slurm array; `auto/n`: index from Slurm or Kubernetes
     #[arg(long, value_name = "I/N")]
     shard: Option<String>,
 }

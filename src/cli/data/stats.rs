@@ -23,11 +23,11 @@ pub struct StatsArgs {
     input: InputArgs,
     #[command(flatten)]
     model: ModelArgs,
-    /// Sizes of packs, in tokens
+    /// Pack sizes to try, in tokens
     #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "2048,4096,8192,16384,32768",
         value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pack: Vec<u32>,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }

@@ -24,10 +24,10 @@ pub struct VerifyArgs {
     input: InputArgs,
     #[command(flatten)]
     model: ModelArgs,
-    /// File that lists bad samples, one JSON object a line
+    /// File to list bad samples in, one JSON object a line
     #[arg(long, value_name = "FILE")]
     quarantine: Option<PathBuf>,
-    /// Bad samples, as a part of all, above which the exit code is 1
+    /// Fraction of bad samples above which the exit code is 1
     #[arg(long, value_name = "FRACTION", default_value = "0", value_parser = fraction)]
     max_bad: f64,
 }

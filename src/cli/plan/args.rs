@@ -23,52 +23,52 @@ pub struct PlanArgs {
     /// Overrides: key=value, +new=value, ~key, group=option
     #[arg(value_name = "KEY=VALUE")]
     pub(super) overrides: Vec<String>,
-    /// Steps to plan, or to simulate
+    /// Number of steps to plan or simulate
     #[arg(long, value_name = "N")]
     pub(super) steps: Option<u64>,
     /// Run the real scheduler on a virtual clock
     #[arg(long)]
     pub(super) simulate: bool,
-    /// Take costs from finished runs on the machine that is meant
+    /// Calibrate costs from finished runs on the target machine
     #[arg(long, value_name = "RUN_DIR", requires = "simulate", conflicts_with_all = ["costs", "device"])]
     pub(super) calibrate: Vec<PathBuf>,
-    /// Take costs from a file that --save-costs wrote
+    /// Read costs from a file that --save-costs wrote
     #[arg(long, value_name = "FILE", requires = "simulate", conflicts_with = "device")]
     pub(super) costs: Option<PathBuf>,
     /// Write the costs as JSON
     #[arg(long, value_name = "FILE", requires = "simulate")]
     pub(super) save_costs: Option<PathBuf>,
-    /// Take costs from FLOPs on this GPU: H200, H100, A100 …
+    /// Estimate costs from FLOPs on this GPU: H200, H100, A100 …
     #[arg(long, value_name = "GPU", requires = "simulate")]
     pub(super) device: Option<String>,
-    /// Share of the device's peak that a run gets
+    /// Fraction of the device's peak that a run reaches (MFU)
     #[arg(long, default_value_t = 0.4, value_name = "SHARE", requires = "device")]
     pub(super) mfu: f64,
-    /// Samples by a law instead of the config's data: sft, vlm, longtail, or a JSON histogram
+    /// Draw samples from a distribution instead of the config's data: sft, vlm, longtail, or a JSON histogram
     #[arg(long, value_name = "LAW", requires = "simulate")]
     pub(super) law: Option<String>,
-    /// Samples of the data set that are measured; a longer run goes round
+    /// Number of samples to measure; a longer run repeats them
     #[arg(long, default_value_t = 2048, value_name = "N")]
     pub(super) samples: usize,
-    /// Cores that all actors share; on the CPU those of this machine unless given
+    /// Cores that all actors share [default on the CPU: those of this machine]
     #[arg(long, value_name = "CORES", requires = "simulate")]
     pub(super) cores: Option<f64>,
-    /// Pipeline stages of a foundation replica; those of the config unless given
+    /// Pipeline stages of a foundation replica [default: from the config]
     #[arg(long, value_name = "P", requires = "simulate")]
     pub(super) stages: Option<u32>,
-    /// Standard deviation of every duration, as a share of it
+    /// Relative standard deviation of every duration
     #[arg(long, default_value_t = 0.0, value_name = "SHARE", requires = "simulate")]
     pub(super) jitter: f64,
-    /// Seed of jitter and law
+    /// Seed of jitter and distribution
     #[arg(long, default_value_t = 1, value_name = "SEED", requires = "simulate")]
     pub(super) seed: u64,
-    /// Microseconds of a message between actors, beyond what --calibrate found
+    /// Latency of a message between actors in microseconds, added to what --calibrate found
     #[arg(long, default_value_t = 0.0, value_name = "MICROSECONDS", requires = "simulate")]
     pub(super) latency: f64,
-    /// Gigabytes a second that one device sends, and that it gets in a reduction
+    /// Bandwidth of one device in GB/s, also in reductions
     #[arg(long, value_name = "GB/S", requires = "simulate")]
     pub(super) bandwidth: Option<f64>,
-    /// Try other ratios and placements on so many devices
+    /// Search ratios and placements on N devices
     #[arg(long, value_name = "N", requires = "simulate")]
     pub(super) devices: Option<u32>,
     /// Draw the steps after the warm-up: .svg or .html

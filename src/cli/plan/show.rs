@@ -52,14 +52,14 @@ impl Case {
         )
     }
 
-    /// How often a run of plain batches goes over its data.
+    /// Returns how often a run of plain batches goes over its data.
     fn epochs(&self, num_samples: usize) -> String {
         let run = &self.coordinator;
         match run.look_ahead {
             Some(_) => format!("data: {}\n", count(num_samples, "sample")),
             None => {
                 let epochs = run.steps as f64 * run.global_batch_size as f64 / num_samples.max(1) as f64;
-                format!("data: {}, gone over {epochs:.2} times\n", count(num_samples, "sample"))
+                format!("data: {}, {epochs:.2} epochs\n", count(num_samples, "sample"))
             }
         }
     }
@@ -72,7 +72,7 @@ impl Case {
             items => format!(", {} of {}", count(plan.units.len(), "unit"), count(items, "media item")),
         };
         let mut text = format!(
-            "step {}: {}, {:.1} % full ({} tokens, {} of them targets){}, read up to sample {}\n",
+            "step {}: {}, {:.1} % full ({} tokens, {} of them targets){}, consumed {} samples\n",
             plan.step,
             count(plan.packs.len(), "pack"),
             100.0 * plan.num_tokens() as f64 / room.max(1) as f64,
@@ -108,7 +108,7 @@ impl Case {
         text
     }
 
-    /// What each kind of actor takes, by what it is for.
+    /// Returns what each kind of actor takes, by what it is for.
     fn memory(&self, plans: &[StepPlan]) -> anyhow::Result<String> {
         let found = memory::of_plans(&self.config, &self.folder, plans).map_err(|error| UsageError::of(&*error))?;
         let cells = |cells: [String; 7]| cells.map(|cell| format!("{cell:>12}")).concat();
@@ -131,11 +131,11 @@ impl Case {
     }
 }
 
-/// `  encoders: the dearest does 1.03 times the mean`.
+/// `  encoders: the slowest has 1.03 times the mean`.
 fn balance(name: &str, loads: Vec<u64>) -> String {
     let (sum, most) = (loads.iter().sum::<u64>(), loads.iter().max().copied().unwrap_or(0));
     if loads.len() < 2 || sum == 0 {
         return String::new();
     }
-    format!("  {name}: the dearest does {:.3} times the mean\n", most as f64 * loads.len() as f64 / sum as f64)
+    format!("  {name}: the slowest has {:.3} × the mean load\n", most as f64 * loads.len() as f64 / sum as f64)
 }

@@ -22,7 +22,7 @@ const STEPS: u64 = 50;
 /// First of them that are left out.
 const WARM_UP: u64 = 5;
 const DRAWN_STEPS: u64 = 3;
-/// Of two actors on a core, as the quick start's with 1 to 4 encoders on two cores were measured.
+/// The loss of two actors that share a core, as the quick start's with 1 to 4 encoders on two cores were measured.
 const SHARING_LOSS: f64 = 0.07;
 
 impl Case {
@@ -141,7 +141,8 @@ impl Case {
         Ok(calibration.costs)
     }
 
-    /// What the first run's steps took beyond what its work explains is taken for the way of its messages.
+    /// Estimates the latency: what the first run's steps took beyond what its work explains is taken for the way of its
+    /// messages.
     fn find_latency(&self, args: &PlanArgs, spec: &SimSpec, samples: &dyn Samples, calibration: &mut Calibration) {
         let config = &calibration.config;
         let mut past = spec.clone();
@@ -172,7 +173,7 @@ impl Case {
     }
 }
 
-/// What --gantt draws, by the file's name.
+/// Says what --gantt draws, by the file's name.
 enum Drawing {
     Page,
     Picture,

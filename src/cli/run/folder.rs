@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 /// Ending of the large files.
 const TENSORS: &str = ".safetensors";
 
-/// How a checkpoint is looked at before a run goes on from it.
+/// Describes how a checkpoint is looked at before a run goes on from it.
 pub struct Expect<'a> {
     /// The run's composed config.
     pub composed: &'a Value,
@@ -114,7 +114,9 @@ fn expect_same_data(checkpoint: &Path, config: &RunConfig) -> anyhow::Result<()>
     let Some(difference) = then.difference(&data_fingerprint(&config.data)?) else { return Ok(()) };
     let what = format!("the data changed since {}: {difference}", checkpoint.display());
     match config.data.on_change {
-        OnChange::Refuse => bail!("{what}; to go on at its place in the new order, set data.on_change=accept"),
+        OnChange::Refuse => {
+            bail!("{what}; to continue at the same position of the new order, set data.on_change=accept")
+        }
         OnChange::Accept => eprintln!("warning: {what}"),
     }
     Ok(())
@@ -148,7 +150,7 @@ pub fn prepare_folder(config: &RunConfig, resumes: bool, overwrite: bool) -> any
         if let Some(former) = latest(checkpoints)?.filter(|_| !overwrite) {
             let former = former.display();
             let what = format!(
-                "run.dir already holds a run ({former}): go on with --resume, begin anew with --overwrite, or set run.name"
+                "run.dir already holds a run ({former}): resume it with --resume, start over with --overwrite, or set run.name"
             );
             return Err(UsageError(what).into());
         }

@@ -43,7 +43,7 @@ const NAMES: [&str; 13] = [
     "watch.json",
 ];
 
-/// Whether a run made what has this name; the folder may hold what is the user's.
+/// Returns whether a run made what has this name; the folder may hold what is the user's.
 fn is_of_run(name: &str) -> bool {
     let numbered = |start: &str, end: &str| {
         let number = name.strip_prefix(start).and_then(|rest| rest.strip_suffix(end));
@@ -58,7 +58,7 @@ fn is_of_run(name: &str) -> bool {
 pub struct FormerRun {
     /// `run.dir`, and `checkpoint.dir` where that is another folder.
     dirs: Vec<PathBuf>,
-    /// Whether it is to be put back.
+    /// True if it is to be restored.
     is_aside: bool,
 }
 
@@ -78,8 +78,8 @@ impl FormerRun {
                 former.is_aside = false;
                 let (run, then) = (run.display(), then.display());
                 let what = format!(
-                    "{run} was begun anew with checkpoint.dir {then}, and took no step: start it once with that \
-                     checkpoint.dir, and the run before is put back"
+                    "{run} was started over with checkpoint.dir {then} and took no step: \
+                     start it once with that checkpoint.dir to restore the previous run"
                 );
                 return Err(UsageError(what).into());
             }
@@ -91,8 +91,8 @@ impl FormerRun {
         match checkpoints.join(ASIDE).exists() {
             true => {
                 let what = format!(
-                    "{} holds the checkpoints of another run, which was begun anew and took no step: start that run once, \
-                     and they are put back",
+                    "{} holds the checkpoints of another run, which was started over and took no step: \
+                     start that run once to restore them",
                     checkpoints.join(ASIDE).display()
                 );
                 Err(UsageError(what).into())
@@ -148,7 +148,7 @@ impl FormerRun {
         sync(&run)?;
         let files = move || {
             if let Err(error) = point("aside_removed").and_then(|()| remove_gone(&run)) {
-                tracing::warn!("what is left of the run before goes with the next start: {error:#}");
+                tracing::warn!("the rest of the previous run is removed at the next start: {error:#}");
             }
         };
         Ok(std::thread::Builder::new().name("run-before".into()).spawn(files)?)
@@ -165,7 +165,8 @@ impl FormerRun {
         self.dirs[0].join(ASIDE).join(MOVED).exists()
     }
 
-    /// Where the checkpoints are, from `run.dir` on where they are below it: a folder may have been moved since.
+    /// Returns where the checkpoints are, from `run.dir` on where they are below it: a folder may have been moved
+    /// since.
     fn place(&self) -> PathBuf {
         let real = |dir: &Path| real(dir).unwrap_or_else(|_| dir.to_owned());
         let (run, checkpoints) = (real(&self.dirs[0]), real(self.dirs.last().expect("run.dir is one")));
@@ -205,7 +206,7 @@ impl FormerRun {
         }
         point("back_done")?;
         move_to(&run.join(ASIDE), &run.join(GONE))?;
-        eprintln!("{}: the run before was put back, since the new one took no step", run.display());
+        eprintln!("{}: the previous run was restored, since the new one took no step", run.display());
         remove_gone(run)
     }
 }
@@ -214,7 +215,7 @@ impl Drop for FormerRun {
     fn drop(&mut self) {
         if let Some(Err(error)) = self.is_aside.then(|| self.put_back()) {
             let run = self.dirs[0].display();
-            eprintln!("warning: {run}: the next start puts the run before back: {error:#}");
+            eprintln!("warning: {run}: the next start restores the previous run: {error:#}");
         }
     }
 }
@@ -233,7 +234,7 @@ fn of_run(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// What a run that took no step wrote says why; drafts of checkpoints do not.
+/// Keeps what a run that took no step wrote, since it says why; drafts of checkpoints do not.
 fn keep_failed(dir: &Path, name: &str) -> Result<()> {
     if name.starts_with('.') {
         return remove(&dir.join(name));
@@ -244,7 +245,7 @@ fn keep_failed(dir: &Path, name: &str) -> Result<()> {
     move_to(&dir.join(name), &kept.join(name))
 }
 
-/// Where the checkpoints were when they were moved aside.
+/// Returns where the checkpoints were when they were moved aside.
 fn read_place(aside: &Path) -> Result<Option<PathBuf>> {
     match fs::read_to_string(aside.join(PLACE)) {
         Ok(text) => Ok(Some(PathBuf::from(text))),

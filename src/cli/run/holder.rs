@@ -1,4 +1,4 @@
-//! Who holds a run's folder: a process, told from every other one, also from a later one with the same number.
+//! Tells who holds a run's folder: a process, told from every other one, also from a later one with the same number.
 
 use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub struct Holder {
     pub pid: u32,
     pub host: String,
-    /// When it took the lock, UTC.
+    /// The time at which it took the lock, UTC.
     pub since: String,
     /// The boot of the machine, and the namespace that `pid` is counted in: only there it can be looked at.
     boot: String,
@@ -21,7 +21,7 @@ pub struct Holder {
     pub token: String,
 }
 
-/// What is known of a holder.
+/// Says what is known of a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
     /// It is this run itself: a scheduler before this one has taken the lock for the process that keeps both.
@@ -49,7 +49,7 @@ impl Holder {
         }
     }
 
-    /// What `me` knows of this holder.
+    /// Returns what `me` knows of this holder.
     pub fn life(&self, me: &Self) -> Life {
         if me.boot.is_empty() || (&self.boot, &self.pid_namespace) != (&me.boot, &me.pid_namespace) {
             return Life::Elsewhere;
@@ -61,7 +61,7 @@ impl Holder {
         }
     }
 
-    /// Whether a process of this machine with this number and this start is there.
+    /// Returns whether a process of this machine with this number and this start is there.
     fn is_alive(&self) -> bool {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return false };
         if test_kill_process(pid) == Err(rustix::io::Errno::SRCH) {

@@ -18,11 +18,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// The lock's file in a folder.
 pub const LOCK: &str = "run.lock";
-/// How often a holder touches its files.
+/// Sets how often a holder touches its files.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 /// A holder on another machine that has not touched its file for so long is dead.
 const SILENCE: Duration = Duration::from_secs(30);
-/// How often a file of another machine is looked at.
+/// Sets how often a file of another machine is looked at.
 const GLANCE: Duration = Duration::from_millis(250);
 
 /// Why a folder cannot be had.
@@ -30,7 +30,7 @@ const GLANCE: Duration = Duration::from_millis(250);
 pub enum LockError {
     #[error("{} is in use by another run: {holder} ({path}); wait for it or stop it, or set run.name", folder(path).display())]
     Held { path: PathBuf, holder: Box<Holder> },
-    #[error("{path} names nobody ({source}): remove it where no run is active in its folder")]
+    #[error("{path} names no holder ({source}): remove it if no run is active in its folder")]
     Damaged { path: PathBuf, source: serde_json::Error },
     #[error("cannot write into {}", folder(path).display())]
     Io { path: PathBuf, source: io::Error },
@@ -106,7 +106,7 @@ fn is_ours(path: &Path, me: &Holder) -> bool {
     read(path).is_ok_and(|found| found.is_some_and(|found| found.life(me) == Life::Ours))
 }
 
-/// Whether two files, one of which may not be there, lie in one folder.
+/// Returns whether two files, one of which may not be there, lie in one folder.
 fn is_same(one: &Path, other: &Path) -> bool {
     let real = |path: &Path| folder(path).canonicalize().ok();
     real(one).is_some_and(|one| real(other) == Some(one))
@@ -121,7 +121,7 @@ fn beat(path: &Path, me: &Holder) {
             let _ = File::options().write(true).open(path).and_then(touch);
         }
         Ok(Some(other)) => {
-            eprintln!("error: {} was taken by {other}, for which this run was dead; it ends", path.display());
+            eprintln!("error: {} was taken over by {other}, which found this run dead; this run ends", path.display());
             std::process::exit(exit::FAILED.into());
         }
         Ok(None) => drop(create(path, me)),
@@ -163,7 +163,7 @@ fn acquire(path: &Path, me: &Holder, silence: Duration, wait: &dyn Fn(&Holder)) 
     }
 }
 
-/// Whether a holder touches its file before `silence` is over, or has let go of it.
+/// Returns whether a holder touches its file before `silence` is over, or has let go of it.
 fn shows_life(path: &Path, holder: &Holder, silence: Duration) -> Result<bool, LockError> {
     let touched = || File::open(path).and_then(|file| file.metadata()?.modified()).ok();
     let (begin, first) = (Instant::now(), touched());

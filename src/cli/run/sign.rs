@@ -1,4 +1,4 @@
-//! Where a run's scheduler listens, and how others find it.
+//! Describes where a run's scheduler listens, and how others find it.
 
 use crate::cli::scale::{ADDRESS, SOCKET};
 use loongforge_core::config::Address;

@@ -35,7 +35,7 @@ const REPLACED: &str = "replaced";
 
 pub struct Whole<'a> {
     pub args: &'a RunArgs,
-    /// What else this process is, where its words say so.
+    /// The part of the run that this process is, if its arguments say so.
     pub part: Option<&'a Part>,
     pub loaded: &'a Loaded,
     pub console: &'a Console,
@@ -92,7 +92,7 @@ impl Whole<'_> {
             if !args.processes || exit::of(&error) != exit::LOST || restart >= loaded.config.run.max_restarts {
                 return Err(error);
             }
-            console.line(&format!("{error}; beginning again at the last checkpoint"));
+            console.line(&format!("{error}; restarting from the last checkpoint"));
             // The run before is no place to go on from.
             resume = if self.is_replaced() { Some("auto".to_owned()) } else { None };
             composition = super::compose(&settled)?.settled().map_err(|error| UsageError::of(&error))?;
@@ -100,7 +100,7 @@ impl Whole<'_> {
         unreachable!("the loop ends with an error")
     }
 
-    /// Whether this process has the scheduler, and no actor: another one may take over from its journal.
+    /// Returns whether this process has the scheduler, and no actor: another one may take over from its journal.
     fn is_alone(&self) -> bool {
         self.part.is_some_and(|part| part.actors.is_empty()) && !self.args.overwrite
     }
@@ -110,7 +110,7 @@ impl Whole<'_> {
         Some(keeper()?.join(REPLACED))
     }
 
-    /// Whether what is in the folders is of this run.
+    /// Returns whether what is in the folders is of this run.
     fn is_replaced(&self) -> bool {
         !self.args.overwrite || Self::replaced().is_some_and(|mark| mark.exists())
     }
@@ -150,7 +150,7 @@ impl Whole<'_> {
         let (begin, again, former) = match &past {
             Some(_) => {
                 let told = read_metrics(&config.run.dir.join("metrics.jsonl")).unwrap_or_default();
-                console.line("going on in the place of a scheduler that has died; --resume or --overwrite begin anew");
+                console.line("taking over from a scheduler that died; --resume or --overwrite start over");
                 let told = StepId(told.last().map_or(0, |last| last.step + 1));
                 ((told, SampleId(u64::MAX)), Some(told), former)
             }
@@ -213,14 +213,15 @@ impl Whole<'_> {
                 Ok(ExitCode::SUCCESS)
             }
             Outcome::Preempted => {
-                console.line("stopped on request; go on with --resume");
+                evaluate::after_stop(&config, console);
+                console.line("stopped on request; resume with --resume");
                 Ok(ExitCode::from(exit::PREEMPTED))
             }
         }
     }
 }
 
-/// What is due when the run has taken its first step: the former run goes.
+/// Returns what is due when the run has taken its first step: the former run goes.
 fn first_step(mut former: Option<FormerRun>) -> FirstStep {
     Box::new(move || {
         let files = former.as_mut().map(FormerRun::remove).transpose();

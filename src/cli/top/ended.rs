@@ -1,4 +1,4 @@
-//! What a run did last that does not go on: from its metrics and checkpoints.
+//! Describes what a run did last that does not go on: from its metrics and checkpoints.
 
 use super::super::UsageError;
 use loongforge_actors::checkpoint::latest;
@@ -17,7 +17,7 @@ const HISTORY: usize = 1_000_000;
 pub fn describe_ended(dir: &Path, how: &str, view: View) -> anyhow::Result<String> {
     let path = dir.join("metrics.jsonl");
     if !path.exists() {
-        let message = format!("{}: no run goes on there, and none has left metrics (metrics.jsonl)", dir.display());
+        let message = format!("{}: no run is active there, and none has left metrics (metrics.jsonl)", dir.display());
         return Err(UsageError(message).into());
     }
     let steps = read_metrics(&path)?;

@@ -1,4 +1,4 @@
-//! Balancing: dearest replica over the mean, and the time it takes to decide. Prints one JSON object a line.
+//! Balancing: costliest replica over the mean, and the time it takes to decide. Prints one JSON object a line.
 //! `cargo bench -p loongforge-core --bench balance -- [--ranks 8,512] [--laws vlm]`; `benches/balance.py` runs it beside
 //! its peers.
 
@@ -63,11 +63,11 @@ fn packs(law: &str, ranks: usize, cost: CostModel) {
         costs[pack.expect("all fit") as usize] += cost.sequence(length);
     }
     costs.truncate(ranks * MICRO_BATCHES);
-    // The sum of the dearest of each micro-batch, over what it would be were all alike.
+    // The sum of the costliest of each micro-batch, over what it would be were all alike.
     let barriers = |places: &[(usize, usize)]| {
-        let mut dearest = [0_u64; MICRO_BATCHES + 1];
-        costs.iter().zip(places).for_each(|(&cost, &(row, _))| dearest[row] = dearest[row].max(cost));
-        dearest.iter().sum::<u64>() as f64 * ranks as f64 / costs.iter().sum::<u64>() as f64
+        let mut costliest = [0_u64; MICRO_BATCHES + 1];
+        costs.iter().zip(places).for_each(|(&cost, &(row, _))| costliest[row] = costliest[row].max(cost));
+        costliest.iter().sum::<u64>() as f64 * ranks as f64 / costs.iter().sum::<u64>() as f64
     };
     let as_they_come: Vec<(usize, usize)> = (0..costs.len()).map(|pack| (pack / ranks, pack % ranks)).collect();
     let unsorted: Vec<usize> = as_they_come.iter().map(|place| place.1).collect();
@@ -142,13 +142,13 @@ fn plans(law: &str, ranks: usize, cost: CostModel) {
     }
 }
 
-/// The least that there could be of dearest over mean: of whole packs, as many to a replica as are needed, or, where
+/// The least that there could be of costliest over mean: of whole packs, as many to a replica as are needed, or, where
 /// packs can be made otherwise, of the mean alone.
 fn bound(mut costs: Vec<u64>, ranks: usize, is_free: bool) -> f64 {
     costs.sort_unstable();
     let mean = costs.iter().sum::<u64>() as f64 / ranks as f64;
     let most = costs.len().div_ceil(ranks);
-    // Others hold `most` each at best, so the dearest pack is not alone.
+    // Others hold `most` each at best, so the costliest pack is not alone.
     let beside = costs.len().saturating_sub(most * (ranks - 1) + 1);
     let least = costs.last().copied().unwrap_or(0) + costs.iter().take(beside).sum::<u64>();
     if is_free { 1.0 } else { (least as f64 / mean).max(1.0) }

@@ -27,7 +27,7 @@ const PINGS: usize = 2000;
 const SIZES: [usize; 3] = [64 << 10, 1 << 20, 64 << 20];
 const CHILD: &str = "LOONGFORGE_BENCH_EDGE";
 
-/// Whether the smallest size is enough, to see that it runs: `LOONGFORGE_QUICK=1`.
+/// Returns whether the smallest size is enough, to see that it runs: `LOONGFORGE_QUICK=1`.
 fn quick() -> bool {
     std::env::var_os("LOONGFORGE_QUICK").is_some()
 }
@@ -123,7 +123,7 @@ fn meet(folder: &Path, me: ActorId, peer: ActorId, mailbox: &Mailbox) -> (Box<dy
     (Box::new(edge), listener)
 }
 
-/// What the other side is asked for, by the index of the parcel's unit.
+/// The request to the other side, by the index of the parcel's unit.
 const PING: u32 = 0;
 const KEEP: u32 = 1;
 const STOP: u32 = 2;

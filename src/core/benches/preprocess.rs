@@ -1,4 +1,4 @@
-//! What one core makes of JPEG files: pixels, and the patches of Qwen-VL's encoders.
+//! Describes what one core makes of JPEG files: pixels, and the patches of Qwen-VL's encoders.
 //! `cargo bench -p loongforge-core --bench preprocess [-- FILE.jpg …]`; `benches/preprocess.py` measures transformers on the
 //! same files.
 

@@ -1,4 +1,4 @@
-//! What one data actor delivers: small PNGs read, decoded, cut into patches and tokenized on one thread.
+//! Describes what one data actor delivers: small PNGs read, decoded, cut into patches and tokenized on one thread.
 //! `cargo bench -p loongforge-core --bench samples`
 
 use loongforge_core::config::{Data, Phase};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const NUM_TRAIN: usize = 2000;
 const SPELL: Duration = Duration::from_secs(2);
 
-/// Whether the smallest size is enough, to see that it runs: `LOONGFORGE_QUICK=1`.
+/// Returns whether the smallest size is enough, to see that it runs: `LOONGFORGE_QUICK=1`.
 fn quick() -> bool {
     std::env::var_os("LOONGFORGE_QUICK").is_some()
 }

@@ -1,4 +1,4 @@
-//! What deciding costs: planning alone, and the whole coordinator driven by events as fast as it takes them.
+//! Describes what deciding costs: planning alone, and the whole coordinator driven by events as fast as it takes them.
 //! `cargo bench -p loongforge-core --bench schedule -- [STEP_MS]`; shares are of a step of STEP_MS milliseconds.
 
 use loongforge_core::config::{self, RunConfig};
@@ -20,7 +20,7 @@ const ROUNDS: usize = 5;
 const PLANS: u64 = 40;
 const STEPS: u64 = 500;
 
-/// Whether the smallest size is enough, to see that it runs: `LOONGFORGE_QUICK=1`.
+/// Returns whether the smallest size is enough, to see that it runs: `LOONGFORGE_QUICK=1`.
 fn quick() -> bool {
     std::env::var_os("LOONGFORGE_QUICK").is_some()
 }
@@ -102,7 +102,7 @@ struct Engines<'a> {
 }
 
 impl Engines<'_> {
-    /// What an engine says to a command.
+    /// Returns what an engine says to a command.
     fn answers(&mut self, actor: ActorId, command: Command) -> Vec<Event> {
         let measure = |position: u64| {
             let sample = self.samples[position as usize % self.samples.len()].clone();
@@ -133,7 +133,7 @@ impl Engines<'_> {
     }
 }
 
-/// What an engine says whose work of a step is done: an encoder waits to be told to reduce.
+/// Returns what an engine says whose work of a step is done: an encoder waits to be told to reduce.
 fn done(actor: ActorId, step: StepId) -> Event {
     match actor.role {
         Role::Encoder => Event::Finished { step, epoch: Epoch(0) },
@@ -158,7 +158,8 @@ fn quick_start(folder: &Path) -> RunConfig {
     config::load(&file, &overrides, std::iter::empty()).expect("the quick start's file").config
 }
 
-/// Of the quick start's model, in float32: patches hold two equal frames, features the levels of DeepStack.
+/// Returns the shape of the quick start's model, in float32: patches hold two equal frames, features the levels of
+/// DeepStack.
 fn shape() -> ModelShape {
     let values_per_patch = 3 * 2 * MODEL.patch_size * MODEL.patch_size;
     let levels = 1 + MODEL.deepstack_visual_indexes.len();

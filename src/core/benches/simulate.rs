@@ -1,4 +1,4 @@
-//! How fast a run is simulated: many ranks, every step planned by the real coordinator.
+//! Describes how fast a run is simulated: many ranks, every step planned by the real coordinator.
 //! `cargo bench -p loongforge-core --bench simulate -- [STEPS]`
 
 use loongforge_core::config::{BadSamples, Schedule};
@@ -17,7 +17,8 @@ const WARM_UP: u64 = 2;
 const NUM_SAMPLES: u64 = 40_000;
 const MAX_TOKENS: usize = 8192;
 
-/// What is simulated: 4,096 ranks in all. Ranks of a tensor-parallel group do the same at the same time: they are one.
+/// Holds what is simulated: 4,096 ranks in all. Ranks of a tensor-parallel group do the same at the same time: they are
+/// one.
 struct Shape {
     name: &'static str,
     encoders: u32,
@@ -38,7 +39,7 @@ const SHAPES: [Shape; 3] = [
     Shape { name: "512 encoders + 448 replicas x 8 stages", encoders: 512, replicas: 448, stages: 8, batch: 14_336 },
 ];
 
-/// Whether the smallest size is enough, to see that it runs: `LOONGFORGE_QUICK=1`.
+/// Returns whether the smallest size is enough, to see that it runs: `LOONGFORGE_QUICK=1`.
 fn quick() -> bool {
     std::env::var_os("LOONGFORGE_QUICK").is_some()
 }
@@ -72,7 +73,7 @@ fn main() {
     }
 }
 
-/// What this process has had of processors; 0 where the system does not tell.
+/// Returns what this process has had of processors; 0 where the system does not tell.
 fn processor_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // User and system time in hundredths of a second, the 12th and 13th word after the program's name.

@@ -1,4 +1,4 @@
-//! Where a process listens or connects: a Unix socket's path, or a host and a port.
+//! Describes where a process listens or connects: a Unix socket's path, or a host and a port.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -17,7 +17,8 @@ pub enum Address {
 }
 
 impl Address {
-    /// Whether only processes of this machine can be at the other end. Names other than `localhost` are not looked up.
+    /// Returns whether only processes of this machine can be at the other end. Names other than `localhost` are not
+    /// looked up.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Unix(_) => true,
@@ -47,11 +48,11 @@ impl FromStr for Address {
                 path => Ok(Self::Unix(path.into())),
             };
         };
-        let port = port.parse().map_err(|_| format!("`{port}` is no port; expected a path or HOST:PORT"))?;
+        let port = port.parse().map_err(|_| format!("`{port}` is not a port; expected a path or HOST:PORT"))?;
         let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
             Some(number) if number.parse::<Ipv6Addr>().is_ok() => number,
             _ if host.is_empty() || host.contains([':', '[', ']']) => {
-                return Err(format!("`{host}` is no host; an IPv6 number has brackets, `[::1]:{port}`"));
+                return Err(format!("`{host}` is not a host name; an IPv6 number has brackets, `[::1]:{port}`"));
             }
             _ => host,
         };

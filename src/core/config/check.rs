@@ -22,7 +22,7 @@ const MOVED: [(&str, &str); 1] = [("model.path", "model.load")];
 /// After this many mistakes no more suggestions are made.
 const MAX_SUGGESTED: usize = 200;
 
-/// How many keys a help line lists.
+/// Sets how many keys a help line lists.
 const LISTED: usize = 24;
 
 pub(super) struct Checker<'a> {
@@ -38,7 +38,7 @@ pub(super) fn refuse_code(node: &mut Node, path: &str, problems: &mut Vec<Proble
         Kind::Map(map) => {
             for key in CODE_KEYS {
                 if let Some(entry) = map.remove(key) {
-                    let message = format!("`{}` is refused: a config names no code to run", join(path, key));
+                    let message = format!("`{}` is refused: a config cannot name code to run", join(path, key));
                     let help = "remove it; what is configurable is a key of its own (`check --show-origin` lists all)";
                     problems.push(Problem::new(code::REFUSED, entry.key.or(entry.node.pos), message).help(help));
                 }
@@ -126,7 +126,7 @@ impl Checker<'_> {
                 self.check(&mut entry.node, child, &child_path);
                 continue;
             }
-            // A misspelt key that is reported as such is not missing as well.
+            // A misspelled key that is reported as such is not missing as well.
             if !meant.contains(name.as_str()) {
                 let description = child["description"].as_str().unwrap_or_default();
                 let message = format!("missing required key `{child_path}`");

@@ -37,7 +37,7 @@ pub(super) struct Composer<'a> {
     num_files: usize,
 }
 
-/// Where an included file belongs.
+/// Describes where an included file belongs.
 struct Context<'a> {
     /// Group of the including file, `models/parts`.
     group: &'a str,
@@ -153,9 +153,7 @@ impl<'a> Composer<'a> {
         }
         if self.open.contains(&path) {
             let chain: Vec<_> = self.open.iter().chain([&path]).map(|p| p.display().to_string()).collect();
-            return self
-                .problems
-                .push(problem(format!("the `defaults` list goes in a circle: {}", chain.join(" -> "))));
+            return self.problems.push(problem(format!("the `defaults` list is circular: {}", chain.join(" -> "))));
         }
         if self.open.len() > MAX_DEPTH || self.num_files >= MAX_FILES {
             return self

@@ -5,7 +5,7 @@ use super::node::{Kind, Node, Pos, join};
 
 /// One entry of a `defaults` list.
 pub(super) struct Item {
-    /// As written; empty for a plain file.
+    /// The group as written; empty for a plain file.
     pub group: String,
     pub package: Option<String>,
     pub options: Vec<String>,

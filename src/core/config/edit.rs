@@ -89,7 +89,7 @@ fn child<'a>(node: &'a mut Node, at: &str, name: &str, pos: Pos, op: Op) -> Resu
 fn item<'a>(items: &'a mut [Node], at: &str, name: &str, pos: Pos) -> Result<&'a mut Node, Problem> {
     let len = items.len();
     name.parse::<usize>().ok().and_then(|index| items.get_mut(index)).ok_or_else(|| {
-        let message = format!("`{at}` is a list of {len}; `{name}` is none of its indices");
+        let message = format!("`{at}` is a list of {len}; `{name}` is not one of its indices");
         Problem::new(code::OVERRIDE, Some(pos), message).help("indices count from 0")
     })
 }

@@ -35,13 +35,13 @@ pub mod code {
     pub const NOT_LOCAL: &str = "LF0501";
 }
 
-/// How many errors a report shows; the rest is counted.
+/// Sets how many errors a report shows; the rest is counted.
 const SHOWN: usize = 20;
 
 /// The widest source line shown around a mistake, in characters.
 const WIDTH: usize = 100;
 
-/// Where text of the config came from.
+/// Says where text of the config came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     File(PathBuf),

@@ -1,4 +1,4 @@
-//! What other trainers call our keys: a name from there is an error here, which says ours.
+//! Describes what other trainers call our keys: a name from there is an error here, which says ours.
 
 /// Names of transformers, TRL, LLaMA-Factory, torchtitan and Megatron-LM; our key; how its value differs from theirs.
 const NAMES: &[(&[&str], &str, &str)] = &[

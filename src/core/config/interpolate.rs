@@ -28,7 +28,7 @@ struct Resolver<'a> {
     suggested: usize,
 }
 
-/// What went wrong, and how to mend it.
+/// Holds what went wrong, and how to mend it.
 struct Failure {
     code: &'static str,
     message: String,
@@ -103,7 +103,7 @@ impl Resolver<'_> {
             Kind::Text(text) if text.contains("${") => {
                 if self.open.iter().any(|open| open == path) {
                     let chain = [self.open.join("` -> `"), path.to_owned()].join("` -> `");
-                    return Err(Failure::new(format!("the interpolation goes in a circle: `{chain}`")));
+                    return Err(Failure::new(format!("the interpolation is circular: `{chain}`")));
                 }
                 if self.open.len() >= MAX_DEPTH {
                     return Err(Failure::new(format!("interpolations nested deeper than {MAX_DEPTH}")));
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn failures_say_why() {
         let cases = [
-            ("a: ${b}\nb: ${a}\n", "goes in a circle: `a` -> `b` -> `a`"),
+            ("a: ${b}\nb: ${a}\n", "is circular: `a` -> `b` -> `a`"),
             ("a: ${nope}\n", "there is no key `nope`"),
             ("a: ${oc.env:UNSET}\n", "`UNSET` is not set"),
             ("a: ${eval:1+1}\n", "refused: a config runs no code"),

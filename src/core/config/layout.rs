@@ -1,10 +1,10 @@
-//! How a pool is laid out: its replicas, and the ranks that one replica is computed by.
+//! Describes how a pool is laid out: its replicas, and the ranks that one replica is computed by.
 
 use std::fmt;
 
 /// The sizes of a pool's axes; 1 where there is no such parallelism.
 ///
-/// Ranks are numbered with tensor parallelism innermost, then context, pipeline and data: neighbours talk most. Experts
+/// Ranks are numbered with tensor parallelism innermost, then context, pipeline and data: neighbors talk most. Experts
 /// are spread over `ep` consecutive members of the data and context axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
@@ -92,7 +92,7 @@ impl Layout {
     }
 }
 
-/// As `dp2·pp2·tp2`; `single` of one rank.
+/// Writes it as `dp2·pp2·tp2`; `single` of one rank.
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let axes = [("dp", self.dp), ("pp", self.pp), ("cp", self.cp), ("tp", self.tp), ("ep", self.ep)];
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn experts_are_spread_over_neighbours() {
+    fn experts_are_spread_over_neighbors() {
         let layout = Layout { ep: 2, ..Layout::replicas(4) };
         assert_eq!(layout.expert_group(layout.place(3)), [2, 3]);
         assert_eq!(layout.expert_replicas(layout.place(3)), [1, 3]);

@@ -24,7 +24,7 @@ pub struct Loaded {
     pub config: RunConfig,
     /// The whole config, defaults included, in schema order.
     pub composed: Value,
-    /// Where each value comes from, in the same order.
+    /// Tells where each value comes from, in the same order.
     pub origins: Vec<KeyOrigin>,
 }
 
@@ -56,7 +56,7 @@ pub fn load(file: &Path, overrides: &[String], env: impl Iterator<Item = (String
     load_root(file, root, overrides, &env.collect(), sources, Files::Here)
 }
 
-/// As [`load`], a config that another machine runs: files and folders that it names need not be here.
+/// Works like [`load`] for a config that another machine runs: files and folders that it names need not be here.
 ///
 /// # Errors
 /// As [`load`].
@@ -89,7 +89,7 @@ pub fn load_text_with(text: &str, overrides: &[String]) -> Result<Loaded, Report
     load_root(file, root, overrides, &BTreeMap::new(), sources, Files::Here)
 }
 
-/// Whether the files that a config names must be there.
+/// Says whether the files that a config names must be there.
 #[derive(Clone, Copy, PartialEq)]
 enum Files {
     Here,

@@ -27,7 +27,7 @@ pub(super) enum Kind {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
-    /// Where the key stands; `None` for a schema default.
+    /// Tells where the key stands; `None` for a schema default.
     pub key: Option<Pos>,
     pub node: Node,
 }
@@ -37,7 +37,7 @@ pub(super) struct Node {
     pub kind: Kind,
     /// `None` for a schema default.
     pub pos: Option<Pos>,
-    /// What this value replaced, oldest first.
+    /// Holds what this value replaced, oldest first.
     pub replaced: Vec<(Pos, String)>,
 }
 
@@ -92,7 +92,7 @@ impl Node {
         })
     }
 
-    /// What the value is, in words for a message.
+    /// Returns what the value is, in words for a message.
     pub fn describe(&self) -> String {
         match &self.kind {
             Kind::Null => "null".to_owned(),
@@ -159,13 +159,13 @@ impl Node {
     }
 }
 
-/// Where the keys of a `config.json` stand.
+/// The keys under which the keys of a `config.json` stand.
 const FREE_FORM: [&str; 3] = ["model.overrides", "model.config", "data.template_kwargs"];
 /// The same of each part of the model.
 const FREE_FORM_OF_PARTS: [&str; 4] = ["config", "overrides", "lora.rank_pattern", "lora.alpha_pattern"];
 const PARTS: [&str; 3] = ["model.image_encoder.", "model.image_projector.", "model.foundation."];
 
-/// Whether `path` lies inside a part of the tree whose keys are not ours to know.
+/// Returns whether `path` lies inside a part of the tree whose keys are not ours to know.
 pub(super) fn is_free_form(path: &str) -> bool {
     let is_within =
         |path: &str, free: &str| path.strip_prefix(free).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));

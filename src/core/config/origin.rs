@@ -1,4 +1,4 @@
-//! Which value holds, who said so, and what it replaced.
+//! Describes which value holds, who said so, and what it replaced.
 
 use super::error::{Origin, Sources};
 use super::node::{Node, Pos, float, join};
@@ -9,9 +9,9 @@ pub struct KeyOrigin {
     /// Dotted, `data.train.0.path`.
     pub path: String,
     pub value: String,
-    /// Who said so, in words: `command line (override #1)`, `vlm.yaml:41`, `schema default`.
+    /// Tells who said so, in words: `command line (override #1)`, `vlm.yaml:41`, `schema default`.
     pub from: String,
-    /// What it replaced, newest first, in words: `file said 1e-05 (vlm.yaml:41)`.
+    /// Holds what it replaced, newest first, in words: `file said 1e-05 (vlm.yaml:41)`.
     pub replaced: Vec<String>,
 }
 

@@ -17,7 +17,7 @@ const MAX_DEPTH: usize = 32;
 #[derive(Debug)]
 pub(super) struct Choice {
     pub op: Op,
-    /// As written, `group` or `group@package`.
+    /// The group as written, `group` or `group@package`.
     pub group: String,
     /// `None` where the entry is dropped or switched off with `null`.
     pub option: Option<String>,

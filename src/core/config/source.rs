@@ -1,4 +1,4 @@
-//! Where a model comes from: a directory, or a repository of the Hugging Face hub.
+//! Describes where a model comes from: a directory, or a repository of the Hugging Face hub.
 
 use std::fmt;
 use std::path::Path;
@@ -26,7 +26,7 @@ impl Source {
         Self(text.into())
     }
 
-    /// As the user wrote it.
+    /// Returns the text as the user wrote it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -57,7 +57,7 @@ impl Source {
     }
 }
 
-/// How to get a data set that the hub has, where a path is the name of one and nothing is there.
+/// Returns how to get a data set that the hub has, where a path is the name of one and nothing is there.
 pub fn hub_data_set(path: &Path) -> Option<String> {
     let text = path.to_str()?;
     let id = match text.strip_prefix("hf://datasets/") {

@@ -12,7 +12,7 @@ pub(super) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a s
     scored.filter(|(distance, _)| *distance <= limit).min().map(|(_, candidate)| candidate)
 }
 
-/// What to say about a path that does not exist: a neighbour of a like name, or how much of it there is.
+/// Returns what to say about a path that does not exist: a neighbor of a like name, or how much of it there is.
 pub(super) fn path(missing: &Path) -> Option<String> {
     if missing.starts_with("~") {
         return Some("`~` is not a home here: write the whole path, or `${oc.env:HOME}/...`".to_owned());

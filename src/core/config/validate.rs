@@ -40,7 +40,7 @@ impl Rules<'_> {
         let leads_out = !Path::new(name).components().all(is_part) || name.contains(|c: char| c.is_control());
         self.broken(leads_out, code::OUT_OF_RANGE, &["run.name"], || {
             (
-                format!("`run.name`: {name:?} is no name: it would lead out of the folder of runs"),
+                format!("`run.name`: {name:?} is not a valid name: it would lead out of the folder of runs"),
                 "take letters, digits, `-` and `_`; `run.dir` may be any directory",
             )
         });
@@ -63,29 +63,35 @@ impl Rules<'_> {
         }
     }
 
-    /// How long the run is.
+    /// Checks the length of the run.
     fn duration(&mut self, config: &RunConfig) {
         let train = &config.train;
         // Neither was written: the section is where one belongs.
         let keys = ["train.steps", "train.epochs", "train"];
         self.broken(train.steps.is_none() && train.epochs.is_none(), code::MISSING_KEY, &keys, || {
             let message = "missing required key `train.steps` or `train.epochs`".to_owned();
-            (message, "`steps` are steps of the optimizer; `epochs`: how often the data are gone over")
+            (message, "`steps` are steps of the optimizer; `epochs`: how many epochs")
         });
         let keys = ["train.epochs", "train.steps"];
         self.broken(train.steps.is_some() && train.epochs.is_some(), code::COMBINATION, &keys, || {
-            let message = "both `train.steps` and `train.epochs` say how long the run is".to_owned();
+            let message = "both `train.steps` and `train.epochs` are set".to_owned();
             (message, "drop one of them; on the command line `~train.steps` or `~train.epochs` does")
         });
         let is_stream = config.data.pack.mode == PackMode::Stream;
-        self.broken(train.epochs.is_some() && is_stream, code::COMBINATION, &["train.epochs", "data.pack.mode"], || {
-            let message = "`train.epochs` with `data.pack.mode: stream`, whose batches are counted in packs".to_owned();
-            (
-                message,
-                "how many packs the samples make is not known before: set `train.steps`, or `data.pack.mode: step`, \
+        self.broken(
+            train.epochs.is_some() && is_stream,
+            code::COMBINATION,
+            &["train.epochs", "data.pack.mode"],
+            || {
+                let message =
+                    "`train.epochs` with `data.pack.mode: stream`, whose batches are counted in packs".to_owned();
+                (
+                    message,
+                    "the number of packs is not known in advance: set `train.steps`, or `data.pack.mode: step`, \
                  also for packs that `loongforge data pack` made",
-            )
-        });
+                )
+            },
+        );
         let (warmup, steps) = (train.warmup_steps, train.steps.unwrap_or(u64::MAX));
         self.broken(warmup > steps, code::COMBINATION, &["train.warmup_steps", "train.steps"], || {
             let message = format!("`train.warmup_steps` {warmup} is more than `train.steps` {steps}");
@@ -101,12 +107,12 @@ impl Rules<'_> {
         self.broken(colocated && of_encoder.ranks() != of_foundation.ranks(), code::COMBINATION, &keys, || {
             let (encoder, foundation) = (of_encoder.ranks(), of_foundation.ranks());
             let message = format!("colocated pools with {encoder} encoder and {foundation} foundation actors");
-            (message, "colocated, each actor of the foundation encodes a share: make the two pools equally large")
+            (message, "when colocated, each actor of the foundation encodes a share: give both pools the same size")
         });
         let keys = ["pools.encoder.tensor_parallel", "pools.placement"];
         self.broken(colocated && of_encoder.tp > 1, code::COMBINATION, &keys, || {
-            let message = format!("colocated encoders, each split among {} actors", of_encoder.tp);
-            (message, "colocated, every actor has a whole encoder: set `tensor_parallel` to 1")
+            let message = format!("colocated encoders, each sharded over {} actors", of_encoder.tp);
+            (message, "when colocated, every actor has a whole encoder: set `tensor_parallel` to 1")
         });
         self.layouts(config);
         let too_few = config.run.deterministic && config.run.lanes < encoder;
@@ -138,7 +144,7 @@ impl Rules<'_> {
         let spread = layout.dp * layout.cp;
         self.broken(!spread.is_multiple_of(layout.ep), code::COMBINATION, &keys, || {
             let message = format!("{} expert-parallel actors among {spread} of replicas and context", layout.ep);
-            (message, "`expert_parallel` is to divide replicas x context_parallel")
+            (message, "`expert_parallel` must divide replicas x context_parallel")
         });
         let keys = ["pools.foundation.sequence_parallel", "pools.foundation.tensor_parallel"];
         self.broken(pool.sequence_parallel && layout.tp == 1, code::COMBINATION, &keys, || {
@@ -152,12 +158,14 @@ impl Rules<'_> {
         let keys = ["pools.foundation.chunk_tokens", "pools.foundation.zero", "pools.foundation.expert_parallel"];
         self.broken(pool.chunk_tokens > 0 && meets, code::COMBINATION, &keys, || {
             let message =
-                "chunks where replicas meet within a micro-batch: their rows have different numbers of chunks";
+                "chunks where replicas synchronize within a micro-batch: their rows have different numbers of chunks";
             (message.into(), "take `zero` 0 or 1 and `expert_parallel` 1, or `chunk_tokens` 0")
         });
         self.broken(config.pools.encoder.zero > 1, code::COMBINATION, &["pools.encoder.zero"], || {
-            let message =
-                format!("`pools.encoder.zero` {}: encoders do not meet within a step", config.pools.encoder.zero);
+            let message = format!(
+                "`pools.encoder.zero` {}: encoders do not synchronize within a step",
+                config.pools.encoder.zero
+            );
             (message, "take 1: moments and master weights are what is largest")
         });
         let keys = ["pools.foundation.chunk_tokens", "pools.foundation.virtual_stages"];
@@ -178,12 +186,13 @@ impl Rules<'_> {
         for (name, edge) in edges {
             let key = format!("edges.{name}.credit");
             self.broken(edge.credit.bytes() == 0, code::OUT_OF_RANGE, &[&key], || {
-                (format!("`{key}`: must be above 0, found `{}`", edge.credit), "without credit nothing is ever sent")
+                (format!("`{key}`: must be above 0, found `{}`", edge.credit), "with no credit nothing is ever sent")
             });
         }
         let fitted = config.scheduler.balance == Balance::Fitted && config.run.deterministic;
         self.broken(fitted, code::COMBINATION, &["scheduler.balance", "run.deterministic"], || {
-            let message = "`scheduler.balance: fitted` follows the clock, `run.deterministic` must not".to_owned();
+            let message =
+                "`scheduler.balance: fitted` depends on measured times, `run.deterministic` must not".to_owned();
             (message, "set `scheduler.balance` to static")
         });
         let listen = config.watch.listen.as_ref();
@@ -201,7 +210,10 @@ impl Rules<'_> {
         });
         let lease = config.scheduler.lease;
         self.broken(lease.duration() < MIN_LEASE, code::OUT_OF_RANGE, &["scheduler.lease"], || {
-            (format!("`scheduler.lease`: must be at least 100ms, found `{lease}`"), "processes need time to be heard")
+            (
+                format!("`scheduler.lease`: must be at least 100ms, found `{lease}`"),
+                "processes need time to send heartbeats",
+            )
         });
     }
 
@@ -214,23 +226,20 @@ impl Rules<'_> {
         for (pool, budget, recompute) in pools {
             let key = format!("memory.activation_budget.{pool}");
             self.broken(budget.is_some_and(|budget| budget.bytes() == 0), code::OUT_OF_RANGE, &[&key], || {
-                (format!("`{key}`: must be above 0, found `0B`"), "null is no budget: all activations are kept")
+                (format!("`{key}`: must be above 0, found `0B`"), "null means no budget: all activations are kept")
             });
             let part = if pool == "encoder" { "model.image_encoder" } else { "model.foundation" };
             let other = format!("{part}.recompute");
             let both = budget.is_some() && recompute != Recompute::None;
             self.broken(both, code::COMBINATION, &[&other, &key], || {
-                (
-                    format!("`{other}: all` beside `{key}`"),
-                    "under a budget the plan says what is computed again: drop one",
-                )
+                (format!("`{other}: all` beside `{key}`"), "a budget decides what is recomputed: drop one")
             });
         }
         self.broken(
             memory.throttle.is_some_and(|rate| rate.bytes() == 0),
             code::OUT_OF_RANGE,
             &["memory.throttle"],
-            || ("`memory.throttle`: must be above 0, found `0B`".to_owned(), "null is no throttle"),
+            || ("`memory.throttle`: must be above 0, found `0B`".to_owned(), "null means no throttle"),
         );
     }
 
@@ -258,7 +267,7 @@ impl Rules<'_> {
             self.broken(dir.exists() && !dir.is_dir(), code::NO_SUCH_FILE, &[key], || {
                 (
                     format!("`{key}`: `{}` is not a directory", dir.display()),
-                    "name a directory; it is made where there is none",
+                    "name a directory; it is created if it does not exist",
                 )
             });
         }
@@ -288,7 +297,13 @@ impl Rules<'_> {
 
     pub(super) fn missing(&mut self, key: &str, path: &Path, what: &str) {
         let help = if path.exists() { None } else { suggest::path(path) };
-        let help = help.unwrap_or_else(|| "relative paths start at the directory the program runs in".to_owned());
+        let help = help.unwrap_or_else(|| {
+            let here = "relative paths start at the directory the program runs in";
+            match key.ends_with("load") || key.ends_with("tokenizer") || key.ends_with("adapter") {
+                true => format!("{here}; an id of the hub has the form org/name"),
+                false => here.to_owned(),
+            }
+        });
         self.broken(true, code::NO_SUCH_FILE, &[key], || (format!("`{key}`: {what}: `{}`", path.display()), &help));
     }
 

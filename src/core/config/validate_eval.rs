@@ -18,13 +18,13 @@ impl Rules<'_> {
         let names = eval.set_names(sets_aside);
         self.broken(names.is_empty(), code::MISSING_KEY, &["eval"], || {
             let message = "missing required key `eval.path`, `eval.sets` or `data.val_size`".to_owned();
-            (message, "one of them says which samples are evaluated")
+            (message, "one of them names the samples to evaluate")
         });
         for name in eval.sets.keys() {
             let is_plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) && !name.is_empty();
             let is_taken = names.iter().filter(|other| *other == name).count() > 1;
             self.broken(!is_plain || is_taken, code::OUT_OF_RANGE, &["eval.sets"], || {
-                let why = if is_taken { "is taken" } else { "is no name of a set" };
+                let why = if is_taken { "is taken" } else { "is not a valid name of a set" };
                 (format!("`eval.sets`: `{name}` {why}"), "a name has letters, digits, `-`, `_` and `.`")
             });
         }
@@ -42,7 +42,7 @@ impl Rules<'_> {
         ];
         for (key, _) in keys.into_iter().filter(|(_, is_set)| *is_set && eval.every_steps == 0) {
             self.broken(true, code::COMBINATION, &[key], || {
-                (format!("`{key}` is of evaluations while the run goes on"), "set eval.every_steps")
+                (format!("`{key}` is for evaluations during the run"), "set eval.every_steps")
             });
         }
         let splits = config.splits_foundation();
@@ -50,7 +50,7 @@ impl Rules<'_> {
             let what = splits.unwrap_or_default();
             let message =
                 format!("`eval.generate`: answers are generated where one actor has the whole foundation; {what}");
-            (message, "leave it out: questions are answered after the run then, from its last checkpoint")
+            (message, "leave it out: answers are then generated after the run, from its last checkpoint")
         });
     }
 }
@@ -72,7 +72,8 @@ impl Eval {
 }
 
 impl RunConfig {
-    /// How the foundation is split among actors, so that none of them can generate; `None`: each replica is one actor.
+    /// Returns how the foundation is split among actors, so that none of them can generate; `None`: each replica is one
+    /// actor.
     pub fn splits_foundation(&self) -> Option<String> {
         let pool = &self.pools.foundation;
         let layout = pool.layout();

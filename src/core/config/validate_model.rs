@@ -76,7 +76,7 @@ impl Rules<'_> {
         self.alike(config);
         let moves = model.foundation.lora.is_some() && model.moe.bias_update_rate.is_some_and(|rate| rate > 0.0);
         self.broken(moves, code::COMBINATION, &["model.moe.bias_update_rate", "model.foundation.lora"], || {
-            let help = "adapters stand beside weights that stay as they are: set it to 0, or leave out `lora`";
+            let help = "adapters are added to frozen weights: set it to 0, or leave out `lora`";
             ("`model.moe.bias_update_rate` beside `model.foundation.lora`".to_owned(), help)
         });
         let merge = config.checkpoint.merge_lora;
@@ -122,7 +122,7 @@ impl Rules<'_> {
             let Some((key, _)) = other else { continue };
             let [first, key] = [typed[0].0, key].map(|key| format!("{key}.lora.{name}"));
             self.broken(!config.checkpoint.merge_lora, code::COMBINATION, &[&key, &first], || {
-                let help = "one adapter_config.json has the adapters of all parts: set both the same, or \
+                let help = "one adapter_config.json covers the adapters of all parts: set both to the same value, or \
                             `checkpoint.merge_lora: true`";
                 (format!("`{first}` and `{key}` differ"), help)
             });
@@ -178,9 +178,9 @@ impl Rules<'_> {
             && tensors.iter().all(|name| name.ends_with("adapter_model.safetensors"));
         if !key.ends_with(".adapter") && weights && is_adapter {
             return self.broken(true, code::NO_SUCH_FILE, &[key], || {
-                let help = "load their base, and go on from them with `model.foundation.lora.adapter`; or merge them first: \
+                let help = "load their base, and continue from them with `model.foundation.lora.adapter`; or merge them first: \
                             `loongforge checkpoint export-hf`";
-                (format!("`{key}`: `{}` holds adapters, and no model", dir.display()), help)
+                (format!("`{key}`: `{}` holds adapters, not a model", dir.display()), help)
             });
         }
         if let Some(name) = needs {

@@ -93,6 +93,9 @@ fn plain(message: &str) -> String {
     if said.starts_with("budget breached: Documents") {
         return "more than one YAML document".to_owned();
     }
+    if said.contains("tabs disallowed") {
+        return "a tab: indent with spaces".to_owned();
+    }
     let said = said.replace("budget breached:", "too large or too deep:");
     said.split(", set DuplicateKeyPolicy")
         .next()
@@ -202,7 +205,7 @@ mod tests {
             ("a: 1\nb: 2\na: 3\n", "duplicate key a", 3),
             ("a: 1\n---\nb: 2\n", "more than one YAML document", 2),
             ("a: !include x\n", "unsupported tag `!include`", 1),
-            ("a:\n\tb: 1\n", "tabs disallowed", 2),
+            ("a:\n\tb: 1\n", "a tab: indent with spaces", 2),
             ("a: .inf\n", "non-finite", 1),
             ("a: [1,\n", "unclosed bracket", 1),
         ];

@@ -1,4 +1,4 @@
-//! Where bad samples are listed.
+//! Describes where bad samples are listed.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};

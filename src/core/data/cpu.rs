@@ -1,5 +1,5 @@
-//! How long decoding may take: a file within all limits of size may still be made to keep a core busy. Time of the thread on
-//! a core, so that neither a slow disk nor a busy machine spoils a sample.
+//! Describes how long decoding may take: a file within all limits of size may still be made to keep a core busy. Time
+//! of the thread on a core, so that neither a slow disk nor a busy machine spoils a sample.
 
 /// Seconds for one picture, or for all frames of an animation: many times what the largest allowed takes.
 pub const MAX_DECODE_SECONDS: f64 = 5.0;
@@ -13,7 +13,7 @@ pub struct CpuClock {
 }
 
 impl CpuClock {
-    /// Of a picture of so many pixels.
+    /// Returns the limit for a picture of so many pixels.
     pub fn for_picture(width: u32, height: u32) -> Self {
         let is_small = u64::from(width) * u64::from(height) <= SMALL;
         Self { begin: if is_small { None } else { seconds() } }

@@ -32,7 +32,7 @@ impl Dataset {
         Ok(dataset)
     }
 
-    /// As [`Dataset::open`], what `data.val_size` sets aside.
+    /// Works like [`Dataset::open`] for the samples that `data.val_size` sets aside.
     pub fn open_held(data: &Data, processor: Processor) -> Result<Self, DataError> {
         let num_tokens = |text: &str| processor.tokenizer().encode(text).map_or(text.len(), |tokens| tokens.len());
         let (window, index_dir) = (data.shuffle_window, data.index_dir.as_deref());
@@ -60,7 +60,7 @@ impl Dataset {
         if self.mixture.is_some() { all - held } else { held }
     }
 
-    /// Whether all samples are rendered by a chat template.
+    /// Returns whether all samples are rendered by a chat template.
     pub fn is_conversation(&self) -> bool {
         self.sources.iter().all(Source::is_conversation)
     }
@@ -82,7 +82,7 @@ impl Dataset {
         self.sources.is_empty()
     }
 
-    /// What messages call each data set, and its samples.
+    /// Returns what messages call each data set, and its samples.
     pub(super) fn sources(&self) -> impl Iterator<Item = (PathBuf, u64)> {
         self.sources.iter().map(|source| (source.name().to_owned(), source.len() as u64))
     }
@@ -108,7 +108,7 @@ impl Dataset {
         sample.map_err(|error| source.refused(index, &error))
     }
 
-    /// What the sample at a position is made from, and what its files are relative to.
+    /// Returns what the sample at a position is made from, and what its files are relative to.
     pub(super) fn content(&self, position: u64) -> Result<(Content, &Path), BadSample> {
         let (source, index) = self.place(position);
         Ok((source.read(index)?, source.base()))
@@ -126,7 +126,7 @@ impl Dataset {
         source.bad(index, reason)
     }
 
-    /// What is asked and answered in the conversation at a position.
+    /// Returns what is asked and answered in the conversation at a position.
     ///
     /// # Errors
     /// It cannot be read, or is no conversation that ends with an answer.
@@ -162,7 +162,7 @@ impl Exchange {
     /// With the conversation before the answer.
     fn of(content: Content) -> Result<(Self, Conversation), String> {
         let Content::Messages(conversation) = content else {
-            return Err("is no conversation: there is no answer to compare with".to_owned());
+            return Err("is not a conversation: there is no answer to compare with".to_owned());
         };
         let found = conversation.split_answer();
         let (asked, answer) = found.ok_or("no assistant turn: no answer to compare with")?;
@@ -173,7 +173,7 @@ impl Exchange {
 }
 
 impl BadSample {
-    /// As it is told to the scheduler.
+    /// Returns the message that tells the scheduler of it.
     pub fn into_message(self, id: SampleId) -> message::BadSample {
         message::BadSample {
             id,
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_learnt_whole_and_end() {
+    fn texts_are_learned_whole_and_end() {
         let folder = tempfile::tempdir().unwrap();
         let model = folder.path().join("model");
         write_model(&model, &MODEL).unwrap();

@@ -14,7 +14,7 @@ use super::limits::{Limits, MAX_PICTURE_BYTES};
 use super::locator::Locator;
 use crate::files;
 
-/// Of an animation that does not say: what browsers show.
+/// The rate of an animation that does not say one: what browsers show.
 const DEFAULT_GIF_FPS: f64 = 10.0;
 /// Bytes of a PNG up to the end of its size.
 const PNG_HEAD: usize = 24;
@@ -120,7 +120,7 @@ fn size_in_header(mut file: impl Read + Seek, limits: &Limits) -> Result<(u32, u
     Ok((width, height))
 }
 
-/// Where the pixels of a picture are.
+/// Says where the pixels of a picture are.
 pub enum Decoded {
     /// At the beginning of the room that was given, rows of RGB.
     InRoom {
@@ -213,7 +213,7 @@ fn describe(error: &image::ImageError, limits: &Limits) -> String {
     }
 }
 
-/// Whether the end marker follows the data: the decoder would fill a truncated picture with gray.
+/// Returns whether the end marker follows the data: the decoder would fill a truncated picture with gray.
 fn jpeg_is_whole(bytes: &[u8]) -> bool {
     let mut at = 2;
     let mut in_scan = false;

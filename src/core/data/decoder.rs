@@ -1,4 +1,4 @@
-//! Who decodes files of pictures and videos that nobody vouches for: this process, or processes that may be lost.
+//! Tells who decodes files of pictures and videos that nobody vouches for: this process, or processes that may be lost.
 
 use image::RgbImage;
 
@@ -41,11 +41,11 @@ impl Decoder for InProcess {
     }
 }
 
-/// Which frames of a clip were taken.
+/// Describes which frames of a clip were taken.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Taken {
     pub indices: Vec<usize>,
-    /// Of the whole clip.
+    /// The number of frames of the whole clip.
     pub num_frames: usize,
     /// Frames a second of the whole clip.
     pub fps: f64,
@@ -58,7 +58,7 @@ impl Taken {
     }
 }
 
-/// Whether the bytes are those of a clip that can be decoded, or is refused by name.
+/// Returns whether the bytes are those of a clip that can be decoded, or is refused by name.
 pub fn is_clip_file(bytes: &[u8]) -> bool {
     bytes.starts_with(b"GIF8") || mp4::is_mp4(bytes)
 }

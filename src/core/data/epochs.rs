@@ -1,5 +1,6 @@
-//! How many steps `train.epochs` are: known when the samples are counted. Whoever plans a run asks once, right after its
-//! config is loaded, and everybody sees `train.steps` from then on. Not for actors: they are told each step.
+//! Describes how many steps `train.epochs` are: known when the samples are counted. Whoever plans a run asks once,
+//! right after its config is loaded, and everybody sees `train.steps` from then on. Not for actors: they are told each
+//! step.
 
 use std::path::Path;
 
@@ -10,11 +11,11 @@ use super::error::DataError;
 use super::processor::{Processor, ProcessorOptions};
 use crate::config::{RunConfig, Train};
 
-/// What the epochs of a config came to.
+/// Holds what the epochs of a config came to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Epochs {
     pub epochs: f64,
-    /// Of all data sets together, those that will turn out to be bad included.
+    /// The number of samples of all data sets together, those that will turn out to be bad included.
     pub num_samples: u64,
     pub steps: u64,
 }
@@ -50,7 +51,7 @@ pub fn settle_steps(
     settle_steps_of(config, dataset?.len() as u64)
 }
 
-/// As [`settle_steps`], where the samples are counted already.
+/// Works like [`settle_steps`], where the samples are counted already.
 ///
 /// # Errors
 /// There are fewer steps than the warm-up takes.

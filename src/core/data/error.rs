@@ -1,4 +1,4 @@
-//! What can go wrong with data: errors that end a run before it starts, and samples that are skipped.
+//! Describes what can go wrong with data: errors that end a run before it starts, and samples that are skipped.
 
 use std::path::{Path, PathBuf};
 
@@ -46,7 +46,7 @@ fn of_images(num_tokens: usize) -> String {
 }
 
 impl DataError {
-    /// Whether a sample is longer than a pack, and nothing else is wrong with it.
+    /// Returns whether a sample is longer than a pack, and nothing else is wrong with it.
     pub fn is_too_long(&self) -> bool {
         matches!(self, Self::TooLong { .. })
     }
@@ -73,7 +73,7 @@ impl DataError {
 #[error("{file}:{at}: {reason}", file = file.display())]
 pub struct BadSample {
     pub file: PathBuf,
-    /// Where in it: the number of the line, the row or the element from 1, or the key in an archive.
+    /// Tells where in it: the number of the line, the row or the element from 1, or the key in an archive.
     pub at: String,
     pub reason: String,
     /// It is longer than a pack, and nothing else is wrong with it.

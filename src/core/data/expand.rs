@@ -56,9 +56,9 @@ pub fn check(places: &[Place], expected: impl Iterator<Item = Kind> + Clone) -> 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Expanded {
     pub text: String,
-    /// How much of the old text it is of, in bytes.
+    /// Tells how much of the old text it is of, in bytes.
     pub covers: usize,
-    /// Where what replaced each marker begins.
+    /// Tells where what replaced each marker begins.
     pub begins: Vec<usize>,
     /// The runs in order, one for each placeholder token.
     pub runs: Vec<Run>,
@@ -91,7 +91,7 @@ impl Expanded {
         expanded
     }
 
-    /// Where a place of the old text outside of markers is in the new one.
+    /// Returns where a place of the old text outside of markers is in the new one.
     pub fn place(&self, old: usize) -> usize {
         let before = self.ends.partition_point(|(end, _)| *end <= old);
         let (end, new_end) = before.checked_sub(1).map_or((0, 0), |index| self.ends[index]);

@@ -1,10 +1,11 @@
-//! How large a picture or a frame may be: what a file's header claims is held against this before anything is allocated.
+//! Describes how large a picture or a frame may be: what a file's header claims is held against this before anything is
+//! allocated.
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::ImageLimits;
 
-/// As Hugging Face's `smart_resize`.
+/// The limit of Hugging Face's `smart_resize`.
 pub const MAX_ASPECT_RATIO: f64 = 200.0;
 /// Memory that one picture may take while it is decoded, and all frames of an animation.
 pub const MAX_PICTURE_BYTES: u64 = 512 << 20;
@@ -13,9 +14,9 @@ pub const MAX_VIDEO_BYTES: u64 = 3 << 30;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Of the longer side.
+    /// The limit of the longer side, in pixels.
     pub max_side: usize,
-    /// Of the whole picture, or of one frame.
+    /// The limit of pixels of the whole picture, or of one frame.
     pub max_pixels: usize,
 }
 

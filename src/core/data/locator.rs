@@ -1,4 +1,4 @@
-//! Where the bytes of a picture, a video's frame or a recording are. Not for decoding them.
+//! Locates the bytes of a picture, a video's frame or a recording are. Not for decoding them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,7 +17,7 @@ const REMOTE: [&str; 11] =
 /// A larger file is no picture and no clip.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
-/// Where bytes are.
+/// Says where bytes are.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Locator {
     /// A file, relative to the record that names it.
@@ -30,7 +30,7 @@ pub enum Locator {
 }
 
 impl Locator {
-    /// What a record says: a path, a `data:` URI, `file://…` or the URL of an object store.
+    /// Returns what a record says: a path, a `data:` URI, `file://…` or the URL of an object store.
     ///
     /// # Errors
     /// A `data:` URI that cannot be decoded.
@@ -48,14 +48,14 @@ impl Locator {
         Self::Bytes { name: name.into(), bytes: bytes.into() }
     }
 
-    /// What it is named by: the path, the member's name or the URL.
+    /// Returns what it is named by: the path, the member's name or the URL.
     pub fn name(&self) -> &str {
         match self {
             Self::File(name) | Self::Bytes { name, .. } | Self::Url(name) => name,
         }
     }
 
-    /// How messages name it: files with what they are relative to.
+    /// Returns how messages name it: files with what they are relative to.
     pub fn display(&self, base: &Path) -> String {
         match self {
             Self::File(name) => base.join(name).display().to_string(),
@@ -100,7 +100,7 @@ impl From<&str> for Locator {
     }
 }
 
-/// Whether a path is the URL of an object store or of a web server.
+/// Returns whether a path is the URL of an object store or of a web server.
 pub fn is_remote(path: &str) -> bool {
     REMOTE.iter().any(|scheme| path.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)))
 }

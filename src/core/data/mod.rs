@@ -19,7 +19,7 @@ mod error;
 mod expand;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) mod fuzz;
-mod learnt;
+mod learned;
 mod limits;
 mod locator;
 pub mod media;

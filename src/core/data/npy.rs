@@ -41,7 +41,7 @@ pub fn read_npy(bytes: &[u8]) -> Result<(Vec<usize>, Vec<i32>), DataError> {
     let (len, rest) = rest.split_first_chunk::<2>().ok_or_else(|| wrong("without a header"))?;
     let len = usize::from(u16::from_le_bytes(*len));
     let (header, data) = rest.split_at_checked(len).ok_or_else(|| wrong("with a torn header"))?;
-    let header = std::str::from_utf8(header).map_err(|_| wrong("with a header that is no text"))?;
+    let header = std::str::from_utf8(header).map_err(|_| wrong("with a header that is not text"))?;
     if !header.contains("'descr': '<i4'") || !header.contains("'fortran_order': False") {
         return Err(wrong("that is not of 32-bit integers in rows ('<i4', fortran_order False)"));
     }

@@ -29,7 +29,7 @@ pub struct PackedSample {
     pub ids: Vec<u64>,
     /// Tokens of each document, in order; at least one document.
     pub lens: Vec<u32>,
-    /// Where each document came from: file and key.
+    /// Tells where each document came from: file and key.
     pub samples: Vec<String>,
     /// [tokens]
     pub input_ids: Vec<i32>,
@@ -39,7 +39,7 @@ pub struct PackedSample {
     pub position_ids: Option<Vec<i32>>,
     /// Pictures and videos in the order of their placeholders.
     pub media: Vec<PackedMedia>,
-    /// What the encoder will be given of all of them.
+    /// Holds what the encoder will be given of all of them.
     pub items: Vec<ItemMeta>,
 }
 

@@ -1,4 +1,4 @@
-//! Where a turn of a conversation begins and ends in the conversation's rendering.
+//! Describes where a turn of a conversation begins and ends in the conversation's rendering.
 //!
 //! A template may render a turn in another way when it is the last one, or leave the system's words out until then. So where the
 //! rendering of the turns up to one is no prefix of the text, a stand-in is put behind the turn's content: what follows the
@@ -21,7 +21,7 @@ pub struct Places<'a> {
 }
 
 impl Places<'_> {
-    /// Where the answer `index` would be generated from: behind its header.
+    /// Returns where the answer `index` would be generated from: behind its header.
     ///
     /// # Errors
     /// The template renders the turns in a way in which that cannot be told.
@@ -53,13 +53,15 @@ impl Places<'_> {
         Ok(begin.map_or(floor, |begin| begin.max(floor)))
     }
 
-    /// Where the turn `index` ends at the latest: where it does, or else where the content of a later one begins.
+    /// Returns where the turn `index` ends at the latest: where it does, or else where the content of a later one
+    /// begins.
     pub fn limit(&self, index: usize) -> usize {
         let next = || (index + 1..self.turns.len()).find_map(|later| self.content_begin(later));
         self.end_of_first(index + 1).or_else(next).unwrap_or(self.text.len())
     }
 
-    /// Where the content of a turn and all that belongs to it ends: behind it stands what stands behind another content.
+    /// Returns where the content of a turn and all that belongs to it ends: behind it stands what stands behind another
+    /// content.
     pub fn content_end(&self, index: usize) -> Option<usize> {
         let behind = |keeps_fields: bool| {
             let mut others = self.with_content(index);
@@ -71,7 +73,7 @@ impl Places<'_> {
         behind(false).or_else(|| behind(true))
     }
 
-    /// Where the first `count` turns end.
+    /// Returns where the first `count` turns end.
     fn end_of_first(&self, count: usize) -> Option<usize> {
         let prefix = self.template.render(&self.turns[..count], false).ok();
         if let Some(prefix) = prefix.filter(|prefix| self.text.starts_with(prefix.as_str())) {
@@ -89,7 +91,7 @@ impl Places<'_> {
         })
     }
 
-    /// Where the content of a turn begins, by putting another in its place.
+    /// Returns where the content of a turn begins, by putting another in its place.
     fn content_begin(&self, index: usize) -> Option<usize> {
         let rendered = self.template.render(&self.with_content(index), false).ok()?;
         let at = rendered.find(STAND_IN)?;

@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 use super::media::Run;
 use super::sections;
 
-/// How a model counts positions.
+/// Says how a model counts positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PositionKind {
     /// One by one, whatever a token stands for; the three rows are equal.
@@ -61,7 +61,7 @@ impl PositionKind {
     }
 }
 
-/// Neighbouring tokens of one nature.
+/// Neighboring tokens of one nature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Span {
     Text(usize),

@@ -1,4 +1,5 @@
-//! Where a `config.json` has what samples depend on: families and models put together from parts lay it out differently.
+//! Describes where a `config.json` has what samples depend on: families and models put together from parts lay it out
+//! differently.
 
 use serde_json::Value as Json;
 

@@ -45,7 +45,7 @@ impl Split {
         self.0.iter().map(|held| held.len() as u64).sum()
     }
 
-    /// Of one data set.
+    /// Returns the positions of one data set.
     pub fn of(&self, set: usize) -> &[u64] {
         &self.0[set]
     }

@@ -193,7 +193,7 @@ mod tests {
 
     const WORDS: [&str; 9] = ["lo", "he", "el", "hel", "hello", " w", "or", "wor", "数"];
 
-    /// What tiktoken does with one word: merges the pair of lowest rank while there is one.
+    /// Returns what tiktoken does with one word: merges the pair of lowest rank while there is one.
     fn tiktoken(ranks: &Ranks, word: &[u8]) -> Vec<u32> {
         let mut parts: Vec<Vec<u8>> = word.iter().map(|&byte| vec![byte]).collect();
         while let Some((_, index)) = (0..parts.len().saturating_sub(1))

@@ -115,7 +115,7 @@ impl Tokenizer {
         self.run(text, false)
     }
 
-    /// As [`Tokenizer::encode`] with what the tokenizer puts around a document: often a token that begins it.
+    /// Works like [`Tokenizer::encode`] with what the tokenizer puts around a document: often a token that begins it.
     pub fn encode_document(&self, text: &str) -> Result<Vec<Token>, DataError> {
         self.run(text, true)
     }
@@ -181,7 +181,7 @@ pub(super) fn read_json(path: &Path) -> Result<Json, DataError> {
     serde_json::from_slice(&bytes).map_err(|error| DataError::file(path, error))
 }
 
-/// As [`read_json`], `null` where there is no such file.
+/// Works like [`read_json`], `null` where there is no such file.
 pub(super) fn read_json_if_exists(path: &Path) -> Result<Json, DataError> {
     if path.exists() { read_json(path) } else { Ok(Json::Null) }
 }

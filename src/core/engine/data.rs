@@ -17,7 +17,7 @@ use std::time::Instant;
 /// Parcels that may wait for credit before another pack is put into parcels: they lie in memory twice.
 const MAX_UNSENT: usize = 64;
 
-/// Where samples come from: a pure function of the position.
+/// Describes where samples come from: a pure function of the position.
 pub trait Samples {
     /// Reads, tokenizes and decodes one sample.
     ///
@@ -48,7 +48,7 @@ pub struct DataEngine {
     /// Units that were sent and have another encoder now.
     again: VecDeque<Unit>,
     held: BTreeMap<SampleId, Held>,
-    /// Of the contents that are held, and the most that they may take.
+    /// The bytes of the contents that are held, and the most that they may take.
     num_bytes: u64,
     max_bytes: u64,
 }
@@ -136,7 +136,7 @@ impl DataEngine {
 
     fn read_again(&mut self, id: SampleId) -> Result<Sample, EngineError> {
         let sample = self.samples.sample(id).map_err(|BadSample { source, reason, .. }| {
-            format!("{source} was good when it was first read, and is not any more: {reason}")
+            format!("{source} was valid when it was first read, and no longer is: {reason}")
         });
         let mut sample = sample?;
         sample.meta.owner = self.index;
@@ -281,7 +281,7 @@ impl Engine for DataEngine {
             Command::ReadAgain { positions } => self.read(positions.into_iter()),
             Command::Plan(plan) => self.plans.push_back(plan),
             Command::Regroup(regroup) => self.regroup(&regroup),
-            other => return Err(format!("{other:?} is nothing for a data engine").into()),
+            other => return Err(format!("a data engine cannot take {other:?}").into()),
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// The environment's variable.
 pub const FAULTS: &str = "LOONGFORGE_FAULTS";
 
-/// How long who is slow takes.
+/// Sets how long who is slow takes.
 const SLOW: Duration = Duration::from_millis(700);
 
 /// Points of a checkpoint that is written beside the steps: of an engine's files, and of the scheduler's publication. There
@@ -182,7 +182,7 @@ impl FromStr for Rule {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         const FORM: &str =
-            "write ACTOR@POINT:N=kill, freeze, panic, slow, full, nan or lie; N may be a range, 2-4, or a sample, s17";
+            "write ACTOR@POINT:N=kill, freeze, panic, slow, full, nan or lie; N may be a range (2-4) or a sample (s17)";
         let (actor, rest) = text.split_once('@').ok_or(FORM)?;
         let (place, action) = rest.split_once('=').ok_or(FORM)?;
         let (point, nth) = place.split_once(':').unwrap_or((place, "1"));

@@ -33,7 +33,7 @@ pub struct PeerLost {
     pub reason: String,
 }
 
-/// What one call of [`Engine::work`] did.
+/// Says what one call of [`Engine::work`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// A piece of work was done; there may be more.

@@ -17,11 +17,11 @@ pub struct Ports {
     own: VecDeque<Parcel>,
     /// The unit that this encoder is at, as it has told.
     at: Option<UnitId>,
-    /// Where it is said that such a word has left the process.
+    /// Tells where it is said that such a word has left the process.
     told: Option<flume::Receiver<()>>,
     /// Reset by the engine at the end of each step.
     pub timings: Timings,
-    /// Who did what when, for whoever watches.
+    /// Tells who did what when, for whoever watches.
     pub trace: Recorder,
 }
 
@@ -42,7 +42,8 @@ impl Ports {
         }
     }
 
-    /// Of an engine in a process of its own: `told` says once for each unit told of that the word of it is out.
+    /// Adds the channel of an engine in a process of its own: `told` says once for each unit told of that the word of
+    /// it is out.
     #[must_use]
     pub fn telling(self, told: Option<flume::Receiver<()>>) -> Self {
         Self { told, ..self }
@@ -120,7 +121,7 @@ impl Ports {
         self.edges.insert(to, edge);
     }
 
-    /// Whether it is an encoder that has left or was lost.
+    /// Returns whether it is an encoder that has left or was lost.
     pub fn is_gone(&self, peer: ActorId) -> bool {
         self.gone.contains(&peer)
     }

@@ -1,11 +1,11 @@
-//! Who did what when, as an engine's thread writes it down: a bounded list that is sent now and then, and never waited
-//! for. Not a profiler: it knows pieces of work, not what is in them.
+//! Tells who did what when, as an engine's thread writes it down: a bounded list that is sent now and then, and never
+//! waited for. Not a profiler: it knows pieces of work, not what is in them.
 
 use crate::message::{Activity, EdgeLoad, StepId, Trace, TraceSpan};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// How often spans are sent.
+/// Sets how often spans are sent.
 const INTERVAL: Duration = Duration::from_millis(250);
 /// Most spans between two sendings.
 const MAX_SPANS: usize = 2048;
@@ -52,7 +52,7 @@ impl Recorder {
         self.sent.elapsed() >= INTERVAL
     }
 
-    /// What is to be sent, if anything.
+    /// Returns what is to be sent, if anything.
     pub(super) fn take(&mut self, edges: Vec<EdgeLoad>) -> Option<Trace> {
         let now = Instant::now();
         self.sent = now;

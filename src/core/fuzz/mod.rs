@@ -1,5 +1,6 @@
-//! What reads untrusted bytes, as functions that must neither panic nor hang nor allocate without bound, whatever the bytes.
-//! The fuzzer calls them (`fuzz/`), and a test with inputs mutated in a way that is always the same.
+//! Describes what reads untrusted bytes, as functions that must neither panic nor hang nor allocate without bound,
+//! whatever the bytes. The fuzzer calls them (`fuzz/`), and a test with inputs mutated in a way that is always the
+//! same.
 
 #[cfg(test)]
 mod mutate;

@@ -157,7 +157,7 @@ fn mutated(inputs: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// As fuzzers do: flips, edges, cuts, doublings, splices.
+/// Mutates bytes as fuzzers do: flips, edges, cuts, doublings, splices.
 fn mutate(bytes: &mut Vec<u8>, other: Vec<u8>, rng: &mut Rng) {
     let place = |rng: &mut Rng, len: usize| rng.below(len as u64 + 1) as usize;
     let (at, len) = (place(rng, bytes.len()), bytes.len());

@@ -70,7 +70,7 @@ fn override_lines() -> Vec<Vec<u8>> {
     lines.map(|text| text.as_bytes().to_vec()).into()
 }
 
-/// What a checkpoint's manifest has of the scheduler.
+/// Reads the scheduler's state in a checkpoint's manifest.
 fn state(bytes: &[u8]) {
     if let Ok(state) = serde_json::from_slice::<SchedulerState>(bytes) {
         assert!(state.held.is_sorted());

@@ -1,4 +1,4 @@
-//! What a rank does with its time.
+//! Describes what a rank does with its time.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ pub enum Activity {
     WaitFeatures,
     /// For gradients of features from the foundation.
     WaitGradients,
-    /// For a neighbouring pipeline stage: the bubble.
+    /// For a neighboring pipeline stage: the bubble.
     WaitStage,
     /// For credit of an edge.
     WaitCredit,
@@ -60,7 +60,7 @@ impl Activity {
         Self::WaitMail,
     ];
 
-    /// Whether the rank computes.
+    /// Returns whether the rank computes.
     pub fn is_busy(self) -> bool {
         self < Self::WaitSamples
     }

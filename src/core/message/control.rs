@@ -37,7 +37,7 @@ pub enum Command {
     Stop,
 }
 
-/// What a checkpoint is for.
+/// Says what a checkpoint is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum SaveTo {
     /// To last: `checkpoint.dir`.
@@ -70,8 +70,8 @@ pub enum Event {
     Broken { step: StepId, epoch: Epoch, error: String },
     /// An edge to or from an encoder is broken. The engine goes on without it.
     Lost { peer: ActorId, reason: String },
-    /// What an encoder sent is not what it was told to send: nothing of it was taken. `lacks`: a unit of its own, which
-    /// somebody else must compute now.
+    /// An encoder sent something other than it was told to send: nothing of it was taken. `lacks`: a unit of its own,
+    /// which somebody else must compute now.
     Refused { peer: ActorId, reason: String, lacks: Option<UnitId> },
     /// All work of a step is done and its gradients are reduced over the pool. A frozen encoder says so as soon as it has
     /// sent what it makes for the step, also of steps before which others are still to be decided.
@@ -109,24 +109,24 @@ impl std::fmt::Display for BadSample {
     }
 }
 
-/// What one engine did in a step.
+/// Holds what one engine did in a step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepReport {
     pub step: StepId,
-    /// Of the encoder pool; foundations leave it 0.
+    /// The epoch of the encoder pool; foundations leave it 0.
     pub epoch: Epoch,
     /// Foundation: sum of the losses of this replica's tokens, over `StepPlan::num_targets`; encoders: 0.
     pub loss: f64,
     /// Sum of squares of the pool's reduced gradient, the same from each replica; 0 where frozen.
     pub grad_square_sum: f64,
-    /// Of a foundation with experts.
+    /// The routing of a foundation with experts.
     pub routing: Option<RoutingReport>,
     pub timings: Timings,
-    /// Of a foundation's rank that has a part in the results of an evaluation; then all the above are 0.
+    /// The evaluation of a foundation's rank that has a part in the results of an evaluation; then all the above are 0.
     pub evaluation: Option<EvaluationReport>,
 }
 
-/// What one foundation rank found in an evaluation; ranks add up.
+/// Holds what one foundation rank found in an evaluation; ranks add up.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EvaluationReport {
     /// Sum of the targets' cross-entropies, in nats.
@@ -148,7 +148,7 @@ impl EvaluationReport {
     }
 }
 
-/// What the routers of a mixture of experts did in a step, and the indexers beside them.
+/// Holds what the routers of a mixture of experts did in a step, and the indexers beside them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RoutingReport {
     /// Load-balancing loss, unweighted: this replica's share of the mean over the step's targets. `None` where it is
@@ -156,13 +156,14 @@ pub struct RoutingReport {
     pub aux_loss: Option<f64>,
     /// Router z-loss, in the same way.
     pub z_loss: Option<f64>,
-    /// What the indexers of sparse attention have yet to learn (a divergence a token, summed over layers), in the same way.
+    /// Holds what the indexers of sparse attention have yet to learn (a divergence a token, summed over layers), in the
+    /// same way.
     pub indexer_loss: Option<f64>,
     /// For each set of experts, in the order of the layers; over the whole pool, the same from each replica.
     pub loads: Vec<ExpertLoads>,
 }
 
-/// How many tokens each expert of a layer got.
+/// Describes how many tokens each expert of a layer got.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpertLoads {
     /// `layer 3`, `layer 3 media`
@@ -185,9 +186,9 @@ pub struct MemoryReport {
     pub gradients: u64,
     /// The optimizer's state, float32 parameters among it.
     pub optimizer: u64,
-    /// What a forward leaves for its backward, batches, and everything that has no line of its own.
+    /// Holds what a forward leaves for its backward, batches, and everything that has no line of its own.
     pub activations: u64,
-    /// What collectives read and write: gathered parameters, sums of gradients.
+    /// Holds what collectives read and write: gathered parameters, sums of gradients.
     pub buffers: u64,
 }
 
@@ -198,16 +199,17 @@ impl MemoryReport {
     }
 }
 
-/// Where an engine's time went in a step, in seconds, what it was spared, and the memory that it has taken so far.
+/// Describes where an engine's time went in a step, in seconds, what it was spared, and the memory that it has taken so
+/// far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timings {
     /// Computing.
     pub busy: f64,
     /// Waiting for parcels or commands.
     pub idle: f64,
-    /// Of `busy`: units forward and backward, on an actor that encodes.
+    /// The part of `busy` for units forward and backward, on an actor that encodes.
     pub units: f64,
-    /// Of `busy`: packs forward and backward, on an actor that has a foundation.
+    /// The part of `busy` for packs forward and backward, on an actor that has a foundation.
     pub packs: f64,
     /// Media items whose features came from the cache.
     pub cached_items: u32,

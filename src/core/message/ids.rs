@@ -85,19 +85,19 @@ impl SampleId {
 pub const FIRST_EVALUATION_INDEX: u32 = 1 << 20;
 
 impl PackId {
-    /// Of what is drawn while the pack is computed: another for every pack of a run.
+    /// Returns the seed of what is drawn while the pack is computed: another for every pack of a run.
     pub fn seed(self) -> u64 {
         self.step.0 << 32 | u64::from(self.index)
     }
 }
 
 impl UnitId {
-    /// Whether it is a unit of an evaluation.
+    /// Returns whether it is a unit of an evaluation.
     pub fn is_of_evaluation(self) -> bool {
         self.index >= FIRST_EVALUATION_INDEX
     }
 
-    /// Of what is drawn while the unit is computed: another for every unit of a run.
+    /// Returns the seed of what is drawn while the unit is computed: another for every unit of a run.
     pub fn seed(self) -> u64 {
         self.step.0 << 32 | u64::from(self.index)
     }
@@ -115,7 +115,7 @@ impl fmt::Display for UnitId {
     }
 }
 
-/// What an actor does in a run.
+/// Says what an actor does in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {

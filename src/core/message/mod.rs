@@ -1,4 +1,4 @@
-//! What actors and engines say to each other: ids, the step plan, control messages and the codec.
+//! Describes what actors and engines say to each other: ids, the step plan, control messages and the codec.
 //!
 //! Tensors are not messages: they travel as [`crate::transport::Parcel`]s over edges. Everything here is small,
 //! serializable and compares by value.

@@ -17,7 +17,7 @@ impl Grid {
     }
 }
 
-/// What the scheduler knows of a media item.
+/// Holds what the scheduler knows of a media item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ItemMeta {
     pub grid: Grid,
@@ -25,7 +25,7 @@ pub struct ItemMeta {
     pub num_features: u32,
 }
 
-/// What the scheduler knows of a sample.
+/// Holds what the scheduler knows of a sample.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SampleMeta {
     pub id: SampleId,
@@ -63,7 +63,7 @@ impl Pack {
         self.samples.iter().map(|sample| sample.num_tokens as usize).sum()
     }
 
-    /// Where its documents begin in the row, and the row's length (`cu_seqlens` of variable-length attention).
+    /// Returns where its documents begin in the row, and the row's length (`cu_seqlens` of variable-length attention).
     pub fn cu_seqlens(&self) -> Vec<usize> {
         let lens = self.samples.iter().flat_map(SampleMeta::document_lens);
         let ends = lens.scan(0, |end, &len| {
@@ -98,7 +98,7 @@ pub struct UnitItem {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unit {
     pub id: UnitId,
-    /// Where its parameter gradients are summed, in the order of the units of the lane.
+    /// Tells where its parameter gradients are summed, in the order of the units of the lane.
     pub lane: Lane,
     /// Encoder replica that computes it; [`NOBODY`]: its features are zeros, and its samples count in no loss.
     pub encoder: u32,
@@ -113,7 +113,7 @@ pub struct Unit {
 pub const NOBODY: u32 = u32::MAX;
 
 impl Unit {
-    /// Whether nobody computes it.
+    /// Returns whether nobody computes it.
     pub fn is_skipped(&self) -> bool {
         self.encoder == NOBODY
     }
@@ -128,7 +128,7 @@ impl Unit {
     }
 }
 
-/// What the packs of a plan are computed for.
+/// Says what the packs of a plan are computed for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Purpose {
     /// Forward and backward; the step ends with a commit, or an abort.
@@ -152,7 +152,7 @@ impl Purpose {
 /// does not depend on timing, nor (but for `Unit::encoder`) on the number of encoders.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepPlan {
-    /// Of an evaluation the step that comes next: its parameters are the ones that are evaluated.
+    /// The step; for an evaluation the one that comes next: its parameters are the ones that are evaluated.
     pub step: StepId,
     pub purpose: Purpose,
     /// First position of the data stream that this step has not read.
@@ -177,7 +177,7 @@ impl StepPlan {
         self.units.iter().map(|unit| unit.items.len()).sum()
     }
 
-    /// What tells it from other plans: an evaluation is planned with the step that follows it.
+    /// Returns what tells it from other plans: an evaluation is planned with the step that follows it.
     pub fn first_pack(&self) -> Option<PackId> {
         self.packs.first().map(|pack| pack.id)
     }

@@ -18,7 +18,7 @@ pub struct Regroup {
     /// So many of `members`, the first ones, have the parameters of `step`. The others take them from the first member
     /// when the pool first reduces.
     pub num_current: u32,
-    /// Who has left since the epoch before.
+    /// Tells who has left since the epoch before.
     pub left: Vec<u32>,
     /// Units of `plans` that have another encoder than before.
     pub moved: BTreeSet<UnitId>,
@@ -29,7 +29,7 @@ pub struct Regroup {
 }
 
 impl Regroup {
-    /// Who has left, as actors.
+    /// Returns who has left, as actors.
     pub fn left(&self) -> impl Iterator<Item = ActorId> + '_ {
         self.left.iter().map(|&index| ActorId::encoder(index))
     }

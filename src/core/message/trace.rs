@@ -1,4 +1,4 @@
-//! What an engine tells of its time, beside the run and never in its way.
+//! Describes what an engine tells of its time, beside the run and never in its way.
 
 use super::activity::Activity;
 use super::ids::ActorId;
@@ -10,13 +10,13 @@ pub struct TraceSpan {
     pub activity: Activity,
     /// The step that it belongs to, or the last that the engine was in.
     pub step: u64,
-    /// Of the unit or pack.
+    /// The index of the unit or pack.
     pub index: Option<u32>,
     pub start: u64,
     pub end: u64,
 }
 
-/// How full an outgoing edge is.
+/// Describes how full an outgoing edge is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EdgeLoad {
     pub to: ActorId,

@@ -1,4 +1,4 @@
-//! How far a tool is: a bar in a terminal, nothing elsewhere.
+//! Describes how far a tool is: a bar in a terminal, nothing elsewhere.
 
 use indicatif::{ProgressBar, ProgressStyle};
 

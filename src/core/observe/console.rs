@@ -19,7 +19,7 @@ impl Console {
         Self { bars, is_terminal }
     }
 
-    /// Whether bars are drawn; plain lines otherwise.
+    /// Returns whether bars are drawn; plain lines otherwise.
     pub fn is_terminal(&self) -> bool {
         self.is_terminal
     }

@@ -1,7 +1,7 @@
 //! `eval.jsonl`: what was found of a set of held-out samples, one JSON object for each set and evaluation.
 
 use super::error::ObserveError;
-use super::figures::grouped;
+use crate::text::grouped;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::ErrorKind;

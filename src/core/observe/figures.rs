@@ -12,13 +12,6 @@ pub fn short(value: f64) -> String {
     format!("{figure}{unit}")
 }
 
-/// `12,345`.
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let groups: Vec<&[u8]> = digits.as_bytes().rchunks(3).rev().collect();
-    String::from_utf8_lossy(&groups.join(&b","[..])).into_owned()
-}
-
 fn scaled(mut value: f64, units: [&'static str; 6]) -> (String, &'static str) {
     let mut unit = 0;
     while value >= 999.5 && unit + 1 < units.len() {
@@ -41,7 +34,6 @@ mod tests {
     fn three_digits_and_a_unit() {
         assert_eq!([bytes(0), bytes(999), bytes(1500), bytes(1_234_567)], ["0 B", "999 B", "1.50 kB", "1.23 MB"]);
         assert_eq!([bytes(999_600), bytes(99_950_000)], ["1.00 MB", "100 MB"]);
-        assert_eq!([grouped(7), grouped(12_345), grouped(1_000_000)], ["7", "12,345", "1,000,000"]);
         assert_eq!([short(8.03e9), short(48.2e9), short(12.0)], ["8.03B", "48.2B", "12"]);
     }
 }

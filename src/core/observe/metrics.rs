@@ -1,4 +1,4 @@
-//! What is measured of a step. Not how it is shown.
+//! Describes what is measured of a step. Not how it is shown.
 
 use crate::message::{ExpertLoads, MemoryReport};
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ pub struct StepMetrics {
     /// Real tokens of the step; there is no padding.
     pub tokens: u64,
     pub images: u64,
-    /// Of `images`: those whose features came from the encoders' cache.
+    /// The number of `images` whose features came from the encoders' cache.
     pub cached_images: u64,
     pub tokens_per_s: f64,
     pub images_per_s: f64,

@@ -21,7 +21,7 @@ pub use bar::Bar;
 pub use console::{Console, ConsoleWriter};
 pub use error::ObserveError;
 pub use evaluation::{Answer, EvalRecord, read_evaluations};
-pub use figures::{bytes, grouped, short};
+pub use figures::{bytes, short};
 pub use jsonl::{MetricsFile, read_metrics};
 pub use logging::init_logging;
 pub use metrics::StepMetrics;

@@ -18,7 +18,7 @@ const TOP: i32 = 44;
 const BOTTOM: i32 = 56;
 const INK: Rgb888 = Rgb888::new(40, 40, 40);
 const GRID: Rgb888 = Rgb888::new(228, 228, 228);
-/// Faint and strong colour of each curve.
+/// Faint and strong color of each curve.
 const COLORS: [(Rgb888, Rgb888); 4] = [
     (Rgb888::new(178, 205, 235), Rgb888::new(31, 100, 180)),
     (Rgb888::new(244, 210, 170), Rgb888::new(214, 110, 20)),
@@ -87,7 +87,7 @@ fn draw(title: &str, x_label: &str, curves: &[Curve<'_>]) -> Canvas {
     canvas
 }
 
-/// Mean over a moving window of a fiftieth of the points, centred.
+/// Mean over a moving window of a fiftieth of the points, centered.
 fn smooth(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let half = (points.len() / 100).max(1);
     (0..points.len())

@@ -1,4 +1,4 @@
-//! How far a run is: a bar in a terminal, plain lines elsewhere.
+//! Describes how far a run is: a bar in a terminal, plain lines elsewhere.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -5,15 +5,15 @@ use std::io::IsTerminal;
 use image::imageops::{FilterType, resize};
 use image::{GrayImage, RgbImage};
 
-/// Gray levels of the 256-colour palette: 232 (black) to 255 (white).
+/// Gray levels of the 256-color palette: 232 (black) to 255 (white).
 const NUM_GRAYS: u32 = 24;
 /// From paper to ink.
 const RAMP: &[u8] = b" .:-=+*#%@";
 
-/// How pictures are drawn.
+/// Says how pictures are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// Half blocks in gray colours.
+    /// Half blocks in gray colors.
     Blocks,
     /// Plain ASCII, dark pixels as dense characters.
     Ascii,
@@ -26,7 +26,7 @@ impl Style {
     }
 }
 
-/// Whether colors may be written to a stream: it is a terminal that knows them, and `NO_COLOR` is not set.
+/// Returns whether colors may be written to a stream: it is a terminal that knows them, and `NO_COLOR` is not set.
 pub fn has_color(stream: &impl IsTerminal) -> bool {
     let set = |name| std::env::var_os(name).is_some_and(|value: std::ffi::OsString| !value.is_empty());
     let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -55,7 +55,7 @@ pub fn render(picture: &RgbImage, max_columns: u32, style: Style) -> Vec<String>
         .collect()
 }
 
-/// Text of data or of a model for a terminal: nothing in it moves the cursor or changes colours.
+/// Text of data or of a model for a terminal: nothing in it moves the cursor or changes colors.
 pub fn safe(text: &str) -> String {
     let plain = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c };
     text.chars().map(plain).collect()

@@ -1,4 +1,4 @@
-//! What one step is given to plan.
+//! Describes what one step is given to plan.
 
 use crate::message::SampleMeta;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! What is decided about a run: packs, units, learning rate, and the course of every step.
+//! Describes what is decided about a run: packs, units, learning rate, and the course of every step.
 //!
 //! Pure: no I/O, no clocks, no threads. [`plan_step`] makes one global batch into a [`StepPlan`]; [`Coordinator`]
 //! carries the run from step to step as a state machine of inputs and outputs.

@@ -6,7 +6,7 @@
 //! (interleaved). Where one sequence goes through in chunks (ChunkPipe), its chunks are micro-batches that go forward in
 //! order and backward in reverse, since later chunks attend to earlier ones.
 //!
-//! Sends never wait for their receiver; receives do. Each message is one task's result, which the neighbour's task of
+//! Sends never wait for their receiver; receives do. Each message is one task's result, which the neighbor's task of
 //! the same micro-batch and pass takes.
 
 use std::ops::Range;
@@ -35,7 +35,7 @@ pub struct Task {
 }
 
 impl Task {
-    /// What has to be done by another stage before: it sends its result here.
+    /// Returns what has to be done by another stage before: it sends its result here.
     pub fn after(&self, pipeline: &Pipeline) -> Option<Task> {
         let stage = match self.pass {
             Pass::Forward => self.stage.checked_sub(1)?,
@@ -44,7 +44,7 @@ impl Task {
         Some(Task { stage, ..*self })
     }
 
-    /// What the result is sent to.
+    /// Returns what the result is sent to.
     pub fn before(&self, pipeline: &Pipeline) -> Option<Task> {
         let stage = match self.pass {
             Pass::Forward => Some(self.stage + 1).filter(|stage| *stage < pipeline.stages())?,
@@ -59,7 +59,7 @@ impl Pipeline {
         self.ranks * self.virtual_stages
     }
 
-    /// Who holds a stage.
+    /// Returns the rank that holds a stage.
     pub fn rank_of(&self, stage: usize) -> usize {
         stage % self.ranks
     }
@@ -157,7 +157,7 @@ mod tests {
 
     use super::{Pass, Pipeline, Task};
 
-    /// What a simulated run of a schedule comes to.
+    /// Holds what a simulated run of a schedule comes to.
     struct Course {
         /// With forwards of time 1 and backwards of 2, on every rank.
         time: u64,

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// Bytes of one token in a `Tokens` parcel: id, three positions and target, each an i64.
 const BYTES_PER_TOKEN: u64 = 5 * 8;
-/// Where the dearest replica is above the mean by more than this share of it, samples are dealt out before they are packed.
+/// Where the costliest replica is above the mean by more than this share of it, samples are dealt out before they are packed.
 const UNEVEN: u64 = 64;
 
 /// Plans `step` over a global batch; `cursor` is the first position that was not taken.
@@ -116,17 +116,17 @@ fn place_samples(spec: &PlanSpec, samples: &[SampleMeta], num_replicas: usize) -
     let packs = pack(samples, spec.pack, spec.cost, num_replicas);
     let num_packs = packs.len();
     let queues = share_out(packs, num_replicas, |&sample| costs[sample]);
-    let dearest = |queues: &[Vec<Vec<usize>>]| {
+    let costliest = |queues: &[Vec<Vec<usize>>]| {
         let loads = queues.iter().map(|queue| queue.iter().flatten().map(|&sample| costs[sample]).sum::<u64>());
         loads.max().unwrap_or(0)
     };
     let mean = costs.iter().sum::<u64>() / num_replicas as u64;
-    let is_uneven = dearest(&queues) > mean + mean / UNEVEN;
+    let is_uneven = costliest(&queues) > mean + mean / UNEVEN;
     if !is_uneven || num_packs == num_replicas || !num_packs.is_multiple_of(num_replicas) {
         return queues;
     }
     match deal(samples, spec.pack, spec.cost, num_replicas, num_packs / num_replicas) {
-        Some(dealt) if dearest(&dealt) < dearest(&queues) => dealt,
+        Some(dealt) if costliest(&dealt) < costliest(&queues) => dealt,
         _ => queues,
     }
 }

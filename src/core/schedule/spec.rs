@@ -1,4 +1,4 @@
-//! What planning needs to know of a run.
+//! Describes what planning needs to know of a run.
 
 use super::{CostModel, LearningRate, PackLimits};
 use crate::config::{Placement, RunConfig};
@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlanSpec {
     pub pack: PackLimits,
-    /// Of samples on a foundation replica.
+    /// The cost of samples on a foundation replica.
     pub cost: CostModel,
-    /// Of media items on an encoder.
+    /// The encoder cost of media items on an encoder.
     pub encoder_cost: CostModel,
     pub learning_rate: LearningRate,
     pub foundation_replicas: u32,
@@ -31,9 +31,9 @@ pub struct PlanSpec {
 pub struct ModelShape {
     /// Width of the foundation's residual stream: weighs attention against matrices in the cost of a sample.
     pub hidden_size: u64,
-    /// Of one patch of pixels.
+    /// The bytes of one patch of pixels.
     pub bytes_per_patch: u64,
-    /// Of one row of features, all DeepStack levels together.
+    /// The bytes of one row of features, all DeepStack levels together.
     pub bytes_per_feature: u64,
 }
 

@@ -42,7 +42,7 @@ impl Credit {
         self.0.bytes.load(SeqCst)
     }
 
-    /// Takes credit for one parcel of `bytes`. There is one sender, so a refusal can only turn stale in its favour.
+    /// Takes credit for one parcel of `bytes`. There is one sender, so a refusal can only turn stale in its favor.
     pub fn take(&self, bytes: usize) -> Option<CreditGuard> {
         self.try_take(bytes).or_else(|| {
             // Announce first, then look again: credit that came back in between is not missed.

@@ -1,4 +1,4 @@
-//! Where one message ends and the next begins, for who stands in between.
+//! Describes where one message ends and the next begins, for who stands in between.
 
 use super::wire::{PACKET_HEADER, PACKET_LEN, PACKET_MAGIC};
 
@@ -26,9 +26,9 @@ pub fn envelope_len(bytes: &[u8]) -> Result<Option<usize>, NoEnvelope> {
     Err(NoEnvelope)
 }
 
-/// What was read is no envelope of loongforge's.
+/// The bytes that were read are no envelope of loongforge's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no message of loongforge's begins here")]
+#[error("not a loongforge message")]
 pub struct NoEnvelope;
 
 #[cfg(test)]

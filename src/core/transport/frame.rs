@@ -18,9 +18,9 @@ const HEADER: usize = 14;
 /// A frame could not be made or read. The stream cannot be used further.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    #[error("the peer is not a loongforge actor: it said {0:02x?} first")]
+    #[error("the peer is not a loongforge actor: its first bytes are {0:02x?}")]
     NotLoongforge([u8; 4]),
-    #[error("the peer speaks protocol version {theirs}, this loongforge {ours}; use the same build for all actors")]
+    #[error("the peer uses protocol version {theirs}, this loongforge {ours}; use the same build for all actors")]
     OtherVersion { theirs: u16, ours: u16 },
     #[error("a message of {len} bytes exceeds the limit of {MAX_FRAME}")]
     TooLong { len: usize },

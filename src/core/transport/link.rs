@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_recv_loses_nothing() {
+    fn a_canceled_recv_loses_nothing() {
         run(async {
             let (here, mut there) = UnixStream::pair().unwrap();
             let (_sender, mut receiver) = link::<Command, Event>(here);

@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often a sleeping engine looks whether its peers still live.
+/// Sets how often a sleeping engine looks whether its peers still live.
 const PULSE: Duration = Duration::from_millis(100);
 
-/// What wakes an engine.
+/// Says what wakes an engine.
 pub enum Mail {
     Command(Command),
     Parcel {
@@ -56,7 +56,7 @@ impl fmt::Debug for Mail {
 pub struct Mailbox {
     receiver: flume::Receiver<Mail>,
     sender: MailSender,
-    /// When the peers' lives were last looked at.
+    /// Tells when the peers' lives were last looked at.
     checked: Cell<Instant>,
 }
 
@@ -76,7 +76,7 @@ struct Shared {
 #[derive(Default)]
 struct Sources {
     all: Vec<Box<dyn Source>>,
-    /// Where to look first, so that none waits behind another.
+    /// The source to look at first, so that none waits behind another.
     next: usize,
     /// The mailbox is gone.
     closed: bool,
@@ -176,7 +176,7 @@ impl MailSender {
             let _ = self.send(Mail::Credit);
         }
     }
-    /// What a peer rings when it has put something where a source looks.
+    /// Returns what a peer rings when it has put something where a source looks.
     pub(super) fn bell(&self) -> &Bell {
         &self.shared.bell
     }

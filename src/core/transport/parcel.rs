@@ -1,4 +1,4 @@
-//! What an edge carries: a header and the tensors that belong together (features and their DeepStack levels).
+//! Describes what an edge carries: a header and the tensors that belong together (features and their DeepStack levels).
 
 use super::credit::CreditGuard;
 use crate::message::{PackId, StepId, UnitId, Version};
@@ -99,7 +99,7 @@ impl Buffer for HostTensor {
     }
 }
 
-/// What the tensors of a parcel are.
+/// Says what the tensors of a parcel are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ParcelKind {
     /// `input_ids [T]`, `position_ids [3, T]`, `targets [T]` (i64) of the sender's samples of a pack, end to end.
@@ -142,7 +142,7 @@ impl Parcel {
         Self { header, tensors, credit: None }
     }
 
-    /// What it counts against an edge's credit.
+    /// Returns what it counts against an edge's credit.
     pub fn num_bytes(&self) -> usize {
         self.tensors.iter().map(|tensor| tensor.meta().num_bytes()).sum()
     }

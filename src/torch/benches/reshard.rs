@@ -1,5 +1,6 @@
-//! How long a checkpoint takes from one layout to the next: 1.2 GB of parameters and optimizer state, of which ZeRO ranks own
-//! slices, saved by 2 ranks, loaded and saved by 3, loaded by 1; against a plain read and write of as many bytes.
+//! Describes how long a checkpoint takes from one layout to the next: 1.2 GB of parameters and optimizer state, of
+//! which ZeRO ranks own slices, saved by 2 ranks, loaded and saved by 3, loaded by 1; against a plain read and write of
+//! as many bytes.
 //!
 //! `cargo bench -p loongforge-torch --bench reshard [-- FOLDER]`; FOLDER is on the disk to measure. Ranks are threads, files
 //! are in the page cache when they are read.
@@ -87,7 +88,7 @@ fn raw(folder: &Path, beside: &Path) -> [f64; 2] {
     [read, start.elapsed().as_secs_f64()]
 }
 
-/// Whether the smallest size is enough, to see that it runs: `LOONGFORGE_QUICK=1`.
+/// Returns whether the smallest size is enough, to see that it runs: `LOONGFORGE_QUICK=1`.
 fn quick() -> bool {
     std::env::var_os("LOONGFORGE_QUICK").is_some()
 }

@@ -44,7 +44,7 @@ fn raw(folder: &Path, sizes: &[usize], memory: &[u8]) {
     }
 }
 
-/// Whether the smallest size is enough, to see that it runs: `LOONGFORGE_QUICK=1`.
+/// Returns whether the smallest size is enough, to see that it runs: `LOONGFORGE_QUICK=1`.
 fn quick() -> bool {
     std::env::var_os("LOONGFORGE_QUICK").is_some()
 }

@@ -64,7 +64,7 @@ impl Mesh {
         Mesh::join_on(store, name, layout, rank, timeout, Device::Cpu)
     }
 
-    /// As [`Mesh::join`], of tensors on `device`, which is this rank's own; see [`ProcessGroup::join`].
+    /// Works like [`Mesh::join`], of tensors on `device`, which is this rank's own; see [`ProcessGroup::join`].
     ///
     /// # Errors
     /// As [`Mesh::join`]; or there is no such device.
@@ -129,7 +129,7 @@ impl Mesh {
         self.layout.rank(self.place)
     }
 
-    /// Whether tokens and features come to this rank.
+    /// Returns whether tokens and features come to this rank.
     pub fn is_leader(&self) -> bool {
         self.replica.rank() == 0
     }

@@ -1,4 +1,5 @@
-//! What happened on a test's thread, in order: collectives that were begun and waited for, and what the test notes itself.
+//! Describes what happened on a test's thread, in order: collectives that were begun and waited for, and what the test
+//! notes itself.
 
 use std::cell::RefCell;
 

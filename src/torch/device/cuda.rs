@@ -33,7 +33,7 @@ pub fn load_cuda() -> Result<(), CudaError> {
     if tch::Cuda::is_available() { Ok(()) } else { Err(CudaError::NoDevice) }
 }
 
-/// Where `libtorch_cuda.so` would be.
+/// Returns where `libtorch_cuda.so` would be.
 pub(crate) fn library_folder() -> Option<PathBuf> {
     match std::env::var_os(LIBRARY_FOLDER) {
         Some(folder) => Some(PathBuf::from(folder)),
@@ -44,7 +44,7 @@ pub(crate) fn library_folder() -> Option<PathBuf> {
 fn open(path: &Path) -> Result<(), CudaError> {
     let load = |message: String| CudaError::Load { path: path.to_path_buf(), message };
     let c_path = CString::new(path.as_os_str().as_bytes()).map_err(|_| load("its path contains a NUL byte".into()))?;
-    // SAFETY: the path is NUL-terminated. The library's initialisers register operators, which libtorch expects at
+    // SAFETY: the path is NUL-terminated. The library's initializers register operators, which libtorch expects at
     // any time; it is never closed.
     let handle = unsafe { libc::dlopen(c_path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
     if !handle.is_null() {

@@ -1,10 +1,11 @@
 //! Intra-op threads per actor, and the environment without which libgomp's waiting threads fight over few cores.
 
-/// What the environment must say before libtorch is loaded: its OpenMP workers spin while they wait, and two actors'
-/// pools on two cores then run many times slower than one. A launcher starts the program again with these set.
+/// The variables that the environment must have before libtorch is loaded: its OpenMP workers spin while they wait, and
+/// two actors' pools on two cores then run many times slower than one. A launcher starts the program again with these
+/// set.
 pub const QUIET_OPENMP: [(&str, &str); 2] = [("OMP_WAIT_POLICY", "PASSIVE"), ("GOMP_SPINCOUNT", "0")];
 
-/// Whether the environment lacks one of `QUIET_OPENMP`. A value that the user has set is left alone.
+/// Returns whether the environment lacks one of `QUIET_OPENMP`. A value that the user has set is left alone.
 pub fn needs_relaunch() -> bool {
     QUIET_OPENMP.iter().any(|(name, _)| std::env::var_os(name).is_none())
 }

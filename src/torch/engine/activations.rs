@@ -18,7 +18,7 @@ struct Planned {
 }
 
 impl Activations {
-    /// Of the pool whose budget is under `key`; `None`: all is kept, or as its model says.
+    /// Makes the memory of the pool whose budget is under `key`; `None`: all is kept, or as its model says.
     ///
     /// # Errors
     /// The device has no stream for the transfers.

@@ -30,10 +30,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tch::Kind;
 
-/// How long a collective waits for a replica that does not come.
+/// Sets how long a collective waits for a replica that does not come.
 const COLLECTIVE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// What an actor's engine is made from.
+/// Holds what an actor's engine is made from.
 pub struct EngineSpec {
     pub config: RunConfig,
     pub families: Families,
@@ -292,8 +292,8 @@ pub fn open_device(device: &Device) -> Result<tch::Device, EngineError> {
     open_device_of(device, 0)
 }
 
-/// As [`open_device`], of the process that is `number` on its host: of `cuda` without a number each takes the next GPU,
-/// in turns.
+/// Works like [`open_device`], of the process that is `number` on its host: of `cuda` without a number each takes the
+/// next GPU, in turns.
 fn open_device_of(device: &Device, number: usize) -> Result<tch::Device, EngineError> {
     // Where nobody has settled it before.
     match crate::device::settle(*device).0 {

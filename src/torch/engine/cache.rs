@@ -12,7 +12,7 @@ use tch::{Device, Kind, Tensor};
 pub(super) struct Key([u8; 32]);
 
 impl Key {
-    /// Of an item of `pixels`, `[patches, channels]`.
+    /// Makes the key of an item of `pixels`, `[patches, channels]`.
     pub fn of(grid: Grid, pixels: &Tensor) -> Self {
         let pixels = pixels.to_device(Device::Cpu).contiguous();
         let mut bytes = vec![0; pixels.numel() * pixels.kind().elt_size_in_bytes()];

@@ -47,7 +47,7 @@ fn batch(step: usize) -> MicroBatch {
     }
 }
 
-/// Of every step the rank's loss, and the pool's gradient.
+/// The rank's loss in every step, and the pool's gradient.
 type Steps = Vec<(f64, Tensor)>;
 
 fn steps(config: &Value, mesh: Rc<Mesh>, group: ProcessGroup, attention: ContextAttention) -> Steps {

@@ -67,7 +67,7 @@ pub fn memory_of(
     course.run(plans)
 }
 
-/// What an engine sends is dropped, but for its shapes.
+/// A sink that drops what an engine sends, but for its shapes.
 struct Sink {
     sent: flume::Sender<(ParcelKind, Vec<TensorMeta>)>,
 }

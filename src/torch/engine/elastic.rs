@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long a member waits for another one, which is known to be about to come: longer, and it is gone or hangs.
+/// Sets how long a member waits for another one, which is known to be about to come: longer, and it is gone or hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Who the members of the encoder pool are, as this one knows.
+/// Tells who the members of the encoder pool are, as this one knows.
 pub struct Membership {
     me: u32,
     /// Folder in which members find each other.

@@ -44,7 +44,7 @@ struct Step {
 
 struct UnitWork {
     unit: Unit,
-    /// Who reads its features.
+    /// Tells who reads its features.
     reader: ActorId,
     pixels: Parts,
     phase: Phase,
@@ -126,7 +126,7 @@ impl EncoderPart {
         }
     }
 
-    /// Whether a unit of a step that is known here is this encoder's.
+    /// Returns whether a unit of a step that is known here is this encoder's.
     pub(super) fn has(&self, id: UnitId) -> bool {
         let mut units = self.steps.iter().filter(|step| step.id == id.step).flat_map(|step| &step.units);
         units.any(|work| work.unit.id == id)
@@ -185,13 +185,13 @@ impl EncoderPart {
         Ok(Progress::Busy)
     }
 
-    /// Whether all of the first step is encoded and sent.
+    /// Returns whether all of the first step is encoded and sent.
     pub(super) fn has_encoded(&self) -> bool {
         let waits = |work: &UnitWork| matches!(work.phase, Phase::Waiting);
         self.steps.front().is_none_or(|step| !step.units.iter().any(waits))
     }
 
-    /// Whether units have one order for all ranks: those that compute an encoder together meet in each of them.
+    /// Returns whether units have one order for all ranks: those that compute an encoder together meet in each of them.
     fn in_step(&self) -> bool {
         self.mesh.tp.world() > 1
     }
@@ -315,7 +315,7 @@ impl EncoderPart {
         Ok(None)
     }
 
-    /// Whether nothing is left to do for the step that is so many behind the first one.
+    /// Returns whether nothing is left to do for the step that is so many behind the first one.
     pub(super) fn is_finished(&self, behind: usize) -> bool {
         self.steps.get(behind).is_none_or(|step| step.units.iter().all(|work| matches!(work.phase, Phase::Done)))
     }

@@ -38,7 +38,7 @@ pub(super) fn existing(
     Ok(adapters.map(|found| (found.module, LoraConfig { dropout, ..found.lora })).collect())
 }
 
-/// What the config says of the adapters is what they are.
+/// Checks that the adapters are what the config says of them.
 fn agree(
     key: &'static str,
     lora: &Lora,

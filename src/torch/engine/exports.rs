@@ -1,4 +1,4 @@
-//! What the pools of a run write into checkpoints for others to read.
+//! Describes what the pools of a run write into checkpoints for others to read.
 
 use super::build::{encoder_specs, num_files};
 use super::existing;
@@ -16,7 +16,7 @@ use loongforge_core::engine::EngineError;
 use loongforge_core::schedule::Pipeline;
 use std::collections::BTreeSet;
 
-/// What the pools of this run write into checkpoints, by actor `index` of the foundation.
+/// Returns what the pools of this run write into checkpoints, by actor `index` of the foundation.
 ///
 /// # Errors
 /// Checkpoints of adapters cannot hold what this run trains, or `lora.adapter` is of another model.
@@ -70,7 +70,7 @@ pub(super) fn exports(config: &RunConfig, families: &Families, index: u32) -> Re
     Ok(Exports { encoder: file(0, false), foundation: file(1 + part, part == 0) })
 }
 
-/// What `adapter_config.json` says beside what the parameters tell.
+/// Returns what `adapter_config.json` says beside what the parameters tell.
 fn settings(config: &RunConfig) -> Result<AdapterSettings, EngineError> {
     let model = &config.model;
     let parts = [&model.foundation, &model.image_encoder, &model.image_projector];
@@ -111,11 +111,11 @@ fn expect_all_used(
     Ok(())
 }
 
-/// What a folder of PEFT's cannot hold.
+/// Returns what a folder of PEFT's cannot hold.
 fn check(families: &Families, all: &[ParamSpec]) -> Result<(), EngineError> {
     let merge = "set checkpoint.merge_lora=true to save whole models";
     if let Some(path) = dora_without_place(all, &families.tree) {
-        let why = "PEFT takes it for one of experts, which have none";
+        let why = "PEFT takes it for a layer of experts, which have none";
         return Err(format!("DoRA beside {path}: {why}; leave it out with lora.exclude_modules, or {merge}").into());
     }
     let saved = modules_to_save(all.iter(), &families.tree);

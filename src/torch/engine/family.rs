@@ -17,7 +17,7 @@ use tch::Tensor;
 pub struct Families {
     pub encoder: Option<Arc<dyn EncoderFamily>>,
     pub foundation: Arc<dyn FoundationFamily>,
-    /// What PEFT calls their modules.
+    /// Holds what PEFT calls their modules.
     pub tree: TreeNames,
 }
 
@@ -43,7 +43,7 @@ impl Families {
 
 struct DecoderFamily {
     whole: DecoderConfig,
-    /// What this rank computes of it.
+    /// Holds what this rank computes of it.
     config: DecoderConfig,
     placeholders: Vec<i64>,
     num_feature_tensors: usize,

@@ -1,7 +1,7 @@
 //! The foundation's part of a step: its packs in order, each as soon as its tokens and features are there.
 //!
 //! A rank does the tasks of its schedule; without a pipeline these are a forward and a backward of every pack. What
-//! waits for tokens or features is the leader's first stage alone: other ranks wait for their neighbours. Where experts are
+//! waits for tokens or features is the leader's first stage alone: other ranks wait for their neighbors. Where experts are
 //! spread over ranks two packs go in turns, and sums over replicas begin with the last backward.
 
 mod arrivals;
@@ -42,7 +42,7 @@ pub struct FoundationPart {
     steps: VecDeque<Step>,
     /// Features of units that are others', as far as is known here: word that they were given anew may be on its way.
     strays: Vec<(ActorId, Parcel)>,
-    /// What ends a continuation.
+    /// Holds what ends a continuation.
     stop_token_ids: Vec<i64>,
 }
 
@@ -61,11 +61,11 @@ struct Step {
     routing: StepRouting,
     /// Gradients of the units that are done: an encoder in place of one that died needs them again.
     returned: BTreeMap<UnitId, Vec<Tensor>>,
-    /// Which encoder each unit of this replica is given to.
+    /// Tells which encoder each unit of this replica is given to.
     owners: BTreeMap<UnitId, u32>,
     /// A task of it was done.
     begun: bool,
-    /// Whether its gradients were to be broken was asked.
+    /// True if the fault of its gradients was drawn.
     asked: bool,
     /// The step was shared out anew: features are taken out of their edges at once, so that none waits behind another.
     anew: bool,
@@ -77,7 +77,7 @@ impl FoundationPart {
         Self::on(replica, Stages::whole(model), pool, encoder_trained)
     }
 
-    /// As `new`, one rank of several.
+    /// Works like `new` for one rank of several.
     pub fn on(replica: u32, stages: Stages, pool: Pool, encoder_trained: bool) -> Self {
         let expert_sets = stages.models.iter().flat_map(|model| model.expert_sets()).collect();
         let (activations, steps) = (Activations::default(), VecDeque::new());
@@ -269,7 +269,7 @@ impl FoundationPart {
     }
 
     fn forward(&mut self, tasks: &[Task]) -> Result<(), EngineError> {
-        /// What of a micro-batch is read after its forward.
+        /// Holds what of a micro-batch is read after its forward.
         struct Begun {
             rows: i64,
             loss: Option<Slot>,
@@ -356,7 +356,7 @@ impl FoundationPart {
         Ok(())
     }
 
-    /// Whether the first step's gradients were to be broken was asked before their sums began.
+    /// Returns whether the fault of the first step's gradients was drawn before their sums began.
     pub(super) fn was_asked(&self) -> bool {
         self.steps.front().is_some_and(|step| step.asked)
     }
@@ -365,17 +365,17 @@ impl FoundationPart {
         Return { trained: self.encoder_trained, version, encoder_ranks: self.encoder_ranks }
     }
 
-    /// Whether ranks of the pool wait for each other within a step.
+    /// Returns whether ranks of the pool wait for each other within a step.
     pub(super) fn meets_others(&self) -> bool {
         self.stages.mesh.replica.world() > 1 || self.stages.in_step(self.pool.params())
     }
 
-    /// Whether a task of the first step was done.
+    /// Returns whether a task of the first step was done.
     pub(super) fn has_begun(&self) -> bool {
         self.steps.front().is_some_and(|step| step.begun)
     }
 
-    /// Whether every pack of the first step is done.
+    /// Returns whether every pack of the first step is done.
     pub(super) fn is_finished(&self) -> bool {
         let has_answered = |step: &Step| step.evaluation.as_ref().is_none_or(|it| !it.has_left(step.packs.len()));
         self.steps.front().is_none_or(|step| step.run.next().is_none() && has_answered(step))

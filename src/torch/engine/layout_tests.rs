@@ -1,4 +1,4 @@
-//! What the tests of layouts share: micro-batches, a step of one rank, and the comparison with one process.
+//! Describes what the tests of layouts share: micro-batches, a step of one rank, and the comparison with one process.
 
 use super::Families;
 use crate::comm::{Mesh, ProcessGroup};
@@ -96,13 +96,13 @@ pub fn compute(model: &dyn FoundationModel, pool: &mut Pool, batch: &MicroBatch)
     loss
 }
 
-/// What training did.
+/// Holds what training did.
 #[derive(Default)]
 pub struct Course {
-    /// Of this rank's micro-batches.
+    /// The losses of this rank's micro-batches.
     pub losses: Vec<f64>,
     pub norms: Vec<f64>,
-    /// Of the last step.
+    /// The values of the last step.
     pub grads: BTreeMap<String, Tensor>,
     pub weights: BTreeMap<String, Tensor>,
 }

@@ -37,7 +37,7 @@ pub(super) struct UnitWork {
     pub samples: Vec<SampleId>,
     /// Nobody computes it: its features are zeros, and its samples have no targets.
     pub is_skipped: bool,
-    /// Who sent the features, and what.
+    /// Tells who sent the features, and what.
     pub features: Option<(ActorId, Features)>,
 }
 
@@ -54,7 +54,7 @@ impl Chunk {
 }
 
 impl UnitWork {
-    /// Whether its features are yet to come.
+    /// Returns whether its features are yet to come.
     pub fn waits(&self) -> bool {
         self.features.is_none() && !self.is_skipped
     }
@@ -138,10 +138,10 @@ impl PackWork {
     }
 }
 
-/// How gradients go back.
+/// Describes how gradients go back.
 #[derive(Clone, Copy)]
 pub(super) struct Return {
-    /// Whether encoders want them.
+    /// True if encoders want them.
     pub trained: bool,
     pub version: Version,
     /// Actors of one encoder: its first has sent the features, and all of them get the gradients.

@@ -1,5 +1,5 @@
-//! Whether the engines of a run can be built: asked of its config and its model by the functions that build them, before
-//! there are actors, groups, memory or weights.
+//! Describes whether the engines of a run can be built: asked of its config and its model by the functions that build
+//! them, before there are actors, groups, memory or weights.
 
 use super::build::{check_dora, encoder_specs, splits};
 use super::exports::exports;
@@ -36,7 +36,7 @@ pub fn check_engines(config: &RunConfig, families: &Families) -> Result<(), Engi
     Ok(())
 }
 
-/// What a config asks for that has no effect on this model: a sentence each.
+/// Returns what a config asks for that has no effect on this model: a sentence each.
 pub fn without_effect(config: &RunConfig, families: &Families) -> Vec<String> {
     let experts = config.pools.foundation.expert_parallel;
     let dense = experts > 1 && !families.foundation.has_experts();

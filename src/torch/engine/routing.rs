@@ -1,4 +1,4 @@
-//! What routers did in a step, summed over its micro-batches and over the pool.
+//! Describes what routers did in a step, summed over its micro-batches and over the pool.
 //!
 //! Nothing is read from the device before the end of the step.
 
@@ -13,7 +13,7 @@ use tch::{Device, Kind, Tensor};
 /// Sums of one step.
 #[derive(Default)]
 pub(super) struct StepRouting {
-    /// Of each set of experts of the model `[E]`, float64; `None` where no token came to it.
+    /// The loads of each set of experts of the model `[E]`, float64; `None` where no token came to it.
     loads: Vec<Option<Tensor>>,
     aux_loss: Option<Tensor>,
     z_loss: Option<Tensor>,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
-/// Of one place.
+/// The saver of one rank.
 #[derive(Default)]
 pub(super) struct Saver {
     thread: Option<Writing>,
@@ -27,7 +27,7 @@ struct Writing {
     stop: Arc<AtomicBool>,
 }
 
-/// What a thread writes, and whom it tells.
+/// Holds what a thread writes, and whom it tells.
 pub(super) struct Task {
     pub me: ActorId,
     pub step: StepId,
@@ -82,7 +82,7 @@ impl Saver {
     }
 }
 
-/// Who stops wants no checkpoint that is not whole by now.
+/// An engine that stops wants no checkpoint that is not whole by now.
 impl Drop for Saver {
     fn drop(&mut self) {
         if let Some(Writing { handle, stop, .. }) = self.thread.take() {

@@ -1,4 +1,4 @@
-//! What of a pool one rank has: its part of every layer, its experts, its stages, its slices.
+//! Describes what of a pool one rank has: its part of every layer, its experts, its stages, its slices.
 
 use super::stages::Stages;
 use crate::comm::Mesh;
@@ -12,7 +12,7 @@ use loongforge_core::schedule::Pipeline;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// How a foundation is laid out, besides the ranks of its mesh.
+/// Describes how a foundation is laid out, besides the ranks of its mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Splits {
     pub sequence_parallel: bool,
@@ -20,7 +20,7 @@ pub struct Splits {
     /// 0: rows are whole.
     pub chunk_tokens: usize,
     pub context: ContextAttention,
-    /// What replicas share out: see [`Shared::of_level`].
+    /// Holds what replicas share out: see [`Shared::of_level`].
     pub zero: usize,
     /// Where experts are spread, two packs go in turns.
     pub expert_overlap: bool,
@@ -60,7 +60,7 @@ impl FoundationPlan {
         let shares = family.check_context(layout.cp, splits.context);
         shares.map_err(|found| format!("pools.foundation.context_parallel: {found}"))?;
         if layout.cp > 1 && splits.chunk_tokens > 0 {
-            return Err("pools.foundation: rows are cut by context_parallel or by chunk_tokens, not by both".into());
+            return Err("pools.foundation: rows are split by context_parallel or by chunk_tokens, not by both".into());
         }
         if let Some(what) = family.needs_whole_rows().filter(|_| splits.chunk_tokens > 0) {
             return Err(whole_rows(what));
@@ -144,7 +144,7 @@ pub(super) fn cut(family: &dyn FoundationFamily, pipeline: Pipeline) -> Result<V
     }
     let error = |what: String| format!("pools.foundation.pipeline_parallel: {what}");
     let too_many = || match num_layers {
-        0 => error("this model cannot be cut into stages; set it to 1".into()),
+        0 => error("this model cannot be split into stages; set it to 1".into()),
         _ => error(format!("{} stages of {num_layers} layers; take fewer", pipeline.stages())),
     };
     let stages = Stage::all(pipeline.layers(num_layers).ok_or_else(too_many)?);
@@ -172,13 +172,13 @@ impl EncoderShare {
         Sharding::among(Shared::of_level(self.zero), &self.mesh)
     }
 
-    /// As [`FoundationShare::join`].
+    /// Works like [`FoundationShare::join`].
     pub fn join(&self, pool: Pool) -> Pool {
         if self.mesh.tp.world() == 1 { pool } else { pool.split_among(self.mesh.clone()) }
     }
 }
 
-/// What the rank at `division` computes of an encoder.
+/// Returns what the rank at `division` computes of an encoder.
 ///
 /// # Errors
 /// The encoder cannot be split so.

@@ -17,7 +17,7 @@ pub(super) struct Spill {
     entries: HashMap<Key, Vec<Place>>,
 }
 
-/// Where one level of an item's features lies.
+/// Describes where one level of an item's features lies.
 struct Place {
     offset: u64,
     shape: Vec<i64>,

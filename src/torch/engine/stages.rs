@@ -27,7 +27,7 @@ pub struct Stages {
     pub(super) models: Vec<Box<dyn FoundationModel>>,
     /// 0: rows are whole.
     pub(super) chunk_tokens: usize,
-    /// How the tokens of ranks that share a row attend to each other.
+    /// Tells how the tokens of ranks that share a row attend to each other.
     pub(super) context: ContextAttention,
     /// Where experts are spread, two packs go in turns.
     pub(super) overlaps_experts: bool,
@@ -66,7 +66,7 @@ impl Stages {
         Stages { mesh, pipeline, models, chunk_tokens, context, overlaps_experts: false }
     }
 
-    /// Where ranks share rows, attention among them goes so.
+    /// Sets how attention goes among ranks that share rows.
     pub fn with_context(self, context: ContextAttention) -> Stages {
         Stages { context, ..self }
     }
@@ -81,23 +81,23 @@ impl Stages {
         self.models[stage / self.pipeline.ranks].as_ref()
     }
 
-    /// Of any stage: what all have in common.
+    /// Returns any stage, for what all have in common.
     pub(super) fn any(&self) -> &dyn FoundationModel {
         self.models[0].as_ref()
     }
 
-    /// Whether replicas meet within a micro-batch, and therefore need as many each.
+    /// Returns whether replicas meet within a micro-batch, and therefore need as many each.
     pub(super) fn in_step(&self, params: &ParamStore) -> bool {
         (params.sharding().shared >= Shared::Gradients && params.sharding().world > 1) || self.mesh.ep.world() > 1
     }
 
-    /// Whether two packs go in turns.
+    /// Returns whether two packs go in turns.
     pub(super) fn in_pairs(&self) -> bool {
         let is_plain = self.pipeline.stages() == 1 && self.chunk_tokens == 0;
         self.overlaps_experts && self.mesh.ep.world() > 1 && is_plain
     }
 
-    /// Whether this rank counts the loss of the last stage.
+    /// Returns whether this rank counts the loss of the last stage.
     pub(super) fn counts_loss(&self) -> bool {
         self.mesh.tp.rank() == 0
     }

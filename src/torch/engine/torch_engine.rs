@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What the pools write into a checkpoint, besides their state.
+/// Holds what the pools write into a checkpoint, besides their state.
 #[derive(Clone, Debug)]
 pub struct Exports {
     pub encoder: Export,
@@ -59,7 +59,7 @@ pub struct TorchEngine {
     num_reported: usize,
     /// An encoder that the scheduler knows to be frozen: it is not told to reduce.
     goes_ahead: bool,
-    /// Of everything that this engine's thread allocates.
+    /// The memory of everything that this engine's thread allocates.
     memory: Option<MemoryWatch>,
 }
 
@@ -96,7 +96,7 @@ impl TorchEngine {
         self
     }
 
-    /// Whether it encodes, and waits for gradients.
+    /// Returns whether it encodes, and waits for gradients.
     pub(super) fn trains_encoder(&self) -> bool {
         self.encoder.as_ref().is_some_and(|part| part.pool.is_trained())
     }
@@ -140,8 +140,8 @@ impl TorchEngine {
         self.encoder.as_mut()?.membership.as_mut()
     }
 
-    /// Of one that goes ahead, with which nobody waits to reduce: the next step of which it has sent everything. That must
-    /// not wait for a pause in its work: others could not end the step meanwhile.
+    /// Returns, for an encoder that goes ahead and with which nobody waits to reduce, the next step of which it has
+    /// sent everything. That must not wait for a pause in its work: others could not end the step meanwhile.
     fn sent(&self, ports: &Ports) -> Option<StepId> {
         let part = self.encoder.as_ref().filter(|_| self.goes_ahead)?;
         let step = self.planned.get(self.num_reported)?.step;
@@ -155,7 +155,7 @@ impl TorchEngine {
         report_encoder((step, epoch), 0.0, ports);
     }
 
-    /// Whether the first step is an evaluation.
+    /// Returns whether the first step is an evaluation.
     fn evaluates(&self) -> bool {
         self.planned.front().is_some_and(|plan| plan.purpose.is_evaluation())
     }
@@ -332,7 +332,7 @@ impl TorchEngine {
     }
 }
 
-/// Of an actor that is an encoder alone.
+/// Reports a step of an actor that is an encoder alone.
 fn report_encoder((step, epoch): (StepId, Epoch), grad_square_sum: f64, ports: &mut Ports) {
     let timings = std::mem::take(&mut ports.timings);
     let (routing, evaluation) = (None, None);
@@ -380,7 +380,7 @@ impl Engine for TorchEngine {
             }
             Command::Reduce { step, epoch } => self.reduce_members(step, epoch, ports),
             Command::Read { .. } | Command::ReadAgain { .. } | Command::Connect { .. } | Command::Stop => {
-                Err(format!("{command:?} is nothing for {}", ports.me()).into())
+                Err(format!("{command:?} cannot be taken by {}", ports.me()).into())
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Which of a pool's parameters a run trains: what is frozen by part or by name, and adapters beside what is.
+//! Describes which of a pool's parameters a run trains: what is frozen by part or by name, and adapters beside what is.
 
 use super::existing::{existing, named_modules, part_name};
 use crate::model::TreeNames;
@@ -8,20 +8,20 @@ use loongforge_core::config::{Lora, Part};
 
 #[derive(Debug, thiserror::Error)]
 pub enum TrainedError {
-    #[error("{key}.lora.target_modules: no linear map of this part is called {target}; there are {known}")]
+    #[error("{key}.lora.target_modules: no linear layer matches `{target}`; available: {known}")]
     NoTarget { key: &'static str, target: String, known: String },
-    #[error("{key}.lora.target_parameters: no stacked parameter of this part is called {target}; there are {known}")]
+    #[error("{key}.lora.target_parameters: no stacked parameter matches `{target}`; available: {known}")]
     NoParameter { key: &'static str, target: String, known: String },
-    #[error("{key}.lora.{name}: no module of this part is called {pattern}; there are {known}")]
+    #[error("{key}.lora.{name}: no module matches `{pattern}`; available: {known}")]
     NoModule { key: &'static str, name: &'static str, pattern: String, known: String },
-    #[error("{key}.lora: every linear map of this part is excluded")]
+    #[error("{key}.lora: every linear layer of this part is excluded")]
     NothingLeft { key: &'static str },
     #[error("{key}.lora.adapter: {source}")]
     Adapter { key: &'static str, source: Box<AdapterError> },
     #[error("{key}.lora.adapter: {folder} has no adapters of this part")]
     NoAdapter { key: &'static str, folder: String },
     #[error(
-        "{key}.lora.{name} is {typed}, and the adapter in {folder} has {found}: leave {name} out to take the adapter's"
+        "{key}.lora.{name} is {typed}, but the adapter in {folder} has {found}: leave {name} out to use the adapter's"
     )]
     Contradiction { key: &'static str, name: &'static str, typed: String, found: String, folder: String },
 }
@@ -102,7 +102,7 @@ fn last_names(names: &[String]) -> String {
     if known.is_empty() { "none".to_owned() } else { known.join(", ") }
 }
 
-/// What PEFT calls the same, of the adapter beside the module at this path.
+/// Returns what PEFT calls the same, of the adapter beside the module at this path.
 pub fn lora_config(lora: &Lora, path: &str) -> LoraConfig {
     LoraConfig {
         r: lora.rank_of(path) as i64,
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(lora(&["q_proj"], &[]).unwrap(), both(q));
         assert_eq!(lora(&["all-linear"], &["mlp.up_proj"]).unwrap(), both(q));
         let error = lora(&["q_proj", "qkv"], &[]).unwrap_err().to_string();
-        assert!(error.ends_with("is called qkv; there are q_proj, up_proj"), "{error}");
+        assert!(error.ends_with("matches `qkv`; available: q_proj, up_proj"), "{error}");
         let with = |lora: Lora| trained_names(&Part { lora: Some(lora), ..Part::default() });
         let saved = with(Lora { modules_to_save: vec!["embed".into()], ..Lora::default() }).unwrap();
         assert_eq!(saved, [vec!["embed.weight".to_owned()], both(q).into(), both(up).into()].concat());

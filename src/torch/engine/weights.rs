@@ -1,4 +1,4 @@
-//! Where a run's first weights come from: the folder of the model, those of its parts, or chance.
+//! Describes where a run's first weights come from: the folder of the model, those of its parts, or chance.
 
 use crate::nn::{ParamSpec, ParamStore};
 use crate::train::hf::{Checkpoint, LoadOptions, Origin, compare_origin, load_weights_from};
@@ -23,7 +23,7 @@ pub(super) fn initialize(config: &RunConfig, params: &ParamStore) -> Result<(), 
 /// Compares the headers of all folders with the parameters of both pools, as [`initialize`] does before it loads.
 ///
 /// # Errors
-/// Every tensor of a pool that is missing or of another shape, in one table; or the file that is torn.
+/// Every tensor of a pool that is missing or with another shape, in one table; or the file that is torn.
 pub fn check_weights(config: &RunConfig, families: &Families) -> Result<(), WeightsError> {
     let encoder = families.encoder.iter().map(|family| family.specs());
     for specs in encoder.chain([families.foundation.specs()]) {

@@ -1,4 +1,5 @@
-//! Where the time of a training step of a decoder goes: forward and backward of every kind of operation, and the update.
+//! Describes where the time of a training step of a decoder goes: forward and backward of every kind of operation, and
+//! the update.
 //!
 //!     cargo run --release -p loongforge-torch --example step_profile -- CONFIG.json [f32|bf16] [DOCUMENT LENGTHS…]
 //!

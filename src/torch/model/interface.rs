@@ -1,5 +1,5 @@
-//! What an engine asks of a model: its parameters, and to record a tape for a batch. Implement these to train a model
-//! of your own.
+//! Describes what an engine asks of a model: its parameters, and to record a tape for a batch. Implement these to train
+//! a model of your own.
 
 use std::fmt::Debug;
 use std::rc::Rc;
@@ -26,8 +26,8 @@ pub trait EncoderFamily: Debug + Send + Sync {
         1
     }
 
-    /// Whether this parameter, by its name in the checkpoint, is of what brings features to the width of the decoder
-    /// (`model.image_projector` in a run's config) and not of the tower.
+    /// Returns whether this parameter, by its name in the checkpoint, is of what brings features to the width of the
+    /// decoder (`model.image_projector` in a run's config) and not of the tower.
     fn is_projector(&self, _name: &str) -> bool {
         false
     }
@@ -35,13 +35,13 @@ pub trait EncoderFamily: Debug + Send + Sync {
     /// Values of a patch: columns of the encoder's input.
     fn patch_dim(&self) -> i64;
 
-    /// What the names of the tower's parameters begin with, and those of the projector's: what is left of a name is the
-    /// same in every checkpoint that has this tower.
+    /// Returns what the names of the tower's parameters begin with, and those of the projector's: what is left of a
+    /// name is the same in every checkpoint that has this tower.
     fn prefixes(&self) -> [&str; 2] {
         ["", ""]
     }
 
-    /// What the rank at `place` computes of it, as [`FoundationFamily::divided`].
+    /// Returns what the rank at `place` computes of it, as [`FoundationFamily::divided`].
     ///
     /// # Errors
     /// It cannot be split so.
@@ -61,8 +61,8 @@ pub trait FoundationFamily: Send + Sync {
     /// The model on parameters made from [`FoundationFamily::specs`].
     fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn FoundationModel>;
 
-    /// What the rank at `place` computes of it, where layers or experts are split among ranks: its specs are the rank's
-    /// parts of this one's.
+    /// Returns what the rank at `place` computes of it, where layers or experts are split among ranks: its specs are
+    /// the rank's parts of this one's.
     ///
     /// # Errors
     /// It cannot be split so.
@@ -75,7 +75,7 @@ pub trait FoundationFamily: Send + Sync {
         0
     }
 
-    /// Whether a pipeline may have this stage.
+    /// Returns whether a pipeline may have this stage.
     ///
     /// # Errors
     /// Its layers need what others compute.
@@ -98,7 +98,7 @@ pub trait FoundationFamily: Send + Sync {
         self.build(params, policy)
     }
 
-    /// Whether `ranks` ranks can share the tokens of a row: micro-batches come with a [`MicroBatch::row`] then.
+    /// Returns whether `ranks` ranks can share the tokens of a row: micro-batches come with a [`MicroBatch::row`] then.
     ///
     /// # Errors
     /// They cannot.
@@ -106,12 +106,13 @@ pub trait FoundationFamily: Send + Sync {
         if ranks == 1 { Ok(()) } else { Err(NotSplit::Model) }
     }
 
-    /// What of it cannot compute a row in pieces, so that [`FoundationModel::pieces`] refuses; `None`: nothing is known.
+    /// Returns what of it cannot compute a row in pieces, so that [`FoundationModel::pieces`] refuses; `None`: nothing
+    /// is known.
     fn needs_whole_rows(&self) -> Option<&'static str> {
         None
     }
 
-    /// Whether it has experts, which ranks may share.
+    /// Returns whether it has experts, which ranks may share.
     fn has_experts(&self) -> bool {
         false
     }
@@ -188,19 +189,19 @@ pub struct MicroBatch {
     pub position_ids: Tensor,
     /// `[T]`, i64: the token to predict at each position, or -100.
     pub targets: Tensor,
-    /// Where samples begin, and `T` at the end.
+    /// Tells where samples begin, and `T` at the end.
     pub cu_seqlens: Vec<usize>,
     /// Factor of the summed loss: one over the target tokens of the whole step.
     pub loss_scale: f64,
     /// Rows of features, over all items.
     pub num_features: i64,
-    /// Whether the encoder wants gradients.
+    /// True if the encoder wants gradients.
     pub feature_grads: bool,
-    /// Where these are some tokens of a row that other ranks share.
+    /// The share of a row, where these are some tokens of a row that other ranks share.
     pub row: Option<Rc<RowShare>>,
-    /// Of such tokens: which of the whole row's features are theirs, in their order.
+    /// For such tokens: which of the whole row's features are theirs, in their order.
     pub shared_features: Vec<i64>,
-    /// Of a piece of a longer row: how many tokens of its first document came in earlier pieces.
+    /// For a piece of a longer row: how many tokens of its first document came in earlier pieces.
     pub past: Option<usize>,
     /// Forward only: the tape is to end with [`FoundationTape::correct`], and with the sum of the targets' cross-entropies alone
     /// for its loss.
@@ -289,14 +290,15 @@ pub struct FoundationTape {
     /// Scalar: the sum of the token losses times `loss_scale`, and other losses where the model has such. A kept slot;
     /// only of a stage of a pipeline that is not the last it is `None`.
     pub loss: Option<Slot>,
-    /// Of an evaluation: how many targets are predicted, a scalar, int64, in a kept slot; `None` where the model does not say.
+    /// For an evaluation: how many targets are predicted, a scalar, int64, in a kept slot; `None` where the model does
+    /// not say.
     pub correct: Option<Slot>,
-    /// What the stage before sends: inputs. Empty without a pipeline.
+    /// Holds what the stage before sends: inputs. Empty without a pipeline.
     pub inbound: Vec<Boundary>,
-    /// What the stage behind takes, in kept slots.
+    /// Holds what the stage behind takes, in kept slots.
     pub outbound: Vec<Boundary>,
-    /// Of a piece of a row, one for each layer.
+    /// The keys and values of a piece of a row, one for each layer.
     pub key_values: Vec<KeyValues>,
-    /// Of a mixture of experts.
+    /// The routing of a mixture of experts.
     pub routing: Option<Routing>,
 }

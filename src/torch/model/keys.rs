@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::nn::Activation;
 
-/// What is wrong with a model's `config.json`. Keys are dotted paths.
+/// Says what is wrong with a model's `config.json`. Keys are dotted paths.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum ModelConfigError {
     #[error("model config: {key} is missing")]
@@ -46,7 +46,7 @@ impl<'a> Keys<'a> {
         format!("{}{key}", self.path)
     }
 
-    /// Whether the key is there, be it null.
+    /// Returns whether the key is there, be it null.
     pub fn has(&self, key: &str) -> bool {
         self.object.get(key).is_some()
     }
@@ -67,7 +67,7 @@ impl<'a> Keys<'a> {
         Ok(Some(Keys { object, path: format!("{}{key}.", self.path) }))
     }
 
-    /// Whether it has no key.
+    /// Returns whether it has no key.
     pub fn is_empty(&self) -> bool {
         self.object.as_object().is_none_or(serde_json::Map::is_empty)
     }
@@ -92,7 +92,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// As `size_or`, with the default of a key for which null has a meaning of its own.
+    /// Works like `size_or`, with the default of a key for which null has a meaning of its own.
     pub fn size_or_null(&self, key: &str, default: i64) -> Result<Option<i64>> {
         if self.has(key) { self.size_or(key) } else { Ok(Some(default)) }
     }

@@ -55,8 +55,8 @@ impl LinearCrossEntropy {
         linear(hidden_LD, &self.head(chunk), bias.as_ref())
     }
 
-    /// Of every target the logarithm of its scores' sum of exponentials and its label's score, `[L]`, float32; and with
-    /// `keep` the scores of the first chunks.
+    /// Returns for every target the logarithm of its scores' sum of exponentials and its label's score, `[L]`, float32;
+    /// and with `keep` the scores of the first chunks.
     pub(super) fn scan(&self, hidden_LD: &Tensor, keep: bool) -> (Tensor, Tensor, Vec<Tensor>) {
         let mut kept = Vec::new();
         let mut bytes = 0;
@@ -69,7 +69,7 @@ impl LinearCrossEntropy {
         (norm_L, label_score_L, kept)
     }
 
-    /// As [`LinearCrossEntropy::scan`]; `also` gets the scores of each chunk.
+    /// Works like [`LinearCrossEntropy::scan`]; `also` gets the scores of each chunk.
     fn scan_with(&self, hidden_LD: &Tensor, mut also: impl FnMut(Tensor, Range<i64>)) -> (Tensor, Tensor) {
         let mut scan = Scan::new(hidden_LD);
         for chunk in self.chunks() {
@@ -80,15 +80,16 @@ impl LinearCrossEntropy {
         scan.finish()
     }
 
-    /// Of each target its cross-entropy, `[L]`, float32, and whether it is the entry with the highest score (of equal ones
-    /// the first), `[L]`, bool.
+    /// Returns for each target its cross-entropy, `[L]`, float32, and whether it is the entry with the highest score
+    /// (of equal ones the first), `[L]`, bool.
     pub(super) fn of_each(&self, hidden_LD: &Tensor) -> (Tensor, Tensor) {
         let mut best = Best::new(hidden_LD);
         let (norm_L, label_score_L) = self.scan_with(hidden_LD, |scores_LC, chunk| best.add(&scores_LC, &chunk));
         (norm_L - label_score_L, best.entry_L.eq_tensor(&self.labels_L))
     }
 
-    /// Of each target the highest score, `[L]`, float32, and its entry (of equal ones the first), `[L]`, int64.
+    /// Returns for each target the highest score, `[L]`, float32, and its entry (of equal ones the first), `[L]`,
+    /// int64.
     pub(super) fn best(&self, hidden_LD: &Tensor) -> (Tensor, Tensor) {
         let mut best = Best::new(hidden_LD);
         self.chunks().for_each(|chunk| best.add(&self.scores(hidden_LD, &chunk), &chunk));
@@ -232,7 +233,7 @@ fn to_gradient(
     (probabilities.scatter_add_(1, &at_L1, &-here_L1) * factor).to_kind(scores_LC.kind())
 }
 
-/// Where in the chunk each label is, and whether it is there: 1 or 0; `[L, 1]`.
+/// Returns where in the chunk each label is, and whether it is there: 1 or 0; `[L, 1]`.
 pub(super) fn places(labels_L: &Tensor, chunk: &Range<i64>) -> (Tensor, Tensor) {
     let at_L1 = (labels_L - chunk.start).unsqueeze(1);
     let last = chunk.end - chunk.start - 1;

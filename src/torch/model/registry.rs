@@ -1,4 +1,4 @@
-//! Which model a `config.json` describes.
+//! Describes which model a `config.json` describes.
 
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ pub struct ModelConfig {
     /// `None` for a language model.
     pub encoder: Option<Arc<dyn EncoderFamily>>,
     pub tokens: Tokens,
-    /// What transformers calls its modules.
+    /// Holds what transformers calls its modules.
     pub tree: TreeNames,
 }
 
@@ -127,7 +127,7 @@ impl ModelConfig {
         DECODERS.iter().map(|(name, _)| *name).chain(MODELS.iter().map(|(name, _)| *name))
     }
 
-    /// How many tensors of features the decoder takes for each picture: one, and one for each DeepStack layer.
+    /// Returns how many tensors of features the decoder takes for each picture: one, and one for each DeepStack layer.
     pub fn num_feature_tensors(&self) -> usize {
         self.encoder.as_ref().map_or(0, |encoder| encoder.num_outputs())
     }
@@ -165,7 +165,7 @@ impl Tokens {
         Tokens::with_image(keys, "image_token_id", vocab_size)
     }
 
-    /// As `read`, with another key for the pictures' token.
+    /// Works like `read`, with another key for the pictures' token.
     pub(super) fn with_image(keys: &Keys<'_>, image: &str, vocab_size: i64) -> Result<Tokens, ModelConfigError> {
         let id = keys.index_or(image)?.ok_or_else(|| keys.missing(image))?;
         if id >= vocab_size {

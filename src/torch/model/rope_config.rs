@@ -21,8 +21,8 @@ pub(super) fn read_rope(keys: &Keys<'_>, head_dim: i64, default_theta: f64) -> R
     }
 }
 
-/// As [`read_rope`] of a family in which a part of every head's channels turns: `partial_rotary_factor`, or `rotary_dim`, as
-/// MiniMax-M2 is published, or `default_factor`.
+/// Works like [`read_rope`] of a family in which a part of every head's channels turns: `partial_rotary_factor`, or
+/// `rotary_dim`, as MiniMax-M2 is published, or `default_factor`.
 pub(super) fn read_partial_rope(
     keys: &Keys<'_>,
     head_dim: i64,
@@ -49,7 +49,7 @@ fn part(head_dim: i64, factor: f64) -> i64 {
     (head_dim as f64 * factor) as i64
 }
 
-/// Of the section, or beside it.
+/// Reads a number of the section, or beside it.
 fn number(keys: &Keys<'_>, section: Option<&Keys<'_>>, key: &str) -> Result<Option<f64>, ModelConfigError> {
     match section.map(|section| section.number_or(key)).transpose()?.flatten() {
         Some(found) => Ok(Some(found)),
@@ -98,7 +98,7 @@ pub(super) fn read_mrope(
     }
 }
 
-/// As transformers, an older key goes before the newer one.
+/// Returns the section; as in transformers, an older key goes before the newer one.
 pub(super) fn section<'a>(keys: &Keys<'a>) -> Result<Option<Keys<'a>>, ModelConfigError> {
     match keys.section_or("rope_scaling")?.filter(|section| !section.is_empty()) {
         Some(section) => Ok(Some(section)),

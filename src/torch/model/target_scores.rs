@@ -1,5 +1,5 @@
-//! What an evaluation reads of the last hidden states: the sum of the targets' cross-entropies, and how many of the targets
-//! are the entry with the highest score. Forward only.
+//! Describes what an evaluation reads of the last hidden states: the sum of the targets' cross-entropies, and how many
+//! of the targets are the entry with the highest score. Forward only.
 //!
 //! Shapes: L counted targets, D hidden size, V the vocabulary's entries or a rank's part of them, W ranks.
 
@@ -8,14 +8,12 @@ use tch::{Kind, Tensor};
 use super::loss::LinearCrossEntropy;
 use crate::tape::{Custom, Needs, ParamGrads};
 
-/// Reads hidden states `[L, D]`; writes the sum of the cross-entropies, a float64 scalar, and the number of targets that are
-/// predicted, an int64 scalar.
-pub struct TargetScores(pub LinearCrossEntropy);
+/// An operation of an evaluation, from the tensors that it reads to those that it writes.
+struct ForwardOnly<F>(F);
 
-impl Custom for TargetScores {
+impl<F: Fn(&[Tensor]) -> Vec<Tensor>> Custom for ForwardOnly<F> {
     fn forward(&self, reads: &[Tensor], _: Option<&Needs>) -> (Vec<Tensor>, Vec<Tensor>) {
-        let (losses_L, right_L) = self.0.of_each(&reads[0]);
-        (vec![losses_L.sum(Kind::Double), right_L.sum(Kind::Int64)], Vec::new())
+        ((self.0)(reads), Vec::new())
     }
 
     fn backward(
@@ -29,40 +27,32 @@ impl Custom for TargetScores {
     }
 }
 
-/// The highest score of each token in this rank's part of the vocabulary. Reads hidden states `[L, D]`; writes `[L, 2W]`,
-/// float64: in column `rank` the score, in column `W + rank` its entry, counted from the whole vocabulary's begin; 0 elsewhere,
-/// so that the sum over ranks holds all.
-pub struct PartBest {
-    pub scores: LinearCrossEntropy,
-    /// The part's first entry.
-    pub first: i64,
-    pub rank: usize,
-    pub world: usize,
+/// Returns an operation that reads hidden states `[L, D]` and writes the sum of the cross-entropies, a float64 scalar, and
+/// the number of targets that are predicted, an int64 scalar.
+pub fn target_scores(scores: LinearCrossEntropy) -> Box<dyn Custom> {
+    Box::new(ForwardOnly(move |reads: &[Tensor]| {
+        let (losses_L, right_L) = scores.of_each(&reads[0]);
+        vec![losses_L.sum(Kind::Double), right_L.sum(Kind::Int64)]
+    }))
 }
 
-impl Custom for PartBest {
-    fn forward(&self, reads: &[Tensor], _: Option<&Needs>) -> (Vec<Tensor>, Vec<Tensor>) {
-        let (most_L, best_L) = self.scores.best(&reads[0]);
-        let (rank, world) = (self.rank as i64, self.world as i64);
+/// Returns an operation that finds the highest score of each token in the part of the vocabulary that begins at `first` and
+/// that `rank` of `world` ranks holds. It reads hidden states `[L, D]` and writes `[L, 2W]`, float64: in column `rank` the
+/// score, in column `W + rank` its entry, counted from the whole vocabulary's begin; 0 elsewhere, so that the sum over
+/// ranks holds all.
+pub fn part_best(scores: LinearCrossEntropy, first: i64, rank: usize, world: usize) -> Box<dyn Custom> {
+    let (rank, world) = (rank as i64, world as i64);
+    Box::new(ForwardOnly(move |reads: &[Tensor]| {
+        let (most_L, best_L) = scores.best(&reads[0]);
         let all = Tensor::zeros([most_L.numel() as i64, 2 * world], (Kind::Double, most_L.device()));
         all.select(1, rank).copy_(&most_L);
-        all.select(1, world + rank).copy_(&(best_L + self.first));
-        (vec![all], Vec::new())
-    }
-
-    fn backward(
-        &self,
-        _: Vec<Tensor>,
-        _: &[Option<Tensor>],
-        _: &Needs,
-        _: Option<&ParamGrads<'_>>,
-    ) -> Vec<Option<Tensor>> {
-        unreachable!("an evaluation has no backward")
-    }
+        all.select(1, world + rank).copy_(&(best_L + first));
+        vec![all]
+    }))
 }
 
-/// How many targets are predicted, an int64 scalar, by the sum over ranks of what [`PartBest`] writes. Of equal scores the
-/// first entry counts.
+/// Returns how many targets are predicted, an int64 scalar, by the sum over ranks of what [`part_best`] writes. Of equal
+/// scores the first entry counts.
 pub fn num_predicted(all: &Tensor, labels_L: &Tensor, world: usize) -> Tensor {
     let world = world as i64;
     let at_L1 = all.narrow(1, 0, world).argmax(1, true);

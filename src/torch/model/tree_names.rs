@@ -1,5 +1,5 @@
-//! What transformers calls the modules of a model, where that differs from the names in its `model.safetensors`: adapters
-//! of PEFT go by the modules.
+//! Describes what transformers calls the modules of a model, where that differs from the names in its
+//! `model.safetensors`: adapters of PEFT go by the modules.
 
 use serde_json::Value;
 
@@ -65,7 +65,7 @@ pub struct TreeNames {
     beginnings: Rules,
     within: Rules,
     taken_for_experts: &'static [&'static str],
-    /// Of a tower whose `wqkv` is three maps in transformers.
+    /// The number of heads of a tower whose `wqkv` is three maps in transformers.
     split_heads: Option<i64>,
     /// The embedding's weight and the name of the head, which is the same tensor.
     tied: Option<[String; 2]>,
@@ -81,7 +81,7 @@ pub struct TreePart {
 }
 
 impl TreeNames {
-    /// Of the model that this `config.json` describes.
+    /// Makes the names of the model that this `config.json` describes.
     pub fn of(config: &Value) -> Self {
         let model_type = config["model_type"].as_str().unwrap_or_default();
         let vision = &config["vision_config"];
@@ -131,7 +131,7 @@ impl TreeNames {
         found
     }
 
-    /// As [`TreeNames::name`], where one parameter of ours of so many rows may be several modules.
+    /// Works like [`TreeNames::name`], where one parameter of ours of so many rows may be several modules.
     pub fn parts(&self, name: &str, num_rows: i64) -> Vec<TreePart> {
         let split = self.split_heads.and_then(|heads| {
             let (block, after) = name.split_once(".wqkv").filter(|(block, _)| block.contains("vision_tower."))?;
@@ -155,7 +155,7 @@ impl TreeNames {
         ]
     }
 
-    /// Whether PEFT takes the linear map at this path of the tree for those of experts.
+    /// Returns whether PEFT takes the linear map at this path of the tree for those of experts.
     pub fn is_taken_for_experts(&self, path: &str) -> bool {
         self.taken_for_experts.contains(&path.rsplit('.').next().unwrap_or_default())
     }

@@ -13,7 +13,7 @@ pub fn bytes_mut(tensor: &mut Tensor) -> &mut [u8] {
     if len == 0 {
         return &mut [];
     }
-    // SAFETY: a contiguous CPU tensor owns `len` initialised bytes from its data pointer on, and lives, borrowed
+    // SAFETY: a contiguous CPU tensor owns `len` initialized bytes from its data pointer on, and lives, borrowed
     // mutably, as long as the slice.
     unsafe { std::slice::from_raw_parts_mut(tensor.data_ptr().cast(), len) }
 }

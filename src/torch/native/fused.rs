@@ -22,27 +22,27 @@ pub struct Turn<'a> {
     pub cos: &'a Tensor,
     pub sin: &'a Tensor,
     /// Whether channels 2i and 2i + 1 are a pair, and come out half-split; else i and i + R/2.
-    pub neighbours: bool,
+    pub neighbors: bool,
 }
 
 /// An RMS norm by `weight` `[C]` and a rotation, either or both, of `x` `[T, H, C]`. Panics where the shapes do not fit,
-/// `can_fuse` is false, or neighbours are to be turned after a norm.
+/// `can_fuse` is false, or neighbors are to be turned after a norm.
 pub fn norm_rope(x: &Tensor, norm: Option<(&Tensor, f64)>, turn: Option<Turn<'_>>) -> Tensor {
     let size = x.size();
     assert!(can_fuse(x) && size.len() == 3, "norm_rope of {x:?}");
     assert!(norm.is_none_or(|(weight, _)| can_fuse(weight) && weight.size() == size[2..]), "weight of a norm_rope");
-    let neighbours = turn.is_some_and(|turn| turn.neighbours);
+    let neighbors = turn.is_some_and(|turn| turn.neighbors);
     if let Some(Turn { cos, sin, .. }) = turn {
         let turning = cos.size().last().copied().unwrap_or(0);
         let fits = |table: &Tensor| is_table(table) && table.is_contiguous() && table.size() == [size[0], turning];
         assert!(turning % 2 == 0 && turning <= size[2] && fits(cos) && fits(sin), "tables of a norm_rope");
-        assert!(norm.is_none() || !neighbours, "neighbours are not turned after a norm");
+        assert!(norm.is_none() || !neighbors, "neighbors are not turned after a norm");
     }
     let null = std::ptr::null_mut();
     let (weight, eps) = norm.map_or((null, 0.0), |(weight, eps)| (raw(weight), eps));
     let (cos, sin) = turn.map_or((null, null), |turn| (raw(turn.cos), raw(turn.sin)));
     // SAFETY: the tensors are alive, and kinds, devices and shapes were checked; the result is new and nobody else's.
-    let y = unsafe { ffi::lf_norm_rope(raw(x), weight, cos, sin, neighbours, eps) };
+    let y = unsafe { ffi::lf_norm_rope(raw(x), weight, cos, sin, neighbors, eps) };
     assert!(!y.is_null(), "norm_rope: {}", last_error());
     // SAFETY: as above.
     unsafe { Tensor::from_ptr(y) }
@@ -90,9 +90,9 @@ mod tests {
             let x = joint.narrow(1, 1, heads);
             let angles = random(&[70, turning]).detach();
             let (cos, sin) = (angles.cos(), angles.sin());
-            let rotated = |x: &Tensor, neighbours: bool| {
+            let rotated = |x: &Tensor, neighbors: bool| {
                 let (x, rest) = (x.narrow(2, 0, turning), x.narrow(2, turning, width - turning));
-                let halves = match neighbours {
+                let halves = match neighbors {
                     true => [x.slice(2, 0, None, 2), x.slice(2, 1, None, 2)],
                     false => [x.narrow(2, 0, turning / 2), x.narrow(2, turning / 2, turning / 2)],
                 };
@@ -100,7 +100,7 @@ mod tests {
                 let turned = Tensor::cat(&halves, -1) * cos.unsqueeze(1) + crossed * sin.unsqueeze(1);
                 Tensor::cat(&[turned, rest], -1)
             };
-            let turn = |neighbours: bool| Some(Turn { cos: &cos, sin: &sin, neighbours });
+            let turn = |neighbors: bool| Some(Turn { cos: &cos, sin: &sin, neighbors });
             let norm = Some((&weight, 1e-6));
             let normed = || x.rms_norm([width], Some(&weight), 1e-6);
             same(&norm_rope(&x, norm, turn(false)), &rotated(&normed(), false), &[&joint, &weight]);

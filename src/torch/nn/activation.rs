@@ -4,7 +4,7 @@ use tch::Tensor;
 
 use crate::native::{can_fuse, swiglu};
 
-/// What a linear map's output goes through.
+/// Says what a linear map's output goes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// Hendrycks and Gimpel 2016.

@@ -19,12 +19,12 @@ fn longest_beside(shortest: usize) -> usize {
 
 /// Documents of like length, padded at the end to that of the longest.
 pub struct DocumentBatch {
-    /// Of each document.
+    /// The lens of each document.
     pub lens: Vec<i64>,
     pub longest: i64,
 }
 
-/// How the documents of one packed row are batched; made once a micro-batch, for all layers.
+/// Describes how the documents of one packed row are batched; made once a micro-batch, for all layers.
 pub struct PackedAttention {
     causal: bool,
     cu_seqlens: Vec<i64>,
@@ -80,7 +80,7 @@ impl PackedAttention {
         self.forward_scaled(q_THC, k_TKC, v_TKV, None)
     }
 
-    /// As `forward`, with scores multiplied by `scale`.
+    /// Works like `forward`, with scores multiplied by `scale`.
     pub fn forward_scaled(&self, q_THC: &Tensor, k_TKC: &Tensor, v_TKV: &Tensor, scale: Option<f64>) -> Tensor {
         if can_attend(q_THC, k_TKC, v_TKV) {
             let scale = scale.unwrap_or_else(|| (q_THC.size()[2] as f64).powf(-0.5));

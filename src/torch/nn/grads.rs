@@ -13,7 +13,7 @@ pub struct GradBuffer {
     pub(super) flat: Tensor,
     pub(super) views: Vec<Tensor>,
     pub(super) units: Vec<GradUnit>,
-    /// Of every trained parameter, where there are units.
+    /// The unit of every trained parameter, where there are units.
     pub(super) unit_of: Rc<[usize]>,
 }
 
@@ -44,7 +44,7 @@ impl GradBuffer {
         let _ = self.flat.zero_();
     }
 
-    /// Whether unit `unit` is being computed.
+    /// Returns whether unit `unit` is being computed.
     pub fn is_open(&self, unit: usize) -> bool {
         self.units.get(unit).is_some_and(|unit| unit.is_open)
     }

@@ -14,14 +14,14 @@ use super::{LayerNorm, Linear, ParamSpec, Role, Rope, RopeLayout, Scope};
 pub struct IndexerConfig {
     pub num_heads: i64,
     pub head_dim: i64,
-    /// How many keys a query attends to.
+    /// Tells how many keys a query attends to.
     pub topk: i64,
-    /// Of its own pairs: half-split in DeepSeek-V3.2, interleaved in GLM-5.
+    /// The layout of its own pairs: half-split in DeepSeek-V3.2, interleaved in GLM-5.
     pub layout: RopeLayout,
     pub training: IndexerTraining,
 }
 
-/// How the indexer learns.
+/// Says how the indexer learns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IndexerTraining {
     /// Not at all.
@@ -80,7 +80,7 @@ impl Indexer {
         &self.config
     }
 
-    /// Of hidden states `x_TD` and query latents `q_TR`, both cut off from their graphs.
+    /// Returns the rows of hidden states `x_TD` and query latents `q_TR`, both cut off from their graphs.
     pub fn rows(&self, x_TD: &Tensor, q_TR: &Tensor, rope: &Rope) -> IndexRows {
         let (x_TD, q_TR) = (x_TD.detach(), q_TR.detach());
         let IndexerConfig { num_heads, head_dim, layout, .. } = self.config;

@@ -1,5 +1,6 @@
-//! How an indexer learns which keys matter: the divergence of its softmax from what the attention, summed over heads,
-//! gave to the same keys (DeepSeek-V3.2's report, §2.1.1). The attention is the target and gets no gradient.
+//! Describes how an indexer learns which keys matter: the divergence of its softmax from what the attention, summed
+//! over heads, gave to the same keys (DeepSeek-V3.2's report, §2.1.1). The attention is the target and gets no
+//! gradient.
 //!
 //! Queries go in chunks, each differentiated at once: what remains for the backward is a gradient of the indexer's
 //! rows, not the scores of all its heads.
@@ -89,7 +90,7 @@ fn batch_loss(
     &linear - linear.detach() + value
 }
 
-/// What the attention of these queries gives to each key, averaged over heads: `[B, Q, S]`, float32.
+/// Returns what the attention of these queries gives to each key, averaged over heads: `[B, Q, S]`, float32.
 fn attention(q_BLHC: &Tensor, k_BLHC: &Tensor, first: i64, queries: i64, hidden: &Tensor, scale: f64) -> Tensor {
     let _no_grad = tch::no_grad_guard();
     let q_BHQC = q_BLHC.narrow(1, first, queries).transpose(1, 2);

@@ -3,7 +3,7 @@
 use loongforge_core::rng::{STEP, mix};
 use sha2::{Digest, Sha256};
 
-/// How a parameter starts when it is not loaded.
+/// Says how a parameter starts when it is not loaded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
     /// Mean 0 and this standard deviation.
@@ -37,7 +37,7 @@ pub fn uniform(seed: u64, name: &str, i: u64) -> f64 {
     unit(key_of(seed, name), i)
 }
 
-/// What tells parameter `name` from others under `seed`.
+/// Returns what tells parameter `name` from others under `seed`.
 pub(super) fn key_of(seed: u64, name: &str) -> u64 {
     let digest = Sha256::new().chain_update(seed.to_le_bytes()).chain_update(name).finalize();
     u64::from_le_bytes(digest[..8].try_into().expect("a digest has 32 bytes"))

@@ -18,20 +18,20 @@ use super::shard::{Cut, Shard};
 use super::spec::ParamSpec;
 use crate::native::linear;
 
-/// How the adapters of a part of the model are made.
+/// Describes how the adapters of a part of the model are made.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoraConfig {
     pub r: i64,
     pub alpha: f64,
-    /// Of the adapters' inputs, in training.
+    /// The dropout of the adapters' inputs, in training.
     pub dropout: f64,
-    /// Whether the factor is `alpha / sqrt(r)` (Kalajdzievski 2023).
+    /// True if the factor is `alpha / sqrt(r)` (Kalajdzievski 2023).
     pub use_rslora: bool,
-    /// Whether the rows of the sum get norms that are trained.
+    /// True if the rows of the sum get norms that are trained.
     pub use_dora: bool,
 }
 
-/// What the names of an adapter's parameters end with, after the path of the map that it stands beside.
+/// The endings of the names of an adapter's parameters, after the path of the map that it stands beside.
 pub const ADAPTER_PARTS: [&str; 3] = [".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector"];
 
 impl LoraConfig {
@@ -70,7 +70,7 @@ impl LoraConfig {
         specs.into_iter().map(|spec| spec.stored_as(Vec::new())).collect()
     }
 
-    /// Which parts of an adapter a rank holds that holds this part of the base.
+    /// Returns which parts of an adapter a rank holds that holds this part of the base.
     fn shards(&self, base: &Shard) -> [Shard; 2] {
         let (r, [.., outputs, inputs]) = (self.r, base.shape.as_slice()) else { unreachable!("a base is a matrix") };
         let stacked = base.shape.len() == 3;
@@ -88,7 +88,7 @@ impl LoraConfig {
     }
 }
 
-/// What an adapter is told beside its parameters; part of its first one.
+/// Holds what an adapter is told beside its parameters; part of its first one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdapterSpec {
     pub scale: f64,
@@ -102,11 +102,11 @@ pub struct LinearModule {
     pub path: String,
     pub inputs: i64,
     pub outputs: i64,
-    /// How many maps one parameter holds; `None` where it is one map's weight.
+    /// Tells how many maps one parameter holds; `None` where it is one map's weight.
     pub stacked: Option<i64>,
-    /// Whether it is a router's: those have adapters where `target_parameters` names them.
+    /// True if it is a router's: those have adapters where `target_parameters` names them.
     pub is_router: bool,
-    /// Of the weight; `inputs`, `outputs` and `stacked` are those of the part that is held here.
+    /// The shard of the weight; `inputs`, `outputs` and `stacked` are those of the part that is held here.
     pub shard: Option<Shard>,
 }
 
@@ -136,12 +136,13 @@ impl LinearModule {
         self.whole()[1]
     }
 
-    /// How many maps the whole stack has; 1 for a single map.
+    /// Returns how many maps the whole stack has; 1 for a single map.
     pub fn whole_stack(&self) -> i64 {
         self.whole()[2]
     }
 
-    /// Of the weight of a linear map `[out, in]`, the head being none, or of a stack `[E, out, in]`.
+    /// Returns the module whose weight this is, of a linear map `[out, in]` other than the head, or of a stack `[E,
+    /// out, in]`.
     pub fn of(spec: &ParamSpec) -> Option<LinearModule> {
         if !spec.is_linear && !spec.is_router {
             return None;
@@ -166,7 +167,7 @@ pub(super) type DropoutSeed = Rc<Cell<Option<u64>>>;
 pub(super) struct Adapter {
     pub a: Tensor,
     pub b: Tensor,
-    /// Of DoRA: the norms of the rows.
+    /// The norms of the rows, with DoRA.
     pub magnitude: Option<Tensor>,
     pub spec: AdapterSpec,
     pub seed: DropoutSeed,

@@ -1,4 +1,4 @@
-//! What a decoder layer mixes tokens with: attention of some kind, or a recurrence.
+//! Describes what a decoder layer mixes tokens with: attention of some kind, or a recurrence.
 //!
 //! Shapes: T tokens of a packed row, D hidden size, B sequences of a generation, S columns of its cache.
 
@@ -11,12 +11,12 @@ use tch::Tensor;
 use super::sparse_attention::ChosenKeys;
 use super::{DeltaDocuments, PackedAttention, PieceAttention, Rope};
 
-/// What all layers share of one packed row; made once a micro-batch.
+/// Holds what all layers share of one packed row; made once a micro-batch.
 pub struct Context {
     pub rope: Rope,
     /// Causal, within documents.
     pub documents: PackedAttention,
-    /// Where documents end: `[0, …, T]`.
+    /// Tells where documents end: `[0, …, T]`.
     pub cu_seqlens: Vec<usize>,
     /// Keys that indexers chose, for layers that take another layer's choice.
     pub chosen: Shelf<Vec<Vec<ChosenKeys>>>,
@@ -30,7 +30,7 @@ impl Context {
     }
 }
 
-/// What layers of one pass leave for later ones, by their number. A layer that is computed again leaves the same.
+/// Holds what layers of one pass leave for later ones, by their number. A layer that is computed again leaves the same.
 pub struct Shelf<T>(RefCell<BTreeMap<usize, Rc<T>>>);
 
 impl<T> Default for Shelf<T> {
@@ -57,12 +57,12 @@ pub trait Mixer {
     /// `[T, D]` to `[T, D]`.
     fn forward(&self, x_TD: &Tensor, context: &Context) -> Tensor;
 
-    /// Whether the mixer learns from a loss of its own as well.
+    /// Returns whether the mixer learns from a loss of its own as well.
     fn has_loss(&self) -> bool {
         false
     }
 
-    /// As `forward`, and the sum over tokens of the mixer's own loss, a float32 scalar, where it has one.
+    /// Works like `forward`, and the sum over tokens of the mixer's own loss, a float32 scalar, where it has one.
     fn forward_with_loss(&self, x_TD: &Tensor, context: &Context) -> (Tensor, Option<Tensor>) {
         (self.forward(x_TD, context), None)
     }
@@ -73,13 +73,13 @@ pub trait Mixer {
         None
     }
 
-    /// Whether sequences may come in pieces.
+    /// Returns whether sequences may come in pieces.
     fn takes_pieces(&self) -> bool {
         false
     }
 
-    /// As `forward` on a piece, which also attends to the keys and values `past` of its first document's earlier tokens;
-    /// returns the piece's own keys and values as well. Panics where the mixer takes no pieces.
+    /// Works like `forward` on a piece, which also attends to the keys and values `past` of its first document's
+    /// earlier tokens; returns the piece's own keys and values as well. Panics where the mixer takes no pieces.
     fn forward_piece(
         &self,
         _x_TD: &Tensor,
@@ -90,32 +90,32 @@ pub trait Mixer {
         panic!("a mixer that takes no pieces")
     }
 
-    /// As `forward` on the prompts of a generation, and fills `state` with what [`Mixer::step`] needs of them.
+    /// Works like `forward` on the prompts of a generation, and fills `state` with what [`Mixer::step`] needs of them.
     fn prefill(&self, x_TD: &Tensor, context: &Context, columns: &Columns, state: &mut State) -> Tensor;
 
     /// One more token of each sequence, `[B, D]` to `[B, D]`; it goes to column `columns.used - 1`.
     fn step(&self, x_BD: &Tensor, rope: &Rope, columns: &Columns, state: &mut State) -> Tensor;
 }
 
-/// What a mixer does before and after an attention to all earlier tokens of the document.
+/// Describes what a mixer does before and after an attention to all earlier tokens of the document.
 pub trait CutMixer {
     /// Queries `[T, H, C]`, keys `[T, K, C]` and values `[T, K, V]`, and what else `after` reads.
     fn before(&self, x_TD: &Tensor, rope: &Rope) -> Vec<Tensor>;
 
-    /// How many `before` gives.
+    /// Returns how many `before` gives.
     fn num_cut(&self) -> usize;
 
-    /// What scores are multiplied by.
+    /// Returns what scores are multiplied by.
     fn scale(&self) -> f64;
 
     /// Attended values `[T, H·V]`, and what followed the first three of `before`, to `[T, D]`.
     fn after(&self, y: &Tensor, others: &[Tensor]) -> Tensor;
 }
 
-/// What one layer remembers of a generation; its mixer knows what the tensors are.
+/// Holds what one layer remembers of a generation; its mixer knows what the tensors are.
 pub type State = Vec<Tensor>;
 
-/// Where a generation keeps its tokens: the prompts end at the same column, and every step fills one more.
+/// Describes where a generation keeps its tokens: the prompts end at the same column, and every step fills one more.
 pub struct Columns {
     pub num_sequences: i64,
     pub num_columns: i64,
@@ -123,7 +123,7 @@ pub struct Columns {
     pub used: i64,
     /// For each prompt token its row in `[B·S]`, `[T]`, int64.
     pub places_T: Tensor,
-    /// Which columns hold something, `[B, 1, 1, S]`.
+    /// Tells which columns hold something, `[B, 1, 1, S]`.
     pub filled_B11S: Tensor,
     /// The keys `[B, 1, 1, used]` that indexers chose for the present column, as [`Context::chosen`]; `None`: all.
     pub chosen: Shelf<Option<Tensor>>,
@@ -145,7 +145,7 @@ impl Columns {
         cache.narrow(1, 0, self.used)
     }
 
-    /// Which of the columns in use hold something, `[B, 1, 1, used]`.
+    /// Returns which of the columns in use hold something, `[B, 1, 1, used]`.
     pub fn mask(&self) -> Tensor {
         self.filled_B11S.narrow(3, 0, self.used)
     }

@@ -30,7 +30,7 @@ pub struct MlaConfig {
     pub keys: KeyChoice,
 }
 
-/// Which keys a query attends to.
+/// Says which keys a query attends to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum KeyChoice {
     All,
@@ -46,7 +46,7 @@ pub enum KeyChoice {
 }
 
 /// The norms of the latents, whatever those of the decoder are.
-const NORM: NormConfig = NormConfig { eps: 1e-6, zero_centred: false };
+const NORM: NormConfig = NormConfig { eps: 1e-6, zero_centered: false };
 
 /// The block on its parameters.
 pub struct Mla {
@@ -64,7 +64,7 @@ enum Queries {
     Latent { a: Linear, norm: RmsNorm, b: Linear },
 }
 
-/// What the attention needs of some tokens.
+/// Holds what the attention needs of some tokens.
 struct Rows {
     q_THC: Tensor,
     /// The normed latent, and the turned channels that all heads share.

@@ -10,7 +10,7 @@ use crate::native::{can_fuse, norm_rope};
 pub struct RmsNorm {
     weight: Tensor,
     eps: f64,
-    zero_centred: bool,
+    zero_centered: bool,
 }
 
 impl RmsNorm {
@@ -19,7 +19,7 @@ impl RmsNorm {
     }
 
     pub fn new(scope: &Scope<'_>, name: &str, eps: f64) -> RmsNorm {
-        RmsNorm { weight: scope.take(&format!("{name}.weight")), eps, zero_centred: false }
+        RmsNorm { weight: scope.take(&format!("{name}.weight")), eps, zero_centered: false }
     }
 
     pub fn forward(&self, x: &Tensor) -> Tensor {
@@ -39,7 +39,7 @@ impl RmsNorm {
     }
 
     fn factor(&self) -> Tensor {
-        if self.zero_centred { &self.weight + 1.0 } else { self.weight.shallow_clone() }
+        if self.zero_centered { &self.weight + 1.0 } else { self.weight.shallow_clone() }
     }
 }
 
@@ -47,18 +47,18 @@ impl RmsNorm {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NormConfig {
     pub eps: f64,
-    /// Whether the factor is one plus the weight (Gemma, Qwen3-Next).
-    pub zero_centred: bool,
+    /// True if the factor is one plus the weight (Gemma, Qwen3-Next).
+    pub zero_centered: bool,
 }
 
 impl NormConfig {
     pub fn specs(&self, prefix: &str, name: &str, width: i64) -> Vec<ParamSpec> {
-        let init = if self.zero_centred { Init::Zeros } else { Init::Ones };
+        let init = if self.zero_centered { Init::Zeros } else { Init::Ones };
         vec![ParamSpec::new(format!("{prefix}{name}.weight"), &[width], init)]
     }
 
     pub fn build(&self, scope: &Scope<'_>, name: &str) -> RmsNorm {
-        RmsNorm { zero_centred: self.zero_centred, ..RmsNorm::new(scope, name, self.eps) }
+        RmsNorm { zero_centered: self.zero_centered, ..RmsNorm::new(scope, name, self.eps) }
     }
 }
 

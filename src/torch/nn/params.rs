@@ -39,7 +39,7 @@ pub(super) struct Param {
     /// In the store's order; a buffer has none.
     pub offset: i64,
     pub len: i64,
-    /// Where replicas share parameters out.
+    /// The unit of the parameter, where replicas share parameters out.
     pub unit: Option<usize>,
     pub leaf: Tensor,
 }
@@ -175,7 +175,8 @@ impl ParamStore {
         self.params.iter().map(|param| param.len).sum()
     }
 
-    /// Whether gradients of the trained parameters are computed; a frozen pool's are not. Call it before a tape runs.
+    /// Returns whether gradients of the trained parameters are computed; a frozen pool's are not. Call it before a tape
+    /// runs.
     pub fn set_trainable(&self, trainable: bool) {
         for param in &self.params[..self.trained] {
             let _ = param.leaf.set_requires_grad(trainable);
@@ -206,7 +207,7 @@ impl ParamStore {
         }
     }
 
-    /// As [`ParamStore::set`], of what the rank holds of the whole parameter.
+    /// Works like [`ParamStore::set`] for what the rank holds of the whole parameter.
     pub fn set_whole(&self, id: ParamId, values: &Tensor) {
         match &self.spec(id).shard {
             Some(shard) => self.set(id, &shard.take(values)),
@@ -219,7 +220,7 @@ impl ParamStore {
         self.init_where(seed, |_| true);
     }
 
-    /// As [`ParamStore::init_random`] for those whose name is wanted.
+    /// Works like [`ParamStore::init_random`] for those whose name is wanted.
     pub fn init_where(&self, seed: u64, wanted: impl Fn(&ParamSpec) -> bool) {
         for id in self.ids().filter(|id| wanted(self.spec(*id))) {
             let param = &self.params[id.0 as usize];

@@ -1,4 +1,4 @@
-//! What a vision transformer of native resolution needs to know of its patches.
+//! Describes what a vision transformer of native resolution needs to know of its patches.
 //!
 //! Patches of a picture come in blocks of `merge` × `merge`, block by block, because a block becomes one feature:
 //! a row of features is `merge²` consecutive rows of patches. With a `merge` of 1 they come row by row.
@@ -16,12 +16,13 @@ pub fn coordinates(grid: Grid, merge: u32) -> impl Iterator<Item = (u32, u32)> {
     })
 }
 
-/// How a table of positions is fitted to a picture. As transformers' `get_vision_interpolation_indices_and_weights`.
+/// Says how a table of positions is fitted to a picture. As transformers'
+/// `get_vision_interpolation_indices_and_weights`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resampling {
     /// Between two entries on each axis, corners on corners (Qwen3-VL).
     Bilinear,
-    /// Among four on each axis, by Keys' kernel with `a = -0.75`, centres half an entry in (`F.interpolate`).
+    /// Among four on each axis, by Keys' kernel with `a = -0.75`, centers half an entry in (`F.interpolate`).
     Bicubic,
 }
 
@@ -32,7 +33,7 @@ pub struct Resampled {
     entries: Tensor,
     /// `[P·N]`, float32.
     weights: Tensor,
-    /// Where each patch's entries begin, `[P]`, int64.
+    /// Tells where each patch's entries begin, `[P]`, int64.
     starts: Tensor,
 }
 
@@ -40,7 +41,7 @@ impl Resampled {
     pub fn new(grids: &[Grid], merge: u32, side: u32, resampling: Resampling, device: Device) -> Resampled {
         let (mut entries, mut weights, mut starts) = (Vec::new(), Vec::new(), Vec::new());
         for grid in grids {
-            let axis = |size: u32| (0..size).map(|at| resampling.neighbours(at, size, side)).collect::<Vec<_>>();
+            let axis = |size: u32| (0..size).map(|at| resampling.neighbors(at, size, side)).collect::<Vec<_>>();
             let (rows, columns) = (axis(grid.h), axis(grid.w));
             for (row, column) in (0..grid.t).flat_map(|_| coordinates(*grid, merge)) {
                 starts.push(entries.len() as i64);
@@ -66,7 +67,7 @@ impl Resampled {
 
 impl Resampling {
     /// The entries of an axis of `side` around position `at` of `size`, with their weights.
-    fn neighbours(self, at: u32, size: u32, side: u32) -> Vec<(i64, f32)> {
+    fn neighbors(self, at: u32, size: u32, side: u32) -> Vec<(i64, f32)> {
         let (source, offsets) = match self {
             Resampling::Bilinear => (at as f32 * (side - 1) as f32 / (size.max(2) - 1) as f32, 0..2),
             Resampling::Bicubic => ((at as f32 + 0.5) * side as f32 / size as f32 - 0.5, -1..3),
@@ -76,7 +77,7 @@ impl Resampling {
         offsets.map(|offset| (entry(offset), self.weight((source - floor - offset as f32).abs()))).collect()
     }
 
-    /// Of an entry at this distance.
+    /// Returns the weight of an entry at this distance.
     fn weight(self, distance: f32) -> f32 {
         const A: f32 = -0.75;
         match self {

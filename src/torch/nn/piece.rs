@@ -1,4 +1,4 @@
-//! How a parameter is stored in a Hugging Face checkpoint when it is not one tensor of the same shape.
+//! Describes how a parameter is stored in a Hugging Face checkpoint when it is not one tensor of the same shape.
 
 use tch::Tensor;
 
@@ -12,11 +12,11 @@ pub struct Piece {
     pub shape: Vec<i64>,
     /// The part of the parameter at this index of its first dimension.
     pub index: Option<i64>,
-    /// Of that part, start and length along its first dimension.
+    /// The rows of that part, start and length along its first dimension.
     pub rows: Option<(i64, i64)>,
-    /// Whether the checkpoint has the last two dimensions the other way round.
+    /// True if the checkpoint has the last two dimensions the other way round.
     pub transposed: bool,
-    /// Whether the checkpoint repeats what another of the parameter's pieces holds: it is written, and never read.
+    /// True if the checkpoint repeats what another of the parameter's pieces holds: it is written, and never read.
     pub repeats: bool,
 }
 

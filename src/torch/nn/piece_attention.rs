@@ -8,9 +8,9 @@ use tch::{Device, Kind, Tensor};
 
 use super::attention::{PackedAttention, attend};
 
-/// How a piece is attended; made once a piece, for all layers.
+/// Describes how a piece is attended; made once a piece, for all layers.
 pub struct PieceAttention {
-    /// Of the first document, here and before.
+    /// The length of the first document, here and before.
     len: i64,
     past: i64,
     /// The other documents, or all where nothing came before.

@@ -24,8 +24,8 @@ impl Rope {
         Rope::turning(config, position_ids, &frequencies.unsqueeze(0), scale, kind)
     }
 
-    /// As [`Rope::new`] where documents end at `cu_seqlens` `[0, …, T]` and have `lens` tokens, of which some may be
-    /// elsewhere: each is turned as if it were alone.
+    /// Works like [`Rope::new`] where documents end at `cu_seqlens` `[0, …, T]` and have `lens` tokens, of which some
+    /// may be elsewhere: each is turned as if it were alone.
     pub fn packed(config: &RopeConfig, position_ids: &Tensor, cu_seqlens: &[usize], lens: &[i64], kind: Kind) -> Rope {
         if !config.depends_on_length() || lens.is_empty() {
             return Rope::new(config, position_ids, kind);
@@ -69,11 +69,11 @@ impl Rope {
         self.apply_as(x_THC, self.layout)
     }
 
-    /// As `apply`, with another layout than the config's.
+    /// Works like `apply`, with another layout than the config's.
     pub fn apply_as(&self, x_THC: &Tensor, layout: RopeLayout) -> Tensor {
         if is_table(&self.cos_TR) && can_fuse(x_THC) {
-            let neighbours = layout == RopeLayout::Interleaved;
-            return norm_rope(x_THC, None, Some(Turn { cos: &self.cos_TR, sin: &self.sin_TR, neighbours }));
+            let neighbors = layout == RopeLayout::Interleaved;
+            return norm_rope(x_THC, None, Some(Turn { cos: &self.cos_TR, sin: &self.sin_TR, neighbors }));
         }
         let (width, turning) = (x_THC.size()[2], self.cos_TR.size()[1]);
         if turning < width {
@@ -92,7 +92,7 @@ impl Rope {
     /// For the fused operator behind a norm, where it takes the tables.
     pub(super) fn turn(&self) -> Option<Turn<'_>> {
         let fits = self.layout == RopeLayout::HalfSplit && is_table(&self.cos_TR);
-        fits.then_some(Turn { cos: &self.cos_TR, sin: &self.sin_TR, neighbours: false })
+        fits.then_some(Turn { cos: &self.cos_TR, sin: &self.sin_TR, neighbors: false })
     }
 }
 
@@ -134,11 +134,11 @@ mod tests {
     fn a_pair_is_turned_by_its_angle() {
         let turned =
             |a: f64, b: f64, angle: f64| [a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()];
-        let neighbours = (turned(1.0, 2.0, 2.0), turned(3.0, 4.0, 0.2));
+        let neighbors = (turned(1.0, 2.0, 2.0), turned(3.0, 4.0, 0.2));
         let halves = (turned(1.0, 3.0, 2.0), turned(2.0, 4.0, 0.2));
         for kind in [Kind::Float, Kind::Double] {
             let x = Tensor::from_slice(&[1f64, 2.0, 3.0, 4.0, 5.0, 6.0]).view([1, 1, 6]).to_kind(kind);
-            for (layout, ([a, b], [c, d])) in [(RopeLayout::Interleaved, neighbours), (RopeLayout::HalfSplit, halves)] {
+            for (layout, ([a, b], [c, d])) in [(RopeLayout::Interleaved, neighbors), (RopeLayout::HalfSplit, halves)] {
                 let config = RopeConfig { layout, ..RopeConfig::plain(4, 100.0) };
                 let found = Rope::new(&config, &Tensor::from_slice(&[2i64]), kind).apply(&x);
                 let expected = Tensor::from_slice(&[a, c, b, d, 5.0, 6.0]).view([1, 1, 6]).to_kind(kind);

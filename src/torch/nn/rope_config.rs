@@ -3,7 +3,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-/// How a model turns its queries and keys.
+/// Describes how a model turns its queries and keys.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeConfig {
     pub theta: f64,
@@ -32,18 +32,18 @@ impl RopeConfig {
 }
 
 impl RopeConfig {
-    /// Whether a token's position has three axes: frame, row and column.
+    /// Returns whether a token's position has three axes: frame, row and column.
     pub fn has_three_axes(&self) -> bool {
         matches!(self.axes, RopeAxes::Three(_))
     }
 
-    /// Whether the frequencies of a document depend on its length.
+    /// Returns whether the frequencies of a document depend on its length.
     pub fn depends_on_length(&self) -> bool {
         matches!(self.scaling, RopeScaling::Dynamic { .. } | RopeScaling::LongRope { .. })
     }
 }
 
-/// Which two channels make a pair that is turned by one angle.
+/// Says which two channels make a pair that is turned by one angle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopeLayout {
     /// Channels i and i + R/2.
@@ -52,7 +52,7 @@ pub enum RopeLayout {
     Interleaved,
 }
 
-/// Which position of a token turns a frequency.
+/// Says which position of a token turns a frequency.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RopeAxes {
     /// A token has one position.
@@ -81,7 +81,7 @@ impl RopeAxes {
     }
 }
 
-/// How frequencies are stretched beyond the context of pre-training; names and defaults of transformers'
+/// Says how frequencies are stretched beyond the context of pre-training; names and defaults of transformers'
 /// `ROPE_INIT_FUNCTIONS`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
@@ -118,19 +118,19 @@ pub enum RopeScaling {
 pub struct Yarn {
     pub factor: f64,
     pub original_max_position_embeddings: i64,
-    /// Of `cos` and `sin`; `None`: from `factor`, `mscale` and `mscale_all_dim`.
+    /// The attention factor of `cos` and `sin`; `None`: from `factor`, `mscale` and `mscale_all_dim`.
     pub attention_factor: Option<f64>,
     pub beta_fast: f64,
     pub beta_slow: f64,
     /// 0 where the config has none.
     pub mscale: f64,
     pub mscale_all_dim: f64,
-    /// Whether the ramp's ends are whole channels.
+    /// True if the ramp's ends are whole channels.
     pub truncate: bool,
 }
 
 impl Yarn {
-    /// What multiplies `cos` and `sin`.
+    /// Returns what multiplies `cos` and `sin`.
     pub fn table_scale(&self) -> f64 {
         match self.attention_factor {
             Some(factor) => factor,
@@ -148,8 +148,8 @@ fn magnitude(factor: f64, mscale: f64) -> f64 {
 }
 
 impl RopeScaling {
-    /// What multiplies the softmax scale of DeepSeek's attention (`yarn_apply_mscale`): the square of the magnitude of
-    /// `mscale_all_dim`.
+    /// Returns what multiplies the softmax scale of DeepSeek's attention (`yarn_apply_mscale`): the square of the
+    /// magnitude of `mscale_all_dim`.
     pub fn softmax_scale(&self) -> f64 {
         match self {
             RopeScaling::Yarn(yarn) if yarn.mscale_all_dim != 0.0 => {

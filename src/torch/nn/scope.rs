@@ -28,12 +28,12 @@ impl<'a> Scope<'a> {
         self.store.leaf(id).shallow_clone()
     }
 
-    /// As `take`, where the model may have been declared without it.
+    /// Works like `take`, where the model may have been declared without it.
     pub fn take_if(&self, name: &str) -> Option<Tensor> {
         self.store.find(&format!("{}{name}", self.prefix)).map(|_| self.take(name))
     }
 
-    /// As `take_if`, of a bias: `None` as well where another rank adds it.
+    /// Works like `take_if` for a bias: `None` as well where another rank adds it.
     pub(super) fn take_bias(&self, name: &str) -> Option<Tensor> {
         let id = self.store.find(&format!("{}{name}", self.prefix))?;
         let adds = |shard: &Shard| !shard.after_sum || shard.is_first();
@@ -50,7 +50,7 @@ impl<'a> Scope<'a> {
         Some(Adapter { a, b, magnitude, spec, seed: self.store.dropout_seed(), key: key_of(0, &path) })
     }
 
-    /// What has been taken, in order.
+    /// Returns what has been taken, in order.
     pub fn into_ids(self) -> Vec<ParamId> {
         self.taken.into_inner()
     }

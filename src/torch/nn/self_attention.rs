@@ -14,13 +14,13 @@ use super::{Linear, PackedAttention, ParamSpec, PieceAttention, Rope, Scope};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkNorm {
     None,
-    /// Of every head, with one weight for all (Qwen3).
+    /// A norm over each head, with one weight for all (Qwen3).
     Head,
-    /// Of all heads together (MiniMax-M2).
+    /// A norm over all heads together (MiniMax-M2).
     Full,
 }
 
-/// How a checkpoint stores the projections of queries, keys and values.
+/// Says how a checkpoint stores the projections of queries, keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Qkv {
     Separate([&'static str; 3]),
@@ -41,10 +41,10 @@ pub struct AttentionConfig {
     pub o: &'static str,
     pub o_bias: bool,
     pub qk_norm: QkNorm,
-    /// Whether the output is multiplied by the sigmoid of a gate that the query projection makes as well
+    /// True if the output is multiplied by the sigmoid of a gate that the query projection makes as well
     /// (Qwen3-Next).
     pub output_gate: bool,
-    /// How many tokens a token sees, itself included; `None`: all before it.
+    /// Tells how many tokens a token sees, itself included; `None`: all before it.
     pub window: Option<i64>,
 }
 

@@ -1,4 +1,4 @@
-//! Which part of each parameter a rank holds, where layers are split among ranks.
+//! Describes which part of each parameter a rank holds, where layers are split among ranks.
 //!
 //! A model is declared twice with the same code: whole, and with the sizes that one rank computes with. Where the shapes
 //! differ a parameter is cut; [`divide`] says where, for the rank's place. Names, and the tensors of a checkpoint, stay
@@ -19,7 +19,7 @@ pub struct Division {
     /// Ranks among which layers are split, and which of them this is.
     pub tp: usize,
     pub tp_rank: usize,
-    /// Whether what lies between layers is split among them along the sequence.
+    /// True if what lies between layers is split among them along the sequence.
     pub sequence: bool,
     /// Ranks over which experts are spread, and which of them this is.
     pub ep: usize,
@@ -33,13 +33,13 @@ impl Default for Division {
 }
 
 impl Division {
-    /// Of a rank of `mesh`.
+    /// Makes the division of a rank of `mesh`.
     pub fn of(mesh: &Mesh, sequence: bool) -> Division {
         let (tp, ep) = (&mesh.tp, &mesh.ep);
         Division { tp: tp.world(), tp_rank: tp.rank(), sequence, ep: ep.world(), ep_rank: ep.rank() }
     }
 
-    /// Of the first rank of a pool in this layout.
+    /// Makes the division of the first rank of a pool in this layout.
     pub fn first(layout: Layout, sequence: bool) -> Division {
         Division { tp: layout.tp, tp_rank: 0, sequence, ep: layout.ep, ep_rank: 0 }
     }
@@ -68,7 +68,7 @@ pub fn share(size: i64, ranks: usize, rank: usize) -> Range<i64> {
 /// The part of a parameter that a rank holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// Of the whole parameter.
+    /// The shape of the whole parameter.
     pub shape: Vec<i64>,
     pub cuts: Vec<Cut>,
     /// Different parts among the tensor-parallel ranks. Where there are fewer than ranks, several have the same one, and
@@ -77,13 +77,13 @@ pub struct Shard {
     /// The tensor-parallel ranks, and which of them this is.
     pub tp: usize,
     pub tp_rank: usize,
-    /// Whether it is spread over the expert-parallel ranks.
+    /// True if it is spread over the expert-parallel ranks.
     pub of_experts: bool,
-    /// Whether it is a bias that is added to a sum over ranks: the first of them adds it.
+    /// True if it is a bias that is added to a sum over ranks: the first of them adds it.
     pub after_sum: bool,
 }
 
-/// Of a dimension that is cut, what the rank holds of it, one after the other.
+/// The ranges of a dimension that a rank holds, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     pub dim: usize,
@@ -97,9 +97,9 @@ pub type Region = Vec<(i64, i64)>;
 /// The part of a checkpoint's tensor that a rank holds, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PiecePart {
-    /// Of the rank's parameter.
+    /// The region of the rank's parameter.
     pub local: Region,
-    /// Of the checkpoint's tensor.
+    /// The region of the checkpoint's tensor.
     pub stored: Region,
 }
 
@@ -111,13 +111,13 @@ impl Shard {
         Shard { shape: shape.to_vec(), cuts: Vec::new(), tp_parts, tp, tp_rank, of_experts: false, after_sum: false }
     }
 
-    /// Whether this is the first of the tensor-parallel ranks that have the same part.
+    /// Returns whether this is the first of the tensor-parallel ranks that have the same part.
     pub fn is_first(&self) -> bool {
         self.tp_rank.is_multiple_of(self.tp / self.tp_parts)
     }
 
-    /// Of a parameter of another `shape` beside this one, such as an adapter's: dimension `dim` is cut as this one's
-    /// `from`, if that is cut.
+    /// Returns the shard of a parameter of another `shape` beside this one, such as an adapter's: dimension `dim` is
+    /// cut as this one's `from`, if that is cut.
     pub fn beside(&self, shape: &[i64], dim: usize, from: usize) -> Shard {
         let cuts: Vec<Cut> =
             self.cuts.iter().filter(|cut| cut.dim == from).map(|cut| Cut { dim, ..cut.clone() }).collect();
@@ -143,7 +143,7 @@ impl Shard {
         }
     }
 
-    /// Where the part meets a region of the whole: pairs of a region of the part and one of the whole.
+    /// Returns where the part meets a region of the whole: pairs of a region of the part and one of the whole.
     fn overlaps(&self, of_whole: &Region) -> Vec<(Region, Region)> {
         let mut found: Vec<(Region, Region)> = vec![(Vec::new(), Vec::new())];
         for (dim, &(first, len)) in of_whole.iter().enumerate() {
@@ -174,7 +174,7 @@ pub fn region(tensor: &Tensor, region: &Region) -> Tensor {
 }
 
 impl ParamSpec {
-    /// Of the whole parameter; `shape` is that of the part which is held here.
+    /// Returns the shape of the whole parameter; `shape` is that of the part which is held here.
     pub fn whole_shape(&self) -> &[i64] {
         self.shard.as_ref().map_or(&self.shape, |shard| &shard.shape)
     }
@@ -206,7 +206,8 @@ impl ParamSpec {
         overlaps.into_iter().map(|(local, whole)| PiecePart { local, stored: stored(whole) }).collect()
     }
 
-    /// What a part of a piece is in `tensor`, of the shape held here: a view, in the shape of the stored region.
+    /// Returns what a part of a piece is in `tensor`, of the shape held here: a view, in the shape of the stored
+    /// region.
     pub fn part_view(&self, piece: &Piece, part: &PiecePart, tensor: &Tensor) -> Tensor {
         let mut view = region(tensor, &part.local);
         if piece.index.is_some() {

@@ -1,4 +1,4 @@
-//! What of a pool's parameters a rank keeps where replicas share them out (ZeRO; Rajbhandari et al. 2020).
+//! Describes what of a pool's parameters a rank keeps where replicas share them out (ZeRO; Rajbhandari et al. 2020).
 //!
 //! The parameters of one layer are a *unit*: they lie together, padded so that every rank has an equal slice. A rank
 //! always has its slices; what else it has depends on [`Shared`]. Who moves slices about is a [`Keeper`].
@@ -8,7 +8,7 @@ use super::params::{ParamId, ParamStore};
 use crate::comm::Mesh;
 use crate::native::NativeError;
 
-/// What replicas share out, each with all before it: ZeRO-1, -2 and -3.
+/// Says what replicas share out, each with all before it: ZeRO-1, -2 and -3.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Shared {
     #[default]
@@ -21,7 +21,7 @@ pub enum Shared {
 }
 
 impl Shared {
-    /// Of `pools.*.zero`. Panics above 3.
+    /// Returns what is shared out at this level of `pools.*.zero`. Panics above 3.
     pub fn of_level(level: usize) -> Shared {
         [Shared::Nothing, Shared::State, Shared::Gradients, Shared::Parameters][level]
     }
@@ -61,7 +61,7 @@ impl Sharding {
         Sharding { of_experts, ..Sharding::new(shared, mesh.data.rank(), mesh.data.world()) }
     }
 
-    /// Of parameters that are experts spread over ranks, or are not.
+    /// Returns the slices of parameters that are experts spread over ranks, or are not.
     pub(super) fn slices(&self, of_experts: bool) -> Slices {
         if of_experts { self.of_experts } else { Slices { rank: self.rank, world: self.world } }
     }

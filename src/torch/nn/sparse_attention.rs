@@ -49,7 +49,7 @@ pub(super) fn index_scores(q_BQIC: &Tensor, k_BSC: &Tensor, w_BQI: &Tensor, firs
     scores.masked_fill(&later(q_BQIC.size()[1], first, q_BQIC.device()), f64::NEG_INFINITY)
 }
 
-/// Which of `first + queries` keys come after each of the queries, `[Q, S]`.
+/// Returns which of `first + queries` keys come after each of the queries, `[Q, S]`.
 pub(super) fn later(queries: i64, first: i64, device: Device) -> Tensor {
     Tensor::ones([queries, first + queries], (Kind::Bool, device)).triu(first + 1)
 }

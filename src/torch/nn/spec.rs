@@ -7,7 +7,7 @@ use super::lora::AdapterSpec;
 use super::piece::Piece;
 use super::shard::Shard;
 
-/// What becomes of a parameter in training.
+/// Says what becomes of a parameter in training.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
     #[default]
@@ -23,23 +23,23 @@ pub enum Role {
 pub struct ParamSpec {
     /// The name in Hugging Face's `model.safetensors`, or of our own where the checkpoint has it in several pieces.
     pub name: String,
-    /// Of the part that this rank holds.
+    /// The shape of the part that this rank holds.
     pub shape: Vec<i64>,
     pub init: Init,
     pub role: Role,
     /// The checkpoint's tensors that it is made of; none for what is stored apart.
     pub pieces: Vec<Piece>,
-    /// Whether it is the weight of a linear map, which may have an adapter.
+    /// True if it is the weight of a linear map, which may have an adapter.
     pub is_linear: bool,
-    /// Whether it is the weight of a router, which has an adapter only where its name says so.
+    /// True if it is the weight of a router, which has an adapter only where its name says so.
     pub is_router: bool,
-    /// Of the first parameter of an adapter.
+    /// The settings of an adapter, at its first parameter.
     pub adapter: Option<AdapterSpec>,
     /// A dimension along which several things lie one after the other, and their sizes.
     pub sections: Option<(usize, Vec<i64>)>,
-    /// Which part this rank holds; `None` where it holds all and is alone.
+    /// Tells which part this rank holds; `None` where it holds all and is alone.
     pub shard: Option<Shard>,
-    /// Whether another stage of a pipeline has it as well, and is the one that saves it.
+    /// True if another stage of a pipeline has it as well, and is the one that saves it.
     pub is_copy: bool,
 }
 

@@ -13,30 +13,30 @@ use crate::native::{Purpose, allocate, allocated_for, release};
 pub struct Unit {
     pub(super) name: String,
     pub(super) trained: bool,
-    /// Of the store's order, with the gaps.
+    /// The start in the store's order, with the gaps.
     pub(super) start: i64,
     pub(super) len: i64,
     /// Elements at its front that decay.
     pub(super) decayed: i64,
-    /// Where this rank's slice begins among its slices.
+    /// Tells where this rank's slice begins among its slices.
     pub(super) at: i64,
     pub(super) whole: Tensor,
     pub(super) own: Tensor,
     pub(super) slices: Slices,
     of_experts: bool,
-    /// Whether it is whole only while it is in use.
+    /// True if it is whole only while it is in use.
     apart: bool,
 }
 
 impl Unit {
-    /// Where a layer begins in the names of its parameters: up to the first number, or else the module.
+    /// Returns where a layer begins in the names of its parameters: up to the first number, or else the module.
     pub(super) fn name_of(spec: &ParamSpec) -> String {
         let parts: Vec<&str> = spec.name.split('.').collect();
         let number = parts.iter().position(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()));
         parts[..number.map_or(parts.len().max(2) - 1, |number| number + 1)].join(".")
     }
 
-    /// As its parameters' names begin.
+    /// Returns what its parameters' names begin with.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -65,12 +65,12 @@ impl Unit {
         (self.at, self.own.numel() as i64)
     }
 
-    /// Whether it is of experts that are spread over ranks: those with the same ones share them out.
+    /// Returns whether it is of experts that are spread over ranks: those with the same ones share them out.
     pub fn is_of_experts(&self) -> bool {
         self.of_experts
     }
 
-    /// Whether it is whole only while it is in use: before that it has no memory, and no values.
+    /// Returns whether it is whole only while it is in use: before that it has no memory, and no values.
     pub fn is_apart(&self) -> bool {
         self.apart
     }
@@ -97,13 +97,13 @@ impl Unit {
 
 /// A part of what this rank's optimizer changes.
 pub struct OwnedPart {
-    /// Where it lies in the optimizer's state.
+    /// Tells where it lies in the optimizer's state.
     pub at: i64,
     pub values: Tensor,
     pub decays: bool,
 }
 
-/// What becomes a unit.
+/// Holds what becomes a unit.
 struct Group {
     name: String,
     trained: bool,
@@ -125,7 +125,7 @@ impl Group {
 }
 
 impl ParamStore {
-    /// As `new`, this rank's share.
+    /// Works like `new` for this rank's share.
     pub fn shared_out(specs: Vec<ParamSpec>, kind: Kind, device: Device, sharding: Sharding) -> ParamStore {
         allocated_for(Purpose::Parameters, || match sharding.is_none() {
             true => ParamStore::whole(specs, kind, device),
@@ -212,12 +212,12 @@ impl ParamStore {
         self.params[id.index()].unit
     }
 
-    /// Whether the values of a parameter are here between tapes, and not only a slice of them.
+    /// Returns whether the values of a parameter are here between tapes, and not only a slice of them.
     pub fn is_here(&self, id: ParamId) -> bool {
         !self.unit_of(id).is_some_and(|unit| self.units[unit].apart)
     }
 
-    /// Who brings parameters and takes gradients away, where replicas share them out.
+    /// Returns the keeper that brings parameters and takes gradients away, where replicas share them out.
     pub fn keeper(&self) -> Option<Rc<dyn Keeper>> {
         self.keeper.borrow().clone()
     }
@@ -238,7 +238,7 @@ impl ParamStore {
         (start - from..end - from, unit.at + (start - own.start).max(0))
     }
 
-    /// What this rank's optimizer changes.
+    /// Returns what this rank's optimizer changes.
     pub fn owned(&self) -> Vec<OwnedPart> {
         let part = |values: &Tensor, at: i64, decayed: i64| {
             let values = values.detach();

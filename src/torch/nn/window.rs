@@ -10,7 +10,8 @@ use super::attention::{PackedAttention, attend};
 /// Queries of a chunk are at least so many.
 const MIN_CHUNK: i64 = 256;
 
-/// As [`PackedAttention::forward`] of causal `documents`, where a token sees `window` tokens, the last of them itself.
+/// Works like [`PackedAttention::forward`] of causal `documents`, where a token sees `window` tokens, the last of them
+/// itself.
 pub fn attend_window(documents: &PackedAttention, [q_THC, k_TKC, v_TKC]: [&Tensor; 3], window: i64) -> Tensor {
     if documents.batches().iter().all(|batch| batch.longest <= window) {
         return documents.forward(q_THC, k_TKC, v_TKC);

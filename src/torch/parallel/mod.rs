@@ -1,4 +1,4 @@
-//! How a pool's work is spread over ranks: what is split, who keeps what, and what moves between tapes.
+//! Describes how a pool's work is spread over ranks: what is split, who keeps what, and what moves between tapes.
 
 pub mod pipeline;
 mod zero;

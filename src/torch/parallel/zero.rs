@@ -19,7 +19,7 @@ use crate::nn::{GradBuffer, Keeper, ParamId, ParamStore, Shared, Unit};
 /// The [`Keeper`] of a store that is shared out over a group.
 pub struct Zero {
     group: Rc<ProcessGroup>,
-    /// Of experts that are spread over ranks: those with the same ones.
+    /// The group of the ranks with the same experts, where those are spread.
     of_experts: Rc<ProcessGroup>,
     state: RefCell<State>,
 }
@@ -43,7 +43,7 @@ impl Zero {
         Zero { group, of_experts, state: RefCell::default() }
     }
 
-    /// Who shares a unit out.
+    /// Returns the group that shares a unit out.
     pub fn group_of(&self, unit: &Unit) -> &ProcessGroup {
         if unit.is_of_experts() { &self.of_experts } else { &self.group }
     }
@@ -221,7 +221,7 @@ mod tests {
         (Turn { run, dropout: None }, x)
     }
 
-    /// What happened forward and backward in so many micro-batches in turns.
+    /// Returns what happened forward and backward in so many micro-batches in turns.
     fn seen(mesh: &Rc<Mesh>, num: usize) -> [Vec<String>; 2] {
         let params = params(mesh);
         let (mut turns, ends): (Vec<Turn>, Vec<Slot>) = (0..num).map(|_| begin(&params, mesh)).unzip();

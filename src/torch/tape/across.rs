@@ -1,4 +1,5 @@
-//! What the tape does between segments among the ranks that share a replica's layers, or the experts of several.
+//! Describes what the tape does between segments among the ranks that share a replica's layers, or the experts of
+//! several.
 //!
 //! A sharded region is entered and left. Within it every tensor-parallel rank has all of a packed row's tokens and its
 //! own part of the layer, so that what a region gives is a sum over the ranks, and so is the gradient of what it reads.
@@ -31,7 +32,7 @@ pub(super) enum Across {
     Once,
     /// The logarithm of the sum over ranks of exponentials; each rank's share of the gradient.
     LogSumExp,
-    /// Of the rows for each expert `[E]`, those of every expert-parallel rank: `[ranks, E]`.
+    /// The counts of rows for each expert `[E]`, those of every expert-parallel rank: `[ranks, E]`.
     Counts,
     /// Rows sorted by expert, to the ranks that have the experts, where they are sorted so again; and how many rows each
     /// expert there got. Reads what `Counts` gave as well.

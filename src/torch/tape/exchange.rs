@@ -9,7 +9,7 @@ use crate::comm::{ProcessGroup, Started};
 use crate::native::NativeError;
 use crate::nn::share;
 
-/// What goes where. Experts are dealt as [`share`] says.
+/// Holds what goes where. Experts are dealt as [`share`] says.
 pub(super) struct Exchange {
     /// Rows that this rank sends to each rank, and takes of each.
     sent: Vec<i64>,

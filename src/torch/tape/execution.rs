@@ -40,10 +40,10 @@ pub struct Execution {
     next_forward: usize,
     /// Operations before this one have not run backward.
     next_backward: usize,
-    /// Where a plan says what each operation leaves, instead of its policy.
+    /// The memory plan, where one says what each operation leaves, instead of its policy.
     memory: Option<Memory>,
     forward_only: bool,
-    /// Whether rows that set out to other ranks are waited for in the next step, and not in the same.
+    /// True if rows that set out to other ranks are waited for in the next step, and not in the same.
     pub(super) defers: bool,
     /// Such rows, and the slot of which they are the value or the gradient.
     pub(super) on_the_way: RefCell<Option<(Slot, Moving)>>,
@@ -128,7 +128,7 @@ impl Execution {
         self.memory.as_ref().map_or(0, Memory::bytes)
     }
 
-    /// Whether the backward has left every operation that reads one of these parameters.
+    /// Returns whether the backward has left every operation that reads one of these parameters.
     pub fn is_past(&self, ids: &[ParamId]) -> bool {
         let first = self.first_reader.get_or_init(|| {
             let backward = self.tape.operations.iter().enumerate().rev();
@@ -298,7 +298,7 @@ impl Execution {
         self.grads[slot.index()].as_ref().map(Tensor::shallow_clone)
     }
 
-    /// As [`Execution::input_grad`], which is then no longer here.
+    /// Works like [`Execution::input_grad`], which is then no longer here.
     pub fn take_grad(&mut self, slot: Slot) -> Option<Tensor> {
         self.grads[slot.index()].take()
     }
@@ -313,7 +313,7 @@ impl Execution {
     }
 }
 
-/// Whether a gradient of some of these parameters is to be computed.
+/// Returns whether a gradient of some of these parameters is to be computed.
 fn trains(params: &ParamStore, ids: &[ParamId]) -> bool {
     ids.iter().any(|id| params.leaf(*id).requires_grad())
 }

@@ -1,11 +1,11 @@
-//! What one operation holds for its backward, as blocks of memory that can go to the host and come back.
+//! Describes what one operation holds for its backward, as blocks of memory that can go to the host and come back.
 
 use tch::{Device, Kind, Tensor};
 
 use super::transfers::{Transfer, Transfers};
 use crate::native::{NativeError, SavedTensors, storage};
 
-/// Where the tensors are listed.
+/// Says where the tensors are listed.
 pub(super) enum Source {
     Graph(SavedTensors),
     List(Vec<Option<Tensor>>),
@@ -31,7 +31,7 @@ enum Place {
     Returning(Transfer),
 }
 
-/// How a tensor of the list lies in its block.
+/// Describes how a tensor of the list lies in its block.
 struct View {
     index: usize,
     kind: Kind,
@@ -97,7 +97,7 @@ impl Held {
         Held { blocks: own.map(|(_, _, block)| block).collect(), source }
     }
 
-    /// Of its own memory, wherever that is.
+    /// Returns the bytes of its own memory, wherever that is.
     pub fn bytes(&self) -> u64 {
         self.blocks.iter().map(|block| block.bytes as u64).sum()
     }
@@ -115,7 +115,7 @@ impl Held {
         Ok(())
     }
 
-    /// Whether all that is leaving has left.
+    /// Returns whether all that is leaving has left.
     pub fn has_left(&self) -> bool {
         self.blocks.iter().all(|block| match &block.place {
             Place::Leaving(transfer) => transfer.is_done(),

@@ -1,5 +1,5 @@
-//! What a memory plan adds to an execution: where each operation's tensors are, a count of their bytes, and transfers
-//! at the plan's points. What is computed does not change by it.
+//! Describes what a memory plan adds to an execution: where each operation's tensors are, a count of their bytes, and
+//! transfers at the plan's points. What is computed does not change by it.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -12,13 +12,13 @@ use super::held::{Held, Source};
 use super::transfers::Transfers;
 use crate::native::{NativeError, storage};
 
-/// What is done with each operation of a tape, and what that was planned from.
+/// Holds what is done with each operation of a tape, and what that was planned from.
 pub struct TapePlan {
     pub plan: MemoryPlan,
     pub operations: Vec<Operation>,
 }
 
-/// What one operation took.
+/// Holds what one operation took.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measured {
     /// Bytes that its backward reads, its inputs among them.
@@ -28,13 +28,13 @@ pub struct Measured {
     /// Seconds.
     pub forward: f64,
     pub backward: f64,
-    /// Whether it can be neither computed again nor moved.
+    /// True if it can be neither computed again nor moved.
     pub fixed: bool,
 }
 
 enum Course {
     Planned(Rc<TapePlan>),
-    /// As little as possible stays, and times are taken.
+    /// The first micro-batches: as little as possible stays, and times are taken.
     Measuring {
         budget: u64,
     },
@@ -48,7 +48,7 @@ pub(super) struct Memory {
     leaving: VecDeque<usize>,
     choices: Vec<Choice>,
     pub measured: Vec<Measured>,
-    /// Of each operation, those that are on the device and count.
+    /// The bytes of each operation that are on the device and count.
     counted: Vec<u64>,
     bytes: u64,
     peak: u64,
@@ -94,7 +94,7 @@ impl Memory {
         self.bytes
     }
 
-    /// Whether the operation is computed again in the backward. One that cannot be is not asked about.
+    /// Returns whether the operation is computed again in the backward. One that cannot be is not asked about.
     pub fn recomputes(&self, index: usize) -> bool {
         self.choices[index].is_recomputed()
     }

@@ -11,7 +11,7 @@ use super::{Execution, MemoryPlanner, Policy, TapePlan};
 use crate::native::MemoryWatch;
 use crate::nn::ParamStore;
 
-/// Runs the model in an execution that `begin` makes of the plain one; its results, its peak and what it has learnt.
+/// Runs the model in an execution that `begin` makes of the plain one; its results, its peak and what it has learned.
 fn run(params: &Rc<ParamStore>, begin: impl FnOnce(Execution) -> Execution) -> (Results, Execution) {
     let (tape, slots, output) = tape(params, Policy::Keep);
     let values = vec![(slots[0], random(&[TOKENS, WIDTH], "x")), (slots[1], random(&[2, WIDTH], "features"))];

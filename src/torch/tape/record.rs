@@ -25,22 +25,22 @@ pub struct Boundary {
     pub slot: Slot,
     pub shape: Vec<i64>,
     pub kind: Kind,
-    /// Whether its gradient comes back.
+    /// True if its gradient comes back.
     pub requires_grad: bool,
 }
 
 /// Keys and values of one layer on the tape of a piece of a sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyValues {
-    /// Of the earlier tokens of the piece's first document: inputs `[P, …]`, where there are such.
+    /// The keys and values of the earlier tokens of the piece's first document: inputs `[P, …]`, where there are such.
     pub past: Option<[Slot; 2]>,
     /// P.
     pub num_past: i64,
-    /// Of the piece's own tokens: kept slots `[T, …]`.
+    /// The keys and values of the piece's own tokens: kept slots `[T, …]`.
     pub own: [Slot; 2],
 }
 
-/// What a segment leaves for its backward.
+/// Says what a segment leaves for its backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Policy {
     /// Its autograd graph.
@@ -50,7 +50,7 @@ pub enum Policy {
     Recompute,
 }
 
-/// Which gradients a custom operation must give.
+/// Describes which gradients a custom operation must give.
 pub struct Needs {
     /// One for each slot read.
     pub reads: Vec<bool>,
@@ -74,10 +74,10 @@ pub trait Custom {
     ) -> Vec<Option<Tensor>>;
 }
 
-/// What happens among ranks between segments, with its own backward: collectives of the mesh of whoever executes the
-/// tape. Both functions run without autograd, once each: other ranks wait in them.
+/// Describes what happens among ranks between segments, with its own backward: collectives of the mesh of whoever
+/// executes the tape. Both functions run without autograd, once each: other ranks wait in them.
 pub trait Exchange {
-    /// As [`Custom::forward`].
+    /// Works like [`Custom::forward`].
     ///
     /// # Errors
     /// A rank is gone or did not come in time.
@@ -88,7 +88,7 @@ pub trait Exchange {
         needs: Option<&Needs>,
     ) -> Result<(Vec<Tensor>, Vec<Tensor>), NativeError>;
 
-    /// As [`Custom::backward`].
+    /// Works like [`Custom::backward`].
     ///
     /// # Errors
     /// A rank is gone or did not come in time.
@@ -133,12 +133,12 @@ pub(super) struct Operation {
     pub reads: Vec<Slot>,
     pub writes: Vec<Slot>,
     pub action: Action,
-    /// Of what the tensor-parallel ranks compute alike, the first rank alone gives the parameters' gradients.
+    /// True if, of what the tensor-parallel ranks compute alike, the first rank alone gives the parameters' gradients.
     pub once: bool,
 }
 
 impl Operation {
-    /// What it leaves where no plan says otherwise.
+    /// Returns what it leaves where no plan says otherwise.
     pub fn policy(&self) -> Policy {
         match &self.action {
             Action::Segment { policy, .. } => *policy,
@@ -195,7 +195,7 @@ impl Tape {
         self.push(name.into(), params, reads, writes, Action::Custom(custom))
     }
 
-    /// What happens among ranks.
+    /// Returns what happens among ranks.
     pub fn exchange(
         &mut self,
         name: impl Into<String>,
@@ -266,13 +266,14 @@ impl Tape {
         self.across("log_sum_exp", x, Across::LogSumExp)
     }
 
-    /// Whether the operations that follow are computed alike by all tensor-parallel ranks, outside of regions, so that
-    /// the gradients of their parameters are to be counted once.
+    /// Returns whether the operations that follow are computed alike by all tensor-parallel ranks, outside of regions,
+    /// so that the gradients of their parameters are to be counted once.
     pub fn set_alike(&mut self, alike: bool) {
         self.once = alike;
     }
 
-    /// Of the rows that this rank has for each expert `[E]` those of all expert-parallel ranks, `[ranks, E]`.
+    /// Records the exchange of the counts of rows for each expert `[E]`: those of all expert-parallel ranks, `[ranks,
+    /// E]`.
     pub fn all_counts(&mut self, counts: Slot) -> Slot {
         self.across("counts", counts, Across::Counts)
     }

@@ -19,12 +19,12 @@ pub struct Turn {
 }
 
 impl Execution {
-    /// Whether rows are on their way, for which the next step waits.
+    /// Returns whether rows are on their way, for which the next step waits.
     fn is_waiting(&self) -> bool {
         self.on_the_way.borrow().is_some()
     }
 
-    /// What came of rows for `slot`; `None` where they are on their way.
+    /// Returns what came of rows for `slot`; `None` where they are on their way.
     pub(super) fn settle(&self, slot: Slot, crossed: Crossed) -> Result<Option<Tensor>, NativeError> {
         match crossed {
             Crossed::Here(tensor) => Ok(Some(tensor)),

@@ -11,9 +11,9 @@ use loongforge_torch::nn::ParamStore;
 use loongforge_torch::tape::{Execution, Policy};
 use tch::{Device, Kind, Tensor};
 
-/// Of the largest value of a tensor.
+/// The tolerance, as a share of the largest value of a tensor.
 const TOLERANCE: f64 = 1e-4;
-/// Of the norm of all gradients: what is zero but for rounding.
+/// The share of the norm of all gradients below which a value is zero but for rounding.
 const ROUNDING: f64 = 1e-8;
 
 fn folders() -> Vec<PathBuf> {

@@ -23,7 +23,7 @@ pub struct Buckets {
     /// Ranks with the same experts, where those are spread.
     of_experts: Rc<ProcessGroup>,
     buckets: Vec<Bucket>,
-    /// How many are on their way.
+    /// Tells how many are on their way.
     begun: usize,
     started: Vec<Started>,
     /// This rank's slices, where the optimizer's state is shared out.
@@ -36,12 +36,12 @@ struct Bucket {
     /// Elements of the gradients, with the gaps.
     start: i64,
     len: i64,
-    /// Of what is shared out, the slice.
+    /// The slice of what is shared out.
     own: Option<(i64, i64)>,
 }
 
 impl Buckets {
-    /// Of at most so many `elements`; units, where the optimizer's state is shared out.
+    /// Makes buckets of at most so many `elements`; units, where the optimizer's state is shared out.
     pub(super) fn new(
         params: Rc<ParamStore>,
         data: Rc<ProcessGroup>,
@@ -79,7 +79,7 @@ impl Buckets {
         Ok(())
     }
 
-    /// How many buckets are on their way, and of how many.
+    /// Returns how many buckets are on their way, and of how many.
     pub fn num_begun(&self) -> (usize, usize) {
         (self.begun, self.buckets.len())
     }
@@ -102,7 +102,7 @@ impl Buckets {
     }
 }
 
-/// Neighbours in the store of one kind together.
+/// Neighbors in the store of one kind together.
 fn of_ranges(params: &ParamStore, elements: i64) -> Vec<Bucket> {
     let is_matrix = |id: &ParamId| params.spec(*id).shape.len() >= 2;
     let (matrices, others): (Vec<ParamId>, Vec<ParamId>) = params.trained_ids().partition(is_matrix);

@@ -27,15 +27,16 @@ impl Pool {
         self.group = group.into();
     }
 
-    /// Where gradients of a lane are summed; `None` where the pool is frozen. With one lane a replica, any lane that it is
-    /// given is that one.
+    /// Returns where gradients of a lane are summed; `None` where the pool is frozen. With one lane a replica, any lane
+    /// that it is given is that one.
     pub fn any_lane(&mut self, lane: Lane) -> Option<&mut GradBuffer> {
         self.optimizer.as_ref()?;
         let lane = if self.lanes == Lanes::PerReplica { Lane(0) } else { lane };
         Some(self.grads.entry(lane).or_insert_with(|| self.params.new_grad()))
     }
 
-    /// As [`Pool::reduce`], where lane `l` was summed by the replica of rank `owners[l]`. Lanes without owner are zero.
+    /// Works like [`Pool::reduce`], where lane `l` was summed by the replica of rank `owners[l]`. Lanes without owner
+    /// are zero.
     ///
     /// # Errors
     /// A replica is gone or did not come in time. The lanes are as before, so that it may be tried in another group.

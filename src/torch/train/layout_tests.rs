@@ -1,4 +1,4 @@
-//! What ranks save of their parts any other layout continues, bit for bit.
+//! Tests that any other layout continues what ranks save of their parts, bit for bit.
 
 use super::hf::Shards;
 use super::{AdamWConfig, Export, Lanes, Pool, gather_whole, load_state, load_weights, save_state};
@@ -63,7 +63,7 @@ fn numbers(pool: &Pool) -> Vec<(String, Vec<f64>)> {
     all
 }
 
-/// What `body` gives on each rank, one thread each.
+/// Returns what `body` gives on each rank, one thread each.
 fn on_ranks<T: Send>(layout: Layout, body: impl Fn(Rc<Mesh>) -> T + Sync) -> Vec<T> {
     let place = tempfile::tempdir().unwrap();
     let store = place.path().join("store");

@@ -1,4 +1,4 @@
-//! What turns gradients into better parameters and keeps them: optimizer, pool state, Hugging Face weights.
+//! Describes what turns gradients into better parameters and keeps them: optimizer, pool state, Hugging Face weights.
 
 mod adamw;
 mod buckets;

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use tch::Tensor;
 
-/// How a pool's gradient sum is shared out.
+/// Says how a pool's gradient sum is shared out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lanes {
     /// One lane a replica.
@@ -32,7 +32,7 @@ pub struct Pool {
     pub(super) reduced: Option<Tensor>,
     /// The ranks among which parameters are split; `None` where every rank has all.
     mesh: Option<Rc<Mesh>>,
-    /// Who brings what is shared out.
+    /// The part that brings what is shared out.
     pub(super) zero: Option<Rc<Zero>>,
     pub(super) stages: Option<Stages>,
     /// Sums over replicas that begin before the step's backward ends.
@@ -82,7 +82,7 @@ impl Pool {
         Ok(pool.shared_out_among(of_experts))
     }
 
-    /// Of parameters that are split among ranks: the group of the pool is `mesh.data`.
+    /// Makes it a pool of parameters that are split among ranks: the group of the pool is `mesh.data`.
     #[must_use]
     pub fn split_among(mut self, mesh: Rc<Mesh>) -> Self {
         let of_experts = mesh.expert_data.clone();
@@ -171,12 +171,12 @@ impl Pool {
         self.elastic_rank.unwrap_or_else(|| self.group.rank())
     }
 
-    /// Which of the pool's stages this is.
+    /// Returns which of the pool's stages this is.
     pub fn part(&self) -> usize {
         self.stages.as_ref().map_or(0, |stages| stages.group.rank())
     }
 
-    /// Where gradients of one of this replica's lanes are summed; `None` where the pool is frozen.
+    /// Returns where gradients of one of this replica's lanes are summed; `None` where the pool is frozen.
     ///
     /// # Panics
     /// The lane is another replica's: the plan and the pool disagree, which is a bug of ours.
@@ -185,7 +185,8 @@ impl Pool {
         Some(self.grads.get_mut(&lane).unwrap_or_else(|| panic!("lane {lane} is not of replica {}", self.group.rank())))
     }
 
-    /// As [`Pool::lane`], with the sums that are to begin when the step's last backward comes past their parameters.
+    /// Works like [`Pool::lane`], with the sums that are to begin when the step's last backward comes past their
+    /// parameters.
     pub fn lane_and_sums(&mut self, lane: Lane) -> (Option<&mut GradBuffer>, Option<&mut Buckets>) {
         (self.grads.get_mut(&lane), self.buckets.as_mut())
     }

@@ -87,8 +87,8 @@ struct Run {
     len: i64,
 }
 
-/// Where the elements `part` of what a rank holds of a tensor of this shape lie; `None` where it is cut along rows, so
-/// that every row would be a run.
+/// Returns where the elements `part` of what a rank holds of a tensor of this shape lie; `None` where it is cut along
+/// rows, so that every row would be a run.
 fn runs(shape: &[i64], shard: Option<&Shard>, part: &Range<i64>) -> Option<Vec<Run>> {
     let row: i64 = shape.iter().skip(1).product();
     let ranges = match shard.map(|shard| shard.cuts.as_slice()) {

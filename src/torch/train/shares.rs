@@ -67,7 +67,7 @@ pub(super) fn sum_copies(params: &ParamStore, grads: &Tensor, mesh: &Mesh) -> Re
     Ok(())
 }
 
-/// Of the gradients of parameter `id`, of which `grads` has this rank's slice, that slice among zeros.
+/// Returns, for the gradient of parameter `id`, of which `grads` has this rank's slice, that slice among zeros.
 fn whole_part(params: &ParamStore, id: ParamId, grads: &Tensor) -> Tensor {
     let ((part, at), spec) = (params.owned_range(id), params.spec(id));
     let whole = grads.new_zeros([spec.num_elements()], (grads.kind(), grads.device()));
@@ -94,7 +94,8 @@ pub(super) fn square_sum(params: &ParamStore, grads: &Tensor, mesh: &Mesh) -> Re
     add_squares(squares(of_experts), squares(|spec| !of_experts(spec)), is_shared, grads.device(), mesh)
 }
 
-/// As [`square_sum`], of what each rank has counted of its experts and of all else: slices where it `is_shared` out.
+/// Works like [`square_sum`] for what each rank has counted of its experts and of all else: slices where it `is_shared`
+/// out.
 ///
 /// # Errors
 /// As [`sum_replicas`].
@@ -134,8 +135,8 @@ fn of_experts(spec: &ParamSpec) -> bool {
     spec.shard.as_ref().is_some_and(|shard| shard.of_experts)
 }
 
-/// Of the trained parameters that are wanted the ranges in the store's order, or among this rank's slices; those that
-/// follow each other as one.
+/// Returns, for the trained parameters that are wanted, the ranges in the store's order, or among this rank's slices;
+/// those that follow each other as one.
 fn ranges(params: &ParamStore, wanted: impl Fn(&ParamSpec) -> bool) -> Vec<(i64, i64)> {
     let mut found: Vec<(i64, i64)> = Vec::new();
     let mut former = false;
@@ -156,7 +157,7 @@ fn ranges(params: &ParamStore, wanted: impl Fn(&ParamSpec) -> bool) -> Vec<(i64,
     found
 }
 
-/// As [`gather_whole`] of one of the checkpoint's tensors.
+/// Works like [`gather_whole`] for one of the checkpoint's tensors.
 ///
 /// # Errors
 /// As [`sum_replicas`].

@@ -1,4 +1,4 @@
-//! What ranks share out of a pool, made whole.
+//! Describes what ranks share out of a pool, made whole.
 
 use super::pool::Pool;
 use crate::native::NativeError;

@@ -35,7 +35,7 @@ pub enum StateError {
     Shape { path: PathBuf, name: String, found: Vec<i64>, wanted: Vec<i64> },
 }
 
-/// What a pool writes for others to read, besides its state.
+/// Says what a pool writes for others to read, besides its state.
 #[derive(Clone, Debug)]
 pub enum Export {
     /// All weights, adapters added.
@@ -45,7 +45,7 @@ pub enum Export {
 }
 
 impl Export {
-    /// Whether what is trained is to be kept with the optimizer's state: elsewhere it is not as it was.
+    /// Returns whether what is trained is to be kept with the optimizer's state: elsewhere it is not as it was.
     fn keeps_values(&self, params: &ParamStore) -> bool {
         matches!(self, Self::Adapter(_)) || has_adapter(params)
     }
@@ -115,7 +115,8 @@ pub fn save_state<'a>(
     Ok(files)
 }
 
-/// As [`save_state`] of parameters that are split: every rank calls it, and gets the files that it has written.
+/// Works like [`save_state`] for parameters that are split: every rank calls it, and gets the files that it has
+/// written.
 fn save_parts(
     pool: &Pool,
     mesh: &Mesh,

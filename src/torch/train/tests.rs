@@ -214,8 +214,8 @@ fn weights_of_another_model_are_refused_whole() {
     ];
     let other = ParamStore::new(specs, Kind::Float, Device::Cpu);
     let error = load_weights(&other, folder.path()).unwrap_err().to_string();
-    assert!(error.contains("weight  is [4, 3] there and [3, 4] by config.json"), "{error}");
-    assert!(error.contains("missing (1):\n    bias  [4] by config.json"), "{error}");
+    assert!(error.contains("weight  checkpoint [4, 3], model [3, 4]"), "{error}");
+    assert!(error.contains("missing (1):\n    bias  model [4]"), "{error}");
     assert_eq!(other.flat().abs().sum(Kind::Float).double_value(&[]), 0.0);
 }
 

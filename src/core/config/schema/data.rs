@@ -18,19 +18,19 @@ pub struct Data {
     /// Visit samples in a random order, another one each epoch.
     #[serde(default = "yes")]
     pub shuffle: bool,
-    /// Blocks (shards, row groups, whole files of lines) whose samples are mixed with each other; blocks follow in a random
-    /// order. As many are held open.
+    /// Blocks (shards, row groups, whole files of lines) whose samples are mixed with each other; blocks follow in a
+    /// random order. As many are held open.
     #[serde(default = "window")]
     #[schemars(range(min = 1, max = 4096))]
     pub shuffle_window: usize,
-    /// Folder of the counts of samples in shards, so that a set is counted once; `null`: the user's cache folder. A count is
-    /// used while the file's size and time of change are the same.
+    /// Folder of the counts of samples in shards, so that a set is counted once; `null`: the user's cache folder. A
+    /// count is used while the file's size and time of change are the same.
     #[serde(default)]
     pub index_dir: Option<PathBuf>,
-    /// When files are not those that a resumed run began with.
+    /// The action when files are not those that a resumed run began with.
     #[serde(default)]
     pub on_change: OnChange,
-    /// How samples are packed into sequences.
+    /// Packing of samples into sequences.
     #[serde(default)]
     pub pack: Pack,
     /// Size of images; overrides the model's preprocessor config.
@@ -42,21 +42,21 @@ pub struct Data {
     /// Chat template: the model directory's own, or a built-in one.
     #[serde(default)]
     pub template: Template,
-    /// Variables of the chat template, for every sample: `{ enable_thinking: false }`; a sample's own `chat_template_kwargs` go
-    /// before these.
+    /// Variables of the chat template, for every sample: `{ enable_thinking: false }`; a sample's own
+    /// `chat_template_kwargs` go before these.
     #[serde(default)]
     pub template_kwargs: JsonMap,
-    /// When bad samples, which are skipped and listed, end the run.
+    /// Limits above which bad samples, which are skipped and listed, end the run.
     #[serde(default)]
     pub on_bad_sample: BadSamples,
-    /// Samples that are set aside and evaluated as the set `val` of `eval`: below 1 a part of `data.train`, else a number. The
-    /// same ones for every seed.
+    /// Samples that are set aside and evaluated as the set `val` of `eval`: below 1 a part of `data.train`, else a
+    /// number. The same ones for every seed.
     #[serde(default)]
     #[schemars(range(min = 0.0))]
     pub val_size: f64,
 }
 
-/// When files are not those that a resumed run began with.
+/// The action when files are not those that a resumed run began with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -72,10 +72,11 @@ pub enum OnChange {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TrainFile {
-    /// Files of one kind: a file, a folder, a glob, names with `{000..099}`, a URL of an object store, or a list of these.
+    /// Files of one kind: a file, a folder, a glob, names with `{000..099}`, a URL of an object store, or a list of
+    /// these.
     pub path: Paths,
-    /// Layout of a sample; `auto`: as the first sample shows. What holds the samples (JSON lines, a JSON array, Parquet,
-    /// WebDataset or Energon shards) is told by the file's name.
+    /// Layout of a sample; `auto`: as the first sample shows. What holds the samples (JSON lines, a JSON array,
+    /// Parquet, WebDataset or Energon shards) follows from the file's name.
     #[serde(default)]
     pub format: Format,
     /// Names of fields where they differ from the format's: `{messages: dialogue, images: picture}`.
@@ -114,15 +115,15 @@ pub enum Format {
     Plain,
 }
 
-/// How samples are packed into sequences.
+/// Packing of samples into sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Pack {
     /// Longest packed sequence, in tokens.
     #[schemars(range(min = 1, max = 16777216))]
     pub max_tokens: usize,
-    /// A sample that is longer than `max_tokens` is skipped and counted, or its first `max_tokens` tokens are kept (it is cut
-    /// before a picture or video that would not be whole), or it ends the run. It is no bad sample.
+    /// A sample that is longer than `max_tokens` is skipped and counted, or its first `max_tokens` tokens are kept (it
+    /// is cut before a picture or video that would not be whole), or it ends the run. It is not a bad sample.
     pub too_long: TooLong,
     /// Packs are made of the samples of one `step`, or of a `stream` over all steps, with a batch counted in packs.
     pub mode: PackMode,
@@ -137,7 +138,7 @@ pub struct Pack {
     pub max_visual_tokens: Option<usize>,
 }
 
-/// What becomes of a sample that is longer than a pack.
+/// Says what becomes of a sample that is longer than a pack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -151,7 +152,7 @@ pub enum TooLong {
     Error,
 }
 
-/// When packs are made.
+/// The time at which packs are made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -202,7 +203,7 @@ pub struct VideoLimits {
     pub max_pixels: Option<usize>,
 }
 
-/// Which chat template renders messages.
+/// Says which chat template renders messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
@@ -228,7 +229,7 @@ pub enum Template {
     Glm,
 }
 
-/// When bad samples end the run.
+/// The limits above which bad samples end the run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct BadSamples {
@@ -265,7 +266,7 @@ impl Default for BadSamples {
     }
 }
 
-/// Where a data set lies: one path or several.
+/// Describes where a data set lies: one path or several.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "OneOrMore")]
 #[schemars(inline, with = "Vec<String>", extend("x-one-or-more" = true, "minItems" = 1))]
@@ -318,7 +319,7 @@ impl TrainFile {
         Self { path: path.into(), format: Format::Auto, columns: BTreeMap::new(), weight: 1.0 }
     }
 
-    /// What messages call it: the first path, and that there are more.
+    /// Returns what messages call it: the first path, and that there are more.
     pub fn name(&self) -> PathBuf {
         match self.path.0.as_slice() {
             [] => PathBuf::from("(no path)"),

@@ -23,8 +23,8 @@ pub struct Lora {
     /// Share of the adapters' inputs that is dropped in training; `null`: as `adapter` says, else 0.
     #[schemars(range(min = 0.0, max = 0.99))]
     pub dropout: Option<f64>,
-    /// Modules that get adapters: endings of their names such as `q_proj`, whole names with `*`, or `all-linear`; `null`:
-    /// those of `adapter`, else `all-linear`.
+    /// Modules that get adapters: endings of their names such as `q_proj`, whole names with `*`, or `all-linear`;
+    /// `null`: those of `adapter`, else `all-linear`.
     #[schemars(extend("x-one-or-more" = true))]
     pub target_modules: Option<Vec<String>>,
     /// Modules that get none though `target_modules` names them.
@@ -40,14 +40,14 @@ pub struct Lora {
     pub alpha_pattern: JsonMap,
     /// Scale by `alpha / sqrt(r)` (rank-stabilized LoRA); the same in all parts. `null`: as `adapter` says, else false.
     pub use_rslora: Option<bool>,
-    /// Train the norms of the weights' rows as well (DoRA, weight-decomposed adaptation); the same in all parts. `null`: as
-    /// `adapter` says, else false.
+    /// Train the norms of the weights' rows as well (DoRA, weight-decomposed adaptation); the same in all parts.
+    /// `null`: as `adapter` says, else false.
     pub use_dora: Option<bool>,
-    /// Modules that are trained themselves beside the adapters, by endings of their names such as `embed_tokens`, or whole
-    /// names with `*`; those that `adapter` holds are as well.
+    /// Modules that are trained themselves beside the adapters, by endings of their names such as `embed_tokens`, or
+    /// whole names with `*`; those that `adapter` holds are as well.
     #[schemars(extend("x-one-or-more" = true))]
     pub modules_to_save: Vec<String>,
-    /// Directory or hub id of a PEFT adapter to go on from.
+    /// Directory or hub id of a PEFT adapter to continue from.
     pub adapter: Option<Source>,
 }
 
@@ -70,7 +70,7 @@ impl Lora {
         number_of(&self.alpha_pattern, name).unwrap_or(self.alpha())
     }
 
-    /// Whether the linear module `name` (`model.layers.0.self_attn.q_proj`) gets an adapter.
+    /// Returns whether the linear module `name` (`model.layers.0.self_attn.q_proj`) gets an adapter.
     pub fn targets(&self, name: &str) -> bool {
         let is = |pattern: &String| is_meant(pattern, name);
         let all = self.all_linear() && !name.ends_with("lm_head");
@@ -78,13 +78,13 @@ impl Lora {
         (all || named) && !self.exclude_modules.iter().any(is) && !self.saves(name)
     }
 
-    /// Whether the module at this path is trained itself, or is within one that is.
+    /// Returns whether the module at this path is trained itself, or is within one that is.
     pub fn saves(&self, path: &str) -> bool {
         let ends = path.match_indices('.').map(|(dot, _)| dot).chain([path.len()]);
         ends.into_iter().any(|end| self.modules_to_save.iter().any(|pattern| is_meant(pattern, &path[..end])))
     }
 
-    /// Whether the stacked parameter `name` (`model.layers.0.mlp.experts.down_proj`) gets adapters.
+    /// Returns whether the stacked parameter `name` (`model.layers.0.mlp.experts.down_proj`) gets adapters.
     pub fn targets_parameter(&self, name: &str) -> bool {
         let is = |pattern: &String| is_meant(pattern, name);
         self.target_parameters.iter().any(is) && !self.exclude_modules.iter().any(is)
@@ -118,7 +118,7 @@ impl Lora {
         self.modules_to_save.iter().find(absent).map(String::as_str)
     }
 
-    /// Whether every linear module but the output layer is meant.
+    /// Returns whether every linear module but the output layer is meant.
     pub fn all_linear(&self) -> bool {
         self.target_modules.as_ref().is_none_or(|names| names.iter().any(|name| name == ALL_LINEAR))
     }
@@ -136,7 +136,7 @@ fn unmatched<'p, 'a>(
     patterns.find(|pattern| !names.clone().any(|name| is_meant(pattern, name))).map(String::as_str)
 }
 
-/// Whether a pattern means `name`: it is an ending of it, or matches it with its `*`.
+/// Returns whether a pattern means `name`: it is an ending of it, or matches it with its `*`.
 fn is_meant(pattern: &str, name: &str) -> bool {
     match pattern.contains(['*', '?']) {
         true => glob(pattern, name),

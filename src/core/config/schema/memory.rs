@@ -1,19 +1,19 @@
-//! What activations may take between forward and backward.
+//! Memory limits for activations between forward and backward.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Size;
 
-/// What activations may take between forward and backward.
+/// Memory limits for activations between forward and backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Memory {
     /// Bytes that one actor's activations may take on its device.
     pub activation_budget: ActivationBudget,
-    /// Whether activations may go to the host's memory and come back, beside the computation.
+    /// Offload activations to host memory, overlapped with the computation.
     pub offload: bool,
-    /// Bytes a second between device and host, not more: to try a plan out where there is no bus; `null`: as it is.
+    /// Limit of bytes a second between device and host, to try a plan out on a machine without a bus; `null`: no limit.
     pub throttle: Option<Size>,
 }
 
@@ -22,9 +22,9 @@ pub struct Memory {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ActivationBudget {
-    /// Of an encoder actor, over the units that it has encoded and not had back; `null`: no plan, all is kept.
+    /// Activation memory limit of one encoder process; `null`: no limit, everything is kept.
     pub encoder: Option<Size>,
-    /// Of a foundation actor; `null`: no plan, `model.foundation.recompute` holds.
+    /// Activation memory limit of a foundation actor; `null`: no limit, `model.foundation.recompute` holds.
     pub foundation: Option<Size>,
 }
 

@@ -1,4 +1,4 @@
-//! Which model is trained, from which weights, and which parts of it.
+//! Describes which model is trained, from which weights, and which parts of it.
 //!
 //! What the keys come to (one `config.json`, one folder a part) is resolved where files are read, not here.
 
@@ -12,7 +12,7 @@ use crate::config::pattern::glob;
 /// Keys of a `config.json`.
 pub type JsonMap = serde_json::Map<String, serde_json::Value>;
 
-/// The model: a Hugging Face directory or hub id, a `config.json` of its own, or parts put together.
+/// The model: a Hugging Face directory or hub id, a `config.json` of its own, or composed of parts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Model {
@@ -31,12 +31,12 @@ pub struct Model {
     pub tokenizer: Option<Source>,
     /// Grow the token embeddings where the tokenizer has more tokens.
     pub resize_embeddings: bool,
-    /// Tensors in `model.load` that are of no use here, by name; `*` stands for anything. Others that the model does not
-    /// have are an error.
+    /// Tensors in `model.load` that are of no use here, by name; `*` stands for anything. Others that the model does
+    /// not have are an error.
     pub load_ignore: Vec<String>,
     /// The vision tower.
     pub image_encoder: Part,
-    /// What brings the vision tower's features to the width of the language model.
+    /// The projector of the vision tower's features to the width of the language model.
     pub image_projector: Part,
     /// The language model.
     pub foundation: Part,
@@ -48,7 +48,7 @@ pub struct Model {
     pub indexer: Indexer,
 }
 
-/// What one part of the model is, where its weights come from and how it is trained.
+/// Holds what one part of the model is, where its weights come from and how it is trained.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Part {
@@ -64,7 +64,7 @@ pub struct Part {
     pub freeze_patterns: Vec<String>,
     /// Parameters that are trained though `freeze` or `freeze_patterns` name them.
     pub train_patterns: Vec<String>,
-    /// Which segments' activations are dropped after the forward pass and computed again for the backward pass.
+    /// Segments whose activations are recomputed in the backward pass.
     pub recompute: Recompute,
     /// Train low-rank adapters in place of this part's weights; `null`: none.
     pub lora: Option<Lora>,
@@ -74,7 +74,7 @@ pub struct Part {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Mtp {
-    /// How many such layers are trained; `null`: none, whatever the model's `config.json` says.
+    /// Number of such layers that are trained; `null`: none, whatever the model's `config.json` says.
     #[schemars(range(max = 16))]
     pub num_layers: Option<usize>,
     /// Weight of their mean loss beside the main one.
@@ -82,7 +82,7 @@ pub struct Mtp {
     pub loss_weight: f64,
 }
 
-/// How the routers of a mixture of experts are kept balanced.
+/// Describes how the routers of a mixture of experts are kept balanced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Moe {
@@ -98,7 +98,7 @@ pub struct Moe {
     pub bias_update_rate: Option<f64>,
 }
 
-/// How the indexers of sparse attention (DeepSeek-V3.2, GLM-5) learn which keys to choose.
+/// Describes how the indexers of sparse attention (DeepSeek-V3.2, GLM-5) learn which keys to choose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Indexer {
@@ -111,7 +111,7 @@ pub struct Indexer {
     pub warm_up: bool,
 }
 
-/// Where the first weights come from.
+/// Says where the first weights come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -121,7 +121,7 @@ pub enum Weights {
     Random,
 }
 
-/// Which segments are recomputed in the backward pass.
+/// Says which segments are recomputed in the backward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -132,7 +132,7 @@ pub enum Recompute {
 }
 
 impl Model {
-    /// Where tokenizer, chat template and preprocessor config come from.
+    /// Returns the source of tokenizer, chat template and preprocessor config.
     pub fn tokenizer_source(&self) -> Option<&Source> {
         self.tokenizer.as_ref().or(self.load.as_ref()).or(self.foundation.load.as_ref())
     }
@@ -146,12 +146,14 @@ impl Model {
         ]
     }
 
-    /// Whether the config alone says that encoders have nothing to train. Where patterns happen to freeze all, it does not.
+    /// Returns whether the config alone says that encoders have nothing to train. Where patterns happen to freeze all,
+    /// it does not.
     pub fn has_frozen_encoders(&self) -> bool {
         self.image_encoder.is_frozen() && self.image_projector.is_frozen()
     }
 
-    /// Whether the language model is the only part, and nothing else says what the model is: a plain language model.
+    /// Returns whether the language model is the only part, and nothing else says what the model is: a plain language
+    /// model.
     pub fn is_foundation_alone(&self) -> bool {
         let given = |part: &Part| !part.config.is_empty() || part.load.is_some();
         let whole = self.load.is_some() || !self.config.is_empty();
@@ -160,7 +162,7 @@ impl Model {
 }
 
 impl Part {
-    /// Whether parameter `name` (as in the checkpoint) is trained itself, adapters aside.
+    /// Returns whether parameter `name` (as in the checkpoint) is trained itself, adapters aside.
     pub fn trains(&self, name: &str) -> bool {
         let any = |patterns: &[String]| patterns.iter().any(|pattern| glob(pattern, name));
         let frozen = self.freeze || self.lora.is_some() || any(&self.freeze_patterns);
@@ -168,7 +170,7 @@ impl Part {
         !frozen || any(&self.train_patterns) || self.lora.as_ref().is_some_and(is_saved)
     }
 
-    /// Whether nothing of this part can be trained, whatever its parameters are.
+    /// Returns whether nothing of this part can be trained, whatever its parameters are.
     pub fn is_frozen(&self) -> bool {
         let all = self.freeze || self.freeze_patterns.iter().any(|pattern| pattern == "*");
         all && self.lora.is_none() && self.train_patterns.is_empty()

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Layout, Size, Threads, TimeSpan};
 
-/// How many actors of each kind.
+/// Number of actors of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Pools {
@@ -26,7 +26,7 @@ pub struct DataPool {
     /// Number of actors.
     #[schemars(range(min = 1, max = 1024))]
     pub replicas: usize,
-    /// Bytes of samples that one actor keeps until their step; what is read beyond that is read again then.
+    /// Prefetch buffer of one data actor; samples beyond it are read again when their step comes.
     pub memory: Size,
 }
 
@@ -42,17 +42,19 @@ pub struct EncoderPool {
     /// Actors among which every layer is split.
     #[schemars(range(min = 1, max = 64))]
     pub tensor_parallel: usize,
-    /// What replicas share out: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too.
+    /// ZeRO stage, what replicas shard: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too.
     #[schemars(range(max = 3))]
     pub zero: usize,
-    /// Bytes of features that each actor keeps where the whole pool is frozen: a picture that comes again is not encoded again. 0: none.
+    /// Bytes of features that each actor keeps where the whole pool is frozen: a picture that comes again is not
+    /// encoded again. 0: none.
     pub cache: Size,
-    /// Bytes of features that have no room in `cache`, where that is above 0: they are kept in a file in `run.dir` that goes with the process. 0: none.
+    /// Bytes of features that have no room in `cache`, where that is above 0: they are kept in a file in `run.dir` that
+    /// goes with the process. 0: none.
     pub spill: Size,
-    /// Encoders may die, join and be let go while the run goes on; not where they are split or share out state.
+    /// Encoders may die, join and be removed during the run; not where they are sharded or shard their state.
     pub elastic: bool,
-    /// How long a run whose last encoder has died waits for another one; frozen encoders only: what trained ones have
-    /// learnt is in the last checkpoint.
+    /// Timeout for a replacement when the last encoder has died; frozen encoders only: what trained ones have
+    /// learned is in the last checkpoint.
     pub grace: TimeSpan,
 }
 
@@ -81,19 +83,19 @@ pub struct FoundationPool {
     /// Actors among which the tokens of a pack are split.
     #[schemars(range(min = 1, max = 64))]
     pub context_parallel: usize,
-    /// How tokens of several actors attend to each other.
+    /// Attention among the tokens of several actors.
     pub context_attention: ContextAttention,
     /// Actors, among those along replicas and context, over which the experts of a layer are spread.
     #[schemars(range(min = 1, max = 1024))]
     pub expert_parallel: usize,
     /// Where experts are spread, two packs go in turns: one computes while rows of the other travel. Both are held.
     pub expert_overlap: bool,
-    /// What replicas share out: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too.
+    /// ZeRO stage, what replicas shard: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too.
     #[schemars(range(max = 3))]
     pub zero: usize,
 }
 
-/// How tokens of several actors attend to each other.
+/// Attention among the tokens of several actors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -106,7 +108,7 @@ pub enum ContextAttention {
 }
 
 impl EncoderPool {
-    /// Whether encoders come and go: each has all there is to know.
+    /// Returns whether encoders come and go: each has all there is to know.
     pub fn is_elastic(&self) -> bool {
         self.elastic && self.tensor_parallel == 1 && self.zero == 0
     }
@@ -128,7 +130,7 @@ impl FoundationPool {
     }
 }
 
-/// Where encoder and foundation run.
+/// Says where encoder and foundation run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -147,7 +149,7 @@ pub enum PoolName {
     Foundation,
 }
 
-/// How many bytes may be in flight between pools. No credit, no send.
+/// Limits of the bytes in flight between pools. No credit, no send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Edges {
@@ -177,15 +179,15 @@ pub struct Scheduler {
     /// Length of every mailbox and command queue.
     #[schemars(range(min = 1, max = 65536))]
     pub queue: usize,
-    /// What work costs when it is shared out: by the model's shape, or `fitted` to the times that actors take.
+    /// Cost model for load balancing: from the model's shape (`static`), or `fitted` to measured times.
     pub balance: Balance,
-    /// How long actors may take to join before the run is given up.
+    /// Timeout for actors to join; then the run ends.
     pub join_timeout: TimeSpan,
     /// An encoder's process that gives no sign of life for so long is taken for dead; others have twelve times as long.
     pub lease: TimeSpan,
 }
 
-/// What work costs when it is shared out.
+/// Cost model for load balancing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]

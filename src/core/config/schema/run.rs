@@ -13,21 +13,21 @@ use crate::config::{Address, Device, Threads};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunConfig {
-    /// What the run is called, where it writes, what it guarantees.
+    /// Name, output folder and guarantees of the run.
     pub run: Run,
-    /// Where tensors live: `auto` (`cuda` where libtorch has it and there is a GPU, else `cpu`), `cpu`, `cuda` (each actor
-    /// takes the next GPU) or `cuda:N`.
+    /// Device of the tensors: `auto` (`cuda` where libtorch has it and there is a GPU, else `cpu`), `cpu`, `cuda` (each
+    /// actor takes the next GPU) or `cuda:N`.
     #[serde(default)]
     pub device: Device,
-    /// The model: a Hugging Face directory or hub id, a `config.json` of its own, or parts put together.
+    /// The model: a Hugging Face directory or hub id, a `config.json` of its own, or composed of parts.
     pub model: Model,
-    /// How many actors of each kind.
+    /// Number of actors of each kind.
     #[serde(default)]
     pub pools: Pools,
-    /// How many bytes may be in flight between pools.
+    /// Limits of the bytes in flight between pools.
     #[serde(default)]
     pub edges: Edges,
-    /// What activations may take between forward and backward.
+    /// Memory limits for activations between forward and backward.
     #[serde(default)]
     pub memory: Memory,
     /// The scheduler actor.
@@ -37,7 +37,7 @@ pub struct RunConfig {
     pub data: Data,
     /// Optimization.
     pub train: Train,
-    /// Where and how often the run is saved.
+    /// Folder and frequency of checkpoints.
     #[serde(default)]
     pub checkpoint: Checkpoint,
     /// Held-out samples after the run: their loss, and greedy answers; `null`: none.
@@ -46,15 +46,15 @@ pub struct RunConfig {
     /// Metrics and logs.
     #[serde(default)]
     pub log: Log,
-    /// What is done about data that nobody vouches for.
+    /// Handling of untrusted data.
     #[serde(default)]
     pub security: Security,
-    /// The page that shows a run while it goes on.
+    /// The web page of a running job.
     #[serde(default)]
     pub watch: Watch,
 }
 
-/// What the run is called, where it writes, what it guarantees.
+/// Name, output folder and guarantees of the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Run {
@@ -101,19 +101,19 @@ pub enum Products {
 pub struct Checkpoint {
     /// Directory of the checkpoints.
     pub dir: PathBuf,
-    /// Save every so many steps; 0: only at the end.
+    /// Save every N steps; 0: only at the end.
     pub every_steps: u64,
-    /// How many of the newest checkpoints are kept.
+    /// Number of newest checkpoints that are kept.
     #[schemars(range(min = 1))]
     pub keep_last: usize,
     /// Write while the next steps are computed, from a copy in memory of what is saved; else steps wait until it is
     /// written, and no copy is needed.
     #[serde(rename = "async")]
     pub in_background: bool,
-    /// A checkpoint that cannot be written is tried again, and the run ends when so many in a row have failed.
+    /// A checkpoint that cannot be written is tried again, and the run ends when this many in a row have failed.
     #[schemars(range(min = 1))]
     pub max_failures: usize,
-    /// With `--processes`: keep a checkpoint in memory every so many steps, from which the run begins again after a
+    /// With `--processes`: keep a checkpoint in memory every N steps, from which the run restarts after a
     /// process has died; 0: never.
     pub snapshot_every: u64,
     /// With `lora`: write the model's weights with the adapters added, so that a checkpoint is a plain model; else the
@@ -121,37 +121,38 @@ pub struct Checkpoint {
     pub merge_lora: bool,
 }
 
-/// Held-out samples, after the run or while it goes on: their loss, and greedy answers scored by exact match.
+/// Held-out samples, after the run or during it: their loss, and greedy answers scored by exact match.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Eval {
-    /// File of held-out samples, in any format of `data.train`; of conversations the last answer is asked for, too. The set
-    /// is called `held_out`.
+    /// File of held-out samples, in any format of `data.train`; of conversations the last answer is asked for, too. The
+    /// set is called `held_out`.
     #[serde(default)]
     pub path: Option<PathBuf>,
-    /// More files, by the names of their sets: `{ math: math.jsonl }`. With `data.val_size` there is also the set `val`.
+    /// More files, by the names of their sets: `{ math: math.jsonl }`. With `data.val_size` there is also the set
+    /// `val`.
     #[serde(default)]
     pub sets: BTreeMap<String, PathBuf>,
-    /// Evaluate before every so many steps, and after the last one, on the run's own actors; 0: only after the run, from its
+    /// Evaluate every N steps, and after the last one, on the run's own actors; 0: only after the run, from its
     /// last checkpoint.
     #[serde(default)]
     pub every_steps: u64,
-    /// While the run goes on: the first so many samples of each set; `null`: all.
+    /// During the run: use the first N samples of each set; `null`: all.
     #[serde(default)]
     #[schemars(range(min = 1))]
     pub max_samples: Option<u64>,
-    /// While the run goes on: the first so many questions of each set are answered; `null`: 16 where a foundation replica is
-    /// one actor, and none where it is split.
+    /// During the run: answer the first N questions of each set; `null`: 16 where a foundation replica is
+    /// one actor, and none where it is sharded.
     #[serde(default)]
     pub generate: Option<u64>,
     /// The set whose loss says which step is the best one; `null`: the first of `held_out`, `val`, and `sets` by name.
     #[serde(default)]
     pub best: Option<String>,
-    /// While the run goes on: save a checkpoint whenever that loss is the lowest so far. `checkpoint.dir` has a link `best` to
+    /// During the run: save a checkpoint whenever that loss is the lowest so far. `checkpoint.dir` has a link `best` to
     /// it, and `checkpoint.keep_last` does not remove it.
     #[serde(default = "yes")]
     pub save_best: bool,
-    /// End the run when that loss has not become lower in so many evaluations; `null`: never.
+    /// End the run when that loss has not become lower in N evaluations; `null`: never.
     #[serde(default)]
     #[schemars(range(min = 1))]
     pub patience: Option<u64>,
@@ -159,10 +160,10 @@ pub struct Eval {
     #[serde(default = "max_new_tokens")]
     #[schemars(range(min = 1))]
     pub max_new_tokens: usize,
-    /// How many samples are shown in the terminal.
+    /// Number of samples that are shown in the terminal.
     #[serde(default = "show")]
     pub show: usize,
-    /// How many samples go onto the PNG sheet.
+    /// Number of samples on the PNG sheet.
     #[serde(default = "sheet")]
     pub sheet: usize,
     /// Samples generated together.
@@ -182,18 +183,20 @@ pub struct Log {
     pub jsonl: bool,
     /// Metrics as TensorBoard event files.
     pub tensorboard: bool,
-    /// Peak of one device in TFLOP/s at `train.precision`, for the model FLOPs utilization; `null`: known for some GPUs.
+    /// Peak of one device in TFLOP/s at `train.precision`, for the model FLOPs utilization; `null`: known for some
+    /// GPUs.
     #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub peak_tflops: Option<f64>,
     /// Least severe log messages shown.
     pub level: Level,
 }
 
-/// The page that shows a run while it goes on.
+/// The web page of a running job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Watch {
-    /// Where the scheduler serves it: `127.0.0.1:PORT` (0: any that is free), a Unix socket's path, or `null`: nowhere.
+    /// Address at which the scheduler serves it: `127.0.0.1:PORT` (0: any that is free), a Unix socket's path, or
+    /// `null`: nowhere.
     pub listen: Option<Address>,
     /// Steps whose metrics are kept in memory for it.
     #[schemars(range(min = 1, max = 1000000))]
@@ -222,7 +225,7 @@ impl RunConfig {
         if self.run.deterministic { self.run.lanes } else { self.pools.encoder.replicas }
     }
 
-    /// Whether checkpoints hold adapters and no other weights.
+    /// Returns whether checkpoints hold adapters and no other weights.
     pub fn saves_adapters_only(&self) -> bool {
         !self.checkpoint.merge_lora && self.model.parts().iter().any(|(_, part)| part.lora.is_some())
     }

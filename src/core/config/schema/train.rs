@@ -7,17 +7,18 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Train {
-    /// Which tokens are learnt: all of a text, or the assistant's.
+    /// Loss mask: all tokens of a text (`pretrain`, `midtrain`), or the assistant's (`sft`).
     #[serde(default)]
     pub phase: Phase,
-    /// Which of a conversation's answers `sft` learns: all, or the last one. A message's own `weight: 0` takes it out of both.
+    /// Answers of a conversation that `sft` learns: all, or the last one. A message's own `weight: 0` takes it out of
+    /// both.
     #[serde(default)]
     pub learn: Learn,
     /// Optimizer steps; instead of them `epochs` may be given.
     #[serde(default)]
     #[schemars(range(min = 1, max = 1000000000000_u64))]
     pub steps: Option<u64>,
-    /// Instead of `steps`: how often the data are gone over, which may be a fraction. The run has `epochs` x samples /
+    /// Instead of `steps`: how many epochs, which may be a fraction. The run has `epochs` x samples /
     /// `global_batch_size` steps, rounded up; the samples are those of all files of `data.train` together.
     #[serde(default)]
     #[schemars(range(max = 1e6), extend("exclusiveMinimum" = 0.0))]
@@ -29,7 +30,7 @@ pub struct Train {
     #[serde(default)]
     #[schemars(range(min = 1, max = 16777216))]
     pub micro_batch_size: Option<usize>,
-    /// Of the computation; master weights and the optimizer stay in float32.
+    /// Compute dtype; master weights and the optimizer stay in float32.
     #[serde(default)]
     pub precision: Precision,
     /// Peak learning rate.
@@ -52,7 +53,7 @@ pub struct Train {
     /// The optimizer.
     #[serde(default)]
     pub optimizer: Optimizer,
-    /// When steps whose loss or gradient is not finite, which are skipped, end the run.
+    /// Limit above which steps whose loss or gradient is not finite, which are skipped, end the run.
     #[serde(default)]
     pub on_nonfinite: NonFinite,
 }
@@ -61,7 +62,7 @@ pub struct Train {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Optimizer {
-    /// Which one.
+    /// Optimizer.
     #[serde(rename = "type")]
     pub kind: OptimizerType,
     /// Decay of the running means of the gradient and of its square; each at least 0 and below 1.
@@ -74,7 +75,7 @@ pub struct Optimizer {
     pub weight_decay: f64,
 }
 
-/// When skipped steps end the run.
+/// The limit above which skipped steps end the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NonFinite {
@@ -82,7 +83,7 @@ pub struct NonFinite {
     pub max_consecutive: usize,
 }
 
-/// What a run trains for.
+/// Says what a run trains for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -96,7 +97,7 @@ pub enum Phase {
     Sft,
 }
 
-/// Which of a conversation's answers are learnt.
+/// Says which of a conversation's answers are learned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -129,7 +130,7 @@ pub enum Schedule {
     Linear,
 }
 
-/// Which optimizer.
+/// The optimizer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]

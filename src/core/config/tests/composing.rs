@@ -115,7 +115,7 @@ fn what_cannot_be_composed_says_what_there_is() {
     }
     bench.file("base.yaml", "defaults: [other]\n").file("other.yaml", "defaults: [base]\n");
     let text = bench.errors(&[]);
-    assert!(text.contains("goes in a circle: vlm.yaml -> base.yaml -> other.yaml -> base.yaml"), "{text}");
+    assert!(text.contains("is circular: vlm.yaml -> base.yaml -> other.yaml -> base.yaml"), "{text}");
     assert!(text.contains("other.yaml:1:12"), "{text}");
     bench.file("base.yaml", "defaults: {a: b}\n");
     assert!(bench.errors(&[]).contains("`defaults` is a list"));

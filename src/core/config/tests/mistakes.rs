@@ -1,4 +1,4 @@
-//! What a user reads when something is wrong.
+//! Describes what a user reads when something is wrong.
 
 use super::*;
 
@@ -61,7 +61,7 @@ fn one_mistake_at_a_time() {
         // missing
         (
             "$ ~train.steps",
-            &["LF0105", "missing required key `train.steps` or `train.epochs`", "vlm.yaml:6:3", "how often the data"],
+            &["LF0105", "missing required key `train.steps` or `train.epochs`", "vlm.yaml:6:3", "how many epochs"],
         ),
         ("$ ~train.lr", &["LF0105", "missing required key `train.lr`", "vlm.yaml:6:3", "Peak learning rate"]),
         ("eval: {}\n", &["LF0105", "missing required key `eval.path`, `eval.sets` or `data.val_size`", "vlm.yaml:9:7"]),
@@ -69,10 +69,10 @@ fn one_mistake_at_a_time() {
         ("$ data.val_size=0.1", &["LF0111", "`data.val_size` sets samples aside", "eval: { every_steps"]),
         (
             "eval: { path: DATA, patience: 2 }\n",
-            &["LF0111", "`eval.patience` is of evaluations", "set eval.every_steps"],
+            &["LF0111", "`eval.patience` is for evaluations", "set eval.every_steps"],
         ),
         ("eval: { path: DATA, every_steps: 2, best: x }\n", &["LF0104", "no set `x`", "the sets are held_out"]),
-        ("eval: { path: DATA, sets: { a/b: DATA } }\n", &["LF0104", "`a/b` is no name of a set"]),
+        ("eval: { path: DATA, sets: { a/b: DATA } }\n", &["LF0104", "`a/b` is not a valid name of a set"]),
         ("eval: { path: DATA, sets: { held_out: DATA } }\n", &["LF0104", "`held_out` is taken"]),
         (
             "eval: { path: DATA, every_steps: 2, generate: 4 }\npools: { foundation: { tensor_parallel: 2 } }\n",
@@ -112,7 +112,7 @@ fn one_mistake_at_a_time() {
         ("$ +model.overrides._target_=x", &["LF0109", "`model.overrides._target_`"]),
         // interpolation
         ("$ run.dir=${run.nmae}", &["LF0108", "no key `run.nmae`", "did you mean `${run.name}`?"]),
-        ("$ run.name=${run.dir}", &["LF0108", "in a circle"]),
+        ("$ run.name=${run.dir}", &["LF0108", "is circular"]),
         ("$ run.name=${oc.env:LOONGFORGE_TEST_UNSET}", &["LF0108", "is not set", "default"]),
         // YAML
         ("train: { lr: 1 }\n", &["LF0101", "duplicate key", "vlm.yaml:9:1"]),
@@ -145,7 +145,7 @@ fn a_run_is_as_long_as_its_steps_or_its_epochs() {
     let text = bench.errors(&["data.pack.mode=stream"]);
     assert!(text.contains("LF0111") && text.contains("`train.epochs` with `data.pack.mode: stream`"), "{text}");
     assert!(text.contains("set `train.steps`") && text.ends_with("\n1 error in the config"), "{text}");
-    // A misspelt key is told once, and none is missing beside it.
+    // A misspelled key is told once, and none is missing beside it.
     for other in ["num_train_epochs: 3", "epoch: 3", "step: 3", "max_steps: 3"] {
         let text = Bench::new(&GOOD.replace("steps: 10", other)).errors(&[]);
         assert!(text.contains("LF0102") && text.ends_with("\n1 error in the config"), "{other}: {text}");
@@ -217,7 +217,7 @@ fn folders_of_models_are_told_by_what_is_in_them() {
     }
     let load = |name: &str| format!("model.load={}", bench.dir.path().join(name).display());
     let text = bench.errors(&["model.weights=load", &load("lora")]);
-    assert!(text.contains("`lora` holds adapters, and no model") && text.contains("lora.adapter"), "{text}");
+    assert!(text.contains("`lora` holds adapters, not a model") && text.contains("lora.adapter"), "{text}");
     // Merged, with the adapters beside it.
     bench.file("lora/model.safetensors", "").load(&["model.weights=load", &load("lora")]);
     assert!(bench.errors(&[&load("qwen")]).contains("no `tokenizer.json`"));

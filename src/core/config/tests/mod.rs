@@ -57,7 +57,7 @@ impl Bench {
         self.load_with(overrides, &[]).unwrap_or_else(|report| panic!("{report}"))
     }
 
-    /// What the user reads, without the directory's name.
+    /// Returns what the user reads, without the directory's name.
     fn errors(&self, overrides: &[&str]) -> String {
         let report = self.load_with(overrides, &[]).map(|loaded| loaded.config).unwrap_err();
         report.to_string().replace(&format!("{}/", self.dir.path().display()), "")

@@ -1,4 +1,4 @@
-//! What is accepted, and what it becomes.
+//! Describes what is accepted, and what it becomes.
 
 use super::*;
 

@@ -113,7 +113,7 @@ struct Tokens<'a> {
 }
 
 impl Tokens<'_> {
-    /// Of a special token.
+    /// Returns the id of a special token.
     fn id(&self, token: &str) -> usize {
         let place = SPECIAL_TOKENS.iter().position(|&special| special == token).expect("one of ours");
         256 + self.merges.len() + place
@@ -194,8 +194,8 @@ fn generation_config(tokens: &Tokens<'_>) -> Json {
 
 /// Byte-level BPE: a byte's value is its id, merges follow in their order. Without merges words need not be told apart.
 fn tokenizer(tokens: &Tokens<'_>) -> Json {
-    let spelt = byte_letters().into_iter().map(String::from).chain(tokens.merges.iter().map(|pair| pair.concat()));
-    let vocab: Map<String, Json> = spelt.zip(0..).map(|(token, id): (String, u32)| (token, json!(id))).collect();
+    let spelled = byte_letters().into_iter().map(String::from).chain(tokens.merges.iter().map(|pair| pair.concat()));
+    let vocab: Map<String, Json> = spelled.zip(0..).map(|(token, id): (String, u32)| (token, json!(id))).collect();
     let added: Vec<Json> = SPECIAL_TOKENS
         .iter()
         .map(|&token| {

@@ -17,12 +17,12 @@ pub const PROMPT: &str = "What is shown?";
 const KIND: &str = "What kind is it?";
 /// One dialogue in so many goes on with that.
 const KIND_EVERY: u64 = 8;
-/// One variant in so many is held out, in every package: its thing and its tone are learnt, but not together.
+/// One variant in so many is held out, in every package: its thing and its tone are learned, but not together.
 const HELD_OUT: u64 = 10;
 const TONES: [(&str, &str); 5] =
     [("1F3FB", "light"), ("1F3FC", "medium-light"), ("1F3FD", "medium"), ("1F3FE", "medium-dark"), ("1F3FF", "dark")];
 
-/// How many samples were written.
+/// Describes how many samples were written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Composed {
     pub num_train: usize,
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn variants_are_learnt_or_asked_about_and_names_are_ours() {
+    fn variants_are_learned_or_asked_about_and_names_are_ours() {
         let tones: Vec<String> =
             TONES.iter().map(|(code, _)| format!(r#""{code}": {{"image": "hand-{code}.png"}}"#)).collect();
         let rows: Vec<String> = (0..20)

@@ -1,4 +1,4 @@
-//! Byte pair encoding learnt from texts (Sennrich et al. 2016): the pair of neighbours that is met most often becomes one
+//! Byte pair encoding learned from texts (Sennrich et al. 2016): the pair of neighbors that is met most often becomes one
 //! symbol, again and again.
 
 use std::collections::{BTreeMap, HashMap};

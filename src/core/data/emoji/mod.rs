@@ -10,7 +10,7 @@ pub use compose::{Composed, compose};
 
 use super::digits::{MODEL, ModelSize};
 
-/// Of the tokenizer, beyond bytes: whole words of most captions.
+/// The number of merges of the tokenizer, beyond bytes: whole words of most captions.
 const NUM_MERGES: usize = 1784;
 
 /// A Qwen3-VL of 1.3 M parameters, for pictures of 64 × 64 on white: 16 patches, 4 features.

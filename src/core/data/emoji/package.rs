@@ -14,10 +14,10 @@ use crate::data::error::DataError;
 
 const MAX_TABLE_BYTES: u64 = 64 << 20;
 const MAX_PICTURE_BYTES: u64 = 1 << 20;
-/// Of all pictures together.
+/// The largest size of all pictures together.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// What is read of a package.
+/// Holds what is read of a package.
 pub(super) struct Package {
     pub table: Vec<Emoji>,
     /// PNG files by the name that the table gives them.
@@ -46,7 +46,7 @@ impl Package {
     /// The file cannot be read, or is no such package.
     pub fn read(path: &Path) -> Result<Package, DataError> {
         let wrong = |reason: String| DataError::file(path, reason);
-        let damaged = |error: std::io::Error| wrong(format!("is no .tgz of npm: {error}"));
+        let damaged = |error: std::io::Error| wrong(format!("is not a .tgz of npm: {error}"));
         let file = File::open(path).map_err(|error| DataError::read(path, error))?;
         let mut archive = Archive::new(GzDecoder::new(file));
         let (mut table, mut pictures, mut sum) = (None, BTreeMap::new(), 0);

@@ -1,4 +1,4 @@
-//! Which processor a model folder asks for.
+//! Describes which processor a model folder asks for.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use crate::data::error::DataError;
 use crate::data::sections;
 use crate::data::tokenizer::Tokenizer;
 
-/// What special tokens are called.
+/// Holds what special tokens are called.
 pub struct Words<'a> {
     pub config: &'a Json,
     pub tokenizer: &'a Tokenizer,
@@ -92,7 +92,7 @@ pub fn open(
         None => {
             return Err(DataError::file(
                 &model_dir.join("config.json"),
-                format!("vision_config.model_type is {tower:?}: how its pictures are processed is not known"),
+                format!("vision_config.model_type is {tower:?}: its image processor is not known"),
             ));
         }
     };
@@ -141,7 +141,7 @@ fn check(image: &Settings, vision: &Json, temporal: bool) -> Result<(), DataErro
     Ok(())
 }
 
-/// Of InternVL's own layout and of the one in transformers.
+/// Reads the tiles of InternVL's own layout and of the one in transformers.
 fn tile_config(config: &Json, vision: &Json) -> Result<TileConfig, &'static str> {
     if config["pad2square"] == true {
         return Err("pad2square is true; only false is known");

@@ -5,7 +5,7 @@ use crate::message::Grid;
 
 pub const CHANNELS: usize = 3;
 
-/// How frames are normalized and cut.
+/// Describes how frames are normalized and cut.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cut {
     /// Side of a patch, in pixels.

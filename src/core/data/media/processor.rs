@@ -1,4 +1,4 @@
-//! What a family's processor does, and what it makes of a picture or a video.
+//! Describes what a family's processor does, and what it makes of a picture or a video.
 
 use image::RgbImage;
 
@@ -24,7 +24,7 @@ pub trait MediaProcessor: Send + Sync {
     /// Its shape is one that the model does not take.
     fn image(&self, picture: &RgbImage) -> Result<Expansion, String>;
 
-    /// Which frames of a video [`MediaProcessor::video`] is to be given.
+    /// Returns which frames of a video [`MediaProcessor::video`] is to be given.
     fn sampling(&self) -> &Sampling;
 
     /// # Errors
@@ -34,14 +34,14 @@ pub trait MediaProcessor: Send + Sync {
     fn markers(&self) -> &Markers;
 }
 
-/// How pictures and videos are written in text.
+/// Describes how pictures and videos are written in text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Markers {
-    /// What stands for a picture in a rendered chat template, to be replaced by its [`Expansion`]. Where one contains
-    /// another, the longer one comes first.
+    /// Holds what stands for a picture in a rendered chat template, to be replaced by its [`Expansion`]. Where one
+    /// contains another, the longer one comes first.
     pub image: Vec<String>,
     pub video: Vec<String>,
-    /// What to write for a picture where the chat template knows none; it contains a marker.
+    /// Holds what to write for a picture where the chat template knows none; it contains a marker.
     pub inline_image: String,
     pub inline_video: String,
 }
@@ -68,9 +68,9 @@ impl Kind {
 /// A picture or a video as the model takes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expansion {
-    /// What the encoder takes: one item, or several for a video that is encoded in parts.
+    /// Holds what the encoder takes: one item, or several for a video that is encoded in parts.
     pub media: Vec<Media>,
-    /// What stands in the text; the runs together have as many places as the media have features.
+    /// Holds what stands in the text; the runs together have as many places as the media have features.
     pub pieces: Vec<Piece>,
 }
 

@@ -30,7 +30,7 @@ pub struct Qwen {
     vision_end: String,
 }
 
-/// How a video's time is told to the model.
+/// Says how a video's time is told to the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Time {
     /// By the distance of positions (Qwen2.5-VL): so many a second; `None` (Qwen2-VL): one from patch to patch.
@@ -125,7 +125,7 @@ pub fn smart_image(picture: &RgbImage, cut: &Cut, (min, max): (usize, usize)) ->
     Ok(Expansion::plain(Media { grid, num_features: run.len(), pixels }, run))
 }
 
-/// As many features as [`smart_image`] makes.
+/// Returns the number of features that [`smart_image`] makes.
 pub fn smart_features((width, height): (usize, usize), cut: &Cut, pixels: (usize, usize)) -> Result<usize, String> {
     let factor = cut.patch_size * cut.merge_size;
     let (height, width) = smart_resize(height, width, factor, pixels.0, pixels.1)?;

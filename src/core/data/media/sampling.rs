@@ -1,4 +1,5 @@
-//! Which frames of a video are taken. Equal to `sample_frames` of the families' video processors in transformers.
+//! Describes which frames of a video are taken. Equal to `sample_frames` of the families' video processors in
+//! transformers.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +7,7 @@ use super::settings::Settings;
 use crate::config::VideoLimits;
 use crate::data::error::DataError;
 
-/// How many frames are taken, and where.
+/// Describes how many frames are taken, and where.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sampling {
     /// Frames a second; for frames whose rate is not known it is taken to be this one.
@@ -18,7 +19,7 @@ pub struct Sampling {
     pub spread: Spread,
 }
 
-/// Where the frames lie.
+/// Says where the frames lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Spread {
     /// The first frame of each of as many equal parts, a whole number of which fills a patch (Qwen2-VL).

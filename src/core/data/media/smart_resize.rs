@@ -18,7 +18,7 @@ pub fn smart_resize(
     fit(1.0, 1.0, (height, width), factor, (min_pixels, max_pixels))
 }
 
-/// As [`smart_resize`] for the frames of a video together: `smart_resize` of transformers' Qwen3-VL videos.
+/// Works like [`smart_resize`] for the frames of a video together: `smart_resize` of transformers' Qwen3-VL videos.
 /// The range is of the pixels of all frames; `temporal` frames make a patch.
 pub(super) fn smart_resize_frames(
     num_frames: usize,

@@ -167,11 +167,7 @@ fn what_does_not_go_together_is_said() {
             json!({}),
             "merge_size is 2, but config.json says 3",
         ),
-        (
-            json!({"vision_config": {"model_type": "x"}}),
-            json!({}),
-            "\"x\": how its pictures are processed is not known",
-        ),
+        (json!({"vision_config": {"model_type": "x"}}), json!({}), "\"x\": its image processor is not known"),
         (
             json!({"model_type": "internvl", "vision_config": {"patch_size": 14, "image_size": 30}}),
             json!({}),

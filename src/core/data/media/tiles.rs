@@ -24,7 +24,7 @@ pub struct Tiles {
     side: usize,
     min_tiles: usize,
     max_tiles: usize,
-    /// Whether a small copy of the whole follows several tiles.
+    /// True if a small copy of the whole follows several tiles.
     thumbnail: bool,
     /// Side of the square of features that a tile becomes.
     features_side: usize,
@@ -34,7 +34,7 @@ pub struct Tiles {
     end: String,
 }
 
-/// What `config.json` says of tiles.
+/// Holds what `config.json` says of tiles.
 pub struct TileConfig {
     pub side: Option<usize>,
     pub patch_size: usize,

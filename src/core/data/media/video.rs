@@ -15,7 +15,7 @@ use crate::data::locator::Locator;
 const PICTURES: [&str; 5] = ["png", "jpg", "jpeg", "webp", "bmp"];
 const VIDEOS: [&str; 8] = ["mp4", "mkv", "webm", "avi", "mov", "m4v", "mpg", "flv"];
 
-/// What helps against too many frames.
+/// The advice against too many frames.
 pub const FEWER: &str = "lower data.video.max_frames or data.video.fps";
 const OTHER_VIDEO: &str = "not an MP4 file: of video files only MP4 with H.264 is decoded; convert it (ffmpeg -i FILE -c:v \
                            libx264 -pix_fmt yuv420p NEW.mp4), or extract the frames (ffmpeg -i FILE -r 2 \
@@ -35,13 +35,13 @@ pub struct VideoSource {
 pub struct Video {
     /// At least one.
     pub frames: Vec<RgbImage>,
-    /// When each frame is seen, in seconds.
+    /// The time of each frame, in seconds.
     pub times: Vec<f64>,
     /// Frames a second of those that were taken.
     pub fps: f64,
 }
 
-/// Whether a file holds a whole video, by its name.
+/// Returns whether a file holds a whole video, by its name.
 pub fn is_clip(locator: &Locator) -> bool {
     let extension = locator.extension();
     extension == "gif" || VIDEOS.contains(&extension.as_str())
@@ -120,7 +120,7 @@ impl Video {
         Self { frames, times, fps: taken.len() as f64 / total as f64 * fps }
     }
 
-    /// When each group of `size` frames is seen, in seconds: the mean of its first and its last frame.
+    /// Returns when each group of `size` frames is seen, in seconds: the mean of its first and its last frame.
     pub fn mean_times(&self, size: usize) -> impl Iterator<Item = f64> + '_ {
         self.times.chunks(size).map(|group| {
             // A last group that is not full is filled with its last frame.

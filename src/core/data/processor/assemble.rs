@@ -14,7 +14,7 @@ impl Processor {
         &self,
         id: SampleId,
         tokens: &[Token],
-        learnt: &[bool],
+        learned: &[bool],
         runs: &[Run],
         expansions: Vec<Expansion>,
     ) -> Result<Sample, DataError> {
@@ -30,11 +30,11 @@ impl Processor {
         let num_tokens = tokens.len() - runs.len() + num_features;
         let (mut input_ids, mut counted) = (Vec::with_capacity(num_tokens), Vec::with_capacity(num_tokens));
         let (mut spans, mut runs, mut num_text) = (Vec::new(), runs.iter(), 0);
-        for (token, &learnt) in tokens.iter().zip(learnt) {
+        for (token, &learned) in tokens.iter().zip(learned) {
             let run = if Some(token.id) == image_token { runs.next() } else { None };
             let count = run.map_or(1, |run| run.len());
             input_ids.extend(std::iter::repeat_n(token.id, count));
-            counted.extend(std::iter::repeat_n(learnt && run.is_none(), count));
+            counted.extend(std::iter::repeat_n(learned && run.is_none(), count));
             match run {
                 None => num_text += 1,
                 Some(&run) => spans.extend([Span::Text(std::mem::take(&mut num_text)), Span::Run(run)]),

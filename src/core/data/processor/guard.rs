@@ -5,11 +5,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::data::error::DataError;
 
-/// What `make` makes; its panic is an error of the sample. Nothing that `make` may leave half done is used again: a
-/// processor is not changed by samples.
+/// Returns what `make` makes; its panic is an error of the sample. Nothing that `make` may leave half done is used
+/// again: a processor is not changed by samples.
 pub fn guarded<T>(make: impl FnOnce() -> Result<T, DataError>) -> Result<T, DataError> {
     catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
-        Err(DataError::Line(format!("the program failed on it, please report this: {}", message(&*panic))))
+        Err(DataError::Line(format!(
+            "the program failed on it, which is a bug; please report it: {}",
+            message(&*panic)
+        )))
     })
 }
 

@@ -1,4 +1,4 @@
-//! What is not wrong with a conversation, but not as its author may think: counted over the samples.
+//! Describes what is not wrong with a conversation, but not as its author may think: counted over the samples.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -81,7 +81,8 @@ fn notes(template: &ChatTemplate, turns: &[Turn], text: &str) -> Vec<String> {
     );
     if turns.iter().any(|turn| turn.role != "assistant" && turn.learn == Some(true)) {
         notes.push(
-            "ask for the loss of a message that is not the assistant's; only the assistant's are learnt".to_owned(),
+            "ask for the loss of a message that is not the assistant's; only the assistant's contribute to the loss"
+                .to_owned(),
         );
     }
     notes

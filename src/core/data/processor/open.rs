@@ -24,7 +24,7 @@ pub struct Processor {
     pub(super) template: Option<ChatTemplate>,
     /// `None` for text models.
     pub(super) media: Option<Box<dyn MediaProcessor>>,
-    /// Whether the template writes pictures and videos itself.
+    /// Tells whether the template writes pictures and videos itself.
     pub(super) writes: [bool; 2],
     /// The token that features replace, as text; empty for text models.
     pub(super) placeholder: String,
@@ -51,7 +51,7 @@ impl Processor {
         Self::open_from(model_dir, model_dir, config, options)
     }
 
-    /// As [`Processor::open`], with the preprocessor configs of another folder, the vision tower's.
+    /// Works like [`Processor::open`], with the preprocessor configs of another folder, the vision tower's.
     ///
     /// # Errors
     /// As [`Processor::open`].
@@ -113,7 +113,7 @@ impl Processor {
         self.phase
     }
 
-    /// What the user should know of the conversations so far, each with its count.
+    /// Returns what the user should know of the conversations so far, each with its count.
     pub fn notes(&self) -> Vec<String> {
         self.notes.lines()
     }

@@ -1,8 +1,8 @@
-//! What a run says of samples.
+//! Describes what a run says of samples.
 
 use crate::config::{Data, ImageLimits, JsonMap, Learn, Phase, Template, TooLong, Train, VideoLimits};
 
-/// How samples are made, whatever the model.
+/// Describes how samples are made, whatever the model.
 #[derive(Clone, Debug)]
 pub struct ProcessorOptions {
     pub template: Template,
@@ -19,7 +19,7 @@ pub struct ProcessorOptions {
     pub learned: Learned,
 }
 
-/// What counts in the loss.
+/// Holds what counts in the loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Learned {
     pub phase: Phase,
@@ -61,7 +61,7 @@ impl ProcessorOptions {
 }
 
 impl Default for ProcessorOptions {
-    /// As the model's files say, of any length; a chat template is not needed until it is used.
+    /// Makes the options that the model's files say, for any length; a chat template is not needed until it is used.
     fn default() -> Self {
         Self {
             template: Template::FromModel,

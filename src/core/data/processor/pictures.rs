@@ -11,7 +11,7 @@ use crate::data::media::{self, Expansion, Kind};
 use crate::data::source::{Conversation, MediaSource, Part, Turn};
 
 impl Processor {
-    /// Whether a turn with such a part is rendered with a marker.
+    /// Returns whether a turn with such a part is rendered with a marker.
     pub(super) fn template_writes(&self, part: Part) -> bool {
         let (Some(template), Some(media)) = (&self.template, &self.media) else { return true };
         let markers = media.markers();

@@ -7,7 +7,7 @@ use super::guard::guarded;
 use crate::config::{Phase, TooLong};
 use crate::data::error::DataError;
 use crate::data::expand::Expanded;
-use crate::data::learnt::{answers, mask};
+use crate::data::learned::{answers, mask};
 use crate::data::sample::Sample;
 use crate::data::source::Conversation;
 use crate::data::source::Piece;
@@ -29,20 +29,20 @@ impl Processor {
         let (expanded, expansions) = self.expand(&text, conversation, base, self.too_long)?;
         let is_whole = expanded.covers == text.len();
         let mut tokens = self.tokenizer.encode(&expanded.text)?;
-        let learnt = match self.phase {
+        let learned = match self.phase {
             Phase::Sft => {
                 let closing = self.tokenizer.closing();
                 let mut answers = answers(template, &turns, &text, marked, (self.learn, closing))?;
                 // Those that are cut off with their pictures have no place.
                 answers.retain(|answer| is_whole || answer.begin < expanded.covers);
                 let place = |at| expanded.place(at);
-                let learnt = mask(&answers, (expanded.text.as_str(), is_whole), &tokens, &self.tokenizer, place)?;
-                if is_whole && !learnt.contains(&true) {
+                let learned = mask(&answers, (expanded.text.as_str(), is_whole), &tokens, &self.tokenizer, place)?;
+                if is_whole && !learned.contains(&true) {
                     return Err(DataError::Line(
                         "no assistant message to learn from, or none that counts in the loss".to_owned(),
                     ));
                 }
-                learnt
+                learned
             }
             Phase::Pretrain | Phase::Midtrain => {
                 if is_whole {
@@ -51,7 +51,7 @@ impl Processor {
                 vec![true; tokens.len()]
             }
         };
-        self.assemble_fitting(id, &tokens, &learnt, &expanded, expansions, is_whole)
+        self.assemble_fitting(id, &tokens, &learned, &expanded, expansions, is_whole)
     }
 
     /// A training sample of a text, all of which counts in the loss.
@@ -68,8 +68,8 @@ impl Processor {
         if piece.ends {
             self.end(&mut tokens, text.len())?;
         }
-        let learnt = vec![true; tokens.len()];
-        self.assemble_fitting(id, &tokens, &learnt, &Expanded::default(), Vec::new(), true)
+        let learned = vec![true; tokens.len()];
+        self.assemble_fitting(id, &tokens, &learned, &Expanded::default(), Vec::new(), true)
     }
 
     /// The turns up to where the assistant is to speak: what generation starts from; nothing counts in the loss.

@@ -1,4 +1,4 @@
-//! Of all parts of a processor together.
+//! Tests of all parts of a processor together.
 
 use std::path::Path;
 
@@ -83,7 +83,7 @@ fn equal_to_transformers() {
 }
 
 #[test]
-fn every_assistant_turn_is_learnt_and_targets_are_the_next_tokens() {
+fn every_assistant_turn_is_learned_and_targets_are_the_next_tokens() {
     let folder = tempfile::tempdir().unwrap();
     let processor = open(folder.path(), 2048);
     let turns = vec![
@@ -105,13 +105,13 @@ fn every_assistant_turn_is_learnt_and_targets_are_the_next_tokens() {
 }
 
 #[test]
-fn answers_are_learnt_as_their_weights_say() {
+fn answers_are_learned_as_their_weights_say() {
     let folder = tempfile::tempdir().unwrap();
     let all = open(folder.path(), 2048);
     let config = read_json(&folder.path().join("config.json")).unwrap();
     let learned = Learned { phase: Phase::Sft, learn: Learn::Last };
     let last = Processor::open(folder.path(), &config, &ProcessorOptions { learned, ..Default::default() }).unwrap();
-    let learnt = |processor: &Processor, line: &str| {
+    let learned = |processor: &Processor, line: &str| {
         let conversation = Conversation::parse(line).unwrap();
         let sample = processor.training_sample(SampleId(0), &conversation, folder.path());
         sample.map_or_else(|error| error.to_string(), |sample| read_targets(processor, &sample))
@@ -131,13 +131,13 @@ fn answers_are_learnt_as_their_weights_say() {
         (r#","training":false"#, r#""b","weight":0"#, "none that counts in the loss", "none that counts in the loss"),
         // All closing tokens of an answer, the text's own too.
         ("", r#""x<|im_end|>y<|im_end|>""#, "axy+4", "xy+3"),
-        ("", r#""""#, "number 4 of the conversation, says nothing", "says nothing"),
-        ("", r#"null"#, "says nothing", "says nothing"),
+        ("", r#""""#, "number 4 of the conversation, says nothing", "is empty: only"),
+        ("", r#"null"#, "is empty: only", "is empty: only"),
         ("", r#""","weight":0"#, "a+1", "no assistant message"),
         ("", r#"null,"tool_calls":[{"function":{"name":"f","arguments":"{}"}}]"#, of_all_call, of_call),
     ] {
         let line = line(first, second);
-        let (ours, ours_last) = (learnt(&all, &line), learnt(&last, &line));
+        let (ours, ours_last) = (learned(&all, &line), learned(&last, &line));
         assert!(ours.contains(of_all) && ours_last.contains(of_last), "{line}: {ours}; {ours_last}");
     }
     assert!(all.notes().is_empty());
@@ -146,8 +146,8 @@ fn answers_are_learnt_as_their_weights_say() {
     std::fs::write(folder.path().join("chat_template.jinja"), body).unwrap();
     let blind = reopen(folder.path(), Template::FromModel, 2048).unwrap();
     let call = line("", r#"null,"tool_calls":[{"function":{"name":"f","arguments":"{}"}}]"#);
-    let reason = learnt(&blind, &call);
-    assert!(reason.contains("says nothing"), "{reason}");
+    let reason = learned(&blind, &call);
+    assert!(reason.contains("is empty: only"), "{reason}");
     assert_eq!(
         blind.notes(),
         ["1 of 1 conversations have the message key \"tool_calls\", which the chat template does not render"]
@@ -285,7 +285,7 @@ fn pictures_and_videos_become_placeholders_positions_and_media() {
 
 /// DeepSeek-R1 and others end the header in a thought that training turns may lack.
 #[test]
-fn only_what_is_generated_is_learnt_whatever_the_header() {
+fn only_what_is_generated_is_learned_whatever_the_header() {
     let folder = tempfile::tempdir().unwrap();
     write_model(folder.path(), &MODEL).unwrap();
     let turns = |answer: &str| {
@@ -297,7 +297,7 @@ fn only_what_is_generated_is_learnt_whatever_the_header() {
             turn("assistant", "<t>"),
         ])
     };
-    let learnt = |template: &str, answer: &str| {
+    let learned = |template: &str, answer: &str| {
         std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
         let processor = reopen(folder.path(), Template::FromModel, 99).unwrap();
         let sample = processor.training_sample(SampleId(0), &turns(answer), folder.path()).unwrap();
@@ -305,33 +305,33 @@ fn only_what_is_generated_is_learnt_whatever_the_header() {
     };
     let body = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}";
     let think = format!("{body}{{% if add_generation_prompt %}}<|im_start|>assistant\n<think>\n{{% endif %}}");
-    assert_eq!(learnt(&think, "x"), "x<t>+2");
-    assert_eq!(learnt(&think, "<think>\nx"), "x<t>+2");
+    assert_eq!(learned(&think, "x"), "x<t>+2");
+    assert_eq!(learned(&think, "<think>\nx"), "x<t>+2");
     // No generation prompt at all: the content is found by itself.
-    assert_eq!(learnt(body, "x"), "x<t>+2");
+    assert_eq!(learned(body, "x"), "x<t>+2");
     // No closing token that the tokenizer knows: up to the end of the turn.
     let plain = "{% for m in messages %}{{ m.role }}: {{ m.content }};\n{% endfor %}\
         {% if add_generation_prompt %}assistant: {% endif %}";
-    assert_eq!(learnt(plain, "x"), "x;\n<t>;\n+0");
+    assert_eq!(learned(plain, "x"), "x;\n<t>;\n+0");
 }
 
-/// A template that marks answers itself: its words are learnt, and nothing of what the headers would say.
+/// A template that marks answers itself: its words are learned, and nothing of what the headers would say.
 #[test]
-fn what_a_template_marks_is_learnt() {
+fn what_a_template_marks_is_learned() {
     let folder = tempfile::tempdir().unwrap();
     write_model(folder.path(), &MODEL).unwrap();
     let template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}\
         {{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}";
     std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
     let processor = reopen(folder.path(), Template::FromModel, 99).unwrap();
-    let learnt = |learn: Option<bool>| {
+    let learned = |learn: Option<bool>| {
         let turn = |role: &str, text: &str| Turn::text(role, text);
         let last = Turn { learn, ..turn("assistant", "") };
         let turns = vec![turn("user", "a"), turn("assistant", "數b"), turn("user", "c"), last];
         processor.training_sample(SampleId(0), &Conversation::text(turns), folder.path())
     };
-    assert!(learnt(None).unwrap_err().to_string().contains("says nothing"));
-    let sample = learnt(Some(false)).unwrap();
+    assert!(learned(None).unwrap_err().to_string().contains("is empty: only"));
+    let sample = learned(Some(false)).unwrap();
     // The closing token lies outside; transformers' mask leaves it out as well.
     assert_eq!(read_targets(&processor, &sample), "數b+0");
 }

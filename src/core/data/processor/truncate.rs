@@ -10,7 +10,7 @@ use crate::data::sample::Sample;
 use crate::data::tokenizer::Token;
 use crate::message::SampleId;
 
-/// How much of a sample is kept, from its beginning.
+/// Describes how much of a sample is kept, from its beginning.
 struct Kept {
     /// A run of placeholders is one of them.
     tokens: usize,
@@ -27,7 +27,7 @@ impl Processor {
         &self,
         id: SampleId,
         tokens: &[Token],
-        learnt: &[bool],
+        learned: &[bool],
         expanded: &Expanded,
         mut expansions: Vec<Expansion>,
         is_whole: bool,
@@ -42,15 +42,15 @@ impl Processor {
         };
         let is_whole = is_whole && kept.tokens == tokens.len();
         expansions.truncate(kept.expansions);
-        let (tokens, learnt) = (&tokens[..kept.tokens], &learnt[..kept.tokens]);
-        let sample = self.assemble(id, tokens, learnt, &expanded.runs[..kept.runs], expansions)?;
+        let (tokens, learned) = (&tokens[..kept.tokens], &learned[..kept.tokens]);
+        let sample = self.assemble(id, tokens, learned, &expanded.runs[..kept.runs], expansions)?;
         match !is_whole && sample.meta.num_targets == 0 {
             true => Err(DataError::NothingLeft { max_tokens: self.max_tokens }),
             false => Ok(sample),
         }
     }
 
-    /// What fits a pack.
+    /// Returns what fits a pack.
     fn fitting(&self, tokens: &[Token], expanded: &Expanded, expansions: &[Expansion]) -> Kept {
         let (mut kept, mut room) = (Kept { tokens: 0, runs: 0, expansions: 0 }, self.max_tokens);
         let image_token = self.image_token();

@@ -18,7 +18,7 @@ pub(super) fn tokenizer_json(mut model: Model, config: &Json, added: &Json) -> R
         return Err(format!("is a SentencePiece model of kind {kind}: unigram (1) and BPE (2) are read"));
     }
     if model.whitespace_is_suffix {
-        return Err("puts blanks behind words (treat_whitespace_as_suffix), which is not read".to_owned());
+        return Err("puts blanks after words (treat_whitespace_as_suffix), which is not supported".to_owned());
     }
     if model.unk >= model.pieces.len() as u64 {
         return Err(format!("has unk_id {} and {} pieces", model.unk, model.pieces.len()));
@@ -85,8 +85,8 @@ fn with_added(pieces: &mut Vec<Piece>, config: &Json, added: &Json) -> Result<Ve
     Ok(tokens.into_values().collect())
 }
 
-/// What SentencePiece does to a text, and the pre-tokenizer. `legacy`: as transformers long had it, what follows a special
-/// token gets a blank, too.
+/// Returns what SentencePiece does to a text, and the pre-tokenizer. `legacy`: as transformers long had it, what
+/// follows a special token gets a blank, too.
 fn normalizer(model: &Model, prefix: bool, legacy: bool) -> (Vec<Json>, Json) {
     let mut steps = Vec::new();
     if !model.charsmap.is_empty() {

@@ -33,6 +33,6 @@ pub fn read(model_dir: &Path, tokenizer_config: &Json) -> Result<Option<(tokeniz
 /// # Errors
 /// The reason.
 fn of_bytes(bytes: &[u8], tokenizer_config: &Json, added: &Json) -> Result<Json, String> {
-    let model = proto::Model::parse(bytes).ok_or("is no SentencePiece model")?;
+    let model = proto::Model::parse(bytes).ok_or("is not a SentencePiece model")?;
     convert::tokenizer_json(model, tokenizer_config, added)
 }

@@ -34,7 +34,7 @@ struct Sample {
 }
 
 struct Member {
-    /// What follows the first dot.
+    /// Holds what follows the first dot.
     extension: String,
     offset: u64,
     len: u64,
@@ -126,7 +126,7 @@ impl Block for Archive {
         self.samples.len() as u64
     }
 
-    /// Of the text or the record.
+    /// Returns the number of bytes of the text or the record.
     fn num_bytes(&self, index: u64) -> u64 {
         let members = &self.samples[index as usize].members;
         members.iter().filter(|member| is_text(&member.extension)).map(|member| member.len).sum()

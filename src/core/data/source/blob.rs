@@ -73,7 +73,7 @@ impl Blob {
         Reader { blob: self.clone(), at: offset, chunk: Vec::new(), begin: offset }
     }
 
-    /// What a `.gz` or `.zst` file holds, in memory.
+    /// Returns what a `.gz` or `.zst` file holds, in memory.
     pub fn unpacked(self, name: &str) -> io::Result<Self> {
         let blob = Arc::new(self);
         let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! What is opened at once, and the records in it.
+//! Describes what is opened at once, and the records in it.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub trait Block: Send + Sync {
     /// Why the record cannot be used.
     fn read(&self, index: u64) -> Result<Record, String>;
 
-    /// How a record is called in messages: the number of its line or row, or its key.
+    /// Returns how a record is called in messages: the number of its line or row, or its key.
     fn name(&self, index: u64) -> String;
 }
 
@@ -28,7 +28,7 @@ pub struct Record {
     pub members: Vec<(String, Arc<[u8]>)>,
     /// The record's name in its archive.
     pub key: String,
-    /// Of an archive: it names its own members alone.
+    /// True for an archive: it names its own members alone.
     pub is_closed: bool,
 }
 

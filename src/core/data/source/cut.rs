@@ -7,7 +7,7 @@ const PROBE_BYTES: usize = 2048;
 const MIN_PROBE_BYTES: usize = 64;
 /// Tokens that may stand around a text.
 const MARGIN: usize = 2;
-/// How far back a cut moves to lie between words, in bytes; a quarter of a piece at most.
+/// Sets how far back a cut moves to lie between words, in bytes; a quarter of a piece at most.
 const SEARCH: usize = 64;
 
 /// A text or a piece of one.
@@ -47,7 +47,7 @@ pub fn num_pieces(num_bytes: u64, piece_bytes: u64) -> u64 {
     if num_bytes <= piece_bytes { 1 } else { num_bytes.div_ceil((piece_bytes / 5 * 4).max(1)) }
 }
 
-/// Where piece `index` of `num` begins: at an equal share, moved back to a gap between words if one is near.
+/// Returns where piece `index` of `num` begins: at an equal share, moved back to a gap between words if one is near.
 fn cut(text: &str, index: usize, num: usize) -> usize {
     if index == 0 || index >= num {
         return if index == 0 { 0 } else { text.len() };

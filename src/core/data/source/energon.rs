@@ -13,7 +13,7 @@ use crate::data::error::DataError;
 use crate::data::locator::is_remote;
 use crate::files;
 
-/// What the folder says.
+/// Holds what the folder says.
 pub struct Energon {
     pub shards: Vec<Shard>,
     /// Samples of each shard.
@@ -24,7 +24,7 @@ pub struct Energon {
 
 const META: &str = ".nv-meta";
 
-/// Whether a path is such a folder.
+/// Returns whether a path is such a folder.
 pub fn is_energon(path: &str) -> bool {
     !is_remote(path) && Path::new(path).join(META).is_dir()
 }

@@ -9,7 +9,7 @@ use super::block::Record;
 use super::locate::{Kind, kind_of};
 use crate::data::error::DataError;
 
-/// Where each field of a sample is found.
+/// Holds where each field of a sample is found.
 pub type FieldMap = BTreeMap<String, String>;
 
 /// A crude sample: `texts` are messages; `name` lists members; `images`, `videos` and `audios` go before it.
@@ -55,7 +55,7 @@ fn sort(names: &Json, media: Option<&str>, found: &mut [Vec<Json>; 3]) {
     }
 }
 
-/// Whether `dataset.yaml` maps the fields that are needed.
+/// Returns whether `dataset.yaml` maps the fields that are needed.
 pub fn is_known(map: &FieldMap) -> bool {
     map.contains_key("caption")
         || map.contains_key("context") && map.contains_key("answers")

@@ -1,4 +1,4 @@
-//! What files a run's samples come from, so that a resumed run notices when they are others.
+//! Describes what files a run's samples come from, so that a resumed run notices when they are others.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ pub struct Difference {
     pub what: String,
 }
 
-/// Of the files that `data.train` names now.
+/// Returns the fingerprint of the files that `data.train` names now.
 ///
 /// # Errors
 /// A file is missing or cannot be reached.
@@ -60,7 +60,7 @@ impl Fingerprint {
                 match (old.get(at), new.get(at)) {
                     (Some(old), Some(new)) if old == new => {}
                     (Some(old), Some(new)) if old.name != new.name => {
-                        return differs(&new.name, format!("stands where the run had {}", old.name));
+                        return differs(&new.name, format!("is in the place where the run had {}", old.name));
                     }
                     (Some(old), Some(new)) if old.size != new.size => {
                         return differs(&new.name, format!("has {} bytes, but had {}", new.size, old.size));
@@ -98,7 +98,7 @@ mod tests {
             (of(&[a.clone(), stamp("b", 2, "z")]), "b was written since"),
             (of(std::slice::from_ref(&a)), "b is gone"),
             (of(&[a.clone(), b.clone(), stamp("c", 1, "")]), "c is new"),
-            (of(&[b.clone(), a.clone()]), "b stands where the run had a"),
+            (of(&[b.clone(), a.clone()]), "b is in the place where the run had a"),
             (Fingerprint::default(), "data.train has 0 entries, but the run began with 1"),
         ] {
             assert_eq!(old.difference(&new).unwrap().to_string(), text);

@@ -33,7 +33,7 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
     }
     for pair in record.remove("history").iter().filter_map(Json::as_array).flatten() {
         let (Some(question), Some(answer)) = (pair[0].as_str(), pair[1].as_str()) else {
-            return Err(DataError::Line("`history` is no list of pairs [question, answer]".to_owned()));
+            return Err(DataError::Line("`history` is not a list of pairs [question, answer]".to_owned()));
         };
         say("user", question);
         say("assistant", answer);

@@ -1,5 +1,5 @@
-//! How many samples shards have, remembered in a file beside other caches, so that a set is counted once. A count is used
-//! while the shard's size and tag are what they were; the file may be lost or broken at any time.
+//! Describes how many samples shards have, remembered in a file beside other caches, so that a set is counted once. A
+//! count is used while the shard's size and tag are what they were; the file may be lost or broken at any time.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ impl Index {
         Self { path, shards, has_changed: false }
     }
 
-    /// What is known of a shard as it is now.
+    /// Returns what is known of a shard as it is now.
     pub fn get(&self, shard: &Shard, what: &str) -> Option<&Vec<u64>> {
         let entry = self.shards.get(&shard.name).filter(|entry| entry.size == shard.size && entry.tag == shard.tag);
         entry.and_then(|entry| entry.counts.get(what))
@@ -53,7 +53,7 @@ impl Index {
         self.has_changed = true;
     }
 
-    /// Writes what was learnt; that it cannot be written costs time and nothing else.
+    /// Writes what was learned; that it cannot be written costs time and nothing else.
     pub fn save(&self) {
         let Some(path) = self.path.as_ref().filter(|_| self.has_changed) else { return };
         let write = || -> std::io::Result<()> {

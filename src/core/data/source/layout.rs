@@ -1,4 +1,4 @@
-//! What the fields of a record mean: told by the config, or by the first record.
+//! Describes what the fields of a record mean: told by the config, or by the first record.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub enum Layout {
     Packed,
 }
 
-/// What a record is before texts are cut.
+/// Says what a record is before texts are cut.
 pub enum Whole {
     Conversation(Conversation),
     Text(String),
@@ -104,7 +104,7 @@ impl Layout {
         }
     }
 
-    /// What a configuration calls it.
+    /// Returns what a configuration calls it.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Messages => "messages",

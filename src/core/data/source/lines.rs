@@ -12,7 +12,7 @@ const MAX_RECORD_BYTES: u64 = 64 << 20;
 pub struct Lines {
     blob: Arc<Blob>,
     kind: Kind,
-    /// Where each record begins, and the end of the last.
+    /// Tells where each record begins, and the end of the last.
     begins: Vec<u64>,
     /// Before which records how many lines were blank, in order; empty for an array.
     blanks: Vec<(u64, u64)>,

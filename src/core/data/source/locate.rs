@@ -1,4 +1,4 @@
-//! What the names of files in a record mean.
+//! Describes what the names of files in a record mean.
 
 use std::path::Path;
 
@@ -95,7 +95,7 @@ impl Locate for Files<'_> {
     }
 }
 
-/// Whether a member is a bare extension of that kind.
+/// Returns whether a member is a bare extension of that kind.
 fn kin(member: &str, extension: &str) -> bool {
     let same = |kinds: &[&str]| kinds.contains(&member) && kinds.contains(&extension);
     member == extension || same(&PICTURES) || same(&CLIPS) || same(&RECORDINGS)
@@ -108,7 +108,7 @@ pub enum Kind {
     Recording,
 }
 
-/// What a file is by its name.
+/// Returns what a file is by its name.
 pub fn kind_of(name: &str) -> Option<Kind> {
     let extension = name.rsplit('.').next().unwrap_or(name).to_ascii_lowercase();
     let is = |kinds: &[&str]| kinds.contains(&extension.as_str());

@@ -1,5 +1,5 @@
-//! Which sample stands at a position of the stream: several files mixed by weight, each shuffled anew every epoch.
-//! A pure function of files' lengths, weights, seed and position, so a run goes on from a position alone.
+//! Describes which sample stands at a position of the stream: several files mixed by weight, each shuffled anew every
+//! epoch. A pure function of files' lengths, weights, seed and position, so a run goes on from a position alone.
 
 use super::order::Order;
 use crate::rng::Rng;
@@ -23,11 +23,11 @@ struct Source {
     per_block: u64,
 }
 
-/// Where a sample is.
+/// Describes where a sample is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub source: usize,
-    /// How many times the source was gone through before.
+    /// Tells how many times the source was gone through before.
     pub epoch: u64,
     /// Index of the sample in its source.
     pub index: u64,

@@ -23,7 +23,7 @@ const MAX_THREADS: usize = 16;
 /// Fewer are counted without a bar.
 const MANY: usize = 32;
 
-/// What a config's entry stands for.
+/// Holds what a config's entry stands for.
 #[derive(Default)]
 pub struct Found {
     pub shards: Vec<Shard>,

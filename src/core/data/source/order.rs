@@ -36,7 +36,7 @@ impl Order {
         self.before[self.before.len() - 1]
     }
 
-    /// Which sample comes at place `draw` of the epoch that belongs to `key`.
+    /// Returns which sample comes at place `draw` of the epoch that belongs to `key`.
     pub fn index(&self, draw: u64, key: &[u64]) -> u64 {
         if self.before.len() == 2 {
             return permute(draw, self.len(), key);

@@ -1,4 +1,4 @@
-//! What a path in a config stands for: a file, the files of a folder, a glob, `{000..099}`, a URL.
+//! Describes what a path in a config stands for: a file, the files of a folder, a glob, `{000..099}`, a URL.
 
 use std::path::{Path, PathBuf};
 
@@ -172,7 +172,7 @@ fn has_glob(text: &str) -> bool {
     text.contains(['*', '?', '['])
 }
 
-/// Which of [`KINDS`] a file is.
+/// Returns which of [`KINDS`] a file is.
 fn kind(name: &str) -> Option<usize> {
     let lower = name.to_ascii_lowercase();
     let name = lower.trim_end_matches(".gz").trim_end_matches(".zst");
@@ -199,7 +199,7 @@ pub fn braces(text: &str) -> Result<Vec<String>, String> {
     Ok(choices.iter().flat_map(|choice| ends.iter().map(move |end| format!("{before}{choice}{end}"))).collect())
 }
 
-/// Where the brace that opens `text` is closed.
+/// Returns where the brace that opens `text` is closed.
 fn matching(text: &str) -> Option<usize> {
     let mut depth = 0usize;
     text.char_indices().find_map(|(at, letter)| {

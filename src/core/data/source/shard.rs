@@ -23,11 +23,11 @@ pub struct Shard {
     /// Path or URL.
     pub name: String,
     pub size: u64,
-    /// What changes when its contents do: time of change, or the store's ETag.
+    /// Holds what changes when its contents do: time of change, or the store's ETag.
     pub tag: String,
 }
 
-/// What holds the records.
+/// Says what holds the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Container {
     /// One JSON object a line, or an array of them.
@@ -70,7 +70,7 @@ impl Shard {
         }
     }
 
-    /// What files that its records name are relative to; with a slash at the end, or empty.
+    /// Returns what files that its records name are relative to; with a slash at the end, or empty.
     pub fn folder(&self) -> &str {
         &self.name[..self.name.rfind('/').map_or(0, |slash| slash + 1)]
     }

@@ -24,7 +24,7 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
         messages.push(json!({ "role": "system", "content": system }));
     }
     for turn in turns {
-        let Json::Object(mut turn) = turn else { return Err(wrong("a turn is no object".to_owned())) };
+        let Json::Object(mut turn) = turn else { return Err(wrong("a turn is not an object".to_owned())) };
         let role = turn.remove("from").or_else(|| turn.remove("role"));
         let Some(Json::String(role)) = role else { return Err(wrong("a turn without `from`".to_owned())) };
         let content = turn.remove("value").or_else(|| turn.remove("content")).unwrap_or_default();
@@ -157,7 +157,7 @@ mod tests {
             (json!({"text": "x"}), "conversations"),
             (json!({"conversations": [{"from": "alien", "value": "x"}]}), "\"alien\""),
             (json!({"conversations": [{"from": "human"}]}), "without `value`"),
-            (json!({"conversations": ["x"]}), "no object"),
+            (json!({"conversations": ["x"]}), "not an object"),
         ] {
             let error = read(value).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");

@@ -23,7 +23,7 @@ pub struct Sheet {
     blob: Arc<Blob>,
     separator: u8,
     header: Vec<String>,
-    /// Where each row begins, and the end of the last.
+    /// Tells where each row begins, and the end of the last.
     begins: Vec<u64>,
 }
 

@@ -57,7 +57,7 @@ struct Opened {
     before: Vec<u64>,
 }
 
-/// What a sample is made from. Files in it are resolved.
+/// Says what a sample is made from. Files in it are resolved.
 #[derive(Debug, PartialEq)]
 pub enum Content {
     Messages(Conversation),
@@ -141,7 +141,7 @@ impl Source {
         Ok(source)
     }
 
-    /// What messages call it.
+    /// Returns what messages call it.
     pub fn name(&self) -> &Path {
         &self.name
     }
@@ -161,12 +161,12 @@ impl Source {
         self.len() == 0
     }
 
-    /// What its samples look like, as a configuration calls it.
+    /// Returns what its samples look like, as a configuration calls it.
     pub fn format(&self) -> &'static str {
         self.layout.name()
     }
 
-    /// Whether samples are rendered by a chat template.
+    /// Returns whether samples are rendered by a chat template.
     pub fn is_conversation(&self) -> bool {
         self.layout.is_conversation()
     }
@@ -178,7 +178,7 @@ impl Source {
         Order::new(&lens, self.window)
     }
 
-    /// What files are relative to: nothing more, they are resolved.
+    /// Returns what files are relative to: nothing more, they are resolved.
     pub fn base(&self) -> &Path {
         Path::new("")
     }

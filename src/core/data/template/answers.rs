@@ -1,8 +1,8 @@
-//! What a template says is the assistant's, by `{% generation %}`.
+//! Describes what a template says is the assistant's, by `{% generation %}`.
 
 use std::ops::Range;
 
-/// What stands around the assistant's text while a template is rendered: noncharacters, which texts do not have.
+/// The marks around the assistant's text while a template is rendered: noncharacters, which texts do not have.
 const BEGIN: char = '\u{fdd0}';
 const END: char = '\u{fdd1}';
 pub(super) const ANSWER_FILTER: &str = "loongforge_answer";

@@ -77,8 +77,8 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// Whether a list of parts is rendered, as content of the system's, the user's or the assistant's message: neither refused
-    /// nor printed as a list.
+    /// Returns whether a list of parts is rendered, as content of the system's, the user's or the assistant's message:
+    /// neither refused nor printed as a list.
     fn knows_lists(&self, role: usize) -> bool {
         let mut turns = [("system", "s"), ("user", "u"), ("assistant", "a")].map(|(role, text)| Turn::text(role, text));
         turns[role] = Turn { written: Written::Parts, ..Turn::text(&turns[role].role, PROBE) };
@@ -97,7 +97,7 @@ impl ChatTemplate {
         }
     }
 
-    /// Whether the template uses a variable that a user may set.
+    /// Returns whether the template uses a variable that a user may set.
     pub fn knows(&self, variable: &str) -> bool {
         let own = ["messages", "tools", "documents", "add_generation_prompt"];
         !own.contains(&variable) && self.variables.contains(variable)
@@ -123,12 +123,13 @@ impl ChatTemplate {
         })
     }
 
-    /// Whether the template says itself what is the assistant's.
+    /// Returns whether the template says itself what is the assistant's.
     pub fn marks_answers(&self) -> bool {
         self.marks_answers
     }
 
-    /// As it is written, where the template knows that: text that lies in parts is joined for a template that knows no lists.
+    /// Returns the content as it is written, where the template knows that: text that lies in parts is joined for a
+    /// template that knows no lists.
     fn content<'a>(&self, turn: &'a Turn) -> Option<Content<'a>> {
         let role = match turn.role.as_str() {
             "system" => 0,
@@ -150,8 +151,8 @@ impl ChatTemplate {
         self.render_marked(turns, add_generation_prompt).map(|(text, _)| text)
     }
 
-    /// What the template adds for an answer to `turns`, with or without the variables that the user and the turns set; `None`
-    /// where it adds nothing.
+    /// Returns what the template adds for an answer to `turns`, with or without the variables that the user and the
+    /// turns set; `None` where it adds nothing.
     pub fn generation_prompt(&self, turns: &[Turn], with_kwargs: bool) -> Option<String> {
         let render = |add| self.render_with(turns, add, with_kwargs).ok();
         let (plain, (prompt, _)) = (render(false)?.0, render(true)?);

@@ -1,4 +1,4 @@
-//! What a template runs in: Jinja as Hugging Face has it, with bounds.
+//! Describes what a template runs in: Jinja as Hugging Face has it, with bounds.
 
 use std::collections::HashSet;
 

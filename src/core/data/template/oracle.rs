@@ -1,4 +1,4 @@
-//! What transformers renders of chats and features, and what of it is learned: `tests/oracle/templates.py`.
+//! Describes what transformers renders of chats and features, and what of it is learned: `tests/oracle/templates.py`.
 
 use std::io::Read;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json, json};
 use super::environment::environment;
 use super::{ChatTemplate, built_in};
 use crate::config::{Learn, Template as Known};
-use crate::data::learnt::{answers, mask};
+use crate::data::learned::{answers, mask};
 use crate::data::source::Conversation;
 use crate::data::tiktoken::byte_letters;
 use crate::data::tokenizer::Tokenizer;
@@ -132,7 +132,7 @@ fn parts(text: &str, learned: &[bool]) -> Vec<String> {
         .collect()
 }
 
-/// How many of a template's chats are wrong, and the first ones.
+/// Returns how many of a template's chats are wrong, and the first ones.
 fn check_template(template: &Template) -> Result<usize, String> {
     let chat_template = ChatTemplate::new(&template.source, &template.tokens).map_err(|error| error.to_string())?;
     let tokenizer = tokenizer(template);

@@ -1,11 +1,11 @@
-//! What a template writes.
+//! Describes what a template writes.
 
 use std::io::Write;
 
 /// Bytes of a rendered conversation.
 pub(super) const MAX_OUTPUT: usize = 16 << 20;
 
-/// What is rendered, up to a length.
+/// Holds what is rendered, up to a length.
 #[derive(Default)]
 pub(super) struct Output {
     pub text: Vec<u8>,

@@ -9,7 +9,7 @@ use super::job::{Done, Job, Share};
 use super::record::{self, Look};
 use crate::data::error::{BadSample, DataError};
 
-/// How shards are cut and what is looked at.
+/// Describes how shards are cut and what is looked at.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Convert {
     /// Samples of a shard.

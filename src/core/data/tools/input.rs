@@ -89,7 +89,7 @@ impl Inputs {
         (&self.sources[file], (index - self.before[file]) as usize)
     }
 
-    /// What the samples of each file look like.
+    /// Returns what the samples of each file look like.
     pub(super) fn formats(&self) -> impl Iterator<Item = &'static str> {
         self.sources.iter().map(Source::format)
     }
@@ -105,7 +105,7 @@ impl Inputs {
     }
 }
 
-/// How a data set is called in messages.
+/// Returns how a data set is called in messages.
 pub(super) fn path_text(file: &TrainFile) -> String {
     file.name().display().to_string()
 }

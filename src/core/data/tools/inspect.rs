@@ -1,4 +1,5 @@
-//! What is in files: format, numbers, fields, and a few samples as a model would see them. Not how that is shown.
+//! Describes what is in files: format, numbers, fields, and a few samples as a model would see them. Not how that is
+//! shown.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -53,7 +54,7 @@ pub struct Shown {
     pub place: String,
     /// Role, and the text in which pictures stand as `<image>`.
     pub turns: Vec<(String, String)>,
-    /// What the model reads, and whether it learns it; only with a model.
+    /// Holds what the model reads, and whether it learns it; only with a model.
     pub rendered: Option<Vec<(String, bool)>>,
     pub num_tokens: Option<u32>,
     pub media: Vec<ShownMedia>,
@@ -215,25 +216,25 @@ fn show_media(source: &MediaSource, base: &Path, decoder: &dyn Decoder) -> Resul
     Ok(ShownMedia { name: source.name().to_owned(), kind: source.kind(), pictures })
 }
 
-/// The tokens as text, by whether they are learnt; a run of placeholders is written as one.
+/// The tokens as text, by whether they are learned; a run of placeholders is written as one.
 fn render(sample: &Sample, processor: &Processor) -> Result<Vec<(String, bool)>, DataError> {
     let tokenizer = processor.tokenizer();
     let image = tokenizer.special().image;
-    let learnt = |at: usize| at > 0 && sample.targets[at - 1] == sample.input_ids[at];
+    let learned = |at: usize| at > 0 && sample.targets[at - 1] == sample.input_ids[at];
     let mut rendered: Vec<(String, bool)> = Vec::new();
     let mut at = 0;
     while at < sample.input_ids.len() {
-        let kind = |at: usize| (learnt(at), Some(sample.input_ids[at]) == image);
+        let kind = |at: usize| (learned(at), Some(sample.input_ids[at]) == image);
         let end = (at..sample.input_ids.len()).find(|&next| kind(next) != kind(at)).unwrap_or(sample.input_ids.len());
         let ids = &sample.input_ids[at..end];
-        let (is_learnt, is_image) = kind(at);
+        let (is_learned, is_image) = kind(at);
         let text = match is_image {
             true => format!("{}×{}", tokenizer.token(ids[0]).unwrap_or_default(), ids.len()),
             false => tokenizer.decode_all(ids)?,
         };
-        match rendered.last_mut().filter(|(_, last)| *last == is_learnt) {
+        match rendered.last_mut().filter(|(_, last)| *last == is_learned) {
             Some((before, _)) => before.push_str(&text),
-            None => rendered.push((text, is_learnt)),
+            None => rendered.push((text, is_learned)),
         }
         at = end;
     }

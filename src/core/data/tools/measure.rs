@@ -1,4 +1,4 @@
-//! How long every sample is: made once by any number of processes, kept in blocks, and read by whoever packs.
+//! Describes how long every sample is: made once by any number of processes, kept in blocks, and read by whoever packs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::message::{SampleMeta, decode, encode};
 /// Samples whose measures are one file.
 const BLOCK: u64 = 4096;
 
-/// What is measured: the first samples of a stream.
+/// Holds what is measured: the first samples of a stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measure {
     pub spec: Json,

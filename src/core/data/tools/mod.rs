@@ -1,5 +1,5 @@
-//! What `loongforge data` does with data sets: look into them, check them, measure them, write them as shards and pack
-//! them. Logic alone: nothing is printed here.
+//! Describes what `loongforge data` does with data sets: look into them, check them, measure them, write them as shards
+//! and pack them. Logic alone: nothing is printed here.
 
 mod convert;
 mod energon;

@@ -103,7 +103,7 @@ pub fn for_each_ordered<T: Send, E>(
     })
 }
 
-/// As many threads as the machine has cores for.
+/// Returns the number of threads that the machine has cores for.
 pub fn default_jobs() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }

@@ -23,7 +23,7 @@ use crate::files;
 use crate::message::{SampleId, SampleMeta};
 use crate::schedule::{PackLimits, SampleSize, StreamPacker, pack_offline};
 
-/// How packs are made and written.
+/// Describes how packs are made and written.
 #[derive(Clone, Debug)]
 pub struct PackJob {
     /// Decides what is packed: configuration and files of the model. Another one is another job.
@@ -38,16 +38,16 @@ pub struct PackJob {
     pub max_bytes: u64,
 }
 
-/// Which samples share a pack, and in which order packs come.
+/// Says which samples share a pack, and in which order packs come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// As a run with `data.pack.mode: stream` makes them from the same stream.
+    /// The packs that a run with `data.pack.mode: stream` makes from the same stream.
     Stream { look_ahead: usize },
     /// Best fit decreasing over everything; packs in the order of their first samples.
     Offline,
 }
 
-/// What [`PackJob::run`] has come to.
+/// Says what [`PackJob::run`] has come to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Packed {
     /// This share is measured; so many blocks of other shares are not. Run the same again when they are.
@@ -76,7 +76,7 @@ impl PackStats {
     }
 }
 
-/// What a caller is told while it runs.
+/// Says what a caller is told while it runs.
 #[derive(Clone, Copy, Debug)]
 pub enum PackProgress<'a> {
     /// So many samples will be measured.

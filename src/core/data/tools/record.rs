@@ -23,7 +23,7 @@ use crate::data::media::{Sampling, in_folder, is_clip};
 use crate::data::source::Content;
 use crate::data::source::{Conversation, IMAGE_PLACEHOLDER, MediaSource, Part, Turn, VIDEO_PLACEHOLDER, Written};
 
-/// How closely pictures are looked at.
+/// Says how closely pictures are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     /// Kind and size in the header.
@@ -212,7 +212,7 @@ mod tests {
         bytes.into_inner()
     }
 
-    /// What a reader of shards makes of the members: names are members of the same key.
+    /// Returns what a reader of shards makes of the members: names are members of the same key.
     fn read_back(members: &[Member]) -> Conversation {
         let mut record: Map<String, Json> = serde_json::from_slice(&members[0].1).unwrap();
         record.insert("messages".to_owned(), record["texts"].clone());

@@ -12,7 +12,7 @@ use crate::data::error::DataError;
 const BLOCK: usize = 512;
 /// Name in the header of plain tar.
 const MAX_NAME: usize = 100;
-/// What a shard is called while it is written.
+/// The extension of a shard while it is written.
 pub const PART: &str = "part";
 
 pub use crate::data::packed::Member;
@@ -22,7 +22,7 @@ pub struct ShardWriter {
     path: PathBuf,
     part: PathBuf,
     file: BufWriter<File>,
-    /// Where each sample begins.
+    /// Tells where each sample begins.
     starts: Vec<u64>,
     offset: u64,
 }
@@ -56,7 +56,7 @@ impl ShardWriter {
     }
 
     fn member(&mut self, name: &str, bytes: &[u8]) -> std::io::Result<()> {
-        assert!(name.len() <= MAX_NAME && name.is_ascii(), "{name:?} is no name of a member");
+        assert!(name.len() <= MAX_NAME && name.is_ascii(), "{name:?} is not a valid member name");
         let mut header = Header::new_ustar();
         header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
         header.set_entry_type(EntryType::Regular);

@@ -1,4 +1,5 @@
-//! How long samples are and what is in them: histograms, quantiles, and how packs of several sizes would be filled.
+//! Describes how long samples are and what is in them: histograms, quantiles, and how packs of several sizes would be
+//! filled.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -78,7 +79,7 @@ impl Histogram {
     }
 }
 
-/// What is counted of each sample.
+/// Holds what is counted of each sample.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
     pub bad: Vec<BadSample>,
@@ -152,7 +153,7 @@ fn count(content: &Content, base: &Path, processor: Option<&Processor>) -> Resul
             (TOKENS, meta.num_tokens as usize),
             ("text tokens", meta.num_tokens as usize - visual),
             ("visual tokens", visual),
-            ("learnt tokens", meta.num_targets as usize),
+            ("supervised tokens", meta.num_targets as usize),
         ]);
     }
     Ok(counts.into_iter().map(|(name, value)| (name, value as u64)).collect())

@@ -6,16 +6,17 @@ use std::path::PathBuf;
 use super::ordered::for_each_ordered;
 use crate::data::dataset::Dataset;
 use crate::data::error::BadSample;
+use crate::text::grouped;
 
 /// Samples of each set that are looked at.
 const NUM_FIRST: u64 = 100;
 /// The same of a language model: no pictures are decoded, so that lengths can be told of more.
 const NUM_OF_TEXT: u64 = 4096;
 
-/// What the samples of one data set are like.
+/// Holds what the samples of one data set are like.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
-    /// What messages call the set.
+    /// Holds what messages call the set.
     pub name: PathBuf,
     /// Samples in it.
     pub len: u64,
@@ -79,14 +80,6 @@ pub fn too_long_text(too_long: u64, of: u64, all: u64, max_tokens: usize) -> Str
             grouped(all)
         ),
     }
-}
-
-/// `8,030`.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let groups: Vec<&str> =
-        digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap_or_default()).collect();
-    groups.join(",")
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// Most spans that are kept of one actor, whatever the steps.
 const MAX_SPANS: usize = 20_000;
 
-/// What is known of a run.
+/// Holds what is known of a run.
 pub struct Board {
     pub(super) info: RunInfo,
     pub(super) actors: BTreeMap<ActorId, Seen>,

@@ -1,8 +1,8 @@
 //! Every process has a clock of its own; one of them is the board's.
 
-/// What has to be added to a peer's clock, in nanoseconds: the least that was seen between its sending and our hearing,
-/// which is the clocks' difference and the shortest way of a message. Its error is that way: some ten microseconds on
-/// one machine, and a fraction of a millisecond between two.
+/// Holds what has to be added to a peer's clock, in nanoseconds: the least that was seen between its sending and our
+/// hearing, which is the clocks' difference and the shortest way of a message. Its error is that way: some ten
+/// microseconds on one machine, and a fraction of a millisecond between two.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Offset(Option<i64>);
 

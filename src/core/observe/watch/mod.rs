@@ -1,4 +1,5 @@
-//! What is known of a run while it goes on, for those who look: a bounded board of the last steps and of every actor.
+//! Describes what is known of a run while it goes on, for those who look: a bounded board of the last steps and of
+//! every actor.
 //!
 //! [`News`] go in, JSON, Prometheus text, a chart or a trace come out. No sockets, no clocks: those are `actors::watch`'s.
 

@@ -1,10 +1,10 @@
-//! What a board is told.
+//! Describes what a board is told.
 
 use crate::message::{ActorId, Timings, Trace};
 use crate::observe::StepMetrics;
 use std::time::Duration;
 
-/// What does not change while a run goes on.
+/// Holds what does not change while a run goes on.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunInfo {
     pub name: String,
@@ -15,7 +15,7 @@ pub struct RunInfo {
     /// The step that this process began with, and the last one's number plus one.
     pub first_step: u64,
     pub num_steps: u64,
-    /// Of the program.
+    /// The version of the program.
     pub version: String,
 }
 

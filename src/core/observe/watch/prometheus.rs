@@ -10,7 +10,7 @@ impl Board {
         let last = self.steps.back();
         let counts = &self.counts;
         page.one("info", "gauge", "Version of loongforge.", &[("version", &self.info.version)], 1.0);
-        page.one("up", "gauge", "1 while the run goes on.", &[], f64::from(u8::from(self.ended.is_none())));
+        page.one("up", "gauge", "1 while the run is active.", &[], f64::from(u8::from(self.ended.is_none())));
         if let Some(last) = last {
             page.one("step", "gauge", "Last step that was applied or skipped.", &[], last.step as f64);
             page.one("loss", "gauge", "Mean loss over the last step's target tokens.", &[], last.loss);
@@ -41,7 +41,7 @@ impl Board {
             ("bad_samples_total", "Bad samples, which were skipped.", counts.bad_samples),
             ("too_long_samples_total", "Samples longer than a pack, which were skipped.", counts.too_long),
             ("checkpoints_total", "Checkpoints that were published.", counts.checkpoints),
-            ("watch_lost_news_total", "News that were dropped because the watch was behind.", counts.lost_news),
+            ("watch_lost_news_total", "Events that were dropped because the watcher was behind.", counts.lost_news),
         ] {
             page.one(name, "counter", help, &[], value as f64);
         }

@@ -100,7 +100,7 @@ impl Board {
     }
 }
 
-/// Of those that are numbers.
+/// Returns the mean of those that are numbers.
 fn finite_mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, count) = values.filter(|value| value.is_finite()).fold((0.0, 0), |(sum, count), v| (sum + v, count + 1));
     (count > 0).then(|| sum / f64::from(count))

@@ -7,9 +7,9 @@ use serde_json::Value;
 const CURVE: usize = 60;
 /// Most actors that are listed one by one.
 const MAX_ACTORS: usize = 40;
-/// Width of the columns before the edges: name, computes, units, packs.
+/// Width of the columns before the edges: name, busy, units, packs.
 const COLUMNS: [usize; 4] = [14, 8, 8, 8];
-/// Where the edges begin.
+/// The column at which the edges begin.
 const INDENT: usize = 14 + 3 * 9 + 2;
 /// Narrowest lines.
 const MIN_WIDTH: usize = 60;
@@ -35,8 +35,8 @@ impl View {
     }
 }
 
-/// What `loongforge top` shows: `status` and `history` are a page's `/status.json` and `/history.json`. No line moves the cursor,
-/// and no word is broken over two lines.
+/// Returns what `loongforge top` shows: `status` and `history` are a page's `/status.json` and `/history.json`. No line
+/// moves the cursor, and no word is broken over two lines.
 pub fn describe_run(status: &Value, history: &Value, view: View) -> String {
     let width = if view.width == 0 { usize::MAX } else { view.width.max(MIN_WIDTH) };
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -60,8 +60,8 @@ pub fn describe_run(status: &Value, history: &Value, view: View) -> String {
     }
     let actors = status["actors"].as_array().map_or(&[][..], Vec::as_slice);
     if !actors.is_empty() {
-        let [name, computes, units, packs] = COLUMNS;
-        let head = format!("{:name$} {:>computes$} {:>units$} {:>packs$}", "actor", "computes", "units", "packs");
+        let [name, busy, units, packs] = COLUMNS;
+        let head = format!("{:name$} {:>busy$} {:>units$} {:>packs$}", "actor", "busy", "units", "packs");
         lines.extend([String::new(), view.bold(&format!("{head}  edges: in flight, waiting"))]);
     }
     actors.iter().take(MAX_ACTORS).for_each(|actor| lines.extend(actor_lines(actor, width, view)));
@@ -71,7 +71,7 @@ pub fn describe_run(status: &Value, history: &Value, view: View) -> String {
     lines.join("\n") + "\n"
 }
 
-/// How far the run is and how fast.
+/// Returns how far the run is and how fast.
 fn speed(status: &Value) -> Vec<String> {
     let rate = |key: &str| status[key].as_f64().map_or("-".into(), progress::short);
     let time = |key: &str| status[key].as_f64().map_or("-".into(), progress::clock);
@@ -93,7 +93,7 @@ fn speed(status: &Value) -> Vec<String> {
     parts
 }
 
-/// What went wrong and what was saved.
+/// Returns what went wrong and what was saved.
 fn counts(status: &Value, view: View) -> Vec<String> {
     let alarming = |what: &str, value: &Value| {
         let text = format!("{what} {value}");
@@ -128,9 +128,9 @@ fn actor_lines(actor: &Value, width: usize, view: View) -> Vec<String> {
     if !state.is_empty() {
         parts.push(view.paint("33", &state));
     }
-    let [name, computes, units, packs] = COLUMNS;
+    let [name, busy, units, packs] = COLUMNS;
     let begin = format!(
-        "{:name$} {:>computes$} {:>units$} {:>packs$}",
+        "{:name$} {:>busy$} {:>units$} {:>packs$}",
         text(&actor["actor"]),
         share(&actor["busy"]),
         ms("units"),

@@ -89,7 +89,7 @@ impl Board {
     }
 }
 
-/// `encode unit 3.1`, `waits for mail`.
+/// `encode unit 3.1`, `idle`.
 fn name(span: &TraceSpan) -> String {
     let wait = if span.activity.is_busy() { "" } else { "waits for " };
     match span.index {

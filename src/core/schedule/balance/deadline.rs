@@ -50,7 +50,7 @@ pub(crate) fn by_deadline(groups: &[Vec<u64>], num_lanes: usize, overhead: u64, 
     chunks
 }
 
-/// As much to each lane as it ends by `end`; false: that is not all.
+/// Gives each lane as much as it ends by `end`; false: that is not all.
 fn cut(
     costs: &[u64],
     lanes: &[usize],

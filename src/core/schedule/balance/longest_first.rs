@@ -9,7 +9,7 @@ use std::ops::Range;
 const MANY: usize = 1024;
 const DIGIT: u32 = 8;
 
-/// What a bin may hold.
+/// Holds what a bin may hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     pub weight: u64,

@@ -1,11 +1,11 @@
-//! Moves and swaps between the dearest bin and the cheapest ones.
+//! Moves and swaps between the costliest bin and the cheapest ones.
 
 use super::longest_first::{Room, longest_first_anywhere};
 use std::collections::BTreeSet;
 
 /// An assignment within this share of the least there could be is good enough: work is not known better.
 const CLOSE_ENOUGH: u64 = 512;
-/// Cheapest bins that the dearest tries to pass work to, at a time.
+/// Cheapest bins that the costliest tries to pass work to, at a time.
 const MAX_PARTNERS: usize = 4;
 
 /// Bin of every item: longest first, then refined. Never worse than longest first, so within 4/3 of the best makespan,
@@ -27,8 +27,8 @@ pub fn loads_of(costs: &[u64], num_bins: usize, bin_of: &[usize]) -> Vec<u64> {
     loads
 }
 
-/// Passes work from the dearest bin to one of the cheapest, by the move or the swap that levels the two best, as long as
-/// the dearest gets cheaper and is not as cheap as it could be. Room is kept.
+/// Passes work from the costliest bin to one of the cheapest, by the move or the swap that levels the two best, as long as
+/// the costliest gets cheaper and is not as cheap as it could be. Room is kept.
 pub(crate) fn refine(costs: &[u64], weights: &[u64], num_bins: usize, room: Room, bin_of: &mut [usize]) {
     let least =
         costs.iter().sum::<u64>().div_ceil(num_bins.max(1) as u64).max(costs.iter().copied().max().unwrap_or(0));
@@ -38,8 +38,8 @@ pub(crate) fn refine(costs: &[u64], weights: &[u64], num_bins: usize, room: Room
     }
     let mut bins = Bins::new(costs, weights, num_bins, room, bin_of);
     for _ in 0..4 * num_bins {
-        let Some(&(dearest, from)) = bins.by_load.last() else { return };
-        if dearest <= close {
+        let Some(&(costliest, from)) = bins.by_load.last() else { return };
+        if costliest <= close {
             return;
         }
         let partners: Vec<usize> = bins.by_load.iter().take(MAX_PARTNERS).map(|&(_, bin)| bin).collect();

@@ -3,11 +3,11 @@
 use super::longest_first::by_falling;
 use std::cmp::Reverse;
 
-/// Micro-batch and replica of every pack, where replicas meet after every micro-batch and so wait for its dearest pack.
+/// Micro-batch and replica of every pack, where replicas meet after every micro-batch and so wait for its costliest pack.
 ///
 /// By falling cost, as many packs as there are replicas to a micro-batch: no other way of making rows of that many has a
-/// smaller sum of dearest packs, for the dearest pack of the i-th dearest row is at best the (i · replicas)-th of all.
-/// Within a row the dearest pack goes to the replica with the least so far, which levels their sums as well.
+/// smaller sum of costliest packs, for the costliest pack of the i-th costliest row is at best the (i · replicas)-th of all.
+/// Within a row the costliest pack goes to the replica with the least so far, which levels their sums as well.
 ///
 /// # Panics
 /// There is no replica.
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Least sum of the dearest of each row over every way of making rows.
+    /// Least sum of the costliest of each row over every way of making rows.
     fn best(costs: &mut Vec<u64>, width: usize) -> u64 {
         let Some(last) = costs.pop() else { return 0 };
         let least = (0..1_u32 << costs.len())
@@ -39,8 +39,8 @@ mod tests {
             .map(|others| {
                 let (row, mut rest): (Vec<_>, Vec<_>) =
                     costs.iter().enumerate().partition(|(at, _)| others >> at & 1 == 1);
-                let dearest = row.iter().map(|(_, cost)| **cost).max().unwrap_or(0).max(last);
-                dearest + best(&mut rest.drain(..).map(|(_, cost)| *cost).collect(), width)
+                let costliest = row.iter().map(|(_, cost)| **cost).max().unwrap_or(0).max(last);
+                costliest + best(&mut rest.drain(..).map(|(_, cost)| *cost).collect(), width)
             })
             .min();
         costs.push(last);
@@ -49,16 +49,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_rows_have_a_smaller_sum_of_dearest(rows in 1_usize..4, width in 1_usize..4, seed in prop::collection::vec(0_u64..50, 9)) {
+        fn no_rows_have_a_smaller_sum_of_costliest(rows in 1_usize..4, width in 1_usize..4, seed in prop::collection::vec(0_u64..50, 9)) {
             let costs = &seed[..rows * width];
             let places = sorted_rows(costs, width);
-            let mut dearest = vec![0; rows];
+            let mut costliest = vec![0; rows];
             let mut seen = std::collections::BTreeSet::new();
             for (&cost, &(row, replica)) in costs.iter().zip(&places) {
-                dearest[row] = cost.max(dearest[row]);
+                costliest[row] = cost.max(costliest[row]);
                 prop_assert!(replica < width && seen.insert((row, replica)));
             }
-            prop_assert_eq!(dearest.iter().sum::<u64>(), best(&mut costs.to_vec(), width));
+            prop_assert_eq!(costliest.iter().sum::<u64>(), best(&mut costs.to_vec(), width));
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Transfers go one at a time in the order in which they were asked for. Whoever computes waits where memory lacks or
 //! where something is not back yet. An operation is brought back as early as memory allows for certain.
 
-/// What one operation of a tape takes, as measured.
+/// Holds what one operation of a tape takes, as measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Operation {
     /// Bytes that its backward reads, its inputs among them.
@@ -14,11 +14,11 @@ pub struct Operation {
     pub forward: f64,
     /// Seconds of the backward, without computing anything again.
     pub backward: f64,
-    /// Whether nothing can be done but keep what it keeps.
+    /// True if nothing can be done but keep what it keeps.
     pub fixed: bool,
 }
 
-/// What becomes of what an operation's backward reads.
+/// Says what becomes of what an operation's backward reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Choice {
     /// It stays.
@@ -40,7 +40,7 @@ pub struct Link {
     pub latency: f64,
 }
 
-/// What choices lead to.
+/// Holds what choices lead to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Course {
     /// For each operation the one before whose backward it is asked back: itself, or a later one. Itself where it stays.
@@ -55,12 +55,12 @@ pub struct Course {
 impl Choice {
     pub const ALL: [Choice; 4] = [Choice::Keep, Choice::Recompute, Choice::Offload, Choice::OffloadInputs];
 
-    /// Whether something goes to the host.
+    /// Returns whether something goes to the host.
     pub fn is_moved(self) -> bool {
         matches!(self, Choice::Offload | Choice::OffloadInputs)
     }
 
-    /// Whether the operation is computed twice.
+    /// Returns whether the operation is computed twice.
     pub fn is_recomputed(self) -> bool {
         matches!(self, Choice::Recompute | Choice::OffloadInputs)
     }
@@ -80,7 +80,7 @@ impl Link {
 /// The clock of whoever computes, the queue of transfers, and the memory of both.
 struct Clock {
     now: f64,
-    /// When the queue will have done all that it was asked for.
+    /// Tells when the queue will have done all that it was asked for.
     queue_free: f64,
     waited: f64,
     /// Copies to the host that still hold memory here: until when, and how much.

@@ -6,7 +6,7 @@
 
 use super::course::{Choice, Course, Link, Operation};
 
-/// What becomes of every operation, and what that leads to.
+/// Holds what becomes of every operation, and what that leads to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryPlan {
     pub choices: Vec<Choice>,

@@ -108,7 +108,7 @@ impl Batches {
         self.ready.pop_front()
     }
 
-    /// As it was so far; only how far is read ahead depends on it.
+    /// Returns the mean so far; only how far is read ahead depends on it.
     fn samples_per_pack(&self) -> usize {
         match self.forming {
             Forming::Packs { num_packs, num_packed, .. } if num_packs > 0 => num_packed.div_ceil(num_packs),

@@ -1,5 +1,5 @@
-//! Which items encoders have died of: whoever dies is taken to have died of the unit that it was at, and of nothing else. An
-//! item that has killed two of them is left out from then on, so that it kills no third one.
+//! Describes which items encoders have died of: whoever dies is taken to have died of the unit that it was at, and of
+//! nothing else. An item that has killed two of them is left out from then on, so that it kills no third one.
 
 use crate::message::{ItemId, StepPlan, Unit, UnitId};
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ pub struct Killer {
     pub deaths: u32,
 }
 
-/// What each encoder is at, and what has killed how many.
+/// Holds what each encoder is at, and what has killed how many.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct Blame {
     at: BTreeMap<u32, UnitId>,
@@ -30,7 +30,7 @@ impl Blame {
         Self { at: BTreeMap::new(), deaths }
     }
 
-    /// What an encoder is at from now on.
+    /// Notes what an encoder works on from now on.
     pub fn at(&mut self, encoder: u32, unit: Option<UnitId>) {
         match unit {
             Some(unit) => drop(self.at.insert(encoder, unit)),
@@ -38,7 +38,7 @@ impl Blame {
         }
     }
 
-    /// What it was at. Asked when it is gone: it is at nothing then.
+    /// Returns what it was at. Asked when it is gone: it is at nothing then.
     pub fn take(&mut self, encoder: u32) -> Option<UnitId> {
         self.at.remove(&encoder)
     }

@@ -18,7 +18,7 @@ impl<T> Default for ByActor<T> {
 }
 
 impl<T> ByActor<T> {
-    /// What was there before.
+    /// Returns what was there before.
     pub fn insert(&mut self, actor: ActorId, value: T) -> Option<T> {
         let (list, at) = (&mut self.lists[actor.role as usize], actor.index as usize);
         if at >= list.len() {

@@ -69,7 +69,7 @@ impl FittedCosts {
     }
 }
 
-/// Of each foundation replica.
+/// Returns the work of each foundation replica.
 fn foundation_work(spec: &PlanSpec, plan: &StepPlan) -> Vec<Work> {
     let mut work = vec![Work::default(); spec.foundation_replicas as usize];
     for pack in &plan.packs {
@@ -78,7 +78,7 @@ fn foundation_work(spec: &PlanSpec, plan: &StepPlan) -> Vec<Work> {
     work
 }
 
-/// Of each encoder.
+/// Returns the work of each encoder.
 fn encoder_work(spec: &PlanSpec, plan: &StepPlan) -> BTreeMap<u32, Work> {
     let mut work: BTreeMap<u32, Work> = BTreeMap::new();
     for unit in &plan.units {
@@ -88,7 +88,7 @@ fn encoder_work(spec: &PlanSpec, plan: &StepPlan) -> BTreeMap<u32, Work> {
     work
 }
 
-/// How evenly a step's work lies on the replicas of the two pools.
+/// Describes how evenly a step's work lies on the replicas of the two pools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepBalance {
     /// Tokens of the packs over what they could hold.
@@ -100,14 +100,14 @@ pub struct StepBalance {
 /// The most that a replica has over the mean: 1 where all have alike; 0 where there is nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Imbalance {
-    /// Of the cost that the plan goes by.
+    /// The balance of the cost that the plan goes by.
     pub predicted: f64,
-    /// Of the seconds that engines computed; 0 before they have.
+    /// The balance of the seconds that engines computed; 0 before they have.
     pub measured: f64,
 }
 
 impl StepBalance {
-    /// As planned.
+    /// Returns the balance as planned.
     pub fn of(spec: &PlanSpec, plan: &StepPlan) -> Self {
         let room = plan.packs.len() * spec.pack.max_tokens;
         let num_encoders = plan.units.iter().map(|unit| unit.encoder as usize + 1).max().unwrap_or(0);

@@ -6,14 +6,14 @@ use crate::message::ActorId;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who has ended, and why the run does.
+/// Tells who has ended, and why the run does.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct Drain {
     /// Set when everyone is told to stop: how the run ends, or who failed first.
     result: Option<Result<Outcome, ActorId>>,
     /// The first that is known of each actor's failure.
     failures: BTreeMap<ActorId, Cause>,
-    /// Who has not ended.
+    /// The actors that have not ended.
     alive: ByActor<()>,
 }
 
@@ -82,7 +82,7 @@ impl Drain {
         self.alive.iter().map(|(actor, ())| actor)
     }
 
-    /// How the run ended, once all actors have.
+    /// Returns how the run ended, once all actors have.
     pub fn finished(&self) -> Option<Result<Outcome, Failure>> {
         let result = self.result?;
         self.alive.is_empty().then(|| result.map_err(|first| self.first_cause(first)))

@@ -1,4 +1,4 @@
-//! Who belongs to the encoder pool: members in the order of their ranks, those who come, those who go.
+//! Tells who belongs to the encoder pool: members in the order of their ranks, those who come, those who go.
 
 use super::CoordinatorSpec;
 use crate::message::Epoch;
@@ -33,12 +33,12 @@ pub(super) struct Encoders {
     num_broken: usize,
 }
 
-/// What an epoch begins with.
+/// Holds what an epoch begins with.
 pub(super) struct NewEpoch {
     pub joined: Vec<u32>,
     /// Gone, or let go now.
     pub left: Vec<u32>,
-    /// Of those, the ones that live and are to be stopped.
+    /// The encoders among those that live and are to be stopped.
     pub retired: Vec<u32>,
 }
 
@@ -116,7 +116,7 @@ impl Encoders {
         }
     }
 
-    /// Who is let go and can be: others may have died since that was wished.
+    /// Returns the encoder that is to be removed and can be: others may have died since that was wished.
     fn may_leave(&self) -> Option<u32> {
         let is_here = |index: &u32| self.ready.contains(index) || self.members.contains(index);
         let others_work = |index: &u32| self.workers().iter().any(|other| other != index);
@@ -171,7 +171,8 @@ impl Encoders {
         self.left = left;
     }
 
-    /// Whether there must, or may without waste, be another epoch. `all_answered`: every member has reduced or could not.
+    /// Returns whether there must, or may without waste, be another epoch. `all_answered`: every member has reduced or
+    /// could not.
     pub fn is_due(&self, all_answered: bool) -> bool {
         let broken = !self.broken.is_empty() && all_answered;
         let wished = !self.ready.is_empty() || self.may_leave().is_some();

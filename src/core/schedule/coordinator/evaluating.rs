@@ -1,5 +1,5 @@
-//! What the machine does for an evaluation ([`Evaluations`](super::Evaluations)): held-out samples are measured, planned and
-//! computed between two steps, with nothing else in flight.
+//! Describes what the machine does for an evaluation ([`Evaluations`](super::Evaluations)): held-out samples are
+//! measured, planned and computed between two steps, with nothing else in flight.
 
 use super::{Broken, Coordinator, InFlight, Output, StepBalance};
 use crate::message::{ActorId, BadSample, Command, NOBODY, Purpose, SampleMeta, SaveTo, StepId};
@@ -9,12 +9,12 @@ use crate::schedule::{PackLimits, PlanSpec, SampleSize, plan_evaluation};
 use std::sync::Arc;
 
 impl Coordinator {
-    /// Whether a plan of an evaluation is in flight.
+    /// Returns whether a plan of an evaluation is in flight.
     pub(super) fn evaluates(&self) -> bool {
         self.in_flight.get(&self.current).is_some_and(InFlight::is_evaluation)
     }
 
-    /// Whether an evaluation comes before the next plan.
+    /// Returns whether an evaluation comes before the next plan.
     pub(super) fn is_to_evaluate(&self) -> bool {
         !self.stop_requested && !self.is_probing() && self.evaluations.is_due(self.next_plan)
     }

@@ -41,7 +41,7 @@ pub struct EvaluationPass {
     pub max_samples: usize,
 }
 
-/// What the evaluations so far have come to; a checkpoint holds it.
+/// Holds what the evaluations so far have come to; a checkpoint holds it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evaluated {
     /// Steps that were done at the last one.
@@ -79,7 +79,7 @@ pub struct EvaluationSummary {
     pub stops: bool,
 }
 
-/// What was found of one set.
+/// Holds what was found of one set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SetResult {
     pub name: String,
@@ -103,7 +103,7 @@ impl SetResult {
     }
 }
 
-/// Which evaluation is due or going on.
+/// Describes which evaluation is due or going on.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Evaluations {
     spec: Option<EvaluationSpec>,
@@ -139,7 +139,7 @@ impl Evaluations {
         self.evaluated
     }
 
-    /// Whether there is one to be done before `step`.
+    /// Returns whether there is one to be done before `step`.
     pub fn is_due(&self, step: StepId) -> bool {
         let Some(spec) = &self.spec else { return false };
         let is_at = step.0 == self.steps || (spec.every > 0 && step.0.is_multiple_of(spec.every));
@@ -226,7 +226,7 @@ impl Evaluations {
         self.bad.insert(sample)
     }
 
-    /// What was found of the plan in flight.
+    /// Takes what was found of the plan in flight.
     pub fn found(&mut self, found: EvaluationReport) {
         if let Some(round) = &mut self.round {
             round.results[round.set].found.add(found);

@@ -19,7 +19,7 @@ pub(super) struct Intake {
     max_windows: usize,
     /// Positions before the first cursor that the checkpoint held back: the stream begins with them.
     held: VecDeque<SampleId>,
-    /// Of those, the ones that nobody was asked for.
+    /// The samples among those that nobody was asked for.
     to_read_again: VecDeque<SampleId>,
     /// First position that is not taken.
     cursor: u64,
@@ -117,7 +117,7 @@ impl Intake {
         window
     }
 
-    /// Whether all of these are good, once they are answered.
+    /// Returns whether all of these are good, once they are answered.
     pub fn take_again(&mut self, positions: &[SampleId]) -> Option<bool> {
         self.take_answers(positions).map(|answers| answers.iter().all(Result::is_ok))
     }
@@ -133,7 +133,7 @@ impl Intake {
     /// # Errors
     /// It is not an answer to that.
     pub fn measured(&mut self, index: u32, samples: Vec<SampleMeta>, bad: Vec<BadSample>) -> Result<(), String> {
-        let window = self.unanswered[index as usize].pop_front().ok_or("measured samples that nobody asked for")?;
+        let window = self.unanswered[index as usize].pop_front().ok_or("measured samples that were not requested")?;
         let share = window.share(u64::from(index), self.num_data);
         let answers = samples
             .into_iter()
@@ -193,7 +193,7 @@ impl Intake {
             self.held.pop_front();
             let sample = answer.map_err(|bad| {
                 let (source, reason) = (bad.source, bad.reason);
-                format!("{source} was good when the checkpoint was written, and is not any more: {reason}")
+                format!("{source} was valid when the checkpoint was written, and no longer is: {reason}")
             })?;
             self.batches.push(sample, SampleId(self.cursor))?;
             return Ok(true);

@@ -1,4 +1,4 @@
-//! What goes into a coordinator and what comes out.
+//! Describes what goes into a coordinator and what comes out.
 
 use super::{
     EvaluationSummary, FailedSave, FittedCosts, Killer, Ledger, NonFinite, SchedulerState, StepBalance, Straggler,
@@ -17,7 +17,7 @@ pub enum Input {
     Event(ActorId, Event),
     /// The actor's thread or process has ended, or is given up. Needs no `Failed` before it, nor forbids one.
     Gone(ActorId, String),
-    /// This encoder's process has come to a run that goes on; once it is `Ready` it becomes a member of its pool.
+    /// This encoder's process has connected to a running job; once it is `Ready` it joins its pool.
     Joined(ActorId),
     /// Let this encoder go when it suits.
     Retire(ActorId),
@@ -83,7 +83,7 @@ pub struct PoolChange {
     /// In the order of ranks.
     pub members: Vec<ActorId>,
     pub joined: Vec<ActorId>,
-    /// Who has left, and why.
+    /// Tells who has left, and why.
     pub left: Vec<(ActorId, String)>,
 }
 
@@ -95,7 +95,7 @@ pub struct StepSummary {
     pub loss: f64,
     /// Over both pools, before clipping.
     pub grad_norm: f64,
-    /// Of a foundation with experts.
+    /// The routing of a foundation with experts.
     pub routing: Option<RoutingReport>,
     pub learning_rate: f64,
     pub num_samples: usize,
@@ -106,14 +106,14 @@ pub struct StepSummary {
     pub num_packs: usize,
     /// False: loss or gradient was not finite and the parameters are as before.
     pub applied: bool,
-    /// What was skipped, where it was not applied.
+    /// Holds what was skipped, where it was not applied.
     pub skipped: Vec<SampleId>,
-    /// Of every encoder and foundation engine, in that order.
+    /// The timings of every encoder and foundation engine, in that order.
     pub timings: Vec<(ActorId, Timings)>,
     pub balance: StepBalance,
-    /// Of the steps up to this one.
+    /// The ledger of the steps up to this one.
     pub ledger: Ledger,
-    /// What is fitted after the step, with `scheduler.balance: fitted`.
+    /// Holds what is fitted after the step, with `scheduler.balance: fitted`.
     pub costs: Option<FittedCosts>,
     /// Encoders of an elastic pool that are much slower than the others and are given less.
     pub stragglers: Vec<Straggler>,
@@ -127,12 +127,12 @@ pub struct CheckpointDraft {
     pub to: SaveTo,
     /// The folder that the files are in, to be renamed.
     pub dir: PathBuf,
-    /// What a resumed run's scheduler begins with.
+    /// Holds what a resumed run's scheduler begins with.
     pub state: SchedulerState,
     pub files: Vec<SavedFile>,
 }
 
-/// How a run ended that did not fail.
+/// Says how a run ended that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     Completed,

@@ -30,7 +30,7 @@ mod snapshot;
 #[path = "stepping.rs"]
 mod stepping;
 
-/// What makes a step's plan of its batch and cursor: [`plan_step`], or what has the same plans already.
+/// Holds what makes a step's plan of its batch and cursor: [`plan_step`], or what has the same plans already.
 pub type Planner = Box<dyn FnMut(&PlanSpec, StepId, Batch, SampleId) -> Result<StepPlan, PlanError> + Send>;
 
 /// A run from the first `Ready` to the last `Stopped`.
@@ -64,7 +64,7 @@ pub struct Coordinator {
     probe: Option<Probe>,
     /// The last step that was applied in this run, and where the stream stood.
     good: Option<(StepId, SchedulerState)>,
-    /// Where the stream stands after the last applied step; what is fitted lies beside.
+    /// Tells where the stream stands after the last applied step; what is fitted lies beside.
     stream: SchedulerState,
     last_planned: Option<SampleId>,
     saves: Saves,
@@ -120,7 +120,7 @@ impl Coordinator {
         }
     }
 
-    /// Who has not ended.
+    /// Returns the actors that have not ended.
     pub fn alive(&self) -> Vec<ActorId> {
         self.drain.alive().collect()
     }
@@ -183,7 +183,7 @@ impl Coordinator {
             }
             Input::GraceOver(epoch) if self.paused == Some(epoch) && !self.drain.has_begun() => {
                 let (actor, reason) = self.lost.last().cloned().unwrap_or((ActorId::SCHEDULER, String::new()));
-                let cause = format!("{reason}; no encoder is left, and none has come");
+                let cause = format!("{reason}; no encoder is left, and none has joined");
                 self.drain.lose(actor, cause);
                 Ok(())
             }
@@ -280,7 +280,7 @@ impl Coordinator {
             }
             Event::Reduced(report) if computes => self.reduced(actor, report),
             Event::Applied { step } if computes => self.applied(actor, step),
-            event => Err((actor, format!("said {event:?} out of turn"))),
+            event => Err((actor, format!("sent {event:?} out of turn"))),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Who takes part while the run goes on: encoders that are refused, excluded, lost, and the epochs that follow.
+//! Tells who takes part while the run goes on: encoders that are refused, excluded, lost, and the epochs that follow.
 
 use super::{Broken, Coordinator};
 use crate::message::{ActorId, BadSample, Command, Event, Regroup, Role, SampleId, StepId, StepPlan, UnitId};
@@ -35,7 +35,7 @@ impl Coordinator {
         match self.trust.violated(actor) {
             true => {
                 self.blame.take(actor.index);
-                self.exclude(actor, format!("{why}; that was once too often"))
+                self.exclude(actor, format!("{why}; that exceeds the limit"))
             }
             false => Ok(()),
         }
@@ -46,7 +46,7 @@ impl Coordinator {
         self.lose(actor, why, None)
     }
 
-    /// Whether the run can go on without this actor.
+    /// Returns whether the run can go on without this actor.
     pub(super) fn may_lose(&self, actor: ActorId) -> bool {
         let begun = !self.joining.contains(&actor) && !self.drain.has_begun();
         actor.role == Role::Encoder && self.encoders.is_elastic() && begun
@@ -104,7 +104,7 @@ impl Coordinator {
         if self.drain.has_ended(peer) {
             return Ok(());
         }
-        let why = format!("{by} took nothing of it: {reason}");
+        let why = format!("{by} accepted nothing of it: {reason}");
         if !self.may_lose(peer) {
             return Err((peer, why));
         }
@@ -118,7 +118,7 @@ impl Coordinator {
         }
     }
 
-    /// What was doubted would be known by now.
+    /// Acts on a doubt: what was doubted would be known by now.
     pub(super) fn doubted(&mut self, Doubt { by, encoder, reason }: Doubt) -> Result<(), Broken> {
         match self.drain.has_ended(encoder) || !self.may_lose(encoder) {
             true => Ok(()),

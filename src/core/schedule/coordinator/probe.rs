@@ -7,7 +7,7 @@ use crate::schedule::Batch;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What is wrong, as far as computing it again can tell.
+/// Says what is wrong, as far as computing it again can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
     /// The batch is not finite again, and others are.
@@ -31,14 +31,14 @@ impl Verdict {
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Data => "not finite again, where other batches are on the same weights: look at these samples",
-            Self::Transient => "finite when computed again on the same weights: a machine has erred",
+            Self::Data => "not finite again, while other batches are finite on the same weights: check these samples",
+            Self::Transient => "finite when recomputed on the same weights: a hardware error",
             Self::Persistent => "not finite again, and no other batch is finite on these weights",
         })
     }
 }
 
-/// What is known of the steps for which a run ends.
+/// Holds what is known of the steps for which a run ends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NonFinite {
     /// The last one that was skipped.

@@ -1,4 +1,4 @@
-//! What the machine does when too many steps in a row are not finite ([`Probe`]), until the run ends.
+//! Describes what the machine does when too many steps in a row are not finite ([`Probe`]), until the run ends.
 
 use super::{Broken, Coordinator, InFlight, Output, StepBalance};
 use crate::message::{ActorId, Command, NOBODY, SaveTo, UnitId};

@@ -28,7 +28,7 @@ pub(super) struct Saves {
 struct Save {
     dir: PathBuf,
     state: SchedulerState,
-    /// Who is to answer yet, once for each time that it was told to write.
+    /// Tells who is to answer yet, once for each time that it was told to write.
     awaited: Vec<ActorId>,
     /// The encoder that writes what the pool has.
     writer: Option<ActorId>,
@@ -40,7 +40,7 @@ struct Save {
 enum Cause {
     /// It could not be written.
     Error(String),
-    /// Who wrote is gone, and nobody else has these parameters any more.
+    /// The writer is gone, and nobody else has these parameters any more.
     Lost(String),
 }
 
@@ -58,7 +58,7 @@ pub struct FailedSave {
     /// To be removed.
     pub dir: PathBuf,
     pub error: String,
-    /// How many on the disk have failed in a row; 0: the writer was lost, which says nothing of the disk.
+    /// Tells how many on the disk have failed in a row; 0: the writer was lost, which says nothing of the disk.
     pub num_failures: usize,
     /// Another one is to be begun when it suits: the caller answers [`Input::RetrySave`](super::Input::RetrySave).
     pub retries: bool,
@@ -115,7 +115,7 @@ impl Saves {
     }
 
     fn answer(&mut self, id: (StepId, SaveTo), actor: ActorId) -> Result<&mut Save, String> {
-        let unasked = || format!("saved step {}, which nobody asked for", id.0);
+        let unasked = || format!("saved step {}, which was not requested", id.0);
         let save = self.open.get_mut(&id).ok_or_else(unasked)?;
         let answer = save.awaited.iter().position(|&awaited| awaited == actor).ok_or_else(unasked)?;
         save.awaited.remove(answer);
@@ -158,7 +158,7 @@ impl Saves {
         (again, ended)
     }
 
-    /// What has become of it once all have answered.
+    /// Returns what has become of it once all have answered.
     fn ended(&mut self, id: (StepId, SaveTo)) -> Option<Ended> {
         let save = self.open.get_mut(&id).filter(|save| save.awaited.is_empty())?;
         let (step, to) = id;

@@ -1,4 +1,4 @@
-//! What a coordinator is told before it begins.
+//! Describes what a coordinator is told before it begins.
 
 use super::{EvaluationSpec, SchedulerState};
 use crate::config::{BadSamples, Balance, PackMode, Placement, RunConfig, TooLong};
@@ -58,7 +58,7 @@ impl PoolSizes {
         }
     }
 
-    /// Whether the actor is one of [`PoolSizes::actors`].
+    /// Returns whether the actor is one of [`PoolSizes::actors`].
     pub fn contains(self, actor: ActorId) -> bool {
         actor.index < self.of(actor.role)
     }
@@ -75,7 +75,7 @@ pub struct CoordinatorSpec {
     pub plan: PlanSpec,
     /// First step to compute; 0 unless resumed.
     pub first_step: StepId,
-    /// What the run begins with: all of it empty unless resumed.
+    /// Holds what the run begins with: all of it empty unless resumed.
     pub state: SchedulerState,
     /// Steps of the whole run, those before `first_step` included.
     pub steps: u64,

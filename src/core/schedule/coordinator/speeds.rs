@@ -1,4 +1,4 @@
-//! How fast each encoder is, and work shared out by that: a slow encoder costs its share, not the run.
+//! Describes how fast each encoder is, and work shared out by that: a slow encoder costs its share, not the run.
 //!
 //! Encoders that are about equal are taken for equal, so that plans of a healthy run do not depend on times. One that
 //! takes more than twice as long as the middle one for the same work, several steps in a row, is a straggler: from then on
@@ -9,7 +9,7 @@ use crate::schedule::PlanSpec;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// How many times slower than the middle encoder a straggler is, and down to what it stays one.
+/// Sets how many times slower than the middle encoder a straggler is, and down to what it stays one.
 const SLOW: f64 = 2.0;
 const SLOW_STILL: f64 = 1.5;
 /// Seconds in a step below which nobody is slow: they are noise.
@@ -25,7 +25,7 @@ const FINER: u32 = 4;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Straggler {
     pub actor: ActorId,
-    /// How many times longer it takes for the same work than the middle encoder.
+    /// Tells how many times longer it takes for the same work than the middle encoder.
     pub times_slower: f64,
 }
 
@@ -41,7 +41,7 @@ struct Speed {
     /// Steps in a row in which it was slow.
     slow_steps: u32,
     is_straggler: bool,
-    /// What it was given so far, in its own seconds, beyond what the first to be free was.
+    /// Holds what it was given so far, in its own seconds, beyond what the first to be free was.
     ahead: f64,
 }
 
@@ -121,9 +121,9 @@ impl Speeds {
         let encoders = if fixed_lanes {
             let mut lanes = BTreeMap::<u32, u64>::new();
             units.iter().for_each(|unit| *lanes.entry(unit.lane.0).or_default() += cost(spec, unit));
-            let mut dearest: Vec<(u32, u64)> = lanes.into_iter().collect();
-            dearest.sort_by_key(|&(lane, cost)| (std::cmp::Reverse(cost), lane));
-            let owner: BTreeMap<u32, u32> = dearest.into_iter().map(|(lane, cost)| (lane, give(cost))).collect();
+            let mut costliest: Vec<(u32, u64)> = lanes.into_iter().collect();
+            costliest.sort_by_key(|&(lane, cost)| (std::cmp::Reverse(cost), lane));
+            let owner: BTreeMap<u32, u32> = costliest.into_iter().map(|(lane, cost)| (lane, give(cost))).collect();
             units.iter().map(|unit| owner[&unit.lane.0]).collect()
         } else {
             units.iter().map(|unit| give(cost(spec, unit))).collect()

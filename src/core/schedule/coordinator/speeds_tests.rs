@@ -49,7 +49,8 @@ fn plan(step: u64, workers: &[u32]) -> StepPlan {
     }
 }
 
-/// What each encoder was given in the last of `steps`, in patches, where encoder `i` needs `paces[i]` seconds a patch.
+/// Returns what each encoder was given in the last of `steps`, in patches, where encoder `i` needs `paces[i]` seconds a
+/// patch.
 fn run(speeds: &mut Speeds, paces: &[f64], fixed_lanes: bool, steps: std::ops::Range<u64>) -> Vec<f64> {
     let (spec, workers) = (spec(), (0..paces.len() as u32).collect::<Vec<_>>());
     let mut given = vec![0.0; paces.len()];

@@ -1,4 +1,4 @@
-//! What of the scheduler is in a checkpoint.
+//! Describes what of the scheduler is in a checkpoint.
 
 use super::{Evaluated, Killer, Ledger};
 use crate::config::Products;
@@ -15,13 +15,13 @@ pub struct SchedulerState {
     /// Positions before it that are in no step yet, ascending: `data.pack.mode: stream` holds samples back. As text they are
     /// ranges, `5 9-12`.
     pub held: Vec<SampleId>,
-    /// Of the steps before.
+    /// The ledger of the steps before.
     pub ledger: Ledger,
     /// With `scheduler.balance: fitted`.
     pub costs: Option<FittedCosts>,
     /// Items that encoders have died of in earlier lives of the run. Not of a checkpoint: what is before it is not read again.
     pub killers: Vec<Killer>,
-    /// What evaluations have come to.
+    /// Holds what evaluations have come to.
     pub evaluated: Evaluated,
     /// How every actor of the run computes products; `auto`: each as its processor does it faster.
     pub products: Products,
@@ -102,7 +102,7 @@ fn from_ranges<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SampleI
     let text = String::deserialize(deserializer)?;
     let mut ids: Vec<SampleId> = Vec::new();
     for word in text.split_whitespace() {
-        let wrong = || de::Error::custom(format!("`{word}` is no position or range after those before it"));
+        let wrong = || de::Error::custom(format!("`{word}` is not a position or range after those before it"));
         let (first, last) = word.split_once('-').unwrap_or((word, word));
         let first: u64 = first.parse().map_err(|_| wrong())?;
         let last: u64 = last.parse().map_err(|_| wrong())?;

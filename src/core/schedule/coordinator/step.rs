@@ -16,7 +16,7 @@ pub(super) struct InFlight {
     pub plan: Arc<StepPlan>,
     /// Positions before the plan's cursor that are in no plan yet.
     held: Vec<SampleId>,
-    /// As planned.
+    /// The balance as planned.
     balance: StepBalance,
     reports: ByActor<StepReport>,
     /// Encoders that have done their units, as the epoch shares them out.
@@ -76,7 +76,7 @@ impl InFlight {
         self.is_decided() && !self.is_evaluation()
     }
 
-    /// What an evaluation has found, once all engines have reported; from then on they are to forget it.
+    /// Returns what an evaluation has found, once all engines have reported; from then on they are to forget it.
     pub fn conclude(&mut self, engines: &[ActorId]) -> Option<EvaluationReport> {
         if self.is_decided() || !engines.iter().all(|&engine| self.reports.contains(engine)) {
             return None;
@@ -171,7 +171,7 @@ impl InFlight {
         self.decision
     }
 
-    /// Whether it has still to apply what was decided.
+    /// Returns whether it has still to apply what was decided.
     pub fn awaits(&self, actor: ActorId) -> bool {
         self.awaited.contains(actor)
     }
@@ -187,12 +187,12 @@ impl InFlight {
         Ok(self.awaited.is_empty())
     }
 
-    /// Who is gone needs not apply what was decided; true if all others have.
+    /// Notes that the actor is gone and need not apply what was decided; true if all others have.
     pub fn lose(&mut self, actor: ActorId) -> bool {
         self.awaited.remove(actor).is_some() && self.awaited.is_empty()
     }
 
-    /// What it was planned from: samples, or packs of a packed stream.
+    /// Returns what it was planned from: samples, or packs of a packed stream.
     pub fn batch(&self, is_packed: bool) -> Batch {
         let packs = self.plan.packs.iter().map(|pack| pack.samples.clone());
         if is_packed {

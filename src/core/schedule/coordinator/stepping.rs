@@ -1,4 +1,5 @@
-//! How the machine goes on by itself: what has become possible after an input, from planning a step to deciding it.
+//! Describes how the machine goes on by itself: what has become possible after an input, from planning a step to
+//! deciding it.
 
 use super::{Broken, Coordinator, InFlight, Outcome, Output};
 use crate::message::{ActorId, Command, NOBODY, SaveTo, StepId, Unit};

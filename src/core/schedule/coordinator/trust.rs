@@ -1,4 +1,4 @@
-//! What an encoder may say, and what becomes of one that says something else.
+//! Describes what an encoder may say, and what becomes of one that says something else.
 //!
 //! An encoder can be replaced, so nothing that it says may end or change a run in which it was not its turn. Every field of
 //! its words is compared with what it was told before they are heard; who lies too often is let go. What it sends is
@@ -27,7 +27,7 @@ impl Trust {
     }
 }
 
-/// What the words of an encoder are compared with.
+/// Holds what the words of an encoder are compared with.
 pub(super) struct Told<'a> {
     pub actor: ActorId,
     pub encoders: &'a Encoders,
@@ -53,7 +53,7 @@ impl Told<'_> {
             Event::Applied { step } => self.applied(*step),
             Event::Saved { files, .. } => saved(files),
             Event::Measured { .. } | Event::Lost { .. } | Event::Refused { .. } => {
-                Err(format!("said {event:?}, which is no encoder's to say"))
+                Err(format!("sent {event:?}, which encoders do not send"))
             }
             // Of its own end it is believed.
             _ => Ok(()),
@@ -73,15 +73,15 @@ impl Told<'_> {
     fn at(&self, unit: Option<UnitId>) -> Result<(), String> {
         let Some(unit) = unit.filter(|_| self.is_member()) else { return Ok(()) };
         let own = self.in_flight.get(&unit.step).and_then(|step| step.unit_of(self.actor.index, unit));
-        own.map(drop).ok_or_else(|| format!("was at {unit}, which is not its own"))
+        own.map(drop).ok_or_else(|| format!("worked on {unit}, which is not assigned to it"))
     }
 
     fn of_epoch(&self, step: StepId, epoch: Epoch) -> Result<(), String> {
         if epoch > self.encoders.epoch() {
-            return Err(format!("spoke of epoch {epoch}, which has not begun"));
+            return Err(format!("named epoch {epoch}, which has not begun"));
         }
         if step >= self.next_plan && !self.in_flight.contains_key(&step) {
-            return Err(format!("spoke of step {step}, which is not planned"));
+            return Err(format!("named step {step}, which is not planned"));
         }
         Ok(())
     }
@@ -106,7 +106,7 @@ impl Told<'_> {
         let in_flight = self.in_flight.get(&report.step).filter(|_| is_turn);
         let was_told = in_flight.is_some_and(|step| !step.is_decided());
         if !was_told || in_flight.is_some_and(|step| step.has_reduced(self.actor)) {
-            return Err(format!("reduced step {}, which was not its turn", report.step));
+            return Err(format!("reduced step {} out of turn", report.step));
         }
         let StepReport { loss, grad_square_sum, routing, timings, .. } = report;
         let Timings { busy, idle, units, packs, .. } = timings;
@@ -127,14 +127,14 @@ impl Told<'_> {
         let is_awaited = self.in_flight.get(&step).is_some_and(|in_flight| in_flight.awaits(self.actor));
         // One that is let go ends what it had begun.
         let was_told = (step == self.current && is_awaited) || (!self.is_member() && step <= self.current);
-        if was_told { Ok(()) } else { Err(format!("applied step {step}, which was not its turn")) }
+        if was_told { Ok(()) } else { Err(format!("applied step {step} out of turn")) }
     }
 }
 
 fn saved(files: &[SavedFile]) -> Result<(), String> {
     let is_plain = |name: &str| !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0']);
     match files.iter().find(|file| !is_plain(&file.name)) {
-        Some(file) => Err(format!("saved {:?}, which is no name of a file", file.name)),
+        Some(file) => Err(format!("saved {:?}, which is not a file name", file.name)),
         None => Ok(()),
     }
 }

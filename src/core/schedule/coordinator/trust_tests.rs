@@ -54,7 +54,7 @@ fn spec() -> CoordinatorSpec {
 /// Engines that answer every command at once.
 #[derive(Default)]
 struct Echo {
-    /// What is on its way, by who says it.
+    /// Holds what is on its way, by who says it.
     said: BTreeMap<ActorId, VecDeque<Event>>,
     epoch: Epoch,
 }
@@ -101,7 +101,7 @@ fn report(step: StepId, epoch: Epoch, loss: f64) -> StepReport {
     StepReport { step, epoch, loss, grad_square_sum: 1.0, routing: None, timings: Timings::default(), evaluation: None }
 }
 
-/// What is seen of a run.
+/// Holds what is seen of a run.
 #[derive(Debug, Default, PartialEq)]
 struct Seen {
     steps: Vec<(StepId, u64, u64, String)>,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// the non-negative solution is exact: the best over the eight sets of coefficients that are free. What the
 /// observations do not tell apart, as tokens and sequences where all packs are alike, the shape of the prior decides: it
 /// weighs as much as the times are noisy.
-/// State is part of a checkpoint: a run that goes on from one fits alike.
+/// The state is part of a checkpoint, so a resumed run fits the same numbers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fit {
     prior: CostModel,

@@ -1,4 +1,4 @@
-//! What work costs a replica: a model of three numbers, and its fit to measured times.
+//! Describes what work costs a replica: a model of three numbers, and its fit to measured times.
 
 mod fit;
 mod model;

@@ -8,7 +8,7 @@ use std::ops::AddAssign;
 
 /// Bits after the point of a coefficient.
 const FRACTION: u32 = 16;
-/// Dearest piece of work: sums of many stay far from the end of a `u64`.
+/// Costliest piece of work: sums of many stay far from the end of a `u64`.
 const MOST: u128 = 1 << 56;
 
 /// Cost of `n` sequences of `l` tokens each: `a · Σ l · min(l, window) + b · Σ l + c · n`.
@@ -23,7 +23,7 @@ pub struct CostModel {
     pub window: Option<u32>,
 }
 
-/// What a cost is linear in.
+/// Holds what a cost is linear in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
     /// `Σ l · min(l, window)`: pairs that attend to each other, as a causal mask does not halve them.
@@ -35,7 +35,7 @@ pub struct Work {
 }
 
 impl CostModel {
-    /// Of fitted models: units of cost in a second.
+    /// The units of cost in a second, for fitted models.
     pub const PER_SECOND: f64 = 1e12;
 
     /// Negative coefficients count as 0. The smallest step is 2⁻¹⁶.

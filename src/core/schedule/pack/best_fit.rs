@@ -15,7 +15,7 @@ pub(super) struct Run {
 
 #[derive(Debug, Default)]
 pub(super) struct BestFit {
-    /// Of each kind, in the order in which its samples are to be handed out.
+    /// The runs of each kind, in the order in which its samples are to be handed out.
     pub runs: Vec<Vec<Run>>,
     /// Tokens of each pack, runs of equal ones together: `(tokens, num_packs)`.
     pub packs: Vec<(u32, u32)>,

@@ -1,8 +1,8 @@
 //! Samples to replicas first, and packs on each replica afterwards: a replica with one dear sample is given fewer tokens, and
-//! its packs are shorter, where whole packs that cost alike would leave it the dearest by far.
+//! its packs are shorter, where whole packs that cost alike would leave it the costliest by far.
 
 use super::limits::{Load, PackLimits, SampleSize};
-use super::step::{collect, first_fit_decreasing, split_dearest};
+use super::step::{collect, first_fit_decreasing, split_costliest};
 use crate::message::SampleMeta;
 use crate::schedule::CostModel;
 use crate::schedule::balance::{Room, longest_first, refine};
@@ -35,7 +35,7 @@ pub(crate) fn deal(
         let mut packs = alike.unwrap_or_else(|| {
             let bin_of = first_fit_decreasing(&weights, room);
             let num_packs = bin_of.iter().max().map_or(0, |&bin| bin + 1);
-            split_dearest(collect(&bin_of, num_packs), per_replica, &costs)
+            split_costliest(collect(&bin_of, num_packs), per_replica, &costs)
         });
         let too_many = packs.split_off(per_replica.min(packs.len()));
         left_over.extend(too_many.into_iter().flatten().map(|at| share[at]));

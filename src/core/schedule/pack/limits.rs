@@ -1,9 +1,9 @@
-//! What a pack may hold, and what a sample takes of it.
+//! Describes what a pack may hold, and what a sample takes of it.
 
 use crate::message::{SampleId, SampleMeta};
 use serde::{Deserialize, Serialize};
 
-/// What one pack may hold.
+/// Holds what one pack may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackLimits {
     pub max_tokens: usize,
@@ -14,7 +14,7 @@ pub struct PackLimits {
     pub max_visual_tokens: usize,
 }
 
-/// What a sample takes of a pack, or samples together.
+/// Holds what a sample takes of a pack, or samples together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SampleSize {
     pub tokens: u32,
@@ -67,7 +67,7 @@ impl SampleSize {
     }
 }
 
-/// What lies in a pack already.
+/// Holds what lies in a pack already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Load {
     pub tokens: usize,

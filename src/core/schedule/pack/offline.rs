@@ -7,7 +7,7 @@ use std::collections::HashMap;
 /// Stands for a pack where a sample has none.
 const NO_PACK: u32 = u32::MAX;
 
-/// Which pack each sample lies in. Packs are numbered by their first sample.
+/// Describes which pack each sample lies in. Packs are numbered by their first sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfflinePacks {
     pack_of: Vec<u32>,
@@ -43,7 +43,7 @@ pub fn pack_offline(sizes: &[SampleSize], limits: PackLimits) -> OfflinePacks {
     hand_out(pack_of, &best_fit_decreasing(&kinds, limits))
 }
 
-/// As [`pack_offline`] for text, of which lengths are all there is to know: two passes over memory.
+/// Works like [`pack_offline`] for text, of which lengths are all there is to know: two passes over memory.
 ///
 /// # Panics
 /// As [`pack_offline`].
@@ -90,7 +90,7 @@ fn hand_out(mut pack_of: Vec<u32>, found: &BestFit) -> OfflinePacks {
     OfflinePacks { pack_of, num_tokens, too_large }
 }
 
-/// Where the next sample of a kind goes.
+/// Describes where the next sample of a kind goes.
 struct Cursor {
     pack: u32,
     /// Samples that this pack still takes.

@@ -1,4 +1,4 @@
-//! Where a sample fits best: the pack with the least room for tokens that has room for all of it.
+//! Describes where a sample fits best: the pack with the least room for tokens that has room for all of it.
 
 use super::limits::{Load, PackLimits, SampleSize};
 

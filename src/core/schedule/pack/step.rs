@@ -41,7 +41,7 @@ pub(crate) fn pack(samples: &[SampleMeta], limits: PackLimits, cost: CostModel, 
     let found = trials.into_iter().find_map(|num_packs| Some((num_packs, balanced(num_packs)?)));
     let mut packs = match found {
         Some((num_packs, bin_of)) => collect(&bin_of, num_packs),
-        None => split_dearest(collect(&first_fit, num_first_fit), rounded(num_first_fit), &costs),
+        None => split_costliest(collect(&first_fit, num_first_fit), rounded(num_first_fit), &costs),
     };
     packs.iter_mut().for_each(|pack| pack.sort_unstable());
     packs.sort_unstable();
@@ -94,19 +94,19 @@ pub(super) fn first_fit_decreasing(weights: &[u64], room: Room) -> Vec<usize> {
     bin_of
 }
 
-/// Halves the dearest pack of several samples until there are `num_packs`: what fitted still fits.
-pub(super) fn split_dearest(mut packs: Vec<Vec<usize>>, num_packs: usize, costs: &[u64]) -> Vec<Vec<usize>> {
+/// Halves the costliest pack of several samples until there are `num_packs`: what fitted still fits.
+pub(super) fn split_costliest(mut packs: Vec<Vec<usize>>, num_packs: usize, costs: &[u64]) -> Vec<Vec<usize>> {
     let price = |pack: &Vec<usize>| pack.iter().map(|&item| costs[item]).sum::<u64>();
-    let mut dearest: BinaryHeap<(u64, usize)> =
+    let mut costliest: BinaryHeap<(u64, usize)> =
         packs.iter().zip(0..).filter(|(pack, _)| pack.len() > 1).map(|(pack, at)| (price(pack), at)).collect();
     while packs.len() < num_packs {
-        let Some((_, at)) = dearest.pop() else { break };
+        let Some((_, at)) = costliest.pop() else { break };
         let half = packs[at].len() / 2;
         let half = packs[at].split_off(half);
         packs.push(half);
         for at in [at, packs.len() - 1] {
             if packs[at].len() > 1 {
-                dearest.push((price(&packs[at]), at));
+                costliest.push((price(&packs[at]), at));
             }
         }
     }
@@ -222,6 +222,9 @@ mod tests {
 
     #[test]
     fn a_split_packing_still_fits() {
-        assert_eq!(split_dearest(vec![vec![0, 1, 2], vec![3]], 4, &[1, 1, 1, 9]), [vec![0], vec![3], vec![1], vec![2]]);
+        assert_eq!(
+            split_costliest(vec![vec![0, 1, 2], vec![3]], 4, &[1, 1, 1, 9]),
+            [vec![0], vec![3], vec![1], vec![2]]
+        );
     }
 }

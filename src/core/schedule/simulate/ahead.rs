@@ -18,9 +18,9 @@ const MAX_SPENT: usize = 16;
 
 type Spent = Box<dyn Send>;
 
-/// What comes from these threads besides plans, and what they take away.
+/// Holds what comes from these threads besides plans, and what they take away.
 pub(super) struct Ahead {
-    /// Of plans that the coordinator has taken.
+    /// The steps of plans that the coordinator has taken.
     steps: Receiver<(StepId, Step)>,
     spent: SyncSender<Spent>,
 }
@@ -86,7 +86,7 @@ impl Ahead {
     }
 }
 
-/// What the coordinator plans by as long as no encoder comes or goes.
+/// Returns what the coordinator plans by as long as no encoder comes or goes.
 fn plan_spec(spec: &CoordinatorSpec) -> PlanSpec {
     let mut plan = spec.plan.clone();
     if spec.pools.encoder > 0 {

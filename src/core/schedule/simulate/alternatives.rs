@@ -4,7 +4,7 @@ use super::{Samples, SimError, SimReport, SimSpec, simulate};
 use crate::config::Placement;
 use crate::message::Role;
 
-/// Where encoders and foundation are.
+/// Describes where encoders and foundation are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub placement: Placement,

@@ -29,7 +29,7 @@ pub(super) struct Clock {
     far: Vec<Vec<Entry>>,
     num_far: usize,
     next: usize,
-    /// When the first stretch begins, and how long one is.
+    /// The time at which the first stretch begins, and how long one is.
     start: f64,
     width: f64,
     /// After the last stretch.
@@ -86,13 +86,13 @@ impl Clock {
         }
     }
 
-    /// When the next is.
+    /// Returns the time of the next one.
     pub fn next_time(&mut self) -> Option<f64> {
         self.come_near();
         self.near.peek().map(|&Reverse(entry)| time_of(entry))
     }
 
-    /// What is likely to be next.
+    /// Returns what is likely to be next.
     pub fn peek(&self) -> Option<Happening> {
         self.near.peek().map(|&Reverse(entry)| happening_of(entry))
     }

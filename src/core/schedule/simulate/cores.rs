@@ -11,7 +11,7 @@ pub(super) struct Cores {
     /// Rank, cores that it uses, seconds that its job still needs at full speed. In the order of their start.
     running: Vec<(u32, f64, f64)>,
     since: f64,
-    /// Of the wake-up that counts; earlier ones are void.
+    /// The stamp of the wake-up that counts; earlier ones are void.
     stamp: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What work costs, in seconds: the coefficients that a simulation turns packs and units into time with.
+//! Describes what work costs, in seconds: the coefficients that a simulation turns packs and units into time with.
 
 use crate::message::{Pack, Unit};
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ pub struct Costs {
     pub latency: f64,
 }
 
-/// Of one data actor.
+/// The costs of one data actor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DataCosts {
@@ -26,9 +26,9 @@ pub struct DataCosts {
     pub per_byte: f64,
 }
 
-/// Of one rank of a pool: `per_square · Σl² + per_token · Σl + per_batch` for a batch, forward and backward together.
-/// A batch is a pack of the foundation, whose `l` are documents' tokens, or a unit of an encoder, whose `l` are frames'
-/// patches.
+/// The costs of one rank of a pool: `per_square · Σl² + per_token · Σl + per_batch` for a batch, forward and backward
+/// together. A batch is a pack of the foundation, whose `l` are documents' tokens, or a unit of an encoder, whose `l`
+/// are frames' patches.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RoleCosts {
@@ -52,7 +52,7 @@ impl Default for RoleCosts {
 }
 
 impl RoleCosts {
-    /// Of a batch with these `Σl²` and `Σl`.
+    /// Returns the seconds of a batch with these `Σl²` and `Σl`.
     pub fn batch(&self, squares: f64, tokens: f64) -> f64 {
         self.per_square * squares + self.per_token * tokens + self.per_batch
     }

@@ -13,7 +13,7 @@ const PIECES: usize = 8;
 #[derive(Default)]
 pub(super) struct DataActor {
     windows: VecDeque<(u64, u64)>,
-    /// Of the first window.
+    /// The measured samples of the first window.
     measured: Vec<SampleMeta>,
     /// Next position of the first window.
     next: Option<u64>,

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// Parcels that may be in flight on one edge (`transport::credit`).
 const MAX_PARCELS: u32 = 256;
 
-/// What a parcel holds.
+/// Says what a parcel holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Pixels,
@@ -28,11 +28,11 @@ pub(super) struct Parcel {
     pub from: u32,
     pub to: u32,
     pub bytes: u64,
-    /// When it was ready; of one on its way, when it is there.
+    /// The time at which it was ready; of one on its way, when it is there.
     pub time: f64,
 }
 
-/// What is in flight.
+/// Holds what is in flight.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Load {
     bytes: u64,
@@ -73,14 +73,14 @@ impl Edges {
         Self { waiting: BTreeMap::new(), credits, waited: [0.0; 4] }
     }
 
-    /// Whether there is credit for a parcel, and none before it waits. `to_receiver`: what is in flight to its receiver, of
-    /// its kind; `on_edge`: of that, what is from its sender.
+    /// Returns whether there is credit for a parcel, and none before it waits. `to_receiver`: what is in flight to its
+    /// receiver, of its kind; `on_edge`: of that, what is from its sender.
     pub fn has_credit(&self, parcel: &Parcel, to_receiver: Load, on_edge: impl FnOnce() -> Load) -> bool {
         let credit = self.credits[parcel.kind as usize];
         !self.waits(parcel) && (to_receiver.has_room(parcel.bytes, credit) || on_edge().has_room(parcel.bytes, credit))
     }
 
-    /// Whether a parcel waits on the edge of this one.
+    /// Returns whether a parcel waits on the edge of this one.
     pub fn waits(&self, parcel: &Parcel) -> bool {
         !self.waiting.is_empty() && self.waiting.contains_key(&(parcel.kind, parcel.from, parcel.to))
     }
@@ -108,7 +108,7 @@ impl Edges {
         sent
     }
 
-    /// Whether nothing waits.
+    /// Returns whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

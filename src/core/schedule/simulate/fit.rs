@@ -4,7 +4,7 @@ use super::RoleCosts;
 use super::costs::{pack_size, unit_size};
 use crate::message::StepPlan;
 
-/// What a pool computed in one step, and how long all its ranks together were busy.
+/// Holds what a pool computed in one step, and how long all its ranks together were busy.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Observation {
     pub squares: f64,
@@ -16,7 +16,7 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// What encoders and foundation compute in a step, without ranks and times.
+    /// Returns what encoders and foundation compute in a step, without ranks and times.
     pub fn of(plan: &StepPlan) -> [Self; 2] {
         let sum = |sizes: &mut dyn Iterator<Item = (f64, f64)>| {
             sizes.fold(Self::default(), |sum, (squares, tokens)| Self {

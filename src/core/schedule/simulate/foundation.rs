@@ -155,7 +155,7 @@ impl World<'_> {
         (self.encoder_rank(unit.encoder), unit.feature_bytes)
     }
 
-    /// Whether a stage has computed all packs of the step that it is in.
+    /// Returns whether a stage has computed all packs of the step that it is in.
     pub(super) fn stage_is_finished(&self, stage: u32, step: u64) -> bool {
         let state = &self.stages[stage as usize];
         let end = self.step(step).packs_of_replica.of(state.replica).len() as u64 + state.before;
@@ -195,7 +195,7 @@ impl Stage {
         packs.get((self.forwards - self.before) as usize).copied()
     }
 
-    /// Whether 1F1B has a forward next.
+    /// Returns whether 1F1B has a forward next.
     fn goes_forward(&self, end: u64, num_stages: u32) -> bool {
         let after = u64::from(num_stages - self.stage - 1);
         self.forwards < end && self.forwards - self.backwards <= after

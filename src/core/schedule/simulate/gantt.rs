@@ -1,4 +1,4 @@
-//! Who did what when: spans of a few ranks over a few steps, to be drawn.
+//! Tells who did what when: spans of a few ranks over a few steps, to be drawn.
 
 use super::Activity;
 use super::SimSpec;
@@ -68,12 +68,12 @@ impl Recorder {
         Self { rows, steps: first..first + spec.drawn_steps, running: false, gantt }
     }
 
-    /// Whether a rank has a row.
+    /// Returns whether a rank has a row.
     pub fn draws(&self, rank: u32) -> bool {
         self.rows[rank as usize].is_some()
     }
 
-    /// What a rank did until now.
+    /// Records what a rank did until now.
     pub fn span(&mut self, rank: u32, state: &Rank, now: f64) {
         let Some(row) = self.rows[rank as usize] else {
             return;

@@ -1,4 +1,4 @@
-//! What may happen, as small numbers for the [`Clock`](super::clock::Clock).
+//! Describes what may happen, as small numbers for the [`Clock`](super::clock::Clock).
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Happening {

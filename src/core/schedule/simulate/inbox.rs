@@ -17,7 +17,7 @@ impl Inbox {
         self.parcels.insert(self.parcels.len() - later, parcel);
     }
 
-    /// When the next is there.
+    /// Returns the time at which the next one is there.
     pub fn next_time(&self) -> Option<f64> {
         self.unread().first().map(|parcel| parcel.time)
     }

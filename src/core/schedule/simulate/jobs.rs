@@ -1,4 +1,4 @@
-//! What ranks do: which job is next, how long it lasts, and where the time goes.
+//! Describes what ranks do: which job is next, how long it lasts, and where the time goes.
 
 use super::Activity;
 use super::happening::Happening;
@@ -44,7 +44,7 @@ impl World<'_> {
         self.wake(rank);
     }
 
-    /// What an engine that has nothing to do waits for.
+    /// Returns what an engine that has nothing to do waits for.
     pub(super) fn waits_for(&self, rank: u32) -> Activity {
         let state = &self.ranks[rank as usize];
         let own = || {
@@ -62,7 +62,7 @@ impl World<'_> {
         }
     }
 
-    /// Whether a rank has nothing left of its step and has not said so.
+    /// Returns whether a rank has nothing left of its step and has not said so.
     pub(super) fn is_finished(&self, rank: u32) -> bool {
         let state = &self.ranks[rank as usize];
         let joins =

@@ -5,7 +5,7 @@ use crate::message::{Grid, ItemMeta, SampleId, SampleMeta};
 use serde::Deserialize;
 use std::str::FromStr;
 
-/// Where a simulation's samples come from: a pure function of the position. Id and owner are set by who asks.
+/// Describes where a simulation's samples come from: a pure function of the position. Id and owner are set by who asks.
 pub trait Samples: Sync {
     fn sample(&self, position: u64) -> SampleMeta;
 }
@@ -35,13 +35,13 @@ impl Samples for Measured {
     }
 }
 
-/// How long samples are and what pictures they have.
+/// Says how long samples are and what pictures they have.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Law {
     /// Dialogues without pictures: log-normal, median 400 tokens, one in a hundred above 4,000.
     Sft,
-    /// As instruction data with pictures: 150 tokens of text in the median, and one to four pictures of 16 × 16 to
-    /// 64 × 64 patches in seven of eight samples.
+    /// Lengths like those of instruction data with pictures: 150 tokens of text in the median, and one to four pictures
+    /// of 16 × 16 to 64 × 64 patches in seven of eight samples.
     Vlm,
     /// Pareto of exponent 1.1 from 200 tokens on, cut at the pack's length, and a video of 8 to 64 frames in one of eight.
     LongTail,

@@ -52,7 +52,7 @@ impl World<'_> {
         }
     }
 
-    /// When something that leaves a rank now is there: parcels leave one after the other.
+    /// Returns when something that leaves a rank now is there: parcels leave one after the other.
     pub(super) fn transfer(&mut self, from: u32, bytes: f64) -> f64 {
         let state = &mut self.ranks[from as usize];
         state.egress = state.egress.max(self.clock.now()) + bytes / self.spec.cluster.bandwidth;
@@ -105,7 +105,7 @@ impl World<'_> {
     }
 }
 
-/// What is in flight from one rank to another: what is on its way, and features that a foundation still holds.
+/// Returns what is in flight from one rank to another: what is on its way, and features that a foundation still holds.
 fn on_edge<'a>(
     &Parcel { kind, from, to, .. }: &Parcel,
     ranks: &[Rank],

@@ -17,7 +17,7 @@ impl World<'_> {
         pack.last_arrival = pack.last_arrival.max(parcel.time);
     }
 
-    /// When a rank that does nothing is to look at its parcels.
+    /// Returns when a rank that does nothing is to look at its parcels.
     pub(super) fn look_at(&self, rank: u32) -> Option<f64> {
         let state = &self.ranks[rank as usize];
         // Where parcels wait for credit, the time matters at which another one's is given back.

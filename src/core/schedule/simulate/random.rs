@@ -24,7 +24,7 @@ impl Random {
         self.0.below(bound)
     }
 
-    /// Of mean 0 and deviation 1 (Box and Muller).
+    /// Draws from a normal distribution of mean 0 and deviation 1 (Box and Muller).
     pub fn normal(&mut self) -> f64 {
         (-2.0 * (1.0 - self.uniform()).ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
     }

@@ -8,7 +8,7 @@ use crate::message::ActorId;
 /// Seconds of each activity.
 pub(super) type Times = [f64; Activity::COUNT];
 
-/// What a rank computes.
+/// Says what a rank computes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Job {
     Read,
@@ -28,10 +28,10 @@ pub(super) enum Job {
 /// There are thousands: what an event touches lies together, in the order of the fields.
 #[repr(C, align(64))]
 pub(super) struct Rank {
-    /// When it is woken to look at its parcels.
+    /// Tells when it is woken to look at its parcels.
     pub wake: f64,
     pub job: Option<Job>,
-    /// What it does now, and since when.
+    /// Holds what it does now, and since when.
     pub since: f64,
     pub doing: Activity,
     pub joined: bool,
@@ -120,7 +120,7 @@ impl Rank {
         is_last
     }
 
-    /// Whether peers may still wait for what it computed in its step: what it sends ahead does not count.
+    /// Returns whether peers may still wait for what it computed in its step: what it sends ahead does not count.
     pub fn has_unsent(&self, until: u64) -> bool {
         self.unsent.iter().any(|&(step, _)| step <= until)
     }

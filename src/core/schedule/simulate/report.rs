@@ -1,4 +1,4 @@
-//! What a simulation found: step times, where each pool's time goes, and what bounds the step.
+//! Describes what a simulation found: step times, where each pool's time goes, and what bounds the step.
 
 use super::Activity;
 use super::rank::{Rank, Times};
@@ -20,7 +20,7 @@ pub struct SimReport {
     pub patches: u64,
     /// Data, encoder, foundation; those that have ranks.
     pub pools: Vec<PoolReport>,
-    /// What a step would last if nothing but this took time; the longest first.
+    /// Holds what a step would last if nothing but this took time; the longest first.
     pub bounds: Vec<Bound>,
     /// Seconds that parcels waited for credit in the mean step: pixels, tokens, features, gradients.
     pub credit_waits: [f64; 4],
@@ -41,11 +41,11 @@ pub struct PoolReport {
     pub shares: Vec<(Activity, f64)>,
 }
 
-/// What a step cannot be faster than.
+/// Holds what a step cannot be faster than.
 #[derive(Clone, Debug, Serialize)]
 pub struct Bound {
     pub what: &'static str,
-    /// Of the mean step.
+    /// The seconds of the mean step.
     pub seconds: f64,
 }
 
@@ -69,7 +69,7 @@ impl SimReport {
         self.tokens as f64 / self.seconds()
     }
 
-    /// What limits the step most.
+    /// Returns what limits the step most.
     pub fn bound(&self) -> &Bound {
         &self.bounds[0]
     }
@@ -115,9 +115,9 @@ struct Work {
     patches: f64,
     encoder: f64,
     foundation: f64,
-    /// Of each encoder; frozen ones wait for no step of each other.
+    /// The seconds of each encoder; frozen ones wait for no step of each other.
     encoders: Vec<f64>,
-    /// Of each step's dearest encoder and replica; of frozen encoders the dearest one of all steps.
+    /// The seconds of each step's costliest encoder and replica; of frozen encoders the costliest one of all steps.
     longest_encoder: f64,
     longest_replica: f64,
     data: f64,
@@ -136,7 +136,7 @@ impl Ledger {
         }
     }
 
-    /// Whether it is told of a step what its ranks did until then.
+    /// Returns whether it is told of a step what its ranks did until then.
     pub fn looks_at_ranks(&self, step: StepId) -> bool {
         step.0 + 1 == self.first_step || step.0 == self.last_step
     }
@@ -259,18 +259,18 @@ impl Work {
             let work = self.foundation / stages + self.encoder;
             add("encoders and foundation on the same ranks", of(work) / replicas + per_step);
             add(
-                "the dearest foundation replica",
+                "the slowest foundation replica",
                 of(self.longest_replica) / stages + foundation_step + foundation_reduce,
             );
         } else {
             let encoders = of(self.encoder) / num_encoders;
             if spec.coordinator.pools.encoder > 0 {
                 add("encoders", encoders + encoder_step + encoder_reduce);
-                add("the dearest encoder", of(self.longest_encoder) + encoder_step + encoder_reduce);
+                add("the slowest encoder", of(self.longest_encoder) + encoder_step + encoder_reduce);
             }
             let per_step = foundation_step + foundation_reduce;
             add("foundation", of(self.foundation) / (replicas * stages) + per_step);
-            add("the dearest foundation replica", of(self.longest_replica) / stages + per_step);
+            add("the slowest foundation replica", of(self.longest_replica) / stages + per_step);
         }
         let data = of(self.data);
         add("data actors", data / f64::from(pools.data.max(1)));
@@ -281,7 +281,7 @@ impl Work {
                 + costs.foundation.per_step * replicas * cluster.foundation_threads;
             add("cores", (compute + data) / cores);
         }
-        // A sum that equals the maximum names the pool, not its dearest rank.
+        // A sum that equals the maximum names the pool, not its costliest rank.
         bounds.sort_by(|left, right| right.seconds.total_cmp(&left.seconds));
         bounds
     }

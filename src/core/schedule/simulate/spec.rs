@@ -1,4 +1,4 @@
-//! What a simulation is told.
+//! Describes what a simulation is told.
 
 use super::Costs;
 use crate::config::Placement;
@@ -98,8 +98,8 @@ pub enum SimError {
     /// The run ended as a real one would have.
     #[error("the simulated run failed: {0}")]
     Run(Failure),
-    #[error("the simulated run came to a stand in step {step}, with nothing on its way")]
+    #[error("the simulated run stalled in step {step}, with nothing in flight")]
     Stuck { step: u64 },
-    #[error("a simulation of {steps} steps with {warm_up} left out has nothing to report")]
+    #[error("a simulation of {steps} steps of which {warm_up} are warm-up has nothing to report")]
     NoSteps { steps: u64, warm_up: u64 },
 }

@@ -40,7 +40,7 @@ impl Lists {
     }
 }
 
-/// What is known of a unit: all in one place, since there are tens of thousands of them.
+/// Holds what is known of a unit: all in one place, since there are tens of thousands of them.
 #[derive(Debug, PartialEq)]
 pub(super) struct UnitState {
     /// Forward and backward.
@@ -56,15 +56,15 @@ pub(super) struct UnitState {
     /// The next unit that goes from the same encoder to the same replica.
     pub order_next: u32,
     pub lane_turn: bool,
-    /// Whether all before it are encoded.
+    /// True if all before it are encoded.
     pub order_turn: bool,
-    /// Whether the foundation has its features and still needs them.
+    /// True if the foundation has its features and still needs them.
     pub held: bool,
-    /// Whether its gradient has come.
+    /// True if its gradient has come.
     pub returned: bool,
 }
 
-/// What is known of a pack.
+/// Holds what is known of a pack.
 #[derive(Debug, PartialEq)]
 pub(super) struct PackState {
     /// Forward and backward.
@@ -74,7 +74,7 @@ pub(super) struct PackState {
     /// Parcels of tokens and units of features that have not come.
     pub tokens_missing: u32,
     pub features_missing: u32,
-    /// Of both, those that have not been sent, and when the last of the others is there.
+    /// The number of both that have not been sent, and when the last of the others is there.
     pub to_be_sent: u32,
     pub last_arrival: f64,
     /// Its units: they follow one another.
@@ -91,11 +91,11 @@ pub(super) struct Step {
     /// Units that are not encoded, and units that have not come back, by encoder.
     pub units_to_encode: Vec<u32>,
     pub units_open: Vec<u32>,
-    /// What each data actor sends, in order.
+    /// Holds what each data actor sends, in order.
     pub sendings: Vec<Vec<Sending>>,
     /// Patches of all units.
     pub patches: f64,
-    /// What it was made of, once it is computed: so that who throws the step away throws that away too.
+    /// Holds what it was made of, once it is computed: so that who throws the step away throws that away too.
     pub plan: Option<Arc<StepPlan>>,
 }
 
@@ -139,7 +139,8 @@ impl Step {
         step
     }
 
-    /// As the data engine sends: pack by pack, pixels first, one parcel for each unit or pack and owner.
+    /// Adds a unit in the order in which the data engine sends: pack by pack, pixels first, one parcel for each unit or
+    /// pack and owner.
     fn add_unit(&mut self, unit: &Unit, of: &Sizes, owners: &mut Vec<(u32, u64)>) {
         let patches = |item: &UnitItem| item.meta.grid.num_patches() as u64;
         gather(owners, unit.items.iter().map(|item| (item.owner, patches(item) * of.bytes_per_patch)));
@@ -207,7 +208,7 @@ impl Step {
     }
 }
 
-/// Of the run that a step is one of.
+/// The sizes of the run that a step is one of.
 pub(super) struct Sizes {
     num_data: usize,
     num_encoders: usize,

@@ -59,8 +59,8 @@ pub fn gantt_svg(gantt: &Gantt, title: &str) -> String {
             "<rect x=\"{left:.2}\" y=\"{y:.1}\" width=\"{:.2}\" height=\"{height}\" fill=\"{}\"{}><title>{}: {wait}{}, {} \
              from {}, step {}</title></rect>",
             right - left,
-            colour(span.activity),
-            // A hair of white keeps neighbours apart where there is room for it.
+            color(span.activity),
+            // A hair of white keeps neighbors apart where there is room for it.
             if right - left > 2.0 && span.activity.is_busy() { " stroke=\"#ffffff\" stroke-width=\"0.6\"" } else { "" },
             escape(&gantt.rows[span.row as usize]),
             span.activity.name(),
@@ -78,7 +78,7 @@ pub fn gantt_svg(gantt: &Gantt, title: &str) -> String {
             svg,
             "<rect x=\"{x}\" y=\"{box_y}\" width=\"16\" height=\"{box_height}\" fill=\"{}\"/>\
              <text x=\"{}\" y=\"{}\" fill=\"#333333\">{name}</text>",
-            colour(*what),
+            color(*what),
             x + 22.0,
             y + 10.0
         );
@@ -212,8 +212,8 @@ fn time(seconds: f64) -> String {
     format!("{text} {unit}")
 }
 
-/// Blues compute forward, oranges backward, greys wait, but for what one should look at: reds.
-fn colour(activity: Activity) -> &'static str {
+/// Blues compute forward, oranges backward, grays wait, but for what one should look at: reds.
+fn color(activity: Activity) -> &'static str {
     match activity {
         Activity::Read => "#8d6cab",
         Activity::Send => "#b79fd0",

@@ -1,4 +1,4 @@
-//! What an engine sleeps on: one futex word that this process and its peers ring.
+//! Describes what an engine sleeps on: one futex word that this process and its peers ring.
 
 use super::map::{Memory, PAGE, Record};
 use rustix::thread::futex;
@@ -37,7 +37,7 @@ impl Bell {
         Ok(Self(Arc::new(Place::Shared { memory, words })))
     }
 
-    /// What to pass to a peer; `None` where it is private.
+    /// Returns what to pass to a peer; `None` where it is private.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &*self.0 {
             Place::Shared { memory, .. } => Some(memory.fd()),

@@ -1,4 +1,5 @@
-//! How two processes come to share a slab: a Unix socket, one hello with file descriptors, and then a life line.
+//! Describes how two processes come to share a slab: a Unix socket, one hello with file descriptors, and then a life
+//! line.
 //!
 //! The producer connects and says [`Hello`] with its slab and its bell; the consumer accepts and answers with its
 //! bell. `connect` waits for nobody, so actors may connect in any order before they accept.
@@ -47,7 +48,7 @@ fn hint(error: &io::Error) -> &'static str {
     }
 }
 
-/// What a producer says first.
+/// Holds what a producer says first.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Hello {
     from: ActorId,
@@ -55,7 +56,7 @@ struct Hello {
     credit: u64,
 }
 
-/// Where an engine's producers connect to.
+/// Describes where an engine's producers connect to.
 pub struct SlabListener {
     me: ActorId,
     path: PathBuf,
@@ -148,7 +149,7 @@ impl SlabListener {
         let memory = Memory::adopt(slab, layout.len()).map_err(memory_error)?;
         let bell = Bell::adopt(bell).map_err(memory_error)?;
         let mine = mail.bell().fd().ok_or_else(|| memory_error(private_bell()))?;
-        // One that has left already needs no bell; what it has sent is there, and its end is learnt from the life line.
+        // One that has left already needs no bell; what it has sent is there, and its end is learned from the life line.
         let _ = say(&stream, &[0], &[mine]);
         let lifeline = Lifeline::new(stream).map_err(socket_error)?;
         let receiver = Receiver::new(hello.from, &memory, layout, credit, bell, lifeline).map_err(memory_error)?;
@@ -207,7 +208,7 @@ impl Lifeline {
         Ok(Self(stream))
     }
 
-    /// What came since the last look. A consumer says one thing, its bell; a producer nothing.
+    /// Returns what came since the last look. A consumer says one thing, its bell; a producer nothing.
     pub(super) fn look(&self) -> Life {
         let mut fds = Vec::new();
         match receive(&self.0, &mut [0], &mut fds) {

@@ -1,4 +1,5 @@
-//! What lies in a slab: the control record with its two rings, then the arena. And what a header must satisfy.
+//! Describes what lies in a slab: the control record with its two rings, then the arena. And what a header must
+//! satisfy.
 
 use super::map::{Shared, pages};
 use crate::message::{PackId, StepId, UnitId, Version};
@@ -38,7 +39,7 @@ pub(super) struct Control {
 unsafe impl Shared for Control {}
 const _: () = assert!(size_of::<Control>() == 4 * 64 + SLOTS * 4 + SLOTS * WORDS * 8);
 
-/// Where things are in a slab for an edge of `credit` bytes.
+/// Describes where things are in a slab for an edge of `credit` bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Layout {
     pub(super) slot: usize,
@@ -83,7 +84,7 @@ struct WireTensor {
 const WIRE: usize = size_of::<ArchivedWire>();
 pub(super) const WORDS: usize = WIRE.div_ceil(8);
 
-/// What a slot holds: the header, and per tensor its place in the slot.
+/// Holds what a slot holds: the header, and per tensor its place in the slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Contents {
     pub(super) header: Header,
@@ -172,7 +173,8 @@ fn check_tensor(wire: &WireTensor) -> Result<TensorMeta, String> {
     Ok(TensorMeta { dtype, shape: shape.map_err(|_| format!("shape {:?}", wire.shape))? })
 }
 
-/// Where tensors lie in a slot: in order, each aligned. `None` where there are too many tensors, dimensions or bytes.
+/// Returns where tensors lie in a slot: in order, each aligned. `None` where there are too many tensors, dimensions or
+/// bytes.
 pub(super) fn places(metas: &[TensorMeta]) -> Option<Vec<Range<usize>>> {
     let mut end = 0usize;
     let place = |meta: &TensorMeta| {

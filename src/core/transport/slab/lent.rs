@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use super::map::{Memory, Reader, Writer, pages};
 
-/// How many bytes each of the two parts has; only what is written takes memory.
+/// Describes how many bytes each of the two parts has; only what is written takes memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LentSizes {
     pub to_child: usize,
@@ -47,7 +47,8 @@ impl LentMemory {
         (bytes.len() <= self.sizes.to_child).then(|| self.to_child.bytes(0..bytes.len()).copy_from_slice(bytes))
     }
 
-    /// What the child wrote from the beginning of the other part, copied: it may write on. `None`: it is not that long.
+    /// Returns what the child wrote from the beginning of the other part, copied: it may write on. `None`: it is not
+    /// that long.
     pub fn take(&self, len: usize) -> Option<Vec<u8>> {
         (len <= self.sizes.to_parent).then(|| self.to_parent.bytes(0..len).to_vec())
     }
@@ -81,7 +82,7 @@ impl BorrowedMemory {
         Ok(Self { to_child, to_parent: memory.writer(sizes.to_child..sizes.sum())?, sizes })
     }
 
-    /// What the parent wrote, so many bytes, and all the room to write to.
+    /// Returns what the parent wrote, so many bytes, and all the room to write to.
     ///
     /// # Errors
     /// The parent cannot have written so much.

@@ -160,7 +160,7 @@ impl<T: Shared> std::ops::Deref for Record<T> {
 pub(super) struct Reader(Map);
 
 impl Reader {
-    /// What a peer wrote. The producer writes here again only after the slot was returned.
+    /// Returns what a peer wrote. The producer writes here again only after the slot was returned.
     ///
     /// # Panics
     /// `range` is not inside.
@@ -180,7 +180,7 @@ impl Reader {
 pub(super) struct Writer(Map);
 
 impl Writer {
-    /// Where to write a tensor.
+    /// Returns the bytes to write a tensor to.
     ///
     /// # Panics
     /// `range` is not inside.

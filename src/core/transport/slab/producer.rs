@@ -24,7 +24,7 @@ pub struct SlabEdge {
     sent: u32,
 }
 
-/// What the edge shares with its look-out in the mailbox.
+/// Holds what the edge shares with its look-out in the mailbox.
 struct Outgoing {
     to: ActorId,
     control: Record<Control>,

@@ -1,4 +1,4 @@
-//! Which slot of the arena takes the next parcel. The producer's own books; nothing here is shared.
+//! Describes which slot of the arena takes the next parcel. The producer's own books; nothing here is shared.
 //!
 //! Every slot could hold a parcel of the whole credit, so a free slot always fits and the only question is memory:
 //! the smallest slot whose pages are already there is taken, else the largest is grown. Pages in use are then at most

@@ -1,4 +1,4 @@
-//! What goes wrong on a stream of parcels.
+//! Describes what goes wrong on a stream of parcels.
 
 use crate::transport::WireError;
 
@@ -6,7 +6,7 @@ use crate::transport::WireError;
 pub enum StreamError {
     #[error(transparent)]
     Wire(#[from] WireError),
-    #[error("it sent something else than a parcel")]
+    #[error("it sent something other than a parcel")]
     NotAParcel,
     #[error("a parcel of {bytes} bytes exceeds what is left of the credit of {credit}")]
     TooLong { bytes: usize, credit: usize },

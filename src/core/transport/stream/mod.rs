@@ -24,7 +24,7 @@ pub use send::StreamEdge;
 use super::{WireSpec, credit::MAX_PARCELS};
 use std::time::Duration;
 
-/// Of one edge, at either end.
+/// The spec of one edge, at either end.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamSpec {
     /// Bytes that may be in flight.
@@ -33,7 +33,7 @@ pub struct StreamSpec {
     pub number: Option<u128>,
     /// A connection that is silent for so long is broken.
     pub quiet: Duration,
-    /// How long another connection may take to come.
+    /// Tells how long another connection may take to come.
     pub patience: Duration,
 }
 

@@ -35,7 +35,7 @@ pub struct Returned {
 /// `InvalidData` says that the wire is over.
 pub type Reconnect = Box<dyn FnMut(u128, u64, u64) -> Pin<Box<dyn Future<Output = io::Result<Raw>> + Send>> + Send>;
 
-/// What follows a connection that has broken.
+/// Says what follows a connection that has broken.
 pub enum Recovery {
     /// The end.
     None,
@@ -50,7 +50,7 @@ pub enum Recovery {
 pub struct WireSpec {
     /// Drawn by the accepting end; the other one may not know it yet.
     pub number: Option<u128>,
-    /// Whether this is the end that accepts connections.
+    /// True if this is the end that accepts connections.
     pub accepts: bool,
     /// Messages of who had this end before.
     pub sent: u64,
@@ -65,7 +65,7 @@ pub struct WireSpec {
     pub confirms: bool,
     /// A connection without a sign of life for so long is broken.
     pub quiet: Duration,
-    /// How long another connection may take to come.
+    /// Tells how long another connection may take to come.
     pub patience: Duration,
     /// The same where the peer's side has ended the former one: most likely it has died.
     pub patience_ended: Duration,
@@ -106,7 +106,7 @@ pub(super) enum Out {
     Loose(Bytes),
 }
 
-/// What has come: a message with its number, or a loose one.
+/// Holds what has come: a message with its number, or a loose one.
 pub(super) type In = (Option<u64>, Vec<u8>);
 
 /// The half that sends. Dropping it says farewell.
@@ -116,13 +116,13 @@ pub struct WireSender {
 }
 
 impl WireSender {
-    /// Waits for room. False where there is no wire any more; of a message that is on its way that is learnt from the
+    /// Waits for room. False where there is no wire any more; of a message that is on its way that is learned from the
     /// other half.
     pub async fn send(&self, message: impl Into<Bytes>) -> bool {
         !self.is_closed() && self.queue.send_async(Out::Message(message.into())).await.is_ok()
     }
 
-    /// As [`WireSender::send`]; returns when the message has left this process, or may never do so.
+    /// Works like [`WireSender::send`]; returns when the message has left this process, or may never do so.
     pub async fn send_out(&self, message: impl Into<Bytes>) {
         let (written, out) = oneshot::channel();
         if self.queue.send_async(Out::Told(message.into(), written)).await.is_ok() {
@@ -140,7 +140,7 @@ impl WireSender {
         let _ = self.queue.try_send(Out::Loose(message.into()));
     }
 
-    /// Whether nobody is there to hear.
+    /// Returns whether nobody is there to hear.
     pub fn is_closed(&self) -> bool {
         self.queue.is_disconnected() || self.shared.state().has_left
     }
@@ -186,7 +186,7 @@ impl WireReceiver {
         self.taken
     }
 
-    /// What says that messages up to a number need never come again.
+    /// Returns what says that messages up to a number need never come again.
     pub fn confirm(&self) -> impl Fn(u64) + Send + Sync + use<> {
         let shared = self.shared.clone();
         move |number| shared.confirm(number, 0)

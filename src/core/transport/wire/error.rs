@@ -1,4 +1,4 @@
-//! What goes wrong on a wire.
+//! Describes what goes wrong on a wire.
 
 use crate::message::CodecError;
 use std::time::Duration;
@@ -9,11 +9,11 @@ pub enum WireError {
     Ended,
     #[error("connection: {0}")]
     Io(String),
-    #[error("nothing was heard of it for {0:?}")]
+    #[error("no heartbeat for {0:?}")]
     Silent(Duration),
-    #[error("it sent something else than a packet")]
+    #[error("it sent something other than a packet")]
     NotAPacket,
-    #[error("it speaks protocol version {theirs}, this loongforge {ours}")]
+    #[error("it uses protocol version {theirs}, this loongforge {ours}")]
     OtherVersion { theirs: u16, ours: u16 },
     #[error("a packet arrived corrupt")]
     Corrupt,
@@ -23,11 +23,11 @@ pub enum WireError {
     TooLong { len: u64, max: usize },
     #[error("it acknowledges packet {number}, of {sent} that were sent")]
     Acknowledged { number: u64, sent: u64 },
-    #[error("it has forgotten packets after {number}, which it had acknowledged")]
+    #[error("it lost packets after {number}, which it had acknowledged")]
     Forgotten { number: u64 },
-    #[error("its life {life} is over: {newest} was met")]
+    #[error("its incarnation {life} was replaced by {newest}")]
     Stale { life: u64, newest: u64 },
-    #[error("it has forgotten this connection")]
+    #[error("it does not know this connection")]
     Refused,
     #[error("{0}")]
     Message(String),

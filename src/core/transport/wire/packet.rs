@@ -5,7 +5,7 @@ use crate::transport::PROTOCOL_VERSION;
 use bytes::Bytes;
 
 pub const MAGIC: [u8; 4] = *b"LFWR";
-/// Where the length of the contents lies.
+/// The position of the length of the contents.
 pub const LEN: usize = 7;
 /// Magic, version, kind, length, number, acknowledged, two checksums.
 pub const HEADER: usize = 4 + 2 + 1 + 8 + 8 + 8 + 4 + 4;

@@ -10,11 +10,11 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// How often a peer that is not there is tried again.
+/// Sets how often a peer that is not there is tried again.
 const RETRY: Duration = Duration::from_millis(50);
-/// How long a greeting may take.
+/// Sets how long a greeting may take.
 const GREETING: Duration = Duration::from_secs(2);
-/// How long a peer that is only to hear the farewell may take to come back.
+/// Sets how long a peer that is only to hear the farewell may take to come back.
 const LAST: Duration = Duration::from_secs(1);
 
 /// Until both ends have said farewell, or one is gone.

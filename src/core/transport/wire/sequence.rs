@@ -1,4 +1,4 @@
-//! Which numbers were sent, received and acknowledged: what makes a wire out of connections.
+//! Describes which numbers were sent, received and acknowledged: what makes a wire out of connections.
 
 use super::WireError;
 use super::packet::{Kind, Packet};
@@ -25,7 +25,7 @@ impl Outbox {
         self.kept.push_back(Packet::new(kind, self.last, contents));
     }
 
-    /// What is to be written next.
+    /// Returns what is to be written next.
     pub fn next(&mut self) -> Option<Packet> {
         let packet = self.kept.get(self.num_written)?.clone();
         self.num_written += 1;
@@ -68,7 +68,7 @@ impl Outbox {
     }
 }
 
-/// What is to be done with a message that came.
+/// Says what is to be done with a message that came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     New,

@@ -1,4 +1,4 @@
-//! What the two ends' tasks and handles of a wire know together.
+//! Describes what the two ends' tasks and handles of a wire know together.
 
 use super::WireError;
 use super::packet::{Kind, Packet};
@@ -41,7 +41,7 @@ pub struct State {
 }
 
 impl Shared {
-    /// Of an end which so many messages were sent from, and received at, before.
+    /// Makes the state of an end which so many messages were sent from, and received at, before.
     pub fn new(sent: u64, received: u64) -> Self {
         let state = State {
             outbox: Outbox::new(sent),
@@ -95,7 +95,7 @@ impl Shared {
 }
 
 impl State {
-    /// What is to be written next, and what it acknowledges.
+    /// Returns what is to be written next, and what it acknowledges.
     pub fn next(&mut self) -> Option<(Packet, u64)> {
         let packet = self.outbox.next().or_else(|| self.is_due().then(|| pulse(self.outbox.last())))?;
         Some((packet, self.acknowledge()))

@@ -1,4 +1,5 @@
-//! What an engine in a dry run receives from those who are not there: tokens, pixels, features and gradients without values.
+//! Describes what an engine in a dry run receives from those who are not there: tokens, pixels, features and gradients
+//! without values.
 
 use super::Course;
 use crate::engine::buffer::TorchBuffer;
@@ -97,7 +98,7 @@ impl Course {
         Ok(any)
     }
 
-    /// Whether a unit is encoded here.
+    /// Returns whether a unit is encoded here.
     fn encodes(&self, unit: &Unit) -> bool {
         match self.colocated {
             true => self.me.role == Role::Foundation && unit.encoder == self.me.index,

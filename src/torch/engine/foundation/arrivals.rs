@@ -1,4 +1,4 @@
-//! What comes to a foundation: tokens and features, compared with the plan before anything of them is taken.
+//! Describes what comes to a foundation: tokens and features, compared with the plan before anything of them is taken.
 
 use super::FoundationPart;
 use crate::engine::buffer::TorchBuffer;
@@ -9,7 +9,7 @@ use loongforge_core::transport::{Header, Parcel, ParcelKind};
 use std::collections::BTreeMap;
 use tch::{Kind, Tensor};
 
-/// What is wrong with a parcel; the unit that is still to come from somebody, if it was its sender's.
+/// Holds what is wrong with a parcel; the unit that is still to come from somebody, if it was its sender's.
 struct Wrong {
     reason: String,
     lacks: Option<UnitId>,
@@ -81,11 +81,11 @@ impl FoundationPart {
         let step = match kind {
             ParcelKind::Tokens(id) => id.step,
             ParcelKind::Activation(id) => id.step,
-            other => return wrong(format!("{other:?} is nothing for a foundation")),
+            other => return wrong(format!("a foundation actor cannot take {other:?}")),
         };
         let unplanned = || wrong(format!("{kind:?} is not planned here"));
         if from.role == Role::Encoder && matches!(kind, ParcelKind::Tokens(_)) {
-            return wrong(format!("{kind:?} is not an encoder's to send"));
+            return wrong(format!("{kind:?} is not sent by encoders"));
         }
         let Some(step) = self.steps.iter_mut().find(|known| known.id == step) else {
             // Late: a unit was given to another encoder when its features were here already, and the step has ended, since

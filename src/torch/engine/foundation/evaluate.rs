@@ -10,7 +10,7 @@ use loongforge_core::schedule::Task;
 use std::time::Instant;
 use tch::Tensor;
 
-/// What an evaluation has come to on this rank.
+/// Holds what an evaluation has come to on this rank.
 pub(super) struct Evaluating {
     purpose: Purpose,
     /// Sum of the cross-entropies and number of predicted targets, on the device, and whether the model says the latter.
@@ -37,7 +37,7 @@ impl Evaluating {
         }
     }
 
-    /// Whether some of so many packs are still to be continued.
+    /// Returns whether some of so many packs are still to be continued.
     pub fn has_left(&self, num_packs: usize) -> bool {
         self.generates().is_some() && self.num_continued < num_packs
     }
@@ -54,7 +54,7 @@ impl Evaluating {
 }
 
 impl FoundationPart {
-    /// What the first step, an evaluation, has come to. Reading it waits for the device.
+    /// Returns what the first step, an evaluation, has come to. Reading it waits for the device.
     pub(in crate::engine) fn take_evaluation(&mut self) -> EvaluationReport {
         let evaluation = self.steps.front_mut().and_then(|step| step.evaluation.as_mut());
         evaluation.map(Evaluating::report).unwrap_or_default()
@@ -62,7 +62,7 @@ impl FoundationPart {
 
     /// Scores the micro-batches of these tasks.
     pub(super) fn score(&mut self, tasks: &[Task]) -> Result<(), EngineError> {
-        /// What of a micro-batch is read after its forward.
+        /// Holds what of a micro-batch is read after its forward.
         struct Begun {
             slots: Option<(Slot, Option<Slot>)>,
             num_targets: u64,

@@ -1,4 +1,4 @@
-//! How the two pools of a fixture's run are laid out.
+//! Describes how the two pools of a fixture's run are laid out.
 
 use super::super::share::Splits;
 use loongforge_core::config::Layout;
@@ -9,7 +9,7 @@ pub struct PoolLayouts {
     pub foundation: Layout,
     pub splits: Splits,
     pub encoder: Layout,
-    /// What encoders share out.
+    /// Holds what encoders share out.
     pub encoder_zero: usize,
 }
 

@@ -78,13 +78,13 @@ struct Node {
     ports: Ports,
     outbox: Outbox,
     tree: TreeNames,
-    /// Of features, one for each level.
+    /// The number of feature tensors, one for each level.
     num_levels: usize,
     feature_dim: i64,
     settings: Settings,
 }
 
-/// Of a fixture.
+/// The settings of a fixture.
 struct Settings {
     learning_rate: f64,
     clip_norm: f64,
@@ -293,7 +293,7 @@ impl Node {
         Ok(())
     }
 
-    /// What `from` has sent of a unit; `None` where nothing is expected here.
+    /// Returns what `from` has sent of a unit; `None` where nothing is expected here.
     fn take(&self, unit: &Unit, from: ActorId, header: Header) -> Result<Option<Parcel>, EngineError> {
         let rank = self.ranks.of(from);
         if rank == self.group.rank() {
@@ -353,7 +353,7 @@ impl Node {
     }
 }
 
-/// Which process an actor is in.
+/// Describes which process an actor is in.
 #[derive(Clone, Copy)]
 struct Ranks {
     of_foundation: u32,
@@ -371,7 +371,7 @@ impl Ranks {
     }
 }
 
-/// Of tensor `level` of a parcel.
+/// Returns the tag of tensor `level` of a parcel.
 fn tag(kind: ParcelKind, level: usize) -> i32 {
     assert!(level < MAX_TENSORS, "levels of features");
     let (unit, back) = match kind {
@@ -382,7 +382,7 @@ fn tag(kind: ParcelKind, level: usize) -> i32 {
     (((unit.step.0 as usize * 64 + unit.index as usize) * 2 + back) * MAX_TENSORS + level) as i32
 }
 
-/// What parts have sent and was not posted yet.
+/// Holds what parts have sent and was not posted yet.
 #[derive(Clone, Default)]
 struct Outbox(Arc<Mutex<Vec<(ActorId, Parcel)>>>);
 

@@ -93,7 +93,7 @@ impl Batch {
         }
     }
 
-    /// What a data actor sends of a pack.
+    /// Returns what a data actor sends of a pack.
     pub fn tokens(&self, pack: PackId) -> Parcel {
         let documents: Vec<&Document> =
             self.packs[pack.index as usize].iter().map(|document| &self.documents[*document]).collect();
@@ -112,7 +112,7 @@ impl Batch {
         Parcel::new(header(ParcelKind::Tokens(pack)), tensors)
     }
 
-    /// What a data actor sends of a unit.
+    /// Returns what a data actor sends of a unit.
     pub fn pixels(&self, unit: &Unit) -> Parcel {
         let documents = self.packs[unit.pack.index as usize].iter().map(|document| &self.documents[*document]);
         let pixels: Vec<&Tensor> = documents.filter_map(|document| document.pixels.as_ref()).collect();
@@ -121,10 +121,10 @@ impl Batch {
     }
 }
 
-/// Of what has no version.
+/// Returns the header of a parcel without a version.
 fn header(kind: ParcelKind) -> Header {
     Header { kind, version: loongforge_core::message::Version(0) }
 }
 
-/// Who would send it.
+/// The actor that would send it.
 pub const DATA: ActorId = ActorId::data(0);

@@ -12,7 +12,7 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 
-/// What the first rank finds.
+/// Returns what the first rank finds.
 fn on_ranks(folder: &Path, layouts: &PoolLayouts) -> Steps {
     let place = tempfile::tempdir().unwrap();
     let meeting = place.path();

@@ -1,4 +1,4 @@
-//! What a decoder is given, and the tape it gives back.
+//! Describes what a decoder is given, and the tape it gives back.
 //!
 //! Shapes: T tokens of one packed row, N features, D hidden size, L counted targets.
 
@@ -14,17 +14,18 @@ pub struct TextBatch {
     pub input_ids: Tensor,
     /// Restarting with every document: `[T]`, or `[3, T]` where the model's positions have three axes; int64.
     pub position_ids: Tensor,
-    /// Where documents end: `[0, …, T]`.
+    /// Tells where documents end: `[0, …, T]`.
     pub cu_seqlens: Vec<usize>,
     /// The tokens that features replace, in the features' order.
     pub feature_rows: Vec<i64>,
-    /// Where these are some tokens of a row that other ranks share; everything else is of these tokens alone.
+    /// The share of a row, where these are some tokens of a row that other ranks share; everything else is of these
+    /// tokens alone.
     pub row: Option<Rc<RowShare>>,
-    /// Of a piece of a longer row: how many tokens of its first document came in earlier pieces.
+    /// For a piece of a longer row: how many tokens of its first document came in earlier pieces.
     pub past: Option<usize>,
 }
 
-/// What the loss counts.
+/// Holds what the loss counts.
 pub struct Targets {
     /// For each token the one to predict (already shifted), or -100: `[T]`.
     pub labels: Vec<i64>,
@@ -49,23 +50,23 @@ pub struct TextTape {
     pub features: Vec<Slot>,
     /// The hidden states after the last norm: `[T, D]`, or `[L, D]`, those of counted targets, where there is a loss.
     pub hidden: Slot,
-    /// What the stage before sends; its slots are inputs.
+    /// Holds what the stage before sends; its slots are inputs.
     pub inbound: Vec<Boundary>,
-    /// What the stage behind takes, in kept slots.
+    /// Holds what the stage behind takes, in kept slots.
     pub outbound: Vec<Boundary>,
     /// A scalar, float64: what to differentiate; of an evaluation the sum of the targets' cross-entropies.
     pub loss: Option<Slot>,
-    /// Of an evaluation: how many targets are predicted, a scalar, int64.
+    /// For an evaluation: how many targets are predicted, a scalar, int64.
     pub correct: Option<Slot>,
     /// For each mixer with a loss of its own, such as an indexer's, the sum over tokens, unweighted; kept slots.
     pub mixer_losses: Vec<Slot>,
-    /// Of a mixture of experts.
+    /// The routing of a mixture of experts.
     pub routing: Option<Routing>,
-    /// Of a piece, one for each layer.
+    /// The keys and values of a piece, one for each layer.
     pub key_values: Vec<KeyValues>,
 }
 
-/// What routers leave on a tape, all in kept slots.
+/// Holds what routers leave on a tape, all in kept slots.
 #[derive(Clone, Debug, Default)]
 pub struct Routing {
     pub losses: RouterLosses,
@@ -88,7 +89,7 @@ pub struct RouterLosses {
 
 /// A set of experts of a model.
 pub struct ExpertSet {
-    /// As [`RoutedExperts::layer`].
+    /// The same as [`RoutedExperts::layer`].
     pub layer: String,
     pub media: bool,
     pub num_experts: i64,
@@ -99,23 +100,23 @@ pub struct ExpertSet {
 /// The routing to one set of experts.
 #[derive(Clone, Debug)]
 pub struct RoutedExperts {
-    /// As segments are named: `layer 3`, `mtp 0`.
+    /// The layer, as segments are named: `layer 3`, `mtp 0`.
     pub layer: String,
-    /// Whether these are the experts of pictures and videos alone.
+    /// True if these are the experts of pictures and videos alone.
     pub media: bool,
-    /// How many rows each expert got: `[E]`, int64.
+    /// Tells how many rows each expert got: `[E]`, int64.
     pub counts: Slot,
     /// Logits `[T, E]`, weights `[T, K]` and chosen experts `[T, K]` of the tokens routed here, where asked for.
     pub outputs: Option<[Slot; 3]>,
 }
 
-/// How a decoder's tape is laid out.
+/// Describes how a decoder's tape is laid out.
 pub struct TextOptions {
-    /// How many tensors of features there are: one, and one more for each DeepStack layer.
+    /// Tells how many tensors of features there are: one, and one more for each DeepStack layer.
     pub num_feature_tensors: usize,
-    /// Whether gradients of the features are wanted.
+    /// True if gradients of the features are wanted.
     pub train_features: bool,
     pub policy: Policy,
-    /// Whether the routers' outputs are kept.
+    /// True if the routers' outputs are kept.
     pub keep_routing: bool,
 }

@@ -19,9 +19,9 @@ pub struct DecoderConfig {
     pub rope: RopeConfig,
     pub layers: Vec<LayerConfig>,
     pub tie_word_embeddings: bool,
-    /// Whether the head has a bias.
+    /// True if the head has a bias.
     pub head_bias: bool,
-    /// Of all feed-forwards, and of convolutions.
+    /// The activation of all feed-forwards, and of convolutions.
     pub act: Activation,
     /// The token whose embedding gets no gradient.
     pub pad_token_id: Option<i64>,
@@ -30,11 +30,11 @@ pub struct DecoderConfig {
     /// Weight of the mean over tokens of the indexers' losses, summed over layers.
     pub indexer_loss_coef: f64,
     pub names: Names,
-    /// How the family's checkpoints store prediction heads; `None` where they have none.
+    /// Tells how the family's checkpoints store prediction heads; `None` where they have none.
     pub mtp_names: Option<MtpNames>,
     /// The heads that are trained; the readers of configs leave them out.
     pub mtp: Option<MtpConfig>,
-    /// Whose part of a decoder this is.
+    /// Tells whose part of a decoder this is.
     pub division: Division,
 }
 
@@ -63,19 +63,19 @@ pub enum FeedForwardConfig {
     Moe(MoeConfig),
 }
 
-/// What keeps the loads of experts even; nothing where all are 0.
+/// Holds what keeps the loads of experts even; nothing where all are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Balance {
     /// Weight of the load-balancing loss over all layers (`router_aux_loss_coef`).
     pub aux_loss_coef: f64,
     /// Weight of the sum over layers of the router z-losses.
     pub z_loss_coef: f64,
-    /// What a step adds to or takes from the balancing bias of an expert.
+    /// Holds what a step adds to or takes from the balancing bias of an expert.
     pub bias_update_rate: f64,
 }
 
 impl DecoderConfig {
-    /// Whether a token's position has three axes: frame, row and column.
+    /// Returns whether a token's position has three axes: frame, row and column.
     pub fn has_three_axes(&self) -> bool {
         self.rope.has_three_axes()
     }

@@ -40,7 +40,7 @@ pub(super) fn record(
 /// Why the tokens of a decoder's rows cannot be split among ranks. Keys are those of `config.json`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotSplit {
-    #[error("this model does not say how ranks share its rows: set context_parallel to 1")]
+    #[error("this model does not support context parallelism: set context_parallel to 1")]
     Model,
     #[error(
         "layer {layer} mixes tokens by {what}, which needs all tokens before its own on one rank: set context_parallel to 1"
@@ -56,14 +56,15 @@ pub enum NotSplit {
     )]
     Rope,
     #[error(
-        "{heads} heads cannot be shared out among context_parallel={ranks}: their number must be a multiple of it with \
+        "{heads} heads cannot be sharded over context_parallel={ranks}: their number must be a multiple of it with \
          context_attention=ulysses; use ring"
     )]
     Heads { heads: i64, ranks: usize },
 }
 
 impl DecoderConfig {
-    /// Whether `ranks` ranks can share the tokens of a row. Sizes are those of one rank, whatever else is split.
+    /// Returns whether `ranks` ranks can share the tokens of a row. Sizes are those of one rank, whatever else is
+    /// split.
     ///
     /// # Errors
     /// They cannot.

@@ -20,7 +20,7 @@ pub enum DivisionError {
 type Result<T> = std::result::Result<T, DivisionError>;
 
 impl DecoderConfig {
-    /// What the rank at `place` computes with.
+    /// Returns what the rank at `place` computes with.
     ///
     /// # Errors
     /// Something cannot be split into as many parts.
@@ -73,8 +73,8 @@ fn of_layer(layer: &LayerConfig, place: &Division) -> Result<LayerConfig> {
 }
 
 impl MixerConfig {
-    /// Whether tensor-parallel ranks can each have some of the heads. Norms over all heads together and choices of keys by
-    /// indexers need all of them: all ranks compute such mixers alike.
+    /// Returns whether tensor-parallel ranks can each have some of the heads. Norms over all heads together and choices
+    /// of keys by indexers need all of them: all ranks compute such mixers alike.
     pub(super) fn splits(&self) -> bool {
         match self {
             MixerConfig::Attention(attention) => attention.qk_norm != QkNorm::Full,
@@ -136,7 +136,7 @@ fn heads(key: &'static str, size: i64, place: &Division) -> Result<i64> {
     Ok(size / ranks as i64)
 }
 
-/// Of an inner width, which may be split unevenly.
+/// Checks an inner width, which may be split unevenly.
 fn width(key: &'static str, size: i64, place: &Division) -> Result<i64> {
     if size < place.tp as i64 {
         return Err(DivisionError::TooFew { key, size, axis: "tensor_parallel", ranks: place.tp });

@@ -11,7 +11,7 @@ use super::sampling::Sampling;
 use super::transformer::Decoder;
 use crate::nn::{Columns, Shelf, State};
 
-/// What a continuation starts from.
+/// Holds what a continuation starts from.
 pub struct Prompt {
     pub input_ids: Vec<i64>,
     /// `[T]`, or `[3, T]` where the model's positions have three axes; int64, from 0.
@@ -22,7 +22,7 @@ pub struct Prompt {
     pub features: Vec<Tensor>,
 }
 
-/// How long continuations get, and how their tokens are chosen.
+/// Describes how long continuations get, and how their tokens are chosen.
 #[derive(Clone, Debug, Default)]
 pub struct Decoding {
     pub max_new_tokens: usize,

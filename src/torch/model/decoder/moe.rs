@@ -38,23 +38,23 @@ pub(super) struct Split {
     others: Rc<Tensor>,
 }
 
-/// What the layers of one tape share, and what they leave for its end.
+/// Holds what the layers of one tape share, and what they leave for its end.
 pub(super) struct Recording {
     pub division: Division,
-    /// Of the packed row.
+    /// The number of tokens of the packed row.
     pub num_tokens: i64,
     pub policy: Policy,
     pub wanted: Wanted,
     pub keep_routing: bool,
     /// `None` where there are no tokens of pictures or videos, or all experts are for all tokens.
     pub split: Option<Split>,
-    /// Where ranks share a row.
+    /// The share of this rank, where ranks share a row.
     pub row: Option<Rc<RowShare>>,
     pub routed: Vec<RoutedExperts>,
     pub losses: Vec<LayerLosses>,
     /// `None` where the mixers' losses are not wanted.
     pub mixer_losses: Option<Vec<Slot>>,
-    /// Of a piece of a sequence, whose keys and values are kept.
+    /// The piece of a sequence, whose keys and values are kept.
     pub piece: Option<Rc<PieceAttention>>,
     pub key_values: Vec<KeyValues>,
 }
@@ -73,7 +73,7 @@ impl Split {
 }
 
 impl Moe {
-    /// Of the module alone; its norm is the layer's.
+    /// Returns the specs of the module alone; its norm is the layer's.
     pub fn specs(prefix: &str, width: i64, config: &MoeConfig, std: f64) -> Vec<ParamSpec> {
         let mut specs = Router::specs(prefix, width, config, false, std);
         specs.extend(Experts::specs(prefix, width, config, std));
@@ -141,7 +141,7 @@ impl Moe {
         recording.leave(tape, y)
     }
 
-    /// What lies within the region.
+    /// Returns what lies within the region.
     fn record_experts(&self, tape: &mut Tape, layer: &str, h: Slot, recording: &mut Recording) -> Slot {
         let policy = recording.policy;
         let shared = self.shared.as_ref().map(|(shared, ids)| {
@@ -273,7 +273,7 @@ impl Custom for Dispatch {
 /// Rows `[N, D]` and counts `[E]` → rows `[N, D]`.
 struct RunExperts {
     experts: Rc<Experts>,
-    /// Whether what is between the two products is kept for the backward, or computed again.
+    /// True if what is between the two products is kept for the backward instead of recomputed.
     keep: bool,
 }
 

@@ -16,22 +16,23 @@ use super::transformer::Decoder;
 use crate::nn::{Context, Linear, ParamId, ParamSpec, ParamStore, Piece, RmsNorm, Scope};
 use crate::tape::{Slot, Tape};
 
-/// How a checkpoint stores its prediction heads. Names are within a head, but the layer's own.
+/// Describes how a checkpoint stores its prediction heads. Names are within a head, but the layer's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MtpNames {
-    /// Of the first head; where it is a whole name and no number is to follow, the checkpoint can have one head only.
+    /// The names of the first head; where it is a whole name and no number is to follow, the checkpoint can have one
+    /// head only.
     pub heads: MtpPlace,
     pub embedding_norm: &'static str,
     pub hidden_norm: &'static str,
     pub project: &'static str,
     pub last_norm: &'static str,
-    /// Whether the state comes before the embedding in the joined vector.
+    /// True if the state comes before the embedding in the joined vector.
     pub hidden_first: bool,
-    /// What checkpoints call the embedding and the head that every prediction head repeats, where they do.
+    /// Holds what checkpoints call the embedding and the head that every prediction head repeats, where they do.
     pub repeats: Option<[&'static str; 2]>,
 }
 
-/// Where the heads stand.
+/// Says where the heads stand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MtpPlace {
     /// `{0}.{number}.`, counting from this number, the layer's tensors beside the head's own.
@@ -63,7 +64,7 @@ impl MtpConfig {
         }
     }
 
-    /// What the heads repeat of the embedding, or of the model's head.
+    /// Returns what the heads repeat of the embedding, or of the model's head.
     pub(super) fn repeated(&self, head: bool, shape: &[i64]) -> Vec<Piece> {
         let Some(names) = self.names.repeats else { return Vec::new() };
         let name = names[usize::from(head)];

@@ -1,4 +1,4 @@
-//! What a checkpoint calls a decoder's tensors.
+//! Describes what a checkpoint calls a decoder's tensors.
 
 /// Names under which the parts of a decoder are stored; paths are whole, modules are within a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// As LLaMA and most others: `{prefix}embed_tokens`, …, and the head under `head`.
+    /// Returns the names of LLaMA and most others: `{prefix}embed_tokens`, …, and the head under `head`.
     pub fn llama(prefix: &str, head: &str) -> Names {
         let named = |name: &str| format!("{prefix}{name}");
         Names {

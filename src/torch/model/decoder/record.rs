@@ -12,7 +12,7 @@ use super::router_losses::{Wanted, carry_scalar};
 use super::stage::{Carried, Crossing, RouterSums};
 use super::transformer::{Decoder, Last};
 use crate::model::loss::LinearCrossEntropy;
-use crate::model::target_scores::{PartBest, TargetScores, num_predicted};
+use crate::model::target_scores::{num_predicted, part_best, target_scores};
 use crate::model::vocab_scores::VocabScores;
 use crate::nn::{Division, PieceAttention};
 use crate::tape::{Policy, Slot, Tape};
@@ -195,12 +195,12 @@ impl Decoder {
         let scores = LinearCrossEntropy::new(head.weight.shallow_clone(), bias, labels_L.shallow_clone(), 1.0);
         let Division { tp, tp_rank, .. } = self.config.division;
         let slots = if tp == 1 {
-            let slots = tape.custom("scores", &ids, &[hidden], 2, Box::new(TargetScores(scores)));
+            let slots = tape.custom("scores", &ids, &[hidden], 2, target_scores(scores));
             [slots[0], slots[1]]
         } else {
             let loss = self.record_cross_entropy(tape, "loss", hidden, &labels, 1.0);
-            let best = PartBest { scores, first: self.config.first_token, rank: tp_rank, world: tp };
-            let best = tape.custom("best", &ids, &[hidden], 1, Box::new(best))[0];
+            let best = part_best(scores, self.config.first_token, tp_rank, tp);
+            let best = tape.custom("best", &ids, &[hidden], 1, best)[0];
             let all = tape.leave(best);
             let count = move |reads: &[Tensor]| vec![num_predicted(&reads[0], &labels_L, tp)];
             [loss, tape.run("correct", &[], Policy::Keep, &[all], 1, count)[0]]

@@ -1,4 +1,4 @@
-//! Where the layers of a decoder are shared among ranks: into and out of what is split.
+//! Describes where the layers of a decoder are shared among ranks: into and out of what is split.
 //!
 //! On one rank there are no regions, and nothing here records anything.
 
@@ -17,9 +17,9 @@ use crate::tape::{Slot, Tape};
 /// The region that a branch's segment runs in.
 pub(super) struct Entered {
     pub x: Slot,
-    /// Whether the norm was recorded before it.
+    /// True if the norm was recorded before it.
     pub is_normed: bool,
-    /// Of the segment.
+    /// The ids of the segment.
     pub ids: Vec<ParamId>,
 }
 
@@ -48,7 +48,7 @@ impl Recording {
         if self.splits_tokens() { tape.part(y, self.num_tokens) } else { y }
     }
 
-    /// Whether tokens are split among ranks outside of regions.
+    /// Returns whether tokens are split among ranks outside of regions.
     pub fn splits_tokens(&self) -> bool {
         self.division.tp > 1 && self.division.sequence
     }
@@ -84,16 +84,16 @@ impl<T: ?Sized + 'static> Branch<T> {
         Entered { x, is_normed: false, ids: [self.norm_ids.as_slice(), &self.ids].concat() }
     }
 
-    /// What the module reads.
+    /// Returns what the module reads.
     pub fn normed(&self, x: &Tensor, is_normed: bool) -> Tensor {
         if is_normed { x.shallow_clone() } else { self.norm.forward(x) }
     }
 }
 
-/// Which rows encoders' features replace, among the tokens that a rank has outside of regions.
+/// Describes which rows encoders' features replace, among the tokens that a rank has outside of regions.
 pub(super) struct FeatureRows {
     rows: Rc<Tensor>,
-    /// Of the features, those of these rows; `None`: all.
+    /// The features of these rows; `None`: all.
     chosen: Option<Rc<Tensor>>,
 }
 

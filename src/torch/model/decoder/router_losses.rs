@@ -12,16 +12,16 @@ use super::stage::RouterSums;
 use crate::nn::moe::aux_loss;
 use crate::tape::{Policy, Slot, SumOverContext, Tape};
 
-/// Which losses a step has besides that of its tokens.
+/// Describes which losses a step has besides that of its tokens.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wanted {
     pub aux: bool,
     pub z: bool,
 }
 
-/// What one set of experts gives to the losses.
+/// Holds what one set of experts gives to the losses.
 pub(super) struct LayerLosses {
-    /// How often experts are the best by softmax `[E]`, and the sum of their probabilities `[E]`.
+    /// Tells how often experts are the best by softmax `[E]`, and the sum of their probabilities `[E]`.
     pub choices: Option<[Slot; 2]>,
     /// The sum over its tokens, a scalar.
     pub z: Option<Slot>,
@@ -71,7 +71,7 @@ impl Recording {
         }
     }
 
-    /// What a later stage makes the losses of: sums over the layers so far, those `before` included.
+    /// Returns what a later stage makes the losses of: sums over the layers so far, those `before` included.
     pub fn carry(&self, tape: &mut Tape, before: RouterSums, num_experts: i64, device: Device) -> RouterSums {
         let (choices, z) = self.sums(before);
         let add = move |reads: &[Tensor]| {
@@ -95,7 +95,7 @@ impl Recording {
         (choices.collect(), before.z.into_iter().chain(own.filter_map(|of_layer| of_layer.z)).collect())
     }
 
-    /// What the routers left; `None` of a model without.
+    /// Returns what the routers left; `None` of a model without.
     pub fn finish(self) -> Option<Routing> {
         (!self.routed.is_empty()).then(|| Routing { losses: RouterLosses::default(), experts: self.routed })
     }

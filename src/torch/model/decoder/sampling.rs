@@ -7,7 +7,7 @@ use tch::{Kind, Tensor};
 
 use crate::nn::uniform;
 
-/// Which tokens may come, and from where the draw begins.
+/// Describes which tokens may come, and from where the draw begins.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
     /// Above 0; small ones come near the most likely token.

@@ -1,5 +1,5 @@
-//! How well a decoder predicts a packed row: forward only, without gradients, and without the losses of routers, indexers
-//! and prediction heads, which training adds to the cross-entropy.
+//! Describes how well a decoder predicts a packed row: forward only, without gradients, and without the losses of
+//! routers, indexers and prediction heads, which training adds to the cross-entropy.
 
 use std::rc::Rc;
 
@@ -14,12 +14,12 @@ use crate::native::NativeError;
 use crate::nn::ParamStore;
 use crate::tape::{Execution, Policy};
 
-/// Of each target of a row, in the row's order.
+/// The scores of each target of a row, in the row's order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenScores {
     /// The cross-entropies, in nats.
     pub losses: Vec<f32>,
-    /// Whether the target is the token that greedy decoding would take there.
+    /// Tells of each target whether it is the token that greedy decoding would take there.
     pub right: Vec<bool>,
 }
 

@@ -24,7 +24,7 @@ pub struct Stage {
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StageError {
-    #[error("a pipeline of {stages} stages of {layers} layers: every stage needs one")]
+    #[error("{layers} layers for {stages} pipeline stages: every stage needs at least one")]
     TooMany { stages: usize, layers: usize },
     #[error("layer {layer} takes the keys that layer {from} chose, of another stage: choose other pipeline stages")]
     ChosenElsewhere { layer: usize, from: usize },
@@ -47,7 +47,7 @@ impl Stage {
         layers.into_iter().enumerate().map(stage).collect()
     }
 
-    /// Whether the layers of this stage need what another stage's compute besides the hidden states.
+    /// Returns whether the layers of this stage need what another stage's compute besides the hidden states.
     ///
     /// # Errors
     /// One does.
@@ -63,13 +63,13 @@ impl Stage {
         Ok(())
     }
 
-    /// Whether the stage has the embedding's table.
+    /// Returns whether the stage has the embedding's table.
     pub(super) fn has_embedding(&self, config: &DecoderConfig) -> bool {
         self.is_first || (self.is_last && (config.tie_word_embeddings || config.mtp.is_some()))
     }
 }
 
-/// What a stage hands on, or takes, besides the hidden states: which of them there are is the same on both sides.
+/// Holds what a stage hands on, or takes, besides the hidden states: which of them there are is the same on both sides.
 pub(super) struct Carried {
     /// Levels of DeepStack for layers from this stage on.
     pub deep: Vec<Slot>,
@@ -99,7 +99,7 @@ pub(super) struct Crossing {
 }
 
 impl Crossing {
-    /// What crosses, in order: hidden states, DeepStack, choices, probabilities, z, mixers.
+    /// Returns what crosses, in order: hidden states, DeepStack, choices, probabilities, z, mixers.
     pub fn tensors(&self, config: &DecoderConfig) -> Vec<(Vec<i64>, Kind, bool)> {
         let width = config.hidden_size;
         let mut tensors = vec![(vec![self.num_tokens, width], self.kind, true)];
@@ -145,7 +145,7 @@ impl Crossing {
 }
 
 impl DecoderConfig {
-    /// What of this decoder cannot compute a row in pieces; `None`: it can.
+    /// Returns what of this decoder cannot compute a row in pieces; `None`: it can.
     pub fn needs_whole_rows(&self) -> Option<&'static str> {
         let attends = |layer: &LayerConfig| matches!(layer.mixer, MixerConfig::Attention(_));
         let window = |layer: &LayerConfig| matches!(&layer.mixer, MixerConfig::Attention(of) if of.window.is_some());

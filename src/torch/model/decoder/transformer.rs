@@ -22,7 +22,7 @@ pub struct Decoder {
     pub(super) device: Device,
     pub(super) kind: Kind,
     embed: Option<Table>,
-    /// Of the stage.
+    /// The layers of the stage.
     pub(super) layers: Vec<Layer>,
     last: Option<Last>,
     pub(super) mtp: Vec<MtpHead>,
@@ -34,12 +34,12 @@ pub(super) struct Table {
     pub id: ParamId,
 }
 
-/// What comes after the last layer.
+/// Holds what comes after the last layer.
 pub(super) struct Last {
     pub norm: Rc<RmsNorm>,
     pub norm_ids: Vec<ParamId>,
     pub head: Table,
-    /// Of the head, `[V]`.
+    /// The bias of the head, `[V]`.
     pub head_bias: Option<Table>,
 }
 
@@ -130,7 +130,7 @@ impl Decoder {
         hidden.linear(&head.weight, head_bias.as_ref().map(|bias| &bias.weight))
     }
 
-    /// What the layers share of a packed row whose documents end at `cu_seqlens`.
+    /// Returns what the layers share of a packed row whose documents end at `cu_seqlens`.
     pub(super) fn context(&self, position_ids: &Tensor, cu_seqlens: &[usize]) -> Context {
         let lens = match self.config.rope.depends_on_length() {
             true => spans(position_ids, cu_seqlens),
@@ -139,7 +139,7 @@ impl Decoder {
         self.context_with(self.rope(position_ids, cu_seqlens, &lens), cu_seqlens)
     }
 
-    /// As `context` for a batch, which may be some tokens of a row.
+    /// Works like `context` for a batch, which may be some tokens of a row.
     pub(super) fn context_of(&self, batch: &TextBatch) -> Context {
         let Some(row) = &batch.row else { return self.context(&batch.position_ids, &batch.cu_seqlens) };
         let lens: Vec<i64> = row.split().document_lens().map(|len| len as i64).collect();
@@ -182,7 +182,7 @@ impl Decoder {
         sets.collect()
     }
 
-    /// Which tokens of a row have experts of their own; `None` where no layer has such.
+    /// Returns which tokens of a row have experts of their own; `None` where no layer has such.
     pub(super) fn split(&self, input_ids: &Tensor) -> Option<Split> {
         let token_ids = self.layers.iter().find_map(|layer| match &layer.feed_forward {
             FeedForward::Moe(moe) => moe.media_token_ids(),
@@ -192,7 +192,7 @@ impl Decoder {
         Split::new(&input_ids, token_ids, self.device)
     }
 
-    /// As [`Rope::packed`].
+    /// Works like [`Rope::packed`].
     pub(super) fn rope(&self, position_ids: &Tensor, cu_seqlens: &[usize], lens: &[i64]) -> Rope {
         Rope::packed(&self.config.rope, &position_ids.to_device(self.device), cu_seqlens, lens, self.kind)
     }

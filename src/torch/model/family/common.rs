@@ -1,4 +1,4 @@
-//! What families' configs have in common.
+//! Describes what families' configs have in common.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::nn::{Activation, AttentionConfig, Division, NormConfig, RopeConfig};
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
-/// Where a decoder's tensors stand in a checkpoint: alone, or inside of a multimodal model.
+/// Describes where a decoder's tensors stand in a checkpoint: alone, or inside of a multimodal model.
 #[derive(Clone, Debug)]
 pub(in crate::model) struct Place {
     /// Before the names of the base model: `model.`
@@ -39,7 +39,7 @@ pub(super) fn attention(keys: &Keys<'_>) -> Result<AttentionConfig> {
     attention_or(keys, None)
 }
 
-/// As [`attention`], of a class with a width of heads for configs without.
+/// Works like [`attention`], of a class with a width of heads for configs without.
 pub(super) fn attention_or(keys: &Keys<'_>, default_head_dim: Option<i64>) -> Result<AttentionConfig> {
     keys.only("attention_dropout", &[json!(0.0), json!(0)])?;
     let (hidden_size, num_heads) = (keys.size("hidden_size")?, keys.size("num_attention_heads")?);
@@ -155,7 +155,7 @@ pub(super) fn layered(
         vocab_size,
         first_token: 0,
         hidden_size: keys.size("hidden_size")?,
-        norm: NormConfig { eps: keys.number_or("rms_norm_eps")?.unwrap_or(1e-6), zero_centred: false },
+        norm: NormConfig { eps: keys.number_or("rms_norm_eps")?.unwrap_or(1e-6), zero_centered: false },
         rope,
         layers,
         tie_word_embeddings: keys.flag_or("tie_word_embeddings")?.unwrap_or(false),

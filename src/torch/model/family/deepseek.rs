@@ -1,4 +1,5 @@
-//! What the families that follow DeepSeek-V2 have in common: latent attention, and experts in all but the first layers.
+//! Describes what the families that follow DeepSeek-V2 have in common: latent attention, and experts in all but the
+//! first layers.
 
 use serde_json::json;
 
@@ -12,7 +13,7 @@ use crate::nn::{IndexerConfig, IndexerTraining, KeyChoice, MlaConfig, RopeConfig
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
-/// What a family's config class takes where a config does not say.
+/// Holds what a family's config class takes where a config does not say.
 pub(super) struct Defaults {
     /// Groups of experts, and how many of them a token chooses from.
     pub groups: [i64; 2],
@@ -20,7 +21,7 @@ pub(super) struct Defaults {
     pub first_k_dense_replace: i64,
 }
 
-/// Of DeepSeek-V3 and V3.2.
+/// The defaults of DeepSeek-V3 and V3.2.
 pub(super) const V3: Defaults = Defaults { groups: [8, 4], n_shared_experts: 1, first_k_dense_replace: 3 };
 
 /// Rotary embeddings of the channels with positions.

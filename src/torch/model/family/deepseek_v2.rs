@@ -10,7 +10,7 @@ use crate::model::keys::{Keys, ModelConfigError};
 use crate::nn::RopeLayout;
 use crate::nn::moe::{GroupScore, Normalize, RouterConfig};
 
-/// Of its config class.
+/// The defaults of its config class.
 const DEFAULTS: Defaults = Defaults { groups: [1, 1], n_shared_experts: 2, first_k_dense_replace: 0 };
 
 pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {

@@ -1,4 +1,4 @@
-//! ERNIE-4.5, dense (`Ernie4_5ForCausalLM`): LLaMA whose rotary embeddings turn neighbouring channels, with biases in
+//! ERNIE-4.5, dense (`Ernie4_5ForCausalLM`): LLaMA whose rotary embeddings turn neighboring channels, with biases in
 //! all projections or in none.
 
 use serde_json::json;

@@ -72,7 +72,7 @@ fn with_media(text: MoeConfig, media_width: i64) -> MoeConfig {
     MoeConfig { names: names(false), media, ..text }
 }
 
-/// As published configs have it in other keys; others than theirs are refused.
+/// Checks the value that published configs have in other keys; others than theirs are refused.
 fn all_but_the_first(keys: &Keys<'_>, num_layers: usize) -> Result<Vec<bool>, ModelConfigError> {
     keys.only("moe_layer_interval", &[json!(1)])?;
     keys.only("moe_layer_start_index", &[json!(1), json!([1, 1])])?;
@@ -86,7 +86,7 @@ fn all_but_the_first(keys: &Keys<'_>, num_layers: usize) -> Result<Vec<bool>, Mo
     Ok((0..num_layers).map(|layer| layer > 0).collect())
 }
 
-/// Of each kind: published configs have a list of two.
+/// Reads the number of each kind: published configs have a list of two.
 fn num_experts_of_both(keys: &Keys<'_>) -> Result<i64, ModelConfigError> {
     match keys.value("moe_num_experts") {
         Some(Value::Array(_)) => match keys.indices("moe_num_experts")?[..] {
@@ -110,8 +110,8 @@ fn widths(text: &Keys<'_>) -> Result<[i64; 2], ModelConfigError> {
     }
 }
 
-/// Of neighbouring frequencies the even ones turn with the row, the odd ones with the column, and the last ones, as
-/// many as the third section has, with the frame.
+/// Reads the axes: of neighboring frequencies the even ones turn with the row, the odd ones with the column, and the
+/// last ones, as many as the third section has, with the frame.
 fn axes(text: &Keys<'_>, half: i64) -> Result<RopeAxes, ModelConfigError> {
     let section = section(text)?.filter(|section| section.value("mrope_section").is_some());
     // What published configs call the share of the frames.

@@ -1,4 +1,4 @@
-//! What the configs of families with experts have in common.
+//! Describes what the configs of families with experts have in common.
 
 use serde_json::{Value, json};
 
@@ -49,7 +49,8 @@ pub(super) fn qwen_layers(
     Ok((0..keys.size("num_hidden_layers")?).map(of_layer).collect())
 }
 
-/// Which layers have experts by `mlp_layer_types`, which transformers 5 writes; `None` where the key is not there.
+/// Returns which layers have experts by `mlp_layer_types`, which transformers 5 writes; `None` where the key is not
+/// there.
 pub(super) fn sparse_layers(keys: &Keys<'_>) -> Result<Option<Vec<bool>>> {
     let Some(types) = keys.value("mlp_layer_types") else { return Ok(None) };
     let sparse = |kind: &Value| match kind.as_str() {

@@ -9,7 +9,7 @@ use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::nn::{KeyChoice, MlaConfig, NormConfig, RopeLayout};
 
-/// Of its config class.
+/// The defaults of its config class.
 const DEFAULTS: Defaults = Defaults { groups: [1, 1], ..V3 };
 
 pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
@@ -33,8 +33,8 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderCo
     Ok(DecoderConfig { norm: NormConfig { eps, ..decoder.norm }, ..decoder })
 }
 
-/// Which layers have an indexer of their own: `indexer_types`, or `index_topk_pattern`, or by `index_topk_freq` and
-/// `index_skip_topk_offset`.
+/// Returns which layers have an indexer of their own: `indexer_types`, or `index_topk_pattern`, or by `index_topk_freq`
+/// and `index_skip_topk_offset`.
 fn full_layers(keys: &Keys<'_>) -> Result<Vec<bool>, ModelConfigError> {
     let num_layers = keys.size("num_hidden_layers")?;
     let (key, found) = if let Some(types) = keys.value("indexer_types") {

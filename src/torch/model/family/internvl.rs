@@ -44,12 +44,12 @@ pub(in crate::model) fn read_original(keys: &Keys<'_>) -> Result<ModelConfig> {
     vision::model("internvl_chat", keys, decoder, encoder, tokens)
 }
 
-/// How many patches a side become one feature: the inverse of `downsample_ratio`.
+/// Returns how many patches a side become one feature: the inverse of `downsample_ratio`.
 fn merge(keys: &Keys<'_>) -> Result<i64> {
     let ratio = keys.number_or("downsample_ratio")?.unwrap_or(0.5);
     let merge = (1.0 / ratio).round();
     if !(1.0..=64.0).contains(&merge) || (merge * ratio - 1.0).abs() > 1e-9 {
-        return Err(keys.inconsistent("downsample_ratio", ratio, "must be one over a whole number"));
+        return Err(keys.inconsistent("downsample_ratio", ratio, "must be 1 divided by an integer"));
     }
     Ok(merge as i64)
 }

@@ -51,7 +51,7 @@ mod tests {
 
     use crate::model::ModelConfig;
 
-    /// As published, but smaller.
+    /// Returns the published config, but smaller.
     fn published() -> Value {
         json!({
             "model_type": "minimax_m2", "vocab_size": 320, "hidden_size": 64, "intermediate_size": 32,

@@ -10,7 +10,7 @@ use crate::model::rope_config::{read_mrope, read_rope};
 use crate::model::vision::qwen2_5;
 use crate::nn::NormConfig;
 
-/// Where a config does not say. Of Qwen2 it is another number.
+/// The default where a config does not say. For Qwen2 it is another number.
 const MAX_WINDOW_LAYERS: i64 = 80;
 
 /// Published configs have the decoder's keys beside the others, not in `text_config`.

@@ -36,7 +36,7 @@ pub(super) fn hybrid(
     });
     let layers = mixers.zip(feed_forwards).map(|(mixer, feed_forward)| LayerConfig { mixer, feed_forward });
     let mut config = layered(keys, place, layers.collect(), rope)?;
-    config.norm.zero_centred = true;
+    config.norm.zero_centered = true;
     config.mtp_names = Some(MtpNames {
         heads: MtpPlace::Single("mtp".to_owned()),
         embedding_norm: "pre_fc_norm_embedding",

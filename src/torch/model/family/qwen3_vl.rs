@@ -10,7 +10,7 @@ use crate::model::registry::{ModelConfig, Tokens};
 use crate::model::rope_config::{read_mrope, read_rope};
 use crate::model::vision::qwen3;
 
-/// Where a config has none.
+/// The default where a config has none.
 pub(super) const MROPE_SECTION: [i64; 3] = [24, 20, 20];
 
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {

@@ -1,4 +1,4 @@
-//! What families with a vision tower have in common.
+//! Describes what families with a vision tower have in common.
 
 use std::sync::Arc;
 

@@ -14,11 +14,11 @@ use crate::nn::{Activation, Division, Init, Linear, PackedAttention, ParamSpec, 
 #[derive(Clone, Debug, PartialEq)]
 pub struct BlockConfig {
     pub width: i64,
-    /// Of the whole block.
+    /// The number of heads of the whole block.
     pub num_heads: i64,
     /// Width inside of the MLP; of the part that is held here.
     pub inner: i64,
-    /// Whose part of a block this is.
+    /// Tells whose part of a block this is.
     pub division: Division,
     pub norm: VisionNorm,
     /// Before the attention and before the MLP.
@@ -66,7 +66,7 @@ pub(super) struct Mlp {
 }
 
 impl BlockConfig {
-    /// What most towers have: queries, keys and values in one matrix with biases, a plain MLP, and these names.
+    /// Returns what most towers have: queries, keys and values in one matrix with biases, a plain MLP, and these names.
     pub(super) fn new(width: i64, num_heads: i64, inner: i64, norm: VisionNorm, initializer_range: f64) -> BlockConfig {
         BlockConfig {
             width,
@@ -90,7 +90,7 @@ impl BlockConfig {
         self.width / self.num_heads
     }
 
-    /// What the rank at `place` computes of it.
+    /// Returns what the rank at `place` computes of it.
     ///
     /// # Errors
     /// It cannot be split into as many parts.

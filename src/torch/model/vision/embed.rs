@@ -16,7 +16,7 @@ pub(super) struct Embed {
     positions: Option<Tensor>,
     /// `[1, D]`.
     class: Option<Tensor>,
-    /// Whether the table's first entry is the class token's.
+    /// True if the table's first entry is the class token's.
     with_class: bool,
     pre_norm: Option<Norm>,
 }
@@ -27,7 +27,7 @@ enum Patches {
     Convolution { weight: Tensor, bias: Option<Tensor> },
 }
 
-/// What depends on the pictures' sizes.
+/// Holds what depends on the pictures' sizes.
 pub(super) struct EmbedInputs {
     resampled: Option<Resampled>,
     /// `[P, D]`, float32.

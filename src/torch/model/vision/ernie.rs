@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::block::BlockConfig;
 use super::encoder::VisionConfig;
-use super::keys::{activation, axial_theta, check_heads, square};
+use super::keys::{activation, axial_theta, square, width_and_heads};
 use super::norm::VisionNorm;
 use super::projector::{ProjectorConfig, ProjectorKind};
 use super::rope::{AxialOrder, AxialRope};
@@ -21,8 +21,7 @@ pub(in crate::model) fn read(
     after_eps: f64,
     outputs: i64,
 ) -> Result<VisionConfig, ModelConfigError> {
-    let (width, num_heads) = (keys.size("hidden_size")?, keys.size("num_heads")?);
-    check_heads(keys, width, "num_heads", num_heads, true)?;
+    let (width, num_heads) = width_and_heads(keys)?;
     keys.only("temporal_merge_size", &[json!(2)])?;
     let patch_size = square(keys, "patch_size")?.unwrap_or(14);
     let merge = keys.size_or("spatial_merge_size")?.unwrap_or(2);

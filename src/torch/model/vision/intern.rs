@@ -16,7 +16,7 @@ use crate::nn::{Activation, Resampling};
 /// torch's default, which the reference does not change.
 const PROJECTOR_NORM: VisionNorm = VisionNorm::Layer(1e-5);
 
-/// How a checkpoint names things.
+/// Says how a checkpoint names things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::model) enum InternNames {
     Transformers,

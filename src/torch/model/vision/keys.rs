@@ -1,4 +1,4 @@
-//! What the towers' configs have in common.
+//! Describes what the towers' configs have in common.
 
 use serde_json::json;
 
@@ -31,6 +31,13 @@ pub(super) fn check_heads(
     }
     let factor = if rope { "4 x " } else { "" };
     Err(keys.inconsistent("hidden_size", width, format!("must be a multiple of {factor}{key} ({unit})")))
+}
+
+/// `hidden_size` and `num_heads` of a tower with a rotary embedding of two axes.
+pub(super) fn width_and_heads(keys: &Keys<'_>) -> Result<(i64, i64), ModelConfigError> {
+    let (width, num_heads) = (keys.size("hidden_size")?, keys.size("num_heads")?);
+    check_heads(keys, width, "num_heads", num_heads, true)?;
+    Ok((width, num_heads))
 }
 
 /// The side of a square, of one number or of two equal ones.

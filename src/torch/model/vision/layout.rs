@@ -1,4 +1,5 @@
-//! Where the patches of a batch of pictures lie in a tower's sequence, on the host. No tensors of the model here.
+//! Describes where the patches of a batch of pictures lie in a tower's sequence, on the host. No tensors of the model
+//! here.
 //!
 //! Patches come in one order, attend in another (window by window, or behind a class token), and leave in merge order:
 //! block by block of `merge` × `merge`, frame by frame, so that consecutive rows become one feature.
@@ -16,7 +17,7 @@ pub enum PatchOrder {
     Raster,
 }
 
-/// Which patches attend to each other.
+/// Says which patches attend to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Span {
     /// Those of a frame.
@@ -25,12 +26,12 @@ pub enum Span {
     Item,
 }
 
-/// What a layout depends on, beside the pictures' sizes.
+/// Holds what a layout depends on, beside the pictures' sizes.
 pub(super) struct LayoutConfig {
     pub order: PatchOrder,
     pub merge: u32,
     pub span: Span,
-    /// Whether a class token stands before each frame.
+    /// True if a class token stands before each frame.
     pub class: bool,
     /// Side of a window in blocks, where attention has windows.
     pub window: Option<u32>,
@@ -43,7 +44,7 @@ pub(super) struct Layout {
     pub rows: Vec<Option<usize>>,
     /// Row and column of each, `[S]`; zeros for a class token.
     pub positions: Vec<[i64; 2]>,
-    /// Where those end that attend to each other: `[0, …, S]`.
+    /// Tells where those end that attend to each other: `[0, …, S]`.
     pub documents: Vec<usize>,
     /// The same for windows; empty where there are none.
     pub windows: Vec<usize>,
@@ -111,12 +112,12 @@ impl Layout {
         self.merged.extend(coordinates(grid, config.merge).map(|(row, column)| row_at[place(row, column)]));
     }
 
-    /// Whether the sequence is the patches as they come.
+    /// Returns whether the sequence is the patches as they come.
     pub fn is_plain(&self) -> bool {
         self.rows.iter().enumerate().all(|(row, patch)| *patch == Some(row))
     }
 
-    /// Whether the rows are in merge order, and nothing else is among them.
+    /// Returns whether the rows are in merge order, and nothing else is among them.
     pub fn is_merged(&self) -> bool {
         self.merged.len() == self.rows.len() && self.merged.iter().enumerate().all(|(at, row)| at == *row)
     }

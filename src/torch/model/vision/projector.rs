@@ -28,7 +28,7 @@ pub struct ProjectorConfig {
     pub initializer_range: f64,
 }
 
-/// What a projector computes.
+/// Says what a projector computes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ProjectorKind {
     /// Two linear maps of a whole block. With the norm before the merge it is Qwen's and Kimi's patch merger, with the
@@ -45,7 +45,7 @@ pub enum ProjectorKind {
 pub struct MergeNorm {
     pub name: &'static str,
     pub norm: VisionNorm,
-    /// Whether it is over whole blocks, not over single states.
+    /// True if it is over whole blocks, not over single states.
     pub merged: bool,
 }
 

@@ -3,7 +3,7 @@
 
 use super::block::{BlockConfig, MlpNames};
 use super::encoder::VisionConfig;
-use super::keys::{activation, axial_theta, check_heads};
+use super::keys::{activation, axial_theta, width_and_heads};
 use super::norm::VisionNorm;
 use super::projector::{MergeNorm, ProjectorConfig, ProjectorKind};
 use super::rope::{AxialOrder, AxialRope};
@@ -21,8 +21,7 @@ pub(in crate::model) fn read(
     merger: &str,
     outputs: i64,
 ) -> Result<VisionConfig, ModelConfigError> {
-    let (width, num_heads) = (keys.size("hidden_size")?, keys.size("num_heads")?);
-    check_heads(keys, width, "num_heads", num_heads, true)?;
+    let (width, num_heads) = width_and_heads(keys)?;
     let (patch_size, merge) = (keys.size("patch_size")?, keys.size("spatial_merge_size")?);
     let channels = keys.size_or("in_channels")?.unwrap_or(3);
     let initializer_range = keys.number_or("initializer_range")?.unwrap_or(0.02);

@@ -3,7 +3,7 @@
 
 use super::block::BlockConfig;
 use super::encoder::VisionConfig;
-use super::keys::{activation, axial_theta, check_heads};
+use super::keys::{activation, axial_theta, width_and_heads};
 use super::norm::VisionNorm;
 use super::projector::{MergeNorm, ProjectorConfig, ProjectorKind};
 use super::rope::{AxialOrder, AxialRope};
@@ -19,8 +19,7 @@ pub(in crate::model) fn read(
     merger: &str,
     outputs: i64,
 ) -> Result<VisionConfig, ModelConfigError> {
-    let (width, num_heads) = (keys.size("hidden_size")?, keys.size("num_heads")?);
-    check_heads(keys, width, "num_heads", num_heads, true)?;
+    let (width, num_heads) = width_and_heads(keys)?;
     keys.only("embed_dim", &[json!(width)])?;
     keys.only("temporal_patch_size", &[json!(1)])?;
     let patch_size = keys.size("patch_size")?;

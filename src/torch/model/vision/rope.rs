@@ -6,14 +6,14 @@ use tch::{Device, Kind, Tensor};
 
 use crate::native::{Turn, can_fuse, is_table, norm_rope};
 
-/// How a tower turns its queries and keys.
+/// Describes how a tower turns its queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AxialRope {
     pub theta: f64,
     pub order: AxialOrder,
 }
 
-/// Which pair of channels is turned by which axis.
+/// Says which pair of channels is turned by which axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AxialOrder {
     /// Channels i and i + C/2 are a pair; the first C/4 pairs are turned by rows, the others by columns (Qwen).
@@ -37,7 +37,7 @@ impl AxialRope {
     }
 }
 
-/// What turns the heads of one sequence.
+/// Holds what turns the heads of one sequence.
 pub(super) struct Rotation {
     cos_SC: Tensor,
     sin_SC: Tensor,
@@ -55,8 +55,8 @@ impl Rotation {
     pub fn apply(&self, x_SHC: &Tensor) -> Tensor {
         // The fused operator has no gradient of the tables, which a learned angle needs.
         if can_fuse(x_SHC) && is_table(&self.cos_SC) && !self.cos_SC.requires_grad() {
-            let neighbours = self.order == AxialOrder::Interleaved;
-            return norm_rope(x_SHC, None, Some(Turn { cos: &self.cos_SC, sin: &self.sin_SC, neighbours }));
+            let neighbors = self.order == AxialOrder::Interleaved;
+            return norm_rope(x_SHC, None, Some(Turn { cos: &self.cos_SC, sin: &self.sin_SC, neighbors }));
         }
         let x = match self.order {
             AxialOrder::Halves => x_SHC.shallow_clone(),

@@ -29,14 +29,14 @@ pub struct Tower {
     device: Device,
 }
 
-/// What a tower gives, `[P, D]` each in merge order; fewer rows where frames are averaged.
+/// Holds what a tower gives, `[P, D]` each in merge order; fewer rows where frames are averaged.
 pub struct States {
     pub last: Slot,
     /// After the blocks of `TowerConfig::deepstack`, in their order.
     pub deepstack: Vec<Slot>,
 }
 
-/// What the rows of one batch are turned by.
+/// Says what the rows of one batch are turned by.
 enum Angles {
     None,
     Fixed(Rc<Rotation>),
@@ -168,7 +168,7 @@ impl Tower {
 
 /// Bringing the sequence into merge order.
 struct Collect {
-    /// Of the sequence's rows, those of patches in merge order; `None` where they lie so.
+    /// The rows of the sequence that are patches, in merge order; `None` where they lie so.
     rows: Option<Rc<Tensor>>,
     /// Frames and patches of a frame of each item, where frames are averaged and there are several.
     frames: Option<Rc<[[i64; 2]]>>,

@@ -12,7 +12,7 @@ use crate::nn::{Init, ParamSpec, Resampling};
 /// A tower: patches in, their states in merge order out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TowerConfig {
-    /// Of all names.
+    /// The prefix of all names.
     pub prefix: String,
     pub embed: PatchEmbed,
     /// The order in which patches come.
@@ -20,7 +20,7 @@ pub struct TowerConfig {
     /// Side of the block of patches that becomes one feature.
     pub merge: i64,
     pub positions: Option<PositionTable>,
-    /// Whether frames of an item of several get fixed sinusoids of their number.
+    /// True if frames of an item of several get fixed sinusoids of their number.
     pub frame_sinusoids: bool,
     pub class: Option<ClassToken>,
     pub pre_norm: Option<(&'static str, VisionNorm)>,
@@ -32,7 +32,7 @@ pub struct TowerConfig {
     pub span: Span,
     pub windows: Option<Windows>,
     pub final_norm: Option<(&'static str, VisionNorm)>,
-    /// Whether an item's states are averaged over its frames.
+    /// True if an item's states are averaged over its frames.
     pub frame_mean: bool,
     /// After these blocks states are taken for the decoder's first layers (DeepStack).
     pub deepstack: Vec<i64>,
@@ -48,7 +48,7 @@ pub struct PatchEmbed {
 }
 
 impl PatchEmbed {
-    /// Whether it is a linear map in the reference as well, which may have an adapter.
+    /// Returns whether it is a linear map in the reference as well, which may have an adapter.
     pub fn is_linear(&self) -> bool {
         self.kernel.len() == 1
     }
@@ -61,7 +61,7 @@ pub struct PositionTable {
     pub shape: Vec<i64>,
     /// Entries on each side.
     pub side: i64,
-    /// Whether an entry for the class token comes first.
+    /// True if an entry for the class token comes first.
     pub with_class: bool,
     pub resampling: Resampling,
 }

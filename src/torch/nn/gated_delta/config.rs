@@ -2,7 +2,7 @@
 
 use crate::nn::{Activation, Init, Linear, ParamSpec, RmsNorm};
 
-/// How a layer's input projections are stored.
+/// Says how a layer's input projections are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GatedDeltaLayout {
     /// `in_proj_qkvz` and `in_proj_ba`, each key head's parts beside each other (`Qwen3NextGatedDeltaNet`).
@@ -23,7 +23,7 @@ pub struct GatedDeltaConfig {
     /// Tokens that the convolution sees: at least 2.
     pub conv_kernel_dim: i64,
     pub rms_norm_eps: f64,
-    /// What the convolution's outputs go through; the gate of the output is always a SiLU.
+    /// Holds what the convolution's outputs go through; the gate of the output is always a SiLU.
     pub act: Activation,
     pub layout: GatedDeltaLayout,
 }

@@ -21,7 +21,7 @@ pub(super) fn conv_state(x_TF: &Tensor, documents: &DeltaDocuments) -> Tensor {
     ends.view([documents.num_documents, -1, x_TF.size()[1]])
 }
 
-/// As `causal_conv` for one more token of each document, `[B, F]`; moves `state` on by it.
+/// Works like `causal_conv` for one more token of each document, `[B, F]`; moves `state` on by it.
 pub(super) fn conv_step(x_BF: &Tensor, weight: &Tensor, state: &mut Tensor, act: Activation) -> Tensor {
     let x_BWF = Tensor::cat(&[&*state, &x_BF.unsqueeze(1)], 1);
     *state = x_BWF.narrow(1, 1, x_BWF.size()[1] - 1);

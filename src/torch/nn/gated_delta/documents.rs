@@ -1,4 +1,5 @@
-//! How the documents of a packed row are cut into chunks and read by the convolution; made once a micro-batch.
+//! Describes how the documents of a packed row are cut into chunks and read by the convolution; made once a
+//! micro-batch.
 //!
 //! Chunks come step by step: the first chunk of every document, then the second of those that have one, and so on,
 //! long documents first. So a step's chunks lie together, and belong to the first documents of the step before.

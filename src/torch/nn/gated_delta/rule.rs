@@ -13,11 +13,11 @@ use super::documents::DeltaDocuments;
 use crate::native::delta_scan;
 use crate::nn::take_rows;
 
-/// What the rule reads. All of one kind, float32 at least.
+/// Holds what the rule reads. All of one kind, float32 at least.
 pub(super) struct DeltaInputs {
-    /// Normalised and scaled, `[T, K, C]`.
+    /// Normalized and scaled, `[T, K, C]`.
     pub q_TKC: Tensor,
-    /// Normalised, `[T, K, C]`.
+    /// Normalized, `[T, K, C]`.
     pub k_TKC: Tensor,
     pub v_TVE: Tensor,
     /// The logarithm of the decay, `[T, V]`.
@@ -74,7 +74,8 @@ pub(super) fn gated_delta_rule(inputs: &DeltaInputs, documents: &DeltaDocuments,
     take_rows(&y.view([-1, value_size[2]]), &documents.token_rows).view(value_size.as_slice())
 }
 
-/// As `gated_delta_rule` for one more token of each document: T is B, and the states are in the order of the tokens.
+/// Works like `gated_delta_rule` for one more token of each document: T is B, and the states are in the order of the
+/// tokens.
 pub(super) fn delta_step(inputs: &DeltaInputs, state_BVCE: &mut Tensor) -> Tensor {
     let groups = inputs.v_TVE.size()[1] / inputs.k_TKC.size()[1];
     let wide = |x: &Tensor| x.repeat_interleave_self_int(groups, 1, None);

@@ -14,7 +14,7 @@ pub(super) struct StackedAdapter {
     num_experts: i64,
 }
 
-/// What the rows of each expert are multiplied by: `scale · B_e A_e`.
+/// Holds what the rows of each expert are multiplied by: `scale · B_e A_e`.
 pub(super) struct Factors {
     a_ERI: Tensor,
     b_EOR: Tensor,
@@ -39,8 +39,8 @@ impl StackedAdapter {
         [of_a_ERI.reshape(self.adapter.a.size()), of_b]
     }
 
-    /// What `Factors::forward` passes on: the gradient of the rows is added to `of_rows`, where there is one, and those
-    /// of the parameters are returned. `of_output` `[N, O]`, `rows` `[N, I]`.
+    /// Returns what `Factors::forward` passes on: the gradient of the rows is added to `of_rows`, where there is one,
+    /// and those of the parameters are returned. `of_output` `[N, O]`, `rows` `[N, I]`.
     pub fn backward(
         &self,
         groups: &Groups,
@@ -81,8 +81,8 @@ fn unstack(a: &Tensor, b: &Tensor, num_experts: i64) -> [Tensor; 2] {
     [a_ERI, b.view([b.size()[0], -1, num_experts]).permute([2, 0, 1])]
 }
 
-/// What the adapters of a stack add to it, `[E, O, I]`, or to one of its maps, `[O, I]`: `lora_A` `[E·r, I]`, `lora_B`
-/// `[O, r·E]`.
+/// Returns what the adapters of a stack add to it, `[E, O, I]`, or to one of its maps, `[O, I]`: `lora_A` `[E·r, I]`,
+/// `lora_B` `[O, r·E]`.
 pub fn stacked_product(a: &Tensor, b: &Tensor, num_experts: i64, expert: Option<i64>) -> Tensor {
     let [a_ERI, b_EOR] = unstack(a, b, num_experts);
     match expert {

@@ -1,4 +1,4 @@
-//! What keeps the experts' loads even: two losses of the router's logits, and a bias that follows the loads.
+//! Describes what keeps the experts' loads even: two losses of the router's logits, and a bias that follows the loads.
 
 use tch::{Kind, Tensor};
 
@@ -16,8 +16,8 @@ pub fn aux_loss(choices_E: &[&Tensor], probabilities_E: &[&Tensor], num_rows: i6
     (choices_E * probabilities_E).sum(Kind::Float) * (experts / (rows * rows))
 }
 
-/// How often each expert is among a row's `top_k` by probability, `[E]` int64: what the loss above counts, whatever
-/// the router chose; and the sums of the probabilities, `[E]` float32, with a gradient.
+/// Returns how often each expert is among a row's `top_k` by probability, `[E]` int64: what the loss above counts,
+/// whatever the router chose; and the sums of the probabilities, `[E]` float32, with a gradient.
 pub fn choices_by_softmax(logits_TE: &Tensor, top_k: i64) -> (Tensor, Tensor) {
     let probabilities_TE = logits_TE.softmax(-1, Kind::Float);
     let chosen_TK = tch::no_grad(|| probabilities_TE.topk(top_k, -1, true, false).1);

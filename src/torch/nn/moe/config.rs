@@ -22,14 +22,14 @@ pub struct MediaExperts {
     pub experts: MoeConfig,
 }
 
-/// How a token finds its experts.
+/// Describes how a token finds its experts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RouterConfig {
     pub num_experts: i64,
     /// `num_experts_per_tok`
     pub top_k: i64,
     pub scores: Scores,
-    /// Whether a balancing bias is added to the scores for the choice, though not for the weights.
+    /// True if a balancing bias is added to the scores for the choice, though not for the weights.
     pub bias: bool,
     /// The choice is among the experts of the best groups alone.
     pub groups: Option<Groups>,
@@ -39,7 +39,7 @@ pub struct RouterConfig {
     pub scaling_factor: f64,
 }
 
-/// What logits become.
+/// Says what logits become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scores {
     /// The softmax over all experts.
@@ -80,7 +80,7 @@ pub struct SharedExpertsConfig {
     /// The joint inner width.
     pub intermediate_size: i64,
     pub bias: bool,
-    /// Whether a sigmoid gate of the token scales what comes out (`shared_expert_gate`).
+    /// True if a sigmoid gate of the token scales what comes out (`shared_expert_gate`).
     pub gated: bool,
 }
 

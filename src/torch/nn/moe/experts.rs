@@ -15,7 +15,7 @@ pub struct Experts {
     gate_up: Tensor,
     /// `[E, D, F]`
     down: Tensor,
-    /// Of the two.
+    /// The adapters of the two.
     adapters: [Option<StackedAdapter>; 2],
     act: Activation,
 }
@@ -78,7 +78,7 @@ impl Experts {
         hidden
     }
 
-    /// As asked by `rows` and `params`, for the gradient of what `forward` gave.
+    /// Returns the gradients that `rows` and `params` ask for, for the gradient of what `forward` gave.
     pub fn backward(
         &self,
         of_output: &Tensor,
@@ -142,7 +142,7 @@ fn halves(gate_up: &Tensor) -> (Tensor, Tensor) {
     (gate_up.narrow(1, 0, inner), gate_up.narrow(1, inner, inner))
 }
 
-/// What was activated, and the gradients of gate and up.
+/// Returns what was activated, and the gradients of gate and up.
 fn activate_backward(act: Activation, hidden: [Tensor; 2], of_activated: &Tensor) -> (Tensor, [Tensor; 2]) {
     tch::with_grad(|| {
         let hidden = hidden.map(|part| part.detach().set_requires_grad(true));

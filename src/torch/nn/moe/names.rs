@@ -1,4 +1,4 @@
-//! What a checkpoint calls the tensors of a mixture of experts, within the layer's module.
+//! Describes what a checkpoint calls the tensors of a mixture of experts, within the layer's module.
 
 use crate::nn::Piece;
 
@@ -6,7 +6,7 @@ use crate::nn::Piece;
 pub struct MoeNames {
     /// The router's weight `[E, D]`.
     pub router: &'static str,
-    /// Whether the checkpoint has it as `[D, E]`.
+    /// True if the checkpoint has it as `[D, E]`.
     pub router_transposed: bool,
     pub bias: BiasName,
     pub experts: ExpertNames,
@@ -33,7 +33,7 @@ pub enum ExpertNames {
 }
 
 impl Default for MoeNames {
-    /// As Qwen3-MoE.
+    /// Makes the names of Qwen3-MoE.
     fn default() -> Self {
         MoeNames {
             router: "gate.weight",

@@ -24,7 +24,7 @@ impl Order {
         Order { sources_N, rows_N, counts_E }
     }
 
-    /// How often each expert was chosen, `[E]` int64.
+    /// Returns how often each expert was chosen, `[E]` int64.
     pub fn count(experts_TK: &Tensor, num_experts: i64) -> Tensor {
         let experts_N = experts_TK.flatten(0, -1);
         let zeros = Tensor::zeros([num_experts], (Kind::Int64, experts_N.device()));

@@ -1,4 +1,4 @@
-//! Which experts a token goes to, and with what weights; float32 whatever the model is.
+//! Describes which experts a token goes to, and with what weights; float32 whatever the model is.
 //!
 //! Follows transformers' `Qwen3MoeTopKRouter`, `DeepseekV2TopkRouter`, `DeepseekV3TopkRouter` (also GLM-5's and Kimi's),
 //! `MiniMaxM2TopKRouter` and `Ernie4_5_MoeTopKRouter`.
@@ -16,11 +16,11 @@ pub struct Router {
     bias_E: Option<Tensor>,
 }
 
-/// Where the tokens of a row go.
+/// Describes where the tokens of a row go.
 pub struct Routing {
     /// `[T, E]`, float32.
     pub logits_TE: Tensor,
-    /// Of the chosen experts, float32.
+    /// The weights of the chosen experts, float32.
     pub weights_TK: Tensor,
     /// int64; a token's experts in no order.
     pub experts_TK: Tensor,

@@ -10,11 +10,11 @@ use crate::tape::{Execution, KeyValues, Slot};
 
 type Pair = [Tensor; 2];
 
-/// Of one sequence on one stage.
+/// The keys and values of one sequence on one stage.
 #[derive(Default)]
 pub(super) struct KeyValuePool {
     layers: Vec<Layer>,
-    /// Where each chunk begins, and where the last one ends.
+    /// Tells where each chunk begins, and where the last one ends.
     starts: Vec<i64>,
     end: i64,
 }

@@ -26,13 +26,13 @@ pub struct Recorded {
     pub inputs: Vec<(Slot, Tensor)>,
     pub inbound: Vec<Boundary>,
     pub outbound: Vec<Boundary>,
-    /// What to differentiate; of the last stage.
+    /// Holds what to differentiate; of the last stage.
     pub loss: Option<Slot>,
-    /// Of a chunk of a row.
+    /// The keys and values of a chunk of a row.
     pub key_values: Vec<KeyValues>,
     /// Tokens of the whole row.
     pub row_tokens: usize,
-    /// Of the micro-batch's dropout; see [`ParamStore::set_dropout`].
+    /// The seed of the micro-batch's dropout; see [`ParamStore::set_dropout`].
     pub dropout: Option<u64>,
 }
 
@@ -45,7 +45,7 @@ pub struct PipelineRun {
     pipeline: Pipeline,
     tasks: Vec<Task>,
     next: usize,
-    /// Where every rank has each of its tasks.
+    /// Tells where every rank has each of its tasks.
     places: BTreeMap<Task, usize>,
     live: BTreeMap<(usize, usize), Live>,
     /// The sequence of each micro-batch.
@@ -53,13 +53,13 @@ pub struct PipelineRun {
     /// Keys and values of the sequences' chunks.
     pools: BTreeMap<usize, KeyValuePool>,
     sent: Vec<Sent>,
-    /// Whether two micro-batches at a time are computed in turns.
+    /// True if two micro-batches at a time are computed in turns.
     in_pairs: bool,
     /// There are no backwards, and nothing is kept for them.
     forward_only: bool,
 }
 
-/// What a forward leaves for its backward.
+/// Holds what a forward leaves for its backward.
 struct Live {
     inbound: Vec<Boundary>,
     outbound: Vec<Boundary>,
@@ -70,7 +70,7 @@ struct Live {
 
 enum Kept {
     Graphs(Box<Execution>),
-    /// Of a chunk: its inputs, from which it is computed again.
+    /// The inputs of a chunk, from which it is computed again.
     Inputs {
         tape: Rc<Tape>,
         inputs: Vec<(Slot, Tensor)>,
@@ -128,17 +128,18 @@ impl PipelineRun {
         PipelineRun { tasks, forward_only: true, ..self }
     }
 
-    /// What is left to be done.
+    /// Returns what is left to be done.
     pub fn left(&self) -> &[Task] {
         &self.tasks[self.next..]
     }
 
-    /// What comes next; `None` at the step's end.
+    /// Returns what comes next; `None` at the step's end.
     pub fn next(&self) -> Option<Task> {
         self.tasks.get(self.next).copied()
     }
 
-    /// What comes next in turns with each other: one task, but where micro-batches go in pairs. None at the step's end.
+    /// Returns what comes next in turns with each other: one task, but where micro-batches go in pairs. None at the
+    /// step's end.
     pub fn together(&self) -> &[Task] {
         let left = &self.tasks[self.next..];
         let most = left.len().min(if self.in_pairs { 2 } else { 1 });
@@ -146,7 +147,7 @@ impl PipelineRun {
         &left[..len]
     }
 
-    /// Whether what comes next is the end.
+    /// Returns whether what comes next is the end.
     pub fn is_last(&self) -> bool {
         self.next + self.together().len() == self.tasks.len()
     }
@@ -352,7 +353,7 @@ impl PipelineRun {
         Ok(())
     }
 
-    /// Of tensor `index` of what `task` sends.
+    /// Returns the tag of tensor `index` of what `task` sends.
     fn tag(&self, task: Task, index: usize) -> i32 {
         assert!(index < MAX_TENSORS, "tensors of a boundary");
         let number = task.micro_batch * self.pipeline.stages() + task.stage;

@@ -81,14 +81,14 @@ pub(super) fn batches(blocks: &[Block], device: Device) -> Vec<Batch> {
     by_size.into_iter().map(batch).collect()
 }
 
-/// What queries have seen so far: `y_THV` and `lse_TH`, in the kind in which sums are made.
+/// Holds what queries have seen so far: `y_THV` and `lse_TH`, in the kind in which sums are made.
 pub(super) struct Sums {
     pub y_THV: Tensor,
     pub lse_TH: Tensor,
 }
 
 impl Sums {
-    /// Of queries that have seen nothing.
+    /// Makes the sums of queries that have seen nothing.
     pub fn new(q_THC: &Tensor, values: i64) -> Sums {
         let (tokens, heads) = (q_THC.size()[0], q_THC.size()[1]);
         let options = (sum_kind(q_THC), q_THC.device());
@@ -139,7 +139,7 @@ impl Batch {
     }
 }
 
-/// How heads lie before the operator: `[B, heads, rows, width]`.
+/// Describes how heads lie before the operator: `[B, heads, rows, width]`.
 struct Heads {
     groups: i64,
     /// Without a mask the G heads of queries that share keys are rows of one head; with one, keys are repeated.

@@ -29,8 +29,8 @@ impl RowShare {
         (0..self.split().num_ranks()).map(|rank| self.num_rows(rank)).collect()
     }
 
-    /// Of `parts` `[T, heads, width]`, all with N times as many heads as the results `[A, heads/N · width]`, joined along
-    /// the last dimension.
+    /// Exchanges `parts` `[T, heads, width]`, all with N times as many heads as the results `[A, heads/N · width]`,
+    /// joined along the last dimension.
     fn to_heads(&self, mesh: &Mesh, parts: &[Tensor]) -> Result<Tensor, NativeError> {
         let (counts, ranks) = (self.counts(), mesh.cp.world() as i64);
         let of_rank = |rank: i64| {
@@ -56,7 +56,7 @@ impl RowShare {
     }
 }
 
-/// How often heads of keys are repeated so that every rank has as many.
+/// Returns how often heads of keys are repeated so that every rank has as many.
 fn repeats(heads: i64, ranks: i64) -> i64 {
     let (mut a, mut b) = (heads, ranks);
     while b != 0 {

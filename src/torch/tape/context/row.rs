@@ -26,7 +26,7 @@ enum Method {
     /// For each rank, what this rank's queries see of its keys.
     Ring(Vec<Vec<Batch>>),
     Heads {
-        /// Of the whole row.
+        /// The documents of the whole row.
         documents: PackedAttention,
         /// For each token its place among the ranks' tokens, one rank's after the other's, and the inverse.
         places: Tensor,
@@ -73,7 +73,7 @@ impl RowShare {
         Tensor::from_slice(&self.split.rows(self.rank)).to_device(self.device)
     }
 
-    /// Of the row's `feature_rows`, in the features' order, those that this rank holds: which features they are, in the
+    /// Returns, of the row's `feature_rows`, those that this rank holds: which features they are, in the
     /// order of this rank's tokens.
     pub fn features(&self, feature_rows: &[i64]) -> Vec<i64> {
         let number: std::collections::BTreeMap<i64, i64> = feature_rows.iter().copied().zip(0..).collect();
@@ -103,7 +103,7 @@ impl RowShare {
         self.split.cu_seqlens(rank).last().copied().unwrap_or(0) as i64
     }
 
-    /// Of a ring.
+    /// Returns the batches of a ring.
     pub(super) fn batches(&self, keys: usize) -> &[Batch] {
         match &self.method {
             Method::Ring(batches) => &batches[keys],
@@ -111,7 +111,7 @@ impl RowShare {
         }
     }
 
-    /// Of exchanged heads: the place of each token, and the token at each place.
+    /// Returns, for exchanged heads, the place of each token, and the token at each place.
     pub(super) fn order(&self) -> [&Tensor; 2] {
         match &self.method {
             Method::Heads { places, tokens, .. } => [places, tokens],

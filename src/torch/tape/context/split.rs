@@ -1,4 +1,4 @@
-//! Which tokens of a packed row are whose.
+//! Describes which tokens of a packed row are whose.
 //!
 //! Every document is cut into twice as many pieces as there are ranks, and rank r has piece r and piece 2·ranks - 1 - r
 //! (Brandon et al. 2023, in the form of Llama 3's and Megatron's context parallelism): the early piece sees few keys, the
@@ -10,7 +10,7 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowSplit {
     num_ranks: usize,
-    /// Of each document, the tokens of its pieces.
+    /// The tokens of the pieces of each document.
     pieces: Vec<Vec<Range<usize>>>,
 }
 
@@ -19,7 +19,7 @@ pub struct RowSplit {
 pub struct Block {
     pub queries: Range<usize>,
     pub keys: Range<usize>,
-    /// Whether they are the same tokens, each of which sees itself and earlier ones; otherwise all see all.
+    /// True if they are the same tokens, each of which sees itself and earlier ones; otherwise all see all.
     pub causal: bool,
 }
 
@@ -71,7 +71,7 @@ impl RowSplit {
         self.pieces_of(rank).flatten().flat_map(|piece| piece.map(|token| token as i64)).collect()
     }
 
-    /// Where documents end among a rank's tokens; some may have none there.
+    /// Returns where documents end among a rank's tokens; some may have none there.
     pub fn cu_seqlens(&self, rank: usize) -> Vec<usize> {
         let mut ends = vec![0];
         for pieces in self.pieces_of(rank) {
@@ -88,7 +88,7 @@ impl RowSplit {
         places
     }
 
-    /// What the tokens of rank `queries` see of those of rank `keys`.
+    /// Returns what the tokens of rank `queries` see of those of rank `keys`.
     pub fn blocks(&self, queries: usize, keys: usize) -> Vec<Block> {
         let (mut first_query, mut first_key) = (0, 0);
         let mut blocks = Vec::new();

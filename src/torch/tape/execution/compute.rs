@@ -11,7 +11,7 @@ use crate::tape::record::{Action, Needs, Operation, ParamGrads, Policy};
 use tch::Tensor;
 
 impl Execution {
-    /// As `compute`, with what is left in `memory`.
+    /// Works like `compute`, with what is left in `memory`.
     pub(super) fn compute_within(
         &self,
         index: usize,
@@ -151,7 +151,7 @@ impl Execution {
         Ok((of_reads, of_params))
     }
 
-    /// As `differentiate`, with what was left in `memory`.
+    /// Works like `differentiate`, with what was left in `memory`.
     pub(super) fn differentiate_within(
         &self,
         index: usize,

@@ -1,10 +1,10 @@
-//! What operations leave for their backward, and how it is taken away and put back.
+//! Describes what operations leave for their backward, and how it is taken away and put back.
 
 use crate::native::SavedTensors;
 use crate::tape::held::Source;
 use tch::Tensor;
 
-/// What an operation has left for its backward.
+/// Says what an operation has left for its backward.
 pub(super) enum Saved {
     Graph {
         inputs: Vec<Tensor>,
@@ -19,7 +19,7 @@ pub(super) enum Saved {
 }
 
 impl Saved {
-    /// What can be taken away: the tensors that `graph` saved, or those that are listed here.
+    /// Returns what can be taken away: the tensors that `graph` saved, or those that are listed here.
     pub fn take(&mut self, graph: Option<SavedTensors>) -> Option<Source> {
         self.drop_values();
         match self {

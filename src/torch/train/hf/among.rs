@@ -20,8 +20,8 @@ pub(crate) fn writer_of(mesh: &Mesh) -> Option<(usize, usize)> {
     (mesh.data.rank() < ep).then(|| (mesh.data.rank() * tp + mesh.tp.rank(), ep * tp))
 }
 
-/// As [`save_weights`](super::save_weights) from the parts that the ranks of `mesh` hold, each of which calls it; they
-/// write the files in turns. The files that this rank has written.
+/// Works like [`save_weights`](super::save_weights) from the parts that the ranks of `mesh` hold, each of which calls
+/// it; they write the files in turns. The files that this rank has written.
 ///
 /// # Errors
 /// A file cannot be written, or a rank is gone.

@@ -33,14 +33,14 @@ impl Checkpoint {
     /// Opens the folder's index, or its one file.
     ///
     /// # Errors
-    /// There are no safetensors, a file is torn, the index does not fit the files, or the quantisation is unknown.
+    /// There are no safetensors, a file is torn, the index does not fit the files, or the quantization is unknown.
     pub fn open(folder: &Path) -> Result<Self, WeightsError> {
         let index = folder.join(INDEX_FILE);
         let files = if index.is_file() { open_shards(folder, &index)? } else { vec![open_single(folder)?] };
         Self::of(folder, files)
     }
 
-    /// As [`Checkpoint::open`], or the adapters of a folder that has no weights beside them.
+    /// Works like [`Checkpoint::open`], or the adapters of a folder that has no weights beside them.
     ///
     /// # Errors
     /// As [`Checkpoint::open`].
@@ -169,7 +169,7 @@ pub(super) fn num_bytes(shape: &[i64], dtype: Dtype) -> u64 {
     shape.iter().product::<i64>() as u64 * dtype.bits() / 8
 }
 
-/// Whether a folder holds adapters and no weights.
+/// Returns whether a folder holds adapters and no weights.
 pub fn is_adapter(folder: &Path) -> bool {
     folder.join(TENSORS).is_file() && !folder.join(INDEX_FILE).is_file() && !folder.join(SINGLE_FILE).is_file()
 }

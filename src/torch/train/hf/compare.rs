@@ -29,7 +29,7 @@ const TOKEN_TABLES: [&str; 7] = [
     "shared_head.head.weight",
 ];
 
-/// How strictly a folder is compared and what is made of it.
+/// Describes how strictly a folder is compared and what is made of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoadOptions {
     /// Tensors of the folder that the model leaves out on purpose; `*` stands for anything.
@@ -40,7 +40,7 @@ pub struct LoadOptions {
     pub resize_embeddings: bool,
 }
 
-/// What does not fit, by cause. Shapes and types are the folder's first, the model's second.
+/// Holds what does not fit, by cause. Shapes and types are the folder's first, the model's second.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mismatches {
     pub missing: Vec<(String, Vec<i64>)>,
@@ -76,8 +76,8 @@ pub fn compare_weights(
     mismatches.into_result(&[checkpoint])
 }
 
-/// As [`compare_weights`] for parameters whose tensors may come from several folders, or from none: what is too much in
-/// them cannot be known.
+/// Works like [`compare_weights`] for parameters whose tensors may come from several folders, or from none: what is too
+/// much in them cannot be known.
 ///
 /// # Errors
 /// As [`compare_weights`].
@@ -87,7 +87,7 @@ pub fn compare_origin(specs: &[ParamSpec], origin: &Origin, options: &LoadOption
     compare_part(pieces.iter(), origin, options)
 }
 
-/// As [`compare_weights`] for some of a model's parameters, so that what is too much cannot be known.
+/// Works like [`compare_weights`] for some of a model's parameters, so that what is too much cannot be known.
 pub(super) fn compare_part<'a>(
     pieces: impl Iterator<Item = &'a Piece>,
     origin: &Origin,
@@ -98,7 +98,7 @@ pub(super) fn compare_part<'a>(
     missing_or_wrong(pieces, find, options).into_result(&origin.checkpoints().collect::<Vec<_>>())
 }
 
-/// Whether a folder's table may be loaded into a larger one.
+/// Returns whether a folder's table may be loaded into a larger one.
 pub(super) fn may_grow(piece: &Piece, found: &[i64], options: &LoadOptions) -> bool {
     options.resize_embeddings
         && is_token_table(&piece.name)
@@ -209,15 +209,15 @@ impl Mismatches {
 
 impl fmt::Display for Mismatches {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let missing = self.missing.iter().map(|(name, shape)| (name.as_str(), format!("{shape:?} by config.json")));
+        let missing = self.missing.iter().map(|(name, shape)| (name.as_str(), format!("model {shape:?}")));
         section(f, "missing", missing)?;
-        let both = |found: &[i64], want: &[i64]| format!("is {found:?} there and {want:?} by config.json");
+        let both = |found: &[i64], want: &[i64]| format!("checkpoint {found:?}, model {want:?}");
         let misshaped = self.misshaped.iter().map(|(name, found, want)| (name.as_str(), both(found, want)));
-        section(f, "of another shape", misshaped)?;
+        section(f, "shape mismatch", misshaped)?;
         let untyped = self.untyped.iter().map(|(name, dtype)| (name.as_str(), format!("is {dtype}, must be a float")));
-        section(f, "of another type", untyped)?;
-        let extra = self.extra.iter().map(|(name, shape)| (name.as_str(), format!("{shape:?} there")));
-        section(f, "not of the model", extra)?;
+        section(f, "unsupported type", untyped)?;
+        let extra = self.extra.iter().map(|(name, shape)| (name.as_str(), format!("checkpoint {shape:?}")));
+        section(f, "unexpected", extra)?;
         self.hints.iter().try_for_each(|hint| writeln!(f, "  hint: {hint}"))
     }
 }

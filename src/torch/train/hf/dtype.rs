@@ -72,7 +72,7 @@ impl Dtype {
         self.bits().div_ceil(8) as usize
     }
 
-    /// Whether values of this type are converted to any other such type.
+    /// Returns whether values of this type are converted to any other such type.
     pub fn is_plain_float(self) -> bool {
         matches!(self, Self::F64 | Self::F32 | Self::F16 | Self::BF16)
     }
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn conversions_are_libtorchs() {
-        // Every half, their neighbours in float32, and powers across the whole range.
+        // Every half, their neighbors in float32, and powers across the whole range.
         let mut values: Vec<f32> = (0..=u16::MAX).map(from_f16).collect();
         for half in 0..0x7c00 {
             let bits = from_f16(half).to_bits();

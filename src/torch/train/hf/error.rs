@@ -1,4 +1,4 @@
-//! What can be wrong with the weights in a folder.
+//! Describes what can be wrong with the weights in a folder.
 
 use super::compare::Mismatches;
 use super::file::TensorFileError;
@@ -11,7 +11,7 @@ pub enum WeightsError {
     File(#[from] TensorFileError),
     #[error(transparent)]
     Native(#[from] NativeError),
-    #[error("{folder} has no model.safetensors (nor its .index.json); for random weights set model.weights=random")]
+    #[error("{folder} has no model.safetensors (nor its .index.json)")]
     NoWeights { folder: PathBuf },
     #[error(
         "{folder} has its weights in pickle files ({file}), which run code when they are opened and are never read; \
@@ -21,9 +21,9 @@ pub enum WeightsError {
     Pickle { folder: PathBuf, file: String },
     #[error("{path}: {reason}")]
     Index { path: PathBuf, reason: String },
-    #[error("the quantised weights in {folder} cannot be read: {reason}")]
+    #[error("the quantized weights in {folder} cannot be read: {reason}")]
     Quantization { folder: PathBuf, reason: String },
-    #[error("the weights in {folder} are not of the model in config.json:\n{mismatches}")]
+    #[error("the weights in {folder} do not match config.json:\n{mismatches}")]
     Mismatch { folder: PathBuf, mismatches: Box<Mismatches> },
     #[error("cannot write {path}: {source}; is the folder writable, and is there space on the disk?")]
     Write { path: PathBuf, source: std::io::Error },

@@ -20,7 +20,7 @@ pub struct TensorInfo {
     pub len: u64,
 }
 
-/// What a file holds.
+/// Holds what a file holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     pub tensors: BTreeMap<String, TensorInfo>,
@@ -42,7 +42,7 @@ impl Header {
         }
         let end = data_start.saturating_add(expect_end_to_end(&tensors)?);
         if end != len {
-            return Err(format!("it has {len} bytes and its header promises {end}"));
+            return Err(format!("it has {len} bytes and its header says {end}"));
         }
         Ok(Self { tensors, notes: raw.notes })
     }
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn every_lie_is_named() {
         let cases = [
-            (r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#, 12, "promises 8"),
+            (r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#, 12, "header says 8"),
             (r#"{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}"#, 8, "takes 12 bytes, its offsets say 8"),
             (r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}}"#, 8, "before 8"),
             (r#"{"a":{"dtype":"Q3","shape":[2],"data_offsets":[0,8]}}"#, 8, "unknown type \"Q3\""),

@@ -1,6 +1,6 @@
-//! Which way a folder stores the experts of a layer: publishers have one tensor an expert, or all of them stacked, as in
-//! the model or with rows and columns the other way round. What is in the folder decides, whatever is usual in the
-//! family; saving is always in the family's own way.
+//! Describes which way a folder stores the experts of a layer: publishers have one tensor an expert, or all of them
+//! stacked, as in the model or with rows and columns the other way round. What is in the folder decides, whatever is
+//! usual in the family; saving is always in the family's own way.
 
 use super::stored::Stored;
 use crate::nn::{ParamSpec, Piece};

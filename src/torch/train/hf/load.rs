@@ -114,7 +114,7 @@ fn load(
     Ok(())
 }
 
-/// Where a region begins in the elements of a tensor of this shape, if it lies in one run.
+/// Returns where a region begins in the elements of a tensor of this shape, if it lies in one run.
 fn first_element(region: &Region, shape: &[i64]) -> Option<i64> {
     let whole_rows = region.iter().zip(shape).skip(1).all(|(&(start, len), size)| start == 0 && len == *size);
     let row: i64 = shape.iter().skip(1).product();

@@ -1,6 +1,6 @@
-//! Where each parameter's weights come from: one folder for all, or folders of parts, in which names go on as in the
-//! model and begin otherwise: `foundation.model.norm.weight` is `model.norm.weight` in a language model's folder and
-//! `model.language_model.norm.weight` in that of a vision-language model.
+//! Describes where each parameter's weights come from: one folder for all, or folders of parts, in which names go on as
+//! in the model and begin otherwise: `foundation.model.norm.weight` is `model.norm.weight` in a language model's folder
+//! and `model.language_model.norm.weight` in that of a vision-language model.
 
 use super::checkpoint::Checkpoint;
 use super::stored::Stored;
@@ -15,10 +15,10 @@ pub struct Origin {
 }
 
 struct Part {
-    /// What the model's names of this part begin with.
+    /// Holds what the model's names of this part begin with.
     prefix: String,
     checkpoint: Rc<Checkpoint>,
-    /// What names begin with here and there, the longest first.
+    /// Holds what names begin with here and there, the longest first.
     begins: Vec<(String, String)>,
 }
 
@@ -45,7 +45,7 @@ impl Origin {
         self
     }
 
-    /// Whether there is a folder for a parameter's tensor; whether it holds it is another question.
+    /// Returns whether there is a folder for a parameter's tensor; whether it holds it is another question.
     pub fn covers(&self, name: &str) -> bool {
         self.whole.is_some() || self.parts.iter().any(|part| name.starts_with(&part.prefix))
     }
@@ -64,7 +64,7 @@ impl Origin {
     }
 }
 
-/// What most of a folder's names that end so begin with; the shortest such, and nothing where there are none.
+/// Returns what most of a folder's names that end so begin with; the shortest such, and nothing where there are none.
 fn find_begin(tails: &[&str], checkpoint: &Checkpoint) -> String {
     let Some(first) = tails.first() else { return String::new() };
     let begins = checkpoint.tensors().filter_map(|(name, _)| name.strip_suffix(first));

@@ -1,4 +1,4 @@
-//! Quantised tensors as their publishers store them, back to numbers. Only reading: what we write is plain.
+//! Quantized tensors as their publishers store them, back to numbers. Only reading: what we write is plain.
 //!
 //! * FP8 blocks (DeepSeek): `NAME` F8_E4M3 `[.., M, N]` times `NAME_scale_inv` `[.., ceil(M/b0), ceil(N/b1)]`.
 //! * INT4 (compressed-tensors, `pack-quantized`, as Kimi-K2): `NAME_packed` I32 `[M, ceil(N/8)]`, eight values a word from

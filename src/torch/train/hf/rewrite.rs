@@ -16,10 +16,10 @@ use tch::Kind;
 /// Elements that are in memory at once.
 const BLOCK: i64 = 16 << 20;
 
-/// What the new files are.
+/// Holds what the new files are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rewrite {
-    /// Of floating-point tensors; `None` keeps what each has, and unpacks to bf16.
+    /// The type of floating-point tensors; `None` keeps what each has, and unpacks to bf16.
     pub dtype: Option<Dtype>,
     pub max_shard_size: u64,
 }

@@ -20,7 +20,7 @@ use tch::{Device, Kind, Tensor};
 /// Bytes of weights in one file at most, unless one tensor alone has more: transformers' default was 5 GB for years.
 pub const MAX_SHARD_SIZE: u64 = 5_000_000_000;
 
-/// Where files go.
+/// Says where files go.
 #[derive(Clone, Copy)]
 pub enum Target<'a> {
     /// At once into a folder.
@@ -35,14 +35,14 @@ impl<'a> From<&'a Path> for Target<'a> {
     }
 }
 
-/// Which of a model's files a pool writes.
+/// Describes which of a model's files a pool writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shards {
     /// The number of the first, from 1.
     pub first: usize,
-    /// How many there are.
+    /// Tells how many there are.
     pub count: usize,
-    /// Of the whole model; 1 is `model.safetensors`.
+    /// The number of files of the whole model; 1 is `model.safetensors`.
     pub total: usize,
     pub max_size: u64,
 }

@@ -33,7 +33,7 @@ pub struct Snapshot {
 pub(super) struct Kept {
     saved: SavedFile,
     contents: Vec<u8>,
-    /// What is copied later, and where to.
+    /// Holds what is copied later, and where to.
     later: Vec<(usize, Tensor)>,
     written: usize,
 }
@@ -77,7 +77,7 @@ impl Snapshot {
         saved
     }
 
-    /// What the files are to others, which their writers may not know: whose tensors are in them.
+    /// Notes what the files are to others, which their writers may not know: whose tensors are in them.
     pub fn describe(&mut self, files: &[SavedFile]) {
         for kept in &mut self.files {
             if let Some(file) = files.iter().find(|file| file.name == kept.saved.name) {

@@ -1,4 +1,4 @@
-//! Where a model's tensor lies in the files: as itself, or packed with its scales.
+//! Describes where a model's tensor lies in the files: as itself, or packed with its scales.
 
 use super::dtype::Dtype;
 use super::file::TensorFile;
@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 /// A tensor of the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// Of the values.
+    /// The shape of the values.
     pub shape: Vec<i64>,
-    /// Of the values; packed ones are unpacked to float32.
+    /// The dtype of the values; packed ones are unpacked to float32.
     pub dtype: Dtype,
     /// Bytes in the files, with scales.
     pub bytes: u64,
@@ -38,7 +38,7 @@ impl Stored {
         !matches!(self.source, Source::Plain(_))
     }
 
-    /// As a person would call it.
+    /// Returns the format as a person would call it.
     pub fn format(&self) -> String {
         match &self.source {
             Source::Plain(_) => self.dtype.to_string(),
@@ -49,7 +49,7 @@ impl Stored {
     }
 }
 
-/// What `config.json` says of packing.
+/// Holds what `config.json` says of packing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Quantization {
     fp8_block: [usize; 2],

@@ -3,19 +3,19 @@
 use super::report::ParityReport;
 use tch::Tensor;
 
-/// What steps of AdamW give.
+/// Holds what steps of AdamW give.
 pub struct Steps {
     /// Before each step, and after the last one.
     pub losses: Vec<f64>,
     pub grad_norms: Vec<f64>,
-    /// Of the first step, by the names of the checkpoint's tensors.
+    /// The gradients of the first step, by the names of the checkpoint's tensors.
     pub gradients: Vec<(String, Tensor)>,
     /// After the last one.
     pub weights: Vec<(String, Tensor)>,
     pub(crate) ill_conditioned: bool,
 }
 
-/// What a layout gives against what one process does.
+/// Returns what a layout gives against what one process does.
 pub fn compare_steps(found: &Steps, alone: &Steps) -> ParityReport {
     let mut report =
         ParityReport { of_layout: true, ill_conditioned: alone.ill_conditioned, ..ParityReport::default() };

@@ -1,5 +1,5 @@
-//! How far a model of another precision is from the float32 reference: not whether it computes the same, which
-//! `run.rs` tells, but whether rounding stays rounding.
+//! Describes how far a model of another precision is from the float32 reference: not whether it computes the same,
+//! which `run.rs` tells, but whether rounding stays rounding.
 
 use super::fixture::{Document, Fixture};
 use super::models::{Models, ParityError};
@@ -14,14 +14,14 @@ pub struct Drift {
     pub logits: f64,
     /// The largest of the losses' differences, before each of the fixture's steps of AdamW.
     pub loss: f64,
-    /// Whether the model makes choices, of experts or of keys, which rounding may decide otherwise.
+    /// True if the model makes choices, of experts or of keys, which rounding may decide otherwise.
     pub chooses: bool,
-    /// Whether it has gated delta nets, which are ill-conditioned in these fixtures.
+    /// True if it has gated delta nets, which are ill-conditioned in these fixtures.
     pub has_gated_delta: bool,
 }
 
 impl Drift {
-    /// What is tolerated of bfloat16: of the logits and of the loss.
+    /// Returns what is tolerated of bfloat16: of the logits and of the loss.
     ///
     /// transformers' own bf16 on the fixtures: logits up to 0.018 and losses up to 0.004 from its float32; where
     /// experts or keys are chosen 0.15 and 0.03, but 0.31 on `glm5-shared-indexer`; with gated delta nets 0.09 to 0.15
@@ -35,7 +35,7 @@ impl Drift {
         }
     }
 
-    /// Whether rounding stays rounding.
+    /// Returns whether rounding stays rounding.
     pub fn is_ok(&self) -> bool {
         let (logits, loss) = self.tolerated();
         self.logits <= logits && self.loss <= loss

@@ -74,7 +74,7 @@ fn padded(logits: &Tensor, mask: &Tensor) -> Tensor {
     all.index_copy(0, &rows, logits).view([size[0], size[1], width])
 }
 
-/// Of the encoder and of the decoder, the order of their files.
+/// Returns the stores of the encoder and of the decoder, the order of their files.
 fn stores(models: &Models) -> Vec<&ParamStore> {
     let mut stores: Vec<&ParamStore> = models.pools().map(|(params, _)| params.as_ref()).collect();
     stores.reverse();
@@ -120,7 +120,7 @@ mod tests {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
     }
 
-    /// Of the weights in `weights` for the fixture's batch, without adapters.
+    /// Returns the logits of the weights in `weights` for the fixture's batch, without adapters.
     fn logits(folder: &Path, weights: &Path) -> Tensor {
         let mut fixture = Fixture::read(folder).unwrap();
         fixture.has_adapter = false;
@@ -132,7 +132,7 @@ mod tests {
         tensors(&out.join(LOGITS)).unwrap().remove("logits").unwrap()
     }
 
-    /// Of a folder's tensors.
+    /// Returns the names of a folder's tensors.
     fn names(folder: &Path) -> BTreeSet<String> {
         Checkpoint::open(folder).unwrap().tensors().map(|(name, _)| name.to_owned()).collect()
     }

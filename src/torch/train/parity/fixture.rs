@@ -46,9 +46,9 @@ pub(crate) struct Fixture {
     pub num_steps: i64,
     /// The parameters' type.
     pub kind: Kind,
-    /// Where the models run; the reference's tensors stay on the CPU.
+    /// The device of the models; the reference's tensors stay on the CPU.
     pub device: Device,
-    /// Whether it has adapters of PEFT: they alone are trained then.
+    /// True if it has adapters of PEFT: they alone are trained then.
     pub has_adapter: bool,
     /// The reference's greedy continuation of each document, from `generated.json` where there is one.
     pub generated: Option<Vec<Vec<i64>>>,
@@ -108,7 +108,7 @@ impl Fixture {
     }
 }
 
-/// Whether the model of the fixture in `folder` has an encoder.
+/// Returns whether the model of the fixture in `folder` has an encoder.
 ///
 /// # Errors
 /// Its config cannot be read.

@@ -26,7 +26,7 @@ pub enum ParityError {
     Write { path: PathBuf, source: std::io::Error },
 }
 
-/// What a step's loss is made of.
+/// Holds what a step's loss is made of.
 pub(super) struct Loss {
     pub total: f64,
     /// The routers' weighted part of it.
@@ -49,9 +49,9 @@ pub(super) struct Models {
     placeholders: Vec<i64>,
     pub device: Device,
     num_feature_tensors: usize,
-    /// Of the last step.
+    /// The values of the last step.
     pub mixer_losses: Vec<f64>,
-    /// Of the decoder's segments.
+    /// The policy of the decoder's segments.
     pub policy: Policy,
 }
 

@@ -1,13 +1,14 @@
-//! How far our numbers are from the reference's, by quantity.
+//! Describes how far our numbers are from the reference's, by quantity.
 
 use std::fmt;
 use tch::{Device, Kind, Tensor};
 
-/// Of each value of the reference.
+/// The tolerance, as a share of each value of the reference.
 const RELATIVE: f64 = 1e-4;
-/// Of the largest value of the reference's tensor.
+/// The tolerance, as a share of the largest value of the reference's tensor.
 const ABSOLUTE: f64 = 1e-5;
-/// Of one process's values, and of the largest one of a tensor, for a layout of several ranks,
+/// The tolerance, as a share of one process's values, and of the largest one of a tensor, for a layout of several
+/// ranks,
 const OF_LAYOUT: f64 = 1e-5;
 /// and of weights after steps of AdamW, which divides small gradients by their size, rounding or not.
 const OF_LAYOUT_WEIGHTS: f64 = 1e-3;
@@ -36,17 +37,17 @@ pub struct Row {
 #[derive(Debug, Default)]
 pub struct ParityReport {
     pub rows: Vec<Row>,
-    /// What could not be compared, such as names that only one side has.
+    /// Holds what could not be compared, such as names that only one side has.
     pub problems: Vec<String>,
     /// Set for gated delta nets: changing the weights of the fixtures' models by 1e-7 moves the reference's own
     /// gradients by 6e-5 of the largest, and the norms of the steps' gradients by 2 %.
     pub(super) ill_conditioned: bool,
-    /// Whether a layout is compared with one process.
+    /// True if a layout is compared with one process.
     pub(super) of_layout: bool,
 }
 
 impl ParityReport {
-    /// Whether all is within the tolerance, and something was compared.
+    /// Returns whether all is within the tolerance, and something was compared.
     pub fn is_ok(&self) -> bool {
         self.problems.is_empty() && !self.rows.is_empty() && self.rows.iter().all(|row| row.excess <= 1.0)
     }
@@ -90,7 +91,8 @@ impl ParityReport {
     }
 }
 
-/// Whether both norms of a gradient, the reference's and ours, are at most `rounding`. A norm that is NaN is not.
+/// Returns whether both norms of a gradient, the reference's and ours, are at most `rounding`. A norm that is NaN is
+/// not.
 pub(super) fn is_rounding(norms: [f64; 2], rounding: f64) -> bool {
     norms.iter().all(|norm| *norm <= rounding)
 }

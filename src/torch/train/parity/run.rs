@@ -74,7 +74,7 @@ pub fn parity(folder: &Path, device: Device) -> Result<ParityReport, ParityError
     Ok(report)
 }
 
-/// What documents count as at least, where rotary embeddings depend on their length.
+/// Holds what documents count as at least, where rotary embeddings depend on their length.
 struct ReferenceLens {
     padded: i64,
     packed: i64,

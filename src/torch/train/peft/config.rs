@@ -1,4 +1,4 @@
-//! What `adapter_config.json` says.
+//! Describes what `adapter_config.json` says.
 
 use super::error::AdapterError;
 use super::pattern::Patterns;
@@ -8,9 +8,10 @@ use std::path::Path;
 
 pub const CONFIG: &str = "adapter_config.json";
 
-/// What `adapter_config.json` says that matters here. Which modules have adapters the tensors tell, and of what rank.
+/// Holds what `adapter_config.json` says that matters here. Which modules have adapters the tensors tell, and of what
+/// rank.
 pub struct AdapterConfig {
-    /// Of the modules that no pattern names.
+    /// The settings of the modules that no pattern names.
     pub lora: LoraConfig,
     /// `alpha` of the modules that a pattern names.
     alpha_pattern: Patterns,
@@ -25,7 +26,7 @@ impl AdapterConfig {
         Ok(LoraConfig { r, alpha, ..self.lora.clone() })
     }
 
-    /// Whether the parameter of this name in the module tree has an adapter of its own.
+    /// Returns whether the parameter of this name in the module tree has an adapter of its own.
     pub fn is_target_parameter(&self, name: &str) -> bool {
         let mut targets = self.target_parameters.iter();
         targets
@@ -97,17 +98,17 @@ fn read_json(path: &Path) -> Result<Value, AdapterError> {
     serde_json::from_str(&text).map_err(wrong)
 }
 
-/// Where the base of adapters is.
+/// Describes where the base of adapters is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterBase {
     /// A folder, or an id of the hub.
     pub name: String,
-    /// Of the hub's.
+    /// The revision in the hub's repository.
     pub revision: Option<String>,
 }
 
 impl AdapterBase {
-    /// Of what was loaded: a folder of the hub's cache is told by its id, as other machines know it.
+    /// Returns the base that was loaded: a folder of the hub's cache is told by its id, as other machines know it.
     pub fn of(folder: &str) -> Self {
         let mut parts = Path::new(folder).iter().rev().map(|part| part.to_str().unwrap_or_default());
         let [commit, snapshots, repo] = [(); 3].map(|()| parts.next().unwrap_or_default());
@@ -120,7 +121,8 @@ impl AdapterBase {
     }
 }
 
-/// What the adapters in `folder` say that their base is, a folder or `org/name@revision`; `None` where they do not say.
+/// Returns what the adapters in `folder` say that their base is, a folder or `org/name@revision`; `None` where they do
+/// not say.
 ///
 /// # Errors
 /// Their config cannot be read.

@@ -1,4 +1,4 @@
-//! What can be wrong with adapters.
+//! Describes what can be wrong with adapters.
 
 use crate::train::hf::{TensorFileError, WeightsError};
 use std::path::PathBuf;
@@ -13,6 +13,6 @@ pub enum AdapterError {
     Io { path: PathBuf, source: std::io::Error },
     #[error("{path} is not the config of a LoRA adapter: {reason}")]
     Config { path: PathBuf, reason: String },
-    #[error("{path} and the model with its adapters do not fit: {}", problems.join("; "))]
+    #[error("{path} does not match the model with its adapters: {}", problems.join("; "))]
     Mismatch { path: PathBuf, problems: Vec<String> },
 }

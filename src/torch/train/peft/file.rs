@@ -15,7 +15,7 @@ use loongforge_core::message::SavedFile;
 use std::collections::{BTreeMap, BTreeSet};
 use tch::Tensor;
 
-/// What a pool writes of adapters.
+/// Holds what a pool writes of adapters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterFile {
     /// The text of `adapter_config.json`, where this pool writes it.
@@ -68,7 +68,8 @@ pub fn save_adapter<'a>(
     write(&found, file, to.into())
 }
 
-/// As [`save_adapter`] from the parts that ranks hold, each of which calls it; one of them has the folder and writes.
+/// Works like [`save_adapter`] from the parts that ranks hold, each of which calls it; one of them has the folder and
+/// writes.
 ///
 /// # Errors
 /// A file cannot be written, or a rank is gone.
@@ -186,7 +187,7 @@ pub fn names_in_file(params: &ParamStore, tree: &TreeNames) -> BTreeMap<String, 
     adapter_names(params, tree).into_iter().map(first).collect()
 }
 
-/// Whether some of the parameters are adapters.
+/// Returns whether some of the parameters are adapters.
 pub fn has_adapter(params: &ParamStore) -> bool {
     adapters(params).next().is_some()
 }

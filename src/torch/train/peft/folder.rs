@@ -22,9 +22,9 @@ pub struct AdapterFolder {
 /// An adapter of a folder.
 pub struct Found {
     pub module: LinearModule,
-    /// Of the adapter of the whole map.
+    /// The settings of the adapter of the whole map.
     pub lora: LoraConfig,
-    /// Where its parts are, of which some may not be in the file.
+    /// Tells where its parts are, of which some may not be in the file.
     places: Vec<(Place, LoraConfig)>,
 }
 
@@ -35,7 +35,7 @@ pub struct FoundWhole {
     pieces: Vec<WholePiece>,
 }
 
-/// What of a folder belongs to some parameters.
+/// Holds what of a folder belongs to some parameters.
 #[derive(Default)]
 pub struct Contents {
     pub adapters: Vec<Found>,
@@ -55,7 +55,7 @@ impl AdapterFolder {
         self.file.tensors().contains_key(name)
     }
 
-    /// What of it belongs to these parameters, whole or parts of ranks.
+    /// Returns what of it belongs to these parameters, whole or parts of ranks.
     ///
     /// # Errors
     /// Tensors are missing or of other shapes: all of them.
@@ -135,7 +135,7 @@ impl AdapterFolder {
     fn expect(&self, name: &str, want: &[i64], used: &mut BTreeSet<String>, problems: &mut Vec<String>) {
         match self.file.tensors().get(name).map(|info| &info.shape) {
             None => problems.push(format!("{name} is missing")),
-            Some(shape) if shape != want => problems.push(format!("{name} is {shape:?} there and {want:?} here")),
+            Some(shape) if shape != want => problems.push(format!("{name}: adapter {shape:?}, model {want:?}")),
             Some(_) => {
                 used.insert(name.to_owned());
             }
@@ -153,11 +153,11 @@ impl AdapterFolder {
     pub fn expect_all<'a>(&self, contents: impl IntoIterator<Item = &'a Contents>) -> Result<(), AdapterError> {
         let used: BTreeSet<&String> = contents.into_iter().flat_map(|contents| &contents.tensors).collect();
         let extra = self.file.tensors().keys().filter(|name| !used.contains(name));
-        let problems: Vec<String> = extra.map(|name| format!("{name} has no place here")).collect();
+        let problems: Vec<String> = extra.map(|name| format!("{name} matches no parameter")).collect();
         if problems.is_empty() { Ok(()) } else { Err(self.mismatch(problems)) }
     }
 
-    /// Whether every tensor belongs to `contents`.
+    /// Returns whether every tensor belongs to `contents`.
     pub fn is_all(&self, contents: &Contents) -> bool {
         contents.tensors.len() == self.file.tensors().len()
     }

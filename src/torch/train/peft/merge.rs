@@ -22,20 +22,20 @@ pub struct Adapters {
     places: BTreeMap<String, (usize, Piece)>,
 }
 
-/// What becomes of a parameter.
+/// Says what becomes of a parameter.
 enum Change {
     Adapter(Pair),
     /// Another value, in its shape.
     Whole(Tensor),
 }
 
-/// What one parameter gets, in float32: `scale · B A`.
+/// Holds what one parameter gets, in float32: `scale · B A`.
 struct Pair {
     a: Tensor,
     b: Tensor,
-    /// Of DoRA: the norms of the rows.
+    /// The norms of the rows, with DoRA.
     magnitude: Option<Tensor>,
-    /// As many maps as the parameter stacks.
+    /// The number of maps that the parameter stacks.
     stacked: Option<i64>,
     scale: f64,
 }
@@ -103,12 +103,12 @@ impl Adapters {
         Ok(Self { changes, places })
     }
 
-    /// Whether the base's tensor of this name is changed.
+    /// Returns whether the base's tensor of this name is changed.
     pub fn changes(&self, name: &str) -> bool {
         self.places.contains_key(name)
     }
 
-    /// What the base's tensor of this name, `base` in float32, becomes, in its shape.
+    /// Returns what the base's tensor of this name, `base` in float32, becomes, in its shape.
     pub fn apply(&self, name: &str, base: &Tensor) -> Tensor {
         let Some((change, piece)) = self.places.get(name) else { return base.shallow_clone() };
         match &self.changes[*change].1 {

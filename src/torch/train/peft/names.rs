@@ -1,4 +1,4 @@
-//! What PEFT calls the parameters of adapters: the path of their module in transformers' module tree, with
+//! Describes what PEFT calls the parameters of adapters: the path of their module in transformers' module tree, with
 //! `base_model.model.` before it. Adapters of stacked parameters (`target_parameters`) stand at the module that holds
 //! these: the last one that it declares has the module's own name, and each one before it is a `base_layer` deeper.
 
@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 
 pub const PREFIX: &str = "base_model.model.";
 
-/// Where the adapter of a linear map, or of some of its rows, is in a file.
+/// Describes where the adapter of a linear map, or of some of its rows, is in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The path in the module tree that patterns go by; of a stack, the parameter's name.
     pub path: String,
-    /// What the names of its tensors begin with.
+    /// Holds what the names of its tensors begin with.
     pub in_file: String,
-    /// Of the map's outputs, in the order of the file; `None`: all of them.
+    /// The rows of the map's outputs, in the order of the file; `None`: all of them.
     pub rows: Option<Vec<i64>>,
 }
 

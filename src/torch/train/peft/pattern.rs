@@ -28,7 +28,7 @@ impl Patterns {
         Ok(Self { path: path.to_owned(), key, list: list.collect::<Result<_, AdapterError>>()? })
     }
 
-    /// What the first pattern that matches this module's path says.
+    /// Returns what the first pattern that matches this module's path says.
     ///
     /// # Errors
     /// A pattern takes too long.

@@ -1,4 +1,4 @@
-//! What is written comes back, is added to its base, or is refused.
+//! Tests that what is written comes back, is added to its base, or is refused.
 
 use super::{
     AdapterBase, AdapterError, AdapterFile, AdapterFolder, AdapterSettings, Adapters, adapter_base, adapter_config,
@@ -148,5 +148,5 @@ fn one_folder_has_adapters_of_several_kinds() {
     }
     folder.expect_all([&contents]).unwrap();
     let error = folder.expect_all([]).unwrap_err().to_string();
-    assert!(error.contains("model.head.weight has no place here"), "{error}");
+    assert!(error.contains("model.head.weight matches no parameter"), "{error}");
 }

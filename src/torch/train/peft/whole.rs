@@ -12,12 +12,12 @@ pub struct WholePiece {
     pub shape: Vec<i64>,
     /// The part of the parameter, in a checkpoint's shape; `None`: all of it, in its own.
     piece: Option<Piece>,
-    /// Of the part, in the order of the file.
+    /// The rows of the part, in the order of the file.
     rows: Option<Vec<i64>>,
 }
 
 impl WholePiece {
-    /// What of `param`, which is whole, the file has.
+    /// Returns what of `param`, which is whole, the file has.
     pub fn take(&self, param: &Tensor) -> Tensor {
         let part = self.piece.as_ref().map_or_else(|| param.shallow_clone(), |piece| piece.view(param));
         match &self.rows {
@@ -91,12 +91,12 @@ pub fn modules_to_save<'a>(specs: impl Iterator<Item = &'a ParamSpec>, tree: &Tr
     all.iter().filter(|name| !is_within(name, &all)).cloned().collect()
 }
 
-/// Whether a module or parameter is within one of these modules.
+/// Returns whether a module or parameter is within one of these modules.
 pub fn is_within(name: &str, modules: &BTreeSet<String>) -> bool {
     name.match_indices('.').any(|(dot, _)| modules.contains(&name[..dot]))
 }
 
-/// Whether one of these modules holds the parameter, which PEFT's files have then.
+/// Returns whether one of these modules holds the parameter, which PEFT's files have then.
 pub fn is_saved(spec: &ParamSpec, modules: &BTreeSet<String>, tree: &TreeNames) -> bool {
     let names = |piece: &WholePiece| piece.in_file.strip_prefix(PREFIX).is_some_and(|name| is_within(name, modules));
     whole_pieces(spec, tree).iter().any(names)

@@ -9,7 +9,7 @@ use crate::nn::{ADAPTER_PARTS, AdapterSpec, LinearModule, ParamSpec, Role};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// What the adapters' parameters do not tell.
+/// Holds what the adapters' parameters do not tell.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AdapterSettings {
     /// Dropout of the adapters' inputs, for whoever trains them further.
@@ -20,7 +20,7 @@ pub struct AdapterSettings {
     pub base: Option<AdapterBase>,
 }
 
-/// Where an adapter is and what PEFT needs to make one like it.
+/// Describes where an adapter is and what PEFT needs to make one like it.
 struct Written {
     place: Place,
     r: i64,

@@ -63,7 +63,7 @@ struct Shown<'a> {
     taken: &'a [usize],
     take: &'a mut dyn FnMut(RgbImage) -> Result<(), String>,
     num_taken: usize,
-    /// Of the first frame that was taken.
+    /// The size of the first frame that was taken.
     size: Option<(usize, usize)>,
     index: usize,
     pixels: u64,
@@ -76,7 +76,7 @@ impl Shown<'_> {
         self.pixels += num_pixels;
         if self.pixels > MAX_PIXELS {
             return Err(format!(
-                "more than {} thousand million pixels of frames; cut the video, or extract its frames (ffmpeg -i FILE -r 2 \
+                "more than {} billion pixels of frames; cut the video, or extract its frames (ffmpeg -i FILE -r 2 \
                  FOLDER/%06d.jpg)",
                 MAX_PIXELS >> 30
             ));

@@ -17,7 +17,7 @@ pub fn is_mp4(bytes: &[u8]) -> bool {
 /// H.264 in an MP4 file.
 #[derive(Debug, PartialEq)]
 pub struct Track {
-    /// Where each coded frame lies in the file, in decoding order.
+    /// Tells where each coded frame lies in the file, in decoding order.
     pub samples: Vec<Range<usize>>,
     /// Frames a second, on average.
     pub fps: f64,
@@ -50,7 +50,7 @@ impl Track {
             );
         }
         let header = Boxes(track).path(&[b"mdia", b"mdhd"]).ok_or(WRONG)?;
-        let fps = rate(header, Boxes(table), samples.len()).ok_or("an MP4 file that says no frame rate")?;
+        let fps = rate(header, Boxes(table), samples.len()).ok_or("an MP4 file without a frame rate")?;
         Ok(Self { samples, fps, parameters })
     }
 }
@@ -120,7 +120,7 @@ fn samples(table: Boxes<'_>, file_len: usize) -> Result<Vec<Range<usize>>, Strin
 /// Bytes of each sample.
 struct Sizes<'a> {
     len: usize,
-    /// Where all have one.
+    /// The duration that all share, where they share one.
     constant: usize,
     each: &'a [[u8; 4]],
 }
@@ -142,7 +142,7 @@ impl<'a> Sizes<'a> {
     }
 }
 
-/// Where chunks of samples begin in the file.
+/// Says where chunks of samples begin in the file.
 enum Offsets<'a> {
     Short(&'a [[u8; 4]]),
     Long(&'a [[u8; 8]]),

@@ -13,7 +13,7 @@ pub struct Conversation {
     pub media: Vec<MediaSource>,
 }
 
-/// Where a picture, a video or a recording is.
+/// The place of a picture, a video or a recording.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MediaSource {
     Image(Locator),
@@ -23,7 +23,7 @@ pub enum MediaSource {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
-    /// `system`, `user`, `assistant` or `tool`; learnt when `assistant`.
+    /// `system`, `user`, `assistant` or `tool`; learned when `assistant`.
     pub role: String,
     pub parts: Vec<Part>,
     pub written: Written,
@@ -84,7 +84,7 @@ impl MediaSource {
         }
     }
 
-    /// What it is named by.
+    /// Returns what it is named by.
     pub fn name(&self) -> &str {
         match self {
             MediaSource::Image(locator) | MediaSource::Audio(locator) => locator.name(),

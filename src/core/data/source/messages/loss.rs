@@ -20,8 +20,9 @@ pub(super) fn take(fields: &mut Map<String, Json>) -> Result<Option<bool>, DataE
             (_, Some(0.0)) => false,
             (_, Some(1.0)) => true,
             _ => {
-                let reason =
-                    format!("`{key}` of a message is {value}: a message is learned (1, true) or not (0, false)");
+                let reason = format!(
+                    "`{key}` of a message is {value}: it must be 1 or true (in the loss), or 0 or false (not in the loss)"
+                );
                 return Err(DataError::Line(reason));
             }
         };

@@ -59,7 +59,7 @@ fn tools(raw: Option<Json>) -> Result<Vec<Json>, DataError> {
         Json::Null => Ok(Vec::new()),
         Json::Array(tools) => Ok(tools),
         one @ Json::Object(_) => Ok(vec![one]),
-        _ => Err(DataError::Line("`tools` is no list of functions".to_owned())),
+        _ => Err(DataError::Line("`tools` is not a list of functions".to_owned())),
     }
 }
 

@@ -73,7 +73,7 @@ pub(super) struct RawPart {
     pub fps: Option<f64>,
 }
 
-/// As OpenAI's API has it.
+/// A URL as OpenAI's API has it.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(super) enum RawUrl {

@@ -70,7 +70,7 @@ fn join(values: Value, between: Option<String>, attribute: Option<String>, kwarg
     Ok(parts.join(&between))
 }
 
-/// As Jinja's, with a bound.
+/// Indents as Jinja does, with a bound.
 fn indent(
     text: String,
     width: Option<Value>,
@@ -160,7 +160,7 @@ fn truncate(text: String, args: Rest<Value>, kwargs: Kwargs) -> Result<String, E
     Ok(kept + &end)
 }
 
-/// As Python's `round`: halves go to the even neighbor; the result has a point.
+/// Rounds as Python's `round` does: halves go to the even neighbor; the result has a point.
 fn round(value: Value, precision: Option<i32>, method: Option<String>, kwargs: Kwargs) -> Result<Value, Error> {
     let precision = precision.or(kwargs.get("precision")?).unwrap_or(0);
     let method = method.or(kwargs.get("method")?).unwrap_or_else(|| "common".to_owned());

@@ -32,7 +32,7 @@ fn of_bytes(value: &Value, name: &str, args: &[Value]) -> Result<Option<Value>, 
         return Ok(None);
     }
     check_encoding(args)?;
-    let text = String::from_utf8(bytes.to_vec()).map_err(|_| wrong("the bytes are no UTF-8"))?;
+    let text = String::from_utf8(bytes.to_vec()).map_err(|_| wrong("the bytes are not UTF-8"))?;
     Ok(Some(text.into()))
 }
 
@@ -57,7 +57,7 @@ fn of_text(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Erro
             let parts = match &separator {
                 None => split_blanks(text, limit, name == "rsplit"),
                 Some(separator) => {
-                    let separator = separator.as_str().ok_or_else(|| wrong("the separator is no text"))?;
+                    let separator = separator.as_str().ok_or_else(|| wrong("the separator is not a string"))?;
                     split(text, separator, limit, name == "rsplit")?
                 }
             };
@@ -151,7 +151,7 @@ fn of_text(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Erro
             let (values,): (Value,) = from_args(args)?;
             let mut parts = Vec::new();
             for part in values.try_iter()? {
-                parts.push(part.as_str().map(str::to_owned).ok_or_else(|| wrong("join: an item is no text"))?);
+                parts.push(part.as_str().map(str::to_owned).ok_or_else(|| wrong("join: an item is not a string"))?);
             }
             parts.join(text).into()
         }

@@ -1,4 +1,4 @@
-//! What was written: shards, groups of them, and all that a process has done.
+//! Describes what was written: shards, groups of them, and all that a process has done.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ pub struct Shard {
     pub samples: u64,
 }
 
-/// What a process has done.
+/// Holds what a process has done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Done {
     pub samples: u64,

@@ -10,7 +10,7 @@ use super::work::Job;
 use crate::data::error::DataError;
 use crate::data::tools::energon;
 
-/// Where a merge lists what was left out.
+/// The file in which a merge lists what was left out.
 pub const BAD: &str = "bad.jsonl";
 
 impl Job {

@@ -1,4 +1,4 @@
-//! Whose samples are whose, where several processes write one folder.
+//! Tells whose samples are whose, where several processes write one folder.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ pub struct Share {
 impl Share {
     pub const WHOLE: Self = Self { index: 0, num: 1 };
 
-    /// The numbers of `0..len` that are this process's: neighbours, as many as everybody's but for one.
+    /// The numbers of `0..len` that are this process's: neighbors, as many as everybody's but for one.
     pub fn of(self, len: u64) -> Range<u64> {
         let at = |index: u64| (u128::from(len) * u128::from(index) / u128::from(self.num)) as u64;
         at(self.index)..at(self.index + 1)

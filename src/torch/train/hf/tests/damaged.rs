@@ -1,4 +1,4 @@
-//! What does not fit, leads nowhere or is damaged.
+//! Describes what does not fit, leads nowhere or is damaged.
 
 use super::*;
 
@@ -24,14 +24,14 @@ fn everything_that_does_not_fit_is_in_one_table() {
     let error = refused(compare_weights(&specs, &checkpoint, &LoadOptions::default()));
     let want = "\
   missing (3):
-    layers.{0..2}.w  [5] by config.json  (3 tensors)
-  of another shape (2):
-    embed_tokens.weight  is [6, 4] there and [8, 4] by config.json
-    wrong                is [2, 3] there and [3, 2] by config.json
-  of another type (1):
+    layers.{0..2}.w  model [5]  (3 tensors)
+  shape mismatch (2):
+    embed_tokens.weight  checkpoint [6, 4], model [8, 4]
+    wrong                checkpoint [2, 3], model [3, 2]
+  unsupported type (1):
     integer  is I64, must be a float
-  not of the model (4):
-    layers.{0..3}.extra  [2] there  (4 tensors)
+  unexpected (4):
+    layers.{0..3}.extra  checkpoint [2]  (4 tensors)
   hint: the tokenizer grew? set model.resize_embeddings=true
 ";
     assert!(error.ends_with(want), "{error}");

@@ -1,4 +1,4 @@
-//! What is in the files is what is read, whatever shape it is stored in.
+//! Tests that what is in the files is what is read, whatever shape it is stored in.
 
 use super::*;
 
@@ -140,7 +140,7 @@ fn tables_grow_by_the_mean_of_their_rows() {
         assert_eq!(found.get(row), mean);
     }
     let other = store(grown("up.weight"), Kind::Float);
-    assert!(refused(load_weights_from(&other, &origin, &options)).contains("is [6, 4] there and [9, 4]"));
+    assert!(refused(load_weights_from(&other, &origin, &options)).contains("checkpoint [6, 4], model [9, 4]"));
 }
 
 #[test]

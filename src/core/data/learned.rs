@@ -1,4 +1,5 @@
-//! Which part of a rendered conversation is the assistant's: from behind the turn's header to its closing token.
+//! Describes which part of a rendered conversation is the assistant's: from behind the turn's header to its closing
+//! token.
 
 use std::ops::Range;
 
@@ -16,21 +17,21 @@ const ASSISTANT: &str = "assistant";
 pub struct Answer {
     /// The number of its turn.
     pub turn: usize,
-    /// Where it would be generated from.
+    /// Tells where it would be generated from.
     pub begin: usize,
     /// Closing tokens before this place are the content's own.
     pub content_end: usize,
-    /// Where its turn ends at the latest.
+    /// Tells where its turn ends at the latest.
     pub limit: usize,
-    /// The template says so: all up to `limit` is learnt.
+    /// The template says so: all up to `limit` is learned.
     pub exact: bool,
 }
 
-/// The numbers of the turns that are learnt.
+/// The numbers of the turns that are learned.
 ///
 /// # Errors
 /// One of them says nothing.
-fn learnt_turns(turns: &[Turn], learn: Learn) -> Result<Vec<usize>, DataError> {
+fn learned_turns(turns: &[Turn], learn: Learn) -> Result<Vec<usize>, DataError> {
     let mut all = (0..turns.len()).filter(|&index| turns[index].role == ASSISTANT);
     let chosen: Vec<usize> = match learn {
         Learn::All => all.collect(),
@@ -44,11 +45,11 @@ fn learnt_turns(turns: &[Turn], learn: Learn) -> Result<Vec<usize>, DataError> {
 }
 
 fn nothing_said(turn: usize) -> DataError {
-    let reason = "says nothing: only the token that ends it would be learnt (`weight: 0` takes it out of the loss)";
+    let reason = "is empty: only the token that ends it would contribute to the loss (`weight: 0` leaves it out)";
     DataError::Line(format!("the assistant's message, number {} of the conversation, {reason}", turn + 1))
 }
 
-/// The assistant's turns in `text` that are learnt; `text` is the rendering of `turns`, `marked` are the assistant's turns that
+/// The assistant's turns in `text` that are learned; `text` is the rendering of `turns`, `marked` are the assistant's turns that
 /// the template marks itself, `closing` the tokens that end a turn.
 ///
 /// # Errors
@@ -60,7 +61,7 @@ pub fn answers(
     marked: Vec<Range<usize>>,
     (learn, closing): (Learn, &[String]),
 ) -> Result<Vec<Answer>, DataError> {
-    let chosen = learnt_turns(turns, learn)?;
+    let chosen = learned_turns(turns, learn)?;
     if template.marks_answers() {
         return exact_answers(turns, &chosen, marked);
     }
@@ -81,13 +82,14 @@ pub fn answers(
         .collect()
 }
 
-/// What the template marks. Marks have no numbers: where not all turns are learnt, each turn must have one.
+/// Returns the answers that the template marks. Marks have no numbers: where not all turns are learned, each turn must
+/// have one.
 fn exact_answers(turns: &[Turn], chosen: &[usize], marked: Vec<Range<usize>>) -> Result<Vec<Answer>, DataError> {
     let all: Vec<usize> = (0..turns.len()).filter(|&index| turns[index].role == ASSISTANT).collect();
     let numbered = marked.len() == all.len();
     if !numbered && chosen.len() != all.len() {
         return Err(DataError::Template(format!(
-            "marks {} answers of {} assistant messages, so it cannot be told which of them are not to be learnt",
+            "marks {} answers of {} assistant messages, so it is unknown which of them to leave out of the loss",
             marked.len(),
             all.len()
         )));
@@ -127,7 +129,7 @@ pub fn mask(
     tokenizer: &Tokenizer,
     place: impl Fn(usize) -> usize,
 ) -> Result<Vec<bool>, DataError> {
-    let mut learnt = vec![false; tokens.len()];
+    let mut learned = vec![false; tokens.len()];
     for answer in answers {
         let token_at = |at: usize| tokens.partition_point(|token| token.start < at);
         let (mut first, mut limit) = (token_at(place(answer.begin)), token_at(place(answer.limit)));
@@ -148,9 +150,9 @@ pub fn mask(
         if is_whole && said.is_some_and(|said| says_nothing(said, tokenizer.closing())) {
             return Err(nothing_said(answer.turn));
         }
-        learnt[first..limit].fill(true);
+        learned[first..limit].fill(true);
     }
-    Ok(learnt)
+    Ok(learned)
 }
 
 fn says_nothing(text: &str, closing: &[String]) -> bool {

@@ -1,13 +1,19 @@
 //! A process group: collectives among the ranks of one pool, and nothing at all where there is one rank.
 
+mod started;
+#[cfg(test)]
+mod tests;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tch::{Device, Tensor};
 
+pub use started::Started;
+
 use crate::native::{Group, NativeError, Pending, is_dry_run};
 
-/// Of a path between machines: the store and the key in it, and this machine's address.
+/// Returns, for a path between machines, the store and the key in it, and this machine's address.
 fn between_hosts(path: &Path) -> Option<(PathBuf, String)> {
     let mut parts = path.strip_prefix("tcp").ok()?.components();
     let mut next = || Some(parts.next()?.as_os_str().to_owned());
@@ -27,7 +33,7 @@ pub struct ProcessGroup {
     nccl: Option<Group>,
 }
 
-/// Which way a tensor goes.
+/// Says which way a tensor goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Route {
     /// There is nobody else, or this is a dry run.
@@ -74,7 +80,7 @@ impl ProcessGroup {
         ProcessGroup::join(store_path, name, rank, world, timeout, Device::Cpu)
     }
 
-    /// As [`ProcessGroup::gloo`], of tensors in host memory and on `device`, which is this rank's own.
+    /// Works like [`ProcessGroup::gloo`], of tensors in host memory and on `device`, which is this rank's own.
     pub fn join(
         store_path: &Path,
         name: &str,
@@ -107,7 +113,8 @@ impl ProcessGroup {
         self.start_all_reduce_sum(tensor)?.wait()
     }
 
-    /// As `all_reduce_sum`, on its way when it returns. The tensor is not to be touched before it was waited for.
+    /// Works like `all_reduce_sum`, on its way when it returns. The tensor is not to be touched before it was waited
+    /// for.
     pub fn start_all_reduce_sum(&self, tensor: &Tensor) -> Result<Started, NativeError> {
         self.start(tensor, tensor, |group, tensor, _| group.all_reduce_sum(tensor))
     }
@@ -122,7 +129,7 @@ impl ProcessGroup {
         Ok(self.all_gather_flat(tensor)?.unbind(0))
     }
 
-    /// As `all_gather`, as one tensor `[world, shape…]`.
+    /// Works like `all_gather`, as one tensor `[world, shape…]`.
     pub fn all_gather_flat(&self, tensor: &Tensor) -> Result<Tensor, NativeError> {
         let mut shape = vec![self.world as i64];
         shape.extend(tensor.size());
@@ -153,7 +160,8 @@ impl ProcessGroup {
         Ok(output)
     }
 
-    /// As `reduce_scatter_sum` into a tensor; both are contiguous, and not to be touched before it was waited for.
+    /// Works like `reduce_scatter_sum` into a tensor; both are contiguous, and not to be touched before it was waited
+    /// for.
     pub fn start_reduce_scatter_sum_into(&self, output: &Tensor, tensor: &Tensor) -> Result<Started, NativeError> {
         if self.world == 1 {
             output.view([-1]).copy_(&tensor.view([-1]));
@@ -169,7 +177,7 @@ impl ProcessGroup {
         Ok(output)
     }
 
-    /// As `all_to_all`, on its way when it returns. The output is not to be read before it was waited for.
+    /// Works like `all_to_all`, on its way when it returns. The output is not to be read before it was waited for.
     pub fn start_all_to_all(
         &self,
         tensor: &Tensor,
@@ -252,211 +260,6 @@ impl ProcessGroup {
     }
 }
 
-/// A collective on its way; of a group of one, one that is done.
-#[must_use]
-pub struct Started {
-    pending: Option<Pending>,
-    /// What comes by way of host memory, and where it goes.
-    staged: Option<(Tensor, Tensor)>,
-}
-
-impl Started {
-    fn done() -> Started {
-        Started { pending: None, staged: None }
-    }
-
-    fn of(pending: Pending) -> Started {
-        #[cfg(test)]
-        super::witness::note(format!("start {}", pending.operation()));
-        Started { pending: Some(pending), staged: None }
-    }
-
-    fn into(self, host: Tensor, target: &Tensor) -> Started {
-        Started { staged: Some((host, target.shallow_clone())), ..self }
-    }
-
-    /// # Errors
-    /// A rank is gone or did not come in time.
-    pub fn wait(self) -> Result<(), NativeError> {
-        #[cfg(test)]
-        self.pending.iter().for_each(|pending| super::witness::note(format!("wait {}", pending.operation())));
-        self.pending.map_or(Ok(()), Pending::wait)?;
-        if let Some((host, mut target)) = self.staged {
-            let _no_grad = tch::no_grad_guard();
-            target.copy_(&host);
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
-#[path = "../../../tests/support/must.rs"]
+#[path = "../../../../tests/support/must.rs"]
 mod must;
-
-#[cfg(test)]
-mod tests {
-    use std::ffi::CStr;
-    use std::fs::File;
-    use std::io::{Read, Seek, SeekFrom};
-    use std::path::Path;
-    use std::time::Duration;
-
-    use tch::{Device, Tensor};
-
-    use super::{ProcessGroup, Route, must};
-    use crate::native::{Group, NCCL_SYMBOLS, StoreServer};
-
-    /// Runs one thread a rank: a group does not mind whether ranks are threads or processes.
-    fn on_ranks<T: Send>(world: usize, path: &Path, body: impl Fn(ProcessGroup) -> T + Sync) -> Vec<T> {
-        std::thread::scope(|scope| {
-            let ranks: Vec<_> = (0..world)
-                .map(|rank| {
-                    let body = &body;
-                    let join = move || ProcessGroup::gloo(path, "pool", rank, world, Duration::from_secs(30)).unwrap();
-                    scope.spawn(move || body(join()))
-                })
-                .collect();
-            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-        })
-    }
-
-    #[test]
-    fn three_ranks_sum_gather_and_broadcast() {
-        let folder = tempfile::tempdir().unwrap();
-        on_ranks(3, &folder.path().join("store"), |group| {
-            let mine = Tensor::from_slice(&[group.rank() as f32, 10.0]);
-            let gathered = group.all_gather(&mine).unwrap();
-            for (rank, tensor) in gathered.iter().enumerate() {
-                assert_eq!(tensor, &Tensor::from_slice(&[rank as f32, 10.0]));
-            }
-            let from_two = mine.copy();
-            group.broadcast(&from_two, 2).unwrap();
-            assert_eq!(from_two, Tensor::from_slice(&[2f32, 10.0]));
-            group.all_reduce_sum(&mine).unwrap();
-            assert_eq!(mine, Tensor::from_slice(&[3f32, 30.0]));
-            group.barrier().unwrap();
-        });
-    }
-
-    #[test]
-    fn ranks_of_several_groups_meet_through_one_store() {
-        let store = StoreServer::start("127.0.0.1", 0).unwrap();
-        for (key, world) in [("encoder-1", 2), ("encoder-2", 3)] {
-            let path = format!("tcp/127.0.0.1/{}/127.0.0.1/{key}", store.port());
-            on_ranks(world, Path::new(&path), |group| {
-                let mine = Tensor::from_slice(&[1.0_f32]);
-                group.all_reduce_sum(&mine).unwrap();
-                assert_eq!(mine, Tensor::from_slice(&[world as f32]));
-            });
-        }
-    }
-
-    #[test]
-    fn three_ranks_scatter_exchange_and_pass_on() {
-        let folder = tempfile::tempdir().unwrap();
-        on_ranks(3, &folder.path().join("store"), |group| {
-            let rank = group.rank() as i64;
-            let ints = |values: &[i64]| Tensor::from_slice(values);
-            let part = group.reduce_scatter_sum(&ints(&[rank, 1, 10, 20, 30, 40]).view([3, 2])).unwrap();
-            assert_eq!(part, [ints(&[3, 3]), ints(&[30, 60]), ints(&[90, 120])][rank as usize].view([1, 2]));
-            let most = ints(&[rank, -rank]);
-            group.all_reduce_max(&most).unwrap();
-            assert_eq!(most, ints(&[2, 0]));
-
-            // Rank r sends r rows to rank 0, r + 1 to rank 1, none to rank 2.
-            let rows = Tensor::full([2 * rank + 1, 2], rank, (tch::Kind::Int64, tch::Device::Cpu));
-            let taken = [vec![0, 1, 2], vec![1, 2, 3], vec![0, 0, 0]][rank as usize].clone();
-            let found = group.all_to_all(&rows, &[rank, rank + 1, 0], &taken).unwrap();
-            let expected: Vec<i64> = (0..3).flat_map(|from| vec![from; 2 * taken[from as usize] as usize]).collect();
-            assert_eq!(found, ints(&expected).view([-1, 2]));
-
-            // Round the ring, both on their way at once.
-            let (mine, before) = (ints(&[rank, 7]), ints(&[0, 0]));
-            let sent = group.start_send(&mine, (group.rank() + 1) % 3, 5).unwrap();
-            let received = group.start_recv(&before, (group.rank() + 2) % 3, 5).unwrap();
-            received.wait().unwrap();
-            sent.wait().unwrap();
-            assert_eq!(before, ints(&[(rank + 2) % 3, 7]));
-        });
-    }
-
-    #[test]
-    fn a_rank_that_never_comes_is_an_error_in_time() {
-        let folder = tempfile::tempdir().unwrap();
-        let joined = ProcessGroup::gloo(&folder.path().join("store"), "pool", 0, 2, Duration::from_millis(300));
-        assert!(joined.err().unwrap().to_string().contains("rank 0 of 2 could not join"));
-    }
-
-    #[test]
-    fn host_memory_goes_over_gloo_and_gpus_over_nccl() {
-        let route = |world, device, has_nccl, to_one| Route::of(world, device, has_nccl, to_one);
-        let gpu = Device::Cuda(1);
-        for device in [Device::Cpu, gpu] {
-            assert_eq!(route(1, device, true, false), Route::Nowhere);
-        }
-        for (has_nccl, to_one) in [(false, false), (true, false), (true, true)] {
-            assert_eq!(route(2, Device::Cpu, has_nccl, to_one), Route::Gloo);
-        }
-        assert_eq!(route(2, gpu, true, false), Route::Nccl);
-        assert_eq!(route(2, gpu, true, true), Route::Staged);
-        assert_eq!(route(2, gpu, false, false), Route::Staged);
-    }
-
-    /// Whether a library of ELF's 64 bits has all these names among those that it gives or needs.
-    fn has_names(path: &Path, names: &[&CStr]) -> bool {
-        let mut file = File::open(path).unwrap();
-        let mut read = |at: u64, len: usize| {
-            let mut bytes = vec![0; len];
-            file.seek(SeekFrom::Start(at)).unwrap();
-            file.read_exact(&mut bytes).unwrap();
-            bytes
-        };
-        let number = |bytes: &[u8], at: usize, len: usize| {
-            bytes[at..at + len].iter().rev().fold(0u64, |number, byte| number << 8 | u64::from(*byte))
-        };
-        let header = read(0, 64);
-        let (at, size, count) = (number(&header, 40, 8), number(&header, 58, 2), number(&header, 60, 2));
-        let sections = read(at, (size * count) as usize);
-        let section = |index: u64| &sections[(index * size) as usize..][..size as usize];
-        // The table of dynamic symbols tells where their names are.
-        let symbols = (0..count).map(section).find(|section| number(section, 4, 4) == 11).unwrap();
-        let strings = section(number(symbols, 40, 4));
-        let strings = read(number(strings, 24, 8), number(strings, 32, 8) as usize);
-        names.iter().all(|name| strings.split(|byte| *byte == 0).any(|found| found == name.to_bytes()))
-    }
-
-    #[test]
-    fn nccl_is_there_by_the_names_that_it_is_asked_for_by() {
-        let beside = || crate::device::library_folder();
-        let Some(path) = beside().map(|folder| folder.join("libtorch_cuda.so")).filter(|path| path.exists()) else {
-            let folder = crate::device::LIBRARY_FOLDER;
-            return must::skip("libtorch_cuda", format!("there is no libtorch_cuda.so; name its folder in {folder}"));
-        };
-        assert!(has_names(&path, &NCCL_SYMBOLS), "{} has other constructors", path.display());
-        assert!(!has_names(&path, &[c"_ZN4c10d16ProcessGroupNCCL7OptionsC1Ev"]), "any name is found");
-        if crate::device::load_cuda().is_ok() {
-            return must::skip("no-gpu", "with a GPU, groups of several ranks need several");
-        }
-        // Without a GPU the constructor itself refuses, which tells that it was reached.
-        let folder = tempfile::tempdir().unwrap();
-        let made = Group::nccl(&folder.path().join("store"), "pool", 0, 2, Duration::from_secs(5));
-        let error = made.err().unwrap().to_string();
-        assert!(error.contains("GPU"), "{error}");
-    }
-
-    #[test]
-    fn without_cuda_nccl_is_a_clean_error() {
-        let folder = tempfile::tempdir().unwrap();
-        let joined =
-            ProcessGroup::join(&folder.path().join("store"), "pool", 0, 2, Duration::from_millis(300), Device::Cuda(0));
-        assert!(joined.err().unwrap().to_string().contains("rank 0 of 2 could not join"));
-    }
-
-    #[test]
-    fn one_rank_needs_nobody() {
-        let group = ProcessGroup::gloo(Path::new("/nonexistent/store"), "pool", 0, 1, Duration::ZERO).unwrap();
-        let tensor = Tensor::from_slice(&[1f32, 2.0]);
-        group.all_reduce_sum(&tensor).unwrap();
-        assert_eq!(group.all_gather(&tensor).unwrap()[0], Tensor::from_slice(&[1f32, 2.0]));
-    }
-}

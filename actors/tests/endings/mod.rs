@@ -1,0 +1,79 @@
+//! Runs that end early: values that are not finite, bad samples, packs beyond a credit.
+
+use crate::fake::{self, Script, spec};
+use crate::world::World;
+use crate::{STEPS, pools, reference};
+use loongforge_core::message::*;
+use loongforge_core::schedule::*;
+use proptest::prelude::*;
+
+#[test]
+fn too_many_skipped_steps_in_a_row_end_the_run() {
+    let script = Script { nan_loss: (1..100).collect(), ..Script::default() };
+    let (log, result) = World::new(spec(pools(1, 1, 1), STEPS), &script, 3).run(None);
+    assert!(log.steps.iter().all(|step| step.applied == (step.step.0 == 0)), "nothing is applied after the first");
+    let failure = result.unwrap_err();
+    assert!(failure.is_numeric && !failure.is_loss);
+    let cause = failure.to_string();
+    assert!(
+        cause.contains("step 4: loss NaN") && cause.contains("`train.on_nonfinite.max_consecutive` = 3"),
+        "{cause}"
+    );
+    let samples: Vec<u64> = (0..).filter(|&position| !fake::is_bad(position)).skip(20).take(5).collect();
+    assert!(cause.ends_with(&format!("samples {samples:?}")), "{cause}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    /// What is wrong is told apart, on whatever the run has come to, and the last good state is saved.
+    #[test]
+    fn data_machines_and_weights_are_told_apart(seed: u64, first in 1..STEPS - 4, prefetch in 1_usize..4, which in 0_usize..3) {
+        let pools = pools(2, 2, 1);
+        let planned = reference(pools, &Script::default()).plans;
+        let samples = |step: u64| planned[step as usize].packs.iter().flat_map(|pack| &pack.samples).map(|sample| sample.id.0);
+        let script = match which {
+            // One sample in each of four batches.
+            0 => Script { nan_samples: (first..first + 4).map(|step| samples(step).min().unwrap()).collect(), ..Script::default() },
+            1 => Script { nan_loss: (first..first + 4).collect(), ..Script::default() },
+            _ => Script { nan_loss: (first..1000).collect(), ..Script::default() },
+        };
+        let spec = CoordinatorSpec { prefetch_steps: prefetch, checkpoint_every: 0, ..spec(pools, STEPS) };
+        let mut world = World::new(spec, &script, seed);
+        while world.result.is_none() {
+            world.something();
+        }
+        let result = world.result.clone().unwrap();
+        prop_assert!(result.as_ref().is_err_and(|failure| failure.is_numeric), "{:?}", result);
+        let found = world.not_finite.clone().unwrap();
+        let verdict = [Verdict::Data, Verdict::Transient, Verdict::Persistent][which];
+        prop_assert_eq!(found.verdict, verdict, "{:?}", found);
+        let mut wanted: Vec<u64> = samples(first + 3).collect();
+        wanted.sort_unstable();
+        prop_assert_eq!(found.samples.iter().map(|sample| sample.0).collect::<Vec<_>>(), wanted);
+        prop_assert_eq!((found.num_in_row, found.last_applied), (4, Some(StepId(first - 1))));
+        // Nothing was applied after the last good step, and that is what was saved.
+        prop_assert_eq!(world.log.steps.iter().filter(|step| step.applied).count() as u64, first);
+        let (step, state, _) = world.log.published.last().unwrap();
+        prop_assert_eq!((*step, state.cursor), (StepId(first - 1), planned[first as usize - 1].cursor));
+    }
+}
+
+#[test]
+fn too_many_bad_samples_end_the_run() {
+    let mut strict = spec(pools(1, 1, 1), 100);
+    strict.bad_samples.max_fraction = 0.01;
+    let (log, result) = World::new(strict, &Script::default(), 3).run(None);
+    let cause = result.unwrap_err().to_string();
+    assert!(cause.contains("`data.on_bad_sample.max_fraction` = 0.01"), "{cause}");
+    assert!(cause.contains(&log.bad.last().unwrap().source), "{cause}");
+}
+
+#[test]
+fn a_pack_beyond_a_credit_is_named_before_it_is_sent() {
+    let mut small = spec(pools(1, 1, 1), 4);
+    small.plan.credits.features = 8;
+    let (_, result) = World::new(small, &Script::default(), 3).run(None);
+    let cause = result.unwrap_err().to_string();
+    assert!(cause.contains("step 0") && cause.contains("`edges.features.credit`"), "{cause}");
+}

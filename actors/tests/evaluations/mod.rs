@@ -1,0 +1,112 @@
+//! Evaluations while a run trains, under every order of events that chance finds.
+
+use crate::fake::{self, Script, spec};
+use crate::world::{Log, World};
+use crate::{STEPS, pools, reference_of};
+use loongforge_core::message::*;
+use loongforge_core::schedule::*;
+use proptest::prelude::*;
+
+/// A run that is evaluated every so many steps.
+fn evaluated(spec: CoordinatorSpec, every: u64) -> CoordinatorSpec {
+    let pass = |stream, num_samples| EvaluationPass { purpose: Purpose::Score, stream, num_samples, max_samples: 4 };
+    let set = |name: &str, passes| EvaluationSet { name: name.to_owned(), passes };
+    let generate = EvaluationPass { purpose: Purpose::Generate { max_new_tokens: 3 }, ..pass(1, 5) };
+    let sets = vec![set("held_out", vec![pass(0, 17), generate]), set("val", vec![pass(2, 6)])];
+    let (decisive, save_best, patience) = (1, false, None);
+    let evaluation = EvaluationSpec { every, sets, decisive, save_best, patience, batch_size: 7 };
+    CoordinatorSpec { evaluation: Some(evaluation), ..spec }
+}
+
+/// Returns what a run computed, without what evaluations add to its checkpoints and bad samples.
+fn trained(log: &Log) -> (Vec<StepPlan>, Vec<StepSummary>, Vec<(StepId, SchedulerState)>) {
+    let plans = log.plans.iter().filter(|plan| !plan.purpose.is_evaluation()).cloned().collect();
+    let state = |state: &SchedulerState| SchedulerState { evaluated: Evaluated::default(), ..state.clone() };
+    (plans, log.steps.clone(), log.published.iter().map(|(step, at, _)| (*step, state(at))).collect())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// Encoders die, come and go meanwhile; training is as if nothing was evaluated, and the results are those of one encoder.
+    #[test]
+    fn evaluations_change_nothing_of_training(
+        seed: u64,
+        encoders in 1_u32..4,
+        foundation in 1_u32..3,
+        every in 1_u64..5,
+        frozen: bool,
+        changes in prop::collection::vec((0_usize..40, 0_usize..4), 0..10),
+    ) {
+        let pools = pools(2, encoders, foundation);
+        let script = Script { frozen, ..Script::default() };
+        let plain = CoordinatorSpec { encoder_trained: !frozen, ..spec(pools, STEPS) };
+        let elastic = CoordinatorSpec { elastic: true, ..evaluated(plain.clone(), every) };
+        let (log, result, _) = World::new(elastic, &script, seed).run_changing(&changes);
+        if let Err(failure) = result {
+            prop_assert!(!frozen && failure.is_loss, "{failure}");
+            return Ok(());
+        }
+        let whole = reference_of(evaluated(plain.clone(), every), &script);
+        prop_assert_eq!(trained(&log), trained(&reference_of(plain, &script)));
+        prop_assert_eq!(&log.evaluated, &whole.evaluated);
+        let steps: Vec<u64> = log.evaluated.iter().map(|summary| summary.step.0).collect();
+        let due = |step: &u64| step.is_multiple_of(every) || *step == STEPS;
+        prop_assert_eq!(steps, (1..=STEPS).filter(due).collect::<Vec<_>>());
+        let sets = &log.evaluated[0].sets;
+        prop_assert_eq!(sets[0].num_samples + sets[0].num_bad, 17 + (0..5).filter(|&at| fake::is_bad(SampleId::held_out(1, at).0)).count() as u64);
+        prop_assert!(sets[1].loss() > 0.0 && sets[1].found.num_targets > 0);
+    }
+
+    /// Nothing is evaluated twice or left out by a run that is stopped and goes on.
+    #[test]
+    fn a_stopped_run_is_evaluated_as_a_whole_one(seed: u64, stop_at in 0_usize..200, every in 1_u64..5, frozen: bool) {
+        let script = Script { frozen, ..Script::default() };
+        let spec = || evaluated(CoordinatorSpec { encoder_trained: !frozen, ..spec(pools(2, 2, 1), STEPS) }, every);
+        let (log, result) = World::new(spec(), &script, seed).run(Some(stop_at));
+        let whole = reference_of(spec(), &script);
+        let mut all = log.evaluated.clone();
+        if let (Ok(Outcome::Preempted), Some((last, state, _))) = (&result, log.published.last()) {
+            let first_step = StepId(last.0 + 1);
+            let rest = CoordinatorSpec { first_step, state: state.clone(), ..spec() };
+            let script = Script { first_step: first_step.0, ..script };
+            let (rest, result) = World::new(rest, &script, seed ^ 3).run(None);
+            prop_assert_eq!(result, Ok(Outcome::Completed));
+            // The checkpoint may be older than the last evaluation, which is done again then.
+            all.retain(|summary| rest.evaluated.iter().all(|other| other.step != summary.step));
+            all.extend(rest.evaluated);
+        }
+        if !all.is_empty() {
+            prop_assert_eq!(&all, &whole.evaluated);
+        }
+    }
+
+    /// The best step is saved, and without progress the run ends where it is.
+    #[test]
+    fn the_best_step_is_saved_and_patience_ends_a_run(seed: u64, every in 1_u64..3, patience in 1_u64..3) {
+        let (pools, script) = (pools(2, 2, 1), Script::default());
+        let mut spec = evaluated(CoordinatorSpec { checkpoint_every: 0, ..spec(pools, STEPS) }, every);
+        let evaluation = spec.evaluation.as_mut().unwrap();
+        (evaluation.save_best, evaluation.patience) = (true, Some(patience));
+        let (log, result) = World::new(spec.clone(), &script, seed).run(None);
+        prop_assert_eq!(result, Ok(Outcome::Completed));
+        let last = log.evaluated.last().unwrap();
+        prop_assert_eq!(last.stops, last.evaluated.without_progress == patience);
+        prop_assert_eq!(log.steps.len() as u64, if last.stops { last.step.0 } else { STEPS });
+        let best = last.evaluated.best.unwrap();
+        let losses = log.evaluated.iter().map(|summary| (summary.step, summary.sets[1].loss()));
+        let lowest = losses.min_by(|one, other| one.1.total_cmp(&other.1)).unwrap();
+        prop_assert_eq!((best.step, best.loss), lowest);
+        let saved: Vec<u64> = log.published.iter().map(|(step, ..)| step.0 + 1).collect();
+        prop_assert!(saved.contains(&best.step.0) && saved.contains(&(log.steps.len() as u64)), "{saved:?}");
+        let (_, state, _) = log.published.last().unwrap();
+        if last.stops {
+            // Who goes on with it has nothing to do.
+            let first_step = StepId(log.steps.len() as u64);
+            let again = CoordinatorSpec { first_step, state: SchedulerState { evaluated: last.evaluated, ..state.clone() }, ..spec };
+            let script = Script { first_step: first_step.0, ..script };
+            let (log, result) = World::new(again, &script, seed).run(None);
+            prop_assert_eq!((result, log.steps.len()), (Ok(Outcome::Completed), 0));
+        }
+    }
+}

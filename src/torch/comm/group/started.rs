@@ -1,0 +1,42 @@
+//! A collective that was started, and the wait for its end.
+
+use tch::Tensor;
+
+use crate::native::{NativeError, Pending};
+
+/// A collective on its way; of a group of one, one that is done.
+#[must_use]
+pub struct Started {
+    pending: Option<Pending>,
+    /// Holds what comes by way of host memory, and where it goes.
+    staged: Option<(Tensor, Tensor)>,
+}
+
+impl Started {
+    pub(super) fn done() -> Started {
+        Started { pending: None, staged: None }
+    }
+
+    pub(super) fn of(pending: Pending) -> Started {
+        #[cfg(test)]
+        crate::comm::witness::note(format!("start {}", pending.operation()));
+        Started { pending: Some(pending), staged: None }
+    }
+
+    pub(super) fn into(self, host: Tensor, target: &Tensor) -> Started {
+        Started { staged: Some((host, target.shallow_clone())), ..self }
+    }
+
+    /// # Errors
+    /// A rank is gone or did not come in time.
+    pub fn wait(self) -> Result<(), NativeError> {
+        #[cfg(test)]
+        self.pending.iter().for_each(|pending| crate::comm::witness::note(format!("wait {}", pending.operation())));
+        self.pending.map_or(Ok(()), Pending::wait)?;
+        if let Some((host, mut target)) = self.staged {
+            let _no_grad = tch::no_grad_guard();
+            target.copy_(&host);
+        }
+        Ok(())
+    }
+}
