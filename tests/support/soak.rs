@@ -6,6 +6,7 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 /// Says how a cell that did not fail ended.
@@ -17,7 +18,7 @@ pub enum Cell {
 }
 
 /// Runs the chosen cells of soak `name`, prints a line each, and appends the lines to the file that
-/// `LOONGFORGE_SOAK_TABLE` names.
+/// `LOONGFORGE_SOAK_TABLE` names. A cell that panics has failed.
 ///
 /// # Panics
 /// After the last cell, where one failed.
@@ -26,7 +27,10 @@ pub fn run<C>(name: &str, cells: &[(String, C)], mut check: impl FnMut(&C) -> Re
     let mut failed = Vec::new();
     for (cell, what) in chosen(cells, std::env::var("LOONGFORGE_SOAK_SLICE").ok().as_deref()) {
         let begun = Instant::now();
-        let result = check(what);
+        let result = catch_unwind(AssertUnwindSafe(|| check(what))).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().cloned();
+            Err(text.or(panic.downcast_ref::<&str>().map(|text| text.to_string())).unwrap_or_default())
+        });
         let (verdict, detail) = match &result {
             Ok(Cell::Passed(figure)) => ("ok", figure),
             Ok(Cell::NotRun(why)) => ("not run", why),
