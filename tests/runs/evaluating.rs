@@ -92,7 +92,7 @@ const MORE_LAYOUTS: [(&str, &[&str]); 7] = [
     ("tp2-pp3", &["pools.foundation.tensor_parallel=2", "pools.foundation.pipeline_parallel=3"]),
     ("pp2-chunks", &["pools.foundation.chunk_tokens=16", "pools.foundation.pipeline_parallel=2"]),
     ("dp2, encoder-tp2", &["pools.encoder.tensor_parallel=2", "pools.foundation.replicas=2"]),
-    ("colocated-tp2", &["pools.placement=colocated", "pools.foundation.tensor_parallel=2"]),
+    ("colocated-tp2", &["pools.placement=colocated", "pools.foundation.tensor_parallel=2", "pools.encoder.replicas=2"]),
     ("stream", &["data.pack.mode=stream", "data.pack.look_ahead=16", "train.global_batch_size=2"]),
     (
         "dp2-zero2-recompute",
