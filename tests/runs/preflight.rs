@@ -151,7 +151,7 @@ fn holds(case: &Case) -> Result<Cell, String> {
     }
 }
 
-/// Exit code and last line of what `program` says of a case.
+/// The exit code of `program` on a case, and its error or else its last line.
 fn said(program: &Path, command: &str, fixture: &Fixture, case: &Case) -> (Option<i32>, String) {
     let mut child = Command::new(program);
     child.arg(command).arg(fixture.config_file()).args(overrides(case)).env("OMP_NUM_THREADS", "1");
