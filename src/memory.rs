@@ -44,7 +44,7 @@ pub struct ActorMemory {
     pub memory: MemoryReport,
 }
 
-/// Bytes of tensors that the run's actors take in steps of `samples`, repeated as often as a batch needs; without samples,
+/// Bytes of tensors that the run's actors take in steps of `samples`, repeated as often as batches need; without samples,
 /// of text that fills every pack.
 ///
 /// # Errors
@@ -65,11 +65,23 @@ pub fn forecast(
         documents: Vec::new(),
     };
     let samples = if samples.is_empty() { std::slice::from_ref(&full) } else { samples };
-    let positions = 0..spec.global_batch_size as u64;
-    let numbered = positions.zip(samples.iter().cycle());
-    let batch = numbered.map(|(at, sample)| SampleMeta { id: SampleId(at), ..sample.clone() }).collect();
-    let plan = plan_step(&spec.plan, StepId(0), Batch::Samples(batch), SampleId(spec.global_batch_size as u64))?;
-    of_plans(config, folder, &[plan])
+    let batch_size = spec.global_batch_size as u64;
+    let mut samples = samples.iter().cycle();
+    let plan_of = |step: u64| {
+        let positions = step * batch_size..(step + 1) * batch_size;
+        let numbered = positions.zip(&mut samples);
+        let batch = numbered.map(|(at, sample)| SampleMeta { id: SampleId(at), ..sample.clone() }).collect();
+        plan_step(&spec.plan, StepId(step), Batch::Samples(batch), SampleId((step + 1) * batch_size))
+    };
+    let plans: Vec<StepPlan> = (0..num_steps(config)).map(plan_of).collect::<Result<_, _>>()?;
+    of_plans(config, folder, &plans)
+}
+
+/// Steps after which an actor takes the most. Where a budget is kept to, the first two micro-batches are computed again while
+/// they are measured, and hold less than those after them.
+fn num_steps(config: &RunConfig) -> u64 {
+    let budget = &config.memory.activation_budget;
+    if budget.encoder.is_some() || budget.foundation.is_some() { 3 } else { 1 }
 }
 
 /// Works like [`forecast`], for the steps of these plans.

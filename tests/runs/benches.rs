@@ -6,26 +6,20 @@ use std::process::Command;
 /// The first words of a command of the page; and the arguments of cargo for its smallest size, or why it is not run
 /// here.
 const COMMANDS: [(&str, Result<&str, &str>); 24] = [
-    ("cargo bench -p loongforge-core --bench edge", Ok("-p loongforge-core --bench edge")),
-    ("cargo bench -p loongforge-core --bench samples", Ok("-p loongforge-core --bench samples")),
-    ("cargo bench -p loongforge-core --bench schedule", Ok("-p loongforge-core --bench schedule -- 70")),
-    (
-        "cargo bench -p loongforge-core --bench packing",
-        Ok("-p loongforge-core --bench packing -- --samples 1000 --laws sft"),
-    ),
-    (
-        "cargo bench -p loongforge-core --bench balance",
-        Ok("-p loongforge-core --bench balance -- --ranks 8 --laws sft"),
-    ),
-    ("cargo bench -p loongforge-core --bench simulate", Ok("-p loongforge-core --bench simulate -- 3")),
-    ("cargo bench -p loongforge-torch --bench cct", Ok("-p loongforge-torch --bench cct -- 32 3")),
-    ("cargo bench -p loongforge-torch --bench overlap", Ok("-p loongforge-torch --bench overlap -- 16 1")),
-    ("cargo bench -p loongforge-torch --bench reshard", Ok("-p loongforge-torch --bench reshard")),
-    ("cargo bench -p loongforge-torch --bench save", Ok("-p loongforge-torch --bench save")),
-    ("cargo bench -p loongforge-actors --bench pool_scaling", Ok("-p loongforge-actors --bench pool_scaling -- 1")),
-    ("cargo bench -p loongforge-actors --bench journal", Ok("-p loongforge-actors --bench journal")),
-    ("cargo bench -p loongforge --bench sandbox", Ok("-p loongforge --bench sandbox")),
-    ("cargo bench --bench load", Ok("--bench load")),
+    ("cargo bench -p loongforge-core --bench edge", Ok("edge")),
+    ("cargo bench -p loongforge-core --bench samples", Ok("samples")),
+    ("cargo bench -p loongforge-core --bench schedule", Ok("schedule -- 70")),
+    ("cargo bench -p loongforge-core --bench packing", Ok("packing -- --samples 1000 --laws sft")),
+    ("cargo bench -p loongforge-core --bench balance", Ok("balance -- --ranks 8 --laws sft")),
+    ("cargo bench -p loongforge-core --bench simulate", Ok("simulate -- 3")),
+    ("cargo bench -p loongforge-torch --bench cct", Ok("cct -- 32 3")),
+    ("cargo bench -p loongforge-torch --bench overlap", Ok("overlap -- 16 1")),
+    ("cargo bench -p loongforge-torch --bench reshard", Ok("reshard")),
+    ("cargo bench -p loongforge-torch --bench save", Ok("save")),
+    ("cargo bench -p loongforge-actors --bench pool_scaling", Ok("pool_scaling -- 1")),
+    ("cargo bench -p loongforge-actors --bench journal", Ok("journal")),
+    ("cargo bench -p loongforge --bench sandbox", Ok("sandbox")),
+    ("cargo bench --bench load", Ok("load")),
     ("cargo build --release", Err("no benchmark: it builds the program that scripts measure")),
     ("PYTHON benches/step_time.py", Err("needs Python with torch and transformers")),
     ("PYTHON benches/packing.py", Err("needs Python and checkouts of its peers")),
@@ -69,7 +63,9 @@ fn soak_benches() {
             Err(why) => return Ok(Cell::NotRun(why.to_string())),
         };
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["bench", "--quiet", "--profile", "dev"]).args(arguments.split(' ')).env("LOONGFORGE_QUICK", "1");
+        // The build of the tests: their profile, and the features of all packages.
+        cargo.args(["bench", "--quiet", "--workspace", "--profile", "dev", "--bench"]).args(arguments.split(' '));
+        cargo.env("LOONGFORGE_QUICK", "1");
         let output = cargo.output().map_err(|error| error.to_string())?;
         let told = String::from_utf8_lossy(&output.stdout);
         let complaint = String::from_utf8_lossy(&output.stderr);

@@ -190,6 +190,7 @@ fn what_a_run_will_hold_is_predicted() {
         (Kind::Dense, "one rank"),
         (Kind::Dense, "tensor parallel 2"),
         (Kind::Dense, "zero 3"),
+        (Kind::Dense, "offload"),
         (Kind::Experts, "expert parallel 2"),
         (Kind::Latent, "recompute"),
         (Kind::Hybrid, "zero 1"),

@@ -9,6 +9,7 @@ use loongforge::torch::engine::{Families, check_engines};
 use loongforge::torch::model::ModelConfig;
 use serde_json::{Value, json};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 /// Layouts and what else decides about them: a name, and overrides.
 const LAYOUTS: &[(&str, &[&str])] = &[
@@ -113,11 +114,14 @@ fn fixture(case: &Case) -> Fixture {
     }
 }
 
+fn overrides(case: &Case) -> Vec<String> {
+    let common = ["train.steps=1", "train.warmup_steps=0", "train.micro_batch_size=2", "watch.listen=null"];
+    common.iter().chain(&case.overrides).map(|text| text.to_string()).collect()
+}
+
 /// The run of a case, as far as its config and its model's can be read.
 fn compose(fixture: &Fixture, case: &Case) -> Result<Composition, String> {
-    let common = ["train.steps=1", "train.warmup_steps=0", "train.micro_batch_size=2", "watch.listen=null"];
-    let overrides: Vec<String> = common.iter().chain(&case.overrides).map(|text| text.to_string()).collect();
-    let loaded = config::load(&fixture.config_file(), &overrides, std::iter::empty());
+    let loaded = config::load(&fixture.config_file(), &overrides(case), std::iter::empty());
     let loaded = loaded.map_err(|report| report.to_string())?;
     Composition::unsettled(loaded.config).map_err(|error| error.to_string())
 }
@@ -147,10 +151,45 @@ fn holds(case: &Case) -> Result<Cell, String> {
     }
 }
 
+/// The exit code of `program` on a case, and its error or else its last line.
+fn said(program: &Path, command: &str, fixture: &Fixture, case: &Case) -> (Option<i32>, String) {
+    let mut child = Command::new(program);
+    child.arg(command).arg(fixture.config_file()).args(overrides(case)).env("OMP_NUM_THREADS", "1");
+    let output = child.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{}: {error}", program.display()));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let error = text.lines().find(|line| line.starts_with("error")).or(text.lines().last());
+    (output.status.code(), error.unwrap_or_default().to_owned())
+}
+
+/// [`holds`], and `check` ends with 2 where a case is refused; an older program, where `LOONGFORGE_OLDER` names one, does
+/// not run it either.
+fn holds_of_programs(case: &Case) -> Result<Cell, String> {
+    let verdict = holds(case)?;
+    let Cell::Passed(mut verdict) = verdict else { return Ok(verdict) };
+    let older = std::env::var_os("LOONGFORGE_OLDER");
+    let is_refused = verdict.starts_with("refused");
+    if is_refused {
+        let (code, error) = said(Path::new(env!("CARGO_BIN_EXE_loongforge")), "check", &fixture(case), case);
+        if code != Some(2) || error.is_empty() {
+            return Err(format!("{verdict}; `check` ends with {code:?}: {error}"));
+        }
+    }
+    // Of what is accepted, the plain layout shows that the older program can be started in this way.
+    if let Some(older) = older.filter(|_| is_refused || case.overrides.is_empty()) {
+        let (code, error) = said(Path::new(&older), "run", &fixture(case), case);
+        if is_refused == (code == Some(0)) {
+            return Err(format!("{verdict}; the older program ends with {code:?}: {error}"));
+        }
+        let code = code.map_or("a signal".to_owned(), |code| code.to_string());
+        verdict += &format!("; the older program ends with {code} {error}");
+    }
+    Ok(Cell::Passed(verdict))
+}
+
 #[test]
 #[ignore = "soak"]
 fn soak_preflight() {
-    soak::run("preflight", &cells(), holds);
+    soak::run("preflight", &cells(), holds_of_programs);
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! A soak is a matrix of cells, each a small check of its own. It is an ignored test named `soak_NAME` that calls
 //! [`run`]; `cargo xtask soak NAME` runs it. CI runs a slice: `LOONGFORGE_SOAK_SLICE=SEED:COUNT` chooses `COUNT` cells
-//! by `SEED`, the same for the same seed.
+//! that can run here by `SEED`, the same for the same seed.
 //!
 //! Included by path: `#[path = "../support/soak.rs"] mod soak;`.
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 /// Says how a cell that did not fail ended.
@@ -17,16 +18,23 @@ pub enum Cell {
 }
 
 /// Runs the chosen cells of soak `name`, prints a line each, and appends the lines to the file that
-/// `LOONGFORGE_SOAK_TABLE` names.
+/// `LOONGFORGE_SOAK_TABLE` names. A cell that panics has failed.
 ///
 /// # Panics
 /// After the last cell, where one failed.
 pub fn run<C>(name: &str, cells: &[(String, C)], mut check: impl FnMut(&C) -> Result<Cell, String>) {
     assert!(!cells.is_empty(), "soak {name} has no cells");
     let mut failed = Vec::new();
-    for (cell, what) in chosen(cells, std::env::var("LOONGFORGE_SOAK_SLICE").ok().as_deref()) {
+    let (order, mut left) = chosen(cells, std::env::var("LOONGFORGE_SOAK_SLICE").ok().as_deref());
+    for (cell, what) in order {
+        if left == 0 {
+            break;
+        }
         let begun = Instant::now();
-        let result = check(what);
+        let result = catch_unwind(AssertUnwindSafe(|| check(what))).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().cloned();
+            Err(text.or(panic.downcast_ref::<&str>().map(|text| text.to_string())).unwrap_or_default())
+        });
         let (verdict, detail) = match &result {
             Ok(Cell::Passed(figure)) => ("ok", figure),
             Ok(Cell::NotRun(why)) => ("not run", why),
@@ -39,6 +47,7 @@ pub fn run<C>(name: &str, cells: &[(String, C)], mut check: impl FnMut(&C) -> Re
             let mut table = OpenOptions::new().create(true).append(true).open(path).expect("the soak's table opens");
             writeln!(table, "{line}").expect("the soak's table is written");
         }
+        left -= usize::from(!matches!(result, Ok(Cell::NotRun(_))));
         if result.is_err() {
             failed.push(cell.as_str());
         }
@@ -46,17 +55,16 @@ pub fn run<C>(name: &str, cells: &[(String, C)], mut check: impl FnMut(&C) -> Re
     assert!(failed.is_empty(), "soak {name}: {} cells failed: {}", failed.len(), failed.join(", "));
 }
 
-/// All cells, or those that `slice` (`SEED:COUNT`, the seed in hexadecimal) chooses, in their order.
-fn chosen<'a, C>(cells: &'a [(String, C)], slice: Option<&str>) -> Vec<&'a (String, C)> {
-    let Some(slice) = slice else { return cells.iter().collect() };
+/// All cells in their order; or in the order that the seed of `slice` (`SEED:COUNT`, the seed in hexadecimal) gives them.
+/// And how many are to run.
+fn chosen<'a, C>(cells: &'a [(String, C)], slice: Option<&str>) -> (Vec<&'a (String, C)>, usize) {
+    let Some(slice) = slice else { return (cells.iter().collect(), cells.len()) };
     let (seed, count) = slice.split_once(':').expect("LOONGFORGE_SOAK_SLICE is SEED:COUNT");
     let seed = u64::from_str_radix(seed, 16).expect("the slice's seed is hexadecimal");
     let count: usize = count.parse().expect("the slice's count is a number");
     let mut order: Vec<usize> = (0..cells.len()).collect();
     order.sort_by_key(|&index| mixed(seed ^ index as u64));
-    order.truncate(count);
-    order.sort_unstable();
-    order.into_iter().map(|index| &cells[index]).collect()
+    (order.into_iter().map(|index| &cells[index]).collect(), count)
 }
 
 /// SplitMix64's finalizer.

@@ -122,11 +122,11 @@ pub(super) fn point(me: ActorId, name: &'static str) {
 /// The environment wants the disk to be full.
 pub fn io(me: ActorId, name: &'static str) -> io::Result<()> {
     debug_assert!(SAVE_POINTS.contains(&name) || FOLDER_POINTS.contains(&name), "{name} is listed");
-    due(me, name, &[]).try_for_each(|rule| match rule.action {
-        Action::Full => Err(io::ErrorKind::StorageFull.into()),
-        _ => {
-            rule.act();
-            Ok(())
+    due(me, name, &[]).try_for_each(|rule| {
+        rule.act();
+        match rule.action {
+            Action::Full => Err(io::ErrorKind::StorageFull.into()),
+            _ => Ok(()),
         }
     })
 }
@@ -167,6 +167,9 @@ fn due(me: ActorId, name: &'static str, samples: &[SampleId]) -> impl Iterator<I
 impl Rule {
     fn act(&self) {
         use rustix::process::{Signal, getpid, kill_process};
+        if matches!(self.action, Action::Kill | Action::Freeze | Action::Full) {
+            eprintln!("injected at {}", self.point);
+        }
         match self.action {
             Action::Kill => drop(kill_process(getpid(), Signal::KILL)),
             Action::Freeze => drop(kill_process(getpid(), Signal::STOP)),
