@@ -203,8 +203,8 @@ pub struct MicroBatch {
     pub shared_features: Vec<i64>,
     /// For a piece of a longer row: how many tokens of its first document came in earlier pieces.
     pub past: Option<usize>,
-    /// Forward only: the tape is to end with [`FoundationTape::predicted`], and with the sum of the targets' cross-entropies alone
-    /// for its loss.
+    /// Forward only: the tape is to end with [`FoundationTape::predicted`], and with the sum of the targets' cross-entropies
+    /// alone for its loss.
     pub evaluates: bool,
 }
 
