@@ -105,7 +105,8 @@ impl Elsewhere {
         let mut elsewhere = Self(child);
         // Its first step is done.
         let metrics = fixture.path().join("run/metrics.jsonl");
-        while std::fs::read_to_string(&metrics).map_or(true, |text| text.is_empty()) {
+        let has_begun = || std::fs::read_to_string(&metrics).is_ok_and(|text| !text.is_empty());
+        while !has_begun() {
             assert!(elsewhere.0.try_wait().unwrap().is_none(), "the run elsewhere has ended");
             std::thread::sleep(std::time::Duration::from_millis(20));
         }

@@ -78,9 +78,10 @@ fn deny(root: &Path) -> Result<ExitCode> {
         command
     };
     let mut check = command(&["--offline", "check", "bans", "licenses", "sources"]);
-    match run(&mut command(&["fetch", "db"]))? {
-        0 => drop(check.arg("advisories")),
-        _ => println!("not run: advisories, whose database cannot be fetched"),
+    if run(&mut command(&["fetch", "db"]))? == 0 {
+        check.arg("advisories");
+    } else {
+        println!("not run: advisories, whose database cannot be fetched");
     }
     plain(&mut check)
 }
