@@ -86,12 +86,9 @@ pub fn spec(config: &RunConfig, sets: &[HeldOutSet]) -> Option<EvaluationSpec> {
 /// Returns what is evaluated while the run goes on, and what is left out of that, in a line.
 pub fn summary(config: &RunConfig) -> Option<String> {
     let eval = config.eval.as_ref().filter(|eval| eval.every_steps > 0)?;
-    let answers = match (config.splits_foundation(), config.num_answers()) {
-        (Some(split), _) if eval.generate != Some(0) => {
-            format!("; {split}, so answers are generated after the run only")
-        }
-        (_, 0) => String::new(),
-        (_, count) => format!("; up to {count} questions of each are answered"),
+    let answers = match config.num_answers() {
+        0 => String::new(),
+        count => format!("; up to {count} questions of each are answered"),
     };
     let names = eval.set_names(config.data.val_size > 0.0).join(", ");
     Some(format!("evaluated every {} steps and at the end: {names}{answers}", eval.every_steps))

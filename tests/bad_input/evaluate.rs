@@ -190,10 +190,4 @@ fn a_run_that_is_evaluated_writes_what_it_finds() {
         said.err
     );
     assert!(said.err.contains("Read the number. \u{2192} "), "{}", said.err);
-
-    let split = ["pools.foundation.tensor_parallel=2"];
-    let told = fixture.succeeds(&[&["check", "run.yaml"], &keys[..], &split].concat());
-    assert!(told.out.contains("tensor_parallel is 2, so answers are generated after the run only"), "{}", told.out);
-    let words = ["`eval.generate`", "tensor_parallel is 2"];
-    fixture.fails(&[&["check", "run.yaml"], &keys[..], &split, &["eval.generate=3"]].concat(), 2, &words);
 }

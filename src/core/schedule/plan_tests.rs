@@ -99,6 +99,20 @@ proptest! {
 }
 
 #[test]
+fn packs_with_less_than_a_batch_costs_are_not_cut_but_shared_out() {
+    let samples: Vec<SampleMeta> = (0..8).map(|id| sample(id, 60, &[(4, 4), (4, 4), (4, 4), (4, 4)])).collect();
+    let lanes = |batch| {
+        let spec = PlanSpec { encoder_cost: CostModel::patches().with_batch(batch), ..spec() };
+        let plan = super::tests::plan(&spec, StepId(0), &samples, SampleId(8)).unwrap();
+        plan.units.iter().map(|unit| unit.lane.0).collect::<Vec<u32>>()
+    };
+    assert_eq!((lanes(0).len(), lanes(8).len()), (32, 32));
+    let whole = lanes(64);
+    assert_eq!(whole.len(), 8, "a unit a pack");
+    assert!((0..4).all(|lane| whole.iter().filter(|&&of| of == lane).count() == 2), "{whole:?}");
+}
+
+#[test]
 fn text_comes_first_and_last() {
     let samples = [sample(0, 60, &[(2, 2)]), sample(1, 60, &[]), sample(2, 60, &[(2, 2)]), sample(3, 60, &[])];
     let plan = super::tests::plan(&spec(), StepId(0), &samples, SampleId(4)).unwrap();

@@ -4,6 +4,9 @@ use super::{CostModel, LearningRate, PackLimits};
 use crate::config::{Placement, RunConfig};
 use serde::{Deserialize, Serialize};
 
+/// Patches that an encoder's batch takes beside its own where lanes are fixed: packs with fewer are hardly cut.
+const BATCH_PATCHES: u64 = 256;
+
 /// Everything that a step plan depends on, but for the samples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlanSpec {
@@ -50,7 +53,11 @@ impl PlanSpec {
         let layout = config.pools.foundation.layout();
         let colocated = config.pools.placement == Placement::Colocated;
         let encoder = if colocated { layout.ranks() as u32 } else { config.pools.encoder.replicas as u32 };
-        let num_lanes = if config.run.deterministic { config.num_lanes() as u32 } else { encoder };
+        // Lanes that are fixed may be more than encoders: what is cut for all of them costs an encoder a batch a piece.
+        let (num_lanes, batch) = match config.run.deterministic {
+            true => (config.num_lanes() as u32, BATCH_PATCHES),
+            false => (encoder, 0),
+        };
         Self {
             pack: PackLimits {
                 max_samples: config.train.micro_batch_size.unwrap_or(usize::MAX),
@@ -59,7 +66,7 @@ impl PlanSpec {
                 max_visual_tokens: config.data.pack.max_visual_tokens.unwrap_or(usize::MAX),
             },
             cost: CostModel::decoder(shape.hidden_size),
-            encoder_cost: CostModel::patches(),
+            encoder_cost: CostModel::patches().with_batch(batch),
             learning_rate: LearningRate::new(&config.train),
             foundation_replicas: layout.dp as u32,
             replica_ranks: layout.replica_ranks() as u32,

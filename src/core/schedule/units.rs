@@ -1,7 +1,7 @@
 //! Units: each pack's media items as consecutive pieces of encoder work, on lanes.
 
+use super::PlanSpec;
 use super::balance::{Chunk, by_deadline};
-use super::{PlanSpec, Work};
 use crate::message::{Lane, Pack, StepId, Unit, UnitId, UnitItem};
 
 /// Most units of one pack: all of them may wait at one foundation replica, and an edge carries 256 parcels.
@@ -13,8 +13,7 @@ pub(super) fn cut_units(spec: &PlanSpec, step: StepId, packs: &[Pack]) -> Vec<Un
     let items: Vec<Vec<UnitItem>> = packs.iter().map(|pack| pack.items().collect()).collect();
     let cost = |item: &UnitItem| spec.encoder_cost.item(&item.meta);
     let costs: Vec<Vec<u64>> = items.iter().map(|items| items.iter().map(cost).collect()).collect();
-    // A unit takes at least what an item does besides its patches; nothing where that is not known.
-    let overhead = spec.encoder_cost.cost(Work { count: 1, ..Work::default() });
+    let overhead = spec.encoder_cost.batch();
     let chunks = by_deadline(&costs, spec.num_lanes.max(1) as usize, overhead, MAX_UNITS_PER_PACK);
     let unit = |(index, chunk): (usize, Chunk)| {
         let (pack, lane) = (&packs[chunk.group], chunk.lane as u32);

@@ -120,7 +120,8 @@ fn build_encoder(
     let mesh = Rc::new(mesh);
     let share = EncoderShare::new(family, mesh.clone(), pools.encoder.zero)?;
     let params = encoder_specs(config, share.family.as_ref(), &spec.families.tree)?;
-    let mut pool = share.join(build_pool(spec, device, "encoder", params, lanes, mesh.data.clone(), share.sharding())?);
+    let pool = build_pool(spec, device, params, lanes, mesh.data.clone(), share.sharding())?;
+    let mut pool = settle(spec, "encoder", share.join(pool))?;
     let membership = elastic.then(|| Membership::new(spec.me.index, layout.ranks() as u32, spec.rendezvous.clone()));
     if elastic {
         pool = pool.elastic(rank);
@@ -142,7 +143,8 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
     let share = FoundationShare::new(&spec.families.foundation, mesh.clone(), splits(&pools.foundation))?;
     let params = trained(share.specs(), &spec.families.tree, |_| ("model.foundation", part))?;
     let (lanes, group) = (Lanes::PerReplica, mesh.data.clone());
-    let pool = share.join(build_pool(spec, device, "foundation", params, lanes, group, share.sharding())?);
+    let pool = build_pool(spec, device, params, lanes, group, share.sharding())?;
+    let pool = settle(spec, "foundation", share.join(pool))?;
     let stages = share.stages(pool.params(), policy(part));
     let encoder_trained = match &spec.families.encoder {
         Some(family) => is_trained(&encoder_specs(config, family.as_ref(), &spec.families.tree)?),
@@ -193,10 +195,10 @@ fn is_trained(specs: &[ParamSpec]) -> bool {
     specs.iter().any(|spec| spec.role == nn::Role::Trained)
 }
 
+/// A pool with the weights that a run begins with; what is trained apart from them is for [`settle`].
 fn build_pool(
     spec: &EngineSpec,
     device: tch::Device,
-    name: &str,
     params: Vec<ParamSpec>,
     lanes: Lanes,
     group: Rc<ProcessGroup>,
@@ -204,46 +206,39 @@ fn build_pool(
 ) -> Result<Pool, EngineError> {
     let is_trained = is_trained(&params);
     let train = &spec.config.train;
-    check_dora(&params, sharding.shared)?;
     let params = Rc::new(ParamStore::shared_out(params, kind(train.precision), device, sharding));
-    // The base of adapters is no part of a checkpoint.
-    let from_base = has_adapter(&params) || spec.config.saves_adapters_only();
     // In a dry run parameters have no values.
-    if !is_dry_run() && (spec.resume.is_none() || from_base) {
+    if !is_dry_run() && (spec.resume.is_none() || begins_with_base(spec, &params)) {
         initialize(&spec.config, &params)?;
-    }
-    if !is_dry_run() && spec.resume.is_none() {
-        continue_adapter(spec, name, &params)?;
     }
     let optimizer = AdamWConfig {
         betas: train.optimizer.betas,
         eps: train.optimizer.eps,
         weight_decay: train.optimizer.weight_decay,
     };
-    let mut pool = Pool::new(params, group, lanes, is_trained.then_some(optimizer))?;
-    if let Some((folder, _)) = &spec.resume {
-        load_state(&mut pool, folder, name, !from_base)?;
-    }
-    Ok(pool)
+    Ok(Pool::new(params, group, lanes, is_trained.then_some(optimizer))?)
 }
 
-/// Norms of rows need whole rows.
-///
-/// # Errors
-/// A rank has parts of some.
-pub(super) fn check_dora(specs: &[ParamSpec], shared: nn::Shared) -> Result<(), EngineError> {
-    let mut decomposed = specs.iter().filter_map(|spec| spec.name.strip_suffix(nn::ADAPTER_PARTS[2])).peekable();
-    if decomposed.peek().is_some() && shared == nn::Shared::Parameters {
-        return Err("lora.use_dora needs whole weights: set `zero` of the pool to 2 or less".into());
+/// Whether a checkpoint lacks weights of the pool: the base of adapters is no part of one.
+fn begins_with_base(spec: &EngineSpec, params: &ParamStore) -> bool {
+    has_adapter(params) || spec.config.saves_adapters_only()
+}
+
+/// Fills the adapters of pool `name`, or all that a checkpoint has of it.
+fn settle(spec: &EngineSpec, name: &str, mut pool: Pool) -> Result<Pool, EngineError> {
+    if is_dry_run() {
+        return Ok(pool);
     }
-    let has_cut_rows = |path: &str| {
-        let weight = format!("{path}.weight");
-        let cuts = specs.iter().filter(|spec| spec.name == weight).filter_map(|spec| spec.shard.as_ref());
-        cuts.flat_map(|shard| &shard.cuts).any(|cut| cut.dim == 1)
-    };
-    let Some(path) = decomposed.find(|path| has_cut_rows(path)) else { return Ok(()) };
-    let help = "leave it out with lora.exclude_modules, or set tensor_parallel to 1";
-    Err(format!("lora.use_dora: tensor parallelism cuts the rows of {path}, whose norms it needs: {help}").into())
+    let from_base = begins_with_base(spec, pool.params());
+    if spec.resume.is_none() || from_base {
+        pool.init_magnitudes()?;
+    }
+    match &spec.resume {
+        None => continue_adapter(spec, name, pool.params())?,
+        Some((folder, _)) => load_state(&mut pool, folder, name, !from_base)?,
+    }
+    pool.refresh_norms()?;
+    Ok(pool)
 }
 
 /// Fills a pool's adapters from the folders that `lora.adapter` names, a part at a time.

@@ -148,7 +148,7 @@ impl FoundationModel for DecoderModel {
             tape: Rc::new(recorded.tape),
             features: recorded.features,
             loss: recorded.loss,
-            correct: recorded.correct,
+            predicted: recorded.predicted,
             inbound: recorded.inbound,
             outbound: recorded.outbound,
             key_values: recorded.key_values,

@@ -5,6 +5,7 @@
 //! spread over ranks two packs go in turns, and sums over replicas begin with the last backward.
 
 mod arrivals;
+mod continuing;
 mod evaluate;
 
 use self::evaluate::Evaluating;
@@ -123,15 +124,16 @@ impl FoundationPart {
 
     pub(super) fn plan(&mut self, plan: &StepPlan) {
         let packs: Vec<PackWork> = plan.packs_of(self.replica).map(|pack| PackWork::new(pack, plan)).collect();
-        let evaluation = Evaluating::of(plan.purpose);
         let mut chunks: Vec<usize> = packs.iter().map(|work| self.stages.num_chunks(work.pack.num_tokens())).collect();
         if self.stages.in_step(self.pool.params()) {
             let of_replica = |pack: &Pack| plan.packs_of(pack.replica).count();
             let most = plan.packs.iter().map(of_replica).max().unwrap_or(0);
             chunks.resize(most, 1);
         }
+        let to_continue = if self.continues_alone() { packs.len() } else { chunks.len() };
+        let evaluation = Evaluating::of(plan.purpose, to_continue);
         if matches!(plan.purpose, Purpose::Generate { .. }) {
-            // Whole packs are continued, without other ranks.
+            // Continued one after the other, and not by the schedule of a step.
             chunks.clear();
         }
         let mut run = PipelineRun::new(self.stages.mesh.clone(), self.stages.pipeline, &chunks);
@@ -377,7 +379,7 @@ impl FoundationPart {
 
     /// Returns whether every pack of the first step is done.
     pub(super) fn is_finished(&self) -> bool {
-        let has_answered = |step: &Step| step.evaluation.as_ref().is_none_or(|it| !it.has_left(step.packs.len()));
+        let has_answered = |step: &Step| step.evaluation.as_ref().is_none_or(|it| !it.has_left());
         self.steps.front().is_none_or(|step| step.run.next().is_none() && has_answered(step))
     }
 

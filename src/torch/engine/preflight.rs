@@ -1,12 +1,12 @@
 //! Describes whether the engines of a run can be built: asked of its config and its model by the functions that build
 //! them, before there are actors, groups, memory or weights.
 
-use super::build::{check_dora, encoder_specs, splits};
+use super::build::{encoder_specs, splits};
 use super::exports::exports;
 use super::family::Families;
 use super::share::{FoundationPlan, divided_encoder};
 use super::trained::trained;
-use crate::nn::{Division, Shared};
+use crate::nn::Division;
 use loongforge_core::config::{Placement, RunConfig};
 use loongforge_core::engine::EngineError;
 
@@ -20,8 +20,7 @@ pub fn check_engines(config: &RunConfig, families: &Families) -> Result<(), Engi
     let division = Division::first(layout, splits.sequence_parallel);
     let plan = FoundationPlan::new(&families.foundation, layout, &division, &splits)?;
     for stage in 0..layout.pp {
-        let specs = trained(plan.specs(stage), &families.tree, |_| ("model.foundation", &config.model.foundation))?;
-        check_dora(&specs, Shared::of_level(splits.zero))?;
+        trained(plan.specs(stage), &families.tree, |_| ("model.foundation", &config.model.foundation))?;
     }
     if let Some(encoder) = &families.encoder {
         // On the foundation's actors every encoder is whole.
@@ -29,8 +28,7 @@ pub fn check_engines(config: &RunConfig, families: &Families) -> Result<(), Engi
             Placement::Colocated => Division::default(),
             Placement::Separate => Division::first(pools.encoder.layout(), false),
         };
-        let specs = encoder_specs(config, divided_encoder(encoder, &division)?.as_ref(), &families.tree)?;
-        check_dora(&specs, Shared::of_level(pools.encoder.zero))?;
+        encoder_specs(config, divided_encoder(encoder, &division)?.as_ref(), &families.tree)?;
     }
     exports(config, families, 0)?;
     Ok(())

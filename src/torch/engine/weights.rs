@@ -1,8 +1,8 @@
 //! Describes where a run's first weights come from: the folder of the model, those of its parts, or chance.
 
 use crate::nn::{ParamSpec, ParamStore};
+use crate::train::WeightsError;
 use crate::train::hf::{Checkpoint, LoadOptions, Origin, compare_origin, load_weights_from};
-use crate::train::{WeightsError, init_magnitudes};
 use loongforge_core::config::{RunConfig, Weights};
 
 use super::family::Families;
@@ -16,7 +16,6 @@ pub(super) fn initialize(config: &RunConfig, params: &ParamStore) -> Result<(), 
     // What is not loaded is new: adapters, and parts of random weights.
     params.init_where(config.run.seed, |spec| spec.pieces.is_empty() || !origin.covers(&spec.name));
     load_weights_from(params, &origin, &options(config))?;
-    init_magnitudes(params);
     Ok(())
 }
 

@@ -203,8 +203,8 @@ pub struct MicroBatch {
     pub shared_features: Vec<i64>,
     /// For a piece of a longer row: how many tokens of its first document came in earlier pieces.
     pub past: Option<usize>,
-    /// Forward only: the tape is to end with [`FoundationTape::correct`], and with the sum of the targets' cross-entropies alone
-    /// for its loss.
+    /// Forward only: the tape is to end with [`FoundationTape::predicted`], and with the sum of the targets' cross-entropies
+    /// alone for its loss.
     pub evaluates: bool,
 }
 
@@ -290,9 +290,9 @@ pub struct FoundationTape {
     /// Scalar: the sum of the token losses times `loss_scale`, and other losses where the model has such. A kept slot;
     /// only of a stage of a pipeline that is not the last it is `None`.
     pub loss: Option<Slot>,
-    /// For an evaluation: how many targets are predicted, a scalar, int64, in a kept slot; `None` where the model does
-    /// not say.
-    pub correct: Option<Slot>,
+    /// For an evaluation: the token with the highest score at each counted target, `[L]`, int64, in a kept slot; `None`
+    /// where the model does not say.
+    pub predicted: Option<Slot>,
     /// Holds what the stage before sends: inputs. Empty without a pipeline.
     pub inbound: Vec<Boundary>,
     /// Holds what the stage behind takes, in kept slots.

@@ -80,12 +80,12 @@ impl LinearCrossEntropy {
         scan.finish()
     }
 
-    /// Returns for each target its cross-entropy, `[L]`, float32, and whether it is the entry with the highest score
-    /// (of equal ones the first), `[L]`, bool.
+    /// Returns for each target its cross-entropy, `[L]`, float32, and the entry with the highest score there (of equal ones
+    /// the first), `[L]`, int64.
     pub(super) fn of_each(&self, hidden_LD: &Tensor) -> (Tensor, Tensor) {
         let mut best = Best::new(hidden_LD);
         let (norm_L, label_score_L) = self.scan_with(hidden_LD, |scores_LC, chunk| best.add(&scores_LC, &chunk));
-        (norm_L - label_score_L, best.entry_L.eq_tensor(&self.labels_L))
+        (norm_L - label_score_L, best.entry_L)
     }
 
     /// Returns for each target the highest score, `[L]`, float32, and its entry (of equal ones the first), `[L]`,
@@ -324,9 +324,9 @@ mod tests {
             let mut loss =
                 LinearCrossEntropy::new(head.shallow_clone(), Some(bias.shallow_clone()), labels.shallow_clone(), 1.0);
             loss.chunk = chunk;
-            let (losses, right) = loss.of_each(&hidden);
+            let (losses, predicted) = loss.of_each(&hidden);
             assert!(losses.allclose(&expected, 1e-5, 1e-6, false), "chunks of {chunk}");
-            let right: Vec<bool> = right.try_into().unwrap();
+            let right: Vec<bool> = predicted.eq_tensor(&labels).try_into().unwrap();
             assert_eq!(right, (0..9).map(|at| at < 5).collect::<Vec<_>>(), "chunks of {chunk}");
         }
         // Of equal scores the first entry is taken, as `argmax` does.
@@ -334,7 +334,7 @@ mod tests {
             let head = Tensor::ones([6, 2], (Kind::Float, Device::Cpu));
             let mut loss = LinearCrossEntropy::new(head, None, Tensor::from_slice(&[label]), 1.0);
             loss.chunk = 2;
-            loss.of_each(&Tensor::ones([1, 2], (Kind::Float, Device::Cpu))).1.int64_value(&[0]) == 1
+            loss.of_each(&Tensor::ones([1, 2], (Kind::Float, Device::Cpu))).1.int64_value(&[0]) == label
         };
         assert!(loss(0) && !loss(1) && !loss(4));
     }

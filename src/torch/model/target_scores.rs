@@ -1,5 +1,5 @@
-//! Describes what an evaluation reads of the last hidden states: the sum of the targets' cross-entropies, and how many
-//! of the targets are the entry with the highest score. Forward only.
+//! Describes what an evaluation reads of the last hidden states: the sum of the targets' cross-entropies, and the entry with
+//! the highest score at each of the targets. Forward only.
 //!
 //! Shapes: L counted targets, D hidden size, V the vocabulary's entries or a rank's part of them, W ranks.
 
@@ -28,11 +28,11 @@ impl<F: Fn(&[Tensor]) -> Vec<Tensor>> Custom for ForwardOnly<F> {
 }
 
 /// Returns an operation that reads hidden states `[L, D]` and writes the sum of the cross-entropies, a float64 scalar, and
-/// the number of targets that are predicted, an int64 scalar.
+/// the predicted entries `[L]`, int64.
 pub fn target_scores(scores: LinearCrossEntropy) -> Box<dyn Custom> {
     Box::new(ForwardOnly(move |reads: &[Tensor]| {
-        let (losses_L, right_L) = scores.of_each(&reads[0]);
-        vec![losses_L.sum(Kind::Double), right_L.sum(Kind::Int64)]
+        let (losses_L, predicted_L) = scores.of_each(&reads[0]);
+        vec![losses_L.sum(Kind::Double), predicted_L]
     }))
 }
 
@@ -51,11 +51,10 @@ pub fn part_best(scores: LinearCrossEntropy, first: i64, rank: usize, world: usi
     }))
 }
 
-/// Returns how many targets are predicted, an int64 scalar, by the sum over ranks of what [`part_best`] writes. Of equal
-/// scores the first entry counts.
-pub fn num_predicted(all: &Tensor, labels_L: &Tensor, world: usize) -> Tensor {
+/// Returns the predicted entries `[L]`, int64, by the sum over ranks of what [`part_best`] writes. Of equal scores the first
+/// entry counts.
+pub fn predicted(all: &Tensor, world: usize) -> Tensor {
     let world = world as i64;
     let at_L1 = all.narrow(1, 0, world).argmax(1, true);
-    let best_L = all.narrow(1, world, world).gather(1, &at_L1, false).squeeze_dim(1);
-    best_L.to_kind(Kind::Int64).eq_tensor(labels_L).sum(Kind::Int64)
+    all.narrow(1, world, world).gather(1, &at_L1, false).squeeze_dim(1).to_kind(Kind::Int64)
 }

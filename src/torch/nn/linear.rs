@@ -11,7 +11,7 @@ use crate::native::linear;
 pub struct Linear {
     weight: Tensor,
     bias: Option<Tensor>,
-    adapter: Option<Adapter>,
+    adapter: Option<Box<Adapter>>,
 }
 
 impl Linear {
@@ -26,7 +26,11 @@ impl Linear {
 
     pub fn new(scope: &Scope<'_>, name: &str) -> Linear {
         let weight = scope.take(&format!("{name}.weight"));
-        Linear { weight, bias: scope.take_bias(&format!("{name}.bias")), adapter: scope.take_adapter(name) }
+        Linear {
+            weight,
+            bias: scope.take_bias(&format!("{name}.bias")),
+            adapter: scope.take_adapter(name).map(Box::new),
+        }
     }
 
     /// The type of its weight.

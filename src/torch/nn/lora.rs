@@ -169,6 +169,10 @@ pub(super) struct Adapter {
     pub b: Tensor,
     /// The norms of the rows, with DoRA.
     pub magnitude: Option<Tensor>,
+    /// The norms that the rows have before, where ranks have parts of the rows: see [`ParamStore::joint_norms`].
+    ///
+    /// [`ParamStore::joint_norms`]: super::ParamStore::joint_norms
+    pub norms: Option<Tensor>,
     pub spec: AdapterSpec,
     pub seed: DropoutSeed,
     /// Tells the masks of different adapters apart.
@@ -183,7 +187,10 @@ impl Adapter {
         let inputs = dropped.as_ref().unwrap_or(x);
         let added = linear(&linear(inputs, &self.a, None), &self.b, None) * self.spec.scale;
         let Some(magnitude) = &self.magnitude else { return y + added };
-        let factor = magnitude / row_norms(&self.sum(weight));
+        let factor = match &self.norms {
+            Some(norms) => magnitude / norms,
+            None => magnitude / row_norms(&self.sum(weight)),
+        };
         let of_base = match (&dropped, bias) {
             (Some(x), _) => linear(x, weight, None),
             (None, Some(bias)) => &y - bias,
@@ -194,6 +201,7 @@ impl Adapter {
 
     /// The one weight that computes the same as `weight` with this adapter.
     pub fn merged(&self, weight: &Tensor) -> Tensor {
+        assert!(self.norms.is_none(), "parts of rows are not merged apart from the others");
         merged_weight(weight, &self.a, &self.b, self.magnitude.as_ref(), self.spec.scale)
     }
 

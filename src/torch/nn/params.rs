@@ -8,14 +8,14 @@
 //! as a router's balancing bias, is a buffer: float32 and on its own.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use tch::{Device, Kind, Tensor};
 
 use super::grads::{GradBuffer, GradUnit};
 use super::init::values;
-use super::lora::DropoutSeed;
+use super::lora::{ADAPTER_PARTS, DropoutSeed};
 use super::sharding::{Keeper, Sharding, Shared};
 use super::spec::{ParamSpec, Role};
 use super::units::Unit;
@@ -57,6 +57,8 @@ pub struct ParamStore {
     pub(super) sharding: Sharding,
     pub(super) units: Vec<Unit>,
     pub(super) keeper: RefCell<Option<Rc<dyn Keeper>>>,
+    /// Of DoRA beside weights whose rows are cut among ranks: the norms of the whole rows `[out]`, by the path of the map.
+    joint_norms: BTreeMap<String, Tensor>,
 }
 
 impl ParamStore {
@@ -104,7 +106,16 @@ impl ParamStore {
             let former = by_name.insert(param.spec.name.clone(), ParamId(index as u32));
             assert!(former.is_none(), "parameter {} is declared twice", param.spec.name);
         }
+        let cut = params.iter().filter_map(|param| {
+            let path = param.spec.name.strip_suffix(ADAPTER_PARTS[2])?;
+            let weight = by_name.get(&format!("{path}.weight"))?;
+            let cuts = &params[weight.index()].spec.shard.as_ref()?.cuts;
+            let norms = || Tensor::ones(param.spec.shape.as_slice(), (flat.kind(), flat.device()));
+            cuts.iter().any(|cut| cut.dim == 1).then(|| (path.to_owned(), norms()))
+        });
+        let joint_norms = cut.collect();
         ParamStore {
+            joint_norms,
             flat,
             params,
             by_name,
@@ -228,6 +239,11 @@ impl ParamStore {
             let drawn = values(param.spec.init, seed, &param.spec.name, shape.iter().product::<i64>() as usize);
             self.set_whole(id, &Tensor::from_slice(&drawn).view(shape));
         }
+    }
+
+    /// The norms of rows that several ranks have together; who knows these ranks keeps them up to date.
+    pub fn joint_norms(&self) -> &BTreeMap<String, Tensor> {
+        &self.joint_norms
     }
 
     /// Zero gradients of the trained parameters, float32 whatever the parameters are.

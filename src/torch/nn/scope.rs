@@ -47,7 +47,8 @@ impl<'a> Scope<'a> {
         let [a, b] = ["lora_A", "lora_B"].map(|part| self.take(&format!("{name}.{part}.weight")));
         let spec = spec.expect("an adapter's first parameter tells its scale");
         let magnitude = self.take_if(&format!("{name}.lora_magnitude_vector"));
-        Some(Adapter { a, b, magnitude, spec, seed: self.store.dropout_seed(), key: key_of(0, &path) })
+        let norms = self.store.joint_norms().get(&path).map(Tensor::shallow_clone);
+        Some(Adapter { a, b, magnitude, norms, spec, seed: self.store.dropout_seed(), key: key_of(0, &path) })
     }
 
     /// Returns what has been taken, in order.

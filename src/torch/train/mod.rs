@@ -4,6 +4,7 @@ mod adamw;
 mod buckets;
 mod elastic;
 pub mod hf;
+mod norms;
 pub mod parity;
 mod peft;
 mod pool;
@@ -23,8 +24,8 @@ pub use buckets::Buckets;
 pub use hf::{TensorFileError, WeightsError, load_weights, save_weights};
 pub use peft::{
     AdapterBase, AdapterConfig, AdapterError, AdapterFile, AdapterFolder, AdapterSettings, Adapters, Contents, Found,
-    adapted, adapter_base, adapter_config, dora_without_place, has_adapter, init_magnitudes, is_within, load_adapter,
-    merge_adapter, modules_to_save, read_adapter_config, save_adapter,
+    adapted, adapter_base, adapter_config, dora_without_place, has_adapter, is_within, load_adapter, merge_adapter,
+    modules_to_save, read_adapter_config, save_adapter,
 };
 pub use pool::{Lanes, Pool};
 pub use restore::load_state;

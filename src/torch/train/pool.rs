@@ -231,7 +231,10 @@ impl Pool {
             let apart = self.params.sharding().shared == Shared::State || self.elastic_rank.is_some();
             let is_lane = self.lanes == Lanes::PerReplica && !apart;
             let is_zero = optimizer.step(&grad, clip_scale, learning_rate, is_lane)?;
-            allocated_for(Purpose::Buffers, || self.gather())?;
+            allocated_for(Purpose::Buffers, || {
+                self.gather()?;
+                self.refresh_norms()
+            })?;
             if is_zero {
                 return Ok(());
             }

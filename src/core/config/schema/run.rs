@@ -141,8 +141,7 @@ pub struct Eval {
     #[serde(default)]
     #[schemars(range(min = 1))]
     pub max_samples: Option<u64>,
-    /// During the run: answer the first N questions of each set; `null`: 16 where a foundation replica is
-    /// one actor, and none where it is sharded.
+    /// During the run: answer the first N questions of each set; `null`: 16.
     #[serde(default)]
     pub generate: Option<u64>,
     /// The set whose loss says which step is the best one; `null`: the first of `held_out`, `val`, and `sets` by name.

@@ -74,10 +74,6 @@ fn one_mistake_at_a_time() {
         ("eval: { path: DATA, every_steps: 2, best: x }\n", &["LF0104", "no set `x`", "the sets are held_out"]),
         ("eval: { path: DATA, sets: { a/b: DATA } }\n", &["LF0104", "`a/b` is not a valid name of a set"]),
         ("eval: { path: DATA, sets: { held_out: DATA } }\n", &["LF0104", "`held_out` is taken"]),
-        (
-            "eval: { path: DATA, every_steps: 2, generate: 4 }\npools: { foundation: { tensor_parallel: 2 } }\n",
-            &["LF0111", "`eval.generate`", "pools.foundation.tensor_parallel is 2"],
-        ),
         // files
         ("$ data.train.0.path=nowhere/x.json", &["LF0112", "no such file: `nowhere/x.json`", "no directory `nowhere`"]),
         ("$ model.load=~/nowhere", &["LF0112", "`~/nowhere`", "`~` is not a home here"]),

@@ -19,6 +19,9 @@ pub struct CostModel {
     a: u64,
     b: u64,
     c: u64,
+    /// Tokens that a batch costs beside what is in it.
+    #[serde(default)]
+    batch_tokens: u64,
     /// Tokens (patches of an item) that attend to each other at most; `None`: the whole sequence (frame).
     pub window: Option<u32>,
 }
@@ -41,7 +44,7 @@ impl CostModel {
     /// Negative coefficients count as 0. The smallest step is 2⁻¹⁶.
     pub fn new(a: f64, b: f64, c: f64) -> Self {
         let fixed = |value: f64| (value * f64::from(1 << FRACTION)).round() as u64;
-        Self { a: fixed(a), b: fixed(b), c: fixed(c), window: None }
+        Self { a: fixed(a), b: fixed(b), c: fixed(c), batch_tokens: 0, window: None }
     }
 
     /// A decoder's samples by their shape: `n² + 12 · hidden_size · n`.
@@ -55,6 +58,16 @@ impl CostModel {
     /// An encoder's items by their patches alone.
     pub fn patches() -> Self {
         Self::new(0.0, 1.0, 0.0)
+    }
+
+    /// A batch costs as many tokens beside what is in it.
+    pub fn with_batch(self, batch_tokens: u64) -> Self {
+        Self { batch_tokens, ..self }
+    }
+
+    /// What a batch costs beside what is in it: at least what an item does besides its tokens.
+    pub fn batch(self) -> u64 {
+        self.cost(Work { tokens: self.batch_tokens, count: 1, pairs: 0 })
     }
 
     pub fn with_window(self, window: Option<u32>) -> Self {

@@ -1,14 +1,17 @@
-//! Evaluations: the packs of held-out samples forward only, scored, or continued where this rank has the whole model.
+//! Evaluations: the packs of held-out samples forward only, scored or continued.
 
 use super::FoundationPart;
+use crate::comm::Started;
+use crate::engine::stages::Filled;
 use crate::model::{Decoding, FoundationTape, MicroBatch};
+use crate::nn::Shared;
 use crate::parallel::pipeline::Recorded;
 use crate::tape::{Execution, Slot};
 use loongforge_core::engine::{EngineError, Ports, Progress};
 use loongforge_core::message::{Activity, EvaluationReport, Purpose, SampleId};
 use loongforge_core::schedule::Task;
 use std::time::Instant;
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 /// Holds what an evaluation has come to on this rank.
 pub(super) struct Evaluating {
@@ -18,14 +21,17 @@ pub(super) struct Evaluating {
     is_silent: bool,
     num_targets: u64,
     outputs: Vec<(SampleId, Vec<i64>)>,
-    /// Packs that were continued.
+    /// Packs that are to be continued, those of other replicas included that this rank takes part in, and that were.
+    num_to_continue: usize,
     num_continued: usize,
 }
 
 impl Evaluating {
-    pub fn of(purpose: Purpose) -> Option<Self> {
-        let (scores, outputs) = (None, Vec::new());
-        let new = Self { purpose, scores, is_silent: false, num_targets: 0, outputs, num_continued: 0 };
+    /// `num_packs`: those that are continued where continuations are asked for.
+    pub fn of(purpose: Purpose, num_packs: usize) -> Option<Self> {
+        let num_to_continue = if matches!(purpose, Purpose::Generate { .. }) { num_packs } else { 0 };
+        let (scores, outputs, is_silent, num_targets, num_continued) = (None, Vec::new(), false, 0, 0);
+        let new = Self { purpose, scores, is_silent, num_targets, outputs, num_to_continue, num_continued };
         purpose.is_evaluation().then_some(new)
     }
 
@@ -37,9 +43,9 @@ impl Evaluating {
         }
     }
 
-    /// Returns whether some of so many packs are still to be continued.
-    pub fn has_left(&self, num_packs: usize) -> bool {
-        self.generates().is_some() && self.num_continued < num_packs
+    /// Returns whether packs are still to be continued.
+    pub fn has_left(&self) -> bool {
+        self.num_continued < self.num_to_continue
     }
 
     fn report(&mut self) -> EvaluationReport {
@@ -65,7 +71,8 @@ impl FoundationPart {
         /// Holds what of a micro-batch is read after its forward.
         struct Begun {
             slots: Option<(Slot, Option<Slot>)>,
-            num_targets: u64,
+            /// The counted targets.
+            labels: Tensor,
         }
         let (params, step) = (self.pool.params().clone(), &mut self.steps[0]);
         let device = params.flat().device();
@@ -83,24 +90,24 @@ impl FoundationPart {
                     (&filler, &[][..], 1)
                 }
             };
-            let FoundationTape { tape, features: slots, loss, correct, inbound, outbound, key_values, .. } =
+            let FoundationTape { tape, features: slots, loss, predicted, inbound, outbound, key_values, .. } =
                 self.stages.model(task.stage).record(batch);
             let inputs = slots.iter().zip(features).map(|(slot, value)| (*slot, value.shallow_clone())).collect();
             // A filler has no targets, and ranks that compute the same row count it once.
             let counts = self.stages.counts_loss() && pack < step.packs.len();
-            let slots = loss.map(|loss| (loss, correct)).filter(|_| counts);
-            let count = || batch.targets().iter().filter(|target| **target >= 0).count() as u64;
-            begun.push(Begun { num_targets: if slots.is_some() { count() } else { 0 }, slots });
+            let slots = loss.map(|loss| (loss, predicted)).filter(|_| counts);
+            begun.push(Begun { labels: batch.targets.masked_select(&batch.targets.ge(0)), slots });
             let dropout = None;
             recorded.push(Recorded { tape, inputs, inbound, outbound, loss, key_values, row_tokens, dropout });
         }
         let Some(evaluation) = &mut step.evaluation else { return Ok(()) };
         let begin = |_, tape, inputs| Ok::<_, EngineError>(Execution::forward_only(tape, params.clone(), inputs));
         step.run.forward(&params, recorded, begin, |at, run| {
-            let Begun { slots: Some((loss, correct)), num_targets } = begun[at] else { return };
-            evaluation.num_targets += num_targets;
-            evaluation.is_silent |= correct.is_none();
-            let found = [Some(loss), correct].map(|slot| slot.map_or(Tensor::from(0.0), |slot| run.value(slot).copy()));
+            let Begun { slots: Some((loss, predicted)), labels } = &begun[at] else { return };
+            evaluation.num_targets += labels.numel() as u64;
+            evaluation.is_silent |= predicted.is_none();
+            let right = |slot: &Slot| run.value(*slot).eq_tensor(&labels.to_device(device)).sum(Kind::Int64);
+            let found = [run.value(*loss).copy(), predicted.as_ref().map_or(Tensor::from(0.0), right)];
             evaluation.scores = Some(match evaluation.scores.take() {
                 None => found,
                 Some(sums) => {
@@ -121,11 +128,14 @@ impl FoundationPart {
     /// Continues the prompts of the next pack, if what it needs is here.
     pub(super) fn generate_next(&mut self, max_new_tokens: u32, ports: &mut Ports) -> Result<Progress, EngineError> {
         let step = &self.steps[0];
-        let (id, number) = (step.id, step.evaluation.as_ref().map_or(0, |evaluation| evaluation.num_continued));
-        if number == step.packs.len() {
+        let Some(evaluation) = step.evaluation.as_ref().filter(|evaluation| evaluation.has_left()) else {
+            return Ok(Progress::Idle);
+        };
+        let (id, number, has_pack) = (step.id, evaluation.num_continued, evaluation.num_continued < step.packs.len());
+        let filled = if has_pack { self.assemble(number)? } else { None };
+        if has_pack && filled.is_none() {
             return Ok(Progress::Idle);
         }
-        let Some(filled) = self.assemble(number)? else { return Ok(Progress::Idle) };
         let start = Instant::now();
         let decoding = Decoding {
             max_new_tokens: max_new_tokens as usize,
@@ -133,19 +143,32 @@ impl FoundationPart {
             sampling: None,
         };
         self.pool.params().set_dropout(None);
-        let is_whole = self.stages.mesh.replica.world() == 1 && self.stages.mesh.ep.world() == 1;
-        let model = is_whole.then(|| self.stages.any());
-        let outputs = model.and_then(|model| model.generate(&filled.batch, &filled.features, &decoding));
-        let outputs = outputs.ok_or("eval.generate: this rank does not have a whole model that can generate")?;
+        let outputs = match &filled {
+            Some(Filled { batch, features }) if self.continues_alone() => {
+                self.stages.any().generate(batch, features, &decoding)
+            }
+            _ => self.continue_together(filled, &decoding)?,
+        };
+        let outputs = outputs.ok_or("eval.generate: the model does not say which tokens it predicts")?;
+        let is_leader = self.stages.mesh.is_leader();
         let step = &mut self.steps[0];
-        let work = &mut step.packs[number];
-        let samples = work.pack.samples.iter().map(|sample| sample.id);
-        if let Some(evaluation) = &mut step.evaluation {
-            evaluation.outputs.extend(samples.zip(outputs));
-            evaluation.num_continued += 1;
+        step.sent.drain(..).try_for_each(Started::wait)?;
+        let Some(evaluation) = &mut step.evaluation else { return Ok(Progress::Idle) };
+        evaluation.num_continued += 1;
+        if let Some(work) = step.packs.get_mut(number) {
+            let samples = work.pack.samples.iter().map(|sample| sample.id);
+            // One rank tells of a replica.
+            evaluation.outputs.extend(samples.zip(outputs).filter(|_| is_leader));
+            work.forget();
         }
-        work.forget();
         ports.trace.span(Activity::Forward, Some((id, Some(number as u32))), start);
         Ok(Progress::Busy)
+    }
+
+    /// Whether this rank reads the tokens of a continuation without others.
+    pub(super) fn continues_alone(&self) -> bool {
+        let (mesh, sharding) = (&self.stages.mesh, self.pool.params().sharding());
+        let gathers = sharding.shared == Shared::Parameters && sharding.world > 1;
+        mesh.replica.world() == 1 && mesh.ep.world() == 1 && self.stages.pipeline.stages() == 1 && !gathers
     }
 }

@@ -31,7 +31,7 @@ pub struct Targets {
     pub labels: Vec<i64>,
     /// Multiplies the sum of the counted tokens' losses; for a mean, one over the number of targets of the whole step.
     pub scale: f64,
-    /// Forward only: the sum of the cross-entropies and the number of predicted targets take the place of the loss.
+    /// Forward only: the sum of the cross-entropies and the predicted entries take the place of the loss.
     pub evaluates: bool,
 }
 
@@ -56,8 +56,8 @@ pub struct TextTape {
     pub outbound: Vec<Boundary>,
     /// A scalar, float64: what to differentiate; of an evaluation the sum of the targets' cross-entropies.
     pub loss: Option<Slot>,
-    /// For an evaluation: how many targets are predicted, a scalar, int64.
-    pub correct: Option<Slot>,
+    /// For an evaluation: the entry with the highest score at each counted target, `[L]`, int64.
+    pub predicted: Option<Slot>,
     /// For each mixer with a loss of its own, such as an indexer's, the sum over tokens, unweighted; kept slots.
     pub mixer_losses: Vec<Slot>,
     /// The routing of a mixture of experts.

@@ -12,7 +12,7 @@ use super::router_losses::{Wanted, carry_scalar};
 use super::stage::{Carried, Crossing, RouterSums};
 use super::transformer::{Decoder, Last};
 use crate::model::loss::LinearCrossEntropy;
-use crate::model::target_scores::{num_predicted, part_best, target_scores};
+use crate::model::target_scores::{part_best, predicted, target_scores};
 use crate::model::vocab_scores::VocabScores;
 use crate::nn::{Division, PieceAttention};
 use crate::tape::{Policy, Slot, Tape};
@@ -83,7 +83,7 @@ impl Decoder {
             inbound,
             outbound: Vec::new(),
             loss: None,
-            correct: None,
+            predicted: None,
             mixer_losses: Vec::new(),
             routing: None,
             key_values,
@@ -116,8 +116,8 @@ impl Decoder {
             return made;
         }
         if targets.evaluates {
-            let (hidden, [loss, correct]) = self.record_scores(tape, x, targets, &recording);
-            (made.hidden, made.loss, made.correct) = (hidden, Some(loss), Some(correct));
+            let (hidden, [loss, predicted]) = self.record_scores(tape, x, targets, &recording);
+            (made.hidden, made.loss, made.predicted) = (hidden, Some(loss), Some(predicted));
             made.routing = recording.finish();
             return made;
         }
@@ -185,14 +185,14 @@ impl Decoder {
         (hidden, self.record_cross_entropy(tape, "loss", hidden, &labels, targets.scale))
     }
 
-    /// The last norm, the sum of the cross-entropies and the number of predicted targets, in kept slots.
+    /// The last norm, the sum of the cross-entropies and the predicted entries, in kept slots.
     fn record_scores(&self, tape: &mut Tape, x: Slot, targets: &Targets, recording: &Recording) -> (Slot, [Slot; 2]) {
         let (hidden, labels) = self.record_counted(tape, x, targets, recording);
         let Last { head, head_bias, .. } = self.last();
         let ids: Vec<_> = std::iter::once(head.id).chain(head_bias.as_ref().map(|bias| bias.id)).collect();
         let labels_L = Tensor::from_slice(&labels).to_kind(Kind::Int64).to_device(self.device);
         let bias = head_bias.as_ref().map(|bias| bias.weight.shallow_clone());
-        let scores = LinearCrossEntropy::new(head.weight.shallow_clone(), bias, labels_L.shallow_clone(), 1.0);
+        let scores = LinearCrossEntropy::new(head.weight.shallow_clone(), bias, labels_L, 1.0);
         let Division { tp, tp_rank, .. } = self.config.division;
         let slots = if tp == 1 {
             let slots = tape.custom("scores", &ids, &[hidden], 2, target_scores(scores));
@@ -202,8 +202,8 @@ impl Decoder {
             let best = part_best(scores, self.config.first_token, tp_rank, tp);
             let best = tape.custom("best", &ids, &[hidden], 1, best)[0];
             let all = tape.leave(best);
-            let count = move |reads: &[Tensor]| vec![num_predicted(&reads[0], &labels_L, tp)];
-            [loss, tape.run("correct", &[], Policy::Keep, &[all], 1, count)[0]]
+            let choose = move |reads: &[Tensor]| vec![predicted(&reads[0], tp)];
+            [loss, tape.run("predicted", &[], Policy::Keep, &[all], 1, choose)[0]]
         };
         slots.iter().for_each(|slot| tape.keep(*slot));
         (hidden, slots)

@@ -62,7 +62,8 @@ impl Decoder {
             (*index(&labels, self.device)).shallow_clone(),
             1.0,
         );
-        let (losses_L, right_L) = loss.of_each(&hidden_LD);
+        let (losses_L, predicted_L) = loss.of_each(&hidden_LD);
+        let right_L = predicted_L.eq_tensor(&index(&labels, self.device));
         Ok(TokenScores {
             losses: Vec::try_from(losses_L).expect("a row of numbers"),
             right: Vec::try_from(right_L).expect("a row of truths"),

@@ -8,7 +8,7 @@ use super::whole::{is_saved, whole_pieces};
 use crate::comm::Mesh;
 use crate::model::TreeNames;
 use crate::native::NativeError;
-use crate::nn::{ADAPTER_PARTS, LinearModule, ParamId, ParamSpec, ParamStore, merged_weight, row_norms};
+use crate::nn::{ADAPTER_PARTS, LinearModule, ParamId, ParamSpec, ParamStore};
 use crate::train::hf::{Target, WeightsError, write_plain_file, write_tensor_file};
 use crate::train::shares::gather_whole;
 use loongforge_core::message::SavedFile;
@@ -148,19 +148,6 @@ pub fn load_adapter(
         params.set_whole(id, &value);
     }
     Ok(())
-}
-
-/// Sets the norms of DoRA to those of the rows of their maps, so that adapters begin at nothing.
-pub fn init_magnitudes(params: &ParamStore) {
-    let _no_grad = tch::no_grad_guard();
-    let float = |id| params.leaf(id).detach().to_kind(tch::Kind::Float);
-    for id in params.ids() {
-        let Some(path) = params.spec(id).name.strip_suffix(ADAPTER_PARTS[2]) else { continue };
-        let [a, b] = [0, 1].map(|part| params.id(&format!("{path}{}", ADAPTER_PARTS[part])));
-        let scale = params.spec(a).adapter.expect("an adapter's first parameter tells its scale").scale;
-        let weight = float(params.id(&format!("{path}.weight")));
-        params.set(id, &row_norms(&merged_weight(&weight, &float(a), &float(b), None, scale)));
-    }
 }
 
 /// Names in a file, and which rows of a parameter these are; `None`: all.

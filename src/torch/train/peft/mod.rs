@@ -14,7 +14,7 @@ mod written;
 
 pub use config::{AdapterBase, AdapterConfig, adapter_base, read_adapter_config};
 pub use error::AdapterError;
-pub use file::{AdapterFile, adapted, has_adapter, init_magnitudes, load_adapter, save_adapter};
+pub use file::{AdapterFile, adapted, has_adapter, load_adapter, save_adapter};
 pub(super) use file::{names_in_file, save_adapter_among};
 pub(super) use folder::TENSORS;
 pub use folder::{AdapterFolder, Contents, Found};

@@ -2,10 +2,10 @@
 
 use super::{
     AdapterBase, AdapterError, AdapterFile, AdapterFolder, AdapterSettings, Adapters, adapter_base, adapter_config,
-    init_magnitudes, load_adapter, merge_adapter, modules_to_save, read_adapter_config, save_adapter,
+    load_adapter, merge_adapter, modules_to_save, read_adapter_config, save_adapter,
 };
 use crate::model::{Decoder, ModelConfig, TreeNames};
-use crate::nn::{Linear, LinearModule, LoraConfig, ParamSpec, ParamStore, Scope};
+use crate::nn::{ADAPTER_PARTS, Linear, LinearModule, LoraConfig, ParamSpec, ParamStore, Scope};
 use crate::train::hf::Checkpoint;
 use serde_json::json;
 use std::path::Path;
@@ -126,7 +126,10 @@ fn one_folder_has_adapters_of_several_kinds() {
         specs.extend(Linear::specs("model.", "head", 7, 2, true, 0.5));
         let params = ParamStore::new(specs, Kind::Float, Device::Cpu);
         params.init_random(seed);
-        init_magnitudes(&params);
+        for id in params.ids().filter(|id| params.spec(*id).name.ends_with(ADAPTER_PARTS[2])) {
+            let norms = Tensor::arange(7, (Kind::Float, Device::Cpu)) + seed as f64;
+            params.set(id, &norms);
+        }
         params
     };
     let (saved, loaded, dir) = (make(1), make(2), tempfile::tempdir().unwrap());

@@ -1,0 +1,163 @@
+//! Continuations where several ranks have the foundation: each new token is read from a forward of the whole pack, as an
+//! evaluation scores one, so that every layout that scores can continue. No keys and values are kept between tokens.
+
+use super::FoundationPart;
+use crate::engine::stages::Filled;
+use crate::model::{Decoding, FoundationTape, MicroBatch};
+use crate::parallel::pipeline::{PipelineRun, Recorded};
+use crate::tape::Execution;
+use loongforge_core::engine::EngineError;
+use tch::{Kind, Tensor};
+
+/// A target that counts in no loss.
+const IGNORED: i64 = -100;
+
+/// The documents of a pack and what they were continued by.
+struct Growing {
+    filled: Filled,
+    documents: Vec<Document>,
+}
+
+struct Document {
+    input_ids: Vec<i64>,
+    /// `[3, T]`, int64.
+    position_ids: Tensor,
+    num_new: usize,
+    has_ended: bool,
+}
+
+impl Growing {
+    fn new(filled: Filled) -> Self {
+        let (ids, positions) = (filled.batch.input_ids(), &filled.batch.position_ids);
+        let document = |ends: &[usize]| Document {
+            input_ids: ids[ends[0]..ends[1]].to_vec(),
+            position_ids: positions.narrow(1, ends[0] as i64, (ends[1] - ends[0]) as i64),
+            num_new: 0,
+            has_ended: false,
+        };
+        let documents = filled.batch.cu_seqlens.windows(2).map(document).collect();
+        Self { filled, documents }
+    }
+
+    /// A row of the documents as they are now, each with one target: what follows its last token.
+    fn row(&self) -> Filled {
+        let batch = &self.filled.batch;
+        let device = batch.input_ids.device();
+        let index = |values: &[i64]| Tensor::from_slice(values).to_device(device);
+        let (mut ids, mut targets, mut cu_seqlens) = (Vec::new(), Vec::new(), vec![0]);
+        for document in &self.documents {
+            ids.extend(&document.input_ids);
+            targets.resize(ids.len() - 1, IGNORED);
+            targets.push(0);
+            cu_seqlens.push(ids.len());
+        }
+        let positions: Vec<&Tensor> = self.documents.iter().map(|document| &document.position_ids).collect();
+        let batch = MicroBatch {
+            input_ids: index(&ids),
+            position_ids: Tensor::cat(&positions, 1),
+            targets: index(&targets),
+            cu_seqlens,
+            row: None,
+            shared_features: Vec::new(),
+            ..*batch
+        };
+        Filled { batch, features: self.filled.features.iter().map(Tensor::shallow_clone).collect() }
+    }
+
+    /// Adds a token to each document that has not ended.
+    fn push(&mut self, tokens: &[i64], stop_token_ids: &[i64]) {
+        for (document, token) in self.documents.iter_mut().zip(tokens) {
+            document.has_ended |= stop_token_ids.contains(token);
+            if document.has_ended {
+                continue;
+            }
+            document.input_ids.push(*token);
+            document.num_new += 1;
+            let positions = &document.position_ids;
+            let next = Tensor::full([3, 1], positions.max().int64_value(&[]) + 1, (Kind::Int64, positions.device()));
+            document.position_ids = Tensor::cat(&[positions, &next], 1);
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.documents.iter().all(|document| document.has_ended)
+    }
+
+    fn outputs(&self) -> Vec<Vec<i64>> {
+        let new = |it: &Document| it.input_ids[it.input_ids.len() - it.num_new..].to_vec();
+        self.documents.iter().map(new).collect()
+    }
+}
+
+impl FoundationPart {
+    /// The continuations of the documents of a pack, on every rank of the replica; `None`: the model does not say what it
+    /// predicts. Without a pack this rank takes part in what replicas that meet it continue.
+    pub(super) fn continue_together(
+        &self,
+        filled: Option<Filled>,
+        decoding: &Decoding,
+    ) -> Result<Option<Vec<Vec<i64>>>, EngineError> {
+        let _no_grad = tch::no_grad_guard();
+        let meets_replicas = self.stages.in_step(self.pool.params());
+        let mut growing = filled.map(Growing::new);
+        for _ in 0..decoding.max_new_tokens {
+            let Some(tokens) = self.predict(growing.as_ref().map(Growing::row))? else { return Ok(None) };
+            if let Some(growing) = &mut growing {
+                growing.push(&tokens, &decoding.stop_token_ids);
+            }
+            // Replicas that meet read as many tokens as each other.
+            if !meets_replicas && growing.as_ref().is_none_or(Growing::has_ended) {
+                break;
+            }
+        }
+        Ok(Some(growing.map(|growing| growing.outputs()).unwrap_or_default()))
+    }
+
+    /// What the model predicts at the targets of a row, in their order and on every rank of the replica.
+    fn predict(&self, filled: Option<Filled>) -> Result<Option<Vec<i64>>, EngineError> {
+        let (params, stages) = (self.pool.params(), &self.stages);
+        let device = params.flat().device();
+        let ends: Vec<usize> = filled.as_ref().map(|filled| filled.batch.cu_seqlens[1..].to_vec()).unwrap_or_default();
+        let filler = || {
+            let batch = MicroBatch { evaluates: true, ..MicroBatch::filler(device) };
+            vec![Filled { batch, features: Vec::new() }]
+        };
+        let row_tokens = ends.last().copied().unwrap_or(1);
+        let chunks = filled.map_or_else(|| Ok(filler()), |filled| stages.chunks(filled, params))?;
+        let mut run = PipelineRun::new(stages.mesh.clone(), stages.pipeline, &[chunks.len()]).forward_only();
+        let (mut found, mut is_silent) = (Vec::new(), false);
+        while let Some(task) = run.next() {
+            let Filled { batch, features } = &chunks[task.micro_batch];
+            let FoundationTape { tape, features: slots, loss, predicted, inbound, outbound, key_values, .. } =
+                stages.model(task.stage).record(batch);
+            let inputs = slots.iter().zip(features).map(|(slot, value)| (*slot, value.shallow_clone())).collect();
+            is_silent |= loss.is_some() && predicted.is_none();
+            let dropout = None;
+            let recorded = Recorded { tape, inputs, inbound, outbound, loss, key_values, row_tokens, dropout };
+            let begin = |_, tape, inputs| Ok::<_, EngineError>(Execution::forward_only(tape, params.clone(), inputs));
+            let counts = stages.counts_loss();
+            run.forward(params, vec![recorded], begin, |_, run| {
+                found.extend(predicted.filter(|_| counts).map(|slot| run.value(slot).copy()));
+            })?;
+        }
+        run.finish()?;
+        // The sum over ranks of what each has found, and whether one's model is silent.
+        let all = Tensor::zeros([ends.len() as i64 + 1], (Kind::Int64, device));
+        let _ = all.narrow(0, ends.len() as i64, 1).fill_(i64::from(is_silent));
+        if !found.is_empty() && !ends.is_empty() {
+            let places = places(&ends, chunks.first().and_then(|chunk| chunk.batch.row.as_ref().map(|row| row.rows())));
+            let _ = all.shallow_clone().index_copy_(0, &places.to_device(device), &Tensor::cat(&found, 0));
+        }
+        stages.mesh.replica.all_reduce_sum(&all)?;
+        let mut all = Vec::<i64>::try_from(&all).expect("a row of integers");
+        Ok((all.pop() == Some(0)).then_some(all))
+    }
+}
+
+/// Which documents' ends a rank has, in the order of its tokens; `rows` are these, where ranks share the row.
+fn places(ends: &[usize], rows: Option<Tensor>) -> Tensor {
+    let Some(rows) = rows else { return Tensor::arange(ends.len() as i64, (Kind::Int64, tch::Device::Cpu)) };
+    let rows = Vec::<i64>::try_from(rows).expect("a row of integers");
+    let places = rows.iter().filter_map(|row| ends.iter().position(|end| *end as i64 == row + 1));
+    Tensor::from_slice(&places.map(|at| at as i64).collect::<Vec<_>>())
+}
