@@ -92,7 +92,7 @@ fn with_adapters_of_both_pools_added_to_the_weights() {
 fn products_are_kept_on_resume() {
     let fixture = Fixture::new(Pictures::Some);
     for products in [Products::Libtorch, Products::Tiled].into_iter().filter(|way| expect_products(*way).is_ok()) {
-        let asked = format!("run.products={products:?}").to_lowercase();
+        let asked = format!("run.products={}", products.name());
         let to =
             |name: &str| format!("checkpoint.dir={}", fixture.path().join(format!("{products:?}-{name}")).display());
         let short = ["train.steps=6", "checkpoint.every_steps=3"];

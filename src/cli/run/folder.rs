@@ -94,7 +94,7 @@ fn expect_same_products(checkpoint: &Path, manifest: &Manifest, composition: &Co
         return expect_products(recorded).map_err(|error| anyhow!("{}: {error}", checkpoint.display()));
     }
     if asked != recorded {
-        let [asked, recorded] = [asked, recorded].map(|products| format!("{products:?}").to_lowercase());
+        let [asked, recorded] = [asked, recorded].map(Products::name);
         let path = checkpoint.display();
         eprintln!(
             "warning: run.products is {asked}, {path} was trained with {recorded}: the run goes on with other bits"

@@ -119,7 +119,7 @@ unsafe extern "C" {
     ) -> c_int;
     pub(super) fn lf_can_tile() -> bool;
     pub(super) fn lf_is_faster_tiled() -> bool;
-    pub(super) fn lf_set_tiled(on: bool);
+    pub(super) fn lf_set_tiled(which: i32);
     pub(super) fn lf_can_attend(is_bf16: bool) -> bool;
     pub(super) fn lf_attention(
         q: *mut C_tensor,

@@ -11,7 +11,7 @@ use super::fused::can_fuse;
 /// What `auto` comes to on this processor.
 pub fn faster_products() -> Products {
     // SAFETY: it asks the processor and has no arguments.
-    if unsafe { ffi::lf_is_faster_tiled() } { Products::Tiled } else { Products::Libtorch }
+    if unsafe { ffi::lf_is_faster_tiled() } { Products::TiledBf16 } else { Products::Libtorch }
 }
 
 /// Whether this processor can compute products so.
@@ -20,8 +20,9 @@ pub fn faster_products() -> Products {
 /// They are tiled, and it lacks the instructions.
 pub fn expect_products(products: Products) -> Result<(), String> {
     // SAFETY: it asks the processor and has no arguments.
-    if products == Products::Tiled && !unsafe { ffi::lf_can_tile() } {
-        let lacks = "`run.products: tiled` needs AVX-512 with bfloat16 (avx512_bf16), which this processor lacks";
+    if matches!(products, Products::Tiled | Products::TiledBf16) && !unsafe { ffi::lf_can_tile() } {
+        let lacks =
+            "tiled products (`run.products`) need AVX-512 with bfloat16 (avx512_bf16), which this processor lacks";
         return Err(format!("{lacks}; `run.products=libtorch` works, and computes other bits"));
     }
     Ok(())
@@ -34,8 +35,13 @@ pub fn expect_products(products: Products) -> Result<(), String> {
 pub fn set_products(products: Products) -> Result<(), String> {
     expect_products(products)?;
     let products = if products == Products::Auto { faster_products() } else { products };
+    let which = match products {
+        Products::Tiled => 2,
+        Products::TiledBf16 => 1,
+        Products::Libtorch | Products::Auto => 0,
+    };
     // SAFETY: it sets a variable of this thread.
-    unsafe { ffi::lf_set_tiled(products == Products::Tiled) };
+    unsafe { ffi::lf_set_tiled(which) };
     Ok(())
 }
 
@@ -94,7 +100,10 @@ mod tests {
 
     /// Calls `test` with every way that this processor has.
     fn with_products(test: impl Fn()) {
-        for products in [Products::Libtorch, Products::Tiled].into_iter().filter(|way| expect_products(*way).is_ok()) {
+        for products in [Products::Libtorch, Products::TiledBf16, Products::Tiled]
+            .into_iter()
+            .filter(|way| expect_products(*way).is_ok())
+        {
             set_products(products).unwrap();
             test();
         }

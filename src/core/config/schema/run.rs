@@ -74,8 +74,9 @@ pub struct Run {
     #[serde(default = "lanes")]
     #[schemars(range(min = 1, max = 1024))]
     pub lanes: usize,
-    /// Matrix products on CPUs: `libtorch`'s, `tiled` (our own, for AVX-512 with bfloat16), or `auto`: the faster ones on the
-    /// scheduler's processor. They make the bits: checkpoints say which they were, and `auto` keeps to that on resume.
+    /// Matrix products on CPUs: `libtorch`'s; our own for AVX-512 with bfloat16, `tiled_bf16` for sums of bfloat16 products and
+    /// bfloat16 attention, `tiled` for float32 as well; or `auto`: `tiled_bf16` where the scheduler has an AMD processor with
+    /// them, else `libtorch`. They make the bits: checkpoints say which they were, and `auto` keeps to that on resume.
     #[serde(default)]
     pub products: Products,
     /// With `--processes`: how often the whole run is begun again at its last checkpoint after a process that it cannot go
@@ -86,13 +87,26 @@ pub struct Run {
 
 /// How matrix products are computed on CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum Products {
     #[default]
     Auto,
     Libtorch,
+    TiledBf16,
     Tiled,
+}
+
+impl Products {
+    /// The word that a config has for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Products::Auto => "auto",
+            Products::Libtorch => "libtorch",
+            Products::TiledBf16 => "tiled_bf16",
+            Products::Tiled => "tiled",
+        }
+    }
 }
 
 /// Where and how often the run is saved.

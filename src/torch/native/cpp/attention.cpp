@@ -87,7 +87,7 @@ using E = float;
 // Whether this CPU has what makes lf_attention faster than libtorch's: of bfloat16 products by AMX; else where tiles are used.
 LF_API bool lf_can_attend(bool is_bf16) {
   static const bool has_amx = at::native::cpublas::could_pack(at::kBFloat16);
-  return (is_bf16 && has_amx) || is_tiled();
+  return (is_bf16 && has_amx) || is_tiled(is_bf16);
 }
 // q [T, H, C], k [T, K, C] and v [T, K, V], of one kind on the CPU, C and V of bfloat16 even, H a multiple of K; `ends` [num_ends] from 0
 // to T. [T, H, V]. Null on failure.

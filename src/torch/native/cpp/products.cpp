@@ -15,9 +15,9 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// 1: tiles, 0: libtorch, -1: what is faster here.
+// 0: libtorch, 1: tiles for bfloat16, 2: tiles for float32 as well, -1: what is faster here.
 static thread_local int tiled = -1;
-bool is_tiled() { return tiled < 0 ? is_faster_tiled() : tiled == 1; }
+bool is_tiled(bool bf16) { return (tiled < 0 ? is_faster_tiled() : tiled) >= (bf16 ? 1 : 2); }
 
 // MKL's product of bfloat16 matrices summed in float32 (row-major: 101; transposed: 112, else 111). libtorch's builds
 // for x86 carry it; on processors with AMX it adds at twice the speed of a product that is rounded and added.
@@ -34,7 +34,7 @@ static void add_product(const Tensor& sum, const Tensor& a, bool transpose, cons
   const bool rows = a.stride(1) == 1 && b.stride(1) == 1 && sum.stride(1) == 1;
   if (sum.numel() == 0 || b.size(0) == 0) return;
   if (lf_is_dry && bf16) return;
-  if (sum.is_cpu() && sum.stride(1) == 1 && is_tiled()) {
+  if (sum.is_cpu() && sum.stride(1) == 1 && is_tiled(bf16)) {
     tiled_product(sum, left, b, Tensor(), true);
   } else if (sum.is_cpu() && bf16 && rows && gemm_bf16()) {
     gemm_bf16()(101, transpose ? 112 : 111, 111, sum.size(0), sum.size(1), b.size(0), 1.0f, a.const_data_ptr(), a.stride(0),
@@ -52,7 +52,7 @@ static Tensor product(const Tensor& a, const Tensor& b, const Tensor& bias) {
   tiled_product(y, a, b, bias, false);
   return y;
 }
-static bool tiles(const Tensor& x) { return x.is_cpu() && x.scalar_type() == at::kFloat && is_tiled(); }
+static bool tiles(const Tensor& x) { return x.is_cpu() && x.scalar_type() == at::kFloat && is_tiled(false); }
 
 struct Linear : torch::autograd::Function<Linear> {
   static Tensor forward(AutogradContext* ctx, Tensor x, Tensor weight, std::optional<Tensor> bias) {
@@ -135,8 +135,9 @@ LF_API void* lf_linear(Tensor* x, Tensor* weight, Tensor* bias) {
 LF_API bool lf_can_tile() { return can_tile(); }
 // Whether tiles are faster here than what libtorch has.
 LF_API bool lf_is_faster_tiled() { return is_faster_tiled(); }
-// Whether this thread's products are computed in tiles from now on; only where lf_can_tile.
-LF_API void lf_set_tiled(bool on) { tiled = on; }
+// Which of this thread's products are computed in tiles from now on, only where lf_can_tile. 0: none, 1: those of bfloat16,
+// 2: all.
+LF_API void lf_set_tiled(int which) { tiled = which; }
 // Rows `ids` (int64) of table [V, D], float32 or bfloat16 on the CPU; row `padding` gets no gradient. Null on failure.
 LF_API void* lf_embedding(Tensor* table, Tensor* ids, int64_t padding) {
   return lf_guard<void*>(nullptr, [&] { return new Tensor(Embedding::apply(*table, *ids, padding)); });
