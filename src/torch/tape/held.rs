@@ -24,6 +24,14 @@ struct Block {
     place: Place,
 }
 
+impl Block {
+    fn has_integers(&self) -> bool {
+        self.views.iter().any(|view| {
+            matches!(view.kind, Kind::Uint8 | Kind::Int8 | Kind::Int16 | Kind::Int | Kind::Int64 | Kind::Bool)
+        })
+    }
+}
+
 enum Place {
     Here,
     Leaving(Transfer),
@@ -110,7 +118,7 @@ impl Held {
             let width = first.kind().elt_size_in_bytes() as i64;
             let flat = first.as_strided([block.bytes / width], [1], Some(0)).view_dtype(Kind::Uint8);
             block.views.iter().for_each(|view| self.source.set(view.index, None));
-            block.place = Place::Leaving(transfers.to_host(flat)?);
+            block.place = Place::Leaving(transfers.to_host(flat, block.has_integers())?);
         }
         Ok(())
     }
@@ -138,7 +146,7 @@ impl Held {
     pub fn come_back(&mut self, transfers: &Transfers) -> Result<(), NativeError> {
         for block in &mut self.blocks {
             block.place = match std::mem::replace(&mut block.place, Place::Here) {
-                Place::There(host) => Place::Returning(transfers.to_device(host)?),
+                Place::There(host) => Place::Returning(transfers.to_device(host, block.has_integers())?),
                 other => other,
             };
         }

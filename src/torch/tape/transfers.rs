@@ -108,8 +108,8 @@ impl Transfers {
         for _ in 0..2 {
             self.moved.bytes.store(0, Ordering::Relaxed);
             self.moved.nanos.store(0, Ordering::Relaxed);
-            let (_, there) = self.to_host(here.shallow_clone())?.wait()?;
-            self.give_back(self.to_device(there)?.wait()?.0);
+            let (_, there) = self.to_host(here.shallow_clone(), false)?.wait()?;
+            self.give_back(self.to_device(there, false)?.wait()?.0);
         }
         Ok(())
     }
@@ -126,27 +126,31 @@ impl Transfers {
     }
 
     /// Copies bytes `[N]` of the device to a buffer of the host, after what this thread has asked of the device so far.
-    /// The copy's source must not change until its end.
+    /// The copy's source must not change until its end. `integers`: the bytes are integers, which a dry run has to copy,
+    /// since it computes with them.
     ///
     /// # Errors
     /// The device failed.
-    pub fn to_host(&self, from: Tensor) -> Result<Transfer, NativeError> {
+    pub fn to_host(&self, from: Tensor, integers: bool) -> Result<Transfer, NativeError> {
         let to = self.host_buffer(from.numel() as i64);
-        self.ask(from, to)
+        self.ask(from, to, integers)
     }
 
-    /// Copies a buffer of the host to new memory of the device.
+    /// Copies a buffer of the host to new memory of the device. `integers` as for [`Transfers::to_host`].
     ///
     /// # Errors
     /// The device failed.
-    pub fn to_device(&self, from: Tensor) -> Result<Transfer, NativeError> {
+    pub fn to_device(&self, from: Tensor, integers: bool) -> Result<Transfer, NativeError> {
         // Made on this thread: it is of this thread's stream, on which it will be read and freed.
         let to = Tensor::empty(from.size(), (Kind::Uint8, self.device));
-        self.ask(from, to)
+        self.ask(from, to, integers)
     }
 
-    fn ask(&self, from: Tensor, to: Tensor) -> Result<Transfer, NativeError> {
+    fn ask(&self, from: Tensor, mut to: Tensor, integers: bool) -> Result<Transfer, NativeError> {
         if is_dry_run() {
+            if integers {
+                to.copy_(&from);
+            }
             let (done, received) = flume::bounded(1);
             let _ = done.send(Ok((from, to)));
             return Ok(Transfer { done: received });
@@ -209,11 +213,11 @@ mod tests {
     fn bytes_go_and_come_back() {
         let transfers = Transfers::new(Device::Cpu, None).unwrap();
         let bytes: Vec<Tensor> = (0..40).map(|i| Tensor::full([1000 + i], i, (Kind::Uint8, Device::Cpu))).collect();
-        let there: Vec<_> = bytes.iter().map(|bytes| transfers.to_host(bytes.shallow_clone()).unwrap()).collect();
+        let there: Vec<_> = bytes.iter().map(|bytes| transfers.to_host(bytes.shallow_clone(), true).unwrap()).collect();
         for (bytes, there) in bytes.iter().zip(there) {
             let (from, host) = there.wait().unwrap();
             assert_ne!(from.data_ptr(), host.data_ptr());
-            let (host, back) = transfers.to_device(host).unwrap().wait().unwrap();
+            let (host, back) = transfers.to_device(host, true).unwrap().wait().unwrap();
             assert_eq!(&back, bytes);
             transfers.give_back(host);
         }
