@@ -114,15 +114,19 @@ log: {{ tensorboard: false }}
         overrides: &[&str],
         resume: Option<Resume>,
     ) -> (Vec<StepSummary>, Vec<EvaluationSummary>) {
-        let loaded = self.load(overrides);
-        let composition = Composition::new(loaded.config.clone()).unwrap().resume(resume);
-        let (steps, evaluated) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
-        let publication = publication(&loaded.config, loaded.composed, composition.folder());
-        let recorder = Recorder { steps: steps.clone(), evaluated: evaluated.clone(), publication };
-        composition.run(Box::new(recorder)).unwrap();
-        let steps = std::mem::take(&mut *steps.lock().unwrap());
-        (steps, std::mem::take(&mut *evaluated.lock().unwrap()))
+        run(self.load(overrides), resume)
     }
+}
+
+/// Runs a config in this process. Returns the summaries of steps, and of evaluations meanwhile.
+pub fn run(loaded: Loaded, resume: Option<Resume>) -> (Vec<StepSummary>, Vec<EvaluationSummary>) {
+    let composition = Composition::new(loaded.config.clone()).unwrap().resume(resume);
+    let (steps, evaluated) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
+    let publication = publication(&loaded.config, loaded.composed, composition.folder());
+    let recorder = Recorder { steps: steps.clone(), evaluated: evaluated.clone(), publication };
+    composition.run(Box::new(recorder)).unwrap();
+    let steps = std::mem::take(&mut *steps.lock().unwrap());
+    (steps, std::mem::take(&mut *evaluated.lock().unwrap()))
 }
 
 struct Recorder {

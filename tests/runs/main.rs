@@ -18,6 +18,7 @@ mod nonfinite;
 mod parity;
 mod preflight;
 mod processes;
+mod reference;
 mod resume;
 mod sandbox;
 mod saves;
