@@ -32,7 +32,7 @@ fn layouts_devices_and_adapters_that_cannot_run_are_refused() {
     refused(&fixture, &["device=cuda"], &["cuda was asked for"]);
     fixture.succeeds(&["check", "run.yaml", "device=cuda", "--no-device"]);
     let adapters = ["model.foundation.lora.r=4", "model.foundation.lora.target_modules=[query]"];
-    refused(&fixture, &adapters, &["target_modules", "called query"]);
+    refused(&fixture, &adapters, &["target_modules", "no linear layer matches `query`"]);
 }
 
 #[test]

@@ -12,6 +12,7 @@ const COMMANDS: [(&str, Result<&str, &str>); 24] = [
     ("cargo bench -p loongforge-core --bench packing", Ok("packing -- --samples 1000 --laws sft")),
     ("cargo bench -p loongforge-core --bench balance", Ok("balance -- --ranks 8 --laws sft")),
     ("cargo bench -p loongforge-core --bench simulate", Ok("simulate -- 3")),
+    ("cargo bench -p loongforge-torch --bench products", Ok("products -- 1")),
     ("cargo bench -p loongforge-torch --bench cct", Ok("cct -- 32 3")),
     ("cargo bench -p loongforge-torch --bench overlap", Ok("overlap -- 16 1")),
     ("cargo bench -p loongforge-torch --bench reshard", Ok("reshard")),

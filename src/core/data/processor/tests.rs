@@ -131,7 +131,7 @@ fn answers_are_learned_as_their_weights_say() {
         (r#","training":false"#, r#""b","weight":0"#, "none that counts in the loss", "none that counts in the loss"),
         // All closing tokens of an answer, the text's own too.
         ("", r#""x<|im_end|>y<|im_end|>""#, "axy+4", "xy+3"),
-        ("", r#""""#, "number 4 of the conversation, says nothing", "is empty: only"),
+        ("", r#""""#, "number 4 of the conversation, is empty", "is empty: only"),
         ("", r#"null"#, "is empty: only", "is empty: only"),
         ("", r#""","weight":0"#, "a+1", "no assistant message"),
         ("", r#"null,"tool_calls":[{"function":{"name":"f","arguments":"{}"}}]"#, of_all_call, of_call),
