@@ -5,7 +5,7 @@ use std::process::Command;
 
 /// The first words of a command of the page; and the arguments of cargo for its smallest size, or why it is not run
 /// here.
-const COMMANDS: [(&str, Result<&str, &str>); 24] = [
+const COMMANDS: [(&str, Result<&str, &str>); 25] = [
     ("cargo bench -p loongforge-core --bench edge", Ok("edge")),
     ("cargo bench -p loongforge-core --bench samples", Ok("samples")),
     ("cargo bench -p loongforge-core --bench schedule", Ok("schedule -- 70")),

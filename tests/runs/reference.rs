@@ -34,7 +34,6 @@ struct Outcome {
 fn processor() -> String {
     #[cfg(target_arch = "x86_64")]
     {
-        // SAFETY: every x86-64 processor has the instruction.
         let id = std::arch::x86_64::__cpuid(0);
         let vendor: Vec<u8> = [id.ebx, id.edx, id.ecx].into_iter().flat_map(u32::to_le_bytes).collect();
         let has = [
@@ -43,7 +42,7 @@ fn processor() -> String {
             ("avx512_bf16", is_x86_feature_detected!("avx512bf16")),
         ];
         let has = has.into_iter().filter_map(|(name, is)| is.then_some(name)).collect::<Vec<_>>().join(" ");
-        return format!("{} {has}", String::from_utf8_lossy(&vendor));
+        format!("{} {has}", String::from_utf8_lossy(&vendor))
     }
     #[cfg(not(target_arch = "x86_64"))]
     std::env::consts::ARCH.to_owned()
