@@ -26,7 +26,7 @@ fn too_many_skipped_steps_in_a_row_end_the_run() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
-    /// What is wrong is told apart, on whatever the run has come to, and the last good state is saved.
+    /// The run tells apart what is wrong, whatever step it is at, and saves the last good state.
     #[test]
     fn data_machines_and_weights_are_told_apart(seed: u64, first in 1..STEPS - 4, prefetch in 1_usize..4, which in 0_usize..3) {
         let pools = pools(2, 2, 1);

@@ -1,4 +1,4 @@
-//! What `run.products` chooses between on this processor: GFLOP/s of the three products of a linear map.
+//! Compares what `run.products` chooses between on this processor: GFLOP/s of the three products of a linear map.
 //!
 //! `cargo bench -p loongforge-torch --bench products -- [THREADS]`
 

@@ -219,7 +219,7 @@ fn build_pool(
     Ok(Pool::new(params, group, lanes, is_trained.then_some(optimizer))?)
 }
 
-/// Whether a checkpoint lacks weights of the pool: the base of adapters is no part of one.
+/// Returns whether a checkpoint lacks weights of the pool: it has adapters without their base.
 fn begins_with_base(spec: &EngineSpec, params: &ParamStore) -> bool {
     has_adapter(params) || spec.config.saves_adapters_only()
 }

@@ -4,14 +4,12 @@ use super::buffer::TorchBuffer;
 use super::parts::Parts;
 use super::stages::Filled;
 use crate::tape::Slot;
+use loongforge_core::data::IGNORE_INDEX;
 use loongforge_core::engine::{EngineError, Ports};
 use loongforge_core::message::{ActorId, Pack, SampleId, StepPlan, Unit, UnitId, Version};
 use loongforge_core::transport::{Buffer, CreditGuard, Header, Parcel, ParcelKind};
 use std::collections::BTreeMap;
 use tch::Tensor;
-
-/// A target that counts in no loss.
-const IGNORED: i64 = -100;
 
 pub(super) struct PackWork {
     pub pack: Pack,
@@ -82,7 +80,7 @@ impl PackWork {
         for sample in &self.pack.samples {
             let len = i64::from(sample.num_tokens);
             if self.units.iter().any(|unit| unit.is_skipped && unit.samples.contains(&sample.id)) {
-                let _ = targets.narrow(0, start, len).fill_(IGNORED);
+                let _ = targets.narrow(0, start, len).fill_(IGNORE_INDEX);
             }
             start += len;
         }

@@ -6,8 +6,8 @@ use super::error::last_error;
 use super::ffi::{self, raw};
 use super::fused::can_fuse;
 
-/// Whether [`packed_attention`] takes these: bfloat16 of even widths on a CPU with products of it, or float32 where this
-/// thread's products are tiled.
+/// Returns whether [`packed_attention`] takes these: bfloat16 of even widths on a CPU with products of it, or float32
+/// where this thread's products are tiled.
 pub fn can_attend(q: &Tensor, k: &Tensor, v: &Tensor) -> bool {
     let is_bf16 = q.kind() == Kind::BFloat16;
     let even = |x: &Tensor| x.size().last().is_some_and(|width| width % 2 == 0);

@@ -8,7 +8,7 @@ use super::error::last_error;
 use super::ffi::{self, raw};
 use super::fused::can_fuse;
 
-/// What `auto` comes to on this processor.
+/// Returns what `auto` stands for on this processor.
 pub fn faster_products() -> Products {
     // SAFETY: it asks the processor and has no arguments.
     if unsafe { ffi::lf_is_faster_tiled() } { Products::TiledBf16 } else { Products::Libtorch }
@@ -34,11 +34,11 @@ pub fn expect_products(products: Products) -> Result<(), String> {
 /// As [`expect_products`].
 pub fn set_products(products: Products) -> Result<(), String> {
     expect_products(products)?;
-    let products = if products == Products::Auto { faster_products() } else { products };
     let which = match products {
         Products::Tiled => 2,
         Products::TiledBf16 => 1,
-        Products::Libtorch | Products::Auto => 0,
+        Products::Libtorch => 0,
+        Products::Auto => -1,
     };
     // SAFETY: it sets a variable of this thread.
     unsafe { ffi::lf_set_tiled(which) };

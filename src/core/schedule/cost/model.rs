@@ -60,12 +60,12 @@ impl CostModel {
         Self::new(0.0, 1.0, 0.0)
     }
 
-    /// A batch costs as many tokens beside what is in it.
+    /// Sets the cost of a batch beside its items, in tokens.
     pub fn with_batch(self, batch_tokens: u64) -> Self {
         Self { batch_tokens, ..self }
     }
 
-    /// What a batch costs beside what is in it: at least what an item does besides its tokens.
+    /// Returns the cost of a batch beside its items: at least what an item costs besides its tokens.
     pub fn batch(self) -> u64 {
         self.cost(Work { tokens: self.batch_tokens, count: 1, pairs: 0 })
     }

@@ -4,14 +4,12 @@
 use super::Course;
 use crate::engine::buffer::TorchBuffer;
 use crate::native::uncounted;
+use loongforge_core::data::IGNORE_INDEX;
 use loongforge_core::engine::{Engine, EngineError};
 use loongforge_core::message::{ActorId, Pack, Role, StepPlan, Unit, UnitId, Version};
 use loongforge_core::transport::{Buffer, Header, Parcel, ParcelKind, TensorMeta};
 use std::collections::{BTreeMap, BTreeSet};
 use tch::{Device, Kind, Tensor};
-
-/// Token that counts in no loss.
-const IGNORED: i64 = -100;
 
 impl Course {
     /// Everything that others send for a step.
@@ -60,7 +58,7 @@ impl Course {
                 let prompt = len - (sample.num_targets as usize).min(len);
                 ids.extend((0..len).map(|at| if at < media { self.placeholder.unwrap_or(0) } else { 0 }));
                 positions.extend(sample.document_lens().iter().flat_map(|&len| 0..i64::from(len)));
-                targets.extend((0..len).map(|at| if at < prompt { IGNORED } else { 0 }));
+                targets.extend((0..len).map(|at| if at < prompt { IGNORE_INDEX } else { 0 }));
             }
             let positions = positions.repeat(3);
             let tensors = vec![

@@ -2,15 +2,14 @@
 //! evaluation scores one, so that every layout that scores can continue. No keys and values are kept between tokens.
 
 use super::FoundationPart;
+use super::evaluate::record_forward;
 use crate::engine::stages::Filled;
-use crate::model::{Decoding, FoundationTape, MicroBatch};
-use crate::parallel::pipeline::{PipelineRun, Recorded};
+use crate::model::{Decoding, MicroBatch};
+use crate::parallel::pipeline::PipelineRun;
 use crate::tape::Execution;
+use loongforge_core::data::IGNORE_INDEX;
 use loongforge_core::engine::EngineError;
 use tch::{Kind, Tensor};
-
-/// A target that counts in no loss.
-const IGNORED: i64 = -100;
 
 /// The documents of a pack and what they were continued by.
 struct Growing {
@@ -47,7 +46,7 @@ impl Growing {
         let (mut ids, mut targets, mut cu_seqlens) = (Vec::new(), Vec::new(), vec![0]);
         for document in &self.documents {
             ids.extend(&document.input_ids);
-            targets.resize(ids.len() - 1, IGNORED);
+            targets.resize(ids.len() - 1, IGNORE_INDEX);
             targets.push(0);
             cu_seqlens.push(ids.len());
         }
@@ -113,7 +112,7 @@ impl FoundationPart {
         Ok(Some(growing.map(|growing| growing.outputs()).unwrap_or_default()))
     }
 
-    /// What the model predicts at the targets of a row, in their order and on every rank of the replica.
+    /// Returns what the model predicts at the targets of a row, in their order, on every rank of the replica.
     fn predict(&self, filled: Option<Filled>) -> Result<Option<Vec<i64>>, EngineError> {
         let (params, stages) = (self.pool.params(), &self.stages);
         let device = params.flat().device();
@@ -128,15 +127,11 @@ impl FoundationPart {
         let (mut found, mut is_silent) = (Vec::new(), false);
         while let Some(task) = run.next() {
             let Filled { batch, features } = &chunks[task.micro_batch];
-            let FoundationTape { tape, features: slots, loss, predicted, inbound, outbound, key_values, .. } =
-                stages.model(task.stage).record(batch);
-            let inputs = slots.iter().zip(features).map(|(slot, value)| (*slot, value.shallow_clone())).collect();
-            is_silent |= loss.is_some() && predicted.is_none();
-            let dropout = None;
-            let recorded = Recorded { tape, inputs, inbound, outbound, loss, key_values, row_tokens, dropout };
+            let (forward, predicted) = record_forward(stages, task.stage, batch, features, row_tokens);
+            is_silent |= forward.loss.is_some() && predicted.is_none();
             let begin = |_, tape, inputs| Ok::<_, EngineError>(Execution::forward_only(tape, params.clone(), inputs));
             let counts = stages.counts_loss();
-            run.forward(params, vec![recorded], begin, |_, run| {
+            run.forward(params, vec![forward], begin, |_, run| {
                 found.extend(predicted.filter(|_| counts).map(|slot| run.value(slot).copy()));
             })?;
         }

@@ -2,7 +2,7 @@
 
 use super::FoundationPart;
 use crate::comm::Started;
-use crate::engine::stages::Filled;
+use crate::engine::stages::{Filled, Stages};
 use crate::model::{Decoding, FoundationTape, MicroBatch};
 use crate::nn::Shared;
 use crate::parallel::pipeline::Recorded;
@@ -59,6 +59,21 @@ impl Evaluating {
     }
 }
 
+/// Records a micro-batch that gets no backward. Returns with it the slot of what the model predicts at the targets, where the
+/// stage has it.
+pub(super) fn record_forward(
+    stages: &Stages,
+    stage: usize,
+    batch: &MicroBatch,
+    features: &[Tensor],
+    row_tokens: usize,
+) -> (Recorded, Option<Slot>) {
+    let FoundationTape { tape, features: slots, loss, predicted, inbound, outbound, key_values, .. } =
+        stages.model(stage).record(batch);
+    let inputs = slots.iter().zip(features).map(|(slot, value)| (*slot, value.shallow_clone())).collect();
+    (Recorded { tape, inputs, inbound, outbound, loss, key_values, row_tokens, dropout: None }, predicted)
+}
+
 impl FoundationPart {
     /// Returns what the first step, an evaluation, has come to. Reading it waits for the device.
     pub(in crate::engine) fn take_evaluation(&mut self) -> EvaluationReport {
@@ -90,15 +105,12 @@ impl FoundationPart {
                     (&filler, &[][..], 1)
                 }
             };
-            let FoundationTape { tape, features: slots, loss, predicted, inbound, outbound, key_values, .. } =
-                self.stages.model(task.stage).record(batch);
-            let inputs = slots.iter().zip(features).map(|(slot, value)| (*slot, value.shallow_clone())).collect();
+            let (forward, predicted) = record_forward(&self.stages, task.stage, batch, features, row_tokens);
             // A filler has no targets, and ranks that compute the same row count it once.
             let counts = self.stages.counts_loss() && pack < step.packs.len();
-            let slots = loss.map(|loss| (loss, predicted)).filter(|_| counts);
+            let slots = forward.loss.map(|loss| (loss, predicted)).filter(|_| counts);
             begun.push(Begun { labels: batch.targets.masked_select(&batch.targets.ge(0)), slots });
-            let dropout = None;
-            recorded.push(Recorded { tape, inputs, inbound, outbound, loss, key_values, row_tokens, dropout });
+            recorded.push(forward);
         }
         let Some(evaluation) = &mut step.evaluation else { return Ok(()) };
         let begin = |_, tape, inputs| Ok::<_, EngineError>(Execution::forward_only(tape, params.clone(), inputs));
@@ -165,7 +177,7 @@ impl FoundationPart {
         Ok(Progress::Busy)
     }
 
-    /// Whether this rank reads the tokens of a continuation without others.
+    /// Returns whether this rank reads the tokens of a continuation without others.
     pub(super) fn continues_alone(&self) -> bool {
         let (mesh, sharding) = (&self.stages.mesh, self.pool.params().sharding());
         let gathers = sharding.shared == Shared::Parameters && sharding.world > 1;

@@ -135,8 +135,7 @@ LF_API void* lf_linear(Tensor* x, Tensor* weight, Tensor* bias) {
 LF_API bool lf_can_tile() { return can_tile(); }
 // Whether tiles are faster here than what libtorch has.
 LF_API bool lf_is_faster_tiled() { return is_faster_tiled(); }
-// Which of this thread's products are computed in tiles from now on, only where lf_can_tile. 0: none, 1: those of bfloat16,
-// 2: all.
+// Which of this thread's products are computed in tiles from now on, only where lf_can_tile: see `tiled`.
 LF_API void lf_set_tiled(int which) { tiled = which; }
 // Rows `ids` (int64) of table [V, D], float32 or bfloat16 on the CPU; row `padding` gets no gradient. Null on failure.
 LF_API void* lf_embedding(Tensor* table, Tensor* ids, int64_t padding) {

@@ -4,10 +4,8 @@ use super::fixture::{Document, Fixture};
 use super::models::{Models, ParityError};
 use super::report::ParityReport;
 use crate::model::TokenScores;
+use loongforge_core::data::IGNORE_INDEX;
 use tch::{Kind, Reduction, Tensor};
-
-/// A target that counts in no loss.
-const IGNORED: i64 = -100;
 
 impl Models {
     /// Packed and one by one; `logits` are the reference's of the packed row.
@@ -36,8 +34,8 @@ impl Models {
         let labels: Vec<i64> = best.iter().zip(&targets).enumerate().map(every_other).collect();
         let found = self.scores(&documents, &labels)?;
         let shifted = Tensor::from_slice(&labels);
-        let losses = logits.cross_entropy_loss::<Tensor>(&shifted, None, Reduction::None, IGNORED, 0.0);
-        let rows = shifted.not_equal(IGNORED).nonzero().flatten(0, -1);
+        let losses = logits.cross_entropy_loss::<Tensor>(&shifted, None, Reduction::None, IGNORE_INDEX, 0.0);
+        let rows = shifted.not_equal(IGNORE_INDEX).nonzero().flatten(0, -1);
         report.compare("held-out losses", "logits", &Tensor::from_slice(&found.losses), &losses.index_select(0, &rows));
         let right = logits.argmax(-1, false).eq_tensor(&shifted).index_select(0, &rows);
         report.compare("held-out right", "logits", &Tensor::from_slice(&found.right), &right);
