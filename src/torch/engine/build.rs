@@ -4,7 +4,7 @@ use super::activations::Activations;
 use super::elastic::Membership;
 use super::encoder::EncoderPart;
 use super::exports::exports;
-use super::family::Families;
+use super::families::Families;
 use super::foundation::FoundationPart;
 use super::share::{EncoderShare, FoundationShare, Splits};
 use super::spill::Spill;

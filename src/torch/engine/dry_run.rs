@@ -4,7 +4,7 @@
 mod inputs;
 
 use super::build::{EngineSpec, build_engine, kind};
-use super::family::Families;
+use super::families::Families;
 use super::torch_engine::TorchEngine;
 use crate::native::DryRun;
 use loongforge_core::config::{Layout, Placement, RunConfig};

@@ -2,7 +2,7 @@
 
 use super::build::{encoder_specs, num_files};
 use super::existing;
-use super::family::Families;
+use super::families::Families;
 use super::share::cut;
 use super::torch_engine::Exports;
 use super::trained::trained;

@@ -3,7 +3,7 @@
 
 use super::build::{encoder_specs, splits};
 use super::exports::exports;
-use super::family::Families;
+use super::families::Families;
 use super::share::{FoundationPlan, divided_encoder};
 use super::trained::trained;
 use crate::nn::Division;

@@ -5,7 +5,7 @@ use crate::train::WeightsError;
 use crate::train::hf::{Checkpoint, LoadOptions, Origin, compare_origin, load_weights_from};
 use loongforge_core::config::{RunConfig, Weights};
 
-use super::family::Families;
+use super::families::Families;
 
 /// Fills a pool's parameters: those that a folder is for from there, the others with random numbers.
 ///

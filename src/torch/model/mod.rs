@@ -3,30 +3,42 @@
 //! `family/` has one short file a family, which reads its `config.json`; `decoder/` is what all language models share,
 //! `vision/` what all vision towers and projectors do.
 
+mod batch;
+mod config;
 mod decoder;
+mod decoding;
+mod encoder;
 mod family;
-mod interface;
+mod foundation;
 mod keys;
 mod loss;
 mod registry;
 mod rope_config;
+mod routing;
+mod sampling;
+mod stage;
 mod target_scores;
 mod tree_names;
+mod unsupported;
 mod vision;
 mod vocab_scores;
 
+pub use batch::MicroBatch;
+pub use config::{ModelConfig, Tokens};
 pub use decoder::{
-    Balance, Decoder, DecoderConfig, Decoding, DivisionError, ExpertSet, FeedForwardConfig, LayerConfig, MixerConfig,
-    MtpConfig, MtpNames, MtpPlace, Names, NotSplit, Prompt, RoutedExperts, RouterLosses, Routing, Sampling, Stage,
-    StageError, Targets, TextBatch, TextOptions, TextTape, TokenScores, generate,
+    Balance, Decoder, DecoderConfig, DecoderFamily, FeedForwardConfig, LayerConfig, MixerConfig, MtpConfig, MtpNames,
+    MtpPlace, Names, Prompt, Targets, TextBatch, TextOptions, TextTape, TokenScores, generate,
 };
+pub use decoding::Decoding;
+pub use encoder::{EncoderFamily, EncoderModel, EncoderTape};
 pub use family::custom::parts_config;
-pub use interface::{
-    EncoderFamily, EncoderModel, EncoderTape, FoundationFamily, FoundationModel, FoundationTape, MicroBatch,
-};
+pub use foundation::{FoundationFamily, FoundationModel, FoundationTape};
 pub use keys::ModelConfigError;
-pub use registry::{ModelConfig, Tokens};
+pub use routing::{ExpertSet, RoutedExperts, RouterLosses, Routing};
+pub use sampling::Sampling;
+pub use stage::{Stage, StageError};
 pub use tree_names::{TreeNames, TreePart};
+pub use unsupported::{DivisionError, NotSplit};
 pub use vision::{
     AxialOrder, AxialRope, BlockConfig, ClassToken, MergeNorm, MlpNames, PatchEmbed, PatchOrder, PositionTable,
     ProjectorConfig, ProjectorKind, Span, TowerConfig, VisionConfig, VisionNorm, Windows,

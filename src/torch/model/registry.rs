@@ -1,47 +1,17 @@
 //! Describes which model a `config.json` describes.
 
-use std::sync::Arc;
-
 use serde_json::{Value, json};
 
-use super::decoder::DecoderConfig;
+use super::config::{ModelConfig, Tokens};
+use super::family::decoders::{DECODERS, read_decoder};
 use super::family::{
-    Place, custom, deepseek_v2, deepseek_v3, deepseek_v32, ernie4_5, ernie4_5_moe, ernie4_5_vl, ernie4_5_vl_text,
-    glm_moe_dsa, internlm2, internvl, kimi_k25, llama, llava_onevision1_5, mimo, minimax_m2, qwen, qwen2, qwen2_5_vl,
-    qwen3, qwen3_5, qwen3_5_moe, qwen3_moe, qwen3_next, qwen3_vl, qwen3_vl_moe,
+    Place, custom, ernie4_5_vl, internvl, kimi_k25, llava_onevision1_5, qwen2_5_vl, qwen3_5, qwen3_5_moe, qwen3_vl,
+    qwen3_vl_moe,
 };
-use super::interface::EncoderFamily;
 use super::keys::{Keys, ModelConfigError};
 use super::tree_names::TreeNames;
 
-type ReadDecoder = fn(&Keys<'_>, &Place) -> Result<DecoderConfig, ModelConfigError>;
 type ReadModel = fn(&Keys<'_>) -> Result<ModelConfig, ModelConfigError>;
-
-/// Language models, alone or as a part of another model, by `model_type`.
-const DECODERS: &[(&str, ReadDecoder)] = &[
-    ("deepseek_v2", deepseek_v2::read),
-    ("deepseek_v3", deepseek_v3::read),
-    ("deepseek_v32", deepseek_v32::read),
-    ("ernie4_5", ernie4_5::read),
-    ("ernie4_5_moe", ernie4_5_moe::read),
-    ("ernie4_5_vl_moe_text", ernie4_5_vl_text::read),
-    ("glm_moe_dsa", glm_moe_dsa::read),
-    ("internlm2", internlm2::read),
-    ("kimi_k2", deepseek_v3::read),
-    ("llama", llama::read),
-    ("mimo", mimo::read),
-    ("minimax_m2", minimax_m2::read),
-    ("qwen", qwen::read),
-    ("qwen2", qwen2::read),
-    ("qwen2_5_vl_text", qwen2_5_vl::read_text),
-    ("qwen3", qwen3::read),
-    ("qwen3_5_moe_text", qwen3_5_moe::read_text),
-    ("qwen3_5_text", qwen3_5::read_text),
-    ("qwen3_moe", qwen3_moe::read),
-    ("qwen3_next", qwen3_next::read),
-    ("qwen3_vl_moe_text", qwen3_vl_moe::read_text),
-    ("qwen3_vl_text", qwen3_vl::read_text),
-];
 
 /// Models with an encoder, by `model_type`.
 const MODELS: &[(&str, ReadModel)] = &[
@@ -61,30 +31,6 @@ const MODELS: &[(&str, ReadModel)] = &[
 
 /// Experts of all layers together: each has names and shapes of its own before there is any weight.
 const MAX_EXPERTS: i64 = 1 << 18;
-
-/// A model as its parts: each part may be a pool of its own.
-#[derive(Clone, Debug)]
-pub struct ModelConfig {
-    /// Hugging Face's `model_type`.
-    pub model_type: String,
-    pub decoder: DecoderConfig,
-    /// `None` for a language model.
-    pub encoder: Option<Arc<dyn EncoderFamily>>,
-    pub tokens: Tokens,
-    /// Holds what transformers calls its modules.
-    pub tree: TreeNames,
-}
-
-/// The tokens of a multimodal model that stand for something else than text.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tokens {
-    /// Replaced by the features of pictures.
-    pub image: Option<i64>,
-    /// Replaced by the features of videos.
-    pub video: Option<i64>,
-    pub vision_start: Option<i64>,
-    pub vision_end: Option<i64>,
-}
 
 impl ModelConfig {
     /// Reads a parsed `config.json`, as transformers 4 and 5 write it.
@@ -125,64 +71,6 @@ impl ModelConfig {
     /// Every `model_type` that is built in.
     pub fn supported() -> impl Iterator<Item = &'static str> {
         DECODERS.iter().map(|(name, _)| *name).chain(MODELS.iter().map(|(name, _)| *name))
-    }
-
-    /// Returns how many tensors of features the decoder takes for each picture: one, and one for each DeepStack layer.
-    pub fn num_feature_tensors(&self) -> usize {
-        self.encoder.as_ref().map_or(0, |encoder| encoder.num_outputs())
-    }
-
-    /// The tokens that features replace.
-    pub fn placeholders(&self) -> Vec<i64> {
-        self.tokens.image.into_iter().chain(self.tokens.video).collect()
-    }
-}
-
-/// The decoder that `keys` describe, by their `model_type`.
-pub(super) fn read_decoder(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
-    let model_type = keys.text_or("model_type")?.ok_or_else(|| keys.missing("model_type"))?;
-    read_decoder_as(model_type, keys, place)
-}
-
-/// The decoder that `keys` describe, which is a `model_type` whatever they say.
-pub(super) fn read_decoder_as(
-    model_type: &str,
-    keys: &Keys<'_>,
-    place: &Place,
-) -> Result<DecoderConfig, ModelConfigError> {
-    match DECODERS.iter().find(|(name, _)| *name == model_type) {
-        Some((_, read)) => read(keys, place),
-        None => {
-            let supported: Vec<Value> = DECODERS.iter().map(|(name, _)| json!(name)).collect();
-            Err(keys.unsupported("model_type", &json!(model_type), &supported))
-        }
-    }
-}
-
-impl Tokens {
-    /// Qwen-VL's keys: `image_token_id`, `video_token_id`, `vision_start_token_id`, `vision_end_token_id`.
-    pub(super) fn read(keys: &Keys<'_>, vocab_size: i64) -> Result<Tokens, ModelConfigError> {
-        Tokens::with_image(keys, "image_token_id", vocab_size)
-    }
-
-    /// Works like `read`, with another key for the pictures' token.
-    pub(super) fn with_image(keys: &Keys<'_>, image: &str, vocab_size: i64) -> Result<Tokens, ModelConfigError> {
-        let id = keys.index_or(image)?.ok_or_else(|| keys.missing(image))?;
-        if id >= vocab_size {
-            let must = format!(
-                "must be below the decoder's vocab_size ({vocab_size}); for a token that was added to the tokenizer set \
-                 model.resize_embeddings=true"
-            );
-            return Err(keys.inconsistent(image, id, must));
-        }
-        // No text has a token that the decoder does not know: transformers writes such an id for Kimi-K2.5's videos.
-        let other = |key: &str| keys.index_or(key).map(|id| id.filter(|id| *id < vocab_size));
-        Ok(Tokens {
-            image: Some(id),
-            video: other("video_token_id")?,
-            vision_start: other("vision_start_token_id")?,
-            vision_end: other("vision_end_token_id")?,
-        })
     }
 }
 

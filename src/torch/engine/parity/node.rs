@@ -2,7 +2,7 @@
 
 use super::super::buffer::TorchBuffer;
 use super::super::encoder::EncoderPart;
-use super::super::family::Families;
+use super::super::families::Families;
 use super::super::foundation::FoundationPart;
 use super::super::share::{EncoderShare, FoundationShare};
 use super::PoolLayouts;

@@ -1,6 +1,5 @@
 //! A decoder as data.
 
-use super::mtp::{MtpConfig, MtpNames, MtpPlace};
 use super::names::Names;
 use crate::nn::moe::MoeConfig;
 use crate::nn::{
@@ -138,4 +137,40 @@ impl DecoderConfig {
     pub(super) fn head_bias_name(&self) -> String {
         format!("{}.bias", self.names.head)
     }
+}
+
+/// Describes how a checkpoint stores its prediction heads. Names are within a head, but the layer's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MtpNames {
+    /// The names of the first head; where it is a whole name and no number is to follow, the checkpoint can have one
+    /// head only.
+    pub heads: MtpPlace,
+    pub embedding_norm: &'static str,
+    pub hidden_norm: &'static str,
+    pub project: &'static str,
+    pub last_norm: &'static str,
+    /// True if the state comes before the embedding in the joined vector.
+    pub hidden_first: bool,
+    /// Holds what checkpoints call the embedding and the head that every prediction head repeats, where they do.
+    pub repeats: Option<[&'static str; 2]>,
+}
+
+/// Says where the heads stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MtpPlace {
+    /// `{0}.{number}.`, counting from this number, the layer's tensors beside the head's own.
+    Numbered(String, usize),
+    /// The head's own tensors under `{0}.`, its layer under `{0}.layers.0.`
+    Single(String),
+}
+
+/// The prediction heads of a decoder.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MtpConfig {
+    pub names: MtpNames,
+    /// The layer of every head.
+    pub layer: LayerConfig,
+    pub num_heads: usize,
+    /// Each head's loss counts this much, divided by the number of heads.
+    pub loss_weight: f64,
 }

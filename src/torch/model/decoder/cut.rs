@@ -5,9 +5,9 @@ use std::rc::Rc;
 
 use tch::Tensor;
 
+use super::branch::{Branch, Entered};
 use super::config::{DecoderConfig, MixerConfig};
-use super::layer::Branch;
-use super::regions::Entered;
+use crate::model::unsupported::NotSplit;
 use crate::nn::{Context, CutMixer, KeyChoice, Mixer};
 use crate::tape::{Policy, RowShare, Slot, Tape};
 use loongforge_core::config::ContextAttention;
@@ -35,31 +35,6 @@ pub(super) fn record(
     let after = move |reads: &[Tensor]| vec![cut(&branch).after(&reads[0], &reads[1..])];
     let reads: Vec<Slot> = std::iter::once(y).chain(parts[3..].iter().copied()).collect();
     tape.run(format!("{name} mixer output"), &ids, policy, &reads, 1, after)[0]
-}
-
-/// Why the tokens of a decoder's rows cannot be split among ranks. Keys are those of `config.json`.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotSplit {
-    #[error("this model does not support context parallelism: set context_parallel to 1")]
-    Model,
-    #[error(
-        "layer {layer} mixes tokens by {what}, which needs all tokens before its own on one rank: set context_parallel to 1"
-    )]
-    Mixer { layer: usize, what: &'static str },
-    #[error(
-        "heads for multi-token prediction read the token after their own: set context_parallel to 1, or train none"
-    )]
-    Mtp,
-    #[error(
-        "rotary embeddings that depend on a document's length, with pictures in it, need all of it on one rank: set \
-         context_parallel to 1"
-    )]
-    Rope,
-    #[error(
-        "{heads} heads cannot be sharded over context_parallel={ranks}: their number must be a multiple of it with \
-         context_attention=ulysses; use ring"
-    )]
-    Heads { heads: i64, ranks: usize },
 }
 
 impl DecoderConfig {

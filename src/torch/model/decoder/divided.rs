@@ -3,19 +3,9 @@
 
 use super::config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
 use super::transformer::Decoder;
+use crate::model::unsupported::DivisionError;
 use crate::nn::moe::MoeConfig;
 use crate::nn::{AttentionConfig, Division, GatedDeltaConfig, KeyChoice, MlaConfig, ParamSpec, QkNorm, Qkv, divide};
-
-/// Why a decoder cannot be split so. Keys are those of `config.json`.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DivisionError {
-    #[error("{key} is {size}, which tensor_parallel={ranks} does not divide")]
-    Tensor { key: &'static str, size: i64, ranks: usize },
-    #[error("{key} is {size}, which is less than {axis}={ranks}")]
-    TooFew { key: &'static str, size: i64, axis: &'static str, ranks: usize },
-    #[error("tensor_parallel is not implemented for {what}: set it to 1")]
-    Unsupported { what: &'static str },
-}
 
 type Result<T> = std::result::Result<T, DivisionError>;
 

@@ -7,8 +7,8 @@
 
 use tch::{Kind, Tensor};
 
-use super::sampling::Sampling;
 use super::transformer::Decoder;
+use crate::model::decoding::Decoding;
 use crate::nn::{Columns, Shelf, State};
 
 /// Holds what a continuation starts from.
@@ -20,16 +20,6 @@ pub struct Prompt {
     pub feature_rows: Vec<i64>,
     /// The encoder's outputs for this prompt's pictures, `[N, D]` each; empty without pictures.
     pub features: Vec<Tensor>,
-}
-
-/// Describes how long continuations get, and how their tokens are chosen.
-#[derive(Clone, Debug, Default)]
-pub struct Decoding {
-    pub max_new_tokens: usize,
-    /// The first of these ends a continuation and is left out.
-    pub stop_token_ids: Vec<i64>,
-    /// `None`: always the most likely token.
-    pub sampling: Option<Sampling>,
 }
 
 /// A continuation of each prompt, token by token. Panics where there is no prompt or an empty one.

@@ -4,26 +4,16 @@ use std::rc::Rc;
 
 use tch::Tensor;
 
+use super::branch::{Branch, Entered};
 use super::config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
 use super::cut;
-use super::moe::{Moe, Recording, Split};
-use super::regions::Entered;
-use crate::nn::{
-    Context, GatedDelta, Mixer, Mla, ParamId, ParamSpec, ParamStore, PieceAttention, RmsNorm, Scope, SelfAttention,
-    SwiGlu,
-};
+use super::moe::Moe;
+use super::recording::{Recording, Split};
+use crate::nn::{Context, GatedDelta, Mixer, Mla, ParamSpec, ParamStore, PieceAttention, Scope, SelfAttention, SwiGlu};
 use crate::tape::{KeyValues, Slot, Tape};
 
 /// The module of the mixer where it is a gated delta net.
 const GATED_DELTA: &str = "linear_attn";
-
-/// A branch's module with its norm, and the parameters of both that a segment running them differentiates by.
-pub(super) struct Branch<T: ?Sized> {
-    pub norm_ids: Vec<ParamId>,
-    pub ids: Vec<ParamId>,
-    pub norm: RmsNorm,
-    pub module: Box<T>,
-}
 
 pub(super) struct Layer {
     pub mixer: Rc<Branch<dyn Mixer>>,

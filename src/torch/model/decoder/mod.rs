@@ -3,9 +3,11 @@
 //! A family's file in `family/` reads its `config.json` into a [`DecoderConfig`]; everything else is here.
 
 mod batch;
+mod branch;
 mod config;
 mod cut;
 mod divided;
+mod family;
 mod generate;
 mod layer;
 #[cfg(test)]
@@ -14,21 +16,19 @@ mod moe;
 mod mtp;
 mod names;
 mod record;
+mod record_mtp;
+mod recording;
 mod regions;
 mod router_losses;
-mod sampling;
+mod rows;
 mod score;
 mod stage;
 mod transformer;
 
-pub use batch::{ExpertSet, RoutedExperts, RouterLosses, Routing, Targets, TextBatch, TextOptions, TextTape};
-pub use config::{Balance, DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
-pub use cut::NotSplit;
-pub use divided::DivisionError;
-pub use generate::{Decoding, Prompt, generate};
-pub use mtp::{MtpConfig, MtpNames, MtpPlace};
+pub use batch::{Targets, TextBatch, TextOptions, TextTape};
+pub use config::{Balance, DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig, MtpConfig, MtpNames, MtpPlace};
+pub use family::DecoderFamily;
+pub use generate::{Prompt, generate};
 pub use names::Names;
-pub use sampling::Sampling;
 pub use score::TokenScores;
-pub use stage::{Stage, StageError};
 pub use transformer::Decoder;

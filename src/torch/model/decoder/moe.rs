@@ -7,12 +7,12 @@ use std::rc::Rc;
 
 use tch::Tensor;
 
-use super::batch::RoutedExperts;
 use super::config::DecoderConfig;
-use super::router_losses::{LayerLosses, Wanted};
+use super::recording::{LayerLosses, Recording, Split};
+use crate::model::routing::RoutedExperts;
 use crate::nn::moe::{Experts, MoeConfig, Order, Router, SharedExperts, choices_by_softmax, z_loss};
-use crate::nn::{Division, ParamId, ParamSpec, ParamStore, PieceAttention, RmsNorm, Scope};
-use crate::tape::{Custom, KeyValues, Needs, ParamGrads, Policy, RowShare, Slot, Tape};
+use crate::nn::{ParamId, ParamSpec, ParamStore, RmsNorm, Scope};
+use crate::tape::{Custom, Needs, ParamGrads, Policy, Slot, Tape};
 
 /// The feed-forward branch of a layer.
 pub(super) struct Moe {
@@ -29,47 +29,6 @@ struct ExpertSet {
     router_ids: Vec<ParamId>,
     experts: Rc<Experts>,
     experts_ids: Vec<ParamId>,
-}
-
-/// The rows of a batch that are tokens of pictures and videos, and the others; int64.
-#[derive(Clone)]
-pub(super) struct Split {
-    media: Rc<Tensor>,
-    others: Rc<Tensor>,
-}
-
-/// Holds what the layers of one tape share, and what they leave for its end.
-pub(super) struct Recording {
-    pub division: Division,
-    /// The number of tokens of the packed row.
-    pub num_tokens: i64,
-    pub policy: Policy,
-    pub wanted: Wanted,
-    pub keep_routing: bool,
-    /// `None` where there are no tokens of pictures or videos, or all experts are for all tokens.
-    pub split: Option<Split>,
-    /// The share of this rank, where ranks share a row.
-    pub row: Option<Rc<RowShare>>,
-    pub routed: Vec<RoutedExperts>,
-    pub losses: Vec<LayerLosses>,
-    /// `None` where the mixers' losses are not wanted.
-    pub mixer_losses: Option<Vec<Slot>>,
-    /// The piece of a sequence, whose keys and values are kept.
-    pub piece: Option<Rc<PieceAttention>>,
-    pub key_values: Vec<KeyValues>,
-}
-
-impl Split {
-    /// `None` where no token of the row is one of `token_ids`.
-    pub fn new(input_ids: &[i64], token_ids: &[i64], device: tch::Device) -> Option<Split> {
-        let rows = |of_media: bool| {
-            let rows = (0..).zip(input_ids).filter(|(_, id)| token_ids.contains(id) == of_media);
-            Tensor::from_slice(&rows.map(|(row, _)| row).collect::<Vec<i64>>())
-        };
-        let (media, others) = (rows(true), rows(false));
-        let on_device = |rows: Tensor| Rc::new(rows.to_device(device));
-        (media.numel() > 0).then(|| Split { media: on_device(media), others: on_device(others) })
-    }
 }
 
 impl Moe {

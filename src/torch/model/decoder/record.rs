@@ -4,14 +4,15 @@ use std::rc::Rc;
 
 use tch::{Kind, Tensor};
 
-use super::batch::{RouterLosses, Routing, Targets, TextBatch, TextOptions, TextTape};
-use super::moe::Recording;
-use super::mtp::counted;
+use super::batch::{Targets, TextBatch, TextOptions, TextTape};
+use super::recording::{Recording, RouterSums, Wanted};
 use super::regions::{FeatureRows, TokenTable};
-use super::router_losses::{Wanted, carry_scalar};
-use super::stage::{Carried, Crossing, RouterSums};
+use super::router_losses::carry_scalar;
+use super::rows::{counted, index};
+use super::stage::{Carried, Crossing};
 use super::transformer::{Decoder, Last};
 use crate::model::loss::LinearCrossEntropy;
+use crate::model::routing::{RouterLosses, Routing};
 use crate::model::target_scores::{part_best, predicted, target_scores};
 use crate::model::vocab_scores::VocabScores;
 use crate::nn::{Division, PieceAttention};
@@ -247,9 +248,4 @@ fn total(tape: &mut Tape, loss: Slot, others: &[(Slot, f64)]) -> Slot {
         vec![sum]
     };
     tape.run("total loss", &[], Policy::Keep, &reads, 1, sum)[0]
-}
-
-/// Rows as an index.
-pub(super) fn index(rows: &[i64], device: tch::Device) -> Rc<Tensor> {
-    Rc::new(Tensor::from_slice(rows).to_kind(Kind::Int64).to_device(device))
 }

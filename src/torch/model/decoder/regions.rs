@@ -7,21 +7,12 @@ use std::rc::Rc;
 
 use tch::Tensor;
 
-use super::layer::Branch;
-use super::moe::Recording;
-use super::record::index;
+use super::branch::{Branch, Entered};
+use super::recording::Recording;
+use super::rows::index;
 use crate::native::embedding;
-use crate::nn::{Division, ParamId};
+use crate::nn::Division;
 use crate::tape::{Slot, Tape};
-
-/// The region that a branch's segment runs in.
-pub(super) struct Entered {
-    pub x: Slot,
-    /// True if the norm was recorded before it.
-    pub is_normed: bool,
-    /// The ids of the segment.
-    pub ids: Vec<ParamId>,
-}
 
 impl Recording {
     /// Into a region: all tokens.

@@ -5,33 +5,11 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::batch::{RouterLosses, Routing};
 use super::config::Balance;
-use super::moe::Recording;
-use super::stage::RouterSums;
+use super::recording::{Recording, RouterSums};
+use crate::model::routing::{RouterLosses, Routing};
 use crate::nn::moe::aux_loss;
 use crate::tape::{Policy, Slot, SumOverContext, Tape};
-
-/// Describes which losses a step has besides that of its tokens.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Wanted {
-    pub aux: bool,
-    pub z: bool,
-}
-
-/// Holds what one set of experts gives to the losses.
-pub(super) struct LayerLosses {
-    /// Tells how often experts are the best by softmax `[E]`, and the sum of their probabilities `[E]`.
-    pub choices: Option<[Slot; 2]>,
-    /// The sum over its tokens, a scalar.
-    pub z: Option<Slot>,
-}
-
-impl Wanted {
-    pub fn new(balance: &Balance) -> Wanted {
-        Wanted { aux: balance.aux_loss_coef != 0.0, z: balance.z_loss_coef != 0.0 }
-    }
-}
 
 impl Recording {
     /// The losses of all routers: those so far, and of earlier stages `before`. `num_layers` have routers, each of which

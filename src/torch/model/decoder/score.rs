@@ -6,8 +6,7 @@ use std::rc::Rc;
 use tch::Tensor;
 
 use super::batch::{TextBatch, TextOptions};
-use super::mtp::counted;
-use super::record::index;
+use super::rows::{counted, index};
 use super::transformer::{Decoder, Last};
 use crate::model::loss::LinearCrossEntropy;
 use crate::native::NativeError;

@@ -1,52 +1,19 @@
-//! A range of a decoder's layers, as a stage of a pipeline has them, and what goes from one stage to the next.
+//! What goes from one stage of a decoder's layers to the next, and which stages a decoder may have.
 //!
 //! The first stage has the embedding and takes the features, the last one the norm, the head, the loss and the prediction
 //! heads. Where the table of the embedding is the head's too, or prediction heads look tokens up, the last stage has it as
 //! well, and whoever trains sums both gradients. Everything that a later stage needs goes through those between: the
 //! hidden states, features of DeepStack for later layers, and what the losses of routers and mixers are made of.
 
-use std::ops::Range;
-
 use tch::Kind;
 
 use super::config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
-use super::router_losses::Wanted;
+use super::recording::{RouterSums, Wanted};
+use crate::model::stage::{Stage, StageError};
 use crate::nn::{IndexerTraining, KeyChoice, MlaConfig};
 use crate::tape::{Boundary, Slot};
 
-/// Consecutive layers of a decoder.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stage {
-    pub layers: Range<usize>,
-    pub is_first: bool,
-    pub is_last: bool,
-}
-
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StageError {
-    #[error("{layers} layers for {stages} pipeline stages: every stage needs at least one")]
-    TooMany { stages: usize, layers: usize },
-    #[error("layer {layer} takes the keys that layer {from} chose, of another stage: choose other pipeline stages")]
-    ChosenElsewhere { layer: usize, from: usize },
-}
-
 impl Stage {
-    /// All of a decoder.
-    pub fn whole(num_layers: usize) -> Stage {
-        Stage { layers: 0..num_layers, is_first: true, is_last: true }
-    }
-
-    pub fn is_whole(&self) -> bool {
-        self.is_first && self.is_last
-    }
-
-    /// The stages of these ranges of layers, in order.
-    pub fn all(layers: Vec<Range<usize>>) -> Vec<Stage> {
-        let last = layers.len() - 1;
-        let stage = |(number, layers)| Stage { layers, is_first: number == 0, is_last: number == last };
-        layers.into_iter().enumerate().map(stage).collect()
-    }
-
     /// Returns whether the layers of this stage need what another stage's compute besides the hidden states.
     ///
     /// # Errors
@@ -76,15 +43,6 @@ pub(super) struct Carried {
     pub routers: RouterSums,
     /// The sum of the mixers' losses.
     pub mixers: Option<Slot>,
-}
-
-/// Sums over the layers so far.
-#[derive(Clone, Copy, Default)]
-pub(super) struct RouterSums {
-    /// Choices and probabilities `[E]`, float32.
-    pub choices: Option<[Slot; 2]>,
-    /// A scalar.
-    pub z: Option<Slot>,
 }
 
 /// The boundary before a layer, without its slots: the shape, kind and need of a gradient of each tensor.
@@ -190,19 +148,5 @@ impl DecoderConfig {
             }
             _ => false,
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Stage;
-
-    #[test]
-    fn stages_of_ranges_know_their_ends() {
-        let stages = Stage::all(vec![0..2, 2..3, 3..5]);
-        assert_eq!(stages[0], Stage { layers: 0..2, is_first: true, is_last: false });
-        assert!(!stages[1].is_first && !stages[1].is_last && stages[2].is_last);
-        assert!(Stage::whole(5).is_whole());
-        assert_eq!(Stage::all(std::iter::once(0..5).collect()), [Stage::whole(5)]);
     }
 }

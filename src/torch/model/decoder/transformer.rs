@@ -4,12 +4,13 @@ use std::rc::Rc;
 
 use tch::{Device, Kind, Tensor};
 
-use super::batch::{ExpertSet, TextBatch};
+use super::batch::TextBatch;
 use super::config::DecoderConfig;
 use super::layer::{FeedForward, Layer};
-use super::moe::Split;
 use super::mtp::MtpHead;
-use super::stage::Stage;
+use super::recording::Split;
+use crate::model::routing::ExpertSet;
+use crate::model::stage::Stage;
 use crate::nn::moe::Router;
 use crate::nn::{
     Context, DeltaDocuments, Init, PackedAttention, ParamId, ParamSpec, ParamStore, RmsNorm, Rope, Scope, Shelf,
@@ -165,7 +166,7 @@ impl Decoder {
     pub fn expert_sets(&self) -> Vec<ExpertSet> {
         let layers =
             self.stage.layers.clone().zip(&self.layers).map(|(number, layer)| (format!("layer {number}"), layer));
-        let heads = self.mtp.iter().enumerate().map(|(number, head)| (format!("mtp {number}"), head.layer()));
+        let heads = self.mtp.iter().enumerate().map(|(number, head)| (format!("mtp {number}"), &head.layer));
         let sets = layers.chain(heads).flat_map(|(name, layer)| {
             let moe = match &layer.feed_forward {
                 FeedForward::Moe(moe) => Some(moe),

@@ -6,9 +6,10 @@
 use serde_json::{Value, json};
 
 use super::common::Place;
+use super::decoders::read_decoder;
 use super::vision;
+use crate::model::config::{ModelConfig, Tokens};
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::model::registry::{ModelConfig, Tokens, read_decoder};
 use crate::model::vision::parts;
 
 /// The `model_type` of a model that was put together.
@@ -62,8 +63,8 @@ mod tests {
     use tch::{Device, Kind, Tensor};
 
     use super::parts_config;
+    use crate::model::config::{ModelConfig, Tokens};
     use crate::model::decoder::Decoder;
-    use crate::model::registry::{ModelConfig, Tokens};
     use crate::nn::ParamStore;
     use crate::tape::{Execution, Policy};
 

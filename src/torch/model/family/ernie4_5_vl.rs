@@ -2,10 +2,11 @@
 //! own for the tokens of pictures.
 
 use super::common::Place;
+use super::decoders::read_decoder_as;
 use super::ernie4_5_vl_text::{media_tokens, set_media_tokens};
 use super::vision;
+use crate::model::config::{ModelConfig, Tokens};
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::model::registry::{ModelConfig, Tokens, read_decoder_as};
 use crate::model::vision::ernie;
 
 /// Published configs have the decoder's keys beside the others, not in `text_config`, and their tower elsewhere.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::model::decoder::{Balance, FeedForwardConfig};
+use crate::model::decoder::{Balance, DecoderConfig, FeedForwardConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::nn::moe::RouterConfig;
 
@@ -66,4 +66,10 @@ pub(super) fn sparse_layers(keys: &Keys<'_>) -> Result<Option<Vec<bool>>> {
         return Err(keys.inconsistent("mlp_layer_types", types, must));
     }
     Ok(Some(found))
+}
+
+/// Without the load-balancing loss of its own config, which transformers does not add inside of this model; a run may ask
+/// for one.
+pub(super) fn unbalanced(decoder: DecoderConfig) -> DecoderConfig {
+    DecoderConfig { balance: Balance::default(), ..decoder }
 }

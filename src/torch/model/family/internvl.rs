@@ -4,9 +4,10 @@
 use serde_json::json;
 
 use super::common::Place;
+use super::experts::unbalanced;
 use super::vision;
+use crate::model::config::{ModelConfig, Tokens};
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::model::registry::{ModelConfig, Tokens};
 use crate::model::vision::intern::{self, InternNames, PixelShuffle};
 use crate::nn::Activation;
 
@@ -17,7 +18,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     keys.only("vision_feature_layer", &[json!(-1)])?;
     keys.only("vision_feature_select_strategy", &[json!("default")])?;
     let place = Place::new("language_model.model.", "language_model.");
-    let decoder = vision::unbalanced(vision::text(keys, &keys.section("text_config")?, &place, "qwen2")?);
+    let decoder = unbalanced(vision::text(keys, &keys.section("text_config")?, &place, "qwen2")?);
     let shuffle = PixelShuffle {
         merge: merge(keys)?,
         activation: intern::projector_activation(keys)?,
@@ -36,7 +37,7 @@ pub(in crate::model) fn read_original(keys: &Keys<'_>) -> Result<ModelConfig> {
     keys.only("select_layer", &[json!(-1)])?;
     keys.only("ps_version", &[json!("v2")])?;
     let place = Place::new("language_model.model.", "language_model.");
-    let decoder = vision::unbalanced(vision::text(keys, &keys.section("llm_config")?, &place, "qwen2")?);
+    let decoder = unbalanced(vision::text(keys, &keys.section("llm_config")?, &place, "qwen2")?);
     let shuffle = PixelShuffle { merge: merge(keys)?, activation: Activation::Gelu, outputs: decoder.hidden_size };
     let names = InternNames::Original;
     let encoder = intern::read(&keys.section("vision_config")?, names, "vision_model.", "mlp1.", &shuffle)?;

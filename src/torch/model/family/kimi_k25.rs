@@ -1,9 +1,10 @@
 //! Kimi-K2.5 and K2.6 (`Kimi_K25ForConditionalGeneration`): MoonViT-3D before a DeepSeek-V3 decoder.
 
 use super::common::Place;
+use super::decoders::{read_decoder, read_decoder_as};
 use super::vision;
+use crate::model::config::{ModelConfig, Tokens};
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::model::registry::{ModelConfig, Tokens, read_decoder, read_decoder_as};
 use crate::model::vision::moon;
 
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {

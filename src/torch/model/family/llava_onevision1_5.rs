@@ -2,9 +2,10 @@
 //! one axis.
 
 use super::common::Place;
+use super::decoders::read_decoder_as;
 use super::vision;
+use crate::model::config::{ModelConfig, Tokens};
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::model::registry::{ModelConfig, Tokens, read_decoder_as};
 use crate::model::vision::rice;
 
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {

@@ -2,6 +2,7 @@
 
 mod common;
 pub(super) mod custom;
+pub(super) mod decoders;
 mod deepseek;
 pub(super) mod deepseek_v2;
 pub(super) mod deepseek_v3;
@@ -22,13 +23,18 @@ pub(super) mod minimax_m2;
 pub(super) mod qwen;
 pub(super) mod qwen2;
 pub(super) mod qwen2_5_vl;
+mod qwen2_5_vl_text;
 pub(super) mod qwen3;
 pub(super) mod qwen3_5;
 pub(super) mod qwen3_5_moe;
+mod qwen3_5_moe_text;
+mod qwen3_5_text;
 pub(super) mod qwen3_moe;
 pub(super) mod qwen3_next;
 pub(super) mod qwen3_vl;
 pub(super) mod qwen3_vl_moe;
+mod qwen3_vl_moe_text;
+mod qwen3_vl_text;
 mod vision;
 
 pub(super) use common::Place;

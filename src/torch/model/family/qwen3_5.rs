@@ -3,32 +3,25 @@
 
 use serde_json::json;
 
-use super::common::{Place, dense};
-use super::qwen3_next::hybrid;
+use super::common::Place;
+use super::experts::unbalanced;
+use super::qwen3_5_text;
 use super::qwen3_vl::with_tower;
-use super::vision;
+use crate::model::config::ModelConfig;
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::model::registry::ModelConfig;
 use crate::model::rope_config::read_mrope;
-use crate::nn::GatedDeltaLayout;
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     no_deepstack(keys)?;
-    with_tower("qwen3_5", keys, with_axes(&keys.section("text_config")?, read_text)?)
+    with_tower("qwen3_5", keys, with_axes(&keys.section("text_config")?, qwen3_5_text::read)?)
 }
 
 /// Its tower has the keys of Qwen3-VL's, published configs with an empty list.
 pub(super) fn no_deepstack(keys: &Keys<'_>) -> Result<()> {
     keys.section("vision_config")?.only("deepstack_visual_indexes", &[json!([])])
-}
-
-/// The decoder alone (`Qwen3_5ForCausalLM`), where a token has one position.
-pub(in crate::model) fn read_text(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig> {
-    let feed_forwards = vec![dense(keys)?; keys.size("num_hidden_layers")? as usize];
-    hybrid(keys, place, GatedDeltaLayout::Separate, feed_forwards)
 }
 
 /// A decoder that `read` reads, inside of a model with pictures: a token has three positions, and transformers adds no
@@ -39,5 +32,5 @@ pub(super) fn with_axes(
 ) -> Result<DecoderConfig> {
     let mut decoder = read(keys, &Place::new("model.language_model.", ""))?;
     decoder.rope.axes = read_mrope(keys, &decoder.rope, [11, 11, 10], true)?;
-    Ok(vision::unbalanced(decoder))
+    Ok(unbalanced(decoder))
 }

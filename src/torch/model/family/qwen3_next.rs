@@ -114,7 +114,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use crate::model::decoder::MixerConfig;
-    use crate::model::family::{Place, qwen3_5};
+    use crate::model::family::{Place, qwen3_5_text};
     use crate::model::keys::Keys;
 
     fn read(change: (&str, Value)) -> Result<(Vec<bool>, i64), String> {
@@ -124,7 +124,7 @@ mod tests {
             "rope_parameters": {"rope_type": "default", "rope_theta": 1e7}
         });
         config[change.0] = change.1;
-        let decoder = qwen3_5::read_text(&Keys::new(&config), &Place::alone()).map_err(|error| error.to_string())?;
+        let decoder = qwen3_5_text::read(&Keys::new(&config), &Place::alone()).map_err(|error| error.to_string())?;
         let full = |mixer: &MixerConfig| matches!(mixer, MixerConfig::Attention(_));
         Ok((decoder.layers.iter().map(|layer| full(&layer.mixer)).collect(), decoder.rope.rotary_dim))
     }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::common::Place;
-use crate::model::decoder::{Balance, DecoderConfig};
+use super::decoders::{read_decoder, read_decoder_as};
+use crate::model::config::{ModelConfig, Tokens};
+use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::model::registry::{ModelConfig, Tokens, read_decoder, read_decoder_as};
 use crate::model::tree_names::TreeNames;
 use crate::model::vision::VisionConfig;
 
@@ -25,12 +26,6 @@ pub(super) fn text(keys: &Keys<'_>, text_keys: &Keys<'_>, place: &Place, default
 pub(super) fn tied(keys: &Keys<'_>, decoder: DecoderConfig) -> Result<DecoderConfig> {
     let tie_word_embeddings = keys.flag_or("tie_word_embeddings")?.unwrap_or(decoder.tie_word_embeddings);
     Ok(DecoderConfig { tie_word_embeddings, ..decoder })
-}
-
-/// Without the load-balancing loss of its own config, which transformers does not add inside of this model; a run may ask
-/// for one.
-pub(super) fn unbalanced(decoder: DecoderConfig) -> DecoderConfig {
-    DecoderConfig { balance: Balance::default(), ..decoder }
 }
 
 /// Refuses a width of features, where the encoder's config has one, that is not the decoder's.
@@ -70,8 +65,8 @@ pub(super) fn model(
 mod tests {
     use serde_json::{Value, json};
 
+    use crate::model::config::ModelConfig;
     use crate::model::decoder::{Balance, FeedForwardConfig, LayerConfig, MixerConfig};
-    use crate::model::registry::ModelConfig;
     use crate::nn::RopeAxes;
 
     fn names(config: &Value) -> Vec<String> {

@@ -7,7 +7,7 @@ use tch::Tensor;
 
 use super::norm::{Norm, VisionNorm};
 use super::rope::Rotation;
-use crate::model::decoder::DivisionError;
+use crate::model::unsupported::DivisionError;
 use crate::nn::{Activation, Division, Init, Linear, PackedAttention, ParamSpec, Scope};
 
 /// A block. Names are relative to the block's prefix.

@@ -8,8 +8,8 @@ use loongforge_core::message::Grid;
 use super::projector::{Projector, ProjectorConfig};
 use super::tower::Tower;
 use super::tower_config::TowerConfig;
-use crate::model::decoder::DivisionError;
-use crate::model::interface::{EncoderFamily, EncoderModel, EncoderTape};
+use crate::model::encoder::{EncoderFamily, EncoderModel, EncoderTape};
+use crate::model::unsupported::DivisionError;
 use crate::nn::{Division, ParamSpec, ParamStore, divide};
 use crate::tape::{Policy, Tape};
 

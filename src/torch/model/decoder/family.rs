@@ -1,52 +1,38 @@
-//! The two pools of a model, each of its family; a decoder as a foundation.
+//! A decoder as a foundation.
 
-use crate::model::{
-    Decoder, DecoderConfig, Decoding, DivisionError, EncoderFamily, ExpertSet, FoundationFamily, FoundationModel,
-    FoundationTape, MicroBatch, ModelConfig, NotSplit, Prompt, Stage, StageError, Targets, TextBatch, TextOptions,
-    TreeNames, generate,
-};
-use crate::nn::{Division, ParamSpec, ParamStore, divide};
-use crate::tape::Policy;
-use loongforge_core::config::ContextAttention;
 use std::rc::Rc;
 use std::sync::Arc;
+
+use loongforge_core::config::ContextAttention;
 use tch::Tensor;
 
-/// The two pools of a model; a language model has no encoder.
-#[derive(Clone)]
-pub struct Families {
-    pub encoder: Option<Arc<dyn EncoderFamily>>,
-    pub foundation: Arc<dyn FoundationFamily>,
-    /// Holds what PEFT calls their modules.
-    pub tree: TreeNames,
-}
+use super::batch::{Targets, TextBatch, TextOptions};
+use super::config::DecoderConfig;
+use super::generate::{Prompt, generate};
+use super::transformer::Decoder;
+use crate::model::batch::MicroBatch;
+use crate::model::decoding::Decoding;
+use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationTape};
+use crate::model::routing::ExpertSet;
+use crate::model::stage::{Stage, StageError};
+use crate::model::unsupported::{DivisionError, NotSplit};
+use crate::nn::{Division, ParamSpec, ParamStore, divide};
+use crate::tape::Policy;
 
-impl Families {
-    /// The built-in families that a `config.json` describes.
-    pub fn of(model: &ModelConfig) -> Self {
-        let foundation = DecoderFamily {
-            whole: model.decoder.clone(),
-            config: model.decoder.clone(),
-            placeholders: model.placeholders(),
-            num_feature_tensors: model.num_feature_tensors(),
-        };
-        Self { encoder: model.encoder.clone(), foundation: Arc::new(foundation), tree: model.tree.clone() }
-    }
-
-    /// All parameters of the model.
-    pub fn specs(&self) -> Vec<ParamSpec> {
-        let mut specs = self.foundation.specs();
-        specs.extend(self.encoder.iter().flat_map(|family| family.specs()));
-        specs
-    }
-}
-
-struct DecoderFamily {
+/// A decoder that features go into, whole or a rank's part of it.
+pub struct DecoderFamily {
     whole: DecoderConfig,
     /// Holds what this rank computes of it.
     config: DecoderConfig,
     placeholders: Vec<i64>,
     num_feature_tensors: usize,
+}
+
+impl DecoderFamily {
+    /// The whole decoder, in which `num_feature_tensors` tensors of features replace the tokens `placeholders`.
+    pub fn new(config: DecoderConfig, placeholders: Vec<i64>, num_feature_tensors: usize) -> DecoderFamily {
+        DecoderFamily { whole: config.clone(), config, placeholders, num_feature_tensors }
+    }
 }
 
 impl FoundationFamily for DecoderFamily {

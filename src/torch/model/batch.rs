@@ -1,0 +1,108 @@
+//! One micro-batch of packed samples, as an engine gives it to a foundation.
+
+use std::rc::Rc;
+
+use tch::{Device, Kind, Tensor};
+
+use crate::tape::RowShare;
+
+/// Packed samples of one micro-batch, `T` tokens in all.
+pub struct MicroBatch {
+    /// `[T]`, i64.
+    pub input_ids: Tensor,
+    /// `[3, T]`, i64; restart with each sample.
+    pub position_ids: Tensor,
+    /// `[T]`, i64: the token to predict at each position, or -100.
+    pub targets: Tensor,
+    /// Tells where samples begin, and `T` at the end.
+    pub cu_seqlens: Vec<usize>,
+    /// Factor of the summed loss: one over the target tokens of the whole step.
+    pub loss_scale: f64,
+    /// Rows of features, over all items.
+    pub num_features: i64,
+    /// True if the encoder wants gradients.
+    pub feature_grads: bool,
+    /// The share of a row, where these are some tokens of a row that other ranks share.
+    pub row: Option<Rc<RowShare>>,
+    /// For such tokens: which of the whole row's features are theirs, in their order.
+    pub shared_features: Vec<i64>,
+    /// For a piece of a longer row: how many tokens of its first document came in earlier pieces.
+    pub past: Option<usize>,
+    /// Forward only: the tape is to end with [`FoundationTape::predicted`], and with the sum of the targets' cross-entropies
+    /// alone for its loss.
+    pub evaluates: bool,
+}
+
+impl MicroBatch {
+    /// This rank's tokens of a whole row, with places for `features` of its features.
+    pub fn share(&self, row: Rc<RowShare>, features: Vec<i64>) -> MicroBatch {
+        let rows = row.rows();
+        let take = |x: &Tensor| x.index_select(-1, &rows.to_device(x.device()));
+        MicroBatch {
+            input_ids: take(&self.input_ids),
+            position_ids: take(&self.position_ids),
+            targets: take(&self.targets),
+            cu_seqlens: row.split().cu_seqlens(row.rank()),
+            num_features: features.len() as i64,
+            row: Some(row),
+            shared_features: features,
+            ..*self
+        }
+    }
+
+    /// One token without a target: what a rank computes to take part where others have one micro-batch more.
+    pub fn filler(device: Device) -> MicroBatch {
+        let zeros = |shape: &[i64]| Tensor::zeros(shape, (Kind::Int64, device));
+        MicroBatch {
+            input_ids: zeros(&[1]),
+            position_ids: zeros(&[3, 1]),
+            targets: Tensor::full([1], -100, (Kind::Int64, device)),
+            cu_seqlens: vec![0, 1],
+            loss_scale: 0.0,
+            num_features: 0,
+            feature_grads: false,
+            row: None,
+            shared_features: Vec::new(),
+            past: None,
+            evaluates: false,
+        }
+    }
+
+    /// The row cut after every `chunk_tokens` tokens. `counts` tells how many features lie in a range of tokens.
+    pub fn pieces(&self, chunk_tokens: usize, counts: impl Fn(&[i64]) -> i64) -> Vec<MicroBatch> {
+        let (len, ids) = (self.input_ids.numel(), self.input_ids());
+        let piece = |start: usize| {
+            let end = len.min(start + chunk_tokens);
+            // The last document that begins at or before the cut.
+            let first = self.cu_seqlens.iter().rposition(|begin| *begin <= start).unwrap_or(0);
+            let ends = self.cu_seqlens.iter().filter(|&&at| at > start && at < end).map(|at| at - start);
+            let cut = |x: &Tensor, dim: i64| x.narrow(dim, start as i64, (end - start) as i64);
+            MicroBatch {
+                input_ids: cut(&self.input_ids, 0),
+                position_ids: cut(&self.position_ids, 1),
+                targets: cut(&self.targets, 0),
+                cu_seqlens: std::iter::once(0).chain(ends).chain([end - start]).collect(),
+                num_features: counts(&ids[start..end]),
+                row: None,
+                shared_features: Vec::new(),
+                past: Some(start - self.cu_seqlens[first]),
+                ..*self
+            }
+        };
+        (0..len).step_by(chunk_tokens).map(piece).collect()
+    }
+
+    /// The tokens on the host.
+    pub fn input_ids(&self) -> Vec<i64> {
+        host(&self.input_ids)
+    }
+
+    /// The targets on the host.
+    pub fn targets(&self) -> Vec<i64> {
+        host(&self.targets)
+    }
+}
+
+fn host(tensor: &Tensor) -> Vec<i64> {
+    Vec::try_from(tensor).expect("a row of integers")
+}

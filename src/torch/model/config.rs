@@ -1,0 +1,71 @@
+//! A model as data: its parts, and the tokens that stand for something else than text.
+
+use std::sync::Arc;
+
+use super::decoder::DecoderConfig;
+use super::encoder::EncoderFamily;
+use super::keys::{Keys, ModelConfigError};
+use super::tree_names::TreeNames;
+
+/// A model as its parts: each part may be a pool of its own.
+#[derive(Clone, Debug)]
+pub struct ModelConfig {
+    /// Hugging Face's `model_type`.
+    pub model_type: String,
+    pub decoder: DecoderConfig,
+    /// `None` for a language model.
+    pub encoder: Option<Arc<dyn EncoderFamily>>,
+    pub tokens: Tokens,
+    /// Holds what transformers calls its modules.
+    pub tree: TreeNames,
+}
+
+/// The tokens of a multimodal model that stand for something else than text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tokens {
+    /// Replaced by the features of pictures.
+    pub image: Option<i64>,
+    /// Replaced by the features of videos.
+    pub video: Option<i64>,
+    pub vision_start: Option<i64>,
+    pub vision_end: Option<i64>,
+}
+
+impl ModelConfig {
+    /// Returns how many tensors of features the decoder takes for each picture: one, and one for each DeepStack layer.
+    pub fn num_feature_tensors(&self) -> usize {
+        self.encoder.as_ref().map_or(0, |encoder| encoder.num_outputs())
+    }
+
+    /// The tokens that features replace.
+    pub fn placeholders(&self) -> Vec<i64> {
+        self.tokens.image.into_iter().chain(self.tokens.video).collect()
+    }
+}
+
+impl Tokens {
+    /// Qwen-VL's keys: `image_token_id`, `video_token_id`, `vision_start_token_id`, `vision_end_token_id`.
+    pub(super) fn read(keys: &Keys<'_>, vocab_size: i64) -> Result<Tokens, ModelConfigError> {
+        Tokens::with_image(keys, "image_token_id", vocab_size)
+    }
+
+    /// Works like `read`, with another key for the pictures' token.
+    pub(super) fn with_image(keys: &Keys<'_>, image: &str, vocab_size: i64) -> Result<Tokens, ModelConfigError> {
+        let id = keys.index_or(image)?.ok_or_else(|| keys.missing(image))?;
+        if id >= vocab_size {
+            let must = format!(
+                "must be below the decoder's vocab_size ({vocab_size}); for a token that was added to the tokenizer set \
+                 model.resize_embeddings=true"
+            );
+            return Err(keys.inconsistent(image, id, must));
+        }
+        // No text has a token that the decoder does not know: transformers writes such an id for Kimi-K2.5's videos.
+        let other = |key: &str| keys.index_or(key).map(|id| id.filter(|id| *id < vocab_size));
+        Ok(Tokens {
+            image: Some(id),
+            video: other("video_token_id")?,
+            vision_start: other("vision_start_token_id")?,
+            vision_end: other("vision_end_token_id")?,
+        })
+    }
+}

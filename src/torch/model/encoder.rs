@@ -1,0 +1,74 @@
+//! Describes what an engine asks of an encoder: its parameters, and to record a tape for items. Implement these to train
+//! an encoder of your own.
+
+use std::fmt::Debug;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use loongforge_core::message::Grid;
+
+use super::unsupported::DivisionError;
+use crate::nn::{Division, ParamSpec, ParamStore};
+use crate::tape::{Policy, Slot, Tape};
+
+/// A kind of encoder.
+pub trait EncoderFamily: Debug + Send + Sync {
+    /// Its parameters, under their names in `model.safetensors`.
+    fn specs(&self) -> Vec<ParamSpec>;
+
+    /// The model on parameters made from [`EncoderFamily::specs`].
+    fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn EncoderModel>;
+
+    /// Tensors of features for an item: one, and one for each DeepStack level.
+    fn num_outputs(&self) -> usize {
+        1
+    }
+
+    /// Returns whether this parameter, by its name in the checkpoint, is of what brings features to the width of the
+    /// decoder (`model.image_projector` in a run's config) and not of the tower.
+    fn is_projector(&self, _name: &str) -> bool {
+        false
+    }
+
+    /// Values of a patch: columns of the encoder's input.
+    fn patch_dim(&self) -> i64;
+
+    /// Returns what the names of the tower's parameters begin with, and those of the projector's: what is left of a
+    /// name is the same in every checkpoint that has this tower.
+    fn prefixes(&self) -> [&str; 2] {
+        ["", ""]
+    }
+
+    /// Returns what the rank at `place` computes of it, as [`FoundationFamily::divided`].
+    ///
+    /// # Errors
+    /// It cannot be split so.
+    fn divided(&self, _place: &Division) -> Result<Arc<dyn EncoderFamily>, DivisionError> {
+        Err(DivisionError::Unsupported { what: "this encoder" })
+    }
+
+    /// Features that an item of this size becomes, which is how many placeholders it has among the tokens.
+    fn num_features(&self, grid: Grid) -> usize;
+}
+
+/// A model that turns media items into features.
+pub trait EncoderModel {
+    /// Records the encoding of items of these sizes, all in one batch.
+    fn record(&self, grids: &[Grid]) -> EncoderTape;
+}
+
+/// A function that records is a model.
+impl<F: Fn(&[Grid]) -> EncoderTape> EncoderModel for F {
+    fn record(&self, grids: &[Grid]) -> EncoderTape {
+        self(grids)
+    }
+}
+
+/// A recorded encoder batch.
+pub struct EncoderTape {
+    pub tape: Rc<Tape>,
+    /// Input `[patches, patch_dim]`, items end to end.
+    pub pixels: Slot,
+    /// `features [N, dim]`, then one such slot per DeepStack level. Kept slots.
+    pub outputs: Vec<Slot>,
+}

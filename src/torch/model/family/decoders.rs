@@ -1,0 +1,60 @@
+//! Language models, alone or as a part of another model, by `model_type`.
+
+use serde_json::{Value, json};
+
+use super::{
+    Place, deepseek_v2, deepseek_v3, deepseek_v32, ernie4_5, ernie4_5_moe, ernie4_5_vl_text, glm_moe_dsa, internlm2,
+    llama, mimo, minimax_m2, qwen, qwen2, qwen2_5_vl_text, qwen3, qwen3_5_moe_text, qwen3_5_text, qwen3_moe,
+    qwen3_next, qwen3_vl_moe_text, qwen3_vl_text,
+};
+use crate::model::decoder::DecoderConfig;
+use crate::model::keys::{Keys, ModelConfigError};
+
+type ReadDecoder = fn(&Keys<'_>, &Place) -> Result<DecoderConfig, ModelConfigError>;
+
+/// Language models, alone or as a part of another model, by `model_type`.
+pub(in crate::model) const DECODERS: &[(&str, ReadDecoder)] = &[
+    ("deepseek_v2", deepseek_v2::read),
+    ("deepseek_v3", deepseek_v3::read),
+    ("deepseek_v32", deepseek_v32::read),
+    ("ernie4_5", ernie4_5::read),
+    ("ernie4_5_moe", ernie4_5_moe::read),
+    ("ernie4_5_vl_moe_text", ernie4_5_vl_text::read),
+    ("glm_moe_dsa", glm_moe_dsa::read),
+    ("internlm2", internlm2::read),
+    ("kimi_k2", deepseek_v3::read),
+    ("llama", llama::read),
+    ("mimo", mimo::read),
+    ("minimax_m2", minimax_m2::read),
+    ("qwen", qwen::read),
+    ("qwen2", qwen2::read),
+    ("qwen2_5_vl_text", qwen2_5_vl_text::read),
+    ("qwen3", qwen3::read),
+    ("qwen3_5_moe_text", qwen3_5_moe_text::read),
+    ("qwen3_5_text", qwen3_5_text::read),
+    ("qwen3_moe", qwen3_moe::read),
+    ("qwen3_next", qwen3_next::read),
+    ("qwen3_vl_moe_text", qwen3_vl_moe_text::read),
+    ("qwen3_vl_text", qwen3_vl_text::read),
+];
+
+/// The decoder that `keys` describe, by their `model_type`.
+pub(in crate::model) fn read_decoder(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
+    let model_type = keys.text_or("model_type")?.ok_or_else(|| keys.missing("model_type"))?;
+    read_decoder_as(model_type, keys, place)
+}
+
+/// The decoder that `keys` describe, which is a `model_type` whatever they say.
+pub(in crate::model) fn read_decoder_as(
+    model_type: &str,
+    keys: &Keys<'_>,
+    place: &Place,
+) -> Result<DecoderConfig, ModelConfigError> {
+    match DECODERS.iter().find(|(name, _)| *name == model_type) {
+        Some((_, read)) => read(keys, place),
+        None => {
+            let supported: Vec<Value> = DECODERS.iter().map(|(name, _)| json!(name)).collect();
+            Err(keys.unsupported("model_type", &json!(model_type), &supported))
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! The decoder of Qwen2.5-VL (`Qwen2_5_VLTextModel`): Qwen2.5 whose positions have three axes, one section of frequencies
+//! after the other.
+
+use super::common::{Place, attention, dense, with_windows};
+use crate::model::decoder::DecoderConfig;
+use crate::model::keys::{Keys, ModelConfigError};
+use crate::model::rope_config::{read_mrope, read_rope};
+use crate::nn::NormConfig;
+
+/// The default where a config does not say. For Qwen2 it is another number.
+const MAX_WINDOW_LAYERS: i64 = 80;
+
+pub(super) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
+    let mut attention = attention(keys)?;
+    attention.qkv_bias = true;
+    let mut rope = read_rope(keys, attention.head_dim, 1_000_000.0)?;
+    rope.axes = read_mrope(keys, &rope, [16, 24, 24], false)?;
+    let decoder = with_windows(keys, place, &attention, MAX_WINDOW_LAYERS, dense(keys)?, rope)?;
+    let eps = keys.number_or("rms_norm_eps")?.unwrap_or(1e-5);
+    Ok(DecoderConfig { norm: NormConfig { eps, ..decoder.norm }, ..decoder })
+}

@@ -1,0 +1,143 @@
+//! Describes what an engine asks of a foundation: its parameters, and to record a tape for a batch. Implement these to
+//! train a model of your own.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use loongforge_core::config::ContextAttention;
+use tch::Tensor;
+
+use super::batch::MicroBatch;
+use super::decoding::Decoding;
+use super::routing::{ExpertSet, Routing};
+use super::stage::{Stage, StageError};
+use super::unsupported::{DivisionError, NotSplit};
+use crate::nn::{Division, ParamSpec, ParamStore};
+use crate::tape::{Boundary, KeyValues, Policy, Slot, Tape};
+
+/// A kind of foundation.
+pub trait FoundationFamily: Send + Sync {
+    /// Its parameters, under their names in `model.safetensors`.
+    fn specs(&self) -> Vec<ParamSpec>;
+
+    /// The model on parameters made from [`FoundationFamily::specs`].
+    fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn FoundationModel>;
+
+    /// Returns what the rank at `place` computes of it, where layers or experts are split among ranks: its specs are
+    /// the rank's parts of this one's.
+    ///
+    /// # Errors
+    /// It cannot be split so.
+    fn divided(&self, _place: &Division) -> Result<Arc<dyn FoundationFamily>, DivisionError> {
+        Err(DivisionError::Unsupported { what: "this model" })
+    }
+
+    /// The layers that a pipeline may cut between; 0: it cannot be cut.
+    fn num_layers(&self) -> usize {
+        0
+    }
+
+    /// Returns whether a pipeline may have this stage.
+    ///
+    /// # Errors
+    /// Its layers need what others compute.
+    fn check_stage(&self, _stage: &Stage) -> Result<(), StageError> {
+        Ok(())
+    }
+
+    /// The parameters of a stage, under the same names.
+    fn stage_specs(&self, _stage: &Stage) -> Vec<ParamSpec> {
+        self.specs()
+    }
+
+    /// Parameters that both the first and the last stage have.
+    fn shared_by_stages(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// A stage on parameters made from [`FoundationFamily::stage_specs`], or more.
+    fn build_stage(&self, _stage: &Stage, params: &ParamStore, policy: Policy) -> Box<dyn FoundationModel> {
+        self.build(params, policy)
+    }
+
+    /// Returns whether `ranks` ranks can share the tokens of a row: micro-batches come with a [`MicroBatch::row`] then.
+    ///
+    /// # Errors
+    /// They cannot.
+    fn check_context(&self, ranks: usize, _attention: ContextAttention) -> Result<(), NotSplit> {
+        if ranks == 1 { Ok(()) } else { Err(NotSplit::Model) }
+    }
+
+    /// Returns what of it cannot compute a row in pieces, so that [`FoundationModel::pieces`] refuses; `None`: nothing
+    /// is known.
+    fn needs_whole_rows(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Returns whether it has experts, which ranks may share.
+    fn has_experts(&self) -> bool {
+        false
+    }
+}
+
+/// A model that turns tokens and features into a loss.
+pub trait FoundationModel {
+    /// Tensors in an activation: 1 + the number of DeepStack levels; 0 for a model without encoder.
+    fn num_feature_tensors(&self) -> usize;
+
+    /// Columns of each of these tensors.
+    fn feature_dim(&self) -> i64;
+
+    /// Records forward and loss of one micro-batch.
+    fn record(&self, batch: &MicroBatch) -> FoundationTape;
+
+    /// The tokens that features replace, in the features' order. Only a model whose rows ranks may share need say.
+    fn feature_rows(&self, _batch: &MicroBatch) -> Vec<i64> {
+        Vec::new()
+    }
+
+    /// The pieces of a row, of `chunk_tokens` tokens each.
+    ///
+    /// # Errors
+    /// What of the model needs whole rows.
+    fn pieces(&self, _batch: &MicroBatch, _chunk_tokens: usize) -> Result<Vec<MicroBatch>, &'static str> {
+        Err("this model")
+    }
+
+    /// The sets of experts, of which a tape's [`Routing`] may have some or all.
+    fn expert_sets(&self) -> Vec<ExpertSet> {
+        Vec::new()
+    }
+
+    /// Continues each document of the batch greedily; one list of tokens for each. `None`: the model cannot, or not this part
+    /// of it.
+    fn generate(&self, _batch: &MicroBatch, _features: &[Tensor], _decoding: &Decoding) -> Option<Vec<Vec<i64>>> {
+        None
+    }
+
+    /// By how much a step moves the balancing biases of routers; 0: they stay.
+    fn bias_update_rate(&self) -> f64 {
+        0.0
+    }
+}
+
+/// A recorded micro-batch.
+pub struct FoundationTape {
+    pub tape: Rc<Tape>,
+    /// Inputs `[num_features, dim]`, one per feature tensor; empty where the batch has no items.
+    pub features: Vec<Slot>,
+    /// Scalar: the sum of the token losses times `loss_scale`, and other losses where the model has such. A kept slot;
+    /// only of a stage of a pipeline that is not the last it is `None`.
+    pub loss: Option<Slot>,
+    /// For an evaluation: the token with the highest score at each counted target, `[L]`, int64, in a kept slot; `None`
+    /// where the model does not say.
+    pub predicted: Option<Slot>,
+    /// Holds what the stage before sends: inputs. Empty without a pipeline.
+    pub inbound: Vec<Boundary>,
+    /// Holds what the stage behind takes, in kept slots.
+    pub outbound: Vec<Boundary>,
+    /// The keys and values of a piece of a row, one for each layer.
+    pub key_values: Vec<KeyValues>,
+    /// The routing of a mixture of experts.
+    pub routing: Option<Routing>,
+}

@@ -1,0 +1,37 @@
+//! Why ranks cannot share a model as a layout asks.
+
+/// Why the tokens of a decoder's rows cannot be split among ranks. Keys are those of `config.json`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotSplit {
+    #[error("this model does not support context parallelism: set context_parallel to 1")]
+    Model,
+    #[error(
+        "layer {layer} mixes tokens by {what}, which needs all tokens before its own on one rank: set context_parallel to 1"
+    )]
+    Mixer { layer: usize, what: &'static str },
+    #[error(
+        "heads for multi-token prediction read the token after their own: set context_parallel to 1, or train none"
+    )]
+    Mtp,
+    #[error(
+        "rotary embeddings that depend on a document's length, with pictures in it, need all of it on one rank: set \
+         context_parallel to 1"
+    )]
+    Rope,
+    #[error(
+        "{heads} heads cannot be sharded over context_parallel={ranks}: their number must be a multiple of it with \
+         context_attention=ulysses; use ring"
+    )]
+    Heads { heads: i64, ranks: usize },
+}
+
+/// Why a decoder cannot be split so. Keys are those of `config.json`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DivisionError {
+    #[error("{key} is {size}, which tensor_parallel={ranks} does not divide")]
+    Tensor { key: &'static str, size: i64, ranks: usize },
+    #[error("{key} is {size}, which is less than {axis}={ranks}")]
+    TooFew { key: &'static str, size: i64, axis: &'static str, ranks: usize },
+    #[error("tensor_parallel is not implemented for {what}: set it to 1")]
+    Unsupported { what: &'static str },
+}
