@@ -4,7 +4,7 @@
 //! through one small buffer as `dd of=/dev/null` does, *copy* reads into 1.2 GB of memory that is there already, and
 //! *load* is `load_weights` into parameters of the file's type. *convert* loads into float32, twice the memory.
 
-use loongforge::torch::nn::{Init, ParamSpec, ParamStore};
+use loongforge::torch::params::{Init, ParamSpec, ParamStore};
 use loongforge::torch::train::hf::{SINGLE_FILE, Shards, save_weights};
 use loongforge::torch::train::load_weights;
 use rustix::fs::{Advice, fadvise};

@@ -29,7 +29,7 @@ use std::time::Duration;
 pub use loongforge_core::message::Grid;
 pub use loongforge_torch::model::{EncoderFamily, EncoderModel, EncoderTape};
 pub use loongforge_torch::model::{FoundationFamily, FoundationModel, FoundationTape, MicroBatch};
-pub use loongforge_torch::nn::{Init, ParamId, ParamSpec, ParamStore};
+pub use loongforge_torch::params::{Init, ParamId, ParamSpec, ParamStore};
 pub use loongforge_torch::tape::{Policy, Slot, Tape};
 pub use tch::Tensor;
 

@@ -3,7 +3,7 @@
 use crate::folder::ModelFolder;
 use crate::size::ModelSize;
 use loongforge_core::schedule::simulate::{Costs, RoleCosts};
-use loongforge_torch::nn::{ParamSpec, Role};
+use loongforge_torch::params::{ParamSpec, Role};
 use serde_json::Value;
 
 /// Holds what is known of a device.

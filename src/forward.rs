@@ -6,7 +6,7 @@ use anyhow::Result;
 use loongforge_core::data::{Media, Sample};
 use loongforge_core::message::{Grid, SampleMeta};
 use loongforge_torch::model::{Decoder, EncoderModel, Prompt, TextBatch, TokenScores};
-use loongforge_torch::nn::ParamStore;
+use loongforge_torch::params::ParamStore;
 use loongforge_torch::tape::{Execution, Policy};
 use loongforge_torch::train::hf::Checkpoint;
 use loongforge_torch::train::{Adapters, load_weights};

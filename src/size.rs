@@ -8,7 +8,7 @@
 
 use loongforge_torch::engine::Families;
 use loongforge_torch::model::ModelConfig;
-use loongforge_torch::nn::{ParamSpec, Role};
+use loongforge_torch::params::{ParamSpec, Role};
 use serde_json::Value;
 
 /// Rank of the adapters in [`Training::Lora`].

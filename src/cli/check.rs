@@ -10,7 +10,7 @@ use loongforge_core::config::{self, PackMode, RunConfig};
 use loongforge_core::data::{Epochs, settle_steps_of};
 use loongforge_core::text::grouped;
 use loongforge_torch::engine::{Families, trained};
-use loongforge_torch::nn::{ParamSpec, Role};
+use loongforge_torch::params::{ParamSpec, Role};
 use std::path::PathBuf;
 use std::process::ExitCode;
 

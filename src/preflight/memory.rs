@@ -5,7 +5,7 @@ use crate::estimate::PoolSize;
 use loongforge_core::config::{Device, Placement, Precision, RunConfig};
 use loongforge_core::observe::bytes;
 use loongforge_torch::engine::Families;
-use loongforge_torch::nn::ParamSpec;
+use loongforge_torch::params::ParamSpec;
 
 /// Parameters of a pool above which sizes are a mistake, whatever the machines: the largest models have 2^41.
 const MAX_PARAMETERS: u64 = 1 << 48;

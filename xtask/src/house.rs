@@ -40,6 +40,7 @@ const PACKAGES: [Package; 2] = [
         folder: "src/torch/",
         floors: &[
             &["native", "comm", "device"],
+            &["params"],
             &["nn"],
             &["tape"],
             &["model"],

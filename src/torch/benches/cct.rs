@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::model::{Decoder, ModelConfig, Targets, TextBatch, TextOptions};
-use loongforge_torch::nn::{GradBuffer, ParamStore};
+use loongforge_torch::params::{GradBuffer, ParamStore};
 use loongforge_torch::tape::{Execution, MemoryPlanner, Policy, Transfers};
 use serde_json::json;
 use tch::{Device, Kind, Tensor};

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use loongforge_core::config::Layout;
 use loongforge_torch::comm::Mesh;
 use loongforge_torch::device::set_intra_op_threads;
-use loongforge_torch::nn::{Init, ParamSpec, ParamStore};
+use loongforge_torch::params::{Init, ParamSpec, ParamStore};
 use loongforge_torch::tape::{Execution, Policy, Slot, Tape, Turn, backward_in_turns, forward_in_turns};
 use loongforge_torch::train::{AdamWConfig, Lanes, Pool};
 use tch::{Device, Kind, Tensor};

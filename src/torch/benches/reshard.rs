@@ -6,7 +6,7 @@
 //! are in the page cache when they are read.
 
 use loongforge_torch::comm::ProcessGroup;
-use loongforge_torch::nn::{Init, ParamSpec, ParamStore, Sharding, Shared};
+use loongforge_torch::params::{Init, ParamSpec, ParamStore, Sharding, Shared};
 use loongforge_torch::train::hf::Shards;
 use loongforge_torch::train::{AdamWConfig, Export, Lanes, Pool, load_state, save_state};
 use std::fs::{self, File};

@@ -7,7 +7,7 @@
 
 use loongforge_core::message::ActorId;
 use loongforge_torch::comm::ProcessGroup;
-use loongforge_torch::nn::{Init, ParamSpec, ParamStore};
+use loongforge_torch::params::{Init, ParamSpec, ParamStore};
 use loongforge_torch::train::hf::{Shards, Snapshot, Target};
 use loongforge_torch::train::{AdamWConfig, Export, Lanes, Pool, save_state};
 use std::cell::RefCell;

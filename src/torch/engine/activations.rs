@@ -1,7 +1,7 @@
 //! Executions of one pool, under its budget for activations where it has one.
 
 use crate::native::NativeError;
-use crate::nn::ParamStore;
+use crate::params::ParamStore;
 use crate::tape::{Execution, MemoryPlanner, Slot, Tape, Transfers};
 use loongforge_core::config::{Memory, Size};
 use loongforge_core::engine::EngineError;

@@ -15,7 +15,8 @@ use crate::comm::{Mesh, ProcessGroup};
 use crate::device::{load_cuda, set_intra_op_threads};
 use crate::model::{EncoderFamily, TreeNames};
 use crate::native::{MemoryWatch, NativeError, is_dry_run, set_products};
-use crate::nn::{self, ParamSpec, ParamStore, Sharding};
+use crate::params;
+use crate::params::{ParamSpec, ParamStore, Sharding};
 use crate::tape::Policy;
 use crate::train::hf::{MAX_SHARD_SIZE, num_shards};
 use crate::train::{AdamWConfig, AdapterFolder, Lanes, Pool, has_adapter, load_adapter, load_state};
@@ -192,7 +193,7 @@ pub(super) fn encoder_specs(
 }
 
 fn is_trained(specs: &[ParamSpec]) -> bool {
-    specs.iter().any(|spec| spec.role == nn::Role::Trained)
+    specs.iter().any(|spec| spec.role == params::Role::Trained)
 }
 
 /// A pool with the weights that a run begins with; what is trained apart from them is for [`settle`].
@@ -267,7 +268,7 @@ pub(super) fn kind(precision: Precision) -> Kind {
 
 /// Files that a pool with these parameters writes.
 pub(super) fn num_files(specs: &[ParamSpec], precision: Precision) -> usize {
-    let kind = |role| if role == nn::Role::Buffer { Kind::Float } else { kind(precision) };
+    let kind = |role| if role == params::Role::Buffer { Kind::Float } else { kind(precision) };
     let pieces = specs.iter().flat_map(|spec| spec.pieces.iter().map(|piece| (piece, kind(spec.role))));
     num_shards(pieces, MAX_SHARD_SIZE)
 }

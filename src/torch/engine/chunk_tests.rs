@@ -5,8 +5,8 @@ use super::layout_tests::{ADAMW, CPU, Course, assert_equal, begin, compute, mesh
 use crate::comm::{Mesh, ProcessGroup};
 use crate::model::{FoundationModel, FoundationTape, MicroBatch, ModelConfig, Stage};
 use crate::native::MemoryWatch;
-use crate::nn::ParamStore;
 use crate::parallel::pipeline::{PipelineRun, Recorded};
+use crate::params::ParamStore;
 use crate::tape::{Execution, Policy};
 use crate::train::{Lanes, Pool};
 use loongforge_core::schedule::{Pass, Pipeline};

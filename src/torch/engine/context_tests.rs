@@ -11,7 +11,8 @@ use tch::{Device, Kind, Tensor};
 use super::Families;
 use crate::comm::{Mesh, ProcessGroup};
 use crate::model::{MicroBatch, ModelConfig};
-use crate::nn::{ParamStore, RopeScaling};
+use crate::nn::RopeScaling;
+use crate::params::ParamStore;
 use crate::tape::{Execution, Policy, RowShare};
 use crate::train::{AdamWConfig, Lanes, Pool};
 

@@ -4,7 +4,7 @@ use super::super::Families;
 use super::*;
 use crate::comm::ProcessGroup;
 use crate::model::ModelConfig;
-use crate::nn::ParamStore;
+use crate::params::ParamStore;
 use crate::tape::Policy;
 use crate::train::Lanes;
 use std::rc::Rc;

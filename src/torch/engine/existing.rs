@@ -2,7 +2,7 @@
 
 use super::trained::{TrainedError, lora_config};
 use crate::model::TreeNames;
-use crate::nn::{LinearModule, LoraConfig, ParamSpec, Role};
+use crate::params::{LinearModule, LoraConfig, ParamSpec, Role};
 use crate::train::{AdapterFolder, Found};
 use loongforge_core::config::{Lora, Source};
 

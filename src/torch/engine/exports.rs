@@ -6,7 +6,7 @@ use super::families::Families;
 use super::share::cut;
 use super::torch_engine::Exports;
 use super::trained::trained;
-use crate::nn::{ADAPTER_PARTS, ParamSpec, Role};
+use crate::params::{ADAPTER_PARTS, ParamSpec, Role};
 use crate::train::{
     AdapterBase, AdapterFile, AdapterFolder, AdapterSettings, Export, adapter_config, dora_without_place, is_within,
     modules_to_save,

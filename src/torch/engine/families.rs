@@ -1,7 +1,7 @@
 //! The two pools of a model, each of its family.
 
 use crate::model::{DecoderFamily, EncoderFamily, FoundationFamily, ModelConfig, TreeNames};
-use crate::nn::ParamSpec;
+use crate::params::ParamSpec;
 use std::sync::Arc;
 
 /// The two pools of a model; a language model has no encoder.

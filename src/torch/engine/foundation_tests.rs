@@ -5,7 +5,7 @@ use super::super::layout_tests::{mesh, on_ranks};
 use super::*;
 use crate::comm::Mesh;
 use crate::model::{ModelConfig, Stage};
-use crate::nn::ParamStore;
+use crate::params::ParamStore;
 use crate::tape::Policy;
 use crate::train::{AdamWConfig, Lanes};
 use loongforge_core::message::{PackId, SampleId, SampleMeta};

@@ -4,7 +4,7 @@ use super::Families;
 use crate::comm::{Mesh, ProcessGroup};
 use crate::model::{FoundationModel, MicroBatch, ModelConfig};
 use crate::native::NativeError;
-use crate::nn::ParamStore;
+use crate::params::ParamStore;
 use crate::tape::{Execution, Slot, Tape};
 use crate::train::{AdamWConfig, Pool};
 use loongforge_core::config::Layout;

@@ -6,7 +6,7 @@ use super::exports::exports;
 use super::families::Families;
 use super::share::{FoundationPlan, divided_encoder};
 use super::trained::trained;
-use crate::nn::Division;
+use crate::params::Division;
 use loongforge_core::config::{Placement, RunConfig};
 use loongforge_core::engine::EngineError;
 

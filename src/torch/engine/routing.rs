@@ -94,7 +94,7 @@ mod tests {
     use super::StepRouting;
     use crate::comm::ProcessGroup;
     use crate::model::{ExpertSet, RoutedExperts, RouterLosses, Routing};
-    use crate::nn::ParamStore;
+    use crate::params::ParamStore;
     use crate::tape::{Execution, Tape};
     use crate::train::{Lanes, Pool};
     use std::rc::Rc;

@@ -3,7 +3,7 @@
 use super::stages::Stages;
 use crate::comm::Mesh;
 use crate::model::{EncoderFamily, FoundationFamily, Stage};
-use crate::nn::{Division, ParamSpec, ParamStore, Sharding, Shared};
+use crate::params::{Division, ParamSpec, ParamStore, Sharding, Shared};
 use crate::tape::Policy;
 use crate::train::Pool;
 use loongforge_core::config::{ContextAttention, Layout};

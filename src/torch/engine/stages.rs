@@ -8,7 +8,7 @@ use super::share::whole_rows;
 use crate::comm::{Mesh, Started};
 use crate::model::{FoundationModel, MicroBatch};
 use crate::native::NativeError;
-use crate::nn::{ParamStore, Shared};
+use crate::params::{ParamStore, Shared};
 use crate::tape::RowShare;
 use loongforge_core::config::ContextAttention;
 use loongforge_core::engine::EngineError;

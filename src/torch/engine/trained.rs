@@ -2,7 +2,7 @@
 
 use super::existing::{existing, named_modules, part_name};
 use crate::model::TreeNames;
-use crate::nn::{LinearModule, LoraConfig, ParamSpec};
+use crate::params::{LinearModule, LoraConfig, ParamSpec};
 use crate::train::AdapterError;
 use loongforge_core::config::{Lora, Part};
 
@@ -124,7 +124,8 @@ fn with_role<'a>(spec: ParamSpec, part_of: &impl Fn(&str) -> (&'static str, &'a 
 mod tests {
     use super::{TrainedError, trained};
     use crate::model::TreeNames;
-    use crate::nn::{Init, Linear, ParamSpec, Role};
+    use crate::nn::Linear;
+    use crate::params::{Init, ParamSpec, Role};
     use loongforge_core::config::{Lora, Part};
 
     fn specs() -> Vec<ParamSpec> {

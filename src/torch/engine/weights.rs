@@ -1,6 +1,6 @@
 //! Describes where a run's first weights come from: the folder of the model, those of its parts, or chance.
 
-use crate::nn::{ParamSpec, ParamStore};
+use crate::params::{ParamSpec, ParamStore};
 use crate::train::WeightsError;
 use crate::train::hf::{Checkpoint, LoadOptions, Origin, compare_origin, load_weights_from};
 use loongforge_core::config::{RunConfig, Weights};

@@ -4,7 +4,7 @@ use super::layout_tests::{ADAMW, CPU, Course, assert_equal, compute, families, j
 use crate::comm::ProcessGroup;
 use crate::model::MicroBatch;
 use crate::native::MemoryWatch;
-use crate::nn::{ParamStore, Sharding, Shared};
+use crate::params::{ParamStore, Sharding, Shared};
 use crate::tape::Policy;
 use crate::train::hf::Shards;
 use crate::train::{Export, Lanes, Pool, load_state, save_state};

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use loongforge_torch::model::{Decoder, ModelConfig, Targets, TextBatch, TextOptions};
 use loongforge_torch::native::sum_of_squares;
-use loongforge_torch::nn::ParamStore;
+use loongforge_torch::params::ParamStore;
 use loongforge_torch::tape::{Execution, Policy};
 use loongforge_torch::train::{AdamW, AdamWConfig};
 use tch::{Device, Kind, Tensor};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use loongforge_core::message::Grid;
 
 use super::unsupported::DivisionError;
-use crate::nn::{Division, ParamSpec, ParamStore};
+use crate::params::{Division, ParamSpec, ParamStore};
 use crate::tape::{Policy, Slot, Tape};
 
 /// A kind of encoder.

@@ -12,7 +12,7 @@ use super::decoding::Decoding;
 use super::routing::{ExpertSet, Routing};
 use super::stage::{Stage, StageError};
 use super::unsupported::{DivisionError, NotSplit};
-use crate::nn::{Division, ParamSpec, ParamStore};
+use crate::params::{Division, ParamSpec, ParamStore};
 use crate::tape::{Boundary, KeyValues, Policy, Slot, Tape};
 
 /// A kind of foundation.

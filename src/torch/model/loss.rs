@@ -249,7 +249,7 @@ mod tests {
 
     use super::LinearCrossEntropy;
     use crate::native::grad;
-    use crate::nn::{Init, ParamSpec, ParamStore};
+    use crate::params::{Init, ParamSpec, ParamStore};
     use crate::tape::{Execution, Tape};
 
     /// Loss, gradient of the hidden states, of the head and of its bias.

@@ -5,7 +5,7 @@
 
 use tch::{Kind, Tensor};
 
-use crate::nn::uniform;
+use crate::params::uniform;
 
 /// Describes which tokens may come, and from where the draw begins.
 #[derive(Clone, Debug, PartialEq)]

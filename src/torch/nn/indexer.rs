@@ -7,7 +7,8 @@
 use tch::{Kind, Tensor};
 
 use super::sparse_attention::IndexRows;
-use super::{LayerNorm, Linear, ParamSpec, Role, Rope, RopeLayout, Scope};
+use super::{LayerNorm, Linear, Rope, RopeLayout};
+use crate::params::{ParamSpec, Role, Scope};
 
 /// `index_n_heads`, `index_head_dim` and `index_topk` of the config.
 #[derive(Clone, Debug, PartialEq)]

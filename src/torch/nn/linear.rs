@@ -2,10 +2,10 @@
 
 use tch::{Kind, Tensor};
 
-use super::lora::Adapter;
-use super::spec::ParamSpec;
-use super::{Init, Scope};
 use crate::native::linear;
+use crate::params::Adapter;
+use crate::params::ParamSpec;
+use crate::params::{Init, Scope};
 
 /// `y = x Wᵀ + b`, `weight` `[out, in]` (torch's `nn.Linear`), and an adapter's share where the store has one.
 pub struct Linear {

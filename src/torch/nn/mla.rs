@@ -12,7 +12,8 @@ use super::indexer_loss::indexer_loss;
 use super::mixer::{Columns, Context, CutMixer, Mixer, State};
 use super::norm::{NormConfig, RmsNorm};
 use super::sparse_attention::{IndexRows, attend_chosen, best, choose, index_scores};
-use super::{Linear, ParamSpec, Rope, Scope};
+use super::{Linear, Rope};
+use crate::params::{ParamSpec, Scope};
 
 /// Names are those of the config.
 #[derive(Clone, Debug, PartialEq)]
@@ -292,9 +293,10 @@ mod tests {
 
     use super::{KeyChoice, Mla, MlaConfig};
     use crate::nn::{
-        Columns, Context, IndexerConfig, IndexerTraining, Mixer, PackedAttention, ParamStore, Rope, RopeConfig,
-        RopeLayout, Scope, Shelf, State,
+        Columns, Context, IndexerConfig, IndexerTraining, Mixer, PackedAttention, Rope, RopeConfig, RopeLayout, Shelf,
+        State,
     };
+    use crate::params::{ParamStore, Scope};
 
     const WIDTH: i64 = 24;
 

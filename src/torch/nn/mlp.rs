@@ -2,8 +2,9 @@
 
 use tch::Tensor;
 
-use super::spec::ParamSpec;
-use super::{Activation, Linear, Scope};
+use super::{Activation, Linear};
+use crate::params::ParamSpec;
+use crate::params::Scope;
 
 /// `down(act(gate(x)) · up(x))` (Shazeer 2020), as `LlamaMLP`; a SwiGLU where `act` is SiLU, as it is in published models.
 pub struct SwiGlu {

@@ -2,9 +2,10 @@
 
 use tch::Tensor;
 
-use super::spec::ParamSpec;
-use super::{Init, Rope, Scope};
+use super::Rope;
 use crate::native::{can_fuse, norm_rope};
+use crate::params::ParamSpec;
+use crate::params::{Init, Scope};
 
 /// Root mean square norm (Zhang and Sennrich 2019), as `Qwen3RMSNorm`: computed in float32.
 pub struct RmsNorm {

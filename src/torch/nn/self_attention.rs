@@ -8,7 +8,8 @@ use tch::Tensor;
 use super::mixer::{Columns, Context, CutMixer, Mixer, State};
 use super::norm::{NormConfig, RmsNorm};
 use super::window::attend_window;
-use super::{Linear, PackedAttention, ParamSpec, PieceAttention, Rope, Scope};
+use super::{Linear, PackedAttention, PieceAttention, Rope};
+use crate::params::{ParamSpec, Scope};
 
 /// Norms of queries and keys before the rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

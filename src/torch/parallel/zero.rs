@@ -14,7 +14,7 @@ use tch::Tensor;
 
 use crate::comm::{ProcessGroup, Started};
 use crate::native::{NativeError, Purpose, allocated_for};
-use crate::nn::{GradBuffer, Keeper, ParamId, ParamStore, Shared, Unit};
+use crate::params::{GradBuffer, Keeper, ParamId, ParamStore, Shared, Unit};
 
 /// The [`Keeper`] of a store that is shared out over a group.
 pub struct Zero {
@@ -183,7 +183,7 @@ mod tests {
 
     use super::Zero;
     use crate::comm::{Mesh, witness};
-    use crate::nn::{Init, ParamSpec, ParamStore, Sharding, Shared};
+    use crate::params::{Init, ParamSpec, ParamStore, Sharding, Shared};
     use crate::tape::{Execution, Policy, Slot, Tape, Turn, backward_in_turns, forward_in_turns};
 
     /// Three layers on one of two ranks that share all out.

@@ -11,7 +11,7 @@ use tch::Tensor;
 use super::exchange::{Exchange, Moving};
 use crate::comm::{Mesh, ProcessGroup};
 use crate::native::NativeError;
-use crate::nn::share;
+use crate::params::share;
 
 /// Rows are split as [`share`] says; `rows` are all ranks' together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use tch::Tensor;
 
 use crate::comm::{ProcessGroup, Started};
 use crate::native::NativeError;
-use crate::nn::share;
+use crate::params::share;
 
 /// Holds what goes where. Experts are dealt as [`share`] says.
 pub(super) struct Exchange {

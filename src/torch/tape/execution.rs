@@ -16,7 +16,7 @@ use super::record::{Operation, Slot, Tape};
 use super::transfers::Transfers;
 use crate::comm::Mesh;
 use crate::native::NativeError;
-use crate::nn::{GradBuffer, ParamId, ParamStore};
+use crate::params::{GradBuffer, ParamId, ParamStore};
 
 /// One for each of a list of values or parameters; `None` where there is none.
 type Gradients = Vec<Option<Tensor>>;

@@ -9,7 +9,7 @@ use super::tests::{Results, TOKENS, WIDTH, assert_bit_equal, on_one_graph, param
 use super::transfers::Transfers;
 use super::{Execution, MemoryPlanner, Policy, TapePlan};
 use crate::native::MemoryWatch;
-use crate::nn::ParamStore;
+use crate::params::ParamStore;
 
 /// Runs the model in an execution that `begin` makes of the plain one; its results, its peak and what it has learned.
 fn run(params: &Rc<ParamStore>, begin: impl FnOnce(Execution) -> Execution) -> (Results, Execution) {

@@ -13,7 +13,7 @@ use super::execution::Execution;
 use super::memory::{Measured, TapePlan};
 use super::record::{Slot, Tape};
 use super::transfers::Transfers;
-use crate::nn::ParamStore;
+use crate::params::ParamStore;
 
 /// Micro-batches that are measured: the first touches memory for the first time.
 const MEASURED: u32 = 2;

@@ -7,7 +7,7 @@ use tch::{Kind, Tensor};
 use super::across::Across;
 use crate::comm::Mesh;
 use crate::native::NativeError;
-use crate::nn::{GradBuffer, ParamId};
+use crate::params::{GradBuffer, ParamId};
 
 /// A value on the tape: written once, by an operation or as an input. Integers have no gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -6,7 +6,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::{Custom, Execution, Needs, ParamGrads, Policy, Slot, Tape};
 use crate::native::{MemoryWatch, grad};
-use crate::nn::{GradBuffer, Init, ParamId, ParamSpec, ParamStore};
+use crate::params::{GradBuffer, Init, ParamId, ParamSpec, ParamStore};
 
 const LAYERS: usize = 12;
 pub(super) const WIDTH: i64 = 32;

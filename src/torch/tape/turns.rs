@@ -9,7 +9,7 @@ use super::across::Crossed;
 use super::execution::Execution;
 use super::record::Slot;
 use crate::native::NativeError;
-use crate::nn::{GradBuffer, ParamStore};
+use crate::params::{GradBuffer, ParamStore};
 
 /// One of several executions.
 pub struct Turn {
@@ -98,7 +98,7 @@ mod tests {
 
     use super::{Turn, backward_in_turns, forward_in_turns};
     use crate::comm::{Mesh, witness};
-    use crate::nn::{Init, ParamSpec, ParamStore};
+    use crate::params::{Init, ParamSpec, ParamStore};
     use crate::tape::{Execution, MemoryPlanner, Policy, Slot, Tape};
 
     const LAYERS: usize = 2;

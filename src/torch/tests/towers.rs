@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use loongforge_core::message::Grid;
 use loongforge_torch::model::ModelConfig;
-use loongforge_torch::nn::ParamStore;
+use loongforge_torch::params::ParamStore;
 use loongforge_torch::tape::{Execution, Policy};
 use tch::{Device, Kind, Tensor};
 

@@ -4,7 +4,7 @@
 //! Weight decay applies to parameters of two or more dimensions, as Megatron-LM and the parity oracle do it.
 
 use crate::native::{AdamWStep, Arg, NativeError, Op, Purpose, adamw, allocated_for};
-use crate::nn::{OwnedPart, ParamStore};
+use crate::params::{OwnedPart, ParamStore};
 use tch::{Device, Kind, Tensor};
 
 /// Constants of the optimizer; the learning rate comes with each step.

@@ -11,7 +11,7 @@ use tch::Tensor;
 
 use crate::comm::{ProcessGroup, Started};
 use crate::native::{NativeError, Purpose, allocated_for};
-use crate::nn::{GradBuffer, ParamId, ParamStore, Shared, Unit};
+use crate::params::{GradBuffer, ParamId, ParamStore, Shared, Unit};
 
 /// Elements of a bucket, but for parameters that are larger: 24 MiB.
 pub(super) const ELEMENTS: i64 = 6 << 20;
@@ -147,7 +147,7 @@ mod tests {
 
     use super::of_ranges;
     use crate::comm::ProcessGroup;
-    use crate::nn::{Init, ParamSpec, ParamStore, Shard};
+    use crate::params::{Init, ParamSpec, ParamStore, Shard};
     use crate::tape::{Execution, Policy, Tape};
     use crate::train::{AdamWConfig, Lanes, Pool};
 

@@ -4,7 +4,7 @@ use super::pool::{Lanes, Pool};
 use super::shares::squares_of;
 use crate::comm::ProcessGroup;
 use crate::native::NativeError;
-use crate::nn::GradBuffer;
+use crate::params::GradBuffer;
 use loongforge_core::message::Lane;
 use std::collections::BTreeMap;
 use tch::{Kind, Tensor};

@@ -5,7 +5,7 @@ use super::{AdamWConfig, Export, Lanes, Pool, gather_whole, load_state, load_wei
 use crate::comm::{Mesh, ProcessGroup};
 use crate::device::set_intra_op_threads;
 use crate::model::ModelConfig;
-use crate::nn::{Division, ParamStore};
+use crate::params::{Division, ParamStore};
 use loongforge_core::config::Layout;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;

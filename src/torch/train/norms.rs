@@ -2,7 +2,7 @@
 
 use super::pool::Pool;
 use crate::native::NativeError;
-use crate::nn::{ADAPTER_PARTS, ParamId, merged_weight, row_norms};
+use crate::params::{ADAPTER_PARTS, ParamId, merged_weight, row_norms};
 use tch::{Kind, Tensor};
 
 impl Pool {
@@ -20,7 +20,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Brings [`ParamStore::joint_norms`](crate::nn::ParamStore::joint_norms) up to date. All ranks call it after parameters have
+    /// Brings [`ParamStore::joint_norms`](crate::params::ParamStore::joint_norms) up to date. All ranks call it after parameters have
     /// changed.
     ///
     /// # Errors
@@ -68,7 +68,8 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use crate::comm::ProcessGroup;
-    use crate::nn::{Linear, LinearModule, LoraConfig, ParamSpec, ParamStore, row_norms};
+    use crate::nn::Linear;
+    use crate::params::{LinearModule, LoraConfig, ParamSpec, ParamStore, row_norms};
     use crate::train::{Lanes, Pool};
     use std::rc::Rc;
     use tch::{Device, Kind};

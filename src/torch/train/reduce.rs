@@ -9,7 +9,7 @@
 use super::pool::{Lanes, Pool, Stages};
 use super::shares::{add_squares, square_sum, squares_of, sum_copies, sum_replicas};
 use crate::native::{NativeError, Purpose, allocated_for};
-use crate::nn::Shared;
+use crate::params::Shared;
 use loongforge_core::message::Lane;
 use tch::Tensor;
 

@@ -5,7 +5,7 @@ use super::hf::{Filling, TensorFile, fill, load_weights};
 use super::peft::has_adapter;
 use super::pool::Pool;
 use super::state::{StateError, file_name, parts};
-use crate::nn::{Cut, Shard};
+use crate::params::{Cut, Shard};
 use std::ops::Range;
 use std::path::Path;
 use tch::{Device, Tensor};

@@ -5,7 +5,7 @@ use tch::{Device, Kind, Tensor};
 
 use crate::comm::Mesh;
 use crate::native::{NativeError, sum_of_squares};
-use crate::nn::{ParamId, ParamSpec, ParamStore, Piece, Shard, region};
+use crate::params::{ParamId, ParamSpec, ParamStore, Piece, Shard, region};
 
 /// Elements of copies that are summed at once.
 const MAX_COPIED: i64 = 16 << 20;

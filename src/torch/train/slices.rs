@@ -2,7 +2,7 @@
 
 use super::pool::Pool;
 use crate::native::NativeError;
-use crate::nn::{ParamId, Shared, Unit};
+use crate::params::{ParamId, Shared, Unit};
 use tch::Tensor;
 
 impl Pool {

@@ -14,7 +14,7 @@ use super::pool::Pool;
 use super::shares::gather_whole;
 use crate::comm::Mesh;
 use crate::native::NativeError;
-use crate::nn::{ParamId, ParamStore};
+use crate::params::{ParamId, ParamStore};
 use loongforge_core::message::SavedFile;
 use std::path::PathBuf;
 use tch::Tensor;

@@ -3,7 +3,7 @@
 use super::hf::Shards;
 use super::{AdamWConfig, Export, Lanes, Pool, WeightsError, load_state, load_weights, save_state, save_weights};
 use crate::comm::ProcessGroup;
-use crate::nn::{Init, ParamSpec, ParamStore};
+use crate::params::{Init, ParamSpec, ParamStore};
 use loongforge_core::message::Lane;
 use std::rc::Rc;
 use std::time::Duration;

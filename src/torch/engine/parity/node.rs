@@ -9,7 +9,7 @@ use super::PoolLayouts;
 use super::plan::{Batch, DATA};
 use crate::comm::{Mesh, ProcessGroup, Started};
 use crate::model::TreeNames;
-use crate::nn::{ParamId, ParamSpec, ParamStore, Sharding};
+use crate::params::{ParamId, ParamSpec, ParamStore, Sharding};
 use crate::tape::Policy;
 use crate::train::parity::{Fixture, Steps, reference_parts, tensors};
 use crate::train::{AdapterFolder, Lanes, Pool, adapted, gather_whole, load_adapter, load_weights};

@@ -1,6 +1,7 @@
 //! A branch of a layer: a norm and the module behind it, and the region that its segment runs in.
 
-use crate::nn::{ParamId, RmsNorm};
+use crate::nn::RmsNorm;
+use crate::params::ParamId;
 use crate::tape::Slot;
 
 /// A branch's module with its norm, and the parameters of both that a segment running them differentiates by.

@@ -3,9 +3,9 @@
 use super::names::Names;
 use crate::nn::moe::MoeConfig;
 use crate::nn::{
-    Activation, AttentionConfig, Division, GatedDeltaConfig, IndexerTraining, KeyChoice, MlaConfig, NormConfig,
-    RopeConfig,
+    Activation, AttentionConfig, GatedDeltaConfig, IndexerTraining, KeyChoice, MlaConfig, NormConfig, RopeConfig,
 };
+use crate::params::Division;
 
 /// Every number and choice of a decoder, whatever its family.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,7 +5,8 @@ use super::config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
 use super::transformer::Decoder;
 use crate::model::unsupported::DivisionError;
 use crate::nn::moe::MoeConfig;
-use crate::nn::{AttentionConfig, Division, GatedDeltaConfig, KeyChoice, MlaConfig, ParamSpec, QkNorm, Qkv, divide};
+use crate::nn::{AttentionConfig, GatedDeltaConfig, KeyChoice, MlaConfig, QkNorm, Qkv};
+use crate::params::{Division, ParamSpec, divide};
 
 type Result<T> = std::result::Result<T, DivisionError>;
 

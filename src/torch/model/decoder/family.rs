@@ -16,7 +16,7 @@ use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationTape
 use crate::model::routing::ExpertSet;
 use crate::model::stage::{Stage, StageError};
 use crate::model::unsupported::{DivisionError, NotSplit};
-use crate::nn::{Division, ParamSpec, ParamStore, divide};
+use crate::params::{Division, ParamSpec, ParamStore, divide};
 use crate::tape::Policy;
 
 /// A decoder that features go into, whole or a rank's part of it.

@@ -9,7 +9,8 @@ use super::config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
 use super::cut;
 use super::moe::Moe;
 use super::recording::{Recording, Split};
-use crate::nn::{Context, GatedDelta, Mixer, Mla, ParamSpec, ParamStore, PieceAttention, Scope, SelfAttention, SwiGlu};
+use crate::nn::{Context, GatedDelta, Mixer, Mla, PieceAttention, SelfAttention, SwiGlu};
+use crate::params::{ParamSpec, ParamStore, Scope};
 use crate::tape::{KeyValues, Slot, Tape};
 
 /// The module of the mixer where it is a gated delta net.

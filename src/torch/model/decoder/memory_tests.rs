@@ -6,7 +6,7 @@ use serde_json::json;
 use tch::{Device, Kind, Tensor};
 
 use crate::model::{Balance, Decoder, ModelConfig, Targets, TextBatch, TextOptions};
-use crate::nn::ParamStore;
+use crate::params::ParamStore;
 use crate::tape::{Execution, MemoryPlanner, Policy, Transfers};
 
 const TOKENS: i64 = 24;

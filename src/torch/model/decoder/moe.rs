@@ -10,8 +10,9 @@ use tch::Tensor;
 use super::config::DecoderConfig;
 use super::recording::{LayerLosses, Recording, Split};
 use crate::model::routing::RoutedExperts;
+use crate::nn::RmsNorm;
 use crate::nn::moe::{Experts, MoeConfig, Order, Router, SharedExperts, choices_by_softmax, z_loss};
-use crate::nn::{ParamId, ParamSpec, ParamStore, RmsNorm, Scope};
+use crate::params::{ParamId, ParamSpec, ParamStore, Scope};
 use crate::tape::{Custom, Needs, ParamGrads, Policy, Slot, Tape};
 
 /// The feed-forward branch of a layer.
@@ -301,7 +302,7 @@ mod tests {
     use tch::{Device, Kind, Tensor};
 
     use crate::model::{Balance, Decoder, ModelConfig, Targets, TextBatch, TextOptions};
-    use crate::nn::ParamStore;
+    use crate::params::ParamStore;
     use crate::tape::{Execution, Policy};
 
     /// Losses and the gradient of a small MiniMax-M2 with all its losses.

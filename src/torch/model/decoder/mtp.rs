@@ -9,7 +9,8 @@ use tch::Tensor;
 
 use super::config::{DecoderConfig, MtpConfig, MtpPlace};
 use super::layer::Layer;
-use crate::nn::{Linear, ParamId, ParamSpec, ParamStore, Piece, RmsNorm, Scope};
+use crate::nn::{Linear, RmsNorm};
+use crate::params::{ParamId, ParamSpec, ParamStore, Piece, Scope};
 
 impl MtpConfig {
     /// Prefixes of head `number`'s own tensors and of its layer's.

@@ -15,7 +15,8 @@ use crate::model::loss::LinearCrossEntropy;
 use crate::model::routing::{RouterLosses, Routing};
 use crate::model::target_scores::{part_best, predicted, target_scores};
 use crate::model::vocab_scores::VocabScores;
-use crate::nn::{Division, PieceAttention};
+use crate::nn::PieceAttention;
+use crate::params::Division;
 use crate::tape::{Policy, Slot, Tape};
 
 impl Decoder {

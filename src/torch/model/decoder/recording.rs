@@ -6,7 +6,8 @@ use tch::Tensor;
 
 use super::config::Balance;
 use crate::model::routing::RoutedExperts;
-use crate::nn::{Division, PieceAttention};
+use crate::nn::PieceAttention;
+use crate::params::Division;
 use crate::tape::{KeyValues, Policy, RowShare, Slot};
 
 /// Holds what the layers of one tape share, and what they leave for its end.

@@ -11,7 +11,7 @@ use super::branch::{Branch, Entered};
 use super::recording::Recording;
 use super::rows::index;
 use crate::native::embedding;
-use crate::nn::Division;
+use crate::params::Division;
 use crate::tape::{Slot, Tape};
 
 impl Recording {

@@ -10,7 +10,7 @@ use super::rows::{counted, index};
 use super::transformer::{Decoder, Last};
 use crate::model::loss::LinearCrossEntropy;
 use crate::native::NativeError;
-use crate::nn::ParamStore;
+use crate::params::ParamStore;
 use crate::tape::{Execution, Policy};
 
 /// The scores of each target of a row, in the row's order.

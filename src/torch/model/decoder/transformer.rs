@@ -12,9 +12,8 @@ use super::recording::Split;
 use crate::model::routing::ExpertSet;
 use crate::model::stage::Stage;
 use crate::nn::moe::Router;
-use crate::nn::{
-    Context, DeltaDocuments, Init, PackedAttention, ParamId, ParamSpec, ParamStore, RmsNorm, Rope, Scope, Shelf,
-};
+use crate::nn::{Context, DeltaDocuments, PackedAttention, RmsNorm, Rope, Shelf};
+use crate::params::{Init, ParamId, ParamSpec, ParamStore, Scope};
 
 /// A decoder-only transformer, or a stage of one.
 pub struct Decoder {

@@ -6,7 +6,8 @@ use crate::model::decoder::{
     Balance, DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig, MtpNames, MtpPlace, Names,
 };
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::nn::{Activation, AttentionConfig, Division, NormConfig, RopeConfig};
+use crate::nn::{Activation, AttentionConfig, NormConfig, RopeConfig};
+use crate::params::Division;
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 

@@ -65,7 +65,7 @@ mod tests {
     use super::parts_config;
     use crate::model::config::{ModelConfig, Tokens};
     use crate::model::decoder::Decoder;
-    use crate::nn::ParamStore;
+    use crate::params::ParamStore;
     use crate::tape::{Execution, Policy};
 
     const TOKENS: Tokens = Tokens { image: Some(301), video: None, vision_start: None, vision_end: None };

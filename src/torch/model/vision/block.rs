@@ -8,7 +8,8 @@ use tch::Tensor;
 use super::norm::{Norm, VisionNorm};
 use super::rope::Rotation;
 use crate::model::unsupported::DivisionError;
-use crate::nn::{Activation, Division, Init, Linear, PackedAttention, ParamSpec, Scope};
+use crate::nn::{Activation, Linear, PackedAttention};
+use crate::params::{Division, Init, ParamSpec, Scope};
 
 /// A block. Names are relative to the block's prefix.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,7 +9,8 @@ use tch::{Device, Kind, Tensor};
 use super::layout::{Layout, PatchOrder};
 use super::norm::Norm;
 use super::tower_config::TowerConfig;
-use crate::nn::{Linear, Resampled, Scope, take_rows};
+use crate::nn::{Linear, Resampled, take_rows};
+use crate::params::Scope;
 
 pub(super) struct Embed {
     patches: Patches,

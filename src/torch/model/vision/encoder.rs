@@ -10,7 +10,7 @@ use super::tower::Tower;
 use super::tower_config::TowerConfig;
 use crate::model::encoder::{EncoderFamily, EncoderModel, EncoderTape};
 use crate::model::unsupported::DivisionError;
-use crate::nn::{Division, ParamSpec, ParamStore, divide};
+use crate::params::{Division, ParamSpec, ParamStore, divide};
 use crate::tape::{Policy, Tape};
 
 /// An encoder as data.

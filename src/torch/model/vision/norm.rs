@@ -2,7 +2,8 @@
 
 use tch::Tensor;
 
-use crate::nn::{LayerNorm, ParamSpec, RmsNorm, Scope};
+use crate::nn::{LayerNorm, RmsNorm};
+use crate::params::{ParamSpec, Scope};
 
 /// A norm and its epsilon.
 #[derive(Clone, Copy, Debug, PartialEq)]

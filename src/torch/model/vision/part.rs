@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use crate::nn::{ParamId, ParamStore, Scope};
+use crate::params::{ParamId, ParamStore, Scope};
 
 pub(super) struct Part<T> {
     pub part: Rc<T>,

@@ -11,7 +11,8 @@ use tch::Tensor;
 use super::norm::{Norm, VisionNorm};
 use super::part::Part;
 use super::resampler::Resampler;
-use crate::nn::{Activation, Linear, ParamSpec, ParamStore, Scope};
+use crate::nn::{Activation, Linear};
+use crate::params::{ParamSpec, ParamStore, Scope};
 use crate::tape::{Policy, Slot, Tape};
 
 /// A projector. Names are relative to `prefix`.

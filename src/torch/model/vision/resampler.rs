@@ -5,7 +5,8 @@
 
 use tch::Tensor;
 
-use crate::nn::{LayerNorm, Linear, ParamSpec, RmsNorm, Scope, take_rows};
+use crate::nn::{LayerNorm, Linear, RmsNorm, take_rows};
+use crate::params::{ParamSpec, Scope};
 
 pub(super) struct Resampler {
     spatial: Stack,

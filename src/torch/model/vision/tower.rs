@@ -15,7 +15,8 @@ use super::norm::Norm;
 use super::part::Part;
 use super::rope::Rotation;
 use super::tower_config::TowerConfig;
-use crate::nn::{PackedAttention, ParamStore, take_rows};
+use crate::nn::{PackedAttention, take_rows};
+use crate::params::ParamStore;
 use crate::tape::{Policy, Slot, Tape};
 
 /// The tower of a config.

@@ -7,7 +7,8 @@ use super::block::BlockConfig;
 use super::layout::{LayoutConfig, PatchOrder, Span};
 use super::norm::VisionNorm;
 use super::rope::AxialRope;
-use crate::nn::{Init, ParamSpec, Resampling};
+use crate::nn::Resampling;
+use crate::params::{Init, ParamSpec};
 
 /// A tower: patches in, their states in merge order out.
 #[derive(Clone, Debug, PartialEq)]

@@ -11,7 +11,8 @@ use super::conv::{causal_conv, conv_state, conv_step};
 use super::documents::DeltaDocuments;
 use super::rule::{DeltaInputs, delta_step, gated_delta_rule};
 use crate::native::{can_fuse, norm_rope, swiglu};
-use crate::nn::{Columns, Context, Linear, Mixer, RmsNorm, Rope, Scope, State};
+use crate::nn::{Columns, Context, Linear, Mixer, RmsNorm, Rope, State};
+use crate::params::Scope;
 
 /// The epsilon under the root of a key's or query's length, fixed in the reference.
 const L2_EPS: f64 = 1e-6;
@@ -165,9 +166,8 @@ mod tests {
 
     use super::GatedDelta;
     use crate::nn::gated_delta::{DeltaDocuments, GatedDeltaConfig, GatedDeltaLayout};
-    use crate::nn::{
-        Activation, Columns, Context, Mixer, PackedAttention, ParamStore, Rope, RopeConfig, Scope, Shelf, State,
-    };
+    use crate::nn::{Activation, Columns, Context, Mixer, PackedAttention, Rope, RopeConfig, Shelf, State};
+    use crate::params::{ParamStore, Scope};
 
     fn config(layout: GatedDeltaLayout) -> GatedDeltaConfig {
         GatedDeltaConfig {

@@ -1,6 +1,7 @@
 //! The sizes of a gated delta net, and the parameters they make.
 
-use crate::nn::{Activation, Init, Linear, ParamSpec, RmsNorm};
+use crate::nn::{Activation, Linear, RmsNorm};
+use crate::params::{Init, ParamSpec};
 
 /// Says how a layer's input projections are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

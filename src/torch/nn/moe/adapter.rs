@@ -5,8 +5,8 @@
 use tch::Tensor;
 
 use super::groups::Groups;
-use crate::nn::Scope;
-use crate::nn::lora::Adapter;
+use crate::params::Adapter;
+use crate::params::Scope;
 
 /// The adapters of one stacked parameter `[E, O, I]`. Their inputs are not dropped in training: PEFT cannot either.
 pub(super) struct StackedAdapter {

@@ -7,7 +7,8 @@ use super::adapter::StackedAdapter;
 use super::config::MoeConfig;
 use super::groups::Groups;
 use crate::native::grad;
-use crate::nn::{Activation, Init, ParamSpec, Scope};
+use crate::nn::Activation;
+use crate::params::{Init, ParamSpec, Scope};
 
 /// `down_e(act(gate_e(x)) · up_e(x))` for the rows of each expert `e`, without biases.
 pub struct Experts {

@@ -1,6 +1,6 @@
 //! Describes what a checkpoint calls the tensors of a mixture of experts, within the layer's module.
 
-use crate::nn::Piece;
+use crate::params::Piece;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct MoeNames {

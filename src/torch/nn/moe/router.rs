@@ -6,8 +6,8 @@
 use tch::{Kind, Tensor};
 
 use super::config::{GroupScore, Groups, MoeConfig, Normalize, RouterConfig, Scores};
-use crate::nn::lora::Adapter;
-use crate::nn::{Init, ParamSpec, Piece, Role, Scope};
+use crate::params::Adapter;
+use crate::params::{Init, ParamSpec, Piece, Role, Scope};
 
 pub struct Router {
     config: RouterConfig,

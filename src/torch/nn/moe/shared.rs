@@ -3,8 +3,9 @@
 use tch::Tensor;
 
 use super::config::{MoeConfig, SharedExpertsConfig};
-use crate::nn::lora::Adapter;
-use crate::nn::{Activation, Init, ParamSpec, Scope, SwiGlu};
+use crate::nn::{Activation, SwiGlu};
+use crate::params::Adapter;
+use crate::params::{Init, ParamSpec, Scope};
 
 const GATE_UP_DOWN: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 

@@ -11,7 +11,7 @@ use tch::Tensor;
 
 use crate::comm::{Mesh, Started};
 use crate::native::NativeError;
-use crate::nn::{GradBuffer, ParamId, ParamStore};
+use crate::params::{GradBuffer, ParamId, ParamStore};
 use crate::tape::{Boundary, Execution, KeyValues, Slot, Tape, Turn, backward_in_turns, forward_in_turns};
 
 use super::key_values::KeyValuePool;

@@ -10,7 +10,8 @@ use tch::{Device, Kind, Tensor};
 use super::{RowShare, RowSplit};
 use crate::comm::Mesh;
 use crate::native::grad;
-use crate::nn::{Init, PackedAttention, ParamSpec, ParamStore};
+use crate::nn::PackedAttention;
+use crate::params::{Init, ParamSpec, ParamStore};
 use crate::tape::{Execution, Policy, Tape};
 
 const SCALE: f64 = 0.3;

@@ -3,7 +3,7 @@
 use super::saved::Saved;
 use super::{Execution, Gradients, trains};
 use crate::native::{NativeError, SavedTensors, grad_into};
-use crate::nn::{GradBuffer, ParamId};
+use crate::params::{GradBuffer, ParamId};
 use crate::tape::across;
 use crate::tape::held::Source;
 use crate::tape::memory::Memory;

@@ -6,7 +6,7 @@ use super::error::WeightsError;
 use super::save::{Entry, Shards, Target, Writer, deal, order};
 use crate::comm::Mesh;
 use crate::native::NativeError;
-use crate::nn::{ParamId, ParamStore, Piece};
+use crate::params::{ParamId, ParamStore, Piece};
 use crate::train::peft::merged;
 use crate::train::shares::gather_piece;
 use loongforge_core::message::SavedFile;

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::nn::{ParamSpec, Piece};
+use crate::params::{ParamSpec, Piece};
 use crate::train::peft::TENSORS;
 
 pub const SINGLE_FILE: &str = "model.safetensors";

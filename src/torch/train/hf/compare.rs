@@ -7,7 +7,7 @@ use super::layout::pieces_in;
 use super::origin::Origin;
 use super::pattern::collapse;
 use super::stored::Stored;
-use crate::nn::{ParamSpec, Piece};
+use crate::params::{ParamSpec, Piece};
 use loongforge_core::config::glob;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

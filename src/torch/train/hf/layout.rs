@@ -3,7 +3,7 @@
 //! usual in the family; saving is always in the family's own way.
 
 use super::stored::Stored;
-use crate::nn::{ParamSpec, Piece};
+use crate::params::{ParamSpec, Piece};
 
 const GATE_UP: &str = "experts.gate_up_proj";
 const DOWN: &str = "experts.down_proj";

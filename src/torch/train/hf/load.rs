@@ -15,7 +15,7 @@ use super::packed::{Fp8, Int4, unpack_mxfp4};
 use super::parallel::{Job, run};
 use super::stored::{Place, Source, Stored};
 use crate::native::bytes_mut;
-use crate::nn::{ParamId, ParamStore, Piece, Region};
+use crate::params::{ParamId, ParamStore, Piece, Region};
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 

@@ -6,7 +6,7 @@ use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::snapshot::{Kept, Snapshot};
 use crate::native::bytes;
-use crate::nn::{ParamStore, Piece};
+use crate::params::{ParamStore, Piece};
 use crate::train::peft::merged;
 use loongforge_core::message::SavedFile;
 use serde_json::{Map, Value, json};

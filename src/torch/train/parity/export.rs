@@ -9,7 +9,7 @@ use tch::{Kind, Tensor};
 
 use super::fixture::{Document, Fixture, tensors};
 use super::models::{Models, ParityError};
-use crate::nn::{ParamSpec, ParamStore, Piece};
+use crate::params::{ParamSpec, ParamStore, Piece};
 use crate::train::hf::{INDEX_FILE, MAX_SHARD_SIZE, Shards, index_of, num_shards, save_weights, write_tensor_file};
 use crate::train::{
     AdapterBase, AdapterFile, AdapterSettings, adapter_config, modules_to_save, read_adapter_config, save_adapter,

@@ -3,7 +3,7 @@
 use super::fixture::{Document, Fixture, FixtureError};
 use crate::model::{Decoder, EncoderModel, ModelConfig, Targets, TextBatch, TextOptions, TreeNames};
 use crate::native::NativeError;
-use crate::nn::{GradBuffer, ParamId, ParamSpec, ParamStore};
+use crate::params::{GradBuffer, ParamId, ParamSpec, ParamStore};
 use crate::tape::{Execution, Policy, Slot};
 use crate::train::peft::{PREFIX, names_in_file};
 use crate::train::{AdamW, AdapterError, AdapterFolder, WeightsError, adapted, load_adapter, load_weights};

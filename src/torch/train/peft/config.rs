@@ -2,7 +2,7 @@
 
 use super::error::AdapterError;
 use super::pattern::Patterns;
-use crate::nn::LoraConfig;
+use crate::params::LoraConfig;
 use serde_json::Value;
 use std::path::Path;
 

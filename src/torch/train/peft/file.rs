@@ -8,7 +8,7 @@ use super::whole::{is_saved, whole_pieces};
 use crate::comm::Mesh;
 use crate::model::TreeNames;
 use crate::native::NativeError;
-use crate::nn::{ADAPTER_PARTS, LinearModule, ParamId, ParamSpec, ParamStore};
+use crate::params::{ADAPTER_PARTS, LinearModule, ParamId, ParamSpec, ParamStore};
 use crate::train::hf::{Target, WeightsError, write_plain_file, write_tensor_file};
 use crate::train::shares::gather_whole;
 use loongforge_core::message::SavedFile;

@@ -5,7 +5,7 @@ use super::error::AdapterError;
 use super::names::{PREFIX, Place, places};
 use super::whole::{WholePiece, whole_pieces};
 use crate::model::TreeNames;
-use crate::nn::{ADAPTER_PARTS, LinearModule, LoraConfig, ParamSpec};
+use crate::params::{ADAPTER_PARTS, LinearModule, LoraConfig, ParamSpec};
 use crate::train::hf::TensorFile;
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -5,7 +5,7 @@ use super::file::adapters;
 use super::folder::{AdapterFolder, Contents};
 use crate::model::{Decoder, ModelConfig};
 use crate::nn::moe::stacked_product;
-use crate::nn::{ADAPTER_PARTS, LinearModule, ParamId, ParamSpec, ParamStore, Piece, row_norms};
+use crate::params::{ADAPTER_PARTS, LinearModule, ParamId, ParamSpec, ParamStore, Piece, row_norms};
 use crate::train::hf::Checkpoint;
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -3,7 +3,7 @@
 //! these: the last one that it declares has the module's own name, and each one before it is a `base_layer` deeper.
 
 use crate::model::TreeNames;
-use crate::nn::LinearModule;
+use crate::params::LinearModule;
 use std::collections::BTreeMap;
 
 pub const PREFIX: &str = "base_model.model.";
@@ -61,7 +61,7 @@ pub fn places<'a>(
 mod tests {
     use super::{PREFIX, places};
     use crate::model::TreeNames;
-    use crate::nn::LinearModule;
+    use crate::params::LinearModule;
 
     #[test]
     fn parameters_of_one_module_are_nested() {

@@ -5,7 +5,8 @@ use super::{
     load_adapter, merge_adapter, modules_to_save, read_adapter_config, save_adapter,
 };
 use crate::model::{Decoder, ModelConfig, TreeNames};
-use crate::nn::{ADAPTER_PARTS, Linear, LinearModule, LoraConfig, ParamSpec, ParamStore, Scope};
+use crate::nn::Linear;
+use crate::params::{ADAPTER_PARTS, LinearModule, LoraConfig, ParamSpec, ParamStore, Scope};
 use crate::train::hf::Checkpoint;
 use serde_json::json;
 use std::path::Path;

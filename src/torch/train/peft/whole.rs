@@ -2,7 +2,7 @@
 
 use super::names::PREFIX;
 use crate::model::TreeNames;
-use crate::nn::{ParamSpec, Piece, Role};
+use crate::params::{ParamSpec, Piece, Role};
 use std::collections::BTreeSet;
 use tch::Tensor;
 

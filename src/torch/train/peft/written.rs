@@ -5,7 +5,7 @@ use super::names::{Place, places};
 use super::pattern::exactly;
 use super::whole::modules_to_save;
 use crate::model::TreeNames;
-use crate::nn::{ADAPTER_PARTS, AdapterSpec, LinearModule, ParamSpec, Role};
+use crate::params::{ADAPTER_PARTS, AdapterSpec, LinearModule, ParamSpec, Role};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 

@@ -3,7 +3,6 @@
 use tch::Tensor;
 
 use super::init::Init;
-use super::lora::AdapterSpec;
 use super::piece::Piece;
 use super::shard::Shard;
 
@@ -94,4 +93,11 @@ impl ParamSpec {
         let read = self.pieces.iter().filter(|piece| !piece.repeats);
         read.map(|piece| (piece.name.as_str(), piece.view(tensor))).collect()
     }
+}
+
+/// Holds what an adapter is told beside its parameters; part of its first one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdapterSpec {
+    pub scale: f64,
+    pub dropout: f64,
 }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use tch::Tensor;
 
-use super::params::ParamId;
+use super::id::ParamId;
 use crate::native::{Purpose, allocate, allocated_for, release};
 
 /// Gradients of the trained parameters of one `ParamStore`, in its order. Where replicas share gradients out, those of a

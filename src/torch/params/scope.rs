@@ -4,10 +4,11 @@ use std::cell::RefCell;
 
 use tch::Tensor;
 
+use super::id::ParamId;
 use super::init::key_of;
 use super::lora::Adapter;
-use super::params::{ParamId, ParamStore};
 use super::shard::Shard;
+use super::store::ParamStore;
 
 /// A store seen from a prefix. What is taken is noted: it is what a segment that runs the layer differentiates by.
 pub struct Scope<'a> {
@@ -34,14 +35,14 @@ impl<'a> Scope<'a> {
     }
 
     /// Works like `take_if` for a bias: `None` as well where another rank adds it.
-    pub(super) fn take_bias(&self, name: &str) -> Option<Tensor> {
+    pub(crate) fn take_bias(&self, name: &str) -> Option<Tensor> {
         let id = self.store.find(&format!("{}{name}", self.prefix))?;
         let adds = |shard: &Shard| !shard.after_sum || shard.is_first();
         self.store.spec(id).shard.as_ref().is_none_or(adds).then(|| self.take(name))
     }
 
     /// The adapter of the linear map `prefix + name`, where the store has one.
-    pub(super) fn take_adapter(&self, name: &str) -> Option<Adapter> {
+    pub(crate) fn take_adapter(&self, name: &str) -> Option<Adapter> {
         let path = format!("{}{name}", self.prefix);
         let spec = self.store.spec(self.store.find(&format!("{path}.lora_A.weight"))?).adapter;
         let [a, b] = ["lora_A", "lora_B"].map(|part| self.take(&format!("{name}.{part}.weight")));

@@ -15,7 +15,7 @@ use tch::{Kind, Tensor};
 
 use super::init::Init;
 use super::shard::{Cut, Shard};
-use super::spec::ParamSpec;
+use super::spec::{AdapterSpec, ParamSpec};
 use crate::native::linear;
 
 /// Describes how the adapters of a part of the model are made.
@@ -88,13 +88,6 @@ impl LoraConfig {
     }
 }
 
-/// Holds what an adapter is told beside its parameters; part of its first one.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AdapterSpec {
-    pub scale: f64,
-    pub dropout: f64,
-}
-
 /// A linear map that may get an adapter, or a stack of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinearModule {
@@ -164,7 +157,7 @@ impl LinearModule {
 pub(super) type DropoutSeed = Rc<Cell<Option<u64>>>;
 
 /// An adapter on its parameters.
-pub(super) struct Adapter {
+pub(crate) struct Adapter {
     pub a: Tensor,
     pub b: Tensor,
     /// The norms of the rows, with DoRA.
@@ -242,7 +235,8 @@ mod tests {
     use tch::{Device, Kind, Tensor};
 
     use super::{LinearModule, LoraConfig, mask, row_norms};
-    use crate::nn::{Linear, ParamStore, Scope};
+    use crate::nn::Linear;
+    use crate::params::{ParamStore, Scope};
 
     #[test]
     fn an_adapter_starts_at_nothing_and_adds_its_product() {

@@ -13,26 +13,14 @@ use std::rc::Rc;
 
 use tch::{Device, Kind, Tensor};
 
+use super::flat_param::Unit;
 use super::grads::{GradBuffer, GradUnit};
+use super::id::{ALIGN, ParamId};
 use super::init::values;
 use super::lora::{ADAPTER_PARTS, DropoutSeed};
-use super::sharding::{Keeper, Sharding, Shared};
+use super::sharding::{Sharding, Shared};
 use super::spec::{ParamSpec, Role};
-use super::units::Unit;
-use crate::native::{Purpose, allocated_for, release};
-
-/// Elements: 64 bytes of float32, a cache line and every vector width.
-pub(super) const ALIGN: i64 = 16;
-
-/// The index of a parameter in its store's order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ParamId(u32);
-
-impl ParamId {
-    pub(super) fn index(self) -> usize {
-        self.0 as usize
-    }
-}
+use crate::native::{NativeError, Purpose, allocated_for, release};
 
 pub(super) struct Param {
     pub spec: ParamSpec,
@@ -273,12 +261,34 @@ impl ParamStore {
     }
 }
 
+/// Brings parameters to where a tape reads them, and takes away what the ranks sum. All ranks run tapes that visit the
+/// same units in the same order.
+pub trait Keeper {
+    /// `now` are about to be read, and `next` will be; gradients of `now` are about to be added to `grads`.
+    ///
+    /// # Errors
+    /// A rank is gone or did not come in time.
+    fn enter(
+        &self,
+        params: &ParamStore,
+        now: &[ParamId],
+        next: &[ParamId],
+        grads: Option<&mut GradBuffer>,
+    ) -> Result<(), NativeError>;
+
+    /// A tape has ended: nothing is in use.
+    ///
+    /// # Errors
+    /// As [`Keeper::enter`].
+    fn leave(&self, params: &ParamStore, grads: Option<&mut GradBuffer>) -> Result<(), NativeError>;
+}
+
 #[cfg(test)]
 mod tests {
     use tch::{Device, Kind, Tensor};
 
     use super::{ParamSpec, ParamStore, Role, Sharding, Shared};
-    use crate::nn::Init;
+    use crate::params::Init;
 
     fn store(kind: Kind) -> ParamStore {
         let specs = vec![

@@ -3,10 +3,7 @@
 //! The parameters of one layer are a *unit*: they lie together, padded so that every rank has an equal slice. A rank
 //! always has its slices; what else it has depends on [`Shared`]. Who moves slices about is a [`Keeper`].
 
-use super::grads::GradBuffer;
-use super::params::{ParamId, ParamStore};
 use crate::comm::Mesh;
-use crate::native::NativeError;
 
 /// Says what replicas share out, each with all before it: ZeRO-1, -2 and -3.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,26 +66,4 @@ impl Sharding {
     pub fn is_none(&self) -> bool {
         self.world == 1 || self.shared == Shared::Nothing
     }
-}
-
-/// Brings parameters to where a tape reads them, and takes away what the ranks sum. All ranks run tapes that visit the
-/// same units in the same order.
-pub trait Keeper {
-    /// `now` are about to be read, and `next` will be; gradients of `now` are about to be added to `grads`.
-    ///
-    /// # Errors
-    /// A rank is gone or did not come in time.
-    fn enter(
-        &self,
-        params: &ParamStore,
-        now: &[ParamId],
-        next: &[ParamId],
-        grads: Option<&mut GradBuffer>,
-    ) -> Result<(), NativeError>;
-
-    /// A tape has ended: nothing is in use.
-    ///
-    /// # Errors
-    /// As [`Keeper::enter`].
-    fn leave(&self, params: &ParamStore, grads: Option<&mut GradBuffer>) -> Result<(), NativeError>;
 }
