@@ -1,30 +1,10 @@
 //! Features that a frozen encoder has made, by the content of their media item: every epoch shows the same pictures again.
 //! Not for encoders that are trained, whose features change with every step.
 
+use super::cache_key::Key;
 use super::spill::Spill;
-use loongforge_core::message::Grid;
 use lru::LruCache;
-use sha2::{Digest, Sha256};
 use tch::{Device, Kind, Tensor};
-
-/// SHA-256 of an item's pixels and grid. Parameters are no part of it: they never change while a cache lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key([u8; 32]);
-
-impl Key {
-    /// Makes the key of an item of `pixels`, `[patches, channels]`.
-    pub fn of(grid: Grid, pixels: &Tensor) -> Self {
-        let pixels = pixels.to_device(Device::Cpu).contiguous();
-        let mut bytes = vec![0; pixels.numel() * pixels.kind().elt_size_in_bytes()];
-        pixels.copy_data_u8(&mut bytes, pixels.numel());
-        let mut hash = Sha256::new();
-        for side in [grid.t, grid.h, grid.w] {
-            hash.update(side.to_le_bytes());
-        }
-        hash.update(&bytes);
-        Self(hash.finalize().into())
-    }
-}
 
 /// Features of the items that were used last, as many as `capacity` bytes hold, in host memory; of what makes room for them, as
 /// much as a file holds.
@@ -91,6 +71,7 @@ pub(super) fn stack(items: &[Vec<Tensor>], level: usize, kind: Kind, device: Dev
 #[cfg(test)]
 mod tests {
     use super::*;
+    use loongforge_core::message::Grid;
 
     fn key(first: f32) -> Key {
         Key::of(Grid { t: 1, h: 1, w: 2 }, &Tensor::from_slice(&[first, 1.0]).view([2, 1]))

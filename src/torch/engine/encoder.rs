@@ -2,7 +2,8 @@
 
 use super::activations::Activations;
 use super::buffer::TorchBuffer;
-use super::cache::{FeatureCache, Key, stack};
+use super::cache::{FeatureCache, stack};
+use super::cache_key::Key;
 use super::elastic::Membership;
 use super::parts::Parts;
 use super::spill::Spill;

@@ -1,6 +1,6 @@
 //! Adapters to go on from: rank, factor and modules are those of the folder, and what the config says must agree.
 
-use super::trained::{TrainedError, lora_config};
+use super::lora::{TrainedError, lora_config};
 use crate::model::TreeNames;
 use crate::params::{LinearModule, LoraConfig, ParamSpec, Role};
 use crate::train::{AdapterFolder, Found};

@@ -1,6 +1,6 @@
 //! Describes what of a pool one rank has: its part of every layer, its experts, its stages, its slices.
 
-use super::stages::Stages;
+use super::stages::{Stages, whole_rows};
 use crate::comm::Mesh;
 use crate::model::{EncoderFamily, FoundationFamily, Stage};
 use crate::params::{Division, ParamSpec, ParamStore, Sharding, Shared};
@@ -83,11 +83,6 @@ impl FoundationPlan {
     pub fn specs(&self, pp: usize) -> Vec<ParamSpec> {
         self.own(pp).iter().flat_map(|stage| self.family.stage_specs(stage)).collect()
     }
-}
-
-/// The error of chunks of a model that cannot compute a row in pieces.
-pub(super) fn whole_rows(what: &str) -> EngineError {
-    format!("pools.foundation.chunk_tokens: {what} needs whole rows; set it to 0").into()
 }
 
 /// A rank's share of a foundation.

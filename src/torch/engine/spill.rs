@@ -1,7 +1,7 @@
 //! Features that a cache has no memory for, in a file. What is in it stays: epochs go over the same items in turn, and
 //! making room for the newest would drop each just before it comes again.
 
-use super::cache::Key;
+use super::cache_key::Key;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;

@@ -4,7 +4,6 @@
 //! so what the leader hands out has no headers. It sends without waiting, in the order of the packs, when it is about to
 //! begin a pack itself: what a later stage waits for is on its way.
 
-use super::share::whole_rows;
 use crate::comm::{Mesh, Started};
 use crate::model::{FoundationModel, MicroBatch};
 use crate::native::NativeError;
@@ -202,4 +201,9 @@ impl Stages {
 fn tag(number: usize, index: usize) -> i32 {
     assert!(index < MAX_TENSORS, "tensors of a micro-batch");
     (number * MAX_TENSORS + index) as i32
+}
+
+/// The error of chunks of a model that cannot compute a row in pieces.
+pub(super) fn whole_rows(what: &str) -> EngineError {
+    format!("pools.foundation.chunk_tokens: {what} needs whole rows; set it to 0").into()
 }

@@ -1,30 +1,10 @@
 //! Describes which of a pool's parameters a run trains: what is frozen by part or by name, and adapters beside what is.
 
 use super::existing::{existing, named_modules, part_name};
+use super::lora::{TrainedError, lora_config};
 use crate::model::TreeNames;
 use crate::params::{LinearModule, LoraConfig, ParamSpec};
-use crate::train::AdapterError;
 use loongforge_core::config::{Lora, Part};
-
-#[derive(Debug, thiserror::Error)]
-pub enum TrainedError {
-    #[error("{key}.lora.target_modules: no linear layer matches `{target}`; available: {known}")]
-    NoTarget { key: &'static str, target: String, known: String },
-    #[error("{key}.lora.target_parameters: no stacked parameter matches `{target}`; available: {known}")]
-    NoParameter { key: &'static str, target: String, known: String },
-    #[error("{key}.lora.{name}: no module matches `{pattern}`; available: {known}")]
-    NoModule { key: &'static str, name: &'static str, pattern: String, known: String },
-    #[error("{key}.lora: every linear layer of this part is excluded")]
-    NothingLeft { key: &'static str },
-    #[error("{key}.lora.adapter: {source}")]
-    Adapter { key: &'static str, source: Box<AdapterError> },
-    #[error("{key}.lora.adapter: {folder} has no adapters of this part")]
-    NoAdapter { key: &'static str, folder: String },
-    #[error(
-        "{key}.lora.{name} is {typed}, but the adapter in {folder} has {found}: leave {name} out to use the adapter's"
-    )]
-    Contradiction { key: &'static str, name: &'static str, typed: String, found: String, folder: String },
-}
 
 /// Gives every parameter its role. `part_of` tells the part, with its key in the config, that a parameter belongs to; `tree`
 /// what the modules are called in folders of adapters.
@@ -100,17 +80,6 @@ fn last_names(names: &[String]) -> String {
     known.sort_unstable();
     known.dedup();
     if known.is_empty() { "none".to_owned() } else { known.join(", ") }
-}
-
-/// Returns what PEFT calls the same, of the adapter beside the module at this path.
-pub fn lora_config(lora: &Lora, path: &str) -> LoraConfig {
-    LoraConfig {
-        r: lora.rank_of(path) as i64,
-        alpha: lora.alpha_of(path),
-        dropout: lora.dropout.unwrap_or(0.0),
-        use_rslora: lora.use_rslora.unwrap_or(false),
-        use_dora: lora.use_dora.unwrap_or(false),
-    }
 }
 
 fn with_role<'a>(spec: ParamSpec, part_of: &impl Fn(&str) -> (&'static str, &'a Part)) -> ParamSpec {

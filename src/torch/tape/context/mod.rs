@@ -4,6 +4,7 @@
 //!
 //! Nothing here holds a communicator: the mesh of whoever executes the tape has the group.
 
+mod attention;
 mod blocks;
 mod heads;
 mod ring;

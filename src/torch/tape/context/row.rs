@@ -1,28 +1,24 @@
 //! A packed row of which this rank has a share, as all of its layers need it; and attention over it on the tape.
 
-use std::rc::Rc;
-
 use loongforge_core::config::ContextAttention;
 use tch::{Device, Tensor};
 
 use super::blocks::{Batch, batches};
-use super::heads::{ToHeads, ToTokens};
-use super::ring::Ring;
 use super::split::RowSplit;
 use crate::comm::{Mesh, ProcessGroup};
 use crate::native::NativeError;
 use crate::nn::PackedAttention;
-use crate::tape::record::{Exchange, Needs, Policy, Slot, Tape};
+use crate::tape::record::{Exchange, Needs};
 
 /// Made once a micro-batch. Who executes the tape has as many ranks along cp.
 pub struct RowShare {
     split: RowSplit,
     rank: usize,
-    method: Method,
+    pub(super) method: Method,
     device: Device,
 }
 
-enum Method {
+pub(super) enum Method {
     /// For each rank, what this rank's queries see of its keys.
     Ring(Vec<Vec<Batch>>),
     Heads {
@@ -117,32 +113,6 @@ impl RowShare {
             Method::Heads { places, tokens, .. } => [places, tokens],
             Method::Ring(_) => unreachable!("keys go round"),
         }
-    }
-
-    /// Causal attention within documents of this rank's queries `[T, H, C]` to all ranks' keys `[T, K, C]` and values
-    /// `[T, K, V]`, scores multiplied by `scale`: `[T, H·V]`. `H` is a multiple of the ranks where heads are exchanged.
-    pub fn attention(
-        self: &Rc<RowShare>,
-        tape: &mut Tape,
-        name: &str,
-        queries_keys_values: [Slot; 3],
-        scale: f64,
-        policy: Policy,
-    ) -> Slot {
-        let row = self.clone();
-        if let Method::Ring(_) = self.method {
-            let ring = Box::new(Ring { row, scale });
-            return tape.exchange(format!("{name} ring"), &queries_keys_values, 1, ring)[0];
-        }
-        let to_heads = Box::new(ToHeads { row: self.clone() });
-        let exchanged = tape.exchange(format!("{name} to heads"), &queries_keys_values, 3, to_heads);
-        let forward = move |reads: &[Tensor]| {
-            let Method::Heads { documents, .. } = &row.method else { unreachable!("looked at above") };
-            vec![documents.forward_scaled(&reads[0], &reads[1], &reads[2], Some(scale))]
-        };
-        let y = tape.run(format!("{name} attention"), &[], policy, &exchanged, 1, forward)[0];
-        let to_tokens = Box::new(ToTokens { row: self.clone() });
-        tape.exchange(format!("{name} to tokens"), &[y], 1, to_tokens)[0]
     }
 }
 

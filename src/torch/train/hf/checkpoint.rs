@@ -14,7 +14,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::params::{ParamSpec, Piece};
-use crate::train::peft::TENSORS;
+
+/// The one file of a folder of adapters, as PEFT names it.
+pub const ADAPTER_FILE: &str = "adapter_model.safetensors";
 
 pub const SINGLE_FILE: &str = "model.safetensors";
 pub const INDEX_FILE: &str = "model.safetensors.index.json";
@@ -46,7 +48,7 @@ impl Checkpoint {
     /// As [`Checkpoint::open`].
     pub fn open_any(folder: &Path) -> Result<Self, WeightsError> {
         if is_adapter(folder) {
-            Self::of(folder, vec![TensorFile::open(&folder.join(TENSORS))?])
+            Self::of(folder, vec![TensorFile::open(&folder.join(ADAPTER_FILE))?])
         } else {
             Self::open(folder)
         }
@@ -171,5 +173,5 @@ pub(super) fn num_bytes(shape: &[i64], dtype: Dtype) -> u64 {
 
 /// Returns whether a folder holds adapters and no weights.
 pub fn is_adapter(folder: &Path) -> bool {
-    folder.join(TENSORS).is_file() && !folder.join(INDEX_FILE).is_file() && !folder.join(SINGLE_FILE).is_file()
+    folder.join(ADAPTER_FILE).is_file() && !folder.join(INDEX_FILE).is_file() && !folder.join(SINGLE_FILE).is_file()
 }

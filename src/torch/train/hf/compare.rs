@@ -1,19 +1,14 @@
 //! Headers against a model's parameters: everything that does not fit, in one table, before anything is allocated.
 
 use super::checkpoint::Checkpoint;
-use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::layout::pieces_in;
+use super::mismatches::Mismatches;
 use super::origin::Origin;
-use super::pattern::collapse;
 use super::stored::Stored;
 use crate::params::{ParamSpec, Piece};
 use loongforge_core::config::glob;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-
-/// Lines of one cause that are shown.
-const MAX_LINES: usize = 12;
 
 /// Tensors that some publishers store and no model needs: they are computed.
 const NEVER_NEEDED: [&str; 4] = ["*.rotary_emb.inv_freq", "*.rope.inv_freq", "*.attn.masked_bias", "*.position_ids"];
@@ -38,16 +33,6 @@ pub struct LoadOptions {
     pub optional: Vec<String>,
     /// Token tables may have fewer rows in the folder; the rows that are new become the mean of the others.
     pub resize_embeddings: bool,
-}
-
-/// Holds what does not fit, by cause. Shapes and types are the folder's first, the model's second.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Mismatches {
-    pub missing: Vec<(String, Vec<i64>)>,
-    pub misshaped: Vec<(String, Vec<i64>, Vec<i64>)>,
-    pub untyped: Vec<(String, Dtype)>,
-    pub extra: Vec<(String, Vec<i64>)>,
-    pub hints: Vec<String>,
 }
 
 /// Compares a folder with all parameters of a model, those of every pool: what is missing, misshaped, of a type that
@@ -204,42 +189,5 @@ impl Mismatches {
             }
         }
         hints
-    }
-}
-
-impl fmt::Display for Mismatches {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let missing = self.missing.iter().map(|(name, shape)| (name.as_str(), format!("model {shape:?}")));
-        section(f, "missing", missing)?;
-        let both = |found: &[i64], want: &[i64]| format!("checkpoint {found:?}, model {want:?}");
-        let misshaped = self.misshaped.iter().map(|(name, found, want)| (name.as_str(), both(found, want)));
-        section(f, "shape mismatch", misshaped)?;
-        let untyped = self.untyped.iter().map(|(name, dtype)| (name.as_str(), format!("is {dtype}, must be a float")));
-        section(f, "unsupported type", untyped)?;
-        let extra = self.extra.iter().map(|(name, shape)| (name.as_str(), format!("checkpoint {shape:?}")));
-        section(f, "unexpected", extra)?;
-        self.hints.iter().try_for_each(|hint| writeln!(f, "  hint: {hint}"))
-    }
-}
-
-fn section<'a>(
-    f: &mut fmt::Formatter<'_>,
-    title: &str,
-    entries: impl Iterator<Item = (&'a str, String)>,
-) -> fmt::Result {
-    let lines = collapse(entries);
-    if lines.is_empty() {
-        return Ok(());
-    }
-    let total: usize = lines.iter().map(|(.., count)| count).sum();
-    writeln!(f, "  {title} ({total}):")?;
-    let width = lines.iter().take(MAX_LINES).map(|(name, ..)| name.chars().count()).max().unwrap_or(0);
-    for (name, what, count) in lines.iter().take(MAX_LINES) {
-        let count = if *count > 1 { format!("  ({count} tensors)") } else { String::new() };
-        writeln!(f, "    {name:width$}  {what}{count}")?;
-    }
-    match lines.len().saturating_sub(MAX_LINES) {
-        0 => Ok(()),
-        more => writeln!(f, "    and {more} more kinds"),
     }
 }

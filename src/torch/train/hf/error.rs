@@ -1,7 +1,7 @@
 //! Describes what can be wrong with the weights in a folder.
 
-use super::compare::Mismatches;
 use super::file::TensorFileError;
+use super::mismatches::Mismatches;
 use crate::native::NativeError;
 use std::path::PathBuf;
 

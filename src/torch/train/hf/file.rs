@@ -4,14 +4,11 @@
 
 use super::dtype::Dtype;
 use super::header::{Header, MAX_HEADER, TensorInfo};
-use super::parallel::{Job, run};
-use crate::native::bytes_mut;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use tch::{Device, Tensor};
 
 #[derive(Debug, thiserror::Error)]
 pub enum TensorFileError {
@@ -25,9 +22,9 @@ pub enum TensorFileError {
 
 /// An open file whose header was read and checked against its length.
 pub struct TensorFile {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     file: File,
-    header: Header,
+    pub(super) header: Header,
     data_start: u64,
 }
 
@@ -70,19 +67,5 @@ impl TensorFile {
         debug_assert!(offset + bytes.len() as u64 <= info.len, "bytes of the tensor");
         let io = |source| TensorFileError::Io { path: self.path.clone(), source };
         self.file.read_exact_at(bytes, self.data_start + info.start + offset).map_err(io)
-    }
-
-    /// Reads one tensor onto the CPU, in the file's type; `None` where the file has no such name.
-    ///
-    /// # Errors
-    /// It cannot be read, or libtorch has no such type.
-    pub fn read(&self, name: &str) -> Result<Option<Tensor>, TensorFileError> {
-        let Some(info) = self.header.tensors.get(name) else { return Ok(None) };
-        let wrong = || TensorFileError::Dtype { path: self.path.clone(), name: name.to_owned(), dtype: info.dtype };
-        let kind = info.dtype.kind().ok_or_else(wrong)?;
-        let mut tensor = Tensor::empty(info.shape.as_slice(), (kind, Device::Cpu));
-        let target = bytes_mut(&mut tensor);
-        run(vec![Job { file: self, info, offset: 0, to: info.dtype, target }])?;
-        Ok(Some(tensor))
     }
 }

@@ -6,7 +6,7 @@ use super::file::{TensorFile, TensorFileError};
 use super::header::TensorInfo;
 use crate::native::bytes_mut;
 use std::sync::Mutex;
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 /// Bytes of a read: enough to be one long transfer, little enough to stay in a core's cache while it is converted.
 const BLOCK: usize = 4 << 20;
@@ -68,6 +68,22 @@ pub(super) fn run(jobs: Vec<Job<'_>>) -> Result<(), TensorFileError> {
         std::thread::scope(|scope| (0..num_readers).for_each(|_| drop(scope.spawn(|| read(&queue)))));
     }
     queue.into_inner().expect("no reader panics").1
+}
+
+impl TensorFile {
+    /// Reads one tensor onto the CPU, in the file's type; `None` where the file has no such name.
+    ///
+    /// # Errors
+    /// It cannot be read, or libtorch has no such type.
+    pub fn read(&self, name: &str) -> Result<Option<Tensor>, TensorFileError> {
+        let Some(info) = self.header.tensors.get(name) else { return Ok(None) };
+        let wrong = || TensorFileError::Dtype { path: self.path.clone(), name: name.to_owned(), dtype: info.dtype };
+        let kind = info.dtype.kind().ok_or_else(wrong)?;
+        let mut tensor = Tensor::empty(info.shape.as_slice(), (kind, Device::Cpu));
+        let target = bytes_mut(&mut tensor);
+        run(vec![Job { file: self, info, offset: 0, to: info.dtype, target }])?;
+        Ok(Some(tensor))
+    }
 }
 
 type Queue<'a> = Mutex<(std::vec::IntoIter<Job<'a>>, Result<(), TensorFileError>)>;

@@ -2,14 +2,14 @@
 
 use super::config::CONFIG;
 use super::error::AdapterError;
-use super::folder::{AdapterFolder, TENSORS};
+use super::folder::AdapterFolder;
 use super::names::places;
 use super::whole::{is_saved, whole_pieces};
 use crate::comm::Mesh;
 use crate::model::TreeNames;
 use crate::native::NativeError;
 use crate::params::{ADAPTER_PARTS, LinearModule, ParamId, ParamSpec, ParamStore};
-use crate::train::hf::{Target, WeightsError, write_plain_file, write_tensor_file};
+use crate::train::hf::{ADAPTER_FILE, Target, WeightsError, write_plain_file, write_tensor_file};
 use crate::train::shares::gather_whole;
 use loongforge_core::message::SavedFile;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +31,7 @@ impl AdapterFile {
     /// The file's name where one pool has everything, or of one of `count` parts, which are put together later.
     pub fn name(part: usize, count: usize) -> String {
         match count {
-            0 | 1 => TENSORS.to_owned(),
+            0 | 1 => ADAPTER_FILE.to_owned(),
             _ => format!("adapter_model-{:05}-of-{count:05}.safetensors", part + 1),
         }
     }

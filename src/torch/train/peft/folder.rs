@@ -6,12 +6,10 @@ use super::names::{PREFIX, Place, places};
 use super::whole::{WholePiece, whole_pieces};
 use crate::model::TreeNames;
 use crate::params::{ADAPTER_PARTS, LinearModule, LoraConfig, ParamSpec};
-use crate::train::hf::TensorFile;
+use crate::train::hf::{ADAPTER_FILE, TensorFile};
 use std::collections::BTreeSet;
 use std::path::Path;
 use tch::{Kind, Tensor};
-
-pub const TENSORS: &str = "adapter_model.safetensors";
 
 /// A folder of PEFT's.
 pub struct AdapterFolder {
@@ -48,7 +46,7 @@ impl AdapterFolder {
     /// # Errors
     /// As [`read_adapter_config`], or the file of tensors is missing or torn.
     pub fn open(folder: &Path) -> Result<Self, AdapterError> {
-        Ok(Self { config: read_adapter_config(folder)?, file: TensorFile::open(&folder.join(TENSORS))? })
+        Ok(Self { config: read_adapter_config(folder)?, file: TensorFile::open(&folder.join(ADAPTER_FILE))? })
     }
 
     fn has(&self, name: &str) -> bool {

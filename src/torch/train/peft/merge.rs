@@ -3,9 +3,9 @@
 use super::error::AdapterError;
 use super::file::adapters;
 use super::folder::{AdapterFolder, Contents};
+use super::pair::{Pair, merged};
 use crate::model::{Decoder, ModelConfig};
-use crate::nn::moe::stacked_product;
-use crate::params::{ADAPTER_PARTS, LinearModule, ParamId, ParamSpec, ParamStore, Piece, row_norms};
+use crate::params::{ADAPTER_PARTS, LinearModule, ParamSpec, ParamStore, Piece};
 use crate::train::hf::Checkpoint;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,49 +27,6 @@ enum Change {
     Adapter(Pair),
     /// Another value, in its shape.
     Whole(Tensor),
-}
-
-/// Holds what one parameter gets, in float32: `scale · B A`.
-struct Pair {
-    a: Tensor,
-    b: Tensor,
-    /// The norms of the rows, with DoRA.
-    magnitude: Option<Tensor>,
-    /// The number of maps that the parameter stacks.
-    stacked: Option<i64>,
-    scale: f64,
-}
-
-impl Pair {
-    /// A and B, and with DoRA norms, of a map or a stack of so many.
-    fn new(mut parts: Vec<Tensor>, stacked: Option<i64>, scale: f64) -> Self {
-        let magnitude = (parts.len() > 2).then(|| parts.remove(2));
-        let b = parts.remove(1);
-        Self { a: parts.remove(0), b, magnitude, stacked, scale }
-    }
-
-    /// `base`, the parameter or a piece of it in the file's shape, with the adapter.
-    fn apply(&self, base: &Tensor, piece: Option<&Piece>) -> Tensor {
-        let product = match self.stacked {
-            Some(count) => stacked_product(&self.a, &self.b, count, piece.and_then(|piece| piece.index)),
-            None => self.b.matmul(&self.a),
-        } * self.scale;
-        let part = |tensor: &Tensor| match piece {
-            Some(piece) => Piece { index: None, ..piece.clone() }.view(tensor),
-            None => tensor.shallow_clone(),
-        };
-        let sum = base + part(&product);
-        let Some(magnitude) = &self.magnitude else { return sum };
-        let is_turned = piece.is_some_and(|piece| piece.transposed);
-        let norms = match piece.and_then(|piece| piece.rows) {
-            Some((start, len)) => magnitude.narrow(0, start, len),
-            None => magnitude.shallow_clone(),
-        };
-        let turned = |tensor: Tensor| if is_turned { tensor.tr() } else { tensor };
-        let sum = turned(sum);
-        let factor = norms / row_norms(&sum);
-        turned(sum * factor.unsqueeze(-1))
-    }
 }
 
 impl Adapters {
@@ -163,17 +120,4 @@ pub fn merge_adapter(params: &ParamStore) {
         params.set(base, &merged(params, base));
         let _ = params.leaf(params.id(&format!("{module}{}", ADAPTER_PARTS[1]))).detach().zero_();
     }
-}
-
-/// A parameter with its adapter, in float32, where it has one; else as it is.
-pub fn merged(params: &ParamStore, id: ParamId) -> Tensor {
-    let (value, spec) = (params.leaf(id).detach(), params.spec(id));
-    let Some(module) = LinearModule::of(spec) else { return value };
-    let part = |part: &str| params.find(&format!("{}{part}", module.path));
-    let Some(a) = part(ADAPTER_PARTS[0]) else { return value };
-    let _no_grad = tch::no_grad_guard();
-    let float = |id| params.leaf(id).detach().to_kind(Kind::Float);
-    let parts = ADAPTER_PARTS.iter().filter_map(|name| part(name)).map(float).collect();
-    let scale = params.spec(a).adapter.expect("an adapter's first parameter tells its scale").scale;
-    Pair::new(parts, module.stacked, scale).apply(&float(id), None).to_kind(value.kind())
 }

@@ -1,0 +1,36 @@
+//! The settings of adapters as a run's config has them, and what may be wrong with them.
+
+use crate::params::LoraConfig;
+use crate::train::AdapterError;
+use loongforge_core::config::Lora;
+
+#[derive(Debug, thiserror::Error)]
+pub enum TrainedError {
+    #[error("{key}.lora.target_modules: no linear layer matches `{target}`; available: {known}")]
+    NoTarget { key: &'static str, target: String, known: String },
+    #[error("{key}.lora.target_parameters: no stacked parameter matches `{target}`; available: {known}")]
+    NoParameter { key: &'static str, target: String, known: String },
+    #[error("{key}.lora.{name}: no module matches `{pattern}`; available: {known}")]
+    NoModule { key: &'static str, name: &'static str, pattern: String, known: String },
+    #[error("{key}.lora: every linear layer of this part is excluded")]
+    NothingLeft { key: &'static str },
+    #[error("{key}.lora.adapter: {source}")]
+    Adapter { key: &'static str, source: Box<AdapterError> },
+    #[error("{key}.lora.adapter: {folder} has no adapters of this part")]
+    NoAdapter { key: &'static str, folder: String },
+    #[error(
+        "{key}.lora.{name} is {typed}, but the adapter in {folder} has {found}: leave {name} out to use the adapter's"
+    )]
+    Contradiction { key: &'static str, name: &'static str, typed: String, found: String, folder: String },
+}
+
+/// Returns what PEFT calls the same, of the adapter beside the module at this path.
+pub fn lora_config(lora: &Lora, path: &str) -> LoraConfig {
+    LoraConfig {
+        r: lora.rank_of(path) as i64,
+        alpha: lora.alpha_of(path),
+        dropout: lora.dropout.unwrap_or(0.0),
+        use_rslora: lora.use_rslora.unwrap_or(false),
+        use_dora: lora.use_dora.unwrap_or(false),
+    }
+}
