@@ -12,7 +12,7 @@ const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
 /// Holds what the server has, and what it was asked for.
 #[derive(Default)]
-struct Shelf {
+struct LayerCache {
     files: BTreeMap<String, Vec<u8>>,
     /// Instead of the true hash.
     tags: BTreeMap<String, String>,
@@ -20,7 +20,7 @@ struct Shelf {
 }
 
 /// Serves until the process ends.
-fn serve(shelf: Shelf) -> (String, Arc<Shelf>) {
+fn serve(shelf: LayerCache) -> (String, Arc<LayerCache>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, shelf) = (listener.local_addr().unwrap(), Arc::new(shelf));
     let served = shelf.clone();
@@ -34,7 +34,7 @@ fn serve(shelf: Shelf) -> (String, Arc<Shelf>) {
 }
 
 /// One request; `None` where the connection ends.
-fn answer(stream: &TcpStream, shelf: &Shelf) -> Option<()> {
+fn answer(stream: &TcpStream, shelf: &LayerCache) -> Option<()> {
     let mut lines = BufReader::new(stream).lines();
     let request = lines.next()?.ok()?;
     let (mut range, mut token) = (None, String::new());
@@ -77,7 +77,7 @@ fn answer(stream: &TcpStream, shelf: &Shelf) -> Option<()> {
 }
 
 /// A trained model's files, and some that must not be fetched.
-fn shelf(fixture: &Fixture) -> Shelf {
+fn shelf(fixture: &Fixture) -> LayerCache {
     let mut files = BTreeMap::new();
     for (path, contents) in fixture.contents(CHECKPOINT) {
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
@@ -88,7 +88,7 @@ fn shelf(fixture: &Fixture) -> Shelf {
     for name in ["pytorch_model.bin", "modeling_tiny.py", "onnx/model.json", "../../escape.json"] {
         files.insert(name.to_owned(), b"never fetched".to_vec());
     }
-    Shelf { files, ..Shelf::default() }
+    LayerCache { files, ..LayerCache::default() }
 }
 
 fn inspect(fixture: &Fixture, id: &str, environment: &[(&str, &str)]) -> Said {

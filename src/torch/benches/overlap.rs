@@ -14,14 +14,14 @@ use loongforge_torch::comm::Mesh;
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::params::{Init, ParamSpec, ParamStore};
 use loongforge_torch::tape::{Execution, Policy, Slot, Tape, Turn, backward_in_turns, forward_in_turns};
-use loongforge_torch::train::{AdamWConfig, Lanes, Pool};
+use loongforge_torch::train::{AdamWConfig, Lanes, TrainState};
 use tch::{Device, Kind, Tensor};
 
 const LAYERS: usize = 8;
 const WIDTH: i64 = 1024;
 const EXPERTS: i64 = 4;
 
-fn pool(mesh: &Rc<Mesh>) -> Pool {
+fn pool(mesh: &Rc<Mesh>) -> TrainState {
     let layer = |layer: usize| {
         let map = |what: &str| ParamSpec::new(format!("layers.{layer}.{what}"), &[WIDTH, WIDTH], Init::Normal(0.02));
         ["attend", "experts"].map(map)
@@ -29,12 +29,12 @@ fn pool(mesh: &Rc<Mesh>) -> Pool {
     let params = ParamStore::new((0..LAYERS).flat_map(layer).collect(), Kind::Float, Device::Cpu);
     params.init_random(1);
     let config = AdamWConfig { betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1 };
-    let pool = Pool::new(Rc::new(params), mesh.data.clone(), Lanes::PerReplica, Some(config));
+    let pool = TrainState::new(Rc::new(params), mesh.data.clone(), Lanes::PerReplica, Some(config));
     pool.expect("a pool").in_buckets()
 }
 
 /// A micro-batch of `tokens` rows whose experts, where they are spread, have as many rows each.
-fn begin(pool: &Pool, mesh: &Rc<Mesh>, tokens: i64, spread: bool) -> (Turn, Slot) {
+fn begin(pool: &TrainState, mesh: &Rc<Mesh>, tokens: i64, spread: bool) -> (Turn, Slot) {
     let mut tape = Tape::new();
     let (input, counts) = (tape.input(false), tape.input(false));
     let params = pool.params();
@@ -64,7 +64,7 @@ fn begin(pool: &Pool, mesh: &Rc<Mesh>, tokens: i64, spread: bool) -> (Turn, Slot
 }
 
 /// Seconds of a step of two micro-batches.
-fn step(pool: &mut Pool, mesh: &Rc<Mesh>, tokens: i64, spread: bool, overlap: bool) -> f64 {
+fn step(pool: &mut TrainState, mesh: &Rc<Mesh>, tokens: i64, spread: bool, overlap: bool) -> f64 {
     mesh.world.barrier().expect("both ranks");
     let start = Instant::now();
     let groups: &[usize] = if spread && overlap { &[2] } else { &[1, 1] };

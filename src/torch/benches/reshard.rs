@@ -6,9 +6,9 @@
 //! are in the page cache when they are read.
 
 use loongforge_torch::comm::ProcessGroup;
-use loongforge_torch::params::{Init, ParamSpec, ParamStore, Sharding, Shared};
+use loongforge_torch::params::{Init, ParamSpec, ParamStore, Sharding, ZeroStage};
 use loongforge_torch::train::hf::Shards;
-use loongforge_torch::train::{AdamWConfig, Export, Lanes, Pool, load_state, save_state};
+use loongforge_torch::train::{AdamWConfig, Export, Lanes, TrainState, load_state, save_state};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -36,11 +36,11 @@ fn ranks(world: usize, from: Option<&Path>, to: &Path) -> Took {
     let rank = |rank: usize| {
         let group = Rc::new(ProcessGroup::gloo(&store.path().join("store"), "data", rank, world, PATIENCE).unwrap());
         let spec = |layer| ParamSpec::new(format!("layers.{layer}.weight"), &[WIDTH, WIDTH], Init::Zeros);
-        let sharding = Sharding::new(if world == 1 { Shared::Nothing } else { Shared::State }, rank, world);
+        let sharding = Sharding::new(if world == 1 { ZeroStage::Nothing } else { ZeroStage::State }, rank, world);
         let specs = (0..if quick() { 2 } else { LAYERS }).map(spec).collect();
         let params = Rc::new(ParamStore::shared_out(specs, Kind::Float, Device::Cpu, sharding));
         let adamw = AdamWConfig { betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1 };
-        let mut pool = Pool::new(params.clone(), group.clone(), Lanes::PerReplica, Some(adamw)).unwrap();
+        let mut pool = TrainState::new(params.clone(), group.clone(), Lanes::PerReplica, Some(adamw)).unwrap();
         group.barrier().unwrap();
         let start = Instant::now();
         match from {

@@ -9,7 +9,7 @@ use loongforge_core::message::ActorId;
 use loongforge_torch::comm::ProcessGroup;
 use loongforge_torch::params::{Init, ParamSpec, ParamStore};
 use loongforge_torch::train::hf::{Shards, Snapshot, Target};
-use loongforge_torch::train::{AdamWConfig, Export, Lanes, Pool, save_state};
+use loongforge_torch::train::{AdamWConfig, Export, Lanes, TrainState, save_state};
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::Write;
@@ -57,7 +57,7 @@ fn main() {
     let params = Rc::new(ParamStore::new(specs.collect(), Kind::Float, Device::Cpu));
     params.init_random(1);
     let adamw = AdamWConfig { betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1 };
-    let pool = Pool::new(params, ProcessGroup::single(), Lanes::PerReplica, Some(adamw)).unwrap();
+    let pool = TrainState::new(params, ProcessGroup::single(), Lanes::PerReplica, Some(adamw)).unwrap();
     let export = Export::Weights(Shards::single());
     let save = |to: Target<'_>| save_state(&pool, to, &export, "foundation").unwrap();
 

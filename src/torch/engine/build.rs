@@ -19,7 +19,7 @@ use crate::params;
 use crate::params::{ParamSpec, ParamStore, Sharding};
 use crate::tape::Policy;
 use crate::train::hf::{MAX_SHARD_SIZE, num_shards};
-use crate::train::{AdamWConfig, AdapterFolder, Lanes, Pool, has_adapter, load_adapter, load_state};
+use crate::train::{AdamWConfig, AdapterFolder, Lanes, TrainState, has_adapter, load_adapter, load_state};
 use loongforge_core::config::{
     Device, FoundationPool, Layout, Part, Placement, PoolName, Precision, Recompute, RunConfig,
 };
@@ -204,7 +204,7 @@ fn build_pool(
     lanes: Lanes,
     group: Rc<ProcessGroup>,
     sharding: Sharding,
-) -> Result<Pool, EngineError> {
+) -> Result<TrainState, EngineError> {
     let is_trained = is_trained(&params);
     let train = &spec.config.train;
     let params = Rc::new(ParamStore::shared_out(params, kind(train.precision), device, sharding));
@@ -217,7 +217,7 @@ fn build_pool(
         eps: train.optimizer.eps,
         weight_decay: train.optimizer.weight_decay,
     };
-    Ok(Pool::new(params, group, lanes, is_trained.then_some(optimizer))?)
+    Ok(TrainState::new(params, group, lanes, is_trained.then_some(optimizer))?)
 }
 
 /// Returns whether a checkpoint lacks weights of the pool: it has adapters without their base.
@@ -226,7 +226,7 @@ fn begins_with_base(spec: &EngineSpec, params: &ParamStore) -> bool {
 }
 
 /// Fills the adapters of pool `name`, or all that a checkpoint has of it.
-fn settle(spec: &EngineSpec, name: &str, mut pool: Pool) -> Result<Pool, EngineError> {
+fn settle(spec: &EngineSpec, name: &str, mut pool: TrainState) -> Result<TrainState, EngineError> {
     if is_dry_run() {
         return Ok(pool);
     }

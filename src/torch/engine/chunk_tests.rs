@@ -8,7 +8,7 @@ use crate::native::MemoryWatch;
 use crate::parallel::pipeline::{PipelineRun, Recorded};
 use crate::params::ParamStore;
 use crate::tape::{Execution, Policy};
-use crate::train::{Lanes, Pool};
+use crate::train::{Lanes, TrainState};
 use loongforge_core::schedule::{Pass, Pipeline};
 use serde_json::{Value, json};
 use std::rc::Rc;
@@ -23,9 +23,9 @@ fn model(changes: Value) -> ModelConfig {
     ModelConfig::from_hf(&config).unwrap()
 }
 
-fn pool(params: ParamStore, group: ProcessGroup) -> Pool {
+fn pool(params: ParamStore, group: ProcessGroup) -> TrainState {
     params.init_random(3);
-    Pool::new(Rc::new(params), group, Lanes::PerReplica, Some(ADAMW)).unwrap()
+    TrainState::new(Rc::new(params), group, Lanes::PerReplica, Some(ADAMW)).unwrap()
 }
 
 /// A rank of a pipeline with chunks.
@@ -33,7 +33,7 @@ struct Rank {
     mesh: Rc<Mesh>,
     pipeline: Pipeline,
     model: Box<dyn FoundationModel>,
-    pool: Pool,
+    pool: TrainState,
 }
 
 impl Rank {

@@ -13,8 +13,8 @@ use crate::comm::{Mesh, ProcessGroup};
 use crate::model::{MicroBatch, ModelConfig};
 use crate::nn::RopeScaling;
 use crate::params::ParamStore;
-use crate::tape::{Execution, Policy, RowShare};
-use crate::train::{AdamWConfig, Lanes, Pool};
+use crate::tape::{ContextShard, Execution, Policy};
+use crate::train::{AdamWConfig, Lanes, TrainState};
 
 const QWEN3: &str = include_str!("../tests/fixtures/qwen3-seed1/config.json");
 const DEEPSEEK: &str = include_str!("../tests/fixtures/deepseek_v2-seed1/config.json");
@@ -56,7 +56,7 @@ fn steps(config: &Value, mesh: Rc<Mesh>, group: ProcessGroup, attention: Context
     let params = ParamStore::new(families.foundation.specs(), Kind::Float, Device::Cpu);
     params.init_random(3);
     let optimizer = AdamWConfig { betas: [0.9, 0.95], eps: 1e-3, weight_decay: 0.1 };
-    let mut pool = Pool::new(Rc::new(params), group, Lanes::PerReplica, Some(optimizer)).unwrap();
+    let mut pool = TrainState::new(Rc::new(params), group, Lanes::PerReplica, Some(optimizer)).unwrap();
     let model = families.foundation.build(pool.params(), Policy::Keep);
     let step = |step: usize| {
         let whole = batch(step);
@@ -64,7 +64,7 @@ fn steps(config: &Value, mesh: Rc<Mesh>, group: ProcessGroup, attention: Context
         let batch = match ranks {
             1 => whole,
             _ => {
-                let row = Rc::new(RowShare::new(&whole.cu_seqlens, ranks, rank, attention, Device::Cpu));
+                let row = Rc::new(ContextShard::new(&whole.cu_seqlens, ranks, rank, attention, Device::Cpu));
                 whole.share(row, Vec::new())
             }
         };
@@ -150,7 +150,7 @@ fn with_features(config: &Value, mesh: &Rc<Mesh>, attention: ContextAttention) -
     let mut batch = whole;
     if mesh.cp.world() > 1 {
         let (ranks, rank) = (mesh.cp.world(), mesh.cp.rank());
-        let row = Rc::new(RowShare::new(&batch.cu_seqlens, ranks, rank, attention, Device::Cpu));
+        let row = Rc::new(ContextShard::new(&batch.cu_seqlens, ranks, rank, attention, Device::Cpu));
         let own = row.features(&rows);
         features = features.iter().map(|level| level.index_select(0, &Tensor::from_slice(&own))).collect();
         batch = batch.share(row, own);

@@ -2,7 +2,7 @@
 
 use crate::comm::ProcessGroup;
 use crate::native::NativeError;
-use crate::train::Pool;
+use crate::train::TrainState;
 use loongforge_core::message::{Epoch, Lane, Regroup, StepPlan};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -51,11 +51,11 @@ impl Membership {
         self.formed = false;
     }
 
-    /// Sums the step's gradients over the members; as [`Pool::reduce_among`]. All members call it.
+    /// Sums the step's gradients over the members; as [`TrainState::reduce_among`]. All members call it.
     ///
     /// # Errors
     /// A member is gone or did not come in time. The pool's own sums are as before.
-    pub fn reduce(&mut self, pool: &mut Pool, plan: &StepPlan) -> Result<f64, NativeError> {
+    pub fn reduce(&mut self, pool: &mut TrainState, plan: &StepPlan) -> Result<f64, NativeError> {
         if !pool.is_trained() {
             return Ok(0.0);
         }
@@ -66,7 +66,7 @@ impl Membership {
     }
 
     /// Makes the epoch's group, and gives the parameters to who has joined.
-    fn form(&mut self, pool: &mut Pool) -> Result<(), NativeError> {
+    fn form(&mut self, pool: &mut TrainState) -> Result<(), NativeError> {
         if self.formed {
             return Ok(());
         }

@@ -1,16 +1,16 @@
 //! The encoder's part of a step: units forward in deadline order, backward in lane order as gradients come back.
 
 use super::activations::Activations;
+use super::assembler::Assembler;
 use super::buffer::TorchBuffer;
 use super::cache::{FeatureCache, stack};
 use super::cache_key::Key;
 use super::elastic::Membership;
-use super::parts::Parts;
 use super::spill::Spill;
 use crate::comm::Mesh;
 use crate::model::EncoderModel;
 use crate::tape::{Execution, Slot};
-use crate::train::Pool;
+use crate::train::TrainState;
 use loongforge_core::engine::{EngineError, Ports, Progress, fault};
 use loongforge_core::message::{
     Activity, ActorId, Grid, Lane, Regroup, SampleId, StepId, StepPlan, Unit, UnitId, Version,
@@ -28,7 +28,7 @@ use tch::{Kind, Tensor};
 pub struct EncoderPart {
     index: u32,
     model: Box<dyn EncoderModel>,
-    pub(super) pool: Pool,
+    pub(super) pool: TrainState,
     /// The ranks that compute this encoder together.
     mesh: Rc<Mesh>,
     activations: Activations,
@@ -47,7 +47,7 @@ struct UnitWork {
     unit: Unit,
     /// Tells who reads its features.
     reader: ActorId,
-    pixels: Parts,
+    pixels: Assembler,
     phase: Phase,
     /// Gradients are to come; not in an evaluation.
     trains: bool,
@@ -55,7 +55,7 @@ struct UnitWork {
 
 impl UnitWork {
     fn new(unit: &Unit, plan: &StepPlan) -> Self {
-        let pixels = Parts::new(unit.items.iter().map(|item| item.owner));
+        let pixels = Assembler::new(unit.items.iter().map(|item| item.owner));
         let trains = !plan.purpose.is_evaluation();
         Self { pixels, reader: plan.leader(unit.replica), unit: unit.clone(), phase: Phase::Waiting, trains }
     }
@@ -76,7 +76,7 @@ enum Phase {
 
 impl EncoderPart {
     /// Encoder `index` of the run; of one that is split among ranks, this rank's part.
-    pub fn new(index: u32, model: Box<dyn EncoderModel>, pool: Pool, membership: Option<Membership>) -> Self {
+    pub fn new(index: u32, model: Box<dyn EncoderModel>, pool: TrainState, membership: Option<Membership>) -> Self {
         Self {
             index,
             mesh: pool.mesh_or_single(),
@@ -225,7 +225,7 @@ impl EncoderPart {
         if fault::poison(ports.me(), "nan_input", &samples) {
             pixels = pixels.to_kind(Kind::Float) * f64::NAN;
         }
-        work.pixels = Parts::new(std::iter::empty());
+        work.pixels = Assembler::new(std::iter::empty());
         let grids: Vec<Grid> = work.unit.items.iter().map(|item| item.meta.grid).collect();
         let header = Header { kind: ParcelKind::Activation(work.unit.id), version };
         // All ranks of an encoder have its features.
@@ -331,7 +331,7 @@ impl EncoderPart {
 fn encode_each(
     cache: &mut FeatureCache,
     model: &dyn EncoderModel,
-    pool: &Pool,
+    pool: &TrainState,
     grids: &[Grid],
     pixels: &Tensor,
 ) -> Result<(Vec<Tensor>, u32), EngineError> {

@@ -13,7 +13,7 @@ use tch::{Device, Kind};
 const CONFIG: &str = include_str!("../tests/fixtures/qwen3_vl-seed1/config.json");
 const GRIDS: [Grid; 3] = [Grid { t: 1, h: 4, w: 4 }, Grid { t: 1, h: 2, w: 6 }, Grid { t: 2, h: 2, w: 4 }];
 
-fn encoder() -> (Box<dyn EncoderModel>, Pool, i64) {
+fn encoder() -> (Box<dyn EncoderModel>, TrainState, i64) {
     let json: serde_json::Value = serde_json::from_str(CONFIG).unwrap();
     let vision = &json["vision_config"];
     let of = |key: &str| vision[key].as_i64().unwrap();
@@ -21,7 +21,7 @@ fn encoder() -> (Box<dyn EncoderModel>, Pool, i64) {
     let family = Families::of(&ModelConfig::from_hf(&json).unwrap()).encoder.unwrap();
     let params = ParamStore::new(family.specs(), Kind::Float, Device::Cpu);
     params.init_random(3);
-    let pool = Pool::new(Rc::new(params), ProcessGroup::single(), Lanes::PerReplica, None).unwrap();
+    let pool = TrainState::new(Rc::new(params), ProcessGroup::single(), Lanes::PerReplica, None).unwrap();
     (family.build(pool.params(), Policy::Keep), pool, channels)
 }
 
@@ -31,7 +31,7 @@ fn pixels(grid: Grid, channels: i64, seed: i64) -> Tensor {
     (Tensor::arange(len, (Kind::Float, Device::Cpu)) * (0.37 + seed as f64)).sin().view([-1, channels])
 }
 
-fn together(model: &dyn EncoderModel, pool: &Pool, grids: &[Grid], pixels: &Tensor) -> Vec<Tensor> {
+fn together(model: &dyn EncoderModel, pool: &TrainState, grids: &[Grid], pixels: &Tensor) -> Vec<Tensor> {
     let record = model.record(grids);
     let mut run =
         Execution::forward_only(record.tape, pool.params().clone(), vec![(record.pixels, pixels.shallow_clone())]);

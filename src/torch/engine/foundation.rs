@@ -19,7 +19,7 @@ use crate::native::NativeError;
 use crate::parallel::pipeline::{PipelineRun, Recorded};
 use crate::params::{GradBuffer, ParamId};
 use crate::tape::Slot;
-use crate::train::Pool;
+use crate::train::TrainState;
 use loongforge_core::engine::{EngineError, Ports, Progress, fault};
 use loongforge_core::message::{Activity, ActorId, Pack, Purpose, RoutingReport, StepId, StepPlan, UnitId, Version};
 use loongforge_core::schedule::{Pass, Task};
@@ -33,7 +33,7 @@ pub struct FoundationPart {
     replica: u32,
     stages: Stages,
     expert_sets: Vec<ExpertSet>,
-    pub(super) pool: Pool,
+    pub(super) pool: TrainState,
     encoder_trained: bool,
     /// Actors of one encoder: all of them get the gradients.
     encoder_ranks: u32,
@@ -74,12 +74,12 @@ struct Step {
 
 impl FoundationPart {
     /// Foundation replica `replica` on one rank; with `encoder_trained` it returns gradients of the features.
-    pub fn new(replica: u32, model: Box<dyn FoundationModel>, pool: Pool, encoder_trained: bool) -> Self {
+    pub fn new(replica: u32, model: Box<dyn FoundationModel>, pool: TrainState, encoder_trained: bool) -> Self {
         Self::on(replica, Stages::whole(model), pool, encoder_trained)
     }
 
     /// Works like `new` for one rank of several.
-    pub fn on(replica: u32, stages: Stages, pool: Pool, encoder_trained: bool) -> Self {
+    pub fn on(replica: u32, stages: Stages, pool: TrainState, encoder_trained: bool) -> Self {
         let expert_sets = stages.models.iter().flat_map(|model| model.expert_sets()).collect();
         let (activations, steps) = (Activations::default(), VecDeque::new());
         Self {

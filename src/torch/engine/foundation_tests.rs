@@ -51,7 +51,7 @@ fn step_on(packs: &[&[&[usize]]], mesh: Rc<Mesh>, chunk_tokens: usize) -> (f64, 
     let params = ParamStore::new(family.stage_specs(&stage), Kind::Float, Device::Cpu);
     params.init_random(3);
     let optimizer = AdamWConfig { betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1 };
-    let pool = Pool::new(Rc::new(params), mesh.data.clone(), Lanes::PerReplica, Some(optimizer)).unwrap();
+    let pool = TrainState::new(Rc::new(params), mesh.data.clone(), Lanes::PerReplica, Some(optimizer)).unwrap();
     let pool = pool.with_stages(mesh.pp.clone(), &family.shared_by_stages());
     let model = family.build_stage(&stage, pool.params(), Policy::Keep);
     let (leads, replica_ranks) = (mesh.is_leader(), mesh.replica.world() as u32);

@@ -6,7 +6,7 @@ use crate::model::{FoundationModel, MicroBatch, ModelConfig};
 use crate::native::NativeError;
 use crate::params::ParamStore;
 use crate::tape::{Execution, Slot, Tape};
-use crate::train::{AdamWConfig, Pool};
+use crate::train::{AdamWConfig, TrainState};
 use loongforge_core::config::Layout;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -84,7 +84,7 @@ pub fn begin(params: &Rc<ParamStore>) -> impl FnMut(usize, Rc<Tape>, Inputs) -> 
 }
 
 /// Forward and backward of one micro-batch; its loss.
-pub fn compute(model: &dyn FoundationModel, pool: &mut Pool, batch: &MicroBatch) -> f64 {
+pub fn compute(model: &dyn FoundationModel, pool: &mut TrainState, batch: &MicroBatch) -> f64 {
     let record = model.record(batch);
     let mut run = Execution::new(record.tape, pool.params().clone(), vec![]);
     run.forward().unwrap();
@@ -109,7 +109,7 @@ pub struct Course {
 
 impl Course {
     /// Reduces and applies a step of which the micro-batches are computed.
-    pub fn end_step(&mut self, pool: &mut Pool, loss: f64) {
+    pub fn end_step(&mut self, pool: &mut TrainState, loss: f64) {
         self.losses.push(loss);
         self.norms.push(pool.reduce().unwrap().sqrt());
         let params = pool.params().clone();

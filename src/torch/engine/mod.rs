@@ -4,6 +4,7 @@
 //! computing and know nothing of commands; the engine orders their steps.
 
 mod activations;
+mod assembler;
 mod buffer;
 mod build;
 mod cache;
@@ -20,7 +21,6 @@ mod foundation;
 mod lora;
 mod pack_work;
 pub mod parity;
-mod parts;
 mod preflight;
 mod routing;
 mod saver;

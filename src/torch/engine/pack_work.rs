@@ -1,7 +1,7 @@
 //! A pack on its way through a foundation, with the units whose features it reads, and what goes back to encoders.
 
+use super::assembler::Assembler;
 use super::buffer::TorchBuffer;
-use super::parts::Parts;
 use super::stages::Filled;
 use crate::tape::Slot;
 use loongforge_core::data::IGNORE_INDEX;
@@ -13,7 +13,7 @@ use tch::Tensor;
 
 pub(super) struct PackWork {
     pub pack: Pack,
-    pub tokens: Parts,
+    pub tokens: Assembler,
     /// In placeholder order.
     pub units: Vec<UnitWork>,
     pub chunks: Vec<Chunk>,
@@ -96,7 +96,7 @@ impl PackWork {
             features: None,
         };
         PackWork {
-            tokens: Parts::new(pack.samples.iter().map(|sample| sample.owner)),
+            tokens: Assembler::new(pack.samples.iter().map(|sample| sample.owner)),
             units: plan.units_of(pack.id).map(unit).collect(),
             pack: pack.clone(),
             chunks: Vec::new(),

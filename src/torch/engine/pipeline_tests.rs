@@ -5,9 +5,9 @@ use super::layout_tests::{ADAMW, CPU, Course, assert_equal, begin, mesh, micro_b
 use crate::comm::{Mesh, ProcessGroup};
 use crate::model::{Balance, FoundationModel, FoundationTape, MicroBatch, ModelConfig, Stage};
 use crate::parallel::pipeline::{PipelineRun, Recorded};
-use crate::params::{ParamStore, Sharding, Shared};
+use crate::params::{ParamStore, Sharding, ZeroStage};
 use crate::tape::{Execution, Policy, Slot};
-use crate::train::{Lanes, Pool};
+use crate::train::{Lanes, TrainState};
 use loongforge_core::schedule::{Pass, Pipeline};
 use serde_json::{Value, json};
 use std::rc::Rc;
@@ -65,9 +65,9 @@ fn features(batch: &MicroBatch, level: usize, width: i64) -> Tensor {
     ((Tensor::arange(len, CPU) + level as i64 * 7) * 0.31).sin().view([batch.num_features, width])
 }
 
-fn pool(params: ParamStore, group: impl Into<Rc<ProcessGroup>>) -> Pool {
+fn pool(params: ParamStore, group: impl Into<Rc<ProcessGroup>>) -> TrainState {
     params.init_random(3);
-    Pool::new(Rc::new(params), group, Lanes::PerReplica, Some(ADAMW)).unwrap()
+    TrainState::new(Rc::new(params), group, Lanes::PerReplica, Some(ADAMW)).unwrap()
 }
 
 /// One process; what it computed and the features' gradients of the last step.
@@ -107,7 +107,7 @@ fn rank_of(
     config: &ModelConfig,
     pipeline: Pipeline,
     mesh: &Rc<Mesh>,
-    shared: Shared,
+    shared: ZeroStage,
     count: usize,
 ) -> (Course, Vec<Tensor>) {
     let (dp, replica) = (mesh.data.world(), mesh.data.rank());
@@ -158,7 +158,7 @@ fn rank_of(
     (course, of_features)
 }
 
-fn check(config: fn() -> ModelConfig, pipeline: Pipeline, dp: usize, shared: Shared, count: usize, what: &str) {
+fn check(config: fn() -> ModelConfig, pipeline: Pipeline, dp: usize, shared: ZeroStage, count: usize, what: &str) {
     let (expected, of_features) = alone(&config(), count);
     let ranks = on_ranks(dp * pipeline.ranks, |path, rank| {
         rank_of(&config(), pipeline, &mesh(path, dp, pipeline.ranks, rank), shared, count)
@@ -195,33 +195,33 @@ fn ranks(ranks: usize) -> Pipeline {
 
 #[test]
 fn stages_of_a_dense_model_equal_one_process() {
-    check(dense, ranks(2), 1, Shared::Nothing, 4, "dense, 2 stages");
-    check(dense, ranks(4), 1, Shared::Nothing, 3, "dense, 4 stages");
+    check(dense, ranks(2), 1, ZeroStage::Nothing, 4, "dense, 2 stages");
+    check(dense, ranks(4), 1, ZeroStage::Nothing, 3, "dense, 4 stages");
 }
 
 #[test]
 fn routers_losses_go_over_all_stages() {
-    check(moe, ranks(2), 1, Shared::Nothing, 3, "moe, 2 stages");
-    check(moe, ranks(4), 1, Shared::Nothing, 2, "moe, 4 stages");
+    check(moe, ranks(2), 1, ZeroStage::Nothing, 3, "moe, 2 stages");
+    check(moe, ranks(4), 1, ZeroStage::Nothing, 2, "moe, 4 stages");
 }
 
 #[test]
 fn deepstack_goes_on_to_later_stages() {
-    check(vlm, ranks(2), 1, Shared::Nothing, 4, "vlm, 2 stages");
-    check(vlm, ranks(4), 1, Shared::Nothing, 4, "vlm, 4 stages");
+    check(vlm, ranks(2), 1, ZeroStage::Nothing, 4, "vlm, 2 stages");
+    check(vlm, ranks(4), 1, ZeroStage::Nothing, 4, "vlm, 4 stages");
 }
 
 #[test]
 fn interleaved_stages_equal_one_process() {
     let pipeline = Pipeline { ranks: 2, virtual_stages: 2 };
-    check(dense, pipeline, 1, Shared::Nothing, 4, "dense, interleaved");
-    check(vlm, pipeline, 1, Shared::Nothing, 5, "vlm, interleaved");
+    check(dense, pipeline, 1, ZeroStage::Nothing, 4, "dense, interleaved");
+    check(vlm, pipeline, 1, ZeroStage::Nothing, 5, "vlm, interleaved");
 }
 
 #[test]
 fn replicas_of_a_pipeline_equal_one_process_whatever_they_share_out() {
-    for shared in [Shared::Nothing, Shared::State, Shared::Parameters] {
+    for shared in [ZeroStage::Nothing, ZeroStage::State, ZeroStage::Parameters] {
         check(dense, ranks(2), 2, shared, 4, &format!("dense, 2 replicas of 2 stages, {shared:?}"));
     }
-    check(moe, ranks(2), 2, Shared::Gradients, 4, "moe, 2 replicas of 2 stages");
+    check(moe, ranks(2), 2, ZeroStage::Gradients, 4, "moe, 2 replicas of 2 stages");
 }

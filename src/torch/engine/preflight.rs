@@ -6,7 +6,7 @@ use super::exports::exports;
 use super::families::Families;
 use super::share::{FoundationPlan, divided_encoder};
 use super::trained::trained;
-use crate::params::Division;
+use crate::params::ParallelRank;
 use loongforge_core::config::{Placement, RunConfig};
 use loongforge_core::engine::EngineError;
 
@@ -17,18 +17,18 @@ use loongforge_core::engine::EngineError;
 pub fn check_engines(config: &RunConfig, families: &Families) -> Result<(), EngineError> {
     let pools = &config.pools;
     let (layout, splits) = (pools.foundation.layout(), splits(&pools.foundation));
-    let division = Division::first(layout, splits.sequence_parallel);
-    let plan = FoundationPlan::new(&families.foundation, layout, &division, &splits)?;
+    let parallel = ParallelRank::first(layout, splits.sequence_parallel);
+    let plan = FoundationPlan::new(&families.foundation, layout, &parallel, &splits)?;
     for stage in 0..layout.pp {
         trained(plan.specs(stage), &families.tree, |_| ("model.foundation", &config.model.foundation))?;
     }
     if let Some(encoder) = &families.encoder {
         // On the foundation's actors every encoder is whole.
-        let division = match pools.placement {
-            Placement::Colocated => Division::default(),
-            Placement::Separate => Division::first(pools.encoder.layout(), false),
+        let parallel = match pools.placement {
+            Placement::Colocated => ParallelRank::default(),
+            Placement::Separate => ParallelRank::first(pools.encoder.layout(), false),
         };
-        encoder_specs(config, divided_encoder(encoder, &division)?.as_ref(), &families.tree)?;
+        encoder_specs(config, divided_encoder(encoder, &parallel)?.as_ref(), &families.tree)?;
     }
     exports(config, families, 0)?;
     Ok(())

@@ -6,7 +6,7 @@ use crate::model::{ExpertSet, Routing};
 use crate::native::NativeError;
 use crate::nn::moe::update_bias;
 use crate::tape::Execution;
-use crate::train::Pool;
+use crate::train::TrainState;
 use loongforge_core::message::{ExpertLoads, RoutingReport};
 use tch::{Device, Kind, Tensor};
 
@@ -45,7 +45,12 @@ impl StepRouting {
     ///
     /// # Errors
     /// A replica is gone or did not come in time.
-    pub fn reduce(&mut self, sets: &[ExpertSet], pool: &Pool, device: Device) -> Result<RoutingReport, NativeError> {
+    pub fn reduce(
+        &mut self,
+        sets: &[ExpertSet],
+        pool: &TrainState,
+        device: Device,
+    ) -> Result<RoutingReport, NativeError> {
         let _no_grad = tch::no_grad_guard();
         self.loads.resize_with(sets.len(), || None);
         let own = self.loads.iter().zip(sets).map(|(load, set)| match load {
@@ -96,7 +101,7 @@ mod tests {
     use crate::model::{ExpertSet, RoutedExperts, RouterLosses, Routing};
     use crate::params::ParamStore;
     use crate::tape::{Execution, Tape};
-    use crate::train::{Lanes, Pool};
+    use crate::train::{Lanes, TrainState};
     use std::rc::Rc;
     use tch::{Device, Kind, Tensor};
 
@@ -127,7 +132,7 @@ mod tests {
             let losses = RouterLosses { aux: Some(aux), z: None, indexers: Some((indexers, share / 4.0)), share };
             step.add(&sets, &Routing { losses, experts }, &run);
         }
-        let pool = Pool::new(params, ProcessGroup::single(), Lanes::PerReplica, None).unwrap();
+        let pool = TrainState::new(params, ProcessGroup::single(), Lanes::PerReplica, None).unwrap();
         let report = step.reduce(&sets, &pool, Device::Cpu).unwrap();
         let loads: Vec<_> = report.loads.iter().map(|loads| (loads.layer.as_str(), loads.tokens.clone())).collect();
         assert_eq!(loads, [("layer 1", vec![8, 1, 3]), ("layer 1 media", vec![0, 5, 0])]);
@@ -139,7 +144,7 @@ mod tests {
     #[test]
     fn a_replica_without_micro_batches_reports_the_pools_loads() {
         let params = Rc::new(ParamStore::new(vec![], Kind::Float, Device::Cpu));
-        let pool = Pool::new(params, ProcessGroup::single(), Lanes::PerReplica, None).unwrap();
+        let pool = TrainState::new(params, ProcessGroup::single(), Lanes::PerReplica, None).unwrap();
         let sets = [ExpertSet { layer: "layer 0".to_owned(), media: false, num_experts: 2, bias: None }];
         let report = StepRouting::default().reduce(&sets, &pool, Device::Cpu).unwrap();
         assert_eq!(report.loads[0].tokens, [0, 0]);

@@ -3,9 +3,9 @@
 use super::stages::{Stages, whole_rows};
 use crate::comm::Mesh;
 use crate::model::{EncoderFamily, FoundationFamily, Stage};
-use crate::params::{Division, ParamSpec, ParamStore, Sharding, Shared};
+use crate::params::{ParallelRank, ParamSpec, ParamStore, Sharding, ZeroStage};
 use crate::tape::Policy;
-use crate::train::Pool;
+use crate::train::TrainState;
 use loongforge_core::config::{ContextAttention, Layout};
 use loongforge_core::engine::EngineError;
 use loongforge_core::schedule::Pipeline;
@@ -20,7 +20,7 @@ pub struct Splits {
     /// 0: rows are whole.
     pub chunk_tokens: usize,
     pub context: ContextAttention,
-    /// Holds what replicas share out: see [`Shared::of_level`].
+    /// Holds what replicas share out: see [`ZeroStage::of_level`].
     pub zero: usize,
     /// Where experts are spread, two packs go in turns.
     pub expert_overlap: bool,
@@ -47,14 +47,14 @@ pub(super) struct FoundationPlan {
 }
 
 impl FoundationPlan {
-    /// The plan of a rank at `division`. Whether there is one does not depend on the rank.
+    /// The plan of a rank at `parallel`. Whether there is one does not depend on the rank.
     ///
     /// # Errors
     /// The model cannot be split so.
     pub fn new(
         family: &Arc<dyn FoundationFamily>,
         layout: Layout,
-        division: &Division,
+        parallel: &ParallelRank,
         splits: &Splits,
     ) -> Result<Self, EngineError> {
         let shares = family.check_context(layout.cp, splits.context);
@@ -65,9 +65,9 @@ impl FoundationPlan {
         if let Some(what) = family.needs_whole_rows().filter(|_| splits.chunk_tokens > 0) {
             return Err(whole_rows(what));
         }
-        let family = match division.is_whole() {
+        let family = match parallel.is_whole() {
             true => family.clone(),
-            false => family.divided(division).map_err(|found| format!("pools.foundation: {found}"))?,
+            false => family.divided(parallel).map_err(|found| format!("pools.foundation: {found}"))?,
         };
         let pipeline = Pipeline { ranks: layout.pp, virtual_stages: splits.virtual_stages };
         let stages = cut(family.as_ref(), pipeline)?;
@@ -98,10 +98,10 @@ impl FoundationShare {
     /// # Errors
     /// The model cannot be split so.
     pub fn new(family: &Arc<dyn FoundationFamily>, mesh: Rc<Mesh>, splits: Splits) -> Result<Self, EngineError> {
-        let division = Division::of(&mesh, splits.sequence_parallel);
-        let plan = FoundationPlan::new(family, mesh.layout(), &division, &splits)?;
+        let parallel = ParallelRank::of(&mesh, splits.sequence_parallel);
+        let plan = FoundationPlan::new(family, mesh.layout(), &parallel, &splits)?;
         let own = plan.own(mesh.place().pp);
-        Ok(Self { mesh, splits, plan, is_whole: division.is_whole(), own })
+        Ok(Self { mesh, splits, plan, is_whole: parallel.is_whole(), own })
     }
 
     pub fn specs(&self) -> Vec<ParamSpec> {
@@ -110,11 +110,11 @@ impl FoundationShare {
 
     /// Among the ranks of `mesh.data`.
     pub fn sharding(&self) -> Sharding {
-        Sharding::among(Shared::of_level(self.splits.zero), &self.mesh)
+        Sharding::among(ZeroStage::of_level(self.splits.zero), &self.mesh)
     }
 
     /// A pool along `mesh.data` with this share's parameters, made a part of the whole.
-    pub fn join(&self, pool: Pool) -> Pool {
+    pub fn join(&self, pool: TrainState) -> TrainState {
         let pool = pool.with_stages(self.mesh.pp.clone(), &self.plan.family.shared_by_stages());
         if self.is_whole { pool } else { pool.split_among(self.mesh.clone()) }
     }
@@ -158,31 +158,31 @@ impl EncoderShare {
     /// # Errors
     /// The encoder cannot be split so.
     pub fn new(family: &Arc<dyn EncoderFamily>, mesh: Rc<Mesh>, zero: usize) -> Result<Self, EngineError> {
-        let family = divided_encoder(family, &Division::of(&mesh, false))?;
+        let family = divided_encoder(family, &ParallelRank::of(&mesh, false))?;
         Ok(Self { mesh, family, zero })
     }
 
     /// Among the ranks of `mesh.data`.
     pub fn sharding(&self) -> Sharding {
-        Sharding::among(Shared::of_level(self.zero), &self.mesh)
+        Sharding::among(ZeroStage::of_level(self.zero), &self.mesh)
     }
 
     /// Works like [`FoundationShare::join`].
-    pub fn join(&self, pool: Pool) -> Pool {
+    pub fn join(&self, pool: TrainState) -> TrainState {
         if self.mesh.tp.world() == 1 { pool } else { pool.split_among(self.mesh.clone()) }
     }
 }
 
-/// Returns what the rank at `division` computes of an encoder.
+/// Returns what the rank at `parallel` computes of an encoder.
 ///
 /// # Errors
 /// The encoder cannot be split so.
 pub(super) fn divided_encoder(
     family: &Arc<dyn EncoderFamily>,
-    division: &Division,
+    parallel: &ParallelRank,
 ) -> Result<Arc<dyn EncoderFamily>, EngineError> {
-    match division.is_whole() {
+    match parallel.is_whole() {
         true => Ok(family.clone()),
-        false => Ok(family.divided(division).map_err(|found| format!("pools.encoder: {found}"))?),
+        false => Ok(family.divided(parallel).map_err(|found| format!("pools.encoder: {found}"))?),
     }
 }

@@ -7,8 +7,8 @@
 use crate::comm::{Mesh, Started};
 use crate::model::{FoundationModel, MicroBatch};
 use crate::native::NativeError;
-use crate::params::{ParamStore, Shared};
-use crate::tape::RowShare;
+use crate::params::{ParamStore, ZeroStage};
+use crate::tape::ContextShard;
 use loongforge_core::config::ContextAttention;
 use loongforge_core::engine::EngineError;
 use loongforge_core::schedule::Pipeline;
@@ -87,7 +87,7 @@ impl Stages {
 
     /// Returns whether replicas meet within a micro-batch, and therefore need as many each.
     pub(super) fn in_step(&self, params: &ParamStore) -> bool {
-        (params.sharding().shared >= Shared::Gradients && params.sharding().world > 1) || self.mesh.ep.world() > 1
+        (params.sharding().shared >= ZeroStage::Gradients && params.sharding().world > 1) || self.mesh.ep.world() > 1
     }
 
     /// Returns whether two packs go in turns.
@@ -132,7 +132,7 @@ impl Stages {
     fn share(&self, filled: Filled, params: &ParamStore) -> Filled {
         let Filled { batch, mut features } = filled;
         let (group, device) = (&self.mesh.cp, batch.input_ids.device());
-        let row = Rc::new(RowShare::new(&batch.cu_seqlens, group.world(), group.rank(), self.context, device));
+        let row = Rc::new(ContextShard::new(&batch.cu_seqlens, group.world(), group.rank(), self.context, device));
         let own = if batch.num_features == 0 { Vec::new() } else { row.features(&self.any().feature_rows(&batch)) };
         let index = Tensor::from_slice(&own).to_device(device);
         if features.is_empty() && self.mesh.is_first_stage() {

@@ -6,7 +6,7 @@ use super::foundation::FoundationPart;
 use super::saver::{Saver, Task};
 use crate::native::MemoryWatch;
 use crate::train::hf::{MAX_SHARD_SIZE, Shards, Snapshot, Target};
-use crate::train::{Export, Pool, StateError, save_state};
+use crate::train::{Export, StateError, TrainState, save_state};
 use loongforge_core::engine::{Engine, EngineError, Ports, Progress, error_chain, fault};
 use loongforge_core::message::{
     Activity, ActorId, Command, Epoch, Event, MemoryReport, Regroup, Role, SaveTo, SavedFile, StepId, StepPlan,
@@ -126,7 +126,7 @@ impl TorchEngine {
         self
     }
 
-    fn pools(&mut self) -> impl Iterator<Item = &mut Pool> {
+    fn pools(&mut self) -> impl Iterator<Item = &mut TrainState> {
         let encoder = self.encoder.iter_mut().map(|part| &mut part.pool);
         encoder.chain(self.foundation.iter_mut().map(|part| &mut part.pool))
     }
@@ -239,10 +239,10 @@ impl TorchEngine {
         let mut grad_square_sum = 0.0;
         let asked = self.foundation.as_ref().is_some_and(FoundationPart::was_asked);
         if !asked && fault::poison(ports.me(), "nan_gradient", &[]) {
-            self.pools().for_each(Pool::poison);
+            self.pools().for_each(TrainState::poison);
         }
         // The foundation's on every replica before the encoder's: one that has packs has begun already.
-        self.pools().try_for_each(Pool::begin_sums)?;
+        self.pools().try_for_each(TrainState::begin_sums)?;
         // Encoder first on every replica: collectives of two groups in two orders would wait for each other.
         for pool in self.pools() {
             grad_square_sum += pool.reduce()?;
@@ -364,7 +364,7 @@ impl Engine for TorchEngine {
             }
             Command::Abort { step } => {
                 if !self.evaluates() {
-                    self.pools().for_each(Pool::abort);
+                    self.pools().for_each(TrainState::abort);
                 }
                 self.finish_step(step, ports)?;
                 self.save_due(ports)

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use tch::{Device, Kind, Tensor};
 
-use crate::tape::RowShare;
+use crate::tape::ContextShard;
 
 /// Packed samples of one micro-batch, `T` tokens in all.
 pub struct MicroBatch {
@@ -23,7 +23,7 @@ pub struct MicroBatch {
     /// True if the encoder wants gradients.
     pub feature_grads: bool,
     /// The share of a row, where these are some tokens of a row that other ranks share.
-    pub row: Option<Rc<RowShare>>,
+    pub row: Option<Rc<ContextShard>>,
     /// For such tokens: which of the whole row's features are theirs, in their order.
     pub shared_features: Vec<i64>,
     /// For a piece of a longer row: how many tokens of its first document came in earlier pieces.
@@ -35,7 +35,7 @@ pub struct MicroBatch {
 
 impl MicroBatch {
     /// This rank's tokens of a whole row, with places for `features` of its features.
-    pub fn share(&self, row: Rc<RowShare>, features: Vec<i64>) -> MicroBatch {
+    pub fn share(&self, row: Rc<ContextShard>, features: Vec<i64>) -> MicroBatch {
         let rows = row.rows();
         let take = |x: &Tensor| x.index_select(-1, &rows.to_device(x.device()));
         MicroBatch {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use loongforge_core::message::Grid;
 
-use super::unsupported::DivisionError;
-use crate::params::{Division, ParamSpec, ParamStore};
+use super::parallel_errors::TensorParallelError;
+use crate::params::{ParallelRank, ParamSpec, ParamStore};
 use crate::tape::{Policy, Slot, Tape};
 
 /// A kind of encoder.
@@ -43,8 +43,8 @@ pub trait EncoderFamily: Debug + Send + Sync {
     ///
     /// # Errors
     /// It cannot be split so.
-    fn divided(&self, _place: &Division) -> Result<Arc<dyn EncoderFamily>, DivisionError> {
-        Err(DivisionError::Unsupported { what: "this encoder" })
+    fn divided(&self, _place: &ParallelRank) -> Result<Arc<dyn EncoderFamily>, TensorParallelError> {
+        Err(TensorParallelError::Unsupported { what: "this encoder" })
     }
 
     /// Features that an item of this size becomes, which is how many placeholders it has among the tokens.

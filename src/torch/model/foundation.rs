@@ -9,10 +9,10 @@ use tch::Tensor;
 
 use super::batch::MicroBatch;
 use super::decoding::Decoding;
+use super::parallel_errors::{ContextParallelError, TensorParallelError};
 use super::routing::{ExpertSet, Routing};
 use super::stage::{Stage, StageError};
-use super::unsupported::{DivisionError, NotSplit};
-use crate::params::{Division, ParamSpec, ParamStore};
+use crate::params::{ParallelRank, ParamSpec, ParamStore};
 use crate::tape::{Boundary, KeyValues, Policy, Slot, Tape};
 
 /// A kind of foundation.
@@ -28,8 +28,8 @@ pub trait FoundationFamily: Send + Sync {
     ///
     /// # Errors
     /// It cannot be split so.
-    fn divided(&self, _place: &Division) -> Result<Arc<dyn FoundationFamily>, DivisionError> {
-        Err(DivisionError::Unsupported { what: "this model" })
+    fn divided(&self, _place: &ParallelRank) -> Result<Arc<dyn FoundationFamily>, TensorParallelError> {
+        Err(TensorParallelError::Unsupported { what: "this model" })
     }
 
     /// The layers that a pipeline may cut between; 0: it cannot be cut.
@@ -64,8 +64,8 @@ pub trait FoundationFamily: Send + Sync {
     ///
     /// # Errors
     /// They cannot.
-    fn check_context(&self, ranks: usize, _attention: ContextAttention) -> Result<(), NotSplit> {
-        if ranks == 1 { Ok(()) } else { Err(NotSplit::Model) }
+    fn check_context(&self, ranks: usize, _attention: ContextAttention) -> Result<(), ContextParallelError> {
+        if ranks == 1 { Ok(()) } else { Err(ContextParallelError::Model) }
     }
 
     /// Returns what of it cannot compute a row in pieces, so that [`FoundationModel::pieces`] refuses; `None`: nothing

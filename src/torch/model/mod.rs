@@ -12,6 +12,7 @@ mod family;
 mod foundation;
 mod keys;
 mod loss;
+mod parallel_errors;
 mod registry;
 mod rope_config;
 mod routing;
@@ -19,7 +20,6 @@ mod sampling;
 mod stage;
 mod target_scores;
 mod tree_names;
-mod unsupported;
 mod vision;
 mod vocab_scores;
 
@@ -34,11 +34,11 @@ pub use encoder::{EncoderFamily, EncoderModel, EncoderTape};
 pub use family::custom::parts_config;
 pub use foundation::{FoundationFamily, FoundationModel, FoundationTape};
 pub use keys::ModelConfigError;
+pub use parallel_errors::{ContextParallelError, TensorParallelError};
 pub use routing::{ExpertSet, RoutedExperts, RouterLosses, Routing};
 pub use sampling::Sampling;
 pub use stage::{Stage, StageError};
 pub use tree_names::{TreeNames, TreePart};
-pub use unsupported::{DivisionError, NotSplit};
 pub use vision::{
     AxialOrder, AxialRope, BlockConfig, ClassToken, MergeNorm, MlpNames, PatchEmbed, PatchOrder, PositionTable,
     ProjectorConfig, ProjectorKind, Span, TowerConfig, VisionConfig, VisionNorm, Windows,

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use super::config::{ModelConfig, Tokens};
 use super::family::decoders::{DECODERS, read_decoder};
 use super::family::{
-    Place, custom, ernie4_5_vl, internvl, kimi_k25, llava_onevision1_5, qwen2_5_vl, qwen3_5, qwen3_5_moe, qwen3_vl,
-    qwen3_vl_moe,
+    NamePrefix, custom, ernie4_5_vl, internvl, kimi_k25, llava_onevision1_5, qwen2_5_vl, qwen3_5, qwen3_5_moe,
+    qwen3_vl, qwen3_vl_moe,
 };
 use super::keys::{Keys, ModelConfigError};
 use super::tree_names::TreeNames;
@@ -55,7 +55,7 @@ impl ModelConfig {
             let supported: Vec<Value> = Self::supported().map(|name| json!(name)).collect();
             return Err(keys.unsupported("model_type", &json!(model_type), &supported));
         }
-        let decoder = read_decoder(&keys, &Place::alone())?;
+        let decoder = read_decoder(&keys, &NamePrefix::alone())?;
         let (model_type, tree) = (model_type.to_owned(), TreeNames::default());
         let model = ModelConfig { model_type, decoder, encoder: None, tokens: Tokens::default(), tree };
         Ok(model.with_tree(config))

@@ -19,7 +19,7 @@ pub struct Context {
     /// Tells where documents end: `[0, …, T]`.
     pub cu_seqlens: Vec<usize>,
     /// Keys that indexers chose, for layers that take another layer's choice.
-    pub chosen: Shelf<Vec<Vec<ChosenKeys>>>,
+    pub chosen: LayerCache<Vec<Vec<ChosenKeys>>>,
     /// For gated delta nets, where a decoder has some.
     pub gated_delta: Option<DeltaDocuments>,
 }
@@ -31,15 +31,15 @@ impl Context {
 }
 
 /// Holds what layers of one pass leave for later ones, by their number. A layer that is computed again leaves the same.
-pub struct Shelf<T>(RefCell<BTreeMap<usize, Rc<T>>>);
+pub struct LayerCache<T>(RefCell<BTreeMap<usize, Rc<T>>>);
 
-impl<T> Default for Shelf<T> {
+impl<T> Default for LayerCache<T> {
     fn default() -> Self {
-        Shelf(RefCell::default())
+        LayerCache(RefCell::default())
     }
 }
 
-impl<T> Shelf<T> {
+impl<T> LayerCache<T> {
     pub fn put(&self, layer: usize, value: T) -> Rc<T> {
         let value = Rc::new(value);
         self.0.borrow_mut().insert(layer, value.clone());
@@ -69,7 +69,7 @@ pub trait Mixer {
 
     /// The mixer cut at its attention, which is then an operation of its own: for rows that several ranks share. `None`
     /// where it has no such place.
-    fn cut(&self) -> Option<&dyn CutMixer> {
+    fn cut(&self) -> Option<&dyn QkvMixer> {
         None
     }
 
@@ -98,7 +98,7 @@ pub trait Mixer {
 }
 
 /// Describes what a mixer does before and after an attention to all earlier tokens of the document.
-pub trait CutMixer {
+pub trait QkvMixer {
     /// Queries `[T, H, C]`, keys `[T, K, C]` and values `[T, K, V]`, and what else `after` reads.
     fn before(&self, x_TD: &Tensor, rope: &Rope) -> Vec<Tensor>;
 
@@ -126,7 +126,7 @@ pub struct Columns {
     /// Tells which columns hold something, `[B, 1, 1, S]`.
     pub filled_B11S: Tensor,
     /// The keys `[B, 1, 1, used]` that indexers chose for the present column, as [`Context::chosen`]; `None`: all.
-    pub chosen: Shelf<Option<Tensor>>,
+    pub chosen: LayerCache<Option<Tensor>>,
 }
 
 impl Columns {

@@ -9,7 +9,7 @@ use tch::Tensor;
 
 use super::indexer::{Indexer, IndexerConfig, IndexerTraining};
 use super::indexer_loss::indexer_loss;
-use super::mixer::{Columns, Context, CutMixer, Mixer, State};
+use super::mixer::{Columns, Context, Mixer, QkvMixer, State};
 use super::norm::{NormConfig, RmsNorm};
 use super::sparse_attention::{IndexRows, attend_chosen, best, choose, index_scores};
 use super::{Linear, Rope};
@@ -208,7 +208,7 @@ impl Mixer for Mla {
     }
 
     /// Not with keys that an indexer chooses from the whole document.
-    fn cut(&self) -> Option<&dyn CutMixer> {
+    fn cut(&self) -> Option<&dyn QkvMixer> {
         (self.config.keys == KeyChoice::All).then_some(self)
     }
 
@@ -251,7 +251,7 @@ impl Mixer for Mla {
     }
 }
 
-impl CutMixer for Mla {
+impl QkvMixer for Mla {
     fn before(&self, x_TD: &Tensor, rope: &Rope) -> Vec<Tensor> {
         let rows = self.rows(x_TD, rope);
         let (k_THC, v_THV) = self.expand(&rows);
@@ -293,8 +293,8 @@ mod tests {
 
     use super::{KeyChoice, Mla, MlaConfig};
     use crate::nn::{
-        Columns, Context, IndexerConfig, IndexerTraining, Mixer, PackedAttention, Rope, RopeConfig, RopeLayout, Shelf,
-        State,
+        Columns, Context, IndexerConfig, IndexerTraining, LayerCache, Mixer, PackedAttention, Rope, RopeConfig,
+        RopeLayout, State,
     };
     use crate::params::{ParamStore, Scope};
 
@@ -343,7 +343,7 @@ mod tests {
             rope: rope(&positions),
             documents: PackedAttention::new(&cu_seqlens, true, Device::Cpu),
             cu_seqlens,
-            chosen: Shelf::default(),
+            chosen: LayerCache::default(),
             gated_delta: None,
         }
     }
@@ -372,7 +372,7 @@ mod tests {
                 filled_B11S: Tensor::arange(12, (Kind::Int64, Device::Cpu))
                     .view([1, 1, 1, -1])
                     .ge_tensor(&Tensor::from_slice(&[0i64, 4]).view([-1, 1, 1, 1])),
-                chosen: Shelf::default(),
+                chosen: LayerCache::default(),
             };
             let mut states = vec![State::new(), State::new(), State::new()];
             let mut read = prompts.shallow_clone();

@@ -1,4 +1,4 @@
-//! Shared blocks of models, on one device: norms, rotary embeddings, attention, MLPs, patches.
+//! ZeroStage blocks of models, on one device: norms, rotary embeddings, attention, MLPs, patches.
 //! No communicator comes in here.
 
 mod activation;
@@ -26,7 +26,7 @@ pub use gated_delta::{DeltaDocuments, GatedDelta, GatedDeltaConfig, GatedDeltaLa
 pub use indexer::{Indexer, IndexerConfig, IndexerTraining};
 pub use indexer_loss::indexer_loss;
 pub use linear::Linear;
-pub use mixer::{Columns, Context, CutMixer, Mixer, Shelf, State};
+pub use mixer::{Columns, Context, LayerCache, Mixer, QkvMixer, State};
 pub use mla::{KeyChoice, Mla, MlaConfig};
 pub use mlp::SwiGlu;
 pub use norm::{LayerNorm, NormConfig, RmsNorm};

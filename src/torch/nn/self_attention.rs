@@ -5,7 +5,7 @@
 
 use tch::Tensor;
 
-use super::mixer::{Columns, Context, CutMixer, Mixer, State};
+use super::mixer::{Columns, Context, Mixer, QkvMixer, State};
 use super::norm::{NormConfig, RmsNorm};
 use super::window::attend_window;
 use super::{Linear, PackedAttention, PieceAttention, Rope};
@@ -177,7 +177,7 @@ impl Mixer for SelfAttention {
     }
 
     /// Not with a window.
-    fn cut(&self) -> Option<&dyn CutMixer> {
+    fn cut(&self) -> Option<&dyn QkvMixer> {
         self.config.window.is_none().then_some(self)
     }
 
@@ -217,7 +217,7 @@ impl Mixer for SelfAttention {
     }
 }
 
-impl CutMixer for SelfAttention {
+impl QkvMixer for SelfAttention {
     fn before(&self, x_TD: &Tensor, rope: &Rope) -> Vec<Tensor> {
         let (parts, gate) = self.heads(x_TD, rope);
         parts.into_iter().chain(gate).collect()

@@ -14,9 +14,9 @@ use tch::Tensor;
 
 use crate::comm::{ProcessGroup, Started};
 use crate::native::{NativeError, Purpose, allocated_for};
-use crate::params::{GradBuffer, Keeper, ParamId, ParamStore, Shared, Unit};
+use crate::params::{FlatParam, GradBuffer, ParamId, ParamStore, Unsharder, ZeroStage};
 
-/// The [`Keeper`] of a store that is shared out over a group.
+/// The [`Unsharder`] of a store that is shared out over a group.
 pub struct Zero {
     group: Rc<ProcessGroup>,
     /// The group of the ranks with the same experts, where those are spread.
@@ -37,14 +37,14 @@ struct State {
 }
 
 impl Zero {
-    /// The ranks of `group` share out the store that this is the keeper of, in their order; those of `of_experts` the
+    /// The ranks of `group` share out the store that this is the unsharder of, in their order; those of `of_experts` the
     /// experts in it that are spread over ranks.
     pub fn new(group: Rc<ProcessGroup>, of_experts: Rc<ProcessGroup>) -> Zero {
         Zero { group, of_experts, state: RefCell::default() }
     }
 
     /// Returns the group that shares a unit out.
-    pub fn group_of(&self, unit: &Unit) -> &ProcessGroup {
+    pub fn group_of(&self, unit: &FlatParam) -> &ProcessGroup {
         if unit.is_of_experts() { &self.of_experts } else { &self.group }
     }
 
@@ -52,7 +52,7 @@ impl Zero {
     ///
     /// # Errors
     /// A rank is gone or did not come in time.
-    pub fn gather(&self, units: &[&Unit]) -> Result<(), NativeError> {
+    pub fn gather(&self, units: &[&FlatParam]) -> Result<(), NativeError> {
         let started = units.iter().map(|unit| self.group_of(unit).start_all_gather_into(unit.whole(), unit.own()));
         started.collect::<Vec<_>>().into_iter().try_for_each(|started| started?.wait())
     }
@@ -132,7 +132,7 @@ fn units(params: &ParamStore, ids: &[ParamId]) -> Vec<usize> {
     units
 }
 
-impl Keeper for Zero {
+impl Unsharder for Zero {
     fn enter(
         &self,
         params: &ParamStore,
@@ -143,10 +143,10 @@ impl Keeper for Zero {
         let _no_grad = tch::no_grad_guard();
         let (shared, mut state) = (params.sharding().shared, self.state.borrow_mut());
         let (now, next) = (units(params, now), units(params, next));
-        if shared == Shared::Parameters {
+        if shared == ZeroStage::Parameters {
             self.bring(params, &now, &next, &mut state)?;
         }
-        let Some(grads) = grads.filter(|_| shared >= Shared::Gradients) else { return Ok(()) };
+        let Some(grads) = grads.filter(|_| shared >= ZeroStage::Gradients) else { return Ok(()) };
         self.sum(params, &[&now[..], &next].concat(), grads, &mut state)?;
         for unit in now.into_iter().filter(|unit| params.units()[*unit].is_trained()) {
             if state.summed.iter().any(|(summed, ..)| *summed == unit) {
@@ -163,11 +163,11 @@ impl Keeper for Zero {
     fn leave(&self, params: &ParamStore, grads: Option<&mut GradBuffer>) -> Result<(), NativeError> {
         let _no_grad = tch::no_grad_guard();
         let (shared, mut state) = (params.sharding().shared, self.state.borrow_mut());
-        if shared == Shared::Parameters {
+        if shared == ZeroStage::Parameters {
             state.awaited.clear();
             self.bring(params, &[], &[], &mut state)?;
         }
-        let Some(grads) = grads.filter(|_| shared >= Shared::Gradients) else { return Ok(()) };
+        let Some(grads) = grads.filter(|_| shared >= ZeroStage::Gradients) else { return Ok(()) };
         self.sum(params, &[], grads, &mut state)?;
         settle(params, grads, &mut state)
     }
@@ -183,16 +183,16 @@ mod tests {
 
     use super::Zero;
     use crate::comm::{Mesh, witness};
-    use crate::params::{Init, ParamSpec, ParamStore, Sharding, Shared};
+    use crate::params::{Init, ParamSpec, ParamStore, Sharding, ZeroStage};
     use crate::tape::{Execution, Policy, Slot, Tape, Turn, backward_in_turns, forward_in_turns};
 
     /// Three layers on one of two ranks that share all out.
     fn params(mesh: &Mesh) -> Rc<ParamStore> {
         let spec = |layer: usize| ParamSpec::new(format!("layers.{layer}.w"), &[8, 8], Init::Normal(0.5));
-        let sharding = Sharding::new(Shared::Parameters, mesh.data.rank(), 2);
+        let sharding = Sharding::new(ZeroStage::Parameters, mesh.data.rank(), 2);
         let params = ParamStore::shared_out((0..3).map(spec).collect(), Kind::Float, Device::Cpu, sharding);
         params.init_random(1);
-        params.set_keeper(Rc::new(Zero::new(mesh.data.clone(), mesh.expert_data.clone())));
+        params.set_unsharder(Rc::new(Zero::new(mesh.data.clone(), mesh.expert_data.clone())));
         Rc::new(params)
     }
 

@@ -7,7 +7,7 @@ use super::spec::ParamSpec;
 use crate::native::{Purpose, allocate, allocated_for, release};
 
 /// Parameters that are sliced together.
-pub struct Unit {
+pub struct FlatParam {
     pub(super) name: String,
     pub(super) trained: bool,
     /// The start in the store's order, with the gaps.
@@ -25,7 +25,7 @@ pub struct Unit {
     pub(super) apart: bool,
 }
 
-impl Unit {
+impl FlatParam {
     /// Returns where a layer begins in the names of its parameters: up to the first number, or else the module.
     pub(super) fn name_of(spec: &ParamSpec) -> String {
         let parts: Vec<&str> = spec.name.split('.').collect();

@@ -1,30 +1,30 @@
 //! The parameters of a model as data beside it: what they are called, which part a rank holds, and the flat buffers that
 //! hold them and their gradients, whole or sharded (ZeRO).
 
-mod division;
 mod flat_param;
 mod grads;
 mod id;
 mod init;
 mod lora;
-mod piece;
+mod parallel_rank;
 mod scope;
 mod shard;
 mod sharded_store;
 mod sharding;
 mod spec;
 mod store;
+mod stored_tensor;
 
-pub use division::{Division, divide, share};
-pub use flat_param::{OwnedPart, Unit};
+pub use flat_param::{FlatParam, OwnedPart};
 pub use grads::GradBuffer;
 pub use id::ParamId;
 pub use init::{Init, uniform};
 pub(crate) use lora::Adapter;
 pub use lora::{ADAPTER_PARTS, LinearModule, LoraConfig, merged_weight, row_norms};
-pub use piece::Piece;
+pub use parallel_rank::{ParallelRank, divide, share};
 pub use scope::Scope;
 pub use shard::{Cut, PiecePart, Region, Shard, region};
-pub use sharding::{Sharding, Shared, Slices};
+pub use sharding::{Sharding, Slices, ZeroStage};
 pub use spec::{AdapterSpec, ParamSpec, Role};
-pub use store::{Keeper, ParamStore};
+pub use store::{ParamStore, Unsharder};
+pub use stored_tensor::StoredTensor;

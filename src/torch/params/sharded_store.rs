@@ -4,11 +4,11 @@ use std::rc::Rc;
 
 use tch::{Device, Kind, Tensor};
 
-use super::flat_param::{OwnedPart, Unit};
+use super::flat_param::{FlatParam, OwnedPart};
 use super::id::{ALIGN, ParamId};
-use super::sharding::{Sharding, Shared};
+use super::sharding::{Sharding, ZeroStage};
 use super::spec::{ParamSpec, Role};
-use super::store::{Keeper, Param, ParamStore};
+use super::store::{Param, ParamStore, Unsharder};
 use crate::native::{Purpose, allocated_for};
 
 /// Holds what becomes a unit.
@@ -24,7 +24,7 @@ impl Group {
     fn of(spec: &ParamSpec) -> Group {
         let of_experts = spec.shard.as_ref().is_some_and(|shard| shard.of_experts);
         let trained = spec.role == Role::Trained;
-        Group { name: Unit::name_of(spec), trained, of_experts, specs: Vec::new() }
+        Group { name: FlatParam::name_of(spec), trained, of_experts, specs: Vec::new() }
     }
 
     fn key(&self) -> (&str, bool, bool) {
@@ -71,16 +71,16 @@ impl ParamStore {
             let step = ALIGN * slices.world as i64;
             let len = (end - start + step - 1) / step * step;
             end = start + len;
-            let apart = sharding.shared == Shared::Parameters && slices.world > 1;
+            let apart = sharding.shared == ZeroStage::Parameters && slices.world > 1;
             let (whole, own) = (Tensor::new(), Tensor::new());
-            units.push(Unit { name, trained, start, len, decayed, at, whole, own, slices, of_experts, apart });
+            units.push(FlatParam { name, trained, start, len, decayed, at, whole, own, slices, of_experts, apart });
             at += len / slices.world as i64;
         }
-        let only_own = sharding.shared == Shared::Parameters;
+        let only_own = sharding.shared == ZeroStage::Parameters;
         let flat = Tensor::zeros([if only_own { at } else { end }], (kind, device));
         // Leaves are views of these; what collectives write to are the same bytes with a version of their own, so that
         // autograd does not take a parameter that comes back for one that has changed.
-        let base = |unit: &Unit| match unit.apart {
+        let base = |unit: &FlatParam| match unit.apart {
             true => Tensor::empty([unit.len], (kind, device)),
             false => flat.narrow(0, if only_own { unit.at } else { unit.start }, unit.len),
         };
@@ -111,7 +111,7 @@ impl ParamStore {
     }
 
     /// Trained ones first; none where replicas share nothing out.
-    pub fn units(&self) -> &[Unit] {
+    pub fn units(&self) -> &[FlatParam] {
         &self.units
     }
 
@@ -125,13 +125,13 @@ impl ParamStore {
         !self.unit_of(id).is_some_and(|unit| self.units[unit].apart)
     }
 
-    /// Returns the keeper that brings parameters and takes gradients away, where replicas share them out.
-    pub fn keeper(&self) -> Option<Rc<dyn Keeper>> {
-        self.keeper.borrow().clone()
+    /// Returns the unsharder that brings parameters and takes gradients away, where replicas share them out.
+    pub fn unsharder(&self) -> Option<Rc<dyn Unsharder>> {
+        self.unsharder.borrow().clone()
     }
 
-    pub fn set_keeper(&self, keeper: Rc<dyn Keeper>) {
-        *self.keeper.borrow_mut() = Some(keeper);
+    pub fn set_unsharder(&self, unsharder: Rc<dyn Unsharder>) {
+        *self.unsharder.borrow_mut() = Some(unsharder);
     }
 
     /// The part of a parameter that this rank's optimizer has, as elements of it and its place in the optimizer's state.
@@ -167,7 +167,7 @@ impl ParamStore {
 
     /// This rank's slices of `flat`, trained elements in the store's order.
     pub fn owned_slices(&self, flat: &Tensor) -> Vec<Tensor> {
-        let slice = |unit: &Unit| {
+        let slice = |unit: &FlatParam| {
             let own = unit.own_part();
             flat.narrow(0, unit.start + own.start, own.end - own.start)
         };
@@ -187,7 +187,7 @@ impl ParamStore {
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use crate::params::{Init, ParamSpec, ParamStore, Shard, Sharding, Shared, Slices};
+    use crate::params::{Init, ParamSpec, ParamStore, Shard, Sharding, Slices, ZeroStage};
 
     /// A layer on one of four replicas over which experts are spread in pairs.
     fn store(rank: usize, of_experts: Slices) -> ParamStore {
@@ -198,7 +198,7 @@ mod tests {
             ParamSpec { shard: Some(shard), ..experts },
             ParamSpec::new("layers.0.norm", &[8], Init::Zeros),
         ];
-        let sharding = Sharding { of_experts, ..Sharding::new(Shared::Parameters, rank, 4) };
+        let sharding = Sharding { of_experts, ..Sharding::new(ZeroStage::Parameters, rank, 4) };
         ParamStore::shared_out(specs, Kind::Float, Device::Cpu, sharding)
     }
 

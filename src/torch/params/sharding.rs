@@ -1,13 +1,13 @@
 //! Describes what of a pool's parameters a rank keeps where replicas share them out (ZeRO; Rajbhandari et al. 2020).
 //!
 //! The parameters of one layer are a *unit*: they lie together, padded so that every rank has an equal slice. A rank
-//! always has its slices; what else it has depends on [`Shared`]. Who moves slices about is a [`Keeper`].
+//! always has its slices; what else it has depends on [`ZeroStage`]. Who moves slices about is a [`Unsharder`].
 
 use crate::comm::Mesh;
 
 /// Says what replicas share out, each with all before it: ZeRO-1, -2 and -3.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Shared {
+pub enum ZeroStage {
     #[default]
     Nothing,
     /// The optimizer's state.
@@ -17,17 +17,17 @@ pub enum Shared {
     Parameters,
 }
 
-impl Shared {
+impl ZeroStage {
     /// Returns what is shared out at this level of `pools.*.zero`. Panics above 3.
-    pub fn of_level(level: usize) -> Shared {
-        [Shared::Nothing, Shared::State, Shared::Gradients, Shared::Parameters][level]
+    pub fn of_level(level: usize) -> ZeroStage {
+        [ZeroStage::Nothing, ZeroStage::State, ZeroStage::Gradients, ZeroStage::Parameters][level]
     }
 }
 
 /// Among how many ranks what is shared out, and which of them this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sharding {
-    pub shared: Shared,
+    pub shared: ZeroStage,
     pub rank: usize,
     pub world: usize,
     /// The same of experts that are spread over ranks: those with the same experts share them out.
@@ -44,16 +44,16 @@ pub struct Slices {
 impl Sharding {
     /// Everything is here.
     pub fn none() -> Sharding {
-        Sharding::new(Shared::Nothing, 0, 1)
+        Sharding::new(ZeroStage::Nothing, 0, 1)
     }
 
     /// Among ranks that have the same parameters.
-    pub fn new(shared: Shared, rank: usize, world: usize) -> Sharding {
+    pub fn new(shared: ZeroStage, rank: usize, world: usize) -> Sharding {
         Sharding { shared, rank, world, of_experts: Slices { rank, world } }
     }
 
     /// Among the ranks of `mesh` that have the same parts of parameters.
-    pub fn among(shared: Shared, mesh: &Mesh) -> Sharding {
+    pub fn among(shared: ZeroStage, mesh: &Mesh) -> Sharding {
         let of_experts = Slices { rank: mesh.expert_data.rank(), world: mesh.expert_data.world() };
         Sharding { of_experts, ..Sharding::new(shared, mesh.data.rank(), mesh.data.world()) }
     }
@@ -64,6 +64,6 @@ impl Sharding {
     }
 
     pub fn is_none(&self) -> bool {
-        self.world == 1 || self.shared == Shared::Nothing
+        self.world == 1 || self.shared == ZeroStage::Nothing
     }
 }

@@ -3,8 +3,8 @@
 use tch::Tensor;
 
 use super::init::Init;
-use super::piece::Piece;
 use super::shard::Shard;
+use super::stored_tensor::StoredTensor;
 
 /// Says what becomes of a parameter in training.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct ParamSpec {
     pub init: Init,
     pub role: Role,
     /// The checkpoint's tensors that it is made of; none for what is stored apart.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<StoredTensor>,
     /// True if it is the weight of a linear map, which may have an adapter.
     pub is_linear: bool,
     /// True if it is the weight of a router, which has an adapter only where its name says so.
@@ -45,7 +45,7 @@ pub struct ParamSpec {
 impl ParamSpec {
     pub fn new(name: impl Into<String>, shape: &[i64], init: Init) -> ParamSpec {
         let name = name.into();
-        let pieces = vec![Piece::whole(&name, shape)];
+        let pieces = vec![StoredTensor::whole(&name, shape)];
         ParamSpec {
             name,
             shape: shape.to_vec(),
@@ -67,7 +67,7 @@ impl ParamSpec {
     }
 
     /// The same parameter, stored as `pieces`.
-    pub fn stored_as(self, pieces: Vec<Piece>) -> ParamSpec {
+    pub fn stored_as(self, pieces: Vec<StoredTensor>) -> ParamSpec {
         ParamSpec { pieces, ..self }
     }
 

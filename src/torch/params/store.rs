@@ -13,12 +13,12 @@ use std::rc::Rc;
 
 use tch::{Device, Kind, Tensor};
 
-use super::flat_param::Unit;
+use super::flat_param::FlatParam;
 use super::grads::{GradBuffer, GradUnit};
 use super::id::{ALIGN, ParamId};
 use super::init::values;
 use super::lora::{ADAPTER_PARTS, DropoutSeed};
-use super::sharding::{Sharding, Shared};
+use super::sharding::{Sharding, ZeroStage};
 use super::spec::{ParamSpec, Role};
 use crate::native::{NativeError, Purpose, allocated_for, release};
 
@@ -43,8 +43,8 @@ pub struct ParamStore {
     pub(super) trained: usize,
     dropout_seed: DropoutSeed,
     pub(super) sharding: Sharding,
-    pub(super) units: Vec<Unit>,
-    pub(super) keeper: RefCell<Option<Rc<dyn Keeper>>>,
+    pub(super) units: Vec<FlatParam>,
+    pub(super) unsharder: RefCell<Option<Rc<dyn Unsharder>>>,
     /// Of DoRA beside weights whose rows are cut among ranks: the norms of the whole rows `[out]`, by the path of the map.
     joint_norms: BTreeMap<String, Tensor>,
 }
@@ -113,7 +113,7 @@ impl ParamStore {
             dropout_seed: DropoutSeed::default(),
             sharding: Sharding::none(),
             units: Vec::new(),
-            keeper: RefCell::default(),
+            unsharder: RefCell::default(),
         }
     }
 
@@ -242,12 +242,12 @@ impl ParamStore {
     fn new_zeros(&self) -> GradBuffer {
         let options = (Kind::Float, self.flat.device());
         let trained = &self.params[..self.trained];
-        if self.sharding.shared < Shared::Gradients {
+        if self.sharding.shared < ZeroStage::Gradients {
             let flat = Tensor::zeros([self.num_trained], options);
             let view = |param: &Param| flat.narrow(0, param.offset, param.len).view(param.spec.shape.as_slice());
             return GradBuffer { views: trained.iter().map(view).collect(), flat, units: vec![], unit_of: [].into() };
         }
-        let of_unit = |unit: &Unit| GradUnit { whole: Tensor::empty([unit.len], options), is_open: false };
+        let of_unit = |unit: &FlatParam| GradUnit { whole: Tensor::empty([unit.len], options), is_open: false };
         let units: Vec<GradUnit> = self.units.iter().filter(|unit| unit.trained).map(of_unit).collect();
         let unit_of: Vec<usize> = trained.iter().filter_map(|param| param.unit).collect();
         let view = |param: &Param| {
@@ -263,7 +263,7 @@ impl ParamStore {
 
 /// Brings parameters to where a tape reads them, and takes away what the ranks sum. All ranks run tapes that visit the
 /// same units in the same order.
-pub trait Keeper {
+pub trait Unsharder {
     /// `now` are about to be read, and `next` will be; gradients of `now` are about to be added to `grads`.
     ///
     /// # Errors
@@ -279,7 +279,7 @@ pub trait Keeper {
     /// A tape has ended: nothing is in use.
     ///
     /// # Errors
-    /// As [`Keeper::enter`].
+    /// As [`Unsharder::enter`].
     fn leave(&self, params: &ParamStore, grads: Option<&mut GradBuffer>) -> Result<(), NativeError>;
 }
 
@@ -287,7 +287,7 @@ pub trait Keeper {
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::{ParamSpec, ParamStore, Role, Sharding, Shared};
+    use super::{ParamSpec, ParamStore, Role, Sharding, ZeroStage};
     use crate::params::Init;
 
     fn store(kind: Kind) -> ParamStore {
@@ -356,7 +356,7 @@ mod tests {
         let whole = ParamStore::new(specs(), options.0, options.1);
         whole.init_random(1);
         let stores = [0, 1, 2].map(|rank| {
-            let sharding = Sharding::new(Shared::Parameters, rank, 3);
+            let sharding = Sharding::new(ZeroStage::Parameters, rank, 3);
             let store = ParamStore::shared_out(specs(), options.0, options.1, sharding);
             store.init_random(1);
             store

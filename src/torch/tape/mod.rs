@@ -20,7 +20,7 @@ mod tests;
 mod transfers;
 mod turns;
 
-pub use context::{Block, RowShare, RowSplit, SumOverContext};
+pub use context::{Block, ContextShard, RowSplit, SumOverContext};
 pub use execution::Execution;
 pub use memory::{Measured, TapePlan};
 pub use planner::MemoryPlanner;

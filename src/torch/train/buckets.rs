@@ -11,7 +11,7 @@ use tch::Tensor;
 
 use crate::comm::{ProcessGroup, Started};
 use crate::native::{NativeError, Purpose, allocated_for};
-use crate::params::{GradBuffer, ParamId, ParamStore, Shared, Unit};
+use crate::params::{FlatParam, GradBuffer, ParamId, ParamStore, ZeroStage};
 
 /// Elements of a bucket, but for parameters that are larger: 24 MiB.
 pub(super) const ELEMENTS: i64 = 6 << 20;
@@ -49,7 +49,7 @@ impl Buckets {
         elements: i64,
     ) -> Buckets {
         let buckets = match params.sharding().shared {
-            Shared::Nothing => of_ranges(&params, elements),
+            ZeroStage::Nothing => of_ranges(&params, elements),
             _ => of_units(&params),
         };
         Buckets { params, data, of_experts, buckets, begun: 0, started: Vec::new(), slices: None }
@@ -131,7 +131,7 @@ fn of_ranges(params: &ParamStore, elements: i64) -> Vec<Bucket> {
 fn of_units(params: &ParamStore) -> Vec<Bucket> {
     let of_unit = |index: usize| params.trained_ids().filter(move |id| params.unit_of(*id) == Some(index)).collect();
     let units = params.units().iter().enumerate().filter(|(_, unit)| unit.is_trained()).rev();
-    let bucket = |(index, unit): (usize, &Unit)| {
+    let bucket = |(index, unit): (usize, &FlatParam)| {
         let (start, len) = unit.range();
         Bucket { ids: of_unit(index), of_experts: unit.is_of_experts(), start, len, own: Some(unit.own_range()) }
     };
@@ -149,7 +149,7 @@ mod tests {
     use crate::comm::ProcessGroup;
     use crate::params::{Init, ParamSpec, ParamStore, Shard};
     use crate::tape::{Execution, Policy, Tape};
-    use crate::train::{AdamWConfig, Lanes, Pool};
+    use crate::train::{AdamWConfig, Lanes, TrainState};
 
     const LAYERS: usize = 4;
 
@@ -180,7 +180,7 @@ mod tests {
         let params = Rc::new(ParamStore::new(specs(), Kind::Float, Device::Cpu));
         params.init_random(1);
         let config = AdamWConfig { betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.0 };
-        let mut pool = Pool::new(params.clone(), group, Lanes::PerReplica, Some(config)).unwrap();
+        let mut pool = TrainState::new(params.clone(), group, Lanes::PerReplica, Some(config)).unwrap();
         if overlapped {
             pool = pool.in_buckets_of(300);
         }

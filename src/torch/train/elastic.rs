@@ -1,7 +1,7 @@
 //! A pool whose replicas come and go: lanes belong to whom a plan gives them, and state goes to who is new.
 
-use super::pool::{Lanes, Pool};
 use super::shares::squares_of;
+use super::train_state::{Lanes, TrainState};
 use crate::comm::ProcessGroup;
 use crate::native::NativeError;
 use crate::params::GradBuffer;
@@ -9,7 +9,7 @@ use loongforge_core::message::Lane;
 use std::collections::BTreeMap;
 use tch::{Kind, Tensor};
 
-impl Pool {
+impl TrainState {
     /// Makes it such a pool, of one replica until it is given a group. `rank`: its place among the replicas.
     pub fn elastic(mut self, rank: usize) -> Self {
         self.elastic_rank = Some(rank);
@@ -35,7 +35,7 @@ impl Pool {
         Some(self.grads.entry(lane).or_insert_with(|| self.params.new_grad()))
     }
 
-    /// Works like [`Pool::reduce`], where lane `l` was summed by the replica of rank `owners[l]`. Lanes without owner
+    /// Works like [`TrainState::reduce`], where lane `l` was summed by the replica of rank `owners[l]`. Lanes without owner
     /// are zero.
     ///
     /// # Errors

@@ -1,11 +1,11 @@
 //! Tests that any other layout continues what ranks save of their parts, bit for bit.
 
 use super::hf::Shards;
-use super::{AdamWConfig, Export, Lanes, Pool, gather_whole, load_state, load_weights, save_state};
+use super::{AdamWConfig, Export, Lanes, TrainState, gather_whole, load_state, load_weights, save_state};
 use crate::comm::{Mesh, ProcessGroup};
 use crate::device::set_intra_op_threads;
 use crate::model::ModelConfig;
-use crate::params::{Division, ParamStore};
+use crate::params::{ParallelRank, ParamStore};
 use loongforge_core::config::Layout;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -19,17 +19,17 @@ fn fixture() -> PathBuf {
 }
 
 /// The fixture's model in bfloat16, with masters.
-fn pool(mesh: Rc<Mesh>) -> Pool {
+fn pool(mesh: Rc<Mesh>) -> TrainState {
     let config = std::fs::read(fixture().join("config.json")).unwrap();
     let config = ModelConfig::from_hf(&serde_json::from_slice(&config).unwrap()).unwrap().decoder;
-    let specs = config.divided_specs(&Division::of(&mesh, false)).unwrap();
+    let specs = config.divided_specs(&ParallelRank::of(&mesh, false)).unwrap();
     let params = Rc::new(ParamStore::new(specs, Kind::BFloat16, Device::Cpu));
     load_weights(&params, &fixture()).unwrap();
-    Pool::new(params, ProcessGroup::single(), Lanes::PerReplica, Some(CONFIG)).unwrap().split_among(mesh)
+    TrainState::new(params, ProcessGroup::single(), Lanes::PerReplica, Some(CONFIG)).unwrap().split_among(mesh)
 }
 
 /// A step along gradients that depend on the round; each part comes from one of the ranks that hold it. Its norm.
-fn step(pool: &mut Pool, round: i64) -> f64 {
+fn step(pool: &mut TrainState, round: i64) -> f64 {
     let (params, lane) = (pool.params().clone(), pool.own_lane());
     let (first, first_of_experts) =
         pool.mesh().map_or((true, true), |mesh| (mesh.data.rank() == 0, mesh.expert_data.rank() == 0));
@@ -48,7 +48,7 @@ fn step(pool: &mut Pool, round: i64) -> f64 {
 }
 
 /// Weights and the optimizer's state, whole.
-fn numbers(pool: &Pool) -> Vec<(String, Vec<f64>)> {
+fn numbers(pool: &TrainState) -> Vec<(String, Vec<f64>)> {
     let (params, mesh, optimizer) = (pool.params(), pool.mesh().unwrap(), pool.optimizer().unwrap());
     let states = [&optimizer.exp_avg, &optimizer.exp_avg_sq, optimizer.master.as_ref().unwrap()];
     let of = |id| {

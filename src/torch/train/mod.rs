@@ -7,12 +7,12 @@ pub mod hf;
 mod norms;
 pub mod parity;
 mod peft;
-mod pool;
 mod reduce;
 mod restore;
 mod shares;
 mod slices;
 mod state;
+mod train_state;
 
 #[cfg(test)]
 mod layout_tests;
@@ -27,7 +27,7 @@ pub use peft::{
     adapted, adapter_base, adapter_config, dora_without_place, has_adapter, is_within, load_adapter, merge_adapter,
     modules_to_save, read_adapter_config, save_adapter,
 };
-pub use pool::{Lanes, Pool};
 pub use restore::load_state;
 pub use shares::{gather_piece, gather_whole};
 pub use state::{Export, StateError, save_state};
+pub use train_state::{Lanes, TrainState};

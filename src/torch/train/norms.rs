@@ -1,11 +1,11 @@
 //! Norms of the rows of weights with DoRA: those that training begins with, and those of rows that ranks have parts of.
 
-use super::pool::Pool;
+use super::train_state::TrainState;
 use crate::native::NativeError;
 use crate::params::{ADAPTER_PARTS, ParamId, merged_weight, row_norms};
 use tch::{Kind, Tensor};
 
-impl Pool {
+impl TrainState {
     /// Sets the norms of DoRA to those of the rows of their maps, so that adapters begin at nothing. All ranks call it.
     ///
     /// # Errors
@@ -37,20 +37,20 @@ impl Pool {
     /// `[out]` each, float32: the norms of the rows of these maps with their adapters added.
     fn norms_of_rows(&self, paths: &[&str]) -> Result<Vec<Tensor>, NativeError> {
         let _no_grad = tch::no_grad_guard();
-        let (params, keeper) = (&self.params, self.params.keeper().filter(|_| !paths.is_empty()));
+        let (params, unsharder) = (&self.params, self.params.unsharder().filter(|_| !paths.is_empty()));
         let float = |id: ParamId| params.leaf(id).detach().to_kind(Kind::Float);
         let mut found = Vec::new();
         for path in paths {
             let [a, b] = [0, 1].map(|part| params.id(&format!("{path}{}", ADAPTER_PARTS[part])));
             let weight = params.id(&format!("{path}.weight"));
-            if let Some(keeper) = &keeper {
-                keeper.enter(params, &[weight, a, b], &[], None)?;
+            if let Some(unsharder) = &unsharder {
+                unsharder.enter(params, &[weight, a, b], &[], None)?;
             }
             let scale = params.spec(a).adapter.expect("an adapter's first parameter tells its scale").scale;
             let sum = merged_weight(&float(weight), &float(a), &float(b), None, scale);
             found.push(row_norms(&sum));
         }
-        keeper.map_or(Ok(()), |keeper| keeper.leave(params, None))?;
+        unsharder.map_or(Ok(()), |unsharder| unsharder.leave(params, None))?;
         let cut = paths.iter().zip(&found).filter(|(path, _)| params.joint_norms().contains_key(**path));
         let parts: Vec<&Tensor> = cut.map(|(_, norms)| norms).collect();
         if let (Some(mesh), false) = (self.mesh(), parts.is_empty()) {
@@ -70,7 +70,7 @@ mod tests {
     use crate::comm::ProcessGroup;
     use crate::nn::Linear;
     use crate::params::{LinearModule, LoraConfig, ParamSpec, ParamStore, row_norms};
-    use crate::train::{Lanes, Pool};
+    use crate::train::{Lanes, TrainState};
     use std::rc::Rc;
     use tch::{Device, Kind};
 
@@ -82,7 +82,7 @@ mod tests {
         let specs = base.into_iter().map(ParamSpec::frozen).chain(adapter).collect();
         let params = Rc::new(ParamStore::new(specs, Kind::Float, Device::Cpu));
         params.init_random(1);
-        let pool = Pool::new(params.clone(), ProcessGroup::single(), Lanes::PerReplica, None).unwrap();
+        let pool = TrainState::new(params.clone(), ProcessGroup::single(), Lanes::PerReplica, None).unwrap();
         pool.init_magnitudes().unwrap();
         let norms = row_norms(&params.get("a.up_proj.weight").detach());
         assert_eq!(params.get("a.up_proj.lora_magnitude_vector").detach(), norms);

@@ -6,18 +6,18 @@
 //! backward (`buckets.rs`). Where the store is shared out among the replicas, each updates
 //! its slices: the sum is a reduce-scatter, and the new parameters are gathered.
 
-use super::pool::{Lanes, Pool, Stages};
 use super::shares::{add_squares, square_sum, squares_of, sum_copies, sum_replicas};
+use super::train_state::{Lanes, Stages, TrainState};
 use crate::native::{NativeError, Purpose, allocated_for};
-use crate::params::Shared;
+use crate::params::ZeroStage;
 use loongforge_core::message::Lane;
 use tch::Tensor;
 
 /// Marks the messages that sum tied parameters' gradients; those of micro-batches count from 0.
 const TIED: i32 = i32::MAX;
 
-impl Pool {
-    /// Sums the gradients over the pool and keeps the sum for [`Pool::commit`]. Returns its sum of squares, the same
+impl TrainState {
+    /// Sums the gradients over the pool and keeps the sum for [`TrainState::commit`]. Returns its sum of squares, the same
     /// on every replica; 0 where frozen. Every replica calls it once a step.
     ///
     /// # Errors
@@ -67,15 +67,15 @@ impl Pool {
             Lanes::PerReplica => {
                 let flat = self.grads[&self.own_lane()].flat().shallow_clone();
                 match (shared, self.mesh()) {
-                    (Shared::Nothing, Some(mesh)) => sum_replicas(&self.params, &flat, mesh).map(|()| flat),
-                    (Shared::Nothing, None) => self.group.all_reduce_sum(&flat).map(|()| flat),
-                    (Shared::State, _) => self.scatter(&flat),
-                    (Shared::Gradients | Shared::Parameters, _) => Ok(flat),
+                    (ZeroStage::Nothing, Some(mesh)) => sum_replicas(&self.params, &flat, mesh).map(|()| flat),
+                    (ZeroStage::Nothing, None) => self.group.all_reduce_sum(&flat).map(|()| flat),
+                    (ZeroStage::State, _) => self.scatter(&flat),
+                    (ZeroStage::Gradients | ZeroStage::Parameters, _) => Ok(flat),
                 }
             }
             Lanes::Fixed(count) => {
                 let sum = self.gather_lanes(count)?;
-                Ok(if shared == Shared::Nothing { sum } else { self.own_slices(&sum) })
+                Ok(if shared == ZeroStage::Nothing { sum } else { self.own_slices(&sum) })
             }
         }
     }

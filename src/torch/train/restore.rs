@@ -3,8 +3,8 @@
 
 use super::hf::{Filling, TensorFile, fill, load_weights};
 use super::peft::has_adapter;
-use super::pool::Pool;
 use super::state::{StateError, file_name, parts};
+use super::train_state::TrainState;
 use crate::params::{Cut, Shard};
 use std::ops::Range;
 use std::path::Path;
@@ -15,7 +15,7 @@ use tch::{Device, Tensor};
 ///
 /// # Errors
 /// Files are missing, torn or of another model.
-pub fn load_state(pool: &mut Pool, folder: &Path, pool_name: &str, weights: bool) -> Result<(), StateError> {
+pub fn load_state(pool: &mut TrainState, folder: &Path, pool_name: &str, weights: bool) -> Result<(), StateError> {
     let params = pool.params().clone();
     if weights {
         load_weights(&params, folder)?;

@@ -5,7 +5,7 @@ use tch::{Device, Kind, Tensor};
 
 use crate::comm::Mesh;
 use crate::native::{NativeError, sum_of_squares};
-use crate::params::{ParamId, ParamSpec, ParamStore, Piece, Shard, region};
+use crate::params::{ParamId, ParamSpec, ParamStore, Shard, StoredTensor, region};
 
 /// Elements of copies that are summed at once.
 const MAX_COPIED: i64 = 16 << 20;
@@ -161,7 +161,7 @@ fn ranges(params: &ParamStore, wanted: impl Fn(&ParamSpec) -> bool) -> Vec<(i64,
 ///
 /// # Errors
 /// As [`sum_replicas`].
-pub fn gather_piece(spec: &ParamSpec, piece: &Piece, part: &Tensor, mesh: &Mesh) -> Result<Tensor, NativeError> {
+pub fn gather_piece(spec: &ParamSpec, piece: &StoredTensor, part: &Tensor, mesh: &Mesh) -> Result<Tensor, NativeError> {
     let Some(shard) = &spec.shard else { return Ok(piece.view(part)) };
     let _no_grad = tch::no_grad_guard();
     let whole = Tensor::zeros(piece.shape.as_slice(), (part.kind(), part.device()));

@@ -1,21 +1,21 @@
 //! Describes what ranks share out of a pool, made whole.
 
-use super::pool::Pool;
+use super::train_state::TrainState;
 use crate::native::NativeError;
-use crate::params::{ParamId, Shared, Unit};
+use crate::params::{FlatParam, ParamId, ZeroStage};
 use tch::Tensor;
 
-impl Pool {
+impl TrainState {
     /// Gathers the parameters that other ranks have changed, where they are to be whole between steps.
     pub(super) fn gather(&self) -> Result<(), NativeError> {
-        let Some(zero) = self.zero.as_ref().filter(|_| self.params.sharding().shared < Shared::Parameters) else {
+        let Some(zero) = self.zero.as_ref().filter(|_| self.params.sharding().shared < ZeroStage::Parameters) else {
             return Ok(());
         };
-        let trained: Vec<&Unit> = self.params.units().iter().filter(|unit| unit.is_trained()).collect();
+        let trained: Vec<&FlatParam> = self.params.units().iter().filter(|unit| unit.is_trained()).collect();
         zero.gather(&trained)
     }
 
-    /// The gradient of parameter `id` that waits for its commit, whole, as [`Pool::gather_state`].
+    /// The gradient of parameter `id` that waits for its commit, whole, as [`TrainState::gather_state`].
     ///
     /// # Errors
     /// A rank is gone or did not come in time.
@@ -32,7 +32,7 @@ impl Pool {
     /// A rank is gone or did not come in time.
     pub fn with_whole<T>(&self, body: impl FnOnce() -> T) -> Result<T, NativeError> {
         let Some(zero) = &self.zero else { return Ok(body()) };
-        let units: Vec<&Unit> = self.params.units().iter().filter(|unit| unit.is_apart()).collect();
+        let units: Vec<&FlatParam> = self.params.units().iter().filter(|unit| unit.is_apart()).collect();
         for unit in &units {
             unit.allocate();
             zero.gather(&[unit])?;
@@ -46,8 +46,8 @@ impl Pool {
     pub fn own_values(&self) -> Tensor {
         let flat = self.params.flat().detach();
         match self.params.sharding().shared {
-            Shared::Nothing => flat.narrow(0, 0, self.params.num_trained()),
-            Shared::Parameters => flat.narrow(0, 0, self.params.num_owned()),
+            ZeroStage::Nothing => flat.narrow(0, 0, self.params.num_trained()),
+            ZeroStage::Parameters => flat.narrow(0, 0, self.params.num_owned()),
             _ => self.own_slices(&flat),
         }
     }

@@ -10,8 +10,8 @@ use super::hf::{
     writer_of,
 };
 use super::peft::{AdapterError, AdapterFile, has_adapter, save_adapter, save_adapter_among};
-use super::pool::Pool;
 use super::shares::gather_whole;
+use super::train_state::TrainState;
 use crate::comm::Mesh;
 use crate::native::NativeError;
 use crate::params::{ParamId, ParamStore};
@@ -70,7 +70,7 @@ impl StateError {
 /// # Errors
 /// A file cannot be written, or a replica is gone.
 pub fn save_state<'a>(
-    pool: &Pool,
+    pool: &TrainState,
     to: impl Into<Target<'a>>,
     export: &Export,
     pool_name: &str,
@@ -118,7 +118,7 @@ pub fn save_state<'a>(
 /// Works like [`save_state`] for parameters that are split: every rank calls it, and gets the files that it has
 /// written.
 fn save_parts(
-    pool: &Pool,
+    pool: &TrainState,
     mesh: &Mesh,
     to: Target<'_>,
     export: &Export,

@@ -1,7 +1,7 @@
 //! The optimizer against its formula, lanes against one replica, state against itself.
 
 use super::hf::Shards;
-use super::{AdamWConfig, Export, Lanes, Pool, WeightsError, load_state, load_weights, save_state, save_weights};
+use super::{AdamWConfig, Export, Lanes, TrainState, WeightsError, load_state, load_weights, save_state, save_weights};
 use crate::comm::ProcessGroup;
 use crate::params::{Init, ParamSpec, ParamStore};
 use loongforge_core::message::Lane;
@@ -18,12 +18,12 @@ fn store(kind: Kind) -> Rc<ParamStore> {
     Rc::new(store)
 }
 
-fn pool(kind: Kind, group: ProcessGroup, lanes: Lanes) -> Pool {
-    Pool::new(store(kind), group, lanes, Some(CONFIG)).unwrap()
+fn pool(kind: Kind, group: ProcessGroup, lanes: Lanes) -> TrainState {
+    TrainState::new(store(kind), group, lanes, Some(CONFIG)).unwrap()
 }
 
 /// Adds a gradient that depends on the lane and the round.
-fn add_grads(pool: &mut Pool, lane: u32, round: u32) {
+fn add_grads(pool: &mut TrainState, lane: u32, round: u32) {
     let params = pool.params().clone();
     for id in params.ids() {
         let shape = params.spec(id).shape.clone();
@@ -37,7 +37,7 @@ fn grad_of(count: i64, lane: u32, round: u32) -> Tensor {
     (Tensor::arange(count, (Kind::Float, Device::Cpu)) * 0.37 + f64::from(lane * 7 + round)).sin()
 }
 
-fn bits(pool: &Pool) -> Vec<f64> {
+fn bits(pool: &TrainState) -> Vec<f64> {
     Vec::<f64>::try_from(pool.params().flat().detach().to_kind(Kind::Double)).unwrap()
 }
 
@@ -184,7 +184,7 @@ fn an_aborted_step_leaves_nothing() {
 #[test]
 fn state_comes_back_bit_for_bit() {
     for kind in [Kind::Float, Kind::BFloat16] {
-        let step = |pool: &mut Pool, round| {
+        let step = |pool: &mut TrainState, round| {
             add_grads(pool, 0, round);
             pool.reduce().unwrap();
             pool.commit(1.0, 1e-2).unwrap();

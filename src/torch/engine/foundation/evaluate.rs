@@ -5,7 +5,7 @@ use crate::comm::Started;
 use crate::engine::stages::{Filled, Stages};
 use crate::model::{Decoding, FoundationTape, MicroBatch};
 use crate::parallel::pipeline::Recorded;
-use crate::params::Shared;
+use crate::params::ZeroStage;
 use crate::tape::{Execution, Slot};
 use loongforge_core::engine::{EngineError, Ports, Progress};
 use loongforge_core::message::{Activity, EvaluationReport, Purpose, SampleId};
@@ -180,7 +180,7 @@ impl FoundationPart {
     /// Returns whether this rank reads the tokens of a continuation without others.
     pub(super) fn continues_alone(&self) -> bool {
         let (mesh, sharding) = (&self.stages.mesh, self.pool.params().sharding());
-        let gathers = sharding.shared == Shared::Parameters && sharding.world > 1;
+        let gathers = sharding.shared == ZeroStage::Parameters && sharding.world > 1;
         mesh.replica.world() == 1 && mesh.ep.world() == 1 && self.stages.pipeline.stages() == 1 && !gathers
     }
 }

@@ -12,7 +12,7 @@ use crate::model::TreeNames;
 use crate::params::{ParamId, ParamSpec, ParamStore, Sharding};
 use crate::tape::Policy;
 use crate::train::parity::{Fixture, Steps, reference_parts, tensors};
-use crate::train::{AdapterFolder, Lanes, Pool, adapted, gather_whole, load_adapter, load_weights};
+use crate::train::{AdapterFolder, Lanes, TrainState, adapted, gather_whole, load_adapter, load_weights};
 use loongforge_core::engine::{EngineError, Ports, Progress};
 use loongforge_core::message::{ActorId, Role, StepPlan, Unit, Version};
 use loongforge_core::transport::{Buffer, Edge, Header, Parcel, ParcelKind, Refused};
@@ -102,7 +102,7 @@ impl Node {
         group: ProcessGroup,
     ) -> Result<Node, EngineError> {
         let families = Families::of(&fixture.config);
-        let pool = |specs: Vec<ParamSpec>, sharding: Sharding, mesh: &Mesh| -> Result<Pool, EngineError> {
+        let pool = |specs: Vec<ParamSpec>, sharding: Sharding, mesh: &Mesh| -> Result<TrainState, EngineError> {
             let adapter = fixture.has_adapter.then(|| AdapterFolder::open(folder)).transpose()?;
             let specs = match &adapter {
                 Some(adapter) => adapted(specs, adapter, &families.tree)?,
@@ -113,7 +113,7 @@ impl Node {
             if let Some(adapter) = &adapter {
                 load_adapter(&params, adapter, &families.tree, |_| true)?;
             }
-            Ok(Pool::new(Rc::new(params), mesh.data.clone(), Lanes::PerReplica, Some(fixture.adamw))?)
+            Ok(TrainState::new(Rc::new(params), mesh.data.clone(), Lanes::PerReplica, Some(fixture.adamw))?)
         };
         let foundation = of_foundation.map(|mesh| -> Result<_, EngineError> {
             let share = FoundationShare::new(&families.foundation, mesh.clone(), layouts.splits)?;
@@ -255,7 +255,7 @@ impl Node {
     /// Applies the step, or forgets it.
     fn finish(&mut self, clip: f64, forget: bool) -> Result<(), EngineError> {
         let learning_rate = self.settings.learning_rate;
-        let end = |pool: &mut Pool| match forget {
+        let end = |pool: &mut TrainState| match forget {
             true => {
                 pool.abort();
                 Ok(())
@@ -317,7 +317,7 @@ impl Node {
         &self,
         meeting: &Path,
         what: &str,
-        tensor: impl Fn(&Pool, ParamId) -> Result<Tensor, crate::native::NativeError>,
+        tensor: impl Fn(&TrainState, ParamId) -> Result<Tensor, crate::native::NativeError>,
     ) -> Result<Vec<(String, Tensor)>, EngineError> {
         let _no_grad = tch::no_grad_guard();
         let mut own: BTreeMap<String, Tensor> = BTreeMap::new();

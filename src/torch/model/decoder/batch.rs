@@ -7,7 +7,7 @@ use std::rc::Rc;
 use tch::Tensor;
 
 use crate::model::routing::Routing;
-use crate::tape::{Boundary, KeyValues, Policy, RowShare, Slot, Tape};
+use crate::tape::{Boundary, ContextShard, KeyValues, Policy, Slot, Tape};
 
 /// One packed row of documents.
 pub struct TextBatch {
@@ -21,7 +21,7 @@ pub struct TextBatch {
     pub feature_rows: Vec<i64>,
     /// The share of a row, where these are some tokens of a row that other ranks share; everything else is of these
     /// tokens alone.
-    pub row: Option<Rc<RowShare>>,
+    pub row: Option<Rc<ContextShard>>,
     /// For a piece of a longer row: how many tokens of its first document came in earlier pieces.
     pub past: Option<usize>,
 }

@@ -5,7 +5,7 @@ use crate::nn::moe::MoeConfig;
 use crate::nn::{
     Activation, AttentionConfig, GatedDeltaConfig, IndexerTraining, KeyChoice, MlaConfig, NormConfig, RopeConfig,
 };
-use crate::params::Division;
+use crate::params::ParallelRank;
 
 /// Every number and choice of a decoder, whatever its family.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,7 +34,7 @@ pub struct DecoderConfig {
     /// The heads that are trained; the readers of configs leave them out.
     pub mtp: Option<MtpConfig>,
     /// Tells whose part of a decoder this is.
-    pub division: Division,
+    pub parallel: ParallelRank,
 }
 
 /// One layer: a mixer and a feed-forward, each behind a norm and beside a residual.

@@ -7,9 +7,9 @@ use tch::Tensor;
 
 use super::branch::{Branch, Entered};
 use super::config::{DecoderConfig, MixerConfig};
-use crate::model::unsupported::NotSplit;
-use crate::nn::{Context, CutMixer, KeyChoice, Mixer};
-use crate::tape::{Policy, RowShare, Slot, Tape};
+use crate::model::parallel_errors::ContextParallelError;
+use crate::nn::{Context, KeyChoice, Mixer, QkvMixer};
+use crate::tape::{ContextShard, Policy, Slot, Tape};
 use loongforge_core::config::ContextAttention;
 
 /// The branch's output. Panics where the mixer cannot be cut: [`DecoderConfig::check_context`] says so first.
@@ -19,10 +19,10 @@ pub(super) fn record(
     name: &str,
     entered: Entered,
     context: &Rc<Context>,
-    row: &Rc<RowShare>,
+    row: &Rc<ContextShard>,
     policy: Policy,
 ) -> Slot {
-    fn cut(mixer: &Branch<dyn Mixer>) -> &dyn CutMixer {
+    fn cut(mixer: &Branch<dyn Mixer>) -> &dyn QkvMixer {
         mixer.module.cut().expect("a decoder whose tokens can be split")
     }
     let (branch, context) = (mixer.clone(), context.clone());
@@ -43,28 +43,30 @@ impl DecoderConfig {
     ///
     /// # Errors
     /// They cannot.
-    pub fn check_context(&self, ranks: usize, attention: ContextAttention) -> Result<(), NotSplit> {
+    pub fn check_context(&self, ranks: usize, attention: ContextAttention) -> Result<(), ContextParallelError> {
         if ranks == 1 {
             return Ok(());
         }
         if self.mtp.as_ref().is_some_and(|mtp| mtp.num_heads > 0) {
-            return Err(NotSplit::Mtp);
+            return Err(ContextParallelError::Mtp);
         }
         if self.rope.depends_on_length() && self.rope.has_three_axes() {
-            return Err(NotSplit::Rope);
+            return Err(ContextParallelError::Rope);
         }
         for (layer, config) in self.layers.iter().enumerate() {
             let heads = match &config.mixer {
                 MixerConfig::Attention(attention) if attention.window.is_some() => {
-                    return Err(NotSplit::Mixer { layer, what: "a sliding window" });
+                    return Err(ContextParallelError::Mixer { layer, what: "a sliding window" });
                 }
                 MixerConfig::Attention(attention) => attention.num_heads,
                 MixerConfig::Mla(mla) if mla.keys == KeyChoice::All => mla.num_heads,
-                MixerConfig::Mla(_) => return Err(NotSplit::Mixer { layer, what: "sparse attention" }),
-                MixerConfig::GatedDelta(_) => return Err(NotSplit::Mixer { layer, what: "a gated delta net" }),
+                MixerConfig::Mla(_) => return Err(ContextParallelError::Mixer { layer, what: "sparse attention" }),
+                MixerConfig::GatedDelta(_) => {
+                    return Err(ContextParallelError::Mixer { layer, what: "a gated delta net" });
+                }
             };
             if attention == ContextAttention::Ulysses && heads % ranks as i64 != 0 {
-                return Err(NotSplit::Heads { heads, ranks });
+                return Err(ContextParallelError::Heads { heads, ranks });
             }
         }
         Ok(())

@@ -3,21 +3,21 @@
 
 use super::config::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
 use super::transformer::Decoder;
-use crate::model::unsupported::DivisionError;
+use crate::model::parallel_errors::TensorParallelError;
 use crate::nn::moe::MoeConfig;
 use crate::nn::{AttentionConfig, GatedDeltaConfig, KeyChoice, MlaConfig, QkNorm, Qkv};
-use crate::params::{Division, ParamSpec, divide};
+use crate::params::{ParallelRank, ParamSpec, divide};
 
-type Result<T> = std::result::Result<T, DivisionError>;
+type Result<T> = std::result::Result<T, TensorParallelError>;
 
 impl DecoderConfig {
     /// Returns what the rank at `place` computes with.
     ///
     /// # Errors
     /// Something cannot be split into as many parts.
-    pub fn divided(&self, place: &Division) -> Result<DecoderConfig> {
+    pub fn divided(&self, place: &ParallelRank) -> Result<DecoderConfig> {
         let ranks = place.tp;
-        let too_few = |key, size, axis, ranks| DivisionError::TooFew { key, size, axis, ranks };
+        let too_few = |key, size, axis, ranks| TensorParallelError::TooFew { key, size, axis, ranks };
         if self.vocab_size < ranks as i64 {
             return Err(too_few("vocab_size", self.vocab_size, "tensor_parallel", ranks));
         }
@@ -32,7 +32,7 @@ impl DecoderConfig {
             first_token: vocab.start,
             layers,
             mtp,
-            division: *place,
+            parallel: *place,
             ..self.clone()
         })
     }
@@ -41,12 +41,12 @@ impl DecoderConfig {
     ///
     /// # Errors
     /// As [`DecoderConfig::divided`].
-    pub fn divided_specs(&self, place: &Division) -> Result<Vec<ParamSpec>> {
+    pub fn divided_specs(&self, place: &ParallelRank) -> Result<Vec<ParamSpec>> {
         Ok(divide(Decoder::specs(self), Decoder::specs(&self.divided(place)?), place))
     }
 }
 
-fn of_layer(layer: &LayerConfig, place: &Division) -> Result<LayerConfig> {
+fn of_layer(layer: &LayerConfig, place: &ParallelRank) -> Result<LayerConfig> {
     let mixer = match &layer.mixer {
         mixer if !mixer.splits() => mixer.clone(),
         MixerConfig::Attention(attention) => MixerConfig::Attention(of_attention(attention, place)?),
@@ -75,26 +75,26 @@ impl MixerConfig {
     }
 }
 
-fn of_attention(config: &AttentionConfig, place: &Division) -> Result<AttentionConfig> {
+fn of_attention(config: &AttentionConfig, place: &ParallelRank) -> Result<AttentionConfig> {
     let (ranks, keys) = (place.tp, config.num_kv_heads);
     let num_heads = heads("num_attention_heads", config.num_heads, place)?;
     // With fewer key heads than ranks each of them is held by several.
     let shared = keys < ranks as i64;
     if shared && ranks as i64 % keys != 0 {
-        return Err(DivisionError::Tensor { key: "num_key_value_heads", size: keys, ranks });
+        return Err(TensorParallelError::Tensor { key: "num_key_value_heads", size: keys, ranks });
     }
     if shared && matches!(config.qkv, Qkv::Grouped(_)) {
-        return Err(DivisionError::Tensor { key: "num_key_value_heads", size: keys, ranks });
+        return Err(TensorParallelError::Tensor { key: "num_key_value_heads", size: keys, ranks });
     }
     let num_kv_heads = if shared { 1 } else { heads("num_key_value_heads", keys, place)? };
     Ok(AttentionConfig { num_heads, num_kv_heads, ..config.clone() })
 }
 
-fn of_mla(config: &MlaConfig, place: &Division) -> Result<MlaConfig> {
+fn of_mla(config: &MlaConfig, place: &ParallelRank) -> Result<MlaConfig> {
     Ok(MlaConfig { num_heads: heads("num_attention_heads", config.num_heads, place)?, ..config.clone() })
 }
 
-fn of_delta(config: &GatedDeltaConfig, place: &Division) -> Result<GatedDeltaConfig> {
+fn of_delta(config: &GatedDeltaConfig, place: &ParallelRank) -> Result<GatedDeltaConfig> {
     Ok(GatedDeltaConfig {
         num_key_heads: heads("linear_num_key_heads", config.num_key_heads, place)?,
         num_value_heads: heads("linear_num_value_heads", config.num_value_heads, place)?,
@@ -103,10 +103,10 @@ fn of_delta(config: &GatedDeltaConfig, place: &Division) -> Result<GatedDeltaCon
 }
 
 /// The experts themselves are dealt when the parameters are cut.
-fn of_moe(config: &MoeConfig, place: &Division) -> Result<MoeConfig> {
+fn of_moe(config: &MoeConfig, place: &ParallelRank) -> Result<MoeConfig> {
     let (experts, ranks) = (config.router.num_experts, place.ep);
     if experts < ranks as i64 {
-        return Err(DivisionError::TooFew { key: "num_experts", size: experts, axis: "expert_parallel", ranks });
+        return Err(TensorParallelError::TooFew { key: "num_experts", size: experts, axis: "expert_parallel", ranks });
     }
     let mut divided = config.clone();
     divided.intermediate_size = width("moe_intermediate_size", config.intermediate_size, place)?;
@@ -119,18 +119,18 @@ fn of_moe(config: &MoeConfig, place: &Division) -> Result<MoeConfig> {
     Ok(divided)
 }
 
-fn heads(key: &'static str, size: i64, place: &Division) -> Result<i64> {
+fn heads(key: &'static str, size: i64, place: &ParallelRank) -> Result<i64> {
     let ranks = place.tp;
     if size % ranks as i64 != 0 {
-        return Err(DivisionError::Tensor { key, size, ranks });
+        return Err(TensorParallelError::Tensor { key, size, ranks });
     }
     Ok(size / ranks as i64)
 }
 
 /// Checks an inner width, which may be split unevenly.
-fn width(key: &'static str, size: i64, place: &Division) -> Result<i64> {
+fn width(key: &'static str, size: i64, place: &ParallelRank) -> Result<i64> {
     if size < place.tp as i64 {
-        return Err(DivisionError::TooFew { key, size, axis: "tensor_parallel", ranks: place.tp });
+        return Err(TensorParallelError::TooFew { key, size, axis: "tensor_parallel", ranks: place.tp });
     }
     let part = place.part(size);
     Ok(part.end - part.start)

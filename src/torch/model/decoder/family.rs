@@ -13,10 +13,10 @@ use super::transformer::Decoder;
 use crate::model::batch::MicroBatch;
 use crate::model::decoding::Decoding;
 use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationTape};
+use crate::model::parallel_errors::{ContextParallelError, TensorParallelError};
 use crate::model::routing::ExpertSet;
 use crate::model::stage::{Stage, StageError};
-use crate::model::unsupported::{DivisionError, NotSplit};
-use crate::params::{Division, ParamSpec, ParamStore, divide};
+use crate::params::{ParallelRank, ParamSpec, ParamStore, divide};
 use crate::tape::Policy;
 
 /// A decoder that features go into, whole or a rank's part of it.
@@ -40,13 +40,13 @@ impl FoundationFamily for DecoderFamily {
         self.stage_specs(&Stage::whole(self.config.num_layers()))
     }
 
-    fn divided(&self, place: &Division) -> Result<Arc<dyn FoundationFamily>, DivisionError> {
+    fn divided(&self, place: &ParallelRank) -> Result<Arc<dyn FoundationFamily>, TensorParallelError> {
         let (whole, placeholders) = (self.whole.clone(), self.placeholders.clone());
         let num_feature_tensors = self.num_feature_tensors;
         Ok(Arc::new(DecoderFamily { config: whole.divided(place)?, whole, placeholders, num_feature_tensors }))
     }
 
-    fn check_context(&self, ranks: usize, attention: ContextAttention) -> Result<(), NotSplit> {
+    fn check_context(&self, ranks: usize, attention: ContextAttention) -> Result<(), ContextParallelError> {
         self.config.check_context(ranks, attention)
     }
 
@@ -71,7 +71,7 @@ impl FoundationFamily for DecoderFamily {
     }
 
     fn stage_specs(&self, stage: &Stage) -> Vec<ParamSpec> {
-        let (place, whole) = (&self.config.division, Decoder::stage_specs(&self.whole, stage));
+        let (place, whole) = (&self.config.parallel, Decoder::stage_specs(&self.whole, stage));
         if place.is_whole() { whole } else { divide(whole, Decoder::stage_specs(&self.config, stage), place) }
     }
 
@@ -156,7 +156,7 @@ impl FoundationModel for DecoderModel {
     }
 
     fn generate(&self, batch: &MicroBatch, features: &[Tensor], decoding: &Decoding) -> Option<Vec<Vec<i64>>> {
-        if !self.decoder.config().division.is_whole() {
+        if !self.decoder.config().parallel.is_whole() {
             return None;
         }
         let (ids, rows) = (batch.input_ids(), self.feature_rows(batch));

@@ -9,7 +9,7 @@ use tch::{Kind, Tensor};
 
 use super::transformer::Decoder;
 use crate::model::decoding::Decoding;
-use crate::nn::{Columns, Shelf, State};
+use crate::nn::{Columns, LayerCache, State};
 
 /// Holds what a continuation starts from.
 pub struct Prompt {
@@ -72,7 +72,7 @@ impl Cache {
             used: longest,
             places_T: index(&places),
             filled_B11S: all.ge_tensor(&index(&starts).view([-1, 1, 1, 1])),
-            chosen: Shelf::default(),
+            chosen: LayerCache::default(),
         };
         Cache { layers: model.layers.iter().map(|_| State::new()).collect(), columns, positions: index(&next) }
     }

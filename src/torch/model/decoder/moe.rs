@@ -194,7 +194,7 @@ impl ExpertSet {
             let experts = Box::new(RunExperts { experts: self.experts.clone(), keep });
             tape.custom(name("experts"), &self.experts_ids, &[rows, counts], 1, experts)[0]
         };
-        let done = match recording.division.ep {
+        let done = match recording.parallel.ep {
             1 => run(tape, dispatched, counts),
             _ => {
                 let all = tape.all_counts(counts);

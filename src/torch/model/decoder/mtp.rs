@@ -10,7 +10,7 @@ use tch::Tensor;
 use super::config::{DecoderConfig, MtpConfig, MtpPlace};
 use super::layer::Layer;
 use crate::nn::{Linear, RmsNorm};
-use crate::params::{ParamId, ParamSpec, ParamStore, Piece, Scope};
+use crate::params::{ParamId, ParamSpec, ParamStore, Scope, StoredTensor};
 
 impl MtpConfig {
     /// Prefixes of head `number`'s own tensors and of its layer's.
@@ -25,10 +25,10 @@ impl MtpConfig {
     }
 
     /// Returns what the heads repeat of the embedding, or of the model's head.
-    pub(super) fn repeated(&self, head: bool, shape: &[i64]) -> Vec<Piece> {
+    pub(super) fn repeated(&self, head: bool, shape: &[i64]) -> Vec<StoredTensor> {
         let Some(names) = self.names.repeats else { return Vec::new() };
         let name = names[usize::from(head)];
-        let of_head = |number| Piece::repeated(&format!("{}{name}.weight", self.prefixes(number).0), shape);
+        let of_head = |number| StoredTensor::repeated(&format!("{}{name}.weight", self.prefixes(number).0), shape);
         (0..self.num_heads).map(of_head).collect()
     }
 

@@ -16,7 +16,7 @@ use crate::model::routing::{RouterLosses, Routing};
 use crate::model::target_scores::{part_best, predicted, target_scores};
 use crate::model::vocab_scores::VocabScores;
 use crate::nn::PieceAttention;
-use crate::params::Division;
+use crate::params::ParallelRank;
 use crate::tape::{Policy, Slot, Tape};
 
 impl Decoder {
@@ -30,7 +30,7 @@ impl Decoder {
         let trained = targets.filter(|targets| !targets.evaluates);
         let wanted = trained.map_or(Wanted::default(), |_| Wanted::new(&self.config.balance));
         let mut recording = Recording {
-            division: self.config.division,
+            parallel: self.config.parallel,
             num_tokens: batch.input_ids.numel() as i64,
             policy,
             wanted,
@@ -133,7 +133,7 @@ impl Decoder {
         recording.wanted = Wanted::default();
         let heads = self.record_mtp(tape, x, batch, targets, &context, &mut recording);
         let mut others: Vec<(Slot, f64)> = losses.weighted(&self.config.balance).collect();
-        if recording.division.tp > 1 {
+        if recording.parallel.tp > 1 {
             // All ranks compute these alike, in regions.
             others.iter_mut().for_each(|(slot, _)| *slot = tape.once(*slot));
         }
@@ -166,7 +166,7 @@ impl Decoder {
             table: self.embedding().weight.shallow_clone(),
             first: self.config.first_token,
             padding: self.config.pad_token_id.unwrap_or(-1),
-            is_part: self.config.division.tp > 1,
+            is_part: self.config.parallel.tp > 1,
         }
     }
 
@@ -195,7 +195,7 @@ impl Decoder {
         let labels_L = Tensor::from_slice(&labels).to_kind(Kind::Int64).to_device(self.device);
         let bias = head_bias.as_ref().map(|bias| bias.weight.shallow_clone());
         let scores = LinearCrossEntropy::new(head.weight.shallow_clone(), bias, labels_L, 1.0);
-        let Division { tp, tp_rank, .. } = self.config.division;
+        let ParallelRank { tp, tp_rank, .. } = self.config.parallel;
         let slots = if tp == 1 {
             let slots = tape.custom("scores", &ids, &[hidden], 2, target_scores(scores));
             [slots[0], slots[1]]
@@ -224,7 +224,7 @@ impl Decoder {
         let Last { head, head_bias, .. } = self.last();
         let (weight, bias) = (head.weight.shallow_clone(), head_bias.as_ref().map(|bias| bias.weight.shallow_clone()));
         let ids: Vec<_> = std::iter::once(head.id).chain(head_bias.as_ref().map(|bias| bias.id)).collect();
-        if self.config.division.tp == 1 {
+        if self.config.parallel.tp == 1 {
             let loss = LinearCrossEntropy::new(weight, bias, labels, scale);
             return tape.custom(name, &ids, &[hidden], 1, Box::new(loss))[0];
         }

@@ -66,7 +66,7 @@ impl Decoder {
         recording: &Recording,
     ) -> Slot {
         let (name, policy, join) = (format!("mtp {number} join"), recording.policy, head.join.clone());
-        if recording.division.tp == 1 {
+        if recording.parallel.tp == 1 {
             let (table, ahead) = (self.token_table(), ids.to_device(self.device));
             let forward = move |reads: &[Tensor]| vec![join.forward(&table.look_up(&ahead), &reads[0])];
             let mut params = vec![self.embedding().id];

@@ -7,12 +7,12 @@ use tch::Tensor;
 use super::config::Balance;
 use crate::model::routing::RoutedExperts;
 use crate::nn::PieceAttention;
-use crate::params::Division;
-use crate::tape::{KeyValues, Policy, RowShare, Slot};
+use crate::params::ParallelRank;
+use crate::tape::{ContextShard, KeyValues, Policy, Slot};
 
 /// Holds what the layers of one tape share, and what they leave for its end.
 pub(super) struct Recording {
-    pub division: Division,
+    pub parallel: ParallelRank,
     /// The number of tokens of the packed row.
     pub num_tokens: i64,
     pub policy: Policy,
@@ -21,7 +21,7 @@ pub(super) struct Recording {
     /// `None` where there are no tokens of pictures or videos, or all experts are for all tokens.
     pub split: Option<Split>,
     /// The share of this rank, where ranks share a row.
-    pub row: Option<Rc<RowShare>>,
+    pub row: Option<Rc<ContextShard>>,
     pub routed: Vec<RoutedExperts>,
     pub losses: Vec<LayerLosses>,
     /// `None` where the mixers' losses are not wanted.

@@ -11,24 +11,24 @@ use super::branch::{Branch, Entered};
 use super::recording::Recording;
 use super::rows::index;
 use crate::native::embedding;
-use crate::params::Division;
+use crate::params::ParallelRank;
 use crate::tape::{Slot, Tape};
 
 impl Recording {
     /// Into a region: all tokens.
     pub fn enter(&self, tape: &mut Tape, x: Slot) -> Slot {
-        match self.division {
-            Division { tp: 1, .. } => x,
-            Division { sequence: true, .. } => tape.gather(x, self.num_tokens),
+        match self.parallel {
+            ParallelRank { tp: 1, .. } => x,
+            ParallelRank { sequence: true, .. } => tape.gather(x, self.num_tokens),
             _ => tape.enter(x),
         }
     }
 
     /// Out of it: the ranks' sum.
     pub fn leave(&self, tape: &mut Tape, y: Slot) -> Slot {
-        match self.division {
-            Division { tp: 1, .. } => y,
-            Division { sequence: true, .. } => tape.scatter(y, self.num_tokens),
+        match self.parallel {
+            ParallelRank { tp: 1, .. } => y,
+            ParallelRank { sequence: true, .. } => tape.scatter(y, self.num_tokens),
             _ => tape.leave(y),
         }
     }
@@ -41,17 +41,17 @@ impl Recording {
 
     /// Returns whether tokens are split among ranks outside of regions.
     pub fn splits_tokens(&self) -> bool {
-        self.division.tp > 1 && self.division.sequence
+        self.parallel.tp > 1 && self.parallel.sequence
     }
 
     /// The tokens that this rank has outside of regions.
     pub fn tokens(&self) -> Range<i64> {
-        if self.splits_tokens() { self.division.part(self.num_tokens) } else { 0..self.num_tokens }
+        if self.splits_tokens() { self.parallel.part(self.num_tokens) } else { 0..self.num_tokens }
     }
 
     /// Records what follows as computed by all ranks alike, outside of regions, where it is.
     pub fn set_alike(&self, tape: &mut Tape, alike: bool) {
-        tape.set_alike(alike && self.division.tp > 1 && !self.division.sequence);
+        tape.set_alike(alike && self.parallel.tp > 1 && !self.parallel.sequence);
     }
 }
 
@@ -71,7 +71,7 @@ impl<T: ?Sized + 'static> Branch<T> {
     /// For a branch that all ranks compute alike, on all tokens.
     pub fn collect(&self, tape: &mut Tape, x: Slot, recording: &Recording) -> Entered {
         let x = if recording.splits_tokens() { tape.collect(x, recording.num_tokens) } else { x };
-        tape.set_alike(recording.division.tp > 1);
+        tape.set_alike(recording.parallel.tp > 1);
         Entered { x, is_normed: false, ids: [self.norm_ids.as_slice(), &self.ids].concat() }
     }
 

@@ -38,7 +38,7 @@ impl Decoder {
         labels: &[i64],
         features: &[Tensor],
     ) -> Result<TokenScores, NativeError> {
-        assert!(self.config().division.is_whole(), "scores are of a whole decoder");
+        assert!(self.config().parallel.is_whole(), "scores are of a whole decoder");
         let _no_grad = tch::no_grad_guard();
         let options = TextOptions {
             num_feature_tensors: features.len(),

@@ -12,7 +12,7 @@ use super::recording::Split;
 use crate::model::routing::ExpertSet;
 use crate::model::stage::Stage;
 use crate::nn::moe::Router;
-use crate::nn::{Context, DeltaDocuments, PackedAttention, RmsNorm, Rope, Shelf};
+use crate::nn::{Context, DeltaDocuments, LayerCache, PackedAttention, RmsNorm, Rope};
 use crate::params::{Init, ParamId, ParamSpec, ParamStore, Scope};
 
 /// A decoder-only transformer, or a stage of one.
@@ -152,7 +152,7 @@ impl Decoder {
             rope,
             documents: PackedAttention::new(cu_seqlens, true, device),
             cu_seqlens: cu_seqlens.to_vec(),
-            chosen: Shelf::default(),
+            chosen: LayerCache::default(),
             gated_delta: self
                 .config
                 .gated_delta()

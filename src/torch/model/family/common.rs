@@ -7,27 +7,27 @@ use crate::model::decoder::{
 };
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::nn::{Activation, AttentionConfig, NormConfig, RopeConfig};
-use crate::params::Division;
+use crate::params::ParallelRank;
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
 /// Describes where a decoder's tensors stand in a checkpoint: alone, or inside of a multimodal model.
 #[derive(Clone, Debug)]
-pub(in crate::model) struct Place {
+pub(in crate::model) struct NamePrefix {
     /// Before the names of the base model: `model.`
     pub base: String,
     /// Before the name of the head: empty, or `language_model.`
     pub head: String,
 }
 
-impl Place {
+impl NamePrefix {
     /// A language model's own checkpoint.
-    pub fn alone() -> Place {
-        Place::new("model.", "")
+    pub fn alone() -> NamePrefix {
+        NamePrefix::new("model.", "")
     }
 
-    pub fn new(base: &str, head: &str) -> Place {
-        Place { base: base.to_owned(), head: head.to_owned() }
+    pub fn new(base: &str, head: &str) -> NamePrefix {
+        NamePrefix { base: base.to_owned(), head: head.to_owned() }
     }
 
     pub fn names(&self) -> Names {
@@ -113,7 +113,7 @@ pub(super) fn only_full_attention(keys: &Keys<'_>) -> Result<()> {
 /// A decoder whose layers are all alike.
 pub(super) fn uniform(
     keys: &Keys<'_>,
-    place: &Place,
+    place: &NamePrefix,
     mixer: MixerConfig,
     feed_forward: FeedForwardConfig,
     rope: RopeConfig,
@@ -126,7 +126,7 @@ pub(super) fn uniform(
 /// where the config does not say.
 pub(super) fn with_windows(
     keys: &Keys<'_>,
-    place: &Place,
+    place: &NamePrefix,
     attention: &AttentionConfig,
     num_full: i64,
     feed_forward: FeedForwardConfig,
@@ -142,7 +142,7 @@ pub(super) fn with_windows(
 /// A decoder of these layers. `tie_word_embeddings` is false where the config does not say.
 pub(super) fn layered(
     keys: &Keys<'_>,
-    place: &Place,
+    place: &NamePrefix,
     layers: Vec<LayerConfig>,
     rope: RopeConfig,
 ) -> Result<DecoderConfig> {
@@ -170,7 +170,7 @@ pub(super) fn layered(
         names: place.names(),
         mtp_names: None,
         mtp: None,
-        division: Division::default(),
+        parallel: ParallelRank::default(),
     })
 }
 

@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use super::common::Place;
+use super::common::NamePrefix;
 use super::decoders::read_decoder;
 use super::vision;
 use crate::model::config::{ModelConfig, Tokens};
@@ -45,7 +45,7 @@ pub fn parts_config(image_encoder: &Value, image_projector: &Value, foundation: 
 }
 
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
-    let place = Place::new("foundation.model.", "foundation.");
+    let place = NamePrefix::new("foundation.model.", "foundation.");
     let decoder = read_decoder(&keys.section("foundation")?, &place)?;
     let projector = keys.section_or("image_projector")?;
     let encoder = parts::read(&keys.section("image_encoder")?, projector.as_ref(), decoder.hidden_size)?;

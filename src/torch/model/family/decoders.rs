@@ -3,14 +3,14 @@
 use serde_json::{Value, json};
 
 use super::{
-    Place, deepseek_v2, deepseek_v3, deepseek_v32, ernie4_5, ernie4_5_moe, ernie4_5_vl_text, glm_moe_dsa, internlm2,
-    llama, mimo, minimax_m2, qwen, qwen2, qwen2_5_vl_text, qwen3, qwen3_5_moe_text, qwen3_5_text, qwen3_moe,
+    NamePrefix, deepseek_v2, deepseek_v3, deepseek_v32, ernie4_5, ernie4_5_moe, ernie4_5_vl_text, glm_moe_dsa,
+    internlm2, llama, mimo, minimax_m2, qwen, qwen2, qwen2_5_vl_text, qwen3, qwen3_5_moe_text, qwen3_5_text, qwen3_moe,
     qwen3_next, qwen3_vl_moe_text, qwen3_vl_text,
 };
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 
-type ReadDecoder = fn(&Keys<'_>, &Place) -> Result<DecoderConfig, ModelConfigError>;
+type ReadDecoder = fn(&Keys<'_>, &NamePrefix) -> Result<DecoderConfig, ModelConfigError>;
 
 /// Language models, alone or as a part of another model, by `model_type`.
 pub(in crate::model) const DECODERS: &[(&str, ReadDecoder)] = &[
@@ -39,7 +39,7 @@ pub(in crate::model) const DECODERS: &[(&str, ReadDecoder)] = &[
 ];
 
 /// The decoder that `keys` describe, by their `model_type`.
-pub(in crate::model) fn read_decoder(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
+pub(in crate::model) fn read_decoder(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let model_type = keys.text_or("model_type")?.ok_or_else(|| keys.missing("model_type"))?;
     read_decoder_as(model_type, keys, place)
 }
@@ -48,7 +48,7 @@ pub(in crate::model) fn read_decoder(keys: &Keys<'_>, place: &Place) -> Result<D
 pub(in crate::model) fn read_decoder_as(
     model_type: &str,
     keys: &Keys<'_>,
-    place: &Place,
+    place: &NamePrefix,
 ) -> Result<DecoderConfig, ModelConfigError> {
     match DECODERS.iter().find(|(name, _)| *name == model_type) {
         Some((_, read)) => read(keys, place),

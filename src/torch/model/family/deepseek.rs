@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::common::{Place, deepseek_mtp, layered};
+use super::common::{NamePrefix, deepseek_mtp, layered};
 use super::experts::{checked, num_experts, sparse_layers};
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
@@ -123,7 +123,7 @@ pub(super) fn groups(keys: &Keys<'_>, score: GroupScore, defaults: &Defaults) ->
 /// The decoder: one layer for each of `mixers`, the first `first_k_dense_replace` without experts.
 pub(super) fn decoder(
     keys: &Keys<'_>,
-    place: &Place,
+    place: &NamePrefix,
     defaults: &Defaults,
     mixers: Vec<MlaConfig>,
     [dense, experts]: [FeedForwardConfig; 2],

@@ -1,12 +1,12 @@
 //! DeepSeek-V3 and Kimi-K2 (`DeepseekV3ForCausalLM`).
 
-use super::common::Place;
+use super::common::NamePrefix;
 use super::deepseek::{V3, attention, biased_router, decoder, feed_forwards, rope};
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::nn::RopeLayout;
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
+pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let interleaved = keys.flag_or("rope_interleave")?.unwrap_or(true);
     let rope = rope(keys, if interleaved { RopeLayout::Interleaved } else { RopeLayout::HalfSplit })?;
     let mixers = vec![attention(keys, &rope)?; keys.size("num_hidden_layers")? as usize];

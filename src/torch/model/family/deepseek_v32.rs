@@ -1,12 +1,12 @@
 //! DeepSeek-V3.2 (`DeepseekV32ForCausalLM`): DeepSeek-V3 with an indexer in every layer.
 
-use super::common::Place;
+use super::common::NamePrefix;
 use super::deepseek::{V3, attention, biased_router, decoder, feed_forwards, indexer, rope};
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::nn::{KeyChoice, MlaConfig, RopeLayout};
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
+pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let rope = rope(keys, RopeLayout::Interleaved)?;
     let (attention, indexer) = (attention(keys, &rope)?, indexer(keys, RopeLayout::HalfSplit)?);
     let mixer = |layer| {

@@ -3,13 +3,13 @@
 
 use serde_json::json;
 
-use super::common::{Place, attention_or, layered, only_full_attention};
+use super::common::{NamePrefix, attention_or, layered, only_full_attention};
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope;
 use crate::nn::{AttentionConfig, NormConfig, RopeLayout};
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
+pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let num_layers = keys.size("num_hidden_layers")? as usize;
     // Where it is null, the hidden size over the heads.
     let default_head_dim = (!keys.has("head_dim")).then_some(128);
@@ -19,7 +19,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderCo
 /// ERNIE with these feed-forwards; `default_head_dim` as in [`attention_or`].
 pub(super) fn decoder(
     keys: &Keys<'_>,
-    place: &Place,
+    place: &NamePrefix,
     default_head_dim: Option<i64>,
     feed_forwards: Vec<FeedForwardConfig>,
 ) -> Result<DecoderConfig, ModelConfigError> {

@@ -1,13 +1,13 @@
 //! ERNIE-4.5 with experts (`Ernie4_5_MoeForCausalLM`): softmax routers with a balancing bias, and shared experts.
 
-use super::common::Place;
+use super::common::NamePrefix;
 use super::ernie4_5::{decoder, dense};
 use super::experts::{balance, checked, num_experts};
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::nn::moe::{BiasName, MoeConfig, MoeNames, Normalize, RouterConfig, SharedExpertsConfig};
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
+pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let num_layers = keys.size("num_hidden_layers")?;
     let first = keys.index_or("moe_layer_start_index")?.unwrap_or(1);
     // transformers takes -1 for the last one.

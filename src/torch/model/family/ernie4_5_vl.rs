@@ -1,7 +1,7 @@
 //! ERNIE-4.5-VL (`Ernie4_5_VLMoeForConditionalGeneration`): a tower and a resampler before a decoder with experts of its
 //! own for the tokens of pictures.
 
-use super::common::Place;
+use super::common::NamePrefix;
 use super::decoders::read_decoder_as;
 use super::ernie4_5_vl_text::{media_tokens, set_media_tokens};
 use super::vision;
@@ -16,7 +16,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfig
         Some(text_keys) => (text_keys, "model.vision_model.", "image_token_id"),
         None => (keys.clone(), "vision_model.", "im_patch_id"),
     };
-    let mut decoder = vision::tied(keys, read_decoder_as("ernie4_5_vl_moe_text", &text_keys, &Place::alone())?)?;
+    let mut decoder = vision::tied(keys, read_decoder_as("ernie4_5_vl_moe_text", &text_keys, &NamePrefix::alone())?)?;
     set_media_tokens(&mut decoder, &media_tokens(keys, image)?);
     let encoder = ernie::read(&vision_keys, tower, "model.resampler_model.", decoder.norm.eps, decoder.hidden_size)?;
     let tokens = Tokens {

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::common::Place;
+use super::common::NamePrefix;
 use super::ernie4_5::{decoder, dense};
 use super::ernie4_5_moe::{NUM_EXPERTS, experts};
 use super::experts::{balance, num_experts, sparse_layers};
@@ -15,7 +15,7 @@ use crate::nn::moe::{BiasName, ExpertNames, MediaExperts, MoeConfig, MoeNames};
 
 /// `model_type` `ernie4_5_vl_moe_text`. Which tokens are of media is said by the whole model's config: see
 /// [`set_media_tokens`]; until then none is.
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
+pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let num_layers = keys.size("num_hidden_layers")? as usize;
     let sparse = match sparse_layers(keys)? {
         Some(sparse) => sparse,

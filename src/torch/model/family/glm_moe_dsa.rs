@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::common::Place;
+use super::common::NamePrefix;
 use super::deepseek::{Defaults, V3, attention, biased_router, decoder, feed_forwards, indexer, rope};
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
@@ -12,7 +12,7 @@ use crate::nn::{KeyChoice, MlaConfig, NormConfig, RopeLayout};
 /// The defaults of its config class.
 const DEFAULTS: Defaults = Defaults { groups: [1, 1], ..V3 };
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
+pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let rope = rope(keys, RopeLayout::Interleaved)?;
     let (attention, indexer) = (attention(keys, &rope)?, indexer(keys, RopeLayout::Interleaved)?);
     let mut last = 0;

@@ -1,13 +1,13 @@
 //! InternLM2 and InternLM2.5 (`InternLM2ForCausalLM` of their repositories): LLaMA's computation with queries, keys and
 //! values in one projection, and names of its own.
 
-use super::common::{Place, attention, dense, uniform};
+use super::common::{NamePrefix, attention, dense, uniform};
 use crate::model::decoder::{DecoderConfig, MixerConfig, Names};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::read_rope;
 use crate::nn::{AttentionConfig, Qkv};
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
+pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let bias = keys.flag_or("bias")?.unwrap_or(true);
     let attention =
         AttentionConfig { qkv: Qkv::Grouped("wqkv"), qkv_bias: bias, o: "wo", o_bias: bias, ..attention(keys)? };

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::common::Place;
+use super::common::NamePrefix;
 use super::experts::unbalanced;
 use super::vision;
 use crate::model::config::{ModelConfig, Tokens};
@@ -17,7 +17,7 @@ type Result<T> = std::result::Result<T, ModelConfigError>;
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     keys.only("vision_feature_layer", &[json!(-1)])?;
     keys.only("vision_feature_select_strategy", &[json!("default")])?;
-    let place = Place::new("language_model.model.", "language_model.");
+    let place = NamePrefix::new("language_model.model.", "language_model.");
     let decoder = unbalanced(vision::text(keys, &keys.section("text_config")?, &place, "qwen2")?);
     let shuffle = PixelShuffle {
         merge: merge(keys)?,
@@ -36,7 +36,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
 pub(in crate::model) fn read_original(keys: &Keys<'_>) -> Result<ModelConfig> {
     keys.only("select_layer", &[json!(-1)])?;
     keys.only("ps_version", &[json!("v2")])?;
-    let place = Place::new("language_model.model.", "language_model.");
+    let place = NamePrefix::new("language_model.model.", "language_model.");
     let decoder = unbalanced(vision::text(keys, &keys.section("llm_config")?, &place, "qwen2")?);
     let shuffle = PixelShuffle { merge: merge(keys)?, activation: Activation::Gelu, outputs: decoder.hidden_size };
     let names = InternNames::Original;

@@ -1,6 +1,6 @@
 //! Kimi-K2.5 and K2.6 (`Kimi_K25ForConditionalGeneration`): MoonViT-3D before a DeepSeek-V3 decoder.
 
-use super::common::Place;
+use super::common::NamePrefix;
 use super::decoders::{read_decoder, read_decoder_as};
 use super::vision;
 use crate::model::config::{ModelConfig, Tokens};
@@ -9,7 +9,7 @@ use crate::model::vision::moon;
 
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
     let (text_keys, vision_keys) = (keys.section("text_config")?, keys.section("vision_config")?);
-    let place = Place::new("language_model.model.", "language_model.");
+    let place = NamePrefix::new("language_model.model.", "language_model.");
     // Published configs name their own copy of DeepSeek-V3.
     let decoder = match text_keys.text_or("model_type")? {
         None | Some("kimi_k2") => read_decoder_as("deepseek_v3", &text_keys, &place)?,

@@ -1,7 +1,7 @@
 //! LLaVA-OneVision-1.5 (`LLaVAOneVision1_5_ForConditionalGeneration`): Rice ViT before a Qwen3 decoder with positions of
 //! one axis.
 
-use super::common::Place;
+use super::common::NamePrefix;
 use super::decoders::read_decoder_as;
 use super::vision;
 use crate::model::config::{ModelConfig, Tokens};
@@ -11,7 +11,7 @@ use crate::model::vision::rice;
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
     let (text_keys, vision_keys) = (keys.section("text_config")?, keys.section("vision_config")?);
     // `text_config.model_type` names the model's own copy of Qwen3.
-    let decoder = vision::tied(keys, read_decoder_as("qwen3", &text_keys, &Place::alone())?)?;
+    let decoder = vision::tied(keys, read_decoder_as("qwen3", &text_keys, &NamePrefix::alone())?)?;
     vision::check_width(&vision_keys, "text_hidden_size", &decoder)?;
     let encoder = rice::read(&vision_keys, "visual.", "visual.merger.", decoder.hidden_size)?;
     let tokens = Tokens::read(keys, decoder.vocab_size)?;

@@ -1,11 +1,11 @@
 //! MiMo-7B (`MiMoForCausalLM` of its repository): Qwen2's decoder with one prediction head.
 
-use super::common::Place;
+use super::common::NamePrefix;
 use super::qwen2;
 use crate::model::decoder::{DecoderConfig, MtpNames, MtpPlace};
 use crate::model::keys::{Keys, ModelConfigError};
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
+pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let mtp = MtpNames {
         heads: MtpPlace::Numbered(format!("{}mtp_layers", place.base), 0),
         embedding_norm: "token_layernorm",

@@ -37,4 +37,4 @@ mod qwen3_vl_moe_text;
 mod qwen3_vl_text;
 mod vision;
 
-pub(super) use common::Place;
+pub(super) use common::NamePrefix;

@@ -1,7 +1,7 @@
 //! Qwen2.5-VL (`Qwen2_5_VLForConditionalGeneration`): a tower with windows before a Qwen2.5 decoder whose positions have
 //! three axes, one section of frequencies after the other.
 
-use super::common::Place;
+use super::common::NamePrefix;
 use super::{qwen2_5_vl_text, vision};
 use crate::model::config::{ModelConfig, Tokens};
 use crate::model::decoder::DecoderConfig;
@@ -12,7 +12,7 @@ use crate::model::vision::qwen2_5;
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
     let vision_keys = keys.section("vision_config")?;
     let text_keys = keys.section_or("text_config")?.unwrap_or_else(|| keys.clone());
-    let decoder = qwen2_5_vl_text::read(&text_keys, &Place::alone())?;
+    let decoder = qwen2_5_vl_text::read(&text_keys, &NamePrefix::alone())?;
     // Either place may say so: configs of transformers 4 say it in `text_config` alone.
     let tie_word_embeddings = decoder.tie_word_embeddings || keys.flag_or("tie_word_embeddings")?.unwrap_or(false);
     let decoder = DecoderConfig { tie_word_embeddings, ..decoder };

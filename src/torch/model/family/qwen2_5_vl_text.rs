@@ -1,7 +1,7 @@
 //! The decoder of Qwen2.5-VL (`Qwen2_5_VLTextModel`): Qwen2.5 whose positions have three axes, one section of frequencies
 //! after the other.
 
-use super::common::{Place, attention, dense, with_windows};
+use super::common::{NamePrefix, attention, dense, with_windows};
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::{read_mrope, read_rope};
@@ -10,7 +10,7 @@ use crate::nn::NormConfig;
 /// The default where a config does not say. For Qwen2 it is another number.
 const MAX_WINDOW_LAYERS: i64 = 80;
 
-pub(super) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
+pub(super) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let mut attention = attention(keys)?;
     attention.qkv_bias = true;
     let mut rope = read_rope(keys, attention.head_dim, 1_000_000.0)?;

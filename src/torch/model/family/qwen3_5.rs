@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::common::Place;
+use super::common::NamePrefix;
 use super::experts::unbalanced;
 use super::qwen3_5_text;
 use super::qwen3_vl::with_tower;
@@ -28,9 +28,9 @@ pub(super) fn no_deepstack(keys: &Keys<'_>) -> Result<()> {
 /// load-balancing loss.
 pub(super) fn with_axes(
     keys: &Keys<'_>,
-    read: fn(&Keys<'_>, &Place) -> Result<DecoderConfig>,
+    read: fn(&Keys<'_>, &NamePrefix) -> Result<DecoderConfig>,
 ) -> Result<DecoderConfig> {
-    let mut decoder = read(keys, &Place::new("model.language_model.", ""))?;
+    let mut decoder = read(keys, &NamePrefix::new("model.language_model.", ""))?;
     decoder.rope.axes = read_mrope(keys, &decoder.rope, [11, 11, 10], true)?;
     Ok(unbalanced(decoder))
 }

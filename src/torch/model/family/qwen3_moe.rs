@@ -1,6 +1,6 @@
 //! Qwen3-MoE and Qwen3-Coder (`Qwen3MoeForCausalLM`): Qwen3 with experts in place of most feed-forwards.
 
-use super::common::{Place, dense, layered, window};
+use super::common::{NamePrefix, dense, layered, window};
 use super::experts::{balance, checked, num_experts, qwen_layers};
 use super::qwen3::heads;
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
@@ -9,7 +9,7 @@ use crate::model::rope_config::read_rope;
 use crate::nn::moe::{MoeConfig, MoeNames, Normalize, RouterConfig};
 use crate::nn::{AttentionConfig, RopeConfig};
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
+pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     let normalized = keys.flag_or("norm_topk_prob")?.unwrap_or(false);
     let attention = AttentionConfig { window: window(keys)?, ..heads(keys, None)? };
     let rope = read_rope(keys, attention.head_dim, 10_000.0)?;
@@ -20,7 +20,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderCo
 /// divided by their sum.
 pub(super) fn decoder(
     keys: &Keys<'_>,
-    place: &Place,
+    place: &NamePrefix,
     attention: AttentionConfig,
     rope: RopeConfig,
     normalized: bool,

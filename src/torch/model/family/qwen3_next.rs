@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::common::{Place, attention_or, dense, layered};
+use super::common::{NamePrefix, attention_or, dense, layered};
 use super::experts::{balance, checked, num_experts, qwen_layers};
 use crate::model::decoder::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig, MtpNames, MtpPlace};
 use crate::model::keys::{Keys, ModelConfigError};
@@ -13,7 +13,7 @@ use crate::nn::{Activation, AttentionConfig, GatedDeltaConfig, GatedDeltaLayout,
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
-pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig> {
+pub(in crate::model) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig> {
     let experts = experts(keys, keys.flag_or("norm_topk_prob")?.unwrap_or(true))?;
     let feed_forwards = qwen_layers(keys, &dense(keys)?, &experts)?;
     let decoder = hybrid(keys, place, GatedDeltaLayout::Grouped, feed_forwards)?;
@@ -23,7 +23,7 @@ pub(in crate::model) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderCo
 /// The decoder with these feed-forwards.
 pub(super) fn hybrid(
     keys: &Keys<'_>,
-    place: &Place,
+    place: &NamePrefix,
     layout: GatedDeltaLayout,
     feed_forwards: Vec<FeedForwardConfig>,
 ) -> Result<DecoderConfig> {
@@ -114,7 +114,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use crate::model::decoder::MixerConfig;
-    use crate::model::family::{Place, qwen3_5_text};
+    use crate::model::family::{NamePrefix, qwen3_5_text};
     use crate::model::keys::Keys;
 
     fn read(change: (&str, Value)) -> Result<(Vec<bool>, i64), String> {
@@ -124,7 +124,8 @@ mod tests {
             "rope_parameters": {"rope_type": "default", "rope_theta": 1e7}
         });
         config[change.0] = change.1;
-        let decoder = qwen3_5_text::read(&Keys::new(&config), &Place::alone()).map_err(|error| error.to_string())?;
+        let decoder =
+            qwen3_5_text::read(&Keys::new(&config), &NamePrefix::alone()).map_err(|error| error.to_string())?;
         let full = |mixer: &MixerConfig| matches!(mixer, MixerConfig::Attention(_));
         Ok((decoder.layers.iter().map(|layer| full(&layer.mixer)).collect(), decoder.rope.rotary_dim))
     }

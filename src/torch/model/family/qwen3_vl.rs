@@ -1,7 +1,7 @@
 //! Qwen3-VL, dense (`Qwen3VLForConditionalGeneration`): a vision transformer with DeepStack before a Qwen3 decoder whose
 //! positions have three axes.
 
-use super::common::Place;
+use super::common::NamePrefix;
 use super::{qwen3_vl_text, vision};
 use crate::model::config::{ModelConfig, Tokens};
 use crate::model::decoder::DecoderConfig;
@@ -9,7 +9,7 @@ use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::vision::qwen3;
 
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
-    let decoder = qwen3_vl_text::read(&keys.section("text_config")?, &Place::new("model.language_model.", ""))?;
+    let decoder = qwen3_vl_text::read(&keys.section("text_config")?, &NamePrefix::new("model.language_model.", ""))?;
     with_tower("qwen3_vl", keys, decoder)
 }
 

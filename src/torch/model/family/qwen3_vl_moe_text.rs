@@ -1,7 +1,7 @@
 //! The decoder of Qwen3-VL with experts (`Qwen3VLMoeTextModel`): Qwen3-MoE, whose experts the checkpoint stacks, with three
 //! axes of positions.
 
-use super::common::{Place, only_full_attention};
+use super::common::{NamePrefix, only_full_attention};
 use super::experts::unbalanced;
 use super::qwen3::heads;
 use super::qwen3_moe::decoder;
@@ -13,7 +13,7 @@ use crate::nn::moe::{ExpertNames, MoeNames};
 
 /// It has a load-balancing loss only where a run asks for one: transformers reads
 /// no `output_router_logits` from this config.
-pub(super) fn read(keys: &Keys<'_>, place: &Place) -> Result<DecoderConfig, ModelConfigError> {
+pub(super) fn read(keys: &Keys<'_>, place: &NamePrefix) -> Result<DecoderConfig, ModelConfigError> {
     only_full_attention(keys)?;
     let attention = heads(keys, None)?;
     let mut rope = read_rope(keys, attention.head_dim, 500_000.0)?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::common::Place;
+use super::common::NamePrefix;
 use super::decoders::{read_decoder, read_decoder_as};
 use crate::model::config::{ModelConfig, Tokens};
 use crate::model::decoder::DecoderConfig;
@@ -14,7 +14,7 @@ type Result<T> = std::result::Result<T, ModelConfigError>;
 
 /// A decoder inside of a multimodal model: `keys` are the model's, `text_keys` the decoder's, whose `model_type` is
 /// `default` where it has none. The model's `tie_word_embeddings` goes before the decoder's.
-pub(super) fn text(keys: &Keys<'_>, text_keys: &Keys<'_>, place: &Place, default: &str) -> Result<DecoderConfig> {
+pub(super) fn text(keys: &Keys<'_>, text_keys: &Keys<'_>, place: &NamePrefix, default: &str) -> Result<DecoderConfig> {
     let decoder = match text_keys.text_or("model_type")? {
         Some(_) => read_decoder(text_keys, place)?,
         None => read_decoder_as(default, text_keys, place)?,

@@ -7,9 +7,9 @@ use tch::Tensor;
 
 use super::norm::{Norm, VisionNorm};
 use super::rope::Rotation;
-use crate::model::unsupported::DivisionError;
+use crate::model::parallel_errors::TensorParallelError;
 use crate::nn::{Activation, Linear, PackedAttention};
-use crate::params::{Division, Init, ParamSpec, Scope};
+use crate::params::{Init, ParallelRank, ParamSpec, Scope};
 
 /// A block. Names are relative to the block's prefix.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +20,7 @@ pub struct BlockConfig {
     /// Width inside of the MLP; of the part that is held here.
     pub inner: i64,
     /// Tells whose part of a block this is.
-    pub division: Division,
+    pub parallel: ParallelRank,
     pub norm: VisionNorm,
     /// Before the attention and before the MLP.
     pub norms: [&'static str; 2],
@@ -73,7 +73,7 @@ impl BlockConfig {
             width,
             num_heads,
             inner,
-            division: Division::default(),
+            parallel: ParallelRank::default(),
             norm,
             norms: ["norm1", "norm2"],
             qkv: vec!["attn.qkv"],
@@ -95,21 +95,21 @@ impl BlockConfig {
     ///
     /// # Errors
     /// It cannot be split into as many parts.
-    pub(super) fn divided(&self, place: &Division) -> Result<BlockConfig, DivisionError> {
+    pub(super) fn divided(&self, place: &ParallelRank) -> Result<BlockConfig, TensorParallelError> {
         let (size, ranks) = (self.num_heads, place.tp);
         if size % ranks as i64 != 0 {
-            return Err(DivisionError::Tensor { key: "vision_config.num_heads", size, ranks });
+            return Err(TensorParallelError::Tensor { key: "vision_config.num_heads", size, ranks });
         }
         if self.qk_norm.is_some() && ranks > 1 {
-            return Err(DivisionError::Unsupported { what: "norms over all heads of a tower together" });
+            return Err(TensorParallelError::Unsupported { what: "norms over all heads of a tower together" });
         }
         let inner = place.part(self.inner);
-        Ok(BlockConfig { inner: inner.end - inner.start, division: *place, ..self.clone() })
+        Ok(BlockConfig { inner: inner.end - inner.start, parallel: *place, ..self.clone() })
     }
 
     pub(super) fn specs(&self, prefix: &str) -> Vec<ParamSpec> {
         let (width, std) = (self.width, self.initializer_range);
-        let heads = width / self.division.tp as i64;
+        let heads = width / self.parallel.tp as i64;
         let mut specs: Vec<ParamSpec> =
             self.norms.iter().flat_map(|name| self.norm.specs(prefix, name, width)).collect();
         let each = 3 * heads / self.qkv.len() as i64;

@@ -9,8 +9,8 @@ use super::projector::{Projector, ProjectorConfig};
 use super::tower::Tower;
 use super::tower_config::TowerConfig;
 use crate::model::encoder::{EncoderFamily, EncoderModel, EncoderTape};
-use crate::model::unsupported::DivisionError;
-use crate::params::{Division, ParamSpec, ParamStore, divide};
+use crate::model::parallel_errors::TensorParallelError;
+use crate::params::{ParallelRank, ParamSpec, ParamStore, divide};
 use crate::tape::{Policy, Tape};
 
 /// An encoder as data.
@@ -39,7 +39,7 @@ struct DividedVision {
 
 impl EncoderFamily for DividedVision {
     fn specs(&self) -> Vec<ParamSpec> {
-        divide(self.whole.specs(), self.local.specs(), &self.local.tower.block.division)
+        divide(self.whole.specs(), self.local.specs(), &self.local.tower.block.parallel)
     }
 
     fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn EncoderModel> {
@@ -68,7 +68,7 @@ impl EncoderFamily for DividedVision {
 }
 
 impl EncoderFamily for VisionConfig {
-    fn divided(&self, place: &Division) -> Result<Arc<dyn EncoderFamily>, DivisionError> {
+    fn divided(&self, place: &ParallelRank) -> Result<Arc<dyn EncoderFamily>, TensorParallelError> {
         let tower = TowerConfig { block: self.tower.block.divided(place)?, ..self.tower.clone() };
         Ok(Arc::new(DividedVision { local: VisionConfig { tower, ..self.clone() }, whole: self.clone() }))
     }
@@ -117,7 +117,7 @@ impl EncoderModel for VisionEncoder {
         let states = self.tower.record(&mut tape, grids, pixels, policy);
         let grids: Vec<Grid> = grids.iter().map(|grid| self.tower.config().grid_out(*grid)).collect();
         // Projectors are not split.
-        tape.set_alike(self.tower.config().block.division.tp > 1);
+        tape.set_alike(self.tower.config().block.parallel.tp > 1);
         let mut outputs = vec![self.projector.record(&mut tape, "projector".into(), &grids, states.last, policy)];
         for (number, (projector, states)) in self.deepstack.iter().zip(states.deepstack).enumerate() {
             outputs.push(projector.record(&mut tape, format!("deepstack {number}"), &grids, states, policy));

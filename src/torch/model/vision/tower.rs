@@ -84,7 +84,7 @@ impl Tower {
         let embed = self.embed.part.clone();
         let forward = move |reads: &[Tensor]| vec![embed.forward(&reads[0], &inputs)];
         // What is not in a block all ranks compute alike.
-        let is_split = config.block.division.tp > 1;
+        let is_split = config.block.parallel.tp > 1;
         tape.set_alike(is_split);
         let mut x = tape.run("embed", &self.embed.ids, policy, &[pixels], 1, forward)[0];
 
@@ -154,7 +154,7 @@ impl Tower {
         let class = learned.part.clone();
         let forward = move |_: &[Tensor]| vec![class.to_kind(fixed.kind()).where_self(&is_class, &fixed)];
         let angles = tape.run("class angles", &learned.ids, policy, &[], 1, forward)[0];
-        Angles::Learned(if self.config.block.division.tp > 1 { tape.enter(angles) } else { angles })
+        Angles::Learned(if self.config.block.parallel.tp > 1 { tape.enter(angles) } else { angles })
     }
 
     fn collect(&self, grids: &[Grid], layout: &Layout) -> Collect {

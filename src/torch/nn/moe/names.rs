@@ -1,6 +1,6 @@
 //! Describes what a checkpoint calls the tensors of a mixture of experts, within the layer's module.
 
-use crate::params::Piece;
+use crate::params::StoredTensor;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct MoeNames {
@@ -58,10 +58,10 @@ impl ExpertNames {
     }
 
     /// The checkpoint's tensors of the gate and up weights `[E, 2F, D]`, and of the down weights `[E, D, F]`.
-    pub(super) fn pieces(&self, prefix: &str, [experts, width, inner]: [i64; 3]) -> [Vec<Piece>; 2] {
+    pub(super) fn pieces(&self, prefix: &str, [experts, width, inner]: [i64; 3]) -> [Vec<StoredTensor>; 2] {
         match self {
             ExpertNames::Each { gate_up_down: [gate, up, down], first } => {
-                let piece = |expert: i64, name: &str, shape: [i64; 2], rows: Option<(i64, i64)>| Piece {
+                let piece = |expert: i64, name: &str, shape: [i64; 2], rows: Option<(i64, i64)>| StoredTensor {
                     name: format!("{prefix}experts.{}.{name}.weight", first + expert),
                     shape: shape.to_vec(),
                     index: Some(expert),
@@ -77,8 +77,8 @@ impl ExpertNames {
                 [(0..experts).flat_map(both).collect(), downs.collect()]
             }
             ExpertNames::Stacked => [
-                vec![Piece::whole(&format!("{prefix}experts.gate_up_proj"), &[experts, 2 * inner, width])],
-                vec![Piece::whole(&format!("{prefix}experts.down_proj"), &[experts, width, inner])],
+                vec![StoredTensor::whole(&format!("{prefix}experts.gate_up_proj"), &[experts, 2 * inner, width])],
+                vec![StoredTensor::whole(&format!("{prefix}experts.down_proj"), &[experts, width, inner])],
             ],
         }
     }

@@ -7,7 +7,7 @@ use tch::{Kind, Tensor};
 
 use super::config::{GroupScore, Groups, MoeConfig, Normalize, RouterConfig, Scores};
 use crate::params::Adapter;
-use crate::params::{Init, ParamSpec, Piece, Role, Scope};
+use crate::params::{Init, ParamSpec, Role, Scope, StoredTensor};
 
 pub struct Router {
     config: RouterConfig,
@@ -34,7 +34,7 @@ impl Router {
         let weight = ParamSpec::new(&name, &[experts, width], Init::Normal(std));
         let mut weight = ParamSpec { is_router: true, ..weight };
         if names.router_transposed {
-            weight.pieces = vec![Piece { transposed: true, ..Piece::whole(&name, &[width, experts]) }];
+            weight.pieces = vec![StoredTensor { transposed: true, ..StoredTensor::whole(&name, &[width, experts]) }];
         }
         let mut specs = vec![weight];
         if config.router.bias && !shares_bias {

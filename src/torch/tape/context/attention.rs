@@ -6,14 +6,14 @@ use tch::Tensor;
 
 use super::heads::{ToHeads, ToTokens};
 use super::ring::Ring;
-use super::row::{Method, RowShare};
+use super::row::{ContextShard, Method};
 use crate::tape::record::{Policy, Slot, Tape};
 
-impl RowShare {
+impl ContextShard {
     /// Causal attention within documents of this rank's queries `[T, H, C]` to all ranks' keys `[T, K, C]` and values
     /// `[T, K, V]`, scores multiplied by `scale`: `[T, H·V]`. `H` is a multiple of the ranks where heads are exchanged.
     pub fn attention(
-        self: &Rc<RowShare>,
+        self: &Rc<ContextShard>,
         tape: &mut Tape,
         name: &str,
         queries_keys_values: [Slot; 3],

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use tch::Tensor;
 
-use super::row::RowShare;
+use super::row::ContextShard;
 use crate::comm::Mesh;
 use crate::native::NativeError;
 use crate::tape::record::{Exchange, Needs};
@@ -16,15 +16,15 @@ use crate::tape::record::{Exchange, Needs};
 /// `q_THC`, `k_TKC`, `v_TKV` → the rank's heads of all tokens: `[A, H/N, C]`, `[A, K/N, C]`, `[A, K/N, V]`. Where K is no
 /// multiple of N, heads of keys are repeated.
 pub(super) struct ToHeads {
-    pub row: Rc<RowShare>,
+    pub row: Rc<ContextShard>,
 }
 
 /// `[A, H/N · V]` → `[T, H·V]`.
 pub(super) struct ToTokens {
-    pub row: Rc<RowShare>,
+    pub row: Rc<ContextShard>,
 }
 
-impl RowShare {
+impl ContextShard {
     fn counts(&self) -> Vec<i64> {
         (0..self.split().num_ranks()).map(|rank| self.num_rows(rank)).collect()
     }

@@ -13,5 +13,5 @@ mod split;
 #[cfg(test)]
 mod tests;
 
-pub use row::{RowShare, SumOverContext};
+pub use row::{ContextShard, SumOverContext};
 pub use split::{Block, RowSplit};

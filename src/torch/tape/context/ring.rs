@@ -9,13 +9,13 @@ use std::rc::Rc;
 use tch::Tensor;
 
 use super::blocks::{Sums, add_gradients, sum_kind};
-use super::row::RowShare;
+use super::row::ContextShard;
 use crate::comm::{Mesh, ProcessGroup, Started};
 use crate::native::NativeError;
 use crate::tape::record::{Exchange, Needs};
 
 pub(super) struct Ring {
-    pub row: Rc<RowShare>,
+    pub row: Rc<ContextShard>,
     pub scale: f64,
 }
 

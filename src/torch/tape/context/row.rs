@@ -11,7 +11,7 @@ use crate::nn::PackedAttention;
 use crate::tape::record::{Exchange, Needs};
 
 /// Made once a micro-batch. Who executes the tape has as many ranks along cp.
-pub struct RowShare {
+pub struct ContextShard {
     split: RowSplit,
     rank: usize,
     pub(super) method: Method,
@@ -30,7 +30,7 @@ pub(super) enum Method {
     },
 }
 
-impl RowShare {
+impl ContextShard {
     /// The share of `rank` in a row whose documents end at `cu_seqlens` `[0, …, T]`.
     pub fn new(
         cu_seqlens: &[usize],
@@ -38,7 +38,7 @@ impl RowShare {
         rank: usize,
         method: ContextAttention,
         device: Device,
-    ) -> RowShare {
+    ) -> ContextShard {
         let split = RowSplit::new(cu_seqlens, num_ranks);
         let method = match method {
             ContextAttention::Ring => {
@@ -53,7 +53,7 @@ impl RowShare {
                 }
             }
         };
-        RowShare { split, rank, method, device }
+        ContextShard { split, rank, method, device }
     }
 
     pub fn split(&self) -> &RowSplit {

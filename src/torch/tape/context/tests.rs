@@ -7,7 +7,7 @@ use std::time::Duration;
 use loongforge_core::config::{ContextAttention, Layout};
 use tch::{Device, Kind, Tensor};
 
-use super::{RowShare, RowSplit};
+use super::{ContextShard, RowSplit};
 use crate::comm::Mesh;
 use crate::native::grad;
 use crate::nn::PackedAttention;
@@ -58,7 +58,7 @@ fn on_ranks(cu_seqlens: &[usize], shape: Shape, ranks: usize, method: ContextAtt
     let run = |rank: usize| {
         let layout = Layout { cp: ranks, ..Layout::default() };
         let mesh = Rc::new(Mesh::join(&store, "pool", layout, rank, Duration::from_secs(60)).unwrap());
-        let row = Rc::new(RowShare::new(cu_seqlens, ranks, rank, method, Device::Cpu));
+        let row = Rc::new(ContextShard::new(cu_seqlens, ranks, rank, method, Device::Cpu));
         let mine = tensors(*cu_seqlens.last().unwrap() as i64, shape).map(|x| x.index_select(0, &row.rows()));
         let mut tape = Tape::new();
         let slots = [tape.input(true), tape.input(true), tape.input(true)];

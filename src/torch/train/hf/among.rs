@@ -6,7 +6,7 @@ use super::error::WeightsError;
 use super::save::{Entry, Shards, Target, Writer, deal, order};
 use crate::comm::Mesh;
 use crate::native::NativeError;
-use crate::params::{ParamId, ParamStore, Piece};
+use crate::params::{ParamId, ParamStore, StoredTensor};
 use crate::train::peft::merged;
 use crate::train::shares::gather_piece;
 use loongforge_core::message::SavedFile;
@@ -34,10 +34,10 @@ pub fn save_weights_among(
     let Some((rank, ranks)) = writer_of(mesh) else { return Ok(Vec::new()) };
     let own = params.ids().filter(|id| !params.spec(*id).is_copy);
     let pieces = own.flat_map(|id| params.spec(id).pieces.iter().map(move |piece| (id, piece)));
-    let mut pieces: Vec<(ParamId, &Piece)> = pieces.collect();
+    let mut pieces: Vec<(ParamId, &StoredTensor)> = pieces.collect();
     // By name: whoever plans the files knows specs, not a store's order.
     pieces.sort_by(|(_, left), (_, right)| left.name.cmp(&right.name));
-    let entry = |(id, piece): &(ParamId, &Piece)| {
+    let entry = |(id, piece): &(ParamId, &StoredTensor)| {
         let dtype = Dtype::of(params.leaf(*id).kind()).expect("a parameter's kind is a file's type");
         Entry { name: piece.name.clone(), dtype, shape: piece.shape.clone() }
     };

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::params::{ParamSpec, Piece};
+use crate::params::{ParamSpec, StoredTensor};
 
 /// The one file of a folder of adapters, as PEFT names it.
 pub const ADAPTER_FILE: &str = "adapter_model.safetensors";
@@ -82,7 +82,7 @@ impl Checkpoint {
     }
 
     /// The pieces of a parameter as this folder has them.
-    pub fn pieces(&self, spec: &ParamSpec) -> Vec<Piece> {
+    pub fn pieces(&self, spec: &ParamSpec) -> Vec<StoredTensor> {
         pieces_in(spec, &|name| self.get(name))
     }
 

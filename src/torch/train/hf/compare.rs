@@ -6,7 +6,7 @@ use super::layout::pieces_in;
 use super::mismatches::Mismatches;
 use super::origin::Origin;
 use super::stored::Stored;
-use crate::params::{ParamSpec, Piece};
+use crate::params::{ParamSpec, StoredTensor};
 use loongforge_core::config::glob;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,9 +46,9 @@ pub fn compare_weights(
     options: &LoadOptions,
 ) -> Result<(), WeightsError> {
     let find = |name: &str| checkpoint.get(name);
-    let pieces: Vec<Piece> = specs.iter().flat_map(|spec| pieces_in(spec, &find)).collect();
+    let pieces: Vec<StoredTensor> = specs.iter().flat_map(|spec| pieces_in(spec, &find)).collect();
     let mut mismatches = missing_or_wrong(pieces.iter(), find, options);
-    let known: BTreeMap<&str, &Piece> = pieces.iter().map(|piece| (piece.name.as_str(), piece)).collect();
+    let known: BTreeMap<&str, &StoredTensor> = pieces.iter().map(|piece| (piece.name.as_str(), piece)).collect();
     let ignored = |name: &str| {
         let patterns = NEVER_NEEDED.into_iter().chain(options.ignore.iter().map(String::as_str));
         patterns.into_iter().any(|pattern| glob(pattern, name))
@@ -68,13 +68,13 @@ pub fn compare_weights(
 /// As [`compare_weights`].
 pub fn compare_origin(specs: &[ParamSpec], origin: &Origin, options: &LoadOptions) -> Result<(), WeightsError> {
     let find = |name: &str| origin.find(name).map(|(_, stored)| stored);
-    let pieces: Vec<Piece> = specs.iter().flat_map(|spec| pieces_in(spec, &find)).collect();
+    let pieces: Vec<StoredTensor> = specs.iter().flat_map(|spec| pieces_in(spec, &find)).collect();
     compare_part(pieces.iter(), origin, options)
 }
 
 /// Works like [`compare_weights`] for some of a model's parameters, so that what is too much cannot be known.
 pub(super) fn compare_part<'a>(
-    pieces: impl Iterator<Item = &'a Piece>,
+    pieces: impl Iterator<Item = &'a StoredTensor>,
     origin: &Origin,
     options: &LoadOptions,
 ) -> Result<(), WeightsError> {
@@ -84,7 +84,7 @@ pub(super) fn compare_part<'a>(
 }
 
 /// Returns whether a folder's table may be loaded into a larger one.
-pub(super) fn may_grow(piece: &Piece, found: &[i64], options: &LoadOptions) -> bool {
+pub(super) fn may_grow(piece: &StoredTensor, found: &[i64], options: &LoadOptions) -> bool {
     options.resize_embeddings
         && is_token_table(&piece.name)
         && !piece.transposed
@@ -102,15 +102,15 @@ fn is_token_table(name: &str) -> bool {
 }
 
 /// A head that a folder stores although it is the embedding: the model has no head, and an embedding of its shape.
-fn is_tied_head(name: &str, shape: &[i64], known: &BTreeMap<&str, &Piece>) -> bool {
+fn is_tied_head(name: &str, shape: &[i64], known: &BTreeMap<&str, &StoredTensor>) -> bool {
     let heads = ["lm_head.weight", "output.weight"];
     let is_head = |name: &str| heads.iter().any(|head| name.ends_with(head));
-    let ties = |piece: &&Piece| is_token_table(&piece.name) && piece.shape.get(1) == shape.get(1);
+    let ties = |piece: &&StoredTensor| is_token_table(&piece.name) && piece.shape.get(1) == shape.get(1);
     is_head(name) && known.keys().all(|name| !is_head(name)) && known.values().any(ties)
 }
 
 fn missing_or_wrong<'a, 'b>(
-    pieces: impl Iterator<Item = &'a Piece>,
+    pieces: impl Iterator<Item = &'a StoredTensor>,
     find: impl Fn(&str) -> Option<&'b Stored>,
     options: &LoadOptions,
 ) -> Mismatches {

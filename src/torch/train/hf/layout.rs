@@ -3,20 +3,20 @@
 //! usual in the family; saving is always in the family's own way.
 
 use super::stored::Stored;
-use crate::params::{ParamSpec, Piece};
+use crate::params::{ParamSpec, StoredTensor};
 
 const GATE_UP: &str = "experts.gate_up_proj";
 const DOWN: &str = "experts.down_proj";
 
 /// The pieces of a parameter as the folder has them; the family's own where the folder has none of either kind.
-pub(super) fn pieces_in<'a>(spec: &ParamSpec, find: &impl Fn(&str) -> Option<&'a Stored>) -> Vec<Piece> {
+pub(super) fn pieces_in<'a>(spec: &ParamSpec, find: &impl Fn(&str) -> Option<&'a Stored>) -> Vec<StoredTensor> {
     let stem = [GATE_UP, DOWN].into_iter().find_map(|end| spec.name.strip_suffix(end).map(|base| (base, end)));
     let (Some((base, end)), [experts, rows, cols]) = (stem, spec.whole_shape()) else { return spec.pieces.clone() };
     let stacked = format!("{base}{end}");
     if find(&stacked).is_some() && !spec.pieces.is_empty() {
-        return vec![as_stored(Piece::whole(&stacked, spec.whole_shape()), base, find)];
+        return vec![as_stored(StoredTensor::whole(&stacked, spec.whole_shape()), base, find)];
     }
-    let each = |expert: i64, name: &str, rows: Option<(i64, i64)>, shape: [i64; 2]| Piece {
+    let each = |expert: i64, name: &str, rows: Option<(i64, i64)>, shape: [i64; 2]| StoredTensor {
         name: format!("{base}experts.{expert}.{name}.weight"),
         shape: shape.to_vec(),
         index: Some(expert),
@@ -41,7 +41,7 @@ pub(super) fn pieces_in<'a>(spec: &ParamSpec, find: &impl Fn(&str) -> Option<&'a
 
 /// Turns a stacked piece to how the folder has it. Of a square one the other weights of the same experts tell: gates and
 /// ups, and downs, are never both square.
-fn as_stored<'a>(piece: Piece, base: &str, find: &impl Fn(&str) -> Option<&'a Stored>) -> Piece {
+fn as_stored<'a>(piece: StoredTensor, base: &str, find: &impl Fn(&str) -> Option<&'a Stored>) -> StoredTensor {
     let [experts, rows, cols] = piece.shape[..] else { unreachable!("stacked experts have three dimensions") };
     let is = |name: &str, shape: [i64; 3]| find(name).is_some_and(|stored| stored.shape == shape);
     let turned = match rows == cols {
@@ -50,7 +50,7 @@ fn as_stored<'a>(piece: Piece, base: &str, find: &impl Fn(&str) -> Option<&'a St
         true => is(&format!("{base}{DOWN}"), [experts, rows / 2, cols]),
     };
     match turned {
-        true => Piece { shape: vec![experts, cols, rows], transposed: true, ..piece },
+        true => StoredTensor { shape: vec![experts, cols, rows], transposed: true, ..piece },
         false => piece,
     }
 }

@@ -15,7 +15,7 @@ use super::packed::{Fp8, Int4, unpack_mxfp4};
 use super::parallel::{Job, run};
 use super::stored::{Place, Source, Stored};
 use crate::native::bytes_mut;
-use crate::params::{ParamId, ParamStore, Piece, Region};
+use crate::params::{ParamId, ParamStore, Region, StoredTensor};
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 
@@ -53,7 +53,7 @@ pub fn load_weights_from(params: &ParamStore, origin: &Origin, options: &LoadOpt
 /// Fills these parameters from their pieces.
 fn load(
     params: &ParamStore,
-    pieces: &[(ParamId, Vec<Piece>)],
+    pieces: &[(ParamId, Vec<StoredTensor>)],
     origin: &Origin,
     options: &LoadOptions,
 ) -> Result<(), WeightsError> {

@@ -6,7 +6,7 @@ use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::snapshot::{Kept, Snapshot};
 use crate::native::bytes;
-use crate::params::{ParamStore, Piece};
+use crate::params::{ParamStore, StoredTensor};
 use crate::train::peft::merged;
 use loongforge_core::message::SavedFile;
 use serde_json::{Map, Value, json};
@@ -79,7 +79,7 @@ pub(super) fn deal(sizes: &[u64], max_size: u64) -> Vec<std::ops::Range<usize>> 
 }
 
 /// The files that [`save_weights`] will make of parameters with these pieces.
-pub fn num_shards<'a>(pieces: impl Iterator<Item = (&'a Piece, Kind)>, max_size: u64) -> usize {
+pub fn num_shards<'a>(pieces: impl Iterator<Item = (&'a StoredTensor, Kind)>, max_size: u64) -> usize {
     let dtype = |kind| Dtype::of(kind).expect("a parameter's kind is a file's type");
     let mut sizes: Vec<(&str, u64)> =
         pieces.map(|(piece, kind)| (piece.name.as_str(), num_bytes(&piece.shape, dtype(kind)))).collect();

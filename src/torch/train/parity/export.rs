@@ -9,7 +9,7 @@ use tch::{Kind, Tensor};
 
 use super::fixture::{Document, Fixture, tensors};
 use super::models::{Models, ParityError};
-use crate::params::{ParamSpec, ParamStore, Piece};
+use crate::params::{ParamSpec, ParamStore, StoredTensor};
 use crate::train::hf::{INDEX_FILE, MAX_SHARD_SIZE, Shards, index_of, num_shards, save_weights, write_tensor_file};
 use crate::train::{
     AdapterBase, AdapterFile, AdapterSettings, adapter_config, modules_to_save, read_adapter_config, save_adapter,
@@ -90,8 +90,9 @@ fn write_weights(stores: &[&ParamStore], out: &Path, max_size: u64) -> Result<()
         first += count;
     }
     if saved.len() > 1 {
-        let bytes =
-            |(piece, kind): (&Piece, Kind)| piece.shape.iter().product::<i64>() as usize * kind.elt_size_in_bytes();
+        let bytes = |(piece, kind): (&StoredTensor, Kind)| {
+            piece.shape.iter().product::<i64>() as usize * kind.elt_size_in_bytes()
+        };
         let total_size: usize = stores.iter().flat_map(|store| pieces(store)).map(bytes).sum();
         let (path, index) = (out.join(INDEX_FILE), index_of(&saved, total_size as u64).to_string());
         std::fs::write(&path, index).map_err(|source| ParityError::Write { path, source })?;
@@ -100,7 +101,7 @@ fn write_weights(stores: &[&ParamStore], out: &Path, max_size: u64) -> Result<()
 }
 
 /// The tensors that a store's files will have.
-fn pieces(store: &ParamStore) -> impl Iterator<Item = (&Piece, Kind)> {
+fn pieces(store: &ParamStore) -> impl Iterator<Item = (&StoredTensor, Kind)> {
     store.ids().flat_map(move |id| store.spec(id).pieces.iter().map(move |piece| (piece, store.leaf(id).kind())))
 }
 

@@ -36,7 +36,7 @@ pub(super) struct Loss {
 }
 
 /// A part of the model with its parameters and their gradients.
-pub(super) struct Pool<M> {
+pub(super) struct ModelState<M> {
     pub model: M,
     pub params: Rc<ParamStore>,
     pub grads: GradBuffer,
@@ -44,8 +44,8 @@ pub(super) struct Pool<M> {
 }
 
 pub(super) struct Models {
-    pub text: Pool<Decoder>,
-    pub vision: Option<Pool<Box<dyn EncoderModel>>>,
+    pub text: ModelState<Decoder>,
+    pub vision: Option<ModelState<Box<dyn EncoderModel>>>,
     placeholders: Vec<i64>,
     pub device: Device,
     num_feature_tensors: usize,
@@ -55,7 +55,7 @@ pub(super) struct Models {
     pub policy: Policy,
 }
 
-impl<M> Pool<M> {
+impl<M> ModelState<M> {
     pub fn new(
         specs: Vec<ParamSpec>,
         fixture: &Fixture,
@@ -74,7 +74,7 @@ impl<M> Pool<M> {
             load_adapter(&params, adapter, tree, |_| true)?;
         }
         let (grads, adamw) = (params.new_grad(), AdamW::new(&params, fixture.adamw)?);
-        Ok(Pool { model: model(&params), params: Rc::new(params), grads, adamw })
+        Ok(ModelState { model: model(&params), params: Rc::new(params), grads, adamw })
     }
 }
 
@@ -86,13 +86,12 @@ impl Models {
                 || config.encoder.iter().flat_map(|family| family.specs()).chain(Decoder::specs(&config.decoder));
             adapter.expect_all([&adapter.contents(&specs().collect::<Vec<_>>(), &config.tree)?])?;
         }
-        let text = Pool::new(Decoder::specs(&config.decoder), fixture, folder, |params| {
+        let text = ModelState::new(Decoder::specs(&config.decoder), fixture, folder, |params| {
             Decoder::new(&config.decoder, params)
         })?;
-        let vision = config
-            .encoder
-            .as_ref()
-            .map(|family| Pool::new(family.specs(), fixture, folder, |params| family.build(params, Policy::Keep)));
+        let vision = config.encoder.as_ref().map(|family| {
+            ModelState::new(family.specs(), fixture, folder, |params| family.build(params, Policy::Keep))
+        });
         Ok(Models {
             text,
             vision: vision.transpose()?,

@@ -5,7 +5,7 @@ use super::file::adapters;
 use super::folder::{AdapterFolder, Contents};
 use super::pair::{Pair, merged};
 use crate::model::{Decoder, ModelConfig};
-use crate::params::{ADAPTER_PARTS, LinearModule, ParamSpec, ParamStore, Piece};
+use crate::params::{ADAPTER_PARTS, LinearModule, ParamSpec, ParamStore, StoredTensor};
 use crate::train::hf::Checkpoint;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub struct Adapters {
     /// With the names of the parameters that they change.
     changes: Vec<(String, Change)>,
     /// The change and the part of the parameter that a tensor holds, by the tensor's name.
-    places: BTreeMap<String, (usize, Piece)>,
+    places: BTreeMap<String, (usize, StoredTensor)>,
 }
 
 /// Says what becomes of a parameter.

@@ -3,7 +3,7 @@
 use tch::{Kind, Tensor};
 
 use crate::nn::moe::stacked_product;
-use crate::params::{ADAPTER_PARTS, LinearModule, ParamId, ParamStore, Piece, row_norms};
+use crate::params::{ADAPTER_PARTS, LinearModule, ParamId, ParamStore, StoredTensor, row_norms};
 
 /// Holds what one parameter gets, in float32: `scale · B A`.
 pub(super) struct Pair {
@@ -25,13 +25,13 @@ impl Pair {
     }
 
     /// `base`, the parameter or a piece of it in the file's shape, with the adapter.
-    pub fn apply(&self, base: &Tensor, piece: Option<&Piece>) -> Tensor {
+    pub fn apply(&self, base: &Tensor, piece: Option<&StoredTensor>) -> Tensor {
         let product = match self.stacked {
             Some(count) => stacked_product(&self.a, &self.b, count, piece.and_then(|piece| piece.index)),
             None => self.b.matmul(&self.a),
         } * self.scale;
         let part = |tensor: &Tensor| match piece {
-            Some(piece) => Piece { index: None, ..piece.clone() }.view(tensor),
+            Some(piece) => StoredTensor { index: None, ..piece.clone() }.view(tensor),
             None => tensor.shallow_clone(),
         };
         let sum = base + part(&product);

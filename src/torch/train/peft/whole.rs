@@ -2,7 +2,7 @@
 
 use super::names::PREFIX;
 use crate::model::TreeNames;
-use crate::params::{ParamSpec, Piece, Role};
+use crate::params::{ParamSpec, Role, StoredTensor};
 use std::collections::BTreeSet;
 use tch::Tensor;
 
@@ -11,7 +11,7 @@ pub struct WholePiece {
     pub in_file: String,
     pub shape: Vec<i64>,
     /// The part of the parameter, in a checkpoint's shape; `None`: all of it, in its own.
-    piece: Option<Piece>,
+    piece: Option<StoredTensor>,
     /// The rows of the part, in the order of the file.
     rows: Option<Vec<i64>>,
 }
@@ -38,7 +38,7 @@ impl WholePiece {
 
 /// The tensors that a parameter is in PEFT's files; none of an adapter's.
 pub fn whole_pieces(spec: &ParamSpec, tree: &TreeNames) -> Vec<WholePiece> {
-    let pieces: Vec<&Piece> = spec.pieces.iter().filter(|piece| !piece.repeats).collect();
+    let pieces: Vec<&StoredTensor> = spec.pieces.iter().filter(|piece| !piece.repeats).collect();
     let all_of = |name: &str| -> Vec<WholePiece> {
         let shape = spec.whole_shape();
         let part = |part: crate::model::TreePart| WholePiece {

@@ -48,7 +48,7 @@ pub fn adapter_config(specs: &[ParamSpec], tree: &TreeNames, settings: &AdapterS
     for module in &modules {
         let (r, AdapterSpec { scale, .. }) = adapter(module).expect("only modules with adapters are left");
         let alpha = scale * if settings.use_rslora { (r as f64).sqrt() } else { r as f64 };
-        // Without what the division and the product left.
+        // Without what the parallel and the product left.
         let alpha = (alpha * 1e9).round() / 1e9;
         for place in &places[&module.path] {
             let is_parameter = module.parameter().is_some() || tree.is_taken_for_experts(&place.path);

@@ -5,7 +5,7 @@ mod packed;
 mod reading;
 
 use super::*;
-use crate::params::{Init, ParamSpec, ParamStore, Piece, Role};
+use crate::params::{Init, ParamSpec, ParamStore, Role, StoredTensor};
 use std::fs;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};

@@ -42,7 +42,7 @@ fn pieces_are_read_where_they_belong() {
         SINGLE_FILE,
         &[("up", up.shallow_clone()), ("down", down.shallow_clone()), ("turned", turned.shallow_clone())],
     );
-    let piece = |name: &str, rows, index, transposed, shape: &[i64]| Piece {
+    let piece = |name: &str, rows, index, transposed, shape: &[i64]| StoredTensor {
         name: name.into(),
         shape: shape.to_vec(),
         index,
@@ -224,7 +224,7 @@ fn experts_are_read_however_they_are_stored() {
                     let expert = name.split('.').nth(2).unwrap().parse().unwrap();
                     let start = if name.contains("up_proj") { inner } else { 0 };
                     let rows = (!is_down).then_some((start, inner));
-                    Piece { index: Some(expert), rows, ..Piece::whole(name, &tensor.size()) }
+                    StoredTensor { index: Some(expert), rows, ..StoredTensor::whole(name, &tensor.size()) }
                 };
                 let pieces = each.iter().filter(|(name, _)| name.contains("down_proj") == is_down).map(piece).collect();
                 spec.stored_as(pieces)

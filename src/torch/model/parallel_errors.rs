@@ -2,7 +2,7 @@
 
 /// Why the tokens of a decoder's rows cannot be split among ranks. Keys are those of `config.json`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotSplit {
+pub enum ContextParallelError {
     #[error("this model does not support context parallelism: set context_parallel to 1")]
     Model,
     #[error(
@@ -27,7 +27,7 @@ pub enum NotSplit {
 
 /// Why a decoder cannot be split so. Keys are those of `config.json`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DivisionError {
+pub enum TensorParallelError {
     #[error("{key} is {size}, which tensor_parallel={ranks} does not divide")]
     Tensor { key: &'static str, size: i64, ranks: usize },
     #[error("{key} is {size}, which is less than {axis}={ranks}")]

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use tch::Tensor;
 
 /// Tensors of one pack or unit by the data actor that sends them.
-pub(super) struct Parts {
+pub(super) struct Assembler {
     expected: BTreeSet<u32>,
     arrived: BTreeMap<u32, Vec<Tensor>>,
 }
 
-impl Parts {
+impl Assembler {
     pub(super) fn new(owners: impl Iterator<Item = u32>) -> Self {
         Self { expected: owners.collect(), arrived: BTreeMap::new() }
     }
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn pieces_come_in_the_order_of_the_plan() {
-        let mut parts = Parts::new([0, 1, 0].into_iter());
+        let mut parts = Assembler::new([0, 1, 0].into_iter());
         parts.insert(1, rows(&[10, 11])).unwrap();
         assert!(!parts.is_complete());
         parts.insert(0, rows(&[1, 2, 3])).unwrap();
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn wrong_lengths_and_doubles_are_errors() {
-        let mut parts = Parts::new([0].into_iter());
+        let mut parts = Assembler::new([0].into_iter());
         assert!(parts.insert(1, rows(&[1])).is_err());
         parts.insert(0, rows(&[1, 2])).unwrap();
         assert!(parts.assemble(0, 0, &[(0, 3)]).is_err());

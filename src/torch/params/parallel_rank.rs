@@ -5,14 +5,14 @@ use std::ops::Range;
 use loongforge_core::config::Layout;
 use tch::Tensor;
 
-use super::piece::Piece;
 use super::shard::{Cut, PiecePart, Region, Shard, region};
 use super::spec::ParamSpec;
+use super::stored_tensor::StoredTensor;
 use crate::comm::Mesh;
 
 /// A rank's place among those that share the layers of a replica, and the experts of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Division {
+pub struct ParallelRank {
     /// Ranks among which layers are split, and which of them this is.
     pub tp: usize,
     pub tp_rank: usize,
@@ -23,22 +23,22 @@ pub struct Division {
     pub ep_rank: usize,
 }
 
-impl Default for Division {
+impl Default for ParallelRank {
     fn default() -> Self {
-        Division { tp: 1, tp_rank: 0, sequence: false, ep: 1, ep_rank: 0 }
+        ParallelRank { tp: 1, tp_rank: 0, sequence: false, ep: 1, ep_rank: 0 }
     }
 }
 
-impl Division {
-    /// Makes the division of a rank of `mesh`.
-    pub fn of(mesh: &Mesh, sequence: bool) -> Division {
+impl ParallelRank {
+    /// Makes the parallel of a rank of `mesh`.
+    pub fn of(mesh: &Mesh, sequence: bool) -> ParallelRank {
         let (tp, ep) = (&mesh.tp, &mesh.ep);
-        Division { tp: tp.world(), tp_rank: tp.rank(), sequence, ep: ep.world(), ep_rank: ep.rank() }
+        ParallelRank { tp: tp.world(), tp_rank: tp.rank(), sequence, ep: ep.world(), ep_rank: ep.rank() }
     }
 
-    /// Makes the division of the first rank of a pool in this layout.
-    pub fn first(layout: Layout, sequence: bool) -> Division {
-        Division { tp: layout.tp, tp_rank: 0, sequence, ep: layout.ep, ep_rank: 0 }
+    /// Makes the parallel of the first rank of a pool in this layout.
+    pub fn first(layout: Layout, sequence: bool) -> ParallelRank {
+        ParallelRank { tp: layout.tp, tp_rank: 0, sequence, ep: layout.ep, ep_rank: 0 }
     }
 
     pub fn is_whole(&self) -> bool {
@@ -69,7 +69,7 @@ impl ParamSpec {
     }
 
     /// The parts of a piece that are held here. None where others hold all of it.
-    pub fn piece_parts(&self, piece: &Piece) -> Vec<PiecePart> {
+    pub fn piece_parts(&self, piece: &StoredTensor) -> Vec<PiecePart> {
         let shape = self.whole_shape();
         let mut of_whole: Region = shape.iter().map(|size| (0, *size)).collect();
         let first = usize::from(piece.index.is_some());
@@ -97,7 +97,7 @@ impl ParamSpec {
 
     /// Returns what a part of a piece is in `tensor`, of the shape held here: a view, in the shape of the stored
     /// region.
-    pub fn part_view(&self, piece: &Piece, part: &PiecePart, tensor: &Tensor) -> Tensor {
+    pub fn part_view(&self, piece: &StoredTensor, part: &PiecePart, tensor: &Tensor) -> Tensor {
         let mut view = region(tensor, &part.local);
         if piece.index.is_some() {
             view = view.squeeze_dim(0);
@@ -108,7 +108,7 @@ impl ParamSpec {
 
 /// The parameters that the rank at `place` holds: `whole` are those of the whole model, `local` those of a model with the
 /// sizes that the rank computes with, which are the same parameters in the same order.
-pub fn divide(whole: Vec<ParamSpec>, local: Vec<ParamSpec>, place: &Division) -> Vec<ParamSpec> {
+pub fn divide(whole: Vec<ParamSpec>, local: Vec<ParamSpec>, place: &ParallelRank) -> Vec<ParamSpec> {
     assert_eq!(whole.len(), local.len(), "a model and its part have the same parameters");
     let mut specs: Vec<ParamSpec> =
         whole.into_iter().zip(local).map(|(whole, local)| part(whole, local, place)).collect();
@@ -124,7 +124,7 @@ pub fn divide(whole: Vec<ParamSpec>, local: Vec<ParamSpec>, place: &Division) ->
     specs
 }
 
-fn part(whole: ParamSpec, local: ParamSpec, place: &Division) -> ParamSpec {
+fn part(whole: ParamSpec, local: ParamSpec, place: &ParallelRank) -> ParamSpec {
     assert_eq!(whole.name, local.name, "a model and its part have the same parameters");
     let mut shard = Shard {
         shape: whole.shape.clone(),
@@ -163,7 +163,7 @@ fn part(whole: ParamSpec, local: ParamSpec, place: &Division) -> ParamSpec {
 }
 
 /// Into how many parts something of this `size` is cut, of which the rank holds `held`, and where it begins.
-fn range(size: i64, held: i64, place: &Division) -> (usize, i64) {
+fn range(size: i64, held: i64, place: &ParallelRank) -> (usize, i64) {
     let parts = (size / held) as usize;
     if size % held == 0 && parts <= place.tp && place.tp.is_multiple_of(parts) {
         return (parts, (place.tp_rank * parts / place.tp) as i64 * held);
@@ -177,15 +177,15 @@ fn range(size: i64, held: i64, place: &Division) -> (usize, i64) {
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::{Division, divide};
+    use super::{ParallelRank, divide};
     use crate::params::Region;
-    use crate::params::{Init, ParamSpec, Piece};
+    use crate::params::{Init, ParamSpec, StoredTensor};
 
-    fn at(tp_rank: usize, tp: usize) -> Division {
-        Division { tp, tp_rank, ..Division::default() }
+    fn at(tp_rank: usize, tp: usize) -> ParallelRank {
+        ParallelRank { tp, tp_rank, ..ParallelRank::default() }
     }
 
-    fn cut(whole: &ParamSpec, shape: &[i64], place: &Division) -> ParamSpec {
+    fn cut(whole: &ParamSpec, shape: &[i64], place: &ParallelRank) -> ParamSpec {
         let local = ParamSpec { shape: shape.to_vec(), ..whole.clone() };
         divide(vec![whole.clone()], vec![local], place).remove(0)
     }
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn stacked_experts_are_cut_twice_and_pieces_know_where_they_are() {
-        let piece = |expert: i64, name: &str, rows| Piece {
+        let piece = |expert: i64, name: &str, rows| StoredTensor {
             name: format!("{expert}.{name}"),
             shape: vec![6, 5],
             index: Some(expert),
@@ -233,11 +233,11 @@ mod tests {
             transposed: false,
             repeats: false,
         };
-        let pieces: Vec<Piece> = (0..4).flat_map(|e| [piece(e, "gate", 0), piece(e, "up", 6)]).collect();
+        let pieces: Vec<StoredTensor> = (0..4).flat_map(|e| [piece(e, "gate", 0), piece(e, "up", 6)]).collect();
         let whole = ParamSpec::new("experts", &[4, 12, 5], Init::Zeros).in_sections(1, &[6, 6]).stored_as(pieces);
         let whole = ParamSpec { is_linear: true, ..whole };
         let local = ParamSpec { shape: vec![4, 6, 5], ..whole.clone() }.in_sections(1, &[3, 3]);
-        let place = Division { ep: 2, ep_rank: 1, ..at(1, 2) };
+        let place = ParallelRank { ep: 2, ep_rank: 1, ..at(1, 2) };
         let spec = divide(vec![whole], vec![local], &place).remove(0);
         assert_eq!(spec.shape, [2, 6, 5]);
         let values = Tensor::arange(4 * 12 * 5, (Kind::Float, Device::Cpu)).view([4, 12, 5]);

@@ -6,7 +6,7 @@ use super::buckets::{self, Buckets};
 use crate::comm::{Mesh, ProcessGroup};
 use crate::native::{NativeError, Purpose, allocated_for};
 use crate::parallel::Zero;
-use crate::params::{GradBuffer, ParamId, ParamStore, Role, Shared};
+use crate::params::{GradBuffer, ParamId, ParamStore, Role, ZeroStage};
 use loongforge_core::message::Lane;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ pub enum Lanes {
 }
 
 /// Parameters of a pool on one replica and what training adds to them. A frozen pool has no optimizer.
-pub struct Pool {
+pub struct TrainState {
     pub(super) params: Rc<ParamStore>,
     pub(super) group: Rc<ProcessGroup>,
     pub(super) lanes: Lanes,
@@ -48,7 +48,7 @@ pub(super) struct Stages {
     pub tied: Vec<ParamId>,
 }
 
-impl Pool {
+impl TrainState {
     /// `optimizer: None` freezes the pool. A store that is shared out is so among the ranks of `group`.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl Pool {
         let (group, sharding) = (group.into(), params.sharding());
         if !sharding.is_none() {
             assert_eq!((sharding.rank, sharding.world), (group.rank(), group.world()), "who shares parameters out");
-            assert!(sharding.shared < Shared::Gradients || lanes == Lanes::PerReplica, "lanes of slices");
+            assert!(sharding.shared < ZeroStage::Gradients || lanes == Lanes::PerReplica, "lanes of slices");
         }
         let own: Vec<Lane> = match lanes {
             Lanes::PerReplica => vec![Lane(group.rank() as u32)],
@@ -94,7 +94,7 @@ impl Pool {
     fn shared_out_among(mut self, of_experts: Rc<ProcessGroup>) -> Self {
         if !self.params.sharding().is_none() {
             let zero = Rc::new(Zero::new(self.group.clone(), of_experts));
-            self.params.set_keeper(zero.clone());
+            self.params.set_unsharder(zero.clone());
             self.zero = Some(zero);
         }
         self
@@ -132,7 +132,7 @@ impl Pool {
     }
 
     pub(super) fn in_buckets_of(mut self, elements: i64) -> Self {
-        let sums = self.lanes == Lanes::PerReplica && self.params.sharding().shared < Shared::Gradients;
+        let sums = self.lanes == Lanes::PerReplica && self.params.sharding().shared < ZeroStage::Gradients;
         if sums && self.is_trained() && self.group.world() > 1 {
             let of_experts = self.mesh.as_ref().map_or(&self.group, |mesh| &mesh.expert_data).clone();
             self.buckets = Some(Buckets::new(self.params.clone(), self.group.clone(), of_experts, elements));
@@ -144,7 +144,7 @@ impl Pool {
         &self.params
     }
 
-    /// The tensors that only [`Pool::commit`], and a pool whose members come and go, change: of those that a
+    /// The tensors that only [`TrainState::commit`], and a pool whose members come and go, change: of those that a
     /// checkpoint is made from.
     pub fn lasting(&self) -> Vec<Tensor> {
         let state = self
@@ -185,7 +185,7 @@ impl Pool {
         Some(self.grads.get_mut(&lane).unwrap_or_else(|| panic!("lane {lane} is not of replica {}", self.group.rank())))
     }
 
-    /// Works like [`Pool::lane`], with the sums that are to begin when the step's last backward comes past their
+    /// Works like [`TrainState::lane`], with the sums that are to begin when the step's last backward comes past their
     /// parameters.
     pub fn lane_and_sums(&mut self, lane: Lane) -> (Option<&mut GradBuffer>, Option<&mut Buckets>) {
         (self.grads.get_mut(&lane), self.buckets.as_mut())
@@ -228,7 +228,7 @@ impl Pool {
             let grad = self.reduced.take().expect("a commit follows a reduction");
             // The sum of a replica's only lane is that lane's buffer, but for slices that were summed apart from it, and
             // where replicas come and go.
-            let apart = self.params.sharding().shared == Shared::State || self.elastic_rank.is_some();
+            let apart = self.params.sharding().shared == ZeroStage::State || self.elastic_rank.is_some();
             let is_lane = self.lanes == Lanes::PerReplica && !apart;
             let is_zero = optimizer.step(&grad, clip_scale, learning_rate, is_lane)?;
             allocated_for(Purpose::Buffers, || {

@@ -5,7 +5,7 @@ use tch::Tensor;
 /// A tensor of the checkpoint, and the part of the parameter that it holds: experts of a stacked weight, one of several
 /// projections that are computed as one, a transposed matrix.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct StoredTensor {
     /// The name in the checkpoint.
     pub name: String,
     /// The shape in the checkpoint.
@@ -20,16 +20,16 @@ pub struct Piece {
     pub repeats: bool,
 }
 
-impl Piece {
+impl StoredTensor {
     /// The parameter itself.
-    pub fn whole(name: &str, shape: &[i64]) -> Piece {
+    pub fn whole(name: &str, shape: &[i64]) -> StoredTensor {
         let (name, shape) = (name.to_owned(), shape.to_vec());
-        Piece { name, shape, index: None, rows: None, transposed: false, repeats: false }
+        StoredTensor { name, shape, index: None, rows: None, transposed: false, repeats: false }
     }
 
     /// The parameter itself once more.
-    pub fn repeated(name: &str, shape: &[i64]) -> Piece {
-        Piece { repeats: true, ..Piece::whole(name, shape) }
+    pub fn repeated(name: &str, shape: &[i64]) -> StoredTensor {
+        StoredTensor { repeats: true, ..StoredTensor::whole(name, shape) }
     }
 
     /// The part of `param` (or of a tensor of its shape, such as its gradient) that the checkpoint's tensor holds, in
@@ -54,12 +54,12 @@ impl Piece {
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::Piece;
+    use super::StoredTensor;
 
     #[test]
     fn pieces_are_views_in_the_files_shape() {
         let param = Tensor::zeros([2, 6, 3], (Kind::Float, Device::Cpu));
-        let piece = |index, rows, transposed, shape: &[i64]| Piece {
+        let piece = |index, rows, transposed, shape: &[i64]| StoredTensor {
             name: "x".into(),
             shape: shape.to_vec(),
             index,
@@ -73,7 +73,7 @@ mod tests {
             Vec::<f32>::try_from(filled.flatten(0, -1)).unwrap(),
             [0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 3., 3.]
         );
-        assert_eq!(Piece::whole("x", &[2, 6, 3]).view(&param), param);
+        assert_eq!(StoredTensor::whole("x", &[2, 6, 3]).view(&param), param);
         assert_eq!(piece(None, None, true, &[2, 3, 6]).view(&param).size(), [2, 3, 6]);
     }
 }
