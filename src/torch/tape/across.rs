@@ -17,19 +17,19 @@ use crate::params::share;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Across {
     /// The value; the sum of the ranks' gradients.
-    Enter,
+    CopyTo,
     /// The sum of the ranks' values; the gradient.
-    Leave,
+    ReduceFrom,
     /// All ranks' rows; this rank's rows of the sum of the gradients.
-    Gather { rows: i64 },
+    GatherTo { rows: i64 },
     /// This rank's rows of the sum of the values; all ranks' rows of the gradient.
-    Scatter { rows: i64 },
+    ReduceScatterFrom { rows: i64 },
     /// All ranks' rows; this rank's rows of the gradient, which all have alike.
-    Collect { rows: i64 },
+    GatherRows { rows: i64 },
     /// This rank's rows of what all ranks have alike; all ranks' rows of the gradient.
-    Part { rows: i64 },
+    SplitRows { rows: i64 },
     /// The value; the gradient on the first rank and none on others: what all ranks compute alike counts once.
-    Once,
+    CountOnce,
     /// The logarithm of the sum over ranks of exponentials; each rank's share of the gradient.
     LogSumExp,
     /// The counts of rows for each expert `[E]`, those of every expert-parallel rank: `[ranks, E]`.
@@ -55,11 +55,11 @@ pub(super) fn forward(
 ) -> Result<(Crossed, Vec<Tensor>, Vec<Tensor>), NativeError> {
     let (tp, x) = (&mesh.tp, &reads[0]);
     let value = match across {
-        Across::Enter | Across::Once => x.shallow_clone(),
-        Across::Leave => sum(tp, x)?,
-        Across::Gather { rows } | Across::Collect { rows } => gather_rows(tp, x, rows)?,
-        Across::Part { rows } => own_rows(tp, x, rows),
-        Across::Scatter { rows } => scatter_rows(tp, x, rows)?,
+        Across::CopyTo | Across::CountOnce => x.shallow_clone(),
+        Across::ReduceFrom => sum(tp, x)?,
+        Across::GatherTo { rows } | Across::GatherRows { rows } => gather_rows(tp, x, rows)?,
+        Across::SplitRows { rows } => own_rows(tp, x, rows),
+        Across::ReduceScatterFrom { rows } => scatter_rows(tp, x, rows)?,
         Across::LogSumExp => {
             let all = tp.all_gather_flat(x)?.logsumexp([0i64].as_slice(), false);
             let part = (x - &all).exp_();
@@ -89,13 +89,13 @@ pub(super) fn backward(
     let gradient = received[0].as_ref().expect("a backward follows a gradient");
     let tp = &mesh.tp;
     let of_read = match across {
-        Across::Enter => sum(tp, gradient)?,
-        Across::Leave => gradient.shallow_clone(),
-        Across::Gather { rows } => scatter_rows(tp, gradient, rows)?,
-        Across::Scatter { rows } | Across::Part { rows } => gather_rows(tp, gradient, rows)?,
-        Across::Collect { rows } => own_rows(tp, gradient, rows),
-        Across::Once if tp.rank() == 0 => gradient.shallow_clone(),
-        Across::Once | Across::Counts => return Ok(None),
+        Across::CopyTo => sum(tp, gradient)?,
+        Across::ReduceFrom => gradient.shallow_clone(),
+        Across::GatherTo { rows } => scatter_rows(tp, gradient, rows)?,
+        Across::ReduceScatterFrom { rows } | Across::SplitRows { rows } => gather_rows(tp, gradient, rows)?,
+        Across::GatherRows { rows } => own_rows(tp, gradient, rows),
+        Across::CountOnce if tp.rank() == 0 => gradient.shallow_clone(),
+        Across::CountOnce | Across::Counts => return Ok(None),
         Across::LogSumExp => &saved[0] * gradient,
         Across::ToExperts => {
             let moving = Exchange::new(&mesh.ep, &saved[0]).back(&mesh.ep, gradient)?;

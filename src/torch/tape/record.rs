@@ -227,38 +227,38 @@ impl Tape {
     }
 
     /// Into a sharded region: what all tensor-parallel ranks have alike. Its gradient is the sum of theirs.
-    pub fn enter(&mut self, x: Slot) -> Slot {
-        self.across("enter", x, Across::Enter)
+    pub fn copy_to_region(&mut self, x: Slot) -> Slot {
+        self.across("enter", x, Across::CopyTo)
     }
 
     /// Out of a sharded region: the sum of what the ranks have.
-    pub fn leave(&mut self, x: Slot) -> Slot {
-        self.across("leave", x, Across::Leave)
+    pub fn reduce_from_region(&mut self, x: Slot) -> Slot {
+        self.across("leave", x, Across::ReduceFrom)
     }
 
     /// Into a sharded region: all of the `rows` that are split among the ranks.
-    pub fn gather(&mut self, x: Slot, rows: i64) -> Slot {
-        self.across("gather", x, Across::Gather { rows })
+    pub fn gather_to_region(&mut self, x: Slot, rows: i64) -> Slot {
+        self.across("gather", x, Across::GatherTo { rows })
     }
 
     /// Out of a sharded region: this rank's of the `rows` of the sum of what the ranks have.
-    pub fn scatter(&mut self, x: Slot, rows: i64) -> Slot {
-        self.across("scatter", x, Across::Scatter { rows })
+    pub fn reduce_scatter_from_region(&mut self, x: Slot, rows: i64) -> Slot {
+        self.across("scatter", x, Across::ReduceScatterFrom { rows })
     }
 
     /// All of the `rows` that are split among the ranks, for what all of them then compute alike, outside of a region.
-    pub fn collect(&mut self, x: Slot, rows: i64) -> Slot {
-        self.across("collect", x, Across::Collect { rows })
+    pub fn gather_rows(&mut self, x: Slot, rows: i64) -> Slot {
+        self.across("collect", x, Across::GatherRows { rows })
     }
 
     /// This rank's of the `rows` of what all ranks have alike.
-    pub fn part(&mut self, x: Slot, rows: i64) -> Slot {
-        self.across("part", x, Across::Part { rows })
+    pub fn split_rows(&mut self, x: Slot, rows: i64) -> Slot {
+        self.across("part", x, Across::SplitRows { rows })
     }
 
     /// Something that all ranks compute alike within a region, such as a loss of the routers: its gradient counts once.
-    pub fn once(&mut self, x: Slot) -> Slot {
-        self.across("once", x, Across::Once)
+    pub fn count_once(&mut self, x: Slot) -> Slot {
+        self.across("once", x, Across::CountOnce)
     }
 
     /// The logarithm of the sum over the ranks of exponentials.

@@ -123,7 +123,7 @@ impl Layer {
         let own = [written[1], written[2]];
         own.iter().for_each(|slot| tape.keep(*slot));
         recording.key_values.push(KeyValues { past, num_past, own });
-        recording.leave(tape, written[0])
+        recording.leave_region(tape, written[0])
     }
 
     fn record_mixer(
@@ -163,8 +163,8 @@ impl Layer {
             }
         };
         match self.splits {
-            true => recording.leave(tape, y),
-            false => recording.part(tape, y),
+            true => recording.leave_region(tape, y),
+            false => recording.split_rows(tape, y),
         }
     }
 }
@@ -177,7 +177,7 @@ impl FeedForward {
                 let branch = dense.clone();
                 let forward = move |reads: &[Tensor]| vec![branch.module.forward(&branch.normed(&reads[0], is_normed))];
                 let y = tape.run(format!("{name} mlp"), &ids, recording.policy, &[x], 1, forward)[0];
-                recording.leave(tape, y)
+                recording.leave_region(tape, y)
             }
             FeedForward::Moe(moe) => moe.record(tape, name, x, recording),
         }

@@ -93,12 +93,12 @@ impl Moe {
         let (norm, policy) = (self.norm.clone(), recording.policy);
         // In sequence parallelism the norm is of the rank's own tokens.
         let splits = recording.splits_tokens();
-        let x = if splits { x } else { recording.enter(tape, x) };
+        let x = if splits { x } else { recording.enter_region(tape, x) };
         let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
         let h = tape.run(format!("{layer} norm"), &self.norm_ids, policy, &[x], 1, forward)[0];
-        let h = if splits { recording.enter(tape, h) } else { h };
+        let h = if splits { recording.enter_region(tape, h) } else { h };
         let y = self.record_experts(tape, layer, h, recording);
-        recording.leave(tape, y)
+        recording.leave_region(tape, y)
     }
 
     /// Returns what lies within the region.

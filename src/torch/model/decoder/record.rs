@@ -96,7 +96,7 @@ impl Decoder {
             let norm = norm.clone();
             let forward = move |reads: &[Tensor]| vec![norm.forward(&reads[0])];
             let hidden = tape.run("norm", norm_ids, policy, &[x], 1, forward)[0];
-            made.hidden = recording.enter(tape, hidden);
+            made.hidden = recording.enter_region(tape, hidden);
             made.routing = recording.finish();
             return made;
         };
@@ -135,7 +135,7 @@ impl Decoder {
         let mut others: Vec<(Slot, f64)> = losses.weighted(&self.config.balance).collect();
         if recording.parallel.tp > 1 {
             // All ranks compute these alike, in regions.
-            others.iter_mut().for_each(|(slot, _)| *slot = tape.once(*slot));
+            others.iter_mut().for_each(|(slot, _)| *slot = tape.count_once(*slot));
         }
         made.mixer_losses = mixer_losses;
         made.mixer_losses.extend(recording.mixer_losses.take().unwrap_or_default());
@@ -158,7 +158,7 @@ impl Decoder {
         let (table, ids) = (self.token_table(), ids.to_device(self.device));
         let look_up = move |_: &[Tensor]| vec![table.look_up(&ids)];
         let x = tape.run(name, &[self.embedding().id], recording.policy, &[], 1, look_up)[0];
-        recording.leave(tape, x)
+        recording.leave_region(tape, x)
     }
 
     pub(super) fn token_table(&self) -> TokenTable {
@@ -173,7 +173,7 @@ impl Decoder {
     /// The last norm of the counted tokens, in a region, and their labels.
     fn record_counted(&self, tape: &mut Tape, x: Slot, targets: &Targets, recording: &Recording) -> (Slot, Vec<i64>) {
         let (rows, labels) = counted(&targets.labels);
-        let x = recording.enter(tape, x);
+        let x = recording.enter_region(tape, x);
         let taken = tape.take_rows(x, index(&rows, self.device));
         let Last { norm, norm_ids, .. } = self.last();
         let norm = norm.clone();
@@ -203,7 +203,7 @@ impl Decoder {
             let loss = self.record_cross_entropy(tape, "loss", hidden, &labels, 1.0);
             let best = part_best(scores, self.config.first_token, tp_rank, tp);
             let best = tape.custom("best", &ids, &[hidden], 1, best)[0];
-            let all = tape.leave(best);
+            let all = tape.reduce_from_region(best);
             let choose = move |reads: &[Tensor]| vec![predicted(&reads[0], tp)];
             [loss, tape.run("predicted", &[], Policy::Keep, &[all], 1, choose)[0]]
         };
@@ -230,7 +230,7 @@ impl Decoder {
         }
         let scores = VocabScores::new(weight, bias, &labels, self.config.first_token);
         let scores = tape.custom(format!("{name} scores"), &ids, &[hidden], 2, Box::new(scores));
-        let (norm, of_labels) = (tape.log_sum_exp(scores[0]), tape.leave(scores[1]));
+        let (norm, of_labels) = (tape.log_sum_exp(scores[0]), tape.reduce_from_region(scores[1]));
         let sum = move |reads: &[Tensor]| vec![(&reads[0] - &reads[1]).sum(Kind::Double) * scale];
         tape.run(name, &[], Policy::Keep, &[norm, of_labels], 1, sum)[0]
     }

@@ -47,7 +47,7 @@ impl Decoder {
             hidden = tape.run(format!("mtp {number} norm"), &head.last_norm_ids, policy, &[y], 1, forward)[0];
             recording.set_alike(tape, false);
             let (rows, wanted) = counted(&labels);
-            let entered = recording.enter(tape, hidden);
+            let entered = recording.enter_region(tape, hidden);
             let taken = tape.take_rows(entered, index(&rows, self.device));
             let loss = self.record_cross_entropy(tape, &format!("mtp {number} loss"), taken, &wanted, targets.scale);
             losses.push((loss, config.loss_weight / config.num_heads as f64));

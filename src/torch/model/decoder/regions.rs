@@ -16,27 +16,27 @@ use crate::tape::{Slot, Tape};
 
 impl Recording {
     /// Into a region: all tokens.
-    pub fn enter(&self, tape: &mut Tape, x: Slot) -> Slot {
+    pub fn enter_region(&self, tape: &mut Tape, x: Slot) -> Slot {
         match self.parallel {
             ParallelRank { tp: 1, .. } => x,
-            ParallelRank { sequence: true, .. } => tape.gather(x, self.num_tokens),
-            _ => tape.enter(x),
+            ParallelRank { sequence: true, .. } => tape.gather_to_region(x, self.num_tokens),
+            _ => tape.copy_to_region(x),
         }
     }
 
     /// Out of it: the ranks' sum.
-    pub fn leave(&self, tape: &mut Tape, y: Slot) -> Slot {
+    pub fn leave_region(&self, tape: &mut Tape, y: Slot) -> Slot {
         match self.parallel {
             ParallelRank { tp: 1, .. } => y,
-            ParallelRank { sequence: true, .. } => tape.scatter(y, self.num_tokens),
-            _ => tape.leave(y),
+            ParallelRank { sequence: true, .. } => tape.reduce_scatter_from_region(y, self.num_tokens),
+            _ => tape.reduce_from_region(y),
         }
     }
 
     /// After a branch that all ranks computed alike.
-    pub fn part(&self, tape: &mut Tape, y: Slot) -> Slot {
+    pub fn split_rows(&self, tape: &mut Tape, y: Slot) -> Slot {
         tape.set_alike(false);
-        if self.splits_tokens() { tape.part(y, self.num_tokens) } else { y }
+        if self.splits_tokens() { tape.split_rows(y, self.num_tokens) } else { y }
     }
 
     /// Returns whether tokens are split among ranks outside of regions.
@@ -60,17 +60,17 @@ impl<T: ?Sized + 'static> Branch<T> {
     pub fn enter(self: &Rc<Self>, tape: &mut Tape, name: &str, x: Slot, recording: &Recording) -> Entered {
         if !recording.splits_tokens() {
             let ids = [self.norm_ids.as_slice(), &self.ids].concat();
-            return Entered { x: recording.enter(tape, x), is_normed: false, ids };
+            return Entered { x: recording.enter_region(tape, x), is_normed: false, ids };
         }
         let branch = self.clone();
         let forward = move |reads: &[Tensor]| vec![branch.norm.forward(&reads[0])];
         let x = tape.run(format!("{name} norm"), &self.norm_ids, recording.policy, &[x], 1, forward)[0];
-        Entered { x: recording.enter(tape, x), is_normed: true, ids: self.ids.clone() }
+        Entered { x: recording.enter_region(tape, x), is_normed: true, ids: self.ids.clone() }
     }
 
     /// For a branch that all ranks compute alike, on all tokens.
     pub fn collect(&self, tape: &mut Tape, x: Slot, recording: &Recording) -> Entered {
-        let x = if recording.splits_tokens() { tape.collect(x, recording.num_tokens) } else { x };
+        let x = if recording.splits_tokens() { tape.gather_rows(x, recording.num_tokens) } else { x };
         tape.set_alike(recording.parallel.tp > 1);
         Entered { x, is_normed: false, ids: [self.norm_ids.as_slice(), &self.ids].concat() }
     }
@@ -112,7 +112,7 @@ impl FeatureRows {
     fn own(&self, tape: &mut Tape, features: Slot) -> Slot {
         match &self.chosen {
             Some(chosen) => {
-                let features = tape.enter(features);
+                let features = tape.copy_to_region(features);
                 tape.take_rows(features, chosen.clone())
             }
             None => features,

@@ -95,15 +95,15 @@ impl Tower {
             let full = config.windows.as_ref().is_none_or(|windows| windows.full_blocks.contains(&(number as i64)));
             let among = if full { documents.clone() } else { windows.clone() };
             tape.set_alike(false);
-            let entered = if is_split { tape.enter(x) } else { x };
+            let entered = if is_split { tape.copy_to_region(x) } else { x };
             let y = self.attend(tape, entered, (number, attention), &angles, among, policy);
-            let y = if is_split { tape.leave(y) } else { y };
+            let y = if is_split { tape.reduce_from_region(y) } else { y };
             x = tape.add(x, y);
             let branch = mlp.part.clone();
             let forward = move |reads: &[Tensor]| vec![branch.forward(&reads[0])];
-            let entered = if is_split { tape.enter(x) } else { x };
+            let entered = if is_split { tape.copy_to_region(x) } else { x };
             let y = tape.run(format!("block {number} mlp"), &mlp.ids, policy, &[entered], 1, forward)[0];
-            let y = if is_split { tape.leave(y) } else { y };
+            let y = if is_split { tape.reduce_from_region(y) } else { y };
             x = tape.add(x, y);
             tape.set_alike(is_split);
             if config.deepstack.contains(&(number as i64)) {
@@ -154,7 +154,7 @@ impl Tower {
         let class = learned.part.clone();
         let forward = move |_: &[Tensor]| vec![class.to_kind(fixed.kind()).where_self(&is_class, &fixed)];
         let angles = tape.run("class angles", &learned.ids, policy, &[], 1, forward)[0];
-        Angles::Learned(if self.config.block.parallel.tp > 1 { tape.enter(angles) } else { angles })
+        Angles::Learned(if self.config.block.parallel.tp > 1 { tape.copy_to_region(angles) } else { angles })
     }
 
     fn collect(&self, grids: &[Grid], layout: &Layout) -> Collect {
