@@ -2,7 +2,7 @@
 //! fitted to what it held.
 
 use crate::estimate::PoolSize;
-use crate::folder::ModelFolder;
+use crate::model::folder::ModelFolder;
 use anyhow::{Context, bail};
 use loongforge_actors::checkpoint::{Manifest, latest};
 use loongforge_core::config::{self, RunConfig};

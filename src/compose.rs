@@ -4,8 +4,8 @@
 //! named here again, so that one `use` is enough.
 
 use crate::checkpoint::saved_config;
-use crate::folder::{FolderError, ModelFolder, fetch};
 use crate::held_out_sets;
+use crate::model::folder::{FolderError, ModelFolder, fetch};
 use crate::preflight::{Asked, Preflight, PreflightError, WeightsProblem, expect_weights};
 use crate::roles::{self, Recipe};
 use loongforge_actors::checkpoint::{Publication, publish};

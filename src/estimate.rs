@@ -1,7 +1,7 @@
 //! Describes what a run costs before it ran: seconds from FLOPs and a device's rate. Estimates.
 
-use crate::folder::ModelFolder;
-use crate::size::ModelSize;
+use crate::model::folder::ModelFolder;
+use crate::model::size::ModelSize;
 use loongforge_core::schedule::simulate::{Costs, RoleCosts};
 use loongforge_torch::nn::{ParamSpec, Role};
 use serde_json::Value;

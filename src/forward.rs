@@ -1,7 +1,7 @@
 //! A trained model for forward passes in one thread: encoder and decoder, without gradients and optimizer state.
 
-use crate::base::ModelFolders;
-use crate::folder::ModelFolder;
+use crate::model::folder::ModelFolder;
+use crate::model::locate::ModelFolders;
 use anyhow::Result;
 use loongforge_core::data::{Media, Sample};
 use loongforge_core::message::{Grid, SampleMeta};

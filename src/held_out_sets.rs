@@ -1,6 +1,6 @@
 //! The sets of held-out samples that a config names, and what is computed of them while a run goes on.
 
-use crate::folder::ModelFolder;
+use crate::model::folder::ModelFolder;
 use loongforge_core::config::{BadSamples, Data, Eval, Pack, RunConfig, TooLong, TrainFile};
 use loongforge_core::data::{DataError, Dataset, Decoder, ProcessorOptions};
 use loongforge_core::engine::WithHeldOut;

@@ -1,7 +1,7 @@
 //! The memory that the actors of a run will take, from its configuration and model: counted by dry runs of their engines,
 //! so that what is predicted is what the run's own allocation record will tell.
 
-use crate::folder::ModelFolder;
+use crate::model::folder::ModelFolder;
 use loongforge_core::config::{Placement, RunConfig};
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{ActorId, MemoryReport, Pack, SampleId, SampleMeta, StepId, StepPlan};

@@ -1,8 +1,8 @@
 //! A trained model that answers questions about pictures: a checkpoint's folder, encoder and decoder in one thread.
 
-use crate::base::ModelFolders;
-use crate::folder::ModelFolder;
 use crate::forward::ForwardModel;
+use crate::model::folder::ModelFolder;
+use crate::model::locate::ModelFolders;
 use anyhow::{Context, Result};
 use loongforge_core::data::{Conversation, Locator, MediaSource, Part, Processor, ProcessorOptions, Sample, Turn};
 use loongforge_core::message::SampleId;

@@ -1,7 +1,7 @@
 //! Role name → engine: the only file that sees data, models and actors together.
 
-use crate::folder::ModelFolder;
 use crate::held_out_sets;
+use crate::model::folder::ModelFolder;
 use loongforge_actors::checkpoint::Manifest;
 use loongforge_actors::{Assignment, EngineFactory};
 use loongforge_core::config::{Placement, RunConfig};

@@ -1,7 +1,7 @@
 //! `loongforge generate`: ask a trained model.
 
 use super::UsageError;
-use crate::base::find_model;
+use crate::model::locate::find_model;
 use crate::reader::Reader;
 use anyhow::Context;
 use clap::Args;

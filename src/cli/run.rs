@@ -13,7 +13,7 @@ use super::decode_worker::decoder;
 use super::part::{Part, PartArgs};
 use super::{UsageError, exit};
 use crate::compose::Composition;
-use crate::folder::FolderError;
+use crate::model::folder::FolderError;
 use crate::preflight::Asked;
 use crate::roles;
 use clap::Args;

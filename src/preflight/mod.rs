@@ -11,7 +11,7 @@ pub use memory::MemoryProblem;
 pub use weights::{WeightsProblem, expect_weights};
 
 use crate::evaluate;
-use crate::folder::ModelFolder;
+use crate::model::folder::ModelFolder;
 use loongforge_core::config::{Device, RunConfig};
 use loongforge_core::data::{DataError, Decoder};
 use loongforge_core::engine::EngineError;

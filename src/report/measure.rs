@@ -1,8 +1,8 @@
 //! The metrics of a step, from what its engines reported.
 
 use super::Report;
-use crate::folder::ModelFolder;
-use crate::size::ModelSize;
+use crate::model::folder::ModelFolder;
+use crate::model::size::ModelSize;
 use loongforge_core::config::{Device, Placement, Precision, RunConfig};
 use loongforge_core::message::{MemoryReport, Role, Timings};
 use loongforge_core::observe::{StepMetrics, gpu_name, peak_flops};

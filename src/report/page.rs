@@ -1,6 +1,6 @@
 //! The web page of a run.
 
-use crate::folder::ModelFolder;
+use crate::model::folder::ModelFolder;
 use loongforge_actors::watch::Watch;
 use loongforge_core::config::RunConfig;
 use loongforge_core::observe::{Board, Console, RunInfo, StepMetrics};

@@ -4,7 +4,7 @@ use super::PlanArgs;
 use crate::cli::{UsageError, check, environment, exit};
 use crate::compose::Composition;
 use crate::estimate::PoolSize;
-use crate::folder::ModelFolder;
+use crate::model::folder::ModelFolder;
 use crate::preflight::Asked;
 use loongforge_core::config::{self, Precision, RunConfig};
 use loongforge_core::schedule::CoordinatorSpec;

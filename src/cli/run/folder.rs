@@ -4,7 +4,7 @@ use super::former::FormerRun;
 use super::settings::differences;
 use crate::cli::UsageError;
 use crate::compose::{Composition, Resume, precision_name};
-use crate::folder::ModelFolder;
+use crate::model::folder::ModelFolder;
 use crate::snapshots::Snapshots;
 use anyhow::{Context, anyhow, bail};
 use loongforge_actors::checkpoint::{DATA, Manifest, clean, latest};

@@ -1,7 +1,7 @@
 //! The folders of a trained model: a run's newest checkpoint, any folder, or that of adapters and that of the base which
 //! they are added to.
 
-use crate::hub::{HubError, resolve_model};
+use crate::model::hub::{HubError, resolve_model};
 use loongforge_actors::checkpoint::{CheckpointError, latest};
 use loongforge_torch::train::hf::is_adapter;
 use loongforge_torch::train::{AdapterError, adapter_base};

@@ -1,7 +1,7 @@
 //! The Hugging Face folder of a model: its `config.json` under the run's overrides, read before anything is built.
 
-use crate::hub::{HubError, model_here, resolve_config, resolve_model};
-use crate::parts::{fit_deepstack, has_parts, put_image_token, put_parts, section_of};
+use crate::model::composite::{fit_deepstack, has_parts, put_image_token, put_parts, section_of};
+use crate::model::hub::{HubError, model_here, resolve_config, resolve_model};
 use loongforge_core::config::{Model, Source, Weights, code};
 use loongforge_core::data::{DataError, Processor, ProcessorOptions, Tokenizer};
 use loongforge_core::files;
@@ -102,7 +102,7 @@ impl ModelFolder {
         if model.resize_embeddings {
             grow_vocabulary(&mut json, &path)?;
         }
-        notes.extend(crate::parts::ignored(&json));
+        notes.extend(crate::model::composite::ignored(&json));
         let mut folder = Self { notes, ..Self::understand(&path, json)? };
         if let Some(encoder) = &model.image_encoder.load {
             let encoder = locate("model.image_encoder.load", encoder)?;
