@@ -3,9 +3,9 @@
 use super::former::FormerRun;
 use super::settings::differences;
 use crate::cli::UsageError;
-use crate::compose::{Composition, Resume, precision_name};
 use crate::model::folder::ModelFolder;
-use crate::snapshots::Snapshots;
+use crate::run::compose::{Composition, Resume, precision_name};
+use crate::run::snapshots::Snapshots;
 use anyhow::{Context, anyhow, bail};
 use loongforge_actors::checkpoint::{DATA, Manifest, clean, latest};
 use loongforge_core::config::{Device, OnChange, Products, RunConfig};

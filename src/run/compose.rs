@@ -7,7 +7,7 @@ use crate::checkpoint::saved_config;
 use crate::held_out_sets;
 use crate::model::folder::{FolderError, ModelFolder, fetch};
 use crate::preflight::{Asked, Preflight, PreflightError, WeightsProblem, expect_weights};
-use crate::roles::{self, Recipe};
+use crate::run::roles::{self, Recipe};
 use loongforge_actors::checkpoint::{Publication, publish};
 use loongforge_actors::{Observer, Publisher, RunError, RunSpec, StopOn, run_in_process};
 use loongforge_core::config::{Device, Precision, Products, Report, RunConfig, load_text};

@@ -4,10 +4,10 @@ mod events;
 mod measure;
 mod page;
 
-use crate::compose::{Composition, publication};
 use crate::eval_report::EvalReport;
-use crate::evidence::Evidence;
 use crate::memory::{peak_resident, show};
+use crate::run::compose::{Composition, publication};
+use crate::run::nonfinite::Evidence;
 use loongforge_actors::checkpoint::Publication;
 use loongforge_actors::watch::Watch;
 use loongforge_core::data::BadSampleList;

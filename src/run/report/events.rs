@@ -1,10 +1,10 @@
 //! The events of a run, told in lines, files and on the page.
 
 use super::Report;
-use crate::compose::publisher;
 use crate::eval_report::EvalReport;
-use crate::evidence::skipped;
-use crate::killers;
+use crate::run::compose::publisher;
+use crate::run::nonfinite::skipped;
+use crate::run::poison_items;
 use loongforge_actors::{Observer, Publisher};
 use loongforge_core::message::{ActorId, BadSample, SaveTo, Trace};
 use loongforge_core::observe::News;
@@ -98,7 +98,7 @@ impl Observer for Report {
                 "warning: an encoder died of media item {index} of sample {sample}, or of one beside it: {deaths} of {MAX_DEATHS}"
             ));
         }
-        if let Err(error) = killers::append(&self.dir, items) {
+        if let Err(error) = poison_items::append(&self.dir, items) {
             self.console.line(&format!("warning: {error}; a resumed run will not know about it"));
         }
     }
