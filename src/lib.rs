@@ -8,15 +8,10 @@ pub mod checkpoint;
 pub mod cli;
 pub mod drill;
 mod estimate;
-mod eval_report;
-pub mod evaluate;
-mod forward;
-mod held_out;
-mod held_out_sets;
+pub mod eval;
 pub mod memory;
 pub mod model;
 pub mod preflight;
-mod reader;
 pub mod run;
 pub mod sandbox;
 

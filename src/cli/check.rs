@@ -2,7 +2,7 @@
 
 use super::decode_worker::decoder;
 use super::{UsageError, exit};
-use crate::held_out_sets;
+use crate::eval::held_out_sets;
 use crate::model::folder::{ModelFolder, without_fetching};
 use crate::preflight::{Asked, Preflight};
 use clap::{Args, ValueEnum};

@@ -4,7 +4,7 @@
 //! named here again, so that one `use` is enough.
 
 use crate::checkpoint::saved_config;
-use crate::held_out_sets;
+use crate::eval::held_out_sets;
 use crate::model::folder::{FolderError, ModelFolder, fetch};
 use crate::preflight::{Asked, Preflight, PreflightError, WeightsProblem, expect_weights};
 use crate::run::roles::{self, Recipe};

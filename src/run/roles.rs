@@ -1,6 +1,6 @@
 //! Role name → engine: the only file that sees data, models and actors together.
 
-use crate::held_out_sets;
+use crate::eval::held_out_sets;
 use crate::model::folder::ModelFolder;
 use loongforge_actors::checkpoint::Manifest;
 use loongforge_actors::{Assignment, EngineFactory};

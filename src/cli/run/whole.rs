@@ -8,11 +8,11 @@ use super::sign::{Sign, port_of_run};
 use super::{RunArgs, fingerprint, meeting};
 use crate::cli::part::{Beside, Part};
 use crate::cli::{UsageError, check, exit};
+use crate::eval::{after_run, held_out_sets};
 use crate::run::compose::Composition;
 use crate::run::poison_items;
 use crate::run::report::{FirstStep, Report};
 use crate::run::snapshots::Snapshots;
-use crate::{evaluate, held_out_sets};
 use anyhow::Context;
 use loongforge_actors::checkpoint::clean;
 use loongforge_actors::journal::{Past, is_open, unfinished};
@@ -210,11 +210,11 @@ impl Whole<'_> {
         };
         match outcome {
             Outcome::Completed => {
-                evaluate::after_run(&config, console)?;
+                after_run::after_run(&config, console)?;
                 Ok(ExitCode::SUCCESS)
             }
             Outcome::Preempted => {
-                evaluate::after_stop(&config, console);
+                after_run::after_stop(&config, console);
                 console.line("stopped on request; resume with --resume");
                 Ok(ExitCode::from(exit::PREEMPTED))
             }

@@ -1,7 +1,7 @@
 //! The events of a run, told in lines, files and on the page.
 
 use super::Report;
-use crate::eval_report::EvalReport;
+use crate::eval::report::EvalReport;
 use crate::run::compose::publisher;
 use crate::run::nonfinite::skipped;
 use crate::run::poison_items;

@@ -4,7 +4,7 @@ mod events;
 mod measure;
 mod page;
 
-use crate::eval_report::EvalReport;
+use crate::eval::report::EvalReport;
 use crate::memory::{peak_resident, show};
 use crate::run::compose::{Composition, publication};
 use crate::run::nonfinite::Evidence;

@@ -1,7 +1,7 @@
 //! The loss of held-out samples: read as in training and packed into rows in which no sample sees another, forward only.
 //! Not for what a model answers.
 
-use crate::forward::ForwardModel;
+use crate::eval::forward::ForwardModel;
 use anyhow::{Error, Result, bail};
 use loongforge_core::config::{BadSamples, Data, TooLong};
 use loongforge_core::data::tools::for_each_ordered;

@@ -1,10 +1,10 @@
 //! After a run: held-out samples of its last checkpoint, their questions answered greedily, a few of them in the terminal, and
 //! pictures of the results. What was evaluated while the run went on is not evaluated again.
 
-use crate::eval_report::{EVAL, curves, shown};
-use crate::held_out::Measure;
-use crate::held_out_sets::{self, HeldOutSet};
-use crate::reader::Reader;
+use crate::eval::generator::Reader;
+use crate::eval::held_out_sets::{self, HeldOutSet};
+use crate::eval::loss::Measure;
+use crate::eval::report::{EVAL, curves, shown};
 use anyhow::{Context, Result, ensure};
 use loongforge_actors::checkpoint::{Manifest, latest};
 use loongforge_core::config::{BadSamples, Eval, PoolName, RunConfig, TooLong, TrainFile};

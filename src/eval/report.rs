@@ -1,7 +1,7 @@
 //! Describes what is told of evaluations while a run goes on: a line in the terminal, `eval.jsonl`, TensorBoard, the
 //! page, and which checkpoint is the best one.
 
-use crate::held_out_sets::{self, HeldOutSet};
+use crate::eval::held_out_sets::{self, HeldOutSet};
 use crate::model::folder::ModelFolder;
 use loongforge_actors::checkpoint::mark_best;
 use loongforge_core::config::RunConfig;

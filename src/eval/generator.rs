@@ -1,6 +1,6 @@
 //! A trained model that answers questions about pictures: a checkpoint's folder, encoder and decoder in one thread.
 
-use crate::forward::ForwardModel;
+use crate::eval::forward::ForwardModel;
 use crate::model::folder::ModelFolder;
 use crate::model::locate::ModelFolders;
 use anyhow::{Context, Result};
