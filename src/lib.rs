@@ -3,13 +3,11 @@
 //! Three packages and a thin root: [`core`] decides, [`torch`] computes, [`actors`] run. The root puts engines into
 //! actors ([`run::roles`]), lets programs compose runs of their own ([`compose`]) and is the command line ([`cli`]).
 
-mod calibrate;
 pub mod checkpoint;
 pub mod cli;
 pub mod drill;
-mod estimate;
+pub mod estimate;
 pub mod eval;
-pub mod memory;
 pub mod model;
 pub mod preflight;
 pub mod run;

@@ -2,7 +2,7 @@
 
 use super::PlanArgs;
 use crate::cli::{UsageError, check, environment, exit};
-use crate::estimate::PoolSize;
+use crate::estimate::flops::PoolSize;
 use crate::model::folder::ModelFolder;
 use crate::preflight::Asked;
 use crate::run::compose::Composition;

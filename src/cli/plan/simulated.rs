@@ -2,10 +2,10 @@
 
 use super::PlanArgs;
 use super::case::Case;
-use crate::calibrate::{Calibration, Stream, calibrate, set_gradients};
 use crate::cli::UsageError;
 use crate::cli::forecast::{as_json, seconds, table, text};
-use crate::estimate::{DeviceRate, costs, memory_bandwidth};
+use crate::estimate::calibrate::{Calibration, Stream, calibrate, set_gradients};
+use crate::estimate::flops::{DeviceRate, costs, memory_bandwidth};
 use anyhow::Context;
 use loongforge_core::config::{Device, PoolName, RunConfig};
 use loongforge_core::message::{SampleMeta, StepId};

@@ -4,8 +4,8 @@ mod events;
 mod measure;
 mod page;
 
+use crate::estimate::memory::{peak_resident, show};
 use crate::eval::report::EvalReport;
-use crate::memory::{peak_resident, show};
 use crate::run::compose::{Composition, publication};
 use crate::run::nonfinite::Evidence;
 use loongforge_actors::checkpoint::Publication;

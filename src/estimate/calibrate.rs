@@ -1,7 +1,7 @@
 //! Costs of a machine from runs that it has done: each step's plan is made again, and the times in `metrics.jsonl` are
 //! fitted to what it held.
 
-use crate::estimate::PoolSize;
+use crate::estimate::flops::PoolSize;
 use crate::model::folder::ModelFolder;
 use anyhow::{Context, bail};
 use loongforge_actors::checkpoint::{Manifest, latest};
