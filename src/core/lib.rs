@@ -2,7 +2,7 @@
 //!
 //! No libtorch, no actors, and no sockets in the decisions: everything here builds and tests in seconds.
 //! Modules are layered and imports only point down:
-//! `files`, `rng`, `text` ← `config`, `message` ← `data`, `schedule` ← `transport`, `engine`, `observe`.
+//! `files`, `rng`, `text` ← `config`, `message` ← `data`, `schedule` ← `simulate` ← `transport`, `engine`, `observe`.
 
 pub mod config;
 pub mod data;
@@ -14,5 +14,6 @@ pub mod message;
 pub mod observe;
 pub mod rng;
 pub mod schedule;
+pub mod simulate;
 pub mod text;
 pub mod transport;

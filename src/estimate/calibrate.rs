@@ -9,8 +9,8 @@ use loongforge_core::config::{self, RunConfig};
 use loongforge_core::data::{Dataset, ProcessorOptions, settle_steps_of};
 use loongforge_core::message::{SampleId, SampleMeta, StepId};
 use loongforge_core::observe::read_metrics;
-use loongforge_core::schedule::simulate::{Costs, Observation, fit};
 use loongforge_core::schedule::{Batches, CoordinatorSpec, Formed, plan_step};
+use loongforge_core::simulate::{Costs, Observation, fit};
 use std::path::Path;
 use std::time::Instant;
 

@@ -2,7 +2,7 @@
 
 use crate::model::folder::ModelFolder;
 use crate::model::size::ModelSize;
-use loongforge_core::schedule::simulate::{Costs, RoleCosts};
+use loongforge_core::simulate::{Costs, RoleCosts};
 use loongforge_torch::nn::{ParamSpec, Role};
 use serde_json::Value;
 

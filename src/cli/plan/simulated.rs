@@ -10,10 +10,10 @@ use anyhow::Context;
 use loongforge_core::config::{Device, PoolName, RunConfig};
 use loongforge_core::message::{SampleMeta, StepId};
 use loongforge_core::observe::peak_flops;
-use loongforge_core::schedule::simulate::{
+use loongforge_core::schedule::{CoordinatorSpec, SchedulerState};
+use loongforge_core::simulate::{
     Cluster, Costs, Law, Measured, RoleCosts, Samples, SimSpec, alternatives, gantt_html, gantt_svg, simulate,
 };
-use loongforge_core::schedule::{CoordinatorSpec, SchedulerState};
 use loongforge_torch::device::settle;
 use std::path::Path;
 

@@ -238,7 +238,7 @@ fn color(activity: Activity) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::simulate::Span;
+    use crate::simulate::Span;
 
     #[test]
     fn what_is_drawn_is_named_and_escaped() {

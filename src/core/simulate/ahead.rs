@@ -4,7 +4,7 @@
 use super::step::{Sizes, Step};
 use super::{Samples, SimSpec};
 use crate::message::{SampleId, SampleMeta, StepId, StepPlan};
-use crate::schedule::coordinator::{Batches, CoordinatorSpec, Formed, Planner};
+use crate::schedule::{Batches, CoordinatorSpec, Formed, Planner};
 use crate::schedule::{PlanSpec, plan_step};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Scope, available_parallelism};

@@ -6,7 +6,7 @@
 //! and actors that share the cores of one machine. What is not: the scheduler's own time, checkpoints, memory, and
 //! tensor parallelism inside a rank, which is part of its [`Costs`].
 //!
-//! [`Coordinator`]: super::Coordinator
+//! [`Coordinator`]: crate::schedule::Coordinator
 
 mod ahead;
 mod alternatives;
