@@ -10,7 +10,7 @@ use crate::model::folder::ModelFolder;
 use crate::model::locate::{ModelFolders, find_model};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use loongforge_actors::checkpoint::{MANIFEST, Manifest};
+use loongforge_core::checkpoint::{MANIFEST, Manifest};
 use loongforge_core::config::{Data, Device, Learn, Paths, Phase, SandboxMode, TrainFile};
 use loongforge_core::data::tools;
 use loongforge_core::data::{DataError, Dataset, Learned, ProcessorOptions};

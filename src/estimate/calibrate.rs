@@ -4,7 +4,7 @@
 use crate::estimate::flops::PoolSize;
 use crate::model::folder::ModelFolder;
 use anyhow::{Context, bail};
-use loongforge_actors::checkpoint::{Manifest, latest};
+use loongforge_core::checkpoint::{Manifest, latest};
 use loongforge_core::config::{self, RunConfig};
 use loongforge_core::data::{Dataset, ProcessorOptions, settle_steps_of};
 use loongforge_core::message::{SampleId, SampleMeta, StepId};

@@ -6,7 +6,7 @@ use crate::eval::held_out_sets::{self, HeldOutSet};
 use crate::eval::loss::Measure;
 use crate::eval::report::{EVAL, curves, shown};
 use anyhow::{Context, Result, ensure};
-use loongforge_actors::checkpoint::{Manifest, latest};
+use loongforge_core::checkpoint::{Manifest, latest};
 use loongforge_core::config::{BadSamples, Eval, PoolName, RunConfig, TooLong, TrainFile};
 use loongforge_core::data::{Limits, Locator, Source, read_rgb};
 use loongforge_core::observe::{

@@ -2,7 +2,7 @@
 //! they are added to.
 
 use crate::model::hub::{HubError, resolve_model};
-use loongforge_actors::checkpoint::{CheckpointError, latest};
+use loongforge_core::checkpoint::{CheckpointError, latest};
 use loongforge_torch::train::hf::is_adapter;
 use loongforge_torch::train::{AdapterError, adapter_base};
 use std::path::{Path, PathBuf};

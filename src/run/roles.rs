@@ -2,8 +2,8 @@
 
 use crate::eval::held_out_sets;
 use crate::model::folder::ModelFolder;
-use loongforge_actors::checkpoint::Manifest;
 use loongforge_actors::{Assignment, EngineFactory};
+use loongforge_core::checkpoint::Manifest;
 use loongforge_core::config::{Placement, RunConfig};
 use loongforge_core::data::{Dataset, Decoder, ProcessorOptions};
 use loongforge_core::engine::{DataEngine, Engine, EngineError, Samples, WithHeldOut};

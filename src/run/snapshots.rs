@@ -5,7 +5,7 @@
 //! memory behind; the next run on the machine that keeps any takes it away.
 
 use anyhow::Context;
-use loongforge_actors::checkpoint::{CheckpointError, Manifest, latest};
+use loongforge_core::checkpoint::{CheckpointError, Manifest, latest};
 use std::fs::{File, TryLockError, remove_dir_all};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

@@ -33,7 +33,7 @@ const PACKAGES: [Package; 2] = [
             &["files", "rng", "text"],
             &["config", "message"],
             &["data", "schedule"],
-            &["simulate"],
+            &["simulate", "checkpoint"],
             &["engine", "transport", "observe"],
         ],
     },

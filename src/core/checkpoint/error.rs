@@ -19,21 +19,21 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
-    pub(super) fn write(path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub fn write(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         |source| Self::Write { path, source }
     }
 
-    pub(super) fn read(path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub fn read(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         |source| Self::Read { path, source }
     }
 
-    pub(super) fn changed(dir: &Path, name: &str) -> Self {
+    pub fn changed(dir: &Path, name: &str) -> Self {
         Self::torn(dir, format!("the contents of {name} changed since it was written"))
     }
 
-    pub(super) fn torn(path: &Path, what: impl ToString) -> Self {
+    pub fn torn(path: &Path, what: impl ToString) -> Self {
         Self::Torn { path: path.to_owned(), what: what.to_string() }
     }
 }

@@ -1,9 +1,9 @@
 //! `MANIFEST.json`: what a checkpoint is of, and what its files must be.
 
 use super::error::CheckpointError;
-use loongforge_core::files;
-use loongforge_core::schedule::SchedulerState;
-use loongforge_core::text::hex;
+use crate::files;
+use crate::schedule::SchedulerState;
+use crate::text::hex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -98,7 +98,7 @@ impl Manifest {
     }
 
     /// The text of the file, with its own hash.
-    pub(super) fn to_text(&self) -> String {
+    pub fn to_text(&self) -> String {
         let unsigned = Self { manifest_sha256: NO_HASH.to_owned(), ..self.clone() };
         let text = serde_json::to_string_pretty(&unsigned).expect("JSON values can be written") + "\n";
         text.replacen(NO_HASH, &own_hash(text.as_bytes(), NO_HASH), 1)
@@ -143,7 +143,7 @@ fn own_hash(text: &[u8], hash: &str) -> String {
 }
 
 /// Lower-case hexadecimal SHA-256 of a file.
-pub(super) fn sha256(path: &Path) -> io::Result<String> {
+pub fn sha256(path: &Path) -> io::Result<String> {
     let (mut file, mut hash) = (std::fs::File::open(path)?, Sha256::new());
     let mut buffer = vec![0; 1 << 20];
     loop {
@@ -164,7 +164,7 @@ pub fn latest(dir: &Path) -> Result<Option<PathBuf>, CheckpointError> {
 }
 
 /// Published checkpoints by their number of steps.
-pub(super) fn published(dir: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
+pub fn published(dir: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
     let number = |name: &str| name.strip_prefix("step-")?.parse().ok();
     let mut found: Vec<(u64, PathBuf)> =
         entries(dir)?.into_iter().filter_map(|(name, path)| Some((number(&name)?, path))).collect();
@@ -173,7 +173,7 @@ pub(super) fn published(dir: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointErr
 }
 
 /// Names and paths in a folder; none where the folder is not there.
-pub(super) fn entries(dir: &Path) -> Result<Vec<(String, PathBuf)>, CheckpointError> {
+pub fn entries(dir: &Path) -> Result<Vec<(String, PathBuf)>, CheckpointError> {
     let listing = match std::fs::read_dir(dir) {
         Ok(listing) => listing,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
