@@ -1,35 +1,20 @@
 //! loongforge trains LLMs and vision-language models, with encoders and the language model in separate pools.
 //!
 //! Three packages and a thin root: [`core`] decides, [`torch`] computes, [`actors`] run. The root puts engines into
-//! actors ([`roles`]), lets programs compose runs of their own ([`compose`]) and is the command line ([`cli`]).
+//! actors ([`run::roles`]), lets programs compose runs of their own ([`compose`]) and is the command line ([`cli`]).
 
-mod base;
-mod calibrate;
 pub mod checkpoint;
 pub mod cli;
-pub mod compose;
 pub mod drill;
-mod estimate;
-mod eval_report;
-pub mod evaluate;
-mod evidence;
-mod folder;
-mod forward;
-mod held_out;
-mod held_out_sets;
-pub mod hub;
-mod killers;
-pub mod memory;
-mod parts;
+pub mod estimate;
+pub mod eval;
+pub mod model;
 pub mod preflight;
-mod reader;
-mod report;
-pub mod roles;
+pub mod run;
 pub mod sandbox;
-pub mod size;
-mod snapshots;
 
-pub use folder::{FolderError, ModelFolder};
 pub use loongforge_actors as actors;
 pub use loongforge_core as core;
 pub use loongforge_torch as torch;
+pub use model::{FolderError, ModelFolder};
+pub use run::compose;

@@ -1,7 +1,6 @@
 //! Adapters that several engines wrote, put together in the one file that PEFT reads.
 
-use super::error::CheckpointError;
-use super::manifest::{FileEntry, sha256};
+use loongforge_core::checkpoint::{CheckpointError, FileEntry, sha256};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -5,10 +5,10 @@
 //! is ever visible.
 
 use super::adapters;
-use super::carried::carried;
 use super::disk::{Disk, RealDisk};
-use super::error::CheckpointError;
-use super::manifest::{FORMAT_VERSION, FileEntry, MANIFEST, Manifest, entries, published, sha256};
+use loongforge_core::checkpoint::{
+    CheckpointError, FORMAT_VERSION, FileEntry, MANIFEST, Manifest, carried, entries, published, sha256,
+};
 use loongforge_core::data::Fingerprint;
 use loongforge_core::files;
 use loongforge_core::message::SavedFile;

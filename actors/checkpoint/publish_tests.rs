@@ -1,7 +1,7 @@
 //! A crash at every operation, and what users can do wrong.
 
-use super::super::latest;
 use super::*;
+use loongforge_core::checkpoint::latest;
 use loongforge_core::message::{SampleId, SaveTo, StepId};
 use loongforge_core::schedule::{Best, SchedulerState};
 use sha2::{Digest, Sha256};

@@ -1,6 +1,5 @@
 //! Tells who is connected with whom.
 
-use crate::{data, encoder, foundation};
 use loongforge_core::message::{ActorId, Role};
 use loongforge_core::schedule::{EdgeCredits, PoolSizes};
 
@@ -28,10 +27,34 @@ pub fn topology(pools: PoolSizes, credits: EdgeCredits) -> Vec<EdgeSpec> {
 pub fn edges_from(actor: ActorId, pools: PoolSizes, credits: EdgeCredits) -> Vec<EdgeSpec> {
     match actor.role {
         Role::Scheduler => Vec::new(),
-        Role::Data => data::edges(actor, pools, credits),
-        Role::Encoder => encoder::edges(actor, pools, credits),
-        Role::Foundation => foundation::edges(actor, pools, credits),
+        Role::Data => data_edges(actor, pools, credits),
+        Role::Encoder => encoder_edges(actor, pools, credits),
+        Role::Foundation => foundation_edges(actor, pools, credits),
     }
+}
+
+/// Returns where the data actor `me` sends: tokens to every foundation replica, pixels to every encoder. Where an
+/// encoder lives in a foundation's actor, one edge carries both and has both credits; the engine must then send a
+/// pack's tokens and pixels before those of the next pack.
+fn data_edges(me: ActorId, pools: PoolSizes, credits: EdgeCredits) -> Vec<EdgeSpec> {
+    let extra = if pools.encoder == 0 { credits.pixels } else { 0 };
+    let encoders = (0..pools.encoder).map(|to| EdgeSpec::new(me, ActorId::encoder(to), credits.pixels));
+    let foundations =
+        (0..pools.foundation).map(|to| EdgeSpec::new(me, ActorId::foundation(to), credits.tokens + extra));
+    encoders.chain(foundations).collect()
+}
+
+/// Returns where the encoder actor `me` sends: features to every foundation replica.
+fn encoder_edges(me: ActorId, pools: PoolSizes, credits: EdgeCredits) -> Vec<EdgeSpec> {
+    (0..pools.foundation).map(|to| EdgeSpec::new(me, ActorId::foundation(to), credits.features)).collect()
+}
+
+/// Returns where the foundation actor `me` sends: gradients to every encoder. Where encoders live in foundation actors,
+/// features and gradients to every other one.
+fn foundation_edges(me: ActorId, pools: PoolSizes, credits: EdgeCredits) -> Vec<EdgeSpec> {
+    let encoders = (0..pools.encoder).map(ActorId::encoder);
+    let others = (0..pools.foundation).map(ActorId::foundation).filter(|&other| pools.encoder == 0 && other != me);
+    encoders.chain(others).map(|to| EdgeSpec::new(me, to, credits.features)).collect()
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use loongforge_core::observe::{Board, News};
-use loongforge_core::schedule::simulate::gantt_svg;
+use loongforge_core::simulate::gantt_svg;
 use std::convert::Infallible;
 use std::future::ready;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -3,9 +3,9 @@
 
 use super::fit::{expect_fit, load_options};
 use super::saved_config::saved_config;
-use crate::base::{BaseError, ModelFolders};
-use crate::folder::{FolderError, ModelFolder};
-use loongforge_actors::checkpoint::{CheckpointError, carried};
+use crate::model::folder::{FolderError, ModelFolder};
+use crate::model::locate::{BaseError, ModelFolders};
+use loongforge_core::checkpoint::{CheckpointError, carried};
 use loongforge_core::files;
 use loongforge_torch::engine::Families;
 use loongforge_torch::train::hf::{Checkpoint, Dtype, Rewrite, rewrite};

@@ -1,6 +1,6 @@
 //! Describes what is in a folder: tensors by pattern, types, sizes.
 
-use loongforge_actors::checkpoint::{MANIFEST, Manifest};
+use loongforge_core::checkpoint::{MANIFEST, Manifest};
 use loongforge_core::text::grouped;
 use loongforge_core::{files, observe};
 use loongforge_torch::train::hf::{Checkpoint, Stored, TensorFile, collapse};

@@ -3,8 +3,8 @@
 use super::fit::{expect_fit, load_options};
 use super::inspect::optimizer_files;
 use super::row_blocks;
-use crate::folder::ModelFolder;
-use loongforge_actors::checkpoint::{MANIFEST, Manifest};
+use crate::model::folder::ModelFolder;
+use loongforge_core::checkpoint::{MANIFEST, Manifest};
 use loongforge_core::data::Tokenizer;
 use loongforge_core::engine::error_chain;
 use loongforge_core::files;

@@ -2,8 +2,8 @@
 
 use super::decode_worker::decoder;
 use super::{UsageError, exit};
-use crate::folder::{ModelFolder, without_fetching};
-use crate::held_out_sets;
+use crate::eval::held_out_sets;
+use crate::model::folder::{ModelFolder, without_fetching};
 use crate::preflight::{Asked, Preflight};
 use clap::{Args, ValueEnum};
 use loongforge_core::config::{self, PackMode, RunConfig};

@@ -2,8 +2,8 @@
 
 use super::forecast::count;
 use super::{UsageError, exit};
-use crate::base::find_model;
 use crate::checkpoint::{self, Difference, Export, TensorDiff};
+use crate::model::locate::find_model;
 use clap::{Args, Subcommand, ValueEnum};
 use loongforge_core::config::Size;
 use loongforge_core::observe;

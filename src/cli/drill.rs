@@ -1,8 +1,8 @@
 //! `loongforge drill`: a run with faults on purpose, and whether they changed anything.
 
 use super::UsageError;
-use crate::compose::Composition;
 use crate::drill::{Drill, Plan};
+use crate::run::compose::Composition;
 use clap::Args;
 use loongforge_actors::drill::Script;
 use loongforge_core::config;

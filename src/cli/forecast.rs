@@ -1,7 +1,7 @@
 //! Describes how `loongforge plan` tells what was simulated: as text, as a table of layouts, as JSON.
 
 use loongforge_core::message::Role;
-use loongforge_core::schedule::simulate::{Activity, Alternative, SimReport, SimSpec};
+use loongforge_core::simulate::{Activity, Alternative, SimReport, SimSpec};
 use loongforge_core::text::grouped;
 
 pub(super) fn text(report: &SimReport, spec: &SimSpec) -> String {

@@ -1,8 +1,8 @@
 //! `loongforge generate`: ask a trained model.
 
 use super::UsageError;
-use crate::base::find_model;
-use crate::reader::Reader;
+use crate::eval::generator::Reader;
+use crate::model::locate::find_model;
 use anyhow::Context;
 use clap::Args;
 use loongforge_core::config::Device;

@@ -1,7 +1,7 @@
 //! `loongforge launch`: a run as a job for Slurm, Kubernetes or plain ssh, printed.
 
 use super::{UsageError, exit};
-use crate::folder::ModelFolder;
+use crate::model::folder::ModelFolder;
 use clap::{Args, ValueEnum};
 use loongforge_actors::launch::JOIN_PORT;
 use loongforge_actors::launch::jobs::{JobSpec, Tls, jobset, slurm, ssh};

@@ -1,6 +1,6 @@
 //! `loongforge models`: the model configs that come with the program, and what each costs.
 
-use crate::size::{ModelSize, Training};
+use crate::model::size::{ModelSize, Training};
 use clap::Args;
 use loongforge_core::config::{ModelFile, model_files};
 use loongforge_core::observe::{bytes, short};

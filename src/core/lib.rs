@@ -2,8 +2,9 @@
 //!
 //! No libtorch, no actors, and no sockets in the decisions: everything here builds and tests in seconds.
 //! Modules are layered and imports only point down:
-//! `files`, `rng`, `text` ← `config`, `message` ← `data`, `schedule` ← `transport`, `engine`, `observe`.
+//! `files`, `rng`, `text` ← `config`, `message` ← `data`, `schedule` ← `simulate`, `checkpoint` ← `transport`, `engine`, `observe`.
 
+pub mod checkpoint;
 pub mod config;
 pub mod data;
 pub mod engine;
@@ -14,5 +15,6 @@ pub mod message;
 pub mod observe;
 pub mod rng;
 pub mod schedule;
+pub mod simulate;
 pub mod text;
 pub mod transport;

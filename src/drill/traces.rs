@@ -1,7 +1,7 @@
 //! Describes what a run leaves behind: its steps, and what it has learned.
 
 use anyhow::{Context, bail};
-use loongforge_actors::checkpoint::{MANIFEST, latest};
+use loongforge_core::checkpoint::{MANIFEST, latest};
 use loongforge_core::observe::read_metrics;
 use std::collections::BTreeMap;
 use std::fs;

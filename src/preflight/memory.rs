@@ -1,7 +1,7 @@
 //! Describes whether the weights fit into memory. Gradients, the optimizer's state and activations come on top, so that
 //! what is refused here could not run.
 
-use crate::estimate::PoolSize;
+use crate::estimate::flops::PoolSize;
 use loongforge_core::config::{Device, Placement, Precision, RunConfig};
 use loongforge_core::observe::bytes;
 use loongforge_torch::engine::Families;

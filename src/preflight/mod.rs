@@ -10,8 +10,8 @@ pub use data::DataProblem;
 pub use memory::MemoryProblem;
 pub use weights::{WeightsProblem, expect_weights};
 
-use crate::evaluate;
-use crate::folder::ModelFolder;
+use crate::eval::after_run;
+use crate::model::folder::ModelFolder;
 use loongforge_core::config::{Device, RunConfig};
 use loongforge_core::data::{DataError, Decoder};
 use loongforge_core::engine::EngineError;
@@ -93,7 +93,7 @@ impl Preflight<'_> {
         lines.extend(memory);
         let (num_samples, said) = self.data()?;
         lines.extend(said);
-        evaluate::check(config).map_err(PreflightError::Eval)?;
+        after_run::check(config).map_err(PreflightError::Eval)?;
         Ok(Passed { lines, num_samples })
     }
 }

@@ -1,7 +1,7 @@
 //! Headers of all folders that weights come from against the model's parameters.
 
 use crate::checkpoint::{FitError, expect_fit, load_options};
-use crate::folder::ModelFolder;
+use crate::model::folder::ModelFolder;
 use loongforge_core::config::{RunConfig, Weights};
 use loongforge_torch::engine::{Families, check_weights};
 

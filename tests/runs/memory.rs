@@ -6,7 +6,7 @@ use loongforge::compose::Composition;
 use loongforge::core::data::digits::{ModelSize, write_model};
 use loongforge::core::data::{Dataset, Processor, ProcessorOptions};
 use loongforge::core::message::{ActorId, MemoryReport, SampleMeta};
-use loongforge::memory::{ActorMemory, forecast, show};
+use loongforge::estimate::memory::{ActorMemory, forecast, show};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;

@@ -3,7 +3,7 @@
 
 use crate::fixture::{Fixture, Pictures};
 use crate::processes::{losses, program};
-use loongforge::actors::checkpoint::latest;
+use loongforge::core::checkpoint::latest;
 use loongforge::torch::train::hf::TensorFile;
 use serde_json::Value;
 use std::process::Output;

@@ -6,7 +6,7 @@
 
 use super::fixture::run;
 use super::must::skip;
-use loongforge::actors::checkpoint::Manifest;
+use loongforge::core::checkpoint::Manifest;
 use loongforge::core::config;
 use loongforge::core::data::digits::{self, Digits};
 use loongforge::core::data::emoji;

@@ -1,8 +1,8 @@
 //! A run that was stopped anywhere and resumed is the run that was not stopped.
 
 use crate::fixture::{Fixture, Pictures};
-use loongforge::actors::checkpoint::Manifest;
 use loongforge::compose::Resume;
+use loongforge::core::checkpoint::Manifest;
 use loongforge::core::config::Products;
 use loongforge::core::message::StepId;
 use loongforge::core::schedule::StepSummary;

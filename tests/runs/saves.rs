@@ -4,7 +4,7 @@
 use crate::fixture::{Fixture, Pictures};
 use crate::must::skip;
 use crate::processes::{losses, program};
-use loongforge::actors::checkpoint::{Manifest, latest};
+use loongforge::core::checkpoint::{Manifest, latest};
 use loongforge::core::engine::fault::SAVE_POINTS;
 use std::collections::BTreeMap;
 use std::fs;

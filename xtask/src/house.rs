@@ -33,6 +33,7 @@ const PACKAGES: [Package; 2] = [
             &["files", "rng", "text"],
             &["config", "message"],
             &["data", "schedule"],
+            &["simulate", "checkpoint"],
             &["engine", "transport", "observe"],
         ],
     },

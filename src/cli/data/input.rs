@@ -2,8 +2,8 @@
 
 use super::{UsageError, environment};
 use crate::cli::decode_worker::decoder;
-use crate::folder::ModelFolder;
-use crate::hub::resolve_model;
+use crate::model::folder::ModelFolder;
+use crate::model::hub::resolve_model;
 use clap::Args;
 use loongforge_core::config::{self, Learn, Phase, SandboxMode, Template, TooLong, TrainFile};
 use loongforge_core::data::tools::{self, Inputs};

@@ -6,7 +6,7 @@ use super::share::ShareArgs;
 use super::{UsageError, environment, fraction, verdict};
 use crate::cli::decode_worker::decoder;
 use crate::cli::forecast::count;
-use crate::folder::ModelFolder;
+use crate::model::folder::ModelFolder;
 use clap::Args;
 use loongforge_core::config::{self, Size};
 use loongforge_core::data::tools::{Order, PackJob, PackProgress, Packed, Share, model_spec, too_long_text};

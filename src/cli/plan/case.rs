@@ -2,10 +2,10 @@
 
 use super::PlanArgs;
 use crate::cli::{UsageError, check, environment, exit};
-use crate::compose::Composition;
-use crate::estimate::PoolSize;
-use crate::folder::ModelFolder;
+use crate::estimate::flops::PoolSize;
+use crate::model::folder::ModelFolder;
 use crate::preflight::Asked;
+use crate::run::compose::Composition;
 use loongforge_core::config::{self, Precision, RunConfig};
 use loongforge_core::schedule::CoordinatorSpec;
 use std::process::ExitCode;

@@ -2,10 +2,10 @@
 
 use super::PlanArgs;
 use super::case::Case;
-use crate::calibrate::Stream;
 use crate::cli::UsageError;
 use crate::cli::forecast::count;
-use crate::memory::{self, ActorMemory};
+use crate::estimate::calibrate::Stream;
+use crate::estimate::memory::{self, ActorMemory};
 use loongforge_core::config::Device;
 use loongforge_core::message::{MemoryReport, StepId, StepPlan};
 use loongforge_core::observe;

@@ -2,18 +2,18 @@
 
 use super::PlanArgs;
 use super::case::Case;
-use crate::calibrate::{Calibration, Stream, calibrate, set_gradients};
 use crate::cli::UsageError;
 use crate::cli::forecast::{as_json, seconds, table, text};
-use crate::estimate::{DeviceRate, costs, memory_bandwidth};
+use crate::estimate::calibrate::{Calibration, Stream, calibrate, set_gradients};
+use crate::estimate::flops::{DeviceRate, costs, memory_bandwidth};
 use anyhow::Context;
 use loongforge_core::config::{Device, PoolName, RunConfig};
 use loongforge_core::message::{SampleMeta, StepId};
 use loongforge_core::observe::peak_flops;
-use loongforge_core::schedule::simulate::{
+use loongforge_core::schedule::{CoordinatorSpec, SchedulerState};
+use loongforge_core::simulate::{
     Cluster, Costs, Law, Measured, RoleCosts, Samples, SimSpec, alternatives, gantt_html, gantt_svg, simulate,
 };
-use loongforge_core::schedule::{CoordinatorSpec, SchedulerState};
 use loongforge_torch::device::settle;
 use std::path::Path;
 

@@ -3,11 +3,12 @@
 use super::former::FormerRun;
 use super::settings::differences;
 use crate::cli::UsageError;
-use crate::compose::{Composition, Resume, precision_name};
-use crate::folder::ModelFolder;
-use crate::snapshots::Snapshots;
+use crate::model::folder::ModelFolder;
+use crate::run::compose::{Composition, Resume, precision_name};
+use crate::run::snapshots::Snapshots;
 use anyhow::{Context, anyhow, bail};
-use loongforge_actors::checkpoint::{DATA, Manifest, clean, latest};
+use loongforge_actors::checkpoint::{DATA, clean};
+use loongforge_core::checkpoint::{Manifest, latest};
 use loongforge_core::config::{Device, OnChange, Products, RunConfig};
 use loongforge_core::data::{Fingerprint, fingerprint as data_fingerprint};
 use loongforge_core::message::StepId;

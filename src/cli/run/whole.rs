@@ -8,10 +8,11 @@ use super::sign::{Sign, port_of_run};
 use super::{RunArgs, fingerprint, meeting};
 use crate::cli::part::{Beside, Part};
 use crate::cli::{UsageError, check, exit};
-use crate::compose::Composition;
-use crate::report::{FirstStep, Report};
-use crate::snapshots::Snapshots;
-use crate::{evaluate, held_out_sets, killers};
+use crate::eval::{after_run, held_out_sets};
+use crate::run::compose::Composition;
+use crate::run::poison_items;
+use crate::run::report::{FirstStep, Report};
+use crate::run::snapshots::Snapshots;
 use anyhow::Context;
 use loongforge_actors::checkpoint::clean;
 use loongforge_actors::journal::{Past, is_open, unfinished};
@@ -82,7 +83,7 @@ impl Whole<'_> {
             if let Some(snapshots) = &snapshots {
                 clean(snapshots.path())?;
             }
-            let known = resume.as_ref().map(|_| killers::read(&loaded.config.run.dir)).unwrap_or_default();
+            let known = resume.as_ref().map(|_| poison_items::read(&loaded.config.run.dir)).unwrap_or_default();
             composition =
                 composition.resume(resumed).knowing(known).snapshots_in(snapshots.as_ref().map(Snapshots::path));
             let error = match self.conduct(composition, again, former.take()) {
@@ -157,7 +158,7 @@ impl Whole<'_> {
             None => {
                 former.map(FormerRun::restore).transpose()?;
                 let former = prepare_folder(&loaded.config, composition.resumes(), args.overwrite)?;
-                killers::keep(&config.run.dir, composition.killers())?;
+                poison_items::keep(&config.run.dir, composition.killers())?;
                 keep_config(&config.run.dir, &loaded.to_yaml())?;
                 ((composition.first_step(), composition.cursor()), None, former)
             }
@@ -209,11 +210,11 @@ impl Whole<'_> {
         };
         match outcome {
             Outcome::Completed => {
-                evaluate::after_run(&config, console)?;
+                after_run::after_run(&config, console)?;
                 Ok(ExitCode::SUCCESS)
             }
             Outcome::Preempted => {
-                evaluate::after_stop(&config, console);
+                after_run::after_stop(&config, console);
                 console.line("stopped on request; resume with --resume");
                 Ok(ExitCode::from(exit::PREEMPTED))
             }

@@ -1,7 +1,7 @@
 //! Describes what a run did last that does not go on: from its metrics and checkpoints.
 
 use super::super::UsageError;
-use loongforge_actors::checkpoint::latest;
+use loongforge_core::checkpoint::latest;
 use loongforge_core::observe::{Board, News, RunInfo, View, describe_run, read_metrics};
 use serde_json::Value;
 use std::path::Path;

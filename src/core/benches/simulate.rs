@@ -3,12 +3,10 @@
 
 use loongforge_core::config::{BadSamples, Schedule};
 use loongforge_core::message::{Role, StepId};
-use loongforge_core::schedule::simulate::{
-    Cluster, Costs, DataCosts, Law, Measured, RoleCosts, Samples, SimSpec, simulate,
-};
 use loongforge_core::schedule::{
     CoordinatorSpec, CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits, PlanSpec, PoolSizes, SchedulerState,
 };
+use loongforge_core::simulate::{Cluster, Costs, DataCosts, Law, Measured, RoleCosts, Samples, SimSpec, simulate};
 use std::time::Instant;
 
 const STEPS: u64 = 1000;

@@ -15,13 +15,13 @@ mod learning_rate;
 mod pack;
 mod pipeline;
 mod plan;
-pub mod simulate;
 mod skipped;
 mod spec;
 mod units;
 
 pub use balance::{balance, loads_of, sorted_rows};
 pub use batch::Batch;
+pub(crate) use coordinator::Planner;
 pub use coordinator::{
     Batches, Best, CheckpointDraft, Coordinator, CoordinatorSpec, Doubt, Evaluated, EvaluationPass, EvaluationSet,
     EvaluationSpec, EvaluationSummary, FailedSave, Failure, FittedCosts, Formed, Imbalance, Input, Killer, Ledger,

@@ -2,7 +2,7 @@
 
 use super::Board;
 use crate::message::{Role, TraceSpan};
-use crate::schedule::simulate::{Gantt, Span};
+use crate::simulate::{Gantt, Span};
 use serde_json::{Value, json};
 
 /// Most rows of the chart.

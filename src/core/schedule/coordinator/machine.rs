@@ -85,7 +85,7 @@ impl Coordinator {
     }
 
     /// With another planner than [`plan_step`]: its plans must be the same.
-    pub(in crate::schedule) fn with_planner(mut spec: CoordinatorSpec, planner: Planner) -> Self {
+    pub(crate) fn with_planner(mut spec: CoordinatorSpec, planner: Planner) -> Self {
         let evaluations = Evaluations::new(spec.evaluation.clone(), spec.steps, spec.state.evaluated);
         let end = if evaluations.stops() { spec.first_step.0 } else { spec.steps.max(spec.first_step.0) };
         let costs = Costs::new(&spec);

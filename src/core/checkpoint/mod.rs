@@ -1,0 +1,14 @@
+//! The format of checkpoints: Hugging Face folders with a manifest, seen whole or not at all.
+//!
+//! ```text
+//! DIR/.step-00000200.tmp/   engines write here; nobody reads it; removed when the next run starts
+//! DIR/step-00000200/        config.json, tokenizer.json …, model*.safetensors, optimizer state, MANIFEST.json
+//! ```
+
+mod carried;
+mod error;
+mod manifest;
+
+pub use carried::carried;
+pub use error::CheckpointError;
+pub use manifest::{FORMAT_VERSION, FileEntry, MANIFEST, Manifest, entries, latest, published, sha256};

@@ -1,0 +1,191 @@
+//! Costs of a machine from runs that it has done: each step's plan is made again, and the times in `metrics.jsonl` are
+//! fitted to what it held.
+
+use crate::estimate::flops::PoolSize;
+use crate::model::folder::ModelFolder;
+use anyhow::{Context, bail};
+use loongforge_core::checkpoint::{Manifest, latest};
+use loongforge_core::config::{self, RunConfig};
+use loongforge_core::data::{Dataset, ProcessorOptions, settle_steps_of};
+use loongforge_core::message::{SampleId, SampleMeta, StepId};
+use loongforge_core::observe::read_metrics;
+use loongforge_core::schedule::{Batches, CoordinatorSpec, Formed, plan_step};
+use loongforge_core::simulate::{Costs, Observation, fit};
+use std::path::Path;
+use std::time::Instant;
+
+/// First steps of a run that do not count: memory and caches are cold.
+const SKIPPED: u64 = 5;
+
+/// Holds what runs have told.
+pub struct Calibration {
+    pub costs: Costs,
+    /// Tells how well the costs explain the times; one line a pool.
+    pub notes: Vec<String>,
+    /// Mean step of the first run, without its first steps, in seconds; and its config.
+    pub mean_step: f64,
+    pub config: RunConfig,
+}
+
+/// Fits costs to finished runs.
+///
+/// # Errors
+/// A folder is not of a run with a checkpoint and metrics, or its steps are too few.
+pub fn calibrate(runs: &[std::path::PathBuf]) -> anyhow::Result<Calibration> {
+    let mut seen = [Vec::new(), Vec::new()];
+    let (mut read_seconds, mut num_read) = (0.0, 0);
+    let mut first = None;
+    for run in runs {
+        let mut config = config_of(run)?;
+        let metrics = read_metrics(&run.join("metrics.jsonl"))?;
+        let folder = ModelFolder::open(&config.model)?;
+        let mut stream = Stream::open(&config, &folder)?;
+        settle_steps_of(&mut config, stream.num_samples() as u64)?;
+        let coordinator = CoordinatorSpec::new(&config, folder.shape(), None);
+        let spec = &coordinator.plan;
+        let mut batches = Batches::new(&coordinator);
+        let counted: Vec<_> = metrics.iter().filter(|metrics| metrics.step >= SKIPPED).collect();
+        let num_encoders = f64::from(spec.encoder_replicas);
+        let num_replicas = f64::from(spec.foundation_replicas);
+        for step in 0..metrics.last().map_or(0, |metrics| metrics.step + 1) {
+            let formed = stream.form(&mut batches)?;
+            let Some(metrics) = counted.iter().find(|metrics| metrics.step == step) else { continue };
+            let plan = plan_step(spec, StepId(step), formed.batch, formed.cursor)
+                .with_context(|| format!("{}: step {step}", run.display()))?;
+            if plan.num_tokens() as u64 != metrics.tokens {
+                bail!(
+                    "{}: step {step} had {} tokens, and has {} when it is planned again: its data or its config has \
+                     changed, or it was resumed",
+                    run.display(),
+                    metrics.tokens,
+                    plan.num_tokens()
+                );
+            }
+            let busy = [metrics.encoder_busy * num_encoders, metrics.foundation_busy * num_replicas];
+            let ranks = [num_encoders, num_replicas];
+            for (pool, work) in Observation::of(&plan).into_iter().enumerate() {
+                let seconds = busy[pool] * metrics.step_ms / 1e3;
+                seen[pool].push(Observation { ranks: ranks[pool], seconds, ..work });
+            }
+        }
+        (read_seconds, num_read) = (read_seconds + stream.seconds, num_read + stream.num_read);
+        if first.is_none() {
+            // The median hangs on no hiccup; the mean of steps near it is what a simulation's mean compares with.
+            let mut times: Vec<f64> = counted.iter().map(|metrics| metrics.step_ms / 1e3).collect();
+            times.sort_by(f64::total_cmp);
+            let middle = &times[times.len() / 10..times.len() - times.len() / 10];
+            let mean_step = middle.iter().sum::<f64>() / middle.len().max(1) as f64;
+            first = Some((config, mean_step));
+        }
+    }
+    let (config, mean_step) = first.context("no run to calibrate from")?;
+    let mut costs = Costs::default();
+    let mut notes = Vec::new();
+    let [encoders, foundations] = &seen;
+    for (name, observations, role) in
+        [("encoder", encoders, &mut costs.encoder), ("foundation", foundations, &mut costs.foundation)]
+    {
+        if observations.iter().all(|seen| seen.batches == 0.0) {
+            continue;
+        }
+        let (fitted, error) = fit(observations).with_context(|| format!("{name}, {} steps", observations.len()))?;
+        notes.push(format!("{name}: {} steps, explained within {:.1} %", observations.len(), error * 100.0));
+        *role = fitted;
+    }
+    costs.data.per_sample = read_seconds / f64::from(num_read.max(1));
+    notes.push(format!("data: {:.0} samples/s on one thread here", 1.0 / costs.data.per_sample.max(1e-9)));
+    Ok(Calibration { costs, notes, mean_step, config })
+}
+
+/// Sizes of gradients are the model's, whoever ran it.
+pub fn set_gradients(costs: &mut Costs, encoder: PoolSize, foundation: PoolSize) {
+    costs.encoder.gradient_bytes = 4.0 * encoder.trained as f64;
+    costs.foundation.gradient_bytes = 4.0 * foundation.trained as f64;
+}
+
+/// The config that a run's last checkpoint holds.
+fn config_of(run: &Path) -> anyhow::Result<RunConfig> {
+    let Some(checkpoint) = latest(&run.join("checkpoints"))? else {
+        bail!("{}: no run with a checkpoint; --calibrate takes a finished run's folder", run.display());
+    };
+    let composed = Manifest::read(&checkpoint)?.config;
+    match config::load_text(&composed.to_string()) {
+        Ok(loaded) => Ok(loaded.config),
+        Err(report) => bail!("{}: {report}", checkpoint.display()),
+    }
+}
+
+/// A run's samples in order, as its data actors measure them.
+pub struct Stream {
+    dataset: Dataset,
+    num_data: u64,
+    next: u64,
+    /// Spent reading.
+    seconds: f64,
+    num_read: u32,
+}
+
+/// Bad samples in a row after which there is nothing to plan.
+const MAX_BAD: u64 = 1000;
+
+impl Stream {
+    /// # Errors
+    /// The data set cannot be opened.
+    pub fn open(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<Self> {
+        let options = ProcessorOptions::new(&config.data, &config.train);
+        let processor = folder.processor(&options)?;
+        let dataset = Dataset::open(&config.data, processor, config.run.seed)?;
+        let num_data = config.pools.data.replicas as u64;
+        Ok(Self { dataset, num_data, next: 0, seconds: 0.0, num_read: 0 })
+    }
+
+    /// Returns the number of samples of one epoch.
+    pub fn num_samples(&self) -> usize {
+        self.dataset.len()
+    }
+
+    /// The next good samples.
+    ///
+    /// # Errors
+    /// Nothing but bad samples for long.
+    pub fn samples(&mut self, count: usize) -> anyhow::Result<Vec<SampleMeta>> {
+        (0..count).map(|_| self.next()).collect()
+    }
+
+    /// The next global batch, as a run forms it: of a packed stream its whole window is read first.
+    ///
+    /// # Errors
+    /// Nothing but bad samples for long, or a sample that fits no pack.
+    pub fn form(&mut self, batches: &mut Batches) -> anyhow::Result<Formed> {
+        loop {
+            if let Some(formed) = batches.pop() {
+                return Ok(formed);
+            }
+            let sample = self.next()?;
+            batches.push(sample, SampleId(self.next)).map_err(anyhow::Error::msg)?;
+        }
+    }
+
+    fn next(&mut self) -> anyhow::Result<SampleMeta> {
+        for num_bad in 1.. {
+            let position = self.next;
+            self.next += 1;
+            let start = Instant::now();
+            let sample = self.dataset.sample(position);
+            self.seconds += start.elapsed().as_secs_f64();
+            self.num_read += 1;
+            match sample {
+                Ok(sample) => {
+                    let owner = (position % self.num_data) as u32;
+                    return Ok(SampleMeta { id: SampleId(position), owner, ..sample.meta });
+                }
+                Err(bad) if num_bad > MAX_BAD => {
+                    let bad = bad.into_message(SampleId(position));
+                    bail!("{num_bad} bad samples in a row; the last: {}: {}", bad.source, bad.reason);
+                }
+                Err(_) => {}
+            }
+        }
+        unreachable!("bad samples end")
+    }
+}

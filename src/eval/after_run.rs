@@ -1,0 +1,229 @@
+//! After a run: held-out samples of its last checkpoint, their questions answered greedily, a few of them in the terminal, and
+//! pictures of the results. What was evaluated while the run went on is not evaluated again.
+
+use crate::eval::generator::Reader;
+use crate::eval::held_out_sets::{self, HeldOutSet};
+use crate::eval::loss::Measure;
+use crate::eval::report::{EVAL, curves, shown};
+use anyhow::{Context, Result, ensure};
+use loongforge_core::checkpoint::{Manifest, latest};
+use loongforge_core::config::{BadSamples, Eval, PoolName, RunConfig, TooLong, TrainFile};
+use loongforge_core::data::{Limits, Locator, Source, read_rgb};
+use loongforge_core::observe::{
+    Answer, Console, Curve, EvalRecord, MetricsFile, Reading, Style, TensorBoard, beside, plot, read_evaluations,
+    read_metrics, render, safe, sheet,
+};
+use loongforge_torch::device::set_intra_op_threads;
+use loongforge_torch::engine::open_device;
+use std::path::{Path, PathBuf};
+
+/// Columns that a picture may take in the terminal.
+const PICTURE_COLUMNS: u32 = 48;
+
+/// Returns whether the samples of `eval` are there, before a run ends with them.
+///
+/// # Errors
+/// A file cannot be read, has no samples, or such that the run's phase cannot learn from.
+pub fn check(config: &RunConfig) -> Result<()> {
+    let Some(eval) = &config.eval else { return Ok(()) };
+    let path = eval.path.iter().map(|path| ("eval.path".to_owned(), path));
+    let sets = eval.sets.iter().map(|(name, path)| (format!("eval.sets.{name}"), path));
+    for (key, path) in path.chain(sets) {
+        Source::open(&TrainFile::new(path.as_path()), config.train.phase, usize::MAX, str::len).context(key)?;
+    }
+    Ok(())
+}
+
+/// Draws the loss curves and, where `eval` is set and was not evaluated while the run went on, measures the held-out losses and
+/// how many answers are exactly right.
+///
+/// # Errors
+/// A file cannot be read or written.
+pub fn after_run(config: &RunConfig, console: &Console) -> Result<()> {
+    let dir = &config.run.dir;
+    let mut files = Vec::new();
+    let checkpoint = latest(&config.checkpoint.dir)?.context("the run left no checkpoint")?;
+    let mut evaluated = Ok(());
+    if let Some(eval) = &config.eval {
+        match evaluate(config, eval, &checkpoint, console) {
+            Ok(sheet) => files.extend(sheet.map(|sheet| ("held-out pictures", sheet))),
+            Err(error) => evaluated = Err(error.context("the model is trained and saved, but not evaluated")),
+        }
+        if config.log.jsonl {
+            files.push(("held-out results", dir.join(EVAL)));
+        }
+    }
+    if config.log.jsonl {
+        files.insert(0, ("loss curve", loss_curve(config)?));
+    }
+    let trained =
+        if config.saves_adapters_only() { "trained adapters (PEFT)" } else { "trained model (a Hugging Face folder)" };
+    files.push((trained, checkpoint.clone()));
+    let best = config.checkpoint.dir.join(loongforge_actors::checkpoint::BEST);
+    if best.exists() {
+        files.push(("the checkpoint of the lowest held-out loss", best));
+    }
+    if config.saves_adapters_only() && !has_base(config) {
+        console.line(
+            "the base of these adapters is random weights that no folder has: checkpoint.merge_lora=true saves whole models",
+        );
+    }
+    console.line("");
+    for (what, path) in &files {
+        console.line(&format!("{what:<38} {}", path.display()));
+    }
+    if config.saves_adapters_only() && has_base(config) {
+        let merge = format!("loongforge checkpoint export-hf {} OUT", checkpoint.display());
+        console.line(&format!("{:<38} {merge}", "adapters added to their base"));
+    }
+    if config.log.tensorboard {
+        console.line(&format!("{:<38} tensorboard --logdir {}", "all curves", dir.join("tensorboard").display()));
+    }
+    evaluated
+}
+
+/// Draws the loss curves of a run that was stopped on request; it has ended well, whatever becomes of them.
+pub fn after_stop(config: &RunConfig, console: &Console) {
+    if config.log.jsonl {
+        match loss_curve(config) {
+            Ok(path) => console.line(&format!("{:<38} {}", "loss curve", path.display())),
+            Err(error) => console.line(&format!("warning: no loss curve: {error:#}")),
+        }
+    }
+}
+
+/// Returns whether there is a folder that adapters of a run can be added to.
+fn has_base(config: &RunConfig) -> bool {
+    config.model.load.is_some() || config.model.foundation.load.is_some()
+}
+
+fn loss_curve(config: &RunConfig) -> Result<PathBuf> {
+    let dir = &config.run.dir;
+    let metrics = read_metrics(&dir.join("metrics.jsonl"))?;
+    let points: Vec<(f64, f64)> = metrics.iter().map(|step| (step.step as f64, step.loss)).collect();
+    let held_out = curves(&read_evaluations(&dir.join(EVAL))?);
+    let path = dir.join("loss.png");
+    // One point is no curve.
+    let held_out = held_out.iter().filter(|(_, points)| points.len() > 1);
+    let held_out = held_out.map(|(set, points)| Curve { label: set, points });
+    let training = Curve { label: "training", points: &points };
+    plot(
+        &path,
+        &format!("{}: loss", config.run.name),
+        "step",
+        &std::iter::once(training).chain(held_out).collect::<Vec<_>>(),
+    )?;
+    Ok(path)
+}
+
+/// Evaluates what was not evaluated while the run went on; returns the path of the sheet, where there are pictures.
+fn evaluate(config: &RunConfig, eval: &Eval, checkpoint: &Path, console: &Console) -> Result<Option<PathBuf>> {
+    // The actors have ended: all cores are ours.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    set_intra_op_threads(if config.run.deterministic { config.threads_for(PoolName::Foundation) } else { cores });
+    let device = open_device(&config.device).map_err(|error| anyhow::anyhow!("{error}"))?;
+    let reader = Reader::open(checkpoint, device)?;
+    let sets = held_out_sets::open(config, reader.model().folder(), None).context("eval")?;
+    let step = Manifest::read(checkpoint)?.num_steps;
+    let path = config.run.dir.join(EVAL);
+    let before = read_evaluations(&path)?;
+    let mut file = config.log.jsonl.then(|| MetricsFile::open(&path, u64::MAX)).transpose()?;
+    let mut readings = Vec::new();
+    for set in &sets {
+        // An answer was asked for while the run went on, if it could be.
+        let is_known = eval.every_steps > 0
+            && before.iter().any(|record| record.step == step && record.set == set.name)
+            && (config.num_answers() > 0 || !set.dataset.is_conversation() || eval.generate == Some(0));
+        if is_known {
+            continue;
+        }
+        let key =
+            if set.name == Eval::HELD_OUT { "eval.path".to_owned() } else { format!("eval, the set {}", set.name) };
+        let (record, shown) = held_out(config, eval, &reader, set, step, console).context(key)?;
+        let name = if set.name == Eval::HELD_OUT { "held out".to_owned() } else { format!("held out, {}", set.name) };
+        console.line(&format!("{name}: {}", record.text()));
+        file.iter_mut().try_for_each(|file| file.write(&record))?;
+        if config.log.tensorboard {
+            let mut tensorboard = TensorBoard::create(&config.run.dir.join("tensorboard"), step)?;
+            record.scalars().iter().try_for_each(|(tag, value)| tensorboard.scalar(step, tag, *value))?;
+        }
+        readings.extend(shown);
+    }
+    readings.truncate(eval.sheet);
+    if readings.is_empty() {
+        return Ok(None);
+    }
+    let right = readings.iter().filter(|reading| reading.read == reading.truth).count();
+    let path = config.run.dir.join("held_out.png");
+    sheet(&path, &format!("held out: {right} of {} exactly right", readings.len()), &readings)?;
+    Ok(Some(path))
+}
+
+/// Scores every sample of the set and answers every question; with the readings of pictures.
+fn held_out(
+    config: &RunConfig,
+    eval: &Eval,
+    reader: &Reader,
+    set: &HeldOutSet,
+    step: u64,
+    console: &Console,
+) -> Result<(EvalRecord, Vec<Reading>)> {
+    let dataset = &set.dataset;
+    let on_bad = BadSamples { max_fraction: 1.0, max_consecutive: usize::MAX };
+    let too_long = TooLong::Skip;
+    let found = Measure { on_bad, too_long, ..Measure::of(&config.data) }.run(reader.model(), dataset, || ())?;
+    if let Some(first) = found.bad.first() {
+        console.line(&format!("{} held-out samples have no loss; the first: {first}", found.bad.len()));
+    }
+    let record = found.record(step, &set.name);
+    if !dataset.is_conversation() {
+        ensure!(found.targets > 0, "no sample can be used");
+        return Ok((record, Vec::new()));
+    }
+    let (mut prompts, mut bad) = (Vec::new(), Vec::new());
+    for index in 0..dataset.len() as u64 {
+        match dataset.prompt(index) {
+            Ok(prompt) => prompts.push((index, prompt)),
+            Err(error) => bad.push(error),
+        }
+    }
+    if let Some(first) = bad.first() {
+        console.line(&format!("{} held-out questions cannot be used; the first: {first}", bad.len()));
+    }
+    ensure!(!prompts.is_empty(), "no line of {} can be used as a question", dataset.place_name(0));
+    let (mut answers, mut readings) = (Vec::new(), Vec::new());
+    for batch in prompts.chunks(eval.batch_size.max(1)) {
+        let samples: Vec<_> = batch.iter().map(|(_, sample)| sample).collect();
+        let given = reader.answer(&samples, eval.max_new_tokens, None)?;
+        for ((index, _), answer) in batch.iter().zip(given) {
+            let exchange = dataset.exchange(*index)?;
+            let right = answer == exchange.answer;
+            if readings.len() < eval.sheet
+                && let Some(picture) = exchange.images.first()
+            {
+                let picture = read_rgb(picture, Path::new(""), &Limits::NONE)?;
+                readings.push(Reading { picture, read: answer.clone(), truth: exchange.answer.clone() });
+            }
+            let answer = Answer { prompt: exchange.question, answer, expected: exchange.answer, right };
+            if answers.len() < eval.show {
+                show(&answer, exchange.images.first(), console)?;
+            }
+            answers.push(answer);
+        }
+    }
+    Ok((record.with_answers(answers), readings))
+}
+
+fn show(answer: &Answer, picture: Option<&Locator>, console: &Console) -> Result<()> {
+    let Some(path) = picture else {
+        console.line(&shown(answer));
+        return Ok(());
+    };
+    let picture =
+        render(&read_rgb(path, Path::new(""), &Limits::NONE)?, PICTURE_COLUMNS, Style::of(&std::io::stderr()));
+    let verdict = if answer.right { "right".to_owned() } else { format!("expected: {}", safe(&answer.expected)) };
+    let prompt = safe(&answer.prompt);
+    console
+        .line(&beside(&picture, &[format!("prompt: {prompt}"), format!("answer: {}", safe(&answer.answer)), verdict]));
+    Ok(())
+}

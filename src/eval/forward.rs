@@ -1,0 +1,141 @@
+//! A trained model for forward passes in one thread: encoder and decoder, without gradients and optimizer state.
+
+use crate::model::folder::ModelFolder;
+use crate::model::locate::ModelFolders;
+use anyhow::Result;
+use loongforge_core::data::{Media, Sample};
+use loongforge_core::message::{Grid, SampleMeta};
+use loongforge_torch::model::{Decoder, EncoderModel, Prompt, TextBatch, TokenScores};
+use loongforge_torch::params::ParamStore;
+use loongforge_torch::tape::{Execution, Policy};
+use loongforge_torch::train::hf::Checkpoint;
+use loongforge_torch::train::{Adapters, load_weights};
+use std::path::PathBuf;
+use std::rc::Rc;
+use tch::{Device, Kind, Tensor};
+
+/// Encoder and decoder with their weights; adapters are added to them.
+pub struct ForwardModel {
+    /// Config and tokenizer.
+    folder: ModelFolder,
+    encoder: Option<(Box<dyn EncoderModel>, Rc<ParamStore>)>,
+    decoder: Decoder,
+    params: Rc<ParamStore>,
+    placeholders: Vec<i64>,
+}
+
+impl ForwardModel {
+    /// Reads the weights into parameters of this kind; `None`: of the kind that `config.json` names.
+    ///
+    /// # Errors
+    /// A file is missing, or torn, or of a model that is not built in.
+    pub fn load(folders: &ModelFolders, kind: Option<Kind>, device: Device) -> Result<Self> {
+        let ModelFolders { weights, adapters, config } = folders;
+        let folder = ModelFolder::open_plain(config)?;
+        let kind = kind.unwrap_or_else(|| folder.kind());
+        let open = |adapters: &PathBuf| -> Result<Adapters> {
+            Ok(Adapters::open(adapters, &folder.config, &Checkpoint::open(weights)?)?)
+        };
+        let adapters = adapters.as_ref().map(open).transpose()?;
+        let load = |specs| -> Result<Rc<ParamStore>> {
+            let params = ParamStore::new(specs, kind, device);
+            load_weights(&params, weights)?;
+            params.set_trainable(false);
+            adapters.iter().for_each(|adapters| adapters.add_to(&params));
+            Ok(Rc::new(params))
+        };
+        let encoder = match &folder.config.encoder {
+            Some(family) => {
+                let params = load(family.specs())?;
+                Some((family.build(&params, Policy::Keep), params))
+            }
+            None => None,
+        };
+        let params = load(Decoder::specs(&folder.config.decoder))?;
+        Ok(Self {
+            encoder,
+            decoder: Decoder::new(&folder.config.decoder, &params),
+            params,
+            placeholders: folder.config.placeholders(),
+            folder,
+        })
+    }
+
+    pub fn folder(&self) -> &ModelFolder {
+        &self.folder
+    }
+
+    pub fn decoder(&self) -> &Decoder {
+        &self.decoder
+    }
+
+    /// Returns the kind of the weights.
+    pub fn kind(&self) -> Kind {
+        self.params.flat().kind()
+    }
+
+    /// Returns what a continuation of the sample starts from.
+    pub fn prompt(&self, sample: &Sample) -> Prompt {
+        let samples = [sample];
+        Prompt {
+            input_ids: sample.input_ids.clone(),
+            position_ids: self.position_ids(&samples),
+            feature_rows: self.feature_rows(&sample.input_ids),
+            features: self.features(&samples),
+        }
+    }
+
+    /// The scores of the samples' targets, in their order; the samples are packed into one row, in which none sees another.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn score(&self, samples: &[&Sample]) -> Result<TokenScores> {
+        let (mut input_ids, mut labels, mut cu_seqlens) = (Vec::new(), Vec::new(), vec![0]);
+        for sample in samples {
+            input_ids.extend_from_slice(&sample.input_ids);
+            labels.extend_from_slice(&sample.targets);
+        }
+        for &len in samples.iter().flat_map(|sample| SampleMeta::document_lens(&sample.meta)) {
+            cu_seqlens.push(cu_seqlens[cu_seqlens.len() - 1] + len as usize);
+        }
+        let batch = TextBatch {
+            feature_rows: self.feature_rows(&input_ids),
+            input_ids: Tensor::from_slice(&input_ids),
+            position_ids: self.position_ids(samples),
+            cu_seqlens,
+            row: None,
+            past: None,
+        };
+        Ok(self.decoder.score(&self.params, &batch, &labels, &self.features(samples))?)
+    }
+
+    /// `[3, T]`, or `[T]` where the model's positions have one axis.
+    fn position_ids(&self, samples: &[&Sample]) -> Tensor {
+        let of = |sample: &&Sample| Tensor::from_slice(&sample.position_ids).view([3, -1]);
+        let positions = Tensor::cat(&samples.iter().map(of).collect::<Vec<_>>(), 1);
+        if self.decoder.config().has_three_axes() { positions } else { positions.get(0) }
+    }
+
+    /// The tokens that features replace.
+    fn feature_rows(&self, input_ids: &[i64]) -> Vec<i64> {
+        let rows = (0..).zip(input_ids).filter(|(_, id)| self.placeholders.contains(id));
+        rows.map(|(row, _)| row).collect()
+    }
+
+    /// The encoder's outputs for all pictures and videos of the samples; none without such.
+    fn features(&self, samples: &[&Sample]) -> Vec<Tensor> {
+        let media: Vec<&Media> = samples.iter().flat_map(|sample| &sample.media).collect();
+        let Some((encoder, params)) = self.encoder.as_ref().filter(|_| !media.is_empty()) else {
+            return Vec::new();
+        };
+        let grids: Vec<Grid> = media.iter().map(|item| item.grid).collect();
+        let pixels =
+            media.iter().map(|item| Tensor::from_slice(&item.pixels).view([item.grid.num_patches() as i64, -1]));
+        let pixels = Tensor::cat(&pixels.collect::<Vec<_>>(), 0);
+        let pixels = pixels.to_device(params.flat().device()).to_kind(params.flat().kind());
+        let recorded = encoder.record(&grids);
+        let mut run = Execution::forward_only(recorded.tape, params.clone(), vec![(recorded.pixels, pixels)]);
+        run.forward().expect("there is no other rank");
+        recorded.outputs.iter().map(|&slot| run.value(slot).shallow_clone()).collect()
+    }
+}

@@ -1,0 +1,80 @@
+//! A trained model that answers questions about pictures: a checkpoint's folder, encoder and decoder in one thread.
+
+use crate::eval::forward::ForwardModel;
+use crate::model::folder::ModelFolder;
+use crate::model::locate::ModelFolders;
+use anyhow::{Context, Result};
+use loongforge_core::data::{Conversation, Locator, MediaSource, Part, Processor, ProcessorOptions, Sample, Turn};
+use loongforge_core::message::SampleId;
+use loongforge_torch::model::{Decoding, Prompt, Sampling, generate};
+use std::path::Path;
+use tch::{Device, Kind};
+
+/// Answers many questions at a time.
+pub struct Reader {
+    model: ForwardModel,
+    processor: Processor,
+    stop_token_ids: Vec<i64>,
+}
+
+impl Reader {
+    /// Loads a Hugging Face folder, for example a checkpoint of a run, in float32. Where it holds adapters alone, they are
+    /// added to their base.
+    ///
+    /// # Errors
+    /// The folder lacks a file, or it is torn or of a model that is not built in.
+    pub fn open(folder: &Path, device: Device) -> Result<Self> {
+        let model = ForwardModel::load(&ModelFolders::find(folder, None)?, Some(Kind::Float), device)?;
+        let ModelFolder { path, json, .. } = model.folder();
+        let processor = Processor::open(path, json, &ProcessorOptions::default())?;
+        let stop_token_ids = processor.tokenizer().special().end.iter().copied().collect();
+        Ok(Self { model, processor, stop_token_ids })
+    }
+
+    pub fn model(&self) -> &ForwardModel {
+        &self.model
+    }
+
+    pub fn processor(&self) -> &Processor {
+        &self.processor
+    }
+
+    /// Returns what `text` about these pictures becomes before an answer: pictures first, as Qwen-VL's examples have
+    /// them.
+    ///
+    /// # Errors
+    /// A picture is missing or unusable.
+    pub fn question(&self, text: &str, images: &[impl AsRef<Path>]) -> Result<Sample> {
+        let mut turn = Turn::text("user", text);
+        turn.parts.splice(0..0, images.iter().map(|_| Part::Image));
+        let media =
+            images.iter().map(|path| MediaSource::Image(Locator::File(path.as_ref().display().to_string()))).collect();
+        let conversation = Conversation { turns: vec![turn], media };
+        Ok(self.processor.prompt(SampleId(0), &conversation, Path::new(""))?)
+    }
+
+    /// `text` before it is continued.
+    ///
+    /// # Errors
+    /// The tokenizer refuses it.
+    pub fn text(&self, text: &str) -> Result<Sample> {
+        Ok(self.processor.text_prompt(SampleId(0), text)?)
+    }
+
+    /// Answers of at most `max_new_tokens` tokens: the most likely ones, or by chance.
+    ///
+    /// # Errors
+    /// The model made tokens that are no text.
+    pub fn answer(
+        &self,
+        questions: &[&Sample],
+        max_new_tokens: usize,
+        sampling: Option<Sampling>,
+    ) -> Result<Vec<String>> {
+        let prompts: Vec<Prompt> = questions.iter().map(|question| self.model.prompt(question)).collect();
+        let decoding = Decoding { max_new_tokens, stop_token_ids: self.stop_token_ids.clone(), sampling };
+        let answers = generate(self.model.decoder(), &prompts, &decoding);
+        let decode = |ids: &Vec<i64>| self.processor.tokenizer().decode(ids).context("decoding an answer");
+        answers.iter().map(decode).collect()
+    }
+}

@@ -1,0 +1,95 @@
+//! The sets of held-out samples that a config names, and what is computed of them while a run goes on.
+
+use crate::model::folder::ModelFolder;
+use loongforge_core::config::{BadSamples, Data, Eval, Pack, RunConfig, TooLong, TrainFile};
+use loongforge_core::data::{DataError, Dataset, Decoder, ProcessorOptions};
+use loongforge_core::engine::WithHeldOut;
+use loongforge_core::message::Purpose;
+use loongforge_core::schedule::{EvaluationPass, EvaluationSet, EvaluationSpec};
+use std::sync::Arc;
+
+/// Samples of one plan, at least: fewer would leave replicas without work.
+const MIN_BATCH: usize = 64;
+
+/// A set by its name.
+pub struct HeldOutSet {
+    pub name: String,
+    pub dataset: Dataset,
+}
+
+/// Opens the sets of `eval`, in the order of their names there.
+///
+/// # Errors
+/// A file is missing, of an unknown layout, or has no samples; nothing can be set aside.
+pub fn open(
+    config: &RunConfig,
+    folder: &ModelFolder,
+    decoder: Option<&Arc<dyn Decoder>>,
+) -> Result<Vec<HeldOutSet>, DataError> {
+    let Some(eval) = &config.eval else { return Ok(Vec::new()) };
+    let open = |name: String| {
+        let file = if name == Eval::HELD_OUT { eval.path.as_ref() } else { eval.sets.get(&name) };
+        let options = ProcessorOptions::new(&config.data, &config.train);
+        let mut processor = folder.processor(&options)?;
+        if let Some(decoder) = decoder {
+            processor = processor.with_decoder(decoder.clone());
+        }
+        let dataset = match file {
+            None => Dataset::open_held(&config.data, processor)?,
+            Some(file) => Dataset::open(&data(&config.data, TrainFile::new(file.as_path())), processor, 0)?,
+        };
+        Ok(HeldOutSet { name, dataset })
+    };
+    eval.set_names(config.data.val_size > 0.0).into_iter().map(open).collect()
+}
+
+/// The file's samples in its order, read as the run's are, however many of them cannot be used.
+pub fn data(data: &Data, file: TrainFile) -> Data {
+    let on_bad_sample = BadSamples { max_fraction: 1.0, max_consecutive: usize::MAX };
+    // Longer samples are counted, not a reason to end.
+    let too_long = if data.pack.too_long == TooLong::Error { TooLong::Skip } else { data.pack.too_long };
+    let pack = Pack { too_long, ..data.pack };
+    Data { train: vec![file], shuffle: false, val_size: 0.0, on_bad_sample, pack, ..data.clone() }
+}
+
+/// Returns what the scheduler evaluates while the run goes on; `None`: nothing.
+pub fn spec(config: &RunConfig, sets: &[HeldOutSet]) -> Option<EvaluationSpec> {
+    let eval = config.eval.as_ref().filter(|eval| eval.every_steps > 0)?;
+    let set = |(number, HeldOutSet { name, dataset }): (usize, &HeldOutSet)| {
+        let [samples, prompts] = WithHeldOut::streams(number);
+        let (len, most) = (dataset.len() as u64, eval.max_samples.unwrap_or(u64::MAX));
+        let score = EvaluationPass {
+            purpose: Purpose::Score,
+            stream: samples,
+            num_samples: len.min(most),
+            max_samples: usize::MAX,
+        };
+        let generate = EvaluationPass {
+            purpose: Purpose::Generate { max_new_tokens: eval.max_new_tokens as u32 },
+            stream: prompts,
+            num_samples: if dataset.is_conversation() { len.min(config.num_answers()) } else { 0 },
+            max_samples: eval.batch_size,
+        };
+        EvaluationSet { name: name.clone(), passes: vec![score, generate] }
+    };
+    let decisive = |best: &String| sets.iter().position(|set| set.name == *best);
+    Some(EvaluationSpec {
+        every: eval.every_steps,
+        sets: sets.iter().enumerate().map(set).collect(),
+        decisive: eval.best.as_ref().and_then(decisive).unwrap_or(0),
+        save_best: eval.save_best,
+        patience: eval.patience,
+        batch_size: config.train.global_batch_size.max(MIN_BATCH),
+    })
+}
+
+/// Returns what is evaluated while the run goes on, and what is left out of that, in a line.
+pub fn summary(config: &RunConfig) -> Option<String> {
+    let eval = config.eval.as_ref().filter(|eval| eval.every_steps > 0)?;
+    let answers = match config.num_answers() {
+        0 => String::new(),
+        count => format!("; up to {count} questions of each are answered"),
+    };
+    let names = eval.set_names(config.data.val_size > 0.0).join(", ");
+    Some(format!("evaluated every {} steps and at the end: {names}{answers}", eval.every_steps))
+}

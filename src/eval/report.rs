@@ -1,0 +1,147 @@
+//! Describes what is told of evaluations while a run goes on: a line in the terminal, `eval.jsonl`, TensorBoard, the
+//! page, and which checkpoint is the best one.
+
+use crate::eval::held_out_sets::{self, HeldOutSet};
+use crate::model::folder::ModelFolder;
+use loongforge_actors::checkpoint::mark_best;
+use loongforge_core::config::RunConfig;
+use loongforge_core::engine::WithHeldOut;
+use loongforge_core::message::SampleId;
+use loongforge_core::observe::{Answer, Console, EvalRecord, MetricsFile, read_evaluations, safe};
+use loongforge_core::schedule::{Best, EvaluationSummary, SetResult};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// The run's `eval.jsonl`.
+pub const EVAL: &str = "eval.jsonl";
+
+/// The sets of a run, and what was found of them.
+pub struct EvalReport {
+    console: Console,
+    sets: Vec<HeldOutSet>,
+    file: Option<MetricsFile>,
+    /// Holds what the file has already: a resumed run may evaluate a step again.
+    known: Vec<(u64, String)>,
+    checkpoints: PathBuf,
+    best: Option<Best>,
+    /// Answers that are shown.
+    show: usize,
+}
+
+impl EvalReport {
+    /// `None` where nothing is evaluated while the run goes on, which begins with `first_step`.
+    ///
+    /// # Errors
+    /// The held-out samples cannot be opened, or the file not be written.
+    pub fn new(
+        config: &RunConfig,
+        folder: &ModelFolder,
+        first_step: u64,
+        console: &Console,
+    ) -> anyhow::Result<Option<Self>> {
+        let Some(eval) = config.eval.as_ref().filter(|eval| eval.every_steps > 0) else { return Ok(None) };
+        let path = config.run.dir.join(EVAL);
+        // The evaluation before the first step may be one of an earlier life.
+        let file = config.log.jsonl.then(|| MetricsFile::open(&path, first_step + 1)).transpose()?;
+        let known = read_evaluations(&path)?.into_iter().map(|record| (record.step, record.set)).collect();
+        Ok(Some(Self {
+            console: console.clone(),
+            sets: held_out_sets::open(config, folder, None)?,
+            file,
+            known,
+            checkpoints: config.checkpoint.dir.clone(),
+            best: None,
+            show: eval.show,
+        }))
+    }
+
+    /// Tells of an evaluation; returns what is new of it.
+    pub fn evaluated(&mut self, summary: &EvaluationSummary) -> Vec<EvalRecord> {
+        self.best = summary.evaluated.best;
+        let of_set = |(set, result): (usize, &SetResult)| self.record(summary, set, result);
+        let records: Vec<EvalRecord> = summary.sets.iter().enumerate().map(of_set).collect();
+        let is_new = |record: &EvalRecord| !self.known.contains(&(record.step, record.set.clone()));
+        let records: Vec<EvalRecord> = records.into_iter().filter(is_new).collect();
+        for record in &records {
+            self.show(record);
+            if let Some(Err(error)) = self.file.as_mut().map(|file| file.write(record)) {
+                self.console.line(&format!("warning: {error}"));
+            }
+            self.known.push((record.step, record.set.clone()));
+        }
+        if summary.stops {
+            let best = summary.evaluated.best.map_or(String::new(), |best| format!("; the best was {}", best.step));
+            let count = summary.evaluated.without_progress;
+            let what = format!("the held-out loss has not become lower in {count} evaluations (eval.patience){best}");
+            self.console.line(&format!("stopping after {} steps: {what}", summary.step));
+        }
+        self.mark();
+        records
+    }
+
+    /// A checkpoint was published: it may be the best one.
+    pub fn published(&mut self) {
+        self.mark();
+    }
+
+    /// Lets the link `best` name the best checkpoint, where that is on the disk already.
+    fn mark(&mut self) {
+        let Some(best) = self.best else { return };
+        if let Err(error) = mark_best(&self.checkpoints, best.step.0) {
+            self.console.line(&format!("warning: {error}"));
+        }
+    }
+
+    fn record(&self, summary: &EvaluationSummary, set: usize, result: &SetResult) -> EvalRecord {
+        let found = &result.found;
+        let decides = summary.is_best && summary.decisive == set;
+        let answers = found.outputs.iter().filter_map(|(id, tokens)| self.answer(*id, tokens));
+        EvalRecord {
+            step: summary.step.0,
+            set: result.name.clone(),
+            accuracy: result.accuracy(),
+            samples: result.num_samples,
+            bad_samples: result.num_bad,
+            best: decides,
+            ..EvalRecord::default()
+        }
+        .with_loss(found.loss_sum, found.num_targets)
+        .with_answers(answers.collect())
+    }
+
+    fn answer(&self, id: SampleId, tokens: &[i64]) -> Option<Answer> {
+        let (stream, index) = id.as_held_out()?;
+        let set = self.sets.iter().enumerate().find(|(number, _)| WithHeldOut::streams(*number).contains(&stream))?.1;
+        let exchange = set.dataset.exchange(index).ok()?;
+        let answer = set.dataset.processor().tokenizer().decode(tokens).unwrap_or_else(|error| error.to_string());
+        let right = answer == exchange.answer;
+        Some(Answer { prompt: exchange.question, answer, expected: exchange.answer, right })
+    }
+
+    fn show(&self, record: &EvalRecord) {
+        let best = if record.best { "; the best so far" } else { "" };
+        self.console.line(&format!("eval after {} steps, {}: {}{best}", record.step, record.set, record.text()));
+        record.answers.iter().take(self.show).for_each(|answer| self.console.line(&shown(answer)));
+    }
+}
+
+/// A question with its answer, on a line.
+pub fn shown(answer: &Answer) -> String {
+    let one_line = |text: &str| safe(&text.split_whitespace().collect::<Vec<_>>().join(" "));
+    let (prompt, given) = (one_line(&answer.prompt), one_line(&answer.answer));
+    match answer.right {
+        true => format!("  {prompt} → {given} (right)"),
+        false => format!("  {prompt} → {given} (expected: {})", one_line(&answer.expected)),
+    }
+}
+
+/// Losses of each set over steps.
+pub fn curves(records: &[EvalRecord]) -> BTreeMap<String, Vec<(f64, f64)>> {
+    let mut curves: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
+    for record in records {
+        if let Some(loss) = record.loss {
+            curves.entry(record.set.clone()).or_default().push((record.step as f64, loss));
+        }
+    }
+    curves
+}

@@ -1,0 +1,220 @@
+//! The `config.json` of a model that is put together from parts, and the token that stands for pictures where a
+//! `config.json` does not say. Which parts fit each other is the model's to check.
+
+use crate::model::folder::FolderError;
+use loongforge_core::config::{Model, Part};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// The names in tokenizers of the token that features of pictures replace.
+const IMAGE_TOKENS: [&str; 4] = ["<|image_pad|>", "<IMG_CONTEXT>", "<|media_pad|>", "<|IMAGE_PLACEHOLDER|>"];
+/// Configs that have no key for it, or need not have one.
+const WITHOUT_IMAGE_TOKEN: [&str; 2] = ["loongforge_vlm", "internvl_chat"];
+
+/// Returns whether a part has a config of its own, or the model none but its parts'.
+pub(crate) fn has_parts(model: &Model) -> bool {
+    let whole = model.load.is_some() || !model.config.is_empty();
+    parts(model).iter().any(|(_, part)| !part.config.is_empty() || (!whole && part.load.is_some()))
+}
+
+fn parts(model: &Model) -> [(&'static str, &Part); 3] {
+    model.parts().map(|(key, part)| (key.strip_prefix("model.").unwrap_or(key), part))
+}
+
+/// Puts the parts' configs into `json`: those given, else those of the folders that the parts are loaded from.
+/// `read` gives a folder's `config.json`. A language model alone is put together with nothing: `json` is its config.
+///
+/// # Errors
+/// `json` is of a model that is not put together, or a folder is unreadable.
+pub(crate) fn put_parts(
+    json: &mut Value,
+    model: &Model,
+    read: impl Fn(&'static str, &Part) -> Result<Value, FolderError>,
+) -> Result<(), FolderError> {
+    let model_type = json.get("model_type").and_then(Value::as_str).unwrap_or("loongforge_vlm").to_owned();
+    for (key, part) in parts(model) {
+        let config = match (part.config.is_empty(), &part.load) {
+            (false, _) if model_type != "loongforge_vlm" => {
+                return Err(FolderError::NoParts { key, model_type });
+            }
+            (false, _) => Value::Object(part.config.clone()),
+            (true, Some(_)) if json.get(key).is_none() => of_part(key, read(key, part)?),
+            (true, _) => continue,
+        };
+        json[key] = config;
+    }
+    if model.is_foundation_alone() {
+        *json = json["foundation"].take();
+        return Ok(());
+    }
+    json["model_type"] = json!(model_type);
+    Ok(())
+}
+
+/// Turns DeepStack off where the tower of a folder has it for a language model of another width: what its mergers put out
+/// would not fit. The sentence that says so.
+pub(crate) fn fit_deepstack(json: &mut Value, model: &Model) -> Option<String> {
+    let chosen = model.image_encoder.overrides.contains_key("deepstack_visual_indexes");
+    model.image_encoder.load.as_ref().filter(|_| model.image_encoder.config.is_empty() && !chosen)?;
+    let width = json.pointer("/foundation/hidden_size")?.as_i64()?;
+    let tower = json.get_mut("image_encoder")?;
+    let has = tower.get("deepstack_visual_indexes")?.as_array().is_some_and(|levels| !levels.is_empty());
+    let outputs = tower.get("out_hidden_size")?.as_i64().filter(|outputs| has && *outputs != width)?;
+    tower["deepstack_visual_indexes"] = json!([]);
+    Some(format!(
+        "DeepStack is off: the tower's mergers have {outputs} outputs, and the language model's width is {width}"
+    ))
+}
+
+/// The config of the part `key` in a model's.
+pub(crate) fn section_of<'a>(json: &'a mut Value, key: &str) -> Option<&'a mut Value> {
+    let names: &[&str] = match key {
+        "model.image_encoder" => &["image_encoder", "vision_config"],
+        "model.image_projector" => &["image_projector"],
+        _ => &["foundation", "text_config", "llm_config"],
+    };
+    match names.iter().find(|name| json.get(**name).is_some()) {
+        Some(name) => json.get_mut(*name),
+        // A language model's config is its own.
+        None => (key == "model.foundation").then_some(json),
+    }
+}
+
+/// Keys of a `config.json` that other programs train by and this one does not: a sentence each.
+pub(crate) fn ignored(json: &Value) -> Vec<String> {
+    let holders = ["", "/text_config", "/llm_config", "/foundation"];
+    let is_set = |holder: &&str| json.pointer(&format!("{holder}/seq_aux")).is_some_and(|value| value == true);
+    let seq_aux = holders.iter().any(is_set);
+    let said = "config.json has seq_aux: true, which is not implemented: the load-balancing loss, where \
+                model.moe.aux_loss_coef turns it on, is over all tokens of a micro-batch and not over each sequence";
+    seq_aux.then(|| said.to_owned()).into_iter().collect()
+}
+
+/// A part's config in a whole model's: the tower's or the language model's. A folder of the part alone has it itself. A
+/// projector's is nowhere: it is the one that the tower comes with.
+fn of_part(key: &str, mut config: Value) -> Value {
+    let inner: &[&str] = match key {
+        "image_encoder" => &["image_encoder", "vision_config"],
+        "image_projector" => return config.get_mut(key).map_or_else(|| json!({}), Value::take),
+        _ => &["foundation", "text_config", "llm_config"],
+    };
+    let found = inner.iter().find(|key| config.get(**key).is_some());
+    let outer = config.get("model_type").cloned();
+    match found {
+        Some(found) => {
+            let mut part = config[*found].take();
+            // Towers of older configs have no type of their own.
+            if part.get("model_type").is_none()
+                && let (Some(part), Some(outer)) = (part.as_object_mut(), outer)
+            {
+                part.insert("model_type".into(), outer);
+            }
+            part
+        }
+        None => config,
+    }
+}
+
+/// Adds `image_token_id` to a config that has none and needs one, from the tokenizer in `folder`.
+pub(crate) fn put_image_token(json: &mut Value, folder: &Path) {
+    let model_type = json.get("model_type").and_then(Value::as_str).unwrap_or_default();
+    let given = json.get("image_token_id").is_some_and(|id| !id.is_null());
+    if given || !WITHOUT_IMAGE_TOKEN.contains(&model_type) {
+        return;
+    }
+    if let Some(id) = image_token(folder) {
+        json["image_token_id"] = json!(id);
+    }
+}
+
+/// `None` where the folder has no `tokenizer.json` or `added_tokens.json` that knows one.
+fn image_token(folder: &Path) -> Option<u64> {
+    let file = |name: &str| -> Option<Value> {
+        serde_json::from_str(&loongforge_core::files::read_text(&folder.join(name)).ok()?).ok()
+    };
+    let listed = file("added_tokens.json").unwrap_or_default();
+    let tokenizer = file("tokenizer.json").unwrap_or_default();
+    let added = tokenizer.get("added_tokens").and_then(Value::as_array).cloned().unwrap_or_default();
+    IMAGE_TOKENS.iter().find_map(|name| {
+        let entry = added.iter().find(|token| token.get("content").and_then(Value::as_str) == Some(name));
+        listed.get(name).or(entry.and_then(|token| token.get("id"))).and_then(Value::as_u64)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(value: Value) -> serde_json::Map<String, Value> {
+        value.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn parts_come_from_their_configs_or_their_folders() {
+        let mut model = Model::default();
+        model.image_encoder.config = map(json!({"model_type": "rice_vit", "depth": 2}));
+        model.foundation.load = Some(loongforge_core::config::Source::new("./llm"));
+        assert!(has_parts(&model));
+        let mut config = json!({"image_token_id": 7});
+        let folder = json!({"model_type": "qwen2_5_vl", "text_config": {"hidden_size": 64}});
+        put_parts(&mut config, &model, |key, _| Ok(if key == "foundation" { folder.clone() } else { json!(null) }))
+            .unwrap();
+        let expected = json!({"model_type": "loongforge_vlm", "image_token_id": 7,
+            "image_encoder": {"model_type": "rice_vit", "depth": 2},
+            "foundation": {"model_type": "qwen2_5_vl", "hidden_size": 64}});
+        assert_eq!(config, expected);
+    }
+
+    #[test]
+    fn a_language_model_alone_stays_one() {
+        let config = json!({"model_type": "qwen3", "hidden_size": 64});
+        let mut model = Model::default();
+        model.foundation.config = map(config.clone());
+        let mut json = json!({});
+        put_parts(&mut json, &model, |_, _| Ok(json!(null))).unwrap();
+        assert_eq!(json, config);
+        let mut model = Model::default();
+        model.foundation.load = Some(loongforge_core::config::Source::new("./llm"));
+        let mut json = json!({});
+        put_parts(&mut json, &model, |_, _| Ok(config.clone())).unwrap();
+        assert_eq!(json, config);
+    }
+
+    #[test]
+    fn a_model_that_is_not_put_together_has_no_parts_to_choose() {
+        let mut model = Model::default();
+        model.image_projector.config = map(json!({"model_type": "linear"}));
+        let mut config = json!({"model_type": "qwen3_vl"});
+        let error = put_parts(&mut config, &model, |_, _| Ok(json!({}))).unwrap_err().to_string();
+        assert!(error.contains("model.image_projector.config") && error.contains("qwen3_vl"), "{error}");
+    }
+
+    #[test]
+    fn deepstack_is_off_where_a_loaded_tower_has_another_width() {
+        let mut model = Model::default();
+        model.image_encoder.load = Some(loongforge_core::config::Source::new("./tower"));
+        let config = |width: u64| {
+            json!({"image_encoder": {"deepstack_visual_indexes": [0], "out_hidden_size": 96},
+                   "foundation": {"hidden_size": width}})
+        };
+        let (mut same, mut other) = (config(96), config(128));
+        assert_eq!(fit_deepstack(&mut same, &model), None);
+        let said = fit_deepstack(&mut other, &model).unwrap();
+        assert!(said.contains("have 96 outputs") && said.contains("width is 128"), "{said}");
+        assert_eq!(other["image_encoder"]["deepstack_visual_indexes"], json!([]));
+        model.image_encoder.overrides = map(json!({"deepstack_visual_indexes": [0]}));
+        assert_eq!(fit_deepstack(&mut config(128), &model), None);
+    }
+
+    #[test]
+    fn the_image_token_comes_from_the_tokenizer() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("added_tokens.json"), r#"{"<IMG_CONTEXT>": 92546}"#).unwrap();
+        let mut config = json!({"model_type": "internvl_chat"});
+        put_image_token(&mut config, folder.path());
+        assert_eq!(config["image_token_id"], 92546);
+        let mut other = json!({"model_type": "qwen3_vl"});
+        put_image_token(&mut other, folder.path());
+        assert_eq!(other, json!({"model_type": "qwen3_vl"}));
+    }
+}

@@ -1,0 +1,367 @@
+//! The Hugging Face folder of a model: its `config.json` under the run's overrides, read before anything is built.
+
+use crate::model::composite::{fit_deepstack, has_parts, put_image_token, put_parts, section_of};
+use crate::model::hub::{HubError, model_here, resolve_config, resolve_model};
+use loongforge_core::config::{Model, Source, Weights, code};
+use loongforge_core::data::{DataError, Processor, ProcessorOptions, Tokenizer};
+use loongforge_core::files;
+use loongforge_core::schedule::ModelShape;
+use loongforge_torch::model::{ModelConfig, ModelConfigError};
+use serde_json::Value;
+use std::io;
+use std::path::{Path, PathBuf};
+use tch::Kind;
+
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    #[error("{path}: {source}")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{path} is not JSON: {source}")]
+    Json { path: PathBuf, source: serde_json::Error },
+    #[error("{key}: {source}")]
+    Hub { key: &'static str, source: HubError },
+    #[error("{key} is missing")]
+    Missing { key: &'static str },
+    #[error("model.mtp.num_layers is {num_heads}, and checkpoints of {model_type} have no such layers")]
+    NoMtp { num_heads: usize, model_type: String },
+    #[error("model.indexer.loss_coef is set, and {model_type} has no indexer: leave it out")]
+    NoIndexer { model_type: String },
+    #[error(transparent)]
+    Tokenizer(#[from] DataError),
+    #[error("model.overrides.{key}: config.json has no such key")]
+    UnknownOverride { key: String },
+    #[error("{key}.overrides.{inner}: the config of this part has no such key")]
+    UnknownPartKey { key: &'static str, inner: String },
+    #[error("{key}.overrides: the model has no config of this part")]
+    NoSection { key: &'static str },
+    #[error("{path}: {source}")]
+    Model { path: PathBuf, source: ModelConfigError },
+    #[error(
+        "model.{key}.config: {model_type} models are not composed of parts; change them with model.overrides, or \
+         leave out model.load"
+    )]
+    NoParts { key: &'static str, model_type: String },
+    #[error("error[{code}]: {source}")]
+    Parts { code: &'static str, source: ModelConfigError },
+    #[error("{path} does not match this run's model: {}", differences.join(", "))]
+    OtherModel { path: PathBuf, differences: Vec<String> },
+}
+
+/// Differences that one error names.
+const MAX_DIFFERENCES: usize = 4;
+
+/// A model folder whose configuration was understood.
+#[derive(Clone, Debug)]
+pub struct ModelFolder {
+    /// Tokenizer and chat template are here.
+    pub path: PathBuf,
+    /// The preprocessor configs are here.
+    pub media_path: PathBuf,
+    /// `config.json` with the overrides applied, as a checkpoint will hold it.
+    pub json: Value,
+    pub config: ModelConfig,
+    /// Holds what was made of the model's config that its user should know, a sentence each.
+    pub notes: Vec<String>,
+}
+
+impl ModelFolder {
+    /// Reads `model.config` or the `config.json` of `model.load`, puts the parts' configs into it, and applies
+    /// `model.overrides`, whose keys may be dotted.
+    ///
+    /// # Errors
+    /// The file is missing or not JSON, an override names no key, or the model is not one we train.
+    pub fn open(model: &Model) -> Result<Self, FolderError> {
+        let load = model.load.as_ref().map(|source| locate("model.load", source)).transpose()?;
+        let mut json = match (&load, model.config.is_empty()) {
+            (_, false) => Value::Object(model.config.clone()),
+            (Some(folder), true) => read(folder)?,
+            (None, true) if has_parts(model) => Value::Object(serde_json::Map::new()),
+            (None, true) => return Err(FolderError::Missing { key: "model.load" }),
+        };
+        let mut notes = Vec::new();
+        if has_parts(model) {
+            put_parts(&mut json, model, |key, part| match &part.load {
+                Some(source) => read(&locate(key, source)?),
+                None => Err(FolderError::Missing { key }),
+            })?;
+            notes.extend(fit_deepstack(&mut json, model));
+        }
+        for (key, part) in model.parts() {
+            for (inner, value) in &part.overrides {
+                let section = section_of(&mut json, key).ok_or(FolderError::NoSection { key })?;
+                apply(section, inner, value).map_err(|_| FolderError::UnknownPartKey { key, inner: inner.clone() })?;
+            }
+        }
+        let path = match model.tokenizer_source() {
+            Some(source) => locate("model.tokenizer", source)?,
+            None => return Err(FolderError::Missing { key: "model.tokenizer" }),
+        };
+        for (key, value) in &model.overrides {
+            apply(&mut json, key, value)?;
+        }
+        if model.resize_embeddings {
+            grow_vocabulary(&mut json, &path)?;
+        }
+        notes.extend(crate::model::composite::ignored(&json));
+        let mut folder = Self { notes, ..Self::understand(&path, json)? };
+        if let Some(encoder) = &model.image_encoder.load {
+            let encoder = locate("model.image_encoder.load", encoder)?;
+            let has = |name: &&str| encoder.join(name).is_file();
+            if ["preprocessor_config.json", "processor_config.json"].iter().any(has) {
+                folder.media_path = encoder;
+            }
+        }
+        // Most published configs name heads whose weights a checkpoint may lack: they are trained where a run asks.
+        let num_heads = model.mtp.num_layers.unwrap_or(0);
+        if num_heads > 0 && !folder.config.decoder.enable_mtp(num_heads, model.mtp.loss_weight) {
+            return Err(FolderError::NoMtp { num_heads, model_type: folder.config.model_type });
+        }
+        let (balance, moe) = (&mut folder.config.decoder.balance, &model.moe);
+        for (value, wanted) in [
+            (&mut balance.aux_loss_coef, moe.aux_loss_coef),
+            (&mut balance.z_loss_coef, moe.z_loss_coef),
+            (&mut balance.bias_update_rate, moe.bias_update_rate),
+        ] {
+            *value = wanted.unwrap_or(*value);
+        }
+        if let Some(coef) = model.indexer.loss_coef
+            && !folder.config.decoder.train_indexers(coef, model.indexer.warm_up)
+        {
+            return Err(FolderError::NoIndexer { model_type: folder.config.model_type });
+        }
+        Ok(folder)
+    }
+
+    /// Sees to it that a checkpoint is of this model.
+    ///
+    /// # Errors
+    /// It is of another: the keys of `config.json` that differ.
+    pub fn expect_same(&self, checkpoint: &Self) -> Result<(), FolderError> {
+        let mut differences = Vec::new();
+        compare("", &checkpoint.json, &self.json, &mut differences);
+        if differences.is_empty() {
+            return Ok(());
+        }
+        if differences.len() > MAX_DIFFERENCES {
+            let more = differences.len() - MAX_DIFFERENCES;
+            differences.truncate(MAX_DIFFERENCES);
+            differences.push(format!("and {more} more"));
+        }
+        Err(FolderError::OtherModel { path: checkpoint.path.clone(), differences })
+    }
+
+    /// Reads a checkpoint or any other model folder as it is.
+    ///
+    /// # Errors
+    /// As [`ModelFolder::open`].
+    pub fn open_plain(path: &Path) -> Result<Self, FolderError> {
+        Self::understand(path, read(path)?)
+    }
+
+    fn understand(path: &Path, mut json: Value) -> Result<Self, FolderError> {
+        put_image_token(&mut json, path);
+        let is_composed = json.get("model_type").is_some_and(|name| name == "loongforge_vlm");
+        let wrong = |source| match is_composed {
+            true => FolderError::Parts { code: code::MODEL_PARTS, source },
+            false => FolderError::Model { path: path.join("config.json"), source },
+        };
+        let config = ModelConfig::from_hf(&json).map_err(wrong)?;
+        Ok(Self { path: path.to_owned(), media_path: path.to_owned(), json, config, notes: Vec::new() })
+    }
+
+    /// The kind that `config.json` names for the weights, where parameters can be of it; else float32.
+    pub fn kind(&self) -> Kind {
+        let nested = ["", "/text_config", "/llm_config", "/foundation"];
+        let places = nested.iter().flat_map(|holder| ["dtype", "torch_dtype"].map(|key| format!("{holder}/{key}")));
+        let named = places.filter_map(|place| self.json.pointer(&place)?.as_str()).next();
+        if named == Some("bfloat16") { Kind::BFloat16 } else { Kind::Float }
+    }
+
+    /// Returns what makes samples for this model.
+    ///
+    /// # Errors
+    /// As [`Processor::open`].
+    pub fn processor(&self, options: &ProcessorOptions) -> Result<Processor, DataError> {
+        Processor::open_from(&self.path, &self.media_path, &self.json, options)
+    }
+
+    /// Returns what planning needs to know of the model; features and pixels are float32 or narrower on the wire.
+    pub fn shape(&self) -> ModelShape {
+        let hidden_size = self.config.decoder.hidden_size as u64;
+        let patch_dim = self.config.encoder.as_ref().map_or(0, |encoder| encoder.patch_dim() as u64);
+        let bytes = size_of::<f32>() as u64;
+        ModelShape {
+            hidden_size,
+            bytes_per_patch: patch_dim * bytes,
+            bytes_per_feature: self.config.num_feature_tensors() as u64 * hidden_size * bytes,
+        }
+    }
+}
+
+/// Fetches whatever of the model is on the hub, weights included where they are loaded: every source becomes a directory.
+///
+/// # Errors
+/// The hub has no such model, or it cannot be fetched.
+pub fn fetch(model: &mut Model) -> Result<(), FolderError> {
+    settle(model, |key, source, weights| {
+        let resolve = if weights { resolve_model } else { resolve_config };
+        resolve(source).map(Some).map_err(|source| FolderError::Hub { key, source })
+    })
+}
+
+/// Names the directories of what is here; the keys of weights that are on the hub and were not fetched. Adapters that were
+/// not are left out of `model`.
+pub fn without_fetching(model: &mut Model) -> Vec<&'static str> {
+    let mut missing = Vec::new();
+    let here = |key, source: &str, weights: bool| {
+        let here = model_here(source);
+        missing.extend((weights && here.is_none()).then_some(key));
+        Ok(here)
+    };
+    settle(model, here).expect("nothing is fetched");
+    for part in [&mut model.image_encoder, &mut model.image_projector, &mut model.foundation] {
+        if let Some(lora) = &mut part.lora {
+            lora.adapter = lora.adapter.take().filter(|adapter| adapter.hub_id().is_none());
+        }
+    }
+    missing
+}
+
+/// Puts a directory in the place of every hub id for which `find` has one; it hears of the key, the id, and whether
+/// weights are needed.
+fn settle(
+    model: &mut Model,
+    mut find: impl FnMut(&'static str, &str, bool) -> Result<Option<PathBuf>, FolderError>,
+) -> Result<(), FolderError> {
+    let weights = model.weights == Weights::Load;
+    let sources = [
+        ("model.load", &mut model.load, weights),
+        ("model.tokenizer", &mut model.tokenizer, false),
+        ("model.image_encoder.load", &mut model.image_encoder.load, true),
+        ("model.image_projector.load", &mut model.image_projector.load, true),
+        ("model.foundation.load", &mut model.foundation.load, true),
+    ];
+    for (key, source, weights) in sources {
+        let Some(named) = source.as_mut().filter(|source| source.hub_id().is_some()) else { continue };
+        if let Some(folder) = find(key, named.as_str(), weights)? {
+            *named = Source::new(folder.display().to_string());
+        }
+    }
+    let adapters = [
+        ("model.image_encoder.lora.adapter", &mut model.image_encoder.lora),
+        ("model.image_projector.lora.adapter", &mut model.image_projector.lora),
+        ("model.foundation.lora.adapter", &mut model.foundation.lora),
+    ];
+    for (key, lora) in adapters {
+        let named = lora.as_mut().and_then(|lora| lora.adapter.as_mut());
+        let Some(named) = named.filter(|source| source.hub_id().is_some()) else { continue };
+        if let Some(folder) = find(key, named.as_str(), true)? {
+            *named = Source::new(folder.display().to_string());
+        }
+    }
+    Ok(())
+}
+
+/// The directory that a key names.
+fn locate(key: &'static str, source: &Source) -> Result<PathBuf, FolderError> {
+    resolve_config(source.as_str()).map_err(|source| FolderError::Hub { key, source })
+}
+
+/// Raises `vocab_size` to what the tokenizer needs, wherever the model's config has it. It never falls: published tables
+/// often have rows to spare.
+fn grow_vocabulary(json: &mut Value, folder: &Path) -> Result<(), FolderError> {
+    let config = folder.join("tokenizer_config.json");
+    let config = if config.is_file() { read_json(&config)? } else { Value::Null };
+    // Without the model's config nothing bounds the ids.
+    let needed = Tokenizer::open(folder, &Value::Null, &config)?.num_rows();
+    for holder in ["", "/text_config", "/llm_config", "/foundation"] {
+        if let Some(size) = json.pointer_mut(&format!("{holder}/vocab_size"))
+            && size.as_i64().is_some_and(|size| size < needed)
+        {
+            *size = needed.into();
+        }
+    }
+    Ok(())
+}
+
+fn read(folder: &Path) -> Result<Value, FolderError> {
+    read_json(&folder.join("config.json"))
+}
+
+fn read_json(path: &Path) -> Result<Value, FolderError> {
+    let path = path.to_owned();
+    let text = files::read_text(&path).map_err(|source| FolderError::Read { path: path.clone(), source })?;
+    serde_json::from_str(&text).map_err(|source| FolderError::Json { path, source })
+}
+
+/// Sets `key`, which must exist, or merges an object into the one there.
+fn apply(json: &mut Value, key: &str, value: &Value) -> Result<(), FolderError> {
+    let unknown = || FolderError::UnknownOverride { key: key.to_owned() };
+    let mut place = &mut *json;
+    for part in key.split('.') {
+        place = place.get_mut(part).ok_or_else(unknown)?;
+    }
+    match (place, value) {
+        (place @ Value::Object(_), Value::Object(entries)) => {
+            for (inner, value) in entries {
+                apply(place, inner, value)
+                    .map_err(|_| FolderError::UnknownOverride { key: format!("{key}.{inner}") })?;
+            }
+        }
+        (place, value) => *place = value.clone(),
+    }
+    Ok(())
+}
+
+/// Names the keys whose values differ.
+fn compare(key: &str, theirs: &Value, ours: &Value, differences: &mut Vec<String>) {
+    match (theirs, ours) {
+        (Value::Object(left), Value::Object(right)) => {
+            let only_right = right.keys().filter(|name| !left.contains_key(*name));
+            // How weights are stored does not make another model.
+            let is_storage = |name: &&String| ["dtype", "torch_dtype", "quantization_config"].contains(&name.as_str());
+            for name in left.keys().chain(only_right).filter(|name| !is_storage(name)) {
+                let inner = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
+                compare(&inner, &theirs[name], &ours[name], differences);
+            }
+        }
+        _ if theirs == ours => {}
+        _ => differences.push(format!("{key}: checkpoint {theirs}, this run {ours}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_vocabulary_grows_to_its_tokenizer_and_never_shrinks() {
+        let dir = tempfile::tempdir().unwrap();
+        let vocabulary: serde_json::Map<String, Value> = (0..12).map(|id| (format!("w{id}"), json!(id))).collect();
+        let tokenizer =
+            json!({"version": "1.0", "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "w0"}});
+        std::fs::write(dir.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+        let mut config = json!({"vocab_size": 20, "text_config": {"vocab_size": 8}});
+        grow_vocabulary(&mut config, dir.path()).unwrap();
+        assert_eq!(config, json!({"vocab_size": 20, "text_config": {"vocab_size": 12}}));
+    }
+
+    #[test]
+    fn overrides_reach_nested_keys_and_refuse_unknown_ones() {
+        let mut config = json!({"a": 1, "text": {"layers": 2, "width": 8}});
+        apply(&mut config, "text.layers", &json!(3)).unwrap();
+        apply(&mut config, "text", &json!({"width": 16})).unwrap();
+        assert_eq!(config, json!({"a": 1, "text": {"layers": 3, "width": 16}}));
+        let error = apply(&mut config, "text", &json!({"depth": 1})).unwrap_err();
+        assert_eq!(error.to_string(), "model.overrides.text.depth: config.json has no such key");
+    }
+
+    #[test]
+    fn differences_are_named_by_key() {
+        let mut differences = Vec::new();
+        let (theirs, ours) = (json!({"a": 1, "text": {"layers": 2, "w": 8}}), json!({"a": 1, "text": {"layers": 3}}));
+        compare("", &theirs, &ours, &mut differences);
+        assert_eq!(differences, ["text.layers: checkpoint 2, this run 3", "text.w: checkpoint 8, this run null"]);
+    }
+}

@@ -1,0 +1,9 @@
+//! Models as folders and configs: where they lie, what their `config.json` says, and what they cost.
+
+pub(crate) mod composite;
+pub(crate) mod folder;
+pub mod hub;
+pub(crate) mod locate;
+pub mod size;
+
+pub use folder::{FolderError, ModelFolder};

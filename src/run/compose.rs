@@ -1,0 +1,370 @@
+//! A run composed in code: a config, its model, and the pools' models, built in or your own.
+//!
+//! `loongforge run` is this with nothing replaced. `examples/` shows the rest. What a model of one's own is made from is
+//! named here again, so that one `use` is enough.
+
+use crate::checkpoint::saved_config;
+use crate::eval::held_out_sets;
+use crate::model::folder::{FolderError, ModelFolder, fetch};
+use crate::preflight::{Asked, Preflight, PreflightError, WeightsProblem, expect_weights};
+use crate::run::roles::{self, Recipe};
+use loongforge_actors::checkpoint::{Publication, publish};
+use loongforge_actors::{Observer, Publisher, RunError, RunSpec, StopOn, run_in_process};
+use loongforge_core::config::{Device, Precision, Products, Report, RunConfig, load_text};
+use loongforge_core::data::{
+    DataError, Decoder, Epochs, EpochsError, InProcess, built_in, fingerprint, settle_steps, settle_steps_of,
+};
+use loongforge_core::message::{BadSample, SampleId, SaveTo, StepId};
+use loongforge_core::schedule::{
+    CoordinatorSpec, EvaluationSpec, FailedSave, Killer, Outcome, SchedulerState, StepSummary,
+};
+use loongforge_torch::device::settle;
+use loongforge_torch::engine::Families;
+use loongforge_torch::native::faster_products;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use loongforge_core::message::Grid;
+pub use loongforge_torch::model::{EncoderFamily, EncoderModel, EncoderTape};
+pub use loongforge_torch::model::{FoundationFamily, FoundationModel, FoundationTape, MicroBatch};
+pub use loongforge_torch::params::{Init, ParamId, ParamSpec, ParamStore};
+pub use loongforge_torch::tape::{Policy, Slot, Tape};
+pub use tch::Tensor;
+
+/// Sets how long an engine may take to stop before it is given up.
+const STOP_GRACE: Duration = Duration::from_secs(30);
+
+/// Describes where a resumed run begins.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Resume {
+    /// The checkpoint's folder.
+    pub checkpoint: PathBuf,
+    /// The step that comes next.
+    pub first_step: StepId,
+    /// Tells where the data stream stands, and what was fitted.
+    pub state: SchedulerState,
+}
+
+/// Why there is no run to start.
+#[derive(Debug, thiserror::Error)]
+pub enum ComposeError {
+    /// Everything that is wrong with the config.
+    #[error("{0}")]
+    Config(Report),
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    #[error(transparent)]
+    Epochs(#[from] EpochsError),
+    #[error("eval: the held-out samples cannot be opened")]
+    Eval(#[source] DataError),
+    #[error(transparent)]
+    Preflight(#[from] PreflightError),
+}
+
+/// A run that is ready to be started.
+pub struct Composition {
+    config: RunConfig,
+    folder: ModelFolder,
+    families: Families,
+    decoder: Arc<dyn Decoder>,
+    epochs: Option<Epochs>,
+    evaluation: Option<EvaluationSpec>,
+    resume: Option<Resume>,
+    snapshots: Option<PathBuf>,
+    killers: Vec<Killer>,
+    stop: StopOn,
+    local_rank: Option<u32>,
+}
+
+impl Composition {
+    /// The run of this config with built-in models.
+    ///
+    /// # Errors
+    /// The model folder is missing or of a model that is not built in; or as [`Composition::settled`].
+    pub fn new(config: RunConfig) -> Result<Self, ComposeError> {
+        Self::unsettled(config)?.settled()
+    }
+
+    /// The same where this process may be one of the run's actors, which need not see the data: `train.epochs` stay what
+    /// they are, and there is a recipe, but no run before they are [`Composition::settled`].
+    ///
+    /// # Errors
+    /// The model folder is missing or of a model that is not built in.
+    pub fn unsettled(mut config: RunConfig) -> Result<Self, FolderError> {
+        fetch(&mut config.model)?;
+        config.device = settle(config.device).0;
+        let folder = ModelFolder::open(&config.model)?;
+        let families = Families::of(&folder.config);
+        let decoder = Arc::new(InProcess);
+        let (epochs, resume, snapshots, killers, stop) = (None, None, None, Vec::new(), StopOn::Nothing);
+        let (evaluation, local_rank) = (None, None);
+        Ok(Self { config, folder, families, decoder, epochs, evaluation, resume, snapshots, killers, stop, local_rank })
+    }
+
+    /// Counts the samples where the config has `train.epochs`; its `train.steps` are a number from then on. Opens what is
+    /// evaluated while the run goes on.
+    ///
+    /// # Errors
+    /// The data cannot be opened, or there are fewer steps than the warm-up takes.
+    pub fn settled(mut self) -> Result<Self, ComposeError> {
+        let settled = settle_steps(&mut self.config, &self.folder.path, &self.folder.json)?;
+        self.epochs = settled.or(self.epochs);
+        self.evaluated()
+    }
+
+    /// Opens what is evaluated while the run goes on.
+    fn evaluated(mut self) -> Result<Self, ComposeError> {
+        if self.config.eval.as_ref().is_some_and(|eval| eval.every_steps > 0) {
+            let sets = held_out_sets::open(&self.config, &self.folder, None).map_err(ComposeError::Eval)?;
+            self.evaluation = held_out_sets::spec(&self.config, &sets);
+        }
+        Ok(self)
+    }
+
+    /// Works like [`Composition::settled`], after everything was asked that can be known before the run begins. Returns
+    /// what the user should know, a line each.
+    ///
+    /// # Errors
+    /// The first reason for which the run could not go; or there are fewer steps than the warm-up takes.
+    pub fn preflight(mut self, asked: Asked) -> Result<(Self, Vec<String>), ComposeError> {
+        let Self { config, folder, families, decoder, .. } = &self;
+        let passed = Preflight { config, folder, families, decoder: decoder.clone() }.ask(asked)?;
+        let settled = settle_steps_of(&mut self.config, passed.num_samples)?;
+        self.epochs = settled.or(self.epochs);
+        Ok((self.evaluated()?, passed.lines))
+    }
+
+    /// Returns what the config's epochs came to, if it has any.
+    pub fn epochs(&self) -> Option<Epochs> {
+        self.epochs
+    }
+
+    /// The run of a config's text.
+    ///
+    /// # Errors
+    /// Every mistake in the config; otherwise as [`Composition::new`].
+    pub fn from_yaml(text: &str) -> Result<Self, ComposeError> {
+        let loaded = load_text(text).map_err(ComposeError::Config)?;
+        Self::new(loaded.config)
+    }
+
+    /// Puts another encoder in. Its features must be as wide as the foundation expects.
+    pub fn encoder(mut self, family: impl EncoderFamily + 'static) -> Self {
+        self.families.encoder = Some(Arc::new(family));
+        self
+    }
+
+    /// Puts another foundation in.
+    pub fn foundation(mut self, family: impl FoundationFamily + 'static) -> Self {
+        self.families.foundation = Arc::new(family);
+        self
+    }
+
+    /// Lets `decoder` decode the samples' pictures and videos, for instance a [`Sandbox`](crate::sandbox::Sandbox); else this
+    /// process does.
+    pub fn decoder(mut self, decoder: Arc<dyn Decoder>) -> Self {
+        self.decoder = decoder;
+        self
+    }
+
+    /// Goes on from a checkpoint.
+    pub fn resume(mut self, resume: Option<Resume>) -> Self {
+        self.resume = resume;
+        self
+    }
+
+    /// Keeps checkpoints in this folder, which is memory, as often as `checkpoint.snapshot_every` says.
+    pub fn snapshots_in(mut self, folder: Option<&Path>) -> Self {
+        self.snapshots = folder.map(Path::to_owned);
+        self
+    }
+
+    /// Knows which items encoders have died of before.
+    pub fn knowing(mut self, killers: Vec<Killer>) -> Self {
+        self.killers = killers;
+        self
+    }
+
+    pub fn killers(&self) -> &[Killer] {
+        &self.killers
+    }
+
+    /// Sets who may stop the run; by default nobody may.
+    pub fn stop_on(mut self, stop: StopOn) -> Self {
+        self.stop = stop;
+        self
+    }
+
+    /// Returns whether it goes on from a checkpoint.
+    pub fn resumes(&self) -> bool {
+        self.resume.is_some()
+    }
+
+    /// Sees to it that the weights that a fresh run begins with are those of its model, before anything is built.
+    ///
+    /// # Errors
+    /// All that does not fit, in one table, or the file that is torn.
+    pub fn expect_weights(&self) -> Result<(), WeightsProblem> {
+        match &self.resume {
+            None => expect_weights(&self.config, &self.folder, &self.families),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// With `device: cuda` this process takes the GPU `rank` of its host, which counts from 0.
+    pub fn on_local_rank(mut self, rank: Option<u32>) -> Self {
+        self.local_rank = rank;
+        self
+    }
+
+    pub fn config(&self) -> &RunConfig {
+        &self.config
+    }
+
+    pub fn folder(&self) -> &ModelFolder {
+        &self.folder
+    }
+
+    /// First position of the data stream that the run reads.
+    pub fn cursor(&self) -> SampleId {
+        self.resume.as_ref().map_or(SampleId(0), |resume| resume.state.cursor)
+    }
+
+    /// The run's first step.
+    pub fn first_step(&self) -> StepId {
+        self.resume.as_ref().map_or(StepId(0), |resume| resume.first_step)
+    }
+
+    /// How the run's actors compute products: as the config says, else as its checkpoint does, else what is faster on this
+    /// processor. `auto` on GPUs.
+    pub fn products(&self) -> Products {
+        let recorded = self.resume.as_ref().map(|resume| resume.state.products);
+        match (self.config.run.products, recorded) {
+            _ if self.config.device != Device::Cpu => Products::Auto,
+            (Products::Auto, Some(Products::Auto) | None) => faster_products(),
+            (Products::Auto, Some(recorded)) => recorded,
+            (asked, _) => asked,
+        }
+    }
+
+    /// What engines are made from.
+    pub fn into_recipe(self) -> Arc<Recipe> {
+        let Self { mut config, folder, families, decoder, local_rank, .. } = self;
+        if families.encoder.is_none() {
+            // A text model: no actors wait for pictures, and all cores are the foundation's.
+            config.pools.encoder.replicas = 0;
+        }
+        Arc::new(Recipe { config, folder, families, decoder, local_rank })
+    }
+
+    /// Returns what engines are made from, and what the scheduler begins with.
+    pub fn into_parts(mut self) -> (Arc<Recipe>, RunSpec) {
+        let begin = self.resume.as_ref().map(|resume| (resume.first_step, resume.state.clone()));
+        let products = self.products();
+        let resume = self.resume.take().map(|resume| resume.checkpoint);
+        let (snapshots, killers) = (self.snapshots.take(), std::mem::take(&mut self.killers));
+        let stop = std::mem::replace(&mut self.stop, StopOn::Nothing);
+        let evaluation = self.evaluation.take();
+        let recipe = self.into_recipe();
+        let config = &recipe.config;
+        let mut coordinator = CoordinatorSpec::new(config, recipe.folder.shape(), begin);
+        coordinator.state.killers = killers;
+        coordinator.state.products = products;
+        let every = Some(config.checkpoint.snapshot_every).filter(|every| *every > 0);
+        let spec = RunSpec {
+            coordinator: CoordinatorSpec { snapshots: snapshots.zip(every), evaluation, ..coordinator },
+            resume,
+            queue: config.scheduler.queue,
+            stop,
+            stop_grace: STOP_GRACE,
+            grace: config.pools.encoder.grace.duration(),
+            lease: config.scheduler.lease.duration(),
+        };
+        (recipe, spec)
+    }
+
+    /// Runs all actors in this process until the end.
+    ///
+    /// # Errors
+    /// The first cause that ended the run.
+    pub fn run(self, observer: Box<dyn Observer>) -> Result<Outcome, RunError> {
+        let (recipe, spec) = self.into_parts();
+        run_in_process(spec, move |assignment| roles::engine(recipe.clone(), assignment), observer)
+    }
+
+    /// Works like [`Composition::run`], calling `each_step` after every step. Checkpoints are written as the config
+    /// says, and skipped samples named on the error stream.
+    ///
+    /// # Errors
+    /// As [`Composition::run`].
+    pub fn run_with(self, each_step: impl FnMut(&StepSummary) + 'static) -> Result<Outcome, RunError> {
+        let composed = serde_json::to_value(&self.config).expect("a config is JSON");
+        let publication = publication(&self.config, composed, &self.folder);
+        self.run(Box::new(EachStep { each_step, publication }))
+    }
+}
+
+/// The observer of [`Composition::run_with`].
+struct EachStep<F> {
+    each_step: F,
+    publication: Publication,
+}
+
+impl<F: FnMut(&StepSummary)> Observer for EachStep<F> {
+    fn step(&mut self, summary: &StepSummary) {
+        (self.each_step)(summary);
+    }
+
+    fn bad(&mut self, samples: &[BadSample]) {
+        samples.iter().for_each(|sample| eprintln!("skipped {}: {}", sample.source, sample.reason));
+    }
+
+    fn publisher(&mut self) -> Publisher {
+        publisher(self.publication.clone())
+    }
+
+    fn save_failed(&mut self, failed: &FailedSave) {
+        eprintln!("the checkpoint of {} steps could not be written: {}", failed.step.0 + 1, failed.error);
+    }
+}
+
+/// Publishes checkpoints with what is the same for all of them; of those in memory the newest is kept.
+pub fn publisher(publication: Publication) -> Publisher {
+    let in_memory = Publication { keep_last: 1, ..publication.clone() };
+    Box::new(move |draft| {
+        let with = if draft.to == SaveTo::Memory { &in_memory } else { &publication };
+        Ok(publish(draft, with)?)
+    })
+}
+
+/// A precision as a config and a manifest write it.
+pub(crate) fn precision_name(precision: Precision) -> &'static str {
+    match precision {
+        Precision::Float32 => "float32",
+        Precision::Bf16 => "bf16",
+    }
+}
+
+/// A precision as a `config.json` writes it.
+fn dtype_name(precision: Precision) -> &'static str {
+    match precision {
+        Precision::Float32 => "float32",
+        Precision::Bf16 => "bfloat16",
+    }
+}
+
+/// Returns what every checkpoint of a run holds besides its engines' files.
+pub fn publication(config: &RunConfig, composed: Value, folder: &ModelFolder) -> Publication {
+    Publication {
+        model_dir: folder.path.clone(),
+        media_dir: (folder.media_path != folder.path).then(|| folder.media_path.clone()),
+        model_config: saved_config(&folder.json, Some(dtype_name(config.train.precision))),
+        chat_template: built_in(config.data.template).map(str::to_owned),
+        config: composed,
+        precision: precision_name(config.train.precision).to_owned(),
+        data: fingerprint(&config.data).ok(),
+        keep_last: config.checkpoint.keep_last,
+    }
+}

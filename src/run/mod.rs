@@ -1,0 +1,8 @@
+//! A run: composed from a config, its roles given engines, and what it shows and keeps while it goes on.
+
+pub mod compose;
+pub(crate) mod nonfinite;
+pub(crate) mod poison_items;
+pub(crate) mod report;
+pub mod roles;
+pub(crate) mod snapshots;

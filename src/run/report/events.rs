@@ -1,0 +1,191 @@
+//! The events of a run, told in lines, files and on the page.
+
+use super::Report;
+use crate::eval::report::EvalReport;
+use crate::run::compose::publisher;
+use crate::run::nonfinite::skipped;
+use crate::run::poison_items;
+use loongforge_actors::{Observer, Publisher};
+use loongforge_core::message::{ActorId, BadSample, SaveTo, Trace};
+use loongforge_core::observe::News;
+use loongforge_core::schedule::{
+    CheckpointDraft, EvaluationSummary, FailedSave, Failure, Killer, MAX_DEATHS, NonFinite, Outcome, PoolChange,
+    StepSummary, Straggler,
+};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Bad samples that are shown; the others are only listed in `bad.jsonl`.
+const MAX_SHOWN_BAD: u64 = 5;
+
+impl Observer for Report {
+    fn step(&mut self, summary: &StepSummary) {
+        if summary.applied {
+            self.is_under_way();
+        }
+        let metrics = self.measure(summary);
+        if let Err(error) = self.write(&metrics) {
+            // A full disk must not end a run that computes.
+            self.console.line(&format!("warning: {error}"));
+        }
+        if !summary.applied {
+            self.console.line(&skipped(summary));
+        }
+        if let Some(progress) = &mut self.progress {
+            progress.step(&metrics);
+        }
+        self.show_slow(&summary.stragglers);
+        for ((_, most), now) in self.memory.iter_mut().zip([metrics.encoder_memory, metrics.foundation_memory]) {
+            *most = now.or(*most);
+        }
+        self.tell(|| News::Step(Box::new(metrics), summary.timings.clone()));
+    }
+
+    fn evaluated(&mut self, summary: &EvaluationSummary) {
+        let Some(evaluations) = &mut self.evaluations else { return };
+        let records = evaluations.evaluated(summary);
+        let losses: Vec<_> = records.iter().filter_map(|record| Some((record.set.clone(), record.loss?))).collect();
+        for record in &records {
+            for (tag, value) in record.scalars() {
+                if let Some(Err(error)) = self.tensorboard.as_mut().map(|board| board.scalar(record.step, &tag, value))
+                {
+                    self.console.line(&format!("warning: {error}"));
+                }
+            }
+        }
+        self.eval_loss = losses.iter().cloned().collect();
+        self.tell(|| News::Evaluated { step: summary.step.0, losses });
+        // The next step is not to count for slow.
+        self.last_step = Instant::now();
+    }
+
+    fn pool(&mut self, change: &PoolChange) {
+        let names = |actors: &[ActorId]| actors.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        for &actor in &change.joined {
+            self.tell(|| News::Actor(actor, String::new()));
+        }
+        for (actor, reason) in &change.left {
+            self.tell(|| News::Actor(*actor, format!("has left: {reason}")));
+            self.console.line(&format!("{actor} has left: {reason}"));
+        }
+        if !change.joined.is_empty() {
+            self.console.line(&format!("{} joined", names(&change.joined)));
+        }
+        self.console.line(&format!("encoders: {}", names(&change.members)));
+    }
+
+    fn bad(&mut self, samples: &[BadSample]) {
+        for sample in samples {
+            let list = if sample.too_long { &mut self.too_long } else { &mut self.bad };
+            let listed = list.append(sample);
+            if !sample.too_long {
+                self.show_bad(sample);
+            } else if self.too_long.len() == 1 {
+                let (source, reason, path) = (&sample.source, &sample.reason, self.too_long.path().display());
+                self.console.line(&format!("skipped {source}: {reason}; such samples are listed in {path}"));
+            }
+            if let Err(error) = listed {
+                self.console.line(&format!("warning: {error}"));
+            }
+        }
+    }
+
+    fn killed(&mut self, items: &[Killer]) {
+        for Killer { item, deaths } in items {
+            let (sample, index) = (item.sample, item.index);
+            self.console.line(&format!(
+                "warning: an encoder died of media item {index} of sample {sample}, or of one beside it: {deaths} of {MAX_DEATHS}"
+            ));
+        }
+        if let Err(error) = poison_items::append(&self.dir, items) {
+            self.console.line(&format!("warning: {error}; a resumed run will not know about it"));
+        }
+    }
+
+    fn trace(&mut self, actor: ActorId, trace: Trace) {
+        self.tell(|| News::Trace(actor, trace));
+    }
+
+    fn finished(&mut self, result: &Result<Outcome, Failure>) {
+        if matches!(result, Ok(Outcome::Completed)) {
+            self.is_under_way();
+        }
+        self.tell(|| {
+            News::Ended(match result {
+                Ok(Outcome::Completed) => "done".into(),
+                Ok(Outcome::Preempted) => "stopped on request".into(),
+                Err(failure) => format!("failed: {failure}"),
+            })
+        });
+    }
+
+    fn publisher(&mut self) -> Publisher {
+        publisher(self.publication.clone())
+    }
+
+    fn save_failed(&mut self, failed: &FailedSave) {
+        let FailedSave { to, error, num_failures, .. } = failed;
+        let steps = failed.step.0 + 1;
+        match (to, num_failures) {
+            (SaveTo::Memory, _) => self.console.line(&format!("warning: no checkpoint in memory: {error}")),
+            (_, 0) => self.console.line(&format!("warning: the checkpoint of {steps} steps is started over: {error}")),
+            (_, num) => {
+                self.console.line(&format!(
+                    "ALARM: the checkpoint of {steps} steps could not be written ({num} of {} in a row that end the run): {error}",
+                    self.max_failures
+                ));
+            }
+        }
+    }
+
+    fn not_finite(&mut self, found: &NonFinite) {
+        match self.evidence.write(found) {
+            Ok(path) => self.console.line(&format!("evidence: {}", path.display())),
+            Err(error) => self.console.line(&format!("warning: the report of this step cannot be written: {error}")),
+        }
+    }
+
+    fn published(&mut self, draft: &CheckpointDraft, dir: &Path, took: Duration) {
+        if draft.to == SaveTo::Memory {
+            return;
+        }
+        self.evaluations.iter_mut().for_each(EvalReport::published);
+        self.evidence.published(draft, dir);
+        self.tell(|| News::Checkpoint { step: draft.step.0 + 1, took });
+        self.console.line(&format!("checkpoint {}", dir.display()));
+        if let Some(costs) = &draft.state.costs {
+            for (pool, cost) in ["encoder", "foundation"].into_iter().zip(costs.seconds()) {
+                let [pair, token, one] = cost.unwrap_or_default().map(|seconds| seconds * 1e9);
+                self.console.line(&format!("costs of {pool}, ns: {pair:.4} a pair, {token:.1} a token, {one:.0} each"));
+            }
+        }
+    }
+}
+
+impl Report {
+    fn show_bad(&mut self, sample: &BadSample) {
+        self.num_shown_bad += 1;
+        if self.num_shown_bad <= MAX_SHOWN_BAD {
+            self.console.line(&format!("skipped {}: {}", sample.source, sample.reason));
+        } else if self.num_shown_bad == MAX_SHOWN_BAD + 1 {
+            self.console.line(&format!("more samples are skipped: see {}", self.bad.path().display()));
+        }
+    }
+
+    /// Names who has become slow, or is slow no more.
+    fn show_slow(&mut self, stragglers: &[Straggler]) {
+        for straggler in stragglers.iter().filter(|straggler| !self.slow.contains(&straggler.actor)) {
+            let (actor, times) = (straggler.actor, straggler.times_slower);
+            let line = format!("slow: takes {times:.1} × as long as the others for its work, and gets less of it");
+            self.console.line(&format!("warning: {actor} is {line}"));
+            self.tell(|| News::Actor(actor, line));
+        }
+        let now: BTreeSet<ActorId> = stragglers.iter().map(|straggler| straggler.actor).collect();
+        for &actor in self.slow.difference(&now) {
+            self.console.line(&format!("{actor} is no longer slow"));
+            self.tell(|| News::Actor(actor, String::new()));
+        }
+        self.slow = now;
+    }
+}

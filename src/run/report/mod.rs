@@ -1,0 +1,165 @@
+//! Describes what a run shows and writes while it goes on: progress, metrics, TensorBoard, bad samples, checkpoints.
+
+mod events;
+mod measure;
+mod page;
+
+use crate::estimate::memory::{peak_resident, show};
+use crate::eval::report::EvalReport;
+use crate::run::compose::{Composition, publication};
+use crate::run::nonfinite::Evidence;
+use loongforge_actors::checkpoint::Publication;
+use loongforge_actors::watch::Watch;
+use loongforge_core::data::BadSampleList;
+use loongforge_core::message::{ActorId, MemoryReport, SampleId, StepId};
+use loongforge_core::observe::{
+    Console, MetricsFile, News, ObserveError, Progress, StepMetrics, TensorBoard, read_metrics,
+};
+use measure::{Utilization, durations};
+use page::watch;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// The observer of a run on a user's machine.
+pub struct Report {
+    console: Console,
+    progress: Option<Progress>,
+    metrics: Option<MetricsFile>,
+    tensorboard: Option<TensorBoard>,
+    bad: BadSampleList,
+    /// Samples that are longer than a pack.
+    too_long: BadSampleList,
+    num_shown_bad: u64,
+    /// Encoders that were said to be slow.
+    slow: BTreeSet<ActorId>,
+    last_step: Instant,
+    /// Seconds of every step but the first, which waits for the run's beginning.
+    step_seconds: Vec<f64>,
+    num_steps: usize,
+    evaluations: Option<EvalReport>,
+    /// The losses of the evaluation before the next step.
+    eval_loss: BTreeMap<String, f64>,
+    every_steps: u64,
+    utilization: Option<Utilization>,
+    watch: Option<Watch>,
+    /// Holds what a checkpoint holds besides the engines' files.
+    publication: Publication,
+    max_failures: usize,
+    evidence: Evidence,
+    dir: PathBuf,
+    /// Called when a step was applied, until it succeeds; what it begins is done beside the steps. Dropped after all that
+    /// writes into the folder at its end.
+    first_step: Option<FirstStep>,
+    beside: Option<JoinHandle<()>>,
+    /// Tensors of the encoder and the foundation actor that have taken the most.
+    memory: [(&'static str, Option<MemoryReport>); 2],
+}
+
+/// Something that is due when a run has taken its first step, and after each until it succeeds.
+pub type FirstStep = Box<dyn FnMut() -> anyhow::Result<Option<JoinHandle<()>>>>;
+
+impl Report {
+    /// `composed` is the whole config, for the manifests; `begin`: the first step that is told of, and the first position of
+    /// the data stream whose samples are.
+    ///
+    /// # Errors
+    /// The run's folder cannot be written.
+    pub fn new(
+        composition: &Composition,
+        composed: Value,
+        console: Console,
+        begin: (StepId, SampleId),
+    ) -> anyhow::Result<Self> {
+        let (config, folder, StepId(first_step)) = (composition.config(), composition.folder(), begin.0);
+        let dir = &config.run.dir;
+        let metrics =
+            config.log.jsonl.then(|| MetricsFile::open(&dir.join("metrics.jsonl"), first_step)).transpose()?;
+        let earlier = match (&metrics, &config.watch.listen) {
+            (Some(_), Some(_)) if first_step > 0 => read_metrics(&dir.join("metrics.jsonl"))?,
+            _ => Vec::new(),
+        };
+        let tensorboard =
+            config.log.tensorboard.then(|| TensorBoard::create(&dir.join("tensorboard"), first_step)).transpose()?;
+        let evaluations = EvalReport::new(config, folder, first_step, &console)?;
+        Ok(Self {
+            progress: Some(Progress::start(&console, first_step, config.train.num_steps(), config.log.every_steps)),
+            watch: watch(config, folder, earlier, first_step, &console),
+            console,
+            metrics,
+            tensorboard,
+            bad: BadSampleList::open(&dir.join("bad.jsonl"), begin.1)?,
+            too_long: BadSampleList::open(&dir.join("too_long.jsonl"), begin.1)?,
+            num_shown_bad: 0,
+            slow: BTreeSet::new(),
+            last_step: Instant::now(),
+            step_seconds: Vec::new(),
+            num_steps: 0,
+            evaluations,
+            eval_loss: BTreeMap::new(),
+            every_steps: config.log.every_steps,
+            utilization: Utilization::of(config, folder),
+            publication: publication(config, composed, folder),
+            max_failures: config.checkpoint.max_failures,
+            evidence: Evidence::new(dir, config.run.seed),
+            dir: dir.clone(),
+            first_step: None,
+            beside: None,
+            memory: [("encoder", None), ("foundation", None)],
+        })
+    }
+
+    /// Calls this when the first step was applied, or the run is done without one.
+    pub fn on_first_step(mut self, first_step: FirstStep) -> Self {
+        self.first_step = Some(first_step);
+        self
+    }
+
+    fn is_under_way(&mut self) {
+        let Some(first_step) = &mut self.first_step else { return };
+        match first_step() {
+            Ok(beside) => (self.first_step, self.beside) = (None, beside),
+            Err(error) => self.console.line(&format!("warning: {error:#}; tried again after the next step")),
+        }
+    }
+
+    fn write(&mut self, metrics: &StepMetrics) -> Result<(), ObserveError> {
+        if let Some(file) = &mut self.metrics {
+            file.write(metrics)?;
+        }
+        if let Some(tensorboard) = self.tensorboard.as_mut().filter(|_| metrics.step.is_multiple_of(self.every_steps)) {
+            tensorboard.step(metrics)?;
+        }
+        Ok(())
+    }
+
+    fn tell(&self, news: impl FnOnce() -> News) {
+        if let Some(watch) = &self.watch {
+            watch.tell(news());
+        }
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        if let Some(progress) = self.progress.take() {
+            progress.finish();
+        }
+        if let Some(beside) = self.beside.take() {
+            let _ = beside.join();
+        }
+        if let Some(line) = durations(&mut self.step_seconds) {
+            self.console.line(&line);
+        }
+        let memory = self.memory.iter().filter_map(|(name, memory)| Some(format!("{name} {}", show(memory.as_ref()?))));
+        let memory: Vec<String> = memory.collect();
+        if !memory.is_empty() {
+            let resident = peak_resident().map_or(String::new(), |bytes| {
+                format!("; this process had {} resident", loongforge_core::observe::bytes(bytes))
+            });
+            self.console.line(&format!("memory of tensors at most: {}{resident}", memory.join("; ")));
+        }
+    }
+}

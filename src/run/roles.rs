@@ -1,0 +1,87 @@
+//! Role name → engine: the only file that sees data, models and actors together.
+
+use crate::eval::held_out_sets;
+use crate::model::folder::ModelFolder;
+use loongforge_actors::{Assignment, EngineFactory};
+use loongforge_core::checkpoint::Manifest;
+use loongforge_core::config::{Placement, RunConfig};
+use loongforge_core::data::{Dataset, Decoder, ProcessorOptions};
+use loongforge_core::engine::{DataEngine, Engine, EngineError, Samples, WithHeldOut};
+use loongforge_core::message::{Role, StepId};
+use loongforge_torch::engine::{EngineSpec, Families, build_engine};
+use std::sync::Arc;
+
+/// Holds what every engine of a run is made from.
+#[derive(Clone)]
+pub struct Recipe {
+    pub config: RunConfig,
+    pub folder: ModelFolder,
+    /// The models of the two pools; built-in ones unless a program puts in its own.
+    pub families: Families,
+    /// The decoder of the samples' pictures and videos.
+    pub decoder: Arc<dyn Decoder>,
+    /// The rank of this process on its host, where a launcher says so.
+    pub local_rank: Option<u32>,
+}
+
+/// The maker of one actor's engine, to be called on the thread that will run it.
+pub fn engine(recipe: Arc<Recipe>, assignment: Assignment) -> EngineFactory {
+    Box::new(move || build(&recipe, assignment))
+}
+
+fn build(recipe: &Recipe, assignment: Assignment) -> Result<Box<dyn Engine>, EngineError> {
+    let Recipe { config, folder, families, decoder, local_rank } = recipe;
+    match assignment.me.role {
+        Role::Scheduler => Err("the scheduler has no engine".into()),
+        Role::Data => {
+            let options = ProcessorOptions::new(&config.data, &config.train);
+            let processor = folder.processor(&options)?.with_decoder(decoder.clone());
+            let dataset = Dataset::open(&config.data, processor, config.run.seed)?;
+            let colocated = config.pools.placement == Placement::Colocated;
+            let memory = config.pools.data.memory.bytes();
+            let (index, num_data) = (assignment.me.index, assignment.pools.data);
+            let samples: Box<dyn Samples> = match config.eval.as_ref().is_some_and(|eval| eval.every_steps > 0) {
+                true => {
+                    let sets = held_out_sets::open(config, folder, Some(decoder))?;
+                    let sets = sets.into_iter().map(|set| set.dataset).collect();
+                    Box::new(WithHeldOut { train: dataset, sets })
+                }
+                false => Box::new(dataset),
+            };
+            let engine = DataEngine::new(index, num_data, colocated, memory, samples);
+            Ok(Box::new(engine.with_encoder_ranks(config.pools.encoder.tensor_parallel as u32)))
+        }
+        Role::Encoder | Role::Foundation => {
+            // An encoder that joins takes what is trained from another one; the checkpoint may be gone by then.
+            let joins = assignment.me.role == Role::Encoder && assignment.me.index >= assignment.pools.encoder;
+            let resume = match assignment.resume.filter(|_| !joins) {
+                Some(checkpoint) => {
+                    let first_step = StepId(Manifest::read(&checkpoint)?.num_steps);
+                    Some((checkpoint, first_step))
+                }
+                None => None,
+            };
+            let mut run = config.run.clone();
+            run.products = assignment.products;
+            let spec = EngineSpec {
+                config: RunConfig { run, ..config.clone() },
+                families: families.clone(),
+                me: assignment.me,
+                rendezvous: assignment.rendezvous,
+                local_rank: *local_rank,
+                resume,
+                stop_token_ids: stop_tokens(config, folder)?,
+            };
+            Ok(Box::new(build_engine(&spec)?))
+        }
+    }
+}
+
+/// Returns what ends an answer, where some are generated while the run goes on.
+fn stop_tokens(config: &RunConfig, folder: &ModelFolder) -> Result<Vec<i64>, EngineError> {
+    if config.eval.as_ref().is_none_or(|eval| eval.every_steps == 0) || config.num_answers() == 0 {
+        return Ok(Vec::new());
+    }
+    let processor = folder.processor(&ProcessorOptions::default())?;
+    Ok(processor.tokenizer().special().end.iter().copied().collect())
+}
