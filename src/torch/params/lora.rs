@@ -234,56 +234,7 @@ fn mask(x: &Tensor, dropout: f64, seed: u64) -> Tensor {
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::{LinearModule, LoraConfig, mask, row_norms};
-    use crate::nn::Linear;
-    use crate::params::{ParamStore, Scope};
-
-    #[test]
-    fn an_adapter_starts_at_nothing_and_adds_its_product() {
-        let config = LoraConfig { r: 2, alpha: 6.0, dropout: 0.0, use_rslora: false, use_dora: false };
-        let mut specs = Linear::specs("attn.", "q_proj", 5, 4, true, 0.5);
-        let module = LinearModule::of(&specs[0]).unwrap();
-        assert_eq!((module.path.as_str(), module.inputs, module.outputs), ("attn.q_proj", 5, 4));
-        assert_eq!(LinearModule::of(&specs[1]), None);
-        specs.extend(config.specs(&module));
-        let store = ParamStore::new(specs, Kind::Float, Device::Cpu);
-        store.init_random(1);
-        let linear = Linear::new(&Scope::new(&store, "attn."), "q_proj");
-        let x = Tensor::randn([3, 5], (Kind::Float, Device::Cpu));
-        let get = |name: &str| store.get(&format!("attn.q_proj.{name}")).detach();
-        let plain = crate::native::linear(&x, &get("weight"), Some(&get("bias")));
-        assert_eq!(linear.forward(&x), plain);
-        store.set(store.id("attn.q_proj.lora_B.weight"), &Tensor::ones([4, 2], (Kind::Float, Device::Cpu)));
-        let merged = get("weight") + get("lora_B.weight").matmul(&get("lora_A.weight")) * 3.0;
-        assert!(linear.forward(&x).allclose(&x.linear(&merged, Some(get("bias"))), 1e-5, 1e-6, false));
-    }
-
-    #[test]
-    fn rows_get_the_norms_that_dora_trains() {
-        let config = LoraConfig { r: 2, alpha: 6.0, dropout: 0.0, use_rslora: false, use_dora: true };
-        let mut specs = Linear::specs("attn.", "q_proj", 5, 4, true, 0.5);
-        specs.extend(config.specs(&LinearModule::of(&specs[0]).unwrap()));
-        let store = ParamStore::new(specs, Kind::Float, Device::Cpu);
-        store.init_random(1);
-        let get = |name: &str| store.get(&format!("attn.q_proj.{name}"));
-        store.set(store.id("attn.q_proj.lora_B.weight"), &Tensor::ones([4, 2], (Kind::Float, Device::Cpu)));
-        let norms = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0]);
-        store.set(store.id("attn.q_proj.lora_magnitude_vector"), &norms);
-        let linear = Linear::new(&Scope::new(&store, "attn."), "q_proj");
-        let x = Tensor::randn([3, 5], (Kind::Float, Device::Cpu));
-        let sum = get("weight").detach() + get("lora_B.weight").detach().matmul(&get("lora_A.weight").detach()) * 3.0;
-        let merged = &sum * (&norms / row_norms(&sum)).unsqueeze(1);
-        assert!(row_norms(&merged).allclose(&norms, 1e-5, 1e-6, false));
-        assert!(linear.merged_weight().allclose(&merged, 1e-5, 1e-6, false));
-        let y = linear.forward(&x);
-        assert!(y.allclose(&x.linear(&merged, Some(get("bias"))), 1e-5, 1e-5, false));
-        // The norm before is a constant of the gradient: B's is that of a factor that does not change.
-        y.sum(Kind::Float).backward();
-        let factor = (&norms / row_norms(&sum)).unsqueeze(1);
-        let ax = get("lora_A.weight").detach().matmul(&x.tr()).sum_dim_intlist([1i64].as_slice(), false, Kind::Float);
-        let expected = factor * ax.unsqueeze(0) * 3.0;
-        assert!(get("lora_B.weight").grad().allclose(&expected, 1e-4, 1e-5, false));
-    }
+    use super::mask;
 
     #[test]
     fn masks_depend_on_the_seed_and_keep_the_mean() {
