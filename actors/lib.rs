@@ -13,6 +13,7 @@
 
 pub mod checkpoint;
 pub mod drill;
+pub mod effect;
 pub mod journal;
 mod kernel;
 pub mod launch;

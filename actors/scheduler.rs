@@ -5,12 +5,13 @@
 //! and the first cause is named.
 
 use crate::checkpoint::{discard, prepare};
+use crate::effect::Effect;
 use crate::journal::{Journal, Letters, Record, Snapshot};
 use loongforge_core::engine::error_chain;
-use loongforge_core::message::{ActorId, BadSample, Command, Epoch, Event, SaveTo, StepId, Trace};
+use loongforge_core::message::{ActorId, BadSample, Command, Event, SaveTo, StepId, Trace};
 use loongforge_core::schedule::{
-    CheckpointDraft, Coordinator, Doubt, EvaluationSummary, FailedSave, Failure, Input, Killer, NonFinite, Outcome,
-    Output, PoolChange, StepSummary,
+    CheckpointDraft, Coordinator, EvaluationSummary, FailedSave, Failure, Input, Killer, NonFinite, Outcome, Output,
+    PoolChange, StepSummary,
 };
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -74,24 +75,6 @@ pub struct Scheduler {
     letters: Letters,
     /// Steps of which the observer knows, while a former life's inputs are heard again.
     seen: Option<StepId>,
-}
-
-/// Says what is left to do after an input.
-#[derive(Debug)]
-pub enum Effect {
-    Send(ActorId, Command),
-    Evict(ActorId),
-    /// Say so when the grace is over.
-    Paused(Epoch),
-    /// Say so again a little later.
-    Doubt(Doubt),
-    /// To be answered by [`Scheduler::published`].
-    Publish(Box<CheckpointDraft>),
-    /// Say so when it has lasted so long.
-    RetrySave(Duration),
-    /// It was told to stop by an earlier life: say so where it does not.
-    Stopping(ActorId),
-    Finished(Result<Outcome, Failure>),
 }
 
 impl Scheduler {

@@ -7,9 +7,10 @@
 #[path = "../tests/fake/mod.rs"]
 mod fake;
 
+use loongforge_actors::effect::Effect;
 use loongforge_actors::journal::{Journal, Record};
 use loongforge_actors::launch::Keep;
-use loongforge_actors::scheduler::{Effect, Scheduler};
+use loongforge_actors::scheduler::Scheduler;
 use loongforge_actors::{Observer, Publisher};
 use loongforge_core::config::BadSamples;
 use loongforge_core::message::*;

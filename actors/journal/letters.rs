@@ -1,7 +1,7 @@
 //! Describes what is on its way between a scheduler and its actors, as far as another process must know it to go on
 //! with that.
 
-use crate::scheduler::Effect;
+use crate::effect::Effect;
 use loongforge_core::message::{ActorId, Command, Epoch, Event};
 use loongforge_core::schedule::{CheckpointDraft, Doubt, Input};
 use serde::{Deserialize, Serialize};

@@ -2,8 +2,9 @@
 //! reported once, and none of them left when the parent dies.
 
 use super::RunError;
+use super::child::{CRASH_WINDOW, End, PARENT, pass_on, wait};
 use super::join::JoinError;
-use super::keeper::{End, Order, Started, Word, keeper, socket};
+use super::keeper::{Order, Started, Word, keeper, socket};
 use loongforge_core::config::Address;
 use loongforge_core::message::{ActorId, Role};
 use loongforge_core::schedule::PoolSizes;
@@ -18,17 +19,15 @@ use std::process::Stdio;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinSet, spawn_local};
 
 /// Makes the command of one actor's process, which is to join at the given address.
 pub type Start = Box<dyn Fn(ActorId, &Address) -> std::process::Command>;
 
-/// Set for children: the parent's process id and the actor's index.
-pub(super) const PARENT: &str = "LOONGFORGE_PARENT";
+/// Set for children: the actor's index.
 const INDEX: &str = "LOONGFORGE_INDEX";
 
 /// Sets how long children may take to end after their actors have.
@@ -36,7 +35,6 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// Deaths of one place in the pool within `CRASH_WINDOW` after which it is given up.
 const MAX_DEATHS: usize = 3;
-pub(super) const CRASH_WINDOW: Duration = Duration::from_secs(600);
 /// Sets how long a dead encoder's place stays empty: a run that ends takes its processes with it.
 const RESTART_DELAY: Duration = Duration::from_millis(100);
 
@@ -392,30 +390,6 @@ impl Children {
             }
         };
         let _ = tokio::time::timeout(GRACE, all).await;
-    }
-}
-
-/// Returns how the child ended.
-pub(super) async fn wait(mut child: Child, kill: &Notify) -> End {
-    let status = tokio::select! {
-        status = child.wait() => status,
-        () = kill.notified() => {
-            // One that has ended by itself needs no killing.
-            let _ = child.start_kill();
-            child.wait().await
-        }
-    };
-    match status {
-        Ok(status) => End { reason: format!("its process ended: {status}"), in_order: status.success() },
-        Err(error) => End { reason: error.to_string(), in_order: false },
-    }
-}
-
-pub(super) async fn pass_on(actor: ActorId, output: Option<impl AsyncRead + Unpin>) {
-    let Some(output) = output else { return };
-    let mut lines = BufReader::new(output).lines();
-    while let Ok(Some(line)) = lines.next_line().await {
-        eprintln!("{actor} | {line}");
     }
 }
 

@@ -2,7 +2,7 @@
 //! scheduler, which is one of them, and another scheduler in the place of one that was killed. It knows nothing of the run.
 
 use super::RunError;
-use super::children::{CRASH_WINDOW, PARENT, pass_on, wait};
+use super::child::{CRASH_WINDOW, End, PARENT, pass_on, wait};
 use loongforge_core::message::ActorId;
 use loongforge_core::transport::{LinkReceiver, LinkSender, link};
 use rustix::process::{Pid, Signal, kill_process};
@@ -62,13 +62,6 @@ pub(super) struct Started {
     pub place: Option<u32>,
     /// Tells how it has ended, and how long ago.
     pub ended: Option<(End, Duration)>,
-}
-
-/// Describes how a process has ended.
-#[derive(Clone, Serialize, Deserialize)]
-pub(super) struct End {
-    pub reason: String,
-    pub in_order: bool,
 }
 
 /// Returns where this scheduler's keeper is, if it has one.

@@ -1,5 +1,7 @@
 //! Starting a run: who is connected with whom, threads or processes, and what the caller gets back.
 
+mod assignment;
+mod child;
 mod children;
 mod edges;
 mod environment;
@@ -7,6 +9,7 @@ mod in_process;
 pub mod jobs;
 pub mod join;
 mod keeper;
+mod meeting;
 pub mod net;
 mod scale;
 mod serve;
@@ -15,13 +18,15 @@ mod spec;
 mod take_over;
 mod topology;
 
+pub use assignment::Assignment;
 pub use children::{Process, Start, beside, bind_to_parent};
 pub use environment::{JOIN_PORT, LOCAL_RANKS, Launcher, Place, PlaceError, local_rank, place};
 pub use in_process::run_in_process;
 pub use keeper::{follows, keep, keeper};
+pub use meeting::Meeting;
 pub use scale::scale_run;
-pub use serve::{Meeting, serve_role};
+pub use serve::serve_role;
 pub use serve_scheduler::serve_scheduler;
-pub use spec::{Assignment, EngineFactory, RunError, RunSpec};
+pub use spec::{EngineFactory, RunError, RunSpec};
 pub use take_over::Keep;
 pub use topology::{EdgeSpec, topology};

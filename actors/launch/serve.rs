@@ -2,8 +2,8 @@
 
 use super::edges::{Carriers, Door, Edges, Inlet, Open, dial, rendezvous_at};
 use super::join::{Down, Joined, Line, Up, Welcome, hear, join, line, say, say_loose, say_out};
-use super::net::{Security, connect};
-use super::{Assignment, EdgeSpec, EngineFactory, Keep, RunError};
+use super::net::connect;
+use super::{Assignment, EdgeSpec, EngineFactory, Meeting, RunError};
 use crate::kernel::{Link, leave_to_the_scheduler, spawn};
 use loongforge_core::config::Address;
 use loongforge_core::message::{ActorId, Command, Event, Role};
@@ -14,27 +14,6 @@ use std::time::Duration;
 
 /// Sets how long the last words to the scheduler may take.
 const LAST_WORDS: Duration = Duration::from_secs(10);
-
-/// Describes how the processes of a run find each other.
-#[derive(Clone)]
-pub struct Meeting {
-    /// Tells where the scheduler listens.
-    pub address: Address,
-    /// Tells how the processes log in with each other.
-    pub security: Security,
-    /// Hash of the run's configuration: all processes must have the same.
-    pub config: String,
-    /// `scheduler.join_timeout`.
-    pub timeout: Duration,
-    /// True if processes may share memory: they are on one host.
-    pub shared_memory: bool,
-    /// The place in its pool that an actor is meant for, if that matters.
-    pub index: Option<u32>,
-    /// The journal in which the scheduler writes what it is told, so that another can take its place.
-    pub journal: Option<Keep>,
-    /// Port of the store through which the members of a pool find each other; else they do in a folder of this machine.
-    pub store: Option<u16>,
-}
 
 /// Joins a run as `role` and serves it until it ends.
 ///

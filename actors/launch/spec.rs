@@ -3,28 +3,13 @@
 use super::join::JoinError;
 use crate::StopOn;
 use crate::journal::JournalError;
-use loongforge_core::config::Products;
 use loongforge_core::engine::{Engine, EngineError};
-use loongforge_core::message::ActorId;
-use loongforge_core::schedule::{CoordinatorSpec, Failure, PoolSizes};
+use loongforge_core::schedule::{CoordinatorSpec, Failure};
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// Builds an engine on the thread that it will live on.
 pub type EngineFactory = Box<dyn FnOnce() -> Result<Box<dyn Engine>, EngineError> + Send>;
-
-/// One actor's place in a run.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Assignment {
-    pub me: ActorId,
-    pub pools: PoolSizes,
-    /// Checkpoint to begin from.
-    pub resume: Option<PathBuf>,
-    /// Folder through which the members of a pool find each other; empty at the start of a run and gone after it.
-    pub rendezvous: PathBuf,
-    /// How all actors compute products.
-    pub products: Products,
-}
 
 /// Everything about a run but its engines.
 pub struct RunSpec {

@@ -2,8 +2,9 @@
 
 use super::RunError;
 use super::join::{Before, Returns};
+use crate::effect::Effect;
 use crate::journal::{Beginning, Heard, Journal, JournalError, Past, Record};
-use crate::scheduler::{Effect, Observer, Scheduler};
+use crate::scheduler::{Observer, Scheduler};
 use loongforge_core::message::{ActorId, StepId};
 use loongforge_core::schedule::{Coordinator, CoordinatorSpec};
 use std::cell::RefCell;

@@ -1,209 +1,265 @@
-//! Just enough of Rust's syntax to find paths and words: comments and literals blanked out, the rest left in place.
+//! The paths, imports, modules and `unsafe` words of a Rust file, read from its tokens; comments and literals are none.
+//!
+//! It reads tokens, not types: a method call names no path, and a path that a macro puts together is not seen.
 
-/// The same text with comments, strings and characters replaced by spaces; offsets and lines stay.
-pub fn code_only(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut code = bytes.to_vec();
-    let mut at = 0;
-    while at < bytes.len() {
-        let end = literal_or_comment_end(bytes, at);
-        for byte in &mut code[at..end] {
-            if *byte != b'\n' {
-                *byte = b' ';
+use std::str::FromStr;
+
+use anyhow::{Result, anyhow};
+use proc_macro2::{Delimiter, Ident, Span, TokenStream, TokenTree};
+
+/// What one file says of others.
+#[derive(Debug, Default)]
+pub struct Source {
+    pub paths: Vec<Path>,
+    pub modules: Vec<Module>,
+    /// The lines of the word `unsafe`.
+    pub unsafe_lines: Vec<usize>,
+}
+
+/// A path of at least two names, or an imported one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Path {
+    pub names: Vec<String>,
+    pub line: usize,
+    /// The inline modules that it is written in, from the outside.
+    pub within: Vec<String>,
+    pub is_test: bool,
+    /// The name that an import gives it; `*` imports all that is there.
+    pub alias: Option<String>,
+    /// It is a `pub use` of any visibility: it makes a name of another module one of this.
+    pub is_export: bool,
+}
+
+/// `mod name;`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Module {
+    pub name: String,
+    /// The `#[path = "…"]` before it.
+    pub file: Option<String>,
+    pub within: Vec<String>,
+    pub is_test: bool,
+}
+
+impl Source {
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    /// The text is not made of Rust's tokens.
+    pub fn read(text: &str) -> Result<Self> {
+        let tokens = TokenStream::from_str(text).map_err(|error| anyhow!("{error}"))?;
+        let mut source = Self::default();
+        source.scan(tokens, &[], false);
+        Ok(source)
+    }
+
+    fn scan(&mut self, tokens: TokenStream, within: &[String], is_test: bool) {
+        let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+        let mut attributes = Attributes::default();
+        let mut at = 0;
+        while at < tokens.len() {
+            let is_test = is_test || attributes.is_test;
+            let path =
+                |names, line| Path { names, line, within: within.into(), is_test, alias: None, is_export: false };
+            match &tokens[at] {
+                TokenTree::Punct(punct) if punct.as_char() == '#' => {
+                    attributes.read(tokens.get(at + 1));
+                }
+                TokenTree::Punct(punct) if punct.as_char() == ';' => attributes = Attributes::default(),
+                TokenTree::Group(group) => {
+                    self.scan(group.stream(), within, is_test);
+                    if group.delimiter() == Delimiter::Brace {
+                        attributes = Attributes::default();
+                    }
+                }
+                TokenTree::Ident(word) if *word == "unsafe" => self.unsafe_lines.push(line(word.span())),
+                TokenTree::Ident(word) if *word == "mod" => {
+                    match (tokens.get(at + 1), tokens.get(at + 2)) {
+                        (Some(TokenTree::Ident(name)), Some(TokenTree::Group(body))) => {
+                            let within = [within, &[name.to_string()]].concat();
+                            self.scan(body.stream(), &within, is_test);
+                            at += 2;
+                        }
+                        (Some(TokenTree::Ident(name)), _) => {
+                            let (name, file) = (name.to_string(), attributes.file.take());
+                            self.modules.push(Module { name, file, within: within.into(), is_test });
+                            at += 1;
+                        }
+                        _ => {}
+                    }
+                    attributes = Attributes::default();
+                }
+                // `use<'a>` bounds an `impl Trait`.
+                TokenTree::Ident(word) if *word == "use" && !is_punct(tokens.get(at + 1), '<') => {
+                    let is_export = tokens[..at].iter().rev().find_map(visibility).unwrap_or(false);
+                    let found = self.paths.len();
+                    at = self.import(&tokens, at + 1, &path(Vec::new(), line(word.span())));
+                    self.paths[found..].iter_mut().for_each(|path| path.is_export = is_export);
+                    continue;
+                }
+                TokenTree::Ident(word) if starts_path(&tokens, at) => {
+                    let mut names = vec![word.to_string()];
+                    while let Some(next) = name_after_colons(&tokens, at) {
+                        names.push(next.to_string());
+                        at += 3;
+                    }
+                    self.paths.push(path(names, line(word.span())));
+                }
+                _ => {}
             }
+            at += 1;
         }
-        at = end.max(at + 1);
     }
-    // Only whole comments and literals were blanked, so what is left is still UTF-8.
-    String::from_utf8(code).expect("blanking keeps text valid")
-}
 
-/// Returns where the comment or literal that starts at `at` ends; `at` itself where none starts.
-fn literal_or_comment_end(bytes: &[u8], at: usize) -> usize {
-    let rest = &bytes[at..];
-    let after_word = at > 0 && is_word(bytes[at - 1]);
-    if rest.starts_with(b"//") {
-        return at + rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
-    }
-    if rest.starts_with(b"/*") {
-        return block_comment_end(bytes, at);
-    }
-    if rest[0] == b'"' {
-        return quoted_end(bytes, at, b'"');
-    }
-    if rest[0] == b'r' && (!after_word || matches!(bytes[at - 1], b'b' | b'c')) {
-        let hashes = rest[1..].iter().take_while(|byte| **byte == b'#').count();
-        if rest.get(1 + hashes) == Some(&b'"') {
-            let close: Vec<u8> = std::iter::once(b'"').chain(std::iter::repeat_n(b'#', hashes)).collect();
-            let body = at + 2 + hashes;
-            return find(&bytes[body..], &close).map_or(bytes.len(), |end| body + end + close.len());
-        }
-    }
-    // 'x' and '\n' are characters; 'a without a closing quote is a lifetime.
-    if rest[0] == b'\'' {
-        if rest.get(1) == Some(&b'\\') {
-            return quoted_end(bytes, at, b'\'');
-        }
-        let char_len = match rest.get(1) {
-            Some(byte) if *byte >= 0xf0 => 4,
-            Some(byte) if *byte >= 0xe0 => 3,
-            Some(byte) if *byte >= 0xc0 => 2,
-            _ => 1,
-        };
-        if rest.get(1 + char_len) == Some(&b'\'') {
-            return at + char_len + 2;
-        }
-    }
-    at
-}
-
-fn block_comment_end(bytes: &[u8], at: usize) -> usize {
-    let (mut depth, mut end) = (0, at);
-    while end < bytes.len() {
-        if bytes[end..].starts_with(b"/*") {
-            depth += 1;
-            end += 2;
-        } else if bytes[end..].starts_with(b"*/") {
-            depth -= 1;
-            end += 2;
-            if depth == 0 {
-                return end;
+    /// Reads the tree of an import from `at`, under the names of `outer`; returns where it ends.
+    fn import(&mut self, tokens: &[TokenTree], mut at: usize, outer: &Path) -> usize {
+        let mut path = outer.clone();
+        while at < tokens.len() {
+            match &tokens[at] {
+                TokenTree::Ident(word) if *word == "as" => {
+                    path.alias = tokens.get(at + 1).map(ToString::to_string);
+                    at += 1;
+                }
+                TokenTree::Ident(name) => {
+                    path.line = line(name.span());
+                    path.names.push(name.to_string());
+                }
+                TokenTree::Punct(punct) if punct.as_char() == '*' => path.alias = Some("*".into()),
+                TokenTree::Group(group) => {
+                    let inner: Vec<TokenTree> = group.stream().into_iter().collect();
+                    let mut next = 0;
+                    while next < inner.len() {
+                        next = self.import(&inner, next, &path) + 1;
+                    }
+                    path.names.clear();
+                }
+                TokenTree::Punct(punct) if matches!(punct.as_char(), ',' | ';') => break,
+                _ => {}
             }
-        } else {
-            end += 1;
+            at += 1;
+        }
+        if path.names.len() > outer.names.len() {
+            // `a::{self, b}` imports `a`.
+            if path.names.len() > 1 && path.names.last().is_some_and(|name| name == "self") {
+                path.names.pop();
+            }
+            path.alias = path.alias.or_else(|| path.names.last().cloned());
+            self.paths.push(path);
+        } else if path.alias.is_some() && !path.names.is_empty() {
+            self.paths.push(path);
+        }
+        at
+    }
+}
+
+/// The attributes before an item, as far as they say where a module is.
+#[derive(Default)]
+struct Attributes {
+    is_test: bool,
+    file: Option<String>,
+}
+
+impl Attributes {
+    fn read(&mut self, attribute: Option<&TokenTree>) {
+        let Some(TokenTree::Group(group)) = attribute else { return };
+        let text = group.stream().to_string();
+        let words: Vec<&str> = text.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+        self.is_test |= words.first() == Some(&"cfg") && words.contains(&"test");
+        if let Some(value) = text.strip_prefix("path = ") {
+            self.file = Some(value.trim_matches('"').to_owned());
         }
     }
-    end
 }
 
-fn quoted_end(bytes: &[u8], at: usize, quote: u8) -> usize {
-    let mut end = at + 1;
-    while end < bytes.len() {
-        match bytes[end] {
-            b'\\' => end += 2,
-            byte if byte == quote => return end + 1,
-            _ => end += 1,
-        }
+/// Says of a token before an import whether it makes it an export; `None` where the token before it must be asked.
+fn visibility(token: &TokenTree) -> Option<bool> {
+    match token {
+        // `pub(crate)`
+        TokenTree::Group(group) if group.delimiter() == Delimiter::Parenthesis => None,
+        TokenTree::Ident(word) => Some(*word == "pub"),
+        _ => Some(false),
     }
-    bytes.len()
 }
 
-fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
-    haystack.windows(needle.len()).position(|window| window == needle)
+fn starts_path(tokens: &[TokenTree], at: usize) -> bool {
+    let is_inner = at >= 2 && is_punct(tokens.get(at - 1), ':') && is_punct(tokens.get(at - 2), ':');
+    // `::name` is a path from the root of all crates; after `name` or `>` it goes on.
+    let goes_on = is_inner && at >= 3 && matches!(&tokens[at - 3], TokenTree::Ident(_) | TokenTree::Group(_));
+    let goes_on = goes_on || is_inner && at >= 3 && is_punct(tokens.get(at - 3), '>');
+    // `pub(in path)` imports nothing.
+    let is_visibility = at == 1 && matches!(&tokens[0], TokenTree::Ident(word) if *word == "in");
+    !goes_on && !is_visibility && name_after_colons(tokens, at).is_some() || extern_crate(tokens, at)
 }
 
-fn is_word(byte: u8) -> bool {
-    byte == b'_' || byte.is_ascii_alphanumeric() || byte >= 0x80
+fn extern_crate(tokens: &[TokenTree], at: usize) -> bool {
+    at > 0 && matches!(&tokens[at - 1], TokenTree::Ident(word) if *word == "crate")
 }
 
-/// Offsets of `word` as a whole word.
-pub fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
-    let bytes = code.as_bytes();
-    code.match_indices(word).map(|(at, _)| at).filter(move |at| {
-        let before = at.checked_sub(1).is_some_and(|before| is_word(bytes[before]));
-        !before && !bytes.get(at + word.len()).is_some_and(|after| is_word(*after))
-    })
-}
-
-/// Offsets where the crate `name` starts a path (`use name…`, `name::…`, `extern crate name`).
-pub fn crate_uses<'a>(code: &'a str, name: &'a str) -> impl Iterator<Item = usize> + 'a {
-    words(code, name).filter(move |at| {
-        let before = code[..*at].trim_end();
-        let after = code[at + name.len()..].trim_start();
-        let imported = ["use", "extern crate", "use ::"].iter().any(|word| before.ends_with(word));
-        imported || (after.starts_with("::") && !is_inner(before))
-    })
-}
-
-/// Returns whether a path element follows `before`, so that what comes next is not the start of the path.
-fn is_inner(before: &str) -> bool {
-    let Some(outer) = before.strip_suffix("::") else {
-        return false;
-    };
-    outer.as_bytes().last().is_some_and(|byte| is_word(*byte) || *byte == b'>')
-}
-
-/// The first element after every `crate::`, with its offset; `crate::{a::X, b}` gives `a` and `b`.
-pub fn crate_rooms(code: &str) -> Vec<(usize, String)> {
-    let mut rooms = Vec::new();
-    for at in words(code, "crate") {
-        let Some(path) = skip(code, at + "crate".len(), "::") else {
-            continue;
-        };
-        if let Some(group) = skip(code, path, "{") {
-            rooms.extend(group_heads(code, group));
-        } else {
-            rooms.extend(word_at(code, path));
-        }
+/// The name in `:: name` behind the token at `at`.
+fn name_after_colons(tokens: &[TokenTree], at: usize) -> Option<&Ident> {
+    match (tokens.get(at + 1), tokens.get(at + 2), tokens.get(at + 3)) {
+        (one, two, Some(TokenTree::Ident(name))) if is_punct(one, ':') && is_punct(two, ':') => Some(name),
+        _ => None,
     }
-    rooms
 }
 
-/// The first words of the items of a braced group that starts at `at`, at its own depth only.
-fn group_heads(code: &str, at: usize) -> Vec<(usize, String)> {
-    let mut heads = Vec::from_iter(word_at(code, at));
-    let mut depth = 0;
-    for (offset, byte) in code.bytes().enumerate().skip(at) {
-        match byte {
-            b'{' => depth += 1,
-            b'}' if depth == 0 => break,
-            b'}' => depth -= 1,
-            b',' if depth == 0 => heads.extend(word_at(code, offset + 1)),
-            _ => {}
-        }
-    }
-    heads
+fn is_punct(token: Option<&TokenTree>, char: char) -> bool {
+    matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == char)
 }
 
-/// The offset after `token`, if that comes next after white space.
-fn skip(code: &str, at: usize, token: &str) -> Option<usize> {
-    let rest = code[at..].trim_start();
-    rest.starts_with(token).then(|| code.len() - rest.len() + token.len())
-}
-
-fn word_at(code: &str, at: usize) -> Option<(usize, String)> {
-    let rest = code[at..].trim_start();
-    let len = rest.bytes().take_while(|byte| is_word(*byte)).count();
-    (len > 0).then(|| (code.len() - rest.len(), rest[..len].to_string()))
+fn line(span: Span) -> usize {
+    span.start().line
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn rooms(text: &str) -> Vec<String> {
-        crate_rooms(&code_only(text)).into_iter().map(|(_, room)| room).collect()
+    fn names(text: &str) -> Vec<String> {
+        Source::read(text).unwrap().paths.iter().map(|path| path.names.join("::")).collect()
     }
 
     #[test]
-    fn comments_and_literals_are_blanked_in_place() {
-        let text = "a /* b /* c */ d */ e // f\n'g' \"h\\\" i\" r#\"j \" k\"# 'l m 'é' '\\'' b\"n\" br\"o\\\" p";
-        let code = code_only(text);
-        assert_eq!(code.len(), text.len());
-        assert_eq!(code.matches('\n').count(), 1);
-        let left: Vec<&str> = code.split_whitespace().collect();
-        assert_eq!(left, ["a", "e", "'l", "m", "b", "b", "p"]);
+    fn comments_and_literals_name_nothing() {
+        let text = "// crate::a\n/* crate::b /* crate::c */ */ let s = \"crate::d\"; r#\"crate::e \"# 'l; unsafe {}\nx";
+        let source = Source::read(text).unwrap();
+        assert_eq!(source.paths, []);
+        assert_eq!(source.unsafe_lines, [2]);
     }
 
     #[test]
-    fn rooms_of_plain_grouped_and_inline_paths() {
-        assert_eq!(rooms("use crate::config::Run;"), ["config"]);
+    fn imports_are_flattened_and_keep_their_lines() {
+        let text = "use crate::{\n  config::{self, Run as R, load::*}, // crate::no\n  data,\n};";
+        let found = Source::read(text).unwrap().paths;
+        let shown: Vec<String> = found
+            .iter()
+            .map(|path| format!("{} {} {}", path.line, path.names.join("::"), path.alias.as_deref().unwrap_or("-")))
+            .collect();
+        let expected =
+            ["2 crate::config config", "2 crate::config::Run R", "2 crate::config::load *", "3 crate::data data"];
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn paths_start_where_no_other_goes_on() {
         assert_eq!(
-            rooms("use crate::{\n  config::{Run, load}, // crate::no\n  data,\n  message::Id as I,\n};"),
-            ["config", "data", "message"]
+            names("pub(crate) fn f(x: crate :: data::X) { crate::engine::go(); x.y::<Z>() }"),
+            ["crate::data::X", "crate::engine::go"]
         );
-        assert_eq!(rooms("pub(crate) fn f(x: crate :: data::X) { crate::engine::go() }"), ["data", "engine"]);
-        assert_eq!(rooms("let s = \"crate::data\"; my_crate::data::x()"), Vec::<String>::new());
+        assert_eq!(
+            names("use ::actix; extern crate tokio; fn f(_: ::a::B) -> impl T + use<'a> {}"),
+            ["actix", "tokio", "a::B"]
+        );
+        assert_eq!(names("pub(in crate::a) fn f() { println!(\"{}\", super::b()) }"), ["super::b"]);
     }
 
     #[test]
-    fn a_crate_is_used_where_its_name_starts_a_path() {
-        let uses = |text: &str| crate_uses(text, "actix").count();
-        assert_eq!(uses("use actix::Actor;"), 1);
-        assert_eq!(uses("use actix;"), 1);
-        assert_eq!(uses("use ::actix::Actor;"), 1);
-        assert_eq!(uses("extern crate actix;"), 1);
-        assert_eq!(uses("fn f() -> actix::Addr<A> { todo!() }"), 1);
-        assert_eq!(uses("use crate::actix::X; mod actix; actix_rt::spawn(); let actix = 1;"), 0);
+    fn modules_and_tests_are_told_apart() {
+        let text = "mod a; #[cfg(test)] #[path = \"b_tests.rs\"] mod b; #[cfg(test)] mod tests { use super::x::Y; } use a::C; \
+                    pub(crate) use a::D;";
+        let source = Source::read(text).unwrap();
+        let modules: Vec<_> = source.modules.iter().map(|m| (m.name.as_str(), m.file.as_deref(), m.is_test)).collect();
+        assert_eq!(modules, [("a", None, false), ("b", Some("b_tests.rs"), true)]);
+        let paths: Vec<_> = source.paths.iter().map(|p| (p.within.len(), p.is_test, p.is_export)).collect();
+        assert_eq!(paths, [(1, true, false), (0, false, false), (0, false, true)]);
     }
 }

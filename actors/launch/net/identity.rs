@@ -1,41 +1,11 @@
 //! Tells who a certificate is for: `loongforge://RUN/role/ROLE` as its subject alternative name.
 
+use super::Party;
 use super::error::Refusal;
-use loongforge_core::message::Role;
 use rustls::pki_types::CertificateDer;
 use std::fmt;
 use std::str::FromStr;
 use webpki::EndEntityCert;
-
-/// Says what a process may be: an actor, or a user who commands a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Party {
-    Actor(Role),
-    Operator,
-}
-
-impl Party {
-    pub const ALL: [Party; 5] = [
-        Party::Actor(Role::Scheduler),
-        Party::Actor(Role::Data),
-        Party::Actor(Role::Encoder),
-        Party::Actor(Role::Foundation),
-        Party::Operator,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Actor(role) => role.name(),
-            Self::Operator => "operator",
-        }
-    }
-}
-
-impl fmt::Display for Party {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
 
 /// The identity of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -17,14 +17,16 @@ mod connect;
 mod error;
 mod identity;
 mod listener;
+mod party;
 mod security;
 mod stream;
 
 pub use certs::{issue, new_authority};
 pub use connect::connect;
 pub use error::NetError;
-pub use identity::{Identity, Party};
+pub use identity::Identity;
 pub use listener::Listener;
+pub use party::Party;
 pub use security::Security;
 pub use stream::{Stream, first_message};
 

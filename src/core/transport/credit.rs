@@ -1,11 +1,10 @@
 //! Credit of one edge: bytes and parcels in flight, given back when the receiver drops a parcel.
 
+use super::credit_guard::CreditGuard;
+use super::limits::MAX_PARCELS;
 use super::mailbox::MailSender;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-
-/// Parcels that may be in flight on one edge, whatever their size: bounds the mailbox.
-pub(super) const MAX_PARCELS: usize = 256;
 
 /// Credit of one edge, shared by its two ends.
 #[derive(Clone)]
@@ -58,18 +57,6 @@ impl Credit {
             self.0.parcels.fetch_add(1, SeqCst);
             CreditGuard::new(Loan { credit: self.clone(), bytes })
         })
-    }
-}
-
-/// Credit taken for one parcel; comes back on drop.
-pub struct CreditGuard {
-    _loan: Box<dyn Send>,
-}
-
-impl CreditGuard {
-    /// Whatever gives the credit back when it is dropped.
-    pub(super) fn new(loan: impl Send + 'static) -> Self {
-        Self { _loan: Box::new(loan) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The trait behind which the carriers stand.
 
 use super::Parcel;
-use super::slab::{MAX_DIMS, MAX_TENSORS};
+use super::limits::{MAX_DIMS, MAX_TENSORS};
 
 /// The sending end of an edge.
 pub trait Edge: Send {

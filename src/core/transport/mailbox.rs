@@ -6,7 +6,7 @@
 //! commands below `scheduler.queue`.
 
 use super::Edge;
-use super::credit::MAX_PARCELS;
+use super::limits::MAX_PARCELS;
 use super::parcel::Parcel;
 use super::slab::Bell;
 use crate::message::{ActorId, Command};

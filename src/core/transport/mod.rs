@@ -7,9 +7,11 @@
 //! the order in which they were sent, each once; when a peer is gone the receiver is told by [`Mail::Gone`].
 
 mod credit;
+mod credit_guard;
 mod edge;
 mod envelope;
 pub(crate) mod frame;
+mod limits;
 mod link;
 mod local;
 mod mailbox;
@@ -18,17 +20,17 @@ mod slab;
 mod stream;
 mod wire;
 
-pub use credit::{Credit, CreditGuard};
+pub use credit::Credit;
+pub use credit_guard::CreditGuard;
 pub use edge::{Edge, Refusal, Refused};
 pub use envelope::{NoEnvelope, envelope_len};
 pub use frame::{FrameError, MAX_FRAME, PROTOCOL_VERSION, checksum, frame, unframe};
+pub use limits::{MAX_DIMS, MAX_TENSORS};
 pub use link::{LinkError, LinkReceiver, LinkSender, link, raw};
 pub use local::LocalEdge;
 pub use mailbox::{Mail, MailSender, Mailbox};
 pub use parcel::{Buffer, Dtype, Header, HostTensor, Parcel, ParcelKind, TensorMeta};
-pub use slab::{
-    BorrowedMemory, LentMemory, LentSizes, MAX_DIMS, MAX_TENSORS, SlabEdge, SlabError, SlabListener, SlotTensor,
-};
+pub use slab::{BorrowedMemory, LentMemory, LentSizes, SlabEdge, SlabError, SlabListener, SlotTensor};
 pub use stream::{StreamEdge, StreamError, StreamSpec, receive};
 pub use wire::{
     Raw, Reconnect, Recovery, Returned, WireError, WireReceiver, WireSender, WireSpec, refuse, wire, wire_again,

@@ -1,6 +1,6 @@
 //! Describes what an edge carries: a header and the tensors that belong together (features and their DeepStack levels).
 
-use super::credit::CreditGuard;
+use super::credit_guard::CreditGuard;
 use crate::message::{PackId, StepId, UnitId, Version};
 use serde::{Deserialize, Serialize};
 use std::any::Any;

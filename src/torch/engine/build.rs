@@ -6,30 +6,27 @@ use super::encoder::EncoderPart;
 use super::exports::exports;
 use super::families::Families;
 use super::foundation::FoundationPart;
-use super::share::{EncoderShare, FoundationShare, Splits};
+use super::pool_specs::{encoder_specs, kind, splits};
+use super::share::{EncoderShare, FoundationShare};
 use super::spill::Spill;
 use super::torch_engine::TorchEngine;
 use super::trained::trained;
 use super::weights::initialize;
 use crate::comm::{Mesh, ProcessGroup};
 use crate::device::{load_cuda, set_intra_op_threads};
-use crate::model::{EncoderFamily, TreeNames};
+use crate::model::EncoderFamily;
 use crate::native::{MemoryWatch, NativeError, is_dry_run, set_products};
 use crate::params;
 use crate::params::{ParamSpec, ParamStore, Sharding};
 use crate::tape::Policy;
-use crate::train::hf::{MAX_SHARD_SIZE, num_shards};
 use crate::train::{AdamWConfig, AdapterFolder, Lanes, TrainState, has_adapter, load_adapter, load_state};
-use loongforge_core::config::{
-    Device, FoundationPool, Layout, Part, Placement, PoolName, Precision, Recompute, RunConfig,
-};
+use loongforge_core::config::{Device, Layout, Part, Placement, PoolName, Recompute, RunConfig};
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{ActorId, Role, StepId};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use tch::Kind;
 
 /// Sets how long a collective waits for a replica that does not come.
 const COLLECTIVE_TIMEOUT: Duration = Duration::from_secs(600);
@@ -168,30 +165,6 @@ fn join(store: &Path, name: &str, layout: Layout, rank: usize, device: tch::Devi
     }
 }
 
-pub(super) fn splits(pool: &FoundationPool) -> Splits {
-    Splits {
-        sequence_parallel: pool.sequence_parallel,
-        virtual_stages: pool.virtual_stages,
-        chunk_tokens: pool.chunk_tokens,
-        context: pool.context_attention,
-        zero: pool.zero,
-        expert_overlap: pool.expert_overlap,
-    }
-}
-
-/// The encoder pool's parameters: the tower is one part of the config, the projector another.
-pub(super) fn encoder_specs(
-    config: &RunConfig,
-    family: &dyn EncoderFamily,
-    tree: &TreeNames,
-) -> Result<Vec<ParamSpec>, EngineError> {
-    let part_of = |name: &str| match family.is_projector(name) {
-        true => ("model.image_projector", &config.model.image_projector),
-        false => ("model.image_encoder", &config.model.image_encoder),
-    };
-    Ok(trained(family.specs(), tree, part_of)?)
-}
-
 fn is_trained(specs: &[ParamSpec]) -> bool {
     specs.iter().any(|spec| spec.role == params::Role::Trained)
 }
@@ -256,21 +229,6 @@ fn continue_adapter(spec: &EngineSpec, pool: &str, params: &ParamStore) -> Resul
     }
     load(&model.image_encoder, &|name| !is_projector(name))?;
     load(&model.image_projector, &is_projector)
-}
-
-/// The type of parameters.
-pub(super) fn kind(precision: Precision) -> Kind {
-    match precision {
-        Precision::Float32 => Kind::Float,
-        Precision::Bf16 => Kind::BFloat16,
-    }
-}
-
-/// Files that a pool with these parameters writes.
-pub(super) fn num_files(specs: &[ParamSpec], precision: Precision) -> usize {
-    let kind = |role| if role == params::Role::Buffer { Kind::Float } else { kind(precision) };
-    let pieces = specs.iter().flat_map(|spec| spec.pieces.iter().map(|piece| (piece, kind(spec.role))));
-    num_shards(pieces, MAX_SHARD_SIZE)
 }
 
 fn policy(part: &Part) -> Policy {

@@ -3,8 +3,9 @@
 
 mod inputs;
 
-use super::build::{EngineSpec, build_engine, kind};
+use super::build::{EngineSpec, build_engine};
 use super::families::Families;
+use super::pool_specs::kind;
 use super::torch_engine::TorchEngine;
 use crate::native::DryRun;
 use loongforge_core::config::{Layout, Placement, RunConfig};

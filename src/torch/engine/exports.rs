@@ -1,8 +1,8 @@
 //! Describes what the pools of a run write into checkpoints for others to read.
 
-use super::build::{encoder_specs, num_files};
 use super::existing;
 use super::families::Families;
+use super::pool_specs::{encoder_specs, num_files};
 use super::share::cut;
 use super::torch_engine::Exports;
 use super::trained::trained;

@@ -7,8 +7,9 @@
 mod arrivals;
 mod continuing;
 mod evaluate;
+mod evaluating;
 
-use self::evaluate::Evaluating;
+use self::evaluating::Evaluating;
 use super::activations::Activations;
 use super::pack_work::{Chunk, Features, PackWork, Return, UnitWork};
 use super::routing::StepRouting;

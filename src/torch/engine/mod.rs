@@ -21,6 +21,7 @@ mod foundation;
 mod lora;
 mod pack_work;
 pub mod parity;
+mod pool_specs;
 mod preflight;
 mod routing;
 mod saver;

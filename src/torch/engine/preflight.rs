@@ -1,9 +1,9 @@
 //! Describes whether the engines of a run can be built: asked of its config and its model by the functions that build
 //! them, before there are actors, groups, memory or weights.
 
-use super::build::{encoder_specs, splits};
 use super::exports::exports;
 use super::families::Families;
+use super::pool_specs::{encoder_specs, splits};
 use super::share::{FoundationPlan, divided_encoder};
 use super::trained::trained;
 use crate::params::ParallelRank;

@@ -7,17 +7,16 @@
 use super::bell::Bell;
 use super::consumer::Receiver;
 use super::control::Layout;
+use super::lifeline::{Lifeline, receive};
 use super::map::Memory;
 use super::producer::SlabEdge;
 use crate::message::ActorId;
 use crate::transport::MailSender;
 use crate::transport::frame::{FrameError, Unframer, frame};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::{Deserialize, Serialize};
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
@@ -199,38 +198,6 @@ fn private_bell() -> io::Error {
     io::Error::other("the system gave none for this engine's bell")
 }
 
-/// The socket of an edge after the handshake.
-pub(super) struct Lifeline(UnixStream);
-
-impl Lifeline {
-    fn new(stream: UnixStream) -> io::Result<Self> {
-        stream.set_nonblocking(true)?;
-        Ok(Self(stream))
-    }
-
-    /// Returns what came since the last look. A consumer says one thing, its bell; a producer nothing.
-    pub(super) fn look(&self) -> Life {
-        let mut fds = Vec::new();
-        match receive(&self.0, &mut [0], &mut fds) {
-            Ok(0) => Life::Ended,
-            Ok(_) => fds.pop().and_then(|fd| Bell::adopt(fd).ok()).map_or(Life::Ended, Life::Bell),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Life::Quiet,
-            Err(_) => Life::Ended,
-        }
-    }
-
-    pub(super) fn cut(&self) {
-        let _ = self.0.shutdown(std::net::Shutdown::Both);
-    }
-}
-
-pub(super) enum Life {
-    Quiet,
-    Bell(Bell),
-    /// The peer's process ended, it closed its end, or it broke the protocol.
-    Ended,
-}
-
 enum Deaf {
     Io(io::Error),
     Frame(FrameError),
@@ -262,19 +229,6 @@ fn say(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<
     assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)), "room for two descriptors");
     let sent = rustix::net::sendmsg(stream, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
     if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
-}
-
-fn receive(stream: &UnixStream, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC;
-    let got = rustix::net::recvmsg(stream, &mut [IoSliceMut::new(bytes)], &mut ancillary, flags)?;
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            fds.extend(rights);
-        }
-    }
-    Ok(got.bytes)
 }
 
 /// False where nothing came before the deadline.

@@ -1,8 +1,8 @@
 //! The receiving end: reads headers, lends the slots' memory to the engine, returns slots.
 
 use super::bell::Bell;
-use super::connect::{Life, Lifeline};
 use super::control::{Contents, Control, Layout, SLOTS};
+use super::lifeline::{Life, Lifeline};
 use super::map::{Memory, Reader, Record};
 use crate::message::ActorId;
 use crate::transport::mailbox::Source;

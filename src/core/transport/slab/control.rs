@@ -3,18 +3,15 @@
 
 use super::map::{Shared, pages};
 use crate::message::{PackId, StepId, UnitId, Version};
+use crate::transport::limits::{MAX_DIMS, MAX_PARCELS, MAX_TENSORS};
 use crate::transport::{Dtype, Header, ParcelKind, TensorMeta};
 use rkyv::rancor::Error;
 use rkyv::util::AlignedVec;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Tensors of a parcel: features and their DeepStack levels.
-pub const MAX_TENSORS: usize = 8;
-/// Dimensions of a tensor.
-pub const MAX_DIMS: usize = 4;
 /// Slots of an arena, entries of a ring: the number of parcels that may be in flight.
-pub(super) const SLOTS: usize = crate::transport::credit::MAX_PARCELS;
+pub(super) const SLOTS: usize = MAX_PARCELS;
 /// Tensors in a slot start at multiples of it.
 const ALIGN: usize = 64;
 

@@ -1,8 +1,8 @@
 //! The sending end: copies tensors into slots, publishes headers, takes returned slots back.
 
 use super::bell::Bell;
-use super::connect::{Life, Lifeline};
 use super::control::{Contents, Control, Layout, SLOTS, places};
+use super::lifeline::{Life, Lifeline};
 use super::map::{Memory, Record, Writer};
 use super::slots::Slots;
 use crate::message::ActorId;

@@ -21,7 +21,8 @@ pub use error::StreamError;
 pub use receive::receive;
 pub use send::StreamEdge;
 
-use super::{WireSpec, credit::MAX_PARCELS};
+use super::WireSpec;
+use super::limits::MAX_PARCELS;
 use std::time::Duration;
 
 /// The spec of one edge, at either end.

@@ -2,7 +2,9 @@
 
 use super::{StreamError, StreamSpec, contents};
 use crate::message::ActorId;
-use crate::transport::credit::{Credit, CreditGuard, MAX_PARCELS};
+use crate::transport::credit::Credit;
+use crate::transport::credit_guard::CreditGuard;
+use crate::transport::limits::MAX_PARCELS;
 use crate::transport::{Mail, MailSender, Raw, Recovery, Returned, WireReceiver, WireSender, wire};
 use std::sync::Arc;
 

@@ -2,7 +2,8 @@
 
 use super::{StreamError, StreamSpec, contents};
 use crate::message::ActorId;
-use crate::transport::credit::{Credit, CreditGuard};
+use crate::transport::credit::Credit;
+use crate::transport::credit_guard::CreditGuard;
 use crate::transport::{
     Edge, Mail, MailSender, Parcel, Raw, Recovery, Refusal, Refused, WireReceiver, WireSender, wire,
 };

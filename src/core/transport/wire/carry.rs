@@ -1,10 +1,10 @@
 //! One connection of a wire, from its greeting to its end.
 
 use super::WireError;
-use super::ends::{In, Out, Raw, WireSpec};
 use super::packet::{HEADER, Header, Kind, Packet};
 use super::sequence::{Verdict, judge};
 use super::shared::Shared;
+use super::spec::{In, Out, Raw, WireSpec};
 use bytes::{BufMut, Bytes, BytesMut};
 use std::io;
 use std::time::Duration;

@@ -1,77 +1,13 @@
-//! The two handles of one end of a wire, and where its connections come from.
+//! The two handles of one end of a wire.
 
 use super::WireError;
 use super::packet::Kind;
 use super::run::run;
 use super::shared::Shared;
+use super::spec::{In, Out, Raw, Recovery, WireSpec};
 use bytes::Bytes;
-use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
-
-/// A connection of which the other end knows that it is for this wire.
-pub struct Raw {
-    pub reader: Box<dyn AsyncRead + Send + Unpin>,
-    pub writer: Box<dyn AsyncWrite + Send + Unpin>,
-}
-
-impl Raw {
-    pub fn new(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
-        let (reader, writer) = tokio::io::split(stream);
-        Self { reader: Box::new(reader), writer: Box::new(writer) }
-    }
-}
-
-/// A connection of a peer that has come back, and what it has received.
-pub struct Returned {
-    pub raw: Raw,
-    pub received: u64,
-}
-
-/// Connects: told the wire's number, which attempt it is, and what this end has received. An error of the kind
-/// `InvalidData` says that the wire is over.
-pub type Reconnect = Box<dyn FnMut(u128, u64, u64) -> Pin<Box<dyn Future<Output = io::Result<Raw>> + Send>> + Send>;
-
-/// Says what follows a connection that has broken.
-pub enum Recovery {
-    /// The end.
-    None,
-    /// This end connects again.
-    Connect(Reconnect),
-    /// The other end does; here it comes in.
-    Accept(flume::Receiver<Returned>),
-}
-
-/// One end of a wire.
-#[derive(Clone, Copy, Debug)]
-pub struct WireSpec {
-    /// Drawn by the accepting end; the other one may not know it yet.
-    pub number: Option<u128>,
-    /// True if this is the end that accepts connections.
-    pub accepts: bool,
-    /// Messages of who had this end before.
-    pub sent: u64,
-    pub received: u64,
-    /// Counts who had the accepting end: one of an earlier life is not listened to.
-    pub life: u64,
-    /// Longest message.
-    pub max_len: usize,
-    /// Messages that may wait at each end.
-    pub queue: usize,
-    /// Messages are acknowledged when [`WireReceiver::confirm`] says so, and else when they are taken.
-    pub confirms: bool,
-    /// A connection without a sign of life for so long is broken.
-    pub quiet: Duration,
-    /// Tells how long another connection may take to come.
-    pub patience: Duration,
-    /// The same where the peer's side has ended the former one: most likely it has died.
-    pub patience_ended: Duration,
-    /// The same where there has been none at this end: the peer must notice first that it has another process to connect to.
-    pub patience_first: Duration,
-}
 
 /// An end of a wire on its first connection, if that is there already. What carries it is to be run until it ends.
 pub fn wire(
@@ -97,17 +33,6 @@ pub fn wire_again(
     let receiver = WireReceiver { inbox, shared: shared.clone(), confirms: spec.confirms, taken: spec.received };
     (sender, receiver, run(first, recovery, spec, shared, to_send, arrived))
 }
-
-/// Something to be sent.
-pub(super) enum Out {
-    Message(Bytes),
-    /// To be told of when it is written.
-    Told(Bytes, oneshot::Sender<()>),
-    Loose(Bytes),
-}
-
-/// Holds what has come: a message with its number, or a loose one.
-pub(super) type In = (Option<u64>, Vec<u8>);
 
 /// The half that sends. Dropping it says farewell.
 pub struct WireSender {

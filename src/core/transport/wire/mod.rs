@@ -25,10 +25,12 @@ mod packet;
 mod run;
 mod sequence;
 mod shared;
+mod spec;
 #[cfg(test)]
 mod tests;
 
-pub use ends::{Raw, Reconnect, Recovery, Returned, WireReceiver, WireSender, WireSpec, wire, wire_again};
+pub use ends::{WireReceiver, WireSender, wire, wire_again};
 pub use error::WireError;
 pub(super) use packet::{HEADER as PACKET_HEADER, LEN as PACKET_LEN, MAGIC as PACKET_MAGIC};
 pub use run::refuse;
+pub use spec::{Raw, Reconnect, Recovery, Returned, WireSpec};

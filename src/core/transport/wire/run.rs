@@ -2,8 +2,8 @@
 
 use super::WireError;
 use super::carry::{carry, greet, greeted};
-use super::ends::{In, Out, Raw, Reconnect, Recovery, Returned, WireSpec};
 use super::shared::Shared;
+use super::spec::{In, Out, Raw, Reconnect, Recovery, Returned, WireSpec};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! Evaluations: the packs of held-out samples forward only, scored or continued.
 
 use super::FoundationPart;
+use super::evaluating::Evaluating;
 use crate::comm::Started;
 use crate::engine::stages::{Filled, Stages};
 use crate::model::{Decoding, FoundationTape, MicroBatch};
@@ -8,56 +9,10 @@ use crate::parallel::pipeline::Recorded;
 use crate::params::ZeroStage;
 use crate::tape::{Execution, Slot};
 use loongforge_core::engine::{EngineError, Ports, Progress};
-use loongforge_core::message::{Activity, EvaluationReport, Purpose, SampleId};
+use loongforge_core::message::{Activity, EvaluationReport};
 use loongforge_core::schedule::Task;
 use std::time::Instant;
 use tch::{Kind, Tensor};
-
-/// Holds what an evaluation has come to on this rank.
-pub(super) struct Evaluating {
-    purpose: Purpose,
-    /// Sum of the cross-entropies and number of predicted targets, on the device, and whether the model says the latter.
-    scores: Option<[Tensor; 2]>,
-    is_silent: bool,
-    num_targets: u64,
-    outputs: Vec<(SampleId, Vec<i64>)>,
-    /// Packs that are to be continued, those of other replicas included that this rank takes part in, and that were.
-    num_to_continue: usize,
-    num_continued: usize,
-}
-
-impl Evaluating {
-    /// `num_packs`: those that are continued where continuations are asked for.
-    pub fn of(purpose: Purpose, num_packs: usize) -> Option<Self> {
-        let num_to_continue = if matches!(purpose, Purpose::Generate { .. }) { num_packs } else { 0 };
-        let (scores, outputs, is_silent, num_targets, num_continued) = (None, Vec::new(), false, 0, 0);
-        let new = Self { purpose, scores, is_silent, num_targets, outputs, num_to_continue, num_continued };
-        purpose.is_evaluation().then_some(new)
-    }
-
-    /// The most tokens of a continuation, where packs are continued.
-    pub fn generates(&self) -> Option<u32> {
-        match self.purpose {
-            Purpose::Generate { max_new_tokens } => Some(max_new_tokens),
-            Purpose::Train | Purpose::Score => None,
-        }
-    }
-
-    /// Returns whether packs are still to be continued.
-    pub fn has_left(&self) -> bool {
-        self.num_continued < self.num_to_continue
-    }
-
-    fn report(&mut self) -> EvaluationReport {
-        let [loss_sum, correct] = self.scores.take().map_or([0.0; 2], |scores| scores.map(|sum| sum.double_value(&[])));
-        EvaluationReport {
-            loss_sum,
-            num_targets: self.num_targets,
-            num_correct: (!self.is_silent).then_some(correct as u64),
-            outputs: std::mem::take(&mut self.outputs),
-        }
-    }
-}
 
 /// Records a micro-batch that gets no backward. Returns with it the slot of what the model predicts at the targets, where the
 /// stage has it.

@@ -1,0 +1,23 @@
+//! Effects of the scheduler's inputs, which its actor carries out.
+
+use loongforge_core::message::{ActorId, Command, Epoch};
+use loongforge_core::schedule::{CheckpointDraft, Doubt, Failure, Outcome};
+use std::time::Duration;
+
+/// Says what is left to do after an input.
+#[derive(Debug)]
+pub enum Effect {
+    Send(ActorId, Command),
+    Evict(ActorId),
+    /// Say so when the grace is over.
+    Paused(Epoch),
+    /// Say so again a little later.
+    Doubt(Doubt),
+    /// To be answered by `Scheduler::published`.
+    Publish(Box<CheckpointDraft>),
+    /// Say so when it has lasted so long.
+    RetrySave(Duration),
+    /// It was told to stop by an earlier life: say so where it does not.
+    Stopping(ActorId),
+    Finished(Result<Outcome, Failure>),
+}

@@ -1,0 +1,19 @@
+//! One actor's place in a run.
+
+use loongforge_core::config::Products;
+use loongforge_core::message::ActorId;
+use loongforge_core::schedule::PoolSizes;
+use std::path::PathBuf;
+
+/// One actor's place in a run.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Assignment {
+    pub me: ActorId,
+    pub pools: PoolSizes,
+    /// Checkpoint to begin from.
+    pub resume: Option<PathBuf>,
+    /// Folder through which the members of a pool find each other; empty at the start of a run and gone after it.
+    pub rendezvous: PathBuf,
+    /// How all actors compute products.
+    pub products: Products,
+}

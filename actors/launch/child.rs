@@ -1,0 +1,44 @@
+//! One child process: its output with a name before each line, and how it ended.
+
+use loongforge_core::message::ActorId;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::process::Child;
+use tokio::sync::Notify;
+
+/// Set for children: the parent's process id.
+pub(super) const PARENT: &str = "LOONGFORGE_PARENT";
+/// Ends of one place in the pool are counted for so long.
+pub(super) const CRASH_WINDOW: Duration = Duration::from_secs(600);
+
+/// Describes how a process has ended.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct End {
+    pub reason: String,
+    pub in_order: bool,
+}
+
+/// Returns how the child ended.
+pub(super) async fn wait(mut child: Child, kill: &Notify) -> End {
+    let status = tokio::select! {
+        status = child.wait() => status,
+        () = kill.notified() => {
+            // One that has ended by itself needs no killing.
+            let _ = child.start_kill();
+            child.wait().await
+        }
+    };
+    match status {
+        Ok(status) => End { reason: format!("its process ended: {status}"), in_order: status.success() },
+        Err(error) => End { reason: error.to_string(), in_order: false },
+    }
+}
+
+pub(super) async fn pass_on(actor: ActorId, output: Option<impl AsyncRead + Unpin>) {
+    let Some(output) = output else { return };
+    let mut lines = BufReader::new(output).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        eprintln!("{actor} | {line}");
+    }
+}

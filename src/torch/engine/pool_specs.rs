@@ -1,0 +1,49 @@
+//! The parameters of a run's pools, with what is trained of them, and how ranks share them.
+
+use super::share::Splits;
+use super::trained::trained;
+use crate::model::{EncoderFamily, TreeNames};
+use crate::params::ParamSpec;
+use crate::train::hf::{MAX_SHARD_SIZE, num_shards};
+use loongforge_core::config::{FoundationPool, Precision, RunConfig};
+use loongforge_core::engine::EngineError;
+use tch::Kind;
+
+/// The encoder pool's parameters: the tower is one part of the config, the projector another.
+pub(super) fn encoder_specs(
+    config: &RunConfig,
+    family: &dyn EncoderFamily,
+    tree: &TreeNames,
+) -> Result<Vec<ParamSpec>, EngineError> {
+    let part_of = |name: &str| match family.is_projector(name) {
+        true => ("model.image_projector", &config.model.image_projector),
+        false => ("model.image_encoder", &config.model.image_encoder),
+    };
+    Ok(trained(family.specs(), tree, part_of)?)
+}
+
+/// Files that a pool with these parameters writes.
+pub(super) fn num_files(specs: &[ParamSpec], precision: Precision) -> usize {
+    let kind = |role| if role == crate::params::Role::Buffer { Kind::Float } else { kind(precision) };
+    let pieces = specs.iter().flat_map(|spec| spec.pieces.iter().map(|piece| (piece, kind(spec.role))));
+    num_shards(pieces, MAX_SHARD_SIZE)
+}
+
+/// The type of parameters.
+pub(super) fn kind(precision: Precision) -> Kind {
+    match precision {
+        Precision::Float32 => Kind::Float,
+        Precision::Bf16 => Kind::BFloat16,
+    }
+}
+
+pub(super) fn splits(pool: &FoundationPool) -> Splits {
+    Splits {
+        sequence_parallel: pool.sequence_parallel,
+        virtual_stages: pool.virtual_stages,
+        chunk_tokens: pool.chunk_tokens,
+        context: pool.context_attention,
+        zero: pool.zero,
+        expert_overlap: pool.expert_overlap,
+    }
+}
