@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::DataError;
 use super::npy::{read_npy, write_npy};
-use crate::message::{Grid, ItemMeta};
+use crate::message::{Grid, ItemMeta, Tower};
 
 const JSON: &str = "json";
 const INPUT_IDS: &str = "input_ids.npy";
@@ -207,7 +207,7 @@ impl RawItem {
 
     fn open(self) -> ItemMeta {
         let [t, h, w] = self.grid;
-        ItemMeta { grid: Grid { t, h, w }, num_features: self.features }
+        ItemMeta { tower: Tower::Vision, grid: Grid { t, h, w }, num_features: self.features }
     }
 }
 
@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     fn pack() -> PackedSample {
-        let item = |t, h, w, num_features| ItemMeta { grid: Grid { t, h, w }, num_features };
+        let item = |t, h, w, num_features| ItemMeta { tower: Tower::Vision, grid: Grid { t, h, w }, num_features };
         let file = |name: &str, bytes: &[u8]| (name.to_owned(), Arc::from(bytes));
         PackedSample {
             ids: vec![7, 3],

@@ -1,6 +1,6 @@
 //! A sample as the model takes it: plain buffers.
 
-use crate::message::{Grid, ItemMeta, SampleId, SampleMeta};
+use crate::message::{Grid, ItemMeta, SampleId, SampleMeta, Tower};
 
 /// Target of a position that does not count in the loss: the `ignore_index` of cross entropy.
 pub const IGNORE_INDEX: i64 = -100;
@@ -25,6 +25,7 @@ pub struct Sample {
 /// A picture, a video or a part of one: what the encoder takes at once.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Media {
+    pub tower: Tower,
     pub grid: Grid,
     /// Rows that the encoder makes of it.
     pub num_features: usize,
@@ -41,7 +42,8 @@ impl Sample {
         targets: Vec<i64>,
         media: Vec<Media>,
     ) -> Self {
-        let meta = |item: &Media| ItemMeta { grid: item.grid, num_features: item.num_features as u32 };
+        let meta =
+            |item: &Media| ItemMeta { tower: item.tower, grid: item.grid, num_features: item.num_features as u32 };
         let items = media.iter().map(meta).collect();
         let num_targets = targets.iter().filter(|&&target| target != IGNORE_INDEX).count() as u32;
         let num_tokens = input_ids.len() as u32;

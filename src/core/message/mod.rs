@@ -9,6 +9,7 @@ mod control;
 mod ids;
 mod plan;
 mod pool;
+mod tower;
 mod trace;
 
 pub use activity::Activity;
@@ -22,4 +23,5 @@ pub use ids::{
 };
 pub use plan::{Grid, ItemMeta, NOBODY, Pack, Purpose, SampleMeta, StepPlan, Unit, UnitItem};
 pub use pool::Regroup;
+pub use tower::Tower;
 pub use trace::{EdgeLoad, Trace, TraceSpan};

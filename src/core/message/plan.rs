@@ -1,6 +1,7 @@
 //! The step plan: one global batch as packs and units, with every placement decided.
 
 use super::ids::{ActorId, ItemId, Lane, PackId, SampleId, StepId, UnitId};
+use super::tower::Tower;
 use serde::{Deserialize, Serialize};
 
 /// Size of a media item in patches: frames, rows, columns (`image_grid_thw` of Hugging Face's Qwen-VL processors).
@@ -20,8 +21,11 @@ impl Grid {
 /// Holds what the scheduler knows of a media item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ItemMeta {
+    /// The tower that takes it in.
+    pub tower: Tower,
+    /// Patches of a picture or a video; of a recording its frames by 1 by 1.
     pub grid: Grid,
-    /// Rows that the encoder makes of it, and placeholder tokens that it fills.
+    /// Rows that the tower makes of it, and placeholder tokens that they replace.
     pub num_features: u32,
 }
 
@@ -94,7 +98,7 @@ pub struct UnitItem {
     pub meta: ItemMeta,
 }
 
-/// A fixed piece of encoder work. Its items are consecutive items of one pack, in the pack's order.
+/// A fixed piece of encoder work. Its items are consecutive items of one tower in one pack, in the pack's order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unit {
     pub id: UnitId,
@@ -121,6 +125,11 @@ impl Unit {
     /// Rows of features that it makes.
     pub fn num_features(&self) -> usize {
         self.items.iter().map(|item| item.meta.num_features as usize).sum()
+    }
+
+    /// The tower that takes its items in. Panics for a unit without items, which no plan has.
+    pub fn tower(&self) -> Tower {
+        self.items[0].meta.tower
     }
 
     pub fn num_patches(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::Schedule;
-use crate::message::{Grid, ItemId, ItemMeta};
+use crate::message::{Grid, ItemId, ItemMeta, Tower};
 use crate::schedule::{CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits};
 use proptest::prelude::*;
 
@@ -27,7 +27,8 @@ fn plan(spec: &PlanSpec, step: StepId, samples: &[SampleMeta], cursor: SampleId)
 }
 
 fn sample(id: u64, num_tokens: u32, grids: &[(u32, u32)]) -> SampleMeta {
-    let item = |&(h, w)| ItemMeta { grid: Grid { t: 1, h, w }, num_features: (h * w).div_ceil(4) };
+    let item =
+        |&(h, w)| ItemMeta { tower: Tower::Vision, grid: Grid { t: 1, h, w }, num_features: (h * w).div_ceil(4) };
     let items = grids.iter().map(item).collect();
     let (owner, num_targets) = ((id % 2) as u32, num_tokens / 2);
     SampleMeta { id: SampleId(id), owner, num_tokens, num_targets, items, documents: Vec::new() }

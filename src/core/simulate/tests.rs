@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::{BadSamples, Placement, Schedule};
-use crate::message::{Grid, ItemMeta, Role, SampleId, SampleMeta, StepId};
+use crate::message::{Grid, ItemMeta, Role, SampleId, SampleMeta, StepId, Tower};
 use crate::schedule::{
     Batch, CoordinatorSpec, CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits, PlanSpec, PoolSizes,
     SchedulerState, plan_step,
@@ -65,7 +65,11 @@ struct Alike {
 impl Samples for Alike {
     fn sample(&self, position: u64) -> SampleMeta {
         let grid = Grid { t: 1, h: 1, w: self.patches };
-        let items = if self.patches > 0 { vec![ItemMeta { grid, num_features: self.patches / 4 }] } else { Vec::new() };
+        let items = if self.patches > 0 {
+            vec![ItemMeta { tower: Tower::Vision, grid, num_features: self.patches / 4 }]
+        } else {
+            Vec::new()
+        };
         let (num_tokens, num_targets) = (self.tokens, 1);
         SampleMeta { id: SampleId(position), owner: 0, num_tokens, num_targets, items, documents: Vec::new() }
     }

@@ -142,7 +142,7 @@ impl EncoderPart {
     /// Takes pixels or what the foundation returns.
     pub(super) fn arrive(&mut self, from: ActorId, parcel: Parcel) -> Result<(), EngineError> {
         let (id, kind) = match parcel.header.kind {
-            ParcelKind::Pixels(id) | ParcelKind::Gradient(id) => (id, parcel.header.kind),
+            ParcelKind::Items(id) | ParcelKind::Gradient(id) => (id, parcel.header.kind),
             other => return Err(format!("{other:?} from {from} is nothing for an encoder").into()),
         };
         let device = self.pool.params().flat().device();
@@ -153,7 +153,7 @@ impl EncoderPart {
         let work = self.find(id).ok_or_else(|| format!("{from} sent {kind:?}, which is not planned here"))?;
         let tensors = parcel.tensors.into_iter().map(|buffer| TorchBuffer::into_tensor(buffer, device)).collect();
         match (kind, std::mem::replace(&mut work.phase, Phase::Done)) {
-            (ParcelKind::Pixels(_), Phase::Waiting) => {
+            (ParcelKind::Items(_), Phase::Waiting) => {
                 work.phase = Phase::Waiting;
                 work.pixels.insert(from.index, tensors).map_err(|error| format!("pixels of {id}: {error}").into())
             }
@@ -227,7 +227,7 @@ impl EncoderPart {
         }
         work.pixels = Assembler::new(std::iter::empty());
         let grids: Vec<Grid> = work.unit.items.iter().map(|item| item.meta.grid).collect();
-        let header = Header { kind: ParcelKind::Activation(work.unit.id), version };
+        let header = Header { kind: ParcelKind::Features(work.unit.id), version };
         // All ranks of an encoder have its features.
         let sends = self.mesh.tp.rank() == 0;
         if let Some(cache) = &mut self.cache {
@@ -257,7 +257,7 @@ impl EncoderPart {
         let buffer = |rows: &Tensor| Box::new(TorchBuffer::new(rows)) as Box<dyn Buffer>;
         let outputs = record.outputs.iter().map(|&slot| value(slot)).map(|rows| buffer(&rows.slice(0, cut, None, 1)));
         if fault::lies(ports.me(), "lie_claim") {
-            let kind = ParcelKind::Activation(UnitId { index: work.unit.id.index ^ 1, ..work.unit.id });
+            let kind = ParcelKind::Features(UnitId { index: work.unit.id.index ^ 1, ..work.unit.id });
             let parcel = Parcel::new(Header { kind, version }, outputs.clone().collect());
             ports.send(work.reader, parcel)?;
         }

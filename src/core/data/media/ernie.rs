@@ -15,6 +15,7 @@ use super::words::Words;
 use crate::config::{ImageLimits, VideoLimits};
 use crate::data::error::DataError;
 use crate::data::sample::Media;
+use crate::message::Tower;
 
 pub struct Ernie {
     /// A patch is of one frame; two frames of a video are merged by the model.
@@ -101,7 +102,7 @@ impl MediaProcessor for Ernie {
         let (grid, pixels) = self.cut.cut(&frames);
         let merge = self.cut.merge_size;
         let run = Run::new(grid.t as usize / self.temporal_merge, grid.h as usize / merge, grid.w as usize / merge);
-        Ok(Expansion::plain(Media { grid, num_features: run.len(), pixels }, run))
+        Ok(Expansion::plain(Media { tower: Tower::Vision, grid, num_features: run.len(), pixels }, run))
     }
 
     fn markers(&self) -> &Markers {

@@ -14,6 +14,7 @@ use super::words::Words;
 use crate::config::{ImageLimits, VideoLimits};
 use crate::data::error::DataError;
 use crate::data::sample::Media;
+use crate::message::Tower;
 
 pub struct Kimi {
     cut: Cut,
@@ -94,7 +95,7 @@ impl Kimi {
         let (grid, pixels) = self.cut.cut(&frames);
         // The frames of an item become one.
         let run = Run::new(1, grid.h as usize / self.merge, grid.w as usize / self.merge);
-        Ok((Media { grid, num_features: run.len(), pixels }, run))
+        Ok((Media { tower: Tower::Vision, grid, num_features: run.len(), pixels }, run))
     }
 }
 

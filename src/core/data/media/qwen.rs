@@ -14,6 +14,7 @@ use super::words::Words;
 use crate::config::{ImageLimits, VideoLimits};
 use crate::data::error::DataError;
 use crate::data::sample::Media;
+use crate::message::Tower;
 
 pub struct Qwen {
     image: Cut,
@@ -120,7 +121,7 @@ pub fn smart_image(picture: &RgbImage, cut: &Cut, (min, max): (usize, usize)) ->
     let rgb = resize_bicubic(picture, width, height)?;
     let (grid, pixels) = cut.cut(&[Frame { rgb: &rgb, width, height }]);
     let run = Run::new(1, grid.h as usize / merge, grid.w as usize / merge);
-    Ok(Expansion::plain(Media { grid, num_features: run.len(), pixels }, run))
+    Ok(Expansion::plain(Media { tower: Tower::Vision, grid, num_features: run.len(), pixels }, run))
 }
 
 /// Returns the number of features that [`smart_image`] makes.
@@ -158,7 +159,7 @@ impl MediaProcessor for Qwen {
         let (grid, pixels) = self.video.cut(&frames);
         let (temporal, merge) = (self.video.temporal_patch_size, self.video.merge_size);
         let run = Run::new(grid.t as usize, grid.h as usize / merge, grid.w as usize / merge);
-        let media = Media { grid, num_features: run.len(), pixels };
+        let media = Media { tower: Tower::Vision, grid, num_features: run.len(), pixels };
         match self.time {
             Time::Positions(per_second) => {
                 // Whole seconds, as transformers counts them.

@@ -17,6 +17,7 @@ use super::words::Words;
 use crate::config::{ImageLimits, VideoLimits};
 use crate::data::error::DataError;
 use crate::data::sample::Media;
+use crate::message::Tower;
 
 pub struct Tiles {
     cut: Cut,
@@ -118,7 +119,7 @@ impl Tiles {
         let side = self.side;
         let frames: Vec<Frame<'_>> = tiles.iter().map(|rgb| Frame { rgb, width: side, height: side }).collect();
         let (grid, pixels) = self.cut.cut(&frames);
-        Media { grid, num_features: tiles.len() * self.features_side.pow(2), pixels }
+        Media { tower: Tower::Vision, grid, num_features: tiles.len() * self.features_side.pow(2), pixels }
     }
 }
 

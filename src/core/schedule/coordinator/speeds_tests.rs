@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::Schedule;
-use crate::message::{Grid, ItemId, ItemMeta, Lane, PackId, SampleId, StepId, UnitId, UnitItem};
+use crate::message::{Grid, ItemId, ItemMeta, Lane, PackId, SampleId, StepId, Tower, UnitId, UnitItem};
 use crate::schedule::{CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits};
 
 const LANES: u32 = 16;
@@ -34,7 +34,7 @@ fn plan(step: u64, workers: &[u32]) -> StepPlan {
             encoder: workers[index as usize % workers.len()],
             pack: PackId { step: StepId(step), index: 0 },
             replica: 0,
-            items: vec![UnitItem { id, owner: 0, meta: ItemMeta { grid, num_features: 1 } }],
+            items: vec![UnitItem { id, owner: 0, meta: ItemMeta { tower: Tower::Vision, grid, num_features: 1 } }],
         }
     };
     StepPlan {

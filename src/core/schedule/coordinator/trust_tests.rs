@@ -93,7 +93,7 @@ impl Echo {
 }
 
 fn sample(position: u64) -> SampleMeta {
-    let items = vec![ItemMeta { grid: Grid { t: 1, h: 2, w: 2 }, num_features: 1 }];
+    let items = vec![ItemMeta { tower: Tower::Vision, grid: Grid { t: 1, h: 2, w: 2 }, num_features: 1 }];
     SampleMeta { id: SampleId(position), owner: 0, num_tokens: 5, num_targets: 2, items, documents: vec![] }
 }
 

@@ -96,11 +96,11 @@ fn in_order(bins: Vec<Bin>) -> Vec<Vec<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{Grid, ItemMeta, SampleId};
+    use crate::message::{Grid, ItemMeta, SampleId, Tower};
     use proptest::prelude::*;
 
     fn samples(sizes: &[(u32, usize)]) -> Vec<SampleMeta> {
-        let item = ItemMeta { grid: Grid { t: 1, h: 2, w: 2 }, num_features: 1 };
+        let item = ItemMeta { tower: Tower::Vision, grid: Grid { t: 1, h: 2, w: 2 }, num_features: 1 };
         let sample = |(id, &(num_tokens, num_items)): (u64, &(u32, usize))| SampleMeta {
             id: SampleId(id),
             owner: 0,

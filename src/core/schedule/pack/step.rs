@@ -116,7 +116,7 @@ pub(super) fn split_costliest(mut packs: Vec<Vec<usize>>, num_packs: usize, cost
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{Grid, ItemMeta, SampleId};
+    use crate::message::{Grid, ItemMeta, SampleId, Tower};
     use proptest::prelude::*;
 
     fn cost() -> CostModel {
@@ -198,7 +198,7 @@ mod tests {
             let lengths: Vec<u32> = rows.iter().map(|(length, _)| *length).collect();
             let mut samples = samples(&lengths);
             for (sample, (_, features)) in samples.iter_mut().zip(&rows) {
-                let item = |&num_features: &u32| ItemMeta { grid: Grid { t: 1, h: 1, w: 1 }, num_features };
+                let item = |&num_features: &u32| ItemMeta { tower: Tower::Vision, grid: Grid { t: 1, h: 1, w: 1 }, num_features };
                 sample.items = features.iter().map(item).collect();
             }
             let packs = pack(&samples, limits, cost(), replicas);

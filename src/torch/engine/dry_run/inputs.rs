@@ -31,7 +31,7 @@ impl Course {
                     let shape = [unit.num_features() as i64, width];
                     let kind = self.kind;
                     let tensors = (0..levels).map(|_| buffer(|| Tensor::empty(shape, (kind, Device::Cpu)))).collect();
-                    self.arrive(ActorId::new(role, index), ParcelKind::Activation(unit.id), plan, tensors)?;
+                    self.arrive(ActorId::new(role, index), ParcelKind::Features(unit.id), plan, tensors)?;
                 }
             }
         }
@@ -42,7 +42,7 @@ impl Course {
                 let own = unit.items.iter().filter(|item| item.owner == owner);
                 let patches = own.map(|item| item.meta.grid.num_patches() as i64).sum();
                 let pixels = read(|| Tensor::empty([patches, self.patch_dim], (Kind::Float, Device::Cpu)));
-                self.arrive(ActorId::data(owner), ParcelKind::Pixels(unit.id), plan, vec![pixels])?;
+                self.arrive(ActorId::data(owner), ParcelKind::Items(unit.id), plan, vec![pixels])?;
             }
         }
         Ok(())
@@ -66,7 +66,7 @@ impl Course {
                 read(|| Tensor::from_slice(&positions).view([3, -1])),
                 read(|| Tensor::from_slice(&targets)),
             ];
-            let header = Header { kind: ParcelKind::Tokens(pack.id), version: Version(0) };
+            let header = Header { kind: ParcelKind::Columns(pack.id), version: Version(0) };
             self.engine.arrive(ActorId::data(owner), Parcel::new(header, tensors), &mut self.ports)?;
         }
         Ok(())
@@ -76,7 +76,7 @@ impl Course {
     pub(super) fn return_gradients(&mut self, plan: &StepPlan) -> Result<bool, EngineError> {
         let mut shapes: BTreeMap<UnitId, Vec<TensorMeta>> = BTreeMap::new();
         for (kind, metas) in self.outbox.drain() {
-            if let ParcelKind::Activation(unit) = kind {
+            if let ParcelKind::Features(unit) = kind {
                 shapes.insert(unit, metas);
             }
         }

@@ -211,7 +211,7 @@ impl Node {
             for unit in plan.units.iter().filter(|unit| mine(plan.leader(unit.replica))) {
                 let from = ActorId::encoder(unit.encoder * self.layouts.encoder.tp as u32);
                 if let Some(features) =
-                    self.take(unit, from, Header { kind: ParcelKind::Activation(unit.id), version })?
+                    self.take(unit, from, Header { kind: ParcelKind::Features(unit.id), version })?
                 {
                     part.arrive(from, features, &mut self.ports)?;
                 }
@@ -375,7 +375,7 @@ impl Ranks {
 fn tag(kind: ParcelKind, level: usize) -> i32 {
     assert!(level < MAX_TENSORS, "levels of features");
     let (unit, back) = match kind {
-        ParcelKind::Activation(unit) => (unit, 0),
+        ParcelKind::Features(unit) => (unit, 0),
         ParcelKind::Gradient(unit) => (unit, 1),
         other => unreachable!("{other:?} is not posted"),
     };

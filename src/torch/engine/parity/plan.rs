@@ -4,7 +4,8 @@ use super::PoolLayouts;
 use crate::model::EncoderFamily;
 use crate::train::parity::{Document, Fixture};
 use loongforge_core::message::{
-    ActorId, ItemId, ItemMeta, Lane, Pack, PackId, SampleId, SampleMeta, StepId, StepPlan, Unit, UnitId, UnitItem,
+    ActorId, ItemId, ItemMeta, Lane, Pack, PackId, SampleId, SampleMeta, StepId, StepPlan, Tower, Unit, UnitId,
+    UnitItem,
 };
 use loongforge_core::transport::{Buffer, Header, HostTensor, Parcel, ParcelKind};
 use std::sync::Arc;
@@ -72,7 +73,7 @@ impl Batch {
         let family = self.encoder.as_ref();
         let meta = move |grid| {
             let num_features = family.map_or(0, |family| family.num_features(grid)) as u32;
-            ItemMeta { grid, num_features }
+            ItemMeta { tower: Tower::Vision, grid, num_features }
         };
         (0..).zip(&self.documents[document].grids).map(move |(index, &grid)| UnitItem {
             id: ItemId { sample: SampleId(document as u64), index },
@@ -109,7 +110,7 @@ impl Batch {
             Box::new(TorchBuffer::new(&positions)) as Box<dyn Buffer>,
             row(joined(|document| &document.targets).collect()),
         ];
-        Parcel::new(header(ParcelKind::Tokens(pack)), tensors)
+        Parcel::new(header(ParcelKind::Columns(pack)), tensors)
     }
 
     /// Returns what a data actor sends of a unit.
@@ -117,7 +118,7 @@ impl Batch {
         let documents = self.packs[unit.pack.index as usize].iter().map(|document| &self.documents[*document]);
         let pixels: Vec<&Tensor> = documents.filter_map(|document| document.pixels.as_ref()).collect();
         let pixels = TorchBuffer::new(&Tensor::cat(&pixels, 0).to_kind(Kind::Float));
-        Parcel::new(header(ParcelKind::Pixels(unit.id)), vec![Box::new(pixels)])
+        Parcel::new(header(ParcelKind::Items(unit.id)), vec![Box::new(pixels)])
     }
 }
 
