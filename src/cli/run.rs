@@ -105,7 +105,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         Err(error) => return Err(UsageError::of(&error).into()),
     };
     let mut pools = PoolSizes::new(composition.config());
-    if composition.folder().config.encoder.is_none() {
+    if composition.folder().config.towers.is_empty() {
         pools.encoder = 0;
     }
     let part = args.part.part(pools)?;

@@ -188,12 +188,15 @@ impl ModelFolder {
     /// Returns what planning needs to know of the model; features and pixels are float32 or narrower on the wire.
     pub fn shape(&self) -> ModelShape {
         let hidden_size = self.config.decoder.hidden_size as u64;
-        let patch_dim = self.config.encoder.as_ref().map_or(0, |encoder| encoder.patch_dim() as u64);
+        let towers = &self.config.towers;
+        let patch_dim = towers.iter().map(|it| it.family.patch_dim() as u64).max().unwrap_or(0);
+        let num_tensors = towers.iter().map(|it| it.family.num_outputs() as u64).max().unwrap_or(0);
         let bytes = size_of::<f32>() as u64;
         ModelShape {
             hidden_size,
+            towers: towers.iter().map(|it| it.tower).collect(),
             bytes_per_patch: patch_dim * bytes,
-            bytes_per_feature: self.config.num_feature_tensors() as u64 * hidden_size * bytes,
+            bytes_per_feature: num_tensors * hidden_size * bytes,
         }
     }
 }
@@ -219,7 +222,13 @@ pub fn without_fetching(model: &mut Model) -> Vec<&'static str> {
         Ok(here)
     };
     settle(model, here).expect("nothing is fetched");
-    for part in [&mut model.image_encoder, &mut model.image_projector, &mut model.foundation] {
+    for part in [
+        &mut model.image_encoder,
+        &mut model.image_projector,
+        &mut model.audio_encoder,
+        &mut model.audio_projector,
+        &mut model.foundation,
+    ] {
         if let Some(lora) = &mut part.lora {
             lora.adapter = lora.adapter.take().filter(|adapter| adapter.hub_id().is_none());
         }
@@ -239,6 +248,8 @@ fn settle(
         ("model.tokenizer", &mut model.tokenizer, false),
         ("model.image_encoder.load", &mut model.image_encoder.load, true),
         ("model.image_projector.load", &mut model.image_projector.load, true),
+        ("model.audio_encoder.load", &mut model.audio_encoder.load, true),
+        ("model.audio_projector.load", &mut model.audio_projector.load, true),
         ("model.foundation.load", &mut model.foundation.load, true),
     ];
     for (key, source, weights) in sources {
@@ -250,6 +261,8 @@ fn settle(
     let adapters = [
         ("model.image_encoder.lora.adapter", &mut model.image_encoder.lora),
         ("model.image_projector.lora.adapter", &mut model.image_projector.lora),
+        ("model.audio_encoder.lora.adapter", &mut model.audio_encoder.lora),
+        ("model.audio_projector.lora.adapter", &mut model.audio_projector.lora),
         ("model.foundation.lora.adapter", &mut model.foundation.lora),
     ];
     for (key, lora) in adapters {

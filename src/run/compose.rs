@@ -14,6 +14,7 @@ use loongforge_core::config::{Device, Precision, Products, Report, RunConfig, lo
 use loongforge_core::data::{
     DataError, Decoder, Epochs, EpochsError, InProcess, built_in, fingerprint, settle_steps, settle_steps_of,
 };
+use loongforge_core::message::Tower;
 use loongforge_core::message::{BadSample, SampleId, SaveTo, StepId};
 use loongforge_core::schedule::{
     CoordinatorSpec, EvaluationSpec, FailedSave, Killer, Outcome, SchedulerState, StepSummary,
@@ -150,9 +151,9 @@ impl Composition {
         Self::new(loaded.config)
     }
 
-    /// Puts another encoder in. Its features must be as wide as the foundation expects.
+    /// Puts another vision tower in. Its features must be as wide as the foundation expects.
     pub fn encoder(mut self, family: impl EncoderFamily + 'static) -> Self {
-        self.families.encoder = Some(Arc::new(family));
+        self.families.towers.set(Tower::Vision, Arc::new(family));
         self
     }
 
@@ -252,7 +253,7 @@ impl Composition {
     /// What engines are made from.
     pub fn into_recipe(self) -> Arc<Recipe> {
         let Self { mut config, folder, families, decoder, local_rank, .. } = self;
-        if families.encoder.is_none() {
+        if families.towers.is_empty() {
             // A text model: no actors wait for pictures, and all cores are the foundation's.
             config.pools.encoder.replicas = 0;
         }

@@ -23,5 +23,5 @@ pub use ids::{
 };
 pub use plan::{Grid, ItemMeta, NOBODY, Pack, Purpose, SampleMeta, StepPlan, Unit, UnitItem};
 pub use pool::Regroup;
-pub use tower::Tower;
+pub use tower::{Tower, TowerSet};
 pub use trace::{EdgeLoad, Trace, TraceSpan};

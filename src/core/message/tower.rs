@@ -25,6 +25,28 @@ impl Tower {
     }
 }
 
+/// Some of the towers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TowerSet(u8);
+
+impl TowerSet {
+    pub fn contains(self, tower: Tower) -> bool {
+        self.0 & (1 << tower as u8) != 0
+    }
+
+    /// The towers in their order.
+    pub fn iter(self) -> impl Iterator<Item = Tower> {
+        Tower::ALL.into_iter().filter(move |tower| self.contains(*tower))
+    }
+}
+
+impl FromIterator<Tower> for TowerSet {
+    fn from_iter<I: IntoIterator<Item = Tower>>(towers: I) -> Self {
+        Self(towers.into_iter().fold(0, |set, tower| set | 1 << tower as u8))
+    }
+}
+
 impl fmt::Display for Tower {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())

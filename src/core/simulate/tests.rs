@@ -21,7 +21,12 @@ pub(super) fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: 
         encoder_replicas: encoder.max(1),
         num_lanes: encoder.max(1),
         colocated: false,
-        shape: ModelShape { hidden_size: 64, bytes_per_patch: 4, bytes_per_feature: 8 },
+        shape: ModelShape {
+            towers: [crate::message::Tower::Vision].into_iter().collect(),
+            hidden_size: 64,
+            bytes_per_patch: 4,
+            bytes_per_feature: 8,
+        },
         credits: EdgeCredits { pixels: 1 << 20, tokens: 1 << 20, features: 1 << 20 },
     };
     let coordinator = CoordinatorSpec {

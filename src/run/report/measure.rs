@@ -72,7 +72,7 @@ impl Utilization {
         };
         let peak = config.log.peak_tflops.map(|tflops| tflops * 1e12).or_else(known)?;
         let pools = &config.pools;
-        let num_devices = match (config.device, pools.placement, folder.config.encoder.is_some()) {
+        let num_devices = match (config.device, pools.placement, !folder.config.towers.is_empty()) {
             (Device::Cuda(None), Placement::Separate, true) => {
                 pools.foundation.layout().ranks() + pools.encoder.layout().ranks()
             }

@@ -18,7 +18,12 @@ fn spec() -> PlanSpec {
         encoder_replicas: 4,
         num_lanes: LANES,
         colocated: false,
-        shape: ModelShape { hidden_size: 8, bytes_per_patch: 16, bytes_per_feature: 32 },
+        shape: ModelShape {
+            towers: [crate::message::Tower::Vision].into_iter().collect(),
+            hidden_size: 8,
+            bytes_per_patch: 16,
+            bytes_per_feature: 32,
+        },
         credits: EdgeCredits { pixels: 1 << 30, tokens: 1 << 30, features: 1 << 30 },
     }
 }

@@ -23,7 +23,12 @@ fn spec() -> CoordinatorSpec {
         encoder_replicas: POOLS.encoder,
         num_lanes: 4,
         colocated: false,
-        shape: ModelShape { hidden_size: 8, bytes_per_patch: 4, bytes_per_feature: 8 },
+        shape: ModelShape {
+            towers: [crate::message::Tower::Vision].into_iter().collect(),
+            hidden_size: 8,
+            bytes_per_patch: 4,
+            bytes_per_feature: 8,
+        },
         credits: EdgeCredits { pixels: 1000, tokens: 5000, features: 1000 },
     };
     CoordinatorSpec {

@@ -2,7 +2,8 @@
 
 use super::FoundationPart;
 use crate::engine::buffer::TorchBuffer;
-use crate::engine::pack_work::Features;
+use crate::engine::pack_work::{Features, input_of};
+use crate::model::FeatureInput;
 use loongforge_core::engine::{EngineError, Ports};
 use loongforge_core::message::{ActorId, Event, Regroup, Role, StepPlan, Unit, UnitId, Version};
 use loongforge_core::transport::{Header, Parcel, ParcelKind};
@@ -75,8 +76,7 @@ impl FoundationPart {
         let Header { kind, version } = parcel.header;
         let wrong = |reason| Ok(Some(Wrong { reason, lacks: None }));
         let device = self.pool.params().flat().device();
-        let (trained, num_tensors) = (self.encoder_trained, self.stages.any().num_feature_tensors());
-        let feature_dim = self.stages.any().feature_dim();
+        let (trained, inputs) = (self.encoder_trained, self.stages.any().inputs());
         let how = self.returns(version);
         let step = match kind {
             ParcelKind::Columns(id) => id.step,
@@ -126,13 +126,11 @@ impl FoundationPart {
             return missing(format!("{kind:?} was made with parameters of version {version}"));
         }
         let tensors: Vec<Tensor> = parcel.tensors.into_iter().map(into_tensor).collect();
-        if tensors.len() != num_tensors
-            || tensors
-                .iter()
-                .any(|tensor| tensor.size() != [unit.num_features, feature_dim] || tensor.kind() == Kind::Int64)
-        {
+        let FeatureInput { num_tensors, width, .. } = inputs[input_of(inputs, unit.tower)?];
+        let is_wrong = |tensor: &Tensor| tensor.size() != [unit.num_features, width] || tensor.kind() == Kind::Int64;
+        if tensors.len() != num_tensors || tensors.iter().any(is_wrong) {
             let shapes: Vec<_> = tensors.iter().map(Tensor::size).collect();
-            let want = format!("{num_tensors} tensors of [{}, {}]", unit.num_features, feature_dim);
+            let want = format!("{num_tensors} tensors of [{}, {width}]", unit.num_features);
             return missing(format!("{kind:?} has shapes {shapes:?}; expected {want}"));
         }
         let credit = parcel.credit.filter(|_| !anew && !self.gathers_first);
