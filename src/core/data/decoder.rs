@@ -2,9 +2,8 @@
 
 use image::RgbImage;
 
-use super::decode::{decode_animation, decode_rgb};
 use super::limits::Limits;
-use super::media::{Sampling, Video, mp4};
+use super::media::{Sampling, Video};
 
 /// Decodes files. Every implementation gives the same pixels and the same reasons for the same bytes, but for what it takes
 /// to decode them: a reason may be that a decoder crashed, or took too long or too much memory.
@@ -22,25 +21,6 @@ pub trait Decoder: Send + Sync {
     fn clip(&self, bytes: &[u8], fps: Option<f64>, limits: &Limits, sampling: &Sampling) -> Result<Video, String>;
 }
 
-/// This process. A panic of a decoder is caught where samples are made; what kills a process is not.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct InProcess;
-
-impl Decoder for InProcess {
-    fn picture(&self, bytes: &[u8], limits: &Limits) -> Result<RgbImage, String> {
-        decode_rgb(bytes, limits)
-    }
-
-    fn clip(&self, bytes: &[u8], fps: Option<f64>, limits: &Limits, sampling: &Sampling) -> Result<Video, String> {
-        let mut frames = Vec::new();
-        let taken = decode_clip(bytes, fps, limits, sampling, &mut |frame| {
-            frames.push(frame);
-            Ok(())
-        })?;
-        Ok(taken.video(frames))
-    }
-}
-
 /// Describes which frames of a clip were taken.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Taken {
@@ -56,35 +36,4 @@ impl Taken {
     pub fn video(&self, frames: Vec<RgbImage>) -> Video {
         Video::new(frames, &self.indices, self.num_frames, self.fps)
     }
-}
-
-/// Returns whether the bytes are those of a clip that can be decoded, or is refused by name.
-pub fn is_clip_file(bytes: &[u8]) -> bool {
-    bytes.starts_with(b"GIF8") || mp4::is_mp4(bytes)
-}
-
-/// [`Decoder::clip`], one frame after the other: they need not fit the memory together.
-///
-/// # Errors
-/// The reason, or what `take` says.
-pub fn decode_clip(
-    bytes: &[u8],
-    fps: Option<f64>,
-    limits: &Limits,
-    sampling: &Sampling,
-    take: &mut dyn FnMut(RgbImage) -> Result<(), String>,
-) -> Result<Taken, String> {
-    if mp4::is_mp4(bytes) {
-        return mp4::frames(bytes, fps, limits, sampling, take);
-    }
-    if !is_clip_file(bytes) {
-        return Err("neither an animated GIF nor an MP4 file".to_owned());
-    }
-    let (frames, own_fps) = decode_animation(bytes, limits)?;
-    let (num_frames, fps) = (frames.len(), fps.unwrap_or(own_fps));
-    let indices = sampling.indices(num_frames, Some(fps));
-    for &index in &indices {
-        take(frames[index].clone())?;
-    }
-    Ok(Taken { indices, num_frames, fps })
 }

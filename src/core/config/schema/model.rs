@@ -5,12 +5,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Lora;
+use super::{JsonMap, Lora};
 use crate::config::Source;
 use crate::config::pattern::glob;
-
-/// Keys of a `config.json`.
-pub type JsonMap = serde_json::Map<String, serde_json::Value>;
 
 /// The model: a Hugging Face directory or hub id, a `config.json` of its own, or composed of parts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -3,14 +3,15 @@
 
 use image::RgbImage;
 
-use super::open::Words;
 use super::patches::{Cut, Frame};
 use super::processor::{Expansion, Markers, MediaProcessor, Run};
-use super::qwen::{resize_all, smart_features, smart_image};
+use super::qwen::{smart_features, smart_image};
+use super::resize::resize_all;
 use super::sampling::{Defaults, Sampling, Spread};
 use super::settings::Settings;
 use super::smart_resize::smart_resize;
 use super::video::Video;
+use super::words::Words;
 use crate::config::{ImageLimits, VideoLimits};
 use crate::data::error::DataError;
 use crate::data::sample::Media;

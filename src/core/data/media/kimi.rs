@@ -4,13 +4,13 @@
 
 use image::RgbImage;
 
-use super::open::Words;
 use super::patches::{CHANNELS, Cut, Frame};
 use super::processor::{Expansion, Markers, MediaProcessor, Piece, Run};
 use super::resize::resize_bicubic;
 use super::sampling::{Defaults, Sampling, Spread};
 use super::settings::Settings;
 use super::video::Video;
+use super::words::Words;
 use crate::config::{ImageLimits, VideoLimits};
 use crate::data::error::DataError;
 use crate::data::sample::Media;

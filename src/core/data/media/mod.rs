@@ -23,10 +23,13 @@ mod smart_resize;
 mod tests;
 mod tiles;
 mod video;
+mod video_source;
+mod words;
 
 pub(super) use open::open;
 pub use processor::{Expansion, Kind, Markers, MediaProcessor, Piece, Run};
 pub use sampling::{Sampling, Spread};
 pub use smart_resize::smart_resize;
-pub use video::{Video, VideoSource};
-pub(super) use video::{in_folder, is_clip, load, natural};
+pub use video::Video;
+pub use video_source::VideoSource;
+pub(super) use video_source::{in_folder, is_clip, load, natural};

@@ -8,14 +8,16 @@ use serde_json::Value as Json;
 use super::ProcessorOptions;
 use super::notes::Notes;
 use crate::config::{Learn, Phase, TooLong};
-use crate::data::decoder::{Decoder, InProcess};
+use crate::data::decoder::Decoder;
 use crate::data::error::DataError;
+use crate::data::in_process::InProcess;
 use crate::data::limits::Limits;
 use crate::data::media::{self, MediaProcessor};
 use crate::data::positions::PositionKind;
 use crate::data::source::Part;
 use crate::data::template::{ChatTemplate, built_in};
-use crate::data::tokenizer::{Tokenizer, read_json_if_exists};
+use crate::data::tokenizer::Tokenizer;
+use crate::data::tokenizer_file::read_json_if_exists;
 
 /// Shared by the threads that make samples.
 pub struct Processor {

@@ -4,9 +4,10 @@ use std::path::Path;
 
 use super::Processor;
 use crate::config::TooLong;
-use crate::data::decode::{header_size, read_rgb_with};
+use crate::data::decode::header_size;
 use crate::data::error::DataError;
 use crate::data::expand::{Expanded, Place, check, find};
+use crate::data::in_process::read_rgb_with;
 use crate::data::media::{self, Expansion, Kind};
 use crate::data::source::{Conversation, MediaSource, Part, Turn};
 

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use serde_json::{Value as Json, json};
 
 use crate::config::{Phase, TrainFile};
-use crate::data::decoder::{Decoder, InProcess};
+use crate::data::decoder::Decoder;
 use crate::data::error::{BadSample, DataError};
+use crate::data::in_process::InProcess;
 use crate::data::source::{Content, Source};
 
 /// Files, opened.

@@ -203,7 +203,7 @@ impl Files<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::decoder::InProcess;
+    use crate::data::in_process::InProcess;
     use crate::data::source::Conversation;
 
     fn picture() -> Vec<u8> {
