@@ -5,7 +5,8 @@
 
 use crate::checkpoint::saved_config;
 use crate::eval::held_out_sets;
-use crate::model::folder::{FolderError, ModelFolder, fetch};
+use crate::model::error::FolderError;
+use crate::model::folder::{ModelFolder, fetch};
 use crate::preflight::{Asked, Preflight, PreflightError, WeightsProblem, expect_weights};
 use crate::run::roles::{self, Recipe};
 use loongforge_actors::checkpoint::{Publication, publish};

@@ -1,11 +1,12 @@
 //! A run by the process that has its scheduler: from its beginning or its last checkpoint to its end.
 
+use super::args::RunArgs;
 use super::folder::{Expect, find_resume, prepare_folder};
 use super::former::FormerRun;
 use super::lock::RunLock;
+use super::meeting::{compose, fingerprint, meeting};
 use super::settings::keep_config;
 use super::sign::{Sign, port_of_run};
-use super::{RunArgs, fingerprint, meeting};
 use crate::cli::part::{Beside, Part};
 use crate::cli::{UsageError, check, exit};
 use crate::eval::{after_run, held_out_sets};
@@ -96,7 +97,7 @@ impl Whole<'_> {
             console.line(&format!("{error}; restarting from the last checkpoint"));
             // The run before is no place to go on from.
             resume = if self.is_replaced() { Some("auto".to_owned()) } else { None };
-            composition = super::compose(&settled)?.settled().map_err(|error| UsageError::of(&error))?;
+            composition = compose(&settled)?.settled().map_err(|error| UsageError::of(&error))?;
         }
         unreachable!("the loop ends with an error")
     }
