@@ -7,15 +7,6 @@ use super::rank::Job;
 use super::step::{NONE, Step, UnitState};
 use super::world::World;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
-#[derive(Default)]
-pub(super) struct Encoder {
-    /// Units whose pixels are there and whose turn it is, by step.
-    ready: BinaryHeap<Reverse<(u64, u32)>>,
-    /// Units of the step being computed whose gradient is there and whose lane's turn it is.
-    returned: BinaryHeap<Reverse<u32>>,
-}
 
 impl World<'_> {
     pub(super) fn pixels_arrive(&mut self, parcel: &Parcel) {

@@ -10,20 +10,6 @@ use super::happening::Happening;
 use super::rank::Job;
 use super::world::World;
 
-/// One rank of a replica. Counts are over the whole run, as packs come in order.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Stage {
-    pub replica: u32,
-    pub stage: u32,
-    /// Packs of the steps before.
-    before: u64,
-    forwards: u64,
-    backwards: u64,
-    /// Packs that the stage before has passed on, and the stage after has given back.
-    passed_on: u64,
-    given_back: u64,
-}
-
 impl World<'_> {
     pub(super) fn tokens_arrive(&mut self, parcel: &Parcel) {
         self.step_mut(parcel.step).packs[parcel.index as usize].tokens_missing -= 1;
@@ -182,22 +168,5 @@ impl World<'_> {
             return Some(if tokens { Activity::WaitSamples } else { Activity::WaitFeatures });
         }
         Some(Activity::WaitStage)
-    }
-}
-
-impl Stage {
-    pub fn new(replica: u32, stage: u32) -> Self {
-        Self { replica, stage, ..Self::default() }
-    }
-
-    /// The pack that goes forward next, of those of its step.
-    pub fn next_forward(&self, packs: &[u32]) -> Option<u32> {
-        packs.get((self.forwards - self.before) as usize).copied()
-    }
-
-    /// Returns whether 1F1B has a forward next.
-    fn goes_forward(&self, end: u64, num_stages: u32) -> bool {
-        let after = u64::from(num_stages - self.stage - 1);
-        self.forwards < end && self.forwards - self.backwards <= after
     }
 }

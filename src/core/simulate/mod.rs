@@ -8,6 +8,7 @@
 //!
 //! [`Coordinator`]: crate::schedule::Coordinator
 
+mod actors;
 mod ahead;
 mod alternatives;
 mod clock;

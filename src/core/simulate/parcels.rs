@@ -1,7 +1,7 @@
 //! Parcels between ranks: sent when there is credit, one after the other, and read by who is free.
 
+use super::actors::Stage;
 use super::edges::{Kind, Load, Parcel};
-use super::foundation::Stage;
 use super::happening::Happening;
 use super::rank::Rank;
 use super::step::Step;

@@ -1,13 +1,11 @@
 //! The simulated run itself: ranks, what each is doing, and what happens next.
 
 use super::Activity;
+use super::actors::{DataActor, Encoder, Stage};
 use super::ahead::Ahead;
 use super::clock::Clock;
 use super::cores::Cores;
-use super::data::DataActor;
 use super::edges::{Edges, Load};
-use super::encoder::Encoder;
-use super::foundation::Stage;
 use super::gantt::Recorder;
 use super::happening::Happening;
 use super::random::Noise;
@@ -18,9 +16,6 @@ use super::{Costs, Samples, SimError, SimReport, SimSpec};
 use crate::message::{ActorId, Command, Event, Role};
 use crate::schedule::{Coordinator, Input, Output};
 use std::collections::VecDeque;
-
-/// Bytes of one token in a parcel: id, three positions and target, each an i64.
-pub(super) const BYTES_PER_TOKEN: u64 = 5 * 8;
 
 /// Simulates a run over `samples`.
 ///
