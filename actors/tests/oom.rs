@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use witness::{Seen, Witness};
+use witness::{RecordingObserver, Seen};
 
 const ROLE: &str = "LOONGFORGE_TEST_ROLE";
 const ADDRESS: &str = "LOONGFORGE_TEST_ADDRESS";
@@ -74,7 +74,7 @@ fn run_spec(dir: &Path, state: SchedulerState) -> RunSpec {
 
 fn witness() -> (Arc<Mutex<Seen>>, Box<dyn Observer>) {
     let seen = Arc::new(Mutex::new(Seen::default()));
-    (seen.clone(), Box::new(Witness { seen, stop_after: None, can_publish: true }))
+    (seen.clone(), Box::new(RecordingObserver { seen, stop_after: None, can_publish: true }))
 }
 
 /// A group of processes with a limit of its own for each; gone with this.

@@ -1,5 +1,6 @@
 //! `loongforge run`: a whole run on this machine, or one role of it.
 
+mod address_file;
 mod args;
 mod folder;
 mod former;
@@ -7,16 +8,15 @@ mod holder;
 mod lock;
 mod meeting;
 mod ranks;
+mod scheduler_process;
 mod settings;
-mod sign;
-mod whole;
 
 use super::part::Part;
 use super::{UsageError, exit};
 use crate::preflight::Asked;
 use crate::run::roles;
 use loongforge_actors::launch::net::Party;
-use loongforge_actors::launch::{bind_to_parent, follows, keep, keeper, local_rank};
+use loongforge_actors::launch::{bind_to_parent, is_takeover, keep, keeper, local_rank};
 use loongforge_actors::serve_role;
 use loongforge_core::checkpoint::MANIFEST;
 use loongforge_core::config;
@@ -24,10 +24,10 @@ use loongforge_core::message::Role;
 use loongforge_core::observe::{Console, init_logging};
 use loongforge_core::schedule::PoolSizes;
 use rustix::process::Signal;
+use scheduler_process::SchedulerProcess;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
-use whole::Whole;
 
 use meeting::{compose, meeting};
 
@@ -89,13 +89,13 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     let asked =
         Asked { device: part.as_ref().is_none_or(computes), weights: args.resume.is_none(), alone: part.is_none() };
     // The run of one that follows another was asked about before, and its actors wait.
-    let begun = match args.processes && follows() {
+    let begun = match args.processes && is_takeover() {
         true => composition.settled().map(|composition| (composition, Vec::new())),
         false => composition.preflight(asked),
     };
     let (composition, lines) = begun.map_err(|error| UsageError::of(&error))?;
     lines.iter().for_each(|line| console.line(line));
-    Whole { args: &args, part: part.as_ref(), loaded: &loaded, console: &console }.supervise(composition)
+    SchedulerProcess { args: &args, part: part.as_ref(), loaded: &loaded, console: &console }.supervise(composition)
 }
 
 /// `--resume PATH` reads as `--resume` and an override.
