@@ -10,8 +10,8 @@ use crate::journal::{Journal, OutstandingMessages, Record, Snapshot};
 use loongforge_core::engine::error_chain;
 use loongforge_core::message::{ActorId, BadSample, Command, Event, SaveTo, StepId, Trace};
 use loongforge_core::schedule::{
-    CheckpointDraft, Coordinator, EvaluationSummary, FailedSave, Failure, Input, Killer, NonFinite, Outcome, Output,
-    PoolChange, StepSummary,
+    CheckpointDraft, Coordinator, EvaluationSummary, FailedSave, Failure, Input, NonFinite, Outcome, Output,
+    PoisonItem, PoolChange, StepSummary,
 };
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -43,7 +43,7 @@ pub trait Observer {
 
     /// An encoder has died of these items: the next lives of the run are to begin with that
     /// ([`SchedulerState::killers`](loongforge_core::schedule::SchedulerState::killers)).
-    fn killed(&mut self, _killers: &[Killer]) {}
+    fn killed(&mut self, _killers: &[PoisonItem]) {}
 
     /// An engine tells of its time. Of interest to whoever watches.
     fn trace(&mut self, _actor: ActorId, _trace: Trace) {}

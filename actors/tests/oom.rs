@@ -161,7 +161,7 @@ fn an_item_that_takes_all_memory_kills_two_encoders_and_no_third_one() {
 
     // As where it is known from the beginning.
     let known =
-        SchedulerState { killers: vec![Killer { item: item(), deaths: MAX_DEATHS }], ..SchedulerState::default() };
+        SchedulerState { killers: vec![PoisonItem { item: item(), deaths: MAX_CRASHES }], ..SchedulerState::default() };
     let (twin, observer) = witness();
     run_in_process(run_spec(dir.path(), known), make(Script::default()), observer).unwrap();
     let twin = twin.lock().unwrap();

@@ -17,7 +17,7 @@ use loongforge_core::data::{
 };
 use loongforge_core::message::{BadSample, SampleId, SaveTo, StepId};
 use loongforge_core::schedule::{
-    CoordinatorSpec, EvaluationSpec, FailedSave, Killer, Outcome, SchedulerState, StepSummary,
+    CoordinatorSpec, EvaluationSpec, FailedSave, Outcome, PoisonItem, SchedulerState, StepSummary,
 };
 use loongforge_torch::device::settle;
 use loongforge_torch::engine::Families;
@@ -74,7 +74,7 @@ pub struct Composition {
     evaluation: Option<EvaluationSpec>,
     resume: Option<Resume>,
     snapshots: Option<PathBuf>,
-    killers: Vec<Killer>,
+    killers: Vec<PoisonItem>,
     stop: StopOn,
     local_rank: Option<u32>,
 }
@@ -183,12 +183,12 @@ impl Composition {
     }
 
     /// Knows which items encoders have died of before.
-    pub fn knowing(mut self, killers: Vec<Killer>) -> Self {
+    pub fn knowing(mut self, killers: Vec<PoisonItem>) -> Self {
         self.killers = killers;
         self
     }
 
-    pub fn killers(&self) -> &[Killer] {
+    pub fn killers(&self) -> &[PoisonItem] {
         &self.killers
     }
 

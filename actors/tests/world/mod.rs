@@ -38,7 +38,7 @@ pub struct World {
     num_retries: usize,
     /// Steps whose checkpoints were published.
     pub lasting: Vec<StepId>,
-    pub killed: Vec<Killer>,
+    pub killed: Vec<PoisonItem>,
     doubts: Vec<Doubt>,
     pub not_finite: Option<NonFinite>,
     script: Script,

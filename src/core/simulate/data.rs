@@ -4,13 +4,13 @@ use super::Activity;
 use super::actors::Sending;
 use super::edges::{Kind, Parcel};
 use super::rank::Job;
-use super::world::World;
+use super::simulation::Simulation;
 use crate::message::{ActorId, Event, SampleId, SampleMeta};
 
 /// Jobs that a window or a plan is read or sent in: plans come in between.
 const PIECES: usize = 8;
 
-impl World<'_> {
+impl Simulation<'_> {
     pub(super) fn told_to_read(&mut self, index: u32, from: u64, until: u64) {
         self.data[index as usize].windows.push_back((from, until));
         self.choose(index);

@@ -4,11 +4,11 @@
 use super::Activity;
 use super::edges::{Kind, Parcel};
 use super::rank::Job;
+use super::simulation::Simulation;
 use super::step::{NONE, Step, UnitState};
-use super::world::World;
 use std::cmp::Reverse;
 
-impl World<'_> {
+impl Simulation<'_> {
     pub(super) fn pixels_arrive(&mut self, parcel: &Parcel) {
         let planned = self.step_mut(parcel.step);
         let unit = &mut planned.units[parcel.index as usize];

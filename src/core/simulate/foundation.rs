@@ -6,11 +6,11 @@
 
 use super::Activity;
 use super::edges::{Kind, Parcel};
-use super::happening::Happening;
+use super::event::SimEvent;
 use super::rank::Job;
-use super::world::World;
+use super::simulation::Simulation;
 
-impl World<'_> {
+impl Simulation<'_> {
     pub(super) fn tokens_arrive(&mut self, parcel: &Parcel) {
         self.step_mut(parcel.step).packs[parcel.index as usize].tokens_missing -= 1;
     }
@@ -91,7 +91,7 @@ impl World<'_> {
     fn pass(&mut self, from: u32, to: u32, step: u64, pack: u32, forward: bool) {
         let tokens = f64::from(self.step(step).packs[pack as usize].num_tokens);
         let time = self.transfer(from, tokens * self.bytes_per_hidden);
-        self.clock.at(time, if forward { Happening::Forward(to) } else { Happening::Back(to) });
+        self.clock.at(time, if forward { SimEvent::Forward(to) } else { SimEvent::Back(to) });
     }
 
     pub(super) fn passed(&mut self, rank: u32, forward: bool) {
