@@ -13,7 +13,7 @@ use loongforge_actors::checkpoint::{Publication, publish};
 use loongforge_actors::{Observer, Publisher, RunError, RunSpec, StopOn, run_in_process};
 use loongforge_core::config::{Device, Precision, Products, Report, RunConfig, load_text};
 use loongforge_core::data::{
-    DataError, Decoder, Epochs, EpochsError, InProcess, built_in, fingerprint, settle_steps, settle_steps_of,
+    DataError, Epochs, EpochsError, InProcess, MediaDecoder, built_in, fingerprint, settle_steps, settle_steps_of,
 };
 use loongforge_core::message::{BadSample, SampleId, SaveTo, StepId};
 use loongforge_core::schedule::{
@@ -69,7 +69,7 @@ pub struct Composition {
     config: RunConfig,
     folder: ModelFolder,
     families: Families,
-    decoder: Arc<dyn Decoder>,
+    decoder: Arc<dyn MediaDecoder>,
     epochs: Option<Epochs>,
     evaluation: Option<EvaluationSpec>,
     resume: Option<Resume>,
@@ -165,7 +165,7 @@ impl Composition {
 
     /// Lets `decoder` decode the samples' pictures and videos, for instance a [`Sandbox`](crate::sandbox::Sandbox); else this
     /// process does.
-    pub fn decoder(mut self, decoder: Arc<dyn Decoder>) -> Self {
+    pub fn decoder(mut self, decoder: Arc<dyn MediaDecoder>) -> Self {
         self.decoder = decoder;
         self
     }
