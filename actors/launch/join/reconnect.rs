@@ -11,9 +11,9 @@ const QUEUE: usize = 4;
 
 /// Wires that end at this process, by who is at their other end. Shared by its clones.
 #[derive(Clone, Default)]
-pub struct ReconnectRegistry(Arc<Mutex<BTreeMap<ActorId, Place>>>);
+pub struct ReconnectRegistry(Arc<Mutex<BTreeMap<ActorId, Registration>>>);
 
-struct Place {
+struct Registration {
     number: u128,
     returned: flume::Sender<Returned>,
     /// The last attempt that was heard of: earlier ones are words that somebody says again.
@@ -37,7 +37,7 @@ impl ReconnectRegistry {
         let (sender, returned) = flume::bounded(QUEUE);
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         places.retain(|_, place| !place.returned.is_disconnected());
-        places.insert(from, Place { number, returned: sender, attempt });
+        places.insert(from, Registration { number, returned: sender, attempt });
         returned
     }
 
