@@ -111,7 +111,7 @@ pub fn of_plans(config: &RunConfig, folder: &ModelFolder, plans: &[StepPlan]) ->
     let count = 2 * layout.pp * config.pools.foundation.virtual_stages + 2;
     let plans = numbered(plans.iter().map(|plan| of_replica(plan, replica, count)));
     for stage in 0..layout.pp {
-        let place = loongforge_core::config::Place { dp: replica as usize, pp: stage, ..layout.place(0) };
+        let place = loongforge_core::config::RankCoords { dp: replica as usize, pp: stage, ..layout.place(0) };
         let actor = ActorId::foundation(layout.rank(place) as u32);
         let what = if colocated && !families.towers.is_empty() { "encoder + foundation" } else { "foundation" };
         let kind = if layout.pp > 1 { format!("{what}, stage {}", stage + 1) } else { what.into() };

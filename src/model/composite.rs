@@ -1,7 +1,7 @@
 //! The `config.json` of a model that is put together from parts, and the token that stands for pictures where a
 //! `config.json` does not say. Which parts fit each other is the model's to check.
 
-use crate::model::folder::FolderError;
+use crate::model::error::FolderError;
 use loongforge_core::config::{Model, Part};
 use serde_json::{Value, json};
 use std::path::Path;

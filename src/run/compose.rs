@@ -5,19 +5,20 @@
 
 use crate::checkpoint::saved_config;
 use crate::eval::held_out_sets;
-use crate::model::folder::{FolderError, ModelFolder, fetch};
+use crate::model::error::FolderError;
+use crate::model::folder::{ModelFolder, fetch};
 use crate::preflight::{Asked, Preflight, PreflightError, WeightsProblem, expect_weights};
 use crate::run::roles::{self, Recipe};
 use loongforge_actors::checkpoint::{Publication, publish};
 use loongforge_actors::{Observer, Publisher, RunError, RunSpec, StopOn, run_in_process};
 use loongforge_core::config::{Device, Precision, Products, Report, RunConfig, load_text};
 use loongforge_core::data::{
-    DataError, Decoder, Epochs, EpochsError, InProcess, built_in, fingerprint, settle_steps, settle_steps_of,
+    DataError, Epochs, EpochsError, InProcess, MediaDecoder, built_in, fingerprint, settle_steps, settle_steps_of,
 };
 use loongforge_core::message::Tower;
 use loongforge_core::message::{BadSample, SampleId, SaveTo, StepId};
 use loongforge_core::schedule::{
-    CoordinatorSpec, EvaluationSpec, FailedSave, Killer, Outcome, SchedulerState, StepSummary,
+    CoordinatorSpec, EvaluationSpec, FailedSave, Outcome, PoisonItem, SchedulerState, StepSummary,
 };
 use loongforge_torch::device::settle;
 use loongforge_torch::engine::Families;
@@ -69,12 +70,12 @@ pub struct Composition {
     config: RunConfig,
     folder: ModelFolder,
     families: Families,
-    decoder: Arc<dyn Decoder>,
+    decoder: Arc<dyn MediaDecoder>,
     epochs: Option<Epochs>,
     evaluation: Option<EvaluationSpec>,
     resume: Option<Resume>,
     snapshots: Option<PathBuf>,
-    killers: Vec<Killer>,
+    killers: Vec<PoisonItem>,
     stop: StopOn,
     local_rank: Option<u32>,
 }
@@ -165,7 +166,7 @@ impl Composition {
 
     /// Lets `decoder` decode the samples' pictures and videos, for instance a [`Sandbox`](crate::sandbox::Sandbox); else this
     /// process does.
-    pub fn decoder(mut self, decoder: Arc<dyn Decoder>) -> Self {
+    pub fn decoder(mut self, decoder: Arc<dyn MediaDecoder>) -> Self {
         self.decoder = decoder;
         self
     }
@@ -183,12 +184,12 @@ impl Composition {
     }
 
     /// Knows which items encoders have died of before.
-    pub fn knowing(mut self, killers: Vec<Killer>) -> Self {
+    pub fn knowing(mut self, killers: Vec<PoisonItem>) -> Self {
         self.killers = killers;
         self
     }
 
-    pub fn killers(&self) -> &[Killer] {
+    pub fn killers(&self) -> &[PoisonItem] {
         &self.killers
     }
 

@@ -4,7 +4,7 @@ use super::wire::What;
 use super::worker::{Answer, Frames, Worker};
 use image::RgbImage;
 use loongforge_core::data::media::{Sampling, Video};
-use loongforge_core::data::{Decoder, InProcess, Limits};
+use loongforge_core::data::{InProcess, Limits, MediaDecoder};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -111,7 +111,7 @@ impl Sandbox {
     }
 }
 
-impl Decoder for Sandbox {
+impl MediaDecoder for Sandbox {
     fn picture(&self, bytes: &[u8], limits: &Limits) -> Result<RgbImage, String> {
         match self.ask(|| What::Picture, bytes, limits) {
             Some(answer) => answer.map(|(mut frames, _)| frames.pop().expect("a picture is one frame")),

@@ -2,7 +2,7 @@
 //! taken over by a hostile file: each is held against what was asked before anything is allocated.
 
 use loongforge_core::data::media::Sampling;
-use loongforge_core::data::{Limits, Taken};
+use loongforge_core::data::{Limits, SampledFrames};
 use loongforge_core::message::{decode, encode};
 use loongforge_core::transport::LentSizes;
 use serde::de::DeserializeOwned;
@@ -36,7 +36,7 @@ pub enum Reply {
     /// back.
     Frame { width: u32, height: u32 },
     /// There are no more frames.
-    Done(Result<Option<Taken>, String>),
+    Done(Result<Option<SampledFrames>, String>),
 }
 
 pub fn send(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {

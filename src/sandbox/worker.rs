@@ -3,7 +3,7 @@
 use super::restrict::MAX_MEMORY;
 use super::wire::{Reply, Request, SIZES, What, receive, send};
 use image::RgbImage;
-use loongforge_core::data::{Limits, MAX_DECODE_SECONDS, MAX_VIDEO_BYTES, Taken};
+use loongforge_core::data::{Limits, MAX_DECODE_SECONDS, MAX_VIDEO_BYTES, SampledFrames};
 use loongforge_core::transport::LentMemory;
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
@@ -43,7 +43,7 @@ pub struct Worker {
 }
 
 /// Frames, and of a clip which ones they are; or the reason why there are none.
-pub type Frames = Result<(Vec<RgbImage>, Option<Taken>), String>;
+pub type Frames = Result<(Vec<RgbImage>, Option<SampledFrames>), String>;
 
 /// Says what a file came to.
 pub enum Answer {

@@ -7,7 +7,7 @@ use super::media::{Sampling, Video};
 
 /// Decodes files. Every implementation gives the same pixels and the same reasons for the same bytes, but for what it takes
 /// to decode them: a reason may be that a decoder crashed, or took too long or too much memory.
-pub trait Decoder: Send + Sync {
+pub trait MediaDecoder: Send + Sync {
     /// A picture, as [`open_rgb`](super::open_rgb) gives it.
     ///
     /// # Errors
@@ -23,7 +23,7 @@ pub trait Decoder: Send + Sync {
 
 /// Describes which frames of a clip were taken.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Taken {
+pub struct SampledFrames {
     pub indices: Vec<usize>,
     /// The number of frames of the whole clip.
     pub num_frames: usize,
@@ -31,7 +31,7 @@ pub struct Taken {
     pub fps: f64,
 }
 
-impl Taken {
+impl SampledFrames {
     /// The video of these frames, as many as there are indices.
     pub fn video(&self, frames: Vec<RgbImage>) -> Video {
         Video::new(frames, &self.indices, self.num_frames, self.fps)

@@ -5,7 +5,7 @@ use std::path::Path;
 use image::RgbImage;
 
 use super::decode::{decode_animation, decode_rgb};
-use super::decoder::{Decoder, Taken};
+use super::decoder::{MediaDecoder, SampledFrames};
 use super::error::DataError;
 use super::limits::Limits;
 use super::locator::Locator;
@@ -15,7 +15,7 @@ use super::media::{Sampling, Video, mp4};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InProcess;
 
-impl Decoder for InProcess {
+impl MediaDecoder for InProcess {
     fn picture(&self, bytes: &[u8], limits: &Limits) -> Result<RgbImage, String> {
         decode_rgb(bytes, limits)
     }
@@ -46,7 +46,7 @@ pub fn read_rgb(locator: &Locator, base: &Path, limits: &Limits) -> Result<RgbIm
 
 /// [`read_rgb`], decoded by `decoder`.
 pub fn read_rgb_with(
-    decoder: &dyn Decoder,
+    decoder: &dyn MediaDecoder,
     locator: &Locator,
     base: &Path,
     limits: &Limits,
@@ -60,7 +60,7 @@ pub fn is_clip_file(bytes: &[u8]) -> bool {
     bytes.starts_with(b"GIF8") || mp4::is_mp4(bytes)
 }
 
-/// [`Decoder::clip`], one frame after the other: they need not fit the memory together.
+/// [`MediaDecoder::clip`], one frame after the other: they need not fit the memory together.
 ///
 /// # Errors
 /// The reason, or what `take` says.
@@ -70,7 +70,7 @@ pub fn decode_clip(
     limits: &Limits,
     sampling: &Sampling,
     take: &mut dyn FnMut(RgbImage) -> Result<(), String>,
-) -> Result<Taken, String> {
+) -> Result<SampledFrames, String> {
     if mp4::is_mp4(bytes) {
         return mp4::frames(bytes, fps, limits, sampling, take);
     }
@@ -83,5 +83,5 @@ pub fn decode_clip(
     for &index in &indices {
         take(frames[index].clone())?;
     }
-    Ok(Taken { indices, num_frames, fps })
+    Ok(SampledFrames { indices, num_frames, fps })
 }

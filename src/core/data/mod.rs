@@ -44,7 +44,7 @@ pub use bad::BadSampleList;
 pub use cpu::MAX_DECODE_SECONDS;
 pub use dataset::{Dataset, Exchange};
 pub use decode::{Decoded, decode_rgb_into};
-pub use decoder::{Decoder, Taken};
+pub use decoder::{MediaDecoder, SampledFrames};
 pub use epochs::{Epochs, EpochsError, settle_steps, settle_steps_of};
 pub use error::{BadSample, DataError};
 pub use in_process::{InProcess, decode_clip, open_rgb, read_rgb, read_rgb_with};

@@ -104,7 +104,7 @@ pub struct Unit {
     pub id: UnitId,
     /// Tells where its parameter gradients are summed, in the order of the units of the lane.
     pub lane: Lane,
-    /// Encoder replica that computes it; [`NOBODY`]: its features are zeros, and its samples count in no loss.
+    /// Encoder replica that computes it; [`SKIPPED`]: its features are zeros, and its samples count in no loss.
     pub encoder: u32,
     /// Pack that reads its features.
     pub pack: PackId,
@@ -114,12 +114,12 @@ pub struct Unit {
 }
 
 /// The encoder of a unit that has killed too many of them.
-pub const NOBODY: u32 = u32::MAX;
+pub const SKIPPED: u32 = u32::MAX;
 
 impl Unit {
     /// Returns whether nobody computes it.
     pub fn is_skipped(&self) -> bool {
-        self.encoder == NOBODY
+        self.encoder == SKIPPED
     }
 
     /// Rows of features that it makes.

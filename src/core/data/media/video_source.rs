@@ -7,7 +7,7 @@ use image::RgbImage;
 
 use super::sampling::Sampling;
 use super::video::{FEWER, Video};
-use crate::data::decoder::Decoder;
+use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
 use crate::data::in_process::{is_clip_file, read_rgb_with};
 use crate::data::limits::{Limits, MAX_VIDEO_BYTES};
@@ -42,7 +42,7 @@ pub fn is_clip(locator: &Locator) -> bool {
 pub fn load(
     source: &VideoSource,
     base: &Path,
-    decoder: &dyn Decoder,
+    decoder: &dyn MediaDecoder,
     limits: &Limits,
     sampling: &Sampling,
 ) -> Result<Video, DataError> {
@@ -74,7 +74,7 @@ fn pictures(
     base: &Path,
     paths: &[Locator],
     fps: Option<f64>,
-    decoder: &dyn Decoder,
+    decoder: &dyn MediaDecoder,
     limits: &Limits,
     sampling: &Sampling,
 ) -> Result<Video, DataError> {

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use super::ProcessorOptions;
 use super::notes::Notes;
 use crate::config::{Learn, Phase, TooLong};
-use crate::data::decoder::Decoder;
+use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
 use crate::data::in_process::InProcess;
 use crate::data::limits::Limits;
@@ -34,7 +34,7 @@ pub struct Processor {
     pub(super) phase: Phase,
     pub(super) learn: Learn,
     pub(super) notes: Notes,
-    pub(super) decoder: Arc<dyn Decoder>,
+    pub(super) decoder: Arc<dyn MediaDecoder>,
     pub(super) limits: Limits,
     pub(super) max_tokens: usize,
     pub(super) too_long: TooLong,
@@ -98,7 +98,7 @@ impl Processor {
     }
 
     /// Lets `decoder` decode pictures and videos; else this process does.
-    pub fn with_decoder(self, decoder: Arc<dyn Decoder>) -> Self {
+    pub fn with_decoder(self, decoder: Arc<dyn MediaDecoder>) -> Self {
         Self { decoder, ..self }
     }
 

@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 use super::input::Inputs;
 use super::record::LIMITS;
 use crate::config::TrainFile;
-use crate::data::decoder::Decoder;
+use crate::data::decoder::MediaDecoder;
 use crate::data::error::{BadSample, DataError};
 use crate::data::in_process::read_rgb_with;
 use crate::data::locator::Locator;
@@ -187,7 +187,7 @@ pub fn show(inputs: &Inputs, index: u64, processor: Option<&Processor>) -> Resul
     Ok(shown)
 }
 
-fn show_media(source: &MediaSource, base: &Path, decoder: &dyn Decoder) -> Result<ShownMedia, DataError> {
+fn show_media(source: &MediaSource, base: &Path, decoder: &dyn MediaDecoder) -> Result<ShownMedia, DataError> {
     let pictures = match source {
         MediaSource::Image(locator) => vec![read_rgb_with(decoder, locator, base, LIMITS)?],
         MediaSource::Audio(_) => Vec::new(),

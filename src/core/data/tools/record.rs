@@ -15,7 +15,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::shard::{Member, member_name};
 use crate::data::decode::header_size;
-use crate::data::decoder::Decoder;
+use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
 use crate::data::limits::Limits;
 use crate::data::locator::Locator;
@@ -39,7 +39,12 @@ pub const LIMITS: &Limits = &Limits { max_side: 16384, max_pixels: 1 << 26 };
 ///
 /// # Errors
 /// A file is missing or is no picture.
-pub fn members(content: &Content, base: &Path, look: Look, decoder: &dyn Decoder) -> Result<Vec<Member>, DataError> {
+pub fn members(
+    content: &Content,
+    base: &Path,
+    look: Look,
+    decoder: &dyn MediaDecoder,
+) -> Result<Vec<Member>, DataError> {
     match content {
         Content::Messages(conversation) => {
             of_conversation(conversation, Files { base, look, decoder, members: Vec::new() })
@@ -135,7 +140,7 @@ fn message(turn: &Turn, has_videos: bool) -> Json {
 struct Files<'a> {
     base: &'a Path,
     look: Look,
-    decoder: &'a dyn Decoder,
+    decoder: &'a dyn MediaDecoder,
     members: Vec<Member>,
 }
 

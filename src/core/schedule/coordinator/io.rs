@@ -1,7 +1,7 @@
 //! Describes what goes into a coordinator and what comes out.
 
 use super::{
-    CheckpointDraft, EvaluationSummary, FailedSave, FittedCosts, Killer, Ledger, NonFinite, StepBalance, Straggler,
+    CheckpointDraft, EvaluationSummary, FailedSave, FittedCosts, Ledger, NonFinite, PoisonItem, StepBalance, Straggler,
 };
 use crate::message::{ActorId, BadSample, Command, Epoch, Event, RoutingReport, SampleId, SaveTo, StepId, Timings};
 use serde::{Deserialize, Serialize};
@@ -58,7 +58,7 @@ pub enum Output {
     /// Samples that were skipped, in the order of their positions.
     Bad(Vec<BadSample>),
     /// Items that an encoder has died of, to be known to the next lives of the run.
-    Killed(Vec<Killer>),
+    Killed(Vec<PoisonItem>),
     /// Somebody says that an encoder is gone. Ask again a little later, with [`Input::Doubted`]: if it is, its last words
     /// are heard before.
     Doubt(Doubt),

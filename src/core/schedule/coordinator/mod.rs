@@ -33,9 +33,9 @@
 //! engine has failed); words of an older epoch, and of who is no member, are not heard; steps are decided one by one without a gap; a sample is planned once; a finished run says nothing.
 
 mod batches;
-mod blame;
 mod by_actor;
 mod costs;
+mod crash_attribution;
 mod draft;
 mod drain;
 mod encoders;
@@ -55,8 +55,8 @@ mod trust;
 mod trust_tests;
 
 pub use batches::{Batches, Formed};
-pub use blame::{Killer, MAX_DEATHS};
 pub use costs::{Imbalance, StepBalance};
+pub use crash_attribution::{MAX_CRASHES, PoisonItem};
 pub use draft::CheckpointDraft;
 pub use evaluations::{Best, Evaluated, EvaluationPass, EvaluationSet, EvaluationSpec, EvaluationSummary, SetResult};
 pub use io::{Doubt, Failure, Input, Outcome, Output, PoolChange, StepSummary};
