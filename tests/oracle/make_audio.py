@@ -1,4 +1,5 @@
-"""Makes the goldens of sound: frames as transformers' feature extractors make them, and files as other decoders read them.
+"""Makes the goldens of sound: frames as transformers' feature extractors make them, and files as other decoders read
+them, and positions of samples of pictures, videos and sound as the Omni models count them.
 
     pip install torch==2.11.0 transformers==5.17.0 soundfile av
     python make_audio.py ../../src/core/data/audio/goldens          # the committed ones
@@ -13,6 +14,7 @@ import gzip
 import io
 import json
 from pathlib import Path
+from types import MethodType, SimpleNamespace
 
 import av
 import numpy as np
@@ -185,6 +187,105 @@ def write_files(folder):
     write(folder / "files.json.gz", {"files": done, "opus": base64.b64encode(opus).decode()})
 
 
+def rope(family):
+    """The reference's `get_rope_index` and what it needs of a model."""
+    if family == "qwen2_5_omni":
+        from transformers.models.qwen2_5_omni import modeling_qwen2_5_omni as module
+
+        cls, per_second = module.Qwen2_5OmniPreTrainedModelForConditionalGeneration, 25
+    else:
+        from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as module
+
+        cls, per_second = module.Qwen3OmniMoePreTrainedModelForConditionalGeneration, 13
+    ids = {"image_token_id": 101, "video_token_id": 102, "audio_token_id": 100, "vision_start_token_id": 105}
+    ids |= {"audio_start_token_id": 103, "position_id_per_seconds": per_second, "seconds_per_chunk": 2}
+    model = SimpleNamespace(config=SimpleNamespace(**ids, audio_config=SimpleNamespace(n_window=50)), spatial_merge_size=2)
+    for name in ["get_llm_pos_ids_for_vision", "get_chunked_index"]:
+        setattr(model, name, MethodType(getattr(cls, name), model))
+    return MethodType(cls.get_rope_index, model), per_second
+
+
+def frames_of(family, num_tokens):
+    """Frames of a clip of so many tokens."""
+    return next(n for n in range(1, 10_000) if tokens(family, n) == num_tokens)
+
+
+def video_order(family, t, h, w, seconds, num_tokens, per_second):
+    """Tokens of a video with its sound, in the order in which the reference's processor writes them."""
+    times = np.repeat(np.arange(t), h * w) * seconds * per_second
+    if family == "qwen2_5_omni":
+        from transformers.models.qwen2_5_omni.processing_qwen2_5_omni import Qwen2_5OmniProcessor
+
+        cut = lambda values: Qwen2_5OmniProcessor.get_chunked_index(None, values, per_second * 2)
+        seen, heard, order = cut(times), cut(np.arange(num_tokens)), []
+        for j in range(max(len(seen), len(heard))):
+            order += [102] * (seen[j][1] - seen[j][0] if j < len(seen) else 0)
+            order += [100] * (heard[j][1] - heard[j][0] if j < len(heard) else 0)
+        return order
+    order, seen, heard = [], 0, 0
+    while seen < len(times) and heard < num_tokens:
+        is_seen = times[seen] <= heard
+        order.append(102 if is_seen else 100)
+        seen, heard = seen + is_seen, heard + (not is_seen)
+    return order + [102] * (len(times) - seen) + [100] * (num_tokens - heard)
+
+
+def write_positions(folder):
+    import torch
+
+    rng, done = np.random.default_rng(7), []
+    for number in range(64):
+        family = ["qwen2_5_omni", "qwen3_omni"][number % 2]
+        index, per_second = rope(family)
+        # The reference takes all videos of a sample with their sound, or none.
+        with_sound = number % 4 < 2
+        spans, ids, grids, frames, seconds = [], [], {"image": [], "video": []}, [], []
+        for kind in rng.permutation(["image", "image", "audio", "audio", "video", "video"][: 6 - number // 4 % 3]):
+            text = int(rng.integers(1, 5))
+            spans.append(["text", text])
+            ids += [1] * text
+            h, w, num_tokens = (int(n) for n in (rng.integers(1, 4), rng.integers(1, 4), rng.integers(1, 140)))
+            if kind == "image":
+                spans.append(["image", h, w])
+                ids += [105] + [101] * (h * w) + [106]
+                grids["image"].append([1, 2 * h, 2 * w])
+            elif kind == "audio":
+                spans.append(["audio", num_tokens])
+                ids += [103] + [100] * num_tokens + [104]
+                frames.append(frames_of(family, num_tokens))
+            else:
+                t = int(rng.integers(1, 9))
+                # Whole positions for Qwen3-Omni, whose reference has fractions; of Qwen2.5-Omni also jumps over chunks.
+                step = float(rng.choice([0.5, 1 / 3, 1.0, 2.0, 2.2, 5.0] if family == "qwen2_5_omni" else [1.0, 2.0, 3.0]))
+                grids["video"].append([t, 2 * h, 2 * w])
+                seconds.append(step)
+                spans.append(["video", t, h, w, step, num_tokens if with_sound else 0])
+                if with_sound:
+                    frames.append(frames_of(family, num_tokens))
+                    ids += [105, 103] + video_order(family, t, h, w, step, num_tokens, per_second) + [104, 106]
+                else:
+                    ids += [105] + [102] * (t * h * w) + [106]
+        if not grids["image"] + grids["video"]:
+            continue
+        spans.append(["text", 3])
+        ids += [1] * 3
+        tensor = lambda values: torch.tensor(values) if values else None
+        positions, _ = index(
+            torch.tensor([ids]),
+            tensor(grids["image"]),
+            tensor(grids["video"]),
+            torch.ones(1, len(ids), dtype=torch.long),
+            with_sound,
+            tensor(frames),
+            tensor(seconds),
+        )
+        positions = positions[:, 0]
+        assert torch.equal(positions, positions.round())
+        kinds = [{100: 2, 101: 1, 102: 1}.get(i, 0) for i in ids]
+        done.append({"family": family, "spans": spans, "kinds": kinds, "positions": positions.long().tolist()})
+    write(folder / "positions.json.gz", done)
+
+
 def write(path, value):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(json.dumps(value).encode(), 9, mtime=0))
@@ -199,6 +300,7 @@ def main():
     write_frames(args.folder, args.seeds, 15 if args.seeds == 1 else 1)
     if args.seeds == 1:
         write_files(args.folder)
+        write_positions(args.folder)
 
 
 main()

@@ -1,12 +1,14 @@
-//! Tells who decodes files of pictures and videos that nobody vouches for: this process, or processes that may be lost.
+//! Tells who decodes files of pictures, videos and sound that nobody vouches for: this process, or processes that may be lost.
 
 use image::RgbImage;
 
+use super::audio::decode_sound;
 use super::decode::{decode_animation, decode_rgb};
 use super::limits::Limits;
 use super::media::{Sampling, Video, mp4};
+use crate::config::AudioLimits;
 
-/// Decodes files. Every implementation gives the same pixels and the same reasons for the same bytes, but for what it takes
+/// Decodes files. Every implementation gives the same values and the same reasons for the same bytes, but for what it takes
 /// to decode them: a reason may be that a decoder crashed, or took too long or too much memory.
 pub trait Decoder: Send + Sync {
     /// A picture, as [`open_rgb`](super::open_rgb) gives it.
@@ -20,6 +22,12 @@ pub trait Decoder: Send + Sync {
     /// # Errors
     /// The reason.
     fn clip(&self, bytes: &[u8], fps: Option<f64>, limits: &Limits, sampling: &Sampling) -> Result<Video, String>;
+
+    /// One channel of `rate` samples a second, as [`decode_sound`] gives it.
+    ///
+    /// # Errors
+    /// The reason.
+    fn sound(&self, bytes: &[u8], rate: u32, limits: &AudioLimits) -> Result<Vec<f32>, String>;
 }
 
 /// This process. A panic of a decoder is caught where samples are made; what kills a process is not.
@@ -38,6 +46,10 @@ impl Decoder for InProcess {
             Ok(())
         })?;
         Ok(taken.video(frames))
+    }
+
+    fn sound(&self, bytes: &[u8], rate: u32, limits: &AudioLimits) -> Result<Vec<f32>, String> {
+        decode_sound(bytes, rate, limits)
     }
 }
 

@@ -30,6 +30,8 @@ pub enum DataError {
     Line(String),
     #[error("image {path}: {reason}")]
     Image { path: PathBuf, reason: String },
+    #[error("audio {path}: {reason}")]
+    Audio { path: PathBuf, reason: String },
     #[error("{num_tokens} tokens{}, more than data.pack.max_tokens = {max_tokens}", of_images(*num_image_tokens))]
     TooLong { num_tokens: usize, num_image_tokens: usize, max_tokens: usize },
     #[error(
@@ -61,6 +63,10 @@ impl DataError {
 
     pub(super) fn file(path: &Path, reason: impl ToString) -> Self {
         Self::File { path: path.to_path_buf(), reason: reason.to_string() }
+    }
+
+    pub(super) fn audio(path: &Path, reason: impl ToString) -> Self {
+        Self::Audio { path: path.to_path_buf(), reason: reason.to_string() }
     }
 
     pub(super) fn image(path: &Path, reason: impl ToString) -> Self {

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value as Json;
 
-use super::audio::{AudioLimits, decode_sound, read_header};
+use super::audio::{decode_sound, read_header};
 use super::decode::{decode_animation, decode_rgb};
 use super::error::DataError;
 use super::limits::Limits;
@@ -14,7 +14,7 @@ use super::packed::PackedSample;
 use super::source::{Conversation, Source, Turn};
 use super::template::ChatTemplate;
 use super::{tiktoken as ranks, tokenizer_file};
-use crate::config::Phase;
+use crate::config::{AudioLimits, Phase};
 
 /// Small, so that what is large is refused and the rest is quick.
 const LIMITS: Limits = Limits { max_side: 2048, max_pixels: 1 << 20 };
@@ -39,7 +39,9 @@ pub fn video(bytes: &[u8]) {
 pub fn sound(bytes: &[u8]) {
     const SECONDS: f64 = 2.0;
     // As in a run: a panic of a decoder spoils one sample.
-    let decode = || decode_sound(bytes, 16_000, &AudioLimits { max_seconds: SECONDS }).map_err(DataError::Line);
+    let decode = || {
+        decode_sound(bytes, 16_000, &AudioLimits { min_seconds: 0.0, max_seconds: SECONDS }).map_err(DataError::Line)
+    };
     if let Ok(samples) = super::processor::guarded(decode) {
         assert!(!samples.is_empty() && samples.len() <= (16_000.0 * SECONDS) as usize);
         assert!(samples.iter().all(|sample| sample.is_finite()));

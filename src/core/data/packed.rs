@@ -57,6 +57,7 @@ pub struct PackedMedia {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PackedKind {
     Image,
+    Audio,
     /// With the rate of its frames where that was said.
     Video {
         fps: Option<f64>,
@@ -86,6 +87,7 @@ struct RawMedia {
 #[serde(rename_all = "lowercase")]
 enum RawKind {
     Image,
+    Audio,
     Video,
 }
 
@@ -172,6 +174,7 @@ impl PackedMedia {
     fn raw(&self) -> RawMedia {
         let (kind, fps) = match self.kind {
             PackedKind::Image => (RawKind::Image, None),
+            PackedKind::Audio => (RawKind::Audio, None),
             PackedKind::Video { fps } => (RawKind::Video, fps),
         };
         let files = self.files.iter().map(|(name, _)| name.clone()).collect();
@@ -185,7 +188,11 @@ impl RawMedia {
             (RawKind::Image, _) if self.files.len() != 1 => {
                 return Err(wrong(format!("a picture of {} files", self.files.len())));
             }
+            (RawKind::Audio, _) if self.files.len() != 1 => {
+                return Err(wrong(format!("a recording of {} files", self.files.len())));
+            }
             (RawKind::Image, _) => PackedKind::Image,
+            (RawKind::Audio, _) => PackedKind::Audio,
             (RawKind::Video, Some(fps)) if !(fps.is_finite() && fps > 0.0) => {
                 return Err(wrong(format!("a video's fps is {fps}")));
             }

@@ -346,7 +346,12 @@ mod tests {
                 input_ids: vec![value, value + 100],
                 position_ids: vec![0, 1, 10, 11, 20, 21],
                 targets: vec![-100, value],
-                media: vec![Media { grid, num_features: 1, pixels: vec![value as f32; 12] }],
+                media: vec![Media {
+                    tower: crate::data::media::Tower::Vision,
+                    grid,
+                    num_features: 1,
+                    pixels: vec![value as f32; 12],
+                }],
                 num_sources: 1,
             })
         }

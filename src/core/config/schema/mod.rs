@@ -11,7 +11,8 @@ mod security;
 mod train;
 
 pub use data::{
-    BadSamples, Data, Format, ImageLimits, OnChange, Pack, PackMode, Paths, Template, TooLong, TrainFile, VideoLimits,
+    AudioLimits, BadSamples, Data, Format, ImageLimits, OnChange, Pack, PackMode, Paths, Template, TooLong, TrainFile,
+    VideoLimits,
 };
 pub use lora::Lora;
 pub use memory::{ActivationBudget, Memory};

@@ -2,7 +2,6 @@
 
 use std::io::Cursor;
 
-use serde::{Deserialize, Serialize};
 use symphonia::core::audio::GenericAudioBufferRef;
 use symphonia::core::codecs::audio::well_known::*;
 use symphonia::core::codecs::audio::{AudioCodecId, AudioCodecParameters, AudioDecoder, AudioDecoderOptions};
@@ -14,6 +13,7 @@ use symphonia::core::io::{MediaSourceStream, MediaSourceStreamOptions};
 use symphonia::core::meta::MetadataOptions;
 
 use super::resample::resample;
+use crate::config::AudioLimits;
 use crate::data::cpu::{CpuClock, MAX_DECODE_SECONDS};
 
 /// The most channels that are mixed down to one.
@@ -30,13 +30,6 @@ const MAX_SOUND_BYTES: usize = 1 << 30;
 const MAX_SECONDS_PER_SECOND: f64 = 0.2;
 /// Packets from one look at the clock to the next.
 const PACKETS_PER_LOOK: u64 = 64;
-
-/// Describes how long a clip may be.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct AudioLimits {
-    /// The longest clip, in seconds.
-    pub max_seconds: f64,
-}
 
 /// Describes a file of sound by its header alone, which may be wrong.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,6 +62,11 @@ pub fn read_header(bytes: &[u8]) -> Result<AudioHeader, String> {
         channels: params.channels.as_ref().map(|channels| channels.count()),
         num_samples: num_samples(track, params),
     })
+}
+
+/// Returns whether a file is an MP4 file, or another one that is known, with a track of sound.
+pub fn has_sound(bytes: &[u8]) -> bool {
+    probe(bytes).is_ok_and(|format| sound_of(format.as_ref()).is_ok())
 }
 
 /// Decodes a file to one channel, the mean of all its channels, of `rate` samples a second in [-1, 1].
@@ -105,7 +103,7 @@ pub fn decode_sound(bytes: &[u8], rate: u32, limits: &AudioLimits) -> Result<Vec
             sound.push(&decoded).map_err(of_codec)?;
         }
         if number.is_multiple_of(PACKETS_PER_LOOK) {
-            clock.check(MAX_DECODE_SECONDS + limits.max_seconds * MAX_SECONDS_PER_SECOND).map_err(of_codec)?;
+            clock.check(max_decode_seconds(limits)).map_err(of_codec)?;
         }
     }
     if let Some(claimed) = claimed.filter(|&claimed| is_exact && claimed > sound.samples.len() as u64) {
@@ -116,6 +114,11 @@ pub fn decode_sound(bytes: &[u8], rate: u32, limits: &AudioLimits) -> Result<Vec
         return Err(of_codec("has no samples".to_owned()));
     };
     resample(sound.samples, own, rate)
+}
+
+/// Seconds on a core that a file may take to decode.
+pub fn max_decode_seconds(limits: &AudioLimits) -> f64 {
+    MAX_DECODE_SECONDS + limits.max_seconds * MAX_SECONDS_PER_SECOND
 }
 
 /// The mean of the channels, as far as it is decoded.

@@ -1,7 +1,10 @@
 //! How many frames and tokens a clip becomes in each family of models.
 
+use serde_json::Value as Json;
+
 use super::mel::{Frames, LogMel};
 use super::settings::AudioSettings;
+use crate::data::sections;
 
 /// The frames that a tower looks at behind a clip, which its convolutions see and its attention does not (Qwen2-Audio).
 const CONTEXT: usize = 2;
@@ -32,6 +35,73 @@ pub enum Framing {
 }
 
 impl AudioFamily {
+    /// By the `model_type` of a `config.json`, or of its audio tower.
+    pub fn of(config: &Json) -> Option<Self> {
+        let of = |model_type: &Json| {
+            Some(match model_type.as_str()?.trim_end_matches("_thinker") {
+                "whisper" => Self::Whisper,
+                "qwen2_audio" | "qwen2_audio_encoder" => Self::Qwen2Audio,
+                "qwen2_5_omni" | "qwen2_5_omni_audio_encoder" => Self::Qwen2_5Omni,
+                "qwen3_omni_moe" | "qwen3_omni_moe_audio_encoder" => Self::Qwen3Omni,
+                "qwen3_asr" | "qwen3_asr_encoder" => Self::Qwen3Asr,
+                "voxtral" | "voxtral_encoder" => Self::Voxtral,
+                _ => return None,
+            })
+        };
+        of(&sections::audio(config)["model_type"]).or_else(|| of(&config["model_type"]))
+    }
+
+    /// The tokens before and behind a recording's placeholders, where the tokenizer has them.
+    pub fn around(self) -> [&'static str; 2] {
+        match self {
+            Self::Whisper => ["", ""],
+            Self::Qwen2Audio | Self::Qwen2_5Omni => ["<|audio_bos|>", "<|audio_eos|>"],
+            Self::Qwen3Omni | Self::Qwen3Asr => ["<|audio_start|>", "<|audio_end|>"],
+            Self::Voxtral => ["[BEGIN_AUDIO]", ""],
+        }
+    }
+
+    /// Sees to it that the feature extractor's settings agree with the tower's section of `config.json`.
+    ///
+    /// # Errors
+    /// The reason, naming both keys.
+    pub fn check(self, settings: &AudioSettings, section: &Json) -> Result<(), String> {
+        let number = |key: &str| section[key].as_u64().map(|number| number as usize);
+        if let Some(bins) = number("num_mel_bins").filter(|&bins| bins != settings.feature_size) {
+            return Err(format!(
+                "feature_size is {}, but num_mel_bins of config.json is {bins}",
+                settings.feature_size
+            ));
+        }
+        let (width, inner) = (number("hidden_size"), number("intermediate_size"));
+        if let (Self::Voxtral, Some(width), Some(inner)) = (self, width, inner)
+            && inner != 4 * width
+        {
+            return Err(format!(
+                "intermediate_size of config.json is {inner}; only 4 · hidden_size = {} is known",
+                4 * width
+            ));
+        }
+        match self {
+            Self::Whisper | Self::Qwen2Audio | Self::Voxtral => {
+                let frames = settings.chunk_samples() / settings.hop_length;
+                match number("max_source_positions").filter(|positions| 2 * positions != frames) {
+                    Some(positions) => Err(format!(
+                        "chunk_length is {frames} frames, but the tower takes {}: max_source_positions of config.json is \
+                         {positions}",
+                        2 * positions
+                    )),
+                    None => Ok(()),
+                }
+            }
+            Self::Qwen3Omni | Self::Qwen3Asr => match number("n_window").filter(|&n_window| n_window != 50) {
+                Some(n_window) => Err(format!("n_window of config.json is {n_window}; only 50 is known")),
+                None => Ok(()),
+            },
+            Self::Qwen2_5Omni => Ok(()),
+        }
+    }
+
     pub fn framing(self, settings: &AudioSettings) -> Framing {
         match self {
             Self::Whisper => Framing::Chunks { is_one: true },

@@ -11,13 +11,15 @@ mod decode;
 mod family;
 mod filters;
 mod mel;
+mod processor;
 mod resample;
 mod settings;
 #[cfg(test)]
 mod tests;
 
-pub use decode::{AudioHeader, AudioLimits, decode_sound, read_header};
+pub use decode::{AudioHeader, decode_sound, has_sound, max_decode_seconds, read_header};
 pub use family::{AudioFamily, Framing, FrontEnd};
 pub use mel::{Frames, LogMel};
+pub use processor::AudioProcessor;
 pub use resample::resample;
 pub use settings::AudioSettings;

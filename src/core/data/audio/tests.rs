@@ -6,8 +6,9 @@ use proptest::prelude::*;
 use serde::Deserialize;
 
 use super::*;
+use crate::config::AudioLimits;
 
-const LIMITS: AudioLimits = AudioLimits { max_seconds: 60.0 };
+const LIMITS: AudioLimits = AudioLimits { min_seconds: 0.0, max_seconds: 60.0 };
 
 fn family(name: &str) -> AudioFamily {
     match name {
@@ -200,7 +201,8 @@ fn channels_are_averaged_and_limits_named() {
     let mixed = decode_sound(&wav(&stereo, 2, 16_000), 16_000, &LIMITS).unwrap();
     assert!(mixed.iter().zip(&tone).all(|(mixed, tone)| (mixed - tone / 2.0).abs() < 1e-4));
 
-    let error = |file: &[u8], max_seconds| decode_sound(file, 16_000, &AudioLimits { max_seconds }).unwrap_err();
+    let error =
+        |file: &[u8], max_seconds| decode_sound(file, 16_000, &AudioLimits { max_seconds, ..LIMITS }).unwrap_err();
     let file = wav(&tone, 1, 16_000);
     assert!(error(&file, 0.05).contains("data.audio.max_seconds = 0.05"));
     assert!(error(&wav(&tone, 9, 16_000), 1.0).contains("9 channels"));

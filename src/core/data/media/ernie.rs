@@ -3,9 +3,10 @@
 
 use image::RgbImage;
 
+use super::kind::{Markers, Tower};
 use super::open::Words;
 use super::patches::{Cut, Frame};
-use super::processor::{Expansion, Markers, MediaProcessor, Run};
+use super::processor::{Expansion, MediaProcessor, Run};
 use super::qwen::{resize_all, smart_features, smart_image};
 use super::sampling::{Defaults, Sampling, Spread};
 use super::settings::Settings;
@@ -53,12 +54,16 @@ impl Ernie {
             temporal_merge,
             draws: video.draw_on_frames.unwrap_or(true),
             sampling: Sampling::new(&video, limits.1, Spread::Fractional, defaults)?,
-            markers: Markers {
-                image: vec![placeholder.clone(), "<|image@placeholder|>".to_owned()],
-                video: vec![video_token.clone(), "<|video@placeholder|>".to_owned()],
-                inline_image: format!("{image_start}{placeholder}{image_end}"),
-                inline_video: format!("{video_start}{video_token}{video_end}"),
-            },
+            markers: Markers::vision(
+                (
+                    vec![placeholder.clone(), "<|image@placeholder|>".to_owned()],
+                    format!("{image_start}{placeholder}{image_end}"),
+                ),
+                (
+                    vec![video_token.clone(), "<|video@placeholder|>".to_owned()],
+                    format!("{video_start}{video_token}{video_end}"),
+                ),
+            ),
         })
     }
 }
@@ -100,7 +105,7 @@ impl MediaProcessor for Ernie {
         let (grid, pixels) = self.cut.cut(&frames);
         let merge = self.cut.merge_size;
         let run = Run::new(grid.t as usize / self.temporal_merge, grid.h as usize / merge, grid.w as usize / merge);
-        Ok(Expansion::plain(Media { grid, num_features: run.len(), pixels }, run))
+        Ok(Expansion::plain(Media { tower: Tower::Vision, grid, num_features: run.len(), pixels }, run))
     }
 
     fn markers(&self) -> &Markers {

@@ -4,9 +4,10 @@
 
 use image::RgbImage;
 
+use super::kind::{Markers, Tower};
 use super::open::Words;
 use super::patches::{CHANNELS, Cut, Frame};
-use super::processor::{Expansion, Markers, MediaProcessor, Piece, Run};
+use super::processor::{Expansion, MediaProcessor, Piece, Run};
 use super::resize::resize_bicubic;
 use super::sampling::{Defaults, Sampling, Spread};
 use super::settings::Settings;
@@ -53,12 +54,13 @@ impl Kimi {
             sampling: Sampling::new(&video, limits.1, Spread::Whole { middle: false }, defaults)?,
             cut: Cut::new(&image, patch, 1, 1),
             merge,
-            markers: Markers {
-                image: vec![placeholder.clone()],
-                inline_image: format!("<|media_begin|>image<|media_content|>{placeholder}<|media_end|>\n"),
-                inline_video: video_token.clone(),
-                video: vec![video_token],
-            },
+            markers: Markers::vision(
+                (
+                    vec![placeholder.clone()],
+                    format!("<|media_begin|>image<|media_content|>{placeholder}<|media_end|>\n"),
+                ),
+                (vec![video_token.clone()], video_token),
+            ),
         })
     }
 
@@ -94,7 +96,7 @@ impl Kimi {
         let (grid, pixels) = self.cut.cut(&frames);
         // The frames of an item become one.
         let run = Run::new(1, grid.h as usize / self.merge, grid.w as usize / self.merge);
-        Ok((Media { grid, num_features: run.len(), pixels }, run))
+        Ok((Media { tower: Tower::Vision, grid, num_features: run.len(), pixels }, run))
     }
 }
 

@@ -8,8 +8,10 @@
 //! A family's processor equals the one of Hugging Face (transformers 5.17); [`open`](open::open) chooses it. Not for
 //! the encoders themselves.
 
+mod clock;
 mod ernie;
 mod kimi;
+mod kind;
 pub(super) mod mp4;
 mod open;
 mod patches;
@@ -24,8 +26,10 @@ mod tests;
 mod tiles;
 mod video;
 
+pub use clock::Clock;
+pub use kind::{Kind, Marker, Markers, Tower};
 pub(super) use open::open;
-pub use processor::{Expansion, Kind, Markers, MediaProcessor, Piece, Run};
+pub use processor::{Expansion, MediaProcessor, Piece, Run, Timed};
 pub use sampling::{Sampling, Spread};
 pub use smart_resize::smart_resize;
 pub use video::{Video, VideoSource};

@@ -2,6 +2,8 @@
 
 use image::RgbImage;
 
+use super::clock::Clock;
+use super::kind::{Markers, Tower};
 use super::sampling::Sampling;
 use super::video::Video;
 use crate::data::sample::Media;
@@ -31,41 +33,15 @@ pub trait MediaProcessor: Send + Sync {
     /// Its shape is one that the model does not take, or the model takes no videos.
     fn video(&self, video: &Video) -> Result<Expansion, String>;
 
+    /// Returns how the time of a video and of its sound are told together; `None` for a model that hears no video.
+    fn clock(&self) -> Option<&Clock> {
+        None
+    }
+
     fn markers(&self) -> &Markers;
 }
 
-/// Describes how pictures and videos are written in text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Markers {
-    /// Holds what stands for a picture in a rendered chat template, to be replaced by its [`Expansion`]. Where one
-    /// contains another, the longer one comes first.
-    pub image: Vec<String>,
-    pub video: Vec<String>,
-    /// Holds what to write for a picture where the chat template knows none; it contains a marker.
-    pub inline_image: String,
-    pub inline_video: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Image,
-    Video,
-    /// Kept in samples; no processor takes it.
-    Audio,
-}
-
-impl Kind {
-    /// In the plural.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Image => "pictures",
-            Kind::Video => "videos",
-            Kind::Audio => "audio",
-        }
-    }
-}
-
-/// A picture or a video as the model takes it.
+/// A picture, a video or a recording as the model takes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expansion {
     /// Holds what the encoder takes: one item, or several for a video that is encoded in parts.
@@ -88,11 +64,34 @@ pub struct Run {
     pub w: u32,
     /// Positions from one frame to the next, where positions have three axes.
     pub interval: i64,
+    /// The tower whose features replace them, which has a placeholder of its own.
+    pub tower: Tower,
+    /// Its place in a group of runs that share a timeline; `None` for a run that begins where the text before it ends.
+    pub timed: Option<Timed>,
+}
+
+/// The place of a run in a group of runs whose positions count from one begin, where positions have three axes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timed {
+    /// Positions from the group's begin to the run's first one: frames, rows, columns.
+    pub offset: [i64; 3],
+    /// True for the first run of a group.
+    pub begins: bool,
+    /// For the last run of a group: positions from the group's begin to the text that follows.
+    pub ends: Option<i64>,
+    /// Two tokens before the group share a position, and so do two behind it.
+    pub twin_markers: bool,
 }
 
 impl Run {
+    /// A run of a picture or of frames.
     pub fn new(t: usize, h: usize, w: usize) -> Self {
-        Self { t: t as u32, h: h as u32, w: w as u32, interval: 1 }
+        Self { t: t as u32, h: h as u32, w: w as u32, interval: 1, tower: Tower::Vision, timed: None }
+    }
+
+    /// A run of sound, whose features follow each other as tokens of text do.
+    pub fn of_sound(len: usize) -> Self {
+        Self { tower: Tower::Audio, ..Self::new(len, 1, 1) }
     }
 
     /// Placeholders in it.

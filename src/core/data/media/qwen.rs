@@ -5,9 +5,11 @@ use std::borrow::Cow;
 
 use image::RgbImage;
 
+use super::clock::Clock;
+use super::kind::{Markers, Tower};
 use super::open::Words;
 use super::patches::{Cut, Frame};
-use super::processor::{Expansion, Markers, MediaProcessor, Piece, Run};
+use super::processor::{Expansion, MediaProcessor, Piece, Run};
 use super::resize::resize_bicubic;
 use super::sampling::{Defaults, Sampling, Spread};
 use super::settings::Settings;
@@ -28,6 +30,8 @@ pub struct Qwen {
     markers: Markers,
     vision_start: String,
     vision_end: String,
+    /// `None` but for models that hear videos.
+    clock: Option<Clock>,
 }
 
 /// Says how a video's time is told to the model.
@@ -61,14 +65,11 @@ impl Qwen {
         let placeholder = words.placeholder();
         let vision_start = words.token("vision_start_token_id", "<|vision_start|>");
         let vision_end = words.token("vision_end_token_id", "<|vision_end|>");
-        let pad = words.token("video_token_id", "<|video_pad|>");
+        let key = if words.config["video_token_index"].is_null() { "video_token_id" } else { "video_token_index" };
+        let pad = words.token(key, "<|video_pad|>");
         let wrapped = |inner: &str| format!("{vision_start}{inner}{vision_end}");
-        let markers = Markers {
-            image: vec![placeholder.clone()],
-            video: vec![pad.clone()],
-            inline_image: wrapped(&placeholder),
-            inline_video: wrapped(&pad),
-        };
+        let markers =
+            Markers::vision((vec![placeholder.clone()], wrapped(&placeholder)), (vec![pad.clone()], wrapped(&pad)));
         Ok(Self {
             image_pixels: image.pixels((limits.0.min_pixels, limits.0.max_pixels), image_default)?,
             video_pixels: video.pixels((limits.1.min_pixels, limits.1.max_pixels), video_default)?,
@@ -80,7 +81,13 @@ impl Qwen {
             markers,
             vision_start,
             vision_end,
+            clock: None,
         })
+    }
+
+    /// The same for a model that tells the time of videos and of their sound together.
+    pub fn with_clock(self, clock: Clock) -> Self {
+        Self { clock: Some(clock), ..self }
     }
 
     /// Height and width of a video's frames.
@@ -122,7 +129,7 @@ pub fn smart_image(picture: &RgbImage, cut: &Cut, (min, max): (usize, usize)) ->
     let rgb = resize_bicubic(picture, width, height)?;
     let (grid, pixels) = cut.cut(&[Frame { rgb: &rgb, width, height }]);
     let run = Run::new(1, grid.h as usize / merge, grid.w as usize / merge);
-    Ok(Expansion::plain(Media { grid, num_features: run.len(), pixels }, run))
+    Ok(Expansion::plain(Media { tower: Tower::Vision, grid, num_features: run.len(), pixels }, run))
 }
 
 /// Returns the number of features that [`smart_image`] makes.
@@ -165,8 +172,11 @@ impl MediaProcessor for Qwen {
         let (grid, pixels) = self.video.cut(&frames);
         let (temporal, merge) = (self.video.temporal_patch_size, self.video.merge_size);
         let run = Run::new(grid.t as usize, grid.h as usize / merge, grid.w as usize / merge);
-        let media = Media { grid, num_features: run.len(), pixels };
+        let media = Media { tower: Tower::Vision, grid, num_features: run.len(), pixels };
         match self.time {
+            Time::Positions(_) if let Some(clock) = &self.clock => {
+                Ok(Expansion { media: vec![media], pieces: clock.video(run, temporal as f64 / video.fps) })
+            }
             Time::Positions(per_second) => {
                 // Whole seconds, as transformers counts them.
                 let seconds = (temporal as f64 / video.fps) as i64;
@@ -185,6 +195,10 @@ impl MediaProcessor for Qwen {
                 Ok(Expansion { pieces: pieces.collect(), media: vec![media] })
             }
         }
+    }
+
+    fn clock(&self) -> Option<&Clock> {
+        self.clock.as_ref()
     }
 
     fn markers(&self) -> &Markers {

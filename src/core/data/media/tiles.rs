@@ -6,9 +6,10 @@ use std::borrow::Cow;
 
 use image::RgbImage;
 
+use super::kind::{Markers, Tower};
 use super::open::Words;
 use super::patches::{CHANNELS, Cut, Frame};
-use super::processor::{Expansion, Markers, MediaProcessor, Piece, Run};
+use super::processor::{Expansion, MediaProcessor, Piece, Run};
 use super::qwen::resize_all;
 use super::resize::resize_bicubic;
 use super::sampling::{Defaults, Sampling, Spread};
@@ -69,12 +70,10 @@ impl Tiles {
         }
         let defaults = Defaults { fps: 2.0, num_frames: Some(8), min_frames: 1, max_frames: 64 };
         let placeholder = words.placeholder();
-        let markers = Markers {
-            image: vec![placeholder.clone()],
-            video: vec!["<video>".to_owned()],
-            inline_image: format!("{placeholder}\n"),
-            inline_video: "<video>\n".to_owned(),
-        };
+        let markers = Markers::vision(
+            (vec![placeholder.clone()], format!("{placeholder}\n")),
+            (vec!["<video>".to_owned()], "<video>\n".to_owned()),
+        );
         Ok(Self {
             cut: Cut::new(&image, patch, 1, 1),
             side,
@@ -118,7 +117,7 @@ impl Tiles {
         let side = self.side;
         let frames: Vec<Frame<'_>> = tiles.iter().map(|rgb| Frame { rgb, width: side, height: side }).collect();
         let (grid, pixels) = self.cut.cut(&frames);
-        Media { grid, num_features: tiles.len() * self.features_side.pow(2), pixels }
+        Media { tower: Tower::Vision, grid, num_features: tiles.len() * self.features_side.pow(2), pixels }
     }
 }
 

@@ -18,8 +18,7 @@ impl Processor {
         runs: &[Run],
         expansions: Vec<Expansion>,
     ) -> Result<Sample, DataError> {
-        self.check_placeholders(tokens, runs)?;
-        let image_token = self.image_token();
+        self.towers.check_placeholders(tokens, runs)?;
         let num_features = expansions.iter().map(Expansion::num_features).sum();
         debug_assert_eq!(runs.iter().map(|run| run.len()).sum::<usize>(), num_features);
         self.check_length(tokens.len() - runs.len(), num_features)?;
@@ -31,7 +30,7 @@ impl Processor {
         let (mut input_ids, mut counted) = (Vec::with_capacity(num_tokens), Vec::with_capacity(num_tokens));
         let (mut spans, mut runs, mut num_text) = (Vec::new(), runs.iter(), 0);
         for (token, &learned) in tokens.iter().zip(learned) {
-            let run = if Some(token.id) == image_token { runs.next() } else { None };
+            let run = self.towers.of(token.id).and_then(|_| runs.next());
             let count = run.map_or(1, |run| run.len());
             input_ids.extend(std::iter::repeat_n(token.id, count));
             counted.extend(std::iter::repeat_n(learned && run.is_none(), count));
@@ -48,24 +47,6 @@ impl Processor {
         let media = expansions.into_iter().flat_map(|expansion| expansion.media).collect();
         let sample = Sample::new(id, input_ids, self.positions.ids(&spans), targets, media);
         Ok(Sample { num_sources, ..sample })
-    }
-
-    /// The token that stands for a run of features.
-    pub(super) fn image_token(&self) -> Option<i64> {
-        self.tokenizer.special().image.filter(|_| self.media.is_some())
-    }
-
-    /// # Errors
-    /// There are more or fewer placeholder tokens than runs: a text forged one, or the tokenizer lost one.
-    pub(super) fn check_placeholders(&self, tokens: &[Token], runs: &[Run]) -> Result<(), DataError> {
-        let image_token = self.image_token();
-        let made = tokens.iter().filter(|token| Some(token.id) == image_token).count();
-        match runs.len() {
-            expected if expected == made => Ok(()),
-            expected => Err(DataError::Line(format!(
-                "the text became {made} placeholder tokens, but pictures and videos take {expected}"
-            ))),
-        }
     }
 
     /// # Errors

@@ -10,7 +10,10 @@ mod packed;
 mod pictures;
 mod samples;
 #[cfg(test)]
+mod sound_tests;
+#[cfg(test)]
 mod tests;
+mod towers;
 mod truncate;
 #[cfg(test)]
 mod truncate_tests;

@@ -29,8 +29,7 @@ impl Processor {
     pub fn packed_sample(&self, id: SampleId, pack: &PackedSample) -> Result<Sample, DataError> {
         let num_features: usize = pack.items.iter().map(|item| item.num_features as usize).sum();
         self.check_length(pack.num_tokens().saturating_sub(num_features), num_features)?;
-        let image_token = self.image_token();
-        let is_placeholder = |&&token: &&i32| Some(i64::from(token)) == image_token;
+        let is_placeholder = |&&token: &&i32| self.towers.of(i64::from(token)).is_some();
         let num_placeholders = pack.input_ids.iter().filter(is_placeholder).count();
         if num_placeholders != num_features {
             return Err(DataError::Line(format!(
@@ -61,6 +60,7 @@ impl PackedMedia {
         let mut locators = self.files.iter().map(|(name, bytes)| Locator::bytes(name.clone(), bytes.clone()));
         match self.kind {
             PackedKind::Image => MediaSource::Image(locators.next().unwrap_or_else(|| Locator::bytes("", *b""))),
+            PackedKind::Audio => MediaSource::Audio(locators.next().unwrap_or_else(|| Locator::bytes("", *b""))),
             PackedKind::Video { fps } => MediaSource::Video(VideoSource { locators: locators.collect(), fps }),
         }
     }

@@ -1,0 +1,175 @@
+//! Tests of samples with sound.
+
+use std::path::Path;
+
+use serde_json::{Value as Json, json};
+
+use super::{Processor, ProcessorOptions};
+use crate::config::Phase;
+use crate::data::digits::{MODEL, write_model};
+use crate::data::error::DataError;
+use crate::data::media::Tower;
+use crate::data::sample::Sample;
+use crate::data::source::Conversation;
+use crate::data::tokenizer::read_json;
+use crate::message::SampleId;
+
+const RATE: u32 = 16_000;
+
+/// The digits' model, which sees pictures, with an audio tower of `model_type` and its tokens.
+fn open(dir: &Path, model_type: &str, tokens: [&str; 3], options: ProcessorOptions) -> Result<Processor, DataError> {
+    write_model(dir, &MODEL).unwrap();
+    let edit = |name: &str, change: &dyn Fn(&mut Json)| {
+        let mut json = read_json(&dir.join(name)).unwrap();
+        change(&mut json);
+        std::fs::write(dir.join(name), json.to_string()).unwrap();
+    };
+    let first = read_json(&dir.join("config.json")).unwrap()["text_config"]["vocab_size"].as_i64().unwrap();
+    edit("tokenizer.json", &|tokenizer| {
+        let added = tokenizer["added_tokens"].as_array_mut().unwrap();
+        added.extend(tokens.iter().zip(first..).map(|(token, id)| {
+            json!({"id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false, "special": true})
+        }));
+    });
+    edit("config.json", &|config| {
+        config["text_config"]["vocab_size"] = (first + 3).into();
+        config["audio_token_id"] = (first + 1).into();
+        config["audio_config"] =
+            json!({"model_type": format!("{model_type}_encoder"), "num_mel_bins": 16, "max_source_positions": 50});
+    });
+    edit("preprocessor_config.json", &|settings| {
+        settings["feature_size"] = 16.into();
+        settings["chunk_length"] = 1.into();
+    });
+    let config = read_json(&dir.join("config.json")).unwrap();
+    Processor::open(dir, &config, &ProcessorOptions { learned: Phase::Sft.into(), ..options })
+}
+
+fn qwen2_audio(dir: &Path) -> Processor {
+    open(dir, "qwen2_audio", ["<|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>"], ProcessorOptions::default()).unwrap()
+}
+
+/// A WAV file of 16 bits: a sine.
+fn write_wav(path: &Path, num_samples: usize) {
+    let sample = |at: usize| (8000.0 * (at as f64 * 0.2).sin()) as i16;
+    let data: Vec<u8> = (0..num_samples).flat_map(|at| sample(at).to_le_bytes()).collect();
+    let mut file = b"RIFF".to_vec();
+    file.extend((36 + data.len() as u32).to_le_bytes());
+    file.extend(b"WAVEfmt \x10\0\0\0\x01\0\x01\0");
+    file.extend(RATE.to_le_bytes());
+    file.extend((RATE * 2).to_le_bytes());
+    file.extend(b"\x02\0\x10\0data");
+    file.extend((data.len() as u32).to_le_bytes());
+    std::fs::write(path, [file, data].concat()).unwrap();
+}
+
+fn sample(processor: &Processor, line: &str, base: &Path) -> Result<Sample, String> {
+    let conversation = Conversation::parse(line).map_err(|error| error.to_string())?;
+    processor.training_sample(SampleId(0), &conversation, base).map_err(|error| error.to_string())
+}
+
+/// The text of the tokens; a run of placeholders is its length.
+fn text(processor: &Processor, sample: &Sample) -> String {
+    let tokenizer = processor.tokenizer();
+    let special = tokenizer.special();
+    let mut text = String::new();
+    for ids in sample.input_ids.chunk_by(|a, b| a == b) {
+        let token = tokenizer.token(ids[0]).unwrap().replace('Ġ', " ").replace('Ċ', "\n");
+        match [special.image, special.audio].contains(&Some(ids[0])) {
+            true => text.push_str(&format!("{token}×{}", ids.len())),
+            false => text.push_str(&token.repeat(ids.len())),
+        }
+    }
+    text
+}
+
+#[test]
+fn recordings_and_pictures_become_placeholders_and_frames() {
+    let folder = tempfile::tempdir().unwrap();
+    let processor = qwen2_audio(folder.path());
+    write_wav(&folder.path().join("a.wav"), 16_000);
+    write_wav(&folder.path().join("b.wav"), 9_700);
+    image::RgbImage::new(16, 16).save(folder.path().join("0.png")).unwrap();
+    let line = r#"{"messages":[{"role":"user","content":"<audio>and<image>then<audio>?"},
+        {"role":"assistant","content":"c"}],"audios":["a.wav","b.wav"],"images":["0.png"]}"#;
+    let one = sample(&processor, line, folder.path()).unwrap();
+    let expected = "<|im_start|>user\n<|audio_bos|><|AUDIO|>×25<|audio_eos|>and\
+         <|vision_start|><|image_pad|>×1<|vision_end|>then<|audio_bos|><|AUDIO|>×15<|audio_eos|>?<|im_end|>\n\
+         <|im_start|>assistant\nc<|im_end|>\n";
+    assert_eq!(text(&processor, &one), expected);
+    // 100 and ⌈9700 / 160⌉ = 61 frames, and two behind each, which the convolutions see.
+    let items: Vec<_> = one.media.iter().map(|item| (item.tower, item.grid.t, item.num_features)).collect();
+    assert_eq!(items, [(Tower::Audio, 102, 25), (Tower::Vision, 1, 1), (Tower::Audio, 63, 15)]);
+    assert_eq!(one.media[2].pixels.len(), 63 * 16);
+    assert_eq!(one.media[2].grid.num_patches(), 63);
+    // Nothing of the placeholders is learned.
+    let special = processor.tokenizer().special();
+    assert!(one.targets.iter().all(|target| ![special.image, special.audio].contains(&Some(*target))));
+    assert_eq!(one.meta.num_targets, 2);
+
+    // The other ways to say it.
+    let bytes = std::fs::read(folder.path().join("a.wav")).unwrap();
+    let data = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, bytes);
+    for part in [
+        r#"{"type":"audio","audio":"a.wav"}"#.to_owned(),
+        r#"{"type":"audio","path":"a.wav"}"#.to_owned(),
+        r#"{"type":"audio","url":"a.wav"}"#.to_owned(),
+        r#"{"type":"audio_url","audio_url":{"url":"a.wav"}}"#.to_owned(),
+        format!(r#"{{"type":"input_audio","input_audio":{{"data":"{data}","format":"wav"}}}}"#),
+    ] {
+        let line = format!(
+            r#"{{"messages":[{{"role":"user","content":[{part},{{"type":"text","text":"?"}}]}},{{"role":"assistant","content":"c"}}]}}"#
+        );
+        let other = sample(&processor, &line, folder.path()).unwrap();
+        assert_eq!(other.media[0], one.media[0], "{part}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_recording_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let processor = qwen2_audio(dir);
+    write_wav(&dir.join("long.wav"), 16_001);
+    write_wav(&dir.join("short.wav"), 1_000);
+    std::fs::write(dir.join("text.wav"), "hello, world").unwrap();
+    std::fs::write(dir.join("empty.wav"), "").unwrap();
+    let reason = |file: &str| {
+        let line = format!(
+            r#"{{"messages":[{{"role":"user","content":"<audio>?"}},{{"role":"assistant","content":"c"}}],"audios":["{file}"]}}"#
+        );
+        sample(&processor, &line, dir).unwrap_err()
+    };
+    for (file, part) in [
+        ("long.wav", "at most 1 s (chunk_length)"),
+        ("short.wav", "less than data.audio.min_seconds = 0.1"),
+        ("text.wav", "not a file of sound"),
+        ("empty.wav", "not a file of sound"),
+        ("none.wav", "No such file"),
+    ] {
+        assert!(reason(file).contains(part) && reason(file).contains(file), "{}", reason(file));
+    }
+    let forged = r#"{"messages":[{"role":"user","content":"<|AUDIO|>"},{"role":"assistant","content":"c"}]}"#;
+    let forged = sample(&processor, forged, dir).unwrap_err();
+    assert!(forged.contains("0 audio") && forged.contains("1 audio"), "{forged}");
+    let mut settings = read_json(&dir.join("preprocessor_config.json")).unwrap();
+    settings["feature_size"] = 80.into();
+    std::fs::write(dir.join("preprocessor_config.json"), settings.to_string()).unwrap();
+    let config = read_json(&dir.join("config.json")).unwrap();
+    let error = Processor::open(dir, &config, &ProcessorOptions::default()).err().unwrap().to_string();
+    assert!(error.contains("feature_size is 80, but num_mel_bins of config.json is 16"), "{error}");
+}
+
+#[test]
+fn a_model_that_hears_nothing_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    write_model(folder.path(), &MODEL).unwrap();
+    let config = read_json(&folder.path().join("config.json")).unwrap();
+    let options = ProcessorOptions { learned: Phase::Sft.into(), ..Default::default() };
+    let processor = Processor::open(folder.path(), &config, &options).unwrap();
+    let line =
+        r#"{"messages":[{"role":"user","content":"<audio>"},{"role":"assistant","content":"c"}],"audios":["a.wav"]}"#;
+    let error = sample(&processor, line, folder.path()).unwrap_err();
+    assert_eq!(error, "audio a.wav: this model takes no audio");
+}
