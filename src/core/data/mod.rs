@@ -20,6 +20,7 @@ mod error;
 mod expand;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) mod fuzz;
+mod kind;
 mod learned;
 mod limits;
 mod locator;

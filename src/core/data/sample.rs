@@ -1,6 +1,6 @@
 //! A sample as the model takes it: plain buffers.
 
-use super::media::Tower;
+use super::kind::Tower;
 use crate::message::{Grid, ItemMeta, SampleId, SampleMeta};
 
 /// Target of a position that does not count in the loss: the `ignore_index` of cross entropy.

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use super::processor::{Expansion, Piece, Run, Timed};
+use super::expansion::{Expansion, Piece, Run, Timed};
 
 /// How a model counts time.
 #[derive(Clone, Debug, PartialEq)]

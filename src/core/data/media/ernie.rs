@@ -3,10 +3,11 @@
 
 use image::RgbImage;
 
-use super::kind::{Markers, Tower};
+use super::expansion::{Expansion, Run};
+use super::markers::Markers;
 use super::open::Words;
 use super::patches::{Cut, Frame};
-use super::processor::{Expansion, MediaProcessor, Run};
+use super::processor::MediaProcessor;
 use super::qwen::{resize_all, smart_features, smart_image};
 use super::sampling::{Defaults, Sampling, Spread};
 use super::settings::Settings;
@@ -14,6 +15,7 @@ use super::smart_resize::smart_resize;
 use super::video::Video;
 use crate::config::{ImageLimits, VideoLimits};
 use crate::data::error::DataError;
+use crate::data::kind::Tower;
 use crate::data::sample::Media;
 
 pub struct Ernie {

@@ -4,16 +4,18 @@
 
 use image::RgbImage;
 
-use super::kind::{Markers, Tower};
+use super::expansion::{Expansion, Piece, Run};
+use super::markers::Markers;
 use super::open::Words;
 use super::patches::{CHANNELS, Cut, Frame};
-use super::processor::{Expansion, MediaProcessor, Piece, Run};
+use super::processor::MediaProcessor;
 use super::resize::resize_bicubic;
 use super::sampling::{Defaults, Sampling, Spread};
 use super::settings::Settings;
 use super::video::Video;
 use crate::config::{ImageLimits, VideoLimits};
 use crate::data::error::DataError;
+use crate::data::kind::Tower;
 use crate::data::sample::Media;
 
 pub struct Kimi {

@@ -10,8 +10,9 @@
 
 mod clock;
 mod ernie;
+mod expansion;
 mod kimi;
-mod kind;
+mod markers;
 pub(super) mod mp4;
 mod open;
 mod patches;
@@ -27,10 +28,13 @@ mod tiles;
 mod video;
 
 pub use clock::Clock;
-pub use kind::{Kind, Marker, Markers, Tower};
+pub use expansion::{Expansion, Piece, Run, Timed};
+pub use markers::{Marker, Markers};
 pub(super) use open::open;
-pub use processor::{Expansion, MediaProcessor, Piece, Run, Timed};
+pub use processor::MediaProcessor;
 pub use sampling::{Sampling, Spread};
 pub use smart_resize::smart_resize;
 pub use video::{Video, VideoSource};
 pub(super) use video::{in_folder, is_clip, load, natural};
+
+pub use crate::data::kind::{Kind, Tower};

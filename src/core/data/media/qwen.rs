@@ -6,10 +6,11 @@ use std::borrow::Cow;
 use image::RgbImage;
 
 use super::clock::Clock;
-use super::kind::{Markers, Tower};
+use super::expansion::{Expansion, Piece, Run};
+use super::markers::Markers;
 use super::open::Words;
 use super::patches::{Cut, Frame};
-use super::processor::{Expansion, MediaProcessor, Piece, Run};
+use super::processor::MediaProcessor;
 use super::resize::resize_bicubic;
 use super::sampling::{Defaults, Sampling, Spread};
 use super::settings::Settings;
@@ -17,6 +18,7 @@ use super::smart_resize::{smart_resize, smart_resize_frames};
 use super::video::Video;
 use crate::config::{ImageLimits, VideoLimits};
 use crate::data::error::DataError;
+use crate::data::kind::Tower;
 use crate::data::sample::Media;
 
 pub struct Qwen {

@@ -6,10 +6,11 @@ use std::borrow::Cow;
 
 use image::RgbImage;
 
-use super::kind::{Markers, Tower};
+use super::expansion::{Expansion, Piece, Run};
+use super::markers::Markers;
 use super::open::Words;
 use super::patches::{CHANNELS, Cut, Frame};
-use super::processor::{Expansion, MediaProcessor, Piece, Run};
+use super::processor::MediaProcessor;
 use super::qwen::resize_all;
 use super::resize::resize_bicubic;
 use super::sampling::{Defaults, Sampling, Spread};
@@ -17,6 +18,7 @@ use super::settings::Settings;
 use super::video::Video;
 use crate::config::{ImageLimits, VideoLimits};
 use crate::data::error::DataError;
+use crate::data::kind::Tower;
 use crate::data::sample::Media;
 
 pub struct Tiles {
