@@ -187,6 +187,28 @@ def write_files(folder):
     write(folder / "files.json.gz", {"files": done, "opus": base64.b64encode(opus).decode()})
 
 
+def write_clip(folder):
+    """A video with sound: a square that moves, and a tone."""
+    path = folder / "clip.mp4"
+    with av.open(path, "w") as out:
+        video = out.add_stream("libx264", rate=8, options={"crf": "30"})
+        video.width, video.height, video.pix_fmt = 64, 64, "yuv420p"
+        audio = out.add_stream("aac", rate=RATE, layout="mono")
+        audio.bit_rate = 16_000
+        for index in range(24):
+            picture = np.zeros((64, 64, 3), np.uint8)
+            picture[20:40, index : index + 20] = 200
+            out.mux(video.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        x = (0.3 * np.sin(2 * np.pi * 440 * np.arange(3 * RATE) / RATE)).astype(np.float32)
+        for begin in range(0, len(x), 1024):
+            frame = av.AudioFrame.from_ndarray(x[None, begin : begin + 1024], format="fltp", layout="mono")
+            frame.sample_rate, frame.pts = RATE, begin
+            out.mux(audio.encode(frame))
+        out.mux(video.encode())
+        out.mux(audio.encode())
+    print(path, path.stat().st_size)
+
+
 def rope(family):
     """The reference's `get_rope_index` and what it needs of a model."""
     if family == "qwen2_5_omni":
@@ -301,6 +323,7 @@ def main():
     if args.seeds == 1:
         write_files(args.folder)
         write_positions(args.folder)
+        write_clip(args.folder)
 
 
 main()

@@ -15,7 +15,7 @@ mod processor;
 mod resample;
 mod settings;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 pub use decode::{AudioHeader, decode_sound, has_sound, max_decode_seconds, read_header};
 pub use family::{AudioFamily, Framing, FrontEnd};

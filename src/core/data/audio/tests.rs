@@ -39,13 +39,13 @@ fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
 }
 
 /// A sine of one channel.
-fn sine(hz: f64, rate: u32, seconds: f64) -> Vec<f32> {
+pub fn sine(hz: f64, rate: u32, seconds: f64) -> Vec<f32> {
     let turn = 2.0 * std::f64::consts::PI * hz / f64::from(rate);
     (0..(seconds * f64::from(rate)) as usize).map(|at| (0.5 * (turn * at as f64).sin()) as f32).collect()
 }
 
 /// A WAV file of 16 bits; the samples of its channels alternate.
-fn wav(samples: &[f32], channels: u16, rate: u32) -> Vec<u8> {
+pub fn wav(samples: &[f32], channels: u16, rate: u32) -> Vec<u8> {
     let data: Vec<u8> = samples.iter().flat_map(|sample| ((sample * 32767.0) as i16).to_le_bytes()).collect();
     let mut file = b"RIFF".to_vec();
     file.extend((36 + data.len() as u32).to_le_bytes());

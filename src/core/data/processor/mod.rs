@@ -18,7 +18,6 @@ mod truncate;
 #[cfg(test)]
 mod truncate_tests;
 
-#[cfg(any(test, feature = "fuzz"))]
 pub(super) use guard::guarded;
 pub use open::Processor;
 pub use options::{Learned, ProcessorOptions};

@@ -5,7 +5,8 @@ use std::path::Path;
 use serde_json::{Value as Json, json};
 
 use super::{Processor, ProcessorOptions};
-use crate::config::Phase;
+use crate::config::{Phase, VideoLimits};
+use crate::data::audio::tests::{sine, wav};
 use crate::data::digits::{MODEL, write_model};
 use crate::data::error::DataError;
 use crate::data::media::Tower;
@@ -50,18 +51,9 @@ fn qwen2_audio(dir: &Path) -> Processor {
     open(dir, "qwen2_audio", ["<|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>"], ProcessorOptions::default()).unwrap()
 }
 
-/// A WAV file of 16 bits: a sine.
 fn write_wav(path: &Path, num_samples: usize) {
-    let sample = |at: usize| (8000.0 * (at as f64 * 0.2).sin()) as i16;
-    let data: Vec<u8> = (0..num_samples).flat_map(|at| sample(at).to_le_bytes()).collect();
-    let mut file = b"RIFF".to_vec();
-    file.extend((36 + data.len() as u32).to_le_bytes());
-    file.extend(b"WAVEfmt \x10\0\0\0\x01\0\x01\0");
-    file.extend(RATE.to_le_bytes());
-    file.extend((RATE * 2).to_le_bytes());
-    file.extend(b"\x02\0\x10\0data");
-    file.extend((data.len() as u32).to_le_bytes());
-    std::fs::write(path, [file, data].concat()).unwrap();
+    let samples = sine(500.0, RATE, num_samples as f64 / f64::from(RATE) + 0.5 / f64::from(RATE));
+    std::fs::write(path, wav(&samples, 1, RATE)).unwrap();
 }
 
 fn sample(processor: &Processor, line: &str, base: &Path) -> Result<Sample, String> {
@@ -172,4 +164,52 @@ fn a_model_that_hears_nothing_says_so() {
         r#"{"messages":[{"role":"user","content":"<audio>"},{"role":"assistant","content":"c"}],"audios":["a.wav"]}"#;
     let error = sample(&processor, line, folder.path()).unwrap_err();
     assert_eq!(error, "audio a.wav: this model takes no audio");
+}
+
+/// Qwen2.5-Omni's thinker: its sections lie in `thinker_config`, and a video is heard as it is seen.
+#[test]
+fn the_sound_of_a_video_is_between_its_frames() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let tokens = ["<|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>"];
+    drop(open(dir, "qwen2_audio", tokens, ProcessorOptions::default()).unwrap());
+    let mut thinker = read_json(&dir.join("config.json")).unwrap();
+    thinker["model_type"] = "qwen2_5_omni_thinker".into();
+    thinker["vision_config"]["model_type"] = "qwen2_5_omni_vision_encoder".into();
+    thinker["audio_config"]["model_type"] = "qwen2_5_omni_audio_encoder".into();
+    thinker["position_id_per_seconds"] = 25.into();
+    thinker["seconds_per_chunk"] = 2.into();
+    let config = json!({"model_type": "qwen2_5_omni", "thinker_config": thinker});
+    let mut settings = read_json(&dir.join("preprocessor_config.json")).unwrap();
+    settings["chunk_length"] = 300.into();
+    std::fs::write(dir.join("preprocessor_config.json"), settings.to_string()).unwrap();
+    std::fs::write(dir.join("clip.mp4"), include_bytes!("../audio/goldens/clip.mp4")).unwrap();
+    let of = |sound: bool| {
+        let video = VideoLimits { sound, max_pixels: Some(16 * 16), min_pixels: Some(16), ..VideoLimits::default() };
+        let options = ProcessorOptions { video, learned: Phase::Sft.into(), ..Default::default() };
+        let processor = Processor::open(dir, &config, &options).unwrap();
+        let line = r#"{"messages":[{"role":"user","content":"<video>?"},{"role":"assistant","content":"c"}],
+            "videos":["clip.mp4"]}"#;
+        let made = sample(&processor, line, dir).unwrap();
+        (text(&processor, &made), made)
+    };
+    let (seen, silent) = of(false);
+    assert!(seen.contains("<|vision_start|><|image_pad|>×3<|vision_end|>"), "{seen}");
+    assert_eq!(silent.media.len(), 1);
+    let (heard, sample) = of(true);
+    // Six frames a half second from each other are three patches, a second from each other; of the sound, two seconds and
+    // the rest.
+    let expected = "<|vision_start|><|audio_bos|><|image_pad|>×2<|AUDIO|>×50<|image_pad|>×1<|AUDIO|>×";
+    assert!(heard.contains(expected) && heard.contains("<|audio_eos|><|vision_end|>?"), "{heard}");
+    let towers: Vec<_> = sample.media.iter().map(|item| item.tower).collect();
+    assert_eq!(towers, [Tower::Vision, Tower::Audio]);
+    assert!(sample.media[1].num_features >= 75, "{}", sample.media[1].num_features);
+    let begin = sample.input_ids.windows(2).position(|ids| ids[0] == ids[1]).expect("two frames");
+    let row = &sample.position_ids[..sample.input_ids.len()];
+    let at = row[begin];
+    // Frames at 0 and 25, then sound from 0 to 49, a frame at 50, sound from 50 on.
+    assert_eq!(row[begin..begin + 4], [at, at + 25, at, at + 1]);
+    assert_eq!(row[begin + 51..begin + 55], [at + 49, at + 50, at + 50, at + 51]);
+    // Both markers before it share a position.
+    assert_eq!(row[begin - 2..begin], [at - 1, at - 1]);
 }

@@ -11,6 +11,7 @@ use serde_json::Value as Json;
 
 use super::input::Inputs;
 use super::record::LIMITS;
+use super::sound;
 use crate::config::TrainFile;
 use crate::data::decode::read_rgb_with;
 use crate::data::decoder::Decoder;
@@ -60,12 +61,14 @@ pub struct Shown {
     pub media: Vec<ShownMedia>,
 }
 
-/// A picture, or the first frames of a video.
+/// A picture, the first frames of a video, or a recording.
 #[derive(Clone, Debug)]
 pub struct ShownMedia {
     pub name: String,
     pub kind: Kind,
     pub pictures: Vec<RgbImage>,
+    /// Codec, rate, channels and length of a recording; empty for others.
+    pub about: String,
 }
 
 /// The files.
@@ -213,7 +216,11 @@ fn show_media(source: &MediaSource, base: &Path, decoder: &dyn Decoder) -> Resul
             }
         },
     };
-    Ok(ShownMedia { name: source.name().to_owned(), kind: source.kind(), pictures })
+    let about = match source {
+        MediaSource::Audio(locator) => sound::describe(locator, base)?,
+        MediaSource::Image(_) | MediaSource::Video(_) => String::new(),
+    };
+    Ok(ShownMedia { name: source.name().to_owned(), kind: source.kind(), pictures, about })
 }
 
 /// The tokens as text, by whether they are learned; a run of placeholders is written as one.

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::input::Inputs;
 use super::ordered::for_each_ordered;
 use super::record::LIMITS;
-use crate::config::AudioLimits;
+use super::sound;
 use crate::data::decode::read_rgb_with;
 use crate::data::decoder::Decoder;
 use crate::data::error::{BadSample, DataError};
@@ -16,10 +16,6 @@ use crate::data::source::Content;
 use crate::data::source::MediaSource;
 use crate::message::SampleId;
 
-/// The rate that sound is decoded to, in samples a second: that of every model so far.
-const SOUND_RATE: u32 = 16_000;
-/// Without a model a recording of any length that can be decoded is good.
-const SOUND_LIMITS: AudioLimits = AudioLimits { min_seconds: 0.0, max_seconds: 3600.0 };
 /// Frames of a compressed clip that are decoded.
 const CLIP_FRAMES: usize = 16;
 
@@ -48,10 +44,7 @@ fn check(content: &Content, base: &Path, decoder: &dyn Decoder) -> Result<(), Da
         match source {
             MediaSource::Image(locator) => drop(read_rgb_with(decoder, locator, base, LIMITS)?),
             MediaSource::Video(video) => check_video(video, base, decoder)?,
-            MediaSource::Audio(locator) => {
-                let heard = decoder.sound(&locator.read(base)?, SOUND_RATE, &SOUND_LIMITS);
-                heard.map_err(|reason| DataError::audio(Path::new(&locator.display(base)), reason))?;
-            }
+            MediaSource::Audio(locator) => drop(sound::decode(locator, base, decoder)?),
         }
     }
     Ok(())
