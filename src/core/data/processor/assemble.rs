@@ -2,11 +2,36 @@
 
 use super::Processor;
 use crate::data::error::DataError;
-use crate::data::media::{Expansion, Run};
+use crate::data::media::{Expansion, Run, Tower};
 use crate::data::positions::Span;
 use crate::data::sample::{IGNORE_INDEX, Sample};
 use crate::data::tokenizer::Token;
 use crate::message::SampleId;
+
+/// Features of a sample, by tower.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Features {
+    /// Those of pictures and videos.
+    pub images: usize,
+    pub audio: usize,
+}
+
+impl Features {
+    pub fn of(expansions: &[Expansion]) -> Self {
+        let mut counts = Self::default();
+        for item in expansions.iter().flat_map(|expansion| &expansion.media) {
+            *counts.of_tower(item.tower) += item.num_features;
+        }
+        counts
+    }
+
+    pub fn of_tower(&mut self, tower: Tower) -> &mut usize {
+        match tower {
+            Tower::Vision => &mut self.images,
+            Tower::Audio => &mut self.audio,
+        }
+    }
+}
 
 impl Processor {
     /// Repeats the placeholders, one token of each run, and numbers the positions.
@@ -19,12 +44,13 @@ impl Processor {
         expansions: Vec<Expansion>,
     ) -> Result<Sample, DataError> {
         self.towers.check_placeholders(tokens, runs)?;
-        let num_features = expansions.iter().map(Expansion::num_features).sum();
+        let counts = Features::of(&expansions);
+        let num_features = counts.images + counts.audio;
         debug_assert_eq!(runs.iter().map(|run| run.len()).sum::<usize>(), num_features);
-        self.check_length(tokens.len() - runs.len(), num_features)?;
+        self.check_length(tokens.len() - runs.len(), counts)?;
 
-        let num_images = expansions.iter().map(|expansion| expansion.media.len()).sum();
-        self.check_media(num_images, num_features)?;
+        let num_items = expansions.iter().map(|expansion| expansion.media.len()).sum();
+        self.check_media(num_items, counts)?;
 
         let num_tokens = tokens.len() - runs.len() + num_features;
         let (mut input_ids, mut counted) = (Vec::with_capacity(num_tokens), Vec::with_capacity(num_tokens));
@@ -51,20 +77,25 @@ impl Processor {
 
     /// # Errors
     /// The sample is longer than a pack.
-    pub(super) fn check_length(&self, num_text_tokens: usize, num_image_tokens: usize) -> Result<(), DataError> {
-        let (num_tokens, max_tokens) = (num_text_tokens + num_image_tokens, self.max_tokens);
+    pub(super) fn check_length(&self, num_text_tokens: usize, counts: Features) -> Result<(), DataError> {
+        let (num_image_tokens, num_audio_tokens) = (counts.images, counts.audio);
+        let (num_tokens, max_tokens) = (num_text_tokens + num_image_tokens + num_audio_tokens, self.max_tokens);
         match num_tokens > max_tokens {
-            true => Err(DataError::TooLong { num_tokens, num_image_tokens, max_tokens }),
+            true => Err(DataError::TooLong { num_tokens, num_image_tokens, num_audio_tokens, max_tokens }),
             false => Ok(()),
         }
     }
 
     /// # Errors
     /// The sample has more media items, or more tokens of them, than a pack holds.
-    fn check_media(&self, num_images: usize, num_visual_tokens: usize) -> Result<(), DataError> {
+    fn check_media(&self, num_items: usize, counts: Features) -> Result<(), DataError> {
+        let [items, tokens] = match counts.audio {
+            0 => ["pictures and videos", "tokens of images"],
+            _ => ["pictures, videos and recordings", "tokens of images and audio"],
+        };
         let limits = [
-            (num_images, self.max_images, "pictures and videos", "max_images"),
-            (num_visual_tokens, self.max_visual_tokens, "tokens of images", "max_visual_tokens"),
+            (num_items, self.max_images, items, "max_images"),
+            (counts.images + counts.audio, self.max_visual_tokens, tokens, "max_visual_tokens"),
         ];
         match limits.into_iter().find(|(count, limit, ..)| count > limit) {
             Some((count, limit, what, key)) => Err(DataError::PackLimit { count, what, key, limit }),

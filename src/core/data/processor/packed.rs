@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::Processor;
+use super::assemble::Features;
 use crate::data::error::DataError;
 use crate::data::locator::Locator;
 use crate::data::media::VideoSource;
@@ -28,9 +29,11 @@ impl Processor {
     /// It is longer than the run's packs, or was packed for another model or other limits of pictures.
     pub fn packed_sample(&self, id: SampleId, pack: &PackedSample) -> Result<Sample, DataError> {
         let num_features: usize = pack.items.iter().map(|item| item.num_features as usize).sum();
-        self.check_length(pack.num_tokens().saturating_sub(num_features), num_features)?;
-        let is_placeholder = |&&token: &&i32| self.towers.of(i64::from(token)).is_some();
-        let num_placeholders = pack.input_ids.iter().filter(is_placeholder).count();
+        let mut counts = Features::default();
+        let towers = pack.input_ids.iter().filter_map(|&token| self.towers.of(i64::from(token)));
+        towers.for_each(|tower| *counts.of_tower(tower) += 1);
+        let num_placeholders = counts.images + counts.audio;
+        self.check_length(pack.num_tokens() - num_placeholders, counts)?;
         if num_placeholders != num_features {
             return Err(DataError::Line(format!(
                 "a pack of {num_features} features and {num_placeholders} placeholders of this model: pack the data for it"

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::Processor;
+use super::assemble::Features;
 use crate::config::TooLong;
 use crate::data::audio::has_sound;
 use crate::data::decode::{header_size, read_rgb_with};
@@ -69,7 +70,13 @@ impl Processor {
 
     /// Pictures, videos and recordings, in order, as the model takes them.
     pub(super) fn load(&self, sources: &[MediaSource], base: &Path) -> Result<Vec<Expansion>, DataError> {
-        sources.iter().map(|source| self.load_one(source, base)).collect()
+        let mut expansions = Vec::with_capacity(sources.len());
+        for source in sources {
+            // Many would take much memory before their sample turned out to be too long.
+            self.check_length(0, Features::of(&expansions))?;
+            expansions.push(self.load_one(source, base)?);
+        }
+        Ok(expansions)
     }
 
     /// The first ones, as many as have no more features than a pack has tokens: many would take much memory before all but
@@ -145,7 +152,7 @@ impl Processor {
             num_image_tokens += num_features.map_err(|reason| DataError::image(Path::new(&named()), reason))?;
         }
         let num_text_tokens = self.tokenizer.encode(text)?.len().saturating_sub(places.len());
-        self.check_length(num_text_tokens, num_image_tokens)
+        self.check_length(num_text_tokens, Features { images: num_image_tokens, audio: 0 })
     }
 }
 

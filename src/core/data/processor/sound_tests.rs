@@ -10,6 +10,7 @@ use crate::data::audio::tests::{sine, wav};
 use crate::data::digits::{MODEL, write_model};
 use crate::data::error::DataError;
 use crate::data::media::Tower;
+use crate::data::packed::{PackedKind, PackedMedia, PackedSample};
 use crate::data::sample::Sample;
 use crate::data::source::Conversation;
 use crate::data::tokenizer::read_json;
@@ -100,6 +101,28 @@ fn recordings_and_pictures_become_placeholders_and_frames() {
     assert!(one.targets.iter().all(|target| ![special.image, special.audio].contains(&Some(*target))));
     assert_eq!(one.meta.num_targets, 2);
 
+    // Packed ahead of time, and read again.
+    let narrow = |ids: &[i64]| ids.iter().map(|&id| id as i32).collect::<Vec<i32>>();
+    let file = |name: &str| vec![(name.to_owned(), std::fs::read(folder.path().join(name)).unwrap().into())];
+    let media = |kind, name| PackedMedia { kind, files: file(name) };
+    let pack = PackedSample {
+        ids: vec![0],
+        lens: vec![one.meta.num_tokens],
+        samples: vec!["a".into()],
+        input_ids: narrow(&one.input_ids),
+        targets: narrow(&one.targets),
+        position_ids: Some(narrow(&one.position_ids)),
+        media: vec![
+            media(PackedKind::Audio, "a.wav"),
+            media(PackedKind::Image, "0.png"),
+            media(PackedKind::Audio, "b.wav"),
+        ],
+        items: one.meta.items.clone(),
+    };
+    let read = PackedSample::from_members(&pack.members()).unwrap();
+    assert_eq!(read, pack);
+    assert_eq!(processor.packed_sample(SampleId(0), &read).unwrap(), one);
+
     // The other ways to say it.
     let bytes = std::fs::read(folder.path().join("a.wav")).unwrap();
     let data = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, bytes);
@@ -142,6 +165,19 @@ fn what_is_wrong_with_a_recording_is_said() {
     ] {
         assert!(reason(file).contains(part) && reason(file).contains(file), "{}", reason(file));
     }
+    write_wav(&dir.join("good.wav"), 16_000);
+    let many = |num: usize| {
+        let (words, files) = ("<audio>".repeat(num), vec!["good.wav"; num]);
+        let messages = json!([{"role": "user", "content": words}, {"role": "assistant", "content": "c"}]);
+        json!({ "messages": messages, "audios": files }).to_string()
+    };
+    let options = ProcessorOptions { max_tokens: 60, learned: Phase::Sft.into(), ..Default::default() };
+    let config = read_json(&dir.join("config.json")).unwrap();
+    let small = Processor::open(dir, &config, &options).unwrap();
+    let too_long = |num: usize| sample(&small, &many(num), dir).unwrap_err();
+    assert!(too_long(2).contains("(50 of audio), more than data.pack.max_tokens = 60"), "{}", too_long(2));
+    // Of many no more are decoded than a pack has tokens.
+    assert!(too_long(9).starts_with("75 tokens (75 of audio)"), "{}", too_long(9));
     let forged = r#"{"messages":[{"role":"user","content":"<|AUDIO|>"},{"role":"assistant","content":"c"}]}"#;
     let forged = sample(&processor, forged, dir).unwrap_err();
     assert!(forged.contains("0 audio") && forged.contains("1 audio"), "{forged}");
