@@ -149,7 +149,7 @@ impl<'a> Mono<'a> {
         let scale = 1.0 / channels as f32;
         self.samples.extend(self.packet.chunks_exact(channels).map(|frame| frame.iter().sum::<f32>() * scale));
         let new = &self.samples[self.samples.len() - decoded.frames()..];
-        match new.iter().find(|sample| !(sample.abs() <= MAX_LEVEL)) {
+        match new.iter().find(|sample| sample.is_nan() || sample.abs() > MAX_LEVEL) {
             Some(sample) => {
                 Err(format!("a sample is {sample}; they lie within ±1, those of floating point at most ±{MAX_LEVEL}"))
             }

@@ -141,6 +141,39 @@ fn recordings_and_pictures_become_placeholders_and_frames() {
     }
 }
 
+/// The published template of Qwen2-Audio numbers recordings over the whole chat.
+#[test]
+fn templates_may_number_recordings() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(qwen2_audio(folder.path()));
+    let template = "{% set audio_count = namespace(value=0) %}{% for message in messages %}\
+        <|im_start|>{{ message['role'] }}\n{% if message['content'] is string %}{{ message['content'] }}<|im_end|>\n\
+        {% else %}{% for content in message['content'] %}\
+        {% if 'audio' in content or 'audio_url' in content or message['type'] == 'audio' or content['type'] == 'audio' %}\
+        {% set audio_count.value = audio_count.value + 1 %}\
+        Audio {{ audio_count.value }}: <|audio_bos|><|AUDIO|><|audio_eos|>\n\
+        {% elif 'text' in content %}{{ content['text'] }}{% endif %}{% endfor %}<|im_end|>\n{% endif %}{% endfor %}\
+        {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+    let config = read_json(&folder.path().join("config.json")).unwrap();
+    let options = ProcessorOptions { learned: Phase::Sft.into(), ..Default::default() };
+    let processor = Processor::open(folder.path(), &config, &options).unwrap();
+    write_wav(&folder.path().join("a.wav"), 2_000);
+    let line = r#"{"messages":[{"role":"user","content":"<audio>a<audio>"},{"role":"assistant","content":"b"},
+        {"role":"user","content":"<audio>c"},{"role":"assistant","content":"d"}],"audios":["a.wav","a.wav","a.wav"]}"#;
+    let sample = sample(&processor, line, folder.path()).unwrap();
+    let clip = |number: u32| format!("Audio {number}: <|audio_bos|><|AUDIO|>×3<|audio_eos|>\n");
+    let expected = format!(
+        "<|im_start|>user\n{}a{}<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n\
+         <|im_start|>user\n{}c<|im_end|>\n<|im_start|>assistant\nd<|im_end|>\n",
+        clip(1),
+        clip(2),
+        clip(3)
+    );
+    assert_eq!(text(&processor, &sample), expected);
+    assert_eq!(sample.meta.num_targets, 4);
+}
+
 #[test]
 fn what_is_wrong_with_a_recording_is_said() {
     let folder = tempfile::tempdir().unwrap();
