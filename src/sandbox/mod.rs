@@ -1,4 +1,4 @@
-//! Pictures and videos of training data decoded in processes that may do nothing else: what a hostile file does to a
+//! Pictures, videos and sound of training data decoded in processes that may do nothing else: what a hostile file does to a
 //! decoder costs one process and one sample, never the run.
 //!
 //! ```text

@@ -1,8 +1,9 @@
 //! A pool of as many workers as there are threads that decode at a time. One is started when a picture finds none free.
 
 use super::wire::What;
-use super::worker::{Answer, Frames, Worker};
+use super::worker::{Answer, Found, Worker};
 use image::RgbImage;
+use loongforge_core::config::AudioLimits;
 use loongforge_core::data::media::{Sampling, Video};
 use loongforge_core::data::{InProcess, Limits, MediaDecoder};
 use std::io;
@@ -83,7 +84,7 @@ impl Sandbox {
     }
 
     /// `None`: this process is to decode it.
-    fn ask(&self, what: impl Fn() -> What, bytes: &[u8], limits: &Limits) -> Option<Frames> {
+    fn ask(&self, what: impl Fn() -> What, bytes: &[u8], limits: &Limits) -> Option<Result<Found, String>> {
         let failed = |error: io::Error| Some(Err(format!("no decode worker can be started: {error}")));
         let mut worker = match self.take() {
             Ok(worker) => worker?,
@@ -114,7 +115,7 @@ impl Sandbox {
 impl MediaDecoder for Sandbox {
     fn picture(&self, bytes: &[u8], limits: &Limits) -> Result<RgbImage, String> {
         match self.ask(|| What::Picture, bytes, limits) {
-            Some(answer) => answer.map(|(mut frames, _)| frames.pop().expect("a picture is one frame")),
+            Some(answer) => answer.map(|mut found| found.frames.pop().expect("a picture is one frame")),
             None => InProcess.picture(bytes, limits),
         }
     }
@@ -122,10 +123,17 @@ impl MediaDecoder for Sandbox {
     fn clip(&self, bytes: &[u8], fps: Option<f64>, limits: &Limits, sampling: &Sampling) -> Result<Video, String> {
         match self.ask(|| What::Clip { fps, sampling: sampling.clone() }, bytes, limits) {
             Some(answer) => {
-                let (frames, taken) = answer?;
-                Ok(taken.expect("a clip says which frames").video(frames))
+                let found = answer?;
+                Ok(found.taken.expect("a clip says which frames").video(found.frames))
             }
             None => InProcess.clip(bytes, fps, limits, sampling),
+        }
+    }
+
+    fn sound(&self, bytes: &[u8], rate: u32, limits: &AudioLimits) -> Result<Vec<f32>, String> {
+        match self.ask(|| What::Sound { rate, limits: *limits }, bytes, &Limits::NONE) {
+            Some(answer) => answer.map(|found| found.samples),
+            None => InProcess.sound(bytes, rate, limits),
         }
     }
 }

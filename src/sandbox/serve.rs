@@ -5,7 +5,7 @@ use super::drill;
 use super::restrict::restrict;
 use super::wire::{Reply, Request, SIZES, What, receive, send};
 use image::RgbImage;
-use loongforge_core::data::{Decoded, SampledFrames, decode_clip, decode_rgb_into};
+use loongforge_core::data::{Decoded, InProcess, MediaDecoder, SampledFrames, decode_clip, decode_rgb_into};
 use loongforge_core::transport::BorrowedMemory;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -48,7 +48,7 @@ fn work(drill: bool) -> io::Result<()> {
     }
 }
 
-/// Puts frames into `room`, one after the other, and says so.
+/// Puts frames into `room`, one after the other, or the samples of sound, and says so.
 fn decode(
     request: &Request,
     bytes: &[u8],
@@ -66,6 +66,24 @@ fn decode(
             Ok(match placed {
                 Ok((width, height)) => {
                     send(to, &Reply::Frame { width, height })?;
+                    Ok(None)
+                }
+                Err(reason) => Err(reason),
+            })
+        }
+        What::Sound { rate, limits } => {
+            let placed = InProcess.sound(bytes, *rate, limits).and_then(|samples| {
+                let limit = SIZES.to_parent >> 20;
+                let room = room.get_mut(..size_of_val(samples.as_slice()));
+                let room = room.ok_or_else(|| format!("takes more than {limit} MiB as samples"))?;
+                room.chunks_exact_mut(4)
+                    .zip(&samples)
+                    .for_each(|(to, sample)| to.copy_from_slice(&sample.to_le_bytes()));
+                Ok(samples.len())
+            });
+            Ok(match placed {
+                Ok(num_samples) => {
+                    send(to, &Reply::Sound { num_samples })?;
                     Ok(None)
                 }
                 Err(reason) => Err(reason),

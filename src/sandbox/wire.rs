@@ -1,6 +1,7 @@
 //! Describes what a program and its decode workers say to each other. Lengths come from a process that may have been
 //! taken over by a hostile file: each is held against what was asked before anything is allocated.
 
+use loongforge_core::config::AudioLimits;
 use loongforge_core::data::media::Sampling;
 use loongforge_core::data::{Limits, SampledFrames};
 use loongforge_core::message::{decode, encode};
@@ -25,7 +26,15 @@ pub struct Request {
 #[derive(Debug, Serialize, Deserialize)]
 pub enum What {
     Picture,
-    Clip { fps: Option<f64>, sampling: Sampling },
+    Clip {
+        fps: Option<f64>,
+        sampling: Sampling,
+    },
+    /// Sound of so many samples a second.
+    Sound {
+        rate: u32,
+        limits: AudioLimits,
+    },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -35,7 +44,9 @@ pub enum Reply {
     /// The next frame; its pixels are in the memory that both have. Of a clip, the next one is made when a byte has come
     /// back.
     Frame { width: u32, height: u32 },
-    /// There are no more frames.
+    /// The whole sound; its samples, four bytes each, are in the memory that both have.
+    Sound { num_samples: usize },
+    /// There is nothing more.
     Done(Result<Option<SampledFrames>, String>),
 }
 

@@ -3,6 +3,7 @@
 use super::restrict::MAX_MEMORY;
 use super::wire::{Reply, Request, SIZES, What, receive, send};
 use image::RgbImage;
+use loongforge_core::data::audio::max_decode_seconds;
 use loongforge_core::data::{Limits, MAX_DECODE_SECONDS, MAX_VIDEO_BYTES, SampledFrames};
 use loongforge_core::transport::LentMemory;
 use rustix::fs::{OFlags, fcntl_setfl};
@@ -42,13 +43,20 @@ pub struct Worker {
     pub num_served: u64,
 }
 
-/// Frames, and of a clip which ones they are; or the reason why there are none.
-pub type Frames = Result<(Vec<RgbImage>, Option<SampledFrames>), String>;
+/// What a file holds.
+#[derive(Default)]
+pub struct Found {
+    pub frames: Vec<RgbImage>,
+    /// Tells which frames of a clip they are.
+    pub taken: Option<SampledFrames>,
+    /// Samples of sound.
+    pub samples: Vec<f32>,
+}
 
 /// Says what a file came to.
 pub enum Answer {
     /// Holds what the decoder says.
-    Decoded(Frames),
+    Decoded(Result<Found, String>),
     /// It was stopped for the time it took.
     TooSlow(String),
     /// The worker is gone, or says what makes no sense.
@@ -89,9 +97,12 @@ impl Worker {
     /// last.
     pub fn ask(&mut self, what: What, bytes: &[u8], limits: &Limits, seconds: Option<f64>) -> Answer {
         self.num_served += 1;
-        let (is_clip, usual) = match &what {
-            What::Picture => (false, MAX_DECODE_SECONDS),
-            What::Clip { .. } => (true, MAX_CLIP_SECONDS),
+        let (is_clip, usual, max_samples) = match &what {
+            What::Picture => (false, MAX_DECODE_SECONDS, None),
+            What::Clip { .. } => (true, MAX_CLIP_SECONDS, None),
+            What::Sound { rate, limits } => {
+                (false, max_decode_seconds(limits), Some((limits.max_seconds * f64::from(*rate)).ceil() as usize))
+            }
         };
         let seconds = seconds.unwrap_or(usual);
         self.stream.get_mut().begin(seconds);
@@ -99,9 +110,12 @@ impl Worker {
             return Answer::Decoded(Err(format!("is a file of more than {} MiB", SIZES.to_child >> 20)));
         }
         let request = Request { what, limits: *limits, num_bytes: bytes.len() };
-        let answer = self.tell(&request).and_then(|()| self.frames(is_clip, limits));
-        let most =
-            answer.as_ref().ok().and_then(|answer| answer.as_ref().ok()?.0.first().map(|frame| frame.as_raw().len()));
+        let answer = self.tell(&request).and_then(|()| self.found(is_clip, max_samples, limits));
+        let largest = |found: &Found| {
+            let frame = found.frames.first().map_or(0, |frame| frame.as_raw().len());
+            frame.max(size_of_val(found.samples.as_slice()))
+        };
+        let most = answer.as_ref().ok().and_then(|answer| answer.as_ref().ok().map(largest));
         if bytes.len().max(most.unwrap_or(0)) > KEPT_BYTES {
             self.memory.keep(KEPT_BYTES);
         }
@@ -118,31 +132,51 @@ impl Worker {
         self.stream.get_mut().write_all(&message)
     }
 
-    fn frames(&mut self, is_clip: bool, limits: &Limits) -> io::Result<Frames> {
+    /// `max_samples`: sound is expected, of so many samples at most.
+    fn found(
+        &mut self,
+        is_clip: bool,
+        max_samples: Option<usize>,
+        limits: &Limits,
+    ) -> io::Result<Result<Found, String>> {
         let nonsense = |what: &str| io::Error::new(ErrorKind::InvalidData, what);
-        let (mut frames, mut num_bytes) = (Vec::new(), 0);
+        let (mut found, mut num_bytes) = (Found::default(), 0);
         loop {
             match receive(&mut self.stream)? {
                 Reply::Frame { width, height } => {
                     limits.check_size(width, height).map_err(|reason| nonsense(&reason))?;
                     let len = u64::from(width) * u64::from(height) * 3;
                     num_bytes += len;
-                    let max_frames = if is_clip { MAX_FRAMES } else { 1 };
-                    if frames.len() == max_frames || num_bytes > MAX_VIDEO_BYTES {
+                    let max_frames = if is_clip { MAX_FRAMES } else { usize::from(max_samples.is_none()) };
+                    if found.frames.len() == max_frames || num_bytes > MAX_VIDEO_BYTES {
                         return Err(nonsense("more frames than were asked for"));
                     }
                     let pixels = self.memory.take(len as usize).ok_or_else(|| nonsense("a frame that has no room"))?;
                     if is_clip {
                         self.stream.get_mut().write_all(&[1])?;
                     }
-                    frames.push(RgbImage::from_raw(width, height, pixels).expect("a buffer of that size"));
+                    found.frames.push(RgbImage::from_raw(width, height, pixels).expect("a buffer of that size"));
+                }
+                Reply::Sound { num_samples } => {
+                    if !found.samples.is_empty() || max_samples.is_none_or(|most| num_samples > most) {
+                        return Err(nonsense("more sound than was asked for"));
+                    }
+                    let bytes = self.memory.take(num_samples * size_of::<f32>());
+                    let bytes = bytes.ok_or_else(|| nonsense("sound that has no room"))?;
+                    let (samples, _) = bytes.as_chunks();
+                    found.samples = samples.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
                 }
                 Reply::Done(Ok(taken)) => {
+                    let num_frames = found.frames.len();
                     let makes_sense = match &taken {
-                        None => !is_clip && frames.len() == 1,
-                        Some(taken) => is_clip && !frames.is_empty() && frames.len() == taken.indices.len(),
+                        None if max_samples.is_some() => {
+                            !found.samples.is_empty() && found.samples.iter().all(|sample| sample.is_finite())
+                        }
+                        None => !is_clip && num_frames == 1,
+                        Some(taken) => is_clip && num_frames > 0 && num_frames == taken.indices.len(),
                     };
-                    return if makes_sense { Ok(Ok((frames, taken))) } else { Err(nonsense("frames are missing")) };
+                    found.taken = taken;
+                    return if makes_sense { Ok(Ok(found)) } else { Err(nonsense("frames or samples are missing")) };
                 }
                 Reply::Done(Err(reason)) => return Ok(Err(reason)),
                 Reply::Ready { .. } => return Err(nonsense("it is ready again")),

@@ -3,6 +3,7 @@
 use crate::must::skip;
 use image::codecs::gif::GifEncoder;
 use image::{DynamicImage, Frame, ImageBuffer, ImageFormat, Rgb, RgbImage, Rgba, RgbaImage};
+use loongforge::core::config::AudioLimits;
 use loongforge::core::data::media::Sampling;
 use loongforge::core::data::{InProcess, Limits, MediaDecoder};
 use loongforge::core::rng::Rng;
@@ -81,6 +82,52 @@ fn files_come_to_what_they_come_to_in_this_process() {
         }
     }
     assert!(good > 50 && bad > 50 && most == 3, "{good} good, {bad} bad, {most} frames");
+    let warnings = warnings.lock().unwrap();
+    assert!(!warnings.iter().any(|warning| warning.contains("no decode worker")), "{warnings:?}");
+}
+
+/// A WAV file of 16 bits and one channel: a sine.
+fn wav(rate: u32, num_samples: usize) -> Vec<u8> {
+    let sample = |at: usize| ((at as f64 * 0.3).sin() * 9000.0) as i16;
+    let data: Vec<u8> = (0..num_samples).flat_map(|at| sample(at).to_le_bytes()).collect();
+    let mut file = b"RIFF".to_vec();
+    file.extend((36 + data.len() as u32).to_le_bytes());
+    file.extend(b"WAVEfmt \x10\0\0\0\x01\0\x01\0");
+    file.extend(rate.to_le_bytes());
+    file.extend((2 * rate).to_le_bytes());
+    file.extend(b"\x02\0\x10\0data");
+    file.extend((data.len() as u32).to_le_bytes());
+    [file, data].concat()
+}
+
+#[test]
+fn sound_comes_to_what_it_comes_to_in_this_process() {
+    let (sandbox, warnings) = sandbox();
+    let limits = AudioLimits { min_seconds: 0.0, max_seconds: 10.0 };
+    let files =
+        [wav(16_000, 5000), wav(44_100, 7001), include_bytes!("../../src/core/data/audio/goldens/clip.mp4").to_vec()];
+    let mut random = Rng::new(&[9]);
+    let mut below = |end: usize| random.below(end as u64) as usize;
+    let (mut good, mut bad) = (0, 0);
+    for round in 0..20 {
+        for file in &files {
+            let mut bytes = file.clone();
+            for _ in 0..round % 4 {
+                let at = below(bytes.len().min(2000));
+                bytes[at] = below(256) as u8;
+            }
+            if round % 5 == 4 {
+                bytes.truncate(below(file.len()));
+            }
+            let ours = InProcess.sound(&bytes, 16_000, &limits);
+            assert_eq!(sandbox.sound(&bytes, 16_000, &limits), ours);
+            *(if ours.is_ok() { &mut good } else { &mut bad }) += 1;
+        }
+    }
+    assert!(good > 15 && bad > 10, "{good} good, {bad} bad");
+    let short = AudioLimits { max_seconds: 0.1, ..limits };
+    let error = sandbox.sound(&files[0], 16_000, &short).unwrap_err();
+    assert!(error.contains("data.audio.max_seconds = 0.1"), "{error}");
     let warnings = warnings.lock().unwrap();
     assert!(!warnings.iter().any(|warning| warning.contains("no decode worker")), "{warnings:?}");
 }

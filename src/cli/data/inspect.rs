@@ -76,7 +76,7 @@ pub fn inspect(args: InspectArgs) -> anyhow::Result<ExitCode> {
 fn draw(sample: &Shown, style: Style) -> String {
     let tokens = sample.num_tokens.map(|num| format!(", {num} tokens")).unwrap_or_default();
     let mut text = format!("\n── {}{tokens}\n", safe(&sample.place));
-    for ShownMedia { name, pictures, kind } in &sample.media {
+    for ShownMedia { name, pictures, kind, about } in &sample.media {
         for picture in pictures {
             let (width, height) = picture.dimensions();
             text += &format!("  {}, {width}×{height}\n", safe(name));
@@ -85,7 +85,8 @@ fn draw(sample: &Shown, style: Style) -> String {
             }
         }
         if pictures.is_empty() {
-            text += &format!("  {} ({})\n", safe(name), kind.name());
+            let about = if about.is_empty() { kind.name() } else { about };
+            text += &format!("  {} ({about})\n", safe(name));
         }
     }
     for (role, turn) in &sample.turns {

@@ -181,6 +181,12 @@ impl Rules<'_> {
                 (format!("`data.image.min_pixels` {min} is above `data.image.max_pixels` {max}"), "swap them")
             });
         }
+        let audio = &config.data.audio;
+        let keys = ["data.audio.min_seconds", "data.audio.max_seconds"];
+        self.broken(audio.min_seconds > audio.max_seconds, code::COMBINATION, &keys, || {
+            let (min, max) = (audio.min_seconds, audio.max_seconds);
+            (format!("`data.audio.min_seconds` {min} is above `data.audio.max_seconds` {max}"), "swap them")
+        });
         let edges =
             [("pixels", config.edges.pixels), ("tokens", config.edges.tokens), ("features", config.edges.features)];
         for (name, edge) in edges {

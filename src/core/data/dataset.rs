@@ -205,6 +205,7 @@ mod tests {
             on_change: Default::default(),
             pack: Pack { max_tokens: 200, ..Default::default() },
             image: ImageLimits::default(),
+            audio: Default::default(),
             video: Default::default(),
             template: Template::FromModel,
             template_kwargs: Default::default(),

@@ -1,11 +1,12 @@
-//! Tells who decodes files of pictures and videos that nobody vouches for: this process, or processes that may be lost.
+//! Tells who decodes files of pictures, videos and sound that nobody vouches for: this process, or processes that may be lost.
 
 use image::RgbImage;
 
 use super::limits::Limits;
 use super::media::{Sampling, Video};
+use crate::config::AudioLimits;
 
-/// Decodes files. Every implementation gives the same pixels and the same reasons for the same bytes, but for what it takes
+/// Decodes files. Every implementation gives the same values and the same reasons for the same bytes, but for what it takes
 /// to decode them: a reason may be that a decoder crashed, or took too long or too much memory.
 pub trait MediaDecoder: Send + Sync {
     /// A picture, as [`open_rgb`](super::open_rgb) gives it.
@@ -19,6 +20,12 @@ pub trait MediaDecoder: Send + Sync {
     /// # Errors
     /// The reason.
     fn clip(&self, bytes: &[u8], fps: Option<f64>, limits: &Limits, sampling: &Sampling) -> Result<Video, String>;
+
+    /// One channel of `rate` samples a second, as [`decode_sound`] gives it.
+    ///
+    /// # Errors
+    /// The reason.
+    fn sound(&self, bytes: &[u8], rate: u32, limits: &AudioLimits) -> Result<Vec<f32>, String>;
 }
 
 /// Describes which frames of a clip were taken.

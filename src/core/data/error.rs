@@ -30,8 +30,10 @@ pub enum DataError {
     Line(String),
     #[error("image {path}: {reason}")]
     Image { path: PathBuf, reason: String },
-    #[error("{num_tokens} tokens{}, more than data.pack.max_tokens = {max_tokens}", of_images(*num_image_tokens))]
-    TooLong { num_tokens: usize, num_image_tokens: usize, max_tokens: usize },
+    #[error("audio {path}: {reason}")]
+    Audio { path: PathBuf, reason: String },
+    #[error("{num_tokens} tokens{}, more than data.pack.max_tokens = {max_tokens}", of_files(*num_image_tokens, *num_audio_tokens))]
+    TooLong { num_tokens: usize, num_image_tokens: usize, num_audio_tokens: usize, max_tokens: usize },
     #[error(
         "nothing to learn in what is left of it: it was cut to fit data.pack.max_tokens = {max_tokens} \
          (data.pack.too_long: truncate)"
@@ -41,8 +43,13 @@ pub enum DataError {
     PackLimit { count: usize, what: &'static str, key: &'static str, limit: usize },
 }
 
-fn of_images(num_tokens: usize) -> String {
-    if num_tokens > 0 { format!(" ({num_tokens} of images)") } else { String::new() }
+fn of_files(num_image_tokens: usize, num_audio_tokens: usize) -> String {
+    match (num_image_tokens, num_audio_tokens) {
+        (0, 0) => String::new(),
+        (images, 0) => format!(" ({images} of images)"),
+        (0, audio) => format!(" ({audio} of audio)"),
+        (images, audio) => format!(" ({images} of images, {audio} of audio)"),
+    }
 }
 
 impl DataError {
@@ -61,6 +68,10 @@ impl DataError {
 
     pub(super) fn file(path: &Path, reason: impl ToString) -> Self {
         Self::File { path: path.to_path_buf(), reason: reason.to_string() }
+    }
+
+    pub(super) fn audio(path: &Path, reason: impl ToString) -> Self {
+        Self::Audio { path: path.to_path_buf(), reason: reason.to_string() }
     }
 
     pub(super) fn image(path: &Path, reason: impl ToString) -> Self {

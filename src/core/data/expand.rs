@@ -2,6 +2,7 @@
 
 use super::error::DataError;
 use super::media::{Expansion, Kind, Markers, Piece, Run};
+use crate::message::Tower;
 
 /// A marker in a rendered text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,14 +25,14 @@ pub fn find(text: &str, markers: &Markers) -> Vec<Place> {
 
 fn next(text: &str, from: usize, markers: &Markers) -> Option<Place> {
     let candidates = |kind: Kind| {
-        let words = if kind == Kind::Image { &markers.image } else { &markers.video };
+        let words = &markers.of(kind).words;
         words.iter().filter(|word| !word.is_empty()).filter_map(move |word| {
             let start = from + text[from..].find(word.as_str())?;
             Some(Place { start, end: start + word.len(), kind })
         })
     };
     // The longest of those that begin first.
-    candidates(Kind::Image).chain(candidates(Kind::Video)).min_by_key(|place| (place.start, usize::MAX - place.end))
+    Kind::ALL.into_iter().flat_map(candidates).min_by_key(|place| (place.start, usize::MAX - place.end))
 }
 
 /// Sees to it that a text has a marker for each picture and video, in their order.
@@ -42,12 +43,16 @@ pub fn check(places: &[Place], expected: impl Iterator<Item = Kind> + Clone) -> 
     if places.iter().map(|place| place.kind).eq(expected.clone()) {
         return Ok(());
     }
+    let made = places.iter().map(|place| place.kind);
+    let is_heard = expected.clone().chain(made.clone()).any(|kind| kind == Kind::Audio);
     let count = |kinds: &mut dyn Iterator<Item = Kind>| {
-        let (mut images, mut videos) = (0, 0);
-        kinds.for_each(|kind| *(if kind == Kind::Image { &mut images } else { &mut videos }) += 1);
-        format!("{images} {} and {videos} {}", Kind::Image.name(), Kind::Video.name())
+        let mut counts = [0; Kind::ALL.len()];
+        kinds.for_each(|kind| counts[kind as usize] += 1);
+        let of = |kind: Kind| format!("{} {}", counts[kind as usize], kind.name());
+        let sight = format!("{} and {}", of(Kind::Image), of(Kind::Video));
+        if is_heard { format!("{sight} and {}", of(Kind::Audio)) } else { sight }
     };
-    let (given, made) = (count(&mut expected.clone()), count(&mut places.iter().map(|place| place.kind)));
+    let (given, made) = (count(&mut expected.clone()), count(&mut made.clone()));
     Err(DataError::Line(format!("{given}, but the chat template made placeholders of {made}")))
 }
 
@@ -67,7 +72,13 @@ pub struct Expanded {
 }
 
 impl Expanded {
-    pub fn new(text: &str, places: &[Place], expansions: &[Expansion], placeholder: &str) -> Self {
+    /// `placeholder` is the token, as text, that features of a tower replace.
+    pub fn new<'a>(
+        text: &str,
+        places: &[Place],
+        expansions: &[Expansion],
+        placeholder: impl Fn(Tower) -> &'a str,
+    ) -> Self {
         // What follows a marker that is not replaced is left out, and so is the marker.
         let covers = places.get(expansions.len()).map_or(text.len(), |place| place.start);
         let mut expanded = Self { text: String::with_capacity(covers), covers, ..Self::default() };
@@ -79,7 +90,7 @@ impl Expanded {
                 match piece {
                     Piece::Text(piece) => expanded.text.push_str(piece),
                     Piece::Run(run) => {
-                        expanded.text.push_str(placeholder);
+                        expanded.text.push_str(placeholder(run.tower));
                         expanded.runs.push(*run);
                     }
                 }
@@ -104,12 +115,8 @@ mod tests {
     use super::*;
 
     fn markers() -> Markers {
-        Markers {
-            image: vec!["<i>".into()],
-            video: vec!["[<v>]".into(), "<v>".into()],
-            inline_image: String::new(),
-            inline_video: String::new(),
-        }
+        let words = |words: &[&str]| (words.iter().map(|&word| word.to_owned()).collect(), String::new());
+        Markers::vision(words(&["<i>"]), words(&["[<v>]", "<v>"]))
     }
 
     #[test]
@@ -128,16 +135,16 @@ mod tests {
             expansion(vec![Piece::Text("1:".into()), run(3), Piece::Text("2:".into()), run(4)]),
             expansion(vec![run(5)]),
         ];
-        let expanded = Expanded::new(text, &places, &expansions, "<i>");
+        let expanded = Expanded::new(text, &places, &expansions, |_| "<i>");
         assert_eq!(expanded.text, "a<i>b1:<i>2:<i>c<i>");
         assert_eq!(expanded.runs.iter().map(|run| run.len()).collect::<Vec<_>>(), [2, 3, 4, 5]);
         for (old, new) in [(0, 0), (1, 1), (4, 4), (5, 5), (10, 15), (11, 16), (14, 19)] {
             assert_eq!(expanded.place(old), new, "{old}");
         }
         assert_eq!((expanded.covers, expanded.begins.as_slice()), (14, &[1, 5, 16][..]));
-        let first = Expanded::new(text, &places, &expansions[..1], "<i>");
+        let first = Expanded::new(text, &places, &expansions[..1], |_| "<i>");
         assert_eq!((first.text.as_str(), first.covers, first.runs.len()), ("a<i>b", 5, 1));
-        assert_eq!(Expanded::new(text, &places, &[], "<i>").text, "a");
+        assert_eq!(Expanded::new(text, &places, &[], |_| "<i>").text, "a");
     }
 
     #[test]

@@ -4,7 +4,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value as Json;
 
+use super::audio::{decode_sound, read_header};
 use super::decode::{decode_animation, decode_rgb};
+use super::error::DataError;
 use super::limits::Limits;
 use super::media::{Sampling, Spread, mp4};
 use super::npy::{read_npy, write_npy};
@@ -12,7 +14,7 @@ use super::packed::PackedSample;
 use super::source::{Conversation, Source, Turn};
 use super::template::ChatTemplate;
 use super::{tiktoken as ranks, tokenizer_file};
-use crate::config::Phase;
+use crate::config::{AudioLimits, Phase};
 
 /// Small, so that what is large is refused and the rest is quick.
 const LIMITS: Limits = Limits { max_side: 2048, max_pixels: 1 << 20 };
@@ -32,6 +34,27 @@ pub fn animation(bytes: &[u8]) {
 pub fn video(bytes: &[u8]) {
     let sampling = Sampling { fps: 2.0, num_frames: None, min_frames: 4, max_frames: 8, spread: Spread::Ends };
     let _ = mp4::frames(bytes, None, &LIMITS, &sampling, &mut |_| Ok(()));
+}
+
+pub fn sound(bytes: &[u8]) {
+    const SECONDS: f64 = 2.0;
+    // As in a run: a panic of a decoder spoils one sample.
+    let decode = || {
+        decode_sound(bytes, 16_000, &AudioLimits { min_seconds: 0.0, max_seconds: SECONDS }).map_err(DataError::Line)
+    };
+    if let Ok(samples) = super::processor::guarded(decode) {
+        assert!(!samples.is_empty() && samples.len() <= (16_000.0 * SECONDS) as usize);
+        assert!(samples.iter().all(|sample| sample.is_finite()));
+    }
+    let _ = super::processor::guarded(|| read_header(bytes).map_err(DataError::Line));
+}
+
+/// One file of each kind that is decoded.
+pub fn sound_files() -> Vec<Vec<u8>> {
+    let golden = flate2::read::GzDecoder::new(&include_bytes!("audio/goldens/files.json.gz")[..]);
+    let golden: Json = serde_json::from_reader(golden).expect("JSON");
+    let file = |case: &Json| STANDARD.decode(case["file"].as_str().unwrap_or_default()).expect("base64");
+    golden["files"].as_array().into_iter().flatten().map(file).collect()
 }
 
 pub fn messages(bytes: &[u8]) {

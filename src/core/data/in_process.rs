@@ -1,15 +1,17 @@
-//! Files of pictures and videos decoded in this process.
+//! Files of pictures, videos and sound decoded in this process.
 
 use std::path::Path;
 
 use image::RgbImage;
 
+use super::audio::decode_sound;
 use super::decode::{decode_animation, decode_rgb};
 use super::decoder::{MediaDecoder, SampledFrames};
 use super::error::DataError;
 use super::limits::Limits;
 use super::locator::Locator;
 use super::media::{Sampling, Video, mp4};
+use crate::config::AudioLimits;
 
 /// This process. A panic of a decoder is caught where samples are made; what kills a process is not.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,6 +29,10 @@ impl MediaDecoder for InProcess {
             Ok(())
         })?;
         Ok(taken.video(frames))
+    }
+
+    fn sound(&self, bytes: &[u8], rate: u32, limits: &AudioLimits) -> Result<Vec<f32>, String> {
+        decode_sound(bytes, rate, limits)
     }
 }
 

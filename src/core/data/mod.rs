@@ -7,6 +7,7 @@
 //!
 //! A sample that cannot be used is a [`BadSample`], never the end of a run by itself.
 
+pub mod audio;
 mod bad;
 mod cpu;
 mod dataset;
@@ -20,6 +21,7 @@ mod expand;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) mod fuzz;
 mod in_process;
+mod kind;
 mod learned;
 mod limits;
 mod locator;

@@ -57,6 +57,7 @@ pub struct PackedMedia {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PackedKind {
     Image,
+    Audio,
     /// With the rate of its frames where that was said.
     Video {
         fps: Option<f64>,
@@ -86,11 +87,14 @@ struct RawMedia {
 #[serde(rename_all = "lowercase")]
 enum RawKind {
     Image,
+    Audio,
     Video,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
 struct RawItem {
+    #[serde(default = "vision", skip_serializing_if = "is_vision")]
+    tower: Tower,
     grid: [u32; 3],
     features: u32,
 }
@@ -172,6 +176,7 @@ impl PackedMedia {
     fn raw(&self) -> RawMedia {
         let (kind, fps) = match self.kind {
             PackedKind::Image => (RawKind::Image, None),
+            PackedKind::Audio => (RawKind::Audio, None),
             PackedKind::Video { fps } => (RawKind::Video, fps),
         };
         let files = self.files.iter().map(|(name, _)| name.clone()).collect();
@@ -185,7 +190,11 @@ impl RawMedia {
             (RawKind::Image, _) if self.files.len() != 1 => {
                 return Err(wrong(format!("a picture of {} files", self.files.len())));
             }
+            (RawKind::Audio, _) if self.files.len() != 1 => {
+                return Err(wrong(format!("a recording of {} files", self.files.len())));
+            }
             (RawKind::Image, _) => PackedKind::Image,
+            (RawKind::Audio, _) => PackedKind::Audio,
             (RawKind::Video, Some(fps)) if !(fps.is_finite() && fps > 0.0) => {
                 return Err(wrong(format!("a video's fps is {fps}")));
             }
@@ -200,14 +209,24 @@ impl RawMedia {
     }
 }
 
+/// Packs that were written before there was sound do not say it.
+fn vision() -> Tower {
+    Tower::Vision
+}
+
+fn is_vision(tower: &Tower) -> bool {
+    *tower == Tower::Vision
+}
+
 impl RawItem {
     fn of(item: &ItemMeta) -> Self {
-        Self { grid: [item.grid.t, item.grid.h, item.grid.w], features: item.num_features }
+        let grid = [item.grid.t, item.grid.h, item.grid.w];
+        Self { tower: item.tower, grid, features: item.num_features }
     }
 
     fn open(self) -> ItemMeta {
         let [t, h, w] = self.grid;
-        ItemMeta { tower: Tower::Vision, grid: Grid { t, h, w }, num_features: self.features }
+        ItemMeta { tower: self.tower, grid: Grid { t, h, w }, num_features: self.features }
     }
 }
 
@@ -238,7 +257,7 @@ mod tests {
                     files: vec![file("1_0_f.jpg", b"two"), file("1_1_f.jpg", b"")],
                 },
             ],
-            items: vec![item(1, 2, 2, 1), item(2, 2, 2, 2), item(1, 2, 4, 2)],
+            items: vec![item(1, 2, 2, 1), item(2, 2, 2, 2), ItemMeta { tower: Tower::Audio, ..item(9, 1, 1, 2) }],
         }
     }
 

@@ -4,6 +4,7 @@ use serde_json::Value as Json;
 
 use super::media::Run;
 use super::sections;
+use crate::message::Tower;
 
 /// Says how a model counts positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +13,8 @@ pub enum PositionKind {
     Sequential,
     /// Frames, rows and columns apart (M-RoPE): `get_rope_index` of Qwen2-VL and its successors and of ERNIE-4.5-VL in
     /// transformers 5.17. Text advances all three by one a token; features span a box that begins where the text before
-    /// it ended, and the text after it goes on behind the longer of the box's sides.
+    /// it ended, and the text after it goes on behind the longer of the box's sides. Sound advances as text does. A video
+    /// of the Omni models, with or without its sound, says itself where each of its runs is.
     Multimodal,
 }
 
@@ -21,7 +23,16 @@ impl PositionKind {
     pub fn of(config: &Json) -> Self {
         let text = sections::text(config);
         let has_sections = ["rope_parameters", "rope_scaling"].iter().any(|key| !text[key]["mrope_section"].is_null());
-        let axes = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "ernie4_5_vl_moe", "ernie4_5_moe_vl"];
+        let axes = [
+            "qwen2_5_omni",
+            "qwen3_omni_moe",
+            "qwen2_vl",
+            "qwen2_5_vl",
+            "qwen3_vl",
+            "qwen3_5",
+            "ernie4_5_vl_moe",
+            "ernie4_5_moe_vl",
+        ];
         let model_type = text["model_type"].as_str().or(config["model_type"].as_str()).unwrap_or_default();
         let is_family = axes.iter().any(|family| model_type.starts_with(family));
         if has_sections || is_family { Self::Multimodal } else { Self::Sequential }
@@ -37,10 +48,42 @@ impl PositionKind {
         let (frames, rest) = ids.split_at_mut(len);
         let (rows, columns) = rest.split_at_mut(len);
         let (mut at, mut next) = (0, 0i64);
+        // Where the group of runs began that is being counted, and whether the markers behind it share a position.
+        let (mut begin, mut twin) = (0, false);
         for span in spans {
             match *span {
                 Span::Text(num_tokens) => {
-                    for _ in 0..num_tokens {
+                    for number in 0..num_tokens {
+                        (frames[at], rows[at], columns[at]) = (next, next, next);
+                        let shared = std::mem::take(&mut twin) && number == 0 && num_tokens > 1;
+                        (at, next) = (at + 1, if shared { next } else { next + 1 });
+                    }
+                }
+                Span::Run(Run { timed: Some(timed), h, w, tower, .. }) => {
+                    if timed.begins {
+                        if timed.twin_markers && at > 1 {
+                            next -= 1;
+                            for row in [&mut *frames, &mut *rows, &mut *columns] {
+                                row[at - 1] = row[at - 2];
+                            }
+                        }
+                        begin = next;
+                    }
+                    for index in 0..span.len() as i64 {
+                        let [t, row, column] = timed.offset.map(|offset| begin + offset);
+                        let steps = match tower {
+                            Tower::Audio => [index; 3],
+                            Tower::Vision => [0, index / i64::from(w) % i64::from(h), index % i64::from(w)],
+                        };
+                        (frames[at], rows[at], columns[at]) = (t + steps[0], row + steps[1], column + steps[2]);
+                        at += 1;
+                    }
+                    if let Some(after) = timed.ends {
+                        (next, twin) = (begin + after, timed.twin_markers);
+                    }
+                }
+                Span::Run(run) if run.tower == Tower::Audio => {
+                    for _ in 0..run.len() {
                         (frames[at], rows[at], columns[at]) = (next, next, next);
                         (at, next) = (at + 1, next + 1);
                     }

@@ -5,31 +5,33 @@ use crate::message::{Grid, ItemMeta, SampleId, SampleMeta, Tower};
 /// Target of a position that does not count in the loss: the `ignore_index` of cross entropy.
 pub const IGNORE_INDEX: i64 = -100;
 
-/// One sample, pictures and videos included. `num_tokens` is `meta.num_tokens`.
+/// One sample, pictures, videos and recordings included. `num_tokens` is `meta.num_tokens`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     pub meta: SampleMeta,
-    /// [num_tokens]; the model's image token stands for every feature, of pictures and of videos.
+    /// [num_tokens]; the model's image token stands for every feature of pictures and of videos, its audio token
+    /// for every feature of recordings.
     pub input_ids: Vec<i64>,
     /// [3, num_tokens], rows of frames, rows, columns, from 0 in each of `meta.document_lens()`; equal rows where
     /// positions have one axis.
     pub position_ids: Vec<i64>,
     /// [num_tokens]; the next token where it counts, [`IGNORE_INDEX`] elsewhere.
     pub targets: Vec<i64>,
-    /// Pictures and videos in the order of their placeholders.
+    /// Pictures, videos and recordings in the order of their first placeholders.
     pub media: Vec<Media>,
-    /// Pictures and videos of the record that `media` are of: its first ones, as a sample may be truncated.
+    /// Files of the record that `media` are of: its first ones, as a sample may be truncated.
     pub num_sources: usize,
 }
 
-/// A picture, a video or a part of one: what the encoder takes at once.
+/// A picture, a video or a part of one, or a recording: what the encoder takes at once.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Media {
     pub tower: Tower,
+    /// Patches of a picture or a video; of a recording frames × 1 × 1.
     pub grid: Grid,
     /// Rows that the encoder makes of it.
     pub num_features: usize,
-    /// [patches, patch_dim], patches in the order in which the model takes them.
+    /// [patches, patch_dim], patches in the order in which the model takes them; of a recording [frames, mel bins].
     pub pixels: Vec<f32>,
 }
 

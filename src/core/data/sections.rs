@@ -8,6 +8,16 @@ pub fn vision(config: &Json) -> &Json {
     first(config, &["vision_config", "image_encoder"]).unwrap_or(&Json::Null)
 }
 
+/// The audio tower; null for a model that hears nothing.
+pub fn audio(config: &Json) -> &Json {
+    first(config, &["audio_config"]).unwrap_or(&Json::Null)
+}
+
+/// The part of a model that reads and writes text: all of it, but for the Omni models, which have another part that speaks.
+pub fn thinker(config: &Json) -> &Json {
+    first(config, &["thinker_config"]).unwrap_or(config)
+}
+
 /// The language model: a section, or the whole.
 pub fn text(config: &Json) -> &Json {
     first(config, &["text_config", "llm_config", "foundation"]).unwrap_or(config)

@@ -22,6 +22,8 @@ pub struct Tokenizer {
 pub struct SpecialTokens {
     /// Placeholder that the features of pictures and videos replace; `None` for text models.
     pub image: Option<i64>,
+    /// Placeholder that the features of recordings replace; `None` for models that hear nothing.
+    pub audio: Option<i64>,
     /// Ends a document.
     pub eos: Option<i64>,
     /// Tokens that end a turn or a text.
@@ -38,6 +40,7 @@ pub struct Token {
 /// Keys under which models' `config.json` holds the placeholder's id.
 const IMAGE_KEYS: [&str; 5] =
     ["image_token_id", "media_placeholder_token_id", "im_patch_id", "image_token_index", "img_context_token_id"];
+const AUDIO_KEYS: [&str; 2] = ["audio_token_id", "audio_token_index"];
 /// The placeholder where no key says: InternVL's own layout.
 const IMAGE_TOKEN: &str = "<IMG_CONTEXT>";
 
@@ -56,6 +59,8 @@ impl Tokenizer {
         let has_vision = !sections::vision(config).is_null();
         let image = IMAGE_KEYS.iter().find_map(|key| config[*key].as_i64());
         let image = image.or_else(|| id(IMAGE_TOKEN).filter(|_| has_vision));
+        let has_audio = !sections::audio(config).is_null();
+        let audio = AUDIO_KEYS.iter().find_map(|key| config[*key].as_i64()).filter(|_| has_audio);
         let text_config = sections::text(config);
         let vocab_size = text_config["vocab_size"].as_i64().or(config["vocab_size"].as_i64());
         let largest = inner.get_vocab(true).into_values().max().map_or(0, i64::from);
@@ -85,7 +90,7 @@ impl Tokenizer {
             end.extend(ids);
         }
         let closing = end.iter().filter_map(|&id| inner.id_to_token(u32::try_from(id).ok()?)).collect();
-        Ok(Self { inner, special: SpecialTokens { image, eos: named_eos.or(first_eos), end }, closing })
+        Ok(Self { inner, special: SpecialTokens { image, audio, eos: named_eos.or(first_eos), end }, closing })
     }
 
     /// Rows that a table of embeddings needs: one more than the largest id.

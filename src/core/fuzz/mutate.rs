@@ -45,6 +45,11 @@ fn packs() {
 }
 
 #[test]
+fn sounds() {
+    try_out("sound");
+}
+
+#[test]
 fn sources() {
     try_out("archive");
     try_out("json");

@@ -29,6 +29,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "packed", run: data::packed, seeds: data::packed_files },
     Target { name: "parquet", run: |bytes| data::source("a.parquet", bytes), seeds: data::tables },
     Target { name: "sheet", run: |bytes| data::source("a.csv", bytes), seeds: data::sheets },
+    Target { name: "sound", run: data::sound, seeds: data::sound_files },
     Target { name: "state", run: state, seeds: states },
     Target { name: "template", run: data::template, seeds: data::templates },
     Target { name: "tiktoken", run: data::tiktoken, seeds: data::tiktoken_files },

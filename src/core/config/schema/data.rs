@@ -39,6 +39,9 @@ pub struct Data {
     /// Size and number of the frames of videos; overrides the model's video preprocessor config.
     #[serde(default)]
     pub video: VideoLimits,
+    /// Length of recordings.
+    #[serde(default)]
+    pub audio: AudioLimits,
     /// Chat template: the model directory's own, or a built-in one.
     #[serde(default)]
     pub template: Template,
@@ -201,6 +204,20 @@ pub struct VideoLimits {
     /// Larger frames are reduced to this many pixels; of all frames together in Qwen3-VL and later.
     #[schemars(range(min = 1))]
     pub max_pixels: Option<usize>,
+    /// Give the sound of an MP4 file to a model that hears videos (Qwen2.5-Omni, Qwen3-Omni), in time with the frames.
+    pub sound: bool,
+}
+
+/// Length of recordings.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct AudioLimits {
+    /// A shorter recording, in seconds, is a bad sample.
+    #[schemars(range(min = 0.0, max = 3600.0))]
+    pub min_seconds: f64,
+    /// A longer recording, in seconds, is a bad sample.
+    #[schemars(range(max = 3600.0), extend("exclusiveMinimum" = 0.0))]
+    pub max_seconds: f64,
 }
 
 /// Says which chat template renders messages.
@@ -257,6 +274,12 @@ impl Default for Pack {
 impl Default for ImageLimits {
     fn default() -> Self {
         Self { min_pixels: None, max_pixels: None, max_side: 16384, max_decoded_pixels: 1 << 26 }
+    }
+}
+
+impl Default for AudioLimits {
+    fn default() -> Self {
+        Self { min_seconds: 0.1, max_seconds: 30.0 }
     }
 }
 

@@ -12,7 +12,8 @@ mod security;
 mod train;
 
 pub use data::{
-    BadSamples, Data, Format, ImageLimits, OnChange, Pack, PackMode, Paths, Template, TooLong, TrainFile, VideoLimits,
+    AudioLimits, BadSamples, Data, Format, ImageLimits, OnChange, Pack, PackMode, Paths, Template, TooLong, TrainFile,
+    VideoLimits,
 };
 pub use json_map::JsonMap;
 pub use lora::Lora;

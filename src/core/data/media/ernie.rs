@@ -3,8 +3,10 @@
 
 use image::RgbImage;
 
+use super::expansion::{Expansion, Run};
+use super::markers::Markers;
 use super::patches::{Cut, Frame};
-use super::processor::{Expansion, Markers, MediaProcessor, Run};
+use super::processor::MediaProcessor;
 use super::qwen::{smart_features, smart_image};
 use super::resize::resize_all;
 use super::sampling::{Defaults, Sampling, Spread};
@@ -55,12 +57,16 @@ impl Ernie {
             temporal_merge,
             draws: video.draw_on_frames.unwrap_or(true),
             sampling: Sampling::new(&video, limits.1, Spread::Fractional, defaults)?,
-            markers: Markers {
-                image: vec![placeholder.clone(), "<|image@placeholder|>".to_owned()],
-                video: vec![video_token.clone(), "<|video@placeholder|>".to_owned()],
-                inline_image: format!("{image_start}{placeholder}{image_end}"),
-                inline_video: format!("{video_start}{video_token}{video_end}"),
-            },
+            markers: Markers::vision(
+                (
+                    vec![placeholder.clone(), "<|image@placeholder|>".to_owned()],
+                    format!("{image_start}{placeholder}{image_end}"),
+                ),
+                (
+                    vec![video_token.clone(), "<|video@placeholder|>".to_owned()],
+                    format!("{video_start}{video_token}{video_end}"),
+                ),
+            ),
         })
     }
 }

@@ -4,8 +4,10 @@
 
 use image::RgbImage;
 
+use super::expansion::{Expansion, Piece, Run};
+use super::markers::Markers;
 use super::patches::{CHANNELS, Cut, Frame};
-use super::processor::{Expansion, Markers, MediaProcessor, Piece, Run};
+use super::processor::MediaProcessor;
 use super::resize::resize_bicubic;
 use super::sampling::{Defaults, Sampling, Spread};
 use super::settings::Settings;
@@ -54,12 +56,13 @@ impl Kimi {
             sampling: Sampling::new(&video, limits.1, Spread::Whole { middle: false }, defaults)?,
             cut: Cut::new(&image, patch, 1, 1),
             merge,
-            markers: Markers {
-                image: vec![placeholder.clone()],
-                inline_image: format!("<|media_begin|>image<|media_content|>{placeholder}<|media_end|>\n"),
-                inline_video: video_token.clone(),
-                video: vec![video_token],
-            },
+            markers: Markers::vision(
+                (
+                    vec![placeholder.clone()],
+                    format!("<|media_begin|>image<|media_content|>{placeholder}<|media_end|>\n"),
+                ),
+                (vec![video_token.clone()], video_token),
+            ),
         })
     }
 

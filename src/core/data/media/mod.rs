@@ -8,8 +8,11 @@
 //! A family's processor equals the one of Hugging Face (transformers 5.17); [`open`](open::open) chooses it. Not for
 //! the encoders themselves.
 
+mod clock;
 mod ernie;
+mod expansion;
 mod kimi;
+mod markers;
 pub(super) mod mp4;
 mod open;
 mod patches;
@@ -26,10 +29,15 @@ mod video;
 mod video_source;
 mod words;
 
+pub use clock::Clock;
+pub use expansion::{Expansion, Piece, Run, Timed};
+pub use markers::{Marker, Markers};
 pub(super) use open::open;
-pub use processor::{Expansion, Kind, Markers, MediaProcessor, Piece, Run};
+pub use processor::MediaProcessor;
 pub use sampling::{Sampling, Spread};
 pub use smart_resize::smart_resize;
 pub use video::Video;
 pub use video_source::VideoSource;
 pub(super) use video_source::{in_folder, is_clip, load, natural};
+
+pub use crate::data::kind::Kind;

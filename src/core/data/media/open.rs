@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::Value as Json;
 
+use super::clock::{Clock, Order};
 use super::ernie::Ernie;
 use super::kimi::Kimi;
 use super::processor::MediaProcessor;
@@ -52,6 +53,24 @@ pub fn open(
             check(&image, vision, true)?;
             Box::new(Qwen::open((image, video.or_color(HALF)), limits, Time::Text, &words)?)
         }
+        Some(Family::Omni(order)) => {
+            check(&image, vision, true)?;
+            let per_second = config["position_id_per_seconds"]
+                .as_i64()
+                .ok_or_else(|| DataError::file(&model_dir.join("config.json"), "position_id_per_seconds is missing"))?;
+            let order = match order {
+                Order::Chunks(_) => Order::Chunks(per_second * config["seconds_per_chunk"].as_i64().unwrap_or(2)),
+                Order::Merged => Order::Merged,
+            };
+            let known = |names: [&str; 2]| names.map(|name| words.known(name)).concat();
+            let clock = Clock {
+                per_second,
+                order,
+                sound_start: known(["<|audio_bos|>", "<|audio_start|>"]),
+                sound_end: known(["<|audio_eos|>", "<|audio_end|>"]),
+            };
+            Box::new(Qwen::open((image, video), limits, Time::Positions(None), &words)?.with_clock(clock))
+        }
         Some(Family::Ernie) => {
             check(&image, vision, false)?;
             Box::new(Ernie::open((image, video), limits, &words)?)
@@ -78,6 +97,7 @@ pub fn open(
 enum Family {
     Qwen2,
     Qwen3,
+    Omni(Order),
     Ernie,
     InternVl,
     Kimi,
@@ -85,9 +105,15 @@ enum Family {
 
 /// By the `model_type` of a model or of its vision tower.
 fn family(model_type: &str) -> Option<Family> {
-    Some(match model_type.trim_end_matches("_vision") {
+    let model_type = ["_vision", "_vision_encoder", "_thinker"]
+        .iter()
+        .find_map(|end| model_type.strip_suffix(end))
+        .unwrap_or(model_type);
+    Some(match model_type {
         "qwen2_vl" | "qwen2_5_vl" | "llava_onevision1_5" | "llavaonevision1_5" | "rice_vit" => Family::Qwen2,
         "qwen3_vl" | "qwen3_vl_moe" | "qwen3_5" | "qwen3_5_moe" => Family::Qwen3,
+        "qwen2_5_omni" => Family::Omni(Order::Chunks(0)),
+        "qwen3_omni_moe" => Family::Omni(Order::Merged),
         "ernie4_5_vl_moe" | "ernie4_5_moe_vl" | "DFNRope_vision_transformer" => Family::Ernie,
         "internvl" | "internvl_chat" | "intern_vit_6b" => Family::InternVl,
         "kimi_k25" => Family::Kimi,

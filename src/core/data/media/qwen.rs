@@ -3,8 +3,11 @@
 
 use image::RgbImage;
 
+use super::clock::Clock;
+use super::expansion::{Expansion, Piece, Run};
+use super::markers::Markers;
 use super::patches::{Cut, Frame};
-use super::processor::{Expansion, Markers, MediaProcessor, Piece, Run};
+use super::processor::MediaProcessor;
 use super::resize::{resize_all, resize_bicubic};
 use super::sampling::{Defaults, Sampling, Spread};
 use super::settings::Settings;
@@ -27,6 +30,8 @@ pub struct Qwen {
     markers: Markers,
     vision_start: String,
     vision_end: String,
+    /// `None` but for models that hear videos.
+    clock: Option<Clock>,
 }
 
 /// Says how a video's time is told to the model.
@@ -60,14 +65,11 @@ impl Qwen {
         let placeholder = words.placeholder();
         let vision_start = words.token("vision_start_token_id", "<|vision_start|>");
         let vision_end = words.token("vision_end_token_id", "<|vision_end|>");
-        let pad = words.token("video_token_id", "<|video_pad|>");
+        let key = if words.config["video_token_index"].is_null() { "video_token_id" } else { "video_token_index" };
+        let pad = words.token(key, "<|video_pad|>");
         let wrapped = |inner: &str| format!("{vision_start}{inner}{vision_end}");
-        let markers = Markers {
-            image: vec![placeholder.clone()],
-            video: vec![pad.clone()],
-            inline_image: wrapped(&placeholder),
-            inline_video: wrapped(&pad),
-        };
+        let markers =
+            Markers::vision((vec![placeholder.clone()], wrapped(&placeholder)), (vec![pad.clone()], wrapped(&pad)));
         Ok(Self {
             image_pixels: image.pixels((limits.0.min_pixels, limits.0.max_pixels), image_default)?,
             video_pixels: video.pixels((limits.1.min_pixels, limits.1.max_pixels), video_default)?,
@@ -79,7 +81,13 @@ impl Qwen {
             markers,
             vision_start,
             vision_end,
+            clock: None,
         })
+    }
+
+    /// The same for a model that tells the time of videos and of their sound together.
+    pub fn with_clock(self, clock: Clock) -> Self {
+        Self { clock: Some(clock), ..self }
     }
 
     /// Height and width of a video's frames.
@@ -161,6 +169,9 @@ impl MediaProcessor for Qwen {
         let run = Run::new(grid.t as usize, grid.h as usize / merge, grid.w as usize / merge);
         let media = Media { tower: Tower::Vision, grid, num_features: run.len(), pixels };
         match self.time {
+            Time::Positions(_) if let Some(clock) = &self.clock => {
+                Ok(Expansion { media: vec![media], pieces: clock.video(run, temporal as f64 / video.fps) })
+            }
             Time::Positions(per_second) => {
                 // Whole seconds, as transformers counts them.
                 let seconds = (temporal as f64 / video.fps) as i64;
@@ -179,6 +190,10 @@ impl MediaProcessor for Qwen {
                 Ok(Expansion { pieces: pieces.collect(), media: vec![media] })
             }
         }
+    }
+
+    fn clock(&self) -> Option<&Clock> {
+        self.clock.as_ref()
     }
 
     fn markers(&self) -> &Markers {

@@ -6,8 +6,10 @@ use std::borrow::Cow;
 
 use image::RgbImage;
 
+use super::expansion::{Expansion, Piece, Run};
+use super::markers::Markers;
 use super::patches::{CHANNELS, Cut, Frame};
-use super::processor::{Expansion, Markers, MediaProcessor, Piece, Run};
+use super::processor::MediaProcessor;
 use super::resize::resize_all;
 use super::resize::resize_bicubic;
 use super::sampling::{Defaults, Sampling, Spread};
@@ -70,12 +72,10 @@ impl Tiles {
         }
         let defaults = Defaults { fps: 2.0, num_frames: Some(8), min_frames: 1, max_frames: 64 };
         let placeholder = words.placeholder();
-        let markers = Markers {
-            image: vec![placeholder.clone()],
-            video: vec!["<video>".to_owned()],
-            inline_image: format!("{placeholder}\n"),
-            inline_video: "<video>\n".to_owned(),
-        };
+        let markers = Markers::vision(
+            (vec![placeholder.clone()], format!("{placeholder}\n")),
+            (vec!["<video>".to_owned()], "<video>\n".to_owned()),
+        );
         Ok(Self {
             cut: Cut::new(&image, patch, 1, 1),
             side,

@@ -7,6 +7,32 @@ use crate::data::positions::Span;
 use crate::data::sample::{IGNORE_INDEX, Sample};
 use crate::data::tokenizer::Token;
 use crate::message::SampleId;
+use crate::message::Tower;
+
+/// Features of a sample, by tower.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Features {
+    /// Those of pictures and videos.
+    pub images: usize,
+    pub audio: usize,
+}
+
+impl Features {
+    pub fn of(expansions: &[Expansion]) -> Self {
+        let mut counts = Self::default();
+        for item in expansions.iter().flat_map(|expansion| &expansion.media) {
+            *counts.of_tower(item.tower) += item.num_features;
+        }
+        counts
+    }
+
+    pub fn of_tower(&mut self, tower: Tower) -> &mut usize {
+        match tower {
+            Tower::Vision => &mut self.images,
+            Tower::Audio => &mut self.audio,
+        }
+    }
+}
 
 impl Processor {
     /// Repeats the placeholders, one token of each run, and numbers the positions.
@@ -18,20 +44,20 @@ impl Processor {
         runs: &[Run],
         expansions: Vec<Expansion>,
     ) -> Result<Sample, DataError> {
-        self.check_placeholders(tokens, runs)?;
-        let image_token = self.image_token();
-        let num_features = expansions.iter().map(Expansion::num_features).sum();
+        self.towers.check_placeholders(tokens, runs)?;
+        let counts = Features::of(&expansions);
+        let num_features = counts.images + counts.audio;
         debug_assert_eq!(runs.iter().map(|run| run.len()).sum::<usize>(), num_features);
-        self.check_length(tokens.len() - runs.len(), num_features)?;
+        self.check_length(tokens.len() - runs.len(), counts)?;
 
-        let num_images = expansions.iter().map(|expansion| expansion.media.len()).sum();
-        self.check_media(num_images, num_features)?;
+        let num_items = expansions.iter().map(|expansion| expansion.media.len()).sum();
+        self.check_media(num_items, counts)?;
 
         let num_tokens = tokens.len() - runs.len() + num_features;
         let (mut input_ids, mut counted) = (Vec::with_capacity(num_tokens), Vec::with_capacity(num_tokens));
         let (mut spans, mut runs, mut num_text) = (Vec::new(), runs.iter(), 0);
         for (token, &learned) in tokens.iter().zip(learned) {
-            let run = if Some(token.id) == image_token { runs.next() } else { None };
+            let run = self.towers.of(token.id).and_then(|_| runs.next());
             let count = run.map_or(1, |run| run.len());
             input_ids.extend(std::iter::repeat_n(token.id, count));
             counted.extend(std::iter::repeat_n(learned && run.is_none(), count));
@@ -50,40 +76,27 @@ impl Processor {
         Ok(Sample { num_sources, ..sample })
     }
 
-    /// The token that stands for a run of features.
-    pub(super) fn image_token(&self) -> Option<i64> {
-        self.tokenizer.special().image.filter(|_| self.media.is_some())
-    }
-
-    /// # Errors
-    /// There are more or fewer placeholder tokens than runs: a text forged one, or the tokenizer lost one.
-    pub(super) fn check_placeholders(&self, tokens: &[Token], runs: &[Run]) -> Result<(), DataError> {
-        let image_token = self.image_token();
-        let made = tokens.iter().filter(|token| Some(token.id) == image_token).count();
-        match runs.len() {
-            expected if expected == made => Ok(()),
-            expected => Err(DataError::Line(format!(
-                "the text became {made} placeholder tokens, but pictures and videos take {expected}"
-            ))),
-        }
-    }
-
     /// # Errors
     /// The sample is longer than a pack.
-    pub(super) fn check_length(&self, num_text_tokens: usize, num_image_tokens: usize) -> Result<(), DataError> {
-        let (num_tokens, max_tokens) = (num_text_tokens + num_image_tokens, self.max_tokens);
+    pub(super) fn check_length(&self, num_text_tokens: usize, counts: Features) -> Result<(), DataError> {
+        let (num_image_tokens, num_audio_tokens) = (counts.images, counts.audio);
+        let (num_tokens, max_tokens) = (num_text_tokens + num_image_tokens + num_audio_tokens, self.max_tokens);
         match num_tokens > max_tokens {
-            true => Err(DataError::TooLong { num_tokens, num_image_tokens, max_tokens }),
+            true => Err(DataError::TooLong { num_tokens, num_image_tokens, num_audio_tokens, max_tokens }),
             false => Ok(()),
         }
     }
 
     /// # Errors
     /// The sample has more media items, or more tokens of them, than a pack holds.
-    fn check_media(&self, num_images: usize, num_visual_tokens: usize) -> Result<(), DataError> {
+    fn check_media(&self, num_items: usize, counts: Features) -> Result<(), DataError> {
+        let [items, tokens] = match counts.audio {
+            0 => ["pictures and videos", "tokens of images"],
+            _ => ["pictures, videos and recordings", "tokens of images and audio"],
+        };
         let limits = [
-            (num_images, self.max_images, "pictures and videos", "max_images"),
-            (num_visual_tokens, self.max_visual_tokens, "tokens of images", "max_visual_tokens"),
+            (num_items, self.max_images, items, "max_images"),
+            (counts.images + counts.audio, self.max_visual_tokens, tokens, "max_visual_tokens"),
         ];
         match limits.into_iter().find(|(count, limit, ..)| count > limit) {
             Some((count, limit, what, key)) => Err(DataError::PackLimit { count, what, key, limit }),

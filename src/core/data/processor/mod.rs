@@ -10,12 +10,14 @@ mod packed;
 mod pictures;
 mod samples;
 #[cfg(test)]
+mod sound_tests;
+#[cfg(test)]
 mod tests;
+mod towers;
 mod truncate;
 #[cfg(test)]
 mod truncate_tests;
 
-#[cfg(any(test, feature = "fuzz"))]
 pub(super) use guard::guarded;
 pub use open::Processor;
 pub use options::{Learned, ProcessorOptions};

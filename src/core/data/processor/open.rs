@@ -7,14 +7,16 @@ use serde_json::Value as Json;
 
 use super::ProcessorOptions;
 use super::notes::Notes;
+use super::towers::Towers;
 use crate::config::{Learn, Phase, TooLong};
+use crate::data::audio::AudioProcessor;
 use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
 use crate::data::in_process::InProcess;
 use crate::data::limits::Limits;
-use crate::data::media::{self, MediaProcessor};
+use crate::data::media::{Kind, MediaProcessor};
 use crate::data::positions::PositionKind;
-use crate::data::source::Part;
+use crate::data::sections;
 use crate::data::template::{ChatTemplate, built_in};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizer_file::read_json_if_exists;
@@ -24,12 +26,11 @@ pub struct Processor {
     pub(super) tokenizer: Tokenizer,
     /// `None` where the model has none, which base models do not need.
     pub(super) template: Option<ChatTemplate>,
-    /// `None` for text models.
-    pub(super) media: Option<Box<dyn MediaProcessor>>,
-    /// Tells whether the template writes pictures and videos itself.
-    pub(super) writes: [bool; 2],
-    /// The token that features replace, as text; empty for text models.
-    pub(super) placeholder: String,
+    pub(super) towers: Towers,
+    /// Tells, by kind, whether the template writes files itself.
+    pub(super) writes: [bool; Kind::ALL.len()],
+    /// The sound of a video is taken where the model hears it.
+    pub(super) video_sound: bool,
     pub(super) positions: PositionKind,
     pub(super) phase: Phase,
     pub(super) learn: Learn,
@@ -44,7 +45,7 @@ pub struct Processor {
 
 impl Processor {
     /// From the files of a model folder: the tokenizer, `tokenizer_config.json`, the chat template and, where `config`
-    /// has a vision tower, `preprocessor_config.json` and `video_preprocessor_config.json`. `config` is the model's
+    /// has a vision or an audio tower, `preprocessor_config.json` and `video_preprocessor_config.json`. `config` is the model's
     /// `config.json`.
     ///
     /// # Errors
@@ -63,6 +64,7 @@ impl Processor {
         config: &Json,
         options: &ProcessorOptions,
     ) -> Result<Self, DataError> {
+        let config = sections::thinker(config);
         let tokenizer_config = read_json_if_exists(&model_dir.join("tokenizer_config.json"))?;
         let tokenizer = Tokenizer::open(model_dir, config, &tokenizer_config)?;
         let source = match built_in(options.template) {
@@ -74,15 +76,19 @@ impl Processor {
         if template.is_none() && options.learned.phase == Phase::Sft {
             return Err(no_template(model_dir));
         }
-        let media = media::open((model_dir, media_dir), config, &tokenizer, (&options.image, &options.video))?;
-        let image_token = tokenizer.special().image.and_then(|id| tokenizer.token(id));
+        let towers = Towers::open((model_dir, media_dir), config, &tokenizer, options)?;
+        let hears_videos =
+            towers.audio.is_some() && towers.vision.as_ref().is_some_and(|vision| vision.clock().is_some());
+        if options.video.sound && !hears_videos {
+            return Err(DataError::file(model_dir, "data.video.sound: this model hears no videos"));
+        }
         let mut processor = Self {
-            placeholder: image_token.unwrap_or_default(),
             positions: PositionKind::of(config),
             tokenizer,
             template,
-            media,
-            writes: [true; 2],
+            towers,
+            writes: [true; Kind::ALL.len()],
+            video_sound: options.video.sound,
             phase: options.learned.phase,
             learn: options.learned.learn,
             notes: Notes::default(),
@@ -93,11 +99,16 @@ impl Processor {
             max_images: options.max_images,
             max_visual_tokens: options.max_visual_tokens,
         };
-        processor.writes = [Part::Image, Part::Video].map(|part| processor.template_writes(part));
+        processor.writes = Kind::ALL.map(|kind| processor.template_writes(kind));
         Ok(processor)
     }
 
-    /// Lets `decoder` decode pictures and videos; else this process does.
+    /// The processor of recordings; `None` for models that hear nothing.
+    pub fn audio_processor(&self) -> Option<&AudioProcessor> {
+        self.towers.audio.as_ref()
+    }
+
+    /// Lets `decoder` decode pictures, videos and recordings; else this process does.
     pub fn with_decoder(self, decoder: Arc<dyn MediaDecoder>) -> Self {
         Self { decoder, ..self }
     }
@@ -106,9 +117,9 @@ impl Processor {
         &self.tokenizer
     }
 
-    /// `None` for text models.
+    /// The processor of pictures and videos; `None` for models that see nothing.
     pub fn media_processor(&self) -> Option<&dyn MediaProcessor> {
-        self.media.as_deref()
+        self.towers.vision.as_deref()
     }
 
     pub fn phase(&self) -> Phase {

@@ -1,6 +1,6 @@
 //! Describes what a run says of samples.
 
-use crate::config::{Data, ImageLimits, JsonMap, Learn, Phase, Template, TooLong, Train, VideoLimits};
+use crate::config::{AudioLimits, Data, ImageLimits, JsonMap, Learn, Phase, Template, TooLong, Train, VideoLimits};
 
 /// Describes how samples are made, whatever the model.
 #[derive(Clone, Debug)]
@@ -10,6 +10,7 @@ pub struct ProcessorOptions {
     pub template_kwargs: JsonMap,
     pub image: ImageLimits,
     pub video: VideoLimits,
+    pub audio: AudioLimits,
     /// A longer sample is refused, or truncated.
     pub max_tokens: usize,
     pub too_long: TooLong,
@@ -41,7 +42,7 @@ impl From<&Train> for Learned {
 
 impl ProcessorOptions {
     pub fn new(data: &Data, learned: impl Into<Learned>) -> Self {
-        let Data { template, image, video, pack, .. } = *data;
+        let Data { template, image, video, audio, pack, .. } = *data;
         let template_kwargs = data.template_kwargs.clone();
         let [max_images, max_visual_tokens] =
             [pack.max_images, pack.max_visual_tokens].map(|limit| limit.unwrap_or(usize::MAX));
@@ -51,6 +52,7 @@ impl ProcessorOptions {
             template_kwargs,
             image,
             video,
+            audio,
             max_tokens,
             too_long,
             max_images,
@@ -68,6 +70,7 @@ impl Default for ProcessorOptions {
             template_kwargs: JsonMap::default(),
             image: ImageLimits::default(),
             video: VideoLimits::default(),
+            audio: AudioLimits::default(),
             max_tokens: usize::MAX,
             too_long: TooLong::Skip,
             max_images: usize::MAX,

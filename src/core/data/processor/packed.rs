@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::Processor;
+use super::assemble::Features;
 use crate::data::error::DataError;
 use crate::data::locator::Locator;
 use crate::data::media::VideoSource;
@@ -28,10 +29,11 @@ impl Processor {
     /// It is longer than the run's packs, or was packed for another model or other limits of pictures.
     pub fn packed_sample(&self, id: SampleId, pack: &PackedSample) -> Result<Sample, DataError> {
         let num_features: usize = pack.items.iter().map(|item| item.num_features as usize).sum();
-        self.check_length(pack.num_tokens().saturating_sub(num_features), num_features)?;
-        let image_token = self.image_token();
-        let is_placeholder = |&&token: &&i32| Some(i64::from(token)) == image_token;
-        let num_placeholders = pack.input_ids.iter().filter(is_placeholder).count();
+        let mut counts = Features::default();
+        let towers = pack.input_ids.iter().filter_map(|&token| self.towers.of(i64::from(token)));
+        towers.for_each(|tower| *counts.of_tower(tower) += 1);
+        let num_placeholders = counts.images + counts.audio;
+        self.check_length(pack.num_tokens() - num_placeholders, counts)?;
         if num_placeholders != num_features {
             return Err(DataError::Line(format!(
                 "a pack of {num_features} features and {num_placeholders} placeholders of this model: pack the data for it"
@@ -61,6 +63,7 @@ impl PackedMedia {
         let mut locators = self.files.iter().map(|(name, bytes)| Locator::bytes(name.clone(), bytes.clone()));
         match self.kind {
             PackedKind::Image => MediaSource::Image(locators.next().unwrap_or_else(|| Locator::bytes("", *b""))),
+            PackedKind::Audio => MediaSource::Audio(locators.next().unwrap_or_else(|| Locator::bytes("", *b""))),
             PackedKind::Video { fps } => MediaSource::Video(VideoSource { locators: locators.collect(), fps }),
         }
     }

@@ -1,42 +1,52 @@
-//! Pictures and videos of a conversation: written into its text, loaded, and put in place of their markers.
+//! Pictures, videos and recordings of a conversation: written into its text, loaded, and put in place of their markers.
 
 use std::path::Path;
 
 use super::Processor;
+use super::assemble::Features;
 use crate::config::TooLong;
+use crate::data::audio::has_sound;
 use crate::data::decode::header_size;
 use crate::data::error::DataError;
 use crate::data::expand::{Expanded, Place, check, find};
 use crate::data::in_process::read_rgb_with;
-use crate::data::media::{self, Expansion, Kind};
+use crate::data::locator::Locator;
+use crate::data::media::{self, Expansion, Kind, VideoSource};
 use crate::data::source::{Conversation, MediaSource, Part, Turn};
+use crate::message::Tower;
 
 impl Processor {
     /// Returns whether a turn with such a part is rendered with a marker.
-    pub(super) fn template_writes(&self, part: Part) -> bool {
-        let (Some(template), Some(media)) = (&self.template, &self.media) else { return true };
-        let markers = media.markers();
+    pub(super) fn template_writes(&self, kind: Kind) -> bool {
+        let Some(template) = self.template.as_ref().filter(|_| self.towers.take(kind)) else { return true };
+        let part = match kind {
+            Kind::Image => Part::Image,
+            Kind::Video => Part::Video,
+            Kind::Audio => Part::Audio,
+        };
         let text = Part::Text { text: "?".to_owned() };
         let turn = Turn::new("user", vec![part, text]);
-        template.render(&[turn], false).is_ok_and(|text| find(&text, markers).len() == 1)
+        template.render(&[turn], false).is_ok_and(|text| find(&text, &self.towers.markers).len() == 1)
     }
 
-    /// The turns with pictures and videos as text where the template knows none.
+    /// The turns with files as text where the template knows none of their kind.
     pub(super) fn written(&self, turns: &[Turn]) -> Vec<Turn> {
         let mut turns = turns.to_vec();
-        let Some(media) = &self.media else { return turns };
         for part in turns.iter_mut().flat_map(|turn| &mut turn.parts) {
-            let inline = match part {
-                Part::Image if !self.writes[0] => &media.markers().inline_image,
-                Part::Video if !self.writes[1] => &media.markers().inline_video,
-                _ => continue,
+            let kind = match part {
+                Part::Text { .. } => continue,
+                Part::Image => Kind::Image,
+                Part::Video => Kind::Video,
+                Part::Audio => Kind::Audio,
             };
-            *part = Part::Text { text: inline.clone() };
+            if !self.writes[kind as usize] {
+                *part = Part::Text { text: self.towers.markers.of(kind).inline.clone() };
+            }
         }
         turns
     }
 
-    /// Loads pictures and videos and puts them in place of their markers: of what is to be truncated, those that a pack may
+    /// Loads pictures, videos and recordings and puts them in place of their markers: of what is to be truncated, those that a pack may
     /// hold.
     pub(super) fn expand(
         &self,
@@ -45,16 +55,10 @@ impl Processor {
         base: &Path,
         too_long: TooLong,
     ) -> Result<(Expanded, Vec<Expansion>), DataError> {
-        let Some(media) = &self.media else {
-            return match conversation.media.first() {
-                None => Ok((Expanded::new(text, &[], &[], ""), Vec::new())),
-                Some(source) => Err(takes_no(source)),
-            };
-        };
-        if let Some(source) = conversation.media.iter().find(|source| source.kind() == Kind::Audio) {
+        if let Some(source) = conversation.media.iter().find(|source| !self.towers.take(source.kind())) {
             return Err(takes_no(source));
         }
-        let places = find(text, media.markers());
+        let places = find(text, &self.towers.markers);
         check(&places, conversation.media.iter().map(MediaSource::kind))?;
         let expansions = match too_long {
             TooLong::Skip | TooLong::Error => {
@@ -63,12 +67,18 @@ impl Processor {
             }
             TooLong::Truncate => self.load_fitting(&conversation.media, base)?,
         };
-        Ok((Expanded::new(text, &places, &expansions, &self.placeholder), expansions))
+        Ok((Expanded::new(text, &places, &expansions, |tower| self.towers.placeholder(tower)), expansions))
     }
 
-    /// Pictures and videos, in order, as the model takes them.
+    /// Pictures, videos and recordings, in order, as the model takes them.
     pub(super) fn load(&self, sources: &[MediaSource], base: &Path) -> Result<Vec<Expansion>, DataError> {
-        sources.iter().map(|source| self.load_one(source, base)).collect()
+        let mut expansions = Vec::with_capacity(sources.len());
+        for source in sources {
+            // Many would take much memory before their sample turned out to be too long.
+            self.check_length(0, Features::of(&expansions))?;
+            expansions.push(self.load_one(source, base)?);
+        }
+        Ok(expansions)
     }
 
     /// The first ones, as many as have no more features than a pack has tokens: many would take much memory before all but
@@ -85,19 +95,42 @@ impl Processor {
     }
 
     fn load_one(&self, source: &MediaSource, base: &Path) -> Result<Expansion, DataError> {
-        let Some(media) = &self.media else { return Err(takes_no(source)) };
-        let (named, expansion) = match source {
-            MediaSource::Image(locator) => {
-                (locator.display(base), media.image(&read_rgb_with(&*self.decoder, locator, base, &self.limits)?))
-            }
+        match (source, &self.towers.vision) {
             // Nothing of a sound may reach a decoder of pictures, whoever asks.
-            MediaSource::Audio(_) => return Err(takes_no(source)),
-            MediaSource::Video(video) => {
-                let frames = media::load(video, base, &*self.decoder, &self.limits, media.sampling())?;
-                (base.join(source.name()).display().to_string(), media.video(&frames))
+            (MediaSource::Audio(locator), _) => self.recording(locator, base)?.ok_or_else(|| takes_no(source)),
+            (_, None) => Err(takes_no(source)),
+            (MediaSource::Image(locator), Some(media)) => {
+                let expansion = media.image(&read_rgb_with(&*self.decoder, locator, base, &self.limits)?);
+                expansion.map_err(|reason| DataError::image(Path::new(&locator.display(base)), reason))
             }
-        };
-        expansion.map_err(|reason| DataError::image(Path::new(&named), reason))
+            (MediaSource::Video(video), Some(media)) => {
+                let frames = media::load(video, base, &*self.decoder, &self.limits, media.sampling())?;
+                let named = base.join(source.name()).display().to_string();
+                let seen = media.video(&frames).map_err(|reason| DataError::image(Path::new(&named), reason))?;
+                match (media.clock(), self.sound_of(video, base)?) {
+                    (Some(clock), Some(heard)) => Ok(clock.with_sound(seen, heard)),
+                    _ => Ok(seen),
+                }
+            }
+        }
+    }
+
+    /// A recording as the model takes it; `None` where the model hears nothing.
+    fn recording(&self, locator: &Locator, base: &Path) -> Result<Option<Expansion>, DataError> {
+        let Some(audio) = &self.towers.audio else { return Ok(None) };
+        let samples = self.decoder.sound(&locator.read(base)?, audio.rate(), audio.limits());
+        let expansion = samples.and_then(|samples| audio.recording(&samples));
+        expansion.map(Some).map_err(|reason| DataError::audio(Path::new(&locator.display(base)), reason))
+    }
+
+    /// The sound of a video where it is wanted: that of an MP4 file which has any.
+    fn sound_of(&self, video: &VideoSource, base: &Path) -> Result<Option<Expansion>, DataError> {
+        let [locator] = video.locators.as_slice() else { return Ok(None) };
+        let is_folder = matches!(locator, Locator::File(name) if base.join(name).is_dir());
+        if !self.video_sound || is_folder || !has_sound(&locator.read(base)?) {
+            return Ok(None);
+        }
+        self.recording(locator, base)
     }
 
     /// Many large pictures would take much memory before their sample turned out to be too long: their headers say so.
@@ -108,7 +141,7 @@ impl Processor {
         conversation: &Conversation,
         base: &Path,
     ) -> Result<(), DataError> {
-        let Some(media) = &self.media else { return Ok(()) };
+        let Some(media) = &self.towers.vision else { return Ok(()) };
         let num_images = places.iter().filter(|place| place.kind == Kind::Image).count();
         if num_images == 0 || num_images.saturating_mul(media.max_image_features()) <= self.max_tokens {
             return Ok(());
@@ -121,10 +154,14 @@ impl Processor {
             num_image_tokens += num_features.map_err(|reason| DataError::image(Path::new(&named()), reason))?;
         }
         let num_text_tokens = self.tokenizer.encode(text)?.len().saturating_sub(places.len());
-        self.check_length(num_text_tokens, num_image_tokens)
+        self.check_length(num_text_tokens, Features { images: num_image_tokens, audio: 0 })
     }
 }
 
 fn takes_no(source: &MediaSource) -> DataError {
-    DataError::image(Path::new(source.name()), format!("this model takes no {}", source.kind().name()))
+    let reason = format!("this model takes no {}", source.kind().name());
+    match source.kind().tower() {
+        Tower::Vision => DataError::image(Path::new(source.name()), reason),
+        Tower::Audio => DataError::audio(Path::new(source.name()), reason),
+    }
 }

@@ -33,7 +33,7 @@ impl Processor {
         is_whole: bool,
     ) -> Result<Sample, DataError> {
         // Of all tokens: a forged placeholder must not take the place of one that is cut off.
-        self.check_placeholders(tokens, &expanded.runs)?;
+        self.towers.check_placeholders(tokens, &expanded.runs)?;
         let kept = match self.too_long {
             TooLong::Skip | TooLong::Error => {
                 Kept { tokens: tokens.len(), runs: expanded.runs.len(), expansions: expansions.len() }
@@ -53,9 +53,8 @@ impl Processor {
     /// Returns what fits a pack.
     fn fitting(&self, tokens: &[Token], expanded: &Expanded, expansions: &[Expansion]) -> Kept {
         let (mut kept, mut room) = (Kept { tokens: 0, runs: 0, expansions: 0 }, self.max_tokens);
-        let image_token = self.image_token();
         for token in tokens {
-            let is_run = Some(token.id) == image_token;
+            let is_run = self.towers.of(token.id).is_some();
             let Some(left) = room.checked_sub(if is_run { expanded.runs[kept.runs].len() } else { 1 }) else { break };
             room = left;
             kept.tokens += 1;

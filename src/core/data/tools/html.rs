@@ -43,8 +43,10 @@ fn of_sample(sample: &Result<Shown, BadSample>) -> Value {
             context! { name => &media.name, size => format!("{width}×{height}"), data }
         })
     });
+    let sounds = sample.media.iter().filter(|media| !media.about.is_empty());
+    let sounds: Vec<Value> = sounds.map(|media| context! { name => &media.name, about => &media.about }).collect();
     let Shown { place, turns, rendered, num_tokens, .. } = sample;
-    context! { place, turns, rendered, num_tokens, pictures => pictures.collect::<Vec<Value>>() }
+    context! { place, turns, rendered, num_tokens, sounds, pictures => pictures.collect::<Vec<Value>>() }
 }
 
 fn data_uri(picture: &RgbImage) -> String {
@@ -80,7 +82,12 @@ mod tests {
             bytes: None,
             fields: vec![Field { name: evil.into(), types: "string".into(), count: 1 }],
         }];
-        let media = ShownMedia { name: evil.into(), kind: Kind::Image, pictures: vec![RgbImage::new(900, 3)] };
+        let media = ShownMedia {
+            name: evil.into(),
+            kind: Kind::Image,
+            pictures: vec![RgbImage::new(900, 3)],
+            about: String::new(),
+        };
         let sample = Shown {
             place: evil.into(),
             turns: vec![(evil.into(), evil.into())],

@@ -11,6 +11,7 @@ use serde_json::Value as Json;
 
 use super::input::Inputs;
 use super::record::LIMITS;
+use super::sound;
 use crate::config::TrainFile;
 use crate::data::decoder::MediaDecoder;
 use crate::data::error::{BadSample, DataError};
@@ -60,12 +61,14 @@ pub struct Shown {
     pub media: Vec<ShownMedia>,
 }
 
-/// A picture, or the first frames of a video.
+/// A picture, the first frames of a video, or a recording.
 #[derive(Clone, Debug)]
 pub struct ShownMedia {
     pub name: String,
     pub kind: Kind,
     pub pictures: Vec<RgbImage>,
+    /// Codec, rate, channels and length of a recording; empty for others.
+    pub about: String,
 }
 
 /// The files.
@@ -163,9 +166,9 @@ pub fn show(inputs: &Inputs, index: u64, processor: Option<&Processor>) -> Resul
         Content::Messages(conversation) => {
             let text = |part: &Part| match part {
                 Part::Text { text } => text.clone(),
-                Part::Image => "<image>".to_owned(),
-                Part::Video => "<video>".to_owned(),
-                Part::Audio => "<audio>".to_owned(),
+                Part::Image => Kind::Image.placeholder().to_owned(),
+                Part::Video => Kind::Video.placeholder().to_owned(),
+                Part::Audio => Kind::Audio.placeholder().to_owned(),
             };
             let turns = conversation.turns.iter();
             shown.turns = turns.map(|turn| (turn.role.clone(), turn.parts.iter().map(text).collect())).collect();
@@ -213,22 +216,27 @@ fn show_media(source: &MediaSource, base: &Path, decoder: &dyn MediaDecoder) -> 
             }
         },
     };
-    Ok(ShownMedia { name: source.name().to_owned(), kind: source.kind(), pictures })
+    let about = match source {
+        MediaSource::Audio(locator) => sound::describe(locator, base)?,
+        MediaSource::Image(_) | MediaSource::Video(_) => String::new(),
+    };
+    Ok(ShownMedia { name: source.name().to_owned(), kind: source.kind(), pictures, about })
 }
 
 /// The tokens as text, by whether they are learned; a run of placeholders is written as one.
 fn render(sample: &Sample, processor: &Processor) -> Result<Vec<(String, bool)>, DataError> {
     let tokenizer = processor.tokenizer();
-    let image = tokenizer.special().image;
+    let special = tokenizer.special();
+    let placeholder = |id: i64| [special.image, special.audio].contains(&Some(id)).then_some(id);
     let learned = |at: usize| at > 0 && sample.targets[at - 1] == sample.input_ids[at];
     let mut rendered: Vec<(String, bool)> = Vec::new();
     let mut at = 0;
     while at < sample.input_ids.len() {
-        let kind = |at: usize| (learned(at), Some(sample.input_ids[at]) == image);
+        let kind = |at: usize| (learned(at), placeholder(sample.input_ids[at]));
         let end = (at..sample.input_ids.len()).find(|&next| kind(next) != kind(at)).unwrap_or(sample.input_ids.len());
         let ids = &sample.input_ids[at..end];
-        let (is_learned, is_image) = kind(at);
-        let text = match is_image {
+        let (is_learned, placeholder) = kind(at);
+        let text = match placeholder.is_some() {
             true => format!("{}×{}", tokenizer.token(ids[0]).unwrap_or_default(), ids.len()),
             false => tokenizer.decode_all(ids)?,
         };

@@ -12,6 +12,9 @@ mod ordered;
 mod pack;
 mod record;
 mod shard;
+mod sound;
+#[cfg(test)]
+mod sound_tests;
 mod stats;
 mod survey;
 #[cfg(test)]

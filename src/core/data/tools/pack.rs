@@ -296,8 +296,11 @@ fn media(
             Ok((member_name(index, frame, locator.name()), bytes.into()))
         };
         let packed = match source {
-            MediaSource::Image(locator) | MediaSource::Audio(locator) => {
+            MediaSource::Image(locator) => {
                 PackedMedia { kind: PackedKind::Image, files: vec![file(None, locator, base)?] }
+            }
+            MediaSource::Audio(locator) => {
+                PackedMedia { kind: PackedKind::Audio, files: vec![file(None, locator, base)?] }
             }
             MediaSource::Video(video) => {
                 let folder;

@@ -14,6 +14,7 @@ use std::path::Path;
 use serde_json::{Map, Value as Json, json};
 
 use super::shard::{Member, member_name};
+use super::sound;
 use crate::data::decode::header_size;
 use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
@@ -65,7 +66,7 @@ fn of_conversation(conversation: &Conversation, mut files: Files<'_>) -> Result<
         let (kind, named) = match source {
             MediaSource::Image(locator) => (0, files.add(index, None, locator, files.base)?),
             MediaSource::Video(video) => (1, files.video(index, &video.locators, video.fps)?),
-            MediaSource::Audio(locator) => (2, files.other(index, locator)?),
+            MediaSource::Audio(locator) => (2, files.sound(index, locator)?),
         };
         names.push(named.clone());
         by_kind[kind].push(named);
@@ -163,6 +164,17 @@ impl Files<'_> {
     fn push(&mut self, name: String, bytes: Vec<u8>) -> Json {
         self.members.push((name.clone(), bytes.into()));
         name.into()
+    }
+
+    fn sound(&mut self, index: usize, locator: &Locator) -> Result<Json, DataError> {
+        let bytes = locator.read(self.base)?.into_owned();
+        // Of the bytes that are written, not of a file that may change.
+        let read = Locator::bytes(locator.display(self.base), bytes.clone());
+        match self.look {
+            Look::Whole => drop(sound::decode(&read, Path::new(""), self.decoder)?),
+            Look::Header => drop(sound::header(&read, Path::new(""))?),
+        }
+        Ok(self.push(member_name(index, None, locator.name()), bytes))
     }
 
     /// Something that is not looked into.

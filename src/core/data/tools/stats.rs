@@ -8,11 +8,14 @@ use serde_json::{Value as Json, json};
 
 use super::input::Inputs;
 use super::ordered::for_each_ordered;
+use super::sound;
+use crate::data::decoder::MediaDecoder;
 use crate::data::error::{BadSample, DataError};
 use crate::data::processor::Processor;
 use crate::data::source::Content;
 use crate::data::source::{MediaSource, Part};
 use crate::message::SampleId;
+use crate::message::Tower;
 use crate::schedule::{PackLimits, pack_lengths};
 
 /// Numbers by how often they come: memory goes by how many different ones there are.
@@ -111,7 +114,7 @@ pub fn stats(
 ) -> Stats {
     let work = |index| {
         let (content, base) = inputs.read(index)?;
-        count(&content, base, processor).map_err(|error| inputs.refused(index, &error))
+        count(&content, base, processor, inputs.decoder()).map_err(|error| inputs.refused(index, &error))
     };
     let mut stats = Stats::default();
     let taken: Result<(), std::convert::Infallible> =
@@ -128,31 +131,48 @@ pub fn stats(
     stats
 }
 
-fn count(content: &Content, base: &Path, processor: Option<&Processor>) -> Result<Vec<(&'static str, u64)>, DataError> {
+fn count(
+    content: &Content,
+    base: &Path,
+    processor: Option<&Processor>,
+    decoder: &dyn MediaDecoder,
+) -> Result<Vec<(&'static str, u64)>, DataError> {
     let mut counts = match content {
         Content::Messages(conversation) => {
             let media =
                 |wanted: fn(&MediaSource) -> bool| conversation.media.iter().filter(|item| wanted(item)).count();
             let parts = conversation.turns.iter().flat_map(|turn| &turn.parts);
             let characters = parts.map(|part| if let Part::Text { text } = part { text.chars().count() } else { 0 });
+            let seconds_of = |source: &MediaSource| match source {
+                MediaSource::Audio(locator) => Some(sound::seconds(locator, base, decoder)),
+                MediaSource::Image(_) | MediaSource::Video(_) => None,
+            };
+            let seconds: f64 = conversation.media.iter().filter_map(seconds_of).sum::<Result<f64, _>>()?;
             vec![
                 ("turns", conversation.turns.len()),
                 ("characters", characters.sum()),
                 ("images", media(|item| matches!(item, MediaSource::Image(_)))),
                 ("videos", media(|item| matches!(item, MediaSource::Video(_)))),
+                ("recordings", media(|item| matches!(item, MediaSource::Audio(_)))),
+                ("milliseconds of sound", (seconds * 1e3).round() as usize),
             ]
         }
         Content::Text(piece) => vec![("characters", piece.text.chars().count())],
         Content::Packed(pack) => vec![("documents", pack.lens.len()), (TOKENS, pack.num_tokens())],
     };
     if let Some(processor) = processor {
-        let meta = processor.sample_of(SampleId(0), content, base)?.meta;
-        let visual: usize = meta.items.iter().map(|item| item.num_features as usize).sum();
+        let sample = processor.sample_of(SampleId(0), content, base)?;
+        let of = |tower: Tower| {
+            let items = sample.media.iter().filter(|item| item.tower == tower);
+            items.map(|item| item.num_features).sum::<usize>()
+        };
+        let (visual, heard, meta) = (of(Tower::Vision), of(Tower::Audio), &sample.meta);
         counts.retain(|(name, _)| *name != TOKENS);
         counts.extend([
             (TOKENS, meta.num_tokens as usize),
-            ("text tokens", meta.num_tokens as usize - visual),
+            ("text tokens", meta.num_tokens as usize - visual - heard),
             ("visual tokens", visual),
+            ("audio tokens", heard),
             ("supervised tokens", meta.num_targets as usize),
         ]);
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 use super::input::Inputs;
 use super::ordered::for_each_ordered;
 use super::record::LIMITS;
+use super::sound;
 use crate::data::decoder::MediaDecoder;
 use crate::data::error::{BadSample, DataError};
 use crate::data::in_process::read_rgb_with;
@@ -43,7 +44,7 @@ fn check(content: &Content, base: &Path, decoder: &dyn MediaDecoder) -> Result<(
         match source {
             MediaSource::Image(locator) => drop(read_rgb_with(decoder, locator, base, LIMITS)?),
             MediaSource::Video(video) => check_video(video, base, decoder)?,
-            MediaSource::Audio(locator) => drop(locator.read(base)?),
+            MediaSource::Audio(locator) => drop(sound::decode(locator, base, decoder)?),
         }
     }
     Ok(())

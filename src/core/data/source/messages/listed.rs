@@ -1,17 +1,17 @@
 //! Placeholders in texts, and the files that stand for them.
 
-use super::raw::{RawPart, RawUrl, RawVideo};
+use super::raw::{RawPart, RawSound, RawUrl, RawVideo};
 use super::{MediaSource, Part};
 use crate::data::error::DataError;
 use crate::data::media::Kind;
 use crate::data::source::locate::Locate;
 
 /// Stands for a picture in a content string.
-pub const IMAGE_PLACEHOLDER: &str = "<image>";
+pub const IMAGE_PLACEHOLDER: &str = Kind::Image.placeholder();
 /// Stands for a video in a content string of a line that has `videos`.
-pub const VIDEO_PLACEHOLDER: &str = "<video>";
+pub const VIDEO_PLACEHOLDER: &str = Kind::Video.placeholder();
 /// Stands for a recording in a content string of a line that has `audios`.
-pub const AUDIO_PLACEHOLDER: &str = "<audio>";
+pub const AUDIO_PLACEHOLDER: &str = Kind::Audio.placeholder();
 
 /// The files that a record lists beside its messages, taken one by one.
 pub(super) struct Listed<'a> {
@@ -26,19 +26,19 @@ pub(super) struct Listed<'a> {
 
 impl Listed<'_> {
     fn image(&mut self, own: Option<String>) -> Result<Part, DataError> {
-        let path = own.or_else(|| self.images.next()).ok_or_else(|| too_few(IMAGE_PLACEHOLDER, "images"))?;
+        let path = own.or_else(|| self.images.next()).ok_or_else(|| too_few(Kind::Image))?;
         self.media.push(MediaSource::Image(self.files.file(&path)?));
         Ok(Part::Image)
     }
 
     fn video(&mut self, own: Option<RawVideo>, fps: Option<f64>) -> Result<Part, DataError> {
-        let video = own.or_else(|| self.videos.next()).ok_or_else(|| too_few(VIDEO_PLACEHOLDER, "videos"))?;
+        let video = own.or_else(|| self.videos.next()).ok_or_else(|| too_few(Kind::Video))?;
         self.media.push(video.source(fps, self.files)?);
         Ok(Part::Video)
     }
 
     fn audio(&mut self, own: Option<String>) -> Result<Part, DataError> {
-        let path = own.or_else(|| self.audios.next()).ok_or_else(|| too_few(AUDIO_PLACEHOLDER, "audios"))?;
+        let path = own.or_else(|| self.audios.next()).ok_or_else(|| too_few(Kind::Audio))?;
         self.media.push(MediaSource::Audio(self.files.file(&path)?));
         Ok(Part::Audio)
     }
@@ -47,26 +47,27 @@ impl Listed<'_> {
     pub fn split(&mut self, text: &str) -> Result<Vec<Part>, DataError> {
         let mut parts = Vec::new();
         let mut rest = text;
-        let known = [
-            (IMAGE_PLACEHOLDER, Kind::Image, true),
-            (VIDEO_PLACEHOLDER, Kind::Video, self.has_videos),
-            (AUDIO_PLACEHOLDER, Kind::Audio, self.has_audios),
-        ];
+        // Without a list of its files a word is text; a picture's never is.
+        let is_one = |kind: &Kind| match kind {
+            Kind::Image => true,
+            Kind::Video => self.has_videos,
+            Kind::Audio => self.has_audios,
+        };
+        let known: Vec<Kind> = Kind::ALL.into_iter().filter(is_one).collect();
         loop {
-            let places = known.iter().filter(|(_, _, is_one)| *is_one);
-            let next =
-                places.filter_map(|&(word, kind, _)| Some((rest.find(word)?, word, kind))).min_by_key(|next| next.0);
+            let places = known.iter().filter_map(|&kind| Some((rest.find(kind.placeholder())?, kind)));
+            let next = places.min_by_key(|(at, _)| *at);
             let before = &rest[..next.map_or(rest.len(), |next| next.0)];
             if !before.is_empty() {
                 parts.push(Part::Text { text: before.to_owned() });
             }
-            let Some((at, word, kind)) = next else { return Ok(parts) };
+            let Some((at, kind)) = next else { return Ok(parts) };
             parts.push(match kind {
                 Kind::Image => self.image(None)?,
                 Kind::Video => self.video(None, None)?,
                 Kind::Audio => self.audio(None)?,
             });
-            rest = &rest[at + word.len()..];
+            rest = &rest[at + kind.placeholder().len()..];
         }
     }
 
@@ -81,7 +82,9 @@ impl Listed<'_> {
             "video_url" if part.video_url.is_some() => {
                 self.video(part.video_url.map(|url| RawVideo::One(url.url())), part.fps)
             }
-            "audio" => self.audio(part.audio),
+            // `path` and `url` are read as a picture's.
+            "audio" => self.audio(part.audio.or(part.image)),
+            "input_audio" if part.input_audio.is_some() => self.audio(part.input_audio.map(RawSound::url)),
             "audio_url" if part.audio_url.is_some() => self.audio(part.audio_url.map(RawUrl::url)),
             other => Err(DataError::Line(format!(
                 "a part of type {other:?} with these fields; known: {{\"type\":\"text\",\"text\":…}}, \
@@ -94,12 +97,9 @@ impl Listed<'_> {
     /// Nothing that is listed may be left.
     pub fn finish(self) -> Result<Vec<MediaSource>, DataError> {
         let used = |kind: Kind| self.media.iter().filter(|source| source.kind() == kind).count();
-        for (key, placeholder, unused, used) in [
-            ("images", IMAGE_PLACEHOLDER, self.images.len(), used(Kind::Image)),
-            ("videos", VIDEO_PLACEHOLDER, self.videos.len(), used(Kind::Video)),
-            ("audios", AUDIO_PLACEHOLDER, self.audios.len(), used(Kind::Audio)),
-        ] {
+        for (kind, unused) in Kind::ALL.into_iter().zip([self.images.len(), self.videos.len(), self.audios.len()]) {
             if unused > 0 {
+                let (key, placeholder, used) = (kind.key(), kind.placeholder(), used(kind));
                 let listed = used + unused;
                 let reason = format!("`{key}` lists {listed} but the messages hold {used} {placeholder}");
                 return Err(DataError::Line(reason));
@@ -109,6 +109,6 @@ impl Listed<'_> {
     }
 }
 
-fn too_few(placeholder: &str, key: &str) -> DataError {
-    DataError::Line(format!("more {placeholder} in the messages than files in `{key}`"))
+fn too_few(kind: Kind) -> DataError {
+    DataError::Line(format!("more {} in the messages than files in `{}`", kind.placeholder(), kind.key()))
 }

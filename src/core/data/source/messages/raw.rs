@@ -70,7 +70,21 @@ pub(super) struct RawPart {
     pub image_url: Option<RawUrl>,
     pub video_url: Option<RawUrl>,
     pub audio_url: Option<RawUrl>,
+    pub input_audio: Option<RawSound>,
     pub fps: Option<f64>,
+}
+
+/// A recording within a record, as OpenAI's API has it: base64.
+#[derive(Deserialize)]
+pub(super) struct RawSound {
+    data: String,
+    format: Option<String>,
+}
+
+impl RawSound {
+    pub fn url(self) -> String {
+        format!("data:audio/{};base64,{}", self.format.as_deref().unwrap_or("wav"), self.data)
+    }
 }
 
 /// A URL as OpenAI's API has it.

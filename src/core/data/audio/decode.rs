@@ -1,0 +1,248 @@
+//! Decodes files of sound: WAV, FLAC, MP3, Ogg Vorbis, and AAC in MP4.
+
+use std::io::Cursor;
+
+use symphonia::core::audio::GenericAudioBufferRef;
+use symphonia::core::codecs::audio::well_known::*;
+use symphonia::core::codecs::audio::{AudioCodecId, AudioCodecParameters, AudioDecoder, AudioDecoderOptions};
+use symphonia::core::common::Limit;
+use symphonia::core::errors::Error;
+use symphonia::core::formats::probe::Hint;
+use symphonia::core::formats::{FormatOptions, FormatReader, Track, TrackType};
+use symphonia::core::io::{MediaSourceStream, MediaSourceStreamOptions};
+use symphonia::core::meta::MetadataOptions;
+
+use super::resample::resample;
+use crate::config::AudioLimits;
+use crate::data::cpu::{CpuClock, MAX_DECODE_SECONDS};
+
+/// The most channels that are mixed down to one.
+const MAX_CHANNELS: usize = 8;
+/// Samples a second of a file.
+const RATES: std::ops::RangeInclusive<u32> = 4_000..=192_000;
+/// The largest sample of a file in floating point, which may be above full scale.
+const MAX_LEVEL: f32 = 1000.0;
+/// Memory that a tag or a cover picture in a file may take; neither is read.
+const MAX_TAG_BYTES: usize = 1 << 20;
+/// Memory that the samples of one file may take, in bytes.
+const MAX_SOUND_BYTES: usize = 1 << 30;
+/// Seconds on a core that a second of sound may take: a hundred times what the slowest codec takes.
+const MAX_SECONDS_PER_SECOND: f64 = 0.2;
+/// Packets from one look at the clock to the next.
+const PACKETS_PER_LOOK: u64 = 64;
+
+/// Describes a file of sound by its header alone, which may be wrong.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AudioHeader {
+    pub codec: String,
+    /// Samples a second of each channel.
+    pub rate: Option<u32>,
+    pub channels: Option<usize>,
+    /// Samples of each channel; `None` where only decoding tells.
+    pub num_samples: Option<u64>,
+}
+
+impl AudioHeader {
+    /// The length in seconds, where the header has it.
+    pub fn seconds(&self) -> Option<f64> {
+        Some(self.num_samples? as f64 / f64::from(self.rate?))
+    }
+}
+
+/// Reads what a file says of itself, without decoding it.
+///
+/// # Errors
+/// The reason: no file of sound, or one without sound.
+pub fn read_header(bytes: &[u8]) -> Result<AudioHeader, String> {
+    let format = probe(bytes)?;
+    let (track, params) = sound_of(format.as_ref())?;
+    Ok(AudioHeader {
+        codec: name(params.codec),
+        rate: params.sample_rate,
+        channels: params.channels.as_ref().map(|channels| channels.count()),
+        num_samples: num_samples(track, params),
+    })
+}
+
+/// Returns whether a file is an MP4 file, or another one that is known, with a track of sound.
+pub fn has_sound(bytes: &[u8]) -> bool {
+    probe(bytes).is_ok_and(|format| sound_of(format.as_ref()).is_ok())
+}
+
+/// Decodes a file to one channel, the mean of all its channels, of `rate` samples a second in [-1, 1].
+///
+/// The first track of sound is taken. What the header claims is held against `limits` before anything is decoded, and
+/// what is decoded is counted.
+///
+/// # Errors
+/// The reason, with the codec's name: not a file of sound, corrupt or truncated, of a kind that is not decoded, too long,
+/// of too many channels.
+pub fn decode_sound(bytes: &[u8], rate: u32, limits: &AudioLimits) -> Result<Vec<f32>, String> {
+    let mut format = probe(bytes)?;
+    let (track, params) = sound_of(format.as_ref())?;
+    let (track_id, codec, claimed) = (track.id, name(params.codec), num_samples(track, params));
+    let of_codec = |reason: String| format!("{codec}: {reason}");
+    let is_exact = params.codec == CODEC_ID_FLAC || codec.starts_with("PCM");
+    let mut sound = Mono::new(limits);
+    if let (Some(num_samples), Some(own)) = (claimed, params.sample_rate) {
+        sound.check_length(num_samples, own).map_err(of_codec)?;
+    }
+    if let (Some(own), Some(channels)) = (params.sample_rate, &params.channels) {
+        check_kind(own, channels.count()).map_err(of_codec)?;
+    }
+    let mut decoder = decoder(params)?;
+    let clock = CpuClock::start();
+    for number in 1_u64.. {
+        let packet = match format.next_packet() {
+            Ok(Some(packet)) => packet,
+            Ok(None) => break,
+            Err(error) => return Err(of_codec(describe(&error))),
+        };
+        if packet.track_id == track_id {
+            let decoded = decoder.decode(&packet).map_err(|error| of_codec(describe(&error)))?;
+            sound.push(&decoded).map_err(of_codec)?;
+        }
+        if number.is_multiple_of(PACKETS_PER_LOOK) {
+            clock.check(max_decode_seconds(limits)).map_err(of_codec)?;
+        }
+    }
+    if let Some(claimed) = claimed.filter(|&claimed| is_exact && claimed > sound.samples.len() as u64) {
+        let found = sound.samples.len();
+        return Err(of_codec(format!("truncated: {found} samples a channel, but its header says {claimed}")));
+    }
+    let Some(own) = sound.rate.filter(|_| !sound.samples.is_empty()) else {
+        return Err(of_codec("has no samples".to_owned()));
+    };
+    resample(sound.samples, own, rate)
+}
+
+/// Seconds on a core that a file may take to decode.
+pub fn max_decode_seconds(limits: &AudioLimits) -> f64 {
+    MAX_DECODE_SECONDS + limits.max_seconds * MAX_SECONDS_PER_SECOND
+}
+
+/// The mean of the channels, as far as it is decoded.
+struct Mono<'a> {
+    limits: &'a AudioLimits,
+    samples: Vec<f32>,
+    rate: Option<u32>,
+    /// One packet, its channels sample by sample.
+    packet: Vec<f32>,
+}
+
+impl<'a> Mono<'a> {
+    fn new(limits: &'a AudioLimits) -> Self {
+        Self { limits, samples: Vec::new(), rate: None, packet: Vec::new() }
+    }
+
+    fn push(&mut self, decoded: &GenericAudioBufferRef<'_>) -> Result<(), String> {
+        let (rate, channels) = (decoded.spec().rate(), decoded.num_planes());
+        if decoded.frames() == 0 {
+            return Ok(());
+        }
+        check_kind(rate, channels)?;
+        if *self.rate.get_or_insert(rate) != rate {
+            return Err(format!("its rate changes within the file, to {rate} Hz"));
+        }
+        self.check_length((self.samples.len() + decoded.frames()) as u64, rate)?;
+        decoded.copy_to_vec_interleaved(&mut self.packet);
+        let scale = 1.0 / channels as f32;
+        self.samples.extend(self.packet.chunks_exact(channels).map(|frame| frame.iter().sum::<f32>() * scale));
+        let new = &self.samples[self.samples.len() - decoded.frames()..];
+        match new.iter().find(|sample| sample.is_nan() || sample.abs() > MAX_LEVEL) {
+            Some(sample) => {
+                Err(format!("a sample is {sample}; they lie within ±1, those of floating point at most ±{MAX_LEVEL}"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn check_length(&self, num_samples: u64, rate: u32) -> Result<(), String> {
+        let (seconds, limit) = (num_samples as f64 / f64::from(rate.max(1)), self.limits.max_seconds);
+        if seconds > limit {
+            return Err(format!("lasts {seconds:.1} s or more, more than data.audio.max_seconds = {limit}"));
+        }
+        if num_samples > (MAX_SOUND_BYTES / size_of::<f32>()) as u64 {
+            return Err(format!("lasts {seconds:.1} s at {rate} Hz, more than {} MiB", MAX_SOUND_BYTES >> 20));
+        }
+        Ok(())
+    }
+}
+
+fn probe(bytes: &[u8]) -> Result<Box<dyn FormatReader + '_>, String> {
+    let source = MediaSourceStream::new(Box::new(Cursor::new(bytes)), MediaSourceStreamOptions::default());
+    let limit = Limit::Maximum(MAX_TAG_BYTES);
+    let tags = MetadataOptions::default().limit_tag_bytes(limit).limit_visual_bytes(limit);
+    symphonia::default::get_probe().probe(&Hint::new(), source, FormatOptions::default(), tags).map_err(|error| {
+        let kinds = "WAV, FLAC, MP3, Ogg Vorbis, and AAC in MP4 are known";
+        match error {
+            Error::Unsupported(_) => format!("not a file of sound that is known ({kinds}); {}", convert()),
+            error => format!("not a file of sound, or a corrupt one ({}); {kinds}", describe(&error)),
+        }
+    })
+}
+
+fn sound_of<'a>(format: &'a (dyn FormatReader + '_)) -> Result<(&'a Track, &'a AudioCodecParameters), String> {
+    let tracks = format.default_track(TrackType::Audio).into_iter().chain(format.tracks());
+    let mut tracks = tracks.filter_map(|track| Some((track, track.codec_params.as_ref()?.audio()?)));
+    tracks.next().ok_or_else(|| "has no track of sound".to_owned())
+}
+
+fn decoder(params: &AudioCodecParameters) -> Result<Box<dyn AudioDecoder>, String> {
+    let made = symphonia::default::get_codecs().make_audio_decoder(params, &AudioDecoderOptions::default());
+    made.map_err(|error| match error {
+        Error::Unsupported(_) => format!("{} is not decoded; {}", name(params.codec), convert()),
+        error => format!("{}: {}", name(params.codec), describe(&error)),
+    })
+}
+
+/// Samples of each channel by the header: of a WAV file what its data have room for, since a second header may say less.
+fn num_samples(track: &Track, params: &AudioCodecParameters) -> Option<u64> {
+    if let Some(num_frames) = track.num_frames {
+        return Some(num_frames);
+    }
+    let seconds = track.time_base?.calc_time(track.start_ts.checked_add(track.duration?)?)?.as_secs_f64();
+    Some((seconds * f64::from(params.sample_rate?)).round() as u64)
+}
+
+fn check_kind(rate: u32, channels: usize) -> Result<(), String> {
+    if !RATES.contains(&rate) {
+        return Err(format!("{rate} samples a second; {} to {} are taken", RATES.start(), RATES.end()));
+    }
+    match channels {
+        1..=MAX_CHANNELS => Ok(()),
+        _ => Err(format!("{channels} channels; 1 to {MAX_CHANNELS} are taken")),
+    }
+}
+
+fn convert() -> &'static str {
+    "convert it: ffmpeg -i FILE -ar 16000 -ac 1 NEW.flac"
+}
+
+fn describe(error: &Error) -> String {
+    match error {
+        Error::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => "truncated".to_owned(),
+        error => error.to_string(),
+    }
+}
+
+/// The name that users know a codec by.
+fn name(codec: AudioCodecId) -> String {
+    let known = symphonia::default::get_codecs().get_audio_decoder(codec);
+    let name = match codec {
+        CODEC_ID_OPUS => "Opus",
+        CODEC_ID_SPEEX => "Speex",
+        CODEC_ID_ALAC => "ALAC",
+        CODEC_ID_MP1 => "MP1",
+        CODEC_ID_MP2 => "MP2",
+        CODEC_ID_AC3 => "AC-3",
+        CODEC_ID_EAC3 => "E-AC-3",
+        CODEC_ID_WMA => "WMA",
+        CODEC_ID_ADPCM_MS | CODEC_ID_ADPCM_IMA_WAV | CODEC_ID_ADPCM_IMA_QT => "ADPCM",
+        _ => {
+            return known
+                .map_or_else(|| format!("the codec {codec}"), |known| known.codec.info.short_name.to_uppercase());
+        }
+    };
+    name.to_owned()
+}

@@ -1,0 +1,116 @@
+//! The log-mel spectrogram of a clip, frame by frame.
+
+use std::sync::Arc;
+
+use realfft::{RealFftPlanner, RealToComplex};
+
+use super::filters::{Filter, filters};
+
+/// The least power that is told from silence.
+const FLOOR: f64 = 1e-10;
+/// Decades below the loudest bin of a clip at which the others are cut.
+const RANGE: f32 = 8.0;
+
+/// Log-mel frames of a clip, one after the other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Frames {
+    pub num_frames: usize,
+    /// `[num_frames, num_mels]`, row by row.
+    pub values: Vec<f32>,
+}
+
+/// Computes frames as `WhisperFeatureExtractor` does: a Hann window, the power of a Fourier transform, mel filters,
+/// log10, at most eight decades below the loudest bin, `(x + 4) / 4`.
+pub struct LogMel {
+    fft: Arc<dyn RealToComplex<f64>>,
+    window: Vec<f64>,
+    filters: Vec<Filter>,
+    hop: usize,
+}
+
+impl LogMel {
+    /// `n_fft` samples of a frame, `hop` samples from one frame to the next.
+    pub fn new((n_fft, hop, num_mels): (usize, usize, usize), rate: u32) -> Self {
+        let turn = 2.0 * std::f64::consts::PI / n_fft as f64;
+        Self {
+            fft: RealFftPlanner::new().plan_fft_forward(n_fft),
+            window: (0..n_fft).map(|at| 0.5 - 0.5 * (turn * at as f64).cos()).collect(),
+            filters: filters(num_mels, n_fft, rate),
+            hop,
+        }
+    }
+
+    pub fn num_mels(&self) -> usize {
+        self.filters.len()
+    }
+
+    /// Samples that a clip must have more than, with its padding: so many are mirrored at both ends.
+    pub fn num_mirrored(&self) -> usize {
+        self.window.len() / 2
+    }
+
+    /// The first `num_frames` frames of `samples`, padded with zeros to `padded` samples, which are more than
+    /// [`LogMel::num_mirrored`]. The loudest bin is looked for in all of them.
+    pub fn frames(&self, samples: &[f32], padded: usize, num_frames: usize) -> Frames {
+        debug_assert!(samples.len() <= padded && padded > self.num_mirrored());
+        let all = padded / self.hop;
+        // Frames behind the clip are silent.
+        let heard = (samples.len() + self.num_mirrored()).div_ceil(self.hop).min(all);
+        let mut values = Vec::with_capacity(heard.max(num_frames) * self.num_mels());
+        let mut scratch = self.scratch();
+        (0..heard).for_each(|frame| self.push(samples, padded, frame, &mut scratch, &mut values));
+        let silence = FLOOR.log10() as f32;
+        let loudest = values.iter().copied().fold(silence, f32::max);
+        values.resize(num_frames * self.num_mels(), silence);
+        for value in &mut values {
+            *value = (value.max(loudest - RANGE) + 4.0) / 4.0;
+        }
+        Frames { num_frames, values }
+    }
+
+    fn scratch(&self) -> Scratch {
+        let bins = self.fft.make_output_vec();
+        Scratch {
+            frame: self.fft.make_input_vec(),
+            power: vec![0.0; bins.len()],
+            bins,
+            fft: self.fft.make_scratch_vec(),
+        }
+    }
+
+    /// The frame of that number, log10 of the power of each mel.
+    fn push(&self, samples: &[f32], padded: usize, frame: usize, scratch: &mut Scratch, values: &mut Vec<f32>) {
+        let begin = (frame * self.hop) as isize - self.num_mirrored() as isize;
+        let len = self.window.len() as isize;
+        if begin >= 0 && (begin + len) as usize <= samples.len() {
+            let samples = &samples[begin as usize..];
+            for ((value, &sample), window) in scratch.frame.iter_mut().zip(samples).zip(&self.window) {
+                *value = f64::from(sample) * window;
+            }
+        } else {
+            let last = padded as isize - 1;
+            for (at, (value, window)) in (begin..).zip(scratch.frame.iter_mut().zip(&self.window)) {
+                // The padded clip is mirrored at its first and at its last sample.
+                let at = if at > last { 2 * last - at } else { at }.unsigned_abs();
+                *value = f64::from(samples.get(at).copied().unwrap_or(0.0)) * window;
+            }
+        }
+        let done = self.fft.process_with_scratch(&mut scratch.frame, &mut scratch.bins, &mut scratch.fft);
+        done.expect("buffers of the transform's own lengths");
+        for (power, bin) in scratch.power.iter_mut().zip(&scratch.bins) {
+            *power = bin.norm_sqr();
+        }
+        values.extend(self.filters.iter().map(|filter| {
+            let power = scratch.power[filter.first..].iter();
+            let mel: f64 = filter.weights.iter().zip(power).map(|(&weight, power)| f64::from(weight) * power).sum();
+            mel.max(FLOOR).log10() as f32
+        }));
+    }
+}
+
+struct Scratch {
+    frame: Vec<f64>,
+    bins: Vec<realfft::num_complex::Complex<f64>>,
+    power: Vec<f64>,
+    fft: Vec<realfft::num_complex::Complex<f64>>,
+}

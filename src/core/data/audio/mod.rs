@@ -1,0 +1,25 @@
+//! Sound: files to samples, and samples to the log-mel frames that an audio tower takes.
+//!
+//! ```text
+//! file ─ decode ─ one channel ─ resample ─ 16 kHz ─ log-mel ─ frames [frames, bins]
+//! ```
+//!
+//! The front-end equals `WhisperFeatureExtractor` of transformers 5.17, for each clip alone: what a clip becomes does not
+//! depend on the clips beside it.
+
+mod decode;
+mod family;
+mod filters;
+mod mel;
+mod processor;
+mod resample;
+mod settings;
+#[cfg(test)]
+pub(super) mod tests;
+
+pub use decode::{AudioHeader, decode_sound, has_sound, max_decode_seconds, read_header};
+pub use family::{AudioFamily, Framing, FrontEnd};
+pub use mel::{Frames, LogMel};
+pub use processor::AudioProcessor;
+pub use resample::resample;
+pub use settings::AudioSettings;

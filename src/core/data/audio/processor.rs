@@ -1,0 +1,94 @@
+//! What a recording becomes in a sample: frames for the tower, and placeholders in the text.
+
+use std::path::Path;
+
+use serde_json::Value as Json;
+
+use super::family::{AudioFamily, FrontEnd};
+use super::settings::AudioSettings;
+use crate::config::AudioLimits;
+use crate::data::error::DataError;
+use crate::data::media::{Expansion, Marker, Run};
+use crate::data::sample::Media;
+use crate::data::sections;
+use crate::data::tokenizer::Tokenizer;
+use crate::message::Grid;
+use crate::message::Tower;
+
+/// Recordings of one family of models, as its Hugging Face processor treats them.
+pub struct AudioProcessor {
+    front_end: FrontEnd,
+    limits: AudioLimits,
+    marker: Marker,
+    /// Tokens before and behind a recording's placeholders.
+    pub around: (String, String),
+}
+
+impl AudioProcessor {
+    /// The processor of the audio tower of `config`, a `config.json`, by the feature extractor's settings in `media_dir`;
+    /// `None` for a model without such a tower.
+    ///
+    /// # Errors
+    /// A file is missing or wrong, it disagrees with `config`, or the tower is of an unknown family.
+    pub fn open(
+        (model_dir, media_dir): (&Path, &Path),
+        config: &Json,
+        tokenizer: &Tokenizer,
+        limits: &AudioLimits,
+    ) -> Result<Option<Self>, DataError> {
+        let section = sections::audio(config);
+        if section.is_null() {
+            return Ok(None);
+        }
+        let path = model_dir.join("config.json");
+        let family = AudioFamily::of(config).ok_or_else(|| {
+            DataError::file(&path, format!("audio_config of {}: its processor is not known", config["model_type"]))
+        })?;
+        let placeholder = tokenizer.special().audio.and_then(|id| tokenizer.token(id)).ok_or_else(|| {
+            DataError::file(model_dir, "tokenizer.json has no token of the id audio_token_id of config.json")
+        })?;
+        let settings = AudioSettings::read(media_dir)?;
+        family.check(&settings, section).map_err(|reason| settings.wrong(reason))?;
+        let known = |token: &str| tokenizer.id(token).map(|_| token.to_owned()).unwrap_or_default();
+        let [start, end] = family.around().map(known);
+        let marker = Marker { inline: format!("{start}{placeholder}{end}"), words: vec![placeholder] };
+        let front_end = FrontEnd::new(family, &settings);
+        Ok(Some(Self { front_end, limits: *limits, marker, around: (start, end) }))
+    }
+
+    /// Samples a second that a recording must have.
+    pub fn rate(&self) -> u32 {
+        self.front_end.rate()
+    }
+
+    /// Numbers of one frame.
+    pub fn num_mels(&self) -> usize {
+        self.front_end.num_mels()
+    }
+
+    pub fn limits(&self) -> &AudioLimits {
+        &self.limits
+    }
+
+    pub fn marker(&self) -> &Marker {
+        &self.marker
+    }
+
+    /// The frames and placeholders of a recording of [`AudioProcessor::rate`] samples a second.
+    ///
+    /// # Errors
+    /// The reason: it is too short or too long.
+    pub fn recording(&self, samples: &[f32]) -> Result<Expansion, String> {
+        let seconds = samples.len() as f64 / f64::from(self.rate());
+        if seconds < self.limits.min_seconds {
+            return Err(format!(
+                "lasts {seconds:.3} s, less than data.audio.min_seconds = {}",
+                self.limits.min_seconds
+            ));
+        }
+        let (frames, num_features) = self.front_end.frames(samples)?;
+        let grid = Grid { t: frames.num_frames as u32, h: 1, w: 1 };
+        let media = Media { tower: Tower::Audio, grid, num_features, pixels: frames.values };
+        Ok(Expansion::plain(media, Run::of_sound(num_features)))
+    }
+}

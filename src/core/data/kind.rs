@@ -1,0 +1,52 @@
+//! The kinds of files that a sample may have beside its text, and how each is written.
+
+use crate::message::Tower;
+
+/// A kind of file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Image,
+    Video,
+    Audio,
+}
+
+/// What a kind is called.
+struct Names {
+    /// In the plural, for messages.
+    plural: &'static str,
+    /// Stands for a file in the text of a record.
+    placeholder: &'static str,
+    /// The key of a record that lists files.
+    key: &'static str,
+    tower: Tower,
+}
+
+/// By kind, in the order of [`Kind::ALL`].
+const NAMES: [Names; 3] = [
+    Names { plural: "pictures", placeholder: "<image>", key: "images", tower: Tower::Vision },
+    Names { plural: "videos", placeholder: "<video>", key: "videos", tower: Tower::Vision },
+    Names { plural: "audio", placeholder: "<audio>", key: "audios", tower: Tower::Audio },
+];
+
+impl Kind {
+    pub const ALL: [Self; 3] = [Self::Image, Self::Video, Self::Audio];
+
+    /// In the plural.
+    pub fn name(self) -> &'static str {
+        NAMES[self as usize].plural
+    }
+
+    /// What stands for a file of this kind in the text of a record.
+    pub const fn placeholder(self) -> &'static str {
+        NAMES[self as usize].placeholder
+    }
+
+    /// The key of a record that lists files of this kind.
+    pub fn key(self) -> &'static str {
+        NAMES[self as usize].key
+    }
+
+    pub fn tower(self) -> Tower {
+        NAMES[self as usize].tower
+    }
+}

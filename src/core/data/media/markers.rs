@@ -1,0 +1,35 @@
+//! How files are written in a rendered text.
+
+use crate::data::kind::Kind;
+
+/// How files of one kind are written in a rendered text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Marker {
+    /// Holds what stands for a file in a rendered chat template, to be replaced by its
+    /// [`Expansion`](super::Expansion). Where one contains another, the longer one comes first.
+    pub words: Vec<String>,
+    /// Holds what to write for a file where the chat template knows none; it contains a marker.
+    pub inline: String,
+}
+
+/// How files are written in a rendered text, by kind; a kind without words is not taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Markers([Marker; 3]);
+
+impl Markers {
+    pub fn of(&self, kind: Kind) -> &Marker {
+        &self.0[kind as usize]
+    }
+
+    /// These, with another marker for `kind`.
+    pub fn with(mut self, kind: Kind, marker: Marker) -> Self {
+        self.0[kind as usize] = marker;
+        self
+    }
+
+    /// These of pictures and of videos; each as its words and what is written for it where the chat template knows none.
+    pub fn vision(image: (Vec<String>, String), video: (Vec<String>, String)) -> Self {
+        let marker = |(words, inline)| Marker { words, inline };
+        Self([marker(image), marker(video), Marker::default()])
+    }
+}

@@ -1,0 +1,78 @@
+//! What turns the files of samples into items of a model's towers.
+
+use std::path::Path;
+
+use serde_json::Value as Json;
+
+use super::ProcessorOptions;
+use crate::data::audio::AudioProcessor;
+use crate::data::error::DataError;
+use crate::data::media::{self, Kind, Markers, MediaProcessor, Run};
+use crate::data::tokenizer::{Token, Tokenizer};
+use crate::message::Tower;
+
+/// The towers of a model, its placeholders and its markers; none for a text model.
+pub struct Towers {
+    pub vision: Option<Box<dyn MediaProcessor>>,
+    pub audio: Option<AudioProcessor>,
+    pub markers: Markers,
+    /// The token that features of a tower replace, as id and as text.
+    placeholders: Vec<(Tower, i64, String)>,
+}
+
+impl Towers {
+    /// # Errors
+    /// A preprocessor config is missing, wrong or of another model.
+    pub fn open(
+        dirs: (&Path, &Path),
+        config: &Json,
+        tokenizer: &Tokenizer,
+        options: &ProcessorOptions,
+    ) -> Result<Self, DataError> {
+        let vision = media::open(dirs, config, tokenizer, (&options.image, &options.video))?;
+        let audio = AudioProcessor::open(dirs, config, tokenizer, &options.audio)?;
+        let mut markers = vision.as_ref().map(|vision| vision.markers().clone()).unwrap_or_default();
+        if let Some(audio) = &audio {
+            markers = markers.with(Kind::Audio, audio.marker().clone());
+        }
+        let special = tokenizer.special();
+        let ids = [
+            (Tower::Vision, special.image.filter(|_| vision.is_some())),
+            (Tower::Audio, special.audio.filter(|_| audio.is_some())),
+        ];
+        let placeholder = |(tower, id): (Tower, Option<i64>)| Some((tower, id?, tokenizer.token(id?)?));
+        let placeholders = ids.into_iter().filter_map(placeholder).collect();
+        Ok(Self { vision, audio, markers, placeholders })
+    }
+
+    /// True for a model that takes files of this kind.
+    pub fn take(&self, kind: Kind) -> bool {
+        !self.markers.of(kind).words.is_empty()
+    }
+
+    /// The tower whose placeholder a token is.
+    pub fn of(&self, token: i64) -> Option<Tower> {
+        self.placeholders.iter().find(|(_, id, _)| *id == token).map(|(tower, ..)| *tower)
+    }
+
+    /// The placeholder of a tower as text; empty where the model has no such tower.
+    pub fn placeholder(&self, tower: Tower) -> &str {
+        self.placeholders.iter().find(|(other, ..)| *other == tower).map_or("", |(_, _, text)| text)
+    }
+
+    /// # Errors
+    /// The placeholders among the tokens are not those of the runs, in their order: a text forged one, or the tokenizer
+    /// lost one.
+    pub fn check_placeholders(&self, tokens: &[Token], runs: &[Run]) -> Result<(), DataError> {
+        let made = tokens.iter().filter_map(|token| self.of(token.id));
+        if made.clone().eq(runs.iter().map(|run| run.tower)) {
+            return Ok(());
+        }
+        let what = if self.audio.is_some() { "pictures, videos and audio" } else { "pictures and videos" };
+        let (made, expected) = (made.count(), runs.len());
+        Err(DataError::Line(match made == expected {
+            true => format!("the placeholder tokens of the text are not in the order of its {what}"),
+            false => format!("the text became {made} placeholder tokens, but {what} take {expected}"),
+        }))
+    }
+}

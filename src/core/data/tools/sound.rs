@@ -1,0 +1,62 @@
+//! Recordings as the tools look at them, without a model.
+
+use std::path::Path;
+
+use crate::config::AudioLimits;
+use crate::data::audio::{AudioHeader, read_header};
+use crate::data::decoder::MediaDecoder;
+use crate::data::error::DataError;
+use crate::data::locator::Locator;
+use crate::data::processor::guarded;
+
+/// Samples a second that recordings are decoded to: what every model so far takes.
+const RATE: u32 = 16_000;
+/// Without a model a recording of any length that can be decoded is good.
+const LIMITS: AudioLimits = AudioLimits { min_seconds: 0.0, max_seconds: 3600.0 };
+
+/// Decodes a recording and returns its length in seconds.
+///
+/// # Errors
+/// Named by its path: missing, corrupt, of a kind that is not decoded.
+pub fn decode(locator: &Locator, base: &Path, decoder: &dyn MediaDecoder) -> Result<f64, DataError> {
+    let samples = decoder.sound(&locator.read(base)?, RATE, &LIMITS).map_err(|reason| wrong(locator, base, reason))?;
+    Ok(samples.len() as f64 / f64::from(RATE))
+}
+
+/// Reads a recording's header.
+///
+/// # Errors
+/// Named by its path: missing, no file of sound.
+pub fn header(locator: &Locator, base: &Path) -> Result<AudioHeader, DataError> {
+    let bytes = locator.read(base)?;
+    guarded(|| read_header(&bytes).map_err(|reason| wrong(locator, base, reason)))
+}
+
+/// The length of a recording in seconds: by its header, or decoded where that says nothing.
+///
+/// # Errors
+/// As [`header`] and [`decode`].
+pub fn seconds(locator: &Locator, base: &Path, decoder: &dyn MediaDecoder) -> Result<f64, DataError> {
+    match header(locator, base)?.seconds() {
+        Some(seconds) => Ok(seconds),
+        None => decode(locator, base, decoder),
+    }
+}
+
+/// What `data inspect` says of a recording.
+///
+/// # Errors
+/// As [`header`].
+pub fn describe(locator: &Locator, base: &Path) -> Result<String, DataError> {
+    let header = header(locator, base)?;
+    let seconds = header.seconds().map(|seconds| format!("{seconds:.2} s"));
+    let AudioHeader { codec, rate, channels, .. } = header;
+    let rate = rate.map(|rate| format!("{rate} Hz"));
+    let channels = channels.map(|count| format!("{count} channel{}", if count == 1 { "" } else { "s" }));
+    let known = [Some(codec), rate, channels, seconds];
+    Ok(known.into_iter().flatten().collect::<Vec<_>>().join(", "))
+}
+
+fn wrong(locator: &Locator, base: &Path, reason: impl ToString) -> DataError {
+    DataError::audio(Path::new(&locator.display(base)), reason)
+}
