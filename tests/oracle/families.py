@@ -254,6 +254,12 @@ vlm("qwen2.5_vl", "Qwen2_5_VL", "Qwen2.5-VL (windowed vision attention)",
     **SPECIAL, **STARTS,
     variants={"tied-window24": {**TIED_VLM, **in_vision(window_size=24, fullatt_block_indexes=[2])},
               "mqa-sections": {**in_text(num_key_value_heads=1), "text_config.rope_parameters.mrope_section": [2, 1, 1]}})
+vlm("qwen2_vl", "Qwen2VL", "Qwen2-VL",
+    text(rope_parameters=rope(1e6, mrope_section=[1, 1, 1])),
+    dict(depth=2, embed_dim=16, mlp_ratio=2, num_heads=2, patch_size=4, spatial_merge_size=2, temporal_patch_size=2, hidden_size=24),
+    **SPECIAL, **STARTS,
+    variants={"tied-depth3": {**TIED_VLM, **in_vision(depth=3)},
+              "mqa-gelu": {**in_text(num_key_value_heads=1), **in_vision(hidden_act="gelu", mlp_ratio=3)}})
 add("qwen2.5_vl_lora", "Qwen2_5_VLForConditionalGeneration", "An adapter of PEFT on Qwen2.5-VL, of other rank on the tower",
     FAMILIES["qwen2.5_vl"].config, kind="qwen",
     lora={"r": 3, "lora_alpha": 7, "target_modules": "all-linear", "exclude_modules": ["visual.merger.mlp.2"],
@@ -311,3 +317,35 @@ vlm("internvl3.5_moe", "InternVL", "InternVL3.5 on a Qwen3-MoE decoder",
     {**text(head_dim=8, rope_parameters=rope(1e6), **MOE, norm_topk_prob=True, decoder_sparse_step=1,
             mlp_only_layers=[]), "model_type": "qwen3_moe"}, INTERN_VISION, **INTERN,
     variants={"6b-vit": RMS_VISION, "sparse-step": in_text(decoder_sparse_step=2, num_hidden_layers=3, norm_topk_prob=False)})
+
+# --------------------------------------------------------------------------------- audio-language models
+
+AUDIO = dict(num_mel_bins=8, encoder_layers=2, encoder_attention_heads=2, encoder_ffn_dim=28, d_model=16)
+
+
+def alm(name, model, covers, text_config, audio_config, kind, variants, renames=None, **config):
+    config = {"text_config": text_config, "audio_config": audio_config, **config}
+    add(name, f"{model}ForConditionalGeneration", covers, config, kind=kind, variants=variants, renames=renames or {})
+
+
+def in_audio(**changes) -> dict:
+    return {f"audio_config.{key}": value for key, value in changes.items()}
+
+
+# transformers 5.17 saves a model that was made from a config so; one that was loaded is saved as published.
+DOUBLED = {r"^language_model\.model\.model\.": "language_model.model."}
+alm("qwen2_audio", "Qwen2Audio", "Qwen2-Audio", {**text(rope_parameters=rope(10000.0)), "model_type": "qwen2"},
+    {**AUDIO, "max_source_positions": 50}, "qwen2_audio", audio_token_index=IMAGE, renames=DOUBLED,
+    variants={"mqa-layers3": {**in_text(num_key_value_heads=1), **in_audio(encoder_layers=3)},
+              "bins12-heads4": in_audio(num_mel_bins=12, encoder_attention_heads=4)})
+alm("voxtral", "Voxtral", "Voxtral Mini and Small",
+    {**text(head_dim=8, rms_norm_eps=1e-5, rope_parameters=rope(1e8)), "model_type": "llama"},
+    dict(num_mel_bins=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, hidden_size=16, max_source_positions=50),
+    "voxtral", audio_token_id=IMAGE, renames=DOUBLED,
+    variants={"mqa-layers3": {**in_text(num_key_value_heads=1), **in_audio(num_hidden_layers=3)},
+              "stack5": in_audio(intermediate_size=80)})
+alm("qwen3_asr", "Qwen3ASR", "Qwen3-ASR", {**text(head_dim=8, rope_parameters=rope(1e6)), "model_type": "qwen3"},
+    {**AUDIO, "n_window": 50, "n_window_infer": 200, "output_dim": 24, "downsample_hidden_size": 6}, "qwen3_asr",
+    audio_token_id=IMAGE, tie_word_embeddings=True,
+    variants={"untied-layers3": {"tie_word_embeddings": False, **in_audio(encoder_layers=3)},
+              "window800-bins12": in_audio(n_window_infer=800, num_mel_bins=12)})

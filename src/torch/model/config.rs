@@ -29,6 +29,8 @@ pub struct Tokens {
     pub video: Option<i64>,
     pub vision_start: Option<i64>,
     pub vision_end: Option<i64>,
+    /// Replaced by the features of clips of audio.
+    pub audio: Option<i64>,
 }
 
 impl ModelConfig {
@@ -39,7 +41,7 @@ impl ModelConfig {
 
     /// The tokens that features replace.
     pub fn placeholders(&self) -> Vec<i64> {
-        self.tokens.image.into_iter().chain(self.tokens.video).collect()
+        [self.tokens.image, self.tokens.video, self.tokens.audio].into_iter().flatten().collect()
     }
 }
 
@@ -51,14 +53,7 @@ impl Tokens {
 
     /// Works like `read`, with another key for the pictures' token.
     pub(super) fn with_image(keys: &Keys<'_>, image: &str, vocab_size: i64) -> Result<Tokens, ModelConfigError> {
-        let id = keys.index_or(image)?.ok_or_else(|| keys.missing(image))?;
-        if id >= vocab_size {
-            let must = format!(
-                "must be below the decoder's vocab_size ({vocab_size}); for a token that was added to the tokenizer set \
-                 model.resize_embeddings=true"
-            );
-            return Err(keys.inconsistent(image, id, must));
-        }
+        let id = Tokens::id(keys, image, vocab_size)?;
         // No text has a token that the decoder does not know: transformers writes such an id for Kimi-K2.5's videos.
         let other = |key: &str| keys.index_or(key).map(|id| id.filter(|id| *id < vocab_size));
         Ok(Tokens {
@@ -66,6 +61,20 @@ impl Tokens {
             video: other("video_token_id")?,
             vision_start: other("vision_start_token_id")?,
             vision_end: other("vision_end_token_id")?,
+            audio: None,
         })
+    }
+
+    /// The token of `key`, which the decoder must know.
+    pub(super) fn id(keys: &Keys<'_>, key: &str, vocab_size: i64) -> Result<i64, ModelConfigError> {
+        let id = keys.index_or(key)?.ok_or_else(|| keys.missing(key))?;
+        if id < vocab_size {
+            return Ok(id);
+        }
+        let must = format!(
+            "must be below the decoder's vocab_size ({vocab_size}); for a token that was added to the tokenizer set \
+             model.resize_embeddings=true"
+        );
+        Err(keys.inconsistent(key, id, must))
     }
 }

@@ -68,7 +68,7 @@ mod tests {
     use crate::params::ParamStore;
     use crate::tape::{Execution, Policy};
 
-    const TOKENS: Tokens = Tokens { image: Some(301), video: None, vision_start: None, vision_end: None };
+    const TOKENS: Tokens = Tokens { image: Some(301), video: None, vision_start: None, vision_end: None, audio: None };
 
     fn towers() -> Vec<Value> {
         vec![

@@ -30,7 +30,7 @@ pub(crate) struct Document {
     /// `[T]` or `[3, T]`.
     pub position_ids: Tensor,
     pub grids: Vec<Grid>,
-    /// `[P, X]`, the patches of this sequence's pictures.
+    /// `[P, X]`, the patches of this sequence's pictures, or the frames of its clips.
     pub pixels: Option<Tensor>,
 }
 
@@ -102,6 +102,17 @@ impl Fixture {
         self.expected.get(key).ok_or_else(missing)
     }
 
+    /// The norms of the reference's gradients.
+    pub fn grad_norms(&self) -> impl Iterator<Item = f64> {
+        let norms = self.expected.iter().filter(|(key, _)| key.starts_with("grad_norm/"));
+        norms.map(|(_, norm)| norm.double_value(&[]))
+    }
+
+    /// The norm up to which a gradient is zero in exact arithmetic.
+    pub fn rounding(&self) -> f64 {
+        1e-8 * self.grad_norms().map(|norm| norm * norm).sum::<f64>().sqrt()
+    }
+
     /// Targets that the loss counts.
     pub fn num_targets(&self) -> usize {
         num_targets(&self.documents, 0)
@@ -144,7 +155,7 @@ fn documents(config: &ModelConfig, inputs: &BTreeMap<String, Tensor>) -> Result<
         let mut own = Vec::new();
         while open > 0 {
             let missing =
-                || FixtureError::Missing { file: "inputs.safetensors", key: "image_grid_thw for every picture".into() };
+                || FixtureError::Missing { file: "inputs.safetensors", key: "a size for every picture or clip".into() };
             let grid = grids.next().ok_or_else(missing)?;
             open = open.saturating_sub(num_features(grid));
             own.push(grid);
@@ -166,9 +177,13 @@ fn documents(config: &ModelConfig, inputs: &BTreeMap<String, Tensor>) -> Result<
     Ok(documents)
 }
 
-/// All pictures' patches `[P, X]` and their sizes. Without a table of sizes pictures are tiles `[tiles, 3, H, W]`, each
+/// All clips' frames `[P, X]` and their lengths, or all pictures' patches and their sizes. Without a table of sizes pictures are tiles `[tiles, 3, H, W]`, each
 /// an item of its own, to be cut into patches row by row.
 fn pictures(inputs: &BTreeMap<String, Tensor>, patch_dim: i64) -> Result<(Option<Tensor>, Vec<Grid>), FixtureError> {
+    if let Some(frames) = inputs.get("audio_frames") {
+        let clip = |&frames: &i64| Grid { t: frames as u32, h: 1, w: 1 };
+        return Ok((Some(frames.shallow_clone()), integers(get(inputs, "audio_lengths")?).iter().map(clip).collect()));
+    }
     let Some(pixels) = inputs.get("pixel_values") else { return Ok((None, Vec::new())) };
     if let Some(table) = inputs.get("image_grid_thw") {
         let grid = |side: &[i64]| Grid { t: side[0] as u32, h: side[1] as u32, w: side[2] as u32 };
