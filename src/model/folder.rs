@@ -166,6 +166,11 @@ impl ModelFolder {
             false => FolderError::Model { path: path.join("config.json"), source },
         };
         let config = ModelConfig::from_hf(&json).map_err(wrong)?;
+        if config.audio.is_some() {
+            let (key, found) = ("audio_config".to_owned(), "beside vision_config".to_owned());
+            let must = "no run has two towers yet".to_owned();
+            return Err(wrong(ModelConfigError::Inconsistent { key, found, must }));
+        }
         Ok(Self { path: path.to_owned(), media_path: path.to_owned(), json, config, notes: Vec::new() })
     }
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from families import IMAGE, LAST_WORD, VISION_END, VISION_START
+from families import AUDIO_END, AUDIO_START, AUDIO_TOKEN, IMAGE, LAST_WORD, VIDEO, VISION_END, VISION_START
 
 IGNORE = -100
 GRIDS = [[(6, 4)], [(4, 4), (4, 8)]]  # of each sequence's pictures, in patches: height and width
@@ -154,8 +154,70 @@ def joined_clips(given: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {key: torch.cat([wide(own[key]) for own in given]) for key in given[0]}
 
 
+# Of each sequence pictures (height and width in patches), seconds of clips and videos (frames as well), in their order.
+SCENES = [[(6, 4), 1.21, (2, 4, 4)], [1.0351, 0.2, (4, 4)]]
+SECONDS_PER_GRID = {"omni2.5": 0.5, "omni3": 1.0}
+
+
+def thinker_mel(kind: str, audio: dict, clip: Tensor) -> Tensor:
+    """The frames of a clip, `[frames, bins]`."""
+    import transformers
+
+    extractor = transformers.WhisperFeatureExtractor(feature_size=audio["num_mel_bins"], chunk_length=2)
+    padding = dict(padding="max_length") if kind == "omni2.5" else dict(padding=True, truncation=False)
+    made = extractor(clip.numpy(), sampling_rate=SAMPLES, return_attention_mask=True, return_tensors="pt", **padding)
+    return made["input_features"][0].T[made["attention_mask"][0].bool()]
+
+
+def thinker_batch(kind: str, config: dict, rng: torch.Generator) -> Batch:
+    """Pictures, clips and a video without sound in one sequence."""
+    rows, given = [], []
+    ours: dict[str, list] = {key: [] for key in ("vision_patches", "vision_sizes", "audio_frames", "audio_lengths")}
+    values = 3 * config["vision_config"]["temporal_patch_size"] * config["vision_config"]["patch_size"] ** 2
+    counted = "qwen3_asr" if kind == "omni3" else "qwen2_audio"
+    for scene in SCENES:
+        tokens, own = words(rng, 3, 4), {}
+        add = lambda key, value: own.setdefault(key, []).append(value)
+        for item in scene:
+            if isinstance(item, float):
+                frames = thinker_mel(kind, config["audio_config"], wave(rng, item))
+                start, place, end, count = AUDIO_START, AUDIO_TOKEN, AUDIO_END, num_audio_tokens(counted, config, len(frames))
+                add("input_features", frames)
+                ours["audio_frames"].append(frames)
+                ours["audio_lengths"].append(len(frames))
+            else:
+                time, height, width = item if len(item) == 3 else (1, *item)
+                patches = torch.randn(time * height * width, values, generator=rng)
+                start, end, count = VISION_START, VISION_END, time * height * width // 4
+                place, suffix, of = (VIDEO, "_videos", "video") if time > 1 else (IMAGE, "", "image")
+                add(f"pixel_values{suffix}", patches)
+                add(f"{of}_grid_thw", torch.tensor([[time, height, width]]))
+                if time > 1:
+                    add("video_second_per_grid", torch.tensor([SECONDS_PER_GRID[kind]]))
+                ours["vision_patches"].append(patches)
+                ours["vision_sizes"].append(torch.tensor([[time, height, width]]))
+            tokens += [start] + [place] * count + [end] + words(rng, 2, 3)
+        rows.append(row(tokens + words(rng, 9, 16), prompt=len(tokens)))
+        given.append(own)
+
+    def joined(parts: list[dict]) -> dict[str, Tensor]:
+        lists = {key: [value for part in parts for value in part.get(key, [])] for part in parts for key in part}
+        clips = lists.pop("input_features")
+        longest = max(map(len, clips))
+        mask = torch.tensor([[1] * len(clip) + [0] * (longest - len(clip)) for clip in clips])
+        padded = torch.stack([torch.nn.functional.pad(clip, (0, 0, 0, longest - len(clip))) for clip in clips])
+        given = {"input_features": padded.transpose(1, 2).contiguous(), "feature_attention_mask": mask}
+        return {**given, **{key: torch.cat(values) for key, values in lists.items()}}
+
+    singles = [{**made, "attention_mask": torch.ones_like(made["input_ids"]), **joined([own])} for made, own in zip(rows, given)]
+    ours["audio_lengths"] = [torch.tensor(ours["audio_lengths"])]
+    return Batch({**pad(rows), **joined(given)}, singles, {key: torch.cat(values) for key, values in ours.items()})
+
+
 def make_batch(kind: str, config: dict, seed: int, equal_lengths: bool) -> Batch:
     rng = torch.Generator().manual_seed(seed)
+    if kind in SECONDS_PER_GRID:
+        return thinker_batch(kind, config, rng)
     if kind in CLIPS:
         return audio_batch(kind, config, rng)
     return text_batch(rng, equal_lengths) if kind == "text" else vision_batch(kind, config, rng)

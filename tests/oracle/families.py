@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 VOCAB = 64
 LAST_WORD = 56  # tokens 3..55 are words; the special ones of images follow
 IMAGE, VIDEO, VISION_START, VISION_END = 58, 59, 60, 61
+AUDIO_TOKEN, AUDIO_START, AUDIO_END = 57, 62, 63
 
 
 @dataclass(frozen=True)
@@ -349,3 +350,23 @@ alm("qwen3_asr", "Qwen3ASR", "Qwen3-ASR", {**text(head_dim=8, rope_parameters=ro
     audio_token_id=IMAGE, tie_word_embeddings=True,
     variants={"untied-layers3": {"tie_word_embeddings": False, **in_audio(encoder_layers=3)},
               "window800-bins12": in_audio(n_window_infer=800, num_mel_bins=12)})
+OMNI_STARTS = dict(vision_start_token_id=VISION_START, vision_end_token_id=VISION_END, audio_start_token_id=AUDIO_START,
+                   audio_end_token_id=AUDIO_END, user_token_id=3)
+add("qwen2.5_omni", "Qwen2_5OmniThinkerForConditionalGeneration", "Qwen2.5-Omni's thinker", kind="omni2.5", config=dict(
+    text_config=text(rope_parameters=rope(1e6, mrope_section=[1, 1, 1])),
+    vision_config=dict(depth=2, hidden_size=8, intermediate_size=12, num_heads=1, patch_size=4, spatial_merge_size=2,
+                       temporal_patch_size=2, window_size=16, fullatt_block_indexes=[1], out_hidden_size=24),
+    audio_config={**AUDIO, "n_window": 13, "output_dim": 24, "max_source_positions": 64},
+    image_token_index=IMAGE, video_token_index=VIDEO, audio_token_index=AUDIO_TOKEN, position_id_per_seconds=25,
+    seconds_per_chunk=2, **OMNI_STARTS),
+    variants={"mqa-act": {**in_text(num_key_value_heads=1), **in_vision(hidden_act="gelu")},
+              "layers3-window10": {**in_audio(encoder_layers=3, n_window=10), **in_vision(window_size=24)}})
+add("qwen3_omni", "Qwen3OmniMoeThinkerForConditionalGeneration", "Qwen3-Omni's thinker", kind="omni3", config=dict(
+    text_config=text(head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, norm_topk_prob=True, **AUX,
+                     rope_parameters=rope(1e6, mrope_section=[2, 1, 1], mrope_interleaved=True)),
+    vision_config={**VISION3, "depth": 2, "hidden_size": 8, "intermediate_size": 12, "num_heads": 1, "deepstack_visual_indexes": [0]},
+    audio_config={**AUDIO, "n_window": 50, "n_window_infer": 200, "output_dim": 24, "downsample_hidden_size": 6,
+                  "conv_chunksize": 2, "max_source_positions": 64},
+    image_token_id=IMAGE, video_token_id=VIDEO, audio_token_id=AUDIO_TOKEN, position_id_per_seconds=13, **OMNI_STARTS),
+    variants={"top3-deepstack2": {**in_text(num_experts_per_tok=3), **in_vision(depth=3, deepstack_visual_indexes=[0, 1])},
+              "layers3-window800": in_audio(encoder_layers=3, n_window_infer=800)})

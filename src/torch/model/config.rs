@@ -15,6 +15,8 @@ pub struct ModelConfig {
     pub decoder: DecoderConfig,
     /// `None` for a language model.
     pub encoder: Option<Arc<dyn EncoderFamily>>,
+    /// A tower of audio beside that of pictures.
+    pub audio: Option<Arc<dyn EncoderFamily>>,
     pub tokens: Tokens,
     /// Holds what transformers calls its modules.
     pub tree: TreeNames,
@@ -36,7 +38,18 @@ pub struct Tokens {
 impl ModelConfig {
     /// Returns how many tensors of features the decoder takes for each picture: one, and one for each DeepStack layer.
     pub fn num_feature_tensors(&self) -> usize {
-        self.encoder.as_ref().map_or(0, |encoder| encoder.num_outputs())
+        self.towers().iter().map(|(tower, _)| tower.num_outputs()).max().unwrap_or(0)
+    }
+
+    /// Its towers, each with the tokens that its features replace.
+    pub fn towers(&self) -> Vec<(Arc<dyn EncoderFamily>, Vec<i64>)> {
+        let Tokens { image, video, audio, .. } = self.tokens;
+        let of_first = [image, video, audio.filter(|_| self.audio.is_none())];
+        let towers = [(&self.encoder, of_first), (&self.audio, [audio, None, None])];
+        let named = |(tower, tokens): (&Option<Arc<dyn EncoderFamily>>, [Option<i64>; 3])| {
+            tower.as_ref().map(|tower| (tower.clone(), tokens.into_iter().flatten().collect()))
+        };
+        towers.into_iter().filter_map(named).collect()
     }
 
     /// The tokens that features replace.

@@ -74,7 +74,7 @@ impl Batch {
             let num_features = family.map_or(0, |family| family.num_features(grid)) as u32;
             ItemMeta { grid, num_features }
         };
-        (0..).zip(&self.documents[document].grids).map(move |(index, &grid)| UnitItem {
+        (0..).zip(&self.documents[document].media[0].grids).map(move |(index, &grid)| UnitItem {
             id: ItemId { sample: SampleId(document as u64), index },
             owner: 0,
             meta: meta(grid),
@@ -115,7 +115,7 @@ impl Batch {
     /// Returns what a data actor sends of a unit.
     pub fn pixels(&self, unit: &Unit) -> Parcel {
         let documents = self.packs[unit.pack.index as usize].iter().map(|document| &self.documents[*document]);
-        let pixels: Vec<&Tensor> = documents.filter_map(|document| document.pixels.as_ref()).collect();
+        let pixels: Vec<&Tensor> = documents.filter_map(|document| document.media[0].values.as_ref()).collect();
         let pixels = TorchBuffer::new(&Tensor::cat(&pixels, 0).to_kind(Kind::Float));
         Parcel::new(header(ParcelKind::Pixels(unit.id)), vec![Box::new(pixels)])
     }

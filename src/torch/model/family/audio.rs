@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use super::vision;
 use crate::model::audio::AudioConfig;
 use crate::model::config::{ModelConfig, Tokens};
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::tree_names::TreeNames;
+use crate::model::vision::VisionConfig;
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
 
@@ -20,7 +22,37 @@ pub(super) fn model(
 ) -> Result<ModelConfig> {
     let tokens = Tokens { audio: Some(Tokens::id(keys, token_key, decoder.vocab_size)?), ..Tokens::default() };
     let encoder = Some(Arc::new(audio) as _);
-    Ok(ModelConfig { model_type: model_type.into(), decoder, encoder, tokens, tree: TreeNames::default() })
+    let tree = TreeNames::default();
+    Ok(ModelConfig { model_type: model_type.into(), decoder, encoder, audio: None, tokens, tree })
+}
+
+/// A thinker's decoder. Its config's `tie_word_embeddings` counts, not the decoder's.
+pub(super) fn thinker_decoder(keys: &Keys<'_>, decoder: DecoderConfig) -> Result<DecoderConfig> {
+    let tie_word_embeddings = keys.flag_or("tie_word_embeddings")?.unwrap_or(false);
+    Ok(DecoderConfig { tie_word_embeddings, ..decoder })
+}
+
+/// The configs of a thinker's vision and audio tower, whose features have the decoder's width.
+pub(super) fn thinker_towers<'a>(keys: &Keys<'a>, decoder: &DecoderConfig) -> Result<[Keys<'a>; 2]> {
+    let towers = [keys.section("vision_config")?, keys.section("audio_config")?];
+    vision::check_width(&towers[0], "out_hidden_size", decoder)?;
+    vision::check_width(&towers[1], "output_dim", decoder)?;
+    Ok(towers)
+}
+
+/// The thinker of these parts. `token_keys` are those of pictures, videos and clips.
+pub(super) fn thinker(
+    model_type: &str,
+    keys: &Keys<'_>,
+    decoder: DecoderConfig,
+    (vision, audio): (VisionConfig, AudioConfig),
+    token_keys: [&str; 3],
+) -> Result<ModelConfig> {
+    let [image, video, sound] = token_keys;
+    let id = |key: &str| Tokens::id(keys, key, decoder.vocab_size).map(Some);
+    let tokens = Tokens { image: id(image)?, video: id(video)?, audio: id(sound)?, ..Tokens::default() };
+    let model = vision::model(model_type, keys, decoder, vision, tokens)?;
+    Ok(ModelConfig { audio: Some(Arc::new(audio)), ..model })
 }
 
 #[cfg(test)]

@@ -56,6 +56,7 @@ pub(super) fn model(
         model_type: model_type.into(),
         decoder,
         encoder: Some(Arc::new(vision)),
+        audio: None,
         tokens,
         tree: TreeNames::default(),
     })

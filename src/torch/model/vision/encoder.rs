@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use loongforge_core::message::Grid;
 
-use super::projector::{Projector, ProjectorConfig};
+use super::projector::{Projector, ProjectorConfig, ProjectorKind};
 use super::tower::Tower;
 use super::tower_config::TowerConfig;
 use crate::model::encoder::{EncoderFamily, EncoderModel, EncoderTape};
@@ -21,6 +21,25 @@ pub struct VisionConfig {
     pub projector: ProjectorConfig,
     /// One for each of the tower's DeepStack blocks, in their order.
     pub deepstack: Vec<ProjectorConfig>,
+}
+
+impl VisionConfig {
+    /// Qwen3-VL's with other names in its mergers: of the norm, of the two maps, and of the list of DeepStack mergers.
+    pub(in crate::model) fn with_mergers(
+        mut self,
+        norm_name: &'static str,
+        maps: [&'static str; 2],
+        list: &str,
+    ) -> VisionConfig {
+        for projector in std::iter::once(&mut self.projector).chain(&mut self.deepstack) {
+            projector.prefix = projector.prefix.replace("deepstack_merger_list.", list);
+            if let ProjectorKind::Mlp { norm, linears, .. } = &mut projector.kind {
+                norm.iter_mut().for_each(|norm| norm.name = norm_name);
+                *linears = maps;
+            }
+        }
+        self
+    }
 }
 
 /// The encoder on the parameters of a store.

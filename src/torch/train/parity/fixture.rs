@@ -1,11 +1,12 @@
 //! Reading a fixture folder: the model's config, and the batch as one packed row.
 
-use crate::model::{ModelConfig, ModelConfigError};
+use crate::model::{EncoderFamily, ModelConfig, ModelConfigError};
 use crate::train::AdamWConfig;
 use loongforge_core::message::Grid;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 
 #[derive(Debug, thiserror::Error)]
@@ -29,9 +30,16 @@ pub(crate) struct Document {
     pub targets: Vec<i64>,
     /// `[T]` or `[3, T]`.
     pub position_ids: Tensor,
+    /// The items of each tower; one without items where the model has no tower.
+    pub media: Vec<Media>,
+}
+
+/// The items of a sequence that one tower takes.
+#[derive(Default)]
+pub(crate) struct Media {
     pub grids: Vec<Grid>,
-    /// `[P, X]`, the patches of this sequence's pictures, or the frames of its clips.
-    pub pixels: Option<Tensor>,
+    /// `[P, X]`, the pictures' patches, or the clips' frames.
+    pub values: Option<Tensor>,
 }
 
 pub(crate) struct Fixture {
@@ -138,55 +146,79 @@ fn documents(config: &ModelConfig, inputs: &BTreeMap<String, Tensor>) -> Result<
     let list = |key: &str| get(inputs, key).map(integers);
     let (input_ids, labels, ends) = (list("packed.input_ids")?, list("packed.labels")?, list("packed.cu_seqlens")?);
     let three_axes = config.decoder.has_three_axes();
-    let placeholders = config.placeholders();
     let positions = get(inputs, if three_axes { "packed.mrope_position_ids" } else { "packed.position_ids" })?;
-    let (patches, grids) = match &config.encoder {
-        Some(encoder) => pictures(inputs, encoder.patch_dim())?,
-        None => (None, Vec::new()),
-    };
-    let mut grids = grids.into_iter();
-    let num_features = |grid| config.encoder.as_ref().map_or(0, |encoder| encoder.num_features(grid));
-    let mut patch = 0;
+    let mut towers = Vec::new();
+    for (family, placeholders) in config.towers() {
+        let sounds = config.tokens.audio.is_some_and(|token| placeholders.contains(&token));
+        let (values, grids) = items(inputs, sounds, family.patch_dim())?;
+        towers.push(Items { family, placeholders, values, grids: grids.into(), next: 0 });
+    }
     let mut documents = Vec::new();
     for ends in ends.windows(2) {
         let (start, end) = (ends[0] as usize, ends[1] as usize);
         let ids = &input_ids[start..end];
-        let mut open = ids.iter().filter(|id| placeholders.contains(id)).count();
-        let mut own = Vec::new();
-        while open > 0 {
-            let missing =
-                || FixtureError::Missing { file: "inputs.safetensors", key: "a size for every picture or clip".into() };
-            let grid = grids.next().ok_or_else(missing)?;
-            open = open.saturating_sub(num_features(grid));
-            own.push(grid);
-        }
-        let num_patches = own.iter().map(|grid| grid.num_patches() as i64).sum::<i64>();
-        let own_patches = patches.as_ref().filter(|_| !own.is_empty());
-        let pixels = own_patches.map(|patches| patches.narrow(0, patch, num_patches));
-        patch += num_patches;
+        let mut media: Vec<Media> = towers.iter_mut().map(|items| items.take(ids)).collect::<Result<_, _>>()?;
+        media.resize_with(media.len().max(1), Media::default);
         let mut targets = labels[start + 1..end].to_vec();
         targets.push(-100);
         documents.push(Document {
             input_ids: ids.to_vec(),
             targets,
             position_ids: positions.narrow(-1, ends[0], ends[1] - ends[0]),
-            grids: own,
-            pixels,
+            media,
         });
     }
     Ok(documents)
 }
 
-/// All clips' frames `[P, X]` and their lengths, or all pictures' patches and their sizes. Without a table of sizes pictures are tiles `[tiles, 3, H, W]`, each
-/// an item of its own, to be cut into patches row by row.
-fn pictures(inputs: &BTreeMap<String, Tensor>, patch_dim: i64) -> Result<(Option<Tensor>, Vec<Grid>), FixtureError> {
-    if let Some(frames) = inputs.get("audio_frames") {
-        let clip = |&frames: &i64| Grid { t: frames as u32, h: 1, w: 1 };
-        return Ok((Some(frames.shallow_clone()), integers(get(inputs, "audio_lengths")?).iter().map(clip).collect()));
+/// The items of a tower that no sequence has taken yet.
+struct Items {
+    family: Arc<dyn EncoderFamily>,
+    placeholders: Vec<i64>,
+    values: Option<Tensor>,
+    grids: VecDeque<Grid>,
+    /// The first row of `values` that is left.
+    next: i64,
+}
+
+impl Items {
+    /// Those of the sequence of these tokens.
+    fn take(&mut self, ids: &[i64]) -> Result<Media, FixtureError> {
+        let mut open = ids.iter().filter(|id| self.placeholders.contains(id)).count();
+        let mut media = Media::default();
+        while open > 0 {
+            let key = "a size for every picture or clip".to_owned();
+            let grid = self.grids.pop_front().ok_or(FixtureError::Missing { file: "inputs.safetensors", key })?;
+            open = open.saturating_sub(self.family.num_features(grid));
+            media.grids.push(grid);
+        }
+        let rows = media.grids.iter().map(|grid| grid.num_patches() as i64).sum();
+        let values = self.values.as_ref().filter(|_| !media.grids.is_empty());
+        media.values = values.map(|values| values.narrow(0, self.next, rows));
+        self.next += rows;
+        Ok(media)
+    }
+}
+
+/// All clips' frames `[P, X]` and their lengths, or all pictures' patches and their sizes. Without a table of sizes pictures
+/// are tiles `[tiles, 3, H, W]`, each an item of its own, to be cut into patches row by row.
+fn items(
+    inputs: &BTreeMap<String, Tensor>,
+    sounds: bool,
+    patch_dim: i64,
+) -> Result<(Option<Tensor>, Vec<Grid>), FixtureError> {
+    let grid = |side: &[i64]| Grid { t: side[0] as u32, h: side[1] as u32, w: side[2] as u32 };
+    if sounds {
+        let lengths = integers(get(inputs, "audio_lengths")?);
+        let clips = lengths.iter().map(|frames| grid(&[*frames, 1, 1])).collect();
+        return Ok((Some(get(inputs, "audio_frames")?.shallow_clone()), clips));
+    }
+    if let Some(patches) = inputs.get("vision_patches") {
+        let sizes = integers(get(inputs, "vision_sizes")?).chunks(3).map(grid).collect();
+        return Ok((Some(patches.shallow_clone()), sizes));
     }
     let Some(pixels) = inputs.get("pixel_values") else { return Ok((None, Vec::new())) };
     if let Some(table) = inputs.get("image_grid_thw") {
-        let grid = |side: &[i64]| Grid { t: side[0] as u32, h: side[1] as u32, w: side[2] as u32 };
         return Ok((Some(pixels.flatten(1, -1)), integers(table).chunks(3).map(grid).collect()));
     }
     let [tiles, channels, height, width] = pixels

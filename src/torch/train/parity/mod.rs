@@ -6,6 +6,7 @@
 
 mod compare;
 mod drift;
+mod encoded;
 mod export;
 mod fixture;
 mod indexers;

@@ -1,15 +1,16 @@
 //! The models of a fixture and what is done with them: logits of its documents, steps of AdamW.
 
+use super::encoded::Tower;
 use super::fixture::{Document, Fixture, FixtureError};
-use crate::model::{Decoder, EncoderModel, ModelConfig, Targets, TextBatch, TextOptions, TreeNames};
+use crate::model::{Decoder, EncoderFamily, ModelConfig, Targets, TextBatch, TextOptions, TreeNames};
 use crate::native::NativeError;
 use crate::params::{GradBuffer, ParamId, ParamSpec, ParamStore};
 use crate::tape::{Execution, Policy, Slot};
 use crate::train::peft::{PREFIX, names_in_file};
 use crate::train::{AdamW, AdapterError, AdapterFolder, WeightsError, adapted, load_adapter, load_weights};
-use loongforge_core::message::Grid;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 
 #[derive(Debug, thiserror::Error)]
@@ -45,10 +46,9 @@ pub(super) struct ModelState<M> {
 
 pub(super) struct Models {
     pub text: ModelState<Decoder>,
-    pub vision: Option<ModelState<Box<dyn EncoderModel>>>,
-    placeholders: Vec<i64>,
+    pub(super) towers: Vec<Tower>,
     pub device: Device,
-    num_feature_tensors: usize,
+    pub(super) num_feature_tensors: usize,
     /// The values of the last step.
     pub mixer_losses: Vec<f64>,
     /// The policy of the decoder's segments.
@@ -82,20 +82,26 @@ impl Models {
     pub fn load(fixture: &Fixture, config: &ModelConfig, folder: &Path) -> Result<Models, ParityError> {
         if fixture.has_adapter {
             let adapter = AdapterFolder::open(folder)?;
-            let specs =
-                || config.encoder.iter().flat_map(|family| family.specs()).chain(Decoder::specs(&config.decoder));
+            let specs = || {
+                config
+                    .towers()
+                    .into_iter()
+                    .flat_map(|(family, _)| family.specs())
+                    .chain(Decoder::specs(&config.decoder))
+            };
             adapter.expect_all([&adapter.contents(&specs().collect::<Vec<_>>(), &config.tree)?])?;
         }
         let text = ModelState::new(Decoder::specs(&config.decoder), fixture, folder, |params| {
             Decoder::new(&config.decoder, params)
         })?;
-        let vision = config.encoder.as_ref().map(|family| {
-            ModelState::new(family.specs(), fixture, folder, |params| family.build(params, Policy::Keep))
-        });
+        let tower = |(family, placeholders): (Arc<dyn EncoderFamily>, Vec<i64>)| {
+            let build = |params: &ParamStore| family.build(params, Policy::Keep);
+            Ok(Tower { state: ModelState::new(family.specs(), fixture, folder, build)?, placeholders })
+        };
+        let towers = config.towers().into_iter().map(tower).collect::<Result<_, ParityError>>()?;
         Ok(Models {
             text,
-            vision: vision.transpose()?,
-            placeholders: config.placeholders(),
+            towers,
             device: fixture.device,
             num_feature_tensors: config.num_feature_tensors(),
             mixer_losses: Vec::new(),
@@ -111,22 +117,6 @@ impl Models {
         }
     }
 
-    /// The encoder's execution over the documents' pictures, after its forward. `None` where there are none.
-    pub fn encode(&self, documents: &[&Document], train: bool) -> Option<(Execution, Vec<Slot>)> {
-        let vision = self.vision.as_ref()?;
-        let grids: Vec<Grid> = documents.iter().flat_map(|document| document.grids.clone()).collect();
-        let pixels: Vec<&Tensor> = documents.iter().filter_map(|document| document.pixels.as_ref()).collect();
-        if pixels.is_empty() {
-            return None;
-        }
-        let made = vision.model.record(&grids);
-        let inputs = vec![(made.pixels, Tensor::cat(&pixels, 0).to_device(self.device))];
-        let begin = if train { Execution::new } else { Execution::forward_only };
-        let mut execution = begin(made.tape, vision.params.clone(), inputs);
-        execution.forward().expect("there is no other rank");
-        Some((execution, made.outputs))
-    }
-
     pub fn batch(&self, documents: &[&Document]) -> TextBatch {
         let input_ids: Vec<i64> = documents.iter().flat_map(|document| document.input_ids.clone()).collect();
         let positions: Vec<&Tensor> = documents.iter().map(|document| &document.position_ids).collect();
@@ -135,7 +125,7 @@ impl Models {
             .iter()
             .for_each(|document| cu_seqlens.push(cu_seqlens[cu_seqlens.len() - 1] + document.input_ids.len()));
         let no_positions = |shape: &[i64]| Tensor::zeros(shape, (Kind::Int64, Device::Cpu));
-        let placeholder = |(_, id): &(i64, &i64)| self.placeholders.contains(id);
+        let placeholder = |(_, id): &(i64, &i64)| self.towers.iter().any(|tower| tower.placeholders.contains(id));
         TextBatch {
             feature_rows: (0..).zip(&input_ids).filter(placeholder).map(|(row, _)| row).collect(),
             input_ids: Tensor::from_slice(&input_ids).to_device(self.device),
@@ -163,13 +153,8 @@ impl Models {
             keep_routing: true,
         };
         let made = self.text.model.tape(&self.batch(documents), None, &options);
-        let inputs = self.encode(documents, false).map_or(Vec::new(), |(encoder, outputs)| {
-            made.features
-                .iter()
-                .zip(outputs)
-                .map(|(slot, output)| (*slot, encoder.value(output).shallow_clone()))
-                .collect()
-        });
+        let features = self.encode(documents, false).map_or(Vec::new(), |encoded| encoded.features());
+        let inputs = made.features.iter().copied().zip(features).collect();
         let mut execution = Execution::forward_only(Rc::new(made.tape), self.text.params.clone(), inputs);
         execution.forward().expect("there is no other rank");
         let routed = made.routing.iter().flat_map(|routing| &routing.experts).filter_map(|routed| {
@@ -189,8 +174,8 @@ impl Models {
     /// The loss, and all gradients into the pools' buffers.
     pub fn step(&mut self, documents: &[&Document], scale: f64) -> Result<Loss, ParityError> {
         self.text.grads.zero();
-        self.vision.iter_mut().for_each(|vision| vision.grads.zero());
-        let encoder = self.encode(documents, true);
+        self.towers.iter_mut().for_each(|tower| tower.state.grads.zero());
+        let encoded = self.encode(documents, true);
         let targets = Targets {
             labels: documents.iter().flat_map(|document| document.targets.clone()).collect(),
             scale,
@@ -203,10 +188,8 @@ impl Models {
             keep_routing: false,
         };
         let made = self.text.model.tape(&self.batch(documents), Some(&targets), &options);
-        let inputs = encoder.iter().flat_map(|(encoder, outputs)| {
-            made.features.iter().zip(outputs).map(|(slot, output)| (*slot, encoder.value(*output).shallow_clone()))
-        });
-        let inputs = inputs.collect();
+        let features = encoded.as_ref().map_or(Vec::new(), |encoded| encoded.features());
+        let inputs = made.features.iter().copied().zip(features).collect();
         let mut execution = Execution::new(Rc::new(made.tape), self.text.params.clone(), inputs);
         execution.forward()?;
         let loss_slot = made.loss.expect("targets were given");
@@ -217,16 +200,14 @@ impl Models {
         self.mixer_losses = made.mixer_losses.iter().map(|slot| execution.value(*slot).double_value(&[])).collect();
         execution.seed(loss_slot, Tensor::from(1.0));
         execution.backward(Some(&mut self.text.grads))?;
-        if let (Some((mut encoder, outputs)), Some(vision)) = (encoder, &mut self.vision) {
-            for (slot, output) in made.features.iter().zip(outputs) {
-                execution.input_grad(*slot).into_iter().for_each(|grad| encoder.seed(output, grad));
-            }
-            encoder.backward(Some(&mut vision.grads))?;
+        if let Some(encoded) = encoded {
+            let grads = made.features.iter().map(|slot| execution.input_grad(*slot)).collect();
+            encoded.backward(grads, &mut self.towers)?;
         }
         Ok(loss)
     }
 
-    /// One of the fixture's steps of AdamW, with the norm clipped over both pools: the loss and the norm before it.
+    /// One of the fixture's steps of AdamW, with the norm clipped over all parts: the loss and the norm before it.
     pub fn update(&mut self, fixture: &Fixture, documents: &[&Document]) -> Result<(f64, f64), ParityError> {
         let loss = self.step(documents, 1.0 / fixture.num_targets() as f64)?.total;
         let squares = self.pools().map(|(_, grads)| grads.flat().square().sum(Kind::Double).double_value(&[]));
@@ -234,15 +215,15 @@ impl Models {
         let clip = (fixture.clip_norm / (norm + 1e-6)).min(1.0);
         let text = &mut self.text;
         text.adamw.step(text.grads.flat(), clip, fixture.learning_rate, false)?;
-        if let Some(vision) = &mut self.vision {
-            vision.adamw.step(vision.grads.flat(), clip, fixture.learning_rate, false)?;
+        for Tower { state, .. } in &mut self.towers {
+            state.adamw.step(state.grads.flat(), clip, fixture.learning_rate, false)?;
         }
         Ok((loss, norm))
     }
 
     pub fn pools(&self) -> impl Iterator<Item = (&Rc<ParamStore>, &GradBuffer)> {
-        let vision = self.vision.as_ref().map(|vision| (&vision.params, &vision.grads));
-        std::iter::once((&self.text.params, &self.text.grads)).chain(vision)
+        let towers = self.towers.iter().map(|tower| (&tower.state.params, &tower.state.grads));
+        std::iter::once((&self.text.params, &self.text.grads)).chain(towers)
     }
 }
 

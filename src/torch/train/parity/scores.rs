@@ -43,9 +43,7 @@ impl Models {
     }
 
     fn scores(&self, documents: &[&Document], labels: &[i64]) -> Result<TokenScores, ParityError> {
-        let features = self.encode(documents, false).map_or(Vec::new(), |(encoder, outputs)| {
-            outputs.iter().map(|output| encoder.value(*output).shallow_clone()).collect()
-        });
+        let features = self.encode(documents, false).map_or(Vec::new(), |encoded| encoded.features());
         let text = &self.text;
         Ok(text.model.score(&text.params, &self.batch(documents), labels, &features)?)
     }
