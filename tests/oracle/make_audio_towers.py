@@ -146,7 +146,10 @@ def make(name: str, out: Path, seed: int, changes: dict) -> None:
     if name not in ("whisper", "voxtral_audio"):
         inputs["frames"] = torch.tensor([[frames + behind, 1, 1] for frames in LENGTHS])
         expected["counts"] = torch.tensor([model.count(frames) for frames in LENGTHS])
-    whole = dict(audio_encoder={**config, "model_type": model.config.model_type}, audio_projector={}, hidden_size=WIDTH)
+    foundation = dict(model_type="llama", vocab_size=64, hidden_size=WIDTH, intermediate_size=32, num_hidden_layers=1,
+                      num_attention_heads=4)
+    whole = dict(model_type="loongforge_vlm", foundation=foundation, audio_token_id=1, audio_projector={},
+                 audio_encoder={**config, "model_type": model.config.model_type})
     out.mkdir(parents=True, exist_ok=True)
     (out / "config.json").write_text(json.dumps(whole, indent=2, sort_keys=True) + "\n")
     weights = {key: p.detach() for key, p in named.items()}

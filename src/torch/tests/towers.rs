@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use loongforge_core::message::Grid;
-use loongforge_torch::model::{AudioConfig, EncoderFamily, ModelConfig};
+use loongforge_torch::model::{EncoderFamily, ModelConfig};
 use loongforge_torch::params::{ParamStore, Role};
 use loongforge_torch::tape::{Execution, Policy};
 use tch::{Device, Kind, Tensor};
@@ -41,13 +41,7 @@ fn error(found: &Tensor, expected: &Tensor) -> f64 {
 fn family(folder: &Path) -> Arc<dyn EncoderFamily> {
     let config: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(folder.join("config.json")).unwrap()).unwrap();
-    match config.get("audio_encoder") {
-        Some(encoder) => {
-            let width = config["hidden_size"].as_i64().unwrap();
-            Arc::new(AudioConfig::from_parts(encoder, &config["audio_projector"], width).unwrap())
-        }
-        None => ModelConfig::from_hf(&config).unwrap().encoder.unwrap(),
-    }
+    ModelConfig::from_hf(&config).unwrap().encoder.unwrap()
 }
 
 fn grids(table: &Tensor) -> Vec<Grid> {
@@ -76,7 +70,7 @@ fn check(folder: &Path, policy: Policy) -> [f64; 2] {
     let mut largest = [0f64; 2];
     for (number, output) in tape.outputs.iter().enumerate() {
         let found = run.value(*output);
-        let error = error(&found, &expected[&format!("features/{number}")]);
+        let error = error(found, &expected[&format!("features/{number}")]);
         assert!(error < TOLERANCE, "features {number}: {error}");
         largest[0] = largest[0].max(error);
         let num_features: usize = grids_in.iter().map(|grid| family.num_features(*grid)).sum();
@@ -142,7 +136,7 @@ fn an_item_alone_has_the_features_that_it_has_among_others() {
             let tape = family.build(&params, Policy::Keep).record(&[grid]);
             let mut run = Execution::forward_only(tape.tape, params.clone(), vec![(tape.pixels, pixels)]);
             run.forward().unwrap();
-            let error = error(&run.value(tape.outputs[0]), &together.narrow(0, feature, num_features));
+            let error = error(run.value(tape.outputs[0]), &together.narrow(0, feature, num_features));
             assert!(error < TOLERANCE, "{} {grid:?}: {error}", folder.display());
             patch += grid.num_patches() as i64;
             feature += num_features;

@@ -130,6 +130,8 @@ fn pools_differ_in_their_layouts() {
     check("qwen3_vl-seed1", &PoolLayouts { encoder, encoder_zero: 1, ..foundation(layout) });
     let encoder = Layout::replicas(3);
     check("qwen2.5_vl-seed1", &PoolLayouts { encoder, encoder_zero: 1, ..tp(2) });
+    // A table of positions that is not trained.
+    check("qwen2_audio-seed1", &PoolLayouts { encoder, encoder_zero: 1, ..foundation(Layout::default()) });
 }
 
 #[test]

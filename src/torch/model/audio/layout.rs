@@ -108,7 +108,8 @@ mod tests {
     use serde_json::json;
 
     use super::{AudioLayout, Chunk};
-    use crate::model::audio::AudioConfig;
+    use crate::model::audio::parts;
+    use crate::model::keys::Keys;
 
     fn clip(frames: u32) -> Grid {
         Grid { t: frames, h: 1, w: 1 }
@@ -117,7 +118,7 @@ mod tests {
     fn layout(model_type: &str, clips: &[u32], unit: i64) -> AudioLayout {
         let config = json!({"model_type": model_type, "num_mel_bins": 4, "encoder_layers": 1, "encoder_attention_heads": 1,
             "encoder_ffn_dim": 8, "d_model": 4, "max_source_positions": 10, "n_window": 50, "n_window_infer": 200});
-        let config = AudioConfig::from_parts(&config, &json!({}), 8).unwrap();
+        let config = parts::read(&Keys::new(&config), None, 8).unwrap();
         AudioLayout::new(&clips.iter().map(|frames| clip(*frames)).collect::<Vec<_>>(), &config.tower, unit)
     }
 

@@ -1,6 +1,6 @@
 //! An audio tower and a projector chosen one by one, for models that are put together from parts.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::encoder::AudioConfig;
 use super::projector::AudioProjectorConfig;
@@ -60,15 +60,4 @@ fn read_projector(keys: &Keys<'_>, audio: &AudioConfig, width: i64) -> Result<Au
         chosen.maps.iter_mut().for_each(|map| map.bias = false);
     }
     Ok(chosen)
-}
-
-impl AudioConfig {
-    /// The encoder of an `audio_config` and of a projector's, `{}` for the tower's own, with features of `width`. Names are
-    /// under `audio_encoder.` and `audio_projector.`.
-    ///
-    /// # Errors
-    /// A part is not known; the key is named.
-    pub fn from_parts(encoder: &Value, projector: &Value, width: i64) -> Result<AudioConfig> {
-        read(&Keys::new(encoder), Some(&Keys::new(projector)), width)
-    }
 }

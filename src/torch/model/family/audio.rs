@@ -26,6 +26,12 @@ pub(super) fn model(
     Ok(ModelConfig { model_type: model_type.into(), decoder, encoder, audio: None, tokens, tree })
 }
 
+/// `model` with a tower of audio beside that of pictures.
+pub(super) fn beside(model: ModelConfig, keys: &Keys<'_>, audio: AudioConfig, token_key: &str) -> Result<ModelConfig> {
+    let token = Some(Tokens::id(keys, token_key, model.decoder.vocab_size)?);
+    Ok(ModelConfig { audio: Some(Arc::new(audio)), tokens: Tokens { audio: token, ..model.tokens }, ..model })
+}
+
 /// A thinker's decoder. Its config's `tie_word_embeddings` counts, not the decoder's.
 pub(super) fn thinker_decoder(keys: &Keys<'_>, decoder: DecoderConfig) -> Result<DecoderConfig> {
     let tie_word_embeddings = keys.flag_or("tie_word_embeddings")?.unwrap_or(false);
@@ -50,9 +56,8 @@ pub(super) fn thinker(
 ) -> Result<ModelConfig> {
     let [image, video, sound] = token_keys;
     let id = |key: &str| Tokens::id(keys, key, decoder.vocab_size).map(Some);
-    let tokens = Tokens { image: id(image)?, video: id(video)?, audio: id(sound)?, ..Tokens::default() };
-    let model = vision::model(model_type, keys, decoder, vision, tokens)?;
-    Ok(ModelConfig { audio: Some(Arc::new(audio)), ..model })
+    let tokens = Tokens { image: id(image)?, video: id(video)?, ..Tokens::default() };
+    beside(vision::model(model_type, keys, decoder, vision, tokens)?, keys, audio, sound)
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! The towers of a fixture's model over the items of its documents, and their features in the order of the tokens.
 
 use super::fixture::Document;
-use super::models::{ModelState, Models, ParityError};
+use super::state::ModelState;
 use crate::model::EncoderModel;
+use crate::native::NativeError;
 use crate::tape::{Execution, Slot};
 use loongforge_core::message::Grid;
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 /// A tower, and the tokens that its features replace.
 pub(super) struct Tower {
@@ -29,9 +30,15 @@ struct Part {
     num_rows: i64,
 }
 
-impl Models {
-    /// The towers over the documents' items. `None` where there are none.
-    pub fn encode(&self, documents: &[&Document], train: bool) -> Option<Encoded> {
+impl Encoded {
+    /// The towers over the documents' items. `None` where there are none. `num_tensors` are those of features that the
+    /// decoder takes.
+    pub fn new(
+        towers: &[Tower],
+        documents: &[&Document],
+        train: bool,
+        (device, num_tensors): (Device, usize),
+    ) -> Option<Encoded> {
         let part = |(number, tower): (usize, &Tower)| {
             let media = || documents.iter().map(|document| &document.media[number]);
             let values: Vec<&Tensor> = media().filter_map(|media| media.values.as_ref()).collect();
@@ -40,21 +47,21 @@ impl Models {
             }
             let grids: Vec<Grid> = media().flat_map(|media| media.grids.clone()).collect();
             let made = tower.state.model.record(&grids);
-            let inputs = vec![(made.pixels, Tensor::cat(&values, 0).to_device(self.device))];
+            let inputs = vec![(made.pixels, Tensor::cat(&values, 0).to_device(device))];
             let begin = if train { Execution::new } else { Execution::forward_only };
             let mut run = begin(made.tape, tower.state.params.clone(), inputs);
             run.forward().expect("there is no other rank");
             let num_rows = run.value(made.outputs[0]).size()[0];
             Some(Part { tower: number, run, outputs: made.outputs, num_rows })
         };
-        let parts: Vec<Part> = self.towers.iter().enumerate().filter_map(part).collect();
-        let mut next: Vec<i64> = vec![0; self.towers.len()];
+        let parts: Vec<Part> = towers.iter().enumerate().filter_map(part).collect();
+        let mut next: Vec<i64> = vec![0; towers.len()];
         let mut start = 0;
         for part in &parts {
             next[part.tower] = start;
             start += part.num_rows;
         }
-        let of = |id: &i64| self.towers.iter().position(|tower| tower.placeholders.contains(id));
+        let of = |id: &i64| towers.iter().position(|tower| tower.placeholders.contains(id));
         let tokens = documents.iter().flat_map(|document| &document.input_ids);
         let order: Vec<i64> = tokens
             .filter_map(of)
@@ -63,12 +70,10 @@ impl Models {
                 next[tower] - 1
             })
             .collect();
-        let order = Tensor::from_slice(&order).to_device(self.device);
-        (!parts.is_empty()).then_some(Encoded { parts, order, num_tensors: self.num_feature_tensors })
+        let order = Tensor::from_slice(&order).to_device(device);
+        (!parts.is_empty()).then_some(Encoded { parts, order, num_tensors })
     }
-}
 
-impl Encoded {
     /// The features in the order of the tokens, and those of each DeepStack level: zeros of a tower that has none.
     pub fn features(&self) -> Vec<Tensor> {
         let of_part = |part: &Part, level: usize| {
@@ -83,7 +88,10 @@ impl Encoded {
     }
 
     /// The backward of every tower, from the gradients of [`Encoded::features`].
-    pub fn backward(self, grads: Vec<Option<Tensor>>, towers: &mut [Tower]) -> Result<(), ParityError> {
+    ///
+    /// # Errors
+    /// libtorch's.
+    pub fn backward(self, grads: Vec<Option<Tensor>>, towers: &mut [Tower]) -> Result<(), NativeError> {
         // Back to one tower after the other.
         let back = self.order.argsort(0, false);
         let mut start = 0;

@@ -1,31 +1,17 @@
 //! The models of a fixture and what is done with them: logits of its documents, steps of AdamW.
 
-use super::encoded::Tower;
-use super::fixture::{Document, Fixture, FixtureError};
+use super::encoded::{Encoded, Tower};
+use super::fixture::{Document, Fixture};
+use super::state::{ModelState, ParityError};
 use crate::model::{Decoder, EncoderFamily, ModelConfig, Targets, TextBatch, TextOptions, TreeNames};
-use crate::native::NativeError;
-use crate::params::{GradBuffer, ParamId, ParamSpec, ParamStore};
+use crate::params::{GradBuffer, ParamId, ParamStore};
 use crate::tape::{Execution, Policy, Slot};
+use crate::train::AdapterFolder;
 use crate::train::peft::{PREFIX, names_in_file};
-use crate::train::{AdamW, AdapterError, AdapterFolder, WeightsError, adapted, load_adapter, load_weights};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
-
-#[derive(Debug, thiserror::Error)]
-pub enum ParityError {
-    #[error(transparent)]
-    Fixture(#[from] FixtureError),
-    #[error(transparent)]
-    Weights(#[from] WeightsError),
-    #[error(transparent)]
-    Adapter(#[from] AdapterError),
-    #[error(transparent)]
-    Native(#[from] NativeError),
-    #[error("{path}: {source}")]
-    Write { path: PathBuf, source: std::io::Error },
-}
 
 /// Holds what a step's loss is made of.
 pub(super) struct Loss {
@@ -36,46 +22,15 @@ pub(super) struct Loss {
     pub aux: Option<f64>,
 }
 
-/// A part of the model with its parameters and their gradients.
-pub(super) struct ModelState<M> {
-    pub model: M,
-    pub params: Rc<ParamStore>,
-    pub grads: GradBuffer,
-    pub adamw: AdamW,
-}
-
 pub(super) struct Models {
     pub text: ModelState<Decoder>,
-    pub(super) towers: Vec<Tower>,
+    towers: Vec<Tower>,
     pub device: Device,
-    pub(super) num_feature_tensors: usize,
+    num_feature_tensors: usize,
     /// The values of the last step.
     pub mixer_losses: Vec<f64>,
     /// The policy of the decoder's segments.
     pub policy: Policy,
-}
-
-impl<M> ModelState<M> {
-    pub fn new(
-        specs: Vec<ParamSpec>,
-        fixture: &Fixture,
-        folder: &Path,
-        model: impl FnOnce(&ParamStore) -> M,
-    ) -> Result<Self, ParityError> {
-        let adapter = fixture.has_adapter.then(|| AdapterFolder::open(folder)).transpose()?;
-        let tree = &fixture.config.tree;
-        let specs = match &adapter {
-            Some(adapter) => adapted(specs, adapter, tree)?,
-            None => specs,
-        };
-        let params = ParamStore::new(specs, fixture.kind, fixture.device);
-        load_weights(&params, folder)?;
-        if let Some(adapter) = &adapter {
-            load_adapter(&params, adapter, tree, |_| true)?;
-        }
-        let (grads, adamw) = (params.new_grad(), AdamW::new(&params, fixture.adamw)?);
-        Ok(ModelState { model: model(&params), params: Rc::new(params), grads, adamw })
-    }
 }
 
 impl Models {
@@ -115,6 +70,11 @@ impl Models {
             config.rope.min_seq_len = len;
             self.text.model = Decoder::new(&config, &self.text.params);
         }
+    }
+
+    /// The towers over the documents' items. `None` where there are none.
+    pub fn encode(&self, documents: &[&Document], train: bool) -> Option<Encoded> {
+        Encoded::new(&self.towers, documents, train, (self.device, self.num_feature_tensors))
     }
 
     pub fn batch(&self, documents: &[&Document]) -> TextBatch {

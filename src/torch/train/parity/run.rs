@@ -2,8 +2,9 @@
 
 use super::fixture::{Document, Fixture};
 use super::indexers::compare_indexers;
-use super::models::{Models, ParityError, reference_parts};
+use super::models::{Models, reference_parts};
 use super::report::{ParityReport, is_rounding};
+use super::state::ParityError;
 use crate::model::{Decoding, Prompt, generate};
 use crate::nn::RopeScaling;
 use crate::tape::Policy;
