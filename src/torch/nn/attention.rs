@@ -24,9 +24,18 @@ pub struct DocumentBatch {
     pub longest: i64,
 }
 
+/// Which tokens of its document a token attends to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mask {
+    /// Those before it and itself, as in text.
+    Causal,
+    /// All of them, as patches of a picture do.
+    Full,
+}
+
 /// Describes how the documents of one packed row are batched; made once a micro-batch, for all layers.
 pub struct PackedAttention {
-    causal: bool,
+    mask: Mask,
     cu_seqlens: Vec<i64>,
     batches: Vec<DocumentBatch>,
     /// `None` where the batches are the row itself, one after the other.
@@ -41,9 +50,12 @@ struct Order {
 }
 
 impl PackedAttention {
-    /// Documents end at `cu_seqlens` `[0, …, T]`. `causal` is for text; otherwise every token of a document attends
-    /// to all of it, as patches of a picture do.
-    pub fn new(cu_seqlens: &[usize], causal: bool, device: Device) -> PackedAttention {
+    fn is_causal(&self) -> bool {
+        self.mask == Mask::Causal
+    }
+
+    /// Documents end at `cu_seqlens` `[0, …, T]`; no token attends to another document.
+    pub fn new(cu_seqlens: &[usize], mask: Mask, device: Device) -> PackedAttention {
         let mut docs: Vec<(usize, usize)> = cu_seqlens.windows(2).map(|ends| (ends[1] - ends[0], ends[0])).collect();
         docs.retain(|(len, _)| *len > 0);
         docs.sort_unstable();
@@ -51,7 +63,7 @@ impl PackedAttention {
         let mut rows = vec![0i64; cu_seqlens.last().copied().unwrap_or(0)];
         let mut rest = docs.as_slice();
         while let Some(&(shortest, _)) = rest.first() {
-            let limit = if causal { longest_beside(shortest) } else { shortest };
+            let limit = if mask == Mask::Causal { longest_beside(shortest) } else { shortest };
             let (batch, others) = rest.split_at(rest.partition_point(|(len, _)| *len <= limit));
             let len = batch[batch.len() - 1].0;
             for &(doc_len, start) in batch {
@@ -72,7 +84,7 @@ impl PackedAttention {
         let index = |values: &[i64]| Tensor::from_slice(values).to_device(device);
         let order = (!in_order).then(|| Order { tokens: index(&tokens), rows: index(&rows) });
         let cu_seqlens = cu_seqlens.iter().map(|end| *end as i64).collect();
-        PackedAttention { causal, cu_seqlens, batches, order }
+        PackedAttention { mask, cu_seqlens, batches, order }
     }
 
     /// `q_THC`, `k_TKC`, `v_TKV` with H a multiple of K (grouped queries); returns `[T, H·V]`. Scores are divided by √C.
@@ -84,14 +96,14 @@ impl PackedAttention {
     pub fn forward_scaled(&self, q_THC: &Tensor, k_TKC: &Tensor, v_TKV: &Tensor, scale: Option<f64>) -> Tensor {
         if can_attend(q_THC, k_TKC, v_TKV) {
             let scale = scale.unwrap_or_else(|| (q_THC.size()[2] as f64).powf(-0.5));
-            return packed_attention(q_THC, k_TKC, v_TKV, &self.cu_seqlens, self.causal, scale).flatten(1, 2);
+            return packed_attention(q_THC, k_TKC, v_TKV, &self.cu_seqlens, self.is_causal(), scale).flatten(1, 2);
         }
         let (q, k, v) = (self.split(q_THC), self.split(k_TKC), self.split(v_TKV));
         if self.batches.is_empty() {
             return v_TKV.new_zeros([0, q_THC.size()[1] * v_TKV.size()[2]], (v_TKV.kind(), v_TKV.device()));
         }
         let outputs = q.iter().zip(&k).zip(&v);
-        self.join(outputs.map(|((q, k), v)| attend(q, k, v, None, self.causal, scale)).collect())
+        self.join(outputs.map(|((q, k), v)| attend(q, k, v, None, self.is_causal(), scale)).collect())
     }
 
     /// The batches of [`PackedAttention::split`].
@@ -164,18 +176,18 @@ pub fn take_rows(x: &Tensor, index: &Tensor) -> Tensor {
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::{PackedAttention, attend};
+    use super::{Mask, PackedAttention, attend};
     use crate::native::grad;
 
     /// One document at a time, from the definition.
-    fn reference(q: &Tensor, k: &Tensor, v: &Tensor, cu_seqlens: &[usize], causal: bool) -> Tensor {
+    fn reference(q: &Tensor, k: &Tensor, v: &Tensor, cu_seqlens: &[usize], mask: Mask) -> Tensor {
         let heads = |x: &Tensor, start: i64, len: i64| x.narrow(0, start, len).transpose(0, 1);
         let docs = cu_seqlens.windows(2).map(|ends| {
             let (start, len) = (ends[0] as i64, (ends[1] - ends[0]) as i64);
             let (q, groups) = (heads(q, start, len), q.size()[1] / k.size()[1]);
             let wide = |x: &Tensor| heads(x, start, len).repeat_interleave_self_int(groups, 0, None);
             let mut scores = q.matmul(&wide(k).transpose(1, 2)) / (q.size()[2] as f64).sqrt();
-            if causal {
+            if mask == Mask::Causal {
                 let later = Tensor::ones([len, len], (Kind::Bool, Device::Cpu)).triu(1);
                 scores = scores.masked_fill(&later, f64::NEG_INFINITY);
             }
@@ -187,14 +199,14 @@ mod tests {
     /// Attention in bfloat16 against the definition in float32, on the same rounded inputs.
     #[test]
     fn packed_bfloat16_equals_the_definition() {
-        let cases: [(&[usize], bool, i64, i64); 5] = [
-            (&[0, 900], true, 2, 64),
-            (&[0, 1, 32, 33, 33, 190, 600], true, 1, 16),
-            (&[0, 129, 258, 700], false, 4, 20),
-            (&[0, 64, 128], false, 2, 16),
-            (&[0, 20, 40], true, 4, 8),
+        let cases: [(&[usize], Mask, i64, i64); 5] = [
+            (&[0, 900], Mask::Causal, 2, 64),
+            (&[0, 1, 32, 33, 33, 190, 600], Mask::Causal, 1, 16),
+            (&[0, 129, 258, 700], Mask::Full, 4, 20),
+            (&[0, 64, 128], Mask::Full, 2, 16),
+            (&[0, 20, 40], Mask::Causal, 4, 8),
         ];
-        for (cu_seqlens, causal, kv_heads, values) in cases {
+        for (cu_seqlens, mask, kv_heads, values) in cases {
             tch::manual_seed(5);
             let tokens = *cu_seqlens.last().unwrap() as i64;
             let random = |heads: i64, width: i64| {
@@ -204,12 +216,13 @@ mod tests {
             let (q, k, v) = (random(4, 16), random(kv_heads, 16), random(kv_heads, values));
             let wide = [&q, &k, &v].map(|x| x.detach().to_kind(Kind::Float).set_requires_grad(true));
             let [q32, k32, v32] = &wide;
-            let expected = reference(q32, k32, v32, cu_seqlens, causal);
+            let expected = reference(q32, k32, v32, cu_seqlens, mask);
             let seed = Tensor::randn([tokens, 4 * values], (Kind::Float, Device::Cpu)).to_kind(Kind::BFloat16);
-            let documents = PackedAttention::new(cu_seqlens, causal, Device::Cpu);
+            let documents = PackedAttention::new(cu_seqlens, mask, Device::Cpu);
             let [q_parts, k_parts, v_parts] = [&q, &k, &v].map(|x| documents.split(x));
             let parts = q_parts.iter().zip(&k_parts).zip(&v_parts);
-            let libtorch = documents.join(parts.map(|((q, k), v)| attend(q, k, v, None, causal, None)).collect());
+            let libtorch =
+                documents.join(parts.map(|((q, k), v)| attend(q, k, v, None, mask == Mask::Causal, None)).collect());
             let with_grads = |y: Tensor, seed: &Tensor, of: [&Tensor; 3]| {
                 let grads = grad(&[&y], &[seed], &of).unwrap().into_iter().map(Option::unwrap);
                 std::iter::once(y.detach()).chain(grads).collect::<Vec<_>>()
@@ -227,15 +240,15 @@ mod tests {
         }
     }
 
-    fn check(cu_seqlens: &[usize], causal: bool, kv_heads: i64, values: i64) {
+    fn check(cu_seqlens: &[usize], mask: Mask, kv_heads: i64, values: i64) {
         tch::manual_seed(5);
         let tokens = *cu_seqlens.last().unwrap() as i64;
         let random = |heads: i64, width: i64| {
             Tensor::randn([tokens, heads, width], (Kind::Float, Device::Cpu)).set_requires_grad(true)
         };
         let (q, k, v) = (random(4, 8), random(kv_heads, 8), random(kv_heads, values));
-        let expected = reference(&q, &k, &v, cu_seqlens, causal);
-        let documents = PackedAttention::new(cu_seqlens, causal, Device::Cpu);
+        let expected = reference(&q, &k, &v, cu_seqlens, mask);
+        let documents = PackedAttention::new(cu_seqlens, mask, Device::Cpu);
         let found = documents.forward(&q, &k, &v);
         let seed = Tensor::randn([tokens, 4 * values], (Kind::Float, Device::Cpu));
         let gradients = |y: &Tensor| grad(&[y], &[&seed], &[&q, &k, &v]).unwrap().into_iter().flatten();
@@ -249,11 +262,11 @@ mod tests {
 
     #[test]
     fn documents_of_any_length_equal_the_definition() {
-        for causal in [true, false] {
-            check(&[0, 7], causal, 4, 8);
-            check(&[0, 5, 10, 15], causal, 2, 5);
-            check(&[0, 1, 31, 33, 62, 90, 93], causal, 1, 8);
-            check(&[0, 12, 12, 40], causal, 4, 11);
+        for mask in [Mask::Causal, Mask::Full] {
+            check(&[0, 7], mask, 4, 8);
+            check(&[0, 5, 10, 15], mask, 2, 5);
+            check(&[0, 1, 31, 33, 62, 90, 93], mask, 1, 8);
+            check(&[0, 12, 12, 40], mask, 4, 11);
         }
     }
 }

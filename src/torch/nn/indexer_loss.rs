@@ -10,8 +10,8 @@
 
 use tch::{Kind, Tensor};
 
-use super::PackedAttention;
 use super::sparse_attention::{ChosenKeys, IndexRows, chunks, index_scores, later};
+use super::{Mask, PackedAttention};
 use crate::native::grad;
 
 /// The sum over tokens of KL(attention ‖ softmax of the indexer's scores), float32. `q_THC` and `k_THC` are the
@@ -105,7 +105,7 @@ mod tests {
 
     use super::indexer_loss;
     use crate::native::grad;
-    use crate::nn::{IndexRows, PackedAttention, choose};
+    use crate::nn::{IndexRows, Mask, PackedAttention, choose};
 
     const CPU: (Kind, Device) = (Kind::Float, Device::Cpu);
 
@@ -133,7 +133,7 @@ mod tests {
         let random = |shape: &[i64]| Tensor::randn(shape, CPU).set_requires_grad(true);
         let (q, k) = (random(&[39, 2, 6]), random(&[39, 2, 6]));
         let (iq, ik, iw) = (random(&[39, 16, 4]), random(&[39, 4]), random(&[39, 16]));
-        let documents = PackedAttention::new(&ends, true, Device::Cpu);
+        let documents = PackedAttention::new(&ends, Mask::Causal, Device::Cpu);
         for topk in [5, i64::MAX] {
             let rows = IndexRows { q_TIC: &iq * 1.0, k_TC: &ik * 1.0, w_TI: &iw * 1.0 };
             let chosen = choose(&documents, &rows, topk);

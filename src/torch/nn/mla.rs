@@ -293,7 +293,7 @@ mod tests {
 
     use super::{KeyChoice, Mla, MlaConfig};
     use crate::nn::{
-        Columns, Context, IndexerConfig, IndexerTraining, LayerCache, Mixer, PackedAttention, Rope, RopeConfig,
+        Columns, Context, IndexerConfig, IndexerTraining, LayerCache, Mask, Mixer, PackedAttention, Rope, RopeConfig,
         RopeLayout, State,
     };
     use crate::params::{ParamStore, Scope};
@@ -341,7 +341,7 @@ mod tests {
         lens.iter().for_each(|len| cu_seqlens.push(cu_seqlens[cu_seqlens.len() - 1] + len));
         Context {
             rope: rope(&positions),
-            documents: PackedAttention::new(&cu_seqlens, true, Device::Cpu),
+            documents: PackedAttention::new(&cu_seqlens, Mask::Causal, Device::Cpu),
             cu_seqlens,
             chosen: LayerCache::default(),
             gated_delta: None,

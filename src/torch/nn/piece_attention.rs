@@ -6,7 +6,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::attention::{PackedAttention, attend};
+use super::attention::{Mask, PackedAttention, attend};
 
 /// Describes how a piece is attended; made once a piece, for all layers.
 pub struct PieceAttention {
@@ -21,12 +21,12 @@ impl PieceAttention {
     /// Documents end at `cu_seqlens` `[0, …, T]` within the piece; the first has `past` tokens before.
     pub fn new(cu_seqlens: &[usize], past: usize, device: Device) -> PieceAttention {
         if past == 0 {
-            let rest = PackedAttention::new(cu_seqlens, true, device);
+            let rest = PackedAttention::new(cu_seqlens, Mask::Causal, device);
             return PieceAttention { len: 0, past: 0, rest };
         }
         let first = cu_seqlens.get(1).copied().unwrap_or(0);
         let ends: Vec<usize> = cu_seqlens.iter().skip(1).map(|end| end - first).collect();
-        let rest = PackedAttention::new(&ends, true, device);
+        let rest = PackedAttention::new(&ends, Mask::Causal, device);
         PieceAttention { len: first as i64, past: past as i64, rest }
     }
 
@@ -59,14 +59,14 @@ mod tests {
     use tch::{Device, Kind, Tensor};
 
     use super::PieceAttention;
-    use crate::nn::PackedAttention;
+    use crate::nn::{Mask, PackedAttention};
 
     #[test]
     fn pieces_equal_the_whole_row() {
         tch::manual_seed(2);
         let random = |heads: i64| Tensor::randn([30, heads, 8], (Kind::Float, Device::Cpu));
         let (q, k, v) = (random(4), random(2), random(2));
-        let whole = PackedAttention::new(&[0, 3, 22, 30], true, Device::Cpu).forward(&q, &k, &v);
+        let whole = PackedAttention::new(&[0, 3, 22, 30], Mask::Causal, Device::Cpu).forward(&q, &k, &v);
         // Cuts at 10 and 20, within the second document, which begins at 3.
         let pieces = [(0, 10, vec![0, 3, 10], 0), (10, 10, vec![0, 10], 7), (20, 10, vec![0, 2, 10], 17)];
         for (start, len, cu_seqlens, past) in pieces {

@@ -11,8 +11,8 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::PackedAttention;
 use super::attention::attend;
+use super::{Mask, PackedAttention};
 
 /// Queries of one call of the fused operator.
 const CHUNK: i64 = 512;
@@ -124,7 +124,7 @@ mod tests {
 
     use super::{IndexRows, attend_chosen, choose, chunks};
     use crate::native::grad;
-    use crate::nn::PackedAttention;
+    use crate::nn::{Mask, PackedAttention};
 
     const CPU: (Kind, Device) = (Kind::Float, Device::Cpu);
 
@@ -151,7 +151,7 @@ mod tests {
         let (q, k, v) = (random(&[1122, 2, 6]), random(&[1122, 2, 6]), random(&[1122, 2, 5]));
         let rows =
             IndexRows { q_TIC: random(&[1122, 16, 4]), k_TC: random(&[1122, 4]), w_TI: Tensor::randn([1122, 16], CPU) };
-        let documents = PackedAttention::new(&ends, true, Device::Cpu);
+        let documents = PackedAttention::new(&ends, Mask::Causal, Device::Cpu);
         let chosen = choose(&documents, &rows, 6);
         let found = attend_chosen(&documents, [&q, &k, &v], &chosen, 0.4);
         let parts = ends.windows(2).map(|ends| {

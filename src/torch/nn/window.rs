@@ -5,7 +5,7 @@
 
 use tch::{Kind, Tensor};
 
-use super::attention::{PackedAttention, attend};
+use super::attention::{Mask, PackedAttention, attend};
 
 /// Queries of a chunk are at least so many.
 const MIN_CHUNK: i64 = 256;
@@ -39,7 +39,7 @@ mod tests {
 
     use super::attend_window;
     use crate::native::grad;
-    use crate::nn::PackedAttention;
+    use crate::nn::{Mask, PackedAttention};
 
     /// Documents shorter than the window, longer, and of several chunks.
     #[test]
@@ -48,7 +48,7 @@ mod tests {
         let ends = [0usize, 3, 20, 720];
         let random = |heads: i64| Tensor::randn([720, heads, 6], (Kind::Float, Device::Cpu)).set_requires_grad(true);
         let (q, k, v) = (random(4), random(2), random(2));
-        let documents = PackedAttention::new(&ends, true, Device::Cpu);
+        let documents = PackedAttention::new(&ends, Mask::Causal, Device::Cpu);
         let seed = Tensor::randn([720, 24], (Kind::Float, Device::Cpu));
         for window in [1, 8, 300, 1000] {
             let found = attend_window(&documents, [&q, &k, &v], window);

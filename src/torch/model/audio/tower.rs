@@ -11,7 +11,7 @@ use super::layout::AudioLayout;
 use super::stem::{Stem, StemInputs};
 use super::tower_config::AudioTowerConfig;
 use crate::model::tower_blocks::{Attention, Mlp, Norm, Part, beside};
-use crate::nn::{PackedAttention, take_rows};
+use crate::nn::{Mask, PackedAttention, take_rows};
 use crate::params::ParamStore;
 use crate::tape::{Policy, Slot, Tape};
 
@@ -48,7 +48,7 @@ impl AudioTower {
     pub fn record(&self, tape: &mut Tape, grids: &[Grid], stack: i64, frames: Slot, policy: Policy) -> Slot {
         let config = &self.config;
         let layout = AudioLayout::new(grids, config, if config.pool { 2 * stack } else { stack });
-        let windows = Rc::new(PackedAttention::new(&layout.windows, false, self.device));
+        let windows = Rc::new(PackedAttention::new(&layout.windows, Mask::Full, self.device));
 
         let inputs = StemInputs::new(config, &layout, self.device);
         let stem = self.stem.part.clone();

@@ -11,10 +11,8 @@ use super::router_losses::carry_scalar;
 use super::rows::{counted, index};
 use super::stage::{Carried, Crossing};
 use super::transformer::{Decoder, Last};
-use crate::model::loss::LinearCrossEntropy;
+use crate::model::objective::CrossEntropy;
 use crate::model::routing::{RouterLosses, Routing};
-use crate::model::target_scores::{part_best, predicted, target_scores};
-use crate::model::vocab_scores::VocabScores;
 use crate::nn::PieceAttention;
 use crate::params::ParallelRank;
 use crate::tape::{Policy, Slot, Tape};
@@ -189,55 +187,26 @@ impl Decoder {
     /// The last norm and the loss, of counted tokens only.
     fn record_loss(&self, tape: &mut Tape, x: Slot, targets: &Targets, recording: &Recording) -> (Slot, Slot) {
         let (hidden, labels) = self.record_counted(tape, x, targets, recording);
-        (hidden, self.record_cross_entropy(tape, "loss", hidden, &labels, targets.scale))
+        (hidden, self.cross_entropy().record(tape, "loss", hidden, &labels, targets.scale))
     }
 
     /// The last norm, the sum of the cross-entropies and the predicted entries, in kept slots.
     fn record_scores(&self, tape: &mut Tape, x: Slot, targets: &Targets, recording: &Recording) -> (Slot, [Slot; 2]) {
         let (hidden, labels) = self.record_counted(tape, x, targets, recording);
-        let Last { head, head_bias, .. } = self.last();
-        let ids: Vec<_> = std::iter::once(head.id).chain(head_bias.as_ref().map(|bias| bias.id)).collect();
-        let labels_L = Tensor::from_slice(&labels).to_kind(Kind::Int64).to_device(self.device);
-        let bias = head_bias.as_ref().map(|bias| bias.weight.shallow_clone());
-        let scores = LinearCrossEntropy::new(head.weight.shallow_clone(), bias, labels_L, 1.0);
-        let ParallelRank { tp, tp_rank, .. } = self.config.parallel;
-        let slots = if tp == 1 {
-            let slots = tape.custom("scores", &ids, &[hidden], 2, target_scores(scores));
-            [slots[0], slots[1]]
-        } else {
-            let loss = self.record_cross_entropy(tape, "loss", hidden, &labels, 1.0);
-            let best = part_best(scores, self.config.first_token, tp_rank, tp);
-            let best = tape.custom("best", &ids, &[hidden], 1, best)[0];
-            let all = tape.reduce_from_region(best);
-            let choose = move |reads: &[Tensor]| vec![predicted(&reads[0], tp)];
-            [loss, tape.run("predicted", &[], Policy::Keep, &[all], 1, choose)[0]]
-        };
-        slots.iter().for_each(|slot| tape.keep(*slot));
-        (hidden, slots)
+        (hidden, self.cross_entropy().record_scores(tape, hidden, &labels))
     }
 
-    /// The sum of the cross-entropies of the hidden states of counted tokens, which are in a region, times `scale`.
-    pub(super) fn record_cross_entropy(
-        &self,
-        tape: &mut Tape,
-        name: &str,
-        hidden: Slot,
-        labels: &[i64],
-        scale: f64,
-    ) -> Slot {
-        let labels = Tensor::from_slice(labels).to_kind(Kind::Int64).to_device(self.device);
+    /// The objective of the last stage.
+    pub(super) fn cross_entropy(&self) -> CrossEntropy {
         let Last { head, head_bias, .. } = self.last();
-        let (weight, bias) = (head.weight.shallow_clone(), head_bias.as_ref().map(|bias| bias.weight.shallow_clone()));
-        let ids: Vec<_> = std::iter::once(head.id).chain(head_bias.as_ref().map(|bias| bias.id)).collect();
-        if self.config.parallel.tp == 1 {
-            let loss = LinearCrossEntropy::new(weight, bias, labels, scale);
-            return tape.custom(name, &ids, &[hidden], 1, Box::new(loss))[0];
+        CrossEntropy {
+            head: head.weight.shallow_clone(),
+            bias: head_bias.as_ref().map(|bias| bias.weight.shallow_clone()),
+            ids: std::iter::once(head.id).chain(head_bias.as_ref().map(|bias| bias.id)).collect(),
+            first_token: self.config.first_token,
+            parallel: self.config.parallel,
+            device: self.device,
         }
-        let scores = VocabScores::new(weight, bias, &labels, self.config.first_token);
-        let scores = tape.custom(format!("{name} scores"), &ids, &[hidden], 2, Box::new(scores));
-        let (norm, of_labels) = (tape.log_sum_exp(scores[0]), tape.reduce_from_region(scores[1]));
-        let sum = move |reads: &[Tensor]| vec![(&reads[0] - &reads[1]).sum(Kind::Double) * scale];
-        tape.run(name, &[], Policy::Keep, &[norm, of_labels], 1, sum)[0]
     }
 }
 

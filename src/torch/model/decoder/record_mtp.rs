@@ -49,7 +49,7 @@ impl Decoder {
             let (rows, wanted) = counted(&labels);
             let entered = recording.enter_region(tape, hidden);
             let taken = tape.take_rows(entered, index(&rows, self.device));
-            let loss = self.record_cross_entropy(tape, &format!("mtp {number} loss"), taken, &wanted, targets.scale);
+            let loss = self.cross_entropy().record(tape, &format!("mtp {number} loss"), taken, &wanted, targets.scale);
             losses.push((loss, config.loss_weight / config.num_heads as f64));
         }
         losses

@@ -8,7 +8,7 @@ use tch::Tensor;
 use super::batch::{TextBatch, TextOptions};
 use super::rows::{counted, index};
 use super::transformer::{Decoder, Last};
-use crate::model::loss::LinearCrossEntropy;
+use crate::model::objective::LinearCrossEntropy;
 use crate::native::NativeError;
 use crate::params::ParamStore;
 use crate::tape::{Execution, Policy};

@@ -12,7 +12,7 @@ use super::recording::Split;
 use crate::model::routing::ExpertSet;
 use crate::model::stage::Stage;
 use crate::nn::moe::Router;
-use crate::nn::{Context, DeltaDocuments, LayerCache, PackedAttention, RmsNorm, Rope};
+use crate::nn::{Context, DeltaDocuments, LayerCache, Mask, PackedAttention, RmsNorm, Rope};
 use crate::params::{Init, ParamId, ParamSpec, ParamStore, Scope};
 
 /// A decoder-only transformer, or a stage of one.
@@ -150,7 +150,7 @@ impl Decoder {
         let device = self.device;
         Context {
             rope,
-            documents: PackedAttention::new(cu_seqlens, true, device),
+            documents: PackedAttention::new(cu_seqlens, Mask::Causal, device),
             cu_seqlens: cu_seqlens.to_vec(),
             chosen: LayerCache::default(),
             gated_delta: self

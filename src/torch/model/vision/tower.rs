@@ -12,7 +12,7 @@ use super::embed::{Embed, EmbedInputs};
 use super::layout::Layout;
 use super::tower_config::TowerConfig;
 use crate::model::tower_blocks::{Attention, Mlp, Norm, Part, Rotation, beside};
-use crate::nn::{PackedAttention, take_rows};
+use crate::nn::{Mask, PackedAttention, take_rows};
 use crate::params::ParamStore;
 use crate::tape::{Policy, Slot, Tape};
 
@@ -74,8 +74,8 @@ impl Tower {
     pub fn record(&self, tape: &mut Tape, grids: &[Grid], pixels: Slot, policy: Policy) -> States {
         let config = &self.config;
         let layout = Layout::new(grids, &config.layout());
-        let documents = Rc::new(PackedAttention::new(&layout.documents, false, self.device));
-        let windows = Rc::new(PackedAttention::new(&layout.windows, false, self.device));
+        let documents = Rc::new(PackedAttention::new(&layout.documents, Mask::Full, self.device));
+        let windows = Rc::new(PackedAttention::new(&layout.windows, Mask::Full, self.device));
 
         let inputs = EmbedInputs::new(config, grids, &layout, self.device);
         let embed = self.embed.part.clone();

@@ -166,7 +166,7 @@ mod tests {
 
     use super::GatedDelta;
     use crate::nn::gated_delta::{DeltaDocuments, GatedDeltaConfig, GatedDeltaLayout};
-    use crate::nn::{Activation, Columns, Context, LayerCache, Mixer, PackedAttention, Rope, RopeConfig, State};
+    use crate::nn::{Activation, Columns, Context, LayerCache, Mask, Mixer, PackedAttention, Rope, RopeConfig, State};
     use crate::params::{ParamStore, Scope};
 
     fn config(layout: GatedDeltaLayout) -> GatedDeltaConfig {
@@ -191,7 +191,7 @@ mod tests {
     fn context(cu_seqlens: &[usize], config: &GatedDeltaConfig) -> Context {
         Context {
             rope: rope(*cu_seqlens.last().unwrap() as i64),
-            documents: PackedAttention::new(cu_seqlens, true, Device::Cpu),
+            documents: PackedAttention::new(cu_seqlens, Mask::Causal, Device::Cpu),
             cu_seqlens: cu_seqlens.to_vec(),
             chosen: LayerCache::default(),
             gated_delta: Some(DeltaDocuments::new(cu_seqlens, config, Device::Cpu)),

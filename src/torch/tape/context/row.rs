@@ -7,7 +7,7 @@ use super::blocks::{Batch, batches};
 use super::split::RowSplit;
 use crate::comm::{Mesh, ProcessGroup};
 use crate::native::NativeError;
-use crate::nn::PackedAttention;
+use crate::nn::{Mask, PackedAttention};
 use crate::tape::record::{Exchange, Needs};
 
 /// Made once a micro-batch. Who executes the tape has as many ranks along cp.
@@ -47,7 +47,7 @@ impl ContextShard {
             ContextAttention::Ulysses => {
                 let tokens: Vec<i64> = (0..num_ranks).flat_map(|rank| split.rows(rank)).collect();
                 Method::Heads {
-                    documents: PackedAttention::new(cu_seqlens, true, device),
+                    documents: PackedAttention::new(cu_seqlens, Mask::Causal, device),
                     places: Tensor::from_slice(&split.places()).to_device(device),
                     tokens: Tensor::from_slice(&tokens).to_device(device),
                 }

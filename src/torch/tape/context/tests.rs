@@ -10,7 +10,7 @@ use tch::{Device, Kind, Tensor};
 use super::{ContextShard, RowSplit};
 use crate::comm::Mesh;
 use crate::native::grad;
-use crate::nn::PackedAttention;
+use crate::nn::{Mask, PackedAttention};
 use crate::params::{Init, ParamSpec, ParamStore};
 use crate::tape::{Execution, Policy, Tape};
 
@@ -46,7 +46,7 @@ fn on_one(cu_seqlens: &[usize], shape: Shape) -> Vec<Tensor> {
     let [q, k, v, dy] = tensors(*cu_seqlens.last().unwrap() as i64, shape);
     let leaves = [q, k, v].map(|x| x.set_requires_grad(true));
     let [q, k, v] = &leaves;
-    let y = PackedAttention::new(cu_seqlens, true, Device::Cpu).forward_scaled(q, k, v, Some(SCALE));
+    let y = PackedAttention::new(cu_seqlens, Mask::Causal, Device::Cpu).forward_scaled(q, k, v, Some(SCALE));
     let grads = grad(&[&y], &[&dy], &[q, k, v]).unwrap();
     std::iter::once(y.detach()).chain(grads.into_iter().flatten()).collect()
 }

@@ -5,7 +5,7 @@
 
 use tch::{Kind, Tensor};
 
-use super::loss::LinearCrossEntropy;
+use super::linear_cross_entropy::LinearCrossEntropy;
 use crate::tape::{Custom, Needs, ParamGrads};
 
 /// An operation of an evaluation, from the tensors that it reads to those that it writes.

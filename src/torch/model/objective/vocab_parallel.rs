@@ -5,7 +5,7 @@
 
 use tch::{Kind, Tensor};
 
-use super::loss::{LinearCrossEntropy, places};
+use super::linear_cross_entropy::{LinearCrossEntropy, places};
 use crate::tape::{Custom, Needs, ParamGrads};
 
 /// Reads hidden states `[L, D]`; writes the logarithms of the sums of exponentials over this part, and the labels' scores,

@@ -1,0 +1,73 @@
+//! Next-token cross-entropy of the states of counted tokens, with the head that scores them: whole, or sharded over the
+//! vocabulary among the tensor-parallel ranks (Megatron's vocab-parallel cross-entropy).
+//!
+//! Shapes: L counted targets, D hidden size, V the vocabulary's entries or a rank's part of them.
+
+use tch::{Device, Kind, Tensor};
+
+use super::linear_cross_entropy::LinearCrossEntropy;
+use super::target_scores::{part_best, predicted, target_scores};
+use super::vocab_parallel::VocabScores;
+use crate::params::{ParallelRank, ParamId};
+use crate::tape::{Policy, Slot, Tape};
+
+/// The head of a decoder, or a rank's part of it.
+pub struct CrossEntropy {
+    /// `[V, D]`.
+    pub head: Tensor,
+    /// `[V]`.
+    pub bias: Option<Tensor>,
+    /// The parameters of both.
+    pub ids: Vec<ParamId>,
+    /// The token of the head's first row.
+    pub first_token: i64,
+    pub parallel: ParallelRank,
+    pub device: Device,
+}
+
+impl CrossEntropy {
+    /// The sum over `labels` of the cross-entropies of `hidden` `[L, D]`, which is in a region, times `scale`: a float64
+    /// scalar.
+    pub fn record(&self, tape: &mut Tape, name: &str, hidden: Slot, labels: &[i64], scale: f64) -> Slot {
+        let labels = self.labels(labels);
+        let (head, bias) = self.tensors();
+        if self.parallel.tp == 1 {
+            let loss = LinearCrossEntropy::new(head, bias, labels, scale);
+            return tape.custom(name, &self.ids, &[hidden], 1, Box::new(loss))[0];
+        }
+        let scores = VocabScores::new(head, bias, &labels, self.first_token);
+        let scores = tape.custom(format!("{name} scores"), &self.ids, &[hidden], 2, Box::new(scores));
+        let (norm, of_labels) = (tape.log_sum_exp(scores[0]), tape.reduce_from_region(scores[1]));
+        let sum = move |reads: &[Tensor]| vec![(&reads[0] - &reads[1]).sum(Kind::Double) * scale];
+        tape.run(name, &[], Policy::Keep, &[norm, of_labels], 1, sum)[0]
+    }
+
+    /// For an evaluation: the sum of the cross-entropies, and at each target the entry with the highest score `[L]`, int64; in
+    /// kept slots.
+    pub fn record_scores(&self, tape: &mut Tape, hidden: Slot, labels: &[i64]) -> [Slot; 2] {
+        let (head, bias) = self.tensors();
+        let scores = LinearCrossEntropy::new(head, bias, self.labels(labels), 1.0);
+        let ParallelRank { tp, tp_rank, .. } = self.parallel;
+        let slots = if tp == 1 {
+            let slots = tape.custom("scores", &self.ids, &[hidden], 2, target_scores(scores));
+            [slots[0], slots[1]]
+        } else {
+            let loss = self.record(tape, "loss", hidden, labels, 1.0);
+            let best = part_best(scores, self.first_token, tp_rank, tp);
+            let best = tape.custom("best", &self.ids, &[hidden], 1, best)[0];
+            let all = tape.reduce_from_region(best);
+            let choose = move |reads: &[Tensor]| vec![predicted(&reads[0], tp)];
+            [loss, tape.run("predicted", &[], Policy::Keep, &[all], 1, choose)[0]]
+        };
+        slots.iter().for_each(|slot| tape.keep(*slot));
+        slots
+    }
+
+    fn labels(&self, labels: &[i64]) -> Tensor {
+        Tensor::from_slice(labels).to_kind(Kind::Int64).to_device(self.device)
+    }
+
+    fn tensors(&self) -> (Tensor, Option<Tensor>) {
+        (self.head.shallow_clone(), self.bias.as_ref().map(Tensor::shallow_clone))
+    }
+}

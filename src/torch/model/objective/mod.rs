@@ -1,0 +1,9 @@
+//! Objectives: what makes a scalar of a model's last states, on the tape of the model.
+
+mod cross_entropy;
+mod linear_cross_entropy;
+mod target_scores;
+mod vocab_parallel;
+
+pub(super) use cross_entropy::CrossEntropy;
+pub(super) use linear_cross_entropy::LinearCrossEntropy;
