@@ -6,12 +6,12 @@
 
 use crate::checkpoint::{discard, prepare};
 use crate::effect::Effect;
-use crate::journal::{Journal, Letters, Record, Snapshot};
+use crate::journal::{Journal, OutstandingMessages, Record, Snapshot};
 use loongforge_core::engine::error_chain;
 use loongforge_core::message::{ActorId, BadSample, Command, Event, SaveTo, StepId, Trace};
 use loongforge_core::schedule::{
-    CheckpointDraft, Coordinator, EvaluationSummary, FailedSave, Failure, Input, Killer, NonFinite, Outcome, Output,
-    PoolChange, StepSummary,
+    CheckpointDraft, Coordinator, EvaluationSummary, FailedSave, Failure, Input, NonFinite, Outcome, Output,
+    PoisonItem, PoolChange, StepSummary,
 };
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -43,7 +43,7 @@ pub trait Observer {
 
     /// An encoder has died of these items: the next lives of the run are to begin with that
     /// ([`SchedulerState::killers`](loongforge_core::schedule::SchedulerState::killers)).
-    fn killed(&mut self, _killers: &[Killer]) {}
+    fn killed(&mut self, _killers: &[PoisonItem]) {}
 
     /// An engine tells of its time. Of interest to whoever watches.
     fn trace(&mut self, _actor: ActorId, _trace: Trace) {}
@@ -71,20 +71,27 @@ pub struct Scheduler {
     journal: Option<Rc<RefCell<Journal>>>,
     /// The journal is cut where it is longer than so many bytes.
     cut_after: u64,
-    /// The letters in flight, kept where there is a journal or a former life's is read again.
-    letters: Letters,
+    /// The messages in flight, kept where there is a journal or a former life's is read again.
+    outstanding: OutstandingMessages,
     /// Steps of which the observer knows, while a former life's inputs are heard again.
     seen: Option<StepId>,
 }
 
 impl Scheduler {
     pub fn new(coordinator: Coordinator, observer: Box<dyn Observer>) -> Self {
-        Self { coordinator, observer, journal: None, cut_after: 0, letters: Letters::default(), seen: None }
+        Self {
+            coordinator,
+            observer,
+            journal: None,
+            cut_after: 0,
+            outstanding: OutstandingMessages::default(),
+            seen: None,
+        }
     }
 
-    /// With what is known of its letters, of a former life.
-    pub fn with_letters(self, letters: Letters) -> Self {
-        Self { letters, ..self }
+    /// With what is known of its messages, of a former life.
+    pub fn with_outstanding(self, outstanding: OutstandingMessages) -> Self {
+        Self { outstanding, ..self }
     }
 
     /// Writes everything down before it is heeded.
@@ -92,8 +99,8 @@ impl Scheduler {
         Self { journal, cut_after, ..self }
     }
 
-    pub fn letters(&self) -> &Letters {
-        &self.letters
+    pub fn outstanding(&self) -> &OutstandingMessages {
+        &self.outstanding
     }
 
     /// Hears what an earlier life has heard. The observer is told of the steps from `first_unseen` on, and of nothing else.
@@ -106,7 +113,7 @@ impl Scheduler {
 
     /// Takes note again of what somebody else has told an actor.
     pub fn told_again(&mut self, actor: ActorId, command: &Command) {
-        self.letters.told(actor, command);
+        self.outstanding.told(actor, command);
     }
 
     /// Returns the actors that have not ended.
@@ -116,13 +123,13 @@ impl Scheduler {
 
     /// Takes note of what somebody else has told an actor.
     pub fn told(&mut self, actor: ActorId, command: &Command) {
-        if self.keeps_letters() {
-            self.letters.told(actor, command);
+        if self.keeps_outstanding() {
+            self.outstanding.told(actor, command);
         }
         self.write(|| Record::Told { actor, command: command.clone() });
     }
 
-    fn keeps_letters(&self) -> bool {
+    fn keeps_outstanding(&self) -> bool {
         self.journal.is_some() || self.seen.is_some()
     }
 
@@ -130,8 +137,8 @@ impl Scheduler {
     fn cut(&self) {
         let Some(journal) = self.journal.as_ref().filter(|_| self.seen.is_none()) else { return };
         if journal.borrow().is_longer_than(self.cut_after) {
-            let (letters, coordinator) = (self.letters.clone(), self.coordinator.snapshot());
-            journal.borrow_mut().cut(Snapshot { letters, coordinator });
+            let (outstanding, coordinator) = (self.outstanding.clone(), self.coordinator.snapshot());
+            journal.borrow_mut().cut(Snapshot { outstanding, coordinator });
         }
     }
 
@@ -165,8 +172,8 @@ impl Scheduler {
         let mut step_ended = false;
         while let Some(input) = inputs.pop_front() {
             self.write(|| Record::Input(input.clone()));
-            if self.keeps_letters() {
-                self.letters.heard(&input);
+            if self.keeps_outstanding() {
+                self.outstanding.heard(&input);
             }
             let outputs = self.coordinator.on(input);
             let decides =
@@ -211,8 +218,8 @@ impl Scheduler {
                 }
             }
         }
-        if self.keeps_letters() {
-            effects.iter().for_each(|effect| self.letters.follows(effect));
+        if self.keeps_outstanding() {
+            effects.iter().for_each(|effect| self.outstanding.follows(effect));
         }
         if step_ended {
             self.cut();

@@ -3,7 +3,7 @@
 
 use image::codecs::jpeg::JpegEncoder;
 use image::{Rgb, RgbImage};
-use loongforge::core::data::{Decoder, InProcess, Limits};
+use loongforge::core::data::{InProcess, Limits, MediaDecoder};
 use loongforge::sandbox::Sandbox;
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ fn main() {
     }
 }
 
-fn micros(decoder: &dyn Decoder, file: &[u8]) -> f64 {
+fn micros(decoder: &dyn MediaDecoder, file: &[u8]) -> f64 {
     let begin = Instant::now();
     decoder.picture(file, &Limits::NONE).expect("a JPEG file");
     begin.elapsed().as_secs_f64() * 1e6

@@ -7,6 +7,7 @@ use loongforge::compose::{
     Composition, EncoderFamily, EncoderModel, EncoderTape, Grid, Init, ParamSpec, ParamStore, Policy, Tape,
 };
 use loongforge::core::data::digits::{self, Digits};
+use loongforge::core::message::Tower;
 use std::rc::Rc;
 
 /// One linear map from a block of 2 × 2 patches to one feature, and to one more for each DeepStack level.
@@ -63,8 +64,8 @@ data: {{ train: [{{ path: {root}/data/train.jsonl }}] }}
 train: {{ steps: 20, global_batch_size: 16, lr: 3e-3 }}"
     ))?;
     let model = &run.folder().config;
-    let patch_dim = model.encoder.as_ref().expect("a Qwen3-VL has an encoder").patch_dim();
-    let num_outputs = model.num_feature_tensors() as i64;
+    let patch_dim = model.towers.get(Tower::Vision).expect("a Qwen3-VL has a vision tower").patch_dim();
+    let num_outputs = model.inputs()[0].num_tensors as i64;
     let blocks = Blocks { patch_dim, width: model.decoder.hidden_size, num_outputs };
     run.encoder(blocks).run_with(|step| println!("step {:2}  loss {:.3}", step.step.0, step.loss))?;
     Ok(())

@@ -1,6 +1,6 @@
 //! Describes which faults go on: steps and time begin and end them.
 
-use super::script::{Fault, Script, Span, Verb};
+use super::script::{Fault, FaultRule, Script, Span};
 use loongforge_core::message::ActorId;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 /// The faults of a run, shared by everything that makes them.
 pub struct Active {
-    faults: Vec<(Fault, Mutex<Course>)>,
+    faults: Vec<(FaultRule, Mutex<Course>)>,
     /// Faults that happen once between two actors, and have.
     done: Mutex<BTreeSet<(usize, ActorId, ActorId)>>,
     /// Steps that are done.
@@ -52,14 +52,14 @@ impl Active {
     }
 
     /// The faults that go on now between two actors, with their numbers.
-    pub fn between(&self, from: ActorId, to: ActorId) -> impl Iterator<Item = (usize, &Verb)> {
-        let covers = move |(_, (fault, _)): &(usize, &(Fault, Mutex<Course>))| fault.target.covers(from, to);
-        let goes_on = |(_, (fault, course)): &(usize, &(Fault, Mutex<Course>))| goes_on(fault, &lock(course));
+    pub fn between(&self, from: ActorId, to: ActorId) -> impl Iterator<Item = (usize, &Fault)> {
+        let covers = move |(_, (fault, _)): &(usize, &(FaultRule, Mutex<Course>))| fault.target.covers(from, to);
+        let goes_on = |(_, (fault, course)): &(usize, &(FaultRule, Mutex<Course>))| goes_on(fault, &lock(course));
         self.faults.iter().enumerate().filter(covers).filter(goes_on).map(|(index, (fault, _))| (index, &fault.verb))
     }
 
     pub fn is_partitioned(&self, from: ActorId, to: ActorId) -> bool {
-        let mut faults = self.between(from, to).filter(|(_, verb)| **verb == Verb::Partition);
+        let mut faults = self.between(from, to).filter(|(_, verb)| **verb == Fault::Partition);
         faults.next().map(|(index, _)| self.happened_once(index)).is_some()
     }
 
@@ -77,12 +77,12 @@ impl Active {
     }
 
     /// Each fault, and how often it has happened.
-    pub fn counts(&self) -> impl Iterator<Item = (&Fault, u64)> {
+    pub fn counts(&self) -> impl Iterator<Item = (&FaultRule, u64)> {
         self.faults.iter().map(|(fault, course)| (fault, lock(course).count))
     }
 }
 
-fn goes_on(fault: &Fault, course: &Course) -> bool {
+fn goes_on(fault: &FaultRule, course: &Course) -> bool {
     let in_time = |since: Instant| match fault.span {
         Some(Span::Time(span)) => since.elapsed() < span,
         _ => true,

@@ -8,7 +8,7 @@
 //! Processes that are to be killed or frozen are the business of who started them.
 
 mod active;
-mod fate;
+mod injector;
 mod parse;
 mod proxy;
 mod relay;
@@ -17,4 +17,4 @@ mod script;
 pub use parse::ScriptError;
 pub(crate) use proxy::words;
 pub use proxy::{Injected, PROXY, Proxy};
-pub use script::{Fault, Pattern, Rate, Script, Span, Target, Verb};
+pub use script::{Fault, FaultRule, Pattern, Rate, Script, Span, Target};

@@ -1,6 +1,6 @@
 //! Scripts as text: `WHO: WHAT [at step N] [for 2s]`, one a line or between semicolons; `#` begins a comment.
 
-use super::script::{Fault, Pattern, Rate, Script, Span, Target, Verb};
+use super::script::{Fault, FaultRule, Pattern, Rate, Script, Span, Target};
 use loongforge_core::engine::fault::POINTS;
 use std::str::FromStr;
 use std::time::Duration;
@@ -21,7 +21,7 @@ impl FromStr for Script {
     fn from_str(text: &str) -> Result<Self, ScriptError> {
         let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
         let faults = lines.flat_map(|line| line.split(';')).map(str::trim).filter(|fault| !fault.is_empty());
-        let faults: Vec<Fault> = faults.map(str::parse).collect::<Result<_, _>>()?;
+        let faults: Vec<FaultRule> = faults.map(str::parse).collect::<Result<_, _>>()?;
         if faults.is_empty() {
             let what = "write for example `encoder/1: kill at step 5`".to_owned();
             return Err(ScriptError { fault: text.trim().to_owned(), what });
@@ -30,7 +30,7 @@ impl FromStr for Script {
     }
 }
 
-impl FromStr for Fault {
+impl FromStr for FaultRule {
     type Err = ScriptError;
 
     fn from_str(text: &str) -> Result<Self, ScriptError> {
@@ -38,7 +38,7 @@ impl FromStr for Fault {
     }
 }
 
-fn fault(text: &str) -> Result<Fault, String> {
+fn fault(text: &str) -> Result<FaultRule, String> {
     let (who, what) = text.split_once(':').ok_or("write WHO: FAULT, for example `encoder/1: kill at step 5`")?;
     let mut words = Words(what.split_whitespace().collect());
     let name = words.next("which fault")?;
@@ -49,7 +49,7 @@ fn fault(text: &str) -> Result<Fault, String> {
         match word {
             "at" => match (words.next("`step N` after `at`")?, &mut verb) {
                 ("step", _) => from_step = words.number("the number of a step")?,
-                (point, Verb::Kill { point: at } | Verb::Freeze { point: at }) if POINTS.contains(&point) => {
+                (point, Fault::Kill { point: at } | Fault::Freeze { point: at }) if POINTS.contains(&point) => {
                     let nth = words.peek().filter(|word| *word != "for").is_some();
                     let nth = if nth { words.number("a count of how often it gets there")? } else { 1 };
                     *at = Some((point.to_owned(), nth as u32));
@@ -80,7 +80,7 @@ fn fault(text: &str) -> Result<Fault, String> {
         (Target::Line { .. }, true) => {
             Err(format!("{name} happens to one process, as in `encoder/1: {name} at step 5`"))
         }
-        _ => Ok(Fault { text: text.trim().to_owned(), target, verb, from_step, span }),
+        _ => Ok(FaultRule { text: text.trim().to_owned(), target, verb, from_step, span }),
     }
 }
 
@@ -107,17 +107,17 @@ fn pattern(text: &str) -> Result<Pattern, String> {
     Ok(Pattern { role: Some(role), index })
 }
 
-fn verb(name: &str, words: &mut Words<'_>) -> Result<Verb, String> {
+fn verb(name: &str, words: &mut Words<'_>) -> Result<Fault, String> {
     Ok(match name {
-        "kill" => Verb::Kill { point: None },
-        "freeze" => Verb::Freeze { point: None },
-        "partition" => Verb::Partition,
-        "drop" => Verb::Drop,
-        "reset" => Verb::Reset,
-        "flip" => Verb::Flip { rate: words.rate()? },
-        "duplicate" => Verb::Duplicate { rate: words.rate()? },
-        "reorder" => Verb::Reorder { rate: words.rate()? },
-        "lose" => Verb::Lose { rate: words.rate()? },
+        "kill" => Fault::Kill { point: None },
+        "freeze" => Fault::Freeze { point: None },
+        "partition" => Fault::Partition,
+        "drop" => Fault::Drop,
+        "reset" => Fault::Reset,
+        "flip" => Fault::Flip { rate: words.rate()? },
+        "duplicate" => Fault::Duplicate { rate: words.rate()? },
+        "reorder" => Fault::Reorder { rate: words.rate()? },
+        "lose" => Fault::Lose { rate: words.rate()? },
         "delay" => {
             let by = words.next("by how much, as in `delay 50ms` or `delay 10ms..80ms`")?;
             let (least, most) = by.split_once("..").unwrap_or((by, by));
@@ -125,9 +125,9 @@ fn verb(name: &str, words: &mut Words<'_>) -> Result<Verb, String> {
             if most < least {
                 return Err(format!("`{by}` ends before it begins"));
             }
-            Verb::Delay { least, most }
+            Fault::Delay { least, most }
         }
-        "throttle" => Verb::Throttle { rate: throughput(words.next("to how much, as in `throttle 1Mbit`")?)? },
+        "throttle" => Fault::Throttle { rate: throughput(words.next("to how much, as in `throttle 1Mbit`")?)? },
         "cut" => {
             let after = match words.next("after how many bytes, as in `cut after 10000 bytes`")? {
                 "after" => words.number("a number of bytes")?,
@@ -136,7 +136,7 @@ fn verb(name: &str, words: &mut Words<'_>) -> Result<Verb, String> {
             if words.peek().is_some_and(|word| word == "bytes") {
                 words.maybe();
             }
-            Verb::Cut { after }
+            Fault::Cut { after }
         }
         other => return Err(format!("unknown fault `{other}`; faults are {VERBS}")),
     })
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
     use loongforge_core::message::{ActorId, Role};
 
-    fn one(text: &str) -> Fault {
+    fn one(text: &str) -> FaultRule {
         let script: Script = text.parse().unwrap();
         script.faults[0].clone()
     }
@@ -216,18 +216,18 @@ mod tests {
         assert!(!partition.target.covers(ActorId::SCHEDULER, ActorId::encoder(0)));
         assert_eq!(
             (&duplicate.verb, duplicate.span),
-            (&Verb::Duplicate { rate: Rate::Share(0.1) }, Some(Span::Steps(3)))
+            (&Fault::Duplicate { rate: Rate::Share(0.1) }, Some(Span::Steps(3)))
         );
         assert!(!one("encoder/* -> foundation/0: flip").target.covers(ActorId::foundation(0), ActorId::encoder(0)));
         assert_eq!(
             one("*->*: delay 10ms..1s").verb,
-            Verb::Delay { least: Duration::from_millis(10), most: Duration::from_secs(1) }
+            Fault::Delay { least: Duration::from_millis(10), most: Duration::from_secs(1) }
         );
-        assert_eq!(one("*->*: throttle 1Mbit").verb, Verb::Throttle { rate: 125_000 });
-        assert_eq!(one("*->*: cut after 100 bytes at step 2").verb, Verb::Cut { after: 100 });
+        assert_eq!(one("*->*: throttle 1Mbit").verb, Fault::Throttle { rate: 125_000 });
+        assert_eq!(one("*->*: cut after 100 bytes at step 2").verb, Fault::Cut { after: 100 });
         let frozen = one("encoder/0: freeze at before_reduce 3 for 1s");
-        assert_eq!(frozen.verb, Verb::Freeze { point: Some(("before_reduce".into(), 3)) });
-        assert_eq!(one("encoder/0: kill at after_send").verb, Verb::Kill { point: Some(("after_send".into(), 1)) });
+        assert_eq!(frozen.verb, Fault::Freeze { point: Some(("before_reduce".into(), 3)) });
+        assert_eq!(one("encoder/0: kill at after_send").verb, Fault::Kill { point: Some(("after_send".into(), 1)) });
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! The proxy: who connects says whom he means, and what goes between the two has the faults of a script.
 
 use super::active::Active;
-use super::fate::{Fates, mix};
+use super::injector::{FaultInjector, mix};
 use super::relay::relay;
-use super::script::{Fault, Script};
+use super::script::{FaultRule, Script};
 use crate::launch::join::Up;
 use loongforge_core::message::{ActorId, Role};
 use loongforge_core::transport::{envelope_len, unframe};
@@ -42,7 +42,7 @@ pub struct Proxy {
 /// A fault, and how often it has happened.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Injected {
-    pub fault: Fault,
+    pub fault: FaultRule,
     pub count: u64,
 }
 
@@ -150,7 +150,7 @@ impl State {
         let number = self.num_connections.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         // Connections come in any order: what becomes of a message does not depend on it, but on how many its wire had.
         let seed = mix(self.seed, if hello_is_first(&said) { 0 } else { number });
-        let (there, back) = (Fates::new(from, to, seed), Fates::new(to, from, seed));
+        let (there, back) = (FaultInjector::new(from, to, seed), FaultInjector::new(to, from, seed));
         relay(stream, far, said, there, back, &self.active).await;
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! One connection through the proxy: messages go both ways, and what the script says becomes of them.
 
 use super::active::Active;
-use super::fate::Fates;
-use super::script::Verb;
+use super::injector::FaultInjector;
+use super::script::Fault;
 use loongforge_core::transport::envelope_len;
 use std::collections::BTreeSet;
 use std::io;
@@ -30,7 +30,14 @@ enum End {
 
 /// Carries a connection whose first message was read already. `there` and `back`: what becomes of the messages of who
 /// has connected, and of the answers.
-pub async fn relay(here: TcpStream, far: TcpStream, first: Vec<u8>, there: Fates, back: Fates, active: &Active) {
+pub async fn relay(
+    here: TcpStream,
+    far: TcpStream,
+    first: Vec<u8>,
+    there: FaultInjector,
+    back: FaultInjector,
+    active: &Active,
+) {
     let (here_read, here_write) = here.into_split();
     let (far_read, far_write) = far.into_split();
     let ends = (there.from, there.to);
@@ -68,7 +75,7 @@ struct Letter {
 async fn take(
     reader: &OwnedReadHalf,
     first: Vec<u8>,
-    mut fates: Fates,
+    mut injector: FaultInjector,
     active: &Active,
     letters: flume::Sender<Letter>,
 ) -> End {
@@ -76,23 +83,23 @@ async fn take(
     let mut late: Option<Vec<u8>> = None;
     loop {
         while let Some(mut message) = cut(&mut buffer) {
-            while active.is_partitioned(fates.from, fates.to) {
+            while active.is_partitioned(injector.from, injector.to) {
                 sleep(LOOK).await;
             }
-            let fate = fates.next(active, &mut message);
-            let due = Instant::now() + fate.delay;
-            let is_last = fate.cut.is_some();
-            message.truncate(fate.cut.unwrap_or(message.len()));
-            let mut bytes = if fate.is_lost { Vec::new() } else { message };
-            if fate.comes_twice {
+            let injection = injector.next(active, &mut message);
+            let due = Instant::now() + injection.delay;
+            let is_last = injection.cut.is_some();
+            message.truncate(injection.cut.unwrap_or(message.len()));
+            let mut bytes = if injection.is_lost { Vec::new() } else { message };
+            if injection.comes_twice {
                 bytes.extend_from_within(..);
             }
-            if fate.comes_late && late.is_none() {
+            if injection.comes_late && late.is_none() {
                 late = Some(bytes);
                 continue;
             }
             bytes.extend(late.take().unwrap_or_default());
-            if letters.send_async(Letter { due, bytes, rate: fate.rate, is_last }).await.is_err() {
+            if letters.send_async(Letter { due, bytes, rate: injection.rate, is_last }).await.is_err() {
                 return End::InOrder;
             }
         }
@@ -170,7 +177,7 @@ async fn wait_for_end(
     let mut steps = active.steps();
     let found = || {
         let mut faults = active.between(a, b).chain(active.between(b, a));
-        faults.find(|(_, verb)| matches!(verb, Verb::Drop | Verb::Reset))
+        faults.find(|(_, verb)| matches!(verb, Fault::Drop | Fault::Reset))
     };
     // Those that went on when it began had their connections then.
     let begun_with: BTreeSet<usize> = found().into_iter().map(|(index, _)| index).collect();
@@ -180,7 +187,7 @@ async fn wait_for_end(
         }
         if let Some((index, verb)) = found().filter(|(index, _)| !begun_with.contains(index)) {
             active.happened(index);
-            return if *verb == Verb::Reset { End::Reset } else { End::InOrder };
+            return if *verb == Fault::Reset { End::Reset } else { End::InOrder };
         }
     }
 }

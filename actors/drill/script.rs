@@ -7,15 +7,15 @@ use std::time::Duration;
 /// Faults, in the order in which they were written.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Script {
-    pub faults: Vec<Fault>,
+    pub faults: Vec<FaultRule>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Fault {
+pub struct FaultRule {
     /// The text as it was written.
     pub text: String,
     pub target: Target,
-    pub verb: Verb,
+    pub verb: Fault,
     /// It begins when so many steps are done; with the run where nothing is said.
     pub from_step: u64,
     /// Until the end of the run where nothing is said.
@@ -75,7 +75,7 @@ pub enum Rate {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Verb {
+pub enum Fault {
     /// At a point of its step's life that it comes to for so many times, or when the fault begins.
     Kill {
         point: Option<(String, u32)>,
@@ -120,14 +120,14 @@ pub enum Verb {
     },
 }
 
-impl Verb {
+impl Fault {
     /// Returns whether it is done to a process rather than to what goes between two.
     pub fn is_of_process(&self) -> bool {
         matches!(self, Self::Kill { .. } | Self::Freeze { .. })
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for FaultRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }

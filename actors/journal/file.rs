@@ -228,7 +228,7 @@ mod tests {
         assert!(matches!(Journal::create(&path), Err(JournalError::Held { .. })));
         let told = Record::Input(loongforge_core::schedule::Input::StopRequested);
         [Record::Life(1), told.clone(), told.clone()].iter().for_each(|record| journal.append(record));
-        let snapshot = Snapshot { letters: Default::default(), coordinator: vec![7; 100] };
+        let snapshot = Snapshot { outstanding: Default::default(), coordinator: vec![7; 100] };
         assert!(journal.is_longer_than(0) && !journal.is_longer_than(1 << 10));
         journal.cut(snapshot.clone());
         assert!(!journal.is_longer_than(0));
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(records, whole);
         // Who goes on cuts what there was before it, too; where it cannot, the journal is as it was.
         fs::create_dir(path.with_extension("new")).unwrap();
-        journal.cut(Snapshot { letters: Default::default(), coordinator: Vec::new() });
+        journal.cut(Snapshot { outstanding: Default::default(), coordinator: Vec::new() });
         assert!(!journal.is_longer_than(1), "it is not tried at once again");
         drop(journal);
         assert_eq!(Journal::open(&path).unwrap().1, whole);

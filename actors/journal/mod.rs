@@ -18,12 +18,12 @@
 
 mod error;
 mod file;
-mod letters;
-mod past;
+mod outstanding;
 mod record;
+mod recovered;
 
 pub use error::JournalError;
 pub use file::Journal;
-pub use letters::Letters;
-pub use past::{Heard, Past, is_open, unfinished};
+pub use outstanding::OutstandingMessages;
 pub use record::{Beginning, Record, Snapshot};
+pub use recovered::{RecoveredRun, ReplayEntry, is_open, unfinished};

@@ -1,6 +1,6 @@
 //! Describes what is written down.
 
-use super::Letters;
+use super::OutstandingMessages;
 use loongforge_core::message::{ActorId, Command, StepId};
 use loongforge_core::schedule::{Input, SchedulerState};
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ pub enum Record {
         command: Command,
     },
     Input(Input),
-    /// The state that all inputs and letters before have come to. They are not in the journal any more.
+    /// The state that all inputs and messages before have come to. They are not in the journal any more.
     Snapshot(Snapshot),
     /// The run has ended.
     Ended,
@@ -50,7 +50,7 @@ pub struct Beginning {
 /// A scheduler between two inputs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
-    pub letters: Letters,
+    pub outstanding: OutstandingMessages,
     /// [`Coordinator::snapshot`](loongforge_core::schedule::Coordinator::snapshot).
     pub coordinator: Vec<u8>,
 }

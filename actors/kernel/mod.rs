@@ -4,15 +4,15 @@
 //! the engine is a thread or a process makes no difference beyond it. Supervision is ours: actix neither restarts nor
 //! reports a panic, so an engine's end is always learned from the end of its link.
 
-mod conduct;
 mod link;
 mod publishing;
+mod run_actors;
 mod shell;
 mod stop;
 mod thread;
 
-pub use conduct::{Change, Conduct, conduct, in_system};
 pub use link::{Commands, Confirm, Link};
+pub use run_actors::{Change, RunActors, in_system, run_actors};
 pub use stop::StopOn;
 pub(crate) use stop::leave_to_the_scheduler;
 pub use thread::spawn;

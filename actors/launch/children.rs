@@ -77,7 +77,7 @@ pub(super) struct Children {
     joined: RefCell<BTreeSet<ActorId>>,
     waits: RefCell<JoinSet<()>>,
     /// Places of the encoder pool: who has each, and when those who had it died.
-    places: RefCell<BTreeMap<u32, Place>>,
+    places: RefCell<BTreeMap<u32, PoolSlot>>,
     /// Tells who has ended, and whether in order.
     ends: RefCell<Option<flume::Receiver<(ActorId, bool)>>>,
     ended: Option<flume::Sender<(ActorId, bool)>>,
@@ -92,7 +92,7 @@ pub(super) struct Children {
 type Kept = Rc<RefCell<BTreeMap<u64, (ActorId, watch::Sender<Option<String>>)>>>;
 
 #[derive(Default)]
-struct Place {
+struct PoolSlot {
     /// Nobody: it is to be filled.
     holder: Option<ActorId>,
     /// It is let go: nobody follows.
@@ -100,7 +100,7 @@ struct Place {
     deaths: Vec<Instant>,
 }
 
-impl Place {
+impl PoolSlot {
     fn of(holder: ActorId) -> Self {
         Self { holder: Some(holder), ..Self::default() }
     }
@@ -144,7 +144,7 @@ impl Children {
         for actor in pools.actors() {
             let place = (actor.role == Role::Encoder).then_some(actor.index);
             children.spawn(actor, place)?;
-            place.map(|place| children.places.borrow_mut().insert(place, Place::of(actor)));
+            place.map(|place| children.places.borrow_mut().insert(place, PoolSlot::of(actor)));
         }
         Ok(children)
     }

@@ -3,7 +3,7 @@
 //! Which of the two is each actor's choice for what comes in: it says one address. A run whose scheduler listens on a
 //! Unix socket or loopback is on one host; `--no-shared-memory` says that it is not.
 
-use super::join::{JoinError, Returns, Up};
+use super::join::{JoinError, ReconnectRegistry, Up};
 use super::net::{Listener, Security, Stream, connect, first_message};
 use super::{EdgeSpec, Meeting};
 use loongforge_core::config::Address;
@@ -44,7 +44,7 @@ pub(super) type Carrier = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Holds what carries the edges between hosts, until the engine has ended.
 pub(super) struct Carriers {
     edges: Edges,
-    returns: Returns,
+    returns: ReconnectRegistry,
     tasks: JoinSet<()>,
     /// The receiving ends end in order when it is dropped.
     stays: flume::Sender<()>,
@@ -167,7 +167,7 @@ impl Carriers {
     /// Makes the carriers of the edges into a mailbox.
     pub fn new(edges: Edges) -> Self {
         let (stays, here) = flume::bounded(0);
-        Self { edges, returns: Returns::default(), tasks: JoinSet::new(), stays, here }
+        Self { edges, returns: ReconnectRegistry::default(), tasks: JoinSet::new(), stays, here }
     }
 
     /// Runs what writes an edge's parcels.
@@ -249,7 +249,7 @@ struct Came {
 async fn arrive(
     came: Came,
     may_begin: bool,
-    returns: &Returns,
+    returns: &ReconnectRegistry,
     edges: &Edges,
     here: &flume::Receiver<()>,
 ) -> Option<impl Future<Output = ()> + Send + 'static> {

@@ -13,7 +13,7 @@ pub const JOIN_PORT: u16 = 6001;
 
 /// Whom the environment makes of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct LaunchedPart {
     pub launcher: Launcher,
     /// This process hosts the scheduler, besides its actors.
     pub scheduler: bool,
@@ -71,7 +71,7 @@ pub fn local_rank(variable: impl Fn(&str) -> Option<String>) -> Result<Option<u3
 ///
 /// # Errors
 /// No launcher, nonsense, or another number of processes than the run has actors.
-pub fn place(variable: impl Fn(&str) -> Option<String>, pools: PoolSizes) -> Result<Place, PlaceError> {
+pub fn place(variable: impl Fn(&str) -> Option<String>, pools: PoolSizes) -> Result<LaunchedPart, PlaceError> {
     let env = Environment { variable: &variable };
     let named = env.role("LOONGFORGE_ROLE")?;
     let told = env.address("LOONGFORGE_JOIN")?;
@@ -130,7 +130,7 @@ fn of_rank(
     named: Option<(Role, Option<u32>)>,
     join: Option<Address>,
     pools: PoolSizes,
-) -> Result<Place, PlaceError> {
+) -> Result<LaunchedPart, PlaceError> {
     if let Some((role, index)) = named {
         return one(launcher, role, index, join, pools);
     }
@@ -148,7 +148,7 @@ fn of_rank(
             return Err(PlaceError::WorldSize { world, data, encoder, foundation, all, compute });
         }
     };
-    Ok(Place { launcher, scheduler, actors, join })
+    Ok(LaunchedPart { launcher, scheduler, actors, join })
 }
 
 fn one(
@@ -157,16 +157,16 @@ fn one(
     index: Option<u32>,
     join: Option<Address>,
     pools: PoolSizes,
-) -> Result<Place, PlaceError> {
+) -> Result<LaunchedPart, PlaceError> {
     if role == Role::Scheduler {
-        return Ok(Place { launcher, scheduler: true, actors: Vec::new(), join });
+        return Ok(LaunchedPart { launcher, scheduler: true, actors: Vec::new(), join });
     }
     let len = pools.of(role);
     // An encoder may be one more than the config says: which place it gets is the scheduler's to say.
     let index = index.filter(|_| role != Role::Encoder);
     match index {
         Some(index) if index >= len => Err(PlaceError::Beyond { role, index, len }),
-        _ => Ok(Place { launcher, scheduler: false, actors: vec![(role, index)], join }),
+        _ => Ok(LaunchedPart { launcher, scheduler: false, actors: vec![(role, index)], join }),
     }
 }
 
@@ -228,12 +228,12 @@ mod tests {
     }
 
     /// `A=1 B=2`
-    fn of(text: &str) -> Result<Place, PlaceError> {
+    fn of(text: &str) -> Result<LaunchedPart, PlaceError> {
         let pairs: Vec<(&str, &str)> = text.split_whitespace().filter_map(|pair| pair.split_once('=')).collect();
         place(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()), pools())
     }
 
-    fn shown(place: &Place) -> String {
+    fn shown(place: &LaunchedPart) -> String {
         let actors = place.actors.iter().map(|(role, index)| match index {
             Some(index) => format!("{role}/{index}"),
             None => role.to_string(),

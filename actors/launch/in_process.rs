@@ -2,7 +2,7 @@
 
 use super::topology::topology;
 use super::{Assignment, EngineFactory, RunError, RunSpec};
-use crate::kernel::{Conduct, Link, conduct, in_system, spawn};
+use crate::kernel::{Link, RunActors, in_system, run_actors, spawn};
 use crate::scheduler::{Observer, Scheduler};
 use loongforge_core::message::{ActorId, Command};
 use loongforge_core::schedule::{Coordinator, Outcome};
@@ -52,8 +52,8 @@ pub fn run_in_process(
     // Nobody can come to a run in one process.
     let (_, changes) = flume::bounded(1);
     let how =
-        Conduct { stop: spec.stop, stop_grace: spec.stop_grace, queue, grace: spec.grace, changes, left: Vec::new() };
-    Ok(in_system(conduct(scheduler, links, how))?)
+        RunActors { stop: spec.stop, stop_grace: spec.stop_grace, queue, grace: spec.grace, changes, left: Vec::new() };
+    Ok(in_system(run_actors(scheduler, links, how))?)
 }
 
 /// A folder of this run alone, open to this user only, and gone after it.

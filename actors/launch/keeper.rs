@@ -70,7 +70,7 @@ pub fn keeper() -> Option<PathBuf> {
 }
 
 /// Returns whether this scheduler was started in the place of another one.
-pub fn follows() -> bool {
+pub fn is_takeover() -> bool {
     std::env::var_os(AGAIN).is_some()
 }
 

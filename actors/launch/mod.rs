@@ -20,9 +20,9 @@ mod topology;
 
 pub use assignment::Assignment;
 pub use children::{Process, Start, beside, bind_to_parent};
-pub use environment::{JOIN_PORT, LOCAL_RANKS, Launcher, Place, PlaceError, local_rank, place};
+pub use environment::{JOIN_PORT, LOCAL_RANKS, LaunchedPart, Launcher, PlaceError, local_rank, place};
 pub use in_process::run_in_process;
-pub use keeper::{follows, keep, keeper};
+pub use keeper::{is_takeover, keep, keeper};
 pub use meeting::Meeting;
 pub use scale::scale_run;
 pub use serve::serve_role;

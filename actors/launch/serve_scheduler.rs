@@ -2,12 +2,14 @@
 
 use super::children::{Children, Start};
 use super::edges::at_port;
-use super::join::{Desk, Down, JoinError, Member, Returns, Roster, Terms, Wish, gather, link_again, remote_link};
+use super::join::{
+    Down, JoinError, JoinRequest, JoinServer, Member, ReconnectRegistry, Roster, Terms, gather, link_again, remote_link,
+};
 use super::net::Listener;
 use super::take_over::{Kept, hear_again};
 use super::{Meeting, RunError, RunSpec};
 use crate::journal::Record;
-use crate::kernel::{Change, Conduct, Link, conduct, in_system};
+use crate::kernel::{Change, Link, RunActors, in_system, run_actors};
 use crate::scheduler::{Observer, Scheduler};
 use loongforge_core::config::Address;
 use loongforge_core::message::{ActorId, Role};
@@ -56,7 +58,7 @@ pub fn serve_scheduler(
         timeout: meeting.timeout,
         lease: spec.lease,
         // A Unix socket does not break by itself: its other end is gone, and may be followed by another.
-        returns: (!is_unix || kept.journal.is_some()).then(Returns::default),
+        returns: (!is_unix || kept.journal.is_some()).then(ReconnectRegistry::default),
     };
     let result = in_system(async {
         let listener = Listener::bind(&meeting.address, &meeting.security).await.map_err(JoinError::from)?;
@@ -114,18 +116,18 @@ pub fn serve_scheduler(
         drop(open);
         let cut_after = meeting.journal.as_ref().map_or(0, |keep| keep.cut_after);
         let scheduler = scheduler.with_journal(kept.journal.clone(), cut_after);
-        let desk = Desk::new(roster, paths, is_elastic, children.free_index());
+        let server = JoinServer::new(roster, paths, is_elastic, children.free_index());
         let (change, changes) = flume::bounded(queue);
-        let how = Conduct { stop: spec.stop, stop_grace: spec.stop_grace, queue, grace: spec.grace, changes, left };
-        let wish = {
-            let (children, desk, journal) = (children.clone(), desk.clone(), kept.journal.clone());
+        let how = RunActors { stop: spec.stop, stop_grace: spec.stop_grace, queue, grace: spec.grace, changes, left };
+        let request = {
+            let (children, server, journal) = (children.clone(), server.clone(), kept.journal.clone());
             let link = Rc::new(link);
-            move |wish| match wish {
-                Wish::Join { actor, member, edges } => {
+            move |request| match request {
+                JoinRequest::Join { actor, member, edges } => {
                     journal.iter().for_each(|journal| journal.borrow_mut().append(&place(actor, &member)));
                     let _ = change.try_send(Change::Join { actor, link: link(actor, member), edges });
                 }
-                Wish::Scale { encoders, answer } if !children.can_start() => {
+                JoinRequest::Scale { encoders, answer } if !children.can_start() => {
                     let (tell, told) = flume::bounded(1);
                     let _ = change.try_send(Change::LetGo { encoders, answer: tell });
                     tokio::task::spawn_local(async move {
@@ -136,9 +138,9 @@ pub fn serve_scheduler(
                         });
                     });
                 }
-                Wish::Scale { encoders, answer } => {
+                JoinRequest::Scale { encoders, answer } => {
                     let from = children.encoders().len() as u32;
-                    for actor in children.scale(encoders, || desk.next_index()) {
+                    for actor in children.scale(encoders, || server.next_index()) {
                         let _ = change.try_send(Change::Retire(actor));
                     }
                     answer(Down::Scaling { from });
@@ -146,9 +148,9 @@ pub fn serve_scheduler(
             }
         };
         let result = tokio::select! {
-            result = conduct(scheduler, links, how) => result,
-            () = desk.clone().open(accept, wish) => unreachable!("it never ends"),
-            () = children.replace(|| desk.next_index()), if is_elastic => unreachable!("it never ends"),
+            result = run_actors(scheduler, links, how) => result,
+            () = server.clone().open(accept, request) => unreachable!("it never ends"),
+            () = children.replace(|| server.next_index()), if is_elastic => unreachable!("it never ends"),
         };
         children.finish().await;
         let _ = tokio::time::timeout(FAREWELL, closed.recv_async()).await;

@@ -1,9 +1,9 @@
 //! Going on in the place of a scheduler that has died.
 
 use super::RunError;
-use super::join::{Before, Returns};
+use super::join::{Before, ReconnectRegistry};
 use crate::effect::Effect;
-use crate::journal::{Beginning, Heard, Journal, JournalError, Past, Record};
+use crate::journal::{Beginning, Journal, JournalError, Record, RecoveredRun, ReplayEntry};
 use crate::scheduler::{Observer, Scheduler};
 use loongforge_core::message::{ActorId, StepId};
 use loongforge_core::schedule::{Coordinator, CoordinatorSpec};
@@ -30,7 +30,7 @@ impl Keep {
 /// The journal of a run, and its past where it has one.
 pub(super) struct Kept {
     pub journal: Option<Rc<RefCell<Journal>>>,
-    pub past: Option<Past>,
+    pub past: Option<RecoveredRun>,
 }
 
 impl Kept {
@@ -38,7 +38,7 @@ impl Kept {
         let Some(Keep { path, again, .. }) = keep else { return Ok(Self { journal: None, past: None }) };
         let (journal, past) = match again {
             Some(_) => {
-                let (journal, past) = Past::read(path, config)?;
+                let (journal, past) = RecoveredRun::read(path, config)?;
                 (journal, Some(past))
             }
             None => (Journal::create(path)?, None),
@@ -89,35 +89,35 @@ type Successor = (Scheduler, BTreeMap<ActorId, Before>, Vec<Effect>);
 /// # Errors
 /// The journal is another version's.
 pub(super) fn hear_again(
-    kept: (&Past, &Keep),
+    kept: (&RecoveredRun, &Keep),
     spec: CoordinatorSpec,
     observer: Box<dyn Observer>,
-    returns: &Returns,
+    returns: &ReconnectRegistry,
 ) -> Result<Successor, RunError> {
     let (past, keep) = kept;
     let mut scheduler = match &past.snapshot {
         Some(snapshot) => {
             let wrong = |_| JournalError::NotAJournal { path: keep.path.clone() };
             let coordinator = Coordinator::restore(&snapshot.coordinator, spec.snapshots).map_err(wrong)?;
-            Scheduler::new(coordinator, observer).with_letters(snapshot.letters.clone())
+            Scheduler::new(coordinator, observer).with_outstanding(snapshot.outstanding.clone())
         }
         None => Scheduler::new(Coordinator::new(spec), observer),
     };
     let mut end = Vec::new();
     for heard in past.course.iter().cloned() {
         match heard {
-            Heard::Told(actor, command) => scheduler.told_again(actor, &command),
-            Heard::Input(input) => {
+            ReplayEntry::Told(actor, command) => scheduler.told_again(actor, &command),
+            ReplayEntry::Input(input) => {
                 let effects = scheduler.hear_again(input, keep.again.unwrap_or(StepId(0)));
                 end.extend(effects.into_iter().filter(|effect| matches!(effect, Effect::Finished(_))));
             }
         }
     }
-    let mut left = scheduler.letters().left();
+    let mut left = scheduler.outstanding().left();
     left.extend(end);
     let before = scheduler.alive().into_iter().filter_map(|actor| {
         let (number, _) = past.members.get(&actor)?;
-        let account = scheduler.letters().of(actor);
+        let account = scheduler.outstanding().of(actor);
         let before = Before {
             number: *number,
             returned: Some(returns.expect_again(actor, *number, 0)),

@@ -18,7 +18,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use witness::{Seen, Witness};
+use witness::{RecordingObserver, Seen};
 
 const POOLS: PoolSizes = PoolSizes { data: 1, encoder: 2, foundation: 1 };
 const STEPS: u64 = 12;
@@ -43,7 +43,7 @@ fn run_spec(dir: &Path, lease: Duration) -> RunSpec {
 }
 
 /// Tells the proxy of steps.
-struct Steps(Witness, Arc<Proxy>);
+struct Steps(RecordingObserver, Arc<Proxy>);
 
 impl loongforge_actors::Observer for Steps {
     fn step(&mut self, summary: &StepSummary) {
@@ -64,9 +64,9 @@ impl loongforge_actors::Observer for Steps {
     }
 }
 
-fn witness() -> (Arc<Mutex<Seen>>, Witness) {
+fn witness() -> (Arc<Mutex<Seen>>, RecordingObserver) {
     let seen = Arc::new(Mutex::new(Seen::default()));
-    (seen.clone(), Witness { seen, stop_after: None, can_publish: true })
+    (seen.clone(), RecordingObserver { seen, stop_after: None, can_publish: true })
 }
 
 fn twin() -> Vec<f64> {

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use witness::{Seen, Witness};
+use witness::{RecordingObserver, Seen};
 
 const ROLE: &str = "LOONGFORGE_TEST_ROLE";
 const ADDRESS: &str = "LOONGFORGE_TEST_ADDRESS";
@@ -133,9 +133,9 @@ impl Case {
     }
 }
 
-fn witness() -> (Arc<Mutex<Seen>>, Box<Witness>) {
+fn witness() -> (Arc<Mutex<Seen>>, Box<RecordingObserver>) {
     let seen = Arc::new(Mutex::new(Seen::default()));
-    (seen.clone(), Box::new(Witness { seen, stop_after: None, can_publish: true }))
+    (seen.clone(), Box::new(RecordingObserver { seen, stop_after: None, can_publish: true }))
 }
 
 fn left(seen: &Seen) -> Vec<u32> {

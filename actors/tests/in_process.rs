@@ -9,7 +9,7 @@ use loongforge_core::message::ActorId;
 use loongforge_core::schedule::*;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use witness::{Seen, Witness};
+use witness::{RecordingObserver, Seen};
 
 fn run(
     pools: PoolSizes,
@@ -23,8 +23,11 @@ fn run(
     let coordinator = CoordinatorSpec { checkpoint_dir, elastic, max_save_failures: 3, ..spec(pools, 12) };
     let (sender, requests) = flume::bounded(1);
     let seen = Arc::new(Mutex::new(Seen::default()));
-    let observer =
-        Witness { seen: seen.clone(), stop_after: stop_after.map(|step| (step, sender.clone())), can_publish };
+    let observer = RecordingObserver {
+        seen: seen.clone(),
+        stop_after: stop_after.map(|step| (step, sender.clone())),
+        can_publish,
+    };
     let spec = RunSpec {
         coordinator,
         resume: None,

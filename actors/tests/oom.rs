@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use witness::{Seen, Witness};
+use witness::{RecordingObserver, Seen};
 
 const ROLE: &str = "LOONGFORGE_TEST_ROLE";
 const ADDRESS: &str = "LOONGFORGE_TEST_ADDRESS";
@@ -74,7 +74,7 @@ fn run_spec(dir: &Path, state: SchedulerState) -> RunSpec {
 
 fn witness() -> (Arc<Mutex<Seen>>, Box<dyn Observer>) {
     let seen = Arc::new(Mutex::new(Seen::default()));
-    (seen.clone(), Box::new(Witness { seen, stop_after: None, can_publish: true }))
+    (seen.clone(), Box::new(RecordingObserver { seen, stop_after: None, can_publish: true }))
 }
 
 /// A group of processes with a limit of its own for each; gone with this.
@@ -161,7 +161,7 @@ fn an_item_that_takes_all_memory_kills_two_encoders_and_no_third_one() {
 
     // As where it is known from the beginning.
     let known =
-        SchedulerState { killers: vec![Killer { item: item(), deaths: MAX_DEATHS }], ..SchedulerState::default() };
+        SchedulerState { killers: vec![PoisonItem { item: item(), deaths: MAX_CRASHES }], ..SchedulerState::default() };
     let (twin, observer) = witness();
     run_in_process(run_spec(dir.path(), known), make(Script::default()), observer).unwrap();
     let twin = twin.lock().unwrap();

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use witness::{Seen, Witness};
+use witness::{RecordingObserver, Seen};
 
 const POOLS: PoolSizes = PoolSizes { data: 2, encoder: 2, foundation: 1 };
 
@@ -92,9 +92,9 @@ fn run_spec(dir: &Path) -> RunSpec {
     }
 }
 
-fn witness() -> (Arc<Mutex<Seen>>, Box<Witness>) {
+fn witness() -> (Arc<Mutex<Seen>>, Box<RecordingObserver>) {
     let seen = Arc::new(Mutex::new(Seen::default()));
-    (seen.clone(), Box::new(Witness { seen, stop_after: None, can_publish: true }))
+    (seen.clone(), Box::new(RecordingObserver { seen, stop_after: None, can_publish: true }))
 }
 
 /// A run with a child process an actor.

@@ -4,7 +4,8 @@ mod fake;
 
 use fake::{sample, spec};
 use loongforge_actors::launch::join::{
-    Desk, Down, Joined, Line, Member, Returns, Roster, Terms, Up, gather, hear, join, line, remote_link, say,
+    Down, JoinServer, Joined, Line, Member, ReconnectRegistry, Roster, Terms, Up, gather, hear, join, line,
+    remote_link, say,
 };
 use loongforge_core::message::*;
 use loongforge_core::schedule::*;
@@ -95,12 +96,12 @@ async fn scheduler(timeout: Duration) -> Ended {
         queue: spec.max_unanswered(),
         timeout,
         lease: LEASE,
-        returns: Some(Returns::default()),
+        returns: Some(ReconnectRegistry::default()),
     };
     let accept = async || listener.accept().await.map(|(stream, _)| stream);
     let members = gather(&accept, &roster).await?;
     let paths = members.iter().map(|(&actor, member)| (actor, member.edges.clone())).collect();
-    let desk = Desk::new(roster, paths, false, 0);
+    let desk = JoinServer::new(roster, paths, false, 0);
     tokio::select! {
         result = conduct(members, spec) => result,
         () = desk.open(accept, |_| ()) => unreachable!("it never ends"),

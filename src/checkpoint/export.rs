@@ -3,7 +3,8 @@
 
 use super::fit::{expect_fit, load_options};
 use super::saved_config::saved_config;
-use crate::model::folder::{FolderError, ModelFolder};
+use crate::model::error::FolderError;
+use crate::model::folder::ModelFolder;
 use crate::model::locate::{BaseError, ModelFolders};
 use loongforge_core::checkpoint::{CheckpointError, carried};
 use loongforge_core::files;

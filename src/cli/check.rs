@@ -91,15 +91,12 @@ pub(super) fn parts(config: &RunConfig, folder: &ModelFolder) -> anyhow::Result<
     let model = &config.model;
     let foundation = trained(families.foundation.specs(), &families.tree, |_| ("model.foundation", &model.foundation))?;
     let mut parts = vec![("foundation", foundation)];
-    if let Some(encoder) = &families.encoder {
-        let part_of = |name: &str| match encoder.is_projector(name) {
-            true => ("model.image_projector", &model.image_projector),
-            false => ("model.image_encoder", &model.image_encoder),
-        };
-        let (projector, tower) = trained(encoder.specs(), &families.tree, part_of)?
-            .into_iter()
-            .partition(|spec| encoder.is_projector(&spec.name));
-        parts.extend([("image_encoder", tower), ("image_projector", projector)]);
+    for it in families.towers.iter() {
+        let part_of = |name: &str| model.tower_part(it.tower, it.family.is_projector(name));
+        let specs = trained(it.family.specs(), &families.tree, part_of)?;
+        let (projector, tower) = specs.into_iter().partition(|spec| it.family.is_projector(&spec.name));
+        let name = |is_projector| model.tower_part(it.tower, is_projector).0.trim_start_matches("model.");
+        parts.extend([(name(false), tower), (name(true), projector)]);
     }
     Ok(parts)
 }

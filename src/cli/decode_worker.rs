@@ -3,7 +3,7 @@
 use crate::sandbox::{Sandbox, serve};
 use clap::Args;
 use loongforge_core::config::SandboxMode;
-use loongforge_core::data::{Decoder, InProcess};
+use loongforge_core::data::{InProcess, MediaDecoder};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub fn decode_worker(args: DecodeWorkerArgs) -> ExitCode {
 }
 
 /// Returns what decodes under this mode; `warn` is told where it is less safe than it should be.
-pub fn decoder(mode: SandboxMode, warn: impl Fn(&str) + Send + Sync + 'static) -> Arc<dyn Decoder> {
+pub fn decoder(mode: SandboxMode, warn: impl Fn(&str) + Send + Sync + 'static) -> Arc<dyn MediaDecoder> {
     match mode {
         // This program, also after another one was put in its place.
         SandboxMode::Auto if cfg!(target_os = "linux") => Arc::new(Sandbox::new("/proc/self/exe", warn)),

@@ -120,7 +120,7 @@ pub fn launch(args: LaunchArgs) -> anyhow::Result<ExitCode> {
     }
     let mut pools = PoolSizes::new(config);
     // A model that is not here says nothing: then the pools are as the config has them.
-    if ModelFolder::open(&config.model).is_ok_and(|folder| folder.config.encoder.is_none()) {
+    if ModelFolder::open(&config.model).is_ok_and(|folder| folder.config.towers.is_empty()) {
         pools.encoder = 0;
     }
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };

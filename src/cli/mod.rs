@@ -7,7 +7,9 @@ mod data;
 mod decode_worker;
 pub mod dotted;
 mod drill;
+mod environment;
 mod evaluate;
+pub mod exit;
 mod forecast;
 mod generate;
 mod launch;
@@ -20,52 +22,13 @@ mod run;
 mod scale;
 mod top;
 mod trace;
+mod usage;
+
+pub use usage::UsageError;
 
 use clap::{Parser, Subcommand};
-use loongforge_core::engine::error_chain;
+use environment::environment;
 use std::process::ExitCode;
-
-/// Describes what a process tells the launcher that started it.
-pub mod exit {
-    use super::UsageError;
-    use loongforge_actors::RunError;
-
-    /// Bad configuration or usage: never retry.
-    pub const USAGE: u8 = 2;
-    /// Stopped on request after a checkpoint: resume.
-    pub const PREEMPTED: u8 = 3;
-    /// A process that the run cannot go on without died, more often than the run may begin again: resume elsewhere.
-    pub const LOST: u8 = 4;
-    /// Numbers are not finite: the last good checkpoint is there, and beginning again comes to the same.
-    pub const NUMBERS: u8 = 5;
-    /// The run's processes did not come together: try again.
-    pub const TRANSIENT: u8 = 75;
-    /// The run failed; the first cause was printed.
-    pub const FAILED: u8 = 1;
-
-    /// Returns what an error that ends the program means for who started it.
-    pub fn of(error: &anyhow::Error) -> u8 {
-        match error.downcast_ref::<RunError>() {
-            _ if error.is::<UsageError>() => USAGE,
-            Some(RunError::Failed(failure)) if failure.is_loss => LOST,
-            Some(RunError::Failed(failure)) if failure.is_numeric => NUMBERS,
-            Some(RunError::Join(_)) => TRANSIENT,
-            _ => FAILED,
-        }
-    }
-}
-
-/// Something that the user has to change before a second try makes sense.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct UsageError(String);
-
-impl UsageError {
-    /// Wraps an error with its causes.
-    pub fn of(error: &(dyn std::error::Error + 'static)) -> Self {
-        Self(error_chain(error))
-    }
-}
 
 /// Train LLMs and VLMs.
 #[derive(Parser)]
@@ -171,9 +134,4 @@ impl Cli {
                 | Command::DecodeWorker(_)
         )
     }
-}
-
-/// The environment's variables that are text.
-fn environment() -> impl Iterator<Item = (String, String)> {
-    std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }

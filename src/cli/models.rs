@@ -74,7 +74,7 @@ fn tower(config: &Value) -> Result<ModelSize, String> {
             "num_hidden_layers": 8, "num_attention_heads": 1, "num_key_value_heads": 1},
     });
     let model = ModelConfig::from_hf(&json).map_err(|error| error.to_string())?;
-    let specs = model.encoder.iter().flat_map(|family| family.specs());
+    let specs = model.towers.specs().into_iter();
     let tower = specs.filter(|spec| spec.name.starts_with("image_encoder."));
     let parameters = tower.map(|spec| spec.shape.iter().product::<i64>() as u64).sum();
     Ok(ModelSize::tower(parameters))

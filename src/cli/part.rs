@@ -3,7 +3,7 @@
 use super::UsageError;
 use clap::Args;
 use loongforge_actors::launch::net::{Party, Security};
-use loongforge_actors::launch::{Place, beside, place};
+use loongforge_actors::launch::{LaunchedPart, beside, place};
 use loongforge_core::config::Address;
 use loongforge_core::message::Role;
 use loongforge_core::schedule::PoolSizes;
@@ -63,7 +63,7 @@ impl PartArgs {
                 let launcher = found.map_or(loongforge_actors::launch::Launcher::Nodes, |place| place.launcher);
                 let is_scheduler = role == Role::Scheduler;
                 let actors = if is_scheduler { Vec::new() } else { vec![(role, index)] };
-                Place { launcher, scheduler: is_scheduler, actors, join }
+                LaunchedPart { launcher, scheduler: is_scheduler, actors, join }
             }
         };
         let Some(join) = told.or(place.join) else {

@@ -4,7 +4,7 @@ use super::processes::Members;
 use super::report::Report;
 use super::traces::Traces;
 use anyhow::{Context, bail};
-use loongforge_actors::drill::{Fault, Injected, PROXY, Proxy, Script, Span, Target, Verb};
+use loongforge_actors::drill::{Fault, FaultRule, Injected, PROXY, Proxy, Script, Span, Target};
 use loongforge_core::config::RunConfig;
 use loongforge_core::engine::fault::FAULTS;
 use std::fs::{self, File};
@@ -42,7 +42,7 @@ impl Drill {
             bail!("a drill compares the steps in metrics.jsonl: set log.jsonl=true");
         }
         for fault in &plan.script.faults {
-            if let (Target::Process(pattern), Verb::Kill { point: Some(_) } | Verb::Freeze { point: Some(_) }) =
+            if let (Target::Process(pattern), Fault::Kill { point: Some(_) } | Fault::Freeze { point: Some(_) }) =
                 (&fault.target, &fault.verb)
                 && (pattern.role.is_none() || pattern.index.is_none())
             {
@@ -126,7 +126,7 @@ fn watch(run: &mut Child, metrics: &Path, proxy: &Proxy, done: &mut Done, steps:
 
 /// Faults of processes that begin with a step, and how far they are.
 struct Done {
-    faults: Vec<Fault>,
+    faults: Vec<FaultRule>,
     counts: Vec<u64>,
     /// Frozen processes, and when they go on: by the fault.
     frozen: Vec<(u32, Instant)>,
@@ -144,8 +144,8 @@ impl Done {
                 continue;
             }
             match &fault.verb {
-                Verb::Kill { point: None } => *count += members.kill(pattern),
-                Verb::Freeze { point: None } => {
+                Fault::Kill { point: None } => *count += members.kill(pattern),
+                Fault::Freeze { point: None } => {
                     let frozen = members.freeze(pattern);
                     *count += frozen.len() as u64;
                     let until = match fault.span {
@@ -155,7 +155,7 @@ impl Done {
                     self.frozen.extend(frozen.into_iter().map(|process| (process, until)));
                 }
                 // It is the process's own to do.
-                Verb::Kill { .. } | Verb::Freeze { .. } => *count = 1,
+                Fault::Kill { .. } | Fault::Freeze { .. } => *count = 1,
                 _ => {}
             }
         }
@@ -175,8 +175,8 @@ fn points(script: &Script) -> String {
     let rules = script.faults.iter().filter_map(|fault| {
         let Target::Process(pattern) = fault.target else { return None };
         let (action, (point, nth)) = match &fault.verb {
-            Verb::Kill { point } => ("kill", point.as_ref()?),
-            Verb::Freeze { point } => ("freeze", point.as_ref()?),
+            Fault::Kill { point } => ("kill", point.as_ref()?),
+            Fault::Freeze { point } => ("freeze", point.as_ref()?),
             _ => return None,
         };
         Some(format!("{}/{}@{point}:{nth}={action}", pattern.role?, pattern.index?))

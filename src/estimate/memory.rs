@@ -90,11 +90,10 @@ fn num_steps(config: &RunConfig) -> u64 {
 /// As [`forecast`].
 pub fn of_plans(config: &RunConfig, folder: &ModelFolder, plans: &[StepPlan]) -> Result<Vec<ActorMemory>, EngineError> {
     let families = Families::of(&folder.config);
-    let placeholder = folder.config.placeholders().first().copied();
-    let memory = |actor, plans: &[Arc<StepPlan>]| memory_of(config, &families, placeholder, actor, plans);
+    let memory = |actor, plans: &[Arc<StepPlan>]| memory_of(config, &families, actor, plans);
     let mut found = Vec::new();
     let colocated = config.pools.placement == Placement::Colocated;
-    if families.encoder.is_some() && !colocated {
+    if !families.towers.is_empty() && !colocated {
         let patches = |plan: &StepPlan, encoder: u32| {
             let own = plan.units.iter().filter(|unit| unit.encoder == encoder);
             own.map(|unit| unit.num_patches()).sum::<usize>()
@@ -112,9 +111,9 @@ pub fn of_plans(config: &RunConfig, folder: &ModelFolder, plans: &[StepPlan]) ->
     let count = 2 * layout.pp * config.pools.foundation.virtual_stages + 2;
     let plans = numbered(plans.iter().map(|plan| of_replica(plan, replica, count)));
     for stage in 0..layout.pp {
-        let place = loongforge_core::config::Place { dp: replica as usize, pp: stage, ..layout.place(0) };
+        let place = loongforge_core::config::RankCoords { dp: replica as usize, pp: stage, ..layout.place(0) };
         let actor = ActorId::foundation(layout.rank(place) as u32);
-        let what = if colocated && families.encoder.is_some() { "encoder + foundation" } else { "foundation" };
+        let what = if colocated && !families.towers.is_empty() { "encoder + foundation" } else { "foundation" };
         let kind = if layout.pp > 1 { format!("{what}, stage {}", stage + 1) } else { what.into() };
         found.push(ActorMemory { kind, actor, memory: memory(actor, &plans)? });
     }

@@ -5,7 +5,7 @@ use crate::model::locate::ModelFolders;
 use anyhow::Result;
 use loongforge_core::data::{Media, Sample};
 use loongforge_core::message::{Grid, SampleMeta};
-use loongforge_torch::model::{Decoder, EncoderModel, Prompt, TextBatch, TokenScores};
+use loongforge_torch::model::{Decoder, EncoderModel, FeatureInput, ModelTower, Prompt, TextBatch, TokenScores};
 use loongforge_torch::params::ParamStore;
 use loongforge_torch::tape::{Execution, Policy};
 use loongforge_torch::train::hf::Checkpoint;
@@ -18,10 +18,16 @@ use tch::{Device, Kind, Tensor};
 pub struct ForwardModel {
     /// Config and tokenizer.
     folder: ModelFolder,
-    encoder: Option<(Box<dyn EncoderModel>, Rc<ParamStore>)>,
+    /// Each with its parameters, and the tokens that its features replace.
+    towers: Vec<LoadedTower>,
     decoder: Decoder,
     params: Rc<ParamStore>,
-    placeholders: Vec<i64>,
+}
+
+struct LoadedTower {
+    input: FeatureInput,
+    model: Box<dyn EncoderModel>,
+    params: Rc<ParamStore>,
 }
 
 impl ForwardModel {
@@ -44,21 +50,13 @@ impl ForwardModel {
             adapters.iter().for_each(|adapters| adapters.add_to(&params));
             Ok(Rc::new(params))
         };
-        let encoder = match &folder.config.encoder {
-            Some(family) => {
-                let params = load(family.specs())?;
-                Some((family.build(&params, Policy::Keep), params))
-            }
-            None => None,
+        let tower = |(it, input): (&ModelTower, FeatureInput)| -> Result<LoadedTower> {
+            let params = load(it.family.specs())?;
+            Ok(LoadedTower { input, model: it.family.build(&params, Policy::Keep), params })
         };
+        let towers = folder.config.towers.iter().zip(folder.config.inputs()).map(tower).collect::<Result<_>>()?;
         let params = load(Decoder::specs(&folder.config.decoder))?;
-        Ok(Self {
-            encoder,
-            decoder: Decoder::new(&folder.config.decoder, &params),
-            params,
-            placeholders: folder.config.placeholders(),
-            folder,
-        })
+        Ok(Self { towers, decoder: Decoder::new(&folder.config.decoder, &params), params, folder })
     }
 
     pub fn folder(&self) -> &ModelFolder {
@@ -116,24 +114,32 @@ impl ForwardModel {
         if self.decoder.config().has_three_axes() { positions } else { positions.get(0) }
     }
 
-    /// The tokens that features replace.
-    fn feature_rows(&self, input_ids: &[i64]) -> Vec<i64> {
-        let rows = (0..).zip(input_ids).filter(|(_, id)| self.placeholders.contains(id));
-        rows.map(|(row, _)| row).collect()
+    /// The tokens that features replace, by tower.
+    fn feature_rows(&self, input_ids: &[i64]) -> Vec<Vec<i64>> {
+        self.towers.iter().map(|tower| tower.input.rows(input_ids)).collect()
     }
 
-    /// The encoder's outputs for all pictures and videos of the samples; none without such.
+    /// By tower, its outputs for all items of the samples; none without such.
+    fn features(&self, samples: &[&Sample]) -> Vec<Vec<Tensor>> {
+        self.towers.iter().map(|tower| tower.features(samples)).collect()
+    }
+}
+
+impl LoadedTower {
+    /// The tower's outputs for all its items of the samples; none without such.
     fn features(&self, samples: &[&Sample]) -> Vec<Tensor> {
-        let media: Vec<&Media> = samples.iter().flat_map(|sample| &sample.media).collect();
-        let Some((encoder, params)) = self.encoder.as_ref().filter(|_| !media.is_empty()) else {
+        let (model, params) = (&self.model, &self.params);
+        let media = samples.iter().flat_map(|sample| &sample.media).filter(|item| item.tower == self.input.tower);
+        let media: Vec<&Media> = media.collect();
+        if media.is_empty() {
             return Vec::new();
-        };
+        }
         let grids: Vec<Grid> = media.iter().map(|item| item.grid).collect();
         let pixels =
             media.iter().map(|item| Tensor::from_slice(&item.pixels).view([item.grid.num_patches() as i64, -1]));
         let pixels = Tensor::cat(&pixels.collect::<Vec<_>>(), 0);
         let pixels = pixels.to_device(params.flat().device()).to_kind(params.flat().kind());
-        let recorded = encoder.record(&grids);
+        let recorded = model.record(&grids);
         let mut run = Execution::forward_only(recorded.tape, params.clone(), vec![(recorded.pixels, pixels)]);
         run.forward().expect("there is no other rank");
         recorded.outputs.iter().map(|&slot| run.value(slot).shallow_clone()).collect()

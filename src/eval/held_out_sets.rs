@@ -2,7 +2,7 @@
 
 use crate::model::folder::ModelFolder;
 use loongforge_core::config::{BadSamples, Data, Eval, Pack, RunConfig, TooLong, TrainFile};
-use loongforge_core::data::{DataError, Dataset, Decoder, ProcessorOptions};
+use loongforge_core::data::{DataError, Dataset, MediaDecoder, ProcessorOptions};
 use loongforge_core::engine::WithHeldOut;
 use loongforge_core::message::Purpose;
 use loongforge_core::schedule::{EvaluationPass, EvaluationSet, EvaluationSpec};
@@ -24,7 +24,7 @@ pub struct HeldOutSet {
 pub fn open(
     config: &RunConfig,
     folder: &ModelFolder,
-    decoder: Option<&Arc<dyn Decoder>>,
+    decoder: Option<&Arc<dyn MediaDecoder>>,
 ) -> Result<Vec<HeldOutSet>, DataError> {
     let Some(eval) = &config.eval else { return Ok(Vec::new()) };
     let open = |name: String| {

@@ -1,7 +1,7 @@
 //! The `config.json` of a model that is put together from parts, and the token that stands for pictures where a
 //! `config.json` does not say. Which parts fit each other is the model's to check.
 
-use crate::model::folder::FolderError;
+use crate::model::error::FolderError;
 use loongforge_core::config::{Model, Part};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -17,7 +17,7 @@ pub(crate) fn has_parts(model: &Model) -> bool {
     parts(model).iter().any(|(_, part)| !part.config.is_empty() || (!whole && part.load.is_some()))
 }
 
-fn parts(model: &Model) -> [(&'static str, &Part); 3] {
+fn parts(model: &Model) -> [(&'static str, &Part); 5] {
     model.parts().map(|(key, part)| (key.strip_prefix("model.").unwrap_or(key), part))
 }
 
@@ -71,6 +71,8 @@ pub(crate) fn section_of<'a>(json: &'a mut Value, key: &str) -> Option<&'a mut V
     let names: &[&str] = match key {
         "model.image_encoder" => &["image_encoder", "vision_config"],
         "model.image_projector" => &["image_projector"],
+        "model.audio_encoder" => &["audio_encoder", "audio_config"],
+        "model.audio_projector" => &["audio_projector"],
         _ => &["foundation", "text_config", "llm_config"],
     };
     match names.iter().find(|name| json.get(**name).is_some()) {
@@ -95,7 +97,8 @@ pub(crate) fn ignored(json: &Value) -> Vec<String> {
 fn of_part(key: &str, mut config: Value) -> Value {
     let inner: &[&str] = match key {
         "image_encoder" => &["image_encoder", "vision_config"],
-        "image_projector" => return config.get_mut(key).map_or_else(|| json!({}), Value::take),
+        "audio_encoder" => &["audio_encoder", "audio_config"],
+        "image_projector" | "audio_projector" => return config.get_mut(key).map_or_else(|| json!({}), Value::take),
         _ => &["foundation", "text_config", "llm_config"],
     };
     let found = inner.iter().find(|key| config.get(**key).is_some());

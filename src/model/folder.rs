@@ -1,51 +1,16 @@
 //! The Hugging Face folder of a model: its `config.json` under the run's overrides, read before anything is built.
 
 use crate::model::composite::{fit_deepstack, has_parts, put_image_token, put_parts, section_of};
-use crate::model::hub::{HubError, model_here, resolve_config, resolve_model};
+use crate::model::error::FolderError;
+use crate::model::hub::{model_here, resolve_config, resolve_model};
 use loongforge_core::config::{Model, Source, Weights, code};
 use loongforge_core::data::{DataError, Processor, ProcessorOptions, Tokenizer};
 use loongforge_core::files;
 use loongforge_core::schedule::ModelShape;
-use loongforge_torch::model::{ModelConfig, ModelConfigError};
+use loongforge_torch::model::ModelConfig;
 use serde_json::Value;
-use std::io;
 use std::path::{Path, PathBuf};
 use tch::Kind;
-
-#[derive(Debug, thiserror::Error)]
-pub enum FolderError {
-    #[error("{path}: {source}")]
-    Read { path: PathBuf, source: io::Error },
-    #[error("{path} is not JSON: {source}")]
-    Json { path: PathBuf, source: serde_json::Error },
-    #[error("{key}: {source}")]
-    Hub { key: &'static str, source: HubError },
-    #[error("{key} is missing")]
-    Missing { key: &'static str },
-    #[error("model.mtp.num_layers is {num_heads}, and checkpoints of {model_type} have no such layers")]
-    NoMtp { num_heads: usize, model_type: String },
-    #[error("model.indexer.loss_coef is set, and {model_type} has no indexer: leave it out")]
-    NoIndexer { model_type: String },
-    #[error(transparent)]
-    Tokenizer(#[from] DataError),
-    #[error("model.overrides.{key}: config.json has no such key")]
-    UnknownOverride { key: String },
-    #[error("{key}.overrides.{inner}: the config of this part has no such key")]
-    UnknownPartKey { key: &'static str, inner: String },
-    #[error("{key}.overrides: the model has no config of this part")]
-    NoSection { key: &'static str },
-    #[error("{path}: {source}")]
-    Model { path: PathBuf, source: ModelConfigError },
-    #[error(
-        "model.{key}.config: {model_type} models are not composed of parts; change them with model.overrides, or \
-         leave out model.load"
-    )]
-    NoParts { key: &'static str, model_type: String },
-    #[error("error[{code}]: {source}")]
-    Parts { code: &'static str, source: ModelConfigError },
-    #[error("{path} does not match this run's model: {}", differences.join(", "))]
-    OtherModel { path: PathBuf, differences: Vec<String> },
-}
 
 /// Differences that one error names.
 const MAX_DIFFERENCES: usize = 4;
@@ -188,12 +153,15 @@ impl ModelFolder {
     /// Returns what planning needs to know of the model; features and pixels are float32 or narrower on the wire.
     pub fn shape(&self) -> ModelShape {
         let hidden_size = self.config.decoder.hidden_size as u64;
-        let patch_dim = self.config.encoder.as_ref().map_or(0, |encoder| encoder.patch_dim() as u64);
+        let towers = &self.config.towers;
+        let patch_dim = towers.iter().map(|it| it.family.patch_dim() as u64).max().unwrap_or(0);
+        let num_tensors = towers.iter().map(|it| it.family.num_outputs() as u64).max().unwrap_or(0);
         let bytes = size_of::<f32>() as u64;
         ModelShape {
             hidden_size,
+            towers: towers.iter().map(|it| it.tower).collect(),
             bytes_per_patch: patch_dim * bytes,
-            bytes_per_feature: self.config.num_feature_tensors() as u64 * hidden_size * bytes,
+            bytes_per_feature: num_tensors * hidden_size * bytes,
         }
     }
 }
@@ -219,7 +187,13 @@ pub fn without_fetching(model: &mut Model) -> Vec<&'static str> {
         Ok(here)
     };
     settle(model, here).expect("nothing is fetched");
-    for part in [&mut model.image_encoder, &mut model.image_projector, &mut model.foundation] {
+    for part in [
+        &mut model.image_encoder,
+        &mut model.image_projector,
+        &mut model.audio_encoder,
+        &mut model.audio_projector,
+        &mut model.foundation,
+    ] {
         if let Some(lora) = &mut part.lora {
             lora.adapter = lora.adapter.take().filter(|adapter| adapter.hub_id().is_none());
         }
@@ -239,6 +213,8 @@ fn settle(
         ("model.tokenizer", &mut model.tokenizer, false),
         ("model.image_encoder.load", &mut model.image_encoder.load, true),
         ("model.image_projector.load", &mut model.image_projector.load, true),
+        ("model.audio_encoder.load", &mut model.audio_encoder.load, true),
+        ("model.audio_projector.load", &mut model.audio_projector.load, true),
         ("model.foundation.load", &mut model.foundation.load, true),
     ];
     for (key, source, weights) in sources {
@@ -250,6 +226,8 @@ fn settle(
     let adapters = [
         ("model.image_encoder.lora.adapter", &mut model.image_encoder.lora),
         ("model.image_projector.lora.adapter", &mut model.image_projector.lora),
+        ("model.audio_encoder.lora.adapter", &mut model.audio_encoder.lora),
+        ("model.audio_projector.lora.adapter", &mut model.audio_projector.lora),
         ("model.foundation.lora.adapter", &mut model.foundation.lora),
     ];
     for (key, lora) in adapters {

@@ -1,9 +1,11 @@
 //! Models as folders and configs: where they lie, what their `config.json` says, and what they cost.
 
 pub(crate) mod composite;
+pub(crate) mod error;
 pub(crate) mod folder;
 pub mod hub;
 pub(crate) mod locate;
 pub mod size;
 
-pub use folder::{FolderError, ModelFolder};
+pub use error::FolderError;
+pub use folder::ModelFolder;

@@ -46,7 +46,7 @@ impl ModelSize {
     /// Computes the size of a model and the `config.json` that it was read from.
     pub fn of(config: &ModelConfig, json: &Value) -> Self {
         let families = Families::of(config);
-        let encoder: u64 = families.encoder.iter().flat_map(|family| family.specs()).map(|spec| count(&spec)).sum();
+        let encoder: u64 = families.towers.specs().into_iter().map(|spec| count(&spec)).sum();
         let text = text_config(json);
         let share = expert_share(text);
         let embedding = format!("{}.weight", config.decoder.names.embed);

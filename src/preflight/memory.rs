@@ -25,7 +25,7 @@ pub enum MemoryProblem {
 /// # Errors
 /// They are more and the run is `alone` on this machine; or no machine could hold them.
 pub fn check(config: &RunConfig, families: &Families, alone: bool) -> Result<Option<String>, MemoryProblem> {
-    let encoder: Vec<ParamSpec> = families.encoder.iter().flat_map(|family| family.specs()).collect();
+    let encoder: Vec<ParamSpec> = families.towers.specs().into_iter().collect();
     let [encoder, foundation] = [encoder, families.foundation.specs()].map(|specs| PoolSize::of(specs.iter()));
     let parameters = [encoder, foundation].map(|pool| pool.trained.saturating_add(pool.frozen));
     if let Some(&parameters) = parameters.iter().find(|count| **count > MAX_PARAMETERS) {

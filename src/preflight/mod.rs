@@ -13,7 +13,7 @@ pub use weights::{WeightsProblem, expect_weights};
 use crate::eval::after_run;
 use crate::model::folder::ModelFolder;
 use loongforge_core::config::{Device, RunConfig};
-use loongforge_core::data::{DataError, Decoder};
+use loongforge_core::data::{DataError, MediaDecoder};
 use loongforge_core::engine::EngineError;
 use loongforge_torch::engine::{Families, check_engines, open_device, random_parts, without_effect};
 use loongforge_torch::native::expect_products;
@@ -25,7 +25,7 @@ pub struct Preflight<'a> {
     pub folder: &'a ModelFolder,
     pub families: &'a Families,
     /// Decodes the samples' pictures and videos.
-    pub decoder: Arc<dyn Decoder>,
+    pub decoder: Arc<dyn MediaDecoder>,
 }
 
 /// Questions that are not always asked.

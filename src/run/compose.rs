@@ -5,18 +5,20 @@
 
 use crate::checkpoint::saved_config;
 use crate::eval::held_out_sets;
-use crate::model::folder::{FolderError, ModelFolder, fetch};
+use crate::model::error::FolderError;
+use crate::model::folder::{ModelFolder, fetch};
 use crate::preflight::{Asked, Preflight, PreflightError, WeightsProblem, expect_weights};
 use crate::run::roles::{self, Recipe};
 use loongforge_actors::checkpoint::{Publication, publish};
 use loongforge_actors::{Observer, Publisher, RunError, RunSpec, StopOn, run_in_process};
 use loongforge_core::config::{Device, Precision, Products, Report, RunConfig, load_text};
 use loongforge_core::data::{
-    DataError, Decoder, Epochs, EpochsError, InProcess, built_in, fingerprint, settle_steps, settle_steps_of,
+    DataError, Epochs, EpochsError, InProcess, MediaDecoder, built_in, fingerprint, settle_steps, settle_steps_of,
 };
+use loongforge_core::message::Tower;
 use loongforge_core::message::{BadSample, SampleId, SaveTo, StepId};
 use loongforge_core::schedule::{
-    CoordinatorSpec, EvaluationSpec, FailedSave, Killer, Outcome, SchedulerState, StepSummary,
+    CoordinatorSpec, EvaluationSpec, FailedSave, Outcome, PoisonItem, SchedulerState, StepSummary,
 };
 use loongforge_torch::device::settle;
 use loongforge_torch::engine::Families;
@@ -68,12 +70,12 @@ pub struct Composition {
     config: RunConfig,
     folder: ModelFolder,
     families: Families,
-    decoder: Arc<dyn Decoder>,
+    decoder: Arc<dyn MediaDecoder>,
     epochs: Option<Epochs>,
     evaluation: Option<EvaluationSpec>,
     resume: Option<Resume>,
     snapshots: Option<PathBuf>,
-    killers: Vec<Killer>,
+    killers: Vec<PoisonItem>,
     stop: StopOn,
     local_rank: Option<u32>,
 }
@@ -150,9 +152,9 @@ impl Composition {
         Self::new(loaded.config)
     }
 
-    /// Puts another encoder in. Its features must be as wide as the foundation expects.
+    /// Puts another vision tower in. Its features must be as wide as the foundation expects.
     pub fn encoder(mut self, family: impl EncoderFamily + 'static) -> Self {
-        self.families.encoder = Some(Arc::new(family));
+        self.families.towers.set(Tower::Vision, Arc::new(family));
         self
     }
 
@@ -164,7 +166,7 @@ impl Composition {
 
     /// Lets `decoder` decode the samples' pictures and videos, for instance a [`Sandbox`](crate::sandbox::Sandbox); else this
     /// process does.
-    pub fn decoder(mut self, decoder: Arc<dyn Decoder>) -> Self {
+    pub fn decoder(mut self, decoder: Arc<dyn MediaDecoder>) -> Self {
         self.decoder = decoder;
         self
     }
@@ -182,12 +184,12 @@ impl Composition {
     }
 
     /// Knows which items encoders have died of before.
-    pub fn knowing(mut self, killers: Vec<Killer>) -> Self {
+    pub fn knowing(mut self, killers: Vec<PoisonItem>) -> Self {
         self.killers = killers;
         self
     }
 
-    pub fn killers(&self) -> &[Killer] {
+    pub fn killers(&self) -> &[PoisonItem] {
         &self.killers
     }
 
@@ -252,7 +254,7 @@ impl Composition {
     /// What engines are made from.
     pub fn into_recipe(self) -> Arc<Recipe> {
         let Self { mut config, folder, families, decoder, local_rank, .. } = self;
-        if families.encoder.is_none() {
+        if families.towers.is_empty() {
             // A text model: no actors wait for pictures, and all cores are the foundation's.
             config.pools.encoder.replicas = 0;
         }

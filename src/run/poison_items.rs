@@ -1,7 +1,7 @@
 //! `killers.jsonl` in a run's folder: items that encoders have died of, so that a run that begins again, or is resumed,
 //! knows of them.
 
-use loongforge_core::schedule::Killer;
+use loongforge_core::schedule::PoisonItem;
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -12,9 +12,9 @@ fn path(dir: &Path) -> PathBuf {
 }
 
 /// Returns what is known: of each item its last line. Half a line says nothing.
-pub fn read(dir: &Path) -> Vec<Killer> {
+pub fn read(dir: &Path) -> Vec<PoisonItem> {
     let text = fs::read_to_string(path(dir)).unwrap_or_default();
-    let killers = text.lines().filter_map(|line| serde_json::from_str::<Killer>(line).ok());
+    let killers = text.lines().filter_map(|line| serde_json::from_str::<PoisonItem>(line).ok());
     let last: BTreeMap<_, _> = killers.map(|killer| (killer.item, killer)).collect();
     last.into_values().collect()
 }
@@ -23,7 +23,7 @@ pub fn read(dir: &Path) -> Vec<Killer> {
 ///
 /// # Errors
 /// It cannot be written.
-pub fn keep(dir: &Path, killers: &[Killer]) -> io::Result<()> {
+pub fn keep(dir: &Path, killers: &[PoisonItem]) -> io::Result<()> {
     match fs::remove_file(path(dir)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => append(dir, killers),
@@ -32,7 +32,7 @@ pub fn keep(dir: &Path, killers: &[Killer]) -> io::Result<()> {
 
 /// # Errors
 /// It cannot be written.
-pub fn append(dir: &Path, killers: &[Killer]) -> io::Result<()> {
+pub fn append(dir: &Path, killers: &[PoisonItem]) -> io::Result<()> {
     if killers.is_empty() {
         return Ok(());
     }

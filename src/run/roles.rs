@@ -5,7 +5,7 @@ use crate::model::folder::ModelFolder;
 use loongforge_actors::{Assignment, EngineFactory};
 use loongforge_core::checkpoint::Manifest;
 use loongforge_core::config::{Placement, RunConfig};
-use loongforge_core::data::{Dataset, Decoder, ProcessorOptions};
+use loongforge_core::data::{Dataset, MediaDecoder, ProcessorOptions};
 use loongforge_core::engine::{DataEngine, Engine, EngineError, Samples, WithHeldOut};
 use loongforge_core::message::{Role, StepId};
 use loongforge_torch::engine::{EngineSpec, Families, build_engine};
@@ -19,7 +19,7 @@ pub struct Recipe {
     /// The models of the two pools; built-in ones unless a program puts in its own.
     pub families: Families,
     /// The decoder of the samples' pictures and videos.
-    pub decoder: Arc<dyn Decoder>,
+    pub decoder: Arc<dyn MediaDecoder>,
     /// The rank of this process on its host, where a launcher says so.
     pub local_rank: Option<u32>,
 }

@@ -5,7 +5,7 @@ use super::worker::{Answer, Found, Worker};
 use image::RgbImage;
 use loongforge_core::config::AudioLimits;
 use loongforge_core::data::media::{Sampling, Video};
-use loongforge_core::data::{Decoder, InProcess, Limits};
+use loongforge_core::data::{InProcess, Limits, MediaDecoder};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -112,7 +112,7 @@ impl Sandbox {
     }
 }
 
-impl Decoder for Sandbox {
+impl MediaDecoder for Sandbox {
     fn picture(&self, bytes: &[u8], limits: &Limits) -> Result<RgbImage, String> {
         match self.ask(|| What::Picture, bytes, limits) {
             Some(answer) => answer.map(|mut found| found.frames.pop().expect("a picture is one frame")),

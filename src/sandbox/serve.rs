@@ -5,7 +5,7 @@ use super::drill;
 use super::restrict::restrict;
 use super::wire::{Reply, Request, SIZES, What, receive, send};
 use image::RgbImage;
-use loongforge_core::data::{Decoded, Decoder, InProcess, Taken, decode_clip, decode_rgb_into};
+use loongforge_core::data::{Decoded, InProcess, MediaDecoder, SampledFrames, decode_clip, decode_rgb_into};
 use loongforge_core::transport::BorrowedMemory;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -55,7 +55,7 @@ fn decode(
     room: &mut [u8],
     from: &mut impl Read,
     to: &mut impl Write,
-) -> io::Result<Result<Option<Taken>, String>> {
+) -> io::Result<Result<Option<SampledFrames>, String>> {
     let limits = &request.limits;
     match &request.what {
         What::Picture => {

@@ -3,7 +3,7 @@
 
 use loongforge_core::config::AudioLimits;
 use loongforge_core::data::media::Sampling;
-use loongforge_core::data::{Limits, Taken};
+use loongforge_core::data::{Limits, SampledFrames};
 use loongforge_core::message::{decode, encode};
 use loongforge_core::transport::LentSizes;
 use serde::de::DeserializeOwned;
@@ -47,7 +47,7 @@ pub enum Reply {
     /// The whole sound; its samples, four bytes each, are in the memory that both have.
     Sound { num_samples: usize },
     /// There is nothing more.
-    Done(Result<Option<Taken>, String>),
+    Done(Result<Option<SampledFrames>, String>),
 }
 
 pub fn send(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {

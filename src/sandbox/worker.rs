@@ -4,7 +4,7 @@ use super::restrict::MAX_MEMORY;
 use super::wire::{Reply, Request, SIZES, What, receive, send};
 use image::RgbImage;
 use loongforge_core::data::audio::max_decode_seconds;
-use loongforge_core::data::{Limits, MAX_DECODE_SECONDS, MAX_VIDEO_BYTES, Taken};
+use loongforge_core::data::{Limits, MAX_DECODE_SECONDS, MAX_VIDEO_BYTES, SampledFrames};
 use loongforge_core::transport::LentMemory;
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
@@ -48,7 +48,7 @@ pub struct Worker {
 pub struct Found {
     pub frames: Vec<RgbImage>,
     /// Tells which frames of a clip they are.
-    pub taken: Option<Taken>,
+    pub taken: Option<SampledFrames>,
     /// Samples of sound.
     pub samples: Vec<f32>,
 }

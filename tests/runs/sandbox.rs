@@ -5,7 +5,7 @@ use image::codecs::gif::GifEncoder;
 use image::{DynamicImage, Frame, ImageBuffer, ImageFormat, Rgb, RgbImage, Rgba, RgbaImage};
 use loongforge::core::config::AudioLimits;
 use loongforge::core::data::media::Sampling;
-use loongforge::core::data::{Decoder, InProcess, Limits};
+use loongforge::core::data::{InProcess, Limits, MediaDecoder};
 use loongforge::core::rng::Rng;
 use loongforge::sandbox::Sandbox;
 use std::io::Cursor;
@@ -72,7 +72,7 @@ fn files_come_to_what_they_come_to_in_this_process() {
             let ours = InProcess.picture(&bytes, &LIMITS);
             assert_eq!(sandbox.picture(&bytes, &LIMITS), ours);
             *(if ours.is_ok() { &mut good } else { &mut bad }) += 1;
-            let clip = |decoder: &dyn Decoder| {
+            let clip = |decoder: &dyn MediaDecoder| {
                 let video = decoder.clip(&bytes, None, &LIMITS, &Sampling::evenly(3));
                 video.map(|video| (video.frames, video.times, video.fps))
             };

@@ -12,8 +12,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
-use crate::known_circles::KNOWN_CIRCLES;
-use crate::modules::{arrows, circles};
+use crate::modules::{Arrow, arrows, circles};
 use crate::source::Source;
 
 /// The floors of a package from the ground up, each with its rooms: folders, and files beside them. A room may import
@@ -125,7 +124,7 @@ fn check(root: &Path) -> Result<(usize, Vec<Breach>)> {
         let name = file.strip_prefix(root).unwrap_or(file).to_string_lossy();
         sources.insert(name.into_owned(), Source::read(&text).with_context(|| file.display().to_string())?);
     }
-    Ok((files.len(), check_sources(&sources, KNOWN_CIRCLES)))
+    Ok((files.len(), check_sources(&sources)))
 }
 
 pub fn collect(folder: &Path, files: &mut Vec<std::path::PathBuf>) -> Result<()> {
@@ -143,8 +142,8 @@ pub fn collect(folder: &Path, files: &mut Vec<std::path::PathBuf>) -> Result<()>
     Ok(())
 }
 
-/// Checks files by their paths from the root; those of `known` may be in a circle.
-fn check_sources(sources: &BTreeMap<String, Source>, known: &[&str]) -> Vec<Breach> {
+/// Checks files by their paths from the root.
+fn check_sources(sources: &BTreeMap<String, Source>) -> Vec<Breach> {
     let mut breaches = Vec::new();
     for (file, source) in sources {
         let breach = |line: usize, what: String| Breach { file: file.clone(), line, what };
@@ -173,29 +172,20 @@ fn check_sources(sources: &BTreeMap<String, Source>, known: &[&str]) -> Vec<Brea
             breaches.extend(source.unsafe_lines.iter().map(|&line| breach(line, what.clone())));
         }
     }
-    breaches.extend(circling(sources, known));
+    breaches.extend(circling(sources));
     breaches
 }
 
-/// What is in a circle and is not known to be, and what is known to be and is not.
-fn circling(sources: &BTreeMap<String, Source>, known: &[&str]) -> Vec<Breach> {
-    let arrows: Vec<_> =
-        PACKAGES.iter().flat_map(|package| arrows(&format!("{}lib.rs", package.folder), sources)).collect();
-    let circles = circles(&arrows);
-    let unknown = circles.iter().filter(|(file, _)| !known.contains(file)).flat_map(|(_, arrows)| arrows);
-    let mut breaches: Vec<Breach> = unknown
-        .map(|arrow| Breach {
-            file: arrow.from.clone(),
-            line: arrow.line,
-            what: format!("uses {}, which leads back here", arrow.to),
-        })
-        .collect();
-    breaches.extend(known.iter().filter(|file| !circles.contains_key(**file)).map(|file| Breach {
-        file: (*file).to_owned(),
-        line: 1,
-        what: "is in no circle any more: it must go from xtask/src/known_circles.rs".to_owned(),
-    }));
-    breaches
+/// The uses that lead back to where they are.
+fn circling(sources: &BTreeMap<String, Source>) -> Vec<Breach> {
+    let roots = PACKAGES.iter().map(|package| format!("{}lib.rs", package.folder));
+    let arrows: Vec<_> = roots.flat_map(|root| arrows(&root, sources)).collect();
+    let breach = |arrow: &Arrow| Breach {
+        file: arrow.from.clone(),
+        line: arrow.line,
+        what: format!("uses {}, which leads back here", arrow.to),
+    };
+    circles(&arrows).into_iter().map(breach).collect()
 }
 
 /// The package and the room that a file belongs to; `lib.rs`, `main.rs` and programs beside the rooms belong to none.
@@ -220,13 +210,13 @@ mod tests {
         assert!(lines.is_empty(), "\n{}", lines.join("\n"));
     }
 
-    fn all(files: &[(&str, &str)], known: &[&str]) -> Vec<String> {
+    fn all(files: &[(&str, &str)]) -> Vec<String> {
         let read = |(file, text): &(&str, &str)| (file.to_string(), Source::read(text).unwrap());
-        check_sources(&files.iter().map(read).collect(), known).iter().map(Breach::to_string).collect()
+        check_sources(&files.iter().map(read).collect()).iter().map(Breach::to_string).collect()
     }
 
     fn whats(file: &str, text: &str) -> Vec<String> {
-        all(&[(file, text)], &[])
+        all(&[(file, text)])
     }
 
     /// A package in which `engine/link.rs` uses what `transport/edge.rs` defines, by two re-exports.
@@ -240,27 +230,15 @@ mod tests {
 
     #[test]
     fn files_in_a_circle_are_found_through_re_exports() {
-        assert_eq!(all(&TREE, &[]), [""; 0], "a folder that re-exports its files is in no circle with them");
+        assert_eq!(all(&TREE), [""; 0], "a folder that re-exports its files is in no circle with them");
         let back = |text| TREE.map(|(file, old)| (file, if file.ends_with("edge.rs") { text } else { old }));
-        let found = all(&back("\npub struct Edge(super::super::engine::Link);"), &[]);
+        let found = all(&back("\npub struct Edge(super::super::engine::Link);"));
         let expected = [
             "src/core/engine/link.rs:1: uses src/core/transport/edge.rs, which leads back here",
             "src/core/transport/edge.rs:2: uses src/core/engine/link.rs, which leads back here",
         ];
         assert_eq!(found, expected);
-        assert_eq!(all(&back("#[cfg(test)] mod tests { use crate::engine::Link; }"), &[]), [""; 0]);
-    }
-
-    #[test]
-    fn known_circles_must_go_when_they_are_cut() {
-        let circle = [
-            ("src/core/lib.rs", "mod text; mod rng;"),
-            ("src/core/text.rs", "use crate::rng::x;"),
-            ("src/core/rng.rs", "use crate::text::y;"),
-        ];
-        assert_eq!(all(&circle, &["src/core/rng.rs", "src/core/text.rs"]), [""; 0]);
-        assert_eq!(all(&circle, &["src/core/rng.rs"]).len(), 1);
-        assert!(all(&TREE, &["src/core/rng.rs"])[0].contains("is in no circle any more"));
+        assert_eq!(all(&back("#[cfg(test)] mod tests { use crate::engine::Link; }")), [""; 0]);
     }
 
     #[test]

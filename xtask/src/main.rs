@@ -8,7 +8,6 @@ mod ci;
 mod fetch;
 mod gpu;
 mod house;
-mod known_circles;
 mod libtorch;
 mod modules;
 mod setup;

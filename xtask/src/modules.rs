@@ -55,8 +55,8 @@ pub fn arrows(root: &str, sources: &BTreeMap<String, Source>) -> Vec<Arrow> {
     found.into_iter().map(arrow).collect()
 }
 
-/// Returns the files that lead back to themselves, each with the arrows that keep it there.
-pub fn circles(arrows: &[Arrow]) -> BTreeMap<&str, Vec<&Arrow>> {
+/// Returns the arrows that lead back to where they begin.
+pub fn circles(arrows: &[Arrow]) -> Vec<&Arrow> {
     let mut onward: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for arrow in arrows {
         onward.entry(&arrow.from).or_default().insert(&arrow.to);
@@ -73,11 +73,7 @@ pub fn circles(arrows: &[Arrow]) -> BTreeMap<&str, Vec<&Arrow>> {
     };
     let reach: BTreeMap<&str, BTreeSet<&str>> = onward.keys().map(|&file| (file, reached(file))).collect();
     let leads_back = |arrow: &&Arrow| reach.get(arrow.to.as_str()).is_some_and(|found| found.contains(&*arrow.from));
-    let mut circles: BTreeMap<&str, Vec<&Arrow>> = BTreeMap::new();
-    for arrow in arrows.iter().filter(leads_back) {
-        circles.entry(&arrow.from).or_default().push(arrow);
-    }
-    circles
+    arrows.iter().filter(leads_back).collect()
 }
 
 impl<'a> Tree<'a> {
@@ -97,7 +93,7 @@ impl<'a> Tree<'a> {
         let stem = file[folder.len()..].trim_start_matches('/').trim_end_matches(".rs");
         let own = if name.is_empty() || stem == "mod" { folder.to_owned() } else { format!("{folder}/{stem}") };
         for module in &source.modules {
-            let own = [&[own.clone()], &module.within[..]].concat().join("/");
+            let own = [std::slice::from_ref(&own), &module.within[..]].concat().join("/");
             let candidates = match &module.file {
                 Some(path) => vec![format!("{folder}/{path}")],
                 None => vec![format!("{own}/{}.rs", module.name), format!("{own}/{}/mod.rs", module.name)],

@@ -6,7 +6,7 @@ use loongforge_core::schedule::PoolSizes;
 /// A run as a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobSpec {
-    /// A name of letters, digits and dashes.
+    /// A name of messages, digits and dashes.
     pub name: String,
     /// The config, as the processes see it.
     pub file: String,

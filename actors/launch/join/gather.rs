@@ -1,6 +1,6 @@
 //! The scheduler's side: waits until every actor of the run has a connection and a place.
 
-use super::returns::{Returns, draw};
+use super::reconnect::{ReconnectRegistry, draw};
 use super::{Down, JoinError, Up, Welcome};
 use crate::launch::{Assignment, EdgeSpec, topology};
 use loongforge_core::config::Products;
@@ -32,7 +32,7 @@ pub struct Roster {
     pub timeout: Duration,
     pub lease: Duration,
     /// Tells who may come back when a connection has broken; nobody where connections do not break by themselves.
-    pub returns: Option<Returns>,
+    pub returns: Option<ReconnectRegistry>,
 }
 
 /// A connected actor.
@@ -52,7 +52,7 @@ pub(super) const BEGUN: &str = "the run has begun, with all its actors";
 pub(super) const OTHER_CONFIG: &str =
     "its configuration is not this run's; give all processes the same file and overrides";
 
-type Heard = Result<(Option<ActorId>, Member, Option<Up>), LinkError>;
+type FirstMessage = Result<(Option<ActorId>, Member, Option<Up>), LinkError>;
 
 /// Accepts connections until every actor has joined, then welcomes them all.
 ///
@@ -67,7 +67,7 @@ where
 {
     let mut places: BTreeMap<ActorId, Option<Member>> = roster.pools.actors().map(|actor| (actor, None)).collect();
     let mut taken: Vec<ActorId> = Vec::new();
-    let mut hearing: JoinSet<Heard> = JoinSet::new();
+    let mut hearing: JoinSet<FirstMessage> = JoinSet::new();
     let deadline = Instant::now() + roster.timeout;
     let mut remind = interval_at(Instant::now() + REMIND, REMIND);
     while let Some(missing) = missing(&places) {
@@ -117,7 +117,7 @@ where
 }
 
 /// Answers only what was said: a connection that closes on unread words would take the answer with it.
-async fn refuse(mut hearing: JoinSet<Heard>) {
+async fn refuse(mut hearing: JoinSet<FirstMessage>) {
     while let Some(heard) = hearing.join_next().await {
         if let Ok(Ok((_, mut member, Some(_)))) = heard {
             let _ = member.sender.send(&refused(BEGUN)).await;
@@ -125,7 +125,7 @@ async fn refuse(mut hearing: JoinSet<Heard>) {
     }
 }
 
-async fn hear(place: Option<ActorId>, mut member: Member) -> Heard {
+async fn hear(place: Option<ActorId>, mut member: Member) -> FirstMessage {
     let said = member.receiver.recv().await?;
     Ok((place, member, said))
 }

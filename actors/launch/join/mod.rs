@@ -19,18 +19,18 @@
 //! Stop and drain are the engines'. Peer gone: a wire that is not mended in time is the end of the actor, named at the
 //! scheduler; an actor without scheduler ends. Generic over the stream, so that the protocol is tested on a simulated network.
 
-mod desk;
 mod gather;
 mod line;
 mod member;
 mod protocol;
+mod reconnect;
 mod remote;
-mod returns;
+mod server;
 
-pub use desk::{Desk, Wish};
 pub use gather::{Member, Roster, gather};
 pub use line::{Line, hear, line, say, say_loose, say_out};
 pub use member::{Joined, join};
 pub use protocol::{Down, JoinError, Up, Welcome};
+pub use reconnect::ReconnectRegistry;
 pub use remote::{Before, Terms, link_again, remote_link};
-pub use returns::Returns;
+pub use server::{JoinRequest, JoinServer};

@@ -28,7 +28,7 @@ pub fn sample(position: u64, num_data: u32) -> SampleMeta {
     let item = |index| {
         let grid =
             Grid { t: 1, h: 1 + (mix(position, index) % 4) as u32, w: 1 + (mix(position, index + 99) % 6) as u32 };
-        ItemMeta { grid, num_features: grid.num_patches().div_ceil(4) as u32 }
+        ItemMeta { tower: Tower::Vision, grid, num_features: grid.num_patches().div_ceil(4) as u32 }
     };
     let items: Vec<ItemMeta> = (0..mix(position, 2) % 4).map(|index| item(10 + index)).collect();
     let text = 2 + (mix(position, 3) % 8) as u32;
@@ -90,7 +90,7 @@ impl FakeData {
                     Box::new(HostTensor::from_i64(&vec![0; 3 * num_tokens], &[3, num_tokens])),
                     Box::new(HostTensor::from_i64(&vec![0; num_tokens], &[num_tokens])),
                 ];
-                let header = Header { kind: ParcelKind::Tokens(pack.id), version: Version(0) };
+                let header = Header { kind: ParcelKind::Columns(pack.id), version: Version(0) };
                 ports.send(ActorId::foundation(pack.replica), Parcel::new(header, tensors))?;
             }
         }
@@ -106,7 +106,7 @@ impl FakeData {
             return Ok(());
         }
         let tensor = HostTensor::new(Dtype::F32, &[patches.len() / 4, 1], patches);
-        let header = Header { kind: ParcelKind::Pixels(unit.id), version: Version(0) };
+        let header = Header { kind: ParcelKind::Items(unit.id), version: Version(0) };
         ports.send(ActorId::encoder(unit.encoder), Parcel::new(header, vec![Box::new(tensor)]))
     }
 

@@ -96,7 +96,7 @@ impl FakeEncoder {
         let rows: Vec<f32> = (0..unit.num_features() as u64).map(|row| (mix(value, row) % 1000) as f32).collect();
         // Two tensors, as DeepStack has.
         let tensor = || Box::new(HostTensor::from_f32(&rows, &[rows.len(), 1]));
-        let header = Header { kind: ParcelKind::Activation(unit.id), version };
+        let header = Header { kind: ParcelKind::Features(unit.id), version };
         ports.send(ActorId::foundation(unit.replica), Parcel::new(header, vec![tensor(), tensor()]))?;
         if !self.frozen && !unit.id.is_of_evaluation() {
             self.open.insert(unit.id, (unit.replica, rows.len()));
@@ -236,10 +236,10 @@ impl Engine for FakeEncoder {
 
     fn arrive(&mut self, from: ActorId, parcel: Parcel, _: &mut Ports) -> Result<(), EngineError> {
         match parcel.header.kind {
-            ParcelKind::Pixels(unit) if !self.to_encode.iter().any(|mine| mine.id == unit) => {
+            ParcelKind::Items(unit) if !self.to_encode.iter().any(|mine| mine.id == unit) => {
                 self.early.push((from, parcel));
             }
-            ParcelKind::Pixels(unit) => {
+            ParcelKind::Items(unit) => {
                 let before = self.pixels.entry(unit).or_default().insert(from, parcel);
                 assert!(before.is_none(), "pixels of {unit} came twice");
             }

@@ -231,11 +231,11 @@ impl Engine for FakeFoundation {
 
     fn arrive(&mut self, from: ActorId, parcel: Parcel, ports: &mut Ports) -> Result<(), EngineError> {
         match parcel.header.kind {
-            ParcelKind::Tokens(pack) => {
+            ParcelKind::Columns(pack) => {
                 let before = self.tokens.entry(pack).or_default().insert(from, parcel);
                 assert!(before.is_none(), "tokens of {pack} came twice");
             }
-            ParcelKind::Activation(unit) => {
+            ParcelKind::Features(unit) => {
                 if unit.step.0 < self.version {
                     // Of a frozen encoder, the second time: nobody has waited for it.
                     assert!(self.frozen_encoder, "{unit} of {from} is late");

@@ -70,6 +70,7 @@ pub fn spec(pools: PoolSizes, steps: u64) -> CoordinatorSpec {
             num_lanes: 4,
             colocated: pools.encoder == 0,
             shape: ModelShape {
+                towers: [loongforge_core::message::Tower::Vision].into_iter().collect(),
                 hidden_size: 8,
                 bytes_per_patch: BYTES_PER_PATCH,
                 bytes_per_feature: BYTES_PER_FEATURE,

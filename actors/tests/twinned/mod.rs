@@ -5,13 +5,13 @@ use loongforge_core::schedule::{Coordinator, CoordinatorSpec, Input, Output};
 /// Inputs, on average, after which the second one is replaced by a fresh restoration of the first.
 const EVERY: u64 = 24;
 
-pub struct Twinned {
+pub struct SnapshotEquivalence {
     coordinator: Coordinator,
     restored: Coordinator,
     chance: u64,
 }
 
-impl Twinned {
+impl SnapshotEquivalence {
     pub fn new(spec: CoordinatorSpec, seed: u64) -> Self {
         let coordinator = Coordinator::new(spec);
         let restored = restore(&coordinator);

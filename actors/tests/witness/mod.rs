@@ -19,13 +19,13 @@ pub struct Seen {
 }
 
 /// Notes what it sees; asks for a stop after some step; may be unable to publish.
-pub struct Witness {
+pub struct RecordingObserver {
     pub seen: Arc<Mutex<Seen>>,
     pub stop_after: Option<(u64, flume::Sender<()>)>,
     pub can_publish: bool,
 }
 
-impl Observer for Witness {
+impl Observer for RecordingObserver {
     fn step(&mut self, summary: &StepSummary) {
         let mut seen = self.seen.lock().unwrap();
         seen.losses.push(summary.loss);

@@ -1,7 +1,7 @@
 //! Runs of the control plane on one thread, under the orders of events that chance finds.
 
 use crate::fake::{self, Script, engine};
-use crate::twinned::Twinned;
+use crate::twinned::SnapshotEquivalence;
 use loongforge_actors::launch::topology;
 use loongforge_core::engine::{Engine, EngineError, PeerLost, Ports, Progress};
 use loongforge_core::message::*;
@@ -27,7 +27,7 @@ pub struct Log {
 
 /// A run: all actors with fake engines, their mail, and the coordinator.
 pub struct World {
-    coordinator: Twinned,
+    coordinator: SnapshotEquivalence,
     nodes: BTreeMap<ActorId, Node>,
     events: BTreeMap<ActorId, flume::Receiver<Event>>,
     credits: Vec<Credit>,
@@ -38,7 +38,7 @@ pub struct World {
     num_retries: usize,
     /// Steps whose checkpoints were published.
     pub lasting: Vec<StepId>,
-    pub killed: Vec<Killer>,
+    pub killed: Vec<PoisonItem>,
     doubts: Vec<Doubt>,
     pub not_finite: Option<NonFinite>,
     script: Script,
@@ -78,7 +78,7 @@ impl World {
             events.insert(me, receiver);
         }
         let (plan_credits, queue) = (spec.plan.credits, spec.max_unanswered());
-        let coordinator = Twinned::new(spec, seed);
+        let coordinator = SnapshotEquivalence::new(spec, seed);
         Self {
             script: script.clone(),
             pools,

@@ -7,8 +7,8 @@ use crate::model::hub::resolve_model;
 use clap::Args;
 use loongforge_core::config::{self, Learn, Phase, SandboxMode, Template, TooLong, TrainFile};
 use loongforge_core::data::tools::{self, Inputs};
-use loongforge_core::data::{Decoder, Learned, Processor, ProcessorOptions};
-use loongforge_core::observe::Console;
+use loongforge_core::data::{Learned, MediaDecoder, Processor, ProcessorOptions};
+use loongforge_core::observe::{Console, safe};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ impl InputArgs {
         Ok(inputs)
     }
 
-    fn decoder(&self) -> Arc<dyn Decoder> {
+    fn decoder(&self) -> Arc<dyn MediaDecoder> {
         let console = Console::stderr();
         let mode = if self.no_sandbox { SandboxMode::Off } else { SandboxMode::Auto };
         decoder(mode, move |warning| console.line(&format!("warning: {warning}")))
@@ -86,7 +86,7 @@ pub fn jobs(jobs: Option<usize>) -> usize {
 /// Prints what the model's processor noticed of the samples that it made, each once with its count.
 pub fn print_notes(processor: Option<&Processor>) {
     let notes = processor.into_iter().flat_map(Processor::notes);
-    notes.for_each(|note| eprintln!("warning: {}", super::safe(&note)));
+    notes.for_each(|note| eprintln!("warning: {}", safe(&note)));
 }
 
 impl ModelArgs {

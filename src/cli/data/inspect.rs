@@ -1,11 +1,10 @@
 //! `loongforge data inspect`: what files hold.
 
 use super::input::{InputArgs, ModelArgs, print_notes};
-use super::safe;
 use clap::Args;
 use loongforge_core::data::DataError;
 use loongforge_core::data::tools::{self, Shown, ShownMedia};
-use loongforge_core::observe::{Style, bytes, render};
+use loongforge_core::observe::{Style, bytes, render, safe};
 use std::path::PathBuf;
 use std::process::ExitCode;
 

@@ -3,6 +3,7 @@
 mod convert;
 mod digits;
 mod emoji;
+mod fraction;
 mod input;
 mod inspect;
 mod merge;
@@ -13,10 +14,13 @@ mod verify;
 
 use clap::{Args, Subcommand};
 use loongforge_core::data::DataError;
-use loongforge_core::observe::safe;
 use std::process::ExitCode;
 
-use super::{UsageError, environment, exit};
+use fraction::verdict;
+
+use super::{UsageError, environment};
+
+pub(super) use fraction::fraction;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -70,27 +74,4 @@ pub fn data(args: DataArgs) -> anyhow::Result<ExitCode> {
         Some(DataError::Write { .. }) | None => error,
         Some(wrong) => UsageError::of(wrong).into(),
     })
-}
-
-/// Returns whether too many samples are bad.
-fn verdict(bad: u64, of: u64, max_bad: f64) -> ExitCode {
-    if bad as f64 > max_bad * of as f64 { ExitCode::from(exit::FAILED) } else { ExitCode::SUCCESS }
-}
-
-/// A part of the whole, 0 to 1.
-pub(super) fn fraction(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(part) if (0.0..=1.0).contains(&part) => Ok(part),
-        _ => Err("not a number from 0 to 1".to_owned()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fractions_are_parts_of_the_whole() {
-        assert!(fraction("1.5").is_err() && fraction("nan").is_err() && fraction("0.25") == Ok(0.25));
-    }
 }

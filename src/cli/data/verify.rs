@@ -1,10 +1,10 @@
 //! `loongforge data verify`: everything is read and decoded.
 
 use super::input::{InputArgs, ModelArgs, print_notes};
-use super::{fraction, safe, verdict};
+use super::{fraction, verdict};
 use clap::Args;
 use loongforge_core::data::tools::{self, list_bad};
-use loongforge_core::observe::{Bar, Console};
+use loongforge_core::observe::{Bar, Console, safe};
 use std::path::PathBuf;
 use std::process::ExitCode;
 

@@ -170,7 +170,12 @@ fn spec(ranks: usize, cost: CostModel) -> PlanSpec {
         encoder_replicas: 0,
         num_lanes: 1,
         colocated: false,
-        shape: ModelShape { hidden_size: 2048, bytes_per_patch: 1, bytes_per_feature: 1 },
+        shape: ModelShape {
+            towers: [loongforge_core::message::Tower::Vision].into_iter().collect(),
+            hidden_size: 2048,
+            bytes_per_patch: 1,
+            bytes_per_feature: 1,
+        },
         credits: EdgeCredits { pixels: u64::MAX, tokens: u64::MAX, features: u64::MAX },
     }
 }

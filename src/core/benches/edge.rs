@@ -129,13 +129,13 @@ const KEEP: u32 = 1;
 const STOP: u32 = 2;
 
 fn parcel(what: u32, tensors: Vec<Box<dyn Buffer>>) -> Parcel {
-    let kind = ParcelKind::Activation(UnitId { step: StepId(0), index: what });
+    let kind = ParcelKind::Features(UnitId { step: StepId(0), index: what });
     Parcel::new(Header { kind, version: Version(0) }, tensors)
 }
 
 fn what(parcel: &Parcel) -> u32 {
     match parcel.header.kind {
-        ParcelKind::Activation(unit) => unit.index,
+        ParcelKind::Features(unit) => unit.index,
         kind => panic!("{kind:?}"),
     }
 }

@@ -164,6 +164,7 @@ fn shape() -> ModelShape {
     let values_per_patch = 3 * 2 * MODEL.patch_size * MODEL.patch_size;
     let levels = 1 + MODEL.deepstack_visual_indexes.len();
     ModelShape {
+        towers: [loongforge_core::message::Tower::Vision].into_iter().collect(),
         hidden_size: MODEL.hidden_size as u64,
         bytes_per_patch: 4 * values_per_patch as u64,
         bytes_per_feature: (4 * levels * MODEL.hidden_size) as u64,

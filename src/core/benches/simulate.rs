@@ -90,7 +90,12 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
         encoder_replicas: shape.encoders,
         num_lanes: shape.encoders,
         colocated: false,
-        shape: ModelShape { hidden_size: 4096, bytes_per_patch: 6144, bytes_per_feature: 32_768 },
+        shape: ModelShape {
+            towers: [loongforge_core::message::Tower::Vision].into_iter().collect(),
+            hidden_size: 4096,
+            bytes_per_patch: 6144,
+            bytes_per_feature: 32_768,
+        },
         credits: EdgeCredits { pixels: 256 << 20, tokens: 16 << 20, features: 512 << 20 },
     };
     let coordinator = CoordinatorSpec {

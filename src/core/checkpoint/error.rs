@@ -1,6 +1,6 @@
 //! Describes what can go wrong with a checkpoint, always with its path.
 
-use super::manifest::{FORMAT_VERSION, MANIFEST};
+use super::names::{FORMAT_VERSION, MANIFEST};
 use std::io;
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,7 @@
 //! `MANIFEST.json`: what a checkpoint is of, and what its files must be.
 
 use super::error::CheckpointError;
+use super::names::{FORMAT_VERSION, MANIFEST};
 use crate::files;
 use crate::schedule::SchedulerState;
 use crate::text::hex;
@@ -10,12 +11,6 @@ use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
-/// Name of the manifest in a checkpoint's folder.
-pub const MANIFEST: &str = "MANIFEST.json";
-
-/// Version of the manifest and of what engines write besides weights. Manifests of version 1 have no hash of their own.
-pub const FORMAT_VERSION: u64 = 2;
 
 /// The placeholder of the manifest's own hash while it is computed.
 const NO_HASH: &str = "0000000000000000000000000000000000000000000000000000000000000000";

@@ -8,7 +8,9 @@
 mod carried;
 mod error;
 mod manifest;
+mod names;
 
 pub use carried::carried;
 pub use error::CheckpointError;
-pub use manifest::{FORMAT_VERSION, FileEntry, MANIFEST, Manifest, entries, latest, published, sha256};
+pub use manifest::{FileEntry, Manifest, entries, latest, published, sha256};
+pub use names::{FORMAT_VERSION, MANIFEST};

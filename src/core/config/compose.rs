@@ -190,6 +190,8 @@ impl<'a> Composer<'a> {
             _ if item.group.is_empty() => "_here_",
             "models/image_encoder" => "_global_.model.image_encoder",
             "models/image_projector" => "_global_.model.image_projector",
+            "models/audio_encoder" => "_global_.model.audio_encoder",
+            "models/audio_projector" => "_global_.model.audio_projector",
             _ if group.starts_with("models/") => "_global_.model",
             _ => item.group.trim_start_matches('/'),
         };

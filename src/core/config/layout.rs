@@ -17,7 +17,7 @@ pub struct Layout {
 
 /// A rank's place on each axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct RankCoords {
     pub dp: usize,
     pub pp: usize,
     pub cp: usize,
@@ -46,8 +46,8 @@ impl Layout {
         self.dp * self.replica_ranks()
     }
 
-    pub fn place(&self, rank: usize) -> Place {
-        Place {
+    pub fn place(&self, rank: usize) -> RankCoords {
+        RankCoords {
             dp: rank / self.replica_ranks(),
             pp: rank / (self.cp * self.tp) % self.pp,
             cp: rank / self.tp % self.cp,
@@ -55,7 +55,7 @@ impl Layout {
         }
     }
 
-    pub fn rank(&self, place: Place) -> usize {
+    pub fn rank(&self, place: RankCoords) -> usize {
         ((place.dp * self.pp + place.pp) * self.cp + place.cp) * self.tp + place.tp
     }
 
@@ -65,7 +65,7 @@ impl Layout {
     }
 
     /// Ranks that share all of a place but the axes that `free` names, ascending: the group of `place` along those axes.
-    pub fn group(&self, place: Place, free: &[Axis]) -> Vec<usize> {
+    pub fn group(&self, place: RankCoords, free: &[Axis]) -> Vec<usize> {
         let fixed = |axis, here, there| free.contains(&axis) || here == there;
         let member = |&rank: &usize| {
             let other = self.place(rank);
@@ -78,14 +78,14 @@ impl Layout {
     }
 
     /// The ranks among which experts are spread: `ep` consecutive ones of those along data and context.
-    pub fn expert_group(&self, place: Place) -> Vec<usize> {
+    pub fn expert_group(&self, place: RankCoords) -> Vec<usize> {
         let all = self.group(place, &[Axis::Dp, Axis::Cp]);
         let here = all.iter().position(|&rank| rank == self.rank(place)).expect("a rank is of its own group");
         all[here / self.ep * self.ep..][..self.ep].to_vec()
     }
 
     /// The ranks that hold the same experts, and sum their gradients.
-    pub fn expert_replicas(&self, place: Place) -> Vec<usize> {
+    pub fn expert_replicas(&self, place: RankCoords) -> Vec<usize> {
         let all = self.group(place, &[Axis::Dp, Axis::Cp]);
         let here = all.iter().position(|&rank| rank == self.rank(place)).expect("a rank is of its own group");
         all.into_iter().skip(here % self.ep).step_by(self.ep).collect()

@@ -40,7 +40,7 @@ pub use address::Address;
 pub use builtin::{ModelFile, model_files};
 pub use check::key_called;
 pub use error::{ConfigError, Origin, Report, Snippet, code};
-pub use layout::{Axis, Layout, Place};
+pub use layout::{Axis, Layout, RankCoords};
 pub use load::{Loaded, load, load_elsewhere, load_text, load_text_with, schema_json};
 pub use origin::KeyOrigin;
 pub use pattern::glob;

@@ -163,7 +163,13 @@ impl Node {
 const FREE_FORM: [&str; 3] = ["model.overrides", "model.config", "data.template_kwargs"];
 /// The same of each part of the model.
 const FREE_FORM_OF_PARTS: [&str; 4] = ["config", "overrides", "lora.rank_pattern", "lora.alpha_pattern"];
-const PARTS: [&str; 3] = ["model.image_encoder.", "model.image_projector.", "model.foundation."];
+const PARTS: [&str; 5] = [
+    "model.image_encoder.",
+    "model.image_projector.",
+    "model.audio_encoder.",
+    "model.audio_projector.",
+    "model.foundation.",
+];
 
 /// Returns whether `path` lies inside a part of the tree whose keys are not ours to know.
 pub(super) fn is_free_form(path: &str) -> bool {

@@ -226,15 +226,15 @@ impl Rules<'_> {
     fn memory(&mut self, config: &RunConfig) {
         let (memory, model) = (&config.memory, &config.model);
         let pools = [
-            ("foundation", memory.activation_budget.foundation, model.foundation.recompute),
-            ("encoder", memory.activation_budget.encoder, model.image_encoder.recompute),
+            ("foundation", memory.activation_budget.foundation, "model.foundation", model.foundation.recompute),
+            ("encoder", memory.activation_budget.encoder, "model.image_encoder", model.image_encoder.recompute),
+            ("encoder", memory.activation_budget.encoder, "model.audio_encoder", model.audio_encoder.recompute),
         ];
-        for (pool, budget, recompute) in pools {
+        for (pool, budget, part, recompute) in pools {
             let key = format!("memory.activation_budget.{pool}");
             self.broken(budget.is_some_and(|budget| budget.bytes() == 0), code::OUT_OF_RANGE, &[&key], || {
                 (format!("`{key}`: must be above 0, found `0B`"), "null means no budget: all activations are kept")
             });
-            let part = if pool == "encoder" { "model.image_encoder" } else { "model.foundation" };
             let other = format!("{part}.recompute");
             let both = budget.is_some() && recompute != Recompute::None;
             self.broken(both, code::COMBINATION, &[&other, &key], || {

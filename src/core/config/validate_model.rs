@@ -45,7 +45,7 @@ impl Rules<'_> {
     /// Something is trained, and adapters are saved only where there are some.
     fn trained(&mut self, config: &RunConfig) {
         let model = &config.model;
-        let all_frozen = model.parts().iter().all(|(_, part)| part.is_frozen());
+        let all_frozen = model.is_all_frozen();
         let keys = ["model.foundation.freeze", "model.image_encoder.freeze", "model.image_projector.freeze"];
         self.broken(all_frozen, code::COMBINATION, &keys, || {
             (

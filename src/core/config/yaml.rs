@@ -36,7 +36,7 @@ pub(super) fn parse(text: &str, source: usize, column: usize) -> Result<Node, Ya
         reject_unsupported_tags: true,
         with_snippet: false,
     };
-    let place = Place { source, column };
+    let place = Position { source, column };
     match serde_saphyr::from_str_with_options::<Spanned<Raw>>(text, options) {
         Ok(raw) => place.node(raw),
         Err(error) => {
@@ -54,12 +54,12 @@ enum Raw {
     Map(Vec<(Spanned<String>, Spanned<Raw>)>),
 }
 
-struct Place {
+struct Position {
     source: usize,
     column: usize,
 }
 
-impl Place {
+impl Position {
     fn pos(&self, location: &Location) -> Option<Pos> {
         let line = location.line() as usize;
         let shift = if line == 1 { self.column } else { 0 };

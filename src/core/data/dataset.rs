@@ -193,7 +193,7 @@ mod tests {
     use crate::config::{Format, ImageLimits, Pack, Phase, Template, TrainFile};
     use crate::data::digits::{Digits, MODEL, compose, write_model};
     use crate::data::processor::ProcessorOptions;
-    use crate::data::tokenizer::read_json;
+    use crate::data::tokenizer_file::read_json;
 
     fn data(files: &[(PathBuf, f64)]) -> Data {
         let train = files.iter().map(|(path, weight)| TrainFile { weight: *weight, ..TrainFile::new(path.as_path()) });

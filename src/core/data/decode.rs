@@ -8,7 +8,6 @@ use image::metadata::Orientation;
 use image::{AnimationDecoder, ColorType, DynamicImage, ImageDecoder, ImageFormat, ImageReader, RgbImage};
 
 use super::cpu::{CpuClock, MAX_DECODE_SECONDS};
-use super::decoder::{Decoder, InProcess};
 use super::error::DataError;
 use super::limits::{Limits, MAX_PICTURE_BYTES};
 use super::locator::Locator;
@@ -24,31 +23,6 @@ const UNKNOWN: &str = "not a picture in PNG, JPEG, WebP, GIF, BMP or TIFF format
 const MAX_GIF_FRAMES: usize = 1 << 16;
 /// Frames between two looks at the clock.
 const CLOCK_FRAMES: usize = 64;
-
-/// Decodes as `PIL.Image.open(…)`, `exif_transpose` and `convert("RGB")` do: palettes are looked up, gray is
-/// repeated, transparency is dropped, the first frame of an animation is taken.
-///
-/// # Errors
-/// Named by `path`: missing, no picture, corrupt, truncated, larger than `limits`, too elongated.
-pub fn open_rgb(path: &Path, limits: &Limits) -> Result<RgbImage, DataError> {
-    read_rgb(&Locator::File(path.display().to_string()), Path::new(""), limits)
-}
-
-/// [`open_rgb`] of a file relative to `base`, or of bytes.
-pub fn read_rgb(locator: &Locator, base: &Path, limits: &Limits) -> Result<RgbImage, DataError> {
-    read_rgb_with(&InProcess, locator, base, limits)
-}
-
-/// [`read_rgb`], decoded by `decoder`.
-pub fn read_rgb_with(
-    decoder: &dyn Decoder,
-    locator: &Locator,
-    base: &Path,
-    limits: &Limits,
-) -> Result<RgbImage, DataError> {
-    let bytes = locator.read(base)?;
-    decoder.picture(&bytes, limits).map_err(|reason| DataError::image(Path::new(&locator.display(base)), reason))
-}
 
 /// The frames of an animated GIF and how many there are a second.
 ///
@@ -88,7 +62,7 @@ pub fn decode_animation(bytes: &[u8], limits: &Limits) -> Result<(Vec<RgbImage>,
 /// Width and height as the file's header says, not turned upright; the rest of the file is not looked at.
 ///
 /// # Errors
-/// As [`open_rgb`], as far as the header tells.
+/// As [`open_rgb`](super::open_rgb), as far as the header tells.
 pub fn header_size(locator: &Locator, base: &Path, limits: &Limits) -> Result<(u32, u32), DataError> {
     let size = match locator {
         Locator::File(name) => match files::open(&base.join(name)) {
@@ -130,7 +104,7 @@ pub enum Decoded {
     Picture(RgbImage),
 }
 
-/// [`open_rgb`] of bytes; the error is the reason.
+/// [`open_rgb`](super::open_rgb) of bytes; the error is the reason.
 pub fn decode_rgb(bytes: &[u8], limits: &Limits) -> Result<RgbImage, String> {
     match decode_rgb_into(bytes, limits, &mut [])? {
         Decoded::Picture(picture) => Ok(picture),
@@ -247,6 +221,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::data::open_rgb;
 
     fn side(max_side: usize) -> Limits {
         Limits { max_side, max_pixels: 1 << 26 }

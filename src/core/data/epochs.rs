@@ -80,7 +80,7 @@ mod tests {
     use super::*;
     use crate::config::load_text_with;
     use crate::data::digits::{Digits, MODEL, compose, write_model};
-    use crate::data::tokenizer::read_json;
+    use crate::data::tokenizer_file::read_json;
 
     #[test]
     fn steps_are_rounded_up_and_fractions_are_exact() {

@@ -1,7 +1,8 @@
 //! A rendered conversation with its pictures and videos put in place of their markers.
 
 use super::error::DataError;
-use super::media::{Expansion, Kind, Markers, Piece, Run, Tower};
+use super::media::{Expansion, Kind, Markers, Piece, Run};
+use crate::message::Tower;
 
 /// A marker in a rendered text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,17 +1,12 @@
 //! The kinds of files that a sample may have beside its text, and how each is written.
 
+use crate::message::Tower;
+
 /// A kind of file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Image,
     Video,
-    Audio,
-}
-
-/// The tower that a file's items go to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tower {
-    Vision,
     Audio,
 }
 

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::DataError;
 use super::npy::{read_npy, write_npy};
-use crate::message::{Grid, ItemMeta};
+use crate::message::{Grid, ItemMeta, Tower};
 
 const JSON: &str = "json";
 const INPUT_IDS: &str = "input_ids.npy";
@@ -95,6 +95,17 @@ enum RawKind {
 struct RawItem {
     grid: [u32; 3],
     features: u32,
+    /// Absent for an item of vision.
+    #[serde(default = "vision", skip_serializing_if = "is_vision")]
+    tower: Tower,
+}
+
+fn vision() -> Tower {
+    Tower::Vision
+}
+
+fn is_vision(tower: &Tower) -> bool {
+    *tower == Tower::Vision
 }
 
 impl PackedSample {
@@ -209,12 +220,12 @@ impl RawMedia {
 
 impl RawItem {
     fn of(item: &ItemMeta) -> Self {
-        Self { grid: [item.grid.t, item.grid.h, item.grid.w], features: item.num_features }
+        Self { grid: [item.grid.t, item.grid.h, item.grid.w], features: item.num_features, tower: item.tower }
     }
 
     fn open(self) -> ItemMeta {
         let [t, h, w] = self.grid;
-        ItemMeta { grid: Grid { t, h, w }, num_features: self.features }
+        ItemMeta { tower: self.tower, grid: Grid { t, h, w }, num_features: self.features }
     }
 }
 
@@ -229,7 +240,7 @@ mod tests {
     use super::*;
 
     fn pack() -> PackedSample {
-        let item = |t, h, w, num_features| ItemMeta { grid: Grid { t, h, w }, num_features };
+        let item = |t, h, w, num_features| ItemMeta { tower: Tower::Vision, grid: Grid { t, h, w }, num_features };
         let file = |name: &str, bytes: &[u8]| (name.to_owned(), Arc::from(bytes));
         PackedSample {
             ids: vec![7, 3],

@@ -2,8 +2,9 @@
 
 use serde_json::Value as Json;
 
-use super::media::{Run, Tower};
+use super::media::Run;
 use super::sections;
+use crate::message::Tower;
 
 /// Says how a model counts positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,6 @@
 //! A sample as the model takes it: plain buffers.
 
-use super::kind::Tower;
-use crate::message::{Grid, ItemMeta, SampleId, SampleMeta};
+use crate::message::{Grid, ItemMeta, SampleId, SampleMeta, Tower};
 
 /// Target of a position that does not count in the loss: the `ignore_index` of cross entropy.
 pub const IGNORE_INDEX: i64 = -100;
@@ -45,7 +44,8 @@ impl Sample {
         targets: Vec<i64>,
         media: Vec<Media>,
     ) -> Self {
-        let meta = |item: &Media| ItemMeta { grid: item.grid, num_features: item.num_features as u32 };
+        let meta =
+            |item: &Media| ItemMeta { tower: item.tower, grid: item.grid, num_features: item.num_features as u32 };
         let items = media.iter().map(meta).collect();
         let num_targets = targets.iter().filter(|&&target| target != IGNORE_INDEX).count() as u32;
         let num_tokens = input_ids.len() as u32;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value as Json;
 
 use super::error::DataError;
-use super::tokenizer_file::read_tokenizer;
+use super::tokenizer_file::{read_tokenizer, token_text};
 use super::{sections, sentencepiece, tiktoken};
 use crate::files;
 
@@ -174,19 +174,4 @@ fn read(model_dir: &Path, tokenizer_config: &Json) -> Result<(tokenizers::Tokeni
              AutoTokenizer.from_pretrained(FOLDER, trust_remote_code=True, use_fast=True).save_pretrained(FOLDER)"
         ),
     ))
-}
-
-/// A special token in `tokenizer_config.json`: a string, or an object with `content`.
-pub(super) fn token_text(token: &Json) -> Option<&str> {
-    token.as_str().or_else(|| token["content"].as_str())
-}
-
-pub(super) fn read_json(path: &Path) -> Result<Json, DataError> {
-    let bytes = files::read(path, files::MAX_TEXT_BYTES).map_err(|error| DataError::read(path, error))?;
-    serde_json::from_slice(&bytes).map_err(|error| DataError::file(path, error))
-}
-
-/// Works like [`read_json`], `null` where there is no such file.
-pub(super) fn read_json_if_exists(path: &Path) -> Result<Json, DataError> {
-    if path.exists() { read_json(path) } else { Ok(Json::Null) }
 }

@@ -4,6 +4,8 @@ use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
+use serde_json::Value as Json;
+
 use super::error::DataError;
 use crate::files;
 
@@ -11,6 +13,21 @@ use crate::files;
 const MAX_TOKENS: usize = 4_000_000;
 /// The slowest published ones take a second.
 const MAX_TIME: Duration = Duration::from_secs(10);
+
+/// A special token in `tokenizer_config.json`: a string, or an object with `content`.
+pub(super) fn token_text(token: &Json) -> Option<&str> {
+    token.as_str().or_else(|| token["content"].as_str())
+}
+
+pub(super) fn read_json(path: &Path) -> Result<Json, DataError> {
+    let bytes = files::read(path, files::MAX_TEXT_BYTES).map_err(|error| DataError::read(path, error))?;
+    serde_json::from_slice(&bytes).map_err(|error| DataError::file(path, error))
+}
+
+/// Works like [`read_json`], `null` where there is no such file.
+pub(super) fn read_json_if_exists(path: &Path) -> Result<Json, DataError> {
+    if path.exists() { read_json(path) } else { Ok(Json::Null) }
+}
 
 /// # Errors
 /// The file is missing, too large, not a tokenizer, or takes too long to read.

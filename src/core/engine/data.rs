@@ -231,7 +231,7 @@ impl DataEngine {
             return Ok(());
         }
         let tensor = HostTensor::from_f32(&pixels, &[num_patches, pixels.len() / num_patches]);
-        let kind = ParcelKind::Pixels(unit.id);
+        let kind = ParcelKind::Items(unit.id);
         if self.colocated {
             return ports.send(ActorId::foundation(unit.encoder), parcel(kind, vec![Box::new(tensor)]));
         }
@@ -266,7 +266,7 @@ impl DataEngine {
             Box::new(HostTensor::from_i64(&positions, &[3, num_tokens])),
             Box::new(HostTensor::from_i64(&joined(|sample| &sample.targets), &[num_tokens])),
         ];
-        ports.send(leader, parcel(ParcelKind::Tokens(pack.id), tensors))
+        ports.send(leader, parcel(ParcelKind::Columns(pack.id), tensors))
     }
 }
 
@@ -321,7 +321,7 @@ impl Engine for DataEngine {
 mod tests {
     use super::*;
     use crate::data::Media;
-    use crate::message::{Grid, ItemId, ItemMeta, Lane, PackId, StepId, UnitId, UnitItem};
+    use crate::message::{Grid, ItemId, ItemMeta, Lane, PackId, StepId, Tower, UnitId, UnitItem};
     use crate::transport::{Edge, LocalEdge, Mail, Mailbox};
 
     struct Fake;
@@ -337,7 +337,7 @@ mod tests {
                 });
             }
             let grid = Grid { t: 1, h: 2, w: 2 };
-            let items = vec![ItemMeta { grid, num_features: 1 }];
+            let items = vec![ItemMeta { tower: Tower::Vision, grid, num_features: 1 }];
             let meta =
                 SampleMeta { id: position, owner: 0, num_tokens: 2, num_targets: 1, items, documents: Vec::new() };
             let value = position.0 as i64;
@@ -346,12 +346,7 @@ mod tests {
                 input_ids: vec![value, value + 100],
                 position_ids: vec![0, 1, 10, 11, 20, 21],
                 targets: vec![-100, value],
-                media: vec![Media {
-                    tower: crate::data::media::Tower::Vision,
-                    grid,
-                    num_features: 1,
-                    pixels: vec![value as f32; 12],
-                }],
+                media: vec![Media { tower: Tower::Vision, grid, num_features: 1, pixels: vec![value as f32; 12] }],
                 num_sources: 1,
             })
         }

@@ -84,9 +84,9 @@ fn deliver(engine: &mut impl Engine, mail: Mail, ports: &mut Ports) -> Result<st
         Mail::Parcel { from, .. } if ports.is_gone(from) => {}
         Mail::Parcel { from, parcel } => {
             match parcel.header.kind {
-                ParcelKind::Pixels(_) | ParcelKind::Tokens(_) => fault::point(ports.me(), "recv_item"),
+                ParcelKind::Items(_) | ParcelKind::Columns(_) => fault::point(ports.me(), "recv_item"),
                 ParcelKind::Gradient(_) => fault::point(ports.me(), "before_backward"),
-                ParcelKind::Activation(_) => {}
+                ParcelKind::Features(_) => {}
             }
             engine.arrive(from, parcel, ports)?;
         }

@@ -108,12 +108,12 @@ fn frames(bytes: &[u8]) {
 }
 
 fn messages() -> Vec<Vec<u8>> {
-    use crate::message::{Commit, Grid, ItemMeta, StepId, encode};
+    use crate::message::{Commit, Grid, ItemMeta, StepId, Tower, encode};
     let commit = Command::Commit(Commit { step: StepId(7), clip_scale: 0.5, learning_rate: 1e-4 });
     let framed = frame(&commit).expect("a short message");
     let abort = Command::Abort { step: StepId(300) };
     let hello = frame(&(ActorId::data(1), ActorId::encoder(2), 1_u64 << 20)).expect("a short message");
-    let items = vec![ItemMeta { grid: Grid { t: 1, h: 4, w: 6 }, num_features: 6 }];
+    let items = vec![ItemMeta { tower: Tower::Vision, grid: Grid { t: 1, h: 4, w: 6 }, num_features: 6 }];
     let sample =
         SampleMeta { id: SampleId(7), owner: 1, num_tokens: 300, num_targets: 20, items, documents: vec![100, 200] };
     let encoded = |message: &Command| encode(message).expect("a message");

@@ -9,6 +9,7 @@ mod control;
 mod ids;
 mod plan;
 mod pool;
+mod tower;
 mod trace;
 
 pub use activity::Activity;
@@ -20,6 +21,7 @@ pub use control::{
 pub use ids::{
     ActorId, Epoch, FIRST_EVALUATION_INDEX, ItemId, Lane, PackId, Role, SampleId, StepId, UnitId, UnknownRole, Version,
 };
-pub use plan::{Grid, ItemMeta, NOBODY, Pack, Purpose, SampleMeta, StepPlan, Unit, UnitItem};
+pub use plan::{Grid, ItemMeta, Pack, Purpose, SKIPPED, SampleMeta, StepPlan, Unit, UnitItem};
 pub use pool::Regroup;
+pub use tower::{Tower, TowerSet};
 pub use trace::{EdgeLoad, Trace, TraceSpan};

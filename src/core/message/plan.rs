@@ -1,6 +1,7 @@
 //! The step plan: one global batch as packs and units, with every placement decided.
 
 use super::ids::{ActorId, ItemId, Lane, PackId, SampleId, StepId, UnitId};
+use super::tower::Tower;
 use serde::{Deserialize, Serialize};
 
 /// Size of a media item in patches: frames, rows, columns (`image_grid_thw` of Hugging Face's Qwen-VL processors).
@@ -20,8 +21,11 @@ impl Grid {
 /// Holds what the scheduler knows of a media item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ItemMeta {
+    /// The tower that takes it in.
+    pub tower: Tower,
+    /// Patches of a picture or a video; of a recording its frames by 1 by 1.
     pub grid: Grid,
-    /// Rows that the encoder makes of it, and placeholder tokens that it fills.
+    /// Rows that the tower makes of it, and placeholder tokens that they replace.
     pub num_features: u32,
 }
 
@@ -94,13 +98,13 @@ pub struct UnitItem {
     pub meta: ItemMeta,
 }
 
-/// A fixed piece of encoder work. Its items are consecutive items of one pack, in the pack's order.
+/// A fixed piece of encoder work. Its items are consecutive items of one tower in one pack, in the pack's order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unit {
     pub id: UnitId,
     /// Tells where its parameter gradients are summed, in the order of the units of the lane.
     pub lane: Lane,
-    /// Encoder replica that computes it; [`NOBODY`]: its features are zeros, and its samples count in no loss.
+    /// Encoder replica that computes it; [`SKIPPED`]: its features are zeros, and its samples count in no loss.
     pub encoder: u32,
     /// Pack that reads its features.
     pub pack: PackId,
@@ -110,17 +114,22 @@ pub struct Unit {
 }
 
 /// The encoder of a unit that has killed too many of them.
-pub const NOBODY: u32 = u32::MAX;
+pub const SKIPPED: u32 = u32::MAX;
 
 impl Unit {
     /// Returns whether nobody computes it.
     pub fn is_skipped(&self) -> bool {
-        self.encoder == NOBODY
+        self.encoder == SKIPPED
     }
 
     /// Rows of features that it makes.
     pub fn num_features(&self) -> usize {
         self.items.iter().map(|item| item.meta.num_features as usize).sum()
+    }
+
+    /// The tower that takes its items in. Panics for a unit without items, which no plan has.
+    pub fn tower(&self) -> Tower {
+        self.items[0].meta.tower
     }
 
     pub fn num_patches(&self) -> usize {

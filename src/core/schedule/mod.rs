@@ -24,8 +24,8 @@ pub use batch::Batch;
 pub(crate) use coordinator::Planner;
 pub use coordinator::{
     Batches, Best, CheckpointDraft, Coordinator, CoordinatorSpec, Doubt, Evaluated, EvaluationPass, EvaluationSet,
-    EvaluationSpec, EvaluationSummary, FailedSave, Failure, FittedCosts, Formed, Imbalance, Input, Killer, Ledger,
-    MAX_DEATHS, NonFinite, Outcome, Output, PoolChange, PoolSizes, SchedulerState, SetResult, StepBalance, StepSummary,
+    EvaluationSpec, EvaluationSummary, FailedSave, Failure, FittedCosts, Formed, Imbalance, Input, Ledger, MAX_CRASHES,
+    NonFinite, Outcome, Output, PoisonItem, PoolChange, PoolSizes, SchedulerState, SetResult, StepBalance, StepSummary,
     Straggler, Verdict,
 };
 pub use cost::{CostModel, Fit, Work};

@@ -1,6 +1,6 @@
 //! One global batch as a step plan.
 
-use super::balance::{Room, longest_first, refine};
+use super::balance::{Capacity, longest_first, refine};
 use super::pack::{deal, pack};
 use super::units::cut_units;
 use super::{Batch, PlanError, PlanSpec, SampleSize};
@@ -134,7 +134,7 @@ fn place_samples(spec: &PlanSpec, samples: &[SampleMeta], num_replicas: usize) -
 /// Whole packs to replicas, as many to each but for one.
 fn share_out<T>(packs: Vec<Vec<T>>, num_replicas: usize, price: impl Fn(&T) -> u64) -> Vec<Vec<Vec<T>>> {
     let costs: Vec<u64> = packs.iter().map(|pack| pack.iter().map(&price).sum()).collect();
-    let room = Room { weight: 0, count: packs.len().div_ceil(num_replicas) };
+    let room = Capacity { weight: 0, count: packs.len().div_ceil(num_replicas) };
     let free = vec![0; packs.len()];
     let mut replica_of = longest_first(&costs, &free, num_replicas, room).expect("replicas have room for all packs");
     refine(&costs, &free, num_replicas, room, &mut replica_of);

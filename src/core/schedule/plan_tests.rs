@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::Schedule;
-use crate::message::{Grid, ItemId, ItemMeta};
+use crate::message::{Grid, ItemId, ItemMeta, Tower};
 use crate::schedule::{CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits};
 use proptest::prelude::*;
 
@@ -17,7 +17,12 @@ fn spec() -> PlanSpec {
         encoder_replicas: 1,
         num_lanes: 4,
         colocated: false,
-        shape: ModelShape { hidden_size: 8, bytes_per_patch: 16, bytes_per_feature: 32 },
+        shape: ModelShape {
+            towers: [crate::message::Tower::Vision].into_iter().collect(),
+            hidden_size: 8,
+            bytes_per_patch: 16,
+            bytes_per_feature: 32,
+        },
         credits: EdgeCredits { pixels: 1 << 30, tokens: 1 << 30, features: 1 << 30 },
     }
 }
@@ -27,7 +32,8 @@ fn plan(spec: &PlanSpec, step: StepId, samples: &[SampleMeta], cursor: SampleId)
 }
 
 fn sample(id: u64, num_tokens: u32, grids: &[(u32, u32)]) -> SampleMeta {
-    let item = |&(h, w)| ItemMeta { grid: Grid { t: 1, h, w }, num_features: (h * w).div_ceil(4) };
+    let item =
+        |&(h, w)| ItemMeta { tower: Tower::Vision, grid: Grid { t: 1, h, w }, num_features: (h * w).div_ceil(4) };
     let items = grids.iter().map(item).collect();
     let (owner, num_targets) = ((id % 2) as u32, num_tokens / 2);
     SampleMeta { id: SampleId(id), owner, num_tokens, num_targets, items, documents: Vec::new() }

@@ -2,6 +2,7 @@
 
 use super::{CostModel, LearningRate, PackLimits};
 use crate::config::{Placement, RunConfig};
+use crate::message::TowerSet;
 use serde::{Deserialize, Serialize};
 
 /// Patches that an encoder's batch takes beside its own where lanes are fixed: packs with fewer are hardly cut.
@@ -34,9 +35,10 @@ pub struct PlanSpec {
 pub struct ModelShape {
     /// Width of the foundation's residual stream: weighs attention against matrices in the cost of a sample.
     pub hidden_size: u64,
-    /// The bytes of one patch of pixels.
+    pub towers: TowerSet,
+    /// The bytes of one patch or frame of an item, of the tower that has the widest.
     pub bytes_per_patch: u64,
-    /// The bytes of one row of features, all DeepStack levels together.
+    /// The bytes of one row of features, all DeepStack levels together, of the tower that has the widest.
     pub bytes_per_feature: u64,
 }
 

@@ -1,11 +1,11 @@
 //! The virtual clock: what happens next. Ties are in the order in which they were scheduled.
 
-use super::happening::{self, Happening};
+use super::event::{self, SimEvent};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// Bits of what happens, and of the number that it has in the order of scheduling.
-const WHAT: u32 = happening::BITS;
+const WHAT: u32 = event::BITS;
 const NUMBER: u32 = u64::BITS - WHAT;
 /// Stretches of time that are looked at one after the other, and happenings that one of them holds, about.
 const STRETCHES: usize = 512;
@@ -62,7 +62,7 @@ impl Clock {
     ///
     /// # Panics
     /// There were too many to number them.
-    pub fn at(&mut self, time: f64, what: Happening) {
+    pub fn at(&mut self, time: f64, what: SimEvent) {
         assert!(self.num_scheduled < 1 << NUMBER, "happenings have numbers");
         let time = time.max(self.now);
         let order = self.num_scheduled << WHAT | u64::from(u32::from(what));
@@ -93,12 +93,12 @@ impl Clock {
     }
 
     /// Returns what is likely to be next.
-    pub fn peek(&self) -> Option<Happening> {
+    pub fn peek(&self) -> Option<SimEvent> {
         self.near.peek().map(|&Reverse(entry)| happening_of(entry))
     }
 
     /// Goes on to what happens next.
-    pub fn next(&mut self) -> Option<Happening> {
+    pub fn next(&mut self) -> Option<SimEvent> {
         self.come_near();
         let Reverse(entry) = self.near.pop()?;
         self.now = time_of(entry);
@@ -152,8 +152,8 @@ fn time_of(entry: Entry) -> f64 {
     f64::from_bits((entry >> u64::BITS) as u64)
 }
 
-fn happening_of(entry: Entry) -> Happening {
-    Happening::from(entry as u32 & ((1 << WHAT) - 1))
+fn happening_of(entry: Entry) -> SimEvent {
+    SimEvent::from(entry as u32 & ((1 << WHAT) - 1))
 }
 
 #[cfg(test)]
@@ -165,13 +165,13 @@ mod tests {
     fn time_goes_on_and_ties_keep_their_order() {
         let mut clock = Clock::new();
         for (time, rank) in [(2.0, 4), (0.5, 1), (1.0, 9), (1.0, 3)] {
-            clock.at(time, Happening::Done(rank));
+            clock.at(time, SimEvent::Done(rank));
         }
-        assert_eq!(clock.next(), Some(Happening::Done(1)));
-        clock.at(0.1, Happening::Mail(7));
-        let rest: Vec<Happening> = std::iter::from_fn(|| clock.next()).collect();
-        let done = [9, 3, 4].map(Happening::Done);
-        assert_eq!((rest.as_slice(), clock.now()), ([&[Happening::Mail(7)], &done[..]].concat().as_slice(), 2.0));
+        assert_eq!(clock.next(), Some(SimEvent::Done(1)));
+        clock.at(0.1, SimEvent::Mail(7));
+        let rest: Vec<SimEvent> = std::iter::from_fn(|| clock.next()).collect();
+        let done = [9, 3, 4].map(SimEvent::Done);
+        assert_eq!((rest.as_slice(), clock.now()), ([&[SimEvent::Mail(7)], &done[..]].concat().as_slice(), 2.0));
     }
 
     proptest! {
@@ -184,14 +184,14 @@ mod tests {
             for (delays, num_taken) in rounds {
                 for (delay, size) in delays {
                     let time = clock.now() + f64::from(delay) * 0.01_f64.powi(size as i32);
-                    clock.at(time, Happening::Done(number));
+                    clock.at(time, SimEvent::Done(number));
                     all.push((time, number));
                     number += 1;
                 }
                 for _ in 0..num_taken {
                     all.sort_by(|one, other| other.0.total_cmp(&one.0).then(other.1.cmp(&one.1)));
                     prop_assert_eq!(clock.next_time(), all.last().map(|&(time, _)| time));
-                    prop_assert_eq!(clock.next(), all.pop().map(|(_, number)| Happening::Done(number)));
+                    prop_assert_eq!(clock.next(), all.pop().map(|(_, number)| SimEvent::Done(number)));
                 }
             }
         }

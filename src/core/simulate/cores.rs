@@ -1,7 +1,7 @@
 //! Cores that actors share: each runs at full speed while there are cores for all, otherwise all are slowed alike, and
 //! somewhat more than that, since they take each other's caches.
 
-use super::happening;
+use super::event;
 
 /// The jobs that run on one machine (egalitarian processor sharing, as a fair scheduler approximates it).
 pub(super) struct Cores {
@@ -59,7 +59,7 @@ impl Cores {
     }
 
     fn wake_up(&mut self) -> (f64, u32) {
-        self.stamp = (self.stamp + 1) % happening::MOST;
+        self.stamp = (self.stamp + 1) % event::MOST;
         let least = self.running.iter().map(|&(_, _, left)| left).fold(f64::INFINITY, f64::min);
         (self.since + least.max(0.0) / self.speed(), self.stamp)
     }

@@ -4,7 +4,7 @@
 use super::tests::spec;
 use super::*;
 use crate::config::Placement;
-use crate::message::{Grid, ItemMeta, SampleId, SampleMeta};
+use crate::message::{Grid, ItemMeta, SampleId, SampleMeta, Tower};
 use crate::schedule::EdgeCredits;
 
 /// Samples of 20 to 90 tokens, two of three with one to three pictures.
@@ -14,7 +14,7 @@ impl Samples for Mixed {
     fn sample(&self, position: u64) -> SampleMeta {
         let picture = |index: u64| {
             let w = 4 * (2 + ((position + index) * 7 % 5) as u32);
-            ItemMeta { grid: Grid { t: 1, h: 2, w }, num_features: w / 2 }
+            ItemMeta { tower: Tower::Vision, grid: Grid { t: 1, h: 2, w }, num_features: w / 2 }
         };
         let items: Vec<ItemMeta> = (0..position % 3 * (1 + position % 2)).map(picture).collect();
         let features: u32 = items.iter().map(|item| item.num_features).sum();

@@ -1,38 +1,16 @@
 //! A data actor: reads windows of positions, and sends what plans ask for before it reads on.
 
 use super::Activity;
+use super::actors::Sending;
 use super::edges::{Kind, Parcel};
 use super::rank::Job;
-use super::world::World;
+use super::simulation::Simulation;
 use crate::message::{ActorId, Event, SampleId, SampleMeta};
-use std::collections::VecDeque;
 
 /// Jobs that a window or a plan is read or sent in: plans come in between.
 const PIECES: usize = 8;
 
-#[derive(Default)]
-pub(super) struct DataActor {
-    windows: VecDeque<(u64, u64)>,
-    /// The measured samples of the first window.
-    measured: Vec<SampleMeta>,
-    /// Next position of the first window.
-    next: Option<u64>,
-    /// Steps whose parcels are to be sent, and how many of them were.
-    plans: VecDeque<(u64, usize)>,
-}
-
-/// One parcel that a plan asks for.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Sending {
-    /// Pixels of a unit; otherwise tokens of a pack.
-    pub is_pixels: bool,
-    pub index: u32,
-    /// Encoder; of tokens a replica.
-    pub to: u32,
-    pub bytes: u64,
-}
-
-impl World<'_> {
+impl Simulation<'_> {
     pub(super) fn told_to_read(&mut self, index: u32, from: u64, until: u64) {
         self.data[index as usize].windows.push_back((from, until));
         self.choose(index);

@@ -4,20 +4,11 @@
 use super::Activity;
 use super::edges::{Kind, Parcel};
 use super::rank::Job;
+use super::simulation::Simulation;
 use super::step::{NONE, Step, UnitState};
-use super::world::World;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 
-#[derive(Default)]
-pub(super) struct Encoder {
-    /// Units whose pixels are there and whose turn it is, by step.
-    ready: BinaryHeap<Reverse<(u64, u32)>>,
-    /// Units of the step being computed whose gradient is there and whose lane's turn it is.
-    returned: BinaryHeap<Reverse<u32>>,
-}
-
-impl World<'_> {
+impl Simulation<'_> {
     pub(super) fn pixels_arrive(&mut self, parcel: &Parcel) {
         let planned = self.step_mut(parcel.step);
         let unit = &mut planned.units[parcel.index as usize];

@@ -6,25 +6,11 @@
 
 use super::Activity;
 use super::edges::{Kind, Parcel};
-use super::happening::Happening;
+use super::event::SimEvent;
 use super::rank::Job;
-use super::world::World;
+use super::simulation::Simulation;
 
-/// One rank of a replica. Counts are over the whole run, as packs come in order.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Stage {
-    pub replica: u32,
-    pub stage: u32,
-    /// Packs of the steps before.
-    before: u64,
-    forwards: u64,
-    backwards: u64,
-    /// Packs that the stage before has passed on, and the stage after has given back.
-    passed_on: u64,
-    given_back: u64,
-}
-
-impl World<'_> {
+impl Simulation<'_> {
     pub(super) fn tokens_arrive(&mut self, parcel: &Parcel) {
         self.step_mut(parcel.step).packs[parcel.index as usize].tokens_missing -= 1;
     }
@@ -105,7 +91,7 @@ impl World<'_> {
     fn pass(&mut self, from: u32, to: u32, step: u64, pack: u32, forward: bool) {
         let tokens = f64::from(self.step(step).packs[pack as usize].num_tokens);
         let time = self.transfer(from, tokens * self.bytes_per_hidden);
-        self.clock.at(time, if forward { Happening::Forward(to) } else { Happening::Back(to) });
+        self.clock.at(time, if forward { SimEvent::Forward(to) } else { SimEvent::Back(to) });
     }
 
     pub(super) fn passed(&mut self, rank: u32, forward: bool) {
@@ -182,22 +168,5 @@ impl World<'_> {
             return Some(if tokens { Activity::WaitSamples } else { Activity::WaitFeatures });
         }
         Some(Activity::WaitStage)
-    }
-}
-
-impl Stage {
-    pub fn new(replica: u32, stage: u32) -> Self {
-        Self { replica, stage, ..Self::default() }
-    }
-
-    /// The pack that goes forward next, of those of its step.
-    pub fn next_forward(&self, packs: &[u32]) -> Option<u32> {
-        packs.get((self.forwards - self.before) as usize).copied()
-    }
-
-    /// Returns whether 1F1B has a forward next.
-    fn goes_forward(&self, end: u64, num_stages: u32) -> bool {
-        let after = u64::from(num_stages - self.stage - 1);
-        self.forwards < end && self.forwards - self.backwards <= after
     }
 }

@@ -1,13 +1,13 @@
 //! Describes what ranks do: which job is next, how long it lasts, and where the time goes.
 
 use super::Activity;
-use super::happening::Happening;
+use super::event::SimEvent;
 use super::rank::{Job, Rank};
+use super::simulation::{Pool, Simulation};
 use super::step::Step;
-use super::world::{Pool, World};
 use crate::message::{Epoch, Event, Role, StepId, StepReport, Timings};
 
-impl World<'_> {
+impl Simulation<'_> {
     /// Begins what a rank has to do next, if it is free; otherwise notes what it waits for.
     pub(super) fn choose(&mut self, rank: u32) {
         let state = &self.ranks[rank as usize];
@@ -83,7 +83,7 @@ impl World<'_> {
         if *num_joined == ranks.len() {
             *num_joined = 0;
             let ranks = std::mem::take(ranks);
-            self.clock.at(self.clock.now() + *seconds, Happening::Reduced(pool as u32));
+            self.clock.at(self.clock.now() + *seconds, SimEvent::Reduced(pool as u32));
             for &rank in &ranks {
                 self.catch_up(rank);
                 self.account(rank, Activity::Reduce, self.clock.now());
@@ -144,9 +144,9 @@ impl World<'_> {
         match &mut self.cores {
             Some(cores) => {
                 let (time, stamp) = cores.start(now, rank, state.threads, seconds);
-                self.clock.at(time, Happening::Cores(stamp));
+                self.clock.at(time, SimEvent::Cores(stamp));
             }
-            None => self.clock.at(now + seconds, Happening::Done(rank)),
+            None => self.clock.at(now + seconds, SimEvent::Done(rank)),
         }
         true
     }

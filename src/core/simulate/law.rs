@@ -1,7 +1,7 @@
 //! Samples without a data set: lengths and pictures by a law, or measured ones again and again.
 
 use super::random::Random;
-use crate::message::{Grid, ItemMeta, SampleId, SampleMeta};
+use crate::message::{Grid, ItemMeta, SampleId, SampleMeta, Tower};
 use serde::Deserialize;
 use std::str::FromStr;
 
@@ -170,7 +170,7 @@ impl LawSamples {
             let num_features = (grid.num_patches() as u32).div_ceil(PATCHES_PER_FEATURE);
             if num_features <= room {
                 room -= num_features;
-                kept.push(ItemMeta { grid, num_features });
+                kept.push(ItemMeta { tower: Tower::Vision, grid, num_features });
             }
         }
         let text = (text.min(f64::from(u32::MAX)) as u32).clamp(2, room + 2);

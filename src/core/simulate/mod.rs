@@ -8,6 +8,7 @@
 //!
 //! [`Coordinator`]: crate::schedule::Coordinator
 
+mod actors;
 mod ahead;
 mod alternatives;
 mod clock;
@@ -16,22 +17,22 @@ mod costs;
 mod data;
 mod edges;
 mod encoder;
+mod event;
 mod fit;
 mod foundation;
 mod gantt;
-mod happening;
 mod inbox;
 mod jobs;
 mod law;
 mod parcels;
-mod patience;
 mod random;
 mod rank;
 mod report;
+mod simulation;
 mod spec;
 mod step;
 mod svg;
-mod world;
+mod wake_filter;
 
 pub use crate::message::Activity;
 pub use alternatives::{Alternative, Layout, alternatives};
@@ -40,9 +41,9 @@ pub use fit::{FitError, Observation, fit};
 pub use gantt::{Gantt, Span};
 pub use law::{Law, LawError, LawSamples, Measured, Samples};
 pub use report::{Bound, PoolReport, SimReport};
+pub use simulation::simulate;
 pub use spec::{Cluster, SimError, SimSpec};
 pub use svg::{gantt_html, gantt_svg};
-pub use world::simulate;
 
 #[cfg(test)]
 mod course_tests;

@@ -1,13 +1,13 @@
 //! Parcels between ranks: sent when there is credit, one after the other, and read by who is free.
 
+use super::actors::Stage;
 use super::edges::{Kind, Load, Parcel};
-use super::foundation::Stage;
-use super::happening::Happening;
+use super::event::SimEvent;
 use super::rank::Rank;
+use super::simulation::Simulation;
 use super::step::Step;
-use super::world::World;
 
-impl World<'_> {
+impl Simulation<'_> {
     /// Sends now, or when there is credit.
     pub(super) fn send(&mut self, parcel: Parcel) {
         if self.has_credit(&parcel) {
@@ -48,7 +48,7 @@ impl World<'_> {
             && time < state.wake
         {
             self.ranks[rank as usize].wake = time;
-            self.clock.at(time, Happening::Mail(rank));
+            self.clock.at(time, SimEvent::Mail(rank));
         }
     }
 

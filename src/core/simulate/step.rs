@@ -1,8 +1,7 @@
 //! One planned step as indices: who computes what, and what each pack and unit still waits for.
 
-use super::costs::unit_size;
-use super::data::Sending;
-use super::world::BYTES_PER_TOKEN;
+use super::actors::Sending;
+use super::costs::{BYTES_PER_TOKEN, unit_size};
 use super::{Costs, SimSpec};
 use crate::message::{StepPlan, Unit, UnitItem};
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::{BadSamples, Placement, Schedule};
-use crate::message::{Grid, ItemMeta, Role, SampleId, SampleMeta, StepId};
+use crate::message::{Grid, ItemMeta, Role, SampleId, SampleMeta, StepId, Tower};
 use crate::schedule::{
     Batch, CoordinatorSpec, CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits, PlanSpec, PoolSizes,
     SchedulerState, plan_step,
@@ -21,7 +21,12 @@ pub(super) fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: 
         encoder_replicas: encoder.max(1),
         num_lanes: encoder.max(1),
         colocated: false,
-        shape: ModelShape { hidden_size: 64, bytes_per_patch: 4, bytes_per_feature: 8 },
+        shape: ModelShape {
+            towers: [crate::message::Tower::Vision].into_iter().collect(),
+            hidden_size: 64,
+            bytes_per_patch: 4,
+            bytes_per_feature: 8,
+        },
         credits: EdgeCredits { pixels: 1 << 20, tokens: 1 << 20, features: 1 << 20 },
     };
     let coordinator = CoordinatorSpec {
@@ -65,7 +70,11 @@ struct Alike {
 impl Samples for Alike {
     fn sample(&self, position: u64) -> SampleMeta {
         let grid = Grid { t: 1, h: 1, w: self.patches };
-        let items = if self.patches > 0 { vec![ItemMeta { grid, num_features: self.patches / 4 }] } else { Vec::new() };
+        let items = if self.patches > 0 {
+            vec![ItemMeta { tower: Tower::Vision, grid, num_features: self.patches / 4 }]
+        } else {
+            Vec::new()
+        };
         let (num_tokens, num_targets) = (self.tokens, 1);
         SampleMeta { id: SampleId(position), owner: 0, num_tokens, num_targets, items, documents: Vec::new() }
     }

@@ -56,7 +56,7 @@ mod tests {
     use std::time::Duration;
 
     fn parcel(values: usize) -> Parcel {
-        let header = Header { kind: ParcelKind::Pixels(UnitId { step: StepId(0), index: 0 }), version: Version(0) };
+        let header = Header { kind: ParcelKind::Items(UnitId { step: StepId(0), index: 0 }), version: Version(0) };
         Parcel::new(header, vec![Box::new(HostTensor::from_f32(&vec![1.0; values], &[values]))])
     }
 

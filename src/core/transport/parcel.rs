@@ -99,16 +99,16 @@ impl Buffer for HostTensor {
     }
 }
 
-/// Says what the tensors of a parcel are.
+/// Says what the tensors of a parcel are, by who needs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ParcelKind {
     /// `input_ids [T]`, `position_ids [3, T]`, `targets [T]` (i64) of the sender's samples of a pack, end to end.
-    Tokens(PackId),
-    /// `pixels [patches, patch_dim]` (f32) of the sender's items of a unit, end to end.
-    Pixels(UnitId),
-    /// The encoder's outputs for a unit: `features [N, dim]`, then one such tensor per DeepStack level.
-    Activation(UnitId),
-    /// Gradients of an activation, tensor by tensor. Of frozen encoders' there are none.
+    Columns(PackId),
+    /// The sender's items of a unit, end to end: `[patches, patch_dim]` or `[frames, mel bins]`, f32.
+    Items(UnitId),
+    /// The tower's outputs for a unit: `features [N, dim]`, then one such tensor per DeepStack level.
+    Features(UnitId),
+    /// Gradients of features, tensor by tensor. Of frozen encoders' there are none.
     Gradient(UnitId),
 }
 
@@ -116,8 +116,8 @@ impl ParcelKind {
     /// The step that the parcel belongs to.
     pub fn step(self) -> StepId {
         match self {
-            ParcelKind::Tokens(pack) => pack.step,
-            ParcelKind::Pixels(unit) | ParcelKind::Activation(unit) | ParcelKind::Gradient(unit) => unit.step,
+            ParcelKind::Columns(pack) => pack.step,
+            ParcelKind::Items(unit) | ParcelKind::Features(unit) | ParcelKind::Gradient(unit) => unit.step,
         }
     }
 }

@@ -9,7 +9,7 @@ use loongforge_actors::{Observer, Publisher};
 use loongforge_core::message::{ActorId, BadSample, SaveTo, Trace};
 use loongforge_core::observe::News;
 use loongforge_core::schedule::{
-    CheckpointDraft, EvaluationSummary, FailedSave, Failure, Killer, MAX_DEATHS, NonFinite, Outcome, PoolChange,
+    CheckpointDraft, EvaluationSummary, FailedSave, Failure, MAX_CRASHES, NonFinite, Outcome, PoisonItem, PoolChange,
     StepSummary, Straggler,
 };
 use std::collections::BTreeSet;
@@ -91,11 +91,11 @@ impl Observer for Report {
         }
     }
 
-    fn killed(&mut self, items: &[Killer]) {
-        for Killer { item, deaths } in items {
+    fn killed(&mut self, items: &[PoisonItem]) {
+        for PoisonItem { item, deaths } in items {
             let (sample, index) = (item.sample, item.index);
             self.console.line(&format!(
-                "warning: an encoder died of media item {index} of sample {sample}, or of one beside it: {deaths} of {MAX_DEATHS}"
+                "warning: an encoder died of media item {index} of sample {sample}, or of one beside it: {deaths} of {MAX_CRASHES}"
             ));
         }
         if let Err(error) = poison_items::append(&self.dir, items) {

@@ -3,6 +3,7 @@
 mod events;
 mod measure;
 mod page;
+mod utilization;
 
 use crate::estimate::memory::{peak_resident, show};
 use crate::eval::report::EvalReport;
@@ -15,13 +16,13 @@ use loongforge_core::message::{ActorId, MemoryReport, SampleId, StepId};
 use loongforge_core::observe::{
     Console, MetricsFile, News, ObserveError, Progress, StepMetrics, TensorBoard, read_metrics,
 };
-use measure::{Utilization, durations};
 use page::watch;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::Instant;
+use utilization::{Utilization, durations};
 
 /// The observer of a run on a user's machine.
 pub struct Report {

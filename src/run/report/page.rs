@@ -15,7 +15,7 @@ pub(super) fn watch(
     console: &Console,
 ) -> Option<Watch> {
     let mut pools = PoolSizes::new(config);
-    if folder.config.encoder.is_none() {
+    if folder.config.towers.is_empty() {
         pools.encoder = 0;
     }
     let info = RunInfo {

@@ -39,7 +39,7 @@ impl Model {
             scale: 1.0 / self.tokens as f64,
             evaluates: false,
         };
-        let options = TextOptions { num_feature_tensors: 0, train_features: false, policy, keep_routing: false };
+        let options = TextOptions { feature_tensors: Vec::new(), train_features: false, policy, keep_routing: false };
         let made = self.decoder.tape(&batch, Some(&targets), &options);
         let (tape, loss) = (Rc::new(made.tape), made.loss.expect("targets were given"));
         let start = Instant::now();

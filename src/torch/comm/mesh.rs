@@ -4,7 +4,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use loongforge_core::config::{Axis, Layout, Place};
+use loongforge_core::config::{Axis, Layout, RankCoords};
 use tch::Device;
 
 use super::ProcessGroup;
@@ -13,7 +13,7 @@ use crate::native::NativeError;
 /// All groups of one rank. Along an axis of size 1 a group is of this rank alone, and its collectives do nothing.
 pub struct Mesh {
     layout: Layout,
-    place: Place,
+    place: RankCoords,
     /// Ranks that split every layer.
     pub tp: Rc<ProcessGroup>,
     /// Ranks that split a pack's tokens.
@@ -121,7 +121,7 @@ impl Mesh {
         self.layout
     }
 
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> RankCoords {
         self.place
     }
 

@@ -2,7 +2,7 @@
 
 use super::activations::Activations;
 use super::elastic::Membership;
-use super::encoder::EncoderPart;
+use super::encoder::{EncoderPart, TowerModels};
 use super::exports::exports;
 use super::families::Families;
 use super::foundation::FoundationPart;
@@ -14,7 +14,6 @@ use super::trained::trained;
 use super::weights::initialize;
 use crate::comm::{Mesh, ProcessGroup};
 use crate::device::{load_cuda, set_intra_op_threads};
-use crate::model::EncoderFamily;
 use crate::native::{MemoryWatch, NativeError, is_dry_run, set_products};
 use crate::params;
 use crate::params::{ParamSpec, ParamStore, Sharding};
@@ -25,7 +24,6 @@ use loongforge_core::engine::EngineError;
 use loongforge_core::message::{ActorId, Role, StepId};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Sets how long a collective waits for a replica that does not come.
@@ -72,14 +70,13 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
         Placement::Separate => spec.me.role == Role::Encoder,
     };
     let exports = exports(&spec.config, &spec.families, spec.me.index)?;
-    let encoder = match &spec.families.encoder {
-        Some(family) if encodes => Some(build_encoder(spec, family, device)?),
-        _ => None,
-    };
+    let towers = &spec.families.towers;
+    let encoder = if encodes && !towers.is_empty() { Some(build_encoder(spec, device)?) } else { None };
     let foundation = if spec.me.role == Role::Foundation { Some(build_foundation(spec, device)?) } else { None };
     let first_step = spec.resume.as_ref().map_or(StepId(0), |(_, step)| *step);
     // As the scheduler knows it, which does not know the parameters.
-    let goes_ahead = foundation.is_none() && spec.config.model.has_frozen_encoders();
+    let set = towers.iter().map(|it| it.tower).collect();
+    let goes_ahead = foundation.is_none() && spec.config.model.has_frozen(set);
     let engine = TorchEngine::new(encoder, foundation, exports, first_step).going_ahead(goes_ahead);
     Ok(engine.saving_in_background(spec.config.checkpoint.in_background).counting(memory))
 }
@@ -92,12 +89,8 @@ fn spill(config: &RunConfig) -> Result<Option<Spill>, EngineError> {
     file.map_err(|error| format!("pools.encoder.spill: a file in {}: {error}", folder.display()).into())
 }
 
-/// This rank's part of an encoder.
-fn build_encoder(
-    spec: &EngineSpec,
-    family: &Arc<dyn EncoderFamily>,
-    device: tch::Device,
-) -> Result<EncoderPart, EngineError> {
+/// This rank's part of an encoder, which has all towers.
+fn build_encoder(spec: &EngineSpec, device: tch::Device) -> Result<EncoderPart, EngineError> {
     let (config, pools) = (&spec.config, &spec.config.pools);
     let lanes = match config.run.deterministic {
         true => Lanes::Fixed(config.num_lanes() as u32),
@@ -116,15 +109,15 @@ fn build_encoder(
         false => join(&store, "encoder", layout, rank, device)?,
     };
     let mesh = Rc::new(mesh);
-    let share = EncoderShare::new(family, mesh.clone(), pools.encoder.zero)?;
-    let params = encoder_specs(config, share.family.as_ref(), &spec.families.tree)?;
+    let share = EncoderShare::new(&spec.families.towers, mesh.clone(), pools.encoder.zero)?;
+    let params = encoder_specs(config, &share.towers, &spec.families.tree)?;
     let pool = build_pool(spec, device, params, lanes, mesh.data.clone(), share.sharding())?;
     let mut pool = settle(spec, "encoder", share.join(pool))?;
     let membership = elastic.then(|| Membership::new(spec.me.index, layout.ranks() as u32, spec.rendezvous.clone()));
     if elastic {
         pool = pool.elastic(rank);
     }
-    let model = share.family.build(pool.params(), policy(&config.model.image_encoder));
+    let model = TowerModels::new(&share.towers, pool.params(), |tower| policy(config.model.tower_part(tower, false).1));
     let (budget, key) = (config.memory.activation_budget.encoder, "memory.activation_budget.encoder");
     let activations = Activations::new(&config.memory, key, budget, device)?;
     let index = if elastic { spec.me.index } else { mesh.place().dp as u32 };
@@ -144,10 +137,7 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
     let pool = build_pool(spec, device, params, lanes, group, share.sharding())?;
     let pool = settle(spec, "foundation", share.join(pool))?;
     let stages = share.stages(pool.params(), policy(part));
-    let encoder_trained = match &spec.families.encoder {
-        Some(family) => is_trained(&encoder_specs(config, family.as_ref(), &spec.families.tree)?),
-        None => false,
-    };
+    let encoder_trained = is_trained(&encoder_specs(config, &spec.families.towers, &spec.families.tree)?);
     let (budget, key) = (config.memory.activation_budget.foundation, "memory.activation_budget.foundation");
     let activations = Activations::new(&config.memory, key, budget, device)?;
     let mut part = FoundationPart::on(mesh.place().dp as u32, stages, pool, encoder_trained);
@@ -218,7 +208,6 @@ fn settle(spec: &EngineSpec, name: &str, mut pool: TrainState) -> Result<TrainSt
 /// Fills a pool's adapters from the folders that `lora.adapter` names, a part at a time.
 fn continue_adapter(spec: &EngineSpec, pool: &str, params: &ParamStore) -> Result<(), EngineError> {
     let (model, tree) = (&spec.config.model, &spec.families.tree);
-    let is_projector = |name: &str| spec.families.encoder.as_ref().is_some_and(|family| family.is_projector(name));
     let folder = |part: &Part| part.lora.as_ref().and_then(|lora| lora.adapter.clone());
     let load = |part: &Part, is_own: &dyn Fn(&str) -> bool| -> Result<(), EngineError> {
         let Some(folder) = folder(part) else { return Ok(()) };
@@ -227,8 +216,10 @@ fn continue_adapter(spec: &EngineSpec, pool: &str, params: &ParamStore) -> Resul
     if pool == "foundation" {
         return load(&model.foundation, &|_| true);
     }
-    load(&model.image_encoder, &|name| !is_projector(name))?;
-    load(&model.image_projector, &is_projector)
+    let towers = &spec.families.towers;
+    towers.iter().flat_map(|it| [(it.tower, false), (it.tower, true)]).try_for_each(|(tower, is_projector)| {
+        load(model.tower_part(tower, is_projector).1, &|name| towers.part_of(name) == Some((tower, is_projector)))
+    })
 }
 
 fn policy(part: &Part) -> Policy {

@@ -71,10 +71,10 @@ pub(super) fn stack(items: &[Vec<Tensor>], level: usize, kind: Kind, device: Dev
 #[cfg(test)]
 mod tests {
     use super::*;
-    use loongforge_core::message::Grid;
+    use loongforge_core::message::{Grid, Tower};
 
     fn key(first: f32) -> Key {
-        Key::of(Grid { t: 1, h: 1, w: 2 }, &Tensor::from_slice(&[first, 1.0]).view([2, 1]))
+        Key::of(Tower::Vision, Grid { t: 1, h: 1, w: 2 }, &Tensor::from_slice(&[first, 1.0]).view([2, 1]))
     }
 
     #[test]
@@ -82,10 +82,10 @@ mod tests {
         assert_eq!(key(0.5), key(0.5));
         assert_ne!(key(0.5), key(0.25));
         let pixels = Tensor::from_slice(&[0.5_f32, 1.0]).view([2, 1]);
-        assert_ne!(key(0.5), Key::of(Grid { t: 1, h: 2, w: 1 }, &pixels));
+        assert_ne!(key(0.5), Key::of(Tower::Vision, Grid { t: 1, h: 2, w: 1 }, &pixels));
         // A view of a larger tensor has the content of its own rows.
         let rows = Tensor::from_slice(&[9.0_f32, 0.5, 1.0]).view([3, 1]);
-        assert_eq!(key(0.5), Key::of(Grid { t: 1, h: 1, w: 2 }, &rows.narrow(0, 1, 2)));
+        assert_eq!(key(0.5), Key::of(Tower::Vision, Grid { t: 1, h: 1, w: 2 }, &rows.narrow(0, 1, 2)));
     }
 
     #[test]

@@ -39,7 +39,7 @@ fn batch(step: usize) -> MicroBatch {
         targets: Tensor::from_slice(&targets),
         cu_seqlens: ends,
         loss_scale: 1.0 / num_targets as f64,
-        num_features: 0,
+        num_features: Vec::new(),
         feature_grads: false,
         row: None,
         shared_features: Vec::new(),
@@ -140,32 +140,33 @@ fn with_features(config: &Value, mesh: &Rc<Mesh>, attention: ContextAttention) -
     let _ = whole.input_ids.narrow(0, 70, 9).fill_(picture);
     let _ = whole.input_ids.narrow(0, 100, 6).fill_(picture);
     let rows = model.feature_rows(&whole);
-    assert_eq!(rows.len(), 15);
-    (whole.num_features, whole.feature_grads) = (15, true);
+    assert_eq!(rows[0].len(), 15);
+    (whole.num_features, whole.feature_grads) = (vec![15], true);
+    let input = &model.inputs()[0];
     let level = |level: usize| {
-        let values = Tensor::arange(15 * model.feature_dim(), (Kind::Float, Device::Cpu)) * (0.3 + level as f64);
+        let values = Tensor::arange(15 * input.width, (Kind::Float, Device::Cpu)) * (0.3 + level as f64);
         values.sin().view([15, -1])
     };
-    let mut features: Vec<Tensor> = (0..model.num_feature_tensors()).map(level).collect();
+    let mut features: Vec<Tensor> = (0..input.num_tensors).map(level).collect();
     let mut batch = whole;
     if mesh.cp.world() > 1 {
         let (ranks, rank) = (mesh.cp.world(), mesh.cp.rank());
         let row = Rc::new(ContextShard::new(&batch.cu_seqlens, ranks, rank, attention, Device::Cpu));
-        let own = row.features(&rows);
+        let own = row.features(&rows[0]);
         features = features.iter().map(|level| level.index_select(0, &Tensor::from_slice(&own))).collect();
-        batch = batch.share(row, own);
+        batch = batch.share(row, vec![own]);
     }
     let made = model.record(&batch);
-    let inputs = made.features.iter().copied().zip(features).collect();
+    let inputs = made.features[0].iter().copied().zip(features).collect();
     let mut run = Execution::new(made.tape, params, inputs).with_mesh(mesh.clone());
     run.forward().unwrap();
     let loss = made.loss.unwrap();
     run.seed(loss, Tensor::ones_like(run.value(loss)));
     run.backward(None).unwrap();
-    let grads = made.features.iter().map(|slot| run.input_grad(*slot).unwrap());
+    let grads = made.features[0].iter().map(|slot| run.input_grad(*slot).unwrap());
     let grads = match &batch.row {
         Some(row) => {
-            grads.map(|grad| row.gather_features(&mesh.cp, &grad, &batch.shared_features, 15).unwrap()).collect()
+            grads.map(|grad| row.gather_features(&mesh.cp, &grad, &batch.shared_features[0], 15).unwrap()).collect()
         }
         None => grads.collect(),
     };

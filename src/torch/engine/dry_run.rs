@@ -7,6 +7,7 @@ use super::build::{EngineSpec, build_engine};
 use super::families::Families;
 use super::pool_specs::kind;
 use super::torch_engine::TorchEngine;
+use crate::model::Towers;
 use crate::native::DryRun;
 use loongforge_core::config::{Layout, Placement, RunConfig};
 use loongforge_core::engine::{Engine, EngineError, Ports, Progress};
@@ -19,8 +20,7 @@ use tch::Kind;
 /// Events of one call of an engine.
 const EVENTS: usize = 4096;
 
-/// The bytes that the tensors of actor `me` take at most in the steps `plans`, the first ones of a run. `placeholder`:
-/// the token that features replace.
+/// The bytes that the tensors of actor `me` take at most in the steps `plans`, the first ones of a run.
 ///
 /// What the plans do not say is assumed: experts are chosen equally often, every unit of a step is encoded before the
 /// first gradient comes back, and what others made is counted by them.
@@ -30,7 +30,6 @@ const EVENTS: usize = 4096;
 pub fn memory_of(
     config: &RunConfig,
     families: &Families,
-    placeholder: Option<i64>,
     me: ActorId,
     plans: &[Arc<StepPlan>],
 ) -> Result<MemoryReport, EngineError> {
@@ -57,8 +56,7 @@ pub fn memory_of(
         ports: Ports::new(me, events, edges),
         told,
         outbox,
-        placeholder,
-        patch_dim: families.encoder.as_ref().map_or(0, |family| family.patch_dim()),
+        towers: families.towers.clone(),
         encoder_ranks: pools.encoder.tensor_parallel as u32,
         layout: pools.foundation.layout(),
         colocated: pools.placement == Placement::Colocated,
@@ -91,8 +89,7 @@ struct Course {
     ports: Ports,
     told: flume::Receiver<Event>,
     outbox: flume::Receiver<(ParcelKind, Vec<TensorMeta>)>,
-    placeholder: Option<i64>,
-    patch_dim: i64,
+    towers: Towers,
     encoder_ranks: u32,
     layout: Layout,
     colocated: bool,

@@ -8,15 +8,16 @@ use super::cache_key::Key;
 use super::elastic::Membership;
 use super::spill::Spill;
 use crate::comm::Mesh;
-use crate::model::EncoderModel;
-use crate::tape::{Execution, Slot};
+use crate::model::{EncoderModel, Towers};
+use crate::params::ParamStore;
+use crate::tape::{Execution, Policy, Slot};
 use crate::train::TrainState;
 use loongforge_core::engine::{EngineError, Ports, Progress, fault};
 use loongforge_core::message::{
-    Activity, ActorId, Grid, Lane, Regroup, SampleId, StepId, StepPlan, Unit, UnitId, Version,
+    Activity, ActorId, Grid, Lane, Regroup, SampleId, StepId, StepPlan, Tower, Unit, UnitId, Version,
 };
 use loongforge_core::transport::{Buffer, Header, Parcel, ParcelKind};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Instant;
 use tch::{Kind, Tensor};
@@ -27,7 +28,7 @@ use tch::{Kind, Tensor};
 /// over every step that is planned.
 pub struct EncoderPart {
     index: u32,
-    model: Box<dyn EncoderModel>,
+    models: TowerModels,
     pub(super) pool: TrainState,
     /// The ranks that compute this encoder together.
     mesh: Rc<Mesh>,
@@ -61,6 +62,26 @@ impl UnitWork {
     }
 }
 
+/// The models of an encoder's towers, on parameters of one store.
+pub struct TowerModels(BTreeMap<Tower, Box<dyn EncoderModel>>);
+
+impl TowerModels {
+    /// Builds all towers on `params`, which has the parameters of each; `policy` says what a tower recomputes.
+    pub fn new(towers: &Towers, params: &ParamStore, policy: impl Fn(Tower) -> Policy) -> Self {
+        Self(towers.iter().map(|it| (it.tower, it.family.build(params, policy(it.tower)))).collect())
+    }
+
+    /// One tower alone.
+    pub fn only(tower: Tower, model: Box<dyn EncoderModel>) -> Self {
+        Self(BTreeMap::from([(tower, model)]))
+    }
+
+    fn of(&self, tower: Tower) -> Result<&dyn EncoderModel, EngineError> {
+        let missing = || EngineError::from(format!("the encoder has no {tower} tower, for which it was given a unit"));
+        self.0.get(&tower).map(|model| &**model).ok_or_else(missing)
+    }
+}
+
 enum Phase {
     Waiting,
     /// Its gradients are to come; `run` is what a backward needs.
@@ -76,11 +97,11 @@ enum Phase {
 
 impl EncoderPart {
     /// Encoder `index` of the run; of one that is split among ranks, this rank's part.
-    pub fn new(index: u32, model: Box<dyn EncoderModel>, pool: TrainState, membership: Option<Membership>) -> Self {
+    pub fn new(index: u32, models: TowerModels, pool: TrainState, membership: Option<Membership>) -> Self {
         Self {
             index,
             mesh: pool.mesh_or_single(),
-            model,
+            models,
             pool,
             activations: Activations::default(),
             membership,
@@ -142,7 +163,7 @@ impl EncoderPart {
     /// Takes pixels or what the foundation returns.
     pub(super) fn arrive(&mut self, from: ActorId, parcel: Parcel) -> Result<(), EngineError> {
         let (id, kind) = match parcel.header.kind {
-            ParcelKind::Pixels(id) | ParcelKind::Gradient(id) => (id, parcel.header.kind),
+            ParcelKind::Items(id) | ParcelKind::Gradient(id) => (id, parcel.header.kind),
             other => return Err(format!("{other:?} from {from} is nothing for an encoder").into()),
         };
         let device = self.pool.params().flat().device();
@@ -153,7 +174,7 @@ impl EncoderPart {
         let work = self.find(id).ok_or_else(|| format!("{from} sent {kind:?}, which is not planned here"))?;
         let tensors = parcel.tensors.into_iter().map(|buffer| TorchBuffer::into_tensor(buffer, device)).collect();
         match (kind, std::mem::replace(&mut work.phase, Phase::Done)) {
-            (ParcelKind::Pixels(_), Phase::Waiting) => {
+            (ParcelKind::Items(_), Phase::Waiting) => {
                 work.phase = Phase::Waiting;
                 work.pixels.insert(from.index, tensors).map_err(|error| format!("pixels of {id}: {error}").into())
             }
@@ -227,11 +248,13 @@ impl EncoderPart {
         }
         work.pixels = Assembler::new(std::iter::empty());
         let grids: Vec<Grid> = work.unit.items.iter().map(|item| item.meta.grid).collect();
-        let header = Header { kind: ParcelKind::Activation(work.unit.id), version };
+        let header = Header { kind: ParcelKind::Features(work.unit.id), version };
+        let tower = work.unit.tower();
+        let model = self.models.of(tower)?;
         // All ranks of an encoder have its features.
         let sends = self.mesh.tp.rank() == 0;
         if let Some(cache) = &mut self.cache {
-            let (features, num_cached) = encode_each(cache, &*self.model, &self.pool, &grids, &pixels)?;
+            let (features, num_cached) = encode_each(cache, (tower, model), &self.pool, &grids, &pixels)?;
             ports.timings.cached_items += num_cached;
             let buffers = features.iter().map(|level| Box::new(TorchBuffer::new(level)) as Box<dyn Buffer>);
             if sends {
@@ -240,7 +263,7 @@ impl EncoderPart {
             work.phase = Phase::Done;
             return Ok(Some(work.unit.id));
         }
-        let record = self.model.record(&grids);
+        let record = model.record(&grids);
         let (params, trained) = (self.pool.params().clone(), trained && work.trains);
         params.set_dropout(work.trains.then(|| work.unit.id.seed()));
         let rows = pixels.size()[0];
@@ -257,7 +280,7 @@ impl EncoderPart {
         let buffer = |rows: &Tensor| Box::new(TorchBuffer::new(rows)) as Box<dyn Buffer>;
         let outputs = record.outputs.iter().map(|&slot| value(slot)).map(|rows| buffer(&rows.slice(0, cut, None, 1)));
         if fault::lies(ports.me(), "lie_claim") {
-            let kind = ParcelKind::Activation(UnitId { index: work.unit.id.index ^ 1, ..work.unit.id });
+            let kind = ParcelKind::Features(UnitId { index: work.unit.id.index ^ 1, ..work.unit.id });
             let parcel = Parcel::new(Header { kind, version }, outputs.clone().collect());
             ports.send(work.reader, parcel)?;
         }
@@ -330,7 +353,7 @@ impl EncoderPart {
 /// Features of items of a frozen encoder, level by level, and how many were kept: the others are encoded, each by itself.
 fn encode_each(
     cache: &mut FeatureCache,
-    model: &dyn EncoderModel,
+    (tower, model): (Tower, &dyn EncoderModel),
     pool: &TrainState,
     grids: &[Grid],
     pixels: &Tensor,
@@ -342,7 +365,7 @@ fn encode_each(
         let len = grid.num_patches() as i64;
         let own = pixels.narrow(0, start, len);
         start += len;
-        let key = Key::of(grid, &own);
+        let key = Key::of(tower, grid, &own);
         if let Some(kept) = cache.get(&key) {
             num_cached += 1;
             return Ok(kept);

@@ -1,6 +1,5 @@
 //! A frozen encoder with a cache against the same without.
 
-use super::super::Families;
 use super::*;
 use crate::comm::ProcessGroup;
 use crate::model::ModelConfig;
@@ -18,7 +17,8 @@ fn encoder() -> (Box<dyn EncoderModel>, TrainState, i64) {
     let vision = &json["vision_config"];
     let of = |key: &str| vision[key].as_i64().unwrap();
     let channels = of("in_channels") * of("temporal_patch_size") * of("patch_size").pow(2);
-    let family = Families::of(&ModelConfig::from_hf(&json).unwrap()).encoder.unwrap();
+    let model = ModelConfig::from_hf(&json).unwrap();
+    let family = model.towers.get(Tower::Vision).unwrap();
     let params = ParamStore::new(family.specs(), Kind::Float, Device::Cpu);
     params.init_random(3);
     let pool = TrainState::new(Rc::new(params), ProcessGroup::single(), Lanes::PerReplica, None).unwrap();
@@ -53,7 +53,7 @@ fn kept_features_have_the_bits_of_those_that_were_made() {
     };
     let mut cache = FeatureCache::new(1 << 20);
     let (grids, all) = unit(&[0, 1, 2]);
-    let (made, hits) = encode_each(&mut cache, &*model, &pool, &grids, &all).unwrap();
+    let (made, hits) = encode_each(&mut cache, (Tower::Vision, &*model), &pool, &grids, &all).unwrap();
     assert_eq!(hits, 0);
     for (ours, whole) in made.iter().zip(together(&*model, &pool, &grids, &all)) {
         assert_eq!(ours.size(), whole.size());
@@ -61,8 +61,9 @@ fn kept_features_have_the_bits_of_those_that_were_made() {
     }
     // Another unit of the same items and a new one: what is kept and what is made again are the same.
     let (grids, some) = unit(&[2, 0]);
-    let (kept, hits) = encode_each(&mut cache, &*model, &pool, &grids, &some).unwrap();
-    let (again, misses) = encode_each(&mut FeatureCache::new(1), &*model, &pool, &grids, &some).unwrap();
+    let (kept, hits) = encode_each(&mut cache, (Tower::Vision, &*model), &pool, &grids, &some).unwrap();
+    let (again, misses) =
+        encode_each(&mut FeatureCache::new(1), (Tower::Vision, &*model), &pool, &grids, &some).unwrap();
     assert_eq!((hits, misses), (2, 0));
     assert_eq!(bits(&kept), bits(&again));
     let features = |item: usize| {

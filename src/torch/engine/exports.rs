@@ -23,8 +23,8 @@ use std::collections::BTreeSet;
 pub(super) fn exports(config: &RunConfig, families: &Families, index: u32) -> Result<Exports, EngineError> {
     let of_foundation =
         |specs: Vec<ParamSpec>| trained(specs, &families.tree, |_| ("model.foundation", &config.model.foundation));
-    let encoder = families.encoder.as_ref();
-    let encoder = encoder.map(|family| encoder_specs(config, family.as_ref(), &families.tree)).transpose()?;
+    let towers = Some(&families.towers).filter(|towers| !towers.is_empty());
+    let encoder = towers.map(|towers| encoder_specs(config, towers, &families.tree)).transpose()?;
     let layout = config.pools.foundation.layout();
     let pipeline = Pipeline { ranks: layout.pp, virtual_stages: config.pools.foundation.virtual_stages };
     let stages = cut(families.foundation.as_ref(), pipeline)?;
@@ -37,11 +37,10 @@ pub(super) fn exports(config: &RunConfig, families: &Families, index: u32) -> Re
     let foundation = of_foundation(families.foundation.specs())?;
     let all: Vec<ParamSpec> = encoder.iter().flatten().chain(&foundation).cloned().collect();
     let names: BTreeSet<&str> = encoder.iter().flatten().map(existing::part_name).collect();
-    let is_projector = |name: &str| families.encoder.as_ref().is_some_and(|family| family.is_projector(name));
-    expect_all_used(config, families, &all, |name| match (names.contains(name), is_projector(name)) {
-        (false, _) => "model.foundation",
-        (true, true) => "model.image_projector",
-        (true, false) => "model.image_encoder",
+    let part_of = |name: &str| names.contains(name).then(|| families.towers.part_of(name)).flatten();
+    expect_all_used(config, families, &all, |name| match part_of(name) {
+        Some((tower, is_projector)) => config.model.tower_part(tower, is_projector).0,
+        None => "model.foundation",
     })?;
     if !config.saves_adapters_only() {
         let num_files = |specs: &[ParamSpec]| num_files(specs, config.train.precision);
@@ -73,8 +72,9 @@ pub(super) fn exports(config: &RunConfig, families: &Families, index: u32) -> Re
 /// Returns what `adapter_config.json` says beside what the parameters tell.
 fn settings(config: &RunConfig) -> Result<AdapterSettings, EngineError> {
     let model = &config.model;
-    let parts = [&model.foundation, &model.image_encoder, &model.image_projector];
-    let loras = || parts.iter().filter_map(|part| part.lora.as_ref());
+    let mut parts = model.parts();
+    parts.rotate_right(1);
+    let loras = || parts.iter().filter_map(|(_, part)| part.lora.as_ref());
     let mut settings = AdapterSettings::default();
     // The language model's counts where parts differ in it: the file has one.
     for lora in loras().collect::<Vec<_>>().into_iter().rev() {

@@ -1,13 +1,13 @@
 //! The two pools of a model, each of its family.
 
-use crate::model::{DecoderFamily, EncoderFamily, FoundationFamily, ModelConfig, TreeNames};
+use crate::model::{DecoderFamily, FoundationFamily, ModelConfig, Towers, TreeNames};
 use crate::params::ParamSpec;
 use std::sync::Arc;
 
-/// The two pools of a model; a language model has no encoder.
+/// The two pools of a model; a language model has no towers.
 #[derive(Clone)]
 pub struct Families {
-    pub encoder: Option<Arc<dyn EncoderFamily>>,
+    pub towers: Towers,
     pub foundation: Arc<dyn FoundationFamily>,
     /// Holds what PEFT calls their modules.
     pub tree: TreeNames,
@@ -16,14 +16,14 @@ pub struct Families {
 impl Families {
     /// The built-in families that a `config.json` describes.
     pub fn of(model: &ModelConfig) -> Self {
-        let foundation = DecoderFamily::new(model.decoder.clone(), model.placeholders(), model.num_feature_tensors());
-        Self { encoder: model.encoder.clone(), foundation: Arc::new(foundation), tree: model.tree.clone() }
+        let foundation = DecoderFamily::new(model.decoder.clone(), model.inputs());
+        Self { towers: model.towers.clone(), foundation: Arc::new(foundation), tree: model.tree.clone() }
     }
 
     /// All parameters of the model.
     pub fn specs(&self) -> Vec<ParamSpec> {
         let mut specs = self.foundation.specs();
-        specs.extend(self.encoder.iter().flat_map(|family| family.specs()));
+        specs.extend(self.towers.specs());
         specs
     }
 }

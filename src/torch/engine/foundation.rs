@@ -11,11 +11,11 @@ mod evaluating;
 
 use self::evaluating::Evaluating;
 use super::activations::Activations;
-use super::pack_work::{Chunk, Features, PackWork, Return, UnitWork};
+use super::pack_work::{Chunk, Features, PackWork, Return, UnitWork, with_values};
 use super::routing::StepRouting;
 use super::stages::{Filled, Stages};
 use crate::comm::Started;
-use crate::model::{ExpertSet, FoundationModel, FoundationTape, MicroBatch, Routing};
+use crate::model::{ExpertSet, FeatureInput, FoundationModel, FoundationTape, MicroBatch, Routing};
 use crate::native::NativeError;
 use crate::parallel::pipeline::{PipelineRun, Recorded};
 use crate::params::{GradBuffer, ParamId};
@@ -118,9 +118,9 @@ impl FoundationPart {
         Self { activations, ..self }
     }
 
-    /// Levels of features that it reads of an item, and their width.
-    pub(super) fn feature_shape(&self) -> (usize, i64) {
-        (self.stages.any().num_feature_tensors(), self.stages.any().feature_dim())
+    /// The features that it reads.
+    pub(super) fn inputs(&self) -> &[FeatureInput] {
+        self.stages.any().inputs()
     }
 
     pub(super) fn plan(&mut self, plan: &StepPlan) {
@@ -228,7 +228,8 @@ impl FoundationPart {
         let (params, step) = (self.pool.params().clone(), &mut self.steps[0]);
         let evaluates = step.evaluation.is_some();
         let work = &mut step.packs[number];
-        let num_features = work.units.iter().map(|unit| unit.num_features).sum();
+        let inputs = self.stages.any().inputs();
+        let num_features = work.num_features(inputs);
         let sizes = |input_ids, position_ids, targets| MicroBatch {
             input_ids,
             position_ids,
@@ -251,14 +252,17 @@ impl FoundationPart {
             let tokens = |index: usize, dim: i64| work.tokens.assemble(index, dim, &pieces);
             let batch = sizes(tokens(0, 0)?, tokens(1, 1)?, work.mask(tokens(2, 0)?));
             let (kind, device) = (params.flat().kind(), params.flat().device());
-            let feature_dim = self.stages.any().feature_dim();
-            let level = |index: usize| {
-                let zeros = |rows| Tensor::zeros([rows, feature_dim], (kind, device));
-                let of_units = work.units.iter().map(|unit| unit.level(index, zeros));
-                Tensor::cat(&of_units.collect::<Vec<_>>(), 0).to_kind(kind)
+            let of_input = |input: &FeatureInput| {
+                let units = || work.units.iter().filter(|unit| unit.tower == input.tower);
+                let level = |index: usize| {
+                    let zeros = |rows| Tensor::zeros([rows, input.width], (kind, device));
+                    let of_units = units().map(|unit| unit.level(index, zeros));
+                    Tensor::cat(&of_units.collect::<Vec<_>>(), 0).to_kind(kind)
+                };
+                let levels = if units().next().is_none() { 0 } else { input.num_tensors };
+                (0..levels).map(level).collect()
             };
-            let levels = if work.units.is_empty() { 0 } else { self.stages.any().num_feature_tensors() };
-            let filled = Filled { batch, features: (0..levels).map(level).collect() };
+            let filled = Filled { batch, features: inputs.iter().map(of_input).collect() };
             // They are copied: packs that are computed along with this one wait for their credit.
             if step.run.most_alive() > 1 {
                 let features = work.units.iter_mut().filter_map(|unit| unit.features.as_mut());
@@ -297,11 +301,11 @@ impl FoundationPart {
             };
             let FoundationTape { tape, features: slots, loss, inbound, outbound, key_values, routing, .. } =
                 self.stages.model(task.stage).record(batch);
-            let inputs = slots.iter().zip(features).map(|(slot, value)| (*slot, value.shallow_clone())).collect();
+            let inputs = with_values(&slots, features);
             let (rows, routing) = (batch.input_ids.numel() as i64, routing.filter(|_| dropout.is_some()));
             recorded.push(Recorded { tape, inputs, inbound, outbound, loss, key_values, row_tokens, dropout });
             begun.push(Begun { rows, loss, routing });
-            if let Some(work) = step.packs.get_mut(pack).filter(|_| !slots.is_empty()) {
+            if let Some(work) = step.packs.get_mut(pack).filter(|_| slots.iter().any(|levels| !levels.is_empty())) {
                 work.chunks[chunk].slots = slots;
             }
         }
@@ -338,22 +342,24 @@ impl FoundationPart {
             None => Ok(()),
         };
         let runs = step.run.backward(&params, grads, Some(&mut passed))?;
+        let inputs = self.stages.any().inputs();
         for (task, run) in tasks.iter().zip(runs) {
             let (pack, chunk) = step.micro_batches[task.micro_batch];
             if let Some(work) = step.packs.get(pack) {
                 self.activations.learn(&run, work.chunks[chunk].filled.batch.input_ids.numel() as i64);
             }
             let Some(work) = step.packs.get_mut(pack).filter(|_| task.stage == 0) else { continue };
+            let num_features = work.num_features(inputs);
             let done = &mut work.chunks[chunk];
             if self.encoder_trained {
                 let grad = |slot: &Slot| run.input_grad(*slot).ok_or("the model gave no gradient of features");
-                let grads = done.slots.iter().map(grad).collect::<Result<_, _>>()?;
-                let num_features = work.units.iter().map(|unit| unit.num_features).sum();
-                done.grads = self.stages.gather_features(&done.filled.batch, grads, num_features)?;
+                let levels = |slots: &Vec<Slot>| slots.iter().map(grad).collect::<Result<Vec<_>, _>>();
+                let grads = done.slots.iter().map(levels).collect::<Result<_, _>>()?;
+                done.grads = self.stages.gather_features(&done.filled.batch, grads, &num_features)?;
             }
             done.is_done = true;
             if self.stages.mesh.is_leader() && work.chunks.iter().all(|chunk| chunk.is_done) {
-                work.give_back(how, &mut step.returned, ports)?;
+                work.give_back(inputs, how, &mut step.returned, ports)?;
             }
         }
         Ok(())

@@ -93,7 +93,7 @@ fn step_on(packs: &[&[&[usize]]], mesh: Rc<Mesh>, chunk_tokens: usize) -> (f64, 
             Box::new(HostTensor::from_i64(&positions, &[3, len])),
             Box::new(HostTensor::from_i64(&targets, &[len])),
         ];
-        let kind = ParcelKind::Tokens(PackId { step: StepId(0), index: index as u32 });
+        let kind = ParcelKind::Columns(PackId { step: StepId(0), index: index as u32 });
         if leads && index as u32 % replicas == replica {
             let parcel = Parcel::new(Header { kind, version: Version(0) }, tensors);
             part.arrive(ActorId::data(0), parcel, &mut ports).unwrap();

@@ -40,7 +40,7 @@ pub fn micro_batch(lens: &[usize], seed: i64, vocab: i64, num_micro_batches: usi
         targets: Tensor::from_slice(&targets),
         cu_seqlens,
         loss_scale: 1.0 / (50.0 * num_micro_batches as f64),
-        num_features: 0,
+        num_features: Vec::new(),
         feature_grads: false,
         row: None,
         shared_features: Vec::new(),

@@ -3,10 +3,11 @@
 use super::assembler::Assembler;
 use super::buffer::TorchBuffer;
 use super::stages::Filled;
+use crate::model::FeatureInput;
 use crate::tape::Slot;
 use loongforge_core::data::IGNORE_INDEX;
 use loongforge_core::engine::{EngineError, Ports};
-use loongforge_core::message::{ActorId, Pack, SampleId, StepPlan, Unit, UnitId, Version};
+use loongforge_core::message::{ActorId, Pack, SampleId, StepPlan, Tower, Unit, UnitId, Version};
 use loongforge_core::transport::{Buffer, CreditGuard, Header, Parcel, ParcelKind};
 use std::collections::BTreeMap;
 use tch::Tensor;
@@ -22,15 +23,16 @@ pub(super) struct PackWork {
 /// A part of a pack that goes through as one, or all of it.
 pub(super) struct Chunk {
     pub filled: Filled,
-    /// Slots of the features on the tape of the first stage.
-    pub slots: Vec<Slot>,
-    /// One for each level, after the backward.
-    pub grads: Vec<Tensor>,
+    /// Slots of the features on the tape of the first stage, by input.
+    pub slots: Vec<Vec<Slot>>,
+    /// By input, one for each level, after the backward.
+    pub grads: Vec<Vec<Tensor>>,
     pub is_done: bool,
 }
 
 pub(super) struct UnitWork {
     pub id: UnitId,
+    pub tower: Tower,
     pub num_features: i64,
     pub samples: Vec<SampleId>,
     /// Nobody computes it: its features are zeros, and its samples have no targets.
@@ -43,6 +45,18 @@ pub(super) struct Features {
     pub tensors: Vec<Tensor>,
     /// Held until the micro-batch is done: the features are in use until then.
     pub credit: Option<CreditGuard>,
+}
+
+/// The slots of features with their values, both by input and level.
+pub(super) fn with_values(slots: &[Vec<Slot>], values: &[Vec<Tensor>]) -> Vec<(Slot, Tensor)> {
+    let pairs = slots.iter().zip(values).flat_map(|(slots, values)| slots.iter().zip(values));
+    pairs.map(|(slot, value)| (*slot, value.shallow_clone())).collect()
+}
+
+/// The foundation's input that takes features of this tower.
+pub(super) fn input_of(inputs: &[FeatureInput], tower: Tower) -> Result<usize, EngineError> {
+    let missing = || EngineError::from(format!("the foundation takes no features of a {tower} tower"));
+    inputs.iter().position(|input| input.tower == tower).ok_or_else(missing)
 }
 
 impl Chunk {
@@ -74,6 +88,15 @@ impl PackWork {
         }
     }
 
+    /// Rows of features, by input.
+    pub fn num_features(&self, inputs: &[FeatureInput]) -> Vec<i64> {
+        let of_input = |input: &FeatureInput| {
+            let own = self.units.iter().filter(|unit| unit.tower == input.tower);
+            own.map(|unit| unit.num_features).sum()
+        };
+        inputs.iter().map(of_input).collect()
+    }
+
     /// `targets` of the whole pack without those of samples that have lost a unit.
     pub fn mask(&self, targets: Tensor) -> Tensor {
         let mut start = 0;
@@ -90,6 +113,7 @@ impl PackWork {
     pub fn new(pack: &Pack, plan: &StepPlan) -> PackWork {
         let unit = |unit: &Unit| UnitWork {
             id: unit.id,
+            tower: unit.tower(),
             num_features: unit.num_features() as i64,
             is_skipped: unit.is_skipped(),
             samples: unit.items.iter().map(|item| item.id.sample).collect(),
@@ -112,18 +136,28 @@ impl PackWork {
     /// Returns the features' gradients to those who sent them, keeps them in `returned`, and frees the features.
     pub fn give_back(
         &mut self,
+        inputs: &[FeatureInput],
         how: Return,
         returned: &mut BTreeMap<UnitId, Vec<Tensor>>,
         ports: &mut Ports,
     ) -> Result<(), EngineError> {
         let chunks: Vec<Chunk> = self.chunks.drain(..).filter(|chunk| !chunk.grads.is_empty()).collect();
-        let num_levels = chunks.first().map_or(0, |chunk| chunk.grads.len());
-        let level = |index: usize| Tensor::cat(&chunks.iter().map(|chunk| &chunk.grads[index]).collect::<Vec<_>>(), 0);
-        let levels: Vec<Tensor> = (0..num_levels).map(level).collect();
-        let mut row = 0;
+        let of_input = |input: usize| {
+            // Of a chunk without rows of an input there are no gradients of it.
+            let levels: Vec<&Vec<Tensor>> = chunks.iter().filter_map(|chunk| chunk.grads.get(input)).collect();
+            let num_levels = levels.iter().map(|levels| levels.len()).max().unwrap_or(0);
+            let level = |level: usize| {
+                Tensor::cat(&levels.iter().filter_map(|levels| levels.get(level)).collect::<Vec<_>>(), 0)
+            };
+            (0..num_levels).map(level).collect::<Vec<Tensor>>()
+        };
+        let levels: Vec<Vec<Tensor>> = (0..inputs.len()).map(of_input).collect();
+        let mut rows = vec![0; inputs.len()];
         for unit in self.units.drain(..) {
-            let grads: Vec<Tensor> = levels.iter().map(|grad| grad.narrow(0, row, unit.num_features)).collect();
-            row += unit.num_features;
+            let input = input_of(inputs, unit.tower)?;
+            let grads = levels[input].iter().map(|grad| grad.narrow(0, rows[input], unit.num_features)).collect();
+            let grads: Vec<Tensor> = grads;
+            rows[input] += unit.num_features;
             if unit.is_skipped {
                 continue;
             }

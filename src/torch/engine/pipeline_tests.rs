@@ -44,12 +44,12 @@ fn vlm() -> ModelConfig {
 
 fn batches(config: &ModelConfig, step: i64, count: usize) -> Vec<MicroBatch> {
     let vocab = config.decoder.vocab_size.min(64);
-    let placeholder = config.placeholders().first().copied();
+    let placeholder = config.inputs().first().map(|input| input.placeholders[0]);
     let batch = |index: usize| {
         let mut batch = micro_batch(&[6 + index, 9, 3], step * 10 + index as i64, vocab, count);
         // Every other micro-batch has a picture.
         if let Some(placeholder) = placeholder.filter(|_| index.is_multiple_of(2)) {
-            batch.num_features = 4;
+            batch.num_features = vec![4];
             batch.feature_grads = true;
             let _ = batch.input_ids.narrow(0, 1, 4).fill_(placeholder);
             let _ = batch.targets.narrow(0, 0, 5).fill_(-100);
@@ -61,8 +61,8 @@ fn batches(config: &ModelConfig, step: i64, count: usize) -> Vec<MicroBatch> {
 
 /// Features of a micro-batch, one for each level.
 fn features(batch: &MicroBatch, level: usize, width: i64) -> Tensor {
-    let len = batch.num_features * width;
-    ((Tensor::arange(len, CPU) + level as i64 * 7) * 0.31).sin().view([batch.num_features, width])
+    let len = batch.num_features[0] * width;
+    ((Tensor::arange(len, CPU) + level as i64 * 7) * 0.31).sin().view([batch.num_features[0], width])
 }
 
 fn pool(params: ParamStore, group: impl Into<Rc<ProcessGroup>>) -> TrainState {
@@ -82,15 +82,15 @@ fn alone(config: &ModelConfig, count: usize) -> (Course, Vec<Tensor>) {
         of_features.clear();
         for batch in batches(config, step, count) {
             let record = model.record(&batch);
-            let levels = record.features.iter().enumerate();
-            let inputs = levels.map(|(level, slot)| (*slot, features(&batch, level, model.feature_dim())));
+            let levels = record.features.iter().flatten().enumerate();
+            let inputs = levels.map(|(level, slot)| (*slot, features(&batch, level, config.decoder.hidden_size)));
             let mut run = Execution::new(record.tape, pool.params().clone(), inputs.collect());
             run.forward().unwrap();
             sum += run.value(record.loss.unwrap()).double_value(&[]);
             run.seed(record.loss.unwrap(), Tensor::from(1.0));
             let lane = pool.own_lane();
             run.backward(pool.lane(lane)).unwrap();
-            of_features.extend(record.features.iter().map(|slot| run.input_grad(*slot).unwrap()));
+            of_features.extend(record.features.iter().flatten().map(|slot| run.input_grad(*slot).unwrap()));
         }
         course.end_step(&mut pool, sum);
     }
@@ -133,11 +133,11 @@ fn rank_of(
             if task.pass == Pass::Forward {
                 let batch = &mine[task.micro_batch];
                 let record = models[chunk].record(batch);
-                let levels = record.features.iter().enumerate();
-                let width = models[chunk].feature_dim();
+                let levels = record.features.iter().flatten().enumerate();
+                let width = config.decoder.hidden_size;
                 let inputs = levels.map(|(level, slot)| (*slot, features(batch, level, width))).collect();
                 if stages[task.stage].is_first {
-                    slots[task.micro_batch] = record.features.clone();
+                    slots[task.micro_batch] = record.features.concat();
                 }
                 let loss = record.loss;
                 let seen = |_, run: &Execution| sum += loss.map_or(0.0, |loss| run.value(loss).double_value(&[]));

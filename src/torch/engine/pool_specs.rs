@@ -2,24 +2,25 @@
 
 use super::share::Splits;
 use super::trained::trained;
-use crate::model::{EncoderFamily, TreeNames};
+use crate::model::{Towers, TreeNames};
 use crate::params::ParamSpec;
 use crate::train::hf::{MAX_SHARD_SIZE, num_shards};
 use loongforge_core::config::{FoundationPool, Precision, RunConfig};
 use loongforge_core::engine::EngineError;
+use loongforge_core::message::Tower;
 use tch::Kind;
 
-/// The encoder pool's parameters: the tower is one part of the config, the projector another.
+/// The encoder pool's parameters: a tower is one part of the config, its projector another.
 pub(super) fn encoder_specs(
     config: &RunConfig,
-    family: &dyn EncoderFamily,
+    towers: &Towers,
     tree: &TreeNames,
 ) -> Result<Vec<ParamSpec>, EngineError> {
-    let part_of = |name: &str| match family.is_projector(name) {
-        true => ("model.image_projector", &config.model.image_projector),
-        false => ("model.image_encoder", &config.model.image_encoder),
+    let part_of = |name: &str| {
+        let (tower, is_projector) = towers.part_of(name).unwrap_or((Tower::Vision, false));
+        config.model.tower_part(tower, is_projector)
     };
-    Ok(trained(family.specs(), tree, part_of)?)
+    Ok(trained(towers.specs(), tree, part_of)?)
 }
 
 /// Files that a pool with these parameters writes.

@@ -4,7 +4,7 @@
 use super::exports::exports;
 use super::families::Families;
 use super::pool_specs::{encoder_specs, splits};
-use super::share::{FoundationPlan, divided_encoder};
+use super::share::{FoundationPlan, divided_towers};
 use super::trained::trained;
 use crate::params::ParallelRank;
 use loongforge_core::config::{Placement, RunConfig};
@@ -22,13 +22,13 @@ pub fn check_engines(config: &RunConfig, families: &Families) -> Result<(), Engi
     for stage in 0..layout.pp {
         trained(plan.specs(stage), &families.tree, |_| ("model.foundation", &config.model.foundation))?;
     }
-    if let Some(encoder) = &families.encoder {
+    if !families.towers.is_empty() {
         // On the foundation's actors every encoder is whole.
         let parallel = match pools.placement {
             Placement::Colocated => ParallelRank::default(),
             Placement::Separate => ParallelRank::first(pools.encoder.layout(), false),
         };
-        encoder_specs(config, divided_encoder(encoder, &parallel)?.as_ref(), &families.tree)?;
+        encoder_specs(config, &divided_towers(&families.towers, &parallel)?, &families.tree)?;
     }
     exports(config, families, 0)?;
     Ok(())

@@ -2,7 +2,7 @@
 
 use super::stages::{Stages, whole_rows};
 use crate::comm::Mesh;
-use crate::model::{EncoderFamily, FoundationFamily, Stage};
+use crate::model::{FoundationFamily, Stage, Towers};
 use crate::params::{ParallelRank, ParamSpec, ParamStore, Sharding, ZeroStage};
 use crate::tape::Policy;
 use crate::train::TrainState;
@@ -150,16 +150,16 @@ pub(super) fn cut(family: &dyn FoundationFamily, pipeline: Pipeline) -> Result<V
 /// A rank's share of an encoder.
 pub(super) struct EncoderShare {
     mesh: Rc<Mesh>,
-    pub family: Arc<dyn EncoderFamily>,
+    pub towers: Towers,
     zero: usize,
 }
 
 impl EncoderShare {
     /// # Errors
     /// The encoder cannot be split so.
-    pub fn new(family: &Arc<dyn EncoderFamily>, mesh: Rc<Mesh>, zero: usize) -> Result<Self, EngineError> {
-        let family = divided_encoder(family, &ParallelRank::of(&mesh, false))?;
-        Ok(Self { mesh, family, zero })
+    pub fn new(towers: &Towers, mesh: Rc<Mesh>, zero: usize) -> Result<Self, EngineError> {
+        let towers = divided_towers(towers, &ParallelRank::of(&mesh, false))?;
+        Ok(Self { mesh, towers, zero })
     }
 
     /// Among the ranks of `mesh.data`.
@@ -173,16 +173,13 @@ impl EncoderShare {
     }
 }
 
-/// Returns what the rank at `parallel` computes of an encoder.
+/// Returns what the rank at `parallel` computes of an encoder's towers.
 ///
 /// # Errors
-/// The encoder cannot be split so.
-pub(super) fn divided_encoder(
-    family: &Arc<dyn EncoderFamily>,
-    parallel: &ParallelRank,
-) -> Result<Arc<dyn EncoderFamily>, EngineError> {
+/// A tower cannot be split so.
+pub(super) fn divided_towers(towers: &Towers, parallel: &ParallelRank) -> Result<Towers, EngineError> {
     match parallel.is_whole() {
-        true => Ok(family.clone()),
-        false => Ok(family.divided(parallel).map_err(|found| format!("pools.encoder: {found}"))?),
+        true => Ok(towers.clone()),
+        false => Ok(towers.divided(parallel).map_err(|found| format!("pools.encoder: {found}"))?),
     }
 }

@@ -71,10 +71,10 @@ impl Spill {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use loongforge_core::message::Grid;
+    use loongforge_core::message::{Grid, Tower};
 
     fn key(first: f32) -> Key {
-        Key::of(Grid { t: 1, h: 1, w: 1 }, &Tensor::from_slice(&[first]).view([1, 1]))
+        Key::of(Tower::Vision, Grid { t: 1, h: 1, w: 1 }, &Tensor::from_slice(&[first]).view([1, 1]))
     }
 
     #[test]

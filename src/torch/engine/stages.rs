@@ -32,10 +32,10 @@ pub struct Stages {
     pub(super) overlaps_experts: bool,
 }
 
-/// A micro-batch with the features of its items, one tensor for each level; none where nobody here reads them.
+/// A micro-batch with the features of its items, by input one tensor for each level; none where nobody here reads them.
 pub(super) struct Filled {
     pub batch: MicroBatch,
-    pub features: Vec<Tensor>,
+    pub features: Vec<Vec<Tensor>>,
 }
 
 impl Stages {
@@ -118,11 +118,14 @@ impl Stages {
             return Ok(vec![filled]);
         }
         let pieces = self.any().pieces(&filled.batch, self.chunk_tokens).map_err(whole_rows)?;
-        let mut row = 0;
+        let mut rows = vec![0; filled.features.len()];
         let with_features = |batch: MicroBatch| {
-            let len = batch.num_features;
-            let features = filled.features.iter().filter(|_| len > 0).map(|level| level.narrow(0, row, len)).collect();
-            row += len;
+            let of_input = |(levels, (row, &len)): (&Vec<Tensor>, (&mut i64, &i64))| {
+                let own = levels.iter().filter(|_| len > 0).map(|level| level.narrow(0, *row, len)).collect();
+                *row += len;
+                own
+            };
+            let features = filled.features.iter().zip(rows.iter_mut().zip(&batch.num_features)).map(of_input).collect();
             Filled { batch, features }
         };
         Ok(pieces.into_iter().map(with_features).collect())
@@ -133,35 +136,46 @@ impl Stages {
         let Filled { batch, mut features } = filled;
         let (group, device) = (&self.mesh.cp, batch.input_ids.device());
         let row = Rc::new(ContextShard::new(&batch.cu_seqlens, group.world(), group.rank(), self.context, device));
-        let own = if batch.num_features == 0 { Vec::new() } else { row.features(&self.any().feature_rows(&batch)) };
-        let index = Tensor::from_slice(&own).to_device(device);
-        if features.is_empty() && self.mesh.is_first_stage() {
-            let none = || Tensor::zeros([0, self.any().feature_dim()], (params.flat().kind(), device));
-            features = (0..self.any().num_feature_tensors()).map(|_| none()).collect();
+        let inputs = self.any().inputs();
+        let own: Vec<Vec<i64>> = match batch.num_features.iter().all(|rows| *rows == 0) {
+            true => vec![Vec::new(); inputs.len()],
+            false => self.any().feature_rows(&batch).iter().map(|rows| row.features(rows)).collect(),
+        };
+        if self.mesh.is_first_stage() {
+            features.resize_with(inputs.len(), Vec::new);
+            for (levels, input) in features.iter_mut().zip(inputs).filter(|(levels, _)| levels.is_empty()) {
+                let none = || Tensor::zeros([0, input.width], (params.flat().kind(), device));
+                levels.extend((0..input.num_tensors).map(|_| none()));
+            }
         }
-        let features = features.iter().map(|level| level.index_select(0, &index)).collect();
+        let of_input = |(levels, own): (&Vec<Tensor>, &Vec<i64>)| {
+            let index = Tensor::from_slice(own).to_device(device);
+            levels.iter().map(|level| level.index_select(0, &index)).collect()
+        };
+        let features = features.iter().zip(&own).map(of_input).collect();
         Filled { batch: batch.share(row, own), features }
     }
 
-    /// The gradients of all of a row's features, on every rank that shares it, from those of this rank's.
+    /// The gradients of all of a row's features, by input `num_features`, on every rank that shares it, from those of this
+    /// rank's.
     ///
     /// # Errors
     /// A rank is gone or did not come in time.
     pub(super) fn gather_features(
         &self,
         batch: &MicroBatch,
-        grads: Vec<Tensor>,
-        num_features: i64,
-    ) -> Result<Vec<Tensor>, NativeError> {
-        match &batch.row {
-            Some(row) if num_features > 0 => {
-                let gather =
-                    |grad: &Tensor| row.gather_features(&self.mesh.cp, grad, &batch.shared_features, num_features);
-                grads.iter().map(gather).collect()
+        grads: Vec<Vec<Tensor>>,
+        num_features: &[i64],
+    ) -> Result<Vec<Vec<Tensor>>, NativeError> {
+        let Some(row) = &batch.row else { return Ok(grads) };
+        let of_input = |(input, levels): (usize, Vec<Tensor>)| match num_features[input] {
+            0 => Ok(Vec::new()),
+            all => {
+                let own = &batch.shared_features[input];
+                levels.iter().map(|grad| row.gather_features(&self.mesh.cp, grad, own, all)).collect()
             }
-            Some(_) => Ok(Vec::new()),
-            None => Ok(grads),
-        }
+        };
+        grads.into_iter().enumerate().map(of_input).collect()
     }
 
     /// Sends pack `number` of a step from the leader to the other ranks of its replica.
@@ -170,7 +184,7 @@ impl Stages {
         let tokens = [&filled.batch.input_ids, &filled.batch.position_ids, &filled.batch.targets];
         let mut started = Vec::new();
         for rank in 1..group.world() {
-            let features = filled.features.iter().filter(|_| layout.place(rank).pp == 0);
+            let features = filled.features.iter().flatten().filter(|_| layout.place(rank).pp == 0);
             for (index, tensor) in tokens.into_iter().chain(features).enumerate() {
                 started.push(group.start_send(&tensor.contiguous(), rank, tag(number, index))?);
             }
@@ -183,18 +197,22 @@ impl Stages {
         let (flat, num_tokens) = (params.flat(), like.cu_seqlens.last().copied().unwrap_or(0) as i64);
         let integers = |shape: &[i64]| Tensor::empty(shape, (Kind::Int64, flat.device()));
         let mut tensors = vec![integers(&[num_tokens]), integers(&[3, num_tokens]), integers(&[num_tokens])];
-        if self.mesh.is_first_stage() && like.num_features > 0 {
-            let shape = [like.num_features, self.any().feature_dim()];
-            let levels = 0..self.any().num_feature_tensors();
-            tensors.extend(levels.map(|_| Tensor::empty(shape, (flat.kind(), flat.device()))));
+        let inputs = self.any().inputs().iter().zip(&like.num_features).filter(|_| self.mesh.is_first_stage());
+        let num_levels: Vec<usize> =
+            inputs.clone().map(|(it, rows)| if *rows > 0 { it.num_tensors } else { 0 }).collect();
+        for ((input, rows), levels) in inputs.zip(&num_levels) {
+            let level = || Tensor::empty([*rows, input.width], (flat.kind(), flat.device()));
+            tensors.extend((0..*levels).map(|_| level()));
         }
         let numbered = tensors.iter().enumerate();
         let started = numbered.map(|(index, tensor)| self.mesh.replica.start_recv(tensor, 0, tag(number, index)));
         started.collect::<Vec<_>>().into_iter().try_for_each(|started| started?.wait())?;
         let mut tensors = tensors.into_iter();
-        let mut next = || tensors.next().expect("three tensors of tokens");
-        let batch = MicroBatch { input_ids: next(), position_ids: next(), targets: next(), ..like };
-        Ok(Filled { batch, features: tensors.collect() })
+        let mut next = || tensors.next().expect("as many tensors as were taken");
+        let [input_ids, position_ids, targets] = [next(), next(), next()];
+        let batch = MicroBatch { input_ids, position_ids, targets, ..like };
+        let features = num_levels.iter().map(|levels| (0..*levels).map(|_| next()).collect()).collect();
+        Ok(Filled { batch, features })
     }
 }
 

@@ -389,12 +389,12 @@ impl Engine for TorchEngine {
         let kind = parcel.header.kind;
         let next_plan = self.planned.back().map_or(self.version.0, |plan| plan.step.0 + 1);
         // Pixels of a unit that is about to be given to this encoder may be here before the word of it.
-        let to_be_given = |part: &EncoderPart| matches!(kind, ParcelKind::Pixels(unit) if part.membership.is_some() && !part.has(unit));
+        let to_be_given = |part: &EncoderPart| matches!(kind, ParcelKind::Items(unit) if part.membership.is_some() && !part.has(unit));
         if kind.step().0 >= next_plan || self.encoder.as_ref().is_some_and(to_be_given) {
             self.early.push((from, parcel));
             return Ok(());
         }
-        let for_encoder = matches!(kind, ParcelKind::Pixels(_) | ParcelKind::Gradient(_));
+        let for_encoder = matches!(kind, ParcelKind::Items(_) | ParcelKind::Gradient(_));
         match (&mut self.encoder, &mut self.foundation) {
             (Some(part), _) if for_encoder => part.arrive(from, parcel),
             (_, Some(part)) if !for_encoder => part.arrive(from, parcel, ports),

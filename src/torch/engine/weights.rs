@@ -24,8 +24,7 @@ pub(super) fn initialize(config: &RunConfig, params: &ParamStore) -> Result<(), 
 /// # Errors
 /// Every tensor of a pool that is missing or with another shape, in one table; or the file that is torn.
 pub fn check_weights(config: &RunConfig, families: &Families) -> Result<(), WeightsError> {
-    let encoder = families.encoder.iter().map(|family| family.specs());
-    for specs in encoder.chain([families.foundation.specs()]) {
+    for specs in [families.towers.specs(), families.foundation.specs()] {
         let origin = origin(config, || specs.iter().flat_map(names_of))?;
         compare_origin(&specs, &origin, &options(config))?;
     }
@@ -38,13 +37,10 @@ pub fn random_parts(config: &RunConfig, families: &Families) -> Vec<&'static str
     if model.weights == Weights::Random || model.load.is_some() {
         return Vec::new();
     }
-    let encoder: Vec<ParamSpec> = families.encoder.iter().flat_map(|family| family.specs()).collect();
-    let is_projector = |spec: &ParamSpec| families.encoder.iter().any(|family| family.is_projector(&spec.name));
-    let has = |key: &str| match key {
-        "model.image_encoder" => encoder.iter().any(|spec| !is_projector(spec)),
-        "model.image_projector" => encoder.iter().any(is_projector),
-        _ => true,
-    };
+    let names: Vec<String> = families.towers.specs().into_iter().map(|spec| spec.name).collect();
+    let of_towers = names.iter().filter_map(|name| families.towers.part_of(name));
+    let of_towers: Vec<&str> = of_towers.map(|(tower, part)| model.tower_part(tower, part).0).collect();
+    let has = |key: &str| key == "model.foundation" || of_towers.contains(&key);
     model.parts().into_iter().filter(|(key, part)| part.load.is_none() && has(key)).map(|(key, _)| key).collect()
 }
 

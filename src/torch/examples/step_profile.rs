@@ -52,7 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let labels = Vec::<i64>::try_from(batch.input_ids.roll(-1, 0))?;
     let options =
-        TextOptions { num_feature_tensors: 0, train_features: false, policy: Policy::Keep, keep_routing: false };
+        TextOptions { feature_tensors: Vec::new(), train_features: false, policy: Policy::Keep, keep_routing: false };
     println!("{} M parameters, {kind:?}, documents of {lens:?}", params.num_elements() / 1_000_000);
 
     for step in 0..STEPS {

@@ -18,14 +18,14 @@ pub struct MicroBatch {
     pub cu_seqlens: Vec<usize>,
     /// Factor of the summed loss: one over the target tokens of the whole step.
     pub loss_scale: f64,
-    /// Rows of features, over all items.
-    pub num_features: i64,
+    /// Rows of features, over all items, by input of the foundation.
+    pub num_features: Vec<i64>,
     /// True if the encoder wants gradients.
     pub feature_grads: bool,
     /// The share of a row, where these are some tokens of a row that other ranks share.
     pub row: Option<Rc<ContextShard>>,
-    /// For such tokens: which of the whole row's features are theirs, in their order.
-    pub shared_features: Vec<i64>,
+    /// For such tokens: which of the whole row's features are theirs, in their order, by input.
+    pub shared_features: Vec<Vec<i64>>,
     /// For a piece of a longer row: how many tokens of its first document came in earlier pieces.
     pub past: Option<usize>,
     /// Forward only: the tape is to end with [`FoundationTape::predicted`], and with the sum of the targets' cross-entropies
@@ -35,7 +35,7 @@ pub struct MicroBatch {
 
 impl MicroBatch {
     /// This rank's tokens of a whole row, with places for `features` of its features.
-    pub fn share(&self, row: Rc<ContextShard>, features: Vec<i64>) -> MicroBatch {
+    pub fn share(&self, row: Rc<ContextShard>, features: Vec<Vec<i64>>) -> MicroBatch {
         let rows = row.rows();
         let take = |x: &Tensor| x.index_select(-1, &rows.to_device(x.device()));
         MicroBatch {
@@ -43,7 +43,7 @@ impl MicroBatch {
             position_ids: take(&self.position_ids),
             targets: take(&self.targets),
             cu_seqlens: row.split().cu_seqlens(row.rank()),
-            num_features: features.len() as i64,
+            num_features: features.iter().map(|rows| rows.len() as i64).collect(),
             row: Some(row),
             shared_features: features,
             ..*self
@@ -59,7 +59,7 @@ impl MicroBatch {
             targets: Tensor::full([1], -100, (Kind::Int64, device)),
             cu_seqlens: vec![0, 1],
             loss_scale: 0.0,
-            num_features: 0,
+            num_features: Vec::new(),
             feature_grads: false,
             row: None,
             shared_features: Vec::new(),
@@ -68,8 +68,9 @@ impl MicroBatch {
         }
     }
 
-    /// The row cut after every `chunk_tokens` tokens. `counts` tells how many features lie in a range of tokens.
-    pub fn pieces(&self, chunk_tokens: usize, counts: impl Fn(&[i64]) -> i64) -> Vec<MicroBatch> {
+    /// The row cut after every `chunk_tokens` tokens. `counts` tells how many features lie in a range of tokens, by
+    /// input.
+    pub fn pieces(&self, chunk_tokens: usize, counts: impl Fn(&[i64]) -> Vec<i64>) -> Vec<MicroBatch> {
         let (len, ids) = (self.input_ids.numel(), self.input_ids());
         let piece = |start: usize| {
             let end = len.min(start + chunk_tokens);

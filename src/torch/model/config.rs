@@ -1,10 +1,8 @@
 //! A model as data: its parts, and the tokens that stand for something else than text.
 
-use std::sync::Arc;
-
 use super::decoder::DecoderConfig;
-use super::encoder::EncoderFamily;
 use super::keys::{Keys, ModelConfigError};
+use super::towers::{FeatureInput, ModelTower, Towers};
 use super::tree_names::TreeNames;
 
 /// A model as its parts: each part may be a pool of its own.
@@ -13,14 +11,13 @@ pub struct ModelConfig {
     /// Hugging Face's `model_type`.
     pub model_type: String,
     pub decoder: DecoderConfig,
-    /// `None` for a language model.
-    pub encoder: Option<Arc<dyn EncoderFamily>>,
-    pub tokens: Tokens,
+    /// None for a language model.
+    pub towers: Towers,
     /// Holds what transformers calls its modules.
     pub tree: TreeNames,
 }
 
-/// The tokens of a multimodal model that stand for something else than text.
+/// The tokens of a model with a vision tower that stand for something else than text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tokens {
     /// Replaced by the features of pictures.
@@ -32,18 +29,23 @@ pub struct Tokens {
 }
 
 impl ModelConfig {
-    /// Returns how many tensors of features the decoder takes for each picture: one, and one for each DeepStack layer.
-    pub fn num_feature_tensors(&self) -> usize {
-        self.encoder.as_ref().map_or(0, |encoder| encoder.num_outputs())
+    /// A decoder with these towers, without the names of its modules.
+    pub(super) fn new(model_type: &str, decoder: DecoderConfig, towers: Vec<ModelTower>) -> ModelConfig {
+        ModelConfig { model_type: model_type.into(), decoder, towers: Towers::new(towers), tree: TreeNames::default() }
     }
 
-    /// The tokens that features replace.
-    pub fn placeholders(&self) -> Vec<i64> {
-        self.tokens.image.into_iter().chain(self.tokens.video).collect()
+    /// Returns what the decoder takes from each tower.
+    pub fn inputs(&self) -> Vec<FeatureInput> {
+        self.towers.inputs(self.decoder.hidden_size)
     }
 }
 
 impl Tokens {
+    /// The tokens that features of pictures and videos replace.
+    pub(super) fn placeholders(&self) -> Vec<i64> {
+        self.image.into_iter().chain(self.video).collect()
+    }
+
     /// Qwen-VL's keys: `image_token_id`, `video_token_id`, `vision_start_token_id`, `vision_end_token_id`.
     pub(super) fn read(keys: &Keys<'_>, vocab_size: i64) -> Result<Tokens, ModelConfigError> {
         Tokens::with_image(keys, "image_token_id", vocab_size)

@@ -33,6 +33,12 @@ pub trait EncoderFamily: Debug + Send + Sync {
     /// Values of a patch: columns of the encoder's input.
     fn patch_dim(&self) -> i64;
 
+    /// Returns whether the parameter of this name in the checkpoint is of this tower or its projector; false also where
+    /// the family does not tell its names from others'.
+    fn owns(&self, name: &str) -> bool {
+        self.prefixes().iter().any(|prefix| !prefix.is_empty() && name.starts_with(prefix))
+    }
+
     /// Returns what the names of the tower's parameters begin with, and those of the projector's: what is left of a
     /// name is the same in every checkpoint that has this tower.
     fn prefixes(&self) -> [&str; 2] {

@@ -12,6 +12,7 @@ use super::decoding::Decoding;
 use super::parallel_errors::{ContextParallelError, TensorParallelError};
 use super::routing::{ExpertSet, Routing};
 use super::stage::{Stage, StageError};
+use super::towers::FeatureInput;
 use crate::params::{ParallelRank, ParamSpec, ParamStore};
 use crate::tape::{Boundary, KeyValues, Policy, Slot, Tape};
 
@@ -82,17 +83,14 @@ pub trait FoundationFamily: Send + Sync {
 
 /// A model that turns tokens and features into a loss.
 pub trait FoundationModel {
-    /// Tensors in an activation: 1 + the number of DeepStack levels; 0 for a model without encoder.
-    fn num_feature_tensors(&self) -> usize;
-
-    /// Columns of each of these tensors.
-    fn feature_dim(&self) -> i64;
+    /// Returns what it takes from each tower, in the order in which micro-batches have it; nothing without towers.
+    fn inputs(&self) -> &[FeatureInput];
 
     /// Records forward and loss of one micro-batch.
     fn record(&self, batch: &MicroBatch) -> FoundationTape;
 
-    /// The tokens that features replace, in the features' order. Only a model whose rows ranks may share need say.
-    fn feature_rows(&self, _batch: &MicroBatch) -> Vec<i64> {
+    /// The tokens that features replace, in the features' order, by input. Only a model whose rows ranks may share need say.
+    fn feature_rows(&self, _batch: &MicroBatch) -> Vec<Vec<i64>> {
         Vec::new()
     }
 
@@ -111,7 +109,7 @@ pub trait FoundationModel {
 
     /// Continues each document of the batch greedily; one list of tokens for each. `None`: the model cannot, or not this part
     /// of it.
-    fn generate(&self, _batch: &MicroBatch, _features: &[Tensor], _decoding: &Decoding) -> Option<Vec<Vec<i64>>> {
+    fn generate(&self, _batch: &MicroBatch, _features: &[Vec<Tensor>], _decoding: &Decoding) -> Option<Vec<Vec<i64>>> {
         None
     }
 
@@ -124,8 +122,8 @@ pub trait FoundationModel {
 /// A recorded micro-batch.
 pub struct FoundationTape {
     pub tape: Rc<Tape>,
-    /// Inputs `[num_features, dim]`, one per feature tensor; empty where the batch has no items.
-    pub features: Vec<Slot>,
+    /// By input, inputs `[num_features, width]`, one a tensor; empty where the batch has no items for it.
+    pub features: Vec<Vec<Slot>>,
     /// Scalar: the sum of the token losses times `loss_scale`, and other losses where the model has such. A kept slot;
     /// only of a stage of a pipeline that is not the last it is `None`.
     pub loss: Option<Slot>,

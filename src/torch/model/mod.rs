@@ -19,6 +19,7 @@ mod routing;
 mod sampling;
 mod stage;
 mod target_scores;
+mod towers;
 mod tree_names;
 mod vision;
 mod vocab_scores;
@@ -38,6 +39,7 @@ pub use parallel_errors::{ContextParallelError, TensorParallelError};
 pub use routing::{ExpertSet, RoutedExperts, RouterLosses, Routing};
 pub use sampling::Sampling;
 pub use stage::{Stage, StageError};
+pub use towers::{FeatureInput, ModelTower, Towers};
 pub use tree_names::{TreeNames, TreePart};
 pub use vision::{
     AxialOrder, AxialRope, BlockConfig, ClassToken, MergeNorm, MlpNames, PatchEmbed, PatchOrder, PositionTable,

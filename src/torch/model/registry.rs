@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::config::{ModelConfig, Tokens};
+use super::config::ModelConfig;
 use super::family::decoders::{DECODERS, read_decoder};
 use super::family::{
     NamePrefix, custom, ernie4_5_vl, internvl, kimi_k25, llava_onevision1_5, qwen2_5_vl, qwen3_5, qwen3_5_moe,
@@ -56,9 +56,7 @@ impl ModelConfig {
             return Err(keys.unsupported("model_type", &json!(model_type), &supported));
         }
         let decoder = read_decoder(&keys, &NamePrefix::alone())?;
-        let (model_type, tree) = (model_type.to_owned(), TreeNames::default());
-        let model = ModelConfig { model_type, decoder, encoder: None, tokens: Tokens::default(), tree };
-        Ok(model.with_tree(config))
+        Ok(ModelConfig::new(model_type, decoder, Vec::new()).with_tree(config))
     }
 
     /// The same with the names of the modules of the model that `config` describes.
@@ -110,7 +108,7 @@ mod tests {
         let config = ModelConfig::from_hf(&qwen3_vl()).unwrap();
         assert_eq!((config.decoder.rope.theta, &config.decoder.rope.axes), (5e6, &RopeAxes::interleaved(12, [4, 4])));
         assert!(config.decoder.tie_word_embeddings && config.decoder.pad_token_id.is_none());
-        assert_eq!(config.num_feature_tensors(), 3);
+        assert_eq!(config.inputs()[0].num_tensors, 3);
     }
 
     #[test]

@@ -37,7 +37,8 @@ fn error(found: &Tensor, expected: &Tensor) -> f64 {
 fn check(folder: &Path, policy: Policy) {
     let config: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(folder.join("config.json")).unwrap()).unwrap();
-    let family = ModelConfig::from_hf(&config).unwrap().encoder.unwrap();
+    let model = ModelConfig::from_hf(&config).unwrap();
+    let family = &model.towers.iter().next().unwrap().family;
     let [weights, inputs, expected] =
         ["model", "inputs", "expected"].map(|name| tensors(folder.join(format!("{name}.safetensors"))));
     let params = Rc::new(ParamStore::new(family.specs(), Kind::Float, Device::Cpu));

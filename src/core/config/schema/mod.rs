@@ -2,6 +2,7 @@
 //! in `docs/configuration.md`; its `range` is checked at load. Free-standing rules over several keys are elsewhere.
 
 mod data;
+mod json_map;
 mod lora;
 mod memory;
 mod model;
@@ -14,9 +15,10 @@ pub use data::{
     AudioLimits, BadSamples, Data, Format, ImageLimits, OnChange, Pack, PackMode, Paths, Template, TooLong, TrainFile,
     VideoLimits,
 };
+pub use json_map::JsonMap;
 pub use lora::Lora;
 pub use memory::{ActivationBudget, Memory};
-pub use model::{JsonMap, Model, Moe, Mtp, Part, Recompute, Weights};
+pub use model::{Model, Moe, Mtp, Part, Recompute, Weights};
 pub use pools::{
     Balance, ContextAttention, DataPool, Edge, Edges, EncoderPool, FoundationPool, Placement, PoolName, Pools,
     Scheduler,

@@ -2,15 +2,13 @@
 //!
 //! What the keys come to (one `config.json`, one folder a part) is resolved where files are read, not here.
 
+use crate::message::{Tower, TowerSet};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Lora;
+use super::{JsonMap, Lora};
 use crate::config::Source;
 use crate::config::pattern::glob;
-
-/// Keys of a `config.json`.
-pub type JsonMap = serde_json::Map<String, serde_json::Value>;
 
 /// The model: a Hugging Face directory or hub id, a `config.json` of its own, or composed of parts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -38,6 +36,10 @@ pub struct Model {
     pub image_encoder: Part,
     /// The projector of the vision tower's features to the width of the language model.
     pub image_projector: Part,
+    /// The audio tower.
+    pub audio_encoder: Part,
+    /// The projector of the audio tower's features to the width of the language model.
+    pub audio_projector: Part,
     /// The language model.
     pub foundation: Part,
     /// Multi-token prediction.
@@ -138,18 +140,41 @@ impl Model {
     }
 
     /// The parts with their keys.
-    pub fn parts(&self) -> [(&'static str, &Part); 3] {
+    pub fn parts(&self) -> [(&'static str, &Part); 5] {
         [
             ("model.image_encoder", &self.image_encoder),
             ("model.image_projector", &self.image_projector),
+            ("model.audio_encoder", &self.audio_encoder),
+            ("model.audio_projector", &self.audio_projector),
             ("model.foundation", &self.foundation),
         ]
     }
 
-    /// Returns whether the config alone says that encoders have nothing to train. Where patterns happen to freeze all,
-    /// it does not.
-    pub fn has_frozen_encoders(&self) -> bool {
-        self.image_encoder.is_frozen() && self.image_projector.is_frozen()
+    /// The part of a tower, or of its projector, with its key.
+    pub fn tower_part(&self, tower: Tower, is_projector: bool) -> (&'static str, &Part) {
+        let [image_encoder, image_projector, audio_encoder, audio_projector, _] = self.parts();
+        match (tower, is_projector) {
+            (Tower::Vision, false) => image_encoder,
+            (Tower::Vision, true) => image_projector,
+            (Tower::Audio, false) => audio_encoder,
+            (Tower::Audio, true) => audio_projector,
+        }
+    }
+
+    /// Returns whether the config alone says that these towers of the model have nothing to train. Where patterns happen to
+    /// freeze all, it does not.
+    pub fn has_frozen(&self, towers: TowerSet) -> bool {
+        let is_frozen = |tower| [false, true].into_iter().all(|part| self.tower_part(tower, part).1.is_frozen());
+        towers.iter().all(is_frozen)
+    }
+
+    /// Returns whether nothing is trained, whatever the parameters are; a part that a model need not have, and of which
+    /// nothing is said, does not count.
+    pub fn is_all_frozen(&self) -> bool {
+        let optional =
+            [&self.audio_encoder, &self.audio_projector].into_iter().filter(|part| **part != Part::default());
+        let parts = [&self.image_encoder, &self.image_projector, &self.foundation].into_iter().chain(optional);
+        parts.into_iter().all(Part::is_frozen)
     }
 
     /// Returns whether the language model is the only part, and nothing else says what the model is: a plain language
@@ -157,7 +182,7 @@ impl Model {
     pub fn is_foundation_alone(&self) -> bool {
         let given = |part: &Part| !part.config.is_empty() || part.load.is_some();
         let whole = self.load.is_some() || !self.config.is_empty();
-        !whole && !given(&self.image_encoder) && !given(&self.image_projector) && given(&self.foundation)
+        !whole && given(&self.foundation) && self.parts()[..4].iter().all(|(_, part)| !given(part))
     }
 }
 

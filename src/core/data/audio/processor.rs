@@ -8,11 +8,11 @@ use super::family::{AudioFamily, FrontEnd};
 use super::settings::AudioSettings;
 use crate::config::AudioLimits;
 use crate::data::error::DataError;
-use crate::data::media::{Expansion, Marker, Run, Tower};
+use crate::data::media::{Expansion, Marker, Run};
 use crate::data::sample::Media;
 use crate::data::sections;
 use crate::data::tokenizer::Tokenizer;
-use crate::message::Grid;
+use crate::message::{Grid, Tower};
 
 /// Recordings of one family of models, as its Hugging Face processor treats them.
 pub struct AudioProcessor {

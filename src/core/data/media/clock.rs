@@ -214,8 +214,8 @@ mod tests {
     use serde_json::Value as Json;
 
     use super::*;
-    use crate::data::media::Tower;
     use crate::data::positions::{PositionKind, Span};
+    use crate::message::Tower;
 
     #[derive(Deserialize)]
     struct Case {

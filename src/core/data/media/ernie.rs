@@ -5,18 +5,19 @@ use image::RgbImage;
 
 use super::expansion::{Expansion, Run};
 use super::markers::Markers;
-use super::open::Words;
 use super::patches::{Cut, Frame};
 use super::processor::MediaProcessor;
-use super::qwen::{resize_all, smart_features, smart_image};
+use super::qwen::{smart_features, smart_image};
+use super::resize::resize_all;
 use super::sampling::{Defaults, Sampling, Spread};
 use super::settings::Settings;
 use super::smart_resize::smart_resize;
 use super::video::Video;
+use super::words::Words;
 use crate::config::{ImageLimits, VideoLimits};
 use crate::data::error::DataError;
-use crate::data::kind::Tower;
 use crate::data::sample::Media;
+use crate::message::Tower;
 
 pub struct Ernie {
     /// A patch is of one frame; two frames of a video are merged by the model.

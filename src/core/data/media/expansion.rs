@@ -1,7 +1,7 @@
 //! What a picture, a video or a recording becomes in a sample.
 
-use crate::data::kind::Tower;
 use crate::data::sample::Media;
+use crate::message::Tower;
 
 /// A picture, a video or a recording as the model takes it.
 #[derive(Clone, Debug, PartialEq)]

@@ -26,6 +26,8 @@ mod smart_resize;
 mod tests;
 mod tiles;
 mod video;
+mod video_source;
+mod words;
 
 pub use clock::Clock;
 pub use expansion::{Expansion, Piece, Run, Timed};
@@ -34,7 +36,8 @@ pub(super) use open::open;
 pub use processor::MediaProcessor;
 pub use sampling::{Sampling, Spread};
 pub use smart_resize::smart_resize;
-pub use video::{Video, VideoSource};
-pub(super) use video::{in_folder, is_clip, load, natural};
+pub use video::Video;
+pub use video_source::VideoSource;
+pub(super) use video_source::{in_folder, is_clip, load, natural};
 
-pub use crate::data::kind::{Kind, Tower};
+pub use crate::data::kind::Kind;

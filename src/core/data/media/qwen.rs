@@ -1,25 +1,23 @@
 //! Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5, LLaVA-OneVision-1.5: transformers' `Qwen2VLImageProcessor`,
 //! `Qwen2VLVideoProcessor` and `Qwen3VLVideoProcessor` with the text of the families' processors.
 
-use std::borrow::Cow;
-
 use image::RgbImage;
 
 use super::clock::Clock;
 use super::expansion::{Expansion, Piece, Run};
 use super::markers::Markers;
-use super::open::Words;
 use super::patches::{Cut, Frame};
 use super::processor::MediaProcessor;
-use super::resize::resize_bicubic;
+use super::resize::{resize_all, resize_bicubic};
 use super::sampling::{Defaults, Sampling, Spread};
 use super::settings::Settings;
 use super::smart_resize::{smart_resize, smart_resize_frames};
 use super::video::Video;
+use super::words::Words;
 use crate::config::{ImageLimits, VideoLimits};
 use crate::data::error::DataError;
-use crate::data::kind::Tower;
 use crate::data::sample::Media;
+use crate::message::Tower;
 
 pub struct Qwen {
     image: Cut,
@@ -139,11 +137,6 @@ pub fn smart_features((width, height): (usize, usize), cut: &Cut, pixels: (usize
     let factor = cut.patch_size * cut.merge_size;
     let (height, width) = smart_resize(height, width, factor, pixels.0, pixels.1)?;
     Ok(height * width / (factor * factor))
-}
-
-/// All frames resized to one size.
-pub fn resize_all(frames: &[RgbImage], width: usize, height: usize) -> Result<Vec<Cow<'_, [u8]>>, String> {
-    frames.iter().map(|frame| resize_bicubic(frame, width, height)).collect()
 }
 
 impl MediaProcessor for Qwen {

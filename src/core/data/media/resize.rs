@@ -21,6 +21,11 @@ pub fn resize_bicubic(picture: &RgbImage, width: usize, height: usize) -> Result
     }
 }
 
+/// All frames resized to one size.
+pub fn resize_all(frames: &[RgbImage], width: usize, height: usize) -> Result<Vec<Cow<'_, [u8]>>, String> {
+    frames.iter().map(|frame| resize_bicubic(frame, width, height)).collect()
+}
+
 fn resize_once(rgb: &[u8], size: (u32, u32), new_size: (u32, u32)) -> Result<Vec<u8>, String> {
     let source = ImageRef::new(size.0, size.1, rgb, PixelType::U8x3).map_err(|error| error.to_string())?;
     let mut target = Buffer::new(new_size.0, new_size.1, PixelType::U8x3);

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value as Json;
 
 use crate::data::error::DataError;
-use crate::data::tokenizer::{read_json, read_json_if_exists};
+use crate::data::tokenizer_file::{read_json, read_json_if_exists};
 
 /// PIL's number for bicubic, the only filter these models are trained with.
 const BICUBIC: u8 = 3;

@@ -8,18 +8,18 @@ use image::RgbImage;
 
 use super::expansion::{Expansion, Piece, Run};
 use super::markers::Markers;
-use super::open::Words;
 use super::patches::{CHANNELS, Cut, Frame};
 use super::processor::MediaProcessor;
-use super::qwen::resize_all;
+use super::resize::resize_all;
 use super::resize::resize_bicubic;
 use super::sampling::{Defaults, Sampling, Spread};
 use super::settings::Settings;
 use super::video::Video;
+use super::words::Words;
 use crate::config::{ImageLimits, VideoLimits};
 use crate::data::error::DataError;
-use crate::data::kind::Tower;
 use crate::data::sample::Media;
+use crate::message::Tower;
 
 pub struct Tiles {
     cut: Cut,

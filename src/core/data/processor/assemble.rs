@@ -2,11 +2,12 @@
 
 use super::Processor;
 use crate::data::error::DataError;
-use crate::data::media::{Expansion, Run, Tower};
+use crate::data::media::{Expansion, Run};
 use crate::data::positions::Span;
 use crate::data::sample::{IGNORE_INDEX, Sample};
 use crate::data::tokenizer::Token;
 use crate::message::SampleId;
+use crate::message::Tower;
 
 /// Features of a sample, by tower.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

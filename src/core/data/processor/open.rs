@@ -10,14 +10,16 @@ use super::notes::Notes;
 use super::towers::Towers;
 use crate::config::{Learn, Phase, TooLong};
 use crate::data::audio::AudioProcessor;
-use crate::data::decoder::{Decoder, InProcess};
+use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
+use crate::data::in_process::InProcess;
 use crate::data::limits::Limits;
 use crate::data::media::{Kind, MediaProcessor};
 use crate::data::positions::PositionKind;
 use crate::data::sections;
 use crate::data::template::{ChatTemplate, built_in};
-use crate::data::tokenizer::{Tokenizer, read_json_if_exists};
+use crate::data::tokenizer::Tokenizer;
+use crate::data::tokenizer_file::read_json_if_exists;
 
 /// Shared by the threads that make samples.
 pub struct Processor {
@@ -33,7 +35,7 @@ pub struct Processor {
     pub(super) phase: Phase,
     pub(super) learn: Learn,
     pub(super) notes: Notes,
-    pub(super) decoder: Arc<dyn Decoder>,
+    pub(super) decoder: Arc<dyn MediaDecoder>,
     pub(super) limits: Limits,
     pub(super) max_tokens: usize,
     pub(super) too_long: TooLong,
@@ -107,7 +109,7 @@ impl Processor {
     }
 
     /// Lets `decoder` decode pictures, videos and recordings; else this process does.
-    pub fn with_decoder(self, decoder: Arc<dyn Decoder>) -> Self {
+    pub fn with_decoder(self, decoder: Arc<dyn MediaDecoder>) -> Self {
         Self { decoder, ..self }
     }
 

@@ -6,12 +6,14 @@ use super::Processor;
 use super::assemble::Features;
 use crate::config::TooLong;
 use crate::data::audio::NO_SOUND;
-use crate::data::decode::{header_size, read_rgb_with};
+use crate::data::decode::header_size;
 use crate::data::error::DataError;
 use crate::data::expand::{Expanded, Place, check, find};
+use crate::data::in_process::read_rgb_with;
 use crate::data::locator::Locator;
-use crate::data::media::{self, Expansion, Kind, Tower, VideoSource, mp4};
+use crate::data::media::{self, Expansion, Kind, VideoSource, mp4};
 use crate::data::source::{Conversation, MediaSource, Part, Turn};
+use crate::message::Tower;
 
 impl Processor {
     /// Returns whether a turn with such a part is rendered with a marker.

@@ -9,12 +9,12 @@ use crate::config::{Phase, Template, VideoLimits};
 use crate::data::audio::tests::{sine, wav};
 use crate::data::digits::{MODEL, write_model};
 use crate::data::error::DataError;
-use crate::data::media::Tower;
 use crate::data::packed::{PackedKind, PackedMedia, PackedSample};
 use crate::data::sample::Sample;
 use crate::data::source::Conversation;
-use crate::data::tokenizer::read_json;
+use crate::data::tokenizer_file::read_json;
 use crate::message::SampleId;
+use crate::message::Tower;
 
 const RATE: u32 = 16_000;
 

@@ -10,7 +10,7 @@ use crate::data::digits::{Digits, MODEL, compose, write_model};
 use crate::data::error::DataError;
 use crate::data::sample::{IGNORE_INDEX, Sample};
 use crate::data::source::{Conversation, MediaSource, Part, Turn};
-use crate::data::tokenizer::read_json;
+use crate::data::tokenizer_file::read_json;
 use crate::message::SampleId;
 
 #[derive(Deserialize)]

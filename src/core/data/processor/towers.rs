@@ -7,8 +7,9 @@ use serde_json::Value as Json;
 use super::ProcessorOptions;
 use crate::data::audio::AudioProcessor;
 use crate::data::error::DataError;
-use crate::data::media::{self, Kind, Markers, MediaProcessor, Run, Tower};
+use crate::data::media::{self, Kind, Markers, MediaProcessor, Run};
 use crate::data::tokenizer::{Token, Tokenizer};
+use crate::message::Tower;
 
 /// The towers of a model, its placeholders and its markers; none for a text model.
 pub struct Towers {

@@ -10,7 +10,7 @@ use crate::data::digits::{MODEL, write_model};
 use crate::data::error::DataError;
 use crate::data::sample::{IGNORE_INDEX, Sample};
 use crate::data::source::{Conversation, Piece};
-use crate::data::tokenizer::read_json;
+use crate::data::tokenizer_file::read_json;
 use crate::message::SampleId;
 
 /// A folder with a model, a small picture of 1 feature, a larger one of 6, and one of 100.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde_json::{Map, Value as Json, json};
 
 use super::proto::{Kind, Model, Piece};
-use crate::data::tokenizer::token_text;
+use crate::data::tokenizer_file::token_text;
 
 /// Rows that tokens added beside the model may leave empty.
 const MAX_GAP: usize = 1 << 16;

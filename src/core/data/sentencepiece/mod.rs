@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value as Json;
 
 use super::error::DataError;
-use super::tokenizer::read_json_if_exists;
-use super::tokenizer_file::parse;
+use super::tokenizer_file::{parse, read_json_if_exists};
 use crate::files;
 
 const FILES: [&str; 2] = ["tokenizer.model", "spiece.model"];

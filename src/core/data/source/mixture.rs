@@ -1,7 +1,7 @@
 //! Describes which sample stands at a position of the stream: several files mixed by weight, each shuffled anew every
 //! epoch. A pure function of files' lengths, weights, seed and position, so a run goes on from a position alone.
 
-use super::order::Order;
+use super::order::{Order, shuffle_in_place};
 use crate::rng::Rng;
 
 /// Positions after which every source has had its exact share.
@@ -72,19 +72,6 @@ impl Mixture {
         let key = [self.seed, u64::from(source), epoch];
         let index = if self.shuffle { order.index(index, &key) } else { index };
         Place { source: source as usize, epoch, index }
-    }
-}
-
-/// A random order of `0..len` that belongs to `key`.
-pub fn permute_all(len: usize, key: &[u64]) -> Vec<u32> {
-    let mut order: Vec<u32> = (0..len as u32).collect();
-    shuffle_in_place(&mut order, &mut Rng::new(key));
-    order
-}
-
-fn shuffle_in_place(order: &mut [u32], rng: &mut Rng) {
-    for last in (1..order.len()).rev() {
-        order.swap(last, rng.below(last as u64 + 1) as usize);
     }
 }
 

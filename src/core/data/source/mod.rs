@@ -28,10 +28,12 @@ mod messages;
 mod mixture;
 mod open;
 mod order;
+mod parallel;
 mod paths;
 #[cfg(feature = "cloud")]
 mod remote;
 mod shard;
+mod shard_io;
 mod sharegpt;
 mod sheet;
 mod stream;

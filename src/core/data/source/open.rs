@@ -1,27 +1,19 @@
 //! Finds the shards of a data set, counts what is in them and tells their layout.
 
-use std::io::IsTerminal;
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value as Json;
 
 use super::energon;
 use super::index::Index;
 use super::layout::Layout;
+use super::parallel::in_parallel;
 use super::paths;
 use super::shard::{Container, Shard};
 use crate::config::{Paths, TrainFile};
 use crate::data::error::DataError;
 use crate::data::locator::is_remote;
 use crate::files;
-
-/// Shards counted at a time.
-const MAX_THREADS: usize = 16;
-/// Fewer are counted without a bar.
-const MANY: usize = 32;
 
 /// Holds what a config's entry stands for.
 #[derive(Default)]
@@ -128,35 +120,4 @@ pub fn count(found: &Found, is_plain: bool, index: &mut Index) -> Result<Vec<Vec
         }
         _ => Ok(lens.into_iter().map(Option::unwrap_or_default).collect()),
     }
-}
-
-/// `work` of each item, in their order, by several threads; with a bar where there are many.
-pub fn in_parallel<T: Sync, R: Send>(items: &[T], what: &'static str, work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let bar = match items.len() >= MANY && std::io::stderr().is_terminal() {
-        true => ProgressBar::new(items.len() as u64).with_message(what),
-        false => ProgressBar::hidden(),
-    };
-    if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} shards, {eta} left") {
-        bar.set_style(style);
-    }
-    let num_threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS).min(items.len());
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(items.len())));
-    let run = || {
-        while let at = next.fetch_add(1, Ordering::Relaxed)
-            && let Some(item) = items.get(at)
-        {
-            let result = work(item);
-            bar.inc(1);
-            done.lock().expect("no thread panics with the lock").push((at, result));
-        }
-    };
-    match num_threads {
-        0 => {}
-        1 => run(),
-        _ => std::thread::scope(|scope| (0..num_threads).for_each(|_| drop(scope.spawn(run)))),
-    }
-    bar.finish_and_clear();
-    let mut done = done.into_inner().expect("no thread panics with the lock");
-    done.sort_by_key(|(at, _)| *at);
-    done.into_iter().map(|(_, result)| result).collect()
 }

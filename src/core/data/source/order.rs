@@ -4,8 +4,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::mixture::permute_all;
-use crate::rng::permute;
+use crate::rng::{Rng, permute};
 
 /// The order of one data set.
 #[derive(Debug)]
@@ -84,6 +83,19 @@ pub fn sums(lens: impl Iterator<Item = u64>) -> Vec<u64> {
             })
         }))
         .collect()
+}
+
+/// A random order of `0..len` that belongs to `key`.
+pub fn permute_all(len: usize, key: &[u64]) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..len as u32).collect();
+    shuffle_in_place(&mut order, &mut Rng::new(key));
+    order
+}
+
+pub fn shuffle_in_place(order: &mut [u32], rng: &mut Rng) {
+    for last in (1..order.len()).rev() {
+        order.swap(last, rng.below(last as u64 + 1) as usize);
+    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use globset::GlobBuilder;
 
 use super::foreign;
-use super::open::in_parallel;
+use super::parallel::in_parallel;
 use super::shard::Shard;
 use crate::config::Paths;
 use crate::data::error::DataError;

@@ -14,7 +14,7 @@ use super::environment::{describe, environment};
 use super::output::{MAX_OUTPUT, Output};
 use crate::data::error::DataError;
 use crate::data::source::{Part, Turn, Written};
-use crate::data::tokenizer::{read_json, token_text};
+use crate::data::tokenizer_file::{read_json, token_text};
 
 /// A content by which a template is tried.
 const PROBE: &str = "loongforge-probe";

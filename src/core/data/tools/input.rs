@@ -6,8 +6,9 @@ use std::sync::Arc;
 use serde_json::{Value as Json, json};
 
 use crate::config::{Phase, TrainFile};
-use crate::data::decoder::{Decoder, InProcess};
+use crate::data::decoder::MediaDecoder;
 use crate::data::error::{BadSample, DataError};
+use crate::data::in_process::InProcess;
 use crate::data::source::{Content, Source};
 
 /// Files, opened.
@@ -16,7 +17,7 @@ pub struct Inputs {
     files: Vec<TrainFile>,
     /// Samples before each file, and all of them.
     before: Vec<u64>,
-    decoder: Arc<dyn Decoder>,
+    decoder: Arc<dyn MediaDecoder>,
 }
 
 impl Inputs {
@@ -38,11 +39,11 @@ impl Inputs {
     }
 
     /// Lets `decoder` decode pictures and videos; else this process does.
-    pub fn with_decoder(self, decoder: Arc<dyn Decoder>) -> Self {
+    pub fn with_decoder(self, decoder: Arc<dyn MediaDecoder>) -> Self {
         Self { decoder, ..self }
     }
 
-    pub(super) fn decoder(&self) -> &dyn Decoder {
+    pub(super) fn decoder(&self) -> &dyn MediaDecoder {
         &*self.decoder
     }
 

@@ -13,9 +13,9 @@ use super::input::Inputs;
 use super::record::LIMITS;
 use super::sound;
 use crate::config::TrainFile;
-use crate::data::decode::read_rgb_with;
-use crate::data::decoder::Decoder;
+use crate::data::decoder::MediaDecoder;
 use crate::data::error::{BadSample, DataError};
+use crate::data::in_process::read_rgb_with;
 use crate::data::locator::Locator;
 use crate::data::media::{Kind, Sampling, in_folder};
 use crate::data::processor::Processor;
@@ -190,7 +190,7 @@ pub fn show(inputs: &Inputs, index: u64, processor: Option<&Processor>) -> Resul
     Ok(shown)
 }
 
-fn show_media(source: &MediaSource, base: &Path, decoder: &dyn Decoder) -> Result<ShownMedia, DataError> {
+fn show_media(source: &MediaSource, base: &Path, decoder: &dyn MediaDecoder) -> Result<ShownMedia, DataError> {
     let pictures = match source {
         MediaSource::Image(locator) => vec![read_rgb_with(decoder, locator, base, LIMITS)?],
         MediaSource::Audio(_) => Vec::new(),

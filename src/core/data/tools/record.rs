@@ -16,7 +16,7 @@ use serde_json::{Map, Value as Json, json};
 use super::shard::{Member, member_name};
 use super::sound;
 use crate::data::decode::header_size;
-use crate::data::decoder::Decoder;
+use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
 use crate::data::limits::Limits;
 use crate::data::locator::Locator;
@@ -40,7 +40,12 @@ pub const LIMITS: &Limits = &Limits { max_side: 16384, max_pixels: 1 << 26 };
 ///
 /// # Errors
 /// A file is missing or is no picture.
-pub fn members(content: &Content, base: &Path, look: Look, decoder: &dyn Decoder) -> Result<Vec<Member>, DataError> {
+pub fn members(
+    content: &Content,
+    base: &Path,
+    look: Look,
+    decoder: &dyn MediaDecoder,
+) -> Result<Vec<Member>, DataError> {
     match content {
         Content::Messages(conversation) => {
             of_conversation(conversation, Files { base, look, decoder, members: Vec::new() })
@@ -136,7 +141,7 @@ fn message(turn: &Turn, has_videos: bool) -> Json {
 struct Files<'a> {
     base: &'a Path,
     look: Look,
-    decoder: &'a dyn Decoder,
+    decoder: &'a dyn MediaDecoder,
     members: Vec<Member>,
 }
 
@@ -215,7 +220,7 @@ impl Files<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::decoder::InProcess;
+    use crate::data::in_process::InProcess;
     use crate::data::source::Conversation;
 
     fn picture() -> Vec<u8> {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::config::AudioLimits;
 use crate::data::audio::{AudioHeader, read_header};
-use crate::data::decoder::Decoder;
+use crate::data::decoder::MediaDecoder;
 use crate::data::error::DataError;
 use crate::data::locator::Locator;
 use crate::data::processor::guarded;
@@ -18,7 +18,7 @@ const LIMITS: AudioLimits = AudioLimits { min_seconds: 0.0, max_seconds: 3600.0 
 ///
 /// # Errors
 /// Named by its path: missing, corrupt, of a kind that is not decoded.
-pub fn decode(locator: &Locator, base: &Path, decoder: &dyn Decoder) -> Result<f64, DataError> {
+pub fn decode(locator: &Locator, base: &Path, decoder: &dyn MediaDecoder) -> Result<f64, DataError> {
     let samples = decoder.sound(&locator.read(base)?, RATE, &LIMITS).map_err(|reason| wrong(locator, base, reason))?;
     Ok(samples.len() as f64 / f64::from(RATE))
 }
@@ -36,7 +36,7 @@ pub fn header(locator: &Locator, base: &Path) -> Result<AudioHeader, DataError> 
 ///
 /// # Errors
 /// As [`header`] and [`decode`].
-pub fn seconds(locator: &Locator, base: &Path, decoder: &dyn Decoder) -> Result<f64, DataError> {
+pub fn seconds(locator: &Locator, base: &Path, decoder: &dyn MediaDecoder) -> Result<f64, DataError> {
     match header(locator, base)?.seconds() {
         Some(seconds) => Ok(seconds),
         None => decode(locator, base, decoder),

@@ -9,13 +9,13 @@ use serde_json::{Value as Json, json};
 use super::input::Inputs;
 use super::ordered::for_each_ordered;
 use super::sound;
-use crate::data::decoder::Decoder;
+use crate::data::decoder::MediaDecoder;
 use crate::data::error::{BadSample, DataError};
-use crate::data::kind::Tower;
 use crate::data::processor::Processor;
 use crate::data::source::Content;
 use crate::data::source::{MediaSource, Part};
 use crate::message::SampleId;
+use crate::message::Tower;
 use crate::schedule::{PackLimits, pack_lengths};
 
 /// Numbers by how often they come: memory goes by how many different ones there are.
@@ -135,7 +135,7 @@ fn count(
     content: &Content,
     base: &Path,
     processor: Option<&Processor>,
-    decoder: &dyn Decoder,
+    decoder: &dyn MediaDecoder,
 ) -> Result<Vec<(&'static str, u64)>, DataError> {
     let mut counts = match content {
         Content::Messages(conversation) => {

@@ -12,7 +12,7 @@ use super::*;
 use crate::config::{Data, Phase, Template, TrainFile};
 use crate::data::digits::{Digits, MODEL, compose, write_model};
 use crate::data::source::Content;
-use crate::data::tokenizer::read_json;
+use crate::data::tokenizer_file::read_json;
 use crate::data::{
     Conversation, Dataset, IGNORE_INDEX, Locator, MediaSource, PackedSample, Processor, ProcessorOptions, Sample,
 };

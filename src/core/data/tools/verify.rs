@@ -6,9 +6,9 @@ use super::input::Inputs;
 use super::ordered::for_each_ordered;
 use super::record::LIMITS;
 use super::sound;
-use crate::data::decode::read_rgb_with;
-use crate::data::decoder::Decoder;
+use crate::data::decoder::MediaDecoder;
 use crate::data::error::{BadSample, DataError};
+use crate::data::in_process::read_rgb_with;
 use crate::data::locator::Locator;
 use crate::data::media::{self, Sampling, Spread, VideoSource, in_folder, is_clip};
 use crate::data::processor::Processor;
@@ -38,7 +38,7 @@ pub fn verify<E>(
     for_each_ordered(jobs, 0..inputs.len(), work, |index, result: Result<(), BadSample>| take(index, result.err()))
 }
 
-fn check(content: &Content, base: &Path, decoder: &dyn Decoder) -> Result<(), DataError> {
+fn check(content: &Content, base: &Path, decoder: &dyn MediaDecoder) -> Result<(), DataError> {
     let Content::Messages(conversation) = content else { return Ok(()) };
     for source in &conversation.media {
         match source {
@@ -51,7 +51,7 @@ fn check(content: &Content, base: &Path, decoder: &dyn Decoder) -> Result<(), Da
 }
 
 /// One frame after the other: all of them together need not fit the memory.
-fn check_video(video: &VideoSource, base: &Path, decoder: &dyn Decoder) -> Result<(), DataError> {
+fn check_video(video: &VideoSource, base: &Path, decoder: &dyn MediaDecoder) -> Result<(), DataError> {
     match video.locators.as_slice() {
         [Locator::File(name)] if base.join(name).is_dir() => {
             let folder = base.join(name);

@@ -11,7 +11,7 @@ const DIGIT: u32 = 8;
 
 /// Holds what a bin may hold.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Room {
+pub(crate) struct Capacity {
     pub weight: u64,
     pub count: usize,
 }
@@ -22,8 +22,8 @@ pub(crate) struct Room {
 ///
 /// `O(n log n)` where weights fall with costs, for then a bin that has no room waits until it has, and is asked again
 /// only once.
-pub(crate) fn longest_first(costs: &[u64], weights: &[u64], num_bins: usize, room: Room) -> Option<Vec<usize>> {
-    let mut used = vec![Room { weight: 0, count: 0 }; num_bins];
+pub(crate) fn longest_first(costs: &[u64], weights: &[u64], num_bins: usize, room: Capacity) -> Option<Vec<usize>> {
+    let mut used = vec![Capacity { weight: 0, count: 0 }; num_bins];
     let mut loads = vec![0_u64; num_bins];
     let mut cheapest: BinaryHeap<Reverse<(u64, usize)>> = (0..num_bins).map(|bin| Reverse((0, bin))).collect();
     // Bins without room for the last item, the roomiest first.
@@ -60,7 +60,7 @@ pub(crate) fn longest_first(costs: &[u64], weights: &[u64], num_bins: usize, roo
 pub(super) fn longest_first_anywhere(costs: &[u64], num_bins: usize) -> Vec<usize> {
     let bits = usize::BITS - num_bins.leading_zeros();
     if bits > costs.iter().sum::<u64>().leading_zeros() {
-        let room = Room { weight: 0, count: costs.len().max(1) };
+        let room = Capacity { weight: 0, count: costs.len().max(1) };
         return longest_first(costs, &vec![0; costs.len()], num_bins, room).expect("bins hold any number of items");
     }
     // Load and bin in one word: the heap of thousands of bins stays in the nearest cache.
@@ -139,14 +139,14 @@ mod tests {
     use std::collections::BTreeSet;
 
     /// The definition: every bin is asked, the cheapest first.
-    fn plainly(costs: &[u64], weights: &[u64], num_bins: usize, room: Room) -> Option<Vec<usize>> {
+    fn plainly(costs: &[u64], weights: &[u64], num_bins: usize, room: Capacity) -> Option<Vec<usize>> {
         let mut order: Vec<usize> = (0..costs.len()).collect();
         order.sort_by_key(|&item| (Reverse(costs[item]), item));
-        let mut used = vec![Room { weight: 0, count: 0 }; num_bins];
+        let mut used = vec![Capacity { weight: 0, count: 0 }; num_bins];
         let mut by_cost: BTreeSet<(u64, usize)> = (0..num_bins).map(|bin| (0, bin)).collect();
         let mut bin_of = vec![0; costs.len()];
         for item in order {
-            let fits = |used: &Room| used.weight + weights[item] <= room.weight && used.count < room.count;
+            let fits = |used: &Capacity| used.weight + weights[item] <= room.weight && used.count < room.count;
             let &(cost, bin) = by_cost.iter().find(|(_, bin)| fits(&used[*bin]))?;
             by_cost.remove(&(cost, bin));
             by_cost.insert((cost + costs[item], bin));
@@ -166,10 +166,10 @@ mod tests {
             count in 0_usize..12,
         ) {
             let (costs, weights): (Vec<_>, Vec<_>) = items.into_iter().unzip();
-            let room = Room { weight, count };
+            let room = Capacity { weight, count };
             let found = longest_first(&costs, &weights, num_bins, room);
             prop_assert_eq!(found, plainly(&costs, &weights, num_bins, room));
-            let free = Room { weight: 0, count: costs.len() + 1 };
+            let free = Capacity { weight: 0, count: costs.len() + 1 };
             let anywhere = longest_first(&costs, &vec![0; costs.len()], num_bins, free).unwrap();
             prop_assert_eq!(longest_first_anywhere(&costs, num_bins), anywhere);
             let large: Vec<u64> = costs.iter().map(|cost| cost << 52).collect();
@@ -197,7 +197,7 @@ mod tests {
             costs in prop::collection::vec(1_u64..50, 1..7),
             num_bins in 1_usize..4,
         ) {
-            let free = Room { weight: 0, count: costs.len() };
+            let free = Capacity { weight: 0, count: costs.len() };
             let bin_of = longest_first(&costs, &vec![0; costs.len()], num_bins, free).unwrap();
             let mut loads = vec![0; num_bins];
             for (item, bin) in bin_of.into_iter().enumerate() {
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn no_room_is_said() {
-        assert!(longest_first(&[1, 1, 1], &[6, 6, 6], 2, Room { weight: 10, count: 9 }).is_none());
-        assert!(longest_first(&[1, 1, 1], &[1, 1, 1], 2, Room { weight: 10, count: 1 }).is_none());
+        assert!(longest_first(&[1, 1, 1], &[6, 6, 6], 2, Capacity { weight: 10, count: 9 }).is_none());
+        assert!(longest_first(&[1, 1, 1], &[1, 1, 1], 2, Capacity { weight: 10, count: 1 }).is_none());
     }
 }

@@ -14,7 +14,7 @@ mod rows;
 #[cfg(test)]
 use consecutive::consecutive;
 pub(super) use deadline::{Chunk, by_deadline};
-pub(super) use longest_first::{Room, by_falling, longest_first};
+pub(super) use longest_first::{Capacity, by_falling, longest_first};
 pub(super) use refine::refine;
 pub use refine::{balance, loads_of};
 pub use rows::sorted_rows;

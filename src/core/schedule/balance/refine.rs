@@ -1,6 +1,6 @@
 //! Moves and swaps between the costliest bin and the cheapest ones.
 
-use super::longest_first::{Room, longest_first_anywhere};
+use super::longest_first::{Capacity, longest_first_anywhere};
 use std::collections::BTreeSet;
 
 /// An assignment within this share of the least there could be is good enough: work is not known better.
@@ -15,7 +15,7 @@ const MAX_PARTNERS: usize = 4;
 /// There is no bin.
 pub fn balance(costs: &[u64], num_bins: usize) -> Vec<usize> {
     let mut bin_of = longest_first_anywhere(costs, num_bins);
-    let room = Room { weight: 0, count: costs.len() };
+    let room = Capacity { weight: 0, count: costs.len() };
     refine(costs, &vec![0; costs.len()], num_bins, room, &mut bin_of);
     bin_of
 }
@@ -29,7 +29,7 @@ pub fn loads_of(costs: &[u64], num_bins: usize, bin_of: &[usize]) -> Vec<u64> {
 
 /// Passes work from the costliest bin to one of the cheapest, by the move or the swap that levels the two best, as long as
 /// the costliest gets cheaper and is not as cheap as it could be. Room is kept.
-pub(crate) fn refine(costs: &[u64], weights: &[u64], num_bins: usize, room: Room, bin_of: &mut [usize]) {
+pub(crate) fn refine(costs: &[u64], weights: &[u64], num_bins: usize, room: Capacity, bin_of: &mut [usize]) {
     let least =
         costs.iter().sum::<u64>().div_ceil(num_bins.max(1) as u64).max(costs.iter().copied().max().unwrap_or(0));
     let close = least + least / CLOSE_ENOUGH;
@@ -52,7 +52,7 @@ pub(crate) fn refine(costs: &[u64], weights: &[u64], num_bins: usize, room: Room
 struct Bins<'a> {
     costs: &'a [u64],
     weights: &'a [u64],
-    room: Room,
+    room: Capacity,
     loads: Vec<u64>,
     used: Vec<u64>,
     /// Items of each bin by falling cost.
@@ -71,7 +71,7 @@ struct Step {
 }
 
 impl<'a> Bins<'a> {
-    fn new(costs: &'a [u64], weights: &'a [u64], num_bins: usize, room: Room, bin_of: &[usize]) -> Self {
+    fn new(costs: &'a [u64], weights: &'a [u64], num_bins: usize, room: Capacity, bin_of: &[usize]) -> Self {
         let loads = loads_of(costs, num_bins, bin_of);
         let used = loads_of(weights, num_bins, bin_of);
         let mut items = vec![Vec::new(); num_bins];
@@ -167,7 +167,7 @@ mod tests {
             count in 6_usize..20,
         ) {
             let (costs, weights): (Vec<_>, Vec<_>) = items.into_iter().unzip();
-            let room = Room { weight, count };
+            let room = Capacity { weight, count };
             if let Some(first) = longest_first(&costs, &weights, num_bins, room) {
                 let mut bin_of = first.clone();
                 refine(&costs, &weights, num_bins, room, &mut bin_of);

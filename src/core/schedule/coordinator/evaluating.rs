@@ -2,7 +2,7 @@
 //! measured, planned and computed between two steps, with nothing else in flight.
 
 use super::{Broken, Coordinator, InFlight, Output, StepBalance};
-use crate::message::{ActorId, BadSample, Command, NOBODY, Purpose, SampleMeta, SaveTo, StepId};
+use crate::message::{ActorId, BadSample, Command, Purpose, SKIPPED, SampleMeta, SaveTo, StepId};
 use crate::schedule::coordinator::evaluations::EvaluationPass;
 use crate::schedule::coordinator::intake::Answer;
 use crate::schedule::{PackLimits, PlanSpec, SampleSize, plan_evaluation};
@@ -95,7 +95,7 @@ impl Coordinator {
         }
         let balance = StepBalance::of(&spec, &plan);
         let skipped = self.skip_killers(&plan)?;
-        plan.units.iter_mut().filter(|unit| skipped.contains(&unit.id)).for_each(|unit| unit.encoder = NOBODY);
+        plan.units.iter_mut().filter(|unit| skipped.contains(&unit.id)).for_each(|unit| unit.encoder = SKIPPED);
         let plan = Arc::new(plan);
         self.send_to_all(&Command::Plan(plan.clone()));
         self.in_flight.insert(step, InFlight::new(plan, Vec::new(), balance));

@@ -1,11 +1,9 @@
 //! Describes what goes into a coordinator and what comes out.
 
 use super::{
-    EvaluationSummary, FailedSave, FittedCosts, Killer, Ledger, NonFinite, SchedulerState, StepBalance, Straggler,
+    CheckpointDraft, EvaluationSummary, FailedSave, FittedCosts, Ledger, NonFinite, PoisonItem, StepBalance, Straggler,
 };
-use crate::message::{
-    ActorId, BadSample, Command, Epoch, Event, RoutingReport, SampleId, SaveTo, SavedFile, StepId, Timings,
-};
+use crate::message::{ActorId, BadSample, Command, Epoch, Event, RoutingReport, SampleId, SaveTo, StepId, Timings};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
@@ -60,7 +58,7 @@ pub enum Output {
     /// Samples that were skipped, in the order of their positions.
     Bad(Vec<BadSample>),
     /// Items that an encoder has died of, to be known to the next lives of the run.
-    Killed(Vec<Killer>),
+    Killed(Vec<PoisonItem>),
     /// Somebody says that an encoder is gone. Ask again a little later, with [`Input::Doubted`]: if it is, its last words
     /// are heard before.
     Doubt(Doubt),
@@ -117,19 +115,6 @@ pub struct StepSummary {
     pub costs: Option<FittedCosts>,
     /// Encoders of an elastic pool that are much slower than the others and are given less.
     pub stragglers: Vec<Straggler>,
-}
-
-/// A checkpoint whose files are written but which nobody may see yet.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct CheckpointDraft {
-    /// The last step that is in it: a resumed run begins with the one after.
-    pub step: StepId,
-    pub to: SaveTo,
-    /// The folder that the files are in, to be renamed.
-    pub dir: PathBuf,
-    /// Holds what a resumed run's scheduler begins with.
-    pub state: SchedulerState,
-    pub files: Vec<SavedFile>,
 }
 
 /// Says how a run ended that did not fail.

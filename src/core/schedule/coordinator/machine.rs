@@ -1,7 +1,7 @@
 //! The state machine itself: what each input means in each phase.
 
-use super::blame::Blame;
 use super::costs::Costs;
+use super::crash_attribution::CrashAttribution;
 use super::drain::Drain;
 use super::encoders::Encoders;
 use super::evaluations::Evaluations;
@@ -48,7 +48,7 @@ pub struct Coordinator {
     /// Encoders that have left and of which the others are not told, with the reason.
     lost: Vec<(ActorId, String)>,
     trust: Trust,
-    blame: Blame,
+    blame: CrashAttribution,
     /// `Output::Paused` was said.
     paused: Option<Epoch>,
     /// The first step that not all engines have applied.
@@ -98,7 +98,7 @@ impl Coordinator {
             encoders: Encoders::new(&spec),
             lost: Vec::new(),
             trust: Trust::default(),
-            blame: Blame::new(if spec.elastic { &spec.state.killers } else { &[] }),
+            blame: CrashAttribution::new(if spec.elastic { &spec.state.killers } else { &[] }),
             paused: None,
             current: spec.first_step,
             next_plan: spec.first_step,

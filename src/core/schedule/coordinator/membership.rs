@@ -4,7 +4,7 @@ use super::{Broken, Coordinator};
 use crate::message::{ActorId, BadSample, Command, Event, Regroup, Role, SampleId, StepId, StepPlan, UnitId};
 use crate::schedule::coordinator::step::InFlight;
 use crate::schedule::coordinator::trust::Told;
-use crate::schedule::coordinator::{Doubt, Input, MAX_DEATHS, Output, PoolChange};
+use crate::schedule::coordinator::{Doubt, Input, MAX_CRASHES, Output, PoolChange};
 use crate::schedule::plan::check_credits;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -149,7 +149,7 @@ impl Coordinator {
         let bad = |id| BadSample {
             id,
             source: format!("sample {id}"),
-            reason: format!("killed {MAX_DEATHS} encoders"),
+            reason: format!("killed {MAX_CRASHES} encoders"),
             too_long: false,
         };
         let samples: Vec<BadSample> = samples.into_iter().map(bad).collect();

@@ -33,9 +33,10 @@
 //! engine has failed); words of an older epoch, and of who is no member, are not heard; steps are decided one by one without a gap; a sample is planned once; a finished run says nothing.
 
 mod batches;
-mod blame;
 mod by_actor;
 mod costs;
+mod crash_attribution;
+mod draft;
 mod drain;
 mod encoders;
 mod evaluations;
@@ -54,10 +55,11 @@ mod trust;
 mod trust_tests;
 
 pub use batches::{Batches, Formed};
-pub use blame::{Killer, MAX_DEATHS};
 pub use costs::{Imbalance, StepBalance};
+pub use crash_attribution::{MAX_CRASHES, PoisonItem};
+pub use draft::CheckpointDraft;
 pub use evaluations::{Best, Evaluated, EvaluationPass, EvaluationSet, EvaluationSpec, EvaluationSummary, SetResult};
-pub use io::{CheckpointDraft, Doubt, Failure, Input, Outcome, Output, PoolChange, StepSummary};
+pub use io::{Doubt, Failure, Input, Outcome, Output, PoolChange, StepSummary};
 pub use ledger::Ledger;
 pub use machine::{Coordinator, Planner};
 pub use probe::{NonFinite, Verdict};

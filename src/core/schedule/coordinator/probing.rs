@@ -1,7 +1,7 @@
 //! Describes what the machine does when too many steps in a row are not finite ([`Probe`]), until the run ends.
 
 use super::{Broken, Coordinator, InFlight, Output, StepBalance};
-use crate::message::{ActorId, Command, NOBODY, SaveTo, UnitId};
+use crate::message::{ActorId, Command, SKIPPED, SaveTo, UnitId};
 use crate::schedule::coordinator::probe::Stage;
 use crate::schedule::plan_step;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl Coordinator {
         }
         let balance = StepBalance::of(&self.spec.plan, &plan);
         let skipped: Vec<UnitId> = self.blame.killers(&plan).into_iter().map(|unit| unit.id).collect();
-        plan.units.iter_mut().filter(|unit| skipped.contains(&unit.id)).for_each(|unit| unit.encoder = NOBODY);
+        plan.units.iter_mut().filter(|unit| skipped.contains(&unit.id)).for_each(|unit| unit.encoder = SKIPPED);
         let plan = Arc::new(plan);
         probe.stage = Stage::Computing(step);
         let in_flight = InFlight::new(plan.clone(), self.stream.held.clone(), balance);

@@ -135,7 +135,7 @@ impl CoordinatorSpec {
             snapshots: None,
             elastic: config.pools.encoder.is_elastic(),
             fixed_lanes: config.run.deterministic,
-            encoder_trained: !config.model.has_frozen_encoders(),
+            encoder_trained: !config.model.has_frozen(shape.towers),
             evaluation: None,
         }
     }

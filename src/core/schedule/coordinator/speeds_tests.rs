@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::Schedule;
-use crate::message::{Grid, ItemId, ItemMeta, Lane, PackId, SampleId, StepId, UnitId, UnitItem};
+use crate::message::{Grid, ItemId, ItemMeta, Lane, PackId, SampleId, StepId, Tower, UnitId, UnitItem};
 use crate::schedule::{CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits};
 
 const LANES: u32 = 16;
@@ -18,7 +18,12 @@ fn spec() -> PlanSpec {
         encoder_replicas: 4,
         num_lanes: LANES,
         colocated: false,
-        shape: ModelShape { hidden_size: 8, bytes_per_patch: 16, bytes_per_feature: 32 },
+        shape: ModelShape {
+            towers: [crate::message::Tower::Vision].into_iter().collect(),
+            hidden_size: 8,
+            bytes_per_patch: 16,
+            bytes_per_feature: 32,
+        },
         credits: EdgeCredits { pixels: 1 << 30, tokens: 1 << 30, features: 1 << 30 },
     }
 }
@@ -34,7 +39,7 @@ fn plan(step: u64, workers: &[u32]) -> StepPlan {
             encoder: workers[index as usize % workers.len()],
             pack: PackId { step: StepId(step), index: 0 },
             replica: 0,
-            items: vec![UnitItem { id, owner: 0, meta: ItemMeta { grid, num_features: 1 } }],
+            items: vec![UnitItem { id, owner: 0, meta: ItemMeta { tower: Tower::Vision, grid, num_features: 1 } }],
         }
     };
     StepPlan {

@@ -1,6 +1,6 @@
 //! Describes what of the scheduler is in a checkpoint.
 
-use super::{Evaluated, Killer, Ledger};
+use super::{Evaluated, Ledger, PoisonItem};
 use crate::config::Products;
 use crate::message::SampleId;
 use crate::schedule::Fit;
@@ -20,7 +20,7 @@ pub struct SchedulerState {
     /// With `scheduler.balance: fitted`.
     pub costs: Option<FittedCosts>,
     /// Items that encoders have died of in earlier lives of the run. Not of a checkpoint: what is before it is not read again.
-    pub killers: Vec<Killer>,
+    pub killers: Vec<PoisonItem>,
     /// Holds what evaluations have come to.
     pub evaluated: Evaluated,
     /// How every actor of the run computes products; `auto`: each as its processor does it faster.
@@ -43,7 +43,7 @@ struct Text {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     costs: Option<FittedCosts>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    killers: Vec<Killer>,
+    killers: Vec<PoisonItem>,
     #[serde(default, skip_serializing_if = "Evaluated::is_empty")]
     evaluated: Evaluated,
     #[serde(default, skip_serializing_if = "is_auto")]

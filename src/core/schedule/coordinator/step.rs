@@ -5,7 +5,7 @@ use super::{FittedCosts, Ledger, PoolSizes, SchedulerState, StepBalance, StepSum
 use crate::message::{
     ActorId, Commit, EvaluationReport, ExpertLoads, Role, RoutingReport, SampleId, StepPlan, StepReport, Timings,
 };
-use crate::message::{NOBODY, SampleMeta, Unit, UnitId};
+use crate::message::{SKIPPED, SampleMeta, Unit, UnitId};
 use crate::schedule::Batch;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -113,7 +113,7 @@ impl InFlight {
     /// Gives these units to nobody.
     pub fn skip(&mut self, units: &[UnitId]) {
         let plan = Arc::make_mut(&mut self.plan);
-        plan.units.iter_mut().filter(|unit| units.contains(&unit.id)).for_each(|unit| unit.encoder = NOBODY);
+        plan.units.iter_mut().filter(|unit| units.contains(&unit.id)).for_each(|unit| unit.encoder = SKIPPED);
     }
 
     pub fn finished(&mut self, encoder: u32) {

@@ -2,7 +2,7 @@
 //! deciding it.
 
 use super::{Broken, Coordinator, InFlight, Outcome, Output};
-use crate::message::{ActorId, Command, NOBODY, SaveTo, StepId, Unit};
+use crate::message::{ActorId, Command, SKIPPED, SaveTo, StepId, Unit};
 use crate::schedule::Batch;
 use crate::schedule::coordinator::StepBalance;
 use crate::schedule::coordinator::probe::Probe;
@@ -87,7 +87,7 @@ impl Coordinator {
             }
             let balance = StepBalance::of(&self.spec.plan, &plan);
             let skipped = self.skip_killers(&plan)?;
-            plan.units.iter_mut().filter(|unit| skipped.contains(&unit.id)).for_each(|unit| unit.encoder = NOBODY);
+            plan.units.iter_mut().filter(|unit| skipped.contains(&unit.id)).for_each(|unit| unit.encoder = SKIPPED);
             let plan = Arc::new(plan);
             self.send_to_all(&Command::Plan(plan.clone()));
             self.in_flight.insert(step, InFlight::new(plan, batch.held, balance));

@@ -23,7 +23,12 @@ fn spec() -> CoordinatorSpec {
         encoder_replicas: POOLS.encoder,
         num_lanes: 4,
         colocated: false,
-        shape: ModelShape { hidden_size: 8, bytes_per_patch: 4, bytes_per_feature: 8 },
+        shape: ModelShape {
+            towers: [crate::message::Tower::Vision].into_iter().collect(),
+            hidden_size: 8,
+            bytes_per_patch: 4,
+            bytes_per_feature: 8,
+        },
         credits: EdgeCredits { pixels: 1000, tokens: 5000, features: 1000 },
     };
     CoordinatorSpec {
@@ -93,7 +98,7 @@ impl Echo {
 }
 
 fn sample(position: u64) -> SampleMeta {
-    let items = vec![ItemMeta { grid: Grid { t: 1, h: 2, w: 2 }, num_features: 1 }];
+    let items = vec![ItemMeta { tower: Tower::Vision, grid: Grid { t: 1, h: 2, w: 2 }, num_features: 1 }];
     SampleMeta { id: SampleId(position), owner: 0, num_tokens: 5, num_targets: 2, items, documents: vec![] }
 }
 

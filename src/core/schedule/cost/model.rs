@@ -140,7 +140,7 @@ impl Sum for Work {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{Grid, SampleId};
+    use crate::message::{Grid, SampleId, Tower};
 
     #[test]
     fn attention_makes_one_long_sample_dearer_than_two_halves() {
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn frames_and_windows_do_not_attend_to_each_other() {
-        let item = |t, h, w| ItemMeta { grid: Grid { t, h, w }, num_features: 1 };
+        let item = |t, h, w| ItemMeta { tower: Tower::Vision, grid: Grid { t, h, w }, num_features: 1 };
         let cost = CostModel::new(1.0, 0.0, 0.0);
         assert_eq!(cost.item(&item(1, 20, 10)), 200 * 200);
         assert_eq!(cost.item(&item(3, 20, 10)), 3 * 200 * 200);

@@ -1,8 +1,8 @@
 //! Best fit decreasing by multiplicity: what is alike is placed at once, so that the work depends on how many sizes
 //! there are and not on how many samples.
 
+use super::free_space_index::FreeSpaceIndex;
 use super::limits::{Load, PackLimits, SampleSize};
-use super::room_index::RoomIndex;
 use std::cmp::Reverse;
 
 /// Samples of one size: `num_packs` packs from `first_pack` take `per_pack` of them each.
@@ -42,7 +42,7 @@ struct Packer {
     limits: PackLimits,
     groups: Vec<Group>,
     contents: Vec<Content>,
-    index: RoomIndex,
+    index: FreeSpaceIndex,
 }
 
 /// Packs `count` samples of each size, every one of which fits a pack by itself.
@@ -52,7 +52,7 @@ struct Packer {
 pub(super) fn best_fit_decreasing(kinds: &[(SampleSize, u64)], limits: PackLimits) -> BestFit {
     let mut order: Vec<usize> = (0..kinds.len()).collect();
     order.sort_unstable_by_key(|&kind| Reverse(kinds[kind].0));
-    let index = RoomIndex::new(limits);
+    let index = FreeSpaceIndex::new(limits);
     let mut packer = Packer { limits, groups: Vec::new(), contents: Vec::new(), index };
     for kind in order {
         let (size, mut count) = kinds[kind];

@@ -5,7 +5,7 @@ use super::limits::{Load, PackLimits, SampleSize};
 use super::step::{collect, first_fit_decreasing, split_costliest};
 use crate::message::SampleMeta;
 use crate::schedule::CostModel;
-use crate::schedule::balance::{Room, longest_first, refine};
+use crate::schedule::balance::{Capacity, longest_first, refine};
 use std::cmp::Reverse;
 
 /// Packs of each replica, `per_replica` of them, as ascending indices into `samples`, by their first sample. What finds no
@@ -19,8 +19,9 @@ pub(crate) fn deal(
 ) -> Option<Vec<Vec<Vec<usize>>>> {
     let costs: Vec<u64> = samples.iter().map(|sample| cost.sample(sample)).collect();
     let weights: Vec<u64> = samples.iter().map(|sample| u64::from(sample.num_tokens)).collect();
-    let room = Room { weight: limits.max_tokens as u64, count: limits.max_samples.max(1) };
-    let of_replica = Room { weight: room.weight * per_replica as u64, count: room.count.saturating_mul(per_replica) };
+    let room = Capacity { weight: limits.max_tokens as u64, count: limits.max_samples.max(1) };
+    let of_replica =
+        Capacity { weight: room.weight * per_replica as u64, count: room.count.saturating_mul(per_replica) };
     let mut replica_of = longest_first(&costs, &weights, num_replicas, of_replica)?;
     refine(&costs, &weights, num_replicas, of_replica, &mut replica_of);
     let mut shares = vec![Vec::new(); num_replicas];
@@ -96,11 +97,11 @@ fn in_order(bins: Vec<Bin>) -> Vec<Vec<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{Grid, ItemMeta, SampleId};
+    use crate::message::{Grid, ItemMeta, SampleId, Tower};
     use proptest::prelude::*;
 
     fn samples(sizes: &[(u32, usize)]) -> Vec<SampleMeta> {
-        let item = ItemMeta { grid: Grid { t: 1, h: 2, w: 2 }, num_features: 1 };
+        let item = ItemMeta { tower: Tower::Vision, grid: Grid { t: 1, h: 2, w: 2 }, num_features: 1 };
         let sample = |(id, &(num_tokens, num_items)): (u64, &(u32, usize))| SampleMeta {
             id: SampleId(id),
             owner: 0,

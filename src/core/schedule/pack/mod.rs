@@ -6,10 +6,10 @@
 mod best_fit;
 mod bound;
 mod deal;
+mod free_space_index;
 mod length_set;
 mod limits;
 mod offline;
-mod room_index;
 mod step;
 mod stream;
 

@@ -4,7 +4,7 @@ use super::limits::{Load, PackLimits, SampleSize};
 use super::offline::pack_offline;
 use crate::message::SampleMeta;
 use crate::schedule::CostModel;
-use crate::schedule::balance::{Room, by_falling, longest_first};
+use crate::schedule::balance::{Capacity, by_falling, longest_first};
 use std::collections::BinaryHeap;
 
 /// Numbers of packs that are tried below first fit's: each costs a pass over the samples.
@@ -19,7 +19,7 @@ pub(crate) fn pack(samples: &[SampleMeta], limits: PackLimits, cost: CostModel, 
     let sizes: Vec<SampleSize> = samples.iter().map(SampleSize::of).collect();
     let costs: Vec<u64> = samples.iter().map(|sample| cost.sample(sample)).collect();
     let weights: Vec<u64> = sizes.iter().map(|size| u64::from(size.tokens)).collect();
-    let room = Room { weight: limits.max_tokens as u64, count: limits.max_samples.max(1) };
+    let room = Capacity { weight: limits.max_tokens as u64, count: limits.max_samples.max(1) };
     let media_limited = limits.max_images < usize::MAX || limits.max_visual_tokens < usize::MAX;
 
     let first_fit = if media_limited { best_fit(&sizes, limits) } else { first_fit_decreasing(&weights, room) };
@@ -70,7 +70,7 @@ pub(super) fn collect(bin_of: &[usize], num_packs: usize) -> Vec<Vec<usize>> {
 }
 
 /// Bin of every item: by falling weight, each into the first bin that has room.
-pub(super) fn first_fit_decreasing(weights: &[u64], room: Room) -> Vec<usize> {
+pub(super) fn first_fit_decreasing(weights: &[u64], room: Capacity) -> Vec<usize> {
     // A tree of the most room among the bins of a range: 0 is a bin that is closed, `w + 1` one with room for `w`.
     let num_leaves = weights.len().next_power_of_two();
     let mut most = vec![room.weight + 1; 2 * num_leaves];
@@ -116,7 +116,7 @@ pub(super) fn split_costliest(mut packs: Vec<Vec<usize>>, num_packs: usize, cost
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{Grid, ItemMeta, SampleId};
+    use crate::message::{Grid, ItemMeta, SampleId, Tower};
     use proptest::prelude::*;
 
     fn cost() -> CostModel {
@@ -198,7 +198,7 @@ mod tests {
             let lengths: Vec<u32> = rows.iter().map(|(length, _)| *length).collect();
             let mut samples = samples(&lengths);
             for (sample, (_, features)) in samples.iter_mut().zip(&rows) {
-                let item = |&num_features: &u32| ItemMeta { grid: Grid { t: 1, h: 1, w: 1 }, num_features };
+                let item = |&num_features: &u32| ItemMeta { tower: Tower::Vision, grid: Grid { t: 1, h: 1, w: 1 }, num_features };
                 sample.items = features.iter().map(item).collect();
             }
             let packs = pack(&samples, limits, cost(), replicas);

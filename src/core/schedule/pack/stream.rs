@@ -216,11 +216,12 @@ struct Chosen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{Grid, ItemMeta, SampleId};
+    use crate::message::{Grid, ItemMeta, SampleId, Tower};
     use proptest::prelude::*;
 
     fn sample(id: usize, num_tokens: u32, features: &[u32]) -> SampleMeta {
-        let item = |&num_features: &u32| ItemMeta { grid: Grid { t: 1, h: 2, w: 2 }, num_features };
+        let item =
+            |&num_features: &u32| ItemMeta { tower: Tower::Vision, grid: Grid { t: 1, h: 2, w: 2 }, num_features };
         let items = features.iter().map(item).collect();
         SampleMeta { id: SampleId(id as u64), owner: 0, num_tokens, num_targets: 1, items, documents: Vec::new() }
     }

@@ -13,9 +13,9 @@ type Words = [AtomicU32; 2];
 
 /// A handle on a bell. Clones ring the same one; only its owner waits.
 #[derive(Clone)]
-pub(in super::super) struct Bell(Arc<Place>);
+pub(in super::super) struct Bell(Arc<BellMemory>);
 
-enum Place {
+enum BellMemory {
     Shared { memory: Memory, words: Record<Words> },
     Private(Words),
 }
@@ -24,7 +24,7 @@ impl Bell {
     /// In shared memory; where the system gives none, in private memory: then no other process can ring it.
     pub(in super::super) fn new() -> Self {
         let shared = Memory::create("loongforge-bell", PAGE).and_then(Self::map);
-        shared.unwrap_or_else(|_| Self(Arc::new(Place::Private(Words::default()))))
+        shared.unwrap_or_else(|_| Self(Arc::new(BellMemory::Private(Words::default()))))
     }
 
     /// The bell of another process.
@@ -34,21 +34,21 @@ impl Bell {
 
     fn map(memory: Memory) -> io::Result<Self> {
         let words = memory.record()?;
-        Ok(Self(Arc::new(Place::Shared { memory, words })))
+        Ok(Self(Arc::new(BellMemory::Shared { memory, words })))
     }
 
     /// Returns what to pass to a peer; `None` where it is private.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &*self.0 {
-            Place::Shared { memory, .. } => Some(memory.fd()),
-            Place::Private(_) => None,
+            BellMemory::Shared { memory, .. } => Some(memory.fd()),
+            BellMemory::Private(_) => None,
         }
     }
 
     fn words(&self) -> &Words {
         match &*self.0 {
-            Place::Shared { words, .. } => words,
-            Place::Private(words) => words,
+            BellMemory::Shared { words, .. } => words,
+            BellMemory::Private(words) => words,
         }
     }
 

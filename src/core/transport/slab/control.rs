@@ -102,9 +102,9 @@ impl Contents {
 
     pub(super) fn write(&self, words: &[AtomicU64; WORDS]) {
         let (kind, step, index) = match self.header.kind {
-            ParcelKind::Tokens(pack) => (0, pack.step, pack.index),
-            ParcelKind::Pixels(unit) => (1, unit.step, unit.index),
-            ParcelKind::Activation(unit) => (2, unit.step, unit.index),
+            ParcelKind::Columns(pack) => (0, pack.step, pack.index),
+            ParcelKind::Items(unit) => (1, unit.step, unit.index),
+            ParcelKind::Features(unit) => (2, unit.step, unit.index),
             ParcelKind::Gradient(unit) => (3, unit.step, unit.index),
         };
         let mut tensors = [WireTensor::default(); MAX_TENSORS];
@@ -139,9 +139,9 @@ impl Contents {
 fn check(wire: Wire, credit: usize) -> Result<Contents, String> {
     let (step, index) = (StepId(wire.step), wire.index);
     let kind = match wire.kind {
-        0 => ParcelKind::Tokens(PackId { step, index }),
-        1 => ParcelKind::Pixels(UnitId { step, index }),
-        2 => ParcelKind::Activation(UnitId { step, index }),
+        0 => ParcelKind::Columns(PackId { step, index }),
+        1 => ParcelKind::Items(UnitId { step, index }),
+        2 => ParcelKind::Features(UnitId { step, index }),
         3 => ParcelKind::Gradient(UnitId { step, index }),
         kind => return Err(format!("parcel kind {kind}")),
     };
@@ -204,9 +204,9 @@ mod tests {
         fn headers_come_back(metas in metas(), step: u64, index: u32, version: u64, kind in 0u8..4, slot in 0..SLOTS) {
             let unit = UnitId { step: StepId(step), index };
             let kind = match kind {
-                0 => ParcelKind::Tokens(PackId { step: StepId(step), index }),
-                1 => ParcelKind::Pixels(unit),
-                2 => ParcelKind::Activation(unit),
+                0 => ParcelKind::Columns(PackId { step: StepId(step), index }),
+                1 => ParcelKind::Items(unit),
+                2 => ParcelKind::Features(unit),
                 _ => ParcelKind::Gradient(unit),
             };
             let tensors = metas.iter().cloned().zip(places(&metas).unwrap()).collect();

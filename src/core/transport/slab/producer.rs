@@ -97,7 +97,7 @@ impl SlabEdge {
     }
 
     /// A slot for the parcel; on refusal the consumer is asked to ring when it returns one.
-    fn take(&mut self, bytes: usize, room: usize) -> Option<super::slots::Taken> {
+    fn take(&mut self, bytes: usize, room: usize) -> Option<super::slots::SampledFrames> {
         self.take_back();
         self.slots.take(bytes, room).or_else(|| {
             // Announce first, then look again: what came back in between is not missed.

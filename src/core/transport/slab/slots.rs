@@ -25,7 +25,7 @@ struct Slot {
 
 /// A slot to write to.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct SampledFrames {
     pub(super) slot: usize,
     /// Part of the slot that has no pages yet.
     pub(super) cold: Range<usize>,
@@ -44,7 +44,7 @@ impl Slots {
     }
 
     /// A slot for a parcel that counts `bytes` and takes `room` of the slot; `None` without credit.
-    pub(super) fn take(&mut self, bytes: usize, room: usize) -> Option<Taken> {
+    pub(super) fn take(&mut self, bytes: usize, room: usize) -> Option<SampledFrames> {
         if self.bytes + bytes > self.credit {
             return None;
         }
@@ -55,7 +55,7 @@ impl Slots {
         let touched = self.slots[slot].touched;
         self.slots[slot] = Slot { lent: Some(bytes), used: room, touched: touched.max(room) };
         self.bytes += bytes;
-        Some(Taken { slot, cold: touched.min(room)..room, punch: self.trim() })
+        Some(SampledFrames { slot, cold: touched.min(room)..room, punch: self.trim() })
     }
 
     /// Ends a loan; false where `slot` is not lent.

@@ -30,7 +30,7 @@ fn pair(credit: usize) -> Pair {
 }
 
 fn header(index: u32) -> Header {
-    Header { kind: ParcelKind::Activation(UnitId { step: StepId(9), index }), version: Version(4) }
+    Header { kind: ParcelKind::Features(UnitId { step: StepId(9), index }), version: Version(4) }
 }
 
 /// Bytes that tell which parcel and tensor they belong to.

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 fn parcel_of(values: &[f32]) -> Parcel {
-    let header = Header { kind: ParcelKind::Pixels(UnitId { step: StepId(3), index: 1 }), version: Version(2) };
+    let header = Header { kind: ParcelKind::Items(UnitId { step: StepId(3), index: 1 }), version: Version(2) };
     Parcel::new(header, vec![Box::new(HostTensor::from_f32(values, &[values.len()]))])
 }
 

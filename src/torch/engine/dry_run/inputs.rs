@@ -3,10 +3,12 @@
 
 use super::Course;
 use crate::engine::buffer::TorchBuffer;
+use crate::engine::pack_work::input_of;
+use crate::model::FeatureInput;
 use crate::native::uncounted;
 use loongforge_core::data::IGNORE_INDEX;
 use loongforge_core::engine::{Engine, EngineError};
-use loongforge_core::message::{ActorId, Pack, Role, StepPlan, Unit, UnitId, Version};
+use loongforge_core::message::{ActorId, ItemMeta, Pack, Role, StepPlan, Unit, UnitId, Version};
 use loongforge_core::transport::{Buffer, Header, Parcel, ParcelKind, TensorMeta};
 use std::collections::{BTreeMap, BTreeSet};
 use tch::{Device, Kind, Tensor};
@@ -14,8 +16,8 @@ use tch::{Device, Kind, Tensor};
 impl Course {
     /// Everything that others send for a step.
     pub(super) fn receive(&mut self, plan: &StepPlan) -> Result<(), EngineError> {
-        let features = self.engine.foundation().map(|part| part.feature_shape());
-        if let Some((levels, width)) = features {
+        let inputs = self.engine.foundation().map(|part| part.inputs().to_vec());
+        if let Some(inputs) = inputs {
             let place = self.layout.place(self.me.index as usize);
             let leads = (place.pp, place.cp, place.tp) == (0, 0, 0);
             for pack in plan.packs_of(place.dp as u32).filter(|_| leads) {
@@ -28,10 +30,12 @@ impl Course {
                         true => (Role::Foundation, unit.encoder),
                         false => (Role::Encoder, unit.encoder * self.encoder_ranks),
                     };
+                    let FeatureInput { width, num_tensors, .. } = inputs[input_of(&inputs, unit.tower())?];
                     let shape = [unit.num_features() as i64, width];
                     let kind = self.kind;
-                    let tensors = (0..levels).map(|_| buffer(|| Tensor::empty(shape, (kind, Device::Cpu)))).collect();
-                    self.arrive(ActorId::new(role, index), ParcelKind::Activation(unit.id), plan, tensors)?;
+                    let tensors =
+                        (0..num_tensors).map(|_| buffer(|| Tensor::empty(shape, (kind, Device::Cpu)))).collect();
+                    self.arrive(ActorId::new(role, index), ParcelKind::Features(unit.id), plan, tensors)?;
                 }
             }
         }
@@ -41,8 +45,9 @@ impl Course {
             for owner in owners {
                 let own = unit.items.iter().filter(|item| item.owner == owner);
                 let patches = own.map(|item| item.meta.grid.num_patches() as i64).sum();
-                let pixels = read(|| Tensor::empty([patches, self.patch_dim], (Kind::Float, Device::Cpu)));
-                self.arrive(ActorId::data(owner), ParcelKind::Pixels(unit.id), plan, vec![pixels])?;
+                let width = self.towers.get(unit.tower()).map_or(0, |family| family.patch_dim());
+                let pixels = read(|| Tensor::empty([patches, width], (Kind::Float, Device::Cpu)));
+                self.arrive(ActorId::data(owner), ParcelKind::Items(unit.id), plan, vec![pixels])?;
             }
         }
         Ok(())
@@ -54,9 +59,13 @@ impl Course {
             let (mut ids, mut positions, mut targets) = (Vec::new(), Vec::new(), Vec::new());
             for sample in pack.samples.iter().filter(|sample| sample.owner == owner) {
                 let len = sample.num_tokens as usize;
-                let media: usize = sample.items.iter().map(|item| item.num_features as usize).sum();
+                let placeholder = |tower| {
+                    let found = self.towers.iter().find(|it| it.tower == tower);
+                    found.and_then(|it| it.placeholders.first().copied()).unwrap_or(0)
+                };
+                let media = |item: &ItemMeta| std::iter::repeat_n(placeholder(item.tower), item.num_features as usize);
                 let prompt = len - (sample.num_targets as usize).min(len);
-                ids.extend((0..len).map(|at| if at < media { self.placeholder.unwrap_or(0) } else { 0 }));
+                ids.extend(sample.items.iter().flat_map(media).chain(std::iter::repeat(0)).take(len));
                 positions.extend(sample.document_lens().iter().flat_map(|&len| 0..i64::from(len)));
                 targets.extend((0..len).map(|at| if at < prompt { IGNORE_INDEX } else { 0 }));
             }
@@ -66,7 +75,7 @@ impl Course {
                 read(|| Tensor::from_slice(&positions).view([3, -1])),
                 read(|| Tensor::from_slice(&targets)),
             ];
-            let header = Header { kind: ParcelKind::Tokens(pack.id), version: Version(0) };
+            let header = Header { kind: ParcelKind::Columns(pack.id), version: Version(0) };
             self.engine.arrive(ActorId::data(owner), Parcel::new(header, tensors), &mut self.ports)?;
         }
         Ok(())
@@ -76,7 +85,7 @@ impl Course {
     pub(super) fn return_gradients(&mut self, plan: &StepPlan) -> Result<bool, EngineError> {
         let mut shapes: BTreeMap<UnitId, Vec<TensorMeta>> = BTreeMap::new();
         for (kind, metas) in self.outbox.drain() {
-            if let ParcelKind::Activation(unit) = kind {
+            if let ParcelKind::Features(unit) = kind {
                 shapes.insert(unit, metas);
             }
         }

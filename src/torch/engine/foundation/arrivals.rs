@@ -2,7 +2,8 @@
 
 use super::FoundationPart;
 use crate::engine::buffer::TorchBuffer;
-use crate::engine::pack_work::Features;
+use crate::engine::pack_work::{Features, input_of};
+use crate::model::FeatureInput;
 use loongforge_core::engine::{EngineError, Ports};
 use loongforge_core::message::{ActorId, Event, Regroup, Role, StepPlan, Unit, UnitId, Version};
 use loongforge_core::transport::{Header, Parcel, ParcelKind};
@@ -46,7 +47,7 @@ impl FoundationPart {
     ) -> Result<(), EngineError> {
         let kind = parcel.header.kind;
         let owner = match kind {
-            ParcelKind::Activation(id) => {
+            ParcelKind::Features(id) => {
                 let step = self.steps.iter().find(|step| step.id == id.step);
                 step.and_then(|step| step.owners.get(&id).copied().filter(|owner| *owner != from.index))
             }
@@ -75,16 +76,15 @@ impl FoundationPart {
         let Header { kind, version } = parcel.header;
         let wrong = |reason| Ok(Some(Wrong { reason, lacks: None }));
         let device = self.pool.params().flat().device();
-        let (trained, num_tensors) = (self.encoder_trained, self.stages.any().num_feature_tensors());
-        let feature_dim = self.stages.any().feature_dim();
+        let (trained, inputs) = (self.encoder_trained, self.stages.any().inputs());
         let how = self.returns(version);
         let step = match kind {
-            ParcelKind::Tokens(id) => id.step,
-            ParcelKind::Activation(id) => id.step,
+            ParcelKind::Columns(id) => id.step,
+            ParcelKind::Features(id) => id.step,
             other => return wrong(format!("a foundation actor cannot take {other:?}")),
         };
         let unplanned = || wrong(format!("{kind:?} is not planned here"));
-        if from.role == Role::Encoder && matches!(kind, ParcelKind::Tokens(_)) {
+        if from.role == Role::Encoder && matches!(kind, ParcelKind::Columns(_)) {
             return wrong(format!("{kind:?} is not sent by encoders"));
         }
         let Some(step) = self.steps.iter_mut().find(|known| known.id == step) else {
@@ -93,13 +93,13 @@ impl FoundationPart {
             return if trained || from.role != Role::Encoder { unplanned() } else { Ok(None) };
         };
         let into_tensor = |buffer| TorchBuffer::into_tensor(buffer, device);
-        if let ParcelKind::Tokens(id) = kind {
+        if let ParcelKind::Columns(id) = kind {
             let Some(work) = step.packs.iter_mut().find(|work| work.pack.id == id) else { return unplanned() };
             let tensors = parcel.tensors.into_iter().map(into_tensor).collect();
             work.tokens.insert(from.index, tensors).map_err(|error| format!("tokens of {id}: {error}"))?;
             return Ok(None);
         }
-        if let ParcelKind::Activation(id) = kind
+        if let ParcelKind::Features(id) = kind
             && let Some(grads) = step.returned.get(&id)
         {
             how.give_back(id, from, grads, ports)?;
@@ -107,9 +107,9 @@ impl FoundationPart {
         }
         let anew = step.anew;
         let mut units = step.packs.iter_mut().flat_map(|work| &mut work.units);
-        let Some(unit) = units.find(|unit| kind == ParcelKind::Activation(unit.id)) else {
+        let Some(unit) = units.find(|unit| kind == ParcelKind::Features(unit.id)) else {
             // Late: of an evaluation that has ended.
-            let is_late = matches!(kind, ParcelKind::Activation(id) if id.is_of_evaluation());
+            let is_late = matches!(kind, ParcelKind::Features(id) if id.is_of_evaluation());
             return if is_late { Ok(None) } else { unplanned() };
         };
         match &mut unit.features {
@@ -126,13 +126,11 @@ impl FoundationPart {
             return missing(format!("{kind:?} was made with parameters of version {version}"));
         }
         let tensors: Vec<Tensor> = parcel.tensors.into_iter().map(into_tensor).collect();
-        if tensors.len() != num_tensors
-            || tensors
-                .iter()
-                .any(|tensor| tensor.size() != [unit.num_features, feature_dim] || tensor.kind() == Kind::Int64)
-        {
+        let FeatureInput { num_tensors, width, .. } = inputs[input_of(inputs, unit.tower)?];
+        let is_wrong = |tensor: &Tensor| tensor.size() != [unit.num_features, width] || tensor.kind() == Kind::Int64;
+        if tensors.len() != num_tensors || tensors.iter().any(is_wrong) {
             let shapes: Vec<_> = tensors.iter().map(Tensor::size).collect();
-            let want = format!("{num_tensors} tensors of [{}, {}]", unit.num_features, feature_dim);
+            let want = format!("{num_tensors} tensors of [{}, {width}]", unit.num_features);
             return missing(format!("{kind:?} has shapes {shapes:?}; expected {want}"));
         }
         let credit = parcel.credit.filter(|_| !anew && !self.gathers_first);

@@ -57,10 +57,12 @@ impl Growing {
             targets: index(&targets),
             cu_seqlens,
             row: None,
+            num_features: batch.num_features.clone(),
             shared_features: Vec::new(),
             ..*batch
         };
-        Filled { batch, features: self.filled.features.iter().map(Tensor::shallow_clone).collect() }
+        let features = self.filled.features.iter().map(|levels| levels.iter().map(Tensor::shallow_clone).collect());
+        Filled { batch, features: features.collect() }
     }
 
     /// Adds a token to each document that has not ended.

@@ -3,6 +3,7 @@
 use super::FoundationPart;
 use super::evaluating::Evaluating;
 use crate::comm::Started;
+use crate::engine::pack_work::with_values;
 use crate::engine::stages::{Filled, Stages};
 use crate::model::{Decoding, FoundationTape, MicroBatch};
 use crate::parallel::pipeline::Recorded;
@@ -20,12 +21,12 @@ pub(super) fn record_forward(
     stages: &Stages,
     stage: usize,
     batch: &MicroBatch,
-    features: &[Tensor],
+    features: &[Vec<Tensor>],
     row_tokens: usize,
 ) -> (Recorded, Option<Slot>) {
     let FoundationTape { tape, features: slots, loss, predicted, inbound, outbound, key_values, .. } =
         stages.model(stage).record(batch);
-    let inputs = slots.iter().zip(features).map(|(slot, value)| (*slot, value.shallow_clone())).collect();
+    let inputs = with_values(&slots, features);
     (Recorded { tape, inputs, inbound, outbound, loss, key_values, row_tokens, dropout: None }, predicted)
 }
 

@@ -2,12 +2,15 @@
 
 use super::super::buffer::TorchBuffer;
 use super::super::encoder::EncoderPart;
+use super::super::encoder::TowerModels;
 use super::super::families::Families;
 use super::super::foundation::FoundationPart;
+use super::super::pack_work::input_of;
 use super::super::share::{EncoderShare, FoundationShare};
 use super::PoolLayouts;
 use super::plan::{Batch, DATA};
 use crate::comm::{Mesh, ProcessGroup, Started};
+use crate::model::FeatureInput;
 use crate::model::TreeNames;
 use crate::params::{ParamId, ParamSpec, ParamStore, Sharding};
 use crate::tape::Policy;
@@ -39,7 +42,7 @@ pub fn on_rank(
     timeout: Duration,
 ) -> Result<Option<Steps>, EngineError> {
     let fixture = Fixture::read(folder)?;
-    let has_encoder = fixture.config.encoder.is_some();
+    let has_encoder = !fixture.config.towers.is_empty();
     let world = layouts.ranks(has_encoder);
     if rank >= world {
         return Ok(None);
@@ -62,7 +65,7 @@ pub fn on_rank(
 pub fn alone(folder: &Path, meeting: &Path, layouts: &PoolLayouts) -> Result<Steps, EngineError> {
     let fixture = Fixture::read(folder)?;
     let single = || Some(Rc::new(Mesh::single()));
-    let meshes = (single(), single().filter(|_| fixture.config.encoder.is_some()));
+    let meshes = (single(), single().filter(|_| !fixture.config.towers.is_empty()));
     let (group, one) = (ProcessGroup::single(), PoolLayouts::default());
     let steps = Node::new(folder, fixture, one, layouts.num_packs(), meshes, group)?.run(meeting)?;
     Ok(steps.expect("the first process has what was found"))
@@ -78,9 +81,7 @@ struct Node {
     ports: Ports,
     outbox: Outbox,
     tree: TreeNames,
-    /// The number of feature tensors, one for each level.
-    num_levels: usize,
-    feature_dim: i64,
+    inputs: Vec<FeatureInput>,
     settings: Settings,
 }
 
@@ -119,14 +120,14 @@ impl Node {
             let share = FoundationShare::new(&families.foundation, mesh.clone(), layouts.splits)?;
             let pool = share.join(pool(share.specs(), share.sharding(), &mesh)?);
             let stages = share.stages(pool.params(), Policy::Keep);
-            let part = FoundationPart::on(mesh.place().dp as u32, stages, pool, families.encoder.is_some());
+            let part = FoundationPart::on(mesh.place().dp as u32, stages, pool, !families.towers.is_empty());
             Ok(part.with_encoder_ranks(layouts.encoder.tp as u32))
         });
-        let encoder = of_encoder.zip(families.encoder.as_ref()).map(|(mesh, family)| -> Result<_, EngineError> {
-            let share = EncoderShare::new(family, mesh.clone(), layouts.encoder_zero)?;
-            let pool = share.join(pool(share.family.specs(), share.sharding(), &mesh)?);
-            let model = share.family.build(pool.params(), Policy::Keep);
-            Ok(EncoderPart::new(mesh.place().dp as u32, model, pool, None))
+        let encoder = of_encoder.map(|mesh| -> Result<_, EngineError> {
+            let share = EncoderShare::new(&families.towers, mesh.clone(), layouts.encoder_zero)?;
+            let pool = share.join(pool(share.towers.specs(), share.sharding(), &mesh)?);
+            let models = TowerModels::new(&share.towers, pool.params(), |_| Policy::Keep);
+            Ok(EncoderPart::new(mesh.place().dp as u32, models, pool, None))
         });
         let settings = Settings {
             learning_rate: fixture.learning_rate,
@@ -145,8 +146,7 @@ impl Node {
             ports: Ports::new(ActorId::SCHEDULER, events, edges),
             outbox,
             tree: families.tree.clone(),
-            num_levels: families.encoder.as_ref().map_or(0, |family| family.num_outputs()),
-            feature_dim: fixture.config.decoder.hidden_size,
+            inputs: fixture.config.inputs(),
             settings,
             ranks: Ranks { of_foundation: layouts.foundation.ranks() as u32, alone: group.world() == 1 },
             layouts,
@@ -211,7 +211,7 @@ impl Node {
             for unit in plan.units.iter().filter(|unit| mine(plan.leader(unit.replica))) {
                 let from = ActorId::encoder(unit.encoder * self.layouts.encoder.tp as u32);
                 if let Some(features) =
-                    self.take(unit, from, Header { kind: ParcelKind::Activation(unit.id), version })?
+                    self.take(unit, from, Header { kind: ParcelKind::Features(unit.id), version })?
                 {
                     part.arrive(from, features, &mut self.ports)?;
                 }
@@ -301,13 +301,14 @@ impl Node {
             let at = own.iter().position(|(_, parcel)| parcel.header.kind == header.kind);
             return Ok(at.map(|at| own.remove(at).1));
         }
-        let shape = [unit.num_features() as i64, self.feature_dim];
+        let FeatureInput { width, num_tensors, .. } = self.inputs[input_of(&self.inputs, unit.tower())?];
+        let shape = [unit.num_features() as i64, width];
         let level = |level: usize| -> Result<Box<dyn Buffer>, EngineError> {
             let tensor = Tensor::empty(shape, (Kind::Float, Device::Cpu));
             self.group.start_recv(&tensor, rank, tag(header.kind, level))?.wait()?;
             Ok(Box::new(TorchBuffer::new(&tensor)))
         };
-        let tensors = (0..self.num_levels).map(level).collect::<Result<_, _>>()?;
+        let tensors = (0..num_tensors).map(level).collect::<Result<_, _>>()?;
         Ok(Some(Parcel::new(header, tensors)))
     }
 
@@ -375,7 +376,7 @@ impl Ranks {
 fn tag(kind: ParcelKind, level: usize) -> i32 {
     assert!(level < MAX_TENSORS, "levels of features");
     let (unit, back) = match kind {
-        ParcelKind::Activation(unit) => (unit, 0),
+        ParcelKind::Features(unit) => (unit, 0),
         ParcelKind::Gradient(unit) => (unit, 1),
         other => unreachable!("{other:?} is not posted"),
     };

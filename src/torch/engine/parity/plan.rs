@@ -1,13 +1,13 @@
 //! A fixture's batch as a step's plan, and as what data actors would send.
 
 use super::PoolLayouts;
-use crate::model::EncoderFamily;
+use crate::model::Towers;
 use crate::train::parity::{Document, Fixture};
 use loongforge_core::message::{
-    ActorId, ItemId, ItemMeta, Lane, Pack, PackId, SampleId, SampleMeta, StepId, StepPlan, Unit, UnitId, UnitItem,
+    ActorId, ItemId, ItemMeta, Lane, Pack, PackId, SampleId, SampleMeta, StepId, StepPlan, Tower, Unit, UnitId,
+    UnitItem,
 };
 use loongforge_core::transport::{Buffer, Header, HostTensor, Parcel, ParcelKind};
-use std::sync::Arc;
 use tch::{Kind, Tensor};
 
 use super::super::buffer::TorchBuffer;
@@ -15,7 +15,7 @@ use super::super::buffer::TorchBuffer;
 /// The documents, and how they are dealt.
 pub struct Batch {
     documents: Vec<Document>,
-    encoder: Option<Arc<dyn EncoderFamily>>,
+    towers: Towers,
     num_targets: u64,
     /// The numbers of the documents of each pack.
     packs: Vec<Vec<usize>>,
@@ -30,11 +30,11 @@ impl Batch {
             num_targets: fixture.num_targets() as u64,
             packs: (0..num_packs).map(deal).filter(|pack| !pack.is_empty()).collect(),
             documents: fixture.documents,
-            encoder: fixture.config.encoder,
+            towers: fixture.config.towers,
         }
     }
 
-    /// Pack `p` is of replica `p % replicas`, and its pictures are one unit.
+    /// Pack `p` is of replica `p % replicas`, and its items of a tower are one unit.
     pub fn plan(&self, step: u64, layouts: &PoolLayouts, learning_rate: f64) -> StepPlan {
         let step = StepId(step);
         let (replicas, encoders) = (layouts.foundation.dp as u32, layouts.encoder.dp as u32);
@@ -44,17 +44,19 @@ impl Batch {
             replica: index % replicas,
             samples: documents.iter().map(|document| self.sample(*document)).collect(),
         });
-        let unit = |(index, documents): (u32, &Vec<usize>)| {
-            let items: Vec<UnitItem> = documents.iter().flat_map(|document| self.items(*document)).collect();
-            let encoder = index % encoders;
-            (!items.is_empty()).then(|| Unit {
-                id: UnitId { step, index },
-                lane: Lane(encoder),
-                encoder,
-                pack: PackId { step, index },
-                replica: index % replicas,
-                items,
-            })
+        let of_tower = |documents: &[usize], tower: Tower| {
+            let items = documents.iter().flat_map(|document| self.items(*document));
+            items.filter(|item| item.meta.tower == tower).collect::<Vec<UnitItem>>()
+        };
+        let groups = numbered().flat_map(|(pack, documents)| Tower::ALL.map(|it| (pack, of_tower(documents, it))));
+        let groups = groups.filter(|(_, items)| !items.is_empty());
+        let unit = |(index, (pack, items)): (u32, (u32, Vec<UnitItem>))| Unit {
+            id: UnitId { step, index },
+            lane: Lane(pack % encoders),
+            encoder: pack % encoders,
+            pack: PackId { step, index: pack },
+            replica: pack % replicas,
+            items,
         };
         StepPlan {
             step,
@@ -64,20 +66,18 @@ impl Batch {
             num_targets: self.num_targets,
             replica_ranks: layouts.foundation.replica_ranks() as u32,
             packs: packs.collect(),
-            units: numbered().filter_map(unit).collect(),
+            units: (0..).zip(groups).map(unit).collect(),
         }
     }
 
     fn items(&self, document: usize) -> impl Iterator<Item = UnitItem> {
-        let family = self.encoder.as_ref();
-        let meta = move |grid| {
-            let num_features = family.map_or(0, |family| family.num_features(grid)) as u32;
-            ItemMeta { grid, num_features }
-        };
-        (0..).zip(&self.documents[document].grids).map(move |(index, &grid)| UnitItem {
+        let meta = |tower, grid| ItemMeta { tower, grid, num_features: self.towers.num_features(tower, grid) as u32 };
+        let items = self.documents[document].items.iter();
+        let metas = items.flat_map(move |items| items.grids.iter().map(move |grid| meta(items.tower, *grid)));
+        (0..).zip(metas).map(move |(index, meta)| UnitItem {
             id: ItemId { sample: SampleId(document as u64), index },
             owner: 0,
-            meta: meta(grid),
+            meta,
         })
     }
 
@@ -109,15 +109,16 @@ impl Batch {
             Box::new(TorchBuffer::new(&positions)) as Box<dyn Buffer>,
             row(joined(|document| &document.targets).collect()),
         ];
-        Parcel::new(header(ParcelKind::Tokens(pack)), tensors)
+        Parcel::new(header(ParcelKind::Columns(pack)), tensors)
     }
 
     /// Returns what a data actor sends of a unit.
     pub fn pixels(&self, unit: &Unit) -> Parcel {
         let documents = self.packs[unit.pack.index as usize].iter().map(|document| &self.documents[*document]);
-        let pixels: Vec<&Tensor> = documents.filter_map(|document| document.pixels.as_ref()).collect();
+        let items = documents.filter_map(|document| document.items_of(unit.tower()));
+        let pixels: Vec<&Tensor> = items.map(|items| &items.values).collect();
         let pixels = TorchBuffer::new(&Tensor::cat(&pixels, 0).to_kind(Kind::Float));
-        Parcel::new(header(ParcelKind::Pixels(unit.id)), vec![Box::new(pixels)])
+        Parcel::new(header(ParcelKind::Items(unit.id)), vec![Box::new(pixels)])
     }
 }
 

@@ -17,8 +17,8 @@ pub struct TextBatch {
     pub position_ids: Tensor,
     /// Tells where documents end: `[0, …, T]`.
     pub cu_seqlens: Vec<usize>,
-    /// The tokens that features replace, in the features' order.
-    pub feature_rows: Vec<i64>,
+    /// The tokens that features replace, in the features' order, by input.
+    pub feature_rows: Vec<Vec<i64>>,
     /// The share of a row, where these are some tokens of a row that other ranks share; everything else is of these
     /// tokens alone.
     pub row: Option<Rc<ContextShard>>,
@@ -46,9 +46,9 @@ impl Targets {
 /// A decoder's tape and the slots of interest.
 pub struct TextTape {
     pub tape: Tape,
-    /// Inputs, in the order of the encoder's outputs, `[N, D]` each. Empty where the batch has no features, and in stages
-    /// but the first.
-    pub features: Vec<Slot>,
+    /// By input the slots of its tensors, `[N, D]` each. Empty where the batch has no features of it, and in stages but the
+    /// first.
+    pub features: Vec<Vec<Slot>>,
     /// The hidden states after the last norm: `[T, D]`, or `[L, D]`, those of counted targets, where there is a loss.
     pub hidden: Slot,
     /// Holds what the stage before sends; its slots are inputs.
@@ -69,8 +69,8 @@ pub struct TextTape {
 
 /// Describes how a decoder's tape is laid out.
 pub struct TextOptions {
-    /// Tells how many tensors of features there are: one, and one more for each DeepStack layer.
-    pub num_feature_tensors: usize,
+    /// Tells by input how many tensors of features there are: one, and one more for each DeepStack layer.
+    pub feature_tensors: Vec<usize>,
     /// True if gradients of the features are wanted.
     pub train_features: bool,
     pub policy: Policy,

@@ -16,6 +16,7 @@ use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationTape
 use crate::model::parallel_errors::{ContextParallelError, TensorParallelError};
 use crate::model::routing::ExpertSet;
 use crate::model::stage::{Stage, StageError};
+use crate::model::towers::FeatureInput;
 use crate::params::{ParallelRank, ParamSpec, ParamStore, divide};
 use crate::tape::Policy;
 
@@ -24,14 +25,13 @@ pub struct DecoderFamily {
     whole: DecoderConfig,
     /// Holds what this rank computes of it.
     config: DecoderConfig,
-    placeholders: Vec<i64>,
-    num_feature_tensors: usize,
+    inputs: Vec<FeatureInput>,
 }
 
 impl DecoderFamily {
-    /// The whole decoder, in which `num_feature_tensors` tensors of features replace the tokens `placeholders`.
-    pub fn new(config: DecoderConfig, placeholders: Vec<i64>, num_feature_tensors: usize) -> DecoderFamily {
-        DecoderFamily { whole: config.clone(), config, placeholders, num_feature_tensors }
+    /// The whole decoder, in which these features replace tokens.
+    pub fn new(config: DecoderConfig, inputs: Vec<FeatureInput>) -> DecoderFamily {
+        DecoderFamily { whole: config.clone(), config, inputs }
     }
 }
 
@@ -41,9 +41,8 @@ impl FoundationFamily for DecoderFamily {
     }
 
     fn divided(&self, place: &ParallelRank) -> Result<Arc<dyn FoundationFamily>, TensorParallelError> {
-        let (whole, placeholders) = (self.whole.clone(), self.placeholders.clone());
-        let num_feature_tensors = self.num_feature_tensors;
-        Ok(Arc::new(DecoderFamily { config: whole.divided(place)?, whole, placeholders, num_feature_tensors }))
+        let (whole, inputs) = (self.whole.clone(), self.inputs.clone());
+        Ok(Arc::new(DecoderFamily { config: whole.divided(place)?, whole, inputs }))
     }
 
     fn check_context(&self, ranks: usize, attention: ContextAttention) -> Result<(), ContextParallelError> {
@@ -85,8 +84,7 @@ impl FoundationFamily for DecoderFamily {
     fn build_stage(&self, stage: &Stage, params: &ParamStore, policy: Policy) -> Box<dyn FoundationModel> {
         Box::new(DecoderModel {
             decoder: Decoder::stage(&self.config, stage.clone(), params),
-            placeholders: self.placeholders.clone(),
-            num_feature_tensors: self.num_feature_tensors,
+            inputs: self.inputs.clone(),
             policy,
         })
     }
@@ -94,18 +92,13 @@ impl FoundationFamily for DecoderFamily {
 
 struct DecoderModel {
     decoder: Decoder,
-    placeholders: Vec<i64>,
-    num_feature_tensors: usize,
+    inputs: Vec<FeatureInput>,
     policy: Policy,
 }
 
 impl FoundationModel for DecoderModel {
-    fn num_feature_tensors(&self) -> usize {
-        self.num_feature_tensors
-    }
-
-    fn feature_dim(&self) -> i64 {
-        self.decoder.config().hidden_size
+    fn inputs(&self) -> &[FeatureInput] {
+        &self.inputs
     }
 
     fn record(&self, batch: &MicroBatch) -> FoundationTape {
@@ -124,7 +117,7 @@ impl FoundationModel for DecoderModel {
         };
         let targets = Targets { labels: batch.targets(), scale: batch.loss_scale, evaluates: batch.evaluates };
         let options = TextOptions {
-            num_feature_tensors: self.num_feature_tensors,
+            feature_tensors: self.inputs.iter().map(|input| input.num_tensors).collect(),
             train_features: batch.feature_grads,
             policy: self.policy,
             keep_routing: false,
@@ -142,20 +135,20 @@ impl FoundationModel for DecoderModel {
         }
     }
 
-    fn feature_rows(&self, batch: &MicroBatch) -> Vec<i64> {
-        let placeholder = |(row, id): (i64, &i64)| self.placeholders.contains(id).then_some(row);
-        (0..).zip(&batch.input_ids()).filter_map(placeholder).collect()
+    fn feature_rows(&self, batch: &MicroBatch) -> Vec<Vec<i64>> {
+        let ids = batch.input_ids();
+        self.inputs.iter().map(|input| input.rows(&ids)).collect()
     }
 
     fn pieces(&self, batch: &MicroBatch, chunk_tokens: usize) -> Result<Vec<MicroBatch>, &'static str> {
-        let counts = |ids: &[i64]| ids.iter().filter(|id| self.placeholders.contains(id)).count() as i64;
+        let counts = |ids: &[i64]| self.inputs.iter().map(|input| input.rows(ids).len() as i64).collect();
         match self.decoder.config().needs_whole_rows() {
             Some(what) => Err(what),
             None => Ok(batch.pieces(chunk_tokens, counts)),
         }
     }
 
-    fn generate(&self, batch: &MicroBatch, features: &[Tensor], decoding: &Decoding) -> Option<Vec<Vec<i64>>> {
+    fn generate(&self, batch: &MicroBatch, features: &[Vec<Tensor>], decoding: &Decoding) -> Option<Vec<Vec<i64>>> {
         if !self.decoder.config().parallel.is_whole() {
             return None;
         }
@@ -164,14 +157,18 @@ impl FoundationModel for DecoderModel {
         let positions = if axes { batch.position_ids.shallow_clone() } else { batch.position_ids.get(0) };
         let prompt = |ends: &[usize]| {
             let (start, end) = (ends[0] as i64, ends[1] as i64);
-            let before = rows.partition_point(|row| *row < start);
-            let own = &rows[before..rows.partition_point(|row| *row < end)];
-            let of_own = |level: &Tensor| level.narrow(0, before as i64, own.len() as i64);
+            let own =
+                |rows: &Vec<i64>| rows.partition_point(|row| *row < start)..rows.partition_point(|row| *row < end);
+            let of_own = |(rows, levels): (&Vec<i64>, &Vec<Tensor>)| {
+                let own = own(rows);
+                let level = |level: &Tensor| level.narrow(0, own.start as i64, own.len() as i64);
+                levels.iter().filter(|_| !own.is_empty()).map(level).collect()
+            };
             Prompt {
                 input_ids: ids[ends[0]..ends[1]].to_vec(),
                 position_ids: positions.narrow(-1, start, end - start),
-                feature_rows: own.iter().map(|row| row - start).collect(),
-                features: features.iter().filter(|_| !own.is_empty()).map(of_own).collect(),
+                feature_rows: rows.iter().map(|it| it[own(it)].iter().map(|row| row - start).collect()).collect(),
+                features: rows.iter().zip(features).map(of_own).collect(),
             }
         };
         let prompts: Vec<Prompt> = batch.cu_seqlens.windows(2).map(prompt).collect();

@@ -16,10 +16,10 @@ pub struct Prompt {
     pub input_ids: Vec<i64>,
     /// `[T]`, or `[3, T]` where the model's positions have three axes; int64, from 0.
     pub position_ids: Tensor,
-    /// The tokens that features replace, in the features' order.
-    pub feature_rows: Vec<i64>,
-    /// The encoder's outputs for this prompt's pictures, `[N, D]` each; empty without pictures.
-    pub features: Vec<Tensor>,
+    /// The tokens that features replace, in the features' order, by input.
+    pub feature_rows: Vec<Vec<i64>>,
+    /// By input, the tower's outputs for this prompt's items, `[N, D]` each; empty without items.
+    pub features: Vec<Vec<Tensor>>,
 }
 
 /// A continuation of each prompt, token by token. Panics where there is no prompt or an empty one.
@@ -81,31 +81,40 @@ impl Cache {
     fn read_prompts(&mut self, model: &Decoder, prompts: &[Prompt]) -> Tensor {
         let device = model.device;
         let index = |values: &[i64]| Tensor::from_slice(values).to_device(device);
-        let (mut input_ids, mut rows, mut ends) = (Vec::new(), Vec::new(), vec![0]);
+        let num_inputs = prompts.iter().map(|prompt| prompt.feature_rows.len()).max().unwrap_or(0);
+        let (mut input_ids, mut rows, mut ends) = (Vec::new(), vec![Vec::new(); num_inputs], vec![0]);
         for prompt in prompts {
-            rows.extend(prompt.feature_rows.iter().map(|row| row + input_ids.len() as i64));
+            for (rows, own) in rows.iter_mut().zip(&prompt.feature_rows) {
+                rows.extend(own.iter().map(|row| row + input_ids.len() as i64));
+            }
             input_ids.extend(&prompt.input_ids);
             ends.push(input_ids.len());
         }
-        let rows = index(&rows);
-        let num_tensors = prompts.iter().map(|prompt| prompt.features.len()).max().unwrap_or(0);
-        let features = |number: usize| {
-            let of_prompts: Vec<&Tensor> = prompts.iter().filter_map(|prompt| prompt.features.get(number)).collect();
+        // By input, its rows, and of each level the features of all prompts.
+        let level = |input: usize, level: usize| {
+            let of_prompt = |prompt: &'_ Prompt| prompt.features.get(input)?.get(level).map(Tensor::shallow_clone);
+            let of_prompts: Vec<Tensor> = prompts.iter().filter_map(of_prompt).collect();
             Tensor::cat(&of_prompts, 0).to_device(device).to_kind(model.kind)
         };
+        let num_levels = |input: usize| prompts.iter().filter_map(|it| Some(it.features.get(input)?.len())).max();
+        let levels = |input: usize| (0..num_levels(input).unwrap_or(0)).map(|number| level(input, number)).collect();
+        let features: Vec<(Tensor, Vec<Tensor>)> =
+            rows.iter().enumerate().map(|(input, rows)| (index(rows), levels(input))).collect();
         let position_ids: Vec<&Tensor> = prompts.iter().map(|prompt| &prompt.position_ids).collect();
         let context = model.context(&Tensor::cat(&position_ids, -1), &ends);
         let mut x_TD = model.embedding().weight.index_select(0, &index(&input_ids));
-        if num_tensors > 0 {
-            x_TD = x_TD.index_copy(0, &rows, &features(0));
+        for (rows, levels) in &features {
+            x_TD = levels.first().map_or_else(|| x_TD.shallow_clone(), |merged| x_TD.index_copy(0, rows, merged));
         }
         let split = model.split(&Tensor::from_slice(&input_ids));
         for (number, (layer, state)) in model.layers.iter().zip(&mut self.layers).enumerate() {
             let mixer = &layer.mixer;
             x_TD += mixer.module.prefill(&mixer.norm.forward(&x_TD), &context, &self.columns, state);
             x_TD += layer.feed_forward.forward(&x_TD, split.as_ref());
-            if number + 1 < num_tensors {
-                x_TD = x_TD.index_add(0, &rows, &features(number + 1));
+            for (rows, levels) in &features {
+                if let Some(level) = levels.get(number + 1) {
+                    x_TD = x_TD.index_add(0, rows, level);
+                }
             }
         }
         let last: Vec<i64> = ends[1..].iter().map(|end| *end as i64 - 1).collect();

@@ -33,7 +33,7 @@ fn step(model: &Decoder, params: &Rc<ParamStore>, planner: Option<&mut MemoryPla
     let targets =
         Targets { labels: ids.iter().map(|id| (id + 1) % 32).collect(), scale: 1.0 / TOKENS as f64, evaluates: false };
     let (policy, keep_routing) = (Policy::Keep, false);
-    let options = TextOptions { num_feature_tensors: 0, train_features: false, policy, keep_routing };
+    let options = TextOptions { feature_tensors: Vec::new(), train_features: false, policy, keep_routing };
     let made = model.tape(&batch, Some(&targets), &options);
     let (tape, loss) = (Rc::new(made.tape), made.loss.unwrap());
     let mut planner = planner;

@@ -328,7 +328,7 @@ mod tests {
         };
         let targets =
             Targets { labels: ids.iter().map(|id| (id + 1) % 32).collect(), scale: 1.0 / 9.0, evaluates: false };
-        let options = TextOptions { num_feature_tensors: 0, train_features: false, policy, keep_routing: false };
+        let options = TextOptions { feature_tensors: Vec::new(), train_features: false, policy, keep_routing: false };
         let made = model.tape(&batch, Some(&targets), &options);
         let mut run = Execution::new(Rc::new(made.tape), params.clone(), vec![]);
         run.forward().unwrap();

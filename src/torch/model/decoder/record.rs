@@ -25,8 +25,9 @@ impl Decoder {
         let (policy, stage) = (options.policy, &self.stage);
         let mut tape = Tape::new();
         // Of ranks that share a row all have features or none, so that gradients flow alike; some may have no rows of them.
-        let no_features = batch.feature_rows.is_empty() && batch.row.is_none();
-        let num_levels = if no_features { 0 } else { options.num_feature_tensors };
+        let levels =
+            |(rows, levels): (&Vec<i64>, &usize)| if rows.is_empty() && batch.row.is_none() { 0 } else { *levels };
+        let num_levels: Vec<usize> = batch.feature_rows.iter().zip(&options.feature_tensors).map(levels).collect();
         let trained = targets.filter(|targets| !targets.evaluates);
         let wanted = trained.map_or(Wanted::default(), |_| Wanted::new(&self.config.balance));
         let mut recording = Recording {
@@ -46,21 +47,25 @@ impl Decoder {
         let tokens = recording.tokens();
         let crossing = |layer: usize| Crossing {
             num_tokens: tokens.end - tokens.start,
-            num_features: batch.feature_rows.len() as i64,
-            num_deep: num_levels.saturating_sub(1 + layer),
+            features: (batch.feature_rows.iter().zip(&num_levels))
+                .map(|(rows, levels)| (rows.len() as i64, levels.saturating_sub(1 + layer)))
+                .collect(),
             train_features: options.train_features,
             wanted,
             kind: self.kind,
         };
-        let rows = FeatureRows::new(&batch.feature_rows, &recording, self.device);
-        let (mut features, mut inbound) = (Vec::new(), Vec::new());
+        let rows: Vec<FeatureRows> =
+            batch.feature_rows.iter().map(|rows| FeatureRows::new(rows, &recording, self.device)).collect();
+        let (mut features, mut inbound) = (Vec::<Vec<Slot>>::new(), Vec::new());
         let (mut x, before) = if stage.is_first {
-            features.extend((0..num_levels).map(|_| tape.input(options.train_features)));
-            let mut x = self.record_tokens(&mut tape, "embed", &batch.input_ids, &recording);
-            if let Some(&merged) = features.first() {
-                x = rows.put(&mut tape, x, merged);
+            for levels in &num_levels {
+                features.push((0..*levels).map(|_| tape.input(options.train_features)).collect());
             }
-            let deep = features.iter().skip(1).copied().collect();
+            let mut x = self.record_tokens(&mut tape, "embed", &batch.input_ids, &recording);
+            for (rows, levels) in rows.iter().zip(&features) {
+                x = levels.first().map_or(x, |&merged| rows.put(&mut tape, x, merged));
+            }
+            let deep = features.iter().map(|levels| levels.iter().skip(1).copied().collect()).collect();
             (x, Carried { deep, routers: RouterSums::default(), mixers: None })
         } else {
             let crossing = crossing(stage.layers.start);
@@ -70,11 +75,11 @@ impl Decoder {
             crossing.read(&self.config, &slots)
         };
         let context = Rc::new(self.context_of(batch));
-        let mut deep = before.deep.into_iter();
+        let mut deep: Vec<_> = before.deep.into_iter().map(Vec::into_iter).collect();
         for (number, layer) in stage.layers.clone().zip(&self.layers) {
             x = layer.record(&mut tape, &format!("layer {number}"), x, &context, &mut recording);
-            if let Some(deep) = deep.next() {
-                x = rows.add(&mut tape, x, deep);
+            for (rows, levels) in rows.iter().zip(&mut deep) {
+                x = levels.next().map_or(x, |level| rows.add(&mut tape, x, level));
             }
         }
         let key_values = std::mem::take(&mut recording.key_values);
@@ -103,7 +108,7 @@ impl Decoder {
         let mixer_losses = recording.mixer_losses.replace(Vec::new()).unwrap_or_default();
         if !stage.is_last {
             let mut slots = vec![x];
-            slots.extend(deep);
+            slots.extend(deep.into_iter().flatten());
             if let Some(experts) = self.config.num_experts() {
                 let sums = recording.carry(tape, before.routers, experts, self.device);
                 slots.extend(sums.choices.into_iter().flatten().chain(sums.z));

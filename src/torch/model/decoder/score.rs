@@ -23,8 +23,8 @@ pub struct TokenScores {
 }
 
 impl Decoder {
-    /// Scores of the `labels` that are targets: for each token the one to predict, or -100. `features` are the encoder's
-    /// outputs for the row's pictures, `[N, D]` each; none without pictures. `params` are what the decoder was made from.
+    /// Scores of the `labels` that are targets: for each token the one to predict, or -100. `features` are by input the
+    /// tower's outputs for the row's items, `[N, D]` each; none without items. `params` are what the decoder was made from.
     ///
     /// # Errors
     /// A transfer failed.
@@ -36,19 +36,20 @@ impl Decoder {
         params: &Rc<ParamStore>,
         batch: &TextBatch,
         labels: &[i64],
-        features: &[Tensor],
+        features: &[Vec<Tensor>],
     ) -> Result<TokenScores, NativeError> {
         assert!(self.config().parallel.is_whole(), "scores are of a whole decoder");
         let _no_grad = tch::no_grad_guard();
         let options = TextOptions {
-            num_feature_tensors: features.len(),
+            feature_tensors: features.iter().map(Vec::len).collect(),
             train_features: false,
             policy: Policy::Keep,
             keep_routing: false,
         };
         let made = self.tape(batch, None, &options);
         let taken = |feature: &Tensor| feature.to_device(self.device).to_kind(self.kind);
-        let inputs = made.features.iter().zip(features).map(|(slot, feature)| (*slot, taken(feature))).collect();
+        let slots = made.features.iter().flatten();
+        let inputs = slots.zip(features.iter().flatten()).map(|(slot, feature)| (*slot, taken(feature))).collect();
         let mut run = Execution::forward_only(Rc::new(made.tape), params.clone(), inputs);
         run.forward()?;
         let (rows, labels) = counted(labels);

@@ -38,8 +38,8 @@ impl Stage {
 
 /// Holds what a stage hands on, or takes, besides the hidden states: which of them there are is the same on both sides.
 pub(super) struct Carried {
-    /// Levels of DeepStack for layers from this stage on.
-    pub deep: Vec<Slot>,
+    /// By input, levels of DeepStack for layers from this stage on.
+    pub deep: Vec<Vec<Slot>>,
     pub routers: RouterSums,
     /// The sum of the mixers' losses.
     pub mixers: Option<Slot>,
@@ -48,9 +48,8 @@ pub(super) struct Carried {
 /// The boundary before a layer, without its slots: the shape, kind and need of a gradient of each tensor.
 pub(super) struct Crossing {
     pub num_tokens: i64,
-    pub num_features: i64,
-    /// Levels of DeepStack that layers from here on add.
-    pub num_deep: usize,
+    /// By input: rows of features, and levels of DeepStack that layers from here on add.
+    pub features: Vec<(i64, usize)>,
     pub train_features: bool,
     pub wanted: Wanted,
     pub kind: Kind,
@@ -61,7 +60,9 @@ impl Crossing {
     pub fn tensors(&self, config: &DecoderConfig) -> Vec<(Vec<i64>, Kind, bool)> {
         let width = config.hidden_size;
         let mut tensors = vec![(vec![self.num_tokens, width], self.kind, true)];
-        tensors.extend((0..self.num_deep).map(|_| (vec![self.num_features, width], self.kind, self.train_features)));
+        for &(rows, num_deep) in &self.features {
+            tensors.extend((0..num_deep).map(|_| (vec![rows, width], self.kind, self.train_features)));
+        }
         if let Some(experts) = config.num_experts().filter(|_| self.wanted.aux) {
             tensors.push((vec![experts], Kind::Float, false));
             tensors.push((vec![experts], Kind::Float, true));
@@ -80,7 +81,7 @@ impl Crossing {
         let mut slots = slots.iter().copied();
         let mut next = || slots.next().expect("a slot for each tensor");
         let hidden = next();
-        let deep = (0..self.num_deep).map(|_| next()).collect();
+        let deep = self.features.iter().map(|(_, num_deep)| (0..*num_deep).map(|_| next()).collect()).collect();
         let has_experts = config.num_experts().is_some();
         let choices = (has_experts && self.wanted.aux).then(|| [next(), next()]);
         let z = (has_experts && self.wanted.z).then(&mut next);

@@ -59,7 +59,7 @@ mod tests {
 
     use std::rc::Rc;
 
-    use loongforge_core::message::Grid;
+    use loongforge_core::message::{Grid, Tower};
     use tch::{Device, Kind, Tensor};
 
     use super::parts_config;
@@ -119,7 +119,7 @@ mod tests {
         {
             for projector in projectors.iter().filter(|projector| fits(encoder, projector)) {
                 let config = ModelConfig::from_parts(encoder, projector, &foundation, TOKENS).unwrap();
-                let family = config.encoder.as_ref().unwrap();
+                let family = config.towers.get(Tower::Vision).unwrap();
                 let names: Vec<String> = family.specs().into_iter().map(|spec| spec.name).collect();
                 let known = |name: &String| name.starts_with("image_encoder.") || name.starts_with("image_projector.");
                 assert!(names.iter().all(known), "{names:?}");
@@ -132,7 +132,7 @@ mod tests {
             towers().into_iter().flat_map(|tower| projectors.iter().map(move |p| (tower.clone(), p))).collect();
         for (encoder, projector) in pairs.iter().filter(|(encoder, projector)| fits(encoder, projector)) {
             let config = ModelConfig::from_parts(encoder, projector, &foundations()[0], TOKENS).unwrap();
-            let family = config.encoder.unwrap();
+            let family = config.towers.get(Tower::Vision).unwrap();
             let params = Rc::new(ParamStore::new(family.specs(), Kind::Float, Device::Cpu));
             params.init_random(1);
             let recorded = family.build(&params, Policy::Keep).record(&grids);

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use loongforge_core::message::Tower;
+
 use super::common::NamePrefix;
 use super::decoders::{read_decoder, read_decoder_as};
 use crate::model::config::{ModelConfig, Tokens};
 use crate::model::decoder::DecoderConfig;
 use crate::model::keys::{Keys, ModelConfigError};
-use crate::model::tree_names::TreeNames;
+use crate::model::towers::ModelTower;
 use crate::model::vision::VisionConfig;
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
@@ -52,13 +54,8 @@ pub(super) fn model(
         let must = format!("the decoder has only {} layers to add them to", decoder.num_layers());
         return Err(keys.inconsistent("vision_config.deepstack_visual_indexes", found, must));
     }
-    Ok(ModelConfig {
-        model_type: model_type.into(),
-        decoder,
-        encoder: Some(Arc::new(vision)),
-        tokens,
-        tree: TreeNames::default(),
-    })
+    let tower = ModelTower { tower: Tower::Vision, family: Arc::new(vision), placeholders: tokens.placeholders() };
+    Ok(ModelConfig::new(model_type, decoder, vec![tower]))
 }
 
 #[cfg(test)]
@@ -71,7 +68,7 @@ mod tests {
 
     fn names(config: &Value) -> Vec<String> {
         let config = ModelConfig::from_hf(config).unwrap();
-        config.encoder.unwrap().specs().into_iter().map(|spec| spec.name).collect()
+        config.towers.specs().into_iter().map(|spec| spec.name).collect()
     }
 
     /// As published by Moonshot: other keys than transformers', and the patch embedding elsewhere.
@@ -88,10 +85,10 @@ mod tests {
         for name in ["vision_tower.patch_embed.proj.weight", "vision_tower.encoder.blocks.0.wqkv.weight"] {
             assert!(names.iter().any(|found| found == name), "{names:?}");
         }
-        assert_eq!(ModelConfig::from_hf(&config).unwrap().tokens.image, Some(301));
+        assert_eq!(ModelConfig::from_hf(&config).unwrap().inputs()[0].placeholders, [301]);
         let mut written_again = config.clone();
         written_again["video_token_id"] = json!(320);
-        assert_eq!(ModelConfig::from_hf(&written_again).unwrap().placeholders(), [301]);
+        assert_eq!(ModelConfig::from_hf(&written_again).unwrap().inputs()[0].placeholders, [301]);
         let mut wrong = config.clone();
         wrong["vision_config"]["text_hidden_size"] = json!(7168);
         let message = ModelConfig::from_hf(&wrong).unwrap_err().to_string();

@@ -150,7 +150,10 @@ mod tests {
         for folder in folders {
             let (name, out) = (folder.display(), tempfile::tempdir().unwrap());
             export(&folder, out.path(), 2).unwrap();
-            assert_eq!(out.path().join(INDEX_FILE).is_file(), Fixture::read(&folder).unwrap().config.encoder.is_some());
+            assert_eq!(
+                out.path().join(INDEX_FILE).is_file(),
+                !Fixture::read(&folder).unwrap().config.towers.is_empty()
+            );
             // What prediction heads repeat of the embedding and the head included.
             assert_eq!(names(out.path()), names(&folder), "{name}");
             let trained = exported(out.path());

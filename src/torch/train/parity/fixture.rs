@@ -1,8 +1,8 @@
 //! Reading a fixture folder: the model's config, and the batch as one packed row.
 
-use crate::model::{ModelConfig, ModelConfigError};
+use crate::model::{ModelConfig, ModelConfigError, ModelTower};
 use crate::train::AdamWConfig;
-use loongforge_core::message::Grid;
+use loongforge_core::message::{Grid, Tower};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,9 +29,23 @@ pub(crate) struct Document {
     pub targets: Vec<i64>,
     /// `[T]` or `[3, T]`.
     pub position_ids: Tensor,
+    /// The items of each tower that the sequence has items of.
+    pub items: Vec<TowerItems>,
+}
+
+/// The items of a tower in one sequence.
+pub(crate) struct TowerItems {
+    pub tower: Tower,
     pub grids: Vec<Grid>,
-    /// `[P, X]`, the patches of this sequence's pictures.
-    pub pixels: Option<Tensor>,
+    /// `[P, X]`: their patches or frames, end to end.
+    pub values: Tensor,
+}
+
+impl Document {
+    /// The items of a tower, if there are any.
+    pub fn items_of(&self, tower: Tower) -> Option<&TowerItems> {
+        self.items.iter().find(|items| items.tower == tower)
+    }
 }
 
 pub(crate) struct Fixture {
@@ -108,14 +122,14 @@ impl Fixture {
     }
 }
 
-/// Returns whether the model of the fixture in `folder` has an encoder.
+/// Returns whether the model of the fixture in `folder` has towers.
 ///
 /// # Errors
 /// Its config cannot be read.
 pub fn has_encoder(folder: &Path) -> Result<bool, FixtureError> {
     let config = ModelConfig::from_hf(&json(&folder.join("config.json"))?);
     let config = config.map_err(|source| FixtureError::Config { folder: folder.to_owned(), source })?;
-    Ok(config.encoder.is_some())
+    Ok(!config.towers.is_empty())
 }
 
 /// Targets from the `first` of each document on.
@@ -127,43 +141,70 @@ fn documents(config: &ModelConfig, inputs: &BTreeMap<String, Tensor>) -> Result<
     let list = |key: &str| get(inputs, key).map(integers);
     let (input_ids, labels, ends) = (list("packed.input_ids")?, list("packed.labels")?, list("packed.cu_seqlens")?);
     let three_axes = config.decoder.has_three_axes();
-    let placeholders = config.placeholders();
     let positions = get(inputs, if three_axes { "packed.mrope_position_ids" } else { "packed.position_ids" })?;
-    let (patches, grids) = match &config.encoder {
-        Some(encoder) => pictures(inputs, encoder.patch_dim())?,
-        None => (None, Vec::new()),
-    };
-    let mut grids = grids.into_iter();
-    let num_features = |grid| config.encoder.as_ref().map_or(0, |encoder| encoder.num_features(grid));
-    let mut patch = 0;
+    let towers = config.towers.iter().map(|it| Source::open(inputs, it));
+    let mut towers = towers.collect::<Result<Vec<_>, _>>()?;
     let mut documents = Vec::new();
     for ends in ends.windows(2) {
         let (start, end) = (ends[0] as usize, ends[1] as usize);
         let ids = &input_ids[start..end];
-        let mut open = ids.iter().filter(|id| placeholders.contains(id)).count();
-        let mut own = Vec::new();
-        while open > 0 {
-            let missing =
-                || FixtureError::Missing { file: "inputs.safetensors", key: "image_grid_thw for every picture".into() };
-            let grid = grids.next().ok_or_else(missing)?;
-            open = open.saturating_sub(num_features(grid));
-            own.push(grid);
-        }
-        let num_patches = own.iter().map(|grid| grid.num_patches() as i64).sum::<i64>();
-        let own_patches = patches.as_ref().filter(|_| !own.is_empty());
-        let pixels = own_patches.map(|patches| patches.narrow(0, patch, num_patches));
-        patch += num_patches;
+        let items = towers.iter_mut().map(|source| source.take(ids));
+        let items = items.filter_map(Result::transpose).collect::<Result<_, _>>()?;
         let mut targets = labels[start + 1..end].to_vec();
         targets.push(-100);
         documents.push(Document {
             input_ids: ids.to_vec(),
             targets,
             position_ids: positions.narrow(-1, ends[0], ends[1] - ends[0]),
-            grids: own,
-            pixels,
+            items,
         });
     }
     Ok(documents)
+}
+
+/// The items of a tower that no sequence has taken yet.
+struct Source<'a> {
+    it: &'a ModelTower,
+    grids: std::vec::IntoIter<Grid>,
+    /// `None` where the fixture has no items of this tower.
+    values: Option<Tensor>,
+    /// Rows of `values` that were taken.
+    taken: i64,
+}
+
+impl<'a> Source<'a> {
+    fn open(inputs: &BTreeMap<String, Tensor>, it: &'a ModelTower) -> Result<Self, FixtureError> {
+        let (values, grids) = match it.tower {
+            Tower::Vision => pictures(inputs, it.family.patch_dim())?,
+            Tower::Audio => recordings(inputs)?,
+        };
+        Ok(Source { it, grids: grids.into_iter(), values, taken: 0 })
+    }
+
+    /// The items whose placeholders are among the tokens of a sequence; `None`: there are none.
+    fn take(&mut self, input_ids: &[i64]) -> Result<Option<TowerItems>, FixtureError> {
+        let mut open = input_ids.iter().filter(|id| self.it.placeholders.contains(id)).count();
+        let mut grids = Vec::new();
+        while open > 0 {
+            let key = format!("a size for every item of the {} tower", self.it.tower);
+            let missing = || FixtureError::Missing { file: "inputs.safetensors", key };
+            let grid = self.grids.next().ok_or_else(missing)?;
+            open = open.saturating_sub(self.it.family.num_features(grid));
+            grids.push(grid);
+        }
+        let rows = grids.iter().map(|grid| grid.num_patches() as i64).sum::<i64>();
+        let values = self.values.as_ref().filter(|_| !grids.is_empty()).map(|all| all.narrow(0, self.taken, rows));
+        self.taken += rows;
+        Ok(values.map(|values| TowerItems { tower: self.it.tower, grids, values }))
+    }
+}
+
+/// All recordings' frames `[F, mel bins]`, `audio_values`, and their numbers of frames, `audio_frames`.
+fn recordings(inputs: &BTreeMap<String, Tensor>) -> Result<(Option<Tensor>, Vec<Grid>), FixtureError> {
+    let Some(values) = inputs.get("audio_values") else { return Ok((None, Vec::new())) };
+    let lens = integers(get(inputs, "audio_frames")?);
+    let grid = |len: i64| Grid { t: len as u32, h: 1, w: 1 };
+    Ok((Some(values.shallow_clone()), lens.into_iter().map(grid).collect()))
 }
 
 /// All pictures' patches `[P, X]` and their sizes. Without a table of sizes pictures are tiles `[tiles, 3, H, W]`, each

@@ -1,13 +1,15 @@
 //! The models of a fixture and what is done with them: logits of its documents, steps of AdamW.
 
-use super::fixture::{Document, Fixture, FixtureError};
-use crate::model::{Decoder, EncoderModel, ModelConfig, Targets, TextBatch, TextOptions, TreeNames};
+use super::fixture::{Document, Fixture, FixtureError, TowerItems};
+use crate::model::{
+    Decoder, EncoderModel, FeatureInput, ModelConfig, ModelTower, Targets, TextBatch, TextOptions, TreeNames,
+};
 use crate::native::NativeError;
 use crate::params::{GradBuffer, ParamId, ParamSpec, ParamStore};
 use crate::tape::{Execution, Policy, Slot};
 use crate::train::peft::{PREFIX, names_in_file};
 use crate::train::{AdamW, AdapterError, AdapterFolder, WeightsError, adapted, load_adapter, load_weights};
-use loongforge_core::message::Grid;
+use loongforge_core::message::{Grid, Tower};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use tch::{Device, Kind, Tensor};
@@ -45,10 +47,9 @@ pub(super) struct ModelState<M> {
 
 pub(super) struct Models {
     pub text: ModelState<Decoder>,
-    pub vision: Option<ModelState<Box<dyn EncoderModel>>>,
-    placeholders: Vec<i64>,
+    /// In the order of the decoder's inputs.
+    pub towers: Vec<(FeatureInput, ModelState<Box<dyn EncoderModel>>)>,
     pub device: Device,
-    num_feature_tensors: usize,
     /// The values of the last step.
     pub mixer_losses: Vec<f64>,
     /// The policy of the decoder's segments.
@@ -78,26 +79,35 @@ impl<M> ModelState<M> {
     }
 }
 
+/// The slots of features with what the towers have made.
+fn features_of(slots: &[Vec<Slot>], encoded: &[Option<(Execution, Vec<Slot>)>]) -> Vec<(Slot, Tensor)> {
+    let of_tower = |(slots, encoded): (&Vec<Slot>, &Option<(Execution, Vec<Slot>)>)| {
+        let (encoder, outputs) = encoded.as_ref()?;
+        let value = |(slot, output): (&Slot, &Slot)| (*slot, encoder.value(*output).shallow_clone());
+        Some(slots.iter().zip(outputs).map(value).collect::<Vec<_>>())
+    };
+    slots.iter().zip(encoded).filter_map(of_tower).flatten().collect()
+}
+
 impl Models {
     pub fn load(fixture: &Fixture, config: &ModelConfig, folder: &Path) -> Result<Models, ParityError> {
         if fixture.has_adapter {
             let adapter = AdapterFolder::open(folder)?;
-            let specs =
-                || config.encoder.iter().flat_map(|family| family.specs()).chain(Decoder::specs(&config.decoder));
-            adapter.expect_all([&adapter.contents(&specs().collect::<Vec<_>>(), &config.tree)?])?;
+            let specs = [config.towers.specs(), Decoder::specs(&config.decoder)].concat();
+            adapter.expect_all([&adapter.contents(&specs, &config.tree)?])?;
         }
         let text = ModelState::new(Decoder::specs(&config.decoder), fixture, folder, |params| {
             Decoder::new(&config.decoder, params)
         })?;
-        let vision = config.encoder.as_ref().map(|family| {
-            ModelState::new(family.specs(), fixture, folder, |params| family.build(params, Policy::Keep))
-        });
+        let tower = |(it, input): (&ModelTower, FeatureInput)| {
+            let build = |params: &ParamStore| it.family.build(params, Policy::Keep);
+            Ok::<_, ParityError>((input, ModelState::new(it.family.specs(), fixture, folder, build)?))
+        };
+        let towers = config.towers.iter().zip(config.inputs()).map(tower);
         Ok(Models {
             text,
-            vision: vision.transpose()?,
-            placeholders: config.placeholders(),
+            towers: towers.collect::<Result<_, _>>()?,
             device: fixture.device,
-            num_feature_tensors: config.num_feature_tensors(),
             mixer_losses: Vec::new(),
             policy: Policy::Keep,
         })
@@ -111,20 +121,43 @@ impl Models {
         }
     }
 
-    /// The encoder's execution over the documents' pictures, after its forward. `None` where there are none.
-    pub fn encode(&self, documents: &[&Document], train: bool) -> Option<(Execution, Vec<Slot>)> {
-        let vision = self.vision.as_ref()?;
-        let grids: Vec<Grid> = documents.iter().flat_map(|document| document.grids.clone()).collect();
-        let pixels: Vec<&Tensor> = documents.iter().filter_map(|document| document.pixels.as_ref()).collect();
-        if pixels.is_empty() {
+    /// The towers' executions over the documents' items, after their forwards; `None` of a tower without items.
+    pub fn encode(&self, documents: &[&Document], train: bool) -> Vec<Option<(Execution, Vec<Slot>)>> {
+        self.towers.iter().map(|(input, state)| self.encode_by(input.tower, state, documents, train)).collect()
+    }
+
+    fn encode_by(
+        &self,
+        tower: Tower,
+        state: &ModelState<Box<dyn EncoderModel>>,
+        documents: &[&Document],
+        train: bool,
+    ) -> Option<(Execution, Vec<Slot>)> {
+        let items: Vec<&TowerItems> = documents.iter().filter_map(|document| document.items_of(tower)).collect();
+        let grids: Vec<Grid> = items.iter().flat_map(|items| items.grids.clone()).collect();
+        let values: Vec<&Tensor> = items.iter().map(|items| &items.values).collect();
+        if values.is_empty() {
             return None;
         }
-        let made = vision.model.record(&grids);
-        let inputs = vec![(made.pixels, Tensor::cat(&pixels, 0).to_device(self.device))];
+        let made = state.model.record(&grids);
+        let inputs = vec![(made.pixels, Tensor::cat(&values, 0).to_device(self.device))];
         let begin = if train { Execution::new } else { Execution::forward_only };
-        let mut execution = begin(made.tape, vision.params.clone(), inputs);
+        let mut execution = begin(made.tape, state.params.clone(), inputs);
         execution.forward().expect("there is no other rank");
         Some((execution, made.outputs))
+    }
+
+    /// By tower, its outputs for the documents' items; none without items.
+    pub fn features(&self, documents: &[&Document]) -> Vec<Vec<Tensor>> {
+        let of_tower = |encoded: Option<(Execution, Vec<Slot>)>| {
+            let (run, slots) = encoded?;
+            Some(slots.iter().map(|slot| run.value(*slot).shallow_clone()).collect())
+        };
+        self.encode(documents, false).into_iter().map(|encoded| of_tower(encoded).unwrap_or_default()).collect()
+    }
+
+    fn feature_tensors(&self) -> Vec<usize> {
+        self.towers.iter().map(|(input, _)| input.num_tensors).collect()
     }
 
     pub fn batch(&self, documents: &[&Document]) -> TextBatch {
@@ -135,9 +168,8 @@ impl Models {
             .iter()
             .for_each(|document| cu_seqlens.push(cu_seqlens[cu_seqlens.len() - 1] + document.input_ids.len()));
         let no_positions = |shape: &[i64]| Tensor::zeros(shape, (Kind::Int64, Device::Cpu));
-        let placeholder = |(_, id): &(i64, &i64)| self.placeholders.contains(id);
         TextBatch {
-            feature_rows: (0..).zip(&input_ids).filter(placeholder).map(|(row, _)| row).collect(),
+            feature_rows: self.towers.iter().map(|(input, _)| input.rows(&input_ids)).collect(),
             input_ids: Tensor::from_slice(&input_ids).to_device(self.device),
             position_ids: match positions.is_empty() {
                 // An empty row.
@@ -157,19 +189,13 @@ impl Models {
     pub fn logits(&self, documents: &[&Document]) -> (Tensor, Vec<(String, [Tensor; 3])>) {
         let _no_grad = tch::no_grad_guard();
         let options = TextOptions {
-            num_feature_tensors: self.num_feature_tensors,
+            feature_tensors: self.feature_tensors(),
             train_features: false,
             policy: Policy::Keep,
             keep_routing: true,
         };
         let made = self.text.model.tape(&self.batch(documents), None, &options);
-        let inputs = self.encode(documents, false).map_or(Vec::new(), |(encoder, outputs)| {
-            made.features
-                .iter()
-                .zip(outputs)
-                .map(|(slot, output)| (*slot, encoder.value(output).shallow_clone()))
-                .collect()
-        });
+        let inputs = features_of(&made.features, &self.encode(documents, false));
         let mut execution = Execution::forward_only(Rc::new(made.tape), self.text.params.clone(), inputs);
         execution.forward().expect("there is no other rank");
         let routed = made.routing.iter().flat_map(|routing| &routing.experts).filter_map(|routed| {
@@ -189,24 +215,21 @@ impl Models {
     /// The loss, and all gradients into the pools' buffers.
     pub fn step(&mut self, documents: &[&Document], scale: f64) -> Result<Loss, ParityError> {
         self.text.grads.zero();
-        self.vision.iter_mut().for_each(|vision| vision.grads.zero());
-        let encoder = self.encode(documents, true);
+        self.towers.iter_mut().for_each(|(_, tower)| tower.grads.zero());
+        let encoded = self.encode(documents, true);
         let targets = Targets {
             labels: documents.iter().flat_map(|document| document.targets.clone()).collect(),
             scale,
             evaluates: false,
         };
         let options = TextOptions {
-            num_feature_tensors: self.num_feature_tensors,
+            feature_tensors: self.feature_tensors(),
             train_features: true,
             policy: self.policy,
             keep_routing: false,
         };
         let made = self.text.model.tape(&self.batch(documents), Some(&targets), &options);
-        let inputs = encoder.iter().flat_map(|(encoder, outputs)| {
-            made.features.iter().zip(outputs).map(|(slot, output)| (*slot, encoder.value(*output).shallow_clone()))
-        });
-        let inputs = inputs.collect();
+        let inputs = features_of(&made.features, &encoded);
         let mut execution = Execution::new(Rc::new(made.tape), self.text.params.clone(), inputs);
         execution.forward()?;
         let loss_slot = made.loss.expect("targets were given");
@@ -217,11 +240,12 @@ impl Models {
         self.mixer_losses = made.mixer_losses.iter().map(|slot| execution.value(*slot).double_value(&[])).collect();
         execution.seed(loss_slot, Tensor::from(1.0));
         execution.backward(Some(&mut self.text.grads))?;
-        if let (Some((mut encoder, outputs)), Some(vision)) = (encoder, &mut self.vision) {
-            for (slot, output) in made.features.iter().zip(outputs) {
+        for ((encoded, slots), (_, tower)) in encoded.into_iter().zip(&made.features).zip(&mut self.towers) {
+            let Some((mut encoder, outputs)) = encoded else { continue };
+            for (slot, output) in slots.iter().zip(outputs) {
                 execution.input_grad(*slot).into_iter().for_each(|grad| encoder.seed(output, grad));
             }
-            encoder.backward(Some(&mut vision.grads))?;
+            encoder.backward(Some(&mut tower.grads))?;
         }
         Ok(loss)
     }
@@ -234,15 +258,15 @@ impl Models {
         let clip = (fixture.clip_norm / (norm + 1e-6)).min(1.0);
         let text = &mut self.text;
         text.adamw.step(text.grads.flat(), clip, fixture.learning_rate, false)?;
-        if let Some(vision) = &mut self.vision {
-            vision.adamw.step(vision.grads.flat(), clip, fixture.learning_rate, false)?;
+        for (_, tower) in &mut self.towers {
+            tower.adamw.step(tower.grads.flat(), clip, fixture.learning_rate, false)?;
         }
         Ok((loss, norm))
     }
 
     pub fn pools(&self) -> impl Iterator<Item = (&Rc<ParamStore>, &GradBuffer)> {
-        let vision = self.vision.as_ref().map(|vision| (&vision.params, &vision.grads));
-        std::iter::once((&self.text.params, &self.text.grads)).chain(vision)
+        let towers = self.towers.iter().map(|(_, tower)| (&tower.params, &tower.grads));
+        std::iter::once((&self.text.params, &self.text.grads)).chain(towers)
     }
 }
 

@@ -121,10 +121,7 @@ impl Models {
         let prompts: Vec<Prompt> = documents
             .iter()
             .map(|document| {
-                let encoded = self.encode(&[document], false);
-                let features = encoded.map_or(Vec::new(), |(encoder, outputs)| {
-                    outputs.iter().map(|output| encoder.value(*output).shallow_clone()).collect()
-                });
+                let features = self.features(&[document]);
                 let feature_rows = self.batch(&[document]).feature_rows;
                 let position_ids = document.position_ids.to_device(self.device);
                 Prompt { input_ids: document.input_ids.clone(), position_ids, feature_rows, features }

@@ -43,10 +43,7 @@ impl Models {
     }
 
     fn scores(&self, documents: &[&Document], labels: &[i64]) -> Result<TokenScores, ParityError> {
-        let features = self.encode(documents, false).map_or(Vec::new(), |(encoder, outputs)| {
-            outputs.iter().map(|output| encoder.value(*output).shallow_clone()).collect()
-        });
-        let text = &self.text;
+        let (text, features) = (&self.text, self.features(documents));
         Ok(text.model.score(&text.params, &self.batch(documents), labels, &features)?)
     }
 }

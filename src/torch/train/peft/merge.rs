@@ -98,7 +98,7 @@ fn contents(model: &ModelConfig, folder: &AdapterFolder) -> Result<(Vec<ParamSpe
         let mut decoder = model.decoder.clone();
         (num_heads == 0 || decoder.enable_mtp(num_heads, 0.0)).then(|| {
             let mut specs = Decoder::specs(&decoder);
-            specs.extend(model.encoder.iter().flat_map(|family| family.specs()));
+            specs.extend(model.towers.specs());
             let contents = folder.contents(&specs, &model.tree)?;
             Ok((specs, contents))
         })

@@ -7,7 +7,7 @@ use openh264::formats::YUVSource;
 
 use super::h264::size;
 use super::track::Track;
-use crate::data::decoder::Taken;
+use crate::data::decoder::SampledFrames;
 use crate::data::limits::{Limits, MAX_VIDEO_BYTES};
 use crate::data::media::Sampling;
 use crate::data::media::video::FEWER;
@@ -25,7 +25,7 @@ pub fn frames(
     limits: &Limits,
     sampling: &Sampling,
     take: &mut dyn FnMut(RgbImage) -> Result<(), String>,
-) -> Result<Taken, String> {
+) -> Result<SampledFrames, String> {
     let track = Track::read(bytes, limits)?;
     let (num_frames, fps) = (track.samples.len(), fps.unwrap_or(track.fps));
     let taken = sampling.indices(num_frames, Some(fps));
@@ -55,7 +55,7 @@ pub fn frames(
     if shown.num_taken < taken.len() {
         return Err(format!("corrupt H.264: {} frames of {num_frames} can be decoded", shown.index));
     }
-    Ok(Taken { indices: taken, num_frames, fps })
+    Ok(SampledFrames { indices: taken, num_frames, fps })
 }
 
 /// Frames in the order in which they are shown.

@@ -20,7 +20,7 @@ use self::track::Track;
 #[cfg(not(feature = "mp4"))]
 use super::Sampling;
 #[cfg(not(feature = "mp4"))]
-use crate::data::decoder::Taken;
+use crate::data::decoder::SampledFrames;
 #[cfg(not(feature = "mp4"))]
 use crate::data::limits::Limits;
 
@@ -33,7 +33,7 @@ pub fn frames(
     limits: &Limits,
     _: &Sampling,
     _: &mut dyn FnMut(image::RgbImage) -> Result<(), String>,
-) -> Result<Taken, String> {
+) -> Result<SampledFrames, String> {
     let track = Track::read(bytes, limits)?;
     Err(format!(
         "an MP4 file of {} frames: this program is built without the feature `mp4`; build it with `--features mp4`, or \

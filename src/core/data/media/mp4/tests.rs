@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use super::track::Track;
 use super::*;
-use crate::data::decoder::{Decoder, InProcess};
+use crate::data::decoder::MediaDecoder;
+use crate::data::in_process::InProcess;
 use crate::data::limits::Limits;
 use crate::data::media::{Sampling, Spread, Video};
 

@@ -3,7 +3,8 @@
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, Value};
 
-use super::{format, print, strings, wrong};
+use super::error::wrong;
+use super::{format, print, strings};
 
 /// Letters of an indentation, items of a batch.
 const MAX_WIDTH: usize = 1000;

@@ -3,7 +3,8 @@
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, Value};
 
-use super::{print, wrong};
+use super::error::wrong;
+use super::print;
 
 /// Letters that a width or a precision may ask for.
 const MAX_WIDTH: usize = 1000;

@@ -3,7 +3,8 @@
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, Value};
 
-use super::{print, wrong};
+use super::error::wrong;
+use super::print;
 
 /// Spaces of an indentation.
 const MAX_INDENT: usize = 1000;

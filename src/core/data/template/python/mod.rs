@@ -2,6 +2,7 @@
 //! differ from Jinja's.
 
 mod clock;
+mod error;
 mod filters;
 mod format;
 mod json;
@@ -32,8 +33,4 @@ fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) 
         Some(result) => Ok(result),
         None => minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args),
     }
-}
-
-fn wrong(reason: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(ErrorKind::InvalidOperation, reason)
 }

@@ -3,7 +3,8 @@
 use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
 use minijinja::{Error, Value};
 
-use super::{print, wrong};
+use super::error::wrong;
+use super::print;
 
 /// Letters that a filled text may get.
 const MAX_WIDTH: usize = 1000;

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Holds what is needed to let encoders in.
-pub struct Desk {
+pub struct JoinServer {
     roster: Roster,
     /// Tells where the actors of the run listen for edges.
     paths: BTreeMap<ActorId, PathBuf>,
@@ -31,7 +31,7 @@ pub struct Desk {
 }
 
 /// Says what somebody at the desk wants.
-pub enum Wish {
+pub enum JoinRequest {
     /// An encoder has come: who it is, its connection, and what others are to be told first.
     Join {
         actor: ActorId,
@@ -44,7 +44,7 @@ pub enum Wish {
     },
 }
 
-impl Desk {
+impl JoinServer {
     /// `paths`: where everyone who has had a place listens for edges; `free`: no encoder that was started has this index, nor
     /// any higher one.
     pub fn new(roster: Roster, paths: BTreeMap<ActorId, PathBuf>, is_elastic: bool, free: u32) -> Rc<Self> {
@@ -59,28 +59,28 @@ impl Desk {
         self.next.replace(self.next.get() + 1)
     }
 
-    /// Hears everyone who connects, for ever. `wish` is called with what they want.
+    /// Hears everyone who connects, for ever. `request` is called with what they want.
     pub async fn open<S>(
         self: Rc<Self>,
         mut accept: impl AsyncFnMut() -> io::Result<S>,
-        wish: impl Fn(Wish) + Clone + 'static,
+        request: impl Fn(JoinRequest) + Clone + 'static,
     ) where
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
         while let Ok(stream) = accept().await {
-            let (desk, wish) = (self.clone(), wish.clone());
+            let (server, request) = (self.clone(), request.clone());
             let (sender, receiver) = link(stream);
             let member = Member { sender, receiver, edges: PathBuf::new(), wire: None, confirms: false };
             spawn_local(async move {
-                if let Ok(Some(wanted)) = timeout(PATIENCE, desk.hear(member)).await {
-                    wish(wanted)
+                if let Ok(Some(wanted)) = timeout(PATIENCE, server.hear(member)).await {
+                    request(wanted)
                 }
             });
         }
         std::future::pending().await
     }
 
-    async fn hear(&self, mut member: Member) -> Option<Wish> {
+    async fn hear(&self, mut member: Member) -> Option<JoinRequest> {
         match member.receiver.recv().await.ok()?? {
             Up::Hello { config, .. } if config != self.roster.config => self.refuse(member, OTHER_CONFIG).await,
             Up::Hello { role: Role::Encoder, index, .. } if self.is_elastic => self.admit(member, index).await,
@@ -92,7 +92,7 @@ impl Desk {
                 let answer = Box::new(move |down| {
                     spawn_local(async move { member.sender.send(&down).await });
                 });
-                Some(Wish::Scale { encoders, answer })
+                Some(JoinRequest::Scale { encoders, answer })
             }
             Up::Return { from, wire, attempt, received } => {
                 let raw = raw(member.sender, member.receiver);
@@ -106,13 +106,13 @@ impl Desk {
         }
     }
 
-    async fn refuse(&self, mut member: Member, reason: &str) -> Option<Wish> {
+    async fn refuse(&self, mut member: Member, reason: &str) -> Option<JoinRequest> {
         let _ = member.sender.send(&refused(reason)).await;
         None
     }
 
-    /// `index`: what its parent has taken from [`Desk::next_index`] for it.
-    async fn admit(&self, mut member: Member, index: Option<u32>) -> Option<Wish> {
+    /// `index`: what its parent has taken from [`JoinServer::next_index`] for it.
+    async fn admit(&self, mut member: Member, index: Option<u32>) -> Option<JoinRequest> {
         let began_with = 0..self.roster.pools.encoder;
         let index = index.filter(|index| !began_with.contains(index) && *index < self.next.get());
         let me = ActorId::encoder(index.unwrap_or_else(|| self.next_index()));
@@ -129,6 +129,6 @@ impl Desk {
         member.wire = Some((number, returned));
         member.sender.send(&Down::Welcome(welcome)).await.ok()?;
         tracing::info!("{me} joins");
-        Some(Wish::Join { actor: me, member, edges: told })
+        Some(JoinRequest::Join { actor: me, member, edges: told })
     }
 }

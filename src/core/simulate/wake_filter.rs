@@ -2,9 +2,9 @@
 //! change nothing but what is missing. They are read when something happens to the rank, as of the times at which they came.
 
 use super::edges::{Kind, Parcel};
-use super::world::World;
+use super::simulation::Simulation;
 
-impl World<'_> {
+impl Simulation<'_> {
     /// Takes note of a parcel that was sent to a patient rank and is there at its time.
     pub(super) fn expect(&mut self, parcel: &Parcel) {
         let planned = self.step_mut(parcel.step);

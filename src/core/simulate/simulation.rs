@@ -1,15 +1,13 @@
 //! The simulated run itself: ranks, what each is doing, and what happens next.
 
 use super::Activity;
+use super::actors::{DataActor, Encoder, Stage};
 use super::ahead::Ahead;
 use super::clock::Clock;
 use super::cores::Cores;
-use super::data::DataActor;
 use super::edges::{Edges, Load};
-use super::encoder::Encoder;
-use super::foundation::Stage;
+use super::event::SimEvent;
 use super::gantt::Recorder;
-use super::happening::Happening;
 use super::random::Noise;
 use super::rank::{Job, Rank};
 use super::report::Ledger;
@@ -18,9 +16,6 @@ use super::{Costs, Samples, SimError, SimReport, SimSpec};
 use crate::message::{ActorId, Command, Event, Role};
 use crate::schedule::{Coordinator, Input, Output};
 use std::collections::VecDeque;
-
-/// Bytes of one token in a parcel: id, three positions and target, each an i64.
-pub(super) const BYTES_PER_TOKEN: u64 = 5 * 8;
 
 /// Simulates a run over `samples`.
 ///
@@ -38,7 +33,7 @@ pub fn simulate(spec: &SimSpec, samples: &dyn Samples) -> Result<SimReport, SimE
     let spec = SimSpec { coordinator, ..spec.clone() };
     std::thread::scope(|scope| {
         let (ahead, planner) = Ahead::new(scope, &spec, samples);
-        World::new(&spec, samples, Coordinator::with_planner(spec.coordinator.clone(), planner), ahead).run()
+        Simulation::new(&spec, samples, Coordinator::with_planner(spec.coordinator.clone(), planner), ahead).run()
     })
 }
 
@@ -50,7 +45,7 @@ pub(super) struct Pool {
     pub seconds: f64,
 }
 
-pub(super) struct World<'a> {
+pub(super) struct Simulation<'a> {
     pub spec: &'a SimSpec,
     pub samples: &'a dyn Samples,
     pub costs: Costs,
@@ -83,7 +78,7 @@ pub(super) struct World<'a> {
     pub finished: bool,
 }
 
-impl<'a> World<'a> {
+impl<'a> Simulation<'a> {
     fn new(spec: &'a SimSpec, samples: &'a dyn Samples, coordinator: Coordinator, ahead: Ahead) -> Self {
         let (pools, plan, cluster) = (spec.coordinator.pools, &spec.coordinator.plan, &spec.cluster);
         let num_stages = cluster.stages.max(1);
@@ -173,7 +168,7 @@ impl<'a> World<'a> {
                 let inputs = std::mem::take(&mut self.outbox);
                 let time = self.clock.now() + self.spec.cluster.control_latency + self.costs.latency;
                 self.inputs.push_back(inputs);
-                self.clock.at(time, Happening::Inputs);
+                self.clock.at(time, SimEvent::Inputs);
             }
             let Some(happening) = self.clock.next() else {
                 break;
@@ -194,7 +189,7 @@ impl<'a> World<'a> {
 
     /// Has the memory of the rank to which something is next on its way meanwhile: it takes longer than all else.
     fn look_ahead(&self) {
-        use Happening::{Back, Done, Forward, Mail};
+        use SimEvent::{Back, Done, Forward, Mail};
         if let Some(Done(rank) | Mail(rank) | Forward(rank) | Back(rank)) = self.clock.peek() {
             let state = &self.ranks[rank as usize];
             let unit = match state.job {
@@ -206,21 +201,21 @@ impl<'a> World<'a> {
         }
     }
 
-    fn happen(&mut self, happening: Happening) {
+    fn happen(&mut self, happening: SimEvent) {
         match happening {
-            Happening::Done(rank) => self.finish(rank),
-            Happening::Cores(stamp) => {
+            SimEvent::Done(rank) => self.finish(rank),
+            SimEvent::Cores(stamp) => {
                 let mut ended = Vec::new();
                 let cores = self.cores.as_mut().expect("ranks share cores");
                 if let Some((time, stamp)) = cores.finished(self.clock.now(), stamp, &mut ended) {
-                    self.clock.at(time, Happening::Cores(stamp));
+                    self.clock.at(time, SimEvent::Cores(stamp));
                 }
                 ended.into_iter().for_each(|rank| self.finish(rank));
             }
-            Happening::Mail(rank) => self.mail(rank),
-            Happening::Forward(rank) => self.passed(rank, true),
-            Happening::Back(rank) => self.passed(rank, false),
-            Happening::Reduced(pool) => {
+            SimEvent::Mail(rank) => self.mail(rank),
+            SimEvent::Forward(rank) => self.passed(rank, true),
+            SimEvent::Back(rank) => self.passed(rank, false),
+            SimEvent::Reduced(pool) => {
                 let pool = pool as usize;
                 let ranks = std::mem::take(&mut self.pools[pool].ranks);
                 for &rank in &ranks {
@@ -235,7 +230,7 @@ impl<'a> World<'a> {
                 }
                 self.pools[pool].ranks = ranks;
             }
-            Happening::Inputs => {
+            SimEvent::Inputs => {
                 let mut outputs = Vec::new();
                 for input in self.inputs.pop_front().expect("events on their way") {
                     self.coordinate(input, &mut outputs);
@@ -243,10 +238,10 @@ impl<'a> World<'a> {
                 if !outputs.is_empty() {
                     let time = self.clock.now() + self.spec.cluster.control_latency + self.costs.latency;
                     self.outputs.push_back(outputs);
-                    self.clock.at(time, Happening::Outputs);
+                    self.clock.at(time, SimEvent::Outputs);
                 }
             }
-            Happening::Outputs => {
+            SimEvent::Outputs => {
                 for (actor, command) in self.outputs.pop_front().expect("commands on their way") {
                     self.command(actor, command);
                 }

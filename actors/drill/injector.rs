@@ -1,7 +1,7 @@
 //! Describes what becomes of one message.
 
 use super::active::Active;
-use super::script::{Rate, Verb};
+use super::script::{Fault, Rate};
 use loongforge_core::message::ActorId;
 use loongforge_core::rng::Rng;
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use std::time::Duration;
 const JOINING: &[u8] = b"LFRG";
 
 /// One direction of one connection.
-pub struct Fates {
+pub struct FaultInjector {
     pub from: ActorId,
     pub to: ActorId,
     seed: u64,
@@ -23,7 +23,7 @@ pub struct Fates {
 
 /// Holds what is to be done with a message.
 #[derive(Debug, Default, PartialEq)]
-pub struct Fate {
+pub struct Injection {
     pub is_lost: bool,
     pub comes_twice: bool,
     pub comes_late: bool,
@@ -34,7 +34,7 @@ pub struct Fate {
     pub cut: Option<usize>,
 }
 
-impl Fates {
+impl FaultInjector {
     /// `seed`: of the run and the connection's number.
     pub fn new(from: ActorId, to: ActorId, seed: u64) -> Self {
         let names = [from, to].map(|actor| (actor.role as u64) << 32 | u64::from(actor.index));
@@ -42,11 +42,11 @@ impl Fates {
         Self { from, to, seed, num_messages: 0, num_bytes: 0, done: BTreeSet::new() }
     }
 
-    /// Returns the fate of the next message, a bit of which may be flipped.
-    pub fn next(&mut self, active: &Active, message: &mut [u8]) -> Fate {
-        let mut fate = Fate::default();
+    /// Returns what is done to the next message, a bit of which may be flipped.
+    pub fn next(&mut self, active: &Active, message: &mut [u8]) -> Injection {
+        let mut injection = Injection::default();
         if message.starts_with(JOINING) {
-            return fate;
+            return injection;
         }
         self.num_messages += 1;
         for (index, verb) in active.between(self.from, self.to) {
@@ -56,34 +56,34 @@ impl Fates {
                 Rate::Share(share) => (drawn >> 11) as f64 / ((1_u64 << 53) as f64) < *share,
             };
             let happens = match verb {
-                Verb::Delay { least, most } => {
+                Fault::Delay { least, most } => {
                     let part = (mix(drawn, 1) >> 11) as f64 / (1_u64 << 53) as f64;
-                    fate.delay += *least + (*most - *least).mul_f64(part);
+                    injection.delay += *least + (*most - *least).mul_f64(part);
                     true
                 }
-                Verb::Throttle { rate } => {
-                    fate.rate = Some(fate.rate.map_or(*rate, |other| other.min(*rate)));
+                Fault::Throttle { rate } => {
+                    injection.rate = Some(injection.rate.map_or(*rate, |other| other.min(*rate)));
                     true
                 }
-                Verb::Flip { rate } if hits(rate) && !message.is_empty() => {
+                Fault::Flip { rate } if hits(rate) && !message.is_empty() => {
                     let bit = mix(drawn, 2) as usize % (8 * message.len());
                     message[bit / 8] ^= 1 << (bit % 8);
                     true
                 }
-                Verb::Duplicate { rate } if hits(rate) => {
-                    fate.comes_twice = true;
+                Fault::Duplicate { rate } if hits(rate) => {
+                    injection.comes_twice = true;
                     true
                 }
-                Verb::Reorder { rate } if hits(rate) => {
-                    fate.comes_late = true;
+                Fault::Reorder { rate } if hits(rate) => {
+                    injection.comes_late = true;
                     true
                 }
-                Verb::Lose { rate } if hits(rate) => {
-                    fate.is_lost = true;
+                Fault::Lose { rate } if hits(rate) => {
+                    injection.is_lost = true;
                     true
                 }
-                Verb::Cut { after } if *after < self.num_bytes + message.len() as u64 && self.done.insert(index) => {
-                    fate.cut = Some(after.saturating_sub(self.num_bytes) as usize);
+                Fault::Cut { after } if *after < self.num_bytes + message.len() as u64 && self.done.insert(index) => {
+                    injection.cut = Some(after.saturating_sub(self.num_bytes) as usize);
                     true
                 }
                 _ => false,
@@ -93,7 +93,7 @@ impl Fates {
             }
         }
         self.num_bytes += message.len() as u64;
-        fate
+        injection
     }
 }
 
@@ -109,21 +109,21 @@ mod tests {
     #[test]
     fn the_same_seed_gives_the_same_fates_and_shares_are_kept() {
         let script = "encoder/1 -> scheduler: flip 10%; encoder/1 -> scheduler: lose 50%; encoder/0 -> *: drop";
-        let fates = |seed: u64| {
+        let injector = |seed: u64| {
             let active = Active::new(&script.parse().unwrap());
-            let mut fates = Fates::new(ActorId::encoder(1), ActorId::SCHEDULER, seed);
+            let mut injector = FaultInjector::new(ActorId::encoder(1), ActorId::SCHEDULER, seed);
             let all: Vec<(Vec<u8>, bool)> = (0..2000)
                 .map(|_| {
                     let mut message = vec![0; 10];
-                    let fate = fates.next(&active, &mut message);
-                    (message, fate.is_lost)
+                    let injection = injector.next(&active, &mut message);
+                    (message, injection.is_lost)
                 })
                 .collect();
             (all, active.counts().map(|(_, count)| count).collect::<Vec<_>>())
         };
-        let (all, counts) = fates(3);
-        assert_eq!((&all, &counts), (&fates(3).0, &fates(3).1));
-        assert_ne!(all, fates(4).0);
+        let (all, counts) = injector(3);
+        assert_eq!((&all, &counts), (&injector(3).0, &injector(3).1));
+        assert_ne!(all, injector(4).0);
         let ones = |message: &Vec<u8>| message.iter().map(|byte| byte.count_ones()).sum::<u32>();
         let flipped = all.iter().filter(|(message, _)| ones(message) == 1).count();
         assert!(all.iter().all(|(message, _)| ones(message) <= 1));
@@ -134,8 +134,8 @@ mod tests {
     #[test]
     fn a_cut_is_where_it_was_said() {
         let active = Active::new(&"* -> *: cut after 25 bytes".parse().unwrap());
-        let mut fates = Fates::new(ActorId::encoder(1), ActorId::SCHEDULER, 1);
-        let cuts: Vec<_> = (0..4).map(|_| fates.next(&active, &mut [0; 10]).cut).collect();
+        let mut injector = FaultInjector::new(ActorId::encoder(1), ActorId::SCHEDULER, 1);
+        let cuts: Vec<_> = (0..4).map(|_| injector.next(&active, &mut [0; 10]).cut).collect();
         assert_eq!(cuts, [None, None, Some(5), None]);
     }
 }

@@ -22,25 +22,25 @@ fn free_port() -> anyhow::Result<u16> {
 
 /// In the run's folder, where its scheduler listens, for who looks for the run: a link to its socket, or a file with its
 /// address. Gone with the run.
-pub struct Sign(PathBuf);
+pub struct AddressFile(PathBuf);
 
-impl Sign {
+impl AddressFile {
     /// A folder without links is no reason not to run.
     pub fn put_up(dir: &Path, address: &Address) -> Self {
-        let sign = match address {
+        let address_file = match address {
             Address::Unix(_) => dir.join(SOCKET),
             Address::Tcp { .. } => dir.join(ADDRESS),
         };
-        let _ = std::fs::remove_file(&sign);
+        let _ = std::fs::remove_file(&address_file);
         let _ = match address {
-            Address::Unix(path) => std::os::unix::fs::symlink(path, &sign),
-            Address::Tcp { .. } => std::fs::write(&sign, address.to_string()),
+            Address::Unix(path) => std::os::unix::fs::symlink(path, &address_file),
+            Address::Tcp { .. } => std::fs::write(&address_file, address.to_string()),
         };
-        Self(sign)
+        Self(address_file)
     }
 }
 
-impl Drop for Sign {
+impl Drop for AddressFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }

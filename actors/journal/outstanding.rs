@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Kept beside the coordinator, by what it hears and says.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Letters {
+pub struct OutstandingMessages {
     accounts: BTreeMap<ActorId, Account>,
     drafts: Vec<CheckpointDraft>,
     doubts: Vec<Doubt>,
@@ -28,7 +28,7 @@ pub struct Account {
     pub last: VecDeque<Command>,
 }
 
-impl Letters {
+impl OutstandingMessages {
     /// The coordinator hears this.
     pub fn heard(&mut self, input: &Input) {
         match input {
@@ -67,7 +67,7 @@ impl Letters {
         self.accounts.get(&actor).cloned().unwrap_or_default()
     }
 
-    /// Returns what is left to do besides letters. Of a pause that is over nothing is heard when its time is up; and a
+    /// Returns what is left to do besides messages. Of a pause that is over nothing is heard when its time is up; and a
     /// checkpoint that was published before that was written down cannot be published again: it is saved anew.
     pub fn left(&self) -> Vec<Effect> {
         let drafts = self.drafts.iter().map(|draft| Effect::Publish(Box::new(draft.clone())));
@@ -103,15 +103,15 @@ mod tests {
 
     #[test]
     fn what_was_answered_and_what_was_told_before_it_needs_not_be_said_again() {
-        let (mut letters, me) = (Letters::default(), ActorId::encoder(1));
+        let (mut outstanding, me) = (OutstandingMessages::default(), ActorId::encoder(1));
         let abort = |step| Command::Abort { step: StepId(step) };
         let reduce = |step| Command::Reduce { step: StepId(step), epoch: Epoch(0) };
-        [reduce(0), abort(0), reduce(1), abort(1)].iter().for_each(|command| letters.told(me, command));
-        letters.heard(&Input::Event(me, Event::Ready));
-        assert_eq!(letters.of(me).last.len(), 4, "it has answered nothing");
-        letters.heard(&Input::Event(me, Event::Applied { step: StepId(0) }));
-        assert_eq!(letters.of(me), Account { said: 2, told: 4, last: [reduce(1), abort(1)].into() });
-        letters.heard(&Input::Gone(me, "killed".into()));
-        assert_eq!(letters.of(me), Account::default());
+        [reduce(0), abort(0), reduce(1), abort(1)].iter().for_each(|command| outstanding.told(me, command));
+        outstanding.heard(&Input::Event(me, Event::Ready));
+        assert_eq!(outstanding.of(me).last.len(), 4, "it has answered nothing");
+        outstanding.heard(&Input::Event(me, Event::Applied { step: StepId(0) }));
+        assert_eq!(outstanding.of(me), Account { said: 2, told: 4, last: [reduce(1), abort(1)].into() });
+        outstanding.heard(&Input::Gone(me, "killed".into()));
+        assert_eq!(outstanding.of(me), Account::default());
     }
 }

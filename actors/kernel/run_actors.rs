@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 const HEARSAY: Duration = Duration::from_millis(300);
 
 /// Describes how a run is conducted.
-pub struct Conduct {
+pub struct RunActors {
     pub stop: StopOn,
     /// Tells how long an engine may take to stop; then it is given up.
     pub stop_grace: Duration,
@@ -52,12 +52,12 @@ pub fn in_system<F: Future>(future: F) -> F::Output {
 ///
 /// # Errors
 /// The first cause of the run's end.
-pub async fn conduct(
+pub async fn run_actors(
     mut scheduler: Scheduler,
     links: BTreeMap<ActorId, Link>,
-    conduct: Conduct,
+    run_actors: RunActors,
 ) -> Result<Outcome, Failure> {
-    let Conduct { stop, stop_grace, queue, grace, changes, left } = conduct;
+    let RunActors { stop, stop_grace, queue, grace, changes, left } = run_actors;
     let commands: Vec<_> = links.values().map(|link| link.commands.clone()).collect();
     let (done, result) = oneshot::channel();
     let publisher = scheduler.publisher();

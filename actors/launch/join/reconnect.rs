@@ -11,9 +11,9 @@ const QUEUE: usize = 4;
 
 /// Wires that end at this process, by who is at their other end. Shared by its clones.
 #[derive(Clone, Default)]
-pub struct Returns(Arc<Mutex<BTreeMap<ActorId, Place>>>);
+pub struct ReconnectRegistry(Arc<Mutex<BTreeMap<ActorId, Registration>>>);
 
-struct Place {
+struct Registration {
     number: u128,
     returned: flume::Sender<Returned>,
     /// The last attempt that was heard of: earlier ones are words that somebody says again.
@@ -25,7 +25,7 @@ pub(super) fn draw() -> u128 {
     random::bits().max(1)
 }
 
-impl Returns {
+impl ReconnectRegistry {
     /// A new wire of `from`: its number, and where it comes back to.
     pub fn expect(&self, from: ActorId) -> (u128, flume::Receiver<Returned>) {
         let number = draw();
@@ -37,7 +37,7 @@ impl Returns {
         let (sender, returned) = flume::bounded(QUEUE);
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         places.retain(|_, place| !place.returned.is_disconnected());
-        places.insert(from, Place { number, returned: sender, attempt });
+        places.insert(from, Registration { number, returned: sender, attempt });
         returned
     }
 
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn words_that_were_said_before_are_not_heard_again() {
-        let returns = Returns::default();
+        let returns = ReconnectRegistry::default();
         let me = ActorId::encoder(1);
         let (number, _returned) = returns.expect(me);
         assert!(returns.accept(me, number, 1).is_some());

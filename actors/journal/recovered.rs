@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// A run until its scheduler died.
 #[derive(Debug)]
-pub struct Past {
+pub struct RecoveredRun {
     pub begin: Beginning,
     /// Lives so far.
     pub lives: u64,
@@ -17,16 +17,16 @@ pub struct Past {
     /// Tells where the journal was cut last.
     pub snapshot: Option<Snapshot>,
     /// Holds what the coordinator heard since, and what others said to actors between.
-    pub course: Vec<Heard>,
+    pub course: Vec<ReplayEntry>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Heard {
+pub enum ReplayEntry {
     Input(Input),
     Told(ActorId, Command),
 }
 
-impl Past {
+impl RecoveredRun {
     /// Reads the journal of a run of this configuration.
     ///
     /// # Errors
@@ -48,8 +48,8 @@ impl Past {
             match record {
                 Record::Life(life) => past.lives = life,
                 Record::Member { actor, wire, edges } => drop(past.members.insert(actor, (wire, edges))),
-                Record::Told { actor, command } => past.course.push(Heard::Told(actor, command)),
-                Record::Input(input) => past.course.push(Heard::Input(input)),
+                Record::Told { actor, command } => past.course.push(ReplayEntry::Told(actor, command)),
+                Record::Input(input) => past.course.push(ReplayEntry::Input(input)),
                 Record::Snapshot(snapshot) => past.snapshot = Some(snapshot),
                 Record::Began(_) | Record::Ended => return None,
             }
@@ -65,9 +65,9 @@ impl Past {
 
 /// The past of a run of this configuration whose scheduler has died before its end, where everyone had a place. A journal
 /// that another scheduler writes is none of those.
-pub fn unfinished(path: &Path, config: &str) -> Option<Past> {
+pub fn unfinished(path: &Path, config: &str) -> Option<RecoveredRun> {
     path.exists().then_some(())?;
-    let (_, past) = Past::read(path, config).ok()?;
+    let (_, past) = RecoveredRun::read(path, config).ok()?;
     (past.lives > 0 && (past.snapshot.is_some() || !past.course.is_empty())).then_some(past)
 }
 

@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Encoders that an item may kill.
-pub const MAX_DEATHS: u32 = 2;
+pub const MAX_CRASHES: u32 = 2;
 
 /// An item that an encoder was at when it died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Killer {
+pub struct PoisonItem {
     pub item: ItemId,
     /// Encoders that it has killed so far.
     pub deaths: u32,
@@ -18,14 +18,14 @@ pub struct Killer {
 
 /// Holds what each encoder is at, and what has killed how many.
 #[derive(Default, Serialize, Deserialize)]
-pub(super) struct Blame {
+pub(super) struct CrashAttribution {
     at: BTreeMap<u32, UnitId>,
     deaths: BTreeMap<ItemId, u32>,
 }
 
-impl Blame {
+impl CrashAttribution {
     /// `known`: from earlier lives of the run.
-    pub fn new(known: &[Killer]) -> Self {
+    pub fn new(known: &[PoisonItem]) -> Self {
         let deaths = known.iter().map(|killer| (killer.item, killer.deaths)).collect();
         Self { at: BTreeMap::new(), deaths }
     }
@@ -44,17 +44,17 @@ impl Blame {
     }
 
     /// An encoder has died of this unit; what is known of its items now.
-    pub fn died_of(&mut self, unit: &Unit) -> Vec<Killer> {
+    pub fn died_of(&mut self, unit: &Unit) -> Vec<PoisonItem> {
         let count = |item: ItemId| {
             let deaths = self.deaths.entry(item).or_default();
             *deaths += 1;
-            Killer { item, deaths: *deaths }
+            PoisonItem { item, deaths: *deaths }
         };
         unit.items.iter().map(|item| item.id).map(count).collect()
     }
 
     pub fn is_killer(&self, unit: &Unit) -> bool {
-        unit.items.iter().any(|item| self.deaths.get(&item.id).is_some_and(|&deaths| deaths >= MAX_DEATHS))
+        unit.items.iter().any(|item| self.deaths.get(&item.id).is_some_and(|&deaths| deaths >= MAX_CRASHES))
     }
 
     /// Units of the plan that have killed too many.

@@ -1,7 +1,7 @@
 //! Describes what may happen, as small numbers for the [`Clock`](super::clock::Clock).
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Happening {
+pub(super) enum SimEvent {
     /// A job on a rank's own device ends.
     Done(u32),
     /// Jobs on the shared cores may end.
@@ -14,9 +14,9 @@ pub(super) enum Happening {
     Back(u32),
     /// A pool's reduction ends.
     Reduced(u32),
-    /// Commands come from the scheduler: the next of `World::outputs`.
+    /// Commands come from the scheduler: the next of `Simulation::outputs`.
     Outputs,
-    /// Events come to it: the next of `World::inputs`.
+    /// Events come to it: the next of `Simulation::inputs`.
     Inputs,
 }
 
@@ -27,24 +27,24 @@ pub(super) const BITS: u32 = 30;
 /// Ranks, and stamps of cores, are below.
 pub(super) const MOST: u32 = 1 << (BITS - KIND);
 
-impl From<Happening> for u32 {
-    fn from(happening: Happening) -> Self {
+impl From<SimEvent> for u32 {
+    fn from(happening: SimEvent) -> Self {
         let (kind, of) = match happening {
-            Happening::Done(rank) => (0, rank),
-            Happening::Cores(stamp) => (1, stamp),
-            Happening::Mail(rank) => (2, rank),
-            Happening::Forward(rank) => (3, rank),
-            Happening::Back(rank) => (4, rank),
-            Happening::Reduced(pool) => (5, pool),
-            Happening::Outputs => (6, 0),
-            Happening::Inputs => (7, 0),
+            SimEvent::Done(rank) => (0, rank),
+            SimEvent::Cores(stamp) => (1, stamp),
+            SimEvent::Mail(rank) => (2, rank),
+            SimEvent::Forward(rank) => (3, rank),
+            SimEvent::Back(rank) => (4, rank),
+            SimEvent::Reduced(pool) => (5, pool),
+            SimEvent::Outputs => (6, 0),
+            SimEvent::Inputs => (7, 0),
         };
         debug_assert!(of < MOST);
         of << KIND | kind
     }
 }
 
-impl From<u32> for Happening {
+impl From<u32> for SimEvent {
     fn from(number: u32) -> Self {
         let of = number >> KIND;
         match number & ((1 << KIND) - 1) {
@@ -67,11 +67,11 @@ mod tests {
     #[test]
     fn numbers_tell_what_they_were_made_of() {
         let last = MOST - 1;
-        let of = [Happening::Done, Happening::Cores, Happening::Mail, Happening::Forward, Happening::Back];
+        let of = [SimEvent::Done, SimEvent::Cores, SimEvent::Mail, SimEvent::Forward, SimEvent::Back];
         let with_rank = of.into_iter().flat_map(|of| [of(0), of(last)]);
-        for happening in with_rank.chain([Happening::Reduced(1), Happening::Outputs, Happening::Inputs]) {
+        for happening in with_rank.chain([SimEvent::Reduced(1), SimEvent::Outputs, SimEvent::Inputs]) {
             let number = u32::from(happening);
-            assert!(number >> BITS == 0 && Happening::from(number) == happening, "{happening:?}");
+            assert!(number >> BITS == 0 && SimEvent::from(number) == happening, "{happening:?}");
         }
     }
 }

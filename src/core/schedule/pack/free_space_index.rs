@@ -3,20 +3,20 @@
 use super::limits::{Load, PackLimits, SampleSize};
 
 /// Room for images, visual tokens and samples.
-type Room = [u32; 3];
+type FreeSpace = [u32; 3];
 
 /// Entries by their room for tokens; above them a tree of the largest other room of each range.
 #[derive(Debug)]
-pub(super) struct RoomIndex {
+pub(super) struct FreeSpaceIndex {
     limits: PackLimits,
     /// Entries of each number of free tokens, with their other room.
-    entries: Vec<Vec<(u32, Room)>>,
+    entries: Vec<Vec<(u32, FreeSpace)>>,
     /// Largest other room under a node; the leaves begin at `num_leaves`. Nothing has room for no sample.
-    most: Vec<Room>,
+    most: Vec<FreeSpace>,
     num_leaves: usize,
 }
 
-impl RoomIndex {
+impl FreeSpaceIndex {
     pub fn new(limits: PackLimits) -> Self {
         let num_leaves = (limits.max_tokens + 1).next_power_of_two();
         let entries = vec![Vec::new(); limits.max_tokens + 1];
@@ -54,7 +54,7 @@ impl RoomIndex {
     }
 
     /// Below `node`, which spans `width` leaves from `start`; not before `from`.
-    fn search(&self, node: usize, width: usize, start: usize, from: usize, need: Room) -> Option<u32> {
+    fn search(&self, node: usize, width: usize, start: usize, from: usize, need: FreeSpace) -> Option<u32> {
         if start + width <= from || !has(&self.most[node], &need) {
             return None;
         }
@@ -66,7 +66,7 @@ impl RoomIndex {
             .or_else(|| self.search(2 * node + 1, half, start + half, from, need))
     }
 
-    fn room(&self, load: &Load) -> (usize, Room) {
+    fn room(&self, load: &Load) -> (usize, FreeSpace) {
         let left = |limit: usize, used: usize| (limit - used).min(u32::MAX as usize) as u32;
         let limits = &self.limits;
         let room = [
@@ -77,7 +77,7 @@ impl RoomIndex {
         (limits.max_tokens - load.tokens, room)
     }
 
-    fn set(&mut self, mut node: usize, mut most: Room) {
+    fn set(&mut self, mut node: usize, mut most: FreeSpace) {
         while self.most[node] != most {
             self.most[node] = most;
             if node == 1 {
@@ -89,10 +89,10 @@ impl RoomIndex {
     }
 }
 
-fn has(room: &Room, need: &Room) -> bool {
+fn has(room: &FreeSpace, need: &FreeSpace) -> bool {
     room.iter().zip(need).all(|(room, need)| room >= need)
 }
 
-fn larger(one: Room, other: Room) -> Room {
+fn larger(one: FreeSpace, other: FreeSpace) -> FreeSpace {
     std::array::from_fn(|at| one[at].max(other[at]))
 }

@@ -1,11 +1,12 @@
 //! A run by the process that has its scheduler: from its beginning or its last checkpoint to its end.
 
+use super::address_file::{AddressFile, port_of_run};
+use super::args::RunArgs;
 use super::folder::{Expect, find_resume, prepare_folder};
 use super::former::FormerRun;
 use super::lock::RunLock;
+use super::meeting::{compose, fingerprint, meeting};
 use super::settings::keep_config;
-use super::sign::{Sign, port_of_run};
-use super::{RunArgs, fingerprint, meeting};
 use crate::cli::part::{Beside, Part};
 use crate::cli::{UsageError, check, exit};
 use crate::eval::{after_run, held_out_sets};
@@ -15,9 +16,9 @@ use crate::run::report::{FirstStep, Report};
 use crate::run::snapshots::Snapshots;
 use anyhow::Context;
 use loongforge_actors::checkpoint::clean;
-use loongforge_actors::journal::{Past, is_open, unfinished};
+use loongforge_actors::journal::{RecoveredRun, is_open, unfinished};
 use loongforge_actors::launch::net::{Party, Security};
-use loongforge_actors::launch::{Keep, LOCAL_RANKS, follows, keeper};
+use loongforge_actors::launch::{Keep, LOCAL_RANKS, is_takeover, keeper};
 use loongforge_actors::{Meeting, RunError, Start, StopOn, serve_scheduler};
 use loongforge_core::config::{Address, Device, Loaded};
 use loongforge_core::message::{ActorId, Role, SampleId, StepId};
@@ -34,7 +35,7 @@ const JOURNAL: &str = "journal";
 /// Beside the sockets of processes that are kept: the run that `--overwrite` replaces is gone.
 const REPLACED: &str = "replaced";
 
-pub struct Whole<'a> {
+pub struct SchedulerProcess<'a> {
     pub args: &'a RunArgs,
     /// The part of the run that this process is, if its arguments say so.
     pub part: Option<&'a Part>,
@@ -42,7 +43,7 @@ pub struct Whole<'a> {
     pub console: &'a Console,
 }
 
-impl Whole<'_> {
+impl SchedulerProcess<'_> {
     /// Runs, and begins again at the last checkpoint where a child that the run cannot go on without has died. The run's
     /// folders are this run's alone before anything in them is looked at.
     pub fn supervise(&self, mut composition: Composition) -> anyhow::Result<ExitCode> {
@@ -60,7 +61,7 @@ impl Whole<'_> {
         }
         for restart in 0.. {
             // One that follows another begins where that was.
-            let again = args.processes && restart == 0 && follows();
+            let again = args.processes && restart == 0 && is_takeover();
             let may_take_over = (again || self.is_alone()) && resume.as_deref().is_none_or(|wanted| wanted == "auto");
             let goes_on = || may_take_over && is_open(&run.join(JOURNAL), &fingerprint(loaded));
             if let Some(former) = former.take_if(|_| !goes_on()) {
@@ -96,7 +97,7 @@ impl Whole<'_> {
             console.line(&format!("{error}; restarting from the last checkpoint"));
             // The run before is no place to go on from.
             resume = if self.is_replaced() { Some("auto".to_owned()) } else { None };
-            composition = super::compose(&settled)?.settled().map_err(|error| UsageError::of(&error))?;
+            composition = compose(&settled)?.settled().map_err(|error| UsageError::of(&error))?;
         }
         unreachable!("the loop ends with an error")
     }
@@ -177,7 +178,7 @@ impl Whole<'_> {
         let outcome = match part {
             Some(Part { actors, join, .. }) => {
                 let security = args.part.security(name, Party::Actor(Role::Scheduler))?;
-                let _sign = matches!(join, Address::Tcp { .. }).then(|| Sign::put_up(&config.run.dir, join));
+                let _sign = matches!(join, Address::Tcp { .. }).then(|| AddressFile::put_up(&config.run.dir, join));
                 let (start, mut beside) = (child(args)?, Beside::default());
                 for &(role, index) in actors {
                     beside.start(start(ActorId::new(role, index.unwrap_or(0)), join), index)?;
@@ -186,7 +187,7 @@ impl Whole<'_> {
                 // Pools on several hosts have no folder in common.
                 let store = match join {
                     Address::Tcp { host, .. } if !join.is_local() => {
-                        Some(StoreServer::start(host, past.as_ref().and_then(Past::store).unwrap_or(0))?)
+                        Some(StoreServer::start(host, past.as_ref().and_then(RecoveredRun::store).unwrap_or(0))?)
                     }
                     _ => None,
                 };
@@ -202,7 +203,7 @@ impl Whole<'_> {
                     true => port_of_run(&folder, past.is_some())?,
                     false => Address::Unix(folder.join("run.sock")),
                 };
-                let _sign = Sign::put_up(&config.run.dir, &address);
+                let _sign = AddressFile::put_up(&config.run.dir, &address);
                 let meeting = Meeting { journal, ..meeting(args, loaded, address, Security::plain(name, false), None) };
                 serve_scheduler(spec, meeting, Some(child(args)?), Box::new(report))?
             }
@@ -226,7 +227,7 @@ impl Whole<'_> {
 fn first_step(mut former: Option<FormerRun>) -> FirstStep {
     Box::new(move || {
         let files = former.as_mut().map(FormerRun::remove).transpose();
-        if let Some(mark) = Whole::replaced() {
+        if let Some(mark) = SchedulerProcess::replaced() {
             // A restart without it begins anew.
             let _ = std::fs::write(mark, "");
         }

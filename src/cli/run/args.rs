@@ -1,0 +1,47 @@
+//! The arguments of `loongforge run`.
+
+use crate::cli::part::PartArgs;
+use clap::Args;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  loongforge run my.yaml                                  train, all actors as threads of this process
+  loongforge run my.yaml train.lr=1e-5 run.name=second    change values
+  loongforge run my.yaml --resume                         resume from the last checkpoint, or start
+  loongforge run my.yaml --resume=runs/my/checkpoints/step-00000500
+  loongforge run my.yaml --processes                      one process per actor
+  loongforge run my.yaml --role encoder --join /tmp/run.sock
+  loongforge run my.yaml --role encoder --join head:6001 --tls certs
+  torchrun --no-python --nnodes 2 --nproc-per-node 8 loongforge run my.yaml --role auto --tls certs
+
+Exit codes: 0 done; 1 failed; 2 wrong config or usage, or another run has the folder;
+3 stopped on request, resume with --resume; 4 lost a process that the run needs, resume with --resume;
+5 loss or gradient not finite too often: see nonfinite-step-N.json in the run's folder; 75 the processes of the run did not all join";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct RunArgs {
+    /// Config of the run
+    pub(super) file: PathBuf,
+    /// Overrides: key=value, +new=value, ~key, group=option
+    #[arg(value_name = "KEY=VALUE")]
+    pub(super) overrides: Vec<String>,
+    /// Resume from the last checkpoint of the run, or from this one
+    #[arg(long, value_name = "CHECKPOINT", num_args = 0..=1, default_missing_value = "auto", require_equals = true)]
+    pub(super) resume: Option<String>,
+    /// Resume without verifying the hashes of the checkpoint's files
+    #[arg(long, requires = "resume")]
+    pub(super) trust: bool,
+    /// Refuse to resume with other settings than the checkpoint was written with
+    #[arg(long, requires = "resume")]
+    pub(super) strict: bool,
+    /// Delete the existing run in this folder and start over; it is kept until the new run has taken its first step
+    #[arg(long, conflicts_with = "resume")]
+    pub(super) overwrite: bool,
+    /// One process per actor instead of one thread
+    #[arg(long, conflicts_with_all = ["role", "join"])]
+    pub(super) processes: bool,
+    #[command(flatten)]
+    pub(super) part: PartArgs,
+}

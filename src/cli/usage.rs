@@ -1,0 +1,15 @@
+//! Mistakes of the user.
+
+use loongforge_core::engine::error_chain;
+
+/// Something that the user has to change before a second try makes sense.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(pub(super) String);
+
+impl UsageError {
+    /// Wraps an error with its causes.
+    pub fn of(error: &(dyn std::error::Error + 'static)) -> Self {
+        Self(error_chain(error))
+    }
+}

@@ -1,0 +1,30 @@
+//! The special tokens of a model's media.
+
+use serde_json::Value as Json;
+
+use crate::data::tokenizer::Tokenizer;
+
+/// Holds what special tokens are called.
+pub struct Words<'a> {
+    pub config: &'a Json,
+    pub tokenizer: &'a Tokenizer,
+    pub(super) placeholder: String,
+}
+
+impl Words<'_> {
+    /// The token that a feature replaces.
+    pub fn placeholder(&self) -> String {
+        self.placeholder.clone()
+    }
+
+    /// The token whose id `config.json` holds under `key`.
+    pub fn token(&self, key: &str, default: &str) -> String {
+        let named = self.config[key].as_i64().and_then(|id| self.tokenizer.token(id));
+        named.unwrap_or_else(|| default.to_owned())
+    }
+
+    /// The token where the tokenizer has it; nothing where it has not.
+    pub fn known(&self, token: &str) -> String {
+        self.tokenizer.id(token).map(|_| token.to_owned()).unwrap_or_default()
+    }
+}

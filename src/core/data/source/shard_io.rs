@@ -1,0 +1,85 @@
+//! How a file or an object is looked at and opened.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use super::archive::Archive;
+use super::blob::{Blob, is_packed};
+use super::block::Block;
+use super::lines::Lines;
+use super::shard::{Container, Shard};
+use super::sheet::Sheet;
+use super::table::Table;
+use crate::data::error::DataError;
+use crate::data::locator::is_remote;
+
+/// A smaller object is fetched at once and held while it is open.
+#[cfg(feature = "cloud")]
+const MAX_WHOLE_BYTES: u64 = 64 << 20;
+
+impl Shard {
+    /// # Errors
+    /// Named: it is not there, is no regular file, or cannot be reached.
+    pub fn stat(name: &str) -> Result<Self, DataError> {
+        if is_remote(name) {
+            #[cfg(feature = "cloud")]
+            return super::remote::stat(name).map_err(|reason| DataError::file(Path::new(name), reason));
+            #[cfg(not(feature = "cloud"))]
+            return Err(DataError::file(Path::new(name), "this program was built without the feature `cloud`"));
+        }
+        let path = Path::new(name);
+        let metadata = crate::files::metadata(path).map_err(|error| DataError::read(path, error))?;
+        let changed = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        let tag = changed.map_or_else(String::new, |time| time.as_nanos().to_string());
+        Ok(Self { name: name.to_owned(), size: metadata.len(), tag })
+    }
+
+    /// # Errors
+    /// The reason.
+    pub fn blob(&self) -> Result<Blob, String> {
+        let blob = match is_remote(&self.name) {
+            #[cfg(feature = "cloud")]
+            true => match super::remote::Object::open(self)? {
+                object if self.size <= MAX_WHOLE_BYTES => {
+                    let bytes = object.read_at(0, self.size as usize).map_err(|error| error.to_string())?;
+                    Blob::Memory(bytes.into())
+                }
+                object => Blob::Remote(object),
+            },
+            #[cfg(not(feature = "cloud"))]
+            true => return Err("this program was built without the feature `cloud`".to_owned()),
+            false => Blob::open(Path::new(&self.name)).map_err(|error| format!("cannot be opened: {error}"))?,
+        };
+        match is_packed(&self.name) {
+            None => Ok(blob),
+            Some(_) => blob.unpacked(&self.name).map_err(|error| format!("cannot be unpacked: {error}")),
+        }
+    }
+
+    /// Records of each of its blocks.
+    ///
+    /// # Errors
+    /// The reason: it cannot be read at all.
+    pub fn count(&self, is_plain: bool) -> Result<Vec<u64>, String> {
+        match self.container() {
+            Container::Parquet => Table::lens(&Arc::new(self.blob()?)),
+            _ => Ok(vec![self.open(0, is_plain)?.len()]),
+        }
+    }
+
+    /// One of its blocks. `is_plain`: lines are texts, whatever the file's name.
+    ///
+    /// # Errors
+    /// The reason: it cannot be read at all.
+    pub fn open(&self, part: u32, is_plain: bool) -> Result<Box<dyn Block>, String> {
+        let blob = Arc::new(self.blob()?);
+        Ok(match self.container() {
+            Container::Json if !is_plain => Box::new(Lines::json(blob)?),
+            Container::Sheet(separator) if !is_plain => Box::new(Sheet::open(blob, separator)?),
+            Container::Json | Container::Plain | Container::Sheet(_) => Box::new(Lines::plain(blob)?),
+            Container::Tar => Box::new(Archive::open(blob)?),
+            Container::Parquet => Box::new(Table::open(&blob, part)?),
+        })
+    }
+}

@@ -1,0 +1,7 @@
+//! The error of a call that Python would not take.
+
+use minijinja::{Error, ErrorKind};
+
+pub(super) fn wrong(reason: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, reason)
+}

@@ -1,0 +1,54 @@
+//! The towers of a model by what they take in.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A tower: an encoder that makes features of one modality for the foundation. A model has at most one of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tower {
+    /// Takes patches of pictures and videos.
+    Vision,
+    /// Takes frames of mel spectrograms.
+    Audio,
+}
+
+impl Tower {
+    pub const ALL: [Self; 2] = [Self::Vision, Self::Audio];
+
+    /// The name in configs, reports and files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Vision => "vision",
+            Self::Audio => "audio",
+        }
+    }
+}
+
+/// Some of the towers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TowerSet(u8);
+
+impl TowerSet {
+    pub fn contains(self, tower: Tower) -> bool {
+        self.0 & (1 << tower as u8) != 0
+    }
+
+    /// The towers in their order.
+    pub fn iter(self) -> impl Iterator<Item = Tower> {
+        Tower::ALL.into_iter().filter(move |tower| self.contains(*tower))
+    }
+}
+
+impl FromIterator<Tower> for TowerSet {
+    fn from_iter<I: IntoIterator<Item = Tower>>(towers: I) -> Self {
+        Self(towers.into_iter().fold(0, |set, tower| set | 1 << tower as u8))
+    }
+}
+
+impl fmt::Display for Tower {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}

@@ -1,0 +1,42 @@
+//! What can be wrong with a model's folder.
+
+use crate::model::hub::HubError;
+use loongforge_core::data::DataError;
+use loongforge_torch::model::ModelConfigError;
+use std::io;
+use std::path::PathBuf;
+
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    #[error("{path}: {source}")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{path} is not JSON: {source}")]
+    Json { path: PathBuf, source: serde_json::Error },
+    #[error("{key}: {source}")]
+    Hub { key: &'static str, source: HubError },
+    #[error("{key} is missing")]
+    Missing { key: &'static str },
+    #[error("model.mtp.num_layers is {num_heads}, and checkpoints of {model_type} have no such layers")]
+    NoMtp { num_heads: usize, model_type: String },
+    #[error("model.indexer.loss_coef is set, and {model_type} has no indexer: leave it out")]
+    NoIndexer { model_type: String },
+    #[error(transparent)]
+    Tokenizer(#[from] DataError),
+    #[error("model.overrides.{key}: config.json has no such key")]
+    UnknownOverride { key: String },
+    #[error("{key}.overrides.{inner}: the config of this part has no such key")]
+    UnknownPartKey { key: &'static str, inner: String },
+    #[error("{key}.overrides: the model has no config of this part")]
+    NoSection { key: &'static str },
+    #[error("{path}: {source}")]
+    Model { path: PathBuf, source: ModelConfigError },
+    #[error(
+        "model.{key}.config: {model_type} models are not composed of parts; change them with model.overrides, or \
+         leave out model.load"
+    )]
+    NoParts { key: &'static str, model_type: String },
+    #[error("error[{code}]: {source}")]
+    Parts { code: &'static str, source: ModelConfigError },
+    #[error("{path} does not match this run's model: {}", differences.join(", "))]
+    OtherModel { path: PathBuf, differences: Vec<String> },
+}
