@@ -46,8 +46,8 @@ impl Processor {
         turns
     }
 
-    /// Loads pictures, videos and recordings and puts them in place of their markers: of what is to be truncated, those that a pack may
-    /// hold.
+    /// Loads pictures, videos and recordings and puts them in place of their markers: of what is to be truncated, those that
+    /// a pack may hold.
     pub(super) fn expand(
         &self,
         text: &str,

@@ -13,8 +13,7 @@ use crate::data::packed::{PackedKind, PackedMedia, PackedSample};
 use crate::data::sample::Sample;
 use crate::data::source::Conversation;
 use crate::data::tokenizer_file::read_json;
-use crate::message::SampleId;
-use crate::message::Tower;
+use crate::message::{SampleId, Tower};
 
 const RATE: u32 = 16_000;
 
