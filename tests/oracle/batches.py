@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from families import IMAGE, LAST_WORD, VISION_END, VISION_START
+from families import AUDIO_END, AUDIO_START, AUDIO_TOKEN, IMAGE, LAST_WORD, VIDEO, VISION_END, VISION_START
 
 IGNORE = -100
 GRIDS = [[(6, 4)], [(4, 4), (4, 8)]]  # of each sequence's pictures, in patches: height and width
@@ -18,6 +18,7 @@ TILES = [[(1, 1)], [(1, 1), (1, 2)]]  # InternVL: square tiles of a fixed size, 
 class Batch:
     padded: dict[str, Tensor]  # what the model is given
     singles: list[dict[str, Tensor]]  # the same sequences on their own
+    ours: dict[str, Tensor] = field(default_factory=dict)  # what ours is given beside, end to end
 
 
 def words(rng: torch.Generator, low: int, high: int) -> list[int]:
@@ -82,6 +83,141 @@ def vision_batch(kind: str, config: dict, rng: torch.Generator) -> Batch:
     return Batch({**pad(rows), **joined}, [{**made, **picture} for made, picture in zip(rows, pictures)])
 
 
+SAMPLES = 16000
+# Seconds of each sequence's clips, and frames in which the reference pads or cuts them.
+CLIPS = {"qwen2_audio": ([[0.61], [1.0, 0.2051]], 100), "voxtral": ([[0.7], [1.3]], 100), "qwen3_asr": ([[1.61], [2.3, 0.52]], 0)}
+
+
+def wave(rng: torch.Generator, seconds: float) -> Tensor:
+    """A tone that moves, and noise."""
+    time = torch.arange(int(seconds * SAMPLES)) / SAMPLES
+    low, bend = 200 + 1500 * torch.rand(2, generator=rng)
+    return 0.4 * (2 * torch.pi * (low + bend * time) * time).sin() + 0.02 * torch.randn(len(time), generator=rng)
+
+
+def mel(kind: str, audio: dict, clip: Tensor, window: int) -> tuple[dict[str, Tensor], Tensor, int]:
+    """What the reference is given of a clip, the frames that ours is given, and how many frames are the clip's own: all by
+    the reference's feature extractor."""
+    import transformers
+
+    if kind == "qwen3_asr":
+        extractor = transformers.Qwen3ASRFeatureExtractor(feature_size=audio["num_mel_bins"])
+        made = extractor(clip.numpy(), sampling_rate=SAMPLES, padding=True, return_attention_mask=True)
+        frames, mask = made["input_features"], made["attention_mask"]
+        return {"input_features": frames, "input_features_mask": mask}, frames[0].T[: int(mask.sum())], int(mask.sum())
+    extractor = transformers.WhisperFeatureExtractor(feature_size=audio["num_mel_bins"], chunk_length=1)
+    samples = clip if kind == "qwen2_audio" else torch.nn.functional.pad(clip, (0, -len(clip) % SAMPLES))
+    padding = dict(padding="max_length") if kind == "qwen2_audio" else dict(padding=False, truncation=False)
+    made = extractor(samples.numpy(), sampling_rate=SAMPLES, return_attention_mask=True, return_tensors="pt", **padding)
+    whole = made["input_features"][0].T
+    if kind == "voxtral":
+        # Cut after the mel of the whole clip.
+        return {"input_features": whole.view(-1, window, whole.shape[1]).transpose(1, 2)}, whole, len(whole)
+    own = int(made["attention_mask"].sum())
+    behind = torch.nn.functional.pad(whole, (0, 0, 0, 2))[: own + 2]
+    return {"input_features": whole.T[None], "feature_attention_mask": made["attention_mask"]}, behind, own
+
+
+def num_audio_tokens(kind: str, config: dict, frames: int) -> int:
+    audio = config["audio_config"]
+    if kind == "voxtral":
+        return frames // 2 * audio["hidden_size"] // audio["intermediate_size"]
+    if kind == "qwen2_audio":
+        return ((frames - 1) // 2 + 1) // 2
+    rest = frames % 100
+    for _ in range(3):
+        rest = (rest + 1) // 2
+    return frames // 100 * 13 + rest
+
+
+def audio_batch(kind: str, config: dict, rng: torch.Generator) -> Batch:
+    rows, given, frames = [], [], []
+    clips, window = CLIPS[kind]
+    for sequence in clips:
+        tokens, own = words(rng, 3, 4), []
+        for seconds in sequence:
+            inputs, ours, length = mel(kind, config["audio_config"], wave(rng, seconds), window)
+            tokens += [VISION_START] + [IMAGE] * num_audio_tokens(kind, config, length) + [VISION_END] + words(rng, 2, 3)
+            own.append(inputs)
+            frames.append(ours)
+        made = row(tokens + words(rng, 9, 16), prompt=len(tokens))
+        rows.append(made)
+        given.append(joined_clips(own))
+    ours = {"audio_frames": torch.cat(frames), "audio_lengths": torch.tensor([len(clip) for clip in frames])}
+    return Batch({**pad(rows), **joined_clips(given)}, [{**made, **own} for made, own in zip(rows, given)], ours)
+
+
+def joined_clips(given: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Side by side, padded with zeros to the longest."""
+    longest = max(own["input_features"].shape[2] for own in given)
+    wide = lambda tensor: torch.nn.functional.pad(tensor, (0, longest - tensor.shape[-1]))
+    return {key: torch.cat([wide(own[key]) for own in given]) for key in given[0]}
+
+
+# Of each sequence pictures (height and width in patches), seconds of clips and videos (frames as well), in their order.
+SCENES = [[(6, 4), 1.21, (2, 4, 4)], [1.0351, 0.2, (4, 4)]]
+SECONDS_PER_GRID = {"omni2.5": 0.5, "omni3": 1.0}
+
+
+def thinker_mel(kind: str, audio: dict, clip: Tensor) -> Tensor:
+    """The frames of a clip, `[frames, bins]`."""
+    import transformers
+
+    extractor = transformers.WhisperFeatureExtractor(feature_size=audio["num_mel_bins"], chunk_length=2)
+    padding = dict(padding="max_length") if kind == "omni2.5" else dict(padding=True, truncation=False)
+    made = extractor(clip.numpy(), sampling_rate=SAMPLES, return_attention_mask=True, return_tensors="pt", **padding)
+    return made["input_features"][0].T[made["attention_mask"][0].bool()]
+
+
+def thinker_batch(kind: str, config: dict, rng: torch.Generator) -> Batch:
+    """Pictures, clips and a video without sound in one sequence."""
+    rows, given = [], []
+    ours: dict[str, list] = {key: [] for key in ("vision_patches", "vision_sizes", "audio_frames", "audio_lengths")}
+    values = 3 * config["vision_config"]["temporal_patch_size"] * config["vision_config"]["patch_size"] ** 2
+    counted = "qwen3_asr" if kind == "omni3" else "qwen2_audio"
+    for scene in SCENES:
+        tokens, own = words(rng, 3, 4), {}
+        add = lambda key, value: own.setdefault(key, []).append(value)
+        for item in scene:
+            if isinstance(item, float):
+                frames = thinker_mel(kind, config["audio_config"], wave(rng, item))
+                start, place, end, count = AUDIO_START, AUDIO_TOKEN, AUDIO_END, num_audio_tokens(counted, config, len(frames))
+                add("input_features", frames)
+                ours["audio_frames"].append(frames)
+                ours["audio_lengths"].append(len(frames))
+            else:
+                time, height, width = item if len(item) == 3 else (1, *item)
+                patches = torch.randn(time * height * width, values, generator=rng)
+                start, end, count = VISION_START, VISION_END, time * height * width // 4
+                place, suffix, of = (VIDEO, "_videos", "video") if time > 1 else (IMAGE, "", "image")
+                add(f"pixel_values{suffix}", patches)
+                add(f"{of}_grid_thw", torch.tensor([[time, height, width]]))
+                if time > 1:
+                    add("video_second_per_grid", torch.tensor([SECONDS_PER_GRID[kind]]))
+                ours["vision_patches"].append(patches)
+                ours["vision_sizes"].append(torch.tensor([[time, height, width]]))
+            tokens += [start] + [place] * count + [end] + words(rng, 2, 3)
+        rows.append(row(tokens + words(rng, 9, 16), prompt=len(tokens)))
+        given.append(own)
+
+    def joined(parts: list[dict]) -> dict[str, Tensor]:
+        lists = {key: [value for part in parts for value in part.get(key, [])] for part in parts for key in part}
+        clips = lists.pop("input_features")
+        longest = max(map(len, clips))
+        mask = torch.tensor([[1] * len(clip) + [0] * (longest - len(clip)) for clip in clips])
+        padded = torch.stack([torch.nn.functional.pad(clip, (0, 0, 0, longest - len(clip))) for clip in clips])
+        given = {"input_features": padded.transpose(1, 2).contiguous(), "feature_attention_mask": mask}
+        return {**given, **{key: torch.cat(values) for key, values in lists.items()}}
+
+    singles = [{**made, "attention_mask": torch.ones_like(made["input_ids"]), **joined([own])} for made, own in zip(rows, given)]
+    ours["audio_lengths"] = [torch.tensor(ours["audio_lengths"])]
+    return Batch({**pad(rows), **joined(given)}, singles, {key: torch.cat(values) for key, values in ours.items()})
+
+
 def make_batch(kind: str, config: dict, seed: int, equal_lengths: bool) -> Batch:
     rng = torch.Generator().manual_seed(seed)
+    if kind in SECONDS_PER_GRID:
+        return thinker_batch(kind, config, rng)
+    if kind in CLIPS:
+        return audio_batch(kind, config, rng)
     return text_batch(rng, equal_lengths) if kind == "text" else vision_batch(kind, config, rng)

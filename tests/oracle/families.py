@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 VOCAB = 64
 LAST_WORD = 56  # tokens 3..55 are words; the special ones of images follow
 IMAGE, VIDEO, VISION_START, VISION_END = 58, 59, 60, 61
+AUDIO_TOKEN, AUDIO_START, AUDIO_END = 57, 62, 63
 
 
 @dataclass(frozen=True)
@@ -254,6 +255,12 @@ vlm("qwen2.5_vl", "Qwen2_5_VL", "Qwen2.5-VL (windowed vision attention)",
     **SPECIAL, **STARTS,
     variants={"tied-window24": {**TIED_VLM, **in_vision(window_size=24, fullatt_block_indexes=[2])},
               "mqa-sections": {**in_text(num_key_value_heads=1), "text_config.rope_parameters.mrope_section": [2, 1, 1]}})
+vlm("qwen2_vl", "Qwen2VL", "Qwen2-VL",
+    text(rope_parameters=rope(1e6, mrope_section=[1, 1, 1])),
+    dict(depth=2, embed_dim=16, mlp_ratio=2, num_heads=2, patch_size=4, spatial_merge_size=2, temporal_patch_size=2, hidden_size=24),
+    **SPECIAL, **STARTS,
+    variants={"tied-depth3": {**TIED_VLM, **in_vision(depth=3)},
+              "mqa-gelu": {**in_text(num_key_value_heads=1), **in_vision(hidden_act="gelu", mlp_ratio=3)}})
 add("qwen2.5_vl_lora", "Qwen2_5_VLForConditionalGeneration", "An adapter of PEFT on Qwen2.5-VL, of other rank on the tower",
     FAMILIES["qwen2.5_vl"].config, kind="qwen",
     lora={"r": 3, "lora_alpha": 7, "target_modules": "all-linear", "exclude_modules": ["visual.merger.mlp.2"],
@@ -311,3 +318,55 @@ vlm("internvl3.5_moe", "InternVL", "InternVL3.5 on a Qwen3-MoE decoder",
     {**text(head_dim=8, rope_parameters=rope(1e6), **MOE, norm_topk_prob=True, decoder_sparse_step=1,
             mlp_only_layers=[]), "model_type": "qwen3_moe"}, INTERN_VISION, **INTERN,
     variants={"6b-vit": RMS_VISION, "sparse-step": in_text(decoder_sparse_step=2, num_hidden_layers=3, norm_topk_prob=False)})
+
+# --------------------------------------------------------------------------------- audio-language models
+
+AUDIO = dict(num_mel_bins=8, encoder_layers=2, encoder_attention_heads=2, encoder_ffn_dim=28, d_model=16)
+
+
+def alm(name, model, covers, text_config, audio_config, kind, variants, renames=None, **config):
+    config = {"text_config": text_config, "audio_config": audio_config, **config}
+    add(name, f"{model}ForConditionalGeneration", covers, config, kind=kind, variants=variants, renames=renames or {})
+
+
+def in_audio(**changes) -> dict:
+    return {f"audio_config.{key}": value for key, value in changes.items()}
+
+
+# transformers 5.17 saves a model that was made from a config so; one that was loaded is saved as published.
+DOUBLED = {r"^language_model\.model\.model\.": "language_model.model."}
+alm("qwen2_audio", "Qwen2Audio", "Qwen2-Audio", {**text(rope_parameters=rope(10000.0)), "model_type": "qwen2"},
+    {**AUDIO, "max_source_positions": 50}, "qwen2_audio", audio_token_index=IMAGE, renames=DOUBLED,
+    variants={"mqa-layers3": {**in_text(num_key_value_heads=1), **in_audio(encoder_layers=3)},
+              "bins12-heads4": in_audio(num_mel_bins=12, encoder_attention_heads=4)})
+alm("voxtral", "Voxtral", "Voxtral Mini and Small",
+    {**text(head_dim=8, rms_norm_eps=1e-5, rope_parameters=rope(1e8)), "model_type": "llama"},
+    dict(num_mel_bins=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, hidden_size=16, max_source_positions=50),
+    "voxtral", audio_token_id=IMAGE, renames=DOUBLED,
+    variants={"mqa-layers3": {**in_text(num_key_value_heads=1), **in_audio(num_hidden_layers=3)},
+              "stack5": in_audio(intermediate_size=80)})
+alm("qwen3_asr", "Qwen3ASR", "Qwen3-ASR", {**text(head_dim=8, rope_parameters=rope(1e6)), "model_type": "qwen3"},
+    {**AUDIO, "n_window": 50, "n_window_infer": 200, "output_dim": 24, "downsample_hidden_size": 6}, "qwen3_asr",
+    audio_token_id=IMAGE, tie_word_embeddings=True,
+    variants={"untied-layers3": {"tie_word_embeddings": False, **in_audio(encoder_layers=3)},
+              "window800-bins12": in_audio(n_window_infer=800, num_mel_bins=12)})
+OMNI_STARTS = dict(vision_start_token_id=VISION_START, vision_end_token_id=VISION_END, audio_start_token_id=AUDIO_START,
+                   audio_end_token_id=AUDIO_END, user_token_id=3)
+add("qwen2.5_omni", "Qwen2_5OmniThinkerForConditionalGeneration", "Qwen2.5-Omni's thinker", kind="omni2.5", config=dict(
+    text_config=text(rope_parameters=rope(1e6, mrope_section=[1, 1, 1])),
+    vision_config=dict(depth=2, hidden_size=8, intermediate_size=12, num_heads=1, patch_size=4, spatial_merge_size=2,
+                       temporal_patch_size=2, window_size=16, fullatt_block_indexes=[1], out_hidden_size=24),
+    audio_config={**AUDIO, "n_window": 13, "output_dim": 24, "max_source_positions": 64},
+    image_token_index=IMAGE, video_token_index=VIDEO, audio_token_index=AUDIO_TOKEN, position_id_per_seconds=25,
+    seconds_per_chunk=2, **OMNI_STARTS),
+    variants={"mqa-act": {**in_text(num_key_value_heads=1), **in_vision(hidden_act="gelu")},
+              "layers3-window10": {**in_audio(encoder_layers=3, n_window=10), **in_vision(window_size=24)}})
+add("qwen3_omni", "Qwen3OmniMoeThinkerForConditionalGeneration", "Qwen3-Omni's thinker", kind="omni3", config=dict(
+    text_config=text(head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, norm_topk_prob=True, **AUX,
+                     rope_parameters=rope(1e6, mrope_section=[2, 1, 1], mrope_interleaved=True)),
+    vision_config={**VISION3, "depth": 2, "hidden_size": 8, "intermediate_size": 12, "num_heads": 1, "deepstack_visual_indexes": [0]},
+    audio_config={**AUDIO, "n_window": 50, "n_window_infer": 200, "output_dim": 24, "downsample_hidden_size": 6,
+                  "conv_chunksize": 2, "max_source_positions": 64},
+    image_token_id=IMAGE, video_token_id=VIDEO, audio_token_id=AUDIO_TOKEN, position_id_per_seconds=13, **OMNI_STARTS),
+    variants={"top3-deepstack2": {**in_text(num_experts_per_tok=3), **in_vision(depth=3, deepstack_visual_indexes=[0, 1])},
+              "layers3-window800": in_audio(encoder_layers=3, n_window_infer=800)})

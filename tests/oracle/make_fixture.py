@@ -278,7 +278,7 @@ def make(family: Family, seed: int, out: Path, changes: dict, dtype=torch.float3
     reference = Reference(family, config, seed, dtype)
     batch = make_batch(family.kind, config, seed + 1, changes.get("fixture.equal_lengths", False))
     to = lambda tensors: {k: v.to(dtype) if v.is_floating_point() else v for k, v in tensors.items()}
-    batch = Batch(to(batch.padded), [to(single) for single in batch.singles])
+    batch = Batch(to(batch.padded), [to(single) for single in batch.singles], to(batch.ours))
 
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
@@ -287,7 +287,7 @@ def make(family: Family, seed: int, out: Path, changes: dict, dtype=torch.float3
         reference.adapt(changes, seed, out)
     expected = first_pass(reference, batch.padded)
     packed_inputs, packed_expected = packed_pass(reference, batch)
-    inputs = {**batch.padded, **packed_inputs}
+    inputs = {**batch.padded, **packed_inputs, **batch.ours}
     expected.update(packed_expected)
     if "position_ids" in expected:
         inputs["position_ids"] = expected.pop("position_ids")

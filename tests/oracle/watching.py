@@ -34,10 +34,15 @@ def watch_top_k(margins: list[float]):
 def catch_position_ids(model: nn.Module, caught: dict[str, Tensor]):
     """Keeps the position ids that the decoder of a vision-language model is given."""
     decoder = next((m for n, m in model.named_modules() if n.endswith("language_model")), None)
+    if hasattr(model, "audio_tower"):
+        decoder = model.model  # of a thinker
 
     def hook(module, args, kwargs):
         if isinstance(kwargs.get("position_ids"), Tensor):
-            caught["position_ids"] = kwargs["position_ids"].detach().clone()
+            found = kwargs["position_ids"].detach().clone()
+            # Qwen3-Omni's are real numbers, which are whole in these fixtures.
+            assert torch.equal(found, found.round()), found
+            caught["position_ids"] = found.long()
 
     handle = decoder.register_forward_pre_hook(hook, with_kwargs=True) if decoder is not None else None
     try:

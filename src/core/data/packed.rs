@@ -93,19 +93,10 @@ enum RawKind {
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
 struct RawItem {
-    grid: [u32; 3],
-    features: u32,
-    /// Absent for an item of vision.
     #[serde(default = "vision", skip_serializing_if = "is_vision")]
     tower: Tower,
-}
-
-fn vision() -> Tower {
-    Tower::Vision
-}
-
-fn is_vision(tower: &Tower) -> bool {
-    *tower == Tower::Vision
+    grid: [u32; 3],
+    features: u32,
 }
 
 impl PackedSample {
@@ -218,9 +209,19 @@ impl RawMedia {
     }
 }
 
+/// Packs that were written before there was sound do not say it.
+fn vision() -> Tower {
+    Tower::Vision
+}
+
+fn is_vision(tower: &Tower) -> bool {
+    *tower == Tower::Vision
+}
+
 impl RawItem {
     fn of(item: &ItemMeta) -> Self {
-        Self { grid: [item.grid.t, item.grid.h, item.grid.w], features: item.num_features, tower: item.tower }
+        let grid = [item.grid.t, item.grid.h, item.grid.w];
+        Self { tower: item.tower, grid, features: item.num_features }
     }
 
     fn open(self) -> ItemMeta {
@@ -256,7 +257,7 @@ mod tests {
                     files: vec![file("1_0_f.jpg", b"two"), file("1_1_f.jpg", b"")],
                 },
             ],
-            items: vec![item(1, 2, 2, 1), item(2, 2, 2, 2), item(1, 2, 4, 2)],
+            items: vec![item(1, 2, 2, 1), item(2, 2, 2, 2), ItemMeta { tower: Tower::Audio, ..item(9, 1, 1, 2) }],
         }
     }
 

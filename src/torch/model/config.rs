@@ -53,14 +53,7 @@ impl Tokens {
 
     /// Works like `read`, with another key for the pictures' token.
     pub(super) fn with_image(keys: &Keys<'_>, image: &str, vocab_size: i64) -> Result<Tokens, ModelConfigError> {
-        let id = keys.index_or(image)?.ok_or_else(|| keys.missing(image))?;
-        if id >= vocab_size {
-            let must = format!(
-                "must be below the decoder's vocab_size ({vocab_size}); for a token that was added to the tokenizer set \
-                 model.resize_embeddings=true"
-            );
-            return Err(keys.inconsistent(image, id, must));
-        }
+        let id = Tokens::id(keys, image, vocab_size)?;
         // No text has a token that the decoder does not know: transformers writes such an id for Kimi-K2.5's videos.
         let other = |key: &str| keys.index_or(key).map(|id| id.filter(|id| *id < vocab_size));
         Ok(Tokens {
@@ -69,5 +62,18 @@ impl Tokens {
             vision_start: other("vision_start_token_id")?,
             vision_end: other("vision_end_token_id")?,
         })
+    }
+
+    /// The token of `key`, which the decoder must know.
+    pub(super) fn id(keys: &Keys<'_>, key: &str, vocab_size: i64) -> Result<i64, ModelConfigError> {
+        let id = keys.index_or(key)?.ok_or_else(|| keys.missing(key))?;
+        if id < vocab_size {
+            return Ok(id);
+        }
+        let must = format!(
+            "must be below the decoder's vocab_size ({vocab_size}); for a token that was added to the tokenizer set \
+             model.resize_embeddings=true"
+        );
+        Err(keys.inconsistent(key, id, must))
     }
 }

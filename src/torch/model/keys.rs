@@ -67,6 +67,19 @@ impl<'a> Keys<'a> {
         Ok(Some(Keys { object, path: format!("{}{key}.", self.path) }))
     }
 
+    /// The object with these values where it has no key for them: for [`Keys::instead`].
+    pub fn filled(&self, defaults: &Value) -> Value {
+        let mut filled = defaults.clone();
+        let own = self.object.as_object().into_iter().flatten();
+        own.for_each(|(key, value)| filled[key] = value.clone());
+        filled
+    }
+
+    /// The keys of `object` under the same path.
+    pub fn instead<'b>(&self, object: &'b Value) -> Keys<'b> {
+        Keys { object, path: self.path.clone() }
+    }
+
     /// Returns whether it has no key.
     pub fn is_empty(&self) -> bool {
         self.object.as_object().is_none_or(serde_json::Map::is_empty)

@@ -1,8 +1,9 @@
 //! Models: single-device code, cut into the segments of a tape. No communicator comes in here.
 //!
 //! `family/` has one short file a family, which reads its `config.json`; `decoder/` is what all language models share,
-//! `vision/` what all vision towers and projectors do.
+//! `vision/` what all vision towers and projectors do, `audio/` what all audio towers do, `tower/` what both kinds have.
 
+mod audio;
 mod batch;
 mod config;
 mod decoder;
@@ -19,11 +20,13 @@ mod routing;
 mod sampling;
 mod stage;
 mod target_scores;
+mod tower_blocks;
 mod towers;
 mod tree_names;
 mod vision;
 mod vocab_scores;
 
+pub use audio::{AudioConfig, AudioPositions, AudioProjectorConfig, AudioTowerConfig, ProjectorMap, StemConfig};
 pub use batch::MicroBatch;
 pub use config::{ModelConfig, Tokens};
 pub use decoder::{
@@ -39,9 +42,10 @@ pub use parallel_errors::{ContextParallelError, TensorParallelError};
 pub use routing::{ExpertSet, RoutedExperts, RouterLosses, Routing};
 pub use sampling::Sampling;
 pub use stage::{Stage, StageError};
+pub use tower_blocks::{AxialOrder, AxialRope, BlockConfig, MlpNames, TowerNorm};
 pub use towers::{FeatureInput, ModelTower, Towers};
 pub use tree_names::{TreeNames, TreePart};
 pub use vision::{
-    AxialOrder, AxialRope, BlockConfig, ClassToken, MergeNorm, MlpNames, PatchEmbed, PatchOrder, PositionTable,
-    ProjectorConfig, ProjectorKind, Span, TowerConfig, VisionConfig, VisionNorm, Windows,
+    ClassToken, MergeNorm, PatchEmbed, PatchOrder, PositionTable, ProjectorConfig, ProjectorKind, Span, TowerConfig,
+    VisionConfig, Windows,
 };

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use super::config::ModelConfig;
 use super::family::decoders::{DECODERS, read_decoder};
 use super::family::{
-    NamePrefix, custom, ernie4_5_vl, internvl, kimi_k25, llava_onevision1_5, qwen2_5_vl, qwen3_5, qwen3_5_moe,
-    qwen3_vl, qwen3_vl_moe,
+    NamePrefix, custom, ernie4_5_vl, internvl, kimi_k25, llava_onevision1_5, qwen2_5_omni, qwen2_5_vl, qwen2_audio,
+    qwen2_vl, qwen3_5, qwen3_5_moe, qwen3_asr, qwen3_omni_moe, qwen3_vl, qwen3_vl_moe, voxtral,
 };
 use super::keys::{Keys, ModelConfigError};
 use super::tree_names::TreeNames;
@@ -22,11 +22,19 @@ const MODELS: &[(&str, ReadModel)] = &[
     ("kimi_k25", kimi_k25::read),
     ("llavaonevision1_5", llava_onevision1_5::read),
     ("loongforge_vlm", custom::read),
+    ("qwen2_5_omni", qwen2_5_omni::read),
+    ("qwen2_5_omni_thinker", qwen2_5_omni::read_thinker),
     ("qwen2_5_vl", qwen2_5_vl::read),
+    ("qwen2_audio", qwen2_audio::read),
+    ("qwen2_vl", qwen2_vl::read),
     ("qwen3_5", qwen3_5::read),
     ("qwen3_5_moe", qwen3_5_moe::read),
+    ("qwen3_asr", qwen3_asr::read),
+    ("qwen3_omni_moe", qwen3_omni_moe::read),
+    ("qwen3_omni_moe_thinker", qwen3_omni_moe::read_thinker),
     ("qwen3_vl", qwen3_vl::read),
     ("qwen3_vl_moe", qwen3_vl_moe::read),
+    ("voxtral", voxtral::read),
 ];
 
 /// Experts of all layers together: each has names and shapes of its own before there is any weight.

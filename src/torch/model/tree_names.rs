@@ -15,6 +15,13 @@ const INTERNVL: Rules = &[
     ("multi_modal_projector.", "model.multi_modal_projector."),
 ];
 
+const QWEN2_AUDIO: Rules = &[
+    ("language_model.model.", "model.language_model."),
+    ("language_model.lm_head", "lm_head"),
+    ("audio_tower.", "model.audio_tower."),
+    ("multi_modal_projector.", "model.multi_modal_projector."),
+];
+
 const KIMI: Rules = &[
     ("language_model.model.", "model.language_model."),
     ("language_model.lm_head", "lm_head"),
@@ -88,8 +95,9 @@ impl TreeNames {
         let heads = ["num_attention_heads", "vt_num_attention_heads"].iter().find_map(|key| vision[key].as_i64());
         let named = |beginnings, within| Self { beginnings, within, ..Self::default() };
         match model_type {
-            "qwen2_5_vl" => named(QWEN2_5_VL, &[]),
+            "qwen2_vl" | "qwen2_5_vl" => named(QWEN2_5_VL, &[]),
             "internvl" => named(INTERNVL, &[]),
+            "qwen2_audio" | "voxtral" => named(QWEN2_AUDIO, &[]),
             "kimi_k25" => Self { split_heads: heads, ..named(KIMI, KIMI_WITHIN) },
             "ernie4_5_vl_moe" | "ernie4_5_moe_vl" => named(ERNIE_VL, ERNIE_VL_WITHIN),
             "minimax_m2" => Self { taken_for_experts: LIKE_MIXTRAL, ..named(&[], &[(".block_sparse_moe.", ".mlp.")]) },

@@ -3,6 +3,7 @@
 
 mod activation;
 mod attention;
+mod conv;
 mod gated_delta;
 mod indexer;
 mod indexer_loss;
@@ -22,6 +23,7 @@ mod window;
 
 pub use activation::Activation;
 pub use attention::{DocumentBatch, PackedAttention, take_rows};
+pub use conv::{RowConv, Taps};
 pub use gated_delta::{DeltaDocuments, GatedDelta, GatedDeltaConfig, GatedDeltaLayout};
 pub use indexer::{Indexer, IndexerConfig, IndexerTraining};
 pub use indexer_loss::indexer_loss;

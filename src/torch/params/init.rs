@@ -15,6 +15,8 @@ pub enum Init {
     Uniform(f64),
     /// The logarithm of a number between these two.
     LogUniform(f64, f64),
+    /// The rows of a table of positions, this wide: see [`sinusoids`].
+    Sinusoids(i64),
 }
 
 /// The values of parameter `name`, `len` of them.
@@ -28,8 +30,22 @@ pub(super) fn values(init: Init, seed: u64, name: &str, len: usize) -> Vec<f32> 
         Init::LogUniform(low, high) => {
             (0..len as u64).map(|i| (low + (high - low) * unit(key, i)).ln() as f32).collect()
         }
+        Init::Sinusoids(width) => sinusoids(len as i64 / width, width),
         Init::Normal(std) => (0..len as u64).map(|i| (normal(key, i) * std) as f32).collect(),
     }
+}
+
+/// Sines and then cosines of each of `length` positions, row by row: channel `i` of each half turns `width / 2 - 1` steps
+/// from one radian a position to 1 / 10 000 (Whisper's table, in float32 as there).
+pub fn sinusoids(length: i64, width: i64) -> Vec<f32> {
+    let half = width / 2;
+    let step = (10_000f64.ln() / (half - 1).max(1) as f64) as f32;
+    let angle = |row: i64, channel: i64| row as f32 * (-step * channel as f32).exp();
+    let value = move |row: i64, channel: i64| match channel < half {
+        true => angle(row, channel).sin(),
+        false => angle(row, channel - half).cos(),
+    };
+    (0..length).flat_map(|row| (0..width).map(move |channel| value(row, channel))).collect()
 }
 
 /// Draw number `i` of the stream `name` under `seed`: between 0 and 1.

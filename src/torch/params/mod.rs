@@ -18,7 +18,7 @@ mod stored_tensor;
 pub use flat_param::{FlatParam, OwnedPart};
 pub use grads::GradBuffer;
 pub use id::ParamId;
-pub use init::{Init, uniform};
+pub use init::{Init, sinusoids, uniform};
 pub(crate) use lora::Adapter;
 pub use lora::{ADAPTER_PARTS, LinearModule, LoraConfig, merged_weight, row_norms};
 pub use parallel_rank::{ParallelRank, divide, share};

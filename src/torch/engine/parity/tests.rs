@@ -119,6 +119,8 @@ fn towers_split_among_encoders() {
     check("qwen3_vl-seed1", &PoolLayouts { encoder, ..foundation(Layout::default()) });
     check("ernie4.5_vl-seed1", &PoolLayouts { encoder, ..tp(2) });
     check("internvl3.5-seed1", &PoolLayouts { encoder, ..tp(2) });
+    check("qwen2_audio-seed1", &PoolLayouts { encoder, ..sp(2) });
+    check("qwen3_asr-seed1", &PoolLayouts { encoder, encoder_zero: 1, ..tp(2) });
 }
 
 #[test]
@@ -128,6 +130,8 @@ fn pools_differ_in_their_layouts() {
     check("qwen3_vl-seed1", &PoolLayouts { encoder, encoder_zero: 1, ..foundation(layout) });
     let encoder = Layout::replicas(3);
     check("qwen2.5_vl-seed1", &PoolLayouts { encoder, encoder_zero: 1, ..tp(2) });
+    // A table of positions that is not trained.
+    check("qwen2_audio-seed1", &PoolLayouts { encoder, encoder_zero: 1, ..foundation(Layout::default()) });
 }
 
 #[test]

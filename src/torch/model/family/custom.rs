@@ -1,13 +1,15 @@
 //! Models put together: any tower, any projector and any language model, in a `config.json` of our own.
 //!
-//! Names begin with `image_encoder.`, `image_projector.` and `foundation.`, and go on as in each part's own checkpoint.
+//! Names begin with `image_encoder.`, `image_projector.`, `audio_encoder.`, `audio_projector.` and `foundation.`, and go on as
+//! in each part's own checkpoint.
 //! The language model's positions have three axes where its own have, and the tokens count on as text elsewhere.
 
 use serde_json::{Value, json};
 
 use super::common::NamePrefix;
 use super::decoders::read_decoder;
-use super::vision;
+use super::{audio, vision};
+use crate::model::audio::parts as audio_parts;
 use crate::model::config::{ModelConfig, Tokens};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::vision::parts;
@@ -47,10 +49,23 @@ pub fn parts_config(image_encoder: &Value, image_projector: &Value, foundation: 
 pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
     let place = NamePrefix::new("foundation.model.", "foundation.");
     let decoder = read_decoder(&keys.section("foundation")?, &place)?;
+    let width = decoder.hidden_size;
+    let read_audio = |encoder| audio_parts::read(&encoder, keys.section_or("audio_projector")?.as_ref(), width);
+    let audio = keys.section_or("audio_encoder")?.map(read_audio).transpose()?;
+    let audio = match audio {
+        Some(audio) if !keys.has("image_encoder") => {
+            return audio::model(MODEL_TYPE, keys, decoder, audio, "audio_token_id");
+        }
+        audio => audio,
+    };
     let projector = keys.section_or("image_projector")?;
-    let encoder = parts::read(&keys.section("image_encoder")?, projector.as_ref(), decoder.hidden_size)?;
+    let encoder = parts::read(&keys.section("image_encoder")?, projector.as_ref(), width)?;
     let tokens = Tokens::read(keys, decoder.vocab_size)?;
-    vision::model(MODEL_TYPE, keys, decoder, encoder, tokens)
+    let model = vision::model(MODEL_TYPE, keys, decoder, encoder, tokens)?;
+    match audio {
+        Some(audio) => audio::beside(model, keys, audio, "audio_token_id"),
+        None => Ok(model),
+    }
 }
 
 #[cfg(test)]
@@ -86,6 +101,7 @@ mod tests {
             json!({"model_type": "kimi_k25_vision", "hidden_size": 48, "num_hidden_layers": 2, "pos_emb_height": 8,
                    "pos_emb_width": 8, "num_attention_heads": 3, "intermediate_size": 80}),
             json!({"model_type": "ernie4_5_vl_moe_vision", "depth": 2, "hidden_size": 48, "num_heads": 3}),
+            json!({"model_type": "qwen2_vl_vision", "depth": 2, "embed_dim": 48, "num_heads": 3, "hidden_size": 3584}),
         ]
     }
 
@@ -144,6 +160,44 @@ mod tests {
                 assert_eq!(run.value(output).size(), [features as i64, 64], "{encoder} {projector}");
                 assert!(run.value(output).isfinite().all().int64_value(&[]) == 1, "{encoder} {projector}");
             }
+        }
+    }
+
+    #[test]
+    fn audio_towers_go_with_projectors_alone_and_beside_pictures() {
+        let sizes = json!({"num_mel_bins": 16, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 64,
+            "d_model": 32, "max_source_positions": 50});
+        let types = [
+            "whisper",
+            "qwen2_audio_encoder",
+            "qwen2_5_omni_audio_encoder",
+            "qwen3_omni_moe_audio_encoder",
+            "qwen3_asr_encoder",
+            "voxtral_encoder",
+        ];
+        let projectors = [
+            json!({}),
+            json!({"model_type": "linear", "stack_factor": 2}),
+            json!({"model_type": "mlp", "hidden_size": 24, "hidden_act": "silu", "bias": false}),
+        ];
+        for (model_type, projector) in types.iter().flat_map(|name| projectors.iter().map(move |p| (name, p))) {
+            let mut encoder = sizes.clone();
+            encoder["model_type"] = json!(model_type);
+            let mut config = json!({"model_type": "loongforge_vlm", "foundation": foundations()[0], "audio_token_id": 302,
+                "audio_encoder": encoder, "audio_projector": projector});
+            let alone = ModelConfig::from_hf(&config).unwrap();
+            let input = alone.inputs().remove(0);
+            assert_eq!((input.placeholders, input.num_tensors), (vec![302], 1));
+            let family = alone.towers.get(Tower::Audio).unwrap();
+            let known = |name: &str| name.starts_with("audio_encoder.") || name.starts_with("audio_projector.");
+            assert!(family.specs().iter().all(|spec| known(&spec.name)));
+            assert!(family.specs().iter().any(|spec| family.is_projector(&spec.name)));
+            config["image_encoder"] = towers()[1].clone();
+            config["image_token_id"] = json!(301);
+            let both = ModelConfig::from_hf(&config).unwrap();
+            let tokens: Vec<_> = both.towers.iter().map(|it| it.placeholders.clone()).collect();
+            let levels: Vec<usize> = both.inputs().iter().map(|input| input.num_tensors).collect();
+            assert_eq!((tokens, levels), (vec![vec![301], vec![302]], vec![2, 1]));
         }
     }
 

@@ -29,6 +29,7 @@ pub(in crate::model) const DECODERS: &[(&str, ReadDecoder)] = &[
     ("qwen", qwen::read),
     ("qwen2", qwen2::read),
     ("qwen2_5_vl_text", qwen2_5_vl_text::read),
+    ("qwen2_vl_text", qwen2_5_vl_text::read),
     ("qwen3", qwen3::read),
     ("qwen3_5_moe_text", qwen3_5_moe_text::read),
     ("qwen3_5_text", qwen3_5_text::read),

@@ -1,5 +1,6 @@
 //! One file a family: its `config.json` into the data of a decoder and an encoder. The registry names them.
 
+mod audio;
 mod common;
 pub(super) mod custom;
 pub(super) mod decoders;
@@ -22,19 +23,27 @@ pub(super) mod mimo;
 pub(super) mod minimax_m2;
 pub(super) mod qwen;
 pub(super) mod qwen2;
+pub(super) mod qwen2_5_omni;
+mod qwen2_5_omni_text;
 pub(super) mod qwen2_5_vl;
 mod qwen2_5_vl_text;
+pub(super) mod qwen2_audio;
+pub(super) mod qwen2_vl;
 pub(super) mod qwen3;
 pub(super) mod qwen3_5;
 pub(super) mod qwen3_5_moe;
 mod qwen3_5_moe_text;
 mod qwen3_5_text;
+pub(super) mod qwen3_asr;
 pub(super) mod qwen3_moe;
 pub(super) mod qwen3_next;
+pub(super) mod qwen3_omni_moe;
+mod qwen3_omni_moe_text;
 pub(super) mod qwen3_vl;
 pub(super) mod qwen3_vl_moe;
 mod qwen3_vl_moe_text;
 mod qwen3_vl_text;
 mod vision;
+pub(super) mod voxtral;
 
 pub(super) use common::NamePrefix;

@@ -7,8 +7,8 @@ use loongforge_core::message::Grid;
 use tch::{Device, Kind, Tensor};
 
 use super::layout::{Layout, PatchOrder};
-use super::norm::Norm;
 use super::tower_config::TowerConfig;
+use crate::model::tower_blocks::Norm;
 use crate::nn::{Linear, Resampled, take_rows};
 use crate::params::Scope;
 

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use loongforge_core::message::Grid;
 
-use super::projector::{Projector, ProjectorConfig};
+use super::projector::{Projector, ProjectorConfig, ProjectorKind};
 use super::tower::Tower;
 use super::tower_config::TowerConfig;
 use crate::model::encoder::{EncoderFamily, EncoderModel, EncoderTape};
 use crate::model::parallel_errors::TensorParallelError;
-use crate::params::{ParallelRank, ParamSpec, ParamStore, divide};
+use crate::model::tower_blocks::Divided;
+use crate::params::{ParallelRank, ParamSpec, ParamStore};
 use crate::tape::{Policy, Tape};
 
 /// An encoder as data.
@@ -22,6 +23,25 @@ pub struct VisionConfig {
     pub deepstack: Vec<ProjectorConfig>,
 }
 
+impl VisionConfig {
+    /// Qwen3-VL's with other names in its mergers: of the norm, of the two maps, and of the list of DeepStack mergers.
+    pub(in crate::model) fn with_mergers(
+        mut self,
+        norm_name: &'static str,
+        maps: [&'static str; 2],
+        list: &str,
+    ) -> VisionConfig {
+        for projector in std::iter::once(&mut self.projector).chain(&mut self.deepstack) {
+            projector.prefix = projector.prefix.replace("deepstack_merger_list.", list);
+            if let ProjectorKind::Mlp { norm, linears, .. } = &mut projector.kind {
+                norm.iter_mut().for_each(|norm| norm.name = norm_name);
+                *linears = maps;
+            }
+        }
+        self
+    }
+}
+
 /// The encoder on the parameters of a store.
 struct VisionEncoder {
     tower: Tower,
@@ -30,47 +50,12 @@ struct VisionEncoder {
     policy: Policy,
 }
 
-/// A rank's part of an encoder whose blocks are split.
-#[derive(Debug)]
-struct DividedVision {
-    whole: VisionConfig,
-    local: VisionConfig,
-}
-
-impl EncoderFamily for DividedVision {
-    fn specs(&self) -> Vec<ParamSpec> {
-        divide(self.whole.specs(), self.local.specs(), &self.local.tower.block.parallel)
-    }
-
-    fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn EncoderModel> {
-        self.local.build(params, policy)
-    }
-
-    fn num_outputs(&self) -> usize {
-        self.whole.num_outputs()
-    }
-
-    fn patch_dim(&self) -> i64 {
-        self.whole.patch_dim()
-    }
-
-    fn prefixes(&self) -> [&str; 2] {
-        self.whole.prefixes()
-    }
-
-    fn is_projector(&self, name: &str) -> bool {
-        self.whole.is_projector(name)
-    }
-
-    fn num_features(&self, grid: Grid) -> usize {
-        self.whole.num_features(grid)
-    }
-}
-
 impl EncoderFamily for VisionConfig {
     fn divided(&self, place: &ParallelRank) -> Result<Arc<dyn EncoderFamily>, TensorParallelError> {
-        let tower = TowerConfig { block: self.tower.block.divided(place)?, ..self.tower.clone() };
-        Ok(Arc::new(DividedVision { local: VisionConfig { tower, ..self.clone() }, whole: self.clone() }))
+        let tower =
+            TowerConfig { block: self.tower.block.divided(place, "vision_config.num_heads")?, ..self.tower.clone() };
+        let local = VisionConfig { tower, ..self.clone() };
+        Ok(Arc::new(Divided { local, whole: self.clone(), place: *place }))
     }
 
     fn specs(&self) -> Vec<ParamSpec> {

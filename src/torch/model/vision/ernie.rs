@@ -2,14 +2,12 @@
 
 use serde_json::json;
 
-use super::block::BlockConfig;
 use super::encoder::VisionConfig;
 use super::keys::{activation, axial_theta, square, width_and_heads};
-use super::norm::VisionNorm;
 use super::projector::{ProjectorConfig, ProjectorKind};
-use super::rope::{AxialOrder, AxialRope};
 use super::tower_config::{PatchEmbed, TowerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
+use crate::model::tower_blocks::{AxialOrder, AxialRope, BlockConfig, TowerNorm};
 use crate::nn::Activation;
 
 /// The encoder of `Ernie4_5_VLMoeVisionConfig` or the published `DFNRopeVisionTransformerConfig`, its names under
@@ -33,11 +31,11 @@ pub(in crate::model) fn read(
     let inner = keys.size_or("intermediate_size")?.unwrap_or((width as f64 * ratio) as i64);
     let block = BlockConfig {
         activation: activation(keys, "hidden_act", Activation::QuickGelu)?,
-        ..BlockConfig::new(width, num_heads, inner, VisionNorm::Layer(eps), initializer_range)
+        ..BlockConfig::new(width, num_heads, inner, TowerNorm::Layer(eps), initializer_range)
     };
     let tower = TowerConfig {
         rope: Some(AxialRope { theta: axial_theta(keys)?, order: AxialOrder::Halves }),
-        final_norm: Some(("ln", VisionNorm::Layer(eps))),
+        final_norm: Some(("ln", TowerNorm::Layer(eps))),
         ..TowerConfig::new(prefix, embed, merge, keys.size("depth")?, block)
     };
     let projector = ProjectorConfig {

@@ -3,18 +3,17 @@
 
 use serde_json::json;
 
-use super::block::BlockConfig;
 use super::encoder::VisionConfig;
 use super::keys::{activation, check_heads, no_dropout, square};
 use super::layout::PatchOrder;
-use super::norm::VisionNorm;
 use super::projector::{MergeNorm, ProjectorConfig, ProjectorKind};
 use super::tower_config::{ClassToken, PatchEmbed, PositionTable, TowerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
+use crate::model::tower_blocks::{BlockConfig, TowerNorm};
 use crate::nn::{Activation, Resampling};
 
 /// torch's default, which the reference does not change.
-const PROJECTOR_NORM: VisionNorm = VisionNorm::Layer(1e-5);
+const PROJECTOR_NORM: TowerNorm = TowerNorm::Layer(1e-5);
 
 /// Says how a checkpoint names things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,15 +45,15 @@ pub(in crate::model) fn read(
 ) -> Result<VisionConfig, ModelConfigError> {
     let original = names == InternNames::Original;
     let (width, num_heads) = (keys.size("hidden_size")?, keys.size("num_attention_heads")?);
-    check_heads(keys, width, "num_attention_heads", num_heads, false)?;
+    check_heads(keys, ("hidden_size", width), "num_attention_heads", num_heads, false)?;
     no_dropout(keys, &["hidden_dropout_prob", "attention_dropout", "projection_dropout", "dropout"])?;
     keys.only("use_mask_token", &[json!(false)])?;
     let eps = keys.number_or("layer_norm_eps")?.unwrap_or(1e-6);
     keys.only("norm_type", &[json!("layer_norm"), json!("rms_norm")])?;
     let norm = if keys.text_or("norm_type")?.unwrap_or(if original { "rms_norm" } else { "layer_norm" }) == "rms_norm" {
-        VisionNorm::Rms(eps)
+        TowerNorm::Rms(eps)
     } else {
-        VisionNorm::Layer(eps)
+        TowerNorm::Layer(eps)
     };
     let (image_size, patch_size) =
         (square(keys, "image_size")?.unwrap_or(448), square(keys, "patch_size")?.unwrap_or(14));
@@ -106,7 +105,7 @@ pub(in crate::model) fn read(
         positions: flag("use_absolute_position_embeddings", true)?.then_some(positions),
         class: Some(ClassToken { name: class, shape: vec![1, 1, width], angles: None }),
         block_prefix: if original { "encoder.layers." } else { "encoder.layer." },
-        final_norm: (!pooled).then_some(("layernorm", VisionNorm::Layer(eps))),
+        final_norm: (!pooled).then_some(("layernorm", TowerNorm::Layer(eps))),
         ..TowerConfig::new(prefix, embed, shuffle.merge, keys.size("num_hidden_layers")?, block)
     };
     let (norm, linears) = if original { ("0", ["1", "3"]) } else { ("layer_norm", ["linear_1", "linear_2"]) };

@@ -20,7 +20,7 @@ pub(super) fn axial_theta(keys: &Keys<'_>) -> Result<f64, ModelConfigError> {
 /// Heads must share the width; with a rotary embedding of two axes each needs channels for both.
 pub(super) fn check_heads(
     keys: &Keys<'_>,
-    width: i64,
+    (width_key, width): (&str, i64),
     key: &str,
     heads: i64,
     rope: bool,
@@ -30,13 +30,13 @@ pub(super) fn check_heads(
         return Ok(());
     }
     let factor = if rope { "4 x " } else { "" };
-    Err(keys.inconsistent("hidden_size", width, format!("must be a multiple of {factor}{key} ({unit})")))
+    Err(keys.inconsistent(width_key, width, format!("must be a multiple of {factor}{key} ({unit})")))
 }
 
 /// `hidden_size` and `num_heads` of a tower with a rotary embedding of two axes.
 pub(super) fn width_and_heads(keys: &Keys<'_>) -> Result<(i64, i64), ModelConfigError> {
     let (width, num_heads) = (keys.size("hidden_size")?, keys.size("num_heads")?);
-    check_heads(keys, width, "num_heads", num_heads, true)?;
+    check_heads(keys, ("hidden_size", width), "num_heads", num_heads, true)?;
     Ok((width, num_heads))
 }
 

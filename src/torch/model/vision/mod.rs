@@ -1,7 +1,6 @@
 //! Vision towers and projectors. One computation serves every tower (`tower.rs`, as `tower_config.rs` says); a file for
 //! each published tower reads its config. Which families have which encoder is `family/`'s.
 
-mod block;
 mod embed;
 mod encoder;
 pub(super) mod ernie;
@@ -9,22 +8,17 @@ pub(super) mod intern;
 mod keys;
 mod layout;
 pub(super) mod moon;
-mod norm;
-mod part;
 pub(super) mod parts;
 mod projector;
+pub(super) mod qwen2;
 pub(super) mod qwen2_5;
 pub(super) mod qwen3;
 mod resampler;
 pub(super) mod rice;
-mod rope;
 mod tower;
 mod tower_config;
 
-pub use block::{BlockConfig, MlpNames};
 pub use encoder::VisionConfig;
 pub use layout::{PatchOrder, Span};
-pub use norm::VisionNorm;
 pub use projector::{MergeNorm, ProjectorConfig, ProjectorKind};
-pub use rope::{AxialOrder, AxialRope};
 pub use tower_config::{ClassToken, PatchEmbed, PositionTable, TowerConfig, Windows};

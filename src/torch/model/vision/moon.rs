@@ -1,20 +1,18 @@
 //! MoonViT-3D and its patch merger (`Kimi_K25VisionModel`): learned positions and sinusoids of frames, complex rotary
 //! embeddings, attention among all frames of an item, and their mean at the end.
 
-use super::block::{BlockConfig, MlpNames};
 use super::encoder::VisionConfig;
 use super::keys::{activation, axial_theta, check_heads, square};
 use super::layout::{PatchOrder, Span};
-use super::norm::VisionNorm;
 use super::projector::{MergeNorm, ProjectorConfig, ProjectorKind};
-use super::rope::{AxialOrder, AxialRope};
 use super::tower_config::{PatchEmbed, PositionTable, TowerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
+use crate::model::tower_blocks::{AxialOrder, AxialRope, BlockConfig, MlpNames, TowerNorm};
 use crate::nn::{Activation, Resampling};
 use serde_json::json;
 
 /// Fixed in the reference, not configured.
-const NORM: VisionNorm = VisionNorm::Layer(1e-5);
+const NORM: TowerNorm = TowerNorm::Layer(1e-5);
 
 /// Returns how a checkpoint names the patch embedding, which transformers writes elsewhere than the published ones have
 /// it. Their configs differ as well: published ones call the width `vt_hidden_size`.
@@ -37,7 +35,7 @@ pub(in crate::model) fn read(
         keys.size(name("hidden_size", "vt_hidden_size"))?,
         keys.size(name("num_attention_heads", "vt_num_attention_heads"))?,
     );
-    check_heads(keys, width, "num_attention_heads", num_heads, true)?;
+    check_heads(keys, ("hidden_size", width), "num_attention_heads", num_heads, true)?;
     keys.only("merge_type", &[json!("sd2_tpool")])?;
     keys.only("pos_emb_type", &[json!("divided_fixed")])?;
     keys.only("video_attn_type", &[json!("spatial_temporal")])?;
@@ -90,7 +88,7 @@ pub(in crate::model) fn read(
         merge,
         outputs,
         kind: ProjectorKind::Mlp {
-            norm: Some(MergeNorm { name: "pre_norm", norm: VisionNorm::Layer(eps), merged: false }),
+            norm: Some(MergeNorm { name: "pre_norm", norm: TowerNorm::Layer(eps), merged: false }),
             linears: ["proj.0", "proj.2"],
             inner: width * merge.pow(2),
             activation: Activation::Gelu,

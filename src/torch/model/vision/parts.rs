@@ -5,10 +5,10 @@ use serde_json::json;
 use super::encoder::VisionConfig;
 use super::intern::{InternNames, PixelShuffle};
 use super::keys::activation;
-use super::norm::VisionNorm;
 use super::projector::{MergeNorm, ProjectorConfig, ProjectorKind};
-use super::{ernie, intern, moon, qwen2_5, qwen3, rice};
+use super::{ernie, intern, moon, qwen2, qwen2_5, qwen3, rice};
 use crate::model::keys::{Keys, ModelConfigError};
+use crate::model::tower_blocks::TowerNorm;
 use crate::nn::Activation;
 
 type Result<T> = std::result::Result<T, ModelConfigError>;
@@ -25,6 +25,8 @@ const TOWERS: &[(&str, Read)] = &[
     ("kimi_k25_vision", |keys, tower, projector, width| moon::read(keys, tower, projector, 1e-5, width)),
     ("qwen2_5_vl", qwen2_5::read),
     ("qwen2_5_vl_vision", qwen2_5::read),
+    ("qwen2_vl", qwen2::read),
+    ("qwen2_vl_vision", qwen2::read),
     ("qwen3_5", qwen3::read),
     ("qwen3_5_moe", qwen3::read),
     ("qwen3_5_moe_vision", qwen3::read),
@@ -97,8 +99,8 @@ fn read_projector(keys: &Keys<'_>, own: &ProjectorConfig) -> Result<ProjectorCon
 fn read_norm(keys: &Keys<'_>) -> Result<Option<MergeNorm>> {
     let eps = keys.number_or("layer_norm_eps")?.unwrap_or(1e-6);
     let norm = match keys.text_or("norm_type")? {
-        None | Some("layer_norm") => VisionNorm::Layer(eps),
-        Some("rms_norm") => VisionNorm::Rms(eps),
+        None | Some("layer_norm") => TowerNorm::Layer(eps),
+        Some("rms_norm") => TowerNorm::Rms(eps),
         Some("none") => return Ok(None),
         Some(other) => {
             let supported = ["layer_norm", "rms_norm", "none"].map(|name| json!(name));

@@ -8,9 +8,8 @@ use std::rc::Rc;
 use loongforge_core::message::Grid;
 use tch::Tensor;
 
-use super::norm::{Norm, VisionNorm};
-use super::part::Part;
 use super::resampler::Resampler;
+use crate::model::tower_blocks::{Norm, Part, TowerNorm};
 use crate::nn::{Activation, Linear};
 use crate::params::{ParamSpec, ParamStore, Scope};
 use crate::tape::{Policy, Slot, Tape};
@@ -45,7 +44,7 @@ pub enum ProjectorKind {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MergeNorm {
     pub name: &'static str,
-    pub norm: VisionNorm,
+    pub norm: TowerNorm,
     /// True if it is over whole blocks, not over single states.
     pub merged: bool,
 }

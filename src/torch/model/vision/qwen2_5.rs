@@ -1,18 +1,16 @@
 //! Qwen2.5-VL's tower and merger (`Qwen2_5_VisionTransformerPretrainedModel`): attention in windows but for some
 //! blocks, root mean square norms, gated MLPs.
 
-use super::block::{BlockConfig, MlpNames};
 use super::encoder::VisionConfig;
 use super::keys::{activation, axial_theta, width_and_heads};
-use super::norm::VisionNorm;
 use super::projector::{MergeNorm, ProjectorConfig, ProjectorKind};
-use super::rope::{AxialOrder, AxialRope};
 use super::tower_config::{PatchEmbed, TowerConfig, Windows};
 use crate::model::keys::{Keys, ModelConfigError};
+use crate::model::tower_blocks::{AxialOrder, AxialRope, BlockConfig, MlpNames, TowerNorm};
 use crate::nn::Activation;
 
 /// Fixed in the reference, not configured.
-const NORM: VisionNorm = VisionNorm::Rms(1e-6);
+const NORM: TowerNorm = TowerNorm::Rms(1e-6);
 
 /// The encoder of `Qwen2_5_VLVisionConfig`, its names under `prefix` and `merger`.
 pub(in crate::model) fn read(

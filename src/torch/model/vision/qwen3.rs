@@ -1,18 +1,16 @@
 //! Qwen3-VL's tower and mergers (`Qwen3VLVisionModel`), which are Qwen3.5's as well: learned positions beside the rotary
 //! ones, and DeepStack mergers after some blocks.
 
-use super::block::{BlockConfig, MlpNames};
 use super::encoder::VisionConfig;
 use super::keys::{activation, axial_theta, width_and_heads};
-use super::norm::VisionNorm;
 use super::projector::{MergeNorm, ProjectorConfig, ProjectorKind};
-use super::rope::{AxialOrder, AxialRope};
 use super::tower_config::{PatchEmbed, PositionTable, TowerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
+use crate::model::tower_blocks::{AxialOrder, AxialRope, BlockConfig, MlpNames, TowerNorm};
 use crate::nn::{Activation, Resampling};
 
 /// Fixed in the reference, not configured.
-const NORM: VisionNorm = VisionNorm::Layer(1e-6);
+const NORM: TowerNorm = TowerNorm::Layer(1e-6);
 
 /// The encoder of `Qwen3VLVisionConfig`, its names under `prefix` and `merger`.
 pub(in crate::model) fn read(

@@ -1,14 +1,12 @@
 //! Rice ViT and its merger (LLaVA-OneVision-1.5's `RiceTransformerPretrainedModel`): a class token before each frame,
 //! with learned angles, and a norm before the blocks.
 
-use super::block::BlockConfig;
 use super::encoder::VisionConfig;
 use super::keys::{activation, axial_theta, width_and_heads};
-use super::norm::VisionNorm;
 use super::projector::{MergeNorm, ProjectorConfig, ProjectorKind};
-use super::rope::{AxialOrder, AxialRope};
 use super::tower_config::{ClassToken, PatchEmbed, TowerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
+use crate::model::tower_blocks::{AxialOrder, AxialRope, BlockConfig, TowerNorm};
 use crate::nn::Activation;
 use serde_json::json;
 
@@ -24,7 +22,7 @@ pub(in crate::model) fn read(
     keys.only("temporal_patch_size", &[json!(1)])?;
     let patch_size = keys.size("patch_size")?;
     let merge = keys.size_or("spatial_merge_size")?.unwrap_or(2);
-    let norm = VisionNorm::Layer(keys.number_or("layer_norm_eps")?.unwrap_or(1e-5));
+    let norm = TowerNorm::Layer(keys.number_or("layer_norm_eps")?.unwrap_or(1e-5));
     let initializer_range = keys.number_or("initializer_range")?.unwrap_or(0.02);
     let embed = PatchEmbed {
         name: "patch_embed.proj",

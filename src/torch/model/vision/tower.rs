@@ -8,13 +8,10 @@ use std::rc::Rc;
 use loongforge_core::message::Grid;
 use tch::{Device, Tensor};
 
-use super::block::{Attention, Mlp};
 use super::embed::{Embed, EmbedInputs};
 use super::layout::Layout;
-use super::norm::Norm;
-use super::part::Part;
-use super::rope::Rotation;
 use super::tower_config::TowerConfig;
+use crate::model::tower_blocks::{Attention, Mlp, Norm, Part, Rotation, beside};
 use crate::nn::{PackedAttention, take_rows};
 use crate::params::ParamStore;
 use crate::tape::{Policy, Slot, Tape};
@@ -95,16 +92,12 @@ impl Tower {
             let full = config.windows.as_ref().is_none_or(|windows| windows.full_blocks.contains(&(number as i64)));
             let among = if full { documents.clone() } else { windows.clone() };
             tape.set_alike(false);
-            let entered = if is_split { tape.copy_to_region(x) } else { x };
-            let y = self.attend(tape, entered, (number, attention), &angles, among, policy);
-            let y = if is_split { tape.reduce_from_region(y) } else { y };
-            x = tape.add(x, y);
+            x = beside(tape, x, is_split, |tape, x| self.attend(tape, x, (number, attention), &angles, among, policy));
             let branch = mlp.part.clone();
             let forward = move |reads: &[Tensor]| vec![branch.forward(&reads[0])];
-            let entered = if is_split { tape.copy_to_region(x) } else { x };
-            let y = tape.run(format!("block {number} mlp"), &mlp.ids, policy, &[entered], 1, forward)[0];
-            let y = if is_split { tape.reduce_from_region(y) } else { y };
-            x = tape.add(x, y);
+            x = beside(tape, x, is_split, |tape, x| {
+                tape.run(format!("block {number} mlp"), &mlp.ids, policy, &[x], 1, forward)[0]
+            });
             tape.set_alike(is_split);
             if config.deepstack.contains(&(number as i64)) {
                 deepstack.push(collect.record(tape, x, None, policy));

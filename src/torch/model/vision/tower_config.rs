@@ -3,10 +3,8 @@
 
 use loongforge_core::message::Grid;
 
-use super::block::BlockConfig;
 use super::layout::{LayoutConfig, PatchOrder, Span};
-use super::norm::VisionNorm;
-use super::rope::AxialRope;
+use crate::model::tower_blocks::{AxialRope, BlockConfig, TowerNorm};
 use crate::nn::Resampling;
 use crate::params::{Init, ParamSpec};
 
@@ -24,7 +22,7 @@ pub struct TowerConfig {
     /// True if frames of an item of several get fixed sinusoids of their number.
     pub frame_sinusoids: bool,
     pub class: Option<ClassToken>,
-    pub pre_norm: Option<(&'static str, VisionNorm)>,
+    pub pre_norm: Option<(&'static str, TowerNorm)>,
     /// `{prefix}{block_prefix}{number}.`
     pub block_prefix: &'static str,
     pub num_blocks: i64,
@@ -32,7 +30,7 @@ pub struct TowerConfig {
     pub rope: Option<AxialRope>,
     pub span: Span,
     pub windows: Option<Windows>,
-    pub final_norm: Option<(&'static str, VisionNorm)>,
+    pub final_norm: Option<(&'static str, TowerNorm)>,
     /// True if an item's states are averaged over its frames.
     pub frame_mean: bool,
     /// After these blocks states are taken for the decoder's first layers (DeepStack).

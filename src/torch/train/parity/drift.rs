@@ -2,7 +2,8 @@
 //! which `run.rs` tells, but whether rounding stays rounding.
 
 use super::fixture::{Document, Fixture};
-use super::models::{Models, ParityError};
+use super::models::Models;
+use super::state::ParityError;
 use std::fmt;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use tch::{Kind, Tensor};
 
 use super::fixture::{Document, Fixture, tensors};
-use super::models::{Models, ParityError};
+use super::models::Models;
+use super::state::ParityError;
 use crate::params::{ParamSpec, ParamStore, StoredTensor};
 use crate::train::hf::{INDEX_FILE, MAX_SHARD_SIZE, Shards, index_of, num_shards, save_weights, write_tensor_file};
 use crate::train::{

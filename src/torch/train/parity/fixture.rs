@@ -116,6 +116,17 @@ impl Fixture {
         self.expected.get(key).ok_or_else(missing)
     }
 
+    /// The norms of the reference's gradients.
+    pub fn grad_norms(&self) -> impl Iterator<Item = f64> {
+        let norms = self.expected.iter().filter(|(key, _)| key.starts_with("grad_norm/"));
+        norms.map(|(_, norm)| norm.double_value(&[]))
+    }
+
+    /// The norm up to which a gradient is zero in exact arithmetic.
+    pub fn rounding(&self) -> f64 {
+        1e-8 * self.grad_norms().map(|norm| norm * norm).sum::<f64>().sqrt()
+    }
+
     /// Targets that the loss counts.
     pub fn num_targets(&self) -> usize {
         num_targets(&self.documents, 0)
@@ -199,10 +210,10 @@ impl<'a> Source<'a> {
     }
 }
 
-/// All recordings' frames `[F, mel bins]`, `audio_values`, and their numbers of frames, `audio_frames`.
+/// All recordings' frames `[F, mel bins]`, `audio_frames`, and how many each has, `audio_lengths`.
 fn recordings(inputs: &BTreeMap<String, Tensor>) -> Result<(Option<Tensor>, Vec<Grid>), FixtureError> {
-    let Some(values) = inputs.get("audio_values") else { return Ok((None, Vec::new())) };
-    let lens = integers(get(inputs, "audio_frames")?);
+    let Some(values) = inputs.get("audio_frames") else { return Ok((None, Vec::new())) };
+    let lens = integers(get(inputs, "audio_lengths")?);
     let grid = |len: i64| Grid { t: len as u32, h: 1, w: 1 };
     Ok((Some(values.shallow_clone()), lens.into_iter().map(grid).collect()))
 }
@@ -210,9 +221,13 @@ fn recordings(inputs: &BTreeMap<String, Tensor>) -> Result<(Option<Tensor>, Vec<
 /// All pictures' patches `[P, X]` and their sizes. Without a table of sizes pictures are tiles `[tiles, 3, H, W]`, each
 /// an item of its own, to be cut into patches row by row.
 fn pictures(inputs: &BTreeMap<String, Tensor>, patch_dim: i64) -> Result<(Option<Tensor>, Vec<Grid>), FixtureError> {
+    let grid = |side: &[i64]| Grid { t: side[0] as u32, h: side[1] as u32, w: side[2] as u32 };
+    if let Some(patches) = inputs.get("vision_patches") {
+        let sizes = integers(get(inputs, "vision_sizes")?).chunks(3).map(grid).collect();
+        return Ok((Some(patches.shallow_clone()), sizes));
+    }
     let Some(pixels) = inputs.get("pixel_values") else { return Ok((None, Vec::new())) };
     if let Some(table) = inputs.get("image_grid_thw") {
-        let grid = |side: &[i64]| Grid { t: side[0] as u32, h: side[1] as u32, w: side[2] as u32 };
         return Ok((Some(pixels.flatten(1, -1)), integers(table).chunks(3).map(grid).collect()));
     }
     let [tiles, channels, height, width] = pixels

@@ -5,8 +5,9 @@ use std::path::Path;
 use tch::Tensor;
 
 use super::fixture::{Document, Fixture};
-use super::models::{Models, ParityError};
+use super::models::Models;
 use super::report::ParityReport;
+use super::state::ParityError;
 
 /// The indexers' losses and gradients, where the fixture has them.
 pub(super) fn compare_indexers(

@@ -13,13 +13,14 @@ mod models;
 mod report;
 mod run;
 mod scores;
+mod state;
 
 pub use compare::{Steps, compare_steps};
 pub use drift::{Drift, drift};
 pub use export::export;
 pub(crate) use fixture::{Document, Fixture, tensors};
 pub use fixture::{FixtureError, has_encoder};
-pub use models::ParityError;
 pub(crate) use models::reference_parts;
 pub use report::{ParityReport, Row};
 pub use run::parity;
+pub use state::ParityError;

@@ -1,32 +1,18 @@
 //! The models of a fixture and what is done with them: logits of its documents, steps of AdamW.
 
-use super::fixture::{Document, Fixture, FixtureError, TowerItems};
+use super::fixture::{Document, Fixture, TowerItems};
+use super::state::{ModelState, ParityError};
 use crate::model::{
     Decoder, EncoderModel, FeatureInput, ModelConfig, ModelTower, Targets, TextBatch, TextOptions, TreeNames,
 };
-use crate::native::NativeError;
-use crate::params::{GradBuffer, ParamId, ParamSpec, ParamStore};
+use crate::params::{GradBuffer, ParamId, ParamStore};
 use crate::tape::{Execution, Policy, Slot};
+use crate::train::AdapterFolder;
 use crate::train::peft::{PREFIX, names_in_file};
-use crate::train::{AdamW, AdapterError, AdapterFolder, WeightsError, adapted, load_adapter, load_weights};
 use loongforge_core::message::{Grid, Tower};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 use tch::{Device, Kind, Tensor};
-
-#[derive(Debug, thiserror::Error)]
-pub enum ParityError {
-    #[error(transparent)]
-    Fixture(#[from] FixtureError),
-    #[error(transparent)]
-    Weights(#[from] WeightsError),
-    #[error(transparent)]
-    Adapter(#[from] AdapterError),
-    #[error(transparent)]
-    Native(#[from] NativeError),
-    #[error("{path}: {source}")]
-    Write { path: PathBuf, source: std::io::Error },
-}
 
 /// Holds what a step's loss is made of.
 pub(super) struct Loss {
@@ -35,14 +21,6 @@ pub(super) struct Loss {
     pub of_routers: f64,
     /// The load-balancing loss, unweighted.
     pub aux: Option<f64>,
-}
-
-/// A part of the model with its parameters and their gradients.
-pub(super) struct ModelState<M> {
-    pub model: M,
-    pub params: Rc<ParamStore>,
-    pub grads: GradBuffer,
-    pub adamw: AdamW,
 }
 
 pub(super) struct Models {
@@ -54,29 +32,6 @@ pub(super) struct Models {
     pub mixer_losses: Vec<f64>,
     /// The policy of the decoder's segments.
     pub policy: Policy,
-}
-
-impl<M> ModelState<M> {
-    pub fn new(
-        specs: Vec<ParamSpec>,
-        fixture: &Fixture,
-        folder: &Path,
-        model: impl FnOnce(&ParamStore) -> M,
-    ) -> Result<Self, ParityError> {
-        let adapter = fixture.has_adapter.then(|| AdapterFolder::open(folder)).transpose()?;
-        let tree = &fixture.config.tree;
-        let specs = match &adapter {
-            Some(adapter) => adapted(specs, adapter, tree)?,
-            None => specs,
-        };
-        let params = ParamStore::new(specs, fixture.kind, fixture.device);
-        load_weights(&params, folder)?;
-        if let Some(adapter) = &adapter {
-            load_adapter(&params, adapter, tree, |_| true)?;
-        }
-        let (grads, adamw) = (params.new_grad(), AdamW::new(&params, fixture.adamw)?);
-        Ok(ModelState { model: model(&params), params: Rc::new(params), grads, adamw })
-    }
 }
 
 /// The slots of features with what the towers have made.

@@ -1,8 +1,9 @@
 //! The scores of a fixture's targets, which a held-out loss is made of, against the reference's loss and logits.
 
 use super::fixture::{Document, Fixture};
-use super::models::{Models, ParityError};
+use super::models::Models;
 use super::report::ParityReport;
+use super::state::ParityError;
 use crate::model::TokenScores;
 use loongforge_core::data::IGNORE_INDEX;
 use tch::{Kind, Reduction, Tensor};

@@ -1,11 +1,11 @@
-//! A pre-norm transformer block of a vision tower: attention among the patches of a picture, then an MLP, each with
-//! the config's names. The residual is the tape's.
+//! A pre-norm transformer block of a tower: attention among the rows of an item, such as the patches of a picture or the
+//! positions of a clip, then an MLP, each with the config's names. The residual is the tape's.
 //!
 //! Shapes: S rows of a tower's sequence, D hidden size, H heads, C head size.
 
 use tch::Tensor;
 
-use super::norm::{Norm, VisionNorm};
+use super::norm::{Norm, TowerNorm};
 use super::rope::Rotation;
 use crate::model::parallel_errors::TensorParallelError;
 use crate::nn::{Activation, Linear, PackedAttention};
@@ -21,12 +21,14 @@ pub struct BlockConfig {
     pub inner: i64,
     /// Tells whose part of a block this is.
     pub parallel: ParallelRank,
-    pub norm: VisionNorm,
+    pub norm: TowerNorm,
     /// Before the attention and before the MLP.
     pub norms: [&'static str; 2],
     /// One name where the checkpoint has queries, keys and values as one matrix, else three.
     pub qkv: Vec<&'static str>,
     pub qkv_bias: bool,
+    /// False where keys alone have no bias (Whisper); they have a matrix of their own then.
+    pub k_bias: bool,
     pub o: &'static str,
     /// Names and epsilon of the norms of queries and keys, over all heads together (InternViT-6B).
     pub qk_norm: Option<([&'static str; 2], f64)>,
@@ -47,7 +49,7 @@ pub enum MlpNames {
 }
 
 /// The attention branch.
-pub(super) struct Attention {
+pub(in crate::model) struct Attention {
     norm: Norm,
     qkv: Vec<Linear>,
     qk_norm: Option<[Norm; 2]>,
@@ -57,7 +59,7 @@ pub(super) struct Attention {
 }
 
 /// The MLP branch.
-pub(super) struct Mlp {
+pub(in crate::model) struct Mlp {
     norm: Norm,
     /// One, or gate and up.
     up: Vec<Linear>,
@@ -68,7 +70,13 @@ pub(super) struct Mlp {
 
 impl BlockConfig {
     /// Returns what most towers have: queries, keys and values in one matrix with biases, a plain MLP, and these names.
-    pub(super) fn new(width: i64, num_heads: i64, inner: i64, norm: VisionNorm, initializer_range: f64) -> BlockConfig {
+    pub(in crate::model) fn new(
+        width: i64,
+        num_heads: i64,
+        inner: i64,
+        norm: TowerNorm,
+        initializer_range: f64,
+    ) -> BlockConfig {
         BlockConfig {
             width,
             num_heads,
@@ -78,6 +86,7 @@ impl BlockConfig {
             norms: ["norm1", "norm2"],
             qkv: vec!["attn.qkv"],
             qkv_bias: true,
+            k_bias: true,
             o: "attn.proj",
             qk_norm: None,
             mlp: MlpNames::Plain(["mlp.fc1", "mlp.fc2"]),
@@ -87,18 +96,22 @@ impl BlockConfig {
         }
     }
 
-    pub(super) fn head_dim(&self) -> i64 {
+    pub(in crate::model) fn head_dim(&self) -> i64 {
         self.width / self.num_heads
     }
 
-    /// Returns what the rank at `place` computes of it.
+    /// Returns what the rank at `place` computes of it; `key` is the config's for the number of heads.
     ///
     /// # Errors
     /// It cannot be split into as many parts.
-    pub(super) fn divided(&self, place: &ParallelRank) -> Result<BlockConfig, TensorParallelError> {
+    pub(in crate::model) fn divided(
+        &self,
+        place: &ParallelRank,
+        key: &'static str,
+    ) -> Result<BlockConfig, TensorParallelError> {
         let (size, ranks) = (self.num_heads, place.tp);
         if size % ranks as i64 != 0 {
-            return Err(TensorParallelError::Tensor { key: "vision_config.num_heads", size, ranks });
+            return Err(TensorParallelError::Tensor { key, size, ranks });
         }
         if self.qk_norm.is_some() && ranks > 1 {
             return Err(TensorParallelError::Unsupported { what: "norms over all heads of a tower together" });
@@ -107,19 +120,20 @@ impl BlockConfig {
         Ok(BlockConfig { inner: inner.end - inner.start, parallel: *place, ..self.clone() })
     }
 
-    pub(super) fn specs(&self, prefix: &str) -> Vec<ParamSpec> {
+    pub(in crate::model) fn specs(&self, prefix: &str) -> Vec<ParamSpec> {
         let (width, std) = (self.width, self.initializer_range);
         let heads = width / self.parallel.tp as i64;
         let mut specs: Vec<ParamSpec> =
             self.norms.iter().flat_map(|name| self.norm.specs(prefix, name, width)).collect();
         let each = 3 * heads / self.qkv.len() as i64;
-        for name in &self.qkv {
-            let linear = Linear::specs(prefix, name, width, each, self.qkv_bias, std).into_iter();
+        for (which, name) in self.qkv.iter().enumerate() {
+            let bias = self.qkv_bias && (which != 1 || self.k_bias);
+            let linear = Linear::specs(prefix, name, width, each, bias, std).into_iter();
             let joint = self.qkv.len() == 1;
             specs.extend(linear.map(|spec| if joint { spec.in_sections(0, &[heads; 3]) } else { spec }));
         }
         if let Some((names, eps)) = self.qk_norm {
-            specs.extend(names.iter().flat_map(|name| VisionNorm::Rms(eps).specs(prefix, name, width)));
+            specs.extend(names.iter().flat_map(|name| TowerNorm::Rms(eps).specs(prefix, name, width)));
         }
         specs.extend(Linear::specs(prefix, self.o, heads, width, true, std));
         let (ups, down) = self.mlp.split();
@@ -132,18 +146,18 @@ impl BlockConfig {
         specs
     }
 
-    pub(super) fn attention(&self, scope: &Scope<'_>) -> Attention {
+    pub(in crate::model) fn attention(&self, scope: &Scope<'_>) -> Attention {
         Attention {
             norm: self.norm.build(scope, self.norms[0]),
             qkv: self.qkv.iter().map(|name| Linear::new(scope, name)).collect(),
-            qk_norm: self.qk_norm.map(|(names, eps)| names.map(|name| VisionNorm::Rms(eps).build(scope, name))),
+            qk_norm: self.qk_norm.map(|(names, eps)| names.map(|name| TowerNorm::Rms(eps).build(scope, name))),
             o: Linear::new(scope, self.o),
             scale: self.scales.map(|(names, _)| scope.take(names[0])),
             head_dim: self.head_dim(),
         }
     }
 
-    pub(super) fn mlp(&self, scope: &Scope<'_>) -> Mlp {
+    pub(in crate::model) fn mlp(&self, scope: &Scope<'_>) -> Mlp {
         let (ups, down) = self.mlp.split();
         Mlp {
             norm: self.norm.build(scope, self.norms[1]),

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use crate::params::{ParamId, ParamStore, Scope};
 
-pub(super) struct Part<T> {
+pub(in crate::model) struct Part<T> {
     pub part: Rc<T>,
     pub ids: Vec<ParamId>,
 }

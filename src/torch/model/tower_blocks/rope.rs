@@ -24,7 +24,7 @@ pub enum AxialOrder {
 
 impl AxialRope {
     /// The angle of each pair `[S, C/2]`, float32, from rows and columns `[S, 2]` (int64).
-    pub(super) fn angles(self, positions_S2: &Tensor, head_dim: i64) -> Tensor {
+    pub(in crate::model) fn angles(self, positions_S2: &Tensor, head_dim: i64) -> Tensor {
         let half = head_dim / 2;
         let exponents = Tensor::arange_start_step(0, half, 2, (Kind::Float, Device::Cpu)) / half as f64;
         let frequencies = Tensor::from(self.theta as f32).pow(&exponents).reciprocal();
@@ -38,7 +38,7 @@ impl AxialRope {
 }
 
 /// Holds what turns the heads of one sequence.
-pub(super) struct Rotation {
+pub(in crate::model) struct Rotation {
     cos_SC: Tensor,
     sin_SC: Tensor,
     order: AxialOrder,

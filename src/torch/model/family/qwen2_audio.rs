@@ -1,0 +1,26 @@
+//! Qwen2-Audio (`Qwen2AudioForConditionalGeneration`): Whisper's encoder with pairs of states averaged, before a Qwen2
+//! decoder.
+
+use serde_json::json;
+
+use super::audio;
+use super::common::NamePrefix;
+use super::decoders::read_decoder_as;
+use crate::model::audio::whisper;
+use crate::model::config::ModelConfig;
+use crate::model::keys::{Keys, ModelConfigError};
+
+pub(in crate::model) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelConfigError> {
+    let text_keys = keys.section("text_config")?;
+    text_keys.only("model_type", &[json!("qwen2")])?;
+    // Published configs leave out what is `Qwen2Config`'s default.
+    let filled = text_keys.filled(&json!({"hidden_size": 4096, "intermediate_size": 22016, "num_attention_heads": 32,
+        "num_hidden_layers": 32, "num_key_value_heads": 32, "vocab_size": 151_936}));
+    let text_keys = text_keys.instead(&filled);
+    // The reference ties the head in neither place.
+    text_keys.only("tie_word_embeddings", &[json!(false)])?;
+    let decoder = read_decoder_as("qwen2", &text_keys, &NamePrefix::new("language_model.model.", "language_model."))?;
+    let audio_keys = keys.section("audio_config")?;
+    let encoder = whisper::read_qwen2(&audio_keys, "audio_tower.", "multi_modal_projector.", decoder.hidden_size)?;
+    audio::model("qwen2_audio", keys, decoder, encoder, "audio_token_index")
+}
