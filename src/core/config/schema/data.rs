@@ -230,6 +230,9 @@ pub enum Template {
     FromModel,
     // ChatML with Qwen-VL's pictures and videos.
     Qwen,
+    // ChatML in which the recordings of a chat are numbered: the published one of Qwen2-Audio.
+    #[serde(rename = "qwen2_audio")]
+    Qwen2Audio,
     Chatml,
     Llama2,
     Llama3,

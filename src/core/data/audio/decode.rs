@@ -20,6 +20,8 @@ use crate::data::cpu::{CpuClock, MAX_DECODE_SECONDS};
 const MAX_CHANNELS: usize = 8;
 /// Samples a second of a file.
 const RATES: std::ops::RangeInclusive<u32> = 4_000..=192_000;
+/// The reason of a file, such as a silent video, that has no track of sound.
+pub const NO_SOUND: &str = "has no track of sound";
 /// The largest sample of a file in floating point, which may be above full scale.
 const MAX_LEVEL: f32 = 1000.0;
 /// Memory that a tag or a cover picture in a file may take; neither is read.
@@ -62,11 +64,6 @@ pub fn read_header(bytes: &[u8]) -> Result<AudioHeader, String> {
         channels: params.channels.as_ref().map(|channels| channels.count()),
         num_samples: num_samples(track, params),
     })
-}
-
-/// Returns whether a file is an MP4 file, or another one that is known, with a track of sound.
-pub fn has_sound(bytes: &[u8]) -> bool {
-    probe(bytes).is_ok_and(|format| sound_of(format.as_ref()).is_ok())
 }
 
 /// Decodes a file to one channel, the mean of all its channels, of `rate` samples a second in [-1, 1].
@@ -185,7 +182,7 @@ fn probe(bytes: &[u8]) -> Result<Box<dyn FormatReader + '_>, String> {
 fn sound_of<'a>(format: &'a (dyn FormatReader + '_)) -> Result<(&'a Track, &'a AudioCodecParameters), String> {
     let tracks = format.default_track(TrackType::Audio).into_iter().chain(format.tracks());
     let mut tracks = tracks.filter_map(|track| Some((track, track.codec_params.as_ref()?.audio()?)));
-    tracks.next().ok_or_else(|| "has no track of sound".to_owned())
+    tracks.next().ok_or_else(|| NO_SOUND.to_owned())
 }
 
 fn decoder(params: &AudioCodecParameters) -> Result<Box<dyn AudioDecoder>, String> {

@@ -17,7 +17,7 @@ mod settings;
 #[cfg(test)]
 pub(super) mod tests;
 
-pub use decode::{AudioHeader, decode_sound, has_sound, max_decode_seconds, read_header};
+pub use decode::{AudioHeader, NO_SOUND, decode_sound, max_decode_seconds, read_header};
 pub use family::{AudioFamily, Framing, FrontEnd};
 pub use mel::{Frames, LogMel};
 pub use processor::AudioProcessor;

@@ -12,8 +12,7 @@ use crate::data::media::{Expansion, Marker, Run};
 use crate::data::sample::Media;
 use crate::data::sections;
 use crate::data::tokenizer::Tokenizer;
-use crate::message::Grid;
-use crate::message::Tower;
+use crate::message::{Grid, Tower};
 
 /// Recordings of one family of models, as its Hugging Face processor treats them.
 pub struct AudioProcessor {

@@ -6,8 +6,7 @@ use crate::data::media::{Expansion, Run};
 use crate::data::positions::Span;
 use crate::data::sample::{IGNORE_INDEX, Sample};
 use crate::data::tokenizer::Token;
-use crate::message::SampleId;
-use crate::message::Tower;
+use crate::message::{SampleId, Tower};
 
 /// Features of a sample, by tower.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -45,8 +45,8 @@ pub struct Processor {
 
 impl Processor {
     /// From the files of a model folder: the tokenizer, `tokenizer_config.json`, the chat template and, where `config`
-    /// has a vision or an audio tower, `preprocessor_config.json` and `video_preprocessor_config.json`. `config` is the model's
-    /// `config.json`.
+    /// has a vision or an audio tower, `preprocessor_config.json` and `video_preprocessor_config.json`. `config` is the
+    /// model's `config.json`.
     ///
     /// # Errors
     /// A file is missing, wrong or of another model; for `sft`, also the chat template.

@@ -5,13 +5,13 @@ use std::path::Path;
 use super::Processor;
 use super::assemble::Features;
 use crate::config::TooLong;
-use crate::data::audio::has_sound;
+use crate::data::audio::NO_SOUND;
 use crate::data::decode::header_size;
 use crate::data::error::DataError;
 use crate::data::expand::{Expanded, Place, check, find};
 use crate::data::in_process::read_rgb_with;
 use crate::data::locator::Locator;
-use crate::data::media::{self, Expansion, Kind, VideoSource};
+use crate::data::media::{self, Expansion, Kind, VideoSource, mp4};
 use crate::data::source::{Conversation, MediaSource, Part, Turn};
 use crate::message::Tower;
 
@@ -46,8 +46,8 @@ impl Processor {
         turns
     }
 
-    /// Loads pictures, videos and recordings and puts them in place of their markers: of what is to be truncated, those that a pack may
-    /// hold.
+    /// Loads pictures, videos and recordings and puts them in place of their markers: of what is to be truncated, those that
+    /// a pack may hold.
     pub(super) fn expand(
         &self,
         text: &str,
@@ -117,20 +117,29 @@ impl Processor {
 
     /// A recording as the model takes it; `None` where the model hears nothing.
     fn recording(&self, locator: &Locator, base: &Path) -> Result<Option<Expansion>, DataError> {
+        let expansion = self.heard(&locator.read(base)?);
+        expansion.map_err(|reason| DataError::audio(Path::new(&locator.display(base)), reason))
+    }
+
+    fn heard(&self, bytes: &[u8]) -> Result<Option<Expansion>, String> {
         let Some(audio) = &self.towers.audio else { return Ok(None) };
-        let samples = self.decoder.sound(&locator.read(base)?, audio.rate(), audio.limits());
-        let expansion = samples.and_then(|samples| audio.recording(&samples));
-        expansion.map(Some).map_err(|reason| DataError::audio(Path::new(&locator.display(base)), reason))
+        let samples = self.decoder.sound(bytes, audio.rate(), audio.limits())?;
+        audio.recording(&samples).map(Some)
     }
 
     /// The sound of a video where it is wanted: that of an MP4 file which has any.
     fn sound_of(&self, video: &VideoSource, base: &Path) -> Result<Option<Expansion>, DataError> {
         let [locator] = video.locators.as_slice() else { return Ok(None) };
         let is_folder = matches!(locator, Locator::File(name) if base.join(name).is_dir());
-        if !self.video_sound || is_folder || !has_sound(&locator.read(base)?) {
+        if !self.video_sound || is_folder {
             return Ok(None);
         }
-        self.recording(locator, base)
+        let bytes = locator.read(base)?;
+        match mp4::is_mp4(&bytes).then(|| self.heard(&bytes)) {
+            None => Ok(None),
+            Some(Err(reason)) if reason == NO_SOUND => Ok(None),
+            Some(heard) => heard.map_err(|reason| DataError::audio(Path::new(&locator.display(base)), reason)),
+        }
     }
 
     /// Many large pictures would take much memory before their sample turned out to be too long: their headers say so.

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value as Json, json};
 
 use super::{Processor, ProcessorOptions};
-use crate::config::{Phase, VideoLimits};
+use crate::config::{Phase, Template, VideoLimits};
 use crate::data::audio::tests::{sine, wav};
 use crate::data::digits::{MODEL, write_model};
 use crate::data::error::DataError;
@@ -13,8 +13,7 @@ use crate::data::packed::{PackedKind, PackedMedia, PackedSample};
 use crate::data::sample::Sample;
 use crate::data::source::Conversation;
 use crate::data::tokenizer_file::read_json;
-use crate::message::SampleId;
-use crate::message::Tower;
+use crate::message::{SampleId, Tower};
 
 const RATE: u32 = 16_000;
 
@@ -146,6 +145,7 @@ fn recordings_and_pictures_become_placeholders_and_frames() {
 fn templates_may_number_recordings() {
     let folder = tempfile::tempdir().unwrap();
     drop(qwen2_audio(folder.path()));
+    // Published beside the code of transformers, in one line here as there.
     let template = "{% set audio_count = namespace(value=0) %}{% for message in messages %}\
         <|im_start|>{{ message['role'] }}\n{% if message['content'] is string %}{{ message['content'] }}<|im_end|>\n\
         {% else %}{% for content in message['content'] %}\
@@ -156,12 +156,13 @@ fn templates_may_number_recordings() {
         {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
     std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
     let config = read_json(&folder.path().join("config.json")).unwrap();
-    let options = ProcessorOptions { learned: Phase::Sft.into(), ..Default::default() };
-    let processor = Processor::open(folder.path(), &config, &options).unwrap();
+    let open = |template| {
+        let options = ProcessorOptions { template, learned: Phase::Sft.into(), ..Default::default() };
+        Processor::open(folder.path(), &config, &options).unwrap()
+    };
     write_wav(&folder.path().join("a.wav"), 2_000);
     let line = r#"{"messages":[{"role":"user","content":"<audio>a<audio>"},{"role":"assistant","content":"b"},
         {"role":"user","content":"<audio>c"},{"role":"assistant","content":"d"}],"audios":["a.wav","a.wav","a.wav"]}"#;
-    let sample = sample(&processor, line, folder.path()).unwrap();
     let clip = |number: u32| format!("Audio {number}: <|audio_bos|><|AUDIO|>×3<|audio_eos|>\n");
     let expected = format!(
         "<|im_start|>user\n{}a{}<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n\
@@ -170,8 +171,11 @@ fn templates_may_number_recordings() {
         clip(2),
         clip(3)
     );
-    assert_eq!(text(&processor, &sample), expected);
-    assert_eq!(sample.meta.num_targets, 4);
+    for template in [Template::FromModel, Template::Qwen2Audio] {
+        let processor = open(template);
+        let sample = sample(&processor, line, folder.path()).unwrap();
+        assert_eq!((text(&processor, &sample), sample.meta.num_targets), (expected.clone(), 4), "{template:?}");
+    }
 }
 
 #[test]
@@ -252,8 +256,8 @@ fn the_sound_of_a_video_is_between_its_frames() {
     let mut settings = read_json(&dir.join("preprocessor_config.json")).unwrap();
     settings["chunk_length"] = 300.into();
     std::fs::write(dir.join("preprocessor_config.json"), settings.to_string()).unwrap();
-    std::fs::write(dir.join("clip.mp4"), include_bytes!("../audio/goldens/clip.mp4")).unwrap();
-    let of = |sound: bool| {
+    let of = |sound: bool, clip: &[u8]| {
+        std::fs::write(dir.join("clip.mp4"), clip).unwrap();
         let video = VideoLimits { sound, max_pixels: Some(16 * 16), min_pixels: Some(16), ..VideoLimits::default() };
         let options = ProcessorOptions { video, learned: Phase::Sft.into(), ..Default::default() };
         let processor = Processor::open(dir, &config, &options).unwrap();
@@ -262,10 +266,12 @@ fn the_sound_of_a_video_is_between_its_frames() {
         let made = sample(&processor, line, dir).unwrap();
         (text(&processor, &made), made)
     };
-    let (seen, silent) = of(false);
+    let clip = include_bytes!("../audio/goldens/clip.mp4");
+    let (seen, silent) = of(false, clip);
     assert!(seen.contains("<|vision_start|><|image_pad|>×3<|vision_end|>"), "{seen}");
     assert_eq!(silent.media.len(), 1);
-    let (heard, sample) = of(true);
+    assert_eq!(of(true, include_bytes!("../goldens/clip.mp4")).1.media.len(), 1, "a clip without sound");
+    let (heard, sample) = of(true, clip);
     // Six frames a half second from each other are three patches, a second from each other; of the sound, two seconds and
     // the rest.
     let expected = "<|vision_start|><|audio_bos|><|image_pad|>×2<|AUDIO|>×50<|image_pad|>×1<|AUDIO|>×";

@@ -11,6 +11,7 @@ pub fn built_in(template: Template) -> Option<&'static str> {
     Some(match template {
         Template::FromModel => return None,
         Template::Qwen => QWEN,
+        Template::Qwen2Audio => include_str!("../templates/qwen2_audio.jinja"),
         Template::Chatml => {
             concat!(include_str!("../templates/chatml_content.jinja"), include_str!("../templates/chatml.jinja"))
         }

@@ -14,8 +14,7 @@ use crate::data::error::{BadSample, DataError};
 use crate::data::processor::Processor;
 use crate::data::source::Content;
 use crate::data::source::{MediaSource, Part};
-use crate::message::SampleId;
-use crate::message::Tower;
+use crate::message::{SampleId, Tower};
 use crate::schedule::{PackLimits, pack_lengths};
 
 /// Numbers by how often they come: memory goes by how many different ones there are.
