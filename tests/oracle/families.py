@@ -354,7 +354,7 @@ OMNI_STARTS = dict(vision_start_token_id=VISION_START, vision_end_token_id=VISIO
                    audio_end_token_id=AUDIO_END, user_token_id=3)
 add("qwen2.5_omni", "Qwen2_5OmniThinkerForConditionalGeneration", "Qwen2.5-Omni's thinker", kind="omni2.5", config=dict(
     text_config=text(rope_parameters=rope(1e6, mrope_section=[1, 1, 1])),
-    vision_config=dict(depth=2, hidden_size=8, intermediate_size=12, num_heads=1, patch_size=4, spatial_merge_size=2,
+    vision_config=dict(depth=2, hidden_size=8, intermediate_size=12, num_heads=2, patch_size=4, spatial_merge_size=2,
                        temporal_patch_size=2, window_size=16, fullatt_block_indexes=[1], out_hidden_size=24),
     audio_config={**AUDIO, "n_window": 13, "output_dim": 24, "max_source_positions": 64},
     image_token_index=IMAGE, video_token_index=VIDEO, audio_token_index=AUDIO_TOKEN, position_id_per_seconds=25,
@@ -364,7 +364,7 @@ add("qwen2.5_omni", "Qwen2_5OmniThinkerForConditionalGeneration", "Qwen2.5-Omni'
 add("qwen3_omni", "Qwen3OmniMoeThinkerForConditionalGeneration", "Qwen3-Omni's thinker", kind="omni3", config=dict(
     text_config=text(head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, norm_topk_prob=True, **AUX,
                      rope_parameters=rope(1e6, mrope_section=[2, 1, 1], mrope_interleaved=True)),
-    vision_config={**VISION3, "depth": 2, "hidden_size": 8, "intermediate_size": 12, "num_heads": 1, "deepstack_visual_indexes": [0]},
+    vision_config={**VISION3, "depth": 2, "hidden_size": 8, "intermediate_size": 12, "num_heads": 2, "deepstack_visual_indexes": [0]},
     audio_config={**AUDIO, "n_window": 50, "n_window_infer": 200, "output_dim": 24, "downsample_hidden_size": 6,
                   "conv_chunksize": 2, "max_source_positions": 64},
     image_token_id=IMAGE, video_token_id=VIDEO, audio_token_id=AUDIO_TOKEN, position_id_per_seconds=13, **OMNI_STARTS),

@@ -120,6 +120,9 @@ fn towers_split_among_encoders() {
     check("ernie4.5_vl-seed1", &PoolLayouts { encoder, ..tp(2) });
     check("internvl3.5-seed1", &PoolLayouts { encoder, ..tp(2) });
     check("qwen2_audio-seed1", &PoolLayouts { encoder, ..sp(2) });
+    // Two towers in one pool.
+    check("qwen2.5_omni-seed1", &PoolLayouts { encoder, ..sp(2) });
+    check("qwen3_omni-seed1", &PoolLayouts { encoder, ..tp(2) });
     check("qwen3_asr-seed1", &PoolLayouts { encoder, encoder_zero: 1, ..tp(2) });
 }
 

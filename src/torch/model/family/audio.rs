@@ -71,6 +71,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use crate::model::config::ModelConfig;
+    use crate::model::decoder::Decoder;
 
     fn config(model_type: &str) -> Value {
         let audio = json!({"num_mel_bins": 16, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 64,
@@ -148,5 +149,30 @@ mod tests {
         assert_eq!([2, 4, 5, 63, 102].map(|frames| features("qwen2_audio", frames)), [0, 0, 1, 15, 25]);
         assert_eq!([1, 9, 100, 101, 3000].map(|frames| features("qwen3_asr", frames)), [1, 2, 13, 14, 390]);
         assert_eq!([100, 200].map(|frames| features("voxtral", frames)), [25, 50]);
+    }
+
+    /// A thinker in a whole model has the same parts under other names.
+    #[test]
+    fn a_whole_models_thinker_is_read() {
+        let fixtures = [
+            ("qwen2_5_omni", include_str!("../../tests/fixtures/qwen2.5_omni-seed1/config.json")),
+            ("qwen3_omni_moe", include_str!("../../tests/fixtures/qwen3_omni-seed1/config.json")),
+        ];
+        for (model_type, config) in fixtures {
+            let thinker: Value = serde_json::from_str(config).unwrap();
+            let names = |config: &Value| {
+                let model = ModelConfig::from_hf(config).unwrap();
+                let specs = [model.towers.specs(), Decoder::specs(&model.decoder)].concat();
+                let of = |name: &str| model.towers.part_of(name).map(|(tower, _)| tower);
+                let named = |name: &str, tower| (name.to_owned(), tower);
+                specs.iter().map(|spec| named(&spec.name, of(&spec.name))).collect::<Vec<_>>()
+            };
+            let alone = names(&thinker);
+            let whole = names(&json!({"model_type": model_type, "thinker_config": thinker, "talker_config": {}}));
+            let expected: Vec<_> = alone.into_iter().map(|(name, tower)| (format!("thinker.{name}"), tower)).collect();
+            assert_eq!(whole, expected);
+            let towers = [Some(Tower::Vision), Some(Tower::Audio), None];
+            assert!(towers.iter().all(|tower| whole.iter().any(|(_, found)| found == tower)));
+        }
     }
 }
