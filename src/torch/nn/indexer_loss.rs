@@ -11,7 +11,7 @@
 use tch::{Kind, Tensor};
 
 use super::sparse_attention::{ChosenKeys, IndexRows, chunks, index_scores, later};
-use super::{Mask, PackedAttention};
+use super::PackedAttention;
 use crate::native::grad;
 
 /// The sum over tokens of KL(attention ‖ softmax of the indexer's scores), float32. `q_THC` and `k_THC` are the

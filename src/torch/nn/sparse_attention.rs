@@ -12,7 +12,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::attention::attend;
-use super::{Mask, PackedAttention};
+use super::PackedAttention;
 
 /// Queries of one call of the fused operator.
 const CHUNK: i64 = 512;

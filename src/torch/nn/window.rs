@@ -5,7 +5,7 @@
 
 use tch::{Kind, Tensor};
 
-use super::attention::{Mask, PackedAttention, attend};
+use super::attention::{PackedAttention, attend};
 
 /// Queries of a chunk are at least so many.
 const MIN_CHUNK: i64 = 256;

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
 use super::batch::{Targets, TextBatch, TextOptions, TextTape};
 use super::recording::{Recording, RouterSums, Wanted};
@@ -14,7 +14,6 @@ use super::transformer::{Decoder, Last};
 use crate::model::objective::CrossEntropy;
 use crate::model::routing::{RouterLosses, Routing};
 use crate::nn::PieceAttention;
-use crate::params::ParallelRank;
 use crate::tape::{Policy, Slot, Tape};
 
 impl Decoder {

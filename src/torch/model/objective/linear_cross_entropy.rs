@@ -82,7 +82,7 @@ impl LinearCrossEntropy {
 
     /// Returns for each target its cross-entropy, `[L]`, float32, and the entry with the highest score there (of equal ones
     /// the first), `[L]`, int64.
-    pub(super) fn of_each(&self, hidden_LD: &Tensor) -> (Tensor, Tensor) {
+    pub fn of_each(&self, hidden_LD: &Tensor) -> (Tensor, Tensor) {
         let mut best = Best::new(hidden_LD);
         let (norm_L, label_score_L) = self.scan_with(hidden_LD, |scores_LC, chunk| best.add(&scores_LC, &chunk));
         (norm_L - label_score_L, best.entry_L)
