@@ -10,8 +10,8 @@
 
 use tch::{Kind, Tensor};
 
-use super::sparse_attention::{ChosenKeys, IndexRows, chunks, index_scores, later};
 use super::PackedAttention;
+use super::sparse_attention::{ChosenKeys, IndexRows, chunks, index_scores, later};
 use crate::native::grad;
 
 /// The sum over tokens of KL(attention ‖ softmax of the indexer's scores), float32. `q_THC` and `k_THC` are the

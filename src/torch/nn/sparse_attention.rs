@@ -11,8 +11,8 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::attention::attend;
 use super::PackedAttention;
+use super::attention::attend;
 
 /// Queries of one call of the fused operator.
 const CHUNK: i64 = 512;

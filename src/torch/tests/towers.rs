@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use loongforge_core::message::Grid;
+use loongforge_core::message::{Grid, Tower};
 use loongforge_torch::model::{EncoderFamily, ModelConfig};
 use loongforge_torch::params::{ParamStore, Role};
 use loongforge_torch::tape::{Execution, Policy};
@@ -17,7 +17,10 @@ use tch::{Device, Kind, Tensor};
 /// The tolerance, as a share of the largest value of a tensor.
 const TOLERANCE: f64 = 1e-4;
 /// The share of the norm of all gradients below which a value is zero but for rounding.
-const ROUNDING: f64 = 1e-7;
+const ROUNDING: f64 = 1e-8;
+/// The same of audio towers, whose keys have biases without rotation in the reference: their gradient is zero in exact
+/// arithmetic, and a sum over all states in the reference's own rounding.
+const ROUNDING_OF_AUDIO: f64 = 1e-7;
 
 fn folders() -> Vec<PathBuf> {
     let committed = || Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/towers");
@@ -38,11 +41,18 @@ fn error(found: &Tensor, expected: &Tensor) -> f64 {
     (found - expected).abs().max().double_value(&[]) / largest
 }
 
+fn model(folder: &Path) -> ModelConfig {
+    let config = std::fs::read_to_string(folder.join("config.json")).unwrap();
+    ModelConfig::from_hf(&serde_json::from_str(&config).unwrap()).unwrap()
+}
+
 fn family(folder: &Path) -> Arc<dyn EncoderFamily> {
-    let config: serde_json::Value =
-        serde_json::from_str(&std::fs::read_to_string(folder.join("config.json")).unwrap()).unwrap();
-    let model = ModelConfig::from_hf(&config).unwrap();
-    model.towers.iter().next().unwrap().family.clone()
+    model(folder).towers.iter().next().unwrap().family.clone()
+}
+
+/// The kind of the fixture's tower.
+fn kind(folder: &Path) -> Tower {
+    model(folder).towers.iter().next().unwrap().tower
 }
 
 fn grids(table: &Tensor) -> Vec<Grid> {
@@ -86,7 +96,8 @@ fn check(folder: &Path, policy: Policy) -> [f64; 2] {
     run.backward(Some(&mut grads)).unwrap();
     let norm = |name: &str| expected[&format!("grad_norm/{name}")].double_value(&[]);
     let trained: Vec<&str> = params.trained_ids().map(|id| params.spec(id).name.as_str()).collect();
-    let rounding = ROUNDING * trained.iter().map(|name| norm(name).powi(2)).sum::<f64>().sqrt();
+    let share = if kind(folder) == Tower::Audio { ROUNDING_OF_AUDIO } else { ROUNDING };
+    let rounding = share * trained.iter().map(|name| norm(name).powi(2)).sum::<f64>().sqrt();
     for id in params.ids() {
         let name = params.spec(id).name.as_str();
         if params.spec(id).role != Role::Trained {
