@@ -18,6 +18,7 @@ use std::process::ExitCode;
 #[command(after_help = "\
 Examples:
   loongforge generate runs/quickstart/checkpoints/step-00000750 --image 4071.png --prompt \"Read the number.\"
+  loongforge generate runs/spoken_digits --audio seven.wav --prompt \"Synthetic voice: which digit?\"
   loongforge generate Qwen3-0.6B --prompt \"A story of a fox:\" --temperature 0.7 --top-p 0.8 --seed 1")]
 pub struct GenerateArgs {
     /// Checkpoint of a run, adapters alone included, a run's folder (its newest checkpoint), or any Hugging Face folder or hub id
@@ -26,11 +27,14 @@ pub struct GenerateArgs {
     /// Picture of the prompt; may be repeated
     #[arg(long, value_name = "FILE")]
     image: Vec<PathBuf>,
+    /// Recording of the prompt; may be repeated
+    #[arg(long, value_name = "FILE")]
+    audio: Vec<PathBuf>,
     /// Prompt; `-` reads it from standard input
     #[arg(long, value_name = "TEXT")]
     prompt: String,
     /// Continue the prompt without the chat template [default if the model has none]
-    #[arg(long, conflicts_with = "image")]
+    #[arg(long, conflicts_with_all = ["image", "audio"])]
     raw: bool,
     /// Maximum number of new tokens
     #[arg(long, default_value_t = 128)]
@@ -69,10 +73,11 @@ pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         }
         text => text.to_owned(),
     };
-    let is_raw = args.raw || (args.image.is_empty() && reader.processor().expect_template().is_err());
+    let has_only_text = args.image.is_empty() && args.audio.is_empty();
+    let is_raw = args.raw || (has_only_text && reader.processor().expect_template().is_err());
     let question = match is_raw {
         true => reader.text(&prompt),
-        false => reader.question(&prompt, &args.image),
+        false => reader.question(&prompt, &args.image, &args.audio),
     };
     let question = question.map_err(|error| UsageError::of(error.as_ref()))?;
     let GenerateArgs { top_k, top_p, seed, .. } = args;

@@ -69,7 +69,7 @@ enum Command {
     Plan(plan::PlanArgs),
     /// Inspect, verify, compare and convert checkpoints
     Checkpoint(checkpoint::CheckpointArgs),
-    /// Generate text from a model (text or image prompts)
+    /// Generate text from a model (prompts of text, pictures and recordings)
     Generate(generate::GenerateArgs),
     /// Evaluate a model on held-out samples
     Evaluate(evaluate::EvaluateArgs),

@@ -1,4 +1,4 @@
-//! A trained model that answers questions about pictures: a checkpoint's folder, encoder and decoder in one thread.
+//! A trained model that answers questions about pictures and recordings: a checkpoint's folder, encoder and decoder in one thread.
 
 use crate::eval::forward::ForwardModel;
 use crate::model::folder::ModelFolder;
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use loongforge_core::data::{Conversation, Locator, MediaSource, Part, Processor, ProcessorOptions, Sample, Turn};
 use loongforge_core::message::SampleId;
 use loongforge_torch::model::{Decoding, Prompt, Sampling, generate};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tch::{Device, Kind};
 
 /// Answers many questions at a time.
@@ -39,16 +39,18 @@ impl Reader {
         &self.processor
     }
 
-    /// Returns what `text` about these pictures becomes before an answer: pictures first, as Qwen-VL's examples have
-    /// them.
+    /// Returns what `text` about these pictures and recordings becomes before an answer: pictures first, then recordings, as
+    /// Qwen's examples have them.
     ///
     /// # Errors
-    /// A picture is missing or unusable.
-    pub fn question(&self, text: &str, images: &[impl AsRef<Path>]) -> Result<Sample> {
+    /// A file is missing or unusable, or the model takes none of its kind.
+    pub fn question(&self, text: &str, images: &[PathBuf], recordings: &[PathBuf]) -> Result<Sample> {
         let mut turn = Turn::text("user", text);
-        turn.parts.splice(0..0, images.iter().map(|_| Part::Image));
-        let media =
-            images.iter().map(|path| MediaSource::Image(Locator::File(path.as_ref().display().to_string()))).collect();
+        let parts = images.iter().map(|_| Part::Image).chain(recordings.iter().map(|_| Part::Audio));
+        turn.parts.splice(0..0, parts);
+        let file = |path: &PathBuf| Locator::File(path.display().to_string());
+        let pictures = images.iter().map(|path| MediaSource::Image(file(path)));
+        let media = pictures.chain(recordings.iter().map(|path| MediaSource::Audio(file(path)))).collect();
         let conversation = Conversation { turns: vec![turn], media };
         Ok(self.processor.prompt(SampleId(0), &conversation, Path::new(""))?)
     }

@@ -116,6 +116,7 @@ fn the_configs_of_this_repository_are_valid() {
     fixture.succeeds(&["data", "digits", "--out", "runs/quickstart/data"]);
     let again = fixture.succeeds(&["data", "digits", "--out", "runs/quickstart/data"]).out;
     assert!(again.starts_with("found 16000 training and 512 held-out pictures"), "{again}");
+    fixture.succeeds(&["data", "spoken-digits", "--out", "runs/spoken_digits/data"]);
     // The emoji come from packages that are not here: a config is checked against any model and samples of its kind.
     let emoji = fixture.path("runs/emoji/data");
     fs::create_dir_all(&emoji).unwrap();
@@ -158,7 +159,8 @@ fn a_foundation_alone_is_a_plain_language_model() {
 fn help_shows_examples() {
     let fixture = Fixture::new();
     let commands = "|run|scale|drill|check|plan|checkpoint|generate|evaluate|models|data|top|trace|launch|certs|checkpoint inspect|\
-        checkpoint export-hf|data inspect|data verify|data stats|data convert|data pack|data merge|data digits|data emoji";
+        checkpoint export-hf|data inspect|data verify|data stats|data convert|data pack|data merge|data digits|data emoji|\
+        data spoken-digits";
     for command in commands.split('|') {
         let said = fixture.succeeds(&command.split_whitespace().chain(["--help"]).collect::<Vec<_>>());
         assert!(said.out.contains("Example") && said.out.contains("  loongforge "), "{command:?}:\n{}", said.out);

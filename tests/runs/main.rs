@@ -25,3 +25,4 @@ mod saves;
 mod scale;
 #[path = "../support/soak.rs"]
 mod soak;
+mod sound;

@@ -17,7 +17,7 @@ pub fn resume(checkpoint: PathBuf) -> Resume {
 }
 
 /// Returns what a checkpoint weighs: every file's hash but those that name the run.
-fn hashes(checkpoint: &Path) -> Vec<(String, String)> {
+pub fn hashes(checkpoint: &Path) -> Vec<(String, String)> {
     let manifest = Manifest::read(checkpoint).unwrap();
     let files = manifest.files.into_iter().filter(|(name, _)| name.ends_with(".safetensors"));
     files.map(|(name, file)| (name, file.sha256)).collect()

@@ -9,6 +9,7 @@ mod inspect;
 mod merge;
 mod pack;
 mod share;
+mod spoken_digits;
 mod stats;
 mod verify;
 
@@ -56,6 +57,8 @@ enum Action {
     Digits(digits::DigitsArgs),
     /// Make a data set of emoji pictures with dialogues, and a small Qwen3-VL for it
     Emoji(emoji::EmojiArgs),
+    /// Make a data set of digits spoken by synthetic voices, and a small Qwen2-Audio for it
+    SpokenDigits(spoken_digits::SpokenDigitsArgs),
 }
 
 pub fn data(args: DataArgs) -> anyhow::Result<ExitCode> {
@@ -68,6 +71,7 @@ pub fn data(args: DataArgs) -> anyhow::Result<ExitCode> {
         Action::Merge(args) => merge::merge(args),
         Action::Digits(args) => digits::digits(args),
         Action::Emoji(args) => emoji::emoji(args),
+        Action::SpokenDigits(args) => spoken_digits::spoken_digits(args),
     };
     // Files that are not what they should be are for the user to change; a disk that is full is not.
     done.map_err(|error| match error.downcast_ref::<DataError>() {

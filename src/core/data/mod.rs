@@ -36,6 +36,7 @@ mod sections;
 mod sentencepiece;
 mod source;
 mod split;
+pub mod spoken_digits;
 mod template;
 mod tiktoken;
 mod tokenizer;

@@ -10,7 +10,7 @@ pub fn vision(config: &Json) -> &Json {
 
 /// The audio tower; null for a model that hears nothing.
 pub fn audio(config: &Json) -> &Json {
-    first(config, &["audio_config"]).unwrap_or(&Json::Null)
+    first(config, &["audio_config", "audio_encoder"]).unwrap_or(&Json::Null)
 }
 
 /// The part of a model that reads and writes text: all of it, but for the Omni models, which have another part that speaks.

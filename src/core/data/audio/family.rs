@@ -113,16 +113,26 @@ impl AudioFamily {
         }
     }
 
-    /// Rows that the tower makes of so many frames of a clip, without context.
-    pub fn num_tokens(self, num_frames: usize) -> usize {
+    /// States that the tower makes of so many frames of a clip, without context.
+    pub fn num_states(self, num_frames: usize) -> usize {
         // A convolution of width 3 and stride 2.
         let half = |len: usize| len.div_ceil(2);
         match self {
-            Self::Whisper => half(num_frames),
+            Self::Whisper | Self::Voxtral => half(num_frames),
             // The average of two convolved frames; an odd last one is dropped.
             Self::Qwen2Audio | Self::Qwen2_5Omni => half(num_frames) / 2,
             Self::Qwen3Omni | Self::Qwen3Asr => 13 * (num_frames / 100) + half(half(half(num_frames % 100))),
-            Self::Voxtral => half(num_frames) / 4,
+        }
+    }
+
+    /// Consecutive states that become one token, by the projector of `config`, a `config.json`: its own `stack_factor` where
+    /// the model is put together from parts, else the family's.
+    pub fn stack(self, config: &Json) -> usize {
+        let projector = &config["audio_projector"];
+        match projector["model_type"].is_string() {
+            true => projector["stack_factor"].as_u64().map_or(1, |factor| factor.max(1) as usize),
+            false if self == Self::Voxtral => 4,
+            false => 1,
         }
     }
 }
@@ -130,6 +140,8 @@ impl AudioFamily {
 /// What makes frames of clips for one model.
 pub struct FrontEnd {
     family: AudioFamily,
+    /// Consecutive states of the tower that become one token.
+    stack: usize,
     framing: Framing,
     mel: LogMel,
     hop: usize,
@@ -138,10 +150,12 @@ pub struct FrontEnd {
 }
 
 impl FrontEnd {
-    pub fn new(family: AudioFamily, settings: &AudioSettings) -> Self {
+    /// `stack` consecutive states of the tower become one token ([`AudioFamily::stack`]).
+    pub fn new(family: AudioFamily, stack: usize, settings: &AudioSettings) -> Self {
         let sizes = (settings.n_fft, settings.hop_length, settings.feature_size);
         Self {
             family,
+            stack,
             framing: family.framing(settings),
             mel: LogMel::new(sizes, settings.sampling_rate),
             hop: settings.hop_length,
@@ -164,7 +178,7 @@ impl FrontEnd {
     /// # Errors
     /// The reason: it is too short or too long for the model.
     pub fn num_tokens(&self, num_samples: usize) -> Result<usize, String> {
-        Ok(self.family.num_tokens(self.cut(num_samples)?.num_valid))
+        self.tokens_of(self.cut(num_samples)?.num_valid)
     }
 
     /// The frames of a clip and the number of tokens that it becomes.
@@ -173,7 +187,21 @@ impl FrontEnd {
     /// The reason: it is too short or too long for the model.
     pub fn frames(&self, samples: &[f32]) -> Result<(Frames, usize), String> {
         let cut = self.cut(samples.len())?;
-        Ok((self.mel.frames(samples, cut.padded, cut.num_frames), self.family.num_tokens(cut.num_valid)))
+        let num_tokens = self.tokens_of(cut.num_valid)?;
+        Ok((self.mel.frames(samples, cut.padded, cut.num_frames), num_tokens))
+    }
+
+    fn tokens_of(&self, num_frames: usize) -> Result<usize, String> {
+        let num_states = self.family.num_states(num_frames);
+        match num_states.is_multiple_of(self.stack) {
+            true => Ok(num_states / self.stack),
+            false => {
+                let stack = self.stack;
+                Err(format!(
+                    "becomes {num_states} states, no multiple of stack_factor = {stack} of the audio projector"
+                ))
+            }
+        }
     }
 
     fn cut(&self, len: usize) -> Result<Cut, String> {
@@ -200,7 +228,7 @@ impl FrontEnd {
             }
         };
         let least = self.mel.num_mirrored() + 1;
-        if len == 0 || cut.padded < least || self.family.num_tokens(cut.num_valid) == 0 {
+        if len == 0 || cut.padded < least || self.family.num_states(cut.num_valid) == 0 {
             return Err(format!("has {len} samples at {} Hz, too few for one token", self.rate));
         }
         Ok(cut)

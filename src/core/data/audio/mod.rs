@@ -16,6 +16,7 @@ mod resample;
 mod settings;
 #[cfg(test)]
 pub(super) mod tests;
+mod wav;
 
 pub use decode::{AudioHeader, NO_SOUND, decode_sound, max_decode_seconds, read_header};
 pub use family::{AudioFamily, Framing, FrontEnd};
@@ -23,3 +24,4 @@ pub use mel::{Frames, LogMel};
 pub use processor::AudioProcessor;
 pub use resample::resample;
 pub use settings::AudioSettings;
+pub use wav::wav;

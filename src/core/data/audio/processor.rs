@@ -51,7 +51,7 @@ impl AudioProcessor {
         let known = |token: &str| tokenizer.id(token).map(|_| token.to_owned()).unwrap_or_default();
         let [start, end] = family.around().map(known);
         let marker = Marker { inline: format!("{start}{placeholder}{end}"), words: vec![placeholder] };
-        let front_end = FrontEnd::new(family, &settings);
+        let front_end = FrontEnd::new(family, family.stack(config), &settings);
         Ok(Some(Self { front_end, limits: *limits, marker, around: (start, end) }))
     }
 

@@ -6,4 +6,5 @@ mod model;
 mod scans;
 
 pub use compose::{Digits, PROMPT, compose};
+pub(super) use model::{MAX_POSITION_EMBEDDINGS, Tokens, generation_config, tokenizer, tokenizer_config};
 pub use model::{MODEL, ModelSize, write_model, write_model_with};

@@ -66,7 +66,7 @@ pub const MODEL: ModelSize = ModelSize {
 };
 
 const TEMPORAL_PATCH_SIZE: usize = 2;
-const MAX_POSITION_EMBEDDINGS: usize = 4096;
+pub(in crate::data) const MAX_POSITION_EMBEDDINGS: usize = 4096;
 
 /// Tokens behind the 256 bytes, in the order of their ids.
 const SPECIAL_TOKENS: [&str; 8] = [
@@ -87,7 +87,7 @@ pub fn write_model(dir: &Path, size: &ModelSize) -> Result<(), DataError> {
 
 /// [`write_model`] with a tokenizer of these merges, in the letters of [`byte_letters`].
 pub fn write_model_with(dir: &Path, size: &ModelSize, merges: &[[String; 2]]) -> Result<(), DataError> {
-    let tokens = Tokens { merges };
+    let tokens = Tokens { merges, special: &SPECIAL_TOKENS };
     fs::create_dir_all(dir).map_err(|error| DataError::write(dir, error))?;
     let write = |name: &str, text: String| {
         let path = dir.join(name);
@@ -98,7 +98,7 @@ pub fn write_model_with(dir: &Path, size: &ModelSize, merges: &[[String; 2]]) ->
         ("config.json", config(size, &tokens)),
         ("generation_config.json", generation_config(&tokens)),
         ("tokenizer.json", tokenizer(&tokens)),
-        ("tokenizer_config.json", tokenizer_config()),
+        ("tokenizer_config.json", tokenizer_config(&tokens, "Qwen3VLProcessor")),
         ("preprocessor_config.json", preprocessor_config(size, "Qwen2VLImageProcessor")),
         ("video_preprocessor_config.json", preprocessor_config(size, "Qwen3VLVideoProcessor")),
     ] {
@@ -108,19 +108,21 @@ pub fn write_model_with(dir: &Path, size: &ModelSize, merges: &[[String; 2]]) ->
 }
 
 /// Bytes, what they are merged to, special tokens.
-struct Tokens<'a> {
-    merges: &'a [[String; 2]],
+pub(in crate::data) struct Tokens<'a> {
+    pub merges: &'a [[String; 2]],
+    /// The order is that of their ids; `<|endoftext|>` and `<|im_end|>` are among them.
+    pub special: &'a [&'a str],
 }
 
 impl Tokens<'_> {
     /// Returns the id of a special token.
-    fn id(&self, token: &str) -> usize {
-        let place = SPECIAL_TOKENS.iter().position(|&special| special == token).expect("one of ours");
+    pub fn id(&self, token: &str) -> usize {
+        let place = self.special.iter().position(|&special| special == token).expect("one of ours");
         256 + self.merges.len() + place
     }
 
-    fn len(&self) -> usize {
-        256 + self.merges.len() + SPECIAL_TOKENS.len()
+    pub fn len(&self) -> usize {
+        256 + self.merges.len() + self.special.len()
     }
 }
 
@@ -182,7 +184,7 @@ fn config(size: &ModelSize, tokens: &Tokens<'_>) -> Json {
     })
 }
 
-fn generation_config(tokens: &Tokens<'_>) -> Json {
+pub(in crate::data) fn generation_config(tokens: &Tokens<'_>) -> Json {
     let id = |token| tokens.id(token);
     json!({
         "bos_token_id": id("<|endoftext|>"),
@@ -193,10 +195,11 @@ fn generation_config(tokens: &Tokens<'_>) -> Json {
 }
 
 /// Byte-level BPE: a byte's value is its id, merges follow in their order. Without merges words need not be told apart.
-fn tokenizer(tokens: &Tokens<'_>) -> Json {
+pub(in crate::data) fn tokenizer(tokens: &Tokens<'_>) -> Json {
     let spelled = byte_letters().into_iter().map(String::from).chain(tokens.merges.iter().map(|pair| pair.concat()));
     let vocab: Map<String, Json> = spelled.zip(0..).map(|(token, id): (String, u32)| (token, json!(id))).collect();
-    let added: Vec<Json> = SPECIAL_TOKENS
+    let added: Vec<Json> = tokens
+        .special
         .iter()
         .map(|&token| {
             json!({
@@ -223,17 +226,17 @@ fn tokenizer(tokens: &Tokens<'_>) -> Json {
     })
 }
 
-fn tokenizer_config() -> Json {
+pub(in crate::data) fn tokenizer_config(tokens: &Tokens<'_>, processor: &str) -> Json {
     json!({
         "tokenizer_class": "Qwen2Tokenizer",
-        "processor_class": "Qwen3VLProcessor",
+        "processor_class": processor,
         "add_bos_token": false,
         "add_prefix_space": false,
         "bos_token": null,
         "eos_token": "<|im_end|>",
         "pad_token": "<|endoftext|>",
         "unk_token": null,
-        "additional_special_tokens": SPECIAL_TOKENS[1..],
+        "additional_special_tokens": tokens.special[1..],
         "clean_up_tokenization_spaces": false,
         "split_special_tokens": false,
         "errors": "replace",

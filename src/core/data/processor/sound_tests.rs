@@ -6,7 +6,8 @@ use serde_json::{Value as Json, json};
 
 use super::{Processor, ProcessorOptions};
 use crate::config::{Phase, Template, VideoLimits};
-use crate::data::audio::tests::{sine, wav};
+use crate::data::audio::tests::sine;
+use crate::data::audio::wav;
 use crate::data::digits::{MODEL, write_model};
 use crate::data::error::DataError;
 use crate::data::packed::{PackedKind, PackedMedia, PackedSample};

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use super::record::members;
 use super::*;
-use crate::data::audio::tests::{sine, wav};
+use crate::data::audio::tests::sine;
+use crate::data::audio::wav;
 use crate::data::source::Content;
 use crate::data::{InProcess, MediaSource};
 

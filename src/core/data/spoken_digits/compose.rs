@@ -1,0 +1,115 @@
+//! A WAV file for each digit of each voice, with `messages` lines.
+
+use std::fs;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use serde_json::json;
+
+use super::model::write_model;
+use crate::config::AudioLimits;
+use crate::data::audio::{decode_sound, wav};
+use crate::data::error::DataError;
+
+/// The question about every recording. A run prints it beside its answers, so that it says what was heard.
+pub const PROMPT: &str = "Synthetic voice: which digit?";
+
+/// A digit begins every second.
+const RATE: u32 = 16_000;
+const NUM_DIGITS: usize = 10;
+/// A line for each voice: part, voice, pitch, speed, and the lengths of its digits in samples.
+const VOICES: &str = include_str!("voices.csv");
+const TRAIN: &[u8] = include_bytes!("train.ogg");
+const HELD_OUT: &[u8] = include_bytes!("held_out.ogg");
+
+/// Describes how many recordings were written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Composed {
+    pub num_train: usize,
+    pub num_held_out: usize,
+}
+
+/// Writes `train.jsonl`, `held_out.jsonl`, their recordings and `model/` (without weights) into `dir`, which must be new or
+/// empty.
+///
+/// # Errors
+/// `dir` holds something or cannot be written.
+pub fn compose(dir: &Path) -> Result<Composed, DataError> {
+    if fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) {
+        return Err(DataError::file(dir, "holds files: name a new folder"));
+    }
+    let write = |error| DataError::write(dir, error);
+    let num_train = write_part(dir, "train", TRAIN).map_err(write)?;
+    let num_held_out = write_part(dir, "held_out", HELD_OUT).map_err(write)?;
+    fs::write(dir.join("ATTRIBUTION.md"), include_str!("ATTRIBUTION.md")).map_err(write)?;
+    write_model(&dir.join("model"))?;
+    Ok(Composed { num_train, num_held_out })
+}
+
+/// The voices of a part: each with the lengths of its digits in samples.
+fn voices(part: &str) -> impl Iterator<Item = (&'static str, Vec<usize>)> {
+    VOICES.lines().filter_map(move |line| {
+        let mut fields = line.strip_prefix(part)?.strip_prefix(',')?.split(',');
+        let voice = fields.next().expect("every line has a voice");
+        Some((voice, fields.skip(2).map(|length| length.parse().expect("a number of samples")).collect()))
+    })
+}
+
+/// Writes a part and returns the number of its recordings.
+fn write_part(dir: &Path, part: &str, file: &[u8]) -> std::io::Result<usize> {
+    let limits = AudioLimits { min_seconds: 0.0, max_seconds: 3600.0 };
+    let sound = decode_sound(file, RATE, &limits).expect("the file is part of the program");
+    let folder = format!("sounds/{part}");
+    fs::create_dir_all(dir.join(&folder))?;
+    let mut lines = BufWriter::new(fs::File::create(dir.join(format!("{part}.jsonl")))?);
+    let mut num_written = 0;
+    for (number, (_, lengths)) in voices(part).enumerate() {
+        for (digit, length) in lengths.into_iter().enumerate() {
+            let start = (NUM_DIGITS * number + digit) * RATE as usize;
+            let name = format!("{folder}/{number:03}-{digit}.wav");
+            fs::write(dir.join(&name), wav(&sound[start..start + length], 1, RATE))?;
+            let line = json!({
+                "messages": [
+                    {"role": "user", "content": format!("<audio>{PROMPT}")},
+                    {"role": "assistant", "content": digit.to_string()},
+                ],
+                "audios": [name],
+            });
+            writeln!(lines, "{line}")?;
+            num_written += 1;
+        }
+    }
+    lines.flush()?;
+    Ok(num_written)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::data::source::Conversation;
+
+    #[test]
+    fn every_voice_says_every_digit_and_no_variant_is_in_both_parts() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = compose(folder.path()).unwrap();
+        assert_eq!(made, Composed { num_train: 1350, num_held_out: 300 });
+        let variants =
+            |part| -> BTreeSet<&str> { voices(part).map(|(voice, _)| voice.split_once('+').unwrap().1).collect() };
+        assert!(variants("train").is_disjoint(&variants("held_out")));
+        assert_eq!((variants("train").len(), variants("held_out").len()), (45, 15));
+        let limits = AudioLimits { min_seconds: 0.1, max_seconds: 1.0 };
+        let text = fs::read_to_string(folder.path().join("held_out.jsonl")).unwrap();
+        for line in text.lines() {
+            let conversation = Conversation::parse(line).unwrap();
+            let file = fs::read(folder.path().join(conversation.media[0].name())).unwrap();
+            let sound = decode_sound(&file, RATE, &limits).unwrap();
+            // The word fills its recording: what is loud begins and ends near its ends.
+            let loud: Vec<usize> = (0..sound.len()).filter(|&at| sound[at].abs() > 0.03).collect();
+            assert!(loud[0] < 4000 && sound.len() - loud[loud.len() - 1] < 4000, "{line}");
+        }
+        let error = compose(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("new folder"), "{error}");
+    }
+}
