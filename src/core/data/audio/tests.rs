@@ -109,6 +109,17 @@ fn frames_of_a_folder() {
 }
 
 #[test]
+fn projectors_of_parts_stack_states() {
+    let parts = serde_json::json!({"audio_projector": {"model_type": "mlp", "stack_factor": 5}});
+    let front_end = |family: AudioFamily| FrontEnd::new(family, family.stack(&parts), &AudioSettings::default());
+    assert_eq!(front_end(AudioFamily::Voxtral).num_tokens(16_000), Ok(300));
+    let qwen2 = front_end(AudioFamily::Qwen2Audio);
+    assert_eq!(qwen2.num_tokens(16_000), Ok(5));
+    let error = qwen2.num_tokens(17_000).unwrap_err();
+    assert!(error.contains("27 states, no multiple of stack_factor = 5"), "{error}");
+}
+
+#[test]
 fn clips_that_are_too_short_or_too_long_are_refused() {
     let frames = |family, len: usize| {
         let mut settings = AudioSettings::default();
