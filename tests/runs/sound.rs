@@ -100,7 +100,7 @@ fn with_sound(dir: &Path, index: usize, line: &str) -> String {
     if index % 4 < 2 {
         sample["audios"] = json!([format!("{index}.wav")]);
     }
-    if index % 4 == 0 {
+    if index.is_multiple_of(4) {
         sample["images"] = seen["images"].clone();
     }
     sample.to_string()
