@@ -1,4 +1,4 @@
-//! What can be wrong with a model's folder.
+//! Says what can be wrong with a model's folder.
 
 use crate::model::hub::HubError;
 use loongforge_core::data::DataError;

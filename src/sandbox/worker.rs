@@ -43,7 +43,7 @@ pub struct Worker {
     pub num_served: u64,
 }
 
-/// What a file holds.
+/// Holds what a file came to.
 #[derive(Default)]
 pub struct Found {
     pub frames: Vec<RgbImage>,

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use anyhow::{Result, anyhow};
 use proc_macro2::{Delimiter, Ident, Span, TokenStream, TokenTree};
 
-/// What one file says of others.
+/// Holds what one file says of others.
 #[derive(Debug, Default)]
 pub struct Source {
     pub paths: Vec<Path>,

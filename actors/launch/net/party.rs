@@ -1,4 +1,4 @@
-//! Who connects.
+//! Names the party at the other end of a connection.
 
 use loongforge_core::message::Role;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What a run is composed of, and where its processes meet.
+//! Composes a run, and says where its processes meet.
 
 use super::args::RunArgs;
 use crate::cli::decode_worker::decoder;

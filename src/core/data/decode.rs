@@ -62,7 +62,7 @@ pub fn decode_animation(bytes: &[u8], limits: &Limits) -> Result<(Vec<RgbImage>,
 /// Width and height as the file's header says, not turned upright; the rest of the file is not looked at.
 ///
 /// # Errors
-/// As [`open_rgb`](super::open_rgb), as far as the header tells.
+/// Fails as [`open_rgb`](super::open_rgb) does, as far as the header tells.
 pub fn header_size(locator: &Locator, base: &Path, limits: &Limits) -> Result<(u32, u32), DataError> {
     let size = match locator {
         Locator::File(name) => match files::open(&base.join(name)) {

@@ -10,7 +10,7 @@ pub enum Kind {
     Audio,
 }
 
-/// What a kind is called.
+/// Holds what a kind is called.
 struct Names {
     /// In the plural, for messages.
     plural: &'static str,
@@ -36,7 +36,7 @@ impl Kind {
         NAMES[self as usize].plural
     }
 
-    /// What stands for a file of this kind in the text of a record.
+    /// Returns what stands for a file of this kind in the text of a record.
     pub const fn placeholder(self) -> &'static str {
         NAMES[self as usize].placeholder
     }

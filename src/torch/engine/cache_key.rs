@@ -1,4 +1,4 @@
-//! What tells the content of one media item from another's.
+//! Tells the content of one media item from another's.
 
 use loongforge_core::message::{Grid, Tower};
 use sha2::{Digest, Sha256};

@@ -11,11 +11,11 @@ mod evaluating;
 
 use self::evaluating::Evaluating;
 use super::activations::Activations;
-use super::pack_work::{Chunk, Features, PackWork, Return, UnitWork, with_values};
+use super::pack_work::{Chunk, Features, PackWork, Return, UnitWork};
 use super::routing::StepRouting;
 use super::stages::{Filled, Stages};
 use crate::comm::Started;
-use crate::model::{ExpertSet, FeatureInput, FoundationModel, FoundationTape, MicroBatch, Routing};
+use crate::model::{ExpertSet, FeatureInput, FoundationModel, FoundationTape, MicroBatch, Routing, with_values};
 use crate::native::NativeError;
 use crate::parallel::pipeline::{PipelineRun, Recorded};
 use crate::params::{GradBuffer, ParamId};

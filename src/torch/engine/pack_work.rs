@@ -47,12 +47,6 @@ pub(super) struct Features {
     pub credit: Option<CreditGuard>,
 }
 
-/// The slots of features with their values, both by input and level.
-pub(super) fn with_values(slots: &[Vec<Slot>], values: &[Vec<Tensor>]) -> Vec<(Slot, Tensor)> {
-    let pairs = slots.iter().zip(values).flat_map(|(slots, values)| slots.iter().zip(values));
-    pairs.map(|(slot, value)| (*slot, value.shallow_clone())).collect()
-}
-
 /// The foundation's input that takes features of this tower.
 pub(super) fn input_of(inputs: &[FeatureInput], tower: Tower) -> Result<usize, EngineError> {
     let missing = || EngineError::from(format!("the foundation takes no features of a {tower} tower"));

@@ -41,7 +41,7 @@ pub use routing::{ExpertSet, RoutedExperts, RouterLosses, Routing};
 pub use sampling::Sampling;
 pub use stage::{Stage, StageError};
 pub use tower_blocks::{AxialOrder, AxialRope, BlockConfig, MlpNames, TowerNorm};
-pub use towers::{FeatureInput, ModelTower, Towers};
+pub use towers::{FeatureInput, ModelTower, Towers, with_values};
 pub use tree_names::{TreeNames, TreePart};
 pub use vision::{
     ClassToken, MergeNorm, PatchEmbed, PatchOrder, PositionTable, ProjectorConfig, ProjectorKind, Span, TowerConfig,

@@ -1,4 +1,4 @@
-//! What the routers of experts leave on a tape.
+//! Describes what the routers of experts leave on a tape.
 
 use tch::Tensor;
 

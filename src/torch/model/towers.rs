@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use loongforge_core::message::{Grid, Tower};
+use tch::Tensor;
 
 use super::encoder::EncoderFamily;
 use super::parallel_errors::TensorParallelError;
 use crate::params::{ParallelRank, ParamSpec};
+use crate::tape::Slot;
 
 /// One tower of a model.
 #[derive(Clone, Debug)]
@@ -21,7 +23,7 @@ pub struct ModelTower {
 #[derive(Clone, Debug, Default)]
 pub struct Towers(Vec<ModelTower>);
 
-/// What a foundation takes from a tower: tensors `[N, width]` whose rows replace the placeholders.
+/// Says what a foundation takes from a tower: tensors `[N, width]` whose rows replace the placeholders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeatureInput {
     pub tower: Tower,
@@ -29,6 +31,12 @@ pub struct FeatureInput {
     pub num_tensors: usize,
     pub width: i64,
     pub placeholders: Vec<i64>,
+}
+
+/// Pairs the slots of features on a tape with what towers have made of them, both by input and level.
+pub fn with_values(slots: &[Vec<Slot>], values: &[Vec<Tensor>]) -> Vec<(Slot, Tensor)> {
+    let pairs = slots.iter().zip(values).flat_map(|(slots, values)| slots.iter().zip(values));
+    pairs.map(|(slot, value)| (*slot, value.shallow_clone())).collect()
 }
 
 impl FeatureInput {

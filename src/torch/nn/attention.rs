@@ -24,7 +24,7 @@ pub struct DocumentBatch {
     pub longest: i64,
 }
 
-/// Which tokens of its document a token attends to.
+/// Says which tokens of its document a token attends to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mask {
     /// Those before it and itself, as in text.

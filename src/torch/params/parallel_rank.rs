@@ -1,4 +1,4 @@
-//! Which part of each parameter a rank holds, from its place among the ranks that share layers or experts.
+//! Says which part of each parameter a rank holds, from its place among the ranks that share layers or experts.
 
 use std::ops::Range;
 

@@ -23,7 +23,7 @@ pub enum AudioFamily {
     Voxtral,
 }
 
-/// What is around a clip's samples, and which frames are given to the tower. L is the clip's number of samples.
+/// Says what is around a clip's samples, and which frames the tower is given. L is the clip's number of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// Zeros follow to `chunk_length`. The ⌈L/hop⌉ frames that begin within the clip are taken, and `context` more.
@@ -137,7 +137,7 @@ impl AudioFamily {
     }
 }
 
-/// What makes frames of clips for one model.
+/// Makes frames of clips for one model.
 pub struct FrontEnd {
     family: AudioFamily,
     /// Consecutive states of the tower that become one token.

@@ -1,4 +1,4 @@
-//! What a recording becomes in a sample: frames for the tower, and placeholders in the text.
+//! Makes of a recording what a sample holds: frames for the tower, and placeholders in the text.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What a picture, a video or a recording becomes in a sample.
+//! Describes what a picture, a video or a recording becomes in a sample.
 
 use crate::data::sample::Media;
 use crate::message::Tower;

@@ -1,4 +1,4 @@
-//! What turns the files of samples into items of a model's towers.
+//! Turns the files of samples into items of a model's towers.
 
 use std::path::Path;
 

@@ -35,7 +35,7 @@ pub fn header(locator: &Locator, base: &Path) -> Result<AudioHeader, DataError> 
 /// The length of a recording in seconds: by its header, or decoded where that says nothing.
 ///
 /// # Errors
-/// As [`header`] and [`decode`].
+/// Fails as [`header`] and [`decode`] do.
 pub fn seconds(locator: &Locator, base: &Path, decoder: &dyn MediaDecoder) -> Result<f64, DataError> {
     match header(locator, base)?.seconds() {
         Some(seconds) => Ok(seconds),
@@ -43,10 +43,10 @@ pub fn seconds(locator: &Locator, base: &Path, decoder: &dyn MediaDecoder) -> Re
     }
 }
 
-/// What `data inspect` says of a recording.
+/// Returns what `data inspect` says of a recording.
 ///
 /// # Errors
-/// As [`header`].
+/// Fails as [`header`] does.
 pub fn describe(locator: &Locator, base: &Path) -> Result<String, DataError> {
     let header = header(locator, base)?;
     let seconds = header.seconds().map(|seconds| format!("{seconds:.2} s"));

@@ -1,4 +1,4 @@
-//! What an end of a wire is told: its connections, its limits, and what passes between its handles and what carries it.
+//! Specifies an end of a wire: its connections, its limits, and what passes between its handles and what carries it.
 
 use bytes::Bytes;
 use std::io;

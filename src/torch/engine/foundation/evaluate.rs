@@ -3,9 +3,8 @@
 use super::FoundationPart;
 use super::evaluating::Evaluating;
 use crate::comm::Started;
-use crate::engine::pack_work::with_values;
 use crate::engine::stages::{Filled, Stages};
-use crate::model::{Decoding, FoundationTape, MicroBatch};
+use crate::model::{Decoding, FoundationTape, MicroBatch, with_values};
 use crate::parallel::pipeline::Recorded;
 use crate::params::ZeroStage;
 use crate::tape::{Execution, Slot};

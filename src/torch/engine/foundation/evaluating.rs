@@ -1,4 +1,4 @@
-//! What an evaluation has come to on a rank.
+//! Holds what an evaluation has come to on a rank.
 
 use loongforge_core::message::{EvaluationReport, Purpose, SampleId};
 use tch::Tensor;

@@ -42,7 +42,7 @@ pub enum StemConfig {
     Plane { channels: i64 },
 }
 
-/// What tells a state its place. Places restart with each chunk.
+/// Tells a state its place. Places restart with each chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AudioPositions {
     /// The table `embed_positions.weight` of so many places, which is not trained.

@@ -1,4 +1,4 @@
-//! What the layers of one tape share, and what they leave for its end.
+//! Holds what the layers of one tape share, and what they leave for its end.
 
 use std::rc::Rc;
 

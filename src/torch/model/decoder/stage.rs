@@ -1,4 +1,4 @@
-//! What goes from one stage of a decoder's layers to the next, and which stages a decoder may have.
+//! Describes what goes from one stage of a decoder's layers to the next, and which stages a decoder may have.
 //!
 //! The first stage has the embedding and takes the features, the last one the norm, the head, the loss and the prediction
 //! heads. Where the table of the embedding is the head's too, or prediction heads look tokens up, the last stage has it as

@@ -64,6 +64,30 @@ pub struct Projector {
 }
 
 impl ProjectorConfig {
+    /// The merger of Qwen2-VL, Qwen2.5-VL and RICE (`PatchMerger`): a norm of each patch, then two maps over the patches of a
+    /// square of side `merge`. `inputs` and `outputs` are widths.
+    pub fn patch_merger(
+        prefix: &str,
+        [inputs, outputs]: [i64; 2],
+        merge: i64,
+        norm: TowerNorm,
+        initializer_range: f64,
+    ) -> ProjectorConfig {
+        ProjectorConfig {
+            prefix: prefix.into(),
+            inputs,
+            merge,
+            outputs,
+            kind: ProjectorKind::Mlp {
+                norm: Some(MergeNorm { name: "ln_q", norm, merged: false }),
+                linears: ["mlp.0", "mlp.2"],
+                inner: inputs * merge.pow(2),
+                activation: Activation::Gelu,
+            },
+            initializer_range,
+        }
+    }
+
     /// Values of a block.
     pub fn block(&self) -> i64 {
         self.inputs * self.merge.pow(2)

@@ -3,7 +3,7 @@
 
 use super::encoder::VisionConfig;
 use super::keys::{activation, axial_theta, width_and_heads};
-use super::projector::{MergeNorm, ProjectorConfig, ProjectorKind};
+use super::projector::ProjectorConfig;
 use super::tower_config::{ClassToken, PatchEmbed, TowerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::tower_blocks::{AxialOrder, AxialRope, BlockConfig, TowerNorm};
@@ -39,18 +39,6 @@ pub(in crate::model) fn read(
         rope: Some(AxialRope { theta: axial_theta(keys)?, order: AxialOrder::Halves }),
         ..TowerConfig::new(prefix, embed, merge, keys.size("depth")?, block)
     };
-    let projector = ProjectorConfig {
-        prefix: merger.into(),
-        inputs: width,
-        merge,
-        outputs,
-        kind: ProjectorKind::Mlp {
-            norm: Some(MergeNorm { name: "ln_q", norm, merged: false }),
-            linears: ["mlp.0", "mlp.2"],
-            inner: width * merge.pow(2),
-            activation: Activation::Gelu,
-        },
-        initializer_range,
-    };
+    let projector = ProjectorConfig::patch_merger(merger, [width, outputs], merge, norm, initializer_range);
     Ok(VisionConfig { tower, projector, deepstack: Vec::new() })
 }

@@ -1,4 +1,4 @@
-//! What of a folder does not fit a model, as a user reads it.
+//! Lists what of a folder does not fit a model, as a user reads it.
 
 use std::fmt;
 

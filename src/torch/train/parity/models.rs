@@ -4,6 +4,7 @@ use super::fixture::{Document, Fixture, TowerItems};
 use super::state::{ModelState, ParityError};
 use crate::model::{
     Decoder, EncoderModel, FeatureInput, ModelConfig, ModelTower, Targets, TextBatch, TextOptions, TreeNames,
+    with_values,
 };
 use crate::params::{GradBuffer, ParamId, ParamStore};
 use crate::tape::{Execution, Policy, Slot};
@@ -34,14 +35,13 @@ pub(super) struct Models {
     pub policy: Policy,
 }
 
-/// The slots of features with what the towers have made.
-fn features_of(slots: &[Vec<Slot>], encoded: &[Option<(Execution, Vec<Slot>)>]) -> Vec<(Slot, Tensor)> {
-    let of_tower = |(slots, encoded): (&Vec<Slot>, &Option<(Execution, Vec<Slot>)>)| {
-        let (encoder, outputs) = encoded.as_ref()?;
-        let value = |(slot, output): (&Slot, &Slot)| (*slot, encoder.value(*output).shallow_clone());
-        Some(slots.iter().zip(outputs).map(value).collect::<Vec<_>>())
+/// By tower, what it has made; nothing without items.
+fn values(encoded: &[Option<(Execution, Vec<Slot>)>]) -> Vec<Vec<Tensor>> {
+    let of_tower = |encoded: &Option<(Execution, Vec<Slot>)>| {
+        let outputs = encoded.iter().flat_map(|(run, slots)| slots.iter().map(|slot| run.value(*slot)));
+        outputs.map(Tensor::shallow_clone).collect()
     };
-    slots.iter().zip(encoded).filter_map(of_tower).flatten().collect()
+    encoded.iter().map(of_tower).collect()
 }
 
 impl Models {
@@ -104,11 +104,7 @@ impl Models {
 
     /// By tower, its outputs for the documents' items; none without items.
     pub fn features(&self, documents: &[&Document]) -> Vec<Vec<Tensor>> {
-        let of_tower = |encoded: Option<(Execution, Vec<Slot>)>| {
-            let (run, slots) = encoded?;
-            Some(slots.iter().map(|slot| run.value(*slot).shallow_clone()).collect())
-        };
-        self.encode(documents, false).into_iter().map(|encoded| of_tower(encoded).unwrap_or_default()).collect()
+        values(&self.encode(documents, false))
     }
 
     fn feature_tensors(&self) -> Vec<usize> {
@@ -150,7 +146,7 @@ impl Models {
             keep_routing: true,
         };
         let made = self.text.model.tape(&self.batch(documents), None, &options);
-        let inputs = features_of(&made.features, &self.encode(documents, false));
+        let inputs = with_values(&made.features, &self.features(documents));
         let mut execution = Execution::forward_only(Rc::new(made.tape), self.text.params.clone(), inputs);
         execution.forward().expect("there is no other rank");
         let routed = made.routing.iter().flat_map(|routing| &routing.experts).filter_map(|routed| {
@@ -184,7 +180,7 @@ impl Models {
             keep_routing: false,
         };
         let made = self.text.model.tape(&self.batch(documents), Some(&targets), &options);
-        let inputs = features_of(&made.features, &encoded);
+        let inputs = with_values(&made.features, &values(&encoded));
         let mut execution = Execution::new(Rc::new(made.tape), self.text.params.clone(), inputs);
         execution.forward()?;
         let loss_slot = made.loss.expect("targets were given");

@@ -1,4 +1,4 @@
-//! What one parameter gets from its adapter: the product of the two small maps, and with DoRA norms of its rows.
+//! Computes what one parameter gets from its adapter: the product of the two small maps, and with DoRA norms of its rows.
 
 use tch::{Kind, Tensor};
 
