@@ -1,6 +1,6 @@
 //! Effects of the scheduler's inputs, which its actor carries out.
 
-use loongforge_core::message::{ActorId, Command, Epoch};
+use loongforge_core::message::{ActorId, Command, Epoch, PoolName};
 use loongforge_core::schedule::{CheckpointDraft, Doubt, Failure, Outcome};
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ pub enum Effect {
     Send(ActorId, Command),
     Evict(ActorId),
     /// Say so when the grace is over.
-    Paused(Epoch),
+    Paused(PoolName, Epoch),
     /// Say so again a little later.
     Doubt(Doubt),
     /// To be answered by `Scheduler::published`.

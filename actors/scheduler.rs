@@ -35,7 +35,7 @@ pub trait Observer {
     /// Held-out samples were evaluated between two steps. A scheduler that takes another's place may tell of it again.
     fn evaluated(&mut self, _summary: &EvaluationSummary) {}
 
-    /// The encoder pool has other members.
+    /// An encoder pool has other members.
     fn pool(&mut self, _change: &PoolChange) {}
 
     /// Samples were skipped.
@@ -190,7 +190,7 @@ impl Scheduler {
                 match output {
                     Output::Send(actor, command) => effects.push(Effect::Send(actor, command)),
                     Output::Evict(actor) => effects.push(Effect::Evict(actor)),
-                    Output::Paused(epoch) => effects.push(Effect::Paused(epoch)),
+                    Output::Paused(pool, epoch) => effects.push(Effect::Paused(pool, epoch)),
                     Output::Doubt(doubt) => effects.push(Effect::Doubt(doubt)),
                     Output::Killed(killers) => self.observer.killed(&killers),
                     Output::Pool(change) => self.observer.pool(&change),

@@ -22,10 +22,8 @@ use std::rc::Rc;
 use std::time::Instant;
 
 /// Name, pools, samples and steps. The first are those of the quick start.
-const SIZES: [(&str, PoolSizes, usize, u64); 2] = [
-    ("1 + 1 actors, 32 samples", PoolSizes { data: 1, encoder: 1, foundation: 1 }, 32, 4000),
-    ("64 + 8 actors, 2048 samples", PoolSizes { data: 4, encoder: 64, foundation: 8 }, 2048, 100),
-];
+const SIZES: [(&str, [u32; 3], usize, u64); 2] =
+    [("1 + 1 actors, 32 samples", [1, 1, 1], 32, 4000), ("64 + 8 actors, 2048 samples", [4, 64, 8], 2048, 100)];
 
 /// Returns whether the smallest size is enough, to see that it runs: `LOONGFORGE_QUICK=1`.
 fn quick() -> bool {
@@ -48,18 +46,19 @@ fn main() {
     let dir = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
     let folder = tempfile::tempdir_in(dir.as_deref().unwrap_or(".")).expect("a folder");
     let path = folder.path().join("journal");
-    for &(name, pools, samples, steps) in if quick() { &SIZES[..1] } else { &SIZES[..] } {
+    for &(name, [data, encoders, foundations], samples, steps) in if quick() { &SIZES[..1] } else { &SIZES[..] } {
+        let pools = PoolSizes::of_roles(data, encoders, foundations);
         let steps = if quick() { 100 } else { steps };
-        let of = |cut_after| conduct(spec(pools, samples, steps), &path, cut_after);
+        let of = |cut_after| conduct(spec(&pools, samples, steps), &path, cut_after);
         let forced = of(u64::MAX);
-        let (again, whole) = (read(spec(pools, samples, steps), &path), size(&path));
+        let (again, whole) = (read(spec(&pools, samples, steps), &path), size(&path));
         println!("{name}");
         println!("  kept whole: {:.0} bytes and {forced:.0} µs a step", whole / steps as f64);
         println!("  100 000 steps are read again in {:.1} s", again * 1e5 / steps as f64);
         let cut = of(1 << 16);
         println!("  cut: {cut:.0} µs a step, {:.0} KiB of {:.0} at its end", size(&path) / 1024.0, whole / 1024.0);
         of(Keep::CUT_AFTER);
-        let again = read(spec(pools, samples, steps), &path);
+        let again = read(spec(&pools, samples, steps), &path);
         println!("  as a run cuts it, {:.0} KiB are read again in {:.0} ms", size(&path) / 1024.0, again * 1e3);
     }
     let mut journal = Journal::create(&path).expect("nobody writes it");
@@ -79,19 +78,19 @@ fn force(journal: &mut Journal, life: u64) -> f64 {
     start.elapsed().as_secs_f64() * 1e6
 }
 
-fn spec(pools: PoolSizes, samples: usize, steps: u64) -> CoordinatorSpec {
+fn spec(pools: &PoolSizes, samples: usize, steps: u64) -> CoordinatorSpec {
     let base = fake::spec(pools, steps);
-    let plan = PlanSpec {
+    let mut plan = PlanSpec {
         pack: PackLimits::tokens(384),
-        num_lanes: pools.encoder,
         credits: EdgeCredits { pixels: 1 << 30, tokens: 1 << 30, features: 1 << 30 },
-        ..base.plan
+        ..base.plan.clone()
     };
+    plan.encoders.iter_mut().for_each(|pool| pool.num_lanes = pool.replicas);
     CoordinatorSpec {
         plan,
         global_batch_size: samples,
         checkpoint_every: 0,
-        elastic: true,
+        encoders: fake::rules(pools, true, true),
         bad_samples: BadSamples { max_fraction: 1.0, max_consecutive: 1000 },
         too_long: Default::default(),
         ..base
@@ -100,7 +99,7 @@ fn spec(pools: PoolSizes, samples: usize, steps: u64) -> CoordinatorSpec {
 
 /// A whole run; microseconds a step.
 fn conduct(spec: CoordinatorSpec, path: &Path, cut_after: u64) -> f64 {
-    let (pools, steps) = (spec.pools, spec.steps);
+    let (pools, steps) = (spec.pools.clone(), spec.steps);
     let journal = Rc::new(RefCell::new(Journal::create(path).expect("nobody writes it")));
     let mut scheduler = Scheduler::new(Coordinator::new(spec), Box::new(Nobody)).with_journal(Some(journal), cut_after);
     let mut inputs: VecDeque<Input> = pools.actors().map(|actor| Input::Event(actor, Event::Ready)).collect();
@@ -160,7 +159,7 @@ fn answers(me: ActorId, command: Command, num_data: u32) -> Vec<Event> {
             vec![Event::Measured { samples, bad: bad.collect() }]
         }
         (Role::Encoder, Command::Plan(plan)) => {
-            let units = plan.units.iter().filter(|unit| unit.encoder == me.index);
+            let units = plan.units.iter().filter(|unit| unit.encoder == Replica::new(me.pool, me.index));
             let at = units.flat_map(|unit| [Event::At { unit: Some(unit.id) }, Event::At { unit: None }]);
             at.chain([Event::Finished { step: plan.step, epoch: Epoch(0) }]).collect()
         }

@@ -15,7 +15,7 @@ mod fake;
 use fake::{Script, engine, spec};
 use loongforge_actors::{Assignment, EngineFactory, Observer, Publisher, RunSpec, StopOn, run_in_process};
 use loongforge_core::config::BadSamples;
-use loongforge_core::message::BadSample;
+use loongforge_core::message::{BadSample, PoolName};
 use loongforge_core::schedule::*;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -61,14 +61,14 @@ fn patches(steps: std::ops::Range<usize>, samples_per_step: usize) -> u64 {
 fn run(encoders: u32, schedule: Schedule, paces: Vec<Duration>, pause: Duration) -> (f64, usize) {
     let prefetch_steps = if schedule == Schedule::Ahead { 4 } else { 0 };
     let dir = tempfile::tempdir().expect("a folder");
-    let pools = PoolSizes { data: 1, encoder: encoders, foundation: 1 };
-    let base = spec(pools, STEPS);
-    let plan = PlanSpec {
+    let pools = PoolSizes::of_roles(1, encoders, 1);
+    let base = spec(&pools, STEPS);
+    let mut plan = PlanSpec {
         pack: PackLimits::tokens(256),
-        num_lanes: encoders,
         credits: EdgeCredits { pixels: 1 << 24, tokens: 1 << 24, features: 1 << 24 },
-        ..base.plan
+        ..base.plan.clone()
     };
+    plan.encoders.iter_mut().for_each(|pool| pool.num_lanes = pool.replicas);
     let coordinator = CoordinatorSpec {
         plan,
         checkpoint_dir: dir.path().join("checkpoints"),
@@ -77,9 +77,8 @@ fn run(encoders: u32, schedule: Schedule, paces: Vec<Duration>, pause: Duration)
         bad_samples: BadSamples { max_fraction: 1.0, max_consecutive: 1000 },
         too_long: Default::default(),
         prefetch_steps,
-        elastic: true,
+        encoders: fake::rules(&pools, true, false),
         fixed_lanes: false,
-        encoder_trained: false,
         ..base
     };
     let times = Arc::new(Mutex::new(Vec::new()));
@@ -90,7 +89,7 @@ fn run(encoders: u32, schedule: Schedule, paces: Vec<Duration>, pause: Duration)
         queue: 64,
         stop: StopOn::Channel(stop),
         stop_grace: Duration::from_secs(60),
-        grace: Duration::from_secs(60),
+        grace: [(PoolName::ENCODER, Duration::from_secs(60))].into(),
         lease: Duration::from_secs(60),
     };
     let whole_steps = schedule == Schedule::BatchSynchronous;

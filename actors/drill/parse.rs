@@ -2,6 +2,7 @@
 
 use super::script::{Fault, FaultRule, Pattern, Rate, Script, Span, Target};
 use loongforge_core::engine::fault::POINTS;
+use loongforge_core::message::BadPoolName;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -98,13 +99,13 @@ fn target(who: &str) -> Result<Target, String> {
 fn pattern(text: &str) -> Result<Pattern, String> {
     let text = text.trim();
     if text == "*" {
-        return Ok(Pattern { role: None, index: None });
+        return Ok(Pattern { pool: None, index: None });
     }
-    let (role, index) = text.split_once('/').unwrap_or((text, "*"));
-    let role = role.parse().map_err(|error| format!("{error}"))?;
+    let (pool, index) = text.split_once('/').unwrap_or((text, "*"));
+    let pool = pool.parse().map_err(|error: BadPoolName| error.to_string())?;
     let wrong = |_| format!("`{text}` names no process: write encoder/1, encoder/* or *");
     let index = if index == "*" { None } else { Some(index.parse().map_err(wrong)?) };
-    Ok(Pattern { role: Some(role), index })
+    Ok(Pattern { pool: Some(pool), index })
 }
 
 fn verb(name: &str, words: &mut Words<'_>) -> Result<Fault, String> {
@@ -192,7 +193,7 @@ fn throughput(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use loongforge_core::message::{ActorId, Role};
+    use loongforge_core::message::{ActorId, PoolName};
 
     fn one(text: &str) -> FaultRule {
         let script: Script = text.parse().unwrap();
@@ -208,7 +209,7 @@ mod tests {
         .parse()
         .unwrap();
         assert_eq!(script.faults.len(), 3);
-        let encoder = Pattern { role: Some(Role::Encoder), index: Some(1) };
+        let encoder = Pattern { pool: Some(PoolName::ENCODER), index: Some(1) };
         let [kill, partition, duplicate] = &script.faults[..] else { panic!() };
         assert_eq!((kill.target, kill.from_step), (Target::Process(encoder), 5));
         assert_eq!(partition.span, Some(Span::Time(Duration::from_secs(2))));
@@ -236,7 +237,7 @@ mod tests {
             ("", "write for example"),
             ("encoder/1 kill", "write WHO: FAULT"),
             ("encoder/1: hug", "unknown fault"),
-            ("encodr/1: kill", "unknown role `encodr`"),
+            ("Encodr/1: kill", "`Encodr` is not the name of a pool"),
             ("encoder/x: kill", "names no process"),
             ("encoder/1: partition", "between two processes: write `encoder/1 <-> scheduler: partition"),
             ("encoder/1 -> scheduler: kill", "happens to one process"),

@@ -126,7 +126,9 @@ impl State {
             role => door.unwrap_or(known(role)),
         };
         let (from, to) = match hello {
-            Some(Up::Hello { role, index, .. }) => (ActorId::new(role, index.unwrap_or(UNKNOWN)), server),
+            Some(Up::Hello { role, pool, index, .. }) => {
+                (ActorId { role, pool, index: index.unwrap_or(UNKNOWN) }, server)
+            }
             Some(Up::Return { from, .. }) => (from, server),
             Some(Up::Edge { from, to, .. }) => {
                 self.doors.lock().unwrap_or_else(PoisonError::into_inner).insert(address.clone(), to);

@@ -1,6 +1,6 @@
 //! The faults to inject, where and when.
 
-use loongforge_core::message::{ActorId, Role};
+use loongforge_core::message::{ActorId, PoolName};
 use std::fmt;
 use std::time::Duration;
 
@@ -43,17 +43,26 @@ pub enum Target {
 /// Actors: `*`, `encoder/*` or `encoder/1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pattern {
-    pub role: Option<Role>,
+    pub pool: Option<PoolName>,
     pub index: Option<u32>,
 }
 
 impl Pattern {
     pub fn matches(&self, actor: ActorId) -> bool {
-        self.role.is_none_or(|role| role == actor.role) && self.index.is_none_or(|index| index == actor.index)
+        self.pool.is_none_or(|pool| pool == actor.pool) && self.index.is_none_or(|index| index == actor.index)
     }
 }
 
 impl Target {
+    /// The pools that it names.
+    pub fn pools(&self) -> impl Iterator<Item = PoolName> + use<> {
+        let patterns = match *self {
+            Self::Process(pattern) => [Some(pattern), None],
+            Self::Line { from, to, .. } => [Some(from), Some(to)],
+        };
+        patterns.into_iter().flatten().filter_map(|pattern| pattern.pool)
+    }
+
     /// Returns whether it is about what goes from one actor to another.
     pub fn covers(&self, from: ActorId, to: ActorId) -> bool {
         match self {

@@ -2,7 +2,7 @@
 //! with that.
 
 use crate::effect::Effect;
-use loongforge_core::message::{ActorId, Command, Epoch, Event};
+use loongforge_core::message::{ActorId, Command, Epoch, Event, PoolName};
 use loongforge_core::schedule::{CheckpointDraft, Doubt, Input};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -14,7 +14,7 @@ pub struct OutstandingMessages {
     accounts: BTreeMap<ActorId, Account>,
     drafts: Vec<CheckpointDraft>,
     doubts: Vec<Doubt>,
-    paused: Option<Epoch>,
+    paused: BTreeMap<PoolName, Epoch>,
     retry: Option<Duration>,
 }
 
@@ -38,7 +38,7 @@ impl OutstandingMessages {
                 self.drafts.retain(|draft| (draft.step, draft.to) != (*step, *to));
             }
             Input::Doubted(doubt) => self.doubts.retain(|other| other != doubt),
-            Input::GraceOver(epoch) => self.paused = self.paused.filter(|paused| paused != epoch),
+            Input::GraceOver(pool, epoch) => self.paused.retain(|name, paused| (&*name, &*paused) != (pool, epoch)),
             Input::RetrySave => self.retry = None,
             _ => {}
         }
@@ -49,7 +49,7 @@ impl OutstandingMessages {
         match effect {
             Effect::Send(actor, command) => self.told(*actor, command),
             Effect::Evict(actor) => drop(self.accounts.remove(actor)),
-            Effect::Paused(epoch) => self.paused = Some(*epoch),
+            Effect::Paused(pool, epoch) => drop(self.paused.insert(*pool, *epoch)),
             Effect::Doubt(doubt) => self.doubts.push(doubt.clone()),
             Effect::Publish(draft) => self.drafts.push((**draft).clone()),
             Effect::RetrySave(after) => self.retry = Some(*after),
@@ -72,7 +72,8 @@ impl OutstandingMessages {
     pub fn left(&self) -> Vec<Effect> {
         let drafts = self.drafts.iter().map(|draft| Effect::Publish(Box::new(draft.clone())));
         let doubts = self.doubts.iter().cloned().map(Effect::Doubt);
-        let waits = self.paused.map(Effect::Paused).into_iter().chain(self.retry.map(Effect::RetrySave));
+        let paused = self.paused.iter().map(|(&pool, &epoch)| Effect::Paused(pool, epoch));
+        let waits = paused.chain(self.retry.map(Effect::RetrySave));
         let stops = |account: &Account| account.last.contains(&Command::Stop);
         let stopping = self.accounts.iter().filter(|(_, account)| stops(account));
         let stopping = stopping.map(|(&actor, _)| Effect::Stopping(actor));

@@ -7,7 +7,7 @@ use super::{Link, StopOn};
 use crate::effect::Effect;
 use crate::scheduler::Scheduler;
 use actix::prelude::*;
-use loongforge_core::message::{ActorId, Command, Role};
+use loongforge_core::message::{ActorId, Command, PoolName};
 use loongforge_core::schedule::{CheckpointDraft, Failure, Input, Outcome};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,15 +23,15 @@ pub struct RunActors {
     pub stop_grace: Duration,
     /// Length of the actors' queues.
     pub queue: usize,
-    /// Tells how long a run without encoders waits for one.
-    pub grace: Duration,
+    /// Tells how long a run waits for an encoder of a pool that has none left, by pool.
+    pub grace: BTreeMap<PoolName, Duration>,
     /// Tells who comes and goes while the run goes on.
     pub changes: flume::Receiver<Change>,
     /// Holds what an earlier life of the scheduler has left to do.
     pub left: Vec<Effect>,
 }
 
-/// A change of the encoder pool that is asked for.
+/// A change of an encoder pool that is asked for.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub enum Change {
@@ -39,8 +39,8 @@ pub enum Change {
     Join { actor: ActorId, link: Link, edges: Vec<(ActorId, Command)> },
     /// Let this encoder go.
     Retire(ActorId),
-    /// Let those go that are more than so many. Answered with how many there were; an error where they are too few.
-    LetGo { encoders: u32, answer: flume::Sender<Result<u32, String>> },
+    /// Let those of a pool go that are more than so many. Answered with how many there were; an error where they are too few.
+    LetGo { pool: PoolName, encoders: u32, answer: flume::Sender<Result<u32, String>> },
 }
 
 /// Runs a future where actors can live: on this thread, until it is done.
@@ -128,7 +128,7 @@ struct SchedulerActor {
     /// To the thread that publishes.
     drafts: flume::Sender<Option<CheckpointDraft>>,
     stop_grace: Duration,
-    grace: Duration,
+    grace: BTreeMap<PoolName, Duration>,
     queue: usize,
     left: Vec<Effect>,
     done: Option<oneshot::Sender<Result<Outcome, Failure>>>,
@@ -176,13 +176,13 @@ impl Handler<Change> for SchedulerActor {
                 self.handle(Report(Input::Joined(actor)), ctx);
             }
             Change::Retire(actor) => self.handle(Report(Input::Retire(actor)), ctx),
-            Change::LetGo { encoders, answer } => {
+            Change::LetGo { pool, encoders, answer } => {
                 let alive = self.scheduler.alive();
-                let here: Vec<ActorId> = alive.into_iter().filter(|actor| actor.role == Role::Encoder).collect();
+                let here: Vec<ActorId> = alive.into_iter().filter(|actor| actor.pool == pool).collect();
                 let num_missing = (encoders as usize).saturating_sub(here.len());
                 let answered = answer.send(match num_missing {
                     0 => Ok(here.len() as u32),
-                    num => Err(format!("it starts no processes: start {num} more with --role encoder")),
+                    num => Err(format!("it starts no processes: start {num} more with --role encoder --pool {pool}")),
                 });
                 // Who asked may have left.
                 drop(answered);
@@ -211,9 +211,10 @@ impl SchedulerActor {
                         shell.do_send(Evict);
                     }
                 }
-                Effect::Paused(epoch) => {
-                    tracing::warn!("no encoder is left: waiting {:?} for one", self.grace);
-                    ctx.run_later(self.grace, move |_, ctx| ctx.notify(Report(Input::GraceOver(epoch))));
+                Effect::Paused(pool, epoch) => {
+                    let grace = self.grace.get(&pool).copied().unwrap_or_default();
+                    tracing::warn!("no actor of the pool `{pool}` is left: waiting {grace:?} for one");
+                    ctx.run_later(grace, move |_, ctx| ctx.notify(Report(Input::GraceOver(pool, epoch))));
                 }
                 Effect::Doubt(doubt) => {
                     ctx.run_later(HEARSAY, move |_, ctx| ctx.notify(Report(Input::Doubted(doubt))));

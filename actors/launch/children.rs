@@ -6,7 +6,7 @@ use super::child::{CRASH_WINDOW, End, PARENT, pass_on, wait};
 use super::join::JoinError;
 use super::keeper::{Order, Started, Word, keeper, socket};
 use loongforge_core::config::Address;
-use loongforge_core::message::{ActorId, Role};
+use loongforge_core::message::{ActorId, PoolName, Replica, Role};
 use loongforge_core::schedule::PoolSizes;
 use loongforge_core::transport::link;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
@@ -76,8 +76,8 @@ pub(super) struct Children {
     /// Tells who has come to the run.
     joined: RefCell<BTreeSet<ActorId>>,
     waits: RefCell<JoinSet<()>>,
-    /// Places of the encoder pool: who has each, and when those who had it died.
-    places: RefCell<BTreeMap<u32, PoolSlot>>,
+    /// Places of the encoder pools: who has each, and when those who had it died.
+    places: RefCell<BTreeMap<Replica, PoolSlot>>,
     /// Tells who has ended, and whether in order.
     ends: RefCell<Option<flume::Receiver<(ActorId, bool)>>>,
     ended: Option<flume::Sender<(ActorId, bool)>>,
@@ -122,7 +122,7 @@ impl Children {
     ///
     /// # Errors
     /// One cannot be started.
-    pub async fn start(start: Start, pools: PoolSizes, address: &Address, again: bool) -> Result<Self, RunError> {
+    pub async fn start(start: Start, pools: &PoolSizes, address: &Address, again: bool) -> Result<Self, RunError> {
         let (ended, ends) = flume::bounded(MAX_ENDS);
         let mut children = Self {
             start: Some(start),
@@ -142,7 +142,7 @@ impl Children {
         }
         children.order(Order::Anew);
         for actor in pools.actors() {
-            let place = (actor.role == Role::Encoder).then_some(actor.index);
+            let place = (actor.role == Role::Encoder).then_some(Replica::new(actor.pool, actor.index));
             children.spawn(actor, place)?;
             place.map(|place| children.places.borrow_mut().insert(place, PoolSlot::of(actor)));
         }
@@ -216,7 +216,7 @@ impl Children {
     }
 
     /// Has the keeper start a process.
-    fn have_started(&self, actor: ActorId, place: Option<u32>, command: &std::process::Command) {
+    fn have_started(&self, actor: ActorId, place: Option<Replica>, command: &std::process::Command) {
         // Another scheduler's numbers are others.
         let number = u64::from(std::process::id()) << 32 | self.started.replace(self.started.get() + 1);
         let words = std::iter::once(command.get_program()).chain(command.get_args()).map(OsStr::to_owned).collect();
@@ -231,8 +231,8 @@ impl Children {
         self.start.is_some()
     }
 
-    /// `place`: that it is to have in the encoder pool.
-    fn spawn(&self, actor: ActorId, place: Option<u32>) -> Result<(), RunError> {
+    /// `place`: that it is to have in its encoder pool.
+    fn spawn(&self, actor: ActorId, place: Option<Replica>) -> Result<(), RunError> {
         let (Some(start), Some(address)) = (&self.start, &self.address) else { return Ok(()) };
         let command = start(actor, address);
         if self.orders.is_some() {
@@ -292,28 +292,28 @@ impl Children {
     }
 
     /// Starts another process in the place of each encoder that dies, for ever; not where they die too often.
-    pub async fn replace(&self, next_index: impl Fn() -> u32) {
+    pub async fn replace(&self, next_index: impl Fn(PoolName) -> u32) {
         let ends = self.ends.borrow_mut().take();
         let Some(ends) = ends else { return std::future::pending().await };
         for number in self.vacant() {
-            self.begin(number, ActorId::encoder(next_index()));
+            self.begin(number, ActorId::encoder_of(number.pool, next_index(number.pool)));
         }
         while let Ok((actor, in_order)) = ends.recv_async().await {
             let Some(number) = self.give_up(actor, in_order) else { continue };
             tokio::time::sleep(RESTART_DELAY).await;
-            self.begin(number, ActorId::encoder(next_index()));
+            self.begin(number, ActorId::encoder_of(number.pool, next_index(number.pool)));
         }
     }
 
     /// Places that a scheduler before this one would have filled.
-    fn vacant(&self) -> Vec<u32> {
+    fn vacant(&self) -> Vec<Replica> {
         let mut places = self.places.borrow_mut();
         places.retain(|_, place| place.holder.is_some() || !place.is_given_up());
         places.iter().filter(|(_, place)| place.holder.is_none()).map(|(&number, _)| number).collect()
     }
 
     /// The place that `actor` had, if it is to be filled again.
-    fn give_up(&self, actor: ActorId, in_order: bool) -> Option<u32> {
+    fn give_up(&self, actor: ActorId, in_order: bool) -> Option<Replica> {
         let mut places = self.places.borrow_mut();
         let (&number, place) = places.iter_mut().find(|(_, place)| place.holder == Some(actor))?;
         if in_order || place.leaves {
@@ -330,22 +330,24 @@ impl Children {
         Some(number)
     }
 
-    fn begin(&self, place: u32, actor: ActorId) {
+    fn begin(&self, place: Replica, actor: ActorId) {
         match self.spawn(actor, Some(place)) {
             Ok(()) => self.places.borrow_mut().entry(place).or_default().holder = Some(actor),
             Err(error) => tracing::error!("{error}"),
         }
     }
 
-    /// Sees to it that so many encoders are here or about to come; those beyond are returned, to be let go.
-    pub fn scale(&self, encoders: u32, next_index: impl Fn() -> u32) -> Vec<ActorId> {
-        let here = self.places.borrow().values().filter(|place| !place.leaves).count() as u32;
+    /// Sees to it that so many encoders of a pool are here or about to come; those beyond are returned, to be let go.
+    pub fn scale(&self, pool: PoolName, encoders: u32, next_index: impl Fn(PoolName) -> u32) -> Vec<ActorId> {
+        let stays = |(place, slot): &(&Replica, &PoolSlot)| place.pool == pool && !slot.leaves;
+        let here = self.places.borrow().iter().filter(stays).count() as u32;
         for _ in here..encoders {
-            let index = next_index();
-            self.begin(index, ActorId::encoder(index));
+            let index = next_index(pool);
+            self.begin(Replica::new(pool, index), ActorId::encoder_of(pool, index));
         }
         let num_over = here.saturating_sub(encoders) as usize;
-        let leaving: Vec<ActorId> = self.encoders().into_iter().rev().take(num_over).collect();
+        let of_pool = self.encoders().into_iter().filter(|actor| actor.pool == pool);
+        let leaving: Vec<ActorId> = of_pool.rev().take(num_over).collect();
         for place in self.places.borrow_mut().values_mut() {
             place.leaves |= place.holder.is_some_and(|holder| leaving.contains(&holder));
         }
@@ -361,10 +363,10 @@ impl Children {
         encoders
     }
 
-    /// An index that no encoder among them has, nor has had.
-    pub fn free_index(&self) -> u32 {
+    /// An index that no encoder of a pool among them has, nor has had.
+    pub fn free_index(&self, pool: PoolName) -> u32 {
         let processes = self.processes.borrow();
-        let encoders = processes.keys().filter(|actor| actor.role == Role::Encoder);
+        let encoders = processes.keys().filter(|actor| actor.pool == pool);
         encoders.map(|actor| actor.index + 1).max().unwrap_or(0)
     }
 

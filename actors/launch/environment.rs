@@ -4,9 +4,10 @@
 //! A pure function of variables, so that each launcher is a row of a table. Everything else a process asks the scheduler
 //! for. Sources, first to last: torchrun, `LOONGFORGE_*` with an index of Kubernetes, Slurm, SkyPilot, MPI.
 
+use super::{PoolError, WantedActor};
 use loongforge_core::config::Address;
-use loongforge_core::message::Role;
-use loongforge_core::schedule::PoolSizes;
+use loongforge_core::message::{PoolName, Role};
+use loongforge_core::schedule::{PoolSize, PoolSizes};
 
 /// The port of the scheduler when a launcher names its host alone.
 pub const JOIN_PORT: u16 = 6001;
@@ -18,7 +19,7 @@ pub struct LaunchedPart {
     /// This process hosts the scheduler, besides its actors.
     pub scheduler: bool,
     /// Holds what it runs, and the place in its pool that is meant, where that is known.
-    pub actors: Vec<(Role, Option<u32>)>,
+    pub actors: Vec<WantedActor>,
     /// Tells where the scheduler is; `None`: the launcher does not say.
     pub join: Option<Address>,
 }
@@ -46,13 +47,15 @@ pub enum PlaceError {
     #[error("{name}={value}: not {wanted}")]
     Wrong { name: String, value: String, wanted: &'static str },
     #[error(
-        "{world} processes, but the run has {data} data, {encoder} encoder and {foundation} foundation actors: start \
+        "{world} processes, but the run has {pools} actors: start \
          {all} processes, or {compute} to have process 0 start the data actors, or name roles (`torchrun --role`, \
          LOONGFORGE_ROLE)"
     )]
-    WorldSize { world: u32, data: u32, encoder: u32, foundation: u32, all: usize, compute: usize },
-    #[error("{index} is beyond the {len} {role} actors of the run")]
-    Beyond { role: Role, index: u32, len: u32 },
+    WorldSize { world: u32, pools: String, all: usize, compute: usize },
+    #[error("{index} is beyond the {len} {pool} actors of the run")]
+    Beyond { pool: PoolName, index: u32, len: u32 },
+    #[error(transparent)]
+    Pool(#[from] PoolError),
 }
 
 /// Launchers' variables that hold a process's rank on its own host, which is the GPU that it takes.
@@ -71,9 +74,9 @@ pub fn local_rank(variable: impl Fn(&str) -> Option<String>) -> Result<Option<u3
 ///
 /// # Errors
 /// No launcher, nonsense, or another number of processes than the run has actors.
-pub fn place(variable: impl Fn(&str) -> Option<String>, pools: PoolSizes) -> Result<LaunchedPart, PlaceError> {
+pub fn place(variable: impl Fn(&str) -> Option<String>, pools: &PoolSizes) -> Result<LaunchedPart, PlaceError> {
     let env = Environment { variable: &variable };
-    let named = env.role("LOONGFORGE_ROLE")?;
+    let named = env.role("LOONGFORGE_ROLE", pools)?;
     let told = env.address("LOONGFORGE_JOIN")?;
     let of_master = env.master()?;
     if let (Some(rank), Some(world)) = (env.number("RANK")?, env.number("WORLD_SIZE")?) {
@@ -81,17 +84,24 @@ pub fn place(variable: impl Fn(&str) -> Option<String>, pools: PoolSizes) -> Res
         // `default` and `trainer` are the names that torchrun and others give when nothing is said.
         let role = match env.get("ROLE_NAME").filter(|name| !["default", "trainer", "worker"].contains(&name.as_str()))
         {
-            Some(_) => env.role("ROLE_NAME")?,
+            Some(_) => env.role("ROLE_NAME", pools)?,
             None => named,
         };
         let index = match env.get("ROLE_NAME") {
             Some(_) => env.number("ROLE_RANK")?,
-            None => role.and_then(|role| index_of_rank(role, rank, world, pools)),
+            None => role.and_then(|role| index_of_rank(role.pool, rank, world, pools)),
         };
-        return of_rank(launcher, rank, world, role.map(|role| (role, index)), told.or(of_master), pools);
+        return of_rank(
+            launcher,
+            rank,
+            world,
+            role.map(|role| WantedActor { index, ..role }),
+            told.or(of_master),
+            pools,
+        );
     }
     if let (Some(role), Some(index)) = (named, env.number("JOB_COMPLETION_INDEX")?) {
-        return one(Launcher::Kubernetes, role, Some(index), told, pools);
+        return one(Launcher::Kubernetes, WantedActor { index: Some(index), ..role }, told, pools);
     }
     let others = [
         (Launcher::Slurm, "SLURM_PROCID", "SLURM_NTASKS"),
@@ -109,7 +119,7 @@ pub fn place(variable: impl Fn(&str) -> Option<String>, pools: PoolSizes) -> Res
             let first = host.as_deref().and_then(first_host);
             let of_host = first.map(|host| Address::Tcp { host, port: JOIN_PORT });
             let join = told.or(of_master).or(of_host);
-            let named = named.map(|role| (role, index_of_rank(role, rank, world, pools)));
+            let named = named.map(|role| WantedActor { index: index_of_rank(role.pool, rank, world, pools), ..role });
             return of_rank(launcher, rank, world, named, join, pools);
         }
     }
@@ -117,8 +127,8 @@ pub fn place(variable: impl Fn(&str) -> Option<String>, pools: PoolSizes) -> Res
 }
 
 /// The place in its pool of a rank with a name: its number, where as many processes were started as the pool has actors.
-fn index_of_rank(role: Role, rank: u32, world: u32, pools: PoolSizes) -> Option<u32> {
-    (world == pools.of(role)).then_some(rank)
+fn index_of_rank(pool: PoolName, rank: u32, world: u32, pools: &PoolSizes) -> Option<u32> {
+    (world == pools.of(pool)).then_some(rank)
 }
 
 /// Ranks with a name are of that role, ranks without get theirs in the order data, encoder, foundation. Process 0 hosts
@@ -127,25 +137,25 @@ fn of_rank(
     launcher: Launcher,
     rank: u32,
     world: u32,
-    named: Option<(Role, Option<u32>)>,
+    named: Option<WantedActor>,
     join: Option<Address>,
-    pools: PoolSizes,
+    pools: &PoolSizes,
 ) -> Result<LaunchedPart, PlaceError> {
-    if let Some((role, index)) = named {
-        return one(launcher, role, index, join, pools);
+    if let Some(named) = named {
+        return one(launcher, named, join, pools);
     }
     let scheduler = rank == 0;
     let (all, compute) = (pools.num_actors(), pools.num_compute());
-    let place = |actor: loongforge_core::message::ActorId| (actor.role, Some(actor.index));
     let actors = match world as usize {
-        world if world == all => pools.actors().skip(rank as usize).take(1).map(place).collect(),
+        world if world == all => pools.actors().skip(rank as usize).take(1).map(WantedActor::from).collect(),
         world if world == compute => {
             let data = pools.data_actors().filter(|_| scheduler);
-            data.chain(pools.compute_actors().skip(rank as usize).take(1)).map(place).collect()
+            data.chain(pools.compute_actors().skip(rank as usize).take(1)).map(WantedActor::from).collect()
         }
         _ => {
-            let PoolSizes { data, encoder, foundation, .. } = pools;
-            return Err(PlaceError::WorldSize { world, data, encoder, foundation, all, compute });
+            let of_pool = |(_, PoolSize { name, actors })| format!("{actors} {name}");
+            let pools = pools.pools().map(of_pool).collect::<Vec<_>>().join(", ");
+            return Err(PlaceError::WorldSize { world, pools, all, compute });
         }
     };
     Ok(LaunchedPart { launcher, scheduler, actors, join })
@@ -153,20 +163,20 @@ fn of_rank(
 
 fn one(
     launcher: Launcher,
-    role: Role,
-    index: Option<u32>,
+    wanted: WantedActor,
     join: Option<Address>,
-    pools: PoolSizes,
+    pools: &PoolSizes,
 ) -> Result<LaunchedPart, PlaceError> {
+    let WantedActor { role, pool, index } = wanted;
     if role == Role::Scheduler {
         return Ok(LaunchedPart { launcher, scheduler: true, actors: Vec::new(), join });
     }
-    let len = pools.of(role);
+    let len = pools.of(pool);
     // An encoder may be one more than the config says: which place it gets is the scheduler's to say.
     let index = index.filter(|_| role != Role::Encoder);
     match index {
-        Some(index) if index >= len => Err(PlaceError::Beyond { role, index, len }),
-        _ => Ok(LaunchedPart { launcher, scheduler: false, actors: vec![(role, index)], join }),
+        Some(index) if index >= len => Err(PlaceError::Beyond { pool, index, len }),
+        _ => Ok(LaunchedPart { launcher, scheduler: false, actors: vec![WantedActor { role, pool, index }], join }),
     }
 }
 
@@ -188,8 +198,16 @@ impl Environment<'_> {
         self.parse(name, "a number")
     }
 
-    fn role(&self, name: &str) -> Result<Option<Role>, PlaceError> {
-        self.parse(name, "one of scheduler, data, encoder, foundation")
+    /// A role, or the name of one of the run's encoder pools. `LOONGFORGE_POOL` says of which pool an encoder is.
+    fn role(&self, name: &str, pools: &PoolSizes) -> Result<Option<WantedActor>, PlaceError> {
+        let pool = self.get(name).and_then(|text| text.parse::<PoolName>().ok());
+        if let Some(pool) = pool.filter(|pool| pools.encoders.iter().any(|known| known.name == *pool)) {
+            return Ok(Some(WantedActor::new(Role::Encoder, Some(pool), pools)?));
+        }
+        let named = self.parse::<PoolName>("LOONGFORGE_POOL", "the name of a pool")?;
+        let role = self.parse(name, "one of scheduler, data, encoder, foundation, or an encoder pool of the run")?;
+        let wanted = role.map(|role| WantedActor::new(role, named.filter(|_| role == Role::Encoder), pools));
+        Ok(wanted.transpose()?)
     }
 
     fn address(&self, name: &str) -> Result<Option<Address>, PlaceError> {
@@ -224,20 +242,17 @@ mod tests {
     use super::*;
 
     fn pools() -> PoolSizes {
-        PoolSizes { data: 1, encoder: 2, foundation: 2 }
+        PoolSizes::of_roles(1, 2, 2)
     }
 
     /// `A=1 B=2`
     fn of(text: &str) -> Result<LaunchedPart, PlaceError> {
         let pairs: Vec<(&str, &str)> = text.split_whitespace().filter_map(|pair| pair.split_once('=')).collect();
-        place(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()), pools())
+        place(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()), &pools())
     }
 
     fn shown(place: &LaunchedPart) -> String {
-        let actors = place.actors.iter().map(|(role, index)| match index {
-            Some(index) => format!("{role}/{index}"),
-            None => role.to_string(),
-        });
+        let actors = place.actors.iter().map(WantedActor::to_string);
         let scheduler = place.scheduler.then(|| "scheduler".to_owned());
         let all: Vec<String> = scheduler.into_iter().chain(actors).collect();
         format!("{} @ {}", all.join(" "), place.join.as_ref().map_or("?".into(), Address::to_string))

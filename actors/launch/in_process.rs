@@ -21,7 +21,7 @@ pub fn run_in_process(
     observer: Box<dyn Observer>,
 ) -> Result<Outcome, RunError> {
     let queue = spec.queue();
-    let pools = spec.coordinator.pools;
+    let pools = &spec.coordinator.pools;
     let rendezvous = rendezvous()?;
 
     let mut edges: BTreeMap<ActorId, BTreeMap<ActorId, Box<dyn Edge>>> = BTreeMap::new();
@@ -38,7 +38,13 @@ pub fn run_in_process(
     let mut links: BTreeMap<ActorId, Link> = BTreeMap::new();
     for (me, mailbox) in mailboxes {
         let (resume, products) = (spec.resume.clone(), spec.coordinator.state.products);
-        let build = make_engine(Assignment { me, pools, resume, rendezvous: rendezvous.path().into(), products });
+        let build = make_engine(Assignment {
+            me,
+            pools: pools.clone(),
+            resume,
+            rendezvous: rendezvous.path().into(),
+            products,
+        });
         let link = spawn(me, build, mailbox, edges.remove(&me).unwrap_or_default(), queue, None);
         match link {
             Ok(link) => drop(links.insert(me, link)),

@@ -3,7 +3,7 @@
 
 use super::RunError;
 use super::child::{CRASH_WINDOW, End, PARENT, pass_on, wait};
-use loongforge_core::message::ActorId;
+use loongforge_core::message::{ActorId, Replica};
 use loongforge_core::transport::{LinkReceiver, LinkSender, link};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
@@ -30,11 +30,11 @@ const MAX_ENDS: usize = 4096;
 /// From the scheduler.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Order {
-    /// `place`: of the encoder pool.
+    /// `place`: of an encoder pool.
     Start {
         number: u64,
         actor: ActorId,
-        place: Option<u32>,
+        place: Option<Replica>,
         words: Vec<OsString>,
         environment: Vec<(OsString, Option<OsString>)>,
     },
@@ -59,7 +59,7 @@ pub(super) enum Word {
 pub(super) struct Started {
     pub number: u64,
     pub actor: ActorId,
-    pub place: Option<u32>,
+    pub place: Option<Replica>,
     /// Tells how it has ended, and how long ago.
     pub ended: Option<(End, Duration)>,
 }
@@ -101,7 +101,7 @@ struct Keeper<'a> {
 struct Kept {
     number: u64,
     actor: ActorId,
-    place: Option<u32>,
+    place: Option<Replica>,
     kill: Arc<Notify>,
     ended: Option<(End, Instant)>,
 }

@@ -18,8 +18,6 @@ pub struct Meeting {
     pub timeout: Duration,
     /// True if processes may share memory: they are on one host.
     pub shared_memory: bool,
-    /// The place in its pool that an actor is meant for, if that matters.
-    pub index: Option<u32>,
     /// The journal in which the scheduler writes what it is told, so that another can take its place.
     pub journal: Option<Keep>,
     /// Port of the store through which the members of a pool find each other; else they do in a folder of this machine.

@@ -17,6 +17,7 @@ mod serve_scheduler;
 mod spec;
 mod take_over;
 mod topology;
+mod wanted;
 
 pub use assignment::Assignment;
 pub use children::{Process, Start, beside, bind_to_parent};
@@ -30,3 +31,4 @@ pub use serve_scheduler::serve_scheduler;
 pub use spec::{EngineFactory, RunError, RunSpec};
 pub use take_over::Keep;
 pub use topology::{EdgeSpec, topology};
+pub use wanted::{PoolError, WantedActor};

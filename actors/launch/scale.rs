@@ -1,22 +1,22 @@
-//! Asks a running job for another number of encoders.
+//! Asks a running job for another number of encoders in a pool.
 
 use super::RunError;
 use super::join::{Down, JoinError, Up};
 use super::net::{Security, connect};
 use loongforge_core::config::Address;
-use loongforge_core::message::Role;
+use loongforge_core::message::{PoolName, Role};
 use loongforge_core::transport::link;
 use std::time::Duration;
 
 /// Sets how long the scheduler may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Asks the run whose scheduler listens at `address` for so many encoders: its process lets go what is too much, and starts
+/// Asks the run whose scheduler listens at `address` for so many encoders in `pool`: its process lets go what is too much, and starts
 /// what is missing if it has started the others. Returns how many there were.
 ///
 /// # Errors
 /// Nobody listens or answers, it is not who is meant, the run's encoders do not come and go, or are to be started by others.
-pub fn scale_run(address: &Address, security: &Security, encoders: u32) -> Result<u32, RunError> {
+pub fn scale_run(address: &Address, security: &Security, pool: PoolName, encoders: u32) -> Result<u32, RunError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|source| RunError::Start { what: "the runtime".into(), source })?;
     let name = address.to_string();
@@ -28,7 +28,7 @@ pub fn scale_run(address: &Address, security: &Security, encoders: u32) -> Resul
             _ => absent(),
         })?;
         let (mut sender, mut receiver) = link::<Up, Down>(stream);
-        sender.send(&Up::Scale { encoders }).await.map_err(broken)?;
+        sender.send(&Up::Scale { pool, encoders }).await.map_err(broken)?;
         match receiver.recv().await.map_err(broken)? {
             Some(Down::Scaling { from }) => Ok(from),
             Some(Down::Refused { reason }) => Err(JoinError::Refused { address: name.clone(), reason }),

@@ -3,7 +3,7 @@
 use super::edges::{Carriers, Door, Edges, Inlet, Open, dial, rendezvous_at};
 use super::join::{Down, Joined, Line, Up, Welcome, hear, join, line, say, say_loose, say_out};
 use super::net::connect;
-use super::{Assignment, EdgeSpec, EngineFactory, Meeting, RunError};
+use super::{Assignment, EdgeSpec, EngineFactory, Meeting, RunError, WantedActor};
 use crate::kernel::{Link, leave_to_the_scheduler, spawn};
 use loongforge_core::config::Address;
 use loongforge_core::message::{ActorId, Command, Event, Role};
@@ -15,16 +15,19 @@ use std::time::Duration;
 /// Sets how long the last words to the scheduler may take.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
-/// Joins a run as `role` and serves it until it ends.
+/// Joins a run as the actor `wanted` and serves it until it ends. The parent that started this process may have set its
+/// place.
 ///
 /// # Errors
 /// The run could not be joined, or the engine failed or lost the scheduler.
 pub fn serve_role(
-    role: Role,
+    wanted: impl Into<WantedActor>,
     meeting: Meeting,
     make_engine: impl FnOnce(Assignment) -> EngineFactory,
 ) -> Result<(), RunError> {
-    let index = super::children::bind_to_parent()?.or(meeting.index);
+    let wanted = wanted.into();
+    let index = super::children::bind_to_parent()?.or(wanted.index);
+    let wanted = WantedActor { index, ..wanted };
     let folder = super::in_process::rendezvous()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|source| RunError::Start { what: "the runtime".into(), source })?;
@@ -34,7 +37,7 @@ pub fn serve_role(
         let connect = async || connect(&meeting.address, &meeting.security, Some(Role::Scheduler)).await;
         let inlet = Inlet::new(&meeting, folder.path()).await?;
         let listen = |me| inlet.open(me);
-        let joined = join(connect, &address, (meeting.config.clone(), role, index), meeting.timeout, listen).await?;
+        let joined = join(connect, &address, (meeting.config.clone(), wanted), meeting.timeout, listen).await?;
         serve(joined, &meeting, make_engine).await
     })
 }

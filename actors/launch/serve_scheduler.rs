@@ -12,7 +12,7 @@ use crate::journal::Record;
 use crate::kernel::{Change, Link, RunActors, in_system, run_actors};
 use crate::scheduler::{Observer, Scheduler};
 use loongforge_core::config::Address;
-use loongforge_core::message::{ActorId, Role};
+use loongforge_core::message::{ActorId, PoolName};
 use loongforge_core::schedule::{Coordinator, Outcome};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -49,7 +49,7 @@ pub fn serve_scheduler(
     let roster = Roster {
         address: meeting.address.to_string(),
         config: meeting.config.clone(),
-        pools: spec.coordinator.pools,
+        pools: spec.coordinator.pools.clone(),
         credits: spec.coordinator.plan.credits,
         resume: spec.resume.clone(),
         rendezvous: rendezvous.clone(),
@@ -63,20 +63,23 @@ pub fn serve_scheduler(
     let result = in_system(async {
         let listener = Listener::bind(&meeting.address, &meeting.security).await.map_err(JoinError::from)?;
         let children = match children {
-            Some(start) => Children::start(start, roster.pools, listener.address(), kept.past.is_some()).await?,
+            Some(start) => Children::start(start, &roster.pools, listener.address(), kept.past.is_some()).await?,
             None => Children::default(),
         };
         let children = Rc::new(children);
         let accept = async || listener.accept().await;
-        let is_elastic = spec.coordinator.elastic && spec.coordinator.pools.encoder > 0;
+        let elastic = spec.coordinator.encoders.iter().filter(|pool| pool.elastic).map(|pool| pool.name);
+        let elastic: Rc<[PoolName]> = elastic.collect();
         // Held by every wire that is not at its end.
         let (open, closed) = flume::bounded(0);
+        let may_leave = elastic.clone();
         let terms = move |actor: ActorId| {
-            let terms = Terms::new(spec.lease, is_elastic && actor.role == Role::Encoder);
+            let terms = Terms::new(spec.lease, may_leave.contains(&actor.pool));
             if is_unix { Terms { ended: terms.ended.min(UNIX_ENDED), ..terms } } else { terms }
         };
         let link = {
             let (children, open, confirms) = (children.clone(), open.clone(), kept.journal.is_some());
+            let terms = terms.clone();
             move |actor: ActorId, member: Member| {
                 let member = Member { confirms, ..member };
                 remote_link(member, queue, terms(actor), children.joined(actor), open.clone())
@@ -116,7 +119,7 @@ pub fn serve_scheduler(
         drop(open);
         let cut_after = meeting.journal.as_ref().map_or(0, |keep| keep.cut_after);
         let scheduler = scheduler.with_journal(kept.journal.clone(), cut_after);
-        let server = JoinServer::new(roster, paths, is_elastic, children.free_index());
+        let server = JoinServer::new(roster, paths, &elastic, |pool| children.free_index(pool));
         let (change, changes) = flume::bounded(queue);
         let how = RunActors { stop: spec.stop, stop_grace: spec.stop_grace, queue, grace: spec.grace, changes, left };
         let request = {
@@ -127,9 +130,9 @@ pub fn serve_scheduler(
                     journal.iter().for_each(|journal| journal.borrow_mut().append(&place(actor, &member)));
                     let _ = change.try_send(Change::Join { actor, link: link(actor, member), edges });
                 }
-                JoinRequest::Scale { encoders, answer } if !children.can_start() => {
+                JoinRequest::Scale { pool, encoders, answer } if !children.can_start() => {
                     let (tell, told) = flume::bounded(1);
-                    let _ = change.try_send(Change::LetGo { encoders, answer: tell });
+                    let _ = change.try_send(Change::LetGo { pool, encoders, answer: tell });
                     tokio::task::spawn_local(async move {
                         let ended = || Err("the run has ended".to_owned());
                         answer(match told.recv_async().await.unwrap_or_else(|_| ended()) {
@@ -138,9 +141,9 @@ pub fn serve_scheduler(
                         });
                     });
                 }
-                JoinRequest::Scale { encoders, answer } => {
-                    let from = children.encoders().len() as u32;
-                    for actor in children.scale(encoders, || server.next_index()) {
+                JoinRequest::Scale { pool, encoders, answer } => {
+                    let from = children.encoders().into_iter().filter(|actor| actor.pool == pool).count() as u32;
+                    for actor in children.scale(pool, encoders, |pool| server.next_index(pool)) {
                         let _ = change.try_send(Change::Retire(actor));
                     }
                     answer(Down::Scaling { from });
@@ -150,7 +153,7 @@ pub fn serve_scheduler(
         let result = tokio::select! {
             result = run_actors(scheduler, links, how) => result,
             () = server.clone().open(accept, request) => unreachable!("it never ends"),
-            () = children.replace(|| server.next_index()), if is_elastic => unreachable!("it never ends"),
+            () = children.replace(|pool| server.next_index(pool)), if !elastic.is_empty() => unreachable!("it never ends"),
         };
         children.finish().await;
         let _ = tokio::time::timeout(FAREWELL, closed.recv_async()).await;

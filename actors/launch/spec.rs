@@ -4,7 +4,9 @@ use super::join::JoinError;
 use crate::StopOn;
 use crate::journal::JournalError;
 use loongforge_core::engine::{Engine, EngineError};
+use loongforge_core::message::PoolName;
 use loongforge_core::schedule::{CoordinatorSpec, Failure};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -21,8 +23,8 @@ pub struct RunSpec {
     pub stop: StopOn,
     /// Tells how long an engine may take to stop before it is given up.
     pub stop_grace: Duration,
-    /// Tells how long a run without encoders waits for one.
-    pub grace: Duration,
+    /// Tells how long a run waits for an encoder of a pool that has none left, by pool.
+    pub grace: BTreeMap<PoolName, Duration>,
     /// An actor's process that gives no sign of life for so long is taken for dead.
     pub lease: Duration,
 }

@@ -19,12 +19,12 @@ impl EdgeSpec {
 }
 
 /// Every edge of a run, by sender. There is at most one from one actor to another.
-pub fn topology(pools: PoolSizes, credits: EdgeCredits) -> Vec<EdgeSpec> {
+pub fn topology(pools: &PoolSizes, credits: EdgeCredits) -> Vec<EdgeSpec> {
     pools.actors().flat_map(|actor| edges_from(actor, pools, credits)).collect()
 }
 
 /// The edges that one actor sends over.
-pub fn edges_from(actor: ActorId, pools: PoolSizes, credits: EdgeCredits) -> Vec<EdgeSpec> {
+pub fn edges_from(actor: ActorId, pools: &PoolSizes, credits: EdgeCredits) -> Vec<EdgeSpec> {
     match actor.role {
         Role::Scheduler => Vec::new(),
         Role::Data => data_edges(actor, pools, credits),
@@ -36,25 +36,23 @@ pub fn edges_from(actor: ActorId, pools: PoolSizes, credits: EdgeCredits) -> Vec
 /// Returns where the data actor `me` sends: tokens to every foundation replica, pixels to every encoder. Where an
 /// encoder lives in a foundation's actor, one edge carries both and has both credits; the engine must then send a
 /// pack's tokens and pixels before those of the next pack.
-fn data_edges(me: ActorId, pools: PoolSizes, credits: EdgeCredits) -> Vec<EdgeSpec> {
-    let extra = if pools.encoder == 0 { credits.pixels } else { 0 };
-    let encoders = (0..pools.encoder).map(|to| EdgeSpec::new(me, ActorId::encoder(to), credits.pixels));
-    let foundations =
-        (0..pools.foundation).map(|to| EdgeSpec::new(me, ActorId::foundation(to), credits.tokens + extra));
+fn data_edges(me: ActorId, pools: &PoolSizes, credits: EdgeCredits) -> Vec<EdgeSpec> {
+    let extra = if pools.encoders.is_empty() { credits.pixels } else { 0 };
+    let encoders = pools.encoder_actors().map(|to| EdgeSpec::new(me, to, credits.pixels));
+    let foundations = pools.foundation_actors().map(|to| EdgeSpec::new(me, to, credits.tokens + extra));
     encoders.chain(foundations).collect()
 }
 
 /// Returns where the encoder actor `me` sends: features to every foundation replica.
-fn encoder_edges(me: ActorId, pools: PoolSizes, credits: EdgeCredits) -> Vec<EdgeSpec> {
-    (0..pools.foundation).map(|to| EdgeSpec::new(me, ActorId::foundation(to), credits.features)).collect()
+fn encoder_edges(me: ActorId, pools: &PoolSizes, credits: EdgeCredits) -> Vec<EdgeSpec> {
+    pools.foundation_actors().map(|to| EdgeSpec::new(me, to, credits.features)).collect()
 }
 
 /// Returns where the foundation actor `me` sends: gradients to every encoder. Where encoders live in foundation actors,
 /// features and gradients to every other one.
-fn foundation_edges(me: ActorId, pools: PoolSizes, credits: EdgeCredits) -> Vec<EdgeSpec> {
-    let encoders = (0..pools.encoder).map(ActorId::encoder);
-    let others = (0..pools.foundation).map(ActorId::foundation).filter(|&other| pools.encoder == 0 && other != me);
-    encoders.chain(others).map(|to| EdgeSpec::new(me, to, credits.features)).collect()
+fn foundation_edges(me: ActorId, pools: &PoolSizes, credits: EdgeCredits) -> Vec<EdgeSpec> {
+    let others = pools.foundation_actors().filter(|&other| pools.encoders.is_empty() && other != me);
+    pools.encoder_actors().chain(others).map(|to| EdgeSpec::new(me, to, credits.features)).collect()
 }
 
 #[cfg(test)]
@@ -63,7 +61,7 @@ mod tests {
 
     const CREDITS: EdgeCredits = EdgeCredits { pixels: 1, tokens: 10, features: 100 };
 
-    fn names(pools: PoolSizes) -> Vec<String> {
+    fn names(pools: &PoolSizes) -> Vec<String> {
         topology(pools, CREDITS).iter().map(|edge| format!("{} {} {}", edge.from, edge.to, edge.credit)).collect()
     }
 
@@ -78,7 +76,7 @@ mod tests {
             "foundation/0 encoder/0 100",
             "foundation/0 encoder/1 100",
         ];
-        assert_eq!(names(PoolSizes { data: 1, encoder: 2, foundation: 1 }), edges);
+        assert_eq!(names(&PoolSizes::of_roles(1, 2, 1)), edges);
     }
 
     #[test]
@@ -89,6 +87,6 @@ mod tests {
             "foundation/0 foundation/1 100",
             "foundation/1 foundation/0 100",
         ];
-        assert_eq!(names(PoolSizes { data: 1, encoder: 0, foundation: 2 }), edges);
+        assert_eq!(names(&PoolSizes::of_roles(1, 0, 2)), edges);
     }
 }

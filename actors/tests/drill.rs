@@ -4,7 +4,7 @@
 mod fake;
 mod witness;
 
-use fake::{Script as Engines, engine, spec};
+use fake::{Script as Engines, engine, rules, spec};
 use loongforge_actors::drill::{Proxy, Script};
 use loongforge_actors::launch::net::{Party, Security, issue, new_authority};
 use loongforge_actors::{
@@ -16,11 +16,11 @@ use loongforge_core::message::*;
 use loongforge_core::schedule::*;
 use std::net::TcpListener;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 use witness::{RecordingObserver, Seen};
 
-const POOLS: PoolSizes = PoolSizes { data: 1, encoder: 2, foundation: 1 };
+static POOLS: LazyLock<PoolSizes> = LazyLock::new(|| PoolSizes::of_roles(1, 2, 1));
 const STEPS: u64 = 12;
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -30,14 +30,18 @@ fn make(it: Assignment) -> EngineFactory {
 }
 
 fn run_spec(dir: &Path, lease: Duration) -> RunSpec {
-    let coordinator = CoordinatorSpec { checkpoint_dir: dir.join("checkpoints"), elastic: true, ..spec(POOLS, STEPS) };
+    let coordinator = CoordinatorSpec {
+        checkpoint_dir: dir.join("checkpoints"),
+        encoders: rules(&POOLS, true, true),
+        ..spec(&POOLS, STEPS)
+    };
     RunSpec {
         coordinator,
         resume: None,
         queue: 1,
         stop: StopOn::Nothing,
         stop_grace: Duration::from_secs(60),
-        grace: Duration::from_secs(60),
+        grace: [(PoolName::ENCODER, Duration::from_secs(60))].into(),
         lease,
     }
 }
@@ -91,25 +95,24 @@ fn run(script: &str, lease: Duration, certs: Option<&Path>) -> (Seen, Result<Out
         Some(dir) => Security::with_certificates("a", party, dir).unwrap(),
         None => Security::plain("a", false),
     };
-    let meeting = |party: Party, index| Meeting {
+    let meeting = |party: Party| Meeting {
         address: Address::Tcp { host: "127.0.0.1".into(), port },
         security: security(party).through(proxy.address()),
         config: "abc".into(),
         timeout: Duration::from_secs(60),
         shared_memory: false,
-        index,
         store: None,
         journal: None,
     };
     let (seen, observer) = witness();
     let result = std::thread::scope(|scope| {
         for actor in POOLS.actors() {
-            let meeting = meeting(Party::Actor(actor.role), Some(actor.index));
+            let meeting = meeting(Party::Actor(actor.role));
             // One that was given up fails; the run says whether that matters.
-            scope.spawn(move || drop(serve_role(actor.role, meeting, make)));
+            scope.spawn(move || drop(serve_role(actor, meeting, make)));
         }
         let observer = Box::new(Steps(observer, proxy.clone()));
-        serve_scheduler(run_spec(dir.path(), lease), meeting(Party::Actor(Role::Scheduler), None), None, observer)
+        serve_scheduler(run_spec(dir.path(), lease), meeting(Party::Actor(Role::Scheduler)), None, observer)
     });
     let counts = proxy.injected().iter().map(|injected| injected.count).collect();
     (std::mem::take(&mut *seen.lock().unwrap()), result, counts)

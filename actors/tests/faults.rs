@@ -5,7 +5,7 @@ mod fake;
 mod meeting;
 mod witness;
 
-use fake::{Script, engine, spec};
+use fake::{Script, engine, rules, spec};
 use loongforge_actors::launch::net::Security;
 use loongforge_actors::launch::scale_run;
 use loongforge_actors::{
@@ -36,7 +36,7 @@ fn child() {
         Script { pause: Duration::from_millis(number(PAUSE)), frozen: number(FROZEN) == 1, ..Script::default() };
     let address = PathBuf::from(std::env::var(ADDRESS).unwrap());
     let make = |it: Assignment| -> EngineFactory { Box::new(move || Ok(engine(it.me, it.pools.data, &script))) };
-    if let Err(error) = serve_role(role.parse().unwrap(), meeting(Address::Unix(address.clone())), make) {
+    if let Err(error) = serve_role(role.parse::<Role>().unwrap(), meeting(Address::Unix(address.clone())), make) {
         eprintln!("{error}");
         std::process::exit(1);
     }
@@ -72,12 +72,11 @@ const CASE: Case = Case {
 
 impl Case {
     fn run_spec(self, dir: &Path) -> RunSpec {
-        let pools = PoolSizes { data: 2, encoder: self.encoders, foundation: 1 };
+        let pools = PoolSizes::of_roles(2, self.encoders, 1);
         let coordinator = CoordinatorSpec {
             checkpoint_dir: dir.join("checkpoints"),
-            elastic: true,
-            encoder_trained: !self.frozen,
-            ..spec(pools, self.steps)
+            encoders: rules(&pools, true, !self.frozen),
+            ..spec(&pools, self.steps)
         };
         RunSpec {
             coordinator,
@@ -85,7 +84,7 @@ impl Case {
             queue: 1,
             stop: StopOn::Nothing,
             stop_grace: self.stop_grace,
-            grace: self.grace,
+            grace: [(PoolName::ENCODER, self.grace)].into(),
             lease: self.lease,
         }
     }
@@ -231,7 +230,9 @@ fn encoders_join_by_hand_and_are_let_go() {
         wait_for(seen, |seen| seen.losses.len() > 5);
         let mut helper: Child = program(Role::Encoder, address).spawn().unwrap();
         wait_for(seen, |seen| seen.changes.iter().any(|change| !change.joined.is_empty()));
-        let scale = |encoders| scale_run(&Address::Unix(address.into()), &Security::plain("a", false), encoders);
+        let ask =
+            |pool, encoders| scale_run(&Address::Unix(address.into()), &Security::plain("a", false), pool, encoders);
+        let scale = |encoders| ask(PoolName::ENCODER, encoders);
         assert_eq!(scale(4).unwrap(), 2);
         wait_for(seen, |seen| seen.changes.last().is_some_and(|change| change.members.len() == 5));
         helper.kill().unwrap();

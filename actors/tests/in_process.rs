@@ -3,9 +3,9 @@
 mod fake;
 mod witness;
 
-use fake::{Script, engine, spec};
+use fake::{Script, engine, rules, spec};
 use loongforge_actors::{Assignment, EngineFactory, RunError, RunSpec, StopOn, run_in_process};
-use loongforge_core::message::ActorId;
+use loongforge_core::message::{ActorId, PoolName};
 use loongforge_core::schedule::*;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,7 +20,12 @@ fn run(
     let dir = tempfile::tempdir().unwrap();
     let elastic = !script.paces.is_empty();
     let checkpoint_dir = dir.path().join("checkpoints");
-    let coordinator = CoordinatorSpec { checkpoint_dir, elastic, max_save_failures: 3, ..spec(pools, 12) };
+    let coordinator = CoordinatorSpec {
+        checkpoint_dir,
+        encoders: rules(&pools, elastic, true),
+        max_save_failures: 3,
+        ..spec(&pools, 12)
+    };
     let (sender, requests) = flume::bounded(1);
     let seen = Arc::new(Mutex::new(Seen::default()));
     let observer = RecordingObserver {
@@ -34,7 +39,7 @@ fn run(
         queue: 1,
         stop: StopOn::Channel(requests),
         stop_grace: Duration::from_secs(60),
-        grace: Duration::from_secs(60),
+        grace: [(PoolName::ENCODER, Duration::from_secs(60))].into(),
         lease: Duration::from_secs(2),
     };
     let make_engine = |assignment: Assignment| -> EngineFactory {
@@ -51,7 +56,7 @@ fn run(
 }
 
 fn pools(encoder: u32) -> PoolSizes {
-    PoolSizes { data: 2, encoder, foundation: 1 }
+    PoolSizes::of_roles(2, encoder, 1)
 }
 
 #[test]

@@ -4,7 +4,7 @@
 mod fake;
 mod meeting;
 
-use fake::{Script, engine, spec};
+use fake::{Script, engine, rules, spec};
 use loongforge_actors::journal::is_open;
 use loongforge_actors::launch::Keep;
 use loongforge_actors::{
@@ -20,9 +20,10 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::LazyLock;
 use std::time::Duration;
 
-const POOLS: PoolSizes = PoolSizes { data: 1, encoder: 2, foundation: 1 };
+static POOLS: LazyLock<PoolSizes> = LazyLock::new(|| PoolSizes::of_roles(1, 2, 1));
 const STEPS: u64 = 8;
 static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
 const ROLE: &str = "LOONGFORGE_TEST_ROLE";
@@ -32,12 +33,16 @@ const CUT_AFTER: &str = "LOONGFORGE_TEST_CUT_AFTER";
 
 fn run_spec(dir: &Path) -> RunSpec {
     RunSpec {
-        coordinator: CoordinatorSpec { checkpoint_dir: dir.join("checkpoints"), elastic: true, ..spec(POOLS, STEPS) },
+        coordinator: CoordinatorSpec {
+            checkpoint_dir: dir.join("checkpoints"),
+            encoders: rules(&POOLS, true, true),
+            ..spec(&POOLS, STEPS)
+        },
         resume: None,
         queue: 1,
         stop: StopOn::Nothing,
         stop_grace: Duration::from_secs(60),
-        grace: Duration::from_secs(60),
+        grace: [(PoolName::ENCODER, Duration::from_secs(60))].into(),
         lease: Duration::from_secs(2),
     }
 }

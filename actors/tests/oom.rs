@@ -6,7 +6,7 @@ mod meeting;
 mod must;
 mod witness;
 
-use fake::{Script, engine, spec};
+use fake::{Script, engine, rules, spec};
 use loongforge_actors::{
     Assignment, EngineFactory, Observer, RunSpec, Start, StopOn, run_in_process, serve_role, serve_scheduler,
 };
@@ -18,13 +18,13 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 use witness::{RecordingObserver, Seen};
 
 const ROLE: &str = "LOONGFORGE_TEST_ROLE";
 const ADDRESS: &str = "LOONGFORGE_TEST_ADDRESS";
-const POOLS: PoolSizes = PoolSizes { data: 2, encoder: 3, foundation: 1 };
+static POOLS: LazyLock<PoolSizes> = LazyLock::new(|| PoolSizes::of_roles(2, 3, 1));
 const STEPS: u64 = 8;
 /// The limit of each encoder; the item needs four times as much.
 const LIMIT: u64 = 64 << 20;
@@ -49,7 +49,8 @@ fn child() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let address = PathBuf::from(std::env::var(ADDRESS).unwrap());
     let script = Script { hungry: Some(item()), ..Script::default() };
-    if let Err(error) = serve_role(role.parse().unwrap(), meeting(Address::Unix(address.clone())), make(script)) {
+    if let Err(error) = serve_role(role.parse::<Role>().unwrap(), meeting(Address::Unix(address.clone())), make(script))
+    {
         eprintln!("{error}");
         std::process::exit(1);
     }
@@ -59,15 +60,15 @@ fn run_spec(dir: &Path, state: SchedulerState) -> RunSpec {
     RunSpec {
         coordinator: CoordinatorSpec {
             checkpoint_dir: dir.join("checkpoints"),
-            elastic: true,
+            encoders: rules(&POOLS, true, true),
             state,
-            ..spec(POOLS, STEPS)
+            ..spec(&POOLS, STEPS)
         },
         resume: None,
         queue: 1,
         stop: StopOn::Nothing,
         stop_grace: Duration::from_secs(60),
-        grace: Duration::from_secs(60),
+        grace: [(PoolName::ENCODER, Duration::from_secs(60))].into(),
         lease: Duration::from_secs(20),
     }
 }

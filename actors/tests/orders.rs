@@ -6,25 +6,27 @@ mod fake;
 mod twinned;
 mod world;
 
-use fake::{Script, spec};
+use fake::{Script, rules, spec};
 use loongforge_core::message::*;
 use loongforge_core::schedule::*;
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 use world::{Log, World};
 
 const STEPS: u64 = 8;
 
 fn pools(data: u32, encoder: u32, foundation: u32) -> PoolSizes {
-    PoolSizes { data, encoder, foundation }
+    PoolSizes::of_roles(data, encoder, foundation)
 }
 
 /// The order-free reference: one encoder, one order.
-fn reference(pools: PoolSizes, script: &Script) -> Log {
+fn reference(pools: &PoolSizes, script: &Script) -> Log {
     reference_of(spec(pools, STEPS), script)
 }
 
 fn reference_of(mut spec: CoordinatorSpec, script: &Script) -> Log {
-    (spec.pools.encoder, spec.plan.encoder_replicas) = (1, 1);
+    spec.pools.encoders.iter_mut().for_each(|pool| pool.actors = 1);
+    spec.plan.encoders.iter_mut().for_each(|pool| pool.replicas = 1);
     let (log, result) = World::new(spec, script, 1).run(None);
     assert_eq!(result, Ok(Outcome::Completed));
     log
@@ -37,7 +39,7 @@ proptest! {
     #[test]
     fn saves_that_fail_change_nothing_but_when_is_saved(seed: u64, num_failing in 1_usize..5, every in 1_u64..4) {
         let (pools, script) = (pools(1, 2, 1), Script::default());
-        let spec = CoordinatorSpec { checkpoint_every: every, ..spec(pools, STEPS) };
+        let spec = CoordinatorSpec { checkpoint_every: every, ..spec(&pools, STEPS) };
         let mut world = World::new(spec, &script, seed);
         world.num_failing = num_failing;
         while world.result.is_none() {
@@ -46,7 +48,7 @@ proptest! {
         prop_assert_eq!(world.result, Some(Ok(Outcome::Completed)));
         prop_assert_eq!(world.num_failing, 0);
         prop_assert_eq!(world.lasting.last(), Some(&StepId(STEPS - 1)));
-        prop_assert_eq!(world.log.steps, reference(pools, &script).steps);
+        prop_assert_eq!(world.log.steps, reference(&pools, &script).steps);
     }
 
     #[test]
@@ -59,9 +61,9 @@ proptest! {
     ) {
         let pools = pools(data, encoders, foundation);
         let script = Script { frozen, ..Script::default() };
-        let (log, result) = World::new(spec(pools, STEPS), &script, seed).run(None);
+        let (log, result) = World::new(spec(&pools, STEPS), &script, seed).run(None);
         prop_assert_eq!(result, Ok(Outcome::Completed));
-        prop_assert_eq!(&log, &reference(pools, &script));
+        prop_assert_eq!(&log, &reference(&pools, &script));
 
         let steps: Vec<u64> = log.steps.iter().map(|summary| summary.step.0).collect();
         prop_assert_eq!(steps, (0..STEPS).collect::<Vec<_>>());
@@ -82,7 +84,7 @@ proptest! {
     #[test]
     fn what_is_not_finite_is_skipped_by_all(seed: u64, loss in 0..STEPS, gradient in 0..STEPS) {
         let script = Script { nan_loss: vec![loss], infinite_gradient: vec![gradient], ..Script::default() };
-        let (log, result) = World::new(spec(pools(1, 2, 1), STEPS), &script, seed).run(None);
+        let (log, result) = World::new(spec(&pools(1, 2, 1), STEPS), &script, seed).run(None);
         prop_assert_eq!(result, Ok(Outcome::Completed));
         let skipped: Vec<u64> = log.steps.iter().filter(|summary| !summary.applied).map(|summary| summary.step.0).collect();
         let mut wanted = vec![loss, gradient];
@@ -102,7 +104,7 @@ proptest! {
         let pools = pools(1, 2, 2);
         let actor = pools.actors().nth(who).unwrap();
         let script = Script { frozen, failure: Some((actor, after)), ..Script::default() };
-        let (_, result) = World::new(spec(pools, STEPS), &script, seed).run(None);
+        let (_, result) = World::new(spec(&pools, STEPS), &script, seed).run(None);
         match result {
             Err(failure) => prop_assert_eq!(failure.to_string(), format!("{actor}: injected failure")),
             Ok(outcome) => prop_assert_eq!(outcome, Outcome::Completed),
@@ -119,24 +121,51 @@ proptest! {
     ) {
         let pools = pools(2, encoders, foundation);
         let script = Script { frozen, ..Script::default() };
-        let elastic = CoordinatorSpec { elastic: true, encoder_trained: !frozen, ..spec(pools, STEPS) };
+        let elastic = CoordinatorSpec { encoders: rules(&pools, true, !frozen), ..spec(&pools, STEPS) };
         let (log, result, num_changes) = World::new(elastic, &script, seed).run_changing(&changes);
         match result {
             // The last one that had the parameters has died.
             Err(failure) => prop_assert!(!frozen && failure.is_loss && failure.actor.role == Role::Encoder, "{failure}"),
             Ok(outcome) => {
                 prop_assert_eq!(outcome, Outcome::Completed);
-                prop_assert_eq!(&log, &reference(pools, &script));
+                prop_assert_eq!(&log, &reference(&pools, &script));
             }
         }
         prop_assert!(num_changes <= 2 * changes.len());
+    }
+
+    /// Two encoder pools, each with encoders that die, hang, come and go: the run is that of one encoder in each.
+    #[test]
+    fn pools_change_each_by_itself(
+        seed: u64,
+        audio in 1_u32..4,
+        vision in 1_u32..4,
+        foundation in 1_u32..3,
+        frozen: bool,
+        changes in prop::collection::vec((0_usize..40, 0_usize..4), 0..12),
+    ) {
+        let size = |name: &str, actors| PoolSize { name: name.parse().unwrap(), actors };
+        let pools = PoolSizes { encoders: vec![size("audio", audio), size("vision", vision)], ..pools(2, 0, foundation) };
+        let script = Script { frozen, hears: true, ..Script::default() };
+        let elastic = CoordinatorSpec { encoders: rules(&pools, true, !frozen), ..spec(&pools, STEPS) };
+        let (log, result, _) = World::new(elastic, &script, seed).run_changing(&changes);
+        match result {
+            Err(failure) => prop_assert!(!frozen && failure.is_loss && failure.actor.role == Role::Encoder, "{failure}"),
+            Ok(outcome) => {
+                prop_assert_eq!(outcome, Outcome::Completed);
+                let reference = reference(&pools, &script);
+                prop_assert_eq!(&log, &reference);
+                let towers = |tower| log.plans.iter().flat_map(|plan| &plan.units).any(|unit| unit.tower() == tower);
+                prop_assert!(towers(Tower::Audio) && towers(Tower::Vision));
+            }
+        }
     }
 
     /// An item kills two encoders and is left out, and whoever knows of it loses none and computes the same.
     #[test]
     fn an_item_that_kills_encoders_kills_no_third_one(seed: u64, encoders in 3_u32..6, which in 0_usize..25, frozen: bool) {
         let pools = pools(2, encoders, 2);
-        let elastic = |state| CoordinatorSpec { elastic: true, encoder_trained: !frozen, state, ..spec(pools, STEPS) };
+        let elastic = |state| CoordinatorSpec { encoders: rules(&pools, true, !frozen), state, ..spec(&pools, STEPS) };
         let with_items = (0..).map(|position| fake::sample(position, 2)).filter(|sample| !fake::is_bad(sample.id.0) && !sample.items.is_empty());
         let item = ItemId { sample: with_items.clone().nth(which).unwrap().id, index: 0 };
         let script = Script { frozen, deadly: Some(item), ..Script::default() };
@@ -168,18 +197,18 @@ proptest! {
     ) {
         let script = Script { frozen, ..Script::default() };
         let pools = pools(2, 2, 1);
-        let spec = |pools| if stream { streamed(pools, STEPS) } else { spec(pools, STEPS) };
-        let (log, result) = World::new(spec(pools), &script, seed).run(Some(stop_at));
+        let spec = |pools: &PoolSizes| if stream { streamed(pools, STEPS) } else { spec(pools, STEPS) };
+        let (log, result) = World::new(spec(&pools), &script, seed).run(Some(stop_at));
         let done = log.steps.len() as u64;
         prop_assert_eq!(result, Ok(if done < STEPS { Outcome::Preempted } else { Outcome::Completed }));
         let last = log.published.last().map(|(step, state, _)| (step.0 + 1, state.clone()));
-        let whole = reference_of(spec(pools), &script);
+        let whole = reference_of(spec(&pools), &script);
         prop_assert_eq!(&log.steps[..], &whole.steps[..done as usize]);
 
         let (first, state) = last.unwrap_or_default();
         prop_assert_eq!(first, done);
-        let others = PoolSizes { data, ..pools };
-        let rest = CoordinatorSpec { first_step: StepId(first), state, ..spec(others) };
+        let others = PoolSizes { data, ..pools.clone() };
+        let rest = CoordinatorSpec { first_step: StepId(first), state, ..spec(&others) };
         let script = Script { first_step: first, ..script };
         let (log, result) = World::new(rest, &script, seed).run(None);
         prop_assert_eq!(result, Ok(Outcome::Completed));
@@ -200,16 +229,16 @@ proptest! {
     ) {
         let pools = pools(data, encoder, foundation);
         let script = Script::default();
-        let (log, result) = World::new(streamed(pools, STEPS), &script, seed).run(None);
+        let (log, result) = World::new(streamed(&pools, STEPS), &script, seed).run(None);
         prop_assert_eq!(result, Ok(Outcome::Completed));
-        prop_assert_eq!(&log, &reference_of(streamed(pools, STEPS), &script));
-        let one = reference_of(streamed(PoolSizes { data: 1, ..pools }, STEPS), &script);
+        prop_assert_eq!(&log, &reference_of(streamed(&pools, STEPS), &script));
+        let one = reference_of(streamed(&PoolSizes { data: 1, ..pools.clone() }, STEPS), &script);
         let plain = |plans: &[StepPlan]| plans.iter().map(without_owners).collect::<Vec<_>>();
         prop_assert_eq!(plain(&log.plans), plain(&one.plans));
         prop_assert!(log.plans.iter().all(|plan| plan.packs.len() == 5));
 
         // The packs are those of the packer alone over the good samples.
-        let spec = streamed(pools, STEPS);
+        let spec = streamed(&pools, STEPS);
         let mut packer = StreamPacker::new(spec.plan.pack, LOOK_AHEAD);
         let mut wanted: Vec<Vec<u64>> = Vec::new();
         for position in (0..).filter(|&position| !fake::is_bad(position)) {
@@ -233,7 +262,7 @@ proptest! {
 /// Samples that the packer of a streamed run chooses from.
 const LOOK_AHEAD: usize = 17;
 
-fn streamed(pools: PoolSizes, steps: u64) -> CoordinatorSpec {
+fn streamed(pools: &PoolSizes, steps: u64) -> CoordinatorSpec {
     CoordinatorSpec { look_ahead: Some(LOOK_AHEAD), ..spec(pools, steps) }
 }
 
@@ -249,22 +278,22 @@ fn without_owners(plan: &StepPlan) -> StepPlan {
 #[test]
 fn what_a_frozen_encoder_was_to_save_another_one_saves() {
     let (pools, script) = (pools(2, 2, 2), Script { frozen: true, ..Script::default() });
-    let elastic = CoordinatorSpec { elastic: true, encoder_trained: false, ..spec(pools, STEPS) };
+    let elastic = CoordinatorSpec { encoders: rules(&pools, true, false), ..spec(&pools, STEPS) };
     let changes = [(35, 3), (37, 3), (39, 3), (33, 1), (35, 0), (34, 0)];
     let (log, result, _) = World::new(elastic, &script, 11908501885165738868).run_changing(&changes);
     assert_eq!(result, Ok(Outcome::Completed));
-    assert_eq!(log.published, reference(pools, &script).published);
+    assert_eq!(log.published, reference(&pools, &script).published);
 }
 
 #[test]
 fn costs_are_fitted_to_what_engines_report() {
     let pools = pools(1, 2, 2);
-    let fitted = CoordinatorSpec { fitted: true, ..spec(pools, 40) };
+    let fitted = CoordinatorSpec { fitted: true, ..spec(&pools, 40) };
     let (log, result) = World::new(fitted.clone(), &Script::default(), 7).run(None);
     assert_eq!(result, Ok(Outcome::Completed));
     let costs = log.steps.last().unwrap().costs.clone().unwrap();
-    let [_, foundation] = costs.seconds();
-    let [pair, token, one] = foundation.unwrap();
+    let costs_of: BTreeMap<PoolName, _> = costs.seconds().collect();
+    let [pair, token, one] = costs_of[&PoolName::FOUNDATION].unwrap();
     // A sample's cost, as the engines have it.
     for tokens in [5.0, 15.0, 25.0] {
         let (found, want) = (pair * tokens * tokens + token * tokens + one, fake::seconds(tokens));
@@ -279,8 +308,8 @@ fn costs_are_fitted_to_what_engines_report() {
     let script = Script { first_step: first, ..Script::default() };
     let (rest, result) = World::new(rest, &script, 7).run(None);
     assert_eq!(result, Ok(Outcome::Completed));
-    let before = state.costs.unwrap().foundation.num_observations();
-    let after = rest.steps[0].costs.as_ref().unwrap().foundation.num_observations();
+    let before = state.costs.unwrap().0[&PoolName::FOUNDATION].num_observations();
+    let after = rest.steps[0].costs.as_ref().unwrap().0[&PoolName::FOUNDATION].num_observations();
     assert_eq!(after, before + 2, "one measurement a replica");
     assert!(log.steps.iter().all(|step| step.balance.foundation.measured >= 1.0 && step.balance.fill > 0.3));
 }

@@ -13,11 +13,11 @@ use loongforge_core::message::*;
 use loongforge_core::schedule::*;
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 use witness::{RecordingObserver, Seen};
 
-const POOLS: PoolSizes = PoolSizes { data: 2, encoder: 2, foundation: 1 };
+static POOLS: LazyLock<PoolSizes> = LazyLock::new(|| PoolSizes::of_roles(2, 2, 1));
 
 /// The variable that tells a child what to do.
 const ROLE: &str = "LOONGFORGE_TEST_ROLE";
@@ -33,7 +33,6 @@ fn meeting(address: &Path, seconds: u64) -> Meeting {
         config: "abc".into(),
         timeout: Duration::from_secs(seconds),
         shared_memory: true,
-        index: None,
         store: None,
         journal: None,
     }
@@ -82,12 +81,12 @@ fn child() {
 
 fn run_spec(dir: &Path) -> RunSpec {
     RunSpec {
-        coordinator: CoordinatorSpec { checkpoint_dir: dir.join("checkpoints"), ..spec(POOLS, 12) },
+        coordinator: CoordinatorSpec { checkpoint_dir: dir.join("checkpoints"), ..spec(&POOLS, 12) },
         resume: None,
         queue: 1,
         stop: StopOn::Nothing,
         stop_grace: Duration::from_secs(60),
-        grace: Duration::from_secs(60),
+        grace: [(PoolName::ENCODER, Duration::from_secs(60))].into(),
         lease: Duration::from_secs(2),
     }
 }

@@ -3,6 +3,7 @@
 mod fake;
 
 use fake::{sample, spec};
+use loongforge_actors::launch::WantedActor;
 use loongforge_actors::launch::join::{
     Down, JoinServer, Joined, Line, Member, ReconnectRegistry, Roster, Terms, Up, gather, hear, join, line,
     remote_link, say,
@@ -13,11 +14,12 @@ use loongforge_core::transport::{Raw, Recovery, frame, raw};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::LazyLock;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use turmoil::net::{TcpListener, TcpStream};
 
-const POOLS: PoolSizes = PoolSizes { data: 1, encoder: 2, foundation: 1 };
+static POOLS: LazyLock<PoolSizes> = LazyLock::new(|| PoolSizes::of_roles(1, 2, 1));
 const STEPS: u64 = 6;
 const LEASE: Duration = Duration::from_secs(4);
 
@@ -26,7 +28,8 @@ type Done = turmoil::Result;
 /// Joins and answers every command at once, as an engine without work would.
 async fn member(role: Role, config: &'static str, steps_done: Rc<Cell<u64>>) -> Done {
     let connect = async || TcpStream::connect("scheduler:700").await;
-    let hello = (config.to_owned(), role, None);
+    let actor = ActorId::new(role, 0);
+    let hello = (config.to_owned(), WantedActor { role, pool: actor.pool, index: None });
     let joined = join(connect, "scheduler:700", hello, Duration::from_secs(20), |me| Ok(((), me.to_string().into())));
     let Joined { welcome, sender, receiver, .. } = joined.await?;
     let me = welcome.assignment.me;
@@ -84,11 +87,11 @@ async fn member(role: Role, config: &'static str, steps_done: Rc<Cell<u64>>) -> 
 /// Gathers the members and conducts a run without actors.
 async fn scheduler(timeout: Duration) -> Ended {
     let listener = TcpListener::bind("0.0.0.0:700").await?;
-    let spec = spec(POOLS, STEPS);
+    let spec = spec(&POOLS, STEPS);
     let roster = Roster {
         address: "scheduler:700".into(),
         config: "abc".into(),
-        pools: POOLS,
+        pools: POOLS.clone(),
         credits: spec.plan.credits,
         resume: None,
         rendezvous: "rendezvous".into(),
@@ -101,7 +104,7 @@ async fn scheduler(timeout: Duration) -> Ended {
     let accept = async || listener.accept().await.map(|(stream, _)| stream);
     let members = gather(&accept, &roster).await?;
     let paths = members.iter().map(|(&actor, member)| (actor, member.edges.clone())).collect();
-    let desk = JoinServer::new(roster, paths, false, 0);
+    let desk = JoinServer::new(roster, paths, &[], |_| 0);
     tokio::select! {
         result = conduct(members, spec) => result,
         () = desk.open(accept, |_| ()) => unreachable!("it never ends"),

@@ -6,7 +6,7 @@ use fake::{Script, engine, spec};
 use loongforge_actors::watch::{TRACE_FILE, Target, WATCH_FILE, Watch, get, has_ended};
 use loongforge_actors::{Assignment, EngineFactory, Observer, Publisher, RunSpec, StopOn, run_in_process};
 use loongforge_core::config::Address;
-use loongforge_core::message::{ActorId, BadSample, Trace};
+use loongforge_core::message::{ActorId, BadSample, PoolName, Trace};
 use loongforge_core::observe::{Board, News, RunInfo, StepMetrics};
 use loongforge_core::schedule::*;
 use std::fs;
@@ -201,15 +201,15 @@ impl Observer for Telling {
 #[test]
 fn the_timeline_of_a_run_that_has_ended_lies_in_its_folder() {
     let dir = tempfile::tempdir().unwrap();
-    let pools = PoolSizes { data: 1, encoder: 2, foundation: 1 };
-    let coordinator = CoordinatorSpec { checkpoint_dir: dir.path().join("checkpoints"), ..spec(pools, 12) };
+    let pools = PoolSizes::of_roles(1, 2, 1);
+    let coordinator = CoordinatorSpec { checkpoint_dir: dir.path().join("checkpoints"), ..spec(&pools, 12) };
     let spec = RunSpec {
         coordinator,
         resume: None,
         queue: 1,
         stop: StopOn::Nothing,
         stop_grace: Duration::from_secs(60),
-        grace: Duration::from_secs(1),
+        grace: [(PoolName::ENCODER, Duration::from_secs(1))].into(),
         lease: Duration::from_secs(5),
     };
     let make_engine =

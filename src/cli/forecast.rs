@@ -1,6 +1,6 @@
 //! Describes how `loongforge plan` tells what was simulated: as text, as a table of layouts, as JSON.
 
-use loongforge_core::message::Role;
+use loongforge_core::message::{PoolName, Role};
 use loongforge_core::simulate::{Activity, Alternative, SimReport, SimSpec};
 use loongforge_core::text::grouped;
 
@@ -29,7 +29,7 @@ pub(super) fn text(report: &SimReport, spec: &SimSpec) -> String {
             let list = shares.iter().map(|(what, share)| name_share(*what, *share));
             list.collect::<Vec<_>>().join(", ")
         };
-        text += &format!("  {:<11} x {:<4} {:5.1} % busy", pool.role, pool.ranks, pool.busy * 100.0);
+        text += &format!("  {:<11} x {:<4} {:5.1} % busy", pool.name, pool.ranks, pool.busy * 100.0);
         if !busy.is_empty() {
             text += &format!(": {}", list(busy));
         }
@@ -39,7 +39,7 @@ pub(super) fn text(report: &SimReport, spec: &SimSpec) -> String {
         text.push('\n');
     }
     if spec.cluster.stages > 1 {
-        let busy = report.pool(Role::Foundation).map_or(0.0, |pool| pool.busy);
+        let busy = report.pool(PoolName::FOUNDATION).map_or(0.0, |pool| pool.busy);
         text += &format!(
             "  bubble  {:.1} % of the foundation idles; {:.1} % is what 1F1B has with {} stages\n",
             (1.0 - busy) * 100.0,
@@ -75,9 +75,10 @@ pub(super) fn table(devices: u32, found: &[Alternative]) -> String {
         text += &format!("  {placement:<11}{:>9}{:>12}", layout.encoders, layout.foundations);
         match result {
             Ok(report) => {
-                let busy = |role| match report.pool(role) {
-                    Some(pool) => format!("{:.1} %", pool.busy * 100.0),
-                    None => "-".to_owned(),
+                let busy = |role| {
+                    let pools = report.pools.iter().filter(|pool| pool.role == role);
+                    let shares: Vec<String> = pools.map(|pool| format!("{:.1} %", pool.busy * 100.0)).collect();
+                    if shares.is_empty() { "-".to_owned() } else { shares.join(", ") }
                 };
                 text += &format!(
                     "{:>12}{:>12}{:>14}{:>17}  {}\n",

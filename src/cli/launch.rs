@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use loongforge_actors::launch::JOIN_PORT;
 use loongforge_actors::launch::jobs::{JobSpec, Tls, jobset, slurm, ssh};
 use loongforge_core::config::{self, Device, Size};
+use loongforge_core::message::Tower;
 use loongforge_core::schedule::PoolSizes;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -118,11 +119,11 @@ pub fn launch(args: LaunchArgs) -> anyhow::Result<ExitCode> {
         }
         _ => {}
     }
-    let mut pools = PoolSizes::new(config);
     // A model that is not here says nothing: then the pools are as the config has them.
-    if ModelFolder::open(&config.model).is_ok_and(|folder| folder.config.towers.is_empty()) {
-        pools.encoder = 0;
-    }
+    let described =
+        || Tower::ALL.into_iter().filter(|tower| *tower == Tower::Vision || config.model.has_part_of(*tower));
+    let towers = ModelFolder::open(&config.model).map(|folder| folder.config.towers.set());
+    let pools = PoolSizes::new(config, towers.unwrap_or_else(|_| described().collect()));
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let name = args.name.unwrap_or_else(|| config.run.name.chars().map(plain).take(40).collect());
     let job = JobSpec {

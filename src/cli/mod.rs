@@ -59,7 +59,7 @@ enum Command {
     /// Train: the whole run on this machine, or one role of it
     #[command(visible_alias = "train")]
     Run(run::RunArgs),
-    /// Scale the encoder pool of a running job
+    /// Scale an encoder pool of a running job
     Scale(scale::ScaleArgs),
     /// Inject faults into a run and compare it with the fault-free run
     Drill(drill::DrillArgs),

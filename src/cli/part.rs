@@ -3,9 +3,9 @@
 use super::UsageError;
 use clap::Args;
 use loongforge_actors::launch::net::{Party, Security};
-use loongforge_actors::launch::{LaunchedPart, beside, place};
+use loongforge_actors::launch::{LaunchedPart, PoolError, WantedActor, beside, place};
 use loongforge_core::config::Address;
-use loongforge_core::message::Role;
+use loongforge_core::message::{ActorId, PoolName, Role};
 use loongforge_core::schedule::PoolSizes;
 use std::path::PathBuf;
 use std::process::{Child, Command};
@@ -16,6 +16,9 @@ pub struct PartArgs {
     /// Run a single worker process: scheduler, data, encoder, foundation, or auto (from the launcher's environment)
     #[arg(long, value_name = "ROLE")]
     pub role: Option<String>,
+    /// Encoder pool of this process, where the run has several
+    #[arg(long, requires = "role", value_name = "NAME")]
+    pub pool: Option<PoolName>,
     /// Address of the run's scheduler: a Unix socket's path or HOST:PORT; else what the launcher's environment says
     #[arg(long, requires = "role", value_name = "ADDRESS")]
     pub join: Option<String>,
@@ -36,13 +39,13 @@ pub struct PartArgs {
 /// Holds what this process is to do.
 pub struct Part {
     pub scheduler: bool,
-    pub actors: Vec<(Role, Option<u32>)>,
+    pub actors: Vec<WantedActor>,
     pub join: Address,
 }
 
 impl PartArgs {
     /// `None`: the whole run.
-    pub fn part(&self, pools: PoolSizes) -> anyhow::Result<Option<Part>> {
+    pub fn part(&self, pools: &PoolSizes) -> anyhow::Result<Option<Part>> {
         let Some(role) = &self.role else { return Ok(None) };
         let told = self.join.as_deref().map(str::parse::<Address>).transpose();
         let told = told.map_err(|error| UsageError(format!("--join: {error}")))?;
@@ -50,6 +53,7 @@ impl PartArgs {
         let is_named = role != "auto";
         let variable = |name: &str| match name {
             "LOONGFORGE_ROLE" if is_named => Some(role.clone()),
+            "LOONGFORGE_POOL" if self.pool.is_some() => self.pool.map(|pool| pool.to_string()),
             _ => std::env::var(name).ok(),
         };
         let found = place(variable, pools);
@@ -57,12 +61,17 @@ impl PartArgs {
             "auto" => found.map_err(|error| UsageError::of(&error))?,
             name => {
                 let role: Role = name.parse().map_err(|error| UsageError::of(&error))?;
+                let wanted = WantedActor::new(role, self.pool, pools).map_err(|error| match error {
+                    PoolError::Ambiguous { .. } => UsageError(format!("--role {role}: {error} with --pool")),
+                    error => UsageError(format!("--pool: {error}")),
+                })?;
                 // The launcher may know the place in the pool, where it starts processes of this role.
-                let index = found.as_ref().ok().and_then(|place| place.actors.iter().find(|actor| actor.0 == role)?.1);
+                let places = found.as_ref().ok().map(|place| place.actors.iter());
+                let index = places.and_then(|mut places| places.find(|actor| actor.pool == wanted.pool)?.index);
                 let join = found.as_ref().ok().and_then(|place| place.join.clone());
                 let launcher = found.map_or(loongforge_actors::launch::Launcher::Nodes, |place| place.launcher);
                 let is_scheduler = role == Role::Scheduler;
-                let actors = if is_scheduler { Vec::new() } else { vec![(role, index)] };
+                let actors = if is_scheduler { Vec::new() } else { vec![WantedActor { index, ..wanted }] };
                 LaunchedPart { launcher, scheduler: is_scheduler, actors, join }
             }
         };
@@ -82,8 +91,12 @@ impl PartArgs {
     }
 
     /// Returns what follows `run FILE KEY=VALUE` for an actor that joins at `join`.
-    pub fn words(&self, role: Role, join: &Address) -> Vec<String> {
-        let mut words = vec!["--role".to_owned(), role.name().to_owned(), "--join".to_owned(), join.to_string()];
+    pub fn words(&self, actor: ActorId, join: &Address) -> Vec<String> {
+        let mut words = vec!["--role".to_owned(), actor.role.name().to_owned()];
+        if actor.role == Role::Encoder {
+            words.extend(["--pool".to_owned(), actor.pool.to_string()]);
+        }
+        words.extend(["--join".to_owned(), join.to_string()]);
         if let Some(dir) = &self.tls {
             words.extend(["--tls".to_owned(), dir.display().to_string()]);
         }

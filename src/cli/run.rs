@@ -63,29 +63,26 @@ pub fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         Ok(composition) => composition,
         Err(error) => return Err(UsageError::of(&error).into()),
     };
-    let mut pools = PoolSizes::new(composition.config());
-    if composition.folder().config.towers.is_empty() {
-        pools.encoder = 0;
-    }
-    let part = args.part.part(pools)?;
+    let pools = PoolSizes::new(composition.config(), composition.folder().config.towers.set());
+    let part = args.part.part(&pools)?;
     if let (Some(count), Some(part)) = (args.part.ranks, &part) {
-        return ranks::run(count, part, pools);
+        return ranks::run(count, part, &pools);
     }
     if let Some(part) = &part {
-        let role = part.actors.first().filter(|_| !part.scheduler).map_or(Role::Scheduler, |&(role, _)| role);
+        let role = part.actors.first().filter(|_| !part.scheduler).map_or(Role::Scheduler, |wanted| wanted.role);
         let security = args.part.security(&loaded.config.run.name, Party::Actor(role))?;
         security.expect_secure(&part.join).map_err(|error| UsageError::of(&error))?;
     }
     if let Some(Part { scheduler: false, actors, join }) = &part {
-        let &(role, index) = actors.first().expect("without the scheduler there is one actor");
-        let security = args.part.security(&loaded.config.run.name, Party::Actor(role))?;
+        let &wanted = actors.first().expect("without the scheduler there is one actor");
+        let security = args.part.security(&loaded.config.run.name, Party::Actor(wanted.role))?;
         let local_rank = local_rank(|name| std::env::var(name).ok()).map_err(|error| UsageError::of(&error))?;
         let recipe = composition.on_local_rank(local_rank).into_recipe();
-        let meeting = meeting(&args, &loaded, join.clone(), security, index);
-        serve_role(role, meeting, |assignment| roles::engine(recipe, assignment))?;
+        let meeting = meeting(&args, &loaded, join.clone(), security);
+        serve_role(wanted, meeting, |assignment| roles::engine(recipe, assignment))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let computes = |part: &Part| part.actors.iter().any(|(role, _)| *role != Role::Data);
+    let computes = |part: &Part| part.actors.iter().any(|wanted| wanted.role != Role::Data);
     let asked =
         Asked { device: part.as_ref().is_none_or(computes), weights: args.resume.is_none(), alone: part.is_none() };
     // The run of one that follows another was asked about before, and its actors wait.

@@ -1,10 +1,11 @@
-//! `loongforge scale`: more or fewer encoders for a running job.
+//! `loongforge scale`: more or fewer encoders in a pool of a running job.
 
 use super::UsageError;
 use clap::Args;
 use loongforge_actors::launch::net::{Party, Security};
 use loongforge_actors::launch::scale_run;
 use loongforge_core::config::Address;
+use loongforge_core::message::PoolName;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -15,15 +16,22 @@ pub const ADDRESS: &str = "scheduler.address";
 
 const EXAMPLES: &str = "\
 Examples:
-  loongforge scale --run runs/my --encoders 4
-  loongforge scale --join head:6001 --tls certs --encoders 8     the folder with ca.pem, operator.pem and operator.key";
+  loongforge scale --run runs/my 4
+  loongforge scale --run runs/my --pool audio 3
+  loongforge scale --join head:6001 --tls certs 8     the folder with ca.pem, operator.pem and operator.key";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ScaleArgs {
     /// New number of encoders
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    encoders: u32,
+    #[arg(value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1024), required_unless_present = "encoders")]
+    count: Option<u32>,
+    /// The same
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1024), conflicts_with = "count")]
+    encoders: Option<u32>,
+    /// Encoder pool to change
+    #[arg(long, value_name = "NAME", default_value_t = PoolName::ENCODER)]
+    pool: PoolName,
     /// Folder of the run (`run.dir`)
     #[arg(long, value_name = "DIR", required_unless_present = "join")]
     run: Option<PathBuf>,
@@ -48,8 +56,10 @@ pub fn scale(args: ScaleArgs) -> anyhow::Result<ExitCode> {
         Some(dir) => Security::of_party(Party::Operator, dir).map_err(|error| UsageError::of(&error))?,
         None => Security::plain("", args.insecure_allow_plaintext),
     };
-    let from = scale_run(&address, &security, args.encoders)?;
-    println!("{from} → {} encoders", args.encoders);
+    let encoders = args.count.or(args.encoders).expect("clap requires one of the two");
+    let from = scale_run(&address, &security, args.pool, encoders)?;
+    let of_pool = if args.pool == PoolName::ENCODER { String::new() } else { format!(" of the pool {}", args.pool) };
+    println!("{from} → {encoders} encoders{of_pool}");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,7 +1,7 @@
 //! The processes of a run that this program has started: its children, by what they are.
 
 use loongforge_actors::drill::Pattern;
-use loongforge_core::message::{ActorId, Role};
+use loongforge_core::message::{ActorId, PoolName, Role};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 
@@ -36,7 +36,7 @@ impl Members {
     }
 
     fn find(&self, pattern: Pattern) -> Vec<u32> {
-        if pattern.role == Some(Role::Scheduler) {
+        if pattern.pool == Some(PoolName::SCHEDULER) {
             return vec![self.run];
         }
         let matches = |process: &u32| actor(*process).is_some_and(|actor| pattern.matches(actor));
@@ -57,9 +57,11 @@ fn actor(process: u32) -> Option<ActorId> {
     let mut words = words.split(|&byte| byte == 0);
     words.find(|word| *word == b"--role")?;
     let role: Role = std::str::from_utf8(words.next()?).ok()?.parse().ok()?;
+    let named = words.next().filter(|word| *word == b"--pool").and_then(|_| words.next());
+    let pool = named.map_or(Some(ActorId::new(role, 0).pool), |word| std::str::from_utf8(word).ok()?.parse().ok())?;
     let environment = fs::read(format!("/proc/{process}/environ")).ok()?;
     let index = environment.split(|&byte| byte == 0).find_map(|variable| variable.strip_prefix(INDEX))?;
-    Some(ActorId::new(role, std::str::from_utf8(index).ok()?.parse().ok()?))
+    Some(ActorId { role, pool, index: std::str::from_utf8(index).ok()?.parse().ok()? })
 }
 
 fn signal(process: u32, signal: Signal) -> bool {

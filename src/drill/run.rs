@@ -7,6 +7,7 @@ use anyhow::{Context, bail};
 use loongforge_actors::drill::{Fault, FaultRule, Injected, PROXY, Proxy, Script, Span, Target};
 use loongforge_core::config::RunConfig;
 use loongforge_core::engine::fault::FAULTS;
+use loongforge_core::message::PoolName;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -41,10 +42,17 @@ impl Drill {
         if !config.log.jsonl {
             bail!("a drill compares the steps in metrics.jsonl: set log.jsonl=true");
         }
+        let known = pools(&config);
         for fault in &plan.script.faults {
+            for pool in fault.target.pools() {
+                if !known.contains(&pool) {
+                    let known = known.iter().map(|pool| format!("`{pool}`")).collect::<Vec<_>>().join(", ");
+                    bail!("`{fault}`: the run has no pool `{pool}`, but {known}");
+                }
+            }
             if let (Target::Process(pattern), Fault::Kill { point: Some(_) } | Fault::Freeze { point: Some(_) }) =
                 (&fault.target, &fault.verb)
-                && (pattern.role.is_none() || pattern.index.is_none())
+                && (pattern.pool.is_none() || pattern.index.is_none())
             {
                 bail!("`{fault}`: name the process that reaches that point, as in encoder/1");
             }
@@ -102,6 +110,16 @@ impl Drill {
         injected.iter_mut().zip(&done.counts).for_each(|(injected, done)| injected.count += done);
         Ok((status, injected))
     }
+}
+
+/// The pools whose actors a fault may be about.
+fn pools(config: &RunConfig) -> Vec<PoolName> {
+    let named = config.pools.named.keys().copied();
+    [PoolName::SCHEDULER, PoolName::DATA, PoolName::ENCODER]
+        .into_iter()
+        .chain(named)
+        .chain([PoolName::FOUNDATION])
+        .collect()
 }
 
 /// Until the run ends: tells the proxy of steps, and does to processes what is to be done.
@@ -179,7 +197,7 @@ fn points(script: &Script) -> String {
             Fault::Freeze { point } => ("freeze", point.as_ref()?),
             _ => return None,
         };
-        Some(format!("{}/{}@{point}:{nth}={action}", pattern.role?, pattern.index?))
+        Some(format!("{}/{}@{point}:{nth}={action}", pattern.pool?, pattern.index?))
     });
     rules.collect::<Vec<_>>().join(" ")
 }

@@ -1,7 +1,7 @@
 //! Costs of a machine from runs that it has done: each step's plan is made again, and the times in `metrics.jsonl` are
 //! fitted to what it held.
 
-use crate::estimate::flops::PoolSize;
+use crate::estimate::flops::ParamCounts;
 use crate::model::folder::ModelFolder;
 use anyhow::{Context, bail};
 use loongforge_core::checkpoint::{Manifest, latest};
@@ -45,7 +45,7 @@ pub fn calibrate(runs: &[std::path::PathBuf]) -> anyhow::Result<Calibration> {
         let spec = &coordinator.plan;
         let mut batches = Batches::new(&coordinator);
         let counted: Vec<_> = metrics.iter().filter(|metrics| metrics.step >= SKIPPED).collect();
-        let num_encoders = f64::from(spec.encoder_replicas);
+        let num_encoders = f64::from(spec.encoders.iter().map(|pool| pool.replicas).sum::<u32>());
         let num_replicas = f64::from(spec.foundation_replicas);
         for step in 0..metrics.last().map_or(0, |metrics| metrics.step + 1) {
             let formed = stream.form(&mut batches)?;
@@ -98,7 +98,7 @@ pub fn calibrate(runs: &[std::path::PathBuf]) -> anyhow::Result<Calibration> {
 }
 
 /// Sizes of gradients are the model's, whoever ran it.
-pub fn set_gradients(costs: &mut Costs, encoder: PoolSize, foundation: PoolSize) {
+pub fn set_gradients(costs: &mut Costs, encoder: ParamCounts, foundation: ParamCounts) {
     costs.encoder.gradient_bytes = 4.0 * encoder.trained as f64;
     costs.foundation.gradient_bytes = 4.0 * foundation.trained as f64;
 }

@@ -35,12 +35,12 @@ pub fn memory_bandwidth(device: &str) -> f64 {
 
 /// Parameters of one pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct PoolSize {
+pub struct ParamCounts {
     pub trained: u64,
     pub frozen: u64,
 }
 
-impl PoolSize {
+impl ParamCounts {
     pub fn of<'a>(specs: impl Iterator<Item = &'a ParamSpec>) -> Self {
         specs.fold(Self::default(), |sum, spec| {
             let count = spec.shape.iter().fold(1, |count: u64, &size| count.saturating_mul(size as u64));
@@ -86,18 +86,24 @@ impl Trunk {
 
 /// Costs from FLOPs: `6` a parameter and token, and attention over documents and frames. Nothing is known of latencies
 /// and of what a batch costs by itself.
-pub fn costs(folder: &ModelFolder, encoder: PoolSize, foundation: PoolSize, rate: DeviceRate, is_bf16: bool) -> Costs {
+pub fn costs(
+    folder: &ModelFolder,
+    encoder: ParamCounts,
+    foundation: ParamCounts,
+    rate: DeviceRate,
+    is_bf16: bool,
+) -> Costs {
     let size = ModelSize::of(&folder.config, &folder.json);
     let per_token = size.flops_per_token(0);
     let trunk = Trunk::encoder(&folder.json);
     // Queries times keys and scores times values, both ways, forward and twice backward, not causal.
     let per_square = 12.0 * trunk.full_layers * trunk.hidden_size;
-    let once = |pool: PoolSize| {
+    let once = |pool: ParamCounts| {
         let [_, gradients, state] = pool.memory(is_bf16);
         // Gradients and state are read, state and weights written.
         (gradients + 2 * state + 4 * pool.trained) as f64 / rate.memory_bandwidth
     };
-    let role = |per_token: f64, per_square: f64, pool: PoolSize| RoleCosts {
+    let role = |per_token: f64, per_square: f64, pool: ParamCounts| RoleCosts {
         per_token: per_token / rate.flops,
         per_square: per_square / rate.flops,
         per_step: once(pool),
@@ -118,7 +124,7 @@ mod tests {
 
     #[test]
     fn memory_is_16_and_18_bytes_a_trained_parameter() {
-        let pool = PoolSize { trained: 10, frozen: 5 };
+        let pool = ParamCounts { trained: 10, frozen: 5 };
         assert_eq!(pool.memory(false).iter().sum::<u64>(), 16 * 10 + 4 * 5);
         assert_eq!(pool.memory(true).iter().sum::<u64>(), 18 * 10 + 2 * 5);
     }

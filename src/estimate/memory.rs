@@ -4,7 +4,7 @@
 use crate::model::folder::ModelFolder;
 use loongforge_core::config::{Placement, RunConfig};
 use loongforge_core::engine::EngineError;
-use loongforge_core::message::{ActorId, MemoryReport, Pack, SampleId, SampleMeta, StepId, StepPlan};
+use loongforge_core::message::{ActorId, MemoryReport, Pack, Replica, Role, SampleId, SampleMeta, StepId, StepPlan};
 use loongforge_core::observe;
 use loongforge_core::schedule::{Batch, CoordinatorSpec, plan_step};
 use loongforge_torch::engine::{Families, memory_of};
@@ -93,25 +93,25 @@ pub fn of_plans(config: &RunConfig, folder: &ModelFolder, plans: &[StepPlan]) ->
     let memory = |actor, plans: &[Arc<StepPlan>]| memory_of(config, &families, actor, plans);
     let mut found = Vec::new();
     let colocated = config.pools.placement == Placement::Colocated;
-    if !families.towers.is_empty() && !colocated {
-        let patches = |plan: &StepPlan, encoder: u32| {
-            let own = plan.units.iter().filter(|unit| unit.encoder == encoder);
+    for (name, pool, _) in config.pools.encoders(families.towers.set()).into_iter().filter(|_| !colocated) {
+        let patches = |plan: &StepPlan, index: u32| {
+            let own = plan.units.iter().filter(|unit| unit.encoder == Replica::new(name, index));
             own.map(|unit| unit.num_patches()).sum::<usize>()
         };
         let most = |encoder: &u32| plans.iter().map(|plan| patches(plan, *encoder)).max();
-        let encoder = (0..config.pools.encoder.replicas as u32).max_by_key(most).unwrap_or(0);
-        let actor = ActorId::encoder(encoder * config.pools.encoder.tensor_parallel as u32);
+        let encoder = (0..pool.replicas as u32).max_by_key(most).unwrap_or(0);
+        let actor = Replica::new(name, encoder).leader(Role::Encoder, pool.tensor_parallel as u32);
         let plans = numbered(plans.iter().cloned());
-        found.push(ActorMemory { kind: "encoder".into(), actor, memory: memory(actor, &plans)? });
+        found.push(ActorMemory { kind: name.to_string(), actor, memory: memory(actor, &plans)? });
     }
     let layout = config.pools.foundation.layout();
     let largest = plans.iter().flat_map(|plan| &plan.packs).max_by_key(|pack| pack.num_tokens());
-    let replica = largest.map_or(0, |pack| pack.replica);
+    let replica = largest.map_or(Replica::foundation(0), |pack| pack.replica);
     // As many micro-batches as are alive at once on any stage, and some more.
     let count = 2 * layout.pp * config.pools.foundation.virtual_stages + 2;
     let plans = numbered(plans.iter().map(|plan| of_replica(plan, replica, count)));
     for stage in 0..layout.pp {
-        let place = loongforge_core::config::RankCoords { dp: replica as usize, pp: stage, ..layout.place(0) };
+        let place = loongforge_core::config::RankCoords { dp: replica.index as usize, pp: stage, ..layout.place(0) };
         let actor = ActorId::foundation(layout.rank(place) as u32);
         let what = if colocated && !families.towers.is_empty() { "encoder + foundation" } else { "foundation" };
         let kind = if layout.pp > 1 { format!("{what}, stage {}", stage + 1) } else { what.into() };
@@ -126,7 +126,7 @@ fn numbered(plans: impl Iterator<Item = StepPlan>) -> Vec<Arc<StepPlan>> {
 }
 
 /// A step of one replica with its largest packs alone, `count` of them, in their order.
-fn of_replica(plan: &StepPlan, replica: u32, count: usize) -> StepPlan {
+fn of_replica(plan: &StepPlan, replica: Replica, count: usize) -> StepPlan {
     let mut sizes: Vec<usize> = plan.packs_of(replica).map(Pack::num_tokens).collect();
     sizes.sort_unstable_by(|a, b| b.cmp(a));
     let least = sizes.get(count.saturating_sub(1)).copied().unwrap_or(0);

@@ -7,8 +7,9 @@ use crate::eval::loss::Measure;
 use crate::eval::report::{EVAL, curves, shown};
 use anyhow::{Context, Result, ensure};
 use loongforge_core::checkpoint::{Manifest, latest};
-use loongforge_core::config::{BadSamples, Eval, PoolName, RunConfig, TooLong, TrainFile};
+use loongforge_core::config::{BadSamples, Eval, RunConfig, TooLong, TrainFile};
 use loongforge_core::data::{Limits, Locator, Source, read_rgb};
+use loongforge_core::message::PoolName;
 use loongforge_core::observe::{
     Answer, Console, Curve, EvalRecord, MetricsFile, Reading, Style, TensorBoard, beside, plot, read_evaluations,
     read_metrics, render, safe, sheet,
@@ -120,7 +121,7 @@ fn loss_curve(config: &RunConfig) -> Result<PathBuf> {
 fn evaluate(config: &RunConfig, eval: &Eval, checkpoint: &Path, console: &Console) -> Result<Option<PathBuf>> {
     // The actors have ended: all cores are ours.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    set_intra_op_threads(if config.run.deterministic { config.threads_for(PoolName::Foundation) } else { cores });
+    set_intra_op_threads(if config.run.deterministic { config.threads_for(PoolName::FOUNDATION) } else { cores });
     let device = open_device(&config.device).map_err(|error| anyhow::anyhow!("{error}"))?;
     let reader = Reader::open(checkpoint, device)?;
     let sets = held_out_sets::open(config, reader.model().folder(), None).context("eval")?;

@@ -1,7 +1,7 @@
 //! Describes whether the weights fit into memory. Gradients, the optimizer's state and activations come on top, so that
 //! what is refused here could not run.
 
-use crate::estimate::flops::PoolSize;
+use crate::estimate::flops::ParamCounts;
 use loongforge_core::config::{Device, Placement, Precision, RunConfig};
 use loongforge_core::observe::bytes;
 use loongforge_torch::engine::Families;
@@ -26,7 +26,7 @@ pub enum MemoryProblem {
 /// They are more and the run is `alone` on this machine; or no machine could hold them.
 pub fn check(config: &RunConfig, families: &Families, alone: bool) -> Result<Option<String>, MemoryProblem> {
     let encoder: Vec<ParamSpec> = families.towers.specs().into_iter().collect();
-    let [encoder, foundation] = [encoder, families.foundation.specs()].map(|specs| PoolSize::of(specs.iter()));
+    let [encoder, foundation] = [encoder, families.foundation.specs()].map(|specs| ParamCounts::of(specs.iter()));
     let parameters = [encoder, foundation].map(|pool| pool.trained.saturating_add(pool.frozen));
     if let Some(&parameters) = parameters.iter().find(|count| **count > MAX_PARAMETERS) {
         return Err(MemoryProblem::Absurd { parameters });
@@ -49,7 +49,10 @@ fn least(config: &RunConfig, [encoder, foundation]: [u64; 2]) -> u64 {
     let pools = &config.pools;
     let copies = |replicas: usize, zero: usize| if zero == 3 { 1 } else { replicas as u64 };
     let encoders = match pools.placement {
-        Placement::Separate => copies(pools.encoder.replicas, pools.encoder.zero),
+        Placement::Separate => {
+            let named = pools.named.values().map(|pool| copies(pool.replicas, pool.zero));
+            named.chain([copies(pools.encoder.replicas, pools.encoder.zero)]).min().unwrap_or(0)
+        }
         Placement::Colocated => pools.foundation.layout().ranks() as u64,
     };
     let foundations = copies(pools.foundation.replicas, pools.foundation.zero);

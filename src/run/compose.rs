@@ -15,8 +15,7 @@ use loongforge_core::config::{Device, Precision, Products, Report, RunConfig, lo
 use loongforge_core::data::{
     DataError, Epochs, EpochsError, InProcess, MediaDecoder, built_in, fingerprint, settle_steps, settle_steps_of,
 };
-use loongforge_core::message::Tower;
-use loongforge_core::message::{BadSample, SampleId, SaveTo, StepId};
+use loongforge_core::message::{BadSample, PoolName, SampleId, SaveTo, StepId, Tower, TowerSet};
 use loongforge_core::schedule::{
     CoordinatorSpec, EvaluationSpec, FailedSave, Outcome, PoisonItem, SchedulerState, StepSummary,
 };
@@ -24,6 +23,7 @@ use loongforge_torch::device::settle;
 use loongforge_torch::engine::Families;
 use loongforge_torch::native::faster_products;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -154,7 +154,7 @@ impl Composition {
 
     /// Puts another vision tower in. Its features must be as wide as the foundation expects.
     pub fn encoder(mut self, family: impl EncoderFamily + 'static) -> Self {
-        self.families.towers.set(Tower::Vision, Arc::new(family));
+        self.families.towers.replace(Tower::Vision, Arc::new(family));
         self
     }
 
@@ -254,8 +254,9 @@ impl Composition {
     /// What engines are made from.
     pub fn into_recipe(self) -> Arc<Recipe> {
         let Self { mut config, folder, families, decoder, local_rank, .. } = self;
-        if families.towers.is_empty() {
-            // A text model: no actors wait for pictures, and all cores are the foundation's.
+        let pools = config.pools.encoders(families.towers.set());
+        if pools.iter().all(|(name, ..)| *name != PoolName::ENCODER) {
+            // A text model, or its towers are in other pools: no actors wait here, and their cores are the others'.
             config.pools.encoder.replicas = 0;
         }
         Arc::new(Recipe { config, folder, families, decoder, local_rank })
@@ -281,7 +282,7 @@ impl Composition {
             queue: config.scheduler.queue,
             stop,
             stop_grace: STOP_GRACE,
-            grace: config.pools.encoder.grace.duration(),
+            grace: graces(config, recipe.families.towers.set()),
             lease: config.scheduler.lease.duration(),
         };
         (recipe, spec)
@@ -306,6 +307,11 @@ impl Composition {
         let publication = publication(&self.config, composed, &self.folder);
         self.run(Box::new(EachStep { each_step, publication }))
     }
+}
+
+/// How long a run waits for an encoder of each pool.
+fn graces(config: &RunConfig, towers: TowerSet) -> BTreeMap<PoolName, Duration> {
+    config.pools.encoders(towers).into_iter().map(|(name, pool, _)| (name, pool.grace.duration())).collect()
 }
 
 /// The observer of [`Composition::run_with`].

@@ -49,11 +49,11 @@ fn build(recipe: &Recipe, assignment: Assignment) -> Result<Box<dyn Engine>, Eng
                 false => Box::new(dataset),
             };
             let engine = DataEngine::new(index, num_data, colocated, memory, samples);
-            Ok(Box::new(engine.with_encoder_ranks(config.pools.encoder.tensor_parallel as u32)))
+            Ok(Box::new(engine.with_encoder_ranks(config.pools.encoder_ranks())))
         }
         Role::Encoder | Role::Foundation => {
             // An encoder that joins takes what is trained from another one; the checkpoint may be gone by then.
-            let joins = assignment.me.role == Role::Encoder && assignment.me.index >= assignment.pools.encoder;
+            let joins = assignment.me.role == Role::Encoder && !assignment.pools.contains(assignment.me);
             let resume = match assignment.resume.filter(|_| !joins) {
                 Some(checkpoint) => {
                     let first_step = StepId(Manifest::read(&checkpoint)?.num_steps);

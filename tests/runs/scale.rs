@@ -55,7 +55,7 @@ fn encoders_are_let_go_over_tls_and_by_a_scheduler_that_was_started_again() {
     };
     wait_for_step(2, &mut scheduler);
     let refused = scale("5");
-    assert!(refused.contains("start 2 more with --role encoder"), "{refused}");
+    assert!(refused.contains("start 2 more with --role encoder --pool encoder"), "{refused}");
     assert_eq!(scale("2"), "3 → 2 encoders\n");
     assert_eq!(let_go(), 2);
 

@@ -159,6 +159,45 @@ fn sound_and_pictures_in_one_sample_are_bit_equal_in_any_layout() {
     assert_ne!(weights("trained"), weights("frozen"), "the audio tower learned nothing");
 }
 
+/// Each tower in a pool of its own, with any number of actors, sharing one with a name, resumed under other pools: always
+/// the losses of one process, and the weights where files are cut alike.
+#[test]
+fn towers_in_pools_of_their_own_are_bit_equal() {
+    let fixture = omni();
+    let folder = |name: &str| fixture.path().join(name);
+    let run = |to: &str, own: &[&str], from: Option<&str>| {
+        let dir = format!("checkpoint.dir={}", folder(to).display());
+        let resumed = from.map(|from| resume(folder(from).join("step-00000004")));
+        let steps = fixture.run(&[&OMNI[..], own, &[&dir]].concat(), resumed);
+        (steps, hashes(&folder(to).join("step-00000008")))
+    };
+    let losses = |steps: &[StepSummary]| steps.iter().map(|step| step.loss.to_bits()).collect::<Vec<_>>();
+    let two = ["pools.audio.replicas=1", "pools.audio.threads=1"];
+    let many = ["pools.encoder.replicas=2", "pools.audio.replicas=3", "pools.audio.threads=1"];
+    for (name, own) in [("trained", &[][..]), ("frozen", &FROZEN[..])] {
+        let (one, _) = run(name, &[own, &["pools.placement=colocated"]].concat(), None);
+        let (apart, weights) = run(&format!("{name}-two"), &[own, &two].concat(), None);
+        assert_eq!(losses(&apart), losses(&one), "{name}");
+        for (step, alone) in apart.iter().zip(&one) {
+            assert!((step.grad_norm / alone.grad_norm - 1.0).abs() < 1e-12, "{name}: the norm is a sum over pools");
+        }
+        let (wide, found) = run(&format!("{name}-many"), &[own, &many].concat(), None);
+        assert_eq!((bits(&wide), &found), (bits(&apart), &weights), "{name}");
+        let media = ["pools.media.towers=[audio, vision]", "pools.media.replicas=2", "pools.media.threads=1"];
+        assert_eq!(losses(&run(&format!("{name}-media"), &[own, &media].concat(), None).0), losses(&one), "{name}");
+        // From a checkpoint of one pool, and from one of two pools with another number of actors.
+        for (what, from) in [("one", name.to_owned()), ("two", format!("{name}-two"))] {
+            let (rest, _) = run(&format!("{name}-rest-{what}"), &[own, &many].concat(), Some(&from));
+            assert_eq!(losses(&rest), losses(&one[4..]), "{name}, resumed from {what}");
+        }
+    }
+    // A rate of its own changes what one pool learns and nothing else that is refused or ignored.
+    let (slow, _) = run("slow", &[&two[..], &["pools.audio.lr=1e-9"]].concat(), None);
+    let (full, _) = run("full", &two, None);
+    assert_eq!(losses(&slow[..1]), losses(&full[..1]));
+    assert_ne!(losses(&slow[..3]), losses(&full[..3]));
+}
+
 /// Runs the committed example, shortened: the loss falls, and held-out voices are answered. A model put together from parts
 /// hears the same recordings.
 #[test]

@@ -1,9 +1,9 @@
 //! A Kubernetes JobSet: an elastic encoder job and a gang foundation job around a scheduler, and a ConfigMap with the
 //! run's config.
 
-use super::spec::{Pool, quote};
+use super::spec::{Pool, pool_words, quote};
 use super::{JobError, JobSpec, Tls};
-use loongforge_core::message::Role;
+use loongforge_core::message::{PoolName, Role};
 use serde_json::{Value, json};
 
 /// The paths at which the secret with certificates, the config and the claim are mounted.
@@ -27,14 +27,14 @@ pub fn jobset(job: &JobSpec) -> Result<String, JobError> {
     if job.config.len() > MAX_CONFIG {
         return Err(JobError::ConfigTooLarge { bytes: job.config.len() });
     }
-    let one = |role, num_ranks| Pool { role, num_ranks, nodes: num_ranks, per_node: 1 };
+    let one = |role, name, num_ranks| Pool { role, name, num_ranks, nodes: num_ranks, per_node: 1 };
     // Ranks of the foundation that share a node share a pod, so that NVLink and shared memory are theirs; encoders come
     // back alone.
     let of_pool = |pool: Pool| match (pool.role, job.gpus_per_node) {
         (Role::Foundation, 1..) => pool,
-        _ => one(pool.role, pool.num_ranks),
+        _ => one(pool.role, pool.name, pool.num_ranks),
     };
-    let mut pools = vec![one(Role::Scheduler, 1), one(Role::Data, job.pools.data)];
+    let mut pools = vec![one(Role::Scheduler, PoolName::SCHEDULER, 1), one(Role::Data, PoolName::DATA, job.pools.data)];
     let mut compute: Vec<Pool> = job.compute_pools()?.into_iter().map(of_pool).collect();
     compute.sort_by_key(|pool| pool.role != Role::Foundation);
     pools.extend(compute);
@@ -70,13 +70,11 @@ pub fn jobset(job: &JobSpec) -> Result<String, JobError> {
     });
     let yaml = |value: &Value| serde_saphyr::to_string(value).map_err(|error| JobError::Yaml(error.to_string()));
     Ok(format!(
-        "# loongforge: {} data, {} encoder and {} foundation processes. Submit with: kubectl apply -f FILE\n\
+        "# loongforge: {} processes. Submit with: kubectl apply -f FILE\n\
          # Paths in the config start at {RUNS}, where the claim {claim} is mounted: model, data and run.dir are there.\n\
-         # More or fewer encoders while it runs: change parallelism and completions of the encoder job together.\n\
+         # More or fewer encoders while it runs: change parallelism and completions of their pool's job together.\n\
          {}---\n{}",
-        job.pools.data,
-        job.pools.encoder,
-        job.pools.foundation,
+        job.processes(),
         yaml(&config)?,
         yaml(&set)?
     ))
@@ -90,7 +88,7 @@ fn replicated_job(job: &JobSpec, image: &str, claim: &str, pool: &Pool) -> Value
     // A pod of these that dies comes back without the others.
     let alone = matches!(pool.role, Role::Data | Role::Encoder);
     json!({
-        "name": pool.role.name(),
+        "name": pool.name.as_str().replace('_', "-"),
         "replicas": 1,
         "template": { "spec": {
             "completionMode": "Indexed",
@@ -132,7 +130,7 @@ fn pod(job: &JobSpec, image: &str, claim: &str, pool: &Pool) -> Value {
         "image": image,
         "command": command(job, pool),
         "workingDir": RUNS,
-        "env": environment(job, pool.role),
+        "env": environment(job, pool),
         "resources": resources(job, pool, gpus),
         "volumeMounts": mounts,
     });
@@ -170,8 +168,10 @@ fn join(job: &JobSpec) -> String {
 
 fn command(job: &JobSpec, pool: &Pool) -> Vec<String> {
     let at = if pool.role == Role::Scheduler { format!("0.0.0.0:{}", job.port) } else { join(job) };
-    let words = [&job.program, "run", &format!("{CONFIG}/{FILE}"), "--role", pool.role.name(), "--join", &at];
+    let words = [&job.program, "run", &format!("{CONFIG}/{FILE}"), "--role", pool.role.name()];
     let mut words: Vec<String> = words.map(str::to_owned).into();
+    words.extend(pool_words(pool.role, pool.name));
+    words.extend(["--join".into(), at]);
     if pool.role == Role::Scheduler {
         words.push("--resume".into());
     }
@@ -185,8 +185,12 @@ fn command(job: &JobSpec, pool: &Pool) -> Vec<String> {
     words
 }
 
-fn environment(job: &JobSpec, role: Role) -> Value {
-    let own = [("LOONGFORGE_ROLE".to_owned(), role.name().to_owned()), ("LOONGFORGE_JOIN".to_owned(), join(job))];
+fn environment(job: &JobSpec, pool: &Pool) -> Value {
+    let mut own = vec![("LOONGFORGE_ROLE".to_owned(), pool.role.name().to_owned())];
+    if pool.name.as_str() != pool.role.name() {
+        own.push(("LOONGFORGE_POOL".to_owned(), pool.name.to_string()));
+    }
+    own.push(("LOONGFORGE_JOIN".to_owned(), join(job)));
     own.iter().chain(&job.env).map(|(name, value)| json!({ "name": name, "value": value })).collect()
 }
 

@@ -2,7 +2,7 @@
 
 use super::spec::quote;
 use super::{JobError, JobSpec};
-use loongforge_core::message::Role;
+use loongforge_core::message::{PoolName, Role};
 use std::fmt::Write;
 
 /// The batch script.
@@ -15,16 +15,14 @@ pub fn slurm(job: &JobSpec) -> Result<String, JobError> {
     pools.sort_by_key(|pool| pool.role != Role::Foundation);
     let mut text = format!(
         "#!/bin/bash\n\
-         # loongforge: {} data, {} encoder and {} foundation processes. Submit with: sbatch FILE\n\
+         # loongforge: {} processes. Submit with: sbatch FILE\n\
          # SIGTERM comes two minutes before the end: the run then writes a checkpoint and is queued again.\n\
          #SBATCH --job-name={}\n\
          #SBATCH --requeue\n\
          #SBATCH --open-mode=append\n\
          #SBATCH --signal=B:TERM@120\n\
          #SBATCH --output={}\n",
-        job.pools.data,
-        job.pools.encoder,
-        job.pools.foundation,
+        job.processes(),
         job.name,
         quote(job.output.as_deref().unwrap_or("%x-%j.log")),
     );
@@ -32,7 +30,7 @@ pub fn slurm(job: &JobSpec) -> Result<String, JobError> {
         if at > 0 {
             text += "#SBATCH hetjob\n";
         }
-        let _ = writeln!(text, "# {}", pool.role);
+        let _ = writeln!(text, "# {}", pool.name);
         let _ = writeln!(text, "#SBATCH --nodes={}\n#SBATCH --ntasks-per-node={}", pool.nodes, pool.per_node);
         // Slurm gives a task one core unless told otherwise.
         let _ = writeln!(text, "#SBATCH --cpus-per-task={}", job.cpus);
@@ -62,14 +60,14 @@ pub fn slurm(job: &JobSpec) -> Result<String, JobError> {
          trap 'kill -TERM $scheduler' TERM\n",
         job.cpus,
         job.port,
-        job.command(Role::Scheduler, join),
+        job.command(Role::Scheduler, PoolName::SCHEDULER, join),
     );
     for _ in 0..job.pools.data {
-        let _ = writeln!(text, "{} &", job.command(Role::Data, join));
+        let _ = writeln!(text, "{} &", job.command(Role::Data, PoolName::DATA, join));
     }
     for (at, pool) in pools.iter().enumerate() {
         let group = if pools.len() > 1 { format!(" --het-group={at}") } else { String::new() };
-        let command = job.command(pool.role, "\"$0\"");
+        let command = job.command(pool.role, pool.name, "\"$0\"");
         // An encoder that dies comes back alone, and Slurm must not end the others for it; the foundation is a gang.
         if pool.role == Role::Encoder {
             let again = format!(

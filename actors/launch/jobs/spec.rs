@@ -1,7 +1,7 @@
 //! Describes what is to be placed.
 
-use loongforge_core::message::Role;
-use loongforge_core::schedule::PoolSizes;
+use loongforge_core::message::{PoolName, Role};
+use loongforge_core::schedule::{PoolSize, PoolSizes};
 
 /// A run as a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,8 +55,8 @@ pub enum Tls {
 /// A job that cannot be written.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JobError {
-    #[error("{role}: {num_ranks} ranks do not fill nodes of {per_node} GPUs; change the pool or --gpus-per-node")]
-    Uneven { role: Role, num_ranks: u32, per_node: u32 },
+    #[error("{pool}: {num_ranks} ranks do not fill nodes of {per_node} GPUs; change the pool or --gpus-per-node")]
+    Uneven { pool: PoolName, num_ranks: u32, per_node: u32 },
     #[error("name the hosts: --hosts a,b,c")]
     NoHosts,
     #[error("`{text}` is not a valid name there: use lower-case letters, digits and dashes")]
@@ -78,6 +78,7 @@ pub enum JobError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
     pub role: Role,
+    pub name: PoolName,
     pub num_ranks: u32,
     /// Nodes that the pool fills, and processes on each.
     pub nodes: u32,
@@ -90,25 +91,33 @@ impl JobSpec {
     /// # Errors
     /// A pool that would leave GPUs of its last node idle: a gang that does not fit is found out now, not in a queue.
     pub(super) fn compute_pools(&self) -> Result<Vec<Pool>, JobError> {
-        let pools = [(Role::Encoder, self.pools.encoder), (Role::Foundation, self.pools.foundation)];
-        let of = |(role, num_ranks): (Role, u32)| {
+        let of = |(role, PoolSize { name, actors: num_ranks }): (Role, PoolSize)| {
             let per_node = match self.gpus_per_node {
                 0 => num_ranks,
                 gpus => gpus.min(num_ranks),
             };
             if num_ranks % per_node != 0 {
-                return Err(JobError::Uneven { role, num_ranks, per_node });
+                return Err(JobError::Uneven { pool: name, num_ranks, per_node });
             }
-            Ok(Pool { role, num_ranks, nodes: num_ranks / per_node, per_node })
+            Ok(Pool { role, name, num_ranks, nodes: num_ranks / per_node, per_node })
         };
-        pools.into_iter().filter(|(_, num_ranks)| *num_ranks > 0).map(of).collect()
+        let compute = self.pools.pools().filter(|(role, pool)| *role != Role::Data && pool.actors > 0);
+        compute.map(of).collect()
+    }
+
+    /// `4 encoder, 2 audio`: the processes of every pool.
+    pub(super) fn processes(&self) -> String {
+        let of_pool = |(_, PoolSize { name, actors })| format!("{actors} {name}");
+        self.pools.pools().map(of_pool).collect::<Vec<_>>().join(", ")
     }
 
     /// The words of one process's command, quoted for a shell.
-    pub(super) fn command(&self, role: Role, join: &str) -> String {
+    pub(super) fn command(&self, role: Role, pool: PoolName, join: &str) -> String {
         let mut words = vec![quote(&self.program), "run".into(), quote(&self.file)];
         words.extend(self.overrides.iter().map(|text| quote(text)));
-        words.extend(["--role".into(), role.name().into(), "--join".into(), join.to_owned()]);
+        words.extend(["--role".into(), role.name().into()]);
+        words.extend(pool_words(role, pool));
+        words.extend(["--join".into(), join.to_owned()]);
         if role == Role::Scheduler {
             words.push("--resume".into());
         }
@@ -118,6 +127,11 @@ impl JobSpec {
         });
         words.join(" ")
     }
+}
+
+/// Says of which pool a process is, where its role does not.
+pub(super) fn pool_words(role: Role, pool: PoolName) -> Vec<String> {
+    if role.name() == pool.as_str() { Vec::new() } else { vec!["--pool".into(), pool.to_string()] }
 }
 
 /// A word for a shell.

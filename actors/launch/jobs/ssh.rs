@@ -2,7 +2,7 @@
 
 use super::spec::quote;
 use super::{JobError, JobSpec};
-use loongforge_core::message::Role;
+use loongforge_core::message::{ActorId, PoolName, Role};
 use std::fmt::Write;
 
 /// The script, to be run anywhere that reaches the hosts. The scheduler and data actors are on the first; ranks go to
@@ -23,25 +23,25 @@ pub fn ssh(job: &JobSpec) -> Result<String, JobError> {
          scheduler=$!\n\
          trap 'kill -INT $scheduler' INT TERM\n",
         quote(first),
-        quote(&job.command(Role::Scheduler, &join)),
+        quote(&job.command(Role::Scheduler, PoolName::SCHEDULER, &join)),
     );
-    let mut start = |host: &str, role, env: &str| {
-        let command = format!("{env}{}", job.command(role, &join));
+    let mut start = |host: &str, actor: ActorId, env: &str| {
+        let command = format!("{env}{}", job.command(actor.role, actor.pool, &join));
         let _ = writeln!(text, "remote {} {} &", quote(host), quote(&command));
     };
     for _ in 0..job.pools.data {
-        start(first, Role::Data, "");
+        start(first, ActorId::data(0), "");
     }
     let compute = job.pools.compute_actors();
     for (at, actor) in compute.enumerate() {
         let per_host = job.gpus_per_node.max(1) as usize;
         let host = &job.hosts[at / per_host % job.hosts.len()];
         // The place in the pool goes by the host, not by who arrives first.
-        let mut env = format!("RANK={} WORLD_SIZE={} ", actor.index, job.pools.of(actor.role));
+        let mut env = format!("RANK={} WORLD_SIZE={} ", actor.index, job.pools.of(actor.pool));
         if job.gpus_per_node > 0 {
             let _ = write!(env, "CUDA_VISIBLE_DEVICES={} ", at % per_host);
         }
-        start(host, actor.role, &env);
+        start(host, actor, &env);
     }
     text += "\nwhile kill -0 $scheduler 2>/dev/null; do wait $scheduler; code=$?; done\n\
              exit $code\n";

@@ -15,7 +15,7 @@ fn job() -> JobSpec {
         name: "vlm".into(),
         file: "my run.yaml".into(),
         overrides: vec!["train.lr=1e-5".into(), "run.name=it's".into()],
-        pools: PoolSizes { data: 1, encoder: 4, foundation: 8 },
+        pools: PoolSizes::of_roles(1, 4, 8),
         gpus_per_node: 4,
         port: 6001,
         tls: Tls::Folder("certs".into()),
@@ -176,7 +176,7 @@ fn a_jobset_has_a_job_a_pool() {
 
 #[test]
 fn what_cannot_be_placed_is_refused() {
-    let uneven = JobSpec { pools: PoolSizes { data: 1, encoder: 2, foundation: 6 }, ..job() };
+    let uneven = JobSpec { pools: PoolSizes::of_roles(1, 2, 6), ..job() };
     assert!(slurm(&uneven).unwrap_err().to_string().contains("6 ranks do not fill nodes of 4 GPUs"));
     assert!(matches!(jobset(&JobSpec { name: "My_run".into(), ..job() }), Err(JobError::Name { .. })));
     assert_eq!(jobset(&JobSpec { image: None, ..job() }), Err(JobError::NoImage));

@@ -78,12 +78,12 @@ where
                 hearing.spawn(hear(None, Member { sender, receiver, edges: PathBuf::new(), wire: None, confirms: false }));
             }
             Some(heard) = hearing.join_next() => match heard {
-                Ok(Ok((None, mut member, Some(Up::Hello { config, role, index })))) => {
-                    let wanted = |actor: &ActorId| actor.role == role && index.is_none_or(|index| index == actor.index);
+                Ok(Ok((None, mut member, Some(Up::Hello { config, role: _, pool, index })))) => {
+                    let wanted = |actor: &ActorId| actor.pool == pool && index.is_none_or(|index| index == actor.index);
                     let place = roster.pools.actors().filter(wanted).find(|actor| !taken.contains(actor));
                     let answer = match place {
                         _ if config != roster.config => refused(OTHER_CONFIG),
-                        None => refused(&format!("this run has all its {role} actors already")),
+                        None => refused(&format!("this run has all its {pool} actors already")),
                         Some(actor) => Down::Assigned(actor),
                     };
                     // An actor that is gone already is missed below.
@@ -158,7 +158,7 @@ impl Roster {
         Welcome {
             assignment: Assignment {
                 me,
-                pools: self.pools,
+                pools: self.pools.clone(),
                 resume: self.resume.clone(),
                 rendezvous: self.rendezvous.clone(),
                 products: self.products,
@@ -185,7 +185,7 @@ impl Roster {
 }
 
 async fn welcome(members: &mut BTreeMap<ActorId, Member>, roster: &Roster) {
-    let topology = topology(roster.pools, roster.credits);
+    let topology = topology(&roster.pools, roster.credits);
     let paths: BTreeMap<ActorId, PathBuf> =
         members.iter().map(|(&actor, member)| (actor, member.edges.clone())).collect();
     for (&me, member) in members {

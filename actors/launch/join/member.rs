@@ -1,7 +1,8 @@
 //! An actor's side of joining.
 
 use super::{Down, JoinError, Up, Welcome};
-use loongforge_core::message::{ActorId, Role};
+use crate::launch::WantedActor;
+use loongforge_core::message::ActorId;
 use loongforge_core::transport::{LinkReceiver, LinkSender, link};
 use std::io;
 use std::path::PathBuf;
@@ -29,7 +30,7 @@ pub struct Joined<T> {
 pub async fn join<S, T>(
     mut connect: impl AsyncFnMut() -> io::Result<S>,
     address: &str,
-    hello: (String, Role, Option<u32>),
+    (config, wanted): (String, WantedActor),
     timeout: Duration,
     listen: impl FnOnce(ActorId) -> Result<(T, PathBuf), JoinError>,
 ) -> Result<Joined<T>, JoinError>
@@ -58,9 +59,9 @@ where
         sleep(RETRY).await;
     };
     let (mut sender, mut receiver) = link::<Up, Down>(stream);
-    let (config, role, index) = hello;
+    let WantedActor { role, pool, index } = wanted;
     let broken = |source| JoinError::Connection { address: address.clone(), source };
-    sender.send(&Up::Hello { config, role, index }).await.map_err(broken)?;
+    sender.send(&Up::Hello { config, role, pool, index }).await.map_err(broken)?;
     let me = match receiver.recv().await.map_err(broken)? {
         Some(Down::Assigned(me)) => me,
         other => return Err(unexpected(other, address)),

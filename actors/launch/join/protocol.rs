@@ -2,7 +2,7 @@
 
 use crate::launch::net::NetError;
 use crate::launch::{Assignment, EdgeSpec};
-use loongforge_core::message::{ActorId, Command, Event, Role};
+use loongforge_core::message::{ActorId, Command, Event, PoolName, Role};
 use loongforge_core::transport::LinkError;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -15,6 +15,8 @@ pub enum Up {
         /// Hash of the run's configuration: all processes must have the same.
         config: String,
         role: Role,
+        /// The pool of that role; of an encoder which one it is to join.
+        pool: PoolName,
         /// The place that it was started for, if it knows.
         index: Option<u32>,
     },
@@ -25,8 +27,9 @@ pub enum Up {
     Event(Event),
     /// It lives.
     Alive,
-    /// From a user: let there be so many encoders.
+    /// From a user: let there be so many encoders in this pool.
     Scale {
+        pool: PoolName,
         encoders: u32,
     },
     /// To another actor, on a connection of its own: what follows are the parcels of this edge.

@@ -4,8 +4,7 @@
 use super::gather::{BEGUN, OTHER_CONFIG, refused};
 use super::{Down, Member, Roster, Up};
 use crate::launch::{EdgeSpec, topology};
-use loongforge_core::message::{ActorId, Command, Role};
-use loongforge_core::schedule::PoolSizes;
+use loongforge_core::message::{ActorId, Command, PoolName, Role};
 use loongforge_core::transport::{link, raw, refuse};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -25,9 +24,8 @@ pub struct JoinServer {
     roster: Roster,
     /// Tells where the actors of the run listen for edges.
     paths: BTreeMap<ActorId, PathBuf>,
-    /// The index that no encoder has had.
-    next: Cell<u32>,
-    is_elastic: bool,
+    /// Of each encoder pool that may change, the index that none of its encoders has had.
+    next: BTreeMap<PoolName, Cell<u32>>,
 }
 
 /// Says what somebody at the desk wants.
@@ -39,24 +37,37 @@ pub enum JoinRequest {
         edges: Vec<(ActorId, Command)>,
     },
     Scale {
+        pool: PoolName,
         encoders: u32,
         answer: Box<dyn FnOnce(Down)>,
     },
 }
 
 impl JoinServer {
-    /// `paths`: where everyone who has had a place listens for edges; `free`: no encoder that was started has this index, nor
-    /// any higher one.
-    pub fn new(roster: Roster, paths: BTreeMap<ActorId, PathBuf>, is_elastic: bool, free: u32) -> Rc<Self> {
-        let encoders = paths.keys().filter(|actor| actor.role == Role::Encoder);
-        let beyond = encoders.map(|actor| actor.index + 1).max().unwrap_or(0);
-        let next = Cell::new(beyond.max(roster.pools.encoder).max(free));
-        Rc::new(Self { roster, paths, next, is_elastic })
+    /// `paths`: where everyone who has had a place listens for edges; `elastic`: the pools that may change; `free`: no
+    /// encoder that was started in a pool has this index, nor any higher one.
+    pub fn new(
+        roster: Roster,
+        paths: BTreeMap<ActorId, PathBuf>,
+        elastic: &[PoolName],
+        free: impl Fn(PoolName) -> u32,
+    ) -> Rc<Self> {
+        let next = |&pool: &PoolName| {
+            let encoders = paths.keys().filter(|actor| actor.pool == pool);
+            let beyond = encoders.map(|actor| actor.index + 1).max().unwrap_or(0);
+            (pool, Cell::new(beyond.max(roster.pools.of(pool)).max(free(pool))))
+        };
+        let next = elastic.iter().map(next).collect();
+        Rc::new(Self { roster, paths, next })
     }
 
     /// An index for an encoder that is about to come.
-    pub fn next_index(&self) -> u32 {
-        self.next.replace(self.next.get() + 1)
+    ///
+    /// # Panics
+    /// The pool is not one that changes.
+    pub fn next_index(&self, pool: PoolName) -> u32 {
+        let next = &self.next[&pool];
+        next.replace(next.get() + 1)
     }
 
     /// Hears everyone who connects, for ever. `request` is called with what they want.
@@ -83,16 +94,23 @@ impl JoinServer {
     async fn hear(&self, mut member: Member) -> Option<JoinRequest> {
         match member.receiver.recv().await.ok()?? {
             Up::Hello { config, .. } if config != self.roster.config => self.refuse(member, OTHER_CONFIG).await,
-            Up::Hello { role: Role::Encoder, index, .. } if self.is_elastic => self.admit(member, index).await,
-            Up::Hello { .. } => self.refuse(member, BEGUN).await,
-            Up::Scale { .. } if !self.is_elastic => {
-                self.refuse(member, "its number of encoders cannot change while it runs").await
+            Up::Hello { role: Role::Encoder, pool, index, .. } if self.next.contains_key(&pool) => {
+                self.admit(member, pool, index).await
             }
-            Up::Scale { encoders } => {
+            Up::Hello { .. } => self.refuse(member, BEGUN).await,
+            Up::Scale { pool, .. } if !self.next.contains_key(&pool) => {
+                let names = self.roster.pools.encoders.iter().map(|pool| pool.name.to_string()).collect::<Vec<_>>();
+                let reason = match self.roster.pools.encoders.iter().any(|known| known.name == pool) {
+                    true => format!("the number of actors of its pool `{pool}` cannot change while it runs"),
+                    false => format!("it has no encoder pool `{pool}`, but {}", known(&names)),
+                };
+                self.refuse(member, &reason).await
+            }
+            Up::Scale { pool, encoders } => {
                 let answer = Box::new(move |down| {
                     spawn_local(async move { member.sender.send(&down).await });
                 });
-                Some(JoinRequest::Scale { encoders, answer })
+                Some(JoinRequest::Scale { pool, encoders, answer })
             }
             Up::Return { from, wire, attempt, received } => {
                 let raw = raw(member.sender, member.receiver);
@@ -112,14 +130,15 @@ impl JoinServer {
     }
 
     /// `index`: what its parent has taken from [`JoinServer::next_index`] for it.
-    async fn admit(&self, mut member: Member, index: Option<u32>) -> Option<JoinRequest> {
-        let began_with = 0..self.roster.pools.encoder;
-        let index = index.filter(|index| !began_with.contains(index) && *index < self.next.get());
-        let me = ActorId::encoder(index.unwrap_or_else(|| self.next_index()));
+    async fn admit(&self, mut member: Member, pool: PoolName, index: Option<u32>) -> Option<JoinRequest> {
+        let began_with = 0..self.roster.pools.of(pool);
+        let index = index.filter(|index| !began_with.contains(index) && *index < self.next[&pool].get());
+        let me = ActorId::encoder_of(pool, index.unwrap_or_else(|| self.next_index(pool)));
         member.sender.send(&Down::Assigned(me)).await.ok()?;
         let Up::Listening { edges } = member.receiver.recv().await.ok()?? else { return None };
-        let pools = PoolSizes { encoder: me.index + 1, ..self.roster.pools };
-        let all = topology(pools, self.roster.credits);
+        let mut pools = self.roster.pools.clone();
+        pools.encoders.iter_mut().filter(|other| other.name == pool).for_each(|pool| pool.actors = me.index + 1);
+        let all = topology(&pools, self.roster.credits);
         let mine: Vec<EdgeSpec> = all.into_iter().filter(|edge| edge.from == me || edge.to == me).collect();
         let incoming = mine.iter().filter(|edge| edge.to == me);
         let connect = |edge: &EdgeSpec| Command::Connect { to: me, credit: edge.credit, path: edges.clone() };
@@ -131,4 +150,9 @@ impl JoinServer {
         tracing::info!("{me} joins");
         Some(JoinRequest::Join { actor: me, member, edges: told })
     }
+}
+
+/// `none`, or the names.
+fn known(names: &[String]) -> String {
+    if names.is_empty() { "none at all".to_owned() } else { names.join(", ") }
 }

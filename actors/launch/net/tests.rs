@@ -33,7 +33,7 @@ fn security(run: &str, party: Party, dir: &Path) -> Security {
 }
 
 fn hello(role: Role) -> Up {
-    Up::Hello { config: "abc".into(), role, index: None }
+    Up::Hello { config: "abc".into(), role, pool: loongforge_core::message::ActorId::new(role, 0).pool, index: None }
 }
 
 fn loopback() -> Address {

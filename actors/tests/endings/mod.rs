@@ -10,7 +10,7 @@ use proptest::prelude::*;
 #[test]
 fn too_many_skipped_steps_in_a_row_end_the_run() {
     let script = Script { nan_loss: (1..100).collect(), ..Script::default() };
-    let (log, result) = World::new(spec(pools(1, 1, 1), STEPS), &script, 3).run(None);
+    let (log, result) = World::new(spec(&pools(1, 1, 1), STEPS), &script, 3).run(None);
     assert!(log.steps.iter().all(|step| step.applied == (step.step.0 == 0)), "nothing is applied after the first");
     let failure = result.unwrap_err();
     assert!(failure.is_numeric && !failure.is_loss);
@@ -30,7 +30,7 @@ proptest! {
     #[test]
     fn data_machines_and_weights_are_told_apart(seed: u64, first in 1..STEPS - 4, prefetch in 1_usize..4, which in 0_usize..3) {
         let pools = pools(2, 2, 1);
-        let planned = reference(pools, &Script::default()).plans;
+        let planned = reference(&pools, &Script::default()).plans;
         let samples = |step: u64| planned[step as usize].packs.iter().flat_map(|pack| &pack.samples).map(|sample| sample.id.0);
         let script = match which {
             // One sample in each of four batches.
@@ -38,7 +38,7 @@ proptest! {
             1 => Script { nan_loss: (first..first + 4).collect(), ..Script::default() },
             _ => Script { nan_loss: (first..1000).collect(), ..Script::default() },
         };
-        let spec = CoordinatorSpec { prefetch_steps: prefetch, checkpoint_every: 0, ..spec(pools, STEPS) };
+        let spec = CoordinatorSpec { prefetch_steps: prefetch, checkpoint_every: 0, ..spec(&pools, STEPS) };
         let mut world = World::new(spec, &script, seed);
         while world.result.is_none() {
             world.something();
@@ -61,7 +61,7 @@ proptest! {
 
 #[test]
 fn too_many_bad_samples_end_the_run() {
-    let mut strict = spec(pools(1, 1, 1), 100);
+    let mut strict = spec(&pools(1, 1, 1), 100);
     strict.bad_samples.max_fraction = 0.01;
     let (log, result) = World::new(strict, &Script::default(), 3).run(None);
     let cause = result.unwrap_err().to_string();
@@ -71,7 +71,7 @@ fn too_many_bad_samples_end_the_run() {
 
 #[test]
 fn a_pack_beyond_a_credit_is_named_before_it_is_sent() {
-    let mut small = spec(pools(1, 1, 1), 4);
+    let mut small = spec(&pools(1, 1, 1), 4);
     small.plan.credits.features = 8;
     let (_, result) = World::new(small, &Script::default(), 3).run(None);
     let cause = result.unwrap_err().to_string();

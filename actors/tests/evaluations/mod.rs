@@ -1,6 +1,6 @@
 //! Evaluations while a run trains, under every order of events that chance finds.
 
-use crate::fake::{self, Script, spec};
+use crate::fake::{self, Script, rules, spec};
 use crate::world::{Log, World};
 use crate::{STEPS, pools, reference_of};
 use loongforge_core::message::*;
@@ -40,8 +40,8 @@ proptest! {
     ) {
         let pools = pools(2, encoders, foundation);
         let script = Script { frozen, ..Script::default() };
-        let plain = CoordinatorSpec { encoder_trained: !frozen, ..spec(pools, STEPS) };
-        let elastic = CoordinatorSpec { elastic: true, ..evaluated(plain.clone(), every) };
+        let plain = CoordinatorSpec { encoders: rules(&pools, false, !frozen), ..spec(&pools, STEPS) };
+        let elastic = CoordinatorSpec { encoders: rules(&pools, true, !frozen), ..evaluated(plain.clone(), every) };
         let (log, result, _) = World::new(elastic, &script, seed).run_changing(&changes);
         if let Err(failure) = result {
             prop_assert!(!frozen && failure.is_loss, "{failure}");
@@ -62,7 +62,7 @@ proptest! {
     #[test]
     fn a_stopped_run_is_evaluated_as_a_whole_one(seed: u64, stop_at in 0_usize..200, every in 1_u64..5, frozen: bool) {
         let script = Script { frozen, ..Script::default() };
-        let spec = || evaluated(CoordinatorSpec { encoder_trained: !frozen, ..spec(pools(2, 2, 1), STEPS) }, every);
+        let spec = || evaluated(CoordinatorSpec { encoders: rules(&pools(2, 2, 1), false, !frozen), ..spec(&pools(2, 2, 1), STEPS) }, every);
         let (log, result) = World::new(spec(), &script, seed).run(Some(stop_at));
         let whole = reference_of(spec(), &script);
         let mut all = log.evaluated.clone();
@@ -85,7 +85,7 @@ proptest! {
     #[test]
     fn the_best_step_is_saved_and_patience_ends_a_run(seed: u64, every in 1_u64..3, patience in 1_u64..3) {
         let (pools, script) = (pools(2, 2, 1), Script::default());
-        let mut spec = evaluated(CoordinatorSpec { checkpoint_every: 0, ..spec(pools, STEPS) }, every);
+        let mut spec = evaluated(CoordinatorSpec { checkpoint_every: 0, ..spec(&pools, STEPS) }, every);
         let evaluation = spec.evaluation.as_mut().unwrap();
         (evaluation.save_best, evaluation.patience) = (true, Some(patience));
         let (log, result) = World::new(spec.clone(), &script, seed).run(None);

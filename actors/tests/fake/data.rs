@@ -10,6 +10,7 @@ use std::sync::Arc;
 pub struct FakeData {
     me: u32,
     num_data: u32,
+    hears: bool,
     reads: VecDeque<Vec<u64>>,
     plans: VecDeque<Arc<StepPlan>>,
     again: VecDeque<Unit>,
@@ -25,10 +26,16 @@ pub fn is_bad(position: u64) -> bool {
 
 /// The sample at a position; about a third have no images.
 pub fn sample(position: u64, num_data: u32) -> SampleMeta {
+    sample_of(position, num_data, false)
+}
+
+/// The same of a run where every second item is a recording.
+pub fn sample_of(position: u64, num_data: u32, hears: bool) -> SampleMeta {
     let item = |index| {
         let grid =
             Grid { t: 1, h: 1 + (mix(position, index) % 4) as u32, w: 1 + (mix(position, index + 99) % 6) as u32 };
-        ItemMeta { tower: Tower::Vision, grid, num_features: grid.num_patches().div_ceil(4) as u32 }
+        let tower = if hears && mix(position, index + 7) % 2 == 0 { Tower::Audio } else { Tower::Vision };
+        ItemMeta { tower, grid, num_features: grid.num_patches().div_ceil(4) as u32 }
     };
     let items: Vec<ItemMeta> = (0..mix(position, 2) % 4).map(|index| item(10 + index)).collect();
     let text = 2 + (mix(position, 3) % 8) as u32;
@@ -49,6 +56,7 @@ impl FakeData {
         Self {
             me: me.index,
             num_data,
+            hears: script.hears,
             reads: VecDeque::new(),
             plans: VecDeque::new(),
             again: VecDeque::new(),
@@ -68,7 +76,7 @@ impl FakeData {
                 bad.push(BadSample { id, source, reason: "not an image".into(), too_long: false });
             } else {
                 assert!(self.held.insert(id), "read twice");
-                samples.push(sample(position, self.num_data));
+                samples.push(sample_of(position, self.num_data, self.hears));
             }
         }
         Event::Measured { samples, bad }
@@ -91,7 +99,7 @@ impl FakeData {
                     Box::new(HostTensor::from_i64(&vec![0; num_tokens], &[num_tokens])),
                 ];
                 let header = Header { kind: ParcelKind::Columns(pack.id), version: Version(0) };
-                ports.send(ActorId::foundation(pack.replica), Parcel::new(header, tensors))?;
+                ports.send(pack.replica.leader(Role::Foundation, 1), Parcel::new(header, tensors))?;
             }
         }
         Ok(())
@@ -107,7 +115,7 @@ impl FakeData {
         }
         let tensor = HostTensor::new(Dtype::F32, &[patches.len() / 4, 1], patches);
         let header = Header { kind: ParcelKind::Items(unit.id), version: Version(0) };
-        ports.send(ActorId::encoder(unit.encoder), Parcel::new(header, vec![Box::new(tensor)]))
+        ports.send(unit.encoder.leader(Role::Encoder, 1), Parcel::new(header, vec![Box::new(tensor)]))
     }
 
     fn regroup(&mut self, regroup: &Regroup) {

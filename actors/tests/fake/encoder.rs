@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub struct FakeEncoder {
-    me: u32,
+    me: ActorId,
     frozen: bool,
     version: u64,
     /// Steps that were applied, and not dropped, up to the last of them.
@@ -19,7 +19,7 @@ pub struct FakeEncoder {
     to_encode: VecDeque<Unit>,
     pixels: BTreeMap<UnitId, BTreeMap<ActorId, Parcel>>,
     /// Encoded; waiting for a gradient.
-    open: BTreeMap<UnitId, (u32, usize)>,
+    open: BTreeMap<UnitId, (Replica, usize)>,
     /// The step that was said to be finished, in this epoch, and whether it is reduced.
     finished: Option<StepId>,
     reduced: bool,
@@ -42,7 +42,7 @@ pub struct FakeEncoder {
 impl FakeEncoder {
     pub fn new(me: ActorId, script: Script) -> Self {
         Self {
-            me: me.index,
+            me,
             frozen: script.frozen,
             version: script.first_step,
             applied: script.first_step,
@@ -97,7 +97,7 @@ impl FakeEncoder {
         // Two tensors, as DeepStack has.
         let tensor = || Box::new(HostTensor::from_f32(&rows, &[rows.len(), 1]));
         let header = Header { kind: ParcelKind::Features(unit.id), version };
-        ports.send(ActorId::foundation(unit.replica), Parcel::new(header, vec![tensor(), tensor()]))?;
+        ports.send(unit.replica.leader(Role::Foundation, 1), Parcel::new(header, vec![tensor(), tensor()]))?;
         if !self.frozen && !unit.id.is_of_evaluation() {
             self.open.insert(unit.id, (unit.replica, rows.len()));
         }
@@ -161,7 +161,10 @@ impl FakeEncoder {
     }
 
     fn regroup(&mut self, regroup: &Regroup, ports: &mut Ports) -> Result<(), EngineError> {
-        assert!(regroup.epoch > self.epoch && regroup.members.contains(&self.me));
+        if regroup.pool != self.me.pool {
+            return Ok(());
+        }
+        assert!(regroup.epoch > self.epoch && regroup.members.contains(&self.me.index));
         (self.epoch, self.finished, self.reduced) = (regroup.epoch, None, false);
         self.members = regroup.members.clone();
         self.reported = regroup.step.0;
@@ -171,7 +174,8 @@ impl FakeEncoder {
         }
         for plan in &regroup.plans {
             let known = self.plans.iter().any(|old| old.step == plan.step);
-            let mine = |unit: &&Unit| unit.encoder == self.me && (!known || regroup.moved.contains(&unit.id));
+            let own = Replica::new(self.me.pool, self.me.index);
+            let mine = |unit: &&Unit| unit.encoder == own && (!known || regroup.moved.contains(&unit.id));
             self.to_encode.extend(plan.units.iter().filter(mine).cloned());
             if !known {
                 self.plans.push_back(plan.clone());
@@ -200,7 +204,7 @@ impl FakeEncoder {
         let version = self.version;
         for (step, to) in self.due.extract_if(.., |(step, _)| step.0 < version).collect::<Vec<_>>() {
             assert!(self.frozen || self.applied <= step.0 + 1, "what is saved is what the step left");
-            let is_first = self.members.first().map_or(self.me == 0, |&first| first == self.me);
+            let is_first = self.members.first().map_or(self.me.index == 0, |&first| first == self.me.index);
             let name = "encoder.safetensors".to_owned();
             let file = SavedFile { name, bytes: 1, sha256: "00".into(), tensors: vec![] };
             ports.emit(Event::Saved { step, to, files: if is_first { vec![file] } else { vec![] } });
@@ -212,7 +216,8 @@ impl Engine for FakeEncoder {
     fn command(&mut self, command: Command, ports: &mut Ports) -> Result<(), EngineError> {
         match command {
             Command::Plan(plan) => {
-                self.to_encode.extend(plan.units.iter().filter(|unit| unit.encoder == self.me).cloned());
+                let own = Replica::new(self.me.pool, self.me.index);
+                self.to_encode.extend(plan.units.iter().filter(|unit| unit.encoder == own).cloned());
                 self.plans.push_back(plan);
                 let early = std::mem::take(&mut self.early);
                 return early.into_iter().try_for_each(|(from, parcel)| self.arrive(from, parcel, ports));
@@ -246,7 +251,7 @@ impl Engine for FakeEncoder {
             kind @ ParcelKind::Gradient(unit) => {
                 let open = self.open.remove(&unit);
                 let (replica, rows) = open.ok_or_else(|| format!("{kind:?} for nothing that is open"))?;
-                assert_eq!(from, ActorId::foundation(replica));
+                assert_eq!(from, replica.leader(Role::Foundation, 1));
                 assert_eq!(parcel.num_bytes(), 2 * rows * 4, "{kind:?}");
             }
             kind => return Err(format!("{kind:?} came to an encoder").into()),

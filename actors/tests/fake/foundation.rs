@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 pub struct FakeFoundation {
-    me: u32,
+    me: Replica,
     frozen_encoder: bool,
     script: Script,
     version: u64,
@@ -37,7 +37,7 @@ pub struct FakeFoundation {
 impl FakeFoundation {
     pub fn new(me: ActorId, script: Script) -> Self {
         Self {
-            me: me.index,
+            me: Replica::new(me.pool, me.index),
             frozen_encoder: script.frozen,
             version: script.first_step,
             applied: script.first_step,
@@ -174,7 +174,7 @@ impl FakeFoundation {
         let version = self.version;
         for (step, to) in self.due.extract_if(.., |(step, _)| step.0 < version).collect::<Vec<_>>() {
             assert!(self.applied <= step.0 + 1, "what is saved is what the step left");
-            let name = format!("model-{}.safetensors", self.me);
+            let name = format!("model-{}.safetensors", self.me.index);
             let files = vec![SavedFile { name, bytes: 1, sha256: "00".into(), tensors: vec![] }];
             ports.emit(Event::Saved { step, to, files });
         }

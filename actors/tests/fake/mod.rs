@@ -14,10 +14,11 @@ pub use foundation::FakeFoundation;
 
 use loongforge_core::config::{BadSamples, Schedule};
 use loongforge_core::engine::Engine;
-use loongforge_core::message::{ActorId, ItemId, Role, StepId};
+use loongforge_core::message::{ActorId, ItemId, PoolName, Role, StepId, Tower};
 use loongforge_core::rng;
 use loongforge_core::schedule::{
-    CoordinatorSpec, CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits, PlanSpec, PoolSizes, SchedulerState,
+    CoordinatorSpec, CostModel, EdgeCredits, EncoderPlanSpec, EncoderPoolSpec, LearningRate, ModelShape, PackLimits,
+    PlanSpec, PoolSizes, SchedulerState,
 };
 use loongforge_core::transport::Parcel;
 
@@ -42,6 +43,8 @@ pub struct Script {
     pub deadly: Option<ItemId>,
     /// An item for which an encoder needs more memory than there is.
     pub hungry: Option<ItemId>,
+    /// Samples have recordings beside pictures.
+    pub hears: bool,
     /// Tells how much longer a foundation takes for a pack.
     pub pause: std::time::Duration,
     /// A foundation begins with a step when all of its features are there.
@@ -56,21 +59,19 @@ pub const BYTES_PER_PATCH: u64 = 4;
 pub const BYTES_PER_FEATURE: u64 = 8;
 
 /// A run of small batches with credits that just suffice.
-pub fn spec(pools: PoolSizes, steps: u64) -> CoordinatorSpec {
+pub fn spec(pools: &PoolSizes, steps: u64) -> CoordinatorSpec {
     CoordinatorSpec {
-        pools,
+        pools: pools.clone(),
         plan: PlanSpec {
             pack: PackLimits::tokens(32),
             cost: CostModel::decoder(8),
-            encoder_cost: CostModel::patches(),
             learning_rate: LearningRate { peak: 0.1, min: 0.0, schedule: Schedule::Linear, warmup_steps: 2, steps },
             foundation_replicas: pools.foundation,
             replica_ranks: 1,
-            encoder_replicas: if pools.encoder == 0 { pools.foundation } else { pools.encoder },
-            num_lanes: 4,
-            colocated: pools.encoder == 0,
+            encoders: encoders(pools),
+            colocated: pools.encoders.is_empty(),
             shape: ModelShape {
-                towers: [loongforge_core::message::Tower::Vision].into_iter().collect(),
+                towers: encoders(pools).iter().flat_map(|pool| pool.towers.iter()).collect(),
                 hidden_size: 8,
                 bytes_per_patch: BYTES_PER_PATCH,
                 bytes_per_feature: BYTES_PER_FEATURE,
@@ -92,11 +93,27 @@ pub fn spec(pools: PoolSizes, steps: u64) -> CoordinatorSpec {
         checkpoint_every: 3,
         max_save_failures: 5,
         snapshots: None,
-        elastic: false,
+        encoders: rules(pools, false, true),
         fixed_lanes: true,
-        encoder_trained: true,
         evaluation: None,
     }
+}
+
+/// What is planned of the encoder pools: `encoder` has the vision tower, the others the tower that they are called as.
+fn encoders(pools: &PoolSizes) -> Vec<EncoderPlanSpec> {
+    let tower = |name: PoolName| Tower::ALL.into_iter().find(|tower| tower.name() == name.as_str());
+    let plan = |name: PoolName, replicas| {
+        EncoderPlanSpec::new(name, [tower(name).unwrap_or(Tower::Vision)].into_iter().collect(), replicas, 4)
+    };
+    match pools.encoders.is_empty() {
+        true => vec![plan(PoolName::ENCODER, pools.foundation)],
+        false => pools.encoders.iter().map(|pool| plan(pool.name, pool.actors)).collect(),
+    }
+}
+
+/// The same for all encoder pools.
+pub fn rules(pools: &PoolSizes, elastic: bool, trained: bool) -> Vec<EncoderPoolSpec> {
+    pools.encoders.iter().map(|pool| EncoderPoolSpec { name: pool.name, elastic, trained }).collect()
 }
 
 /// The engine of `me`.

@@ -13,7 +13,6 @@ pub fn meeting(address: Address) -> Meeting {
         config: "abc".into(),
         timeout: Duration::from_secs(60),
         shared_memory: true,
-        index: None,
         store: None,
         journal: None,
     }

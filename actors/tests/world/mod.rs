@@ -45,7 +45,8 @@ pub struct World {
     pools: PoolSizes,
     plan_credits: EdgeCredits,
     queue: usize,
-    num_encoders: u32,
+    /// Encoders that each pool has had.
+    num_encoders: BTreeMap<PoolName, u32>,
     /// Excluded, though they live: what they do must not count.
     zombies: Vec<ActorId>,
     /// Told to leave: they go soon, and count as gone.
@@ -58,8 +59,8 @@ pub struct World {
 
 impl World {
     pub fn new(spec: CoordinatorSpec, script: &Script, seed: u64) -> Self {
-        let pools = spec.pools;
-        let topology = topology(pools, spec.plan.credits);
+        let pools = spec.pools.clone();
+        let topology = topology(&pools, spec.plan.credits);
         let mailboxes: BTreeMap<_, _> = pools.actors().map(|me| (me, Mailbox::new(8, spec.max_unanswered()))).collect();
         let mut edges: BTreeMap<ActorId, BTreeMap<ActorId, Box<dyn Edge>>> = BTreeMap::new();
         let mut credits = Vec::new();
@@ -81,10 +82,10 @@ impl World {
         let coordinator = SnapshotEquivalence::new(spec, seed);
         Self {
             script: script.clone(),
+            num_encoders: pools.encoders.iter().map(|pool| (pool.name, pool.actors)).collect(),
             pools,
             plan_credits,
             queue,
-            num_encoders: pools.encoder,
             zombies: vec![],
             retired: Vec::new(),
             num_changes: 0,
@@ -128,7 +129,8 @@ impl World {
         // Nothing here dies of what it is at.
         self.input(Input::Event(who, Event::At { unit: None }));
         // The last one that has the parameters must stay: a joiner may not have them yet.
-        let last = live.len() == 1 || self.random(2) == 0 && live.len() < 3;
+        let num_left = live.iter().filter(|other| other.pool == who.pool).count();
+        let last = num_left == 1 || self.random(2) == 0 && num_left < 3;
         match what % 4 {
             0 if !last => {
                 self.nodes.remove(&who);
@@ -150,13 +152,17 @@ impl World {
         if !self.pools.actors().all(|actor| actor.role == Role::Encoder || self.nodes.contains_key(&actor)) {
             return;
         }
-        let me = ActorId::encoder(self.num_encoders);
-        self.num_encoders += 1;
+        let names: Vec<PoolName> = self.num_encoders.keys().copied().collect();
+        let name = names[if names.len() == 1 { 0 } else { self.random(names.len()) }];
+        let count = self.num_encoders.get_mut(&name).expect("it is one of them");
+        let me = ActorId::encoder_of(name, *count);
+        *count += 1;
         let mailbox = Mailbox::new(8, self.queue);
         let (sender, receiver) = flume::bounded(1000);
-        let pools = PoolSizes { encoder: self.num_encoders, ..self.pools };
+        let mut pools = self.pools.clone();
+        pools.encoders.iter_mut().for_each(|pool| pool.actors = self.num_encoders[&pool.name]);
         let mut outgoing: BTreeMap<ActorId, Box<dyn Edge>> = BTreeMap::new();
-        for edge in topology(pools, self.plan_credits).into_iter().filter(|edge| edge.from == me || edge.to == me) {
+        for edge in topology(&pools, self.plan_credits).into_iter().filter(|edge| edge.from == me || edge.to == me) {
             let node =
                 |actor: &ActorId| if *actor == me { mailbox.sender() } else { self.nodes[actor].mailbox.sender() };
             let local = LocalEdge::new(edge.from, node(&edge.from), node(&edge.to), edge.credit as usize);
@@ -313,7 +319,7 @@ impl World {
                 Output::Send(actor, command) => {
                     if let (Command::Plan(plan), true) = (&command, actor == ActorId::data(0)) {
                         let mut plan = (**plan).clone();
-                        plan.units.iter_mut().for_each(|unit| unit.encoder = 0);
+                        plan.units.iter_mut().for_each(|unit| unit.encoder.index = 0);
                         self.log.plans.push(plan);
                     }
                     if let Some(node) = self.nodes.get(&actor).filter(|_| !self.zombies.contains(&actor)) {
@@ -327,7 +333,7 @@ impl World {
                 }
                 Output::Evaluated(summary) => self.log.evaluated.push(*summary),
                 Output::Bad(samples) => self.log.bad.extend(samples),
-                Output::Prepare(..) | Output::Paused(_) => {}
+                Output::Prepare(..) | Output::Paused(..) => {}
                 Output::NonFinite(found) => self.not_finite = Some(found),
                 Output::Killed(killers) => self.killed.extend(killers),
                 Output::Doubt(doubt) => self.doubts.push(doubt),

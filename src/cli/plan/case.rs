@@ -2,7 +2,7 @@
 
 use super::PlanArgs;
 use crate::cli::{UsageError, check, environment, exit};
-use crate::estimate::flops::PoolSize;
+use crate::estimate::flops::ParamCounts;
 use crate::model::folder::ModelFolder;
 use crate::preflight::Asked;
 use crate::run::compose::Composition;
@@ -44,15 +44,15 @@ pub(super) struct Case {
     pub config: RunConfig,
     pub folder: ModelFolder,
     pub coordinator: CoordinatorSpec,
-    pub encoder: PoolSize,
-    pub foundation: PoolSize,
+    pub encoder: ParamCounts,
+    pub foundation: ParamCounts,
 }
 
 impl Case {
     fn new(config: RunConfig, folder: ModelFolder, coordinator: CoordinatorSpec) -> anyhow::Result<Self> {
         let parts = check::parts(&config, &folder)?;
         let (foundation, encoder): (Vec<_>, Vec<_>) = parts.iter().partition(|(name, _)| *name == "foundation");
-        let size = |parts: Vec<&(_, Vec<_>)>| PoolSize::of(parts.into_iter().flat_map(|(_, specs)| specs));
+        let size = |parts: Vec<&(_, Vec<_>)>| ParamCounts::of(parts.into_iter().flat_map(|(_, specs)| specs));
         Ok(Self { encoder: size(encoder), foundation: size(foundation), config, folder, coordinator })
     }
 

@@ -7,9 +7,9 @@ use crate::cli::forecast::count;
 use crate::estimate::calibrate::Stream;
 use crate::estimate::memory::{self, ActorMemory};
 use loongforge_core::config::Device;
-use loongforge_core::message::{MemoryReport, StepId, StepPlan};
+use loongforge_core::message::{MemoryReport, PoolName, Replica, StepId, StepPlan};
 use loongforge_core::observe;
-use loongforge_core::schedule::{Batches, plan_step};
+use loongforge_core::schedule::{Batches, PoolSize, plan_step};
 
 /// Planned steps unless --steps says otherwise.
 const PLANNED_STEPS: u64 = 2;
@@ -32,11 +32,11 @@ impl Case {
     }
 
     pub fn pools(&self) -> String {
-        let (pools, plan) = (self.coordinator.pools, &self.coordinator.plan);
-        let placement = match (plan.colocated, pools.encoder as usize) {
-            (true, _) => format!("{} in the foundation's actors, ", count(plan.encoder_replicas as usize, "encoder")),
-            (false, 0) => String::new(),
-            (false, encoders) => format!("{}, ", count(encoders, "encoder actor")),
+        let (pools, plan) = (&self.coordinator.pools, &self.coordinator.plan);
+        let of_pool = |pool: &PoolSize| format!("{}, ", count(pool.actors as usize, &format!("{} actor", pool.name)));
+        let placement = match plan.encoders.first().filter(|_| plan.colocated) {
+            Some(pool) => format!("{} in the foundation's actors, ", count(pool.replicas as usize, "encoder")),
+            None => pools.encoders.iter().map(of_pool).collect(),
         };
         format!(
             "run `{}`: {}, {placement}{}; {} of {}, packs of at most {} tokens\n",
@@ -82,21 +82,26 @@ impl Case {
             plan.cursor,
         );
         let replicas = (0..self.coordinator.pools.foundation).map(|replica| {
-            plan.packs_of(replica)
+            plan.packs_of(Replica::foundation(replica))
                 .flat_map(|pack| &pack.samples)
                 .map(|sample| self.coordinator.plan.cost.sample(sample))
                 .sum()
         });
         text += &balance("foundation replicas", replicas.collect());
-        let encoders = (0..self.coordinator.plan.encoder_replicas).map(|encoder| {
-            plan.units.iter().filter(|unit| unit.encoder == encoder).map(|unit| unit.num_patches() as u64).sum()
-        });
-        text += &balance("encoders", encoders.collect());
+        for pool in &self.coordinator.plan.encoders {
+            let encoders = (0..pool.replicas).map(|index| {
+                let own = plan.units.iter().filter(|unit| unit.encoder == Replica::new(pool.pool, index));
+                own.map(|unit| unit.num_patches() as u64).sum()
+            });
+            let name =
+                if pool.pool == PoolName::ENCODER { "encoders".to_owned() } else { format!("{} encoders", pool.pool) };
+            text += &balance(&name, encoders.collect());
+        }
         for pack in plan.packs.iter().take(MAX_PACKS) {
             let units = plan.units_of(pack.id).count();
             let patches: usize = plan.units_of(pack.id).map(|unit| unit.num_patches()).sum();
             let (samples, tokens) = (count(pack.samples.len(), "sample"), pack.num_tokens());
-            text += &format!("  {} on foundation/{}: {samples}, {tokens} tokens", pack.id, pack.replica);
+            text += &format!("  {} on {}: {samples}, {tokens} tokens", pack.id, pack.replica);
             if units > 0 {
                 text += &format!(", {patches} patches in {}", count(units, "unit"));
             }

@@ -7,8 +7,8 @@ use crate::cli::forecast::{as_json, seconds, table, text};
 use crate::estimate::calibrate::{Calibration, Stream, calibrate, set_gradients};
 use crate::estimate::flops::{DeviceRate, costs, memory_bandwidth};
 use anyhow::Context;
-use loongforge_core::config::{Device, PoolName, RunConfig};
-use loongforge_core::message::{SampleMeta, StepId};
+use loongforge_core::config::{Device, RunConfig};
+use loongforge_core::message::{PoolName, SampleMeta, StepId};
 use loongforge_core::observe::peak_flops;
 use loongforge_core::schedule::{CoordinatorSpec, SchedulerState};
 use loongforge_core::simulate::{
@@ -38,7 +38,7 @@ impl Case {
             },
             costs: Costs::default(),
             cluster: self.cluster(args, &self.config),
-            encoder_trained: self.encoder.trained > 0,
+            colocated_trained: self.encoder.trained > 0,
             warm_up: WARM_UP.min(args.steps.unwrap_or(STEPS).saturating_sub(1)),
             drawn_steps: if args.gantt.is_some() { DRAWN_STEPS } else { 0 },
         };
@@ -63,7 +63,7 @@ impl Case {
             std::fs::write(path, drawn).with_context(|| format!("--gantt: {}", path.display()))?;
         }
         if let Some(devices) = args.devices {
-            let lanes = self.config.run.deterministic.then(|| self.config.num_lanes() as u32);
+            let lanes = self.config.run.deterministic.then(|| self.config.run.lanes as u32);
             print!("{}", table(devices, &alternatives(&spec, &*samples, devices, lanes)));
         }
         Ok(())
@@ -77,8 +77,8 @@ impl Case {
         Cluster {
             cores: args.cores.or_else(|| on_cpu.then(here)),
             sharing_loss: SHARING_LOSS,
-            encoder_threads: threads(PoolName::Encoder),
-            foundation_threads: threads(PoolName::Foundation),
+            encoder_threads: threads(PoolName::ENCODER),
+            foundation_threads: threads(PoolName::FOUNDATION),
             control_latency: args.latency * 1e-6,
             latency: args.latency * 1e-6,
             bandwidth,
@@ -102,7 +102,7 @@ impl Case {
                 _ => name.parse().map_err(|error| UsageError::of(&error))?,
             };
             let samples = law.samples(args.seed, max_tokens);
-            let has_encoder = self.coordinator.plan.encoder_replicas > 0;
+            let has_encoder = !self.coordinator.plan.encoders.is_empty();
             return Ok(if has_encoder { Box::new(samples) } else { Box::new(TextOnly(Box::new(samples))) });
         }
         let samples = Stream::open(&self.config, &self.folder)?.samples(args.samples.max(1))?;
@@ -195,10 +195,13 @@ fn in_groups(mut spec: CoordinatorSpec) -> CoordinatorSpec {
     let plan = &mut spec.plan;
     plan.replica_ranks = 1;
     if plan.colocated {
-        plan.encoder_replicas = plan.foundation_replicas;
+        plan.encoders.iter_mut().for_each(|pool| pool.replicas = plan.foundation_replicas);
     }
     spec.pools.foundation = plan.foundation_replicas;
-    spec.pools.encoder = if plan.colocated { 0 } else { plan.encoder_replicas.min(spec.pools.encoder) };
+    for pool in &mut spec.pools.encoders {
+        let replicas = plan.encoder_pool(pool.name).map_or(0, |pool| pool.replicas);
+        pool.actors = pool.actors.min(replicas);
+    }
     spec
 }
 

@@ -15,20 +15,13 @@ pub(super) fn compose(config: &RunConfig) -> Result<Composition, FolderError> {
 }
 
 /// Returns where the processes of the run meet, and how.
-pub(super) fn meeting(
-    args: &RunArgs,
-    loaded: &Loaded,
-    address: Address,
-    security: Security,
-    index: Option<u32>,
-) -> Meeting {
+pub(super) fn meeting(args: &RunArgs, loaded: &Loaded, address: Address, security: Security) -> Meeting {
     Meeting {
         address,
         security,
         config: fingerprint(loaded),
         timeout: loaded.config.scheduler.join_timeout.duration(),
         shared_memory: !args.part.no_shared_memory,
-        index,
         store: None,
         journal: None,
     }

@@ -2,7 +2,7 @@
 
 use crate::cli::part::Part;
 use crate::cli::{UsageError, exit};
-use loongforge_actors::launch::beside;
+use loongforge_actors::launch::{WantedActor, beside};
 use loongforge_core::schedule::PoolSizes;
 use std::ffi::OsString;
 use std::process::{Child, Command, ExitCode};
@@ -15,14 +15,14 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// are killed, and its exit code is this process's.
 ///
 /// The pod or node `n` (`JOB_COMPLETION_INDEX`, else 0) has the ranks from `n * count` on.
-pub fn run(count: u32, part: &Part, pools: PoolSizes) -> anyhow::Result<ExitCode> {
-    let [(role, _)] = part.actors[..] else {
+pub fn run(count: u32, part: &Part, pools: &PoolSizes) -> anyhow::Result<ExitCode> {
+    let [WantedActor { pool, .. }] = part.actors[..] else {
         return Err(UsageError("--ranks needs --role encoder or --role foundation".into()).into());
     };
     let node = std::env::var("JOB_COMPLETION_INDEX").ok().and_then(|text| text.parse().ok()).unwrap_or(0u32);
-    let (first, len) = (node.saturating_mul(count), pools.of(role));
+    let (first, len) = (node.saturating_mul(count), pools.of(pool));
     if count == 0 || len % count != 0 || first >= len {
-        let what = format!("--ranks {count} on node {node}: the run has {len} {role} actors");
+        let what = format!("--ranks {count} on node {node}: the run has {len} {pool} actors");
         return Err(UsageError(what).into());
     }
     let (program, words) = (std::env::current_exe()?, without_ranks(std::env::args_os().skip(1)));

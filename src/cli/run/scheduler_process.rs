@@ -18,7 +18,7 @@ use anyhow::Context;
 use loongforge_actors::checkpoint::clean;
 use loongforge_actors::journal::{RecoveredRun, is_open, unfinished};
 use loongforge_actors::launch::net::{Party, Security};
-use loongforge_actors::launch::{Keep, LOCAL_RANKS, is_takeover, keeper};
+use loongforge_actors::launch::{Keep, LOCAL_RANKS, WantedActor, is_takeover, keeper};
 use loongforge_actors::{Meeting, RunError, Start, StopOn, serve_scheduler};
 use loongforge_core::config::{Address, Device, Loaded};
 use loongforge_core::message::{ActorId, Role, SampleId, StepId};
@@ -180,8 +180,8 @@ impl SchedulerProcess<'_> {
                 let security = args.part.security(name, Party::Actor(Role::Scheduler))?;
                 let _sign = matches!(join, Address::Tcp { .. }).then(|| AddressFile::put_up(&config.run.dir, join));
                 let (start, mut beside) = (child(args)?, Beside::default());
-                for &(role, index) in actors {
-                    beside.start(start(ActorId::new(role, index.unwrap_or(0)), join), index)?;
+                for &WantedActor { role, pool, index } in actors {
+                    beside.start(start(ActorId { role, pool, index: index.unwrap_or(0) }, join), index)?;
                 }
                 let (_, spec) = composition.into_parts();
                 // Pools on several hosts have no folder in common.
@@ -192,8 +192,7 @@ impl SchedulerProcess<'_> {
                     _ => None,
                 };
                 let store_port = store.as_ref().map(StoreServer::port);
-                let meeting =
-                    Meeting { store: store_port, journal, ..meeting(args, loaded, join.clone(), security, None) };
+                let meeting = Meeting { store: store_port, journal, ..meeting(args, loaded, join.clone(), security) };
                 serve_scheduler(spec, meeting, None, Box::new(report))?
             }
             None if args.processes => {
@@ -204,7 +203,7 @@ impl SchedulerProcess<'_> {
                     false => Address::Unix(folder.join("run.sock")),
                 };
                 let _sign = AddressFile::put_up(&config.run.dir, &address);
-                let meeting = Meeting { journal, ..meeting(args, loaded, address, Security::plain(name, false), None) };
+                let meeting = Meeting { journal, ..meeting(args, loaded, address, Security::plain(name, false)) };
                 serve_scheduler(spec, meeting, Some(child(args)?), Box::new(report))?
             }
             None => composition.run(Box::new(report))?,
@@ -247,7 +246,7 @@ fn child(args: &RunArgs) -> anyhow::Result<Start> {
                 command.env_remove(name);
             });
         }
-        command.arg("run").arg(&file).args(&overrides).args(part.words(actor.role, address));
+        command.arg("run").arg(&file).args(&overrides).args(part.words(actor, address));
         command
     }))
 }

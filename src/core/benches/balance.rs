@@ -131,7 +131,7 @@ fn plans(law: &str, ranks: usize, cost: CostModel) {
         let ms = start.elapsed().as_secs_f64() * 1e3;
         let costs: Vec<u64> =
             plan.packs.iter().map(|pack| pack.samples.iter().map(|sample| cost.sample(sample)).sum()).collect();
-        let replica_of: Vec<usize> = plan.packs.iter().map(|pack| pack.replica as usize).collect();
+        let replica_of: Vec<usize> = plan.packs.iter().map(|pack| pack.replica.index as usize).collect();
         println!(
             r#"{{"what": "plan", "law": "{law}", "ranks": {ranks}, "mode": "{mode}", "packs": {}, "fill": {:.4}, "step": {:.4}, "bound": {:.4}, "ms": {ms:.3}}}"#,
             costs.len(),
@@ -163,12 +163,10 @@ fn spec(ranks: usize, cost: CostModel) -> PlanSpec {
     PlanSpec {
         pack: PackLimits::tokens(MAX_TOKENS),
         cost,
-        encoder_cost: CostModel::patches(),
         learning_rate: LearningRate { peak: 1e-3, min: 0.0, schedule: Schedule::Cosine, warmup_steps: 0, steps: 1 },
         foundation_replicas: ranks as u32,
         replica_ranks: 1,
-        encoder_replicas: 0,
-        num_lanes: 1,
+        encoders: Vec::new(),
         colocated: false,
         shape: ModelShape {
             towers: [loongforge_core::message::Tower::Vision].into_iter().collect(),

@@ -2,9 +2,10 @@
 //! `cargo bench -p loongforge-core --bench simulate -- [STEPS]`
 
 use loongforge_core::config::{BadSamples, Schedule};
-use loongforge_core::message::{Role, StepId};
+use loongforge_core::message::{PoolName, StepId, Tower};
 use loongforge_core::schedule::{
-    CoordinatorSpec, CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits, PlanSpec, PoolSizes, SchedulerState,
+    CoordinatorSpec, CostModel, EdgeCredits, EncoderPlanSpec, EncoderPoolSpec, LearningRate, ModelShape, PackLimits,
+    PlanSpec, PoolSizes, SchedulerState,
 };
 use loongforge_core::simulate::{Cluster, Costs, DataCosts, Law, Measured, RoleCosts, Samples, SimSpec, simulate};
 use std::time::Instant;
@@ -65,8 +66,8 @@ fn main() {
             report.packs as f64 / per_step,
             report.units as f64 / per_step,
             report.mean_step(),
-            busy(Role::Encoder),
-            busy(Role::Foundation),
+            busy(PoolName::ENCODER),
+            busy(PoolName::FOUNDATION),
         );
     }
 }
@@ -83,12 +84,15 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
     let plan = PlanSpec {
         pack: PackLimits::tokens(MAX_TOKENS),
         cost: CostModel::decoder(4096),
-        encoder_cost: CostModel::patches(),
         learning_rate: LearningRate { peak: 1e-5, min: 0.0, schedule: Schedule::Cosine, warmup_steps: 10, steps },
         foundation_replicas: shape.replicas,
         replica_ranks: 1,
-        encoder_replicas: shape.encoders,
-        num_lanes: shape.encoders,
+        encoders: vec![EncoderPlanSpec::new(
+            PoolName::ENCODER,
+            [Tower::Vision].into_iter().collect(),
+            shape.encoders,
+            shape.encoders,
+        )],
         colocated: false,
         shape: ModelShape {
             towers: [loongforge_core::message::Tower::Vision].into_iter().collect(),
@@ -99,7 +103,7 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
         credits: EdgeCredits { pixels: 256 << 20, tokens: 16 << 20, features: 512 << 20 },
     };
     let coordinator = CoordinatorSpec {
-        pools: PoolSizes { data: 64, encoder: shape.encoders, foundation: shape.replicas },
+        pools: PoolSizes::of_roles(64, shape.encoders, shape.replicas),
         plan,
         first_step: StepId(0),
         state: SchedulerState::default(),
@@ -116,9 +120,8 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
         checkpoint_every: 0,
         max_save_failures: 5,
         snapshots: None,
-        elastic: false,
+        encoders: vec![EncoderPoolSpec { name: PoolName::ENCODER, elastic: false, trained: true }],
         fixed_lanes: true,
-        encoder_trained: true,
         evaluation: None,
     };
     // A tower of 0.6 B and a language model of 8 B parameters on devices of 4e14 FLOP/s.
@@ -150,5 +153,5 @@ fn spec(shape: &Shape, steps: u64) -> SimSpec {
         jitter: 0.02,
         ..Cluster::default()
     };
-    SimSpec { coordinator, costs, cluster, encoder_trained: true, warm_up: WARM_UP, drawn_steps: 0 }
+    SimSpec { coordinator, costs, cluster, colocated_trained: true, warm_up: WARM_UP, drawn_steps: 0 }
 }

@@ -10,8 +10,9 @@ use super::error::{Problem, Sources, code};
 use super::foreign;
 use super::node::{Entry, Kind, Node, join};
 use super::scalar;
-use super::shape::{SCHEMA, is_nullable, placeholder, target, type_of, walk};
+use super::shape::{SCHEMA, is_nullable, named, placeholder, target, type_of, walk};
 use super::suggest;
+use crate::message::{PoolName, Tower};
 
 /// Keys by which other tools name code to run.
 const CODE_KEYS: [&str; 4] = ["_target_", "_args_", "_partial_", "_convert_"];
@@ -94,7 +95,19 @@ impl Checker<'_> {
             return Some(scalar::expected("a map of keys", node));
         };
         let properties = schema["properties"].as_object()?;
-        let unknown: Vec<String> = map.keys().filter(|name| !properties.contains_key(*name)).cloned().collect();
+        let (entries, unknown): (Vec<String>, Vec<String>) = map
+            .iter()
+            .filter(|(name, _)| !properties.contains_key(*name))
+            .map(|(name, entry)| (name.clone(), &entry.node))
+            .fold((Vec::new(), Vec::new()), |(mut entries, mut unknown), (name, node)| {
+                let is_entry = named(schema).is_some() && is_pool(&name, node);
+                if is_entry {
+                    entries.push(name)
+                } else {
+                    unknown.push(name)
+                }
+                (entries, unknown)
+            });
         let mut meant = BTreeSet::new();
         for name in unknown {
             if let Some(entry) = map.remove(&name) {
@@ -115,6 +128,10 @@ impl Checker<'_> {
                 };
                 self.problems.push(Problem { pos: entry.key.or(entry.node.pos), ..problem });
             }
+        }
+        for (name, child) in entries.iter().zip(std::iter::repeat(&schema["additionalProperties"])) {
+            let entry = map.get_mut(name).expect("it is one of them");
+            self.check(&mut entry.node, child, &join(path, name));
         }
         for (name, child) in properties {
             let child_path = join(path, name);
@@ -156,6 +173,15 @@ impl Checker<'_> {
     }
 }
 
+/// Returns whether this is a pool of the user's: its name is that of a tower, or it names its towers. Others are taken for
+/// misspelled keys.
+fn is_pool(name: &str, node: &Node) -> bool {
+    let is_tower = Tower::ALL.iter().any(|tower| tower.name() == name);
+    let Some(map) = node.map() else { return is_tower };
+    let names_towers = map.get("towers").is_some_and(|entry| entry.node.kind != Kind::Null);
+    name.parse::<PoolName>().is_ok() && name != PoolName::SCHEDULER.as_str() && (is_tower || names_towers)
+}
+
 fn unknown_key<'a>(name: &str, path: &str, keys: impl Iterator<Item = &'a str>, is_shown: bool) -> Problem {
     let keys: Vec<&str> = keys.collect();
     let problem = Problem::new(code::UNKNOWN_KEY, None, format!("unknown key `{}`", join(path, name)));
@@ -174,17 +200,22 @@ fn unknown_key<'a>(name: &str, path: &str, keys: impl Iterator<Item = &'a str>, 
     let section = if path.is_empty() { "the top level".to_owned() } else { format!("`{path}`") };
     let listed = keys.iter().take(LISTED).copied().collect::<Vec<_>>().join(", ");
     let more = if keys.len() > LISTED { ", ..." } else { "" };
-    let problem = problem.help(format!("the keys of {section} are {listed}{more}"));
+    let pools = if path == "pools" { ", and encoder pools, named as their tower or with `towers`" } else { "" };
+    let problem = problem.help(format!("the keys of {section} are {listed}{more}{pools}"));
     meant.into_iter().fold(problem, |p, meant| p.label(format!("did you mean `{meant}`?")))
 }
 
-/// The first key of the config whose last part is `name`, or that another trainer calls so.
+/// The key of the config that another trainer calls so, or whose last part is `name`: the first one of those that lie least
+/// deep.
 pub fn key_called(name: &str) -> Option<String> {
-    let mut found = foreign::ours(name).map(|(key, _)| key.to_owned());
+    if let Some((ours, _)) = foreign::ours(name) {
+        return Some(ours.to_owned());
+    }
+    let mut found: Vec<String> = Vec::new();
     walk(&SCHEMA, "", &mut |path, _| {
         if path.rsplit('.').next() == Some(name) && !path.contains(".0.") {
-            found.get_or_insert_with(|| path.to_owned());
+            found.push(path.to_owned());
         }
     });
-    found
+    found.into_iter().min_by_key(|path| path.matches('.').count())
 }

@@ -54,6 +54,22 @@ neither `load` nor `model.load` starts random, and a line says so. Pictures are 
 `image_encoder.load` says, else the one beside the tokenizer. DeepStack of a tower is off, with a line, where the width of
 the language model is not the one that the tower was made for. `image_encoder.overrides` changes single keys of a part.
 
+## Pools
+
+By default all towers share the pool `encoder`. A key of `pools` with another name is one more encoder pool, with the keys of
+`pools.encoder`: it holds the tower that is called as the pool, or those that `towers` names. `encoder` has what is left.
+
+```yaml
+pools:
+  encoder: { replicas: 4 }                       # the vision tower
+  audio: { replicas: 2, tensor_parallel: 1, lr: 1e-5 }
+  foundation: { replicas: 2, zero: 1 }
+```
+
+Actors are named by their pool, `audio/1`. `loongforge scale --pool audio 3` changes one pool of a running job, and
+`--role encoder --pool audio` starts a process of it. Losses do not depend on how pools are made up; a resumed run may have
+other pools than the run before.
+
 ## Before a run
 
 `check` and `run` ask the same before there is a folder or an actor, and end with exit code 2 where the run could not go:

@@ -24,6 +24,11 @@ pub(super) fn target(schema: &Value) -> &Value {
     }
 }
 
+/// The schema of entries that a map has beside its own keys, under names that the user chooses.
+pub(super) fn named(schema: &Value) -> Option<&Value> {
+    Some(&schema["additionalProperties"]).filter(|named| named.is_object() && schema["properties"].is_object())
+}
+
 pub(super) fn is_nullable(schema: &Value) -> bool {
     let has_null = |types: &Value| types.as_array().is_some_and(|types| types.iter().any(|t| t == "null"));
     has_null(&schema["type"]) || schema["anyOf"].as_array().is_some_and(|v| v.iter().any(|v| v["type"] == "null"))
@@ -56,6 +61,10 @@ pub(super) fn fill_defaults(node: &mut Node, schema: &Value) {
             node.kind = Kind::Map(BTreeMap::new());
         }
         let Some(map) = node.map_mut() else { return };
+        if let Some(named) = named(schema) {
+            let entries = map.iter_mut().filter(|(name, _)| !properties.contains_key(*name));
+            entries.for_each(|(_, entry)| fill_defaults(&mut entry.node, named));
+        }
         for (name, child) in properties {
             let is_map = target(child)["properties"].is_object() && !is_nullable(child);
             if let Some(entry) = map.get_mut(name) {

@@ -8,8 +8,9 @@ use super::error::{Problem, code};
 use super::node::{Node, float};
 use super::source::hub_data_set;
 use super::suggest;
-use super::{Balance, PackMode, Placement, Recompute, RunConfig};
+use super::{Balance, EncoderPool, PackMode, Placement, Recompute, RunConfig};
 use crate::files;
+use crate::message::PoolName;
 
 /// Shorter, and a busy machine kills healthy processes.
 const MIN_LEASE: std::time::Duration = std::time::Duration::from_millis(100);
@@ -100,7 +101,7 @@ impl Rules<'_> {
     }
 
     fn pools(&mut self, config: &RunConfig) {
-        let (encoder, foundation) = (config.pools.encoder.replicas, config.pools.foundation.replicas);
+        let foundation = config.pools.foundation.replicas;
         let (of_encoder, of_foundation) = (config.pools.encoder.layout(), config.pools.foundation.layout());
         let keys = ["pools.encoder.replicas", "pools.foundation.replicas", "pools.placement"];
         let colocated = config.pools.placement == Placement::Colocated;
@@ -114,15 +115,12 @@ impl Rules<'_> {
             let message = format!("colocated encoders, each sharded over {} actors", of_encoder.tp);
             (message, "when colocated, every actor has a whole encoder: set `tensor_parallel` to 1")
         });
+        self.towers(config);
         self.layouts(config);
-        let too_few = config.run.deterministic && config.run.lanes < encoder;
-        self.broken(too_few, code::COMBINATION, &["run.lanes", "pools.encoder.replicas", "run.deterministic"], || {
-            let message = format!("`run.lanes` {} is less than `pools.encoder.replicas` {encoder}", config.run.lanes);
-            (
-                message,
-                "under `run.deterministic` each encoder needs a lane of its own; more lanes change the sums' order",
-            )
-        });
+        let pools = config.pools.named.iter().chain([(&PoolName::ENCODER, &config.pools.encoder)]);
+        for (name, pool) in pools {
+            self.encoder_pool(config, *name, pool);
+        }
         let batch = config.train.global_batch_size;
         self.broken(
             batch < foundation,
@@ -134,6 +132,57 @@ impl Rules<'_> {
                 (message, "each foundation replica needs at least one sample a step")
             },
         );
+    }
+
+    /// A tower is in one pool, and pools with names are pools of their own.
+    fn towers(&mut self, config: &RunConfig) {
+        let colocated = config.pools.placement == Placement::Colocated;
+        for (name, pool) in &config.pools.named {
+            let (key, held) = (format!("pools.{name}"), pool.held(*name));
+            self.broken(colocated, code::COMBINATION, &[&key, "pools.placement"], || {
+                let message = format!("`{key}`: a pool of its own where encoders are colocated with the foundation");
+                (message, "drop the pool, or set `pools.placement: separate`")
+            });
+            let key = format!("{key}.towers");
+            self.broken(held.is_empty(), code::OUT_OF_RANGE, &[&key], || {
+                (format!("`{key}` is empty: the pool has nothing to do"), "name a tower, or drop the pool")
+            });
+            let before = config.pools.named.iter().take_while(|(other, _)| *other != name);
+            let other = before.into_iter().find(|(other, pool)| {
+                let theirs = pool.held(**other);
+                held.iter().any(|tower| theirs.contains(tower))
+            });
+            self.broken(other.is_some(), code::COMBINATION, &[&key], || {
+                let other = other.map(|(other, _)| other.to_string()).unwrap_or_default();
+                (format!("`{key}`: the pools `{other}` and `{name}` hold the same tower"), "a tower is in one pool")
+            });
+        }
+        let names = config.pools.encoder.towers.is_some();
+        self.broken(names, code::COMBINATION, &["pools.encoder.towers"], || {
+            let message = "`pools.encoder.towers`: this pool holds the towers that no other pool holds".to_owned();
+            (message, "drop it, and give the other towers pools of their own")
+        });
+    }
+
+    fn encoder_pool(&mut self, config: &RunConfig, name: PoolName, pool: &EncoderPool) {
+        let key = |key: &str| format!("pools.{name}.{key}");
+        let (replicas, zero) = (key("replicas"), key("zero"));
+        let too_few = config.run.deterministic && config.run.lanes < pool.replicas;
+        self.broken(too_few, code::COMBINATION, &["run.lanes", &replicas, "run.deterministic"], || {
+            let message = format!("`run.lanes` {} is less than `{replicas}` {}", config.run.lanes, pool.replicas);
+            (
+                message,
+                "under `run.deterministic` each encoder needs a lane of its own; more lanes change the sums' order",
+            )
+        });
+        let (rate, lr) = (key("lr"), config.train.lr);
+        self.broken(pool.lr.is_some() && lr == 0.0, code::COMBINATION, &[&rate, "train.lr"], || {
+            (format!("`{rate}` with `train.lr` 0, of which it is a multiple"), "set `train.lr` above 0")
+        });
+        self.broken(pool.zero > 1, code::COMBINATION, &[&zero], || {
+            let message = format!("`{zero}` {}: encoders do not synchronize within a step", pool.zero);
+            (message, "take 1: moments and master weights are what is largest")
+        });
     }
 
     fn layouts(&mut self, config: &RunConfig) {
@@ -160,13 +209,6 @@ impl Rules<'_> {
             let message =
                 "chunks where replicas synchronize within a micro-batch: their rows have different numbers of chunks";
             (message.into(), "take `zero` 0 or 1 and `expert_parallel` 1, or `chunk_tokens` 0")
-        });
-        self.broken(config.pools.encoder.zero > 1, code::COMBINATION, &["pools.encoder.zero"], || {
-            let message = format!(
-                "`pools.encoder.zero` {}: encoders do not synchronize within a step",
-                config.pools.encoder.zero
-            );
-            (message, "take 1: moments and master weights are what is largest")
         });
         let keys = ["pools.foundation.chunk_tokens", "pools.foundation.virtual_stages"];
         self.broken(pool.virtual_stages > 1 && pool.chunk_tokens > 0, code::COMBINATION, &keys, || {

@@ -6,7 +6,9 @@
 
 use super::{Engine, EngineError, Ports, Progress};
 use crate::data::{Dataset, Sample};
-use crate::message::{Activity, ActorId, BadSample, Command, Event, Pack, Regroup, SampleId, SampleMeta};
+use crate::message::{
+    Activity, ActorId, BadSample, Command, Event, Pack, PoolName, Regroup, Role, SampleId, SampleMeta,
+};
 use crate::message::{StepPlan, Unit, Version};
 use crate::transport::{Buffer, Header, HostTensor, Parcel, ParcelKind};
 use std::collections::btree_map::Entry;
@@ -38,8 +40,8 @@ pub struct DataEngine {
     num_data: u32,
     /// Encoder `i` lives in the actor `foundation/i`.
     colocated: bool,
-    /// Actors of one encoder, numbered one after the other: all of them read its pixels.
-    encoder_ranks: u32,
+    /// Actors of one encoder of each pool, numbered one after the other: all of them read its pixels.
+    encoder_ranks: BTreeMap<PoolName, u32>,
     samples: Box<dyn Samples>,
     windows: VecDeque<Window>,
     /// Plans that are not sent, and how many packs of the first one are.
@@ -75,7 +77,7 @@ impl DataEngine {
             index,
             num_data,
             colocated,
-            encoder_ranks: 1,
+            encoder_ranks: BTreeMap::new(),
             samples,
             windows: VecDeque::new(),
             plans: VecDeque::new(),
@@ -87,8 +89,8 @@ impl DataEngine {
         }
     }
 
-    /// Encoders that are split among so many actors.
-    pub fn with_encoder_ranks(self, encoder_ranks: u32) -> Self {
+    /// Encoders that are split among so many actors, by pool.
+    pub fn with_encoder_ranks(self, encoder_ranks: BTreeMap<PoolName, u32>) -> Self {
         Self { encoder_ranks, ..self }
     }
 
@@ -233,11 +235,12 @@ impl DataEngine {
         let tensor = HostTensor::from_f32(&pixels, &[num_patches, pixels.len() / num_patches]);
         let kind = ParcelKind::Items(unit.id);
         if self.colocated {
-            return ports.send(ActorId::foundation(unit.encoder), parcel(kind, vec![Box::new(tensor)]));
+            return ports.send(ActorId::foundation(unit.encoder.index), parcel(kind, vec![Box::new(tensor)]));
         }
-        let first = unit.encoder * self.encoder_ranks;
-        (first..first + self.encoder_ranks)
-            .try_for_each(|rank| ports.send(ActorId::encoder(rank), parcel(kind, vec![Box::new(tensor.clone())])))
+        let ranks = self.encoder_ranks.get(&unit.encoder.pool).copied().unwrap_or(1);
+        let first = unit.encoder.leader(Role::Encoder, ranks);
+        (first.index..first.index + ranks)
+            .try_for_each(|index| ports.send(ActorId { index, ..first }, parcel(kind, vec![Box::new(tensor.clone())])))
     }
 
     fn send_tokens(
@@ -321,7 +324,7 @@ impl Engine for DataEngine {
 mod tests {
     use super::*;
     use crate::data::Media;
-    use crate::message::{Grid, ItemId, ItemMeta, Lane, PackId, StepId, Tower, UnitId, UnitItem};
+    use crate::message::{Grid, ItemId, ItemMeta, Lane, PackId, Replica, StepId, Tower, UnitId, UnitItem};
     use crate::transport::{Edge, LocalEdge, Mail, Mailbox};
 
     struct Fake;
@@ -398,9 +401,16 @@ mod tests {
             cursor: SampleId(6),
             learning_rate: 0.1,
             num_targets: 3,
-            replica_ranks: 1,
-            packs: vec![Pack { id: pack, replica: 0, samples: planned }],
-            units: vec![Unit { id: unit, lane: Lane(0), encoder: 2, pack, replica: 0, items }],
+            replica_ranks: BTreeMap::new(),
+            packs: vec![Pack { id: pack, replica: Replica::foundation(0), samples: planned }],
+            units: vec![Unit {
+                id: unit,
+                lane: Lane(0),
+                encoder: Replica::encoder(2),
+                pack,
+                replica: Replica::foundation(0),
+                items,
+            }],
         };
         engine.command(Command::Plan(plan.into()), &mut ports).unwrap();
         while engine.work(&mut ports).unwrap() == Progress::Busy {}

@@ -18,10 +18,10 @@ pub enum Command {
     ReadAgain { positions: Vec<SampleId> },
     /// A step to compute. Steps are planned in order and may be planned ahead.
     Plan(Arc<StepPlan>),
-    /// The encoder pool has other members. To all engines: data engines send pixels to who has none, foundations return
+    /// An encoder pool has other members. To all engines: data engines send pixels to who has none, foundations return
     /// gradients again where features come again, encoders do what is theirs now.
     Regroup(Arc<Regroup>),
-    /// To encoders: every member has answered [`Event::Finished`], reduce the step's gradients; answered by
+    /// To the encoders of a pool: every member has answered [`Event::Finished`], reduce the step's gradients; answered by
     /// [`Event::Reduced`] or [`Event::Broken`].
     Reduce { step: StepId, epoch: Epoch },
     /// To the process of an engine: send parcels for `to` from now on to the socket at `path`.
@@ -50,7 +50,7 @@ pub enum SaveTo {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Commit {
     pub step: StepId,
-    /// Factor for the gradients: 1, or `clip_grad / norm` over both pools.
+    /// Factor for the gradients: 1, or `clip_grad / norm` over all pools.
     pub clip_scale: f64,
     pub learning_rate: f64,
 }
@@ -113,7 +113,7 @@ impl std::fmt::Display for BadSample {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepReport {
     pub step: StepId,
-    /// The epoch of the encoder pool; foundations leave it 0.
+    /// The epoch of the encoder's pool; foundations leave it 0.
     pub epoch: Epoch,
     /// Foundation: sum of the losses of this replica's tokens, over `StepPlan::num_targets`; encoders: 0.
     pub loss: f64,

@@ -1,5 +1,6 @@
 //! Identifiers as newtypes, so that a step is never taken for a sample.
 
+use super::PoolName;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -56,7 +57,7 @@ pub struct PackId {
 }
 
 /// One fixed piece of encoder work: some media items of one pack, encoded as one batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct UnitId {
     pub step: StepId,
     pub index: u32,
@@ -158,35 +159,89 @@ impl FromStr for Role {
     }
 }
 
-/// One actor of a run: `encoder/1` is the second encoder.
+/// One actor of a run: `encoder/1` is the second of the pool `encoder`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ActorId {
     pub role: Role,
+    pub pool: PoolName,
     pub index: u32,
 }
 
 impl ActorId {
     pub const SCHEDULER: ActorId = ActorId::new(Role::Scheduler, 0);
 
+    /// An actor of the pool that is named as its role.
     pub const fn new(role: Role, index: u32) -> Self {
-        Self { role, index }
+        let pool = match role {
+            Role::Scheduler => PoolName::SCHEDULER,
+            Role::Data => PoolName::DATA,
+            Role::Encoder => PoolName::ENCODER,
+            Role::Foundation => PoolName::FOUNDATION,
+        };
+        Self { role, pool, index }
     }
 
     pub const fn data(index: u32) -> Self {
         Self::new(Role::Data, index)
     }
 
+    /// An actor of the pool `encoder`.
     pub const fn encoder(index: u32) -> Self {
         Self::new(Role::Encoder, index)
     }
 
+    /// An actor of an encoder pool.
+    pub const fn encoder_of(pool: PoolName, index: u32) -> Self {
+        Self { role: Role::Encoder, pool, index }
+    }
+
+    /// An actor of the pool `foundation`.
     pub const fn foundation(index: u32) -> Self {
         Self::new(Role::Foundation, index)
+    }
+
+    /// An actor of a foundation pool.
+    pub const fn foundation_of(pool: PoolName, index: u32) -> Self {
+        Self { role: Role::Foundation, pool, index }
+    }
+}
+
+/// One replica of a pool: the actors that hold one copy of what the pool holds, numbered one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Replica {
+    pub pool: PoolName,
+    pub index: u32,
+}
+
+impl Replica {
+    pub const fn new(pool: PoolName, index: u32) -> Self {
+        Self { pool, index }
+    }
+
+    /// A replica of the pool `encoder`.
+    pub const fn encoder(index: u32) -> Self {
+        Self::new(PoolName::ENCODER, index)
+    }
+
+    /// A replica of the pool `foundation`.
+    pub const fn foundation(index: u32) -> Self {
+        Self::new(PoolName::FOUNDATION, index)
+    }
+
+    /// The first actor of it, where each replica is `num_ranks` actors.
+    pub const fn leader(self, role: Role, num_ranks: u32) -> ActorId {
+        ActorId { role, pool: self.pool, index: self.index * num_ranks }
+    }
+}
+
+impl fmt::Display for Replica {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.pool, self.index)
     }
 }
 
 impl fmt::Display for ActorId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.role, self.index)
+        write!(f, "{}/{}", self.pool, self.index)
     }
 }

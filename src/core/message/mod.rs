@@ -9,6 +9,7 @@ mod control;
 mod ids;
 mod plan;
 mod pool;
+mod pool_name;
 mod tower;
 mod trace;
 
@@ -19,9 +20,11 @@ pub use control::{
     StepReport, Timings,
 };
 pub use ids::{
-    ActorId, Epoch, FIRST_EVALUATION_INDEX, ItemId, Lane, PackId, Role, SampleId, StepId, UnitId, UnknownRole, Version,
+    ActorId, Epoch, FIRST_EVALUATION_INDEX, ItemId, Lane, PackId, Replica, Role, SampleId, StepId, UnitId, UnknownRole,
+    Version,
 };
 pub use plan::{Grid, ItemMeta, Pack, Purpose, SKIPPED, SampleMeta, StepPlan, Unit, UnitItem};
 pub use pool::Regroup;
+pub use pool_name::{BadPoolName, PoolName};
 pub use tower::{Tower, TowerSet};
 pub use trace::{EdgeLoad, Trace, TraceSpan};

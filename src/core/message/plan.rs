@@ -1,8 +1,10 @@
 //! The step plan: one global batch as packs and units, with every placement decided.
 
-use super::ids::{ActorId, ItemId, Lane, PackId, SampleId, StepId, UnitId};
+use super::PoolName;
+use super::ids::{ActorId, ItemId, Lane, PackId, Replica, Role, SampleId, StepId, UnitId};
 use super::tower::Tower;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Size of a media item in patches: frames, rows, columns (`image_grid_thw` of Hugging Face's Qwen-VL processors).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -57,8 +59,8 @@ impl SampleMeta {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pack {
     pub id: PackId,
-    /// Foundation replica that computes it.
-    pub replica: u32,
+    /// The foundation replica that computes it.
+    pub replica: Replica,
     pub samples: Vec<SampleMeta>,
 }
 
@@ -104,22 +106,23 @@ pub struct Unit {
     pub id: UnitId,
     /// Tells where its parameter gradients are summed, in the order of the units of the lane.
     pub lane: Lane,
-    /// Encoder replica that computes it; [`SKIPPED`]: its features are zeros, and its samples count in no loss.
-    pub encoder: u32,
+    /// The replica of its tower's pool that computes it; number [`SKIPPED`]: its features are zeros, and its samples count
+    /// in no loss.
+    pub encoder: Replica,
     /// Pack that reads its features.
     pub pack: PackId,
-    /// Foundation replica of that pack.
-    pub replica: u32,
+    /// The foundation replica of that pack.
+    pub replica: Replica,
     pub items: Vec<UnitItem>,
 }
 
-/// The encoder of a unit that has killed too many of them.
+/// The number of the encoder of a unit that has killed too many of them.
 pub const SKIPPED: u32 = u32::MAX;
 
 impl Unit {
     /// Returns whether nobody computes it.
     pub fn is_skipped(&self) -> bool {
-        self.encoder == SKIPPED
+        self.encoder.index == SKIPPED
     }
 
     /// Rows of features that it makes.
@@ -169,8 +172,8 @@ pub struct StepPlan {
     pub learning_rate: f64,
     /// Tokens that count in the loss, over all packs: the denominator of the mean.
     pub num_targets: u64,
-    /// Actors of one foundation replica, numbered one after the other. The first leads: tokens and features go to it.
-    pub replica_ranks: u32,
+    /// Actors of one replica of each foundation pool. The first leads: tokens and features go to it.
+    pub replica_ranks: BTreeMap<PoolName, u32>,
     /// In the order in which replicas compute them.
     pub packs: Vec<Pack>,
     /// In deadline order: a unit that an earlier micro-batch reads comes first.
@@ -198,12 +201,12 @@ impl StepPlan {
     }
 
     /// The actor to which the tokens and features of a foundation replica go.
-    pub fn leader(&self, replica: u32) -> ActorId {
-        ActorId::foundation(replica * self.replica_ranks)
+    pub fn leader(&self, replica: Replica) -> ActorId {
+        replica.leader(Role::Foundation, self.replica_ranks.get(&replica.pool).copied().unwrap_or(1))
     }
 
     /// The packs of one foundation replica, in order.
-    pub fn packs_of(&self, replica: u32) -> impl Iterator<Item = &Pack> {
+    pub fn packs_of(&self, replica: Replica) -> impl Iterator<Item = &Pack> {
         self.packs.iter().filter(move |pack| pack.replica == replica)
     }
 
@@ -229,7 +232,7 @@ mod tests {
             documents: documents.to_vec(),
         };
         let samples = vec![sample(0, 4, &[]), sample(1, 6, &[1, 2, 3])];
-        let pack = Pack { id: PackId { step: StepId(0), index: 0 }, replica: 0, samples };
+        let pack = Pack { id: PackId { step: StepId(0), index: 0 }, replica: Replica::foundation(0), samples };
         assert_eq!(pack.cu_seqlens(), [0, 4, 5, 7, 10]);
         assert_eq!(decode::<Pack>(&encode(&pack).unwrap()).unwrap(), pack);
     }

@@ -1,17 +1,20 @@
-//! The encoder pool anew: who belongs to it, and who computes which units of the steps in flight.
+//! An encoder pool anew: who belongs to it, and who computes which units of the steps in flight.
 
+use super::PoolName;
 use super::ids::{ActorId, Epoch, StepId, UnitId};
 use super::plan::StepPlan;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Members of the encoder pool from now on, and the steps in flight as they are shared out among them.
+/// Members of an encoder pool from now on, and the steps in flight as they are shared out among them.
 ///
 /// Nothing but `Unit::encoder` changes in a plan that was sent before, and only where the encoder has left. An index is
 /// never used again, so an actor's id names one life of one process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Regroup {
+    pub pool: PoolName,
+    /// The generation of that pool.
     pub epoch: Epoch,
     /// Indices of the encoders in the order of their ranks.
     pub members: Vec<u32>,
@@ -31,6 +34,6 @@ pub struct Regroup {
 impl Regroup {
     /// Returns who has left, as actors.
     pub fn left(&self) -> impl Iterator<Item = ActorId> + '_ {
-        self.left.iter().map(|&index| ActorId::encoder(index))
+        self.left.iter().map(|&index| ActorId::encoder_of(self.pool, index))
     }
 }

@@ -1,15 +1,17 @@
 //! The towers of a model by what they take in.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// A tower: an encoder that makes features of one modality for the foundation. A model has at most one of each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub enum Tower {
-    /// Takes patches of pictures and videos.
+    // Takes patches of pictures and videos.
     Vision,
-    /// Takes frames of mel spectrograms.
+    // Takes frames of mel spectrograms.
     Audio,
 }
 
@@ -33,6 +35,10 @@ pub struct TowerSet(u8);
 impl TowerSet {
     pub fn contains(self, tower: Tower) -> bool {
         self.0 & (1 << tower as u8) != 0
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
     }
 
     /// The towers in their order.

@@ -1,9 +1,24 @@
 //! Describes what is measured of a step. Not how it is shown.
 
-use crate::message::{ExpertLoads, MemoryReport};
+use crate::message::{ExpertLoads, MemoryReport, PoolName};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+
+/// What is measured of an encoder pool in a step.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PoolMetrics {
+    pub actors: usize,
+    /// Share of the step in which its engines computed, 0 to 1, the mean over the pool.
+    pub busy: f64,
+    /// As `encoder_cost`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<[f64; 3]>,
+    /// As `encoder_memory`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryReport>,
+}
 
 /// One step's measurements: a line of `metrics.jsonl`, a point of every TensorBoard curve.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -35,6 +50,9 @@ pub struct StepMetrics {
     pub foundation_imbalance: f64,
     pub encoder_imbalance_measured: f64,
     pub foundation_imbalance_measured: f64,
+    /// The encoder pools, where the run has others than `encoder`; what stands above is then of all encoders together.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub pools: BTreeMap<PoolName, PoolMetrics>,
     /// Fitted costs in seconds, with `scheduler.balance: fitted`: of a pair of tokens that attend to each other, of a
     /// token, of a document (media item).
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -110,11 +128,15 @@ impl StepMetrics {
             ("moe/z_loss", self.z_loss),
             ("attention/indexer_loss", self.indexer_loss),
         ];
-        for (name, memory) in [("encoder", self.encoder_memory), ("foundation", self.foundation_memory)] {
+        let pools = || self.pools.iter();
+        scalars.extend(pools().map(|(name, pool)| (format!("busy/{name}").into(), pool.busy)));
+        let memory = [("encoder", self.encoder_memory), ("foundation", self.foundation_memory)];
+        for (name, memory) in memory.into_iter().chain(pools().map(|(name, pool)| (name.as_str(), pool.memory))) {
             scalars.extend(memory.map(|memory| (format!("memory/{name}_bytes").into(), memory.total() as f64)));
         }
         scalars.extend(some.into_iter().filter_map(|(name, value)| Some((name.into(), value?))));
-        for (pool, cost) in [("encoder", self.encoder_cost), ("foundation", self.foundation_cost)] {
+        let costs = [("encoder", self.encoder_cost), ("foundation", self.foundation_cost)];
+        for (pool, cost) in costs.into_iter().chain(pools().map(|(name, pool)| (name.as_str(), pool.cost))) {
             let of = |(what, value)| (format!("cost/{pool}_{what}").into(), value);
             scalars.extend(cost.into_iter().flat_map(|cost| ["pair", "token", "one"].into_iter().zip(cost)).map(of));
         }

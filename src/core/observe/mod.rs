@@ -24,7 +24,7 @@ pub use evaluation::{Answer, EvalRecord, read_evaluations};
 pub use figures::{bytes, short};
 pub use jsonl::{MetricsFile, read_metrics};
 pub use logging::init_logging;
-pub use metrics::StepMetrics;
+pub use metrics::{PoolMetrics, StepMetrics};
 pub use peak::{gpu_name, peak_flops};
 pub use plot::{Curve, plot};
 pub use progress::Progress;

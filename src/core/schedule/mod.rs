@@ -23,10 +23,10 @@ pub use balance::{balance, loads_of, sorted_rows};
 pub use batch::Batch;
 pub(crate) use coordinator::Planner;
 pub use coordinator::{
-    Batches, Best, CheckpointDraft, Coordinator, CoordinatorSpec, Doubt, Evaluated, EvaluationPass, EvaluationSet,
-    EvaluationSpec, EvaluationSummary, FailedSave, Failure, FittedCosts, Formed, Imbalance, Input, Ledger, MAX_CRASHES,
-    NonFinite, Outcome, Output, PoisonItem, PoolChange, PoolSizes, SchedulerState, SetResult, StepBalance, StepSummary,
-    Straggler, Verdict,
+    Batches, Best, CheckpointDraft, Coordinator, CoordinatorSpec, Doubt, EncoderPoolSpec, Evaluated, EvaluationPass,
+    EvaluationSet, EvaluationSpec, EvaluationSummary, FailedSave, Failure, FittedCosts, Formed, Imbalance, Input,
+    Ledger, MAX_CRASHES, NonFinite, Outcome, Output, PoisonItem, PoolChange, PoolSize, PoolSizes, SchedulerState,
+    SetResult, StepBalance, StepSummary, Straggler, Verdict,
 };
 pub use cost::{CostModel, Fit, Work};
 pub use error::PlanError;
@@ -35,4 +35,4 @@ pub use pack::{OfflinePacks, PackLimits, SampleSize, StreamPacker, TooLarge, lea
 pub use pipeline::{Pass, Pipeline, Task};
 pub use plan::{plan_evaluation, plan_step};
 pub use skipped::Skipped;
-pub use spec::{EdgeCredits, ModelShape, PlanSpec};
+pub use spec::{EdgeCredits, EncoderPlanSpec, ModelShape, PlanSpec};

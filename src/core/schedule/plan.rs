@@ -5,7 +5,8 @@ use super::pack::{deal, pack};
 use super::units::cut_units;
 use super::{Batch, PlanError, PlanSpec, SampleSize};
 use crate::message::{
-    ActorId, FIRST_EVALUATION_INDEX, Pack, PackId, Purpose, SampleId, SampleMeta, StepId, StepPlan, Unit,
+    ActorId, FIRST_EVALUATION_INDEX, Pack, PackId, PoolName, Purpose, Replica, Role, SampleId, SampleMeta, StepId,
+    StepPlan, Unit,
 };
 use std::collections::BTreeMap;
 
@@ -16,8 +17,8 @@ const UNEVEN: u64 = 64;
 
 /// Plans `step` over a global batch; `cursor` is the first position that was not taken.
 ///
-/// A pure function: equal arguments give equal plans, and but for `Unit::encoder` the plan does not depend on
-/// `spec.encoder_replicas`.
+/// A pure function: equal arguments give equal plans, and but for `Unit::encoder` the plan does not depend on the number
+/// of encoders.
 ///
 /// # Errors
 /// A sample longer than a pack, a batch without targets, or an edge whose credit one pack exceeds.
@@ -75,7 +76,7 @@ fn plan_batch(
         cursor,
         learning_rate: spec.learning_rate.at(step.0),
         num_targets,
-        replica_ranks: spec.replica_ranks,
+        replica_ranks: [(PoolName::FOUNDATION, spec.replica_ranks)].into(),
         packs,
         units,
     })
@@ -103,7 +104,7 @@ fn place(spec: &PlanSpec, step: StepId, batch: Batch) -> Vec<Pack> {
         for (replica, queue) in queues.iter_mut().enumerate() {
             if let Some(samples) = queue.next() {
                 let id = PackId { step, index: placed.len() as u32 };
-                placed.push(Pack { id, replica: replica as u32, samples });
+                placed.push(Pack { id, replica: Replica::foundation(replica as u32), samples });
             }
         }
     }
@@ -153,7 +154,6 @@ fn hide_encoders(queue: &mut Vec<Vec<SampleMeta>>) {
 
 /// All that a replica needs for one pack must be able to lie on its edges at once, or the step would never end.
 pub(super) fn check_credits(spec: &PlanSpec, packs: &[Pack], units: &[Unit]) -> Result<(), PlanError> {
-    let encoder = |index| if spec.colocated { ActorId::foundation(index) } else { ActorId::encoder(index) };
     let mut units = units.chunk_by(|left, right| left.pack == right.pack).peekable();
     for pack in packs {
         let units = units.next_if(|units| units[0].pack == pack.id).unwrap_or_default();
@@ -166,14 +166,14 @@ pub(super) fn check_credits(spec: &PlanSpec, packs: &[Pack], units: &[Unit]) -> 
         if token_bytes <= credits.tokens && pixel_bytes <= credits.pixels && feature_bytes <= credits.features {
             continue;
         }
-        let replica = ActorId::foundation(pack.replica * spec.replica_ranks);
+        let replica = pack.replica.leader(Role::Foundation, spec.replica_ranks);
         let (mut tokens, mut pixels, mut features) = (Load::default(), Load::default(), Load::default());
         for sample in &pack.samples {
             let bytes = u64::from(sample.num_tokens) * BYTES_PER_TOKEN;
             tokens.add((ActorId::data(sample.owner), replica), sample.id, bytes);
         }
         for unit in units.iter().filter(|unit| !unit.is_skipped()) {
-            let encoder = encoder(unit.encoder);
+            let encoder = spec.encoder(unit.encoder);
             for item in &unit.items {
                 let bytes = item.meta.grid.num_patches() as u64 * spec.shape.bytes_per_patch;
                 pixels.add((ActorId::data(item.owner), encoder), item.id.sample, bytes);

@@ -3,28 +3,32 @@
 use super::*;
 use crate::config::Schedule;
 use crate::message::{Grid, ItemId, ItemMeta, Tower};
-use crate::schedule::{CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits};
+use crate::schedule::{CostModel, EdgeCredits, EncoderPlanSpec, LearningRate, ModelShape, PackLimits};
 use proptest::prelude::*;
 
 fn spec() -> PlanSpec {
     PlanSpec {
         pack: PackLimits::tokens(64),
         cost: CostModel::decoder(8),
-        encoder_cost: CostModel::patches(),
         learning_rate: LearningRate { peak: 1e-3, min: 0.0, schedule: Schedule::Cosine, warmup_steps: 2, steps: 10 },
         foundation_replicas: 1,
         replica_ranks: 1,
-        encoder_replicas: 1,
-        num_lanes: 4,
+        encoders: vec![EncoderPlanSpec::new(PoolName::ENCODER, [Tower::Vision].into_iter().collect(), 1, 4)],
         colocated: false,
         shape: ModelShape {
-            towers: [crate::message::Tower::Vision].into_iter().collect(),
+            towers: [Tower::Vision].into_iter().collect(),
             hidden_size: 8,
             bytes_per_patch: 16,
             bytes_per_feature: 32,
         },
         credits: EdgeCredits { pixels: 1 << 30, tokens: 1 << 30, features: 1 << 30 },
     }
+}
+
+fn of_encoders(replicas: u32, num_lanes: u32) -> PlanSpec {
+    let encoders =
+        vec![EncoderPlanSpec::new(PoolName::ENCODER, [Tower::Vision].into_iter().collect(), replicas, num_lanes)];
+    PlanSpec { encoders, ..spec() }
 }
 
 fn plan(spec: &PlanSpec, step: StepId, samples: &[SampleMeta], cursor: SampleId) -> Result<StepPlan, PlanError> {
@@ -53,13 +57,13 @@ proptest! {
         foundation_replicas in 1_u32..4,
         num_lanes in 1_u32..6,
     ) {
-        let spec = PlanSpec { foundation_replicas, num_lanes, ..spec() };
+        let spec = PlanSpec { foundation_replicas, ..of_encoders(1, num_lanes) };
         let plan = super::tests::plan(&spec, StepId(3), &samples, SampleId(99)).unwrap();
 
         let mut ids: Vec<SampleId> = plan.packs.iter().flat_map(|pack| pack.samples.iter().map(|s| s.id)).collect();
         for pack in &plan.packs {
             prop_assert!(pack.samples.is_sorted_by_key(|sample| sample.id));
-            prop_assert!(pack.num_tokens() <= 64 && pack.replica < foundation_replicas);
+            prop_assert!(pack.num_tokens() <= 64 && pack.replica.index < foundation_replicas);
             let units: Vec<_> = plan.units_of(pack.id).collect();
             let from_units: Vec<_> = units.iter().flat_map(|unit| unit.items.iter().copied()).collect();
             prop_assert_eq!(from_units, pack.items().collect::<Vec<_>>());
@@ -74,18 +78,18 @@ proptest! {
         prop_assert!(plan.units.iter().enumerate().all(|(index, unit)| unit.id.index as usize == index));
         prop_assert!(plan.units.is_sorted_by_key(|unit| unit.pack));
         prop_assert_eq!(plan.num_items(), samples.iter().map(|sample| sample.items.len()).sum::<usize>());
-        let counts: Vec<usize> = (0..foundation_replicas).map(|replica| plan.packs_of(replica).count()).collect();
+        let counts: Vec<usize> = (0..foundation_replicas).map(|replica| plan.packs_of(Replica::foundation(replica)).count()).collect();
         prop_assert!(counts.iter().max().unwrap() - counts.iter().min().unwrap() <= plan.packs.len().div_ceil(foundation_replicas as usize));
     }
 
     #[test]
     fn the_number_of_encoders_changes_nothing_but_who_encodes(samples in samples(), encoders in 1_u32..6) {
         let one = plan(&spec(), StepId(0), &samples, SampleId(99)).unwrap();
-        let many = PlanSpec { encoder_replicas: encoders, ..spec() };
+        let many = of_encoders(encoders, 4);
         let mut plan = super::tests::plan(&many, StepId(0), &samples, SampleId(99)).unwrap();
         for unit in &mut plan.units {
-            prop_assert_eq!(unit.encoder, unit.lane.0 % encoders);
-            unit.encoder = 0;
+            prop_assert_eq!(unit.encoder, Replica::encoder(unit.lane.0 % encoders));
+            unit.encoder = Replica::encoder(0);
         }
         prop_assert_eq!(plan, one);
     }
@@ -108,7 +112,8 @@ proptest! {
 fn packs_with_less_than_a_batch_costs_are_not_cut_but_shared_out() {
     let samples: Vec<SampleMeta> = (0..8).map(|id| sample(id, 60, &[(4, 4), (4, 4), (4, 4), (4, 4)])).collect();
     let lanes = |batch| {
-        let spec = PlanSpec { encoder_cost: CostModel::patches().with_batch(batch), ..spec() };
+        let mut spec = spec();
+        spec.encoders[0].cost = CostModel::patches().with_batch(batch);
         let plan = super::tests::plan(&spec, StepId(0), &samples, SampleId(8)).unwrap();
         plan.units.iter().map(|unit| unit.lane.0).collect::<Vec<u32>>()
     };
@@ -131,9 +136,9 @@ fn replicas_take_turns_and_cost_alike() {
     let samples: Vec<_> = [60, 40, 60, 40].iter().zip(0..).map(|(&tokens, id)| sample(id, tokens, &[])).collect();
     let plan =
         super::tests::plan(&PlanSpec { foundation_replicas: 2, ..spec() }, StepId(0), &samples, SampleId(4)).unwrap();
-    let replicas: Vec<u32> = plan.packs.iter().map(|pack| pack.replica).collect();
+    let replicas: Vec<u32> = plan.packs.iter().map(|pack| pack.replica.index).collect();
     assert_eq!(replicas, [0, 1, 0, 1]);
-    let tokens = |replica| plan.packs_of(replica).map(Pack::num_tokens).sum::<usize>();
+    let tokens = |replica| plan.packs_of(Replica::foundation(replica)).map(Pack::num_tokens).sum::<usize>();
     assert_eq!((tokens(0), tokens(1)), (100, 100));
 }
 
@@ -144,13 +149,16 @@ fn the_replica_of_a_long_sample_is_given_less_beside_it() {
     let spec = PlanSpec { foundation_replicas: 2, ..spec() };
     let plan = super::tests::plan(&spec, StepId(0), &samples, SampleId(21)).unwrap();
     let cost = |replica| {
-        plan.packs_of(replica).flat_map(|pack| &pack.samples).map(|sample| spec.cost.sample(sample)).sum::<u64>()
+        plan.packs_of(Replica::foundation(replica))
+            .flat_map(|pack| &pack.samples)
+            .map(|sample| spec.cost.sample(sample))
+            .sum::<u64>()
     };
     // Whole packs of like cost would be 9,360 + 2 · 4,240 = 17,840 against 3 · 4,240.
     let mut costs = [cost(0), cost(1)];
     costs.sort_unstable();
     assert_eq!(costs, [14 * 1_060, 9_360 + 6 * 1_060]);
-    assert_eq!([0, 1].map(|replica| plan.packs_of(replica).count()), [3, 3]);
+    assert_eq!([0, 1].map(|replica| plan.packs_of(Replica::foundation(replica)).count()), [3, 3]);
 }
 
 #[test]

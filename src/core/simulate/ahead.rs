@@ -5,7 +5,7 @@ use super::step::{Sizes, Step};
 use super::{Samples, SimSpec};
 use crate::message::{SampleId, SampleMeta, StepId, StepPlan};
 use crate::schedule::{Batches, CoordinatorSpec, Formed, Planner};
-use crate::schedule::{PlanSpec, plan_step};
+use crate::schedule::{PlanSpec, PoolSize, plan_step};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Scope, available_parallelism};
 
@@ -89,9 +89,10 @@ impl Ahead {
 /// Returns what the coordinator plans by as long as no encoder comes or goes.
 fn plan_spec(spec: &CoordinatorSpec) -> PlanSpec {
     let mut plan = spec.plan.clone();
-    if spec.pools.encoder > 0 {
-        plan.encoder_replicas = spec.pools.encoder;
-        plan.num_lanes = if spec.fixed_lanes { plan.num_lanes } else { spec.pools.encoder };
+    for &PoolSize { name, actors } in &spec.pools.encoders {
+        let Some(pool) = plan.encoder_pool(name) else { continue };
+        pool.replicas = actors;
+        pool.num_lanes = if spec.fixed_lanes { pool.num_lanes } else { actors };
     }
     plan
 }

@@ -64,8 +64,11 @@ fn candidates(spec: &SimSpec, samples: &dyn Samples, devices: u32, fixed_lanes: 
     );
     let short = simulate(&SimSpec { drawn_steps: 0, ..half }, samples);
     let share = short.as_ref().ok().and_then(|report| {
-        let busy = |role| report.pool(role).map(|pool| pool.busy * pool.ranks as f64);
-        let (encoder, foundation) = (busy(Role::Encoder)?, busy(Role::Foundation)?);
+        let busy = |role| {
+            let pools = report.pools.iter().filter(|pool| pool.role == role);
+            pools.map(|pool| pool.busy * pool.ranks as f64).sum::<f64>()
+        };
+        let (encoder, foundation) = (busy(Role::Encoder), busy(Role::Foundation));
         Some(encoder / (encoder + foundation))
     });
     let around = (f64::from(devices) * share.unwrap_or(0.25)).round();

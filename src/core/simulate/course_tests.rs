@@ -37,7 +37,7 @@ fn specs() -> [SimSpec; 4] {
     }
     specs[0].cluster = Cluster { stages: 4, bytes_per_hidden: 10.0, ..specs[0].cluster };
     specs[0].coordinator.plan.credits = EdgeCredits { pixels: 4000, tokens: 8000, features: 700 };
-    specs[2].encoder_trained = false;
+    specs[2] = specs[2].clone().with_training(false);
     specs[2].cluster.cores = Some(3.0);
     specs[3].coordinator.look_ahead = Some(12);
     specs[3] = specs[3].with_pools(Placement::Colocated, 3, 3, Some(6));

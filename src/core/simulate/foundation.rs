@@ -116,12 +116,12 @@ impl Simulation<'_> {
 
     /// Sends gradients of a pack's features to trained encoders.
     fn return_units(&mut self, rank: u32, step: u64, pack: u32) {
-        if !self.encoder_trained {
-            return;
-        }
         let time = self.clock.now();
         for index in self.units_of(step, pack) {
             let (to, features) = self.features_of(step, index);
+            if !self.trained[self.step(step).units[index as usize].encoder as usize] {
+                continue;
+            }
             if to == rank {
                 self.unit_returns(step, index);
                 continue;

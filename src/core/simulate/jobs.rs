@@ -17,7 +17,9 @@ impl Simulation<'_> {
         self.catch_up(rank);
         let state = &self.ranks[rank as usize];
         let (encoder, stage) = (state.encoder, state.stage);
-        if let (Some(encoder), None, false) = (encoder, stage, self.encoder_trained) {
+        if let (Some(encoder), None) = (encoder, stage)
+            && !self.trained[encoder as usize]
+        {
             self.report_sent(rank, encoder);
         }
         let state = &self.ranks[rank as usize];
@@ -29,7 +31,7 @@ impl Simulation<'_> {
         }
         if state.commit {
             let mut seconds = stage.map_or(0.0, |_| self.costs.foundation.per_step / f64::from(self.num_stages));
-            if encoder.is_some() && self.encoder_trained {
+            if encoder.is_some_and(|encoder| self.trained[encoder as usize]) {
                 seconds += self.costs.encoder.per_step;
             }
             self.start(rank, Job::Optimizer, seconds);
@@ -65,8 +67,8 @@ impl Simulation<'_> {
     /// Returns whether a rank has nothing left of its step and has not said so.
     pub(super) fn is_finished(&self, rank: u32) -> bool {
         let state = &self.ranks[rank as usize];
-        let joins =
-            !state.joined && !state.has_unsent(state.version) && (state.stage.is_some() || self.encoder_trained);
+        let is_trained = state.encoder.is_some_and(|encoder| self.trained[encoder as usize]);
+        let joins = !state.joined && !state.has_unsent(state.version) && (state.stage.is_some() || is_trained);
         let Some(step) = self.find_step(state.version).filter(|_| joins) else {
             return false;
         };
@@ -76,7 +78,7 @@ impl Simulation<'_> {
 
     pub(super) fn join(&mut self, rank: u32) {
         self.ranks[rank as usize].joined = true;
-        let pool = usize::from(self.ranks[rank as usize].stage.is_some());
+        let pool = self.pool_of(rank);
         self.account(rank, Activity::WaitPeers, self.clock.now());
         let Pool { ranks, num_joined, seconds } = &mut self.pools[pool];
         *num_joined += 1;
@@ -91,6 +93,13 @@ impl Simulation<'_> {
             }
             self.pools[pool].ranks = ranks;
         }
+    }
+
+    /// The ranks that this one reduces with.
+    fn pool_of(&self, rank: u32) -> usize {
+        let Rank { stage, actor, .. } = &self.ranks[rank as usize];
+        let place = self.spec.encoders().position(|(pool, _)| pool == actor.pool);
+        place.filter(|_| stage.is_none()).unwrap_or(self.pools.len() - 1)
     }
 
     /// A frozen encoder reports the steps of which it has sent everything: it has nothing to reduce, and waits for nobody.

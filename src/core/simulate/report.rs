@@ -4,8 +4,8 @@ use super::Activity;
 use super::rank::{Rank, Times};
 use super::step::Step;
 use super::{Gantt, SimSpec};
-use crate::message::{Role, StepId};
-use crate::schedule::StepSummary;
+use crate::message::{PoolName, Role, StepId};
+use crate::schedule::{PoolSize, StepSummary};
 use serde::Serialize;
 
 /// A simulated run, without its first steps.
@@ -18,7 +18,7 @@ pub struct SimReport {
     pub packs: u64,
     pub units: u64,
     pub patches: u64,
-    /// Data, encoder, foundation; those that have ranks.
+    /// Data, encoder pools, foundation; those that have ranks.
     pub pools: Vec<PoolReport>,
     /// Holds what a step would last if nothing but this took time; the longest first.
     pub bounds: Vec<Bound>,
@@ -34,6 +34,7 @@ pub struct SimReport {
 #[derive(Clone, Debug, Serialize)]
 pub struct PoolReport {
     pub role: Role,
+    pub name: PoolName,
     pub ranks: usize,
     /// Share of the time in which its ranks compute, 0 to 1.
     pub busy: f64,
@@ -74,9 +75,9 @@ impl SimReport {
         &self.bounds[0]
     }
 
-    /// The pool of a role, if it has ranks of its own.
-    pub fn pool(&self, role: Role) -> Option<&PoolReport> {
-        self.pools.iter().find(|pool| pool.role == role)
+    /// The pool of this name, if it has ranks of its own.
+    pub fn pool(&self, name: PoolName) -> Option<&PoolReport> {
+        self.pools.iter().find(|pool| pool.name == name)
     }
 }
 
@@ -118,6 +119,7 @@ struct Work {
     /// The seconds of each encoder; frozen ones wait for no step of each other.
     encoders: Vec<f64>,
     /// The seconds of each step's costliest encoder and replica; of frozen encoders the costliest one of all steps.
+    longest_trained: f64,
     longest_encoder: f64,
     longest_replica: f64,
     data: f64,
@@ -170,11 +172,11 @@ impl Ledger {
         let num_steps = self.ends.len() as f64;
         let seconds = self.end.time - self.begin.time;
         let starts = std::iter::once(self.begin.time).chain(self.ends.iter().copied());
-        let pool = |role: Role| {
-            let of_role = (0..ranks.len()).filter(|&rank| ranks[rank].actor.role == role);
+        let pool = |(role, PoolSize { name, .. }): (Role, PoolSize)| {
+            let of_pool = (0..ranks.len()).filter(|&rank| ranks[rank].actor.pool == name);
             let mut sums = Times::default();
             let mut num_ranks = 0;
-            for rank in of_role {
+            for rank in of_pool {
                 num_ranks += 1;
                 for (what, sum) in sums.iter_mut().enumerate() {
                     let before = self.begin.times.get(rank).map_or(0.0, |times| times[what]);
@@ -186,7 +188,7 @@ impl Ledger {
                 Activity::ALL.into_iter().zip(sums.map(|sum| sum / whole)).filter(|(_, share)| *share > 0.0).collect();
             shares.sort_by(|left, right| right.1.total_cmp(&left.1));
             let busy = shares.iter().filter(|(what, _)| what.is_busy()).fold(0.0, |busy, (_, share)| busy + share);
-            (num_ranks > 0).then_some(PoolReport { role, ranks: num_ranks as usize, busy, shares })
+            (num_ranks > 0).then_some(PoolReport { role, name, ranks: num_ranks as usize, busy, shares })
         };
         let stages = f64::from(spec.cluster.stages.max(1));
         let packs = self.work.packs as f64 / num_steps / f64::from(spec.coordinator.pools.foundation.max(1));
@@ -197,7 +199,7 @@ impl Ledger {
             packs: self.work.packs,
             units: self.work.units,
             patches: self.work.patches as u64,
-            pools: [Role::Data, Role::Encoder, Role::Foundation].into_iter().filter_map(pool).collect(),
+            pools: spec.coordinator.pools.pools().filter_map(pool).collect(),
             bounds: self.work.bounds(spec, num_steps),
             credit_waits: std::array::from_fn(|kind| (self.end.waited[kind] - self.begin.waited[kind]) / num_steps),
             ideal_bubble: (stages - 1.0) / (packs + stages - 1.0),
@@ -213,10 +215,12 @@ impl Work {
         self.samples += summary.num_samples as u64;
         self.packs += step.packs.len() as u64;
         self.units += step.units.len() as u64;
-        let share = if spec.encoder_trained { 1.0 } else { costs.encoder.forward };
+        let trained_of = |(pool, replicas): (PoolName, u32)| (0..replicas).map(move |_| spec.is_trained(pool));
+        let trained: Vec<bool> = spec.encoders().flat_map(trained_of).collect();
         let mut encoders = vec![0.0; step.units_open.len()];
         let patches = step.patches;
         for unit in &step.units {
+            let share = if trained[unit.encoder as usize] { 1.0 } else { costs.encoder.forward };
             encoders[unit.encoder as usize] += unit.seconds * share;
         }
         let mut replicas = vec![0.0; spec.coordinator.pools.foundation as usize];
@@ -228,11 +232,12 @@ impl Work {
         self.foundation += replicas.iter().sum::<f64>();
         self.encoders.resize(encoders.len(), 0.0);
         self.encoders.iter_mut().zip(&encoders).for_each(|(sum, seconds)| *sum += seconds);
-        let longest = |seconds: &[f64]| seconds.iter().copied().fold(0.0, f64::max);
-        self.longest_encoder = match spec.encoder_trained {
-            true => self.longest_encoder + longest(&encoders),
-            false => longest(&self.encoders),
+        let of = |seconds: &[f64], is_trained: bool| {
+            let these = seconds.iter().zip(&trained).filter(|(_, trained)| **trained == is_trained);
+            these.map(|(&seconds, _)| seconds).fold(0.0, f64::max)
         };
+        self.longest_trained += of(&encoders, true);
+        self.longest_encoder = self.longest_trained.max(of(&self.encoders, false));
         self.longest_replica += replicas.iter().copied().fold(0.0, f64::max);
         let data = &costs.data;
         let bytes = patches * spec.coordinator.plan.shape.bytes_per_patch as f64
@@ -241,16 +246,19 @@ impl Work {
     }
 
     fn bounds(&self, spec: &SimSpec, num_steps: f64) -> Vec<Bound> {
-        let (pools, cluster, costs) = (spec.coordinator.pools, &spec.cluster, &spec.costs);
+        let (pools, cluster, costs) = (&spec.coordinator.pools, &spec.cluster, &spec.costs);
         let stages = f64::from(cluster.stages.max(1));
         let replicas = f64::from(pools.foundation.max(1));
-        let encoder_step = if spec.encoder_trained { costs.encoder.per_step } else { 0.0 };
-        let encoder_bytes = if spec.encoder_trained { costs.encoder.gradient_bytes } else { 0.0 };
+        let is_trained = spec.encoders().any(|(pool, _)| spec.is_trained(pool));
+        let encoder_step = if is_trained { costs.encoder.per_step } else { 0.0 };
+        let encoder_bytes = if is_trained { costs.encoder.gradient_bytes } else { 0.0 };
         let foundation_step = costs.foundation.per_step / stages;
         let foundation_reduce = cluster.reduction(costs.foundation.gradient_bytes / stages, pools.foundation as usize);
         let colocated = spec.coordinator.plan.colocated;
-        let num_encoders = f64::from(spec.coordinator.plan.encoder_replicas.max(1));
-        let encoder_reduce = cluster.reduction(encoder_bytes, num_encoders as usize);
+        let num_encoders = f64::from(spec.encoders().map(|(_, replicas)| replicas).sum::<u32>().max(1));
+        // Pools reduce beside each other.
+        let largest = spec.encoders().map(|(_, replicas)| replicas).max().unwrap_or(1);
+        let encoder_reduce = cluster.reduction(encoder_bytes, largest as usize);
         let of = |seconds: f64| seconds / num_steps;
         let mut bounds = Vec::new();
         let mut add = |what, seconds| bounds.push(Bound { what, seconds });
@@ -264,7 +272,7 @@ impl Work {
             );
         } else {
             let encoders = of(self.encoder) / num_encoders;
-            if spec.coordinator.pools.encoder > 0 {
+            if !spec.coordinator.pools.encoders.is_empty() {
                 add("encoders", encoders + encoder_step + encoder_reduce);
                 add("the slowest encoder", of(self.longest_encoder) + encoder_step + encoder_reduce);
             }

@@ -13,7 +13,7 @@ use super::rank::{Job, Rank};
 use super::report::Ledger;
 use super::step::{Sizes, Step};
 use super::{Costs, Samples, SimError, SimReport, SimSpec};
-use crate::message::{ActorId, Command, Event, Role};
+use crate::message::{ActorId, Command, Event, PoolName, Replica, Role};
 use crate::schedule::{Coordinator, Input, Output};
 use std::collections::VecDeque;
 
@@ -29,7 +29,7 @@ pub fn simulate(spec: &SimSpec, samples: &dyn Samples) -> Result<SimReport, SimE
     let mut coordinator = spec.coordinator.clone();
     coordinator.checkpoint_every = 0;
     // Nobody comes or goes.
-    coordinator.elastic = false;
+    coordinator.encoders.iter_mut().for_each(|pool| pool.elastic = false);
     let spec = SimSpec { coordinator, ..spec.clone() };
     std::thread::scope(|scope| {
         let (ahead, planner) = Ahead::new(scope, &spec, samples);
@@ -51,7 +51,8 @@ pub(super) struct Simulation<'a> {
     pub costs: Costs,
     sizes: Sizes,
     pub bytes_per_hidden: f64,
-    pub encoder_trained: bool,
+    /// Of each encoder whether it is trained.
+    pub trained: Vec<bool>,
     pub num_stages: u32,
     pub coordinator: Coordinator,
     ahead: Ahead,
@@ -62,8 +63,8 @@ pub(super) struct Simulation<'a> {
     pub data: Vec<DataActor>,
     pub encoders: Vec<Encoder>,
     pub stages: Vec<Stage>,
-    /// Encoders, foundation.
-    pub pools: [Pool; 2],
+    /// Encoder pools, foundation.
+    pub pools: Vec<Pool>,
     pub steps: VecDeque<Step>,
     pub first_step: u64,
     /// Events of the present, to the scheduler.
@@ -80,11 +81,13 @@ pub(super) struct Simulation<'a> {
 
 impl<'a> Simulation<'a> {
     fn new(spec: &'a SimSpec, samples: &'a dyn Samples, coordinator: Coordinator, ahead: Ahead) -> Self {
-        let (pools, plan, cluster) = (spec.coordinator.pools, &spec.coordinator.plan, &spec.cluster);
+        let (pools, plan, cluster) = (&spec.coordinator.pools, &spec.coordinator.plan, &spec.cluster);
         let num_stages = cluster.stages.max(1);
         let mut ranks: Vec<Rank> = pools.data_actors().map(|actor| Rank::new(actor, 1.0)).collect();
-        let own_encoders = (0..pools.encoder)
-            .map(|index| Rank { encoder: Some(index), ..Rank::new(ActorId::encoder(index), cluster.encoder_threads) });
+        let own_encoders = pools
+            .encoder_actors()
+            .zip(0..)
+            .map(|(actor, number)| Rank { encoder: Some(number), ..Rank::new(actor, cluster.encoder_threads) });
         ranks.extend(own_encoders);
         let mut stages = Vec::new();
         for replica in 0..pools.foundation {
@@ -96,6 +99,8 @@ impl<'a> Simulation<'a> {
             }
         }
         let credits = plan.credits;
+        let trained_of = |(pool, replicas): (PoolName, u32)| (0..replicas).map(move |_| spec.is_trained(pool));
+        let trained: Vec<bool> = spec.encoders().flat_map(trained_of).collect();
         let first_step = spec.coordinator.first_step.0;
         ranks.iter_mut().for_each(|rank| (rank.version, rank.reported) = (first_step, first_step));
         let mut world = Self {
@@ -104,15 +109,15 @@ impl<'a> Simulation<'a> {
             costs: spec.costs,
             sizes: Sizes::new(spec),
             bytes_per_hidden: cluster.bytes_per_hidden,
-            encoder_trained: spec.encoder_trained,
+            trained: trained.clone(),
             num_stages,
             clock: Clock::new(),
             cores: cluster.cores.map(|cores| Cores::new(cores, cluster.sharing_loss)),
             edges: Edges::new([credits.pixels, credits.tokens, credits.features, credits.features]),
             data: (0..pools.data).map(|_| DataActor::default()).collect(),
-            encoders: (0..plan.encoder_replicas).map(|_| Encoder::default()).collect(),
+            encoders: trained.iter().map(|_| Encoder::default()).collect(),
             stages,
-            pools: Default::default(),
+            pools: Vec::new(),
             steps: VecDeque::new(),
             first_step,
             outbox: Vec::new(),
@@ -143,21 +148,24 @@ impl<'a> Simulation<'a> {
         let of = |is: &dyn Fn(&Rank) -> bool| -> Vec<u32> {
             (0..self.ranks.len() as u32).filter(|&rank| is(&self.ranks[rank as usize])).collect()
         };
-        let encoders = of(&|rank| rank.encoder.is_some() && rank.stage.is_none());
         let stages = of(&|rank| rank.stage.is_some());
         let (cluster, costs) = (&self.spec.cluster, &self.costs);
-        let encoder_bytes = if self.encoder_trained { costs.encoder.gradient_bytes } else { 0.0 };
         let replicas = stages.len() / self.num_stages as usize;
         let mut seconds = cluster.reduction(costs.foundation.gradient_bytes / f64::from(self.num_stages), replicas);
-        if encoders.is_empty() && !self.encoders.is_empty() {
-            // Colocated: one group after the other.
-            seconds += cluster.reduction(encoder_bytes, replicas);
+        let mut pools = Vec::new();
+        for (name, _) in self.spec.encoders() {
+            let bytes = if self.spec.is_trained(name) { costs.encoder.gradient_bytes } else { 0.0 };
+            if self.spec.coordinator.plan.colocated {
+                // One group after the other.
+                seconds += cluster.reduction(bytes, replicas);
+                continue;
+            }
+            let ranks = of(&|rank| rank.encoder.is_some() && rank.actor.pool == name);
+            let seconds = cluster.reduction(bytes, ranks.len());
+            pools.push(Pool { ranks, num_joined: 0, seconds });
         }
-        let encoder_seconds = cluster.reduction(encoder_bytes, encoders.len());
-        self.pools = [
-            Pool { ranks: encoders, num_joined: 0, seconds: encoder_seconds },
-            Pool { ranks: stages, num_joined: 0, seconds },
-        ];
+        pools.push(Pool { ranks: stages, num_joined: 0, seconds });
+        self.pools = pools;
     }
 
     fn run(mut self) -> Result<SimReport, SimError> {
@@ -271,7 +279,7 @@ impl<'a> Simulation<'a> {
                 | Output::Bad(_)
                 | Output::Pool(_)
                 | Output::Evict(_)
-                | Output::Paused(_)
+                | Output::Paused(..)
                 | Output::SaveFailed(_)
                 | Output::NonFinite(_)
                 | Output::Killed(_)
@@ -316,7 +324,10 @@ impl<'a> Simulation<'a> {
     pub(super) fn ranks_of(&self, actor: ActorId) -> (u32, u32) {
         match actor.role {
             Role::Scheduler | Role::Data => (actor.index, actor.index + 1),
-            Role::Encoder => (self.encoder_rank(actor.index), self.encoder_rank(actor.index) + 1),
+            Role::Encoder => {
+                let number = self.sizes.encoder(Replica::new(actor.pool, actor.index));
+                (self.encoder_rank(number), self.encoder_rank(number) + 1)
+            }
             Role::Foundation => (self.stage_rank(actor.index, 0), self.stage_rank(actor.index + 1, 0)),
         }
     }

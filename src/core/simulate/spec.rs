@@ -2,7 +2,8 @@
 
 use super::Costs;
 use crate::config::Placement;
-use crate::schedule::{CoordinatorSpec, Failure};
+use crate::message::PoolName;
+use crate::schedule::{CoordinatorSpec, EncoderPlanSpec, EncoderPoolSpec, Failure, PoolSize};
 
 /// A run and where it runs.
 #[derive(Clone, Debug)]
@@ -11,8 +12,8 @@ pub struct SimSpec {
     pub coordinator: CoordinatorSpec,
     pub costs: Costs,
     pub cluster: Cluster,
-    /// The encoders' weights are trained; otherwise they work ahead of the step.
-    pub encoder_trained: bool,
+    /// Where encoders are colocated: their weights are trained. Of pools the coordinator's spec says it.
+    pub colocated_trained: bool,
     /// First steps that the report leaves out: the pipeline fills.
     pub warm_up: u64,
     /// Steps that the report draws, counted from the first that is not left out.
@@ -82,13 +83,44 @@ impl SimSpec {
         let mut spec = self.clone();
         let colocated = placement == Placement::Colocated;
         let encoders = if colocated { foundations } else { encoders };
-        spec.coordinator.pools.encoder = if colocated { 0 } else { encoders };
-        spec.coordinator.pools.foundation = foundations;
-        let plan = &mut spec.coordinator.plan;
-        plan.replica_ranks = 1;
-        (plan.foundation_replicas, plan.encoder_replicas, plan.colocated) = (foundations, encoders, colocated);
-        plan.num_lanes = fixed_lanes.unwrap_or(encoders);
+        let CoordinatorSpec { pools, plan, encoders: rules, .. } = &mut spec.coordinator;
+        (pools.foundation, plan.replica_ranks) = (foundations, 1);
+        (plan.foundation_replicas, plan.colocated) = (foundations, colocated);
+        let all: u32 = plan.encoders.iter().map(|pool| pool.replicas).sum();
+        let mut left = encoders;
+        for (pool, after) in plan.encoders.iter_mut().zip((0..self.coordinator.plan.encoders.len() as u32).rev()) {
+            // Every pool has at least one, and the last one what is left.
+            let share = (f64::from(encoders * pool.replicas) / f64::from(all.max(1))).round() as u32;
+            let share = if after == 0 { left } else { share.clamp(1, left.saturating_sub(after).max(1)) };
+            pool.replicas = if colocated { encoders } else { share };
+            left = left.saturating_sub(share);
+            pool.num_lanes = fixed_lanes.unwrap_or(pool.replicas);
+        }
+        let size = |pool: &EncoderPlanSpec| PoolSize { name: pool.pool, actors: pool.replicas };
+        pools.encoders = plan.encoders.iter().filter(|_| !colocated).map(size).collect();
+        let rule = |pool: &PoolSize| {
+            let fresh = EncoderPoolSpec { name: pool.name, elastic: false, trained: self.is_trained(pool.name) };
+            rules.iter().find(|rule| rule.name == pool.name).copied().unwrap_or(fresh)
+        };
+        *rules = pools.encoders.iter().map(rule).collect();
         spec
+    }
+
+    /// The same run with trained, or with frozen encoders.
+    pub fn with_training(mut self, is_trained: bool) -> Self {
+        self.colocated_trained = is_trained;
+        self.coordinator.encoders.iter_mut().for_each(|pool| pool.trained = is_trained);
+        self
+    }
+
+    /// Returns whether the weights of a pool are trained; otherwise its encoders work ahead of the step.
+    pub(super) fn is_trained(&self, pool: PoolName) -> bool {
+        self.coordinator.encoder_pool(pool).map_or(self.colocated_trained, |pool| pool.trained)
+    }
+
+    /// The pools of encoders, colocated ones included, with the number of their encoders.
+    pub(super) fn encoders(&self) -> impl Iterator<Item = (PoolName, u32)> + use<'_> {
+        self.coordinator.plan.encoders.iter().map(|pool| (pool.pool, pool.replicas))
     }
 }
 

@@ -3,7 +3,8 @@
 use super::actors::Sending;
 use super::costs::{BYTES_PER_TOKEN, unit_size};
 use super::{Costs, SimSpec};
-use crate::message::{StepPlan, Unit, UnitItem};
+use crate::message::{Lane, PoolName, Replica, StepPlan, Unit, UnitItem};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// No unit.
@@ -103,7 +104,7 @@ impl Step {
         let mut step = Self {
             units: Vec::with_capacity(plan.units.len()),
             packs: Vec::with_capacity(plan.packs.len()),
-            packs_of_replica: Lists::new(of.num_replicas, plan.packs.iter().map(|pack| pack.replica)),
+            packs_of_replica: Lists::new(of.num_replicas, plan.packs.iter().map(|pack| pack.replica.index)),
             units_to_encode: vec![0; of.num_encoders],
             units_open: vec![0; of.num_encoders],
             sendings: vec![Vec::new(); of.num_data],
@@ -120,11 +121,11 @@ impl Step {
             }
             let samples = pack.samples.iter();
             gather(&mut owners, samples.map(|sample| (sample.owner, u64::from(sample.num_tokens) * BYTES_PER_TOKEN)));
-            step.send(&owners, Sending { is_pixels: false, index, to: pack.replica, bytes: 0 });
+            step.send(&owners, Sending { is_pixels: false, index, to: pack.replica.index, bytes: 0 });
             let num_units = step.units.len() as u32 - first_unit;
             step.packs.push(PackState {
                 seconds: of.costs.foundation.pack(pack),
-                replica: pack.replica,
+                replica: pack.replica.index,
                 num_tokens: pack.num_tokens() as u32,
                 tokens_missing: owners.len() as u32,
                 features_missing: num_units,
@@ -143,16 +144,16 @@ impl Step {
     fn add_unit(&mut self, unit: &Unit, of: &Sizes, owners: &mut Vec<(u32, u64)>) {
         let patches = |item: &UnitItem| item.meta.grid.num_patches() as u64;
         gather(owners, unit.items.iter().map(|item| (item.owner, patches(item) * of.bytes_per_patch)));
-        let index = self.units.len() as u32;
-        self.send(owners, Sending { is_pixels: true, index, to: unit.encoder, bytes: 0 });
+        let (index, encoder) = (self.units.len() as u32, of.encoder(unit.encoder));
+        self.send(owners, Sending { is_pixels: true, index, to: encoder, bytes: 0 });
         self.patches += unit_size(unit).1;
-        self.units_to_encode[unit.encoder as usize] += 1;
-        self.units_open[unit.encoder as usize] += 1;
+        self.units_to_encode[encoder as usize] += 1;
+        self.units_open[encoder as usize] += 1;
         self.units.push(UnitState {
             seconds: of.costs.encoder.unit(unit),
             feature_bytes: unit.num_features() as u64 * of.bytes_per_feature,
-            encoder: unit.encoder,
-            replica: unit.replica,
+            encoder,
+            replica: unit.replica.index,
             pack: unit.pack.index,
             pixels_missing: owners.len() as u32,
             lane_next: NONE,
@@ -171,19 +172,18 @@ impl Step {
     }
 
     fn chain_units(&mut self, units: &[Unit]) {
-        let num_lanes = units.iter().map(|unit| unit.lane.0 as usize + 1).max().unwrap_or(0);
-        let mut last = vec![NONE; num_lanes];
+        let mut last: BTreeMap<(PoolName, Lane), u32> = BTreeMap::new();
         // Of each encoder, the last unit to each replica: few, since a replica has few packs.
         let mut last_between: Vec<Vec<(u32, u32)>> = vec![Vec::new(); self.units_open.len()];
         for (unit, here) in units.iter().zip(0..) {
-            match std::mem::replace(&mut last[unit.lane.0 as usize], here) {
-                NONE => self.units[here as usize].lane_turn = true,
-                before => self.units[before as usize].lane_next = here,
+            match last.insert((unit.encoder.pool, unit.lane), here) {
+                None => self.units[here as usize].lane_turn = true,
+                Some(before) => self.units[before as usize].lane_next = here,
             }
-            let between = &mut last_between[unit.encoder as usize];
-            match between.iter_mut().find(|(replica, _)| *replica == unit.replica) {
+            let between = &mut last_between[self.units[here as usize].encoder as usize];
+            match between.iter_mut().find(|(replica, _)| *replica == unit.replica.index) {
                 None => {
-                    between.push((unit.replica, here));
+                    between.push((unit.replica.index, here));
                     self.units[here as usize].order_turn = true;
                 }
                 Some((_, last)) => {
@@ -211,6 +211,8 @@ impl Step {
 pub(super) struct Sizes {
     num_data: usize,
     num_encoders: usize,
+    /// The number of the first encoder of each pool: encoders are numbered through.
+    first_encoders: Vec<(PoolName, u32)>,
     num_replicas: usize,
     bytes_per_patch: u64,
     bytes_per_feature: u64,
@@ -219,15 +221,29 @@ pub(super) struct Sizes {
 
 impl Sizes {
     pub fn new(spec: &SimSpec) -> Self {
-        let (pools, plan) = (spec.coordinator.pools, &spec.coordinator.plan);
+        let (pools, plan) = (&spec.coordinator.pools, &spec.coordinator.plan);
+        let mut num_encoders = 0;
+        let first_encoders = spec.encoders().map(|(pool, replicas)| {
+            num_encoders += replicas;
+            (pool, num_encoders - replicas)
+        });
         Self {
+            first_encoders: first_encoders.collect(),
             num_data: pools.data as usize,
-            num_encoders: plan.encoder_replicas as usize,
+            num_encoders: num_encoders as usize,
             num_replicas: pools.foundation as usize,
             bytes_per_patch: plan.shape.bytes_per_patch,
             bytes_per_feature: plan.shape.bytes_per_feature,
             costs: spec.costs,
         }
+    }
+}
+
+impl Sizes {
+    /// The number of an encoder.
+    pub fn encoder(&self, replica: Replica) -> u32 {
+        let first = self.first_encoders.iter().find(|(pool, _)| *pool == replica.pool);
+        first.expect("a plan names pools of the run").1 + replica.index
     }
 }
 

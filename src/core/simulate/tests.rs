@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::config::{BadSamples, Placement, Schedule};
-use crate::message::{Grid, ItemMeta, Role, SampleId, SampleMeta, StepId, Tower};
+use crate::message::{Grid, ItemMeta, PoolName, Role, SampleId, SampleMeta, StepId, Tower};
 use crate::schedule::{
-    Batch, CoordinatorSpec, CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits, PlanSpec, PoolSizes,
-    SchedulerState, plan_step,
+    Batch, CoordinatorSpec, CostModel, EdgeCredits, EncoderPlanSpec, EncoderPoolSpec, LearningRate, ModelShape,
+    PackLimits, PlanSpec, PoolSizes, SchedulerState, plan_step,
 };
 use proptest::prelude::*;
 
@@ -14,15 +14,18 @@ pub(super) fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: 
     let plan = PlanSpec {
         pack: PackLimits::tokens(100),
         cost: CostModel::decoder(64),
-        encoder_cost: CostModel::patches(),
         learning_rate: LearningRate { peak: 0.1, min: 0.0, schedule: Schedule::Linear, warmup_steps: 2, steps },
         foundation_replicas: foundation,
         replica_ranks: 1,
-        encoder_replicas: encoder.max(1),
-        num_lanes: encoder.max(1),
+        encoders: vec![EncoderPlanSpec::new(
+            PoolName::ENCODER,
+            [Tower::Vision].into_iter().collect(),
+            encoder.max(1),
+            encoder.max(1),
+        )],
         colocated: false,
         shape: ModelShape {
-            towers: [crate::message::Tower::Vision].into_iter().collect(),
+            towers: [Tower::Vision].into_iter().collect(),
             hidden_size: 64,
             bytes_per_patch: 4,
             bytes_per_feature: 8,
@@ -30,7 +33,7 @@ pub(super) fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: 
         credits: EdgeCredits { pixels: 1 << 20, tokens: 1 << 20, features: 1 << 20 },
     };
     let coordinator = CoordinatorSpec {
-        pools: PoolSizes { data, encoder, foundation },
+        pools: PoolSizes::of_roles(data, encoder, foundation),
         plan,
         first_step: StepId(0),
         state: SchedulerState::default(),
@@ -47,9 +50,8 @@ pub(super) fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: 
         checkpoint_every: 0,
         max_save_failures: 5,
         snapshots: None,
-        elastic: true,
+        encoders: vec![EncoderPoolSpec { name: PoolName::ENCODER, elastic: true, trained: true }],
         fixed_lanes: true,
-        encoder_trained: true,
         evaluation: None,
     };
     let costs = Costs {
@@ -58,7 +60,7 @@ pub(super) fn spec(data: u32, encoder: u32, foundation: u32, steps: u64, batch: 
         ..Costs::default()
     };
     let cluster = Cluster::default();
-    SimSpec { coordinator, costs, cluster, encoder_trained: true, warm_up: 2, drawn_steps: 1 }
+    SimSpec { coordinator, costs, cluster, colocated_trained: true, warm_up: 2, drawn_steps: 1 }
 }
 
 /// Every sample alike: of so many tokens, with one picture of so many patches where that is not 0.
@@ -93,7 +95,7 @@ fn text_alone_takes_as_long_as_its_packs() {
         let report = simulate(&spec, &Alike { tokens: 50, patches: 0 }).unwrap();
         near(report.mean_step(), seconds + 0.05);
         near(report.bound().seconds, seconds + 0.05);
-        near(report.pool(Role::Foundation).unwrap().busy, 1.0);
+        near(report.pool(PoolName::FOUNDATION).unwrap().busy, 1.0);
         assert_eq!((report.steps.len(), report.tokens, report.samples), (4, 4 * 400, 4 * 8));
     }
 }
@@ -107,20 +109,20 @@ fn one_encoder_and_one_foundation_are_a_pipeline() {
     let report = simulate(&spec, &Alike { tokens: 100, patches }).unwrap();
     // The foundation is slower: first picture, all packs, last backward.
     near(report.mean_step(), e + 4.0 * f + 2.0 * e);
-    let foundation = report.pool(Role::Foundation).unwrap();
+    let foundation = report.pool(PoolName::FOUNDATION).unwrap();
     near(foundation.busy, 0.4 / 0.448);
     near(foundation.share(Activity::WaitFeatures), 0.016 / 0.448);
     near(foundation.share(Activity::WaitCommit), 0.032 / 0.448);
-    near(report.pool(Role::Encoder).unwrap().share(Activity::WaitGradients), (0.448 - 4.0 * 3.0 * e) / 0.448);
+    near(report.pool(PoolName::ENCODER).unwrap().share(Activity::WaitGradients), (0.448 - 4.0 * 3.0 * e) / 0.448);
 
     // A frozen encoder works ahead: it is never waited for.
-    let report = simulate(&SimSpec { encoder_trained: false, ..spec }, &Alike { tokens: 100, patches }).unwrap();
+    let report = simulate(&spec.with_training(false), &Alike { tokens: 100, patches }).unwrap();
     near(report.mean_step(), 4.0 * f);
 }
 
 #[test]
 fn an_encoder_that_is_slower_is_the_bound() {
-    let mut spec = SimSpec { encoder_trained: false, warm_up: 0, ..spec(1, 1, 1, 6, 4) };
+    let mut spec = SimSpec { warm_up: 0, ..spec(1, 1, 1, 6, 4) }.with_training(false);
     spec.costs.encoder.per_token = 0.1;
     // Forwards of 1.6 s each, one after the other, over all steps; behind the last one, or the last two, come their packs.
     let samples = Alike { tokens: 100, patches: 48 };
@@ -138,8 +140,8 @@ fn a_colocated_encoder_takes_turns_with_its_foundation() {
     let spec = spec(1, 1, 1, 6, 4).with_pools(Placement::Colocated, 1, 1, None);
     let report = simulate(&spec, &Alike { tokens: 100, patches: 48 }).unwrap();
     near(report.mean_step(), 4.0 * (0.1 + 0.048));
-    assert!(report.pool(Role::Encoder).is_none());
-    near(report.pool(Role::Foundation).unwrap().busy, 1.0);
+    assert!(report.pool(PoolName::ENCODER).is_none());
+    near(report.pool(PoolName::FOUNDATION).unwrap().busy, 1.0);
     near(report.bound().seconds, report.mean_step());
 }
 
@@ -154,7 +156,7 @@ fn stages_idle_as_1f1b_says() {
         near(report.mean_step(), (m + p - 1.0) * 0.1 / p);
         let bubble = (p - 1.0) / (m + p - 1.0);
         near(report.ideal_bubble, bubble);
-        near(1.0 - report.pool(Role::Foundation).unwrap().busy, bubble);
+        near(1.0 - report.pool(PoolName::FOUNDATION).unwrap().busy, bubble);
     }
 }
 
@@ -194,7 +196,7 @@ fn a_reduction_waits_for_all_and_takes_what_a_ring_takes() {
     spec.cluster.reduce_bandwidth = 1e7;
     let report = simulate(&spec, &Alike { tokens: 100, patches: 0 }).unwrap();
     near(report.mean_step(), 0.1 + 1.5 * 0.1);
-    near(report.pool(Role::Foundation).unwrap().share(Activity::Reduce), 0.15 / 0.25);
+    near(report.pool(PoolName::FOUNDATION).unwrap().share(Activity::Reduce), 0.15 / 0.25);
 }
 
 #[test]
@@ -232,9 +234,8 @@ fn it_is_the_coordinators_plan_that_runs() {
 #[test]
 fn alternatives_name_the_best_ratio() {
     // A picture costs as much as its pack: as many encoders as replicas.
-    let mut spec = spec(1, 1, 1, 8, 24);
+    let mut spec = spec(1, 1, 1, 8, 24).with_training(false);
     spec.costs.encoder.per_token = 0.1 / 48.0;
-    spec.encoder_trained = false;
     spec.costs.encoder.forward = 1.0;
     let found = alternatives(&spec, &Alike { tokens: 100, patches: 48 }, 8, None);
     assert_eq!(found.len(), 8);
@@ -272,8 +273,8 @@ proptest! {
         spec.cluster = Cluster { cores, stages, jitter, seed, latency, bandwidth: 1e7, control_latency: latency / 2.0, ..spec.cluster };
         spec.costs.data = DataCosts { per_sample: 1e-3, per_patch: 1e-6, per_byte: 1e-8 };
         spec.costs.encoder.per_step = 0.01;
-        spec.encoder_trained = trained;
         spec.warm_up = 0;
+        let spec = spec.with_training(trained);
         let samples = Law::Vlm.samples(seed, 600);
         let report = simulate(&spec, &samples).unwrap();
         prop_assert_eq!(report.samples, 7 * 16);
@@ -290,7 +291,7 @@ proptest! {
             if cores.is_none() && !colocated {
                 // Busy seconds are the work's.
                 let work: f64 = (0..7 * 16).map(|position| f64::from(samples.sample(position).num_tokens) * 1e-3).sum();
-                let pool = report.pool(Role::Foundation).unwrap();
+                let pool = report.pool(PoolName::FOUNDATION).unwrap();
                 let busy = pool.busy * pool.ranks as f64 * report.seconds();
                 prop_assert!((busy / work - 1.0).abs() < 1e-6, "{busy} {work}");
             }

@@ -155,7 +155,7 @@ impl Observer for Report {
         self.tell(|| News::Checkpoint { step: draft.step.0 + 1, took });
         self.console.line(&format!("checkpoint {}", dir.display()));
         if let Some(costs) = &draft.state.costs {
-            for (pool, cost) in ["encoder", "foundation"].into_iter().zip(costs.seconds()) {
+            for (pool, cost) in costs.seconds() {
                 let [pair, token, one] = cost.unwrap_or_default().map(|seconds| seconds * 1e9);
                 self.console.line(&format!("costs of {pool}, ns: {pair:.4} a pair, {token:.1} a token, {one:.0} each"));
             }

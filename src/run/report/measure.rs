@@ -1,9 +1,10 @@
 //! The metrics of a step, from what its engines reported.
 
 use super::Report;
-use loongforge_core::message::{MemoryReport, Role, Timings};
-use loongforge_core::observe::StepMetrics;
+use loongforge_core::message::{MemoryReport, PoolName, Role, Timings};
+use loongforge_core::observe::{PoolMetrics, StepMetrics};
 use loongforge_core::schedule::{FittedCosts, StepSummary};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 impl Report {
@@ -14,7 +15,8 @@ impl Report {
             self.step_seconds.push(seconds);
         }
         self.num_steps += 1;
-        let [encoder_cost, foundation_cost] = summary.costs.as_ref().map_or([None; 2], FittedCosts::seconds);
+        let costs: BTreeMap<PoolName, _> = summary.costs.iter().flat_map(FittedCosts::seconds).collect();
+        let cost = |pool| costs.get(&pool).copied().flatten();
         StepMetrics {
             step: summary.step.0,
             loss: summary.loss,
@@ -26,22 +28,26 @@ impl Report {
             tokens_per_s: summary.num_tokens as f64 / seconds,
             images_per_s: summary.num_items as f64 / seconds,
             step_ms: seconds * 1e3,
-            encoder_busy: busy(summary, Role::Encoder),
-            foundation_busy: busy(summary, Role::Foundation),
+            encoder_busy: busy(of_role(summary, Role::Encoder)),
+            foundation_busy: busy(of_role(summary, Role::Foundation)),
             pack_fill: summary.balance.fill,
             encoder_imbalance: summary.balance.encoder.predicted,
             foundation_imbalance: summary.balance.foundation.predicted,
             encoder_imbalance_measured: summary.balance.encoder.measured,
             foundation_imbalance_measured: summary.balance.foundation.measured,
-            encoder_cost,
-            foundation_cost,
+            pools: pools(summary)
+                .into_iter()
+                .map(|(pool, metrics)| (pool, PoolMetrics { cost: cost(pool), ..metrics }))
+                .collect(),
+            encoder_cost: cost(PoolName::ENCODER),
+            foundation_cost: cost(PoolName::FOUNDATION),
             mfu: self.utilization.as_ref().map(|utilization| utilization.mfu(summary, seconds)),
             aux_loss: summary.routing.as_ref().and_then(|routing| routing.aux_loss),
             z_loss: summary.routing.as_ref().and_then(|routing| routing.z_loss),
             indexer_loss: summary.routing.as_ref().and_then(|routing| routing.indexer_loss),
             expert_loads: summary.routing.as_ref().map_or(Vec::new(), |routing| routing.loads.clone()),
-            encoder_memory: memory(summary, Role::Encoder),
-            foundation_memory: memory(summary, Role::Foundation),
+            encoder_memory: memory(of_role(summary, Role::Encoder)),
+            foundation_memory: memory(of_role(summary, Role::Foundation)),
             ledger: summary.ledger.to_string(),
             skipped: !summary.applied,
             bad_samples: self.bad.len(),
@@ -51,17 +57,34 @@ impl Report {
     }
 }
 
-/// Returns what the tensors of the role's actor took that has taken the most.
-fn memory(summary: &StepSummary, role: Role) -> Option<MemoryReport> {
-    let of_role = summary.timings.iter().filter(|(actor, _)| actor.role == role).map(|(_, timings)| timings.memory);
-    of_role.max_by_key(MemoryReport::total).filter(|memory| memory.total() > 0)
+fn of_role(summary: &StepSummary, role: Role) -> impl Iterator<Item = &Timings> {
+    summary.timings.iter().filter(move |(actor, _)| actor.role == role).map(|(_, timings)| timings)
 }
 
-/// Share of the time in which the engines of a role computed.
-fn busy(summary: &StepSummary, role: Role) -> f64 {
-    let of_role = summary.timings.iter().filter(|(actor, _)| actor.role == role);
-    let (busy, whole) = of_role.fold((0.0, 0.0), |(busy, whole), (_, timings): &(_, Timings)| {
-        (busy + timings.busy, whole + timings.busy + timings.idle)
-    });
+/// The encoder pools, where there are others than `encoder`.
+fn pools(summary: &StepSummary) -> BTreeMap<PoolName, PoolMetrics> {
+    let encoders = summary.timings.iter().filter(|(actor, _)| actor.role == Role::Encoder);
+    let names: BTreeSet<PoolName> = encoders.map(|(actor, _)| actor.pool).collect();
+    let has_own = names.iter().any(|&name| name != PoolName::ENCODER);
+    let of_pool =
+        |name| summary.timings.iter().filter(move |(actor, _)| actor.pool == name).map(|(_, timings)| timings);
+    let metrics = |name: PoolName| PoolMetrics {
+        actors: of_pool(name).count(),
+        busy: busy(of_pool(name)),
+        cost: None,
+        memory: memory(of_pool(name)),
+    };
+    names.into_iter().filter(|_| has_own).map(|name| (name, metrics(name))).collect()
+}
+
+/// Returns what the tensors of that of these actors took that has taken the most.
+fn memory<'a>(timings: impl Iterator<Item = &'a Timings>) -> Option<MemoryReport> {
+    timings.map(|timings| timings.memory).max_by_key(MemoryReport::total).filter(|memory| memory.total() > 0)
+}
+
+/// Share of the time in which these engines computed.
+fn busy<'a>(timings: impl Iterator<Item = &'a Timings>) -> f64 {
+    let (busy, whole) =
+        timings.fold((0.0, 0.0), |(busy, whole), timings| (busy + timings.busy, whole + timings.busy + timings.idle));
     if whole > 0.0 { busy / whole } else { 0.0 }
 }

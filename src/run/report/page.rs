@@ -14,10 +14,7 @@ pub(super) fn watch(
     first_step: u64,
     console: &Console,
 ) -> Option<Watch> {
-    let mut pools = PoolSizes::new(config);
-    if folder.config.towers.is_empty() {
-        pools.encoder = 0;
-    }
+    let pools = PoolSizes::new(config, folder.config.towers.set());
     let info = RunInfo {
         name: config.run.name.clone(),
         dir: config.run.dir.display().to_string(),

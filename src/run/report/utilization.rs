@@ -26,7 +26,9 @@ impl Utilization {
         let pools = &config.pools;
         let num_devices = match (config.device, pools.placement, !folder.config.towers.is_empty()) {
             (Device::Cuda(None), Placement::Separate, true) => {
-                pools.foundation.layout().ranks() + pools.encoder.layout().ranks()
+                let encoders = pools.encoders(folder.config.towers.set());
+                let encoders = encoders.iter().map(|(_, pool, _)| pool.layout().ranks()).sum::<usize>();
+                pools.foundation.layout().ranks() + encoders
             }
             (Device::Cuda(None), ..) => pools.foundation.layout().ranks(),
             // One processor or one GPU, whoever shares it.

@@ -6,6 +6,7 @@ use super::encoder::{EncoderPart, TowerModels};
 use super::exports::exports;
 use super::families::Families;
 use super::foundation::FoundationPart;
+use super::pack_work::EncoderPeers;
 use super::pool_specs::{encoder_specs, kind, splits};
 use super::share::{EncoderShare, FoundationShare};
 use super::spill::Spill;
@@ -14,14 +15,17 @@ use super::trained::trained;
 use super::weights::initialize;
 use crate::comm::{Mesh, ProcessGroup};
 use crate::device::{load_cuda, set_intra_op_threads};
+use crate::model::Towers;
 use crate::native::{MemoryWatch, NativeError, is_dry_run, set_products};
 use crate::params;
 use crate::params::{ParamSpec, ParamStore, Sharding};
 use crate::tape::Policy;
 use crate::train::{AdamWConfig, AdapterFolder, Lanes, TrainState, has_adapter, load_adapter, load_state};
-use loongforge_core::config::{Device, Layout, Part, Placement, PoolName, Recompute, RunConfig};
+use loongforge_core::config::{Device, EncoderPool, Layout, Part, Placement, Recompute, RunConfig};
 use loongforge_core::engine::EngineError;
-use loongforge_core::message::{ActorId, Role, StepId};
+use loongforge_core::message::{ActorId, PoolName, Replica, Role, StepId, TowerSet};
+use loongforge_core::schedule::PoolSizes;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -50,18 +54,17 @@ pub struct EngineSpec {
 /// The device is absent, a replica does not come, or weights or checkpoint are missing, torn or of another model.
 pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
     let pools = &spec.config.pools;
-    let pool = if spec.me.role == Role::Encoder { PoolName::Encoder } else { PoolName::Foundation };
-    // Actors take one GPU after the other, first the foundation's.
-    let before = if pool == PoolName::Encoder { pools.foundation.layout().ranks() } else { 0 };
-    let number = spec.local_rank.map_or(before + spec.me.index as usize, |rank| rank as usize);
+    let own = own_pool(spec);
+    let number = spec.local_rank.map_or_else(|| number_of(spec), |rank| rank as usize);
+    let wanted = own.as_ref().and_then(|own| own.pool.device).unwrap_or(spec.config.device);
     let device = match is_dry_run() {
         true => tch::Device::Cpu,
-        false => open_device_of(&spec.config.device, number)?,
+        false => open_device_of(&wanted, number)?,
     };
     if !is_dry_run() {
-        set_intra_op_threads(spec.config.threads_for(pool));
+        set_intra_op_threads(spec.config.threads_for(spec.me.pool));
     }
-    if spec.config.device == Device::Cpu {
+    if device == tch::Device::Cpu {
         set_products(spec.config.run.products)?;
     }
     let memory = MemoryWatch::start();
@@ -69,51 +72,82 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
         Placement::Colocated => spec.me.role == Role::Foundation,
         Placement::Separate => spec.me.role == Role::Encoder,
     };
-    let exports = exports(&spec.config, &spec.families, spec.me.index)?;
-    let towers = &spec.families.towers;
-    let encoder = if encodes && !towers.is_empty() { Some(build_encoder(spec, device)?) } else { None };
+    let exports = exports(&spec.config, &spec.families, spec.me)?;
+    let encoder = own.as_ref().filter(|_| encodes).map(|own| build_encoder(spec, own, device)).transpose()?;
     let foundation = if spec.me.role == Role::Foundation { Some(build_foundation(spec, device)?) } else { None };
     let first_step = spec.resume.as_ref().map_or(StepId(0), |(_, step)| *step);
     // As the scheduler knows it, which does not know the parameters.
-    let set = towers.iter().map(|it| it.tower).collect();
-    let goes_ahead = foundation.is_none() && spec.config.model.has_frozen(set);
+    let goes_ahead =
+        foundation.is_none() && own.as_ref().is_some_and(|own| spec.config.model.has_frozen(own.towers.set()));
     let engine = TorchEngine::new(encoder, foundation, exports, first_step).going_ahead(goes_ahead);
+    let encoder_lr = own.and_then(|own| own.pool.lr).map_or(1.0, |lr| lr / spec.config.train.lr);
+    let engine = engine.with_encoder_lr(encoder_lr);
     Ok(engine.saving_in_background(spec.config.checkpoint.in_background).counting(memory))
 }
 
-/// The file that features go to which an encoder's cache has no memory for.
-fn spill(config: &RunConfig) -> Result<Option<Spill>, EngineError> {
-    let bytes = if is_dry_run() { 0 } else { config.pools.encoder.spill.bytes() };
-    let folder = &config.run.dir;
-    let file = (bytes > 0).then(|| Spill::new(folder, bytes)).transpose();
-    file.map_err(|error| format!("pools.encoder.spill: a file in {}: {error}", folder.display()).into())
+/// The encoder pool that an actor is of, or has in itself.
+struct OwnPool<'a> {
+    name: PoolName,
+    pool: &'a EncoderPool,
+    /// The towers that it holds.
+    towers: Towers,
 }
 
-/// This rank's part of an encoder, which has all towers.
-fn build_encoder(spec: &EngineSpec, device: tch::Device) -> Result<EncoderPart, EngineError> {
+/// `None` for a foundation that has no encoder, and where the pool holds no tower of the model.
+fn own_pool(spec: &EngineSpec) -> Option<OwnPool<'_>> {
+    let pools = &spec.config.pools;
+    let all = &spec.families.towers;
+    let name = if pools.placement == Placement::Colocated { PoolName::ENCODER } else { spec.me.pool };
+    let (name, pool, set) = pools.encoders(all.set()).into_iter().find(|(other, ..)| *other == name)?;
+    Some(OwnPool { name, pool, towers: all.only(set) })
+}
+
+/// The actor's number among those that compute: they take one GPU after the other, first the foundation's.
+fn number_of(spec: &EngineSpec) -> usize {
+    let sizes = PoolSizes::new(&spec.config, spec.families.towers.set());
+    let before =
+        sizes.encoders.iter().take_while(|pool| pool.name != spec.me.pool).map(|pool| pool.actors).sum::<u32>();
+    let before = if spec.me.role == Role::Encoder { sizes.foundation + before } else { 0 };
+    (before + spec.me.index) as usize
+}
+
+/// The file that features go to which an encoder's cache has no memory for.
+fn spill(config: &RunConfig, own: &OwnPool<'_>) -> Result<Option<Spill>, EngineError> {
+    let bytes = if is_dry_run() { 0 } else { own.pool.spill.bytes() };
+    let folder = &config.run.dir;
+    let file = (bytes > 0).then(|| Spill::new(folder, bytes)).transpose();
+    file.map_err(|error| format!("pools.{}.spill: a file in {}: {error}", own.name, folder.display()).into())
+}
+
+/// This rank's part of an encoder, which has all towers of its pool.
+fn build_encoder(spec: &EngineSpec, own: &OwnPool<'_>, device: tch::Device) -> Result<EncoderPart, EngineError> {
     let (config, pools) = (&spec.config, &spec.config.pools);
     let lanes = match config.run.deterministic {
-        true => Lanes::Fixed(config.num_lanes() as u32),
+        true => Lanes::Fixed(config.num_lanes(own.pool) as u32),
         false => Lanes::PerReplica,
     };
     // On actors of their own encoders come and go; those in the foundation's actors are of its gang.
     let colocated = pools.placement == Placement::Colocated;
-    let elastic = !colocated && pools.encoder.is_elastic();
+    let elastic = !colocated && own.pool.is_elastic();
     let layout = match colocated {
         true => Layout::replicas(pools.foundation.layout().ranks()),
-        false => pools.encoder.layout(),
+        false => own.pool.layout(),
     };
-    let (store, rank) = (spec.rendezvous.join("encoder"), spec.me.index as usize);
+    let name = own.name.as_str();
+    let (store, rank) = (spec.rendezvous.join(name), spec.me.index as usize);
     let mesh = match elastic {
         true => Mesh::single(),
-        false => join(&store, "encoder", layout, rank, device)?,
+        false => join(&store, name, layout, rank, device)?,
     };
     let mesh = Rc::new(mesh);
-    let share = EncoderShare::new(&spec.families.towers, mesh.clone(), pools.encoder.zero)?;
+    let share = EncoderShare::new(&own.towers, mesh.clone(), own.pool.zero)
+        .map_err(|found| format!("pools.{name}: {found}"))?;
     let params = encoder_specs(config, &share.towers, &spec.families.tree)?;
     let pool = build_pool(spec, device, params, lanes, mesh.data.clone(), share.sharding())?;
-    let mut pool = settle(spec, "encoder", share.join(pool))?;
-    let membership = elastic.then(|| Membership::new(spec.me.index, layout.ranks() as u32, spec.rendezvous.clone()));
+    let mut pool = settle(spec, name, share.join(pool))?;
+    let replica = |index| Replica::new(own.name, index);
+    let membership =
+        elastic.then(|| Membership::new(replica(spec.me.index), layout.ranks() as u32, spec.rendezvous.clone()));
     if elastic {
         pool = pool.elastic(rank);
     }
@@ -121,8 +155,8 @@ fn build_encoder(spec: &EngineSpec, device: tch::Device) -> Result<EncoderPart, 
     let (budget, key) = (config.memory.activation_budget.encoder, "memory.activation_budget.encoder");
     let activations = Activations::new(&config.memory, key, budget, device)?;
     let index = if elastic { spec.me.index } else { mesh.place().dp as u32 };
-    let part = EncoderPart::new(index, model, pool, membership).with_activations(activations);
-    Ok(part.with_cache(pools.encoder.cache.bytes()).with_spill(spill(config)?))
+    let part = EncoderPart::new(replica(index), model, pool, membership).with_activations(activations);
+    Ok(part.with_cache(own.pool.cache.bytes()).with_spill(spill(config, own)?))
 }
 
 /// This rank's part of the foundation.
@@ -137,15 +171,23 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
     let pool = build_pool(spec, device, params, lanes, group, share.sharding())?;
     let pool = settle(spec, "foundation", share.join(pool))?;
     let stages = share.stages(pool.params(), policy(part));
-    let encoder_trained = is_trained(&encoder_specs(config, &spec.families.towers, &spec.families.tree)?);
     let (budget, key) = (config.memory.activation_budget.foundation, "memory.activation_budget.foundation");
     let activations = Activations::new(&config.memory, key, budget, device)?;
-    let mut part = FoundationPart::on(mesh.place().dp as u32, stages, pool, encoder_trained);
+    let mut part = FoundationPart::on(mesh.place().dp as u32, stages, pool, false).with_encoders(peers(spec)?);
     if pools.placement == Placement::Colocated {
         part = part.with_colocated_encoders();
     }
-    let part = part.with_encoder_ranks(pools.encoder.tensor_parallel as u32).with_activations(activations);
-    Ok(part.with_stop_tokens(spec.stop_token_ids.clone()))
+    Ok(part.with_activations(activations).with_stop_tokens(spec.stop_token_ids.clone()))
+}
+
+/// The encoder pools whose features a foundation reads.
+fn peers(spec: &EngineSpec) -> Result<BTreeMap<PoolName, EncoderPeers>, EngineError> {
+    let Families { towers, tree, .. } = &spec.families;
+    let peers = |(name, pool, set): (PoolName, &EncoderPool, TowerSet)| {
+        let trained = is_trained(&encoder_specs(&spec.config, &towers.only(set), tree)?);
+        Ok((name, EncoderPeers { trained, ranks: pool.tensor_parallel as u32 }))
+    };
+    spec.config.pools.encoders(towers.set()).into_iter().map(peers).collect()
 }
 
 fn join(store: &Path, name: &str, layout: Layout, rank: usize, device: tch::Device) -> Result<Mesh, NativeError> {
@@ -216,7 +258,7 @@ fn continue_adapter(spec: &EngineSpec, pool: &str, params: &ParamStore) -> Resul
     if pool == "foundation" {
         return load(&model.foundation, &|_| true);
     }
-    let towers = &spec.families.towers;
+    let towers = own_pool(spec).map(|own| own.towers).unwrap_or_default();
     towers.iter().flat_map(|it| [(it.tower, false), (it.tower, true)]).try_for_each(|(tower, is_projector)| {
         load(model.tower_part(tower, is_projector).1, &|name| towers.part_of(name) == Some((tower, is_projector)))
     })

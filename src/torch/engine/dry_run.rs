@@ -11,8 +11,10 @@ use crate::model::Towers;
 use crate::native::DryRun;
 use loongforge_core::config::{Layout, Placement, RunConfig};
 use loongforge_core::engine::{Engine, EngineError, Ports, Progress};
-use loongforge_core::message::{ActorId, Command, Commit, Event, MemoryReport, Role, StepPlan};
+use loongforge_core::message::{ActorId, Command, Commit, Event, MemoryReport, PoolName, StepPlan};
+use loongforge_core::schedule::PoolSizes;
 use loongforge_core::transport::{Edge, Parcel, ParcelKind, Refused, TensorMeta};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tch::Kind;
@@ -47,9 +49,8 @@ pub fn memory_of(
     let pools = &config.pools;
     let (events, told) = flume::bounded(EVENTS);
     let (sent, outbox) = flume::bounded(EVENTS);
-    let actors =
-        [(Role::Encoder, pools.encoder.layout().ranks()), (Role::Foundation, pools.foundation.layout().ranks())];
-    let peers = actors.into_iter().flat_map(|(role, count)| (0..count as u32).map(move |at| ActorId::new(role, at)));
+    let sizes = PoolSizes::new(config, families.towers.set());
+    let peers = sizes.compute_actors();
     let edges = peers.map(|peer| (peer, Box::new(Sink { sent: sent.clone() }) as Box<dyn Edge>)).collect();
     let course = Course {
         engine,
@@ -57,7 +58,7 @@ pub fn memory_of(
         told,
         outbox,
         towers: families.towers.clone(),
-        encoder_ranks: pools.encoder.tensor_parallel as u32,
+        encoder_ranks: pools.encoder_ranks(),
         layout: pools.foundation.layout(),
         colocated: pools.placement == Placement::Colocated,
         kind: kind(config.train.precision),
@@ -90,7 +91,7 @@ struct Course {
     told: flume::Receiver<Event>,
     outbox: flume::Receiver<(ParcelKind, Vec<TensorMeta>)>,
     towers: Towers,
-    encoder_ranks: u32,
+    encoder_ranks: BTreeMap<PoolName, u32>,
     layout: Layout,
     colocated: bool,
     /// The type of features and their gradients.

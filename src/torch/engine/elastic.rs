@@ -3,7 +3,7 @@
 use crate::comm::ProcessGroup;
 use crate::native::NativeError;
 use crate::train::TrainState;
-use loongforge_core::message::{Epoch, Lane, Regroup, StepPlan};
+use loongforge_core::message::{Epoch, Lane, Regroup, Replica, StepPlan};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use std::time::Duration;
 /// Sets how long a member waits for another one, which is known to be about to come: longer, and it is gone or hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Tells who the members of the encoder pool are, as this one knows.
+/// Tells who the members of an encoder pool are, as this one knows.
 pub struct Membership {
-    me: u32,
+    me: Replica,
     /// Folder in which members find each other.
     rendezvous: PathBuf,
     epoch: Epoch,
@@ -27,7 +27,7 @@ pub struct Membership {
 
 impl Membership {
     /// Encoder `me`, before the first change of a pool that begins with encoders `0..num_members`.
-    pub fn new(me: u32, num_members: u32, rendezvous: PathBuf) -> Self {
+    pub fn new(me: Replica, num_members: u32, rendezvous: PathBuf) -> Self {
         let members: Vec<u32> = (0..num_members).collect();
         Self { me, rendezvous, epoch: Epoch(0), num_current: members.len(), members, formed: false }
     }
@@ -37,7 +37,7 @@ impl Membership {
     }
 
     pub fn rank(&self) -> usize {
-        self.rank_of(self.me).expect("an encoder is told of the epochs that it is a member of")
+        self.rank_of(self.me.index).expect("an encoder is told of the epochs that it is a member of")
     }
 
     fn rank_of(&self, encoder: u32) -> Option<usize> {
@@ -60,8 +60,9 @@ impl Membership {
             return Ok(0.0);
         }
         self.form(pool)?;
+        let own = plan.units.iter().filter(|unit| unit.encoder.pool == self.me.pool);
         let owners: BTreeMap<Lane, usize> =
-            plan.units.iter().filter_map(|unit| Some((unit.lane, self.rank_of(unit.encoder)?))).collect();
+            own.filter_map(|unit| Some((unit.lane, self.rank_of(unit.encoder.index)?))).collect();
         pool.reduce_among(&owners)
     }
 
@@ -70,9 +71,9 @@ impl Membership {
         if self.formed {
             return Ok(());
         }
-        let store = self.rendezvous.join(format!("encoder-{}", self.epoch));
+        let store = self.rendezvous.join(format!("{}-{}", self.me.pool, self.epoch));
         let (world, device) = (self.members.len(), pool.params().flat().device());
-        pool.set_group(ProcessGroup::join(&store, "encoder", self.rank(), world, PATIENCE, device)?);
+        pool.set_group(ProcessGroup::join(&store, self.me.pool.as_str(), self.rank(), world, PATIENCE, device)?);
         if self.num_current < self.members.len() {
             pool.take_from_first()?;
         }

@@ -14,7 +14,7 @@ use crate::tape::{Execution, Policy, Slot};
 use crate::train::TrainState;
 use loongforge_core::engine::{EngineError, Ports, Progress, fault};
 use loongforge_core::message::{
-    Activity, ActorId, Grid, Lane, Regroup, SampleId, StepId, StepPlan, Tower, Unit, UnitId, Version,
+    Activity, ActorId, Grid, Lane, PoolName, Regroup, Replica, SampleId, StepId, StepPlan, Tower, Unit, UnitId, Version,
 };
 use loongforge_core::transport::{Buffer, Header, Parcel, ParcelKind};
 use std::collections::{BTreeMap, VecDeque};
@@ -27,7 +27,7 @@ use tch::{Kind, Tensor};
 /// A trained encoder works on one step at a time, since the next needs its new parameters; a frozen one runs ahead
 /// over every step that is planned.
 pub struct EncoderPart {
-    index: u32,
+    replica: Replica,
     models: TowerModels,
     pub(super) pool: TrainState,
     /// The ranks that compute this encoder together.
@@ -96,10 +96,10 @@ enum Phase {
 }
 
 impl EncoderPart {
-    /// Encoder `index` of the run; of one that is split among ranks, this rank's part.
-    pub fn new(index: u32, models: TowerModels, pool: TrainState, membership: Option<Membership>) -> Self {
+    /// An encoder of the run; of one that is split among ranks, this rank's part.
+    pub fn new(replica: Replica, models: TowerModels, pool: TrainState, membership: Option<Membership>) -> Self {
         Self {
-            index,
+            replica,
             mesh: pool.mesh_or_single(),
             models,
             pool,
@@ -131,6 +131,11 @@ impl EncoderPart {
         self
     }
 
+    /// The pool that it is of.
+    pub(super) fn pool_name(&self) -> PoolName {
+        self.replica.pool
+    }
+
     /// Takes the units that were given to this encoder in place of who has left, and steps that it has not heard of.
     pub(super) fn regroup(&mut self, regroup: &Regroup) {
         for plan in &regroup.plans {
@@ -138,7 +143,8 @@ impl EncoderPart {
                 self.plan(plan);
                 continue;
             };
-            let moved = plan.units.iter().filter(|unit| unit.encoder == self.index && regroup.moved.contains(&unit.id));
+            let moved =
+                plan.units.iter().filter(|unit| unit.encoder == self.replica && regroup.moved.contains(&unit.id));
             step.units.extend(moved.map(|unit| UnitWork::new(unit, plan)));
             step.units.sort_by_key(|work| work.unit.id);
         }
@@ -155,7 +161,7 @@ impl EncoderPart {
     }
 
     pub(super) fn plan(&mut self, plan: &StepPlan) {
-        let mine = plan.units.iter().filter(|unit| unit.encoder == self.index);
+        let mine = plan.units.iter().filter(|unit| unit.encoder == self.replica);
         let units = mine.map(|unit| UnitWork::new(unit, plan));
         self.steps.push_back(Step { id: plan.step, units: units.collect() });
     }
@@ -227,7 +233,7 @@ impl EncoderPart {
         let mut blocked = Vec::new();
         let ready = |work: &&mut UnitWork| {
             // Where ranks meet in a unit there is one queue.
-            let queue = if in_step { 0 } else { work.unit.replica };
+            let queue = if in_step { None } else { Some(work.unit.replica) };
             let waits = matches!(work.phase, Phase::Waiting) && !blocked.contains(&queue);
             if waits && !work.pixels.is_complete() {
                 blocked.push(queue);

@@ -13,18 +13,21 @@ use crate::train::{
 };
 use loongforge_core::config::RunConfig;
 use loongforge_core::engine::EngineError;
+use loongforge_core::message::ActorId;
 use loongforge_core::schedule::Pipeline;
 use std::collections::BTreeSet;
 
-/// Returns what the pools of this run write into checkpoints, by actor `index` of the foundation.
+/// Returns what the pools of this run write into checkpoints, by actor `me`.
 ///
 /// # Errors
 /// Checkpoints of adapters cannot hold what this run trains, or `lora.adapter` is of another model.
-pub(super) fn exports(config: &RunConfig, families: &Families, index: u32) -> Result<Exports, EngineError> {
+pub(super) fn exports(config: &RunConfig, families: &Families, me: ActorId) -> Result<Exports, EngineError> {
     let of_foundation =
         |specs: Vec<ParamSpec>| trained(specs, &families.tree, |_| ("model.foundation", &config.model.foundation));
-    let towers = Some(&families.towers).filter(|towers| !towers.is_empty());
-    let encoder = towers.map(|towers| encoder_specs(config, towers, &families.tree)).transpose()?;
+    let pools = config.pools.encoders(families.towers.set());
+    let own = pools.iter().position(|(name, ..)| *name == me.pool).unwrap_or(0);
+    let of_pool = |set| encoder_specs(config, &families.towers.only(set), &families.tree);
+    let encoders = pools.iter().map(|&(.., set)| of_pool(set)).collect::<Result<Vec<_>, EngineError>>()?;
     let layout = config.pools.foundation.layout();
     let pipeline = Pipeline { ranks: layout.pp, virtual_stages: config.pools.foundation.virtual_stages };
     let stages = cut(families.foundation.as_ref(), pipeline)?;
@@ -33,10 +36,10 @@ pub(super) fn exports(config: &RunConfig, families: &Families, index: u32) -> Re
         Ok(of_foundation(specs.filter(|spec| !spec.is_copy).collect())?)
     };
     let of_ranks = (0..layout.pp).map(of_rank).collect::<Result<Vec<_>, EngineError>>()?;
-    let part = layout.place(index as usize % layout.ranks()).pp;
+    let part = layout.place(me.index as usize % layout.ranks()).pp;
     let foundation = of_foundation(families.foundation.specs())?;
-    let all: Vec<ParamSpec> = encoder.iter().flatten().chain(&foundation).cloned().collect();
-    let names: BTreeSet<&str> = encoder.iter().flatten().map(existing::part_name).collect();
+    let all: Vec<ParamSpec> = encoders.iter().flatten().chain(&foundation).cloned().collect();
+    let names: BTreeSet<&str> = encoders.iter().flatten().map(existing::part_name).collect();
     let part_of = |name: &str| names.contains(name).then(|| families.towers.part_of(name)).flatten();
     expect_all_used(config, families, &all, |name| match part_of(name) {
         Some((tower, is_projector)) => config.model.tower_part(tower, is_projector).0,
@@ -45,12 +48,13 @@ pub(super) fn exports(config: &RunConfig, families: &Families, index: u32) -> Re
     if !config.saves_adapters_only() {
         let num_files = |specs: &[ParamSpec]| num_files(specs, config.train.precision);
         let of_ranks: Vec<usize> = of_ranks.iter().map(|specs| num_files(specs)).collect();
-        return Ok(Exports::weights(encoder.as_deref().map_or(0, num_files), &of_ranks, part));
+        let of_encoders: Vec<usize> = encoders.iter().map(|specs| num_files(specs)).collect();
+        return Ok(Exports::weights((&of_encoders, own.min(of_encoders.len())), &of_ranks, part));
     }
     check(families, &all)?;
-    // The encoder's part of the adapters and those of the foundation's stages, where they have something.
+    // The encoder pools' parts of the adapters and those of the foundation's stages, where they have something.
     let has_some = |specs: &[ParamSpec]| specs.iter().any(|spec| spec.role == Role::Trained);
-    let mut parts = vec![has_some(encoder.as_deref().unwrap_or_default())];
+    let mut parts: Vec<bool> = encoders.iter().map(|specs| has_some(specs)).collect();
     parts.extend(of_ranks.iter().map(|specs| has_some(specs)));
     let count = parts.iter().filter(|has| **has).count();
     let number = |part: usize| parts[..part].iter().filter(|has| **has).count();
@@ -66,7 +70,7 @@ pub(super) fn exports(config: &RunConfig, families: &Families, index: u32) -> Re
         }))
     };
     // The foundation is always there to write the config.
-    Ok(Exports { encoder: file(0, false), foundation: file(1 + part, part == 0) })
+    Ok(Exports { encoder: file(own, false), foundation: file(encoders.len() + part, part == 0) })
 }
 
 /// Returns what `adapter_config.json` says beside what the parameters tell.

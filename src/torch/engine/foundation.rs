@@ -11,7 +11,7 @@ mod evaluating;
 
 use self::evaluating::Evaluating;
 use super::activations::Activations;
-use super::pack_work::{Chunk, Features, PackWork, Return, UnitWork};
+use super::pack_work::{Chunk, EncoderPeers, Features, PackWork, Return, UnitWork};
 use super::routing::StepRouting;
 use super::stages::{Filled, Stages};
 use crate::comm::Started;
@@ -22,7 +22,9 @@ use crate::params::{GradBuffer, ParamId};
 use crate::tape::Slot;
 use crate::train::TrainState;
 use loongforge_core::engine::{EngineError, Ports, Progress, fault};
-use loongforge_core::message::{Activity, ActorId, Pack, Purpose, RoutingReport, StepId, StepPlan, UnitId, Version};
+use loongforge_core::message::{
+    Activity, ActorId, Pack, PoolName, Purpose, Replica, RoutingReport, StepId, StepPlan, UnitId, Version,
+};
 use loongforge_core::schedule::{Pass, Task};
 use loongforge_core::transport::{Parcel, ParcelKind};
 use std::collections::{BTreeMap, VecDeque};
@@ -31,13 +33,12 @@ use tch::Tensor;
 
 /// Computes the packs of one foundation replica, or this rank's part of them.
 pub struct FoundationPart {
-    replica: u32,
+    replica: Replica,
     stages: Stages,
     expert_sets: Vec<ExpertSet>,
     pub(super) pool: TrainState,
-    encoder_trained: bool,
-    /// Actors of one encoder: all of them get the gradients.
-    encoder_ranks: u32,
+    /// The encoders whose features it reads, by pool.
+    encoders: BTreeMap<PoolName, EncoderPeers>,
     /// Features come from ranks that wait for each other within a step: all are taken in before it begins.
     gathers_first: bool,
     activations: Activations,
@@ -64,7 +65,7 @@ struct Step {
     /// Gradients of the units that are done: an encoder in place of one that died needs them again.
     returned: BTreeMap<UnitId, Vec<Tensor>>,
     /// Tells which encoder each unit of this replica is given to.
-    owners: BTreeMap<UnitId, u32>,
+    owners: BTreeMap<UnitId, ActorId>,
     /// A task of it was done.
     begun: bool,
     /// True if the fault of its gradients was drawn.
@@ -83,13 +84,13 @@ impl FoundationPart {
     pub fn on(replica: u32, stages: Stages, pool: TrainState, encoder_trained: bool) -> Self {
         let expert_sets = stages.models.iter().flat_map(|model| model.expert_sets()).collect();
         let (activations, steps) = (Activations::default(), VecDeque::new());
+        let peers = EncoderPeers { trained: encoder_trained, ranks: 1 };
         Self {
-            replica,
+            replica: Replica::foundation(replica),
             stages,
             expert_sets,
             pool: pool.in_buckets(),
-            encoder_trained,
-            encoder_ranks: 1,
+            encoders: [(PoolName::ENCODER, peers)].into(),
             gathers_first: false,
             activations,
             steps,
@@ -103,9 +104,14 @@ impl FoundationPart {
         Self { gathers_first: self.meets_others(), ..self }
     }
 
-    /// Encoders that are split among so many actors.
-    pub fn with_encoder_ranks(self, encoder_ranks: u32) -> Self {
-        Self { encoder_ranks, ..self }
+    /// Reads features of these pools, in place of the one pool `encoder`.
+    pub fn with_encoders(self, encoders: BTreeMap<PoolName, EncoderPeers>) -> Self {
+        Self { encoders, ..self }
+    }
+
+    /// Returns whether some encoders want gradients of their features.
+    fn has_trained_encoders(&self) -> bool {
+        self.encoders.values().any(|peers| peers.trained)
     }
 
     /// These tokens end continuations.
@@ -225,6 +231,7 @@ impl FoundationPart {
 
     /// A pack's tokens and features, whole; `None` where the leader does not have them yet.
     fn assemble(&mut self, number: usize) -> Result<Option<Filled>, EngineError> {
+        let trains_encoders = self.has_trained_encoders();
         let (params, step) = (self.pool.params().clone(), &mut self.steps[0]);
         let evaluates = step.evaluation.is_some();
         let work = &mut step.packs[number];
@@ -237,7 +244,7 @@ impl FoundationPart {
             cu_seqlens: work.pack.cu_seqlens(),
             loss_scale: if evaluates { 1.0 } else { 1.0 / step.num_targets.max(1) as f64 },
             num_features,
-            feature_grads: self.encoder_trained && !evaluates,
+            feature_grads: trains_encoders && !evaluates,
             row: None,
             shared_features: Vec::new(),
             past: None,
@@ -326,6 +333,7 @@ impl FoundationPart {
 
     fn backward(&mut self, tasks: &[Task], version: Version, ports: &mut Ports) -> Result<(), EngineError> {
         let (params, lane, how) = (self.pool.params().clone(), self.pool.own_lane(), self.returns(version));
+        let trains_encoders = self.has_trained_encoders();
         let step = &mut self.steps[0];
         let is_last = step.run.is_last();
         if is_last && self.pool.is_in_buckets() {
@@ -351,7 +359,7 @@ impl FoundationPart {
             let Some(work) = step.packs.get_mut(pack).filter(|_| task.stage == 0) else { continue };
             let num_features = work.num_features(inputs);
             let done = &mut work.chunks[chunk];
-            if self.encoder_trained {
+            if trains_encoders {
                 let grad = |slot: &Slot| run.input_grad(*slot).ok_or("the model gave no gradient of features");
                 let levels = |slots: &Vec<Slot>| slots.iter().map(grad).collect::<Result<Vec<_>, _>>();
                 let grads = done.slots.iter().map(levels).collect::<Result<_, _>>()?;
@@ -359,7 +367,7 @@ impl FoundationPart {
             }
             done.is_done = true;
             if self.stages.mesh.is_leader() && work.chunks.iter().all(|chunk| chunk.is_done) {
-                work.give_back(inputs, how, &mut step.returned, ports)?;
+                work.give_back(inputs, &how, &mut step.returned, ports)?;
             }
         }
         Ok(())
@@ -371,7 +379,7 @@ impl FoundationPart {
     }
 
     fn returns(&self, version: Version) -> Return {
-        Return { trained: self.encoder_trained, version, encoder_ranks: self.encoder_ranks }
+        Return { encoders: self.encoders.clone(), version }
     }
 
     /// Returns whether ranks of the pool wait for each other within a step.

@@ -8,7 +8,7 @@ use crate::model::{ModelConfig, Stage};
 use crate::params::ParamStore;
 use crate::tape::Policy;
 use crate::train::{AdamWConfig, Lanes};
-use loongforge_core::message::{PackId, SampleId, SampleMeta};
+use loongforge_core::message::{PackId, PoolName, Replica, SampleId, SampleMeta};
 use loongforge_core::schedule::Pipeline;
 use loongforge_core::transport::Header;
 use loongforge_core::transport::{Buffer, HostTensor};
@@ -70,7 +70,7 @@ fn step_on(packs: &[&[&[usize]]], mesh: Rc<Mesh>, chunk_tokens: usize) -> (f64, 
     };
     let packs_of_plan = packs.iter().enumerate().map(|(index, samples)| Pack {
         id: PackId { step: StepId(0), index: index as u32 },
-        replica: index as u32 % replicas,
+        replica: Replica::foundation(index as u32 % replicas),
         samples: samples.iter().enumerate().map(sample).collect(),
     });
     part.plan(&StepPlan {
@@ -79,7 +79,7 @@ fn step_on(packs: &[&[&[usize]]], mesh: Rc<Mesh>, chunk_tokens: usize) -> (f64, 
         cursor: SampleId(9),
         learning_rate: 0.1,
         num_targets: LENS.iter().map(|len| u64::from(len - 1)).sum(),
-        replica_ranks,
+        replica_ranks: [(PoolName::FOUNDATION, replica_ranks)].into(),
         packs: packs_of_plan.collect(),
         units: Vec::new(),
     });

@@ -7,7 +7,7 @@ use crate::model::FeatureInput;
 use crate::tape::Slot;
 use loongforge_core::data::IGNORE_INDEX;
 use loongforge_core::engine::{EngineError, Ports};
-use loongforge_core::message::{ActorId, Pack, SampleId, StepPlan, Tower, Unit, UnitId, Version};
+use loongforge_core::message::{ActorId, Pack, PoolName, SampleId, StepPlan, Tower, Unit, UnitId, Version};
 use loongforge_core::transport::{Buffer, CreditGuard, Header, Parcel, ParcelKind};
 use std::collections::BTreeMap;
 use tch::Tensor;
@@ -32,6 +32,8 @@ pub(super) struct Chunk {
 
 pub(super) struct UnitWork {
     pub id: UnitId,
+    /// The pool that its encoder is of.
+    pub pool: PoolName,
     pub tower: Tower,
     pub num_features: i64,
     pub samples: Vec<SampleId>,
@@ -107,6 +109,7 @@ impl PackWork {
     pub fn new(pack: &Pack, plan: &StepPlan) -> PackWork {
         let unit = |unit: &Unit| UnitWork {
             id: unit.id,
+            pool: unit.encoder.pool,
             tower: unit.tower(),
             num_features: unit.num_features() as i64,
             is_skipped: unit.is_skipped(),
@@ -131,7 +134,7 @@ impl PackWork {
     pub fn give_back(
         &mut self,
         inputs: &[FeatureInput],
-        how: Return,
+        how: &Return,
         returned: &mut BTreeMap<UnitId, Vec<Tensor>>,
         ports: &mut Ports,
     ) -> Result<(), EngineError> {
@@ -157,31 +160,43 @@ impl PackWork {
             }
             let (from, features) = unit.features.expect("the pack is whole");
             drop(features);
-            how.give_back(unit.id, from, &grads, ports)?;
+            how.give_back(unit.id, (unit.pool, from), &grads, ports)?;
             returned.insert(unit.id, grads);
         }
         Ok(())
     }
 }
 
-/// Describes how gradients go back.
-#[derive(Clone, Copy)]
-pub(super) struct Return {
-    /// True if encoders want them.
+/// What a foundation knows of an encoder pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EncoderPeers {
+    /// The encoders want gradients of their features.
     pub trained: bool,
+    /// Actors of one encoder: its first sends the features, and all of them get the gradients.
+    pub ranks: u32,
+}
+
+/// Describes how gradients go back.
+#[derive(Clone)]
+pub(super) struct Return {
+    pub encoders: BTreeMap<PoolName, EncoderPeers>,
     pub version: Version,
-    /// Actors of one encoder: its first has sent the features, and all of them get the gradients.
-    pub encoder_ranks: u32,
 }
 
 impl Return {
-    /// Returns the gradients of a unit's features.
-    pub fn give_back(&self, id: UnitId, to: ActorId, grads: &[Tensor], ports: &mut Ports) -> Result<(), EngineError> {
-        if !self.trained {
+    /// Returns the gradients of a unit's features to the encoder of `pool` that has sent them.
+    pub fn give_back(
+        &self,
+        id: UnitId,
+        (pool, to): (PoolName, ActorId),
+        grads: &[Tensor],
+        ports: &mut Ports,
+    ) -> Result<(), EngineError> {
+        let Some(EncoderPeers { ranks, .. }) = self.encoders.get(&pool).filter(|peers| peers.trained) else {
             return Ok(());
-        }
+        };
         let header = Header { kind: ParcelKind::Gradient(id), version: self.version };
-        for index in to.index..to.index + self.encoder_ranks {
+        for index in to.index..to.index + ranks {
             let tensors = grads.iter().map(|grad| Box::new(TorchBuffer::new(grad)) as Box<dyn Buffer>);
             ports.send(ActorId { index, ..to }, Parcel::new(header, tensors.collect()))?;
         }

@@ -9,6 +9,7 @@ use super::trained::trained;
 use crate::params::ParallelRank;
 use loongforge_core::config::{Placement, RunConfig};
 use loongforge_core::engine::EngineError;
+use loongforge_core::message::ActorId;
 
 /// Checks layout, stages, adapters and checkpoints of every actor.
 ///
@@ -22,15 +23,22 @@ pub fn check_engines(config: &RunConfig, families: &Families) -> Result<(), Engi
     for stage in 0..layout.pp {
         trained(plan.specs(stage), &families.tree, |_| ("model.foundation", &config.model.foundation))?;
     }
-    if !families.towers.is_empty() {
+    let towers = families.towers.set();
+    for (name, pool, set) in pools.encoders(towers) {
         // On the foundation's actors every encoder is whole.
         let parallel = match pools.placement {
             Placement::Colocated => ParallelRank::default(),
-            Placement::Separate => ParallelRank::first(pools.encoder.layout(), false),
+            Placement::Separate => ParallelRank::first(pool.layout(), false),
         };
-        encoder_specs(config, &divided_towers(&families.towers, &parallel)?, &families.tree)?;
+        let divided = divided_towers(&families.towers.only(set), &parallel);
+        encoder_specs(config, &divided.map_err(|found| format!("pools.{name}: {found}"))?, &families.tree)?;
     }
-    exports(config, families, 0)?;
+    for (name, pool) in &pools.named {
+        if let Some(tower) = pool.held(*name).iter().find(|tower| !towers.contains(*tower)) {
+            return Err(format!("pools.{name}: it holds the {tower} tower, which this model does not have").into());
+        }
+    }
+    exports(config, families, ActorId::foundation(0))?;
     Ok(())
 }
 
@@ -41,5 +49,9 @@ pub fn without_effect(config: &RunConfig, families: &Families) -> Vec<String> {
     let no_experts = || {
         format!("pools.foundation.expert_parallel is {experts} and has no effect: this model has no experts to spread")
     };
-    dense.then(no_experts).into_iter().collect()
+    let pools = config.pools.encoders(families.towers.set());
+    let is_frozen = |towers| config.model.has_frozen(towers);
+    let rates = pools.into_iter().filter(|(_, pool, towers)| pool.lr.is_some() && is_frozen(*towers));
+    let rates = rates.map(|(name, ..)| format!("pools.{name}.lr has no effect: the pool's towers are frozen"));
+    dense.then(no_experts).into_iter().chain(rates).collect()
 }

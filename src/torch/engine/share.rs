@@ -180,6 +180,6 @@ impl EncoderShare {
 pub(super) fn divided_towers(towers: &Towers, parallel: &ParallelRank) -> Result<Towers, EngineError> {
     match parallel.is_whole() {
         true => Ok(towers.clone()),
-        false => Ok(towers.divided(parallel).map_err(|found| format!("pools.encoder: {found}"))?),
+        false => Ok(towers.divided(parallel).map_err(|found| found.to_string())?),
     }
 }

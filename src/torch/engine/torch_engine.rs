@@ -9,8 +9,8 @@ use crate::train::hf::{MAX_SHARD_SIZE, Shards, Snapshot, Target};
 use crate::train::{Export, StateError, TrainState, save_state};
 use loongforge_core::engine::{Engine, EngineError, Ports, Progress, error_chain, fault};
 use loongforge_core::message::{
-    Activity, ActorId, Command, Epoch, Event, MemoryReport, Regroup, Role, SaveTo, SavedFile, StepId, StepPlan,
-    StepReport, Timings, Version,
+    Activity, ActorId, Command, Epoch, Event, MemoryReport, PoolName, Regroup, Role, SaveTo, SavedFile, StepId,
+    StepPlan, StepReport, Timings, Version,
 };
 use loongforge_core::transport::{Parcel, ParcelKind};
 use std::cell::RefCell;
@@ -22,18 +22,21 @@ use std::time::Instant;
 /// Holds what the pools write into a checkpoint, besides their state.
 #[derive(Clone, Debug)]
 pub struct Exports {
+    /// Of the encoder pool that the actor is of.
     pub encoder: Export,
     pub foundation: Export,
 }
 
 impl Exports {
-    /// All weights, in Hugging Face's shards, first the encoder's, for pools that need so many files: the foundation so many
-    /// for each of its stages, of which this is `part`.
-    pub fn weights(encoder: usize, foundation: &[usize], part: usize) -> Self {
-        let total = encoder + foundation.iter().sum::<usize>();
+    /// All weights, in Hugging Face's shards, first the encoder pools', for pools that need so many files: `own` is the
+    /// number of the actor's encoder pool. The foundation needs so many for each of its stages, of which this is `part`.
+    pub fn weights((encoders, own): (&[usize], usize), foundation: &[usize], part: usize) -> Self {
+        let all = encoders.iter().sum::<usize>();
+        let total = all + foundation.iter().sum::<usize>();
         let shards = |first, count| Export::Weights(Shards { first, count, total, max_size: MAX_SHARD_SIZE });
-        let before = encoder + foundation[..part].iter().sum::<usize>();
-        Self { encoder: shards(1, encoder), foundation: shards(1 + before, foundation[part]) }
+        let (own_before, before) = (encoders[..own].iter().sum::<usize>(), foundation[..part].iter().sum::<usize>());
+        let count = encoders.get(own).copied().unwrap_or(0);
+        Self { encoder: shards(1 + own_before, count), foundation: shards(1 + all + before, foundation[part]) }
     }
 }
 
@@ -59,6 +62,8 @@ pub struct TorchEngine {
     num_reported: usize,
     /// An encoder that the scheduler knows to be frozen: it is not told to reduce.
     goes_ahead: bool,
+    /// The encoder's learning rate over the run's.
+    encoder_lr: f64,
     /// The memory of everything that this engine's thread allocates.
     memory: Option<MemoryWatch>,
 }
@@ -84,6 +89,7 @@ impl TorchEngine {
             early: Vec::new(),
             num_reported: 0,
             goes_ahead: false,
+            encoder_lr: 1.0,
             memory: None,
         }
     }
@@ -116,6 +122,13 @@ impl TorchEngine {
     #[must_use]
     pub fn going_ahead(mut self, goes_ahead: bool) -> Self {
         self.goes_ahead = goes_ahead;
+        self
+    }
+
+    /// Trains the encoder with a learning rate that is so many times the run's.
+    #[must_use]
+    pub fn with_encoder_lr(mut self, encoder_lr: f64) -> Self {
+        self.encoder_lr = encoder_lr;
         self
     }
 
@@ -205,12 +218,13 @@ impl TorchEngine {
         Ok(())
     }
 
-    /// The encoder pool has other members.
+    /// An encoder pool has other members.
     fn regroup(&mut self, regroup: &Regroup, ports: &mut Ports) -> Result<(), EngineError> {
         if let Some(part) = &mut self.foundation {
             part.regroup(regroup);
         }
-        if let Some(part) = &mut self.encoder {
+        // Of another pool nothing changes for an encoder.
+        if let Some(part) = self.encoder.as_mut().filter(|part| part.pool_name() == regroup.pool) {
             if self.planned.is_empty() {
                 // One that has just joined: it takes the parameters of this version when the pool first reduces.
                 self.version = Version(regroup.step.0);
@@ -318,11 +332,12 @@ impl TorchEngine {
 
     fn files(&self, to: Target<'_>) -> Result<Vec<SavedFile>, StateError> {
         let (mut files, mut failed) = (Vec::new(), None);
-        let encoder = self.encoder.as_ref().map(|part| (&part.pool, &self.exports.encoder, "encoder"));
-        let foundation = self.foundation.as_ref().map(|part| (&part.pool, &self.exports.foundation, "foundation"));
+        let encoder = self.encoder.as_ref().map(|part| (&part.pool, &self.exports.encoder, part.pool_name()));
+        let foundation = self.foundation.as_ref();
+        let foundation = foundation.map(|part| (&part.pool, &self.exports.foundation, PoolName::FOUNDATION));
         for (pool, export, name) in encoder.into_iter().chain(foundation) {
             // The other pool's ranks save as well, and wait for this one.
-            match save_state(pool, to, export, name) {
+            match save_state(pool, to, export, name.as_str()) {
                 Ok(written) => files.extend(written),
                 Err(error) if error.is_of_disk() => failed = failed.or(Some(error)),
                 Err(error) => return Err(error),
@@ -355,8 +370,11 @@ impl Engine for TorchEngine {
             }
             Command::Commit(commit) => {
                 self.wait_copied();
-                for pool in self.pools() {
-                    pool.commit(commit.clip_scale, commit.learning_rate)?;
+                if let Some(part) = &mut self.encoder {
+                    part.pool.commit(commit.clip_scale, commit.learning_rate * self.encoder_lr)?;
+                }
+                if let Some(part) = &mut self.foundation {
+                    part.pool.commit(commit.clip_scale, commit.learning_rate)?;
                 }
                 self.foundation.iter().for_each(FoundationPart::balance);
                 self.finish_step(commit.step, ports)?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use loongforge_core::message::{Grid, Tower};
+use loongforge_core::message::{Grid, Tower, TowerSet};
 use tch::Tensor;
 
 use super::encoder::EncoderFamily;
@@ -62,6 +62,16 @@ impl Towers {
         self.0.iter()
     }
 
+    /// The kinds of its towers.
+    pub fn set(&self) -> TowerSet {
+        self.0.iter().map(|it| it.tower).collect()
+    }
+
+    /// These towers of it alone.
+    pub fn only(&self, set: TowerSet) -> Towers {
+        Towers(self.0.iter().filter(|it| set.contains(it.tower)).cloned().collect())
+    }
+
     /// The tower of this kind, if the model has one.
     pub fn get(&self, tower: Tower) -> Option<&Arc<dyn EncoderFamily>> {
         self.0.iter().find(|it| it.tower == tower).map(|it| &it.family)
@@ -73,7 +83,7 @@ impl Towers {
     }
 
     /// Puts another family in the place of a tower's, or a new tower without placeholders.
-    pub fn set(&mut self, tower: Tower, family: Arc<dyn EncoderFamily>) {
+    pub fn replace(&mut self, tower: Tower, family: Arc<dyn EncoderFamily>) {
         match self.0.iter_mut().find(|it| it.tower == tower) {
             Some(it) => it.family = family,
             None => self.add(ModelTower { tower, family, placeholders: Vec::new() }),

@@ -7,7 +7,7 @@ use super::state::{StateError, file_name, parts};
 use super::train_state::TrainState;
 use crate::params::{Cut, Shard};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tch::{Device, Tensor};
 
 /// Reads back what [`save_state`](super::save_state) wrote, bit for bit: the optimizer, adapters, and where `weights` says so
@@ -23,14 +23,22 @@ pub fn load_state(pool: &mut TrainState, folder: &Path, pool_name: &str, weights
     let Some(optimizer) = pool.optimizer_mut() else { return Ok(()) };
     let files = (0..).map(|part| folder.join(file_name(pool_name, part)));
     let files = files.take_while(|path| path.exists() || path.ends_with(file_name(pool_name, 0)));
-    let files = files.map(|path| TensorFile::open(&path)).collect::<Result<Vec<_>, _>>()?;
-    let path = files[0].path();
-    let missing = |name: &str| StateError::Missing { path: path.to_owned(), name: name.to_owned() };
+    // A pool may hold what others held when the checkpoint was made.
+    let mut paths: Vec<PathBuf> = files.collect();
+    let others = other_files(folder, &paths);
+    if !others.is_empty() {
+        paths.retain(|path| path.exists());
+    }
+    let files = paths.iter().chain(&others).map(|path| TensorFile::open(path)).collect::<Result<Vec<_>, _>>()?;
+    let path = folder.join(file_name(pool_name, 0));
+    let missing = |name: &str| StateError::Missing { path: path.clone(), name: name.to_owned() };
     let find = |name: &str| {
         let found = files.iter().find(|file| file.tensors().contains_key(name));
         found.ok_or_else(|| missing(name))
     };
-    let num_steps = files[0].note("num_steps").and_then(|steps| steps.parse().ok());
+    let first = params.trained_ids().next().map(|id| format!("{}.exp_avg", params.spec(id).name));
+    let of_pool = first.as_deref().map_or(Ok(&files[0]), find)?;
+    let num_steps = of_pool.note("num_steps").and_then(|steps| steps.parse().ok());
     optimizer.num_steps = num_steps.ok_or_else(|| missing("num_steps"))?;
     let _no_grad = tch::no_grad_guard();
     let mut direct = Vec::new();
@@ -77,6 +85,18 @@ pub fn load_state(pool: &mut TrainState, folder: &Path, pool_name: &str, weights
         }
     }
     Ok(fill(direct)?)
+}
+
+/// The files of other pools' states in a checkpoint, sorted.
+fn other_files(folder: &Path, own: &[PathBuf]) -> Vec<PathBuf> {
+    let is_state = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with("optimizer-") && name.ends_with(".safetensors")
+    };
+    let all = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut others: Vec<PathBuf> = all.filter(|path| is_state(path) && !own.contains(path)).collect();
+    others.sort();
+    others
 }
 
 /// Elements that lie one after the other both in a file and in memory.

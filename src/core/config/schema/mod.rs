@@ -20,8 +20,7 @@ pub use lora::Lora;
 pub use memory::{ActivationBudget, Memory};
 pub use model::{Model, Moe, Mtp, Part, Recompute, Weights};
 pub use pools::{
-    Balance, ContextAttention, DataPool, Edge, Edges, EncoderPool, FoundationPool, Placement, PoolName, Pools,
-    Scheduler,
+    Balance, ContextAttention, DataPool, Edge, Edges, EncoderPool, FoundationPool, Placement, Pools, Scheduler,
 };
 pub use run::{Checkpoint, Eval, Level, Log, Products, Run, RunConfig, Watch};
 pub use security::{SandboxMode, Security};

@@ -161,6 +161,11 @@ impl Model {
         }
     }
 
+    /// Returns whether the config says something of a tower or its projector.
+    pub fn has_part_of(&self, tower: Tower) -> bool {
+        [false, true].into_iter().any(|is_projector| *self.tower_part(tower, is_projector).1 != Part::default())
+    }
+
     /// Returns whether the config alone says that these towers of the model have nothing to train. Where patterns happen to
     /// freeze all, it does not.
     pub fn has_frozen(&self, towers: TowerSet) -> bool {

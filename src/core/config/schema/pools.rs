@@ -1,22 +1,29 @@
 //! Actors, and the bounds of everything between them.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Layout, Size, Threads, TimeSpan};
+use crate::config::{Device, Layout, Size, Threads, TimeSpan};
+use crate::message::{PoolName, Tower, TowerSet};
 
-/// Number of actors of each kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+/// Number of actors of each kind. Further encoder pools are keys of their own: `audio: { replicas: 2 }` gives the audio
+/// tower a pool, `media: { towers: [vision, audio] }` gives one to both.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct Pools {
     /// `separate` encoder and foundation actors, or `colocated` in one actor.
     pub placement: Placement,
     /// Actors that read, tokenize and measure samples.
     pub data: DataPool,
-    /// Actors that run the vision tower.
+    /// Actors that run the towers that have no pool of their own.
     pub encoder: EncoderPool,
     /// Actors that run the language model.
     pub foundation: FoundationPool,
+    /// Encoder pools with names of their own.
+    #[serde(flatten)]
+    pub named: BTreeMap<PoolName, EncoderPool>,
 }
 
 /// Actors that read, tokenize and measure samples.
@@ -30,10 +37,13 @@ pub struct DataPool {
     pub memory: Size,
 }
 
-/// Actors that run the vision tower.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Actors that run towers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EncoderPool {
+    /// Towers that the pool holds: `vision`, `audio`. `null`: the tower that is called as the pool; for `encoder` all
+    /// that no other pool holds.
+    pub towers: Option<Vec<Tower>>,
     /// Number of replicas; each is `tensor_parallel` actors.
     #[schemars(range(min = 1, max = 1024))]
     pub replicas: usize,
@@ -42,6 +52,11 @@ pub struct EncoderPool {
     /// Actors among which every layer is split.
     #[schemars(range(min = 1, max = 64))]
     pub tensor_parallel: usize,
+    /// Where these actors compute; `null`: where the run does (`run.device`).
+    pub device: Option<Device>,
+    /// Peak learning rate of what the pool trains, on the run's schedule; `null`: `train.lr`.
+    #[schemars(range(min = 0.0))]
+    pub lr: Option<f64>,
     /// ZeRO stage, what replicas shard: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too.
     #[schemars(range(max = 3))]
     pub zero: usize,
@@ -107,7 +122,44 @@ pub enum ContextAttention {
     Ulysses,
 }
 
+impl Pools {
+    /// The encoder pools that hold some of `towers`, the model's, in the order of their names, each with what it holds.
+    /// Colocated encoders are one pool.
+    pub fn encoders(&self, towers: TowerSet) -> Vec<(PoolName, &EncoderPool, TowerSet)> {
+        let named = match self.placement {
+            Placement::Separate => self.named.iter().map(|(&name, pool)| (name, pool, pool.held(name))).collect(),
+            Placement::Colocated => Vec::new(),
+        };
+        let elsewhere: TowerSet = named.iter().flat_map(|(.., held)| held.iter()).collect();
+        let rest = towers.iter().filter(|&tower| !elsewhere.contains(tower)).collect();
+        let mut pools: Vec<_> = named.into_iter().chain([(PoolName::ENCODER, &self.encoder, rest)]).collect();
+        pools.iter_mut().for_each(|(.., held)| *held = held.iter().filter(|&tower| towers.contains(tower)).collect());
+        pools.retain(|(.., held)| !held.is_empty());
+        pools.sort_by_key(|(name, ..)| *name);
+        pools
+    }
+
+    /// Actors of one encoder, of every encoder pool.
+    pub fn encoder_ranks(&self) -> BTreeMap<PoolName, u32> {
+        let pools = self.named.iter().map(|(&name, pool)| (name, pool)).chain([(PoolName::ENCODER, &self.encoder)]);
+        pools.map(|(name, pool)| (name, pool.tensor_parallel as u32)).collect()
+    }
+
+    /// The encoder pool of this name.
+    pub fn encoder_pool(&self, name: PoolName) -> Option<&EncoderPool> {
+        if name == PoolName::ENCODER { Some(&self.encoder) } else { self.named.get(&name) }
+    }
+}
+
 impl EncoderPool {
+    /// The towers that a pool of this name holds, `encoder` aside.
+    pub fn held(&self, name: PoolName) -> TowerSet {
+        match &self.towers {
+            Some(towers) => towers.iter().copied().collect(),
+            None => Tower::ALL.into_iter().filter(|tower| tower.name() == name.as_str()).collect(),
+        }
+    }
+
     /// Returns whether encoders come and go: each has all there is to know.
     pub fn is_elastic(&self) -> bool {
         self.elastic && self.tensor_parallel == 1 && self.zero == 0
@@ -138,15 +190,6 @@ pub enum Placement {
     #[default]
     Separate,
     Colocated,
-}
-
-/// The pools of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PoolName {
-    Data,
-    Encoder,
-    Foundation,
 }
 
 /// Limits of the bytes in flight between pools. No credit, no send.
@@ -208,9 +251,12 @@ impl Default for DataPool {
 impl Default for EncoderPool {
     fn default() -> Self {
         Self {
+            towers: None,
             replicas: 1,
             threads: Threads::Auto,
             tensor_parallel: 1,
+            device: None,
+            lr: None,
             zero: 0,
             cache: Size::from_mib(0),
             spill: Size::from_mib(0),

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Data, Edges, Memory, Model, Placement, PoolName, Pools, Scheduler, Security, Train};
+use super::{Data, Edges, EncoderPool, Memory, Model, Placement, Pools, Scheduler, Security, Train};
 use crate::config::{Address, Device, Threads};
+use crate::message::{PoolName, Tower};
 
 /// Everything a run needs, checked. It travels between processes as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -233,9 +234,9 @@ pub enum Level {
 }
 
 impl RunConfig {
-    /// Number of gradient lanes of the encoder pool: fixed under `run.deterministic`, else one a replica.
-    pub fn num_lanes(&self) -> usize {
-        if self.run.deterministic { self.run.lanes } else { self.pools.encoder.replicas }
+    /// Number of gradient lanes of an encoder pool: fixed under `run.deterministic`, else one a replica.
+    pub fn num_lanes(&self, pool: &EncoderPool) -> usize {
+        if self.run.deterministic { self.run.lanes } else { pool.replicas }
     }
 
     /// Returns whether checkpoints hold adapters and no other weights.
@@ -251,14 +252,17 @@ impl RunConfig {
     }
 
     fn threads_on(&self, pool: PoolName, cores: usize) -> usize {
+        let foundation = &self.pools.foundation;
+        let encoders = self.pools.encoders(Tower::ALL.into_iter().collect());
+        let num_encoders: usize = encoders.iter().map(|(_, pool, _)| pool.layout().ranks()).sum();
         let num_actors = match self.pools.placement {
-            Placement::Separate => self.pools.encoder.layout().ranks() + self.pools.foundation.layout().ranks(),
-            Placement::Colocated => self.pools.foundation.layout().ranks(),
+            Placement::Separate => num_encoders + foundation.layout().ranks(),
+            Placement::Colocated => foundation.layout().ranks(),
         };
-        let threads = match pool {
-            PoolName::Data => Threads::Count(1),
-            PoolName::Encoder => self.pools.encoder.threads,
-            PoolName::Foundation => self.pools.foundation.threads,
+        let threads = match self.pools.encoder_pool(pool) {
+            Some(pool) => pool.threads,
+            None if pool == PoolName::DATA => Threads::Count(1),
+            None => foundation.threads,
         };
         match threads {
             Threads::Count(count) => count,

@@ -13,6 +13,17 @@ fn one_mistake_at_a_time() {
         ),
         ("lr: 1\n", &["LF0102", "`lr`", "vlm.yaml:9:1", "did you mean `train.lr`?"]),
         ("pools: { encoder: { replica: 2 } }\n", &["LF0102", "`pools.encoder.replica`", ":9:21", "`replicas`"]),
+        (
+            "pools: { encodr: { replicas: 2 } }\n",
+            &["LF0102", "`pools.encodr`", "did you mean `encoder`?", "named as their tower"],
+        ),
+        ("pools: { audio: { replica: 2 } }\n", &["LF0102", "`pools.audio.replica`", "did you mean `replicas`?"]),
+        ("pools: { Loud: { towers: [audio] } }\n", &["LF0102", "`pools.Loud`"]),
+        ("pools: { loud: { towers: [sound] } }\n", &["LF0103", "`pools.loud.towers.0`", "`vision` or `audio`"]),
+        ("pools: { loud: { towers: [] } }\n", &["LF0104", "`pools.loud.towers` is empty"]),
+        ("pools: { audio: {}, loud: { towers: [audio] } }\n", &["LF0111", "`audio` and `loud` hold the same tower"]),
+        ("pools: { encoder: { towers: [audio] } }\n", &["LF0111", "holds the towers that no other pool holds"]),
+        ("pools: { placement: colocated, audio: {} }\n", &["LF0111", "`pools.audio`", "colocated"]),
         ("$ data.train.0.file=x", &["LF0102", "`data.train.0.file`", "override #1"]),
         ("$ +train.zzz=1", &["LF0102", "unknown key `train.zzz`"]),
         // other trainers' names

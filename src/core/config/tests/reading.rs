@@ -1,6 +1,7 @@
 //! Describes what is accepted, and what it becomes.
 
 use super::*;
+use crate::message::{PoolName, Tower, TowerSet};
 
 #[test]
 fn a_minimal_config_has_the_documented_defaults() {
@@ -8,7 +9,7 @@ fn a_minimal_config_has_the_documented_defaults() {
     let config = &loaded.config;
     assert_eq!(config.run.dir, PathBuf::from("runs/t"));
     assert_eq!(config.checkpoint.dir, PathBuf::from("runs/t/checkpoints"));
-    assert_eq!((config.run.seed, config.run.lanes, config.num_lanes()), (42, 4, 1));
+    assert_eq!((config.run.seed, config.run.lanes, config.num_lanes(&config.pools.encoder)), (42, 4, 1));
     assert_eq!(config.device, Device::Auto);
     assert_eq!(config.edges.tokens.credit.bytes(), 16 << 20);
     assert_eq!(config.scheduler.join_timeout.duration().as_secs(), 60);
@@ -56,14 +57,34 @@ fn adapters_take_one_target_or_more() {
 }
 
 #[test]
+fn pools_with_names_hold_their_towers() {
+    let bench = Bench::new(GOOD);
+    let all: TowerSet = Tower::ALL.into_iter().collect();
+    let held = |overrides: &[&str], towers: TowerSet| {
+        let config = bench.load(overrides).config;
+        let pools = config.pools.encoders(towers).into_iter();
+        pools.map(|(name, pool, held)| (name.to_string(), pool.replicas, held.iter().count())).collect::<Vec<_>>()
+    };
+    let of = |name: &str, replicas, towers| (name.to_owned(), replicas, towers);
+    assert_eq!(held(&[], all), [of("encoder", 1, 2)]);
+    assert_eq!(held(&["pools.audio.replicas=3"], all), [of("audio", 3, 1), of("encoder", 1, 1)]);
+    assert_eq!(held(&["pools.media={towers: [audio, vision], replicas: 2}"], all), [of("media", 2, 2)]);
+    assert_eq!(held(&["pools.audio.replicas=3"], [Tower::Vision].into_iter().collect()), [of("encoder", 1, 1)]);
+    assert_eq!(held(&[], TowerSet::default()), []);
+    let loaded = bench.load(&["pools.audio.replicas=3"]);
+    assert_eq!(load_text(&loaded.to_yaml()).unwrap().config, loaded.config, "as a checkpoint keeps it");
+}
+
+#[test]
 fn threads_and_lanes() {
     let bench = Bench::new(GOOD);
     let cores = std::thread::available_parallelism().unwrap().get();
     let auto = bench.load(&["pools.encoder.replicas=3"]).config;
-    assert_eq!(auto.threads_for(PoolName::Encoder), (cores / 4).max(1));
+    assert_eq!(auto.threads_for(PoolName::ENCODER), (cores / 4).max(1));
     let fixed = bench.load(&["run.deterministic=true", "pools.foundation.threads=3"]).config;
-    assert_eq!((fixed.threads_for(PoolName::Encoder), fixed.threads_for(PoolName::Foundation)), (1, 3));
-    assert_eq!((auto.num_lanes(), fixed.num_lanes()), (3, 4));
+    assert_eq!((fixed.threads_for(PoolName::ENCODER), fixed.threads_for(PoolName::FOUNDATION)), (1, 3));
+    let lanes = |config: &RunConfig| config.num_lanes(&config.pools.encoder);
+    assert_eq!((lanes(&auto), lanes(&fixed)), (3, 4));
 }
 
 #[test]

@@ -46,12 +46,12 @@ impl Board {
             page.one(name, "counter", help, &[], value as f64);
         }
         page.one("checkpoint_publish_seconds_total", "counter", "Time spent on publishing.", &[], counts.publishing);
-        let actors: Vec<_> = self.actors.iter().map(|(id, seen)| (id.to_string(), seen)).collect();
+        let actors: Vec<_> = self.actors.iter().map(|(id, seen)| (id.to_string(), id.pool, seen)).collect();
         page.family("actor_busy_ratio", "gauge", "Share of the last step in which the actor computed.");
-        for (id, seen) in &actors {
+        for (id, pool, seen) in &actors {
             let whole = seen.timings.busy + seen.timings.idle;
             if whole > 0.0 {
-                page.sample("actor_busy_ratio", &[("actor", id)], seen.timings.busy / whole);
+                page.sample("actor_busy_ratio", &[("actor", id), ("pool", pool.as_str())], seen.timings.busy / whole);
             }
         }
         type Load = fn(&crate::message::EdgeLoad) -> f64;
@@ -62,7 +62,7 @@ impl Board {
         ];
         for (name, help, value) in loads {
             page.family(name, "gauge", help);
-            for (id, seen) in &actors {
+            for (id, _, seen) in &actors {
                 for edge in &seen.edges {
                     page.sample(name, &[("from", id), ("to", &edge.to.to_string())], value(edge));
                 }
@@ -115,7 +115,7 @@ mod tests {
         for line in [
             "loongforge_loss{run=\"a \\\"b\\\"\"} NaN",
             "loongforge_steps_applied_total{run=\"a \\\"b\\\"\"} 2",
-            "loongforge_actor_busy_ratio{run=\"a \\\"b\\\"\",actor=\"foundation/0\"} 0.75",
+            "loongforge_actor_busy_ratio{run=\"a \\\"b\\\"\",actor=\"foundation/0\",pool=\"foundation\"} 0.75",
             "loongforge_edge_in_flight_bytes{run=\"a \\\"b\\\"\",from=\"encoder/0\",to=\"foundation/0\"} 10",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");

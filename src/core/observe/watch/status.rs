@@ -2,10 +2,10 @@
 
 use super::Board;
 use super::board::Seen;
-use crate::message::{ActorId, EdgeLoad, Role};
+use crate::message::{ActorId, EdgeLoad, PoolName, Role};
 use crate::observe::StepMetrics;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Most points of a curve; longer histories are thinned.
 const MAX_POINTS: usize = 1000;
@@ -19,7 +19,7 @@ impl Board {
         let step_s = mean(|step| step.step_ms).map(|ms| ms / 1e3);
         let done = last.map_or(info.first_step, |last| last.step + 1);
         let state = if self.last_step.is_some() { "running" } else { "starting" };
-        let pools = [Role::Data, Role::Encoder, Role::Foundation].map(|role| self.pool(role));
+        let pools: Vec<Value> = self.pools().into_iter().map(|(role, name)| self.pool(role, name)).collect();
         let actors: Vec<Value> = self.actors.iter().map(|(&id, seen)| self.actor(id, seen)).collect();
         json!({
             "run": { "name": info.name, "dir": info.dir, "version": info.version },
@@ -86,12 +86,21 @@ impl Board {
         })
     }
 
-    fn pool(&self, role: Role) -> Value {
-        let seen: Vec<_> = self.actors.iter().filter(|(id, _)| id.role == role).map(|(_, seen)| seen).collect();
+    /// The run's pools in the order of roles; of a role without actors the pool that is named as it.
+    fn pools(&self) -> BTreeSet<(Role, PoolName)> {
+        let roles = [Role::Data, Role::Encoder, Role::Foundation].map(|role| ActorId::new(role, 0));
+        let is_missing = |actor: &ActorId| self.actors.keys().all(|other| other.role != actor.role);
+        let missing = roles.into_iter().filter(is_missing);
+        let all = self.actors.keys().copied().filter(|actor| actor.role != Role::Scheduler).chain(missing);
+        all.map(|actor| (actor.role, actor.pool)).collect()
+    }
+
+    fn pool(&self, role: Role, name: PoolName) -> Value {
+        let seen: Vec<_> = self.actors.iter().filter(|(id, _)| id.pool == name).map(|(_, seen)| seen).collect();
         let (busy, whole) = seen.iter().fold((0.0, 0.0), |(busy, whole), seen| {
             (busy + seen.timings.busy, whole + seen.timings.busy + seen.timings.idle)
         });
-        json!({ "role": role, "actors": seen.len(), "busy": (whole > 0.0).then(|| busy / whole) })
+        json!({ "pool": name, "role": role, "actors": seen.len(), "busy": (whole > 0.0).then(|| busy / whole) })
     }
 
     /// Over the last 20 steps.

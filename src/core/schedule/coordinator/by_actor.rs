@@ -1,26 +1,32 @@
 //! Something for each of many actors, found at once: thousands of engines report and apply every step.
 
-use crate::message::{ActorId, Role};
+use crate::message::{ActorId, PoolName, Role};
 use serde::{Deserialize, Serialize};
 
-/// A map from actors; in their order, which is that of their roles and numbers. Numbers are those of a run's actors: small.
+/// A map from actors; in their order, which is that of their roles, pools and numbers. Numbers are those of a run's actors:
+/// small.
 #[derive(Serialize, Deserialize)]
 pub(super) struct ByActor<T> {
-    /// By role and number.
-    lists: [Vec<Option<T>>; Role::ALL.len()],
+    /// By pool, in their order: a run has few. Then by number.
+    pools: Vec<((Role, PoolName), Vec<Option<T>>)>,
     len: usize,
 }
 
 impl<T> Default for ByActor<T> {
     fn default() -> Self {
-        Self { lists: Default::default(), len: 0 }
+        Self { pools: Vec::new(), len: 0 }
     }
 }
 
 impl<T> ByActor<T> {
     /// Returns what was there before.
     pub fn insert(&mut self, actor: ActorId, value: T) -> Option<T> {
-        let (list, at) = (&mut self.lists[actor.role as usize], actor.index as usize);
+        let key = (actor.role, actor.pool);
+        let place = self.pools.binary_search_by_key(&key, |(pool, _)| *pool).unwrap_or_else(|place| {
+            self.pools.insert(place, (key, Vec::new()));
+            place
+        });
+        let (list, at) = (&mut self.pools[place].1, actor.index as usize);
         if at >= list.len() {
             list.resize_with(at + 1, || None);
         }
@@ -29,8 +35,12 @@ impl<T> ByActor<T> {
         before
     }
 
+    fn list(&self, actor: ActorId) -> Option<&Vec<Option<T>>> {
+        self.pools.iter().find(|(pool, _)| *pool == (actor.role, actor.pool)).map(|(_, list)| list)
+    }
+
     pub fn get(&self, actor: ActorId) -> Option<&T> {
-        self.lists[actor.role as usize].get(actor.index as usize)?.as_ref()
+        self.list(actor)?.get(actor.index as usize)?.as_ref()
     }
 
     pub fn contains(&self, actor: ActorId) -> bool {
@@ -38,15 +48,18 @@ impl<T> ByActor<T> {
     }
 
     pub fn remove(&mut self, actor: ActorId) -> Option<T> {
-        let removed = self.lists[actor.role as usize].get_mut(actor.index as usize)?.take();
+        let (_, list) = self.pools.iter_mut().find(|(pool, _)| *pool == (actor.role, actor.pool))?;
+        let removed = list.get_mut(actor.index as usize)?.take();
         self.len -= usize::from(removed.is_some());
         removed
     }
 
-    /// Removes those of all actors of a role.
-    pub fn clear(&mut self, role: Role) {
-        let list = std::mem::take(&mut self.lists[role as usize]);
-        self.len -= list.iter().flatten().count();
+    /// Removes those of all actors of a pool.
+    pub fn clear(&mut self, pool: PoolName) {
+        let lists = self.pools.iter_mut().filter(|((_, name), _)| *name == pool);
+        for list in lists.map(|(_, list)| std::mem::take(list)) {
+            self.len -= list.iter().flatten().count();
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -58,9 +71,9 @@ impl<T> ByActor<T> {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (ActorId, &T)> {
-        Role::ALL.into_iter().zip(&self.lists).flat_map(|(role, list)| {
-            let of_role = list.iter().zip(0..);
-            of_role.filter_map(move |(value, index)| Some((ActorId::new(role, index), value.as_ref()?)))
+        self.pools.iter().flat_map(|&((role, pool), ref list)| {
+            let of_pool = list.iter().zip(0..);
+            of_pool.filter_map(move |(value, index)| Some((ActorId { role, pool, index }, value.as_ref()?)))
         })
     }
 }
@@ -84,14 +97,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_a_sorted_map(actions in prop::collection::vec((0_usize..4, 0_u32..5, 0_u32..8), 0..60)) {
+        fn agrees_with_a_sorted_map(actions in prop::collection::vec((0_usize..6, 0_u32..5, 0_u32..8), 0..60)) {
             let (mut ours, mut sorted) = (ByActor::default(), BTreeMap::new());
-            for (role, index, what) in actions {
-                let actor = ActorId::new(Role::ALL[role], index);
+            for (pool, index, what) in actions {
+                let actor = match pool {
+                    4 => ActorId::encoder_of("audio".parse().unwrap(), index),
+                    5 => ActorId::encoder_of("vision".parse().unwrap(), index),
+                    role => ActorId::new(Role::ALL[role], index),
+                };
                 match what {
                     0 => {
-                        ours.clear(actor.role);
-                        sorted.retain(|other: &ActorId, _| other.role != actor.role);
+                        ours.clear(actor.pool);
+                        sorted.retain(|other: &ActorId, _| other.pool != actor.pool);
                     }
                     1..3 => prop_assert_eq!(ours.remove(actor), sorted.remove(&actor)),
                     _ => prop_assert_eq!(ours.insert(actor, what), sorted.insert(actor, what)),

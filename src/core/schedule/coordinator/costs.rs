@@ -1,8 +1,9 @@
 //! Cost models fitted to the seconds that engines report, and how evenly a step's work lay.
 
-use super::{CoordinatorSpec, FittedCosts, PoolSizes};
-use crate::message::{ActorId, Role, StepPlan, Timings};
-use crate::schedule::{Fit, PlanSpec, Work};
+use super::{CoordinatorSpec, FittedCosts};
+use crate::message::Replica;
+use crate::message::{ActorId, PoolName, Role, StepPlan, Timings};
+use crate::schedule::{EncoderPlanSpec, Fit, PlanSpec, Work};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -18,33 +19,40 @@ impl Costs {
         let fresh = || {
             // Each replica of a pool gives one measurement a step.
             let fit = |prior, replicas: u32| Fit::new(prior, HALF_LIFE_STEPS * f64::from(replicas.max(1)));
-            FittedCosts {
-                encoder: fit(spec.plan.encoder_cost, spec.plan.encoder_replicas),
-                foundation: fit(spec.plan.cost, spec.plan.foundation_replicas),
-            }
+            let encoders = spec.plan.encoders.iter().map(|pool| (pool.pool, fit(pool.cost, pool.replicas)));
+            let foundation = (PoolName::FOUNDATION, fit(spec.plan.cost, spec.plan.foundation_replicas));
+            encoders.chain([foundation]).collect::<BTreeMap<_, _>>()
         };
-        Self(spec.fitted.then(|| spec.state.costs.clone().unwrap_or_else(fresh)))
+        // A resumed run may have other pools: of those nothing is known.
+        let known = spec.state.costs.clone().unwrap_or_default().0;
+        let fits = || fresh().into_iter().map(|(pool, fit)| (pool, known.get(&pool).cloned().unwrap_or(fit)));
+        Self(spec.fitted.then(|| FittedCosts(fits().collect())))
     }
 
     /// Takes what the engines of one step computed, and how long.
     pub fn observe(&mut self, spec: &PlanSpec, plan: &StepPlan, timings: &[(ActorId, Timings)]) {
-        let Some(FittedCosts { encoder, foundation }) = &mut self.0 else { return };
+        let Some(FittedCosts(fits)) = &mut self.0 else { return };
         let (of_encoders, of_foundations) = (encoder_work(spec, plan), foundation_work(spec, plan));
         for &(actor, Timings { units, packs, .. }) in timings {
-            let index = actor.index as usize;
-            if actor.role == Role::Foundation {
-                foundation.observe(of_foundations[index], packs);
+            if let Some(fit) = fits.get_mut(&actor.pool).filter(|_| actor.role == Role::Foundation) {
+                fit.observe(of_foundations[actor.index as usize], packs);
             }
-            if actor.role == Role::Encoder || spec.colocated {
-                encoder.observe(of_encoders.get(&actor.index).copied().unwrap_or_default(), units);
+            let pool = if spec.colocated { PoolName::ENCODER } else { actor.pool };
+            if let Some(fit) = fits.get_mut(&pool).filter(|_| actor.role == Role::Encoder || spec.colocated) {
+                let work = of_encoders.get(&Replica::new(pool, actor.index)).copied().unwrap_or_default();
+                fit.observe(work, units);
             }
         }
     }
 
     /// Plans go by it from now on.
     pub fn apply(&self, spec: &mut PlanSpec) {
-        if let Some(FittedCosts { encoder, foundation }) = &self.0 {
-            (spec.encoder_cost, spec.cost) = (encoder.model(), foundation.model());
+        let Some(FittedCosts(fits)) = &self.0 else { return };
+        for (&name, fit) in fits {
+            match spec.encoder_pool(name) {
+                Some(pool) => pool.cost = fit.model(),
+                None => spec.cost = fit.model(),
+            }
         }
     }
 
@@ -54,17 +62,17 @@ impl Costs {
 }
 
 impl FittedCosts {
-    /// Seconds of a pair of tokens that attend to each other, of a token, and of a document or media item; encoder,
-    /// then foundation. `None` before enough was measured.
-    pub fn seconds(&self) -> [Option<[f64; 3]>; 2] {
+    /// Seconds of a pair of tokens that attend to each other, of a token, and of a document or media item, of each pool.
+    /// `None` before enough was measured.
+    pub fn seconds(&self) -> impl Iterator<Item = (PoolName, Option<[f64; 3]>)> {
         let ones = [
             Work { pairs: 1, ..Work::default() },
             Work { tokens: 1, ..Work::default() },
             Work { count: 1, ..Work::default() },
         ];
-        [&self.encoder, &self.foundation].map(|fit| {
+        self.0.iter().map(move |(&pool, fit)| {
             let [pair, token, one] = ones.map(|work| fit.seconds(work));
-            Some([pair?, token?, one?])
+            (pool, pair.zip(token).zip(one).map(|((pair, token), one)| [pair, token, one]))
         })
     }
 }
@@ -73,26 +81,27 @@ impl FittedCosts {
 fn foundation_work(spec: &PlanSpec, plan: &StepPlan) -> Vec<Work> {
     let mut work = vec![Work::default(); spec.foundation_replicas as usize];
     for pack in &plan.packs {
-        work[pack.replica as usize] += pack.samples.iter().map(|sample| spec.cost.sample_work(sample)).sum();
+        work[pack.replica.index as usize] += pack.samples.iter().map(|sample| spec.cost.sample_work(sample)).sum();
     }
     work
 }
 
 /// Returns the work of each encoder.
-fn encoder_work(spec: &PlanSpec, plan: &StepPlan) -> BTreeMap<u32, Work> {
-    let mut work: BTreeMap<u32, Work> = BTreeMap::new();
+fn encoder_work(spec: &PlanSpec, plan: &StepPlan) -> BTreeMap<Replica, Work> {
+    let mut work: BTreeMap<Replica, Work> = BTreeMap::new();
     for unit in &plan.units {
-        *work.entry(unit.encoder).or_default() +=
-            unit.items.iter().map(|item| spec.encoder_cost.item_work(&item.meta)).sum();
+        let cost = spec.pool_of(unit.tower()).cost;
+        *work.entry(unit.encoder).or_default() += unit.items.iter().map(|item| cost.item_work(&item.meta)).sum();
     }
     work
 }
 
-/// Describes how evenly a step's work lies on the replicas of the two pools.
+/// Describes how evenly a step's work lies on the replicas of the pools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepBalance {
     /// Tokens of the packs over what they could hold.
     pub fill: f64,
+    /// Of the encoder pool whose work lies least evenly.
     pub encoder: Imbalance,
     pub foundation: Imbalance,
 }
@@ -110,19 +119,21 @@ impl StepBalance {
     /// Returns the balance as planned.
     pub fn of(spec: &PlanSpec, plan: &StepPlan) -> Self {
         let room = plan.packs.len() * spec.pack.max_tokens;
-        let num_encoders = plan.units.iter().map(|unit| unit.encoder as usize + 1).max().unwrap_or(0);
-        let mut encoders: Vec<Option<u128>> = vec![None; num_encoders];
-        for unit in &plan.units {
-            let cost = unit.items.iter().map(|item| u128::from(spec.encoder_cost.item(&item.meta)));
-            *encoders[unit.encoder as usize].get_or_insert(0) += cost.sum::<u128>();
+        let mut encoders: BTreeMap<Replica, u128> = BTreeMap::new();
+        for unit in plan.units.iter().filter(|unit| !unit.is_skipped()) {
+            *encoders.entry(unit.encoder).or_default() += u128::from(spec.unit_cost(unit));
         }
-        // Numbers without units are of encoders that have left, or have nothing to do: those count in the mean.
-        let mut encoders: Vec<u128> = encoders.into_iter().flatten().collect();
-        encoders.resize(encoders.len().max(spec.encoder_replicas as usize), 0);
+        let of_pool = |pool: &EncoderPlanSpec| {
+            let costs = encoders.iter().filter(|(replica, _)| replica.pool == pool.pool).map(|(_, &cost)| cost);
+            let mut costs: Vec<u128> = costs.collect();
+            // Numbers without units are of encoders that have left, or have nothing to do: those count in the mean.
+            costs.resize(costs.len().max(pool.replicas as usize), 0);
+            costs
+        };
         let mut foundations = vec![0; spec.foundation_replicas as usize];
         for pack in &plan.packs {
             let cost = pack.samples.iter().map(|sample| u128::from(spec.cost.sample(sample)));
-            foundations[pack.replica as usize] += cost.sum::<u128>();
+            foundations[pack.replica.index as usize] += cost.sum::<u128>();
         }
         let planned = |costs: Vec<u128>| Imbalance {
             predicted: imbalance(costs.into_iter().map(|cost| cost as f64).collect()),
@@ -130,16 +141,36 @@ impl StepBalance {
         };
         Self {
             fill: if room == 0 { 0.0 } else { plan.num_tokens() as f64 / room as f64 },
-            encoder: planned(encoders),
+            encoder: spec
+                .encoders
+                .iter()
+                .map(|pool| planned(of_pool(pool)))
+                .fold(Imbalance::default(), Imbalance::worse),
             foundation: planned(foundations),
         }
     }
 
-    pub fn measure(&mut self, pools: PoolSizes, timings: &[(ActorId, Timings)]) {
-        let encoding = if pools.encoder == 0 { Role::Foundation } else { Role::Encoder };
-        let of = |role: Role| timings.iter().filter(move |(actor, _)| actor.role == role);
-        self.encoder.measured = imbalance(of(encoding).map(|(_, timings)| timings.units).collect());
-        self.foundation.measured = imbalance(of(Role::Foundation).map(|(_, timings)| timings.packs).collect());
+    /// Adds what engines have measured; `timings` are in the order of their actors.
+    pub fn measure(&mut self, timings: &[(ActorId, Timings)]) {
+        let of = |pool: &[(ActorId, Timings)], seconds: fn(&Timings) -> f64| {
+            imbalance(pool.iter().map(|(_, timings)| seconds(timings)).collect())
+        };
+        let is_separate = timings.iter().any(|(actor, _)| actor.role == Role::Encoder);
+        for pool in timings.chunk_by(|(one, _), (next, _)| one.pool == next.pool) {
+            let role = pool[0].0.role;
+            if role == Role::Foundation {
+                self.foundation.measured = of(pool, |timings| timings.packs);
+            }
+            if role == Role::Encoder || !is_separate {
+                self.encoder.measured = self.encoder.measured.max(of(pool, |timings| timings.units));
+            }
+        }
+    }
+}
+
+impl Imbalance {
+    fn worse(self, other: Self) -> Self {
+        if other.predicted > self.predicted { other } else { self }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Describes which items encoders have died of: whoever dies is taken to have died of the unit that it was at, and of
 //! nothing else. An item that has killed two of them is left out from then on, so that it kills no third one.
 
-use crate::message::{ItemId, StepPlan, Unit, UnitId};
+use crate::message::{ActorId, ItemId, StepPlan, Unit, UnitId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub struct PoisonItem {
 /// Holds what each encoder is at, and what has killed how many.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct CrashAttribution {
-    at: BTreeMap<u32, UnitId>,
+    at: BTreeMap<ActorId, UnitId>,
     deaths: BTreeMap<ItemId, u32>,
 }
 
@@ -31,7 +31,7 @@ impl CrashAttribution {
     }
 
     /// Notes what an encoder works on from now on.
-    pub fn at(&mut self, encoder: u32, unit: Option<UnitId>) {
+    pub fn at(&mut self, encoder: ActorId, unit: Option<UnitId>) {
         match unit {
             Some(unit) => drop(self.at.insert(encoder, unit)),
             None => drop(self.at.remove(&encoder)),
@@ -39,7 +39,7 @@ impl CrashAttribution {
     }
 
     /// Returns what it was at. Asked when it is gone: it is at nothing then.
-    pub fn take(&mut self, encoder: u32) -> Option<UnitId> {
+    pub fn take(&mut self, encoder: ActorId) -> Option<UnitId> {
         self.at.remove(&encoder)
     }
 

@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn the_peer_that_was_lost_is_the_cause_even_when_it_is_heard_of_later() {
-        let pools = PoolSizes { data: 1, encoder: 2, foundation: 1 };
+        let pools = PoolSizes::of_roles(1, 2, 1);
         let mut drain = Drain::new(pools.actors());
         drain.fail(ActorId::foundation(0), "lost encoder/1".into(), Some(ActorId::encoder(1)));
         drain.fail(ActorId::encoder(0), "lost foundation/0".into(), Some(ActorId::foundation(0)));
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn peers_that_lost_each_other_are_no_endless_hunt() {
-        let pools = PoolSizes { data: 0, encoder: 1, foundation: 1 };
+        let pools = PoolSizes::of_roles(0, 1, 1);
         let mut drain = Drain::new(pools.actors());
         drain.fail(ActorId::foundation(0), "lost encoder/0".into(), Some(ActorId::encoder(0)));
         drain.fail(ActorId::encoder(0), "lost foundation/0".into(), Some(ActorId::foundation(0)));

@@ -2,7 +2,7 @@
 //! measured, planned and computed between two steps, with nothing else in flight.
 
 use super::{Broken, Coordinator, InFlight, Output, StepBalance};
-use crate::message::{ActorId, BadSample, Command, Purpose, SKIPPED, SampleMeta, SaveTo, StepId};
+use crate::message::{ActorId, BadSample, Command, Purpose, SKIPPED, SampleMeta, SaveTo, StepId, StepPlan};
 use crate::schedule::coordinator::evaluations::EvaluationPass;
 use crate::schedule::coordinator::intake::Answer;
 use crate::schedule::{PackLimits, PlanSpec, SampleSize, plan_evaluation};
@@ -48,6 +48,14 @@ impl Coordinator {
         Ok(())
     }
 
+    /// Gives the units of a plan to the encoders that are there, whatever their speed.
+    pub(super) fn place(&self, plan: &mut StepPlan) {
+        for pool in self.encoders.iter() {
+            let of_pool = plan.units.iter_mut().filter(|unit| pool.has(unit));
+            of_pool.for_each(|unit| unit.encoder = pool.worker(unit.encoder.index, 0));
+        }
+    }
+
     /// The samples that can be computed; the others are told of once.
     fn usable(&mut self, answers: Vec<Answer>, pass: &EvaluationPass) -> Vec<SampleMeta> {
         let (mut samples, mut told) = (Vec::new(), Vec::new());
@@ -90,12 +98,10 @@ impl Coordinator {
         let spec = PlanSpec { pack, ..self.spec.plan.clone() };
         let mut plan = plan_evaluation(&spec, (step, round), pass.purpose, samples)
             .map_err(|error| (ActorId::SCHEDULER, format!("evaluation before step {step}: {error}")))?;
-        if let workers @ [_, ..] = self.encoders.workers() {
-            plan.units.iter_mut().for_each(|unit| unit.encoder = workers[unit.encoder as usize % workers.len()]);
-        }
+        self.place(&mut plan);
         let balance = StepBalance::of(&spec, &plan);
         let skipped = self.skip_killers(&plan)?;
-        plan.units.iter_mut().filter(|unit| skipped.contains(&unit.id)).for_each(|unit| unit.encoder = SKIPPED);
+        plan.units.iter_mut().filter(|unit| skipped.contains(&unit.id)).for_each(|unit| unit.encoder.index = SKIPPED);
         let plan = Arc::new(plan);
         self.send_to_all(&Command::Plan(plan.clone()));
         self.in_flight.insert(step, InFlight::new(plan, Vec::new(), balance));

@@ -3,7 +3,9 @@
 use super::{
     CheckpointDraft, EvaluationSummary, FailedSave, FittedCosts, Ledger, NonFinite, PoisonItem, StepBalance, Straggler,
 };
-use crate::message::{ActorId, BadSample, Command, Epoch, Event, RoutingReport, SampleId, SaveTo, StepId, Timings};
+use crate::message::{
+    ActorId, BadSample, Command, Epoch, Event, PoolName, RoutingReport, SampleId, SaveTo, StepId, Timings,
+};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
@@ -19,8 +21,8 @@ pub enum Input {
     Joined(ActorId),
     /// Let this encoder go when it suits.
     Retire(ActorId),
-    /// The pause that began with this epoch has lasted as long as it may.
-    GraceOver(Epoch),
+    /// The pause that began with this epoch of a pool has lasted as long as it may.
+    GraceOver(PoolName, Epoch),
     /// Answer to [`Output::Doubt`], when its last words must have come.
     Doubted(Doubt),
     /// Finish the step in progress, save and stop. A second one stops at once.
@@ -46,12 +48,12 @@ pub struct Doubt {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Output {
     Send(ActorId, Command),
-    /// The encoder pool has changed.
+    /// An encoder pool has changed.
     Pool(PoolChange),
     /// Have nothing to do with this actor any more; it may not know that yet.
     Evict(ActorId),
-    /// There is no encoder left to go on with: the run waits for one.
-    Paused(Epoch),
+    /// There is no encoder left in a pool to go on with: the run waits for one.
+    Paused(PoolName, Epoch),
     Step(Box<StepSummary>),
     /// Held-out samples were evaluated between two steps.
     Evaluated(Box<EvaluationSummary>),
@@ -74,9 +76,10 @@ pub enum Output {
     Finished(Result<Outcome, Failure>),
 }
 
-/// Other members of the encoder pool.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// Other members of an encoder pool.
+#[derive(Clone, Debug, PartialEq)]
 pub struct PoolChange {
+    pub pool: PoolName,
     pub epoch: Epoch,
     /// In the order of ranks.
     pub members: Vec<ActorId>,
@@ -91,7 +94,7 @@ pub struct StepSummary {
     pub step: StepId,
     /// Mean over the step's target tokens.
     pub loss: f64,
-    /// Over both pools, before clipping.
+    /// Over all pools, before clipping.
     pub grad_norm: f64,
     /// The routing of a foundation with experts.
     pub routing: Option<RoutingReport>,

@@ -3,16 +3,15 @@
 use super::costs::Costs;
 use super::crash_attribution::CrashAttribution;
 use super::drain::Drain;
-use super::encoders::Encoders;
+use super::encoder_pool::{EncoderPool, EncoderPools};
 use super::evaluations::Evaluations;
 use super::intake::Intake;
 use super::probe::Probe;
 use super::save::Saves;
-use super::speeds::Speeds;
 use super::step::InFlight;
 use super::trust::Trust;
 use super::{CoordinatorSpec, Input, Outcome, Output, SchedulerState, StepBalance};
-use crate::message::{ActorId, Command, Epoch, Event, Role, SampleId, StepId, StepPlan, StepReport};
+use crate::message::{ActorId, Command, Epoch, Event, PoolName, Role, SampleId, StepId, StepPlan, StepReport};
 use crate::schedule::{Batch, PlanError, PlanSpec, plan_step};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,14 +42,9 @@ pub struct Coordinator {
     joining: BTreeSet<ActorId>,
     intake: Intake,
     costs: Costs,
-    speeds: Speeds,
-    encoders: Encoders,
-    /// Encoders that have left and of which the others are not told, with the reason.
-    lost: Vec<(ActorId, String)>,
+    encoders: EncoderPools,
     trust: Trust,
     blame: CrashAttribution,
-    /// `Output::Paused` was said.
-    paused: Option<Epoch>,
     /// The first step that not all engines have applied.
     current: StepId,
     /// The first step that is not planned.
@@ -94,12 +88,9 @@ impl Coordinator {
             joining: spec.pools.actors().collect(),
             intake: Intake::new(&spec),
             costs,
-            speeds: Speeds::default(),
-            encoders: Encoders::new(&spec),
-            lost: Vec::new(),
+            encoders: EncoderPools::new(&spec),
             trust: Trust::default(),
-            blame: CrashAttribution::new(if spec.elastic { &spec.state.killers } else { &[] }),
-            paused: None,
+            blame: CrashAttribution::new(if spec.is_elastic() { &spec.state.killers } else { &[] }),
             current: spec.first_step,
             next_plan: spec.first_step,
             end: StepId(end),
@@ -132,7 +123,11 @@ impl Coordinator {
                 Input::Event(actor, _) | Input::Gone(actor, _) => *actor,
                 _ => ActorId::SCHEDULER,
             };
-            let known = [Role::Scheduler, Role::Encoder].contains(&actor.role) || self.spec.pools.contains(actor);
+            let known = match actor.role {
+                Role::Scheduler => true,
+                Role::Encoder => self.encoders.get(actor.pool).is_some(),
+                Role::Data | Role::Foundation => self.spec.pools.contains(actor),
+            };
             assert!(known, "{actor} is not of this run");
             if actor.role == Role::Encoder && self.drain.has_ended(actor) {
                 // Excluded: what it says is late.
@@ -178,16 +173,20 @@ impl Coordinator {
                 Ok(())
             }
             Input::Retire(actor) => {
-                self.encoders.retire(actor.index);
+                self.encoders.of(actor).retire(actor.index);
                 Ok(())
             }
-            Input::GraceOver(epoch) if self.paused == Some(epoch) && !self.drain.has_begun() => {
-                let (actor, reason) = self.lost.last().cloned().unwrap_or((ActorId::SCHEDULER, String::new()));
-                let cause = format!("{reason}; no encoder is left, and none has joined");
-                self.drain.lose(actor, cause);
+            Input::GraceOver(name, epoch) => {
+                let pool = self.encoders.get(name).filter(|pool| pool.paused == Some(epoch));
+                if let Some(pool) = pool.filter(|_| !self.drain.has_begun()) {
+                    let (actor, reason) = pool.lost.last().cloned().unwrap_or((ActorId::SCHEDULER, String::new()));
+                    let of_pool =
+                        if name == PoolName::ENCODER { String::new() } else { format!(" of the pool `{name}`") };
+                    let cause = format!("{reason}; no encoder{of_pool} is left, and none has joined");
+                    self.drain.lose(actor, cause);
+                }
                 Ok(())
             }
-            Input::GraceOver(_) => Ok(()),
             Input::Doubted(doubt) => self.doubted(doubt),
             Input::StopRequested => self.stop(),
             Input::SaveRequested => {
@@ -220,10 +219,9 @@ impl Coordinator {
             }
             Event::Stopped => {
                 self.drain.end(actor);
-                let was_let_go = actor.role == Role::Encoder && !self.encoders.is_member(actor.index);
+                let was_let_go = actor.role == Role::Encoder && !self.encoders.is_member(actor);
                 if !self.drain.has_begun() && !was_let_go {
-                    let is_member = self.encoders.is_elastic() && actor.role == Role::Encoder;
-                    if is_member && !self.joining.contains(&actor) {
+                    if self.encoders.is_elastic(actor) && !self.joining.contains(&actor) {
                         return self.lose(actor, "stopped without being told to".into(), None);
                     }
                     return Err((actor, "stopped without being told to".into()));
@@ -234,13 +232,13 @@ impl Coordinator {
             _ if self.drain.has_begun() => return Ok(()),
             _ => {}
         }
-        let is_member = actor.role == Role::Encoder && self.encoders.is_member(actor.index);
+        let is_member = self.encoders.is_member(actor);
         let computes = is_member || actor.role == Role::Foundation;
-        let epoch = self.encoders.epoch();
+        let epoch = self.encoders.get(actor.pool).map_or(Epoch(0), EncoderPool::epoch);
         match event {
             Event::Ready if self.joining.remove(&actor) => Ok(()),
             Event::Ready if actor.role == Role::Encoder && !is_member => {
-                self.encoders.ready(actor.index);
+                self.encoders.of(actor).ready(actor.index);
                 Ok(())
             }
             Event::Lost { peer, reason } => self.lost_by(actor, peer, reason),
@@ -257,7 +255,7 @@ impl Coordinator {
             }
             _ if actor.role == Role::Encoder && !is_member => Ok(()),
             Event::At { unit } => {
-                self.blame.at(actor.index, unit);
+                self.blame.at(actor, unit);
                 Ok(())
             }
             Event::Finished { step, epoch: of } | Event::Broken { step, epoch: of, .. }
@@ -267,14 +265,17 @@ impl Coordinator {
             }
             Event::Reduced(report) if actor.role == Role::Encoder && report.epoch != epoch => Ok(()),
             Event::Finished { step, .. } if is_member => {
-                self.in_flight.get_mut(&step).expect("looked at above").finished(actor.index);
+                self.in_flight.get_mut(&step).expect("looked at above").finished(actor);
                 Ok(())
             }
-            Event::Broken { error, .. } if is_member => match self.encoders.broke(actor.index, &error) {
-                // It may be the one that cannot.
-                Err(error) if self.encoders.members().len() > 1 => self.exclude(actor, error),
-                result => result.map_err(|error| (actor, error)),
-            },
+            Event::Broken { error, .. } if is_member => {
+                let pool = self.encoders.of(actor);
+                match pool.broke(actor.index, &error) {
+                    // It may be the one that cannot.
+                    Err(error) if pool.members().len() > 1 => self.exclude(actor, error),
+                    result => result.map_err(|error| (actor, error)),
+                }
+            }
             Event::Measured { samples, bad } if actor.role == Role::Data => {
                 self.intake.measured(actor.index, samples, bad).map_err(|error| (actor, error))
             }
@@ -306,8 +307,8 @@ impl Coordinator {
         if in_flight.is_evaluation() {
             return self.evaluations.closed();
         }
-        let mut summary = in_flight.summary(self.spec.pools, self.stream.ledger, self.costs.fitted());
-        summary.stragglers = self.speeds.stragglers();
+        let mut summary = in_flight.summary(self.stream.ledger, self.costs.fitted());
+        summary.stragglers = self.encoders.iter().flat_map(|pool| pool.speeds.stragglers()).collect();
         self.stream = in_flight.state(&self.stream, summary.ledger, summary.costs.clone());
         self.stream.evaluated = self.evaluations.evaluated();
         if summary.applied {
@@ -337,16 +338,15 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Encoders that are members, in the order of their ranks, and foundations.
+    /// Encoders that are members, pool after pool in the order of their ranks, and foundations.
     fn compute_actors(&self) -> Vec<ActorId> {
-        let members = self.encoders.members().iter().map(|&index| ActorId::encoder(index));
-        members.chain((0..self.spec.pools.foundation).map(ActorId::foundation)).collect()
+        self.encoders.members().chain(self.spec.pools.foundation_actors()).collect()
     }
 
     /// To everybody who takes part; the last command to all who live.
     fn send_to_all(&mut self, command: &Command) {
         let takes_part = |actor: &ActorId| {
-            let is_member = actor.role != Role::Encoder || self.encoders.is_member(actor.index);
+            let is_member = actor.role != Role::Encoder || self.encoders.is_member(*actor);
             is_member || *command == Command::Stop
         };
         let send = |actor| Output::Send(actor, command.clone());

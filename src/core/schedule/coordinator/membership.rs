@@ -1,7 +1,7 @@
 //! Tells who takes part while the run goes on: encoders that are refused, excluded, lost, and the epochs that follow.
 
 use super::{Broken, Coordinator};
-use crate::message::{ActorId, BadSample, Command, Event, Regroup, Role, SampleId, StepId, StepPlan, UnitId};
+use crate::message::{ActorId, BadSample, Command, Event, PoolName, Regroup, SampleId, StepId, StepPlan, UnitId};
 use crate::schedule::coordinator::step::InFlight;
 use crate::schedule::coordinator::trust::Told;
 use crate::schedule::coordinator::{Doubt, Input, MAX_CRASHES, Output, PoolChange};
@@ -14,16 +14,17 @@ impl Coordinator {
     pub(super) fn refusal(&self, input: &Input) -> Option<String> {
         let Input::Event(actor, event) = input else { return None };
         let is_joining = self.joining.contains(actor);
-        let is_bound = actor.role == Role::Encoder && self.encoders.is_elastic() && !self.drain.has_begun();
+        let is_bound = self.encoders.is_elastic(*actor) && !self.drain.has_begun();
         if !is_bound || (is_joining && *event != Event::Ready) {
             return None;
         }
+        let pool = self.encoders.get(actor.pool)?;
         let told = Told {
             actor: *actor,
-            encoders: &self.encoders,
+            pool,
             in_flight: &self.in_flight,
             is_joining,
-            is_trained: self.spec.encoder_trained && !self.evaluates(),
+            is_trained: pool.is_trained() && !self.evaluates(),
             current: self.current,
             next_plan: self.next_plan,
         };
@@ -34,7 +35,7 @@ impl Coordinator {
     pub(super) fn distrust(&mut self, actor: ActorId, why: &str) -> Result<(), Broken> {
         match self.trust.violated(actor) {
             true => {
-                self.blame.take(actor.index);
+                self.blame.take(actor);
                 self.exclude(actor, format!("{why}; that exceeds the limit"))
             }
             false => Ok(()),
@@ -49,31 +50,32 @@ impl Coordinator {
     /// Returns whether the run can go on without this actor.
     pub(super) fn may_lose(&self, actor: ActorId) -> bool {
         let begun = !self.joining.contains(&actor) && !self.drain.has_begun();
-        actor.role == Role::Encoder && self.encoders.is_elastic() && begun
+        self.encoders.is_elastic(actor) && begun
     }
 
     /// An encoder is gone; `peer`: whom it had lost before.
     pub(super) fn lose(&mut self, actor: ActorId, reason: String, peer: Option<ActorId>) -> Result<(), Broken> {
         self.drain.end(actor);
         self.died(actor)?;
-        let was_member = self.encoders.lose(actor.index);
+        let pool = self.encoders.of(actor);
+        let was_member = pool.lose(actor.index);
         if was_member {
-            self.lost.push((actor, reason.clone()));
+            pool.lost.push((actor, reason.clone()));
         }
-        if was_member && self.encoders.is_lost() {
+        // Frozen ones have the same after every step.
+        let (writer, is_frozen) = (pool.writer(), !pool.is_trained());
+        if was_member && pool.is_lost() {
             self.drain.lose_with(actor, reason, peer);
             return Ok(());
         }
         if self.in_flight.get_mut(&self.current).is_some_and(|in_flight| in_flight.lose(actor)) {
             self.close_step();
         }
-        let writer = self.encoders.members().first().map(|&index| ActorId::encoder(index));
-        // Frozen ones have the same after every step.
-        let (newest, is_frozen) = (self.newest(), !self.spec.encoder_trained);
+        let newest = self.newest();
         let (again, ended) = self.saves.lose(actor, writer, |step| is_frozen || newest == Some(step));
         ended.into_iter().try_for_each(|ended| self.save_ended(Some(ended)))?;
         // After the epoch's beginning, by which the writer knows that it is the first.
-        self.advance_epoch()?;
+        self.advance_epochs()?;
         let again = again.into_iter().map(|(step, to, dir)| (writer, Command::Save { step, to, dir }));
         self.out.extend(again.filter_map(|(writer, save)| Some(Output::Send(writer?, save))));
         Ok(())
@@ -108,10 +110,10 @@ impl Coordinator {
         if !self.may_lose(peer) {
             return Err((peer, why));
         }
-        let own = |id: UnitId| self.in_flight.get(&id.step).is_some_and(|step| step.unit_of(peer.index, id).is_some());
+        let own = |id: UnitId| self.in_flight.get(&id.step).is_some_and(|step| step.unit_of(peer, id).is_some());
         match lacks.is_some_and(own) {
             true => {
-                self.blame.take(peer.index);
+                self.blame.take(peer);
                 self.exclude(peer, why)
             }
             false => self.distrust(peer, &why),
@@ -128,11 +130,11 @@ impl Coordinator {
 
     /// An encoder is gone: the unit that it was at is to blame.
     fn died(&mut self, actor: ActorId) -> Result<(), Broken> {
-        let Some(id) = self.blame.take(actor.index) else { return Ok(()) };
+        let Some(id) = self.blame.take(actor) else { return Ok(()) };
         let Some(in_flight) = self.in_flight.get(&id.step).filter(|in_flight| !in_flight.is_decided()) else {
             return Ok(());
         };
-        let Some(unit) = in_flight.unit_of(actor.index, id) else { return Ok(()) };
+        let Some(unit) = in_flight.unit_of(actor, id) else { return Ok(()) };
         let killers = self.blame.died_of(unit);
         self.out.push(Output::Killed(killers));
         let plan = in_flight.plan.clone();
@@ -161,66 +163,73 @@ impl Coordinator {
         Ok(units.into_iter().map(|unit| unit.id).collect())
     }
 
-    /// Begins another epoch where there must be one, or may be.
-    pub(super) fn advance_epoch(&mut self) -> Result<(), Broken> {
-        if !self.joining.is_empty() || !self.encoders.is_elastic() {
+    /// Begins another epoch in each pool where there must be one, or may be.
+    pub(super) fn advance_epochs(&mut self) -> Result<(), Broken> {
+        if !self.joining.is_empty() {
             return Ok(());
         }
+        let names: Vec<PoolName> =
+            self.encoders.iter().filter(|pool| pool.is_elastic()).map(|pool| pool.name).collect();
+        names.into_iter().try_for_each(|name| self.advance_epoch(name))
+    }
+
+    fn advance_epoch(&mut self, name: PoolName) -> Result<(), Broken> {
         let in_flight = self.in_flight.get(&self.current);
         if in_flight.is_some_and(|in_flight| in_flight.is_evaluation() && in_flight.is_decided()) {
             // It is forgotten in a moment, and needs not be shared out anew.
             return Ok(());
         }
-        let answered = |index: &u32| {
-            let reduced = in_flight.is_some_and(|in_flight| in_flight.has_reduced(ActorId::encoder(*index)));
-            reduced || self.encoders.is_broken(*index)
+        let Some(pool) = self.encoders.get_mut(name) else { return Ok(()) };
+        let answered = |actor: ActorId| {
+            let reduced = in_flight.is_some_and(|in_flight| in_flight.has_reduced(actor));
+            reduced || pool.is_broken(actor.index)
         };
-        let all_answered = self.encoders.members().iter().all(answered);
-        if !self.encoders.is_due(all_answered) {
+        let all_answered = pool.actors().all(answered);
+        if !pool.is_due(all_answered) {
             return Ok(());
         }
         let step = StepId(self.current.0 + u64::from(in_flight.is_some_and(InFlight::is_decided)));
-        let new = self.encoders.begin_epoch();
-        if self.encoders.is_paused() {
+        let new = pool.begin_epoch();
+        if pool.is_paused() {
             // Who comes is told then; and who has left till then.
-            self.encoders.postpone(new.left);
-            if self.paused.is_none() {
-                self.paused = Some(self.encoders.epoch());
-                self.out.push(Output::Paused(self.encoders.epoch()));
+            pool.postpone(new.left);
+            if pool.paused.is_none() {
+                pool.paused = Some(pool.epoch());
+                self.out.push(Output::Paused(name, pool.epoch()));
             }
             return Ok(());
         }
-        self.paused = None;
-        self.spec.plan.encoder_replicas = self.encoders.workers().len() as u32;
+        pool.paused = None;
+        if let Some(planned) = self.spec.plan.encoder_pool(name) {
+            planned.replicas = pool.workers().len() as u32;
+        }
         let (mut plans, mut moved) = (Vec::new(), BTreeSet::new());
         for (_, in_flight) in self.in_flight.range_mut(step..) {
-            moved.extend(in_flight.share_out(&new.left, self.encoders.workers()));
+            moved.extend(in_flight.share_out(&new.left, pool));
             let plan = &in_flight.plan;
             check_credits(&self.spec.plan, &plan.packs, &plan.units)
                 .map_err(|error| (ActorId::SCHEDULER, format!("step {}: {error}", plan.step)))?;
             plans.push(plan.clone());
         }
         let regroup = Regroup {
-            epoch: self.encoders.epoch(),
-            members: self.encoders.members().to_vec(),
-            num_current: self.encoders.num_current() as u32,
+            pool: name,
+            epoch: pool.epoch(),
+            members: pool.members().to_vec(),
+            num_current: pool.num_current() as u32,
             left: new.left,
             moved,
             step,
             plans,
         };
+        let lost = std::mem::take(&mut pool.lost);
+        let (epoch, members) = (pool.epoch(), pool.actors().collect());
         self.send_to_all(&Command::Regroup(Arc::new(regroup)));
-        let actors = |indices: &[u32]| indices.iter().map(|&index| ActorId::encoder(index)).collect::<Vec<_>>();
-        for actor in actors(&new.retired) {
-            self.out.push(Output::Send(actor, Command::Stop));
-            self.lost.push((actor, "let go".to_owned()));
-        }
-        self.out.push(Output::Pool(PoolChange {
-            epoch: self.encoders.epoch(),
-            members: actors(self.encoders.members()),
-            joined: actors(&new.joined),
-            left: std::mem::take(&mut self.lost),
-        }));
+        let actors =
+            |indices: &[u32]| indices.iter().map(|&index| ActorId::encoder_of(name, index)).collect::<Vec<_>>();
+        let retired = actors(&new.retired);
+        self.out.extend(retired.iter().map(|&actor| Output::Send(actor, Command::Stop)));
+        let left = lost.into_iter().chain(retired.into_iter().map(|actor| (actor, "let go".to_owned()))).collect();
+        self.out.push(Output::Pool(PoolChange { pool: name, epoch, members, joined: actors(&new.joined), left }));
         Ok(())
     }
 }

@@ -12,10 +12,10 @@
 //! 5. `Save` comes right before `Commit` on the same queues and is heeded with it, so every engine writes the same
 //!    version, and none begins the next step before. Engines write while steps go on. When all have written, the checkpoint is published; the end of the run waits for that. One that
 //!    fails is tried again with a later step, when the caller says that it is time.
-//! 6. An encoder that dies, hangs, joins or is let go begins an epoch: the units of the steps in flight that were those
+//! 6. An encoder that dies, hangs, joins or is let go begins an epoch of its pool: the units of the steps in flight that were those
 //!    of who has left are given to who is left, and nothing else of a plan changes. What is done stays done: foundations
 //!    keep the gradients that they have returned until the step is decided, and return them again.
-//! 7. Encoders reduce when all of them have finished, so that who dies before keeps nobody waiting in a collective. A
+//! 7. The encoders of a pool reduce when all of them have finished, so that who dies before keeps nobody waiting in a collective. A
 //!    reduction that fails is tried again in another epoch. Once a step is decided, the survivors apply it.
 //! 8. Too many steps in a row that are not finite end the run: what is planned ahead is computed and dropped, the last batch
 //!    is read and computed once more, and the last good state is saved. That tells data from machines ([`Verdict`]).
@@ -38,7 +38,7 @@ mod costs;
 mod crash_attribution;
 mod draft;
 mod drain;
-mod encoders;
+mod encoder_pool;
 mod evaluations;
 mod intake;
 mod io;
@@ -64,6 +64,6 @@ pub use ledger::Ledger;
 pub use machine::{Coordinator, Planner};
 pub use probe::{NonFinite, Verdict};
 pub use save::FailedSave;
-pub use spec::{CoordinatorSpec, PoolSizes};
+pub use spec::{CoordinatorSpec, EncoderPoolSpec, PoolSize, PoolSizes};
 pub use speeds::Straggler;
 pub use state::{FittedCosts, SchedulerState};

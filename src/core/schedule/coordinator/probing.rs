@@ -35,18 +35,16 @@ impl Coordinator {
     }
 
     fn compute_again(&mut self) -> Result<(), Broken> {
-        let Some(probe) = &mut self.probe else { return Ok(()) };
+        let Some(probe) = &self.probe else { return Ok(()) };
         let step = self.next_plan;
         let mut plan = plan_step(&self.spec.plan, step, probe.batch.clone(), self.stream.cursor)
             .map_err(|error| (ActorId::SCHEDULER, format!("step {step}: {error}")))?;
-        if let workers @ [_, ..] = self.encoders.workers() {
-            plan.units.iter_mut().for_each(|unit| unit.encoder = workers[unit.encoder as usize]);
-        }
+        self.place(&mut plan);
         let balance = StepBalance::of(&self.spec.plan, &plan);
         let skipped: Vec<UnitId> = self.blame.killers(&plan).into_iter().map(|unit| unit.id).collect();
-        plan.units.iter_mut().filter(|unit| skipped.contains(&unit.id)).for_each(|unit| unit.encoder = SKIPPED);
+        plan.units.iter_mut().filter(|unit| skipped.contains(&unit.id)).for_each(|unit| unit.encoder.index = SKIPPED);
         let plan = Arc::new(plan);
-        probe.stage = Stage::Computing(step);
+        self.probe.iter_mut().for_each(|probe| probe.stage = Stage::Computing(step));
         let in_flight = InFlight::new(plan.clone(), self.stream.held.clone(), balance);
         self.in_flight.insert(step, in_flight);
         self.next_plan.0 += 1;

@@ -30,8 +30,8 @@ struct Save {
     state: SchedulerState,
     /// Tells who is to answer yet, once for each time that it was told to write.
     awaited: Vec<ActorId>,
-    /// The encoder that writes what the pool has.
-    writer: Option<ActorId>,
+    /// Of each encoder pool the one that writes what the pool has.
+    writers: Vec<ActorId>,
     files: BTreeMap<ActorId, Vec<SavedFile>>,
     failed: Option<Cause>,
 }
@@ -77,11 +77,11 @@ impl Saves {
         state: SchedulerState,
         parent: &Path,
         awaited: Vec<ActorId>,
-        writer: Option<ActorId>,
+        writers: Vec<ActorId>,
     ) -> PathBuf {
         // Hidden and marked, so that nobody takes an unfinished checkpoint for one.
         let dir = parent.join(format!(".step-{:08}.tmp", step.0 + 1));
-        let save = Save { dir: dir.clone(), state, awaited, writer, files: BTreeMap::new(), failed: None };
+        let save = Save { dir: dir.clone(), state, awaited, writers, files: BTreeMap::new(), failed: None };
         let before = self.open.insert((step, to), save);
         assert!(before.is_none(), "step {step} is saved once");
         if to == SaveTo::Disk {
@@ -128,7 +128,7 @@ impl Saves {
         self.ended(id)
     }
 
-    /// Goes on without an encoder that is gone. The pool's writer is replaced by `writer` where that still `has` the parameters
+    /// Goes on without an encoder that is gone. Its pool's writer is replaced by `writer` where that still `has` the parameters
     /// of the step: the saves and folders that it must write are returned; and what has ended now.
     pub fn lose(
         &mut self,
@@ -143,10 +143,11 @@ impl Saves {
                 continue;
             }
             save.awaited.retain(|&awaited| awaited != actor);
-            if save.writer == Some(actor) {
-                save.writer = writer.filter(|_| has(id.0));
-                match save.writer {
+            if let Some(place) = save.writers.iter().position(|writer| *writer == actor) {
+                save.writers.remove(place);
+                match writer.filter(|_| has(id.0)) {
                     Some(next) => {
+                        save.writers.push(next);
                         save.awaited.push(next);
                         again.push((id.0, id.1, save.dir.clone()));
                     }

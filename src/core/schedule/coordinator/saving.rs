@@ -2,6 +2,7 @@
 
 use super::{Broken, Coordinator, InFlight, Output, SchedulerState};
 use crate::message::{ActorId, Command, Event, SaveTo, StepId};
+use crate::schedule::coordinator::encoder_pool::EncoderPool;
 use crate::schedule::coordinator::save::Ended;
 
 impl Coordinator {
@@ -48,12 +49,12 @@ impl Coordinator {
 
     pub(super) fn save(&mut self, step: StepId, to: SaveTo, state: SchedulerState) {
         let awaited = self.compute_actors();
-        let writer = self.encoders.members().first().map(|&index| ActorId::encoder(index));
+        let writers = self.encoders.iter().filter_map(EncoderPool::writer).collect();
         let parent = match (to, &self.spec.snapshots) {
             (SaveTo::Memory, Some((dir, _))) => dir,
             _ => &self.spec.checkpoint_dir,
         };
-        let dir = self.saves.begin((step, to), state, parent, awaited, writer);
+        let dir = self.saves.begin((step, to), state, parent, awaited, writers);
         self.out.push(Output::Prepare(step, to, dir.clone()));
         self.send_to_compute(&Command::Save { step, to, dir });
     }

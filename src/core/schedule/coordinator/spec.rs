@@ -1,72 +1,120 @@
 //! Describes what a coordinator is told before it begins.
 
 use super::{EvaluationSpec, SchedulerState};
-use crate::config::{BadSamples, Balance, PackMode, Placement, RunConfig, TooLong};
-use crate::message::{ActorId, Role, StepId};
+use crate::config::{BadSamples, Balance, EncoderPool, PackMode, Placement, RunConfig, TooLong};
+use crate::message::{ActorId, PoolName, Role, StepId, TowerSet};
 use crate::schedule::{ModelShape, PlanSpec};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// Commands about changes of the encoder pool that an engine may not have taken yet.
+/// Commands about changes of encoder pools that an engine may not have taken yet.
 const MAX_CHANGES: usize = 64;
 
-/// Number of actors of each role.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Number of actors of each pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolSizes {
     pub data: u32,
-    /// 0 where encoders live in the foundation's actors.
-    pub encoder: u32,
+    /// The encoder pools in the order of their names; none where encoders live in the foundation's actors.
+    pub encoders: Vec<PoolSize>,
     pub foundation: u32,
 }
 
+/// Number of actors of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolSize {
+    pub name: PoolName,
+    pub actors: u32,
+}
+
 impl PoolSizes {
-    pub fn new(config: &RunConfig) -> Self {
+    /// The pools of a run whose model has these towers.
+    pub fn new(config: &RunConfig, towers: TowerSet) -> Self {
         let pools = &config.pools;
-        Self {
-            data: pools.data.replicas as u32,
-            encoder: if pools.placement == Placement::Colocated { 0 } else { pools.encoder.layout().ranks() as u32 },
-            foundation: pools.foundation.layout().ranks() as u32,
-        }
+        let size = |(name, pool, _): (PoolName, &EncoderPool, TowerSet)| PoolSize {
+            name,
+            actors: pool.layout().ranks() as u32,
+        };
+        let encoders = match pools.placement {
+            Placement::Separate => pools.encoders(towers).into_iter().map(size).collect(),
+            Placement::Colocated => Vec::new(),
+        };
+        Self { data: pools.data.replicas as u32, encoders, foundation: pools.foundation.layout().ranks() as u32 }
     }
 
-    pub fn data_actors(self) -> impl Iterator<Item = ActorId> {
+    /// Pools with the names of their roles; without encoders there is no pool of them.
+    pub fn of_roles(data: u32, encoder: u32, foundation: u32) -> Self {
+        let encoder = PoolSize { name: PoolName::ENCODER, actors: encoder };
+        Self { data, encoders: [encoder].into_iter().filter(|pool| pool.actors > 0).collect(), foundation }
+    }
+
+    pub fn data_actors(&self) -> impl Iterator<Item = ActorId> + use<> {
         (0..self.data).map(ActorId::data)
     }
 
+    /// Actors of all encoder pools.
+    pub fn encoder_actors(&self) -> impl Iterator<Item = ActorId> + use<'_> {
+        self.encoders.iter().flat_map(|pool| (0..pool.actors).map(|index| ActorId::encoder_of(pool.name, index)))
+    }
+
+    pub fn foundation_actors(&self) -> impl Iterator<Item = ActorId> + use<> {
+        (0..self.foundation).map(ActorId::foundation)
+    }
+
     /// Actors that take part in the transaction of a step.
-    pub fn compute_actors(self) -> impl Iterator<Item = ActorId> {
-        (0..self.encoder).map(ActorId::encoder).chain((0..self.foundation).map(ActorId::foundation))
+    pub fn compute_actors(&self) -> impl Iterator<Item = ActorId> + use<'_> {
+        self.encoder_actors().chain(self.foundation_actors())
+    }
+
+    pub fn num_encoders(&self) -> u32 {
+        self.encoders.iter().map(|pool| pool.actors).sum()
     }
 
     /// Number of [`PoolSizes::compute_actors`].
-    pub fn num_compute(self) -> usize {
-        (self.encoder + self.foundation) as usize
+    pub fn num_compute(&self) -> usize {
+        (self.num_encoders() + self.foundation) as usize
     }
 
     /// Number of [`PoolSizes::actors`].
-    pub fn num_actors(self) -> usize {
+    pub fn num_actors(&self) -> usize {
         self.data as usize + self.num_compute()
     }
 
-    /// Actors of a role; the scheduler is none of them.
-    pub fn of(self, role: Role) -> u32 {
-        match role {
-            Role::Scheduler => 0,
-            Role::Data => self.data,
-            Role::Encoder => self.encoder,
-            Role::Foundation => self.foundation,
+    /// Actors of a pool; of the scheduler and of pools that the run does not have there are none.
+    pub fn of(&self, name: PoolName) -> u32 {
+        match name {
+            PoolName::DATA => self.data,
+            PoolName::FOUNDATION => self.foundation,
+            _ => self.encoders.iter().find(|pool| pool.name == name).map_or(0, |pool| pool.actors),
         }
     }
 
     /// Returns whether the actor is one of [`PoolSizes::actors`].
-    pub fn contains(self, actor: ActorId) -> bool {
-        actor.index < self.of(actor.role)
+    pub fn contains(&self, actor: ActorId) -> bool {
+        actor.index < self.of(actor.pool)
+    }
+
+    /// Every pool with its role and the number of its actors, in the order in which actors are started.
+    pub fn pools(&self) -> impl Iterator<Item = (Role, PoolSize)> + use<'_> {
+        let data = PoolSize { name: PoolName::DATA, actors: self.data };
+        let foundation = PoolSize { name: PoolName::FOUNDATION, actors: self.foundation };
+        let encoders = self.encoders.iter().map(|&pool| (Role::Encoder, pool));
+        [(Role::Data, data)].into_iter().chain(encoders).chain([(Role::Foundation, foundation)])
     }
 
     /// Everybody but the scheduler.
-    pub fn actors(self) -> impl Iterator<Item = ActorId> {
+    pub fn actors(&self) -> impl Iterator<Item = ActorId> + use<'_> {
         self.data_actors().chain(self.compute_actors())
     }
+}
+
+/// What the coordinator must know of an encoder pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EncoderPoolSpec {
+    pub name: PoolName,
+    /// Encoders may come and go while the run goes on.
+    pub elastic: bool,
+    /// The encoders' parameters change.
+    pub trained: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -100,12 +148,10 @@ pub struct CoordinatorSpec {
     pub max_save_failures: usize,
     /// Folder in memory for checkpoints every so many steps, to begin again from; `None`: there are none.
     pub snapshots: Option<(PathBuf, u64)>,
-    /// Encoders may come and go while the run goes on.
-    pub elastic: bool,
+    /// Of each pool of `pools.encoders`, in the same order.
+    pub encoders: Vec<EncoderPoolSpec>,
     /// The number of lanes is the plan's, whatever the number of encoders.
     pub fixed_lanes: bool,
-    /// The encoders' parameters change.
-    pub encoder_trained: bool,
     /// Held-out samples that are evaluated while the run goes on; `None`: there are none.
     pub evaluation: Option<EvaluationSpec>,
 }
@@ -115,8 +161,13 @@ impl CoordinatorSpec {
     pub fn new(config: &RunConfig, shape: ModelShape, resume: Option<(StepId, SchedulerState)>) -> Self {
         let (first_step, state) = resume.unwrap_or_default();
         let pack = &config.data.pack;
+        let encoder = |(name, pool, towers): (PoolName, &EncoderPool, TowerSet)| EncoderPoolSpec {
+            name,
+            elastic: pool.is_elastic(),
+            trained: !config.model.has_frozen(towers),
+        };
         Self {
-            pools: PoolSizes::new(config),
+            pools: PoolSizes::new(config, shape.towers),
             plan: PlanSpec::new(config, shape),
             first_step,
             state,
@@ -133,11 +184,23 @@ impl CoordinatorSpec {
             checkpoint_every: config.checkpoint.every_steps,
             max_save_failures: config.checkpoint.max_failures,
             snapshots: None,
-            elastic: config.pools.encoder.is_elastic(),
+            encoders: match config.pools.placement {
+                Placement::Separate => config.pools.encoders(shape.towers).into_iter().map(encoder).collect(),
+                Placement::Colocated => Vec::new(),
+            },
             fixed_lanes: config.run.deterministic,
-            encoder_trained: !config.model.has_frozen(shape.towers),
             evaluation: None,
         }
+    }
+
+    /// Returns whether the encoders of some pool may come and go.
+    pub fn is_elastic(&self) -> bool {
+        self.encoders.iter().any(|pool| pool.elastic)
+    }
+
+    /// What is said of an encoder pool.
+    pub fn encoder_pool(&self, name: PoolName) -> Option<&EncoderPoolSpec> {
+        self.encoders.iter().find(|pool| pool.name == name)
     }
 
     /// Windows of positions that data actors may be reading at once.
@@ -146,7 +209,7 @@ impl CoordinatorSpec {
     }
 
     /// Most commands that an engine may not have taken yet: windows to read, plans ahead, `Commit`, `Save`, `Stop`, and
-    /// what changes in the encoder pool while an engine is busy.
+    /// what changes in encoder pools while an engine is busy.
     pub fn max_unanswered(&self) -> usize {
         let plans = self.prefetch_steps + 1 + self.max_windows();
         // Of an evaluation a plan, what ends it, and two windows.

@@ -1,10 +1,10 @@
-//! Describes how fast each encoder is, and work shared out by that: a slow encoder costs its share, not the run.
+//! Describes how fast each encoder of a pool is, and work shared out by that: a slow encoder costs its share, not the run.
 //!
 //! Encoders that are about equal are taken for equal, so that plans of a healthy run do not depend on times. One that
 //! takes more than twice as long as the middle one for the same work, several steps in a row, is a straggler: from then on
 //! units go to whom they are done by first.
 
-use crate::message::{ActorId, Role, StepPlan, Timings, Unit};
+use crate::message::{ActorId, PoolName, StepPlan, Timings, Unit};
 use crate::schedule::PlanSpec;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -29,8 +29,9 @@ pub struct Straggler {
     pub times_slower: f64,
 }
 
-#[derive(Default, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 pub(super) struct Speeds {
+    pool: PoolName,
     known: BTreeMap<u32, Speed>,
 }
 
@@ -46,17 +47,22 @@ struct Speed {
 }
 
 impl Speeds {
+    pub fn new(pool: PoolName) -> Self {
+        Self { pool, known: BTreeMap::new() }
+    }
+
     /// Takes note of how long the encoders of a step took for their units.
     pub fn observe(&mut self, spec: &PlanSpec, plan: &StepPlan, timings: &[(ActorId, Timings)]) {
-        let of_encoders = || timings.iter().filter(|(actor, _)| actor.role == Role::Encoder);
+        let pool = self.pool;
+        let of_encoders = || timings.iter().filter(|(actor, _)| actor.pool == pool);
         self.known.retain(|&index, _| of_encoders().any(|(actor, _)| actor.index == index));
         // What came from a cache says nothing of the encoder.
         if of_encoders().any(|(_, timings)| timings.cached_items > 0) {
             return;
         }
         let mut costs = BTreeMap::<u32, u64>::new();
-        for unit in &plan.units {
-            *costs.entry(unit.encoder).or_default() += cost(spec, unit);
+        for unit in plan.units.iter().filter(|unit| unit.encoder.pool == pool) {
+            *costs.entry(unit.encoder.index).or_default() += spec.unit_cost(unit);
         }
         for (actor, timings) in of_encoders() {
             let Some(&cost) = costs.get(&actor.index).filter(|&&cost| cost > 0) else { continue };
@@ -86,8 +92,11 @@ impl Speeds {
     pub fn stragglers(&self) -> Vec<Straggler> {
         let middle = self.middle();
         let slow = self.known.iter().filter(|(_, speed)| speed.is_straggler);
-        slow.map(|(&index, speed)| Straggler { actor: ActorId::encoder(index), times_slower: speed.pace / middle })
-            .collect()
+        let straggler = |(&index, speed): (&u32, &Speed)| Straggler {
+            actor: ActorId::encoder_of(self.pool, index),
+            times_slower: speed.pace / middle,
+        };
+        slow.map(straggler).collect()
     }
 
     /// So many times as many lanes serve a pool in which lanes need not be the same for every number of encoders.
@@ -95,12 +104,12 @@ impl Speeds {
         if self.known.values().any(|speed| speed.is_straggler) { FINER } else { 1 }
     }
 
-    /// For each unit, in the order of their deadlines, the one of `workers` that ends it first. All units of a lane stay
+    /// For each unit of the pool, in the order of their deadlines, the one of `workers` that ends it first. All units of a lane stay
     /// together where `fixed_lanes`: their gradients are summed by one encoder. `None` without stragglers.
     pub fn share_out(
         &mut self,
         spec: &PlanSpec,
-        units: &[Unit],
+        units: &[&Unit],
         workers: &[u32],
         fixed_lanes: bool,
     ) -> Option<Vec<u32>> {
@@ -120,13 +129,13 @@ impl Speeds {
         };
         let encoders = if fixed_lanes {
             let mut lanes = BTreeMap::<u32, u64>::new();
-            units.iter().for_each(|unit| *lanes.entry(unit.lane.0).or_default() += cost(spec, unit));
+            units.iter().for_each(|unit| *lanes.entry(unit.lane.0).or_default() += spec.unit_cost(unit));
             let mut costliest: Vec<(u32, u64)> = lanes.into_iter().collect();
             costliest.sort_by_key(|&(lane, cost)| (std::cmp::Reverse(cost), lane));
             let owner: BTreeMap<u32, u32> = costliest.into_iter().map(|(lane, cost)| (lane, give(cost))).collect();
             units.iter().map(|unit| owner[&unit.lane.0]).collect()
         } else {
-            units.iter().map(|unit| give(cost(spec, unit))).collect()
+            units.iter().map(|unit| give(spec.unit_cost(unit))).collect()
         };
         let first = ahead.iter().copied().fold(f64::INFINITY, f64::min);
         for (worker, ahead) in workers.iter().zip(ahead) {
@@ -136,10 +145,6 @@ impl Speeds {
         }
         Some(encoders)
     }
-}
-
-fn cost(spec: &PlanSpec, unit: &Unit) -> u64 {
-    unit.items.iter().map(|item| spec.encoder_cost.item(&item.meta)).sum()
 }
 
 #[cfg(test)]

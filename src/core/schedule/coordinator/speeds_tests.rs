@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::config::Schedule;
-use crate::message::{Grid, ItemId, ItemMeta, Lane, PackId, SampleId, StepId, Tower, UnitId, UnitItem};
-use crate::schedule::{CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits};
+use crate::message::{Grid, ItemId, ItemMeta, Lane, PackId, Replica, SampleId, StepId, Tower, UnitId, UnitItem};
+use crate::schedule::{CostModel, EdgeCredits, EncoderPlanSpec, LearningRate, ModelShape, PackLimits};
 
 const LANES: u32 = 16;
 
@@ -11,15 +11,13 @@ fn spec() -> PlanSpec {
     PlanSpec {
         pack: PackLimits::tokens(64),
         cost: CostModel::decoder(8),
-        encoder_cost: CostModel::patches(),
         learning_rate: LearningRate { peak: 1e-3, min: 0.0, schedule: Schedule::Cosine, warmup_steps: 2, steps: 10 },
         foundation_replicas: 1,
         replica_ranks: 1,
-        encoder_replicas: 4,
-        num_lanes: LANES,
+        encoders: vec![EncoderPlanSpec::new(PoolName::ENCODER, [Tower::Vision].into_iter().collect(), 4, LANES)],
         colocated: false,
         shape: ModelShape {
-            towers: [crate::message::Tower::Vision].into_iter().collect(),
+            towers: [Tower::Vision].into_iter().collect(),
             hidden_size: 8,
             bytes_per_patch: 16,
             bytes_per_feature: 32,
@@ -36,9 +34,9 @@ fn plan(step: u64, workers: &[u32]) -> StepPlan {
         Unit {
             id: UnitId { step: StepId(step), index },
             lane: Lane(index % LANES),
-            encoder: workers[index as usize % workers.len()],
+            encoder: Replica::encoder(workers[index as usize % workers.len()]),
             pack: PackId { step: StepId(step), index: 0 },
-            replica: 0,
+            replica: Replica::foundation(0),
             items: vec![UnitItem { id, owner: 0, meta: ItemMeta { tower: Tower::Vision, grid, num_features: 1 } }],
         }
     };
@@ -48,10 +46,14 @@ fn plan(step: u64, workers: &[u32]) -> StepPlan {
         cursor: SampleId(0),
         learning_rate: 0.0,
         num_targets: 1,
-        replica_ranks: 1,
+        replica_ranks: BTreeMap::new(),
         packs: Vec::new(),
         units: (0..32).map(unit).collect(),
     }
+}
+
+fn refs(plan: &StepPlan) -> Vec<&Unit> {
+    plan.units.iter().collect()
 }
 
 /// Returns what each encoder was given in the last of `steps`, in patches, where encoder `i` needs `paces[i]` seconds a
@@ -61,11 +63,11 @@ fn run(speeds: &mut Speeds, paces: &[f64], fixed_lanes: bool, steps: std::ops::R
     let mut given = vec![0.0; paces.len()];
     for step in steps {
         let mut plan = plan(step, &workers);
-        if let Some(encoders) = speeds.share_out(&spec, &plan.units, &workers, fixed_lanes) {
-            plan.units.iter_mut().zip(encoders).for_each(|(unit, encoder)| unit.encoder = encoder);
+        if let Some(encoders) = speeds.share_out(&spec, &refs(&plan), &workers, fixed_lanes) {
+            plan.units.iter_mut().zip(encoders).for_each(|(unit, encoder)| unit.encoder.index = encoder);
         }
         given = vec![0.0; paces.len()];
-        plan.units.iter().for_each(|unit| given[unit.encoder as usize] += unit.num_patches() as f64);
+        plan.units.iter().for_each(|unit| given[unit.encoder.index as usize] += unit.num_patches() as f64);
         let timings = |(index, pace): (usize, &f64)| {
             (ActorId::encoder(index as u32), Timings { units: pace * given[index], ..Timings::default() })
         };
@@ -77,12 +79,12 @@ fn run(speeds: &mut Speeds, paces: &[f64], fixed_lanes: bool, steps: std::ops::R
 
 #[test]
 fn encoders_that_are_about_equal_are_taken_for_equal() {
-    let mut speeds = Speeds::default();
+    let mut speeds = Speeds::new(PoolName::ENCODER);
     run(&mut speeds, &[0.010, 0.013, 0.009, 0.018], false, 0..20);
     assert_eq!(speeds.stragglers(), []);
-    assert_eq!(speeds.share_out(&spec(), &plan(20, &[0, 1, 2, 3]).units, &[0, 1, 2, 3], false), None);
+    assert_eq!(speeds.share_out(&spec(), &refs(&plan(20, &[0, 1, 2, 3])), &[0, 1, 2, 3], false), None);
     // Ten times as slow, and yet too quick to matter.
-    let mut speeds = Speeds::default();
+    let mut speeds = Speeds::new(PoolName::ENCODER);
     run(&mut speeds, &[1e-6, 1e-5, 1e-6, 1e-6], false, 20..40);
     assert_eq!(speeds.stragglers(), []);
 }
@@ -91,7 +93,7 @@ fn encoders_that_are_about_equal_are_taken_for_equal() {
 fn a_slow_encoder_costs_its_share() {
     // One of four may cost a quarter and a tenth of what four equal ones do: 0.65 of their rate. Whole lanes are coarser.
     for (fixed_lanes, bound) in [(false, 1.0 / 0.65), (true, 1.0 / 0.55)] {
-        let mut speeds = Speeds::default();
+        let mut speeds = Speeds::new(PoolName::ENCODER);
         let paces = [0.01, 0.01, 0.1, 0.01];
         run(&mut speeds, &paces, fixed_lanes, 0..2);
         assert_eq!(speeds.stragglers(), [], "one slow step says little");
@@ -113,11 +115,11 @@ fn a_slow_encoder_costs_its_share() {
 
 #[test]
 fn lanes_stay_together_where_they_are_fixed() {
-    let mut speeds = Speeds::default();
+    let mut speeds = Speeds::new(PoolName::ENCODER);
     let workers = [0, 1, 2, 3];
     run(&mut speeds, &[0.01, 0.05, 0.01, 0.01], true, 0..6);
     let plan = plan(6, &workers);
-    let encoders = speeds.share_out(&spec(), &plan.units, &workers, true).unwrap();
+    let encoders = speeds.share_out(&spec(), &refs(&plan), &workers, true).unwrap();
     let mut owner = BTreeMap::new();
     for (unit, encoder) in plan.units.iter().zip(encoders) {
         assert_eq!(*owner.entry(unit.lane).or_insert(encoder), encoder, "{:?}", unit.lane);
@@ -127,7 +129,7 @@ fn lanes_stay_together_where_they_are_fixed() {
 
 #[test]
 fn one_that_is_quick_again_is_given_as_much_as_the_others() {
-    let mut speeds = Speeds::default();
+    let mut speeds = Speeds::new(PoolName::ENCODER);
     let slow = run(&mut speeds, &[0.01, 0.01, 0.01, 0.1], false, 0..10);
     assert!(slow[3] < 0.15 * slow.iter().sum::<f64>(), "{slow:?}");
     let quick = run(&mut speeds, &[0.01; 4], false, 10..60);
@@ -137,12 +139,12 @@ fn one_that_is_quick_again_is_given_as_much_as_the_others() {
     run(&mut speeds, &[0.01, 0.1, 0.01, 0.01], false, 60..70);
     assert_eq!(speeds.stragglers().len(), 1);
     run(&mut speeds, &[0.01], false, 70..71);
-    assert_eq!(speeds.share_out(&spec(), &plan(71, &[0]).units, &[0], false), None);
+    assert_eq!(speeds.share_out(&spec(), &refs(&plan(71, &[0])), &[0], false), None);
 }
 
 #[test]
 fn what_came_from_a_cache_says_nothing() {
-    let mut speeds = Speeds::default();
+    let mut speeds = Speeds::new(PoolName::ENCODER);
     let timings =
         |index, units, cached_items| (ActorId::encoder(index), Timings { units, cached_items, ..Timings::default() });
     for step in 0..10 {

@@ -2,9 +2,10 @@
 
 use super::{Evaluated, Ledger, PoisonItem};
 use crate::config::Products;
-use crate::message::SampleId;
+use crate::message::{PoolName, SampleId};
 use crate::schedule::Fit;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::collections::BTreeMap;
 
 /// Where the data stream stands, what was learnt of costs, and how products are computed. Written into the manifest of a
 /// checkpoint as text, without what is empty; in a journal exactly as it is.
@@ -74,12 +75,10 @@ impl<'de> Deserialize<'de> for SchedulerState {
     }
 }
 
-/// Cost models of the two pools, as they are fitted while the run goes on.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FittedCosts {
-    pub encoder: Fit,
-    pub foundation: Fit,
-}
+/// Cost models of the pools, as they are fitted while the run goes on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct FittedCosts(pub BTreeMap<PoolName, Fit>);
 
 impl SchedulerState {
     /// At a position of the stream, with nothing held back and nothing fitted.

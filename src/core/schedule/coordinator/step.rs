@@ -1,11 +1,12 @@
 //! One step in flight: who has reduced it, what was decided, who has applied that.
 
 use super::by_actor::ByActor;
+use super::encoder_pool::EncoderPool;
 use super::{FittedCosts, Ledger, PoolSizes, SchedulerState, StepBalance, StepSummary};
 use crate::message::{
     ActorId, Commit, EvaluationReport, ExpertLoads, Role, RoutingReport, SampleId, StepPlan, StepReport, Timings,
 };
-use crate::message::{SKIPPED, SampleMeta, Unit, UnitId};
+use crate::message::{Replica, SKIPPED, SampleMeta, Unit, UnitId};
 use crate::schedule::Batch;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -20,13 +21,13 @@ pub(super) struct InFlight {
     balance: StepBalance,
     reports: ByActor<StepReport>,
     /// Encoders that have done their units, as the epoch shares them out.
-    finished_by: BTreeSet<u32>,
+    finished_by: BTreeSet<ActorId>,
     decision: Option<Decision>,
     /// Once it is decided: who has not applied that yet.
     awaited: ByActor<()>,
 }
 
-/// Both pools together.
+/// All pools together.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Decision {
     pub loss: f64,
@@ -88,40 +89,40 @@ impl InFlight {
         Some(found)
     }
 
-    /// Another epoch: units of who has left are given to `workers`, and encoders report anew. Returns
+    /// Another epoch of `pool`: its units of who has left are given to its workers, and its encoders report anew. Returns
     /// these units.
-    pub fn share_out(&mut self, left: &[u32], workers: &[u32]) -> Vec<UnitId> {
+    pub fn share_out(&mut self, left: &[u32], pool: &EncoderPool) -> Vec<UnitId> {
         let mut moved = Vec::new();
-        let gone = |unit: &Unit| left.contains(&unit.encoder);
+        let gone = |unit: &Unit| pool.has(unit) && left.contains(&unit.encoder.index);
         if self.plan.units.iter().any(gone) {
             let plan = Arc::make_mut(&mut self.plan);
             for unit in plan.units.iter_mut().filter(|unit| gone(unit)) {
-                unit.encoder = workers[unit.lane.0 as usize % workers.len()];
+                unit.encoder = pool.worker(unit.lane.0, 0);
                 moved.push(unit.id);
             }
         }
-        self.reports.clear(Role::Encoder);
-        self.finished_by.clear();
+        self.reports.clear(pool.name);
+        self.finished_by.retain(|encoder| encoder.pool != pool.name);
         moved
     }
 
     /// The unit, if it is this encoder's.
-    pub fn unit_of(&self, encoder: u32, id: UnitId) -> Option<&Unit> {
-        self.plan.unit(id).filter(|unit| unit.encoder == encoder)
+    pub fn unit_of(&self, encoder: ActorId, id: UnitId) -> Option<&Unit> {
+        self.plan.unit(id).filter(|unit| unit.encoder == Replica::new(encoder.pool, encoder.index))
     }
 
     /// Gives these units to nobody.
     pub fn skip(&mut self, units: &[UnitId]) {
         let plan = Arc::make_mut(&mut self.plan);
-        plan.units.iter_mut().filter(|unit| units.contains(&unit.id)).for_each(|unit| unit.encoder = SKIPPED);
+        plan.units.iter_mut().filter(|unit| units.contains(&unit.id)).for_each(|unit| unit.encoder.index = SKIPPED);
     }
 
-    pub fn finished(&mut self, encoder: u32) {
+    pub fn finished(&mut self, encoder: ActorId) {
         self.finished_by.insert(encoder);
     }
 
-    pub fn is_finished_by(&self, encoders: &[u32]) -> bool {
-        encoders.iter().all(|encoder| self.finished_by.contains(encoder))
+    pub fn is_finished_by(&self, mut encoders: impl Iterator<Item = ActorId>) -> bool {
+        encoders.all(|encoder| self.finished_by.contains(&encoder))
     }
 
     pub fn has_reduced(&self, actor: ActorId) -> bool {
@@ -146,20 +147,16 @@ impl InFlight {
     /// Decides once all engines have reported; `None` before, and afterwards.
     ///
     /// The loss is the sum over foundation replicas in their order. Replicas of a pool report the same norm; the
-    /// pool's first one counts. `engines`: those that take part, encoders in the order of their ranks. With `drops` it is
-    /// skipped in any case.
-    pub fn decide(&mut self, engines: &[ActorId], pools: PoolSizes, clip_grad: f64, drops: bool) -> Option<Decision> {
+    /// pool's first one counts. `engines`: those that take part, pool after pool, in the order of their ranks. With
+    /// `drops` it is skipped in any case.
+    pub fn decide(&mut self, engines: &[ActorId], pools: &PoolSizes, clip_grad: f64, drops: bool) -> Option<Decision> {
         if self.decision.is_some() || !engines.iter().all(|&engine| self.reports.contains(engine)) {
             return None;
         }
-        let report = |index| self.reports.get(ActorId::foundation(index)).expect("all engines have reported");
-        let loss = (0..pools.foundation).map(|index| report(index).loss).sum::<f64>();
-        let encoder = engines.iter().find(|engine| engine.role == Role::Encoder);
-        let squares = encoder
-            .into_iter()
-            .chain(&[ActorId::foundation(0)])
-            .filter_map(|actor| Some(self.reports.get(*actor)?.grad_square_sum))
-            .sum::<f64>();
+        let report = |actor| self.reports.get(actor).expect("all engines have reported");
+        let loss = pools.foundation_actors().map(|actor| report(actor).loss).sum::<f64>();
+        let of_pools = engines.chunk_by(|one, next| one.pool == next.pool);
+        let squares = of_pools.map(|pool| report(pool[0]).grad_square_sum).sum::<f64>();
         let grad_norm = squares.sqrt();
         let commit = (!drops && loss.is_finite() && grad_norm.is_finite()).then(|| Commit {
             step: self.plan.step,
@@ -243,11 +240,11 @@ impl InFlight {
 
     /// # Panics
     /// It was not decided.
-    pub fn summary(&self, pools: PoolSizes, before: Ledger, costs: Option<FittedCosts>) -> StepSummary {
+    pub fn summary(&self, before: Ledger, costs: Option<FittedCosts>) -> StepSummary {
         let Decision { loss, grad_norm, commit } = self.decision.expect("a step is decided before it is applied");
         let timings = self.timings();
         let mut balance = self.balance;
-        balance.measure(pools, &timings);
+        balance.measure(&timings);
         StepSummary {
             step: self.plan.step,
             loss,

@@ -2,7 +2,7 @@
 //! deciding it.
 
 use super::{Broken, Coordinator, InFlight, Outcome, Output};
-use crate::message::{ActorId, Command, SKIPPED, SaveTo, StepId, Unit};
+use crate::message::{ActorId, Command, SKIPPED, SaveTo, StepId, StepPlan, Unit};
 use crate::schedule::Batch;
 use crate::schedule::coordinator::StepBalance;
 use crate::schedule::coordinator::probe::Probe;
@@ -26,7 +26,7 @@ impl Coordinator {
             }
             return Ok(());
         }
-        self.advance_epoch()?;
+        self.advance_epochs()?;
         if self.encoders.is_paused() {
             if self.stop_requested {
                 self.drain.begin(Outcome::Preempted);
@@ -46,11 +46,11 @@ impl Coordinator {
         if self.is_probing() && !self.wants_another() {
             return self.probe_on();
         }
-        let num_workers = self.encoders.workers().len() as u32;
-        if self.encoders.is_elastic() && num_workers > 0 {
-            self.spec.plan.encoder_replicas = num_workers;
+        for pool in self.encoders.iter().filter(|pool| pool.is_elastic() && !pool.workers().is_empty()) {
+            let Some(planned) = self.spec.plan.encoder_pool(pool.name) else { continue };
+            planned.replicas = pool.workers().len() as u32;
             if !self.spec.fixed_lanes {
-                self.spec.plan.num_lanes = num_workers * self.speeds.lanes_per_encoder();
+                planned.num_lanes = planned.replicas * pool.speeds.lanes_per_encoder();
             }
         }
         let may_plan = |this: &Self| !this.is_probing() || this.wants_another();
@@ -69,31 +69,43 @@ impl Coordinator {
             }
             let mut plan = (self.planner)(&self.spec.plan, step, batch.batch, batch.cursor)
                 .map_err(|error| (ActorId::SCHEDULER, format!("step {step}: {error}")))?;
-            if let workers @ [_, ..] = self.encoders.workers() {
-                // The first lanes of a step have a little more than the last ones: everyone has them in turn.
-                let turn = if self.encoders.is_elastic() { step.0 as usize } else { 0 };
-                let worker = |unit: &Unit| workers[(unit.encoder as usize + turn) % workers.len()];
-                plan.units.iter_mut().for_each(|unit| unit.encoder = worker(unit));
-                if let Some(faster) =
-                    self.speeds.share_out(&self.spec.plan, &plan.units, workers, self.spec.fixed_lanes)
-                {
-                    let mut units = plan.units.clone();
-                    units.iter_mut().zip(faster).for_each(|(unit, encoder)| unit.encoder = encoder);
-                    // Where that is too much for one edge it stays as it was.
-                    if check_credits(&self.spec.plan, &plan.packs, &units).is_ok() {
-                        plan.units = units;
-                    }
-                }
-            }
+            self.assign(&mut plan);
             let balance = StepBalance::of(&self.spec.plan, &plan);
             let skipped = self.skip_killers(&plan)?;
-            plan.units.iter_mut().filter(|unit| skipped.contains(&unit.id)).for_each(|unit| unit.encoder = SKIPPED);
+            plan.units
+                .iter_mut()
+                .filter(|unit| skipped.contains(&unit.id))
+                .for_each(|unit| unit.encoder.index = SKIPPED);
             let plan = Arc::new(plan);
             self.send_to_all(&Command::Plan(plan.clone()));
             self.in_flight.insert(step, InFlight::new(plan, batch.held, balance));
             self.next_plan.0 += 1;
         }
         Ok(())
+    }
+
+    /// Gives the units to the encoders that are there.
+    fn assign(&mut self, plan: &mut StepPlan) {
+        for pool in self.encoders.iter_mut() {
+            // The first lanes of a step have a little more than the last ones: everyone has them in turn.
+            let turn = if pool.is_elastic() { plan.step.0 as usize } else { 0 };
+            let of_pool = plan.units.iter_mut().filter(|unit| pool.has(unit));
+            of_pool.for_each(|unit| unit.encoder = pool.worker(unit.encoder.index, turn));
+            let workers = pool.workers().to_vec();
+            let of_pool: Vec<&Unit> = plan.units.iter().filter(|unit| pool.has(unit)).collect();
+            let faster = match workers.is_empty() {
+                true => None,
+                false => pool.speeds.share_out(&self.spec.plan, &of_pool, &workers, self.spec.fixed_lanes),
+            };
+            let Some(faster) = faster else { continue };
+            let mut units = plan.units.clone();
+            let of_pool = units.iter_mut().filter(|unit| pool.has(unit));
+            of_pool.zip(faster).for_each(|(unit, encoder)| unit.encoder.index = encoder);
+            // Where that is too much for one edge it stays as it was.
+            if check_credits(&self.spec.plan, &plan.packs, &units).is_ok() {
+                plan.units = units;
+            }
+        }
     }
 
     fn read(&mut self) {
@@ -109,26 +121,27 @@ impl Coordinator {
         }
     }
 
-    /// Has the encoders reduce once all of them have finished. Frozen ones have nothing to reduce.
+    /// Has the encoders of a pool reduce once all of them have finished. Frozen ones have nothing to reduce.
     fn reduce(&mut self) {
-        if !self.spec.encoder_trained || self.evaluates() {
+        if self.evaluates() {
             return;
         }
         let step = self.current;
         let Some(in_flight) = self.in_flight.get(&step).filter(|_| step < self.end) else { return };
-        let members = self.encoders.members();
-        let finished = !members.is_empty() && in_flight.is_finished_by(members);
-        if finished && !in_flight.is_decided() && !self.encoders.is_reducing() {
-            let command = Command::Reduce { step, epoch: self.encoders.epoch() };
-            self.out.extend(members.iter().map(|&index| Output::Send(ActorId::encoder(index), command.clone())));
-            self.encoders.begin_reducing();
+        for pool in self.encoders.iter_mut().filter(|pool| pool.is_trained()) {
+            let finished = !pool.members().is_empty() && in_flight.is_finished_by(pool.actors());
+            if finished && !in_flight.is_decided() && !pool.is_reducing() {
+                let command = Command::Reduce { step, epoch: pool.epoch() };
+                self.out.extend(pool.actors().map(|actor| Output::Send(actor, command.clone())));
+                pool.begin_reducing();
+            }
         }
     }
 
     fn decide(&mut self) -> Result<(), Broken> {
         let step = self.current;
         // Engines may have reduced a step beyond a requested end: it is dropped with them.
-        let num_engines = self.encoders.members().len() + self.spec.pools.foundation as usize;
+        let num_engines = self.encoders.num_members() + self.spec.pools.foundation as usize;
         let may_be_decided = |in_flight: &InFlight| {
             (step < self.end || in_flight.is_evaluation()) && in_flight.may_be_decided(num_engines)
         };
@@ -145,12 +158,14 @@ impl Coordinator {
             return Ok(());
         }
         let drops = self.probe.is_some();
-        let decision = in_flight.decide(&engines, self.spec.pools, self.spec.clip_grad, drops);
+        let decision = in_flight.decide(&engines, &self.spec.pools, self.spec.clip_grad, drops);
         let Some(decision) = decision else { return Ok(()) };
-        self.encoders.decided();
         let timings = in_flight.timings();
-        if self.encoders.is_elastic() {
-            self.speeds.observe(&self.spec.plan, &in_flight.plan, &timings);
+        for pool in self.encoders.iter_mut() {
+            pool.decided();
+            if pool.is_elastic() {
+                pool.speeds.observe(&self.spec.plan, &in_flight.plan, &timings);
+            }
         }
         self.costs.observe(&self.spec.plan, &in_flight.plan, &timings);
         self.costs.apply(&mut self.spec.plan);

@@ -5,7 +5,7 @@
 //! compared by those who get it, who tell of what they have refused. The rest of the run is
 //! one gang: a wrong word there is a bug, and ends the run by name.
 
-use super::encoders::Encoders;
+use super::encoder_pool::EncoderPool;
 use super::step::InFlight;
 use crate::message::{ActorId, Epoch, Event, SavedFile, StepId, StepReport, Timings, UnitId};
 use serde::{Deserialize, Serialize};
@@ -30,7 +30,7 @@ impl Trust {
 /// Holds what the words of an encoder are compared with.
 pub(super) struct Told<'a> {
     pub actor: ActorId,
-    pub encoders: &'a Encoders,
+    pub pool: &'a EncoderPool,
     pub in_flight: &'a BTreeMap<StepId, InFlight>,
     /// It was expected from the beginning, and is not ready.
     pub is_joining: bool,
@@ -61,23 +61,23 @@ impl Told<'_> {
     }
 
     fn is_member(&self) -> bool {
-        self.encoders.members().contains(&self.actor.index)
+        self.pool.members().contains(&self.actor.index)
     }
 
     fn ready(&self) -> Result<(), String> {
-        let is_first = self.is_joining || !(self.is_member() || self.encoders.is_ready(self.actor.index));
+        let is_first = self.is_joining || !(self.is_member() || self.pool.is_ready(self.actor.index));
         if is_first { Ok(()) } else { Err("was ready before".into()) }
     }
 
     /// Units are taken from nobody but who has left.
     fn at(&self, unit: Option<UnitId>) -> Result<(), String> {
         let Some(unit) = unit.filter(|_| self.is_member()) else { return Ok(()) };
-        let own = self.in_flight.get(&unit.step).and_then(|step| step.unit_of(self.actor.index, unit));
+        let own = self.in_flight.get(&unit.step).and_then(|step| step.unit_of(self.actor, unit));
         own.map(drop).ok_or_else(|| format!("worked on {unit}, which is not assigned to it"))
     }
 
     fn of_epoch(&self, step: StepId, epoch: Epoch) -> Result<(), String> {
-        if epoch > self.encoders.epoch() {
+        if epoch > self.pool.epoch() {
             return Err(format!("named epoch {epoch}, which has not begun"));
         }
         if step >= self.next_plan && !self.in_flight.contains_key(&step) {
@@ -88,8 +88,8 @@ impl Told<'_> {
 
     fn broken(&self, step: StepId, epoch: Epoch) -> Result<(), String> {
         self.of_epoch(step, epoch)?;
-        let is_its_turn = self.is_member() && step == self.current && self.encoders.is_reducing();
-        if epoch == self.encoders.epoch() && !is_its_turn {
+        let is_its_turn = self.is_member() && step == self.current && self.pool.is_reducing();
+        if epoch == self.pool.epoch() && !is_its_turn {
             return Err(format!("could not reduce step {step}, which it was not told to"));
         }
         Ok(())
@@ -97,12 +97,12 @@ impl Told<'_> {
 
     fn reduced(&self, report: &StepReport) -> Result<(), String> {
         self.of_epoch(report.step, report.epoch)?;
-        if !self.is_member() || report.epoch < self.encoders.epoch() {
+        if !self.is_member() || report.epoch < self.pool.epoch() {
             // Late, and not heard.
             return Ok(());
         }
         // Frozen ones are not told, and may be ahead.
-        let is_turn = !self.is_trained || (report.step == self.current && self.encoders.is_reducing());
+        let is_turn = !self.is_trained || (report.step == self.current && self.pool.is_reducing());
         let in_flight = self.in_flight.get(&report.step).filter(|_| is_turn);
         let was_told = in_flight.is_some_and(|step| !step.is_decided());
         if !was_told || in_flight.is_some_and(|step| step.has_reduced(self.actor)) {

@@ -1,30 +1,32 @@
 //! Encoders that lie: no word of theirs ends or changes a run.
 
-use super::{Coordinator, CoordinatorSpec, Input, Outcome, Output, PoolSizes, SchedulerState};
+use super::{Coordinator, CoordinatorSpec, EncoderPoolSpec, Input, Outcome, Output, PoolSizes, SchedulerState};
 use crate::config::{BadSamples, Schedule};
 use crate::message::*;
-use crate::schedule::{CostModel, EdgeCredits, LearningRate, ModelShape, PackLimits, PlanSpec};
+use crate::schedule::{CostModel, EdgeCredits, EncoderPlanSpec, LearningRate, ModelShape, PackLimits, PlanSpec};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 
 const STEPS: u64 = 6;
-const POOLS: PoolSizes = PoolSizes { data: 1, encoder: 3, foundation: 1 };
+const ENCODERS: u32 = 3;
 const LIAR: ActorId = ActorId::encoder(1);
+
+fn pools() -> PoolSizes {
+    PoolSizes::of_roles(1, ENCODERS, 1)
+}
 
 fn spec() -> CoordinatorSpec {
     let learning_rate = LearningRate { peak: 0.1, min: 0.0, schedule: Schedule::Linear, warmup_steps: 2, steps: STEPS };
     let plan = PlanSpec {
         pack: PackLimits::tokens(32),
         cost: CostModel::decoder(8),
-        encoder_cost: CostModel::patches(),
         learning_rate,
         foundation_replicas: 1,
         replica_ranks: 1,
-        encoder_replicas: POOLS.encoder,
-        num_lanes: 4,
+        encoders: vec![EncoderPlanSpec::new(PoolName::ENCODER, [Tower::Vision].into_iter().collect(), ENCODERS, 4)],
         colocated: false,
         shape: ModelShape {
-            towers: [crate::message::Tower::Vision].into_iter().collect(),
+            towers: [Tower::Vision].into_iter().collect(),
             hidden_size: 8,
             bytes_per_patch: 4,
             bytes_per_feature: 8,
@@ -32,7 +34,7 @@ fn spec() -> CoordinatorSpec {
         credits: EdgeCredits { pixels: 1000, tokens: 5000, features: 1000 },
     };
     CoordinatorSpec {
-        pools: POOLS,
+        pools: pools(),
         plan,
         first_step: StepId(0),
         state: SchedulerState::default(),
@@ -44,9 +46,8 @@ fn spec() -> CoordinatorSpec {
         bad_samples: BadSamples { max_fraction: 0.5, max_consecutive: 20 },
         too_long: Default::default(),
         checkpoint_every: 2,
-        elastic: true,
+        encoders: vec![EncoderPoolSpec { name: PoolName::ENCODER, elastic: true, trained: true }],
         fixed_lanes: true,
-        encoder_trained: true,
         evaluation: None,
         look_ahead: None,
         fitted: false,
@@ -118,7 +119,7 @@ struct Seen {
 fn run(lies: &[(usize, Event)], seed: u64) -> Seen {
     let mut coordinator = Coordinator::new(CoordinatorSpec { checkpoint_every: 0, ..spec() });
     let (mut echo, mut seen, mut chance) = (Echo::default(), Seen::default(), seed);
-    let mut inputs: VecDeque<Input> = POOLS.actors().map(|actor| Input::Event(actor, Event::Ready)).collect();
+    let mut inputs: VecDeque<Input> = pools().actors().map(|actor| Input::Event(actor, Event::Ready)).collect();
     let mut lies = lies.iter().cloned().peekable();
     let mut num_events = 0;
     while seen.result.is_none() {

@@ -8,7 +8,7 @@ use crate::model::FeatureInput;
 use crate::native::uncounted;
 use loongforge_core::data::IGNORE_INDEX;
 use loongforge_core::engine::{Engine, EngineError};
-use loongforge_core::message::{ActorId, ItemMeta, Pack, Role, StepPlan, Unit, UnitId, Version};
+use loongforge_core::message::{ActorId, ItemMeta, Pack, Replica, Role, StepPlan, Unit, UnitId, Version};
 use loongforge_core::transport::{Buffer, Header, Parcel, ParcelKind, TensorMeta};
 use std::collections::{BTreeMap, BTreeSet};
 use tch::{Device, Kind, Tensor};
@@ -20,22 +20,22 @@ impl Course {
         if let Some(inputs) = inputs {
             let place = self.layout.place(self.me.index as usize);
             let leads = (place.pp, place.cp, place.tp) == (0, 0, 0);
-            for pack in plan.packs_of(place.dp as u32).filter(|_| leads) {
+            for pack in plan.packs_of(Replica::foundation(place.dp as u32)).filter(|_| leads) {
                 self.receive_tokens(pack)?;
                 for unit in plan.units_of(pack.id) {
                     if unit.is_skipped() || self.encodes(unit) {
                         continue;
                     }
-                    let (role, index) = match self.colocated {
-                        true => (Role::Foundation, unit.encoder),
-                        false => (Role::Encoder, unit.encoder * self.encoder_ranks),
+                    let from = match self.colocated {
+                        true => ActorId::foundation(unit.encoder.index),
+                        false => unit.encoder.leader(Role::Encoder, self.ranks_of(unit)),
                     };
                     let FeatureInput { width, num_tensors, .. } = inputs[input_of(&inputs, unit.tower())?];
                     let shape = [unit.num_features() as i64, width];
                     let kind = self.kind;
                     let tensors =
                         (0..num_tensors).map(|_| buffer(|| Tensor::empty(shape, (kind, Device::Cpu)))).collect();
-                    self.arrive(ActorId::new(role, index), ParcelKind::Features(unit.id), plan, tensors)?;
+                    self.arrive(from, ParcelKind::Features(unit.id), plan, tensors)?;
                 }
             }
         }
@@ -108,9 +108,14 @@ impl Course {
     /// Returns whether a unit is encoded here.
     fn encodes(&self, unit: &Unit) -> bool {
         match self.colocated {
-            true => self.me.role == Role::Foundation && unit.encoder == self.me.index,
-            false => self.me.role == Role::Encoder && unit.encoder == self.me.index / self.encoder_ranks,
+            true => self.me.role == Role::Foundation && unit.encoder.index == self.me.index,
+            false => unit.encoder == Replica::new(self.me.pool, self.me.index / self.ranks_of(unit)),
         }
+    }
+
+    /// The ranks of the encoder of a unit.
+    fn ranks_of(&self, unit: &Unit) -> u32 {
+        self.encoder_ranks.get(&unit.encoder.pool).copied().unwrap_or(1)
     }
 
     fn arrive(

@@ -17,9 +17,11 @@ struct Wrong {
 }
 
 impl FoundationPart {
-    pub(super) fn owners(&self, plan: &StepPlan) -> BTreeMap<UnitId, u32> {
+    /// The actor that sends each unit's features, where encoders have actors of their own.
+    pub(super) fn owners(&self, plan: &StepPlan) -> BTreeMap<UnitId, ActorId> {
         let mine = plan.units.iter().filter(|unit| unit.replica == self.replica && !unit.is_skipped());
-        mine.map(|unit| (unit.id, unit.encoder * self.encoder_ranks)).collect()
+        let ranks = |pool| self.encoders.get(&pool).map_or(1, |peers| peers.ranks);
+        mine.map(|unit| (unit.id, unit.encoder.leader(Role::Encoder, ranks(unit.encoder.pool)))).collect()
     }
 
     /// Other encoders compute units of these steps.
@@ -49,7 +51,7 @@ impl FoundationPart {
         let owner = match kind {
             ParcelKind::Features(id) => {
                 let step = self.steps.iter().find(|step| step.id == id.step);
-                step.and_then(|step| step.owners.get(&id).copied().filter(|owner| *owner != from.index))
+                step.and_then(|step| step.owners.get(&id).copied().filter(|owner| *owner != from))
             }
             _ => None,
         };
@@ -76,7 +78,8 @@ impl FoundationPart {
         let Header { kind, version } = parcel.header;
         let wrong = |reason| Ok(Some(Wrong { reason, lacks: None }));
         let device = self.pool.params().flat().device();
-        let (trained, inputs) = (self.encoder_trained, self.stages.any().inputs());
+        let inputs = self.stages.any().inputs();
+        let (encoders, trains) = (&self.encoders, self.has_trained_encoders());
         let how = self.returns(version);
         let step = match kind {
             ParcelKind::Columns(id) => id.step,
@@ -90,7 +93,8 @@ impl FoundationPart {
         let Some(step) = self.steps.iter_mut().find(|known| known.id == step) else {
             // Late: a unit was given to another encoder when its features were here already, and the step has ended, since
             // nobody waits for what frozen encoders make twice.
-            return if trained || from.role != Role::Encoder { unplanned() } else { Ok(None) };
+            let is_trained = encoders.get(&from.pool).map_or(trains, |peers| peers.trained);
+            return if is_trained || from.role != Role::Encoder { unplanned() } else { Ok(None) };
         };
         let into_tensor = |buffer| TorchBuffer::into_tensor(buffer, device);
         if let ParcelKind::Columns(id) = kind {
@@ -102,7 +106,7 @@ impl FoundationPart {
         if let ParcelKind::Features(id) = kind
             && let Some(grads) = step.returned.get(&id)
         {
-            how.give_back(id, from, grads, ports)?;
+            how.give_back(id, (from.pool, from), grads, ports)?;
             return Ok(None);
         }
         let anew = step.anew;
@@ -122,6 +126,7 @@ impl FoundationPart {
             None => {}
         }
         let missing = |reason| Ok(Some(Wrong { reason, lacks: Some(unit.id) }));
+        let trained = encoders.get(&unit.pool).is_some_and(|peers| peers.trained);
         if trained && version != Version(step.id.0) {
             return missing(format!("{kind:?} was made with parameters of version {version}"));
         }

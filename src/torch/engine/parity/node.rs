@@ -10,6 +10,7 @@ use super::super::share::{EncoderShare, FoundationShare};
 use super::PoolLayouts;
 use super::plan::{Batch, DATA};
 use crate::comm::{Mesh, ProcessGroup, Started};
+use crate::engine::pack_work::EncoderPeers;
 use crate::model::FeatureInput;
 use crate::model::TreeNames;
 use crate::params::{ParamId, ParamSpec, ParamStore, Sharding};
@@ -17,7 +18,7 @@ use crate::tape::Policy;
 use crate::train::parity::{Fixture, Steps, reference_parts, tensors};
 use crate::train::{AdapterFolder, Lanes, TrainState, adapted, gather_whole, load_adapter, load_weights};
 use loongforge_core::engine::{EngineError, Ports, Progress};
-use loongforge_core::message::{ActorId, Role, StepPlan, Unit, Version};
+use loongforge_core::message::{ActorId, PoolName, Replica, Role, StepPlan, Unit, Version};
 use loongforge_core::transport::{Buffer, Edge, Header, Parcel, ParcelKind, Refused};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -120,14 +121,15 @@ impl Node {
             let share = FoundationShare::new(&families.foundation, mesh.clone(), layouts.splits)?;
             let pool = share.join(pool(share.specs(), share.sharding(), &mesh)?);
             let stages = share.stages(pool.params(), Policy::Keep);
-            let part = FoundationPart::on(mesh.place().dp as u32, stages, pool, !families.towers.is_empty());
-            Ok(part.with_encoder_ranks(layouts.encoder.tp as u32))
+            let part = FoundationPart::on(mesh.place().dp as u32, stages, pool, false);
+            let peers = EncoderPeers { trained: !families.towers.is_empty(), ranks: layouts.encoder.tp as u32 };
+            Ok(part.with_encoders([(PoolName::ENCODER, peers)].into()))
         });
         let encoder = of_encoder.map(|mesh| -> Result<_, EngineError> {
             let share = EncoderShare::new(&families.towers, mesh.clone(), layouts.encoder_zero)?;
             let pool = share.join(pool(share.towers.specs(), share.sharding(), &mesh)?);
             let models = TowerModels::new(&share.towers, pool.params(), |_| Policy::Keep);
-            Ok(EncoderPart::new(mesh.place().dp as u32, models, pool, None))
+            Ok(EncoderPart::new(Replica::encoder(mesh.place().dp as u32), models, pool, None))
         });
         let settings = Settings {
             learning_rate: fixture.learning_rate,
@@ -209,7 +211,7 @@ impl Node {
                 part.arrive(DATA, tokens, &mut self.ports)?;
             }
             for unit in plan.units.iter().filter(|unit| mine(plan.leader(unit.replica))) {
-                let from = ActorId::encoder(unit.encoder * self.layouts.encoder.tp as u32);
+                let from = unit.encoder.leader(Role::Encoder, self.layouts.encoder.tp as u32);
                 if let Some(features) =
                     self.take(unit, from, Header { kind: ParcelKind::Features(unit.id), version })?
                 {

@@ -4,8 +4,8 @@ use super::PoolLayouts;
 use crate::model::Towers;
 use crate::train::parity::{Document, Fixture};
 use loongforge_core::message::{
-    ActorId, ItemId, ItemMeta, Lane, Pack, PackId, SampleId, SampleMeta, StepId, StepPlan, Tower, Unit, UnitId,
-    UnitItem,
+    ActorId, ItemId, ItemMeta, Lane, Pack, PackId, PoolName, Replica, SampleId, SampleMeta, StepId, StepPlan, Tower,
+    Unit, UnitId, UnitItem,
 };
 use loongforge_core::transport::{Buffer, Header, HostTensor, Parcel, ParcelKind};
 use tch::{Kind, Tensor};
@@ -41,7 +41,7 @@ impl Batch {
         let numbered = || (0u32..).zip(&self.packs);
         let packs = numbered().map(|(index, documents)| Pack {
             id: PackId { step, index },
-            replica: index % replicas,
+            replica: Replica::foundation(index % replicas),
             samples: documents.iter().map(|document| self.sample(*document)).collect(),
         });
         let of_tower = |documents: &[usize], tower: Tower| {
@@ -53,9 +53,9 @@ impl Batch {
         let unit = |(index, (pack, items)): (u32, (u32, Vec<UnitItem>))| Unit {
             id: UnitId { step, index },
             lane: Lane(pack % encoders),
-            encoder: pack % encoders,
+            encoder: Replica::encoder(pack % encoders),
             pack: PackId { step, index: pack },
-            replica: pack % replicas,
+            replica: Replica::foundation(pack % replicas),
             items,
         };
         StepPlan {
@@ -64,7 +64,7 @@ impl Batch {
             cursor: SampleId(0),
             learning_rate,
             num_targets: self.num_targets,
-            replica_ranks: layouts.foundation.replica_ranks() as u32,
+            replica_ranks: [(PoolName::FOUNDATION, layouts.foundation.replica_ranks() as u32)].into(),
             packs: packs.collect(),
             units: (0..).zip(groups).map(unit).collect(),
         }

@@ -1,16 +1,27 @@
-//! Tells who belongs to the encoder pool: members in the order of their ranks, those who come, those who go.
+//! Tells who belongs to an encoder pool: members in the order of their ranks, those who come, those who go.
 
-use super::CoordinatorSpec;
-use crate::message::Epoch;
+use super::speeds::Speeds;
+use super::{CoordinatorSpec, EncoderPoolSpec};
+use crate::message::{ActorId, Epoch, PoolName, Replica, Role, Unit};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// Epochs in a row in which the members, all alive, could not reduce; then it is no passing trouble.
 const MAX_BROKEN: usize = 3;
 
-/// The encoder pool of a run. Where encoders live in foundation actors it has no members and never changes.
+/// The encoder pools of a run, in the order of their names; none where encoders live in foundation actors.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Encoders {
+pub(super) struct EncoderPools(Vec<EncoderPool>);
+
+/// An encoder pool.
+#[derive(Serialize, Deserialize)]
+pub(super) struct EncoderPool {
+    pub name: PoolName,
+    pub speeds: Speeds,
+    /// Encoders that have left and of which the others are not told, with the reason.
+    pub lost: Vec<(ActorId, String)>,
+    /// `Output::Paused` was said.
+    pub paused: Option<Epoch>,
     /// Members may come and go.
     elastic: bool,
     /// The encoders' parameters change, so that a new member needs those of an old one.
@@ -42,13 +53,69 @@ pub(super) struct NewEpoch {
     pub retired: Vec<u32>,
 }
 
-impl Encoders {
+impl EncoderPools {
     pub fn new(spec: &CoordinatorSpec) -> Self {
-        Self::of(spec.pools.encoder, spec.elastic && spec.pools.encoder > 0, spec.encoder_trained)
+        let pool = |pool: &EncoderPoolSpec| EncoderPool::of(pool, spec.pools.of(pool.name));
+        Self(spec.encoders.iter().map(pool).collect())
     }
 
-    fn of(num_members: u32, elastic: bool, trained: bool) -> Self {
+    pub fn iter(&self) -> impl Iterator<Item = &EncoderPool> {
+        self.0.iter()
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut EncoderPool> {
+        self.0.iter_mut()
+    }
+
+    pub fn get(&self, name: PoolName) -> Option<&EncoderPool> {
+        self.0.iter().find(|pool| pool.name == name)
+    }
+
+    pub fn get_mut(&mut self, name: PoolName) -> Option<&mut EncoderPool> {
+        self.0.iter_mut().find(|pool| pool.name == name)
+    }
+
+    /// The pool of an encoder.
+    ///
+    /// # Panics
+    /// The run has no such pool: of that the caller has made sure.
+    pub fn of(&mut self, encoder: ActorId) -> &mut EncoderPool {
+        self.get_mut(encoder.pool).unwrap_or_else(|| panic!("{encoder} is of no pool of this run"))
+    }
+
+    /// Returns whether it is an encoder that is a member of its pool.
+    pub fn is_member(&self, actor: ActorId) -> bool {
+        actor.role == Role::Encoder && self.get(actor.pool).is_some_and(|pool| pool.is_member(actor.index))
+    }
+
+    /// Returns whether it is an encoder of a pool that may lose it.
+    pub fn is_elastic(&self, actor: ActorId) -> bool {
+        actor.role == Role::Encoder && self.get(actor.pool).is_some_and(EncoderPool::is_elastic)
+    }
+
+    /// All members, pool after pool, in the order of their ranks.
+    pub fn members(&self) -> impl Iterator<Item = ActorId> {
+        self.0.iter().flat_map(EncoderPool::actors)
+    }
+
+    pub fn num_members(&self) -> usize {
+        self.0.iter().map(|pool| pool.members.len()).sum()
+    }
+
+    /// Nobody is left in some pool who could compute.
+    pub fn is_paused(&self) -> bool {
+        self.0.iter().any(EncoderPool::is_paused)
+    }
+}
+
+impl EncoderPool {
+    fn of(spec: &EncoderPoolSpec, num_members: u32) -> Self {
+        let EncoderPoolSpec { name, elastic, trained } = *spec;
         Self {
+            name,
+            speeds: Speeds::new(name),
+            lost: Vec::new(),
+            paused: None,
             elastic,
             trained,
             epoch: Epoch(0),
@@ -63,8 +130,39 @@ impl Encoders {
         }
     }
 
+    pub fn actor(&self, index: u32) -> ActorId {
+        ActorId::encoder_of(self.name, index)
+    }
+
+    /// The members in the order of their ranks.
+    pub fn actors(&self) -> impl Iterator<Item = ActorId> + use<'_> {
+        self.members.iter().map(|&index| self.actor(index))
+    }
+
+    /// The first member, who writes what the pool has.
+    pub fn writer(&self) -> Option<ActorId> {
+        self.actors().next()
+    }
+
+    pub fn is_trained(&self) -> bool {
+        self.trained
+    }
+
     pub fn is_elastic(&self) -> bool {
         self.elastic
+    }
+
+    /// Returns whether the unit is one of this pool's.
+    pub fn has(&self, unit: &Unit) -> bool {
+        unit.encoder.pool == self.name
+    }
+
+    /// The replica of this pool that takes what the plan gave to its replica number `planned`, `turn` places further on;
+    /// without workers the planned one.
+    pub fn worker(&self, planned: u32, turn: usize) -> Replica {
+        let workers = self.workers();
+        let index = workers.get((planned as usize + turn) % workers.len().max(1)).copied();
+        Replica::new(self.name, index.unwrap_or(planned))
     }
 
     pub fn epoch(&self) -> Epoch {
@@ -203,10 +301,14 @@ impl Encoders {
 mod tests {
     use super::*;
 
+    fn pool_of(num_members: u32, trained: bool) -> EncoderPool {
+        EncoderPool::of(&EncoderPoolSpec { name: PoolName::ENCODER, elastic: true, trained }, num_members)
+    }
+
     #[test]
     fn the_only_one_left_is_not_let_go_though_it_was_to_be() {
         for trained in [false, true] {
-            let mut pool = Encoders::of(3, true, trained);
+            let mut pool = pool_of(3, trained);
             pool.begin_reducing();
             [1, 2].into_iter().for_each(|index| pool.retire(index));
             assert!(!pool.is_due(false), "not while they reduce");
@@ -224,7 +326,7 @@ mod tests {
 
     #[test]
     fn who_is_let_go_before_it_is_ready_goes_when_it_is() {
-        let mut pool = Encoders::of(1, true, true);
+        let mut pool = pool_of(1, true);
         pool.retire(1);
         assert!(!pool.is_due(false));
         pool.ready(1);

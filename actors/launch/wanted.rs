@@ -1,0 +1,98 @@
+//! Which actor a process asks to be.
+
+use loongforge_core::message::{ActorId, PoolName, Role};
+use loongforge_core::schedule::PoolSizes;
+use std::fmt;
+
+/// A role, the pool of that role, and a place in it where the process knows one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WantedActor {
+    pub role: Role,
+    pub pool: PoolName,
+    pub index: Option<u32>,
+}
+
+/// A role and a pool make no place in a run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PoolError {
+    #[error("{role} actors have no pools to choose from; drop the pool `{pool}`")]
+    NoChoice { role: Role, pool: PoolName },
+    #[error("the run has no encoder pool `{pool}`; it has {known}")]
+    Unknown { pool: PoolName, known: String },
+    #[error("the run has several encoder pools: say which one of {known}")]
+    Ambiguous { known: String },
+}
+
+impl WantedActor {
+    /// An actor of `role` and, for an encoder, of the pool `named`; where none is named, of the run's only one.
+    ///
+    /// # Errors
+    /// The run has no such pool, or several.
+    pub fn new(role: Role, named: Option<PoolName>, pools: &PoolSizes) -> Result<Self, PoolError> {
+        let actor = ActorId::new(role, 0);
+        let names: Vec<PoolName> = pools.encoders.iter().map(|pool| pool.name).collect();
+        let known = || names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let pool = match (role, named) {
+            (Role::Encoder, Some(pool)) if names.contains(&pool) => pool,
+            // Of a run without encoders the scheduler says so.
+            (Role::Encoder, Some(pool)) if !names.is_empty() => {
+                return Err(PoolError::Unknown { pool, known: known() });
+            }
+            (Role::Encoder, None) if names.contains(&actor.pool) || names.is_empty() => actor.pool,
+            (Role::Encoder, None) if names.len() > 1 => return Err(PoolError::Ambiguous { known: known() }),
+            (Role::Encoder, None) => names[0],
+            (_, Some(pool)) if pool != actor.pool => return Err(PoolError::NoChoice { role, pool }),
+            _ => actor.pool,
+        };
+        Ok(Self { role, pool, index: None })
+    }
+}
+
+/// Any actor of the pool that is named as its role.
+impl From<Role> for WantedActor {
+    fn from(role: Role) -> Self {
+        Self { role, pool: ActorId::new(role, 0).pool, index: None }
+    }
+}
+
+impl From<ActorId> for WantedActor {
+    fn from(actor: ActorId) -> Self {
+        Self { role: actor.role, pool: actor.pool, index: Some(actor.index) }
+    }
+}
+
+impl fmt::Display for WantedActor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.index {
+            Some(index) => write!(f, "{}/{index}", self.pool),
+            None => self.pool.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loongforge_core::schedule::PoolSize;
+
+    #[test]
+    fn an_encoder_says_which_pool_where_there_are_several() {
+        let name = |name: &str| name.parse::<PoolName>().unwrap();
+        let of = |names: &[&str]| PoolSizes {
+            encoders: names.iter().map(|text| PoolSize { name: name(text), actors: 1 }).collect(),
+            ..PoolSizes::of_roles(1, 0, 1)
+        };
+        let pool = |named: Option<&str>, names: &[&str]| {
+            let wanted = WantedActor::new(Role::Encoder, named.map(name), &of(names));
+            wanted.map(|wanted| wanted.to_string()).map_err(|error| error.to_string())
+        };
+        assert_eq!(pool(None, &["encoder"]), Ok("encoder".into()));
+        assert_eq!(pool(None, &["audio", "encoder"]), Ok("encoder".into()));
+        assert_eq!(pool(None, &["audio"]), Ok("audio".into()));
+        assert_eq!(pool(Some("audio"), &["audio", "encoder"]), Ok("audio".into()));
+        assert!(pool(None, &["audio", "vision"]).unwrap_err().contains("`audio`, `vision`"));
+        assert!(pool(Some("sound"), &["audio", "vision"]).unwrap_err().contains("no encoder pool `sound`"));
+        let data = WantedActor::new(Role::Data, Some(name("audio")), &of(&["audio"]));
+        assert!(data.unwrap_err().to_string().contains("no pools to choose from"));
+    }
+}
