@@ -134,6 +134,15 @@ fn picture(rng: &mut Rng, scans: &[Vec<Scan>; 10]) -> (GrayImage, String) {
     (canvas, number)
 }
 
+/// One of the scans of a digit somewhere on paper of two digits' width and height, as a PNG file.
+pub(in crate::data) fn digit_png(rng: &mut Rng, scans: &[Scan]) -> Vec<u8> {
+    let side = (SIDE * SCALE) as u32;
+    let mut canvas = GrayImage::from_fn(2 * side, 2 * side, |_, _| Luma([255 - rng.below(14) as u8]));
+    let [left, top] = [(); 2].map(|()| rng.below(u64::from(side) + 1) as u32);
+    stamp_scan(&mut canvas, &scans[rng.below(scans.len() as u64) as usize], left, top);
+    png(&canvas)
+}
+
 /// Draws a scan enlarged by [`SCALE`], interpolating between its values.
 fn stamp_scan(canvas: &mut GrayImage, scan: &Scan, left: u32, top: u32) {
     let value = |row: i32, column: i32| {
