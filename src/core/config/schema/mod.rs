@@ -8,6 +8,7 @@ mod memory;
 mod model;
 mod pools;
 mod run;
+mod score;
 mod security;
 mod train;
 
@@ -24,5 +25,6 @@ pub use pools::{
     Scheduler,
 };
 pub use run::{Checkpoint, Eval, Level, Log, Products, Run, RunConfig, Watch};
+pub use score::{Expect, Normalize, Score};
 pub use security::{SandboxMode, Security};
 pub use train::{Learn, NonFinite, Optimizer, OptimizerType, Phase, Precision, Schedule, Train};
