@@ -10,6 +10,7 @@ use serde_json::{Value as Json, json};
 use super::package::{NUM_VOICES, clips, name};
 use crate::config::AudioLimits;
 use crate::data::audio::{decode_sound, wav};
+use crate::data::emoji::learn_merges;
 use crate::data::error::DataError;
 use crate::data::spoken_digits::write_model;
 use crate::data::tools::{default_jobs, for_each_ordered};
@@ -44,7 +45,7 @@ pub struct RollCall {
 
 impl Default for RollCall {
     fn default() -> Self {
-        Self { seed: 1, num_train: 3000, num_held_out: 400 }
+        Self { seed: 1, num_train: 5000, num_held_out: 400 }
     }
 }
 
@@ -119,9 +120,17 @@ pub fn compose(
         write_part(dir, settings.seed, part, voices, count).map_err(write)?;
     }
     fs::write(dir.join("NOTICE"), NOTICE).map_err(write)?;
-    write_model(&dir.join("model"), NUM_HEARD)?;
+    write_model(&dir.join("model"), NUM_HEARD, &merges())?;
     (made.num_train, made.num_held_out) = (settings.num_train * NUM_HEARD, settings.num_held_out);
     Ok(made)
+}
+
+/// Merges that make every word of questions and answers one token.
+fn merges() -> Vec<[String; 2]> {
+    let answers = (0..NUM_VOICES).map(name);
+    let texts: Vec<&str> = QUESTIONS.into_iter().chain(answers).collect();
+    // A pair that is met once stays apart.
+    learn_merges(texts.iter().chain(&texts).copied(), usize::MAX)
 }
 
 /// A fourth of the levels: the same ones for the same seed and the same levels.

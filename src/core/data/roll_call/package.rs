@@ -15,10 +15,11 @@ use crate::data::error::DataError;
 pub const PACKAGES: [&str; 3] = ["fillets-ng-data", "fillets-ng-data-cs", "fillets-ng-data-nl"];
 /// The folder of the packages' files, below the root that they are unpacked into.
 const FOLDER: &str = "usr/share/games/fillets-ng";
-/// The speakers, by the font of their lines.
-const FONTS: [(&str, &str); 2] = [("font_small", "small"), ("font_big", "big")];
-/// The languages that both of them speak, by the folder of their recordings.
-const LANGUAGES: [(&str, &str); 2] = [("cs", "Czech"), ("nl", "Dutch")];
+/// The speakers, by the font of their lines: the small fish and the big one.
+const FONTS: [&str; 2] = ["font_small", "font_big"];
+/// The languages that both of them speak, by the folder of their recordings: Czech and Dutch, with the words that they have
+/// for the small fish and for the big one, without accents. Such a word is the answer that names a voice.
+const LANGUAGES: [(&str, [&str; 2]); 2] = [("cs", ["mala", "velka"]), ("nl", ["kleine", "grote"])];
 /// The number of voices: every speaker in every language.
 pub(super) const NUM_VOICES: usize = FONTS.len() * LANGUAGES.len();
 
@@ -31,9 +32,9 @@ pub(super) struct Clip {
     pub path: PathBuf,
 }
 
-/// Returns the answer that names a voice, for example `small Czech`.
-pub(super) fn name(voice: usize) -> String {
-    format!("{} {}", FONTS[voice % FONTS.len()].1, LANGUAGES[voice / FONTS.len()].1)
+/// Returns the answer that names a voice, for example `mala`.
+pub(super) fn name(voice: usize) -> &'static str {
+    LANGUAGES[voice / FONTS.len()].1[voice % FONTS.len()]
 }
 
 /// Lists the lines of both speakers in both languages, by level and name. `from` is the game's folder, or the root that the
@@ -104,7 +105,7 @@ fn speakers(file: &Path) -> Result<BTreeMap<String, usize>, DataError> {
     let line = |line: &str| {
         let mut quoted = line.trim_start().strip_prefix("dialogId(")?.split('"');
         let (id, font) = (quoted.nth(1)?, quoted.nth(1)?);
-        let speaker = FONTS.iter().position(|(known, _)| *known == font)?;
+        let speaker = FONTS.iter().position(|known| *known == font)?;
         let is_name =
             !id.is_empty() && id.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_".contains(letter));
         is_name.then(|| (id.to_owned(), speaker))

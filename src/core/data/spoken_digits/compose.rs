@@ -45,7 +45,7 @@ pub fn compose(dir: &Path) -> Result<Composed, DataError> {
     let num_train = write_part(dir, Part::Train).map_err(write)?;
     let num_held_out = write_part(dir, Part::HeldOut).map_err(write)?;
     fs::write(dir.join("ATTRIBUTION.md"), include_str!("ATTRIBUTION.md")).map_err(write)?;
-    write_model(&dir.join("model"), MAX_SECONDS)?;
+    write_model(&dir.join("model"), MAX_SECONDS, &[])?;
     Ok(Composed { num_train, num_held_out })
 }
 

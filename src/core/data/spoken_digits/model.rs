@@ -16,10 +16,10 @@ const NUM_MELS: usize = 80;
 /// Positions of the tower for a second of sound.
 const POSITIONS: usize = 50;
 
-/// Writes configuration, tokenizer and processor files into `dir`; files that are there are overwritten. A byte is a token,
-/// and a recording lasts `seconds` at most.
-pub fn write_model(dir: &Path, seconds: usize) -> Result<(), DataError> {
-    let tokens = Tokens { merges: &[], special: &SPECIAL_TOKENS };
+/// Writes configuration, tokenizer and processor files into `dir`; files that are there are overwritten. A recording lasts
+/// `seconds` at most; the tokens are bytes and what `merges` make of them.
+pub fn write_model(dir: &Path, seconds: usize, merges: &[[String; 2]]) -> Result<(), DataError> {
+    let tokens = Tokens { merges, special: &SPECIAL_TOKENS };
     fs::create_dir_all(dir).map_err(|error| DataError::write(dir, error))?;
     let write = |name: &str, text: String| {
         let path = dir.join(name);
