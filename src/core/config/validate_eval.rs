@@ -35,6 +35,17 @@ impl Rules<'_> {
                 (format!("`eval.expect`: there is no set `{name}`"), help.as_str())
             });
             let kinds = [expect.at_least, expect.at_most, expect.chance];
+            for (key, part) in ["at_least", "at_most", "chance"].into_iter().zip(kinds) {
+                self.broken(
+                    part.is_some_and(|part| !(0.0..=1.0).contains(&part)),
+                    code::OUT_OF_RANGE,
+                    &["eval.expect"],
+                    || (format!("`eval.expect.{name}.{key}` is not a part"), "it is 0 to 1, for example 0.95"),
+                );
+            }
+            self.broken(expect.word == Some(0), code::OUT_OF_RANGE, &["eval.expect"], || {
+                (format!("`eval.expect.{name}.word` is 0"), "the first word is 1")
+            });
             self.broken(kinds.iter().flatten().count() != 1, code::COMBINATION, &["eval.expect"], || {
                 let message = format!("`eval.expect.{name}` is not one of `at_least`, `at_most` and `chance`");
                 (message, "set one of them, for example { at_least: 0.9 }")

@@ -55,15 +55,11 @@ impl Normalize {
 #[schemars(inline)]
 pub struct Expect {
     /// This part or more.
-    #[schemars(range(min = 0.0, max = 1.0))]
     pub at_least: Option<f64>,
     /// This part or less.
-    #[schemars(range(min = 0.0, max = 1.0))]
     pub at_most: Option<f64>,
     /// No more than guessing, which is right with this probability: three standard deviations above it at most.
-    #[schemars(range(min = 0.0, max = 1.0))]
     pub chance: Option<f64>,
     /// Answers count as right whose word at this place is right, 1 being the first; `null`: whole answers.
-    #[schemars(range(min = 1))]
     pub word: Option<usize>,
 }

@@ -134,12 +134,11 @@ fn picture(rng: &mut Rng, scans: &[Vec<Scan>; 10]) -> (GrayImage, String) {
     (canvas, number)
 }
 
-/// One of the scans of a digit somewhere on paper of two digits' width and height, as a PNG file.
+/// One of the scans of a digit on paper of its own size, as a PNG file.
 pub(in crate::data) fn digit_png(rng: &mut Rng, scans: &[Scan]) -> Vec<u8> {
     let side = (SIDE * SCALE) as u32;
-    let mut canvas = GrayImage::from_fn(2 * side, 2 * side, |_, _| Luma([255 - rng.below(14) as u8]));
-    let [left, top] = [(); 2].map(|()| rng.below(u64::from(side) + 1) as u32);
-    stamp_scan(&mut canvas, &scans[rng.below(scans.len() as u64) as usize], left, top);
+    let mut canvas = GrayImage::from_fn(side, side, |_, _| Luma([255 - rng.below(14) as u8]));
+    stamp_scan(&mut canvas, &scans[rng.below(scans.len() as u64) as usize], 0, 0);
     png(&canvas)
 }
 
