@@ -13,7 +13,7 @@ const NUM_MELS: usize = 128;
 const SECONDS: usize = 30;
 
 fn main() {
-    let spell = Duration::from_millis(if std::env::var_os("LOONGFORGE_QUICK").is_some() { 20 } else { 2000 });
+    let spell = Duration::from_millis(if std::env::var_os("LOONGFORGE_QUICK").is_some() { 20 } else { 1000 });
     let folder = tempfile::tempdir().expect("a folder");
     let mut files: Vec<PathBuf> =
         std::env::args().skip(1).filter(|word| !word.starts_with("--")).map(PathBuf::from).collect();
