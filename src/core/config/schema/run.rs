@@ -189,12 +189,12 @@ pub struct Eval {
     /// `words` says how many answers have the right word at each place.
     #[serde(default)]
     pub scores: Vec<Score>,
-    /// Texts before words and characters are compared: `basic`, Whisper's basic rules (lower case, no punctuation, nothing in
-    /// brackets), or `none`.
+    /// Normalization of answers before words and characters are compared: Whisper's basic rules (lower case, no punctuation,
+    /// nothing in brackets), or nothing.
     #[serde(default)]
     pub normalize: Normalize,
     /// The part of the answers that is expected to be right, by the name of the set: `{ math: { at_least: 0.9 } }`, or
-    /// `at_most`, or `chance`, for a control, and with `word: 2` of the second word. The result says whether it is so.
+    /// `at_most`, or `chance`, for a control, and with `word: 2` of the second word. The result says whether it is met.
     #[serde(default)]
     pub expect: BTreeMap<String, Expect>,
     /// After the run: fit a linear classifier to the first N training samples, which knows the question and of media no more
