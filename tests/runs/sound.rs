@@ -6,7 +6,7 @@ use loongforge::core::config::{self, Loaded};
 use loongforge::core::data::audio::wav;
 use loongforge::core::data::heard_and_seen::{self, HeardAndSeen};
 use loongforge::core::data::spoken_digits;
-use loongforge::core::observe::{Console, read_evaluations};
+use loongforge::core::observe::{Console, MetricsFile, StepMetrics, read_evaluations};
 use loongforge::core::schedule::StepSummary;
 use loongforge::eval::after_run::after_run;
 use serde_json::{Value, json};
@@ -199,6 +199,9 @@ fn what_is_heard_and_seen_is_told_with_its_controls() {
     let config = loaded.config.clone();
     let (steps, _) = fixture::run(loaded, None);
     assert!(steps[9].loss < 0.8 * steps[0].loss, "{steps:?}");
+    // What the command line writes, and draws a curve of.
+    let metrics = StepMetrics { step: 10, loss: steps[9].loss, ..StepMetrics::default() };
+    MetricsFile::open(&dir.path().join("run/metrics.jsonl"), 1).unwrap().write(&metrics).unwrap();
     after_run(&config, &Console::stderr()).unwrap();
     let found = read_evaluations(&dir.path().join("run/eval.jsonl")).unwrap();
     let names: Vec<&str> = found.iter().map(|record| record.set.as_str()).collect();
