@@ -75,11 +75,11 @@ fn write_part(dir: &Path, part: Part, scans: &[Vec<Scan>; 10], seed: u64, count:
     }
     let lines = |name: &str, own_sound: &dyn Fn(usize) -> usize, own_picture: &dyn Fn(usize) -> usize| {
         let mut lines = BufWriter::new(fs::File::create(dir.join(name))?);
-        for number in 0..count {
+        for (number, seen) in seen.iter().enumerate() {
             let line = json!({
                 "messages": [
                     {"role": "user", "content": format!("<audio><image>{PROMPT}")},
-                    {"role": "assistant", "content": format!("{} {}", sound(number).1, seen[number])},
+                    {"role": "assistant", "content": format!("{} {}", sound(number).1, seen)},
                 ],
                 "audios": [sound(own_sound(number)).0],
                 "images": [picture(own_picture(number))],
