@@ -45,7 +45,7 @@ pub struct RollCall {
 
 impl Default for RollCall {
     fn default() -> Self {
-        Self { seed: 1, num_train: 5000, num_held_out: 400 }
+        Self { seed: 1, num_train: 9000, num_held_out: 400 }
     }
 }
 
