@@ -1,10 +1,12 @@
-//! `loongforge evaluate`: the loss of held-out samples.
+//! `loongforge evaluate`: the loss of held-out samples, and scores of generated answers.
 
 use super::UsageError;
 use super::data::fraction;
 use super::decode_worker::decoder;
 use super::forecast::count;
+use crate::eval::answers::Asking;
 use crate::eval::forward::ForwardModel;
+use crate::eval::generator::Reader;
 use crate::eval::loss::{HeldOut, Measure};
 use crate::model::folder::ModelFolder;
 use crate::model::locate::{ModelFolders, find_model};
@@ -14,11 +16,11 @@ use loongforge_core::checkpoint::{MANIFEST, Manifest};
 use loongforge_core::config::{Data, Device, Learn, Paths, Phase, SandboxMode, TrainFile};
 use loongforge_core::data::tools;
 use loongforge_core::data::{DataError, Dataset, Learned, ProcessorOptions};
-use loongforge_core::observe::{Bar, Console, safe, short};
+use loongforge_core::observe::{Answer, Bar, Console, ErrorRate, EvalRecord, Scoring, safe, short};
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::engine::open_device;
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tch::Kind;
 
@@ -28,6 +30,7 @@ Examples:
   loongforge evaluate runs/my/checkpoints/step-00000500 'shards/*.tar'   any checkpoint, any format of data.train
   loongforge evaluate Qwen/Qwen3-0.6B held_out.jsonl --max-tokens 8192 --limit 1000 --dtype f32
   loongforge evaluate Qwen/Qwen3-0.6B-Base book.txt --phase pretrain --json
+  loongforge evaluate runs/asr held_out.jsonl --scores wer,cer --hypotheses answers.jsonl
 
 A checkpoint's run says how samples are read (data, train.phase), unless an option here does.";
 
@@ -67,6 +70,24 @@ pub struct EvaluateArgs {
     /// Fraction of bad samples above which there is no result, as `data.on_bad_sample.max_fraction`
     #[arg(long, value_name = "FRACTION", value_parser = fraction)]
     max_bad: Option<f64>,
+    /// Answer the questions, greedily, and count the answers that are exactly right
+    #[arg(long)]
+    answers: bool,
+    /// Answer the questions and score the answers, as in `eval.scores`: wer, cer, words
+    #[arg(long, value_name = "SCORE", value_delimiter = ',')]
+    scores: Vec<String>,
+    /// Texts before words and characters are compared, as in `eval.normalize`: basic or none
+    #[arg(long, value_name = "HOW", default_value = "basic")]
+    normalize: String,
+    /// Longest answer generated, in tokens
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
+    max_new_tokens: u32,
+    /// Number of questions answered together
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
+    batch_size: u32,
+    /// JSONL file to write with the expected and the generated answer of each question
+    #[arg(long, value_name = "FILE")]
+    hypotheses: Option<PathBuf>,
     /// Base model, a folder or a hub id [default: `base_model_name_or_path` of the adapter]
     #[arg(long, value_name = "FOLDER")]
     base: Option<String>,
@@ -106,6 +127,12 @@ pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
     // The samples first: what is wrong with them is told before the weights are read.
     let config = ModelFolder::open_plain(&folders.config).map_err(|error| UsageError::of(&error))?;
     let dataset = open(&args, &config, &data, learned, &console).map_err(usage)?;
+    let scoring = scoring(&args).map_err(usage)?;
+    if scoring.is_some() && !dataset.is_conversation() {
+        return Err(
+            UsageError("--answers, --scores: texts are no conversations, and have no answers".to_owned()).into()
+        );
+    }
     let model = ForwardModel::load(&folders, kind, device).map_err(usage)?;
     let measure = Measure { max_samples: args.limit, ..Measure::of(&data) };
     let bar = Bar::start(&console, "samples", measure.num_samples(&dataset));
@@ -120,9 +147,13 @@ pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
         Some(first) => bail!("no sample can be used; the first of {}: {first}", found.bad.len()),
         None => bail!("no token of {} counts in the loss", args.data.join(", ")),
     }
+    let mut record = found.record(0, "");
     let dtype = if model.kind() == Kind::BFloat16 { "bf16" } else { "f32" };
+    if let Some(scoring) = &scoring {
+        record = record.with_answers(answers(&args, model, &dataset, &console)?, scoring);
+    }
     if args.json {
-        println!("{:#}", to_json(&found, &folder, &args, dtype));
+        println!("{:#}", to_json(&found, &record, &folder, &args, dtype));
         return Ok(ExitCode::SUCCESS);
     }
     for bad in found.bad.iter().take(LISTED) {
@@ -132,7 +163,7 @@ pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
         console.line(&format!("and {} more bad samples; --json lists all", found.bad.len() - LISTED));
     }
     println!("{} in {dtype} on {}", folder.display(), args.data.join(", "));
-    println!("{}", found.record(0, "").text());
+    println!("{}", record.text());
     if found.too_long > 0 {
         let (long, max_tokens) = (count(found.too_long as usize, "sample"), data.pack.max_tokens);
         console.line(&format!("{long} longer than {max_tokens} tokens left out (--max-tokens)"));
@@ -146,6 +177,47 @@ pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
         short(found.tokens_per_second())
     );
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns how answers are scored; `None` where none are generated.
+fn scoring(args: &EvaluateArgs) -> anyhow::Result<Option<Scoring>> {
+    let score = |name: &String| serde_json::from_value(name.as_str().into()).context("--scores");
+    let scores = args.scores.iter().map(score).collect::<anyhow::Result<Vec<_>>>()?;
+    let normalize = serde_json::from_value(args.normalize.as_str().into()).context("--normalize")?;
+    let is_wanted = args.answers || args.hypotheses.is_some() || !scores.is_empty();
+    Ok(is_wanted.then_some(Scoring { scores, normalize, expect: None }))
+}
+
+/// The questions, answered; with `--hypotheses` they are also written.
+fn answers(
+    args: &EvaluateArgs,
+    model: ForwardModel,
+    dataset: &Dataset,
+    console: &Console,
+) -> anyhow::Result<Vec<Answer>> {
+    let asking = Asking {
+        max_samples: args.limit.unwrap_or(u64::MAX),
+        batch_size: args.batch_size as usize,
+        max_new_tokens: args.max_new_tokens as usize,
+    };
+    let bar = Bar::start(console, "answers", asking.max_samples.min(dataset.len() as u64));
+    let result = asking.run(&Reader::of(model)?, dataset, |_, _| {
+        bar.tick();
+        Ok(())
+    });
+    drop(bar);
+    let (answers, bad) = result?;
+    if let Some(first) = bad.first() {
+        console.line(&format!("{} questions cannot be used; the first: {}", bad.len(), safe(&first.to_string())));
+    }
+    if let Some(path) = &args.hypotheses {
+        let line = |answer: &Answer| {
+            format!("{}\n", json!({"question": answer.prompt, "expected": answer.expected, "answer": answer.answer}))
+        };
+        let text: String = answers.iter().map(line).collect();
+        std::fs::write(path, text).with_context(|| format!("--hypotheses: {}", path.display()))?;
+    }
+    Ok(answers)
 }
 
 /// Returns what the run of a checkpoint says of samples, under what the command line says.
@@ -208,8 +280,8 @@ fn open(
     })
 }
 
-fn to_json(found: &HeldOut, folder: &Path, args: &EvaluateArgs, dtype: &str) -> Value {
-    json!({
+fn to_json(found: &HeldOut, record: &EvalRecord, folder: &Path, args: &EvaluateArgs, dtype: &str) -> Value {
+    let mut result = json!({
         "model": folder,
         "data": args.data,
         "dtype": dtype,
@@ -226,5 +298,18 @@ fn to_json(found: &HeldOut, folder: &Path, args: &EvaluateArgs, dtype: &str) -> 
         "too_long": found.too_long,
         "seconds": found.seconds,
         "tokens_per_second": found.tokens_per_second(),
-    })
+    });
+    if let Some(exact) = record.exact {
+        let rate = |rate: &Option<ErrorRate>| {
+            rate.map(|edits| json!({"rate": edits.rate(), "edits": edits, "normalize": record.scores.normalize}))
+        };
+        result["answers"] = json!({
+            "count": record.answers.len(),
+            "exact": exact,
+            "wer": rate(&record.scores.wer),
+            "cer": rate(&record.scores.cer),
+            "words": record.scores.words,
+        });
+    }
+    result
 }

@@ -35,6 +35,14 @@ impl Rng {
     }
 }
 
+/// Returns another number than `number` below `count`, by chance, which belongs to `key`; of one there is no other.
+pub fn another(number: usize, count: usize, key: &[u64]) -> usize {
+    match count {
+        0..2 => number,
+        _ => (number + 1 + Rng::new(&[key, &[number as u64]].concat()).below(count as u64 - 1) as usize) % count,
+    }
+}
+
 /// The place of `index` in a shuffle of `0..len` that belongs to `key`, without holding the shuffle:
 /// a Feistel network over the next even power of two, walked until it lands inside.
 pub fn permute(index: u64, len: u64, key: &[u64]) -> u64 {

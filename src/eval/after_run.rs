@@ -1,18 +1,20 @@
 //! After a run: held-out samples of its last checkpoint, their questions answered greedily, a few of them in the terminal, and
 //! pictures of the results. What was evaluated while the run went on is not evaluated again.
 
+use crate::eval::answers::Asking;
 use crate::eval::generator::Reader;
 use crate::eval::held_out_sets::{self, HeldOutSet};
 use crate::eval::loss::Measure;
+use crate::eval::pooled::pooled_answers;
 use crate::eval::report::{EVAL, curves, shown};
 use anyhow::{Context, Result, ensure};
 use loongforge_core::checkpoint::{Manifest, latest};
 use loongforge_core::config::{BadSamples, Eval, RunConfig, TooLong, TrainFile};
-use loongforge_core::data::{Limits, Locator, Source, read_rgb};
+use loongforge_core::data::{Dataset, Limits, Locator, ProcessorOptions, Source, read_rgb};
 use loongforge_core::message::PoolName;
 use loongforge_core::observe::{
-    Answer, Console, Curve, EvalRecord, MetricsFile, Reading, Style, TensorBoard, beside, plot, read_evaluations,
-    read_metrics, render, safe, sheet,
+    Answer, Console, Curve, EvalRecord, MetricsFile, Reading, Scoring, Style, TensorBoard, beside, plot,
+    read_evaluations, read_metrics, render, safe, sheet,
 };
 use loongforge_torch::device::set_intra_op_threads;
 use loongforge_torch::engine::open_device;
@@ -129,6 +131,17 @@ fn evaluate(config: &RunConfig, eval: &Eval, checkpoint: &Path, console: &Consol
     let path = config.run.dir.join(EVAL);
     let before = read_evaluations(&path)?;
     let mut file = config.log.jsonl.then(|| MetricsFile::open(&path, u64::MAX)).transpose()?;
+    let mut tell = |record: EvalRecord| -> Result<()> {
+        let name =
+            if record.set == Eval::HELD_OUT { "held out".to_owned() } else { format!("held out, {}", record.set) };
+        console.line(&format!("{name}: {}", record.text()));
+        file.iter_mut().try_for_each(|file| file.write(&record))?;
+        if config.log.tensorboard {
+            let mut tensorboard = TensorBoard::create(&config.run.dir.join("tensorboard"), step)?;
+            record.scalars().iter().try_for_each(|(tag, value)| tensorboard.scalar(step, tag, *value))?;
+        }
+        Ok(())
+    };
     let mut readings = Vec::new();
     for set in &sets {
         // An answer was asked for while the run went on, if it could be.
@@ -141,14 +154,17 @@ fn evaluate(config: &RunConfig, eval: &Eval, checkpoint: &Path, console: &Consol
         let key =
             if set.name == Eval::HELD_OUT { "eval.path".to_owned() } else { format!("eval, the set {}", set.name) };
         let (record, shown) = held_out(config, eval, &reader, set, step, console).context(key)?;
-        let name = if set.name == Eval::HELD_OUT { "held out".to_owned() } else { format!("held out, {}", set.name) };
-        console.line(&format!("{name}: {}", record.text()));
-        file.iter_mut().try_for_each(|file| file.write(&record))?;
-        if config.log.tensorboard {
-            let mut tensorboard = TensorBoard::create(&config.run.dir.join("tensorboard"), step)?;
-            record.scalars().iter().try_for_each(|(tag, value)| tensorboard.scalar(step, tag, *value))?;
-        }
+        tell(record)?;
         readings.extend(shown);
+    }
+    if let (Some(num_train), Some(first)) = (eval.pooled_statistics, sets.first()) {
+        match pooled(config, &reader, num_train, first) {
+            Ok(answers) => {
+                let record = EvalRecord { step, set: Eval::POOLED.to_owned(), ..EvalRecord::default() };
+                tell(record.with_answers(answers, &Scoring::of(eval, Eval::POOLED)))?;
+            }
+            Err(error) => console.line(&format!("warning: no result of pooled_statistics: {error:#}")),
+        }
     }
     readings.truncate(eval.sheet);
     if readings.is_empty() {
@@ -158,6 +174,13 @@ fn evaluate(config: &RunConfig, eval: &Eval, checkpoint: &Path, console: &Consol
     let path = config.run.dir.join("held_out.png");
     sheet(&path, &format!("held out: {right} of {} exactly right", readings.len()), &readings)?;
     Ok(Some(path))
+}
+
+/// The set's questions, answered by a classifier that knows pooled statistics of the first training samples.
+fn pooled(config: &RunConfig, reader: &Reader, num_train: u64, set: &HeldOutSet) -> Result<Vec<Answer>> {
+    let processor = reader.model().folder().processor(&ProcessorOptions::new(&config.data, &config.train))?;
+    let train = Dataset::open(&config.data, processor, config.run.seed)?;
+    pooled_answers(&train, num_train, &set.dataset)
 }
 
 /// Scores every sample of the set and answers every question; with the readings of pictures.
@@ -181,38 +204,25 @@ fn held_out(
         ensure!(found.targets > 0, "no sample can be used");
         return Ok((record, Vec::new()));
     }
-    let (mut prompts, mut bad) = (Vec::new(), Vec::new());
-    for index in 0..dataset.len() as u64 {
-        match dataset.prompt(index) {
-            Ok(prompt) => prompts.push((index, prompt)),
-            Err(error) => bad.push(error),
+    let asking = Asking { max_samples: u64::MAX, batch_size: eval.batch_size, max_new_tokens: eval.max_new_tokens };
+    let (mut readings, mut num_shown) = (Vec::new(), 0);
+    let (answers, bad) = asking.run(reader, dataset, |exchange, answer| {
+        if readings.len() < eval.sheet
+            && let Some(picture) = exchange.images.first()
+        {
+            let picture = read_rgb(picture, Path::new(""), &Limits::NONE)?;
+            readings.push(Reading { picture, read: answer.answer.clone(), truth: answer.expected.clone() });
         }
-    }
+        if num_shown < eval.show {
+            num_shown += 1;
+            show(answer, exchange.images.first(), console)?;
+        }
+        Ok(())
+    })?;
     if let Some(first) = bad.first() {
         console.line(&format!("{} held-out questions cannot be used; the first: {first}", bad.len()));
     }
-    ensure!(!prompts.is_empty(), "no line of {} can be used as a question", dataset.place_name(0));
-    let (mut answers, mut readings) = (Vec::new(), Vec::new());
-    for batch in prompts.chunks(eval.batch_size.max(1)) {
-        let samples: Vec<_> = batch.iter().map(|(_, sample)| sample).collect();
-        let given = reader.answer(&samples, eval.max_new_tokens, None)?;
-        for ((index, _), answer) in batch.iter().zip(given) {
-            let exchange = dataset.exchange(*index)?;
-            let right = answer == exchange.answer;
-            if readings.len() < eval.sheet
-                && let Some(picture) = exchange.images.first()
-            {
-                let picture = read_rgb(picture, Path::new(""), &Limits::NONE)?;
-                readings.push(Reading { picture, read: answer.clone(), truth: exchange.answer.clone() });
-            }
-            let answer = Answer { prompt: exchange.question, answer, expected: exchange.answer, right };
-            if answers.len() < eval.show {
-                show(&answer, exchange.images.first(), console)?;
-            }
-            answers.push(answer);
-        }
-    }
-    Ok((record.with_answers(answers), readings))
+    Ok((record.with_answers(answers, &Scoring::of(eval, &set.name)), readings))
 }
 
 fn show(answer: &Answer, picture: Option<&Locator>, console: &Console) -> Result<()> {

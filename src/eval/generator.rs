@@ -24,7 +24,14 @@ impl Reader {
     /// # Errors
     /// The folder lacks a file, or it is torn or of a model that is not built in.
     pub fn open(folder: &Path, device: Device) -> Result<Self> {
-        let model = ForwardModel::load(&ModelFolders::find(folder, None)?, Some(Kind::Float), device)?;
+        Self::of(ForwardModel::load(&ModelFolders::find(folder, None)?, Some(Kind::Float), device)?)
+    }
+
+    /// Lets a model answer that is loaded.
+    ///
+    /// # Errors
+    /// Its folder lacks a file of its processor.
+    pub fn of(model: ForwardModel) -> Result<Self> {
         let ModelFolder { path, json, .. } = model.folder();
         let processor = Processor::open(path, json, &ProcessorOptions::default())?;
         let stop_token_ids = processor.tokenizer().special().end.iter().copied().collect();

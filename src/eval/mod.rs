@@ -1,8 +1,10 @@
 //! Evaluations of held-out samples: their loss, the answers that a model generates, while a run goes on and after it.
 
 pub mod after_run;
+pub(crate) mod answers;
 pub(crate) mod forward;
 pub(crate) mod generator;
 pub(crate) mod held_out_sets;
 pub(crate) mod loss;
+pub(crate) mod pooled;
 pub(crate) mod report;

@@ -7,7 +7,7 @@ use loongforge_actors::checkpoint::mark_best;
 use loongforge_core::config::RunConfig;
 use loongforge_core::engine::WithHeldOut;
 use loongforge_core::message::SampleId;
-use loongforge_core::observe::{Answer, Console, EvalRecord, MetricsFile, read_evaluations, safe};
+use loongforge_core::observe::{Answer, Console, EvalRecord, MetricsFile, Scoring, read_evaluations, safe};
 use loongforge_core::schedule::{Best, EvaluationSummary, SetResult};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,6 +26,8 @@ pub struct EvalReport {
     best: Option<Best>,
     /// Answers that are shown.
     show: usize,
+    /// By set.
+    scoring: BTreeMap<String, Scoring>,
 }
 
 impl EvalReport {
@@ -44,9 +46,11 @@ impl EvalReport {
         // The evaluation before the first step may be one of an earlier life.
         let file = config.log.jsonl.then(|| MetricsFile::open(&path, first_step + 1)).transpose()?;
         let known = read_evaluations(&path)?.into_iter().map(|record| (record.step, record.set)).collect();
+        let sets = held_out_sets::open(config, folder, None)?;
         Ok(Some(Self {
             console: console.clone(),
-            sets: held_out_sets::open(config, folder, None)?,
+            scoring: sets.iter().map(|set| (set.name.clone(), Scoring::of(eval, &set.name))).collect(),
+            sets,
             file,
             known,
             checkpoints: config.checkpoint.dir.clone(),
@@ -95,6 +99,8 @@ impl EvalReport {
     fn record(&self, summary: &EvaluationSummary, set: usize, result: &SetResult) -> EvalRecord {
         let found = &result.found;
         let decides = summary.is_best && summary.decisive == set;
+        let no_scoring = Scoring::default();
+        let scoring = self.scoring.get(&result.name).unwrap_or(&no_scoring);
         let answers = found.outputs.iter().filter_map(|(id, tokens)| self.answer(*id, tokens));
         EvalRecord {
             step: summary.step.0,
@@ -106,7 +112,7 @@ impl EvalReport {
             ..EvalRecord::default()
         }
         .with_loss(found.loss_sum, found.num_targets)
-        .with_answers(answers.collect())
+        .with_answers(answers.collect(), scoring)
     }
 
     fn answer(&self, id: SampleId, tokens: &[i64]) -> Option<Answer> {

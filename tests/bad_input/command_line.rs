@@ -117,6 +117,15 @@ fn the_configs_of_this_repository_are_valid() {
     let again = fixture.succeeds(&["data", "digits", "--out", "runs/quickstart/data"]).out;
     assert!(again.starts_with("found 16000 training and 512 held-out pictures"), "{again}");
     fixture.succeeds(&["data", "spoken-digits", "--out", "runs/spoken_digits/data"]);
+    // The two other examples of sound have data of the same kinds, from packages that are not here or made in the same way.
+    let spoken = fixture.path("runs/spoken_digits/data");
+    for name in ["old_answer.jsonl", "shuffled_picture.jsonl"] {
+        fs::copy(spoken.join("held_out.jsonl"), spoken.join(name)).unwrap();
+    }
+    for name in ["roll_call", "heard_and_seen"] {
+        fs::create_dir_all(fixture.path(&format!("runs/{name}"))).unwrap();
+        symlink(&spoken, fixture.path(&format!("runs/{name}/data"))).unwrap();
+    }
     // The emoji come from packages that are not here: a config is checked against any model and samples of its kind.
     let emoji = fixture.path("runs/emoji/data");
     fs::create_dir_all(&emoji).unwrap();
@@ -160,7 +169,7 @@ fn help_shows_examples() {
     let fixture = Fixture::new();
     let commands = "|run|scale|drill|check|plan|checkpoint|generate|evaluate|models|data|top|trace|launch|certs|checkpoint inspect|\
         checkpoint export-hf|data inspect|data verify|data stats|data convert|data pack|data merge|data digits|data emoji|\
-        data spoken-digits";
+        data spoken-digits|data heard-and-seen|data roll-call";
     for command in commands.split('|') {
         let said = fixture.succeeds(&command.split_whitespace().chain(["--help"]).collect::<Vec<_>>());
         assert!(said.out.contains("Example") && said.out.contains("  loongforge "), "{command:?}:\n{}", said.out);

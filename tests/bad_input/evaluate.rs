@@ -127,6 +127,25 @@ fn bad_samples_are_named_and_too_many_are_no_result() {
 }
 
 #[test]
+fn answers_are_scored_and_kept() {
+    let fixture = Fixture::trained();
+    let asked = ["run", "data/held_out.jsonl", "--limit", "3", "--scores", "wer,cer", "--max-new-tokens", "4"];
+    let found = evaluate(&fixture, &[&asked[..], &["--hypotheses", "heard.jsonl"]].concat());
+    let kept = fixture.read("heard.jsonl");
+    let kept: Vec<Value> = kept.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((kept.len(), &found["answers"]["count"]), (3, &3.into()));
+    // Every number is a word.
+    assert_eq!(found["answers"]["wer"]["edits"]["reference"], 3, "{found}");
+    assert_eq!(found["answers"]["wer"]["normalize"], "basic");
+    let letters: usize = kept.iter().map(|line| line["expected"].as_str().unwrap().len()).sum();
+    assert_eq!(found["answers"]["cer"]["edits"]["reference"], letters, "{found}");
+    let right = kept.iter().filter(|line| line["expected"] == line["answer"]).count();
+    assert_eq!(found["answers"]["exact"], right as f64 / 3.0);
+    let said = fixture.succeeds(&[&["evaluate"], &asked[..]].concat());
+    assert!(said.out.contains("WER ") && said.out.contains("normalized: basic"), "{}", said.out);
+}
+
+#[test]
 fn what_cannot_be_evaluated_is_named() {
     let fixture = Fixture::trained();
     let evaluate = |args: &[&str], words: &[&str]| fixture.fails(&[&["evaluate"], args].concat(), 2, words);
@@ -136,7 +155,10 @@ fn what_cannot_be_evaluated_is_named() {
     evaluate(&["run", "data/train.jsonl", "--template", "cook"], &["--template", "cook", "chatml"]);
     evaluate(&["run", "data/train.jsonl", "--format", "cook"], &["cook", "sharegpt"]);
     evaluate(&["run", "data/train.jsonl", "--columns", "cook"], &["--columns", "field=name"]);
+    evaluate(&["run", "data/train.jsonl", "--scores", "bleu"], &["--scores", "bleu", "wer"]);
+    evaluate(&["run", "data/train.jsonl", "--answers", "--normalize", "all"], &["--normalize", "basic"]);
     fixture.write("a.txt", "hello\nworld\n");
+    evaluate(&["run", "a.txt", "--phase", "pretrain", "--answers"], &["--answers", "texts are no conversations"]);
     evaluate(&["run", "a.txt"], &["--phase pretrain", "a.txt"]);
     fixture.succeeds(&["evaluate", "run", "a.txt", "--phase", "pretrain"]);
 }

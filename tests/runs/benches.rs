@@ -5,9 +5,10 @@ use std::process::Command;
 
 /// The first words of a command of the page; and the arguments of cargo for its smallest size, or why it is not run
 /// here.
-const COMMANDS: [(&str, Result<&str, &str>); 25] = [
+const COMMANDS: [(&str, Result<&str, &str>); 27] = [
     ("cargo bench -p loongforge-core --bench edge", Ok("edge")),
     ("cargo bench -p loongforge-core --bench samples", Ok("samples")),
+    ("cargo bench -p loongforge-core --bench sound", Ok("sound")),
     ("cargo bench -p loongforge-core --bench schedule", Ok("schedule -- 70")),
     ("cargo bench -p loongforge-core --bench packing", Ok("packing -- --samples 1000 --laws sft")),
     ("cargo bench -p loongforge-core --bench balance", Ok("balance -- --ranks 8 --laws sft")),
@@ -28,6 +29,7 @@ const COMMANDS: [(&str, Result<&str, &str>); 25] = [
     ("PYTHON benches/sft_packed.py", Err("needs Python with torch, transformers and trl")),
     ("PYTHON benches/convert.py", Err("needs Python with webdataset and megatron-energon")),
     ("PYTHON benches/preprocess.py", Err("needs Python with transformers and torchvision")),
+    ("PYTHON benches/sound.py", Err("needs Python with transformers and soundfile")),
     ("python3 benches/simulate_agreement.py", Err("needs minutes of an idle machine and a release build")),
     ("loongforge drill", Err("needs a release build and some minutes; `tests/runs/drill.rs` drills")),
     ("cargo xtask", Err("the quick start, which has tests of its own")),

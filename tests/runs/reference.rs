@@ -10,6 +10,7 @@ use loongforge::core::checkpoint::Manifest;
 use loongforge::core::config;
 use loongforge::core::data::digits::{self, Digits};
 use loongforge::core::data::emoji;
+use loongforge::core::data::spoken_digits;
 use loongforge::core::text::hex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -104,13 +105,16 @@ fn committed_configs_compute_what_the_reference_says() {
     let emoji = ["model.load=DIR/emoji/model", "data.train=[{path: DIR/emoji/train.json, format: sharegpt}]"];
     let quickstart = ["model.load=DIR/digits/model", digits];
     let decoupled = [&quickstart[..], &["run.deterministic=true", "pools.encoder.replicas=2"]].concat();
-    let runs: [(&str, &str, &[&str]); 6] = [
+    spoken_digits::compose(&dir.join("spoken")).unwrap();
+    let spoken = ["model.load=DIR/spoken/model", "data.train=[{path: DIR/spoken/train.jsonl}]"];
+    let runs: [(&str, &str, &[&str]); 7] = [
         ("quickstart", "configs/quickstart.yaml", &quickstart),
         ("decoupled", "configs/quickstart.yaml", &decoupled),
         ("custom_vlm", "configs/custom_vlm.yaml", &["model.tokenizer=DIR/digits/model", digits]),
         ("emoji", "configs/emoji.yaml", &emoji),
         ("sft_text", "configs/sft_text.yaml", &[]),
         ("lora_text", "configs/lora_text.yaml", &[]),
+        ("spoken_digits", "configs/spoken_digits.yaml", &spoken),
     ];
     let found: BTreeMap<String, Outcome> =
         runs.iter().map(|(name, file, own)| (name.to_string(), outcome(dir, name, file, own))).collect();

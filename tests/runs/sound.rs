@@ -2,10 +2,13 @@
 
 use crate::fixture::{self, Fixture, Pictures};
 use crate::resume::{hashes, resume};
-use loongforge::core::config;
+use loongforge::core::config::{self, Loaded};
 use loongforge::core::data::audio::wav;
+use loongforge::core::data::heard_and_seen::{self, HeardAndSeen};
 use loongforge::core::data::spoken_digits;
+use loongforge::core::observe::{Console, MetricsFile, StepMetrics, read_evaluations};
 use loongforge::core::schedule::StepSummary;
+use loongforge::eval::after_run::after_run;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -198,30 +201,74 @@ fn towers_in_pools_of_their_own_are_bit_equal() {
     assert_ne!(losses(&slow[..3]), losses(&full[..3]));
 }
 
-/// Runs the committed example, shortened: the loss falls, and held-out voices are answered. A model put together from parts
-/// hears the same recordings.
-#[test]
-fn spoken_digits_are_learned_and_asked() {
-    let dir = tempfile::tempdir().unwrap();
-    let data = dir.path().join("data");
-    spoken_digits::compose(&data).unwrap();
-    let overrides = [
-        format!("run.dir={}", dir.path().join("run").display()),
+/// A committed config, shortened, with the data below `dir`.
+fn shortened(dir: &Path, name: &str, own: &[&str]) -> Loaded {
+    let data = dir.join("data");
+    let sets = [("eval.path", "held_out"), ("data.train.0.path", "train")];
+    let mut overrides = vec![
+        format!("run.dir={}", dir.join("run").display()),
         format!("model.load={}", data.join("model").display()),
-        format!("data.train=[{{path: {}}}]", data.join("train.jsonl").display()),
-        format!("eval.path={}", data.join("held_out.jsonl").display()),
-        "eval.every_steps=12".to_owned(),
-        "eval.max_samples=10".to_owned(),
-        "train.steps=12".to_owned(),
-        "train.global_batch_size=16".to_owned(),
         "train.warmup_steps=4".to_owned(),
         "checkpoint.every_steps=0".to_owned(),
         "log.tensorboard=false".to_owned(),
         "pools.encoder.threads=1".to_owned(),
         "pools.foundation.threads=1".to_owned(),
     ];
-    let loaded = config::load(Path::new("configs/spoken_digits.yaml"), &overrides, std::iter::empty());
-    let (steps, evaluations) = fixture::run(loaded.unwrap_or_else(|report| panic!("{report}")), None);
+    overrides.extend(sets.map(|(key, file)| format!("{key}={}", data.join(format!("{file}.jsonl")).display())));
+    overrides.extend(own.iter().map(|own| own.replace("DATA", &data.display().to_string())));
+    config::load(Path::new(&format!("configs/{name}.yaml")), &overrides, std::iter::empty())
+        .unwrap_or_else(|report| panic!("{report}"))
+}
+
+/// Runs the example of two towers in a sample, shortened. The results after it name every control, with what is expected.
+#[test]
+fn what_is_heard_and_seen_is_told_with_its_controls() {
+    let dir = tempfile::tempdir().unwrap();
+    heard_and_seen::compose(&dir.path().join("data"), &HeardAndSeen { seed: 1, num_train: 64, num_held_out: 6 })
+        .unwrap();
+    let own = [
+        "train.steps=10",
+        "train.global_batch_size=8",
+        "eval.sets.shuffled_sound=DATA/shuffled_sound.jsonl",
+        "eval.sets.shuffled_picture=DATA/shuffled_picture.jsonl",
+        "+eval.pooled_statistics=30",
+        "eval.scores=[words,wer]",
+    ];
+    let loaded = shortened(dir.path(), "heard_and_seen", &own);
+    let config = loaded.config.clone();
+    let (steps, _) = fixture::run(loaded, None);
+    assert!(steps[9].loss < 0.8 * steps[0].loss, "{steps:?}");
+    // What the command line writes, and draws a curve of.
+    let metrics = StepMetrics { step: 10, loss: steps[9].loss, ..StepMetrics::default() };
+    MetricsFile::open(&dir.path().join("run/metrics.jsonl"), 1).unwrap().write(&metrics).unwrap();
+    after_run(&config, &Console::stderr()).unwrap();
+    let found = read_evaluations(&dir.path().join("run/eval.jsonl")).unwrap();
+    let names: Vec<&str> = found.iter().map(|record| record.set.as_str()).collect();
+    assert_eq!(names, ["held_out", "shuffled_picture", "shuffled_sound", "pooled_statistics"]);
+    for record in &found {
+        let scores = &record.scores;
+        // Two words each.
+        assert_eq!((record.answers.len(), scores.words.len(), scores.wer.unwrap().reference), (6, 2, 12), "{record:?}");
+        assert_eq!(scores.verdict.is_some(), record.set != "pooled_statistics", "{record:?}");
+    }
+    let place = |number: usize| found[number].scores.verdict.as_ref().unwrap().expected.word;
+    assert_eq!([0, 1, 2].map(place), [None, Some(2), Some(1)]);
+}
+
+/// Runs the committed example, shortened: the loss falls, and held-out voices are answered. A model put together from parts
+/// hears the same recordings.
+#[test]
+fn spoken_digits_are_learned_and_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    spoken_digits::compose(&dir.path().join("data")).unwrap();
+    let own = [
+        "eval.sets.shuffled_sound=DATA/shuffled_sound.jsonl",
+        "eval.every_steps=12",
+        "eval.max_samples=10",
+        "train.steps=12",
+        "train.global_batch_size=16",
+    ];
+    let (steps, evaluations) = fixture::run(shortened(dir.path(), "spoken_digits", &own), None);
     assert!(steps[11].loss < 0.5 * steps[0].loss, "{steps:?}");
     let found = &evaluations.last().unwrap().sets[0].found;
     assert!(found.outputs.len() >= 10, "{found:?}");

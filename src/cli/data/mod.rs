@@ -4,10 +4,12 @@ mod convert;
 mod digits;
 mod emoji;
 mod fraction;
+mod heard_and_seen;
 mod input;
 mod inspect;
 mod merge;
 mod pack;
+mod roll_call;
 mod share;
 mod spoken_digits;
 mod stats;
@@ -59,6 +61,10 @@ enum Action {
     Emoji(emoji::EmojiArgs),
     /// Make a data set of digits spoken by synthetic voices, and a small Qwen2-Audio for it
     SpokenDigits(spoken_digits::SpokenDigitsArgs),
+    /// Make a data set of spoken digits beside pictures of handwritten ones, and a small Qwen2.5-Omni for it
+    HeardAndSeen(heard_and_seen::HeardAndSeenArgs),
+    /// Make a data set of real voices in a row from installed or unpacked Debian packages, and a small Qwen2-Audio for it
+    RollCall(roll_call::RollCallArgs),
 }
 
 pub fn data(args: DataArgs) -> anyhow::Result<ExitCode> {
@@ -72,6 +78,8 @@ pub fn data(args: DataArgs) -> anyhow::Result<ExitCode> {
         Action::Digits(args) => digits::digits(args),
         Action::Emoji(args) => emoji::emoji(args),
         Action::SpokenDigits(args) => spoken_digits::spoken_digits(args),
+        Action::HeardAndSeen(args) => heard_and_seen::heard_and_seen(args),
+        Action::RollCall(args) => roll_call::roll_call(args),
     };
     // Files that are not what they should be are for the user to change; a disk that is full is not.
     done.map_err(|error| match error.downcast_ref::<DataError>() {

@@ -22,10 +22,33 @@ impl Rules<'_> {
         });
         for name in eval.sets.keys() {
             let is_plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) && !name.is_empty();
-            let is_taken = names.iter().filter(|other| *other == name).count() > 1;
+            let is_taken = name == Eval::POOLED || names.iter().filter(|other| *other == name).count() > 1;
             self.broken(!is_plain || is_taken, code::OUT_OF_RANGE, &["eval.sets"], || {
                 let why = if is_taken { "is taken" } else { "is not a valid name of a set" };
                 (format!("`eval.sets`: `{name}` {why}"), "a name has letters, digits, `-`, `_` and `.`")
+            });
+        }
+        for (name, expect) in &eval.expect {
+            let is_pooled = eval.pooled_statistics.is_some() && name == Eval::POOLED;
+            let help = format!("the sets are {}", names.join(", "));
+            self.broken(!is_pooled && !names.contains(name), code::OUT_OF_RANGE, &["eval.expect"], || {
+                (format!("`eval.expect`: there is no set `{name}`"), help.as_str())
+            });
+            let kinds = [expect.at_least, expect.at_most, expect.chance];
+            for (key, part) in ["at_least", "at_most", "chance"].into_iter().zip(kinds) {
+                self.broken(
+                    part.is_some_and(|part| !(0.0..=1.0).contains(&part)),
+                    code::OUT_OF_RANGE,
+                    &["eval.expect"],
+                    || (format!("`eval.expect.{name}.{key}` is not a part"), "it is 0 to 1, for example 0.95"),
+                );
+            }
+            self.broken(expect.word == Some(0), code::OUT_OF_RANGE, &["eval.expect"], || {
+                (format!("`eval.expect.{name}.word` is 0"), "the first word is 1")
+            });
+            self.broken(kinds.iter().flatten().count() != 1, code::COMBINATION, &["eval.expect"], || {
+                let message = format!("`eval.expect.{name}` is not one of `at_least`, `at_most` and `chance`");
+                (message, "set one of them, for example { at_least: 0.9 }")
             });
         }
         if let Some(best) = eval.best.as_ref().filter(|best| !names.contains(best)) {
@@ -60,6 +83,8 @@ impl Eval {
     pub const HELD_OUT: &str = "held_out";
     /// The set of `data.val_size`.
     pub const VAL: &str = "val";
+    /// The results of `pooled_statistics`.
+    pub const POOLED: &str = "pooled_statistics";
     /// Questions that are answered at an evaluation unless the config says how many.
     const NUM_ANSWERS: u64 = 16;
 }

@@ -20,6 +20,7 @@ mod error;
 mod expand;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) mod fuzz;
+pub mod heard_and_seen;
 mod in_process;
 mod kind;
 mod learned;
@@ -31,6 +32,7 @@ mod packed;
 mod places;
 mod positions;
 mod processor;
+pub mod roll_call;
 mod sample;
 mod sections;
 mod sentencepiece;

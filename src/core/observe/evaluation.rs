@@ -1,6 +1,8 @@
 //! `eval.jsonl`: what was found of a set of held-out samples, one JSON object for each set and evaluation.
 
 use super::error::ObserveError;
+use super::error_rate::ErrorRate;
+use super::score::{Scores, Scoring};
 use crate::text::grouped;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -30,6 +32,8 @@ pub struct EvalRecord {
     /// Part of the generated answers that are exactly the expected ones, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exact: Option<f64>,
+    #[serde(flatten)]
+    pub scores: Scores,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub answers: Vec<Answer>,
 }
@@ -53,16 +57,25 @@ impl EvalRecord {
         self
     }
 
-    pub fn with_answers(mut self, answers: Vec<Answer>) -> Self {
+    /// Adds generated answers and their scores.
+    pub fn with_answers(mut self, answers: Vec<Answer>, scoring: &Scoring) -> Self {
         let right = answers.iter().filter(|answer| answer.right).count();
         self.exact = (!answers.is_empty()).then(|| right as f64 / answers.len() as f64);
+        self.scores = Scores::of(&answers, scoring);
         self.answers = answers;
         self
     }
 
     /// Names and values of its curves.
     pub fn scalars(&self) -> Vec<(String, f64)> {
-        let values = [("loss", self.loss), ("accuracy", self.accuracy), ("exact", self.exact)];
+        let rate = |rate: Option<ErrorRate>| rate.and_then(|rate| rate.rate());
+        let values = [
+            ("loss", self.loss),
+            ("accuracy", self.accuracy),
+            ("exact", self.exact),
+            ("wer", rate(self.scores.wer)),
+            ("cer", rate(self.scores.cer)),
+        ];
         values.into_iter().filter_map(|(name, value)| Some((format!("eval/{}/{name}", self.set), value?))).collect()
     }
 
@@ -80,13 +93,14 @@ impl EvalRecord {
             let tokens = grouped(self.targets);
             let predicted = predicted.unwrap_or_default();
             parts.push(format!("loss {loss:.4} (perplexity {perplexity}) over {tokens} tokens{predicted}"));
-        } else if self.samples > 0 {
+        } else if self.targets > 0 {
             parts.push("the loss is not finite".to_owned());
         }
         if let Some(exact) = self.exact {
             let (right, all) = (self.answers.iter().filter(|answer| answer.right).count(), self.answers.len());
             parts.push(format!("{right} of {all} answers exactly right ({:.1} %)", 100.0 * exact));
         }
+        parts.extend(self.scores.texts());
         if self.bad_samples > 0 {
             parts.push(format!("{} bad samples", grouped(self.bad_samples)));
         }
@@ -114,7 +128,9 @@ mod tests {
     fn what_was_found_is_told_in_one_line() {
         let answer = |right| Answer { right, ..Answer::default() };
         let record = EvalRecord { set: "val".into(), accuracy: Some(0.832), ..EvalRecord::default() };
-        let record = record.with_loss(0.412 * 12345.0, 12345).with_answers(vec![answer(true), answer(false)]);
+        let record = record
+            .with_loss(0.412 * 12345.0, 12345)
+            .with_answers(vec![answer(true), answer(false)], &Scoring::default());
         assert_eq!(
             record.text(),
             "loss 0.4120 (perplexity 1.51) over 12,345 tokens; 1 of 2 answers exactly right (50.0 %)"
@@ -126,5 +142,7 @@ mod tests {
         assert_eq!(of(24.0, 2), "loss 12.0000 (perplexity 1.63e5) over 2 tokens");
         assert_eq!(of(f64::NAN, 2), "the loss is not finite");
         assert_eq!(EvalRecord::default().text(), "no sample can be used");
+        let read: EvalRecord = serde_json::from_str(&serde_json::to_string(&record).unwrap()).unwrap();
+        assert_eq!(read, record);
     }
 }

@@ -8,6 +8,7 @@ mod memory;
 mod model;
 mod pools;
 mod run;
+mod score;
 mod security;
 mod train;
 
@@ -23,5 +24,6 @@ pub use pools::{
     Balance, ContextAttention, DataPool, Edge, Edges, EncoderPool, FoundationPool, Placement, Pools, Scheduler,
 };
 pub use run::{Checkpoint, Eval, Level, Log, Products, Run, RunConfig, Watch};
+pub use score::{Expect, Normalize, Score};
 pub use security::{SandboxMode, Security};
 pub use train::{Learn, NonFinite, Optimizer, OptimizerType, Phase, Precision, Schedule, Train};

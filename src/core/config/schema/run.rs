@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Data, Edges, EncoderPool, Memory, Model, Placement, Pools, Scheduler, Security, Train};
+use super::{
+    Data, Edges, EncoderPool, Expect, Memory, Model, Normalize, Placement, Pools, Scheduler, Score, Security, Train,
+};
 use crate::config::{Address, Device, Threads};
 use crate::message::{PoolName, Tower};
 
@@ -184,6 +186,23 @@ pub struct Eval {
     #[serde(default = "batch_size")]
     #[schemars(range(min = 1))]
     pub batch_size: usize,
+    /// Scores of answers beside exact match: `wer` and `cer` are the word and character error rates of all answers together,
+    /// `words` says how many answers have the right word at each place.
+    #[serde(default)]
+    pub scores: Vec<Score>,
+    /// Normalization of answers before words and characters are compared: Whisper's basic rules (lower case, no punctuation,
+    /// nothing in brackets), or nothing.
+    #[serde(default)]
+    pub normalize: Normalize,
+    /// The part of the answers that is expected to be right, by the name of the set: `{ math: { at_least: 0.9 } }`, or
+    /// `at_most`, or `chance`, for a control, and with `word: 2` of the second word. The result says whether it is met.
+    #[serde(default)]
+    pub expect: BTreeMap<String, Expect>,
+    /// After the run: fit a linear classifier to the first N training samples, which knows the question and of media no more
+    /// than each channel's mean and deviation. Its answers to the first set are scored as the set `pooled_statistics`.
+    #[serde(default)]
+    #[schemars(range(min = 1))]
+    pub pooled_statistics: Option<u64>,
 }
 
 /// Metrics and logs.

@@ -85,6 +85,16 @@ fn one_mistake_at_a_time() {
         ("eval: { path: DATA, every_steps: 2, best: x }\n", &["LF0104", "no set `x`", "the sets are held_out"]),
         ("eval: { path: DATA, sets: { a/b: DATA } }\n", &["LF0104", "`a/b` is not a valid name of a set"]),
         ("eval: { path: DATA, sets: { held_out: DATA } }\n", &["LF0104", "`held_out` is taken"]),
+        ("eval: { path: DATA, expect: { a: { chance: 0.1 } } }\n", &["LF0104", "no set `a`", "the sets are held_out"]),
+        (
+            "eval: { path: DATA, expect: { held_out: { word: 1 } } }\n",
+            &["LF0111", "`eval.expect.held_out` is not one of"],
+        ),
+        (
+            "eval: { path: DATA, expect: { held_out: { at_least: 95 } } }\n",
+            &["LF0104", "`eval.expect.held_out.at_least`"],
+        ),
+        ("eval: { path: DATA, scores: [bleu] }\n", &["`eval.scores.0`", "wer"]),
         // files
         ("$ data.train.0.path=nowhere/x.json", &["LF0112", "no such file: `nowhere/x.json`", "no directory `nowhere`"]),
         ("$ model.load=~/nowhere", &["LF0112", "`~/nowhere`", "`~` is not a home here"]),

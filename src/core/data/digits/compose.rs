@@ -134,6 +134,14 @@ fn picture(rng: &mut Rng, scans: &[Vec<Scan>; 10]) -> (GrayImage, String) {
     (canvas, number)
 }
 
+/// One of the scans of a digit on paper of its own size, as a PNG file.
+pub(in crate::data) fn digit_png(rng: &mut Rng, scans: &[Scan]) -> Vec<u8> {
+    let side = (SIDE * SCALE) as u32;
+    let mut canvas = GrayImage::from_fn(side, side, |_, _| Luma([255 - rng.below(14) as u8]));
+    stamp_scan(&mut canvas, &scans[rng.below(scans.len() as u64) as usize], 0, 0);
+    png(&canvas)
+}
+
 /// Draws a scan enlarged by [`SCALE`], interpolating between its values.
 fn stamp_scan(canvas: &mut GrayImage, scan: &Scan, left: u32, top: u32) {
     let value = |row: i32, column: i32| {

@@ -244,7 +244,8 @@ pub(in crate::data) fn tokenizer_config(tokens: &Tokens<'_>, processor: &str) ->
     })
 }
 
-fn preprocessor_config(size: &ModelSize, class: &str) -> Json {
+/// The keys of a picture or video processor of this `class`.
+pub(in crate::data) fn preprocessor_config(size: &ModelSize, class: &str) -> Json {
     let kind = if class.contains("Video") { "video_processor_type" } else { "image_processor_type" };
     json!({
         kind: class,

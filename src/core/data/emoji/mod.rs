@@ -7,6 +7,7 @@ mod package;
 mod picture;
 
 pub use compose::{Composed, compose};
+pub(super) use merges::learn_merges;
 
 use super::digits::{MODEL, ModelSize};
 

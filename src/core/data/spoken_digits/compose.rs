@@ -10,6 +10,7 @@ use super::model::write_model;
 use crate::config::AudioLimits;
 use crate::data::audio::{decode_sound, wav};
 use crate::data::error::DataError;
+use crate::rng::another;
 
 /// The question about every recording. A run prints it beside its answers, so that it says what was heard.
 pub const PROMPT: &str = "Synthetic voice: which digit?";
@@ -17,6 +18,8 @@ pub const PROMPT: &str = "Synthetic voice: which digit?";
 /// A digit begins every second.
 const RATE: u32 = 16_000;
 const NUM_DIGITS: usize = 10;
+/// Seconds that a recording may last.
+const MAX_SECONDS: usize = 2;
 /// A line for each voice: part, voice, pitch, speed, and the lengths of its digits in samples.
 const VOICES: &str = include_str!("voices.csv");
 const TRAIN: &[u8] = include_bytes!("train.ogg");
@@ -29,8 +32,8 @@ pub struct Composed {
     pub num_held_out: usize,
 }
 
-/// Writes `train.jsonl`, `held_out.jsonl`, their recordings and `model/` (without weights) into `dir`, which must be new or
-/// empty.
+/// Writes `train.jsonl`, `held_out.jsonl`, its control `shuffled_sound.jsonl`, their recordings and `model/` (without weights)
+/// into `dir`, which must be new or empty.
 ///
 /// # Errors
 /// `dir` holds something or cannot be written.
@@ -39,10 +42,10 @@ pub fn compose(dir: &Path) -> Result<Composed, DataError> {
         return Err(DataError::file(dir, "holds files: name a new folder"));
     }
     let write = |error| DataError::write(dir, error);
-    let num_train = write_part(dir, "train", TRAIN).map_err(write)?;
-    let num_held_out = write_part(dir, "held_out", HELD_OUT).map_err(write)?;
+    let num_train = write_part(dir, Part::Train).map_err(write)?;
+    let num_held_out = write_part(dir, Part::HeldOut).map_err(write)?;
     fs::write(dir.join("ATTRIBUTION.md"), include_str!("ATTRIBUTION.md")).map_err(write)?;
-    write_model(&dir.join("model"))?;
+    write_model(&dir.join("model"), MAX_SECONDS, &[])?;
     Ok(Composed { num_train, num_held_out })
 }
 
@@ -55,32 +58,64 @@ fn voices(part: &str) -> impl Iterator<Item = (&'static str, Vec<usize>)> {
     })
 }
 
-/// Writes a part and returns the number of its recordings.
-fn write_part(dir: &Path, part: &str, file: &[u8]) -> std::io::Result<usize> {
+/// Voices for training, or held out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::data) enum Part {
+    Train,
+    HeldOut,
+}
+
+impl Part {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::HeldOut => "held_out",
+        }
+    }
+}
+
+/// Writes the recordings of a part below `dir`; returns the file of each, relative to `dir`, and the digit that is spoken.
+pub(in crate::data) fn write_sounds(dir: &Path, part: Part) -> std::io::Result<Vec<(String, usize)>> {
     let limits = AudioLimits { min_seconds: 0.0, max_seconds: 3600.0 };
+    let file = if part == Part::Train { TRAIN } else { HELD_OUT };
     let sound = decode_sound(file, RATE, &limits).expect("the file is part of the program");
-    let folder = format!("sounds/{part}");
+    let folder = format!("sounds/{}", part.name());
     fs::create_dir_all(dir.join(&folder))?;
-    let mut lines = BufWriter::new(fs::File::create(dir.join(format!("{part}.jsonl")))?);
-    let mut num_written = 0;
-    for (number, (_, lengths)) in voices(part).enumerate() {
+    let mut written = Vec::new();
+    for (number, (_, lengths)) in voices(part.name()).enumerate() {
         for (digit, length) in lengths.into_iter().enumerate() {
             let start = (NUM_DIGITS * number + digit) * RATE as usize;
             let name = format!("{folder}/{number:03}-{digit}.wav");
             fs::write(dir.join(&name), wav(&sound[start..start + length], 1, RATE))?;
+            written.push((name, digit));
+        }
+    }
+    Ok(written)
+}
+
+/// Writes a part: of the held-out voices also `shuffled_sound.jsonl`, where each question and answer has the recording of
+/// another one. Returns the number of recordings.
+fn write_part(dir: &Path, part: Part) -> std::io::Result<usize> {
+    let sounds = write_sounds(dir, part)?;
+    let lines = |name: &str, sound: &dyn Fn(usize) -> usize| {
+        let mut lines = BufWriter::new(fs::File::create(dir.join(name))?);
+        for (number, (_, digit)) in sounds.iter().enumerate() {
             let line = json!({
                 "messages": [
                     {"role": "user", "content": format!("<audio>{PROMPT}")},
                     {"role": "assistant", "content": digit.to_string()},
                 ],
-                "audios": [name],
+                "audios": [sounds[sound(number)].0],
             });
             writeln!(lines, "{line}")?;
-            num_written += 1;
         }
+        lines.flush()
+    };
+    lines(&format!("{}.jsonl", part.name()), &|number| number)?;
+    if part == Part::HeldOut {
+        lines("shuffled_sound.jsonl", &|number| another(number, sounds.len(), &[]))?;
     }
-    lines.flush()?;
-    Ok(num_written)
+    Ok(sounds.len())
 }
 
 #[cfg(test)]

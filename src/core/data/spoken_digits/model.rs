@@ -13,12 +13,13 @@ const SPECIAL_TOKENS: [&str; 6] =
     ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>"];
 const PROCESSOR: &str = "Qwen2AudioProcessor";
 const NUM_MELS: usize = 80;
-/// Seconds that a recording may last: a hundred positions of the tower.
-const CHUNK_LENGTH: usize = 2;
+/// Positions of the tower for a second of sound.
+const POSITIONS: usize = 50;
 
-/// Writes configuration, tokenizer and processor files into `dir`; files that are there are overwritten. A byte is a token.
-pub fn write_model(dir: &Path) -> Result<(), DataError> {
-    let tokens = Tokens { merges: &[], special: &SPECIAL_TOKENS };
+/// Writes configuration, tokenizer and processor files into `dir`; files that are there are overwritten. A recording lasts
+/// `seconds` at most; the tokens are bytes and what `merges` make of them.
+pub fn write_model(dir: &Path, seconds: usize, merges: &[[String; 2]]) -> Result<(), DataError> {
+    let tokens = Tokens { merges, special: &SPECIAL_TOKENS };
     fs::create_dir_all(dir).map_err(|error| DataError::write(dir, error))?;
     let write = |name: &str, text: String| {
         let path = dir.join(name);
@@ -26,18 +27,18 @@ pub fn write_model(dir: &Path) -> Result<(), DataError> {
     };
     write("chat_template.jinja", QWEN.to_owned())?;
     for (name, json) in [
-        ("config.json", config(&tokens)),
+        ("config.json", config(&tokens, seconds)),
         ("generation_config.json", generation_config(&tokens)),
         ("tokenizer.json", tokenizer(&tokens)),
         ("tokenizer_config.json", tokenizer_config(&tokens, PROCESSOR)),
-        ("preprocessor_config.json", preprocessor_config()),
+        ("preprocessor_config.json", preprocessor_config(seconds)),
     ] {
         write(name, format!("{json:#}\n"))?;
     }
     Ok(())
 }
 
-fn config(tokens: &Tokens<'_>) -> Json {
+fn config(tokens: &Tokens<'_>, seconds: usize) -> Json {
     let id = |token| tokens.id(token);
     json!({
         "architectures": ["Qwen2AudioForConditionalGeneration"],
@@ -52,7 +53,7 @@ fn config(tokens: &Tokens<'_>) -> Json {
             "encoder_attention_heads": 4,
             "encoder_ffn_dim": 192,
             "encoder_layerdrop": 0.0,
-            "max_source_positions": CHUNK_LENGTH * 50,
+            "max_source_positions": seconds * POSITIONS,
             "activation_function": "gelu",
             "dropout": 0.0,
             "attention_dropout": 0.0,
@@ -85,7 +86,7 @@ fn config(tokens: &Tokens<'_>) -> Json {
     })
 }
 
-fn preprocessor_config() -> Json {
+fn preprocessor_config(seconds: usize) -> Json {
     json!({
         "feature_extractor_type": "WhisperFeatureExtractor",
         "processor_class": PROCESSOR,
@@ -93,9 +94,9 @@ fn preprocessor_config() -> Json {
         "sampling_rate": 16_000,
         "hop_length": 160,
         "n_fft": 400,
-        "chunk_length": CHUNK_LENGTH,
-        "n_samples": CHUNK_LENGTH * 16_000,
-        "nb_max_frames": CHUNK_LENGTH * 100,
+        "chunk_length": seconds,
+        "n_samples": seconds * 16_000,
+        "nb_max_frames": seconds * 100,
         "padding_side": "right",
         "padding_value": 0.0,
         "dither": 0.0,
