@@ -211,7 +211,7 @@ fn what_cannot_be_split_says_why() {
     assert!(error.contains("sparse attention"), "{error}");
     let mut pictures = decoder(include_str!("../tests/fixtures/qwen2.5_vl-seed1/config.json"));
     assert!(pictures.check_context(2, ContextAttention::Ring).is_ok());
-    pictures.rope.scaling = RopeScaling::Dynamic { factor: 2.0, max_position_embeddings: 16 };
+    pictures.layers[0].rope.scaling = RopeScaling::Dynamic { factor: 2.0, max_position_embeddings: 16 };
     let error = pictures.check_context(2, ContextAttention::Ring).unwrap_err().to_string();
     assert!(error.contains("rotary embeddings") && error.contains("context_parallel to 1"), "{error}");
     let recurrent = decoder(include_str!("../tests/fixtures/qwen3_next-seed1/config.json"));

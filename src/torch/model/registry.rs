@@ -114,7 +114,8 @@ mod tests {
     #[test]
     fn a_config_of_transformers_4_is_read() {
         let config = ModelConfig::from_hf(&qwen3_vl()).unwrap();
-        assert_eq!((config.decoder.rope.theta, &config.decoder.rope.axes), (5e6, &RopeAxes::interleaved(12, [4, 4])));
+        let rope = &config.decoder.layers[0].rope;
+        assert_eq!((rope.theta, &rope.axes), (5e6, &RopeAxes::interleaved(12, [4, 4])));
         assert!(config.decoder.tie_word_embeddings && config.decoder.pad_token_id.is_none());
         assert_eq!(config.inputs()[0].num_tensors, 3);
     }

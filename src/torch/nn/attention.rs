@@ -8,7 +8,7 @@
 //! Shapes: T tokens, H query heads, K key and value heads, C width of a head's queries and keys, V of
 //! its values, B documents of a batch, L the longest's length, S keys.
 
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use crate::native::{can_attend, packed_attention};
 
@@ -31,6 +31,28 @@ pub enum Mask {
     Causal,
     /// All of them, as patches of a picture do.
     Full,
+}
+
+/// Says what becomes of the products of queries and keys before their softmax.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Scores {
+    /// Multiplies them; `None`: 1 / √C.
+    pub scale: Option<f64>,
+    /// Scores s become `cap · tanh(s / cap)` before anything is masked (Gemma 2); `None`: they stay as they are.
+    pub soft_cap: Option<f64>,
+}
+
+impl Scores {
+    /// Returns what multiplies the products of queries and keys `width` wide.
+    pub fn scale_of(&self, width: i64) -> f64 {
+        self.scale.unwrap_or_else(|| (width as f64).powf(-0.5))
+    }
+}
+
+impl From<f64> for Scores {
+    fn from(scale: f64) -> Scores {
+        Scores { scale: Some(scale), soft_cap: None }
+    }
 }
 
 /// Describes how the documents of one packed row are batched; made once a micro-batch, for all layers.
@@ -89,13 +111,13 @@ impl PackedAttention {
 
     /// `q_THC`, `k_TKC`, `v_TKV` with H a multiple of K (grouped queries); returns `[T, H·V]`. Scores are divided by √C.
     pub fn forward(&self, q_THC: &Tensor, k_TKC: &Tensor, v_TKV: &Tensor) -> Tensor {
-        self.forward_scaled(q_THC, k_TKC, v_TKV, None)
+        self.forward_with(q_THC, k_TKC, v_TKV, Scores::default())
     }
 
-    /// Works like `forward`, with scores multiplied by `scale`.
-    pub fn forward_scaled(&self, q_THC: &Tensor, k_TKC: &Tensor, v_TKV: &Tensor, scale: Option<f64>) -> Tensor {
-        if can_attend(q_THC, k_TKC, v_TKV) {
-            let scale = scale.unwrap_or_else(|| (q_THC.size()[2] as f64).powf(-0.5));
+    /// Works like `forward`, with these scores.
+    pub fn forward_with(&self, q_THC: &Tensor, k_TKC: &Tensor, v_TKV: &Tensor, scores: Scores) -> Tensor {
+        if scores.soft_cap.is_none() && can_attend(q_THC, k_TKC, v_TKV) {
+            let scale = scores.scale_of(q_THC.size()[2]);
             return packed_attention(q_THC, k_TKC, v_TKV, &self.cu_seqlens, self.is_causal(), scale).flatten(1, 2);
         }
         let (q, k, v) = (self.split(q_THC), self.split(k_TKC), self.split(v_TKV));
@@ -103,7 +125,7 @@ impl PackedAttention {
             return v_TKV.new_zeros([0, q_THC.size()[1] * v_TKV.size()[2]], (v_TKV.kind(), v_TKV.device()));
         }
         let outputs = q.iter().zip(&k).zip(&v);
-        self.join(outputs.map(|((q, k), v)| attend(q, k, v, None, self.is_causal(), scale)).collect())
+        self.join(outputs.map(|((q, k), v)| attend(q, k, v, None, self.is_causal(), scores)).collect())
     }
 
     /// The batches of [`PackedAttention::split`].
@@ -140,15 +162,18 @@ impl PackedAttention {
 }
 
 /// Attention of `q_BLHC` to `k_BSKC` and `v_BSKV`, `[B, L, H·V]`. `mask` `[B, 1, L, S]`, bool: true where a query sees
-/// a key. `scale` multiplies scores; `None`: 1 / √C.
+/// a key.
 pub(super) fn attend(
     q_BLHC: &Tensor,
     k_BSKC: &Tensor,
     v_BSKV: &Tensor,
     mask: Option<&Tensor>,
     causal: bool,
-    scale: Option<f64>,
+    scores: Scores,
 ) -> Tensor {
+    if let Some(soft_cap) = scores.soft_cap {
+        return attend_capped([q_BLHC, k_BSKC, v_BSKV], mask, causal, scores.scale_of(q_BLHC.size()[3]), soft_cap);
+    }
     let (width, values) = (q_BLHC.size()[3], v_BSKV.size()[3]);
     let grouped = q_BLHC.size()[2] != k_BSKC.size()[2];
     // The CPU's fused operator takes one width only: without it, heads of 192 and values of 128 take three times as
@@ -159,11 +184,52 @@ pub(super) fn attend(
         let x = x.transpose(1, 2);
         if missing > 0 { x.constant_pad_nd([0, missing]) } else { x }
     };
-    let scale = scale.or_else(|| (pad && width < values).then(|| (width as f64).powf(-0.5)));
+    let scale = scores.scale.or_else(|| (pad && width < values).then(|| (width as f64).powf(-0.5)));
     let (q, k, v) = (heads(q_BLHC), heads(k_BSKC), heads(v_BSKV));
     let y = Tensor::scaled_dot_product_attention(&q, &k, &v, mask, 0.0, causal, scale, grouped);
     let y = if pad { y.narrow(3, 0, values) } else { y };
     y.transpose(1, 2).flatten(2, 3)
+}
+
+/// Queries of a chunk where scores have a soft cap.
+const CAPPED_CHUNK: i64 = 256;
+
+/// Works like [`attend`] with a soft cap, which no fused operator has: by the definition, in chunks of queries, so that a
+/// causal chunk meets the keys up to its end alone.
+fn attend_capped(
+    [q_BLHC, k_BSKC, v_BSKV]: [&Tensor; 3],
+    mask: Option<&Tensor>,
+    causal: bool,
+    scale: f64,
+    soft_cap: f64,
+) -> Tensor {
+    let (num_queries, num_keys) = (q_BLHC.size()[1], k_BSKC.size()[1]);
+    let (kv_heads, device) = (k_BSKC.size()[2], q_BLHC.device());
+    // The queries that share a head of keys lie behind each other: `[B, K, G·L, C]`.
+    let q_BKGLC = q_BLHC.unflatten(2, [kv_heads, -1]).permute([0, 2, 3, 1, 4]);
+    let (k_BKSC, v_BKSV) = (k_BSKC.transpose(1, 2), v_BSKV.transpose(1, 2));
+    let chunk = |first: i64| {
+        let queries = CAPPED_CHUNK.min(num_queries - first);
+        let keys = if causal { first + queries } else { num_keys };
+        let q = q_BKGLC.narrow(3, first, queries).flatten(2, 3);
+        let scores = q.matmul(&k_BKSC.narrow(2, 0, keys).transpose(2, 3)) * scale;
+        let scores = ((scores / soft_cap).tanh() * soft_cap).unflatten(2, [-1, queries]);
+        let hidden = match (causal, mask) {
+            (true, _) => Some(Tensor::ones([queries, keys], (Kind::Bool, device)).triu(first + 1)),
+            (false, Some(mask)) => Some(mask.narrow(2, first, queries).unsqueeze(1).logical_not()),
+            (false, None) => None,
+        };
+        let scores = match hidden {
+            Some(hidden) => scores.masked_fill(&hidden, f64::NEG_INFINITY),
+            None => scores,
+        };
+        let sums = if scores.kind() == Kind::Double { Kind::Double } else { Kind::Float };
+        let weights = scores.softmax(-1, sums).to_kind(v_BSKV.kind()).flatten(2, 3);
+        weights.matmul(&v_BKSV.narrow(2, 0, keys)).unflatten(2, [-1, queries])
+    };
+    let chunks: Vec<Tensor> = (0..num_queries).step_by(CAPPED_CHUNK as usize).map(chunk).collect();
+    // `[B, K, G, L, V]` to `[B, L, H·V]`.
+    Tensor::cat(&chunks, 3).permute([0, 3, 1, 2, 4]).flatten(2, 4)
 }
 
 /// `x[index]`. An embedding look-up computes the same as `index_select`, and its backward on a CPU is many times
@@ -176,17 +242,20 @@ pub fn take_rows(x: &Tensor, index: &Tensor) -> Tensor {
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::{Mask, PackedAttention, attend};
+    use super::{Mask, PackedAttention, Scores, attend};
     use crate::native::grad;
 
     /// One document at a time, from the definition.
-    fn reference(q: &Tensor, k: &Tensor, v: &Tensor, cu_seqlens: &[usize], mask: Mask) -> Tensor {
+    fn reference([q, k, v]: [&Tensor; 3], cu_seqlens: &[usize], mask: Mask, soft_cap: Option<f64>) -> Tensor {
         let heads = |x: &Tensor, start: i64, len: i64| x.narrow(0, start, len).transpose(0, 1);
         let docs = cu_seqlens.windows(2).map(|ends| {
             let (start, len) = (ends[0] as i64, (ends[1] - ends[0]) as i64);
             let (q, groups) = (heads(q, start, len), q.size()[1] / k.size()[1]);
             let wide = |x: &Tensor| heads(x, start, len).repeat_interleave_self_int(groups, 0, None);
             let mut scores = q.matmul(&wide(k).transpose(1, 2)) / (q.size()[2] as f64).sqrt();
+            if let Some(cap) = soft_cap {
+                scores = (scores / cap).tanh() * cap;
+            }
             if mask == Mask::Causal {
                 let later = Tensor::ones([len, len], (Kind::Bool, Device::Cpu)).triu(1);
                 scores = scores.masked_fill(&later, f64::NEG_INFINITY);
@@ -216,13 +285,14 @@ mod tests {
             let (q, k, v) = (random(4, 16), random(kv_heads, 16), random(kv_heads, values));
             let wide = [&q, &k, &v].map(|x| x.detach().to_kind(Kind::Float).set_requires_grad(true));
             let [q32, k32, v32] = &wide;
-            let expected = reference(q32, k32, v32, cu_seqlens, mask);
+            let expected = reference([q32, k32, v32], cu_seqlens, mask, None);
             let seed = Tensor::randn([tokens, 4 * values], (Kind::Float, Device::Cpu)).to_kind(Kind::BFloat16);
             let documents = PackedAttention::new(cu_seqlens, mask, Device::Cpu);
             let [q_parts, k_parts, v_parts] = [&q, &k, &v].map(|x| documents.split(x));
             let parts = q_parts.iter().zip(&k_parts).zip(&v_parts);
-            let libtorch =
-                documents.join(parts.map(|((q, k), v)| attend(q, k, v, None, mask == Mask::Causal, None)).collect());
+            let libtorch = documents.join(
+                parts.map(|((q, k), v)| attend(q, k, v, None, mask == Mask::Causal, Scores::default())).collect(),
+            );
             let with_grads = |y: Tensor, seed: &Tensor, of: [&Tensor; 3]| {
                 let grads = grad(&[&y], &[seed], &of).unwrap().into_iter().map(Option::unwrap);
                 std::iter::once(y.detach()).chain(grads).collect::<Vec<_>>()
@@ -240,33 +310,43 @@ mod tests {
         }
     }
 
-    fn check(cu_seqlens: &[usize], mask: Mask, kv_heads: i64, values: i64) {
+    fn check(cu_seqlens: &[usize], mask: Mask, kv_heads: i64, values: i64, soft_cap: Option<f64>) {
         tch::manual_seed(5);
         let tokens = *cu_seqlens.last().unwrap() as i64;
         let random = |heads: i64, width: i64| {
             Tensor::randn([tokens, heads, width], (Kind::Float, Device::Cpu)).set_requires_grad(true)
         };
         let (q, k, v) = (random(4, 8), random(kv_heads, 8), random(kv_heads, values));
-        let expected = reference(&q, &k, &v, cu_seqlens, mask);
+        let expected = reference([&q, &k, &v], cu_seqlens, mask, soft_cap);
         let documents = PackedAttention::new(cu_seqlens, mask, Device::Cpu);
-        let found = documents.forward(&q, &k, &v);
+        let found = documents.forward_with(&q, &k, &v, Scores { soft_cap, ..Scores::default() });
         let seed = Tensor::randn([tokens, 4 * values], (Kind::Float, Device::Cpu));
         let gradients = |y: &Tensor| grad(&[y], &[&seed], &[&q, &k, &v]).unwrap().into_iter().flatten();
         assert!(found.allclose(&expected, 1e-4, 1e-5, false));
         for (found, expected) in gradients(&found).zip(gradients(&expected)) {
             assert!(found.allclose(&expected, 1e-4, 1e-5, false));
         }
-        let scaled = documents.forward_scaled(&(&q * 2.0), &k, &v, Some(0.5 / 8f64.sqrt()));
+        let scores = Scores { scale: Some(0.5 / 8f64.sqrt()), soft_cap };
+        let scaled = documents.forward_with(&(&q * 2.0), &k, &v, scores);
         assert!(scaled.allclose(&expected, 1e-4, 1e-5, false));
     }
 
     #[test]
     fn documents_of_any_length_equal_the_definition() {
         for mask in [Mask::Causal, Mask::Full] {
-            check(&[0, 7], mask, 4, 8);
-            check(&[0, 5, 10, 15], mask, 2, 5);
-            check(&[0, 1, 31, 33, 62, 90, 93], mask, 1, 8);
-            check(&[0, 12, 12, 40], mask, 4, 11);
+            check(&[0, 7], mask, 4, 8, None);
+            check(&[0, 5, 10, 15], mask, 2, 5, None);
+            check(&[0, 1, 31, 33, 62, 90, 93], mask, 1, 8, None);
+            check(&[0, 12, 12, 40], mask, 4, 11, None);
+        }
+    }
+
+    /// Several chunks of queries, and a cap that most scores come near.
+    #[test]
+    fn soft_caps_bend_scores_before_the_mask() {
+        for mask in [Mask::Causal, Mask::Full] {
+            check(&[0, 600], mask, 2, 8, Some(0.5));
+            check(&[0, 1, 31, 33, 62, 90, 93], mask, 1, 5, Some(0.5));
         }
     }
 }

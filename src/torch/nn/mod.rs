@@ -22,7 +22,7 @@ mod sparse_attention;
 mod window;
 
 pub use activation::Activation;
-pub use attention::{DocumentBatch, Mask, PackedAttention, take_rows};
+pub use attention::{DocumentBatch, Mask, PackedAttention, Scores, take_rows};
 pub use conv::{RowConv, Taps};
 pub use gated_delta::{DeltaDocuments, GatedDelta, GatedDeltaConfig, GatedDeltaLayout};
 pub use indexer::{Indexer, IndexerConfig, IndexerTraining};

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::common::{NamePrefix, deepseek_mtp, layered};
 use super::experts::{checked, num_experts, sparse_layers};
-use crate::model::decoder::{DecoderConfig, FeedForwardConfig, LayerConfig, MixerConfig};
+use crate::model::decoder::{DecoderConfig, FeedForwardConfig, MixerConfig};
 use crate::model::keys::{Keys, ModelConfigError};
 use crate::model::rope_config::{read_rope, section};
 use crate::nn::moe::{GroupScore, Groups, MoeConfig, MoeNames, Normalize, RouterConfig, SharedExpertsConfig};
@@ -137,9 +137,8 @@ pub(super) fn decoder(
             (0..num_layers as i64).map(|layer| layer >= num_dense).collect()
         }
     };
-    let layer = |(mixer, sparse): (MlaConfig, bool)| LayerConfig {
-        mixer: MixerConfig::Mla(mixer),
-        feed_forward: if sparse { experts.clone() } else { dense.clone() },
+    let layer = |(mixer, sparse): (MlaConfig, bool)| {
+        (MixerConfig::Mla(mixer), if sparse { experts.clone() } else { dense.clone() })
     };
     let layers = mixers.into_iter().zip(sparse).map(layer).collect();
     let mtp_names = Some(deepseek_mtp(num_layers, &format!("{}layers", place.base)));

@@ -117,7 +117,7 @@ mod tests {
             "moe_layer_end_index": [4, 3], "moe_layer_interval": 1, "freq_allocation": 4,
             "vision_config": {"depth": 1, "hidden_size": 48, "num_heads": 3}});
         let read = ModelConfig::from_hf(&config).unwrap().decoder;
-        assert_eq!(read.rope.axes, RopeAxes::Three(vec![1, 2, 1, 2, 0, 0, 0, 0]));
+        assert_eq!(read.layers[0].rope.axes, RopeAxes::Three(vec![1, 2, 1, 2, 0, 0, 0, 0]));
         assert_eq!(read.pad_token_id, None);
         let routed = |layer: &&LayerConfig| matches!(layer.feed_forward, FeedForwardConfig::Moe(_));
         assert_eq!(read.layers.iter().filter(routed).count(), 2);
@@ -160,7 +160,7 @@ mod tests {
         // Of the first 80 layers none has a window.
         let has_none = |layer: &LayerConfig| matches!(&layer.mixer, MixerConfig::Attention(of) if of.window.is_none());
         assert!(read.layers.iter().all(has_none));
-        assert_eq!(read.rope.axes, RopeAxes::contiguous(&[16, 24, 24]));
+        assert_eq!(read.layers[0].rope.axes, RopeAxes::contiguous(&[16, 24, 24]));
         let mut wrong = config.clone();
         wrong["vision_config"]["window_size"] = json!(20);
         let message = ModelConfig::from_hf(&wrong).unwrap_err().to_string();

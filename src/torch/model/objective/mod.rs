@@ -6,4 +6,4 @@ mod target_scores;
 mod vocab_parallel;
 
 pub(super) use cross_entropy::CrossEntropy;
-pub(super) use linear_cross_entropy::LinearCrossEntropy;
+pub(super) use linear_cross_entropy::soft_capped;

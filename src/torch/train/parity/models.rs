@@ -70,8 +70,12 @@ impl Models {
 
     pub fn count_documents_as(&mut self, len: i64) {
         let mut config = self.text.model.config().clone();
-        if config.rope.depends_on_length() && config.rope.min_seq_len != len {
-            config.rope.min_seq_len = len;
+        let scaled = config.all_layers_mut().map(|layer| &mut layer.rope);
+        let mut changed = false;
+        for rope in scaled.filter(|rope| rope.depends_on_length() && rope.min_seq_len != len) {
+            (rope.min_seq_len, changed) = (len, true);
+        }
+        if changed {
             self.text.model = Decoder::new(&config, &self.text.params);
         }
     }

@@ -91,7 +91,7 @@ impl ReferenceLens {
 /// longest so far until one is shorter than the context.
 fn reference_lens(fixture: &Fixture) -> ReferenceLens {
     let lens = || fixture.documents.iter().map(|document| document.input_ids.len() as i64);
-    let rope = &fixture.config.decoder.rope;
+    let rope = &fixture.config.decoder.layers[0].rope;
     let padded = if rope.depends_on_length() { lens().max().unwrap_or(0) } else { 0 };
     let packed = match rope.scaling {
         RopeScaling::Dynamic { max_position_embeddings: context, .. } if lens().all(|len| len >= context) => padded,
