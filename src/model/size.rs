@@ -154,6 +154,9 @@ mod tests {
             ("qwen3_0_6b", 596_049_920),
             ("qwen3_32b", 32_762_123_264),
             ("internlm2_5_7b", 7_737_708_544),
+            ("gemma_7b", 8_537_680_896),
+            ("gemma2_27b", 27_227_128_320),
+            ("gemma3_1b", 999_885_952),
             ("qwen3_vl_2b", 2_127_532_032),
             // With the routers' biases, without the layer of multi-token prediction.
             ("deepseek_v3", 671_026_419_200),

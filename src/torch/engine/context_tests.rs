@@ -214,6 +214,9 @@ fn what_cannot_be_split_says_why() {
     pictures.layers[0].rope.scaling = RopeScaling::Dynamic { factor: 2.0, max_position_embeddings: 16 };
     let error = pictures.check_context(2, ContextAttention::Ring).unwrap_err().to_string();
     assert!(error.contains("rotary embeddings") && error.contains("context_parallel to 1"), "{error}");
+    let capped = decoder(include_str!("../tests/fixtures/gemma2-seed1/config.json"));
+    let error = capped.check_context(2, ContextAttention::Ring).unwrap_err().to_string();
+    assert!(error.contains("layer 0") && error.contains("a sliding window"), "{error}");
     let recurrent = decoder(include_str!("../tests/fixtures/qwen3_next-seed1/config.json"));
     let error = recurrent.check_context(2, ContextAttention::Ring).unwrap_err().to_string();
     assert!(error.contains("gated delta net") && error.contains("context_parallel"), "{error}");

@@ -99,3 +99,79 @@ pub(super) fn with_output_norms(mut config: DecoderConfig) -> DecoderConfig {
     }
     config
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::model::ModelConfig;
+    use crate::model::decoder::{DecoderConfig, LayerConfig, MixerConfig};
+    use crate::nn::{Activation, RopeScaling};
+
+    fn read(model_type: &str, changes: Value) -> Result<DecoderConfig, String> {
+        let mut config = json!({
+            "model_type": model_type, "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96,
+            "num_hidden_layers": 7, "num_attention_heads": 4, "num_key_value_heads": 2
+        });
+        config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        ModelConfig::from_hf(&config).map(|model| model.decoder).map_err(|error| error.to_string())
+    }
+
+    fn windows(config: &DecoderConfig) -> Vec<Option<i64>> {
+        let window = |layer: &LayerConfig| match &layer.mixer {
+            MixerConfig::Attention(attention) => attention.window,
+            _ => unreachable!("Gemma attends"),
+        };
+        config.layers.iter().map(window).collect()
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_classes() {
+        let gemma = read("gemma", json!({"hidden_act": "gelu"})).unwrap();
+        assert!(gemma.tie_word_embeddings && gemma.norm.zero_centered && gemma.layers[0].norm.zero_centered);
+        assert_eq!(
+            (gemma.embedding_scale, gemma.pad_token_id, gemma.layers[0].act),
+            (Some(8.0), Some(0), Activation::Gelu)
+        );
+        assert_eq!(gemma.layers[0].output_norms, None);
+        let both = json!({"hidden_act": "gelu", "hidden_activation": "gelu_pytorch_tanh"});
+        assert_eq!(read("gemma", both).unwrap().layers[0].act, Activation::GeluTanh);
+        let gemma2 = read("gemma2", json!({})).unwrap();
+        assert_eq!(windows(&gemma2)[..3], [Some(4096), None, Some(4096)]);
+        let MixerConfig::Attention(attention) = &gemma2.layers[0].mixer else { unreachable!("Gemma attends") };
+        assert_eq!((attention.scores.scale, attention.scores.soft_cap), (Some(1.0 / 16.0), Some(50.0)));
+        assert_eq!(gemma2.final_soft_cap, Some(30.0));
+        assert_eq!(read("gemma2", json!({"final_logit_softcapping": null})).unwrap().final_soft_cap, None);
+        let gemma3 = read("gemma3_text", json!({"sliding_window": 8})).unwrap();
+        assert_eq!(windows(&gemma3), [Some(8), Some(8), Some(8), Some(8), Some(8), None, Some(8)]);
+    }
+
+    #[test]
+    fn configs_of_transformers_4_and_5_have_the_same_two_kinds_of_rotary_embeddings() {
+        let old = json!({"rope_theta": 2e6, "rope_local_base_freq": 500.0, "sliding_window_pattern": 2,
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0}});
+        let new = json!({"sliding_window_pattern": 2, "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 2e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}}});
+        let config = read("gemma3_text", old).unwrap();
+        let kind = |layer: usize| (config.layers[layer].rope.theta, config.layers[layer].rope.scaling.clone());
+        assert_eq!([kind(0), kind(1)], [(500.0, RopeScaling::Default), (2e6, RopeScaling::Linear { factor: 8.0 })]);
+        assert_eq!(read("gemma3_text", new).unwrap(), config);
+        let plain = read("gemma3_text", json!({})).unwrap();
+        assert_eq!((plain.layers[0].rope.theta, plain.layers[5].rope.theta), (1e4, 1e6));
+    }
+
+    #[test]
+    fn what_is_not_implemented_is_refused_by_name() {
+        for (model_type, changes, expected) in [
+            ("gemma", json!({"use_bidirectional_attention": true}), "use_bidirectional_attention is true"),
+            ("gemma2", json!({"sliding_window": null}), "sliding_window is null"),
+            ("gemma2", json!({"attn_logit_softcapping": 0}), "attn_logit_softcapping is 0, but must be above 0"),
+            ("gemma3_text", json!({"attn_logit_softcapping": 50.0}), "attn_logit_softcapping is 50.0"),
+            ("gemma3_text", json!({"rope_parameters": {"rope_theta": 1e6}}), "rope_parameters.rope_theta"),
+        ] {
+            let message = read(model_type, changes).unwrap_err();
+            assert!(message.contains(expected), "{message:?} lacks {expected:?}");
+        }
+    }
+}
