@@ -10,6 +10,8 @@
 
 use tch::{Device, Kind, Tensor};
 
+use super::block_attention::BlockAttention;
+use super::mask::Mask;
 use crate::native::{can_attend, packed_attention};
 
 /// A causal batch's longest document is at most this much longer than its shortest: `shortest * 5 / 4 + 4`.
@@ -22,15 +24,6 @@ pub struct DocumentBatch {
     /// The lens of each document.
     pub lens: Vec<i64>,
     pub longest: i64,
-}
-
-/// Says which tokens of its document a token attends to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mask {
-    /// Those before it and itself, as in text.
-    Causal,
-    /// All of them, as patches of a picture do.
-    Full,
 }
 
 /// Says what becomes of the products of queries and keys before their softmax.
@@ -62,6 +55,8 @@ pub struct PackedAttention {
     batches: Vec<DocumentBatch>,
     /// `None` where the batches are the row itself, one after the other.
     order: Option<Order>,
+    /// For a mask of blocks, what computes it.
+    blocks: Option<BlockAttention>,
 }
 
 struct Order {
@@ -105,8 +100,12 @@ impl PackedAttention {
         let in_order = tokens.iter().enumerate().all(|(row, token)| row as i64 == *token);
         let index = |values: &[i64]| Tensor::from_slice(values).to_device(device);
         let order = (!in_order).then(|| Order { tokens: index(&tokens), rows: index(&rows) });
+        let blocks = match &mask {
+            Mask::Prefix(begins) => Some(BlockAttention::new(cu_seqlens, begins, device)),
+            Mask::Causal | Mask::Full => None,
+        };
         let cu_seqlens = cu_seqlens.iter().map(|end| *end as i64).collect();
-        PackedAttention { mask, cu_seqlens, batches, order }
+        PackedAttention { mask, cu_seqlens, batches, order, blocks }
     }
 
     /// `q_THC`, `k_TKC`, `v_TKV` with H a multiple of K (grouped queries); returns `[T, H·V]`. Scores are divided by √C.
@@ -116,6 +115,9 @@ impl PackedAttention {
 
     /// Works like `forward`, with these scores.
     pub fn forward_with(&self, q_THC: &Tensor, k_TKC: &Tensor, v_TKV: &Tensor, scores: Scores) -> Tensor {
+        if let Some(blocks) = &self.blocks {
+            return blocks.forward([q_THC, k_TKC, v_TKV], scores);
+        }
         if scores.soft_cap.is_none() && can_attend(q_THC, k_TKC, v_TKV) {
             let scale = scores.scale_of(q_THC.size()[2]);
             return packed_attention(q_THC, k_TKC, v_TKV, &self.cu_seqlens, self.is_causal(), scale).flatten(1, 2);
@@ -242,11 +244,12 @@ pub fn take_rows(x: &Tensor, index: &Tensor) -> Tensor {
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::{Mask, PackedAttention, Scores, attend};
+    use super::{PackedAttention, Scores, attend};
     use crate::native::grad;
+    use crate::nn::Mask;
 
     /// One document at a time, from the definition.
-    fn reference([q, k, v]: [&Tensor; 3], cu_seqlens: &[usize], mask: Mask, soft_cap: Option<f64>) -> Tensor {
+    fn reference([q, k, v]: [&Tensor; 3], cu_seqlens: &[usize], mask: &Mask, soft_cap: Option<f64>) -> Tensor {
         let heads = |x: &Tensor, start: i64, len: i64| x.narrow(0, start, len).transpose(0, 1);
         let docs = cu_seqlens.windows(2).map(|ends| {
             let (start, len) = (ends[0] as i64, (ends[1] - ends[0]) as i64);
@@ -256,7 +259,7 @@ mod tests {
             if let Some(cap) = soft_cap {
                 scores = (scores / cap).tanh() * cap;
             }
-            if mask == Mask::Causal {
+            if *mask == Mask::Causal {
                 let later = Tensor::ones([len, len], (Kind::Bool, Device::Cpu)).triu(1);
                 scores = scores.masked_fill(&later, f64::NEG_INFINITY);
             }
@@ -285,14 +288,14 @@ mod tests {
             let (q, k, v) = (random(4, 16), random(kv_heads, 16), random(kv_heads, values));
             let wide = [&q, &k, &v].map(|x| x.detach().to_kind(Kind::Float).set_requires_grad(true));
             let [q32, k32, v32] = &wide;
-            let expected = reference([q32, k32, v32], cu_seqlens, mask, None);
+            let expected = reference([q32, k32, v32], cu_seqlens, &mask, None);
             let seed = Tensor::randn([tokens, 4 * values], (Kind::Float, Device::Cpu)).to_kind(Kind::BFloat16);
+            let causal = mask == Mask::Causal;
             let documents = PackedAttention::new(cu_seqlens, mask, Device::Cpu);
             let [q_parts, k_parts, v_parts] = [&q, &k, &v].map(|x| documents.split(x));
             let parts = q_parts.iter().zip(&k_parts).zip(&v_parts);
-            let libtorch = documents.join(
-                parts.map(|((q, k), v)| attend(q, k, v, None, mask == Mask::Causal, Scores::default())).collect(),
-            );
+            let libtorch =
+                documents.join(parts.map(|((q, k), v)| attend(q, k, v, None, causal, Scores::default())).collect());
             let with_grads = |y: Tensor, seed: &Tensor, of: [&Tensor; 3]| {
                 let grads = grad(&[&y], &[seed], &of).unwrap().into_iter().map(Option::unwrap);
                 std::iter::once(y.detach()).chain(grads).collect::<Vec<_>>()
@@ -317,7 +320,7 @@ mod tests {
             Tensor::randn([tokens, heads, width], (Kind::Float, Device::Cpu)).set_requires_grad(true)
         };
         let (q, k, v) = (random(4, 8), random(kv_heads, 8), random(kv_heads, values));
-        let expected = reference([&q, &k, &v], cu_seqlens, mask, soft_cap);
+        let expected = reference([&q, &k, &v], cu_seqlens, &mask, soft_cap);
         let documents = PackedAttention::new(cu_seqlens, mask, Device::Cpu);
         let found = documents.forward_with(&q, &k, &v, Scores { soft_cap, ..Scores::default() });
         let seed = Tensor::randn([tokens, 4 * values], (Kind::Float, Device::Cpu));
@@ -334,9 +337,9 @@ mod tests {
     #[test]
     fn documents_of_any_length_equal_the_definition() {
         for mask in [Mask::Causal, Mask::Full] {
-            check(&[0, 7], mask, 4, 8, None);
-            check(&[0, 5, 10, 15], mask, 2, 5, None);
-            check(&[0, 1, 31, 33, 62, 90, 93], mask, 1, 8, None);
+            check(&[0, 7], mask.clone(), 4, 8, None);
+            check(&[0, 5, 10, 15], mask.clone(), 2, 5, None);
+            check(&[0, 1, 31, 33, 62, 90, 93], mask.clone(), 1, 8, None);
             check(&[0, 12, 12, 40], mask, 4, 11, None);
         }
     }
@@ -345,7 +348,7 @@ mod tests {
     #[test]
     fn soft_caps_bend_scores_before_the_mask() {
         for mask in [Mask::Causal, Mask::Full] {
-            check(&[0, 600], mask, 2, 8, Some(0.5));
+            check(&[0, 600], mask.clone(), 2, 8, Some(0.5));
             check(&[0, 1, 31, 33, 62, 90, 93], mask, 1, 5, Some(0.5));
         }
     }
