@@ -6,7 +6,6 @@
 //! average, and a product counts twice. Recomputation is not counted, nor are linear attention's states and what a
 //! sparse attention saves.
 
-use loongforge_torch::engine::Families;
 use loongforge_torch::model::ModelConfig;
 use loongforge_torch::params::{ParamSpec, Role};
 use serde_json::Value;
@@ -45,23 +44,25 @@ pub struct ModelSize {
 impl ModelSize {
     /// Computes the size of a model and the `config.json` that it was read from.
     pub fn of(config: &ModelConfig, json: &Value) -> Self {
-        let families = Families::of(config);
-        let encoder: u64 = families.towers.specs().into_iter().map(|spec| count(&spec)).sum();
+        let encoder: u64 = config.towers.specs().into_iter().map(|spec| count(&spec)).sum();
         let text = text_config(json);
+        let names = config.decoder().map(|decoder| &decoder.names);
+        let embedding = names.map_or(String::new(), |names| format!("{}.weight", names.embed));
+        let head = names.map_or("", |names| &names.head);
+        let is_tied = config.decoder().is_some_and(|decoder| decoder.tie_word_embeddings);
         let share = expert_share(text);
-        let embedding = format!("{}.weight", config.decoder.names.embed);
         let mut size = Self { encoder, attention: attention(text), ..Self::default() };
         let mut active = 0.0;
-        for spec in families.foundation.specs() {
+        for spec in config.foundation.specs() {
             let parameters = count(&spec);
             let met = if is_expert(&spec) { parameters as f64 * share } else { parameters as f64 };
             size.parameters += parameters;
             active += met;
-            let is_lookup = spec.name == embedding && !config.decoder.tie_word_embeddings;
+            let is_lookup = spec.name == embedding && !is_tied;
             if spec.shape.len() >= 2 && spec.role != Role::Buffer && !is_lookup {
                 size.multiplied += met;
             }
-            if spec.is_linear && spec.shape.len() == 2 && !spec.name.contains(&config.decoder.names.head) {
+            if spec.is_linear && spec.shape.len() == 2 && !spec.name.contains(head) {
                 size.adapters += (LORA_RANK * spec.shape.iter().sum::<i64>()) as u64;
             }
         }

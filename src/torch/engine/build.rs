@@ -4,7 +4,6 @@ use super::activations::Activations;
 use super::elastic::Membership;
 use super::encoder::{EncoderPart, TowerModels};
 use super::exports::exports;
-use super::families::Families;
 use super::foundation::FoundationPart;
 use super::pool_specs::{encoder_specs, kind, splits};
 use super::share::{EncoderShare, FoundationShare};
@@ -14,6 +13,7 @@ use super::trained::trained;
 use super::weights::initialize;
 use crate::comm::{Mesh, ProcessGroup};
 use crate::device::{load_cuda, set_intra_op_threads};
+use crate::model::ModelConfig;
 use crate::native::{MemoryWatch, NativeError, is_dry_run, set_products};
 use crate::params;
 use crate::params::{ParamSpec, ParamStore, Sharding};
@@ -32,7 +32,7 @@ const COLLECTIVE_TIMEOUT: Duration = Duration::from_secs(600);
 /// Holds what an actor's engine is made from.
 pub struct EngineSpec {
     pub config: RunConfig,
-    pub families: Families,
+    pub model: ModelConfig,
     pub me: ActorId,
     /// Folder in which the pools' replicas find each other, made for this run.
     pub rendezvous: PathBuf,
@@ -69,8 +69,8 @@ pub fn build_engine(spec: &EngineSpec) -> Result<TorchEngine, EngineError> {
         Placement::Colocated => spec.me.role == Role::Foundation,
         Placement::Separate => spec.me.role == Role::Encoder,
     };
-    let exports = exports(&spec.config, &spec.families, spec.me.index)?;
-    let towers = &spec.families.towers;
+    let exports = exports(&spec.config, &spec.model, spec.me.index)?;
+    let towers = &spec.model.towers;
     let encoder = if encodes && !towers.is_empty() { Some(build_encoder(spec, device)?) } else { None };
     let foundation = if spec.me.role == Role::Foundation { Some(build_foundation(spec, device)?) } else { None };
     let first_step = spec.resume.as_ref().map_or(StepId(0), |(_, step)| *step);
@@ -109,8 +109,8 @@ fn build_encoder(spec: &EngineSpec, device: tch::Device) -> Result<EncoderPart, 
         false => join(&store, "encoder", layout, rank, device)?,
     };
     let mesh = Rc::new(mesh);
-    let share = EncoderShare::new(&spec.families.towers, mesh.clone(), pools.encoder.zero)?;
-    let params = encoder_specs(config, &share.towers, &spec.families.tree)?;
+    let share = EncoderShare::new(&spec.model.towers, mesh.clone(), pools.encoder.zero)?;
+    let params = encoder_specs(config, &share.towers, &spec.model.tree)?;
     let pool = build_pool(spec, device, params, lanes, mesh.data.clone(), share.sharding())?;
     let mut pool = settle(spec, "encoder", share.join(pool))?;
     let membership = elastic.then(|| Membership::new(spec.me.index, layout.ranks() as u32, spec.rendezvous.clone()));
@@ -131,13 +131,13 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
     let (store, rank) = (spec.rendezvous.join("foundation"), spec.me.index as usize);
     let layout = pools.foundation.layout();
     let mesh = Rc::new(join(&store, "foundation", layout, rank, device)?);
-    let share = FoundationShare::new(&spec.families.foundation, mesh.clone(), splits(&pools.foundation))?;
-    let params = trained(share.specs(), &spec.families.tree, |_| ("model.foundation", part))?;
+    let share = FoundationShare::new(&spec.model.foundation, mesh.clone(), splits(&pools.foundation))?;
+    let params = trained(share.specs(), &spec.model.tree, |_| ("model.foundation", part))?;
     let (lanes, group) = (Lanes::PerReplica, mesh.data.clone());
     let pool = build_pool(spec, device, params, lanes, group, share.sharding())?;
     let pool = settle(spec, "foundation", share.join(pool))?;
     let stages = share.stages(pool.params(), policy(part));
-    let encoder_trained = is_trained(&encoder_specs(config, &spec.families.towers, &spec.families.tree)?);
+    let encoder_trained = is_trained(&encoder_specs(config, &spec.model.towers, &spec.model.tree)?);
     let (budget, key) = (config.memory.activation_budget.foundation, "memory.activation_budget.foundation");
     let activations = Activations::new(&config.memory, key, budget, device)?;
     let mut part = FoundationPart::on(mesh.place().dp as u32, stages, pool, encoder_trained);
@@ -207,7 +207,7 @@ fn settle(spec: &EngineSpec, name: &str, mut pool: TrainState) -> Result<TrainSt
 
 /// Fills a pool's adapters from the folders that `lora.adapter` names, a part at a time.
 fn continue_adapter(spec: &EngineSpec, pool: &str, params: &ParamStore) -> Result<(), EngineError> {
-    let (model, tree) = (&spec.config.model, &spec.families.tree);
+    let (model, tree) = (&spec.config.model, &spec.model.tree);
     let folder = |part: &Part| part.lora.as_ref().and_then(|lora| lora.adapter.clone());
     let load = |part: &Part, is_own: &dyn Fn(&str) -> bool| -> Result<(), EngineError> {
         let Some(folder) = folder(part) else { return Ok(()) };
@@ -216,7 +216,7 @@ fn continue_adapter(spec: &EngineSpec, pool: &str, params: &ParamStore) -> Resul
     if pool == "foundation" {
         return load(&model.foundation, &|_| true);
     }
-    let towers = &spec.families.towers;
+    let towers = &spec.model.towers;
     towers.iter().flat_map(|it| [(it.tower, false), (it.tower, true)]).try_for_each(|(tower, is_projector)| {
         load(model.tower_part(tower, is_projector).1, &|name| towers.part_of(name) == Some((tower, is_projector)))
     })

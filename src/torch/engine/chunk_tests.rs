@@ -1,6 +1,5 @@
 //! Rows that go through a pipeline in chunks, against whole rows.
 
-use super::Families;
 use super::layout_tests::{ADAMW, CPU, Course, assert_equal, begin, compute, mesh, micro_batch, on_ranks};
 use crate::comm::{Mesh, ProcessGroup};
 use crate::model::{FoundationModel, FoundationTape, MicroBatch, ModelConfig, Stage};
@@ -39,7 +38,7 @@ struct Rank {
 impl Rank {
     fn new(config: &ModelConfig, mesh: Rc<Mesh>, policy: Policy) -> Rank {
         let pipeline = Pipeline { ranks: mesh.pp.world(), virtual_stages: 1 };
-        let family = Families::of(config).foundation;
+        let family = &config.foundation;
         let stage = Stage::all(pipeline.layers(family.num_layers()).unwrap()).swap_remove(mesh.pp.rank());
         let params = ParamStore::new(family.stage_specs(&stage), CPU.0, CPU.1);
         let pool = pool(params, ProcessGroup::single()).with_stages(mesh.pp.clone(), &family.shared_by_stages());
@@ -84,7 +83,7 @@ fn rows(step: i64) -> Vec<MicroBatch> {
 #[test]
 fn chunks_equal_whole_rows() {
     let config = model(json!({"num_hidden_layers": 4}));
-    let family = Families::of(&config).foundation;
+    let family = &config.foundation;
     let mut alone = pool(ParamStore::new(family.specs(), CPU.0, CPU.1), ProcessGroup::single());
     let model = family.build(alone.params(), Policy::Keep);
     let mut expected = Course::default();

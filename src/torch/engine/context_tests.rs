@@ -8,7 +8,6 @@ use loongforge_core::config::{ContextAttention, Layout};
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
-use super::Families;
 use crate::comm::{Mesh, ProcessGroup};
 use crate::model::{MicroBatch, ModelConfig};
 use crate::nn::RopeScaling;
@@ -52,12 +51,12 @@ fn batch(step: usize) -> MicroBatch {
 type Steps = Vec<(f64, Tensor)>;
 
 fn steps(config: &Value, mesh: Rc<Mesh>, group: ProcessGroup, attention: ContextAttention) -> Steps {
-    let families = Families::of(&ModelConfig::from_hf(config).unwrap());
-    let params = ParamStore::new(families.foundation.specs(), Kind::Float, Device::Cpu);
+    let family = ModelConfig::from_hf(config).unwrap();
+    let params = ParamStore::new(family.foundation.specs(), Kind::Float, Device::Cpu);
     params.init_random(3);
     let optimizer = AdamWConfig { betas: [0.9, 0.95], eps: 1e-3, weight_decay: 0.1 };
     let mut pool = TrainState::new(Rc::new(params), group, Lanes::PerReplica, Some(optimizer)).unwrap();
-    let model = families.foundation.build(pool.params(), Policy::Keep);
+    let model = family.foundation.build(pool.params(), Policy::Keep);
     let step = |step: usize| {
         let whole = batch(step);
         let (ranks, rank) = (mesh.cp.world(), mesh.cp.rank());
@@ -130,10 +129,10 @@ fn experts_and_latent_attention_step_as_on_one_rank() {
 
 /// A row with pictures: the rank's loss, and the gradients of all features of every level.
 fn with_features(config: &Value, mesh: &Rc<Mesh>, attention: ContextAttention) -> (f64, Vec<Tensor>) {
-    let families = Families::of(&ModelConfig::from_hf(config).unwrap());
-    let params = Rc::new(ParamStore::new(families.foundation.specs(), Kind::Float, Device::Cpu));
+    let family = ModelConfig::from_hf(config).unwrap();
+    let params = Rc::new(ParamStore::new(family.foundation.specs(), Kind::Float, Device::Cpu));
     params.init_random(3);
-    let model = families.foundation.build(&params, Policy::Keep);
+    let model = family.foundation.build(&params, Policy::Keep);
     let mut whole = batch(0);
     // All pictures in the longest document, so that a rank may have few.
     let picture = config["image_token_id"].as_i64().unwrap();
@@ -201,7 +200,10 @@ fn features_go_where_their_places_are() {
 
 #[test]
 fn what_cannot_be_split_says_why() {
-    let decoder = |config: &str| ModelConfig::from_hf(&serde_json::from_str(config).unwrap()).unwrap().decoder;
+    let decoder = |config: &str| {
+        let model = ModelConfig::from_hf(&serde_json::from_str(config).unwrap()).unwrap();
+        model.decoder().unwrap().clone()
+    };
     let qwen = decoder(QWEN3);
     assert!(qwen.check_context(2, ContextAttention::Ring).is_ok());
     let error = qwen.check_context(3, ContextAttention::Ulysses).unwrap_err().to_string();

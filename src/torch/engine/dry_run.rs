@@ -4,10 +4,9 @@
 mod inputs;
 
 use super::build::{EngineSpec, build_engine};
-use super::families::Families;
 use super::pool_specs::kind;
 use super::torch_engine::TorchEngine;
-use crate::model::Towers;
+use crate::model::{ModelConfig, Towers};
 use crate::native::DryRun;
 use loongforge_core::config::{Layout, Placement, RunConfig};
 use loongforge_core::engine::{Engine, EngineError, Ports, Progress};
@@ -29,14 +28,14 @@ const EVENTS: usize = 4096;
 /// As [`build_engine`], where the model cannot be split as the configuration says; or a budget is too small.
 pub fn memory_of(
     config: &RunConfig,
-    families: &Families,
+    model: &ModelConfig,
     me: ActorId,
     plans: &[Arc<StepPlan>],
 ) -> Result<MemoryReport, EngineError> {
     let _dry = DryRun::begin();
     let spec = EngineSpec {
         config: config.clone(),
-        families: families.clone(),
+        model: model.clone(),
         me,
         rendezvous: PathBuf::new(),
         local_rank: None,
@@ -56,7 +55,7 @@ pub fn memory_of(
         ports: Ports::new(me, events, edges),
         told,
         outbox,
-        towers: families.towers.clone(),
+        towers: model.towers.clone(),
         encoder_ranks: pools.encoder.tensor_parallel as u32,
         layout: pools.foundation.layout(),
         colocated: pools.placement == Placement::Colocated,

@@ -1,6 +1,5 @@
 //! Describes what the tests of layouts share: micro-batches, a step of one rank, and the comparison with one process.
 
-use super::Families;
 use crate::comm::{Mesh, ProcessGroup};
 use crate::model::{FoundationModel, MicroBatch, ModelConfig};
 use crate::native::NativeError;
@@ -19,9 +18,9 @@ pub const ADAMW: AdamWConfig = AdamWConfig { betas: [0.9, 0.95], eps: 1e-3, weig
 pub const CLIP: f64 = 0.5;
 pub const LEARNING_RATE: f64 = 1e-2;
 
-/// The families of a fixture's model.
-pub fn families(config: &str) -> Families {
-    Families::of(&ModelConfig::from_hf(&serde_json::from_str(config).unwrap()).unwrap())
+/// A fixture's model.
+pub fn model(config: &str) -> ModelConfig {
+    ModelConfig::from_hf(&serde_json::from_str(config).unwrap()).unwrap()
 }
 
 /// Packed documents of these lengths, the tokens drawn by `seed`; `num_micro_batches` make a step.

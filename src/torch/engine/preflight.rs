@@ -2,10 +2,10 @@
 //! them, before there are actors, groups, memory or weights.
 
 use super::exports::exports;
-use super::families::Families;
 use super::pool_specs::{encoder_specs, splits};
 use super::share::{FoundationPlan, divided_towers};
 use super::trained::trained;
+use crate::model::ModelConfig;
 use crate::params::ParallelRank;
 use loongforge_core::config::{Placement, RunConfig};
 use loongforge_core::engine::EngineError;
@@ -14,30 +14,30 @@ use loongforge_core::engine::EngineError;
 ///
 /// # Errors
 /// The first thing for which an actor could not build its engine, or could not run a pack.
-pub fn check_engines(config: &RunConfig, families: &Families) -> Result<(), EngineError> {
+pub fn check_engines(config: &RunConfig, model: &ModelConfig) -> Result<(), EngineError> {
     let pools = &config.pools;
     let (layout, splits) = (pools.foundation.layout(), splits(&pools.foundation));
     let parallel = ParallelRank::first(layout, splits.sequence_parallel);
-    let plan = FoundationPlan::new(&families.foundation, layout, &parallel, &splits)?;
+    let plan = FoundationPlan::new(&model.foundation, layout, &parallel, &splits)?;
     for stage in 0..layout.pp {
-        trained(plan.specs(stage), &families.tree, |_| ("model.foundation", &config.model.foundation))?;
+        trained(plan.specs(stage), &model.tree, |_| ("model.foundation", &config.model.foundation))?;
     }
-    if !families.towers.is_empty() {
+    if !model.towers.is_empty() {
         // On the foundation's actors every encoder is whole.
         let parallel = match pools.placement {
             Placement::Colocated => ParallelRank::default(),
             Placement::Separate => ParallelRank::first(pools.encoder.layout(), false),
         };
-        encoder_specs(config, &divided_towers(&families.towers, &parallel)?, &families.tree)?;
+        encoder_specs(config, &divided_towers(&model.towers, &parallel)?, &model.tree)?;
     }
-    exports(config, families, 0)?;
+    exports(config, model, 0)?;
     Ok(())
 }
 
 /// Returns what a config asks for that has no effect on this model: a sentence each.
-pub fn without_effect(config: &RunConfig, families: &Families) -> Vec<String> {
+pub fn without_effect(config: &RunConfig, model: &ModelConfig) -> Vec<String> {
     let experts = config.pools.foundation.expert_parallel;
-    let dense = experts > 1 && !families.foundation.has_experts();
+    let dense = experts > 1 && !model.foundation.has_experts();
     let no_experts = || {
         format!("pools.foundation.expert_parallel is {experts} and has no effect: this model has no experts to spread")
     };

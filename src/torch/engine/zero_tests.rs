@@ -1,6 +1,6 @@
 //! ZeRO against plain data parallelism and one process.
 
-use super::layout_tests::{ADAMW, CPU, Course, assert_equal, compute, families, join, micro_batch, on_ranks, together};
+use super::layout_tests::{ADAMW, CPU, Course, assert_equal, compute, join, micro_batch, model, on_ranks, together};
 use crate::comm::ProcessGroup;
 use crate::model::MicroBatch;
 use crate::native::MemoryWatch;
@@ -18,7 +18,7 @@ const LEVELS: [ZeroStage; 4] = [ZeroStage::Nothing, ZeroStage::State, ZeroStage:
 
 fn pool(config: &str, kind: Kind, group: ProcessGroup, shared: ZeroStage) -> TrainState {
     let sharding = Sharding::new(shared, group.rank(), group.world());
-    let params = ParamStore::shared_out(families(config).foundation.specs(), kind, Device::Cpu, sharding);
+    let params = ParamStore::shared_out(model(config).foundation.specs(), kind, Device::Cpu, sharding);
     params.init_random(3);
     TrainState::new(Rc::new(params), group, Lanes::PerReplica, Some(ADAMW)).unwrap()
 }
@@ -31,7 +31,7 @@ fn train(
     num_micro_batches: usize,
     steps: std::ops::Range<i64>,
 ) -> Course {
-    let model = families(config).foundation.build(pool.params(), Policy::Keep);
+    let model = model(config).foundation.build(pool.params(), Policy::Keep);
     let (rank, mut course) = (pool.rank(), Course::default());
     for step in steps {
         let of_step = |index| match index < num_micro_batches {

@@ -1,6 +1,7 @@
 //! Describes what an engine asks of a foundation: its parameters, and to record a tape for a batch. Implement these to
 //! train a model of your own.
 
+use std::fmt::Debug;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use loongforge_core::config::ContextAttention;
 use tch::Tensor;
 
 use super::batch::MicroBatch;
+use super::decoder::DecoderConfig;
 use super::decoding::Decoding;
 use super::parallel_errors::{ContextParallelError, TensorParallelError};
 use super::routing::{ExpertSet, Routing};
@@ -17,9 +19,21 @@ use crate::params::{ParallelRank, ParamSpec, ParamStore};
 use crate::tape::{Boundary, KeyValues, Policy, Slot, Tape};
 
 /// A kind of foundation.
-pub trait FoundationFamily: Send + Sync {
+pub trait FoundationFamily: Debug + Send + Sync {
     /// Its parameters, under their names in `model.safetensors`.
     fn specs(&self) -> Vec<ParamSpec>;
+
+    /// Returns what it takes from each tower, in the order in which micro-batches have it; nothing without towers.
+    fn inputs(&self) -> &[FeatureInput];
+
+    /// The width of its hidden states.
+    fn width(&self) -> i64;
+
+    /// The decoder that it is, for what only decoders do: generation, prediction heads, routers' losses. `None`: another kind
+    /// of model.
+    fn as_decoder(&self) -> Option<&DecoderConfig> {
+        None
+    }
 
     /// The model on parameters made from [`FoundationFamily::specs`].
     fn build(&self, params: &ParamStore, policy: Policy) -> Box<dyn FoundationModel>;

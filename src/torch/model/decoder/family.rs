@@ -21,6 +21,7 @@ use crate::params::{ParallelRank, ParamSpec, ParamStore, divide};
 use crate::tape::Policy;
 
 /// A decoder that features go into, whole or a rank's part of it.
+#[derive(Debug)]
 pub struct DecoderFamily {
     whole: DecoderConfig,
     /// Holds what this rank computes of it.
@@ -38,6 +39,18 @@ impl DecoderFamily {
 impl FoundationFamily for DecoderFamily {
     fn specs(&self) -> Vec<ParamSpec> {
         self.stage_specs(&Stage::whole(self.config.num_layers()))
+    }
+
+    fn inputs(&self) -> &[FeatureInput] {
+        &self.inputs
+    }
+
+    fn width(&self) -> i64 {
+        self.config.hidden_size
+    }
+
+    fn as_decoder(&self) -> Option<&DecoderConfig> {
+        Some(&self.config)
     }
 
     fn divided(&self, place: &ParallelRank) -> Result<Arc<dyn FoundationFamily>, TensorParallelError> {

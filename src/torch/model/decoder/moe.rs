@@ -318,7 +318,7 @@ mod tests {
             "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8,
             "num_local_experts": 4, "num_experts_per_tok": 2
         });
-        let mut config = ModelConfig::from_hf(&config).unwrap().decoder;
+        let mut config = ModelConfig::from_hf(&config).unwrap().decoder().unwrap().clone();
         config.balance = Balance { aux_loss_coef: 0.1, z_loss_coef: 0.01, bias_update_rate: 0.0 };
         let params = Rc::new(ParamStore::new(Decoder::specs(&config), Kind::Float, Device::Cpu));
         params.init_random(5);

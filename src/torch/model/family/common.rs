@@ -211,7 +211,7 @@ mod tests {
             "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2
         });
         config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-        ModelConfig::from_hf(&config).map(|model| model.decoder).map_err(|error| error.to_string())
+        ModelConfig::from_hf(&config).map(|model| model.decoder().unwrap().clone()).map_err(|error| error.to_string())
     }
 
     fn windows(changes: Value) -> Vec<Option<i64>> {

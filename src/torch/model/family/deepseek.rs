@@ -159,7 +159,7 @@ mod tests {
             "num_experts_per_tok": 4, "kv_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8
         });
         config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-        ModelConfig::from_hf(&config).unwrap().decoder
+        ModelConfig::from_hf(&config).unwrap().decoder().unwrap().clone()
     }
 
     /// Layers without experts, the width of the shared ones, and the queries' rank.
