@@ -36,6 +36,7 @@ pub use encoder::{EncoderFamily, EncoderModel, EncoderTape};
 pub use family::custom::parts_config;
 pub use foundation::{FoundationFamily, FoundationModel, FoundationTape};
 pub use keys::ModelConfigError;
+pub use objective::{Drawn, Flow, FlowBatch, FlowTarget, Purpose, TimeSampler, TimeWeight};
 pub use parallel_errors::{ContextParallelError, TensorParallelError};
 pub use routing::{ExpertSet, RoutedExperts, RouterLosses, Routing};
 pub use sampling::Sampling;
