@@ -50,7 +50,8 @@ impl Rank {
     fn step(&mut self, rows: &[MicroBatch], chunk: usize, mut seen: impl FnMut(&PipelineRun, Pass)) -> f64 {
         let cut: Vec<Vec<MicroBatch>> = rows.iter().map(|row| self.model.pieces(row, chunk).unwrap()).collect();
         let counts: Vec<usize> = cut.iter().map(Vec::len).collect();
-        let lens: Vec<usize> = rows.iter().zip(&counts).flat_map(|(row, n)| vec![row.input_ids.numel(); *n]).collect();
+        let lens: Vec<usize> =
+            rows.iter().zip(&counts).flat_map(|(row, n)| vec![row.num_tokens() as usize; *n]).collect();
         let pieces: Vec<MicroBatch> = cut.into_iter().flatten().collect();
         let mut run = PipelineRun::new(self.mesh.clone(), self.pipeline, &counts);
         let (params, mut sum) = (self.pool.params().clone(), 0.0);

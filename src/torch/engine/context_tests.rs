@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
 use crate::comm::{Mesh, ProcessGroup};
-use crate::model::{MicroBatch, ModelConfig};
+use crate::model::{Columns, INPUT_IDS, MicroBatch, ModelConfig};
 use crate::nn::RopeScaling;
 use crate::params::ParamStore;
 use crate::tape::{ContextShard, Execution, Policy};
@@ -33,9 +33,11 @@ fn batch(step: usize) -> MicroBatch {
     }
     let num_targets = targets.iter().filter(|target| **target >= 0).count();
     MicroBatch {
-        input_ids: Tensor::from_slice(&ids),
-        position_ids: Tensor::from_slice(&positions.repeat(3)).view([3, -1]),
-        targets: Tensor::from_slice(&targets),
+        columns: Columns::of_tokens(
+            Tensor::from_slice(&ids),
+            Tensor::from_slice(&positions.repeat(3)).view([3, -1]),
+            Tensor::from_slice(&targets),
+        ),
         cu_seqlens: ends,
         loss_scale: 1.0 / num_targets as f64,
         num_features: Vec::new(),
@@ -136,8 +138,8 @@ fn with_features(config: &Value, mesh: &Rc<Mesh>, attention: ContextAttention) -
     let mut whole = batch(0);
     // All pictures in the longest document, so that a rank may have few.
     let picture = config["image_token_id"].as_i64().unwrap();
-    let _ = whole.input_ids.narrow(0, 70, 9).fill_(picture);
-    let _ = whole.input_ids.narrow(0, 100, 6).fill_(picture);
+    let _ = whole.columns.get(INPUT_IDS).narrow(0, 70, 9).fill_(picture);
+    let _ = whole.columns.get(INPUT_IDS).narrow(0, 100, 6).fill_(picture);
     let rows = model.feature_rows(&whole);
     assert_eq!(rows[0].len(), 15);
     (whole.num_features, whole.feature_grads) = (vec![15], true);

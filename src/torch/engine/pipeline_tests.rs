@@ -2,7 +2,7 @@
 
 use super::layout_tests::{ADAMW, CPU, Course, assert_equal, begin, mesh, micro_batch, on_ranks};
 use crate::comm::{Mesh, ProcessGroup};
-use crate::model::{Balance, FoundationModel, FoundationTape, MicroBatch, ModelConfig, Stage};
+use crate::model::{Balance, FoundationModel, FoundationTape, INPUT_IDS, MicroBatch, ModelConfig, Stage, TARGETS};
 use crate::parallel::pipeline::{PipelineRun, Recorded};
 use crate::params::{ParamStore, Sharding, ZeroStage};
 use crate::tape::{Execution, Policy, Slot};
@@ -51,8 +51,8 @@ fn batches(config: &ModelConfig, step: i64, count: usize) -> Vec<MicroBatch> {
         if let Some(placeholder) = placeholder.filter(|_| index.is_multiple_of(2)) {
             batch.num_features = vec![4];
             batch.feature_grads = true;
-            let _ = batch.input_ids.narrow(0, 1, 4).fill_(placeholder);
-            let _ = batch.targets.narrow(0, 0, 5).fill_(-100);
+            let _ = batch.columns.get(INPUT_IDS).narrow(0, 1, 4).fill_(placeholder);
+            let _ = batch.columns.get(TARGETS).narrow(0, 0, 5).fill_(-100);
         }
         batch
     };

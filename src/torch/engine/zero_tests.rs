@@ -2,7 +2,7 @@
 
 use super::layout_tests::{ADAMW, CPU, Course, assert_equal, compute, join, micro_batch, model, on_ranks, together};
 use crate::comm::ProcessGroup;
-use crate::model::MicroBatch;
+use crate::model::{MicroBatch, token_columns};
 use crate::native::MemoryWatch;
 use crate::params::{ParamStore, Sharding, ZeroStage};
 use crate::tape::Policy;
@@ -36,7 +36,7 @@ fn train(
     for step in steps {
         let of_step = |index| match index < num_micro_batches {
             true => micro_batch(&[5 + index, 9, 3], step * 10 + index as i64, 64, num_micro_batches),
-            false => MicroBatch::filler(Device::Cpu),
+            false => MicroBatch::filler(&token_columns().into(), Device::Cpu),
         };
         let mine = (rank..num_micro_batches.next_multiple_of(world)).step_by(world).map(of_step);
         let loss = mine.collect::<Vec<_>>().iter().map(|batch| compute(model.as_ref(), pool, batch)).sum();

@@ -9,6 +9,7 @@ use loongforge_core::config::ContextAttention;
 use tch::Tensor;
 
 use super::batch::MicroBatch;
+use super::columns::Column;
 use super::decoder::DecoderConfig;
 use super::decoding::Decoding;
 use super::parallel_errors::{ContextParallelError, TensorParallelError};
@@ -25,6 +26,9 @@ pub trait FoundationFamily: Debug + Send + Sync {
 
     /// Returns what it takes from each tower, in the order in which micro-batches have it; nothing without towers.
     fn inputs(&self) -> &[FeatureInput];
+
+    /// Returns what it reads of each sample, in the order in which data actors send it.
+    fn columns(&self) -> Vec<Column>;
 
     /// The width of its hidden states.
     fn width(&self) -> i64;
@@ -97,6 +101,9 @@ pub trait FoundationFamily: Debug + Send + Sync {
 
 /// A model that turns tokens and features into a loss.
 pub trait FoundationModel {
+    /// Returns the family's columns.
+    fn columns(&self) -> &Rc<[Column]>;
+
     /// Returns what it takes from each tower, in the order in which micro-batches have it; nothing without towers.
     fn inputs(&self) -> &[FeatureInput];
 

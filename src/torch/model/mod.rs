@@ -5,6 +5,7 @@
 
 mod audio;
 mod batch;
+mod columns;
 mod config;
 mod decoder;
 mod decoding;
@@ -26,6 +27,7 @@ mod vision;
 
 pub use audio::{AudioConfig, AudioPositions, AudioProjectorConfig, AudioTowerConfig, ProjectorMap, StemConfig};
 pub use batch::MicroBatch;
+pub use columns::{Column, Columns, INPUT_IDS, POSITION_IDS, Rows, TARGETS, token_columns};
 pub use config::{ModelConfig, Tokens};
 pub use decoder::{
     Balance, Decoder, DecoderConfig, DecoderFamily, FeedForwardConfig, LayerConfig, MixerConfig, MtpConfig, MtpNames,
