@@ -87,7 +87,7 @@ impl Trunk {
 /// Costs from FLOPs: `6` a parameter and token, and attention over documents and frames. Nothing is known of latencies
 /// and of what a batch costs by itself.
 pub fn costs(folder: &ModelFolder, encoder: PoolSize, foundation: PoolSize, rate: DeviceRate, is_bf16: bool) -> Costs {
-    let size = ModelSize::of(&folder.config, &folder.json);
+    let size = ModelSize::of(&folder.config);
     let per_token = size.flops_per_token(0);
     let trunk = Trunk::encoder(&folder.json);
     // Queries times keys and scores times values, both ways, forward and twice backward, not causal.

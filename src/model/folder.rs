@@ -161,7 +161,7 @@ impl ModelFolder {
 
     /// Returns what planning needs to know of the model; features and pixels are float32 or narrower on the wire.
     pub fn shape(&self) -> ModelShape {
-        let hidden_size = self.config.foundation.width() as u64;
+        let hidden_size = self.config.foundation.shape().width as u64;
         let towers = &self.config.towers;
         let patch_dim = towers.iter().map(|it| it.family.patch_dim() as u64).max().unwrap_or(0);
         let num_tensors = towers.iter().map(|it| it.family.num_outputs() as u64).max().unwrap_or(0);

@@ -82,7 +82,7 @@ fn alone(config: &ModelConfig, count: usize) -> (Course, Vec<Tensor>) {
         for batch in batches(config, step, count) {
             let record = model.record(&batch);
             let levels = record.features.iter().flatten().enumerate();
-            let inputs = levels.map(|(level, slot)| (*slot, features(&batch, level, config.foundation.width())));
+            let inputs = levels.map(|(level, slot)| (*slot, features(&batch, level, config.foundation.shape().width)));
             let mut run = Execution::new(record.tape, pool.params().clone(), inputs.collect());
             run.forward().unwrap();
             sum += run.value(record.loss.unwrap()).double_value(&[]);
@@ -133,7 +133,7 @@ fn rank_of(
                 let batch = &mine[task.micro_batch];
                 let record = models[chunk].record(batch);
                 let levels = record.features.iter().flatten().enumerate();
-                let width = config.foundation.width();
+                let width = config.foundation.shape().width;
                 let inputs = levels.map(|(level, slot)| (*slot, features(batch, level, width))).collect();
                 if stages[task.stage].is_first {
                     slots[task.micro_batch] = record.features.concat();

@@ -30,8 +30,8 @@ pub trait FoundationFamily: Debug + Send + Sync {
     /// Returns what it reads of each sample, in the order in which data actors send it.
     fn columns(&self) -> Vec<Column>;
 
-    /// The width of its hidden states.
-    fn width(&self) -> i64;
+    /// Returns what planning and estimates need to know of it.
+    fn shape(&self) -> FoundationShape;
 
     /// The decoder that it is, for what only decoders do: generation, prediction heads, routers' losses. `None`: another kind
     /// of model.
@@ -96,6 +96,30 @@ pub trait FoundationFamily: Debug + Send + Sync {
     /// Returns whether it has experts, which ranks may share.
     fn has_experts(&self) -> bool {
         false
+    }
+}
+
+/// The numbers that the cost of a foundation follows from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FoundationShape {
+    /// The width of its hidden states.
+    pub width: i64,
+    /// True if a token sees no later one: half of its sequence on average.
+    pub is_causal: bool,
+    /// The sum over layers of softmax attention of heads times the widths of queries and values.
+    pub attention: f64,
+    /// The share of its experts that a token meets; 1 without experts.
+    pub expert_share: f64,
+    /// The parameter that tokens are looked up in and not multiplied with, where there is one.
+    pub lookup: Option<String>,
+}
+
+impl FoundationShape {
+    /// FLOPs of one token, forward and backward, in sequences of `seq_len`, for a token that is multiplied with so many
+    /// parameters.
+    pub fn flops_per_token(&self, multiplied: f64, seq_len: usize) -> f64 {
+        let of_pairs = if self.is_causal { 3.0 } else { 6.0 };
+        6.0 * multiplied + of_pairs * seq_len as f64 * self.attention
     }
 }
 

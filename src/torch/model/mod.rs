@@ -36,7 +36,7 @@ pub use decoder::{
 pub use decoding::Decoding;
 pub use encoder::{EncoderFamily, EncoderModel, EncoderTape};
 pub use family::custom::parts_config;
-pub use foundation::{FoundationFamily, FoundationModel, FoundationTape};
+pub use foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
 pub use keys::ModelConfigError;
 pub use objective::{Drawn, Flow, FlowBatch, FlowTarget, Purpose, TimeSampler, TimeWeight};
 pub use parallel_errors::{ContextParallelError, TensorParallelError};

@@ -135,8 +135,10 @@ impl PackedAttention {
         &self.batches
     }
 
-    /// The rows of `x` `[T, …]` by batches of documents, `[B, L, …]` each.
+    /// The rows of `x` `[T, …]` by batches of documents, `[B, L, …]` each. Panics of a mask of blocks, whose batches are not
+    /// of documents.
     pub fn split(&self, x: &Tensor) -> Vec<Tensor> {
+        assert!(self.blocks.is_none(), "attention to blocks has no batches of documents");
         let size = x.size();
         let shape = |first: &[i64]| [first, &size[1..]].concat();
         let rows = match &self.order {

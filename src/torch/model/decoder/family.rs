@@ -13,7 +13,7 @@ use super::transformer::Decoder;
 use crate::model::batch::MicroBatch;
 use crate::model::columns::{Column, INPUT_IDS, POSITION_IDS, token_columns};
 use crate::model::decoding::Decoding;
-use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationTape};
+use crate::model::foundation::{FoundationFamily, FoundationModel, FoundationShape, FoundationTape};
 use crate::model::parallel_errors::{ContextParallelError, TensorParallelError};
 use crate::model::routing::ExpertSet;
 use crate::model::stage::{Stage, StageError};
@@ -50,8 +50,8 @@ impl FoundationFamily for DecoderFamily {
         token_columns()
     }
 
-    fn width(&self) -> i64 {
-        self.config.hidden_size
+    fn shape(&self) -> FoundationShape {
+        self.config.shape()
     }
 
     fn as_decoder(&self) -> Option<&DecoderConfig> {
