@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use tch::{Device, Kind, Tensor};
 
-use super::attention::{Scores, attend, take_rows};
+use super::attend::{Scores, attend, take_rows};
 use super::mask::segments;
 
 /// Describes how the segments of one packed row are batched.

@@ -2,6 +2,7 @@
 //! No communicator comes in here.
 
 mod activation;
+mod attend;
 mod attention;
 mod block_attention;
 mod conv;
@@ -24,7 +25,8 @@ mod sparse_attention;
 mod window;
 
 pub use activation::Activation;
-pub use attention::{DocumentBatch, PackedAttention, Scores, take_rows};
+pub use attend::{Scores, take_rows};
+pub use attention::{DocumentBatch, PackedAttention};
 pub use conv::{RowConv, Taps};
 pub use gated_delta::{DeltaDocuments, GatedDelta, GatedDeltaConfig, GatedDeltaLayout};
 pub use indexer::{Indexer, IndexerConfig, IndexerTraining};

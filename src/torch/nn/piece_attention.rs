@@ -6,7 +6,8 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::attention::{PackedAttention, Scores, attend};
+use super::attend::{Scores, attend};
+use super::attention::PackedAttention;
 use super::mask::Mask;
 
 /// Describes how a piece is attended; made once a piece, for all layers.

@@ -5,7 +5,7 @@
 
 use tch::Tensor;
 
-use super::attention::attend;
+use super::attend::attend;
 use super::mixer::{Columns, Context, Mixer, QkvMixer, State};
 use super::norm::{NormConfig, RmsNorm};
 use super::window::attend_window;

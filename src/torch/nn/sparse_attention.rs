@@ -12,7 +12,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::PackedAttention;
-use super::attention::attend;
+use super::attend::attend;
 
 /// Queries of one call of the fused operator.
 const CHUNK: i64 = 512;

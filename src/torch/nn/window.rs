@@ -5,7 +5,8 @@
 
 use tch::{Kind, Tensor};
 
-use super::attention::{PackedAttention, Scores, attend};
+use super::attend::{Scores, attend};
+use super::attention::PackedAttention;
 
 /// Queries of a chunk are at least so many.
 const MIN_CHUNK: i64 = 256;
